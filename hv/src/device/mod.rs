@@ -1,0 +1,22 @@
+//! The guest's PC: interrupt controllers, timers, serial port, PCI host bridge and the bus that finds them.
+//!
+//! Conventions. Devices are plain structures without locks, logging or `dyn`. Time is an argument ([`Nanos`]
+//! since the VM started; the local APIC counts guest TSC ticks instead). A device with timers says when it next
+//! wants to be called (`deadline`) and is then called (`tick`). Interrupt outputs are levels that the bus reads after
+//! each access (`irq`). What an access asks of the rest of the machine is a returned, `#[must_use]` effect. Values
+//! written by a guest never cause a panic, an unchecked index or an allocation without bound.
+
+/// Nanoseconds since the VM started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Nanos(pub u64);
+
+/// A reading of the guest's time-stamp counter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tsc(pub u64);
+
+impl Nanos {
+    /// `self + ns`, saturating.
+    pub const fn after(self, ns: u64) -> Nanos {
+        Nanos(self.0.saturating_add(ns))
+    }
+}

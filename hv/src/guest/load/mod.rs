@@ -1,0 +1,1 @@
+//! Loaders: from files in boot modules to a guest that is ready to run.

@@ -1,0 +1,4 @@
+//! A guest: its memory, configuration, loaders, ACPI tables, CPUID and MSR policy.
+
+pub mod load;
+pub mod mem;

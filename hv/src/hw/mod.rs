@@ -1,0 +1,1 @@
+//! One function per privileged instruction, and the few host devices that the hypervisor drives itself.

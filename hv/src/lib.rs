@@ -1,0 +1,23 @@
+//! Palimpsest, a type-I research hypervisor: everything but the entry point.
+//!
+//! One rule explains the tree: privileged instructions and assembly live in [`hw`], [`boot`] and [`virt`];
+//! everything else is hardware-free and runs under `cargo test` on any host.
+//!
+//! Flow of an exit: [`virt`] decodes the vendor's exit into an [`virt::Exit`], [`vcpu::dispatch`] turns it into
+//! an effect with the help of [`device`], [`paging`] and [`guest`], and [`vcpu::run`] applies the effect and enters
+//! the guest again.
+#![cfg_attr(not(any(test, feature = "testing")), no_std)]
+#![deny(clippy::float_arithmetic)]
+
+extern crate alloc;
+
+pub mod boot;
+pub mod device;
+pub mod guest;
+pub mod hw;
+pub mod mem;
+pub mod monitor;
+pub mod paging;
+pub mod trace;
+pub mod vcpu;
+pub mod virt;

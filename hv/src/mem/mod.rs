@@ -1,0 +1,1 @@
+//! Host memory: frame allocator and heap.

@@ -1,0 +1,1 @@
+//! Table entry formats: these modules know bits, walkers and mappers do not.

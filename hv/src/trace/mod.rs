@@ -1,0 +1,1 @@
+//! Telemetry: one JSON line per record, versioned schema.

@@ -1,0 +1,3 @@
+//! One virtual processor: the run loop, the dispatch of exits, instruction emulation.
+
+pub mod emulate;

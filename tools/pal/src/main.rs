@@ -1,0 +1,3 @@
+//! `pal`: everything a person does with Palimpsest.
+
+fn main() {}
