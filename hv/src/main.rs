@@ -3,4 +3,6 @@
 #![no_main]
 
 #[cfg(target_feature = "sse2")]
-compile_error!("build the hypervisor with `cargo hv`: it needs the flags in .cargo/config.toml (is RUSTFLAGS set?)");
+compile_error!(
+    "build the hypervisor with `cargo hv`: it needs the flags in .cargo/config.toml (is RUSTFLAGS set?)"
+);

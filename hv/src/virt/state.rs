@@ -327,16 +327,8 @@ impl ArchState {
 }
 
 /// All segment registers in the order of [`SegReg`].
-pub const ALL_SEGMENTS: [SegReg; 8] = [
-    SegReg::Es,
-    SegReg::Cs,
-    SegReg::Ss,
-    SegReg::Ds,
-    SegReg::Fs,
-    SegReg::Gs,
-    SegReg::Ldtr,
-    SegReg::Tr,
-];
+pub const ALL_SEGMENTS: [SegReg; 8] =
+    [SegReg::Es, SegReg::Cs, SegReg::Ss, SegReg::Ds, SegReg::Fs, SegReg::Gs, SegReg::Ldtr, SegReg::Tr];
 
 impl VcpuState for ArchState {
     fn gpr(&self, reg: Gpr) -> u64 {

@@ -1,0 +1,421 @@
+//! From bytes to [`Insn`]: iced-x86 knows the encodings, this file picks what the emulator executes.
+//!
+//! [`decode`] is pure. [`fetch_decode`] reads the bytes as the processor would (a page is only touched if the
+//! instruction reaches into it) and goes through the [`DecodeCache`](super::DecodeCache).
+
+use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
+
+use super::insn::*;
+use crate::virt::state::{Gpr, SegReg};
+
+/// The longest instruction in bytes.
+pub const MAX_LEN: usize = 15;
+
+/// Why bytes are not an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecodeError {
+    /// More bytes are needed than were given (fewer than 15).
+    Truncated,
+    /// More than 15 bytes: #GP.
+    TooLong,
+    /// LOCK on a form that does not allow it: #UD.
+    BadLock,
+    /// No instruction that the decoder knows.
+    Unknown,
+}
+
+/// The length in bytes of the instruction that `bytes` start with, for code of 16, 32 or 64 `bits`.
+pub fn instruction_length(bytes: &[u8], bits: u32) -> Option<u8> {
+    raw_decode(bytes, Mode::from_bits(bits)).ok().map(|i| i.len() as u8)
+}
+
+/// Decodes the first instruction in `bytes`; bytes after it are ignored.
+pub fn decode(bytes: &[u8], mode: Mode) -> Result<Insn, DecodeError> {
+    raw_decode(bytes, mode).map(|i| compact(&i, mode))
+}
+
+fn raw_decode(bytes: &[u8], mode: Mode) -> Result<Instruction, DecodeError> {
+    let bytes = &bytes[..bytes.len().min(MAX_LEN)];
+    let mut decoder = Decoder::with_ip(mode.bits(), bytes, 0, DecoderOptions::NONE);
+    let insn = decoder.decode();
+    match decoder.last_error() {
+        DecoderError::None => Ok(insn),
+        DecoderError::NoMoreBytes if bytes.len() < MAX_LEN => Err(DecodeError::Truncated),
+        DecoderError::NoMoreBytes => Err(DecodeError::TooLong),
+        _ if has_lock_prefix(bytes, mode) => Err(DecodeError::BadLock),
+        _ => Err(DecodeError::Unknown),
+    }
+}
+
+fn has_lock_prefix(bytes: &[u8], mode: Mode) -> bool {
+    bytes
+        .iter()
+        .take_while(|&&b| {
+            matches!(b, 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3)
+                || mode == Mode::Bits64 && b & 0xf0 == 0x40
+        })
+        .any(|&b| b == 0xf0)
+}
+
+/// The compact form; [`Op::Unsupported`] (with the right length) for what is not executed here.
+fn compact(i: &Instruction, mode: Mode) -> Insn {
+    let unsupported = Insn {
+        op: Op::Unsupported,
+        mode,
+        len: i.len() as u8,
+        size: 0,
+        src_size: 0,
+        lock: false,
+        repeat: Repeat::Once,
+        dst: Operand::None,
+        src: Operand::None,
+        count: Operand::None,
+        mem: MemRef {
+            segment: SegReg::Ds,
+            base: Base::None,
+            index: None,
+            scale: 1,
+            addr_size: mode as u8,
+            disp: 0,
+        },
+        imm: 0,
+    };
+    supported(i, unsupported).unwrap_or(unsupported)
+}
+
+/// Fills in `insn`; `None` if an operand or the operation is not one that is executed here.
+fn supported(i: &Instruction, mut insn: Insn) -> Option<Insn> {
+    insn.op = operation(i)?;
+    insn.lock = i.has_lock_prefix();
+    insn.repeat = match (i.has_repe_prefix(), i.has_repne_prefix()) {
+        (true, _) => Repeat::WhileEqual,
+        (_, true) => Repeat::WhileNotEqual,
+        _ => Repeat::Once,
+    };
+    if let Op::Strings(_) = insn.op {
+        insn.size = size_of(i.memory_size().size())?;
+        insn.src_size = insn.size;
+        insn.mem.segment = segment(i, insn.mode, false);
+        insn.mem.addr_size = string_address_size(i)?;
+        return Some(insn);
+    }
+    let operands = |n| if n < i.op_count() { operand(i, n) } else { Some(Operand::None) };
+    let sizes = |n| if n < i.op_count() { operand_size(i, n) } else { Some(0) };
+    (insn.dst, insn.src, insn.count) = (operands(0)?, operands(1)?, operands(2)?);
+    (insn.size, insn.src_size) = (sizes(0)?, sizes(1)?);
+    for n in 0..i.op_count() {
+        match i.op_kind(n) {
+            OpKind::Memory => insn.mem = memory(i, insn.mode)?,
+            OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64 => {
+                insn.imm = i.near_branch_target().wrapping_sub(i.next_ip());
+            }
+            _ => insn.imm = i.try_immediate(n).unwrap_or(insn.imm),
+        }
+    }
+    adjust(i, &mut insn)?;
+    Some(insn)
+}
+
+/// Brings the operands of the irregular instructions into the compact form's roles.
+fn adjust(i: &Instruction, insn: &mut Insn) -> Option<()> {
+    match insn.op {
+        // Their only operand is the source; the operand size of stack instructions is that of the stack slot.
+        Op::MulWide { .. } | Op::Div { .. } => (insn.src, insn.src_size) = (insn.dst, insn.size),
+        Op::Push | Op::Call | Op::Ret => {
+            (insn.src, insn.src_size) = (insn.dst, insn.size);
+            let slot = match insn.op {
+                Op::Ret => i.stack_pointer_increment().checked_sub(i32::try_from(insn.imm).ok()?)?,
+                _ => i.stack_pointer_increment().checked_neg()?,
+            };
+            insn.size = size_of(usize::try_from(slot).ok()?)?;
+        }
+        Op::Pop => insn.size = size_of(usize::try_from(i.stack_pointer_increment()).ok()?)?,
+        Op::Jmp => (insn.src, insn.src_size, insn.size) = (insn.dst, insn.size, branch_size(i, insn)?),
+        Op::Imul if i.op_count() == 2 => insn.count = insn.dst,
+        Op::Imul => insn.count = Operand::Immediate,
+        Op::Xchg => insn.lock |= insn.dst == Operand::Memory || insn.src == Operand::Memory,
+        Op::VectorLoad { .. } => insn.size = insn.src_size,
+        // The accumulator is the data operand; the port is the other one.
+        Op::Out => insn.size = insn.src_size,
+        _ => {}
+    }
+    // 66h on a near branch means different things to AMD and Intel in 64-bit code.
+    let odd_branch =
+        matches!(insn.op, Op::Call | Op::Jmp | Op::Ret) && insn.mode == Mode::Bits64 && insn.size != 8;
+    (!odd_branch).then_some(())
+}
+
+/// The operand size of a near JMP.
+fn branch_size(i: &Instruction, insn: &Insn) -> Option<u8> {
+    match i.op0_kind() {
+        OpKind::NearBranch16 => Some(2),
+        OpKind::NearBranch32 => Some(4),
+        OpKind::NearBranch64 => Some(8),
+        _ => Some(insn.size),
+    }
+}
+
+fn size_of(bytes: usize) -> Option<u8> {
+    matches!(bytes, 1 | 2 | 4 | 8 | 16).then_some(bytes as u8)
+}
+
+fn operand(i: &Instruction, n: u32) -> Option<Operand> {
+    match i.op_kind(n) {
+        OpKind::Register => register(i.op_register(n)),
+        OpKind::Memory => Some(Operand::Memory),
+        OpKind::FarBranch16 | OpKind::FarBranch32 => None,
+        OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64 => Some(Operand::Immediate),
+        _ => i.try_immediate(n).ok().map(|_| Operand::Immediate),
+    }
+}
+
+fn operand_size(i: &Instruction, n: u32) -> Option<u8> {
+    match i.op_kind(n) {
+        OpKind::Register => size_of(i.op_register(n).size()),
+        // Cache-line operands have no size of their own.
+        OpKind::Memory => size_of(i.memory_size().size()).or(Some(1)),
+        _ => Some(0),
+    }
+}
+
+/// A register operand; `None` for the kinds that are not handled.
+fn register(r: Register) -> Option<Operand> {
+    if (Register::AH..=Register::BH).contains(&r) {
+        return Some(Operand::HighByte(Gpr::from_encoding(r.number() as u8 - 4)));
+    }
+    let n = r.number() as u8;
+    match r {
+        _ if r.is_gpr() => Some(Operand::Gpr(Gpr::from_encoding(n))),
+        Register::ES => Some(Operand::Segment(SegReg::Es)),
+        Register::CS => Some(Operand::Segment(SegReg::Cs)),
+        Register::SS => Some(Operand::Segment(SegReg::Ss)),
+        Register::DS => Some(Operand::Segment(SegReg::Ds)),
+        Register::FS => Some(Operand::Segment(SegReg::Fs)),
+        Register::GS => Some(Operand::Segment(SegReg::Gs)),
+        _ if r.is_cr() => Some(Operand::Control(n)),
+        _ if r.is_dr() => Some(Operand::Debug(n)),
+        _ if r.is_xmm() && n < 16 => Some(Operand::Xmm(n)),
+        _ if r.is_mm() => Some(Operand::Mmx(n)),
+        _ => None,
+    }
+}
+
+fn segment(i: &Instruction, mode: Mode, stack_based: bool) -> SegReg {
+    match i.memory_segment() {
+        Register::FS => SegReg::Fs,
+        Register::GS => SegReg::Gs,
+        // 64-bit code ignores the other four as overrides.
+        _ if mode == Mode::Bits64 => [SegReg::Ds, SegReg::Ss][usize::from(stack_based)],
+        Register::ES => SegReg::Es,
+        Register::CS => SegReg::Cs,
+        Register::SS => SegReg::Ss,
+        _ => SegReg::Ds,
+    }
+}
+
+fn memory(i: &Instruction, mode: Mode) -> Option<MemRef> {
+    let (base, index) = (i.memory_base(), i.memory_index());
+    if i.is_vsib() {
+        return None;
+    }
+    let gpr = |r: Register| r.is_gpr().then(|| Gpr::from_encoding(r.number() as u8));
+    let addr_size = match (base, index) {
+        (Register::None, Register::None) => i.memory_displ_size() as u8,
+        (Register::None, r) | (r, _) => r.size() as u8,
+    };
+    let relative = i.is_ip_rel_memory_operand();
+    // Decoded at address 0, so that an absolute target is the displacement plus the length.
+    let disp = if relative {
+        i.ip_rel_memory_address().wrapping_sub(i.next_ip())
+    } else if addr_size == 4 {
+        i.memory_displacement64() as i32 as u64
+    } else {
+        i.memory_displacement64()
+    };
+    let stack_based = matches!(gpr(base), Some(Gpr::Rsp | Gpr::Rbp));
+    Some(MemRef {
+        segment: segment(i, mode, stack_based),
+        base: if relative { Base::Rip } else { gpr(base).map_or(Base::None, Base::Gpr) },
+        index: gpr(index),
+        scale: i.memory_index_scale() as u8,
+        addr_size: matches!(addr_size, 2 | 4 | 8).then_some(addr_size)?,
+        disp,
+    })
+}
+
+/// The address size of a string instruction, from its index registers.
+fn string_address_size(i: &Instruction) -> Option<u8> {
+    (0..i.op_count()).find_map(|n| match i.op_kind(n) {
+        OpKind::MemorySegSI | OpKind::MemoryESDI => Some(2),
+        OpKind::MemorySegESI | OpKind::MemoryESEDI => Some(4),
+        OpKind::MemorySegRSI | OpKind::MemoryESRDI => Some(8),
+        _ => None,
+    })
+}
+
+/// Which operation this is.
+fn operation(i: &Instruction) -> Option<Op> {
+    use Mnemonic as M;
+    if i.is_string_instruction() {
+        return strings(i.mnemonic());
+    }
+    let alu = |op| Some(Op::Alu(op));
+    let system = |what| Some(Op::System(what));
+    match i.mnemonic() {
+        M::Add => alu(Alu::Add),
+        M::Or => alu(Alu::Or),
+        M::Adc => alu(Alu::Adc),
+        M::Sbb => alu(Alu::Sbb),
+        M::And => alu(Alu::And),
+        M::Sub => alu(Alu::Sub),
+        M::Xor => alu(Alu::Xor),
+        M::Cmp => alu(Alu::Cmp),
+        M::Test => alu(Alu::Test),
+        M::Inc => Some(Op::Unary(Unary::Inc)),
+        M::Dec => Some(Op::Unary(Unary::Dec)),
+        M::Not => Some(Op::Unary(Unary::Not)),
+        M::Neg => Some(Op::Unary(Unary::Neg)),
+        M::Rol => Some(Op::Shift(Shift::Rol)),
+        M::Ror => Some(Op::Shift(Shift::Ror)),
+        M::Rcl => Some(Op::Shift(Shift::Rcl)),
+        M::Rcr => Some(Op::Shift(Shift::Rcr)),
+        M::Shl | M::Sal => Some(Op::Shift(Shift::Shl)),
+        M::Shr => Some(Op::Shift(Shift::Shr)),
+        M::Sar => Some(Op::Shift(Shift::Sar)),
+        M::Shld => Some(Op::ShiftDouble { right: false }),
+        M::Shrd => Some(Op::ShiftDouble { right: true }),
+        M::Bt => Some(Op::Bit(BitTest::Test)),
+        M::Bts => Some(Op::Bit(BitTest::Set)),
+        M::Btr => Some(Op::Bit(BitTest::Reset)),
+        M::Btc => Some(Op::Bit(BitTest::Complement)),
+        M::Bsf => Some(Op::Scan(BitScan::Bsf)),
+        M::Bsr => Some(Op::Scan(BitScan::Bsr)),
+        M::Tzcnt => Some(Op::Scan(BitScan::Tzcnt)),
+        M::Lzcnt => Some(Op::Scan(BitScan::Lzcnt)),
+        M::Popcnt => Some(Op::Scan(BitScan::Popcnt)),
+        M::Mov => match (i.op0_register(), i.op1_register()) {
+            (a, b) if a.is_cr() || b.is_cr() => system(System::MovControl),
+            (a, b) if a.is_dr() || b.is_dr() => system(System::MovDebug),
+            (a, b) if a.is_segment_register() || a.is_tr() || b.is_tr() => None,
+            _ => Some(Op::Mov),
+        },
+        M::Movnti => Some(Op::Mov),
+        M::Movzx => Some(Op::MovZx),
+        M::Movsx | M::Movsxd => Some(Op::MovSx),
+        M::Movbe => Some(Op::MovBe),
+        M::Xchg => Some(Op::Xchg),
+        M::Xadd => Some(Op::Xadd),
+        M::Cmpxchg => Some(Op::Cmpxchg),
+        M::Cmpxchg8b | M::Cmpxchg16b => Some(Op::CmpxchgPair),
+        M::Imul if i.op_count() == 1 => Some(Op::MulWide { signed: true }),
+        M::Imul => Some(Op::Imul),
+        M::Mul => Some(Op::MulWide { signed: false }),
+        M::Div => Some(Op::Div { signed: false }),
+        M::Idiv => Some(Op::Div { signed: true }),
+        M::Push => Some(Op::Push),
+        M::Pop if i.op0_register().is_segment_register() => None,
+        M::Pop => Some(Op::Pop),
+        M::Call => Some(Op::Call),
+        M::Jmp => Some(Op::Jmp),
+        M::Ret => Some(Op::Ret),
+        M::In => Some(Op::In),
+        M::Out => Some(Op::Out),
+        M::Clflush | M::Clflushopt | M::Clwb => Some(Op::FlushLine),
+        M::Nop
+        | M::Prefetch
+        | M::Prefetchw
+        | M::Prefetchnta
+        | M::Prefetcht0
+        | M::Prefetcht1
+        | M::Prefetcht2 => Some(Op::Nop),
+        M::Cpuid => system(System::Cpuid),
+        M::Hlt => system(System::Hlt),
+        M::Rdmsr => system(System::Rdmsr),
+        M::Wrmsr => system(System::Wrmsr),
+        M::Clts => system(System::Clts),
+        M::Lmsw => system(System::Lmsw),
+        M::Smsw => system(System::Smsw),
+        M::Invlpg => system(System::Invlpg),
+        M::Invpcid => system(System::Invpcid),
+        M::Xsetbv => system(System::Xsetbv),
+        M::Vmcall | M::Vmmcall => system(System::Hypercall),
+        M::Invd | M::Wbinvd | M::Wbnoinvd => system(System::Wbinvd),
+        M::Rdpmc => system(System::Rdpmc),
+        M::Rdtsc => system(System::Rdtsc),
+        M::Rdtscp => system(System::Rdtscp),
+        M::Pause => system(System::Pause),
+        M::Monitor => system(System::Monitor),
+        M::Mwait => system(System::Mwait),
+        _ => condition(i).or_else(|| vector(i)),
+    }
+}
+
+fn strings(mnemonic: Mnemonic) -> Option<Op> {
+    use Mnemonic as M;
+    Some(Op::Strings(match mnemonic {
+        M::Movsb | M::Movsw | M::Movsd | M::Movsq => Strings::Movs,
+        M::Stosb | M::Stosw | M::Stosd | M::Stosq => Strings::Stos,
+        M::Lodsb | M::Lodsw | M::Lodsd | M::Lodsq => Strings::Lods,
+        M::Cmpsb | M::Cmpsw | M::Cmpsd | M::Cmpsq => Strings::Cmps,
+        M::Scasb | M::Scasw | M::Scasd | M::Scasq => Strings::Scas,
+        M::Insb | M::Insw | M::Insd => Strings::Ins,
+        M::Outsb | M::Outsw | M::Outsd => Strings::Outs,
+        _ => return None,
+    }))
+}
+
+/// SETcc and CMOVcc.
+fn condition(i: &Instruction) -> Option<Op> {
+    use iced_x86::ConditionCode as C;
+    let code = match i.condition_code() {
+        C::o => 0,
+        C::no => 1,
+        C::b => 2,
+        C::ae => 3,
+        C::e => 4,
+        C::ne => 5,
+        C::be => 6,
+        C::a => 7,
+        C::s => 8,
+        C::ns => 9,
+        C::p => 10,
+        C::np => 11,
+        C::l => 12,
+        C::ge => 13,
+        C::le => 14,
+        C::g => 15,
+        _ => return None,
+    };
+    let code_name = i.code();
+    if (Code::Seto_rm8..=Code::Setg_rm8).contains(&code_name) {
+        Some(Op::Set(code))
+    } else if (Code::Cmovo_r16_rm16..=Code::Cmovg_r64_rm64).contains(&code_name) {
+        Some(Op::Cmov(code))
+    } else {
+        None
+    }
+}
+
+/// SSE and MMX moves with a memory operand.
+fn vector(i: &Instruction) -> Option<Op> {
+    use Mnemonic as M;
+    let store = i.op0_kind() == OpKind::Memory;
+    if !store && i.op1_kind() != OpKind::Memory {
+        return None;
+    }
+    let vector = if store { i.op1_register() } else { i.op0_register() };
+    if !vector.is_xmm() && !vector.is_mm() {
+        return None;
+    }
+    let (shift, clear, aligned) = match i.mnemonic() {
+        M::Movups | M::Movupd | M::Movdqu | M::Lddqu => (0, true, false),
+        M::Movaps | M::Movapd | M::Movdqa | M::Movntps | M::Movntpd | M::Movntdq | M::Movntdqa => {
+            (0, true, true)
+        }
+        M::Movd | M::Movq | M::Movss | M::Movsd | M::Movntq => (0, true, false),
+        M::Movlps | M::Movlpd => (0, false, false),
+        M::Movhps | M::Movhpd => (64, false, false),
+        _ => return None,
+    };
+    Some(if store { Op::VectorStore { shift, aligned } } else { Op::VectorLoad { shift, clear, aligned } })
+}
