@@ -6,6 +6,11 @@
 //! each access (`irq`). What an access asks of the rest of the machine is a returned, `#[must_use]` effect. Values
 //! written by a guest never cause a panic, an unchecked index or an allocation without bound.
 
+pub mod clock;
+pub mod effect;
+pub mod lanes;
+pub mod layout;
+
 /// Nanoseconds since the VM started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Nanos(pub u64);
