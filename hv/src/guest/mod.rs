@@ -1,4 +1,6 @@
 //! A guest: its memory, configuration, loaders, ACPI tables, CPUID and MSR policy.
 
+pub mod bundle;
+pub mod layout;
 pub mod load;
 pub mod mem;
