@@ -1,6 +1,8 @@
 //! A guest: its memory, configuration, loaders, ACPI tables, CPUID and MSR policy.
 
 pub mod bundle;
+pub mod config;
 pub mod layout;
 pub mod load;
 pub mod mem;
+pub mod options;

@@ -1,0 +1,285 @@
+//! What to run: the schema of `palimpsest.toml`.
+//!
+//! The file names the guests and, for each, the files that a boot loader passed next to it. It is written by people and by
+//! the command line tool, so every complaint names the key and says what would be accepted. Unknown keys are
+//! errors: a misspelt key must not silently mean its default.
+//!
+//! ```toml
+//! version = 1
+//! [[vm]]
+//! name = "debian"
+//! kernel = "vmlinuz"
+//! initrd = "initrd.img"
+//! cmdline = "console=ttyS0"
+//! memory_mib = 512
+//! ```
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+
+use serde::Deserialize;
+
+use super::layout::{MAX_MEMORY_MIB, MIN_MEMORY_MIB};
+
+/// The version of the schema that this hypervisor reads.
+pub const VERSION: u32 = 1;
+/// The most virtual processors that a guest can have: local APIC ids 0 to 254.
+pub const MAX_VCPUS: u32 = 255;
+
+/// The whole file.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Must be [`VERSION`].
+    pub version: u32,
+    /// The guests, in the order of their start.
+    #[serde(default)]
+    pub vm: Vec<VmConfig>,
+}
+
+/// One guest.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VmConfig {
+    /// A name for messages and the monitor: 1 to 32 printable ASCII characters without blanks, unique.
+    pub name: String,
+    /// File name of the kernel.
+    pub kernel: String,
+    /// File name of the initial RAM disk.
+    pub initrd: Option<String>,
+    /// Multiboot or PVH modules, in order.
+    #[serde(default)]
+    pub modules: Vec<ModuleConfig>,
+    /// The kernel's command line.
+    #[serde(default)]
+    pub cmdline: String,
+    /// RAM in MiB, [`MIN_MEMORY_MIB`] to [`MAX_MEMORY_MIB`].
+    pub memory_mib: u64,
+    /// Virtual processors, 1 to [`MAX_VCPUS`].
+    #[serde(default = "one")]
+    pub vcpus: u32,
+    /// How the guest's memory is virtualized.
+    #[serde(default)]
+    pub mode: Mode,
+    /// How the kernel is started.
+    #[serde(default)]
+    pub protocol: Protocol,
+    /// Unknown MSRs read as zero and ignore writes, instead of #GP.
+    #[serde(default)]
+    pub permissive_msr: bool,
+    /// The guest has the test device (exit port and friends).
+    #[serde(default)]
+    pub test_device: bool,
+    /// The guest sees a KVM-compatible paravirtual clock and so need not calibrate its TSC.
+    #[serde(default = "yes")]
+    pub pv_clock: bool,
+}
+
+/// A module for the guest's kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModuleConfig {
+    /// File name.
+    pub file: String,
+    /// The module's command line.
+    #[serde(default)]
+    pub cmdline: String,
+}
+
+/// How guest-physical memory reaches the processor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Nested page tables.
+    #[default]
+    Nested,
+}
+
+/// A boot protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// What the kernel file offers, in the order of the other variants.
+    #[default]
+    Auto,
+    /// Linux bzImage, entered in 64-bit mode.
+    Linux64,
+    /// Linux bzImage, entered in 32-bit mode.
+    Linux32,
+    /// ELF with a PVH entry note.
+    Pvh,
+    /// Multiboot 1.
+    Multiboot1,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Config {
+    /// Parses and validates the file.
+    pub fn parse(bytes: &[u8]) -> Result<Config, ConfigError> {
+        let text = core::str::from_utf8(bytes).map_err(|e| ConfigError {
+            line: Some(line_of(bytes, e.valid_up_to())),
+            message: "not UTF-8 text; write the configuration as plain text".to_string(),
+        })?;
+        let config: Config = toml::from_str(text).map_err(|e| ConfigError {
+            line: e.span().map(|span| line_of(bytes, span.start)),
+            message: e.message().to_string(),
+        })?;
+        config.validate().map_err(|message| ConfigError { line: None, message })?;
+        Ok(config)
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        if self.version != VERSION {
+            return Err(format!("`version` is {}; this hypervisor reads version {VERSION}", self.version));
+        }
+        if self.vm.is_empty() {
+            return Err("no `[[vm]]` table; add one with `name`, `kernel` and `memory_mib`".to_string());
+        }
+        for (i, vm) in self.vm.iter().enumerate() {
+            vm.validate().map_err(|e| format!("vm {} (\"{}\"): {e}", i + 1, vm.name.escape_default()))?;
+            if self.vm[..i].iter().any(|other| other.name == vm.name) {
+                return Err(format!("vm {}: `name` \"{}\" is taken; give each vm its own", i + 1, vm.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl VmConfig {
+    fn validate(&self) -> Result<(), String> {
+        let within = |key, value: u64, min: u64, max: u64| match value {
+            v if v < min => Err(format!("`{key}` is {v}; the least is {min}")),
+            v if v > max => Err(format!("`{key}` is {v}; the most is {max}")),
+            _ => Ok(()),
+        };
+        if self.name.is_empty() || self.name.len() > 32 || !self.name.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err("`name` must be 1 to 32 printable ASCII characters without blanks".to_string());
+        }
+        within("memory_mib", self.memory_mib, MIN_MEMORY_MIB, MAX_MEMORY_MIB)?;
+        within("vcpus", self.vcpus.into(), 1, MAX_VCPUS.into())?;
+        let files = [("kernel", Some(&self.kernel)), ("initrd", self.initrd.as_ref())];
+        let modules = self.modules.iter().map(|m| ("modules.file", Some(&m.file)));
+        for (key, file) in files.into_iter().chain(modules) {
+            if file.is_some_and(|f| f.is_empty()) {
+                return Err(format!("`{key}` is empty; name a file that the boot loader passes"));
+            }
+        }
+        let lines = self.modules.iter().map(|m| ("modules.cmdline", &m.cmdline));
+        for (key, line) in lines.chain([("cmdline", &self.cmdline)]) {
+            if line.bytes().any(|b| b == 0) {
+                return Err(format!("`{key}` holds a zero byte, which would end it; remove it"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong with a configuration, for the person who wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The line, counted from 1.
+    pub line: Option<usize>,
+    /// What is wrong and what would be accepted.
+    pub message: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(super::bundle::CONFIG_NAME)?;
+        if let Some(line) = self.line {
+            write!(f, ", line {line}")?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+fn line_of(bytes: &[u8], offset: usize) -> usize {
+    1 + bytes.iter().take(offset).filter(|&&b| b == b'\n').count()
+}
+
+/// Parses arbitrary bytes: must not panic, and what is accepted is within the documented limits.
+#[cfg(any(test, feature = "testing"))]
+pub fn fuzz_one(data: &[u8]) {
+    match Config::parse(data) {
+        Ok(config) => {
+            assert!(config.vm.iter().all(|vm| vm.memory_mib >= MIN_MEMORY_MIB && vm.vcpus <= MAX_VCPUS));
+            assert!(!config.vm.is_empty());
+        }
+        Err(e) => assert!(!e.to_string().is_empty()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MINIMAL: &str = "version = 1\n[[vm]]\nname = \"a\"\nkernel = \"k\"\nmemory_mib = 64\n";
+
+    fn message(text: &str) -> String {
+        Config::parse(text.as_bytes()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn fills_in_defaults() {
+        let config = Config::parse(MINIMAL.as_bytes()).unwrap();
+        let vm = &config.vm[0];
+        assert_eq!((vm.vcpus, vm.mode, vm.protocol, vm.pv_clock), (1, Mode::Nested, Protocol::Auto, true));
+        assert!(vm.initrd.is_none() && vm.modules.is_empty() && !vm.permissive_msr && !vm.test_device);
+    }
+
+    #[test]
+    fn reads_every_key() {
+        let text = format!(
+            "{MINIMAL}initrd = \"i\"\ncmdline = \"console=ttyS0\"\nvcpus = 4\nmode = \"nested\"\n\
+             protocol = \"multiboot1\"\npermissive_msr = true\ntest_device = true\npv_clock = false\n\
+             modules = [{{ file = \"m\", cmdline = \"m 1\" }}, {{ file = \"n\" }}]\n"
+        );
+        let vm = &Config::parse(text.as_bytes()).unwrap().vm[0];
+        assert_eq!(vm.protocol, Protocol::Multiboot1);
+        assert_eq!(vm.modules[0], ModuleConfig { file: "m".into(), cmdline: "m 1".into() });
+        assert_eq!(vm.modules[1].cmdline, "");
+        assert!(vm.permissive_msr && vm.test_device && !vm.pv_clock && vm.vcpus == 4);
+    }
+
+    #[test]
+    fn names_the_line_and_the_key() {
+        let unknown = message(&format!("{MINIMAL}memroy = 3\n"));
+        assert!(unknown.contains("line 6") && unknown.contains("memroy"), "{unknown}");
+        let missing = message("version = 1\n[[vm]]\nname = \"a\"\nkernel = \"k\"\n");
+        assert!(missing.contains("memory_mib"), "{missing}");
+        let protocol = message(&format!("{MINIMAL}protocol = \"grub\"\n"));
+        assert!(protocol.contains("grub") && protocol.contains("linux64"), "{protocol}");
+        let small = message(&MINIMAL.replace("64", "19"));
+        assert!(small.contains("`memory_mib` is 19; the least is 20"), "{small}");
+        let vcpus = message(&format!("{MINIMAL}vcpus = 0"));
+        assert!(vcpus.contains("`vcpus` is 0"), "{vcpus}");
+        assert!(message("version = 2\n").contains("`version` is 2"));
+        assert!(message("version = 1\n").contains("[[vm]]"));
+        let twice = message(&format!("{MINIMAL}{}", MINIMAL.replace("version = 1", "")));
+        assert!(twice.contains("is taken"), "{twice}");
+        assert!(Config::parse(b"version = 1\n\xff").unwrap_err().to_string().contains("line 2"));
+        assert!(message(&MINIMAL.replace("\"k\"", "\"\"")).contains("`kernel` is empty"));
+        assert!(message(&format!("{MINIMAL}cmdline = \"a\\u0000b\"")).contains("zero byte"));
+    }
+
+    proptest! {
+        #[test]
+        fn survives_edits(at in 0usize..80, with in "[\\x00-\\x7f]{0,6}", cut in 0usize..6) {
+            let mut text = MINIMAL.as_bytes().to_vec();
+            let at = at.min(text.len());
+            let end = (at + cut).min(text.len());
+            text.splice(at..end, with.bytes());
+            fuzz_one(&text);
+        }
+    }
+}

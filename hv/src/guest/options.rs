@@ -1,0 +1,182 @@
+//! The hypervisor's own command line: `key=value` words, separated by blanks.
+//!
+//! | key | values | default |
+//! |---|---|---|
+//! | `loglevel` | `off` `error` `warn` `info` `debug` `trace` | `info` |
+//! | `console` | `com1` … `com4`: guest console and log | `com1` |
+//! | `telemetry` | `none` `com1` … `com4`: one JSON line per record | `none` |
+//! | `stats` | `on` `off`: a statistics record when a guest ends | `off` |
+//! | `exit` | what to do when the last guest ended: `poweroff`, `reset`, `halt`, or `isa-debug:PORT` (write the status to QEMU's exit device) | `poweroff` |
+//!
+//! Later words win. A word that is not understood is reported and otherwise ignored: a boot loader may add its own.
+
+use arrayvec::ArrayVec;
+use log::LevelFilter;
+
+/// A serial port of the host machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum SerialPort {
+    Com1,
+    Com2,
+    Com3,
+    Com4,
+}
+
+impl SerialPort {
+    /// The first of its eight I/O ports.
+    pub const fn base(self) -> u16 {
+        match self {
+            SerialPort::Com1 => 0x3f8,
+            SerialPort::Com2 => 0x2f8,
+            SerialPort::Com3 => 0x3e8,
+            SerialPort::Com4 => 0x2e8,
+        }
+    }
+
+    fn parse(word: &str) -> Option<SerialPort> {
+        match word {
+            "com1" => Some(SerialPort::Com1),
+            "com2" => Some(SerialPort::Com2),
+            "com3" => Some(SerialPort::Com3),
+            "com4" => Some(SerialPort::Com4),
+            _ => None,
+        }
+    }
+}
+
+/// What the hypervisor does when nothing is left to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExitAction {
+    /// Write the status to QEMU's `isa-debug-exit` device at this port.
+    IsaDebug(u16),
+    /// ACPI S5.
+    PowerOff,
+    /// Reset the machine.
+    Reset,
+    /// Stop with interrupts off, the log on the screen.
+    Halt,
+}
+
+/// The options with their defaults filled in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HvOptions {
+    /// The least severe level that is logged.
+    pub loglevel: LevelFilter,
+    /// Guest console and log.
+    pub console: SerialPort,
+    /// Machine-readable records.
+    pub telemetry: Option<SerialPort>,
+    /// Emit a statistics record when a guest ends.
+    pub stats: bool,
+    /// What to do at the end.
+    pub exit: ExitAction,
+}
+
+impl Default for HvOptions {
+    fn default() -> Self {
+        HvOptions {
+            loglevel: LevelFilter::Info,
+            console: SerialPort::Com1,
+            telemetry: None,
+            stats: false,
+            exit: ExitAction::PowerOff,
+        }
+    }
+}
+
+/// Words that were not understood; at most 16 are kept.
+pub type UnknownWords<'a> = ArrayVec<&'a str, 16>;
+
+impl HvOptions {
+    /// Parses a command line. The second result holds the words to complain about.
+    pub fn parse(line: &str) -> (HvOptions, UnknownWords<'_>) {
+        let mut options = HvOptions::default();
+        let mut unknown = UnknownWords::new();
+        for word in line.split_ascii_whitespace() {
+            if options.apply(word).is_none() {
+                let _ = unknown.try_push(word);
+            }
+        }
+        (options, unknown)
+    }
+
+    fn apply(&mut self, word: &str) -> Option<()> {
+        let (key, value) = word.split_once('=')?;
+        match key {
+            "loglevel" => self.loglevel = value.parse().ok()?,
+            "console" => self.console = SerialPort::parse(value)?,
+            "telemetry" if value == "none" => self.telemetry = None,
+            "telemetry" => self.telemetry = Some(SerialPort::parse(value)?),
+            "stats" => self.stats = parse_switch(value)?,
+            "exit" => self.exit = ExitAction::parse(value)?,
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+impl ExitAction {
+    fn parse(word: &str) -> Option<ExitAction> {
+        match word {
+            "poweroff" => Some(ExitAction::PowerOff),
+            "reset" => Some(ExitAction::Reset),
+            "halt" => Some(ExitAction::Halt),
+            _ => parse_port(word.strip_prefix("isa-debug:")?).map(ExitAction::IsaDebug),
+        }
+    }
+}
+
+fn parse_switch(word: &str) -> Option<bool> {
+    match word {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    }
+}
+
+fn parse_port(word: &str) -> Option<u16> {
+    match word.strip_prefix("0x") {
+        Some(hex) => u16::from_str_radix(hex, 16).ok(),
+        None => word.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn reads_words_and_lets_later_ones_win() {
+        let line =
+            "palimpsest loglevel=debug exit=halt telemetry=com2 stats=on exit=isa-debug:0xf4  console=com2";
+        let (options, unknown) = HvOptions::parse(line);
+        assert_eq!(unknown.as_slice(), ["palimpsest"]);
+        let expected = HvOptions {
+            loglevel: LevelFilter::Debug,
+            console: SerialPort::Com2,
+            telemetry: Some(SerialPort::Com2),
+            stats: true,
+            exit: ExitAction::IsaDebug(0xf4),
+        };
+        assert_eq!(options, expected);
+        assert_eq!(HvOptions::parse("telemetry=com1 telemetry=none exit=isa-debug:244").0.telemetry, None);
+    }
+
+    #[test]
+    fn a_bad_value_changes_nothing_and_is_reported() {
+        let (options, unknown) =
+            HvOptions::parse("loglevel=loud console=tty stats= exit=isa-debug:70000 exit=isa-debug");
+        assert_eq!(options, HvOptions::default());
+        assert_eq!(unknown.len(), 5);
+    }
+
+    proptest! {
+        #[test]
+        fn survives_noise(line in ".{0,200}") {
+            let (_, unknown) = HvOptions::parse(&line);
+            prop_assert!(unknown.len() <= line.split_ascii_whitespace().count());
+        }
+    }
+}
