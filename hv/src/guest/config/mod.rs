@@ -19,29 +19,26 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
-use serde::Deserialize;
+mod table;
+
+use table::{Table, line_of};
 
 use super::layout::{MAX_MEMORY_MIB, MIN_MEMORY_MIB};
 
 /// The version of the schema that this hypervisor reads.
-pub const VERSION: u32 = 1;
+pub const VERSION: u64 = 1;
 /// The most virtual processors that a guest can have: local APIC ids 0 to 254.
 pub const MAX_VCPUS: u32 = 255;
 
 /// The whole file.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Must be [`VERSION`].
-    pub version: u32,
     /// The guests, in the order of their start.
-    #[serde(default)]
     pub vm: Vec<VmConfig>,
 }
 
 /// One guest.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VmConfig {
     /// A name for messages and the monitor: 1 to 32 printable ASCII characters without blanks, unique.
     pub name: String,
@@ -50,47 +47,36 @@ pub struct VmConfig {
     /// File name of the initial RAM disk.
     pub initrd: Option<String>,
     /// Multiboot or PVH modules, in order.
-    #[serde(default)]
     pub modules: Vec<ModuleConfig>,
     /// The kernel's command line.
-    #[serde(default)]
     pub cmdline: String,
     /// RAM in MiB, [`MIN_MEMORY_MIB`] to [`MAX_MEMORY_MIB`].
     pub memory_mib: u64,
     /// Virtual processors, 1 to [`MAX_VCPUS`].
-    #[serde(default = "one")]
     pub vcpus: u32,
     /// How the guest's memory is virtualized.
-    #[serde(default)]
     pub mode: Mode,
     /// How the kernel is started.
-    #[serde(default)]
     pub protocol: Protocol,
     /// Unknown MSRs read as zero and ignore writes, instead of #GP.
-    #[serde(default)]
     pub permissive_msr: bool,
     /// The guest has the test device (exit port and friends).
-    #[serde(default)]
     pub test_device: bool,
     /// The guest sees a KVM-compatible paravirtual clock and so need not calibrate its TSC.
-    #[serde(default = "yes")]
     pub pv_clock: bool,
 }
 
 /// A module for the guest's kernel.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModuleConfig {
     /// File name.
     pub file: String,
     /// The module's command line.
-    #[serde(default)]
     pub cmdline: String,
 }
 
 /// How guest-physical memory reaches the processor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Nested page tables.
     #[default]
@@ -98,8 +84,7 @@ pub enum Mode {
 }
 
 /// A boot protocol.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
     /// What the kernel file offers, in the order of the other variants.
     #[default]
@@ -114,13 +99,14 @@ pub enum Protocol {
     Multiboot1,
 }
 
-fn one() -> u32 {
-    1
-}
-
-fn yes() -> bool {
-    true
-}
+const MODES: [(&str, Mode); 1] = [("nested", Mode::Nested)];
+const PROTOCOLS: [(&str, Protocol); 5] = [
+    ("auto", Protocol::Auto),
+    ("linux64", Protocol::Linux64),
+    ("linux32", Protocol::Linux32),
+    ("pvh", Protocol::Pvh),
+    ("multiboot1", Protocol::Multiboot1),
+];
 
 impl Config {
     /// Parses and validates the file.
@@ -129,32 +115,60 @@ impl Config {
             line: Some(line_of(bytes, e.valid_up_to())),
             message: "not UTF-8 text; write the configuration as plain text".to_string(),
         })?;
-        let config: Config = toml::from_str(text).map_err(|e| ConfigError {
-            line: e.span().map(|span| line_of(bytes, span.start)),
-            message: e.message().to_string(),
-        })?;
-        config.validate().map_err(|message| ConfigError { line: None, message })?;
-        Ok(config)
-    }
-
-    fn validate(&self) -> Result<(), String> {
-        if self.version != VERSION {
-            return Err(format!("`version` is {}; this hypervisor reads version {VERSION}", self.version));
+        let mut root = Table::parse(text)?;
+        let version = root.required_integer("version")?;
+        if version != VERSION {
+            return Err(ConfigError::new(format!(
+                "`version` is {version}; this hypervisor reads version {VERSION}"
+            )));
         }
-        if self.vm.is_empty() {
-            return Err("no `[[vm]]` table; add one with `name`, `kernel` and `memory_mib`".to_string());
+        let vm: Vec<_> = root.tables("vm")?.into_iter().map(VmConfig::read).collect::<Result<_, _>>()?;
+        root.finish()?;
+        if vm.is_empty() {
+            let message = "no `[[vm]]` table; add one with `name`, `kernel` and `memory_mib`";
+            return Err(ConfigError::new(message.to_string()));
         }
-        for (i, vm) in self.vm.iter().enumerate() {
-            vm.validate().map_err(|e| format!("vm {} (\"{}\"): {e}", i + 1, vm.name.escape_default()))?;
-            if self.vm[..i].iter().any(|other| other.name == vm.name) {
-                return Err(format!("vm {}: `name` \"{}\" is taken; give each vm its own", i + 1, vm.name));
-            }
+        let taken = |(i, a): &(usize, &VmConfig)| vm[..*i].iter().any(|b| a.name == b.name);
+        match vm.iter().enumerate().find(taken) {
+            Some((i, twin)) => Err(ConfigError::new(format!(
+                "vm {}: `name` \"{}\" is taken; give each vm its own",
+                i + 1,
+                twin.name
+            ))),
+            None => Ok(Config { vm }),
         }
-        Ok(())
     }
 }
 
 impl VmConfig {
+    fn read(mut table: Table<'_>) -> Result<VmConfig, ConfigError> {
+        let line = table.line();
+        let vm = VmConfig {
+            name: table.required_string("name")?,
+            kernel: table.required_string("kernel")?,
+            initrd: table.string("initrd")?,
+            modules: table
+                .tables("modules")?
+                .into_iter()
+                .map(ModuleConfig::read)
+                .collect::<Result<_, _>>()?,
+            cmdline: table.string("cmdline")?.unwrap_or_default(),
+            memory_mib: table.required_integer("memory_mib")?,
+            vcpus: table.integer("vcpus")?.unwrap_or(1).try_into().unwrap_or(u32::MAX),
+            mode: table.choice("mode", &MODES, Mode::default())?,
+            protocol: table.choice("protocol", &PROTOCOLS, Protocol::default())?,
+            permissive_msr: table.boolean("permissive_msr")?.unwrap_or(false),
+            test_device: table.boolean("test_device")?.unwrap_or(false),
+            pv_clock: table.boolean("pv_clock")?.unwrap_or(true),
+        };
+        table.finish()?;
+        vm.validate().map_err(|message| {
+            let message = format!("vm \"{}\": {message}", vm.name.escape_default());
+            ConfigError { line: Some(line), message }
+        })?;
+        Ok(vm)
+    }
+
     fn validate(&self) -> Result<(), String> {
         let within = |key, value: u64, min: u64, max: u64| match value {
             v if v < min => Err(format!("`{key}` is {v}; the least is {min}")),
@@ -183,6 +197,15 @@ impl VmConfig {
     }
 }
 
+impl ModuleConfig {
+    fn read(mut table: Table<'_>) -> Result<ModuleConfig, ConfigError> {
+        let file = table.required_string("file")?;
+        let cmdline = table.string("cmdline")?.unwrap_or_default();
+        table.finish()?;
+        Ok(ModuleConfig { file, cmdline })
+    }
+}
+
 /// What is wrong with a configuration, for the person who wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
@@ -190,6 +213,12 @@ pub struct ConfigError {
     pub line: Option<usize>,
     /// What is wrong and what would be accepted.
     pub message: String,
+}
+
+impl ConfigError {
+    fn new(message: String) -> Self {
+        ConfigError { line: None, message }
+    }
 }
 
 impl fmt::Display for ConfigError {
@@ -200,10 +229,6 @@ impl fmt::Display for ConfigError {
         }
         write!(f, ": {}", self.message)
     }
-}
-
-fn line_of(bytes: &[u8], offset: usize) -> usize {
-    1 + bytes.iter().take(offset).filter(|&&b| b == b'\n').count()
 }
 
 /// Parses arbitrary bytes: must not panic, and what is accepted is within the documented limits.
