@@ -8,8 +8,11 @@
 
 pub mod clock;
 pub mod effect;
+#[cfg(any(test, feature = "testing"))]
+pub mod fuzz;
 pub mod lanes;
 pub mod layout;
+pub mod pit;
 
 /// Nanoseconds since the VM started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
