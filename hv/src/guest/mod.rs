@@ -6,3 +6,4 @@ pub mod layout;
 pub mod load;
 pub mod mem;
 pub mod options;
+pub mod ram;

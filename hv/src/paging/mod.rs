@@ -1,6 +1,21 @@
 //! Address translation: address kinds, table formats, the guest walker, the P2m, the paging engines.
 //!
 //! Hardware-free: tables are reached through traits, so that every algorithm here runs under `cargo test`.
+//!
+//! [`p2m`] says where guest-physical memory is; [`nested`] keeps the processor's tables in step with it; both are
+//! [`table`] trees over a [`format`](mod@format). [`guest_walk`] walks the guest's own tables as the processor would.
 
 pub mod addr;
+#[cfg(any(test, feature = "testing"))]
+pub mod arena;
 pub mod format;
+pub mod guest_walk;
+pub mod nested;
+pub mod p2m;
+pub mod range;
+pub mod table;
+
+pub use nested::{Nested, NestedOutcome};
+pub use p2m::{P2m, P2mEntry};
+pub use range::{Changed, Flush, GpaRange};
+pub use table::{MapError, TableMemory};

@@ -1,0 +1,79 @@
+//! The software format of the P2m: no processor walks it.
+//!
+//! Bits 2:0 say what an entry is (0: nothing), bits 51:12 hold an address. MMIO leaves carry their own
+//! guest-physical address, so that they split and merge like memory.
+
+use super::x86::{ADDRESS, leaf_address};
+use super::{Entry, PteFormat};
+use crate::paging::addr::{Hfn, Hpa};
+
+const KIND: u64 = 7;
+const TABLE: u64 = 1;
+const RAM: u64 = 2;
+const RAM_READ_ONLY: u64 = 3;
+const ROM: u64 = 4;
+const MMIO: u64 = 5;
+
+/// What a guest-physical page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum P2mKind {
+    /// RAM.
+    Ram {
+        /// If not, the hypervisor wants to see the next write before it happens.
+        writable: bool,
+    },
+    /// Memory that the guest cannot write.
+    Rom,
+    /// Registers of a device on the bus.
+    Mmio,
+}
+
+impl P2mKind {
+    /// Every kind.
+    pub const ALL: [P2mKind; 4] =
+        [P2mKind::Ram { writable: true }, P2mKind::Ram { writable: false }, P2mKind::Rom, P2mKind::Mmio];
+}
+
+/// The format of the P2m.
+#[derive(Debug)]
+pub struct P2mFormat;
+
+impl PteFormat for P2mFormat {
+    type Attr = P2mKind;
+    const HARDWARE: bool = false;
+    const ACCESSED: u64 = 0;
+    const DIRTY: u64 = 0;
+
+    fn table(frame: Hfn) -> u64 {
+        frame.base().0 | TABLE
+    }
+
+    fn leaf(to: Hpa, _level: u8, kind: P2mKind) -> u64 {
+        to.0 | match kind {
+            P2mKind::Ram { writable: true } => RAM,
+            P2mKind::Ram { writable: false } => RAM_READ_ONLY,
+            P2mKind::Rom => ROM,
+            P2mKind::Mmio => MMIO,
+        }
+    }
+
+    fn decode(raw: u64, level: u8) -> Entry<P2mKind> {
+        let attr = match raw & KIND {
+            TABLE => return Entry::Table(Hpa(raw & ADDRESS).frame()),
+            RAM => P2mKind::Ram { writable: true },
+            RAM_READ_ONLY => P2mKind::Ram { writable: false },
+            ROM => P2mKind::Rom,
+            MMIO => P2mKind::Mmio,
+            _ => return Entry::Empty,
+        };
+        Entry::Leaf { to: Hpa(leaf_address(raw, level)), attr }
+    }
+
+    fn must_flush(_: P2mKind, _: P2mKind) -> bool {
+        false
+    }
+
+    fn is_present(_: P2mKind) -> bool {
+        false
+    }
+}

@@ -1,0 +1,112 @@
+//! The registers that decide how a guest-virtual address is translated.
+
+use crate::paging::addr::Gva;
+use crate::virt::state::{VcpuState, cr0, cr4, efer, rflags};
+
+/// The kinds of guest paging.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PagingKind {
+    /// CR0.PG clear: linear addresses are physical.
+    Off,
+    /// 32-bit entries, two levels.
+    TwoLevel,
+    /// 64-bit entries, three levels, 32-bit addresses.
+    Pae,
+    /// 64-bit entries, four levels.
+    FourLevel,
+}
+
+/// Properties of the guest's processor, the same for the life of a VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PagingFeatures {
+    /// MAXPHYADDR, 32 to 52 (CPUID leaf 0x8000_0008).
+    pub physical_bits: u8,
+    /// 1 GiB pages (CPUID leaf 0x8000_0001, EDX bit 26).
+    pub gib_pages: bool,
+    /// Bit 8 is reserved in entries of levels 4 and 3 that point to tables: true of AMD's processors, where
+    /// Intel's (and QEMU's emulation of both) ignore it.
+    pub upper_global_reserved: bool,
+}
+
+/// Everything that a walk depends on besides memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PagingState {
+    /// CR0
+    pub cr0: u64,
+    /// CR3
+    pub cr3: u64,
+    /// CR4
+    pub cr4: u64,
+    /// EFER
+    pub efer: u64,
+    /// RFLAGS, for AC
+    pub rflags: u64,
+    /// The current privilege level: at 3, supervisor accesses are implicit ones (descriptor tables, the TSS), to
+    /// which RFLAGS.AC does not apply.
+    pub cpl: u8,
+    /// The page-directory pointers of PAE paging, if the processor loaded them with CR3 (VT-x); `None` where
+    /// they are read from memory in each walk (SVM with nested paging).
+    pub pdptes: Option<[u64; 4]>,
+    /// The guest's processor.
+    pub features: PagingFeatures,
+}
+
+impl PagingState {
+    /// The state of a VCPU.
+    pub fn of(vcpu: &impl VcpuState, features: PagingFeatures) -> PagingState {
+        PagingState {
+            cr0: vcpu.cr0(),
+            cr3: vcpu.cr3(),
+            cr4: vcpu.cr4(),
+            efer: vcpu.efer(),
+            rflags: vcpu.rflags(),
+            cpl: vcpu.cpl(),
+            pdptes: None,
+            features,
+        }
+    }
+
+    /// The kind of paging in use. EFER.LMA decides about 4 levels; LA57 is hidden from guests.
+    pub fn kind(&self) -> PagingKind {
+        if self.cr0 & cr0::PG == 0 {
+            PagingKind::Off
+        } else if self.cr4 & cr4::PAE == 0 {
+            PagingKind::TwoLevel
+        } else if self.efer & efer::LMA == 0 {
+            PagingKind::Pae
+        } else {
+            PagingKind::FourLevel
+        }
+    }
+
+    /// CR0.WP: supervisor writes respect read-only pages.
+    pub fn write_protect(&self) -> bool {
+        self.cr0 & cr0::WP != 0
+    }
+
+    /// Entries can forbid fetches.
+    pub fn no_execute(&self) -> bool {
+        self.cr4 & cr4::PAE != 0 && self.efer & efer::NXE != 0
+    }
+
+    /// CR4.SMEP: no supervisor fetches from user pages.
+    pub fn smep(&self) -> bool {
+        self.cr4 & cr4::SMEP != 0
+    }
+
+    /// CR4.SMAP: no supervisor data accesses to user pages, but for [`may_override_smap`](Self::may_override_smap).
+    pub fn smap(&self) -> bool {
+        self.cr4 & cr4::SMAP != 0
+    }
+
+    /// RFLAGS.AC lets explicit supervisor accesses through SMAP.
+    pub fn may_override_smap(&self) -> bool {
+        self.cpl < 3 && self.rflags & rflags::AC != 0
+    }
+}
+
+/// Whether bits 63:47 of an address are equal: others cannot be accessed in 64-bit mode with 4-level paging.
+pub const fn is_canonical(gva: Gva) -> bool {
+    let top = (gva.0 as i64) >> 47;
+    top == 0 || top == -1
+}

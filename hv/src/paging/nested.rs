@@ -1,0 +1,148 @@
+//! Nested paging: tables that the processor walks for every guest-physical address.
+//!
+//! [`Nested`] owns one set of tables, built eagerly from the [`P2m`] and kept for the VM's life, whatever paging mode
+//! runs. All truth is in the P2m, so that a VM can keep several of these (one per cache domain) that differ only in
+//! which memory they leave closed. Changes return the [`Flush`] that the caller owes before the guest goes on;
+//! [`Nested::reclaim`] then frees the tables that the flush made unreachable.
+//!
+//! On AMD the guest's own table walks count as user writes: a guest table in ROM faults as [`NestedOutcome::RomWrite`].
+
+use super::addr::{Gpa, Hpa, PageSize};
+use super::format::{NestedAttr, PteFormat, Rights};
+use super::p2m::{P2m, P2mKind};
+use super::range::{Changed, Flush, GpaRange};
+use super::table::{AccessBits, Found, Leaf, MapError, Table, TableMemory};
+use crate::virt::Access;
+
+/// What became of a nested fault.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NestedOutcome {
+    /// The tables now allow the access.
+    Filled(Flush),
+    /// The address belongs to the device bus.
+    Mmio,
+    /// A write to ROM.
+    RomWrite,
+    /// A write to RAM that the hypervisor wants to see first ([`P2mKind::Ram`] that is not writable).
+    WriteProtected,
+    /// There is nothing at this address.
+    NotMapped,
+    /// The tables allow the access already: the processor used an older translation, or another VCPU was first.
+    Spurious,
+}
+
+/// One set of nested tables.
+#[derive(Debug)]
+pub struct Nested<F: PteFormat<Attr = NestedAttr>, M: TableMemory> {
+    table: Table<F, M>,
+}
+
+impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
+    /// Tables of everything in `p2m`, with leaves up to `largest`.
+    pub fn new(memory: M, largest: PageSize, p2m: &P2m<impl TableMemory>) -> Result<Self, MapError> {
+        let mut nested = Nested { table: Table::new(memory, largest)? };
+        let _no_processor_uses_them_yet = nested.apply(p2m, Changed(GpaRange::ALL))?;
+        nested.table.reclaim();
+        Ok(nested)
+    }
+
+    /// The root table, as the processor wants it in nCR3 or (with attributes) in the EPT pointer.
+    pub fn root(&self) -> Hpa {
+        self.table.root().base()
+    }
+
+    /// Takes over a change of the P2m. On an error the tables hold part of the change: flush everything.
+    pub fn apply(&mut self, p2m: &P2m<impl TableMemory>, changed: Changed) -> Result<Flush, MapError> {
+        let mut flush = Flush::None;
+        for piece in p2m.pieces(changed.0) {
+            let done = match piece.leaf.and_then(|(to, kind)| Some((to, attr(kind)?))) {
+                Some((to, attr)) => self.table.map(piece.range, to, attr)?,
+                None => self.table.unmap(piece.range)?,
+            };
+            flush = flush.and(done);
+        }
+        Ok(flush)
+    }
+
+    /// Handles the fault of `access` at `gpa`.
+    pub fn fault(
+        &mut self,
+        gpa: Gpa,
+        access: Access,
+        p2m: &P2m<impl TableMemory>,
+    ) -> Result<NestedOutcome, MapError> {
+        let Found::Leaf(truth) = p2m.find(gpa) else {
+            return Ok(NestedOutcome::NotMapped);
+        };
+        let Some(attr) = attr(truth.attr) else {
+            return Ok(NestedOutcome::Mmio);
+        };
+        let needed = needed(access);
+        if !attr.rights.contains(needed) {
+            return Ok(match truth.attr {
+                P2mKind::Ram { .. } => NestedOutcome::WriteProtected,
+                _ => NestedOutcome::RomWrite,
+            });
+        }
+        if let Found::Leaf(leaf) = self.table.walk(gpa)
+            && leaf.attr.rights.contains(needed)
+            && leaf.to.0 + (gpa.0 - leaf.gpa.0) == truth.to.0 + (gpa.0 - truth.gpa.0)
+        {
+            return Ok(NestedOutcome::Spurious);
+        }
+        Ok(NestedOutcome::Filled(self.table.map(truth.range(), truth.to, attr)?))
+    }
+
+    /// Calls `f` for every leaf that touches `range` and in which a bit of `which` is set, and clears those bits.
+    /// `f` sees the bits as they were. Processors without such bits in nested tables never set any.
+    pub fn harvest(
+        &mut self,
+        range: GpaRange,
+        which: AccessBits,
+        f: impl FnMut(Leaf<NestedAttr>),
+    ) -> Result<Flush, MapError> {
+        self.table.harvest(range, which, f)
+    }
+
+    /// Calls `f` for every leaf that touches `range`, changing nothing.
+    pub fn for_each_leaf(&self, range: GpaRange, f: impl FnMut(Leaf<NestedAttr>)) {
+        self.table.for_each_leaf(range, f);
+    }
+
+    /// Makes leaves that touch `range` no larger than `size`, so that accessed and dirty bits tell more.
+    pub fn split(&mut self, range: GpaRange, size: PageSize) -> Result<Flush, MapError> {
+        self.table.split(range, size)
+    }
+
+    /// What the tables say about `gpa`.
+    pub fn find(&self, gpa: Gpa) -> Found<NestedAttr> {
+        self.table.walk(gpa)
+    }
+
+    /// Frees tables that earlier changes replaced; to be called when their flushes are done.
+    pub fn reclaim(&mut self) {
+        self.table.reclaim();
+    }
+
+    /// How many frames its tables take.
+    pub fn table_frames(&self) -> u64 {
+        self.table.frames()
+    }
+}
+
+/// How memory of this kind is mapped; `None` for what is not memory.
+fn attr(kind: P2mKind) -> Option<NestedAttr> {
+    match kind {
+        P2mKind::Ram { writable: true } => Some(NestedAttr::RAM),
+        P2mKind::Ram { writable: false } | P2mKind::Rom => Some(NestedAttr::ROM),
+        P2mKind::Mmio => None,
+    }
+}
+
+fn needed(access: Access) -> Rights {
+    let mut rights = Rights::READ;
+    rights.set(Rights::WRITE, access.write);
+    rights.set(Rights::EXECUTE, access.execute);
+    rights
+}

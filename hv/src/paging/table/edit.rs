@@ -1,0 +1,263 @@
+//! Changes of a [`Table`]: map, unmap, change attributes, split, merge.
+//!
+//! All but merging are one recursion over the entries that a range touches ([`Table::edit`]); an [`Edit`] decides
+//! entry by entry.
+
+use super::{ENTRIES, MapError, ROOT_LEVEL, Table, TableMemory, entry_range, is_page_aligned, parts, span};
+use crate::paging::addr::{Gpa, Hfn, Hpa, PAGE_SIZE, PageSize};
+use crate::paging::format::{Entry, PteFormat};
+use crate::paging::range::{Flush, GpaRange};
+
+/// What to do with an entry.
+enum Action<A> {
+    Keep,
+    /// Make it this leaf, or empty.
+    Set(Option<(Hpa, A)>),
+    /// Look at the entries below, which are created if there are none.
+    Descend,
+}
+
+/// A change to all entries of a range.
+trait Edit<A> {
+    /// What to do with an entry of a table of `level`, of which `part` is in the range (`whole`: all).
+    fn action(&self, old: Entry<A>, level: u8, part: GpaRange, whole: bool) -> Action<A>;
+}
+
+struct Map<A> {
+    from: Gpa,
+    to: Hpa,
+    attr: A,
+    largest: u8,
+}
+
+impl<A: Copy + PartialEq> Edit<A> for Map<A> {
+    fn action(&self, old: Entry<A>, level: u8, part: GpaRange, whole: bool) -> Action<A> {
+        let to = Hpa(self.to.0 + (part.start.0 - self.from.0));
+        if let Entry::Leaf { to: old_to, attr } = old {
+            let offset = part.start.0 & (span(level) - 1);
+            if old_to.0 + offset == to.0 && attr == self.attr {
+                return Action::Keep;
+            }
+        }
+        if whole && level <= self.largest && to.is_aligned(span(level)) {
+            Action::Set(Some((to, self.attr)))
+        } else {
+            Action::Descend
+        }
+    }
+}
+
+struct Unmap;
+
+impl<A> Edit<A> for Unmap {
+    fn action(&self, old: Entry<A>, _: u8, _: GpaRange, whole: bool) -> Action<A> {
+        match old {
+            Entry::Empty => Action::Keep,
+            _ if whole => Action::Set(None),
+            _ => Action::Descend,
+        }
+    }
+}
+
+struct Protect<P>(P);
+
+impl<A: Copy + PartialEq, P: Fn(A) -> A> Edit<A> for Protect<P> {
+    fn action(&self, old: Entry<A>, _: u8, _: GpaRange, whole: bool) -> Action<A> {
+        match old {
+            Entry::Empty => Action::Keep,
+            Entry::Table(_) => Action::Descend,
+            Entry::Leaf { to, attr } => match (self.0)(attr) {
+                new if new == attr => Action::Keep,
+                new if whole => Action::Set(Some((to, new))),
+                _ => Action::Descend,
+            },
+        }
+    }
+}
+
+/// Turns leaves above this level into tables.
+struct Split(u8);
+
+impl<A> Edit<A> for Split {
+    fn action(&self, old: Entry<A>, level: u8, _: GpaRange, _: bool) -> Action<A> {
+        match old {
+            Entry::Empty => Action::Keep,
+            _ if level <= self.0 => Action::Keep,
+            _ => Action::Descend,
+        }
+    }
+}
+
+impl<F: PteFormat, M: TableMemory> Table<F, M> {
+    /// Maps `range` to the memory from `to` on with the largest leaves that fit, whatever was there before. Leaves
+    /// that already say so stay as they are; where only the attributes change, accessed and dirty bits stay.
+    pub fn map(&mut self, range: GpaRange, to: Hpa, attr: F::Attr) -> Result<Flush, MapError> {
+        let fits = to.checked_add(range.len()).is_some_and(|end| end.0 <= 1 << 52);
+        if !fits || !to.is_aligned(PAGE_SIZE) {
+            return Err(MapError::Address);
+        }
+        self.run(range, &Map { from: range.start, to, attr, largest: self.largest.level() })
+    }
+
+    /// Empties `range`.
+    pub fn unmap(&mut self, range: GpaRange) -> Result<Flush, MapError> {
+        self.run(range, &Unmap)
+    }
+
+    /// Gives every leaf of `range` the attributes that `change` makes of its own.
+    pub fn protect(
+        &mut self,
+        range: GpaRange,
+        change: impl Fn(F::Attr) -> F::Attr,
+    ) -> Result<Flush, MapError> {
+        self.run(range, &Protect(change))
+    }
+
+    /// Makes the leaves that touch `range` no larger than `size`. Nothing else changes: new leaves inherit
+    /// accessed and dirty bits.
+    pub fn split(&mut self, range: GpaRange, size: PageSize) -> Result<Flush, MapError> {
+        self.run(range, &Split(size.level()))
+    }
+
+    /// Joins leaves of `range` that are neighbours on both sides and have equal attributes into larger ones, as far as
+    /// [`Table::largest`]; only tables that lie completely in `range` go away. Because processors may still
+    /// set bits in the old tables, a merged leaf counts as accessed and dirty.
+    pub fn merge(&mut self, range: GpaRange) -> Flush {
+        self.merge_below(self.root, ROOT_LEVEL, range)
+    }
+
+    fn run(&mut self, range: GpaRange, edit: &impl Edit<F::Attr>) -> Result<Flush, MapError> {
+        if range.end > GpaRange::ALL.end || !is_page_aligned(range) {
+            return Err(MapError::Address);
+        }
+        self.edit(self.root, ROOT_LEVEL, range, edit)
+    }
+
+    fn edit(
+        &mut self,
+        table: Hfn,
+        level: u8,
+        range: GpaRange,
+        edit: &impl Edit<F::Attr>,
+    ) -> Result<Flush, MapError> {
+        let mut flush = Flush::None;
+        for (index, part) in parts(range, level) {
+            let old = F::decode(self.memory.load(table, index), level);
+            match edit.action(old, level, part, part.len() == span(level)) {
+                Action::Keep => {}
+                Action::Set(new) => flush = flush.and(self.set(table, index, level, part, new)),
+                Action::Descend => {
+                    let child = match old {
+                        Entry::Table(child) => child,
+                        Entry::Empty => self.add_table(table, index)?,
+                        Entry::Leaf { .. } => self.split_leaf(table, index, level)?,
+                    };
+                    flush = flush.and(self.edit(child, level - 1, part, edit)?);
+                    if self.is_empty(child) {
+                        let whole = entry_range(part.start, level);
+                        flush = flush.and(self.set(table, index, level, whole, None));
+                    }
+                }
+            }
+        }
+        Ok(flush)
+    }
+
+    /// Makes an entry a leaf or empty; `part` is what it spans.
+    fn set(
+        &mut self,
+        table: Hfn,
+        index: usize,
+        level: u8,
+        part: GpaRange,
+        new: Option<(Hpa, F::Attr)>,
+    ) -> Flush {
+        let leaf = new.map_or(0, |(to, attr)| F::leaf(to, level, attr));
+        let mut raw = self.memory.load(table, index);
+        loop {
+            let (kept, flush) = match (F::decode(raw, level), new) {
+                (Entry::Empty, _) => (0, false),
+                (Entry::Leaf { to, attr }, Some((new_to, new_attr))) if to == new_to => {
+                    (raw & (F::ACCESSED | F::DIRTY), F::must_flush(attr, new_attr))
+                }
+                (Entry::Leaf { attr, .. }, _) => (0, F::is_present(attr)),
+                (Entry::Table(child), Some(new)) if self.uniform(child, level - 1) == Some(new) => {
+                    (F::ACCESSED | F::DIRTY, true)
+                }
+                (Entry::Table(_), _) => (0, true),
+            };
+            match self.memory.compare_exchange(table, index, raw, leaf | kept) {
+                Ok(()) => {
+                    if let Entry::Table(child) = F::decode(raw, level) {
+                        self.retire(child, level - 1);
+                    }
+                    return if flush && F::HARDWARE { Flush::Range(part) } else { Flush::None };
+                }
+                // The processor set an accessed or dirty bit meanwhile; there are only two.
+                Err(now) => raw = now,
+            }
+        }
+    }
+
+    fn add_table(&mut self, table: Hfn, index: usize) -> Result<Hfn, MapError> {
+        let child = self.memory.allocate().ok_or(MapError::OutOfFrames)?;
+        self.frames += 1;
+        self.memory.store(table, index, F::table(child));
+        Ok(child)
+    }
+
+    /// Replaces a leaf by a table of 512 leaves that say the same.
+    fn split_leaf(&mut self, table: Hfn, index: usize, level: u8) -> Result<Hfn, MapError> {
+        let child = self.memory.allocate().ok_or(MapError::OutOfFrames)?;
+        self.frames += 1;
+        let mut raw = self.memory.load(table, index);
+        loop {
+            if let Entry::Leaf { to, attr } = F::decode(raw, level) {
+                for n in 0..ENTRIES {
+                    let to = Hpa(to.0 + n as u64 * span(level - 1));
+                    let bits = raw & (F::ACCESSED | F::DIRTY);
+                    self.memory.store(child, n, F::leaf(to, level - 1, attr) | bits);
+                }
+            }
+            match self.memory.compare_exchange(table, index, raw, F::table(child)) {
+                Ok(()) => return Ok(child),
+                Err(now) => raw = now,
+            }
+        }
+    }
+
+    fn is_empty(&self, table: Hfn) -> bool {
+        (0..ENTRIES).all(|index| self.memory.load(table, index) == 0)
+    }
+
+    /// The one leaf that could stand for this whole table of `level`.
+    fn uniform(&self, table: Hfn, level: u8) -> Option<(Hpa, F::Attr)> {
+        let Entry::Leaf { to: first, attr } = F::decode(self.memory.load(table, 0), level) else {
+            return None;
+        };
+        let same = |n: usize| match F::decode(self.memory.load(table, n), level) {
+            Entry::Leaf { to, attr: a } => a == attr && to.0 == first.0 + n as u64 * span(level),
+            _ => false,
+        };
+        (first.is_aligned(span(level + 1)) && (1..ENTRIES).all(same)).then_some((first, attr))
+    }
+
+    fn merge_below(&mut self, table: Hfn, level: u8, range: GpaRange) -> Flush {
+        let mut flush = Flush::None;
+        for (index, part) in parts(range, level) {
+            let Entry::Table(child) = F::decode(self.memory.load(table, index), level) else {
+                continue;
+            };
+            if level > 2 {
+                flush = flush.and(self.merge_below(child, level - 1, part));
+            }
+            if part.len() < span(level) || level > self.largest.level() {
+                continue;
+            }
+            if let Some(leaf) = self.uniform(child, level - 1) {
+                flush = flush.and(self.set(table, index, level, part, Some(leaf)));
+            }
+        }
+        flush
+    }
+}

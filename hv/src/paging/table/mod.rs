@@ -1,0 +1,209 @@
+//! A radix tree from guest-physical addresses to leaves of a [`PteFormat`].
+//!
+//! What it owns: its table frames. Who uses it: the P2m (a software format) and the nested engine (the processors'
+//! formats). One writer at a time (`&mut self`), while processors walk the tables and set accessed and dirty bits.
+//!
+//! What holds at every instant, after each single store: an address outside the range of an update translates as
+//! before; an address inside translates as before, as afterwards, or not at all. A leaf is split by filling a
+//! table first and publishing it by one compare-exchange; tables are replaced by one store. Tables that
+//! processors may still walk are *retired*: they stay allocated until [`Table::reclaim`], which the owner calls after
+//! the flush that the update named.
+
+mod edit;
+mod memory;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+pub use memory::{ENTRIES, TableMemory};
+pub use scan::{AccessBits, Piece, Pieces};
+
+use super::addr::{Gpa, Hfn, Hpa, PAGE_SHIFT, PAGE_SIZE, PageSize};
+use super::format::{Entry, PteFormat};
+use super::range::GpaRange;
+use core::marker::PhantomData;
+
+/// The level of the root table.
+const ROOT_LEVEL: u8 = 4;
+
+/// Why a table was not changed, or not completely.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapError {
+    /// An address or a length is not a multiple of 4 KiB, or the host address is wider than 52 bits.
+    Address,
+    /// No memory for a table. The part of the range before some address is changed: flush everything
+    /// ([`Flush::All`](super::range::Flush::All)) before going on.
+    OutOfFrames,
+}
+
+/// What a walk finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found<A> {
+    /// A leaf.
+    Leaf(Leaf<A>),
+    /// Nothing, from one address up to another.
+    Hole(GpaRange),
+}
+
+/// A leaf of the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaf<A> {
+    /// The first address that it maps.
+    pub gpa: Gpa,
+    /// How much it maps.
+    pub size: PageSize,
+    /// Where the first byte is.
+    pub to: Hpa,
+    /// What is allowed there.
+    pub attr: A,
+    /// The processor used it.
+    pub accessed: bool,
+    /// The processor wrote through it.
+    pub dirty: bool,
+}
+
+impl<A> Leaf<A> {
+    /// The addresses that it maps.
+    pub fn range(&self) -> GpaRange {
+        GpaRange { start: self.gpa, end: Gpa(self.gpa.0 + self.size.bytes()) }
+    }
+}
+
+/// The tree.
+#[derive(Debug)]
+pub struct Table<F: PteFormat, M: TableMemory> {
+    memory: M,
+    root: Hfn,
+    largest: PageSize,
+    /// Frames in the tree.
+    frames: u64,
+    /// The first of the retired frames; entry 0 of each holds the address of the next (not present in any format).
+    retired: Option<Hfn>,
+    format: PhantomData<F>,
+}
+
+impl<F: PteFormat, M: TableMemory> Table<F, M> {
+    /// An empty tree that uses leaves up to `largest`.
+    pub fn new(memory: M, largest: PageSize) -> Result<Self, MapError> {
+        let root = memory.allocate().ok_or(MapError::OutOfFrames)?;
+        Ok(Table { memory, root, largest, frames: 1, retired: None, format: PhantomData })
+    }
+
+    /// The root table.
+    pub fn root(&self) -> Hfn {
+        self.root
+    }
+
+    /// The largest leaf that it uses.
+    pub fn largest(&self) -> PageSize {
+        self.largest
+    }
+
+    /// How many frames its tables take, the retired ones not counted.
+    pub fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    /// Looks an address up, without effects. Addresses beyond [`GpaRange::ALL`] are a hole.
+    #[inline]
+    pub fn walk(&self, gpa: Gpa) -> Found<F::Attr> {
+        if !GpaRange::ALL.contains(gpa) {
+            return Found::Hole(GpaRange { start: GpaRange::ALL.end, end: Gpa(u64::MAX) });
+        }
+        let (mut table, mut level) = (self.root, ROOT_LEVEL);
+        loop {
+            let raw = self.memory.load(table, index(gpa, level));
+            match F::decode(raw, level) {
+                Entry::Table(frame) => (table, level) = (frame, level - 1),
+                Entry::Empty => return Found::Hole(entry_range(gpa, level)),
+                Entry::Leaf { to, attr } => return Found::Leaf(leaf::<F>(gpa, level, raw, to, attr)),
+            }
+        }
+    }
+
+    /// Frees the tables that earlier updates took out of the tree. To be called when the flushes that
+    /// those updates named are done: no processor may still walk the old tables.
+    pub fn reclaim(&mut self) {
+        while let Some(frame) = self.retired {
+            let next = self.memory.load(frame, 0);
+            self.retired = (next != 0).then(|| Hpa(next).frame());
+            self.memory.free(frame);
+        }
+    }
+
+    /// Takes a table and those below out of service.
+    fn retire(&mut self, table: Hfn, level: u8) {
+        if level > 1 {
+            for index in 0..ENTRIES {
+                if let Entry::Table(child) = F::decode(self.memory.load(table, index), level) {
+                    self.retire(child, level - 1);
+                }
+            }
+        }
+        self.frames -= 1;
+        if F::HARDWARE {
+            let next = self.retired.map_or(0, |frame| frame.base().0);
+            self.memory.store(table, 0, next);
+            self.retired = Some(table);
+        } else {
+            self.memory.free(table);
+        }
+    }
+}
+
+/// Frees every frame. No processor may use the tables any more.
+impl<F: PteFormat, M: TableMemory> Drop for Table<F, M> {
+    fn drop(&mut self) {
+        self.retire(self.root, ROOT_LEVEL);
+        self.reclaim();
+    }
+}
+
+/// log2 of what an entry of a table of `level` spans.
+const fn shift(level: u8) -> u32 {
+    PAGE_SHIFT + 9 * (level as u32 - 1)
+}
+
+/// Bytes that an entry of a table of `level` spans.
+const fn span(level: u8) -> u64 {
+    1 << shift(level)
+}
+
+/// Which entry of a table of `level` maps `gpa`.
+const fn index(gpa: Gpa, level: u8) -> usize {
+    (gpa.0 >> shift(level)) as usize % ENTRIES
+}
+
+/// The addresses under the entry of a table of `level` that maps `gpa`.
+fn entry_range(gpa: Gpa, level: u8) -> GpaRange {
+    let start = gpa.align_down(span(level));
+    GpaRange { start, end: Gpa(start.0 + span(level)) }
+}
+
+/// The leaf that `raw`, in a table of `level`, is for `gpa`. No format has leaves in the root.
+fn leaf<F: PteFormat>(gpa: Gpa, level: u8, raw: u64, to: Hpa, attr: F::Attr) -> Leaf<F::Attr> {
+    let size = match level {
+        1 => PageSize::Size4K,
+        2 => PageSize::Size2M,
+        _ => PageSize::Size1G,
+    };
+    let gpa = gpa.align_down(size.bytes());
+    Leaf { gpa, size, to, attr, accessed: raw & F::ACCESSED != 0, dirty: raw & F::DIRTY != 0 }
+}
+
+/// The entries of a table of `level` that `range` touches, with the part of the range under each.
+fn parts(range: GpaRange, level: u8) -> impl Iterator<Item = (usize, GpaRange)> {
+    let mut at = range.start;
+    core::iter::from_fn(move || {
+        (at < range.end).then(|| {
+            let part = entry_range(at, level).intersect(GpaRange { start: at, end: range.end });
+            let found = (index(at, level), part);
+            at = part.end;
+            found
+        })
+    })
+}
+
+fn is_page_aligned(range: GpaRange) -> bool {
+    range.start.is_aligned(PAGE_SIZE) && range.end.is_aligned(PAGE_SIZE)
+}

@@ -1,0 +1,129 @@
+//! Reading a [`Table`]: its pieces in order, and the accessed and dirty bits of its leaves.
+
+use super::{Found, Leaf, MapError, ROOT_LEVEL, Table, TableMemory, is_page_aligned, leaf, parts};
+use crate::paging::addr::{Gpa, Hfn, Hpa};
+use crate::paging::format::{Entry, PteFormat};
+use crate::paging::range::{Flush, GpaRange};
+
+bitflags::bitflags! {
+    /// Bits that the processor sets in leaves.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct AccessBits: u8 {
+        /// Accessed.
+        const ACCESSED = 1;
+        /// Dirty.
+        const DIRTY = 2;
+    }
+}
+
+/// A stretch of addresses under one entry of a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece<A> {
+    /// The addresses.
+    pub range: GpaRange,
+    /// Where the first of them is mapped, and how; `None` for a hole.
+    pub leaf: Option<(Hpa, A)>,
+}
+
+/// The pieces of a range in ascending order, without gaps.
+#[derive(Debug)]
+pub struct Pieces<'a, F: PteFormat, M: TableMemory> {
+    table: &'a Table<F, M>,
+    rest: GpaRange,
+}
+
+impl<F: PteFormat, M: TableMemory> Iterator for Pieces<'_, F, M> {
+    type Item = Piece<F::Attr>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let (found, leaf) = match self.table.walk(self.rest.start) {
+            Found::Hole(hole) => (hole, None),
+            Found::Leaf(leaf) => {
+                let offset = self.rest.start.0 - leaf.gpa.0;
+                (leaf.range(), Some((Hpa(leaf.to.0 + offset), leaf.attr)))
+            }
+        };
+        let range = found.intersect(self.rest);
+        self.rest.start = if range.is_empty() { self.rest.end } else { range.end };
+        Some(Piece { range, leaf })
+    }
+}
+
+impl<F: PteFormat, M: TableMemory> Table<F, M> {
+    /// The pieces of `range`: leaves and holes, cut to the range.
+    pub fn pieces(&self, range: GpaRange) -> Pieces<'_, F, M> {
+        Pieces { table: self, rest: range.intersect(GpaRange::ALL) }
+    }
+
+    /// Calls `f` for every leaf that touches `range` and in which a bit of `which` is set, after clearing those bits.
+    /// The leaf tells the bits as they were; a large leaf is reported and cleared as a whole.
+    ///
+    /// Until the flush is performed, processors may go on without setting the bits again: a *dirty* bit that was
+    /// cleared may miss writes until then.
+    pub fn harvest(
+        &mut self,
+        range: GpaRange,
+        which: AccessBits,
+        mut f: impl FnMut(Leaf<F::Attr>),
+    ) -> Result<Flush, MapError> {
+        if !is_page_aligned(range) {
+            return Err(MapError::Address);
+        }
+        let mut mask = 0;
+        if which.contains(AccessBits::ACCESSED) {
+            mask |= F::ACCESSED;
+        }
+        if which.contains(AccessBits::DIRTY) {
+            mask |= F::DIRTY;
+        }
+        let range = range.intersect(GpaRange::ALL);
+        Ok(self.harvest_below(self.root, ROOT_LEVEL, range, mask, &mut f))
+    }
+
+    fn harvest_below(
+        &mut self,
+        table: Hfn,
+        level: u8,
+        range: GpaRange,
+        mask: u64,
+        f: &mut impl FnMut(Leaf<F::Attr>),
+    ) -> Flush {
+        let mut flush = Flush::None;
+        for (index, part) in parts(range, level) {
+            let mut raw = self.memory.load(table, index);
+            match F::decode(raw, level) {
+                Entry::Empty => {}
+                Entry::Table(child) => {
+                    flush = flush.and(self.harvest_below(child, level - 1, part, mask, f));
+                }
+                Entry::Leaf { .. } if raw & mask == 0 => {}
+                Entry::Leaf { to, attr } => {
+                    while let Err(now) = self.memory.compare_exchange(table, index, raw, raw & !mask) {
+                        raw = now;
+                    }
+                    let found = leaf::<F>(part.start, level, raw, to, attr);
+                    flush = flush.and(Flush::Range(found.range()));
+                    f(found);
+                }
+            }
+        }
+        flush
+    }
+
+    /// Calls `f` for every leaf that touches `range`, changing nothing.
+    pub fn for_each_leaf(&self, range: GpaRange, mut f: impl FnMut(Leaf<F::Attr>)) {
+        let mut at = range.start;
+        while at < range.end {
+            at = match self.walk(at) {
+                Found::Hole(hole) => hole.end,
+                Found::Leaf(leaf) => {
+                    f(leaf);
+                    Gpa(leaf.gpa.0 + leaf.size.bytes())
+                }
+            };
+        }
+    }
+}
