@@ -17,18 +17,32 @@
 //! Not covered: far control transfers, loads of segment registers, x87, AVX, and data breakpoints (DR7) on emulated
 //! accesses. Those instructions end in [`Outcome::Unsupported`], with no effect.
 //!
-//! Files: `insn` (the compact form), `decode` (iced to compact form, fetching), `cache` (decoded forms by address),
-//! `address` (segmentation), `operand` (reading and writing operands), `flags` (arithmetic), `execute` (one function
-//! per kind of instruction), `multiply`, `strings`, `stack`, `vector`, `port`, `system` (operands of CR, DR and
-//! INVLPG instructions for processors without decode assists).
+//! Files: `insn` (the compact form), `opcode` and `decode` (iced to compact form), `cache` (decoded forms by
+//! address), `fetch`, `address` (segmentation), `operand` (reading and writing operands), `flags` (arithmetic),
+//! `execute` (the choice among operations and the simple ones), `multiply`, `strings`, `stack`, `vector`, `port`,
+//! `system` (operands of CR, DR and INVLPG instructions for processors without decode assists).
 
+mod address;
 mod cache;
 mod decode;
+mod execute;
+mod fetch;
+mod flags;
 mod insn;
+mod multiply;
+mod opcode;
+mod operand;
+mod port;
+mod stack;
+mod strings;
+mod system;
+mod vector;
 
 pub use cache::{DecodeCache, Key};
 pub use decode::{DecodeError, MAX_LEN, decode, instruction_length};
+pub use fetch::{Fetched, current_key, fetch};
 pub use insn::*;
+pub use system::{advance, invlpg_address, invpcid_operands, read_msw, register_move, write_msw};
 
 use crate::paging::addr::Gva;
 use crate::virt::exit::{Access, Exception};
@@ -147,6 +161,18 @@ pub fn emulate<S: VcpuState, M: Memory>(
     mem: &mut M,
     cache: &mut DecodeCache,
 ) -> Outcome<M::Stop> {
-    let _ = (state, mem, cache);
-    Outcome::Unsupported(Bytes::default())
+    let fetched = match fetch(state, mem, cache) {
+        Ok(fetched) => fetched,
+        Err(outcome) => return outcome,
+    };
+    execute(&fetched.insn, state, mem).unwrap_or(Outcome::Unsupported(fetched.bytes))
+}
+
+/// Executes `insn`, which was decoded from the bytes at CS:RIP in the present mode. `None`: not executed here,
+/// nothing has happened.
+pub fn execute<S: VcpuState, M: Memory>(insn: &Insn, state: &mut S, mem: &mut M) -> Option<Outcome<M::Stop>> {
+    let user = state.cpl() == 3;
+    let mut exec = execute::Exec { insn, state, mem, user };
+    let result = exec.run();
+    exec.finish(result)
 }
