@@ -10,8 +10,12 @@ pub mod clock;
 pub mod effect;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
+pub mod ioapic;
 pub mod lanes;
+pub mod lapic;
 pub mod layout;
+pub mod message;
+pub mod pic;
 pub mod pit;
 
 /// Nanoseconds since the VM started.
@@ -28,3 +32,7 @@ impl Nanos {
         Nanos(self.0.saturating_add(ns))
     }
 }
+
+/// The access raises #GP(0) in the guest; nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gp;

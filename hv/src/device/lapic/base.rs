@@ -1,0 +1,62 @@
+//! The APIC_BASE MSR (0x1b): where the registers are, and how they are reached.
+//!
+//! Intel SDM 3, 11.4.3–4, 11.12.1 and 11.12.5 (state transitions); AMD APM 2, 16.3.1 and 16.9.
+
+use super::{Lapic, LapicEffect};
+use crate::device::Gp;
+use crate::paging::addr::Gpa;
+
+const BSP: u64 = 1 << 8;
+const X2APIC: u64 = 1 << 10;
+const ENABLED: u64 = 1 << 11;
+const MODE: u64 = ENABLED | X2APIC;
+/// Bits 7:0 and 9 must be zero; so must those from the physical address width up.
+const RESERVED: u64 = 0x2ff;
+const RESET_ADDRESS: u64 = 0xfee0_0000;
+
+/// The MSR's value after reset.
+pub(super) const fn reset(bsp: bool) -> u64 {
+    RESET_ADDRESS | ENABLED | if bsp { BSP } else { 0 }
+}
+
+impl Lapic {
+    /// The APIC_BASE MSR.
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// WRMSR to APIC_BASE, for a processor with `physical_bits` of physical address. Illegal are: reserved bits, x2APIC
+    /// without EN, from disabled straight to x2APIC, and from x2APIC back to xAPIC. Disabling resets the registers.
+    /// The BSP flag is read-only.
+    pub fn set_base(&mut self, value: u64, physical_bits: u8) -> Result<LapicEffect, Gp> {
+        let too_high = u64::MAX.checked_shl(physical_bits.into()).unwrap_or(0);
+        if value & (RESERVED | too_high) != 0 {
+            return Err(Gp);
+        }
+        match (self.base & MODE, value & MODE) {
+            (_, X2APIC) | (0, MODE) | (MODE, ENABLED) => return Err(Gp),
+            (old, 0) if old != 0 => self.reset_registers(),
+            // The destination is not in bits 63:56 any more.
+            (ENABLED, MODE) => self.icr &= 0xffff_ffff,
+            _ => {}
+        }
+        let old = self.base;
+        self.base = value & !BSP | old & BSP;
+        Ok(if self.base == old { LapicEffect::None } else { LapicEffect::Readdressed })
+    }
+
+    /// The page in which the registers appear: only in xAPIC mode.
+    pub fn mmio_page(&self) -> Option<Gpa> {
+        (self.base & MODE == ENABLED).then_some(Gpa(self.base & 0x000f_ffff_ffff_f000))
+    }
+
+    /// The registers are reached through MSRs.
+    pub fn is_x2apic(&self) -> bool {
+        self.base & MODE == MODE
+    }
+
+    /// APIC_BASE.EN
+    pub fn hardware_enabled(&self) -> bool {
+        self.base & ENABLED != 0
+    }
+}

@@ -1,0 +1,205 @@
+//! Interrupt messages: what I/O APIC, MSI sources and local APICs send to local APICs, and who is addressed.
+//!
+//! The VM takes messages out of [`Messages`] (or of [`super::lapic::LapicEffect::Ipi`]), finds the receivers with
+//! [`ApicAddress::matches`] and hands each of them the message through [`super::lapic::Lapic::deliver`]; a
+//! lowest-priority message goes to the one that [`lowest_priority`] names. A message's destination has 32 bits in
+//! any mode; 8-bit senders widen theirs with [`widen_dest`], so that "everyone" has one representation.
+//!
+//! Intel SDM 3, 11.6.2 (destinations), 11.12.9–10 (x2APIC), 11.11 (MSI); AMD APM 2, 16.6.1.
+
+use arrayvec::ArrayVec;
+
+/// The destination that addresses every local APIC, physical or logical.
+pub const BROADCAST: u32 = 0xffff_ffff;
+
+/// How a receiver treats a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeliveryMode {
+    /// Every addressed APIC takes the vector.
+    Fixed,
+    /// One of the addressed APICs, the one with the lowest priority, takes the vector.
+    LowestPriority,
+    /// System-management interrupt
+    Smi,
+    /// Non-maskable interrupt
+    Nmi,
+    /// INIT
+    Init,
+    /// Start-up IPI; the vector names a page below 1 MiB
+    Startup,
+    /// The 8259A supplies the vector.
+    ExtInt,
+}
+
+impl DeliveryMode {
+    /// The mode with this 3-bit encoding; `None` if reserved (3).
+    pub const fn from_bits(bits: u32) -> Option<DeliveryMode> {
+        Some(match bits & 7 {
+            0 => DeliveryMode::Fixed,
+            1 => DeliveryMode::LowestPriority,
+            2 => DeliveryMode::Smi,
+            4 => DeliveryMode::Nmi,
+            5 => DeliveryMode::Init,
+            6 => DeliveryMode::Startup,
+            7 => DeliveryMode::ExtInt,
+            _ => return None,
+        })
+    }
+
+    /// Whether the message carries a vector for the receiver's IRR.
+    pub const fn has_vector(self) -> bool {
+        matches!(self, DeliveryMode::Fixed | DeliveryMode::LowestPriority)
+    }
+}
+
+/// Whom an IPI addresses instead of its destination field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shorthand {
+    /// The destination field counts.
+    None,
+    /// The sender
+    Myself,
+    /// Everyone, the sender too
+    All,
+    /// Everyone but the sender
+    Others,
+}
+
+/// One interrupt on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InterruptMessage {
+    /// Vector (or start-up page).
+    pub vector: u8,
+    /// What to do with it.
+    pub mode: DeliveryMode,
+    /// Physical APIC ID or logical destination; [`BROADCAST`] is everyone.
+    pub dest: u32,
+    /// `dest` is logical.
+    pub logical: bool,
+    /// Level-triggered: the receiver's EOI is told to the I/O APIC.
+    pub level: bool,
+    /// Replaces `dest` for IPIs.
+    pub shorthand: Shorthand,
+}
+
+impl InterruptMessage {
+    /// The message that a write of `data` to `address` stands for; `None` if the address is not in the interrupt
+    /// range (0xfeexxxxx) or the delivery mode is reserved. The redirection hint makes a fixed logical message
+    /// a lowest-priority one.
+    pub const fn from_msi(address: u64, data: u32) -> Option<InterruptMessage> {
+        if address >> 20 != 0xfee {
+            return None;
+        }
+        let Some(mode) = DeliveryMode::from_bits(data >> 8) else { return None };
+        let logical = address & 1 << 2 != 0;
+        let redirect = address & 1 << 3 != 0;
+        let mode = match mode {
+            DeliveryMode::Startup => return None,
+            DeliveryMode::Fixed if redirect && logical => DeliveryMode::LowestPriority,
+            mode => mode,
+        };
+        Some(InterruptMessage {
+            vector: data as u8,
+            mode,
+            dest: widen_dest((address >> 12) as u8),
+            logical,
+            level: mode.has_vector() && data & 1 << 15 != 0,
+            shorthand: Shorthand::None,
+        })
+    }
+}
+
+/// The 32-bit form of an 8-bit destination: 0xff is [`BROADCAST`].
+pub const fn widen_dest(dest: u8) -> u32 {
+    if dest == 0xff { BROADCAST } else { dest as u32 }
+}
+
+/// How a local APIC compares a logical destination with its LDR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogicalModel {
+    /// xAPIC, DFR = flat: 8 bits, any bit in common
+    Flat,
+    /// xAPIC, DFR = cluster: 4-bit cluster number, 4-bit mask
+    Cluster,
+    /// x2APIC: 16-bit cluster number, 16-bit mask
+    X2Apic,
+}
+
+/// Everything about one local APIC that addressing needs: a copy can be kept where senders find it. It changes only
+/// with [`super::lapic::LapicEffect::Readdressed`] and with INIT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ApicAddress {
+    /// Physical ID
+    pub id: u32,
+    /// Logical destination register: bits 7:0 in xAPIC mode, all bits in x2APIC mode
+    pub logical_id: u32,
+    /// How `logical_id` is compared.
+    pub model: LogicalModel,
+    /// APIC_BASE.EN: without it nothing arrives.
+    pub hardware_enabled: bool,
+    /// SVR bit 8: without it no vectors arrive, but INIT, NMI, SMI and start-up do.
+    pub software_enabled: bool,
+}
+
+impl ApicAddress {
+    /// Whether `message` addresses this APIC; `is_sender` says whether this APIC sent it. For a lowest-priority
+    /// message: whether this APIC is one of the candidates.
+    pub fn matches(&self, message: &InterruptMessage, is_sender: bool) -> bool {
+        if !self.hardware_enabled || message.mode.has_vector() && !self.software_enabled {
+            return false;
+        }
+        match message.shorthand {
+            Shorthand::Myself => is_sender,
+            Shorthand::All => true,
+            Shorthand::Others => !is_sender,
+            Shorthand::None if message.dest == BROADCAST => true,
+            Shorthand::None if message.logical => self.matches_logical(message.dest),
+            Shorthand::None => message.dest == self.id,
+        }
+    }
+
+    fn matches_logical(&self, dest: u32) -> bool {
+        let id = self.logical_id;
+        let (cluster_shift, in_range) = match self.model {
+            LogicalModel::Flat => (8, dest <= 0xff),
+            LogicalModel::Cluster => (4, dest <= 0xff),
+            LogicalModel::X2Apic => (16, true),
+        };
+        let members = (1 << cluster_shift) - 1;
+        in_range && dest >> cluster_shift == id >> cluster_shift && dest & id & members != 0
+    }
+}
+
+/// The receiver of a lowest-priority message: the candidate with the lowest arbitration priority
+/// ([`super::lapic::Lapic::arbitration_priority`]), the first of equals.
+pub fn lowest_priority<T>(candidates: impl IntoIterator<Item = (T, u8)>) -> Option<T> {
+    candidates.into_iter().min_by_key(|(_, priority)| *priority).map(|(candidate, _)| candidate)
+}
+
+/// Where devices put their messages. One call to a device appends at most 24 (an EOI of a vector that all pins of an
+/// I/O APIC share), so a sink that is emptied after each call loses nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Messages(ArrayVec<InterruptMessage, 32>);
+
+impl Messages {
+    /// An empty sink.
+    pub const fn new() -> Messages {
+        Messages(ArrayVec::new_const())
+    }
+
+    /// Appends a message; `false` if there is no room and it was not taken.
+    #[must_use]
+    pub fn push(&mut self, message: InterruptMessage) -> bool {
+        self.0.try_push(message).is_ok()
+    }
+
+    /// Whether there is nothing to route.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes all messages out, oldest first.
+    pub fn drain(&mut self) -> impl Iterator<Item = InterruptMessage> + '_ {
+        self.0.drain(..)
+    }
+}
