@@ -1,4 +1,4 @@
-//! The freestanding binary: entry code, panic handler, and the memory functions that the compiler expects.
+//! The freestanding binary: everything is in the library, from `boot/entry.s` on.
 #![no_std]
 #![no_main]
 
@@ -6,3 +6,10 @@
 compile_error!(
     "build the hypervisor with `cargo hv`: it needs the flags in .cargo/config.toml (is RUSTFLAGS set?)"
 );
+
+use hv as _;
+
+#[panic_handler]
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    hv::boot::panic::panic(info)
+}

@@ -1,1 +1,24 @@
 //! From the boot loader to a running PCPU: entry code, memory map, modules, command line.
+//!
+//! `entry.s` reaches long mode and calls [`start`], which brings the host up and then calls [`start::main`].
+
+pub mod gdt;
+pub mod idt;
+#[cfg(feature = "baremetal")]
+pub mod image;
+pub mod info;
+#[cfg(feature = "baremetal")]
+pub mod log;
+pub mod memory;
+pub mod multiboot;
+#[cfg(feature = "baremetal")]
+pub mod panic;
+#[cfg(feature = "baremetal")]
+pub mod percpu;
+pub mod pvh;
+#[cfg(feature = "baremetal")]
+mod rt;
+#[cfg(feature = "baremetal")]
+pub mod start;
+#[cfg(feature = "baremetal")]
+pub mod trap;

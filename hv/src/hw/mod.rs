@@ -1,1 +1,12 @@
 //! One function per privileged instruction, and the few host devices that the hypervisor drives itself.
+//!
+//! Functions that can break the machine are unsafe and say what callers owe; reads that cannot are safe.
+//! The virtualization instructions live in `virt`, beside the structures that they work on.
+
+pub mod cpu;
+pub mod lapic;
+pub mod msr;
+pub mod pic;
+pub mod pm;
+pub mod port;
+pub mod uart;

@@ -1,0 +1,100 @@
+//! The functions that compiled code expects to find: memory operations and the unwinder's names.
+//!
+//! String instructions copy eight bytes per iteration: on emulators that count instructions each iteration is one,
+//! and on processors with fast string operations (ERMS) both widths run at full speed.
+
+use core::arch::asm;
+
+/// # Safety
+/// As C's memcpy.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, len: usize) -> *mut u8 {
+    // SAFETY: the caller's promise; the direction flag is clear by the ABI.
+    unsafe {
+        asm!("rep movsq", "mov ecx, {tail:e}", "rep movsb", tail = in(reg) len & 7,
+             inout("rcx") len >> 3 => _, inout("rdi") to => _, inout("rsi") from => _,
+             options(nostack, preserves_flags));
+    }
+    to
+}
+
+/// # Safety
+/// As C's memmove.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, len: usize) -> *mut u8 {
+    if (to as usize).wrapping_sub(from as usize) >= len {
+        // SAFETY: a forward copy never overwrites what is still to be read.
+        return unsafe { memcpy(to, from, len) };
+    }
+    // SAFETY: the caller's promise; a backward copy, the tail's bytes first, then eight at a time.
+    unsafe {
+        asm!("std", "rep movsb",
+             "sub rdi, 7", "sub rsi, 7", "mov rcx, {words}", "rep movsq", "cld",
+             words = in(reg) len >> 3, inout("rcx") len & 7 => _,
+             inout("rdi") to.wrapping_add(len).wrapping_sub(1) => _,
+             inout("rsi") from.wrapping_add(len).wrapping_sub(1) => _, options(nostack));
+    }
+    to
+}
+
+/// # Safety
+/// As C's memset.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memset(to: *mut u8, byte: i32, len: usize) -> *mut u8 {
+    let pattern = u64::from(byte as u8) * 0x0101_0101_0101_0101;
+    // SAFETY: the caller's promise; the direction flag is clear by the ABI.
+    unsafe {
+        asm!("rep stosq", "mov ecx, {tail:e}", "rep stosb", tail = in(reg) len & 7,
+             inout("rcx") len >> 3 => _, inout("rdi") to => _, in("rax") pattern,
+             options(nostack, preserves_flags));
+    }
+    to
+}
+
+/// # Safety
+/// As C's memcmp.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memcmp(a: *const u8, b: *const u8, len: usize) -> i32 {
+    for i in 0..len {
+        // SAFETY: both ranges are readable by the caller's promise.
+        let (x, y) = unsafe { (a.add(i).read(), b.add(i).read()) };
+        if x != y {
+            return i32::from(x) - i32::from(y);
+        }
+    }
+    0
+}
+
+/// # Safety
+/// As BSD's bcmp.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, len: usize) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { memcmp(a, b, len) }
+}
+
+/// # Safety
+/// As C's strlen.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn strlen(text: *const u8) -> usize {
+    let left: usize;
+    // SAFETY: the string ends with a zero by the caller's promise. (As a Rust loop it would be compiled to a call
+    // of itself.)
+    unsafe {
+        asm!("repne scasb", inout("rcx") usize::MAX => left, inout("rdi") text => _, in("al") 0u8,
+             options(nostack, readonly));
+    }
+    usize::MAX - left - 1
+}
+
+/// Named by the landing pads of the precompiled `alloc`; nothing unwinds, because panics abort.
+#[unsafe(no_mangle)]
+extern "C" fn _Unwind_Resume() -> ! {
+    panic!("unwinding in the hypervisor")
+}
+
+/// Named by the same landing pads.
+#[unsafe(no_mangle)]
+extern "C" fn rust_eh_personality() -> ! {
+    panic!("unwinding in the hypervisor")
+}

@@ -1,0 +1,125 @@
+//! The local APIC of the PCPU that executes this: xAPIC through its page, x2APIC through MSRs.
+//!
+//! Intel SDM volume 3, chapter 11; AMD APM volume 2, chapter 16. The mode is the same on every PCPU, so it is kept
+//! once for all.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::{cpu, msr};
+
+/// Registers by their xAPIC offset; the x2APIC's MSR is `0x800 + offset / 16`.
+mod reg {
+    pub const ID: u32 = 0x20;
+    pub const TPR: u32 = 0x80;
+    pub const EOI: u32 = 0xb0;
+    pub const SPURIOUS: u32 = 0xf0;
+    pub const LVT_TIMER: u32 = 0x320;
+    pub const LVT_LINT0: u32 = 0x350;
+    pub const LVT_LINT1: u32 = 0x360;
+    pub const INITIAL_COUNT: u32 = 0x380;
+    pub const CURRENT_COUNT: u32 = 0x390;
+    pub const DIVIDE: u32 = 0x3e0;
+}
+
+const BASE_ENABLE: u64 = 1 << 11;
+const BASE_X2APIC: u64 = 1 << 10;
+const SOFTWARE_ENABLE: u32 = 1 << 8;
+const LVT_MASKED: u32 = 1 << 16;
+const LVT_NMI: u32 = 4 << 8;
+const TIMER_TSC_DEADLINE: u32 = 2 << 17;
+const DIVIDE_BY_1: u32 = 0b1011;
+
+/// Address of the xAPIC page; 0 means x2APIC.
+static PAGE: AtomicU64 = AtomicU64::new(0xfee0_0000);
+
+/// What the local APICs offer, found by [`enable`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalApic {
+    /// ID of this PCPU's APIC.
+    pub id: u32,
+    /// Registers are MSRs.
+    pub x2apic: bool,
+    /// The timer can be armed with a TSC value.
+    pub tsc_deadline: bool,
+}
+
+/// Physical address of the xAPIC page, which must be mapped uncached.
+pub fn page_address() -> u64 {
+    // SAFETY: every processor with long mode has the register.
+    unsafe { msr::read(msr::IA32_APIC_BASE) & 0x000f_ffff_ffff_f000 }
+}
+
+fn read(reg: u32) -> u32 {
+    match PAGE.load(Ordering::Relaxed) {
+        // SAFETY: x2APIC mode is on, and the register exists.
+        0 => unsafe { msr::read(0x800 + reg / 16) as u32 },
+        // SAFETY: the page is mapped and holds the register.
+        page => unsafe { ((page + u64::from(reg)) as *const u32).read_volatile() },
+    }
+}
+
+fn write(reg: u32, value: u32) {
+    match PAGE.load(Ordering::Relaxed) {
+        // SAFETY: x2APIC mode is on; this module writes valid values only.
+        0 => unsafe { msr::write(0x800 + reg / 16, u64::from(value)) },
+        // SAFETY: the page is mapped and holds the register.
+        page => unsafe { ((page + u64::from(reg)) as *mut u32).write_volatile(value) },
+    }
+}
+
+/// Enables this PCPU's APIC, x2APIC where the processor has it, with everything masked but NMIs on LINT1.
+///
+/// # Safety
+/// The page at [`page_address`] is mapped uncached; `spurious` has a gate.
+pub unsafe fn enable(spurious: u8) -> LocalApic {
+    let features = cpu::cpuid(1, 0).ecx;
+    let x2apic = features & 1 << 21 != 0;
+    // SAFETY: going from xAPIC to x2APIC is a legal transition, and so is staying.
+    unsafe {
+        let base = msr::read(msr::IA32_APIC_BASE) | BASE_ENABLE;
+        msr::write(msr::IA32_APIC_BASE, base);
+        if x2apic {
+            msr::write(msr::IA32_APIC_BASE, base | BASE_X2APIC);
+        }
+    }
+    PAGE.store(if x2apic { 0 } else { page_address() }, Ordering::Relaxed);
+    write(reg::SPURIOUS, SOFTWARE_ENABLE | u32::from(spurious));
+    write(reg::LVT_TIMER, LVT_MASKED);
+    write(reg::LVT_LINT0, LVT_MASKED);
+    write(reg::LVT_LINT1, LVT_NMI);
+    write(reg::TPR, 0);
+    write(reg::DIVIDE, DIVIDE_BY_1);
+    let id = if x2apic { read(reg::ID) } else { read(reg::ID) >> 24 };
+    LocalApic { id, x2apic, tsc_deadline: features & 1 << 24 != 0 }
+}
+
+/// Acknowledges the interrupt in service.
+pub fn end_of_interrupt() {
+    write(reg::EOI, 0);
+}
+
+/// Selects one-shot mode (counted by the bus clock) or TSC-deadline mode, unmasked, with this vector.
+pub fn select_timer(vector: u8, tsc_deadline: bool) {
+    write(reg::LVT_TIMER, u32::from(vector) | if tsc_deadline { TIMER_TSC_DEADLINE } else { 0 });
+    // The mode switch is ordered before the first deadline (SDM 11.5.4.1).
+    core::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// Arms the one-shot timer with a count of the bus clock; 0 stops it.
+pub fn arm_one_shot(count: u32) {
+    write(reg::INITIAL_COUNT, count);
+}
+
+/// What is left of the one-shot count.
+pub fn remaining() -> u32 {
+    read(reg::CURRENT_COUNT)
+}
+
+/// Arms the timer for a TSC value; 0 stops it.
+///
+/// # Safety
+/// The processor has TSC-deadline mode, and it is selected.
+pub unsafe fn arm_deadline(tsc: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { msr::write(msr::IA32_TSC_DEADLINE, tsc) };
+}

@@ -1,0 +1,123 @@
+//! A 16550 serial port of the host: polled output, polled or interrupt-driven input.
+//!
+//! Stateless beyond its port number, so that a panic can write without taking a lock. National Semiconductor
+//! PC16550D data sheet, section 8.
+
+use core::fmt;
+
+use super::port::{in8, out8};
+
+/// I/O port of COM1.
+pub const COM1: u16 = 0x3f8;
+/// I/O port of COM2.
+pub const COM2: u16 = 0x2f8;
+
+const FIFO_BYTES: usize = 16;
+/// Status reads before a byte is given up: half a second on an ISA bus, so that a stuck port cannot hang the host.
+const MAX_POLLS: u32 = 500_000;
+
+/// Register offsets.
+mod reg {
+    /// Data: receive and transmit buffers; divisor low byte under DLAB.
+    pub const DATA: u16 = 0;
+    /// Interrupt enable; divisor high byte under DLAB.
+    pub const IER: u16 = 1;
+    /// FIFO control (write).
+    pub const FCR: u16 = 2;
+    /// Line control.
+    pub const LCR: u16 = 3;
+    /// Modem control.
+    pub const MCR: u16 = 4;
+    /// Line status.
+    pub const LSR: u16 = 5;
+    /// Scratch.
+    pub const SCR: u16 = 7;
+}
+
+const LSR_DATA_READY: u8 = 1 << 0;
+const LSR_THR_EMPTY: u8 = 1 << 5;
+const LCR_8N1: u8 = 3;
+const LCR_DLAB: u8 = 1 << 7;
+const MCR_DTR_RTS_OUT2: u8 = 0b1011;
+
+/// A 16550 at a base port.
+#[derive(Clone, Copy, Debug)]
+pub struct Uart {
+    base: u16,
+}
+
+impl Uart {
+    /// The UART at `base`, not touched yet.
+    ///
+    /// # Safety
+    /// The eight ports from `base` belong to a 16550 or to nothing.
+    pub const unsafe fn new(base: u16) -> Uart {
+        Uart { base }
+    }
+
+    fn read(self, offset: u16) -> u8 {
+        // SAFETY: the port is ours by the promise given to `new`.
+        unsafe { in8(self.base + offset) }
+    }
+
+    fn write(self, offset: u16, value: u8) {
+        // SAFETY: the port is ours by the promise given to `new`.
+        unsafe { out8(self.base + offset, value) }
+    }
+
+    /// 115 200 baud, 8N1, FIFOs on, no interrupts. Returns whether a UART answers.
+    pub fn init(self) -> bool {
+        self.write(reg::SCR, 0xa5);
+        if self.read(reg::SCR) != 0xa5 {
+            return false;
+        }
+        self.write(reg::IER, 0);
+        self.write(reg::LCR, LCR_DLAB | LCR_8N1);
+        self.write(reg::DATA, 1);
+        self.write(reg::IER, 0);
+        self.write(reg::LCR, LCR_8N1);
+        self.write(reg::FCR, 0b111); // enable and clear both FIFOs, trigger at 1 byte
+        self.write(reg::MCR, MCR_DTR_RTS_OUT2);
+        true
+    }
+
+    /// Writes all bytes as they are; waits for the transmitter a bounded time for each FIFO-full.
+    pub fn write_bytes(self, bytes: &[u8]) {
+        for chunk in bytes.chunks(FIFO_BYTES) {
+            let mut polls = 0;
+            while self.read(reg::LSR) & LSR_THR_EMPTY == 0 {
+                polls += 1;
+                if polls == MAX_POLLS {
+                    return;
+                }
+                core::hint::spin_loop();
+            }
+            for &byte in chunk {
+                self.write(reg::DATA, byte);
+            }
+        }
+    }
+
+    /// A received byte, if there is one.
+    pub fn try_read(self) -> Option<u8> {
+        (self.read(reg::LSR) & LSR_DATA_READY != 0).then(|| self.read(reg::DATA))
+    }
+
+    /// Turns the interrupt for received data on or off.
+    pub fn set_receive_interrupt(self, on: bool) {
+        self.write(reg::IER, u8::from(on));
+    }
+}
+
+/// Text for people: line feeds become carriage return and line feed.
+impl fmt::Write for Uart {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for (i, line) in text.split('\n').enumerate() {
+            if i > 0 {
+                self.write_bytes(b"\r\n");
+            }
+            self.write_bytes(line.as_bytes());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,133 @@
+//! The machine's frames: one buddy allocator per NUMA node behind one lock, and zeroed allocation.
+//!
+//! Unsafe because it hands out memory: host-physical addresses are the hypervisor's own addresses
+//! (docs/design/0001-host-memory.md). Called by the heap, the paging engines and the VMs; filled once by `boot`.
+
+use core::ops::Range;
+
+use spin::Mutex;
+
+use super::buddy::{Buddy, FreeError, ORDERS};
+use crate::paging::addr::{Hfn, Hpa, PAGE_SHIFT};
+
+/// A NUMA node. All memory belongs to node 0 until the SRAT is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Node(pub u8);
+
+/// Frames in use and free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Frames handed over since boot.
+    pub total: u64,
+    /// Frames that are free now.
+    pub free: u64,
+    /// Free blocks of each order.
+    pub free_blocks: [u64; ORDERS],
+    /// Allocations that found no block.
+    pub failures: u64,
+}
+
+struct Frames {
+    buddy: Buddy<'static>,
+    total: u64,
+    failures: u64,
+}
+
+static FRAMES: Mutex<Option<Frames>> = Mutex::new(None);
+
+/// Starts an allocator for the frames of `range` with its bookkeeping in `memory` (see [`Buddy::words`]).
+///
+/// # Safety
+/// Once.
+pub unsafe fn init(range: Range<Hfn>, memory: &'static mut [u64]) {
+    *FRAMES.lock() = Some(Frames { buddy: Buddy::new(range, memory), total: 0, failures: 0 });
+}
+
+/// Hands over the frames of `range`.
+///
+/// # Safety
+/// They are RAM, mapped, and nobody uses them.
+pub unsafe fn add(range: Range<Hfn>) {
+    let mut frames = FRAMES.lock();
+    let frames = frames.as_mut().expect("frame allocator not started");
+    frames.total += range.end.0.saturating_sub(range.start.0);
+    frames.buddy.insert(range.clone()).unwrap_or_else(|e| panic!("bad frames {range:?}: {e:?}"));
+}
+
+fn take(order: u8, limit: Hfn) -> Option<Hpa> {
+    let mut frames = FRAMES.lock();
+    let frames = frames.as_mut()?;
+    let frame = frames.buddy.alloc_below(order, limit);
+    frames.failures += u64::from(frame.is_none());
+    frame.map(Hfn::base)
+}
+
+/// 2^order frames, aligned to their size, preferably from `node`; their content is arbitrary.
+pub fn alloc(order: u8, node: Node) -> Option<Hpa> {
+    let _only_one = node;
+    take(order, Hfn(u64::MAX))
+}
+
+/// As [`alloc`], filled with zeroes.
+pub fn alloc_zeroed(order: u8, node: Node) -> Option<Hpa> {
+    let block = alloc(order, node)?;
+    // SAFETY: the block is ours, mapped, and 2^order frames long.
+    unsafe { core::ptr::write_bytes(block.0 as *mut u64, 0, 512usize << order) };
+    Some(block)
+}
+
+/// As [`alloc`], ending at or below the address `limit`: for devices that reach little.
+pub fn alloc_below(order: u8, limit: Hpa) -> Option<Hpa> {
+    take(order, limit.frame())
+}
+
+/// Takes back a block of an allocation, or an aligned part of one.
+///
+/// # Safety
+/// Nobody uses it any more, no guest table maps it, and TLBs have forgotten it.
+///
+/// # Panics
+/// If it is not allocated.
+pub unsafe fn free(block: Hpa, order: u8) {
+    let mut frames = FRAMES.lock();
+    let buddy = &mut frames.as_mut().expect("frame allocator not started").buddy;
+    match buddy.free(block.frame(), order) {
+        Ok(()) => {}
+        Err(error @ (FreeError::NotABlock | FreeError::AlreadyFree)) => {
+            panic!("released {block} of order {order}: {error:?}")
+        }
+    }
+}
+
+/// The smallest order whose blocks hold `bytes`.
+pub const fn order_for(bytes: u64) -> u8 {
+    let frames = bytes.div_ceil(1 << PAGE_SHIFT);
+    if frames <= 1 { 0 } else { (frames - 1).ilog2() as u8 + 1 }
+}
+
+/// What is in use and what is free.
+pub fn stats() -> Stats {
+    match FRAMES.lock().as_ref() {
+        None => Stats::default(),
+        Some(f) => Stats {
+            total: f.total,
+            free: f.buddy.free_frames(),
+            free_blocks: f.buddy.free_blocks(),
+            failures: f.failures,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders() {
+        for (bytes, order) in
+            [(0, 0), (1, 0), (4096, 0), (4097, 1), (8192, 1), (8193, 2), (2 << 20, 9), (1 << 30, 18)]
+        {
+            assert_eq!(order_for(bytes), order, "{bytes}");
+        }
+    }
+}
