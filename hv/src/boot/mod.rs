@@ -2,7 +2,11 @@
 //!
 //! `entry.s` reaches long mode and calls [`start`], which brings the host up and then calls [`start::main`].
 
+#[cfg(feature = "baremetal")]
+pub mod bringup;
 pub mod gdt;
+#[cfg(feature = "baremetal")]
+pub mod host;
 pub mod idt;
 #[cfg(feature = "baremetal")]
 pub mod image;

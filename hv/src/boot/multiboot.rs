@@ -37,7 +37,7 @@ pub fn parse(memory: &impl LoaderMemory, at: u64) -> Result<BootInfo, Error> {
         }
         let tag = Tag { memory, at: next, size };
         tag.read(kind, &mut info)?;
-        next = next + size.next_multiple_of(8);
+        next += size.next_multiple_of(8);
     }
     if info.regions.is_empty() { Err(Error::NoMemoryMap) } else { Ok(info) }
 }

@@ -54,7 +54,7 @@ fn report(message: fmt::Arguments<'_>, frame: Option<&TrapFrame>, rbp: u64) -> !
 /// within the hypervisor's own memory and lead into its code.
 fn backtrace(mut rbp: u64, mut each: impl FnMut(u64)) {
     for _ in 0..MAX_FRAMES {
-        if rbp == 0 || rbp % 8 != 0 || !image::holds_stack(rbp) {
+        if rbp == 0 || !rbp.is_multiple_of(8) || !image::holds_stack(rbp) {
             return;
         }
         // SAFETY: the two words lie in mapped memory that only holds plain data.

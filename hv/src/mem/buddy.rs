@@ -122,7 +122,7 @@ impl<'m> Buddy<'m> {
         }
         let overlaps = self.free.iter().enumerate().any(|(o, set)| {
             let first = (at >> o) as usize;
-            let last = (at + size - 1 >> o) as usize;
+            let last = ((at + size - 1) >> o) as usize;
             set.first_from(first).is_some_and(|member| member <= last)
         });
         if overlaps { Err(FreeError::AlreadyFree) } else { Ok((at >> order) as usize) }
