@@ -11,6 +11,7 @@ pub mod effect;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
 pub mod ioapic;
+pub mod hpet;
 pub mod lanes;
 pub mod lapic;
 pub mod layout;

@@ -118,7 +118,7 @@ impl Pit {
     pub fn deadline(&self) -> Option<Nanos> {
         let counter = &self.channels[0].counter;
         let mut tick = counter.next_rise()?;
-        if counter.is_periodic() {
+        if counter.period().is_some_and(|period| period < MIN_WAKE_TICKS) {
             tick = tick.max(counter.seen() + MIN_WAKE_TICKS);
         }
         PIT_CLOCK.when(tick as u64)

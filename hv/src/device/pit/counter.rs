@@ -187,9 +187,9 @@ impl Counter {
         }
     }
 
-    /// Whether rising edges follow each other without end.
-    pub(super) fn is_periodic(&self) -> bool {
-        matches!(self.mode, 2 | 3)
+    /// The ticks between rising edges, if they follow each other without end.
+    pub(super) fn period(&self) -> Option<i64> {
+        matches!(self.mode, 2 | 3).then(|| self.count.map_or(self.loaded, |count| count.min(self.loaded)))
     }
 
     /// The latest tick looked at.
