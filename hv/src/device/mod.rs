@@ -10,8 +10,8 @@ pub mod clock;
 pub mod effect;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
-pub mod ioapic;
 pub mod hpet;
+pub mod ioapic;
 pub mod lanes;
 pub mod lapic;
 pub mod layout;
