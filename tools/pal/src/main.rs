@@ -1,3 +1,46 @@
 //! `pal`: everything a person does with Palimpsest.
 
-fn main() {}
+mod cli;
+mod doctor;
+mod guest;
+mod host;
+mod project;
+mod run;
+mod status;
+mod ui;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+
+use cli::{Cli, Command};
+use project::Project;
+use ui::Ui;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let ui = Ui::new(match &cli.command {
+        Command::Run(args) => args.verbose,
+        _ => 0,
+    });
+    let project = Project::locate();
+    match perform(&cli.command, &project, &ui) {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            ui.error(&format!("{error:#}"));
+            ExitCode::from(status::of(&error))
+        }
+    }
+}
+
+fn perform(command: &Command, project: &Project, ui: &Ui) -> Result<u8> {
+    match command {
+        Command::Run(args) => run::run(args, project, ui),
+        Command::Kernel => {
+            println!("{}", host::needs::Needs { project, ui, yes: false }.kernel()?.display());
+            Ok(0)
+        }
+        Command::Doctor => doctor::run(project, ui),
+    }
+}

@@ -1,0 +1,157 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Palimpsest's tool: build the hypervisor, run guests on it, test it.
+#[derive(Parser)]
+#[command(name = "pal", bin_name = "cargo pal", version, max_term_width = 110)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run a guest on the hypervisor, on an emulated machine
+    Run(Box<RunArgs>),
+    /// Print the path of the default guest's kernel, downloading it if needed
+    Kernel,
+    /// Show what is installed on this machine, what is missing, and what to type
+    Doctor,
+}
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  cargo pal run                                     a shell in the default guest; `exit` powers it off
+  cargo pal run --exec 'uname -a; free'             one command, its output, its exit status
+  cargo pal run --put ./tool --exec '/tool --self-test'
+  cargo pal run --machine native --exec 'dmesg'     the same guest without the hypervisor, for comparison
+  cargo pal run --kernel bzImage --initrd initrd.img --append 'console=ttyS0'
+  cargo pal run --kernel kit.elf --module 'data.bin first second' --test-device
+
+On the console, Ctrl-a is the escape key: Ctrl-a x quits, Ctrl-a h helps, Ctrl-a p enters the hypervisor's monitor.
+
+Exit status:
+  0    the guest powered off, and CMD returned 0
+  n    CMD's own status, or the value that the guest wrote to the test device
+  1    pal failed: the hypervisor does not build, QEMU is missing or does not start
+  2    unknown options, unusable files
+  3    the guest died, or ended before CMD did
+  4    the hypervisor panicked
+  5    the machine is unsuitable: no AMD-V, or the firmware locked it
+  124  the time limit passed
+  128+n  signal n ended pal; 141: the reader of standard output went away
+
+The guest's output goes to standard output, everything else to standard error.";
+
+/// Options of `pal run`.
+#[derive(Args)]
+#[command(after_help = RUN_EXAMPLES)]
+pub struct RunArgs {
+    /// The machine: `qemu-svm` runs the guest on the hypervisor on an emulated AMD processor, `native` runs it
+    /// straight on the same emulated processor
+    #[arg(long, value_enum, default_value_t = Machine::QemuSvm, help_heading = "Machine")]
+    pub machine: Machine,
+    /// How the hypervisor virtualizes guest memory
+    #[arg(long, value_enum, default_value_t = Mode::Nested, help_heading = "Machine")]
+    pub mode: Mode,
+    /// Guest memory in MiB
+    #[arg(long, value_name = "MiB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1 << 30), help_heading = "Machine")]
+    pub mem: u64,
+    /// Virtual processors of the guest
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=255), help_heading = "Machine")]
+    pub vcpus: u32,
+    /// Deterministic time: one instruction is one nanosecond, runs repeat
+    #[arg(long, help_heading = "Machine")]
+    pub icount: bool,
+    /// Give the guest the test device: a byte, word or long written to port 0xf4 ends the run
+    #[arg(long, help_heading = "Machine")]
+    pub test_device: bool,
+    /// Let the guest read unknown MSRs as 0 and write them without effect, instead of #GP
+    #[arg(long, help_heading = "Machine")]
+    pub permissive_msr: bool,
+
+    /// The guest's kernel: a Linux bzImage, a PVH ELF file or a multiboot1 ELF32 file. Default: Debian's cloud kernel
+    #[arg(long, value_name = "FILE", help_heading = "Guest")]
+    pub kernel: Option<PathBuf>,
+    /// The initial RAM disk. Default for Linux kernels: a generated one with a busybox shell
+    #[arg(long, value_name = "FILE", help_heading = "Guest")]
+    pub initrd: Option<PathBuf>,
+    /// A module for a multiboot or PVH kernel, optionally with words for its command line; may be repeated
+    #[arg(long, value_name = "FILE[ WORDS]", help_heading = "Guest")]
+    pub module: Vec<String>,
+    /// Words for the kernel's command line, after the default ones; may be repeated
+    #[arg(long, value_name = "STR", allow_hyphen_values = true, help_heading = "Guest")]
+    pub append: Vec<String>,
+    /// How the hypervisor starts the kernel; `auto` takes the best that the file offers
+    #[arg(long, value_enum, default_value_t = Protocol::Auto, help_heading = "Guest")]
+    pub protocol: Protocol,
+    /// Add a file or directory to the default guest, by default in its root directory; may be repeated
+    #[arg(long, value_name = "FILE[:GUESTPATH]", help_heading = "Guest")]
+    pub put: Vec<String>,
+    /// Run one shell command in the default guest, print its output, power off
+    #[arg(long, value_name = "CMD", allow_hyphen_values = true, help_heading = "Guest")]
+    pub exec: Option<String>,
+
+    /// End the run after this time; 0 means never. Default: 300, but never for a console on a terminal
+    #[arg(long, value_name = "SECONDS", help_heading = "Run")]
+    pub timeout: Option<u64>,
+    /// Write statistics to FILE as JSON: exits, injections, paging events, time (docs/telemetry.md)
+    #[arg(long, value_name = "FILE", help_heading = "Run")]
+    pub stats: Option<PathBuf>,
+    /// A word for the hypervisor's command line; may be repeated
+    #[arg(long, value_name = "STR", allow_hyphen_values = true, help_heading = "Run")]
+    pub hv_arg: Vec<String>,
+    /// The QEMU to use instead of qemu-system-x86_64 in PATH
+    #[arg(long, value_name = "PATH", help_heading = "Run")]
+    pub qemu: Option<PathBuf>,
+    /// One more argument for QEMU; may be repeated
+    #[arg(long, value_name = "STR", allow_hyphen_values = true, help_heading = "Run")]
+    pub qemu_arg: Vec<String>,
+    /// Install missing packages without asking
+    #[arg(short, long, help_heading = "Run")]
+    pub yes: bool,
+    /// Show boot messages and the hypervisor's log; twice for its debug log
+    #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Run")]
+    pub verbose: u8,
+}
+
+/// The machines that a guest can run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Machine {
+    /// The hypervisor on QEMU's emulated AMD-V machine.
+    QemuSvm,
+    /// The guest alone on the same machine.
+    Native,
+}
+
+/// How guest memory is virtualized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Nested page tables.
+    Nested,
+}
+
+/// How a kernel is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Protocol {
+    /// The best that the kernel file offers.
+    Auto,
+    /// Linux bzImage, entered in 64-bit mode.
+    Linux64,
+    /// Linux bzImage, entered in 32-bit mode.
+    Linux32,
+    /// The PVH entry of an ELF file.
+    Pvh,
+    /// Multiboot 1.
+    Multiboot1,
+}
+
+/// The name of a value on the command line, which is also its name in palimpsest.toml.
+pub fn value_name(value: impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}

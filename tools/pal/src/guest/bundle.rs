@@ -1,0 +1,144 @@
+//! The bundle: a cpio archive that carries the guest's files and `palimpsest.toml`, which says how to run them.
+//! QEMU passes one initial RAM disk to the hypervisor, so everything travels in it. The hypervisor defines the schema
+//! (`hv/src/guest/config`).
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use super::cpio::Archive;
+
+/// One guest, with the contents of its files.
+pub struct Guest {
+    /// The kernel.
+    pub kernel: Vec<u8>,
+    /// The initial RAM disk.
+    pub initrd: Option<Vec<u8>>,
+    /// Modules with their command lines.
+    pub modules: Vec<Module>,
+    /// The kernel's command line.
+    pub cmdline: String,
+    /// RAM in MiB.
+    pub memory_mib: u64,
+    /// Virtual processors.
+    pub vcpus: u32,
+    /// How guest memory is virtualized.
+    pub mode: String,
+    /// The boot protocol, or "auto".
+    pub protocol: String,
+    /// Unknown MSRs read as zero instead of raising #GP.
+    pub permissive_msr: bool,
+    /// The guest has the test device.
+    pub test_device: bool,
+}
+
+/// A module for the guest's kernel.
+pub struct Module {
+    /// Contents.
+    pub contents: Vec<u8>,
+    /// Command line, whose first word is the file's name.
+    pub cmdline: String,
+}
+
+#[derive(Serialize)]
+struct Config<'a> {
+    version: u32,
+    vm: [Vm<'a>; 1],
+}
+
+#[derive(Serialize)]
+struct Vm<'a> {
+    name: &'a str,
+    kernel: &'a str,
+    initrd: Option<&'a str>,
+    cmdline: &'a str,
+    memory_mib: u64,
+    vcpus: u32,
+    mode: &'a str,
+    protocol: &'a str,
+    permissive_msr: bool,
+    test_device: bool,
+    modules: Vec<ModuleEntry<'a>>,
+}
+
+#[derive(Serialize)]
+struct ModuleEntry<'a> {
+    file: String,
+    cmdline: &'a str,
+}
+
+/// The name by which the hypervisor calls the one guest.
+pub const GUEST_NAME: &str = "guest";
+
+impl Guest {
+    /// Packs the guest.
+    ///
+    /// # Errors
+    /// Files of 4 GiB and more.
+    pub fn pack(&self) -> Result<Vec<u8>> {
+        let mut archive = Archive::new();
+        archive.file("palimpsest.toml", 0o644, self.config()?.as_bytes())?;
+        archive.file("kernel", 0o644, &self.kernel)?;
+        if let Some(initrd) = &self.initrd {
+            archive.file("initrd", 0o644, initrd)?;
+        }
+        for (index, module) in self.modules.iter().enumerate() {
+            archive.file(&module_name(index), 0o644, &module.contents)?;
+        }
+        Ok(archive.finish())
+    }
+
+    fn config(&self) -> Result<String> {
+        let modules = self.modules.iter().enumerate();
+        let vm = Vm {
+            name: GUEST_NAME,
+            kernel: "kernel",
+            initrd: self.initrd.as_ref().map(|_| "initrd"),
+            cmdline: &self.cmdline,
+            memory_mib: self.memory_mib,
+            vcpus: self.vcpus,
+            mode: &self.mode,
+            protocol: &self.protocol,
+            permissive_msr: self.permissive_msr,
+            test_device: self.test_device,
+            modules: modules
+                .map(|(index, module)| ModuleEntry { file: module_name(index), cmdline: &module.cmdline })
+                .collect(),
+        };
+        toml::to_string(&Config { version: 1, vm: [vm] }).context("cannot write palimpsest.toml")
+    }
+}
+
+fn module_name(index: usize) -> String {
+    format!("module{index}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_is_what_the_hypervisor_reads() {
+        let guest = Guest {
+            kernel: vec![1],
+            initrd: None,
+            modules: vec![Module { contents: vec![2], cmdline: "a \"quoted\" word".into() }],
+            cmdline: "console=ttyS0".into(),
+            memory_mib: 64,
+            vcpus: 1,
+            mode: "nested".into(),
+            protocol: "auto".into(),
+            permissive_msr: false,
+            test_device: true,
+        };
+        let config: toml::Table = guest.config().unwrap().parse().unwrap();
+        assert_eq!(config["version"].as_integer(), Some(1));
+        let vm = &config["vm"][0];
+        assert_eq!(vm["name"].as_str(), Some("guest"));
+        assert_eq!(vm["memory_mib"].as_integer(), Some(64));
+        assert_eq!(vm["test_device"].as_bool(), Some(true));
+        assert!(vm.get("initrd").is_none());
+        assert_eq!(vm["modules"][0]["file"].as_str(), Some("module0"));
+        assert_eq!(vm["modules"][0]["cmdline"].as_str(), Some("a \"quoted\" word"));
+        assert!(guest.pack().unwrap().starts_with(b"070701"));
+    }
+}

@@ -1,0 +1,46 @@
+#!/bin/busybox sh
+# PID 1 of Palimpsest's default guest. It sets up a minimal system, then either runs the one command in /pal/command
+# or gives an interactive shell, and powers off. The marks around the output carry a word that is new in every run, so
+# that nothing the guest prints by accident can be taken for them.
+
+/bin/busybox mount -t proc proc /proc
+/bin/busybox mount -t sysfs sysfs /sys
+/bin/busybox mount -t devtmpfs devtmpfs /dev
+/bin/busybox --install -s /bin
+export PATH=/bin HOME=/root USER=root TERM=dumb LS_COLORS=none
+hostname palimpsest
+ip link set lo up 2>/dev/null
+
+nonce=
+size=
+for word in $(cat /proc/cmdline); do
+    case $word in
+    pal.nonce=*) nonce=${word#*=} ;;
+    pal.term=*) TERM=${word#*=} ;;
+    pal.size=*) size=${word#*=} ;;
+    esac
+done
+
+# The command's output shares the console with the kernel, which keeps quiet from here on unless it dies.
+dmesg -n 1
+cd /root
+
+if [ -e /pal/command ]; then
+    # Raw: the bytes of the command reach the other end unchanged, and no input is echoed.
+    stty raw -echo
+    set -- sh /pal/command
+else
+    # Input from a pipe is not echoed: nobody types.
+    if [ "$TERM" = dumb ]; then stty -echo; else unset LS_COLORS; fi
+    [ -n "$size" ] && stty rows "${size%x*}" cols "${size#*x}"
+    export PS1='guest:\w\$ '
+    set -- sh
+fi
+printf '\036pal %s begin\036' "$nonce"
+setsid cttyhack "$@"
+status=$?
+# Setting a mode waits until everything written has left the machine.
+stty raw -echo
+printf '\036pal %s end %d\036' "$nonce" "$status"
+stty sane
+poweroff -f

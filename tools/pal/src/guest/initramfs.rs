@@ -1,0 +1,189 @@
+//! The default guest's initial RAM file system: a static busybox, [`init.sh`](init.sh), the files a person adds with
+//! `--put`, and the command of `--exec`. The same inputs give the same bytes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+
+use super::cpio::Archive;
+use crate::status::Usage;
+
+/// One `--put FILE[:GUESTPATH]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Put {
+    /// The file or directory on this machine.
+    pub file: PathBuf,
+    /// Its absolute path in the guest.
+    pub guest_path: String,
+}
+
+impl Put {
+    /// Reads `FILE[:GUESTPATH]`; without GUESTPATH the file lands in the guest's root directory. A file whose own name
+    /// holds a colon wins over the split.
+    ///
+    /// # Errors
+    /// A relative GUESTPATH, one with `..`, or a FILE that does not exist.
+    pub fn parse(argument: &str) -> Result<Self> {
+        let (file, guest_path) = match argument.rsplit_once(':') {
+            Some((file, path)) if !Path::new(argument).exists() => (Path::new(file), path.to_owned()),
+            _ => {
+                let file = Path::new(argument);
+                let name =
+                    file.file_name().ok_or_else(|| Usage::new(format!("--put {argument}: no file name")))?;
+                (file, format!("/{}", name.to_string_lossy()))
+            }
+        };
+        if !guest_path.starts_with('/')
+            || guest_path.ends_with('/')
+            || guest_path.split('/').any(|part| part == "..")
+        {
+            return Err(
+                Usage::new(format!("--put {argument}: GUESTPATH must be an absolute file name")).into()
+            );
+        }
+        fs::metadata(file).map_err(|error| Usage::new(format!("--put {}: {error}", file.display())))?;
+        Ok(Self { file: file.to_owned(), guest_path })
+    }
+}
+
+/// What goes into the archive.
+pub struct Contents<'a> {
+    /// A statically linked busybox.
+    pub busybox: &'a Path,
+    /// Files to add.
+    pub puts: &'a [Put],
+    /// The shell command that the guest runs instead of an interactive shell.
+    pub command: Option<&'a str>,
+}
+
+/// Builds the archive.
+///
+/// # Errors
+/// Files that cannot be read.
+pub fn build(contents: &Contents) -> Result<Vec<u8>> {
+    let mut tree = Tree::default();
+    for directory in ["bin", "dev", "pal", "proc", "root", "sys", "tmp"] {
+        tree.directories.insert(directory.to_owned());
+    }
+    let busybox =
+        fs::read(contents.busybox).with_context(|| format!("cannot read {}", contents.busybox.display()))?;
+    tree.file("bin/busybox", 0o755, busybox);
+    tree.file("init", 0o755, include_bytes!("init.sh").to_vec());
+    if let Some(command) = contents.command {
+        tree.file("pal/command", 0o644, format!("{command}\n").into_bytes());
+    }
+    for put in contents.puts {
+        tree.put(&put.file, put.guest_path.trim_matches('/'))?;
+    }
+    tree.archive()
+}
+
+#[derive(Default)]
+struct Tree {
+    directories: BTreeSet<String>,
+    files: BTreeMap<String, (u32, Vec<u8>)>,
+    links: BTreeMap<String, String>,
+}
+
+impl Tree {
+    fn file(&mut self, path: &str, mode: u32, contents: Vec<u8>) {
+        self.parents(path);
+        self.files.insert(path.to_owned(), (mode, contents));
+    }
+
+    fn parents(&mut self, path: &str) {
+        for (at, _) in path.match_indices('/') {
+            self.directories.insert(path[..at].to_owned());
+        }
+    }
+
+    /// Adds a file, or a directory with everything in it; symbolic links inside it stay links.
+    fn put(&mut self, file: &Path, guest_path: &str) -> Result<()> {
+        let context = || format!("--put: cannot read {}", file.display());
+        let metadata = fs::metadata(file).with_context(context)?;
+        if !metadata.is_dir() {
+            let contents = fs::read(file).with_context(context)?;
+            self.file(guest_path, metadata.permissions().mode() & 0o777, contents);
+            return Ok(());
+        }
+        self.parents(guest_path);
+        self.directories.insert(guest_path.to_owned());
+        for entry in fs::read_dir(file).with_context(context)? {
+            let entry = entry.with_context(context)?;
+            let path = format!("{guest_path}/{}", entry.file_name().to_string_lossy());
+            if entry.file_type().with_context(context)?.is_symlink() {
+                let target = fs::read_link(entry.path()).with_context(context)?;
+                self.links.insert(path, target.to_string_lossy().into_owned());
+            } else {
+                self.put(&entry.path(), &path)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn archive(self) -> Result<Vec<u8>> {
+        let mut archive = Archive::new();
+        for directory in &self.directories {
+            archive.directory(directory)?;
+        }
+        // The kernel opens the console for PID 1 before devtmpfs is mounted.
+        archive.character_device("dev/console", 5, 1)?;
+        for (path, (mode, contents)) in &self.files {
+            archive.file(path, *mode, contents)?;
+        }
+        for (path, target) in &self.links {
+            archive.symlink(path, target)?;
+        }
+        Ok(archive.finish())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn put_splits_file_and_guest_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let plain = dir.path().join("plain");
+        let colon = dir.path().join("a:b");
+        fs::write(&plain, "x").unwrap();
+        fs::write(&colon, "x").unwrap();
+
+        let put = |argument: &str| Put::parse(argument).map(|put| put.guest_path);
+        let plain = plain.to_str().unwrap();
+        assert_eq!(put(plain).unwrap(), "/plain");
+        assert_eq!(put(&format!("{plain}:/etc/x")).unwrap(), "/etc/x");
+        assert_eq!(put(colon.to_str().unwrap()).unwrap(), "/a:b");
+        assert_eq!(put(&format!("{}:/c", colon.display())).unwrap(), "/c");
+        for bad in [":etc/x", ":/etc/", ":/../x", ":"] {
+            assert!(put(&format!("{plain}{bad}")).unwrap_err().is::<Usage>(), "{bad}");
+        }
+        assert!(put("/no/such/file").unwrap_err().is::<Usage>());
+    }
+
+    #[test]
+    fn the_archive_repeats_byte_for_byte() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = dir.path().join("tree");
+        fs::create_dir_all(tree.join("deep")).unwrap();
+        for name in ["one", "two", "deep/three"] {
+            fs::write(tree.join(name), name).unwrap();
+        }
+        std::os::unix::fs::symlink("one", tree.join("link")).unwrap();
+        let puts = [Put { file: tree.clone(), guest_path: "/opt/tree".into() }];
+        let contents =
+            Contents { busybox: &tree.join("one"), puts: &puts, command: Some("echo 'a \"b\" $c'") };
+        let archive = build(&contents).unwrap();
+        assert_eq!(archive, build(&contents).unwrap());
+        for name in ["opt", "opt/tree", "opt/tree/deep/three", "opt/tree/link", "pal/command"] {
+            let name = format!("{name}\0");
+            assert!(archive.windows(name.len()).any(|window| window == name.as_bytes()), "{name}");
+        }
+    }
+}

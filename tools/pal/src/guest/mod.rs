@@ -1,0 +1,7 @@
+//! What a guest is made of, on this side: kernel files, the default initramfs, and the bundle that carries it all to
+//! the hypervisor.
+
+pub mod bundle;
+pub mod cpio;
+pub mod image;
+pub mod initramfs;

@@ -1,0 +1,172 @@
+//! Packages through apt, on Debian and its relatives.
+//!
+//! Downloads never touch the system: when the system's package lists are empty or old, pal keeps lists of its own under
+//! `target/pal/apt`, which needs no privileges. Only [`Apt::install`] changes the machine, and only after the person
+//! agreed.
+
+use std::{
+    env, fs,
+    io::{BufRead, IsTerminal, Write, stderr, stdin},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail};
+
+use super::find_program;
+use crate::{project::Project, ui::Ui};
+
+/// Access to the package manager.
+pub struct Apt<'a> {
+    ui: &'a Ui,
+    state: PathBuf,
+    private_lists: bool,
+}
+
+impl<'a> Apt<'a> {
+    /// `None` where there is no apt.
+    pub fn find(project: &Project, ui: &'a Ui) -> Result<Option<Self>> {
+        if ["apt-get", "apt-cache", "dpkg-deb"].iter().any(|program| find_program(program).is_none()) {
+            return Ok(None);
+        }
+        Ok(Some(Self { ui, state: project.cache("apt")?, private_lists: false }))
+    }
+
+    /// The first of `packages` that the package lists know; fetches lists if they know none.
+    ///
+    /// # Errors
+    /// No package is known even after an update.
+    pub fn first_known(&mut self, packages: &[&str]) -> Result<String> {
+        loop {
+            for package in packages {
+                let mut show = self.command("apt-cache");
+                let output = show
+                    .args(["show", "--no-all-versions", package])
+                    .output()
+                    .context("cannot run apt-cache")?;
+                if output.status.success() && !output.stdout.is_empty() {
+                    return Ok((*package).to_owned());
+                }
+            }
+            if self.private_lists {
+                bail!("no package {} in the lists of /etc/apt/sources.list", packages.join(" or "));
+            }
+            self.update()?;
+        }
+    }
+
+    /// The package that `package` depends on and whose name starts with `prefix`.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn dependency(&self, package: &str, prefix: &str) -> Result<String> {
+        let output =
+            self.ui.run("looking up packages", self.command("apt-cache").args(["depends", package]))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let mut dependencies = text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+        match dependencies.find(|name| name.starts_with(prefix)) {
+            Some(name) => Ok(name.to_owned()),
+            None => bail!("package {package} does not depend on a package {prefix}…"),
+        }
+    }
+
+    /// Downloads `package` and unpacks it into the directory `into`, which exists only if that succeeded.
+    ///
+    /// # Errors
+    /// No network, no such package, no space.
+    pub fn fetch(&mut self, package: &str, into: &Path) -> Result<()> {
+        let parent = into.parent().context("a directory needs a parent")?;
+        let scratch =
+            tempfile::tempdir_in(parent).with_context(|| format!("cannot write to {}", parent.display()))?;
+        if let Err(error) = self.download(package, scratch.path()) {
+            // Old lists name versions that are gone from the server.
+            if self.private_lists {
+                return Err(error);
+            }
+            self.update()?;
+            self.download(package, scratch.path())?;
+        }
+        let mut files = fs::read_dir(scratch.path())?.filter_map(|entry| Some(entry.ok()?.path()));
+        let deb = files.find(|path| path.extension().is_some_and(|extension| extension == "deb"));
+        let deb = deb.with_context(|| format!("apt-get download {package} left no .deb file"))?;
+        let tree = scratch.path().join("tree");
+        self.ui
+            .run(&format!("unpacking {package}"), Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&tree))?;
+        fs::rename(&tree, into).with_context(|| format!("cannot create {}", into.display()))
+    }
+
+    fn download(&self, package: &str, into: &Path) -> Result<()> {
+        let mut download = self.command("apt-get");
+        self.ui
+            .run(&format!("downloading {package}"), download.args(["download", package]).current_dir(into))?;
+        Ok(())
+    }
+
+    fn update(&mut self) -> Result<()> {
+        for dir in ["lists/partial", "cache/archives/partial"] {
+            fs::create_dir_all(self.state.join(dir))?;
+        }
+        self.private_lists = true;
+        self.ui.run("fetching package lists", self.command("apt-get").arg("update"))?;
+        Ok(())
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("LC_ALL", "C").args(["-q", "-o", "APT::Sandbox::User=root"]);
+        if self.private_lists {
+            command.arg("-o").arg(format!("Dir::State::Lists={}", self.state.join("lists").display()));
+            command.arg("-o").arg(format!("Dir::Cache={}", self.state.join("cache").display()));
+        }
+        command
+    }
+
+    /// Installs packages on this machine: at once as root or with `yes`, otherwise after asking.
+    ///
+    /// # Errors
+    /// The person declined or cannot be asked (the error says what to type), or apt failed.
+    pub fn install(&self, packages: &[&str], why: &str, yes: bool) -> Result<()> {
+        let root = rustix::process::geteuid().is_root();
+        let line = format!("{}apt-get install {}", if root { "" } else { "sudo " }, packages.join(" "));
+        let advice = format!("{why}: type `{line}`");
+        if !root && find_program("sudo").is_none() {
+            bail!("{advice} (as root)");
+        }
+        if !(root || yes || ask(&format!("pal: {why}. Run `{line}`?"))?) {
+            bail!("{advice}, or run pal again with --yes");
+        }
+        let apt_get = |arguments: &[&str], text: &str| {
+            let mut command = Command::new(if root { "apt-get" } else { "sudo" });
+            if !root {
+                command.args(["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]);
+            }
+            command.env("DEBIAN_FRONTEND", "noninteractive").args(["-q", "-y"]).args(arguments);
+            self.ui.run(text, &mut command)
+        };
+        if !root {
+            // sudo may ask for a password, which a spinner would hide.
+            let status = Command::new("sudo").arg("-v").status().context("cannot run sudo")?;
+            if !status.success() {
+                bail!("{advice}");
+            }
+        }
+        let install = [&["install", "--no-install-recommends"], packages].concat();
+        let text = format!("installing {}", packages.join(" "));
+        if apt_get(&install, &text).is_err() {
+            apt_get(&["update"], "fetching package lists")?;
+            apt_get(&install, &text)?;
+        }
+        Ok(())
+    }
+}
+
+fn ask(question: &str) -> Result<bool> {
+    if !stdin().is_terminal() || !stderr().is_terminal() || env::var_os("CI").is_some() {
+        return Ok(false);
+    }
+    eprint!("{question} [y/N] ");
+    stderr().flush()?;
+    let mut answer = String::new();
+    stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}

@@ -1,0 +1,22 @@
+//! What this machine has to offer: programs, packages, the default kernel.
+
+pub mod apt;
+pub mod needs;
+
+use std::{
+    env,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+/// Finds a program the way a shell does.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let executable = |path: &Path| {
+        path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+    };
+    if name.contains('/') {
+        return Some(PathBuf::from(name)).filter(|path| executable(path));
+    }
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|dir| dir.join(name)).find(|path| executable(path))
+}

@@ -1,0 +1,236 @@
+//! Finds the marks of the default guest in its console output.
+//!
+//! `init.sh` prints `RS pal NONCE begin RS` before the command or shell and `RS pal NONCE end STATUS RS` after it,
+//! where RS is the control character 0x1e. The nonce is new in every run, so output cannot contain a mark by accident.
+
+const RS: u8 = 0x1e;
+
+/// A part of the console's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// Output, never empty.
+    Text(&'a [u8]),
+    /// The command or shell starts.
+    Begin,
+    /// It ended with this status.
+    End(u8),
+}
+
+/// Splits a stream of output into [`Piece`]s, however the stream is cut.
+pub struct Marks {
+    head: Vec<u8>,
+    /// The start of a possible mark, at most a few dozen bytes.
+    pending: Vec<u8>,
+}
+
+impl Marks {
+    /// Looks for the marks of this nonce.
+    pub fn new(nonce: &str) -> Self {
+        Self { head: [&[RS], format!("pal {nonce} ").as_bytes()].concat(), pending: Vec::new() }
+    }
+
+    /// Passes on the pieces of `bytes`. A possible mark at the end is held back until more arrives.
+    pub fn feed(&mut self, mut bytes: &[u8], mut sink: impl FnMut(Piece)) {
+        while let Some((&first, rest)) = bytes.split_first() {
+            if self.pending.is_empty() {
+                let plain = bytes.iter().position(|&byte| byte == RS).unwrap_or(bytes.len());
+                if plain > 0 {
+                    sink(Piece::Text(&bytes[..plain]));
+                    bytes = &bytes[plain..];
+                    continue;
+                }
+            }
+            self.pending.push(first);
+            match self.classify() {
+                Class::Possible => bytes = rest,
+                Class::Mark(piece) => {
+                    self.pending.clear();
+                    sink(piece);
+                    bytes = rest;
+                }
+                Class::No => {
+                    // The byte that broke the match may start another one: it stays in `bytes`.
+                    self.pending.pop();
+                    sink(Piece::Text(&self.pending));
+                    self.pending.clear();
+                }
+            }
+        }
+    }
+
+    /// Passes on what was held back when the stream ends.
+    pub fn finish(&mut self, mut sink: impl FnMut(Piece)) {
+        if !self.pending.is_empty() {
+            sink(Piece::Text(&self.pending));
+            self.pending.clear();
+        }
+    }
+
+    fn classify(&self) -> Class {
+        let Some(tail) = self.pending.strip_prefix(&self.head[..]) else {
+            return if self.head.starts_with(&self.pending) { Class::Possible } else { Class::No };
+        };
+        if tail == b"begin\x1e" {
+            return Class::Mark(Piece::Begin);
+        }
+        if b"begin\x1e".starts_with(tail) || b"end ".starts_with(tail) {
+            return Class::Possible;
+        }
+        let Some(status) = tail.strip_prefix(b"end ") else { return Class::No };
+        match status.split_last() {
+            Some((&RS, digits)) => {
+                let status = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+                status.map_or(Class::No, |status| Class::Mark(Piece::End(status)))
+            }
+            _ if status.len() <= 3 && status.iter().all(u8::is_ascii_digit) => Class::Possible,
+            _ => Class::No,
+        }
+    }
+}
+
+enum Class {
+    Possible,
+    Mark(Piece<'static>),
+    No,
+}
+
+/// Turns CR LF into LF, however the stream is cut. Other carriage returns stay.
+#[derive(Default)]
+pub struct Newlines {
+    held: bool,
+}
+
+impl Newlines {
+    /// The converted bytes; a carriage return at the end is held back until more arrives.
+    pub fn convert(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut converted = Vec::with_capacity(bytes.len() + 1);
+        for &byte in bytes {
+            if self.held && byte != b'\n' {
+                converted.push(b'\r');
+            }
+            self.held = byte == b'\r';
+            if !self.held {
+                converted.push(byte);
+            }
+        }
+        converted
+    }
+}
+
+/// The last few lines of a stream, for messages.
+#[derive(Default)]
+pub struct Tail(Vec<u8>);
+
+impl Tail {
+    const KEPT: usize = 4096;
+    const LINES: usize = 30;
+
+    /// Takes note of output.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+        if self.0.len() > 2 * Self::KEPT {
+            self.0.drain(..self.0.len() - Self::KEPT);
+        }
+    }
+
+    /// The last lines as text without control characters.
+    pub fn text(&self) -> String {
+        let text = String::from_utf8_lossy(&self.0);
+        let clean: String = text
+            .chars()
+            .filter(|&c| c == '\n' || c == '\t' || !(c.is_control() || c == '\u{fffd}'))
+            .collect();
+        let lines: Vec<_> = clean.trim().lines().collect();
+        lines[lines.len().saturating_sub(Self::LINES)..].join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Output, and the marks with the position at which they were found.
+    fn split(chunks: &[&[u8]]) -> (Vec<u8>, Vec<(usize, Option<u8>)>) {
+        let (mut text, mut found) = (Vec::new(), Vec::new());
+        let mut marks = Marks::new("n0nce");
+        let mut sink = |piece: Piece| match piece {
+            Piece::Text(bytes) => {
+                assert!(!bytes.is_empty());
+                text.extend_from_slice(bytes);
+            }
+            Piece::Begin => found.push((text.len(), None)),
+            Piece::End(status) => found.push((text.len(), Some(status))),
+        };
+        for chunk in chunks {
+            marks.feed(chunk, &mut sink);
+        }
+        marks.finish(&mut sink);
+        (text, found)
+    }
+
+    #[test]
+    fn marks_are_found_and_stripped() {
+        let stream = b"boot\x1epal n0nce begin\x1eout\nput\x1epal n0nce end 42\x1edown";
+        assert_eq!(split(&[stream]), (b"bootout\nputdown".to_vec(), vec![(4, None), (11, Some(42))]));
+    }
+
+    #[test]
+    fn other_text_passes_unchanged() {
+        for text in [
+            &b"\x1epal other begin\x1e"[..],
+            b"\x1epal n0nce end 256\x1e",
+            b"\x1epal n0nce end \x1e",
+            b"\x1epal n0nce end 1234\x1e",
+            b"\x1e\x1e\x1epal n0nce beg",
+            b"pal n0nce begin",
+        ] {
+            assert_eq!(split(&[text]), (text.to_vec(), vec![]), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_broken_mark_may_start_a_whole_one() {
+        assert_eq!(split(&[b"\x1epal n0\x1epal n0nce begin\x1e"]), (b"\x1epal n0".to_vec(), vec![(7, None)]));
+    }
+
+    proptest! {
+        #[test]
+        fn cutting_the_stream_changes_nothing(
+            parts in proptest::collection::vec(prop_oneof![
+                Just(b"\x1epal n0nce begin\x1e".to_vec()),
+                Just(b"\x1epal n0nce end 7\x1e".to_vec()),
+                Just(b"\x1epal n0".to_vec()),
+                proptest::collection::vec(prop_oneof![Just(0x1e_u8), any::<u8>()], 0..9),
+            ], 0..8),
+            size in 1_usize..40,
+        ) {
+            let stream = parts.concat();
+            let chunks: Vec<_> = stream.chunks(size).collect();
+            prop_assert_eq!(split(&chunks), split(&[&stream]));
+        }
+
+        #[test]
+        fn newlines_do_not_depend_on_cuts(text in "[a\r\n]{0,40}", size in 1_usize..9) {
+            let mut newlines = Newlines::default();
+            let mut converted: Vec<u8> = text.as_bytes().chunks(size).flat_map(|chunk| newlines.convert(chunk)).collect();
+            if newlines.held {
+                converted.push(b'\r');
+            }
+            prop_assert_eq!(String::from_utf8(converted).unwrap(), text.replace("\r\n", "\n"));
+        }
+    }
+
+    #[test]
+    fn the_tail_is_bounded_and_printable() {
+        let mut tail = Tail::default();
+        for number in 0..100_000 {
+            tail.push(format!("\x1b[31mline {number}\r\n").as_bytes());
+            assert!(tail.0.len() <= 2 * Tail::KEPT);
+        }
+        let text = tail.text();
+        assert!(text.ends_with("line 99999") && !text.contains('\r') && !text.contains('\x1b'));
+        assert_eq!(text.lines().count(), Tail::LINES);
+    }
+}

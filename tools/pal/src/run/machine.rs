@@ -1,0 +1,211 @@
+//! A QEMU process: its arguments, its birth, and its certain death.
+
+use std::{
+    fs::File,
+    io::Write,
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::{net::UnixStream, process::CommandExt},
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use rustix::process::{Signal, kill_process, set_parent_process_death_signal};
+use tempfile::TempDir;
+
+/// The processor of every emulated machine: the hypervisor runs on it, and `--machine native` measures against it.
+const CPU: &str = "EPYC,+svm,+npt";
+
+/// What to emulate.
+pub struct Spec<'a> {
+    /// The QEMU program.
+    pub qemu: &'a Path,
+    /// Machine memory in MiB.
+    pub memory_mib: u64,
+    /// Processors.
+    pub cpus: u32,
+    /// `-kernel`.
+    pub kernel: &'a Path,
+    /// `-initrd`, in QEMU's syntax.
+    pub initrd: Option<String>,
+    /// `-append`.
+    pub append: &'a str,
+    /// A second serial port for telemetry.
+    pub telemetry: bool,
+    /// The device whose port 0xf4 ends QEMU.
+    pub exit_device: bool,
+    /// The rest of the test device, as QEMU has it.
+    pub test_device: bool,
+    /// Deterministic time.
+    pub icount: bool,
+    /// A reset ends QEMU.
+    pub no_reboot: bool,
+    /// The person's own arguments.
+    pub extra: &'a [String],
+}
+
+impl Spec<'_> {
+    /// QEMU's arguments, without those that connect it to pal.
+    pub fn arguments(&self) -> Vec<String> {
+        let mut arguments: Vec<String> =
+            ["-machine", "q35", "-cpu", CPU, "-accel", "tcg", "-display", "none", "-nodefaults"]
+                .map(String::from)
+                .into();
+        let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
+        add(&["-m", &format!("{}M", self.memory_mib), "-smp", &self.cpus.to_string()]);
+        if self.icount {
+            add(&["-icount", "shift=0,sleep=off"]);
+        }
+        if self.no_reboot {
+            add(&["-no-reboot"]);
+        }
+        if self.test_device {
+            add(&["-device", "pc-testdev"]);
+        }
+        if self.exit_device {
+            add(&["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
+        }
+        add(&["-kernel", &self.kernel.to_string_lossy()]);
+        if let Some(initrd) = &self.initrd {
+            add(&["-initrd", initrd]);
+        }
+        if !self.append.is_empty() {
+            add(&["-append", self.append]);
+        }
+        arguments.extend(self.extra.iter().cloned());
+        arguments
+    }
+
+    /// Starts QEMU with the machine halted until QMP says `cont`. QEMU dies with pal, whatever happens to pal.
+    ///
+    /// # Errors
+    /// The program does not start.
+    pub fn start(&self) -> Result<Machine> {
+        let scratch =
+            tempfile::Builder::new().prefix("pal-").tempdir().context("cannot create a scratch directory")?;
+        let log = scratch.path().join("qemu.log");
+        let stderr = scratch.path().join("stderr");
+        let (console, console_end) = UnixStream::pair()?;
+        let (qmp, qmp_end) = UnixStream::pair()?;
+        let telemetry = self.telemetry.then(UnixStream::pair).transpose()?;
+
+        let mut command = Command::new(self.qemu);
+        command.args(self.arguments()).arg("-S");
+        let mut ends = Vec::new();
+        let mut connect = |id: &str, end: UnixStream| {
+            command.arg("-chardev").arg(format!("socket,id={id},fd={}", end.as_raw_fd()));
+            ends.push(end);
+        };
+        connect("pal-console", console_end);
+        connect("pal-qmp", qmp_end);
+        let telemetry = telemetry.map(|(ours, end)| {
+            connect("pal-telemetry", end);
+            ours
+        });
+        command.args(["-serial", "chardev:pal-console", "-mon", "chardev=pal-qmp,mode=control"]);
+        if self.telemetry {
+            command.args(["-serial", "chardev:pal-telemetry"]);
+        }
+        // The log holds the processor's registers at each reset, and the words "Triple fault".
+        command.args(["-d", "cpu_reset", "-D"]).arg(&log);
+        // A group of its own: Ctrl-C at a terminal ends pal, and pal ends QEMU.
+        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&stderr)?);
+        let pal = rustix::process::getpid();
+        // SAFETY: between fork and exec the closure only makes system calls (fcntl, prctl, getppid), which are
+        // async-signal-safe, and touches no memory that another thread could hold locked.
+        unsafe {
+            command.pre_exec(move || {
+                for end in &ends {
+                    rustix::io::fcntl_setfd(end.as_fd(), rustix::io::FdFlags::empty())?;
+                }
+                set_parent_process_death_signal(Some(Signal::KILL))?;
+                if rustix::process::getppid() != Some(pal) {
+                    return Err(std::io::Error::other("pal has ended"));
+                }
+                Ok(())
+            });
+        }
+        let child = command.spawn().with_context(|| format!("cannot start {}", self.qemu.display()))?;
+        Ok(Machine { child, console, qmp, telemetry, log, stderr, _scratch: scratch })
+    }
+}
+
+/// A running QEMU; killed and reaped when dropped.
+pub struct Machine {
+    child: Child,
+    /// The guest's console, COM1.
+    pub console: UnixStream,
+    /// QEMU's machine protocol.
+    pub qmp: UnixStream,
+    /// The hypervisor's records, COM2.
+    pub telemetry: Option<UnixStream>,
+    log: PathBuf,
+    stderr: PathBuf,
+    _scratch: TempDir,
+}
+
+impl Machine {
+    /// Ends QEMU, politely first (plugins write their results then), and returns its status.
+    pub fn stop(&mut self) -> Option<ExitStatus> {
+        if let Ok(None) = self.child.try_wait() {
+            let _ = kill_process(rustix::process::Pid::from_child(&self.child), Signal::TERM);
+            if let Some(status) = self.wait(Duration::from_secs(2)) {
+                return Some(status);
+            }
+            let _ = self.child.kill();
+        }
+        self.child.wait().ok()
+    }
+
+    /// Waits for QEMU's end, for so long.
+    pub fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
+        let deadline = Instant::now() + patience;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(status),
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
+                _ => return None,
+            }
+        }
+    }
+
+    /// The registers at a triple fault, if one happened.
+    pub fn triple_fault(&self) -> Option<String> {
+        let log = String::from_utf8_lossy(&std::fs::read(&self.log).ok()?).into_owned();
+        let dump = log.split("Triple fault").nth(1)?;
+        let registers =
+            dump.lines().skip_while(|line| !line.starts_with("RAX=") && !line.starts_with("EAX="));
+        Some(registers.take_while(|line| !line.starts_with("FCW=")).take(24).collect::<Vec<_>>().join("\n"))
+    }
+
+    /// QEMU's complaints.
+    pub fn complaints(&self) -> String {
+        let text = String::from_utf8_lossy(&std::fs::read(&self.stderr).unwrap_or_default()).into_owned();
+        // TCG lacks some features of the EPYC model and says so at every start.
+        let lines = text.lines().filter(|line| !line.contains("TCG doesn't support requested feature"));
+        lines.take(40).collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A file name inside QEMU's comma-separated lists.
+pub fn escape_commas(text: &str) -> String {
+    text.replace(',', ",,")
+}
+
+/// A file in a scratch directory with these contents.
+pub fn scratch_file(dir: &Path, name: &str, contents: &[u8]) -> Result<PathBuf> {
+    let path = dir.join(name);
+    let write = File::create(&path).and_then(|mut file| file.write_all(contents));
+    write.with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}

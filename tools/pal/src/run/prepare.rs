@@ -1,0 +1,204 @@
+//! From the options to the guest's files, checked before anything is started.
+
+use std::{fs, io::Read, path::Path};
+
+use anyhow::{Context, Result};
+
+use super::terminal;
+use crate::{
+    cli::{Machine, Protocol, RunArgs, value_name},
+    guest::{
+        bundle,
+        image::{Elf, Image},
+        initramfs::{self, Contents, Put},
+    },
+    host::needs::Needs,
+    status::Usage,
+};
+
+/// The least memory that a guest can have.
+const LEAST_MIB: u64 = 20;
+
+/// A guest's files and command line.
+pub struct Prepared {
+    /// The kernel file.
+    pub kernel: Vec<u8>,
+    /// The initial RAM disk.
+    pub initrd: Option<Vec<u8>>,
+    /// Modules; a command line starts with the file's name.
+    pub modules: Vec<bundle::Module>,
+    /// The kernel's command line.
+    pub cmdline: String,
+    /// The word in the default guest's marks; `None` for guests with an initrd of their own.
+    pub nonce: Option<String>,
+}
+
+/// Finds options that cannot work together.
+///
+/// # Errors
+/// [`Usage`].
+pub fn check(args: &RunArgs) -> Result<()> {
+    let wrong = |text: &str| Err(Usage::new(text).into());
+    if args.initrd.is_some() && args.exec.is_some() {
+        return wrong("--exec needs the default initramfs: leave out --initrd");
+    }
+    if args.initrd.is_some() && !args.put.is_empty() {
+        return wrong("--put adds to the default initramfs: leave out --initrd");
+    }
+    if args.mem < LEAST_MIB {
+        return wrong(&format!("--mem {}: a guest needs at least {LEAST_MIB} MiB", args.mem));
+    }
+    match args.machine {
+        Machine::QemuSvm if args.vcpus > 1 => wrong(
+            "--vcpus: the hypervisor gives a guest one virtual processor so far; --machine native takes more",
+        ),
+        Machine::Native if args.protocol != Protocol::Auto => wrong(
+            "--protocol is for the hypervisor's loader; with --machine native QEMU chooses how to start a kernel",
+        ),
+        Machine::Native if !args.hv_arg.is_empty() => {
+            wrong("--hv-arg: there is no hypervisor with --machine native")
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Prepared {
+    /// Reads and checks the files, fetching the default ones if needed.
+    ///
+    /// # Errors
+    /// [`Usage`] for files that cannot work, others for default files that are not to be had.
+    pub fn new(args: &RunArgs, needs: &Needs) -> Result<Self> {
+        // Check what the person gave before fetching anything.
+        let given = args.kernel.as_deref().map(|path| read("--kernel", path)).transpose()?;
+        let puts = args.put.iter().map(|put| Put::parse(put)).collect::<Result<Vec<_>>>()?;
+        let modules = args.module.iter().map(|module| read_module(module)).collect::<Result<Vec<_>>>()?;
+        let own_initrd = args.initrd.as_deref().map(|path| read("--initrd", path)).transpose()?;
+        let (path, kernel) = match (given, &args.kernel) {
+            (Some(kernel), Some(path)) => (path.clone(), kernel),
+            _ => {
+                let path = needs.kernel()?;
+                let kernel = read("the default kernel", &path)?;
+                (path, kernel)
+            }
+        };
+        let image = Image::identify(&kernel)
+            .map_err(|what| Usage::new(format!("--kernel {}: {what}", path.display())))?;
+        check_image(args, &image, !modules.is_empty())?;
+
+        let default_guest = image.is_linux() && own_initrd.is_none();
+        let nonce = default_guest.then(nonce).transpose()?;
+        let initrd = match own_initrd {
+            None if default_guest => {
+                let busybox = needs.busybox()?;
+                Some(initramfs::build(&Contents {
+                    busybox: &busybox,
+                    puts: &puts,
+                    command: args.exec.as_deref(),
+                })?)
+            }
+            own => own,
+        };
+        let prepared =
+            Self { cmdline: command_line(args, &image, nonce.as_deref()), kernel, initrd, modules, nonce };
+        prepared.check_memory(args, &image)?;
+        Ok(prepared)
+    }
+
+    /// The guest as the hypervisor gets it.
+    pub fn bundle(self: &Prepared, args: &RunArgs) -> Result<bundle::Guest> {
+        let modules = self.modules.iter();
+        Ok(bundle::Guest {
+            kernel: self.kernel.clone(),
+            initrd: self.initrd.clone(),
+            modules: modules
+                .map(|module| bundle::Module {
+                    contents: module.contents.clone(),
+                    cmdline: module.cmdline.clone(),
+                })
+                .collect(),
+            cmdline: self.cmdline.clone(),
+            memory_mib: args.mem,
+            vcpus: args.vcpus,
+            mode: value_name(args.mode),
+            protocol: value_name(args.protocol),
+            permissive_msr: args.permissive_msr,
+            test_device: args.test_device,
+        })
+    }
+
+    fn check_memory(&self, args: &RunArgs, image: &Image) -> Result<()> {
+        let Image::BzImage { end } = image else { return Ok(()) };
+        let initrd = self.initrd.as_ref().map_or(0, |initrd| initrd.len() as u64);
+        let needed = (end + initrd).div_ceil(1 << 20);
+        if args.mem < needed {
+            let text = format!(
+                "--mem {}: this kernel needs {} MiB to start and {} MiB for its initrd; give at least --mem {needed}",
+                args.mem,
+                end.div_ceil(1 << 20),
+                initrd.div_ceil(1 << 20),
+            );
+            return Err(Usage::new(text).into());
+        }
+        Ok(())
+    }
+}
+
+fn check_image(args: &RunArgs, image: &Image, modules: bool) -> Result<()> {
+    let wrong = |text: &str| Err(Usage::new(text).into());
+    if !image.is_linux() && (args.exec.is_some() || !args.put.is_empty()) {
+        return wrong("--exec and --put need a Linux kernel for the default initramfs: leave out --kernel");
+    }
+    if matches!(image, Image::BzImage { .. }) && modules {
+        return wrong("--module: a Linux bzImage takes one --initrd and no modules");
+    }
+    let Image::Elf(Elf { multiboot1, .. }) = image else { return Ok(()) };
+    if args.machine == Machine::Native && !multiboot1 && modules {
+        return wrong("--module: with --machine native QEMU passes modules to multiboot1 kernels only");
+    }
+    Ok(())
+}
+
+/// The default words for Linux, then the person's.
+fn command_line(args: &RunArgs, image: &Image, nonce: Option<&str>) -> String {
+    let mut words = Vec::new();
+    if image.is_linux() {
+        words.push("console=ttyS0".to_owned());
+        if args.verbose == 0 {
+            words.push("quiet".to_owned());
+        }
+        if args.exec.is_some() {
+            // A dead kernel ends the run at once.
+            words.push("panic=-1".to_owned());
+        }
+        if let Some(nonce) = nonce {
+            words.push(format!("pal.nonce={nonce}{}", terminal::describe()));
+        }
+    }
+    words.extend(args.append.iter().cloned());
+    words.join(" ")
+}
+
+/// A word that nobody can guess.
+fn nonce() -> Result<String> {
+    let mut bytes = [0; 8];
+    fs::File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .context("cannot read /dev/urandom")?;
+    Ok(format!("{:016x}", u64::from_ne_bytes(bytes)))
+}
+
+fn read(option: &str, path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).map_err(|error| Usage::new(format!("{option} {}: {error}", path.display())).into())
+}
+
+/// `FILE[ WORDS]`; a file whose own name holds a blank wins over the split.
+fn read_module(argument: &str) -> Result<bundle::Module> {
+    let file = match argument.split_once(' ') {
+        Some((file, _)) if !Path::new(argument).exists() => file,
+        _ => argument,
+    };
+    let contents = read("--module", Path::new(file))?;
+    let name =
+        Path::new(file).file_name().map_or_else(String::new, |name| name.to_string_lossy().replace(' ', "_"));
+    Ok(bundle::Module { contents, cmdline: format!("{name}{}", &argument[file.len()..]) })
+}

@@ -1,0 +1,451 @@
+//! One run of a machine: connects it to the person's terminal or pipes, watches it, ends it.
+//!
+//! Each stream has a thread that blocks on it, so that a slow reader slows its writer and nothing is buffered without
+//! bound; the main thread only waits for events and for the time limit, so that nothing can keep it from ending a run.
+
+use std::{
+    io::{BufRead, BufReader, IsTerminal, Read, Write, stdin, stdout},
+    os::unix::net::UnixStream,
+    sync::{
+        Arc, Mutex,
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
+};
+
+use super::{
+    console::{Marks, Newlines, Piece, Tail},
+    keys::{Action, HELP, Keys},
+    machine::Machine,
+    qmp::{self, Report},
+    telemetry::{self, LONGEST_LINE, Record},
+    terminal::Raw,
+    verdict::{Observed, Stop},
+};
+use crate::ui::{Step, Ui};
+
+/// What kind of run it is.
+pub struct Plan {
+    /// One command instead of a console.
+    pub exec: bool,
+    /// The guest runs on the hypervisor.
+    pub hypervisor: bool,
+    /// The guest has a test device.
+    pub test_device: bool,
+    /// The word in the default guest's marks; `None` for other guests.
+    pub nonce: Option<String>,
+    /// The time limit in seconds.
+    pub timeout: Option<u64>,
+}
+
+/// What a run leaves behind.
+pub struct Outcome {
+    /// For the verdict.
+    pub seen: Observed,
+    /// The statistics records, whole.
+    pub stats: Vec<Value>,
+    /// The host record, whole.
+    pub host: Option<Value>,
+    /// The last lines of the console.
+    pub tail: String,
+}
+
+/// How long a machine may take to end after its last word.
+const GRACE: Duration = Duration::from_secs(5);
+
+enum Event {
+    /// The default guest is ready for input.
+    Begin,
+    CommandEnded(u8),
+    Record(Record),
+    Qemu(Report),
+    Stop(Stop),
+    /// A stream of QEMU's ended.
+    Closed,
+}
+
+/// Runs a started machine to its end.
+///
+/// # Errors
+/// The terminal or a thread is not to be had.
+pub fn run(machine: &mut Machine, plan: &Plan, ui: &Ui) -> Result<Outcome> {
+    let (events, inbox) = channel();
+    let interactive = !plan.exec && stdin().is_terminal();
+    let raw = interactive.then(Raw::enter).transpose()?;
+    let tail = Arc::new(Mutex::new(Tail::default()));
+    let booting = Arc::new(Mutex::new(plan.nonce.as_ref().map(|_| ui.step("the guest starts"))));
+
+    watch_signals(events.clone())?;
+    let mut open = 2;
+    let mut output =
+        Output::new(plan, ui, interactive, Arc::clone(&tail), Arc::clone(&booting), events.clone());
+    let console = machine.console.try_clone().context("cannot share the console")?;
+    spawn("console", move || output.copy(console))?;
+    if let Some(records) = machine.telemetry.as_ref().map(UnixStream::try_clone).transpose()? {
+        open += 1;
+        let (events, ui) = (events.clone(), *ui);
+        spawn("telemetry", move || read_records(records, &ui, &events))?;
+    }
+    let protocol = machine.qmp.try_clone().context("cannot share the QMP connection")?;
+    let report = events.clone();
+    spawn("qmp", move || {
+        qmp::converse(protocol, |message| drop(report.send(Event::Qemu(message))));
+        let _ = report.send(Event::Closed);
+    })?;
+
+    let mut session = Session::new(machine, plan, open);
+    let (keyboard, keys) = (session.machine.console.try_clone()?, Keys::new(plan.hypervisor));
+    let mut start_input = Some(move |ui: Ui| {
+        spawn("keyboard", move || {
+            if interactive { type_keys(keyboard, keys, &ui, &events) } else { pipe_input(keyboard, &keys) }
+        })
+    });
+    // Input from a pipe waits until the default guest reads its console; a person may want to quit at any time. A
+    // command whose input would be the person's terminal gets none.
+    let wait_for_guest = plan.nonce.is_some() && !interactive;
+    let no_input = plan.exec && stdin().is_terminal();
+    if !wait_for_guest && !no_input {
+        start_input.take().map(|start| start(*ui)).transpose()?;
+    }
+    loop {
+        match session.next(&inbox) {
+            Next::Go => {}
+            Next::Ready if no_input => {}
+            Next::Ready => {
+                start_input.take().map(|start| start(*ui)).transpose()?;
+            }
+            Next::Done => break,
+        }
+    }
+    booting.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+    let (seen, stats, host) = session.finish();
+    drop(raw);
+    let tail = tail.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).text();
+    Ok(Outcome { seen, stats, host, tail })
+}
+
+/// What the main loop does next.
+enum Next {
+    Go,
+    Ready,
+    Done,
+}
+
+struct Session<'a> {
+    machine: &'a mut Machine,
+    plan: &'a Plan,
+    seen: Observed,
+    stats: Vec<Value>,
+    host: Option<Value>,
+    open: u32,
+    deadline: Option<Instant>,
+    /// The machine has said its last word.
+    ending: bool,
+}
+
+impl<'a> Session<'a> {
+    fn new(machine: &'a mut Machine, plan: &'a Plan, open: u32) -> Self {
+        let seen = Observed {
+            exec: plan.exec,
+            hypervisor: plan.hypervisor,
+            test_device: plan.test_device,
+            ..Observed::default()
+        };
+        let deadline =
+            plan.timeout.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
+        Self { machine, plan, seen, stats: Vec::new(), host: None, open, deadline, ending: false }
+    }
+
+    /// Waits for one event and acts upon it.
+    fn next(&mut self, inbox: &Receiver<Event>) -> Next {
+        let patience = self
+            .deadline
+            .map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
+        let event = match inbox.recv_timeout(patience) {
+            Ok(event) => event,
+            Err(RecvTimeoutError::Timeout) => {
+                if !self.ending {
+                    self.seen.stop = self.plan.timeout.map(Stop::Timeout);
+                }
+                return Next::Done;
+            }
+            Err(RecvTimeoutError::Disconnected) => return Next::Done,
+        };
+        match event {
+            Event::Begin => return Next::Ready,
+            Event::CommandEnded(status) => self.seen.command_status = Some(status),
+            Event::Record(record) => return self.record(record),
+            Event::Qemu(report) => return self.report(report),
+            Event::Stop(stop) => {
+                self.seen.stop = Some(stop);
+                return Next::Done;
+            }
+            Event::Closed => {
+                self.open -= 1;
+                if self.open == 0 {
+                    return Next::Done;
+                }
+                // QEMU closes everything at once; if a stream lingers, so does QEMU.
+                self.end_soon();
+            }
+        }
+        Next::Go
+    }
+
+    fn record(&mut self, record: Record) -> Next {
+        match record {
+            Record::End(end) => self.seen.end = Some(end),
+            Record::Panic { msg } => self.seen.panic = Some(msg),
+            Record::Unsuitable { detail } => self.seen.unsuitable = Some(detail),
+            Record::Stats(stats) => {
+                self.stats.push(stats);
+                return Next::Go;
+            }
+            Record::Host(host) => {
+                self.host = Some(host);
+                return Next::Go;
+            }
+            Record::Reset { .. } if self.plan.exec => {
+                self.seen.end = Some(telemetry::End::reset());
+                return Next::Done;
+            }
+            Record::Reset { .. } | Record::Log { .. } | Record::Unknown => return Next::Go,
+        }
+        self.end_soon();
+        Next::Go
+    }
+
+    fn report(&mut self, report: Report) -> Next {
+        match report {
+            Report::Started => self.seen.started = true,
+            Report::Shutdown(reason) => {
+                self.seen.shutdown = Some(reason);
+                self.end_soon();
+            }
+            // Without `-no-reboot` a native guest may restart, but not by a triple fault.
+            Report::Reset if self.plan.exec || self.machine.triple_fault().is_some() => {
+                self.seen.stop = Some(Stop::Restart);
+                return Next::Done;
+            }
+            Report::Reset => {}
+        }
+        Next::Go
+    }
+
+    /// Limits the time until the machine is gone.
+    fn end_soon(&mut self) {
+        if !self.ending {
+            self.ending = true;
+            self.deadline = Some(Instant::now() + GRACE);
+        }
+    }
+
+    fn finish(mut self) -> (Observed, Vec<Value>, Option<Value>) {
+        let code = if self.open == 0 { self.machine.wait(GRACE) } else { None };
+        let code = code.or_else(|| self.machine.stop());
+        self.seen.qemu_code = code.and_then(|status| status.code());
+        self.seen.triple_fault = self.machine.triple_fault();
+        self.seen.complaints = self.machine.complaints();
+        (self.seen, self.stats, self.host)
+    }
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(body)
+        .with_context(|| format!("cannot start thread {name}"))?;
+    Ok(())
+}
+
+fn watch_signals(events: Sender<Event>) -> Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot watch for signals")?;
+    spawn("signals", move || {
+        for signal in signals.forever() {
+            let _ = events.send(Event::Stop(Stop::Signal(signal)));
+        }
+    })
+}
+
+/// Copies the console to standard output.
+struct Output {
+    marks: Option<Marks>,
+    newlines: Option<Newlines>,
+    /// Between the marks; always, for guests without marks.
+    shown: bool,
+    verbose: bool,
+    tail: Arc<Mutex<Tail>>,
+    booting: Arc<Mutex<Option<Step>>>,
+    events: Sender<Event>,
+}
+
+impl Output {
+    fn new(
+        plan: &Plan,
+        ui: &Ui,
+        interactive: bool,
+        tail: Arc<Mutex<Tail>>,
+        booting: Arc<Mutex<Option<Step>>>,
+        events: Sender<Event>,
+    ) -> Self {
+        // A command's output comes without conversions; a terminal, too, wants what the guest's terminal driver made.
+        let convert = !plan.exec && !interactive && !stdout().is_terminal();
+        Self {
+            marks: plan.nonce.as_deref().map(Marks::new),
+            newlines: convert.then(Newlines::default),
+            shown: plan.nonce.is_none(),
+            verbose: ui.verbose > 0,
+            tail,
+            booting,
+            events,
+        }
+    }
+
+    fn copy(&mut self, mut console: UnixStream) {
+        let mut buffer = vec![0; 16 * 1024];
+        let mut writable = true;
+        loop {
+            let size = match console.read(&mut buffer) {
+                Ok(0) | Err(_) => break,
+                Ok(size) => size,
+            };
+            if writable && self.pass(&buffer[..size]).is_err() {
+                // Keep the guest running until the main thread stops it.
+                writable = false;
+                let _ = self.events.send(Event::Stop(Stop::StdoutClosed));
+            }
+        }
+        if let Some(mut marks) = self.marks.take() {
+            marks.finish(|piece| {
+                if let Piece::Text(text) = piece {
+                    let _ = self.text(text);
+                }
+            });
+        }
+        let _ = self.events.send(Event::Closed);
+    }
+
+    fn pass(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        let Some(mut marks) = self.marks.take() else { return self.text(bytes) };
+        let mut result = Ok(());
+        marks.feed(bytes, |piece| {
+            let piece_result = match piece {
+                Piece::Text(text) => self.text(text),
+                Piece::Begin => {
+                    self.shown = true;
+                    self.booting.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+                    let _ = self.events.send(Event::Begin);
+                    Ok(())
+                }
+                Piece::End(status) => {
+                    self.shown = false;
+                    let _ = self.events.send(Event::CommandEnded(status));
+                    Ok(())
+                }
+            };
+            if result.is_ok() {
+                result = piece_result;
+            }
+        });
+        self.marks = Some(marks);
+        result
+    }
+
+    fn text(&mut self, text: &[u8]) -> std::io::Result<()> {
+        self.tail.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(text);
+        if !self.shown {
+            if self.verbose {
+                let _ = std::io::stderr().write_all(text);
+            }
+            return Ok(());
+        }
+        let mut stdout = stdout().lock();
+        match &mut self.newlines {
+            Some(newlines) => stdout.write_all(&newlines.convert(text))?,
+            None => stdout.write_all(text)?,
+        }
+        stdout.flush()
+    }
+}
+
+/// Reads the hypervisor's records.
+fn read_records(stream: UnixStream, ui: &Ui, events: &Sender<Event>) {
+    let mut reader = BufReader::new(stream);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match reader.by_ref().take(LONGEST_LINE as u64).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {}
+        }
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        match telemetry::parse(line.trim_ascii()) {
+            Ok(Record::Log { level, msg }) => match level.as_str() {
+                "error" => ui.error(&format!("hypervisor: {msg}")),
+                "warn" => ui.warn(&format!("hypervisor: {msg}")),
+                _ => ui.detail(&format!("hypervisor: {msg}")),
+            },
+            Ok(record) => drop(events.send(Event::Record(record))),
+            Err(error) => {
+                ui.detail(&format!("not a telemetry record ({error}): {}", String::from_utf8_lossy(&line)))
+            }
+        }
+    }
+    let _ = events.send(Event::Closed);
+}
+
+/// Passes a person's keys to the console.
+fn type_keys(mut console: UnixStream, mut keys: Keys, ui: &Ui, events: &Sender<Event>) {
+    let mut buffer = [0; 256];
+    while let Ok(size @ 1..) = stdin().lock().read(&mut buffer) {
+        for byte in &buffer[..size] {
+            let sent = match keys.typed(*byte) {
+                Action::Pass => console.write_all(&[*byte]),
+                Action::Send(bytes) => console.write_all(bytes),
+                Action::Quit => {
+                    let _ = events.send(Event::Stop(Stop::Quit));
+                    return;
+                }
+                Action::Help => {
+                    ui.say(&format!("\n{HELP}"));
+                    Ok(())
+                }
+                Action::NoMonitor => {
+                    ui.say("this machine has no hypervisor, so there is no monitor");
+                    Ok(())
+                }
+                Action::Nothing => Ok(()),
+            };
+            if sent.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Passes standard input to the console until it ends; the guest goes on.
+fn pipe_input(mut console: UnixStream, keys: &Keys) {
+    let mut buffer = [0; 1024];
+    while let Ok(size @ 1..) = stdin().lock().read(&mut buffer) {
+        let mut bytes = Vec::with_capacity(2 * size);
+        for byte in &buffer[..size] {
+            match keys.piped(*byte) {
+                Action::Send(literal) => bytes.extend_from_slice(literal),
+                _ => bytes.push(*byte),
+            }
+        }
+        if console.write_all(&bytes).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! `--stats FILE`: what the hypervisor counted, as JSON. `docs/telemetry.md` is the schema.
+
+use std::{
+    fs::{self, OpenOptions},
+    path::Path,
+};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::{session::Outcome, telemetry};
+use crate::{
+    cli::{Machine, RunArgs, value_name},
+    status::Usage,
+};
+
+/// Finds out early whether the file can be written.
+///
+/// # Errors
+/// [`Usage`].
+pub fn check(path: Option<&Path>) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .map_err(|error| Usage::new(format!("--stats {}: {error}", path.display())))?;
+    Ok(())
+}
+
+/// Writes the file.
+///
+/// # Errors
+/// No space, no permission.
+pub fn write(path: &Path, args: &RunArgs, outcome: &Outcome, status: u8) -> Result<()> {
+    let mode = match args.machine {
+        Machine::QemuSvm => Value::String(value_name(args.mode)),
+        Machine::Native => Value::Null,
+    };
+    let document = json!({
+        "schema": telemetry::VERSION,
+        "machine": value_name(args.machine),
+        "mode": mode,
+        "icount": args.icount,
+        "status": status,
+        "host": outcome.host,
+        "guests": outcome.stats,
+    });
+    let text = serde_json::to_string_pretty(&document)? + "\n";
+    fs::write(path, text).with_context(|| format!("--stats {}", path.display()))
+}

@@ -1,0 +1,105 @@
+//! What the person sees on standard error: messages, and spinners while something takes time.
+
+use std::{
+    io::{IsTerminal, Write, stderr},
+    process::{Command, Output, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// The style of messages, fixed at start.
+#[derive(Clone, Copy)]
+pub struct Ui {
+    terminal: bool,
+    colour: bool,
+    /// How often `--verbose` was given.
+    pub verbose: u8,
+}
+
+impl Ui {
+    /// Looks at standard error and at NO_COLOR.
+    pub fn new(verbose: u8) -> Self {
+        let terminal = stderr().is_terminal();
+        Self { terminal, colour: terminal && std::env::var_os("NO_COLOR").is_none(), verbose }
+    }
+
+    /// A message of one or more lines.
+    pub fn say(&self, text: &str) {
+        self.line("36", "pal:", text);
+    }
+
+    /// Something that the person should look at; the run goes on.
+    pub fn warn(&self, text: &str) {
+        self.line("33", "pal: warning:", text);
+    }
+
+    /// Why the run ended badly.
+    pub fn error(&self, text: &str) {
+        self.line("31", "pal: error:", text);
+    }
+
+    /// A message for `--verbose`.
+    pub fn detail(&self, text: &str) {
+        if self.verbose > 0 {
+            self.say(text);
+        }
+    }
+
+    fn line(&self, colour: &str, label: &str, text: &str) {
+        // One write, so that lines of several threads do not mix. In a raw terminal a line feed alone does not
+        // return to the first column.
+        let end = if self.terminal { "\r\n" } else { "\n" };
+        let text = text.trim_end().lines().collect::<Vec<_>>().join(end);
+        let line = if self.colour {
+            format!("\x1b[1;{colour}m{label}\x1b[0m {text}{end}")
+        } else {
+            format!("{label} {text}{end}")
+        };
+        let _ = stderr().write_all(line.as_bytes());
+    }
+
+    /// Shows that something goes on, until the result is dropped.
+    pub fn step(&self, text: &str) -> Step {
+        if !self.terminal {
+            self.detail(text);
+            return Step(None);
+        }
+        let bar = ProgressBar::new_spinner().with_message(text.to_owned());
+        let template =
+            if self.colour { "{spinner:.cyan} {msg} ({elapsed})" } else { "{spinner} {msg} ({elapsed})" };
+        bar.set_style(ProgressStyle::with_template(template).expect("the template is constant"));
+        bar.enable_steady_tick(Duration::from_millis(100));
+        Step(Some(bar))
+    }
+
+    /// Runs a program under a spinner and returns what it printed.
+    ///
+    /// # Errors
+    /// The program does not start or fails; the error carries the end of its output.
+    pub fn run(&self, text: &str, command: &mut Command) -> Result<Output> {
+        let _step = self.step(text);
+        let name = command.get_program().to_string_lossy().into_owned();
+        let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}"))?;
+        if !output.status.success() {
+            let mut what = String::from_utf8_lossy(&output.stdout).into_owned();
+            what.push_str(&String::from_utf8_lossy(&output.stderr));
+            let lines: Vec<_> = what.lines().collect();
+            let from = lines.len().saturating_sub(60);
+            anyhow::bail!("{text}: {name} failed ({})\n{}", output.status, lines[from..].join("\n"));
+        }
+        Ok(output)
+    }
+}
+
+/// A running step; ends its spinner when dropped.
+pub struct Step(Option<ProgressBar>);
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
