@@ -72,6 +72,12 @@ impl TableMemory for Arena {
     }
 
     fn compare_exchange(&self, frame: Hfn, index: usize, old: u64, new: u64) -> Result<(), u64> {
-        self.with(frame, |table| if table[index] == old { Ok(table[index] = new) } else { Err(table[index]) })
+        self.with(frame, |table| match table[index] {
+            now if now == old => {
+                table[index] = new;
+                Ok(())
+            }
+            now => Err(now),
+        })
     }
 }

@@ -10,6 +10,8 @@ pub mod addr;
 pub mod arena;
 pub mod format;
 pub mod guest_walk;
+#[cfg(any(test, feature = "testing"))]
+pub mod model;
 pub mod nested;
 pub mod p2m;
 pub mod range;

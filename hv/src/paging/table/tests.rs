@@ -1,1 +1,415 @@
+//! The mapper against a model that is nothing but the list of changes so far, watched after every single store.
 
+use super::*;
+use crate::paging::arena::Arena;
+use crate::paging::format::{MemoryType, NestedAttr, Rights, ept::Ept, npt::Npt};
+use crate::paging::model::{Fault, Processor, Vendor};
+use crate::paging::range::Flush;
+use crate::virt::Access;
+use proptest::prelude::*;
+use std::cell::{Cell, RefCell};
+
+const K4: u64 = 0x1000;
+const M2: u64 = 0x20_0000;
+const G1: u64 = 0x4000_0000;
+const WINDOW: u64 = 4 * G1;
+
+fn range(start: u64, len: u64) -> GpaRange {
+    GpaRange::new(Gpa(start), len).unwrap()
+}
+
+/// Memory that calls a closure after every store. (The check below looks at the first hundred stores of an
+/// update and at a sample of the others: long updates repeat themselves.)
+struct Watched<'a> {
+    arena: &'a Arena,
+    after: RefCell<Option<Box<dyn Fn() + 'a>>>,
+}
+
+impl<'a> Watched<'a> {
+    fn new(arena: &'a Arena) -> Self {
+        Watched { arena, after: RefCell::default() }
+    }
+
+    fn watch(&self, after: Option<Box<dyn Fn() + 'a>>) {
+        *self.after.borrow_mut() = after;
+    }
+
+    fn stored(&self) {
+        // A failed check drops the table, which stores again.
+        if !std::thread::panicking()
+            && let Some(after) = &*self.after.borrow()
+        {
+            after();
+        }
+    }
+}
+
+impl TableMemory for Watched<'_> {
+    fn allocate(&self) -> Option<Hfn> {
+        self.arena.allocate()
+    }
+    fn free(&self, frame: Hfn) {
+        self.arena.free(frame);
+    }
+    fn load(&self, frame: Hfn, index: usize) -> u64 {
+        self.arena.load(frame, index)
+    }
+    fn store(&self, frame: Hfn, index: usize, value: u64) {
+        self.arena.store(frame, index, value);
+        self.stored();
+    }
+    fn compare_exchange(&self, frame: Hfn, index: usize, old: u64, new: u64) -> Result<(), u64> {
+        let done = self.arena.compare_exchange(frame, index, old, new);
+        self.stored();
+        done
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Map(GpaRange, Hpa, NestedAttr),
+    Unmap(GpaRange),
+    /// Takes WRITE away (false) or gives it (true).
+    Protect(GpaRange, bool),
+    Split(GpaRange, PageSize),
+    Merge(GpaRange),
+    Touch(Gpa, Access),
+    Harvest(GpaRange),
+}
+
+impl Op {
+    fn range(&self) -> GpaRange {
+        match *self {
+            Op::Map(range, ..) | Op::Unmap(range) | Op::Protect(range, _) => range,
+            _ => GpaRange { start: Gpa(0), end: Gpa(0) },
+        }
+    }
+}
+
+/// What an address maps to after `ops`.
+fn expected(ops: &[Op], gpa: Gpa) -> Option<(Hpa, NestedAttr)> {
+    let mut now = None;
+    for op in ops.iter().filter(|op| op.range().contains(gpa)) {
+        match *op {
+            Op::Map(range, to, attr) => now = Some((Hpa(to.0 + gpa.0 - range.start.0), attr)),
+            Op::Unmap(_) => now = None,
+            Op::Protect(_, write) => {
+                now = now.map(|(to, attr): (Hpa, NestedAttr)| (to, with_write(attr, write)));
+            }
+            _ => {}
+        }
+    }
+    now
+}
+
+fn with_write(mut attr: NestedAttr, write: bool) -> NestedAttr {
+    if !attr.rights.is_empty() {
+        attr.rights.set(Rights::WRITE, write);
+    }
+    attr
+}
+
+fn allowed(state: Option<(Hpa, NestedAttr)>, access: Access) -> Result<Hpa, Fault> {
+    let Some((to, attr)) = state.filter(|(_, attr)| !attr.rights.is_empty()) else {
+        return Err(Fault::NotPresent);
+    };
+    let write = !access.write || attr.rights.contains(Rights::WRITE);
+    let execute = !access.execute || attr.rights.contains(Rights::EXECUTE);
+    if write && execute { Ok(to) } else { Err(Fault::Forbidden) }
+}
+
+/// Ranges that often overlap, with edges at all alignments.
+fn any_range() -> impl Strategy<Value = GpaRange> {
+    let unit = || prop_oneof![Just(K4), Just(M2), Just(G1)];
+    (0..2u64, 0..3u64, 0..3u64, unit(), 1..4u64).prop_map(|(gigs, megs, pages, unit, count)| {
+        let start = gigs * G1 + megs * M2 + pages * K4;
+        range(start, if unit == G1 { G1 } else { count * unit })
+    })
+}
+
+fn any_attr() -> impl Strategy<Value = NestedAttr> {
+    prop_oneof![
+        4 => Just(NestedAttr::RAM),
+        2 => Just(NestedAttr::ROM),
+        1 => Just(NestedAttr::CLOSED),
+        1 => Just(NestedAttr { memory: MemoryType::Uncacheable, ..NestedAttr::RAM }),
+    ]
+}
+
+fn any_op() -> impl Strategy<Value = Op> {
+    // Few host places, so that pieces come to fit together again.
+    let to = prop_oneof![6 => Just(0), 1 => Just(M2), 1 => Just(K4)];
+    prop_oneof![
+        4 => (any_range(), to, any_attr()).prop_map(|(r, to, attr)| {
+            // What needs small leaves is kept small: millions of stores prove no more than thousands.
+            let r = if to == K4 { range(r.start.0, r.len().min(2 * M2)) } else { r };
+            Op::Map(r, Hpa(8 * G1 + to + r.start.0), attr)
+        }),
+        2 => any_range().prop_map(Op::Unmap),
+        2 => (any_range(), any::<bool>()).prop_map(|(r, write)| Op::Protect(r, write)),
+        1 => (any_range(), prop_oneof![Just(PageSize::Size4K), Just(PageSize::Size2M)])
+            .prop_map(|(r, size)| Op::Split(range(r.start.0, r.len().min(2 * M2)), size)),
+        2 => Just(Op::Merge(range(0, WINDOW))),
+        4 => (any_range(), any::<bool>(), any::<bool>()).prop_map(|(r, write, execute)| {
+            Op::Touch(r.start, Access { write, execute: execute && !write, user: false })
+        }),
+        1 => prop_oneof![any_range(), Just(range(0, WINDOW))].prop_map(Op::Harvest),
+    ]
+}
+
+const ACCESSES: [Access; 3] = [Access::READ, Access::WRITE, Access::FETCH];
+
+/// The edges of all ranges, inside and outside.
+fn probes(ops: &[Op]) -> Vec<Gpa> {
+    let mut at: Vec<Gpa> = Vec::new();
+    for op in ops {
+        let range = op.range();
+        if let Op::Touch(gpa, _) = op {
+            at.push(*gpa);
+        } else if !range.is_empty() {
+            let middle = range.start.0 + range.len() / 2;
+            at.extend([range.start, Gpa(range.start.0.wrapping_sub(1)), range.end, Gpa(range.end.0 - 1)]);
+            at.extend([Gpa(middle), Gpa(middle ^ M2), Gpa(middle ^ K4)]);
+        }
+    }
+    at.retain(|gpa| gpa.0 < WINDOW);
+    at.sort();
+    at.dedup();
+    at
+}
+
+fn perform<F, M>(table: &mut Table<F, M>, op: &Op, written: &mut Vec<Gpa>) -> Result<Flush, MapError>
+where
+    F: PteFormat<Attr = NestedAttr>,
+    M: TableMemory,
+{
+    match *op {
+        Op::Map(range, to, attr) => table.map(range, to, attr),
+        Op::Unmap(range) => table.unmap(range),
+        Op::Protect(range, write) => table.protect(range, |attr| with_write(attr, write)),
+        Op::Split(range, size) => table.split(range, size),
+        Op::Merge(range) => Ok(table.merge(range)),
+        Op::Touch(..) => Ok(Flush::None),
+        Op::Harvest(range) => {
+            let mut dirty = Vec::new();
+            let flush = table.harvest(range, AccessBits::DIRTY, |leaf| dirty.push(leaf.range()))?;
+            let reported = |gpa: Gpa| dirty.iter().any(|range| range.contains(gpa));
+            for &gpa in written.iter().filter(|&&gpa| range.contains(gpa)) {
+                assert!(reported(gpa), "the write to {gpa} is lost");
+            }
+            written.retain(|&gpa| !reported(gpa));
+            Ok(flush)
+        }
+    }
+}
+
+/// Drives a table, a caching processor and the model through `ops`.
+fn run<F: PteFormat<Attr = NestedAttr>>(vendor: Vendor, ops: &[Op], largest: PageSize) {
+    let arena = Arena::new(4096);
+    let watched = Watched::new(&arena);
+    let mut table = Table::<F, _>::new(&watched, largest).unwrap();
+    let root = table.root();
+    let mut processor = Processor::new(vendor);
+    let mut written = Vec::new();
+    let probes = probes(ops);
+    for (n, op) in ops.iter().enumerate() {
+        let before: Vec<_> = probes.iter().map(|&gpa| expected(&ops[..n], gpa)).collect();
+        let after: Vec<_> = probes.iter().map(|&gpa| expected(&ops[..=n], gpa)).collect();
+        let check = {
+            let (probes, after, arena) = (probes.clone(), after.clone(), &arena);
+            let touched = op.range();
+            let stores = Cell::new(0);
+            move || {
+                stores.set(stores.get() + 1);
+                if stores.get() > 100 && stores.get() % 61 != 0 {
+                    return;
+                }
+                for (i, &gpa) in probes.iter().enumerate() {
+                    for access in ACCESSES {
+                        let now = Processor::look(vendor, arena, root, gpa, access);
+                        let fine = now == allowed(before[i], access)
+                            || (touched.contains(gpa)
+                                && (now == allowed(after[i], access) || now == Err(Fault::NotPresent)));
+                        assert!(fine, "{gpa} {access:?} is {now:x?} in the middle of an update");
+                    }
+                }
+            }
+        };
+        if let Op::Touch(gpa, access) = *op {
+            let got = processor.access(&arena, root, gpa, access);
+            assert_eq!(got, allowed(after_of(&probes, &after, gpa), access));
+            if access.write && got.is_ok() {
+                written.push(gpa);
+            }
+        }
+        written.retain(|gpa| {
+            let moved = matches!(*op, Op::Map(range, ..) | Op::Unmap(range) if range.contains(*gpa));
+            !moved
+        });
+        watched.watch(Some(Box::new(check)));
+        let flush = perform(&mut table, op, &mut written).unwrap();
+        watched.watch(None);
+        processor.flush(flush);
+        table.reclaim();
+        for (&gpa, &state) in probes.iter().zip(&after) {
+            let found = match table.walk(gpa) {
+                Found::Leaf(leaf) => Some((Hpa(leaf.to.0 + gpa.0 - leaf.gpa.0), leaf.attr)),
+                Found::Hole(_) => None,
+            };
+            assert_eq!(found, state, "{gpa}");
+            // Caches included; without effects, so that the dirty bits stay what the guest made them.
+            let cached = processor.access(&arena, root, gpa, Access::READ);
+            assert_eq!(cached, allowed(state, Access::READ), "{gpa} through the caches");
+        }
+        assert_eq!(arena.in_use() as u64, table.frames(), "every frame is in the tree");
+    }
+    let flush = table.unmap(GpaRange::ALL).unwrap();
+    processor.flush(flush);
+    table.reclaim();
+    assert_eq!(table.frames(), 1);
+    drop(table);
+    assert_eq!(arena.in_use(), 0);
+}
+
+fn after_of(probes: &[Gpa], after: &[Option<(Hpa, NestedAttr)>], gpa: Gpa) -> Option<(Hpa, NestedAttr)> {
+    probes.iter().position(|&probe| probe == gpa).and_then(|i| after[i])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn npt_tables_follow_the_model_after_every_store(ops in prop::collection::vec(any_op(), 1..14)) {
+        run::<Npt>(Vendor::Amd, &ops, PageSize::Size1G);
+    }
+
+    #[test]
+    fn ept_tables_follow_the_model_after_every_store(ops in prop::collection::vec(any_op(), 1..14)) {
+        run::<Ept>(Vendor::Intel, &ops, PageSize::Size2M);
+    }
+
+    #[test]
+    fn running_out_of_frames_leaves_other_addresses_alone(
+        ops in prop::collection::vec(any_op(), 1..10),
+        limit in 1..12usize,
+    ) {
+        let arena = Arena::new(limit);
+        let mut table = Table::<Npt, _>::new(&arena, PageSize::Size1G).unwrap();
+        let probes = probes(&ops);
+        for op in &ops {
+            let before: Vec<_> = probes.iter().map(|&gpa| translation(&table, gpa)).collect();
+            let done = perform(&mut table, op, &mut Vec::new());
+            for (&gpa, &old) in probes.iter().zip(&before) {
+                if !op.range().contains(gpa) {
+                    prop_assert_eq!(translation(&table, gpa), old);
+                }
+            }
+            prop_assert!(done.is_ok() || done == Err(MapError::OutOfFrames));
+            table.reclaim();
+            prop_assert_eq!(arena.in_use() as u64, table.frames());
+        }
+    }
+}
+
+fn translation(table: &Table<Npt, &Arena>, gpa: Gpa) -> Option<(Hpa, NestedAttr)> {
+    match table.walk(gpa) {
+        Found::Leaf(leaf) => Some((Hpa(leaf.to.0 + gpa.0 - leaf.gpa.0), leaf.attr)),
+        Found::Hole(_) => None,
+    }
+}
+
+fn leaf_sizes<F: PteFormat, M: TableMemory>(table: &Table<F, M>) -> [usize; 3] {
+    let mut sizes = [0; 3];
+    table.for_each_leaf(GpaRange::ALL, |leaf| sizes[leaf.size as usize] += 1);
+    sizes
+}
+
+#[test]
+fn the_largest_leaves_that_fit_are_used() {
+    let arena = Arena::new(100);
+    let mut table = Table::<Npt, _>::new(&arena, PageSize::Size1G).unwrap();
+    // From 4 KiB below 2 MiB to 4 KiB past 1 GiB + 1 GiB.
+    assert_eq!(
+        table.map(range(M2 - K4, 2 * G1 - M2 + 2 * K4), Hpa(8 * G1 + M2 - K4), NestedAttr::RAM),
+        Ok(Flush::None)
+    );
+    assert_eq!(leaf_sizes(&table), [2, 511, 1]);
+    assert_eq!(table.frames(), 1 + 1 + 2 + 2);
+    // The same, but host memory is not congruent.
+    let mut table = Table::<Npt, _>::new(&arena, PageSize::Size1G).unwrap();
+    assert_eq!(table.map(range(0, 2 * M2), Hpa(8 * G1 + K4), NestedAttr::RAM), Ok(Flush::None));
+    assert_eq!(leaf_sizes(&table), [1024, 0, 0]);
+    let mut table = Table::<Npt, _>::new(&arena, PageSize::Size2M).unwrap();
+    assert_eq!(table.map(range(0, G1), Hpa(8 * G1), NestedAttr::RAM), Ok(Flush::None));
+    assert_eq!(leaf_sizes(&table), [0, 512, 0]);
+}
+
+#[test]
+fn one_page_is_unmapped_and_put_back() {
+    let arena = Arena::new(100);
+    let mut table = Table::<Npt, _>::new(&arena, PageSize::Size1G).unwrap();
+    assert!(table.map(range(0, G1), Hpa(8 * G1), NestedAttr::RAM).unwrap().is_none());
+    let page = range(0x1234_5000, K4);
+    assert_eq!(table.unmap(page), Ok(Flush::Range(page)));
+    assert_eq!(leaf_sizes(&table), [511, 511, 0]);
+    assert_eq!(table.map(page, Hpa(8 * G1 + page.start.0), NestedAttr::RAM), Ok(Flush::None));
+    assert_eq!(table.merge(GpaRange::ALL), Flush::Range(range(0, G1)));
+    assert_eq!(leaf_sizes(&table), [0, 0, 1]);
+    // The two tables stay until the flush is done.
+    assert_eq!((table.frames(), arena.in_use()), (2, 4));
+    table.reclaim();
+    assert_eq!(arena.in_use(), 2);
+}
+
+#[test]
+fn changed_attributes_keep_accessed_and_dirty_bits() {
+    let arena = Arena::new(100);
+    let mut table = Table::<Npt, _>::new(&arena, PageSize::Size1G).unwrap();
+    assert!(table.map(range(0, M2), Hpa(8 * G1), NestedAttr::RAM).unwrap().is_none());
+    let mut processor = Processor::new(Vendor::Amd);
+    processor.access(&arena, table.root(), Gpa(0x5000), Access::WRITE).unwrap();
+    assert_eq!(table.protect(range(0, K4), |_| NestedAttr::ROM), Ok(Flush::Range(range(0, K4))));
+    let mut dirty = 0;
+    let which = AccessBits::ACCESSED | AccessBits::DIRTY;
+    let flush = table.harvest(range(0, M2), which, |leaf| {
+        assert!(leaf.accessed && leaf.dirty && leaf.size == PageSize::Size4K);
+        dirty += 1;
+    });
+    assert_eq!((dirty, flush), (512, Ok(Flush::Range(range(0, M2)))));
+    let again = table.harvest(range(0, M2), which, |leaf| panic!("{leaf:?}"));
+    assert_eq!(again, Ok(Flush::None));
+}
+
+#[test]
+fn bad_addresses_are_refused() {
+    let arena = Arena::new(4);
+    let mut table = Table::<Npt, _>::new(&arena, PageSize::Size1G).unwrap();
+    let ram = NestedAttr::RAM;
+    let odd = GpaRange { start: Gpa(0x800), end: Gpa(0x1800) };
+    let far = GpaRange { start: Gpa(1 << 48), end: Gpa((1 << 48) + K4) };
+    assert_eq!(table.map(odd, Hpa(0), ram), Err(MapError::Address));
+    assert_eq!(table.map(range(0, K4), Hpa(0x10), ram), Err(MapError::Address));
+    assert_eq!(table.map(range(0, K4), Hpa(1 << 52), ram), Err(MapError::Address));
+    assert_eq!(table.map(far, Hpa(0), ram), Err(MapError::Address));
+    assert_eq!(table.unmap(odd), Err(MapError::Address));
+    assert!(matches!(table.walk(Gpa(u64::MAX)), Found::Hole(_)));
+    assert_eq!(table.frames(), 1);
+}
+
+#[test]
+fn a_write_through_tables_that_were_merged_is_not_lost() {
+    let arena = Arena::new(100);
+    let mut table = Table::<Npt, _>::new(&arena, PageSize::Size1G).unwrap();
+    assert!(table.map(range(0, M2), Hpa(8 * G1), NestedAttr::RAM).unwrap().is_none());
+    assert!(table.split(range(0, M2), PageSize::Size4K).unwrap().is_none());
+    let mut processor = Processor::new(Vendor::Amd);
+    processor.access(&arena, table.root(), Gpa(0x5000), Access::READ).unwrap();
+    let flush = table.merge(GpaRange::ALL);
+    // Not flushed yet: the processor goes by the old table.
+    processor.access(&arena, table.root(), Gpa(0x6000), Access::WRITE).unwrap();
+    processor.flush(flush);
+    table.reclaim();
+    let mut dirty = Vec::new();
+    let flush = table.harvest(GpaRange::ALL, AccessBits::DIRTY, |leaf| dirty.push(leaf.range()));
+    assert_eq!((dirty, flush), (vec![range(0, M2)], Ok(Flush::Range(range(0, M2)))));
+}
