@@ -2,6 +2,7 @@
 
 pub mod bundle;
 pub mod config;
+pub mod cpuid;
 pub mod layout;
 pub mod load;
 pub mod mem;

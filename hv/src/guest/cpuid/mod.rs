@@ -1,0 +1,122 @@
+//! What CPUID tells a VCPU, worked out before it runs.
+//!
+//! [`CpuidTable::new`] applies the policy ([`mask`], [`build`]) to the host's values once per VCPU. An exit is then a lookup of two
+//! loads; the few values that depend on control registers are patched by [`CpuidTable::refresh`] when CR4 or XCR0
+//! change, which is rarer than CPUID. The same policy decides which control register bits a guest may set
+//! ([`CpuLimits`]), so that the two cannot disagree. Manuals: AMD APM 3 appendix E, Intel SDM 2A CPUID.
+
+mod build;
+mod mask;
+#[cfg(test)]
+mod tests;
+mod xsave;
+
+pub use build::CpuidPolicy;
+use xsave::XsaveSizes;
+
+use crate::virt::state::cr4;
+
+/// EAX, EBX, ECX, EDX.
+pub type Regs = [u32; 4];
+
+/// Signature of our own leaves at 0x4000_0000, in EBX, ECX, EDX.
+pub const SIGNATURE: &[u8; 12] = b"PalimpsestHV";
+/// Signature of the KVM-compatible leaves at [`KVM_BASE`].
+pub const KVM_SIGNATURE: &[u8; 12] = b"KVMKVMKVM\0\0\0";
+/// Our own leaves.
+pub const HV_BASE: u32 = 0x4000_0000;
+/// KVM-compatible leaves, present if the guest has a paravirtual clock.
+pub const KVM_BASE: u32 = 0x4000_0100;
+
+/// Leaves per block that are looked up directly.
+const LEAVES: usize = 64;
+/// Rows of values; a power of two so that an index needs no check.
+const ROWS: usize = 128;
+
+/// Where a leaf's rows are: sub-leaf `n` is row `first + min(n, last)`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    first: u16,
+    last: u16,
+}
+
+/// The answers for one VCPU.
+#[derive(Clone, Debug)]
+pub struct CpuidTable {
+    /// By bits 31:30 of the leaf (basic, hypervisor, extended, none) and bits 5:0.
+    slots: [[Slot; LEAVES]; 4],
+    /// The first two KVM-compatible leaves.
+    kvm: [Slot; 2],
+    /// Row 0 is all zero: what every leaf without a meaning returns.
+    rows: [Regs; ROWS],
+    used: usize,
+    limits: CpuLimits,
+    xsave: XsaveSizes,
+}
+
+/// What the CPUID values allow a guest to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuLimits {
+    /// CR4 bits that are not reserved.
+    pub cr4: u64,
+    /// EFER bits that are not reserved.
+    pub efer: u64,
+    /// XCR0 bits that may be set; 0 without XSAVE.
+    pub xcr0: u64,
+    /// Width of a guest-physical address in bits.
+    pub phys_bits: u8,
+    /// RDTSCP or RDPID, hence the MSR TSC_AUX, exist.
+    pub tsc_aux: bool,
+    /// The processor calls itself AMD or Hygon.
+    pub amd: bool,
+}
+
+impl CpuidTable {
+    /// The values of `leaf` and `sub`.
+    #[inline]
+    pub fn get(&self, leaf: u32, sub: u32) -> &Regs {
+        let n = leaf & 0x3fff_ffff;
+        let slot = if n < LEAVES as u32 {
+            self.slots[(leaf >> 30) as usize][n as usize]
+        } else {
+            match leaf.wrapping_sub(KVM_BASE) {
+                n @ 0..2 => self.kvm[n as usize],
+                _ => Slot::default(),
+            }
+        };
+        let row = slot.first as usize + sub.min(slot.last as u32) as usize;
+        &self.rows[row % ROWS]
+    }
+
+    /// What the guest may set in control registers.
+    pub fn limits(&self) -> &CpuLimits {
+        &self.limits
+    }
+
+    /// Brings the values that mirror CR4 and XCR0 up to date.
+    pub fn refresh(&mut self, guest_cr4: u64, xcr0: u64) {
+        let os_xsave = guest_cr4 & cr4::OSXSAVE != 0;
+        if let Some(features) = self.row_mut(1, 0) {
+            features[2] =
+                features[2] & !mask::leaf1_ecx::OSXSAVE | if os_xsave { mask::leaf1_ecx::OSXSAVE } else { 0 };
+        }
+        let sizes = self.xsave;
+        if let Some(standard) = self.row_mut(0xd, 0) {
+            standard[1] = sizes.standard(xcr0);
+        }
+        if let Some(compact) = self.row_mut(0xd, 1)
+            && compact[0] & mask::leaf_d1_eax::XSAVEC != 0
+        {
+            compact[1] = sizes.compact(xcr0);
+        }
+    }
+
+    /// The row of a basic leaf; `None` if it is the shared zero row.
+    fn row_mut(&mut self, leaf: usize, sub: u16) -> Option<&mut Regs> {
+        let slot = self.slots[0][leaf];
+        match slot.first + sub.min(slot.last) {
+            0 => None,
+            row => self.rows.get_mut(row as usize),
+        }
+    }
+}
