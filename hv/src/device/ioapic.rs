@@ -9,6 +9,14 @@
 //!
 //! 82093AA data sheet, 3.0–3.2; version 0x20: Intel ICH data sheets, "APIC EOI register".
 
+#[cfg(any(test, feature = "testing"))]
+mod fuzz;
+#[cfg(test)]
+mod tests;
+
+#[cfg(any(test, feature = "testing"))]
+pub use fuzz::fuzz_one;
+
 use super::message::{DeliveryMode, InterruptMessage, Messages, Shorthand, widen_dest};
 
 /// Number of pins.

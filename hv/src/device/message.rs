@@ -203,3 +203,111 @@ impl Messages {
         self.0.drain(..)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn to(dest: u32, logical: bool) -> InterruptMessage {
+        let (mode, shorthand) = (DeliveryMode::Fixed, Shorthand::None);
+        InterruptMessage { vector: 0x40, mode, dest, logical, level: false, shorthand }
+    }
+
+    fn apic(model: LogicalModel, id: u32, logical_id: u32) -> ApicAddress {
+        ApicAddress { id, logical_id, model, hardware_enabled: true, software_enabled: true }
+    }
+
+    #[test]
+    fn physical_destinations_name_one_apic_or_all() {
+        let apic = apic(LogicalModel::X2Apic, 0x1_0005, 0);
+        assert!(apic.matches(&to(0x1_0005, false), false));
+        assert!(!apic.matches(&to(5, false), false));
+        assert!(apic.matches(&to(BROADCAST, false), false));
+        assert_eq!((widen_dest(0xff), widen_dest(0xfe)), (BROADCAST, 0xfe));
+    }
+
+    #[test]
+    fn flat_destinations_are_masks() {
+        let apic = apic(LogicalModel::Flat, 0, 0b0000_0110);
+        for (dest, expected) in [(0b10, true), (0b1001, false), (0b1111, true), (0, false), (0x102, false)] {
+            assert_eq!(apic.matches(&to(dest, true), false), expected, "{dest:#x}");
+        }
+        assert!(apic.matches(&to(BROADCAST, true), false));
+    }
+
+    #[test]
+    fn cluster_destinations_are_a_number_and_a_mask() {
+        let xapic = apic(LogicalModel::Cluster, 0, 0x32);
+        for (dest, expected) in [(0x32, true), (0x3f, true), (0x31, false), (0x22, false), (0x30, false)] {
+            assert_eq!(xapic.matches(&to(dest, true), false), expected, "{dest:#x}");
+        }
+        let x2apic = apic(LogicalModel::X2Apic, 0, 0x0003_8000);
+        for (dest, expected) in
+            [(0x0003_8000, true), (0x0003_ffff, true), (0x8000, false), (0x0003_0001, false)]
+        {
+            assert_eq!(x2apic.matches(&to(dest, true), false), expected, "{dest:#x}");
+        }
+    }
+
+    #[test]
+    fn shorthands_ignore_the_destination() {
+        let apic = apic(LogicalModel::Flat, 7, 1);
+        let expected = [
+            (Shorthand::Myself, true, false),
+            (Shorthand::All, true, true),
+            (Shorthand::Others, false, true),
+        ];
+        for (shorthand, by_sender, by_other) in expected {
+            let message = InterruptMessage { shorthand, ..to(99, false) };
+            assert_eq!((apic.matches(&message, true), apic.matches(&message, false)), (by_sender, by_other));
+        }
+    }
+
+    #[test]
+    fn disabled_apics_hear_little_or_nothing() {
+        let enabled = apic(LogicalModel::Flat, 0, 0);
+        let software_disabled = ApicAddress { software_enabled: false, ..enabled };
+        let hardware_disabled = ApicAddress { hardware_enabled: false, ..software_disabled };
+        let nmi = InterruptMessage { mode: DeliveryMode::Nmi, ..to(BROADCAST, false) };
+        let fixed = to(BROADCAST, false);
+        assert_eq!((enabled.matches(&fixed, false), enabled.matches(&nmi, false)), (true, true));
+        assert_eq!(
+            (software_disabled.matches(&fixed, false), software_disabled.matches(&nmi, false)),
+            (false, true)
+        );
+        assert_eq!(
+            (hardware_disabled.matches(&fixed, false), hardware_disabled.matches(&nmi, false)),
+            (false, false)
+        );
+    }
+
+    #[test]
+    fn the_least_busy_candidate_wins() {
+        assert_eq!(lowest_priority([('a', 0x40), ('b', 0x20), ('c', 0x20)]), Some('b'));
+        assert_eq!(lowest_priority::<char>([]), None);
+    }
+
+    #[test]
+    fn msi_address_and_data_become_a_message() {
+        let message = InterruptMessage::from_msi(0xfee0_3004, 0xc041).unwrap();
+        assert_eq!(message, InterruptMessage { vector: 0x41, level: true, ..to(3, true) });
+        assert_eq!(InterruptMessage::from_msi(0xfeef_f000, 0x40), Some(to(BROADCAST, false)));
+        let redirected = InterruptMessage::from_msi(0xfee0_300c, 0x40).unwrap();
+        assert_eq!(redirected.mode, DeliveryMode::LowestPriority);
+        let nmi = InterruptMessage::from_msi(0xfee0_0000, 0x8400).unwrap();
+        assert_eq!((nmi.mode, nmi.level), (DeliveryMode::Nmi, false));
+        for (address, data) in
+            [(0xfed0_0000, 0x40), (0x1_fee0_0000, 0x40), (0xfee0_0000, 0x300), (0xfee0_0000, 0x600)]
+        {
+            assert_eq!(InterruptMessage::from_msi(address, data), None);
+        }
+    }
+
+    #[test]
+    fn a_full_sink_says_so() {
+        let mut messages = Messages::new();
+        assert_eq!((0..40).filter(|_| messages.push(to(0, false))).count(), 32);
+        assert_eq!(messages.drain().count(), 32);
+        assert!(messages.is_empty());
+    }
+}

@@ -14,12 +14,18 @@
 //! says 0x14, six LVT entries, EOI-broadcast suppression.
 
 mod base;
+#[cfg(any(test, feature = "testing"))]
+mod fuzz;
 mod icr;
 mod lvt;
 mod registers;
+#[cfg(test)]
+mod tests;
 mod timer;
 mod vectors;
 
+#[cfg(any(test, feature = "testing"))]
+pub use fuzz::fuzz_one;
 pub use lvt::Lint;
 
 use super::Tsc;

@@ -222,3 +222,29 @@ impl Chip {
         }
     }
 }
+
+#[cfg(any(test, feature = "testing"))]
+impl Chip {
+    pub(super) fn line(&self, input: u8) -> bool {
+        self.lines & 1 << input != 0
+    }
+
+    /// The priority resolver agrees with a search from the highest priority down.
+    pub(super) fn check(&self) {
+        let mut expected = None;
+        for step in 1..=8 {
+            let input = (self.lowest + step) % 8;
+            let (bit, is_slave) = (1 << input, self.slaves & 1 << input != 0);
+            let masked = self.imr & bit != 0;
+            let blocks = !(self.special_mask && masked || self.special_fully_nested && is_slave);
+            if self.isr & bit != 0 && blocks {
+                break;
+            }
+            if self.irr() & bit != 0 && !masked {
+                expected = Some(input);
+                break;
+            }
+        }
+        assert_eq!(self.request(), expected);
+    }
+}

@@ -5,14 +5,20 @@
 //!
 //! IRQ 0–7 are the master's inputs, 8–15 the slave's; the slave's output is the master's input 2, so line 2 does not
 //! exist for devices. Modelled: ICW1–4, OCW1–3, edge and level triggering, fully nested, special fully nested and
-//! special mask mode, rotation, automatic EOI, poll mode, spurious IRQ 7 and 15. The buffered and MCS-80 modes have no
+//! special mask mode, rotation, automatic EOI, poll mode, the spurious interrupt. The buffered and MCS-80 modes have no
 //! meaning in a PC and are accepted without effect.
 //!
 //! Intel 8259A data sheet (231468); ELCR: Intel PIIX data sheets.
 
 mod chip;
+#[cfg(any(test, feature = "testing"))]
+mod fuzz;
+#[cfg(test)]
+mod tests;
 
 use chip::Chip;
+#[cfg(any(test, feature = "testing"))]
+pub use fuzz::fuzz_one;
 
 /// The master's input that the slave drives.
 const CASCADE: u8 = 2;
