@@ -18,6 +18,7 @@ pub mod layout;
 pub mod message;
 pub mod pic;
 pub mod pit;
+pub mod rtc;
 
 /// Nanoseconds since the VM started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
