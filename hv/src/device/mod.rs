@@ -19,6 +19,7 @@ pub mod message;
 pub mod pic;
 pub mod pit;
 pub mod rtc;
+pub mod uart;
 
 /// Nanoseconds since the VM started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
