@@ -3,14 +3,20 @@
 use core::arch::global_asm;
 use core::ops::Range;
 
+use super::acpi::{self, Acpi};
 use super::host::Host;
+use super::idt;
 use super::info::{self, BootInfo, LoaderMemory};
+use super::memory::{self, Ranges};
 use super::percpu::{self, PerCpu};
-use super::{image, log, memory, multiboot, pvh, start};
-use crate::hw::{pic, pm};
+use super::{image, log, multiboot, paging, processor, pvh, report, start};
+use crate::guest::options::{HvOptions, SerialPort};
+use crate::hw::ioapic::IoApic;
+use crate::hw::lapic::{self, LocalApic};
+use crate::hw::{pic, pm, tsc};
 use crate::mem::buddy::Buddy;
 use crate::mem::frame;
-use crate::paging::addr::{Hpa, PAGE_SIZE};
+use crate::paging::addr::{Hfn, Hpa, PAGE_SIZE};
 
 global_asm!(include_str!("entry.s"));
 global_asm!(include_str!("trap.s"));
@@ -22,6 +28,109 @@ unsafe extern "C" {
 /// What `entry.s` maps.
 const BOOT_MAP: u64 = 4 << 30;
 
+/// Called by `entry.s` on the boot stack: `info` is the loader's information, `protocol` 1 for PVH, 2 for multiboot2.
+#[unsafe(no_mangle)]
+extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
+    static mut BOOT_CPU: PerCpu = PerCpu::new(0);
+    static HOST: spin::Once<Host> = spin::Once::new();
+    log::init();
+    let boot_cpu = &raw mut BOOT_CPU;
+    // SAFETY: this runs once, before anything else could use BOOT_CPU; nothing in the host uses the PICs.
+    let cpu = unsafe {
+        pic::silence(idt::FIRST_INTERRUPT);
+        (*boot_cpu).install(percpu::idt(trap_stubs as *const () as u64))
+    };
+    let parsed =
+        if protocol == 1 { pvh::parse(&BootMemory, info) } else { multiboot::parse(&BootMemory, info) };
+    let mut boot = parsed.unwrap_or_else(|e| panic!("the boot loader's information is unusable: {e:?}"));
+    boot.rsdp = boot.rsdp.or_else(|| info::find_rsdp(&BootMemory));
+    let options = configure(&boot);
+    start_memory(&boot);
+    // SAFETY: once, on tables without user pages.
+    unsafe { processor::start() };
+    let acpi = boot.rsdp.map(|rsdp| acpi::parse(&paging::HostMemory, rsdp)).unwrap_or_default();
+    pm::set_acpi(acpi.soft_off, acpi.reset);
+    let lapic = start_interrupts(&acpi, options.console);
+    let (tsc_khz, tsc_source) =
+        tsc::frequency_khz(acpi.pm_timer).expect("no timer to measure the TSC's frequency");
+    let host = HOST.call_once(|| Host { boot, options, acpi, cpu, lapic, tsc_khz, tsc_source });
+    report::print(host);
+    start::main(host)
+}
+
+/// Puts the command line into effect.
+fn configure(boot: &BootInfo) -> HvOptions {
+    let (options, unknown) = HvOptions::parse(&boot.command_line);
+    log::configure(options.loglevel, options.console.base());
+    pm::set_action(options.exit);
+    for word in unknown {
+        ::log::warn!("command line: {word:?} is not understood");
+    }
+    options
+}
+
+/// Starts the frame allocator and the hypervisor's own page tables.
+fn start_memory(boot: &BootInfo) {
+    let pieces = "the memory map has too many pieces";
+    let ram = memory::ram(boot).expect(pieces);
+    let mut free = memory::free(boot, image::all()).expect(pieces);
+    let top = free.iter().next_back().map_or(0, |range| range.end);
+    let all = Hfn(0)..Hpa(top).frame();
+    let bytes = (Buddy::words(&all) as u64 * 8).next_multiple_of(PAGE_SIZE);
+    let home = free
+        .iter()
+        .find(|range| range.start + bytes <= range.end.min(BOOT_MAP))
+        .map(|range| range.start..range.start + bytes)
+        .unwrap_or_else(|| panic!("no {bytes} bytes in a row below 4 GiB for the frame allocator"));
+    free.remove(home.clone()).expect(pieces);
+    // SAFETY: free memory, mapped by the boot tables; the frames are handed over once, when they are mapped.
+    unsafe {
+        frame::init(all, core::slice::from_raw_parts_mut(home.start as *mut u64, bytes as usize / 8));
+        add_frames(&free, 0..BOOT_MAP);
+        paging::start(&ram).unwrap_or_else(|e| panic!("no memory for the host's page tables: {e:?}"));
+        add_frames(&free, BOOT_MAP..u64::MAX);
+    }
+}
+
+/// Hands the free memory within `part` to the frame allocator.
+///
+/// # Safety
+/// It is free and mapped.
+unsafe fn add_frames(free: &Ranges, part: Range<u64>) {
+    for range in free.iter() {
+        let (start, end) = (range.start.max(part.start), range.end.min(part.end));
+        if start < end {
+            // SAFETY: the caller's promise.
+            unsafe { frame::add(Hpa(start).frame()..Hpa(end).frame()) };
+        }
+    }
+}
+
+/// Silences everything but the local APIC and the console's serial port.
+fn start_interrupts(acpi: &Acpi, console: SerialPort) -> LocalApic {
+    let page = lapic::page_address();
+    paging::map_device(page..page + PAGE_SIZE).expect("the local APIC lies at an impossible address");
+    // SAFETY: the page is mapped uncached, and the vector has a gate.
+    let lapic = unsafe { lapic::enable(idt::SPURIOUS) };
+    let irq = match console {
+        SerialPort::Com1 | SerialPort::Com3 => 4,
+        SerialPort::Com2 | SerialPort::Com4 => 3,
+    };
+    let (gsi, flags) = acpi.isa_interrupt(irq);
+    for io_apic in &acpi.io_apics {
+        if paging::map_device(io_apic.address..io_apic.address + PAGE_SIZE).is_err() {
+            continue;
+        }
+        // SAFETY: the MADT says that there is one, it is mapped, and nobody else uses it.
+        let mut io_apic = unsafe { IoApic::new(io_apic.address, io_apic.gsi_base) };
+        if let Some(id) = u8::try_from(lapic.id).ok().filter(|_| io_apic.serves(gsi)) {
+            io_apic.route(gsi, flags, idt::CONSOLE, id);
+            log::port().set_receive_interrupt(true);
+        }
+    }
+    lapic
+}
+
 /// Memory as the boot tables map it.
 struct BootMemory;
 
@@ -32,48 +141,5 @@ impl LoaderMemory for BootMemory {
         let readable = at >= 0x400 && end <= BOOT_MAP && (end <= image.start || at >= image.end);
         // SAFETY: mapped, and nobody writes to the loader's memory while this borrow lives.
         readable.then(|| unsafe { core::slice::from_raw_parts(at as *const u8, len as usize) })
-    }
-}
-
-/// Called by `entry.s` on the boot stack: `info` is the loader's information, `protocol` 1 for PVH, 2 for multiboot2.
-#[unsafe(no_mangle)]
-extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
-    static mut BOOT_CPU: PerCpu = PerCpu::new(0);
-    static HOST: spin::Once<Host> = spin::Once::new();
-    log::init();
-    pm::set_debug_exit(0xf4);
-    let boot_cpu = &raw mut BOOT_CPU;
-    // SAFETY: this runs once, before anything else could use BOOT_CPU.
-    let cpu = unsafe { (*boot_cpu).install(percpu::idt(trap_stubs as *const () as u64)) };
-    // SAFETY: nothing in the host uses the PICs.
-    unsafe { pic::silence(super::idt::FIRST_INTERRUPT) };
-    let parsed =
-        if protocol == 1 { pvh::parse(&BootMemory, info) } else { multiboot::parse(&BootMemory, info) };
-    let mut boot = parsed.unwrap_or_else(|e| panic!("the boot loader's information is unusable: {e:?}"));
-    boot.rsdp = boot.rsdp.or_else(|| info::find_rsdp(&BootMemory));
-    start_frames(&boot);
-    start::main(HOST.call_once(|| Host { boot, cpu }))
-}
-
-/// Starts the frame allocator with all free memory.
-fn start_frames(boot: &BootInfo) {
-    let free = memory::free(boot, image::all()).expect("too many pieces in the memory map");
-    let span = |r: &Range<u64>| Hpa(r.start).frame()..Hpa(r.end).frame();
-    let top = free.iter().next_back().map_or(0, |r| r.end);
-    let all = span(&(0..top));
-    let bytes = (Buddy::words(&all) as u64 * 8).next_multiple_of(PAGE_SIZE);
-    let home = free
-        .iter()
-        .find(|r| r.start + bytes <= r.end.min(BOOT_MAP))
-        .unwrap_or_else(|| panic!("no {bytes} bytes of memory below 4 GiB"));
-    let home = home.start..home.start + bytes;
-    // SAFETY: free memory, mapped by the boot tables, and taken out of what is handed over below.
-    unsafe {
-        let words = core::slice::from_raw_parts_mut(home.start as *mut u64, bytes as usize / 8);
-        frame::init(all, words);
-        for range in free.iter() {
-            let range = range.start.max(if range.start == home.start { home.end } else { 0 })..range.end;
-            frame::add(span(&range));
-        }
     }
 }

@@ -1,23 +1,38 @@
 //! The running host: what everything above bring-up starts from.
 
+use super::acpi::Acpi;
 use super::info::BootInfo;
 use super::percpu::PerCpu;
+use crate::guest::options::HvOptions;
+use crate::hw::lapic::LocalApic;
+use crate::hw::tsc;
 
 /// The host machine as bring-up found it.
 pub struct Host {
     /// What the boot loader told us.
     pub boot: BootInfo,
+    /// The hypervisor's command line, parsed.
+    pub options: HvOptions,
+    /// What the ACPI tables say.
+    pub acpi: Acpi,
     /// The PCPU that booted.
     pub cpu: &'static PerCpu,
+    /// What the local APICs offer.
+    pub lapic: LocalApic,
+    /// Frequency of the time-stamp counter in kHz.
+    pub tsc_khz: u64,
+    /// Where that number comes from.
+    pub tsc_source: tsc::Source,
 }
 
 impl Host {
     /// The bytes of a module.
-    pub fn module(&self, index: usize) -> Option<&'static [u8]> {
-        let range = &self.boot.modules.get(index)?.range;
+    ///
+    /// # Panics
+    /// If there is no such module, or its memory was released.
+    pub fn module(&self, index: usize) -> &'static [u8] {
+        let range = self.boot.modules[index].range.clone();
         // SAFETY: the loader's map and the module were checked; its pages are never handed out.
-        Some(unsafe {
-            core::slice::from_raw_parts(range.start as *const u8, (range.end - range.start) as usize)
-        })
+        unsafe { core::slice::from_raw_parts(range.start as *const u8, (range.end - range.start) as usize) }
     }
 }

@@ -15,6 +15,9 @@ pub type Ranges = RangeSet<256>;
 /// Memory below this address is left to firmware and to the start of other processors.
 pub const LOW_MEMORY: u64 = 1 << 20;
 
+/// Identity mapping reaches the lower half of the address space only.
+pub const HIGHEST: u64 = 1 << 47;
+
 /// The smallest run of pages that covers `range`.
 fn pages_over(range: &Range<u64>) -> Range<u64> {
     range.start / PAGE_SIZE * PAGE_SIZE..range.end.checked_next_multiple_of(PAGE_SIZE).unwrap_or(u64::MAX)
@@ -33,6 +36,7 @@ pub fn free(info: &BootInfo, image: Range<u64>) -> Result<Ranges, TooManyPieces>
         free.remove(pages_over(&region.range))?;
     }
     free.remove(0..LOW_MEMORY)?;
+    free.remove(HIGHEST..u64::MAX)?;
     free.remove(pages_over(&image))?;
     for module in &info.modules {
         free.remove(pages_over(&module.range))?;
@@ -56,6 +60,7 @@ pub fn ram(info: &BootInfo) -> Result<Ranges, TooManyPieces> {
             ram.remove(pages_over(&region.range))?;
         }
     }
+    ram.remove(HIGHEST..u64::MAX)?;
     Ok(ram)
 }
 

@@ -2,6 +2,7 @@
 //!
 //! `entry.s` reaches long mode and calls [`start`], which brings the host up and then calls [`start::main`].
 
+pub mod acpi;
 #[cfg(feature = "baremetal")]
 pub mod bringup;
 pub mod gdt;
@@ -16,12 +17,19 @@ pub mod log;
 pub mod memory;
 pub mod multiboot;
 #[cfg(feature = "baremetal")]
+pub mod paging;
+#[cfg(feature = "baremetal")]
 pub mod panic;
 #[cfg(feature = "baremetal")]
 pub mod percpu;
+#[cfg(feature = "baremetal")]
+mod processor;
 pub mod pvh;
 #[cfg(feature = "baremetal")]
+mod report;
+#[cfg(feature = "baremetal")]
 mod rt;
+pub mod s5;
 #[cfg(feature = "baremetal")]
 pub mod start;
 #[cfg(feature = "baremetal")]

@@ -2,11 +2,9 @@
 
 use super::host::Host;
 use crate::hw::pm;
-use crate::mem::frame;
 
 /// Everything after bring-up.
 pub fn main(host: &'static Host) -> ! {
-    log::info!("{:?}", host.boot);
-    log::info!("{:?}", frame::stats());
-    pm::end_machine(0)
+    log::debug!("{:?}", host.boot);
+    pm::end_machine(pm::STATUS_OK)
 }

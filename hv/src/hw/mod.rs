@@ -4,9 +4,11 @@
 //! The virtualization instructions live in `virt`, beside the structures that they work on.
 
 pub mod cpu;
+pub mod ioapic;
 pub mod lapic;
 pub mod msr;
 pub mod pic;
 pub mod pm;
 pub mod port;
+pub mod tsc;
 pub mod uart;

@@ -1,23 +1,23 @@
 //! Ends of the host machine: QEMU's isa-debug-exit device, ACPI power off, reset.
 //!
-//! ACPI 6.5, 4.8.3.2 (PM1 control) and 4.8.3.6 (reset register).
+//! Set up once by `boot`; takes no locks, because a panic ends here too. ACPI 6.5, 4.8.3.2 (PM1 control) and 4.8.3.6
+//! (reset register).
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use spin::Once;
 
 use super::{cpu, port};
+use crate::guest::options::ExitAction;
 
+/// All went well.
+pub const STATUS_OK: u32 = 0;
 /// The hypervisor panicked.
 pub const STATUS_PANIC: u32 = 4;
 /// The host machine cannot run guests.
 pub const STATUS_UNSUITABLE: u32 = 5;
 
-const SLP_EN: u16 = 1 << 13;
-const NONE: u32 = u32::MAX;
-
-/// Port of isa-debug-exit.
-static DEBUG_EXIT: AtomicU32 = AtomicU32::new(NONE);
-/// PM1a control port in bits 15:0, PM1b in 31:16, SLP_TYPa in 39:32, SLP_TYPb in 47:40, known: bit 63.
-static SLEEP: AtomicU64 = AtomicU64::new(0);
+static ACTION: Once<ExitAction> = Once::new();
+static SOFT_OFF: Once<SoftOff> = Once::new();
+static RESET: Once<Reset> = Once::new();
 
 /// How to enter S5.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,35 +30,49 @@ pub struct SoftOff {
     pub types: [u8; 2],
 }
 
-/// Ends go through QEMU's isa-debug-exit at this port first.
-pub fn set_debug_exit(port: u16) {
-    DEBUG_EXIT.store(port.into(), Ordering::Relaxed);
+/// The ACPI reset register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reset {
+    /// Its I/O port.
+    pub port: u16,
+    /// What to write there.
+    pub value: u8,
 }
 
-/// How to power off.
-pub fn set_soft_off(off: SoftOff) {
-    let word = u64::from(off.pm1a) | u64::from(off.pm1b) << 16;
-    let types = u64::from(off.types[0]) << 32 | u64::from(off.types[1]) << 40;
-    SLEEP.store(word | types | 1 << 63, Ordering::Relaxed);
+/// What [`end_machine`] does; the first call counts.
+pub fn set_action(action: ExitAction) {
+    ACTION.call_once(|| action);
 }
 
-/// Ends the machine with a status for whoever started it: by the debug-exit device where there is one (QEMU then
-/// exits with `status << 1 | 1`), else by power off, else by halting.
-pub fn end_machine(status: u32) -> ! {
-    let port = DEBUG_EXIT.load(Ordering::Relaxed);
-    if let Ok(port) = u16::try_from(port) {
-        // SAFETY: the port is the debug-exit device's.
-        unsafe { port::out32(port, status) };
+/// What ACPI says about power off and reset; the first call counts.
+pub fn set_acpi(soft_off: Option<SoftOff>, reset: Option<Reset>) {
+    if let Some(soft_off) = soft_off {
+        SOFT_OFF.call_once(|| soft_off);
     }
-    power_off()
+    if let Some(reset) = reset {
+        RESET.call_once(|| reset);
+    }
+}
+
+/// Ends the machine as configured. Only isa-debug-exit carries the status out: QEMU exits with `status << 1 | 1`.
+pub fn end_machine(status: u32) -> ! {
+    match ACTION.get() {
+        Some(ExitAction::IsaDebug(port)) => {
+            // SAFETY: the port is the debug-exit device's, says the command line.
+            unsafe { port::out32(*port, status) };
+            power_off()
+        }
+        Some(ExitAction::PowerOff) => power_off(),
+        Some(ExitAction::Reset) => reset(),
+        Some(ExitAction::Halt) | None => cpu::halt_forever(),
+    }
 }
 
 /// Powers the machine off by ACPI's S5; halts if that is unknown or has no effect.
 pub fn power_off() -> ! {
-    let word = SLEEP.load(Ordering::Relaxed);
-    if word >> 63 != 0 {
-        for (port, slp_typ) in [(word as u16, (word >> 32) as u8), ((word >> 16) as u16, (word >> 40) as u8)]
-        {
+    const SLP_EN: u16 = 1 << 13;
+    if let Some(off) = SOFT_OFF.get() {
+        for (port, slp_typ) in [(off.pm1a, off.types[0]), (off.pm1b, off.types[1])] {
             if port != 0 {
                 // SAFETY: the port is the PM1 control register named by the FADT.
                 unsafe { port::out16(port, u16::from(slp_typ & 7) << 10 | SLP_EN) };
@@ -66,4 +80,23 @@ pub fn power_off() -> ! {
         }
     }
     cpu::halt_forever()
+}
+
+/// Resets the machine: by the ACPI reset register, port CF9h, the keyboard controller, and at last a triple fault.
+pub fn reset() -> ! {
+    let pause = || (0..100_000).for_each(|_| core::hint::spin_loop());
+    // SAFETY: these are the machine's reset registers, and nothing is to survive.
+    unsafe {
+        if let Some(reset) = RESET.get() {
+            port::out8(reset.port, reset.value);
+            pause();
+        }
+        port::out8(0xcf9, 0x02);
+        port::out8(0xcf9, 0x06);
+        pause();
+        port::out8(0x64, 0xfe);
+        pause();
+        cpu::load_idt(&cpu::TablePointer::default());
+        core::arch::asm!("ud2", options(noreturn));
+    }
 }

@@ -9,3 +9,4 @@ pub mod frame;
 pub mod heap;
 pub mod index_set;
 pub mod ranges;
+pub mod tables;

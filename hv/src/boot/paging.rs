@@ -1,0 +1,114 @@
+//! The hypervisor's own page tables: every address maps to itself.
+//!
+//! RAM is cached, readable and writable; of the image, code is executable and not writable, constants neither, and
+//! only code is executable at all. Page 0 and the page below the boot stack are not mapped. Everything else below
+//! 4 GiB is taken for devices and mapped uncached; what lies above is mapped on request. The decision is explained in
+//! docs/design/0001-host-memory.md.
+
+use core::ops::Range;
+
+use spin::Mutex;
+
+use super::image;
+use super::info::LoaderMemory;
+use super::memory::{HIGHEST, Ranges};
+use crate::hw::cpu;
+use crate::mem::tables::HostTables;
+use crate::paging::addr::{Gpa, Hpa, PAGE_SIZE, PageSize};
+use crate::paging::format::x86::{LongMode, PageAttr};
+use crate::paging::range::{Flush, GpaRange};
+use crate::paging::table::{Found, MapError, Table};
+
+/// Devices live below this address unless they say otherwise.
+const FOUR_GIB: u64 = 4 << 30;
+
+const RAM: PageAttr = PageAttr { write: true, user: false, execute: false, global: false, pat: 0 };
+const CONSTANT: PageAttr = PageAttr { write: false, ..RAM };
+const CODE: PageAttr = PageAttr { write: false, execute: true, ..RAM };
+/// Entry 3 of the PAT as reset leaves it: uncacheable.
+const DEVICE: PageAttr = PageAttr { pat: 3, ..RAM };
+
+static TABLES: Mutex<Option<Table<LongMode, HostTables>>> = Mutex::new(None);
+
+/// The pages that `range` touches.
+fn pages(range: &Range<u64>) -> Result<GpaRange, MapError> {
+    let start = Gpa(range.start).align_down(PAGE_SIZE);
+    let end = Gpa(range.end).align_up(PAGE_SIZE).ok_or(MapError::Address)?;
+    GpaRange::new(start, end.0 - start.0).ok_or(MapError::Address)
+}
+
+/// Builds the tables for this RAM and switches to them.
+///
+/// # Safety
+/// Once, on the boot tables; `ram` is RAM.
+pub unsafe fn start(ram: &Ranges) -> Result<(), MapError> {
+    let gigabyte_pages = cpu::cpuid(0x8000_0001, 0).edx & 1 << 26 != 0;
+    let largest = if gigabyte_pages { PageSize::Size1G } else { PageSize::Size2M };
+    let mut tables = Table::new(HostTables::default(), largest)?;
+    let mut map = |range: Range<u64>, attr| {
+        let range = pages(&range)?;
+        // Nothing uses these tables yet: there is nothing to flush.
+        tables.map(range, Hpa(range.start.0), attr).map(|_: Flush| ())
+    };
+    let mut end = 0;
+    for range in ram.iter() {
+        if end < FOUR_GIB {
+            map(end..range.start.min(FOUR_GIB).max(end), DEVICE)?;
+        }
+        map(range.clone(), RAM)?;
+        end = range.end;
+    }
+    map(end.min(FOUR_GIB)..FOUR_GIB, DEVICE)?;
+    map(image::text(), CODE)?;
+    map(image::rodata(), CONSTANT)?;
+    map(image::data(), RAM)?;
+    for page in [0, image::stack_guard()] {
+        let _: Flush = tables.unmap(GpaRange::page(Gpa(page)))?;
+    }
+    // SAFETY: code, data and stack stay where they were.
+    unsafe { cpu::set_cr3(tables.root().base().0) };
+    *TABLES.lock() = Some(tables);
+    Ok(())
+}
+
+/// The root of the tables, for other PCPUs.
+pub fn root() -> Option<Hpa> {
+    TABLES.lock().as_ref().map(|tables| tables.root().base())
+}
+
+/// Makes sure that `range` can be accessed: what is not mapped yet is mapped as device memory. Fails for page 0,
+/// for guard pages, and beyond [`HIGHEST`].
+pub fn map_device(range: Range<u64>) -> Result<(), MapError> {
+    let range = pages(&range)?;
+    let forbidden = |page| range.contains(Gpa(page));
+    if forbidden(0) || forbidden(image::stack_guard()) || range.end.0 > HIGHEST {
+        return Err(MapError::Address);
+    }
+    let mut tables = TABLES.lock();
+    let tables = tables.as_mut().ok_or(MapError::Address)?;
+    let mut at = range.start;
+    while at < range.end {
+        at = match tables.walk(at) {
+            Found::Leaf(leaf) => leaf.range().end,
+            Found::Hole(hole) => {
+                let hole = hole.intersect(range);
+                // Not present before: processors cache no such thing.
+                let _: Flush = tables.map(hole, Hpa(hole.start.0), DEVICE)?;
+                hole.end
+            }
+        };
+    }
+    Ok(())
+}
+
+/// All memory that these tables can reach: for reading firmware's tables.
+pub struct HostMemory;
+
+impl LoaderMemory for HostMemory {
+    fn bytes(&self, at: u64, len: u64) -> Option<&[u8]> {
+        let end = at.checked_add(len)?;
+        map_device(at..end).ok()?;
+        // SAFETY: mapped, and firmware's tables do not change.
+        Some(unsafe { core::slice::from_raw_parts(at as *const u8, len as usize) })
+    }
+}

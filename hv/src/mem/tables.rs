@@ -1,0 +1,48 @@
+//! Page tables in the machine's own frames: what the mappers of `paging` work on outside of tests.
+//!
+//! Unsafe because entries are reached by their host-physical address.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::frame::{self, Node};
+use crate::paging::addr::Hfn;
+use crate::paging::table::{ENTRIES, TableMemory};
+
+/// Table frames from the frame allocator.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HostTables {
+    /// Where the frames should be.
+    pub node: Node,
+}
+
+impl HostTables {
+    fn entry(&self, table: Hfn, index: usize) -> &AtomicU64 {
+        assert!(index < ENTRIES);
+        // SAFETY: `table` came from `allocate`, so that it is a mapped frame of our own that is only accessed as
+        // atomic words.
+        unsafe { &*(table.base().0 as *const AtomicU64).add(index) }
+    }
+}
+
+impl TableMemory for HostTables {
+    fn allocate(&self) -> Option<Hfn> {
+        frame::alloc_zeroed(0, self.node).map(|block| block.frame())
+    }
+
+    fn free(&self, table: Hfn) {
+        // SAFETY: the mapper frees a table when nothing refers to it and the TLBs have been flushed.
+        unsafe { frame::free(table.base(), 0) };
+    }
+
+    fn load(&self, table: Hfn, index: usize) -> u64 {
+        self.entry(table, index).load(Ordering::Acquire)
+    }
+
+    fn store(&self, table: Hfn, index: usize, value: u64) {
+        self.entry(table, index).store(value, Ordering::Release);
+    }
+
+    fn compare_exchange(&self, table: Hfn, index: usize, old: u64, new: u64) -> Result<(), u64> {
+        self.entry(table, index).compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).map(drop)
+    }
+}
