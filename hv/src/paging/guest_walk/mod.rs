@@ -18,6 +18,8 @@ mod tests;
 mod fuzz;
 #[cfg(any(test, feature = "testing"))]
 pub use fuzz::fuzz_one;
+#[cfg(any(test, feature = "testing"))]
+pub mod reference;
 pub use state::{PagingFeatures, PagingKind, PagingState, is_canonical};
 
 use super::addr::{Gpa, Gva};
@@ -195,7 +197,7 @@ impl<G: GuestMemory> Walker<'_, G> {
             if K::has_rights(level) {
                 rights.writable &= raw & x86::WRITE != 0;
                 rights.user &= raw & x86::USER != 0;
-                rights.executable &= K::ENTRY_BYTES == 4 || raw & x86::NO_EXECUTE == 0;
+                rights.executable &= raw & x86::NO_EXECUTE == 0;
             }
             if leaf {
                 return self.finish::<K>(gva, level, at, raw, rights);
