@@ -1,5 +1,8 @@
+use proptest::prelude::*;
+
 use super::*;
-use crate::device::fuzz;
+use crate::device::lapic::{Lapic, LapicEffect, Signal};
+use crate::device::{Tsc, fuzz};
 
 const LEVEL: u32 = 1 << 15;
 const MASKED: u32 = 1 << 16;
@@ -176,6 +179,91 @@ fn pins_that_do_not_exist_are_ignored() {
     let mut b = Bench::new();
     for pin in [24, 31, 32, 255] {
         assert_eq!(b.line(pin, true), []);
+    }
+}
+
+/// Three level-triggered pins, two of which share a vector, and the local APIC that serves them.
+struct Machine {
+    ioapic: IoApic,
+    lapic: Lapic,
+    messages: Messages,
+}
+
+impl Machine {
+    const PINS: [(u8, u32); 3] = [(5, 0x55), (6, 0x66), (7, 0x66)];
+
+    fn new() -> Machine {
+        let mut machine =
+            Machine { ioapic: IoApic::new(0), lapic: Lapic::new(0, true), messages: Messages::new() };
+        machine.lapic.set_virtual_wire();
+        for (pin, vector) in Machine::PINS {
+            machine.ioapic.write(0x00, 0x10 + 2 * u32::from(pin), &mut machine.messages);
+            machine.ioapic.write(0x10, vector | LEVEL, &mut machine.messages);
+        }
+        machine
+    }
+
+    fn route(&mut self) {
+        for message in self.messages.drain() {
+            assert!(self.lapic.address().matches(&message, false));
+            assert_eq!(self.lapic.deliver(&message), Signal::Interrupt);
+        }
+    }
+
+    fn set_line(&mut self, pin: u8, asserted: bool) {
+        self.ioapic.set_line(pin, asserted, &mut self.messages);
+        self.route();
+    }
+
+    fn eoi(&mut self) {
+        if let LapicEffect::EoiBroadcast(vector) = self.lapic.eoi() {
+            self.ioapic.eoi(vector, &mut self.messages);
+            self.route();
+        }
+    }
+}
+
+proptest! {
+    /// Whatever the order of lines, acknowledges and EOIs: an asserted line is always on its way to the processor,
+    /// and a released one is forgotten after the EOI.
+    #[test]
+    fn a_level_is_neither_lost_nor_invented(ops in prop::collection::vec(0u8..10, 0..100)) {
+        let mut m = Machine::new();
+        let mut high = [false; 3];
+        let mut serving = Vec::new();
+        for op in ops {
+            match op {
+                0..6 => {
+                    let index = usize::from(op / 2);
+                    high[index] = op % 2 == 0;
+                    m.set_line(Machine::PINS[index].0, high[index]);
+                }
+                6..8 => if m.lapic.pending().is_some() {
+                    serving.push(u32::from(m.lapic.acknowledge()));
+                }
+                _ => {
+                    serving.pop();
+                    m.eoi();
+                }
+            }
+            for ((pin, vector), high) in Machine::PINS.into_iter().zip(high) {
+                let requested = m.lapic.read(0x200 + 16 * (vector / 32), Tsc(0)) & 1 << (vector % 32) != 0;
+                let under_way = m.ioapic.table[usize::from(pin)].has(Redirection::REMOTE_IRR);
+                prop_assert!(!high || under_way);
+                prop_assert!(!under_way || requested || serving.contains(&vector));
+            }
+        }
+        for (pin, _) in Machine::PINS {
+            m.set_line(pin, false);
+        }
+        for _ in 0..4 {
+            while m.lapic.pending().is_some() {
+                m.lapic.acknowledge();
+            }
+            m.eoi();
+        }
+        prop_assert_eq!((m.lapic.pending(), m.lapic.ppr()), (None, 0));
+        prop_assert!(Machine::PINS.iter().all(|(pin, _)| !m.ioapic.table[usize::from(*pin)].has(Redirection::REMOTE_IRR)));
     }
 }
 

@@ -303,6 +303,13 @@ impl Lapic {
     /// Raises the timer interrupt if it is due. A periodic timer raises it once for all periods that passed.
     #[inline]
     pub fn tick(&mut self, now: Tsc) {
+        if self.timer.is_due(now) {
+            self.expire(now);
+        }
+    }
+
+    #[inline(never)]
+    fn expire(&mut self, now: Tsc) {
         if let Some(vector) = self.timer.expire(now) {
             self.accept(vector, false);
         }

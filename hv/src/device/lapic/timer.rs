@@ -54,17 +54,22 @@ impl Timer {
         }
     }
 
-    /// The vector to raise, if the timer has expired. A periodic timer expires once for all the periods that passed.
+    /// Whether to call [`Timer::expire`].
+    #[inline]
+    pub(super) fn is_due(&self, now: Tsc) -> bool {
+        self.expires.is_some_and(|expires| expires.get() <= now.0)
+    }
+
+    /// The timer is due: the vector to raise, unless masked. A periodic timer expires once for all the periods that
+    /// passed.
     pub(super) fn expire(&mut self, now: Tsc) -> Option<u8> {
         let expires = self.expires?.get();
-        if now.0 < expires {
-            return None;
-        }
         self.expires = match self.mode() {
             Mode::Periodic => {
-                let period = self.ticks(self.initial_count);
-                let missed = (now.0 - expires) / period;
-                at(expires.saturating_add((missed + 1).saturating_mul(period)))
+                // The count is not 0, or the timer would not run.
+                let period = self.ticks(self.initial_count.max(1));
+                let periods = now.0.saturating_sub(expires) / period + 1;
+                at(expires.saturating_add(periods.saturating_mul(period)))
             }
             _ => None,
         };
