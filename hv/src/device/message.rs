@@ -159,14 +159,14 @@ impl ApicAddress {
     }
 
     fn matches_logical(&self, dest: u32) -> bool {
-        let id = self.logical_id;
-        let (cluster_shift, in_range) = match self.model {
-            LogicalModel::Flat => (8, dest <= 0xff),
-            LogicalModel::Cluster => (4, dest <= 0xff),
-            LogicalModel::X2Apic => (16, true),
+        let cluster_shift = match self.model {
+            LogicalModel::Flat => 8,
+            LogicalModel::Cluster => 4,
+            LogicalModel::X2Apic => 16,
         };
-        let members = (1 << cluster_shift) - 1;
-        in_range && dest >> cluster_shift == id >> cluster_shift && dest & id & members != 0
+        // Flat is one cluster; a destination too wide for an xAPIC is in none of its clusters.
+        let (id, members) = (self.logical_id, (1 << cluster_shift) - 1);
+        dest >> cluster_shift == id >> cluster_shift && dest & id & members != 0
     }
 }
 

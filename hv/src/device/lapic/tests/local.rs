@@ -64,6 +64,8 @@ fn a_level_at_lint0_comes_again_while_it_lasts() {
     }
     lapic.acknowledge();
     assert_eq!(lapic.set_lint(Lint::Lint0, false), Signal::None);
+    assert_eq!(lapic.set_lint(Lint::Lint0, true), Signal::None, "one is under way");
+    assert_eq!(lapic.set_lint(Lint::Lint0, false), Signal::None);
     let _ = lapic.eoi();
     assert_eq!((lapic.pending(), get(&mut lapic, LINT0)), (None, 0x31 | LEVEL));
     // LINT1 is always sensitive to edges.
