@@ -13,6 +13,7 @@ use super::{image, log, multiboot, paging, processor, pvh, report, start};
 use crate::guest::options::{HvOptions, SerialPort};
 use crate::hw::ioapic::IoApic;
 use crate::hw::lapic::{self, LocalApic};
+use crate::hw::timer::Timer;
 use crate::hw::{pic, pm, tsc};
 use crate::mem::buddy::Buddy;
 use crate::mem::frame;
@@ -53,7 +54,9 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
     let lapic = start_interrupts(&acpi, options.console);
     let (tsc_khz, tsc_source) =
         tsc::frequency_khz(acpi.pm_timer).expect("no timer to measure the TSC's frequency");
-    let host = HOST.call_once(|| Host { boot, options, acpi, cpu, lapic, tsc_khz, tsc_source });
+    let timer = Timer::new(lapic, tsc_khz);
+    timer.install(idt::TIMER);
+    let host = HOST.call_once(|| Host { boot, options, acpi, cpu, lapic, tsc_khz, timer, tsc_source });
     report::print(host);
     start::main(host)
 }

@@ -5,6 +5,7 @@ use super::info::BootInfo;
 use super::percpu::PerCpu;
 use crate::guest::options::HvOptions;
 use crate::hw::lapic::LocalApic;
+use crate::hw::timer::Timer;
 use crate::hw::tsc;
 
 /// The host machine as bring-up found it.
@@ -21,7 +22,9 @@ pub struct Host {
     pub lapic: LocalApic,
     /// Frequency of the time-stamp counter in kHz.
     pub tsc_khz: u64,
-    /// Where that number comes from.
+    /// How to arm the timers of the PCPUs; that of the first one is installed.
+    pub timer: Timer,
+    /// Where the TSC's frequency comes from.
     pub tsc_source: tsc::Source,
 }
 

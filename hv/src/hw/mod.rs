@@ -10,5 +10,6 @@ pub mod msr;
 pub mod pic;
 pub mod pm;
 pub mod port;
+pub mod timer;
 pub mod tsc;
 pub mod uart;
