@@ -3,9 +3,9 @@
 //! The bus calls it for accesses to its page, when a device's line changes, and when a local APIC ends
 //! a level-triggered interrupt. Version 0x20: the 82093AA's registers plus an EOI register.
 //!
-//! What must hold: a level-triggered pin has at most one message under way (remote IRR), and sends another one after
-//! its EOI if the line is still asserted; edges on a masked pin are lost. Lines are logical levels ("asserted"),
-//! so the polarity bit is only stored.
+//! What must hold: a level-triggered pin has at most one message under way (remote IRR), and sends another one
+//! after its EOI if the line is still asserted; edges on a masked pin are lost. Lines are logical levels
+//! ("asserted"), so the polarity bit is only stored.
 //!
 //! 82093AA data sheet, 3.0–3.2; version 0x20: Intel ICH data sheets, "APIC EOI register".
 

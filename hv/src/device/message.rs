@@ -1,9 +1,9 @@
 //! Interrupt messages: what I/O APIC, MSI sources and local APICs send to local APICs, and who is addressed.
 //!
-//! The VM takes messages out of [`Messages`] (or of [`super::lapic::LapicEffect::Ipi`]), finds the receivers with
-//! [`ApicAddress::matches`] and hands each of them the message through [`super::lapic::Lapic::deliver`]; a
-//! lowest-priority message goes to the one that [`lowest_priority`] names. A message's destination has 32 bits in
-//! any mode; 8-bit senders widen theirs with [`widen_dest`], so that "everyone" has one representation.
+//! The VM takes messages out of [`Messages`] (or of [`super::lapic::LapicEffect::Ipi`]), finds the receivers
+//! with [`ApicAddress::matches`] and hands each of them the message through [`super::lapic::Lapic::deliver`]; a
+//! lowest-priority message goes to the one that [`lowest_priority`] names. A message's destination has 32 bits
+//! in any mode; 8-bit senders widen theirs with [`widen_dest`], so that "everyone" has one representation.
 //!
 //! Intel SDM 3, 11.6.2 (destinations), 11.12.9–10 (x2APIC), 11.11 (MSI); AMD APM 2, 16.6.1.
 
@@ -83,9 +83,9 @@ pub struct InterruptMessage {
 }
 
 impl InterruptMessage {
-    /// The message that a write of `data` to `address` stands for; `None` if the address is not in the interrupt
-    /// range (0xfeexxxxx) or the delivery mode is reserved. The redirection hint makes a fixed logical message
-    /// a lowest-priority one.
+    /// The message that a write of `data` to `address` stands for; `None` if the address is not in the
+    /// interrupt range (0xfeexxxxx) or the delivery mode is reserved. The redirection hint makes a fixed
+    /// logical message a lowest-priority one.
     pub const fn from_msi(address: u64, data: u32) -> Option<InterruptMessage> {
         if address >> 20 != 0xfee {
             return None;
@@ -125,8 +125,8 @@ pub enum LogicalModel {
     X2Apic,
 }
 
-/// Everything about one local APIC that addressing needs: a copy can be kept where senders find it. It changes only
-/// with [`super::lapic::LapicEffect::Readdressed`] and with INIT.
+/// Everything about one local APIC that addressing needs: a copy can be kept where senders find it. It changes
+/// only with [`super::lapic::LapicEffect::Readdressed`] and with INIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApicAddress {
     /// Physical ID
@@ -176,8 +176,8 @@ pub fn lowest_priority<T>(candidates: impl IntoIterator<Item = (T, u8)>) -> Opti
     candidates.into_iter().min_by_key(|(_, priority)| *priority).map(|(candidate, _)| candidate)
 }
 
-/// Where devices put their messages. One call to a device appends at most 24 (an EOI of a vector that all pins of an
-/// I/O APIC share), so a sink that is emptied after each call loses nothing.
+/// Where devices put their messages. One call to a device appends at most 24 (an EOI of a vector that all pins
+/// of an I/O APIC share), so a sink that is emptied after each call loses nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Messages(ArrayVec<InterruptMessage, 32>);
 

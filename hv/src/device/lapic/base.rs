@@ -25,9 +25,9 @@ impl Lapic {
         self.base
     }
 
-    /// WRMSR to APIC_BASE, for a processor with `physical_bits` of physical address. Illegal are: reserved bits, x2APIC
-    /// without EN, from disabled straight to x2APIC, and from x2APIC back to xAPIC. Disabling resets the registers.
-    /// The BSP flag is read-only.
+    /// WRMSR to APIC_BASE, for a processor with `physical_bits` of physical address. Illegal are: reserved
+    /// bits, x2APIC without EN, from disabled straight to x2APIC, and from x2APIC back to xAPIC. Disabling
+    /// resets the registers. The BSP flag is read-only.
     pub fn set_base(&mut self, value: u64, physical_bits: u8) -> Result<LapicEffect, Gp> {
         let too_high = u64::MAX.checked_shl(physical_bits.into()).unwrap_or(0);
         if value & (RESERVED | too_high) != 0 {

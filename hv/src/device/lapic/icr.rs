@@ -5,7 +5,8 @@
 use super::{Lapic, LapicEffect, esr};
 use crate::device::message::{DeliveryMode, InterruptMessage, Shorthand};
 
-/// Bits of the lower half that can be written: vector, delivery and destination mode, level, trigger mode, shorthand.
+/// Bits of the lower half that can be written: vector, delivery and destination mode, level, trigger mode,
+/// shorthand.
 pub(super) const WRITABLE: u32 = 0x000c_cfff;
 /// Delivery status: always idle.
 pub(super) const BUSY: u32 = 1 << 12;
@@ -17,8 +18,8 @@ const LEVEL: u32 = 1 << 15;
 impl Lapic {
     /// Sends what the lower half of the ICR says to a widened destination.
     ///
-    /// Combinations that the manual calls invalid send nothing. The trigger mode matters for INIT only: the INIT level
-    /// de-assert of old processors is accepted and does nothing.
+    /// Combinations that the manual calls invalid send nothing. The trigger mode matters for INIT only: the
+    /// INIT level de-assert of old processors is accepted and does nothing.
     pub(super) fn send_ipi(&mut self, command: u32, dest: u32) -> LapicEffect {
         let Some(mode) = DeliveryMode::from_bits(command >> 8) else { return LapicEffect::None };
         let shorthand = match command >> 18 & 3 {

@@ -59,7 +59,8 @@ impl Lapic {
         }
     }
 
-    /// The level at a local interrupt pin. Without a hardware-enabled APIC the pins are the processor's INTR and NMI.
+    /// The level at a local interrupt pin. Without a hardware-enabled APIC the pins are the processor's INTR
+    /// and NMI.
     pub fn set_lint(&mut self, pin: Lint, asserted: bool) -> Signal {
         let line = &mut self.lint_lines[pin as usize];
         let rising = asserted && !*line;
@@ -75,8 +76,8 @@ impl Lapic {
         }
     }
 
-    /// The APIC lets the 8259A's interrupts through to the processor: LINT0 is an unmasked ExtINT, or the APIC is
-    /// disabled by APIC_BASE. The run loop asks this when the 8259A's output is high.
+    /// The APIC lets the 8259A's interrupts through to the processor: LINT0 is an unmasked ExtINT, or the APIC
+    /// is disabled by APIC_BASE. The run loop asks this when the 8259A's output is high.
     pub fn accepts_extint(&self) -> bool {
         !self.hardware_enabled() || self.lvt(Entry::Lint0) & (MASKED | MODE) == EXT_INT
     }

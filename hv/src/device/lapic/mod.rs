@@ -1,17 +1,19 @@
 //! The local APIC of one VCPU, in xAPIC and in x2APIC mode.
 //!
 //! Who calls it: the bus for accesses to its page, the MSR policy for 0x1b, 0x6e0 and 0x800–0x8ff, the VM to
-//! [`Lapic::deliver`] messages, and the run loop before each entry: [`Lapic::tick`] if [`Lapic::deadline`] has come, then
-//! [`Lapic::pending`] and, once the processor takes the interrupt, [`Lapic::acknowledge`]. Everything that concerns
-//! other parts of the machine is returned: [`LapicEffect`] by what the guest does, [`Signal`] by what arrives.
+//! [`Lapic::deliver`] messages, and the run loop before each entry: [`Lapic::tick`] if [`Lapic::deadline`] has
+//! come, then [`Lapic::pending`] and, once the processor takes the interrupt, [`Lapic::acknowledge`].
+//! Everything that concerns other parts of the machine is returned: [`LapicEffect`] by what the guest does,
+//! [`Signal`] by what arrives.
 //!
-//! Time is the guest's TSC, which is also the timer's input clock; the LVT timer runs at TSC frequency / divisor.
+//! Time is the guest's TSC, which is also the timer's input clock; the LVT timer runs at TSC frequency /
+//! divisor.
 //!
-//! What must hold: IRR, ISR and TMR contain no vector below 16; the PPR is always up to date; while APIC_BASE.EN or the
-//! SVR's enable bit is clear, every LVT entry is masked and no vector is accepted.
+//! What must hold: IRR, ISR and TMR contain no vector below 16; the PPR is always up to date; while
+//! APIC_BASE.EN or the SVR's enable bit is clear, every LVT entry is masked and no vector is accepted.
 //!
-//! Intel SDM 3, chapter 11 (advanced programmable interrupt controller); AMD APM 2, chapter 16. The version register
-//! says 0x14, six LVT entries, EOI-broadcast suppression.
+//! Intel SDM 3, chapter 11 (advanced programmable interrupt controller); AMD APM 2, chapter 16. The version
+//! register says 0x14, six LVT entries, EOI-broadcast suppression.
 
 mod base;
 #[cfg(any(test, feature = "testing"))]
@@ -109,7 +111,8 @@ pub struct Lapic {
 }
 
 impl Lapic {
-    /// After power-up: xAPIC mode, disabled by software. `id` is the (x2)APIC ID; in xAPIC mode its low 8 bits count.
+    /// After power-up: xAPIC mode, disabled by software. `id` is the (x2)APIC ID; in xAPIC mode its low 8 bits
+    /// count.
     pub fn new(id: u32, bsp: bool) -> Lapic {
         Lapic {
             irr: VectorSet::default(),
@@ -131,8 +134,8 @@ impl Lapic {
         }
     }
 
-    /// The state in which firmware hands over the boot processor, for guests that start without firmware: enabled,
-    /// LINT0 lets the 8259A through ("virtual wire"), LINT1 is NMI.
+    /// The state in which firmware hands over the boot processor, for guests that start without firmware:
+    /// enabled, LINT0 lets the 8259A through ("virtual wire"), LINT1 is NMI.
     pub fn set_virtual_wire(&mut self) {
         self.svr = SVR_RESET | SVR_ENABLED;
         self.set_lvt(lvt::Entry::Lint0, lvt::EXT_INT);
@@ -211,14 +214,16 @@ impl Lapic {
         }
     }
 
-    /// The interrupt that the processor should take: the highest requested one if its class is above the processor's.
+    /// The interrupt that the processor should take: the highest requested one if its class is above the
+    /// processor's.
     #[inline]
     pub fn pending(&self) -> Option<u8> {
         let vector = self.irr.max();
         (vector & 0xf0 > self.ppr & 0xf0).then_some(vector)
     }
 
-    /// Whether an interrupt would be pending with this task priority (8 bits; CR8 is bits 7:4) in place of the TPR.
+    /// Whether an interrupt would be pending with this task priority (8 bits; CR8 is bits 7:4) in place of the
+    /// TPR.
     #[inline]
     pub fn has_pending_above(&self, tpr: u8) -> bool {
         self.irr.max() & 0xf0 > tpr.max(self.isr.max()) & 0xf0
@@ -237,7 +242,8 @@ impl Lapic {
         }
     }
 
-    /// The processor took this vector, offered to it when it was pending; nothing happens if it is not requested.
+    /// The processor took this vector, offered to it when it was pending; nothing happens if it is not
+    /// requested.
     #[inline]
     pub fn take(&mut self, vector: u8) {
         if self.irr.contains(vector) {
@@ -320,8 +326,8 @@ impl Lapic {
         self.timer.tsc_deadline()
     }
 
-    /// WRMSR to the TSC-deadline MSR: arms the timer, or disarms it with 0; ignored unless the LVT timer is in that mode.
-    /// A deadline that has passed expires at the next tick.
+    /// WRMSR to the TSC-deadline MSR: arms the timer, or disarms it with 0; ignored unless the LVT timer is in
+    /// that mode. A deadline that has passed expires at the next tick.
     #[inline]
     pub fn set_tsc_deadline(&mut self, value: u64, now: Tsc) {
         self.tick(now);

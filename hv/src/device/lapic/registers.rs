@@ -1,7 +1,8 @@
-//! The local APIC's registers as the guest reads and writes them: by offset in a page (xAPIC) or as MSRs (x2APIC).
+//! The local APIC's registers as the guest reads and writes them: by offset in a page (xAPIC) or as MSRs
+//! (x2APIC).
 //!
-//! Both views number the registers alike (offset / 16 = MSR - 0x800) and differ in the ID, the logical destination,
-//! the ICR and in what happens to a wrong access: #GP, or a bit in the ESR.
+//! Both views number the registers alike (offset / 16 = MSR - 0x800) and differ in the ID, the logical
+//! destination, the ICR and in what happens to a wrong access: #GP, or a bit in the ESR.
 //!
 //! Intel SDM 3, tables 11-1 (xAPIC) and 11-6 (x2APIC), 11.12.1.2–3.
 
@@ -56,7 +57,8 @@ const fn lvt_entry(register: u32) -> Option<Entry> {
     })
 }
 
-/// The bits of this register that can be written, in both modes; `None` if it is not written in the same way in both.
+/// The bits of this register that can be written, in both modes; `None` if it is not written in the same way in
+/// both.
 const fn writable(register: u32) -> Option<u32> {
     Some(match register {
         TPR => 0xff,
@@ -147,8 +149,8 @@ impl Lapic {
         }
     }
 
-    /// WRMSR of 0x800 to 0x8ff: #GP outside of x2APIC mode, for read-only registers, where there is none, and for reserved
-    /// bits.
+    /// WRMSR of 0x800 to 0x8ff: #GP outside of x2APIC mode, for read-only registers, where there is none, and
+    /// for reserved bits.
     #[inline]
     pub fn write_msr(&mut self, index: u32, value: u64, now: Tsc) -> Result<LapicEffect, Gp> {
         if !self.is_x2apic() {

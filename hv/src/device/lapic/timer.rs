@@ -1,8 +1,8 @@
 //! The local APIC's timer. Its input clock is the guest's TSC.
 //!
 //! Nothing counts: an armed timer is the TSC value at which it expires, from which a read computes the current
-//! count. [`super::Lapic`] calls [`Timer::expire`] before anything else that depends on the time, so that what expired
-//! a moment ago is raised, or is lost if it was masked, under the old settings.
+//! count. [`super::Lapic`] calls [`Timer::expire`] before anything else that depends on the time, so that what
+//! expired a moment ago is raised, or is lost if it was masked, under the old settings.
 //!
 //! Intel SDM 3, 11.5.4.
 
@@ -60,8 +60,8 @@ impl Timer {
         self.expires.is_some_and(|expires| expires.get() <= now.0)
     }
 
-    /// The timer is due: the vector to raise, unless masked. A periodic timer expires once for all the periods that
-    /// passed.
+    /// The timer is due: the vector to raise, unless masked. A periodic timer expires once for all the periods
+    /// that passed.
     pub(super) fn expire(&mut self, now: Tsc) -> Option<u8> {
         let expires = self.expires?.get();
         self.expires = match self.mode() {

@@ -19,7 +19,8 @@ pub(super) struct Chip {
     pulses: u8,
     /// Level-triggered inputs.
     elcr: u8,
-    /// Inputs whose in-service bit does not hold back more of the same in special fully nested mode: the cascade.
+    /// Inputs whose in-service bit does not hold back more of the same in special fully nested mode: the
+    /// cascade.
     slaves: u8,
     imr: u8,
     isr: u8,

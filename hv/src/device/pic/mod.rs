@@ -1,12 +1,13 @@
 //! The PC's pair of 8259A interrupt controllers with the edge/level control registers.
 //!
-//! The bus calls it for the ports and for changes of lines; the run loop looks at [`Pic::output`], and if the boot
-//! processor's local APIC lets external interrupts through, delivers the vector that [`Pic::acknowledge`] returns.
+//! The bus calls it for the ports and for changes of lines; the run loop looks at [`Pic::output`], and if the
+//! boot processor's local APIC lets external interrupts through, delivers the vector that [`Pic::acknowledge`]
+//! returns.
 //!
-//! IRQ 0–7 are the master's inputs, 8–15 the slave's; the slave's output is the master's input 2, so line 2 does not
-//! exist for devices. Modelled: ICW1–4, OCW1–3, edge and level triggering, fully nested, special fully nested and
-//! special mask mode, rotation, automatic EOI, poll mode, the spurious interrupt. The buffered and MCS-80 modes have no
-//! meaning in a PC and are accepted without effect.
+//! IRQ 0–7 are the master's inputs, 8–15 the slave's; the slave's output is the master's input 2, so line 2
+//! does not exist for devices. Modelled: ICW1–4, OCW1–3, edge and level triggering, fully nested, special fully
+//! nested and special mask mode, rotation, automatic EOI, poll mode, the spurious interrupt. The buffered and
+//! MCS-80 modes have no meaning in a PC and are accepted without effect.
 //!
 //! Intel 8259A data sheet (231468); ELCR: Intel PIIX data sheets.
 
@@ -38,8 +39,9 @@ impl Pic {
         Pic { master: Chip::new(1 << CASCADE), slave: Chip::new(0) }
     }
 
-    /// Input `irq`, 0 to 15, goes high or low; 2 and numbers from 16 up are ignored. An input must stay high until
-    /// it is acknowledged, or there is no interrupt (a spurious IRQ 7 or 15 if the output was already seen).
+    /// Input `irq`, 0 to 15, goes high or low; 2 and numbers from 16 up are ignored. An input must stay high
+    /// until it is acknowledged, or there is no interrupt (a spurious IRQ 7 or 15 if the output was already
+    /// seen).
     pub fn set_line(&mut self, irq: u8, high: bool) {
         match irq {
             CASCADE => {}
@@ -52,8 +54,8 @@ impl Pic {
         }
     }
 
-    /// A rising edge at an input that was low again before anybody could acknowledge it, because emulated time passes
-    /// in steps: the request waits nevertheless. Level-triggered inputs ignore it.
+    /// A rising edge at an input that was low again before anybody could acknowledge it, because emulated time
+    /// passes in steps: the request waits nevertheless. Level-triggered inputs ignore it.
     pub fn pulse(&mut self, irq: u8) {
         match irq {
             CASCADE => {}
@@ -71,8 +73,8 @@ impl Pic {
         self.master.output()
     }
 
-    /// The processor's interrupt acknowledge: the vector to deliver. Without a request it is the spurious interrupt,
-    /// input 7.
+    /// The processor's interrupt acknowledge: the vector to deliver. Without a request it is the spurious
+    /// interrupt, input 7.
     pub fn acknowledge(&mut self) -> u8 {
         let input = self.master.acknowledge();
         let vector = if input == Some(CASCADE) {
