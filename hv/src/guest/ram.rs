@@ -94,3 +94,166 @@ impl<M: TableMemory, H: HostAccess> GuestMemory for VmMemory<'_, M, H> {
         self.runs(gpa, len, true, |hpa, _, len| self.host.fill(hpa, len as u64, byte))
     }
 }
+
+/// Host memory for tests: `len` bytes from `base`. Accesses outside panic.
+#[cfg(any(test, feature = "testing"))]
+#[derive(Debug)]
+pub struct VecHost {
+    base: Hpa,
+    bytes: core::cell::RefCell<alloc::vec::Vec<u8>>,
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl VecHost {
+    /// `len` zeroed bytes from `base`.
+    pub fn new(base: Hpa, len: usize) -> VecHost {
+        VecHost { base, bytes: core::cell::RefCell::new(alloc::vec![0; len]) }
+    }
+
+    fn range(&self, at: Hpa, len: usize) -> core::ops::Range<usize> {
+        let start = (at.0 - self.base.0) as usize;
+        start..start + len
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl HostAccess for VecHost {
+    fn read(&self, at: Hpa, buf: &mut [u8]) {
+        buf.copy_from_slice(&self.bytes.borrow()[self.range(at, buf.len())]);
+    }
+
+    fn write(&self, at: Hpa, buf: &[u8]) {
+        self.bytes.borrow_mut()[self.range(at, buf.len())].copy_from_slice(buf);
+    }
+
+    fn fill(&self, at: Hpa, len: u64, byte: u8) {
+        self.bytes.borrow_mut()[self.range(at, len as usize)].fill(byte);
+    }
+
+    fn compare_exchange(&self, at: Hpa, size: usize, old: u64, new: u64) -> bool {
+        let same = self.bytes.borrow()[self.range(at, size)] == old.to_le_bytes()[..size];
+        if same {
+            self.write(at, &new.to_le_bytes()[..size]);
+        }
+        same
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paging::arena::Arena;
+    use crate::paging::range::GpaRange;
+    use proptest::prelude::*;
+
+    const PAGE: u64 = 0x1000;
+    const HOST: u64 = 0x10_0000;
+
+    /// Pages 0 to 7: RAM, RAM (contiguous), RAM (elsewhere), ROM, MMIO, hole, RAM that is watched, RAM.
+    fn memory() -> (P2m<&'static Arena>, VecHost) {
+        let arena = Box::leak(Box::new(Arena::new(100)));
+        let mut p2m = P2m::new(&*arena).unwrap();
+        let page = |n: u64, count: u64| GpaRange::new(Gpa(n * PAGE), count * PAGE).unwrap();
+        let host = |n: u64| Hpa(HOST + n * PAGE);
+        let changes = [
+            p2m.map_ram(page(0, 2), host(4), true),
+            p2m.map_ram(page(2, 1), host(0), true),
+            p2m.map_rom(page(3, 1), host(1)),
+            p2m.map_mmio(page(4, 1)),
+            p2m.map_ram(page(6, 1), host(2), false),
+            p2m.map_ram(page(7, 1), host(3), true),
+        ];
+        assert!(changes.iter().all(|change| change.is_ok()));
+        (p2m, VecHost::new(Hpa(HOST), 8 * PAGE as usize))
+    }
+
+    /// Which pages can be read and written.
+    const READABLE: [bool; 8] = [true, true, true, true, false, false, true, true];
+    const WRITABLE: [bool; 8] = [true, true, true, false, false, false, false, true];
+
+    fn first_bad(pages: [bool; 8], at: u64, len: u64) -> Option<Gpa> {
+        (at..at + len).find(|at| !pages.get((at / PAGE) as usize).unwrap_or(&false)).map(Gpa)
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Read(u64, usize),
+        Write(u64, Vec<u8>),
+        Fill(u64, u64, u8),
+        Exchange(u64, u64, bool),
+    }
+
+    fn any_op() -> impl Strategy<Value = Op> {
+        let at = || prop_oneof![0..8 * PAGE + 10, (0..9u64, 0..20u64).prop_map(|(p, d)| p * PAGE + d)];
+        prop_oneof![
+            (at(), 0..9000usize).prop_map(|(at, len)| Op::Read(at, len)),
+            (at(), prop::collection::vec(any::<u8>(), 0..5000)).prop_map(|(at, b)| Op::Write(at, b)),
+            (at(), 0..9000u64, any::<u8>()).prop_map(|(at, len, byte)| Op::Fill(at, len, byte)),
+            (at(), any::<u64>(), any::<bool>()).prop_map(|(at, new, same)| Op::Exchange(at & !7, new, same)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn memory_is_what_the_p2m_says(ops in prop::collection::vec(any_op(), 1..20)) {
+            let (p2m, host) = memory();
+            let memory = VmMemory::new(&p2m, &host);
+            // What failing writes leave behind is not specified, so the model follows the memory there.
+            let mut model = vec![0; 8 * PAGE as usize];
+            for op in ops {
+                match op {
+                    Op::Read(at, len) => {
+                        let mut buf = vec![0; len];
+                        let bad = first_bad(READABLE, at, len as u64).map(|gpa| NotRam { gpa });
+                        prop_assert_eq!(memory.read(Gpa(at), &mut buf).err(), bad);
+                        if bad.is_none() {
+                            prop_assert_eq!(&buf, &model[at as usize..at as usize + len]);
+                        }
+                    }
+                    Op::Write(at, bytes) => {
+                        let bad = first_bad(WRITABLE, at, bytes.len() as u64).map(|gpa| NotRam { gpa });
+                        prop_assert_eq!(memory.write(Gpa(at), &bytes).err(), bad);
+                        let done = bad.map_or(bytes.len(), |bad| (bad.gpa.0 - at) as usize);
+                        model[at.min(8 * PAGE) as usize..][..done].copy_from_slice(&bytes[..done]);
+                    }
+                    Op::Fill(at, len, byte) => {
+                        let bad = first_bad(WRITABLE, at, len).map(|gpa| NotRam { gpa });
+                        prop_assert_eq!(memory.fill(Gpa(at), len, byte).err(), bad);
+                        let done = bad.map_or(len, |bad| bad.gpa.0 - at) as usize;
+                        model[at.min(8 * PAGE) as usize..][..done].fill(byte);
+                    }
+                    Op::Exchange(at, new, same) => {
+                        let bad = first_bad(WRITABLE, at, 1).map(|gpa| NotRam { gpa });
+                        let old = memory.read_u64(Gpa(at)).unwrap_or(0);
+                        let done = memory.compare_exchange(Gpa(at), 8, if same { old } else { !old }, new);
+                        prop_assert_eq!(done, bad.map_or(Ok(same), Err));
+                        if done == Ok(true) {
+                            model[at as usize..][..8].copy_from_slice(&new.to_le_bytes());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rom_is_written_by_loaders_only() {
+        let (p2m, host) = memory();
+        let memory = VmMemory::new(&p2m, &host);
+        let rom = Gpa(3 * PAGE);
+        assert_eq!(memory.write(rom, &[1]), Err(NotRam { gpa: rom }));
+        assert_eq!(memory.write_rom(rom, &[1, 2, 3, 4]), Ok(()));
+        assert_eq!(memory.read_u32(rom), Ok(0x0403_0201));
+        assert_eq!(memory.write_rom(Gpa(4 * PAGE - 1), &[1, 2]), Err(NotRam { gpa: Gpa(4 * PAGE) }));
+    }
+
+    #[test]
+    fn odd_exchanges_are_refused() {
+        let (p2m, host) = memory();
+        let memory = VmMemory::new(&p2m, &host);
+        for (gpa, size) in [(1, 4), (4, 8), (0, 2), (0, 16)] {
+            assert_eq!(memory.compare_exchange(Gpa(gpa), size, 0, 1), Err(NotRam { gpa: Gpa(gpa) }));
+        }
+        assert_eq!(memory.read(Gpa(u64::MAX), &mut [0; 4]), Err(NotRam { gpa: Gpa(u64::MAX) }));
+    }
+}

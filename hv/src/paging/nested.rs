@@ -9,7 +9,7 @@
 
 use super::addr::{Gpa, Hpa, PageSize};
 use super::format::{NestedAttr, PteFormat, Rights};
-use super::p2m::{P2m, P2mKind};
+use super::p2m::{P2m, P2mEntry};
 use super::range::{Changed, Flush, GpaRange};
 use super::table::{AccessBits, Found, Leaf, MapError, Table, TableMemory};
 use crate::virt::Access;
@@ -24,7 +24,7 @@ pub enum NestedOutcome {
     Mmio,
     /// A write to ROM.
     RomWrite,
-    /// A write to RAM that the hypervisor wants to see first ([`P2mKind::Ram`] that is not writable).
+    /// A write to RAM that the hypervisor wants to see first ([`P2mEntry::Ram`] that is not writable).
     WriteProtected,
     /// There is nothing at this address.
     NotMapped,
@@ -55,12 +55,16 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
     /// Takes over a change of the P2m. On an error the tables hold part of the change: flush everything.
     pub fn apply(&mut self, p2m: &P2m<impl TableMemory>, changed: Changed) -> Result<Flush, MapError> {
         let mut flush = Flush::None;
-        for piece in p2m.pieces(changed.0) {
-            let done = match piece.leaf.and_then(|(to, kind)| Some((to, attr(kind)?))) {
-                Some((to, attr)) => self.table.map(piece.range, to, attr)?,
-                None => self.table.unmap(piece.range)?,
+        let mut rest = changed.0;
+        while !rest.is_empty() {
+            let (entry, len) = p2m.run(rest.start, rest.len());
+            let (run, after) = rest.split_at(len);
+            let done = match attr(entry) {
+                Some((to, attr)) => self.table.map(run, to, attr)?,
+                None => self.table.unmap(run)?,
             };
             flush = flush.and(done);
+            rest = after;
         }
         Ok(flush)
     }
@@ -72,26 +76,28 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         access: Access,
         p2m: &P2m<impl TableMemory>,
     ) -> Result<NestedOutcome, MapError> {
-        let Found::Leaf(truth) = p2m.find(gpa) else {
-            return Ok(NestedOutcome::NotMapped);
-        };
-        let Some(attr) = attr(truth.attr) else {
-            return Ok(NestedOutcome::Mmio);
+        let entry = p2m.translate(gpa);
+        let Some((to, attr)) = attr(entry) else {
+            return Ok(if entry == P2mEntry::Mmio { NestedOutcome::Mmio } else { NestedOutcome::NotMapped });
         };
         let needed = needed(access);
         if !attr.rights.contains(needed) {
-            return Ok(match truth.attr {
-                P2mKind::Ram { .. } => NestedOutcome::WriteProtected,
+            return Ok(match entry {
+                P2mEntry::Ram { .. } => NestedOutcome::WriteProtected,
                 _ => NestedOutcome::RomWrite,
             });
         }
         if let Found::Leaf(leaf) = self.table.walk(gpa)
             && leaf.attr.rights.contains(needed)
-            && leaf.to.0 + (gpa.0 - leaf.gpa.0) == truth.to.0 + (gpa.0 - truth.gpa.0)
+            && leaf.to.0 + (gpa.0 - leaf.gpa.0) == to.0
         {
             return Ok(NestedOutcome::Spurious);
         }
-        Ok(NestedOutcome::Filled(self.table.map(truth.range(), truth.to, attr)?))
+        let range = match p2m.find(gpa) {
+            Found::Leaf(truth) => truth.range(),
+            Found::Hole(range) => range,
+        };
+        Ok(NestedOutcome::Filled(self.apply(p2m, Changed(range))?))
     }
 
     /// Calls `f` for every leaf that touches `range` and in which a bit of `which` is set, and clears those bits.
@@ -131,12 +137,12 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
     }
 }
 
-/// How memory of this kind is mapped; `None` for what is not memory.
-fn attr(kind: P2mKind) -> Option<NestedAttr> {
-    match kind {
-        P2mKind::Ram { writable: true } => Some(NestedAttr::RAM),
-        P2mKind::Ram { writable: false } | P2mKind::Rom => Some(NestedAttr::ROM),
-        P2mKind::Mmio => None,
+/// Where and how memory is mapped; `None` for what is not memory.
+fn attr(entry: P2mEntry) -> Option<(Hpa, NestedAttr)> {
+    match entry {
+        P2mEntry::Ram { hpa, writable: true } => Some((hpa, NestedAttr::RAM)),
+        P2mEntry::Ram { hpa, writable: false } | P2mEntry::Rom { hpa } => Some((hpa, NestedAttr::ROM)),
+        P2mEntry::Mmio | P2mEntry::Hole => None,
     }
 }
 
@@ -146,3 +152,6 @@ fn needed(access: Access) -> Rights {
     rights.set(Rights::EXECUTE, access.execute);
     rights
 }
+
+#[cfg(test)]
+mod tests;

@@ -56,6 +56,12 @@ impl GpaRange {
         GpaRange { start, end: self.end.min(other.end).max(start) }
     }
 
+    /// The first `len` bytes (or all, if there are fewer) and the rest.
+    pub fn split_at(self, len: u64) -> (GpaRange, GpaRange) {
+        let middle = Gpa(self.start.0 + len.min(self.len()));
+        (GpaRange { start: self.start, end: middle }, GpaRange { start: middle, end: self.end })
+    }
+
     /// The smallest range that holds both.
     pub fn hull(self, other: GpaRange) -> GpaRange {
         match (self.is_empty(), other.is_empty()) {
