@@ -6,5 +6,7 @@ pub mod cpuid;
 pub mod layout;
 pub mod load;
 pub mod mem;
+pub mod msr;
 pub mod options;
+pub mod pvclock;
 pub mod ram;

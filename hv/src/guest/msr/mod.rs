@@ -1,0 +1,347 @@
+//! What RDMSR and WRMSR do in a guest.
+//!
+//! Three kinds of MSR. Those in [`PASS_THROUGH`] belong to the guest alone and never exit; `virt` opens them in its
+//! permission map. Those of devices (local APIC, TSC) are named as a [`DeviceMsr`] and the caller asks the device. All others
+//! are decided here: [`MsrState`] keeps what they hold, and what a write changes elsewhere is returned as an [`MsrEffect`].
+//! An unknown MSR is #GP(0), or zero and ignored if the guest's configuration is permissive; both are counted.
+//! Manuals: AMD APM 2 appendix A, Intel SDM 4 chapter 2.
+
+mod mtrr;
+#[cfg(test)]
+mod tests;
+mod unknown;
+
+use mtrr::Mtrrs;
+pub use unknown::UnknownMsrs;
+
+use super::cpuid::CpuLimits;
+use crate::virt::state::{cr0, efer};
+
+/// MSRs that the guest reads and writes directly: its own SYSENTER, SYSCALL and segment base registers, which are
+/// switched with the guest.
+pub const PASS_THROUGH: [u32; 10] = [
+    index::SYSENTER_CS,
+    index::SYSENTER_ESP,
+    index::SYSENTER_EIP,
+    index::STAR,
+    index::LSTAR,
+    index::CSTAR,
+    index::SFMASK,
+    index::FS_BASE,
+    index::GS_BASE,
+    index::KERNEL_GS_BASE,
+];
+
+/// MSR numbers, by the manuals' names.
+#[allow(missing_docs)]
+pub mod index {
+    pub const TSC: u32 = 0x10;
+    pub const PLATFORM_ID: u32 = 0x17;
+    pub const APIC_BASE: u32 = 0x1b;
+    pub const FEATURE_CONTROL: u32 = 0x3a;
+    /// Microcode: `IA32_BIOS_SIGN_ID`, `PATCH_LEVEL`.
+    pub const PATCH_LEVEL: u32 = 0x8b;
+    pub const MTRR_CAP: u32 = 0xfe;
+    pub const SYSENTER_CS: u32 = 0x174;
+    pub const SYSENTER_ESP: u32 = 0x175;
+    pub const SYSENTER_EIP: u32 = 0x176;
+    pub const MCG_CAP: u32 = 0x179;
+    pub const MCG_STATUS: u32 = 0x17a;
+    pub const MISC_ENABLE: u32 = 0x1a0;
+    pub const DEBUGCTL: u32 = 0x1d9;
+    pub const LAST_BRANCH_FROM: u32 = 0x1db;
+    pub const LAST_INT_TO: u32 = 0x1de;
+    pub const PAT: u32 = 0x277;
+    pub const MTRR_DEF_TYPE: u32 = 0x2ff;
+    pub const TSC_DEADLINE: u32 = 0x6e0;
+    pub const X2APIC_FIRST: u32 = 0x800;
+    pub const X2APIC_LAST: u32 = 0x8ff;
+    pub const KVM_WALL_CLOCK: u32 = 0x4b56_4d00;
+    pub const KVM_SYSTEM_TIME: u32 = 0x4b56_4d01;
+    pub const EFER: u32 = 0xc000_0080;
+    pub const STAR: u32 = 0xc000_0081;
+    pub const LSTAR: u32 = 0xc000_0082;
+    pub const CSTAR: u32 = 0xc000_0083;
+    pub const SFMASK: u32 = 0xc000_0084;
+    pub const FS_BASE: u32 = 0xc000_0100;
+    pub const GS_BASE: u32 = 0xc000_0101;
+    pub const KERNEL_GS_BASE: u32 = 0xc000_0102;
+    pub const TSC_AUX: u32 = 0xc000_0103;
+    pub const SYSCFG: u32 = 0xc001_0010;
+    pub const HWCR: u32 = 0xc001_0015;
+    pub const NB_CFG: u32 = 0xc001_001f;
+    pub const VM_CR: u32 = 0xc001_0114;
+    pub const DE_CFG: u32 = 0xc001_1029;
+}
+
+/// An MSR that a device answers for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceMsr {
+    /// `APIC_BASE`
+    ApicBase,
+    /// The x2APIC register with this offset from 0x800: the xAPIC offset divided by 16.
+    X2apic(u8),
+    /// `TSC_DEADLINE`
+    TscDeadline,
+    /// The guest's time-stamp counter.
+    Tsc,
+}
+
+/// What RDMSR does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum MsrRead {
+    /// Returns this value.
+    Value(u64),
+    /// Asks a device.
+    Device(DeviceMsr),
+    /// #GP(0)
+    Fault,
+}
+
+/// What WRMSR does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum MsrWrite {
+    /// Nothing more.
+    Done,
+    /// Asks a device.
+    Device(DeviceMsr),
+    /// Changes something outside of [`MsrState`].
+    Effect(MsrEffect),
+    /// #GP(0)
+    Fault,
+}
+
+/// A validated write that the caller performs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum MsrEffect {
+    /// The new EFER; what is cached of page tables must go if NXE changed.
+    Efer(u64),
+    /// The new page attribute table.
+    Pat(u64),
+    /// The new `TSC_AUX`.
+    TscAux(u64),
+    /// The paravirtual clock's address and enable bit (bit 0).
+    KvmSystemTime(u64),
+    /// Write the wall clock at this address, now.
+    KvmWallClock(u64),
+}
+
+/// What the answer depends on beside the MSRs' own state.
+#[derive(Clone, Copy, Debug)]
+pub struct MsrContext<'a> {
+    /// What the guest's CPUID allows.
+    pub limits: &'a CpuLimits,
+    /// The guest's CR0.
+    pub cr0: u64,
+    /// The guest's EFER.
+    pub efer: u64,
+    /// Unknown MSRs are zero instead of #GP.
+    pub permissive: bool,
+    /// The guest has the paravirtual clock.
+    pub pv_clock: bool,
+}
+
+/// The MSRs of one VCPU that no device and no processor register holds.
+#[derive(Clone, Debug)]
+pub struct MsrState {
+    pat: u64,
+    tsc_aux: u32,
+    mtrrs: Mtrrs,
+    misc_enable: u64,
+    debugctl: u64,
+    hwcr: u64,
+    kvm_system_time: u64,
+    kvm_wall_clock: u64,
+    unknown: UnknownMsrs,
+}
+
+/// The page attribute table after RESET: WB, WT, UC-, UC, twice.
+const PAT_RESET: u64 = 0x0007_0406_0007_0406;
+/// A microcode level for guests to print; it is that of no real processor.
+const PATCH_LEVEL: u64 = 0x0100_0000;
+/// `MISC_ENABLE`: fast strings; branch trace storage and PEBS unavailable.
+const MISC_ENABLE_RESET: u64 = 1 | 1 << 11 | 1 << 12;
+/// `HWCR.TscFreqSel`: the TSC counts at the P0 frequency, always.
+const HWCR_TSC_FREQ_SEL: u64 = 1 << 24;
+/// `DE_CFG`: LFENCE is dispatch serializing.
+const DE_CFG: u64 = 1 << 1;
+/// `VM_CR`: SVM is disabled and that is locked.
+const VM_CR: u64 = 1 << 3 | 1 << 4;
+
+impl Default for MsrState {
+    fn default() -> Self {
+        MsrState {
+            pat: PAT_RESET,
+            tsc_aux: 0,
+            mtrrs: Mtrrs::default(),
+            misc_enable: MISC_ENABLE_RESET,
+            debugctl: 0,
+            hwcr: HWCR_TSC_FREQ_SEL,
+            kvm_system_time: 0,
+            kvm_wall_clock: 0,
+            unknown: UnknownMsrs::default(),
+        }
+    }
+}
+
+impl MsrState {
+    /// RDMSR.
+    pub fn read(&mut self, msr: u32, ctx: &MsrContext<'_>) -> MsrRead {
+        if let Some(device) = device(msr) {
+            return MsrRead::Device(device);
+        }
+        match self.value(msr, ctx) {
+            Some(value) => MsrRead::Value(value),
+            None => {
+                self.unknown.count(msr);
+                if ctx.permissive { MsrRead::Value(0) } else { MsrRead::Fault }
+            }
+        }
+    }
+
+    /// WRMSR.
+    pub fn write(&mut self, msr: u32, value: u64, ctx: &MsrContext<'_>) -> MsrWrite {
+        if let Some(device) = device(msr) {
+            return MsrWrite::Device(device);
+        }
+        if self.value(msr, ctx).is_none() {
+            self.unknown.count(msr);
+            return if ctx.permissive { MsrWrite::Done } else { MsrWrite::Fault };
+        }
+        match self.store(msr, value, ctx) {
+            Some(effect) => effect,
+            None => MsrWrite::Fault,
+        }
+    }
+
+    /// The unknown MSRs that the guest touched.
+    pub fn unknown(&self) -> &UnknownMsrs {
+        &self.unknown
+    }
+
+    /// The page attribute table.
+    pub fn pat(&self) -> u64 {
+        self.pat
+    }
+
+    /// `TSC_AUX`
+    pub fn tsc_aux(&self) -> u32 {
+        self.tsc_aux
+    }
+
+    /// The value of an MSR that exists; `None` for others.
+    fn value(&self, msr: u32, ctx: &MsrContext<'_>) -> Option<u64> {
+        let amd = ctx.limits.amd;
+        Some(match msr {
+            index::EFER => ctx.efer & ctx.limits.efer,
+            index::PAT => self.pat,
+            index::TSC_AUX if ctx.limits.tsc_aux => self.tsc_aux.into(),
+            index::KVM_SYSTEM_TIME if ctx.pv_clock => self.kvm_system_time,
+            index::KVM_WALL_CLOCK if ctx.pv_clock => self.kvm_wall_clock,
+            index::PATCH_LEVEL if amd => PATCH_LEVEL,
+            index::PATCH_LEVEL => PATCH_LEVEL << 32,
+            // No machine-check banks.
+            index::MCG_CAP | index::MCG_STATUS => 0,
+            index::DEBUGCTL => self.debugctl,
+            index::LAST_BRANCH_FROM..=index::LAST_INT_TO => 0,
+            index::SYSCFG | index::NB_CFG if amd => 0,
+            index::HWCR if amd => self.hwcr,
+            index::VM_CR if amd => VM_CR,
+            index::DE_CFG if amd => DE_CFG,
+            index::PLATFORM_ID if !amd => 0,
+            // Locked, without VMX.
+            index::FEATURE_CONTROL if !amd => 1,
+            index::MISC_ENABLE if !amd => self.misc_enable,
+            _ => self.mtrrs.read(msr)?,
+        })
+    }
+
+    /// Writes an MSR that exists; `None` is #GP(0).
+    fn store(&mut self, msr: u32, value: u64, ctx: &MsrContext<'_>) -> Option<MsrWrite> {
+        match msr {
+            index::EFER => return checked_efer(value, ctx).map(|v| MsrWrite::Effect(MsrEffect::Efer(v))),
+            index::PAT => {
+                let valid = value.to_le_bytes().iter().all(|t| matches!(t, 0 | 1 | 4..=7));
+                self.pat = valid.then_some(value)?;
+                return Some(MsrWrite::Effect(MsrEffect::Pat(value)));
+            }
+            index::TSC_AUX => {
+                // AMD ignores the upper half, Intel refuses it.
+                if !ctx.limits.amd && value >> 32 != 0 {
+                    return None;
+                }
+                self.tsc_aux = value as u32;
+                return Some(MsrWrite::Effect(MsrEffect::TscAux(self.tsc_aux.into())));
+            }
+            index::KVM_SYSTEM_TIME => {
+                self.kvm_system_time = value;
+                return Some(MsrWrite::Effect(MsrEffect::KvmSystemTime(value)));
+            }
+            index::KVM_WALL_CLOCK => {
+                self.kvm_wall_clock = value;
+                return Some(MsrWrite::Effect(MsrEffect::KvmWallClock(value)));
+            }
+            index::MCG_STATUS => return (value == 0).then_some(MsrWrite::Done),
+            // LBR and BTF are remembered but have no effect; nothing else exists.
+            index::DEBUGCTL => self.debugctl = (value & !3 == 0).then_some(value)?,
+            index::HWCR => self.hwcr = (value >> 32 == 0).then_some(value | HWCR_TSC_FREQ_SEL)?,
+            index::MISC_ENABLE => self.misc_enable = value & 1 | MISC_ENABLE_RESET & !1,
+            // Configuration that firmware and kernels write back; it has no effect.
+            index::PATCH_LEVEL | index::SYSCFG | index::NB_CFG | index::DE_CFG => {}
+            index::MCG_CAP | index::VM_CR | index::PLATFORM_ID | index::FEATURE_CONTROL => return None,
+            index::LAST_BRANCH_FROM..=index::LAST_INT_TO => return None,
+            _ => self.mtrrs.write(msr, value, ctx.limits.phys_bits)?,
+        }
+        Some(MsrWrite::Done)
+    }
+}
+
+fn device(msr: u32) -> Option<DeviceMsr> {
+    match msr {
+        index::X2APIC_FIRST..=index::X2APIC_LAST => Some(DeviceMsr::X2apic(msr as u8)),
+        index::TSC_DEADLINE => Some(DeviceMsr::TscDeadline),
+        index::APIC_BASE => Some(DeviceMsr::ApicBase),
+        index::TSC => Some(DeviceMsr::Tsc),
+        _ => None,
+    }
+}
+
+/// EFER as it becomes, `None` for #GP (APM 2, 3.1.7): reserved bits, or a change of LME while paging is on. LMA is the
+/// processor's: a written value is ignored.
+fn checked_efer(value: u64, ctx: &MsrContext<'_>) -> Option<u64> {
+    let changed = value ^ ctx.efer;
+    if value & !ctx.limits.efer != 0 || changed & efer::LME != 0 && ctx.cr0 & cr0::PG != 0 {
+        return None;
+    }
+    Some(value & !efer::LMA | ctx.efer & efer::LMA)
+}
+
+/// Drives reads and writes with arbitrary indices and values: no panic, and the state stays within its rules.
+#[cfg(any(test, feature = "testing"))]
+pub fn fuzz_one(data: &[u8]) {
+    let mut state = MsrState::default();
+    for (i, op) in data.chunks_exact(13).enumerate() {
+        let limits = CpuLimits {
+            efer: 0xd01,
+            phys_bits: op[0] % 53,
+            amd: i % 2 == 0,
+            tsc_aux: true,
+            ..CpuLimits::default()
+        };
+        let ctx = MsrContext { limits: &limits, cr0: 0, efer: 0, permissive: op[0] & 1 != 0, pv_clock: true };
+        let msr = u32::from_le_bytes([op[1], op[2], op[3], op[4]]);
+        let value = u64::from_le_bytes([op[5], op[6], op[7], op[8], op[9], op[10], op[11], op[12]]);
+        let before = state.read(msr, &ctx);
+        let written = state.write(msr, value, &ctx);
+        if let (MsrWrite::Effect(MsrEffect::Efer(v)), _) = (written, before) {
+            assert_eq!(v & !limits.efer, 0);
+        }
+        if written == MsrWrite::Fault && !ctx.permissive {
+            assert_eq!(state.read(msr, &ctx), before, "a faulting write changes nothing");
+        }
+        assert!(state.pat().to_le_bytes().iter().all(|t| matches!(t, 0 | 1 | 4..=7)));
+    }
+}
