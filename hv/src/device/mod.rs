@@ -11,14 +11,18 @@ pub mod effect;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
 pub mod hpet;
+pub mod i8042;
 pub mod ioapic;
 pub mod lanes;
 pub mod lapic;
 pub mod layout;
 pub mod message;
+pub mod pci;
 pub mod pic;
 pub mod pit;
+pub mod pm;
 pub mod rtc;
+pub mod testdev;
 pub mod uart;
 
 /// Nanoseconds since the VM started.

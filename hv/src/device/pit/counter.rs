@@ -3,8 +3,9 @@
 //! Nothing runs between accesses. The counter remembers at which tick it was loaded and computes its value, its
 //! output and its next rising edge from the present tick. Ticks are those of the 1.193182 MHz input; a count that is
 //! written at tick `t` is loaded at `t + 1`, as the data sheet's timing diagrams show (Intel 8254, "Mode
-//! definitions"). Two simplifications, neither of which software can see without an oscilloscope: in mode 1 the output
-//! falls at the trigger's own tick, and a count of 1 in modes 2 and 3, which the data sheet forbids, gives no edges.
+//! definitions"). Three simplifications, none of which software can see without an oscilloscope: in mode 1 the output
+//! falls at the trigger's own tick; a write or a gate that comes within the one tick of a strobe (modes 4 and 5) ends
+//! it; and a count of 1 in modes 2 and 3, which the data sheet forbids, gives no edges.
 
 /// What the counting element does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -148,17 +148,17 @@ proptest! {
         for op in ops {
             let mut wait = 1;
             match op {
+                // What happens within the single tick of a strobe is not modelled.
+                Op::Write(_) | Op::Gate(_) if mode >= 4 && !model.out => {}
                 Op::Write(n) => {
                     let count = if n == 0 { model.modulus } else { n.into() };
                     counter.write(if bcd { to_digits(count % 10_000) } else { n }, tick);
                     model.write(count);
                 }
-                // The strobe of mode 4 and a change of the gate at the same tick are not modelled.
-                Op::Gate(gate) if mode != 4 || model.out => {
+                Op::Gate(gate) => {
                     counter.set_gate(gate, tick);
                     model.set_gate(gate);
                 }
-                Op::Gate(_) => {}
                 Op::Wait(ticks) => wait = ticks,
             }
             counter.take_rise(tick);
