@@ -1,0 +1,129 @@
+//! The only code that touches FPU and SSE registers, which hold a guest's values all the time.
+//!
+//! CR0.TS is set while the host runs, so that any other use raises #NM. Each routine here clears it (CLTS), does its
+//! work and sets it again. A test on the linked image allows vector registers in this module only.
+//! Intel SDM 1, chapters 10 and 13; AMD APM 2, 11.4 and 11.5.
+
+use alloc::vec::Vec;
+use core::arch::asm;
+
+use super::cpu;
+use crate::virt::state::{cr0, cr4};
+
+/// Runs `work` with the FPU usable.
+#[inline(always)]
+fn with_fpu<R>(work: impl FnOnce() -> R) -> R {
+    // SAFETY: CLTS and setting TS again concern this module's instructions only.
+    unsafe {
+        asm!("clts", options(nomem, nostack, preserves_flags));
+        let result = work();
+        cpu::set_cr0(cpu::cr0() | cr0::TS);
+        result
+    }
+}
+
+macro_rules! xmm {
+    ($index:expr, $before:literal, $after:literal, $address:expr, [$($n:literal)*]) => {
+        match $index & 15 {
+            // SAFETY: moves between memory that is ours and a register that only guests use.
+            $($n => unsafe {
+                asm!(concat!("movups ", $before, "xmm", $n, $after), in(reg) $address,
+                     options(nostack, preserves_flags))
+            },)*
+            _ => {}
+        }
+    };
+}
+
+/// The value of XMM`index` (bits 3:0 count) of the guest whose FPU state is in the processor.
+#[inline(never)]
+pub fn xmm(index: u8) -> u128 {
+    let mut value = 0u128;
+    let to = &raw mut value;
+    with_fpu(|| xmm!(index, "[{0}], ", "", to, [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15]));
+    value
+}
+
+/// Sets XMM`index` (bits 3:0 count); the wider register's upper part stays.
+#[inline(never)]
+pub fn set_xmm(index: u8, value: u128) {
+    let from = &raw const value;
+    with_fpu(|| xmm!(index, "", ", [{0}]", from, [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15]));
+}
+
+/// Alignment that XSAVE demands.
+const ALIGN: usize = 64;
+/// Bytes of FXSAVE's image.
+const FXSAVE_BYTES: usize = 512;
+
+/// One VCPU's FPU and vector registers while it is not running.
+#[derive(Debug)]
+pub struct FpuState {
+    words: Vec<u64>,
+    /// Components that XSAVE stores; 0 where the processor has FXSAVE only.
+    components: u64,
+}
+
+impl FpuState {
+    /// The state after reset, for everything that the processor supports.
+    pub fn new() -> FpuState {
+        let xsave = cpu::cr4() & cr4::OSXSAVE != 0;
+        let leaf = if xsave { Some(cpu::cpuid(0xd, 0)) } else { None };
+        let bytes = leaf.map_or(FXSAVE_BYTES, |leaf| leaf.ecx as usize).max(FXSAVE_BYTES) + ALIGN;
+        let components = leaf.map_or(0, |leaf| u64::from(leaf.edx) << 32 | u64::from(leaf.eax));
+        let mut state = FpuState { words: alloc::vec![0; bytes.div_ceil(8)], components };
+        let area = state.area();
+        // SAFETY: within the area: FCW and MXCSR as after FNINIT and reset; a zero XSAVE header means initial values.
+        unsafe {
+            (area as *mut u16).write(0x37f);
+            (area.add(24) as *mut u32).write(0x1f80);
+        }
+        state
+    }
+
+    fn area(&mut self) -> *mut u8 {
+        let start = self.words.as_mut_ptr().cast::<u8>();
+        // SAFETY: `words` has room for the alignment.
+        unsafe { start.add(start.align_offset(ALIGN)) }
+    }
+
+    /// Stores the processor's registers here.
+    ///
+    /// # Safety
+    /// XCR0 holds all components that the VCPU uses.
+    #[inline(never)]
+    pub unsafe fn save(&mut self) {
+        let (area, low, high) = (self.area(), self.components as u32, (self.components >> 32) as u32);
+        // SAFETY: the area is aligned and large enough.
+        with_fpu(|| unsafe {
+            match self.components {
+                0 => asm!("fxsave64 [{}]", in(reg) area, options(nostack, preserves_flags)),
+                _ => asm!("xsave64 [{}]", in(reg) area, in("eax") low, in("edx") high,
+                          options(nostack, preserves_flags)),
+            }
+        });
+    }
+
+    /// Loads the processor's registers from here.
+    ///
+    /// # Safety
+    /// XCR0 holds all components that the VCPU uses, and nobody needs the registers' old values.
+    #[inline(never)]
+    pub unsafe fn restore(&mut self) {
+        let (area, low, high) = (self.area(), self.components as u32, (self.components >> 32) as u32);
+        // SAFETY: the area holds what `new` or `save` wrote.
+        with_fpu(|| unsafe {
+            match self.components {
+                0 => asm!("fxrstor64 [{}]", in(reg) area, options(nostack, preserves_flags)),
+                _ => asm!("xrstor64 [{}]", in(reg) area, in("eax") low, in("edx") high,
+                          options(nostack, preserves_flags)),
+            }
+        });
+    }
+}
+
+impl Default for FpuState {
+    fn default() -> Self {
+        Self::new()
+    }
+}
