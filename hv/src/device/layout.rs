@@ -91,6 +91,12 @@ pub const TEST_UNMAP: u16 = 0xe4;
 /// Test device: port `TEST_IRQ + n` drives interrupt line `n`, 0 to 23.
 pub const TEST_IRQ: u16 = 0x2000;
 
+/// The GSI at which pin `pin` (0 for INTA) of PCI device `device` on bus 0 arrives: 16 to 19, level-triggered and
+/// active low. Neighbours are spread over them; the HPET's lines lie above.
+pub const fn pci_interrupt_gsi(device: u8, pin: u8) -> u8 {
+    16 + (device.wrapping_add(pin) & 3)
+}
+
 /// PCI window for 32-bit BARs.
 pub const PCI_WINDOW_32: Range<u64> = 0xc000_0000..0xe000_0000;
 /// PCI window for I/O BARs.

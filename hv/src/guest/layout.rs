@@ -9,6 +9,7 @@ use core::ops::Range;
 
 use arrayvec::ArrayVec;
 
+use crate::device::layout::{ECAM, PCI_WINDOW_32};
 use crate::paging::addr::Gpa;
 
 /// One mebibyte.
@@ -18,11 +19,7 @@ pub const MIN_MEMORY_MIB: u64 = 20;
 /// The largest guest in MiB: 64 TiB, which leaves most of a 48-bit physical address space to devices.
 pub const MAX_MEMORY_MIB: u64 = 64 << 20;
 /// RAM below 4 GiB ends here at the latest; PCI windows follow.
-pub const LOW_RAM_LIMIT: u64 = 0xc000_0000;
-/// The PCI host bridge's 32-bit window: [`LOW_RAM_LIMIT`] to the ECAM.
-pub const PCI_WINDOW_32: Range<u64> = 0xc000_0000..0xe000_0000;
-/// The enhanced configuration access mechanism: 256 buses.
-pub const ECAM: Range<u64> = 0xe000_0000..0xf000_0000;
+pub const LOW_RAM_LIMIT: u64 = PCI_WINDOW_32.start;
 /// RAM beyond [`LOW_RAM_LIMIT`] continues here.
 pub const HIGH_RAM_BASE: u64 = 1 << 32;
 /// End of conventional memory: an extended BIOS data area, empty, begins.
@@ -135,7 +132,7 @@ mod tests {
             let sum: u64 = ram.iter().map(|r| r.end.0 - r.start.0).sum();
             assert_eq!(sum, mib.clamp(MIN_MEMORY_MIB, MAX_MEMORY_MIB) * MIB);
             assert_eq!(sum, layout.ram_bytes());
-            assert!(ram.iter().all(|r| r.start.is_aligned(1 << 30)));
+            assert!(ram.iter().all(|r| r.start.is_aligned(1 << 30)) && LOW_RAM_LIMIT.is_multiple_of(1 << 30));
             assert!(ram[0].end.0 <= LOW_RAM_LIMIT);
         }
     }

@@ -1,5 +1,6 @@
 //! A guest: its memory, configuration, loaders, ACPI tables, CPUID and MSR policy.
 
+pub mod acpi;
 pub mod bundle;
 pub mod config;
 pub mod cpuid;
