@@ -122,8 +122,8 @@ impl Newlines {
 pub struct Tail(Vec<u8>);
 
 impl Tail {
-    const KEPT: usize = 4096;
-    const LINES: usize = 30;
+    const KEPT: usize = 8192;
+    const LINES: usize = 60;
 
     /// Takes note of output.
     pub fn push(&mut self, bytes: &[u8]) {

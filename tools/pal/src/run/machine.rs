@@ -174,11 +174,7 @@ impl Machine {
 
     /// The registers at a triple fault, if one happened.
     pub fn triple_fault(&self) -> Option<String> {
-        let log = String::from_utf8_lossy(&std::fs::read(&self.log).ok()?).into_owned();
-        let dump = log.split("Triple fault").nth(1)?;
-        let registers =
-            dump.lines().skip_while(|line| !line.starts_with("RAX=") && !line.starts_with("EAX="));
-        Some(registers.take_while(|line| !line.starts_with("FCW=")).take(24).collect::<Vec<_>>().join("\n"))
+        triple_fault_in(&String::from_utf8_lossy(&std::fs::read(&self.log).ok()?))
     }
 
     /// QEMU's complaints.
@@ -197,6 +193,19 @@ impl Drop for Machine {
     }
 }
 
+/// Finds a triple fault in QEMU's log. The firmware, too, ends in one when it is asked for a reset: those in the first
+/// MiB do not count.
+fn triple_fault_in(log: &str) -> Option<String> {
+    log.split("Triple fault").skip(1).find_map(|dump| {
+        let registers =
+            dump.lines().skip_while(|line| !line.starts_with("RAX=") && !line.starts_with("EAX="));
+        let registers: Vec<_> = registers.take_while(|line| !line.starts_with("CCS=")).take(24).collect();
+        let (_, rest) = registers.iter().find_map(|line| line.split_once("IP="))?;
+        let ip = u64::from_str_radix(rest.split(' ').next()?, 16).ok()?;
+        (ip >= 1 << 20).then(|| registers.join("\n"))
+    })
+}
+
 /// A file name inside QEMU's comma-separated lists.
 pub fn escape_commas(text: &str) -> String {
     text.replace(',', ",,")
@@ -208,4 +217,56 @@ pub fn scratch_file(dir: &Path, name: &str, contents: &[u8]) -> Result<PathBuf> 
     let write = File::create(&path).and_then(|mut file| file.write_all(contents));
     write.with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dump(ip: &str) -> String {
+        format!(
+            "Triple fault\nCPU Reset (CPU 0)\nEAX=00000001 EBX=00000002\n{ip} EFL=00000046\nCCS=1\nEFER=0\n"
+        )
+    }
+
+    #[test]
+    fn triple_faults_of_guests_and_of_the_firmware() {
+        assert_eq!(triple_fault_in("CPU Reset (CPU 0)\nEAX=00000000\nEIP=00200000\n"), None);
+        assert_eq!(triple_fault_in(&dump("EIP=000efaad")), None);
+        let expected = "EAX=00000001 EBX=00000002\nEIP=00100010 EFL=00000046";
+        assert_eq!(triple_fault_in(&dump("EIP=00100010")).as_deref(), Some(expected));
+        let both = dump("EIP=000efaad") + &dump("RIP=ffffffff81000000");
+        assert!(triple_fault_in(&both).unwrap().contains("RIP=ffffffff81000000"));
+        assert_eq!(triple_fault_in("Triple fault\nCPU Re"), None);
+    }
+
+    #[test]
+    fn arguments() {
+        let spec = Spec {
+            qemu: Path::new("qemu"),
+            memory_mib: 64,
+            cpus: 1,
+            kernel: Path::new("k"),
+            initrd: Some(escape_commas("a,b")),
+            append: "x y",
+            telemetry: true,
+            exit_device: true,
+            test_device: false,
+            icount: true,
+            no_reboot: true,
+            extra: &["-trace".into(), "x".into()],
+        };
+        let line = spec.arguments().join(" ");
+        for part in [
+            "-m 64M",
+            "-icount shift=0,sleep=off",
+            "-no-reboot",
+            "-initrd a,,b",
+            "-append x y",
+            "-cpu EPYC,+svm,+npt",
+        ] {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+        assert!(line.ends_with("-trace x") && !line.contains("pc-testdev"));
+    }
 }

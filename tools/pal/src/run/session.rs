@@ -81,7 +81,8 @@ pub fn run(machine: &mut Machine, plan: &Plan, ui: &Ui) -> Result<Outcome> {
     let interactive = !plan.exec && stdin().is_terminal();
     let raw = interactive.then(Raw::enter).transpose()?;
     let tail = Arc::new(Mutex::new(Tail::default()));
-    let booting = Arc::new(Mutex::new(plan.nonce.as_ref().map(|_| ui.step("the guest starts"))));
+    let booting =
+        Arc::new(Mutex::new((plan.nonce.is_some() && ui.verbose == 0).then(|| ui.step("the guest starts"))));
 
     watch_signals(events.clone())?;
     let mut open = 2;

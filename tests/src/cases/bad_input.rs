@@ -1,0 +1,134 @@
+//! Wrong options and unusable files: a message that helps, status 2, nothing started, nothing hangs.
+
+use anyhow::Result;
+
+use super::{Case, both, only};
+use crate::context::Context;
+
+pub const CASES: &[Case] = &[
+    only("native", "unknown options and values", options),
+    both("missing files", missing),
+    both("files that are no kernels", no_kernels),
+    both("truncated kernels", truncated),
+    both("kernels for another architecture", architecture),
+    both("options that cannot work together", conflicts),
+    both("too little memory", little_memory),
+    both("QEMU does not start", qemu),
+    only("native", "help shows examples", help),
+    only("qemu-svm", "no AMD-V", no_svm),
+    only("qemu-svm", "unknown words for the hypervisor", hv_words),
+];
+
+fn options(context: &Context) -> Result<()> {
+    context.pal(["run", "--frobnicate"], None)?.status(2)?.says("--frobnicate")?;
+    context.pal(["run", "--machine", "toaster"], None)?.status(2)?.says("qemu-svm")?;
+    context.pal(["run", "--mem", "lots"], None)?.status(2)?.says("--mem")?;
+    context.pal(["run", "--vcpus", "0"], None)?.status(2)?.says("--vcpus")?;
+    context.pal(["walk"], None)?.status(2)?.says("walk")?;
+    context.pal(["run", "--timeout"], None)?.status(2)?.says("--timeout")?;
+    Ok(())
+}
+
+fn missing(context: &Context) -> Result<()> {
+    for option in ["--kernel", "--initrd", "--module", "--put"] {
+        context.run(&[option, "/no/such/file"])?.status(2)?.says(option)?.says("/no/such/file")?.within(5)?;
+    }
+    context.run(&["--qemu", "/no/such/qemu"])?.status(2)?.says("--qemu")?;
+    context.run(&["--stats", "/no/such/dir/stats"])?.status(2)?.says("--stats")?;
+    context.run(&["--put", &format!("{}:relative", context.kit.display())])?.status(2)?.says("absolute")?;
+    Ok(())
+}
+
+fn no_kernels(context: &Context) -> Result<()> {
+    for (name, contents, what) in [
+        ("empty", &b""[..], "empty"),
+        ("text", b"hello, world", "not a kernel"),
+        ("zip", b"\x1f\x8b\x08\x00", "gzip"),
+        ("directory.deb", b"!<arch>\n", "dpkg-deb"),
+        ("script", b"#!/bin/sh\n", "script"),
+    ] {
+        let file = context.file(name, contents)?;
+        context.run(&["--kernel", &file])?.status(2)?.says(&file)?.says(what)?.within(5)?;
+    }
+    Ok(())
+}
+
+fn truncated(context: &Context) -> Result<()> {
+    let kernel = context.pal(["kernel"], None)?.status(0)?.stdout();
+    let kernel = std::fs::read(kernel.trim())?;
+    for size in [0x230, 4096, kernel.len() / 2, kernel.len() - 4096] {
+        let file = context.file("vmlinuz", &kernel[..size])?;
+        context.run(&["--kernel", &file])?.status(2)?.says("truncated")?;
+    }
+    let kit = std::fs::read(&context.kit)?;
+    let file = context.file("kit.elf", &kit[..kit.len().min(0x1100)])?;
+    context.run(&["--kernel", &file])?.status(2)?.says("truncated")?;
+    Ok(())
+}
+
+fn architecture(context: &Context) -> Result<()> {
+    let mut elf = std::fs::read(&context.kit)?;
+    elf[18] = 183;
+    let file = context.file("arm.elf", &elf)?;
+    context.run(&["--kernel", &file])?.status(2)?.says("64-bit ARM")?;
+    let mut image = vec![0; 4096];
+    image[0x38..0x3c].copy_from_slice(b"ARMd");
+    let file = context.file("Image", &image)?;
+    context.run(&["--kernel", &file])?.status(2)?.says("64-bit ARM")?;
+    Ok(())
+}
+
+fn conflicts(context: &Context) -> Result<()> {
+    let kit = context.kit.to_string_lossy().into_owned();
+    let file = context.file("file", "x")?;
+    context.run(&["--initrd", &file, "--exec", "true"])?.status(2)?.says("--initrd")?;
+    context.run(&["--initrd", &file, "--put", &file])?.status(2)?.says("--put")?;
+    context.run(&["--kernel", &kit, "--exec", "true"])?.status(2)?.says("--exec")?;
+    context.run(&["--module", &file])?.status(2)?.says("--module")?;
+    if context.nested() {
+        context.run(&["--vcpus", "2", "--exec", "true"])?.status(2)?.says("--vcpus")?;
+    } else {
+        context.run(&["--hv-arg", "x"])?.status(2)?.says("--hv-arg")?;
+        context.run(&["--protocol", "pvh"])?.status(2)?.says("--protocol")?;
+    }
+    Ok(())
+}
+
+fn little_memory(context: &Context) -> Result<()> {
+    context.run(&["--mem", "19"])?.status(2)?.says("20 MiB")?;
+    context.run(&["--mem", "40", "--exec", "true"])?.status(2)?.says("at least --mem")?.within(10)?;
+    let big = context.path("big.img");
+    std::fs::File::create(&big)?.set_len(80 << 20)?;
+    context.run(&["--mem", "96", "--initrd", &big])?.status(2)?.says("initrd")?.within(10)?;
+    Ok(())
+}
+
+fn qemu(context: &Context) -> Result<()> {
+    context.run(&["--qemu-arg", "-no-such-option"])?.status(1)?.says("-no-such-option")?.within(10)?;
+    context.run(&["--qemu", "/bin/false"])?.status(1)?.says("QEMU did not start")?.within(10)?;
+    Ok(())
+}
+
+fn help(context: &Context) -> Result<()> {
+    let finished = context.pal(["run", "--help"], None)?.status(0)?;
+    finished.has("Examples:")?.has("Ctrl-a x")?.has("Exit status:")?.has("--put <FILE[:GUESTPATH]>")?;
+    Ok(())
+}
+
+fn no_svm(context: &Context) -> Result<()> {
+    context
+        .run(&["--qemu-arg=-cpu", "--qemu-arg=EPYC,-svm", "--exec", "true"])?
+        .status(5)?
+        .says("AMD-V")?
+        .within(30)?;
+    Ok(())
+}
+
+fn hv_words(context: &Context) -> Result<()> {
+    context
+        .run(&["--hv-arg", "frobnicate=1", "--exec", "echo ran"])?
+        .status(0)?
+        .prints("ran\n")?
+        .says("frobnicate")?;
+    Ok(())
+}

@@ -1,0 +1,252 @@
+//! The default guest: Debian's kernel and the generated initramfs.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+
+use super::{Case, both, only};
+use crate::context::Context;
+
+pub const CASES: &[Case] = &[
+    both("exec prints the output and nothing else", exec),
+    both("exec returns the command's status", status),
+    both("exec takes any text as the command", quoting),
+    both("output is binary-safe", binary),
+    both("a megabyte of output arrives whole", much_output),
+    both("stderr of the command is output too", stderr),
+    both("put adds files and directories", put),
+    both("put adds a program that runs", program),
+    both("piped input reaches the command", input),
+    both("piped input reaches the shell", shell),
+    both("the end of the input does not end the guest", input_ends),
+    both("a time limit ends a sleeping guest", timeout),
+    both("a flood of output ends with the time limit", flood),
+    both("nobody reads the output", closed_output),
+    both("a panic of the guest's kernel is a death", kernel_panic),
+    both("a reset during exec is a death", reset),
+    both("a power-off during exec is not a success", early_power_off),
+    both("the guest has the memory that was asked for", memory),
+    both("more than 4 GiB of memory", much_memory),
+    both("interrupts and timers work", timers),
+    both("deterministic time", icount),
+    both("verbose shows the guest's boot", verbose),
+    both("twenty boots in a row", twenty_boots),
+    only("native", "several processors", processors),
+    only("qemu-svm", "statistics", stats),
+    only("native", "statistics of a native run", native_stats),
+    only("qemu-svm", "the guest sees the hypervisor and no SVM", cpuid),
+];
+
+fn exec(context: &Context) -> Result<()> {
+    context.run(&["--exec", "echo one; echo two"])?.status(0)?.prints("one\ntwo\n")?.within(60)?;
+    context
+        .run(&["--exec", "uname -a; cat /proc/cpuinfo; free"])?
+        .status(0)?
+        .has("Linux palimpsest 6.")?
+        .has("Mem:")?;
+    Ok(())
+}
+
+fn status(context: &Context) -> Result<()> {
+    context.run(&["--exec", "exit 42"])?.status(42)?.prints("")?;
+    context.run(&["--exec", "false"])?.status(1)?;
+    Ok(())
+}
+
+fn quoting(context: &Context) -> Result<()> {
+    let long = "x".repeat(20_000);
+    let command =
+        format!("echo 'a \"b\" $c \\ ü' # comment\nfor i in 1 2; do echo \"$i\"; done; echo {long} | wc -c");
+    context.run(&["--exec", &command])?.status(0)?.prints("a \"b\" $c \\ ü\n1\n2\n20001\n")?;
+    Ok(())
+}
+
+fn binary(context: &Context) -> Result<()> {
+    let command = "i=0; while [ $i -lt 256 ]; do printf \"\\\\x$(printf %02x $i)\"; i=$((i + 1)); done";
+    let finished = context.run(&["--exec", command])?.status(0)?;
+    ensure!(finished.raw == (0..=255).collect::<Vec<u8>>(), "{:?}", finished.raw);
+    Ok(())
+}
+
+fn much_output(context: &Context) -> Result<()> {
+    let finished = context.run(&["--exec", "seq 1 150000"])?.status(0)?;
+    let expected: String = (1..=150_000).map(|number| format!("{number}\n")).collect();
+    ensure!(finished.stdout() == expected, "{} bytes of {}", finished.raw.len(), expected.len());
+    Ok(())
+}
+
+fn stderr(context: &Context) -> Result<()> {
+    context.run(&["--exec", "echo out; echo err >&2"])?.status(0)?.prints("out\nerr\n")?;
+    Ok(())
+}
+
+fn put(context: &Context) -> Result<()> {
+    let one = context.file("one", "first\n")?;
+    std::fs::create_dir_all(context.path("tree/deep"))?;
+    context.file("tree/deep/two", "second\n")?;
+    let tree = format!("{}:/opt/tree", context.path("tree"));
+    let command = "cat /one /opt/tree/deep/two";
+    context.run(&["--put", &one, "--put", &tree, "--exec", command])?.status(0)?.prints("first\nsecond\n")?;
+    Ok(())
+}
+
+fn program(context: &Context) -> Result<()> {
+    let script = context.file("tool", "#!/bin/sh\necho tool \"$@\"\nexit 7\n")?;
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    let put = format!("{script}:/usr/local/tool");
+    context.run(&["--put", &put, "--exec", "/usr/local/tool a b"])?.status(7)?.prints("tool a b\n")?;
+    Ok(())
+}
+
+fn input(context: &Context) -> Result<()> {
+    let command = "read first; read second; echo \"$second $first\"";
+    context.run_with(&["--exec", command], Some(b"one\ntwo\n"))?.status(0)?.prints("two one\n")?;
+    Ok(())
+}
+
+fn shell(context: &Context) -> Result<()> {
+    let finished =
+        context.run_with(&[], Some(b"echo sum $((40 + 2))\nexit\n"))?.status(0)?.has("sum 42\n")?;
+    ensure!(!finished.raw.contains(&b'\r'), "carriage returns in a file");
+    Ok(())
+}
+
+fn input_ends(context: &Context) -> Result<()> {
+    context
+        .run_with(&["--exec", "sleep 2; echo still here"], Some(b""))?
+        .status(0)?
+        .prints("still here\n")?;
+    Ok(())
+}
+
+fn timeout(context: &Context) -> Result<()> {
+    let options = ["--timeout", "12", "--exec", "echo before; sleep 1000"];
+    context.run(&options)?.status(124)?.prints("before\n")?.says("12 s")?.within(25)?;
+    Ok(())
+}
+
+fn flood(context: &Context) -> Result<()> {
+    context.run(&["--timeout", "12", "--exec", "yes"])?.status(124)?.has("y\ny\ny\n")?.within(25)?;
+    Ok(())
+}
+
+fn closed_output(context: &Context) -> Result<()> {
+    use std::{
+        io::{BufRead, BufReader},
+        process::{Command, Stdio},
+    };
+    let mut command = Command::new(&context.pal);
+    command.args(["run", "--machine", context.machine, "--exec", "yes"]);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("it is piped")).read_line(&mut line)?;
+    let status = child.wait()?;
+    ensure!(line == "y\n" && status.code() == Some(141), "{line:?} {status}");
+    Ok(())
+}
+
+fn kernel_panic(context: &Context) -> Result<()> {
+    let finished = context.run(&["--exec", "echo c > /proc/sysrq-trigger"])?.status(3)?;
+    finished.says("Kernel panic")?.says("pal: error: the guest")?;
+    Ok(())
+}
+
+fn reset(context: &Context) -> Result<()> {
+    context.run(&["--exec", "echo once; reboot -f"])?.status(3)?.has("once\n")?.says("reset")?;
+    Ok(())
+}
+
+fn early_power_off(context: &Context) -> Result<()> {
+    context.run(&["--exec", "poweroff -f"])?.status(3)?.says("before the command")?;
+    Ok(())
+}
+
+fn memory(context: &Context) -> Result<()> {
+    let command = "awk '/MemTotal/ { print int($2 / 1024) }' /proc/meminfo";
+    for (given, least, most) in [("96", 40, 90), ("512", 440, 505), ("2048", 1900, 2030)] {
+        let finished = context.run(&["--mem", given, "--exec", command])?.status(0)?;
+        let total: u32 = finished.stdout().trim().parse()?;
+        ensure!((least..=most).contains(&total), "--mem {given}: the guest has {total} MiB");
+    }
+    Ok(())
+}
+
+fn much_memory(context: &Context) -> Result<()> {
+    let command = "awk '/MemTotal/ { print int($2 / 1024) }' /proc/meminfo";
+    let finished = context.run(&["--mem", "6144", "--exec", command])?.status(0)?;
+    let total: u32 = finished.stdout().trim().parse()?;
+    ensure!((5700..=6100).contains(&total), "the guest has {total} MiB");
+    Ok(())
+}
+
+fn timers(context: &Context) -> Result<()> {
+    // The kernel's clock and sleeping agree, and the console's input comes by interrupt.
+    let command =
+        "a=$(cut -d. -f1 /proc/uptime); sleep 3; b=$(cut -d. -f1 /proc/uptime); echo slept $((b - a)) s";
+    let finished = context.run(&["--exec", command])?.status(0)?;
+    ensure!(["slept 3 s\n", "slept 4 s\n"].contains(&finished.stdout().as_str()), "{}", finished.stdout());
+    Ok(())
+}
+
+fn icount(context: &Context) -> Result<()> {
+    context.run(&["--icount", "--exec", "echo counted"])?.status(0)?.prints("counted\n")?;
+    Ok(())
+}
+
+fn verbose(context: &Context) -> Result<()> {
+    context
+        .run(&["--verbose", "--exec", "echo hello"])?
+        .status(0)?
+        .prints("hello\n")?
+        .says("Linux version 6.")?;
+    Ok(())
+}
+
+fn twenty_boots(context: &Context) -> Result<()> {
+    for number in 1..=20 {
+        let command = format!("echo boot {number}");
+        context.run(&["--exec", &command])?.status(0)?.prints(&format!("boot {number}\n"))?;
+    }
+    Ok(())
+}
+
+fn processors(context: &Context) -> Result<()> {
+    context.run(&["--vcpus", "2", "--exec", "nproc"])?.status(0)?.prints("2\n")?;
+    Ok(())
+}
+
+fn read_stats(path: &str) -> Result<Value> {
+    Ok(serde_json::from_slice(&std::fs::read(Path::new(path))?)?)
+}
+
+fn stats(context: &Context) -> Result<()> {
+    let path = context.path("stats.json");
+    context.run(&["--stats", &path, "--exec", "exit 3"])?.status(3)?;
+    let stats = read_stats(&path)?;
+    ensure!(stats["schema"] == 1 && stats["machine"] == "qemu-svm" && stats["status"] == 3, "{stats}");
+    let guest = &stats["guests"][0];
+    ensure!(guest["tsc"].as_u64().is_some_and(|tsc| tsc > 0), "{stats}");
+    let exits = guest["exits"].as_array().map_or(&[][..], Vec::as_slice);
+    let cpuid = exits.iter().find(|exit| exit["reason"] == "cpuid");
+    ensure!(
+        cpuid.is_some_and(|exit| exit["count"].as_u64() > Some(0) && exit["ticks"].as_u64() > Some(0)),
+        "{stats}"
+    );
+    ensure!(guest["injections"]["external-interrupt"].as_u64() > Some(0), "{stats}");
+    Ok(())
+}
+
+fn native_stats(context: &Context) -> Result<()> {
+    let path = context.path("stats.json");
+    context.run(&["--stats", &path, "--exec", "true"])?.status(0)?;
+    let stats = read_stats(&path)?;
+    ensure!(stats["schema"] == 1 && stats["machine"] == "native" && stats["mode"].is_null(), "{stats}");
+    Ok(())
+}
+
+fn cpuid(context: &Context) -> Result<()> {
+    let finished = context.run(&["--exec", "grep -m1 flags /proc/cpuinfo"])?.status(0)?;
+    finished.has(" hypervisor")?.has(" constant_tsc")?.lacks(" svm")?;
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! The multiboot1 kit: the loader, the test device, devices at their ports, and guests that die.
+
+use anyhow::Result;
+
+use super::{Case, both, only};
+use crate::context::Context;
+
+pub const CASES: &[Case] = &[
+    both("multiboot1 kernel with modules and a command line", modules),
+    both("power-off by ACPI", power_off),
+    both("test device: exit values", exit_values),
+    both("test device: latch", latch),
+    both("test device: interrupt lines", interrupts),
+    only("qemu-svm", "test device: unmapped page", unmap),
+    both("port 0xf4 without the test device", no_test_device),
+    both("timer ticks", ticks),
+    both("exceptions stay in the guest", exceptions),
+    both("ROM keeps its contents", rom),
+    both("console input to a kernel that polls", echo),
+    both("triple fault", triple_fault),
+    both("reset by the keyboard controller", reset),
+    both("reset by port 0xcf9", reset_cf9),
+    both("a halted kernel ends with the time limit", halt),
+    both("a spinning kernel ends with the time limit", spin),
+    both("a kernel that floods the console ends with the time limit", flood),
+    only("qemu-svm", "a jump to a hole", hole),
+    only("qemu-svm", "unknown MSRs fault unless permitted", msr),
+    only("qemu-svm", "the smallest memory", least_memory),
+];
+
+fn modules(context: &Context) -> Result<()> {
+    let first = context.file("first", "12345\n")?;
+    let second = context.file("second", "")?;
+    let with_words = format!("{first} some words");
+    let finished = context.kit("print=hello", &["--module", &with_words, "--module", &second])?.status(0)?;
+    finished
+        .has("kit: magic 2badb002")?
+        .has("kit: modules 2\n")?
+        .has("kit: module 0 size 6 aligned 1 sum 56760637 line ")?
+        .has(" some words\n")?
+        .has("kit: module 1 size 0 ")?
+        .has("kit: hello\n")?
+        .has("kit: done\n")?;
+    Ok(())
+}
+
+fn power_off(context: &Context) -> Result<()> {
+    context.kit("", &[])?.status(0)?.has("kit: done\n")?.lacks("cannot power off")?;
+    Ok(())
+}
+
+fn exit_values(context: &Context) -> Result<()> {
+    for (word, status) in [("exit=0", 0), ("exit=42", 42), ("exit16=33", 33), ("exit32=127", 127)] {
+        context.kit(word, &["--test-device"])?.status(status)?.lacks("kit: done")?;
+    }
+    Ok(())
+}
+
+fn latch(context: &Context) -> Result<()> {
+    context.kit("latch", &["--test-device"])?.status(0)?.has("kit: latch 5a 1234 deadbeef\n")?;
+    Ok(())
+}
+
+fn interrupts(context: &Context) -> Result<()> {
+    let finished = context.kit("irq=5 irq=11 irq=12 irq=5", &["--test-device"])?.status(0)?;
+    finished.has("irq 5 came 1\nkit: irq 11 came 1\nkit: irq 12 came 1\nkit: irq 5 came 1\n")?;
+    Ok(())
+}
+
+fn unmap(context: &Context) -> Result<()> {
+    let finished = context.kit("unmap=0x800000 read=0x800000", &["--test-device"])?;
+    finished.has("kit: [800000] = ffffffff\n")?.status(0)?;
+    Ok(())
+}
+
+fn no_test_device(context: &Context) -> Result<()> {
+    context.kit("exit=42", &[])?.status(0)?.has("kit: done\n")?;
+    Ok(())
+}
+
+fn ticks(context: &Context) -> Result<()> {
+    context.kit("ticks=50", &[])?.status(0)?.has("kit: ticks 50\n")?;
+    Ok(())
+}
+
+fn exceptions(context: &Context) -> Result<()> {
+    context.kit("ud ud", &[])?.status(0)?.has("kit: ud2 1\nkit: ud2 1\n")?;
+    Ok(())
+}
+
+fn rom(context: &Context) -> Result<()> {
+    context.kit("rom", &[])?.status(0)?.has("kit: rom kept\n")?;
+    Ok(())
+}
+
+fn echo(context: &Context) -> Result<()> {
+    let kit = context.kit.to_string_lossy().into_owned();
+    let options = ["--kernel", &kit, "--append", "echo", "--timeout", "60"];
+    context.run_with(&options, Some(b"ab\x01q"))?.status(0)?.has("<a><b><\x01><q>")?;
+    Ok(())
+}
+
+fn triple_fault(context: &Context) -> Result<()> {
+    context.kit("triple", &[])?.status(3)?.says("triple fault")?.says("IP")?;
+    Ok(())
+}
+
+fn reset(context: &Context) -> Result<()> {
+    restarts(context, "reset")
+}
+
+fn reset_cf9(context: &Context) -> Result<()> {
+    restarts(context, "cf9")
+}
+
+/// A guest that resets itself starts again, for ever.
+fn restarts(context: &Context, word: &str) -> Result<()> {
+    let line = format!("kit: {word}\n");
+    let finished = context.kit(word, &["--timeout", "10"])?.status(124)?.has(&line)?;
+    anyhow::ensure!(
+        finished.stdout().matches(&line).count() > 1,
+        "it did not start again: {}",
+        finished.stdout()
+    );
+    Ok(())
+}
+
+fn halt(context: &Context) -> Result<()> {
+    context.kit("halt", &["--timeout", "5"])?.status(124)?.has("kit: halt\n")?.within(20)?;
+    Ok(())
+}
+
+fn spin(context: &Context) -> Result<()> {
+    context.kit("spin", &["--timeout", "5"])?.status(124)?.has("kit: spin\n")?.within(20)?;
+    Ok(())
+}
+
+fn flood(context: &Context) -> Result<()> {
+    context.kit("flood", &["--timeout", "5"])?.status(124)?.has("kit: flood 100\n")?.within(20)?;
+    Ok(())
+}
+
+fn hole(context: &Context) -> Result<()> {
+    context.kit("jump=0xd0000000", &[])?.status(3)?.says("d0000000")?.within(40)?;
+    Ok(())
+}
+
+fn msr(context: &Context) -> Result<()> {
+    context.kit("msr=0x12345", &[])?.status(0)?.has("kit: msr 12345 = 0:0 faults 1\n")?;
+    context.kit("msr=0x12345", &["--permissive-msr"])?.status(0)?.has("kit: msr 12345 = 0:0 faults 0\n")?;
+    Ok(())
+}
+
+fn least_memory(context: &Context) -> Result<()> {
+    context.kit("", &["--mem", "20"])?.status(0)?.has("kit: done\n")?;
+    Ok(())
+}

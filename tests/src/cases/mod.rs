@@ -1,0 +1,44 @@
+//! The list of cases.
+
+mod bad_input;
+mod boot;
+mod kit;
+mod person;
+
+use anyhow::Result;
+
+use crate::context::Context;
+
+/// The machines on which a case makes sense.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum On {
+    /// All of them.
+    Both,
+    /// Only this one.
+    Only(&'static str),
+}
+
+/// One test.
+pub struct Case {
+    /// Its name, unique.
+    pub name: &'static str,
+    /// Where it runs.
+    pub on: On,
+    /// Does something and looks at what comes out.
+    pub check: fn(&Context) -> Result<()>,
+}
+
+/// A case for all machines.
+const fn both(name: &'static str, check: fn(&Context) -> Result<()>) -> Case {
+    Case { name, on: On::Both, check }
+}
+
+/// A case for one machine.
+const fn only(machine: &'static str, name: &'static str, check: fn(&Context) -> Result<()>) -> Case {
+    Case { name, on: On::Only(machine), check }
+}
+
+/// All cases.
+pub fn all() -> impl Iterator<Item = &'static Case> {
+    [boot::CASES, person::CASES, kit::CASES, bad_input::CASES].into_iter().flatten()
+}

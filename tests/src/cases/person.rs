@@ -1,0 +1,106 @@
+//! A person at a terminal, and what happens to the machine when pal is ended from outside.
+
+use std::{thread::sleep, time::Duration};
+
+use anyhow::{Result, ensure};
+
+use super::{Case, both, only};
+use crate::{context::Context, pty::Person};
+
+pub const CASES: &[Case] = &[
+    both("a shell with job control on a terminal", shell),
+    both("exit powers off", exit),
+    both("Ctrl-a x quits and restores the terminal", quit),
+    both("a signal ends the run and restores the terminal", signal),
+    both("QEMU never outlives pal", killed),
+    only("native", "there is no monitor without a hypervisor", no_monitor),
+];
+
+fn shell(context: &Context) -> Result<()> {
+    let mut person = Person::start(context, &[])?;
+    person.sees("guest:")?;
+    ensure!(!person.terminal_is_sane()?, "the terminal is not in raw mode");
+    person.types("tty; echo $TERM; sleep 1000\r")?;
+    person.sees("vt100")?;
+    sleep(Duration::from_secs(1));
+    person.types("\x03")?;
+    person.sees("guest:")?;
+    person.types("sleep 1000\r")?;
+    sleep(Duration::from_secs(1));
+    person.types("\x1a")?;
+    person.sees("Stopped")?;
+    person.types("read key; echo \"$key\" | od -c\r")?;
+    sleep(Duration::from_millis(500));
+    person.types("\x01a\r")?;
+    person.sees("001")?;
+    Ok(())
+}
+
+fn exit(context: &Context) -> Result<()> {
+    let mut person = Person::start(context, &[])?;
+    person.sees("guest:")?;
+    person.types("exit\r")?;
+    ensure!(person.ends()? == Some(0), "{}", person.shown);
+    ensure!(person.terminal_is_sane()?, "the terminal is still in raw mode");
+    Ok(())
+}
+
+fn quit(context: &Context) -> Result<()> {
+    let mut person = Person::start(context, &[])?;
+    person.sees("guest:")?;
+    person.types("\x01h")?;
+    person.sees("Ctrl-a x")?;
+    person.types("\x01x")?;
+    ensure!(person.ends()? == Some(0), "{}", person.shown);
+    ensure!(person.terminal_is_sane()?, "the terminal is still in raw mode");
+    Ok(())
+}
+
+fn signal(context: &Context) -> Result<()> {
+    let mut person = Person::start(context, &[])?;
+    person.sees("guest:")?;
+    let qemu = children(person.pid());
+    let pid = rustix::process::Pid::from_raw(person.pid().cast_signed()).expect("a process has an id");
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+    ensure!(person.ends()? == Some(143), "{}", person.shown);
+    ensure!(person.terminal_is_sane()?, "the terminal is still in raw mode");
+    ensure!(!qemu.is_empty() && qemu.iter().all(|&pid| is_gone(pid)), "QEMU is still there");
+    Ok(())
+}
+
+fn killed(context: &Context) -> Result<()> {
+    let mut person = Person::start(context, &[])?;
+    person.sees("guest:")?;
+    let qemu = children(person.pid());
+    ensure!(!qemu.is_empty(), "pal has no child process");
+    let pid = rustix::process::Pid::from_raw(person.pid().cast_signed()).expect("a process has an id");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
+    person.ends()?;
+    for _ in 0..100 {
+        if qemu.iter().all(|&pid| is_gone(pid)) {
+            return Ok(());
+        }
+        sleep(Duration::from_millis(50));
+    }
+    anyhow::bail!("QEMU is still there")
+}
+
+fn no_monitor(context: &Context) -> Result<()> {
+    let mut person = Person::start(context, &[])?;
+    person.sees("guest:")?;
+    person.types("\x01p")?;
+    person.sees("no monitor")?;
+    Ok(())
+}
+
+/// The child processes of a process.
+fn children(pid: u32) -> Vec<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// True if a process does not run any more; one that nobody reaps counts as gone.
+fn is_gone(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+}

@@ -1,0 +1,193 @@
+//! What a case works with: the pal program, a scratch directory, and the checks on what came out.
+
+use std::{
+    ffi::OsStr,
+    fs::File,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use tempfile::TempDir;
+
+/// The machines of `pal run --machine`.
+pub const MACHINES: [&str; 2] = ["native", "qemu-svm"];
+/// No run of a case takes longer, whatever pal does about its own time limit.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// The surroundings of one case.
+pub struct Context {
+    /// The pal program.
+    pub pal: PathBuf,
+    /// The multiboot1 kit.
+    pub kit: PathBuf,
+    /// The machine to run on.
+    pub machine: &'static str,
+    scratch: TempDir,
+}
+
+impl Context {
+    /// A context with a scratch directory of its own.
+    pub fn new(pal: &Path, kit: &Path, machine: &'static str) -> Result<Self> {
+        Ok(Self { pal: pal.to_owned(), kit: kit.to_owned(), machine, scratch: tempfile::tempdir()? })
+    }
+
+    /// True if the guest runs on the hypervisor.
+    pub fn nested(&self) -> bool {
+        self.machine != "native"
+    }
+
+    /// A path in the scratch directory.
+    pub fn path(&self, name: &str) -> String {
+        self.scratch.path().join(name).to_string_lossy().into_owned()
+    }
+
+    /// A file in the scratch directory.
+    pub fn file(&self, name: &str, contents: impl AsRef<[u8]>) -> Result<String> {
+        std::fs::write(self.path(name), contents)?;
+        Ok(self.path(name))
+    }
+
+    /// `pal run` with these options on the case's machine.
+    pub fn run(&self, options: &[&str]) -> Result<Finished> {
+        self.run_with(options, None)
+    }
+
+    /// The same with bytes on standard input.
+    pub fn run_with(&self, options: &[&str], input: Option<&[u8]>) -> Result<Finished> {
+        self.pal([&["run", "--machine", self.machine], options].concat(), input)
+    }
+
+    /// `pal run` of the kit with these words on its command line.
+    pub fn kit(&self, words: &str, options: &[&str]) -> Result<Finished> {
+        let kit = self.kit.to_string_lossy();
+        let limit: &[&str] = if options.contains(&"--timeout") { &[] } else { &["--timeout", "60"] };
+        self.run(&[&["--kernel", &kit, "--append", words], limit, options].concat())
+    }
+
+    /// `pal` with any arguments.
+    pub fn pal(
+        &self,
+        arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+        input: Option<&[u8]>,
+    ) -> Result<Finished> {
+        let mut command = Command::new(&self.pal);
+        command.args(arguments).current_dir(self.scratch.path());
+        finish(command, input, self.scratch.path())
+    }
+}
+
+/// Runs a program to its end, with its output in files so that nothing blocks.
+fn finish(mut command: Command, input: Option<&[u8]>, dir: &Path) -> Result<Finished> {
+    let (stdout, stderr) = (tempfile::tempfile_in(dir)?, tempfile::tempfile_in(dir)?);
+    command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
+    command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
+    let start = Instant::now();
+    let mut child = command.spawn().context("cannot start pal")?;
+    if let (Some(bytes), Some(mut stdin)) = (input, child.stdin.take()) {
+        // Short enough for the pipe; closing it is the end of the input.
+        stdin.write_all(bytes)?;
+    }
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if start.elapsed() > PATIENCE {
+            let _ = child.kill();
+            let _ = child.wait();
+            bail!("pal hangs: {command:?}\n{}", text(stderr)?);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let took = start.elapsed();
+    Ok(Finished {
+        line: format!("{command:?}"),
+        status: status.code(),
+        raw: bytes(stdout)?,
+        stderr: text(stderr)?,
+        took,
+    })
+}
+
+fn bytes(mut file: File) -> Result<Vec<u8>> {
+    use std::io::{Read, Seek};
+    let mut contents = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut contents)?;
+    Ok(contents)
+}
+
+fn text(file: File) -> Result<String> {
+    Ok(String::from_utf8_lossy(&bytes(file)?).into_owned())
+}
+
+/// A run that has ended. The checks return themselves, so that they chain.
+pub struct Finished {
+    line: String,
+    /// Exit status; `None` after a signal.
+    pub status: Option<i32>,
+    /// Standard output.
+    pub raw: Vec<u8>,
+    /// Standard error.
+    pub stderr: String,
+    /// Wall time.
+    pub took: Duration,
+}
+
+impl Finished {
+    /// Standard output as text.
+    pub fn stdout(&self) -> String {
+        String::from_utf8_lossy(&self.raw).into_owned()
+    }
+
+    /// The exit status is this.
+    pub fn status(self, expected: i32) -> Result<Self> {
+        ensure!(
+            self.status == Some(expected),
+            "status {:?}, expected {expected}\n{}",
+            self.status,
+            self.describe()
+        );
+        Ok(self)
+    }
+
+    /// Standard output is exactly this.
+    pub fn prints(self, expected: &str) -> Result<Self> {
+        ensure!(self.raw == expected.as_bytes(), "expected the output {expected:?}\n{}", self.describe());
+        Ok(self)
+    }
+
+    /// Standard output contains this.
+    pub fn has(self, part: &str) -> Result<Self> {
+        ensure!(self.stdout().contains(part), "no {part:?} in the output\n{}", self.describe());
+        Ok(self)
+    }
+
+    /// Standard output does not contain this.
+    pub fn lacks(self, part: &str) -> Result<Self> {
+        ensure!(!self.stdout().contains(part), "{part:?} in the output\n{}", self.describe());
+        Ok(self)
+    }
+
+    /// Standard error contains this.
+    pub fn says(self, part: &str) -> Result<Self> {
+        ensure!(self.stderr.contains(part), "no {part:?} in the messages\n{}", self.describe());
+        Ok(self)
+    }
+
+    /// The run took no longer.
+    pub fn within(self, seconds: u64) -> Result<Self> {
+        ensure!(self.took < Duration::from_secs(seconds), "took {:?}\n{}", self.took, self.describe());
+        Ok(self)
+    }
+
+    fn describe(&self) -> String {
+        let end = |text: &str| {
+            let lines: Vec<_> = text.lines().collect();
+            lines[lines.len().saturating_sub(40)..].join("\n")
+        };
+        format!("{}\n--- output\n{}\n--- messages\n{}", self.line, end(&self.stdout()), end(&self.stderr))
+    }
+}

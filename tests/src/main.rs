@@ -1,0 +1,142 @@
+//! End-to-end tests: a plain list of cases, each of which runs `pal` and looks at its output and status.
+//!
+//! `cargo pal test` runs them all; `cargo run -p e2e -- FILTER` runs those whose name contains FILTER.
+
+mod cases;
+mod context;
+mod kit;
+mod pty;
+
+use std::{
+    collections::VecDeque,
+    path::PathBuf,
+    process::ExitCode,
+    sync::Mutex,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use clap::Parser;
+
+use cases::{Case, On};
+use context::{Context, MACHINES};
+
+/// Run the end-to-end tests.
+#[derive(Parser)]
+struct Options {
+    /// Run only cases whose name contains this
+    filter: Option<String>,
+    /// Run only on this machine
+    #[arg(long, value_parser = MACHINES)]
+    machine: Option<String>,
+    /// Runs at the same time
+    #[arg(long, default_value_t = thread::available_parallelism().map_or(1, usize::from))]
+    jobs: usize,
+    /// Only list the cases
+    #[arg(long)]
+    list: bool,
+    /// The pal program; default: the one next to this program
+    #[arg(long, env = "PAL")]
+    pal: Option<PathBuf>,
+}
+
+/// One case on one machine.
+struct Run {
+    name: String,
+    case: &'static Case,
+    machine: &'static str,
+}
+
+struct Report {
+    name: String,
+    took: Duration,
+    result: Result<()>,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match perform(&options) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("e2e: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs what was asked for and returns the number of failures.
+fn perform(options: &Options) -> Result<usize> {
+    let runs = select(options);
+    if options.list {
+        runs.iter().for_each(|run| println!("{}", run.name));
+        return Ok(0);
+    }
+    let pal = match &options.pal {
+        Some(pal) => pal.clone(),
+        None => std::env::current_exe()?.with_file_name("pal"),
+    };
+    anyhow::ensure!(pal.is_file(), "{}: no such program; `cargo build -p pal` builds it", pal.display());
+    let shared = tempfile::tempdir()?;
+    let kit = kit::build(shared.path()).context("the multiboot1 kit does not build")?;
+
+    let start = Instant::now();
+    let queue = Mutex::new(runs.into_iter().collect::<VecDeque<_>>());
+    let reports = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..options.jobs.max(1) {
+            scope.spawn(|| {
+                while let Some(run) = { queue.lock().expect("no thread panics with the lock").pop_front() } {
+                    let report = perform_one(&run, &pal, &kit);
+                    print(&report);
+                    reports.lock().expect("no thread panics with the lock").push(report);
+                }
+            });
+        }
+    });
+    let reports = reports.into_inner().expect("the threads have ended");
+    let failed: Vec<_> = reports.iter().filter(|report| report.result.is_err()).collect();
+    for report in &failed {
+        println!("FAILED {}", report.name);
+    }
+    let seconds = start.elapsed().as_secs();
+    println!("e2e: {} passed, {} failed in {seconds} s", reports.len() - failed.len(), failed.len());
+    Ok(failed.len())
+}
+
+fn select(options: &Options) -> Vec<Run> {
+    let wanted = |machine: &&&'static str| options.machine.as_deref().is_none_or(|name| name == **machine);
+    let mut runs = Vec::new();
+    for machine in MACHINES.iter().filter(wanted) {
+        for case in cases::all() {
+            let applies = match case.on {
+                On::Both => true,
+                On::Only(name) => name == *machine,
+            };
+            let name = format!("{machine}/{}", case.name);
+            if applies && options.filter.as_deref().is_none_or(|filter| name.contains(filter)) {
+                runs.push(Run { name, case, machine });
+            }
+        }
+    }
+    runs
+}
+
+fn perform_one(run: &Run, pal: &std::path::Path, kit: &std::path::Path) -> Report {
+    let start = Instant::now();
+    let result = Context::new(pal, kit, run.machine).and_then(|context| (run.case.check)(&context));
+    Report { name: run.name.clone(), took: start.elapsed(), result }
+}
+
+fn print(report: &Report) {
+    let seconds = report.took.as_secs_f32();
+    match &report.result {
+        Ok(()) => println!("ok     {} ({seconds:.1} s)", report.name),
+        Err(error) => println!("FAILED {} ({seconds:.1} s)\n{}", report.name, indent(&format!("{error:#}"))),
+    }
+}
+
+fn indent(text: &str) -> String {
+    text.lines().map(|line| format!("    {line}\n")).collect()
+}

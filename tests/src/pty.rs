@@ -1,0 +1,109 @@
+//! A person at a terminal: pal on a pseudo-terminal.
+
+use std::{
+    fs::File,
+    io::{Read, Write},
+    process::{Child, Command},
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::{
+    fs::{Mode, OFlags},
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+    termios::{LocalModes, tcgetattr},
+};
+
+use crate::context::Context;
+
+/// A running `pal run` with a terminal.
+pub struct Person {
+    keyboard: File,
+    screen: Receiver<Vec<u8>>,
+    /// Everything that was shown.
+    pub shown: String,
+    child: Child,
+    terminal: File,
+}
+
+impl Person {
+    /// Starts `pal run` with these options on the case's machine.
+    pub fn start(context: &Context, options: &[&str]) -> Result<Self> {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
+        grantpt(&master)?;
+        unlockpt(&master)?;
+        let name = ptsname(&master, Vec::new())?;
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let terminal = File::from(rustix::fs::open(name.as_c_str(), flags, Mode::empty())?);
+        let mut command = Command::new(&context.pal);
+        command.args(["run", "--machine", context.machine]).args(options).env("TERM", "vt100");
+        command.stdin(terminal.try_clone()?).stdout(terminal.try_clone()?).stderr(terminal.try_clone()?);
+        let child = command.spawn().context("cannot start pal")?;
+        let keyboard = File::from(master);
+        let mut reader = keyboard.try_clone()?;
+        let (sender, screen) = channel();
+        thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(size @ 1..) = reader.read(&mut buffer) {
+                if sender.send(buffer[..size].to_vec()).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Self { keyboard, screen, shown: String::new(), child, terminal })
+    }
+
+    /// Types text.
+    pub fn types(&mut self, text: &str) -> Result<()> {
+        Ok(self.keyboard.write_all(text.as_bytes())?)
+    }
+
+    /// Waits until `part` is shown after what was waited for before.
+    pub fn sees(&mut self, part: &str) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let from = self.shown.len();
+        loop {
+            match self.screen.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(bytes) => self.shown += &String::from_utf8_lossy(&bytes),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    bail!("never saw {part:?}\n--- shown\n{}", self.shown)
+                }
+            }
+            if self.shown[from..].contains(part) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// True if the terminal is in its ordinary mode: lines and echo.
+    pub fn terminal_is_sane(&self) -> Result<bool> {
+        let modes = tcgetattr(&self.terminal)?.local_modes;
+        Ok(modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG))
+    }
+
+    /// The process id of pal.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for pal's end and returns its exit status.
+    pub fn ends(&mut self) -> Result<Option<i32>> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status.code());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        bail!("pal does not end\n--- shown\n{}", self.shown)
+    }
+}
+
+impl Drop for Person {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
