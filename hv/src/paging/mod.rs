@@ -13,7 +13,11 @@ pub mod guest_walk;
 #[cfg(any(test, feature = "testing"))]
 pub mod model;
 pub mod nested;
+#[cfg(test)]
+mod oracle;
 pub mod p2m;
+#[cfg(any(test, feature = "testing"))]
+pub mod random;
 pub mod range;
 pub mod table;
 

@@ -122,6 +122,10 @@ impl Processor {
         effects: bool,
     ) -> Result<Cached, Fault> {
         let Pointer { mut table, mut level, mut write, mut execute, .. } = from;
+        if gpa.0 >> 48 != 0 {
+            // Wider than four levels translate.
+            return Err(Fault::NotPresent);
+        }
         loop {
             let shift = 12 + 9 * (u32::from(level) - 1);
             let index = (gpa.0 >> shift & 511) as usize;

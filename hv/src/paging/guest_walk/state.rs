@@ -19,7 +19,8 @@ pub enum PagingKind {
 /// Properties of the guest's processor, the same for the life of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagingFeatures {
-    /// MAXPHYADDR, 32 to 52 (CPUID leaf 0x8000_0008).
+    /// MAXPHYADDR, 32 to 52 (CPUID leaf 0x8000_0008). The processor checks reserved bits by its own width, so that
+    /// a guest should be told the same, but not more than the 48 bits that four-level nested tables translate.
     pub physical_bits: u8,
     /// 1 GiB pages (CPUID leaf 0x8000_0001, EDX bit 26).
     pub gib_pages: bool,

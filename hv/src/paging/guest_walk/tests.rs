@@ -4,109 +4,9 @@ use super::reference::reference;
 use super::*;
 use crate::guest::mem::{NotRam, VecMemory};
 use crate::paging::addr::PAGE_SIZE;
-use crate::virt::state::{cr0, efer, rflags};
+use crate::paging::random::{PAGES, Random};
+use crate::virt::state::{cr0, efer};
 use proptest::prelude::*;
-
-const PAGES: u64 = 8;
-
-/// A small generator of pseudo-random numbers: tables of thousands of entries need not shrink entry by entry.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    /// True once in `n` times.
-    fn once_in(&mut self, n: u64) -> bool {
-        self.next().is_multiple_of(n)
-    }
-
-    /// An entry that is usually good for a walk through [`PAGES`] pages.
-    fn entry(&mut self, wide: bool) -> u64 {
-        let mut entry = self.next() & 0x1178;
-        entry |= if self.once_in(16) { 0 } else { 1 };
-        entry |= if self.once_in(4) { 0 } else { 2 };
-        entry |= if self.once_in(4) { 0 } else { 4 };
-        let large = self.once_in(4);
-        entry |= if large { 0x80 } else { 0 };
-        if large && !self.once_in(4) {
-            // Bits 20:13 must be zero but for PSE-36, where few of them may be set.
-            let middle = if self.once_in(if wide { 8 } else { 2 }) { 1 << (13 + self.next() % 8) } else { 0 };
-            let no_execute = if wide && self.once_in(4) { 1 << 63 } else { 0 };
-            return entry | (self.next() % 64) << 21 | middle | no_execute;
-        }
-        entry = entry & 0xfff | (self.next() % PAGES) << 12;
-        if self.once_in(16) {
-            entry ^= 1 << (12 + self.next() % 52);
-        }
-        if self.once_in(8) {
-            entry |= 1 << 63;
-        }
-        if wide { entry } else { entry & 0xffff_ffff }
-    }
-
-    fn memory(&mut self, wide: bool) -> VecMemory {
-        let memory = VecMemory::new((PAGES * PAGE_SIZE) as usize);
-        let size = if wide { 8 } else { 4 };
-        for at in (0..PAGES * PAGE_SIZE).step_by(size) {
-            let entry = self.entry(wide).to_le_bytes();
-            memory.write(Gpa(at), &entry[..size]).unwrap();
-        }
-        // Page-directory pointers of PAE paging have more bits that must be zero.
-        for at in (0..PAGE_SIZE / 2).step_by(8) {
-            if wide && !self.once_in(4) {
-                let entry = memory.read_u64(Gpa(at)).unwrap() & 0xffff_f019;
-                memory.write(Gpa(at), &entry.to_le_bytes()).unwrap();
-            }
-        }
-        memory
-    }
-
-    fn state(&mut self, kind: PagingKind) -> PagingState {
-        let some = |random: &mut Random, bit: u64| if random.once_in(2) { bit } else { 0 };
-        let mut state = PagingState {
-            cr0: cr0::PE | cr0::PG | some(self, cr0::WP),
-            cr3: self.next() % (PAGES * PAGE_SIZE),
-            cr4: some(self, cr4::SMEP) | some(self, cr4::SMAP) | some(self, cr4::PGE),
-            efer: some(self, efer::NXE),
-            rflags: some(self, rflags::AC),
-            cpl: (self.next() % 4) as u8,
-            pdptes: None,
-            features: PagingFeatures {
-                physical_bits: [32, 36, 39, 40, 46, 52][(self.next() % 6) as usize],
-                gib_pages: self.once_in(2),
-                upper_global_reserved: self.once_in(2),
-            },
-        };
-        match kind {
-            PagingKind::Off => state.cr0 &= !cr0::PG,
-            PagingKind::TwoLevel => state.cr4 |= some(self, cr4::PSE),
-            PagingKind::Pae => {
-                state.cr4 |= cr4::PAE;
-                state.cr3 &= PAGE_SIZE / 2 - 1;
-                if self.once_in(4) {
-                    state.pdptes = Some(core::array::from_fn(|_| self.entry(true) & 0x7019));
-                }
-            }
-            PagingKind::FourLevel => {
-                state.cr4 |= cr4::PAE;
-                state.efer |= efer::LME | efer::LMA;
-            }
-        }
-        assert_eq!(state.kind(), kind);
-        state
-    }
-
-    fn access(&mut self, cpl: u8) -> Access {
-        let kind = [Access::READ, Access::WRITE, Access::FETCH][(self.next() % 3) as usize];
-        if cpl == 3 && self.once_in(2) { kind.user() } else { kind }
-    }
-}
 
 fn contents(memory: &VecMemory) -> Vec<u8> {
     let mut all = vec![0; (PAGES * PAGE_SIZE) as usize];
@@ -127,7 +27,8 @@ struct Seen {
 
 fn compare(kind: PagingKind, seed: u64, walks: u32, seen: &mut Seen) {
     let mut random = Random(seed);
-    let memory = random.memory(kind != PagingKind::TwoLevel);
+    let memory = VecMemory::new((PAGES * PAGE_SIZE) as usize);
+    random.fill(&memory, kind != PagingKind::TwoLevel);
     let mut state = random.state(kind);
     for n in 0..walks {
         if n % 16 == 15 {
