@@ -64,7 +64,7 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
 /// Puts the command line into effect.
 fn configure(boot: &BootInfo) -> HvOptions {
     let (options, unknown) = HvOptions::parse(&boot.command_line);
-    log::configure(options.loglevel, options.console.base());
+    log::configure(&options);
     pm::set_action(options.exit);
     for word in unknown {
         ::log::warn!("command line: {word:?} is not understood");
@@ -128,7 +128,7 @@ fn start_interrupts(acpi: &Acpi, console: SerialPort) -> LocalApic {
         let mut io_apic = unsafe { IoApic::new(io_apic.address, io_apic.gsi_base) };
         if let Some(id) = u8::try_from(lapic.id).ok().filter(|_| io_apic.serves(gsi)) {
             io_apic.route(gsi, flags, idt::CONSOLE, id);
-            log::port().set_receive_interrupt(true);
+            log::console().set_receive_interrupt(true);
         }
     }
     lapic

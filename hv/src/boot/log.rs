@@ -1,22 +1,53 @@
-//! The hypervisor's log: lines on the console's serial port, each with the prefix `[hv]` and its level.
+//! The hypervisor's log and its records.
+//!
+//! A log line goes to the telemetry port as a record if there is one apart from the console, else to the console as
+//! text with the prefix `[hv]` and its level. `docs/telemetry.md` is the schema of the records.
 
-use core::fmt::Write;
-use core::sync::atomic::{AtomicU16, Ordering};
+use core::fmt::{Arguments, Write};
 
 use log::{LevelFilter, Log, Metadata, Record};
-use spin::Mutex;
+use spin::{Mutex, Once};
 
-use crate::hw::uart::{COM1, Uart};
+use crate::guest::options::{HvOptions, SerialPort};
+use crate::hw::uart::Uart;
+use crate::trace::json::Quoted;
 
-/// Base of the console's I/O ports.
-static BASE: AtomicU16 = AtomicU16::new(COM1);
+static OPTIONS: Once<Ports> = Once::new();
 /// Keeps lines whole.
 static LINE: Mutex<()> = Mutex::new(());
 
-/// The serial port that the log shares with the guest's console.
-pub fn port() -> Uart {
+#[derive(Clone, Copy)]
+struct Ports {
+    console: SerialPort,
+    telemetry: Option<SerialPort>,
+}
+
+fn uart(port: SerialPort) -> Uart {
     // SAFETY: on a PC the four standard ranges belong to a 16550 or to nothing.
-    unsafe { Uart::new(BASE.load(Ordering::Relaxed)) }
+    unsafe { Uart::new(port.base()) }
+}
+
+fn ports() -> Ports {
+    OPTIONS.get().copied().unwrap_or(Ports { console: SerialPort::Com1, telemetry: None })
+}
+
+/// The serial port of the guest's console, which the log may share.
+pub fn console() -> Uart {
+    uart(ports().console)
+}
+
+/// The serial port of the records.
+pub fn telemetry() -> Option<Uart> {
+    ports().telemetry.map(uart)
+}
+
+/// Writes one record, a JSON object without line feeds, if there is a telemetry port.
+pub fn record(object: Arguments<'_>) {
+    if let Some(mut port) = telemetry() {
+        let _whole = LINE.lock();
+        // The port takes everything; there is nobody to tell if it does not.
+        let _ = writeln!(port, "{object}");
+    }
 }
 
 struct Serial;
@@ -26,18 +57,23 @@ impl Log for Serial {
         metadata.level() <= log::max_level()
     }
 
-    fn log(&self, record: &Record<'_>) {
-        if self.enabled(record.metadata()) {
-            let level = match record.level() {
-                log::Level::Error => "error: ",
-                log::Level::Warn => "warning: ",
-                log::Level::Info => "",
-                log::Level::Debug => "debug: ",
-                log::Level::Trace => "trace: ",
-            };
+    fn log(&self, line: &Record<'_>) {
+        if !self.enabled(line.metadata()) {
+            return;
+        }
+        let (level, short) = match line.level() {
+            log::Level::Error => ("error", "error: "),
+            log::Level::Warn => ("warn", "warning: "),
+            log::Level::Info => ("info", ""),
+            log::Level::Debug => ("debug", "debug: "),
+            log::Level::Trace => ("trace", "trace: "),
+        };
+        let Ports { console: text, telemetry } = ports();
+        if telemetry.is_some_and(|port| port != text) {
+            record(format_args!(r#"{{"v":1,"t":"log","level":"{level}","msg":{}}}"#, Quoted(line.args())));
+        } else {
             let _whole = LINE.lock();
-            // The port takes everything; there is nobody to tell if it does not.
-            let _ = writeln!(port(), "[hv] {level}{}", record.args());
+            let _ = writeln!(console(), "[hv] {short}{}", line.args());
         }
     }
 
@@ -46,16 +82,19 @@ impl Log for Serial {
 
 /// Starts logging at level info on COM1.
 pub fn init() {
-    port().init();
+    console().init();
     if log::set_logger(&Serial).is_ok() {
         log::set_max_level(LevelFilter::Info);
     }
 }
 
-/// Goes on at this level on the serial port with this base, one of the four standard ones.
-pub fn configure(level: LevelFilter, base: u16) {
-    if BASE.swap(base, Ordering::Relaxed) != base {
-        port().init();
+/// Goes on at the level and on the ports of the command line. Once.
+pub fn configure(options: &HvOptions) {
+    let ports = OPTIONS.call_once(|| Ports { console: options.console, telemetry: options.telemetry });
+    for port in ports.telemetry.into_iter().chain([ports.console]) {
+        if port != SerialPort::Com1 {
+            uart(port).init();
+        }
     }
-    log::set_max_level(level);
+    log::set_max_level(options.loglevel);
 }

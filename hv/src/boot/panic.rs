@@ -1,24 +1,26 @@
-//! The end of the hypervisor: what broke, registers, a backtrace, and the machine goes off.
+//! The ends that the hypervisor cannot avoid: a broken invariant, or a machine that it cannot use.
 //!
-//! Takes no lock and no heap. A panic inside a panic prints its message only; a third one ends the machine at once.
+//! A panic says what broke, shows registers and a backtrace, and ends the machine. It takes no lock and no heap. A panic
+//! inside a panic prints its message only; a third one ends the machine at once.
 
-use core::fmt::{self, Write};
+use core::fmt::{self, Display, Write};
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use super::image;
 use super::trap::TrapFrame;
-use crate::hw::{cpu, pm, uart};
+use super::{image, log};
+use crate::hw::{cpu, pm};
+use crate::trace::json::{Escape, Quoted};
 
 /// How many panics have begun.
 static DEPTH: AtomicU32 = AtomicU32::new(0);
-/// Frames printed at most.
+/// Frames shown at most.
 const MAX_FRAMES: usize = 32;
 
-/// Puts the hypervisor's prefix before every line.
-struct Lines(uart::Uart);
+/// Puts the hypervisor's prefix before every line but the first.
+struct Lines<W>(W);
 
-impl Write for Lines {
+impl<W: Write> Write for Lines<W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for (i, line) in text.split('\n').enumerate() {
             if i > 0 {
@@ -30,54 +32,82 @@ impl Write for Lines {
     }
 }
 
-fn report(message: fmt::Arguments<'_>, frame: Option<&TrapFrame>, rbp: u64) -> ! {
-    cpu::cli();
-    let depth = DEPTH.fetch_add(1, Ordering::Relaxed);
-    if depth < 2 {
-        let mut out = Lines(super::log::port());
-        let _ = write!(out, "\n{message}");
-        if depth == 0 {
-            if let Some(frame) = frame {
-                let _ = write!(out, "\n{frame}");
-            }
-            let _ = out.write_str("\nbacktrace:");
-            backtrace(rbp, |address| {
-                let _ = write!(out, " {address:#x}");
-            });
+/// All that is known about a panic.
+struct Report<'a> {
+    message: fmt::Arguments<'a>,
+    frame: Option<&'a TrapFrame>,
+    rbp: u64,
+    brief: bool,
+}
+
+impl Display for Report<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.message)?;
+        if self.brief {
+            return Ok(());
         }
-        let _ = out.0.write_str("\n");
+        if let Some(frame) = self.frame {
+            write!(f, "\n{frame}")?;
+        }
+        f.write_str("\nbacktrace:")?;
+        backtrace(self.rbp, |address| write!(f, " {address:#x}"))
     }
-    pm::end_machine(pm::STATUS_PANIC)
 }
 
 /// Calls `each` with the return addresses found by following frame pointers from `rbp`, as long as they climb
 /// within the hypervisor's own memory and lead into its code.
-fn backtrace(mut rbp: u64, mut each: impl FnMut(u64)) {
+fn backtrace(mut rbp: u64, mut each: impl FnMut(u64) -> fmt::Result) -> fmt::Result {
     for _ in 0..MAX_FRAMES {
-        if rbp == 0 || !rbp.is_multiple_of(8) || !image::holds_stack(rbp) {
-            return;
+        if !rbp.is_multiple_of(8) || !image::holds_stack(rbp) {
+            break;
         }
         // SAFETY: the two words lie in mapped memory that only holds plain data.
         let [next, address] = unsafe { *(rbp as *const [u64; 2]) };
         if !image::text().contains(&address) {
-            return;
+            break;
         }
-        each(address);
+        each(address)?;
         if next <= rbp {
-            return;
+            break;
         }
         rbp = next;
     }
+    Ok(())
+}
+
+fn end(message: fmt::Arguments<'_>, frame: Option<&TrapFrame>, rbp: u64) -> ! {
+    cpu::cli();
+    let depth = DEPTH.fetch_add(1, Ordering::Relaxed);
+    if depth < 2 {
+        let report = Report { message, frame, rbp, brief: depth > 0 };
+        // Nobody is left to be told that a port failed. The locks of the log may be held for ever: passed over.
+        let mut console = log::console();
+        let _ = write!(Lines(console), "\n{report}");
+        let _ = console.write_str("\n");
+        if let Some(mut port) = log::telemetry() {
+            let _ = port.write_str("\n{\"v\":1,\"t\":\"panic\",\"msg\":\"");
+            let _ = write!(Escape(port), "{report}");
+            let _ = port.write_str("\"}\n");
+        }
+    }
+    pm::end_machine(pm::STATUS_PANIC)
 }
 
 /// The panic handler's body.
 pub fn panic(info: &PanicInfo<'_>) -> ! {
-    report(format_args!("{info}"), None, cpu::frame_pointer())
+    end(format_args!("{info}"), None, cpu::frame_pointer())
 }
 
 /// Ends the hypervisor because of an exception in it.
 pub fn exception(frame: &TrapFrame, name: &str) -> ! {
     let message =
         format_args!("{name}, vector {}, error {:#x}, at {:#x}", frame.vector, frame.error, frame.rip);
-    report(message, Some(frame), frame.rbp)
+    end(message, Some(frame), frame.rbp)
+}
+
+/// Ends because the host machine cannot run guests.
+pub fn unsuitable(reason: impl Display) -> ! {
+    ::log::error!("{reason}");
+    log::record(format_args!(r#"{{"v":1,"t":"unsuitable","detail":{}}}"#, Quoted(&reason)));
+    pm::end_machine(pm::STATUS_UNSUITABLE)
 }

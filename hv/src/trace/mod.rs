@@ -1,1 +1,3 @@
 //! Telemetry: one JSON line per record, versioned schema.
+
+pub mod json;
