@@ -37,15 +37,24 @@ pub fn decode(bytes: &[u8], mode: Mode) -> Result<Insn, DecodeError> {
 
 fn raw_decode(bytes: &[u8], mode: Mode) -> Result<Instruction, DecodeError> {
     let bytes = &bytes[..bytes.len().min(MAX_LEN)];
-    let mut decoder = Decoder::with_ip(mode.bits(), bytes, 0, DecoderOptions::NONE);
-    let insn = decoder.decode();
-    match decoder.last_error() {
+    let (insn, error) = iced(bytes, mode);
+    match error {
         DecoderError::None => Ok(insn),
         DecoderError::NoMoreBytes if bytes.len() < MAX_LEN => Err(DecodeError::Truncated),
-        DecoderError::NoMoreBytes => Err(DecodeError::TooLong),
+        // The decoder does not tell an overlong instruction from an unknown one; without its first prefix it does.
+        _ if bytes.len() == MAX_LEN && iced(&bytes[1..], mode).1 == DecoderError::NoMoreBytes => {
+            Err(DecodeError::TooLong)
+        }
         _ if has_lock_prefix(bytes, mode) => Err(DecodeError::BadLock),
         _ => Err(DecodeError::Unknown),
     }
+}
+
+fn iced(bytes: &[u8], mode: Mode) -> (Instruction, DecoderError) {
+    // AMD's reading of 66h on near branches in 64-bit code makes them stand out (see `adjust`).
+    let mut decoder = Decoder::with_ip(mode.bits(), bytes, 0, DecoderOptions::AMD);
+    let insn = decoder.decode();
+    (insn, decoder.last_error())
 }
 
 fn has_lock_prefix(bytes: &[u8], mode: Mode) -> bool {
@@ -101,7 +110,9 @@ fn supported(i: &Instruction, mut insn: Insn) -> Option<Insn> {
         return Some(insn);
     }
     let operands = |n| if n < i.op_count() { operand(i, n) } else { Some(Operand::None) };
-    let sizes = |n| if n < i.op_count() { operand_size(i, n) } else { Some(0) };
+    // Cache lines and INVLPG's operand have no size.
+    let unsized_operand = matches!(insn.op, Op::FlushLine | Op::Nop | Op::System(_)).then_some(0);
+    let sizes = |n| if n < i.op_count() { operand_size(i, n).or(unsized_operand) } else { Some(0) };
     (insn.dst, insn.src, insn.count) = (operands(0)?, operands(1)?, operands(2)?);
     (insn.size, insn.src_size) = (sizes(0)?, sizes(1)?);
     for n in 0..i.op_count() {
@@ -173,20 +184,24 @@ fn operand(i: &Instruction, n: u32) -> Option<Operand> {
 fn operand_size(i: &Instruction, n: u32) -> Option<u8> {
     match i.op_kind(n) {
         OpKind::Register => size_of(i.op_register(n).size()),
-        // Cache-line operands have no size of their own.
-        OpKind::Memory => size_of(i.memory_size().size()).or(Some(1)),
+        OpKind::Memory => size_of(i.memory_size().size()),
         _ => Some(0),
     }
+}
+
+/// The 64-bit register that a general-purpose register is part of.
+fn full(r: Register) -> Gpr {
+    Gpr::from_encoding(r.full_register().number() as u8)
 }
 
 /// A register operand; `None` for the kinds that are not handled.
 fn register(r: Register) -> Option<Operand> {
     if (Register::AH..=Register::BH).contains(&r) {
-        return Some(Operand::HighByte(Gpr::from_encoding(r.number() as u8 - 4)));
+        return Some(Operand::HighByte(full(r)));
     }
     let n = r.number() as u8;
     match r {
-        _ if r.is_gpr() => Some(Operand::Gpr(Gpr::from_encoding(n))),
+        _ if r.is_gpr() => Some(Operand::Gpr(full(r))),
         Register::ES => Some(Operand::Segment(SegReg::Es)),
         Register::CS => Some(Operand::Segment(SegReg::Cs)),
         Register::SS => Some(Operand::Segment(SegReg::Ss)),
@@ -219,7 +234,7 @@ fn memory(i: &Instruction, mode: Mode) -> Option<MemRef> {
     if i.is_vsib() {
         return None;
     }
-    let gpr = |r: Register| r.is_gpr().then(|| Gpr::from_encoding(r.number() as u8));
+    let gpr = |r: Register| r.is_gpr().then(|| full(r));
     let addr_size = match (base, index) {
         (Register::None, Register::None) => i.memory_displ_size() as u8,
         (Register::None, r) | (r, _) => r.size() as u8,

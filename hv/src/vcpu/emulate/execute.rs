@@ -210,9 +210,19 @@ impl<S: VcpuState, M: Memory> Exec<'_, S, M> {
         let size = self.insn.size;
         let new = self.get(self.insn.src, size)?;
         let expected = self.state.gpr(Gpr::Rax) & mask(size);
-        // Memory is written either way.
-        let Some(old) = self.modify(size, 0, |a| if a == expected { new } else { a })? else {
-            return Ok(Flow::Retry);
+        let old = if self.insn.dst == Operand::Memory {
+            // Memory is written either way.
+            let Some(old) = self.modify(size, 0, |a| if a == expected { new } else { a })? else {
+                return Ok(Flow::Retry);
+            };
+            old
+        } else {
+            // A register is not, which shows in the upper half of a 32-bit one.
+            let old = self.get(self.insn.dst, size)?;
+            if old == expected {
+                self.set_register(self.insn.dst, size, new);
+            }
+            old
         };
         if old != expected {
             self.set_register(Operand::Gpr(Gpr::Rax), size, old);

@@ -28,6 +28,8 @@ mod decode;
 mod execute;
 mod fetch;
 mod flags;
+#[cfg(any(test, feature = "testing"))]
+mod fuzz;
 mod insn;
 mod multiply;
 mod opcode;
@@ -36,11 +38,17 @@ mod port;
 mod stack;
 mod strings;
 mod system;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
 mod vector;
 
 pub use cache::{DecodeCache, Key};
 pub use decode::{DecodeError, MAX_LEN, decode, instruction_length};
 pub use fetch::{Fetched, current_key, fetch};
+#[cfg(any(test, feature = "testing"))]
+pub use fuzz::fuzz_one;
 pub use insn::*;
 pub use system::{advance, invlpg_address, invpcid_operands, read_msw, register_move, write_msw};
 

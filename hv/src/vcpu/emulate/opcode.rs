@@ -66,6 +66,7 @@ pub(super) fn operation(i: &Instruction) -> Option<Op> {
         M::Push => Some(Op::Push),
         M::Pop if i.op0_register().is_segment_register() => None,
         M::Pop => Some(Op::Pop),
+        M::Call | M::Jmp if i.is_call_far_indirect() || i.is_jmp_far_indirect() => None,
         M::Call => Some(Op::Call),
         M::Jmp => Some(Op::Jmp),
         M::Ret => Some(Op::Ret),
