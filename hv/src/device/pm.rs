@@ -85,7 +85,7 @@ impl Pm {
                 let control = merge(self.control, 0);
                 self.control = control & SLEEP_TYPE;
                 let kind = (control & SLEEP_TYPE) >> SLEEP_TYPE_SHIFT;
-                if control & SLEEP_ENABLE != 0 && kind == SLEEP_TYPE_S5.into() {
+                if control & SLEEP_ENABLE != 0 && kind == u16::from(SLEEP_TYPE_S5) {
                     return Effect::PowerOff;
                 }
             }

@@ -73,9 +73,9 @@ fn an_edge_sends_one_message() {
     let mut b = Bench::new();
     b.entry(4, 0x31);
     assert_eq!(b.line(4, true), [0x31]);
-    assert_eq!(b.line(4, true), []);
-    assert_eq!(b.eoi(0x31), []);
-    assert_eq!(b.line(4, false), []);
+    assert_eq!(b.line(4, true), [0u8; 0]);
+    assert_eq!(b.eoi(0x31), [0u8; 0]);
+    assert_eq!(b.line(4, false), [0u8; 0]);
     assert_eq!(b.line(4, true), [0x31]);
 }
 
@@ -83,8 +83,8 @@ fn an_edge_sends_one_message() {
 fn an_edge_on_a_masked_pin_is_lost() {
     let mut b = Bench::new();
     b.entry(4, 0x31 | MASKED);
-    assert_eq!(b.line(4, true), []);
-    assert_eq!(b.entry(4, 0x31), []);
+    assert_eq!(b.line(4, true), [0u8; 0]);
+    assert_eq!(b.entry(4, 0x31), [0u8; 0]);
     b.line(4, false);
     assert_eq!(b.line(4, true), [0x31]);
 }
@@ -96,11 +96,11 @@ fn a_level_is_sent_again_after_each_eoi_while_it_lasts() {
     assert_eq!(b.line(9, true), [0x49]);
     assert_eq!(b.read(0x22), 0x49 | LEVEL | REMOTE_IRR);
     b.line(9, false);
-    assert_eq!(b.line(9, true), [], "one message is still under way");
-    assert_eq!(b.eoi(0x48), []);
+    assert_eq!(b.line(9, true), [0u8; 0], "one message is still under way");
+    assert_eq!(b.eoi(0x48), [0u8; 0]);
     assert_eq!(b.eoi(0x49), [0x49]);
     b.line(9, false);
-    assert_eq!(b.eoi(0x49), []);
+    assert_eq!(b.eoi(0x49), [0u8; 0]);
     assert_eq!(b.read(0x22), 0x49 | LEVEL);
 }
 
@@ -108,11 +108,11 @@ fn a_level_is_sent_again_after_each_eoi_while_it_lasts() {
 fn a_masked_level_is_sent_when_unmasked() {
     let mut b = Bench::new();
     b.entry(9, 0x49 | LEVEL | MASKED);
-    assert_eq!(b.line(9, true), []);
+    assert_eq!(b.line(9, true), [0u8; 0]);
     assert_eq!(b.entry(9, 0x49 | LEVEL), [0x49]);
     // Masked while under way: the EOI clears remote IRR, but sends nothing until unmasked.
-    assert_eq!(b.entry(9, 0x49 | LEVEL | MASKED), []);
-    assert_eq!(b.eoi(0x49), []);
+    assert_eq!(b.entry(9, 0x49 | LEVEL | MASKED), [0u8; 0]);
+    assert_eq!(b.eoi(0x49), [0u8; 0]);
     assert_eq!(b.entry(9, 0x49 | LEVEL), [0x49]);
 }
 
@@ -170,7 +170,7 @@ fn entries_become_messages() {
     for reserved in [3, 6] {
         b.entry(3, reserved << 8 | 0x40);
         b.line(3, false);
-        assert_eq!(b.line(3, true), []);
+        assert_eq!(b.line(3, true), [0u8; 0]);
     }
 }
 
@@ -178,7 +178,7 @@ fn entries_become_messages() {
 fn pins_that_do_not_exist_are_ignored() {
     let mut b = Bench::new();
     for pin in [24, 31, 32, 255] {
-        assert_eq!(b.line(pin, true), []);
+        assert_eq!(b.line(pin, true), [0u8; 0]);
     }
 }
 
