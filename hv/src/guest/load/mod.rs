@@ -153,3 +153,6 @@ pub fn fuzz_one(data: &[u8]) {
         Err(e) => assert!(!e.to_string().is_empty()),
     }
 }
+
+#[cfg(test)]
+mod tests;
