@@ -6,6 +6,7 @@
 //! each access (`irq`). What an access asks of the rest of the machine is a returned, `#[must_use]` effect. Values
 //! written by a guest never cause a panic, an unchecked index or an allocation without bound.
 
+pub mod chipset;
 pub mod clock;
 pub mod effect;
 #[cfg(any(test, feature = "testing"))]

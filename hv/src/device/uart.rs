@@ -14,6 +14,11 @@ use super::Nanos;
 use super::effect::{Effect, Line};
 use fifo::Fifo;
 
+/// Number of the line status register.
+pub const LINE_STATUS_REGISTER: u16 = 5;
+/// Its error bits (overrun, parity, framing, break), which reading clears.
+pub const LINE_STATUS_ERRORS: u8 = 0x1e;
+
 /// Interrupt enable register; the bits of [`Uart::pending`] agree with it.
 const RECEIVED: u8 = 1 << 0;
 const TRANSMIT_EMPTY: u8 = 1 << 1;
@@ -43,7 +48,6 @@ const BREAK: u8 = 1 << 4;
 const HOLDING_EMPTY: u8 = 1 << 5;
 const TRANSMITTER_EMPTY: u8 = 1 << 6;
 const ERROR_IN_FIFO: u8 = 1 << 7;
-const ERRORS: u8 = 0x1e;
 /// Modem status: a terminal is there and ready (DCD, DSR, CTS).
 const TERMINAL_READY: u8 = 0xb0;
 /// Frequency of the crystal over the 16 samples of a bit.
@@ -123,8 +127,8 @@ impl Uart {
             4 => self.mcr,
             5 => {
                 let lsr = self.lsr;
-                if lsr & ERRORS != 0 {
-                    self.lsr &= !ERRORS;
+                if lsr & LINE_STATUS_ERRORS != 0 {
+                    self.lsr &= !LINE_STATUS_ERRORS;
                 }
                 lsr
             }
@@ -204,7 +208,7 @@ impl Uart {
         let received = self.timed_out || self.receive.len() >= self.trigger;
         let causes = u8::from(received)
             | u8::from(self.transmit_event) << 1
-            | u8::from(self.lsr & ERRORS != 0) << 2
+            | u8::from(self.lsr & LINE_STATUS_ERRORS != 0) << 2
             | u8::from(self.msr & 0x0f != 0) << 3;
         causes & self.ier
     }
