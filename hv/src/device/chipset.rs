@@ -14,7 +14,7 @@ mod ports;
 mod tests;
 
 use super::Nanos;
-use super::effect::{Effect, Line};
+use super::effect::Line;
 use super::hpet::Hpet;
 use super::i8042::I8042;
 use super::ioapic::IoApic;
@@ -267,6 +267,7 @@ impl Chipset {
 /// Drives a whole machine with arbitrary bytes: it must not panic, and after a tick no deadline may lie in the past.
 #[cfg(any(test, feature = "testing"))]
 pub fn fuzz_one(data: &[u8]) {
+    use super::effect::Effect;
     let mut input = super::fuzz::Input::new(data);
     let test_device = input.byte().unwrap_or(0) & 1 != 0;
     let mut chipset = Chipset::new(&Options { test_device, ..Options::default() });

@@ -79,7 +79,7 @@ impl Machine {
         self.set_memory(IOAPIC.start, 4, 0x11 + 2 * pin);
         self.set_memory(IOAPIC.start + 0x10, 4, 0);
         self.set_memory(IOAPIC.start, 4, 0x10 + 2 * pin);
-        self.set_memory(IOAPIC.start + 0x10, 4, 0x30 + pin | flags);
+        self.set_memory(IOAPIC.start + 0x10, 4, (0x30 + pin) | flags);
     }
 }
 
@@ -108,7 +108,7 @@ fn console_input_interrupts_through_pic_and_ioapic() {
     assert!(!machine.chipset.console_input(b'y', NOW, &mut machine.messages), "no FIFO yet");
     assert_eq!(machine.chipset.pic_acknowledge(), 0x24);
     machine.set(0x20, 1, 0x20);
-    assert_eq!(machine.input(UART, 1), b'x'.into());
+    assert_eq!(machine.input(UART, 1), u32::from(b'x'));
     assert!(machine.chipset.console_input(b'y', NOW, &mut machine.messages));
     assert_eq!(machine.vectors(), [0x34], "the read made room for another edge");
 }
