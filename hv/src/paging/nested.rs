@@ -93,11 +93,8 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         {
             return Ok(NestedOutcome::Spurious);
         }
-        let range = match p2m.find(gpa) {
-            Found::Leaf(truth) => truth.range(),
-            Found::Hole(range) => range,
-        };
-        Ok(NestedOutcome::Filled(self.apply(p2m, Changed(range))?))
+        let flush = self.apply(p2m, Changed(p2m.leaf_range(gpa)))?;
+        Ok(NestedOutcome::Filled(flush))
     }
 
     /// Calls `f` for every leaf that touches `range` and in which a bit of `which` is set, and clears those bits.

@@ -7,7 +7,7 @@
 
 use super::addr::{Gpa, Hfn, Hpa, PageSize};
 use super::range::{Changed, GpaRange};
-use super::table::{Found, MapError, Piece, Pieces, Table, TableMemory};
+use super::table::{Found, MapError, Table, TableMemory};
 
 pub use super::format::p2m::{P2mFormat, P2mKind};
 
@@ -33,12 +33,20 @@ pub enum P2mEntry {
 }
 
 impl P2mEntry {
-    fn new(leaf: Option<(Hpa, P2mKind)>) -> P2mEntry {
-        match leaf {
-            Some((hpa, P2mKind::Ram { writable })) => P2mEntry::Ram { hpa, writable },
-            Some((hpa, P2mKind::Rom)) => P2mEntry::Rom { hpa },
-            Some((_, P2mKind::Mmio)) => P2mEntry::Mmio,
-            None => P2mEntry::Hole,
+    fn new(kind: P2mKind, hpa: Hpa) -> P2mEntry {
+        match kind {
+            P2mKind::Ram { writable } => P2mEntry::Ram { hpa, writable },
+            P2mKind::Rom => P2mEntry::Rom { hpa },
+            P2mKind::Mmio => P2mEntry::Mmio,
+        }
+    }
+
+    /// What is `bytes` further on in a contiguous run.
+    fn after(self, bytes: u64) -> P2mEntry {
+        match self {
+            P2mEntry::Ram { hpa, writable } => P2mEntry::Ram { hpa: Hpa(hpa.0 + bytes), writable },
+            P2mEntry::Rom { hpa } => P2mEntry::Rom { hpa: Hpa(hpa.0 + bytes) },
+            other => other,
         }
     }
 
@@ -142,60 +150,43 @@ impl<M: TableMemory> P2m<M> {
     /// What is at `gpa`.
     #[inline]
     pub fn translate(&self, gpa: Gpa) -> P2mEntry {
-        match self.table.walk(gpa) {
-            Found::Hole(_) => P2mEntry::Hole,
-            Found::Leaf(leaf) => P2mEntry::new(Some((Hpa(leaf.to.0 + (gpa.0 - leaf.gpa.0)), leaf.attr))),
-        }
+        self.entry(gpa).0
     }
 
     /// What is at `gpa`, and for how many bytes (at least 1 and at most `max`, which is not 0) the following addresses
     /// are the same kind and, for memory, contiguous.
+    #[inline]
     pub fn run(&self, gpa: Gpa, max: u64) -> (P2mEntry, u64) {
-        let end = gpa.0.saturating_add(max.max(1));
-        if !GpaRange::ALL.contains(gpa) {
-            return (P2mEntry::Hole, end - gpa.0);
-        }
-        let range = GpaRange { start: gpa, end: Gpa(end.min(GpaRange::ALL.end.0)) };
-        let mut pieces = self.table.pieces(range);
-        let Some(first) = pieces.next() else {
-            return (P2mEntry::Hole, 1);
-        };
-        let mut len = first.range.len();
-        for piece in pieces {
-            let follows = match (first.leaf, piece.leaf) {
-                (None, None) => true,
-                (Some((a, kind)), Some((b, other))) => kind == other && a.0 + len == b.0,
-                _ => false,
-            };
-            if !follows {
+        let (entry, mut len) = self.entry(gpa);
+        while len < max {
+            let Some(next) = gpa.checked_add(len) else { break };
+            let (follower, more) = self.entry(next);
+            if follower != entry.after(len) {
                 break;
             }
-            len += piece.range.len();
+            len = len.saturating_add(more);
         }
-        (P2mEntry::new(first.leaf), len)
+        (entry, len.min(max))
     }
 
-    /// The leaf or hole that `gpa` lies in.
-    pub fn find(&self, gpa: Gpa) -> Found<P2mKind> {
-        self.table.walk(gpa)
+    /// Where the leaf or hole that `gpa` lies in begins and ends.
+    pub fn leaf_range(&self, gpa: Gpa) -> GpaRange {
+        match self.table.walk(gpa) {
+            Found::Hole(hole) => hole,
+            Found::Leaf(leaf) => leaf.range(),
+        }
     }
 
-    /// The pieces of `range` in order: leaves and holes, cut to the range.
-    pub fn pieces(&self, range: GpaRange) -> Pieces<'_, P2mFormat, M> {
-        self.table.pieces(range)
-    }
-
-    /// Stretches of equal kind and contiguous memory, as the monitor lists them. Holes are left out.
-    pub fn regions(&self) -> impl Iterator<Item = Piece<P2mKind>> {
-        let mut at = GpaRange::ALL.start;
+    /// Stretches of equal kind and contiguous memory in ascending order, as the monitor lists them; no holes.
+    pub fn regions(&self) -> impl Iterator<Item = (GpaRange, P2mEntry)> {
+        let mut rest = GpaRange::ALL;
         core::iter::from_fn(move || {
-            while at < GpaRange::ALL.end {
-                let (entry, len) = self.run(at, u64::MAX);
-                let range = GpaRange { start: at, end: Gpa(at.0 + len) };
-                at = range.end;
+            while !rest.is_empty() {
+                let (entry, len) = self.run(rest.start, rest.len());
+                let (region, after) = rest.split_at(len);
+                rest = after;
                 if entry != P2mEntry::Hole {
-                    let leaf = self.table.pieces(range).next().and_then(|piece| piece.leaf);
-                    return Some(Piece { range, leaf });
+                    return Some((region, entry));
                 }
             }
             None
@@ -210,6 +201,18 @@ impl<M: TableMemory> P2m<M> {
     /// The root of its tables, for statistics.
     pub fn root(&self) -> Hfn {
         self.table.root()
+    }
+
+    /// What is at `gpa`, and how many bytes are left of its leaf or hole.
+    #[inline]
+    fn entry(&self, gpa: Gpa) -> (P2mEntry, u64) {
+        match self.table.walk(gpa) {
+            Found::Hole(hole) => (P2mEntry::Hole, (hole.end.0 - gpa.0).max(1)),
+            Found::Leaf(leaf) => {
+                let offset = gpa.0 - leaf.gpa.0;
+                (P2mEntry::new(leaf.attr, Hpa(leaf.to.0 + offset)), leaf.size.bytes() - offset)
+            }
+        }
     }
 
     fn map(&mut self, range: GpaRange, to: Hpa, kind: P2mKind) -> Result<Changed, MapError> {

@@ -248,6 +248,6 @@ fn chunks_of_host_memory_fill_a_range_in_order() {
     assert_eq!(p2m.translate(Gpa(4 * M2)), P2mEntry::Hole);
     let (changed, filled) = p2m.populate(range(G1, 3 * M2), [(Hpa(HOST), M2)]).unwrap();
     assert_eq!((changed, filled), (Changed(range(G1, M2)), M2));
-    let regions: Vec<_> = p2m.regions().map(|piece| piece.range).collect();
+    let regions: Vec<_> = p2m.regions().map(|(range, _)| range).collect();
     assert_eq!(regions, [range(M2, M2), range(2 * M2, 2 * M2), range(G1, M2)]);
 }

@@ -16,7 +16,7 @@ mod scan;
 mod tests;
 
 pub use memory::{ENTRIES, TableMemory};
-pub use scan::{AccessBits, Piece, Pieces};
+pub use scan::AccessBits;
 
 use super::addr::{Gpa, Hfn, Hpa, PAGE_SHIFT, PAGE_SIZE, PageSize};
 use super::format::{Entry, PteFormat};

@@ -1,7 +1,7 @@
-//! Reading a [`Table`]: its pieces in order, and the accessed and dirty bits of its leaves.
+//! Reading a [`Table`]: its leaves in order, and their accessed and dirty bits.
 
 use super::{Found, Leaf, MapError, ROOT_LEVEL, Table, TableMemory, is_page_aligned, leaf, parts};
-use crate::paging::addr::{Gpa, Hfn, Hpa};
+use crate::paging::addr::{Gpa, Hfn};
 use crate::paging::format::{Entry, PteFormat};
 use crate::paging::range::{Flush, GpaRange};
 
@@ -16,48 +16,7 @@ bitflags::bitflags! {
     }
 }
 
-/// A stretch of addresses under one entry of a tree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece<A> {
-    /// The addresses.
-    pub range: GpaRange,
-    /// Where the first of them is mapped, and how; `None` for a hole.
-    pub leaf: Option<(Hpa, A)>,
-}
-
-/// The pieces of a range in ascending order, without gaps.
-#[derive(Debug)]
-pub struct Pieces<'a, F: PteFormat, M: TableMemory> {
-    table: &'a Table<F, M>,
-    rest: GpaRange,
-}
-
-impl<F: PteFormat, M: TableMemory> Iterator for Pieces<'_, F, M> {
-    type Item = Piece<F::Attr>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.rest.is_empty() {
-            return None;
-        }
-        let (found, leaf) = match self.table.walk(self.rest.start) {
-            Found::Hole(hole) => (hole, None),
-            Found::Leaf(leaf) => {
-                let offset = self.rest.start.0 - leaf.gpa.0;
-                (leaf.range(), Some((Hpa(leaf.to.0 + offset), leaf.attr)))
-            }
-        };
-        let range = found.intersect(self.rest);
-        self.rest.start = if range.is_empty() { self.rest.end } else { range.end };
-        Some(Piece { range, leaf })
-    }
-}
-
 impl<F: PteFormat, M: TableMemory> Table<F, M> {
-    /// The pieces of `range`: leaves and holes, cut to the range.
-    pub fn pieces(&self, range: GpaRange) -> Pieces<'_, F, M> {
-        Pieces { table: self, rest: range.intersect(GpaRange::ALL) }
-    }
-
     /// Calls `f` for every leaf that touches `range` and in which a bit of `which` is set, after clearing those bits.
     /// The leaf tells the bits as they were; a large leaf is reported and cleared as a whole.
     ///
