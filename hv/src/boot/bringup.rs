@@ -9,7 +9,7 @@ use super::idt;
 use super::info::{self, BootInfo, LoaderMemory};
 use super::memory::{self, Ranges};
 use super::percpu::{self, PerCpu};
-use super::{image, log, multiboot, paging, processor, pvh, report, start};
+use super::{image, log, multiboot, paging, processor, pvh, report, selftest, start};
 use crate::guest::options::{HvOptions, SerialPort};
 use crate::hw::ioapic::IoApic;
 use crate::hw::lapic::{self, LocalApic};
@@ -58,6 +58,9 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
     timer.install(idt::TIMER);
     let host = HOST.call_once(|| Host { boot, options, acpi, cpu, lapic, tsc_khz, timer, tsc_source });
     report::print(host);
+    if let Some(test) = host.options.selftest {
+        selftest::run(test, host);
+    }
     start::main(host)
 }
 
@@ -77,7 +80,8 @@ fn start_memory(boot: &BootInfo) {
     let pieces = "the memory map has too many pieces";
     let ram = memory::ram(boot).expect(pieces);
     let mut free = memory::free(boot, image::all()).expect(pieces);
-    let top = free.iter().next_back().map_or(0, |range| range.end);
+    // Modules may lie above the last free range; their memory is released one day.
+    let top = ram.iter().next_back().map_or(0, |range| range.end);
     let all = Hfn(0)..Hpa(top).frame();
     let bytes = (Buddy::words(&all) as u64 * 8).next_multiple_of(PAGE_SIZE);
     let home = free

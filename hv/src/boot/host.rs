@@ -7,6 +7,8 @@ use crate::guest::options::HvOptions;
 use crate::hw::lapic::LocalApic;
 use crate::hw::timer::Timer;
 use crate::hw::tsc;
+use crate::mem::frame;
+use crate::paging::addr::{Hpa, PAGE_SIZE};
 
 /// The host machine as bring-up found it.
 pub struct Host {
@@ -29,13 +31,27 @@ pub struct Host {
 }
 
 impl Host {
-    /// The bytes of a module.
+    /// The bytes of a module, as long as it has not been released.
     ///
     /// # Panics
-    /// If there is no such module, or its memory was released.
+    /// If there is no such module.
     pub fn module(&self, index: usize) -> &'static [u8] {
         let range = self.boot.modules[index].range.clone();
         // SAFETY: the loader's map and the module were checked; its pages are never handed out.
         unsafe { core::slice::from_raw_parts(range.start as *const u8, (range.end - range.start) as usize) }
+    }
+
+    /// Hands the whole pages of a module's memory to the frame allocator.
+    ///
+    /// # Safety
+    /// Once per module, and nobody uses its bytes any more.
+    pub unsafe fn release_module(&self, index: usize) {
+        let range = &self.boot.modules[index].range;
+        let first = Hpa(range.start.next_multiple_of(PAGE_SIZE)).frame();
+        let end = Hpa(range.end).frame();
+        if first < end {
+            // SAFETY: the pages hold nothing but the module, which nobody uses.
+            unsafe { frame::add(first..end) };
+        }
     }
 }

@@ -70,13 +70,13 @@ mod tests {
     use crate::boot::info::Module;
     use proptest::prelude::*;
 
-    fn info(regions: &[(Range<u64>, u32)], modules: &[Range<u64>]) -> BootInfo {
+    fn info(regions: &[(Range<u64>, u32)], modules: &[(u64, u64)]) -> BootInfo {
         let mut info = BootInfo::default();
         for (range, kind) in regions {
             info.push_region(range.start, range.end - range.start, *kind);
         }
-        for range in modules {
-            info.modules.push(Module { range: range.clone(), command_line: Default::default() });
+        for (start, len) in modules {
+            info.modules.push(Module { range: *start..start + len, command_line: Default::default() });
         }
         info
     }
@@ -91,7 +91,7 @@ mod tests {
                 (0x100000..0x1ffe0000, 1),
                 (0x1ffe0000..0x20000000, 2),
             ],
-            &[0x1ff00800..0x1ffdf801],
+            &[(0x1ff00800, 0xdf001)],
         );
         let free = free(&info, 0x200000..0x2ff123).unwrap();
         assert_eq!(free.iter().collect::<Vec<_>>(), [0x100000..0x200000, 0x300000..0x1ff00000]);
@@ -105,14 +105,13 @@ mod tests {
         fn free_pages_are_free(regions in prop::collection::vec((0u64..0x40_0000, 1u64..0x20_0000, 1u32..5), 1..12),
                                modules in prop::collection::vec((0u64..0x40_0000, 1u64..0x1_0000), 0..4)) {
             let regions: Vec<_> = regions.into_iter().map(|(at, len, kind)| (at..at + len, kind)).collect();
-            let modules: Vec<_> = modules.into_iter().map(|(at, len)| at..at + len).collect();
             let image = 0x20_0000..0x28_0000;
             let free = free(&info(&regions, &modules), image.clone()).unwrap();
             let overlaps = |a: &Range<u64>, b: &Range<u64>| a.start < b.end && b.start < a.end;
             for range in free.iter() {
                 prop_assert!(range.start % PAGE_SIZE == 0 && range.end % PAGE_SIZE == 0);
                 prop_assert!(range.start >= LOW_MEMORY && !overlaps(&range, &image));
-                prop_assert!(modules.iter().all(|m| !overlaps(&range, m)));
+                prop_assert!(modules.iter().all(|(at, len)| !overlaps(&range, &(*at..at + len))));
                 prop_assert!(regions.iter().all(|(r, kind)| *kind == 1 || !overlaps(&range, r)));
                 for page in range.step_by(PAGE_SIZE as usize) {
                     prop_assert!(regions.iter().any(|(r, kind)| *kind == 1 && overlaps(r, &(page..page + PAGE_SIZE))));

@@ -31,6 +31,8 @@ mod report;
 mod rt;
 pub mod s5;
 #[cfg(feature = "baremetal")]
+mod selftest;
+#[cfg(feature = "baremetal")]
 pub mod start;
 #[cfg(feature = "baremetal")]
 pub mod trap;

@@ -7,6 +7,7 @@
 //! | `telemetry` | `none` `com1` … `com4`: one JSON line per record | `none` |
 //! | `stats` | `on` `off`: a statistics record when a guest ends | `off` |
 //! | `exit` | what to do when the last guest ended: `poweroff`, `reset`, `halt`, or `isa-debug:PORT` (write the status to QEMU's exit device) | `poweroff` |
+//! | `selftest` | a test of the host before any guest starts, see `boot::selftest` | none |
 //!
 //! Later words win. A word that is not understood is reported and otherwise ignored: a boot loader may add its own.
 
@@ -71,6 +72,48 @@ pub struct HvOptions {
     pub stats: bool,
     /// What to do at the end.
     pub exit: ExitAction,
+    /// A test of the host.
+    pub selftest: Option<SelfTest>,
+}
+
+/// A test of the host that end-to-end tests ask for; all but the first two end in a panic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SelfTest {
+    /// Frames, heap, FPU state, timer, interrupts.
+    Quick,
+    /// Echo the console's input until `q`.
+    Console,
+    /// Panic.
+    Panic,
+    /// Read address 0.
+    Null,
+    /// Write to code.
+    WriteCode,
+    /// Execute data.
+    ExecuteData,
+    /// Use an SSE register outside of the FPU routines.
+    Sse,
+    /// Use up the stack.
+    Stack,
+    /// Use up the heap.
+    Heap,
+}
+
+impl SelfTest {
+    fn parse(word: &str) -> Option<SelfTest> {
+        Some(match word {
+            "quick" => SelfTest::Quick,
+            "console" => SelfTest::Console,
+            "panic" => SelfTest::Panic,
+            "null" => SelfTest::Null,
+            "write-code" => SelfTest::WriteCode,
+            "execute-data" => SelfTest::ExecuteData,
+            "sse" => SelfTest::Sse,
+            "stack" => SelfTest::Stack,
+            "heap" => SelfTest::Heap,
+            _ => return None,
+        })
+    }
 }
 
 impl Default for HvOptions {
@@ -81,6 +124,7 @@ impl Default for HvOptions {
             telemetry: None,
             stats: false,
             exit: ExitAction::PowerOff,
+            selftest: None,
         }
     }
 }
@@ -109,6 +153,7 @@ impl HvOptions {
             "telemetry" if value == "none" => self.telemetry = None,
             "telemetry" => self.telemetry = Some(SerialPort::parse(value)?),
             "stats" => self.stats = parse_switch(value)?,
+            "selftest" => self.selftest = Some(SelfTest::parse(value)?),
             "exit" => self.exit = ExitAction::parse(value)?,
             _ => return None,
         }
@@ -149,8 +194,7 @@ mod tests {
 
     #[test]
     fn reads_words_and_lets_later_ones_win() {
-        let line =
-            "palimpsest loglevel=debug exit=halt telemetry=com2 stats=on exit=isa-debug:0xf4  console=com2";
+        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 stats=on exit=isa-debug:0xf4  console=com2";
         let (options, unknown) = HvOptions::parse(line);
         assert_eq!(unknown.as_slice(), ["palimpsest"]);
         let expected = HvOptions {
@@ -159,6 +203,7 @@ mod tests {
             telemetry: Some(SerialPort::Com2),
             stats: true,
             exit: ExitAction::IsaDebug(0xf4),
+            selftest: Some(SelfTest::WriteCode),
         };
         assert_eq!(options, expected);
         assert_eq!(HvOptions::parse("telemetry=com1 telemetry=none exit=isa-debug:244").0.telemetry, None);

@@ -1,0 +1,118 @@
+//! The host comes up on an emulated machine, its parts work, and every broken rule is reported as a panic.
+//!
+//! Runs the image that `cargo hv` built last (built if there is none) in QEMU, as `pal run` does.
+
+mod image;
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+/// Runs the hypervisor with these options on its command line and of QEMU; returns its output and QEMU's status.
+fn run(append: &str, machine: &[&str], input: Option<&[u8]>) -> (String, i32) {
+    let mut command = Command::new("timeout");
+    command.args(["60", "qemu-system-x86_64", "-machine", "q35", "-accel", "tcg", "-cpu", "EPYC,+svm,+npt"]);
+    command.args(["-display", "none", "-serial", "stdio", "-no-reboot", "-m", "256"]);
+    command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4", "-append", append]).args(machine);
+    command.arg("-kernel").arg(image::path());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("timeout (coreutils) and qemu-system-x86_64 are needed");
+    let mut stdin = child.stdin.take().unwrap();
+    if let Some(input) = input {
+        std::thread::sleep(std::time::Duration::from_secs(3));
+        stdin.write_all(input).unwrap();
+    }
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    (text, output.status.code().unwrap())
+}
+
+/// QEMU's status when the hypervisor writes this to isa-debug-exit.
+const fn qemu_status(status: i32) -> i32 {
+    status << 1 | 1
+}
+
+#[test]
+fn the_parts_work() {
+    let machines: [&[&str]; 4] = [
+        &["-icount", "shift=0,sleep=off"],
+        &["-m", "5G", "-smp", "2"],
+        &["-m", "20"],
+        &["-machine", "pc", "-cpu", "max"],
+    ];
+    for machine in machines {
+        let (text, status) = run("exit=isa-debug:0xf4 selftest=quick", machine, None);
+        assert!(text.contains("[hv] selftest: passed"), "{machine:?}: {text}");
+        assert!(!text.contains("panic"), "{machine:?}: {text}");
+        assert_ne!(status, 124, "{machine:?}: {text}");
+    }
+}
+
+#[test]
+fn broken_rules_are_reported() {
+    let rules = [
+        ("panic", "panicked at"),
+        ("null", "page fault, vector 14, error 0x0"),
+        ("write-code", "page fault, vector 14, error 0x3"),
+        ("execute-data", "page fault, vector 14, error 0x11"),
+        ("sse", "CR0.TS is its tripwire"),
+        ("stack", "double fault"),
+        ("heap", "memory allocation of 70368744177664 bytes failed"),
+    ];
+    for (test, message) in rules {
+        let (text, status) = run(&format!("exit=isa-debug:0xf4 selftest={test}"), &[], None);
+        assert_eq!(status, qemu_status(4), "{test}: {text}");
+        assert!(text.contains(message) && text.contains("backtrace:"), "{test}: {text}");
+    }
+}
+
+#[test]
+fn console_input_arrives_by_interrupt() {
+    let (text, status) = run("exit=isa-debug:0xf4 selftest=console", &[], Some(b"hello q"));
+    assert_eq!(status, qemu_status(0), "{text}");
+    assert!(text.contains("got 0x68") && text.contains("got 0x71"), "{text}");
+}
+
+/// GRUB reads the multiboot2 header and passes modules with their command lines. Needs grub-mkrescue, xorriso and mtools.
+#[test]
+fn grub_starts_it_by_multiboot2() {
+    if Command::new("grub-mkrescue").arg("--version").stdout(Stdio::null()).status().is_err() {
+        eprintln!("skipped: grub-mkrescue is not installed");
+        return;
+    }
+    let dir = std::env::temp_dir().join(format!("palimpsest-grub-{}", std::process::id()));
+    let boot = dir.join("tree/boot");
+    std::fs::create_dir_all(boot.join("grub")).unwrap();
+    std::fs::copy(image::path(), boot.join("palimpsest")).unwrap();
+    std::fs::write(boot.join("one"), vec![1; 5000]).unwrap();
+    let menu = "set timeout=0\nmenuentry hv {\n multiboot2 /boot/palimpsest exit=isa-debug:0xf4 selftest=quick\n \
+                module2 /boot/one first module\n module2 /boot/palimpsest second\n}\n";
+    std::fs::write(boot.join("grub/grub.cfg"), menu).unwrap();
+    let iso = dir.join("boot.iso");
+    let made = Command::new("grub-mkrescue")
+        .arg("-o")
+        .arg(&iso)
+        .arg(dir.join("tree"))
+        .stderr(Stdio::null())
+        .status();
+    assert!(made.unwrap().success(), "grub-mkrescue failed");
+    let mut command = Command::new("timeout");
+    command.args([
+        "60",
+        "qemu-system-x86_64",
+        "-machine",
+        "q35",
+        "-accel",
+        "tcg",
+        "-cpu",
+        "EPYC,+svm,+npt",
+        "-m",
+        "256",
+    ]);
+    command.args(["-display", "none", "-serial", "stdio", "-no-reboot"]);
+    command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4", "-cdrom"]).arg(&iso);
+    let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().unwrap();
+    std::fs::remove_dir_all(&dir).unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("started by GRUB") && text.contains("selftest: passed"), "{text}");
+    assert!(text.contains("first module") && text.contains("second"), "{text}");
+}
