@@ -19,15 +19,20 @@ impl SparseMemory {
         SparseMemory { layout, pages: Default::default() }
     }
 
-    fn each(&self, gpa: Gpa, len: usize, mut f: impl FnMut(usize, &mut u8)) -> Result<(), NotRam> {
-        for i in 0..len {
-            let at = gpa.checked_add(i as u64).ok_or(NotRam { gpa })?;
+    /// Calls `f` with each run of bytes within a page: the offset from `gpa`, and the bytes.
+    fn each(&self, gpa: Gpa, len: usize, mut f: impl FnMut(usize, &mut [u8])) -> Result<(), NotRam> {
+        let mut done = 0;
+        while done < len {
+            let at = gpa.checked_add(done as u64).ok_or(NotRam { gpa })?;
             if !self.layout.ram().iter().any(|r| r.contains(&at)) {
                 return Err(NotRam { gpa: at });
             }
+            let offset = at.offset() as usize;
+            let run = (4096 - offset).min(len - done);
             // Fresh memory is not zero: loaders must clear what has to be.
             let mut pages = self.pages.borrow_mut();
-            f(i, &mut pages.entry(at.frame().0).or_insert([0xa5; 4096])[at.offset() as usize]);
+            f(done, &mut pages.entry(at.frame().0).or_insert([0xa5; 4096])[offset..offset + run]);
+            done += run;
         }
         Ok(())
     }
@@ -55,10 +60,10 @@ impl SparseMemory {
 
 impl GuestMemory for SparseMemory {
     fn read(&self, gpa: Gpa, buf: &mut [u8]) -> Result<(), NotRam> {
-        self.each(gpa, buf.len(), |i, byte| buf[i] = *byte)
+        self.each(gpa, buf.len(), |at, run| buf[at..at + run.len()].copy_from_slice(run))
     }
     fn write(&self, gpa: Gpa, buf: &[u8]) -> Result<(), NotRam> {
-        self.each(gpa, buf.len(), |i, byte| *byte = buf[i])
+        self.each(gpa, buf.len(), |at, run| run.copy_from_slice(&buf[at..at + run.len()]))
     }
     fn compare_exchange(&self, _: Gpa, _: usize, _: u64, _: u64) -> Result<bool, NotRam> {
         unreachable!("loaders do not need it")
