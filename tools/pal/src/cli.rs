@@ -18,6 +18,10 @@ pub struct Cli {
 pub enum Command {
     /// Run a guest on the hypervisor, on an emulated machine
     Run(Box<RunArgs>),
+    /// Run everything that CI runs
+    Test(TestArgs),
+    /// Run a fuzz target, or list them
+    Fuzz(FuzzArgs),
     /// Print the path of the default guest's kernel, downloading it if needed
     Kernel,
     /// Show what is installed on this machine, what is missing, and what to type
@@ -118,6 +122,23 @@ pub struct RunArgs {
     /// Show boot messages and the hypervisor's log; twice for its debug log
     #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Run")]
     pub verbose: u8,
+}
+
+/// Options of `pal test`.
+#[derive(Args)]
+pub struct TestArgs {
+    /// Run only these steps: format, lint, image, unit, fuzz, native, qemu-svm
+    pub step: Vec<String>,
+}
+
+/// Options of `pal fuzz`.
+#[derive(Args)]
+pub struct FuzzArgs {
+    /// The target; without one, pal lists them
+    pub target: Option<String>,
+    /// How long; 0 means until it finds something
+    #[arg(long, default_value_t = 60)]
+    pub seconds: u32,
 }
 
 /// The machines that a guest can run on.

@@ -2,11 +2,13 @@
 
 mod cli;
 mod doctor;
+mod fuzz;
 mod guest;
 mod host;
 mod project;
 mod run;
 mod status;
+mod test;
 mod ui;
 
 use std::process::ExitCode;
@@ -37,6 +39,8 @@ fn main() -> ExitCode {
 fn perform(command: &Command, project: &Project, ui: &Ui) -> Result<u8> {
     match command {
         Command::Run(args) => run::run(args, project, ui),
+        Command::Test(args) => test::run(args, project, ui),
+        Command::Fuzz(args) => fuzz::run(args, project, ui),
         Command::Kernel => {
             println!("{}", host::needs::Needs { project, ui, yes: false }.kernel()?.display());
             Ok(0)

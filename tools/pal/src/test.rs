@@ -1,0 +1,181 @@
+//! `pal test`: everything that CI runs, one line per step.
+
+use std::{
+    fs::File,
+    path::Path,
+    process::{Command, Stdio},
+    time::Instant,
+};
+
+use anyhow::{Context, Result};
+
+use crate::{cli::TestArgs, fuzz, host::needs::Needs, project::Project, status::Usage, ui::Ui};
+
+/// One step. Its counts are those of the tests that it ran, or 1 for a step that is a single check.
+struct Step {
+    name: &'static str,
+    what: &'static str,
+    run: fn(&Surroundings, log: &Path) -> Result<Counts>,
+}
+
+const STEPS: [Step; 7] = [
+    Step {
+        name: "format",
+        what: "the source is formatted",
+        run: |at, log| at.check(log, &["fmt", "--all", "--check"]),
+    },
+    Step { name: "lint", what: "clippy has nothing to say", run: lint },
+    Step { name: "image", what: "the hypervisor builds", run: |at, log| at.check(log, &["hv"]) },
+    Step { name: "unit", what: "unit and property tests; the image is free of SSE", run: unit },
+    Step { name: "fuzz", what: "a short run of every fuzz target", run: short_fuzz },
+    Step {
+        name: "native",
+        what: "end to end, without the hypervisor",
+        run: |at, log| at.end_to_end(log, "native"),
+    },
+    Step {
+        name: "qemu-svm",
+        what: "end to end, on the hypervisor",
+        run: |at, log| at.end_to_end(log, "qemu-svm"),
+    },
+];
+
+/// Seconds for each fuzz target.
+const FUZZ_SECONDS: u32 = 4;
+
+/// What a step works with.
+struct Surroundings<'a> {
+    project: &'a Project,
+    ui: &'a Ui,
+}
+
+/// Passed and failed tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    passed: u64,
+    failed: u64,
+}
+
+/// Runs the steps; the status is 1 if anything failed.
+///
+/// # Errors
+/// [`Usage`] for an unknown step; a log that cannot be written.
+pub fn run(args: &TestArgs, project: &Project, ui: &Ui) -> Result<u8> {
+    if let Some(name) = args.step.iter().find(|name| STEPS.iter().all(|step| step.name != **name)) {
+        let names: Vec<_> = STEPS.iter().map(|step| step.name).collect();
+        return Err(Usage::new(format!("no step {name}; the steps are {}", names.join(", "))).into());
+    }
+    let wanted = |step: &&Step| args.step.is_empty() || args.step.iter().any(|name| name == step.name);
+    let logs = project.cache("test")?;
+    let start = Instant::now();
+    let mut total = Counts::default();
+    for step in STEPS.iter().filter(wanted) {
+        let log = logs.join(format!("{}.log", step.name));
+        let begin = Instant::now();
+        let result = {
+            let _step = ui.step(&format!("{}: {}", step.name, step.what));
+            (step.run)(&Surroundings { project, ui }, &log)
+        };
+        let (counts, note) = match result {
+            Ok(counts) => (counts, String::new()),
+            Err(error) => (Counts { passed: 0, failed: 1 }, format!("{error:#}\n")),
+        };
+        total.passed += counts.passed;
+        total.failed += counts.failed;
+        let verdict = if counts.failed == 0 { "ok" } else { "FAILED" };
+        let seconds = begin.elapsed().as_secs_f32();
+        println!("{verdict:<7} {:<9} {:>5} passed {seconds:>7.1} s  {}", step.name, counts.passed, step.what);
+        if counts.failed > 0 {
+            println!("{note}{}\nThe whole log: {}\n", end_of(&log), log.display());
+        }
+    }
+    println!("{} passed, {} failed in {} s", total.passed, total.failed, start.elapsed().as_secs());
+    Ok(u8::from(total.failed > 0))
+}
+
+fn lint(at: &Surroundings, log: &Path) -> Result<Counts> {
+    at.check(log, &["clippy", "--all-targets", "--", "-D", "warnings"])
+}
+
+fn unit(at: &Surroundings, log: &Path) -> Result<Counts> {
+    let succeeded = at.run(log, at.project.cargo().args(["test", "--no-fail-fast"]))?;
+    Ok(counted(&std::fs::read_to_string(log)?, succeeded))
+}
+
+fn short_fuzz(at: &Surroundings, log: &Path) -> Result<Counts> {
+    let failed = fuzz::run_all(at.project, at.ui, FUZZ_SECONDS, &mut File::create(log)?)?;
+    Ok(Counts { passed: failed.total - failed.failed, failed: failed.failed })
+}
+
+impl Surroundings<'_> {
+    /// A step that succeeds or fails as a whole.
+    fn check(&self, log: &Path, arguments: &[&str]) -> Result<Counts> {
+        let succeeded = self.run(log, self.project.cargo().args(arguments))?;
+        Ok(Counts { passed: u64::from(succeeded), failed: u64::from(!succeeded) })
+    }
+
+    fn end_to_end(&self, log: &Path, machine: &str) -> Result<Counts> {
+        // Everything that the cases need is here before they start, so that downloads are in nobody's time.
+        let needs = Needs { project: self.project, ui: self.ui, yes: false };
+        needs.qemu(None)?;
+        needs.kernel()?;
+        needs.busybox()?;
+        if machine != "native" {
+            needs.hypervisor()?;
+        }
+        let mut cases = self.project.cargo();
+        cases.args(["run", "--quiet", "--package", "e2e", "--", "--machine", machine]);
+        cases.env("PAL", std::env::current_exe()?).env("PALIMPSEST_HV", self.project.hypervisor());
+        let succeeded = self.run(log, &mut cases)?;
+        Ok(counted(&std::fs::read_to_string(log)?, succeeded))
+    }
+
+    /// Runs a program with its output in the log; true if it succeeded.
+    fn run(&self, log: &Path, command: &mut Command) -> Result<bool> {
+        let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        let name = command.get_program().to_string_lossy().into_owned();
+        Ok(command.status().with_context(|| format!("cannot start {name}"))?.success())
+    }
+}
+
+/// Adds up the lines that test harnesses end with: "N passed" and "N failed" in one line.
+fn counted(log: &str, succeeded: bool) -> Counts {
+    let mut counts = Counts::default();
+    for line in log.lines().filter(|line| line.starts_with("test result:") || line.starts_with("e2e: ")) {
+        let number_before = |word: &str| -> u64 {
+            let before = line.split(word).next().unwrap_or_default();
+            before.split_whitespace().last().and_then(|number| number.parse().ok()).unwrap_or(0)
+        };
+        counts.passed += number_before(" passed");
+        counts.failed += number_before(" failed");
+    }
+    // A harness that dies does not count.
+    if !succeeded && counts.failed == 0 {
+        counts.failed = 1;
+    }
+    counts
+}
+
+/// The part of a log that explains a failure.
+fn end_of(log: &Path) -> String {
+    let text = String::from_utf8_lossy(&std::fs::read(log).unwrap_or_default()).into_owned();
+    let boring =
+        |line: &&str| !(line.starts_with("ok ") || line.starts_with("test ") && line.ends_with("... ok"));
+    let lines: Vec<_> = text.lines().filter(boring).collect();
+    lines[lines.len().saturating_sub(100)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_come_from_the_harnesses() {
+        let log = "running 3 tests\ntest a passed ... ok\n\
+                   test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\n\
+                   test result: FAILED. 10 passed; 2 failed; 0 ignored\ne2e: 5 passed, 1 failed in 7 s\n";
+        assert_eq!(counted(log, false), Counts { passed: 18, failed: 3 });
+        assert_eq!(counted("error: does not compile", false), Counts { passed: 0, failed: 1 });
+    }
+}
