@@ -1,7 +1,7 @@
 //! The memory of a VM: [`GuestMemory`] over the [`P2m`].
 //!
-//! Loaders, the guest page walker, the emulator and devices reach guest memory through [`VmMemory`]; the bytes
-//! themselves come from [`HostAccess`], the identity mapping on bare metal, a vector in tests.
+//! Loaders, the guest page walker, the emulator and devices reach guest memory through [`VmMemory`]; the
+//! bytes themselves come from [`HostAccess`], the identity mapping on bare metal, a vector in tests.
 
 use super::mem::{GuestMemory, NotRam};
 use crate::paging::addr::{Gpa, Hpa};
@@ -10,9 +10,9 @@ use crate::paging::table::TableMemory;
 
 /// Bytes of host memory by physical address.
 ///
-/// The implementation is made (by unsafe code) for the frames that a P2m can lead to, and only [`VmMemory`] calls it.
-/// An access of 1, 2, 4 or 8 bytes that is aligned to its size is done at once (single-copy atomic): guests run on other
-/// processors and see the same memory.
+/// The implementation is made (by unsafe code) for the frames that a P2m can lead to, and only [`VmMemory`]
+/// calls it. An access of 1, 2, 4 or 8 bytes that is aligned to its size is done at once (single-copy
+/// atomic): guests run on other processors and see the same memory.
 pub trait HostAccess {
     /// Reads `buf.len()` bytes.
     fn read(&self, at: Hpa, buf: &mut [u8]);
@@ -23,11 +23,13 @@ pub trait HostAccess {
     /// Writes `len` times `byte`.
     fn fill(&self, at: Hpa, len: u64, byte: u8);
 
-    /// Replaces the aligned value of `size` (4 or 8) bytes if it equals `old`, atomically; returns whether it did.
+    /// Replaces the aligned value of `size` (4 or 8) bytes if it equals `old`, atomically; returns whether it
+    /// did.
     fn compare_exchange(&self, at: Hpa, size: usize, old: u64, new: u64) -> bool;
 }
 
-/// The memory of one VM as the guest sees it, without devices: ROM is not written, MMIO and holes are not memory.
+/// The memory of one VM as the guest sees it, without devices: ROM is not written, MMIO and holes are not
+/// memory.
 #[derive(Debug)]
 pub struct VmMemory<'a, M: TableMemory, H: HostAccess> {
     p2m: &'a P2m<M>,
@@ -40,8 +42,8 @@ impl<'a, M: TableMemory, H: HostAccess> VmMemory<'a, M, H> {
         VmMemory { p2m, host }
     }
 
-    /// Calls `f` with each contiguous run of host memory behind `len` bytes at `gpa`: its address, the offset from
-    /// `gpa`, and its length. Stops at the first address that is not memory of the wanted kind.
+    /// Calls `f` with each contiguous run of host memory behind `len` bytes at `gpa`: its address, the offset
+    /// from `gpa`, and its length. Stops at the first address that is not memory of the wanted kind.
     fn runs(
         &self,
         gpa: Gpa,

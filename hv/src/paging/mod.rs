@@ -2,8 +2,9 @@
 //!
 //! Hardware-free: tables are reached through traits, so that every algorithm here runs under `cargo test`.
 //!
-//! [`p2m`] says where guest-physical memory is; [`nested`] keeps the processor's tables in step with it; both are
-//! [`table`] trees over a [`format`](mod@format). [`guest_walk`] walks the guest's own tables as the processor would.
+//! [`p2m`] says where guest-physical memory is; [`nested`] keeps the processor's tables in step with it; both
+//! are [`table`] trees over a [`format`](mod@format). [`guest_walk`] walks the guest's own tables as the
+//! processor would.
 
 pub mod addr;
 #[cfg(any(test, feature = "testing"))]

@@ -1,9 +1,9 @@
 //! A model of a processor that walks nested tables and caches what it finds, for tests.
 //!
-//! Written from the manuals (AMD APM 2, 15.25; Intel SDM 3, 29.3 and 29.4) and not from [`format`](mod@super::format),
-//! so that both can be wrong only in the same way. It keeps translations and table pointers until it is told to forget
-//! them, as real processors may: a missing flush shows as a wrong translation, a table freed too early as a
-//! panic of the [`Arena`](super::arena::Arena).
+//! Written from the manuals (AMD APM 2, 15.25; Intel SDM 3, 29.3 and 29.4) and not from
+//! [`format`](mod@super::format), so that both can be wrong only in the same way. It keeps translations and
+//! table pointers until it is told to forget them, as real processors may: a missing flush shows as a wrong
+//! translation, a table freed too early as a panic of the [`Arena`](super::arena::Arena).
 
 use super::addr::{Gpa, Hfn, Hpa};
 use super::range::{Flush, GpaRange};

@@ -1,11 +1,12 @@
 //! Nested paging: tables that the processor walks for every guest-physical address.
 //!
-//! [`Nested`] owns one set of tables, built eagerly from the [`P2m`] and kept for the VM's life, whatever paging mode
-//! runs. All truth is in the P2m, so that a VM can keep several of these (one per cache domain) that differ only in
-//! which memory they leave closed. Changes return the [`Flush`] that the caller owes before the guest goes on;
-//! [`Nested::reclaim`] then frees the tables that the flush made unreachable.
+//! [`Nested`] owns one set of tables, built eagerly from the [`P2m`] and kept for the VM's life, whatever
+//! paging mode runs. All truth is in the P2m, so that a VM can keep several of these (one per cache domain)
+//! that differ only in which memory they leave closed. Changes return the [`Flush`] that the caller owes
+//! before the guest goes on; [`Nested::reclaim`] then frees the tables that the flush made unreachable.
 //!
-//! On AMD the guest's own table walks count as user writes: a guest table in ROM faults as [`NestedOutcome::RomWrite`].
+//! On AMD the guest's own table walks count as user writes: a guest table in ROM faults as
+//! [`NestedOutcome::RomWrite`].
 
 use super::addr::{Gpa, Hpa, PageSize};
 use super::format::{NestedAttr, PteFormat, Rights};
@@ -28,7 +29,8 @@ pub enum NestedOutcome {
     WriteProtected,
     /// There is nothing at this address.
     NotMapped,
-    /// The tables allow the access already: the processor used an older translation, or another VCPU was first.
+    /// The tables allow the access already: the processor used an older translation, or another VCPU was
+    /// first.
     Spurious,
 }
 
@@ -97,8 +99,8 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         Ok(NestedOutcome::Filled(flush))
     }
 
-    /// Calls `f` for every leaf that touches `range` and in which a bit of `which` is set, and clears those bits.
-    /// `f` sees the bits as they were. Processors without such bits in nested tables never set any.
+    /// Calls `f` for every leaf that touches `range` and in which a bit of `which` is set, and clears those
+    /// bits. `f` sees the bits as they were. Processors without such bits in nested tables never set any.
     pub fn harvest(
         &mut self,
         range: GpaRange,

@@ -1,9 +1,11 @@
-//! The oracle: one trace of guest actions drives every way of translating addresses, and all must agree on where
-//! each access goes, on faults with their error codes, and on the accessed and dirty bits that are left in guest memory.
+//! The oracle: one trace of guest actions drives every way of translating addresses, and all must agree on
+//! where each access goes, on faults with their error codes, and on the accessed and dirty bits that are left
+//! in guest memory.
 //!
 //! Two machines for now, each with memory of its own under one P2m: [`Software`], the plain walker; and
-//! [`Hardware`], a modelled processor with stale caches that walks guest tables (by the reference walker) through the
-//! nested tables, with the nested engine behind it. Another engine is another implementation of [`Machine`].
+//! [`Hardware`], a modelled processor with stale caches that walks guest tables (by the reference walker)
+//! through the nested tables, with the nested engine behind it. Another engine is another implementation of
+//! [`Machine`].
 
 use super::addr::{Gpa, Gva, Hpa, PAGE_SIZE, PageSize};
 use super::arena::Arena;
@@ -32,7 +34,8 @@ type Guest<'a> = P2m<&'a Arena>;
 enum Outcome {
     Done(Hpa),
     PageFault(u32),
-    /// Something else than memory, or a write that is not allowed: the access itself or the walk of the tables.
+    /// Something else than memory, or a write that is not allowed: the access itself or the walk of the
+    /// tables.
     Stopped(Gpa, NestedOutcome),
 }
 
@@ -179,19 +182,19 @@ fn step(
     p2m: &mut Guest,
     machines: &mut [&mut dyn Machine],
 ) -> bool {
-    let page = |random: &mut Random| GpaRange::page(Gpa(random.next() % (PAGES + 1) * PAGE_SIZE));
+    let page = |random: &mut Random| GpaRange::page(Gpa(random.draw() % (PAGES + 1) * PAGE_SIZE));
     let place = |random: &mut Random, range: GpaRange| {
         let second = if random.once_in(4) { PAGES * PAGE_SIZE } else { 0 };
         Hpa(HOST.0 + (range.start.0 + second) % (HOST_PAGES * PAGE_SIZE))
     };
-    let changed = match random.next() % 32 {
+    let changed = match random.draw() % 32 {
         0 => {
             *state = random.state(kind);
             return false;
         }
         1..4 => {
             // The guest's kernel writes an entry somewhere.
-            let at = random.next() % (PAGES * PAGE_SIZE) & !7;
+            let at = (random.draw() % (PAGES * PAGE_SIZE)) & !7;
             let entry = random.entry_at(at, kind != PagingKind::TwoLevel).to_le_bytes();
             for machine in machines {
                 let _what_is_not_ram_stays = VmMemory::new(p2m, machine.host()).write(Gpa(at), &entry);
@@ -214,7 +217,7 @@ fn step(
             return false;
         }
         _ => {
-            let gva = Gva((random.next() as i64 >> 16) as u64);
+            let gva = Gva((random.draw() as i64 >> 16) as u64);
             let access = random.access(state.cpl);
             let (first, others) = machines.split_first_mut().unwrap();
             let expected = first.access(p2m, state, gva, access);

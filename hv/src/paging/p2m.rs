@@ -1,9 +1,11 @@
-//! The P2m: where each guest-physical page of a VM is. The one truth; nested and shadow tables are caches of it.
+//! The P2m: where each guest-physical page of a VM is. The one truth; nested and shadow tables are caches of
+//! it.
 //!
-//! Who uses it: the builder of a VM fills it; the paging engines fill their tables from it; the emulator, loaders and
-//! devices look addresses up (through [`VmMemory`](crate::guest::ram::VmMemory)). What must hold: RAM and ROM
-//! leaves lead only to host frames that belong to this VM (whoever maps them owes that), and every [`Changed`] value
-//! reaches every engine of the VM before the guest runs again or the frames change hands.
+//! Who uses it: the builder of a VM fills it; the paging engines fill their tables from it; the emulator,
+//! loaders and devices look addresses up (through [`VmMemory`](crate::guest::ram::VmMemory)). What must hold:
+//! RAM and ROM leaves lead only to host frames that belong to this VM (whoever maps them owes that), and
+//! every [`Changed`] value reaches every engine of the VM before the guest runs again or the frames change
+//! hands.
 
 use super::addr::{Gpa, Hfn, Hpa, PageSize};
 use super::range::{Changed, GpaRange};
@@ -94,8 +96,8 @@ impl<M: TableMemory> P2m<M> {
         self.map(range, Hpa(range.start.0), P2mKind::Mmio)
     }
 
-    /// Fills `range` with RAM from pieces of host memory `(start, bytes)` in order; returns what was filled, which is
-    /// less than `range` if the pieces run out.
+    /// Fills `range` with RAM from pieces of host memory `(start, bytes)` in order; returns what was filled,
+    /// which is less than `range` if the pieces run out.
     pub fn populate(
         &mut self,
         range: GpaRange,
@@ -129,14 +131,15 @@ impl<M: TableMemory> P2m<M> {
         Ok(Changed(range))
     }
 
-    /// Makes leaves that touch `range` no larger than `size`. Translations stay the same; the engines may keep theirs.
+    /// Makes leaves that touch `range` no larger than `size`. Translations stay the same; the engines may
+    /// keep theirs.
     pub fn split(&mut self, range: GpaRange, size: PageSize) -> Result<(), MapError> {
         let _software_tables_need_none = self.table.split(range, size)?;
         Ok(())
     }
 
-    /// Joins neighbouring leaves in `range` (grown to 2 MiB bounds) where larger ones say the same. Translations
-    /// stay the same; engines that are told can use larger leaves too.
+    /// Joins neighbouring leaves in `range` (grown to 2 MiB bounds) where larger ones say the same.
+    /// Translations stay the same; engines that are told can use larger leaves too.
     pub fn merge(&mut self, range: GpaRange) -> Changed {
         let grown = GpaRange {
             start: range.start.align_down(PageSize::Size2M.bytes()),
@@ -153,8 +156,8 @@ impl<M: TableMemory> P2m<M> {
         self.entry(gpa).0
     }
 
-    /// What is at `gpa`, and for how many bytes (at least 1 and at most `max`, which is not 0) the following addresses
-    /// are the same kind and, for memory, contiguous.
+    /// What is at `gpa`, and for how many bytes (at least 1 and at most `max`, which is not 0) the following
+    /// addresses are the same kind and, for memory, contiguous.
     #[inline]
     pub fn run(&self, gpa: Gpa, max: u64) -> (P2mEntry, u64) {
         let (entry, mut len) = self.entry(gpa);

@@ -15,7 +15,7 @@ pub struct Random(pub u64);
 
 impl Random {
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -25,12 +25,12 @@ impl Random {
 
     /// True once in `n` times.
     pub fn once_in(&mut self, n: u64) -> bool {
-        self.next().is_multiple_of(n)
+        self.draw().is_multiple_of(n)
     }
 
     /// An entry that is usually good for a walk through [`PAGES`] pages.
     pub fn entry(&mut self, wide: bool) -> u64 {
-        let mut entry = self.next() & 0x1178;
+        let mut entry = self.draw() & 0x1178;
         entry |= if self.once_in(16) { 0 } else { 1 };
         entry |= if self.once_in(4) { 0 } else { 2 };
         entry |= if self.once_in(4) { 0 } else { 4 };
@@ -38,13 +38,13 @@ impl Random {
         entry |= if large { 0x80 } else { 0 };
         if large && !self.once_in(4) {
             // Bits 20:13 must be zero but for PSE-36, where few of them may be set.
-            let middle = if self.once_in(if wide { 8 } else { 2 }) { 1 << (13 + self.next() % 8) } else { 0 };
+            let middle = if self.once_in(if wide { 8 } else { 2 }) { 1 << (13 + self.draw() % 8) } else { 0 };
             let no_execute = if wide && self.once_in(4) { 1 << 63 } else { 0 };
-            return entry | (self.next() % 64) << 21 | middle | no_execute;
+            return entry | (self.draw() % 64) << 21 | middle | no_execute;
         }
-        entry = entry & 0xfff | (self.next() % PAGES) << 12;
+        entry = entry & 0xfff | (self.draw() % PAGES) << 12;
         if self.once_in(16) {
-            entry ^= 1 << (12 + self.next() % 52);
+            entry ^= 1 << (12 + self.draw() % 52);
         }
         if self.once_in(8) {
             entry |= 1 << 63;
@@ -61,8 +61,8 @@ impl Random {
         }
     }
 
-    /// An entry for this place. The first half page often holds page-directory pointers of PAE paging, of which more
-    /// bits must be zero.
+    /// An entry for this place. The first half page often holds page-directory pointers of PAE paging, of
+    /// which more bits must be zero.
     pub fn entry_at(&mut self, at: u64, wide: bool) -> u64 {
         let entry = self.entry(wide);
         if wide && at < PAGE_SIZE / 2 && !self.once_in(4) { entry & 0xffff_f019 } else { entry }
@@ -73,14 +73,14 @@ impl Random {
         let some = |random: &mut Random, bit: u64| if random.once_in(2) { bit } else { 0 };
         let mut state = PagingState {
             cr0: cr0::PE | cr0::PG | some(self, cr0::WP),
-            cr3: self.next() % (PAGES * PAGE_SIZE),
+            cr3: self.draw() % (PAGES * PAGE_SIZE),
             cr4: some(self, cr4::SMEP) | some(self, cr4::SMAP) | some(self, cr4::PGE),
             efer: some(self, efer::NXE),
             rflags: some(self, rflags::AC),
-            cpl: (self.next() % 4) as u8,
+            cpl: (self.draw() % 4) as u8,
             pdptes: None,
             features: PagingFeatures {
-                physical_bits: [32, 36, 39, 40, 46, 52][(self.next() % 6) as usize],
+                physical_bits: [32, 36, 39, 40, 46, 52][(self.draw() % 6) as usize],
                 gib_pages: self.once_in(2),
                 upper_global_reserved: self.once_in(2),
             },
@@ -106,7 +106,7 @@ impl Random {
 
     /// An access that code at this privilege level can make.
     pub fn access(&mut self, cpl: u8) -> Access {
-        let kind = [Access::READ, Access::WRITE, Access::FETCH][(self.next() % 3) as usize];
+        let kind = [Access::READ, Access::WRITE, Access::FETCH][(self.draw() % 3) as usize];
         if cpl == 3 && self.once_in(2) { kind.user() } else { kind }
     }
 }

@@ -1,7 +1,7 @@
 //! Ranges of guest-physical addresses, and the effects of a change that are named by them.
 //!
-//! A change to hardware tables returns a [`Flush`]: the caller owes it to every processor that may have run on the
-//! tables, before it lets the guest rely on the change or gives the old memory to anyone else.
+//! A change to hardware tables returns a [`Flush`]: the caller owes it to every processor that may have run
+//! on the tables, before it lets the guest rely on the change or gives the old memory to anyone else.
 
 use super::addr::{Gpa, PAGE_SIZE};
 

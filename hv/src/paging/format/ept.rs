@@ -1,8 +1,9 @@
 //! Intel extended page tables (Intel SDM 3, 29.3.2; A/D bits in 29.3.5; memory types in 29.3.7).
 //!
-//! An entry is present if any of R, W, X is set; W without R is a misconfiguration, hence the rule that rights
-//! include READ. Write-back leaves ignore the guest's PAT: guest memory is coherent whatever the guest says; the
-//! other types leave the last word to the combination of both. A closed leaf has R, W, X clear and an ignored bit set.
+//! An entry is present if any of R, W, X is set; W without R is a misconfiguration, hence the rule that
+//! rights include READ. Write-back leaves ignore the guest's PAT: guest memory is coherent whatever the guest
+//! says; the other types leave the last word to the combination of both. A closed leaf has R, W, X clear and
+//! an ignored bit set.
 
 use super::x86::{ADDRESS, bit, leaf_address};
 use super::{Entry, MemoryType, NestedAttr, PteFormat, Rights};

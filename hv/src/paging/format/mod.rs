@@ -1,7 +1,7 @@
 //! Table entry formats: these modules know bits, walkers and mappers do not.
 //!
-//! Every format here has tables of 512 entries of 64 bits. An entry of all zeroes is empty, so that a zeroed frame
-//! is an empty table. Levels count from 1 (4 KiB leaves) to 4 (the root).
+//! Every format here has tables of 512 entries of 64 bits. An entry of all zeroes is empty, so that a zeroed
+//! frame is an empty table. Levels count from 1 (4 KiB leaves) to 4 (the root).
 
 pub mod ept;
 pub mod npt;
@@ -48,8 +48,8 @@ pub trait PteFormat {
     /// What an entry of a table of `level` says.
     fn decode(raw: u64, level: u8) -> Entry<Self::Attr>;
 
-    /// Whether the processor must forget a leaf with `old` when it becomes one with `new` at the same address:
-    /// something that was allowed no longer is, or is cached in another way.
+    /// Whether the processor must forget a leaf with `old` when it becomes one with `new` at the same
+    /// address: something that was allowed no longer is, or is cached in another way.
     fn must_flush(old: Self::Attr, new: Self::Attr) -> bool;
 
     /// Whether a processor can use (and so cache) a leaf with these attributes.
@@ -83,8 +83,8 @@ pub enum MemoryType {
 
 /// Attributes of a leaf of nested tables.
 ///
-/// Without any right the leaf is *closed*: the processor takes the entry for not present, the mapper still knows
-/// where it leads. Any other set of rights includes [`Rights::READ`]; the formats add it.
+/// Without any right the leaf is *closed*: the processor takes the entry for not present, the mapper still
+/// knows where it leads. Any other set of rights includes [`Rights::READ`]; the formats add it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NestedAttr {
     /// What the guest may do.

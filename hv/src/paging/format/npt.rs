@@ -1,8 +1,8 @@
 //! AMD nested page tables (AMD APM 2, 15.25): long-mode entries that are walked as user accesses.
 //!
-//! So every entry has the user bit; the guest's own table walks count as user writes. The memory type comes from the
-//! host's PAT, whose entries 0, 1 and 3 are WB, WT and UC as after reset. A closed leaf has P clear and a bit set
-//! that is ignored in entries that are not present.
+//! So every entry has the user bit; the guest's own table walks count as user writes. The memory type comes
+//! from the host's PAT, whose entries 0, 1 and 3 are WB, WT and UC as after reset. A closed leaf has P clear
+//! and a bit set that is ignored in entries that are not present.
 
 use super::x86::{
     ACCESSED, ADDRESS, DIRTY, LARGE, NO_EXECUTE, PRESENT, USER, WRITE, bit, leaf_address, pat_bits, pat_index,

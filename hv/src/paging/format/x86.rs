@@ -1,7 +1,8 @@
 //! Ordinary x86 page-table entries (Intel SDM 3, 4.3 to 4.5; AMD APM 2, 5.2 and 5.3).
 //!
-//! The constants serve the walker of guest tables and the nested format of AMD, which is made of long-mode entries.
-//! [`LongMode`] is the format of 64-bit and PAE tables that map guest-virtual addresses: shadow tables.
+//! The constants serve the walker of guest tables and the nested format of AMD, which is made of long-mode
+//! entries. [`LongMode`] is the format of 64-bit and PAE tables that map guest-virtual addresses: shadow
+//! tables.
 
 use super::{Entry, PteFormat};
 use crate::paging::addr::{Hfn, Hpa};

@@ -5,8 +5,8 @@ use crate::guest::mem::{GuestMemory, VecMemory};
 use crate::paging::addr::{Gpa, Gva, PAGE_SIZE};
 use crate::virt::Access;
 
-/// Walks once with registers and tables made of `data`: never panics, a peek has no effect and agrees with the walk,
-/// and the result is within the page that it names.
+/// Walks once with registers and tables made of `data`: never panics, a peek has no effect and agrees with
+/// the walk, and the result is within the page that it names.
 pub fn fuzz_one(data: &[u8]) {
     const HEADER: usize = 48;
     const PAGES: u64 = 8;
@@ -52,7 +52,8 @@ pub fn fuzz_one(data: &[u8]) {
             assert_eq!(walked.gpa.0 & offset, gva.0 & offset);
             assert!(!access.write || walked.dirty);
         }
-        // The walk's own accessed bits can change what it reads further down, in tables that contain themselves.
+        // The walk's own accessed bits can change what it reads further down, in tables that contain
+        // themselves.
         (Err(WalkError::NotRam { table }), _) => assert!(table.0 >= PAGES * PAGE_SIZE),
         _ => {}
     }

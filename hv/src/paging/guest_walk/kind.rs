@@ -64,7 +64,8 @@ impl Kind for TwoLevel {
         level == 1 || (raw & LARGE != 0 && state.cr4 & cr4::PSE != 0)
     }
 
-    /// PSE-36: bits 20:13 of a large page are address bits 39:32, as far as the processor has them; bit 21 is zero.
+    /// PSE-36: bits 20:13 of a large page are address bits 39:32, as far as the processor has them; bit 21 is
+    /// zero.
     fn reserved(state: &PagingState, level: u8, leaf: bool) -> u64 {
         if level != 2 || !leaf {
             return 0;

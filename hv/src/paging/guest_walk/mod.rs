@@ -1,13 +1,14 @@
-//! Walks the guest's page tables in software, exactly as the processor would: same translations, same faults with
-//! the same error codes, accessed and dirty bits set in the same cases.
+//! Walks the guest's page tables in software, exactly as the processor would: same translations, same faults
+//! with the same error codes, accessed and dirty bits set in the same cases.
 //!
-//! Who calls it: the instruction emulator ([`translate`]), the monitor ([`peek`]), the shadow engine ([`walk`], which
-//! shows every entry). It keeps nothing between calls. Every kind of paging is one monomorphic loop.
+//! Who calls it: the instruction emulator ([`translate`]), the monitor ([`peek`]), the shadow engine
+//! ([`walk`], which shows every entry). It keeps nothing between calls. Every kind of paging is one
+//! monomorphic loop.
 //!
-//! Rules (Intel SDM 3, chapter 4; AMD APM 2, chapter 5). Reserved bits are checked in each entry before it is used. The
-//! accessed bit of an entry that points to a table is set when the walk goes on through it, even if it faults
-//! further down; the bits of the leaf only if the access is allowed. Protection keys and 5-level paging are
-//! hidden from guests. Writes to tables in ROM are lost, as on a real machine.
+//! Rules (Intel SDM 3, chapter 4; AMD APM 2, chapter 5). Reserved bits are checked in each entry before it is
+//! used. The accessed bit of an entry that points to a table is set when the walk goes on through it, even if
+//! it faults further down; the bits of the leaf only if the access is allowed. Protection keys and 5-level
+//! paging are hidden from guests. Writes to tables in ROM are lost, as on a real machine.
 
 mod kind;
 mod state;
@@ -109,8 +110,8 @@ pub fn peek(
     walk(state, memory, gva, access, false, |_| ())
 }
 
-/// Translates `gva` for `access`; sets accessed and dirty bits if `update`. `visit` is shown each entry, from the root
-/// down; if the walk starts again, it is shown the root again.
+/// Translates `gva` for `access`; sets accessed and dirty bits if `update`. `visit` is shown each entry, from
+/// the root down; if the walk starts again, it is shown the root again.
 pub fn walk(
     state: &PagingState,
     memory: &impl GuestMemory,

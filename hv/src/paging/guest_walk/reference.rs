@@ -1,5 +1,6 @@
-//! A second walker of guest page tables, for tests: slow, written out kind by kind from the figures of the manuals
-//! (Intel SDM 3, figures 4-4, 4-7, 4-11; AMD APM 2, 5.2, 5.3), sharing nothing with the first but its types.
+//! A second walker of guest page tables, for tests: slow, written out kind by kind from the figures of the
+//! manuals (Intel SDM 3, figures 4-4, 4-7, 4-11; AMD APM 2, 5.2, 5.3), sharing nothing with the first but its
+//! types.
 //!
 //! It changes nothing: it returns the entries that the processor would write.
 

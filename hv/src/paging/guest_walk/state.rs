@@ -19,8 +19,9 @@ pub enum PagingKind {
 /// Properties of the guest's processor, the same for the life of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagingFeatures {
-    /// MAXPHYADDR, 32 to 52 (CPUID leaf 0x8000_0008). The processor checks reserved bits by its own width, so that
-    /// a guest should be told the same, but not more than the 48 bits that four-level nested tables translate.
+    /// MAXPHYADDR, 32 to 52 (CPUID leaf 0x8000_0008). The processor checks reserved bits by its own width, so
+    /// that a guest should be told the same, but not more than the 48 bits that four-level nested tables
+    /// translate.
     pub physical_bits: u8,
     /// 1 GiB pages (CPUID leaf 0x8000_0001, EDX bit 26).
     pub gib_pages: bool,
@@ -42,8 +43,8 @@ pub struct PagingState {
     pub efer: u64,
     /// RFLAGS, for AC
     pub rflags: u64,
-    /// The current privilege level: at 3, supervisor accesses are implicit ones (descriptor tables, the TSS), to
-    /// which RFLAGS.AC does not apply.
+    /// The current privilege level: at 3, supervisor accesses are implicit ones (descriptor tables, the TSS),
+    /// to which RFLAGS.AC does not apply.
     pub cpl: u8,
     /// The page-directory pointers of PAE paging, if the processor loaded them with CR3 (VT-x); `None` where
     /// they are read from memory in each walk (SVM with nested paging).
@@ -95,7 +96,8 @@ impl PagingState {
         self.cr4 & cr4::SMEP != 0
     }
 
-    /// CR4.SMAP: no supervisor data accesses to user pages, but for [`may_override_smap`](Self::may_override_smap).
+    /// CR4.SMAP: no supervisor data accesses to user pages, but for
+    /// [`may_override_smap`](Self::may_override_smap).
     pub fn smap(&self) -> bool {
         self.cr4 & cr4::SMAP != 0
     }

@@ -34,7 +34,7 @@ fn compare(kind: PagingKind, seed: u64, walks: u32, seen: &mut Seen) {
         if n % 16 == 15 {
             state = random.state(kind);
         }
-        let gva = Gva((random.next() as i64 >> 16) as u64);
+        let gva = Gva((random.draw() as i64 >> 16) as u64);
         let access = random.access(state.cpl);
         let (expected, writes) = reference(&state, &memory, gva, access);
         let before = contents(&memory);

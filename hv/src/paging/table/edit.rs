@@ -1,7 +1,7 @@
 //! Changes of a [`Table`]: map, unmap, change attributes, split, merge.
 //!
-//! All but merging are one recursion over the entries that a range touches ([`Table::edit`]); an [`Edit`] decides
-//! entry by entry.
+//! All but merging are one recursion over the entries that a range touches ([`Table::edit`]); an [`Edit`]
+//! decides entry by entry.
 
 use super::{ENTRIES, MapError, ROOT_LEVEL, Table, TableMemory, entry_range, is_page_aligned, parts, span};
 use crate::paging::addr::{Gpa, Hfn, Hpa, PAGE_SIZE, PageSize};
@@ -89,8 +89,9 @@ impl<A> Edit<A> for Split {
 }
 
 impl<F: PteFormat, M: TableMemory> Table<F, M> {
-    /// Maps `range` to the memory from `to` on with the largest leaves that fit, whatever was there before. Leaves
-    /// that already say so stay as they are; where only the attributes change, accessed and dirty bits stay.
+    /// Maps `range` to the memory from `to` on with the largest leaves that fit, whatever was there before.
+    /// Leaves that already say so stay as they are; where only the attributes change, accessed and dirty bits
+    /// stay.
     pub fn map(&mut self, range: GpaRange, to: Hpa, attr: F::Attr) -> Result<Flush, MapError> {
         let fits = to.checked_add(range.len()).is_some_and(|end| end.0 <= 1 << 52);
         if !fits || !to.is_aligned(PAGE_SIZE) {
@@ -119,9 +120,9 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
         self.run(range, &Split(size.level()))
     }
 
-    /// Joins leaves of `range` that are neighbours on both sides and have equal attributes into larger ones, as far as
-    /// [`Table::largest`]; only tables that lie completely in `range` go away. Because processors may still
-    /// set bits in the old tables, a merged leaf counts as accessed and dirty.
+    /// Joins leaves of `range` that are neighbours on both sides and have equal attributes into larger ones,
+    /// as far as [`Table::largest`]; only tables that lie completely in `range` go away. Because processors
+    /// may still set bits in the old tables, a merged leaf counts as accessed and dirty.
     pub fn merge(&mut self, range: GpaRange) -> Flush {
         self.merge_below(self.root, ROOT_LEVEL, range)
     }

@@ -8,9 +8,10 @@ pub const ENTRIES: usize = 512;
 /// The frames of tables: the host's frame allocator on bare metal, an arena in tests.
 ///
 /// Frames given to [`free`](TableMemory::free) and to the entry functions come from
-/// [`allocate`](TableMemory::allocate) of the same memory and are not freed yet; `index` is below [`ENTRIES`].
-/// Implementations may panic otherwise. Processors read and update entries at any time, so that every access is
-/// one aligned 64-bit access; `store` has release, `load` acquire, `compare_exchange` both orderings.
+/// [`allocate`](TableMemory::allocate) of the same memory and are not freed yet; `index` is below
+/// [`ENTRIES`]. Implementations may panic otherwise. Processors read and update entries at any time, so that
+/// every access is one aligned 64-bit access; `store` has release, `load` acquire, `compare_exchange` both
+/// orderings.
 pub trait TableMemory {
     /// A frame of zeroes, or `None` if the memory for tables is used up.
     fn allocate(&self) -> Option<Hfn>;

@@ -1,15 +1,18 @@
 //! A radix tree from guest-physical addresses to leaves of a [`PteFormat`].
 //!
-//! What it owns: its table frames. Who uses it: the P2m (a software format) and the nested engine (the processors'
-//! formats). One writer at a time (`&mut self`), while processors walk the tables and set accessed and dirty bits.
+//! What it owns: its table frames. Who uses it: the P2m (a software format) and the nested engine (the
+//! processors' formats). One writer at a time (`&mut self`), while processors walk the tables and set
+//! accessed and dirty bits.
 //!
-//! What holds at every instant, after each single store: an address outside the range of an update translates as
-//! before; an address inside translates as before, as afterwards, or not at all. A leaf is split by filling a
-//! table first and publishing it by one compare-exchange; tables are replaced by one store. Tables that
-//! processors may still walk are *retired*: they stay allocated until [`Table::reclaim`], which the owner calls after
-//! the flush that the update named.
+//! What holds at every instant, after each single store: an address outside the range of an update translates
+//! as before; an address inside translates as before, as afterwards, or not at all. A leaf is split by
+//! filling a table first and publishing it by one compare-exchange; tables are replaced by one store. Tables
+//! that processors may still walk are *retired*: they stay allocated until [`Table::reclaim`], which the
+//! owner calls after the flush that the update named.
 
 mod edit;
+#[cfg(test)]
+mod examples;
 mod memory;
 mod scan;
 #[cfg(test)]
@@ -77,7 +80,8 @@ pub struct Table<F: PteFormat, M: TableMemory> {
     largest: PageSize,
     /// Frames in the tree.
     frames: u64,
-    /// The first of the retired frames; entry 0 of each holds the address of the next (not present in any format).
+    /// The first of the retired frames; entry 0 of each holds the address of the next (not present in any
+    /// format).
     retired: Option<Hfn>,
     format: PhantomData<F>,
 }

@@ -17,11 +17,11 @@ bitflags::bitflags! {
 }
 
 impl<F: PteFormat, M: TableMemory> Table<F, M> {
-    /// Calls `f` for every leaf that touches `range` and in which a bit of `which` is set, after clearing those bits.
-    /// The leaf tells the bits as they were; a large leaf is reported and cleared as a whole.
+    /// Calls `f` for every leaf that touches `range` and in which a bit of `which` is set, after clearing
+    /// those bits. The leaf tells the bits as they were; a large leaf is reported and cleared as a whole.
     ///
-    /// Until the flush is performed, processors may go on without setting the bits again: a *dirty* bit that was
-    /// cleared may miss writes until then.
+    /// Until the flush is performed, processors may go on without setting the bits again: a *dirty* bit that
+    /// was cleared may miss writes until then.
     pub fn harvest(
         &mut self,
         range: GpaRange,
