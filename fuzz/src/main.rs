@@ -2,7 +2,7 @@
 //! instrumentation and runs it.
 //!
 //! Every `fuzz_one` in the hypervisor drives one module with arbitrary bytes, must not panic, and asserts what must hold.
-//! A test in `tools/pal` checks that this list is complete.
+//! The build script finds them all.
 #![no_main]
 
 use std::sync::OnceLock;
@@ -11,35 +11,8 @@ use libfuzzer_sys::fuzz_target;
 
 type Target = fn(&[u8]);
 
-/// Names modules of the hypervisor that have a `fuzz_one`.
-macro_rules! targets {
-    ($($first:ident $(:: $rest:ident)*),* $(,)?) => {
-        &[$((concat!(stringify!($first) $(, "-", stringify!($rest))*), hv::$first$(::$rest)*::fuzz_one)),*]
-    };
-}
-
-const TARGETS: &[(&str, Target)] = targets![
-    boot::acpi,
-    boot::multiboot,
-    boot::pvh,
-    boot::s5,
-    device::hpet,
-    device::i8042,
-    device::ioapic,
-    device::lapic,
-    device::pci,
-    device::pic,
-    device::pit,
-    device::pm,
-    device::rtc,
-    device::uart,
-    guest::bundle,
-    guest::config,
-    guest::load,
-    guest::msr,
-    paging::guest_walk,
-    vcpu::emulate,
-];
+// TARGETS: the name and function of every module of the hypervisor with a `fuzz_one`.
+include!(concat!(env!("OUT_DIR"), "/targets.rs"));
 
 static CHOSEN: OnceLock<Target> = OnceLock::new();
 
