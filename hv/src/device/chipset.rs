@@ -4,7 +4,8 @@
 //! compares the time with [`Chipset::deadline`] before each entry and calls [`Chipset::tick`] when it has come, routes
 //! the [`Messages`] to local APICs, and takes interrupts of the PICs by [`Chipset::intr_output`] and
 //! [`Chipset::pic_acknowledge`]. After an access only the lines and the deadline of the device that was touched are
-//! looked at again. Nothing here allocates, and the console's path (an LSR read, a THR write) stays short.
+//! looked at again. Nothing here allocates, and the path of
+//! a polling console (an LSR read, a THR write) does not even look a port up.
 
 mod lines;
 mod mmio;

@@ -3,7 +3,7 @@
 //! Conventions. Devices are plain structures without locks, logging or `dyn`. Time is an argument ([`Nanos`]
 //! since the VM started; the local APIC counts guest TSC ticks instead). A device with timers says when it next
 //! wants to be called (`deadline`) and is then called (`tick`). Interrupt outputs are levels that the bus reads after
-//! each access (`irq`). What an access asks of the rest of the machine is a returned, `#[must_use]` effect. Values
+//! each access (`line`). What an access asks of the rest of the machine is a returned, `#[must_use]` effect. Values
 //! written by a guest never cause a panic, an unchecked index or an allocation without bound.
 
 pub mod chipset;

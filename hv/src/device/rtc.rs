@@ -151,11 +151,11 @@ impl Rtc {
             .period_ticks()
             .filter(|_| self.b & PERIODIC != 0)
             .and_then(|period| CRYSTAL.when((CRYSTAL.ticks(Nanos(chain)) / period + 1).checked_mul(period)?));
-        let running = !self.is_stopped();
+        let wanted = |interrupt: u8| !self.is_stopped() && self.b & interrupt != 0;
         let updates =
             |count: u64| Some(Nanos((chain / SECOND_NS).checked_add(count)?.checked_mul(SECOND_NS)?));
-        let update = updates(1).filter(|_| running && self.b & UPDATE != 0);
-        let alarm = self.updates_to_alarm().filter(|_| running && self.b & ALARM != 0).and_then(updates);
+        let update = if wanted(UPDATE) { updates(1) } else { None };
+        let alarm = if wanted(ALARM) { self.updates_to_alarm().and_then(updates) } else { None };
         let next = [periodic, update, alarm].into_iter().flatten().min()?;
         Some(Nanos(next.0 - self.phase))
     }
@@ -163,9 +163,7 @@ impl Rtc {
     /// Sets the flags of everything that happened until `now`.
     fn advance(&mut self, now: Nanos) {
         let before = self.chain();
-        let to_alarm = self.updates_to_alarm();
-        self.seen = self.seen.max(now);
-        let after = self.chain();
+        let after = now.max(self.seen).0.saturating_add(self.phase);
         if let Some(period) = self.period_ticks() {
             let cycles = |chain| CRYSTAL.ticks(Nanos(chain)) / period;
             self.flags |= if cycles(after) != cycles(before) { PERIODIC } else { 0 };
@@ -173,8 +171,9 @@ impl Rtc {
         let updates = after / SECOND_NS - before / SECOND_NS;
         if updates != 0 && !self.is_stopped() {
             self.flags |= UPDATE;
-            self.flags |= if to_alarm.is_some_and(|wait| wait <= updates) { ALARM } else { 0 };
+            self.flags |= if self.updates_to_alarm().is_some_and(|wait| wait <= updates) { ALARM } else { 0 };
         }
+        self.seen = self.seen.max(now);
     }
 
     /// Changes registers A and B, which may stop or start the clock.

@@ -7,51 +7,15 @@
 //! time except for the timeout. Reference: National PC16550D data sheet. IRQ 4 is gated by OUT2, as on every PC.
 
 mod fifo;
+mod registers;
 #[cfg(test)]
 mod tests;
 
 use super::Nanos;
 use super::effect::{Effect, Line};
 use fifo::Fifo;
-
-/// Number of the line status register.
-pub const LINE_STATUS_REGISTER: u16 = 5;
-/// Its error bits (overrun, parity, framing, break), which reading clears.
-pub const LINE_STATUS_ERRORS: u8 = 0x1e;
-
-/// Interrupt enable register; the bits of [`Uart::pending`] agree with it.
-const RECEIVED: u8 = 1 << 0;
-const TRANSMIT_EMPTY: u8 = 1 << 1;
-const LINE_STATUS: u8 = 1 << 2;
-const MODEM_STATUS: u8 = 1 << 3;
-/// Interrupt identification: values and the mark of enabled FIFOs.
-const NO_INTERRUPT: u8 = 0x01;
-const CHARACTER_TIMEOUT: u8 = 0x0c;
-const FIFOS_ENABLED: u8 = 0xc0;
-/// FIFO control register.
-const FIFO_ENABLE: u8 = 1 << 0;
-const FIFO_CLEAR_RECEIVE: u8 = 1 << 1;
-const FIFO_CLEAR_TRANSMIT: u8 = 1 << 2;
-/// Line control register.
-const BREAK_CONTROL: u8 = 1 << 6;
-const DIVISOR_LATCH: u8 = 1 << 7;
-/// Modem control register.
-const DTR: u8 = 1 << 0;
-const RTS: u8 = 1 << 1;
-const OUT1: u8 = 1 << 2;
-const OUT2: u8 = 1 << 3;
-const LOOPBACK: u8 = 1 << 4;
-/// Line status register.
-const DATA_READY: u8 = 1 << 0;
-const OVERRUN: u8 = 1 << 1;
-const BREAK: u8 = 1 << 4;
-const HOLDING_EMPTY: u8 = 1 << 5;
-const TRANSMITTER_EMPTY: u8 = 1 << 6;
-const ERROR_IN_FIFO: u8 = 1 << 7;
-/// Modem status: a terminal is there and ready (DCD, DSR, CTS).
-const TERMINAL_READY: u8 = 0xb0;
-/// Frequency of the crystal over the 16 samples of a bit.
-const BAUD_BASE: u64 = 115_200;
+pub use registers::LINE_STATUS_REGISTER;
+use registers::*;
 
 /// The serial port.
 #[derive(Clone, Debug)]
@@ -78,6 +42,8 @@ pub struct Uart {
     /// When the character timeout strikes, if characters wait below the trigger level.
     timeout: Option<Nanos>,
     timed_out: bool,
+    /// Sending a byte now changes nothing in the port.
+    polled: bool,
 }
 
 impl Default for Uart {
@@ -106,16 +72,30 @@ impl Uart {
             pulsed: false,
             timeout: None,
             timed_out: false,
+            polled: true,
         }
     }
 
     /// Back to the state after reset; bytes on their way are lost, the host's readiness stays.
     pub fn reset(&mut self) {
         *self = Uart { host_ready: self.host_ready, ..Uart::new() };
+        self.update_polled();
+    }
+
+    /// Reads LSR if that is all there is to it: no errors that the read would clear.
+    #[inline]
+    pub fn poll_status(&self) -> Option<u8> {
+        (self.lsr & LINE_STATUS_ERRORS == 0).then_some(self.lsr)
+    }
+
+    /// Writes register 0 if that is a byte for the host and nothing else: no interrupts, no backpressure. A console that
+    /// polls lives on this and [`Uart::poll_status`]; [`Uart::write`] and [`Uart::read`] do the same the long way.
+    #[inline]
+    pub fn poll_send(&self, byte: u8) -> Option<Effect> {
+        self.polled.then_some(Effect::ConsoleOutput(byte))
     }
 
     /// Reads register `offset`, 0 to 7.
-    #[inline]
     pub fn read(&mut self, offset: u16, now: Nanos) -> u8 {
         match offset & 7 {
             0 if self.lcr & DIVISOR_LATCH != 0 => self.divisor as u8,
@@ -142,10 +122,10 @@ impl Uart {
     }
 
     /// Writes register `offset`, 0 to 7.
-    #[inline]
     pub fn write(&mut self, offset: u16, value: u8, now: Nanos) -> Effect {
+        let mut effect = Effect::None;
         match offset & 7 {
-            0 if self.lcr & DIVISOR_LATCH == 0 => return self.send(value, now),
+            0 if self.lcr & DIVISOR_LATCH == 0 => effect = self.send(value, now),
             0 => self.divisor = self.divisor & 0xff00 | u16::from(value),
             1 if self.lcr & DIVISOR_LATCH != 0 => self.divisor = self.divisor & 0xff | u16::from(value) << 8,
             1 => self.enable_interrupts(value & 0x0f),
@@ -155,7 +135,8 @@ impl Uart {
             7 => self.scratch = value,
             _ => {} // LSR and MSR: factory tests only
         }
-        Effect::None
+        self.update_polled();
+        effect
     }
 
     /// Takes a byte of input; `false` if there is no room now (or the guest has the port in loopback).
@@ -177,6 +158,7 @@ impl Uart {
     /// waited.
     pub fn set_host_ready(&mut self, ready: bool) {
         self.host_ready = ready;
+        self.update_polled();
     }
 
     /// The next byte that waited for the host, if it is ready.
@@ -184,12 +166,12 @@ impl Uart {
         let (byte, _) = self.host_ready.then(|| self.transmit.pop())??;
         if self.transmit.len() == 0 {
             self.transmitter_emptied();
+            self.update_polled();
         }
         Some(byte)
     }
 
     /// The interrupt output, IRQ 4.
-    #[inline]
     pub fn line(&mut self, now: Nanos) -> Line {
         self.strike_timeout(now);
         let level = self.mcr & OUT2 != 0 && self.pending() != 0;
@@ -197,13 +179,11 @@ impl Uart {
     }
 
     /// When the character timeout strikes.
-    #[inline]
     pub fn deadline(&self) -> Option<Nanos> {
         self.timeout.filter(|_| self.ier & RECEIVED != 0)
     }
 
     /// Enabled interrupt causes that are present.
-    #[inline]
     fn pending(&self) -> u8 {
         let received = self.timed_out || self.receive.len() >= self.trigger;
         let causes = u8::from(received)
@@ -232,29 +212,29 @@ impl Uart {
         cause | if self.fifos { FIFOS_ENABLED } else { 0 }
     }
 
-    #[inline]
     fn send(&mut self, byte: u8, now: Nanos) -> Effect {
-        if self.mcr & LOOPBACK == 0 && self.host_ready && self.transmit.len() == 0 {
-            self.transmitter_emptied();
-            return Effect::ConsoleOutput(byte);
-        }
-        self.send_slowly(byte, now);
-        Effect::None
-    }
-
-    #[cold]
-    fn send_slowly(&mut self, byte: u8, now: Nanos) {
         if self.mcr & LOOPBACK != 0 {
             self.transmitter_emptied();
             self.push_received(byte, 0, now);
+        } else if self.host_ready && self.transmit.len() == 0 {
+            self.transmitter_emptied();
+            return Effect::ConsoleOutput(byte);
         } else if self.transmit.len() < self.capacity() {
             self.transmit.push(byte, 0);
             self.transmit_event = false;
             self.lsr &= !(HOLDING_EMPTY | TRANSMITTER_EMPTY);
         }
+        Effect::None
     }
 
-    #[inline]
+    /// Without the transmitter's interrupt a byte that leaves at once changes nothing: enabling it later raises it
+    /// anyway.
+    fn update_polled(&mut self) {
+        let quiet =
+            self.lcr & DIVISOR_LATCH == 0 && self.mcr & LOOPBACK == 0 && self.ier & TRANSMIT_EMPTY == 0;
+        self.polled = quiet && self.host_ready && self.transmit.len() == 0;
+    }
+
     fn transmitter_emptied(&mut self) {
         self.pulsed = self.transmit_event;
         self.transmit_event = true;
@@ -380,8 +360,13 @@ pub fn fuzz_one(data: &[u8]) {
         let offset = u16::from(op >> 2 & 7);
         match op & 3 {
             0 => drop(uart.read(offset, now)),
-            1 if uart.write(offset, input.byte().unwrap_or(0), now) != Effect::None => assert_eq!(offset, 0),
-            1 => {}
+            1 => {
+                let byte = input.byte().unwrap_or(0);
+                let polled = uart.poll_send(byte).filter(|_| offset == 0);
+                let effect = uart.write(offset, byte, now);
+                assert!(effect == Effect::None || offset == 0);
+                assert!(polled.is_none_or(|polled| polled == effect));
+            }
             2 => {
                 let room = uart.room() > 0;
                 assert_eq!(uart.receive(op, now), room);

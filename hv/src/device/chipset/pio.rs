@@ -3,7 +3,7 @@
 use super::super::effect::Effect;
 use super::super::layout::*;
 use super::super::message::Messages;
-use super::super::uart::{LINE_STATUS_ERRORS, LINE_STATUS_REGISTER};
+use super::super::uart::LINE_STATUS_REGISTER;
 use super::super::{Nanos, lanes};
 use super::ports::PortDevice;
 use super::{Chipset, Controllers, Timed};
@@ -12,18 +12,43 @@ impl Chipset {
     /// IN: reads `size` bytes (1, 2 or 4) at `port`. Ports that nobody claims read as ones.
     #[inline]
     pub fn io_read(&mut self, port: u16, size: u8, now: Nanos, messages: &mut Messages) -> u32 {
+        if port == UART + LINE_STATUS_REGISTER
+            && size == 1
+            && let Some(status) = self.uart.poll_status()
+        {
+            return status.into();
+        }
+        self.read_any(port, size, now, messages)
+    }
+
+    /// OUT: writes the low `size` bytes (1, 2 or 4) of `value` at `port`.
+    #[inline]
+    pub fn io_write(
+        &mut self,
+        port: u16,
+        size: u8,
+        value: u32,
+        now: Nanos,
+        messages: &mut Messages,
+    ) -> Effect {
+        if port == UART
+            && size == 1
+            && let Some(effect) = self.uart.poll_send(value as u8)
+        {
+            return effect;
+        }
+        self.write_any(port, size, value, now, messages)
+    }
+
+    fn read_any(&mut self, port: u16, size: u8, now: Nanos, messages: &mut Messages) -> u32 {
         let device = PortDevice::at(port);
         if size != 1 && device.is_byte_wide() {
             return self.read_split(port, size, now, messages);
         }
         let byte = match device {
             PortDevice::Uart => {
-                let register = port - UART;
-                let byte = self.uart.read(register, now);
-                // The status that a polling console reads has no effect, unless there were errors.
-                if register != LINE_STATUS_REGISTER || byte & LINE_STATUS_ERRORS != 0 {
-                    self.uart_changed(now, messages);
-                }
+                let byte = self.uart.read(port - UART, now);
+                self.uart_changed(now, messages);
                 byte
             }
             PortDevice::PciData => return self.pci.read_data(port - PCI_DATA, size),
@@ -55,16 +80,7 @@ impl Chipset {
         byte.into()
     }
 
-    /// OUT: writes the low `size` bytes (1, 2 or 4) of `value` at `port`.
-    #[inline]
-    pub fn io_write(
-        &mut self,
-        port: u16,
-        size: u8,
-        value: u32,
-        now: Nanos,
-        messages: &mut Messages,
-    ) -> Effect {
+    fn write_any(&mut self, port: u16, size: u8, value: u32, now: Nanos, messages: &mut Messages) -> Effect {
         let device = PortDevice::at(port);
         if size != 1 && device.is_byte_wide() {
             return self.write_split(port, size, value, now, messages);
