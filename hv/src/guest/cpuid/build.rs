@@ -48,7 +48,7 @@ impl CpuidTable {
         let supported = u64::from(supported[3]) << 32 | u64::from(supported[0]);
         let xcr0 = if has_xsave { supported & policy.xcr0 & (XCR0_AVX | XCR0_AVX512) } else { 0 };
         let table = CpuidTable {
-            slots: [[Slot::default(); LEAVES]; 4],
+            slots: [Slot::default(); LEAVES],
             kvm: [Slot::default(); 2],
             rows: [[0; 4]; ROWS],
             used: 1,
@@ -83,9 +83,10 @@ impl<H: Fn(u32, u32) -> Regs> Builder<'_, H> {
         t.rows[first..end].copy_from_slice(subs);
         t.used = end;
         let slot = Slot { first: first as u16, last: (subs.len() - 1) as u16 };
-        match leaf.checked_sub(KVM_BASE) {
-            Some(n @ 0..2) => t.kvm[n as usize] = slot,
-            _ => t.slots[(leaf >> 30) as usize][leaf as usize % LEAVES] = slot,
+        let slots = [leaf.rotate_left(2), leaf.wrapping_sub(KVM_BASE)];
+        match (t.slots.get_mut(slots[0] as usize), t.kvm.get_mut(slots[1] as usize)) {
+            (Some(to), _) | (None, Some(to)) => *to = slot,
+            (None, None) => {}
         }
     }
 

@@ -28,8 +28,9 @@ pub const HV_BASE: u32 = 0x4000_0000;
 /// KVM-compatible leaves, present if the guest has a paravirtual clock.
 pub const KVM_BASE: u32 = 0x4000_0100;
 
-/// Leaves per block that are looked up directly.
-const LEAVES: usize = 64;
+/// Leaves that are looked up directly: 64 in each of the four blocks that bits 31:30 tell apart (basic, hypervisor,
+/// extended, none).
+const LEAVES: usize = 64 * 4;
 /// Rows of values; a power of two so that an index needs no check.
 const ROWS: usize = 128;
 
@@ -43,8 +44,8 @@ struct Slot {
 /// The answers for one VCPU.
 #[derive(Clone, Debug)]
 pub struct CpuidTable {
-    /// By bits 31:30 of the leaf (basic, hypervisor, extended, none) and bits 5:0.
-    slots: [[Slot; LEAVES]; 4],
+    /// By the leaf rotated left by two bits, which brings the block to the end.
+    slots: [Slot; LEAVES],
     /// The first two KVM-compatible leaves.
     kvm: [Slot; 2],
     /// Row 0 is all zero: what every leaf without a meaning returns.
@@ -75,17 +76,18 @@ impl CpuidTable {
     /// The values of `leaf` and `sub`.
     #[inline]
     pub fn get(&self, leaf: u32, sub: u32) -> &Regs {
-        let n = leaf & 0x3fff_ffff;
-        let slot = if n < LEAVES as u32 {
-            self.slots[(leaf >> 30) as usize][n as usize]
-        } else {
-            match leaf.wrapping_sub(KVM_BASE) {
-                n @ 0..2 => self.kvm[n as usize],
-                _ => Slot::default(),
-            }
+        let slot = match self.slots.get(leaf.rotate_left(2) as usize) {
+            Some(slot) => slot,
+            None => self.kvm_slot(leaf),
         };
         let row = slot.first as usize + sub.min(slot.last as u32) as usize;
         &self.rows[row % ROWS]
+    }
+
+    #[cold]
+    fn kvm_slot(&self, leaf: u32) -> &Slot {
+        const NONE: Slot = Slot { first: 0, last: 0 };
+        self.kvm.get(leaf.wrapping_sub(KVM_BASE) as usize).unwrap_or(&NONE)
     }
 
     /// What the guest may set in control registers.
@@ -113,7 +115,7 @@ impl CpuidTable {
 
     /// The row of a basic leaf; `None` if it is the shared zero row.
     fn row_mut(&mut self, leaf: usize, sub: u16) -> Option<&mut Regs> {
-        let slot = self.slots[0][leaf];
+        let slot = self.slots.get(leaf * 4)?;
         match slot.first + sub.min(slot.last) {
             0 => None,
             row => self.rows.get_mut(row as usize),
