@@ -68,6 +68,11 @@ fn memory() {
         // SAFETY: the block is ours and no longer used.
         unsafe { frame::free(at, order) };
     }
+    let all = frame::alloc_all((5 << 20) + 1, Node(0)).expect("5 MiB");
+    assert_eq!(all.iter().map(|block| block.bytes()).sum::<u64>(), (5 << 20) + 4096);
+    // SAFETY: the blocks are ours and not used.
+    all.iter().for_each(|block| unsafe { frame::free(block.start, block.order) });
+    assert!(frame::alloc_all(before.free * 4096 + 4096, Node(0)).is_none(), "more memory than there is");
     let heap = before.free - frame::stats().free;
     assert!(heap < 16 << 8, "the heap kept {heap} frames");
 }

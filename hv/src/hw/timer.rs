@@ -7,7 +7,7 @@ use super::cpu;
 use super::lapic::{self, LocalApic};
 
 /// How long the clock of the one-shot mode is measured, in milliseconds.
-const MEASURE_MS: u64 = 10;
+const MEASURE_MS: u64 = 2;
 /// Fractional bits of [`Timer::ratio`].
 const FRACTION: u32 = 32;
 

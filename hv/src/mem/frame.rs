@@ -3,12 +3,13 @@
 //! Unsafe because it hands out memory: host-physical addresses are the hypervisor's own addresses
 //! (docs/design/0001-host-memory.md). Called by the heap, the paging engines and the VMs; filled once by `boot`.
 
+use alloc::vec::Vec;
 use core::ops::Range;
 
 use spin::Mutex;
 
-use super::buddy::{Buddy, FreeError, ORDERS};
-use crate::paging::addr::{Hfn, Hpa, PAGE_SHIFT};
+use super::buddy::{Buddy, FreeError, MAX_ORDER, ORDERS};
+use crate::paging::addr::{Hfn, Hpa, PAGE_SHIFT, PAGE_SIZE};
 
 /// A NUMA node. All memory belongs to node 0 until the SRAT is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,6 +26,22 @@ pub struct Stats {
     pub free_blocks: [u64; ORDERS],
     /// Allocations that found no block.
     pub failures: u64,
+}
+
+/// 2^order frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Where they are; a multiple of their size.
+    pub start: Hpa,
+    /// log2 of their number.
+    pub order: u8,
+}
+
+impl Block {
+    /// The size in bytes.
+    pub const fn bytes(self) -> u64 {
+        PAGE_SIZE << self.order
+    }
 }
 
 struct Frames {
@@ -71,9 +88,39 @@ pub fn alloc(order: u8, node: Node) -> Option<Hpa> {
 /// As [`alloc`], filled with zeroes.
 pub fn alloc_zeroed(order: u8, node: Node) -> Option<Hpa> {
     let block = alloc(order, node)?;
-    // SAFETY: the block is ours, mapped, and 2^order frames long.
-    unsafe { core::ptr::write_bytes(block.0 as *mut u64, 0, 512usize << order) };
+    zero(block, order);
     Some(block)
+}
+
+/// Fills a block that was just allocated with zeroes.
+fn zero(block: Hpa, order: u8) {
+    // SAFETY: the block is the caller's alone, mapped, and 2^order frames long.
+    unsafe { core::ptr::write_bytes(block.0 as *mut u64, 0, 512usize << order) };
+}
+
+/// Memory of `bytes`, filled with zeroes, as blocks that together are that long (rounded up to 4 KiB): the largest first,
+/// so that they stay aligned to their size when they are put one after the other. `None` leaves nothing allocated.
+pub fn alloc_all(bytes: u64, node: Node) -> Option<Vec<Block>> {
+    let mut blocks = Vec::new();
+    let mut left = bytes.div_ceil(PAGE_SIZE);
+    let mut order = MAX_ORDER;
+    while left > 0 {
+        order = order.min(left.ilog2() as u8);
+        match alloc(order, node) {
+            Some(start) => {
+                blocks.push(Block { start, order });
+                left -= 1 << order;
+            }
+            None if order > 0 => order -= 1,
+            None => {
+                // SAFETY: nobody has seen these blocks.
+                blocks.into_iter().for_each(|block: Block| unsafe { free(block.start, block.order) });
+                return None;
+            }
+        }
+    }
+    blocks.iter().for_each(|block| zero(block.start, block.order));
+    Some(blocks)
 }
 
 /// As [`alloc`], ending at or below the address `limit`: for devices that reach little.
