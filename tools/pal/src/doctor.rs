@@ -15,8 +15,8 @@ struct Item {
     name: &'static str,
     purpose: &'static str,
     found: Option<String>,
-    /// The package to install by hand; `None` for what pal fetches by itself when it needs it.
-    package: Option<&'static str>,
+    /// What to type if it is missing; `None` for what pal fetches by itself when it needs it.
+    remedy: Option<&'static str>,
 }
 
 /// Prints the table; the status is 1 if something that cannot be fetched is missing.
@@ -25,9 +25,10 @@ struct Item {
 /// The cache directory cannot be created.
 pub fn run(project: &Project, _ui: &Ui) -> Result<u8> {
     let items = [
-        program("cargo", "builds everything", Some("rustup (https://rustup.rs)")),
-        program("cc", "links; builds the test kernels", Some("gcc")),
-        program(needs::QEMU, "emulates the machines", Some("qemu-system-x86")),
+        program("cargo", "builds everything", Some("install Rust with rustup: https://rustup.rs")),
+        program("cc", "links; builds the test kernels", Some("sudo apt-get install gcc libc6-dev")),
+        program("c++", "builds the fuzz targets (cargo pal test)", Some("sudo apt-get install g++")),
+        program(needs::QEMU, "emulates the machines", Some("sudo apt-get install qemu-system-x86")),
         program("apt-get", "fetches what is missing", None),
         program("dpkg-deb", "unpacks packages", None),
         busybox(project)?,
@@ -35,7 +36,7 @@ pub fn run(project: &Project, _ui: &Ui) -> Result<u8> {
             name: "default kernel",
             purpose: "the default guest",
             found: needs::cached_kernel(&project.cache("kernel")?).map(|path| path.display().to_string()),
-            package: None,
+            remedy: None,
         },
         Item {
             name: "hypervisor",
@@ -43,37 +44,41 @@ pub fn run(project: &Project, _ui: &Ui) -> Result<u8> {
             found: Some(project.hypervisor())
                 .filter(|path| path.exists())
                 .map(|path| path.display().to_string()),
-            package: None,
+            remedy: None,
         },
     ];
-    let mut missing = Vec::new();
+    let mut missing = false;
     for item in &items {
-        let state = match (&item.found, item.package) {
+        let state = match (&item.found, item.remedy) {
             (Some(found), _) => found.clone(),
-            (None, Some(package)) => {
-                missing.push(package);
-                format!("MISSING: install {package}")
+            (None, Some(remedy)) => {
+                missing = true;
+                format!("MISSING: {remedy}")
             }
-            (None, None) => "not here yet; fetched or built when needed".to_owned(),
+            (None, None) => "not here yet: fetched or built when needed".to_owned(),
         };
-        println!("{:<20} {:<32} {state}", item.name, item.purpose);
+        println!("{:<18}  {:<40}  {state}", item.name, item.purpose);
     }
-    if missing.is_empty() {
-        println!("\nEverything is here. Type: cargo pal run");
-        return Ok(0);
-    }
-    println!("\nMissing. On Debian and Ubuntu type: sudo apt-get install {}", missing.join(" "));
-    Ok(1)
+    let next = if missing {
+        "Install what is missing, then type: cargo pal run"
+    } else {
+        "Everything is here. Type: cargo pal run"
+    };
+    println!("\n{next}");
+    Ok(u8::from(missing))
 }
 
-fn program(name: &'static str, purpose: &'static str, package: Option<&'static str>) -> Item {
-    let found = find_program(name).map(|path| {
+fn program(name: &'static str, purpose: &'static str, remedy: Option<&'static str>) -> Item {
+    // The cargo that runs us need not be in PATH.
+    let ours = if name == "cargo" { std::env::var_os("CARGO") } else { None };
+    let path = ours.and_then(|path| find_program(&path.to_string_lossy())).or_else(|| find_program(name));
+    let found = path.map(|path| {
         let output = Command::new(&path).arg("--version").output();
         let text =
             output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
         text.lines().next().map_or_else(|| path.display().to_string(), str::to_owned)
     });
-    Item { name, purpose, found, package }
+    Item { name, purpose, found, remedy }
 }
 
 fn busybox(project: &Project) -> Result<Item> {
@@ -81,5 +86,5 @@ fn busybox(project: &Project) -> Result<Item> {
     let installed = find_program("busybox").filter(|path| needs::is_static_elf(path));
     let found =
         installed.or(Some(cached).filter(|path| path.exists())).map(|path| path.display().to_string());
-    Ok(Item { name: "busybox, static", purpose: "the default guest", found, package: None })
+    Ok(Item { name: "busybox, static", purpose: "the default guest", found, remedy: None })
 }

@@ -127,11 +127,12 @@ impl<'a> Apt<'a> {
     /// The person declined or cannot be asked (the error says what to type), or apt failed.
     pub fn install(&self, packages: &[&str], why: &str, yes: bool) -> Result<()> {
         let root = rustix::process::geteuid().is_root();
-        let line = format!("{}apt-get install {}", if root { "" } else { "sudo " }, packages.join(" "));
-        let advice = format!("{why}: type `{line}`");
+        let line = format!("apt-get install {}", packages.join(" "));
         if !root && find_program("sudo").is_none() {
-            bail!("{advice} (as root)");
+            bail!("{why}: type `{line}` as root");
         }
+        let line = if root { line } else { format!("sudo {line}") };
+        let advice = format!("{why}: type `{line}`");
         if !(root || yes || ask(&format!("pal: {why}. Run `{line}`?"))?) {
             bail!("{advice}, or run pal again with --yes");
         }
