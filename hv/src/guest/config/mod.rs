@@ -71,7 +71,7 @@ pub struct VmConfig {
 pub struct ModuleConfig {
     /// File name.
     pub file: String,
-    /// The module's command line.
+    /// The module's command line, handed over as it is. Kernels often take its first word for the module's name.
     pub cmdline: String,
 }
 
@@ -269,6 +269,10 @@ mod tests {
              protocol = \"multiboot1\"\npermissive_msr = true\ntest_device = true\npv_clock = false\n\
              modules = [{{ file = \"m\", cmdline = \"m 1\" }}, {{ file = \"n\" }}]\n"
         );
+        let as_tables = text
+            .replace("modules = [{ file = \"m\", cmdline = \"m 1\" }, { file = \"n\" }]\n", "")
+            + "[[vm.modules]]\nfile = \"m\"\ncmdline = \"m 1\"\n\n[[vm.modules]]\nfile = \"n\"\n";
+        assert_eq!(Config::parse(text.as_bytes()), Config::parse(as_tables.as_bytes()));
         let vm = &Config::parse(text.as_bytes()).unwrap().vm[0];
         assert_eq!(vm.protocol, Protocol::Multiboot1);
         assert_eq!(vm.modules[0], ModuleConfig { file: "m".into(), cmdline: "m 1".into() });

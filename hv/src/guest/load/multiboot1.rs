@@ -1,6 +1,7 @@
 //! The Multiboot specification, version 0.6.96, as QEMU and GRUB follow it.
 //!
-//! Command lines start with the file's name, as with QEMU: kernels take the first word for their own name.
+//! Kernels take the first word of a command line for a name. The kernel's own line therefore starts with its file's
+//! name, as with QEMU; a module's line is handed over as it is configured, and is the file's name if there is none.
 
 use alloc::format;
 use alloc::string::ToString;
@@ -135,13 +136,13 @@ fn write_info<M: GuestMemory>(
         // Behind the kernel and in order, where simple kernels expect them.
         let at = p.claim_lowest(&file, "module", size, PAGE_SIZE, kernel_end.max(MIB)..HIGH_RAM_BASE)?;
         p.write(&file, at, file.bytes)?;
-        let cmdline = write_text(p, &file, &named(file.name, cmdline))?;
+        let cmdline = write_text(p, &file, if cmdline.is_empty() { file.name } else { cmdline })?;
         modules.push([at as u32, (at + size) as u32, cmdline as u32, 0]);
     }
     let modules_at = write_words(p, kernel, "module list", modules.as_flattened())?;
     let map: Vec<u32> = request.layout.map().iter().flat_map(map_entry).collect();
     let map_at = write_words(p, kernel, "memory map", &map)?;
-    let cmdline = write_text(p, kernel, &named(kernel.name, request.cmdline))?;
+    let cmdline = write_text(p, kernel, format!("{} {}", kernel.name, request.cmdline).trim_end())?;
     let name = write_text(p, kernel, "Palimpsest")?;
 
     let mut info = [0u32; 30];
@@ -156,10 +157,6 @@ fn write_info<M: GuestMemory>(
     info[12] = map_at;
     info[16] = name as u32;
     Ok(write_words(p, kernel, "boot information", &info)?.into())
-}
-
-fn named(name: &str, cmdline: &str) -> alloc::string::String {
-    if cmdline.is_empty() { name.to_string() } else { format!("{name} {cmdline}") }
 }
 
 /// Size of the rest, base, length, type.

@@ -150,7 +150,7 @@ fn multiboot_elf_gets_modules_and_map() {
     let mods = u64::from(memory.u32(info + 24));
     let module = |i: u64| [0, 4, 8].map(|o| u64::from(memory.u32(mods + i * 16 + o)));
     let [start, end, text] = module(0);
-    assert_eq!((start, end, memory.text(text)), (0x10_2000, 0x10_2003, "env x y".into()));
+    assert_eq!((start, end, memory.text(text)), (0x10_2000, 0x10_2003, "x y".into()));
     assert_eq!(memory.bytes(start, 3), b"A=1");
     assert_eq!(module(1)[..2], [0x10_3000, 0x10_3000 + 5000]);
     assert_eq!(memory.text(module(1)[2]), "two");
