@@ -12,6 +12,7 @@ use crate::virt::state::{SegReg, Segment, VcpuState, cr0, cr4, rflags};
 const ALIGNMENT_CHECK: Exception = Exception { vector: vector::AC, error: Some(0), cr2: None };
 
 /// Whether an address is canonical: bits above the 48 (57 with CR4.LA57) that are translated repeat the highest one.
+#[inline]
 pub(super) fn is_canonical(state: &impl VcpuState, linear: u64) -> bool {
     let unused = if state.cr4() & cr4::LA57 != 0 { 7 } else { 16 };
     ((linear << unused) as i64 >> unused) as u64 == linear
@@ -44,6 +45,7 @@ fn is_type_allowed(segment: &Segment, write: bool) -> bool {
 
 impl MemRef {
     /// The offset within the segment; `next_rip` is the RIP of the following instruction.
+    #[inline]
     pub(super) fn effective(&self, state: &impl VcpuState, next_rip: u64) -> u64 {
         let base = match self.base {
             Base::None => 0,
@@ -57,11 +59,13 @@ impl MemRef {
 
 impl<S: VcpuState, M: Memory> Exec<'_, S, M> {
     /// The memory operand's offset within its segment.
+    #[inline]
     pub(super) fn effective(&self, m: &MemRef) -> u64 {
         m.effective(self.state, self.next_rip())
     }
 
     /// The linear address of `len` bytes (1 to 64) at `offset`, checked as the processor would for a read or write.
+    #[inline]
     pub(super) fn linear(&self, reg: SegReg, offset: u64, len: u64, write: bool) -> Res<Gva, M> {
         let fault = if reg == SegReg::Ss { Exception::SS0 } else { Exception::GP0 };
         if self.insn.mode == Mode::Bits64 {
@@ -88,6 +92,7 @@ impl<S: VcpuState, M: Memory> Exec<'_, S, M> {
     }
 
     /// As [`Exec::linear`], for one data item: #AC if alignment checks are on and it is misaligned.
+    #[inline]
     pub(super) fn data_address(&self, reg: SegReg, offset: u64, size: u8, write: bool) -> Res<Gva, M> {
         let at = self.linear(reg, offset, u64::from(size), write)?;
         let checked = self.user
@@ -99,6 +104,7 @@ impl<S: VcpuState, M: Memory> Exec<'_, S, M> {
     }
 
     /// The linear address of the memory operand.
+    #[inline]
     pub(super) fn operand_address(&self, size: u8, write: bool) -> Res<Gva, M> {
         self.data_address(self.insn.mem.segment, self.effective(&self.insn.mem), size, write)
     }

@@ -69,27 +69,7 @@ fn has_lock_prefix(bytes: &[u8], mode: Mode) -> bool {
 
 /// The compact form; [`Op::Unsupported`] (with the right length) for what is not executed here.
 fn compact(i: &Instruction, mode: Mode) -> Insn {
-    let unsupported = Insn {
-        op: Op::Unsupported,
-        mode,
-        len: i.len() as u8,
-        size: 0,
-        src_size: 0,
-        lock: false,
-        repeat: Repeat::Once,
-        dst: Operand::None,
-        src: Operand::None,
-        count: Operand::None,
-        mem: MemRef {
-            segment: SegReg::Ds,
-            base: Base::None,
-            index: None,
-            scale: 1,
-            addr_size: mode as u8,
-            disp: 0,
-        },
-        imm: 0,
-    };
+    let unsupported = Insn { mode, len: i.len() as u8, ..Insn::NONE };
     supported(i, unsupported).unwrap_or(unsupported)
 }
 

@@ -3,22 +3,14 @@
 
 use super::address::is_canonical;
 use super::decode::{DecodeError, MAX_LEN, decode};
-use super::insn::{Insn, Mode, mask};
-use super::{Bytes, DecodeCache, Fault, Key, Memory, Outcome};
+use super::insn::{Mode, mask};
+use super::{Bytes, DecodeCache, Fault, Fetched, Key, Memory, Outcome};
 use crate::paging::addr::{Gva, PAGE_SIZE};
 use crate::virt::exit::Exception;
 use crate::virt::state::{SegReg, VcpuState};
 
-/// A decoded instruction and its bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct Fetched {
-    /// The instruction.
-    pub insn: Insn,
-    /// Its bytes.
-    pub bytes: Bytes,
-}
-
 /// Where the instruction at CS:RIP stands, for the [`DecodeCache`].
+#[inline]
 pub fn current_key(state: &impl VcpuState) -> Key {
     let mode = Mode::from_bits(state.code_bitness());
     let linear = match mode {
@@ -30,35 +22,49 @@ pub fn current_key(state: &impl VcpuState) -> Key {
 
 /// Fetches and decodes the instruction at CS:RIP. The error is an [`Outcome`] to act upon: a fault of the fetch, #UD,
 /// or [`Outcome::Unsupported`] for bytes that the decoder does not know.
-pub fn fetch<S: VcpuState, M: Memory>(
+#[inline]
+pub fn fetch<'c, S: VcpuState, M: Memory>(
     state: &S,
     mem: &mut M,
-    cache: &mut DecodeCache,
-) -> Result<Fetched, Outcome<M::Stop>> {
+    cache: &'c mut DecodeCache,
+) -> Result<&'c Fetched, Outcome<M::Stop>> {
     let key = current_key(state);
     let allowed = allowed_bytes(state, &key).ok_or(Outcome::Fault(Exception::GP0))?;
     let user = state.cpl() == 3;
-    let mut bytes = [0; MAX_LEN];
-    if let Some((insn, expected)) = cache.instruction(key) {
-        let len = expected.len().min(allowed);
-        let same = read_code(mem, &key, &mut bytes, 0..len, user).is_ok() && bytes[..len] == *expected;
-        if same {
-            return Ok(Fetched { insn: *insn, bytes: Bytes { bytes, len: len as u8 } });
-        }
+    let is_current = |expected: &Bytes| {
+        let len = usize::from(expected.len).min(MAX_LEN);
+        let mut bytes = [0; MAX_LEN];
+        len <= allowed && read_code(mem, &key, &mut bytes, 0..len, user).is_ok() && bytes == expected.bytes
+    };
+    match cache.instruction(key, is_current) {
+        Ok(fetched) => Ok(fetched),
+        Err(vacant) => read_and_decode(mem, &key, allowed, user).map(|fetched| vacant.insert(fetched)),
     }
+}
+
+/// The way without the cache.
+#[cold]
+#[inline(never)]
+fn read_and_decode<M: Memory>(
+    mem: &mut M,
+    key: &Key,
+    allowed: usize,
+    user: bool,
+) -> Result<Fetched, Outcome<M::Stop>> {
+    let mut bytes = [0; MAX_LEN];
     let in_page = (PAGE_SIZE - Gva(key.linear).offset()) as usize;
-    let first = in_page.min(allowed);
-    read_code(mem, &key, &mut bytes, 0..first, user).map_err(outcome)?;
-    let mut have = first;
+    let mut have = in_page.min(allowed);
+    read_code(mem, key, &mut bytes, 0..have, user).map_err(outcome)?;
     let mut decoded = decode(&bytes[..have], key.mode);
     if decoded == Err(DecodeError::Truncated) && have < allowed {
-        read_code(mem, &key, &mut bytes, have..allowed, user).map_err(outcome)?;
+        read_code(mem, key, &mut bytes, have..allowed, user).map_err(outcome)?;
         have = allowed;
         decoded = decode(&bytes[..have], key.mode);
     }
     match decoded {
         Ok(insn) => {
-            cache.insert(key, &bytes, &insn);
+            // Zeros above the length, so that a comparison may look at all bytes.
+            bytes[usize::from(insn.len).min(MAX_LEN)..].fill(0);
             Ok(Fetched { insn, bytes: Bytes { bytes, len: insn.len } })
         }
         // It runs into the segment's limit, or is longer than any instruction.
@@ -69,6 +75,7 @@ pub fn fetch<S: VcpuState, M: Memory>(
 }
 
 /// How many bytes from CS:RIP on may be fetched, 1 to 15; `None` if not even the first.
+#[inline]
 fn allowed_bytes(state: &impl VcpuState, key: &Key) -> Option<usize> {
     if key.mode == Mode::Bits64 {
         return is_canonical(state, key.linear).then_some(MAX_LEN);

@@ -307,6 +307,24 @@ pub struct Insn {
     pub imm: u64,
 }
 
+impl Insn {
+    /// No instruction: unsupported, without operands, of length 0.
+    pub(super) const NONE: Insn = Insn {
+        op: Op::Unsupported,
+        mode: Mode::Bits64,
+        len: 0,
+        size: 0,
+        src_size: 0,
+        lock: false,
+        repeat: Repeat::Once,
+        dst: Operand::None,
+        src: Operand::None,
+        count: Operand::None,
+        mem: MemRef { segment: SegReg::Ds, base: Base::None, index: None, scale: 1, addr_size: 8, disp: 0 },
+        imm: 0,
+    };
+}
+
 /// All bits of a value of `size` bytes.
 pub const fn mask(size: u8) -> u64 {
     match size {

@@ -44,9 +44,9 @@ pub mod testing;
 mod tests;
 mod vector;
 
-pub use cache::{DecodeCache, Key};
+pub use cache::{DecodeCache, Fetched, Key};
 pub use decode::{DecodeError, MAX_LEN, decode, instruction_length};
-pub use fetch::{Fetched, current_key, fetch};
+pub use fetch::{current_key, fetch};
 #[cfg(any(test, feature = "testing"))]
 pub use fuzz::fuzz_one;
 pub use insn::*;

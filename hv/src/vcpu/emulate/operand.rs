@@ -9,11 +9,13 @@ use crate::virt::state::VcpuState;
 
 impl<S: VcpuState, M: Memory> Exec<'_, S, M> {
     /// How the memory operand is accessed.
+    #[inline]
     pub(super) fn access(&self, write: bool) -> Access {
         Access { write, execute: false, user: self.user }
     }
 
     /// Reads `size` (1 to 8) bytes; `for_write` if they will be written afterwards.
+    #[inline]
     pub(super) fn load(&mut self, at: Gva, size: u8, for_write: bool) -> Res<u64, M> {
         let mut bytes = [0; 8];
         self.mem.read(at, &mut bytes[..usize::from(size)], self.access(for_write))?;
@@ -21,16 +23,19 @@ impl<S: VcpuState, M: Memory> Exec<'_, S, M> {
     }
 
     /// Writes the low `size` (1 to 8) bytes of `value`.
+    #[inline]
     pub(super) fn store(&mut self, at: Gva, size: u8, value: u64) -> Res<(), M> {
         self.mem.write(at, &value.to_le_bytes()[..usize::from(size)], self.access(true))
     }
 
     /// Reads an operand as `size` bytes.
+    #[inline]
     pub(super) fn get(&mut self, operand: Operand, size: u8) -> Res<u64, M> {
         self.get_at(operand, size, 0)
     }
 
     /// As [`Exec::get`], with a memory operand taken `reach` bytes further.
+    #[inline]
     pub(super) fn get_at(&mut self, operand: Operand, size: u8, reach: u64) -> Res<u64, M> {
         Ok(match operand {
             Operand::Gpr(reg) => self.state.gpr(reg) & mask(size),
@@ -48,6 +53,7 @@ impl<S: VcpuState, M: Memory> Exec<'_, S, M> {
     }
 
     /// Writes an operand of `size` bytes.
+    #[inline]
     pub(super) fn set(&mut self, operand: Operand, size: u8, value: u64) -> Res<(), M> {
         if operand == Operand::Memory {
             let at = self.operand_address(size, true)?;
@@ -58,6 +64,7 @@ impl<S: VcpuState, M: Memory> Exec<'_, S, M> {
     }
 
     /// Writes a register operand: bytes and words keep the rest of the register, doublewords clear its upper half.
+    #[inline]
     pub(super) fn set_register(&mut self, operand: Operand, size: u8, value: u64) {
         let (reg, new) = match operand {
             Operand::Gpr(reg) if size >= 4 => (reg, value & mask(size)),
