@@ -79,7 +79,8 @@ fn real_mode_stack_and_branches() {
 
 #[test]
 fn protected_mode_segment_types() {
-    let (read, write): (&[u8], &[u8]) = (&[0x8a, 0x01], &[0x88, 0x01]); // mov al, [ecx]; mov [ecx], al
+    // mov al, [ecx]; mov [ecx], al; add [ecx], al; xchg [ecx], al
+    let (read, write, add, xchg) = ([0x8a, 0x01], [0x88, 0x01], [0x00, 0x01], [0x86, 0x01]);
     let segment = |attributes| Segment { selector: 0x18, attributes, limit: 0xfff, base: RAM };
     // (attributes, may read, may write)
     for (attributes, reads, writes) in [
@@ -89,10 +90,10 @@ fn protected_mode_segment_types() {
         (0xc99, false, false), // code, execute-only
         (0xc13, false, false), // not present (null)
     ] {
-        for (code, allowed) in [(read, reads), (write, writes)] {
+        for (code, allowed) in [(read, reads), (write, writes), (add, writes), (xchg, writes)] {
             let (mut s, mut m) = (machine(Mode::Bits32), memory());
             s.segments[SegReg::Ds as usize] = segment(attributes);
-            assert_eq!(step(&mut s, &mut m, code), if allowed { DONE } else { GP }, "{attributes:#x}");
+            assert_eq!(step(&mut s, &mut m, &code), if allowed { DONE } else { GP }, "{attributes:#x}");
         }
     }
 }
