@@ -193,7 +193,9 @@ impl Acpi {
         };
         let types = table(memory, dsdt).and_then(|dsdt| s5::find(&dsdt[36..]));
         if let (Some(types), Some(pm1a)) = (types, fadt.port(172, 64)) {
-            self.soft_off = Some(SoftOff { pm1a, pm1b: fadt.port(184, 68).unwrap_or(0), types });
+            let smi = u16::try_from(fadt.u32(48)).ok().filter(|port| *port != 0);
+            let enable = smi.map(|port| (port, fadt.u8(52))).filter(|(_, value)| *value != 0);
+            self.soft_off = Some(SoftOff { pm1a, pm1b: fadt.port(184, 68).unwrap_or(0), types, enable });
         }
     }
 

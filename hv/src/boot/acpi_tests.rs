@@ -71,6 +71,8 @@ fn machine(xsdt: bool) -> Vec<u8> {
     let mut fadt = vec![0; 244 - 36];
     let mut put = |at: usize, bytes: &[u8]| fadt[at - 36..at - 36 + bytes.len()].copy_from_slice(bytes);
     put(40, &dsdt.to_le_bytes());
+    put(48, &0xb2u32.to_le_bytes());
+    put(52, &[2]);
     put(64, &0x604u32.to_le_bytes());
     put(76, &0x608u32.to_le_bytes());
     put(91, &[4]);
@@ -101,7 +103,7 @@ fn reads_everything_by_both_roots() {
         assert_eq!(acpi.pm_timer, Some(PmTimer { port: 0x608, wide: true }));
         assert_eq!(
             acpi.soft_off,
-            Some(SoftOff { pm1a: 0x1800, pm1b: 0, types: [5, 6] }),
+            Some(SoftOff { pm1a: 0x1800, pm1b: 0, types: [5, 6], enable: Some((0xb2, 2)) }),
             "the extended field wins"
         );
         assert_eq!(acpi.reset, Some(Reset { port: 0xcf9, value: 0x0f }));

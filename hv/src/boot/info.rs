@@ -9,7 +9,7 @@ use core::ops::Range;
 use arrayvec::{ArrayString, ArrayVec};
 
 /// Entries of the memory map at most; more are dropped and counted.
-pub const MAX_REGIONS: usize = 128;
+pub const MAX_REGIONS: usize = 256;
 /// Modules at most.
 pub const MAX_MODULES: usize = 16;
 /// Bytes of the hypervisor's command line at most.

@@ -10,7 +10,7 @@ use crate::mem::ranges::{RangeSet, TooManyPieces};
 use crate::paging::addr::PAGE_SIZE;
 
 /// Pieces of a set of physical addresses.
-pub type Ranges = RangeSet<256>;
+pub type Ranges = RangeSet<512>;
 
 /// Memory below this address is left to firmware and to the start of other processors.
 pub const LOW_MEMORY: u64 = 1 << 20;

@@ -1,20 +1,15 @@
 //! The functions that compiled code expects to find: memory operations and the unwinder's names.
-//!
-//! String instructions copy eight bytes per iteration: on emulators that count instructions each iteration is one,
-//! and on processors with fast string operations (ERMS) both widths run at full speed.
 
 use core::arch::asm;
+
+use crate::hw::bytes;
 
 /// # Safety
 /// As C's memcpy.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, len: usize) -> *mut u8 {
-    // SAFETY: the caller's promise; the direction flag is clear by the ABI.
-    unsafe {
-        asm!("rep movsq", "mov ecx, {tail:e}", "rep movsb", tail = in(reg) len & 7,
-             inout("rcx") len >> 3 => _, inout("rdi") to => _, inout("rsi") from => _,
-             options(nostack, preserves_flags));
-    }
+    // SAFETY: the caller's promise.
+    unsafe { bytes::copy(to, from, len) };
     to
 }
 
@@ -22,17 +17,13 @@ unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, len: usize) -> *mut u8
 /// As C's memmove.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, len: usize) -> *mut u8 {
-    if (to as usize).wrapping_sub(from as usize) >= len {
-        // SAFETY: a forward copy never overwrites what is still to be read.
-        return unsafe { memcpy(to, from, len) };
-    }
-    // SAFETY: the caller's promise; a backward copy, the tail's bytes first, then eight at a time.
+    // SAFETY: the caller's promise; the direction is the one that reads everything before it is overwritten.
     unsafe {
-        asm!("std", "rep movsb",
-             "sub rdi, 7", "sub rsi, 7", "mov rcx, {words}", "rep movsq", "cld",
-             words = in(reg) len >> 3, inout("rcx") len & 7 => _,
-             inout("rdi") to.wrapping_add(len).wrapping_sub(1) => _,
-             inout("rsi") from.wrapping_add(len).wrapping_sub(1) => _, options(nostack));
+        if (to as usize).wrapping_sub(from as usize) >= len {
+            bytes::copy(to, from, len);
+        } else {
+            bytes::copy_down(to, from, len);
+        }
     }
     to
 }
@@ -41,13 +32,8 @@ unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, len: usize) -> *mut u
 /// As C's memset.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memset(to: *mut u8, byte: i32, len: usize) -> *mut u8 {
-    let pattern = u64::from(byte as u8) * 0x0101_0101_0101_0101;
-    // SAFETY: the caller's promise; the direction flag is clear by the ABI.
-    unsafe {
-        asm!("rep stosq", "mov ecx, {tail:e}", "rep stosb", tail = in(reg) len & 7,
-             inout("rcx") len >> 3 => _, inout("rdi") to => _, in("rax") pattern,
-             options(nostack, preserves_flags));
-    }
+    // SAFETY: the caller's promise.
+    unsafe { bytes::fill(to, byte as u8, len) };
     to
 }
 

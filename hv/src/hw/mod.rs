@@ -3,6 +3,7 @@
 //! Functions that can break the machine are unsafe and say what callers owe; reads that cannot are safe.
 //! The virtualization instructions live in `virt`, beside the structures that they work on.
 
+pub mod bytes;
 pub mod cpu;
 pub mod fpu;
 pub mod ioapic;

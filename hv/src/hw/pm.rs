@@ -28,6 +28,8 @@ pub struct SoftOff {
     pub pm1b: u16,
     /// SLP_TYP values for the two ports, from the `\_S5` package.
     pub types: [u8; 2],
+    /// What to write to which port to switch the machine from legacy to ACPI mode, if firmware wants that.
+    pub enable: Option<(u16, u8)>,
 }
 
 /// The ACPI reset register.
@@ -71,7 +73,15 @@ pub fn end_machine(status: u32) -> ! {
 /// Powers the machine off by ACPI's S5; halts if that is unknown or has no effect.
 pub fn power_off() -> ! {
     const SLP_EN: u16 = 1 << 13;
+    const SCI_EN: u16 = 1 << 0;
     if let Some(off) = SOFT_OFF.get() {
+        // SAFETY: the ports are those of the FADT; a legacy-mode machine answers the SMI by setting SCI_EN.
+        unsafe {
+            if let Some((port, value)) = off.enable.filter(|_| port::in16(off.pm1a) & SCI_EN == 0) {
+                port::out8(port, value);
+                let _entered = (0..1_000_000).any(|_| port::in16(off.pm1a) & SCI_EN != 0);
+            }
+        }
         for (port, slp_typ) in [(off.pm1a, off.types[0]), (off.pm1b, off.types[1])] {
             if port != 0 {
                 // SAFETY: the port is the PM1 control register named by the FADT.

@@ -3,10 +3,10 @@
 //! Unsafe because a host-physical address is a pointer here. Guests write to the same memory at any time, so that
 //! every access is volatile or one block of assembly: the compiler may assume nothing about the values.
 
-use core::arch::asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::guest::ram::HostAccess;
+use crate::hw::bytes;
 use crate::paging::addr::Hpa;
 
 /// Access to all RAM of the host, for the frames that a P2m leads to.
@@ -20,19 +20,6 @@ impl HostRam {
     /// It is used only for addresses of mapped RAM that was given to a guest.
     pub const unsafe fn new() -> HostRam {
         HostRam(())
-    }
-}
-
-/// Copies as REP MOVS does: eight bytes at a time, then the rest.
-///
-/// # Safety
-/// Both ranges are mapped RAM and do not overlap; `to` is writable and not the compiler's.
-unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!("rep movsq", "mov ecx, {tail:e}", "rep movsb", tail = in(reg) len & 7,
-             inout("rcx") len >> 3 => _, inout("rdi") to => _, inout("rsi") from => _,
-             options(nostack, preserves_flags));
     }
 }
 
@@ -56,7 +43,7 @@ impl HostAccess for HostRam {
                 2 if at_once!(u16, at) => {
                     buf.copy_from_slice(&(at.0 as *const u16).read_volatile().to_le_bytes());
                 }
-                len => copy(buf.as_mut_ptr(), at.0 as *const u8, len),
+                len => bytes::copy(buf.as_mut_ptr(), at.0 as *const u8, len),
             }
         }
     }
@@ -72,19 +59,14 @@ impl HostAccess for HostRam {
                     (at.0 as *mut u32).write_volatile(u32::from_le_bytes([a, b, c, d]));
                 }
                 [a, b] if at_once!(u16, at) => (at.0 as *mut u16).write_volatile(u16::from_le_bytes([a, b])),
-                _ => copy(at.0 as *mut u8, buf.as_ptr(), buf.len()),
+                _ => bytes::copy(at.0 as *mut u8, buf.as_ptr(), buf.len()),
             }
         }
     }
 
     fn fill(&self, at: Hpa, len: u64, byte: u8) {
-        let pattern = u64::from(byte) * 0x0101_0101_0101_0101;
         // SAFETY: guest RAM by the promise given to `new`.
-        unsafe {
-            asm!("rep stosq", "mov ecx, {tail:e}", "rep stosb", tail = in(reg) len & 7,
-                 inout("rcx") len >> 3 => _, inout("rdi") at.0 => _, in("rax") pattern,
-                 options(nostack, preserves_flags));
-        }
+        unsafe { bytes::fill(at.0 as *mut u8, byte, len as usize) };
     }
 
     fn compare_exchange(&self, at: Hpa, size: usize, old: u64, new: u64) -> bool {
