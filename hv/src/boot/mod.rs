@@ -1,6 +1,8 @@
 //! From the boot loader to a running PCPU: entry code, memory map, modules, command line.
 //!
-//! `entry.s` reaches long mode and calls [`start`], which brings the host up and then calls [`start::main`].
+//! `entry.s` reaches long mode and calls `bringup`, which starts memory, processor, interrupts and clocks in that order,
+//! reports the machine and calls `start::main`. What is not marked `baremetal` is pure: parsers, descriptor layouts,
+//! memory maps. docs/design/0003-host-bring-up.md tells what holds afterwards.
 
 pub mod acpi;
 #[cfg(feature = "baremetal")]

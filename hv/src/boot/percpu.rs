@@ -13,7 +13,7 @@ use crate::hw::{cpu, msr};
 pub mod work {
     /// The local APIC's timer has fired.
     pub const TIMER: u32 = 1 << 0;
-    /// The console's serial port has received something.
+    /// The console's serial port has received something. Its interrupt is edge-triggered: read until it is empty.
     pub const CONSOLE: u32 = 1 << 1;
 }
 
