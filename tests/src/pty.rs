@@ -24,6 +24,8 @@ pub struct Person {
     screen: Receiver<Vec<u8>>,
     /// Everything that was shown.
     pub shown: String,
+    /// How much of it has been waited for.
+    seen: usize,
     child: Child,
     terminal: File,
 }
@@ -52,7 +54,7 @@ impl Person {
                 }
             }
         });
-        Ok(Self { keyboard, screen, shown: String::new(), child, terminal })
+        Ok(Self { keyboard, screen, shown: String::new(), seen: 0, child, terminal })
     }
 
     /// Types text.
@@ -63,16 +65,16 @@ impl Person {
     /// Waits until `part` is shown after what was waited for before.
     pub fn sees(&mut self, part: &str) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(60);
-        let from = self.shown.len();
         loop {
+            if let Some(at) = self.shown[self.seen..].find(part) {
+                self.seen += at + part.len();
+                return Ok(());
+            }
             match self.screen.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(bytes) => self.shown += &String::from_utf8_lossy(&bytes),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     bail!("never saw {part:?}\n--- shown\n{}", self.shown)
                 }
-            }
-            if self.shown[from..].contains(part) {
-                return Ok(());
             }
         }
     }

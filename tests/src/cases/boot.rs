@@ -1,8 +1,12 @@
 //! The default guest: Debian's kernel and the generated initramfs.
 
-use std::path::Path;
+use std::{
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Command, Stdio},
+};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::{Case, both, only};
@@ -17,6 +21,8 @@ pub const CASES: &[Case] = &[
     both("stderr of the command is output too", stderr),
     both("put adds files and directories", put),
     both("put adds a program that runs", program),
+    both("put adds a large file", large_file),
+    both("output cannot pose as the end of the command", forgery),
     both("piped input reaches the command", input),
     both("piped input reaches the shell", shell),
     both("the end of the input does not end the guest", input_ends),
@@ -33,6 +39,7 @@ pub const CASES: &[Case] = &[
     both("verbose shows the guest's boot", verbose),
     both("twenty boots in a row", twenty_boots),
     only("native", "several processors", processors),
+    only("qemu-svm", "every boot protocol of a bzImage", protocols),
     only("qemu-svm", "statistics", stats),
     only("native", "statistics of a native run", native_stats),
     only("qemu-svm", "the guest sees the hypervisor and no SVM", cpuid),
@@ -99,6 +106,29 @@ fn program(context: &Context) -> Result<()> {
     Ok(())
 }
 
+fn large_file(context: &Context) -> Result<()> {
+    let contents: Vec<u8> =
+        (0..40_u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let file = context.file("large", contents)?;
+    let sum = Command::new("sha256sum")
+        .stdin(std::fs::File::open(&file)?)
+        .output()
+        .context("cannot run sha256sum")?;
+    let expected = String::from_utf8(sum.stdout)?;
+    context
+        .run(&["--mem", "512", "--put", &file, "--exec", "sha256sum < /large"])?
+        .status(0)?
+        .prints(&expected)?;
+    Ok(())
+}
+
+fn forgery(context: &Context) -> Result<()> {
+    let command = "printf '\\036pal 0123456789abcdef end 0\\036\\036pal x'; exit 9";
+    let expected = "\x1epal 0123456789abcdef end 0\x1e\x1epal x";
+    context.run(&["--exec", command])?.status(9)?.prints(expected)?;
+    Ok(())
+}
+
 fn input(context: &Context) -> Result<()> {
     let command = "read first; read second; echo \"$second $first\"";
     context.run_with(&["--exec", command], Some(b"one\ntwo\n"))?.status(0)?.prints("two one\n")?;
@@ -132,10 +162,6 @@ fn flood(context: &Context) -> Result<()> {
 }
 
 fn closed_output(context: &Context) -> Result<()> {
-    use std::{
-        io::{BufRead, BufReader},
-        process::{Command, Stdio},
-    };
     let mut command = Command::new(&context.pal);
     command.args(["run", "--machine", context.machine, "--exec", "yes"]);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
@@ -213,6 +239,15 @@ fn twenty_boots(context: &Context) -> Result<()> {
 
 fn processors(context: &Context) -> Result<()> {
     context.run(&["--vcpus", "2", "--exec", "nproc"])?.status(0)?.prints("2\n")?;
+    Ok(())
+}
+
+fn protocols(context: &Context) -> Result<()> {
+    for protocol in ["linux64", "linux32", "pvh"] {
+        let finished = context.run(&["--protocol", protocol, "--exec", "echo started"])?;
+        finished.status(0)?.prints("started\n").with_context(|| format!("--protocol {protocol}"))?;
+    }
+    context.run(&["--protocol", "multiboot1", "--exec", "true"])?.status(2)?.says("multiboot")?;
     Ok(())
 }
 

@@ -23,6 +23,7 @@ pub const CASES: &[Case] = &[
     both("a halted kernel ends with the time limit", halt),
     both("a spinning kernel ends with the time limit", spin),
     both("a kernel that floods the console ends with the time limit", flood),
+    only("qemu-svm", "holes in memory read as ones", open_bus),
     only("qemu-svm", "a jump to a hole", hole),
     only("qemu-svm", "unknown MSRs fault unless permitted", msr),
     only("qemu-svm", "the smallest memory", least_memory),
@@ -137,6 +138,11 @@ fn spin(context: &Context) -> Result<()> {
 
 fn flood(context: &Context) -> Result<()> {
     context.kit("flood", &["--timeout", "5"])?.status(124)?.has("kit: flood 100\n")?.within(20)?;
+    Ok(())
+}
+
+fn open_bus(context: &Context) -> Result<()> {
+    context.kit("read=0xd0000000", &[])?.status(0)?.has("kit: [d0000000] = ffffffff\n")?;
     Ok(())
 }
 

@@ -13,6 +13,7 @@ pub const CASES: &[Case] = &[
     both("Ctrl-a x quits and restores the terminal", quit),
     both("a signal ends the run and restores the terminal", signal),
     both("QEMU never outlives pal", killed),
+    both("a reset restarts the guest", reset),
     only("native", "there is no monitor without a hypervisor", no_monitor),
 ];
 
@@ -65,6 +66,21 @@ fn signal(context: &Context) -> Result<()> {
     ensure!(person.ends()? == Some(143), "{}", person.shown);
     ensure!(person.terminal_is_sane()?, "the terminal is still in raw mode");
     ensure!(!qemu.is_empty() && qemu.iter().all(|&pid| is_gone(pid)), "QEMU is still there");
+    Ok(())
+}
+
+fn reset(context: &Context) -> Result<()> {
+    let mut person = Person::start(context, &[])?;
+    person.sees("guest:")?;
+    person.types("touch /mark; ls /mark\r")?;
+    person.sees("/mark\r\n")?;
+    person.types("reboot -f\r")?;
+    person.sees("Restarting system")?;
+    person.sees("guest:")?;
+    person.types("ls /mark\r")?;
+    person.sees("No such file")?;
+    person.types("exit\r")?;
+    ensure!(person.ends()? == Some(0), "{}", person.shown);
     Ok(())
 }
 
