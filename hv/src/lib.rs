@@ -21,3 +21,4 @@ pub mod paging;
 pub mod trace;
 pub mod vcpu;
 pub mod virt;
+pub mod vmm;

@@ -50,6 +50,13 @@ pub fn rdtsc() -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
+/// The time-stamp counter, wherever the processor finds it convenient to read it.
+#[inline(always)]
+pub fn rdtsc_unordered() -> u64 {
+    // SAFETY: RDTSC has no side effects.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
 /// Opens interrupts for the two instructions in which a pending one is taken, then closes them.
 ///
 /// # Safety

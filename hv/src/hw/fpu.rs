@@ -56,6 +56,12 @@ const ALIGN: usize = 64;
 /// Bytes of FXSAVE's image.
 const FXSAVE_BYTES: usize = 512;
 
+/// The state components that the processor supports: the largest XCR0. CR4.OSXSAVE is set.
+pub fn supported_components() -> u64 {
+    let leaf = cpu::cpuid(0xd, 0);
+    u64::from(leaf.edx) << 32 | u64::from(leaf.eax)
+}
+
 /// One VCPU's FPU and vector registers while it is not running.
 #[derive(Debug)]
 pub struct FpuState {
@@ -126,4 +132,62 @@ impl Default for FpuState {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// FXSAVE's image (AMD APM 2, 11.4.4), for the MMX registers, whose place depends on the top of the x87 stack.
+#[repr(C, align(16))]
+struct FxImage([u8; FXSAVE_BYTES]);
+
+impl FxImage {
+    const STATUS_HIGH: usize = 3;
+    const TAGS: usize = 4;
+    const STACK: core::ops::Range<usize> = 32..160;
+
+    #[inline(never)]
+    fn save() -> FxImage {
+        let mut image = FxImage([0; FXSAVE_BYTES]);
+        let to = &raw mut image;
+        // SAFETY: the image is aligned and large enough.
+        with_fpu(|| unsafe { asm!("fxsave64 [{}]", in(reg) to, options(nostack, preserves_flags)) });
+        image
+    }
+
+    #[inline(never)]
+    fn restore(&self) {
+        let from = &raw const *self;
+        // SAFETY: the image is what FXSAVE wrote, but for x87 registers, tags and the stack top, which take any value.
+        with_fpu(|| unsafe { asm!("fxrstor64 [{}]", in(reg) from, options(nostack, preserves_flags)) });
+    }
+
+    /// Number of the register at the top of the x87 stack.
+    fn top(&self) -> usize {
+        usize::from(self.0[Self::STATUS_HIGH] >> 3 & 7)
+    }
+}
+
+/// The value of MM`index` (bits 2:0 count); `None` if an unmasked x87 exception is pending (#MF).
+pub fn mmx(index: u8) -> Option<u64> {
+    const EXCEPTION_SUMMARY: u8 = 1 << 7;
+    let image = FxImage::save();
+    if image.0[FxImage::STATUS_HIGH - 1] & EXCEPTION_SUMMARY != 0 {
+        return None;
+    }
+    let slot = usize::from(index & 7).wrapping_sub(image.top()) & 7;
+    let at = FxImage::STACK.start + slot * 16;
+    image.0[at..].first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+}
+
+/// Sets MM`index` (bits 2:0 count) with the effects of an MMX instruction (AMD APM 1, 5.10): the exponent becomes all
+/// ones, all tags valid, the stack top 0.
+pub fn set_mmx(index: u8, value: u64) {
+    let mut image = FxImage::save();
+    // The image is ordered from the top of the stack, which becomes register 0.
+    let distance = image.top() * 16;
+    image.0[FxImage::STACK].rotate_right(distance);
+    let at = FxImage::STACK.start + usize::from(index & 7) * 16;
+    image.0[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    image.0[at + 8..at + 10].fill(0xff);
+    image.0[FxImage::STATUS_HIGH] &= !0x38;
+    image.0[FxImage::TAGS] = 0xff;
+    image.restore();
 }

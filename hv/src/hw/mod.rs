@@ -4,6 +4,7 @@
 //! The virtualization instructions live in `virt`, beside the structures that they work on.
 
 pub mod bytes;
+pub mod cmos;
 pub mod cpu;
 pub mod fpu;
 pub mod ioapic;

@@ -18,6 +18,8 @@ pub const FS_BASE: u32 = 0xc000_0100;
 pub const GS_BASE: u32 = 0xc000_0101;
 /// What SWAPGS exchanges with GS's base.
 pub const KERNEL_GS_BASE: u32 = 0xc000_0102;
+/// What RDTSCP and RDPID return.
+pub const TSC_AUX: u32 = 0xc000_0103;
 /// SVM control (AMD): SVMDIS and its lock.
 pub const VM_CR: u32 = 0xc001_0114;
 

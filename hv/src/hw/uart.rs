@@ -98,6 +98,16 @@ impl Uart {
         }
     }
 
+    /// Writes one byte as it is, after waiting a bounded time for room. The way of a guest's console output.
+    #[inline]
+    pub fn write_byte(self, byte: u8) {
+        if self.read(reg::LSR) & LSR_THR_EMPTY != 0 {
+            self.write(reg::DATA, byte);
+        } else {
+            self.write_bytes(&[byte]);
+        }
+    }
+
     /// A received byte, if there is one.
     pub fn try_read(self) -> Option<u8> {
         (self.read(reg::LSR) & LSR_DATA_READY != 0).then(|| self.read(reg::DATA))

@@ -1,3 +1,5 @@
-//! Telemetry: one JSON line per record, versioned schema.
+//! Telemetry: one JSON line per record, versioned schema; and the counters that records report.
 
+pub mod exits;
 pub mod json;
+pub mod record;

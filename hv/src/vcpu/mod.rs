@@ -1,3 +1,117 @@
 //! One virtual processor: the run loop, the dispatch of exits, instruction emulation.
+//!
+//! The way of an exit: `virt` decodes it, [`dispatch`] turns it into an [`outcome::Outcome`], [`run`] performs that, serves
+//! what is pending ([`interrupts`]) and enters again.
 
+pub mod bus;
+pub mod dispatch;
 pub mod emulate;
+pub mod host;
+pub mod interrupts;
+pub mod outcome;
+pub mod port;
+pub mod run;
+
+mod control;
+mod io;
+mod memory_fault;
+mod msr;
+
+use crate::device::Nanos;
+use crate::device::lapic::Lapic;
+use crate::guest::cpuid::CpuidTable;
+use crate::guest::msr::MsrState;
+use crate::guest::pvclock::PvClock;
+use crate::trace::exits::ExitCounts;
+use crate::vcpu::emulate::DecodeCache;
+use crate::vcpu::interrupts::Interrupts;
+use crate::virt::Virt;
+
+/// Bits of [`Vcpu::work`]: reasons not to enter the guest straight away.
+pub mod work {
+    /// Look for an interrupt to offer.
+    pub const INTERRUPTS: u32 = 1 << 0;
+    /// A device deadline may have passed or changed.
+    pub const TIMERS: u32 = 1 << 1;
+    /// HLT: wait for an interrupt.
+    pub const HALTED: u32 = 1 << 2;
+    /// A host interrupt wants to be taken.
+    pub const HOST: u32 = 1 << 3;
+    /// An NMI waits for the guest.
+    pub const NMI: u32 = 1 << 4;
+    /// The console has input, or the guest has made room for more.
+    pub const CONSOLE: u32 = 1 << 5;
+}
+
+/// One VCPU. Everything here belongs to it alone; what it shares with others is in `guest::vm::Vm`.
+pub struct Vcpu<V: Virt> {
+    /// Number in the VM and local APIC ID.
+    pub id: u32,
+    /// The hardware's control block and the registers.
+    pub virt: V,
+    /// The local APIC, in machine ticks.
+    pub lapic: Lapic,
+    /// Answers to CPUID.
+    pub cpuid: CpuidTable,
+    /// MSRs that exist in software only.
+    pub msrs: MsrState,
+    /// The paravirtual clock.
+    pub pv_clock: PvClock,
+    /// XCR0, which is in the processor while the guest runs.
+    pub xcr0: u64,
+    /// Decoded instructions.
+    pub decode: DecodeCache,
+    /// The pending-work word: see [`work`].
+    pub work: u32,
+    /// External interrupts on their way into the guest.
+    pub interrupts: Interrupts,
+    /// Exit statistics.
+    pub exits: ExitCounts,
+    /// Nested fault statistics.
+    pub faults: FaultCounts,
+    /// The chipset's next deadline when the timers were last looked at.
+    pub chipset_deadline: Option<Nanos>,
+    /// Host TSC at which the PCPU's timer is armed, `u64::MAX` if it is not.
+    pub armed: u64,
+}
+
+/// Counters of nested faults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultCounts {
+    /// The tables were brought up to date.
+    pub filled: u64,
+    /// The tables allowed the access already.
+    pub spurious: u64,
+    /// The instruction was executed in software.
+    pub emulated: u64,
+}
+
+impl<V: Virt> Vcpu<V> {
+    /// The VCPU `id`, as firmware leaves the boot processor.
+    pub fn new(id: u32, virt: V, cpuid: CpuidTable, tsc_khz: u64) -> Vcpu<V> {
+        let mut lapic = Lapic::new(id, id == 0);
+        lapic.set_virtual_wire();
+        Vcpu {
+            id,
+            virt,
+            lapic,
+            cpuid,
+            msrs: MsrState::default(),
+            pv_clock: PvClock::new(tsc_khz as u32),
+            xcr0: 1,
+            decode: DecodeCache::new(),
+            work: 0,
+            interrupts: Interrupts::default(),
+            exits: ExitCounts::default(),
+            faults: FaultCounts::default(),
+            chipset_deadline: None,
+            armed: u64::MAX,
+        }
+    }
+
+    /// Asks for `bits` of [`work`] to be looked at before the next entry.
+    #[inline(always)]
+    pub fn request(&mut self, bits: u32) {
+        self.work |= bits;
+    }
+}

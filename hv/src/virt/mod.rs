@@ -1,8 +1,125 @@
 //! The only door to AMD-V and Intel VT-x.
+//!
+//! A backend owns the hardware control block of one VCPU and implements [`Virt`] (and [`VcpuState`]) over it. Its
+//! only caller is `vcpu::run`; handlers see registers through [`VcpuState`] and never a vendor's structure.
+//! What must hold: between [`Virt::enter`] and [`Virt::release`] the processor still holds guest state that
+//! entries do not switch (hidden segment state, system-call MSRs) and takes no host interrupts, so nothing that sleeps or
+//! waits for an interrupt may run there.
 
 pub mod exit;
+#[cfg(any(test, feature = "testing"))]
+pub mod fake;
 pub mod state;
 pub mod svm;
 
 pub use exit::{Access, Exception, Exit, IoExit, RegMove};
 pub use state::{ArchState, Gpr, SegReg, Segment, VcpuState};
+
+use crate::paging::addr::{Gva, Hpa};
+use crate::paging::format::{NestedAttr, PteFormat};
+
+/// An event that the next entry delivers to the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A hardware exception.
+    Exception(Exception),
+    /// A non-maskable interrupt.
+    Nmi,
+}
+
+/// What translates the guest's addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Roots {
+    /// The guest's own tables, then the nested tables at this address.
+    Nested(Hpa),
+    /// Shadow tables at this address, in the place of the guest's own.
+    Shadow(Hpa),
+}
+
+/// Which translations the guest must no longer use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushScope {
+    /// All of this VCPU's.
+    All,
+    /// Those of one linear address.
+    Address(Gva),
+}
+
+/// Everything the run loop asks of the virtualization hardware for one VCPU.
+pub trait Virt: VcpuState + Sized {
+    /// The format of its nested tables.
+    type NestedFormat: PteFormat<Attr = NestedAttr>;
+
+    /// What the backend keeps for each PCPU (host save areas, address space identifiers).
+    type Cpu;
+
+    /// Runs the guest until something needs the hypervisor. A host interrupt ends it with [`Exit::Interrupt`].
+    fn enter(&mut self, cpu: &mut Self::Cpu) -> Exit;
+
+    /// Gives the processor back to the host: guest state that entries leave in registers goes to memory, host
+    /// interrupts can be taken again (once the host opens them). Cheap if there is nothing to do.
+    fn release(&mut self, cpu: &mut Self::Cpu);
+
+    /// Puts every register and pending event into the state after INIT/RESET; intercepts and paging stay.
+    fn reset(&mut self);
+
+    /// RIP of the instruction after the one that exited, if the processor reports it.
+    fn next_rip(&self) -> Option<u64>;
+
+    /// Queues an event for the next entry.
+    fn inject(&mut self, event: Event);
+
+    /// Whether an event is queued for the next entry.
+    fn event_pending(&self) -> bool;
+
+    /// The event whose delivery the last exit interrupted, if any. Taking it means that it is not delivered
+    /// again; left alone, the next entry repeats it.
+    fn take_interrupted_event(&mut self) -> Option<Event>;
+
+    /// Offers an external interrupt, taken by the guest as soon as it can (RFLAGS.IF, no interrupt shadow, priority
+    /// above CR8), during this or any later entry; replaces an earlier offer, `None` withdraws it.
+    fn offer_interrupt(&mut self, vector: Option<u8>);
+
+    /// The offered vector if the guest has taken it since the last call.
+    fn interrupt_taken(&mut self) -> Option<u8>;
+
+    /// Whether the guest can take an external interrupt right now, CR8 aside.
+    fn can_take_interrupt(&self) -> bool;
+
+    /// Forgets the interrupt shadow, after an instruction that had one was completed in software.
+    fn clear_interrupt_shadow(&mut self);
+
+    /// Whether the guest is inside an NMI handler.
+    fn nmi_blocked(&self) -> bool;
+
+    /// The task priority (CR8, 0 to 15).
+    fn task_priority(&self) -> u8;
+
+    /// Sets the task priority.
+    fn set_task_priority(&mut self, value: u8);
+
+    /// Uses these tables from the next entry on.
+    fn set_paging(&mut self, roots: Roots);
+
+    /// Drops translations before the next entry.
+    fn flush(&mut self, scope: FlushScope);
+
+    /// Guest TSC minus host TSC, modulo 2^64.
+    fn tsc_offset(&self) -> u64;
+
+    /// Sets guest TSC minus host TSC.
+    fn set_tsc_offset(&mut self, offset: u64);
+
+    /// Reads an MSR that the processor switches with the guest (system-call MSRs, PAT, FS and GS bases);
+    /// `None`: not such an MSR.
+    fn switched_msr(&self, index: u32) -> Option<u64>;
+
+    /// Writes such an MSR; `false`: not such an MSR. The caller has validated the value.
+    fn set_switched_msr(&mut self, index: u32, value: u64) -> bool;
+
+    /// Lets the guest use the debug registers without exits until [`Virt::reset`].
+    fn open_debug_registers(&mut self);
+
+    /// The control block's own words about the last exit, for reports.
+    fn exit_report(&self) -> alloc::string::String;
+}

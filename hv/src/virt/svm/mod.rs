@@ -1,1 +1,421 @@
-//! AMD-V (SVM).
+//! AMD-V (SVM): one [`Svm`] per VCPU over its VMCB, one [`SvmCpu`] per PCPU.
+//!
+//! The VMCB is the place of truth for all state that VMRUN switches; accessors read and write it directly. FS, GS, TR,
+//! LDTR and the system-call MSRs stay in the processor across exits ([`Hidden`]) and go to the VMCB only when somebody
+//! asks for them or the host needs the processor back. AMD APM volume 2, chapter 15.
+
+mod asid;
+mod decode;
+mod features;
+mod inject;
+mod instr;
+mod permissions;
+mod vcpu_state;
+mod vmcb;
+
+pub use features::{Features, Unsuitable};
+pub use permissions::{IoMap, MsrMap};
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::cell::Cell;
+
+use self::asid::{Asid, AsidPool};
+use self::inject::Injection;
+use self::vmcb::{Vmcb, clean, event, int_ctl, misc1, misc2, tlb_control};
+use crate::hw;
+use crate::paging::addr::Hpa;
+use crate::paging::format::npt::Npt;
+use crate::virt::exit::vector;
+use crate::virt::state::rflags;
+use crate::virt::{ArchState, Event, Exit, FlushScope, Roots, Virt};
+
+/// Where the state that VMLOAD and VMSAVE move is right now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hidden {
+    /// In the VMCB; the processor holds the host's, and GIF is 1.
+    InVmcb,
+    /// In the processor; the VMCB is stale, and GIF is 0.
+    Live,
+    /// In both, and GIF is 0.
+    Both,
+    /// In the VMCB, which is newer than the processor; GIF is 0.
+    VmcbNewer,
+}
+
+/// What SVM needs on each PCPU.
+pub struct SvmCpu {
+    asids: AsidPool,
+    /// Holds the host's FS, GS, TR and system-call MSRs while a guest's are in the processor.
+    host: Box<Vmcb>,
+    /// Where VMRUN saves the rest of the host's state. Never read here.
+    _host_save_area: Box<Vmcb>,
+}
+
+impl SvmCpu {
+    /// Enables SVM on this PCPU.
+    ///
+    /// # Safety
+    /// Runs on the PCPU that will use the result, with the host's final GDT, TSS and FS/GS bases loaded; `features` were
+    /// detected on it.
+    pub unsafe fn enable(features: Features) -> SvmCpu {
+        let host = Vmcb::new_boxed();
+        let host_save_area = Vmcb::new_boxed();
+        const EFER_SVME: u64 = 1 << 12;
+        const VM_HSAVE_PA: u32 = 0xc001_0117;
+        // SAFETY: the processor has SVM and firmware allows it (detect), so EFER.SVME and VM_HSAVE_PA exist; both pages
+        // are owned by the result and identity-mapped.
+        unsafe {
+            hw::msr::write(hw::msr::EFER, hw::msr::read(hw::msr::EFER) | EFER_SVME);
+            hw::msr::write(VM_HSAVE_PA, pa(&*host_save_area).0);
+            instr::vmsave(pa(&*host));
+        }
+        SvmCpu { asids: AsidPool::new(features.asids), host, _host_save_area: host_save_area }
+    }
+}
+
+/// What the processor reaches by physical address (and not, say, a box around it).
+trait Block {}
+impl Block for Vmcb {}
+impl Block for IoMap {}
+impl Block for MsrMap {}
+
+/// The physical address of a control block: the hypervisor's memory is identity-mapped.
+fn pa<T: Block>(block: &T) -> Hpa {
+    Hpa(core::ptr::from_ref(block) as u64)
+}
+
+/// One VCPU on AMD-V.
+pub struct Svm {
+    /// In encoding order; the slots of RAX and RSP are unused (the VMCB holds them).
+    gprs: [u64; 16],
+    vmcb: Box<Vmcb>,
+    hidden: Cell<Hidden>,
+    features: Features,
+    asid: Asid,
+    flush_pending: bool,
+    injection: Injection,
+    // The VMCB holds their addresses.
+    _io_map: Arc<Box<IoMap>>,
+    _msr_map: Arc<Box<MsrMap>>,
+}
+
+impl Svm {
+    /// A VCPU in the state after RESET. The maps are shared by the VCPUs of a VM.
+    pub fn new(features: Features, io_map: Arc<Box<IoMap>>, msr_map: Arc<Box<MsrMap>>) -> Svm {
+        let mut vmcb = Vmcb::new_boxed();
+        vmcb.iopm_base = pa(&**io_map).0;
+        vmcb.msrpm_base = pa(&**msr_map).0;
+        vmcb.intercept_misc1 = misc1::INTR
+            | misc1::NMI
+            | misc1::INIT
+            | misc1::RDPMC
+            | misc1::CPUID
+            | misc1::INVD
+            | misc1::HLT
+            | misc1::INVLPGA
+            | misc1::IOIO
+            | misc1::MSR
+            | misc1::TASK_SWITCH
+            | misc1::SHUTDOWN;
+        vmcb.intercept_misc2 = misc2::VMRUN
+            | misc2::VMMCALL
+            | misc2::VMLOAD
+            | misc2::VMSAVE
+            | misc2::STGI
+            | misc2::CLGI
+            | misc2::SKINIT
+            | misc2::MONITOR
+            | misc2::MWAIT
+            | misc2::XSETBV
+            | misc2::RDPRU;
+        // A write of CR4 may set bits that this machine or policy does not have; all others need no exit while the
+        // guest's own tables are in use.
+        vmcb.intercept_cr = 1 << (16 + 4);
+        // #MC and #DB/#AC loops: machine checks belong to the host, the others are delivered by the processor.
+        vmcb.intercept_exceptions = 1 << vector::MC;
+        if features.pause_filter {
+            vmcb.intercept_misc1 |= misc1::PAUSE;
+            vmcb.pause_filter_count = 3000;
+        }
+        vmcb.int_ctl = int_ctl::V_INTR_MASKING;
+        let mut svm = Svm {
+            gprs: [0; 16],
+            vmcb,
+            hidden: Cell::new(Hidden::InVmcb),
+            features,
+            asid: Asid::default(),
+            flush_pending: true,
+            injection: Injection::default(),
+            _io_map: io_map,
+            _msr_map: msr_map,
+        };
+        svm.reset();
+        svm
+    }
+
+    /// Makes the VMCB's copy of the hidden state readable.
+    #[inline]
+    fn save_hidden(&self) {
+        if self.hidden.get() == Hidden::Live {
+            // SAFETY: SVM is on (a guest ran), the VMCB is this VCPU's own, and the processor still holds its state.
+            unsafe { instr::vmsave(pa(&*self.vmcb)) };
+            self.hidden.set(Hidden::Both);
+        }
+    }
+
+    /// Makes the VMCB's copy of the hidden state the one that counts, and gives access to it.
+    #[inline]
+    fn hidden_mut(&mut self) -> &mut Vmcb {
+        self.save_hidden();
+        if self.hidden.get() == Hidden::Both {
+            self.hidden.set(Hidden::VmcbNewer);
+        }
+        &mut self.vmcb
+    }
+
+    #[inline(always)]
+    fn dirty(&mut self, bits: u64) {
+        self.vmcb.clean &= !bits;
+    }
+
+    /// Gives the VMCB an ASID of this PCPU and asks for the flushes that are due.
+    #[inline(always)]
+    fn prepare_tlb(&mut self, cpu: &mut SvmCpu) {
+        if !self.flush_pending && cpu.asids.is_current(self.asid) {
+            return;
+        }
+        self.vmcb.tlb_control = tlb_control::NOTHING;
+        if self.features.flush_by_asid && cpu.asids.is_current(self.asid) {
+            self.vmcb.tlb_control = tlb_control::FLUSH_ASID;
+        } else {
+            let (asid, flush_all) = cpu.asids.allocate();
+            self.asid = asid;
+            self.vmcb.asid = asid.value;
+            self.dirty(clean::ASID);
+            if flush_all {
+                self.vmcb.tlb_control = tlb_control::FLUSH_ALL;
+            }
+        }
+        self.flush_pending = false;
+    }
+
+    /// Hands the processor to the guest, as far as VMRUN does not.
+    #[inline(always)]
+    fn load_hidden(&mut self) {
+        if matches!(self.hidden.get(), Hidden::Live | Hidden::Both) {
+            return;
+        }
+        // SAFETY: SVM is on (the caller holds an SvmCpu); with GIF = 0 no interrupt can meet the guest's TR. Physical
+        // interrupts are masked in the guest by the host's IF as it is at VMRUN, so IF must be 1 then.
+        unsafe {
+            if self.hidden.get() == Hidden::InVmcb {
+                instr::clgi();
+                core::arch::asm!("sti", options(nomem, nostack));
+            }
+            instr::vmload(pa(&*self.vmcb));
+        }
+    }
+}
+
+impl Virt for Svm {
+    type NestedFormat = Npt;
+    type Cpu = SvmCpu;
+
+    #[inline(always)]
+    fn enter(&mut self, cpu: &mut SvmCpu) -> Exit {
+        self.prepare_tlb(cpu);
+        self.load_hidden();
+        loop {
+            if self.injection.has_work() {
+                self.prepare_injection();
+            }
+            // SAFETY: the VMCB is complete, its permission maps live as long as it, its tables come from set_paging,
+            // and the registers are this VCPU's own.
+            unsafe { instr::vmrun(pa(&*self.vmcb), &mut self.gprs) };
+            self.hidden.set(Hidden::Live);
+            self.vmcb.tlb_control = tlb_control::NOTHING;
+            if self.features.clean_bits {
+                self.vmcb.clean = clean::ALL;
+            }
+            if self.injection.has_work() || self.vmcb.exit_int_info & event::VALID != 0 {
+                let internal = self.finish_injection();
+                if internal {
+                    continue;
+                }
+            }
+            return decode::exit(&self.vmcb, self.features.decode_assists);
+        }
+    }
+
+    fn release(&mut self, cpu: &mut SvmCpu) {
+        if self.hidden.get() == Hidden::InVmcb {
+            return;
+        }
+        self.save_hidden();
+        hw::cpu::cli();
+        // SAFETY: SVM is on; the host's state was saved when this PCPU was enabled and has not changed since.
+        unsafe {
+            instr::vmload(pa(&*cpu.host));
+            instr::stgi();
+        }
+        self.hidden.set(Hidden::InVmcb);
+    }
+
+    fn reset(&mut self) {
+        ArchState::reset().store(self);
+        let vmcb = self.hidden_mut();
+        (vmcb.star, vmcb.lstar, vmcb.cstar, vmcb.sfmask) = (0, 0, 0, 0);
+        (vmcb.sysenter_cs, vmcb.sysenter_esp, vmcb.sysenter_eip, vmcb.kernel_gs_base) = (0, 0, 0, 0);
+        // APM 2, 7.8.2: PAT after RESET.
+        vmcb.g_pat = 0x0007_0406_0007_0406;
+        vmcb.int_ctl &= int_ctl::V_INTR_MASKING;
+        vmcb.int_state = 0;
+        vmcb.event_inj = 0;
+        vmcb.exit_int_info = 0;
+        // DR0..7 are loaded lazily: see open_debug_registers.
+        vmcb.intercept_dr = 0xffff_ffff;
+        vmcb.intercept_misc1 &= !misc1::IRET;
+        self.injection = Injection::default();
+        self.flush_pending = true;
+        self.vmcb.clean = 0;
+    }
+
+    #[inline(always)]
+    fn next_rip(&self) -> Option<u64> {
+        self.features.next_rip.then_some(self.vmcb.next_rip)
+    }
+
+    fn inject(&mut self, event: Event) {
+        self.injection.queue(event);
+    }
+
+    fn event_pending(&self) -> bool {
+        self.injection.event_pending()
+    }
+
+    fn take_interrupted_event(&mut self) -> Option<Event> {
+        self.injection.take_interrupted()
+    }
+
+    #[inline]
+    fn offer_interrupt(&mut self, vector: Option<u8>) {
+        self.injection.offer(vector);
+    }
+
+    #[inline(always)]
+    fn interrupt_taken(&mut self) -> Option<u8> {
+        self.injection.take_taken()
+    }
+
+    fn can_take_interrupt(&self) -> bool {
+        self.vmcb.rflags & rflags::IF != 0 && self.vmcb.int_state & 1 == 0
+    }
+
+    #[inline(always)]
+    fn clear_interrupt_shadow(&mut self) {
+        self.vmcb.int_state &= !1;
+    }
+
+    fn nmi_blocked(&self) -> bool {
+        self.injection.nmi_blocked()
+    }
+
+    fn task_priority(&self) -> u8 {
+        (self.vmcb.int_ctl & 0xf) as u8
+    }
+
+    fn set_task_priority(&mut self, value: u8) {
+        self.vmcb.int_ctl = self.vmcb.int_ctl & !int_ctl::V_TPR | u64::from(value & 0xf);
+        self.dirty(clean::INTERRUPT);
+    }
+
+    fn set_paging(&mut self, roots: Roots) {
+        match roots {
+            Roots::Nested(root) => {
+                self.vmcb.np_control = 1;
+                self.vmcb.nested_cr3 = root.0;
+            }
+            Roots::Shadow(root) => {
+                self.vmcb.np_control = 0;
+                self.vmcb.cr3 = root.0;
+            }
+        }
+        self.dirty(clean::NESTED_PAGING | clean::CONTROL_REGS);
+        self.flush_pending = true;
+    }
+
+    fn flush(&mut self, _scope: FlushScope) {
+        // INVLPGA could drop one address, but only on the PCPU that runs the VCPU; a new ASID is right everywhere.
+        self.flush_pending = true;
+    }
+
+    #[inline(always)]
+    fn tsc_offset(&self) -> u64 {
+        self.vmcb.tsc_offset
+    }
+
+    fn set_tsc_offset(&mut self, offset: u64) {
+        self.vmcb.tsc_offset = offset;
+        self.dirty(clean::INTERCEPTS);
+    }
+
+    fn switched_msr(&self, index: u32) -> Option<u64> {
+        self.save_hidden();
+        let vmcb = &self.vmcb;
+        Some(match index {
+            0x174 => vmcb.sysenter_cs,
+            0x175 => vmcb.sysenter_esp,
+            0x176 => vmcb.sysenter_eip,
+            0x277 => vmcb.g_pat,
+            0xc000_0081 => vmcb.star,
+            0xc000_0082 => vmcb.lstar,
+            0xc000_0083 => vmcb.cstar,
+            0xc000_0084 => vmcb.sfmask,
+            0xc000_0100 => vmcb.fs.base,
+            0xc000_0101 => vmcb.gs.base,
+            0xc000_0102 => vmcb.kernel_gs_base,
+            _ => return None,
+        })
+    }
+
+    fn set_switched_msr(&mut self, index: u32, value: u64) -> bool {
+        let vmcb = self.hidden_mut();
+        let field = match index {
+            0x174 => &mut vmcb.sysenter_cs,
+            0x175 => &mut vmcb.sysenter_esp,
+            0x176 => &mut vmcb.sysenter_eip,
+            0x277 => &mut vmcb.g_pat,
+            0xc000_0081 => &mut vmcb.star,
+            0xc000_0082 => &mut vmcb.lstar,
+            0xc000_0083 => &mut vmcb.cstar,
+            0xc000_0084 => &mut vmcb.sfmask,
+            0xc000_0100 => &mut vmcb.fs.base,
+            0xc000_0101 => &mut vmcb.gs.base,
+            0xc000_0102 => &mut vmcb.kernel_gs_base,
+            _ => return false,
+        };
+        *field = value;
+        self.dirty(clean::NESTED_PAGING);
+        true
+    }
+
+    fn open_debug_registers(&mut self) {
+        self.vmcb.intercept_dr = 0;
+        self.dirty(clean::INTERCEPTS);
+    }
+
+    fn exit_report(&self) -> alloc::string::String {
+        let v = &self.vmcb;
+        alloc::format!(
+            "VMCB: exit {:#x} info {:#x} {:#x} event {:#x} int_ctl {:#x} shadow {} nCR3 {:#x}",
+            v.exit_code,
+            v.exit_info1,
+            v.exit_info2,
+            v.exit_int_info,
+            v.int_ctl,
+            v.int_state & 1,
+            v.nested_cr3
+        )
+    }
+}

@@ -1,0 +1,159 @@
+//! Makes a VM: memory, tables, devices, the loaded kernel. Called at the start of a VM and, for the contents alone, at each
+//! reset of the guest.
+
+use alloc::string::ToString;
+use core::fmt;
+use core::ops::Range;
+
+use spin::{Mutex, RwLock};
+
+use crate::device::chipset::{Chipset, Options};
+use crate::device::layout as devices;
+use crate::guest::acpi::{self, AcpiConfig, AcpiError};
+use crate::guest::bundle::Files;
+use crate::guest::clock::Clock;
+use crate::guest::config::VmConfig;
+use crate::guest::layout::{HIGH_RAM_BASE, MemoryLayout};
+use crate::guest::load::{self, BootState, LoadError, Request};
+use crate::guest::mem::{GuestMemory, NotRam};
+use crate::guest::vm::{HostMemory, Memory, Vm};
+use crate::paging::addr::{Gpa, Hpa, PageSize};
+use crate::paging::format::{NestedAttr, PteFormat};
+use crate::paging::guest_walk::PagingFeatures;
+use crate::paging::{GpaRange, MapError, Nested, P2m};
+
+/// Why a VM could not be made.
+#[derive(Debug)]
+pub enum BuildError {
+    /// Not enough host memory for the guest's RAM: wanted and found, in MiB.
+    Memory {
+        /// MiB that the configuration asks for.
+        wanted: u64,
+        /// MiB that could be had.
+        found: u64,
+    },
+    /// No host memory for page tables.
+    Tables(MapError),
+    /// A file cannot be loaded.
+    Load(LoadError),
+    /// The guest's tables do not fit where firmware puts them.
+    Firmware(AcpiError),
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BuildError::Memory { wanted, found } => write!(
+                f,
+                "the guest's {wanted} MiB of memory are more than the {found} MiB that the host has free; \
+                 lower `memory_mib` (pal: --mem) or give the host more"
+            ),
+            BuildError::Tables(e) => write!(f, "no host memory for page tables ({e:?}); lower `memory_mib`"),
+            BuildError::Load(e) => e.fmt(f),
+            BuildError::Firmware(e) => e.fmt(f),
+        }
+    }
+}
+
+impl From<MapError> for BuildError {
+    fn from(e: MapError) -> Self {
+        BuildError::Tables(e)
+    }
+}
+
+impl From<LoadError> for BuildError {
+    fn from(e: LoadError) -> Self {
+        BuildError::Load(e)
+    }
+}
+
+/// The host as the builder needs it.
+pub struct HostFacts {
+    /// TSC frequency.
+    pub tsc_khz: u64,
+    /// Host TSC now: the VM's time starts.
+    pub tsc: u64,
+    /// Seconds since 1970 now, for the guest's real-time clock.
+    pub wall_seconds: u64,
+    /// What guest page tables may contain.
+    pub paging: PagingFeatures,
+    /// The largest leaf that the processor's nested tables can have.
+    pub largest_leaf: PageSize,
+}
+
+/// Makes a VM with RAM from `ram(bytes)`, which returns a block of host memory of at most that size, the largest it has.
+/// Its contents are not loaded yet: see [`fill`].
+pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
+    config: &VmConfig,
+    host: M,
+    facts: &HostFacts,
+    mut ram: impl FnMut(u64) -> Option<(Hpa, u64)>,
+) -> Result<Vm<F, M>, BuildError> {
+    let layout = MemoryLayout::new(config.memory_mib);
+    let mut p2m = P2m::new(host.clone())?;
+    let mut found = 0;
+    for range in layout.ram() {
+        let mut at = range.start;
+        while at < range.end {
+            let block = ram(range.end.0 - at.0);
+            let (hpa, bytes) =
+                block.ok_or(BuildError::Memory { wanted: config.memory_mib, found: found >> 20 })?;
+            let part = GpaRange::new(at, bytes).ok_or(MapError::Address)?;
+            let _the_engine_is_built_below = p2m.map_ram(part, hpa, true)?;
+            host.fill(hpa, bytes, 0);
+            at = at.wrapping_add(bytes);
+            found += bytes;
+        }
+    }
+    for mmio in MMIO {
+        let range = GpaRange::new(Gpa(mmio.start), (mmio.end - mmio.start).next_multiple_of(4096));
+        let _the_engine_is_built_below = p2m.map_mmio(range.ok_or(MapError::Address)?)?;
+    }
+    let nested = Nested::new(host.clone(), facts.largest_leaf, &p2m)?;
+    Ok(Vm {
+        name: config.name.to_string(),
+        chipset: Mutex::new(Chipset::new(&Options {
+            epoch_s: facts.wall_seconds as i64,
+            low_bytes: layout.low_end().0,
+            high_bytes: layout.high_end().0 - HIGH_RAM_BASE,
+            test_device: config.test_device,
+        })),
+        memory: RwLock::new(Memory { p2m, nested, host }),
+        layout,
+        clock: Clock::new(facts.tsc_khz),
+        start: facts.tsc,
+        pv_clock: config.pv_clock,
+        wall_at_zero: (facts.wall_seconds, 0),
+        paging_features: facts.paging,
+        permissive_msr: config.permissive_msr,
+    })
+}
+
+/// What the device bus or the local APICs serve.
+const MMIO: [Range<u64>; 4] = [devices::ECAM, devices::IOAPIC, devices::HPET, devices::LOCAL_APIC];
+
+/// Puts the guest's files and firmware tables into its memory; returns the registers to start with.
+pub fn fill<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
+    vm: &Vm<F, M>,
+    config: &VmConfig,
+    files: &impl Files,
+) -> Result<BootState, BuildError> {
+    let memory = vm.memory.read();
+    let ram = memory.ram();
+    let tables = AcpiConfig {
+        apic_ids: (0..config.vcpus).collect(),
+        pci_window_64: vm.layout.pci_window_64(vm.paging_features.physical_bits),
+    };
+    acpi::write_tables(&ram, &tables).map_err(BuildError::Firmware)?;
+    let request = Request::from_config(config, files, vm.layout, acpi::RSDP)?;
+    Ok(load::load(&ram, &request)?)
+}
+
+/// Makes the guest's RAM all zeroes, for a reset.
+pub fn scrub<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(vm: &Vm<F, M>) -> Result<(), NotRam> {
+    let memory = vm.memory.read();
+    vm.layout
+        .ram()
+        .into_iter()
+        .try_for_each(|range| memory.ram().fill(range.start, range.end.0 - range.start.0, 0))
+}

@@ -1,0 +1,194 @@
+//! One VCPU's way to devices: ports and MMIO, with the effects of each access carried out.
+//!
+//! The dispatcher uses it for single IN and OUT, the emulator (through [`super::port`]) for everything else.
+
+use crate::device::Nanos;
+use crate::device::chipset::Chipset;
+use crate::device::effect::Effect;
+use crate::device::lapic::{Lapic, LapicEffect};
+use crate::device::message::Messages;
+use crate::guest::vm::{HostMemory, Vm};
+use crate::paging::addr::Gpa;
+use crate::paging::format::{NestedAttr, PteFormat};
+use crate::paging::range::GpaRange;
+use crate::vcpu::host::Host;
+use crate::vcpu::outcome::{Outcome, Stop};
+use crate::vcpu::{Vcpu, work};
+use crate::virt::{FlushScope, Virt};
+
+/// Accesses to devices on behalf of one VCPU, at one moment.
+pub struct Bus<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> {
+    /// The VM.
+    pub vm: &'a Vm<F, M>,
+    /// The VCPU's local APIC.
+    pub lapic: &'a mut Lapic,
+    /// The PCPU.
+    pub host: &'a mut H,
+    /// Host TSC of the exit.
+    pub tsc: u64,
+    /// The chipset's deadline that the run loop knows.
+    known_deadline: Option<Nanos>,
+    left: Left,
+}
+
+/// What accesses leave to do for the VCPU: see [`Vcpu::after_access`].
+#[must_use]
+#[derive(Debug, Default)]
+pub struct Left {
+    messages: Messages,
+    work: u32,
+    stop: Option<Stop>,
+    flush: bool,
+}
+
+impl<V: Virt> Vcpu<V> {
+    /// Routes and notes what device accesses left. `outcome` stands unless they ended the run.
+    #[inline(always)]
+    pub fn after_access(&mut self, mut left: Left, outcome: Outcome) -> Outcome {
+        if !left.messages.is_empty() {
+            self.receive(&mut left.messages);
+        }
+        self.request(left.work);
+        if left.flush {
+            self.virt.flush(FlushScope::All);
+        }
+        match left.stop {
+            Some(stop) => Outcome::Stop(stop),
+            None => outcome,
+        }
+    }
+}
+
+impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, H> {
+    /// A bus for one exit.
+    #[inline(always)]
+    pub fn new(
+        vm: &'a Vm<F, M>,
+        lapic: &'a mut Lapic,
+        host: &'a mut H,
+        tsc: u64,
+        known_deadline: Option<Nanos>,
+    ) -> Self {
+        Bus { vm, lapic, host, tsc, known_deadline, left: Left::default() }
+    }
+
+    /// Ends the accesses.
+    #[inline(always)]
+    pub fn finish(self) -> Left {
+        self.left
+    }
+
+    /// One access to the chipset; notes what the run loop must look at afterwards.
+    #[inline(always)]
+    fn chipset<R>(&mut self, access: impl FnOnce(&mut Chipset, Nanos, &mut Messages) -> R) -> R {
+        let now = self.vm.nanos(self.tsc);
+        let mut chipset = self.vm.chipset.lock();
+        let result = access(&mut chipset, now, &mut self.left.messages);
+        if chipset.deadline() != self.known_deadline {
+            self.left.work |= work::TIMERS;
+        }
+        if chipset.intr_output() {
+            self.left.work |= work::INTERRUPTS;
+        }
+        result
+    }
+
+    /// Reads `size` bytes (1, 2 or 4) from a port.
+    #[inline]
+    pub fn io_in(&mut self, port: u16, size: u8) -> u32 {
+        let value = self.chipset(|chipset, now, messages| chipset.io_read(port, size, now, messages));
+        // A read may have made room for console input that waits.
+        if self.host.console_ready() {
+            self.left.work |= work::CONSOLE;
+        }
+        value
+    }
+
+    /// Writes the low `size` bytes of `value` to a port.
+    #[inline]
+    pub fn io_out(&mut self, port: u16, size: u8, value: u32) {
+        let effect =
+            self.chipset(|chipset, now, messages| chipset.io_write(port, size, value, now, messages));
+        self.perform(effect);
+    }
+
+    /// Reads from a device's registers; addresses that no device claims read as ones.
+    pub fn mmio_read(&mut self, gpa: Gpa, buf: &mut [u8]) {
+        for (i, part) in buf.chunks_mut(8).enumerate() {
+            let at = gpa.wrapping_add(i as u64 * 8);
+            let value = match self.lapic_offset(at) {
+                Some(offset) => u64::from(self.lapic.read(offset, self.vm.ticks(self.tsc))),
+                None => self.chipset(|chipset, now, _| chipset.mmio_read(at, part.len() as u8, now)),
+            };
+            part.copy_from_slice(&value.to_le_bytes()[..part.len()]);
+        }
+    }
+
+    /// Writes to a device's registers; addresses that no device claims ignore it.
+    pub fn mmio_write(&mut self, gpa: Gpa, data: &[u8]) {
+        for (i, part) in data.chunks(8).enumerate() {
+            let at = gpa.wrapping_add(i as u64 * 8);
+            let mut bytes = [0; 8];
+            bytes[..part.len()].copy_from_slice(part);
+            let value = u64::from_le_bytes(bytes);
+            match self.lapic_offset(at) {
+                Some(offset) => {
+                    let effect = self.lapic.write(offset, value as u32, self.vm.ticks(self.tsc));
+                    self.lapic_effect(effect);
+                }
+                None => {
+                    let size = part.len() as u8;
+                    let effect = self
+                        .chipset(|chipset, now, messages| chipset.mmio_write(at, size, value, now, messages));
+                    self.perform(effect);
+                }
+            }
+        }
+    }
+
+    fn lapic_offset(&self, gpa: Gpa) -> Option<u32> {
+        let page = self.lapic.mmio_page()?;
+        (gpa.frame() == page.frame()).then_some(gpa.offset() as u32)
+    }
+
+    /// Carries out what the local APIC asks for after a register access.
+    #[inline]
+    pub fn lapic_effect(&mut self, effect: LapicEffect) {
+        self.left.work |= work::TIMERS | work::INTERRUPTS;
+        match effect {
+            LapicEffect::None | LapicEffect::Readdressed => {}
+            LapicEffect::Ipi(message) => {
+                // The sink is empty before each access, so there is room.
+                let _ = self.left.messages.push(message);
+            }
+            LapicEffect::EoiBroadcast(vector) => {
+                self.chipset(|chipset, _, messages| chipset.eoi(vector, messages));
+            }
+        }
+    }
+
+    #[inline]
+    fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::None => {}
+            Effect::ConsoleOutput(byte) => self.host.console_write(byte),
+            Effect::Reset => self.left.stop = Some(Stop::Reset),
+            Effect::PowerOff => self.left.stop = Some(Stop::PowerOff),
+            Effect::TestExit(value) => self.left.stop = Some(Stop::TestExit(value)),
+            Effect::UnmapPage(gpa) => self.unmap(gpa),
+        }
+    }
+
+    /// The test device takes a page away. Out of memory for the split, the page stays: the guest sees that.
+    #[cold]
+    fn unmap(&mut self, gpa: Gpa) {
+        let mut memory = self.vm.memory.write();
+        let memory = &mut *memory;
+        let Some(range) = GpaRange::new(gpa.align_down(4096), 4096) else { return };
+        if let Ok(changed) = memory.p2m.unmap(range)
+            && memory.nested.apply(&memory.p2m, changed).is_ok()
+        {
+            self.left.flush = true;
+        }
+    }
+}

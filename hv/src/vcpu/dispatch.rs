@@ -1,0 +1,152 @@
+//! From an exit to an outcome.
+//!
+//! One match over [`Exit`]; each arm is a handler of a few lines, or a module of its own where the subject is larger.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+
+use crate::guest::vm::{HostMemory, Vm};
+use crate::vcpu::emulate::{Key, Mode, System};
+use crate::vcpu::host::Host;
+use crate::vcpu::outcome::{Cause, Death, Outcome, Stop};
+use crate::vcpu::port;
+use crate::vcpu::{Vcpu, control, io, memory_fault, msr};
+use crate::virt::state::{Gpr, SegReg, Segment, VcpuState, efer};
+use crate::virt::{ArchState, Exception, Exit, Virt};
+
+/// Decides what happens after `exit`, which came at host TSC `tsc`.
+#[inline(always)]
+pub fn dispatch<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    exit: &Exit,
+    tsc: u64,
+) -> Outcome {
+    match *exit {
+        Exit::Cpuid => cpuid(vcpu, vm),
+        Exit::Io(io) => io::io(vcpu, vm, host, io, tsc),
+        Exit::Wrmsr => msr::write(vcpu, vm, host, tsc),
+        Exit::Rdmsr => msr::read(vcpu, vm, tsc),
+        Exit::Hlt => with_next(vcpu, vm, System::Hlt, |_, rip| Outcome::Halt(rip)),
+        Exit::NestedFault { gpa, access, .. } => memory_fault::nested(vcpu, vm, host, gpa, access, tsc),
+        Exit::Interrupt => Outcome::HostInterrupt,
+        _ => rare(vcpu, vm, host, exit, tsc),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn rare<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    exit: &Exit,
+    tsc: u64,
+) -> Outcome {
+    match *exit {
+        Exit::ControlReg(access) => control::control(vcpu, vm, access),
+        Exit::DebugReg(_) => {
+            vcpu.virt.open_debug_registers();
+            Outcome::Resume
+        }
+        Exit::Xsetbv => control::xsetbv(vcpu, vm, host),
+        Exit::Hypercall => with_next(vcpu, vm, System::Hypercall, |vcpu, rip| {
+            // No hypercalls yet: what KVM-style callers understand as "not implemented" (-ENOSYS).
+            vcpu.virt.set_gpr(Gpr::Rax, -1000i64 as u64);
+            Outcome::Next(rip)
+        }),
+        Exit::Wbinvd => with_next(vcpu, vm, System::Wbinvd, |_, rip| Outcome::Next(rip)),
+        Exit::Pause => with_next(vcpu, vm, System::Pause, |_, rip| Outcome::Next(rip)),
+        Exit::Rdpmc => Outcome::Inject(Exception::GP0),
+        Exit::Mwait | Exit::VirtInstruction => Outcome::Inject(Exception::UD),
+        Exit::InterruptWindow | Exit::NmiWindow | Exit::Init => Outcome::Resume,
+        Exit::Nmi => Outcome::HostInterrupt,
+        Exit::Exception(exception) => Outcome::Inject(exception),
+        Exit::Shutdown => Outcome::Stop(died(
+            vcpu,
+            Cause::TripleFault,
+            "an exception could not be delivered, nor a double fault".into(),
+        )),
+        Exit::InvalidState => {
+            let what = alloc::format!("the processor refused the guest's state; {}", vcpu.virt.exit_report());
+            Outcome::Stop(died(vcpu, Cause::InvalidState, what))
+        }
+        // Not intercepted in nested mode.
+        Exit::Invlpg(_) | Exit::Invpcid | Exit::TaskSwitch | Exit::Unknown { .. } => {
+            let what = alloc::format!("unknown exit {exit:x?}; {}", vcpu.virt.exit_report());
+            Outcome::Stop(died(vcpu, Cause::UnknownExit, what))
+        }
+        Exit::Cpuid | Exit::Io(_) | Exit::Wrmsr | Exit::Rdmsr | Exit::Hlt => {
+            dispatch(vcpu, vm, host, exit, tsc)
+        }
+        Exit::NestedFault { .. } | Exit::Interrupt => dispatch(vcpu, vm, host, exit, tsc),
+    }
+}
+
+#[inline(always)]
+fn cpuid<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> Outcome {
+    with_next(vcpu, vm, System::Cpuid, |vcpu, rip| {
+        let leaf = vcpu.virt.gpr(Gpr::Rax) as u32;
+        let subleaf = vcpu.virt.gpr(Gpr::Rcx) as u32;
+        let [eax, ebx, ecx, edx] = *vcpu.cpuid.get(leaf, subleaf);
+        vcpu.virt.set_gpr(Gpr::Rax, u64::from(eax));
+        vcpu.virt.set_gpr(Gpr::Rbx, u64::from(ebx));
+        vcpu.virt.set_gpr(Gpr::Rcx, u64::from(ecx));
+        vcpu.virt.set_gpr(Gpr::Rdx, u64::from(edx));
+        Outcome::Next(rip)
+    })
+}
+
+/// Runs `handler` with the RIP of the instruction after the one that exited, which is of kind `what`. If the bytes at
+/// RIP are no such instruction (another VCPU has just overwritten it), the guest is simply entered again.
+#[inline(always)]
+pub(super) fn with_next<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    what: System,
+    handler: impl FnOnce(&mut Vcpu<V>, u64) -> Outcome,
+) -> Outcome {
+    match next_rip(vcpu, vm, what) {
+        Some(rip) => handler(vcpu, rip),
+        None => Outcome::Resume,
+    }
+}
+
+/// RIP of the instruction after the one that exited, which is of kind `what`.
+#[inline(always)]
+pub(super) fn next_rip<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    what: System,
+) -> Option<u64> {
+    if let Some(rip) = vcpu.virt.next_rip() {
+        return Some(rip);
+    }
+    let rip = vcpu.virt.rip();
+    let key = key(&vcpu.virt);
+    let virt = &vcpu.virt;
+    let len = vcpu.decode.length(key, what, |bytes| port::fetch(virt, vm, bytes))?;
+    let next = rip.wrapping_add(u64::from(len));
+    Some(if key.mode == Mode::Bits64 { next } else { next & 0xffff_ffff })
+}
+
+/// Where the current instruction is, for the decode cache.
+#[inline(always)]
+fn key(state: &impl VcpuState) -> Key {
+    let cs = state.segment(SegReg::Cs);
+    let rip = state.rip();
+    let (linear, mode) = if state.efer() & efer::LMA != 0 && cs.attributes & Segment::LONG != 0 {
+        (rip, Mode::Bits64)
+    } else {
+        let mode = if cs.attributes & Segment::BIG != 0 { Mode::Bits32 } else { Mode::Bits16 };
+        (cs.base.wrapping_add(rip) & 0xffff_ffff, mode)
+    };
+    Key { linear, cr3: state.cr3(), mode }
+}
+
+/// The end of a guest, with its registers for the report.
+#[cold]
+pub(super) fn died<V: Virt>(vcpu: &Vcpu<V>, cause: Cause, what: String) -> Stop {
+    Stop::Died(Box::new(Death { cause, what, state: ArchState::load(&vcpu.virt) }))
+}

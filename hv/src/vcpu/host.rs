@@ -1,0 +1,53 @@
+//! What the run loop needs of the PCPU that it runs on. Bare metal implements it once; tests script it.
+
+/// A byte that arrived on the guest's console, or a wish of the person who sits there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConsoleEvent {
+    /// For the guest.
+    Byte(u8),
+    /// The person asked for the monitor.
+    Monitor,
+}
+
+/// One PCPU as the run loop sees it. Except for [`Host::tsc`] and [`Host::console_write`], functions are called only
+/// after the VCPU has released the processor.
+pub trait Host {
+    /// The host's TSC.
+    fn tsc(&self) -> u64;
+
+    /// Asks for an interrupt at or soon after this host TSC value; replaces an earlier wish.
+    fn arm_timer(&mut self, deadline: u64);
+
+    /// Takes the host interrupts that are pending.
+    fn serve_interrupts(&mut self);
+
+    /// Waits until at least one host interrupt has been taken.
+    fn idle(&mut self);
+
+    /// Whether [`Host::console_read`] may have something. Cheap.
+    fn console_ready(&self) -> bool;
+
+    /// The next console event.
+    fn console_read(&mut self) -> Option<ConsoleEvent>;
+
+    /// Shows a byte of the guest's console.
+    fn console_write(&mut self, byte: u8);
+
+    /// Reads the guest's XMM register `index` (0 to 15), which is in the processor.
+    fn xmm(&self, index: u8) -> u128;
+
+    /// Writes it.
+    fn set_xmm(&mut self, index: u8, value: u128);
+
+    /// Reads the guest's MMX register `index` (0 to 7); `None` if an x87 exception is pending (#MF).
+    fn mmx(&self, index: u8) -> Option<u64>;
+
+    /// Writes it, as an MMX instruction does: the x87 tag word becomes all valid.
+    fn set_mmx(&mut self, index: u8, value: u64);
+
+    /// Sets XCR0 to a value that is valid for the guest and its processor.
+    fn set_xcr0(&mut self, value: u64);
+
+    /// Sets TSC_AUX, if the processor has it.
+    fn set_tsc_aux(&mut self, value: u64);
+}

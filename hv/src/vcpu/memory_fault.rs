@@ -1,0 +1,102 @@
+//! Nested faults: fill the nested tables, or execute the instruction on devices.
+
+use alloc::format;
+
+use crate::guest::vm::{HostMemory, Vm};
+use crate::paging::NestedOutcome;
+use crate::paging::addr::Gpa;
+use crate::paging::guest_walk::PagingState;
+use crate::vcpu::bus::Bus;
+use crate::vcpu::dispatch::died;
+use crate::vcpu::emulate;
+use crate::vcpu::host::Host;
+use crate::vcpu::outcome::{Cause, Outcome};
+use crate::vcpu::port::{Port, PortStop};
+use crate::vcpu::run::single_step;
+use crate::vcpu::{Vcpu, work};
+use crate::virt::{Access, FlushScope, Virt};
+
+/// Handles an access that the nested tables do not allow.
+pub fn nested<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    gpa: Gpa,
+    access: Access,
+    tsc: u64,
+) -> Outcome {
+    // Most faults are accesses to devices: they change nothing in the tables, and need only the P2m.
+    let outcome = {
+        let mut memory = vm.memory.write();
+        let memory = &mut *memory;
+        memory.nested.fault(gpa, access, &memory.p2m)
+    };
+    match outcome {
+        Ok(NestedOutcome::Filled(flush)) => {
+            vcpu.faults.filled += 1;
+            if !flush.is_none() {
+                vcpu.virt.flush(FlushScope::All);
+            }
+            Outcome::Resume
+        }
+        Ok(NestedOutcome::Spurious) => {
+            vcpu.faults.spurious += 1;
+            vcpu.virt.flush(FlushScope::All);
+            Outcome::Resume
+        }
+        Ok(_) if access.execute => fetch_outside_ram(vcpu, gpa),
+        Ok(_) => emulate(vcpu, vm, host, tsc),
+        Err(error) => {
+            let what = format!("no memory for nested tables at {gpa}: {error:?}; give the host more memory");
+            Outcome::Stop(died(vcpu, Cause::OutOfMemory, what))
+        }
+    }
+}
+
+/// Executes the instruction at CS:RIP in software.
+pub fn emulate<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    tsc: u64,
+) -> Outcome {
+    vcpu.faults.emulated += 1;
+    vcpu.sync_task_priority();
+    let paging = PagingState::of(&vcpu.virt, vm.paging_features);
+    let bus = Bus::new(vm, &mut vcpu.lapic, host, tsc, vcpu.chipset_deadline);
+    let mut port = Port::new(bus, paging);
+    let result = emulate::emulate(&mut vcpu.virt, &mut port, &mut vcpu.decode);
+    let left = port.bus.finish();
+    vcpu.sync_cr8();
+    let outcome = match result {
+        emulate::Outcome::Done { single_step: step } => {
+            vcpu.virt.clear_interrupt_shadow();
+            if step {
+                single_step(vcpu);
+            }
+            Outcome::Resume
+        }
+        emulate::Outcome::Continue => {
+            vcpu.request(work::INTERRUPTS | work::TIMERS);
+            Outcome::Resume
+        }
+        emulate::Outcome::Fault(exception) => Outcome::Inject(exception),
+        emulate::Outcome::Stop(PortStop::Retry) => Outcome::Resume,
+        emulate::Outcome::Stop(PortStop::FetchOutsideRam(gpa)) => fetch_outside_ram(vcpu, gpa),
+        emulate::Outcome::Unsupported(bytes) => {
+            let what = format!(
+                "cannot emulate the instruction {:02x?} at {:#x}, which accesses a device or missing memory",
+                bytes.as_slice(),
+                vcpu.virt.rip()
+            );
+            Outcome::Stop(died(vcpu, Cause::EmulationFailure, what))
+        }
+    };
+    vcpu.after_access(left, outcome)
+}
+
+#[cold]
+fn fetch_outside_ram<V: Virt>(vcpu: &Vcpu<V>, gpa: Gpa) -> Outcome {
+    let what = format!("the guest jumped to guest-physical {gpa}, where there is no memory");
+    Outcome::Stop(died(vcpu, Cause::EmulationFailure, what))
+}

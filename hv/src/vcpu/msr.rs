@@ -1,0 +1,211 @@
+//! RDMSR and WRMSR: the hot ones first (x2APIC and TSC deadline), then the policy of `guest::msr`.
+
+use crate::device::Tsc;
+use crate::guest::msr::{DeviceMsr, MsrContext, MsrEffect, MsrRead, MsrWrite, index};
+use crate::guest::pvclock;
+use crate::guest::vm::{HostMemory, Vm};
+use crate::paging::addr::Gpa;
+use crate::vcpu::bus::Bus;
+use crate::vcpu::dispatch::next_rip;
+use crate::vcpu::emulate::System;
+use crate::vcpu::host::Host;
+use crate::vcpu::outcome::Outcome;
+use crate::vcpu::{Vcpu, work};
+use crate::virt::state::{Gpr, efer};
+use crate::virt::{Exception, FlushScope, Virt};
+
+/// Handles WRMSR.
+#[inline]
+pub fn write<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    tsc: u64,
+) -> Outcome {
+    let Some(next) = next_rip(vcpu, vm, System::Wrmsr) else { return Outcome::Resume };
+    let low = |reg| vcpu.virt.gpr(reg) & 0xffff_ffff;
+    let (msr, value) = (low(Gpr::Rcx) as u32, low(Gpr::Rdx) << 32 | low(Gpr::Rax));
+    match msr {
+        index::TSC_DEADLINE => write_deadline(vcpu, vm, value, tsc, next),
+        index::X2APIC_FIRST..=index::X2APIC_LAST => write_x2apic(vcpu, vm, host, msr, value, tsc, next),
+        _ => write_rare(vcpu, vm, host, msr, value, tsc, next),
+    }
+}
+
+/// Guest TSC minus machine ticks: not 0 only if the guest wrote its TSC.
+fn adjustment<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> u64 {
+    vcpu.virt.tsc_offset().wrapping_add(vm.start)
+}
+
+#[inline]
+fn write_deadline<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    value: u64,
+    tsc: u64,
+    next: u64,
+) -> Outcome {
+    // 0 disarms; a deadline before machine time 0 is one that has passed.
+    let ticks = match value {
+        0 => 0,
+        _ => value.saturating_sub(adjustment(vcpu, vm)).max(1),
+    };
+    vcpu.lapic.set_tsc_deadline(ticks, vm.ticks(tsc));
+    vcpu.request(work::TIMERS | work::INTERRUPTS);
+    Outcome::Next(next)
+}
+
+#[inline]
+fn write_x2apic<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    msr: u32,
+    value: u64,
+    tsc: u64,
+    next: u64,
+) -> Outcome {
+    vcpu.sync_task_priority();
+    let Ok(effect) = vcpu.lapic.write_msr(msr, value, vm.ticks(tsc)) else {
+        return Outcome::Inject(Exception::GP0);
+    };
+    vcpu.sync_cr8();
+    let mut bus = Bus::new(vm, &mut vcpu.lapic, host, tsc, vcpu.chipset_deadline);
+    bus.lapic_effect(effect);
+    let left = bus.finish();
+    vcpu.after_access(left, Outcome::Next(next))
+}
+
+/// Handles RDMSR.
+pub fn read<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, tsc: u64) -> Outcome {
+    let Some(next) = next_rip(vcpu, vm, System::Rdmsr) else { return Outcome::Resume };
+    let msr = vcpu.virt.gpr(Gpr::Rcx) as u32;
+    let limits = *vcpu.cpuid.limits();
+    let answer = match vcpu.msrs.read(msr, &context(&vcpu.virt, vm, &limits)) {
+        MsrRead::Value(value) => Some(value),
+        MsrRead::Device(device) => read_device(vcpu, vm, device, msr, tsc),
+        MsrRead::Fault => None,
+    };
+    let Some(value) = answer else { return Outcome::Inject(Exception::GP0) };
+    vcpu.virt.set_gpr(Gpr::Rax, value & 0xffff_ffff);
+    vcpu.virt.set_gpr(Gpr::Rdx, value >> 32);
+    Outcome::Next(next)
+}
+
+fn read_device<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    device: DeviceMsr,
+    msr: u32,
+    tsc: u64,
+) -> Option<u64> {
+    Some(match device {
+        DeviceMsr::ApicBase => vcpu.lapic.base(),
+        DeviceMsr::X2apic(_) => {
+            vcpu.sync_task_priority();
+            vcpu.lapic.read_msr(msr, vm.ticks(tsc)).ok()?
+        }
+        DeviceMsr::TscDeadline => match vcpu.lapic.tsc_deadline() {
+            0 => 0,
+            ticks => ticks.wrapping_add(adjustment(vcpu, vm)),
+        },
+        DeviceMsr::Tsc => tsc.wrapping_add(vcpu.virt.tsc_offset()),
+    })
+}
+
+fn context<'a, V: Virt, M: HostMemory>(
+    virt: &V,
+    vm: &Vm<V::NestedFormat, M>,
+    limits: &'a crate::guest::cpuid::CpuLimits,
+) -> MsrContext<'a> {
+    MsrContext {
+        limits,
+        cr0: virt.cr0(),
+        efer: virt.efer(),
+        permissive: vm.permissive_msr,
+        pv_clock: vm.pv_clock,
+    }
+}
+
+#[cold]
+fn write_rare<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    msr: u32,
+    value: u64,
+    tsc: u64,
+    next: u64,
+) -> Outcome {
+    let limits = *vcpu.cpuid.limits();
+    let answer = vcpu.msrs.write(msr, value, &context(&vcpu.virt, vm, &limits));
+    let accepted = match answer {
+        MsrWrite::Done => true,
+        MsrWrite::Fault => false,
+        MsrWrite::Effect(effect) => {
+            perform(vcpu, vm, host, effect, tsc);
+            true
+        }
+        MsrWrite::Device(DeviceMsr::Tsc) => {
+            vcpu.virt.set_tsc_offset(value.wrapping_sub(tsc));
+            update_clock(vcpu, vm, tsc);
+            true
+        }
+        MsrWrite::Device(DeviceMsr::ApicBase) => write_apic_base(vcpu, value),
+        MsrWrite::Device(DeviceMsr::TscDeadline) => return write_deadline(vcpu, vm, value, tsc, next),
+        MsrWrite::Device(DeviceMsr::X2apic(_)) => {
+            return write_x2apic(vcpu, vm, host, msr, value, tsc, next);
+        }
+    };
+    if accepted { Outcome::Next(next) } else { Outcome::Inject(Exception::GP0) }
+}
+
+fn perform<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    effect: MsrEffect,
+    tsc: u64,
+) {
+    match effect {
+        MsrEffect::Efer(value) => {
+            let old = vcpu.virt.efer();
+            // LMA is the processor's; it is not written.
+            vcpu.virt.set_efer(value & !efer::LMA | old & efer::LMA);
+            if (old ^ value) & efer::NXE != 0 {
+                vcpu.virt.flush(FlushScope::All);
+            }
+        }
+        MsrEffect::Pat(value) => {
+            let _is_switched = vcpu.virt.set_switched_msr(index::PAT, value);
+        }
+        MsrEffect::TscAux(value) => host.set_tsc_aux(value),
+        MsrEffect::KvmSystemTime(value) => {
+            vcpu.pv_clock.set_address(value);
+            update_clock(vcpu, vm, tsc);
+        }
+        MsrEffect::KvmWallClock(at) => {
+            let (seconds, nanos) = vm.wall_at_zero;
+            pvclock::write_wall_clock(&vm.memory.read().ram(), Gpa(at), seconds, nanos);
+        }
+    }
+}
+
+/// Tells the guest's paravirtual clock the time.
+fn update_clock<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, tsc: u64) {
+    let guest_tsc = Tsc(tsc.wrapping_add(vcpu.virt.tsc_offset()));
+    vcpu.pv_clock.update(&vm.memory.read().ram(), guest_tsc, vm.nanos(tsc));
+}
+
+/// The APIC may change its mode but not its page, which the nested tables leave to the device bus once and for all;
+/// to move it is #GP, as on processors that do not support that (AMD APM 2, 16.3.1).
+fn write_apic_base<V: Virt>(vcpu: &mut Vcpu<V>, value: u64) -> bool {
+    const PAGE: u64 = !0xfff;
+    let moves = (value ^ vcpu.lapic.base()) & PAGE != 0;
+    let bits = vcpu.cpuid.limits().phys_bits;
+    if moves || vcpu.lapic.set_base(value, bits).is_err() {
+        return false;
+    }
+    vcpu.request(work::INTERRUPTS | work::TIMERS);
+    true
+}

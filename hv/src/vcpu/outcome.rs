@@ -1,0 +1,80 @@
+//! What the handling of an exit decides; only the run loop performs it.
+
+use alloc::string::String;
+
+use crate::virt::{ArchState, Exception};
+
+/// What happens after an exit.
+#[must_use]
+#[derive(Debug)]
+pub enum Outcome {
+    /// Enter again: RIP is where it should be.
+    Resume,
+    /// The instruction has been completed in software; execution goes on at this RIP.
+    Next(u64),
+    /// Deliver an exception with RIP at the instruction.
+    Inject(Exception),
+    /// The guest waits for an interrupt; execution then goes on at this RIP.
+    Halt(u64),
+    /// A host interrupt is pending.
+    HostInterrupt,
+    /// This VM cannot or should not go on.
+    Stop(Stop),
+}
+
+/// Why a VM stopped running.
+#[derive(Debug)]
+pub enum Stop {
+    /// The guest turned its machine off.
+    PowerOff,
+    /// The guest reset its machine.
+    Reset,
+    /// The guest ended the run through the test device.
+    TestExit(u32),
+    /// A person asked for the monitor; the VM can go on.
+    Monitor,
+    /// The guest cannot go on.
+    Died(alloc::boxed::Box<Death>),
+}
+
+/// A guest's end that is the guest's fault or a limit of the hypervisor, with what a report needs.
+#[derive(Debug)]
+pub struct Death {
+    /// What kind of end this is.
+    pub cause: Cause,
+    /// What happened, for people.
+    pub what: String,
+    /// The registers at that moment.
+    pub state: ArchState,
+}
+
+/// Kinds of [`Death`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// An exception during the delivery of a double fault.
+    TripleFault,
+    /// An exit that this hypervisor does not know.
+    UnknownExit,
+    /// The processor refused the guest's state.
+    InvalidState,
+    /// An instruction that cannot be emulated.
+    EmulationFailure,
+    /// The host has no memory for what the guest needs.
+    OutOfMemory,
+    /// HLT with interrupts disabled and no way to be woken.
+    HaltedForever,
+}
+
+impl Cause {
+    /// The name in telemetry records.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Cause::TripleFault => "triple-fault",
+            Cause::UnknownExit => "unknown-exit",
+            Cause::InvalidState => "invalid-state",
+            Cause::EmulationFailure => "emulation-failure",
+            Cause::OutOfMemory => "out-of-memory",
+            Cause::HaltedForever => "halted-forever",
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The emulator's view of the guest: [`emulate::Memory`] over the guest's page tables, RAM and the device bus.
+
+use crate::guest::mem::GuestMemory;
+use crate::guest::vm::{HostMemory, Vm};
+use crate::paging::P2mEntry;
+use crate::paging::addr::{Gpa, Gva, PAGE_SIZE};
+use crate::paging::format::{NestedAttr, PteFormat};
+use crate::paging::guest_walk::{self, PagingState, WalkError, error_code};
+use crate::vcpu::bus::Bus;
+use crate::vcpu::emulate::{self, Fault, MAX_LEN};
+use crate::vcpu::host::Host;
+use crate::virt::exit::vector;
+use crate::virt::state::{SegReg, Segment, VcpuState, efer};
+use crate::virt::{Access, Exception};
+
+/// Why the emulator could not go on, beyond the guest's own faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortStop {
+    /// Instructions would be fetched from where there is no memory.
+    FetchOutsideRam(Gpa),
+    /// Other VCPUs keep changing the page tables: let the guest try again.
+    Retry,
+}
+
+/// One emulated instruction's accesses.
+pub struct Port<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> {
+    /// Devices.
+    pub bus: Bus<'a, F, M, H>,
+    paging: PagingState,
+}
+
+/// The one or two pages that an access touches: address and length of each piece.
+type Pieces = [(Gpa, usize); 2];
+
+impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Port<'a, F, M, H> {
+    /// A port for the VCPU whose registers say `paging`.
+    pub fn new(bus: Bus<'a, F, M, H>, paging: PagingState) -> Self {
+        Port { bus, paging }
+    }
+
+    fn translate(&self, at: Gva, access: Access) -> Result<Gpa, Fault<PortStop>> {
+        let memory = self.bus.vm.memory.read();
+        match guest_walk::translate(&self.paging, &memory.ram(), at, access) {
+            Ok(found) => Ok(found.gpa),
+            Err(WalkError::PageFault(error)) => Err(Exception::page_fault(at, error).into()),
+            // Where there is no memory tables read as ones: present, with every reserved bit set.
+            Err(WalkError::NotRam { .. }) => {
+                let error = error_code::PRESENT
+                    | error_code::RESERVED
+                    | if access.write { error_code::WRITE } else { 0 }
+                    | if access.user { error_code::USER } else { 0 }
+                    | if access.execute && self.paging.no_execute() { error_code::FETCH } else { 0 };
+                Err(Exception::page_fault(at, error).into())
+            }
+            Err(WalkError::Contended) => Err(Fault::Stop(PortStop::Retry)),
+        }
+    }
+
+    fn pieces(&self, at: Gva, len: usize, access: Access) -> Result<Pieces, Fault<PortStop>> {
+        let first = len.min((PAGE_SIZE - at.offset()) as usize);
+        let gpa = self.translate(at, access)?;
+        if first == len {
+            return Ok([(gpa, len), (Gpa(0), 0)]);
+        }
+        let second = self.translate(at.wrapping_add(first as u64), access)?;
+        Ok([(gpa, first), (second, len - first)])
+    }
+
+    fn read_physical(&mut self, gpa: Gpa, buf: &mut [u8]) {
+        let memory = self.bus.vm.memory.read();
+        match memory.p2m.translate(gpa) {
+            P2mEntry::Mmio => {
+                drop(memory);
+                self.bus.mmio_read(gpa, buf);
+            }
+            entry => match entry.readable() {
+                Some(hpa) => memory.host.read(hpa, buf),
+                None => buf.fill(0xff),
+            },
+        }
+    }
+
+    fn write_physical(&mut self, gpa: Gpa, data: &[u8]) {
+        let memory = self.bus.vm.memory.read();
+        match memory.p2m.translate(gpa) {
+            P2mEntry::Mmio => {
+                drop(memory);
+                self.bus.mmio_write(gpa, data);
+            }
+            // Writes to ROM and to holes are lost, as on a real machine.
+            entry => {
+                if let Some(hpa) = entry.writable() {
+                    memory.host.write(hpa, data);
+                }
+            }
+        }
+    }
+}
+
+impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> emulate::Memory for Port<'_, F, M, H> {
+    type Stop = PortStop;
+
+    fn fetch(&mut self, at: Gva, buf: &mut [u8], user: bool) -> Result<(), Fault<PortStop>> {
+        let access = if user { Access::FETCH.user() } else { Access::FETCH };
+        let gpa = self.translate(at, access)?;
+        let memory = self.bus.vm.memory.read();
+        match memory.p2m.translate(gpa).readable() {
+            Some(hpa) => {
+                memory.host.read(hpa, buf);
+                Ok(())
+            }
+            None => Err(Fault::Stop(PortStop::FetchOutsideRam(gpa))),
+        }
+    }
+
+    fn read(&mut self, at: Gva, buf: &mut [u8], access: Access) -> Result<(), Fault<PortStop>> {
+        let mut done = 0;
+        for (gpa, len) in self.pieces(at, buf.len(), access)? {
+            self.read_physical(gpa, &mut buf[done..done + len]);
+            done += len;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, at: Gva, data: &[u8], access: Access) -> Result<(), Fault<PortStop>> {
+        let mut done = 0;
+        for (gpa, len) in self.pieces(at, data.len(), access)? {
+            if len != 0 {
+                self.write_physical(gpa, &data[done..done + len]);
+                done += len;
+            }
+        }
+        Ok(())
+    }
+
+    fn probe(&mut self, at: Gva, len: usize, access: Access) -> Result<(), Fault<PortStop>> {
+        self.pieces(at, len, access).map(|_| ())
+    }
+
+    fn compare_exchange(
+        &mut self,
+        at: Gva,
+        old: &[u8],
+        new: &[u8],
+        access: Access,
+    ) -> Result<bool, Fault<PortStop>> {
+        let pieces = self.pieces(at, old.len(), access)?;
+        let size = old.len();
+        if let [(gpa, len), (_, 0)] = pieces
+            && matches!(len, 4 | 8)
+            && gpa.is_aligned(len as u64)
+            && let memory = self.bus.vm.memory.read()
+            && memory.p2m.translate(gpa).writable().is_some()
+        {
+            let word = |bytes: &[u8]| {
+                let mut wide = [0; 8];
+                wide[..size].copy_from_slice(bytes);
+                u64::from_le_bytes(wide)
+            };
+            return Ok(memory.ram().compare_exchange(gpa, size, word(old), word(new)).unwrap_or(true));
+        }
+        // Other sizes and split accesses are not atomic towards other VCPUs.
+        self.write(at, new, access).map(|()| true)
+    }
+
+    fn io_in(&mut self, port: u16, size: u8) -> Result<u32, Fault<PortStop>> {
+        Ok(self.bus.io_in(port, size))
+    }
+
+    fn io_out(&mut self, port: u16, size: u8, value: u32) -> Result<(), Fault<PortStop>> {
+        self.bus.io_out(port, size, value);
+        Ok(())
+    }
+
+    fn xmm(&mut self, index: u8) -> Result<u128, Fault<PortStop>> {
+        Ok(self.bus.host.xmm(index))
+    }
+
+    fn set_xmm(&mut self, index: u8, value: u128) -> Result<(), Fault<PortStop>> {
+        self.bus.host.set_xmm(index, value);
+        Ok(())
+    }
+
+    fn mmx(&mut self, index: u8) -> Result<u64, Fault<PortStop>> {
+        let pending = Exception { vector: vector::MF, error: None, cr2: None };
+        self.bus.host.mmx(index).ok_or(pending.into())
+    }
+
+    fn set_mmx(&mut self, index: u8, value: u64) -> Result<(), Fault<PortStop>> {
+        self.bus.host.set_mmx(index, value);
+        Ok(())
+    }
+}
+
+/// Fetches the bytes at CS:RIP without any effect on the guest; returns how many are there.
+#[cold]
+pub fn fetch<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
+    state: &impl VcpuState,
+    vm: &Vm<F, M>,
+    bytes: &mut [u8; MAX_LEN],
+) -> usize {
+    let cs = state.segment(SegReg::Cs);
+    let long = state.efer() & efer::LMA != 0 && cs.attributes & Segment::LONG != 0;
+    let start = if long { state.rip() } else { cs.base.wrapping_add(state.rip()) & 0xffff_ffff };
+    let paging = PagingState::of(state, vm.paging_features);
+    let access = if state.cpl() == 3 { Access::FETCH.user() } else { Access::FETCH };
+    let memory = vm.memory.read();
+    let mut have = 0;
+    while have < MAX_LEN {
+        let at = Gva(start.wrapping_add(have as u64));
+        let len = (MAX_LEN - have).min((PAGE_SIZE - at.offset()) as usize);
+        let Ok(found) = guest_walk::peek(&paging, &memory.ram(), at, access) else { break };
+        if memory.ram().read(found.gpa, &mut bytes[have..have + len]).is_err() {
+            break;
+        }
+        have += len;
+    }
+    have
+}

@@ -1,0 +1,219 @@
+//! The run loop of a VCPU: enter, dispatch, perform, serve.
+//!
+//! The only place that reads the clock, performs outcomes, and lets the host take interrupts. A hot exit goes through
+//! [`run`] alone; [`serve`] is entered only when the pending-work word is not zero.
+
+use crate::device::message::Messages;
+use crate::guest::vm::{HostMemory, Vm};
+use crate::trace::exits::ExitKind;
+use crate::vcpu::host::{ConsoleEvent, Host};
+use crate::vcpu::outcome::{Cause, Outcome, Stop};
+use crate::vcpu::{Vcpu, dispatch, work};
+use crate::virt::exit::vector;
+use crate::virt::state::rflags;
+use crate::virt::{Event, Exception, Virt};
+
+/// DR6.BS: the exception is a single-step trap.
+const DR6_BS: u64 = 1 << 14;
+
+/// Runs the VCPU until its VM stops or the monitor is asked for; the processor is the host's again on return.
+pub fn run<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    cpu: &mut V::Cpu,
+    host: &mut H,
+) -> Stop {
+    vcpu.armed = u64::MAX;
+    vcpu.request(work::TIMERS | work::INTERRUPTS | work::CONSOLE);
+    loop {
+        if vcpu.work != 0
+            && let Some(stop) = serve(vcpu, vm, cpu, host)
+        {
+            vcpu.virt.release(cpu);
+            return stop;
+        }
+        let exit = vcpu.virt.enter(cpu);
+        let begin = host.tsc();
+        vcpu.note_taken();
+        let outcome = dispatch::dispatch(vcpu, vm, host, &exit, begin);
+        let stop = perform(vcpu, outcome);
+        vcpu.exits.add(ExitKind::of(&exit), host.tsc().wrapping_sub(begin));
+        if let Some(stop) = stop {
+            vcpu.virt.release(cpu);
+            return stop;
+        }
+    }
+}
+
+/// Carries out what dispatch decided.
+#[inline(always)]
+fn perform<V: Virt>(vcpu: &mut Vcpu<V>, outcome: Outcome) -> Option<Stop> {
+    match outcome {
+        Outcome::Resume => {}
+        Outcome::Next(rip) => complete(vcpu, rip),
+        Outcome::Inject(exception) => inject(vcpu, exception),
+        Outcome::Halt(rip) => {
+            complete(vcpu, rip);
+            vcpu.request(work::HALTED | work::INTERRUPTS);
+        }
+        Outcome::HostInterrupt => vcpu.request(work::HOST),
+        Outcome::Stop(stop) => return Some(stop),
+    }
+    None
+}
+
+/// Ends an instruction that was executed in software: RIP moves on, the interrupt shadow and RF end, and a
+/// single-step trap follows if the guest asked for one.
+#[inline(always)]
+fn complete<V: Virt>(vcpu: &mut Vcpu<V>, rip: u64) {
+    vcpu.virt.set_rip(rip);
+    vcpu.virt.clear_interrupt_shadow();
+    let flags = vcpu.virt.rflags();
+    if flags & (rflags::RF | rflags::TF) != 0 {
+        vcpu.virt.set_rflags(flags & !rflags::RF);
+        if flags & rflags::TF != 0 {
+            single_step(vcpu);
+        }
+    }
+}
+
+/// Delivers the trap after an instruction that began with TF set.
+#[cold]
+pub fn single_step<V: Virt>(vcpu: &mut Vcpu<V>) {
+    let dr6 = vcpu.virt.dr6();
+    vcpu.virt.set_dr6(dr6 | DR6_BS);
+    inject(vcpu, Exception { vector: vector::DB, error: None, cr2: None });
+}
+
+/// Queues an exception, merged with the event whose delivery it interrupts (AMD APM 2, 8.2.9: double faults).
+#[cold]
+pub fn inject<V: Virt>(vcpu: &mut Vcpu<V>, exception: Exception) {
+    let merged = match vcpu.virt.take_interrupted_event() {
+        Some(Event::Exception(first)) => merge(first, exception),
+        _ => exception,
+    };
+    // RF is set in the image that a fault pushes, so that its handler's IRET gets over an instruction breakpoint.
+    if merged.vector != vector::DB {
+        let flags = vcpu.virt.rflags();
+        vcpu.virt.set_rflags(flags | rflags::RF);
+    }
+    vcpu.interrupts.counts.exceptions += 1;
+    vcpu.virt.inject(Event::Exception(merged));
+}
+
+/// The exception that two in a row make. A fault during the delivery of #DF is a triple fault, which the processor
+/// detects when the #DF is delivered again with its handler still broken.
+fn merge(first: Exception, second: Exception) -> Exception {
+    let contributory = |v: u8| matches!(v, vector::DE | vector::TS | vector::NP | vector::SS | vector::GP);
+    let double = first.vector == vector::DF
+        || contributory(first.vector) && contributory(second.vector)
+        || first.vector == vector::PF && (second.vector == vector::PF || contributory(second.vector));
+    if double { Exception { vector: vector::DF, error: Some(0), cr2: None } } else { second }
+}
+
+/// Serves pending work until the guest can be entered.
+#[cold]
+#[inline(never)]
+fn serve<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    cpu: &mut V::Cpu,
+    host: &mut H,
+) -> Option<Stop> {
+    loop {
+        if vcpu.work & work::HOST != 0 {
+            vcpu.work &= !work::HOST;
+            vcpu.virt.release(cpu);
+            host.serve_interrupts();
+            vcpu.request(work::TIMERS);
+        }
+        if host.console_ready() || vcpu.work & work::CONSOLE != 0 {
+            vcpu.work &= !work::CONSOLE;
+            if feed_console(vcpu, vm, host) {
+                return Some(Stop::Monitor);
+            }
+        }
+        if vcpu.work & work::TIMERS != 0 {
+            vcpu.work &= !work::TIMERS;
+            run_timers(vcpu, vm, cpu, host);
+        }
+        if vcpu.work & work::INTERRUPTS != 0 {
+            vcpu.work &= !work::INTERRUPTS;
+            let mut chipset = vm.chipset.lock();
+            vcpu.update_offer(|| chipset.intr_output().then(|| chipset.pic_acknowledge()));
+        }
+        if vcpu.work & work::NMI != 0 {
+            vcpu.deliver_nmi();
+        }
+        if vcpu.work & work::HALTED == 0 {
+            return None;
+        }
+        if vcpu.virt.event_pending() || vcpu.has_offer() && vcpu.virt.can_take_interrupt() {
+            vcpu.work &= !work::HALTED;
+            return None;
+        }
+        if vcpu.virt.rflags() & rflags::IF == 0 && vcpu.work & work::NMI == 0 {
+            return Some(dispatch::died(vcpu, Cause::HaltedForever, "HLT with interrupts disabled".into()));
+        }
+        vcpu.virt.release(cpu);
+        host.idle();
+        vcpu.request(work::TIMERS | work::CONSOLE);
+    }
+}
+
+/// Passes console input to the guest's serial port. True: a person asked for the monitor.
+fn feed_console<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+) -> bool {
+    let mut messages = Messages::new();
+    let mut chipset = vm.chipset.lock();
+    while chipset.console_room() > 0
+        && let Some(event) = host.console_read()
+    {
+        match event {
+            ConsoleEvent::Monitor => return true,
+            ConsoleEvent::Byte(byte) => {
+                let _has_room = chipset.console_input(byte, vm.nanos(host.tsc()), &mut messages);
+                vcpu.receive(&mut messages);
+            }
+        }
+    }
+    vcpu.request(work::INTERRUPTS | work::TIMERS);
+    false
+}
+
+/// Runs the timers that are due and arms the host's for the next one.
+fn run_timers<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    cpu: &mut V::Cpu,
+    host: &mut H,
+) {
+    let mut chipset = vm.chipset.lock();
+    let now = vm.ticks(host.tsc());
+    let mut messages = Messages::new();
+    if vcpu.lapic.deadline().is_some_and(|at| at <= now) {
+        vcpu.lapic.tick(now);
+        vcpu.request(work::INTERRUPTS);
+    }
+    let nanos = vm.clock.nanos(now);
+    if chipset.deadline().is_some_and(|at| at <= nanos) {
+        chipset.tick(nanos, &mut messages);
+        vcpu.receive(&mut messages);
+        vcpu.request(work::INTERRUPTS);
+    }
+    vcpu.chipset_deadline = chipset.deadline();
+    let chipset_next = chipset.deadline().map(|at| vm.clock.tsc_at(at));
+    let next = [vcpu.lapic.deadline(), chipset_next].into_iter().flatten().min();
+    let next = next.map_or(u64::MAX, |at| at.0.saturating_add(vm.start));
+    // An earlier interrupt than needed only leads back here.
+    if next < vcpu.armed || vcpu.armed <= host.tsc() {
+        vcpu.armed = next;
+        if next != u64::MAX {
+            vcpu.virt.release(cpu);
+            host.arm_timer(next);
+        }
+    }
+}

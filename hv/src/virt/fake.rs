@@ -1,0 +1,201 @@
+//! A scripted backend for host tests: each entry plays the next step of a script.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+use crate::paging::format::npt::Npt;
+use crate::virt::state::{Gpr, SegReg, Segment, TableReg, rflags};
+use crate::virt::{ArchState, Event, Exit, FlushScope, Roots, VcpuState, Virt};
+
+/// What one entry does before it exits.
+pub type Step = fn(&mut Fake) -> Exit;
+
+/// A VCPU without hardware. Fields are public so that a test can set the scene and look at what happened.
+#[derive(Debug, Default)]
+pub struct Fake {
+    /// The registers.
+    pub regs: ArchState,
+    /// What the next entries do; when it is empty the guest triple-faults.
+    pub script: VecDeque<Step>,
+    /// Reported as [`Virt::next_rip`].
+    pub next_rip: Option<u64>,
+    /// Every event that an entry has delivered.
+    pub delivered: Vec<Event>,
+    /// Every interrupt that the guest has taken.
+    pub interrupts: Vec<u8>,
+    /// Flushes asked for.
+    pub flushes: Vec<FlushScope>,
+    /// The tables in use.
+    pub roots: Option<Roots>,
+    /// Entries so far.
+    pub entries: usize,
+    /// The interrupt shadow.
+    pub shadow: bool,
+    /// Whether the debug registers are open.
+    pub debug_open: bool,
+    /// The event whose delivery the last exit interrupted.
+    pub interrupted: Option<Event>,
+    /// MSRs that the processor would switch.
+    pub msrs: BTreeMap<u32, u64>,
+    queued: Option<Event>,
+    offered: Option<u8>,
+    taken: Option<u8>,
+    task_priority: u8,
+    tsc_offset: u64,
+}
+
+impl Fake {
+    /// A VCPU after RESET that will play `script`.
+    pub fn new(script: impl IntoIterator<Item = Step>) -> Fake {
+        Fake { regs: ArchState::reset(), script: script.into_iter().collect(), ..Fake::default() }
+    }
+}
+
+impl Virt for Fake {
+    type NestedFormat = Npt;
+    type Cpu = ();
+
+    fn enter(&mut self, _cpu: &mut ()) -> Exit {
+        self.entries += 1;
+        if let Some(event) = self.queued.take().or_else(|| self.interrupted.take()) {
+            self.delivered.push(event);
+        }
+        if let Some(vector) = self.offered
+            && self.can_take_interrupt()
+            && vector >> 4 > self.task_priority
+        {
+            self.offered = None;
+            self.taken = Some(vector);
+            self.interrupts.push(vector);
+        }
+        self.shadow = false;
+        self.script.pop_front().map_or(Exit::Shutdown, |step| step(self))
+    }
+
+    fn release(&mut self, _cpu: &mut ()) {}
+
+    fn reset(&mut self) {
+        self.regs = ArchState::reset();
+        (self.queued, self.interrupted, self.offered, self.taken) = (None, None, None, None);
+    }
+
+    fn next_rip(&self) -> Option<u64> {
+        self.next_rip
+    }
+
+    fn inject(&mut self, event: Event) {
+        self.queued = Some(event);
+    }
+
+    fn event_pending(&self) -> bool {
+        self.queued.is_some()
+    }
+
+    fn take_interrupted_event(&mut self) -> Option<Event> {
+        self.interrupted.take()
+    }
+
+    fn offer_interrupt(&mut self, vector: Option<u8>) {
+        self.offered = vector;
+    }
+
+    fn interrupt_taken(&mut self) -> Option<u8> {
+        self.taken.take()
+    }
+
+    fn can_take_interrupt(&self) -> bool {
+        self.regs.rflags & rflags::IF != 0 && !self.shadow
+    }
+
+    fn clear_interrupt_shadow(&mut self) {
+        self.shadow = false;
+    }
+
+    fn nmi_blocked(&self) -> bool {
+        false
+    }
+
+    fn task_priority(&self) -> u8 {
+        self.task_priority
+    }
+
+    fn set_task_priority(&mut self, value: u8) {
+        self.task_priority = value;
+    }
+
+    fn set_paging(&mut self, roots: Roots) {
+        self.roots = Some(roots);
+    }
+
+    fn flush(&mut self, scope: FlushScope) {
+        self.flushes.push(scope);
+    }
+
+    fn tsc_offset(&self) -> u64 {
+        self.tsc_offset
+    }
+
+    fn set_tsc_offset(&mut self, offset: u64) {
+        self.tsc_offset = offset;
+    }
+
+    fn switched_msr(&self, index: u32) -> Option<u64> {
+        self.msrs.get(&index).copied()
+    }
+
+    fn set_switched_msr(&mut self, index: u32, value: u64) -> bool {
+        self.msrs.get_mut(&index).map(|slot| *slot = value).is_some()
+    }
+
+    fn open_debug_registers(&mut self) {
+        self.debug_open = true;
+    }
+
+    fn exit_report(&self) -> alloc::string::String {
+        alloc::format!("fake: entry {}", self.entries)
+    }
+}
+
+macro_rules! forward {
+    ($($get:ident -> $value:ty, $set:ident;)*) => {
+        impl VcpuState for Fake {
+            fn gpr(&self, reg: Gpr) -> u64 {
+                self.regs.gpr(reg)
+            }
+            fn set_gpr(&mut self, reg: Gpr, value: u64) {
+                self.regs.set_gpr(reg, value);
+            }
+            fn segment(&self, seg: SegReg) -> Segment {
+                self.regs.segment(seg)
+            }
+            fn set_segment(&mut self, seg: SegReg, value: Segment) {
+                self.regs.set_segment(seg, value);
+            }
+            fn cpl(&self) -> u8 {
+                self.regs.cpl()
+            }
+            $(
+                fn $get(&self) -> $value {
+                    self.regs.$get()
+                }
+                fn $set(&mut self, value: $value) {
+                    self.regs.$set(value);
+                }
+            )*
+        }
+    };
+}
+
+forward! {
+    rip -> u64, set_rip;
+    rflags -> u64, set_rflags;
+    cr0 -> u64, set_cr0;
+    cr2 -> u64, set_cr2;
+    cr3 -> u64, set_cr3;
+    cr4 -> u64, set_cr4;
+    efer -> u64, set_efer;
+    dr6 -> u64, set_dr6;
+    dr7 -> u64, set_dr7;
+    gdtr -> TableReg, set_gdtr;
+    idtr -> TableReg, set_idtr;
+}

@@ -1,0 +1,164 @@
+//! From the VMCB's exit code and information words to [`Exit`] (AMD APM 2, appendix C and 15.9 to 15.25).
+
+use super::vmcb::{Vmcb, exit_code as code};
+use crate::paging::addr::{Gpa, Gva};
+use crate::virt::exit::{Access, Exception, Exit, IoExit, RegMove, vector};
+use crate::virt::state::Gpr;
+
+/// Decodes the exit that `vmcb` reports. `assists`: the processor has decode assists, so that the information words
+/// of register moves and INVLPG are valid.
+#[inline(always)]
+pub fn exit(vmcb: &Vmcb, assists: bool) -> Exit {
+    match vmcb.exit_code {
+        code::CPUID => Exit::Cpuid,
+        code::IOIO => Exit::Io(io(vmcb)),
+        code::MSR if vmcb.exit_info1 & 1 != 0 => Exit::Wrmsr,
+        code::MSR => Exit::Rdmsr,
+        code::HLT => Exit::Hlt,
+        code::NESTED_FAULT => nested_fault(vmcb),
+        code::INTR => Exit::Interrupt,
+        code::VINTR => Exit::InterruptWindow,
+        _ => rare(vmcb, assists),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn rare(vmcb: &Vmcb, assists: bool) -> Exit {
+    let raw = vmcb.exit_code;
+    if raw as u32 == code::INVALID_LOW {
+        return Exit::InvalidState;
+    }
+    match raw {
+        code::CR_READ..=code::LAST_CR => Exit::ControlReg(reg_move(vmcb, raw & 0x10 != 0, assists)),
+        code::CR0_SEL_WRITE => {
+            Exit::ControlReg(RegMove { index: 0, write: true, ..reg_move(vmcb, true, assists) })
+        }
+        code::DR_READ..=code::LAST_DR => Exit::DebugReg(RegMove {
+            gpr: assists.then(|| Gpr::from_encoding(vmcb.exit_info1 as u8)),
+            index: (raw & 0xf) as u8,
+            write: raw >= code::DR_WRITE,
+        }),
+        code::EXCEPTION..=code::LAST_EXCEPTION => {
+            Exit::Exception(exception(vmcb, (raw - code::EXCEPTION) as u8))
+        }
+        code::NMI => Exit::Nmi,
+        code::INIT => Exit::Init,
+        code::RDPMC => Exit::Rdpmc,
+        code::IRET => Exit::NmiWindow,
+        code::INVD | code::WBINVD => Exit::Wbinvd,
+        code::PAUSE => Exit::Pause,
+        code::INVLPG => Exit::Invlpg(assists.then_some(Gva(vmcb.exit_info1))),
+        code::TASK_SWITCH => Exit::TaskSwitch,
+        code::SHUTDOWN => Exit::Shutdown,
+        code::VMMCALL => Exit::Hypercall,
+        code::INVLPGA | code::VMRUN | code::VMLOAD..=code::SKINIT | code::RDPRU => Exit::VirtInstruction,
+        code::MONITOR | code::MWAIT | code::MWAIT_ARMED => Exit::Mwait,
+        code::XSETBV => Exit::Xsetbv,
+        code::INVPCID => Exit::Invpcid,
+        _ => Exit::Unknown { code: raw, info1: vmcb.exit_info1, info2: vmcb.exit_info2 },
+    }
+}
+
+/// APM 2, 15.10.2.
+#[inline(always)]
+fn io(vmcb: &Vmcb) -> IoExit {
+    let info = vmcb.exit_info1;
+    IoExit {
+        port: (info >> 16) as u16,
+        // Bits 4, 5, 6 say 1, 2 or 4 bytes.
+        size: (info >> 4 & 7) as u8,
+        input: info & 1 != 0,
+        string: info & 1 << 2 != 0,
+        next_rip: Some(vmcb.exit_info2),
+    }
+}
+
+/// APM 2, 15.25.6.
+#[inline(always)]
+fn nested_fault(vmcb: &Vmcb) -> Exit {
+    let info = vmcb.exit_info1;
+    Exit::NestedFault {
+        gpa: Gpa(vmcb.exit_info2),
+        access: Access { write: info & 1 << 1 != 0, execute: info & 1 << 4 != 0, user: info & 1 << 2 != 0 },
+        present: info & 1 != 0,
+        walk: info & 1 << 33 != 0,
+    }
+}
+
+/// APM 2, 15.8.1: with decode assists bit 63 marks a MOV, bits 3:0 name its operand.
+fn reg_move(vmcb: &Vmcb, write: bool, assists: bool) -> RegMove {
+    let is_mov = assists && vmcb.exit_info1 >> 63 != 0;
+    RegMove {
+        index: (vmcb.exit_code & 0xf) as u8,
+        write,
+        gpr: is_mov.then(|| Gpr::from_encoding(vmcb.exit_info1 as u8)),
+    }
+}
+
+fn exception(vmcb: &Vmcb, number: u8) -> Exception {
+    let pushes_error = matches!(
+        number,
+        vector::DF | vector::TS | vector::NP | vector::SS | vector::GP | vector::PF | vector::AC
+    );
+    Exception {
+        vector: number,
+        error: pushes_error.then_some(vmcb.exit_info1 as u32),
+        cr2: (number == vector::PF).then_some(vmcb.exit_info2),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(raw: u64, info1: u64, info2: u64, assists: bool) -> Exit {
+        let mut vmcb = Vmcb::new_boxed();
+        vmcb.exit_code = raw;
+        vmcb.exit_info1 = info1;
+        vmcb.exit_info2 = info2;
+        exit(&vmcb, assists)
+    }
+
+    #[test]
+    fn io_words() {
+        let out =
+            Exit::Io(IoExit { port: 0x3f8, size: 1, input: false, string: false, next_rip: Some(0x1234) });
+        assert_eq!(decode(0x7b, 0x03f8_0000 | 1 << 4, 0x1234, false), out);
+        let ins = Exit::Io(IoExit { port: 0x1f0, size: 4, input: true, string: true, next_rip: Some(7) });
+        assert_eq!(decode(0x7b, 0x01f0_0000 | 1 << 6 | 1 << 3 | 1 << 2 | 1, 7, false), ins);
+    }
+
+    #[test]
+    fn nested_fault_words() {
+        let exit = decode(0x400, 1 << 33 | 0b110, 0xfee0_0000, false);
+        let access = Access { write: true, execute: false, user: true };
+        assert_eq!(exit, Exit::NestedFault { gpa: Gpa(0xfee0_0000), access, present: false, walk: true });
+    }
+
+    #[test]
+    fn register_moves_need_decode_assists() {
+        let with = RegMove { index: 4, write: true, gpr: Some(Gpr::R9) };
+        assert_eq!(decode(0x14, 1 << 63 | 9, 0, true), Exit::ControlReg(with));
+        assert_eq!(decode(0x14, 1 << 63 | 9, 0, false), Exit::ControlReg(RegMove { gpr: None, ..with }));
+        // CLTS and LMSW have bit 63 clear.
+        let clts = RegMove { index: 0, write: true, gpr: None };
+        assert_eq!(decode(0x10, 0, 0, true), Exit::ControlReg(clts));
+        let dr7 = RegMove { index: 7, write: true, gpr: Some(Gpr::Rax) };
+        assert_eq!(decode(0x37, 0, 0, true), Exit::DebugReg(dr7));
+    }
+
+    #[test]
+    fn exceptions_carry_their_words() {
+        let pf = Exception { vector: 14, error: Some(0x6), cr2: Some(0x7fff_0000) };
+        assert_eq!(decode(0x4e, 6, 0x7fff_0000, false), Exit::Exception(pf));
+        assert_eq!(decode(0x46, 0, 0, false), Exit::Exception(Exception::UD));
+    }
+
+    #[test]
+    fn invalid_in_either_width_and_unknown() {
+        assert_eq!(decode(u64::MAX, 0, 0, true), Exit::InvalidState);
+        assert_eq!(decode(0xffff_ffff, 0, 0, true), Exit::InvalidState);
+        assert_eq!(decode(0x401, 2, 3, true), Exit::Unknown { code: 0x401, info1: 2, info2: 3 });
+    }
+}

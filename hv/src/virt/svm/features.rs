@@ -1,0 +1,140 @@
+//! What this processor's SVM offers, and why it may not be usable (AMD APM 2, 15.4; CPUID Fn8000_000A).
+
+use core::fmt;
+
+/// The SVM features that the backend uses where present.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Number of address space identifiers, the host's included.
+    pub asids: u32,
+    /// Nested paging.
+    pub nested_paging: bool,
+    /// #VMEXIT stores the next RIP.
+    pub next_rip: bool,
+    /// Operands of register moves and fetched bytes at nested faults.
+    pub decode_assists: bool,
+    /// TLB flushes of one ASID.
+    pub flush_by_asid: bool,
+    /// VMCB clean bits.
+    pub clean_bits: bool,
+    /// PAUSE filter.
+    pub pause_filter: bool,
+    /// The processor ignores the interrupt shadow in the VMCB at VMRUN (QEMU's emulation does), so that it must be
+    /// honoured in software.
+    pub ignores_interrupt_shadow: bool,
+}
+
+/// Why SVM cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsuitable {
+    /// CPUID does not report SVM.
+    NoSvm,
+    /// Firmware disabled SVM and locked that.
+    LockedByFirmware,
+}
+
+impl fmt::Display for Unsuitable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Unsuitable::NoSvm => {
+                "this processor has no AMD-V (CPUID 8000_0001h ECX bit 2 is clear); run on an AMD-V machine, or in QEMU \
+                 with -cpu EPYC,+svm,+npt"
+            }
+            Unsuitable::LockedByFirmware => {
+                "AMD-V is disabled and locked by firmware (VM_CR.SVMDIS); enable SVM in the firmware setup and power-cycle"
+            }
+        })
+    }
+}
+
+const SVM_LOCK: u32 = 1 << 2;
+const VM_CR_SVMDIS: u64 = 1 << 4;
+
+impl Features {
+    /// Reads the features through `cpuid(leaf, subleaf) -> [eax, ebx, ecx, edx]`; `vm_cr` reads MSR C001_0114h.
+    pub fn detect(
+        cpuid: impl Fn(u32, u32) -> [u32; 4],
+        vm_cr: impl FnOnce() -> u64,
+    ) -> Result<Features, Unsuitable> {
+        if cpuid(0x8000_0000, 0)[0] < 0x8000_000a || cpuid(0x8000_0001, 0)[2] & 1 << 2 == 0 {
+            return Err(Unsuitable::NoSvm);
+        }
+        let [_, asids, _, edx] = cpuid(0x8000_000a, 0);
+        if vm_cr() & VM_CR_SVMDIS != 0 {
+            // Without the lock feature SVMDIS can be cleared at any time; that processor generation had no lock bit
+            // and firmware set SVMDIS for good.
+            let _ = edx & SVM_LOCK;
+            return Err(Unsuitable::LockedByFirmware);
+        }
+        let [_, b, c, d] = cpuid(0x4000_0000, 0);
+        let hypervisor = cpuid(1, 0)[2] >> 31 != 0;
+        let tcg = [u32::from_le_bytes(*b"TCGT"), u32::from_le_bytes(*b"CGTC"), u32::from_le_bytes(*b"GTCG")];
+        Ok(Features {
+            asids,
+            nested_paging: edx & 1 << 0 != 0,
+            next_rip: edx & 1 << 3 != 0,
+            clean_bits: edx & 1 << 5 != 0,
+            flush_by_asid: edx & 1 << 6 != 0,
+            decode_assists: edx & 1 << 7 != 0,
+            pause_filter: edx & 1 << 10 != 0,
+            ignores_interrupt_shadow: hypervisor && [b, c, d] == tcg,
+        })
+    }
+}
+
+impl fmt::Display for Features {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = [
+            ("nested paging", self.nested_paging),
+            ("next RIP", self.next_rip),
+            ("decode assists", self.decode_assists),
+            ("flush by ASID", self.flush_by_asid),
+            ("VMCB clean bits", self.clean_bits),
+            ("PAUSE filter", self.pause_filter),
+        ];
+        write!(f, "{} ASIDs", self.asids)?;
+        for (name, _) in all.iter().filter(|(_, have)| *have) {
+            write!(f, ", {name}")?;
+        }
+        let mut separator = "; missing: ";
+        for (name, _) in all.iter().filter(|(_, have)| !*have) {
+            write!(f, "{separator}{name}")?;
+            separator = ", ";
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cpu(svm: bool, edx: u32) -> impl Fn(u32, u32) -> [u32; 4] {
+        move |leaf, _| match leaf {
+            0x8000_0000 => [0x8000_001f, 0, 0, 0],
+            0x8000_0001 => [0, 0, u32::from(svm) << 2, 0],
+            0x8000_000a => [1, 16, 0, edx],
+            _ => [0; 4],
+        }
+    }
+
+    #[test]
+    fn says_which_obstacle_there_is() {
+        assert_eq!(
+            Features::detect(cpu(false, 0), || panic!("VM_CR does not exist")),
+            Err(Unsuitable::NoSvm)
+        );
+        assert_eq!(Features::detect(cpu(true, 4), || 0x18), Err(Unsuitable::LockedByFirmware));
+    }
+
+    #[test]
+    fn reads_the_feature_bits() {
+        let f = Features::detect(cpu(true, 1 | 1 << 3 | 1 << 7), || 8).unwrap();
+        assert!(f.nested_paging && f.next_rip && f.decode_assists);
+        assert!(!f.clean_bits && !f.flush_by_asid && !f.ignores_interrupt_shadow);
+        assert_eq!(
+            alloc::format!("{f}"),
+            "16 ASIDs, nested paging, next RIP, decode assists; missing: flush by ASID, VMCB clean bits, PAUSE filter"
+        );
+    }
+}

@@ -1,0 +1,247 @@
+//! Delivery of events: exceptions and NMIs by EVENTINJ, external interrupts by V_IRQ (AMD APM 2, 15.20 and 15.21).
+//!
+//! External interrupts never go through EVENTINJ: V_IRQ waits in the processor until the guest can take them, which
+//! needs no window exit, and QEMU's emulation delivers EVENTINJ interrupts twice. One word, [`Injection::work`], keeps
+//! the common entry and exit free of all this.
+
+use super::Svm;
+use super::vmcb::{clean, event, exit_code, int_ctl, misc1};
+use crate::virt::exit::vector;
+use crate::virt::state::{VcpuState, rflags};
+use crate::virt::{Event, Exception};
+
+/// DR6.BS: a single-step trap.
+const DR6_BS: u64 = 1 << 14;
+
+/// What waits for the guest. All-zero means that an entry has nothing to do.
+#[derive(Debug, Default)]
+pub(super) struct Injection {
+    work: u8,
+    event: Option<Event>,
+    interrupted: Option<Event>,
+    offered: Option<u8>,
+    taken: Option<u8>,
+    /// RIP of the IRET that ends the NMI handler, once it has been intercepted.
+    iret_at: Option<u64>,
+    /// RFLAGS.TF and DR6 of the guest while it steps over the end of an interrupt shadow.
+    stepping: Option<(u64, u64)>,
+}
+
+const EVENT: u8 = 1 << 0;
+const OFFER: u8 = 1 << 1;
+const ARMED: u8 = 1 << 2;
+const NMI_BLOCKED: u8 = 1 << 3;
+
+impl Injection {
+    #[inline(always)]
+    pub(super) fn has_work(&self) -> bool {
+        self.work != 0
+    }
+
+    pub(super) fn queue(&mut self, event: Event) {
+        self.event = Some(event);
+        self.work |= EVENT;
+    }
+
+    pub(super) fn event_pending(&self) -> bool {
+        self.event.is_some()
+    }
+
+    pub(super) fn take_interrupted(&mut self) -> Option<Event> {
+        self.interrupted.take()
+    }
+
+    pub(super) fn offer(&mut self, vector: Option<u8>) {
+        if vector != self.offered {
+            self.offered = vector;
+            self.work |= OFFER;
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn take_taken(&mut self) -> Option<u8> {
+        self.taken.take()
+    }
+
+    pub(super) fn nmi_blocked(&self) -> bool {
+        self.work & NMI_BLOCKED != 0
+    }
+}
+
+impl Svm {
+    /// Writes what waits for the guest into the VMCB.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn prepare_injection(&mut self) {
+        if let Some(event) = self.injection.event.take().or_else(|| self.injection.interrupted.take()) {
+            self.vmcb.event_inj = encode(event);
+            match event {
+                Event::Nmi => {
+                    self.injection.work |= NMI_BLOCKED;
+                    self.injection.iret_at = None;
+                    self.vmcb.intercept_misc1 |= misc1::IRET;
+                    self.dirty(clean::INTERCEPTS);
+                }
+                Event::Exception(exception) => {
+                    if let Some(cr2) = exception.cr2 {
+                        self.set_cr2(cr2);
+                    }
+                }
+            }
+        }
+        self.injection.work &= !EVENT;
+        let shadow = self.vmcb.int_state & 1 != 0;
+        let hold =
+            shadow && self.features.ignores_interrupt_shadow && self.vmcb.event_inj & event::VALID == 0;
+        let mut ctl = self.vmcb.int_ctl & !(int_ctl::V_IRQ | int_ctl::V_INTR_PRIO | int_ctl::V_INTR_VECTOR);
+        match self.injection.offered {
+            Some(_) if hold => self.begin_step(),
+            Some(vector) => {
+                ctl |= int_ctl::V_IRQ
+                    | u64::from(vector >> 4) << int_ctl::V_INTR_PRIO_SHIFT
+                    | u64::from(vector) << int_ctl::V_INTR_VECTOR_SHIFT;
+                self.injection.work |= ARMED;
+            }
+            None => self.injection.work &= !ARMED,
+        }
+        self.injection.work &= !OFFER;
+        if ctl != self.vmcb.int_ctl {
+            self.vmcb.int_ctl = ctl;
+            self.dirty(clean::INTERRUPT);
+        }
+    }
+
+    /// Notes what became of the events of the last entry. True: the exit was caused by this module alone (a step over
+    /// an interrupt shadow) and the guest just goes on.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn finish_injection(&mut self) -> bool {
+        self.vmcb.event_inj = 0;
+        let info = self.vmcb.exit_int_info;
+        let interrupted = info & event::VALID != 0;
+        if interrupted {
+            self.injection.interrupted = decode(info, self.vmcb.cr2);
+            if self.injection.interrupted.is_some() {
+                self.injection.work |= EVENT;
+            }
+            if self.injection.interrupted == Some(Event::Nmi) {
+                self.injection.work &= !NMI_BLOCKED;
+            }
+        }
+        if self.injection.work & ARMED != 0 {
+            if self.vmcb.int_ctl & int_ctl::V_IRQ != 0 {
+                // Still waiting.
+            } else if interrupted && info & event::TYPE == event::TYPE_INTR {
+                // Its delivery faulted: offer it again.
+                self.injection.work = self.injection.work & !ARMED | OFFER;
+            } else {
+                self.injection.taken = self.injection.offered.take();
+                self.injection.work &= !ARMED;
+            }
+        }
+        if self.injection.work & NMI_BLOCKED != 0 {
+            self.follow_nmi_handler();
+        }
+        self.end_step()
+    }
+
+    /// NMIs stay blocked until the handler's IRET has executed: it is intercepted once, and the first exit at another
+    /// RIP ends the blocking.
+    fn follow_nmi_handler(&mut self) {
+        if self.vmcb.exit_code == exit_code::IRET {
+            self.injection.iret_at = Some(self.vmcb.rip);
+            self.vmcb.intercept_misc1 &= !misc1::IRET;
+            self.dirty(clean::INTERCEPTS);
+        } else if self.injection.iret_at.is_some_and(|rip| rip != self.vmcb.rip) {
+            self.injection.iret_at = None;
+            self.injection.work &= !NMI_BLOCKED;
+        }
+    }
+
+    /// Lets the guest execute the one instruction that its interrupt shadow covers before an interrupt is armed, on
+    /// processors that do not look at the shadow themselves. The trap flag is not hidden from that instruction
+    /// (only PUSHF would see it).
+    fn begin_step(&mut self) {
+        if self.injection.stepping.is_none() {
+            self.injection.stepping = Some((self.vmcb.rflags & rflags::TF, self.vmcb.dr6));
+            self.vmcb.rflags |= rflags::TF;
+            self.vmcb.intercept_exceptions |= 1 << vector::DB;
+            self.dirty(clean::INTERCEPTS);
+        }
+        self.injection.work = self.injection.work & !ARMED | OFFER;
+    }
+
+    fn end_step(&mut self) -> bool {
+        let Some((tf, dr6)) = self.injection.stepping.take() else { return false };
+        self.injection.work |= OFFER;
+        self.vmcb.intercept_exceptions &= !(1 << vector::DB);
+        self.vmcb.rflags = self.vmcb.rflags & !rflags::TF | tf;
+        self.dirty(clean::INTERCEPTS);
+        let is_db = self.vmcb.exit_code == exit_code::EXCEPTION + u64::from(vector::DB);
+        if !is_db {
+            return false;
+        }
+        let hit = self.vmcb.dr6;
+        self.vmcb.int_state &= !1;
+        if tf == 0 && hit & (DR6_BS | 0xf) == DR6_BS {
+            self.set_dr6(dr6);
+            return true;
+        }
+        // The guest's own breakpoint or single step: deliver it.
+        if tf == 0 {
+            self.set_dr6(hit & !DR6_BS);
+        }
+        self.injection.queue(Event::Exception(Exception { vector: vector::DB, error: None, cr2: None }));
+        true
+    }
+}
+
+/// EVENTINJ for an event.
+fn encode(what: Event) -> u64 {
+    match what {
+        Event::Nmi => event::VALID | event::TYPE_NMI | u64::from(vector::NMI),
+        Event::Exception(e) => {
+            let error = e.error.map_or(0, |code| event::ERROR_VALID | u64::from(code) << event::ERROR_SHIFT);
+            event::VALID | event::TYPE_EXCEPTION | u64::from(e.vector) | error
+        }
+    }
+}
+
+/// The event of EXITINTINFO that must be delivered again. External interrupts are offered again by their caller;
+/// software interrupts, INT3 and INTO execute again, because RIP still points at them.
+fn decode(info: u64, cr2: u64) -> Option<Event> {
+    let number = (info & event::VECTOR) as u8;
+    match info & event::TYPE {
+        event::TYPE_NMI => Some(Event::Nmi),
+        event::TYPE_EXCEPTION if number != vector::BP && number != vector::OF => {
+            Some(Event::Exception(Exception {
+                vector: number,
+                error: (info & event::ERROR_VALID != 0).then_some((info >> event::ERROR_SHIFT) as u32),
+                cr2: (number == vector::PF).then_some(cr2),
+            }))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_survive_a_round_trip() {
+        let pf = Event::Exception(Exception { vector: 14, error: Some(7), cr2: Some(0x1000) });
+        assert_eq!(decode(encode(pf), 0x1000), Some(pf));
+        assert_eq!(encode(pf), 0x7_8000_0b0e);
+        assert_eq!(decode(encode(Event::Nmi), 0), Some(Event::Nmi));
+        let ud = Event::Exception(Exception::UD);
+        assert_eq!(decode(encode(ud), 0), Some(ud));
+    }
+
+    #[test]
+    fn software_and_external_interrupts_are_not_repeated_as_events() {
+        assert_eq!(decode(event::VALID | event::TYPE_SOFT | 0x80, 0), None);
+        assert_eq!(decode(event::VALID | event::TYPE_INTR | 0x40, 0), None);
+        assert_eq!(decode(event::VALID | event::TYPE_EXCEPTION | 3, 0), None);
+    }
+}

@@ -1,0 +1,183 @@
+//! From the running host to the end of the last guest.
+
+use alloc::boxed::Box;
+use alloc::string::ToString;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt::Display;
+
+use super::memory::Identity;
+use super::pcpu::Pcpu;
+use super::report::{self, DeathReport};
+use super::telemetry;
+use crate::boot::host::Host;
+use crate::boot::log;
+use crate::boot::panic::unsuitable;
+use crate::guest::build::{self, HostFacts};
+use crate::guest::bundle::{BootFiles, BootModule, CONFIG_NAME, Files};
+use crate::guest::config::{Config, VmConfig};
+use crate::guest::cpuid::{CpuidPolicy, CpuidTable};
+use crate::guest::msr::PASS_THROUGH;
+use crate::guest::vm::Vm;
+use crate::hw::{cmos, cpu, msr, pm};
+use crate::mem::frame::{self, Node};
+use crate::paging::addr::{Hpa, PageSize};
+use crate::paging::format::npt::Npt;
+use crate::paging::guest_walk::PagingFeatures;
+use crate::vcpu::Vcpu;
+use crate::vcpu::host::Host as _;
+use crate::vcpu::outcome::Stop;
+use crate::vcpu::run::run;
+use crate::virt::state::cr4;
+use crate::virt::svm::{Features, IoMap, MsrMap, Svm, SvmCpu};
+use crate::virt::{Roots, Virt};
+
+/// XCR0 bits that guests may have: x87, SSE, AVX, AVX-512.
+const GUEST_XCR0: u64 = 0xe7;
+
+/// The configuration or a file is unusable.
+const STATUS_USAGE: u32 = 2;
+/// A guest died.
+const STATUS_DIED: u32 = 3;
+
+/// Everything after bring-up.
+pub fn main(host: &'static Host) -> ! {
+    // SAFETY: processors with SVM have VM_CR.
+    let features = match Features::detect(cpuid, || unsafe { msr::read(msr::VM_CR) }) {
+        Ok(features) if features.nested_paging => features,
+        Ok(_) => unsuitable(
+            &"this processor's AMD-V has no nested paging; use a later one (in QEMU: -cpu EPYC,+svm,+npt)",
+        ),
+        Err(obstacle) => unsuitable(obstacle),
+    };
+    ::log::info!("AMD-V: {features}");
+    // SAFETY: bring-up has installed the host's tables on this PCPU, and the features are its own.
+    let mut svm_cpu = unsafe { SvmCpu::enable(features) };
+
+    let modules = host.boot.modules.iter().enumerate();
+    let modules: Vec<BootModule<'_>> = modules
+        .map(|(i, module)| BootModule { cmdline: &module.command_line, bytes: host.module(i) })
+        .collect();
+    let files = BootFiles::open(&modules).unwrap_or_else(|e| refuse(&e));
+    let text = files.get(CONFIG_NAME).unwrap_or_default();
+    let config = Config::parse(text).unwrap_or_else(|e| refuse(&e));
+    let [vm] = config.vm.as_slice() else {
+        refuse(&"this version runs one guest: leave one `[[vm]]` table in palimpsest.toml")
+    };
+    if vm.vcpus != 1 {
+        refuse(&"this version runs one virtual processor: set `vcpus = 1`");
+    }
+    let mut pcpu = Pcpu::new(host.cpu, host.timer, log::console());
+    let status = run_vm(host, vm, &files, features, &mut svm_cpu, &mut pcpu);
+    pm::end_machine(status)
+}
+
+fn cpuid(leaf: u32, subleaf: u32) -> [u32; 4] {
+    let r = cpu::cpuid(leaf, subleaf);
+    [r.eax, r.ebx, r.ecx, r.edx]
+}
+
+/// Ends the machine because the configuration is unusable.
+fn refuse(why: &dyn Display) -> ! {
+    ::log::error!("{why}");
+    telemetry::record("end", |json| {
+        json.text("vm", "")?;
+        json.text("reason", "config-error")?;
+        json.text("detail", why)
+    });
+    pm::end_machine(STATUS_USAGE)
+}
+
+/// Host memory for a guest: the largest free block of at most `bytes`.
+fn ram_block(bytes: u64) -> Option<(Hpa, u64)> {
+    let largest = bytes.checked_ilog2()?.checked_sub(12)?.min(18) as u8;
+    (0..=largest).rev().find_map(|order| Some((frame::alloc(order, Node(0))?, 4096 << order)))
+}
+
+/// Runs one guest to its end; returns the machine's status.
+fn run_vm(
+    host: &'static Host,
+    config: &VmConfig,
+    files: &impl Files,
+    features: Features,
+    svm_cpu: &mut SvmCpu,
+    pcpu: &mut Pcpu,
+) -> u32 {
+    const GIB_PAGES: u32 = 1 << 26;
+    let gib_pages = cpuid(0x8000_0001, 0)[3] & GIB_PAGES != 0;
+    let facts = HostFacts {
+        tsc_khz: host.tsc_khz,
+        tsc: pcpu.tsc(),
+        wall_seconds: cmos::unix_seconds(),
+        paging: PagingFeatures {
+            physical_bits: cpuid(0x8000_0008, 0)[0] as u8,
+            gib_pages,
+            upper_global_reserved: !features.ignores_interrupt_shadow,
+        },
+        largest_leaf: if gib_pages { PageSize::Size1G } else { PageSize::Size2M },
+    };
+    // SAFETY: bring-up has mapped all RAM at its physical address, and the VM uses only frames allocated for it.
+    let memory = unsafe { Identity::new() };
+    let vm: Vm<Npt, Identity> = match build::build(config, memory, &facts, ram_block) {
+        Ok(vm) => vm,
+        Err(e) => return end(config, "config-error", 0, &e, STATUS_USAGE),
+    };
+    let io_map = Arc::new(IoMap::intercept_all());
+    let msr_map = Arc::new(MsrMap::opening(&PASS_THROUGH));
+    let cpuid_policy = CpuidPolicy {
+        apic_id: 0,
+        vcpus: config.vcpus,
+        tsc_khz: host.tsc_khz as u32,
+        invariant_tsc: true,
+        xcr0: if cpu::cr4() & cr4::OSXSAVE != 0 { GUEST_XCR0 } else { 0 },
+        pv_clock: config.pv_clock,
+    };
+    let mut started = vm.start;
+    loop {
+        let boot = match build::fill(&vm, config, files) {
+            Ok(boot) => boot,
+            Err(e) => return end(config, "load-error", 0, &e, STATUS_USAGE),
+        };
+        let virt = Svm::new(features, io_map.clone(), msr_map.clone());
+        let mut vcpu = Box::new(Vcpu::new(0, virt, CpuidTable::new(&cpuid_policy, cpuid), host.tsc_khz));
+        boot.arch.store(&mut vcpu.virt);
+        vcpu.virt.set_paging(Roots::Nested(vm.memory.read().nested.root()));
+        vcpu.virt.set_tsc_offset(started.wrapping_neg());
+        pcpu.reset_fpu();
+        let stop = run(&mut vcpu, &vm, svm_cpu, pcpu);
+        if host.options.stats {
+            telemetry::record("stats", |json| report::stats(json, &vcpu, &vm, pcpu.tsc()));
+        }
+        let reason = report::reason(&stop);
+        match stop {
+            Stop::TestExit(value) => return end(config, reason, value, &"", pm::STATUS_OK),
+            Stop::Died(death) => return end(config, reason, 0, &DeathReport(&death), STATUS_DIED),
+            Stop::PowerOff | Stop::Monitor => return end(config, reason, 0, &"", pm::STATUS_OK),
+            Stop::Reset => {}
+        }
+        telemetry::record("reset", |json| json.text("vm", &config.name));
+        ::log::info!("{}: reset", config.name);
+        if build::scrub(&vm).is_err() {
+            let why = "a page of the guest's memory was taken away by its test device; start it anew";
+            return end(config, "load-error", 0, &why, STATUS_DIED);
+        }
+        vm.chipset.lock().reset();
+        started = pcpu.tsc();
+    }
+}
+
+/// Reports a guest's end.
+fn end(config: &VmConfig, reason: &str, value: u32, detail: &dyn Display, status: u32) -> u32 {
+    if status == pm::STATUS_OK {
+        ::log::info!("{}: {reason}", config.name);
+    } else {
+        ::log::error!("{}: {}", config.name, detail.to_string());
+    }
+    telemetry::record("end", |json| {
+        json.text("vm", &config.name)?;
+        json.text("reason", reason)?;
+        json.number("value", value)?;
+        json.text("detail", detail)
+    });
+    status
+}

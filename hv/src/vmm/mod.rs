@@ -1,0 +1,20 @@
+//! What the hypervisor does once the host is up: makes the guests that the boot modules describe, runs them, reports how
+//! they end.
+//!
+//! Called by `boot` with the running host; the only place that knows both the machine and the guests.
+
+#[cfg_attr(not(feature = "baremetal"), allow(dead_code))]
+mod console;
+#[cfg(feature = "baremetal")]
+mod machine;
+#[cfg(feature = "baremetal")]
+mod memory;
+#[cfg(feature = "baremetal")]
+mod pcpu;
+#[cfg_attr(not(feature = "baremetal"), allow(dead_code))]
+mod report;
+#[cfg(feature = "baremetal")]
+mod telemetry;
+
+#[cfg(feature = "baremetal")]
+pub use machine::main;

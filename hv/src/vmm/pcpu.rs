@@ -1,0 +1,127 @@
+//! The PCPU that runs a VCPU: its timer, its interrupts, the shared console.
+
+use core::sync::atomic::Ordering;
+
+use heapless::Deque;
+
+use crate::boot::percpu::{PerCpu, work};
+use crate::hw::timer::Timer;
+use crate::hw::uart::Uart;
+use crate::hw::{cpu, fpu, msr};
+use crate::vcpu::host::{ConsoleEvent, Host};
+use crate::virt::state::cr4;
+use crate::vmm::console::{Escapes, HELP, Input};
+
+/// One PCPU for the run loop.
+pub struct Pcpu {
+    cpu: &'static PerCpu,
+    timer: Timer,
+    console: Uart,
+    escapes: Escapes,
+    /// Input that the guest has no room for yet. When it is full, bytes stay in the serial port.
+    input: Deque<ConsoleEvent, 256>,
+}
+
+impl Pcpu {
+    /// The PCPU that executes this. Turns the console's receive interrupt on.
+    pub fn new(cpu: &'static PerCpu, timer: Timer, console: Uart) -> Pcpu {
+        console.set_receive_interrupt(true);
+        Pcpu { cpu, timer, console, escapes: Escapes::default(), input: Deque::new() }
+    }
+
+    /// Puts the FPU, which belongs to guests, into its state after reset.
+    pub fn reset_fpu(&mut self) {
+        if cpu::cr4() & cr4::OSXSAVE != 0 {
+            // SAFETY: all components that the processor has, so that all are reset below; then what RESET leaves.
+            unsafe { cpu::xsetbv(0, fpu::supported_components()) };
+        }
+        // SAFETY: XCR0 holds everything, and the last guest's values are not needed.
+        unsafe { fpu::FpuState::new().restore() };
+        if cpu::cr4() & cr4::OSXSAVE != 0 {
+            // SAFETY: x87 alone is always valid.
+            unsafe { cpu::xsetbv(0, 1) };
+        }
+    }
+
+    /// Moves received bytes to the queue, as far as there is room.
+    fn drain_port(&mut self) {
+        self.cpu.pending.fetch_and(!work::CONSOLE, Ordering::Relaxed);
+        while !self.input.is_full() {
+            let Some(byte) = self.console.try_read() else { return };
+            match self.escapes.feed(byte) {
+                Input::None => {}
+                Input::Event(event) => {
+                    let _has_room = self.input.push_back(event);
+                }
+                Input::Help => log::info!("{HELP}"),
+            }
+        }
+        // The rest waits without another edge of the interrupt line: look again.
+        self.cpu.note(work::CONSOLE);
+    }
+}
+
+impl Host for Pcpu {
+    #[inline(always)]
+    fn tsc(&self) -> u64 {
+        cpu::rdtsc_unordered()
+    }
+
+    fn arm_timer(&mut self, deadline: u64) {
+        self.timer.arm(deadline, self.tsc());
+    }
+
+    fn serve_interrupts(&mut self) {
+        // SAFETY: the IDT is loaded and no lock is held that a handler takes (handlers take none).
+        unsafe { cpu::interrupt_window() }
+    }
+
+    fn idle(&mut self) {
+        if self.console_ready() {
+            return;
+        }
+        // SAFETY: as above.
+        unsafe { cpu::wait_for_interrupt() }
+    }
+
+    #[inline(always)]
+    fn console_ready(&self) -> bool {
+        !self.input.is_empty() || self.cpu.pending.load(Ordering::Relaxed) & work::CONSOLE != 0
+    }
+
+    fn console_read(&mut self) -> Option<ConsoleEvent> {
+        self.drain_port();
+        self.input.pop_front()
+    }
+
+    #[inline]
+    fn console_write(&mut self, byte: u8) {
+        self.console.write_byte(byte);
+    }
+
+    fn xmm(&self, index: u8) -> u128 {
+        fpu::xmm(index)
+    }
+
+    fn set_xmm(&mut self, index: u8, value: u128) {
+        fpu::set_xmm(index, value);
+    }
+
+    fn mmx(&self, index: u8) -> Option<u64> {
+        fpu::mmx(index)
+    }
+
+    fn set_mmx(&mut self, index: u8, value: u64) {
+        fpu::set_mmx(index, value);
+    }
+
+    fn set_xcr0(&mut self, value: u64) {
+        // SAFETY: the caller has checked the value against what the processor has; CR4.OSXSAVE was set at start.
+        unsafe { cpu::xsetbv(0, value) }
+    }
+
+    fn set_tsc_aux(&mut self, value: u64) {
+        // SAFETY: guests are offered TSC_AUX only where the processor has it, and the host does not use it.
+        unsafe { msr::write(msr::TSC_AUX, value) }
+    }
+}

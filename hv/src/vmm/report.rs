@@ -1,0 +1,123 @@
+//! Records and log lines about the end of a guest.
+
+use core::fmt;
+
+use crate::guest::vm::{HostMemory, Vm};
+use crate::trace::exits::ExitKind;
+use crate::trace::record::Json;
+use crate::vcpu::Vcpu;
+use crate::vcpu::outcome::{Death, Stop};
+use crate::virt::state::{Gpr, SegReg};
+use crate::virt::{ArchState, Virt};
+
+/// The reason of an `end` record.
+pub fn reason(stop: &Stop) -> &'static str {
+    match stop {
+        Stop::PowerOff => "power-off",
+        Stop::Reset => "reset",
+        Stop::TestExit(_) => "test-device",
+        Stop::Monitor => "monitor",
+        Stop::Died(death) => death.cause.name(),
+    }
+}
+
+/// A guest's death for people: what happened, where, and the registers.
+pub struct DeathReport<'a>(pub &'a Death);
+
+impl fmt::Display for DeathReport<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let death = self.0;
+        writeln!(f, "{}: {}", death.cause.name(), death.what)?;
+        Registers(&death.state).fmt(f)
+    }
+}
+
+/// A register dump.
+pub struct Registers<'a>(pub &'a ArchState);
+
+impl fmt::Display for Registers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = self.0;
+        writeln!(f, "RIP {:016x} RFLAGS {:08x} CPL {}", s.rip, s.rflags, s.cpl)?;
+        const NAMES: [&str; 16] = [
+            "RAX", "RCX", "RDX", "RBX", "RSP", "RBP", "RSI", "RDI", "R8 ", "R9 ", "R10", "R11", "R12", "R13",
+            "R14", "R15",
+        ];
+        for (i, reg) in Gpr::ALL.into_iter().enumerate() {
+            let end = if i % 4 == 3 { "\n" } else { " " };
+            write!(f, "{} {:016x}{end}", NAMES[i], s.gprs[reg as usize])?;
+        }
+        writeln!(
+            f,
+            "CR0 {:08x} CR2 {:016x} CR3 {:016x} CR4 {:08x} EFER {:04x}",
+            s.cr0, s.cr2, s.cr3, s.cr4, s.efer
+        )?;
+        for (name, seg) in [
+            ("CS", SegReg::Cs),
+            ("SS", SegReg::Ss),
+            ("DS", SegReg::Ds),
+            ("FS", SegReg::Fs),
+            ("GS", SegReg::Gs),
+        ] {
+            let v = s.segments[seg as usize];
+            writeln!(
+                f,
+                "{name} {:04x} base {:016x} limit {:08x} attributes {:03x}",
+                v.selector, v.base, v.limit, v.attributes
+            )?;
+        }
+        write!(
+            f,
+            "GDTR {:016x}+{:04x} IDTR {:016x}+{:04x}",
+            s.gdtr.base, s.gdtr.limit, s.idtr.base, s.idtr.limit
+        )
+    }
+}
+
+/// The fields of a `stats` record.
+pub fn stats<V: Virt, M: HostMemory>(
+    json: &mut Json<'_>,
+    vcpu: &Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    tsc: u64,
+) -> fmt::Result {
+    json.text("vm", &vm.name)?;
+    json.number("tsc", tsc.wrapping_add(vcpu.virt.tsc_offset()))?;
+    json.begin_array("exits")?;
+    for &kind in ExitKind::ALL {
+        let exits = vcpu.exits.of(kind);
+        if exits.count != 0 {
+            json.begin_object("")?;
+            json.text("reason", kind.name())?;
+            json.number("count", exits.count)?;
+            json.number("ticks", exits.ticks)?;
+            json.end()?;
+        }
+    }
+    json.end()?;
+    let counts = vcpu.interrupts.counts;
+    json.begin_object("injections")?;
+    json.number("external-interrupt", counts.interrupts)?;
+    json.number("exception", counts.exceptions)?;
+    json.number("nmi", counts.nmis)?;
+    json.end()?;
+    json.begin_object("paging")?;
+    let faults = vcpu.faults;
+    json.number("nested-filled", faults.filled)?;
+    json.number("nested-spurious", faults.spurious)?;
+    json.number("emulated", faults.emulated)?;
+    {
+        let memory = vm.memory.read();
+        json.number("nested-table-frames", memory.nested.table_frames())?;
+        json.number("p2m-table-frames", memory.p2m.table_frames())?;
+    }
+    json.end()?;
+    json.begin_array("ignored_msrs")?;
+    for (index, count) in vcpu.msrs.unknown().iter() {
+        json.begin_object("")?;
+        json.text("msr", format_args!("{index:#x}"))?;
+        json.number("count", count)?;
+        json.end()?;
+    }
+    json.end()
+}
