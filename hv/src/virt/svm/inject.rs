@@ -31,6 +31,7 @@ const EVENT: u8 = 1 << 0;
 const OFFER: u8 = 1 << 1;
 const ARMED: u8 = 1 << 2;
 const NMI_BLOCKED: u8 = 1 << 3;
+const STEPPING: u8 = 1 << 4;
 
 impl Injection {
     #[inline(always)]
@@ -168,12 +169,12 @@ impl Svm {
             self.vmcb.intercept_exceptions |= 1 << vector::DB;
             self.dirty(clean::INTERCEPTS);
         }
-        self.injection.work = self.injection.work & !ARMED | OFFER;
+        self.injection.work = self.injection.work & !ARMED | STEPPING;
     }
 
     fn end_step(&mut self) -> bool {
         let Some((tf, dr6)) = self.injection.stepping.take() else { return false };
-        self.injection.work |= OFFER;
+        self.injection.work = self.injection.work & !STEPPING | OFFER;
         self.vmcb.intercept_exceptions &= !(1 << vector::DB);
         self.vmcb.rflags = self.vmcb.rflags & !rflags::TF | tf;
         self.dirty(clean::INTERCEPTS);
