@@ -25,7 +25,7 @@ impl Clock {
     /// Time since TSC 0.
     #[inline(always)]
     pub const fn nanos(&self, tsc: Tsc) -> Nanos {
-        Nanos((tsc.0 as u128 * self.mult as u128 >> 32) as u64)
+        Nanos(((tsc.0 as u128 * self.mult as u128) >> 32) as u64)
     }
 
     /// The first TSC value at which [`Clock::nanos`] is `at` or later; saturates.

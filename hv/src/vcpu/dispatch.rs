@@ -24,7 +24,7 @@ pub fn dispatch<V: Virt, M: HostMemory, H: Host>(
     tsc: u64,
 ) -> Outcome {
     match *exit {
-        Exit::Cpuid => cpuid(vcpu, vm),
+        Exit::Cpuid => cpuid(vcpu, vm, host),
         Exit::Io(io) => io::io(vcpu, vm, host, io, tsc),
         Exit::Wrmsr => msr::write(vcpu, vm, host, tsc),
         Exit::Rdmsr => msr::read(vcpu, vm, tsc),
@@ -85,10 +85,17 @@ fn rare<V: Virt, M: HostMemory, H: Host>(
 }
 
 #[inline(always)]
-fn cpuid<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> Outcome {
+fn cpuid<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &H,
+) -> Outcome {
     with_next(vcpu, vm, System::Cpuid, |vcpu, rip| {
         let leaf = vcpu.virt.gpr(Gpr::Rax) as u32;
         let subleaf = vcpu.virt.gpr(Gpr::Rcx) as u32;
+        if leaf == XSAVE_LEAF {
+            sync_xcr0(vcpu, host);
+        }
         let [eax, ebx, ecx, edx] = *vcpu.cpuid.get(leaf, subleaf);
         vcpu.virt.set_gpr(Gpr::Rax, u64::from(eax));
         vcpu.virt.set_gpr(Gpr::Rbx, u64::from(ebx));
@@ -96,6 +103,19 @@ fn cpuid<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>
         vcpu.virt.set_gpr(Gpr::Rdx, u64::from(edx));
         Outcome::Next(rip)
     })
+}
+
+/// Sizes of XSAVE areas, which depend on XCR0.
+const XSAVE_LEAF: u32 = 0xd;
+
+/// Follows XCR0, which guests can change unseen where XSETBV cannot be intercepted (in QEMU's emulation).
+#[cold]
+fn sync_xcr0<V: Virt, H: Host>(vcpu: &mut Vcpu<V>, host: &H) {
+    let xcr0 = host.xcr0();
+    if xcr0 != vcpu.xcr0 {
+        vcpu.xcr0 = xcr0;
+        vcpu.cpuid.refresh(vcpu.virt.cr4(), xcr0);
+    }
 }
 
 /// Runs `handler` with the RIP of the instruction after the one that exited, which is of kind `what`. If the bytes at

@@ -45,6 +45,9 @@ pub trait Host {
     /// Writes it, as an MMX instruction does: the x87 tag word becomes all valid.
     fn set_mmx(&mut self, index: u8, value: u64);
 
+    /// The guest's XCR0, which is in the processor; 1 on processors without XSAVE.
+    fn xcr0(&self) -> u64;
+
     /// Sets XCR0 to a value that is valid for the guest and its processor.
     fn set_xcr0(&mut self, value: u64);
 

@@ -4,14 +4,15 @@ use core::ptr;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::guest::ram::HostAccess;
-use crate::mem::frame::{self, Node};
+use crate::mem::frame::Node;
+use crate::mem::tables::HostTables;
 use crate::paging::TableMemory;
 use crate::paging::addr::{Hfn, Hpa};
 
 /// All of the host's RAM, reached by HPA == address. Whoever holds one promises to use only frames of VMs and tables
 /// that it was given by the frame allocator.
 #[derive(Clone, Copy, Debug)]
-pub struct Identity(());
+pub struct Identity(HostTables);
 
 impl Identity {
     /// The identity mapping.
@@ -20,37 +21,29 @@ impl Identity {
     /// All RAM is mapped at its physical address, and addresses passed to the result belong to VMs or to tables made
     /// through it.
     pub const unsafe fn new() -> Identity {
-        Identity(())
+        Identity(HostTables { node: Node(0) })
     }
-}
-
-fn entry(frame: Hfn, index: usize) -> &'static AtomicU64 {
-    assert!(index < 512);
-    // SAFETY: `frame` is a table frame from `allocate` (the trait's contract), mapped at its address; processors and
-    // other PCPUs touch it atomically only.
-    unsafe { &*((frame.base().0 + index as u64 * 8) as *const AtomicU64) }
 }
 
 impl TableMemory for Identity {
     fn allocate(&self) -> Option<Hfn> {
-        frame::alloc_zeroed(0, Node(0)).map(Hpa::frame)
+        self.0.allocate()
     }
 
     fn free(&self, frame: Hfn) {
-        // SAFETY: the tree took the frame out and its flushes are done (the trait's contract).
-        unsafe { frame::free(frame.base(), 0) }
+        self.0.free(frame);
     }
 
     fn load(&self, frame: Hfn, index: usize) -> u64 {
-        entry(frame, index).load(Ordering::Acquire)
+        self.0.load(frame, index)
     }
 
     fn store(&self, frame: Hfn, index: usize, value: u64) {
-        entry(frame, index).store(value, Ordering::Release);
+        self.0.store(frame, index, value);
     }
 
     fn compare_exchange(&self, frame: Hfn, index: usize, old: u64, new: u64) -> Result<(), u64> {
-        entry(frame, index).compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).map(|_| ())
+        self.0.compare_exchange(frame, index, old, new)
     }
 }
 

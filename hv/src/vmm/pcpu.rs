@@ -115,6 +115,14 @@ impl Host for Pcpu {
         fpu::set_mmx(index, value);
     }
 
+    fn xcr0(&self) -> u64 {
+        if cpu::cr4() & cr4::OSXSAVE == 0 {
+            return 1;
+        }
+        // SAFETY: CR4.OSXSAVE is set.
+        unsafe { cpu::xgetbv(0) }
+    }
+
     fn set_xcr0(&mut self, value: u64) {
         // SAFETY: the caller has checked the value against what the processor has; CR4.OSXSAVE was set at start.
         unsafe { cpu::xsetbv(0, value) }

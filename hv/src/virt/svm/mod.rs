@@ -96,16 +96,16 @@ pub struct Svm {
     flush_pending: bool,
     injection: Injection,
     // The VMCB holds their addresses.
-    _io_map: Arc<Box<IoMap>>,
-    _msr_map: Arc<Box<MsrMap>>,
+    _io_map: Arc<IoMap>,
+    _msr_map: Arc<MsrMap>,
 }
 
 impl Svm {
     /// A VCPU in the state after RESET. The maps are shared by the VCPUs of a VM.
-    pub fn new(features: Features, io_map: Arc<Box<IoMap>>, msr_map: Arc<Box<MsrMap>>) -> Svm {
+    pub fn new(features: Features, io_map: Arc<IoMap>, msr_map: Arc<MsrMap>) -> Svm {
         let mut vmcb = Vmcb::new_boxed();
-        vmcb.iopm_base = pa(&**io_map).0;
-        vmcb.msrpm_base = pa(&**msr_map).0;
+        vmcb.iopm_base = pa(&*io_map).0;
+        vmcb.msrpm_base = pa(&*msr_map).0;
         vmcb.intercept_misc1 = misc1::INTR
             | misc1::NMI
             | misc1::INIT

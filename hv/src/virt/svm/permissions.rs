@@ -1,15 +1,13 @@
 //! I/O and MSR permission maps (AMD APM 2, 15.10.1 and 15.11).
 
-use alloc::boxed::Box;
-
 /// One bit per port, set = intercept; the last three bytes cover accesses that cross 0xffff.
 #[repr(C, align(4096))]
 pub struct IoMap([u8; 3 * 4096]);
 
 impl IoMap {
     /// Intercepts every port.
-    pub fn intercept_all() -> Box<IoMap> {
-        Box::new(IoMap([0xff; 3 * 4096]))
+    pub fn intercept_all() -> IoMap {
+        IoMap([0xff; 3 * 4096])
     }
 }
 
@@ -23,12 +21,12 @@ impl MsrMap {
     pub const RANGES: [u32; 3] = [0, 0xc000_0000, 0xc001_0000];
 
     /// Intercepts every MSR.
-    pub fn intercept_all() -> Box<MsrMap> {
-        Box::new(MsrMap([0xff; 2 * 4096]))
+    pub fn intercept_all() -> MsrMap {
+        MsrMap([0xff; 2 * 4096])
     }
 
     /// Intercepts every MSR but these.
-    pub fn opening(msrs: &[u32]) -> Box<MsrMap> {
+    pub fn opening(msrs: &[u32]) -> MsrMap {
         let mut map = MsrMap::intercept_all();
         for &msr in msrs {
             map.pass_through(msr);
