@@ -35,6 +35,12 @@ pub fn decode(bytes: &[u8], mode: Mode) -> Result<Insn, DecodeError> {
     raw_decode(bytes, mode).map(|i| compact(&i, mode))
 }
 
+/// Builds the decoder's tables (about 80 KiB of heap, a million machine instructions), which the first decoding would
+/// otherwise do in the middle of a guest's run. Call it once at start-up.
+pub fn prepare_decoder() {
+    let _ = iced(&[0x90], Mode::Bits64);
+}
+
 fn raw_decode(bytes: &[u8], mode: Mode) -> Result<Instruction, DecodeError> {
     let bytes = &bytes[..bytes.len().min(MAX_LEN)];
     let (insn, error) = iced(bytes, mode);

@@ -45,7 +45,7 @@ mod tests;
 mod vector;
 
 pub use cache::{DecodeCache, Fetched, Key};
-pub use decode::{DecodeError, MAX_LEN, decode, instruction_length};
+pub use decode::{DecodeError, MAX_LEN, decode, instruction_length, prepare_decoder};
 pub use fetch::{current_key, fetch};
 #[cfg(any(test, feature = "testing"))]
 pub use fuzz::fuzz_one;
