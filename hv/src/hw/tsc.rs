@@ -127,7 +127,9 @@ fn measure_pit() -> Option<u64> {
         port::out8(0x42, count as u8);
         port::out8(0x42, (count >> 8) as u8);
         let start = cpu::rdtsc();
-        let ended = (0..MAX_READS).any(|_| port::in8(0x61) & OUTPUT != 0);
+        // A port without a device reads as ones: the output must have been low.
+        let counting = port::in8(0x61) & OUTPUT == 0;
+        let ended = counting && (0..MAX_READS).any(|_| port::in8(0x61) & OUTPUT != 0);
         let ticks = cpu::rdtsc().wrapping_sub(start);
         port::out8(0x61, control);
         ended.then(|| to_khz(ticks, count, PIT_HZ))
