@@ -1,8 +1,10 @@
 //! `pal run`: prepares a guest, runs it on a machine, reports how it ended.
 
 mod console;
+mod input;
 mod keys;
 mod machine;
+mod output;
 mod prepare;
 mod qmp;
 mod session;

@@ -4,7 +4,7 @@
 //! bound; the main thread only waits for events and for the time limit, so that nothing can keep it from ending a run.
 
 use std::{
-    io::{BufRead, BufReader, IsTerminal, Read, Write, stdin, stdout},
+    io::{BufRead, BufReader, IsTerminal, Read, stdin},
     os::unix::net::UnixStream,
     sync::{
         Arc, Mutex,
@@ -22,15 +22,17 @@ use signal_hook::{
 };
 
 use super::{
-    console::{Marks, Newlines, Piece, Tail},
-    keys::{Action, HELP, Keys},
+    console::Tail,
+    input::{pipe_input, type_keys},
+    keys::Keys,
     machine::Machine,
+    output::Output,
     qmp::{self, Report},
     telemetry::{self, LONGEST_LINE, Record},
     terminal::Raw,
     verdict::{Observed, Stop},
 };
-use crate::ui::{Step, Ui};
+use crate::ui::Ui;
 
 /// What kind of run it is.
 pub struct Plan {
@@ -61,12 +63,17 @@ pub struct Outcome {
 /// How long a machine may take to end after its last word.
 const GRACE: Duration = Duration::from_secs(5);
 
-enum Event {
+/// What the threads tell the main thread.
+pub enum Event {
     /// The default guest is ready for input.
     Begin,
+    /// The command or shell of the default guest ended.
     CommandEnded(u8),
+    /// The hypervisor said something.
     Record(Record),
+    /// QEMU said something.
     Qemu(Report),
+    /// The run shall end.
     Stop(Stop),
     /// A stream of QEMU's ended.
     Closed,
@@ -276,107 +283,6 @@ fn watch_signals(events: Sender<Event>) -> Result<()> {
     })
 }
 
-/// Copies the console to standard output.
-struct Output {
-    marks: Option<Marks>,
-    newlines: Option<Newlines>,
-    /// Between the marks; always, for guests without marks.
-    shown: bool,
-    verbose: bool,
-    tail: Arc<Mutex<Tail>>,
-    booting: Arc<Mutex<Option<Step>>>,
-    events: Sender<Event>,
-}
-
-impl Output {
-    fn new(
-        plan: &Plan,
-        ui: &Ui,
-        interactive: bool,
-        tail: Arc<Mutex<Tail>>,
-        booting: Arc<Mutex<Option<Step>>>,
-        events: Sender<Event>,
-    ) -> Self {
-        // A command's output comes without conversions; a terminal, too, wants what the guest's terminal driver made.
-        let convert = !plan.exec && !interactive && !stdout().is_terminal();
-        Self {
-            marks: plan.nonce.as_deref().map(Marks::new),
-            newlines: convert.then(Newlines::default),
-            shown: plan.nonce.is_none(),
-            verbose: ui.verbose > 0,
-            tail,
-            booting,
-            events,
-        }
-    }
-
-    fn copy(&mut self, mut console: UnixStream) {
-        let mut buffer = vec![0; 16 * 1024];
-        let mut writable = true;
-        loop {
-            let size = match console.read(&mut buffer) {
-                Ok(0) | Err(_) => break,
-                Ok(size) => size,
-            };
-            if writable && self.pass(&buffer[..size]).is_err() {
-                // Keep the guest running until the main thread stops it.
-                writable = false;
-                let _ = self.events.send(Event::Stop(Stop::StdoutClosed));
-            }
-        }
-        if let Some(mut marks) = self.marks.take() {
-            marks.finish(|piece| {
-                if let Piece::Text(text) = piece {
-                    let _ = self.text(text);
-                }
-            });
-        }
-        let _ = self.events.send(Event::Closed);
-    }
-
-    fn pass(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        let Some(mut marks) = self.marks.take() else { return self.text(bytes) };
-        let mut result = Ok(());
-        marks.feed(bytes, |piece| {
-            let piece_result = match piece {
-                Piece::Text(text) => self.text(text),
-                Piece::Begin => {
-                    self.shown = true;
-                    self.booting.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-                    let _ = self.events.send(Event::Begin);
-                    Ok(())
-                }
-                Piece::End(status) => {
-                    self.shown = false;
-                    let _ = self.events.send(Event::CommandEnded(status));
-                    Ok(())
-                }
-            };
-            if result.is_ok() {
-                result = piece_result;
-            }
-        });
-        self.marks = Some(marks);
-        result
-    }
-
-    fn text(&mut self, text: &[u8]) -> std::io::Result<()> {
-        self.tail.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(text);
-        if !self.shown {
-            if self.verbose {
-                let _ = std::io::stderr().write_all(text);
-            }
-            return Ok(());
-        }
-        let mut stdout = stdout().lock();
-        match &mut self.newlines {
-            Some(newlines) => stdout.write_all(&newlines.convert(text))?,
-            None => stdout.write_all(text)?,
-        }
-        stdout.flush()
-    }
-}
-
 /// Reads the hypervisor's records.
 fn read_records(stream: UnixStream, ui: &Ui, events: &Sender<Event>) {
     let mut reader = BufReader::new(stream);
@@ -403,50 +309,4 @@ fn read_records(stream: UnixStream, ui: &Ui, events: &Sender<Event>) {
         }
     }
     let _ = events.send(Event::Closed);
-}
-
-/// Passes a person's keys to the console.
-fn type_keys(mut console: UnixStream, mut keys: Keys, ui: &Ui, events: &Sender<Event>) {
-    let mut buffer = [0; 256];
-    while let Ok(size @ 1..) = stdin().lock().read(&mut buffer) {
-        for byte in &buffer[..size] {
-            let sent = match keys.typed(*byte) {
-                Action::Pass => console.write_all(&[*byte]),
-                Action::Send(bytes) => console.write_all(bytes),
-                Action::Quit => {
-                    let _ = events.send(Event::Stop(Stop::Quit));
-                    return;
-                }
-                Action::Help => {
-                    ui.say(&format!("\n{HELP}"));
-                    Ok(())
-                }
-                Action::NoMonitor => {
-                    ui.say("this machine has no hypervisor, so there is no monitor");
-                    Ok(())
-                }
-                Action::Nothing => Ok(()),
-            };
-            if sent.is_err() {
-                return;
-            }
-        }
-    }
-}
-
-/// Passes standard input to the console until it ends; the guest goes on.
-fn pipe_input(mut console: UnixStream, keys: &Keys) {
-    let mut buffer = [0; 1024];
-    while let Ok(size @ 1..) = stdin().lock().read(&mut buffer) {
-        let mut bytes = Vec::with_capacity(2 * size);
-        for byte in &buffer[..size] {
-            match keys.piped(*byte) {
-                Action::Send(literal) => bytes.extend_from_slice(literal),
-                _ => bytes.push(*byte),
-            }
-        }
-        if console.write_all(&bytes).is_err() {
-            return;
-        }
-    }
 }

@@ -1,0 +1,60 @@
+//! The way of standard input to the guest's console, through a thread that blocks on both.
+
+use std::{
+    io::{Read, Write, stdin},
+    os::unix::net::UnixStream,
+    sync::mpsc::Sender,
+};
+
+use super::{
+    keys::{Action, HELP, Keys},
+    session::Event,
+    verdict::Stop,
+};
+use crate::ui::Ui;
+
+/// Passes a person's keys to the console.
+pub fn type_keys(mut console: UnixStream, mut keys: Keys, ui: &Ui, events: &Sender<Event>) {
+    let mut buffer = [0; 256];
+    while let Ok(size @ 1..) = stdin().lock().read(&mut buffer) {
+        for byte in &buffer[..size] {
+            let sent = match keys.typed(*byte) {
+                Action::Pass => console.write_all(&[*byte]),
+                Action::Send(bytes) => console.write_all(bytes),
+                Action::Quit => {
+                    let _ = events.send(Event::Stop(Stop::Quit));
+                    return;
+                }
+                Action::Help => {
+                    ui.say(&format!("\n{HELP}"));
+                    Ok(())
+                }
+                Action::NoMonitor => {
+                    ui.say("this machine has no hypervisor, so there is no monitor");
+                    Ok(())
+                }
+                Action::Nothing => Ok(()),
+            };
+            if sent.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Passes standard input to the console until it ends; the guest goes on.
+pub fn pipe_input(mut console: UnixStream, keys: &Keys) {
+    let mut buffer = [0; 1024];
+    while let Ok(size @ 1..) = stdin().lock().read(&mut buffer) {
+        let mut bytes = Vec::with_capacity(2 * size);
+        for byte in &buffer[..size] {
+            match keys.piped(*byte) {
+                Action::Send(literal) => bytes.extend_from_slice(literal),
+                _ => bytes.push(*byte),
+            }
+        }
+        if console.write_all(&bytes).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The way of the console's output to standard output, through a thread that blocks on both.
+
+use std::{
+    io::{IsTerminal, Read, Write, stdout},
+    os::unix::net::UnixStream,
+    sync::{Arc, Mutex, mpsc::Sender},
+};
+
+use super::{
+    console::{Marks, Newlines, Piece, Tail},
+    session::{Event, Plan},
+    verdict::Stop,
+};
+use crate::ui::{Step, Ui};
+
+/// Copies the console to standard output.
+pub struct Output {
+    marks: Option<Marks>,
+    newlines: Option<Newlines>,
+    /// Between the marks; always, for guests without marks.
+    shown: bool,
+    verbose: bool,
+    tail: Arc<Mutex<Tail>>,
+    booting: Arc<Mutex<Option<Step>>>,
+    events: Sender<Event>,
+}
+
+impl Output {
+    /// What to show follows from the kind of run.
+    pub fn new(
+        plan: &Plan,
+        ui: &Ui,
+        interactive: bool,
+        tail: Arc<Mutex<Tail>>,
+        booting: Arc<Mutex<Option<Step>>>,
+        events: Sender<Event>,
+    ) -> Self {
+        // A command's output comes without conversions; a terminal, too, wants what the guest's terminal driver made.
+        let convert = !plan.exec && !interactive && !stdout().is_terminal();
+        Self {
+            marks: plan.nonce.as_deref().map(Marks::new),
+            newlines: convert.then(Newlines::default),
+            shown: plan.nonce.is_none(),
+            verbose: ui.verbose > 0,
+            tail,
+            booting,
+            events,
+        }
+    }
+
+    /// Copies until QEMU closes the console, and reports marks and a reader that went away.
+    pub fn copy(&mut self, mut console: UnixStream) {
+        let mut buffer = vec![0; 16 * 1024];
+        let mut writable = true;
+        loop {
+            let size = match console.read(&mut buffer) {
+                Ok(0) | Err(_) => break,
+                Ok(size) => size,
+            };
+            if writable && self.pass(&buffer[..size]).is_err() {
+                // Keep the guest running until the main thread stops it.
+                writable = false;
+                let _ = self.events.send(Event::Stop(Stop::StdoutClosed));
+            }
+        }
+        if let Some(mut marks) = self.marks.take() {
+            marks.finish(|piece| {
+                if let Piece::Text(text) = piece {
+                    let _ = self.text(text);
+                }
+            });
+        }
+        let _ = self.events.send(Event::Closed);
+    }
+
+    fn pass(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        let Some(mut marks) = self.marks.take() else { return self.text(bytes) };
+        let mut result = Ok(());
+        marks.feed(bytes, |piece| {
+            let piece_result = match piece {
+                Piece::Text(text) => self.text(text),
+                Piece::Begin => {
+                    self.shown = true;
+                    self.booting.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+                    let _ = self.events.send(Event::Begin);
+                    Ok(())
+                }
+                Piece::End(status) => {
+                    self.shown = false;
+                    let _ = self.events.send(Event::CommandEnded(status));
+                    Ok(())
+                }
+            };
+            if result.is_ok() {
+                result = piece_result;
+            }
+        });
+        self.marks = Some(marks);
+        result
+    }
+
+    fn text(&mut self, text: &[u8]) -> std::io::Result<()> {
+        self.tail.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(text);
+        if !self.shown {
+            if self.verbose {
+                let _ = std::io::stderr().write_all(text);
+            }
+            return Ok(());
+        }
+        let mut stdout = stdout().lock();
+        match &mut self.newlines {
+            Some(newlines) => stdout.write_all(&newlines.convert(text))?,
+            None => stdout.write_all(text)?,
+        }
+        stdout.flush()
+    }
+}
