@@ -78,6 +78,12 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
         self.left
     }
 
+    /// Whether the accesses so far left interrupt messages to route, a flush, or the end of the run.
+    #[inline]
+    pub fn has_urgent_work(&self) -> bool {
+        !self.left.messages.is_empty() || self.left.stop.is_some() || self.left.flush
+    }
+
     /// One access to the chipset; notes what the run loop must look at afterwards.
     #[inline(always)]
     fn chipset<R>(&mut self, access: impl FnOnce(&mut Chipset, Nanos, &mut Messages) -> R) -> R {

@@ -172,6 +172,10 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> emulate::Memory fo
         Ok(())
     }
 
+    fn wants_pause(&self) -> bool {
+        self.bus.has_urgent_work()
+    }
+
     fn xmm(&mut self, index: u8) -> Result<u128, Fault<PortStop>> {
         Ok(self.bus.host.xmm(index))
     }

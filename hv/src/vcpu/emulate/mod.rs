@@ -111,6 +111,12 @@ pub trait Memory {
     /// Writes the low `size` bytes (1, 2 or 4) of `value` to a port.
     fn io_out(&mut self, port: u16, size: u8, value: u32) -> Result<(), Fault<Self::Stop>>;
 
+    /// Whether a repeated string instruction shall pause here ([`Outcome::Continue`]): asked after each iteration. An
+    /// access may have left something to do that must not wait for the following ones.
+    fn wants_pause(&self) -> bool {
+        false
+    }
+
     /// Reads XMM0 to XMM15. CR0 and CR4 have been checked.
     fn xmm(&mut self, index: u8) -> Result<u128, Fault<Self::Stop>>;
 

@@ -37,6 +37,9 @@ impl<S: VcpuState, M: Memory> Exec<'_, S, M> {
             if left & mask(self.insn.mem.addr_size) == 0 || self.is_settled(op) {
                 return Ok(Flow::Next);
             }
+            if self.mem.wants_pause() {
+                break;
+            }
         }
         Ok(Flow::Iterated)
     }

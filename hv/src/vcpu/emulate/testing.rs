@@ -39,6 +39,8 @@ pub struct TestMemory {
     pub mmx: [u64; 8],
     /// How many compare-and-exchange operations are to fail, each time changing the first byte.
     pub races: u32,
+    /// A write of this value to a port asks for a pause.
+    pub pause_on: Option<u32>,
     /// What a port returns.
     pub port_value: u32,
     /// What happened.
@@ -58,6 +60,7 @@ impl TestMemory {
             xmm: [0; 16],
             mmx: [0; 8],
             races: 0,
+            pause_on: None,
             port_value: 0,
             events: Vec::new(),
         }
@@ -192,6 +195,10 @@ impl Memory for TestMemory {
         assert!(matches!(size, 1 | 2 | 4));
         self.events.push(Event::Out { port, size, value });
         Ok(())
+    }
+
+    fn wants_pause(&self) -> bool {
+        matches!(self.events.last(), Some(Event::Out { value, .. }) if Some(*value) == self.pause_on)
     }
 
     fn xmm(&mut self, index: u8) -> Result<u128, Fault<u64>> {

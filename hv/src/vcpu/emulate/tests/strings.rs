@@ -127,6 +127,17 @@ fn strings_of_ports() {
 }
 
 #[test]
+fn an_access_can_ask_for_a_pause() {
+    let (mut s, mut m) = start(5, RAM + 0x10, 0);
+    m.pause_on = Some(0x12);
+    assert_eq!(step(&mut s, &mut m, &[0xf3, 0x6e]), Outcome::Continue);
+    assert_eq!((s.gprs[RCX], s.rip, m.events.len()), (2, CODE, 3));
+    m.pause_on = Some(0x14);
+    assert_eq!(step(&mut s, &mut m, &[0xf3, 0x6e]), DONE);
+    assert_eq!((s.gprs[RCX], m.events.len()), (0, 5));
+}
+
+#[test]
 fn sixteen_bit_indices_wrap() {
     let (mut s, mut m) = (machine(Mode::Bits16), memory());
     s.segments[SegReg::Es as usize].base = RAM.wrapping_sub(0xf000);
