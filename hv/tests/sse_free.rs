@@ -13,13 +13,16 @@ use iced_x86::{CpuidFeature, Decoder, DecoderOptions, Instruction, InstructionIn
 /// What may: one module, as it appears in mangled names, and the instruction that tests CR0.TS.
 const ALLOWED: [&str; 2] = ["2hw3fpu", "hv_fpu_tripwire"];
 
-/// Whether an instruction reads or writes state that belongs to the guest.
+/// Whether an instruction reads or writes state that belongs to the guest. The hypervisor's decoder is built without AVX:
+/// such instructions are invalid to it, and nothing else in the code is.
 fn touches_fpu(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> bool {
     let x87 = instruction.cpuid_features().iter().any(|feature| {
         matches!(feature, CpuidFeature::FPU | CpuidFeature::FPU287 | CpuidFeature::FPU387 | CpuidFeature::MMX)
     });
     let vector = |r: Register| r.is_vector_register() || r.is_mm() || r.is_st() || r.is_k() || r.is_tmm();
-    x87 || factory.info(instruction).used_registers().iter().any(|used| vector(used.register()))
+    instruction.is_invalid()
+        || x87
+        || factory.info(instruction).used_registers().iter().any(|used| vector(used.register()))
 }
 
 /// The symbols of code, with what lies between each and the next, by section.
