@@ -10,7 +10,7 @@ use crate::hw::bytes;
 use crate::paging::addr::Hpa;
 
 /// Access to all RAM of the host, for the frames that a P2m leads to.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct HostRam(());
 
 impl HostRam {

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Display;
 
-use super::memory::Identity;
+use super::memory::HostMemory;
 use super::pcpu::Pcpu;
 use super::report::{self, DeathReport};
 use super::telemetry;
@@ -116,9 +116,9 @@ fn run_vm(
         },
         largest_leaf: if gib_pages { PageSize::Size1G } else { PageSize::Size2M },
     };
-    // SAFETY: bring-up has mapped all RAM at its physical address, and the VM uses only frames allocated for it.
-    let memory = unsafe { Identity::new() };
-    let vm: Vm<Npt, Identity> = match build::build(config, memory, &facts, ram_block) {
+    // SAFETY: the VM below gets frames from `ram_block` only.
+    let memory = unsafe { HostMemory::new() };
+    let vm: Vm<Npt, HostMemory> = match build::build(config, memory, &facts, ram_block) {
         Ok(vm) => vm,
         Err(e) => return end(config, "config-error", 0, &e, STATUS_USAGE),
     };

@@ -5,6 +5,7 @@
 //! asks for them or the host needs the processor back. AMD APM volume 2, chapter 15.
 
 mod asid;
+mod cpu;
 mod decode;
 mod features;
 mod inject;
@@ -13,6 +14,7 @@ mod permissions;
 mod vcpu_state;
 mod vmcb;
 
+pub use cpu::SvmCpu;
 pub use features::{Features, Unsuitable};
 pub use permissions::{IoMap, MsrMap};
 
@@ -20,9 +22,10 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::cell::Cell;
 
-use self::asid::{Asid, AsidPool};
+use self::asid::Asid;
 use self::inject::Injection;
 use self::vmcb::{Vmcb, clean, event, int_ctl, misc1, misc2, tlb_control};
+use crate::guest::msr::index as msr;
 use crate::hw;
 use crate::paging::addr::Hpa;
 use crate::paging::format::npt::Npt;
@@ -41,37 +44,6 @@ enum Hidden {
     Both,
     /// In the VMCB, which is newer than the processor; GIF is 0.
     VmcbNewer,
-}
-
-/// What SVM needs on each PCPU.
-pub struct SvmCpu {
-    asids: AsidPool,
-    /// Holds the host's FS, GS, TR and system-call MSRs while a guest's are in the processor.
-    host: Box<Vmcb>,
-    /// Where VMRUN saves the rest of the host's state. Never read here.
-    _host_save_area: Box<Vmcb>,
-}
-
-impl SvmCpu {
-    /// Enables SVM on this PCPU.
-    ///
-    /// # Safety
-    /// Runs on the PCPU that will use the result, with the host's final GDT, TSS and FS/GS bases loaded; `features` were
-    /// detected on it.
-    pub unsafe fn enable(features: Features) -> SvmCpu {
-        let host = Vmcb::new_boxed();
-        let host_save_area = Vmcb::new_boxed();
-        const EFER_SVME: u64 = 1 << 12;
-        const VM_HSAVE_PA: u32 = 0xc001_0117;
-        // SAFETY: the processor has SVM and firmware allows it (detect), so EFER.SVME and VM_HSAVE_PA exist; both pages
-        // are owned by the result and identity-mapped.
-        unsafe {
-            hw::msr::write(hw::msr::EFER, hw::msr::read(hw::msr::EFER) | EFER_SVME);
-            hw::msr::write(VM_HSAVE_PA, pa(&*host_save_area).0);
-            instr::vmsave(pa(&*host));
-        }
-        SvmCpu { asids: AsidPool::new(features.asids), host, _host_save_area: host_save_area }
-    }
 }
 
 /// What the processor reaches by physical address (and not, say, a box around it).
@@ -362,39 +334,11 @@ impl Virt for Svm {
 
     fn switched_msr(&self, index: u32) -> Option<u64> {
         self.save_hidden();
-        let vmcb = &self.vmcb;
-        Some(match index {
-            0x174 => vmcb.sysenter_cs,
-            0x175 => vmcb.sysenter_esp,
-            0x176 => vmcb.sysenter_eip,
-            0x277 => vmcb.g_pat,
-            0xc000_0081 => vmcb.star,
-            0xc000_0082 => vmcb.lstar,
-            0xc000_0083 => vmcb.cstar,
-            0xc000_0084 => vmcb.sfmask,
-            0xc000_0100 => vmcb.fs.base,
-            0xc000_0101 => vmcb.gs.base,
-            0xc000_0102 => vmcb.kernel_gs_base,
-            _ => return None,
-        })
+        switched(index, &self.vmcb).copied()
     }
 
     fn set_switched_msr(&mut self, index: u32, value: u64) -> bool {
-        let vmcb = self.hidden_mut();
-        let field = match index {
-            0x174 => &mut vmcb.sysenter_cs,
-            0x175 => &mut vmcb.sysenter_esp,
-            0x176 => &mut vmcb.sysenter_eip,
-            0x277 => &mut vmcb.g_pat,
-            0xc000_0081 => &mut vmcb.star,
-            0xc000_0082 => &mut vmcb.lstar,
-            0xc000_0083 => &mut vmcb.cstar,
-            0xc000_0084 => &mut vmcb.sfmask,
-            0xc000_0100 => &mut vmcb.fs.base,
-            0xc000_0101 => &mut vmcb.gs.base,
-            0xc000_0102 => &mut vmcb.kernel_gs_base,
-            _ => return false,
-        };
+        let Some(field) = switched_mut(index, self.hidden_mut()) else { return false };
         *field = value;
         self.dirty(clean::NESTED_PAGING);
         true
@@ -419,3 +363,28 @@ impl Virt for Svm {
         )
     }
 }
+
+/// The VMCB's field of an MSR that VMRUN, VMLOAD and VMSAVE switch.
+macro_rules! switched {
+    ($name:ident, $($mutable:tt)?) => {
+        fn $name(index: u32, vmcb: &$($mutable)? Vmcb) -> Option<&$($mutable)? u64> {
+            Some(match index {
+                msr::SYSENTER_CS => &$($mutable)? vmcb.sysenter_cs,
+                msr::SYSENTER_ESP => &$($mutable)? vmcb.sysenter_esp,
+                msr::SYSENTER_EIP => &$($mutable)? vmcb.sysenter_eip,
+                msr::PAT => &$($mutable)? vmcb.g_pat,
+                msr::STAR => &$($mutable)? vmcb.star,
+                msr::LSTAR => &$($mutable)? vmcb.lstar,
+                msr::CSTAR => &$($mutable)? vmcb.cstar,
+                msr::SFMASK => &$($mutable)? vmcb.sfmask,
+                msr::FS_BASE => &$($mutable)? vmcb.fs.base,
+                msr::GS_BASE => &$($mutable)? vmcb.gs.base,
+                msr::KERNEL_GS_BASE => &$($mutable)? vmcb.kernel_gs_base,
+                _ => return None,
+            })
+        }
+    };
+}
+
+switched!(switched,);
+switched!(switched_mut, mut);
