@@ -122,7 +122,7 @@ impl Newlines {
 pub struct Tail(Vec<u8>);
 
 impl Tail {
-    const KEPT: usize = 8192;
+    const KEPT: usize = 32 << 10;
     const LINES: usize = 60;
 
     /// Takes note of output.
@@ -131,6 +131,15 @@ impl Tail {
         if self.0.len() > 2 * Self::KEPT {
             self.0.drain(..self.0.len() - Self::KEPT);
         }
+    }
+
+    /// What a Linux kernel said last about its own death.
+    pub fn kernel_panic(&self) -> Option<String> {
+        let text = String::from_utf8_lossy(&self.0);
+        let (_, rest) = text.rsplit_once("Kernel panic - not syncing: ")?;
+        let reason = rest.lines().next()?.trim();
+        // The line that ends the dump of registers repeats the reason.
+        Some(reason.strip_suffix(" ]---").unwrap_or(reason).to_owned())
     }
 
     /// The last lines as text without control characters.
@@ -232,5 +241,8 @@ mod tests {
         let text = tail.text();
         assert!(text.ends_with("line 99999") && !text.contains('\r') && !text.contains('\x1b'));
         assert_eq!(text.lines().count(), Tail::LINES);
+        assert_eq!(tail.kernel_panic(), None);
+        tail.push(b"[    2.0] Kernel panic - not syncing: no init\r\ncall trace\r\n");
+        assert_eq!(tail.kernel_panic().as_deref(), Some("no init"));
     }
 }

@@ -134,9 +134,11 @@ pub fn run(machine: &mut Machine, plan: &Plan, ui: &Ui) -> Result<Outcome> {
         }
     }
     booting.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-    let (seen, stats, host) = session.finish();
+    let (mut seen, stats, host) = session.finish();
     drop(raw);
-    let tail = tail.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).text();
+    let tail = tail.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    seen.kernel_panic = tail.kernel_panic();
+    let tail = tail.text();
     Ok(Outcome { seen, stats, host, tail })
 }
 

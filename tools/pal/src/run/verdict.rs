@@ -46,6 +46,8 @@ pub struct Observed {
     pub triple_fault: Option<String>,
     /// QEMU's exit code, if it ended by itself and not by a signal.
     pub qemu_code: Option<i32>,
+    /// The guest's Linux kernel panicked, for this reason.
+    pub kernel_panic: Option<String>,
     /// What QEMU wrote to its standard error.
     pub complaints: String,
 }
@@ -146,6 +148,9 @@ fn powered_off(seen: &Observed) -> Verdict {
 }
 
 fn restarted(seen: &Observed) -> Verdict {
+    if let Some(reason) = &seen.kernel_panic {
+        return Verdict::died(exit::GUEST_DIED, format!("the guest's kernel panicked: {reason}"));
+    }
     let when =
         if seen.exec && seen.command_status.is_none() { " before the command of --exec ended" } else { "" };
     Verdict::died(exit::GUEST_DIED, format!("the guest asked for a reset{when}"))
@@ -210,6 +215,8 @@ mod tests {
         assert_eq!(judge(&Observed { command_status: Some(42), ..exec }), Verdict::silent(42));
         let reset = Observed { shutdown: shutdown("guest-reset"), ..native_run() };
         assert_eq!(judge(&reset).status, 3);
+        let panic = judge(&Observed { kernel_panic: Some("no init".into()), ..reset.clone() });
+        assert!(panic.status == 3 && panic.message.unwrap().contains("no init"));
         let fault = judge(&Observed { triple_fault: Some("EIP=00100000".into()), ..reset });
         assert_eq!((fault.status, fault.show_tail), (3, true));
         assert!(fault.message.unwrap().contains("EIP=00100000"));
