@@ -22,6 +22,8 @@ pub enum Command {
     Test(TestArgs),
     /// Run a fuzz target, or list them
     Fuzz(FuzzArgs),
+    /// Measure what the hypervisor costs a guest, beside native execution and other hypervisors
+    Bench(BenchArgs),
     /// Print the path of the default guest's kernel, downloading it if needed
     Kernel,
     /// Show what is installed on this machine, what is missing, and what to type
@@ -139,6 +141,46 @@ pub struct FuzzArgs {
     /// How long; 0 means until it finds something
     #[arg(long, default_value_t = 60)]
     pub seconds: u32,
+}
+
+const BENCH_EXAMPLES: &str = "\
+Examples:
+  cargo pal bench                          the table: native, ours, KVM's and Xen's figures, our goals
+  cargo pal bench --runs 3 --json out.json the same three times, with everything in a file
+  cargo pal bench --only cpuid --exits     one row, and what leaves the guest in it
+
+QEMU counts instructions as time, so figures repeat and do not depend on this machine's speed (docs/benchmarks.md).
+
+Exit status: 0, also if goals are missed; with --check 1 if one is; 1 if something could not be measured; 2 usage.";
+
+/// Options of `pal bench`.
+#[derive(Args)]
+#[command(after_help = BENCH_EXAMPLES)]
+pub struct BenchArgs {
+    /// Measure only these rows: cpuid, pci-read, fork-wait, …
+    #[arg(long, value_name = "ROW", num_args = 1..)]
+    pub only: Vec<String>,
+    /// Measure this often; the table shows the median run and how far the runs are apart
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+    /// Also run each row alone and show its exits: how many, and their cost
+    #[arg(long)]
+    pub exits: bool,
+    /// Write everything to FILE as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Exit with 1 if a goal is missed
+    #[arg(long)]
+    pub check: bool,
+    /// The guest's kernel. Default: Debian's cloud kernel
+    #[arg(long, value_name = "FILE")]
+    pub kernel: Option<PathBuf>,
+    /// The QEMU to use instead of qemu-system-x86_64 in PATH
+    #[arg(long, value_name = "PATH")]
+    pub qemu: Option<PathBuf>,
+    /// Install missing packages without asking
+    #[arg(short, long)]
+    pub yes: bool,
 }
 
 /// The machines that a guest can run on.

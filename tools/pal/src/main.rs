@@ -1,5 +1,6 @@
 //! `pal`: everything a person does with Palimpsest.
 
+mod bench;
 mod cli;
 mod doctor;
 mod fuzz;
@@ -41,6 +42,7 @@ fn perform(command: &Command, project: &Project, ui: &Ui) -> Result<u8> {
         Command::Run(args) => run::run(args, project, ui),
         Command::Test(args) => test::run(args, project, ui),
         Command::Fuzz(args) => fuzz::run(args, project, ui),
+        Command::Bench(args) => bench::run(args, project, ui),
         Command::Kernel => {
             println!("{}", host::needs::Needs { project, ui, yes: false }.kernel()?.display());
             Ok(0)

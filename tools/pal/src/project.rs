@@ -7,6 +7,9 @@ use std::{
 
 use anyhow::{Context, Result};
 
+/// The target that programs for machines of our own are built for, named so that their flags stay off build scripts.
+pub const TARGET: &str = "x86_64-unknown-linux-gnu";
+
 /// The paths of one checkout.
 pub struct Project {
     /// The workspace's root.
@@ -37,7 +40,7 @@ impl Project {
 
     /// The hypervisor that `cargo hv` builds.
     pub fn hypervisor(&self) -> PathBuf {
-        self.target.join("x86_64-unknown-linux-gnu/hv/palimpsest")
+        self.target.join(TARGET).join("hv/palimpsest")
     }
 
     /// The cargo that runs us, or the one in PATH.

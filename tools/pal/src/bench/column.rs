@@ -1,0 +1,131 @@
+//! A column of the table: the guest's program on one machine in one mode, run through `pal run` in a process of its own,
+//! so that columns can run side by side. Time is counted in instructions, so they do not disturb each other.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::{record::Records, rows::Row};
+use crate::cli::{Machine, Mode, value_name};
+
+/// Guest memory in MiB: Linux turns huge pages off below 512.
+const MEMORY_MIB: u64 = 1024;
+/// Words for the guest's kernel. The peers' figures were taken with its messages on the console and without mitigations,
+/// too. A kernel panic ends the run.
+const APPEND: &str = "loglevel=7 panic=-1 mitigations=off";
+const TIMEOUT_SECONDS: u64 = 600;
+
+/// One column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// Where the guest runs.
+    pub machine: Machine,
+    /// How its memory is virtualized, where it is.
+    pub mode: Option<Mode>,
+}
+
+/// The columns, in order. The first one is what the others are compared with.
+pub const COLUMNS: [Column; 2] = [
+    Column { machine: Machine::Native, mode: None },
+    Column { machine: Machine::QemuSvm, mode: Some(Mode::Nested) },
+];
+
+impl Column {
+    /// The name in headings and in JSON.
+    pub fn name(self) -> String {
+        self.mode.map_or_else(|| value_name(self.machine), value_name)
+    }
+}
+
+/// What every run uses.
+pub struct Setup {
+    /// The QEMU program.
+    pub qemu: PathBuf,
+    /// The guest's kernel.
+    pub kernel: PathBuf,
+    /// The initial RAM disk with the guest's program.
+    pub initrd: PathBuf,
+    /// The hypervisor.
+    pub hypervisor: PathBuf,
+}
+
+/// One run of a column.
+#[derive(Clone, Debug)]
+pub struct Sitting {
+    /// What the guest reported.
+    pub records: Records,
+    /// The arguments of `pal`.
+    pub command: Vec<String>,
+    /// The document of `pal run --stats`, if it was asked for.
+    pub stats: Value,
+    /// Why rows may be missing; empty if none is.
+    pub trouble: String,
+}
+
+impl Setup {
+    /// Runs a column once. A guest that does not measure everything is no error: what it did measure counts.
+    ///
+    /// # Errors
+    /// `pal` does not start, or wrote unreadable statistics.
+    pub fn run(&self, column: Column, rows: &[&Row], stats: Option<&Path>) -> Result<Sitting> {
+        let command = self.command(column, rows, stats);
+        let program = env::current_exe().context("cannot find my own program")?;
+        let output = Command::new(program)
+            .args(&command)
+            .env("PALIMPSEST_HV", &self.hypervisor)
+            .stdin(Stdio::null())
+            .output()
+            .context("cannot start pal")?;
+        let records = Records::read(&String::from_utf8_lossy(&output.stdout));
+        let mut trouble: Vec<String> =
+            records.errors.iter().map(|error| format!("the guest's program: {error}")).collect();
+        if !output.status.success() {
+            trouble.push(format!("pal run: {}", output.status));
+        } else if records.done != Some(rows.len()) {
+            trouble
+                .push("the guest's program did not come to its end, or does not know every row".to_owned());
+        }
+        if !trouble.is_empty() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            trouble.extend(said.lines().map(str::to_owned));
+            trouble.push(format!("the command was: pal {}", command.join(" ")));
+        }
+        let stats = match stats {
+            Some(path) if output.status.success() => {
+                let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+                serde_json::from_slice(&text).context("pal run wrote unreadable statistics")?
+            }
+            _ => Value::Null,
+        };
+        Ok(Sitting { records, command, stats, trouble: trouble.join("\n") })
+    }
+
+    fn command(&self, column: Column, rows: &[&Row], stats: Option<&Path>) -> Vec<String> {
+        let mut command = vec!["run".to_owned(), "--icount".to_owned()];
+        let mut add = |option: &str, value: String| command.extend([option.to_owned(), value]);
+        add("--machine", value_name(column.machine));
+        if let Some(mode) = column.mode {
+            add("--mode", value_name(mode));
+        }
+        add("--mem", MEMORY_MIB.to_string());
+        add("--timeout", TIMEOUT_SECONDS.to_string());
+        add("--qemu", self.qemu.display().to_string());
+        // A native guest that resets would start again.
+        add("--qemu-arg", "-no-reboot".to_owned());
+        add("--kernel", self.kernel.display().to_string());
+        add("--initrd", self.initrd.display().to_string());
+        if let Some(path) = stats {
+            add("--stats", path.display().to_string());
+        }
+        // What follows two dashes is for the first process. Without names it would measure everything.
+        let names = rows.iter().map(|row| row.name).collect::<Vec<_>>();
+        let names = if names.is_empty() { "none".to_owned() } else { names.join(" ") };
+        add("--append", format!("{APPEND} -- {names}"));
+        command
+    }
+}

@@ -1,0 +1,109 @@
+//! The file of `--json`. `docs/benchmarks.md` describes it; a change that breaks readers changes [`SCHEMA`].
+
+use std::process::{Command, Stdio};
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    exits::Exits,
+    results::{Cost, Judgement, Results},
+};
+use crate::{cli::value_name, project::Project};
+
+/// The version of the file's format.
+pub const SCHEMA: u64 = 1;
+
+/// The whole document.
+pub fn document(results: &Results, exits: &[Exits], qemu: &str, project: &Project) -> Value {
+    let columns: Vec<Value> = results
+        .columns
+        .iter()
+        .map(|(column, sittings)| {
+            let first = sittings.first();
+            json!({
+                "name": column.name(),
+                "machine": value_name(column.machine),
+                "mode": column.mode.map(value_name),
+                "command": first.map(|sitting| &sitting.command),
+                "guest": first.map(|sitting| &sitting.records.info),
+                "trouble": sittings.iter().map(|sitting| &sitting.trouble).filter(|text| !text.is_empty()).collect::<Vec<_>>(),
+            })
+        })
+        .collect();
+    let runs = results.columns.iter().map(|(_, sittings)| sittings.len()).max();
+    json!({
+        "schema": SCHEMA,
+        "unit": "TSC ticks per operation; with QEMU's -icount shift=0 a tick is an instruction",
+        "commit": git(project, &["rev-parse", "HEAD"]),
+        "modified": git(project, &["status", "--porcelain"]).map(|changes| !changes.is_empty()),
+        "pal": env!("CARGO_PKG_VERSION"),
+        "qemu": qemu,
+        "runs": runs,
+        "columns": columns,
+        "rows": results.rows.iter().map(|row| json!({
+            "name": row.name,
+            "operation": row.title,
+            "costs": costs(results, row),
+        })).collect::<Vec<_>>(),
+        "comparisons": results.columns.iter().flat_map(|(column, _)| {
+            let name = column.name();
+            results.judge(*column).iter().map(|judgement| comparison(&name, judgement)).collect::<Vec<_>>()
+        }).collect::<Vec<_>>(),
+        "exits": exits.iter().map(|exits| json!({"row": exits.row.name, "per_operation": exits.each})).collect::<Vec<_>>(),
+        "all_met": results.all_met(),
+    })
+}
+
+/// Column name → cost.
+fn costs(results: &Results, row: &super::rows::Row) -> Value {
+    let cost = |Cost { median, runs, .. }: Cost| json!({ "median": median, "runs": runs });
+    let columns = results.columns.iter();
+    Value::Object(Map::from_iter(
+        columns.filter_map(|(column, _)| Some((column.name(), results.cost(row, *column).map(cost)?))),
+    ))
+}
+
+fn comparison(column: &str, judgement: &Judgement) -> Value {
+    json!({
+        "column": column,
+        "row": judgement.row.name,
+        "ratio": judgement.ratio(),
+        "spread": judgement.ours.as_ref().map(Cost::spread),
+        "kvm": judgement.comparison.kvm,
+        "xen": judgement.comparison.xen,
+        "goal": judgement.comparison.goal,
+        "met": judgement.met(),
+    })
+}
+
+/// What git says about the source tree; `None` outside a repository.
+fn git(project: &Project, arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git")
+        .current_dir(&project.root)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .ok()
+        .filter(|output| output.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::results::tests::example;
+
+    #[test]
+    fn the_document_says_what_was_met() {
+        let document = document(&example(), &[], "QEMU 1", &Project::locate());
+        assert_eq!(document["schema"], SCHEMA);
+        assert_eq!(document["runs"], 3);
+        assert_eq!(document["rows"][0]["costs"]["nested"]["median"], 110.0);
+        assert_eq!(document["rows"][0]["costs"]["nested"]["runs"].as_array().unwrap().len(), 3);
+        assert!(document["rows"][2]["costs"].get("nested").is_none());
+        let comparison = &document["comparisons"][1];
+        assert_eq!((&comparison["row"], &comparison["met"]), (&json!("fork-wait"), &json!(false)));
+        assert_eq!(comparison["goal"], json!({"times": 1.01}));
+        assert_eq!(document["all_met"], false);
+    }
+}

@@ -1,0 +1,114 @@
+//! `pal bench`: what the hypervisor costs a guest, beside native execution and other hypervisors.
+//!
+//! A guest program performs the operations of [`rows`], once on the emulated machine alone and once on the hypervisor on
+//! the same machine ([`column`]), with QEMU counting instructions as time. So every figure is the guest's work plus the
+//! hypervisor's, and repeats. `docs/benchmarks.md` explains how to read it.
+
+mod column;
+mod exits;
+mod json;
+mod program;
+mod record;
+mod results;
+mod rows;
+mod table;
+
+use std::{
+    fs::{self, OpenOptions},
+    path::Path,
+    process::{Command, Stdio},
+    thread,
+};
+
+use anyhow::{Context, Result};
+
+use crate::{
+    cli::BenchArgs,
+    host::needs::Needs,
+    project::Project,
+    status::{Usage, exit},
+    ui::Ui,
+};
+use column::{COLUMNS, Setup, Sitting};
+use results::Results;
+use rows::Row;
+
+/// Measures, prints the table, and returns the exit status.
+///
+/// # Errors
+/// [`Usage`] for options that cannot work; others for what is missing on this machine.
+pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
+    let rows = rows::select(&args.only)?;
+    if let Some(path) = &args.json {
+        let open = OpenOptions::new().create(true).append(true).open(path);
+        open.map_err(|error| Usage::new(format!("--json {}: {error}", path.display())))?;
+    }
+    let needs = Needs { project, ui, yes: args.yes };
+    let scratch = tempfile::Builder::new().prefix("pal-").tempdir()?;
+    let initrd = scratch.path().join("initrd");
+    fs::write(&initrd, program::initramfs(&program::build(project, ui)?)?)
+        .with_context(|| format!("cannot write {}", initrd.display()))?;
+    let setup = Setup {
+        qemu: needs.qemu(args.qemu.as_deref())?,
+        kernel: args.kernel.clone().map_or_else(|| needs.kernel(), Ok)?,
+        initrd,
+        hypervisor: needs.hypervisor()?,
+    };
+
+    let mut results = Results { rows, columns: COLUMNS.map(|column| (column, Vec::new())).into() };
+    for number in 1..=args.runs {
+        let _step = ui.step(&format!("measuring, run {number} of {}", args.runs));
+        for ((_, sittings), sitting) in results.columns.iter_mut().zip(side_by_side(&setup, &results.rows)?) {
+            sittings.push(sitting);
+        }
+    }
+    let mut complete = true;
+    for (column, sittings) in &results.columns {
+        for sitting in sittings.iter().filter(|sitting| !sitting.trouble.is_empty()) {
+            complete = false;
+            ui.error(&format!("{}: {}", column.name(), sitting.trouble));
+        }
+    }
+    print!("{}", table::render(&results));
+
+    let exits = if args.exits { count_exits(&setup, &results.rows, scratch.path(), ui)? } else { Vec::new() };
+    if !exits.is_empty() {
+        print!("\n{}", table::exits(&exits));
+    }
+    if let Some(path) = &args.json {
+        let document = json::document(&results, &exits, &version(&setup.qemu), project);
+        let text = serde_json::to_string_pretty(&document)? + "\n";
+        fs::write(path, text).with_context(|| format!("--json {}", path.display()))?;
+    }
+    let failed = !complete || (args.check && !results.all_met());
+    Ok(if failed { exit::TOOL } else { 0 })
+}
+
+/// One run of every column, at the same time: an instruction takes the same virtual time however busy this machine is.
+fn side_by_side(setup: &Setup, rows: &[&Row]) -> Result<Vec<Sitting>> {
+    thread::scope(|scope| {
+        let threads = COLUMNS.map(|column| scope.spawn(move || setup.run(column, rows, None)));
+        threads.into_iter().map(|thread| thread.join().expect("no thread panics")).collect()
+    })
+}
+
+fn count_exits(setup: &Setup, rows: &[&'static Row], scratch: &Path, ui: &Ui) -> Result<Vec<exits::Exits>> {
+    let mut all = Vec::new();
+    for column in COLUMNS.into_iter().filter(|column| column.mode.is_some()) {
+        let mut step = None;
+        let progress = |row: &str| {
+            // The old spinner ends before the next one begins.
+            step.take();
+            step = Some(ui.step(&format!("counting exits: {row}")));
+        };
+        all.extend(exits::count(setup, column, rows, scratch, progress)?);
+    }
+    Ok(all)
+}
+
+/// The first line of `--version`.
+fn version(program: &Path) -> String {
+    let output = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    text.lines().next().unwrap_or_default().to_owned()
+}

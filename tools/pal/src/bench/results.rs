@@ -1,0 +1,141 @@
+//! From runs to figures, and from figures to judgements.
+
+use super::{
+    column::{Column, Sitting},
+    record::Figures,
+    rows::{Comparison, Row},
+};
+
+/// All that was measured.
+pub struct Results {
+    /// The rows, in order.
+    pub rows: Vec<&'static Row>,
+    /// Each column with its runs; the first column is the reference.
+    pub columns: Vec<(Column, Vec<Sitting>)>,
+}
+
+/// A row's cost in one column, over all runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cost {
+    /// The median of the runs' medians: the figure of the table.
+    pub median: f64,
+    /// The medians of the runs, in order.
+    pub medians: Vec<f64>,
+    /// The figures of each run.
+    pub runs: Vec<Figures>,
+}
+
+impl Cost {
+    fn new(runs: Vec<Figures>) -> Option<Self> {
+        let medians: Vec<f64> = runs.iter().map(|run| run.median).collect();
+        let mut sorted = medians.clone();
+        sorted.sort_unstable_by(f64::total_cmp);
+        Some(Self { median: *sorted.get(sorted.len() / 2)?, medians, runs })
+    }
+
+    /// How far the runs' medians are apart, as a share of the figure.
+    pub fn spread(&self) -> f64 {
+        let low = self.medians.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = self.medians.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        if self.median > 0.0 { (high - low) / self.median } else { 0.0 }
+    }
+}
+
+/// A row's cost on the hypervisor beside the native one and the goal.
+pub struct Judgement<'a> {
+    /// The row.
+    pub row: &'static Row,
+    /// Native.
+    pub native: Option<Cost>,
+    /// On the hypervisor.
+    pub ours: Option<Cost>,
+    /// What it is compared with.
+    pub comparison: &'a Comparison,
+}
+
+impl Judgement<'_> {
+    /// The cost as a multiple of the native one.
+    pub fn ratio(&self) -> Option<f64> {
+        Some(self.ours.as_ref()?.median / self.native.as_ref()?.median)
+    }
+
+    /// True if the goal is met; a row that was not measured misses it.
+    pub fn met(&self) -> bool {
+        match (&self.native, &self.ours) {
+            (Some(native), Some(ours)) => ours.median <= self.comparison.goal.ticks(native.median),
+            _ => false,
+        }
+    }
+}
+
+impl Results {
+    /// A row's cost in a column.
+    pub fn cost(&self, row: &Row, column: Column) -> Option<Cost> {
+        let (_, sittings) = self.columns.iter().find(|(each, _)| *each == column)?;
+        Cost::new(sittings.iter().filter_map(|sitting| sitting.records.rows.get(row.name).cloned()).collect())
+    }
+
+    /// The judgements of one column; none for the reference.
+    pub fn judge(&self, column: Column) -> Vec<Judgement<'static>> {
+        let (Some(mode), Some((reference, _))) = (column.mode, self.columns.first()) else {
+            return Vec::new();
+        };
+        let judge = |row: &&'static Row| Judgement {
+            row,
+            native: self.cost(row, *reference),
+            ours: self.cost(row, column),
+            comparison: row.comparison(mode),
+        };
+        self.rows.iter().map(judge).collect()
+    }
+
+    /// True if every goal of every column is met.
+    pub fn all_met(&self) -> bool {
+        self.columns.iter().flat_map(|(column, _)| self.judge(*column)).all(|judgement| judgement.met())
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::bench::{column::COLUMNS, record::Records, rows};
+
+    fn sitting(figures: &[(&str, f64)]) -> Sitting {
+        let mut records = Records { done: Some(figures.len()), ..Records::default() };
+        for &(name, median) in figures {
+            let figures =
+                Figures { median, min: median, max: median, mean: median, samples: 1, operations: 10 };
+            records.rows.insert(name.to_owned(), figures);
+        }
+        Sitting { records, command: vec!["run".into()], stats: Value::Null, trouble: String::new() }
+    }
+
+    /// CPUID meets its goal in three runs, fork-wait misses it, ping-pong has no nested figure.
+    pub fn example() -> Results {
+        let names = ["cpuid", "fork-wait", "ping-pong"].map(String::from);
+        let native = [("cpuid", 6.0), ("fork-wait", 1000.0), ("ping-pong", 5.0)];
+        let nested = |cpuid| sitting(&[("cpuid", cpuid), ("fork-wait", 1020.0)]);
+        Results {
+            rows: rows::select(&names).unwrap(),
+            columns: vec![
+                (COLUMNS[0], vec![sitting(&native); 3]),
+                (COLUMNS[1], vec![nested(100.0), nested(130.0), nested(110.0)]),
+            ],
+        }
+    }
+
+    #[test]
+    fn goals_are_judged_by_the_median_run() {
+        let results = example();
+        let judgements = results.judge(COLUMNS[1]);
+        assert_eq!(judgements.iter().map(Judgement::met).collect::<Vec<_>>(), [true, false, false]);
+        assert_eq!(judgements[1].ratio(), Some(1.02));
+        assert_eq!(judgements[2].ratio(), None);
+        let cpuid = judgements[0].ours.as_ref().unwrap();
+        assert_eq!((cpuid.median, cpuid.spread()), (110.0, 30.0 / 110.0));
+        assert!(!results.all_met());
+        assert!(results.judge(COLUMNS[0]).is_empty());
+    }
+}

@@ -1,0 +1,143 @@
+//! The table's rows: what is measured, what other hypervisors need for it, and our goals.
+//!
+//! The peers' figures were measured on the machine that `pal` emulates (QEMU 7.2, TCG, `-icount shift=0`): KVM of Debian's
+//! Linux 6.1 with `mitigations=off`, and Xen 4.17, running the same guest kernel. A figure is either ticks for one
+//! operation or a multiple of the native figure of the same measurement.
+
+use serde::Serialize;
+
+use crate::{cli::Mode, status::Usage};
+
+/// A cost.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Figure {
+    /// Ticks of the time-stamp counter per operation; here a tick is an instruction.
+    Ticks(f64),
+    /// A multiple of the native figure.
+    Times(f64),
+}
+
+impl Figure {
+    /// The limit that this figure is, in ticks.
+    pub fn ticks(self, native: f64) -> f64 {
+        match self {
+            Self::Ticks(ticks) => ticks,
+            Self::Times(times) => times * native,
+        }
+    }
+}
+
+/// What a mode's figures are compared with.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Comparison {
+    /// KVM in the same mode.
+    pub kvm: Option<Figure>,
+    /// Xen in the same mode.
+    pub xen: Option<Figure>,
+    /// The most that we allow ourselves.
+    pub goal: Figure,
+}
+
+/// One row.
+#[derive(Debug)]
+pub struct Row {
+    /// Its name in the guest's records, on the command line and in JSON.
+    pub name: &'static str,
+    /// What a person reads.
+    pub title: &'static str,
+    /// The comparison for each mode.
+    nested: Comparison,
+}
+
+impl Row {
+    /// What to compare a mode's figures with.
+    pub fn comparison(&self, mode: Mode) -> &Comparison {
+        match mode {
+            Mode::Nested => &self.nested,
+        }
+    }
+}
+
+/// A row whose figures are multiples of the native one.
+const fn times(name: &'static str, title: &'static str, kvm: f64, xen: f64, goal: f64) -> Row {
+    let (kvm, xen) = (Some(Figure::Times(kvm)), Some(Figure::Times(xen)));
+    Row { name, title, nested: Comparison { kvm, xen, goal: Figure::Times(goal) } }
+}
+
+/// All rows, in order.
+pub const ROWS: [Row; 13] = [
+    Row {
+        name: "cpuid",
+        title: "CPUID",
+        nested: Comparison {
+            kvm: Some(Figure::Ticks(2860.0)),
+            xen: Some(Figure::Ticks(6186.0)),
+            goal: Figure::Ticks(120.0),
+        },
+    },
+    Row {
+        name: "pci-read",
+        title: "PCI config read through sysfs",
+        nested: Comparison { kvm: Some(Figure::Ticks(13143.0)), xen: None, goal: Figure::Ticks(2700.0) },
+    },
+    times("fork-wait", "fork, wait", 1.01, 1.01, 1.01),
+    times("fork-exec", "fork, exec, wait", 1.21, 1.45, 1.02),
+    times("mmap-touch-munmap", "mmap, touch, munmap one page", 1.01, 1.01, 1.01),
+    times("first-touch", "first touch of a fresh 4 KiB page", 1.24, 1.00, 1.02),
+    times("touch-again", "touch again after MADV_DONTNEED", 1.01, 1.01, 1.01),
+    times("huge-touch", "first touch of 4 KiB in a huge page", 2.00, 1.01, 1.02),
+    times("mprotect-1", "mprotect toggle, 1 page", 1.00, 1.05, 1.01),
+    times("mprotect-256", "mprotect toggle, 256 pages", 0.99, 0.99, 1.01),
+    times("fork-cow", "fork, 256 copy-on-write faults", 1.01, 1.00, 1.01),
+    times("ping-pong", "pipe ping-pong, two processes", 1.01, 1.02, 1.01),
+    Row {
+        name: "first-instruction",
+        title: "TSC at the first user instruction",
+        nested: Comparison { kvm: Some(Figure::Times(1.37)), xen: None, goal: Figure::Times(1.05) },
+    },
+];
+
+/// The rows with these names, in the table's order; all for no names.
+///
+/// # Errors
+/// [`Usage`] for a name that there is not.
+pub fn select(names: &[String]) -> Result<Vec<&'static Row>, Usage> {
+    static TABLE: [Row; ROWS.len()] = ROWS;
+    if let Some(unknown) = names.iter().find(|name| !TABLE.iter().any(|row| row.name == **name)) {
+        let known: Vec<_> = TABLE.iter().map(|row| row.name).collect();
+        return Err(Usage::new(format!("--only {unknown}: no such row; there are {}", known.join(", "))));
+    }
+    Ok(TABLE.iter().filter(|row| names.is_empty() || names.iter().any(|name| name == row.name)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_selected_by_name_in_order() {
+        let names = |rows: Vec<&Row>| rows.iter().map(|row| row.name).collect::<Vec<_>>();
+        assert_eq!(select(&[]).unwrap().len(), ROWS.len());
+        let chosen = select(&["ping-pong".into(), "cpuid".into(), "cpuid".into()]).unwrap();
+        assert_eq!(names(chosen), ["cpuid", "ping-pong"]);
+        assert!(select(&["cpu".into()]).unwrap_err().to_string().contains("cpuid, pci-read"));
+    }
+
+    #[test]
+    fn names_are_unique_words_for_a_kernel_command_line() {
+        let mut names = ROWS.map(|row| row.name);
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
+        // A word with a dot or an equals sign would not reach the first process as an argument.
+        assert!(
+            names.iter().all(|name| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-'))
+        );
+    }
+
+    #[test]
+    fn goals_in_ticks() {
+        assert_eq!(Figure::Ticks(120.0).ticks(6.0), 120.0);
+        assert_eq!(Figure::Times(1.5).ticks(1000.0), 1500.0);
+    }
+}

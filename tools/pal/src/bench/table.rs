@@ -1,0 +1,158 @@
+//! The tables that a person reads.
+
+use super::{
+    column::Column,
+    exits::Exits,
+    results::{Cost, Judgement, Results},
+    rows::Figure,
+};
+
+/// The table of each column that is compared with the reference.
+pub fn render(results: &Results) -> String {
+    let mut text = String::new();
+    for (column, _) in &results.columns {
+        let judgements = results.judge(*column);
+        if !judgements.is_empty() {
+            text += &comparison(*column, &judgements);
+        }
+    }
+    if text.is_empty() { reference(results) } else { text }
+}
+
+fn comparison(column: Column, judgements: &[Judgement]) -> String {
+    let name = column.name();
+    let mut lines =
+        vec![["operation", "native", &name, "ratio", "spread", "KVM", "Xen", "goal", ""].map(String::from)];
+    for judgement in judgements {
+        let comparison = judgement.comparison;
+        lines.push([
+            judgement.row.title.to_owned(),
+            cost(judgement.native.as_ref()),
+            cost(judgement.ours.as_ref()),
+            judgement.ratio().map_or_else(dash, times),
+            judgement.ours.as_ref().map_or_else(dash, spread),
+            comparison.kvm.map_or_else(dash, figure),
+            comparison.xen.map_or_else(dash, figure),
+            format!("≤ {}", figure(comparison.goal)),
+            if judgement.met() { "met" } else { "MISSED" }.to_owned(),
+        ]);
+    }
+    let met = judgements.iter().filter(|judgement| judgement.met()).count();
+    format!("{}\n{met} of {} goals met\n", align(&lines, &[0, 8]), judgements.len())
+}
+
+fn reference(results: &Results) -> String {
+    let mut lines = vec![["operation", "native", "spread"].map(String::from)];
+    for row in &results.rows {
+        let measured = results.columns.first().and_then(|(column, _)| results.cost(row, *column));
+        lines.push([
+            row.title.to_owned(),
+            cost(measured.as_ref()),
+            measured.as_ref().map_or_else(dash, spread),
+        ]);
+    }
+    align(&lines, &[0])
+}
+
+/// The exits of each row, the costliest reasons first.
+pub fn exits(rows: &[Exits]) -> String {
+    let mut lines = vec![["operation", "exit", "per operation", "ticks per operation"].map(String::from)];
+    for row in rows {
+        let mut title = row.row.title.to_owned();
+        for (reason, exit) in row.by_cost().filter(|(_, exit)| exit.count >= 0.0005) {
+            lines.push([
+                std::mem::take(&mut title),
+                reason.to_owned(),
+                format!("{:.3}", exit.count),
+                grouped(exit.ticks),
+            ]);
+        }
+    }
+    align(&lines, &[0, 1])
+}
+
+/// Fields as wide as the widest of their column; the columns in `left` begin at the left, the others end at the right.
+fn align<const N: usize>(lines: &[[String; N]], left: &[usize]) -> String {
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let mut text = String::new();
+    for line in lines {
+        let fields = line.iter().zip(&widths).enumerate().map(|(column, (field, width))| {
+            if left.contains(&column) { format!("{field:<width$}") } else { format!("{field:>width$}") }
+        });
+        text += fields.collect::<Vec<_>>().join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+fn dash() -> String {
+    "–".to_owned()
+}
+
+fn cost(cost: Option<&Cost>) -> String {
+    cost.map_or_else(dash, |cost| grouped(cost.median))
+}
+
+fn spread(cost: &Cost) -> String {
+    format!("{:.2} %", 100.0 * cost.spread())
+}
+
+fn times(ratio: f64) -> String {
+    format!("{ratio:.3}×")
+}
+
+fn figure(figure: Figure) -> String {
+    match figure {
+        Figure::Ticks(ticks) => grouped(ticks),
+        Figure::Times(times) => format!("{times:.2}×"),
+    }
+}
+
+/// A number with its thousands apart; small ones with a decimal.
+fn grouped(number: f64) -> String {
+    if number < 1000.0 {
+        return format!("{number:.1}").trim_end_matches(".0").to_owned();
+    }
+    let digits = format!("{number:.0}");
+    let first = digits.len() % 3;
+    let mut text = digits[..first].to_owned();
+    for group in digits.as_bytes()[first..].chunks(3) {
+        if !text.is_empty() {
+            text.push(' ');
+        }
+        text.extend(group.iter().map(|digit| char::from(*digit)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::results::tests::example;
+
+    #[test]
+    fn numbers_are_grouped() {
+        let cases = [
+            (6.04, "6"),
+            (6.0, "6"),
+            (118.24, "118.2"),
+            (999.96, "1000"),
+            (1000.0, "1 000"),
+            (1.587e9, "1 587 000 000"),
+        ];
+        for (number, text) in cases {
+            assert_eq!(grouped(number), text);
+        }
+    }
+
+    #[test]
+    fn the_table_shows_misses() {
+        let text = render(&example());
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[1].starts_with("CPUID ") && lines[1].ends_with("≤ 120  met"), "{text}");
+        assert!(lines[2].contains("1.020×") && lines[2].ends_with("≤ 1.01×  MISSED"), "{text}");
+        assert!(lines[3].contains(" – ") && lines[3].ends_with("MISSED"), "{text}");
+        assert!(text.ends_with("1 of 3 goals met\n"), "{text}");
+    }
+}
