@@ -217,9 +217,25 @@ impl fmt::Display for BundleError {
     }
 }
 
-/// Parses arbitrary bytes as an archive: must not panic, and every slice lies within the input.
+/// Parses arbitrary bytes as an archive, and as the members of one: must not panic, and every slice lies within the
+/// input.
 #[cfg(any(test, feature = "testing"))]
 pub fn fuzz_one(data: &[u8]) {
+    check(data);
+    // Pieces become members: each byte a header field, what follows the name and contents.
+    let mut archive = Vec::new();
+    for piece in data.chunks(24) {
+        let (fields, rest) = piece.split_at(piece.len().min(13));
+        archive.extend_from_slice(b"070701");
+        (0..13).for_each(|i| archive.extend(alloc::format!("{:08x}", fields.get(i).unwrap_or(&0)).bytes()));
+        archive.extend_from_slice(rest);
+        archive.resize(archive.len().next_multiple_of(4), 0);
+    }
+    check(&archive);
+}
+
+#[cfg(any(test, feature = "testing"))]
+fn check(data: &[u8]) {
     if let Ok(bundle) = Bundle::parse(data) {
         let total: usize = bundle.entries().map(|e| e.bytes.len() + e.name.len()).sum();
         assert!(total <= data.len());

@@ -125,34 +125,10 @@ fn write_bios_data(memory: &impl GuestMemory) -> Result<(), NotRam> {
     memory.write(Gpa(0x413), &((EBDA / 1024) as u16).to_le_bytes())
 }
 
-/// Loads arbitrary bytes as a kernel by every protocol: must not panic, and what is placed lies in RAM and does not
-/// overlap. The first byte chooses the protocol.
 #[cfg(any(test, feature = "testing"))]
-pub fn fuzz_one(data: &[u8]) {
-    let Some((&choice, bytes)) = data.split_first() else { return };
-    let protocols =
-        [Protocol::Auto, Protocol::Linux64, Protocol::Linux32, Protocol::Pvh, Protocol::Multiboot1];
-    let file = File { name: "fuzz", bytes };
-    let request = Request {
-        kernel: file,
-        initrd: (choice & 0x40 != 0).then_some(file),
-        modules: if choice & 0x80 != 0 { alloc::vec![Module { file, cmdline: "x" }] } else { Vec::new() },
-        cmdline: "quiet",
-        protocol: protocols[choice as usize % protocols.len()],
-        layout: MemoryLayout::new(0),
-        rsdp: Gpa(0xf_0000),
-    };
-    let memory = super::mem::VecMemory::new(request.layout.ram_bytes() as usize);
-    match load(&memory, &request) {
-        Ok(state) => {
-            let mut ranges = state.placed;
-            ranges.sort_by_key(|p| p.range.start);
-            assert!(ranges.iter().all(|p| p.range.end <= request.layout.low_end()));
-            assert!(ranges.windows(2).all(|w| w[0].range.end <= w[1].range.start));
-        }
-        Err(e) => assert!(!e.to_string().is_empty()),
-    }
-}
+mod fuzz;
+#[cfg(any(test, feature = "testing"))]
+pub use fuzz::fuzz_one;
 
 #[cfg(test)]
 mod tests;
