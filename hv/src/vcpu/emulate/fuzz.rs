@@ -8,6 +8,8 @@ const RAM: u64 = 0x1000;
 const RAM_LEN: usize = 0x3000;
 const DEVICE: u64 = 0x8000;
 const STEPS: usize = 4;
+/// How much of the input is code.
+const CODE_LEN: usize = 40;
 
 /// The fuzzer's bytes as numbers; zeros once they are used up.
 struct Input<'a>(&'a [u8]);
@@ -79,7 +81,8 @@ fn state(input: &mut Input<'_>) -> ArchState {
 
 /// Runs a few instructions made of `data`. Must not panic; asserts that whatever is not finished has had no effect.
 pub fn fuzz_one(data: &[u8]) {
-    let mut input = Input(data);
+    let (code, rest) = data.split_at(data.len().min(CODE_LEN));
+    let mut input = Input(rest);
     let mut s = state(&mut input);
     let mut m = TestMemory::new(RAM, RAM_LEN);
     m.device = DEVICE..DEVICE + 0x1000;
@@ -92,7 +95,6 @@ pub fn fuzz_one(data: &[u8]) {
         _ => s.segments[SegReg::Cs as usize].base,
     });
     let from = 0x1000 - page_end as usize;
-    let code = &input.0[..input.0.len().min(RAM_LEN - from)];
     m.ram[from..from + code.len()].copy_from_slice(code);
     let mut cache = DecodeCache::new();
     for _ in 0..STEPS {

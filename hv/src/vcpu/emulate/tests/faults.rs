@@ -312,3 +312,18 @@ fn devices_see_each_access_once_with_its_size() {
         assert_eq!(m.events, *events, "{code:02x?}");
     }
 }
+
+#[test]
+fn cache_line_instructions_check_like_loads() {
+    let (mut s, mut m) = (machine(Mode::Bits64), memory());
+    m.read_only = RAM..RAM + 0x1000;
+    // clflush [rax], clflushopt [rax], clwb [rax]
+    for code in [&[0x0f, 0xae, 0x38][..], &[0x66, 0x0f, 0xae, 0x38], &[0x66, 0x0f, 0xae, 0x30]] {
+        s.gprs[RAX] = END;
+        refused(&mut s, &mut m, code, page_fault(END, 0));
+        s.gprs[RAX] = RAM + 63;
+        assert_eq!(step(&mut s, &mut m, code), DONE);
+        s.rip = CODE;
+    }
+    assert!(m.events.is_empty());
+}

@@ -82,8 +82,8 @@ fn is_testable(insn: &Insn) -> bool {
         Op::Scan(BitScan::Lzcnt) => is_x86_feature_detected!("lzcnt"),
         Op::Scan(BitScan::Tzcnt) => is_x86_feature_detected!("bmi1"),
         Op::Scan(BitScan::Popcnt) => is_x86_feature_detected!("popcnt"),
-        // CLWB and CLFLUSHOPT cannot be asked for in this way.
-        Op::FlushLine => insn.size == 0,
+        // Not every processor has all of them, and there is nothing to compare.
+        Op::FlushLine => false,
         Op::VectorLoad { .. } | Op::VectorStore { .. } => is_x86_feature_detected!("sse4.1"),
         _ => true,
     };
@@ -166,6 +166,12 @@ impl Case {
 
     /// What particular instructions want: pointers in RAM, comparisons that come out equal half of the time.
     fn prepare(&mut self, target: u64, random: &mut Random, mem: &mut TestMemory) -> Option<()> {
+        // Processors differ in whether a 32-bit destination that is not written loses its upper half.
+        if let (Op::Cmpxchg | Op::Scan(BitScan::Bsf | BitScan::Bsr), Operand::Gpr(reg), 4) =
+            (self.insn.op, self.insn.dst, self.insn.size)
+        {
+            self.set(reg, self.gprs[reg as usize] & mask(4));
+        }
         match self.insn.op {
             Op::Strings(_) => {
                 let garbage = if self.insn.mem.addr_size == 4 { random.next() << 32 } else { 0 };
