@@ -1,4 +1,4 @@
-//! Decoded instructions by address, because decoding costs some 400 machine instructions.
+//! Decoded instructions by address, because decoding costs several hundred machine instructions.
 //!
 //! Two direct-mapped tables. *Lengths* serve processors that do not save the next RIP: the exit itself says which
 //! instruction it was, so an entry is trusted if the same kind was seen at the same place. What that cannot notice is
@@ -56,11 +56,13 @@ struct Decoded {
     fetched: Fetched,
 }
 
-/// A VCPU's decoded instructions; about 13 KiB.
+/// A VCPU's decoded instructions; about 8 KiB.
 pub struct DecodeCache {
     lengths: [Length; LENGTHS],
     insns: [Decoded; INSNS],
 }
+
+const _: () = assert!(size_of::<DecodeCache>() <= 8448);
 
 impl Default for DecodeCache {
     fn default() -> Self {
