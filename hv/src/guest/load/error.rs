@@ -126,7 +126,7 @@ impl fmt::Display for LoadError {
             Problem::DoesNotFit { what, size, min, max, ram } => write!(
                 f,
                 "{what} of {size} bytes ({} MiB) does not fit into free memory between {min:#x} and {max:#x}; the guest \
-                 has {} MiB, raise `memory_mib` or use a smaller file",
+                 has {} MiB, raise `memory_mib` (pal: --mem) or use a smaller file",
                 mib(size),
                 ram / MIB
             ),
