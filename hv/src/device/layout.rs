@@ -101,7 +101,10 @@ pub const fn pci_interrupt_gsi(device: u8, pin: u8) -> u8 {
 pub const PCI_WINDOW_32: Range<u64> = 0xc000_0000..0xe000_0000;
 /// PCI window for I/O BARs.
 pub const PCI_WINDOW_IO: Range<u32> = 0x4000..0x1_0000;
-/// Enhanced configuration access mechanism (MCFG): 256 buses of segment 0.
+/// The last bus that the ACPI tables name. There are no bridges; guests probe every device of every named bus, and each
+/// probe is an exit.
+pub const PCI_LAST_BUS: u8 = 0;
+/// Enhanced configuration access mechanism (MCFG): room for 256 buses of segment 0.
 pub const ECAM: Range<u64> = 0xe000_0000..0xf000_0000;
 /// IOAPIC registers, one page.
 pub const IOAPIC: Range<u64> = 0xfec0_0000..0xfec0_1000;

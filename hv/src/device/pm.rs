@@ -21,7 +21,9 @@ const TIMER_MSB: u32 = 31;
 const TIMER: u16 = 1 << 0;
 const GLOBAL_LOCK: u16 = 1 << 5;
 const POWER_BUTTON: u16 = 1 << 8;
-const ENABLES: u16 = TIMER | GLOBAL_LOCK | POWER_BUTTON;
+/// The RTC's wake event never comes, but guests enable it and check that the bit sticks.
+const RTC: u16 = 1 << 10;
+const ENABLES: u16 = TIMER | GLOBAL_LOCK | POWER_BUTTON | RTC;
 /// PM1 control bits.
 const SCI_ENABLE: u16 = 1 << 0;
 const SLEEP_TYPE_SHIFT: u32 = 10;

@@ -31,7 +31,7 @@ fn s5() -> Vec<u8> {
 }
 
 fn pci_bridge(config: &AcpiConfig) -> Vec<u8> {
-    let bus = AddressSpace::new_bus_number(0u16, 255);
+    let bus = AddressSpace::new_bus_number(0u16, layout::PCI_LAST_BUS.into());
     let config_ports = IO::new(layout::PCI_ADDRESS, layout::PCI_ADDRESS, 1, 8);
     let io = &layout::PCI_WINDOW_IO;
     let io = AddressSpace::new_io(io.start as u16, (io.end - 1) as u16, None);

@@ -117,7 +117,7 @@ pub fn hpet() -> Vec<u8> {
 /// PCI firmware specification 3.3, 4.1.2.
 pub fn mcfg() -> Vec<u8> {
     let mut mcfg = MCFG::new(OEM_ID, OEM_TABLE_ID, OEM_REVISION);
-    mcfg.add_ecam(layout::ECAM.start, 0, 0, 255);
+    mcfg.add_ecam(layout::ECAM.start, 0, 0, layout::PCI_LAST_BUS);
     bytes(&mcfg)
 }
 
