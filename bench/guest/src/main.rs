@@ -1,6 +1,6 @@
 //! The guest benchmark: performs the operations of `docs/benchmarks.md` one by one and prints what each took, in ticks of
 //! the time-stamp counter. It is made to be a Linux guest's first process (then it powers the machine off at the end),
-//! but runs as a common program too. Arguments are names of rows; none means all, `none` none.
+//! but runs as a common program too. Arguments are names of rows; none means all.
 //!
 //! It is small, static and has one thread, because its own size is part of what fork and exec cost.
 #![cfg_attr(not(test), no_main)]

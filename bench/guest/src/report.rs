@@ -10,11 +10,17 @@ const MARK: &str = "@bench ";
 
 /// A row's figures.
 pub fn row(name: &str, summary: &Summary) {
+    println!("{MARK}{}", figures(name, summary));
+}
+
+/// All rows' records are of one length: printing them costs the same, so that exits can be counted without them.
+fn figures(name: &str, summary: &Summary) -> String {
     let Summary { median, min, max, mean, samples, operations } = summary;
-    println!(
-        "{MARK}{{\"row\":\"{name}\",\"unit\":\"tsc\",\"median\":{median:.3},\"min\":{min:.3},\"max\":{max:.3},\
-         \"mean\":{mean:.3},\"samples\":{samples},\"operations\":{operations}}}"
-    );
+    format!(
+        "{{\"row\":{:20},\"unit\":\"tsc\",\"median\":{median:16.3},\"min\":{min:16.3},\"max\":{max:16.3},\
+         \"mean\":{mean:16.3},\"samples\":{samples:8},\"operations\":{operations:8}}}",
+        quote(name)
+    )
 }
 
 /// Something that was found out about the guest.
@@ -51,6 +57,19 @@ fn quote(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn records_of_rows_have_one_length() {
+        let summary = |value: u64| {
+            let figure = value as f64;
+            let (samples, operations) = (value as usize % 1000, value % 100_000);
+            Summary { median: figure, min: figure, max: figure, mean: figure, samples, operations }
+        };
+        assert_eq!(
+            figures("cpuid", &summary(6)).len(),
+            figures(crate::FIRST_INSTRUCTION, &summary(15e9 as u64)).len()
+        );
+    }
 
     #[test]
     fn strings_are_quoted() {

@@ -1,5 +1,6 @@
-//! What leaves the guest in each row: the exits of a run with that row alone, less those of a run without any row, for
-//! each operation. Time being counted in instructions, both runs do the same until the row begins.
+//! What leaves the guest in each row: the exits of a run with that row alone, less those of a run with the one row that
+//! performs nothing, for each operation. Time being counted in instructions, both runs do the same until the row begins,
+//! and both print one record.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 use super::{
     column::{Column, Setup},
-    rows::Row,
+    rows::{self, Row},
 };
 
 /// Exits for one reason.
@@ -59,9 +60,10 @@ pub fn count(
         }
         Ok((totals(&sitting.stats)?, sitting.records))
     };
-    let (empty, _) = run(&[], "no row")?;
+    let nothing = rows::first_instruction();
+    let (empty, _) = run(&[nothing], nothing.title)?;
     let mut all = Vec::new();
-    for &row in rows {
+    for &row in rows.iter().filter(|row| row.name != nothing.name) {
         let (totals, records) = run(&[row], row.title)?;
         let Some(figures) = records.rows.get(row.name) else {
             bail!("counting exits: no figures of {}", row.name)

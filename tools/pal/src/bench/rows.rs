@@ -66,7 +66,7 @@ const fn times(name: &'static str, title: &'static str, kvm: f64, xen: f64, goal
 }
 
 /// All rows, in order.
-pub const ROWS: [Row; 13] = [
+pub static ROWS: [Row; 13] = [
     Row {
         name: "cpuid",
         title: "CPUID",
@@ -98,17 +98,21 @@ pub const ROWS: [Row; 13] = [
     },
 ];
 
+/// The row that the guest's program knows before it performs anything.
+pub fn first_instruction() -> &'static Row {
+    &ROWS[ROWS.len() - 1]
+}
+
 /// The rows with these names, in the table's order; all for no names.
 ///
 /// # Errors
 /// [`Usage`] for a name that there is not.
 pub fn select(names: &[String]) -> Result<Vec<&'static Row>, Usage> {
-    static TABLE: [Row; ROWS.len()] = ROWS;
-    if let Some(unknown) = names.iter().find(|name| !TABLE.iter().any(|row| row.name == **name)) {
-        let known: Vec<_> = TABLE.iter().map(|row| row.name).collect();
+    if let Some(unknown) = names.iter().find(|name| !ROWS.iter().any(|row| row.name == **name)) {
+        let known: Vec<_> = ROWS.iter().map(|row| row.name).collect();
         return Err(Usage::new(format!("--only {unknown}: no such row; there are {}", known.join(", "))));
     }
-    Ok(TABLE.iter().filter(|row| names.is_empty() || names.iter().any(|name| name == row.name)).collect())
+    Ok(ROWS.iter().filter(|row| names.is_empty() || names.iter().any(|name| name == row.name)).collect())
 }
 
 #[cfg(test)]
@@ -125,8 +129,13 @@ mod tests {
     }
 
     #[test]
+    fn the_last_row_performs_nothing() {
+        assert_eq!(first_instruction().name, "first-instruction");
+    }
+
+    #[test]
     fn names_are_unique_words_for_a_kernel_command_line() {
-        let mut names = ROWS.map(|row| row.name);
+        let mut names = ROWS.each_ref().map(|row| row.name);
         names.sort_unstable();
         assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
         // A word with a dot or an equals sign would not reach the first process as an argument.
