@@ -1,9 +1,10 @@
 //! The files that came with the hypervisor: kernels, initrds, modules and the configuration.
 //!
-//! A boot loader hands over *boot modules*. QEMU's PVH loader passes exactly one, so everything is packed into a
-//! cpio archive in the "newc" format (Linux `Documentation/driver-api/early-userspace/buffer-format.rst`); GRUB passes several,
-//! each with a name. [`BootFiles`] makes both look the same: a file is looked up by name and is a slice of the
-//! boot loader's memory, nothing is copied. Called once by the VM's construction; every byte of an archive is untrusted.
+//! A boot loader hands over *boot modules*. QEMU's PVH loader passes exactly one, so everything is packed
+//! into a cpio archive in the "newc" format (Linux
+//! `Documentation/driver-api/early-userspace/buffer-format.rst`); GRUB passes several, each with a name.
+//! [`BootFiles`] makes both look the same: a file is looked up by name and is a slice of the boot loader's
+//! memory, nothing is copied. Called once by the VM's construction; every byte of an archive is untrusted.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -14,7 +15,8 @@ pub const CONFIG_NAME: &str = "palimpsest.toml";
 
 /// A set of files by name.
 pub trait Files {
-    /// The contents of the file called `name`; names are compared byte for byte, a leading `./` or `/` is ignored.
+    /// The contents of the file called `name`; names are compared byte for byte, a leading `./` or `/` is
+    /// ignored.
     fn get(&self, name: &str) -> Option<&[u8]>;
 }
 
@@ -34,8 +36,8 @@ impl BootModule<'_> {
     }
 }
 
-/// All files that a boot loader passed: those of the first module that is an archive with a [`CONFIG_NAME`] in it,
-/// and every module by its own name.
+/// All files that a boot loader passed: those of the first module that is an archive with a [`CONFIG_NAME`]
+/// in it, and every module by its own name.
 #[derive(Debug)]
 pub struct BootFiles<'a> {
     modules: &'a [BootModule<'a>],
@@ -206,19 +208,21 @@ impl fmt::Display for BundleError {
             BundleError::NoConfig { modules: 0 } => {
                 write!(
                     f,
-                    "the boot loader passed no module; pass a bundle, or {CONFIG_NAME} and the files that it names"
+                    "the boot loader passed no module; pass a bundle, or {CONFIG_NAME} and the files that it \
+                     names"
                 )
             }
             BundleError::NoConfig { modules } => write!(
                 f,
-                "none of the {modules} boot modules is or holds {CONFIG_NAME}; pass a bundle, or a module of that name"
+                "none of the {modules} boot modules is or holds {CONFIG_NAME}; pass a bundle, or a module of \
+                 that name"
             ),
         }
     }
 }
 
-/// Parses arbitrary bytes as an archive, and as the members of one: must not panic, and every slice lies within the
-/// input.
+/// Parses arbitrary bytes as an archive, and as the members of one: must not panic, and every slice lies
+/// within the input.
 #[cfg(any(test, feature = "testing"))]
 pub fn fuzz_one(data: &[u8]) {
     check(data);

@@ -1,9 +1,9 @@
 //! Where a guest's RAM lies in its physical address space, and the map that firmware would report.
 //!
-//! RAM fills `0..3 GiB` first and goes on at 4 GiB; between them lie PCI windows and the fixed devices. Both ranges
-//! start on 1 GiB boundaries and have no holes, so that the P2m maps them with the largest leaves. RAM lies also
-//! under the legacy hole (`0xa0000..1 MiB`): no device of ours lives there, and reserving it in the map is enough.
-//! Used by the VM's construction (to populate the P2m), the loaders and the ACPI tables.
+//! RAM fills `0..3 GiB` first and goes on at 4 GiB; between them lie PCI windows and the fixed devices. Both
+//! ranges start on 1 GiB boundaries and have no holes, so that the P2m maps them with the largest leaves. RAM
+//! lies also under the legacy hole (`0xa0000..1 MiB`): no device of ours lives there, and reserving it in the
+//! map is enough. Used by the VM's construction (to populate the P2m), the loaders and the ACPI tables.
 
 use core::ops::Range;
 
@@ -60,8 +60,8 @@ pub struct MemoryLayout {
 }
 
 impl MemoryLayout {
-    /// The layout for `memory_mib` MiB of RAM; clamped to [`MIN_MEMORY_MIB`] and [`MAX_MEMORY_MIB`], which the
-    /// configuration has checked.
+    /// The layout for `memory_mib` MiB of RAM; clamped to [`MIN_MEMORY_MIB`] and [`MAX_MEMORY_MIB`], which
+    /// the configuration has checked.
     pub fn new(memory_mib: u64) -> MemoryLayout {
         let bytes = memory_mib.clamp(MIN_MEMORY_MIB, MAX_MEMORY_MIB) * MIB;
         let low_end = bytes.min(LOW_RAM_LIMIT);
@@ -89,8 +89,8 @@ impl MemoryLayout {
         Gpa(self.high_end)
     }
 
-    /// The PCI host bridge's 64-bit window: as large as RAM, at least 32 GiB, on a 1 GiB boundary above RAM, and
-    /// cut to what `phys_bits` physical address bits reach; `None` if nothing is left of it.
+    /// The PCI host bridge's 64-bit window: as large as RAM, at least 32 GiB, on a 1 GiB boundary above RAM,
+    /// and cut to what `phys_bits` physical address bits reach; `None` if nothing is left of it.
     pub fn pci_window_64(&self, phys_bits: u8) -> Option<Range<u64>> {
         let base = self.high_end.next_multiple_of(1 << 30);
         let size = (self.high_end - HIGH_RAM_BASE).next_power_of_two().max(32 << 30);

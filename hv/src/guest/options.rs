@@ -9,7 +9,8 @@
 //! | `exit` | what to do when the last guest ended: `poweroff`, `reset`, `halt`, or `isa-debug:PORT` (write the status to QEMU's exit device) | `poweroff` |
 //! | `selftest` | a test of the host before any guest starts, see `boot::selftest` | none |
 //!
-//! Later words win. A word that is not understood is reported and otherwise ignored: a boot loader may add its own.
+//! Later words win. A word that is not understood is reported and otherwise ignored: a boot loader may add
+//! its own.
 
 use arrayvec::ArrayVec;
 use log::LevelFilter;

@@ -1,9 +1,10 @@
-//! The KVM-compatible paravirtual clock (`Documentation/virt/kvm/x86/msr.rst`, `arch/x86/include/asm/pvclock-abi.h`).
+//! The KVM-compatible paravirtual clock (`Documentation/virt/kvm/x86/msr.rst`,
+//! `arch/x86/include/asm/pvclock-abi.h`).
 //!
-//! It tells a guest its TSC rate and the time at a TSC value, so that it calibrates nothing; reading the clock then
-//! costs no exit. A VCPU gives the address of its structure by an MSR; the VCPU's owner calls [`PvClock::update`]
-//! then, and again only if the relation between TSC and time changes. The guest reads the structure under
-//! its version: odd means that it is being changed.
+//! It tells a guest its TSC rate and the time at a TSC value, so that it calibrates nothing; reading the
+//! clock then costs no exit. A VCPU gives the address of its structure by an MSR; the VCPU's owner calls
+//! [`PvClock::update`] then, and again only if the relation between TSC and time changes. The guest reads the
+//! structure under its version: odd means that it is being changed.
 
 use super::mem::{GuestMemory, NotRam};
 use crate::device::{Nanos, Tsc};
@@ -17,7 +18,8 @@ pub struct TscScale {
 }
 
 impl TscScale {
-    /// The scale of a TSC of `khz` kHz; 0 counts as 1. `mul` has its top bit set, which makes the error less than 2^-31.
+    /// The scale of a TSC of `khz` kHz; 0 counts as 1. `mul` has its top bit set, which makes the error less
+    /// than 2^-31.
     pub const fn from_khz(khz: u32) -> TscScale {
         const NS_PER_MS: u128 = 1_000_000;
         let khz = if khz == 0 { 1 } else { khz as u128 };
@@ -61,8 +63,8 @@ impl PvClock {
         self.address.is_some()
     }
 
-    /// Tells the guest that its TSC read `tsc` when the time was `now`. Does nothing while the clock is off; turns it off if
-    /// its structure is not in RAM.
+    /// Tells the guest that its TSC read `tsc` when the time was `now`. Does nothing while the clock is off;
+    /// turns it off if its structure is not in RAM.
     pub fn update(&mut self, memory: &impl GuestMemory, tsc: Tsc, now: Nanos) {
         if let Some(at) = self.address
             && self.write(memory, at, tsc, now).is_err()
@@ -85,8 +87,8 @@ impl PvClock {
     }
 }
 
-/// Writes the wall clock at the time 0 of the paravirtual clock, in seconds and nanoseconds since 1970, to the
-/// structure that the guest named by `KVM_WALL_CLOCK`. A structure outside of RAM is the guest's loss.
+/// Writes the wall clock at the time 0 of the paravirtual clock, in seconds and nanoseconds since 1970, to
+/// the structure that the guest named by `KVM_WALL_CLOCK`. A structure outside of RAM is the guest's loss.
 pub fn write_wall_clock(memory: &impl GuestMemory, at: Gpa, seconds: u64, nanoseconds: u32) {
     let version = memory.read_u32(at).unwrap_or(0).wrapping_add(2) & !1;
     // The structure has 32 bits of seconds: until 2106.

@@ -110,7 +110,8 @@ fn device(name: &str, id: &str, uid: u8, resources: Vec<&dyn Aml>) -> Vec<u8> {
     bytes(&Device::new(Path::new(name), children.to_vec()))
 }
 
-/// A small IRQ descriptor without flags (ACPI 6.4.2.1): an ISA interrupt, edge-triggered and active high, not shared.
+/// A small IRQ descriptor without flags (ACPI 6.4.2.1): an ISA interrupt, edge-triggered and active high, not
+/// shared.
 struct Irq(u8);
 
 impl Aml for Irq {

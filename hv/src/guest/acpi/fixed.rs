@@ -13,7 +13,8 @@ use crate::device::layout;
 
 /// The RTC's century register.
 const RTC_CENTURY: u8 = 0x32;
-/// IA-PC boot architecture flags (ACPI 5.2.9.3): ISA devices are there; no 8042, no VGA; no PCIe ASPM control.
+/// IA-PC boot architecture flags (ACPI 5.2.9.3): ISA devices are there; no 8042, no VGA; no PCIe ASPM
+/// control.
 const BOOT_ARCH: u16 = 1 << 0 | 1 << 2 | 1 << 4;
 
 /// Fixed hardware (ACPI 5.2.9). The machine is always in ACPI mode, so SMI_CMD is 0.

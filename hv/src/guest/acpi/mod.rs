@@ -1,8 +1,8 @@
 //! The guest's ACPI tables (ACPI 6.5).
 //!
-//! They describe the machine of [`crate::device::layout`]: fixed hardware with PM1 registers and SCI, one PCI root bridge, ISA
-//! devices, HPET, IOAPIC and as many local APICs as there are VCPUs. The VM's construction calls [`write_tables`] before
-//! the loaders run; [`RSDP`] is what they hand to the kernel.
+//! They describe the machine of [`crate::device::layout`]: fixed hardware with PM1 registers and SCI, one PCI
+//! root bridge, ISA devices, HPET, IOAPIC and as many local APICs as there are VCPUs. The VM's construction
+//! calls [`write_tables`] before the loaders run; [`RSDP`] is what they hand to the kernel.
 
 mod dsdt;
 mod fixed;

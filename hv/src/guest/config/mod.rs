@@ -1,8 +1,8 @@
 //! What to run: the schema of `palimpsest.toml`.
 //!
-//! The file names the guests and, for each, the files that a boot loader passed next to it. It is written by people and by
-//! the command line tool, so every complaint names the key and says what would be accepted. Unknown keys are
-//! errors: a misspelt key must not silently mean its default.
+//! The file names the guests and, for each, the files that a boot loader passed next to it. It is written by
+//! people and by the command line tool, so every complaint names the key and says what would be accepted.
+//! Unknown keys are errors: a misspelt key must not silently mean its default.
 //!
 //! ```toml
 //! version = 1
@@ -71,7 +71,8 @@ pub struct VmConfig {
 pub struct ModuleConfig {
     /// File name.
     pub file: String,
-    /// The module's command line, handed over as it is. Kernels often take its first word for the module's name.
+    /// The module's command line, handed over as it is. Kernels often take its first word for the module's
+    /// name.
     pub cmdline: String,
 }
 

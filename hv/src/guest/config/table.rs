@@ -1,7 +1,8 @@
 //! Typed access to one table of a TOML document, with complaints that carry the line.
 //!
-//! The `toml` crate's serde path converts floating-point values, which the hypervisor cannot link (it has no SSE);
-//! its document tree keeps numbers as text. Keys are taken out one by one, and [`Table::finish`] refuses what is left.
+//! The `toml` crate's serde path converts floating-point values, which the hypervisor cannot link (it has no
+//! SSE); its document tree keeps numbers as text. Keys are taken out one by one, and [`Table::finish`]
+//! refuses what is left.
 
 use alloc::format;
 use alloc::string::{String, ToString};

@@ -1,9 +1,11 @@
-//! The features that a guest may see if the host has them. What is not listed is hidden: a feature needs state that we switch,
-//! MSRs that we provide or nothing at all, and only somebody who has checked adds it here.
+//! The features that a guest may see if the host has them. What is not listed is hidden: a feature needs
+//! state that we switch, MSRs that we provide or nothing at all, and only somebody who has checked adds it
+//! here.
 //!
-//! Hidden on purpose: VMX, SVM, SMX and SGX (no nested virtualization), MONITOR and MWAITX (exit on every idle
-//! loop), performance counters, debug store, IBS (host state), LA57 (4-level walkers), PKU, CET, AMX, MPX, PT (state
-//! that is not switched), TSX (deprecated), speculation-control MSRs (not virtualized), TOPOEXT (flat topology).
+//! Hidden on purpose: VMX, SVM, SMX and SGX (no nested virtualization), MONITOR and MWAITX (exit on every
+//! idle loop), performance counters, debug store, IBS (host state), LA57 (4-level walkers), PKU, CET, AMX,
+//! MPX, PT (state that is not switched), TSX (deprecated), speculation-control MSRs (not virtualized),
+//! TOPOEXT (flat topology).
 
 /// A mask with these bits.
 const fn bits(list: &[u32]) -> u32 {
@@ -48,7 +50,8 @@ pub mod leaf1_edx {
     pub const SSE: u32 = 1 << 25;
     /// More than one logical processor in the package.
     pub const HTT: u32 = 1 << 28;
-    /// FPU, VME, DE, PSE, TSC, MSR, PAE, MCE, CX8, APIC, SEP, MTRR, PGE, MCA, CMOV, PAT, PSE36, CLFSH, MMX, FXSR, SSE, SSE2.
+    /// FPU, VME, DE, PSE, TSC, MSR, PAE, MCE, CX8, APIC, SEP, MTRR, PGE, MCA, CMOV, PAT, PSE36, CLFSH, MMX,
+    /// FXSR, SSE, SSE2.
     pub const ALLOWED: u32 =
         super::bits(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17, 19, 23, 24, 25, 26]);
     /// Emulated here, whatever the host has.
@@ -62,7 +65,8 @@ pub mod leaf7 {
     pub const EBX_SMAP: u32 = 1 << 20;
     pub const ECX_UMIP: u32 = 1 << 2;
     pub const ECX_RDPID: u32 = 1 << 22;
-    /// FSGSBASE, BMI1, FDP_EXCPTN_ONLY, SMEP, BMI2, ERMS, INVPCID, FCS/FDS deprecated, RDSEED, ADX, SMAP, CLFLUSHOPT, CLWB, SHA.
+    /// FSGSBASE, BMI1, FDP_EXCPTN_ONLY, SMEP, BMI2, ERMS, INVPCID, FCS/FDS deprecated, RDSEED, ADX, SMAP,
+    /// CLFLUSHOPT, CLWB, SHA.
     pub const EBX: u32 = super::bits(&[0, 3, 6, 7, 8, 9, 10, 13, 18, 19, 20, 23, 24, 29]);
     /// AVX2.
     pub const EBX_NEED_AVX: u32 = 1 << 5;
@@ -117,9 +121,9 @@ pub mod ext1 {
 pub const EXT7_EDX_INVARIANT_TSC: u32 = 1 << 8;
 /// Leaf 0x8000_0008 EBX: CLZERO, XSAVE saves error pointers, WBNOINVD.
 pub const EXT8_EBX: u32 = bits(&[0, 2, 9]);
-/// Leaf 0x8000_0021 EAX: no nested data breakpoints, LFENCE serializes, null selector clears base, automatic IBRS not.
+/// Leaf 0x8000_0021 EAX: no nested data breakpoints, LFENCE serializes, a null selector clears the base.
 pub const EXT21_EAX: u32 = bits(&[0, 2, 6]);
 
-/// KVM feature bits (`Documentation/virt/kvm/x86/cpuid.rst`): I/O delays are not needed, clock source MSRs at the new numbers, the
-/// clock does not go backwards between VCPUs.
+/// KVM feature bits (`Documentation/virt/kvm/x86/cpuid.rst`): I/O delays are not needed, clock source MSRs at
+/// the new numbers, the clock does not go backwards between VCPUs.
 pub const KVM_FEATURES: u32 = bits(&[1, 3, 24]);

@@ -1,9 +1,10 @@
 //! What CPUID tells a VCPU, worked out before it runs.
 //!
-//! [`CpuidTable::new`] applies the policy ([`mask`], [`build`]) to the host's values once per VCPU. An exit is then a lookup of two
-//! loads; the few values that depend on control registers are patched by [`CpuidTable::refresh`] when CR4 or XCR0
-//! change, which is rarer than CPUID. The same policy decides which control register bits a guest may set
-//! ([`CpuLimits`]), so that the two cannot disagree. Manuals: AMD APM 3 appendix E, Intel SDM 2A CPUID.
+//! [`CpuidTable::new`] applies the policy ([`mask`], [`build`]) to the host's values once per VCPU. An exit
+//! is then a lookup of two loads; the few values that depend on control registers are patched by
+//! [`CpuidTable::refresh`] when CR4 or XCR0 change, which is rarer than CPUID. The same policy decides which
+//! control register bits a guest may set ([`CpuLimits`]), so that the two cannot disagree. Manuals: AMD APM 3
+//! appendix E, Intel SDM 2A CPUID.
 
 mod build;
 mod mask;
@@ -28,8 +29,8 @@ pub const HV_BASE: u32 = 0x4000_0000;
 /// KVM-compatible leaves, present if the guest has a paravirtual clock.
 pub const KVM_BASE: u32 = 0x4000_0100;
 
-/// Leaves that are looked up directly: 64 in each of the four blocks that bits 31:30 tell apart (basic, hypervisor,
-/// extended, none).
+/// Leaves that are looked up directly: 64 in each of the four blocks that bits 31:30 tell apart (basic,
+/// hypervisor, extended, none).
 const LEAVES: usize = 64 * 4;
 /// Rows of values; a power of two so that an index needs no check.
 const ROWS: usize = 128;

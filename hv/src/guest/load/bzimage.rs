@@ -1,7 +1,7 @@
 //! Linux bzImages (`Documentation/arch/x86/boot.rst`, `zero-page.rst`).
 //!
-//! The real-mode part is only read: its header, corrected, becomes part of the zero page, and the protected-mode part is
-//! entered directly, in 64-bit or in 32-bit mode.
+//! The real-mode part is only read: its header, corrected, becomes part of the zero page, and the
+//! protected-mode part is entered directly, in 64-bit or in 32-bit mode.
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -134,8 +134,8 @@ impl<'a> Image<'a> {
         self.since(0x20c, half(self.header, at::XLOADFLAGS), 0)
     }
 
-    /// Claims the memory in which the kernel expands itself, at its preferred address if that is free, and copies
-    /// the protected-mode code to its start. Returns the address.
+    /// Claims the memory in which the kernel expands itself, at its preferred address if that is free, and
+    /// copies the protected-mode code to its start. Returns the address.
     fn place<M: GuestMemory>(&self, p: &mut Placer<'_, M>) -> Result<u64, LoadError> {
         let h = self.header;
         let preferred = self.since(0x20a, long(h, at::PREF_ADDRESS), MIB);

@@ -111,7 +111,8 @@ impl fmt::Display for LoadError {
             }
             Problem::NotAKernel { found } => write!(
                 f,
-                "not a kernel but {found}; give a Linux bzImage, an ELF file with a PVH note, or a multiboot kernel"
+                "not a kernel but {found}; give a Linux bzImage, an ELF file with a PVH note, or a multiboot \
+                 kernel"
             ),
             Problem::WrongMachine { machine } => {
                 write!(f, "a kernel for {machine}; this machine runs x86 kernels only")
@@ -125,8 +126,8 @@ impl fmt::Display for LoadError {
             Problem::Invalid { what } => write!(f, "invalid: {what}; is the file damaged?"),
             Problem::DoesNotFit { what, size, min, max, ram } => write!(
                 f,
-                "{what} of {size} bytes ({} MiB) does not fit into free memory between {min:#x} and {max:#x}; the guest \
-                 has {} MiB, raise `memory_mib` (pal: --mem) or use a smaller file",
+                "{what} of {size} bytes ({} MiB) does not fit into free memory between {min:#x} and {max:#x}; \
+                 the guest has {} MiB, raise `memory_mib` (pal: --mem) or use a smaller file",
                 mib(size),
                 ram / MIB
             ),

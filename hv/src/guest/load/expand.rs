@@ -1,6 +1,7 @@
 //! Expands the compressed kernel inside a bzImage (`arch/x86/boot/compressed/`, `scripts/Makefile.lib`).
 //!
-//! The build appends the expanded size as four little-endian bytes to every format but gzip, which ends in it anyway.
+//! The build appends the expanded size as four little-endian bytes to every format but gzip, which ends in it
+//! anyway.
 
 use alloc::vec::Vec;
 

@@ -28,9 +28,11 @@ impl GuestMemory for Void {
     }
 }
 
-/// Loads arbitrary bytes by every protocol: must not panic, and what is placed lies in RAM and does not overlap.
+/// Loads arbitrary bytes by every protocol: must not panic, and what is placed lies in RAM and does not
+/// overlap.
 ///
-/// The first byte chooses the protocol and what the file pretends to be, so that not every input fails at a magic.
+/// The first byte chooses the protocol and what the file pretends to be, so that not every input fails at a
+/// magic.
 pub fn fuzz_one(data: &[u8]) {
     let Some((&choice, bytes)) = data.split_first() else { return };
     let protocols =

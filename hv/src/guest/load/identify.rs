@@ -28,8 +28,8 @@ pub fn not_a_kernel(kernel: &File<'_>) -> LoadError {
 /// Refuses kernels for other processors.
 pub fn check_machine(kernel: &File<'_>) -> Result<(), LoadError> {
     let at = |offset: usize, magic: &[u8]| has(kernel.bytes, offset, magic);
-    // The magics of Linux' other boot image formats (`Documentation/arch/arm64/booting.rst`, `arch/riscv/boot-image-header.rst`,
-    // the ARM zImage header).
+    // The magics of Linux' other boot image formats (`Documentation/arch/arm64/booting.rst`,
+    // `arch/riscv/boot-image-header.rst`, the ARM zImage header).
     let machine = if elf::is_elf(kernel.bytes) {
         elf::foreign_machine(kernel.bytes)
     } else if at(0x38, b"ARM\x64") {

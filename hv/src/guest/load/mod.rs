@@ -1,9 +1,9 @@
 //! Loaders: from files in boot modules to a guest that is ready to run.
 //!
-//! [`load`] recognizes the kernel's format, checks it, copies it, its initrd and its modules to guest memory as the boot
-//! protocol demands, and returns the registers that the first VCPU starts with. Called by the VM's construction
-//! and again at each reset of the guest, so a loader writes everything it relies on, zeros included. File
-//! bytes are untrusted: they can lead to a [`LoadError`] and to nothing else.
+//! [`load`] recognizes the kernel's format, checks it, copies it, its initrd and its modules to guest memory
+//! as the boot protocol demands, and returns the registers that the first VCPU starts with. Called by the
+//! VM's construction and again at each reset of the guest, so a loader writes everything it relies on, zeros
+//! included. File bytes are untrusted: they can lead to a [`LoadError`] and to nothing else.
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -117,8 +117,8 @@ pub fn load(memory: &impl GuestMemory, request: &Request<'_>) -> Result<BootStat
     }
 }
 
-/// The words of the BIOS data area by which kernels find the end of conventional memory: the segment of the extended
-/// BIOS data area at 0x40e, KiB of conventional memory at 0x413.
+/// The words of the BIOS data area by which kernels find the end of conventional memory: the segment of the
+/// extended BIOS data area at 0x40e, KiB of conventional memory at 0x413.
 fn write_bios_data(memory: &impl GuestMemory) -> Result<(), NotRam> {
     memory.fill(Gpa(0), 0x1000, 0)?;
     memory.write(Gpa(0x40e), &((EBDA >> 4) as u16).to_le_bytes())?;

@@ -1,7 +1,8 @@
 //! The Multiboot specification, version 0.6.96, as QEMU and GRUB follow it.
 //!
-//! Kernels take the first word of a command line for a name. The kernel's own line therefore starts with its file's
-//! name, as with QEMU; a module's line is handed over as it is configured, and is the file's name if there is none.
+//! Kernels take the first word of a command line for a name. The kernel's own line therefore starts with its
+//! file's name, as with QEMU; a module's line is handed over as it is configured, and is the file's name if
+//! there is none.
 
 use alloc::format;
 use alloc::string::ToString;

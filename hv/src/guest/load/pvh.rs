@@ -1,8 +1,8 @@
 //! The PVH boot protocol (Xen `docs/misc/pvh.pandoc`, `public/arch-x86/hvm/start_info.h`).
 //!
-//! An ELF kernel names its 32-bit physical entry in a note and gets the address of an `hvm_start_info` in EBX. A Linux
-//! bzImage carries such an ELF file compressed; it is expanded here, because nothing in the bzImage's own code
-//! enters by PVH.
+//! An ELF kernel names its 32-bit physical entry in a note and gets the address of an `hvm_start_info` in
+//! EBX. A Linux bzImage carries such an ELF file compressed; it is expanded here, because nothing in the
+//! bzImage's own code enters by PVH.
 
 use alloc::string::ToString;
 use alloc::vec::Vec;

@@ -1,4 +1,5 @@
-//! The registers with which kernels start: flat 32-bit protected mode, or 64-bit mode over identity page tables.
+//! The registers with which kernels start: flat 32-bit protected mode, or 64-bit mode over identity page
+//! tables.
 
 use super::super::mem::GuestMemory;
 use super::place::Placer;

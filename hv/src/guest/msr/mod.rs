@@ -1,10 +1,10 @@
 //! What RDMSR and WRMSR do in a guest.
 //!
-//! Three kinds of MSR. Those in [`PASS_THROUGH`] belong to the guest alone and never exit; `virt` opens them in its
-//! permission map. Those of devices (local APIC, TSC) are named as a [`DeviceMsr`] and the caller asks the device. All others
-//! are decided here: [`MsrState`] keeps what they hold, and what a write changes elsewhere is returned as an [`MsrEffect`].
-//! An unknown MSR is #GP(0), or zero and ignored if the guest's configuration is permissive; both are counted.
-//! Manuals: AMD APM 2 appendix A, Intel SDM 4 chapter 2.
+//! Three kinds of MSR. Those in [`PASS_THROUGH`] belong to the guest alone and never exit; `virt` opens them
+//! in its permission map. Those of devices (local APIC, TSC) are named as a [`DeviceMsr`] and the caller asks
+//! the device. All others are decided here: [`MsrState`] keeps what they hold, and what a write changes
+//! elsewhere is returned as an [`MsrEffect`]. An unknown MSR is #GP(0), or zero and ignored if the guest's
+//! configuration is permissive; both are counted. Manuals: AMD APM 2 appendix A, Intel SDM 4 chapter 2.
 
 mod mtrr;
 #[cfg(test)]
@@ -17,8 +17,8 @@ pub use unknown::UnknownMsrs;
 use super::cpuid::CpuLimits;
 use crate::virt::state::{cr0, efer};
 
-/// MSRs that the guest reads and writes directly: its own SYSENTER, SYSCALL and segment base registers, which are
-/// switched with the guest.
+/// MSRs that the guest reads and writes directly: its own SYSENTER, SYSCALL and segment base registers, which
+/// are switched with the guest.
 pub const PASS_THROUGH: [u32; 10] = [
     index::SYSENTER_CS,
     index::SYSENTER_ESP,
@@ -309,8 +309,8 @@ fn device(msr: u32) -> Option<DeviceMsr> {
     }
 }
 
-/// EFER as it becomes, `None` for #GP (APM 2, 3.1.7): reserved bits, or a change of LME while paging is on. LMA is the
-/// processor's: a written value is ignored.
+/// EFER as it becomes, `None` for #GP (APM 2, 3.1.7): reserved bits, or a change of LME while paging is on.
+/// LMA is the processor's: a written value is ignored.
 fn checked_efer(value: u64, ctx: &MsrContext<'_>) -> Option<u64> {
     let changed = value ^ ctx.efer;
     if value & !ctx.limits.efer != 0 || changed & efer::LME != 0 && ctx.cr0 & cr0::PG != 0 {

@@ -1,5 +1,5 @@
-//! Memory type range registers: remembered and validated, without effect, since the nested page tables decide the
-//! memory type (APM 2, 7.7; SDM 3A, 12.11).
+//! Memory type range registers: remembered and validated, without effect, since the nested page tables decide
+//! the memory type (APM 2, 7.7; SDM 3A, 12.11).
 //!
 //! They start as if firmware had made everything write-back: guests then find nothing to repair.
 
