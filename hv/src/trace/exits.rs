@@ -88,6 +88,12 @@ impl ExitCounts {
         slot.ticks = slot.ticks.wrapping_add(ticks);
     }
 
+    /// Adds one exit that lasted from `begin` to `end` and less than 2^32 ticks.
+    #[inline(always)]
+    pub fn add_short(&mut self, kind: ExitKind, begin: u64, end: u64) {
+        self.add(kind, u64::from((end as u32).wrapping_sub(begin as u32)));
+    }
+
     /// The counters of one kind.
     pub fn of(&self, kind: ExitKind) -> ExitCount {
         self.0[kind as usize]

@@ -44,12 +44,7 @@ pub fn control<V: Virt, M: HostMemory>(
 fn operand<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> Option<Gpr> {
     let mut bytes = [0; MAX_LEN];
     let have = port::fetch(&vcpu.virt, vm, &mut bytes);
-    let mode = match vcpu.virt.code_bitness() {
-        64 => Mode::Bits64,
-        32 => Mode::Bits32,
-        _ => Mode::Bits16,
-    };
-    register_move(&decode(&bytes[..have], mode).ok()?)?.gpr
+    register_move(&decode(&bytes[..have], Mode::of(&vcpu.virt)).ok()?)?.gpr
 }
 
 fn write_cr4<V: Virt>(vcpu: &mut Vcpu<V>, value: u64, next: u64) -> Outcome {

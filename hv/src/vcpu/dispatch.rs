@@ -6,12 +6,13 @@ use alloc::boxed::Box;
 use alloc::string::String;
 
 use crate::guest::vm::{HostMemory, Vm};
-use crate::vcpu::emulate::{Key, Mode, System};
+use crate::vcpu::emulate::System;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Death, Outcome, Stop};
 use crate::vcpu::port;
+use crate::vcpu::run::complete;
 use crate::vcpu::{Vcpu, control, io, memory_fault, msr};
-use crate::virt::state::{Gpr, SegReg, Segment, VcpuState, efer};
+use crate::virt::state::Gpr;
 use crate::virt::{ArchState, Exception, Exit, Virt};
 
 /// Decides what happens after `exit`, which came at host TSC `tsc`.
@@ -84,23 +85,36 @@ fn rare<V: Virt, M: HostMemory, H: Host>(
     }
 }
 
+/// The short way of CPUID: answered if this returns true, otherwise the exit goes the common way.
 #[inline(always)]
+pub fn quick_cpuid<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> bool {
+    let leaf = vcpu.virt.gpr(Gpr::Rax) as u32;
+    if leaf == XSAVE_LEAF {
+        return false;
+    }
+    let Some(next) = next_rip(vcpu, vm, System::Cpuid) else { return false };
+    let [eax, ebx, ecx, edx] = *vcpu.cpuid.get(leaf, vcpu.virt.gpr(Gpr::Rcx) as u32);
+    vcpu.virt.set_gpr(Gpr::Rax, u64::from(eax));
+    vcpu.virt.set_gpr(Gpr::Rbx, u64::from(ebx));
+    vcpu.virt.set_gpr(Gpr::Rcx, u64::from(ecx));
+    vcpu.virt.set_gpr(Gpr::Rdx, u64::from(edx));
+    complete(vcpu, next);
+    true
+}
+
+/// CPUID with something else to look at.
 fn cpuid<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
     host: &H,
 ) -> Outcome {
+    sync_xcr0(vcpu, host);
     with_next(vcpu, vm, System::Cpuid, |vcpu, rip| {
         let leaf = vcpu.virt.gpr(Gpr::Rax) as u32;
-        let subleaf = vcpu.virt.gpr(Gpr::Rcx) as u32;
-        if leaf == XSAVE_LEAF {
-            sync_xcr0(vcpu, host);
+        let values = *vcpu.cpuid.get(leaf, vcpu.virt.gpr(Gpr::Rcx) as u32);
+        for (reg, value) in [Gpr::Rax, Gpr::Rbx, Gpr::Rcx, Gpr::Rdx].into_iter().zip(values) {
+            vcpu.virt.set_gpr(reg, u64::from(value));
         }
-        let [eax, ebx, ecx, edx] = *vcpu.cpuid.get(leaf, subleaf);
-        vcpu.virt.set_gpr(Gpr::Rax, u64::from(eax));
-        vcpu.virt.set_gpr(Gpr::Rbx, u64::from(ebx));
-        vcpu.virt.set_gpr(Gpr::Rcx, u64::from(ecx));
-        vcpu.virt.set_gpr(Gpr::Rdx, u64::from(edx));
         Outcome::Next(rip)
     })
 }
@@ -140,29 +154,10 @@ pub(super) fn next_rip<V: Virt, M: HostMemory>(
     vm: &Vm<V::NestedFormat, M>,
     what: System,
 ) -> Option<u64> {
-    if let Some(rip) = vcpu.virt.next_rip() {
-        return Some(rip);
+    match vcpu.virt.next_rip() {
+        Some(rip) => Some(rip),
+        None => vcpu.next_rips.get(&vcpu.virt, what, |virt, bytes| port::fetch(virt, vm, bytes)),
     }
-    let rip = vcpu.virt.rip();
-    let key = key(&vcpu.virt);
-    let virt = &vcpu.virt;
-    let len = vcpu.decode.length(key, what, |bytes| port::fetch(virt, vm, bytes))?;
-    let next = rip.wrapping_add(u64::from(len));
-    Some(if key.mode == Mode::Bits64 { next } else { next & 0xffff_ffff })
-}
-
-/// Where the current instruction is, for the decode cache.
-#[inline(always)]
-fn key(state: &impl VcpuState) -> Key {
-    let cs = state.segment(SegReg::Cs);
-    let rip = state.rip();
-    let (linear, mode) = if state.efer() & efer::LMA != 0 && cs.attributes & Segment::LONG != 0 {
-        (rip, Mode::Bits64)
-    } else {
-        let mode = if cs.attributes & Segment::BIG != 0 { Mode::Bits32 } else { Mode::Bits16 };
-        (cs.base.wrapping_add(rip) & 0xffff_ffff, mode)
-    };
-    Key { linear, cr3: state.cr3(), mode }
 }
 
 /// The end of a guest, with its registers for the report.

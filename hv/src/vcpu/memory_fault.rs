@@ -44,6 +44,10 @@ pub fn nested<V: Virt, M: HostMemory, H: Host>(
             vcpu.virt.flush(FlushScope::All);
             Outcome::Resume
         }
+        Ok(_) if vcpu.virt.was_delivering() => {
+            let what = format!("the delivery of an interrupt or exception touches {gpa}, where there is no memory");
+            Outcome::Stop(died(vcpu, Cause::EmulationFailure, what))
+        }
         Ok(_) if access.execute => fetch_outside_ram(vcpu, gpa),
         Ok(_) => emulate(vcpu, vm, host, tsc),
         Err(error) => {

@@ -8,6 +8,7 @@ pub mod dispatch;
 pub mod emulate;
 pub mod host;
 pub mod interrupts;
+pub mod next_rip;
 pub mod outcome;
 pub mod port;
 pub mod run;
@@ -25,6 +26,7 @@ use crate::guest::pvclock::PvClock;
 use crate::trace::exits::ExitCounts;
 use crate::vcpu::emulate::DecodeCache;
 use crate::vcpu::interrupts::Interrupts;
+use crate::vcpu::next_rip::NextRips;
 use crate::virt::Virt;
 
 /// Bits of [`Vcpu::work`]: reasons not to enter the guest straight away.
@@ -61,6 +63,8 @@ pub struct Vcpu<V: Virt> {
     pub xcr0: u64,
     /// Decoded instructions.
     pub decode: DecodeCache,
+    /// Where intercepted instructions end.
+    pub next_rips: NextRips,
     /// The pending-work word: see [`work`].
     pub work: u32,
     /// External interrupts on their way into the guest.
@@ -100,6 +104,7 @@ impl<V: Virt> Vcpu<V> {
             pv_clock: PvClock::new(tsc_khz as u32),
             xcr0: 1,
             decode: DecodeCache::new(),
+            next_rips: NextRips::default(),
             work: 0,
             interrupts: Interrupts::default(),
             exits: ExitCounts::default(),

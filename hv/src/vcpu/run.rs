@@ -8,10 +8,10 @@ use crate::guest::vm::{HostMemory, Vm};
 use crate::trace::exits::ExitKind;
 use crate::vcpu::host::{ConsoleEvent, Host};
 use crate::vcpu::outcome::{Cause, Outcome, Stop};
-use crate::vcpu::{Vcpu, dispatch, work};
+use crate::vcpu::{Vcpu, dispatch, io, work};
 use crate::virt::exit::vector;
 use crate::virt::state::rflags;
-use crate::virt::{Event, Exception, Virt};
+use crate::virt::{Ended, Event, Exception, Virt};
 
 /// DR6.BS: the exception is a single-step trap.
 const DR6_BS: u64 = 1 << 14;
@@ -32,12 +32,25 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
             vcpu.virt.release(cpu);
             return stop;
         }
-        let exit = vcpu.virt.enter(cpu);
+        let ended = vcpu.virt.enter(cpu);
+        if ended == Ended::Cpuid {
+            let begin = host.tsc();
+            if dispatch::quick_cpuid(vcpu, vm) {
+                vcpu.exits.add_short(ExitKind::Cpuid, begin, host.tsc());
+                continue;
+            }
+        }
         let begin = host.tsc();
-        vcpu.note_taken();
-        let outcome = dispatch::dispatch(vcpu, vm, host, &exit, begin);
+        let (kind, outcome) = match ended {
+            Ended::Io(access) => (ExitKind::Io, io::io(vcpu, vm, host, access, begin)),
+            _ => {
+                vcpu.note_taken();
+                let exit = vcpu.virt.exit();
+                (ExitKind::of(&exit), dispatch::dispatch(vcpu, vm, host, &exit, begin))
+            }
+        };
         let stop = perform(vcpu, outcome);
-        vcpu.exits.add(ExitKind::of(&exit), host.tsc().wrapping_sub(begin));
+        vcpu.exits.add(kind, host.tsc().wrapping_sub(begin));
         if let Some(stop) = stop {
             vcpu.virt.release(cpu);
             return stop;
@@ -65,7 +78,7 @@ fn perform<V: Virt>(vcpu: &mut Vcpu<V>, outcome: Outcome) -> Option<Stop> {
 /// Ends an instruction that was executed in software: RIP moves on, the interrupt shadow and RF end, and a
 /// single-step trap follows if the guest asked for one.
 #[inline(always)]
-fn complete<V: Virt>(vcpu: &mut Vcpu<V>, rip: u64) {
+pub(super) fn complete<V: Virt>(vcpu: &mut Vcpu<V>, rip: u64) {
     vcpu.virt.set_rip(rip);
     vcpu.virt.clear_interrupt_shadow();
     let flags = vcpu.virt.rflags();

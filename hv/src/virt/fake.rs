@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use crate::paging::format::npt::Npt;
 use crate::virt::state::{Gpr, SegReg, Segment, TableReg, rflags};
-use crate::virt::{ArchState, Event, Exit, FlushScope, Roots, VcpuState, Virt};
+use crate::virt::{ArchState, Ended, Event, Exit, FlushScope, Roots, VcpuState, Virt};
 
 /// What one entry does before it exits.
 pub type Step = fn(&mut Fake) -> Exit;
@@ -37,6 +37,7 @@ pub struct Fake {
     pub interrupted: Option<Event>,
     /// MSRs that the processor would switch.
     pub msrs: BTreeMap<u32, u64>,
+    exit: Option<Exit>,
     queued: Option<Event>,
     offered: Option<u8>,
     taken: Option<u8>,
@@ -55,7 +56,7 @@ impl Virt for Fake {
     type NestedFormat = Npt;
     type Cpu = ();
 
-    fn enter(&mut self, _cpu: &mut ()) -> Exit {
+    fn enter(&mut self, _cpu: &mut ()) -> Ended {
         self.entries += 1;
         if let Some(event) = self.queued.take().or_else(|| self.interrupted.take()) {
             self.delivered.push(event);
@@ -69,7 +70,18 @@ impl Virt for Fake {
             self.interrupts.push(vector);
         }
         self.shadow = false;
-        self.script.pop_front().map_or(Exit::Shutdown, |step| step(self))
+        let exit = self.script.pop_front().map_or(Exit::Shutdown, |step| step(self));
+        self.exit = Some(exit);
+        match exit {
+            _ if self.taken.is_some() || self.offered.is_some() || self.interrupted.is_some() => Ended::Other,
+            Exit::Cpuid => Ended::Cpuid,
+            Exit::Io(io) => Ended::Io(io),
+            _ => Ended::Other,
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        self.exit.unwrap_or(Exit::Shutdown)
     }
 
     fn release(&mut self, _cpu: &mut ()) {}
@@ -89,6 +101,10 @@ impl Virt for Fake {
 
     fn event_pending(&self) -> bool {
         self.queued.is_some()
+    }
+
+    fn was_delivering(&self) -> bool {
+        self.interrupted.is_some()
     }
 
     fn take_interrupted_event(&mut self) -> Option<Event> {

@@ -36,6 +36,18 @@ pub enum Roots {
     Shadow(Hpa),
 }
 
+/// How an entry ended, at first sight: the run loop has short ways for the exits that are frequent and simple. They are
+/// reported only if nothing else happened (no event was delivered, interrupted or is still on its way).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// [`Exit::Cpuid`]
+    Cpuid,
+    /// [`Exit::Io`]
+    Io(IoExit),
+    /// See [`Virt::exit`].
+    Other,
+}
+
 /// Which translations the guest must no longer use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushScope {
@@ -54,7 +66,10 @@ pub trait Virt: VcpuState + Sized {
     type Cpu;
 
     /// Runs the guest until something needs the hypervisor. A host interrupt ends it with [`Exit::Interrupt`].
-    fn enter(&mut self, cpu: &mut Self::Cpu) -> Exit;
+    fn enter(&mut self, cpu: &mut Self::Cpu) -> Ended;
+
+    /// Why the last entry ended.
+    fn exit(&self) -> Exit;
 
     /// Gives the processor back to the host: guest state that entries leave in registers goes to memory, host
     /// interrupts can be taken again (once the host opens them). Cheap if there is nothing to do.
@@ -71,6 +86,9 @@ pub trait Virt: VcpuState + Sized {
 
     /// Whether an event is queued for the next entry.
     fn event_pending(&self) -> bool;
+
+    /// Whether the last exit interrupted the delivery of an event of any kind: the instruction at RIP is not to blame.
+    fn was_delivering(&self) -> bool;
 
     /// The event whose delivery the last exit interrupted, if any. Taking it means that it is not delivered
     /// again; left alone, the next entry repeats it.

@@ -25,6 +25,7 @@ use crate::paging::addr::{Hpa, PageSize};
 use crate::paging::format::npt::Npt;
 use crate::paging::guest_walk::PagingFeatures;
 use crate::vcpu::Vcpu;
+use crate::vcpu::emulate;
 use crate::vcpu::host::Host as _;
 use crate::vcpu::outcome::Stop;
 use crate::vcpu::run::run;
@@ -54,6 +55,7 @@ pub fn main(host: &'static Host) -> ! {
     // SAFETY: bring-up has installed the host's tables on this PCPU, and the features are its own.
     let mut svm_cpu = unsafe { SvmCpu::enable(features) };
 
+    emulate::prepare_decoder();
     let modules = host.boot.modules.iter().enumerate();
     let modules: Vec<BootModule<'_>> = modules
         .map(|(i, module)| BootModule { cmdline: &module.command_line, bytes: host.module(i) })

@@ -3,7 +3,7 @@
 //! It does not depend on where the instruction stands (RIP-relative operands and branch targets are kept relative
 //! to the next instruction), so a cached copy serves every address at which the same bytes are found.
 
-use crate::virt::state::{Gpr, SegReg};
+use crate::virt::state::{Gpr, SegReg, VcpuState};
 
 /// How the code segment makes the processor read instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,6 +22,11 @@ impl Mode {
     /// The width of code in bits: 16, 32 or 64.
     pub const fn bits(self) -> u32 {
         self as u32 * 8
+    }
+
+    /// The mode of the code segment in use.
+    pub fn of(state: &impl VcpuState) -> Mode {
+        Mode::from_bits(state.code_bitness())
     }
 
     /// The mode for a width in bits; anything but 16 and 64 is 32.

@@ -2,12 +2,23 @@
 
 use super::vmcb::{Vmcb, exit_code as code};
 use crate::paging::addr::{Gpa, Gva};
+use crate::virt::Ended;
 use crate::virt::exit::{Access, Exception, Exit, IoExit, RegMove, vector};
 use crate::virt::state::Gpr;
 
+/// The exits that have short ways.
+#[inline(always)]
+pub fn quick(vmcb: &Vmcb) -> Ended {
+    match vmcb.exit_code {
+        code::CPUID => Ended::Cpuid,
+        code::IOIO => Ended::Io(io(vmcb)),
+        _ => Ended::Other,
+    }
+}
+
 /// Decodes the exit that `vmcb` reports. `assists`: the processor has decode assists, so that the information words
 /// of register moves and INVLPG are valid.
-#[inline(always)]
+#[inline]
 pub fn exit(vmcb: &Vmcb, assists: bool) -> Exit {
     match vmcb.exit_code {
         code::CPUID => Exit::Cpuid,

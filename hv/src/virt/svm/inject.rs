@@ -1,11 +1,11 @@
 //! Delivery of events: exceptions and NMIs by EVENTINJ, external interrupts by V_IRQ (AMD APM 2, 15.20 and 15.21).
 //!
 //! External interrupts never go through EVENTINJ: V_IRQ waits in the processor until the guest can take them, which
-//! needs no window exit, and QEMU's emulation delivers EVENTINJ interrupts twice. One word, [`Injection::work`], keeps
+//! needs no window exit, and QEMU's emulation delivers EVENTINJ interrupts twice. One word, [`super::work`], keeps
 //! the common entry and exit free of all this.
 
-use super::Svm;
 use super::vmcb::{clean, event, exit_code, int_ctl, misc1};
+use super::{Svm, work};
 use crate::virt::exit::vector;
 use crate::virt::state::{VcpuState, rflags};
 use crate::virt::{Event, Exception};
@@ -13,72 +13,39 @@ use crate::virt::{Event, Exception};
 /// DR6.BS: a single-step trap.
 const DR6_BS: u64 = 1 << 14;
 
-/// What waits for the guest. All-zero means that an entry has nothing to do.
+/// What waits for the guest; [`super::work`] says whether there is anything.
 #[derive(Debug, Default)]
 pub(super) struct Injection {
-    work: u8,
-    event: Option<Event>,
-    interrupted: Option<Event>,
+    pub(super) event: Option<Event>,
+    pub(super) interrupted: Option<Event>,
     offered: Option<u8>,
-    taken: Option<u8>,
+    pub(super) taken: Option<u8>,
     /// RIP of the IRET that ends the NMI handler, once it has been intercepted.
     iret_at: Option<u64>,
     /// RFLAGS.TF and DR6 of the guest while it steps over the end of an interrupt shadow.
     stepping: Option<(u64, u64)>,
 }
 
-const EVENT: u8 = 1 << 0;
-const OFFER: u8 = 1 << 1;
-const ARMED: u8 = 1 << 2;
-const NMI_BLOCKED: u8 = 1 << 3;
-const STEPPING: u8 = 1 << 4;
-
-impl Injection {
-    #[inline(always)]
-    pub(super) fn has_work(&self) -> bool {
-        self.work != 0
-    }
-
+impl Svm {
     pub(super) fn queue(&mut self, event: Event) {
-        self.event = Some(event);
-        self.work |= EVENT;
-    }
-
-    pub(super) fn event_pending(&self) -> bool {
-        self.event.is_some()
-    }
-
-    pub(super) fn take_interrupted(&mut self) -> Option<Event> {
-        self.interrupted.take()
+        self.injection.event = Some(event);
+        self.request(work::EVENT);
     }
 
     pub(super) fn offer(&mut self, vector: Option<u8>) {
-        if vector != self.offered {
-            self.offered = vector;
-            self.work |= OFFER;
+        if vector != self.injection.offered {
+            self.injection.offered = vector;
+            self.request(work::OFFER);
         }
     }
 
-    #[inline(always)]
-    pub(super) fn take_taken(&mut self) -> Option<u8> {
-        self.taken.take()
-    }
-
-    pub(super) fn nmi_blocked(&self) -> bool {
-        self.work & NMI_BLOCKED != 0
-    }
-}
-
-impl Svm {
     /// Writes what waits for the guest into the VMCB.
-    #[cold]
-    #[inline(never)]
     pub(super) fn prepare_injection(&mut self) {
         if let Some(event) = self.injection.event.take().or_else(|| self.injection.interrupted.take()) {
             self.vmcb.event_inj = encode(event);
             match event {
                 Event::Nmi => {
-                    self.injection.work |= NMI_BLOCKED;
+                    self.request(work::NMI_BLOCKED);
                     self.injection.iret_at = None;
                     self.vmcb.intercept_misc1 |= misc1::IRET;
                     self.dirty(clean::INTERCEPTS);
@@ -90,7 +57,7 @@ impl Svm {
                 }
             }
         }
-        self.injection.work &= !EVENT;
+        self.done(work::EVENT);
         let shadow = self.vmcb.int_state & 1 != 0;
         let hold =
             shadow && self.features.ignores_interrupt_shadow && self.vmcb.event_inj & event::VALID == 0;
@@ -101,11 +68,11 @@ impl Svm {
                 ctl |= int_ctl::V_IRQ
                     | u64::from(vector >> 4) << int_ctl::V_INTR_PRIO_SHIFT
                     | u64::from(vector) << int_ctl::V_INTR_VECTOR_SHIFT;
-                self.injection.work |= ARMED;
+                self.request(work::ARMED);
             }
-            None => self.injection.work &= !ARMED,
+            None => self.done(work::ARMED),
         }
-        self.injection.work &= !OFFER;
+        self.done(work::OFFER);
         if ctl != self.vmcb.int_ctl {
             self.vmcb.int_ctl = ctl;
             self.dirty(clean::INTERRUPT);
@@ -114,8 +81,6 @@ impl Svm {
 
     /// Notes what became of the events of the last entry. True: the exit was caused by this module alone (a step over
     /// an interrupt shadow) and the guest just goes on.
-    #[cold]
-    #[inline(never)]
     pub(super) fn finish_injection(&mut self) -> bool {
         self.vmcb.event_inj = 0;
         let info = self.vmcb.exit_int_info;
@@ -123,24 +88,25 @@ impl Svm {
         if interrupted {
             self.injection.interrupted = decode(info, self.vmcb.cr2);
             if self.injection.interrupted.is_some() {
-                self.injection.work |= EVENT;
+                self.request(work::EVENT);
             }
             if self.injection.interrupted == Some(Event::Nmi) {
-                self.injection.work &= !NMI_BLOCKED;
+                self.done(work::NMI_BLOCKED);
             }
         }
-        if self.injection.work & ARMED != 0 {
+        if self.work.get() & work::ARMED != 0 {
             if self.vmcb.int_ctl & int_ctl::V_IRQ != 0 {
                 // Still waiting.
             } else if interrupted && info & event::TYPE == event::TYPE_INTR {
                 // Its delivery faulted: offer it again.
-                self.injection.work = self.injection.work & !ARMED | OFFER;
+                self.done(work::ARMED);
+                self.request(work::OFFER);
             } else {
                 self.injection.taken = self.injection.offered.take();
-                self.injection.work &= !ARMED;
+                self.done(work::ARMED);
             }
         }
-        if self.injection.work & NMI_BLOCKED != 0 {
+        if self.work.get() & work::NMI_BLOCKED != 0 {
             self.follow_nmi_handler();
         }
         self.end_step()
@@ -155,7 +121,7 @@ impl Svm {
             self.dirty(clean::INTERCEPTS);
         } else if self.injection.iret_at.is_some_and(|rip| rip != self.vmcb.rip) {
             self.injection.iret_at = None;
-            self.injection.work &= !NMI_BLOCKED;
+            self.done(work::NMI_BLOCKED);
         }
     }
 
@@ -169,12 +135,14 @@ impl Svm {
             self.vmcb.intercept_exceptions |= 1 << vector::DB;
             self.dirty(clean::INTERCEPTS);
         }
-        self.injection.work = self.injection.work & !ARMED | STEPPING;
+        self.done(work::ARMED);
+        self.request(work::STEPPING);
     }
 
     fn end_step(&mut self) -> bool {
         let Some((tf, dr6)) = self.injection.stepping.take() else { return false };
-        self.injection.work = self.injection.work & !STEPPING | OFFER;
+        self.done(work::STEPPING);
+        self.request(work::OFFER);
         self.vmcb.intercept_exceptions &= !(1 << vector::DB);
         self.vmcb.rflags = self.vmcb.rflags & !rflags::TF | tf;
         self.dirty(clean::INTERCEPTS);
@@ -192,7 +160,7 @@ impl Svm {
         if tf == 0 {
             self.set_dr6(hit & !DR6_BS);
         }
-        self.injection.queue(Event::Exception(Exception { vector: vector::DB, error: None, cr2: None }));
+        self.queue(Event::Exception(Exception { vector: vector::DB, error: None, cr2: None }));
         true
     }
 }

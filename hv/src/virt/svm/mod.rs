@@ -31,7 +31,7 @@ use crate::paging::addr::Hpa;
 use crate::paging::format::npt::Npt;
 use crate::virt::exit::vector;
 use crate::virt::state::rflags;
-use crate::virt::{ArchState, Event, Exit, FlushScope, Roots, Virt};
+use crate::virt::{ArchState, Ended, Event, Exit, FlushScope, Roots, Virt};
 
 /// Where the state that VMLOAD and VMSAVE move is right now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,26 @@ fn pa<T: Block>(block: &T) -> Hpa {
     Hpa(core::ptr::from_ref(block) as u64)
 }
 
+/// Bits of [`Svm::work`]. While it is 0, an entry is VMRUN alone.
+mod work {
+    /// Translations must be dropped.
+    pub const FLUSH: u8 = 1 << 0;
+    /// This entry drops translations.
+    pub const FLUSHING: u8 = 1 << 1;
+    /// [`super::Hidden`] is not `Live`.
+    pub const HIDDEN: u8 = 1 << 2;
+    /// An exception or NMI waits.
+    pub const EVENT: u8 = 1 << 3;
+    /// The offer of an interrupt changed.
+    pub const OFFER: u8 = 1 << 4;
+    /// V_IRQ is set.
+    pub const ARMED: u8 = 1 << 5;
+    /// The guest is in its NMI handler.
+    pub const NMI_BLOCKED: u8 = 1 << 6;
+    /// The guest steps over the end of an interrupt shadow.
+    pub const STEPPING: u8 = 1 << 7;
+}
+
 /// One VCPU on AMD-V.
 pub struct Svm {
     /// In encoding order; the slots of RAX and RSP are unused (the VMCB holds them).
@@ -65,7 +85,8 @@ pub struct Svm {
     hidden: Cell<Hidden>,
     features: Features,
     asid: Asid,
-    flush_pending: bool,
+    /// Why an entry or exit is not the common one: see [`work`].
+    work: Cell<u8>,
     injection: Injection,
     // The VMCB holds their addresses.
     _io_map: Arc<IoMap>,
@@ -117,7 +138,7 @@ impl Svm {
             hidden: Cell::new(Hidden::InVmcb),
             features,
             asid: Asid::default(),
-            flush_pending: true,
+            work: Cell::new(work::FLUSH | work::HIDDEN),
             injection: Injection::default(),
             _io_map: io_map,
             _msr_map: msr_map,
@@ -132,7 +153,7 @@ impl Svm {
         if self.hidden.get() == Hidden::Live {
             // SAFETY: SVM is on (a guest ran), the VMCB is this VCPU's own, and the processor still holds its state.
             unsafe { instr::vmsave(pa(&*self.vmcb)) };
-            self.hidden.set(Hidden::Both);
+            self.set_hidden(Hidden::Both);
         }
     }
 
@@ -141,9 +162,15 @@ impl Svm {
     fn hidden_mut(&mut self) -> &mut Vmcb {
         self.save_hidden();
         if self.hidden.get() == Hidden::Both {
-            self.hidden.set(Hidden::VmcbNewer);
+            self.set_hidden(Hidden::VmcbNewer);
         }
         &mut self.vmcb
+    }
+
+    /// Every state but [`Hidden::Live`] must be left before the next entry.
+    fn set_hidden(&self, state: Hidden) {
+        self.hidden.set(state);
+        self.request(work::HIDDEN);
     }
 
     #[inline(always)]
@@ -151,14 +178,46 @@ impl Svm {
         self.vmcb.clean &= !bits;
     }
 
-    /// Gives the VMCB an ASID of this PCPU and asks for the flushes that are due.
+    /// Does what an entry needs beyond VMRUN: see [`work`].
+    #[cold]
+    #[inline(never)]
+    fn prepare(&mut self, cpu: &mut SvmCpu) {
+        if self.work.get() & (work::FLUSH | work::HIDDEN) != 0 {
+            self.prepare_tlb(cpu);
+            self.load_hidden();
+        }
+        self.prepare_injection();
+    }
+
+    /// Notes what came of [`Svm::prepare`]. True: the exit was of no interest, and the guest just goes on.
+    #[cold]
+    #[inline(never)]
+    fn finish(&mut self) -> bool {
+        if self.work.get() & work::FLUSHING != 0 {
+            self.vmcb.tlb_control = tlb_control::NOTHING;
+            self.done(work::FLUSHING);
+        }
+        self.finish_injection()
+    }
+
+    /// Asks for `bits` of [`work`] at the next entry.
     #[inline(always)]
+    fn request(&self, bits: u8) {
+        self.work.set(self.work.get() | bits);
+    }
+
+    #[inline(always)]
+    fn done(&self, bits: u8) {
+        self.work.set(self.work.get() & !bits);
+    }
+
+    /// Gives the VMCB an ASID of this PCPU and asks for the flushes that are due.
     fn prepare_tlb(&mut self, cpu: &mut SvmCpu) {
-        if !self.flush_pending && cpu.asids.is_current(self.asid) {
+        let current = cpu.asids.is_current(self.asid);
+        if self.work.get() & work::FLUSH == 0 && current {
             return;
         }
-        self.vmcb.tlb_control = tlb_control::NOTHING;
-        if self.features.flush_by_asid && cpu.asids.is_current(self.asid) {
+        if self.features.flush_by_asid && current {
             self.vmcb.tlb_control = tlb_control::FLUSH_ASID;
         } else {
             let (asid, flush_all) = cpu.asids.allocate();
@@ -169,24 +228,25 @@ impl Svm {
                 self.vmcb.tlb_control = tlb_control::FLUSH_ALL;
             }
         }
-        self.flush_pending = false;
+        self.done(work::FLUSH);
+        self.request(work::FLUSHING);
     }
 
     /// Hands the processor to the guest, as far as VMRUN does not.
-    #[inline(always)]
     fn load_hidden(&mut self) {
-        if matches!(self.hidden.get(), Hidden::Live | Hidden::Both) {
-            return;
-        }
-        // SAFETY: SVM is on (the caller holds an SvmCpu); with GIF = 0 no interrupt can meet the guest's TR. Physical
-        // interrupts are masked in the guest by the host's IF as it is at VMRUN, so IF must be 1 then.
-        unsafe {
-            if self.hidden.get() == Hidden::InVmcb {
-                instr::clgi();
-                core::arch::asm!("sti", options(nomem, nostack));
+        if matches!(self.hidden.get(), Hidden::InVmcb | Hidden::VmcbNewer) {
+            // SAFETY: SVM is on (the caller holds an SvmCpu); with GIF = 0 no interrupt can meet the guest's TR. Physical
+            // interrupts are masked in the guest by the host's IF as it is at VMRUN, so IF must be 1 then.
+            unsafe {
+                if self.hidden.get() == Hidden::InVmcb {
+                    instr::clgi();
+                    core::arch::asm!("sti", options(nomem, nostack));
+                }
+                instr::vmload(pa(&*self.vmcb));
             }
-            instr::vmload(pa(&*self.vmcb));
         }
+        self.hidden.set(Hidden::Live);
+        self.done(work::HIDDEN);
     }
 }
 
@@ -195,29 +255,32 @@ impl Virt for Svm {
     type Cpu = SvmCpu;
 
     #[inline(always)]
-    fn enter(&mut self, cpu: &mut SvmCpu) -> Exit {
-        self.prepare_tlb(cpu);
-        self.load_hidden();
+    fn enter(&mut self, cpu: &mut SvmCpu) -> Ended {
         loop {
-            if self.injection.has_work() {
-                self.prepare_injection();
+            if self.work.get() != 0 {
+                self.prepare(cpu);
             }
+            let vmcb: *mut Vmcb = &mut *self.vmcb;
             // SAFETY: the VMCB is complete, its permission maps live as long as it, its tables come from set_paging,
-            // and the registers are this VCPU's own.
-            unsafe { instr::vmrun(pa(&*self.vmcb), &mut self.gprs) };
-            self.hidden.set(Hidden::Live);
-            self.vmcb.tlb_control = tlb_control::NOTHING;
-            if self.features.clean_bits {
-                self.vmcb.clean = clean::ALL;
+            // and the registers are this VCPU's own. Nothing else refers to the VMCB while the pointer is used.
+            let vmcb = unsafe {
+                instr::vmrun(Hpa(vmcb as u64), &mut self.gprs);
+                &mut *vmcb
+            };
+            // Processors without clean bits ignore the field.
+            vmcb.clean = clean::ALL;
+            if self.work.get() == 0 && vmcb.exit_int_info & event::VALID == 0 {
+                return decode::quick(vmcb);
             }
-            if self.injection.has_work() || self.vmcb.exit_int_info & event::VALID != 0 {
-                let internal = self.finish_injection();
-                if internal {
-                    continue;
-                }
+            if !self.finish() {
+                return Ended::Other;
             }
-            return decode::exit(&self.vmcb, self.features.decode_assists);
         }
+    }
+
+    #[inline]
+    fn exit(&self) -> Exit {
+        decode::exit(&self.vmcb, self.features.decode_assists)
     }
 
     fn release(&mut self, cpu: &mut SvmCpu) {
@@ -231,7 +294,7 @@ impl Virt for Svm {
             instr::vmload(pa(&*cpu.host));
             instr::stgi();
         }
-        self.hidden.set(Hidden::InVmcb);
+        self.set_hidden(Hidden::InVmcb);
     }
 
     fn reset(&mut self) {
@@ -249,7 +312,8 @@ impl Virt for Svm {
         vmcb.intercept_dr = 0xffff_ffff;
         vmcb.intercept_misc1 &= !misc1::IRET;
         self.injection = Injection::default();
-        self.flush_pending = true;
+        self.work.set(work::FLUSH | work::HIDDEN);
+        self.request(work::FLUSH);
         self.vmcb.clean = 0;
     }
 
@@ -259,25 +323,29 @@ impl Virt for Svm {
     }
 
     fn inject(&mut self, event: Event) {
-        self.injection.queue(event);
+        self.queue(event);
     }
 
     fn event_pending(&self) -> bool {
-        self.injection.event_pending()
+        self.injection.event.is_some()
+    }
+
+    fn was_delivering(&self) -> bool {
+        self.vmcb.exit_int_info & event::VALID != 0
     }
 
     fn take_interrupted_event(&mut self) -> Option<Event> {
-        self.injection.take_interrupted()
+        self.injection.interrupted.take()
     }
 
     #[inline]
     fn offer_interrupt(&mut self, vector: Option<u8>) {
-        self.injection.offer(vector);
+        self.offer(vector);
     }
 
     #[inline(always)]
     fn interrupt_taken(&mut self) -> Option<u8> {
-        self.injection.take_taken()
+        self.injection.taken.take()
     }
 
     fn can_take_interrupt(&self) -> bool {
@@ -290,7 +358,7 @@ impl Virt for Svm {
     }
 
     fn nmi_blocked(&self) -> bool {
-        self.injection.nmi_blocked()
+        self.work.get() & work::NMI_BLOCKED != 0
     }
 
     fn task_priority(&self) -> u8 {
@@ -314,12 +382,12 @@ impl Virt for Svm {
             }
         }
         self.dirty(clean::NESTED_PAGING | clean::CONTROL_REGS);
-        self.flush_pending = true;
+        self.request(work::FLUSH);
     }
 
     fn flush(&mut self, _scope: FlushScope) {
         // INVLPGA could drop one address, but only on the PCPU that runs the VCPU; a new ASID is right everywhere.
-        self.flush_pending = true;
+        self.request(work::FLUSH);
     }
 
     #[inline(always)]

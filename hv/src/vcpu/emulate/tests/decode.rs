@@ -68,34 +68,6 @@ fn far_transfers_and_segment_loads_are_left_alone() {
 }
 
 #[test]
-fn length_cache_trusts_only_the_same_kind_at_the_same_place() {
-    let mut cache = DecodeCache::new();
-    let cpuid = |b: &mut [u8; MAX_LEN]| {
-        b[..2].copy_from_slice(&[0x0f, 0xa2]);
-        2
-    };
-    let never = |_: &mut [u8; MAX_LEN]| -> usize { panic!("fetched on a hit") };
-    assert_eq!(cache.length(KEY, System::Cpuid, cpuid), Some(2));
-    assert_eq!(cache.length(KEY, System::Cpuid, never), Some(2));
-    // The same slot with another kind, address space, address or mode must fetch.
-    let elsewhere =
-        [Key { cr3: 0x2000, ..KEY }, Key { linear: CODE + 128, ..KEY }, Key { mode: Mode::Bits32, ..KEY }];
-    for key in elsewhere {
-        let mut fetched = false;
-        let len = cache.length(key, System::Cpuid, |b| {
-            fetched = true;
-            cpuid(b)
-        });
-        assert_eq!((len, fetched), (Some(2), true));
-    }
-    // Bytes that are not the instruction that the exit named.
-    assert_eq!(cache.length(KEY, System::Hlt, cpuid), None);
-    assert_eq!(cache.length(KEY, System::Hlt, |_| 0), None);
-    cache.clear();
-    assert_eq!(cache.length(KEY, System::Cpuid, |_| 0), None);
-}
-
-#[test]
 fn modified_code_is_noticed() {
     let (mut s, mut m) = (machine(Mode::Bits64), memory());
     let mut cache = DecodeCache::new();

@@ -1,0 +1,128 @@
+//! Where the instruction after an intercepted one begins, for processors that do not say.
+//!
+//! A direct-mapped table, because finding out costs a walk of the guest's page tables and a decode. The exit itself says
+//! which kind of instruction it was, so an entry is trusted if the same kind was seen at the same place in the same
+//! address space. What that cannot notice is code that was replaced by the same instruction with other prefixes.
+
+use crate::vcpu::emulate::{MAX_LEN, Mode, Op, System, decode};
+use crate::virt::VcpuState;
+use crate::virt::state::SegReg;
+
+const ENTRIES: usize = 128;
+
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    rip: u64,
+    cr3: u64,
+    /// Low half: base of CS; high half: kind of instruction, 0 where the entry is empty.
+    tag: u64,
+    next: u64,
+}
+
+/// The table of one VCPU, 4 KiB.
+pub struct NextRips {
+    entries: [Entry; ENTRIES],
+}
+
+impl Default for NextRips {
+    fn default() -> Self {
+        NextRips { entries: [Entry::default(); ENTRIES] }
+    }
+}
+
+impl NextRips {
+    /// RIP after the instruction of kind `what` at CS:RIP. On a miss `fetch` fills a buffer with the bytes there and
+    /// returns how many it could read. `None`: the bytes are not such an instruction (any more); entering the guest at
+    /// the same RIP again executes what is there now.
+    #[inline(always)]
+    pub fn get<S: VcpuState>(
+        &mut self,
+        state: &S,
+        what: System,
+        fetch: impl FnOnce(&S, &mut [u8; MAX_LEN]) -> usize,
+    ) -> Option<u64> {
+        let (rip, cr3) = (state.rip(), state.cr3());
+        // The base counts in legacy modes only, where it has 32 bits.
+        let tag = state.segment(SegReg::Cs).base & 0xffff_ffff | (what as u64) << 32;
+        let entry = &mut self.entries[rip as usize / 2 % ENTRIES];
+        if entry.rip == rip && entry.cr3 == cr3 && entry.tag == tag {
+            return Some(entry.next);
+        }
+        let next = find(state, what, fetch)?;
+        *entry = Entry { rip, cr3, tag, next };
+        Some(next)
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn find<S: VcpuState>(
+    state: &S,
+    what: System,
+    fetch: impl FnOnce(&S, &mut [u8; MAX_LEN]) -> usize,
+) -> Option<u64> {
+    let mode = Mode::of(state);
+    let mut bytes = [0; MAX_LEN];
+    let have = fetch(state, &mut bytes).min(MAX_LEN);
+    let bytes = &bytes[..have];
+    let len = match (what, bytes) {
+        // Almost always without prefixes: no need to decode.
+        (System::Cpuid, [0x0f, 0xa2, ..])
+        | (System::Rdmsr, [0x0f, 0x32, ..])
+        | (System::Wrmsr, [0x0f, 0x30, ..]) => 2,
+        (System::Hlt, [0xf4, ..]) => 1,
+        _ => {
+            let insn = decode(bytes, mode).ok()?;
+            if insn.op != Op::System(what) {
+                return None;
+            }
+            insn.len
+        }
+    };
+    let next = state.rip().wrapping_add(u64::from(len));
+    Some(if mode == Mode::Bits64 { next } else { next & 0xffff_ffff })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::virt::ArchState;
+
+    fn fill(code: &'static [u8]) -> impl FnOnce(&ArchState, &mut [u8; MAX_LEN]) -> usize {
+        move |_, buf| {
+            buf[..code.len()].copy_from_slice(code);
+            code.len()
+        }
+    }
+
+    fn never(_: &ArchState, _: &mut [u8; MAX_LEN]) -> usize {
+        panic!("fetched again")
+    }
+
+    #[test]
+    fn remembers_place_kind_and_address_space() {
+        let mut state = ArchState { rip: 0x1000, cr3: 0x5000, ..ArchState::reset() };
+        let mut table = NextRips::default();
+        assert_eq!(table.get(&state, System::Cpuid, fill(&[0x0f, 0xa2])), Some(0x1002));
+        assert_eq!(table.get(&state, System::Cpuid, never), Some(0x1002));
+        state.cr3 = 0x6000;
+        assert_eq!(table.get(&state, System::Cpuid, fill(&[0x66, 0x0f, 0xa2])), Some(0x1003));
+        assert_eq!(table.get(&state, System::Hlt, fill(&[0xf4])), Some(0x1001));
+    }
+
+    #[test]
+    fn other_instructions_are_refused_and_not_remembered() {
+        let state = ArchState { rip: 0, cr3: 0, ..ArchState::reset() };
+        let mut table = NextRips::default();
+        assert_eq!(table.get(&state, System::Cpuid, fill(&[0xf4])), None);
+        assert_eq!(table.get(&state, System::Cpuid, fill(&[0x0f])), None);
+        assert_eq!(table.get(&state, System::Cpuid, fill(&[])), None);
+        assert_eq!(table.get(&state, System::Cpuid, fill(&[0x0f, 0xa2])), Some(2));
+    }
+
+    #[test]
+    fn legacy_modes_wrap_at_4_gib() {
+        let state = ArchState { rip: 0xffff_ffff, ..ArchState::reset() };
+        assert_eq!(NextRips::default().get(&state, System::Hlt, fill(&[0xf4])), Some(0));
+    }
+}
