@@ -17,6 +17,9 @@ pub trait HostAccess {
     /// Reads `buf.len()` bytes.
     fn read(&self, at: Hpa, buf: &mut [u8]);
 
+    /// Reads the 8 bytes at `at`, a multiple of 8, at once.
+    fn load(&self, at: Hpa) -> u64;
+
     /// Writes `buf`.
     fn write(&self, at: Hpa, buf: &[u8]);
 
@@ -80,6 +83,18 @@ impl<M: TableMemory, H: HostAccess> GuestMemory for VmMemory<'_, M, H> {
         self.runs(gpa, buf.len() as u64, false, |hpa, at, len| self.host.read(hpa, &mut buf[at..at + len]))
     }
 
+    /// The way of page walks.
+    #[inline]
+    fn read_u64(&self, gpa: Gpa) -> Result<u64, NotRam> {
+        if !gpa.is_aligned(8) {
+            let mut bytes = [0; 8];
+            self.read(gpa, &mut bytes)?;
+            return Ok(u64::from_le_bytes(bytes));
+        }
+        let hpa = self.p2m.translate(gpa).readable().ok_or(NotRam { gpa })?;
+        Ok(self.host.load(hpa))
+    }
+
     fn write(&self, gpa: Gpa, buf: &[u8]) -> Result<(), NotRam> {
         self.runs(gpa, buf.len() as u64, true, |hpa, at, len| self.host.write(hpa, &buf[at..at + len]))
     }
@@ -122,6 +137,12 @@ impl VecHost {
 impl HostAccess for VecHost {
     fn read(&self, at: Hpa, buf: &mut [u8]) {
         buf.copy_from_slice(&self.bytes.borrow()[self.range(at, buf.len())]);
+    }
+
+    fn load(&self, at: Hpa) -> u64 {
+        let mut bytes = [0; 8];
+        self.read(at, &mut bytes);
+        u64::from_le_bytes(bytes)
     }
 
     fn write(&self, at: Hpa, buf: &[u8]) {

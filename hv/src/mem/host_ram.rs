@@ -48,6 +48,13 @@ impl HostAccess for HostRam {
         }
     }
 
+    #[inline]
+    fn load(&self, at: Hpa) -> u64 {
+        assert!(at.is_aligned(8));
+        // SAFETY: guest RAM by the promise given to `new`, aligned as just checked.
+        unsafe { (at.0 as *const u64).read_volatile() }
+    }
+
     fn write(&self, at: Hpa, buf: &[u8]) {
         // SAFETY: guest RAM by the promise given to `new`.
         unsafe {

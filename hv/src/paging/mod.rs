@@ -9,6 +9,7 @@
 pub mod addr;
 #[cfg(any(test, feature = "testing"))]
 pub mod arena;
+mod directory;
 pub mod format;
 pub mod guest_walk;
 #[cfg(any(test, feature = "testing"))]

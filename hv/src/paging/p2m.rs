@@ -8,7 +8,8 @@
 //! hands.
 
 use super::addr::{Gpa, Hfn, Hpa, PageSize};
-use super::range::{Changed, GpaRange};
+use super::directory::Directory;
+use super::range::{Changed, Flush, GpaRange};
 use super::table::{Found, MapError, Table, TableMemory};
 
 pub use super::format::p2m::{P2mFormat, P2mKind};
@@ -73,12 +74,13 @@ impl P2mEntry {
 #[derive(Debug)]
 pub struct P2m<M: TableMemory> {
     table: Table<P2mFormat, M>,
+    directory: Directory,
 }
 
 impl<M: TableMemory> P2m<M> {
     /// An address space of holes.
     pub fn new(memory: M) -> Result<Self, MapError> {
-        Ok(P2m { table: Table::new(memory, PageSize::Size1G)? })
+        Ok(P2m { table: Table::new(memory, PageSize::Size1G)?, directory: Directory::default() })
     }
 
     /// Puts the RAM from `hpa` on at `range`.
@@ -118,17 +120,17 @@ impl<M: TableMemory> P2m<M> {
 
     /// Makes `range` a hole.
     pub fn unmap(&mut self, range: GpaRange) -> Result<Changed, MapError> {
-        let _software_tables_need_none = self.table.unmap(range)?;
-        Ok(Changed(range))
+        let result = self.table.unmap(range);
+        self.changed(range, result)
     }
 
     /// Lets the hypervisor see writes to the RAM of `range`, or no longer.
     pub fn set_writable(&mut self, range: GpaRange, writable: bool) -> Result<Changed, MapError> {
-        let _software_tables_need_none = self.table.protect(range, |kind| match kind {
+        let result = self.table.protect(range, |kind| match kind {
             P2mKind::Ram { .. } => P2mKind::Ram { writable },
             other => other,
-        })?;
-        Ok(Changed(range))
+        });
+        self.changed(range, result)
     }
 
     /// Makes leaves that touch `range` no larger than `size`. Translations stay the same; the engines may
@@ -153,7 +155,10 @@ impl<M: TableMemory> P2m<M> {
     /// What is at `gpa`.
     #[inline]
     pub fn translate(&self, gpa: Gpa) -> P2mEntry {
-        self.entry(gpa).0
+        match self.directory.get(gpa) {
+            Some(hpa) => P2mEntry::Ram { hpa, writable: true },
+            None => self.entry(gpa).0,
+        }
     }
 
     /// What is at `gpa`, and for how many bytes (at least 1 and at most `max`, which is not 0) the following
@@ -219,7 +224,19 @@ impl<M: TableMemory> P2m<M> {
     }
 
     fn map(&mut self, range: GpaRange, to: Hpa, kind: P2mKind) -> Result<Changed, MapError> {
-        let _software_tables_need_none = self.table.map(range, to, kind)?;
+        let result = self.table.map(range, to, kind);
+        self.changed(range, result)
+    }
+
+    /// Ends a change of `range`, which may have failed half-way.
+    fn changed(&mut self, range: GpaRange, result: Result<Flush, MapError>) -> Result<Changed, MapError> {
+        let mut directory = core::mem::take(&mut self.directory);
+        directory.update(range.intersect(GpaRange::ALL), |chunk| {
+            let (entry, len) = self.run(chunk.start, chunk.len());
+            entry.writable().filter(|_| len == chunk.len())
+        });
+        self.directory = directory;
+        let _software_tables_need_none = result?;
         Ok(Changed(range))
     }
 }

@@ -45,7 +45,8 @@ pub fn nested<V: Virt, M: HostMemory, H: Host>(
             Outcome::Resume
         }
         Ok(_) if vcpu.virt.was_delivering() => {
-            let what = format!("the delivery of an interrupt or exception touches {gpa}, where there is no memory");
+            let what =
+                format!("the delivery of an interrupt or exception touches {gpa}, where there is no memory");
             Outcome::Stop(died(vcpu, Cause::EmulationFailure, what))
         }
         Ok(_) if access.execute => fetch_outside_ram(vcpu, gpa),

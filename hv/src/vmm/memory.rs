@@ -52,6 +52,11 @@ impl HostAccess for HostMemory {
         self.ram.read(at, buf);
     }
 
+    #[inline]
+    fn load(&self, at: Hpa) -> u64 {
+        self.ram.load(at)
+    }
+
     fn write(&self, at: Hpa, buf: &[u8]) {
         self.ram.write(at, buf);
     }
