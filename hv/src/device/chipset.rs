@@ -14,6 +14,8 @@ mod ports;
 #[cfg(test)]
 mod tests;
 
+use core::cell::Cell;
+
 use super::Nanos;
 use super::effect::Line;
 use super::hpet::Hpet;
@@ -84,6 +86,7 @@ pub struct Chipset {
     lines: Lines,
     /// The earliest of `deadlines`.
     deadline: Nanos,
+    deadline_moved: Cell<bool>,
     deadlines: [Nanos; Timed::ALL.len()],
     pic: Pic,
     ioapic: IoApic,
@@ -104,6 +107,7 @@ impl Chipset {
             uart: Uart::new(),
             lines: Lines::default(),
             deadline: NEVER,
+            deadline_moved: Cell::new(true),
             deadlines: [NEVER; Timed::ALL.len()],
             pic: Pic::new(),
             ioapic: IoApic::new(IOAPIC_ID),
@@ -123,6 +127,7 @@ impl Chipset {
         self.uart.reset();
         self.lines = Lines::default();
         self.deadline = NEVER;
+        self.deadline_moved.set(true);
         self.deadlines = [NEVER; Timed::ALL.len()];
         self.pic = Pic::new();
         self.ioapic = IoApic::new(IOAPIC_ID);
@@ -135,9 +140,16 @@ impl Chipset {
         self.pci.reset();
     }
 
+    /// Whether the deadline has moved since [`Chipset::deadline`] was last asked for, or the PICs want an interrupt
+    /// taken: what the run loop must look at after an access.
+    #[inline(always)]
+    pub fn wants_service(&self) -> bool {
+        self.deadline_moved.get() || self.pic.output()
+    }
+
     /// When [`Chipset::tick`] wants to be called, at the latest.
-    #[inline]
     pub fn deadline(&self) -> Option<Nanos> {
+        self.deadline_moved.set(false);
         (self.deadline != NEVER).then_some(self.deadline)
     }
 
@@ -260,7 +272,9 @@ impl Chipset {
     fn set_deadline(&mut self, device: Timed, deadline: Option<Nanos>) {
         let deadline = deadline.unwrap_or(NEVER);
         if core::mem::replace(&mut self.deadlines[device as usize], deadline) != deadline {
-            self.deadline = self.deadlines.iter().copied().fold(NEVER, Nanos::min);
+            let first = self.deadlines.iter().copied().fold(NEVER, Nanos::min);
+            self.deadline_moved.set(self.deadline_moved.get() || first != self.deadline);
+            self.deadline = first;
         }
     }
 }

@@ -88,10 +88,10 @@ impl ExitCounts {
         slot.ticks = slot.ticks.wrapping_add(ticks);
     }
 
-    /// Adds one exit that lasted from `begin` to `end` and less than 2^32 ticks.
+    /// Adds one exit that took less than 2^32 ticks, by the low halves of the TSC at its begin and end.
     #[inline(always)]
-    pub fn add_short(&mut self, kind: ExitKind, begin: u64, end: u64) {
-        self.add(kind, u64::from((end as u32).wrapping_sub(begin as u32)));
+    pub fn add_short(&mut self, kind: ExitKind, begin: u32, end: u32) {
+        self.add(kind, u64::from(end.wrapping_sub(begin)));
     }
 
     /// The counters of one kind.

@@ -26,8 +26,6 @@ pub struct Bus<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> {
     pub host: &'a mut H,
     /// Host TSC of the exit.
     pub tsc: u64,
-    /// The chipset's deadline that the run loop knows.
-    known_deadline: Option<Nanos>,
     left: Left,
 }
 
@@ -62,14 +60,16 @@ impl<V: Virt> Vcpu<V> {
 impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, H> {
     /// A bus for one exit.
     #[inline(always)]
-    pub fn new(
-        vm: &'a Vm<F, M>,
-        lapic: &'a mut Lapic,
-        host: &'a mut H,
-        tsc: u64,
-        known_deadline: Option<Nanos>,
-    ) -> Self {
-        Bus { vm, lapic, host, tsc, known_deadline, left: Left::default() }
+    pub fn new(vm: &'a Vm<F, M>, lapic: &'a mut Lapic, host: &'a mut H, tsc: u64) -> Self {
+        Bus { vm, lapic, host, tsc, left: Left::default() }
+    }
+
+    /// Goes on after an access to the chipset that was made without a bus.
+    pub(super) fn after(mut self, effect: Effect, messages: Messages) -> Left {
+        self.left.messages = messages;
+        self.left.work |= work::TIMERS | work::INTERRUPTS | work::CONSOLE;
+        self.perform(effect);
+        self.left
     }
 
     /// Ends the accesses.
@@ -90,11 +90,8 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
         let now = self.vm.nanos(self.tsc);
         let mut chipset = self.vm.chipset.lock();
         let result = access(&mut chipset, now, &mut self.left.messages);
-        if chipset.deadline() != self.known_deadline {
-            self.left.work |= work::TIMERS;
-        }
-        if chipset.intr_output() {
-            self.left.work |= work::INTERRUPTS;
+        if chipset.wants_service() {
+            self.left.work |= work::TIMERS | work::INTERRUPTS;
         }
         result
     }

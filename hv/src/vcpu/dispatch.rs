@@ -26,7 +26,7 @@ pub fn dispatch<V: Virt, M: HostMemory, H: Host>(
 ) -> Outcome {
     match *exit {
         Exit::Cpuid => cpuid(vcpu, vm, host),
-        Exit::Io(io) => io::io(vcpu, vm, host, io, tsc),
+        Exit::Io(io) => io::io(vcpu, vm, host, io, tsc).unwrap_or(Outcome::Resume),
         Exit::Wrmsr => msr::write(vcpu, vm, host, tsc),
         Exit::Rdmsr => msr::read(vcpu, vm, tsc),
         Exit::Hlt => with_next(vcpu, vm, System::Hlt, |_, rip| Outcome::Halt(rip)),
@@ -93,11 +93,7 @@ pub fn quick_cpuid<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::Nested
         return false;
     }
     let Some(next) = next_rip(vcpu, vm, System::Cpuid) else { return false };
-    let [eax, ebx, ecx, edx] = *vcpu.cpuid.get(leaf, vcpu.virt.gpr(Gpr::Rcx) as u32);
-    vcpu.virt.set_gpr(Gpr::Rax, u64::from(eax));
-    vcpu.virt.set_gpr(Gpr::Rbx, u64::from(ebx));
-    vcpu.virt.set_gpr(Gpr::Rcx, u64::from(ecx));
-    vcpu.virt.set_gpr(Gpr::Rdx, u64::from(edx));
+    vcpu.virt.set_cpuid(vcpu.cpuid.get(leaf, vcpu.virt.gpr(Gpr::Rcx) as u32));
     complete(vcpu, next);
     true
 }
@@ -111,10 +107,7 @@ fn cpuid<V: Virt, M: HostMemory, H: Host>(
     sync_xcr0(vcpu, host);
     with_next(vcpu, vm, System::Cpuid, |vcpu, rip| {
         let leaf = vcpu.virt.gpr(Gpr::Rax) as u32;
-        let values = *vcpu.cpuid.get(leaf, vcpu.virt.gpr(Gpr::Rcx) as u32);
-        for (reg, value) in [Gpr::Rax, Gpr::Rbx, Gpr::Rcx, Gpr::Rdx].into_iter().zip(values) {
-            vcpu.virt.set_gpr(reg, u64::from(value));
-        }
+        vcpu.virt.set_cpuid(vcpu.cpuid.get(leaf, vcpu.virt.gpr(Gpr::Rcx) as u32));
         Outcome::Next(rip)
     })
 }

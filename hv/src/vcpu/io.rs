@@ -1,15 +1,18 @@
-//! IN and OUT. Single accesses go straight to the bus; INS and OUTS are executed by the emulator.
+//! IN and OUT. Single accesses go straight to the chipset; INS and OUTS are executed by the emulator.
 
+use crate::device::effect::Effect;
+use crate::device::message::Messages;
 use crate::guest::vm::{HostMemory, Vm};
 use crate::vcpu::Vcpu;
 use crate::vcpu::bus::Bus;
 use crate::vcpu::host::Host;
 use crate::vcpu::memory_fault;
 use crate::vcpu::outcome::Outcome;
+use crate::vcpu::run::complete;
 use crate::virt::state::Gpr;
 use crate::virt::{IoExit, Virt};
 
-/// Handles an I/O exit.
+/// Handles an I/O exit. `None`: the instruction is complete and nothing is left to do, as after most accesses.
 #[inline]
 pub fn io<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
@@ -17,24 +20,38 @@ pub fn io<V: Virt, M: HostMemory, H: Host>(
     host: &mut H,
     io: IoExit,
     tsc: u64,
-) -> Outcome {
+) -> Option<Outcome> {
     let (false, Some(next)) = (io.string, io.next_rip) else {
-        return memory_fault::emulate(vcpu, vm, host, tsc);
+        return Some(memory_fault::emulate(vcpu, vm, host, tsc));
     };
-    let mut bus = Bus::new(vm, &mut vcpu.lapic, host, tsc, vcpu.chipset_deadline);
-    if io.input {
-        let value = u64::from(bus.io_in(io.port, io.size));
-        let rax = vcpu.virt.gpr(Gpr::Rax);
+    let now = vm.nanos(tsc);
+    let rax = vcpu.virt.gpr(Gpr::Rax);
+    let mut messages = Messages::new();
+    let mut chipset = vm.chipset.lock();
+    let effect = if io.input {
+        let value = u64::from(chipset.io_read(io.port, io.size, now, &mut messages));
         // Writing 32 bits clears the upper half; 8 and 16 bits leave the rest.
         let rax = match io.size {
+            4 => value,
             1 => rax & !0xff | value & 0xff,
-            2 => rax & !0xffff | value & 0xffff,
-            _ => value,
+            _ => rax & !0xffff | value & 0xffff,
         };
         vcpu.virt.set_gpr(Gpr::Rax, rax);
+        Effect::None
     } else {
-        bus.io_out(io.port, io.size, vcpu.virt.gpr(Gpr::Rax) as u32);
+        chipset.io_write(io.port, io.size, rax as u32, now, &mut messages)
+    };
+    let quiet = messages.is_empty() && !chipset.wants_service();
+    drop(chipset);
+    match effect {
+        // An input may have made room for console bytes that wait.
+        Effect::None if quiet && !host.console_ready() => {}
+        Effect::ConsoleOutput(byte) if quiet => host.console_write(byte),
+        effect => {
+            let left = Bus::new(vm, &mut vcpu.lapic, host, tsc).after(effect, messages);
+            return Some(vcpu.after_access(left, Outcome::Next(next)));
+        }
     }
-    let left = bus.finish();
-    vcpu.after_access(left, Outcome::Next(next))
+    complete(vcpu, next);
+    None
 }

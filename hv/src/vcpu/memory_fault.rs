@@ -68,7 +68,7 @@ pub fn emulate<V: Virt, M: HostMemory, H: Host>(
     vcpu.faults.emulated += 1;
     vcpu.sync_task_priority();
     let paging = PagingState::of(&vcpu.virt, vm.paging_features);
-    let bus = Bus::new(vm, &mut vcpu.lapic, host, tsc, vcpu.chipset_deadline);
+    let bus = Bus::new(vm, &mut vcpu.lapic, host, tsc);
     let mut port = Port::new(bus, paging);
     let result = emulate::emulate(&mut vcpu.virt, &mut port, &mut vcpu.decode);
     let left = port.bus.finish();

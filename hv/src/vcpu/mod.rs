@@ -18,7 +18,6 @@ mod io;
 mod memory_fault;
 mod msr;
 
-use crate::device::Nanos;
 use crate::device::lapic::Lapic;
 use crate::guest::cpuid::CpuidTable;
 use crate::guest::msr::MsrState;
@@ -73,8 +72,6 @@ pub struct Vcpu<V: Virt> {
     pub exits: ExitCounts,
     /// Nested fault statistics.
     pub faults: FaultCounts,
-    /// The chipset's next deadline when the timers were last looked at.
-    pub chipset_deadline: Option<Nanos>,
     /// Host TSC at which the PCPU's timer is armed, `u64::MAX` if it is not.
     pub armed: u64,
 }
@@ -109,7 +106,6 @@ impl<V: Virt> Vcpu<V> {
             interrupts: Interrupts::default(),
             exits: ExitCounts::default(),
             faults: FaultCounts::default(),
-            chipset_deadline: None,
             armed: u64::MAX,
         }
     }

@@ -70,7 +70,7 @@ fn write_x2apic<V: Virt, M: HostMemory, H: Host>(
         return Outcome::Inject(Exception::GP0);
     };
     vcpu.sync_cr8();
-    let mut bus = Bus::new(vm, &mut vcpu.lapic, host, tsc, vcpu.chipset_deadline);
+    let mut bus = Bus::new(vm, &mut vcpu.lapic, host, tsc);
     bus.lapic_effect(effect);
     let left = bus.finish();
     vcpu.after_access(left, Outcome::Next(next))

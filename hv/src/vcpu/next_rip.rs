@@ -4,29 +4,36 @@
 //! which kind of instruction it was, so an entry is trusted if the same kind was seen at the same place in the same
 //! address space. What that cannot notice is code that was replaced by the same instruction with other prefixes.
 
+use alloc::boxed::Box;
+use alloc::vec;
+
 use crate::vcpu::emulate::{MAX_LEN, Mode, Op, System, decode};
 use crate::virt::VcpuState;
 use crate::virt::state::SegReg;
 
+/// Entries for each kind of instruction.
 const ENTRIES: usize = 128;
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Entry {
     rip: u64,
     cr3: u64,
-    /// Low half: base of CS; high half: kind of instruction, 0 where the entry is empty.
-    tag: u64,
+    cs_base: u64,
     next: u64,
 }
 
-/// The table of one VCPU, 4 KiB.
+/// Found by no lookup: CR3 has no such value.
+const EMPTY: Entry = Entry { rip: 0, cr3: u64::MAX, cs_base: 0, next: 0 };
+
+/// The table of one VCPU, 84 KiB.
 pub struct NextRips {
-    entries: [Entry; ENTRIES],
+    entries: Box<[[Entry; ENTRIES]; System::COUNT]>,
 }
 
 impl Default for NextRips {
     fn default() -> Self {
-        NextRips { entries: [Entry::default(); ENTRIES] }
+        let entries: Box<[_]> = vec![[EMPTY; ENTRIES]; System::COUNT].into();
+        NextRips { entries: entries.try_into().unwrap_or_else(|_| unreachable!("as many as asked for")) }
     }
 }
 
@@ -42,14 +49,13 @@ impl NextRips {
         fetch: impl FnOnce(&S, &mut [u8; MAX_LEN]) -> usize,
     ) -> Option<u64> {
         let (rip, cr3) = (state.rip(), state.cr3());
-        // The base counts in legacy modes only, where it has 32 bits.
-        let tag = state.segment(SegReg::Cs).base & 0xffff_ffff | (what as u64) << 32;
-        let entry = &mut self.entries[rip as usize / 2 % ENTRIES];
-        if entry.rip == rip && entry.cr3 == cr3 && entry.tag == tag {
+        let cs_base = state.segment(SegReg::Cs).base;
+        let entry = &mut self.entries[what as usize - 1][rip as usize / 2 % ENTRIES];
+        if entry.rip == rip && entry.cr3 == cr3 && entry.cs_base == cs_base {
             return Some(entry.next);
         }
         let next = find(state, what, fetch)?;
-        *entry = Entry { rip, cr3, tag, next };
+        *entry = Entry { rip, cr3, cs_base, next };
         Some(next)
     }
 }

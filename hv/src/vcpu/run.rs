@@ -34,15 +34,21 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
         }
         let ended = vcpu.virt.enter(cpu);
         if ended == Ended::Cpuid {
-            let begin = host.tsc();
+            let begin = host.tsc() as u32;
             if dispatch::quick_cpuid(vcpu, vm) {
-                vcpu.exits.add_short(ExitKind::Cpuid, begin, host.tsc());
+                vcpu.exits.add_short(ExitKind::Cpuid, begin, host.tsc() as u32);
                 continue;
             }
         }
         let begin = host.tsc();
         let (kind, outcome) = match ended {
-            Ended::Io(access) => (ExitKind::Io, io::io(vcpu, vm, host, access, begin)),
+            Ended::Io(access) => match io::io(vcpu, vm, host, access, begin) {
+                None => {
+                    vcpu.exits.add_short(ExitKind::Io, begin as u32, host.tsc() as u32);
+                    continue;
+                }
+                Some(outcome) => (ExitKind::Io, outcome),
+            },
             _ => {
                 vcpu.note_taken();
                 let exit = vcpu.virt.exit();
@@ -79,14 +85,8 @@ fn perform<V: Virt>(vcpu: &mut Vcpu<V>, outcome: Outcome) -> Option<Stop> {
 /// single-step trap follows if the guest asked for one.
 #[inline(always)]
 pub(super) fn complete<V: Virt>(vcpu: &mut Vcpu<V>, rip: u64) {
-    vcpu.virt.set_rip(rip);
-    vcpu.virt.clear_interrupt_shadow();
-    let flags = vcpu.virt.rflags();
-    if flags & (rflags::RF | rflags::TF) != 0 {
-        vcpu.virt.set_rflags(flags & !rflags::RF);
-        if flags & rflags::TF != 0 {
-            single_step(vcpu);
-        }
+    if vcpu.virt.end_instruction(rip) {
+        single_step(vcpu);
     }
 }
 
@@ -217,7 +217,6 @@ fn run_timers<V: Virt, M: HostMemory, H: Host>(
         vcpu.receive(&mut messages);
         vcpu.request(work::INTERRUPTS);
     }
-    vcpu.chipset_deadline = chipset.deadline();
     let chipset_next = chipset.deadline().map(|at| vm.clock.tsc_at(at));
     let next = [vcpu.lapic.deadline(), chipset_next].into_iter().flatten().min();
     let next = next.map_or(u64::MAX, |at| at.0.saturating_add(vm.start));

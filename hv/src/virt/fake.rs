@@ -127,6 +127,19 @@ impl Virt for Fake {
         self.shadow = false;
     }
 
+    fn end_instruction(&mut self, rip: u64) -> bool {
+        self.regs.rip = rip;
+        self.shadow = false;
+        self.regs.rflags &= !rflags::RF;
+        self.regs.rflags & rflags::TF != 0
+    }
+
+    fn set_cpuid(&mut self, values: &[u32; 4]) {
+        for (reg, value) in [Gpr::Rax, Gpr::Rbx, Gpr::Rcx, Gpr::Rdx].into_iter().zip(*values) {
+            self.regs.set_gpr(reg, value.into());
+        }
+    }
+
     fn nmi_blocked(&self) -> bool {
         false
     }

@@ -104,8 +104,15 @@ pub trait Virt: VcpuState + Sized {
     /// Whether the guest can take an external interrupt right now, CR8 aside.
     fn can_take_interrupt(&self) -> bool;
 
-    /// Forgets the interrupt shadow, after an instruction that had one was completed in software.
+    /// Forgets the interrupt shadow, after an instruction that had one was executed in software.
     fn clear_interrupt_shadow(&mut self);
+
+    /// Ends an instruction that was executed in software: execution goes on at `rip`; the interrupt shadow and RF end.
+    /// True: TF is set, a single-step trap is due.
+    fn end_instruction(&mut self, rip: u64) -> bool;
+
+    /// RAX, RBX, RCX, RDX as CPUID sets them.
+    fn set_cpuid(&mut self, values: &[u32; 4]);
 
     /// Whether the guest is inside an NMI handler.
     fn nmi_blocked(&self) -> bool;

@@ -158,6 +158,11 @@ pub enum System {
     Io,
 }
 
+impl System {
+    /// How many kinds there are, numbered from 1.
+    pub const COUNT: usize = System::Io as usize;
+}
+
 /// What an instruction does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]

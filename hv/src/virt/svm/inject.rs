@@ -1,11 +1,12 @@
 //! Delivery of events: exceptions and NMIs by EVENTINJ, external interrupts by V_IRQ (AMD APM 2, 15.20 and 15.21).
 //!
 //! External interrupts never go through EVENTINJ: V_IRQ waits in the processor until the guest can take them, which
-//! needs no window exit, and QEMU's emulation delivers EVENTINJ interrupts twice. One word, [`super::work`], keeps
+//! needs no window exit, and QEMU's emulation delivers EVENTINJ interrupts twice. One word, [`super::entry::work`], keeps
 //! the common entry and exit free of all this.
 
+use super::Svm;
+use super::entry::work;
 use super::vmcb::{clean, event, exit_code, int_ctl, misc1};
-use super::{Svm, work};
 use crate::virt::exit::vector;
 use crate::virt::state::{VcpuState, rflags};
 use crate::virt::{Event, Exception};
@@ -13,7 +14,7 @@ use crate::virt::{Event, Exception};
 /// DR6.BS: a single-step trap.
 const DR6_BS: u64 = 1 << 14;
 
-/// What waits for the guest; [`super::work`] says whether there is anything.
+/// What waits for the guest; [`super::entry::work`] says whether there is anything.
 #[derive(Debug, Default)]
 pub(super) struct Injection {
     pub(super) event: Option<Event>,
@@ -42,12 +43,12 @@ impl Svm {
     /// Writes what waits for the guest into the VMCB.
     pub(super) fn prepare_injection(&mut self) {
         if let Some(event) = self.injection.event.take().or_else(|| self.injection.interrupted.take()) {
-            self.vmcb.event_inj = encode(event);
+            self.block.vmcb.event_inj = encode(event);
             match event {
                 Event::Nmi => {
                     self.request(work::NMI_BLOCKED);
                     self.injection.iret_at = None;
-                    self.vmcb.intercept_misc1 |= misc1::IRET;
+                    self.block.vmcb.intercept_misc1 |= misc1::IRET;
                     self.dirty(clean::INTERCEPTS);
                 }
                 Event::Exception(exception) => {
@@ -58,10 +59,11 @@ impl Svm {
             }
         }
         self.done(work::EVENT);
-        let shadow = self.vmcb.int_state & 1 != 0;
+        let shadow = self.block.vmcb.int_state & 1 != 0;
         let hold =
-            shadow && self.features.ignores_interrupt_shadow && self.vmcb.event_inj & event::VALID == 0;
-        let mut ctl = self.vmcb.int_ctl & !(int_ctl::V_IRQ | int_ctl::V_INTR_PRIO | int_ctl::V_INTR_VECTOR);
+            shadow && self.features.ignores_interrupt_shadow && self.block.vmcb.event_inj & event::VALID == 0;
+        let mut ctl =
+            self.block.vmcb.int_ctl & !(int_ctl::V_IRQ | int_ctl::V_INTR_PRIO | int_ctl::V_INTR_VECTOR);
         match self.injection.offered {
             Some(_) if hold => self.begin_step(),
             Some(vector) => {
@@ -73,8 +75,8 @@ impl Svm {
             None => self.done(work::ARMED),
         }
         self.done(work::OFFER);
-        if ctl != self.vmcb.int_ctl {
-            self.vmcb.int_ctl = ctl;
+        if ctl != self.block.vmcb.int_ctl {
+            self.block.vmcb.int_ctl = ctl;
             self.dirty(clean::INTERRUPT);
         }
     }
@@ -82,11 +84,11 @@ impl Svm {
     /// Notes what became of the events of the last entry. True: the exit was caused by this module alone (a step over
     /// an interrupt shadow) and the guest just goes on.
     pub(super) fn finish_injection(&mut self) -> bool {
-        self.vmcb.event_inj = 0;
-        let info = self.vmcb.exit_int_info;
+        self.block.vmcb.event_inj = 0;
+        let info = self.block.vmcb.exit_int_info;
         let interrupted = info & event::VALID != 0;
         if interrupted {
-            self.injection.interrupted = decode(info, self.vmcb.cr2);
+            self.injection.interrupted = decode(info, self.block.vmcb.cr2);
             if self.injection.interrupted.is_some() {
                 self.request(work::EVENT);
             }
@@ -95,7 +97,7 @@ impl Svm {
             }
         }
         if self.work.get() & work::ARMED != 0 {
-            if self.vmcb.int_ctl & int_ctl::V_IRQ != 0 {
+            if self.block.vmcb.int_ctl & int_ctl::V_IRQ != 0 {
                 // Still waiting.
             } else if interrupted && info & event::TYPE == event::TYPE_INTR {
                 // Its delivery faulted: offer it again.
@@ -115,11 +117,11 @@ impl Svm {
     /// NMIs stay blocked until the handler's IRET has executed: it is intercepted once, and the first exit at another
     /// RIP ends the blocking.
     fn follow_nmi_handler(&mut self) {
-        if self.vmcb.exit_code == exit_code::IRET {
-            self.injection.iret_at = Some(self.vmcb.rip);
-            self.vmcb.intercept_misc1 &= !misc1::IRET;
+        if self.block.vmcb.exit_code == exit_code::IRET {
+            self.injection.iret_at = Some(self.block.vmcb.rip);
+            self.block.vmcb.intercept_misc1 &= !misc1::IRET;
             self.dirty(clean::INTERCEPTS);
-        } else if self.injection.iret_at.is_some_and(|rip| rip != self.vmcb.rip) {
+        } else if self.injection.iret_at.is_some_and(|rip| rip != self.block.vmcb.rip) {
             self.injection.iret_at = None;
             self.done(work::NMI_BLOCKED);
         }
@@ -130,9 +132,9 @@ impl Svm {
     /// (only PUSHF would see it).
     fn begin_step(&mut self) {
         if self.injection.stepping.is_none() {
-            self.injection.stepping = Some((self.vmcb.rflags & rflags::TF, self.vmcb.dr6));
-            self.vmcb.rflags |= rflags::TF;
-            self.vmcb.intercept_exceptions |= 1 << vector::DB;
+            self.injection.stepping = Some((self.block.vmcb.rflags & rflags::TF, self.block.vmcb.dr6));
+            self.block.vmcb.rflags |= rflags::TF;
+            self.block.vmcb.intercept_exceptions |= 1 << vector::DB;
             self.dirty(clean::INTERCEPTS);
         }
         self.done(work::ARMED);
@@ -143,15 +145,15 @@ impl Svm {
         let Some((tf, dr6)) = self.injection.stepping.take() else { return false };
         self.done(work::STEPPING);
         self.request(work::OFFER);
-        self.vmcb.intercept_exceptions &= !(1 << vector::DB);
-        self.vmcb.rflags = self.vmcb.rflags & !rflags::TF | tf;
+        self.block.vmcb.intercept_exceptions &= !(1 << vector::DB);
+        self.block.vmcb.rflags = self.block.vmcb.rflags & !rflags::TF | tf;
         self.dirty(clean::INTERCEPTS);
-        let is_db = self.vmcb.exit_code == exit_code::EXCEPTION + u64::from(vector::DB);
+        let is_db = self.block.vmcb.exit_code == exit_code::EXCEPTION + u64::from(vector::DB);
         if !is_db {
             return false;
         }
-        let hit = self.vmcb.dr6;
-        self.vmcb.int_state &= !1;
+        let hit = self.block.vmcb.dr6;
+        self.block.vmcb.int_state &= !1;
         if tf == 0 && hit & (DR6_BS | 0xf) == DR6_BS {
             self.set_dr6(dr6);
             return true;

@@ -1,7 +1,9 @@
 //! One function per SVM instruction, and the VMRUN with its register switch.
 
+use alloc::boxed::Box;
 use core::arch::asm;
 
+use super::vmcb::Vmcb;
 use crate::paging::addr::Hpa;
 
 /// Clears the global interrupt flag: no interrupt of any kind is taken until [`stgi`] or a #VMEXIT-free STGI.
@@ -44,14 +46,33 @@ pub unsafe fn vmsave(vmcb: Hpa) {
     unsafe { asm!("vmsave rax", in("rax") vmcb.0, options(nostack)) }
 }
 
-/// Runs the guest of `vmcb` until #VMEXIT with all general-purpose registers but RAX and RSP (which the VMCB holds)
-/// taken from and stored to `gprs`, in encoding order.
+/// A VMCB and the registers that VMRUN does not switch, so that one pointer serves both.
+#[repr(C)]
+pub struct GuestBlock {
+    /// What VMRUN switches.
+    pub vmcb: Vmcb,
+    /// General-purpose registers in encoding order; the slots of RAX and RSP are unused (the VMCB holds them).
+    pub gprs: [u64; 16],
+}
+
+const _: () = assert!(core::mem::offset_of!(GuestBlock, gprs) == 0x1000);
+
+impl GuestBlock {
+    /// An all-zero block on the heap.
+    pub fn new_boxed() -> Box<GuestBlock> {
+        let zeroed = Box::<GuestBlock>::new_zeroed();
+        // SAFETY: every field is an integer or an array of integers, for which zero is valid.
+        unsafe { zeroed.assume_init() }
+    }
+}
+
+/// Runs the guest until #VMEXIT. RAX points to the block on both sides of VMRUN: #VMEXIT restores the host's.
 ///
 /// # Safety
-/// SVM is enabled with a host save area; `vmcb` is valid and its tables translate the guest only to memory that it
-/// owns; `gprs` is valid for reads and writes.
+/// SVM is enabled with a host save area; the VMCB is valid and its tables translate the guest only to memory that it
+/// owns; nothing else uses the block.
 #[inline(always)]
-pub unsafe fn vmrun(vmcb: Hpa, gprs: *mut [u64; 16]) {
+pub unsafe fn vmrun(block: *mut GuestBlock) {
     // SAFETY: VMRUN restores RSP, RAX and RIP at #VMEXIT; everything else that the guest can change is either saved on
     // the stack here (RBP and RBX, which inline assembly may not clobber) or declared as an output. The host's
     // flags come back from the host save area. XMM and x87 registers stay the guest's: the host uses none.
@@ -59,42 +80,39 @@ pub unsafe fn vmrun(vmcb: Hpa, gprs: *mut [u64; 16]) {
         asm!(
             "push rbp",
             "push rbx",
-            "push rdi",
-            "mov rcx, [rdi + 1*8]",
-            "mov rdx, [rdi + 2*8]",
-            "mov rbx, [rdi + 3*8]",
-            "mov rbp, [rdi + 5*8]",
-            "mov rsi, [rdi + 6*8]",
-            "mov r8,  [rdi + 8*8]",
-            "mov r9,  [rdi + 9*8]",
-            "mov r10, [rdi + 10*8]",
-            "mov r11, [rdi + 11*8]",
-            "mov r12, [rdi + 12*8]",
-            "mov r13, [rdi + 13*8]",
-            "mov r14, [rdi + 14*8]",
-            "mov r15, [rdi + 15*8]",
-            "mov rdi, [rdi + 7*8]",
+            "mov rcx, [rax + 0x1000 + 1*8]",
+            "mov rdx, [rax + 0x1000 + 2*8]",
+            "mov rbx, [rax + 0x1000 + 3*8]",
+            "mov rbp, [rax + 0x1000 + 5*8]",
+            "mov rsi, [rax + 0x1000 + 6*8]",
+            "mov rdi, [rax + 0x1000 + 7*8]",
+            "mov r8,  [rax + 0x1000 + 8*8]",
+            "mov r9,  [rax + 0x1000 + 9*8]",
+            "mov r10, [rax + 0x1000 + 10*8]",
+            "mov r11, [rax + 0x1000 + 11*8]",
+            "mov r12, [rax + 0x1000 + 12*8]",
+            "mov r13, [rax + 0x1000 + 13*8]",
+            "mov r14, [rax + 0x1000 + 14*8]",
+            "mov r15, [rax + 0x1000 + 15*8]",
             "vmrun rax",
-            "pop rax",
-            "mov [rax + 1*8], rcx",
-            "mov [rax + 2*8], rdx",
-            "mov [rax + 3*8], rbx",
-            "mov [rax + 5*8], rbp",
-            "mov [rax + 6*8], rsi",
-            "mov [rax + 7*8], rdi",
-            "mov [rax + 8*8], r8",
-            "mov [rax + 9*8], r9",
-            "mov [rax + 10*8], r10",
-            "mov [rax + 11*8], r11",
-            "mov [rax + 12*8], r12",
-            "mov [rax + 13*8], r13",
-            "mov [rax + 14*8], r14",
-            "mov [rax + 15*8], r15",
+            "mov [rax + 0x1000 + 1*8], rcx",
+            "mov [rax + 0x1000 + 2*8], rdx",
+            "mov [rax + 0x1000 + 3*8], rbx",
+            "mov [rax + 0x1000 + 5*8], rbp",
+            "mov [rax + 0x1000 + 6*8], rsi",
+            "mov [rax + 0x1000 + 7*8], rdi",
+            "mov [rax + 0x1000 + 8*8], r8",
+            "mov [rax + 0x1000 + 9*8], r9",
+            "mov [rax + 0x1000 + 10*8], r10",
+            "mov [rax + 0x1000 + 11*8], r11",
+            "mov [rax + 0x1000 + 12*8], r12",
+            "mov [rax + 0x1000 + 13*8], r13",
+            "mov [rax + 0x1000 + 14*8], r14",
+            "mov [rax + 0x1000 + 15*8], r15",
             "pop rbx",
             "pop rbp",
-            inout("rax") vmcb.0 => _,
-            inout("rdi") gprs => _,
-            out("rcx") _, out("rdx") _, out("rsi") _,
+            inout("rax") block => _,
+            out("rcx") _, out("rdx") _, out("rsi") _, out("rdi") _,
             out("r8") _, out("r9") _, out("r10") _, out("r11") _,
             out("r12") _, out("r13") _, out("r14") _, out("r15") _,
         )

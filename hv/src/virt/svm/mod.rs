@@ -7,6 +7,7 @@
 mod asid;
 mod cpu;
 mod decode;
+mod entry;
 mod features;
 mod inject;
 mod instr;
@@ -23,14 +24,16 @@ use alloc::sync::Arc;
 use core::cell::Cell;
 
 use self::asid::Asid;
+use self::entry::work;
 use self::inject::Injection;
-use self::vmcb::{Vmcb, clean, event, int_ctl, misc1, misc2, tlb_control};
+use self::instr::GuestBlock;
+use self::vmcb::{Vmcb, clean, event, int_ctl, misc1, misc2};
 use crate::guest::msr::index as msr;
 use crate::hw;
 use crate::paging::addr::Hpa;
 use crate::paging::format::npt::Npt;
 use crate::virt::exit::vector;
-use crate::virt::state::rflags;
+use crate::virt::state::{Gpr, rflags};
 use crate::virt::{ArchState, Ended, Event, Exit, FlushScope, Roots, Virt};
 
 /// Where the state that VMLOAD and VMSAVE move is right now.
@@ -57,31 +60,9 @@ fn pa<T: Block>(block: &T) -> Hpa {
     Hpa(core::ptr::from_ref(block) as u64)
 }
 
-/// Bits of [`Svm::work`]. While it is 0, an entry is VMRUN alone.
-mod work {
-    /// Translations must be dropped.
-    pub const FLUSH: u8 = 1 << 0;
-    /// This entry drops translations.
-    pub const FLUSHING: u8 = 1 << 1;
-    /// [`super::Hidden`] is not `Live`.
-    pub const HIDDEN: u8 = 1 << 2;
-    /// An exception or NMI waits.
-    pub const EVENT: u8 = 1 << 3;
-    /// The offer of an interrupt changed.
-    pub const OFFER: u8 = 1 << 4;
-    /// V_IRQ is set.
-    pub const ARMED: u8 = 1 << 5;
-    /// The guest is in its NMI handler.
-    pub const NMI_BLOCKED: u8 = 1 << 6;
-    /// The guest steps over the end of an interrupt shadow.
-    pub const STEPPING: u8 = 1 << 7;
-}
-
 /// One VCPU on AMD-V.
 pub struct Svm {
-    /// In encoding order; the slots of RAX and RSP are unused (the VMCB holds them).
-    gprs: [u64; 16],
-    vmcb: Box<Vmcb>,
+    block: Box<GuestBlock>,
     hidden: Cell<Hidden>,
     features: Features,
     asid: Asid,
@@ -96,7 +77,8 @@ pub struct Svm {
 impl Svm {
     /// A VCPU in the state after RESET. The maps are shared by the VCPUs of a VM.
     pub fn new(features: Features, io_map: Arc<IoMap>, msr_map: Arc<MsrMap>) -> Svm {
-        let mut vmcb = Vmcb::new_boxed();
+        let mut block = GuestBlock::new_boxed();
+        let vmcb = &mut block.vmcb;
         vmcb.iopm_base = pa(&*io_map).0;
         vmcb.msrpm_base = pa(&*msr_map).0;
         vmcb.intercept_misc1 = misc1::INTR
@@ -133,8 +115,7 @@ impl Svm {
         }
         vmcb.int_ctl = int_ctl::V_INTR_MASKING;
         let mut svm = Svm {
-            gprs: [0; 16],
-            vmcb,
+            block,
             hidden: Cell::new(Hidden::InVmcb),
             features,
             asid: Asid::default(),
@@ -152,7 +133,7 @@ impl Svm {
     fn save_hidden(&self) {
         if self.hidden.get() == Hidden::Live {
             // SAFETY: SVM is on (a guest ran), the VMCB is this VCPU's own, and the processor still holds its state.
-            unsafe { instr::vmsave(pa(&*self.vmcb)) };
+            unsafe { instr::vmsave(pa(&self.block.vmcb)) };
             self.set_hidden(Hidden::Both);
         }
     }
@@ -164,7 +145,7 @@ impl Svm {
         if self.hidden.get() == Hidden::Both {
             self.set_hidden(Hidden::VmcbNewer);
         }
-        &mut self.vmcb
+        &mut self.block.vmcb
     }
 
     /// Every state but [`Hidden::Live`] must be left before the next entry.
@@ -175,29 +156,7 @@ impl Svm {
 
     #[inline(always)]
     fn dirty(&mut self, bits: u64) {
-        self.vmcb.clean &= !bits;
-    }
-
-    /// Does what an entry needs beyond VMRUN: see [`work`].
-    #[cold]
-    #[inline(never)]
-    fn prepare(&mut self, cpu: &mut SvmCpu) {
-        if self.work.get() & (work::FLUSH | work::HIDDEN) != 0 {
-            self.prepare_tlb(cpu);
-            self.load_hidden();
-        }
-        self.prepare_injection();
-    }
-
-    /// Notes what came of [`Svm::prepare`]. True: the exit was of no interest, and the guest just goes on.
-    #[cold]
-    #[inline(never)]
-    fn finish(&mut self) -> bool {
-        if self.work.get() & work::FLUSHING != 0 {
-            self.vmcb.tlb_control = tlb_control::NOTHING;
-            self.done(work::FLUSHING);
-        }
-        self.finish_injection()
+        self.block.vmcb.clean &= !bits;
     }
 
     /// Asks for `bits` of [`work`] at the next entry.
@@ -209,44 +168,6 @@ impl Svm {
     #[inline(always)]
     fn done(&self, bits: u8) {
         self.work.set(self.work.get() & !bits);
-    }
-
-    /// Gives the VMCB an ASID of this PCPU and asks for the flushes that are due.
-    fn prepare_tlb(&mut self, cpu: &mut SvmCpu) {
-        let current = cpu.asids.is_current(self.asid);
-        if self.work.get() & work::FLUSH == 0 && current {
-            return;
-        }
-        if self.features.flush_by_asid && current {
-            self.vmcb.tlb_control = tlb_control::FLUSH_ASID;
-        } else {
-            let (asid, flush_all) = cpu.asids.allocate();
-            self.asid = asid;
-            self.vmcb.asid = asid.value;
-            self.dirty(clean::ASID);
-            if flush_all {
-                self.vmcb.tlb_control = tlb_control::FLUSH_ALL;
-            }
-        }
-        self.done(work::FLUSH);
-        self.request(work::FLUSHING);
-    }
-
-    /// Hands the processor to the guest, as far as VMRUN does not.
-    fn load_hidden(&mut self) {
-        if matches!(self.hidden.get(), Hidden::InVmcb | Hidden::VmcbNewer) {
-            // SAFETY: SVM is on (the caller holds an SvmCpu); with GIF = 0 no interrupt can meet the guest's TR. Physical
-            // interrupts are masked in the guest by the host's IF as it is at VMRUN, so IF must be 1 then.
-            unsafe {
-                if self.hidden.get() == Hidden::InVmcb {
-                    instr::clgi();
-                    core::arch::asm!("sti", options(nomem, nostack));
-                }
-                instr::vmload(pa(&*self.vmcb));
-            }
-        }
-        self.hidden.set(Hidden::Live);
-        self.done(work::HIDDEN);
     }
 }
 
@@ -260,12 +181,12 @@ impl Virt for Svm {
             if self.work.get() != 0 {
                 self.prepare(cpu);
             }
-            let vmcb: *mut Vmcb = &mut *self.vmcb;
-            // SAFETY: the VMCB is complete, its permission maps live as long as it, its tables come from set_paging,
-            // and the registers are this VCPU's own. Nothing else refers to the VMCB while the pointer is used.
+            let block: *mut GuestBlock = &mut *self.block;
+            // SAFETY: the VMCB is complete, its permission maps live as long as it, its tables come from set_paging.
+            // Nothing else refers to the block while the pointer is used.
             let vmcb = unsafe {
-                instr::vmrun(Hpa(vmcb as u64), &mut self.gprs);
-                &mut *vmcb
+                instr::vmrun(block);
+                &mut (*block).vmcb
             };
             // Processors without clean bits ignore the field.
             vmcb.clean = clean::ALL;
@@ -280,7 +201,7 @@ impl Virt for Svm {
 
     #[inline]
     fn exit(&self) -> Exit {
-        decode::exit(&self.vmcb, self.features.decode_assists)
+        decode::exit(&self.block.vmcb, self.features.decode_assists)
     }
 
     fn release(&mut self, cpu: &mut SvmCpu) {
@@ -314,12 +235,12 @@ impl Virt for Svm {
         self.injection = Injection::default();
         self.work.set(work::FLUSH | work::HIDDEN);
         self.request(work::FLUSH);
-        self.vmcb.clean = 0;
+        self.block.vmcb.clean = 0;
     }
 
     #[inline(always)]
     fn next_rip(&self) -> Option<u64> {
-        self.features.next_rip.then_some(self.vmcb.next_rip)
+        self.features.next_rip.then_some(self.block.vmcb.next_rip)
     }
 
     fn inject(&mut self, event: Event) {
@@ -331,7 +252,7 @@ impl Virt for Svm {
     }
 
     fn was_delivering(&self) -> bool {
-        self.vmcb.exit_int_info & event::VALID != 0
+        self.block.vmcb.exit_int_info & event::VALID != 0
     }
 
     fn take_interrupted_event(&mut self) -> Option<Event> {
@@ -349,12 +270,33 @@ impl Virt for Svm {
     }
 
     fn can_take_interrupt(&self) -> bool {
-        self.vmcb.rflags & rflags::IF != 0 && self.vmcb.int_state & 1 == 0
+        self.block.vmcb.rflags & rflags::IF != 0 && self.block.vmcb.int_state & 1 == 0
+    }
+
+    fn clear_interrupt_shadow(&mut self) {
+        self.block.vmcb.int_state &= !1;
     }
 
     #[inline(always)]
-    fn clear_interrupt_shadow(&mut self) {
-        self.vmcb.int_state &= !1;
+    fn end_instruction(&mut self, rip: u64) -> bool {
+        let vmcb = &mut self.block.vmcb;
+        vmcb.rip = rip;
+        vmcb.int_state &= !1;
+        let flags = vmcb.rflags;
+        if flags & (rflags::RF | rflags::TF) == 0 {
+            return false;
+        }
+        vmcb.rflags = flags & !rflags::RF;
+        flags & rflags::TF != 0
+    }
+
+    #[inline(always)]
+    fn set_cpuid(&mut self, &[eax, ebx, ecx, edx]: &[u32; 4]) {
+        let block = &mut *self.block;
+        block.vmcb.rax = eax.into();
+        block.gprs[Gpr::Rbx as usize] = ebx.into();
+        block.gprs[Gpr::Rcx as usize] = ecx.into();
+        block.gprs[Gpr::Rdx as usize] = edx.into();
     }
 
     fn nmi_blocked(&self) -> bool {
@@ -362,23 +304,23 @@ impl Virt for Svm {
     }
 
     fn task_priority(&self) -> u8 {
-        (self.vmcb.int_ctl & 0xf) as u8
+        (self.block.vmcb.int_ctl & 0xf) as u8
     }
 
     fn set_task_priority(&mut self, value: u8) {
-        self.vmcb.int_ctl = self.vmcb.int_ctl & !int_ctl::V_TPR | u64::from(value & 0xf);
+        self.block.vmcb.int_ctl = self.block.vmcb.int_ctl & !int_ctl::V_TPR | u64::from(value & 0xf);
         self.dirty(clean::INTERRUPT);
     }
 
     fn set_paging(&mut self, roots: Roots) {
         match roots {
             Roots::Nested(root) => {
-                self.vmcb.np_control = 1;
-                self.vmcb.nested_cr3 = root.0;
+                self.block.vmcb.np_control = 1;
+                self.block.vmcb.nested_cr3 = root.0;
             }
             Roots::Shadow(root) => {
-                self.vmcb.np_control = 0;
-                self.vmcb.cr3 = root.0;
+                self.block.vmcb.np_control = 0;
+                self.block.vmcb.cr3 = root.0;
             }
         }
         self.dirty(clean::NESTED_PAGING | clean::CONTROL_REGS);
@@ -392,17 +334,17 @@ impl Virt for Svm {
 
     #[inline(always)]
     fn tsc_offset(&self) -> u64 {
-        self.vmcb.tsc_offset
+        self.block.vmcb.tsc_offset
     }
 
     fn set_tsc_offset(&mut self, offset: u64) {
-        self.vmcb.tsc_offset = offset;
+        self.block.vmcb.tsc_offset = offset;
         self.dirty(clean::INTERCEPTS);
     }
 
     fn switched_msr(&self, index: u32) -> Option<u64> {
         self.save_hidden();
-        switched(index, &self.vmcb).copied()
+        switched(index, &self.block.vmcb).copied()
     }
 
     fn set_switched_msr(&mut self, index: u32, value: u64) -> bool {
@@ -413,12 +355,12 @@ impl Virt for Svm {
     }
 
     fn open_debug_registers(&mut self) {
-        self.vmcb.intercept_dr = 0;
+        self.block.vmcb.intercept_dr = 0;
         self.dirty(clean::INTERCEPTS);
     }
 
     fn exit_report(&self) -> alloc::string::String {
-        let v = &self.vmcb;
+        let v = &self.block.vmcb;
         alloc::format!(
             "VMCB: exit {:#x} info {:#x} {:#x} event {:#x} int_ctl {:#x} shadow {} nCR3 {:#x}",
             v.exit_code,

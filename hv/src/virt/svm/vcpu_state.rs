@@ -8,121 +8,121 @@ impl VcpuState for Svm {
     #[inline(always)]
     fn gpr(&self, reg: Gpr) -> u64 {
         match reg {
-            Gpr::Rax => self.vmcb.rax,
-            Gpr::Rsp => self.vmcb.rsp,
-            _ => self.gprs[reg as usize],
+            Gpr::Rax => self.block.vmcb.rax,
+            Gpr::Rsp => self.block.vmcb.rsp,
+            _ => self.block.gprs[reg as usize],
         }
     }
 
     #[inline(always)]
     fn set_gpr(&mut self, reg: Gpr, value: u64) {
         match reg {
-            Gpr::Rax => self.vmcb.rax = value,
-            Gpr::Rsp => self.vmcb.rsp = value,
-            _ => self.gprs[reg as usize] = value,
+            Gpr::Rax => self.block.vmcb.rax = value,
+            Gpr::Rsp => self.block.vmcb.rsp = value,
+            _ => self.block.gprs[reg as usize] = value,
         }
     }
 
     #[inline(always)]
     fn rip(&self) -> u64 {
-        self.vmcb.rip
+        self.block.vmcb.rip
     }
 
     #[inline(always)]
     fn set_rip(&mut self, value: u64) {
-        self.vmcb.rip = value;
+        self.block.vmcb.rip = value;
     }
 
     #[inline(always)]
     fn rflags(&self) -> u64 {
-        self.vmcb.rflags
+        self.block.vmcb.rflags
     }
 
     #[inline(always)]
     fn set_rflags(&mut self, value: u64) {
-        self.vmcb.rflags = value;
+        self.block.vmcb.rflags = value;
     }
 
     fn cr0(&self) -> u64 {
-        self.vmcb.cr0
+        self.block.vmcb.cr0
     }
 
     fn set_cr0(&mut self, value: u64) {
-        self.vmcb.cr0 = value;
+        self.block.vmcb.cr0 = value;
         self.dirty(clean::CONTROL_REGS);
     }
 
     fn cr2(&self) -> u64 {
-        self.vmcb.cr2
+        self.block.vmcb.cr2
     }
 
     fn set_cr2(&mut self, value: u64) {
-        self.vmcb.cr2 = value;
+        self.block.vmcb.cr2 = value;
         self.dirty(clean::CR2);
     }
 
     #[inline(always)]
     fn cr3(&self) -> u64 {
-        self.vmcb.cr3
+        self.block.vmcb.cr3
     }
 
     fn set_cr3(&mut self, value: u64) {
-        self.vmcb.cr3 = value;
+        self.block.vmcb.cr3 = value;
         self.dirty(clean::CONTROL_REGS);
     }
 
     fn cr4(&self) -> u64 {
-        self.vmcb.cr4
+        self.block.vmcb.cr4
     }
 
     fn set_cr4(&mut self, value: u64) {
-        self.vmcb.cr4 = value;
+        self.block.vmcb.cr4 = value;
         self.dirty(clean::CONTROL_REGS);
     }
 
     /// Without SVME, which the processor demands while a guest runs and the guest must not see.
     #[inline(always)]
     fn efer(&self) -> u64 {
-        self.vmcb.efer & !efer::SVME
+        self.block.vmcb.efer & !efer::SVME
     }
 
     fn set_efer(&mut self, value: u64) {
-        self.vmcb.efer = value | efer::SVME;
+        self.block.vmcb.efer = value | efer::SVME;
         self.dirty(clean::CONTROL_REGS);
     }
 
     fn dr6(&self) -> u64 {
-        self.vmcb.dr6
+        self.block.vmcb.dr6
     }
 
     fn set_dr6(&mut self, value: u64) {
-        self.vmcb.dr6 = value;
+        self.block.vmcb.dr6 = value;
         self.dirty(clean::DEBUG_REGS);
     }
 
     fn dr7(&self) -> u64 {
-        self.vmcb.dr7
+        self.block.vmcb.dr7
     }
 
     fn set_dr7(&mut self, value: u64) {
-        self.vmcb.dr7 = value;
+        self.block.vmcb.dr7 = value;
         self.dirty(clean::DEBUG_REGS);
     }
 
     #[inline]
     fn segment(&self, seg: SegReg) -> Segment {
         match seg {
-            SegReg::Es => self.vmcb.es,
-            SegReg::Cs => self.vmcb.cs,
-            SegReg::Ss => self.vmcb.ss,
-            SegReg::Ds => self.vmcb.ds,
+            SegReg::Es => self.block.vmcb.es,
+            SegReg::Cs => self.block.vmcb.cs,
+            SegReg::Ss => self.block.vmcb.ss,
+            SegReg::Ds => self.block.vmcb.ds,
             hidden => {
                 self.save_hidden();
                 match hidden {
-                    SegReg::Fs => self.vmcb.fs,
-                    SegReg::Gs => self.vmcb.gs,
-                    SegReg::Ldtr => self.vmcb.ldtr,
-                    _ => self.vmcb.tr,
+                    SegReg::Fs => self.block.vmcb.fs,
+                    SegReg::Gs => self.block.vmcb.gs,
+                    SegReg::Ldtr => self.block.vmcb.ldtr,
+                    _ => self.block.vmcb.tr,
                 }
             }
         }
@@ -130,13 +130,13 @@ impl VcpuState for Svm {
 
     fn set_segment(&mut self, seg: SegReg, value: Segment) {
         match seg {
-            SegReg::Es => self.vmcb.es = value,
-            SegReg::Cs => self.vmcb.cs = value,
+            SegReg::Es => self.block.vmcb.es = value,
+            SegReg::Cs => self.block.vmcb.cs = value,
             SegReg::Ss => {
-                self.vmcb.ss = value;
-                self.vmcb.cpl = value.dpl();
+                self.block.vmcb.ss = value;
+                self.block.vmcb.cpl = value.dpl();
             }
-            SegReg::Ds => self.vmcb.ds = value,
+            SegReg::Ds => self.block.vmcb.ds = value,
             SegReg::Fs => self.hidden_mut().fs = value,
             SegReg::Gs => self.hidden_mut().gs = value,
             SegReg::Ldtr => self.hidden_mut().ldtr = value,
@@ -146,24 +146,26 @@ impl VcpuState for Svm {
     }
 
     fn gdtr(&self) -> TableReg {
-        TableReg { base: self.vmcb.gdtr.base, limit: self.vmcb.gdtr.limit as u16 }
+        TableReg { base: self.block.vmcb.gdtr.base, limit: self.block.vmcb.gdtr.limit as u16 }
     }
 
     fn set_gdtr(&mut self, value: TableReg) {
-        self.vmcb.gdtr = Segment { base: value.base, limit: u32::from(value.limit), ..Segment::default() };
+        self.block.vmcb.gdtr =
+            Segment { base: value.base, limit: u32::from(value.limit), ..Segment::default() };
         self.dirty(clean::TABLES);
     }
 
     fn idtr(&self) -> TableReg {
-        TableReg { base: self.vmcb.idtr.base, limit: self.vmcb.idtr.limit as u16 }
+        TableReg { base: self.block.vmcb.idtr.base, limit: self.block.vmcb.idtr.limit as u16 }
     }
 
     fn set_idtr(&mut self, value: TableReg) {
-        self.vmcb.idtr = Segment { base: value.base, limit: u32::from(value.limit), ..Segment::default() };
+        self.block.vmcb.idtr =
+            Segment { base: value.base, limit: u32::from(value.limit), ..Segment::default() };
         self.dirty(clean::TABLES);
     }
 
     fn cpl(&self) -> u8 {
-        self.vmcb.cpl
+        self.block.vmcb.cpl
     }
 }

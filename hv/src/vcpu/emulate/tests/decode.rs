@@ -3,8 +3,6 @@
 use super::*;
 use crate::virt::exit::Exception;
 
-const KEY: Key = Key { linear: CODE, cr3: 0x1000, mode: Mode::Bits64 };
-
 #[test]
 fn lengths_in_all_modes() {
     let cases: &[(&[u8], u32, Option<u8>)] = &[

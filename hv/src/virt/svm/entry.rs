@@ -1,0 +1,86 @@
+//! What an entry needs beyond VMRUN, when [`super::work`] says so: the TLB, the hidden state, events.
+
+use super::vmcb::{clean, tlb_control};
+use super::{Hidden, Svm, SvmCpu, instr, pa};
+
+/// Bits of [`Svm::work`]. While it is 0, an entry is VMRUN alone.
+pub(super) mod work {
+    /// Translations must be dropped.
+    pub const FLUSH: u8 = 1 << 0;
+    /// This entry drops translations.
+    pub const FLUSHING: u8 = 1 << 1;
+    /// [`super::super::Hidden`] is not `Live`.
+    pub const HIDDEN: u8 = 1 << 2;
+    /// An exception or NMI waits.
+    pub const EVENT: u8 = 1 << 3;
+    /// The offer of an interrupt changed.
+    pub const OFFER: u8 = 1 << 4;
+    /// V_IRQ is set.
+    pub const ARMED: u8 = 1 << 5;
+    /// The guest is in its NMI handler.
+    pub const NMI_BLOCKED: u8 = 1 << 6;
+    /// The guest steps over the end of an interrupt shadow.
+    pub const STEPPING: u8 = 1 << 7;
+}
+
+impl Svm {
+    /// Does what an entry needs beyond VMRUN: see [`work`].
+    #[cold]
+    #[inline(never)]
+    pub(super) fn prepare(&mut self, cpu: &mut SvmCpu) {
+        if self.work.get() & (work::FLUSH | work::HIDDEN) != 0 {
+            self.prepare_tlb(cpu);
+            self.load_hidden();
+        }
+        self.prepare_injection();
+    }
+
+    /// Notes what came of [`Svm::prepare`]. True: the exit was of no interest, and the guest just goes on.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn finish(&mut self) -> bool {
+        if self.work.get() & work::FLUSHING != 0 {
+            self.block.vmcb.tlb_control = tlb_control::NOTHING;
+            self.done(work::FLUSHING);
+        }
+        self.finish_injection()
+    }
+
+    /// Gives the VMCB an ASID of this PCPU and asks for the flushes that are due.
+    fn prepare_tlb(&mut self, cpu: &mut SvmCpu) {
+        let current = cpu.asids.is_current(self.asid);
+        if self.work.get() & work::FLUSH == 0 && current {
+            return;
+        }
+        if self.features.flush_by_asid && current {
+            self.block.vmcb.tlb_control = tlb_control::FLUSH_ASID;
+        } else {
+            let (asid, flush_all) = cpu.asids.allocate();
+            self.asid = asid;
+            self.block.vmcb.asid = asid.value;
+            self.dirty(clean::ASID);
+            if flush_all {
+                self.block.vmcb.tlb_control = tlb_control::FLUSH_ALL;
+            }
+        }
+        self.done(work::FLUSH);
+        self.request(work::FLUSHING);
+    }
+
+    /// Hands the processor to the guest, as far as VMRUN does not.
+    fn load_hidden(&mut self) {
+        if matches!(self.hidden.get(), Hidden::InVmcb | Hidden::VmcbNewer) {
+            // SAFETY: SVM is on (the caller holds an SvmCpu); with GIF = 0 no interrupt can meet the guest's TR. Physical
+            // interrupts are masked in the guest by the host's IF as it is at VMRUN, so IF must be 1 then.
+            unsafe {
+                if self.hidden.get() == Hidden::InVmcb {
+                    instr::clgi();
+                    core::arch::asm!("sti", options(nomem, nostack));
+                }
+                instr::vmload(pa(&self.block.vmcb));
+            }
+        }
+        self.hidden.set(Hidden::Live);
+        self.done(work::HIDDEN);
+    }
+}
