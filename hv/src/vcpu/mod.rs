@@ -17,6 +17,8 @@ mod control;
 mod io;
 mod memory_fault;
 mod msr;
+#[cfg(test)]
+pub(crate) mod testing;
 
 use crate::device::lapic::Lapic;
 use crate::guest::cpuid::CpuidTable;

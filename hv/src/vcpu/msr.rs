@@ -32,7 +32,8 @@ pub fn write<V: Virt, M: HostMemory, H: Host>(
     }
 }
 
-/// Guest TSC minus machine ticks: not 0 only if the guest wrote its TSC.
+/// Guest TSC minus machine ticks, modulo 2^64: negative after a reset, which the machine's time does not notice, and
+/// anything once the guest wrote its TSC.
 fn adjustment<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> u64 {
     vcpu.virt.tsc_offset().wrapping_add(vm.start)
 }
@@ -45,12 +46,11 @@ fn write_deadline<V: Virt, M: HostMemory>(
     tsc: u64,
     next: u64,
 ) -> Outcome {
-    // 0 disarms; a deadline before machine time 0 is one that has passed.
-    let ticks = match value {
-        0 => 0,
-        _ => value.saturating_sub(adjustment(vcpu, vm)).max(1),
-    };
-    vcpu.lapic.set_tsc_deadline(ticks, vm.ticks(tsc));
+    // A deadline that has passed becomes now; 0 disarms.
+    let left = value.saturating_sub(tsc.wrapping_add(vcpu.virt.tsc_offset()));
+    let now = vm.ticks(tsc);
+    let ticks = if value == 0 { 0 } else { now.0.saturating_add(left).max(1) };
+    vcpu.lapic.set_tsc_deadline(ticks, now);
     vcpu.request(work::TIMERS | work::INTERRUPTS);
     Outcome::Next(next)
 }
@@ -208,4 +208,40 @@ fn write_apic_base<V: Virt>(vcpu: &mut Vcpu<V>, value: u64) -> bool {
     }
     vcpu.request(work::INTERRUPTS | work::TIMERS);
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vcpu::testing::{START, Scene};
+
+    /// x2APIC MSR of the LVT timer entry.
+    const LVT_TIMER: u32 = 0x832;
+    const TSC_DEADLINE_MODE: u64 = 2 << 17;
+
+    #[test]
+    fn deadlines_follow_the_guests_tsc_wherever_it_stands() {
+        let mut scene = Scene::new();
+        let Scene { vm, vcpus: [vcpu] } = &mut scene;
+        let now = START + 10_000;
+        let x2apic = vcpu.lapic.set_base(vcpu.lapic.base() | 3 << 10, 48);
+        let on = vcpu.lapic.write_msr(0x80f, 0x1ff, vm.ticks(now));
+        let mode = vcpu.lapic.write_msr(LVT_TIMER, TSC_DEADLINE_MODE | 0x30, vm.ticks(now));
+        assert!(x2apic.is_ok() && on.is_ok() && mode.is_ok());
+        // The guest's TSC at the machine's start, after a reset of the guest, and as the guest wrote it.
+        for offset in [START.wrapping_neg(), (START + 9_000).wrapping_neg(), 0, 1 << 40, now.wrapping_neg()] {
+            vcpu.virt.set_tsc_offset(offset);
+            let guest_now = now.wrapping_add(offset);
+            for left in [1, 500, u64::MAX / 2] {
+                assert!(matches!(write_deadline(vcpu, vm, guest_now + left, now, 7), Outcome::Next(7)));
+                assert_eq!(vcpu.lapic.deadline(), Some(Tsc(10_000 + left)), "{offset:#x}");
+                let read = read_device(vcpu, vm, DeviceMsr::TscDeadline, index::TSC_DEADLINE, now);
+                assert_eq!(read, Some(guest_now + left));
+            }
+            let _ = write_deadline(vcpu, vm, guest_now.max(2) - 1, now, 7);
+            assert!(vcpu.lapic.deadline().is_some_and(|at| at <= Tsc(10_001)), "passed");
+            let _ = write_deadline(vcpu, vm, 0, now, 7);
+            assert_eq!(vcpu.lapic.deadline(), None);
+        }
+    }
 }
