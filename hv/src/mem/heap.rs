@@ -5,6 +5,7 @@
 //! frames to the allocator.
 
 use core::alloc::Layout;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use talc::TalcLock;
 use talc::base::Talc;
@@ -21,6 +22,14 @@ const OVERHEAD: u64 = 4096;
 #[global_allocator]
 static HEAP: TalcLock<spin::Mutex<()>, Growing> = TalcLock::new(Growing);
 
+/// Bytes that the heap has taken from the frame allocator.
+static BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// How large the heap has grown, in bytes. It never shrinks.
+pub fn bytes() -> u64 {
+    BYTES.load(Ordering::Relaxed)
+}
+
 #[derive(Debug)]
 struct Growing;
 
@@ -33,6 +42,7 @@ unsafe impl Source for Growing {
             .into_iter()
             .find_map(|order| Some((frame::alloc(order, Node(0))?, order)))
             .ok_or(())?;
+        BYTES.fetch_add(4096 << order, Ordering::Relaxed);
         // SAFETY: the frames are mapped and now belong to the heap for ever.
         let claimed = unsafe { talc.claim(block.0 as *mut u8, 4096usize << order) };
         claimed.map(|_| ()).ok_or(())

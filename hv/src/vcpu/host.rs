@@ -1,14 +1,5 @@
 //! What the run loop needs of the PCPU that it runs on. Bare metal implements it once; tests script it.
 
-/// A byte that arrived on the guest's console, or a wish of the person who sits there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConsoleEvent {
-    /// For the guest.
-    Byte(u8),
-    /// The person asked for the monitor.
-    Monitor,
-}
-
 /// One PCPU as the run loop sees it. Except for [`Host::tsc`] and [`Host::console_write`], functions are called only
 /// after the VCPU has released the processor.
 pub trait Host {
@@ -24,11 +15,15 @@ pub trait Host {
     /// Waits until at least one host interrupt has been taken.
     fn idle(&mut self);
 
-    /// Whether [`Host::console_read`] may have something. Cheap.
+    /// Whether [`Host::console_read`] or [`Host::monitor_wanted`] may have something. Cheap.
     fn console_ready(&self) -> bool;
 
-    /// The next console event.
-    fn console_read(&mut self) -> Option<ConsoleEvent>;
+    /// Whether the person at the console has asked for the monitor since the last call, however much input waits for
+    /// the guest.
+    fn monitor_wanted(&mut self) -> bool;
+
+    /// The next byte of console input for the guest.
+    fn console_read(&mut self) -> Option<u8>;
 
     /// Shows a byte of the guest's console.
     fn console_write(&mut self, byte: u8);

@@ -6,7 +6,7 @@
 use crate::device::message::Messages;
 use crate::guest::vm::{HostMemory, Vm};
 use crate::trace::exits::ExitKind;
-use crate::vcpu::host::{ConsoleEvent, Host};
+use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Outcome, Stop};
 use crate::vcpu::{Vcpu, dispatch, io, work};
 use crate::virt::exit::vector;
@@ -180,18 +180,16 @@ fn feed_console<V: Virt, M: HostMemory, H: Host>(
     vm: &Vm<V::NestedFormat, M>,
     host: &mut H,
 ) -> bool {
+    if host.monitor_wanted() {
+        return true;
+    }
     let mut messages = Messages::new();
     let mut chipset = vm.chipset.lock();
     while chipset.console_room() > 0
-        && let Some(event) = host.console_read()
+        && let Some(byte) = host.console_read()
     {
-        match event {
-            ConsoleEvent::Monitor => return true,
-            ConsoleEvent::Byte(byte) => {
-                let _has_room = chipset.console_input(byte, vm.nanos(host.tsc()), &mut messages);
-                vcpu.receive(&mut messages);
-            }
-        }
+        let _has_room = chipset.console_input(byte, vm.nanos(host.tsc()), &mut messages);
+        vcpu.receive(&mut messages);
     }
     vcpu.request(work::INTERRUPTS | work::TIMERS);
     false

@@ -1,7 +1,5 @@
 //! The serial console that the guest and a person share: escape keys on the way in, bytes on the way out.
 
-use crate::vcpu::host::ConsoleEvent;
-
 /// Ctrl-a, the escape key.
 const ESCAPE: u8 = 0x01;
 
@@ -10,8 +8,10 @@ const ESCAPE: u8 = 0x01;
 pub enum Input {
     /// Nothing yet.
     None,
-    /// Something for the run loop.
-    Event(ConsoleEvent),
+    /// A byte as typed.
+    Byte(u8),
+    /// The person wants the monitor, or to leave it.
+    Monitor,
     /// The person wants to know the keys.
     Help,
 }
@@ -30,12 +30,12 @@ impl Escapes {
     pub fn feed(&mut self, byte: u8) -> Input {
         if !self.pending {
             self.pending = byte == ESCAPE;
-            return if self.pending { Input::None } else { Input::Event(ConsoleEvent::Byte(byte)) };
+            return if self.pending { Input::None } else { Input::Byte(byte) };
         }
         self.pending = false;
         match byte {
-            ESCAPE | b'a' => Input::Event(ConsoleEvent::Byte(ESCAPE)),
-            b'p' => Input::Event(ConsoleEvent::Monitor),
+            ESCAPE | b'a' => Input::Byte(ESCAPE),
+            b'p' => Input::Monitor,
             b'h' | b'?' => Input::Help,
             _ => Input::None,
         }
@@ -50,11 +50,21 @@ mod tests {
     fn escapes() {
         let mut keys = Escapes::default();
         let seen = b"x\x01\x01\x01p\x01hy\x01qz".map(|b| keys.feed(b));
-        let byte = |b| Input::Event(ConsoleEvent::Byte(b));
-        let monitor = Input::Event(ConsoleEvent::Monitor);
         let none = Input::None;
-        let expected =
-            [byte(b'x'), none, byte(1), none, monitor, none, Input::Help, byte(b'y'), none, none, byte(b'z')];
+        let byte = Input::Byte;
+        let expected = [
+            byte(b'x'),
+            none,
+            byte(1),
+            none,
+            Input::Monitor,
+            none,
+            Input::Help,
+            byte(b'y'),
+            none,
+            none,
+            byte(b'z'),
+        ];
         assert_eq!(seen, expected);
     }
 }

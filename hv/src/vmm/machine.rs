@@ -5,6 +5,7 @@ use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Display;
+use core::slice;
 
 use super::memory::HostMemory;
 use super::pcpu::Pcpu;
@@ -21,6 +22,9 @@ use crate::guest::msr::PASS_THROUGH;
 use crate::guest::vm::Vm;
 use crate::hw::{cmos, cpu, msr, pm};
 use crate::mem::frame::{self, Node};
+use crate::mem::heap;
+use crate::monitor::Monitor;
+use crate::monitor::view::{HostReport, View};
 use crate::paging::addr::{Hpa, PageSize};
 use crate::paging::format::npt::Npt;
 use crate::paging::guest_walk::PagingFeatures;
@@ -134,6 +138,7 @@ fn run_vm(
         xcr0: if cpu::cr4() & cr4::OSXSAVE != 0 { GUEST_XCR0 } else { 0 },
         pv_clock: config.pv_clock,
     };
+    let mut monitor = Monitor::default();
     let mut started = vm.start;
     loop {
         let boot = match build::fill(&vm, config, files) {
@@ -146,7 +151,18 @@ fn run_vm(
         vcpu.virt.set_paging(Roots::Nested(vm.memory.read().nested.root()));
         vcpu.virt.set_tsc_offset(started.wrapping_neg());
         pcpu.reset_fpu();
-        let stop = run(&mut vcpu, &vm, svm_cpu, pcpu);
+        let stop = loop {
+            match run(&mut vcpu, &vm, svm_cpu, pcpu) {
+                Stop::Monitor => {}
+                stop => break stop,
+            }
+            let vcpus = slice::from_mut(&mut vcpu);
+            let host = host_report(host);
+            let mut view = View { vm: &vm, vcpus, mode: config.mode, started, tsc: pcpu.tsc(), host };
+            if let Some(stop) = monitor.enter(pcpu, &mut view) {
+                break stop;
+            }
+        };
         if host.options.stats {
             telemetry::record("stats", |json| report::stats(json, &vcpu, &vm, pcpu.tsc()));
         }
@@ -165,6 +181,16 @@ fn run_vm(
         }
         vm.chipset.lock().reset();
         started = pcpu.tsc();
+    }
+}
+
+/// The host for the monitor.
+fn host_report(host: &Host) -> HostReport {
+    HostReport {
+        tsc_khz: host.tsc_khz,
+        pcpus: host.acpi.cpus.len().max(1),
+        frames: frame::stats(),
+        heap_bytes: heap::bytes(),
     }
 }
 

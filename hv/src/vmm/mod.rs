@@ -12,7 +12,7 @@ mod memory;
 #[cfg(feature = "baremetal")]
 mod pcpu;
 #[cfg_attr(not(feature = "baremetal"), allow(dead_code))]
-mod report;
+pub mod report;
 #[cfg(feature = "baremetal")]
 mod telemetry;
 

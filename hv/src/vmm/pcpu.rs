@@ -8,7 +8,8 @@ use crate::boot::percpu::{PerCpu, work};
 use crate::hw::timer::Timer;
 use crate::hw::uart::Uart;
 use crate::hw::{cpu, fpu, msr};
-use crate::vcpu::host::{ConsoleEvent, Host};
+use crate::monitor::{Key, Terminal};
+use crate::vcpu::host::Host;
 use crate::virt::state::cr4;
 use crate::vmm::console::{Escapes, HELP, Input};
 
@@ -19,14 +20,16 @@ pub struct Pcpu {
     console: Uart,
     escapes: Escapes,
     /// Input that the guest has no room for yet. When it is full, bytes stay in the serial port.
-    input: Deque<ConsoleEvent, 256>,
+    input: Deque<u8, 256>,
+    /// The person has asked for the monitor. What follows is for it and stays in the serial port.
+    monitor_wanted: bool,
 }
 
 impl Pcpu {
     /// The PCPU that executes this. Turns the console's receive interrupt on.
     pub fn new(cpu: &'static PerCpu, timer: Timer, console: Uart) -> Pcpu {
         console.set_receive_interrupt(true);
-        Pcpu { cpu, timer, console, escapes: Escapes::default(), input: Deque::new() }
+        Pcpu { cpu, timer, console, escapes: Escapes::default(), input: Deque::new(), monitor_wanted: false }
     }
 
     /// Puts the FPU, which belongs to guests, into its state after reset.
@@ -43,21 +46,32 @@ impl Pcpu {
         }
     }
 
-    /// Moves received bytes to the queue, as far as there is room.
+    /// Moves received bytes to the queue, as far as there is room and the monitor is not asked for.
     fn drain_port(&mut self) {
         self.cpu.pending.fetch_and(!work::CONSOLE, Ordering::Relaxed);
-        while !self.input.is_full() {
-            let Some(byte) = self.console.try_read() else { return };
-            match self.escapes.feed(byte) {
-                Input::None => {}
-                Input::Event(event) => {
-                    let _has_room = self.input.push_back(event);
+        while !self.input.is_full() && !self.monitor_wanted {
+            match self.take_input() {
+                Some(Input::Byte(byte)) => {
+                    let _has_room = self.input.push_back(byte);
                 }
-                Input::Help => log::info!("{HELP}"),
+                Some(Input::Monitor) => self.monitor_wanted = true,
+                Some(Input::None | Input::Help) => {}
+                None => return,
             }
         }
-        // The rest waits without another edge of the interrupt line: look again.
-        self.cpu.note(work::CONSOLE);
+    }
+
+    /// Takes one byte out of the serial port.
+    fn take_input(&mut self) -> Option<Input> {
+        let input = self.escapes.feed(self.console.try_read()?);
+        if input == Input::Help {
+            log::info!("{HELP}");
+        }
+        Some(input)
+    }
+
+    fn has_console_interrupt(&self) -> bool {
+        self.cpu.pending.load(Ordering::Relaxed) & work::CONSOLE != 0
     }
 }
 
@@ -77,7 +91,8 @@ impl Host for Pcpu {
     }
 
     fn idle(&mut self) {
-        if self.console_ready() {
+        // Input that the guest has no room for is no reason to stay awake.
+        if self.monitor_wanted || self.has_console_interrupt() {
             return;
         }
         // SAFETY: as above.
@@ -86,10 +101,15 @@ impl Host for Pcpu {
 
     #[inline(always)]
     fn console_ready(&self) -> bool {
-        !self.input.is_empty() || self.cpu.pending.load(Ordering::Relaxed) & work::CONSOLE != 0
+        !self.input.is_empty() || self.monitor_wanted || self.has_console_interrupt()
     }
 
-    fn console_read(&mut self) -> Option<ConsoleEvent> {
+    fn monitor_wanted(&mut self) -> bool {
+        self.drain_port();
+        core::mem::take(&mut self.monitor_wanted)
+    }
+
+    fn console_read(&mut self) -> Option<u8> {
         self.drain_port();
         self.input.pop_front()
     }
@@ -131,5 +151,33 @@ impl Host for Pcpu {
     fn set_tsc_aux(&mut self, value: u64) {
         // SAFETY: guests are offered TSC_AUX only where the processor has it, and the host does not use it.
         unsafe { msr::write(msr::TSC_AUX, value) }
+    }
+}
+
+impl Terminal for Pcpu {
+    fn now(&self) -> u64 {
+        self.tsc()
+    }
+
+    fn key(&mut self) -> Key {
+        loop {
+            // The port's interrupt comes with the first byte only: read until it is empty, then wait.
+            self.cpu.pending.fetch_and(!work::CONSOLE, Ordering::Relaxed);
+            while let Some(input) = self.take_input() {
+                match input {
+                    Input::Byte(byte) => return Key::Byte(byte),
+                    Input::Monitor => return Key::Monitor,
+                    Input::None | Input::Help => {}
+                }
+            }
+            if !self.has_console_interrupt() {
+                // SAFETY: the IDT is loaded and no lock is held that a handler takes (handlers take none).
+                unsafe { cpu::wait_for_interrupt() }
+            }
+        }
+    }
+
+    fn write(&mut self, byte: u8) {
+        self.console.write_byte(byte);
     }
 }

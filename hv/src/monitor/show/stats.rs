@@ -1,0 +1,93 @@
+//! Counters of a VM, and the host.
+
+use core::fmt::{self, Write};
+
+use super::{Bytes, Seconds, Share};
+use crate::guest::vm::HostMemory;
+use crate::monitor::view::{HostReport, View};
+use crate::paging::addr::PAGE_SIZE;
+use crate::trace::exits::{ExitCount, ExitKind};
+use crate::vcpu::Vcpu;
+use crate::virt::Virt;
+
+/// Everything that is counted since the VM's start or reset.
+pub fn stats<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Write) -> fmt::Result {
+    let ticks = view.tsc.wrapping_sub(view.started);
+    let uptime = Seconds { ticks, khz: view.vm.clock.tsc_khz() };
+    for vcpu in view.vcpus.iter() {
+        writeln!(answer, "VCPU {}, {uptime} after the start of {}", vcpu.id, view.vm.name)?;
+        exits(vcpu, ticks, answer)?;
+        let counts = vcpu.interrupts.counts;
+        writeln!(
+            answer,
+            "injected: {} external interrupts, {} exceptions, {} NMIs",
+            counts.interrupts, counts.exceptions, counts.nmis
+        )?;
+        let faults = vcpu.faults;
+        writeln!(
+            answer,
+            "nested faults: {} filled, {} spurious, {} emulated",
+            faults.filled, faults.spurious, faults.emulated
+        )?;
+        unknown_msrs(vcpu, answer)?;
+    }
+    let unclaimed = view.vm.chipset.lock().unclaimed();
+    writeln!(
+        answer,
+        "unclaimed bytes at ports 0-ff: {}, 100-3ff: {}, 400-ffff: {}; unclaimed memory accesses: {}",
+        unclaimed.board, unclaimed.card, unclaimed.extended, unclaimed.mmio
+    )
+}
+
+fn exits<V: Virt>(vcpu: &Vcpu<V>, uptime: u64, answer: &mut dyn Write) -> fmt::Result {
+    let total = vcpu.exits.total();
+    writeln!(answer, "{:<14} {:>12} {:>15} {:>9} {:>8}", "exits", "count", "ticks", "each", "share")?;
+    let mut line = |name: &str, exits: ExitCount| {
+        let each = exits.ticks / exits.count.max(1);
+        let share = Share { part: exits.ticks, whole: total.ticks };
+        writeln!(answer, "{name:<14} {:>12} {:>15} {each:>9} {share:>8}", exits.count, exits.ticks)
+    };
+    for &kind in ExitKind::ALL {
+        let exits = vcpu.exits.of(kind);
+        if exits.count != 0 {
+            line(kind.name(), exits)?;
+        }
+    }
+    line("all", total)?;
+    let share = Share { part: total.ticks, whole: uptime };
+    writeln!(answer, "the hypervisor's handling of exits took {share} of the time")
+}
+
+fn unknown_msrs<V: Virt>(vcpu: &Vcpu<V>, answer: &mut dyn Write) -> fmt::Result {
+    answer.write_str("unknown MSRs:")?;
+    let mut any = false;
+    for (index, count) in vcpu.msrs.unknown().iter() {
+        let separator = if any { "," } else { "" };
+        write!(answer, "{separator} {index:#x} {count} times")?;
+        any = true;
+    }
+    match vcpu.msrs.unknown().others() {
+        0 if any => writeln!(answer),
+        0 => writeln!(answer, " none"),
+        others => writeln!(answer, ", others {others} times"),
+    }
+}
+
+/// The host.
+pub fn host(host: &HostReport, answer: &mut dyn Write) -> fmt::Result {
+    let frames = host.frames;
+    writeln!(answer, "{} PCPUs, TSC at {} kHz", host.pcpus, host.tsc_khz)?;
+    let mib = |frames: u64| frames.saturating_mul(PAGE_SIZE) >> 20;
+    writeln!(
+        answer,
+        "memory: {} of {} frames free ({} of {} MiB), {} requests found no block",
+        frames.free,
+        frames.total,
+        mib(frames.free),
+        mib(frames.total),
+        frames.failures
+    )?;
+    let largest = frames.free_blocks.iter().rposition(|&blocks| blocks != 0);
+    let largest = largest.map_or(0, |order| PAGE_SIZE << order);
+    writeln!(answer, "largest free block: {}; heap: {}", Bytes(largest), Bytes(host.heap_bytes))
+}

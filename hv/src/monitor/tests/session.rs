@@ -1,0 +1,285 @@
+//! Conversations.
+
+use alloc::collections::VecDeque;
+
+use crate::device::{Nanos, layout, message::Messages};
+use crate::guest::config::Mode;
+use crate::guest::mem::GuestMemory;
+use crate::monitor::view::{HostReport, View};
+use crate::monitor::{Key, Monitor, Terminal};
+use crate::paging::addr::Gpa;
+use crate::trace::exits::ExitKind;
+use crate::vcpu::outcome::Stop;
+use crate::vcpu::testing::{START, Scene, TSC_KHZ};
+use crate::vcpu::work;
+use crate::virt::state::{Gpr, SegReg, Segment, VcpuState, cr0, cr4, efer};
+
+/// Types a script; whoever goes on reading after its end fails.
+struct Script {
+    keys: VecDeque<Key>,
+    shown: Vec<u8>,
+}
+
+impl Terminal for Script {
+    fn now(&self) -> u64 {
+        START + 1234 * TSC_KHZ
+    }
+
+    fn key(&mut self) -> Key {
+        self.keys.pop_front().unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&self.shown)))
+    }
+
+    fn write(&mut self, byte: u8) {
+        self.shown.push(byte);
+    }
+}
+
+/// Types `text`, in which `^` stands for Ctrl-a p.
+fn converse(monitor: &mut Monitor, scene: &mut Scene, text: &str) -> (Option<Stop>, String) {
+    let keys = text.bytes().map(|byte| if byte == b'^' { Key::Monitor } else { Key::Byte(byte) });
+    let mut script = Script { keys: keys.collect(), shown: vec![] };
+    let host = HostReport { tsc_khz: TSC_KHZ, pcpus: 1, ..HostReport::default() };
+    let Scene { vm, vcpus } = scene;
+    let mut view = View { vm, vcpus, mode: Mode::Nested, started: START, tsc: START, host };
+    let stop = monitor.enter(&mut script, &mut view);
+    assert!(script.keys.is_empty(), "left before {:?}", script.keys);
+    let shown = String::from_utf8(script.shown).expect("UTF-8");
+    assert!(shown.replace("\r\n", "").find('\n').is_none(), "line feeds without carriage return");
+    (stop, shown.replace("\r\n", "\n"))
+}
+
+/// The answer to one command.
+fn answer(scene: &mut Scene, command: &str) -> String {
+    let (stop, shown) = converse(&mut Monitor::default(), scene, &format!("{command}\r^"));
+    assert!(stop.is_none());
+    let start = shown.find(command).expect("echo") + command.len() + 1;
+    let end = shown.rfind("monitor> ").expect("prompt");
+    shown[start..end].to_string()
+}
+
+/// A guest in 64-bit mode with 2 MiB of RAM at ffffffff80000000 and one page, at 12_3456 in RAM, at 40_0000.
+fn long_mode() -> Scene {
+    let mut scene = Scene::new();
+    let memory = scene.vm.memory.read();
+    let ram = memory.ram();
+    let entries = [
+        (0x1000, 0x2027u64), // level 4
+        (0x1ff8, 0x3023),
+        (0x2000, 0x4027), // level 3
+        (0x3ff0, 0x5023),
+        (0x4010, 0x6027), // level 2
+        (0x5000, 0x0000_00e3 | 1 << 8),
+        (0x6000, 0x12_3067), // level 1
+        (0x6008, 0xfee0_0067),
+    ];
+    for (at, entry) in entries {
+        ram.write(Gpa(at), &entry.to_le_bytes()).unwrap();
+    }
+    ram.write(Gpa(0x12_3ff8), b"ABCDEFGH").unwrap();
+    drop(memory);
+    let regs = &mut scene.vcpu().virt.regs;
+    regs.cr3 = 0x1018;
+    regs.cr0 = cr0::PE | cr0::PG | cr0::WP;
+    regs.cr4 = cr4::PAE | cr4::PGE | cr4::SMAP;
+    regs.efer = efer::LME | efer::LMA | efer::NXE;
+    regs.set_segment(SegReg::Cs, Segment::flat(0x10, 0xa9b));
+    regs.rip = 0xffff_ffff_8000_1234;
+    regs.set_gpr(Gpr::Rsp, 0x40_0ff0);
+    scene
+}
+
+#[test]
+fn leaving_lets_the_guest_go_on() {
+    for text in ["quit\r", "exit\r", "q\r", "^", "\x04", "resume\r", "\r\rvms\r^", "half a line^"] {
+        let (stop, shown) = converse(&mut Monitor::default(), &mut Scene::new(), text);
+        assert!(stop.is_none(), "{text:?}");
+        assert!(shown.starts_with("\nmonitor: guest stands still"), "{shown}");
+        assert!(shown.ends_with("\nmonitor: guest goes on\n"), "{shown}");
+    }
+}
+
+#[test]
+fn a_paused_guest_stays_so() {
+    let (stop, shown) =
+        converse(&mut Monitor::default(), &mut Scene::new(), "pause\rvms\rquit\rvms\r^vms\r^\r^resume\r");
+    assert!(stop.is_none());
+    assert_eq!(
+        shown.matches("guest is paused; Ctrl-a p, then `resume`, lets it go on").count(),
+        4,
+        "{shown}"
+    );
+    assert_eq!(
+        shown.matches(" paused ").count(),
+        2,
+        "vms typed to the paused guest is not a command\n{shown}"
+    );
+    assert!(shown.ends_with("monitor: guest goes on\n"));
+}
+
+#[test]
+fn reset_and_poweroff_end_the_run_and_the_pause() {
+    let (mut monitor, mut scene) = (Monitor::default(), Scene::new());
+    assert!(matches!(converse(&mut monitor, &mut scene, "pause\rreset\r"), (Some(Stop::Reset), _)));
+    assert!(matches!(converse(&mut monitor, &mut scene, "quit\r"), (None, _)), "not paused any more");
+    assert!(matches!(converse(&mut monitor, &mut scene, "poweroff\r"), (Some(Stop::PowerOff), _)));
+}
+
+#[test]
+fn history_outlives_a_visit() {
+    let (mut monitor, mut scene) = (Monitor::default(), Scene::new());
+    converse(&mut monitor, &mut scene, "vcpus\r^");
+    let (_, shown) = converse(&mut monitor, &mut scene, "\x1b[A\r^");
+    assert!(shown.contains("CPL"), "{shown}");
+}
+
+#[test]
+fn vms_and_vcpus() {
+    let mut scene = long_mode();
+    let text = answer(&mut scene, "vms");
+    let fields: Vec<_> = text.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(fields, ["guest", "running", "20", "MiB", "1", "1.234", "s", "nested"]);
+    scene.vcpu().request(work::HALTED | work::NMI);
+    scene.vcpu().exits.add(ExitKind::Hlt, 7);
+    let text = answer(&mut scene, "vcpus");
+    let fields: Vec<_> = text.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(fields, ["0", "halted", "64-bit", "0", "0xffffffff80001234", "1", "NMI"]);
+}
+
+#[test]
+fn registers() {
+    let mut scene = long_mode();
+    scene.vcpu().virt.msrs.insert(0xc000_0082, 0xabc);
+    let text = answer(&mut scene, "regs");
+    for part in [
+        "RIP ffffffff80001234",
+        "RSP 0000000000400ff0",
+        "CR3 0000000000001018",
+        "CS 0010 base",
+        "TR 0000 base",
+        "DR6 ffff0ff0 DR7 00000400",
+        "LSTAR 0000000000000abc\n",
+        "local APIC: TPR 00 PPR 00, nothing waits",
+    ] {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+    assert_eq!(answer(&mut scene, "regs 1"), "no VCPU 1; guest has 1, counted from 0\n");
+}
+
+#[test]
+fn memory_map() {
+    let mut scene = Scene::new();
+    let text = answer(&mut scene, "p2m");
+    for part in [
+        "00000000000000-00000001400000         20 MiB  RAM at host 0x10000000\n",
+        "000000fee00000-000000fee01000          4 KiB  devices\n",
+        "nested leaves: 0 of 1 GiB, 10 of 2 MiB, 0 of 4 KiB\n",
+        "nested leaves hold 0 bytes accessed, 0 bytes dirty\n",
+    ] {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+    assert_eq!(
+        answer(&mut scene, "p2m 201234"),
+        "0x201234: RAM at host 0x10201234\nnested: 2 MiB leaf from 0x200000, read, write, execute\n"
+    );
+    assert_eq!(answer(&mut scene, "p2m fee00000"), "0xfee00000: devices\nnested: not mapped\n");
+    assert_eq!(
+        answer(&mut scene, "p2m ffffffffffffffff"),
+        "0xffffffffffffffff: nothing\nnested: not mapped\n"
+    );
+}
+
+#[test]
+fn page_walks() {
+    let mut scene = long_mode();
+    let text = answer(&mut scene, "walk rip");
+    for part in [
+        "linear 0xffffffff80001234: paging of 4 levels, CR3 0x1018\n",
+        "  level 4 at 000000001ff8: 0000000000003023 table\n",
+        "  level 2 at 000000005000: 00000000000001e3 leaf\n",
+        "  guest-physical 0x1234: 2 MiB page, supervisor, write, execute, global, dirty, PAT 0\n",
+        "  RAM at host 0x10001234\n",
+    ] {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+    assert!(
+        answer(&mut scene, "walk rsp").contains("4 KiB page, user, write, execute, dirty"),
+        "despite SMAP"
+    );
+    let text = answer(&mut scene, "walk 500000");
+    assert!(text.ends_with("not present\n  not mapped: a read takes #PF with error code 0x0\n"), "{text}");
+    assert!(answer(&mut scene, "walk 800000000000").ends_with("not canonical: an access takes #GP\n"));
+    scene.vcpu().virt.regs.cr3 = 0xffff_f000;
+    assert!(answer(&mut scene, "walk rip").contains("the table at 0xfffffff8 is not in memory"));
+}
+
+#[test]
+fn dumps() {
+    let mut scene = long_mode();
+    assert_eq!(
+        answer(&mut scene, "x rsp 24"),
+        "0000000000400ff0  00 00 00 00 00 00 00 00 41 42 43 44 45 46 47 48  ........ABCDEFGH\n\
+         0x401000: guest-physical 0xfee00000 is not memory\n"
+    );
+    assert_eq!(
+        answer(&mut scene, "xp 123ffc 4"),
+        format!("0000000000123ffc  45 46 47 48{}  EFGH\n", " ".repeat(36))
+    );
+    assert_eq!(answer(&mut scene, "xp cr3 1").lines().count(), 1);
+    assert_eq!(answer(&mut scene, "x ffffffff80000000 4096").lines().count(), 256);
+    assert!(answer(&mut scene, "x 7ffffffffff8").starts_with("0x7ffffffffff8: not mapped"));
+    assert!(answer(&mut scene, "x fffffffffffffff8").starts_with("0xfffffffffffffff8: not mapped"));
+    assert!(answer(&mut scene, "xp fffffffffffffff8 4096").contains("not memory"));
+    assert!(answer(&mut scene, "xp fee00000").starts_with("0xfee00000: not memory"));
+}
+
+#[test]
+fn real_mode_addresses_have_segments() {
+    let mut scene = Scene::new();
+    let text = answer(&mut scene, "walk rip");
+    assert!(text.starts_with("linear 0xfffffff0: paging off"), "{text}");
+}
+
+#[test]
+fn statistics() {
+    let mut scene = Scene::new();
+    let vcpu = scene.vcpu();
+    (0..3).for_each(|_| vcpu.exits.add(ExitKind::Cpuid, 100));
+    vcpu.exits.add(ExitKind::Io, 1_234 * TSC_KHZ / 2 - 300);
+    vcpu.interrupts.counts.nmis = 9;
+    vcpu.faults.filled = 4;
+    let text = answer(&mut scene, "stats");
+    let row = |name: &str| -> Vec<_> {
+        text.lines().find(|line| line.starts_with(name)).unwrap_or("").split_whitespace().skip(1).collect()
+    };
+    assert_eq!(row("cpuid "), ["3", "300", "100", "0.0", "%"]);
+    assert_eq!(row("io "), ["1", "616999700", "616999700", "99.9", "%"]);
+    assert_eq!(row("all "), ["4", "617000000", "154250000", "100.0", "%"]);
+    for part in ["took 50.0 % of the time", "9 NMIs", "4 filled", "unknown MSRs: none", "400-ffff: 0"] {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+    assert!(answer(&mut scene, "host").starts_with("1 PCPUs, TSC at 1000000 kHz\n"));
+}
+
+#[test]
+fn events_reach_the_guest() {
+    let mut scene = Scene::new();
+    answer(&mut scene, "nmi");
+    assert_ne!(scene.vcpu().work & work::NMI, 0);
+    assert_eq!(answer(&mut scene, "nmi 9"), "no VCPU 9; guest has 1, counted from 0\n");
+    answer(&mut scene, "press-power-button");
+    // PM1_STS.PWRBTN_STS
+    let status = scene.vm.chipset.lock().io_read(layout::PM1A_EVENT, 2, Nanos(0), &mut Messages::new());
+    assert_eq!(status & 1 << 8, 1 << 8);
+}
+
+#[test]
+fn help_explains() {
+    let mut scene = Scene::new();
+    let text = answer(&mut scene, "help");
+    for command in crate::monitor::command::COMMANDS {
+        assert!(text.contains(&format!("\n  {}", command.name)) || text.starts_with("  help"));
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    assert!(answer(&mut scene, "help walk").contains("for example: walk rip"));
+    assert!(answer(&mut scene, "frobnicate").starts_with("frobnicate: no such command"));
+}
