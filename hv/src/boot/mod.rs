@@ -28,7 +28,7 @@ pub mod percpu;
 mod processor;
 pub mod pvh;
 #[cfg(feature = "baremetal")]
-mod report;
+pub mod report;
 #[cfg(feature = "baremetal")]
 mod rt;
 pub mod s5;

@@ -21,12 +21,14 @@ fn text<const N: usize>(registers: impl Iterator<Item = u32>) -> ArrayString<N> 
     text
 }
 
-fn vendor() -> ArrayString<12> {
+/// The processor's vendor, as CPUID spells it.
+pub fn vendor() -> ArrayString<12> {
     let leaf = cpu::cpuid(0, 0);
     text([leaf.ebx, leaf.edx, leaf.ecx].into_iter())
 }
 
-fn brand() -> ArrayString<48> {
+/// The processor's name; empty if it does not say.
+pub fn brand() -> ArrayString<48> {
     if cpu::cpuid(0x8000_0000, 0).eax < 0x8000_0004 {
         return ArrayString::new();
     }

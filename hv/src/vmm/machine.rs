@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::fmt::Display;
+use core::fmt::{self, Display};
 use core::slice;
 
 use super::memory::HostMemory;
@@ -14,6 +14,7 @@ use super::telemetry;
 use crate::boot::host::Host;
 use crate::boot::log;
 use crate::boot::panic::unsuitable;
+use crate::boot::report as boot_report;
 use crate::guest::build::{self, HostFacts};
 use crate::guest::bundle::{BootFiles, BootModule, CONFIG_NAME, Files};
 use crate::guest::config::{Config, VmConfig};
@@ -25,9 +26,10 @@ use crate::mem::frame::{self, Node};
 use crate::mem::heap;
 use crate::monitor::Monitor;
 use crate::monitor::view::{HostReport, View};
-use crate::paging::addr::{Hpa, PageSize};
+use crate::paging::addr::{Hpa, PAGE_SIZE, PageSize};
 use crate::paging::format::npt::Npt;
 use crate::paging::guest_walk::PagingFeatures;
+use crate::trace::record::Json;
 use crate::vcpu::Vcpu;
 use crate::vcpu::emulate;
 use crate::vcpu::host::Host as _;
@@ -56,6 +58,7 @@ pub fn main(host: &'static Host) -> ! {
         Err(obstacle) => unsuitable(obstacle),
     };
     ::log::info!("AMD-V: {features}");
+    telemetry::record("host", |json| report_host(json, host, &features));
     // SAFETY: bring-up has installed the host's tables on this PCPU, and the features are its own.
     let mut svm_cpu = unsafe { SvmCpu::enable(features) };
 
@@ -76,6 +79,21 @@ pub fn main(host: &'static Host) -> ! {
     let mut pcpu = Pcpu::new(host.cpu, host.timer, log::console());
     let status = run_vm(host, vm, &files, features, &mut svm_cpu, &mut pcpu);
     pm::end_machine(status)
+}
+
+/// The fields of the `host` record.
+fn report_host(json: &mut Json<'_>, host: &Host, features: &Features) -> fmt::Result {
+    json.text("version", env!("CARGO_PKG_VERSION"))?;
+    json.text("vendor", "amd")?;
+    json.text("model", boot_report::brand())?;
+    json.number("tsc_hz", host.tsc_khz * 1000)?;
+    json.number("memory_mib", (frame::stats().total * PAGE_SIZE) >> 20)?;
+    json.number("pcpus", host.acpi.cpus.len().max(1))?;
+    json.begin_array("features")?;
+    for (_, name, _) in features.list().iter().filter(|feature| feature.2) {
+        json.text("", name)?;
+    }
+    json.end()
 }
 
 fn cpuid(leaf: u32, subleaf: u32) -> [u32; 4] {

@@ -82,22 +82,28 @@ impl Features {
     }
 }
 
+impl Features {
+    /// Each feature's name in the log and in telemetry, and whether it is there.
+    pub fn list(&self) -> [(&'static str, &'static str, bool); 6] {
+        [
+            ("nested paging", "npt", self.nested_paging),
+            ("next RIP", "nrip", self.next_rip),
+            ("decode assists", "decode-assists", self.decode_assists),
+            ("flush by ASID", "flush-by-asid", self.flush_by_asid),
+            ("VMCB clean bits", "vmcb-clean", self.clean_bits),
+            ("PAUSE filter", "pause-filter", self.pause_filter),
+        ]
+    }
+}
+
 impl fmt::Display for Features {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = [
-            ("nested paging", self.nested_paging),
-            ("next RIP", self.next_rip),
-            ("decode assists", self.decode_assists),
-            ("flush by ASID", self.flush_by_asid),
-            ("VMCB clean bits", self.clean_bits),
-            ("PAUSE filter", self.pause_filter),
-        ];
         write!(f, "{} ASIDs", self.asids)?;
-        for (name, _) in all.iter().filter(|(_, have)| *have) {
+        for (name, _, _) in self.list().iter().filter(|feature| feature.2) {
             write!(f, ", {name}")?;
         }
         let mut separator = "; missing: ";
-        for (name, _) in all.iter().filter(|(_, have)| !*have) {
+        for (name, _, _) in self.list().iter().filter(|feature| !feature.2) {
             write!(f, "{separator}{name}")?;
             separator = ", ";
         }
