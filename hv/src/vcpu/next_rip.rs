@@ -50,7 +50,10 @@ impl NextRips {
     ) -> Option<u64> {
         let (rip, cr3) = (state.rip(), state.cr3());
         let cs_base = state.segment(SegReg::Cs).base;
-        let entry = &mut self.entries[what as usize - 1][rip as usize / 2 % ENTRIES];
+        // With the address space in the index, the two that take turns where a program is executed again and again
+        // (a fork's and an exec's) do not drive each other out.
+        let index = (rip >> 1 ^ cr3 >> 12) as usize % ENTRIES;
+        let entry = &mut self.entries[what as usize - 1][index];
         if entry.rip == rip && entry.cr3 == cr3 && entry.cs_base == cs_base {
             return Some(entry.next);
         }
@@ -114,6 +117,18 @@ mod tests {
         state.cr3 = 0x6000;
         assert_eq!(table.get(&state, System::Cpuid, fill(&[0x66, 0x0f, 0xa2])), Some(0x1003));
         assert_eq!(table.get(&state, System::Hlt, fill(&[0xf4])), Some(0x1001));
+    }
+
+    #[test]
+    fn address_spaces_that_take_turns_are_both_remembered() {
+        let mut state = ArchState { rip: 0x1000, cr3: 0x5000, ..ArchState::reset() };
+        let mut table = NextRips::default();
+        for cr3 in [0x5000, 0x6000] {
+            state.cr3 = cr3;
+            assert_eq!(table.get(&state, System::Cpuid, fill(&[0x0f, 0xa2])), Some(0x1002));
+        }
+        state.cr3 = 0x5000;
+        assert_eq!(table.get(&state, System::Cpuid, never), Some(0x1002));
     }
 
     #[test]
