@@ -94,7 +94,10 @@ impl Setup {
         if !trouble.is_empty() {
             let said = String::from_utf8_lossy(&output.stderr);
             trouble.extend(said.lines().map(str::to_owned));
-            trouble.push(format!("the command was: pal {}", command.join(" ")));
+            let quoted = command
+                .iter()
+                .map(|word| if word.contains(' ') { format!("'{word}'") } else { word.clone() });
+            trouble.push(format!("the command was: pal {}", quoted.collect::<Vec<_>>().join(" ")));
         }
         let stats = match stats {
             Some(path) if output.status.success() => {
