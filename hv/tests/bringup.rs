@@ -72,11 +72,21 @@ fn console_input_arrives_by_interrupt() {
     assert!(text.contains("got 0x68") && text.contains("got 0x71"), "{text}");
 }
 
-/// GRUB reads the multiboot2 header and passes modules with their command lines. Needs grub-mkrescue, xorriso and mtools.
+/// What grub-mkrescue needs to make a medium that a PC firmware boots; many machines have a part of it only.
+fn can_make_media() -> bool {
+    let runs = |name: &str| {
+        let mut command = Command::new(name);
+        command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+    };
+    ["grub-mkrescue", "xorriso", "mformat"].iter().all(|name| runs(name))
+        && std::path::Path::new("/usr/lib/grub/i386-pc").exists()
+}
+
+/// GRUB reads the multiboot2 header and passes modules with their command lines.
 #[test]
 fn grub_starts_it_by_multiboot2() {
-    if Command::new("grub-mkrescue").arg("--version").stdout(Stdio::null()).status().is_err() {
-        eprintln!("skipped: grub-mkrescue is not installed");
+    if !can_make_media() {
+        eprintln!("skipped: needs grub-mkrescue, grub-pc-bin, xorriso and mtools");
         return;
     }
     let dir = std::env::temp_dir().join(format!("palimpsest-grub-{}", std::process::id()));

@@ -1,0 +1,93 @@
+//! What the documentation points at exists: files, headings, and paths of the source tree.
+
+use std::path::{Path, PathBuf};
+
+/// Where paths in the text start.
+const TREES: [&str; 6] = ["hv/", "tools/", "tests/", "docs/", "bench/", "fuzz/"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// Every page of the project, with its text.
+fn pages() -> Vec<(PathBuf, String)> {
+    fn collect(dir: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if !name.starts_with('.') && name != "target" {
+                    collect(&path, found);
+                }
+            } else if name.ends_with(".md") {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = vec![];
+    collect(&root(), &mut found);
+    found.into_iter().map(|path| (path.clone(), std::fs::read_to_string(path).unwrap())).collect()
+}
+
+/// The text without its code blocks.
+fn prose(text: &str) -> String {
+    text.split("```").step_by(2).collect()
+}
+
+/// The anchor that a heading gets: lower case, blanks to hyphens, punctuation dropped.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().to_lowercase();
+    let kept = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+fn has_heading(text: &str, wanted: &str) -> bool {
+    text.lines().filter(|line| line.starts_with('#')).any(|line| anchor(line.trim_start_matches('#')) == wanted)
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut broken = vec![];
+    let mut links = 0;
+    for (page, text) in pages() {
+        for part in prose(&text).split("](").skip(1) {
+            let link = part.split(')').next().unwrap();
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            links += 1;
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+            let found = target.exists()
+                && (heading.is_empty()
+                    || std::fs::read_to_string(&target).is_ok_and(|text| has_heading(&text, heading)));
+            if !found {
+                broken.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    assert!(links > 20, "only {links} links found");
+}
+
+#[test]
+fn paths_in_the_text_exist() {
+    let mut broken = vec![];
+    for (page, text) in pages() {
+        for code in prose(&text).split('`').skip(1).step_by(2) {
+            let is_path = TREES.iter().any(|tree| code.starts_with(tree))
+                && !code.contains(|c: char| c.is_whitespace() || "*…{}<>".contains(c));
+            if is_path && !root().join(code).exists() {
+                broken.push(format!("{}: {code}", page.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn anchors_are_made_as_browsers_expect() {
+    assert_eq!(anchor(" When it ends: exit status"), "when-it-ends-exit-status");
+    assert!(has_heading("# One\n## `pal` run\n", "pal-run"));
+    assert!(!has_heading("One\n", "one"));
+}
