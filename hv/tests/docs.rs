@@ -42,7 +42,9 @@ fn anchor(heading: &str) -> String {
 }
 
 fn has_heading(text: &str, wanted: &str) -> bool {
-    text.lines().filter(|line| line.starts_with('#')).any(|line| anchor(line.trim_start_matches('#')) == wanted)
+    text.lines()
+        .filter(|line| line.starts_with('#'))
+        .any(|line| anchor(line.trim_start_matches('#')) == wanted)
 }
 
 #[test]
