@@ -1,7 +1,7 @@
 //! Guest-physical memory as the hypervisor's own code reads and writes it.
 //!
 //! Loaders, the guest page walker, the instruction emulator and DMA of devices use [`GuestMemory`]; the VM
-//! implements it over the P2m, tests over a plain vector ([`VecMemory`]).
+//! implements it over the P2m, tests over a plain vector (`VecMemory`).
 
 use crate::paging::addr::Gpa;
 

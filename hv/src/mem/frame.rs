@@ -85,7 +85,7 @@ pub fn alloc(order: u8, node: Node) -> Option<Hpa> {
     take(order, Hfn(u64::MAX))
 }
 
-/// As [`alloc`], filled with zeroes.
+/// As [`alloc()`], filled with zeroes.
 pub fn alloc_zeroed(order: u8, node: Node) -> Option<Hpa> {
     let block = alloc(order, node)?;
     zero(block, order);
@@ -123,7 +123,7 @@ pub fn alloc_all(bytes: u64, node: Node) -> Option<Vec<Block>> {
     Some(blocks)
 }
 
-/// As [`alloc`], ending at or below the address `limit`: for devices that reach little.
+/// As [`alloc()`], ending at or below the address `limit`: for devices that reach little.
 pub fn alloc_below(order: u8, limit: Hpa) -> Option<Hpa> {
     take(order, limit.frame())
 }

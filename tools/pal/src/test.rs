@@ -24,7 +24,7 @@ const STEPS: [Step; 7] = [
         what: "the source is formatted",
         run: |at, log| at.check(log, &["fmt", "--all", "--check"]),
     },
-    Step { name: "lint", what: "clippy has nothing to say", run: lint },
+    Step { name: "lint", what: "clippy and rustdoc have nothing to say", run: lint },
     Step { name: "image", what: "the hypervisor builds", run: |at, log| at.check(log, &["hv"]) },
     Step { name: "unit", what: "unit and property tests; the image is free of SSE", run: unit },
     Step { name: "fuzz", what: "a short run of every fuzz target", run: short_fuzz },
@@ -96,7 +96,14 @@ pub fn run(args: &TestArgs, project: &Project, ui: &Ui) -> Result<u8> {
 }
 
 fn lint(at: &Surroundings, log: &Path) -> Result<Counts> {
-    at.check(log, &["clippy", "--all-targets", "--", "-D", "warnings"])
+    let clippy = at.check(log, &["clippy", "--all-targets", "--", "-D", "warnings"])?;
+    if clippy.failed > 0 {
+        return Ok(clippy);
+    }
+    let mut rustdoc = at.project.cargo();
+    rustdoc.args(["doc", "--package", "hv", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+    let documented = u64::from(at.run(log, &mut rustdoc)?);
+    Ok(Counts { passed: clippy.passed + documented, failed: 1 - documented })
 }
 
 fn unit(at: &Surroundings, log: &Path) -> Result<Counts> {
