@@ -131,6 +131,9 @@ pub struct RunArgs {
 pub struct TestArgs {
     /// Run only these steps: format, lint, image, unit, fuzz, native, qemu-svm
     pub step: Vec<String>,
+    /// Install missing packages without asking
+    #[arg(short, long)]
+    pub yes: bool,
 }
 
 /// Options of `pal fuzz`.

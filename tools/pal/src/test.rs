@@ -40,6 +40,8 @@ const STEPS: [Step; 7] = [
     },
 ];
 
+/// The steps that start emulated machines.
+const NEED_QEMU: [&str; 3] = ["unit", "native", "qemu-svm"];
 /// Seconds for each fuzz target.
 const FUZZ_SECONDS: u32 = 4;
 
@@ -66,6 +68,10 @@ pub fn run(args: &TestArgs, project: &Project, ui: &Ui) -> Result<u8> {
         return Err(Usage::new(format!("no step {name}; the steps are {}", names.join(", "))).into());
     }
     let wanted = |step: &&Step| args.step.is_empty() || args.step.iter().any(|name| name == step.name);
+    // Asked for before a spinner turns.
+    if STEPS.iter().filter(wanted).any(|step| NEED_QEMU.contains(&step.name)) {
+        Needs { project, ui, yes: args.yes }.qemu(None)?;
+    }
     let logs = project.cache("test")?;
     let start = Instant::now();
     let mut total = Counts::default();
@@ -107,8 +113,6 @@ fn lint(at: &Surroundings, log: &Path) -> Result<Counts> {
 }
 
 fn unit(at: &Surroundings, log: &Path) -> Result<Counts> {
-    // Some start the image.
-    Needs { project: at.project, ui: at.ui, yes: false }.qemu(None)?;
     let succeeded = at.run(log, at.project.cargo().args(["test", "--no-fail-fast"]))?;
     Ok(counted(&std::fs::read_to_string(log)?, succeeded))
 }
