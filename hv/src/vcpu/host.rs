@@ -9,6 +9,10 @@ pub trait Host {
     /// Asks for an interrupt at or soon after this host TSC value; replaces an earlier wish.
     fn arm_timer(&mut self, deadline: u64);
 
+    /// Whether the timer's interrupt has been taken since the last call. It may come early, by the error of the timer's
+    /// calibration; the timer is no longer armed then.
+    fn timer_fired(&mut self) -> bool;
+
     /// Takes the host interrupts that are pending.
     fn serve_interrupts(&mut self);
 

@@ -218,8 +218,11 @@ fn run_timers<V: Virt, M: HostMemory, H: Host>(
     let chipset_next = chipset.deadline().map(|at| vm.clock.tsc_at(at));
     let next = [vcpu.lapic.deadline(), chipset_next].into_iter().flatten().min();
     let next = next.map_or(u64::MAX, |at| at.0.saturating_add(vm.start));
+    if host.timer_fired() {
+        vcpu.armed = u64::MAX;
+    }
     // An earlier interrupt than needed only leads back here.
-    if next < vcpu.armed || vcpu.armed <= host.tsc() {
+    if next < vcpu.armed {
         vcpu.armed = next;
         if next != u64::MAX {
             vcpu.virt.release(cpu);

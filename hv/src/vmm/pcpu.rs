@@ -85,6 +85,10 @@ impl Host for Pcpu {
         self.timer.arm(deadline, self.tsc());
     }
 
+    fn timer_fired(&mut self) -> bool {
+        self.cpu.pending.fetch_and(!work::TIMER, Ordering::Relaxed) & work::TIMER != 0
+    }
+
     fn serve_interrupts(&mut self) {
         // SAFETY: the IDT is loaded and no lock is held that a handler takes (handlers take none).
         unsafe { cpu::interrupt_window() }
