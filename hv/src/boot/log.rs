@@ -50,6 +50,9 @@ pub fn record(object: Arguments<'_>) {
     }
 }
 
+/// The target of log lines that a record of another type repeats: they are for people without telemetry.
+pub const RECORDED: &str = "recorded";
+
 struct Serial;
 
 impl Log for Serial {
@@ -70,6 +73,9 @@ impl Log for Serial {
         };
         let Ports { console: text, telemetry } = ports();
         if telemetry.is_some_and(|port| port != text) {
+            if line.target() == RECORDED {
+                return;
+            }
             record(format_args!(r#"{{"v":1,"t":"log","level":"{level}","msg":{}}}"#, Quoted(line.args())));
         } else {
             let _whole = LINE.lock();

@@ -107,7 +107,7 @@ pub fn exception(frame: &TrapFrame, name: &str) -> ! {
 
 /// Ends because the host machine cannot run guests.
 pub fn unsuitable(reason: impl Display) -> ! {
-    ::log::error!("{reason}");
+    ::log::error!(target: log::RECORDED, "{reason}");
     log::record(format_args!(r#"{{"v":1,"t":"unsuitable","detail":{}}}"#, Quoted(&reason)));
     pm::end_machine(pm::STATUS_UNSUITABLE)
 }

@@ -103,7 +103,7 @@ fn cpuid(leaf: u32, subleaf: u32) -> [u32; 4] {
 
 /// Ends the machine because the configuration is unusable.
 fn refuse(why: &dyn Display) -> ! {
-    ::log::error!("{why}");
+    ::log::error!(target: log::RECORDED, "{why}");
     telemetry::record("end", |json| {
         json.text("vm", "")?;
         json.text("reason", "config-error")?;
@@ -217,7 +217,7 @@ fn end(config: &VmConfig, reason: &str, value: u32, detail: &dyn Display, status
     if status == pm::STATUS_OK {
         ::log::info!("{}: {reason}", config.name);
     } else {
-        ::log::error!("{}: {}", config.name, detail.to_string());
+        ::log::error!(target: log::RECORDED, "{}: {}", config.name, detail.to_string());
     }
     telemetry::record("end", |json| {
         json.text("vm", &config.name)?;
