@@ -130,9 +130,12 @@ static u32 sum(const u8 *bytes, const u8 *end) {
     return sum;
 }
 
-/* Splits the command line into NAME or NAME=VALUE words. The loader may put the file's name first: it has a '/'. */
+/* Splits the command line, the kernel's name first, into NAME or NAME=VALUE words. */
 static void run_words(const char *line) {
     static char word[256];
+    while (*line && *line != ' ') {
+        line++;
+    }
     while (*line) {
         u32 length = 0;
         while (*line == ' ') {
@@ -150,7 +153,7 @@ static void run_words(const char *line) {
                 break;
             }
         }
-        if (length && word[0] != '/') {
+        if (length) {
             kit_word(word, value);
         }
     }

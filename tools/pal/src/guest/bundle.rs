@@ -10,9 +10,9 @@ use super::cpio::Archive;
 /// One guest, with the contents of its files.
 pub struct Guest {
     /// The kernel.
-    pub kernel: Vec<u8>,
+    pub kernel: File,
     /// The initial RAM disk.
-    pub initrd: Option<Vec<u8>>,
+    pub initrd: Option<File>,
     /// Modules with their command lines.
     pub modules: Vec<Module>,
     /// The kernel's command line.
@@ -29,6 +29,15 @@ pub struct Guest {
     pub permissive_msr: bool,
     /// The guest has the test device.
     pub test_device: bool,
+}
+
+/// A file with the name by which messages call it.
+#[derive(Clone)]
+pub struct File {
+    /// The name, without folders.
+    pub name: String,
+    /// Contents.
+    pub contents: Vec<u8>,
 }
 
 /// A module for the guest's kernel.
@@ -48,8 +57,8 @@ struct Config<'a> {
 #[derive(Serialize)]
 struct Vm<'a> {
     name: &'a str,
-    kernel: &'a str,
-    initrd: Option<&'a str>,
+    kernel: String,
+    initrd: Option<String>,
     cmdline: &'a str,
     memory_mib: u64,
     vcpus: u32,
@@ -77,9 +86,9 @@ impl Guest {
     pub fn pack(&self) -> Result<Vec<u8>> {
         let mut archive = Archive::new();
         archive.file("palimpsest.toml", 0o644, self.config()?.as_bytes())?;
-        archive.file("kernel", 0o644, &self.kernel)?;
-        if let Some(initrd) = &self.initrd {
-            archive.file("initrd", 0o644, initrd)?;
+        archive.file(&self.kernel_name(), 0o644, &self.kernel.contents)?;
+        if let (Some(name), Some(initrd)) = (self.initrd_name(), &self.initrd) {
+            archive.file(&name, 0o644, &initrd.contents)?;
         }
         for (index, module) in self.modules.iter().enumerate() {
             archive.file(&module_name(index), 0o644, &module.contents)?;
@@ -87,12 +96,21 @@ impl Guest {
         Ok(archive.finish())
     }
 
+    /// Folders keep files of the same name apart.
+    fn kernel_name(&self) -> String {
+        format!("kernel/{}", self.kernel.name)
+    }
+
+    fn initrd_name(&self) -> Option<String> {
+        self.initrd.as_ref().map(|initrd| format!("initrd/{}", initrd.name))
+    }
+
     fn config(&self) -> Result<String> {
         let modules = self.modules.iter().enumerate();
         let vm = Vm {
             name: GUEST_NAME,
-            kernel: "kernel",
-            initrd: self.initrd.as_ref().map(|_| "initrd"),
+            kernel: self.kernel_name(),
+            initrd: self.initrd_name(),
             cmdline: &self.cmdline,
             memory_mib: self.memory_mib,
             vcpus: self.vcpus,
@@ -119,7 +137,7 @@ mod tests {
     #[test]
     fn the_configuration_is_what_the_hypervisor_reads() {
         let guest = Guest {
-            kernel: vec![1],
+            kernel: File { name: "vmlinuz".into(), contents: vec![1] },
             initrd: None,
             modules: vec![Module { contents: vec![2], cmdline: "a \"quoted\" word".into() }],
             cmdline: "console=ttyS0".into(),
@@ -134,6 +152,7 @@ mod tests {
         assert_eq!(config["version"].as_integer(), Some(1));
         let vm = &config["vm"][0];
         assert_eq!(vm["name"].as_str(), Some("guest"));
+        assert_eq!(vm["kernel"].as_str(), Some("kernel/vmlinuz"));
         assert_eq!(vm["memory_mib"].as_integer(), Some(64));
         assert_eq!(vm["test_device"].as_bool(), Some(true));
         assert!(vm.get("initrd").is_none());

@@ -138,11 +138,11 @@ fn nested_boot(
 /// The guest itself.
 fn native_boot(args: &RunArgs, prepared: &Prepared, scratch: &std::path::Path) -> Result<Boot> {
     // QEMU's own file loader gets plain names, free of the characters that mean something in its lists.
-    let kernel = machine::scratch_file(scratch, "kernel", &prepared.kernel)?;
+    let kernel = machine::scratch_file(scratch, "kernel", &prepared.kernel.contents)?;
     let mut files = Vec::new();
     let dir = scratch.to_string_lossy();
     if let Some(initrd) = &prepared.initrd {
-        machine::scratch_file(scratch, "initrd", initrd)?;
+        machine::scratch_file(scratch, "initrd", &initrd.contents)?;
         files.push(format!("{dir}/initrd"));
     }
     for (index, module) in prepared.modules.iter().enumerate() {

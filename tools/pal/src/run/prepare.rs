@@ -22,9 +22,9 @@ const LEAST_MIB: u64 = 20;
 /// A guest's files and command line.
 pub struct Prepared {
     /// The kernel file.
-    pub kernel: Vec<u8>,
+    pub kernel: bundle::File,
     /// The initial RAM disk.
-    pub initrd: Option<Vec<u8>>,
+    pub initrd: Option<bundle::File>,
     /// Modules; a command line starts with the file's name.
     pub modules: Vec<bundle::Module>,
     /// The kernel's command line.
@@ -72,7 +72,7 @@ impl Prepared {
         let given = args.kernel.as_deref().map(|path| read("--kernel", path)).transpose()?;
         let puts = args.put.iter().map(|put| Put::parse(put)).collect::<Result<Vec<_>>>()?;
         let modules = args.module.iter().map(|module| read_module(module)).collect::<Result<Vec<_>>>()?;
-        let own_initrd = args.initrd.as_deref().map(|path| read("--initrd", path)).transpose()?;
+        let own_initrd = args.initrd.as_deref().map(|path| read_named("--initrd", path)).transpose()?;
         let (path, kernel) = match (given, &args.kernel) {
             (Some(kernel), Some(path)) => (path.clone(), kernel),
             _ => {
@@ -90,14 +90,16 @@ impl Prepared {
         let initrd = match own_initrd {
             None if default_guest => {
                 let busybox = needs.busybox()?;
-                Some(initramfs::build(&Contents {
+                let contents = initramfs::build(&Contents {
                     busybox: &busybox,
                     puts: &puts,
                     command: args.exec.as_deref(),
-                })?)
+                })?;
+                Some(bundle::File { name: "initramfs".into(), contents })
             }
             own => own,
         };
+        let kernel = bundle::File { name: file_name(&path), contents: kernel };
         let prepared =
             Self { cmdline: command_line(args, &image, nonce.as_deref()), kernel, initrd, modules, nonce };
         prepared.check_memory(args, &image)?;
@@ -128,7 +130,7 @@ impl Prepared {
 
     fn check_memory(&self, args: &RunArgs, image: &Image) -> Result<()> {
         let Image::BzImage { end } = image else { return Ok(()) };
-        let initrd = self.initrd.as_ref().map_or(0, |initrd| initrd.len() as u64);
+        let initrd = self.initrd.as_ref().map_or(0, |initrd| initrd.contents.len() as u64);
         let needed = (end + initrd).div_ceil(1 << 20);
         if args.mem < needed {
             let text = format!(
@@ -189,6 +191,16 @@ fn nonce() -> Result<String> {
 
 fn read(option: &str, path: &Path) -> Result<Vec<u8>> {
     fs::read(path).map_err(|error| Usage::new(format!("{option} {}: {error}", path.display())).into())
+}
+
+/// As [`read`], with the file's name.
+fn read_named(option: &str, path: &Path) -> Result<bundle::File> {
+    Ok(bundle::File { name: file_name(path), contents: read(option, path)? })
+}
+
+/// The last part of a path, as text.
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
 /// `FILE[ WORDS]`; a file whose own name holds a blank wins over the split.
