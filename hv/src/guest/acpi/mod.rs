@@ -63,11 +63,27 @@ pub fn write_tables(memory: &impl GuestMemory, config: &AcpiConfig) -> Result<()
     let dsdt = area.put(&dsdt::build(config))?;
     let tables = [fixed::fadt(facs as u32, dsdt), fixed::madt(config), fixed::hpet(), fixed::mcfg()];
     let mut xsdt = XSDT::new(OEM_ID, OEM_TABLE_ID, OEM_REVISION);
+    let mut entries = Vec::new();
     for table in &tables {
-        xsdt.add_entry(area.put(table)?);
+        let at = area.put(table)?;
+        xsdt.add_entry(at);
+        // The area is below 1 MiB.
+        entries.extend_from_slice(&(at as u32).to_le_bytes());
     }
     let xsdt = area.put(&bytes(&xsdt))?;
-    memory.write(RSDP, &bytes(&Rsdp::new(OEM_ID, xsdt))).map_err(AcpiError::NotRam)
+    let rsdt = area.put(&fixed::table(b"RSDT", 1, &entries))?;
+    memory.write(RSDP, &root_pointer(rsdt as u32, xsdt)).map_err(AcpiError::NotRam)
+}
+
+/// The root pointer with both root tables: kernels from before ACPI 2.0 know the RSDT only (ACPI 5.2.5.3).
+fn root_pointer(rsdt: u32, xsdt: u64) -> Vec<u8> {
+    let mut pointer = bytes(&Rsdp::new(OEM_ID, xsdt));
+    pointer[16..20].copy_from_slice(&rsdt.to_le_bytes());
+    for (len, checksum) in [(20, 8), (36, 32)] {
+        pointer[checksum] = 0;
+        pointer[checksum] = pointer[..len].iter().fold(0u8, |sum, byte| sum.wrapping_sub(*byte));
+    }
+    pointer
 }
 
 /// The area from which tables take their places.
