@@ -27,6 +27,8 @@ mod oracle;
 mod pool;
 mod role;
 mod sync;
+#[cfg(test)]
+mod tests;
 
 pub use hardware::HardwareControls;
 

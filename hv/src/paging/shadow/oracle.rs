@@ -272,7 +272,7 @@ impl<'a> Oracle<'a> {
         }
         // What is written, if it is to a table.
         let at = Hpa(hpa.0 & !7);
-        let value = self.value(random, at.0 % PAGE_SIZE, self.host.load(at));
+        let value = self.value(random, at.0 - HOST.0, self.host.load(at));
         let gpa = (0..TABLES).map(|n| Gpa(n * PAGE_SIZE + at.0 % PAGE_SIZE));
         let places: Vec<_> = gpa.filter(|&gpa| self.p2m.translate(gpa).writable() == Some(at)).collect();
         if let Some(&gpa) = places.first() {
@@ -392,7 +392,7 @@ impl<'a> Oracle<'a> {
                 let path = &self.probes[n].path;
                 let gpa = match path.len() as u64 {
                     len if len > 0 && !random.once_in(8) => Gpa(path[(random.draw() % len) as usize]),
-                    _ => Gpa(random.draw() % TABLE_BYTES & !7),
+                    _ => Gpa((random.draw() % TABLE_BYTES) & !7),
                 };
                 let Some(hpa) = self.p2m.translate(gpa).writable() else { return };
                 let value = self.value(random, gpa.0, self.host.load(hpa));
@@ -434,10 +434,22 @@ fn copy_tables(from: &VecHost, to: &VecHost) {
 fn entry(random: &mut Random, kind: PagingKind, at: u64) -> u64 {
     if kind == PagingKind::Pae && at / PAGE_SIZE == PAGES {
         let bad = if random.once_in(16) { 1 << (random.draw() % 64) } else { 0 };
-        return ((random.draw() % PAGES) << 12 | 1) ^ bad;
+        return (5 << 12 | 1) ^ bad;
     }
     let wide = kind != PagingKind::TwoLevel;
-    let entry = random.entry_at(at, wide);
+    let mut entry = random.entry_at(at, wide);
+    if entry & 0x80 == 0 && !random.once_in(8) {
+        // Mostly a tree, so that some tables serve at level 1 only: roots in pages 0 to 2, levels 3, 2 and 1
+        // in page 3 or 4, 5, and 6 or 7.
+        let more = random.draw() % 2;
+        let target = match (at / PAGE_SIZE, kind) {
+            (0..3, PagingKind::FourLevel) => 3 + more,
+            (3 | 4, _) => 5,
+            (6.., _) => random.draw() % PAGES,
+            _ => 6 + more,
+        };
+        entry = entry & !0x000f_ffff_ffff_f000 | target << 12;
+    }
     // Large pages often within memory.
     if entry & 0x80 == 0 || random.once_in(4) {
         entry
