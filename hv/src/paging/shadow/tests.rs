@@ -99,5 +99,24 @@ fn a_table_is_written_by_emulation_twice_and_then_by_the_guest() {
         write(4 * PAGE_SIZE + 16, 0);
         assert_eq!(shadow.invlpg(&memory, Gva(0x2000)), TlbFlush::Page(Gva(0x2000)));
         assert_eq!(shadow.statistics().resynced_entries, 1);
+        let change_unseen = |shadow: &mut Shadow<&Arena>| {
+            write(4 * PAGE_SIZE + 16, 6 * PAGE_SIZE | 7);
+            let _filled = shadow.fault(p2m, &memory, &STATE, Gva(0x2000), Access::READ);
+        };
+        change_unseen(shadow);
+        write(4 * PAGE_SIZE + 16, 0);
+        let _same_root = shadow.load(p2m, &memory, &STATE);
+        assert_eq!(shadow.statistics().resynced_entries, 2);
+        // While nothing points to the table, INVLPG does not reach it: it is compared when something does.
+        change_unseen(shadow);
+        for entry in [0, 4 * PAGE_SIZE | 7] {
+            write(3 * PAGE_SIZE, entry);
+            let _nothing = shadow.written(p2m, Gpa(3 * PAGE_SIZE), 8);
+        }
+        write(4 * PAGE_SIZE + 16, 0);
+        let _flush = shadow.invlpg(&memory, Gva(0x2000));
+        assert_eq!(shadow.statistics().resynced_entries, 2);
+        let _filled = shadow.fault(p2m, &memory, &STATE, Gva(0), Access::READ);
+        assert_eq!(shadow.statistics().resynced_entries, 3);
     });
 }
