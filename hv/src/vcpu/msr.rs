@@ -201,11 +201,13 @@ fn update_clock<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFor
 /// to move it is #GP, as on processors that do not support that (AMD APM 2, 16.3.1).
 fn write_apic_base<V: Virt>(vcpu: &mut Vcpu<V>, value: u64) -> bool {
     const PAGE: u64 = !0xfff;
+    const APIC_ENABLE: u64 = 1 << 11;
     let moves = (value ^ vcpu.lapic.base()) & PAGE != 0;
     let bits = vcpu.cpuid.limits().phys_bits;
     if moves || vcpu.lapic.set_base(value, bits).is_err() {
         return false;
     }
+    vcpu.cpuid.set_apic(value & APIC_ENABLE != 0);
     vcpu.request(work::INTERRUPTS | work::TIMERS);
     true
 }

@@ -96,6 +96,18 @@ impl CpuidTable {
         &self.limits
     }
 
+    /// Follows APIC_BASE: a disabled local APIC is not reported (AMD APM 2, 16.3.2).
+    pub fn set_apic(&mut self, enabled: bool) {
+        // AMD repeats the bit in leaf 8000_0001h.
+        let leaves: &[u32] = if self.limits.amd { &[1, 0x8000_0001] } else { &[1] };
+        for &leaf in leaves {
+            if let Some([.., features]) = self.row_mut(leaf, 0) {
+                *features =
+                    *features & !mask::leaf1_edx::APIC | if enabled { mask::leaf1_edx::APIC } else { 0 };
+            }
+        }
+    }
+
     /// Brings the values that mirror CR4 and XCR0 up to date.
     pub fn refresh(&mut self, guest_cr4: u64, xcr0: u64) {
         let os_xsave = guest_cr4 & cr4::OSXSAVE != 0;
@@ -114,9 +126,9 @@ impl CpuidTable {
         }
     }
 
-    /// The row of a basic leaf; `None` if it is the shared zero row.
-    fn row_mut(&mut self, leaf: usize, sub: u16) -> Option<&mut Regs> {
-        let slot = self.slots.get(leaf * 4)?;
+    /// The row of a leaf; `None` if it is the shared zero row.
+    fn row_mut(&mut self, leaf: u32, sub: u16) -> Option<&mut Regs> {
+        let slot = self.slots.get(leaf.rotate_left(2) as usize)?;
         match slot.first + sub.min(slot.last) {
             0 => None,
             row => self.rows.get_mut(row as usize),

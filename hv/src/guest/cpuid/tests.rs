@@ -156,6 +156,20 @@ fn follows_control_registers() {
 }
 
 #[test]
+fn a_disabled_apic_is_not_reported() {
+    for cpu in [SKYLAKE, MILAN] {
+        let mut t = table(cpu);
+        let bits = |t: &CpuidTable| (t.get(1, 0)[3] >> 9 & 1, t.get(0x8000_0001, 0)[3] >> 9 & 1);
+        let repeated = u32::from(t.limits().amd);
+        assert_eq!(bits(&t), (1, repeated));
+        t.set_apic(false);
+        assert_eq!(bits(&t), (0, 0));
+        t.set_apic(true);
+        assert_eq!(bits(&t), (1, repeated));
+    }
+}
+
+#[test]
 fn describes_a_flat_package() {
     let t = table(MILAN);
     assert_eq!(t.get(0xb, 0), &[0, 1, 0x100, 2]);
