@@ -1,15 +1,15 @@
 //! Control registers and XCR0: what a guest may write, and what follows from it.
 //!
-//! In nested mode only writes of CR4 come here (and CR8 on processors without a virtual TPR); the rest of the rules serve
+//! In nested mode only writes of CR4 come here (and of CR8 on processors that misjudge it); the rest of the rules serve
 //! the modes that watch more. AMD APM 2, 3.1; 11.5.2 for XCR0.
 
 use crate::guest::vm::{HostMemory, Vm};
-use crate::vcpu::Vcpu;
 use crate::vcpu::dispatch::{died, next_rip};
 use crate::vcpu::emulate::{MAX_LEN, Mode, System, decode, register_move};
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Outcome};
 use crate::vcpu::port;
+use crate::vcpu::{Vcpu, work};
 use crate::virt::state::{Gpr, cr0, cr4, efer};
 use crate::virt::{Exception, FlushScope, RegMove, Virt};
 
@@ -32,6 +32,15 @@ pub fn control<V: Virt, M: HostMemory>(
                 return write_cr4(vcpu, value & 0xffff_ffff, next);
             }
             write_cr4(vcpu, value, next)
+        }
+        (8, true) => {
+            let value = vcpu.virt.gpr(gpr);
+            if value > 15 {
+                return Outcome::Inject(Exception::GP0);
+            }
+            vcpu.virt.set_task_priority(value as u8);
+            vcpu.request(work::INTERRUPTS);
+            Outcome::Next(next)
         }
         _ => {
             let what = alloc::format!("unexpected control register access {access:?}");

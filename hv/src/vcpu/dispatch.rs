@@ -11,7 +11,7 @@ use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Death, Outcome, Stop};
 use crate::vcpu::port;
 use crate::vcpu::run::complete;
-use crate::vcpu::{Vcpu, control, io, memory_fault, msr};
+use crate::vcpu::{Vcpu, control, io, memory_fault, msr, work};
 use crate::virt::state::Gpr;
 use crate::virt::{ArchState, Exception, Exit, Virt};
 
@@ -61,7 +61,11 @@ fn rare<V: Virt, M: HostMemory, H: Host>(
         Exit::Pause => with_next(vcpu, vm, System::Pause, |_, rip| Outcome::Next(rip)),
         Exit::Rdpmc => Outcome::Inject(Exception::GP0),
         Exit::Mwait | Exit::VirtInstruction => Outcome::Inject(Exception::UD),
-        Exit::InterruptWindow | Exit::NmiWindow | Exit::Init => Outcome::Resume,
+        Exit::InterruptWindow => {
+            vcpu.request(work::INTERRUPTS);
+            Outcome::Resume
+        }
+        Exit::NmiWindow | Exit::Init => Outcome::Resume,
         Exit::Nmi => Outcome::HostInterrupt,
         Exit::Exception(exception) => Outcome::Inject(exception),
         Exit::Shutdown => Outcome::Stop(died(

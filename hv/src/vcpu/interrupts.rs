@@ -1,12 +1,12 @@
 //! From interrupt controllers to the guest: which interrupt is offered, and what happens once it is taken.
 //!
 //! An offer is not an acknowledgement: the guest takes a local APIC's interrupt some time during an entry, and only
-//! then does the vector move from IRR to ISR. A PIC's vector is known only by acknowledging it, so such an offer is
-//! never withdrawn.
+//! then does the vector move from IRR to ISR. A PIC's vector is known only by acknowledging it; that waits until
+//! the guest can take it at once, and such an offer is never withdrawn.
 
 use crate::device::message::{DeliveryMode, InterruptMessage, Messages};
 use crate::vcpu::{Vcpu, work};
-use crate::virt::{Event, Virt};
+use crate::virt::{Event, Offer, Virt};
 
 /// Counters of what went into the guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,17 +19,10 @@ pub struct InjectionCounts {
     pub nmis: u64,
 }
 
-/// Where an offered vector came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
-    Lapic,
-    Pic,
-}
-
 /// The offer that stands, and counters.
 #[derive(Debug, Default)]
 pub struct Interrupts {
-    offered: Option<(u8, Source)>,
+    offered: Offer,
     /// What has been delivered.
     pub counts: InjectionCounts,
 }
@@ -41,31 +34,40 @@ impl<V: Virt> Vcpu<V> {
     pub fn note_taken(&mut self) {
         if let Some(vector) = self.virt.interrupt_taken() {
             self.interrupts.counts.interrupts += 1;
-            if let Some((_, Source::Lapic)) = self.interrupts.offered.take() {
+            if let Offer::Vector(_) = core::mem::take(&mut self.interrupts.offered) {
                 self.lapic.take(vector);
             }
             self.request(work::INTERRUPTS);
         }
     }
 
-    /// Offers the best interrupt that the controllers have. `pic` acknowledges the PIC's if it has one.
-    pub fn update_offer(&mut self, pic: impl FnOnce() -> Option<u8>) {
-        if let Some((_, Source::Pic)) = self.interrupts.offered {
+    /// Offers the best interrupt that the controllers have: the local APIC's if the task priority lets it pass, then the
+    /// PIC's, then the one that waits for a lower task priority (which the guest lowers without an exit).
+    /// `pic_wants`: the PIC has an interrupt; `acknowledge` takes it.
+    pub fn update_offer(&mut self, pic_wants: bool, acknowledge: impl FnOnce() -> u8) {
+        if let Offer::ExtInt(_) = self.interrupts.offered {
             return;
         }
         self.sync_task_priority();
         let best = match self.lapic.pending() {
-            Some(vector) => Some((vector, Source::Lapic)),
-            None if self.lapic.accepts_extint() => pic().map(|vector| (vector, Source::Pic)),
-            None => None,
+            Some(vector) => Offer::Vector(vector),
+            None if pic_wants && self.lapic.accepts_extint() => {
+                // Until the guest takes it, it may mask the line, or a better one may be raised.
+                if self.virt.can_take_interrupt() { Offer::ExtInt(acknowledge()) } else { Offer::Window }
+            }
+            None => self.lapic.requested().map_or(Offer::None, Offer::Vector),
         };
         self.interrupts.offered = best;
-        self.virt.offer_interrupt(best.map(|(vector, _)| vector));
+        self.virt.offer_interrupt(best);
     }
 
-    /// Whether an interrupt stands ready that wakes a halted VCPU.
+    /// Whether an interrupt stands ready that wakes a halted VCPU whose interrupt flag is set.
     pub fn has_offer(&self) -> bool {
-        self.interrupts.offered.is_some()
+        match self.interrupts.offered {
+            Offer::Vector(vector) => vector >> 4 > self.virt.task_priority(),
+            Offer::ExtInt(_) => true,
+            Offer::None | Offer::Window => false,
+        }
     }
 
     /// Makes the local APIC's TPR follow CR8, which the guest changes without an exit. Bits 3:0 of the TPR exist
@@ -116,5 +118,79 @@ impl<V: Virt> Vcpu<V> {
             self.virt.inject(Event::Nmi);
             self.interrupts.counts.nmis += 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vcpu::testing::Scene;
+    use crate::virt::Exit;
+    use crate::virt::state::rflags;
+
+    /// A VCPU whose local APIC is on, with interrupts enabled; each entry ends with an exit of no consequence.
+    fn scene() -> Scene {
+        let mut scene = Scene::new();
+        let vcpu = scene.vcpu();
+        vcpu.lapic.set_virtual_wire();
+        vcpu.virt.regs.rflags |= rflags::IF;
+        vcpu.virt.script.extend([(|_| Exit::Pause) as fn(&mut crate::virt::fake::Fake) -> Exit; 8]);
+        scene
+    }
+
+    fn enter(scene: &mut Scene) -> Exit {
+        let vcpu = scene.vcpu();
+        let _ended = vcpu.virt.enter(&mut ());
+        vcpu.note_taken();
+        vcpu.virt.exit()
+    }
+
+    #[test]
+    fn a_vector_that_cr8_holds_back_stays_offered() {
+        let mut scene = scene();
+        let vcpu = scene.vcpu();
+        vcpu.virt.set_task_priority(6);
+        vcpu.lapic.accept(0x61, false);
+        vcpu.update_offer(false, || panic!("no PIC"));
+        assert!(!vcpu.has_offer(), "it does not wake the guest");
+        enter(&mut scene);
+        assert!(scene.vcpu().virt.interrupts.is_empty());
+        // The guest lowers CR8 without an exit.
+        scene.vcpu().virt.set_task_priority(5);
+        assert!(scene.vcpu().has_offer());
+        enter(&mut scene);
+        assert_eq!(scene.vcpu().virt.interrupts, [0x61]);
+        assert_eq!(scene.vcpu().lapic.requested(), None, "it is in service");
+    }
+
+    #[test]
+    fn the_pic_is_acknowledged_only_when_the_guest_takes_its_interrupt() {
+        let mut scene = scene();
+        let vcpu = scene.vcpu();
+        vcpu.virt.set_task_priority(15);
+        vcpu.virt.regs.rflags &= !rflags::IF;
+        vcpu.update_offer(true, || panic!("acknowledged too early"));
+        assert!(!vcpu.has_offer());
+        assert_eq!(enter(&mut scene), Exit::Pause);
+        scene.vcpu().virt.regs.rflags |= rflags::IF;
+        assert_eq!(enter(&mut scene), Exit::InterruptWindow);
+        let vcpu = scene.vcpu();
+        vcpu.update_offer(true, || 0x33);
+        assert!(vcpu.has_offer());
+        // It stands, and CR8 does not hold it back.
+        vcpu.update_offer(false, || panic!("acknowledged twice"));
+        enter(&mut scene);
+        assert_eq!(scene.vcpu().virt.interrupts, [0x33]);
+    }
+
+    #[test]
+    fn a_withdrawn_request_of_the_pic_closes_the_window() {
+        let mut scene = scene();
+        scene.vcpu().virt.regs.rflags &= !rflags::IF;
+        scene.vcpu().update_offer(true, || panic!("acknowledged too early"));
+        scene.vcpu().update_offer(false, || panic!("there is none"));
+        scene.vcpu().virt.regs.rflags |= rflags::IF;
+        assert_eq!(enter(&mut scene), Exit::Pause);
+        assert!(scene.vcpu().virt.interrupts.is_empty());
     }
 }

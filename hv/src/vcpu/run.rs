@@ -153,7 +153,7 @@ fn serve<V: Virt, M: HostMemory, H: Host>(
         if vcpu.work & work::INTERRUPTS != 0 {
             vcpu.work &= !work::INTERRUPTS;
             let mut chipset = vm.chipset.lock();
-            vcpu.update_offer(|| chipset.intr_output().then(|| chipset.pic_acknowledge()));
+            vcpu.update_offer(chipset.intr_output(), || chipset.pic_acknowledge());
         }
         if vcpu.work & work::NMI != 0 {
             vcpu.deliver_nmi();

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use crate::paging::format::npt::Npt;
 use crate::virt::state::{Gpr, SegReg, Segment, TableReg, rflags};
-use crate::virt::{ArchState, Ended, Event, Exit, FlushScope, Roots, VcpuState, Virt};
+use crate::virt::{ArchState, Ended, Event, Exit, FlushScope, Offer, Roots, VcpuState, Virt};
 
 /// What one entry does before it exits.
 pub type Step = fn(&mut Fake) -> Exit;
@@ -39,7 +39,7 @@ pub struct Fake {
     pub msrs: BTreeMap<u32, u64>,
     exit: Option<Exit>,
     queued: Option<Event>,
-    offered: Option<u8>,
+    offered: Offer,
     taken: Option<u8>,
     task_priority: u8,
     tsc_offset: u64,
@@ -49,6 +49,12 @@ impl Fake {
     /// A VCPU after RESET that will play `script`.
     pub fn new(script: impl IntoIterator<Item = Step>) -> Fake {
         Fake { regs: ArchState::reset(), script: script.into_iter().collect(), ..Fake::default() }
+    }
+
+    fn take(&mut self, vector: u8) {
+        self.offered = Offer::None;
+        self.taken = Some(vector);
+        self.interrupts.push(vector);
     }
 }
 
@@ -61,19 +67,27 @@ impl Virt for Fake {
         if let Some(event) = self.queued.take().or_else(|| self.interrupted.take()) {
             self.delivered.push(event);
         }
-        if let Some(vector) = self.offered
-            && self.can_take_interrupt()
-            && vector >> 4 > self.task_priority
-        {
-            self.offered = None;
-            self.taken = Some(vector);
-            self.interrupts.push(vector);
-        }
-        self.shadow = false;
-        let exit = self.script.pop_front().map_or(Exit::Shutdown, |step| step(self));
+        let open = self.can_take_interrupt();
+        let exit = match self.offered {
+            Offer::Window if open => {
+                self.offered = Offer::None;
+                Exit::InterruptWindow
+            }
+            offered => {
+                match offered {
+                    Offer::Vector(vector) if open && vector >> 4 > self.task_priority => self.take(vector),
+                    Offer::ExtInt(vector) if open => self.take(vector),
+                    _ => {}
+                }
+                self.shadow = false;
+                self.script.pop_front().map_or(Exit::Shutdown, |step| step(self))
+            }
+        };
         self.exit = Some(exit);
         match exit {
-            _ if self.taken.is_some() || self.offered.is_some() || self.interrupted.is_some() => Ended::Other,
+            _ if self.taken.is_some() || self.offered != Offer::None || self.interrupted.is_some() => {
+                Ended::Other
+            }
             Exit::Cpuid => Ended::Cpuid,
             Exit::Io(io) => Ended::Io(io),
             _ => Ended::Other,
@@ -88,7 +102,7 @@ impl Virt for Fake {
 
     fn reset(&mut self) {
         self.regs = ArchState::reset();
-        (self.queued, self.interrupted, self.offered, self.taken) = (None, None, None, None);
+        (self.queued, self.interrupted, self.offered, self.taken) = (None, None, Offer::None, None);
     }
 
     fn next_rip(&self) -> Option<u64> {
@@ -111,8 +125,8 @@ impl Virt for Fake {
         self.interrupted.take()
     }
 
-    fn offer_interrupt(&mut self, vector: Option<u8>) {
-        self.offered = vector;
+    fn offer_interrupt(&mut self, offer: Offer) {
+        self.offered = offer;
     }
 
     fn interrupt_taken(&mut self) -> Option<u8> {

@@ -27,6 +27,20 @@ pub enum Event {
     Nmi,
 }
 
+/// What the guest is to take as soon as it can (RFLAGS.IF, no interrupt shadow).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Offer {
+    /// Nothing.
+    #[default]
+    None,
+    /// An interrupt of the local APIC: CR8 holds its class back.
+    Vector(u8),
+    /// An interrupt of the PIC: CR8 does not matter.
+    ExtInt(u8),
+    /// Not an interrupt yet: exit with [`Exit::InterruptWindow`] once the guest could take [`Offer::ExtInt`].
+    Window,
+}
+
 /// What translates the guest's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Roots {
@@ -94,9 +108,9 @@ pub trait Virt: VcpuState + Sized {
     /// again; left alone, the next entry repeats it.
     fn take_interrupted_event(&mut self) -> Option<Event>;
 
-    /// Offers an external interrupt, taken by the guest as soon as it can (RFLAGS.IF, no interrupt shadow, priority
-    /// above CR8), during this or any later entry; replaces an earlier offer, `None` withdraws it.
-    fn offer_interrupt(&mut self, vector: Option<u8>);
+    /// Offers an external interrupt, taken by the guest as soon as it can, during this or any later entry; replaces an
+    /// earlier offer.
+    fn offer_interrupt(&mut self, offer: Offer);
 
     /// The offered vector if the guest has taken it since the last call.
     fn interrupt_taken(&mut self) -> Option<u8>;

@@ -222,6 +222,13 @@ impl Lapic {
         (vector & 0xf0 > self.ppr & 0xf0).then_some(vector)
     }
 
+    /// The vector that would be delivered if the task priority were 0.
+    #[inline]
+    pub fn requested(&self) -> Option<u8> {
+        let vector = self.irr.max();
+        (vector & 0xf0 > self.isr.max() & 0xf0).then_some(vector)
+    }
+
     /// Whether an interrupt would be pending with this task priority (8 bits; CR8 is bits 7:4) in place of the
     /// TPR.
     #[inline]

@@ -22,6 +22,9 @@ pub struct Features {
     /// The processor ignores the interrupt shadow in the VMCB at VMRUN (QEMU's emulation does), so that it must be
     /// honoured in software.
     pub ignores_interrupt_shadow: bool,
+    /// The processor lets virtual interrupts of the class in CR8 pass, and fails when a guest writes CR8 while one is
+    /// offered (QEMU's emulation does both), so that CR8 must be compared in software.
+    pub misjudges_task_priority: bool,
 }
 
 /// Why SVM cannot be used.
@@ -69,6 +72,7 @@ impl Features {
         let [_, b, c, d] = cpuid(0x4000_0000, 0);
         let hypervisor = cpuid(1, 0)[2] >> 31 != 0;
         let tcg = [u32::from_le_bytes(*b"TCGT"), u32::from_le_bytes(*b"CGTC"), u32::from_le_bytes(*b"GTCG")];
+        let is_tcg = hypervisor && [b, c, d] == tcg;
         Ok(Features {
             asids,
             nested_paging: edx & 1 << 0 != 0,
@@ -77,7 +81,8 @@ impl Features {
             flush_by_asid: edx & 1 << 6 != 0,
             decode_assists: edx & 1 << 7 != 0,
             pause_filter: edx & 1 << 10 != 0,
-            ignores_interrupt_shadow: hypervisor && [b, c, d] == tcg,
+            ignores_interrupt_shadow: is_tcg,
+            misjudges_task_priority: is_tcg,
         })
     }
 }

@@ -9,7 +9,10 @@ use super::entry::work;
 use super::vmcb::{clean, event, exit_code, int_ctl, misc1};
 use crate::virt::exit::vector;
 use crate::virt::state::{VcpuState, rflags};
-use crate::virt::{Event, Exception};
+use crate::virt::{Event, Exception, Offer, Virt};
+
+/// The intercept of writes of CR8.
+const CR8_WRITE: u32 = 1 << (16 + 8);
 
 /// DR6.BS: a single-step trap.
 const DR6_BS: u64 = 1 << 14;
@@ -19,7 +22,7 @@ const DR6_BS: u64 = 1 << 14;
 pub(super) struct Injection {
     pub(super) event: Option<Event>,
     pub(super) interrupted: Option<Event>,
-    offered: Option<u8>,
+    offered: Offer,
     pub(super) taken: Option<u8>,
     /// RIP of the IRET that ends the NMI handler, once it has been intercepted.
     iret_at: Option<u64>,
@@ -33,9 +36,9 @@ impl Svm {
         self.request(work::EVENT);
     }
 
-    pub(super) fn offer(&mut self, vector: Option<u8>) {
-        if vector != self.injection.offered {
-            self.injection.offered = vector;
+    pub(super) fn offer(&mut self, offer: Offer) {
+        if offer != self.injection.offered {
+            self.injection.offered = offer;
             self.request(work::OFFER);
         }
     }
@@ -62,22 +65,52 @@ impl Svm {
         let shadow = self.block.vmcb.int_state & 1 != 0;
         let hold =
             shadow && self.features.ignores_interrupt_shadow && self.block.vmcb.event_inj & event::VALID == 0;
-        let mut ctl =
-            self.block.vmcb.int_ctl & !(int_ctl::V_IRQ | int_ctl::V_INTR_PRIO | int_ctl::V_INTR_VECTOR);
-        match self.injection.offered {
-            Some(_) if hold => self.begin_step(),
-            Some(vector) => {
-                ctl |= int_ctl::V_IRQ
-                    | u64::from(vector >> 4) << int_ctl::V_INTR_PRIO_SHIFT
-                    | u64::from(vector) << int_ctl::V_INTR_VECTOR_SHIFT;
-                self.request(work::ARMED);
-            }
-            None => self.done(work::ARMED),
-        }
+        let offered = self.injection.offered;
+        let ctl = if offered == Offer::None || self.is_held_by_cr8(offered) {
+            self.done(work::ARMED);
+            0
+        } else if hold {
+            self.begin_step();
+            0
+        } else {
+            self.request(work::ARMED);
+            armed(offered)
+        };
         self.done(work::OFFER);
+        const OFFER: u64 =
+            int_ctl::V_IRQ | int_ctl::V_IGN_TPR | int_ctl::V_INTR_PRIO | int_ctl::V_INTR_VECTOR;
+        let ctl = self.block.vmcb.int_ctl & !OFFER | ctl;
         if ctl != self.block.vmcb.int_ctl {
             self.block.vmcb.int_ctl = ctl;
             self.dirty(clean::INTERRUPT);
+        }
+        self.watch(offered);
+    }
+
+    pub(super) fn set_virtual_tpr(&mut self, value: u8) {
+        self.block.vmcb.int_ctl = self.block.vmcb.int_ctl & !int_ctl::V_TPR | u64::from(value & 0xf);
+        self.dirty(clean::INTERRUPT);
+        if self.features.misjudges_task_priority {
+            self.request(work::OFFER);
+        }
+    }
+
+    /// Whether an offer must not be armed because CR8 holds it back; where the processor judges that itself, never.
+    fn is_held_by_cr8(&self, offer: Offer) -> bool {
+        let Offer::Vector(vector) = offer else { return false };
+        self.features.misjudges_task_priority && vector >> 4 <= self.task_priority()
+    }
+
+    /// Intercepts what an offer needs: the window, and writes of CR8 where the processor misjudges them.
+    fn watch(&mut self, offer: Offer) {
+        let vmcb = &mut self.block.vmcb;
+        let (misc, cr) = (vmcb.intercept_misc1, vmcb.intercept_cr);
+        let is_window = offer == Offer::Window;
+        vmcb.intercept_misc1 = misc & !misc1::VINTR | if is_window { misc1::VINTR } else { 0 };
+        let holds = self.features.misjudges_task_priority && offer != Offer::None;
+        vmcb.intercept_cr = cr & !CR8_WRITE | if holds { CR8_WRITE } else { 0 };
+        if (misc, cr) != (vmcb.intercept_misc1, vmcb.intercept_cr) {
+            self.dirty(clean::INTERCEPTS);
         }
     }
 
@@ -96,7 +129,12 @@ impl Svm {
                 self.done(work::NMI_BLOCKED);
             }
         }
-        if self.work.get() & work::ARMED != 0 {
+        if self.block.vmcb.exit_code == exit_code::VINTR {
+            // The window: the next offer follows.
+            self.injection.offered = Offer::None;
+            self.done(work::ARMED);
+            self.request(work::OFFER);
+        } else if self.work.get() & work::ARMED != 0 {
             if self.block.vmcb.int_ctl & int_ctl::V_IRQ != 0 {
                 // Still waiting.
             } else if interrupted && info & event::TYPE == event::TYPE_INTR {
@@ -104,8 +142,16 @@ impl Svm {
                 self.done(work::ARMED);
                 self.request(work::OFFER);
             } else {
-                self.injection.taken = self.injection.offered.take();
+                if let Offer::Vector(vector) | Offer::ExtInt(vector) =
+                    core::mem::take(&mut self.injection.offered)
+                {
+                    self.injection.taken = Some(vector);
+                }
                 self.done(work::ARMED);
+                if self.features.misjudges_task_priority {
+                    // CR8 need not be watched any longer.
+                    self.request(work::OFFER);
+                }
             }
         }
         if self.work.get() & work::NMI_BLOCKED != 0 {
@@ -167,6 +213,17 @@ impl Svm {
     }
 }
 
+/// The part of `int_ctl` that makes the processor offer an interrupt.
+fn armed(offer: Offer) -> u64 {
+    let interrupt = |vector: u8| int_ctl::V_IRQ | u64::from(vector) << int_ctl::V_INTR_VECTOR_SHIFT;
+    match offer {
+        Offer::None => 0,
+        Offer::Vector(vector) => interrupt(vector) | u64::from(vector >> 4) << int_ctl::V_INTR_PRIO_SHIFT,
+        Offer::ExtInt(vector) => interrupt(vector) | int_ctl::V_IGN_TPR,
+        Offer::Window => int_ctl::V_IRQ | int_ctl::V_IGN_TPR,
+    }
+}
+
 /// EVENTINJ for an event.
 fn encode(what: Event) -> u64 {
     match what {
@@ -207,6 +264,14 @@ mod tests {
         assert_eq!(decode(encode(Event::Nmi), 0), Some(Event::Nmi));
         let ud = Event::Exception(Exception::UD);
         assert_eq!(decode(encode(ud), 0), Some(ud));
+    }
+
+    #[test]
+    fn the_task_priority_holds_only_what_the_local_apic_sends() {
+        assert_eq!(armed(Offer::None), 0);
+        assert_eq!(armed(Offer::Vector(0x61)), 0x61_0006_0100);
+        assert_eq!(armed(Offer::ExtInt(0x30)), 0x30_0010_0100);
+        assert_eq!(armed(Offer::Window), 0x10_0100);
     }
 
     #[test]

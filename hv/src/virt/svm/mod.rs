@@ -34,7 +34,7 @@ use crate::paging::addr::Hpa;
 use crate::paging::format::npt::Npt;
 use crate::virt::exit::vector;
 use crate::virt::state::{Gpr, rflags};
-use crate::virt::{ArchState, Ended, Event, Exit, FlushScope, Roots, Virt};
+use crate::virt::{ArchState, Ended, Event, Exit, FlushScope, Offer, Roots, Virt};
 
 /// Where the state that VMLOAD and VMSAVE move is right now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,7 +231,7 @@ impl Virt for Svm {
         vmcb.exit_int_info = 0;
         // DR0..7 are loaded lazily: see open_debug_registers.
         vmcb.intercept_dr = 0xffff_ffff;
-        vmcb.intercept_misc1 &= !misc1::IRET;
+        vmcb.intercept_misc1 &= !(misc1::IRET | misc1::VINTR);
         self.injection = Injection::default();
         self.work.set(work::FLUSH | work::HIDDEN);
         self.request(work::FLUSH);
@@ -260,8 +260,8 @@ impl Virt for Svm {
     }
 
     #[inline]
-    fn offer_interrupt(&mut self, vector: Option<u8>) {
-        self.offer(vector);
+    fn offer_interrupt(&mut self, offer: Offer) {
+        self.offer(offer);
     }
 
     #[inline(always)]
@@ -308,8 +308,7 @@ impl Virt for Svm {
     }
 
     fn set_task_priority(&mut self, value: u8) {
-        self.block.vmcb.int_ctl = self.block.vmcb.int_ctl & !int_ctl::V_TPR | u64::from(value & 0xf);
-        self.dirty(clean::INTERRUPT);
+        self.set_virtual_tpr(value);
     }
 
     fn set_paging(&mut self, roots: Roots) {
