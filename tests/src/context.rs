@@ -12,6 +12,8 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use tempfile::TempDir;
 
+use crate::kit::Kits;
+
 /// The machines of `pal run --machine`.
 pub const MACHINES: [&str; 2] = ["native", "qemu-svm"];
 /// No run of a case takes longer, whatever pal does about its own time limit.
@@ -23,6 +25,8 @@ pub struct Context {
     pub pal: PathBuf,
     /// The multiboot1 kit.
     pub kit: PathBuf,
+    /// The long-mode kit.
+    pub long_mode: PathBuf,
     /// The machine to run on.
     pub machine: &'static str,
     scratch: TempDir,
@@ -30,8 +34,14 @@ pub struct Context {
 
 impl Context {
     /// A context with a scratch directory of its own.
-    pub fn new(pal: &Path, kit: &Path, machine: &'static str) -> Result<Self> {
-        Ok(Self { pal: pal.to_owned(), kit: kit.to_owned(), machine, scratch: tempfile::tempdir()? })
+    pub fn new(pal: &Path, kits: &Kits, machine: &'static str) -> Result<Self> {
+        Ok(Self {
+            pal: pal.to_owned(),
+            kit: kits.multiboot1.clone(),
+            long_mode: kits.long_mode.clone(),
+            machine,
+            scratch: tempfile::tempdir()?,
+        })
     }
 
     /// True if the guest runs on the hypervisor.
@@ -65,6 +75,15 @@ impl Context {
         let kit = self.kit.to_string_lossy();
         let limit: &[&str] = if options.contains(&"--timeout") { &[] } else { &["--timeout", "60"] };
         self.run(&[&["--kernel", &kit, "--append", words], limit, options].concat())
+    }
+
+    /// `pal run` of the long-mode kit with these cases on its command line.
+    pub fn long_mode(&self, cases: &str, options: &[&str]) -> Result<Finished> {
+        let kit = self.long_mode.to_string_lossy();
+        let limit: &[&str] = if options.contains(&"--timeout") { &[] } else { &["--timeout", "60"] };
+        // The processor beneath is QEMU's emulation on all machines so far.
+        let line = format!("tcg {cases}");
+        self.run(&[&["--kernel", &kit, "--append", &line, "--test-device"], limit, options].concat())
     }
 
     /// `pal` with any arguments.

@@ -1,6 +1,7 @@
-//! Builds the kernels under `tests/kits` with the system's C compiler.
+//! Builds the kernels under `tests/kits`: the multiboot1 kit with the system's C compiler, the long-mode kit with cargo.
 
 use std::{
+    env,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -29,14 +30,52 @@ const OPTIONS: [&str; 18] = [
     "-Wl,-z,noexecstack",
 ];
 
-/// Builds the multiboot1 kit into `dir`.
-pub fn build(dir: &Path) -> Result<PathBuf> {
+/// The kernels that the cases start.
+pub struct Kits {
+    /// Does what the words on its command line say.
+    pub multiboot1: PathBuf,
+    /// Checks the machine against the manuals.
+    pub long_mode: PathBuf,
+}
+
+impl Kits {
+    /// Builds all of them into `dir`.
+    pub fn build(dir: &Path) -> Result<Self> {
+        Ok(Self {
+            multiboot1: multiboot1(dir).context("the multiboot1 kit does not build")?,
+            long_mode: long_mode(dir).context("the long-mode kit does not build")?,
+        })
+    }
+}
+
+fn multiboot1(dir: &Path) -> Result<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("kits/multiboot1");
     let program = dir.join("kit.elf");
     let mut compile = Command::new("cc");
     compile.current_dir(&source).args(OPTIONS).args(["-Wl,-T,link.ld", "-o"]).arg(&program);
     compile.args(["start.s", "kit.c", "acpi.c", "words.c"]);
-    let output = compile.output().context("cannot run cc; install gcc")?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    run(&mut compile, "cc; install gcc")?;
     Ok(program)
+}
+
+/// Multiboot 1 knows 32-bit ELF files only: the same segments go into one.
+fn long_mode(dir: &Path) -> Result<PathBuf> {
+    let root =
+        Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("tests is a directory of the workspace")?;
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
+    // Warnings of the compiler about the flags are no concern of the tests.
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    run(cargo.current_dir(root).args(["kit", "--quiet"]).env_remove("RUSTFLAGS"), "cargo")?;
+    let program = dir.join("long-mode.elf");
+    let mut wrap = Command::new("objcopy");
+    wrap.args(["--input-target=elf64-x86-64", "--output-target=elf32-i386", "--strip-debug"]);
+    wrap.arg(target.join("x86_64-unknown-linux-gnu/hv/long-mode-kit")).arg(&program);
+    run(&mut wrap, "objcopy; install binutils")?;
+    Ok(program)
+}
+
+fn run(command: &mut Command, name: &str) -> Result<()> {
+    let output = command.output().with_context(|| format!("cannot run {name}"))?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
 }

@@ -16,11 +16,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::Parser;
 
 use cases::{Case, On};
 use context::{Context, MACHINES};
+use kit::Kits;
 
 /// Run the end-to-end tests.
 #[derive(Parser)]
@@ -79,7 +80,7 @@ fn perform(options: &Options) -> Result<usize> {
     };
     anyhow::ensure!(pal.is_file(), "{}: no such program; `cargo build -p pal` builds it", pal.display());
     let shared = tempfile::tempdir()?;
-    let kit = kit::build(shared.path()).context("the multiboot1 kit does not build")?;
+    let kits = Kits::build(shared.path())?;
 
     let start = Instant::now();
     let queue = Mutex::new(runs.into_iter().collect::<VecDeque<_>>());
@@ -88,7 +89,7 @@ fn perform(options: &Options) -> Result<usize> {
         for _ in 0..options.jobs.max(1) {
             scope.spawn(|| {
                 while let Some(run) = { queue.lock().expect("no thread panics with the lock").pop_front() } {
-                    let report = perform_one(&run, &pal, &kit);
+                    let report = perform_one(&run, &pal, &kits);
                     print(&report);
                     reports.lock().expect("no thread panics with the lock").push(report);
                 }
@@ -123,9 +124,9 @@ fn select(options: &Options) -> Vec<Run> {
     runs
 }
 
-fn perform_one(run: &Run, pal: &std::path::Path, kit: &std::path::Path) -> Report {
+fn perform_one(run: &Run, pal: &std::path::Path, kits: &Kits) -> Report {
     let start = Instant::now();
-    let result = Context::new(pal, kit, run.machine).and_then(|context| (run.case.check)(&context));
+    let result = Context::new(pal, kits, run.machine).and_then(|context| (run.case.check)(&context));
     Report { name: run.name.clone(), took: start.elapsed(), result }
 }
 

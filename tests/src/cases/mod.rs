@@ -3,6 +3,7 @@
 mod bad_input;
 mod boot;
 mod kit;
+mod long_mode;
 mod person;
 
 use anyhow::Result;
@@ -40,5 +41,5 @@ const fn only(machine: &'static str, name: &'static str, check: fn(&Context) -> 
 
 /// All cases.
 pub fn all() -> impl Iterator<Item = &'static Case> {
-    [boot::CASES, person::CASES, kit::CASES, bad_input::CASES].into_iter().flatten()
+    [boot::CASES, person::CASES, kit::CASES, long_mode::CASES, bad_input::CASES].into_iter().flatten()
 }

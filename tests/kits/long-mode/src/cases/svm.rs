@@ -1,0 +1,106 @@
+//! Instructions of features that guests do not have.
+
+use core::arch::{asm, naked_asm};
+
+use super::{GP, UD};
+use crate::check::{Case, Check, case};
+use crate::machine::insn::*;
+use crate::machine::trap::vector;
+use crate::machine::{is_palimpsest, user};
+
+pub const CASES: &[Case] = &[
+    case("svm.instructions", instructions),
+    case("svm.vmmcall", vmmcall),
+    case("svm.monitor", monitor),
+    case("svm.rdpmc", rdpmc),
+    case("svm.caches", caches),
+    case("svm.pause", pause),
+    case("svm.user-mode", user_mode),
+];
+
+macro_rules! all {
+    ($c:ident, $want:expr, [$($code:literal),+]) => {$(
+        // SAFETY: faults.
+        $c.raises($code, $want, || unsafe { asm!($code, in("rax") 0u64, in("rcx") 0u64, in("rdx") 0u64) });
+    )+};
+}
+
+fn instructions(c: &mut Check) {
+    if !is_palimpsest() {
+        return c.skip("the emulated processor itself has SVM");
+    }
+    all!(c, UD, ["vmrun rax", "vmload rax", "vmsave rax", "stgi", "clgi", "invlpga rax, ecx"]);
+    // SAFETY: faults.
+    c.raises("skinit", UD, || unsafe { asm!("skinit eax", in("eax") 0) });
+    // SAFETY: faults: VMX is another vendor's.
+    c.raises("vmcall", UD, || unsafe { asm!("vmcall", inout("rax") 0u64 => _) });
+}
+
+fn vmmcall(c: &mut Check) {
+    if !is_palimpsest() {
+        return c.skip("without a hypervisor VMMCALL is #UD or ignored");
+    }
+    let answer: u64;
+    // SAFETY: asks for a hypercall that does not exist.
+    unsafe { asm!("vmmcall", inout("rax") 0x1234_5678_u64 => answer) };
+    c.equal("a hypercall that does not exist", answer, -1000i64 as u64);
+}
+
+fn monitor(c: &mut Check) {
+    if cpuid(1, 0)[2] >> 3 & 1 != 0 {
+        return c.skip("this processor has MONITOR");
+    }
+    all!(c, UD, ["monitor", "mwait"]);
+}
+
+fn rdpmc(c: &mut Check) {
+    if !is_palimpsest() {
+        return c.skip("QEMU's emulation ends at RDPMC");
+    }
+    // SAFETY: faults.
+    c.raises("RDPMC", GP, || unsafe { asm!("rdpmc", in("ecx") 0, out("eax") _, out("edx") _) });
+    set_cr4(cr4() | 1 << 8);
+    // SAFETY: faults.
+    c.raises("RDPMC with CR4.PCE", GP, || unsafe { asm!("rdpmc", in("ecx") 0, out("eax") _, out("edx") _) });
+    set_cr4(cr4() & !(1 << 8));
+}
+
+fn caches(c: &mut Check) {
+    poke(crate::machine::paging::scratch(0), 0x1234_5678_u32);
+    all!(c, None, ["wbinvd", "invd"]);
+    // INVD must not lose what the hypervisor keeps in caches, nor the guest's memory.
+    c.equal("memory after INVD", peek::<u32>(crate::machine::paging::scratch(0)), 0x1234_5678);
+}
+
+fn pause(c: &mut Check) {
+    for _ in 0..10_000 {
+        core::hint::spin_loop();
+    }
+    all!(c, None, ["pause", "nop"]);
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn user_vmrun() {
+    naked_asm!("xor eax, eax", "vmrun rax", "int 0x80")
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn user_vmmcall() {
+    naked_asm!("vmmcall", "int 0x80")
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn user_cpuid() {
+    naked_asm!("mov eax, 0x40000000", "cpuid", "mov rax, rbx", "int 0x80")
+}
+
+fn user_mode(c: &mut Check) {
+    let trap = user::run(user_cpuid, 0);
+    c.equal("CPUID in user mode", (trap.vector, trap.rax), (user::DONE, cpuid(0x4000_0000, 0)[1].into()));
+    if is_palimpsest() {
+        // The processor has SVM on in guest mode, and looks at the privilege level before it asks the hypervisor.
+        let vmrun = user::run(user_vmrun, 0).vector;
+        c.holds("VMRUN in user mode is #UD or #GP", vmrun == vector::UD || vmrun == vector::GP);
+        c.equal("VMMCALL in user mode", user::run(user_vmmcall, 0).vector, user::DONE);
+    }
+}

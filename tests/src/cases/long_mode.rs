@@ -1,0 +1,111 @@
+//! The long-mode kit: what the architecture manuals say about the machine, seen from inside a guest; and guests that die.
+//!
+//! The kit's own cases are in `tests/kits/long-mode/src/cases`; here each group of them is one run.
+
+use anyhow::{Result, ensure};
+
+use super::{Case, both, only};
+use crate::context::Context;
+
+pub const CASES: &[Case] = &[
+    both("manuals: CPUID", |c| group(c, "cpuid", &[])),
+    both("manuals: MSRs", |c| group(c, "msr", &[])),
+    only("qemu-svm", "manuals: MSRs, permissive", permissive),
+    both("manuals: control registers", |c| group(c, "control", &[])),
+    both("manuals: debugging", |c| group(c, "debug", &[])),
+    both("manuals: interrupts", |c| group(c, "interrupts", &[])),
+    both("manuals: IPIs and NMIs", |c| group(c, "ipi", &[])),
+    both("manuals: timers", |c| group(c, "timers", &[])),
+    both("manuals: I/O APIC", |c| group(c, "ioapic", &[])),
+    both("manuals: PIC", |c| group(c, "pic", &[])),
+    both("manuals: test device", |c| group(c, "testdev", &[])),
+    both("manuals: INS and OUTS", |c| group(c, "strings", &[])),
+    both("manuals: instructions on devices", |c| group(c, "mmio", &[])),
+    both("manuals: delivery of exceptions", |c| group(c, "delivery", &[])),
+    both("manuals: instructions of absent features", |c| group(c, "svm", &[])),
+    both("manuals: memory beyond RAM", |c| group(c, "memory", &[])),
+    both("manuals: timers and interrupts in deterministic time", deterministic),
+    both("a double fault that cannot be delivered", triple_fault),
+    only("qemu-svm", "an injected exception that cannot be delivered", injected_triple_fault),
+    only("qemu-svm", "HLT with interrupts disabled", halted),
+    only("qemu-svm", "a jump to a device", jump_to_device),
+    only("qemu-svm", "a stack where there is no memory", stack_in_hole),
+    only("qemu-svm", "an instruction on a device that is not emulated", unknown_instruction),
+    both("half a megabyte of console output", flood),
+    both("megabytes to a port", flood_port),
+    only("qemu-svm", "an interrupt storm ends with the time limit", storm),
+];
+
+/// Runs the cases of a group; none may fail, nor be skipped on the hypervisor without a reason that is known here.
+fn group(context: &Context, cases: &str, options: &[&str]) -> Result<()> {
+    let finished = context.long_mode(cases, options)?.has(", 0 failed")?.lacks("FAIL")?.status(0)?;
+    let known = "skip control.cr3-reserved";
+    let output = finished.stdout();
+    let skipped = output.lines().find(|line| line.starts_with("skip") && !line.starts_with(known));
+    ensure!(!context.nested() || skipped.is_none(), "not for this machine? {skipped:?}");
+    Ok(())
+}
+
+fn permissive(context: &Context) -> Result<()> {
+    group(context, "msr.unknown permissive", &["--permissive-msr"])
+}
+
+fn deterministic(context: &Context) -> Result<()> {
+    group(
+        context,
+        "timers.one timers.periodic timers.deadline interrupts.sti interrupts.priority ipi.nmi",
+        &["--icount"],
+    )
+}
+
+fn triple_fault(context: &Context) -> Result<()> {
+    let finished = context.long_mode("dies.triple-fault", &[])?.status(3)?.says("triple fault")?;
+    finished.says("RIP")?.says("1122334455667788")?;
+    Ok(())
+}
+
+fn injected_triple_fault(context: &Context) -> Result<()> {
+    context.long_mode("dies.triple-fault-injected", &[])?.status(3)?.says("triple fault")?;
+    Ok(())
+}
+
+fn halted(context: &Context) -> Result<()> {
+    let finished = context.long_mode("dies.halted", &[])?.status(3)?.has("kit: halt\n")?;
+    finished.says("HLT with interrupts disabled")?.within(20)?;
+    Ok(())
+}
+
+fn jump_to_device(context: &Context) -> Result<()> {
+    context.long_mode("dies.jump-to-device", &[])?.status(3)?.says("jumped to guest-physical 0xfee00000")?;
+    Ok(())
+}
+
+fn stack_in_hole(context: &Context) -> Result<()> {
+    context.long_mode("dies.stack-in-hole", &[])?.status(3)?.says("0xd0000ff8, where there is no memory")?;
+    Ok(())
+}
+
+fn unknown_instruction(context: &Context) -> Result<()> {
+    context.long_mode("dies.unknown-instruction", &[])?.status(3)?.says("cannot emulate the instruction")?;
+    Ok(())
+}
+
+fn flood(context: &Context) -> Result<()> {
+    let finished = context.long_mode("dies.flood", &[])?.status(0)?.has("kit: flooded")?;
+    let output = finished.stdout();
+    let whole =
+        output.lines().filter(|line| line.len() == 63 && line.bytes().all(|b| b == line.as_bytes()[0]));
+    ensure!(whole.clone().count() == 8192, "{} whole lines of 8192", whole.count());
+    Ok(())
+}
+
+fn flood_port(context: &Context) -> Result<()> {
+    context.long_mode("dies.port-flood", &[])?.status(0)?.has("kit: flooded")?;
+    Ok(())
+}
+
+fn storm(context: &Context) -> Result<()> {
+    let options = ["--timeout", "4"];
+    context.long_mode("dies.interrupt-storm", &options)?.status(124)?.has("kit: storm")?.within(20)?;
+    Ok(())
+}
