@@ -4,6 +4,7 @@ mod bad_input;
 mod boot;
 mod kit;
 mod long_mode;
+mod monitor;
 mod person;
 
 use anyhow::Result;
@@ -41,5 +42,6 @@ const fn only(machine: &'static str, name: &'static str, check: fn(&Context) -> 
 
 /// All cases.
 pub fn all() -> impl Iterator<Item = &'static Case> {
-    [boot::CASES, person::CASES, kit::CASES, long_mode::CASES, bad_input::CASES].into_iter().flatten()
+    let cases = [boot::CASES, person::CASES, monitor::CASES, kit::CASES, long_mode::CASES, bad_input::CASES];
+    cases.into_iter().flatten()
 }

@@ -63,20 +63,20 @@ fn unknown_msrs<V: Virt>(vcpu: &Vcpu<V>, answer: &mut dyn Write) -> fmt::Result 
     let mut any = false;
     for (index, count) in vcpu.msrs.unknown().iter() {
         let separator = if any { "," } else { "" };
-        write!(answer, "{separator} {index:#x} {count} times")?;
+        write!(answer, "{separator} {index:#x} ({count})")?;
         any = true;
     }
     match vcpu.msrs.unknown().others() {
         0 if any => writeln!(answer),
         0 => writeln!(answer, " none"),
-        others => writeln!(answer, ", others {others} times"),
+        others => writeln!(answer, ", others ({others})"),
     }
 }
 
 /// The host.
 pub fn host(host: &HostReport, answer: &mut dyn Write) -> fmt::Result {
     let frames = host.frames;
-    writeln!(answer, "{} PCPUs, TSC at {} kHz", host.pcpus, host.tsc_khz)?;
+    writeln!(answer, "PCPUs: {}; TSC at {} kHz", host.pcpus, host.tsc_khz)?;
     let mib = |frames: u64| frames.saturating_mul(PAGE_SIZE) >> 20;
     writeln!(
         answer,

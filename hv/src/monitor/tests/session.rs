@@ -257,7 +257,7 @@ fn statistics() {
     for part in ["took 50.0 % of the time", "9 NMIs", "4 filled", "unknown MSRs: none", "400-ffff: 0"] {
         assert!(text.contains(part), "no {part:?} in\n{text}");
     }
-    assert!(answer(&mut scene, "host").starts_with("1 PCPUs, TSC at 1000000 kHz\n"));
+    assert!(answer(&mut scene, "host").starts_with("PCPUs: 1; TSC at 1000000 kHz\n"));
 }
 
 #[test]

@@ -3,18 +3,28 @@
 use std::{
     io::{Read, Write, stdin},
     os::unix::net::UnixStream,
-    sync::mpsc::Sender,
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc::Sender,
+    },
 };
 
 use super::{
-    keys::{Action, HELP, Keys},
+    keys::{Action, HELP, Keys, MONITOR},
     session::Event,
     verdict::Stop,
 };
 use crate::ui::Ui;
 
-/// Passes a person's keys to the console.
-pub fn type_keys(mut console: UnixStream, mut keys: Keys, ui: &Ui, events: &Sender<Event>) {
+/// Passes a person's keys to the console. `watched` becomes true when they ask for the monitor, whose words come between
+/// the guest's.
+pub fn type_keys(
+    mut console: UnixStream,
+    mut keys: Keys,
+    watched: &AtomicBool,
+    ui: &Ui,
+    events: &Sender<Event>,
+) {
     let mut buffer = [0; 256];
     while let Ok(size @ 1..) = stdin().lock().read(&mut buffer) {
         for byte in &buffer[..size] {
@@ -28,6 +38,10 @@ pub fn type_keys(mut console: UnixStream, mut keys: Keys, ui: &Ui, events: &Send
                 Action::Help => {
                     ui.say(&format!("\n{HELP}"));
                     Ok(())
+                }
+                Action::Monitor => {
+                    watched.store(true, Ordering::Relaxed);
+                    console.write_all(MONITOR)
                 }
                 Action::NoMonitor => {
                     ui.say("this machine has no hypervisor, so there is no monitor");

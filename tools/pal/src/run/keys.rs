@@ -3,6 +3,9 @@
 /// The escape key, Ctrl-a.
 const ESCAPE: u8 = 0x01;
 
+/// What the hypervisor takes for the wish to enter its monitor, or to leave it.
+pub const MONITOR: &[u8] = &[ESCAPE, b'p'];
+
 /// What `Ctrl-a h` prints.
 pub const HELP: &str = "Ctrl-a x  quit: the guest's machine is switched off
 Ctrl-a p  the hypervisor's monitor
@@ -20,6 +23,8 @@ pub enum Action {
     Quit,
     /// Print [`HELP`].
     Help,
+    /// Send [`MONITOR`] and show what comes.
+    Monitor,
     /// Say that there is no monitor on this machine.
     NoMonitor,
     /// Wait for the next key, or ignore an unknown one.
@@ -49,7 +54,7 @@ impl Keys {
         match byte {
             b'x' => Action::Quit,
             b'h' | b'?' => Action::Help,
-            b'p' if self.hypervisor => Action::Send(&[ESCAPE, b'p']),
+            b'p' if self.hypervisor => Action::Monitor,
             b'p' => Action::NoMonitor,
             b'a' | ESCAPE => self.literal(),
             _ => Action::Nothing,
@@ -75,7 +80,7 @@ mod tests {
         let mut keys = Keys::new(true);
         let mut type_all = |text: &str| text.bytes().map(|byte| keys.typed(byte)).collect::<Vec<_>>();
         assert_eq!(type_all("x\x01x"), [Action::Pass, Action::Nothing, Action::Quit]);
-        assert_eq!(type_all("\x01p"), [Action::Nothing, Action::Send(b"\x01p")]);
+        assert_eq!(type_all("\x01p"), [Action::Nothing, Action::Monitor]);
         assert_eq!(type_all("\x01\x01x"), [Action::Nothing, Action::Send(b"\x01\x01"), Action::Pass]);
         assert_eq!(type_all("\x01zx"), [Action::Nothing, Action::Nothing, Action::Pass]);
         assert_eq!(keys.piped(1), Action::Send(b"\x01\x01"));

@@ -3,7 +3,11 @@
 use std::{
     io::{IsTerminal, Read, Write, stdout},
     os::unix::net::UnixStream,
-    sync::{Arc, Mutex, mpsc::Sender},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc::Sender,
+    },
 };
 
 use super::{
@@ -19,6 +23,8 @@ pub struct Output {
     newlines: Option<Newlines>,
     /// Between the marks; always, for guests without marks.
     shown: bool,
+    /// A person has asked for the monitor and wants to see everything from then on.
+    watched: Arc<AtomicBool>,
     verbose: bool,
     tail: Arc<Mutex<Tail>>,
     booting: Arc<Mutex<Option<Step>>>,
@@ -31,6 +37,7 @@ impl Output {
         plan: &Plan,
         ui: &Ui,
         interactive: bool,
+        watched: Arc<AtomicBool>,
         tail: Arc<Mutex<Tail>>,
         booting: Arc<Mutex<Option<Step>>>,
         events: Sender<Event>,
@@ -41,6 +48,7 @@ impl Output {
             marks: plan.nonce.as_deref().map(Marks::new),
             newlines: convert.then(Newlines::default),
             shown: plan.nonce.is_none(),
+            watched,
             verbose: ui.verbose > 0,
             tail,
             booting,
@@ -81,7 +89,7 @@ impl Output {
                 Piece::Text(text) => self.text(text),
                 Piece::Begin => {
                     self.shown = true;
-                    self.booting.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+                    self.end_booting();
                     let _ = self.events.send(Event::Begin);
                     Ok(())
                 }
@@ -99,13 +107,21 @@ impl Output {
         result
     }
 
+    /// Takes the sign that the guest is starting off the terminal.
+    fn end_booting(&self) {
+        self.booting.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+    }
+
     fn text(&mut self, text: &[u8]) -> std::io::Result<()> {
         self.tail.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(text);
         if !self.shown {
-            if self.verbose {
-                let _ = std::io::stderr().write_all(text);
+            if !self.watched.load(Ordering::Relaxed) {
+                if self.verbose {
+                    let _ = std::io::stderr().write_all(text);
+                }
+                return Ok(());
             }
-            return Ok(());
+            self.end_booting();
         }
         let mut stdout = stdout().lock();
         match &mut self.newlines {

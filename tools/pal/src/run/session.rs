@@ -8,6 +8,7 @@ use std::{
     os::unix::net::UnixStream,
     sync::{
         Arc, Mutex,
+        atomic::AtomicBool,
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
     thread,
@@ -93,8 +94,9 @@ pub fn run(machine: &mut Machine, plan: &Plan, ui: &Ui) -> Result<Outcome> {
 
     watch_signals(events.clone())?;
     let mut open = 2;
-    let mut output =
-        Output::new(plan, ui, interactive, Arc::clone(&tail), Arc::clone(&booting), events.clone());
+    let watched = Arc::new(AtomicBool::new(false));
+    let shared = (Arc::clone(&watched), Arc::clone(&tail), Arc::clone(&booting));
+    let mut output = Output::new(plan, ui, interactive, shared.0, shared.1, shared.2, events.clone());
     let console = machine.console.try_clone().context("cannot share the console")?;
     spawn("console", move || output.copy(console))?;
     if let Some(records) = machine.telemetry.as_ref().map(UnixStream::try_clone).transpose()? {
@@ -113,7 +115,11 @@ pub fn run(machine: &mut Machine, plan: &Plan, ui: &Ui) -> Result<Outcome> {
     let (keyboard, keys) = (session.machine.console.try_clone()?, Keys::new(plan.hypervisor));
     let mut start_input = Some(move |ui: Ui| {
         spawn("keyboard", move || {
-            if interactive { type_keys(keyboard, keys, &ui, &events) } else { pipe_input(keyboard, &keys) }
+            if interactive {
+                type_keys(keyboard, keys, &watched, &ui, &events)
+            } else {
+                pipe_input(keyboard, &keys)
+            }
         })
     });
     // Input from a pipe waits until the default guest reads its console; a person may want to quit at any time. A

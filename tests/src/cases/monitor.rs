@@ -1,0 +1,129 @@
+//! The hypervisor's monitor, as a person at a terminal uses it.
+
+use anyhow::{Result, ensure};
+
+use super::{Case, only};
+use crate::{context::Context, pty::Person};
+
+pub const CASES: &[Case] = &[
+    only("qemu-svm", "the monitor shows a guest", look),
+    only("qemu-svm", "the monitor pauses and resumes a guest", pause),
+    only("qemu-svm", "the monitor resets a guest and powers it off", reset),
+    only("qemu-svm", "the monitor sends events", events),
+    only("qemu-svm", "the monitor reaches a guest that does not listen", deaf),
+];
+
+/// Enters the monitor.
+fn enter(person: &mut Person) -> Result<()> {
+    person.types("\x01p")?;
+    person.sees("stands still")?;
+    person.sees("monitor> ")
+}
+
+/// Types a command, waits for its answer's words in their order, and for the next prompt.
+fn ask(person: &mut Person, command: &str, answer: &[&str]) -> Result<()> {
+    person.types(&format!("{command}\r"))?;
+    person.sees(&format!("{command}\r\n"))?;
+    answer.iter().try_for_each(|part| person.sees(part))?;
+    person.sees("monitor> ")
+}
+
+/// Leaves the monitor and powers the guest off from its shell.
+fn finish(person: &mut Person) -> Result<()> {
+    person.types("quit\r")?;
+    person.sees("goes on")?;
+    person.types("exit\r")?;
+    ensure!(person.ends()? == Some(0), "{}", person.shown);
+    Ok(())
+}
+
+fn look(context: &Context) -> Result<()> {
+    let mut person = Person::start(context, &["--mem", "300"])?;
+    person.sees("guest:")?;
+    enter(&mut person)?;
+    ask(&mut person, "help", &["vms", "press-power-button", "Any unmistakable"])?;
+    ask(&mut person, "vms", &["running", "300 MiB", " s  nested"])?;
+    ask(&mut person, "vcpus", &["64-bit", "0xffffffff"])?;
+    ask(&mut person, "regs", &["RIP ffffffff", "CR3 ", "EFER 0d01", "LSTAR ffffffff", "local APIC"])?;
+    ask(&mut person, "stats", &["cpuid ", "all ", "100.0 %", "external interrupts"])?;
+    ask(&mut person, "p2m", &["00000000000000-", "RAM at host", "of 2 MiB", "accessed"])?;
+    ask(&mut person, "p2m fee00000", &["devices", "not mapped"])?;
+    ask(&mut person, "walk rip", &["4 levels", "level 4", "leaf", "supervisor", "RAM at host"])?;
+    ask(&mut person, "x rip 16", &["ffffffff"])?;
+    ask(&mut person, "xp f0000 16", &["52 53 44 20 50 54 52 20", "RSD PTR"])?;
+    ask(&mut person, "host", &["TSC at", "frames free"])?;
+    ask(&mut person, "frobnicate", &["no such command"])?;
+    // The up key brings the line back.
+    person.types("\x1b[A\x1b[A\r")?;
+    person.sees("frames free")?;
+    finish(&mut person)
+}
+
+fn pause(context: &Context) -> Result<()> {
+    let mut person = Person::start(context, &[])?;
+    person.sees("guest:")?;
+    enter(&mut person)?;
+    ask(&mut person, "pause", &["until `resume`"])?;
+    person.types("quit\r")?;
+    person.sees("is paused")?;
+    // Not for the guest, and not for the monitor.
+    person.types("echo not$((1+1))now\r")?;
+    person.sees("is paused")?;
+    person.types("\x01p")?;
+    person.sees("monitor> ")?;
+    ask(&mut person, "vms", &["paused"])?;
+    person.types("resume\r")?;
+    person.sees("goes on")?;
+    person.types("echo and$((1+1))now\r")?;
+    person.sees("and2now")?;
+    ensure!(!person.shown.contains("not2now"), "{}", person.shown);
+    person.types("exit\r")?;
+    ensure!(person.ends()? == Some(0), "{}", person.shown);
+    Ok(())
+}
+
+fn reset(context: &Context) -> Result<()> {
+    let mut person = Person::start(context, &[])?;
+    person.sees("guest:")?;
+    person.types("touch /mark; ls /mark\r")?;
+    person.sees("/mark\r\n")?;
+    enter(&mut person)?;
+    person.types("reset\r")?;
+    person.sees("guest:/")?;
+    person.types("ls /mark\r")?;
+    person.sees("No such file")?;
+    enter(&mut person)?;
+    person.types("poweroff\r")?;
+    ensure!(person.ends()? == Some(0), "{}", person.shown);
+    Ok(())
+}
+
+fn events(context: &Context) -> Result<()> {
+    let mut person = Person::start(context, &[])?;
+    person.sees("guest:")?;
+    enter(&mut person)?;
+    ask(&mut person, "nmi", &["VCPU 0 takes it"])?;
+    person.types("quit\r")?;
+    person.sees("NMI received")?;
+    person.types("\r")?;
+    person.sees("guest:")?;
+    enter(&mut person)?;
+    ask(&mut person, "press-power-button", &["pressed"])?;
+    finish(&mut person)
+}
+
+/// A kernel that never reads what is typed and never waits.
+fn deaf(context: &Context) -> Result<()> {
+    let kit = context.kit.to_string_lossy().into_owned();
+    let mut person = Person::start(context, &["--kernel", &kit, "--append", "spin"])?;
+    person.sees("kit: spin")?;
+    person.types(&"much text that nobody reads ".repeat(4))?;
+    enter(&mut person)?;
+    ask(&mut person, "vcpus", &["running", "32-bit"])?;
+    person.types("quit\r")?;
+    person.sees("goes on")?;
+    enter(&mut person)?;
+    person.types("poweroff\r")?;
+    ensure!(person.ends()? == Some(0), "{}", person.shown);
+    Ok(())
+}
