@@ -122,9 +122,9 @@ pub fn run(machine: &mut Machine, plan: &Plan, ui: &Ui) -> Result<Outcome> {
             }
         })
     });
-    // Input from a pipe waits until the default guest reads its console; a person may want to quit at any time. A
-    // command whose input would be the person's terminal gets none.
-    let wait_for_guest = plan.nonce.is_some() && !interactive;
+    // Input from a pipe waits until the default guest reads its console, or for other guests until the hypervisor does;
+    // a person may want to quit at any time. A command whose input would be the person's terminal gets none.
+    let wait_for_guest = (plan.nonce.is_some() || plan.hypervisor) && !interactive;
     let no_input = plan.exec && stdin().is_terminal();
     if !wait_for_guest && !no_input {
         start_input.take().map(|start| start(*ui)).transpose()?;
@@ -227,7 +227,8 @@ impl<'a> Session<'a> {
             }
             Record::Host(host) => {
                 self.host = Some(host);
-                return Next::Go;
+                // The serial port is set up: what is typed from now on is not lost.
+                return if self.plan.nonce.is_none() { Next::Ready } else { Next::Go };
             }
             Record::Reset { .. } if self.plan.exec => {
                 self.seen.end = Some(telemetry::End::reset());
