@@ -120,7 +120,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
         for (i, part) in buf.chunks_mut(8).enumerate() {
             let at = gpa.wrapping_add(i as u64 * 8);
             let value = match self.lapic_offset(at) {
-                Some(offset) => u64::from(self.lapic.read(offset, self.vm.ticks(self.tsc))),
+                Some(offset) => u64::from(self.lapic_read(offset)),
                 None => self.chipset(|chipset, now, _| chipset.mmio_read(at, part.len() as u8, now)),
             };
             part.copy_from_slice(&value.to_le_bytes()[..part.len()]);
@@ -147,6 +147,16 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
                 }
             }
         }
+    }
+
+    /// A read may find the timer expired a moment before the host's interrupts for it.
+    fn lapic_read(&mut self, offset: u32) -> u32 {
+        let before = self.lapic.deadline();
+        let value = self.lapic.read(offset, self.vm.ticks(self.tsc));
+        if self.lapic.deadline() != before {
+            self.left.work |= work::TIMERS | work::INTERRUPTS;
+        }
+        value
     }
 
     fn lapic_offset(&self, gpa: Gpa) -> Option<u32> {

@@ -13,7 +13,7 @@ use crate::vcpu::port;
 use crate::vcpu::run::complete;
 use crate::vcpu::{Vcpu, control, io, memory_fault, msr, work};
 use crate::virt::state::Gpr;
-use crate::virt::{ArchState, Exception, Exit, Virt};
+use crate::virt::{ArchState, Exception, Exit, FlushScope, Virt};
 
 /// Decides what happens after `exit`, which came at host TSC `tsc`.
 #[inline(always)]
@@ -30,7 +30,9 @@ pub fn dispatch<V: Virt, M: HostMemory, H: Host>(
         Exit::Wrmsr => msr::write(vcpu, vm, host, tsc),
         Exit::Rdmsr => msr::read(vcpu, vm, tsc),
         Exit::Hlt => with_next(vcpu, vm, System::Hlt, |_, rip| Outcome::Halt(rip)),
-        Exit::NestedFault { gpa, access, .. } => memory_fault::nested(vcpu, vm, host, gpa, access, tsc),
+        Exit::NestedFault { gpa, access, walk, .. } => {
+            memory_fault::nested(vcpu, vm, host, gpa, access, walk, tsc)
+        }
         Exit::Interrupt => Outcome::HostInterrupt,
         _ => rare(vcpu, vm, host, exit, tsc),
     }
@@ -153,8 +155,21 @@ pub(super) fn next_rip<V: Virt, M: HostMemory>(
 ) -> Option<u64> {
     match vcpu.virt.next_rip() {
         Some(rip) => Some(rip),
-        None => vcpu.next_rips.get(&vcpu.virt, what, |virt, bytes| port::fetch(virt, vm, bytes)),
+        None => {
+            let next = vcpu.next_rips.get(&vcpu.virt, what, |virt, bytes| port::fetch(virt, vm, bytes));
+            if next.is_none() {
+                stale_code(vcpu);
+            }
+            next
+        }
     }
+}
+
+/// Something else is at RIP than what exited. Maybe the processor used a translation that the guest's tables no longer
+/// have: without it, entering again makes progress.
+#[cold]
+fn stale_code<V: Virt>(vcpu: &mut Vcpu<V>) {
+    vcpu.virt.flush(FlushScope::All);
 }
 
 /// The end of a guest, with its registers for the report.

@@ -4,6 +4,7 @@
 //! then does the vector move from IRR to ISR. A PIC's vector is known only by acknowledging it; that waits until
 //! the guest can take it at once, and such an offer is never withdrawn.
 
+use crate::device::lapic::Lapic;
 use crate::device::message::{DeliveryMode, InterruptMessage, Messages};
 use crate::vcpu::{Vcpu, work};
 use crate::virt::{Event, Offer, Virt};
@@ -68,6 +69,16 @@ impl<V: Virt> Vcpu<V> {
             Offer::ExtInt(_) => true,
             Offer::None | Offer::Window => false,
         }
+    }
+
+    /// A read of the local APIC, which may find its timer expired a moment before the host's interrupts for it.
+    pub fn read_lapic<R>(&mut self, read: impl FnOnce(&mut Lapic) -> R) -> R {
+        let before = self.lapic.deadline();
+        let value = read(&mut self.lapic);
+        if self.lapic.deadline() != before {
+            self.request(work::TIMERS | work::INTERRUPTS);
+        }
+        value
     }
 
     /// Makes the local APIC's TPR follow CR8, which the guest changes without an exit. Bits 3:0 of the TPR exist

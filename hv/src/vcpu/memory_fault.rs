@@ -14,6 +14,7 @@ use crate::vcpu::outcome::{Cause, Outcome};
 use crate::vcpu::port::{Port, PortStop};
 use crate::vcpu::run::single_step;
 use crate::vcpu::{Vcpu, work};
+use crate::virt::state::rflags;
 use crate::virt::{Access, FlushScope, Virt};
 
 /// Handles an access that the nested tables do not allow.
@@ -23,6 +24,7 @@ pub fn nested<V: Virt, M: HostMemory, H: Host>(
     host: &mut H,
     gpa: Gpa,
     access: Access,
+    walk: bool,
     tsc: u64,
 ) -> Outcome {
     // Most faults are accesses to devices: they change nothing in the tables, and need only the P2m.
@@ -49,7 +51,8 @@ pub fn nested<V: Virt, M: HostMemory, H: Host>(
                 format!("the delivery of an interrupt or exception touches {gpa}, where there is no memory");
             Outcome::Stop(died(vcpu, Cause::EmulationFailure, what))
         }
-        Ok(_) if access.execute => fetch_outside_ram(vcpu, gpa),
+        // A fetch whose page walk ends in a hole is the guest's page fault.
+        Ok(_) if access.execute && !walk => fetch_outside_ram(vcpu, gpa),
         Ok(_) => emulate(vcpu, vm, host, tsc),
         Err(error) => {
             let what = format!("no memory for nested tables at {gpa}: {error:?}; give the host more memory");
@@ -82,6 +85,10 @@ pub fn emulate<V: Virt, M: HostMemory, H: Host>(
             Outcome::Resume
         }
         emulate::Outcome::Continue => {
+            // After its first iteration a repeated instruction can be interrupted.
+            if vcpu.virt.rflags() & rflags::RF != 0 {
+                vcpu.virt.clear_interrupt_shadow();
+            }
             vcpu.request(work::INTERRUPTS | work::TIMERS);
             Outcome::Resume
         }

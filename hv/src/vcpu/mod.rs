@@ -19,6 +19,8 @@ mod memory_fault;
 mod msr;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
 use crate::device::lapic::Lapic;
 use crate::guest::cpuid::CpuidTable;

@@ -46,13 +46,24 @@ fn write_deadline<V: Virt, M: HostMemory>(
     tsc: u64,
     next: u64,
 ) -> Outcome {
+    arm_deadline(vcpu, vm, value, tsc);
+    Outcome::Next(next)
+}
+
+/// Sets the TSC deadline, in the guest's TSC.
+#[inline]
+fn arm_deadline<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    value: u64,
+    tsc: u64,
+) {
     // A deadline that has passed becomes now; 0 disarms.
     let left = value.saturating_sub(tsc.wrapping_add(vcpu.virt.tsc_offset()));
     let now = vm.ticks(tsc);
     let ticks = if value == 0 { 0 } else { now.0.saturating_add(left).max(1) };
     vcpu.lapic.set_tsc_deadline(ticks, now);
     vcpu.request(work::TIMERS | work::INTERRUPTS);
-    Outcome::Next(next)
 }
 
 #[inline]
@@ -103,14 +114,20 @@ fn read_device<V: Virt, M: HostMemory>(
         DeviceMsr::ApicBase => vcpu.lapic.base(),
         DeviceMsr::X2apic(_) => {
             vcpu.sync_task_priority();
-            vcpu.lapic.read_msr(msr, vm.ticks(tsc)).ok()?
+            vcpu.read_lapic(|lapic| lapic.read_msr(msr, vm.ticks(tsc))).ok()?
         }
-        DeviceMsr::TscDeadline => match vcpu.lapic.tsc_deadline() {
-            0 => 0,
-            ticks => ticks.wrapping_add(adjustment(vcpu, vm)),
-        },
+        DeviceMsr::TscDeadline => deadline(vcpu, vm, tsc),
         DeviceMsr::Tsc => tsc.wrapping_add(vcpu.virt.tsc_offset()),
     })
+}
+
+/// The TSC deadline in the guest's TSC; 0 if it has passed or is disarmed.
+fn deadline<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, tsc: u64) -> u64 {
+    vcpu.read_lapic(|lapic| lapic.tick(vm.ticks(tsc)));
+    match vcpu.lapic.tsc_deadline() {
+        0 => 0,
+        ticks => ticks.wrapping_add(adjustment(vcpu, vm)),
+    }
 }
 
 fn context<'a, V: Virt, M: HostMemory>(
@@ -147,7 +164,11 @@ fn write_rare<V: Virt, M: HostMemory, H: Host>(
             true
         }
         MsrWrite::Device(DeviceMsr::Tsc) => {
+            let deadline = deadline(vcpu, vm, tsc);
             vcpu.virt.set_tsc_offset(value.wrapping_sub(tsc));
+            if deadline != 0 {
+                arm_deadline(vcpu, vm, deadline, tsc);
+            }
             update_clock(vcpu, vm, tsc);
             true
         }

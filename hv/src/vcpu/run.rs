@@ -70,7 +70,7 @@ fn perform<V: Virt>(vcpu: &mut Vcpu<V>, outcome: Outcome) -> Option<Stop> {
     match outcome {
         Outcome::Resume => {}
         Outcome::Next(rip) => complete(vcpu, rip),
-        Outcome::Inject(exception) => inject(vcpu, exception),
+        Outcome::Inject(exception) => return inject(vcpu, exception),
         Outcome::Halt(rip) => {
             complete(vcpu, rip);
             vcpu.request(work::HALTED | work::INTERRUPTS);
@@ -95,16 +95,33 @@ pub(super) fn complete<V: Virt>(vcpu: &mut Vcpu<V>, rip: u64) {
 pub fn single_step<V: Virt>(vcpu: &mut Vcpu<V>) {
     let dr6 = vcpu.virt.dr6();
     vcpu.virt.set_dr6(dr6 | DR6_BS);
-    inject(vcpu, Exception { vector: vector::DB, error: None, cr2: None });
+    queue(vcpu, Exception { vector: vector::DB, error: None, cr2: None });
 }
 
-/// Queues an exception, merged with the event whose delivery it interrupts (AMD APM 2, 8.2.9: double faults).
+/// Queues an exception, merged with the event whose delivery it interrupts (AMD APM 2, 8.2.9: double faults). The end
+/// if that was a double fault.
 #[cold]
-pub fn inject<V: Virt>(vcpu: &mut Vcpu<V>, exception: Exception) {
+pub fn inject<V: Virt>(vcpu: &mut Vcpu<V>, exception: Exception) -> Option<Stop> {
     let merged = match vcpu.virt.take_interrupted_event() {
-        Some(Event::Exception(first)) => merge(first, exception),
-        _ => exception,
+        Some(Event::Exception(first)) => match merge(first, exception) {
+            Some(merged) => merged,
+            None => {
+                let what = alloc::format!("{exception:x?} during the delivery of a double fault");
+                return Some(dispatch::died(vcpu, Cause::TripleFault, what));
+            }
+        },
+        Some(Event::Nmi) => {
+            vcpu.request(work::NMI);
+            exception
+        }
+        None => exception,
     };
+    queue(vcpu, merged);
+    None
+}
+
+/// Queues an exception.
+fn queue<V: Virt>(vcpu: &mut Vcpu<V>, merged: Exception) {
     // RF is set in the image that a fault pushes, so that its handler's IRET gets over an instruction breakpoint.
     if merged.vector != vector::DB {
         let flags = vcpu.virt.rflags();
@@ -114,14 +131,17 @@ pub fn inject<V: Virt>(vcpu: &mut Vcpu<V>, exception: Exception) {
     vcpu.virt.inject(Event::Exception(merged));
 }
 
-/// The exception that two in a row make. A fault during the delivery of #DF is a triple fault, which the processor
-/// detects when the #DF is delivered again with its handler still broken.
-fn merge(first: Exception, second: Exception) -> Exception {
+/// The exception that two in a row make; `None` is a triple fault.
+fn merge(first: Exception, second: Exception) -> Option<Exception> {
     let contributory = |v: u8| matches!(v, vector::DE | vector::TS | vector::NP | vector::SS | vector::GP);
-    let double = first.vector == vector::DF
-        || contributory(first.vector) && contributory(second.vector)
-        || first.vector == vector::PF && (second.vector == vector::PF || contributory(second.vector));
-    if double { Exception { vector: vector::DF, error: Some(0), cr2: None } } else { second }
+    let fault = contributory(second.vector) || second.vector == vector::PF;
+    match first.vector {
+        vector::DF if fault => return None,
+        vector::PF if fault => {}
+        first if contributory(first) && contributory(second.vector) => {}
+        _ => return Some(second),
+    }
+    Some(Exception { vector: vector::DF, error: Some(0), cr2: None })
 }
 
 /// Serves pending work until the guest can be entered.
@@ -138,6 +158,8 @@ fn serve<V: Virt, M: HostMemory, H: Host>(
             vcpu.work &= !work::HOST;
             vcpu.virt.release(cpu);
             host.serve_interrupts();
+            // The timer may have been among them, and may have been early.
+            vcpu.armed = u64::MAX;
             vcpu.request(work::TIMERS);
         }
         if host.console_ready() || vcpu.work & work::CONSOLE != 0 {
@@ -165,11 +187,13 @@ fn serve<V: Virt, M: HostMemory, H: Host>(
             vcpu.work &= !work::HALTED;
             return None;
         }
-        if vcpu.virt.rflags() & rflags::IF == 0 && vcpu.work & work::NMI == 0 {
+        // An NMI that still waits does so for the end of the handler that the guest is in.
+        if vcpu.virt.rflags() & rflags::IF == 0 {
             return Some(dispatch::died(vcpu, Cause::HaltedForever, "HLT with interrupts disabled".into()));
         }
         vcpu.virt.release(cpu);
         host.idle();
+        vcpu.armed = u64::MAX;
         vcpu.request(work::TIMERS | work::CONSOLE);
     }
 }

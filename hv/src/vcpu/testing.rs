@@ -1,19 +1,28 @@
-//! A VM without hardware, for tests of what works on VMs and VCPUs.
+//! A VM without hardware, and a scripted PCPU to run it on, for tests of what works on VMs and VCPUs.
 
 use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
 
 use crate::guest::build::{self, HostFacts};
 use crate::guest::config::Config;
 use crate::guest::cpuid::{CpuidPolicy, CpuidTable};
+use crate::guest::mem::GuestMemory;
 use crate::guest::ram::{HostAccess, VecHost};
 use crate::guest::vm::Vm;
 use crate::paging::TableMemory;
-use crate::paging::addr::{Hfn, Hpa, PageSize};
+use crate::paging::addr::{Gpa, Hfn, Hpa, PageSize};
 use crate::paging::arena::Arena;
 use crate::paging::format::npt::Npt;
 use crate::paging::guest_walk::PagingFeatures;
 use crate::vcpu::Vcpu;
-use crate::virt::fake::Fake;
+use crate::vcpu::host::Host;
+use crate::vcpu::outcome::Stop;
+use crate::vcpu::run::run;
+use crate::virt::fake::{Fake, Processor, Step};
+use crate::virt::state::{Segment, cr0, cr4, rflags};
+use crate::virt::{ArchState, Virt};
 
 /// Where the guest's RAM is.
 const RAM: Hpa = Hpa(0x1000_0000);
@@ -26,8 +35,8 @@ pub const START: u64 = 5_000_000_000;
 /// Frames for tables and bytes for the guest.
 #[derive(Clone)]
 pub struct Memory {
-    tables: &'static Arena,
-    bytes: &'static VecHost,
+    tables: Rc<Arena>,
+    bytes: Rc<VecHost>,
 }
 
 impl TableMemory for Memory {
@@ -77,8 +86,13 @@ pub struct Scene {
 impl Scene {
     /// Machine time 0 at host TSC [`START`].
     pub fn new() -> Scene {
+        Scene::with("", &[], |_, _| [0; 4])
+    }
+
+    /// The same with more lines in the VM's configuration, a script for the VCPU, and the host's CPUID values.
+    fn with(options: &str, script: &[Step], cpuid: impl Fn(u32, u32) -> [u32; 4]) -> Scene {
         let config = "version = 1\n[[vm]]\nname = \"guest\"\nkernel = \"k\"\nmemory_mib = 20\n";
-        let config = Config::parse(config.as_bytes()).unwrap();
+        let config = Config::parse(alloc::format!("{config}{options}").as_bytes()).unwrap();
         let facts = HostFacts {
             tsc_khz: TSC_KHZ,
             tsc: START,
@@ -86,20 +100,18 @@ impl Scene {
             paging: PagingFeatures { physical_bits: 48, gib_pages: true, upper_global_reserved: true },
             largest_leaf: PageSize::Size2M,
         };
-        let memory = Memory {
-            tables: Box::leak(Box::new(Arena::new(64))),
-            bytes: Box::leak(Box::new(VecHost::new(RAM, RAM_BYTES as usize))),
-        };
+        let memory =
+            Memory { tables: Rc::new(Arena::new(64)), bytes: Rc::new(VecHost::new(RAM, RAM_BYTES as usize)) };
         let vm = build::build(&config.vm[0], memory, &facts, |bytes| Some((RAM, bytes))).unwrap();
         let policy = CpuidPolicy {
             apic_id: 0,
             vcpus: 1,
             tsc_khz: TSC_KHZ as u32,
             invariant_tsc: true,
-            xcr0: 0,
+            xcr0: 7,
             pv_clock: false,
         };
-        let vcpu = Vcpu::new(0, Fake::new([]), CpuidTable::new(&policy, |_, _| [0; 4]), TSC_KHZ);
+        let vcpu = Vcpu::new(0, Fake::new(script.iter().copied()), CpuidTable::new(&policy, cpuid), TSC_KHZ);
         Scene { vm, vcpus: [Box::new(vcpu)] }
     }
 
@@ -107,4 +119,197 @@ impl Scene {
     pub fn vcpu(&mut self) -> &mut Vcpu<Fake> {
         &mut self.vcpus[0]
     }
+}
+
+/// A processor with what the tests need: XSAVE with AVX, SMEP, NX, long mode.
+fn cpuid(leaf: u32, sub: u32) -> [u32; 4] {
+    match (leaf, sub) {
+        (0, _) => [0xd, 0x6874_7541, 0x444d_4163, 0x6974_6e65],
+        (1, _) => [0x00a0_0f11, 0x0080_0800, 0x7efa_320b, 0x178b_fbff],
+        (7, 0) => [0, 0x219c_97a9, 0x0040_069c, 0x10],
+        (0xd, 0) => [7, 0x240, 0x340, 0],
+        (0xd, 2) => [0x100, 0x240, 0, 0],
+        (0x8000_0000, _) => [0x8000_0008, 0x6874_7541, 0x444d_4163, 0x6974_6e65],
+        (0x8000_0001, _) => [0x00a0_0f11, 0, 0x75c2_37ff, 0x2fd3_fbff],
+        (0x8000_0008, _) => [0x3030, 0, 0, 0],
+        _ => [0; 4],
+    }
+}
+
+/// The PCPU: its time is [`Processor::tsc`]; waiting takes it to the next thing that happens.
+#[derive(Debug, Default)]
+pub struct ScriptHost {
+    /// Shared with the VCPU.
+    pub cpu: Rc<Processor>,
+    /// When the timer interrupts.
+    pub armed: Option<u64>,
+    /// The timer interrupts so much too early, once.
+    pub early: u64,
+    /// How often the timer was armed.
+    pub arms: usize,
+    /// Waits so far.
+    pub waits: usize,
+    /// Console input, and the TSC value at which it arrives.
+    pub input: VecDeque<(u64, u8)>,
+    /// A person asks for the monitor at this TSC value.
+    pub monitor_at: Option<u64>,
+    /// Console output.
+    pub output: Vec<u8>,
+    /// XMM registers, zero if not written.
+    pub xmm: BTreeMap<u8, u128>,
+    /// XCR0.
+    pub xcr0: u64,
+    /// TSC_AUX.
+    pub tsc_aux: u64,
+}
+
+impl ScriptHost {
+    fn fire(&mut self) {
+        if self.armed.is_some_and(|at| at.saturating_sub(self.early) <= self.cpu.tsc.get()) {
+            (self.armed, self.early) = (None, 0);
+        }
+    }
+
+    /// Guests must not be in the processor while the host waits or opens its interrupts.
+    fn assert_released(&self) {
+        assert!(!self.cpu.held.get(), "the processor still holds guest state");
+    }
+}
+
+impl Host for ScriptHost {
+    fn tsc(&self) -> u64 {
+        self.cpu.tsc.get()
+    }
+    fn arm_timer(&mut self, deadline: u64) {
+        self.assert_released();
+        self.arms += 1;
+        self.armed = Some(deadline);
+    }
+    fn serve_interrupts(&mut self) {
+        self.assert_released();
+        self.fire();
+    }
+    fn idle(&mut self) {
+        self.assert_released();
+        self.waits += 1;
+        let timer = self.armed.map(|at| at.saturating_sub(self.early));
+        let input = self.input.front().map(|&(at, _)| at);
+        let next = [timer, input, self.monitor_at].into_iter().flatten().min();
+        let next = next.expect("the guest waits, and nothing will wake it");
+        self.cpu.tsc.set(self.tsc().max(next));
+        self.fire();
+    }
+    fn console_ready(&self) -> bool {
+        let monitor = self.monitor_at.is_some_and(|at| at <= self.tsc());
+        monitor || self.input.front().is_some_and(|&(at, _)| at <= self.tsc())
+    }
+    fn monitor_wanted(&mut self) -> bool {
+        let now = self.tsc();
+        self.monitor_at.take_if(|at| *at <= now).is_some()
+    }
+    fn console_read(&mut self) -> Option<u8> {
+        let now = self.tsc();
+        self.input.pop_front_if(|(at, _)| *at <= now).map(|(_, byte)| byte)
+    }
+    fn console_write(&mut self, byte: u8) {
+        self.output.push(byte);
+    }
+    fn xmm(&self, index: u8) -> u128 {
+        self.xmm.get(&index).copied().unwrap_or(0)
+    }
+    fn set_xmm(&mut self, index: u8, value: u128) {
+        self.xmm.insert(index, value);
+    }
+    fn mmx(&self, _index: u8) -> Option<u64> {
+        Some(0)
+    }
+    fn set_mmx(&mut self, _index: u8, _value: u64) {}
+    fn xcr0(&self) -> u64 {
+        self.xcr0
+    }
+    fn set_xcr0(&mut self, value: u64) {
+        self.xcr0 = value;
+    }
+    fn set_tsc_aux(&mut self, value: u64) {
+        self.tsc_aux = value;
+    }
+}
+
+/// Where the guest of a [`Machine`] executes.
+pub const CODE: u64 = 0x1000;
+
+/// A VM, its VCPU in flat 32-bit mode at [`CODE`] with x2APIC on and interrupts open, and the PCPU.
+pub struct Machine {
+    /// The VM.
+    pub vm: Vm<Npt, Memory>,
+    /// The VCPU.
+    pub vcpu: Box<Vcpu<Fake>>,
+    /// The PCPU.
+    pub host: ScriptHost,
+}
+
+impl Machine {
+    /// A machine whose guest plays `script`; with the test device.
+    pub fn new(script: &[Step]) -> Machine {
+        Machine::with("test_device = true\n", script)
+    }
+
+    /// The same with these lines in the VM's configuration.
+    pub fn with(options: &str, script: &[Step]) -> Machine {
+        let Scene { vm, vcpus: [mut vcpu] } = Scene::with(options, script, cpuid);
+        let host = ScriptHost { cpu: vcpu.virt.cpu.clone(), xcr0: 1, ..ScriptHost::default() };
+        host.cpu.tsc.set(START);
+        vcpu.virt.set_tsc_offset(START.wrapping_neg());
+        vcpu.virt.next_rip = Some(CODE + 2);
+        vcpu.virt.regs = flat();
+        assert!(vcpu.lapic.set_base(vcpu.lapic.base() | 3 << 10, 48).is_ok());
+        Machine { vm, vcpu, host }
+    }
+
+    /// Puts code where the guest is.
+    pub fn code(&mut self, bytes: &[u8]) {
+        self.write(CODE, bytes);
+    }
+
+    /// Writes guest memory.
+    pub fn write(&self, at: u64, bytes: &[u8]) {
+        self.vm.memory.read().ram().write(Gpa(at), bytes).unwrap();
+    }
+
+    /// Reads guest memory.
+    pub fn read<const N: usize>(&self, at: u64) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.vm.memory.read().ram().read(Gpa(at), &mut bytes).unwrap();
+        bytes
+    }
+
+    /// Runs until the VM stops.
+    pub fn run(&mut self) -> Stop {
+        let stop = run(&mut self.vcpu, &self.vm, &mut (), &mut self.host);
+        assert!(!self.host.cpu.held.get(), "the processor still holds guest state");
+        stop
+    }
+
+    /// Runs to the end of the script, where the guest triple-faults.
+    pub fn play(&mut self) {
+        match self.run() {
+            Stop::Died(death) if death.cause == crate::vcpu::outcome::Cause::TripleFault => {}
+            stop => panic!("{stop:?}"),
+        }
+        assert!(self.vcpu.virt.script.is_empty());
+    }
+}
+
+/// Flat 32-bit mode at CPL 0, interrupts open.
+fn flat() -> ArchState {
+    let mut state = ArchState {
+        rip: CODE,
+        rflags: rflags::FIXED | rflags::IF,
+        cr0: cr0::PE | cr0::ET,
+        cr4: cr4::OSFXSR,
+        ..ArchState::reset()
+    };
+    state.segments[..6].fill(Segment::flat(0x10, 0xc93));
+    state.segments[1] = Segment::flat(8, 0xc9b);
+    state
 }

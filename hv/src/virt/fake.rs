@@ -1,11 +1,22 @@
 //! A scripted backend for host tests: each entry plays the next step of a script.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::rc::Rc;
 use alloc::vec::Vec;
+use core::cell::Cell;
 
 use crate::paging::format::npt::Npt;
 use crate::virt::state::{Gpr, SegReg, Segment, TableReg, rflags};
 use crate::virt::{ArchState, Ended, Event, Exit, FlushScope, Offer, Roots, VcpuState, Virt};
+
+/// What a scripted VCPU and a scripted PCPU share.
+#[derive(Debug, Default)]
+pub struct Processor {
+    /// The TSC.
+    pub tsc: Cell<u64>,
+    /// The guest's state is in the processor: it was entered and not released since.
+    pub held: Cell<bool>,
+}
 
 /// What one entry does before it exits.
 pub type Step = fn(&mut Fake) -> Exit;
@@ -15,8 +26,16 @@ pub type Step = fn(&mut Fake) -> Exit;
 pub struct Fake {
     /// The registers.
     pub regs: ArchState,
+    /// The PCPU.
+    pub cpu: Rc<Processor>,
     /// What the next entries do; when it is empty the guest triple-faults.
     pub script: VecDeque<Step>,
+    /// For steps that take their choices from the test.
+    pub choices: VecDeque<u64>,
+    /// For steps that tell the test what they saw.
+    pub seen: Vec<u8>,
+    /// For steps that remember which vectors they wait for.
+    pub on_the_way: BTreeSet<u8>,
     /// Reported as [`Virt::next_rip`].
     pub next_rip: Option<u64>,
     /// Every event that an entry has delivered.
@@ -29,8 +48,12 @@ pub struct Fake {
     pub roots: Option<Roots>,
     /// Entries so far.
     pub entries: usize,
+    /// The guest is in its NMI handler; a step ends that.
+    pub nmi_blocked: bool,
     /// The interrupt shadow.
     pub shadow: bool,
+    /// Whether the last entry began in an interrupt shadow.
+    pub entered_in_shadow: bool,
     /// Whether the debug registers are open.
     pub debug_open: bool,
     /// The event whose delivery the last exit interrupted.
@@ -55,6 +78,8 @@ impl Fake {
         self.offered = Offer::None;
         self.taken = Some(vector);
         self.interrupts.push(vector);
+        // Through an interrupt gate.
+        self.regs.rflags &= !rflags::IF;
     }
 }
 
@@ -64,7 +89,9 @@ impl Virt for Fake {
 
     fn enter(&mut self, _cpu: &mut ()) -> Ended {
         self.entries += 1;
+        self.cpu.held.set(true);
         if let Some(event) = self.queued.take().or_else(|| self.interrupted.take()) {
+            self.nmi_blocked |= event == Event::Nmi;
             self.delivered.push(event);
         }
         let open = self.can_take_interrupt();
@@ -79,7 +106,7 @@ impl Virt for Fake {
                     Offer::ExtInt(vector) if open => self.take(vector),
                     _ => {}
                 }
-                self.shadow = false;
+                self.entered_in_shadow = core::mem::take(&mut self.shadow);
                 self.script.pop_front().map_or(Exit::Shutdown, |step| step(self))
             }
         };
@@ -98,7 +125,9 @@ impl Virt for Fake {
         self.exit.unwrap_or(Exit::Shutdown)
     }
 
-    fn release(&mut self, _cpu: &mut ()) {}
+    fn release(&mut self, _cpu: &mut ()) {
+        self.cpu.held.set(false);
+    }
 
     fn reset(&mut self) {
         self.regs = ArchState::reset();
@@ -114,7 +143,7 @@ impl Virt for Fake {
     }
 
     fn event_pending(&self) -> bool {
-        self.queued.is_some()
+        self.queued.is_some() || self.interrupted.is_some()
     }
 
     fn was_delivering(&self) -> bool {
@@ -155,7 +184,7 @@ impl Virt for Fake {
     }
 
     fn nmi_blocked(&self) -> bool {
-        false
+        self.nmi_blocked
     }
 
     fn task_priority(&self) -> u8 {

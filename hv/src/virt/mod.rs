@@ -98,7 +98,7 @@ pub trait Virt: VcpuState + Sized {
     /// Queues an event for the next entry.
     fn inject(&mut self, event: Event);
 
-    /// Whether an event is queued for the next entry.
+    /// Whether the next entry delivers an event: one that is queued, or one whose delivery was interrupted.
     fn event_pending(&self) -> bool;
 
     /// Whether the last exit interrupted the delivery of an event of any kind: the instruction at RIP is not to blame.

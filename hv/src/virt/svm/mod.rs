@@ -248,7 +248,7 @@ impl Virt for Svm {
     }
 
     fn event_pending(&self) -> bool {
-        self.injection.event.is_some()
+        self.injection.event.is_some() || self.injection.interrupted.is_some()
     }
 
     fn was_delivering(&self) -> bool {

@@ -1,0 +1,167 @@
+//! Console bytes in both directions, and the person at the other end.
+
+use super::*;
+use crate::device::layout::UART;
+use crate::vcpu::outcome::Stop;
+use crate::vcpu::testing::{Machine, START};
+use crate::virt::state::rflags;
+
+/// Reads LSR until there is data, then RBR, until as many bytes were read as `choices` says; keeps them in `seen`.
+fn read_all(f: &mut Fake) -> Exit {
+    f.cpu.tsc.set(f.cpu.tsc.get() + 1000);
+    assert!(f.entries < 10_000, "{:?}", f.seen);
+    f.script.push_front(|f| {
+        if f.gpr(Gpr::Rax) & 1 == 0 {
+            return read_all(f);
+        }
+        f.script.push_front(|f| {
+            f.seen.push(f.gpr(Gpr::Rax) as u8);
+            if f.seen.len() == 300 {
+                return Exit::Shutdown;
+            }
+            read_all(f)
+        });
+        input(f, UART, 1)
+    });
+    input(f, UART + 5, 1)
+}
+
+#[test]
+fn input_beyond_the_guests_fifo_waits_in_order() {
+    let mut machine = Machine::new(&[
+        // FIFOs on.
+        |f| out(f, UART + 2, 1, 1),
+        read_all,
+    ]);
+    machine.host.input.extend((0..300).map(|i| (START + 1, i as u8)));
+    machine.play();
+    let expected: Vec<u8> = (0..300).map(|i| i as u8).collect();
+    assert_eq!(machine.vcpu.virt.seen, expected);
+    assert!(machine.host.input.is_empty());
+}
+
+#[test]
+fn the_same_by_string_input() {
+    let mut machine = Machine::new(&[
+        |f| out(f, UART + 2, 1, 1),
+        |f| {
+            f.cpu.tsc.set(START + 1);
+            input(f, 0x80, 1)
+        },
+        |f| {
+            f.set_gpr(Gpr::Rdx, UART.into());
+            f.set_gpr(Gpr::Rdi, 0x8000);
+            f.set_rip(0x1000);
+            f.set_gpr(Gpr::Rcx, 8);
+            Exit::Io(IoExit { port: UART, size: 1, input: true, string: true, next_rip: Some(0x1002) })
+        },
+    ]);
+    // REP INSB
+    machine.code(&[0xf3, 0x6c]);
+    machine.host.input.extend((0..8).map(|i| (START + 1, b'a' + i)));
+    machine.play();
+    assert_eq!(&machine.read::<9>(0x8000), b"abcdefgh\0");
+}
+
+#[test]
+fn input_wakes_a_halted_guest() {
+    let mut machine = Machine::new(&[
+        |f| out(f, 0x20, 1, 0x11),
+        |f| out(f, 0x21, 1, 0x20),
+        |f| out(f, 0x21, 1, 4),
+        |f| out(f, 0x21, 1, 1),
+        |f| out(f, 0x21, 1, 0xef),
+        // OUT2 lets the port's interrupt out.
+        |f| out(f, UART + 4, 1, 8),
+        |f| out(f, UART + 1, 1, 1),
+        |_| Exit::Hlt,
+        |f| {
+            assert_eq!(f.interrupts, [0x24]);
+            input(f, UART, 1)
+        },
+        |f| {
+            assert_eq!(f.gpr(Gpr::Rax) as u8, b'x');
+            Exit::Shutdown
+        },
+    ]);
+    machine.host.input.push_back((START + 1_000_000, b'x'));
+    machine.play();
+    assert_eq!(machine.host.cpu.tsc.get(), START + 1_000_000);
+}
+
+#[test]
+fn output_comes_out_byte_by_byte_and_by_string() {
+    let mut machine = Machine::new(&[
+        |f| out(f, UART, 1, u32::from(b'h')),
+        |f| {
+            f.set_gpr(Gpr::Rdx, UART.into());
+            f.set_gpr(Gpr::Rsi, 0x8000);
+            f.set_gpr(Gpr::Rcx, 1000);
+            f.set_rip(0x1000);
+            Exit::Io(IoExit { port: UART, size: 1, input: false, string: true, next_rip: Some(0x1002) })
+        },
+        again,
+        again,
+        again,
+        |f| {
+            assert_eq!((f.gpr(Gpr::Rcx), f.rip()), (0, 0x1002));
+            Exit::Shutdown
+        },
+    ]);
+    machine.code(&[0xf3, 0x6e]);
+    let text: Vec<u8> = (0..1000).map(|i| b'a' + (i % 26) as u8).collect();
+    machine.write(0x8000, &text);
+    machine.play();
+    assert_eq!(machine.host.output[0], b'h');
+    assert_eq!(machine.host.output[1..], text);
+}
+
+/// The string instruction goes on.
+fn again(f: &mut Fake) -> Exit {
+    assert_eq!(f.rip(), 0x1000);
+    assert_ne!(f.gpr(Gpr::Rcx), 0);
+    Exit::Io(IoExit { port: UART, size: 1, input: false, string: true, next_rip: Some(0x1002) })
+}
+
+#[test]
+fn a_repeated_instruction_lets_interrupts_in() {
+    let mut machine = Machine::new(&[
+        |f| {
+            f.set_gpr(Gpr::Rdx, 0x80);
+            f.set_gpr(Gpr::Rsi, 0x8000);
+            f.set_gpr(Gpr::Rcx, 1000);
+            // STI was the instruction before.
+            f.shadow = true;
+            f.set_rflags(rflags::FIXED | rflags::IF);
+            Exit::Io(IoExit { port: 0x80, size: 1, input: false, string: true, next_rip: Some(0x1002) })
+        },
+        |f| {
+            assert_ne!(f.gpr(Gpr::Rcx), 0);
+            assert_eq!(f.interrupts, [0x40], "after the first iterations at the latest");
+            assert_ne!(f.rflags() & rflags::RF, 0);
+            Exit::Shutdown
+        },
+    ]);
+    machine.code(&[0xf3, 0x6e]);
+    machine.vcpu.virt.shadow = true;
+    machine.vcpu.virt.regs.rflags = rflags::FIXED;
+    machine.vcpu.lapic.accept(0x40, false);
+    machine.play();
+}
+
+/// Uses the ports as long as it has choices.
+fn busy(f: &mut Fake) -> Exit {
+    f.cpu.tsc.set(f.cpu.tsc.get() + 100);
+    assert!(f.choices.pop_front().is_some(), "not reached");
+    f.script.push_front(busy);
+    input(f, 0x80, 1)
+}
+
+#[test]
+fn the_monitor_is_reached_however_busy_the_guest_is() {
+    let mut machine = Machine::new(&[busy]);
+    machine.vcpu.virt.choices.extend(0..100);
+    machine.host.monitor_at = Some(START + 1000);
+    assert!(matches!(machine.run(), Stop::Monitor));
+    assert_eq!(machine.host.cpu.tsc.get(), START + 1000);
+}
