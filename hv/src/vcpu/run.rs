@@ -158,8 +158,6 @@ fn serve<V: Virt, M: HostMemory, H: Host>(
             vcpu.work &= !work::HOST;
             vcpu.virt.release(cpu);
             host.serve_interrupts();
-            // The timer may have been among them, and may have been early.
-            vcpu.armed = u64::MAX;
             vcpu.request(work::TIMERS);
         }
         if host.console_ready() || vcpu.work & work::CONSOLE != 0 {
@@ -193,7 +191,6 @@ fn serve<V: Virt, M: HostMemory, H: Host>(
         }
         vcpu.virt.release(cpu);
         host.idle();
-        vcpu.armed = u64::MAX;
         vcpu.request(work::TIMERS | work::CONSOLE);
     }
 }

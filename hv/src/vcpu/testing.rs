@@ -145,6 +145,8 @@ pub struct ScriptHost {
     pub armed: Option<u64>,
     /// The timer interrupts so much too early, once.
     pub early: u64,
+    /// The timer has interrupted.
+    pub fired: bool,
     /// How often the timer was armed.
     pub arms: usize,
     /// Waits so far.
@@ -166,7 +168,7 @@ pub struct ScriptHost {
 impl ScriptHost {
     fn fire(&mut self) {
         if self.armed.is_some_and(|at| at.saturating_sub(self.early) <= self.cpu.tsc.get()) {
-            (self.armed, self.early) = (None, 0);
+            (self.armed, self.early, self.fired) = (None, 0, true);
         }
     }
 
@@ -184,6 +186,9 @@ impl Host for ScriptHost {
         self.assert_released();
         self.arms += 1;
         self.armed = Some(deadline);
+    }
+    fn timer_fired(&mut self) -> bool {
+        core::mem::take(&mut self.fired)
     }
     fn serve_interrupts(&mut self) {
         self.assert_released();
