@@ -27,7 +27,7 @@ const COMPLETED: [Step; 10] = [
         Exit::ControlReg(RegMove { index: 4, write: true, gpr: Some(Gpr::Rbx) })
     },
     |f| {
-        (f.set_gpr(Gpr::Rcx, 0), f.set_gpr(Gpr::Rax, 3), f.set_gpr(Gpr::Rdx, 0));
+        xcr0_operands(f, 0, 3);
         Exit::Xsetbv
     },
     |_| Exit::Hypercall,
@@ -80,6 +80,13 @@ fn single_steps_trap_behind_the_instruction() {
     }
 }
 
+/// The operands of XSETBV.
+fn xcr0_operands(f: &mut Fake, index: u64, value: u64) {
+    f.set_gpr(Gpr::Rcx, index);
+    f.set_gpr(Gpr::Rax, value & 0xffff_ffff);
+    f.set_gpr(Gpr::Rdx, value >> 32);
+}
+
 /// Runs one step, which must fault with #GP(0) at the instruction.
 #[track_caller]
 fn expect_gp(options: &str, step: Step) -> Machine {
@@ -96,7 +103,8 @@ fn cpuid_is_answered_by_both_ways() {
     for with_offer in [false, true] {
         let mut machine = Machine::new(&[
             |f| {
-                (f.set_gpr(Gpr::Rax, 0xffff_ffff_4000_0000), f.set_gpr(Gpr::Rcx, 7));
+                f.set_gpr(Gpr::Rax, 0xffff_ffff_4000_0000);
+                f.set_gpr(Gpr::Rcx, 7);
                 Exit::Cpuid
             },
             |f| {
@@ -239,7 +247,7 @@ fn operands_are_decoded_if_the_processor_does_not_tell() {
 #[test]
 fn xcr0_follows_its_rules() {
     fn xsetbv(f: &mut Fake, index: u64, value: u64) -> Exit {
-        (f.set_gpr(Gpr::Rcx, index), f.set_gpr(Gpr::Rax, value), f.set_gpr(Gpr::Rdx, value >> 32));
+        xcr0_operands(f, index, value);
         Exit::Xsetbv
     }
     expect_gp("", |f| xsetbv(f, 0, 6));
