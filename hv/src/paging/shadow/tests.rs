@@ -118,5 +118,25 @@ fn a_table_is_written_by_emulation_twice_and_then_by_the_guest() {
         assert_eq!(shadow.statistics().resynced_entries, 2);
         let _filled = shadow.fault(p2m, &memory, &STATE, Gva(0), Access::READ);
         assert_eq!(shadow.statistics().resynced_entries, 3);
+        // An accessed bit that the guest clears is a change too.
+        change_unseen(shadow);
+        write(4 * PAGE_SIZE + 16, 6 * PAGE_SIZE | 7);
+        let _flush = shadow.invlpg(&memory, Gva(0x2000));
+        assert_eq!(shadow.statistics().resynced_entries, 4);
+    });
+}
+
+#[test]
+fn a_large_page_that_is_mapped_in_pieces_is_flushed_when_it_changes() {
+    with_guest(|p2m, write, host, shadow| {
+        let memory = VmMemory::new(p2m, host);
+        write(3 * PAGE_SIZE, 0x87);
+        for page in [8, 9] {
+            let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(page * PAGE_SIZE), Access::READ);
+            assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
+        }
+        write(3 * PAGE_SIZE, 0);
+        // The guest will flush one address only.
+        assert_eq!(shadow.written(p2m, Gpa(3 * PAGE_SIZE), 8), TlbFlush::All);
     });
 }
