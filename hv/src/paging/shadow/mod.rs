@@ -23,7 +23,7 @@ mod hardware;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
-mod oracle;
+mod oracle_tests;
 mod pool;
 mod role;
 mod sync;
