@@ -31,7 +31,7 @@ fn with_guest(f: impl FnOnce(&P2m<&Arena>, &dyn Fn(u64, u64), &VecHost, &mut Sha
         VmMemory::new(&p2m, &host).write(Gpa(at), &entry.to_le_bytes()).unwrap();
     };
     for level in 1..=4 {
-        write(level * PAGE_SIZE, (level + 1) * PAGE_SIZE | 7);
+        write(level * PAGE_SIZE, ((level + 1) * PAGE_SIZE) | 7);
     }
     let mut shadow = Shadow::new(&arena, 16, Tuning::default()).unwrap();
     let _first = shadow.load(&p2m, &VmMemory::new(&p2m, &host), &STATE);
@@ -47,9 +47,9 @@ fn a_frame_that_lingers_writable_in_the_tlb_is_flushed_when_it_becomes_a_table()
         write(4 * PAGE_SIZE, 0);
         // The guest owes the flush, and does not do it.
         assert_eq!(shadow.written(p2m, Gpa(4 * PAGE_SIZE), 8), TlbFlush::None);
-        write(3 * PAGE_SIZE + 8, 5 * PAGE_SIZE | 7);
+        write(3 * PAGE_SIZE + 8, (5 * PAGE_SIZE) | 7);
         let _nothing = shadow.written(p2m, Gpa(3 * PAGE_SIZE + 8), 8);
-        write(5 * PAGE_SIZE, 6 * PAGE_SIZE | 7);
+        write(5 * PAGE_SIZE, (6 * PAGE_SIZE) | 7);
         let (outcome, flush) = shadow.fault(p2m, &memory, &STATE, Gva(0x20_0000), Access::READ);
         assert_eq!((outcome, flush), (ShadowOutcome::Filled { prefetched: 0 }, TlbFlush::All));
     });
@@ -61,7 +61,7 @@ fn an_address_space_that_comes_back_needs_no_fault() {
         let memory = VmMemory::new(p2m, host);
         let (first, _) = shadow.load(p2m, &memory, &STATE);
         let _filled = shadow.fault(p2m, &memory, &STATE, Gva(0), Access::READ);
-        write(7 * PAGE_SIZE, 2 * PAGE_SIZE | 7);
+        write(7 * PAGE_SIZE, (2 * PAGE_SIZE) | 7);
         let other = PagingState { cr3: 7 * PAGE_SIZE, ..STATE };
         let (second, flush) = shadow.load(p2m, &memory, &other);
         assert_eq!((second == first, flush), (false, TlbFlush::NonGlobal));
@@ -77,7 +77,7 @@ fn a_table_is_written_by_emulation_twice_and_then_by_the_guest() {
     with_guest(|p2m, write, host, shadow| {
         let memory = VmMemory::new(p2m, host);
         // Page 1 of the address space is its own table of level 1.
-        write(4 * PAGE_SIZE + 8, 4 * PAGE_SIZE | 7);
+        write(4 * PAGE_SIZE + 8, (4 * PAGE_SIZE) | 7);
         for _ in 0..2 {
             let mut outcomes = 0;
             loop {
@@ -88,7 +88,7 @@ fn a_table_is_written_by_emulation_twice_and_then_by_the_guest() {
                 }
                 assert!(outcomes < 3);
             }
-            write(4 * PAGE_SIZE + 16, 6 * PAGE_SIZE | 7);
+            write(4 * PAGE_SIZE + 16, (6 * PAGE_SIZE) | 7);
             let _nothing = shadow.written(p2m, Gpa(4 * PAGE_SIZE + 16), 8);
         }
         let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(0x1000), Access::WRITE);
@@ -100,7 +100,7 @@ fn a_table_is_written_by_emulation_twice_and_then_by_the_guest() {
         assert_eq!(shadow.invlpg(&memory, Gva(0x2000)), TlbFlush::Page(Gva(0x2000)));
         assert_eq!(shadow.statistics().resynced_entries, 1);
         let change_unseen = |shadow: &mut Shadow<&Arena>| {
-            write(4 * PAGE_SIZE + 16, 6 * PAGE_SIZE | 7);
+            write(4 * PAGE_SIZE + 16, (6 * PAGE_SIZE) | 7);
             let _filled = shadow.fault(p2m, &memory, &STATE, Gva(0x2000), Access::READ);
         };
         change_unseen(shadow);
@@ -109,7 +109,7 @@ fn a_table_is_written_by_emulation_twice_and_then_by_the_guest() {
         assert_eq!(shadow.statistics().resynced_entries, 2);
         // While nothing points to the table, INVLPG does not reach it: it is compared when something does.
         change_unseen(shadow);
-        for entry in [0, 4 * PAGE_SIZE | 7] {
+        for entry in [0, (4 * PAGE_SIZE) | 7] {
             write(3 * PAGE_SIZE, entry);
             let _nothing = shadow.written(p2m, Gpa(3 * PAGE_SIZE), 8);
         }
@@ -120,7 +120,7 @@ fn a_table_is_written_by_emulation_twice_and_then_by_the_guest() {
         assert_eq!(shadow.statistics().resynced_entries, 3);
         // An accessed bit that the guest clears is a change too.
         change_unseen(shadow);
-        write(4 * PAGE_SIZE + 16, 6 * PAGE_SIZE | 7);
+        write(4 * PAGE_SIZE + 16, (6 * PAGE_SIZE) | 7);
         let _flush = shadow.invlpg(&memory, Gva(0x2000));
         assert_eq!(shadow.statistics().resynced_entries, 4);
     });
