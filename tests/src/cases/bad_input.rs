@@ -31,7 +31,12 @@ fn options(context: &Context) -> Result<()> {
 
 fn missing(context: &Context) -> Result<()> {
     for option in ["--kernel", "--initrd", "--module", "--put"] {
-        context.run(&[option, "/no/such/file"])?.status(2)?.says(option)?.says("/no/such/file")?.within(5)?;
+        context
+            .run(&[option, "/no/such/file"])?
+            .status(2)?
+            .says(option)?
+            .says("/no/such/file")?
+            .within(30)?;
     }
     context.run(&["--qemu", "/no/such/qemu"])?.status(2)?.says("--qemu")?;
     context.run(&["--stats", "/no/such/dir/stats"])?.status(2)?.says("--stats")?;
@@ -48,7 +53,7 @@ fn no_kernels(context: &Context) -> Result<()> {
         ("script", b"#!/bin/sh\n", "script"),
     ] {
         let file = context.file(name, contents)?;
-        context.run(&["--kernel", &file])?.status(2)?.says(&file)?.says(what)?.within(5)?;
+        context.run(&["--kernel", &file])?.status(2)?.says(&file)?.says(what)?.within(30)?;
     }
     Ok(())
 }
@@ -96,16 +101,16 @@ fn conflicts(context: &Context) -> Result<()> {
 
 fn little_memory(context: &Context) -> Result<()> {
     context.run(&["--mem", "19"])?.status(2)?.says("20 MiB")?;
-    context.run(&["--mem", "40", "--exec", "true"])?.status(2)?.says("at least --mem")?.within(10)?;
+    context.run(&["--mem", "40", "--exec", "true"])?.status(2)?.says("at least --mem")?.within(30)?;
     let big = context.path("big.img");
     std::fs::File::create(&big)?.set_len(80 << 20)?;
-    context.run(&["--mem", "96", "--initrd", &big])?.status(2)?.says("initrd")?.within(10)?;
+    context.run(&["--mem", "96", "--initrd", &big])?.status(2)?.says("initrd")?.within(30)?;
     Ok(())
 }
 
 fn qemu(context: &Context) -> Result<()> {
-    context.run(&["--qemu-arg", "-no-such-option"])?.status(1)?.says("-no-such-option")?.within(10)?;
-    context.run(&["--qemu", "/bin/false"])?.status(1)?.says("QEMU did not start")?.within(10)?;
+    context.run(&["--qemu-arg", "-no-such-option"])?.status(1)?.says("-no-such-option")?.within(30)?;
+    context.run(&["--qemu", "/bin/false"])?.status(1)?.says("QEMU did not start")?.within(30)?;
     Ok(())
 }
 

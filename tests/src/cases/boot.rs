@@ -151,13 +151,13 @@ fn input_ends(context: &Context) -> Result<()> {
 }
 
 fn timeout(context: &Context) -> Result<()> {
-    let options = ["--timeout", "12", "--exec", "echo before; sleep 1000"];
-    context.run(&options)?.status(124)?.prints("before\n")?.says("12 s")?.within(25)?;
+    let options = ["--timeout", "25", "--exec", "echo before; sleep 1000"];
+    context.run(&options)?.status(124)?.prints("before\n")?.says("25 s")?.within(60)?;
     Ok(())
 }
 
 fn flood(context: &Context) -> Result<()> {
-    context.run(&["--timeout", "12", "--exec", "yes"])?.status(124)?.has("y\ny\ny\n")?.within(25)?;
+    context.run(&["--timeout", "25", "--exec", "yes"])?.status(124)?.has("y\ny\ny\n")?.within(60)?;
     Ok(())
 }
 

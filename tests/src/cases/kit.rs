@@ -127,7 +127,7 @@ fn restarts(context: &Context, word: &str) -> Result<()> {
 }
 
 fn halt(context: &Context) -> Result<()> {
-    let finished = context.kit("halt", &["--timeout", "8"])?.has("kit: halt\n")?.within(20)?;
+    let finished = context.kit("halt", &["--timeout", "8"])?.has("kit: halt\n")?.within(40)?;
     // The hypervisor sees that nothing can wake it; QEMU waits.
     if context.nested() {
         finished.status(3)?.says("HLT with interrupts disabled")?;
@@ -138,12 +138,12 @@ fn halt(context: &Context) -> Result<()> {
 }
 
 fn spin(context: &Context) -> Result<()> {
-    context.kit("spin", &["--timeout", "5"])?.status(124)?.has("kit: spin\n")?.within(20)?;
+    context.kit("spin", &["--timeout", "5"])?.status(124)?.has("kit: spin\n")?.within(40)?;
     Ok(())
 }
 
 fn flood(context: &Context) -> Result<()> {
-    context.kit("flood", &["--timeout", "5"])?.status(124)?.has("kit: flood 100\n")?.within(20)?;
+    context.kit("flood", &["--timeout", "5"])?.status(124)?.has("kit: flood 100\n")?.within(40)?;
     Ok(())
 }
 

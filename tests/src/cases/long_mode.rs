@@ -71,7 +71,7 @@ fn injected_triple_fault(context: &Context) -> Result<()> {
 
 fn halted(context: &Context) -> Result<()> {
     let finished = context.long_mode("dies.halted", &[])?.status(3)?.has("kit: halt\n")?;
-    finished.says("HLT with interrupts disabled")?.within(20)?;
+    finished.says("HLT with interrupts disabled")?.within(40)?;
     Ok(())
 }
 
@@ -106,6 +106,6 @@ fn flood_port(context: &Context) -> Result<()> {
 
 fn storm(context: &Context) -> Result<()> {
     let options = ["--timeout", "4"];
-    context.long_mode("dies.interrupt-storm", &options)?.status(124)?.has("kit: storm")?.within(20)?;
+    context.long_mode("dies.interrupt-storm", &options)?.status(124)?.has("kit: storm")?.within(40)?;
     Ok(())
 }

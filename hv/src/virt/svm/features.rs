@@ -32,8 +32,8 @@ pub struct Features {
 pub enum Unsuitable {
     /// CPUID does not report SVM.
     NoSvm,
-    /// Firmware disabled SVM and locked that.
-    LockedByFirmware,
+    /// Firmware disabled SVM.
+    DisabledByFirmware,
 }
 
 impl fmt::Display for Unsuitable {
@@ -43,14 +43,13 @@ impl fmt::Display for Unsuitable {
                 "this processor has no AMD-V (CPUID 8000_0001h ECX bit 2 is clear); run on an AMD-V machine, or in QEMU \
                  with -cpu EPYC,+svm,+npt"
             }
-            Unsuitable::LockedByFirmware => {
-                "AMD-V is disabled and locked by firmware (VM_CR.SVMDIS); enable SVM in the firmware setup and power-cycle"
+            Unsuitable::DisabledByFirmware => {
+                "AMD-V is disabled by firmware (VM_CR.SVMDIS is set); enable SVM in the firmware setup and power-cycle"
             }
         })
     }
 }
 
-const SVM_LOCK: u32 = 1 << 2;
 const VM_CR_SVMDIS: u64 = 1 << 4;
 
 impl Features {
@@ -62,13 +61,11 @@ impl Features {
         if cpuid(0x8000_0000, 0)[0] < 0x8000_000a || cpuid(0x8000_0001, 0)[2] & 1 << 2 == 0 {
             return Err(Unsuitable::NoSvm);
         }
-        let [_, asids, _, edx] = cpuid(0x8000_000a, 0);
+        // Whether it is locked as well (APM 2, 15.30.1) makes no difference: only firmware can tell why it is off.
         if vm_cr() & VM_CR_SVMDIS != 0 {
-            // Without the lock feature SVMDIS can be cleared at any time; that processor generation had no lock bit
-            // and firmware set SVMDIS for good.
-            let _ = edx & SVM_LOCK;
-            return Err(Unsuitable::LockedByFirmware);
+            return Err(Unsuitable::DisabledByFirmware);
         }
+        let [_, asids, _, edx] = cpuid(0x8000_000a, 0);
         let [_, b, c, d] = cpuid(0x4000_0000, 0);
         let hypervisor = cpuid(1, 0)[2] >> 31 != 0;
         let tcg = [u32::from_le_bytes(*b"TCGT"), u32::from_le_bytes(*b"CGTC"), u32::from_le_bytes(*b"GTCG")];
@@ -135,7 +132,7 @@ mod tests {
             Features::detect(cpu(false, 0), || panic!("VM_CR does not exist")),
             Err(Unsuitable::NoSvm)
         );
-        assert_eq!(Features::detect(cpu(true, 4), || 0x18), Err(Unsuitable::LockedByFirmware));
+        assert_eq!(Features::detect(cpu(true, 4), || 0x18), Err(Unsuitable::DisabledByFirmware));
     }
 
     #[test]
