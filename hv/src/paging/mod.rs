@@ -21,6 +21,7 @@ pub mod p2m;
 #[cfg(any(test, feature = "testing"))]
 pub mod random;
 pub mod range;
+pub mod shadow;
 pub mod table;
 
 pub use nested::{Nested, NestedOutcome};

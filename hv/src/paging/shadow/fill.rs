@@ -1,0 +1,323 @@
+//! Page faults: what the guest's tables and the P2m say becomes shadow entries.
+
+use super::pool::PageId;
+use super::role::{Allowed, Controls, Key, Role, Source};
+use super::{Shadow, ShadowOutcome, TlbFlush, root_key};
+use crate::guest::mem::GuestMemory;
+use crate::paging::addr::{Gfn, Gva, Hpa, PageSize};
+use crate::paging::format::PteFormat;
+use crate::paging::format::x86::{ACCESSED, DIRTY, LongMode, NO_EXECUTE, PRESENT, PageAttr, USER, WRITE};
+use crate::paging::guest_walk::{PagingKind, PagingState, Step, Translation, WalkError, walk};
+use crate::paging::p2m::{P2m, P2mEntry};
+use crate::paging::table::TableMemory;
+use crate::virt::Access;
+
+/// The entries of the guest that a walk used, by level.
+#[derive(Default)]
+struct Path([Option<Step>; 4]);
+
+impl Path {
+    fn see(&mut self, step: Step) {
+        // A walk that starts again comes back to a level.
+        self.0[..usize::from(step.level)].fill(None);
+        self.0[usize::from(step.level) - 1] = Some(step);
+    }
+
+    fn at(&self, level: u8) -> Option<Step> {
+        self.0[usize::from(level) - 1]
+    }
+
+    fn leaf(&self) -> Option<Step> {
+        self.0.iter().flatten().next().copied()
+    }
+}
+
+/// One fault, and what the guest's tables say about it.
+struct Fault<'a> {
+    state: &'a PagingState,
+    controls: Controls,
+    gva: Gva,
+    access: Access,
+    path: Path,
+    found: Translation,
+}
+
+impl Fault<'_> {
+    /// The rights of a leaf with this guest translation, on memory that can be written if `writable`.
+    fn attr(&self, found: &Translation, writable: bool) -> PageAttr {
+        let mut attr = PageAttr {
+            write: found.writable && found.dirty,
+            user: found.user,
+            execute: found.executable,
+            global: found.global,
+            pat: found.pat,
+        };
+        if !found.writable && found.dirty && self.is_override() {
+            // Without CR0.WP the supervisor writes to read-only pages. The processor runs with it: the page is
+            // writable, and out of the user's reach until the user's next access. It must not look like a
+            // supervisor page to SMEP.
+            attr.write = true;
+            attr.user = false;
+            attr.execute &= !(found.user && self.controls.contains(Controls::SMEP));
+        }
+        attr.write &= writable;
+        attr
+    }
+
+    /// A supervisor write without CR0.WP.
+    fn is_override(&self) -> bool {
+        self.access.write && !self.access.user && !self.controls.contains(Controls::WRITE_PROTECT)
+    }
+
+    /// The shift of an entry of a shadow page of `level`, and the entry for the address.
+    fn index(&self, level: u8) -> usize {
+        index(self.gva, level)
+    }
+}
+
+/// The entry of a shadow page of `level` for `gva`; at the top of three levels the address has 32 bits.
+pub(super) fn index(gva: Gva, level: u8) -> usize {
+    (gva.0 >> (12 + 9 * (u32::from(level) - 1)) & 511) as usize
+}
+
+/// The address as the kind of paging sees it.
+pub(super) fn linear(kind: PagingKind, gva: Gva) -> Gva {
+    if kind == PagingKind::FourLevel { gva } else { Gva(gva.0 & 0xffff_ffff) }
+}
+
+impl<M: TableMemory> Shadow<M> {
+    /// Handles a page fault of the processor at `gva` (which is canonical): `access` is what the error code
+    /// says the guest did. The guest's accessed and dirty bits are set as the processor would.
+    pub fn fault(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        state: &PagingState,
+        gva: Gva,
+        access: Access,
+    ) -> (ShadowOutcome, TlbFlush) {
+        self.pool.begin();
+        self.statistics.faults += 1;
+        let outcome = self.handle(p2m, memory, state, gva, access);
+        match outcome {
+            ShadowOutcome::Filled { prefetched } => {
+                self.statistics.filled += 1;
+                self.statistics.prefetched += u64::from(prefetched);
+            }
+            ShadowOutcome::GuestFault(_) => self.statistics.guest_faults += 1,
+            ShadowOutcome::EmulateWrite(_) => self.statistics.emulated_writes += 1,
+            _ => {}
+        }
+        (outcome, self.pool.take_owed())
+    }
+
+    fn handle(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        state: &PagingState,
+        gva: Gva,
+        access: Access,
+    ) -> ShadowOutcome {
+        let gva = linear(state.kind(), gva);
+        let mut path = Path::default();
+        let found = match walk(state, memory, gva, access, true, |step| path.see(step)) {
+            Ok(found) => found,
+            Err(WalkError::PageFault(code)) => return ShadowOutcome::GuestFault(code),
+            Err(WalkError::NotRam { table }) => return ShadowOutcome::TableNotRam(table),
+            Err(WalkError::Contended) => return ShadowOutcome::Retry,
+        };
+        let gpa = found.gpa;
+        let fault = Fault { state, controls: Controls::of(state), gva, access, path, found };
+        match p2m.translate(gpa) {
+            P2mEntry::Hole => return ShadowOutcome::NotMapped(gpa),
+            P2mEntry::Mmio => return ShadowOutcome::Mmio(gpa),
+            P2mEntry::Rom { .. } if access.write => return ShadowOutcome::RomWrite(gpa),
+            P2mEntry::Ram { writable: false, .. } if access.write => {
+                return ShadowOutcome::WriteProtected(gpa);
+            }
+            P2mEntry::Ram { hpa, .. } if access.write => {
+                let frame = hpa.frame();
+                let smap = fault.controls.contains(Controls::SMAP) && found.user && !found.writable;
+                // Out of the user's reach would also be out of SMAP's.
+                if smap || (self.pool.is_watched(frame) && !self.let_write(memory, frame)) {
+                    return ShadowOutcome::EmulateWrite(gpa);
+                }
+            }
+            _ => {}
+        }
+        let table = self.descend(p2m, memory, &fault);
+        let prefetched = match table {
+            Some(table) => {
+                self.fill(p2m, table, &fault, gva, &found, fault.path.leaf());
+                self.prefetch(p2m, memory, table, &fault)
+            }
+            None => 0,
+        };
+        ShadowOutcome::Filled { prefetched }
+    }
+
+    /// Makes the way down to the page of level 1 that the leaf belongs in; `None` if a large leaf was made
+    /// on the way.
+    fn descend(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        fault: &Fault,
+    ) -> Option<PageId> {
+        let (key, gfn) = root_key(p2m, fault.state);
+        let mut table = self.page(key, gfn, memory);
+        let mut allowed = Allowed::all();
+        let mut level = key.level();
+        while level > 1 {
+            if level == 2 && fault.path.at(1).is_none() && self.fill_large(p2m, table, fault) {
+                return None;
+            }
+            if let Some(step) = fault.path.at(level)
+                && !(fault.state.kind() == PagingKind::Pae && level == 3)
+            {
+                allowed.set(Allowed::WRITE, allowed.contains(Allowed::WRITE) && step.raw & WRITE != 0);
+                allowed.set(Allowed::USER, allowed.contains(Allowed::USER) && step.raw & USER != 0);
+                let execute = fault.state.kind() == PagingKind::TwoLevel || step.raw & NO_EXECUTE == 0;
+                allowed.set(Allowed::EXECUTE, allowed.contains(Allowed::EXECUTE) && execute);
+            }
+            let (key, gfn) = child_key(p2m, fault, level - 1, allowed);
+            let child = self.page(key, gfn, memory);
+            self.pool.page_mut(child).writes = 0;
+            self.connect(table, level, fault, child);
+            (table, level) = (child, level - 1);
+        }
+        Some(table)
+    }
+
+    fn connect(&mut self, table: PageId, level: u8, fault: &Fault, child: PageId) {
+        let index = fault.index(level);
+        match self.pool.child(table, index) {
+            Some(old) if old == child => return,
+            _ if self.pool.entry(table, index) & PRESENT != 0 => self.pool.owed = TlbFlush::All,
+            _ => {}
+        }
+        let frame = self.pool.page(child).frame;
+        let raw = if self.pool.page(table).key.is_top() {
+            // The processor may have loaded the pointers with CR3.
+            self.pool.owed = TlbFlush::All;
+            frame.base().0 | PRESENT
+        } else {
+            LongMode::table(frame) | ACCESSED
+        };
+        self.pool.link(table, index, raw, child);
+    }
+
+    /// Makes a 2 MiB leaf, if the guest's page is as large, its memory is contiguous, and no guest table in
+    /// it must be protected.
+    fn fill_large(&mut self, p2m: &P2m<impl TableMemory>, table: PageId, fault: &Fault) -> bool {
+        let size = PageSize::Size2M.bytes();
+        let (entry, len) = p2m.run(fault.found.gpa.align_down(size), size);
+        let Some(to) = entry.readable().filter(|to| len == size && to.is_aligned(size)) else { return false };
+        let attr = fault.attr(&fault.found, entry.writable().is_some());
+        if attr.write && self.pool.is_crowded(to.frame()) {
+            return false;
+        }
+        let note = fault.path.leaf().map_or(0, |step| step.raw);
+        self.put_leaf(table, 2, fault.gva, LongMode::leaf(to, 2, attr), note);
+        true
+    }
+
+    /// Makes the leaf of level 1 for `gva`; returns whether there is one.
+    fn fill(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        table: PageId,
+        fault: &Fault,
+        gva: Gva,
+        found: &Translation,
+        leaf: Option<Step>,
+    ) -> bool {
+        let entry = p2m.translate(found.gpa);
+        let Some(to) = entry.readable().map(|to: Hpa| to.align_down(1 << 12)) else { return false };
+        let writable = entry.writable().is_some() && !self.pool.is_watched(to.frame());
+        let attr = fault.attr(found, writable);
+        let note = leaf.map_or(0, |step| step.raw) | ACCESSED | if found.dirty { DIRTY } else { 0 };
+        self.put_leaf(table, 1, gva, LongMode::leaf(to, 1, attr), note);
+        true
+    }
+
+    fn put_leaf(&mut self, table: PageId, level: u8, gva: Gva, raw: u64, note: u64) {
+        let index = index(gva, level);
+        // The processor never needs to set these.
+        let raw = raw | ACCESSED | DIRTY;
+        let old = self.pool.entry(table, index);
+        if old & PRESENT != 0 && old != raw {
+            let large = self.pool.child(table, index).is_some();
+            let flush = if large { TlbFlush::All } else { TlbFlush::Page(gva) };
+            self.pool.owed = self.pool.owed.and(flush);
+        }
+        self.pool.map(table, index, raw, note);
+    }
+
+    /// Fills empty entries around the one that was needed, as far as the guest has accessed them before.
+    fn prefetch(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        table: PageId,
+        fault: &Fault,
+    ) -> u8 {
+        if fault.is_override() {
+            return 0;
+        }
+        let window = usize::from(self.tuning.window.clamp(1, 64));
+        let own = fault.index(1);
+        let first = own & !(window - 1);
+        let access = Access { write: false, ..fault.access };
+        let mut filled = 0;
+        for index in first..first + window {
+            if index >= 512 || self.pool.entry(table, index) & PRESENT != 0 {
+                continue;
+            }
+            let gva = Gva(fault.gva.0 & !0x1f_ffff | (index as u64) << 12);
+            let mut path = Path::default();
+            let Ok(found) = walk(fault.state, memory, gva, access, false, |step| path.see(step)) else {
+                continue;
+            };
+            let accessed = path.leaf().is_none_or(|step| step.raw & ACCESSED != 0);
+            if accessed && self.fill(p2m, table, fault, gva, &found, path.leaf()) {
+                filled += 1;
+            }
+        }
+        filled
+    }
+}
+
+/// The key of the shadow page of `level` on the way of a fault.
+fn child_key(p2m: &P2m<impl TableMemory>, fault: &Fault, level: u8, allowed: Allowed) -> (Key, Gfn) {
+    let kind = fault.state.kind();
+    if let Some(step) = fault.path.at(level)
+        && let Some(hpa) = p2m.translate(step.at).readable()
+    {
+        let quadrant = match (kind, level) {
+            (PagingKind::TwoLevel, 2) => fault.gva.0 >> 30 & 3,
+            (PagingKind::TwoLevel, 1) => fault.gva.0 >> 21 & 1,
+            _ => 0,
+        };
+        let quadrant = quadrant as u8;
+        let role = Role { level, kind, quadrant, controls: fault.controls, allowed, source: Source::Table };
+        return (Key::new(hpa.frame().0, role), step.at.frame());
+    }
+    // Under a large page. All that its leaves depend on is in the key; the memory is the P2m's.
+    let attr = fault.attr(&fault.found, true);
+    let mut allowed = Allowed::empty();
+    allowed.set(Allowed::WRITE, attr.write);
+    allowed.set(Allowed::USER, attr.user);
+    allowed.set(Allowed::EXECUTE, attr.execute);
+    let role = Role {
+        level,
+        kind: PagingKind::Off,
+        quadrant: 0,
+        controls: Controls::empty(),
+        allowed,
+        source: Source::Direct(attr.pat | u8::from(attr.global) << 3),
+    };
+    let base = fault.found.gpa.align_down(1 << (12 + 9 * u32::from(level)));
+    (Key::new(base.frame().0, role), base.frame())
+}

@@ -1,0 +1,31 @@
+//! The registers under which the processor runs a guest on shadow tables.
+
+use crate::paging::guest_walk::PagingState;
+use crate::virt::state::{cr0, cr4, efer};
+
+/// Bits of the real CR0, CR4 and EFER that shadow paging decides; all others are the guest's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HardwareControls {
+    /// CR0: PG and WP are set.
+    pub cr0: u64,
+    /// CR4: PAE is set, PSE and PCIDE are clear; SMEP and SMAP are clear with paging off, where everything is a
+    /// user page.
+    pub cr4: u64,
+    /// EFER: NXE is set.
+    pub efer: u64,
+}
+
+impl HardwareControls {
+    /// For a guest that believes in `state`.
+    pub fn of(state: &PagingState) -> HardwareControls {
+        let mut hidden = cr4::PSE | cr4::PCIDE;
+        if state.cr0 & cr0::PG == 0 {
+            hidden |= cr4::SMEP | cr4::SMAP;
+        }
+        HardwareControls {
+            cr0: state.cr0 | cr0::PG | cr0::WP,
+            cr4: state.cr4 & !hidden | cr4::PAE,
+            efer: state.efer | efer::NXE,
+        }
+    }
+}

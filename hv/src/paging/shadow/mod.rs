@@ -1,0 +1,298 @@
+//! Shadow paging: tables that map guest-virtual to host-physical addresses, made from the guest's own tables
+//! and the [`P2m`] as the guest touches memory, and kept while they hold.
+//!
+//! [`Shadow`] owns the shadow pages of one VCPU in a bounded [`pool`]. Who calls it: the exit handlers for
+//! page faults, INVLPG, and writes to CR0, CR3, CR4 and EFER; and whoever writes guest memory on the guest's
+//! behalf ([`written`](Shadow::written)). What must hold between two calls:
+//!
+//! - A present entry of a shadow page says what the guest's entry says now, with less rights at most; unless
+//!   the page is *unsync* (level 1 only): there it may say what the guest's entry was at any time since the
+//!   guest's last flush.
+//! - A guest table with shadow pages that are in sync is not writable through any leaf. The caller performs
+//!   every [`TlbFlush`] before the guest goes on, so that no processor remembers otherwise.
+//! - A leaf is present only if the guest's accessed bits are set on the way, and writable only if its dirty
+//!   bit is.
+//!
+//! The caller owes: all writes to guest memory that do not go through these tables (devices, the emulator)
+//! are told; every change of the P2m as well ([`apply`](Shadow::apply)); page faults are taken with the
+//! guest's registers in a [`PagingState`], while the processor itself runs with [`HardwareControls`].
+//! Nothing is allocated after [`Shadow::new`].
+
+mod fill;
+mod hardware;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod oracle_tests;
+mod pool;
+mod role;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+pub use hardware::HardwareControls;
+
+use super::addr::{Gfn, Gpa, Gva, Hfn};
+use super::format::address_mask;
+use super::guest_walk::{PagingKind, PagingState};
+use super::p2m::P2m;
+use super::range::Changed;
+use super::table::{MapError, TableMemory};
+use crate::guest::mem::GuestMemory;
+use alloc::vec::Vec;
+use pool::{PageId, Pool};
+use role::{Allowed, Controls, Key, Role, Source};
+
+/// The smallest pool: what one fault uses, twice.
+const MIN_PAGES: usize = 16;
+/// The largest pool that the lists can number.
+const MAX_PAGES: usize = 1 << 20;
+
+/// What the processor must forget before the guest goes on.
+#[must_use = "stale translations stay in the TLB until this is performed"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlbFlush {
+    /// Nothing.
+    None,
+    /// Translations of this page, global ones too, and the cached upper entries on its way (INVLPG).
+    Page(Gva),
+    /// All but global translations, and all cached upper entries (a write to CR3).
+    NonGlobal,
+    /// Everything.
+    All,
+}
+
+impl TlbFlush {
+    /// Both.
+    pub fn and(self, other: TlbFlush) -> TlbFlush {
+        match (self, other) {
+            (TlbFlush::None, it) | (it, TlbFlush::None) => it,
+            (a, b) if a == b => a,
+            _ => TlbFlush::All,
+        }
+    }
+}
+
+/// What became of a page fault of the processor on shadow tables.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShadowOutcome {
+    /// The tables now allow the access: flush and let the guest try again. `prefetched` neighbouring entries
+    /// were filled too.
+    Filled {
+        /// Entries filled besides the one needed.
+        prefetched: u8,
+    },
+    /// The guest takes #PF with this error code; CR2 is the address.
+    GuestFault(u32),
+    /// The access goes to the device bus.
+    Mmio(Gpa),
+    /// A write to ROM.
+    RomWrite(Gpa),
+    /// A write to RAM that the hypervisor wants to see first (not writable in the P2m).
+    WriteProtected(Gpa),
+    /// There is nothing at this address.
+    NotMapped(Gpa),
+    /// The guest's entry at this address is not in memory.
+    TableNotRam(Gpa),
+    /// The guest may write there, but not by itself: emulate the instruction, then tell
+    /// [`Shadow::written`].
+    EmulateWrite(Gpa),
+    /// Other processors kept changing the tables: let the guest try again.
+    Retry,
+}
+
+/// Where the processor finds its tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Root {
+    /// The root table.
+    pub frame: Hfn,
+    /// Four levels (long mode), or PAE: four page-directory pointers at the start of the frame. The processor
+    /// wants those below 4 GiB, and may read them only when CR3 is loaded.
+    pub long: bool,
+}
+
+/// The shadow tables are gone: [`Shadow::load`] must be called before the guest goes on.
+#[must_use = "the processor must not run on the old root"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reload;
+
+/// What happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Statistics {
+    pub faults: u64,
+    pub filled: u64,
+    pub prefetched: u64,
+    pub guest_faults: u64,
+    pub emulated_writes: u64,
+    pub roots_found: u64,
+    pub roots_made: u64,
+    pub pages_made: u64,
+    pub evictions: u64,
+    /// Tables that the guest was allowed to write until its next flush.
+    pub unsynced: u64,
+    /// Entries dropped because they had changed by a flush.
+    pub resynced_entries: u64,
+    /// Shadow pages dropped because their table was only written.
+    pub floods: u64,
+    /// Pages in use now.
+    pub pages: u64,
+}
+
+/// Which of the optimisations are used, and how eagerly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// Neighbouring entries of level 1 that a fault looks at, a power of two up to 64; 1 turns this off.
+    pub window: u8,
+    /// Emulated writes to a table of level 1 after which the guest writes it itself; `u8::MAX` turns this off.
+    pub unsync_after: u8,
+    /// Writes to any other table, without a use in between, after which its shadow pages are dropped.
+    pub flood: u8,
+    /// Flushes in a row without a change after which an unsync table is watched again.
+    pub quiet: u8,
+}
+
+impl Default for Tuning {
+    fn default() -> Tuning {
+        Tuning { window: 8, unsync_after: 2, flood: 16, quiet: 4 }
+    }
+}
+
+/// The shadow tables of a VCPU.
+#[derive(Debug)]
+pub struct Shadow<M: TableMemory> {
+    pool: Pool<M>,
+    unsync: Vec<PageId>,
+    tuning: Tuning,
+    statistics: Statistics,
+}
+
+impl<M: TableMemory> Shadow<M> {
+    /// An engine with `pages` shadow pages of 4 KiB (at least 16, at most 2^20 are taken), and about 22 KiB
+    /// of lists for each of them.
+    pub fn new(memory: M, pages: usize, tuning: Tuning) -> Result<Self, MapError> {
+        let pool = Pool::new(memory, pages.clamp(MIN_PAGES, MAX_PAGES))?;
+        let unsync = Vec::with_capacity(sync::MAX_UNSYNC);
+        Ok(Shadow { pool, unsync, tuning, statistics: Statistics::default() })
+    }
+
+    /// The root for these registers, found or made. Called after writes to CR0, CR3, CR4 and EFER that the
+    /// guest was allowed to do, and after [`Reload`]. Entries that the guest changed unseen are dropped, as
+    /// after any flush of the guest's.
+    pub fn load(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        state: &PagingState,
+    ) -> (Root, TlbFlush) {
+        self.pool.begin();
+        self.resync_all(memory);
+        let old = self.pool.root.map(|id| self.pool.page(id).key.controls_and_kind());
+        let (key, gfn) = root_key(p2m, state);
+        let root = match self.pool.find(key) {
+            Some(id) => {
+                self.statistics.roots_found += 1;
+                id
+            }
+            None => {
+                self.statistics.roots_made += 1;
+                self.page(key, gfn, memory)
+            }
+        };
+        self.pool.touch(root);
+        self.pool.root = Some(root);
+        if state.kind() == PagingKind::Pae {
+            // The pointers are those of this moment; faults read them again.
+            self.pool.clear(root);
+        }
+        let flush = if old == Some(key.controls_and_kind()) { TlbFlush::NonGlobal } else { TlbFlush::All };
+        let root = Root { frame: self.pool.page(root).frame, long: state.kind() == PagingKind::FourLevel };
+        (root, self.pool.take_owed().and(flush))
+    }
+
+    /// Takes over INVLPG of an address, under the root in use. (INVPCID for other address spaces and all
+    /// other flushes: [`flush_all`](Self::flush_all).)
+    pub fn invlpg(&mut self, memory: &impl GuestMemory, gva: Gva) -> TlbFlush {
+        self.pool.begin();
+        let short = self.pool.root.is_some_and(|id| self.pool.page(id).key.is_top());
+        let gva = if short { Gva(gva.0 & 0xffff_ffff) } else { gva };
+        self.resync_address(memory, gva);
+        self.pool.take_owed().and(TlbFlush::Page(gva))
+    }
+
+    /// Takes over a flush of everything, global translations included.
+    pub fn flush_all(&mut self, memory: &impl GuestMemory) -> TlbFlush {
+        self.pool.begin();
+        self.resync_all(memory);
+        self.pool.owed = TlbFlush::All;
+        self.pool.take_owed()
+    }
+
+    /// Takes over a change of the P2m. All shadow pages are dropped: changes are rare, and whatever leads to
+    /// memory that moved goes with them.
+    pub fn apply(&mut self, changed: Changed) -> (Option<Reload>, TlbFlush) {
+        if changed.0.is_empty() {
+            return (None, TlbFlush::None);
+        }
+        let (reload, flush) = self.drop_everything();
+        (Some(reload), flush)
+    }
+
+    /// Drops all shadow pages: when the guest ran with other tables and wrote its own unseen.
+    pub fn drop_everything(&mut self) -> (Reload, TlbFlush) {
+        self.unsync.clear();
+        self.pool.release_all();
+        (Reload, self.pool.take_owed())
+    }
+
+    /// What happened so far.
+    pub fn statistics(&self) -> Statistics {
+        let pages = self.pool.in_use() as u64;
+        Statistics { pages, evictions: self.pool.evictions, ..self.statistics }
+    }
+
+    /// The page with this key, found in step with the guest's table, or made.
+    fn page(&mut self, key: Key, gfn: Gfn, memory: &impl GuestMemory) -> PageId {
+        if let Some(id) = self.pool.find(key) {
+            if self.pool.page(id).unsync {
+                self.resync_page(memory, id);
+            }
+            self.pool.touch(id);
+            return id;
+        }
+        self.statistics.pages_made += 1;
+        if key.is_table() {
+            self.watch(memory, Hfn(key.number()));
+        }
+        let id = self.pool.create(key, gfn);
+        self.unsync.retain(|&other| other != id);
+        id
+    }
+}
+
+/// The key of the root for these registers, and where the guest's root table is.
+fn root_key(p2m: &P2m<impl TableMemory>, state: &PagingState) -> (Key, Gfn) {
+    let kind = state.kind();
+    let role = Role {
+        level: if kind == PagingKind::FourLevel { 4 } else { 3 },
+        kind,
+        quadrant: 0,
+        controls: Controls::of(state),
+        allowed: Allowed::all(),
+        source: Source::Top,
+    };
+    match kind {
+        PagingKind::Off => (Key::new(0, role), Gfn(0)),
+        PagingKind::TwoLevel => (Key::new((state.cr3 & 0xffff_f000) >> 12, role), Gfn(0)),
+        PagingKind::Pae => (Key::new((state.cr3 & 0xffff_ffe0) >> 5, role), Gfn(0)),
+        PagingKind::FourLevel => {
+            let gpa = Gpa(state.cr3 & address_mask(state.features.physical_bits));
+            match p2m.translate(gpa).readable() {
+                Some(hpa) => (Key::new(hpa.frame().0, Role { source: Source::Table, ..role }), gpa.frame()),
+                // No memory, no translations: a root that stays empty.
+                None => (Key::new(0, Role { source: Source::Direct(0), ..role }), Gfn(0)),
+            }
+        }
+    }
+}

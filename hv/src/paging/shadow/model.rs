@@ -1,0 +1,176 @@
+//! A model of a processor that runs on shadow tables, for tests. Written from the manuals (AMD APM 2, 5.2 to
+//! 5.6; Intel SDM 3, 4.4 to 4.6 and 4.10): it keeps translations and pointers to tables until it is told to
+//! forget them, or takes a page fault at their address.
+
+use super::{Root, TlbFlush};
+use crate::paging::addr::{Gva, Hfn, Hpa};
+use crate::paging::table::TableMemory;
+use crate::virt::Access;
+
+/// The registers that matter.
+#[derive(Clone, Copy, Debug)]
+pub struct Registers {
+    pub smep: bool,
+    pub smap: bool,
+    /// RFLAGS.AC counts for this access.
+    pub ac: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Cached {
+    pub start: u64,
+    pub shift: u32,
+    pub to: u64,
+    pub write: bool,
+    user: bool,
+    execute: bool,
+    global: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pointer {
+    start: u64,
+    shift: u32,
+    table: Hfn,
+    level: u32,
+    write: bool,
+    user: bool,
+    execute: bool,
+}
+
+fn covers(start: u64, shift: u32, gva: Gva) -> bool {
+    gva.0 >> shift == start >> shift
+}
+
+/// A processor with large caches that are replaced in order.
+#[derive(Debug, Default)]
+pub struct ShadowProcessor {
+    pub translations: Vec<Cached>,
+    pointers: Vec<Pointer>,
+    next: usize,
+}
+
+const CAPACITY: usize = 48;
+
+impl ShadowProcessor {
+    pub fn flush(&mut self, flush: TlbFlush) {
+        match flush {
+            TlbFlush::None => {}
+            TlbFlush::Page(gva) => self.forget(gva),
+            TlbFlush::NonGlobal => {
+                self.translations.retain(|it| it.global);
+                self.pointers.clear();
+            }
+            TlbFlush::All => {
+                self.translations.clear();
+                self.pointers.clear();
+            }
+        }
+    }
+
+    fn forget(&mut self, gva: Gva) {
+        self.translations.retain(|it| !covers(it.start, it.shift, gva));
+        self.pointers.retain(|it| !covers(it.start, it.shift, gva));
+    }
+
+    /// Where an access leads, or that it faults. Fails on what the manuals reserve.
+    pub fn access(
+        &mut self,
+        memory: &impl TableMemory,
+        root: Root,
+        registers: Registers,
+        gva: Gva,
+        access: Access,
+    ) -> Option<Hpa> {
+        let gva = if root.long { gva } else { Gva(gva.0 & 0xffff_ffff) };
+        let hit = |it: &&Cached| covers(it.start, it.shift, gva) && it.allows(registers, access);
+        if let Some(it) = self.translations.iter().find(hit) {
+            return Some(it.at(gva));
+        }
+        let top = Pointer {
+            start: 0,
+            shift: 63,
+            table: root.frame,
+            level: if root.long { 4 } else { 3 },
+            write: true,
+            user: true,
+            execute: true,
+        };
+        let known =
+            self.pointers.iter().filter(|it| covers(it.start, it.shift, gva)).min_by_key(|it| it.level);
+        let from = known.copied().unwrap_or(top);
+        match self.walk(memory, root, from, gva).filter(|it| it.allows(registers, access)) {
+            Some(it) => {
+                if self.translations.len() < CAPACITY {
+                    self.translations.push(it);
+                } else {
+                    self.next = (self.next + 1) % CAPACITY;
+                    self.translations[self.next] = it;
+                }
+                if self.pointers.len() > CAPACITY {
+                    self.pointers.drain(..CAPACITY / 2);
+                }
+                Some(it.at(gva))
+            }
+            None => {
+                // A fault ends what is cached for its address.
+                self.forget(gva);
+                None
+            }
+        }
+    }
+
+    fn walk(&mut self, memory: &impl TableMemory, root: Root, from: Pointer, gva: Gva) -> Option<Cached> {
+        let mut now = from;
+        loop {
+            let shift = 12 + 9 * (now.level - 1);
+            let entry = memory.load(now.table, (gva.0 >> shift & 511) as usize);
+            if entry & 1 == 0 {
+                return None;
+            }
+            if !root.long && now.level == 3 {
+                assert_eq!(entry & 0xfff0_0000_0000_01e6, 0, "reserved bits in a page-directory pointer");
+            } else {
+                assert_eq!(entry & 0x7ff0_0000_0000_0000, 0, "reserved bits for PAE");
+                now.write &= entry & 2 != 0;
+                now.user &= entry & 4 != 0;
+                now.execute &= entry >> 63 == 0;
+            }
+            let start = gva.0 >> shift << shift;
+            if now.level == 1 || (now.level == 2 && entry & 0x80 != 0) {
+                let to = entry & 0x000f_ffff_ffff_f000;
+                let to = if now.level == 2 { to & !0x1000 } else { to };
+                assert_eq!(to & ((1 << shift) - 1), 0, "a misplaced leaf");
+                let Pointer { write, user, execute, .. } = now;
+                return Some(Cached { start, shift, to, write, user, execute, global: entry & 0x100 != 0 });
+            }
+            assert!(entry & 0x180 == 0, "a reserved bit above the leaf");
+            now = Pointer {
+                start,
+                shift,
+                table: Hfn(entry >> 12 & 0xff_ffff_ffff),
+                level: now.level - 1,
+                ..now
+            };
+            self.pointers.push(now);
+        }
+    }
+}
+
+impl Cached {
+    fn at(&self, gva: Gva) -> Hpa {
+        Hpa(self.to | gva.0 & ((1 << self.shift) - 1))
+    }
+
+    /// With CR0.WP and EFER.NXE set.
+    fn allows(&self, registers: Registers, access: Access) -> bool {
+        let mode = if access.user {
+            self.user
+        } else if access.execute {
+            !(self.user && registers.smep)
+        } else {
+            !(self.user && registers.smap && !registers.ac)
+        };
+        mode && (!access.write || self.write) && (!access.execute || self.execute)
+    }
+}

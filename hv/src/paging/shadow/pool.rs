@@ -1,0 +1,299 @@
+//! Shadow pages and who refers to whom: the only code that writes shadow entries.
+//!
+//! Everything is allocated when the pool is made. Each of the 512 entries of each page is on at most one list:
+//! one that points to a page is on the list of that page's *parents*; a leaf is on the *reverse map* of the
+//! host frame (or aligned 2 MiB) that it maps, a hash list that may also hold leaves of others. So whatever
+//! is unmapped, protected or freed is found without a search, and is taken off its list in constant time.
+//!
+//! What must hold: an entry is present if and only if it is on a list; pages are on the hash list of their
+//! number; the table pages in each 2 MiB of host memory are counted in `crowded` (which may count those of
+//! other places too). A page that is freed leaves the obligation to flush ([`Pool::owed`]): processors may
+//! have cached its address.
+
+mod entries;
+
+use super::TlbFlush;
+use super::role::Key;
+use crate::paging::addr::{Gfn, Hfn};
+use crate::paging::format::x86::ADDRESS;
+use crate::paging::table::{ENTRIES, MapError, TableMemory};
+use alloc::vec::Vec;
+
+/// No page, no entry.
+const NONE: u32 = u32::MAX;
+/// In `before`: not an entry but the head of the list.
+const HEAD: u32 = 1 << 31;
+
+/// An index of a page.
+pub(super) type PageId = u32;
+
+/// A shadow page.
+#[derive(Debug)]
+pub(super) struct Page {
+    pub key: Key,
+    /// Where the guest's table is, for [`Source::Table`](super::role::Source::Table).
+    pub gfn: Gfn,
+    /// Where the shadow page is.
+    pub frame: Hfn,
+    /// The guest may write its table: entries may be out of date until the next flush.
+    pub unsync: bool,
+    /// Writes to the guest's table since a fault last led through this page.
+    pub writes: u8,
+    /// Flush points in a row at which nothing had changed (if `unsync`).
+    pub quiet: u8,
+    in_use: bool,
+    /// Used since the hand of the clock came by.
+    referenced: bool,
+    /// The operation that last used it: not evicted during the same.
+    stamp: u64,
+    present: u16,
+    next: u32,
+}
+
+impl Page {
+    /// How many entries are present.
+    pub(super) fn present(&self) -> u16 {
+        self.present
+    }
+}
+
+/// All shadow pages of one engine.
+#[derive(Debug)]
+pub(super) struct Pool<M: TableMemory> {
+    memory: M,
+    pages: Vec<Page>,
+    /// Per entry: the next of its list.
+    after: Vec<u32>,
+    /// Per entry: the one before, or `HEAD | index of the head`.
+    before: Vec<u32>,
+    /// Per entry: for a leaf, what the guest's entry was when this was filled; otherwise the page it points to.
+    notes: Vec<u64>,
+    /// The first entry of each list: parents by page, then reverse maps by hash.
+    heads: Vec<u32>,
+    /// The first page by hash of the number.
+    buckets: Vec<u32>,
+    crowded: Vec<u16>,
+    free: Vec<u32>,
+    hand: usize,
+    operation: u64,
+    /// The root in use: never evicted.
+    pub root: Option<PageId>,
+    /// What the caller owes before the guest goes on.
+    pub owed: TlbFlush,
+    /// A writable leaf was dropped without a flush since the last flush of everything: processors may still
+    /// write through it.
+    lingering: bool,
+    pub evictions: u64,
+}
+
+fn hash(number: u64) -> usize {
+    (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
+}
+
+const LARGE_FRAMES: u64 = 512;
+
+impl<M: TableMemory> Pool<M> {
+    pub(super) fn new(memory: M, count: usize) -> Result<Pool<M>, MapError> {
+        let slots = count * ENTRIES;
+        let lists = (count * 64).next_power_of_two();
+        let mut pool = Pool {
+            memory,
+            pages: Vec::with_capacity(count),
+            after: alloc::vec![NONE; slots],
+            before: alloc::vec![NONE; slots],
+            notes: alloc::vec![0; slots],
+            heads: alloc::vec![NONE; count + lists],
+            buckets: alloc::vec![NONE; (2 * count).next_power_of_two()],
+            crowded: alloc::vec![0; (4 * count).next_power_of_two()],
+            free: (0..count as u32).rev().collect(),
+            hand: 0,
+            operation: 0,
+            root: None,
+            owed: TlbFlush::None,
+            lingering: false,
+            evictions: 0,
+        };
+        for _ in 0..count {
+            // On failure, dropping the pool gives back what there is.
+            let frame = pool.memory.allocate().ok_or(MapError::OutOfFrames)?;
+            pool.pages.push(Page {
+                key: Key::VOID,
+                gfn: Gfn(0),
+                frame,
+                unsync: false,
+                writes: 0,
+                quiet: 0,
+                in_use: false,
+                referenced: false,
+                stamp: 0,
+                present: 0,
+                next: NONE,
+            });
+        }
+        Ok(pool)
+    }
+
+    pub(super) fn page(&self, id: PageId) -> &Page {
+        &self.pages[id as usize]
+    }
+
+    pub(super) fn page_mut(&mut self, id: PageId) -> &mut Page {
+        &mut self.pages[id as usize]
+    }
+
+    pub(super) fn in_use(&self) -> usize {
+        self.pages.len() - self.free.len()
+    }
+
+    /// Begins an operation: pages that are used from now on stay until the next begins.
+    pub(super) fn begin(&mut self) {
+        self.operation += 1;
+    }
+
+    /// Keeps a page for the operation and marks it as recently used.
+    pub(super) fn touch(&mut self, id: PageId) {
+        let operation = self.operation;
+        let page = self.page_mut(id);
+        page.referenced = true;
+        page.stamp = operation;
+    }
+
+    /// The page with this key.
+    pub(super) fn find(&self, key: Key) -> Option<PageId> {
+        self.chain(key.number()).find(|&id| self.page(id).key == key)
+    }
+
+    /// The pages that shadow the guest table at `frame`.
+    pub(super) fn shadows(&self, frame: Hfn) -> impl Iterator<Item = PageId> + '_ {
+        self.chain(frame.0).filter(move |&id| {
+            let key = self.page(id).key;
+            key.number() == frame.0 && key.is_table()
+        })
+    }
+
+    /// One of them, for callers that change pages on the way.
+    pub(super) fn nth_shadow(&self, frame: Hfn, n: usize) -> Option<PageId> {
+        self.shadows(frame).nth(n)
+    }
+
+    /// Whether the guest must not write to `frame` unseen.
+    pub(super) fn is_watched(&self, frame: Hfn) -> bool {
+        self.shadows(frame).any(|id| !self.page(id).unsync)
+    }
+
+    /// Whether there may be guest tables in the 2 MiB of host memory around `frame`.
+    pub(super) fn is_crowded(&self, frame: Hfn) -> bool {
+        self.crowded[self.crowd(frame)] != 0
+    }
+
+    fn crowd(&self, frame: Hfn) -> usize {
+        hash(frame.0 / LARGE_FRAMES) & (self.crowded.len() - 1)
+    }
+
+    fn bucket(&self, number: u64) -> usize {
+        hash(number) & (self.buckets.len() - 1)
+    }
+
+    fn chain(&self, number: u64) -> impl Iterator<Item = PageId> + '_ {
+        let some = |id: u32| (id != NONE).then_some(id);
+        let first = some(self.buckets[self.bucket(number)]);
+        core::iter::successors(first, move |&id| some(self.page(id).next))
+    }
+
+    /// A new, empty page; an old one is evicted if there is no other.
+    pub(super) fn create(&mut self, key: Key, gfn: Gfn) -> PageId {
+        let id = match self.free.pop() {
+            Some(id) => id,
+            None => {
+                let victim = self.victim();
+                self.evictions += 1;
+                self.release(victim);
+                self.free.pop().expect("a page was just released")
+            }
+        };
+        let bucket = self.bucket(key.number());
+        let next = core::mem::replace(&mut self.buckets[bucket], id);
+        let page = self.page_mut(id);
+        *page = Page {
+            key,
+            gfn,
+            frame: page.frame,
+            unsync: false,
+            in_use: true,
+            next,
+            writes: 0,
+            quiet: 0,
+            ..*page
+        };
+        if key.is_table() {
+            let crowd = self.crowd(Hfn(key.number()));
+            self.crowded[crowd] += 1;
+        }
+        self.touch(id);
+        id
+    }
+
+    /// The page that the hand of the clock comes to first: not the root, not used by this operation, and not
+    /// used since the hand was there last.
+    fn victim(&mut self) -> PageId {
+        for _ in 0..2 * self.pages.len() {
+            let id = self.hand as PageId;
+            self.hand = (self.hand + 1) % self.pages.len();
+            let keep = self.root == Some(id) || self.page(id).stamp == self.operation;
+            let page = self.page_mut(id);
+            if page.in_use && !keep && !core::mem::take(&mut page.referenced) {
+                return id;
+            }
+        }
+        unreachable!("an operation uses fewer pages than the smallest pool has")
+    }
+
+    /// Frees a page; what points to it becomes not present.
+    pub(super) fn release(&mut self, id: PageId) {
+        while self.heads[id as usize] != NONE {
+            let (parent, index) = Self::place(self.heads[id as usize]);
+            self.zap(parent, index);
+        }
+        self.clear(id);
+        let key = self.page(id).key;
+        if key.is_table() {
+            let crowd = self.crowd(Hfn(key.number()));
+            self.crowded[crowd] -= 1;
+        }
+        let bucket = self.bucket(key.number());
+        let next = self.page(id).next;
+        if self.buckets[bucket] == id {
+            self.buckets[bucket] = next;
+        } else {
+            let previous = self.chain(key.number()).find(|&other| self.page(other).next == id);
+            self.page_mut(previous.expect("a page is on the list of its number")).next = next;
+        }
+        self.page_mut(id).in_use = false;
+        self.free.push(id);
+        self.owed = TlbFlush::All;
+    }
+
+    /// Frees all pages.
+    pub(super) fn release_all(&mut self) {
+        self.root = None;
+        for id in 0..self.pages.len() as PageId {
+            if self.page(id).in_use {
+                self.release(id);
+            }
+        }
+        self.owed = TlbFlush::All;
+    }
+}
+
+/// The address bits of a leaf of level 1 or 2.
+const fn leaf_address(level: u8) -> u64 {
+    if level == 1 { ADDRESS } else { ADDRESS & !0x1f_ffff }
+}
+
+impl<M: TableMemory> Drop for Pool<M> {
+    fn drop(&mut self) {
+        for page in &self.pages {
+            self.memory.free(page.frame);
+        }
+    }
+}

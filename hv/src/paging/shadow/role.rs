@@ -1,0 +1,196 @@
+//! What a shadow page stands for, packed into one number by which it is found again.
+
+use crate::paging::guest_walk::{PagingKind, PagingState};
+use crate::virt::state::cr4;
+
+bitflags::bitflags! {
+    /// Registers that change what a guest entry means.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(super) struct Controls: u8 {
+        const WRITE_PROTECT = 1 << 0;
+        const NO_EXECUTE = 1 << 1;
+        const SMEP = 1 << 2;
+        const SMAP = 1 << 3;
+        const GLOBAL = 1 << 4;
+        const LARGE = 1 << 5;
+    }
+
+    /// What the entries above allow, together.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(super) struct Allowed: u8 {
+        const WRITE = 1;
+        const USER = 2;
+        const EXECUTE = 4;
+    }
+}
+
+impl Controls {
+    /// The controls of a VCPU that matter with its kind of paging.
+    pub(super) fn of(state: &PagingState) -> Controls {
+        let mut controls = Controls::empty();
+        let kind = state.kind();
+        if kind == PagingKind::Off {
+            return controls;
+        }
+        controls.set(Controls::WRITE_PROTECT, state.write_protect());
+        controls.set(Controls::NO_EXECUTE, state.no_execute());
+        controls.set(Controls::SMEP, state.smep());
+        controls.set(Controls::SMAP, state.smap());
+        controls.set(Controls::GLOBAL, state.cr4 & cr4::PGE != 0);
+        controls.set(Controls::LARGE, kind == PagingKind::TwoLevel && state.cr4 & cr4::PSE != 0);
+        controls
+    }
+}
+
+/// What a shadow page is made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// A table of the guest: its entries, one by one.
+    Table,
+    /// Nothing of the guest's: four page-directory pointers that stand above its tables where it has fewer
+    /// levels than the shadow, or where (PAE) the processor loads them with CR3.
+    Top,
+    /// A stretch of guest-physical memory, from the frame that is the number of the page: what lies under a
+    /// large guest page, or everything with paging off. Bits 2:0 are the PAT index, bit 3 is G.
+    Direct(u8),
+}
+
+/// The way to read the source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Role {
+    /// The level of the shadow page, 1 to 4.
+    pub level: u8,
+    pub kind: PagingKind,
+    /// Which quarter (level 2) or half (level 1) of a 1024-entry table.
+    pub quadrant: u8,
+    pub controls: Controls,
+    pub allowed: Allowed,
+    pub source: Source,
+}
+
+/// A source and a role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key(u64);
+
+const ROLE_BITS: u32 = 24;
+
+impl Key {
+    /// Of a page that stands for nothing.
+    pub(super) const VOID: Key = Key(0);
+
+    /// The key of what `number` stands for (a host frame for [`Source::Table`], a guest frame for
+    /// [`Source::Direct`], any below 2^40 for [`Source::Top`]) in this role.
+    pub(super) fn new(number: u64, role: Role) -> Key {
+        let kind = match role.kind {
+            PagingKind::Off => 0,
+            PagingKind::TwoLevel => 1,
+            PagingKind::Pae => 2,
+            PagingKind::FourLevel => 3,
+        };
+        let source = match role.source {
+            Source::Table => 0,
+            Source::Top => 1,
+            Source::Direct(leaf) => 2 | u64::from(leaf) << 2,
+        };
+        let role = u64::from(role.level & 7)
+            | kind << 3
+            | u64::from(role.quadrant & 3) << 5
+            | u64::from(role.controls.bits()) << 7
+            | u64::from(role.allowed.bits()) << 13
+            | source << 16;
+        Key(number << ROLE_BITS | role)
+    }
+
+    pub(super) fn number(self) -> u64 {
+        self.0 >> ROLE_BITS
+    }
+
+    /// The level of the shadow page.
+    pub(super) fn level(self) -> u8 {
+        (self.0 & 7) as u8
+    }
+
+    /// What a change of makes the processor's caches worthless.
+    pub(super) fn controls_and_kind(self) -> u64 {
+        self.0 & (0x3f << 7 | 3 << 3)
+    }
+
+    fn quadrant(self) -> u64 {
+        self.0 >> 5 & 3
+    }
+
+    /// Whether its entries follow those of a guest table.
+    pub(super) fn is_table(self) -> bool {
+        self.0 >> 16 & 3 == 0
+    }
+
+    /// Whether it holds page-directory pointers of PAE paging, which have no rights.
+    pub(super) fn is_top(self) -> bool {
+        self.0 >> 16 & 3 == 1
+    }
+
+    /// Bytes of a guest entry, 4 or 8.
+    pub(super) fn entry_bytes(self) -> u64 {
+        if self.0 >> 3 & 3 == 1 { 4 } else { 8 }
+    }
+
+    /// The offset of the guest entry that this entry of the shadow page follows.
+    pub(super) fn entry_offset(self, index: usize) -> u64 {
+        let index = index as u64;
+        match (self.entry_bytes(), self.level()) {
+            (8, _) => index * 8,
+            (_, 1) => ((self.quadrant() & 1) * 512 + index) * 4,
+            // 4 MiB are two entries of 2 MiB.
+            _ => (self.quadrant() * 256 + index / 2) * 4,
+        }
+    }
+
+    /// The entries of the shadow page that follow guest entries which touch these bytes of the guest's table.
+    pub(super) fn entries_at(self, offset: u64, len: u64) -> core::ops::Range<usize> {
+        let size = self.entry_bytes();
+        let (first, last) = (offset / size, (offset + len).div_ceil(size));
+        let (base, scale) = match (size, self.level()) {
+            (8, _) => (0, 1),
+            (_, 1) => ((self.quadrant() & 1) * 512, 1),
+            _ => (self.quadrant() * 256, 2),
+        };
+        let within = |n: u64| (n.saturating_sub(base) * scale).min(512) as usize;
+        within(first)..within(last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_entry_follows_the_guest_entry_at_its_offset() {
+        for (kind, level, quadrants) in [
+            (PagingKind::FourLevel, 3, 1),
+            (PagingKind::Pae, 1, 1),
+            (PagingKind::TwoLevel, 1, 2),
+            (PagingKind::TwoLevel, 2, 4),
+        ] {
+            for quadrant in 0..quadrants {
+                let role = Role {
+                    level,
+                    kind,
+                    quadrant,
+                    controls: Controls::all(),
+                    allowed: Allowed::all(),
+                    source: Source::Table,
+                };
+                let key = Key::new(0xff_ffff_ffff, role);
+                assert_eq!((key.number(), key.level(), key.is_table()), (0xff_ffff_ffff, level, true));
+                for offset in 0..4096 {
+                    let hit = key.entries_at(offset, 1);
+                    for index in 0..512 {
+                        let at = key.entry_offset(index);
+                        let touched = (at..at + key.entry_bytes()).contains(&offset);
+                        assert_eq!(hit.contains(&index), touched, "{kind:?} {level} {offset} {index}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Cases that a random trace meets seldom.
+
+use super::*;
+use crate::guest::ram::{VecHost, VmMemory};
+use crate::paging::addr::{Hpa, PAGE_SIZE};
+use crate::paging::arena::Arena;
+use crate::paging::guest_walk::PagingFeatures;
+use crate::paging::range::GpaRange;
+use crate::virt::Access;
+use crate::virt::state::{cr0, cr4, efer};
+
+const HOST: Hpa = Hpa(0x8000_0000);
+const STATE: PagingState = PagingState {
+    cr0: cr0::PE | cr0::PG | cr0::WP,
+    cr3: PAGE_SIZE,
+    cr4: cr4::PAE,
+    efer: efer::LME | efer::LMA | efer::NXE,
+    rflags: 0,
+    cpl: 0,
+    pdptes: None,
+    features: PagingFeatures { physical_bits: 40, gib_pages: true, upper_global_reserved: false },
+};
+
+/// Guest memory of 16 pages: tables of levels 4 to 1 in pages 1 to 4, for one page of which the frame is 5.
+fn with_guest(f: impl FnOnce(&P2m<&Arena>, &dyn Fn(u64, u64), &VecHost, &mut Shadow<&Arena>)) {
+    let arena = Arena::new(100);
+    let mut p2m = P2m::new(&arena).unwrap();
+    let _no_engine_yet = p2m.map_ram(GpaRange::new(Gpa(0), 16 * PAGE_SIZE).unwrap(), HOST, true).unwrap();
+    let host = VecHost::new(HOST, 16 * PAGE_SIZE as usize);
+    let write = |at: u64, entry: u64| {
+        VmMemory::new(&p2m, &host).write(Gpa(at), &entry.to_le_bytes()).unwrap();
+    };
+    for level in 1..=4 {
+        write(level * PAGE_SIZE, ((level + 1) * PAGE_SIZE) | 7);
+    }
+    let mut shadow = Shadow::new(&arena, 16, Tuning::default()).unwrap();
+    let _first = shadow.load(&p2m, &VmMemory::new(&p2m, &host), &STATE);
+    f(&p2m, &write, &host, &mut shadow);
+}
+
+#[test]
+fn a_frame_that_lingers_writable_in_the_tlb_is_flushed_when_it_becomes_a_table() {
+    with_guest(|p2m, write, host, shadow| {
+        let memory = VmMemory::new(p2m, host);
+        let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(0), Access::WRITE);
+        assert_eq!(outcome, ShadowOutcome::Filled { prefetched: 0 });
+        write(4 * PAGE_SIZE, 0);
+        // The guest owes the flush, and does not do it.
+        assert_eq!(shadow.written(p2m, Gpa(4 * PAGE_SIZE), 8), TlbFlush::None);
+        write(3 * PAGE_SIZE + 8, (5 * PAGE_SIZE) | 7);
+        let _nothing = shadow.written(p2m, Gpa(3 * PAGE_SIZE + 8), 8);
+        write(5 * PAGE_SIZE, (6 * PAGE_SIZE) | 7);
+        let (outcome, flush) = shadow.fault(p2m, &memory, &STATE, Gva(0x20_0000), Access::READ);
+        assert_eq!((outcome, flush), (ShadowOutcome::Filled { prefetched: 0 }, TlbFlush::All));
+    });
+}
+
+#[test]
+fn an_address_space_that_comes_back_needs_no_fault() {
+    with_guest(|p2m, write, host, shadow| {
+        let memory = VmMemory::new(p2m, host);
+        let (first, _) = shadow.load(p2m, &memory, &STATE);
+        let _filled = shadow.fault(p2m, &memory, &STATE, Gva(0), Access::READ);
+        write(7 * PAGE_SIZE, (2 * PAGE_SIZE) | 7);
+        let other = PagingState { cr3: 7 * PAGE_SIZE, ..STATE };
+        let (second, flush) = shadow.load(p2m, &memory, &other);
+        assert_eq!((second == first, flush), (false, TlbFlush::NonGlobal));
+        let pages = shadow.statistics().pages_made;
+        let _filled = shadow.fault(p2m, &memory, &other, Gva(0), Access::READ);
+        assert_eq!(shadow.statistics().pages_made, pages, "the lower tables are shared");
+        assert_eq!(shadow.load(p2m, &memory, &STATE), (first, TlbFlush::NonGlobal));
+    });
+}
+
+#[test]
+fn a_table_is_written_by_emulation_twice_and_then_by_the_guest() {
+    with_guest(|p2m, write, host, shadow| {
+        let memory = VmMemory::new(p2m, host);
+        // Page 1 of the address space is its own table of level 1.
+        write(4 * PAGE_SIZE + 8, (4 * PAGE_SIZE) | 7);
+        for _ in 0..2 {
+            let mut outcomes = 0;
+            loop {
+                let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(0x1000), Access::WRITE);
+                outcomes += 1;
+                if outcome == ShadowOutcome::EmulateWrite(Gpa(4 * PAGE_SIZE)) {
+                    break;
+                }
+                assert!(outcomes < 3);
+            }
+            write(4 * PAGE_SIZE + 16, (6 * PAGE_SIZE) | 7);
+            let _nothing = shadow.written(p2m, Gpa(4 * PAGE_SIZE + 16), 8);
+        }
+        let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(0x1000), Access::WRITE);
+        assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
+        assert_eq!(shadow.statistics().unsynced, 1);
+        // Unseen; found when the guest flushes.
+        let _filled = shadow.fault(p2m, &memory, &STATE, Gva(0x2000), Access::READ);
+        write(4 * PAGE_SIZE + 16, 0);
+        assert_eq!(shadow.invlpg(&memory, Gva(0x2000)), TlbFlush::Page(Gva(0x2000)));
+        assert_eq!(shadow.statistics().resynced_entries, 1);
+        let change_unseen = |shadow: &mut Shadow<&Arena>| {
+            write(4 * PAGE_SIZE + 16, (6 * PAGE_SIZE) | 7);
+            let _filled = shadow.fault(p2m, &memory, &STATE, Gva(0x2000), Access::READ);
+        };
+        change_unseen(shadow);
+        write(4 * PAGE_SIZE + 16, 0);
+        let _same_root = shadow.load(p2m, &memory, &STATE);
+        assert_eq!(shadow.statistics().resynced_entries, 2);
+        // While nothing points to the table, INVLPG does not reach it: it is compared when something does.
+        change_unseen(shadow);
+        for entry in [0, (4 * PAGE_SIZE) | 7] {
+            write(3 * PAGE_SIZE, entry);
+            let _nothing = shadow.written(p2m, Gpa(3 * PAGE_SIZE), 8);
+        }
+        write(4 * PAGE_SIZE + 16, 0);
+        let _flush = shadow.invlpg(&memory, Gva(0x2000));
+        assert_eq!(shadow.statistics().resynced_entries, 2);
+        let _filled = shadow.fault(p2m, &memory, &STATE, Gva(0), Access::READ);
+        assert_eq!(shadow.statistics().resynced_entries, 3);
+        // An accessed bit that the guest clears is a change too.
+        change_unseen(shadow);
+        write(4 * PAGE_SIZE + 16, (6 * PAGE_SIZE) | 7);
+        let _flush = shadow.invlpg(&memory, Gva(0x2000));
+        assert_eq!(shadow.statistics().resynced_entries, 4);
+    });
+}
+
+#[test]
+fn a_large_page_that_is_mapped_in_pieces_is_flushed_when_it_changes() {
+    with_guest(|p2m, write, host, shadow| {
+        let memory = VmMemory::new(p2m, host);
+        write(3 * PAGE_SIZE, 0x87);
+        for page in [8, 9] {
+            let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(page * PAGE_SIZE), Access::READ);
+            assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
+        }
+        write(3 * PAGE_SIZE, 0);
+        // The guest will flush one address only.
+        assert_eq!(shadow.written(p2m, Gpa(3 * PAGE_SIZE), 8), TlbFlush::All);
+    });
+}
