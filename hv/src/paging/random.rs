@@ -83,6 +83,7 @@ impl Random {
                 physical_bits: [32, 36, 39, 40, 46, 52][(self.draw() % 6) as usize],
                 gib_pages: self.once_in(2),
                 upper_global_reserved: self.once_in(2),
+                pointer_bits_reserved: true,
             },
         };
         match kind {
@@ -91,6 +92,7 @@ impl Random {
             PagingKind::Pae => {
                 state.cr4 |= cr4::PAE;
                 state.cr3 &= PAGE_SIZE / 2 - 1;
+                state.features.pointer_bits_reserved = self.once_in(2);
                 if self.once_in(4) {
                     state.pdptes = Some(core::array::from_fn(|_| self.entry(true) & 0x7019));
                 }

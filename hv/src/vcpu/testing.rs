@@ -97,7 +97,12 @@ impl Scene {
             tsc_khz: TSC_KHZ,
             tsc: START,
             wall_seconds: 0,
-            paging: PagingFeatures { physical_bits: 48, gib_pages: true, upper_global_reserved: true },
+            paging: PagingFeatures {
+                physical_bits: 48,
+                gib_pages: true,
+                upper_global_reserved: true,
+                pointer_bits_reserved: true,
+            },
             largest_leaf: PageSize::Size2M,
         };
         let memory =

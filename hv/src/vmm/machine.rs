@@ -136,7 +136,9 @@ fn run_vm(
         paging: PagingFeatures {
             physical_bits: cpuid(0x8000_0008, 0)[0] as u8,
             gib_pages,
+            // QEMU's emulation, again.
             upper_global_reserved: !features.ignores_interrupt_shadow,
+            pointer_bits_reserved: !features.ignores_interrupt_shadow,
         },
         largest_leaf: if gib_pages { PageSize::Size1G } else { PageSize::Size2M },
     };

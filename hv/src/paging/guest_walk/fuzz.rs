@@ -29,6 +29,7 @@ pub fn fuzz_one(data: &[u8]) {
             physical_bits: 32 + small[1] % 21,
             gib_pages: small[2] & 1 != 0,
             upper_global_reserved: small[2] & 2 != 0,
+            pointer_bits_reserved: small[2] & 4 != 0,
         },
     };
     let access = Access { write: small[3] & 1 != 0, execute: small[3] & 3 == 2, user: small[3] & 4 != 0 };

@@ -116,7 +116,8 @@ impl Kind for Pae {
         const HIGH: u64 = 0x7ff0_0000_0000_0000;
         if level == 3 {
             // Bits 2:1, 8:5 and everything above the address.
-            return 0x1e6 | HIGH | NO_EXECUTE | reserved_address_bits(state.features.physical_bits);
+            let low = if state.features.pointer_bits_reserved { 0x1e6 } else { 0 };
+            return low | HIGH | NO_EXECUTE | reserved_address_bits(state.features.physical_bits);
         }
         reserved_long::<Pae>(state, level, leaf) | HIGH
     }

@@ -206,8 +206,8 @@ impl<G: GuestMemory> Reference<'_, G> {
             None => self.read((bits(self.state.cr3, 31, 5) << 5) + number * 8, 8)?,
         };
         let width = u32::from(self.state.features.physical_bits);
-        let reserved = bits(pdpte, 2, 1) != 0
-            || bits(pdpte, 8, 5) != 0
+        let low = bits(pdpte, 2, 1) != 0 || bits(pdpte, 8, 5) != 0;
+        let reserved = self.state.features.pointer_bits_reserved && low
             || (width..64).any(|bit| bits(pdpte, bit, bit) == 1);
         self.valid(pdpte, reserved)?;
         let pde_at = (bits(pdpte, 51, 12) << 12) + bits(gva, 29, 21) * 8;

@@ -28,6 +28,9 @@ pub struct PagingFeatures {
     /// Bit 8 is reserved in entries of levels 4 and 3 that point to tables: true of AMD's processors, where
     /// Intel's (and QEMU's emulation of both) ignore it.
     pub upper_global_reserved: bool,
+    /// Bits 2:1 and 8:5 are reserved in the page-directory pointers of PAE paging: true of real processors. QEMU's
+    /// emulation ignores them, and sets bit 5 as an accessed bit in those that it uses.
+    pub pointer_bits_reserved: bool,
 }
 
 /// Everything that a walk depends on besides memory.

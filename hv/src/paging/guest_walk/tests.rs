@@ -133,7 +133,12 @@ fn simple() -> (VecMemory, PagingState) {
         rflags: 0,
         cpl: 0,
         pdptes: None,
-        features: PagingFeatures { physical_bits: 40, gib_pages: true, upper_global_reserved: false },
+        features: PagingFeatures {
+            physical_bits: 40,
+            gib_pages: true,
+            upper_global_reserved: false,
+            pointer_bits_reserved: true,
+        },
     };
     (memory, state)
 }
@@ -182,6 +187,19 @@ impl GuestMemory for Racing {
 fn a_race_for_ever_is_given_up() {
     let (memory, state) = simple();
     assert_eq!(translate(&state, &Racing(memory), Gva(0), Access::READ), Err(WalkError::Contended));
+}
+
+#[test]
+fn the_emulation_sets_accessed_bits_in_page_directory_pointers() {
+    let memory = VecMemory::new(0x8000);
+    for (at, entry) in [(0x1000, 0x2021_u64), (0x2000, 0x3027), (0x3000, 0x5067)] {
+        memory.write(Gpa(at), &entry.to_le_bytes()).unwrap();
+    }
+    let mut state = PagingState { efer: 0, ..simple().1 };
+    let fault = error_code::PRESENT | error_code::RESERVED;
+    assert_eq!(translate(&state, &memory, Gva(4), Access::READ), Err(WalkError::PageFault(fault)));
+    state.features.pointer_bits_reserved = false;
+    assert_eq!(translate(&state, &memory, Gva(4), Access::READ).map(|found| found.gpa), Ok(Gpa(0x5004)));
 }
 
 #[test]

@@ -18,7 +18,12 @@ const STATE: PagingState = PagingState {
     rflags: 0,
     cpl: 0,
     pdptes: None,
-    features: PagingFeatures { physical_bits: 40, gib_pages: true, upper_global_reserved: false },
+    features: PagingFeatures {
+        physical_bits: 40,
+        gib_pages: true,
+        upper_global_reserved: false,
+        pointer_bits_reserved: true,
+    },
 };
 
 /// Guest memory of 16 pages: tables of levels 4 to 1 in pages 1 to 4, for one page of which the frame is 5.
