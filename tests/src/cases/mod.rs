@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod boot;
+mod guests;
 mod kit;
 mod long_mode;
 mod monitor;
@@ -42,6 +43,14 @@ const fn only(machine: &'static str, name: &'static str, check: fn(&Context) -> 
 
 /// All cases.
 pub fn all() -> impl Iterator<Item = &'static Case> {
-    let cases = [boot::CASES, person::CASES, monitor::CASES, kit::CASES, long_mode::CASES, bad_input::CASES];
+    let cases = [
+        boot::CASES,
+        guests::CASES,
+        person::CASES,
+        monitor::CASES,
+        kit::CASES,
+        long_mode::CASES,
+        bad_input::CASES,
+    ];
     cases.into_iter().flatten()
 }

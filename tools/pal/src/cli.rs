@@ -24,8 +24,8 @@ pub enum Command {
     Fuzz(FuzzArgs),
     /// Measure what the hypervisor costs a guest, beside native execution and other hypervisors
     Bench(BenchArgs),
-    /// Print the path of the default guest's kernel, downloading it if needed
-    Kernel,
+    /// Print the path of a guest's kernel, downloading it if needed
+    Kernel(KernelArgs),
     /// Show what is installed on this machine, what is missing, and what to type
     Doctor,
 }
@@ -36,6 +36,7 @@ Examples:
   cargo pal run --exec 'uname -a; free'             one command, its output, its exit status
   cargo pal run --put ./tool --exec '/tool --self-test'
   cargo pal run --machine native --exec 'dmesg'     the same guest without the hypervisor, for comparison
+  cargo pal run --guest debian-686-pae              a 32-bit guest with PAE page tables
   cargo pal run --kernel bzImage --initrd initrd.img --append 'console=ttyS0'
   cargo pal run --kernel kit.elf --module 'data.bin first second' --test-device
 
@@ -81,7 +82,10 @@ pub struct RunArgs {
     #[arg(long, help_heading = "Machine")]
     pub permissive_msr: bool,
 
-    /// The guest's kernel: a Linux bzImage, a PVH ELF file or a multiboot1 ELF32 file. Default: Debian's cloud kernel
+    /// The guest to fetch: a kernel of Debian's and a busybox for it
+    #[arg(long, value_enum, default_value_t = Guest::DebianAmd64, help_heading = "Guest")]
+    pub guest: Guest,
+    /// Another kernel for it: a Linux bzImage, a PVH ELF file or a multiboot1 ELF32 file
     #[arg(long, value_name = "FILE", help_heading = "Guest")]
     pub kernel: Option<PathBuf>,
     /// The initial RAM disk. Default for Linux kernels: a generated one with a busybox shell
@@ -124,6 +128,14 @@ pub struct RunArgs {
     /// Show boot messages and the hypervisor's log; twice for its debug log
     #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Run")]
     pub verbose: u8,
+}
+
+/// Options of `pal kernel`.
+#[derive(Args)]
+pub struct KernelArgs {
+    /// The guest
+    #[arg(long, value_enum, default_value_t = Guest::DebianAmd64)]
+    pub guest: Guest,
 }
 
 /// Options of `pal test`.
@@ -193,6 +205,19 @@ pub enum Machine {
     QemuSvm,
     /// The guest alone on the same machine.
     Native,
+}
+
+/// The guests that are fetched, with their kinds of page tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Guest {
+    /// Debian's 64-bit cloud kernel: four levels.
+    DebianAmd64,
+    /// Debian's kernel for old 32-bit PCs: two levels.
+    #[value(name = "debian-686")]
+    Debian686,
+    /// Debian's kernel for 32-bit PCs with PAE: three levels.
+    #[value(name = "debian-686-pae")]
+    Debian686Pae,
 }
 
 /// How guest memory is virtualized.

@@ -3,9 +3,11 @@
 use std::process::Command;
 
 use anyhow::Result;
+use clap::ValueEnum;
 
 use crate::{
-    host::{find_program, needs},
+    cli::{Guest, value_name},
+    host::{find_program, guests::Architecture, needs},
     project::Project,
     ui::Ui,
 };
@@ -13,7 +15,7 @@ use crate::{
 /// One thing to look for.
 struct Item {
     name: &'static str,
-    purpose: &'static str,
+    purpose: String,
     found: Option<String>,
     /// What to type if it is missing; `None` for what pal fetches by itself when it needs it.
     remedy: Option<&'static str>,
@@ -31,24 +33,25 @@ pub fn run(project: &Project, _ui: &Ui) -> Result<u8> {
         program(needs::QEMU, "emulates the machines", Some("sudo apt-get install qemu-system-x86")),
         program("apt-get", "fetches what is missing", None),
         program("dpkg-deb", "unpacks packages", None),
-        busybox(project)?,
-        Item {
-            name: "default kernel",
-            purpose: "the default guest",
-            found: needs::cached_kernel(&project.cache("kernel")?).map(|path| path.display().to_string()),
-            remedy: None,
-        },
-        Item {
-            name: "hypervisor",
-            purpose: "built by every run",
-            found: Some(project.hypervisor())
-                .filter(|path| path.exists())
+    ];
+    let mut guests = vec![busybox(project)?];
+    for guest in Guest::value_variants() {
+        guests.push(Item {
+            name: "kernel",
+            purpose: format!("the guest {}", value_name(*guest)),
+            found: needs::cached_kernel(&project.cache(guest.source().kernel_cache)?)
                 .map(|path| path.display().to_string()),
             remedy: None,
-        },
-    ];
+        });
+    }
+    let hypervisor = Item {
+        name: "hypervisor",
+        purpose: "built by every run".into(),
+        found: Some(project.hypervisor()).filter(|path| path.exists()).map(|path| path.display().to_string()),
+        remedy: None,
+    };
     let mut missing = false;
-    for item in &items {
+    for item in items.iter().chain(&guests).chain([&hypervisor]) {
         let state = match (&item.found, item.remedy) {
             (Some(found), _) => found.clone(),
             (None, Some(remedy)) => {
@@ -78,13 +81,13 @@ fn program(name: &'static str, purpose: &'static str, remedy: Option<&'static st
             output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
         text.lines().next().map_or_else(|| path.display().to_string(), str::to_owned)
     });
-    Item { name, purpose, found, remedy }
+    Item { name, purpose: purpose.into(), found, remedy }
 }
 
 fn busybox(project: &Project) -> Result<Item> {
     let cached = project.cache("busybox")?.join("busybox-static");
-    let installed = find_program("busybox").filter(|path| needs::is_static_elf(path));
+    let installed = find_program("busybox").filter(|path| needs::is_static_elf(path, Architecture::Amd64));
     let found =
         installed.or(Some(cached).filter(|path| path.exists())).map(|path| path.display().to_string());
-    Ok(Item { name: "busybox, static", purpose: "the default guest", found, remedy: None })
+    Ok(Item { name: "busybox, static", purpose: "the default guest".into(), found, remedy: None })
 }

@@ -43,8 +43,8 @@ fn perform(command: &Command, project: &Project, ui: &Ui) -> Result<u8> {
         Command::Test(args) => test::run(args, project, ui),
         Command::Fuzz(args) => fuzz::run(args, project, ui),
         Command::Bench(args) => bench::run(args, project, ui),
-        Command::Kernel => {
-            println!("{}", host::needs::Needs { project, ui, yes: false }.kernel()?.display());
+        Command::Kernel(args) => {
+            println!("{}", host::needs::Needs { project, ui, yes: false }.kernel(args.guest)?.display());
             Ok(0)
         }
         Command::Doctor => doctor::run(project, ui),

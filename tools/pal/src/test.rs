@@ -8,8 +8,16 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 
-use crate::{cli::TestArgs, fuzz, host::needs::Needs, project::Project, status::Usage, ui::Ui};
+use crate::{
+    cli::{Guest, TestArgs},
+    fuzz,
+    host::needs::Needs,
+    project::Project,
+    status::Usage,
+    ui::Ui,
+};
 
 /// One step. Its counts are those of the tests that it ran, or 1 for a step that is a single check.
 struct Step {
@@ -133,8 +141,10 @@ impl Surroundings<'_> {
         // Everything that the cases need is here before they start, so that downloads are in nobody's time.
         let needs = Needs { project: self.project, ui: self.ui, yes: false };
         needs.qemu(None)?;
-        needs.kernel()?;
-        needs.busybox()?;
+        for guest in Guest::value_variants() {
+            needs.kernel(*guest)?;
+            needs.busybox(*guest)?;
+        }
         if machine != "native" {
             needs.hypervisor()?;
         }

@@ -23,7 +23,7 @@ use std::{
 use anyhow::{Context, Result};
 
 use crate::{
-    cli::BenchArgs,
+    cli::{BenchArgs, Guest},
     host::needs::Needs,
     project::Project,
     status::{Usage, exit},
@@ -50,7 +50,7 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
         .with_context(|| format!("cannot write {}", initrd.display()))?;
     let setup = Setup {
         qemu: needs.qemu(args.qemu.as_deref())?,
-        kernel: args.kernel.clone().map_or_else(|| needs.kernel(), Ok)?,
+        kernel: args.kernel.clone().map_or_else(|| needs.kernel(Guest::DebianAmd64), Ok)?,
         initrd,
         hypervisor: needs.hypervisor()?,
     };

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{
     guest::cpio::Archive,
-    host::needs::is_static_elf,
+    host::{guests::Architecture, needs::is_static_elf},
     project::{Project, TARGET},
     ui::Ui,
 };
@@ -28,7 +28,7 @@ pub fn build(project: &Project, ui: &Ui) -> Result<PathBuf> {
             "the benchmark's guest needs a static C library: libc6-dev on Debian, glibc-static on Fedora",
         )?;
     let program = project.target.join(TARGET).join(PROFILE).join(PACKAGE);
-    if !is_static_elf(&program) {
+    if !is_static_elf(&program, Architecture::Amd64) {
         bail!("{} is not a static program", program.display());
     }
     Ok(program)

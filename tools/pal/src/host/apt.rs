@@ -1,8 +1,8 @@
 //! Packages through apt, on Debian and its relatives.
 //!
-//! Downloads never touch the system: when the system's package lists are empty or old, pal keeps lists of its own under
-//! `target/pal/apt`, which needs no privileges. Only [`Apt::install`] changes the machine, and only after the person
-//! agreed.
+//! Downloads never touch the system: when the system's package lists are empty or old, or name another architecture's
+//! packages, pal keeps lists of its own under `target/pal/apt*`, which needs no privileges. Only [`Apt::install`] changes
+//! the machine, and only after the person agreed.
 
 use std::{
     env, fs,
@@ -13,23 +13,39 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use super::find_program;
+use super::{find_program, guests::Architecture};
 use crate::{project::Project, ui::Ui};
 
 /// Access to the package manager.
 pub struct Apt<'a> {
     ui: &'a Ui,
+    architecture: Architecture,
     state: PathBuf,
+    /// Lists of pal's own are in use.
     private_lists: bool,
+    /// They were fetched just now.
+    fresh: bool,
 }
 
 impl<'a> Apt<'a> {
-    /// `None` where there is no apt.
-    pub fn find(project: &Project, ui: &'a Ui) -> Result<Option<Self>> {
+    /// Access to the packages of an architecture. `None` where there is no apt.
+    ///
+    /// # Errors
+    /// The cache directory cannot be created.
+    pub fn find(project: &Project, ui: &'a Ui, architecture: Architecture) -> Result<Option<Self>> {
         if ["apt-get", "apt-cache", "dpkg-deb"].iter().any(|program| find_program(program).is_none()) {
             return Ok(None);
         }
-        Ok(Some(Self { ui, state: project.cache("apt")?, private_lists: false }))
+        let (state, private_lists) = match architecture {
+            Architecture::Amd64 => ("apt", false),
+            Architecture::I386 => ("apt-i386", true),
+        };
+        let state = project.cache(state)?;
+        for dir in ["lists/partial", "cache/archives/partial"] {
+            fs::create_dir_all(state.join(dir))
+                .with_context(|| format!("cannot write to {}", state.display()))?;
+        }
+        Ok(Some(Self { ui, architecture, state, private_lists, fresh: false }))
     }
 
     /// The first of `packages` that the package lists know; fetches lists if they know none.
@@ -37,6 +53,8 @@ impl<'a> Apt<'a> {
     /// # Errors
     /// No package is known even after an update.
     pub fn first_known(&mut self, packages: &[&str]) -> Result<String> {
+        // An update that failed in part may do all the same.
+        let mut updated = Ok(());
         loop {
             for package in packages {
                 let mut show = self.command("apt-cache");
@@ -48,10 +66,15 @@ impl<'a> Apt<'a> {
                     return Ok((*package).to_owned());
                 }
             }
-            if self.private_lists {
-                bail!("no package {} in the lists of /etc/apt/sources.list", packages.join(" or "));
+            if self.fresh {
+                updated?;
+                let what = match self.architecture {
+                    Architecture::Amd64 => "",
+                    Architecture::I386 => " for i386",
+                };
+                bail!("no package {}{what} in the lists of /etc/apt/sources.list", packages.join(" or "));
             }
-            self.update()?;
+            updated = self.update();
         }
     }
 
@@ -80,11 +103,11 @@ impl<'a> Apt<'a> {
             tempfile::tempdir_in(parent).with_context(|| format!("cannot write to {}", parent.display()))?;
         if let Err(error) = self.download(package, scratch.path()) {
             // Old lists name versions that are gone from the server.
-            if self.private_lists {
+            if self.fresh {
                 return Err(error);
             }
-            self.update()?;
-            self.download(package, scratch.path())?;
+            let updated = self.update();
+            self.download(package, scratch.path()).or_else(|error| updated.and(Err(error)))?;
         }
         let mut files = fs::read_dir(scratch.path())?.filter_map(|entry| Some(entry.ok()?.path()));
         let deb = files.find(|path| path.extension().is_some_and(|extension| extension == "deb"));
@@ -103,11 +126,11 @@ impl<'a> Apt<'a> {
     }
 
     fn update(&mut self) -> Result<()> {
-        for dir in ["lists/partial", "cache/archives/partial"] {
-            fs::create_dir_all(self.state.join(dir))?;
-        }
         self.private_lists = true;
-        self.ui.run("fetching package lists", self.command("apt-get").arg("update"))?;
+        self.fresh = true;
+        // Without the option a server that does not answer is no error.
+        let options = ["-o", "APT::Update::Error-Mode=any", "update"];
+        self.ui.run("fetching package lists", self.command("apt-get").args(options))?;
         Ok(())
     }
 
@@ -117,6 +140,11 @@ impl<'a> Apt<'a> {
         if self.private_lists {
             command.arg("-o").arg(format!("Dir::State::Lists={}", self.state.join("lists").display()));
             command.arg("-o").arg(format!("Dir::Cache={}", self.state.join("cache").display()));
+        }
+        if self.architecture == Architecture::I386 {
+            // Apart from the packages that are installed here, which have nothing to do with a guest's.
+            let apart = ["APT::Architecture=i386", "APT::Architectures=i386", "Dir::State::status=/dev/null"];
+            command.args(apart.iter().flat_map(|option| ["-o", option]));
         }
         command
     }

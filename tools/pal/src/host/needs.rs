@@ -1,4 +1,4 @@
-//! Finds or fetches what a run needs: QEMU, the default kernel, a static busybox, the hypervisor.
+//! Finds or fetches what a run needs: QEMU, a guest's kernel, a static busybox, the hypervisor.
 
 use std::{
     fs::{self, File},
@@ -8,13 +8,20 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use super::{apt::Apt, find_program};
-use crate::{project::Project, status::Usage, ui::Ui};
+use super::{
+    apt::Apt,
+    find_program,
+    guests::{Architecture, Source},
+};
+use crate::{
+    cli::{Guest, value_name},
+    project::Project,
+    status::Usage,
+    ui::Ui,
+};
 
 /// The program that emulates the machines.
 pub const QEMU: &str = "qemu-system-x86_64";
-/// Packages whose dependency is the newest kernel: Debian's, then Ubuntu's.
-const KERNEL_PACKAGES: [&str; 2] = ["linux-image-cloud-amd64", "linux-image-virtual"];
 
 /// Provides what a run needs.
 pub struct Needs<'a> {
@@ -39,7 +46,7 @@ impl Needs<'_> {
         if let Some(path) = find_program(QEMU) {
             return Ok(path);
         }
-        match Apt::find(self.project, self.ui)? {
+        match Apt::find(self.project, self.ui, Architecture::Amd64)? {
             Some(apt) => apt.install(&["qemu-system-x86"], "QEMU is missing", self.yes)?,
             None => {
                 bail!("QEMU is missing: install the package that has {QEMU}, or give one with --qemu PATH")
@@ -48,52 +55,69 @@ impl Needs<'_> {
         find_program(QEMU).with_context(|| format!("{QEMU} is still not in PATH after the installation"))
     }
 
-    /// The default guest's kernel. It is downloaded once and kept under `target/pal/kernel`; nothing is installed.
+    /// A guest's kernel. It is downloaded once and kept under `target/pal`; nothing is installed.
     ///
     /// # Errors
-    /// No apt, no network.
-    pub fn kernel(&self) -> Result<PathBuf> {
-        let cache = self.project.cache("kernel")?;
+    /// No apt, no network, no such package.
+    pub fn kernel(&self, guest: Guest) -> Result<PathBuf> {
+        let Source { architecture, kernels, kernel_cache, .. } = guest.source();
+        let name = value_name(guest);
+        let cache = self.project.cache(kernel_cache)?;
         let _lock = lock(&cache)?;
         if let Some(kernel) = cached_kernel(&cache) {
             return Ok(kernel);
         }
-        let Some(mut apt) = Apt::find(self.project, self.ui)? else {
+        let Some(mut apt) = Apt::find(self.project, self.ui, architecture)? else {
+            let example = match architecture {
+                Architecture::Amd64 => ", for example --kernel /boot/vmlinuz-$(uname -r)",
+                Architecture::I386 => "",
+            };
             bail!(
-                "no apt here to download the default kernel with: give any Linux kernel with --kernel FILE, for example \
-                 --kernel /boot/vmlinuz-$(uname -r)"
+                "no apt here to download the kernel of {name} with: give any Linux kernel with --kernel FILE{example}"
             );
         };
-        let latest = apt.first_known(&KERNEL_PACKAGES).context("cannot find the default kernel")?;
-        let package = apt.dependency(&latest, "linux-image-")?;
-        apt.fetch(&package, &cache.join(&package))
-            .context("cannot fetch the default kernel; give one with --kernel")?;
+        let advice = || format!("cannot fetch the kernel of {name}; give one with --kernel");
+        let latest = apt.first_known(kernels).with_context(advice)?;
+        let package = apt.dependency(&latest, "linux-image-").with_context(advice)?;
+        apt.fetch(&package, &cache.join(&package)).with_context(advice)?;
         cached_kernel(&cache).with_context(|| format!("package {package} has no boot/vmlinuz-*"))
     }
 
-    /// A statically linked busybox: the installed one, or one downloaded and kept under `target/pal/busybox`.
+    /// A statically linked busybox of the guest's architecture: the installed one, or one downloaded and kept under
+    /// `target/pal`.
     ///
     /// # Errors
     /// No apt, no network.
-    pub fn busybox(&self) -> Result<PathBuf> {
-        if let Some(path) = find_program("busybox").filter(|path| is_static_elf(path)) {
+    pub fn busybox(&self, guest: Guest) -> Result<PathBuf> {
+        let Source { architecture, busybox_cache, .. } = guest.source();
+        if let Some(path) = find_program("busybox").filter(|path| is_static_elf(path, architecture)) {
             return Ok(path);
         }
-        let cache = self.project.cache("busybox")?;
+        let cache = self.project.cache(busybox_cache)?;
         let _lock = lock(&cache)?;
         let tree = cache.join("busybox-static");
-        let Some(path) = busybox_in(&tree) else {
-            let Some(mut apt) = Apt::find(self.project, self.ui)? else {
-                bail!(
-                    "a statically linked busybox is missing: install busybox-static, or give a guest with --initrd FILE"
-                );
-            };
-            let package = apt.first_known(&["busybox-static"])?;
-            apt.fetch(&package, &tree)
-                .context("cannot fetch busybox; install busybox-static or give --initrd FILE")?;
-            return busybox_in(&tree).context("package busybox-static has no bin/busybox");
+        let in_tree = || {
+            let paths = ["bin/busybox", "usr/bin/busybox"].map(|path| tree.join(path));
+            paths.into_iter().find(|path| is_static_elf(path, architecture))
         };
-        Ok(path)
+        if let Some(path) = in_tree() {
+            return Ok(path);
+        }
+        let install = match architecture {
+            Architecture::Amd64 => "install busybox-static, or ",
+            Architecture::I386 => "",
+        };
+        let Some(mut apt) = Apt::find(self.project, self.ui, architecture)? else {
+            bail!(
+                "a statically linked busybox for {} is missing: {install}give --initrd FILE",
+                value_name(guest)
+            );
+        };
+        let advice =
+            || format!("cannot fetch busybox for {}; {install}give --initrd FILE", value_name(guest));
+        let package = apt.first_known(&["busybox-static"]).with_context(advice)?;
+        apt.fetch(&package, &tree).with_context(advice)?;
+        in_tree().context("package busybox-static has no bin/busybox")
     }
 
     /// The hypervisor, built by `cargo hv`; or the file that PALIMPSEST_HV names.
@@ -123,22 +147,35 @@ pub fn cached_kernel(cache: &Path) -> Option<PathBuf> {
         .max_by_key(|path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok())
 }
 
-fn busybox_in(tree: &Path) -> Option<PathBuf> {
-    ["bin/busybox", "usr/bin/busybox"].iter().map(|path| tree.join(path)).find(|path| is_static_elf(path))
-}
-
-/// True for an x86-64 ELF executable without an interpreter.
-pub fn is_static_elf(path: &Path) -> bool {
+/// True for an ELF executable of this architecture without an interpreter.
+pub fn is_static_elf(path: &Path, architecture: Architecture) -> bool {
+    /// What differs between ELF64 and ELF32: class and machine; place and width of `e_phoff`; place of `e_phentsize`,
+    /// which `e_phnum` follows.
+    struct Layout {
+        class: u8,
+        machine: u8,
+        table: (usize, usize),
+        size: usize,
+    }
+    let layout = match architecture {
+        Architecture::Amd64 => Layout { class: 2, machine: 62, table: (32, 8), size: 54 },
+        Architecture::I386 => Layout { class: 1, machine: 3, table: (28, 4), size: 42 },
+    };
     let mut header = Vec::new();
     let read = File::open(path).and_then(|file| file.take(4096).read_to_end(&mut header));
-    if read.is_err() || !header.starts_with(b"\x7fELF\x02\x01") || header.get(18) != Some(&62) {
+    if read.is_err()
+        || !header.starts_with(&[0x7f, b'E', b'L', b'F', layout.class, 1])
+        || header.get(18) != Some(&layout.machine)
+    {
         return false;
     }
     let word = |at: usize, size: usize| {
         let bytes = header.get(at..at + size)?;
         Some(bytes.iter().rev().fold(0, |value, byte| value << 8 | usize::from(*byte)))
     };
-    let (Some(table), Some(size), Some(count)) = (word(32, 8), word(54, 2), word(56, 2)) else {
+    let (Some(table), Some(size), Some(count)) =
+        (word(layout.table.0, layout.table.1), word(layout.size, 2), word(layout.size + 2, 2))
+    else {
         return false;
     };
     // A program header of type 3 (PT_INTERP) names the dynamic loader.

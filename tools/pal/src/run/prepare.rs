@@ -76,8 +76,8 @@ impl Prepared {
         let (path, kernel) = match (given, &args.kernel) {
             (Some(kernel), Some(path)) => (path.clone(), kernel),
             _ => {
-                let path = needs.kernel()?;
-                let kernel = read("the default kernel", &path)?;
+                let path = needs.kernel(args.guest)?;
+                let kernel = read("the guest's kernel", &path)?;
                 (path, kernel)
             }
         };
@@ -89,7 +89,7 @@ impl Prepared {
         let nonce = default_guest.then(nonce).transpose()?;
         let initrd = match own_initrd {
             None if default_guest => {
-                let busybox = needs.busybox()?;
+                let busybox = needs.busybox(args.guest)?;
                 let contents = initramfs::build(&Contents {
                     busybox: &busybox,
                     puts: &puts,
