@@ -119,6 +119,8 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
             test_device: config.test_device,
         })),
         memory: RwLock::new(Memory { p2m, nested, host }),
+        shadow: Mutex::new(None),
+        shadow_pages: config.shadow_pages.unwrap_or_else(|| default_shadow_pages(layout.ram_bytes())),
         layout,
         clock: Clock::new(facts.tsc_khz),
         start: facts.tsc,
@@ -127,6 +129,11 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
         paging_features: facts.paging,
         permissive_msr: config.permissive_msr,
     })
+}
+
+/// One page for each 64 of the guest's memory, and never so few that a small kernel has to share them out.
+fn default_shadow_pages(ram_bytes: u64) -> usize {
+    ((ram_bytes >> 18) as usize).clamp(512, 1 << 17)
 }
 
 /// What the device bus or the local APICs serve.

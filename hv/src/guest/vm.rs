@@ -1,7 +1,7 @@
 //! A virtual machine: its memory, its chipset and its time. Shared by its VCPUs.
 //!
-//! Made by `guest::build`, used by `vcpu::run` and the monitor. Lock order: `chipset`, then `memory`; neither is held while
-//! a guest runs.
+//! Made by `guest::build`, used by `vcpu::run` and the monitor. Lock order: `chipset`, then `memory`, then `shadow`; none is
+//! held while a guest runs.
 
 use alloc::string::String;
 
@@ -16,6 +16,7 @@ use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::guest_walk::PagingFeatures;
 use crate::paging::nested::Nested;
 use crate::paging::p2m::P2m;
+use crate::paging::shadow::Shadow;
 use crate::paging::table::TableMemory;
 
 /// Host memory as VMs use it: tables and bytes by physical address.
@@ -48,6 +49,10 @@ pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     pub chipset: Mutex<Chipset>,
     /// Its memory.
     pub memory: RwLock<Memory<F, M>>,
+    /// The shadow tables, once they have been used.
+    pub shadow: Mutex<Option<Shadow<M>>>,
+    /// How many pages they may have.
+    pub shadow_pages: usize,
     /// Where its RAM is.
     pub layout: MemoryLayout,
     /// From ticks to nanoseconds.

@@ -9,7 +9,6 @@ use super::Leave;
 use super::command::{COMMANDS, Command, Description};
 use super::show::{guest, memory, stats};
 use crate::device::message::Messages;
-use crate::guest::config::Mode;
 use crate::guest::vm::{HostMemory, Vm};
 use crate::mem::frame;
 use crate::vcpu::outcome::Stop;
@@ -35,8 +34,6 @@ pub struct View<'a, V: Virt, M: HostMemory> {
     pub vm: &'a Vm<V::NestedFormat, M>,
     /// Its VCPUs, by number.
     pub vcpus: &'a mut [Box<Vcpu<V>>],
-    /// How its memory is virtualized.
-    pub mode: Mode,
     /// Host TSC at its last start or reset.
     pub started: u64,
     /// Host TSC now.

@@ -1,6 +1,7 @@
 //! Counters of exits: how often each kind happened and how long the hypervisor took for it.
 
-use crate::virt::Exit;
+use crate::virt::exit::vector;
+use crate::virt::{Exception, Exit};
 
 macro_rules! kinds {
     ($($kind:ident $name:literal,)*) => {
@@ -29,6 +30,7 @@ kinds! {
     Rdmsr "rdmsr",
     Wrmsr "wrmsr",
     NestedFault "nested-fault",
+    PageFault "page-fault",
     Exception "exception",
     ControlReg "control-reg",
     DebugReg "debug-reg",
@@ -52,6 +54,7 @@ impl ExitKind {
             Exit::Rdmsr => ExitKind::Rdmsr,
             Exit::Wrmsr => ExitKind::Wrmsr,
             Exit::NestedFault { .. } => ExitKind::NestedFault,
+            Exit::Exception(Exception { vector: vector::PF, .. }) => ExitKind::PageFault,
             Exit::Exception(_) => ExitKind::Exception,
             Exit::ControlReg(_) => ExitKind::ControlReg,
             Exit::DebugReg(_) => ExitKind::DebugReg,

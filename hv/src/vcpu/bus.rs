@@ -7,10 +7,11 @@ use crate::device::chipset::Chipset;
 use crate::device::effect::Effect;
 use crate::device::lapic::{Lapic, LapicEffect};
 use crate::device::message::Messages;
-use crate::guest::vm::{HostMemory, Vm};
+use crate::guest::vm::{HostMemory, Memory, Vm};
 use crate::paging::addr::Gpa;
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::range::GpaRange;
+use crate::paging::shadow::TlbFlush;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Outcome, Stop};
 use crate::vcpu::{Vcpu, work};
@@ -37,6 +38,7 @@ pub struct Left {
     work: u32,
     stop: Option<Stop>,
     flush: bool,
+    root: bool,
 }
 
 impl<V: Virt> Vcpu<V> {
@@ -49,6 +51,9 @@ impl<V: Virt> Vcpu<V> {
         self.request(left.work);
         if left.flush {
             self.virt.flush(FlushScope::All);
+        }
+        if left.root {
+            self.request_root();
         }
         match left.stop {
             Some(stop) => Outcome::Stop(stop),
@@ -198,10 +203,22 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
         let mut memory = self.vm.memory.write();
         let memory = &mut *memory;
         let Some(range) = GpaRange::new(gpa.align_down(4096), 4096) else { return };
-        if let Ok(changed) = memory.p2m.unmap(range)
-            && memory.nested.apply(&memory.p2m, changed).is_ok()
-        {
-            self.left.flush = true;
+        let Ok(changed) = memory.p2m.unmap(range) else { return };
+        self.left.flush = true;
+        // On an error the nested tables hold part of the change, which takes the page away all the same.
+        let _ = memory.nested.apply(&memory.p2m, changed);
+        if let Some(shadow) = &mut *self.vm.shadow.lock() {
+            let (reload, _everything) = shadow.apply(changed);
+            self.left.root |= reload.is_some();
+        }
+    }
+
+    /// Guest memory has been written on the guest's behalf: it may be one of its tables.
+    #[inline]
+    pub fn written(&mut self, memory: &Memory<F, M>, gpa: Gpa, len: usize) {
+        if let Some(shadow) = &mut *self.vm.shadow.lock() {
+            let flush = shadow.written(&memory.p2m, gpa, len as u64);
+            self.left.flush |= flush != TlbFlush::None;
         }
     }
 }

@@ -1,60 +1,147 @@
-//! Control registers and XCR0: what a guest may write, and what follows from it.
+//! Control registers: what a guest may read and write, and what follows from it.
 //!
-//! In nested mode only writes of CR4 come here (and of CR8 on processors that misjudge it); the rest of the rules serve
-//! the modes that watch more. AMD APM 2, 3.1; 11.5.2 for XCR0.
+//! In nested mode only writes of CR4 come here (and of CR8 on processors that misjudge it); with shadow tables also all
+//! writes of CR0 and CR3, reads of what the processor holds differently, INVLPG and INVPCID. AMD APM 2, 3.1 and 5.5.
 
 use crate::guest::vm::{HostMemory, Vm};
+use crate::paging::addr::Gva;
+use crate::paging::guest_walk::{PagingState, is_canonical};
+use crate::vcpu::bus::Bus;
 use crate::vcpu::dispatch::{died, next_rip};
-use crate::vcpu::emulate::{MAX_LEN, Mode, System, decode, register_move};
+use crate::vcpu::emulate::{
+    self, Fault, Insn, MAX_LEN, Mode, Op, System, decode, invlpg_address, invpcid_operands, register_move,
+};
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Outcome};
-use crate::vcpu::port;
-use crate::vcpu::{Vcpu, work};
-use crate::virt::state::{Gpr, cr0, cr4, efer};
+use crate::vcpu::port::{self, Port};
+use crate::vcpu::{Vcpu, mmu, work};
+use crate::virt::state::{SegReg, Segment, cr0, cr4, efer};
 use crate::virt::{Exception, FlushScope, RegMove, Virt};
 
-/// Handles a MOV to or from a control register.
-pub fn control<V: Virt, M: HostMemory>(
+/// Handles a MOV to or from a control register, CLTS, LMSW or SMSW.
+pub fn control<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
     access: RegMove,
+    tsc: u64,
 ) -> Outcome {
-    let Some(next) = next_rip(vcpu, vm, System::MovControl) else {
-        // CLTS, LMSW and SMSW are not intercepted; a MOV that is no longer there is executed again as what it is now.
+    if access.index == 0 && access.gpr.is_none() {
+        return machine_status(vcpu, vm, host, tsc);
+    }
+    let Some(next) = next_rip(vcpu, vm, System::MovControl) else { return Outcome::Resume };
+    let Some(gpr) = access.gpr.or_else(|| vcpu.next_rips.operand(&vcpu.virt, System::MovControl)) else {
         return Outcome::Resume;
     };
-    let Some(gpr) = access.gpr.or_else(|| operand(vcpu, vm)) else { return Outcome::Resume };
-    match (access.index, access.write) {
-        (4, true) => {
-            let value = vcpu.virt.gpr(gpr);
-            if !vcpu.virt.is_64bit() && value >> 32 != 0 {
-                // The upper half of the register is not part of a 32-bit operand.
-                return write_cr4(vcpu, value & 0xffff_ffff, next);
-            }
-            write_cr4(vcpu, value, next)
-        }
-        (8, true) => {
-            let value = vcpu.virt.gpr(gpr);
-            if value > 15 {
-                return Outcome::Inject(Exception::GP0);
-            }
+    if access.write {
+        // The upper half of a register is not part of a 32-bit operand.
+        let mask = if vcpu.virt.is_64bit() { u64::MAX } else { 0xffff_ffff };
+        write(vcpu, vm, access.index, vcpu.virt.gpr(gpr) & mask, next)
+    } else {
+        let value = match access.index {
+            0 => vcpu.virt.cr0(),
+            3 => vcpu.virt.cr3(),
+            4 => vcpu.virt.cr4(),
+            _ => return unexpected(vcpu, access.index),
+        };
+        vcpu.virt.set_gpr(gpr, value);
+        Outcome::Next(next)
+    }
+}
+
+#[inline(always)]
+fn write<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    index: u8,
+    value: u64,
+    next: u64,
+) -> Outcome {
+    match index {
+        3 => write_cr3(vcpu, vm, value, next),
+        0 => write_cr0(vcpu, value, next),
+        4 => write_cr4(vcpu, value, next),
+        8 if value > 15 => Outcome::Inject(Exception::GP0),
+        8 => {
             vcpu.virt.set_task_priority(value as u8);
             vcpu.request(work::INTERRUPTS);
             Outcome::Next(next)
         }
-        _ => {
-            let what = alloc::format!("unexpected control register access {access:?}");
-            Outcome::Stop(died(vcpu, Cause::UnknownExit, what))
-        }
+        _ => unexpected(vcpu, index),
     }
 }
 
-/// The general-purpose operand, for processors that do not report it.
-fn operand<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> Option<Gpr> {
-    let mut bytes = [0; MAX_LEN];
-    let have = port::fetch(&vcpu.virt, vm, &mut bytes);
-    register_move(&decode(&bytes[..have], Mode::of(&vcpu.virt)).ok()?)?.gpr
+#[cold]
+fn unexpected<V: Virt>(vcpu: &Vcpu<V>, index: u8) -> Outcome {
+    let what = alloc::format!("unexpected access to control register {index}");
+    Outcome::Stop(died(vcpu, Cause::UnknownExit, what))
 }
+
+/// With PCIDs, bit 63 asks to keep what is cached; a flush more does no harm.
+const CR3_KEEP: u64 = 1 << 63;
+
+fn write_cr3<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    value: u64,
+    next: u64,
+) -> Outcome {
+    let pcids = vcpu.virt.cr4() & cr4::PCIDE != 0;
+    let value = if pcids { value & !CR3_KEEP } else { value };
+    if value >> vm.paging_features.physical_bits.min(52) != 0 {
+        return Outcome::Inject(Exception::GP0);
+    }
+    vcpu.virt.set_cr3(value);
+    if vcpu.mmu.is_shadow() {
+        mmu::load(vcpu, vm);
+    } else {
+        vcpu.virt.flush(FlushScope::All);
+    }
+    Outcome::Next(next)
+}
+
+fn write_cr0<V: Virt>(vcpu: &mut Vcpu<V>, value: u64, next: u64) -> Outcome {
+    let old = vcpu.virt.cr0();
+    // ET is always set; the other reserved bits of the lower half are ignored.
+    const WRITABLE: u64 = cr0::PE
+        | cr0::MP
+        | cr0::EM
+        | cr0::TS
+        | cr0::NE
+        | cr0::WP
+        | cr0::AM
+        | cr0::NW
+        | cr0::CD
+        | cr0::PG;
+    let new = value & WRITABLE | cr0::ET;
+    let changed = old ^ new;
+    let enables = changed & new & cr0::PG != 0;
+    let disables = changed & old & cr0::PG != 0;
+    let (four, ext) = (vcpu.virt.cr4(), vcpu.virt.efer());
+    let long_code = vcpu.virt.segment(SegReg::Cs).attributes & Segment::LONG != 0;
+    if value >> 32 != 0
+        || new & (cr0::PG | cr0::PE) == cr0::PG
+        || new & (cr0::NW | cr0::CD) == cr0::NW
+        || enables && ext & efer::LME != 0 && (four & cr4::PAE == 0 || long_code)
+        || disables && (four & cr4::PCIDE != 0 || vcpu.virt.is_64bit())
+    {
+        return Outcome::Inject(Exception::GP0);
+    }
+    vcpu.virt.set_cr0(new);
+    if enables && ext & efer::LME != 0 {
+        vcpu.virt.set_efer(ext | efer::LMA);
+    } else if disables {
+        vcpu.virt.set_efer(ext & !efer::LMA);
+    }
+    if changed & (cr0::PG | cr0::WP | cr0::PE) != 0 {
+        vcpu.virt.flush(FlushScope::All);
+        vcpu.request_root();
+    }
+    Outcome::Next(next)
+}
+
+/// CR4.PGE, PSE and so on: what is cached of the tables goes, or means something else (AMD APM 2, 5.5.2).
+const TRANSLATING: u64 = cr4::PGE | cr4::PSE | cr4::PAE | cr4::PCIDE | cr4::SMEP | cr4::SMAP;
 
 fn write_cr4<V: Virt>(vcpu: &mut Vcpu<V>, value: u64, next: u64) -> Outcome {
     let old = vcpu.virt.cr4();
@@ -71,58 +158,147 @@ fn write_cr4<V: Virt>(vcpu: &mut Vcpu<V>, value: u64, next: u64) -> Outcome {
     if (value ^ old) & cr4::OSXSAVE != 0 {
         vcpu.cpuid.refresh(value, vcpu.xcr0);
     }
-    // Which changes flush: AMD APM 2, 5.5.2. SMEP, SMAP and PCIDE change what cached entries allow.
-    const FLUSHING: u64 = cr4::PGE | cr4::PSE | cr4::PAE | cr4::PCIDE | cr4::SMEP | cr4::SMAP;
-    if (value ^ old) & FLUSHING != 0 {
+    if (value ^ old) & TRANSLATING != 0 {
         vcpu.virt.flush(FlushScope::All);
+        vcpu.request_root();
     }
     Outcome::Next(next)
 }
 
-/// Handles XSETBV.
-pub fn xsetbv<V: Virt, M: HostMemory, H: Host>(
+/// The instruction at CS:RIP.
+fn current<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> Option<Insn> {
+    let mut bytes = [0; MAX_LEN];
+    let have = port::fetch(&vcpu.virt, vm, &mut bytes);
+    decode(&bytes[..have], Mode::of(&vcpu.virt)).ok()
+}
+
+fn after<V: Virt>(vcpu: &Vcpu<V>, insn: &Insn) -> u64 {
+    let next = vcpu.virt.rip().wrapping_add(u64::from(insn.len));
+    if insn.mode == Mode::Bits64 { next } else { next & 0xffff_ffff }
+}
+
+/// Accesses to CR0 whose operand the processor does not report.
+#[cold]
+fn machine_status<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
     host: &mut H,
+    tsc: u64,
 ) -> Outcome {
-    let Some(next) = next_rip(vcpu, vm, System::Xsetbv) else { return Outcome::Resume };
-    let low = |reg| vcpu.virt.gpr(reg) & 0xffff_ffff;
-    let value = low(Gpr::Rdx) << 32 | low(Gpr::Rax);
-    if vcpu.virt.cpl() != 0 || low(Gpr::Rcx) != 0 || !xcr0_is_valid(value, vcpu.cpuid.limits().xcr0) {
-        return Outcome::Inject(Exception::GP0);
+    // Something else is at RIP by now: it is executed as what it is.
+    let Some(insn) = current(vcpu, vm) else { return Outcome::Resume };
+    let next = after(vcpu, &insn);
+    let old = vcpu.virt.cr0();
+    match insn.op {
+        Op::System(System::MovControl) => match register_move(&insn) {
+            Some(RegMove { index: 0, write: true, gpr: Some(gpr) }) => {
+                let mask = if insn.mode == Mode::Bits64 { u64::MAX } else { 0xffff_ffff };
+                write_cr0(vcpu, vcpu.virt.gpr(gpr) & mask, next)
+            }
+            Some(RegMove { index: 0, write: false, gpr: Some(gpr) }) => {
+                vcpu.virt.set_gpr(gpr, old);
+                Outcome::Next(next)
+            }
+            _ => Outcome::Resume,
+        },
+        Op::System(System::Clts) => write_cr0(vcpu, old & !cr0::TS, next),
+        Op::System(System::Lmsw) => {
+            match with_port(vcpu, vm, host, tsc, |virt, port| emulate::read_msw(&insn, virt, port)) {
+                Ok(value) => {
+                    const LOADED: u64 = cr0::MP | cr0::EM | cr0::TS;
+                    let value = u64::from(value);
+                    // PE can be set, not cleared.
+                    write_cr0(vcpu, old & !LOADED | value & (LOADED | cr0::PE), next)
+                }
+                Err(outcome) => outcome,
+            }
+        }
+        Op::System(System::Smsw) => {
+            let done =
+                with_port(vcpu, vm, host, tsc, |virt, port| emulate::write_msw(&insn, virt, port, old));
+            done.map_or_else(|outcome| outcome, |()| Outcome::Next(next))
+        }
+        _ => Outcome::Resume,
     }
-    host.set_xcr0(value);
-    vcpu.xcr0 = value;
-    vcpu.cpuid.refresh(vcpu.virt.cr4(), value);
+}
+
+/// Runs `operands`, which reads or writes guest memory for one instruction.
+fn with_port<V: Virt, M: HostMemory, H: Host, T>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    tsc: u64,
+    operands: impl FnOnce(&mut V, &mut Port<'_, V::NestedFormat, M, H>) -> Result<T, Fault<port::PortStop>>,
+) -> Result<T, Outcome> {
+    let paging = PagingState::of(&vcpu.virt, vm.paging_features);
+    let mut port = Port::new(Bus::new(vm, &mut vcpu.lapic, host, tsc), paging);
+    let result = operands(&mut vcpu.virt, &mut port);
+    let left = port.bus.finish();
+    match vcpu.after_access(left, Outcome::Resume) {
+        Outcome::Resume => result.map_err(|fault| match fault {
+            Fault::Exception(exception) => Outcome::Inject(exception),
+            Fault::Stop(_) => Outcome::Resume,
+        }),
+        stop => Err(stop),
+    }
+}
+
+/// Handles INVLPG on shadow tables; `address` is the operand if the processor reported it.
+pub fn invlpg<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    address: Option<Gva>,
+) -> Outcome {
+    let Some(next) = next_rip(vcpu, vm, System::Invlpg) else { return Outcome::Resume };
+    let gva = match address.or_else(|| simple_address(vcpu)) {
+        Some(gva) => gva,
+        None => match current(vcpu, vm).and_then(|insn| invlpg_address(&insn, &vcpu.virt)) {
+            Some(gva) => gva,
+            None => return Outcome::Resume,
+        },
+    };
+    if is_canonical(gva) {
+        mmu::invlpg(vcpu, vm, gva);
+    }
     Outcome::Next(next)
 }
 
-/// The rules of XCR0: x87 always, AVX only with SSE, AVX-512 as a whole and only with AVX.
-fn xcr0_is_valid(value: u64, allowed: u64) -> bool {
-    const X87: u64 = 1 << 0;
-    const SSE: u64 = 1 << 1;
-    const AVX: u64 = 1 << 2;
-    const AVX512: u64 = 7 << 5;
-    value & X87 != 0
-        && value & !allowed == 0
-        && (value & AVX == 0 || value & SSE != 0)
-        && (value & AVX512 == 0 || value & AVX512 == AVX512 && value & AVX != 0)
+/// The operand of an INVLPG that is nothing but a register, as it was found when the instruction was decoded.
+fn simple_address<V: Virt>(vcpu: &Vcpu<V>) -> Option<Gva> {
+    let value = vcpu.virt.gpr(vcpu.next_rips.operand(&vcpu.virt, System::Invlpg)?);
+    Some(match vcpu.virt.is_64bit() {
+        true => Gva(value),
+        false => Gva(vcpu.virt.segment(SegReg::Ds).base.wrapping_add(value) & 0xffff_ffff),
+    })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn xcr0_rules() {
-        assert!(xcr0_is_valid(1, 7));
-        assert!(xcr0_is_valid(7, 7));
-        assert!(!xcr0_is_valid(0, 7));
-        assert!(!xcr0_is_valid(6, 7));
-        assert!(!xcr0_is_valid(5, 7));
-        assert!(!xcr0_is_valid(7, 3));
-        assert!(xcr0_is_valid(0xe7, 0xe7));
-        assert!(!xcr0_is_valid(0x67, 0xe7));
-        assert!(!xcr0_is_valid(0xe3, 0xe7));
+/// Handles INVPCID on shadow tables, which do not tell address spaces apart: all types flush everything.
+pub fn invpcid<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    tsc: u64,
+) -> Outcome {
+    let insn = current(vcpu, vm).filter(|insn| insn.op == Op::System(System::Invpcid));
+    let Some(insn) = insn else { return Outcome::Resume };
+    let operands =
+        with_port(vcpu, vm, host, tsc, |virt, port| invpcid_operands(&insn, virt, port));
+    let (kind, descriptor) = match operands {
+        Ok(operands) => operands,
+        Err(outcome) => return outcome,
+    };
+    // AMD APM 3, INVPCID: reserved bits, an address that is not canonical, PCIDs that are not in use.
+    let (pcid, address) = (descriptor as u64, (descriptor >> 64) as u64);
+    let pcids = vcpu.virt.cr4() & cr4::PCIDE != 0;
+    let bad = match kind {
+        0 => pcid >> 12 != 0 || !is_canonical(Gva(address)) || !pcids && pcid != 0,
+        1 => pcid >> 12 != 0 || !pcids && pcid != 0,
+        2 | 3 => false,
+        _ => true,
+    };
+    if bad {
+        return Outcome::Inject(Exception::GP0);
     }
+    mmu::flush_all(vcpu, vm);
+    Outcome::Next(after(vcpu, &insn))
 }

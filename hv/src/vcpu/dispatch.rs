@@ -11,7 +11,9 @@ use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Death, Outcome, Stop};
 use crate::vcpu::port;
 use crate::vcpu::run::complete;
-use crate::vcpu::{Vcpu, control, io, memory_fault, msr, work};
+use crate::vcpu::{Vcpu, control, io, memory_fault, mmu, msr, work, xcr};
+use crate::paging::addr::Gva;
+use crate::virt::exit::vector;
 use crate::virt::state::Gpr;
 use crate::virt::{ArchState, Exception, Exit, FlushScope, Virt};
 
@@ -48,12 +50,14 @@ fn rare<V: Virt, M: HostMemory, H: Host>(
     tsc: u64,
 ) -> Outcome {
     match *exit {
-        Exit::ControlReg(access) => control::control(vcpu, vm, access),
+        Exit::ControlReg(access) => control::control(vcpu, vm, host, access, tsc),
+        Exit::Invlpg(gva) => control::invlpg(vcpu, vm, gva),
+        Exit::Invpcid => control::invpcid(vcpu, vm, host, tsc),
         Exit::DebugReg(_) => {
             vcpu.virt.open_debug_registers();
             Outcome::Resume
         }
-        Exit::Xsetbv => control::xsetbv(vcpu, vm, host),
+        Exit::Xsetbv => xcr::xsetbv(vcpu, vm, host),
         Exit::Hypercall => with_next(vcpu, vm, System::Hypercall, |vcpu, rip| {
             // No hypercalls yet: what KVM-style callers understand as "not implemented" (-ENOSYS).
             vcpu.virt.set_gpr(Gpr::Rax, -1000i64 as u64);
@@ -69,6 +73,9 @@ fn rare<V: Virt, M: HostMemory, H: Host>(
         }
         Exit::NmiWindow | Exit::Init => Outcome::Resume,
         Exit::Nmi => Outcome::HostInterrupt,
+        Exit::Exception(Exception { vector: vector::PF, error: Some(error), cr2: Some(gva) }) => {
+            mmu::page_fault(vcpu, vm, host, Gva(gva), error, tsc)
+        }
         Exit::Exception(exception) => Outcome::Inject(exception),
         Exit::Shutdown => Outcome::Stop(died(
             vcpu,
@@ -79,8 +86,7 @@ fn rare<V: Virt, M: HostMemory, H: Host>(
             let what = alloc::format!("the processor refused the guest's state; {}", vcpu.virt.exit_report());
             Outcome::Stop(died(vcpu, Cause::InvalidState, what))
         }
-        // Not intercepted in nested mode.
-        Exit::Invlpg(_) | Exit::Invpcid | Exit::TaskSwitch | Exit::Unknown { .. } => {
+        Exit::TaskSwitch | Exit::Unknown { .. } => {
             let what = alloc::format!("unknown exit {exit:x?}; {}", vcpu.virt.exit_report());
             Outcome::Stop(died(vcpu, Cause::UnknownExit, what))
         }

@@ -108,7 +108,7 @@ pub fn emulate<V: Virt, M: HostMemory, H: Host>(
 }
 
 #[cold]
-fn fetch_outside_ram<V: Virt>(vcpu: &Vcpu<V>, gpa: Gpa) -> Outcome {
+pub(super) fn fetch_outside_ram<V: Virt>(vcpu: &Vcpu<V>, gpa: Gpa) -> Outcome {
     let what = format!("the guest jumped to guest-physical {gpa}, where there is no memory");
     Outcome::Stop(died(vcpu, Cause::EmulationFailure, what))
 }

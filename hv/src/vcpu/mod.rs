@@ -8,6 +8,7 @@ pub mod dispatch;
 pub mod emulate;
 pub mod host;
 pub mod interrupts;
+pub mod mmu;
 pub mod next_rip;
 pub mod outcome;
 pub mod port;
@@ -17,6 +18,7 @@ mod control;
 mod io;
 mod memory_fault;
 mod msr;
+mod xcr;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
@@ -29,6 +31,7 @@ use crate::guest::pvclock::PvClock;
 use crate::trace::exits::ExitCounts;
 use crate::vcpu::emulate::DecodeCache;
 use crate::vcpu::interrupts::Interrupts;
+use crate::vcpu::mmu::Mmu;
 use crate::vcpu::next_rip::NextRips;
 use crate::virt::Virt;
 
@@ -46,6 +49,8 @@ pub mod work {
     pub const NMI: u32 = 1 << 4;
     /// The console has input, or the guest has made room for more.
     pub const CONSOLE: u32 = 1 << 5;
+    /// Address translation has something to do: see [`super::mmu::serve`].
+    pub const MMU: u32 = 1 << 6;
 }
 
 /// One VCPU. Everything here belongs to it alone; what it shares with others is in `guest::vm::Vm`.
@@ -68,6 +73,8 @@ pub struct Vcpu<V: Virt> {
     pub decode: DecodeCache,
     /// Where intercepted instructions end.
     pub next_rips: NextRips,
+    /// Address translation.
+    pub mmu: Mmu,
     /// The pending-work word: see [`work`].
     pub work: u32,
     /// External interrupts on their way into the guest.
@@ -106,6 +113,7 @@ impl<V: Virt> Vcpu<V> {
             xcr0: 1,
             decode: DecodeCache::new(),
             next_rips: NextRips::default(),
+            mmu: Mmu::default(),
             work: 0,
             interrupts: Interrupts::default(),
             exits: ExitCounts::default(),

@@ -195,6 +195,7 @@ fn perform<V: Virt, M: HostMemory, H: Host>(
             vcpu.virt.set_efer(value & !efer::LMA | old & efer::LMA);
             if (old ^ value) & efer::NXE != 0 {
                 vcpu.virt.flush(FlushScope::All);
+                vcpu.request_root();
             }
         }
         MsrEffect::Pat(value) => {

@@ -7,9 +7,9 @@
 use alloc::boxed::Box;
 use alloc::vec;
 
-use crate::vcpu::emulate::{MAX_LEN, Mode, Op, System, decode};
+use crate::vcpu::emulate::{Base, Insn, MAX_LEN, Mode, Op, System, decode, register_move};
 use crate::virt::VcpuState;
-use crate::virt::state::SegReg;
+use crate::virt::state::{Gpr, SegReg};
 
 /// Entries for each kind of instruction.
 const ENTRIES: usize = 128;
@@ -25,15 +25,20 @@ struct Entry {
 /// Found by no lookup: CR3 has no such value.
 const EMPTY: Entry = Entry { rip: 0, cr3: u64::MAX, cs_base: 0, next: 0 };
 
-/// The table of one VCPU, 84 KiB.
+/// The table of one VCPU, 90 KiB.
 pub struct NextRips {
     entries: Box<[[Entry; ENTRIES]; System::COUNT]>,
+    /// The one register that is the operand, where there is one.
+    operands: Box<[[Option<Gpr>; ENTRIES]; System::COUNT]>,
 }
 
 impl Default for NextRips {
     fn default() -> Self {
         let entries: Box<[_]> = vec![[EMPTY; ENTRIES]; System::COUNT].into();
-        NextRips { entries: entries.try_into().unwrap_or_else(|_| unreachable!("as many as asked for")) }
+        NextRips {
+            entries: entries.try_into().unwrap_or_else(|_| unreachable!("as many as asked for")),
+            operands: Box::new([[None; ENTRIES]; System::COUNT]),
+        }
     }
 }
 
@@ -50,17 +55,30 @@ impl NextRips {
     ) -> Option<u64> {
         let (rip, cr3) = (state.rip(), state.cr3());
         let cs_base = state.segment(SegReg::Cs).base;
-        // With the address space in the index, the two that take turns where a program is executed again and again
-        // (a fork's and an exec's) do not drive each other out.
-        let index = (rip >> 1 ^ cr3 >> 12) as usize % ENTRIES;
+        let index = index(rip, cr3);
         let entry = &mut self.entries[what as usize - 1][index];
         if entry.rip == rip && entry.cr3 == cr3 && entry.cs_base == cs_base {
             return Some(entry.next);
         }
-        let next = find(state, what, fetch)?;
+        let (next, operand) = find(state, what, fetch)?;
+        self.operands[what as usize - 1][index] = operand;
         *entry = Entry { rip, cr3, cs_base, next };
         Some(next)
     }
+
+    /// The register that is the only operand of the instruction that [`NextRips::get`] has just found: the general
+    /// one of a MOV to or from a control register, the address of an INVLPG in plain `[register]` form.
+    #[inline]
+    pub fn operand(&self, state: &impl VcpuState, what: System) -> Option<Gpr> {
+        self.operands[what as usize - 1][index(state.rip(), state.cr3())]
+    }
+}
+
+/// With the address space in the index, the two that take turns where a program is executed again and again (a fork's
+/// and an exec's) do not drive each other out.
+#[inline(always)]
+fn index(rip: u64, cr3: u64) -> usize {
+    (rip >> 1 ^ cr3 >> 12) as usize % ENTRIES
 }
 
 #[cold]
@@ -69,11 +87,12 @@ fn find<S: VcpuState>(
     state: &S,
     what: System,
     fetch: impl FnOnce(&S, &mut [u8; MAX_LEN]) -> usize,
-) -> Option<u64> {
+) -> Option<(u64, Option<Gpr>)> {
     let mode = Mode::of(state);
     let mut bytes = [0; MAX_LEN];
     let have = fetch(state, &mut bytes).min(MAX_LEN);
     let bytes = &bytes[..have];
+    let mut operand = None;
     let len = match (what, bytes) {
         // Almost always without prefixes: no need to decode.
         (System::Cpuid, [0x0f, 0xa2, ..])
@@ -85,11 +104,29 @@ fn find<S: VcpuState>(
             if insn.op != Op::System(what) {
                 return None;
             }
+            operand = simple_operand(&insn);
             insn.len
         }
     };
     let next = state.rip().wrapping_add(u64::from(len));
-    Some(if mode == Mode::Bits64 { next } else { next & 0xffff_ffff })
+    Some((if mode == Mode::Bits64 { next } else { next & 0xffff_ffff }, operand))
+}
+
+/// See [`NextRips::operand`].
+fn simple_operand(insn: &Insn) -> Option<Gpr> {
+    if let Some(access) = register_move(insn) {
+        return access.gpr;
+    }
+    let mem = &insn.mem;
+    let plain = mem.index.is_none() && mem.disp == 0 && mem.segment == SegReg::Ds;
+    match mem.base {
+        Base::Gpr(gpr)
+            if plain && mem.addr_size == insn.mode as u8 && insn.op == Op::System(System::Invlpg) =>
+        {
+            Some(gpr)
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]

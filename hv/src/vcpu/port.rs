@@ -91,6 +91,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Port<'a, F, M,
             entry => {
                 if let Some(hpa) = entry.writable() {
                     memory.host.write(hpa, data);
+                    self.bus.written(&memory, gpa, data.len());
                 }
             }
         }
@@ -157,7 +158,9 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> emulate::Memory fo
                 wide[..size].copy_from_slice(bytes);
                 u64::from_le_bytes(wide)
             };
-            return Ok(memory.ram().compare_exchange(gpa, size, word(old), word(new)).unwrap_or(true));
+            let done = memory.ram().compare_exchange(gpa, size, word(old), word(new)).unwrap_or(true);
+            self.bus.written(&memory, gpa, size);
+            return Ok(done);
         }
         // Other sizes and split accesses are not atomic towards other VCPUs.
         self.write(at, new, access).map(|()| true)

@@ -8,7 +8,7 @@ use crate::guest::vm::{HostMemory, Vm};
 use crate::trace::exits::ExitKind;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Outcome, Stop};
-use crate::vcpu::{Vcpu, dispatch, io, work};
+use crate::vcpu::{Vcpu, dispatch, io, mmu, work};
 use crate::virt::exit::vector;
 use crate::virt::state::rflags;
 use crate::virt::{Ended, Event, Exception, Virt};
@@ -49,6 +49,9 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
                 }
                 Some(outcome) => (ExitKind::Io, outcome),
             },
+            Ended::PageFault { gva, error } => {
+                (ExitKind::PageFault, mmu::page_fault(vcpu, vm, host, gva, error, begin))
+            }
             _ => {
                 vcpu.note_taken();
                 let exit = vcpu.virt.exit();
@@ -153,6 +156,11 @@ fn serve<V: Virt, M: HostMemory, H: Host>(
     cpu: &mut V::Cpu,
     host: &mut H,
 ) -> Option<Stop> {
+    if vcpu.work & work::MMU != 0
+        && let Err(error) = mmu::serve(vcpu, vm, || host.tsc())
+    {
+        return Some(mmu::no_memory(vcpu, error));
+    }
     loop {
         if vcpu.work & work::HOST != 0 {
             vcpu.work &= !work::HOST;

@@ -7,7 +7,9 @@ use core::cell::Cell;
 
 use crate::paging::format::npt::Npt;
 use crate::virt::state::{Gpr, SegReg, Segment, TableReg, rflags};
-use crate::virt::{ArchState, Ended, Event, Exit, FlushScope, Offer, Roots, VcpuState, Virt};
+use crate::paging::addr::Gva;
+use crate::virt::exit::vector;
+use crate::virt::{ArchState, Ended, Event, Exception, Exit, FlushScope, Offer, Roots, VcpuState, Virt};
 
 /// What a scripted VCPU and a scripted PCPU share.
 #[derive(Debug, Default)]
@@ -117,6 +119,9 @@ impl Virt for Fake {
             }
             Exit::Cpuid => Ended::Cpuid,
             Exit::Io(io) => Ended::Io(io),
+            Exit::Exception(Exception { vector: vector::PF, error: Some(error), cr2: Some(gva) }) => {
+                Ended::PageFault { gva: Gva(gva), error }
+            }
             _ => Ended::Other,
         }
     }

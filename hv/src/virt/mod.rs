@@ -58,6 +58,13 @@ pub enum Ended {
     Cpuid,
     /// [`Exit::Io`]
     Io(IoExit),
+    /// [`Exit::Exception`] with a page fault.
+    PageFault {
+        /// The address.
+        gva: Gva,
+        /// The processor's error code.
+        error: u32,
+    },
     /// See [`Virt::exit`].
     Other,
 }

@@ -15,7 +15,7 @@ use crate::boot::host::Host;
 use crate::boot::log;
 use crate::boot::panic::unsuitable;
 use crate::boot::report as boot_report;
-use crate::guest::build::{self, HostFacts};
+use crate::guest::build::{self, BuildError, HostFacts};
 use crate::guest::bundle::{BootFiles, BootModule, CONFIG_NAME, Files};
 use crate::guest::config::{Config, VmConfig};
 use crate::guest::cpuid::{CpuidPolicy, CpuidTable};
@@ -32,6 +32,7 @@ use crate::paging::guest_walk::PagingFeatures;
 use crate::trace::record::Json;
 use crate::vcpu::Vcpu;
 use crate::vcpu::emulate;
+use crate::vcpu::mmu;
 use crate::vcpu::host::Host as _;
 use crate::vcpu::outcome::Stop;
 use crate::vcpu::run::run;
@@ -169,6 +170,9 @@ fn run_vm(
         let mut vcpu = Box::new(Vcpu::new(0, virt, CpuidTable::new(&cpuid_policy, cpuid), host.tsc_khz));
         boot.arch.store(&mut vcpu.virt);
         vcpu.virt.set_paging(Roots::Nested(vm.memory.read().nested.root()));
+        if let Err(e) = mmu::set_mode(&mut vcpu, &vm, config.mode, || pcpu.tsc()) {
+            return end(config, "config-error", 0, &BuildError::Tables(e), STATUS_USAGE);
+        }
         vcpu.virt.set_tsc_offset(started.wrapping_neg());
         pcpu.reset_fpu();
         let stop = loop {
@@ -178,7 +182,7 @@ fn run_vm(
             }
             let vcpus = slice::from_mut(&mut vcpu);
             let host = host_report(host);
-            let mut view = View { vm: &vm, vcpus, mode: config.mode, started, tsc: pcpu.tsc(), host };
+            let mut view = View { vm: &vm, vcpus, started, tsc: pcpu.tsc(), host };
             if let Some(stop) = monitor.enter(pcpu, &mut view) {
                 break stop;
             }

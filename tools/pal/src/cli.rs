@@ -1,6 +1,11 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::{
+    fmt::{self, Display, Formatter},
+    num::NonZeroU32,
+    path::PathBuf,
+    str::FromStr,
+};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -63,9 +68,16 @@ pub struct RunArgs {
     /// straight on the same emulated processor
     #[arg(long, value_enum, default_value_t = Machine::QemuSvm, help_heading = "Machine")]
     pub machine: Machine,
-    /// How the hypervisor virtualizes guest memory
-    #[arg(long, value_enum, default_value_t = Mode::Nested, help_heading = "Machine")]
+    /// How the hypervisor virtualizes guest memory: `nested` tables, `shadow` tables, or `switch=N`, either of them in turn
+    /// for N exits
+    #[arg(long, value_name = "nested|shadow|switch=N", default_value_t = Mode::Nested, help_heading = "Machine")]
     pub mode: Mode,
+    /// Pages of shadow tables at most. Default: one for each 64 pages of guest memory
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=1 << 20), help_heading = "Machine")]
+    pub shadow_pages: Option<u32>,
+    /// Check the shadow tables before every entry into the guest: slow, for finding mistakes
+    #[arg(long, help_heading = "Machine")]
+    pub paranoid: bool,
     /// Guest memory in MiB
     #[arg(long, value_name = "MiB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1 << 30), help_heading = "Machine")]
     pub mem: u64,
@@ -221,10 +233,41 @@ pub enum Guest {
 }
 
 /// How guest memory is virtualized.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Nested page tables.
     Nested,
+    /// Shadow page tables.
+    Shadow,
+    /// Both in turn, for so many exits each.
+    Switch(NonZeroU32),
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Mode, String> {
+        match word {
+            "nested" => Ok(Mode::Nested),
+            "shadow" => Ok(Mode::Shadow),
+            _ => word
+                .strip_prefix("switch=")
+                .and_then(|exits| exits.parse().ok())
+                .map(Mode::Switch)
+                .ok_or_else(|| "use nested, shadow, or switch=N with N from 1 on, such as switch=50".to_owned()),
+        }
+    }
+}
+
+/// The name in palimpsest.toml and in statistics, too.
+impl Display for Mode {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Mode::Nested => f.write_str("nested"),
+            Mode::Shadow => f.write_str("shadow"),
+            Mode::Switch(exits) => write!(f, "switch={exits}"),
+        }
+    }
 }
 
 /// How a kernel is started.

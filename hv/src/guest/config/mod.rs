@@ -18,6 +18,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
+use core::num::NonZeroU32;
 
 mod table;
 
@@ -29,6 +30,9 @@ use super::layout::{MAX_MEMORY_MIB, MIN_MEMORY_MIB};
 pub const VERSION: u64 = 1;
 /// The most virtual processors that a guest can have: local APIC ids 0 to 254.
 pub const MAX_VCPUS: u32 = 255;
+
+/// The most pages of shadow tables that a guest can have.
+pub const MAX_SHADOW_PAGES: u64 = 1 << 20;
 
 /// The whole file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +60,10 @@ pub struct VmConfig {
     pub vcpus: u32,
     /// How the guest's memory is virtualized.
     pub mode: Mode,
+    /// Pages of shadow tables at most, 16 to [`MAX_SHADOW_PAGES`]; by default one for each 64 of the guest's memory.
+    pub shadow_pages: Option<usize>,
+    /// Shadow tables are checked before every entry.
+    pub paranoid: bool,
     /// How the kernel is started.
     pub protocol: Protocol,
     /// Unknown MSRs read as zero and ignore writes, instead of #GP.
@@ -76,12 +84,16 @@ pub struct ModuleConfig {
     pub cmdline: String,
 }
 
-/// How guest-physical memory reaches the processor.
+/// How guest-virtual memory reaches the processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Nested page tables.
     #[default]
     Nested,
+    /// Shadow page tables.
+    Shadow,
+    /// Nested and shadow tables in turn, for so many exits each.
+    Switch(NonZeroU32),
 }
 
 /// A boot protocol.
@@ -100,7 +112,6 @@ pub enum Protocol {
     Multiboot1,
 }
 
-const MODES: [(&str, Mode); 1] = [("nested", Mode::Nested)];
 const PROTOCOLS: [(&str, Protocol); 5] = [
     ("auto", Protocol::Auto),
     ("linux64", Protocol::Linux64),
@@ -156,7 +167,11 @@ impl VmConfig {
             cmdline: table.string("cmdline")?.unwrap_or_default(),
             memory_mib: table.required_integer("memory_mib")?,
             vcpus: table.integer("vcpus")?.unwrap_or(1).try_into().unwrap_or(u32::MAX),
-            mode: table.choice("mode", &MODES, Mode::default())?,
+            mode: mode(&mut table)?,
+            shadow_pages: table
+                .integer("shadow_pages")?
+                .map(|pages| usize::try_from(pages).unwrap_or(usize::MAX)),
+            paranoid: table.boolean("paranoid")?.unwrap_or(false),
             protocol: table.choice("protocol", &PROTOCOLS, Protocol::default())?,
             permissive_msr: table.boolean("permissive_msr")?.unwrap_or(false),
             test_device: table.boolean("test_device")?.unwrap_or(false),
@@ -181,6 +196,9 @@ impl VmConfig {
         }
         within("memory_mib", self.memory_mib, MIN_MEMORY_MIB, MAX_MEMORY_MIB)?;
         within("vcpus", self.vcpus.into(), 1, MAX_VCPUS.into())?;
+        if let Some(pages) = self.shadow_pages {
+            within("shadow_pages", pages as u64, 16, MAX_SHADOW_PAGES)?;
+        }
         let files = [("kernel", Some(&self.kernel)), ("initrd", self.initrd.as_ref())];
         let modules = self.modules.iter().map(|m| ("modules.file", Some(&m.file)));
         for (key, file) in files.into_iter().chain(modules) {
@@ -196,6 +214,39 @@ impl VmConfig {
         }
         Ok(())
     }
+}
+
+impl Mode {
+    /// `nested`, `shadow` or `switch=N`; `None` for anything else.
+    pub fn parse(word: &str) -> Option<Mode> {
+        match word {
+            "nested" => Some(Mode::Nested),
+            "shadow" => Some(Mode::Shadow),
+            _ => word.strip_prefix("switch=")?.parse().ok().map(Mode::Switch),
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mode::Nested => f.write_str("nested"),
+            Mode::Shadow => f.write_str("shadow"),
+            Mode::Switch(exits) => write!(f, "switch={exits}"),
+        }
+    }
+}
+
+fn mode(table: &mut Table<'_>) -> Result<Mode, ConfigError> {
+    let line = table.line();
+    let Some(word) = table.string("mode")? else { return Ok(Mode::default()) };
+    Mode::parse(&word).ok_or_else(|| ConfigError {
+        line: Some(line),
+        message: format!(
+            "`mode` is \"{}\"; use nested, shadow, or switch=N (change every N exits)",
+            word.escape_default()
+        ),
+    })
 }
 
 impl ModuleConfig {

@@ -3,7 +3,6 @@
 use core::fmt::{self, Write};
 
 use super::{Bytes, Seconds};
-use crate::guest::config::Mode;
 use crate::guest::vm::HostMemory;
 use crate::monitor::view::View;
 use crate::vcpu::{Vcpu, work};
@@ -18,9 +17,7 @@ pub fn vms<V: Virt, M: HostMemory>(
     answer: &mut dyn Write,
 ) -> fmt::Result {
     let vm = view.vm;
-    let mode = match view.mode {
-        Mode::Nested => "nested",
-    };
+    let mode = view.vcpus.first().map(|vcpu| vcpu.mmu.mode()).unwrap_or_default();
     let uptime = Seconds { ticks: view.tsc.wrapping_sub(view.started), khz: vm.clock.tsc_khz() };
     writeln!(answer, "{:<16} {:<8} {:>9} {:>5} {:>12}  mode", "name", "state", "memory", "VCPUs", "uptime")?;
     writeln!(

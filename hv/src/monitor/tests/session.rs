@@ -40,7 +40,7 @@ fn converse(monitor: &mut Monitor, scene: &mut Scene, text: &str) -> (Option<Sto
     let mut script = Script { keys: keys.collect(), shown: vec![] };
     let host = HostReport { tsc_khz: TSC_KHZ, pcpus: 1, ..HostReport::default() };
     let Scene { vm, vcpus } = scene;
-    let mut view = View { vm, vcpus, mode: Mode::Nested, started: START, tsc: START, host };
+    let mut view = View { vm, vcpus, started: START, tsc: START, host };
     let stop = monitor.enter(&mut script, &mut view);
     assert!(script.keys.is_empty(), "left before {:?}", script.keys);
     let shown = String::from_utf8(script.shown).expect("UTF-8");

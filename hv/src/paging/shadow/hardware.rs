@@ -8,24 +8,31 @@ use crate::virt::state::{cr0, cr4, efer};
 pub struct HardwareControls {
     /// CR0: PG and WP are set.
     pub cr0: u64,
-    /// CR4: PAE is set, PSE and PCIDE are clear; SMEP and SMAP are clear with paging off, where everything is a
-    /// user page.
+    /// CR4: PAE is set (PSE means nothing then), PCIDE is clear; SMEP and SMAP are clear with paging off, where
+    /// everything is a user page.
     pub cr4: u64,
-    /// EFER: NXE is set.
+    /// EFER: NXE is set. LME is clear unless long mode is active: the processor has paging on while the guest, on its way
+    /// there, has it off.
     pub efer: u64,
 }
 
 impl HardwareControls {
     /// For a guest that believes in `state`.
     pub fn of(state: &PagingState) -> HardwareControls {
-        let mut hidden = cr4::PSE | cr4::PCIDE;
-        if state.cr0 & cr0::PG == 0 {
+        HardwareControls::new(state.cr0, state.cr4, state.efer)
+    }
+
+    /// For a guest that believes in these registers.
+    pub fn new(cr0: u64, cr4: u64, efer: u64) -> HardwareControls {
+        let mut hidden = cr4::PCIDE;
+        if cr0 & cr0::PG == 0 {
             hidden |= cr4::SMEP | cr4::SMAP;
         }
+        let long = if efer & efer::LMA != 0 { efer::LME } else { 0 };
         HardwareControls {
-            cr0: state.cr0 | cr0::PG | cr0::WP,
-            cr4: state.cr4 & !hidden | cr4::PAE,
-            efer: state.efer | efer::NXE,
+            cr0: cr0 | cr0::PG | cr0::WP,
+            cr4: cr4 & !hidden | cr4::PAE,
+            efer: efer & !efer::LME | long | efer::NXE,
         }
     }
 }

@@ -359,6 +359,6 @@ fn deaths_are_reported_with_registers() {
     let unknown: Step = |_| Exit::Unknown { code: 0x99, info1: 0xabc, info2: 0xdef };
     expect_death(unknown, Cause::UnknownExit, &["99", "abc", "def", "fake: entry 2"]);
     expect_death(|_| Exit::TaskSwitch, Cause::UnknownExit, &["TaskSwitch"]);
-    let cr0: Step = |_| Exit::ControlReg(RegMove { index: 0, write: true, gpr: Some(Gpr::Rax) });
-    expect_death(cr0, Cause::UnknownExit, &["control register"]);
+    let cr2: Step = |_| Exit::ControlReg(RegMove { index: 2, write: true, gpr: Some(Gpr::Rax) });
+    expect_death(cr2, Cause::UnknownExit, &["control register"]);
 }

@@ -6,13 +6,10 @@
 
 use super::Svm;
 use super::entry::work;
-use super::vmcb::{clean, event, exit_code, int_ctl, misc1};
+use super::vmcb::{clean, cr, event, exit_code, int_ctl, misc1};
 use crate::virt::exit::vector;
 use crate::virt::state::{VcpuState, rflags};
 use crate::virt::{Event, Exception, Offer, Virt};
-
-/// The intercept of writes of CR8.
-const CR8_WRITE: u32 = 1 << (16 + 8);
 
 /// DR6.BS: a single-step trap.
 const DR6_BS: u64 = 1 << 14;
@@ -104,12 +101,12 @@ impl Svm {
     /// Intercepts what an offer needs: the window, and writes of CR8 where the processor misjudges them.
     fn watch(&mut self, offer: Offer) {
         let vmcb = &mut self.block.vmcb;
-        let (misc, cr) = (vmcb.intercept_misc1, vmcb.intercept_cr);
+        let (misc, registers) = (vmcb.intercept_misc1, vmcb.intercept_cr);
         let is_window = offer == Offer::Window;
         vmcb.intercept_misc1 = misc & !misc1::VINTR | if is_window { misc1::VINTR } else { 0 };
         let holds = self.features.misjudges_task_priority && offer != Offer::None;
-        vmcb.intercept_cr = cr & !CR8_WRITE | if holds { CR8_WRITE } else { 0 };
-        if (misc, cr) != (vmcb.intercept_misc1, vmcb.intercept_cr) {
+        vmcb.intercept_cr = registers & !cr::CR8_WRITE | if holds { cr::CR8_WRITE } else { 0 };
+        if (misc, registers) != (vmcb.intercept_misc1, vmcb.intercept_cr) {
             self.dirty(clean::INTERCEPTS);
         }
     }
@@ -137,7 +134,7 @@ impl Svm {
         } else if self.work.get() & work::ARMED != 0 {
             if self.block.vmcb.int_ctl & int_ctl::V_IRQ != 0 {
                 // Still waiting.
-            } else if interrupted && info & event::TYPE == event::TYPE_INTR {
+            } else if interrupted && is_external(info) {
                 // Its delivery faulted: offer it again.
                 self.done(work::ARMED);
                 self.request(work::OFFER);
@@ -235,13 +232,20 @@ fn encode(what: Event) -> u64 {
     }
 }
 
+/// Whether EXITINTINFO names an external interrupt. QEMU's emulation calls a virtual one whose delivery faults an exception
+/// with that vector.
+fn is_external(info: u64) -> bool {
+    let number = info & event::VECTOR;
+    info & event::TYPE == event::TYPE_INTR || info & event::TYPE == event::TYPE_EXCEPTION && number >= 32
+}
+
 /// The event of EXITINTINFO that must be delivered again. External interrupts are offered again by their caller;
 /// software interrupts, INT3 and INTO execute again, because RIP still points at them.
 fn decode(info: u64, cr2: u64) -> Option<Event> {
     let number = (info & event::VECTOR) as u8;
     match info & event::TYPE {
         event::TYPE_NMI => Some(Event::Nmi),
-        event::TYPE_EXCEPTION if number != vector::BP && number != vector::OF => {
+        event::TYPE_EXCEPTION if number != vector::BP && number != vector::OF && number < 32 => {
             Some(Event::Exception(Exception {
                 vector: number,
                 error: (info & event::ERROR_VALID != 0).then_some((info >> event::ERROR_SHIFT) as u32),
@@ -279,5 +283,7 @@ mod tests {
         assert_eq!(decode(event::VALID | event::TYPE_SOFT | 0x80, 0), None);
         assert_eq!(decode(event::VALID | event::TYPE_INTR | 0x40, 0), None);
         assert_eq!(decode(event::VALID | event::TYPE_EXCEPTION | 3, 0), None);
+        assert_eq!(decode(event::VALID | event::TYPE_EXCEPTION | 0x30, 0), None);
+        assert!(is_external(event::VALID | event::TYPE_EXCEPTION | 0x30));
     }
 }

@@ -46,6 +46,16 @@ pub unsafe fn vmsave(vmcb: Hpa) {
     unsafe { asm!("vmsave rax", in("rax") vmcb.0, options(nostack)) }
 }
 
+/// Drops the translations of the page at `address` that are tagged with `asid`.
+///
+/// # Safety
+/// SVM is enabled on this PCPU.
+#[inline(always)]
+pub unsafe fn invlpga(address: u64, asid: u32) {
+    // SAFETY: the caller has enabled SVM; dropping a translation changes no memory.
+    unsafe { asm!("invlpga rax, ecx", in("rax") address, in("ecx") asid, options(nostack, preserves_flags)) }
+}
+
 /// A VMCB and the registers that VMRUN does not switch, so that one pointer serves both.
 #[repr(C)]
 pub struct GuestBlock {

@@ -11,6 +11,7 @@ mod entry;
 mod features;
 mod inject;
 mod instr;
+mod paging;
 mod permissions;
 mod vcpu_state;
 mod vmcb;
@@ -27,6 +28,7 @@ use self::asid::Asid;
 use self::entry::work;
 use self::inject::Injection;
 use self::instr::GuestBlock;
+use self::paging::Believed;
 use self::vmcb::{Vmcb, clean, event, int_ctl, misc1, misc2};
 use crate::guest::msr::index as msr;
 use crate::hw;
@@ -69,6 +71,8 @@ pub struct Svm {
     /// Why an entry or exit is not the common one: see [`work`].
     work: Cell<u8>,
     injection: Injection,
+    /// With shadow tables: the control registers that the guest sees.
+    believed: Option<Believed>,
     // The VMCB holds their addresses.
     _io_map: Arc<IoMap>,
     _msr_map: Arc<MsrMap>,
@@ -104,9 +108,7 @@ impl Svm {
             | misc2::MWAIT
             | misc2::XSETBV
             | misc2::RDPRU;
-        // A write of CR4 may set bits that this machine or policy does not have; all others need no exit while the
-        // guest's own tables are in use.
-        vmcb.intercept_cr = 1 << (16 + 4);
+        vmcb.intercept_cr = paging::ALWAYS;
         // #MC and #DB/#AC loops: machine checks belong to the host, the others are delivered by the processor.
         vmcb.intercept_exceptions = 1 << vector::MC;
         if features.pause_filter {
@@ -121,6 +123,7 @@ impl Svm {
             asid: Asid::default(),
             work: Cell::new(work::FLUSH | work::HIDDEN),
             injection: Injection::default(),
+            believed: None,
             _io_map: io_map,
             _msr_map: msr_map,
         };
@@ -312,23 +315,14 @@ impl Virt for Svm {
     }
 
     fn set_paging(&mut self, roots: Roots) {
-        match roots {
-            Roots::Nested(root) => {
-                self.block.vmcb.np_control = 1;
-                self.block.vmcb.nested_cr3 = root.0;
-            }
-            Roots::Shadow(root) => {
-                self.block.vmcb.np_control = 0;
-                self.block.vmcb.cr3 = root.0;
-            }
-        }
-        self.dirty(clean::NESTED_PAGING | clean::CONTROL_REGS);
-        self.request(work::FLUSH);
+        self.use_roots(roots);
     }
 
-    fn flush(&mut self, _scope: FlushScope) {
-        // INVLPGA could drop one address, but only on the PCPU that runs the VCPU; a new ASID is right everywhere.
-        self.request(work::FLUSH);
+    fn flush(&mut self, scope: FlushScope) {
+        match scope {
+            FlushScope::All => self.request(work::FLUSH),
+            FlushScope::Address(gva) => self.flush_page(gva),
+        }
     }
 
     #[inline(always)]

@@ -44,11 +44,18 @@ impl VcpuState for Svm {
     }
 
     fn cr0(&self) -> u64 {
-        self.block.vmcb.cr0
+        match &self.believed {
+            None => self.block.vmcb.cr0,
+            Some(guest) => guest.cr0,
+        }
     }
 
     fn set_cr0(&mut self, value: u64) {
-        self.block.vmcb.cr0 = value;
+        match &mut self.believed {
+            None => self.block.vmcb.cr0 = value,
+            Some(guest) => guest.cr0 = value,
+        }
+        self.follow_believed();
         self.dirty(clean::CONTROL_REGS);
     }
 
@@ -63,31 +70,51 @@ impl VcpuState for Svm {
 
     #[inline(always)]
     fn cr3(&self) -> u64 {
-        self.block.vmcb.cr3
+        match &self.believed {
+            None => self.block.vmcb.cr3,
+            Some(guest) => guest.cr3,
+        }
     }
 
     fn set_cr3(&mut self, value: u64) {
-        self.block.vmcb.cr3 = value;
+        match &mut self.believed {
+            None => self.block.vmcb.cr3 = value,
+            Some(guest) => guest.cr3 = value,
+        }
         self.dirty(clean::CONTROL_REGS);
     }
 
     fn cr4(&self) -> u64 {
-        self.block.vmcb.cr4
+        match &self.believed {
+            None => self.block.vmcb.cr4,
+            Some(guest) => guest.cr4,
+        }
     }
 
     fn set_cr4(&mut self, value: u64) {
-        self.block.vmcb.cr4 = value;
+        match &mut self.believed {
+            None => self.block.vmcb.cr4 = value,
+            Some(guest) => guest.cr4 = value,
+        }
+        self.follow_believed();
         self.dirty(clean::CONTROL_REGS);
     }
 
     /// Without SVME, which the processor demands while a guest runs and the guest must not see.
     #[inline(always)]
     fn efer(&self) -> u64 {
-        self.block.vmcb.efer & !efer::SVME
+        match &self.believed {
+            None => self.block.vmcb.efer & !efer::SVME,
+            Some(guest) => guest.efer,
+        }
     }
 
     fn set_efer(&mut self, value: u64) {
-        self.block.vmcb.efer = value | efer::SVME;
+        match &mut self.believed {
+            None => self.block.vmcb.efer = value | efer::SVME,
+            Some(guest) => guest.efer = value,
+        }
+        self.follow_believed();
         self.dirty(clean::CONTROL_REGS);
     }
 

@@ -169,6 +169,24 @@ pub mod misc2 {
     pub const RDPRU: u32 = 1 << 14;
 }
 
+/// Bits of [`Vmcb::intercept_misc3`]; the exit code is 0xa0 + bit number.
+#[allow(missing_docs)]
+pub mod misc3 {
+    pub const INVPCID: u32 = 1 << 2;
+}
+
+/// Bits of [`Vmcb::intercept_cr`].
+#[allow(missing_docs)]
+pub mod cr {
+    pub const CR0_READ: u32 = 1 << 0;
+    pub const CR3_READ: u32 = 1 << 3;
+    pub const CR4_READ: u32 = 1 << 4;
+    pub const CR0_WRITE: u32 = 1 << 16;
+    pub const CR3_WRITE: u32 = 1 << 19;
+    pub const CR4_WRITE: u32 = 1 << 20;
+    pub const CR8_WRITE: u32 = 1 << 24;
+}
+
 /// Bits of [`Vmcb::int_ctl`] (APM 2, 15.21.4).
 #[allow(missing_docs)]
 pub mod int_ctl {
@@ -222,6 +240,7 @@ pub mod exit_code {
     pub const DR_WRITE: u64 = 0x30;
     pub const LAST_DR: u64 = 0x3f;
     pub const EXCEPTION: u64 = 0x40;
+    pub const PAGE_FAULT: u64 = EXCEPTION + 14;
     pub const LAST_EXCEPTION: u64 = 0x5f;
     pub const INTR: u64 = 0x60;
     pub const NMI: u64 = 0x61;

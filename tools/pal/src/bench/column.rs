@@ -39,7 +39,7 @@ pub const COLUMNS: [Column; 2] = [
 impl Column {
     /// The name in headings and in JSON.
     pub fn name(self) -> String {
-        self.mode.map_or_else(|| value_name(self.machine), value_name)
+        self.mode.map_or_else(|| value_name(self.machine), |mode| mode.to_string())
     }
 }
 
@@ -114,7 +114,7 @@ impl Setup {
         let mut add = |option: &str, value: String| command.extend([option.to_owned(), value]);
         add("--machine", value_name(column.machine));
         if let Some(mode) = column.mode {
-            add("--mode", value_name(mode));
+            add("--mode", mode.to_string());
         }
         add("--mem", MEMORY_MIB.to_string());
         add("--timeout", TIMEOUT_SECONDS.to_string());

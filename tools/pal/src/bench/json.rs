@@ -23,7 +23,7 @@ pub fn document(results: &Results, exits: &[Exits], qemu: &str, project: &Projec
             json!({
                 "name": column.name(),
                 "machine": value_name(column.machine),
-                "mode": column.mode.map(value_name),
+                "mode": column.mode.map(|mode| mode.to_string()),
                 "command": first.map(|sitting| &sitting.command),
                 "guest": first.map(|sitting| &sitting.records.info),
                 "trouble": sittings.iter().map(|sitting| &sitting.trouble).filter(|text| !text.is_empty()).collect::<Vec<_>>(),

@@ -54,7 +54,7 @@ impl Row {
     /// What to compare a mode's figures with.
     pub fn comparison(&self, mode: Mode) -> &Comparison {
         match mode {
-            Mode::Nested => &self.nested,
+            Mode::Nested | Mode::Shadow | Mode::Switch(_) => &self.nested,
         }
     }
 }

@@ -23,6 +23,10 @@ pub struct Guest {
     pub vcpus: u32,
     /// How guest memory is virtualized.
     pub mode: String,
+    /// Pages of shadow tables at most.
+    pub shadow_pages: Option<u32>,
+    /// Shadow tables are checked before every entry.
+    pub paranoid: bool,
     /// The boot protocol, or "auto".
     pub protocol: String,
     /// Unknown MSRs read as zero instead of raising #GP.
@@ -63,6 +67,8 @@ struct Vm<'a> {
     memory_mib: u64,
     vcpus: u32,
     mode: &'a str,
+    shadow_pages: Option<u32>,
+    paranoid: bool,
     protocol: &'a str,
     permissive_msr: bool,
     test_device: bool,
@@ -115,6 +121,8 @@ impl Guest {
             memory_mib: self.memory_mib,
             vcpus: self.vcpus,
             mode: &self.mode,
+            shadow_pages: self.shadow_pages,
+            paranoid: self.paranoid,
             protocol: &self.protocol,
             permissive_msr: self.permissive_msr,
             test_device: self.test_device,
@@ -137,6 +145,8 @@ mod tests {
     #[test]
     fn the_configuration_is_what_the_hypervisor_reads() {
         let guest = Guest {
+            shadow_pages: None,
+            paranoid: false,
             kernel: File { name: "vmlinuz".into(), contents: vec![1] },
             initrd: None,
             modules: vec![Module { contents: vec![2], cmdline: "a \"quoted\" word".into() }],

@@ -34,7 +34,7 @@ pub fn check(path: Option<&Path>) -> Result<()> {
 /// No space, no permission.
 pub fn write(path: &Path, args: &RunArgs, outcome: &Outcome, status: u8) -> Result<()> {
     let mode = match args.machine {
-        Machine::QemuSvm => Value::String(value_name(args.mode)),
+        Machine::QemuSvm => Value::String(args.mode.to_string()),
         Machine::Native => Value::Null,
     };
     let document = json!({

@@ -1,0 +1,131 @@
+//! Page faults of a guest on shadow tables: filled, reflected, or executed in software.
+
+use alloc::format;
+
+use super::{Excursion, Paging, switch};
+use crate::guest::vm::{HostMemory, Vm};
+use crate::paging::MapError;
+use crate::paging::addr::{Gpa, Gva};
+use crate::paging::guest_walk::{PagingState, error_code};
+use crate::paging::shadow::ShadowOutcome;
+use crate::vcpu::dispatch::died;
+use crate::vcpu::host::Host;
+use crate::vcpu::memory_fault::{emulate, fetch_outside_ram};
+use crate::vcpu::outcome::{Cause, Outcome};
+use crate::vcpu::{Vcpu, work};
+use crate::virt::{Access, Exception, Virt};
+
+/// Handles #PF at `gva` with the processor's error code.
+pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    gva: Gva,
+    error: u32,
+    tsc: u64,
+) -> Outcome {
+    if !vcpu.mmu.is_shadow() {
+        return Outcome::Inject(Exception::page_fault(gva, error));
+    }
+    if let Some(settling) = &mut vcpu.mmu.settling
+        && let Some(settled) = settling.fault(tsc)
+    {
+        vcpu.mmu.settling = None;
+        let counts = &mut vcpu.mmu.switches;
+        counts.settled += 1;
+        counts.settling_ticks += settled.ticks;
+        counts.settling_faults += settled.faults;
+        log::debug!("{}: faults settled after {} ticks, {} faults", vm.name, settled.ticks, settled.faults);
+    }
+    let access = Access {
+        write: error & error_code::WRITE != 0,
+        execute: error & error_code::FETCH != 0,
+        user: error & error_code::USER != 0,
+    };
+    let state = PagingState::of(&vcpu.virt, vm.paging_features);
+    let (outcome, flush) = {
+        let memory = vm.memory.read();
+        let mut shadow = vm.shadow.lock();
+        let Some(shadow) = &mut *shadow else { return Outcome::Resume };
+        shadow.fault(&memory.p2m, &memory.ram(), &state, gva, access)
+    };
+    vcpu.perform_flush(flush);
+    match outcome {
+        ShadowOutcome::Filled { .. } | ShadowOutcome::Retry => Outcome::Resume,
+        ShadowOutcome::GuestFault(error) => Outcome::Inject(Exception::page_fault(gva, error)),
+        ShadowOutcome::EmulateWrite(_) => emulate_write(vcpu, vm, host, tsc),
+        // Where there is no memory tables read as ones: present, with every reserved bit set.
+        ShadowOutcome::TableNotRam(_) => {
+            let fetch = if state.no_execute() || state.smep() { error_code::FETCH } else { 0 };
+            let known = error_code::WRITE | error_code::USER | fetch;
+            let error = error & known | error_code::PRESENT | error_code::RESERVED;
+            Outcome::Inject(Exception::page_fault(gva, error))
+        }
+        ShadowOutcome::Mmio(gpa)
+        | ShadowOutcome::NotMapped(gpa)
+        | ShadowOutcome::RomWrite(gpa)
+        | ShadowOutcome::WriteProtected(gpa) => device(vcpu, vm, host, gpa, access, tsc),
+    }
+}
+
+/// An access to what is not memory, or not memory that can be written.
+fn device<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    gpa: Gpa,
+    access: Access,
+    tsc: u64,
+) -> Outcome {
+    if vcpu.virt.was_delivering() {
+        let what =
+            format!("the delivery of an interrupt or exception touches {gpa}, where there is no memory");
+        return Outcome::Stop(died(vcpu, Cause::EmulationFailure, what));
+    }
+    if access.execute {
+        return fetch_outside_ram(vcpu, gpa);
+    }
+    emulate(vcpu, vm, host, tsc)
+}
+
+/// A write to a table that is watched: executed in software, or, where that is not possible, by the processor on nested
+/// tables.
+fn emulate_write<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    tsc: u64,
+) -> Outcome {
+    if vcpu.virt.was_delivering() {
+        return take_excursion(vcpu, vm, host);
+    }
+    match emulate(vcpu, vm, host, tsc) {
+        Outcome::Stop(crate::vcpu::outcome::Stop::Died(death)) if death.cause == Cause::EmulationFailure => {
+            take_excursion(vcpu, vm, host)
+        }
+        outcome => outcome,
+    }
+}
+
+/// Lets the processor execute the instruction with nested tables, until its next exit.
+#[cold]
+fn take_excursion<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &H,
+) -> Outcome {
+    vcpu.mmu.switches.excursions += 1;
+    vcpu.mmu.excursion = Excursion::Begins;
+    vcpu.request(work::MMU);
+    match switch(vcpu, vm, Paging::Nested, || host.tsc()) {
+        Ok(()) => Outcome::Resume,
+        Err(error) => Outcome::Stop(no_memory(vcpu, error)),
+    }
+}
+
+/// The end of a guest for which there are no shadow tables.
+#[cold]
+pub(in crate::vcpu) fn no_memory<V: Virt>(vcpu: &Vcpu<V>, error: MapError) -> crate::vcpu::outcome::Stop {
+    let what = format!("no memory for shadow tables: {error:?}; lower `shadow_pages` or give the host more");
+    died(vcpu, Cause::OutOfMemory, what)
+}

@@ -1,0 +1,210 @@
+//! Which tables translate the guest's addresses: nested ones, or shadow tables, and the way from one to the other.
+//!
+//! Owned by the VCPU; exit handlers ask it to load a root ([`load`]), handle a page fault ([`fault`]) or change the mode
+//! ([`switch`]). The run loop calls [`serve`] before an entry while [`work::MMU`] is set. What must hold when the guest is
+//! entered: with shadow tables, the root in the processor is that of the guest's registers, and every flush that the
+//! engine owed has been asked for.
+//!
+//! Locks: the VM's memory, then its shadow tables.
+
+mod fault;
+mod settle;
+mod switch;
+
+pub(super) use fault::no_memory;
+pub use fault::page_fault;
+pub use switch::{SwitchCounts, switch};
+
+use core::num::NonZeroU32;
+
+use crate::guest::config::Mode;
+use crate::guest::vm::{HostMemory, Vm};
+use crate::paging::addr::Gva;
+use crate::paging::guest_walk::PagingState;
+use crate::paging::shadow::TlbFlush;
+use crate::vcpu::{Vcpu, work};
+use crate::virt::{FlushScope, Roots, Virt};
+use settle::Settling;
+
+/// The tables in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Paging {
+    /// The guest's own, and nested ones below.
+    #[default]
+    Nested,
+    /// Shadow tables in the place of the guest's.
+    Shadow,
+}
+
+impl Paging {
+    /// The name in logs and statistics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Paging::Nested => "nested",
+            Paging::Shadow => "shadow",
+        }
+    }
+
+    /// The other one.
+    pub const fn other(self) -> Paging {
+        match self {
+            Paging::Nested => Paging::Shadow,
+            Paging::Shadow => Paging::Nested,
+        }
+    }
+}
+
+/// A short stay with nested tables for an instruction that shadow paging cannot let pass and the emulator does not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Excursion {
+    #[default]
+    None,
+    /// The next entry executes the instruction.
+    Begins,
+    /// Its exit has come: back to shadow tables.
+    Ends,
+}
+
+/// One VCPU's address translation.
+#[derive(Debug, Default)]
+pub struct Mmu {
+    paging: Paging,
+    /// Change the tables every so many exits.
+    every: Option<NonZeroU32>,
+    /// Exits until the next change.
+    left: u32,
+    excursion: Excursion,
+    /// The root must be found again before the next entry.
+    reload: bool,
+    settling: Option<Settling>,
+    /// Changes so far.
+    pub switches: SwitchCounts,
+}
+
+impl Mmu {
+    /// The tables in use.
+    pub fn paging(&self) -> Paging {
+        self.paging
+    }
+
+    /// Whether shadow tables translate.
+    #[inline(always)]
+    pub fn is_shadow(&self) -> bool {
+        self.paging == Paging::Shadow
+    }
+
+    /// What a person asked for.
+    pub fn mode(&self) -> Mode {
+        match (self.every, self.paging) {
+            (Some(exits), _) => Mode::Switch(exits),
+            (None, Paging::Nested) => Mode::Nested,
+            (None, Paging::Shadow) => Mode::Shadow,
+        }
+    }
+}
+
+impl<V: Virt> Vcpu<V> {
+    /// The root of the shadow tables must be found again: registers that it depends on have changed, or it is gone.
+    #[inline]
+    pub fn request_root(&mut self) {
+        if self.mmu.is_shadow() {
+            self.mmu.reload = true;
+            self.request(work::MMU);
+        }
+    }
+
+    /// Asks for what the shadow engine owes the processor.
+    #[inline]
+    fn perform_flush(&mut self, flush: TlbFlush) {
+        match flush {
+            TlbFlush::None => {}
+            TlbFlush::Page(gva) => self.virt.flush(FlushScope::Address(gva)),
+            TlbFlush::NonGlobal | TlbFlush::All => self.virt.flush(FlushScope::All),
+        }
+    }
+}
+
+/// Begins to run in `mode`, or changes to it.
+pub fn set_mode<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    mode: Mode,
+    tsc: impl Fn() -> u64,
+) -> Result<(), crate::paging::MapError> {
+    vcpu.mmu.excursion = Excursion::None;
+    vcpu.mmu.every = None;
+    match mode {
+        Mode::Nested => switch(vcpu, vm, Paging::Nested, tsc),
+        Mode::Shadow => switch(vcpu, vm, Paging::Shadow, tsc),
+        Mode::Switch(exits) => {
+            vcpu.mmu.every = Some(exits);
+            vcpu.mmu.left = exits.get();
+            vcpu.request(work::MMU);
+            // So that the first change cannot fail for want of memory.
+            switch::prepare(vm)
+        }
+    }
+}
+
+/// Finds the shadow root for the guest's registers and hands it to the processor.
+pub fn load<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
+    vcpu.mmu.reload = false;
+    let state = PagingState::of(&vcpu.virt, vm.paging_features);
+    let memory = vm.memory.read();
+    let mut shadow = vm.shadow.lock();
+    let Some(shadow) = &mut *shadow else { return };
+    let (root, flush) = shadow.load(&memory.p2m, &memory.ram(), &state);
+    vcpu.virt.set_paging(Roots::Shadow(root.frame.base()));
+    vcpu.perform_flush(flush);
+}
+
+/// INVLPG by the guest.
+pub fn invlpg<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, gva: Gva) {
+    let memory = vm.memory.read();
+    let mut shadow = vm.shadow.lock();
+    let Some(shadow) = &mut *shadow else { return };
+    let flush = shadow.invlpg(&memory.ram(), gva);
+    vcpu.perform_flush(flush);
+}
+
+/// A flush of everything by the guest.
+pub fn flush_all<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
+    let memory = vm.memory.read();
+    let mut shadow = vm.shadow.lock();
+    let Some(shadow) = &mut *shadow else { return };
+    let flush = shadow.flush_all(&memory.ram());
+    vcpu.perform_flush(flush);
+}
+
+/// What [`work::MMU`] stands for, once for each entry.
+pub fn serve<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    tsc: impl Fn() -> u64,
+) -> Result<(), crate::paging::MapError> {
+    vcpu.work &= !work::MMU;
+    match vcpu.mmu.excursion {
+        Excursion::None => {}
+        Excursion::Begins => {
+            vcpu.mmu.excursion = Excursion::Ends;
+            vcpu.request(work::MMU);
+        }
+        Excursion::Ends => {
+            vcpu.mmu.excursion = Excursion::None;
+            switch(vcpu, vm, Paging::Shadow, &tsc)?;
+        }
+    }
+    if let Some(exits) = vcpu.mmu.every {
+        vcpu.request(work::MMU);
+        vcpu.mmu.left -= 1;
+        if vcpu.mmu.left == 0 {
+            vcpu.mmu.left = exits.get();
+            vcpu.mmu.excursion = Excursion::None;
+            switch(vcpu, vm, vcpu.mmu.paging.other(), &tsc)?;
+        }
+    }
+    if vcpu.mmu.reload {
+        load(vcpu, vm);
+    }
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! When the faults that follow a change to shadow tables are over.
+//!
+//! Faults are counted in windows of 1 ms. The rate has settled at the end of the first window that has not fewer faults
+//! than the one before it, or at most [`QUIET`].
+
+/// A window with at most so many faults is quiet.
+const QUIET: u32 = 4;
+
+/// Faults since a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Settling {
+    since: u64,
+    window: u64,
+    window_end: u64,
+    before: u32,
+    now: u32,
+    total: u64,
+}
+
+/// How long it took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Settled {
+    /// Host TSC ticks since the change.
+    pub ticks: u64,
+    /// Faults until then.
+    pub faults: u64,
+}
+
+impl Settling {
+    /// After a change at host TSC `tsc`.
+    pub(super) fn new(tsc: u64, tsc_khz: u64) -> Settling {
+        let window = tsc_khz.max(1);
+        Settling {
+            since: tsc,
+            window,
+            window_end: tsc.saturating_add(window),
+            before: u32::MAX,
+            now: 0,
+            total: 0,
+        }
+    }
+
+    /// A fault at `tsc`; the answer if it is the first after the rate has settled.
+    pub(super) fn fault(&mut self, tsc: u64) -> Option<Settled> {
+        while tsc >= self.window_end {
+            if self.now <= QUIET || self.now >= self.before {
+                return Some(Settled { ticks: self.window_end - self.since, faults: self.total });
+            }
+            (self.before, self.now) = (self.now, 0);
+            self.window_end = self.window_end.saturating_add(self.window);
+        }
+        self.now += 1;
+        self.total += 1;
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn feed(times: &[u64]) -> Option<Settled> {
+        let mut settling = Settling::new(1000, 100);
+        times.iter().find_map(|&at| settling.fault(at))
+    }
+
+    #[test]
+    fn falling_rates_have_not_settled() {
+        let mut times: Vec<u64> = (0..30).map(|n| 1000 + n).collect();
+        times.extend((0..20).map(|n| 1100 + n));
+        assert_eq!(feed(&times), None);
+        times.extend((0..20).map(|n| 1200 + n));
+        times.push(1300);
+        assert_eq!(feed(&times), Some(Settled { ticks: 300, faults: 70 }));
+    }
+
+    #[test]
+    fn silence_settles() {
+        let mut times: Vec<u64> = (0..30).map(|n| 1000 + n).collect();
+        times.push(9000);
+        assert_eq!(feed(&times), Some(Settled { ticks: 200, faults: 30 }));
+        assert_eq!(feed(&[1000, 1100]), Some(Settled { ticks: 100, faults: 1 }));
+    }
+}

@@ -1,0 +1,88 @@
+//! The change from nested to shadow tables and back, at any exit.
+//!
+//! To nested: the nested tables were kept, so that nothing needs to be built. To shadow: the guest may have written its
+//! tables unseen, so that all shadow pages are dropped and filled again by faults. Everything else (events on their
+//! way, registers) stays as it is: the backend shows the guest's registers in either mode.
+
+use super::{Paging, Settling, load};
+use crate::guest::vm::{HostMemory, Vm};
+use crate::paging::MapError;
+use crate::paging::shadow::{Shadow, Tuning};
+use crate::vcpu::Vcpu;
+use crate::virt::{Roots, Virt};
+
+/// How often the tables were changed, and what that cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SwitchCounts {
+    /// Changes to nested tables.
+    pub to_nested: u64,
+    /// Host TSC ticks of the hypervisor for these.
+    pub to_nested_ticks: u64,
+    /// Changes to shadow tables.
+    pub to_shadow: u64,
+    /// Host TSC ticks of the hypervisor for these, without the faults that fill the tables afterwards.
+    pub to_shadow_ticks: u64,
+    /// Of the changes: short ones for an instruction that only the nested tables could let pass.
+    pub excursions: u64,
+    /// Changes to shadow tables after which the rate of faults has settled before the next change.
+    pub settled: u64,
+    /// Host TSC ticks that this took, together.
+    pub settling_ticks: u64,
+    /// Faults during that time, together.
+    pub settling_faults: u64,
+}
+
+/// Makes the pool of shadow pages, if there is none.
+pub(super) fn prepare<F, M>(vm: &Vm<F, M>) -> Result<(), MapError>
+where
+    F: crate::paging::format::PteFormat<Attr = crate::paging::format::NestedAttr>,
+    M: HostMemory,
+{
+    let mut shadow = vm.shadow.lock();
+    if shadow.is_none() {
+        let memory = vm.memory.read().host.clone();
+        *shadow = Some(Shadow::new(memory, vm.shadow_pages, Tuning::default())?);
+    }
+    Ok(())
+}
+
+/// Changes the tables that translate from the next entry on. Fails only for want of host memory, the first time that
+/// shadow tables are used; then nothing has changed.
+pub fn switch<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    to: Paging,
+    tsc: impl Fn() -> u64,
+) -> Result<(), MapError> {
+    if vcpu.mmu.paging == to {
+        return Ok(());
+    }
+    let begin = tsc();
+    match to {
+        Paging::Nested => {
+            let root = vm.memory.read().nested.root();
+            vcpu.virt.set_paging(Roots::Nested(root));
+            vcpu.mmu.paging = to;
+            vcpu.mmu.settling = None;
+        }
+        Paging::Shadow => {
+            prepare(vm)?;
+            if let Some(shadow) = &mut *vm.shadow.lock() {
+                let _the_root_is_loaded_below = shadow.drop_everything();
+            }
+            vcpu.mmu.paging = to;
+            load(vcpu, vm);
+            vcpu.mmu.settling = Some(Settling::new(begin, vm.clock.tsc_khz()));
+        }
+    }
+    let ticks = tsc().wrapping_sub(begin);
+    let counts = &mut vcpu.mmu.switches;
+    let (count, total) = match to {
+        Paging::Nested => (&mut counts.to_nested, &mut counts.to_nested_ticks),
+        Paging::Shadow => (&mut counts.to_shadow, &mut counts.to_shadow_ticks),
+    };
+    *count += 1;
+    *total = total.wrapping_add(ticks);
+    log::debug!("{}: VCPU {} uses {} tables, after {ticks} ticks of work", vm.name, vcpu.id, to.name());
+    Ok(())
+}

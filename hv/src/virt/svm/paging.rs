@@ -1,0 +1,100 @@
+//! What translates the guest's addresses: nested tables beside the guest's own, or shadow tables in their place.
+//!
+//! With shadow tables the VMCB holds the control registers that they need ([`HardwareControls`]), and [`Believed`] holds
+//! what the guest put there; [`crate::virt::VcpuState`] shows the latter. All that would show the guest the difference,
+//! or change what its addresses mean, is intercepted. AMD APM 2, 15.25 and 15.16.
+
+use super::vmcb::{clean, cr, misc1, misc3};
+use super::{Svm, instr};
+use crate::paging::addr::{Gva, Hpa};
+use crate::paging::shadow::HardwareControls;
+use crate::virt::exit::vector;
+use crate::virt::state::efer;
+use crate::virt::{Roots, VcpuState};
+
+use super::entry::work;
+
+/// Control registers as the guest believes them to be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Believed {
+    pub cr0: u64,
+    pub cr3: u64,
+    pub cr4: u64,
+    pub efer: u64,
+}
+
+/// The intercepts of control registers that every mode has: a write of CR4 may set bits that this machine or policy does
+/// not have.
+pub(super) const ALWAYS: u32 = cr::CR4_WRITE;
+
+impl Svm {
+    pub(super) fn use_roots(&mut self, roots: Roots) {
+        match roots {
+            Roots::Nested(root) => self.use_nested(root),
+            Roots::Shadow(root) => {
+                if self.believed.is_none() {
+                    self.begin_shadow();
+                }
+                self.block.vmcb.cr3 = root.0;
+                self.dirty(clean::CONTROL_REGS);
+            }
+        }
+    }
+
+    fn use_nested(&mut self, root: Hpa) {
+        let vmcb = &mut self.block.vmcb;
+        (vmcb.np_control, vmcb.nested_cr3) = (1, root.0);
+        if let Some(guest) = self.believed.take() {
+            (vmcb.cr0, vmcb.cr3, vmcb.cr4) = (guest.cr0, guest.cr3, guest.cr4);
+            vmcb.efer = guest.efer | efer::SVME;
+            vmcb.intercept_cr = vmcb.intercept_cr & cr::CR8_WRITE | ALWAYS;
+            vmcb.intercept_exceptions &= !(1 << vector::PF);
+            vmcb.intercept_misc1 &= !misc1::INVLPG;
+            vmcb.intercept_misc3 &= !misc3::INVPCID;
+        }
+        self.paging_changed();
+    }
+
+    fn begin_shadow(&mut self) {
+        self.believed =
+            Some(Believed { cr0: self.cr0(), cr3: self.cr3(), cr4: self.cr4(), efer: self.efer() });
+        let vmcb = &mut self.block.vmcb;
+        vmcb.np_control = 0;
+        vmcb.intercept_exceptions |= 1 << vector::PF;
+        vmcb.intercept_misc1 |= misc1::INVLPG;
+        vmcb.intercept_misc3 |= misc3::INVPCID;
+        self.follow_believed();
+        self.paging_changed();
+    }
+
+    fn paging_changed(&mut self) {
+        self.dirty(clean::NESTED_PAGING | clean::CONTROL_REGS | clean::INTERCEPTS);
+        self.request(work::FLUSH);
+    }
+
+    /// Brings the VMCB in step with [`Believed`], after a change of it; nothing to do without shadow tables.
+    pub(super) fn follow_believed(&mut self) {
+        let Some(guest) = self.believed else { return };
+        let hardware = HardwareControls::new(guest.cr0, guest.cr4, guest.efer);
+        let vmcb = &mut self.block.vmcb;
+        (vmcb.cr0, vmcb.cr4) = (hardware.cr0, hardware.cr4);
+        vmcb.efer = hardware.efer | efer::SVME;
+        let mut watched = ALWAYS | cr::CR0_WRITE | cr::CR3_WRITE | cr::CR3_READ;
+        if hardware.cr0 != guest.cr0 {
+            watched |= cr::CR0_READ;
+        }
+        if hardware.cr4 != guest.cr4 {
+            watched |= cr::CR4_READ;
+        }
+        vmcb.intercept_cr = vmcb.intercept_cr & cr::CR8_WRITE | watched;
+        self.dirty(clean::CONTROL_REGS | clean::INTERCEPTS);
+    }
+
+    /// Drops the translations of one page, if not all are about to be dropped anyway.
+    pub(super) fn flush_page(&mut self, gva: Gva) {
+        if self.work.get() & work::FLUSH == 0 {
+            // SAFETY: SVM is on (a guest ran). An ASID that is no longer this VCPU's costs its owner a translation.
+            unsafe { instr::invlpga(gva.0, self.asid.value) };
+        }
+    }
+}
