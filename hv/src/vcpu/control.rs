@@ -103,16 +103,8 @@ fn write_cr3<V: Virt, M: HostMemory>(
 fn write_cr0<V: Virt>(vcpu: &mut Vcpu<V>, value: u64, next: u64) -> Outcome {
     let old = vcpu.virt.cr0();
     // ET is always set; the other reserved bits of the lower half are ignored.
-    const WRITABLE: u64 = cr0::PE
-        | cr0::MP
-        | cr0::EM
-        | cr0::TS
-        | cr0::NE
-        | cr0::WP
-        | cr0::AM
-        | cr0::NW
-        | cr0::CD
-        | cr0::PG;
+    const WRITABLE: u64 =
+        cr0::PE | cr0::MP | cr0::EM | cr0::TS | cr0::NE | cr0::WP | cr0::AM | cr0::NW | cr0::CD | cr0::PG;
     let new = value & WRITABLE | cr0::ET;
     let changed = old ^ new;
     let enables = changed & new & cr0::PG != 0;
@@ -281,8 +273,7 @@ pub fn invpcid<V: Virt, M: HostMemory, H: Host>(
 ) -> Outcome {
     let insn = current(vcpu, vm).filter(|insn| insn.op == Op::System(System::Invpcid));
     let Some(insn) = insn else { return Outcome::Resume };
-    let operands =
-        with_port(vcpu, vm, host, tsc, |virt, port| invpcid_operands(&insn, virt, port));
+    let operands = with_port(vcpu, vm, host, tsc, |virt, port| invpcid_operands(&insn, virt, port));
     let (kind, descriptor) = match operands {
         Ok(operands) => operands,
         Err(outcome) => return outcome,

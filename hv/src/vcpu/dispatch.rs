@@ -6,13 +6,13 @@ use alloc::boxed::Box;
 use alloc::string::String;
 
 use crate::guest::vm::{HostMemory, Vm};
+use crate::paging::addr::Gva;
 use crate::vcpu::emulate::System;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Death, Outcome, Stop};
 use crate::vcpu::port;
 use crate::vcpu::run::complete;
 use crate::vcpu::{Vcpu, control, io, memory_fault, mmu, msr, work, xcr};
-use crate::paging::addr::Gva;
 use crate::virt::exit::vector;
 use crate::virt::state::Gpr;
 use crate::virt::{ArchState, Exception, Exit, FlushScope, Virt};

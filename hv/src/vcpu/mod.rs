@@ -18,11 +18,11 @@ mod control;
 mod io;
 mod memory_fault;
 mod msr;
-mod xcr;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod xcr;
 
 use crate::device::lapic::Lapic;
 use crate::guest::cpuid::CpuidTable;

@@ -5,10 +5,10 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::Cell;
 
-use crate::paging::format::npt::Npt;
-use crate::virt::state::{Gpr, SegReg, Segment, TableReg, rflags};
 use crate::paging::addr::Gva;
+use crate::paging::format::npt::Npt;
 use crate::virt::exit::vector;
+use crate::virt::state::{Gpr, SegReg, Segment, TableReg, rflags};
 use crate::virt::{ArchState, Ended, Event, Exception, Exit, FlushScope, Offer, Roots, VcpuState, Virt};
 
 /// What a scripted VCPU and a scripted PCPU share.

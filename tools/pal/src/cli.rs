@@ -254,7 +254,9 @@ impl FromStr for Mode {
                 .strip_prefix("switch=")
                 .and_then(|exits| exits.parse().ok())
                 .map(Mode::Switch)
-                .ok_or_else(|| "use nested, shadow, or switch=N with N from 1 on, such as switch=50".to_owned()),
+                .ok_or_else(|| {
+                    "use nested, shadow, or switch=N with N from 1 on, such as switch=50".to_owned()
+                }),
         }
     }
 }

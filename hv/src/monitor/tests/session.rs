@@ -3,7 +3,6 @@
 use alloc::collections::VecDeque;
 
 use crate::device::{Nanos, layout, message::Messages};
-use crate::guest::config::Mode;
 use crate::guest::mem::GuestMemory;
 use crate::monitor::view::{HostReport, View};
 use crate::monitor::{Key, Monitor, Terminal};

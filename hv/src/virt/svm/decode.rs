@@ -12,9 +12,7 @@ pub fn quick(vmcb: &Vmcb) -> Ended {
     match vmcb.exit_code {
         code::CPUID => Ended::Cpuid,
         code::IOIO => Ended::Io(io(vmcb)),
-        code::PAGE_FAULT => {
-            Ended::PageFault { gva: Gva(vmcb.exit_info2), error: vmcb.exit_info1 as u32 }
-        }
+        code::PAGE_FAULT => Ended::PageFault { gva: Gva(vmcb.exit_info2), error: vmcb.exit_info1 as u32 },
         _ => Ended::Other,
     }
 }
