@@ -3,13 +3,15 @@
 //! A multiboot1 loader starts it with a command line of case names or their beginnings (`all`: every case that comes
 //! back). Each case prints one line on COM1: `ok NAME`, `FAIL NAME: what: expected …, got …`, `known NAME: …` where
 //! QEMU's emulation is documented to be wrong, or `skip NAME: why`. The run ends through the test device: port 0xf4 gets the
-//! number of failures. `cases` holds what is checked, `machine` what that needs.
+//! number of failures. `cases` holds what is checked, `torture` what
+//! is checked about paging, `machine` what both need.
 #![no_std]
 #![no_main]
 
 mod cases;
 mod check;
 mod machine;
+mod torture;
 
 use core::ffi::CStr;
 
@@ -43,6 +45,7 @@ extern "C" fn kit_main(information: &Information, magic: u32) -> ! {
     // The first word is the file's name.
     let words = || line.split(' ').filter(|word| !word.is_empty() && !word.starts_with('/'));
     let option = |name| words().any(|word| word == name);
+    torture::set_options(words());
     let (mut failures, mut ran) = (0, 0);
     for case in cases::all() {
         let named = |word: &str| {

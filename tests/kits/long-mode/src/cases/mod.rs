@@ -41,6 +41,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         svm::CASES,
         memory::CASES,
         dies::CASES,
+        crate::torture::CASES,
     ]
     .into_iter()
     .flatten()

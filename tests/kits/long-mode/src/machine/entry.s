@@ -79,6 +79,7 @@ kit_gdt:
   .quad 0x00affb000000ffff                      /* 28: user 64-bit code */
   .quad 0, 0                                    /* 30: TSS, filled in by machine::trap */
   .quad 0x00cf1b000000ffff                      /* 40: code, not present */
+  .quad 0x00cf9b000000ffff                      /* 48: 32-bit code */
 kit_gdt_end:
 .global kit_gdt_pointer
 kit_gdt_pointer:

@@ -6,9 +6,11 @@
 pub mod insn;
 pub mod ioapic;
 pub mod lapic;
+pub mod legacy;
 pub mod paging;
 pub mod pic;
 pub mod serial;
+pub mod step;
 pub mod time;
 pub mod trap;
 pub mod user;

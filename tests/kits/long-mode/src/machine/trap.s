@@ -92,8 +92,8 @@ kit_catch_landing:
   pop rbx
   ret
 
-/* kit_user(entry, argument): runs `entry` in user mode on the user stack, with the argument in RDI, until a trap goes to
-   kit_catch_landing (as kit_catch). */
+/* kit_user(entry, argument, stack, value): runs `entry` in user mode on the stack, with the argument in RDI and the value in
+   RCX, until a trap goes to kit_catch_landing (as kit_catch). */
 .global kit_user
 kit_user:
   push rbx
@@ -106,8 +106,7 @@ kit_user:
   mov rax, rsp
   mov [kit_catch_rsp], rax
   push 0x23
-  mov rax, offset kit_user_stack_top
-  push rax
+  push rdx
   pushfq
   push 0x2b
   push rdi

@@ -1,0 +1,71 @@
+//! Excursions to 32-bit protected mode: a list of steps performed there, with any paging that it has.
+//!
+//! The code is in legacy.s. The job's page tables map the low 4 MiB to themselves for supervisor mode, and at the job's base once
+//! more for user mode; with paging off the base is 0.
+
+use super::step::Step;
+use super::{Cell, trap};
+
+core::arch::global_asm!(include_str!("legacy.s"));
+
+/// What an excursion begins with.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Job {
+    /// CR0.
+    pub cr0: u32,
+    /// CR3.
+    pub cr3: u32,
+    /// CR4.
+    pub cr4: u32,
+    /// EFER.NXE or 0.
+    pub efer: u32,
+    /// The steps; the last is [`super::step::END`].
+    pub steps: u32,
+    /// Where user mode sees the low 4 MiB.
+    pub user_base: u32,
+}
+
+/// A 32-bit TSS (AMD APM 2, 12.2.4): ESP0, SS0; no I/O permissions.
+static TSS: Cell<[u32; 26]> = Cell::new([0; 26]);
+static JOB: Cell<Job> = Cell::new(Job { cr0: 0, cr3: 0, cr4: 0, efer: 0, steps: 0, user_base: 0 });
+
+unsafe extern "C" {
+    static legacy_stubs: [[u8; 16]; 33];
+    static legacy_stack_top: u8;
+    static mut legacy_idt: [u64; 129];
+    static mut legacy_tss_descriptor: u64;
+    fn kit_legacy(job: *const Job);
+}
+
+/// Performs `steps`, which lie below 4 GiB where the job's tables map them to themselves.
+pub fn run(job: Job, steps: &mut [Step]) {
+    set_up();
+    JOB.set(Job { steps: steps.as_mut_ptr() as u32, ..job });
+    // SAFETY: the job's tables keep the kit mapped, by contract; everything is restored.
+    unsafe { kit_legacy(JOB.ptr()) };
+    trap::load_idt(4095);
+}
+
+/// Fills the tables that the assembler cannot.
+fn set_up() {
+    let mut tss = [0; 26];
+    tss[1] = &raw const legacy_stack_top as u32;
+    tss[2] = 0x10;
+    tss[25] = 104 << 16;
+    TSS.set(tss);
+    let base = TSS.ptr() as u64;
+    let gate = |stub: usize, flags: u64| {
+        let at = &raw const legacy_stubs as u64 + stub as u64 * 16;
+        at & 0xffff | 0x08 << 16 | flags << 32 | (at >> 16) << 48
+    };
+    // SAFETY: static tables that the processor does not use now.
+    unsafe {
+        for vector in 0..32 {
+            (&raw mut legacy_idt[vector]).write(gate(vector, 0x8e00));
+        }
+        (&raw mut legacy_idt[128]).write(gate(32, 0xee00));
+        (&raw mut legacy_tss_descriptor)
+            .write(103 | (base & 0xff_ffff) << 16 | 0x89 << 40 | (base >> 24) << 56);
+    }
+}

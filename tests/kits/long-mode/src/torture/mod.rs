@@ -1,0 +1,81 @@
+//! Paging torture: what the processor does with page tables, against the manuals.
+//!
+//! `model` says what should happen, `script` makes it happen in long mode or in 32-bit protected mode and compares. `space` is
+//! the memory that they play with. The cases: `combos` has every bit of every entry.
+//!
+//! The command line's word `full` does everything; `thin=N` does an N-th of the usual; `seed=N` sets the random numbers.
+
+mod combos;
+mod model;
+mod script;
+mod space;
+
+use crate::check::{Case, Check, case};
+use crate::machine::Cell;
+use model::Kind;
+
+/// All cases.
+pub const CASES: &[Case] = &[
+    case("torture.bits-4", |c| bits(c, Kind::Four)),
+    case("torture.bits-pae", |c| bits(c, Kind::Pae)),
+    case("torture.bits-2", |c| bits(c, Kind::Two)),
+];
+
+/// How much to do.
+#[derive(Clone, Copy)]
+pub struct Options {
+    /// Everything.
+    pub full: bool,
+    /// Otherwise an N-th of the usual.
+    pub thin: u32,
+    /// Where random numbers begin.
+    pub seed: u64,
+}
+
+static OPTIONS: Cell<Options> = Cell::new(Options { full: false, thin: 1, seed: 1 });
+
+/// Takes the options out of a command line's words; called once.
+pub fn set_options<'a>(words: impl Iterator<Item = &'a str>) {
+    let mut options = OPTIONS.get();
+    for word in words {
+        match word.split_once('=').map(|(name, value)| (name, value.parse())) {
+            Some(("thin", Ok(value @ 1..=128))) => options.thin = value,
+            Some(("seed", Ok(value))) => options.seed = value.into(),
+            _ => options.full |= word == "full",
+        }
+    }
+    OPTIONS.set(options);
+}
+
+/// Pseudo-random numbers: xorshift64* (Vigna 2016).
+pub struct Random(u64);
+
+impl Random {
+    /// A sequence.
+    pub fn new(seed: u64) -> Self {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// Any number.
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+    }
+
+    /// One of 0 to `end` - 1.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    /// One of several.
+    pub fn choose<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+        &from[self.below(from.len() as u64) as usize]
+    }
+}
+
+fn bits(c: &mut Check, kind: Kind) {
+    let count = combos::run(c, kind, &OPTIONS.get());
+    crate::say!("  {kind:?}: {count} combinations");
+}
