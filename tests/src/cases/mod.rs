@@ -7,6 +7,7 @@ mod kit;
 mod long_mode;
 mod monitor;
 mod person;
+mod torture;
 
 use anyhow::Result;
 
@@ -50,6 +51,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         monitor::CASES,
         kit::CASES,
         long_mode::CASES,
+        torture::CASES,
         bad_input::CASES,
     ];
     cases.into_iter().flatten()

@@ -1,6 +1,7 @@
 //! Steps: single accesses, stores and register changes as data, performed in long mode here and in 32-bit mode by `legacy`.
 
 use core::arch::{asm, naked_asm};
+use core::fmt;
 
 use super::insn::*;
 use super::trap::catch;
@@ -150,4 +151,38 @@ unsafe extern "C" fn user_execute() {
 #[unsafe(naked)]
 unsafe extern "C" fn user_modify() {
     naked_asm!("lock xadd [rdi], ecx", "mov eax, ecx", "int 0x80")
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Step { op, address, value, .. } = *self;
+        match op {
+            STORE4 | STORE8 => write!(f, "[{address:x}] = {value:x}"),
+            LOAD4 | LOAD8 => write!(f, "load [{address:x}]"),
+            INVLPG => write!(f, "INVLPG {address:x}"),
+            CR0 => write!(f, "CR0 = {value:x}"),
+            CR3 => write!(f, "CR3 = {value:x}"),
+            CR4 => write!(f, "CR4 = {value:x}"),
+            NXE => write!(f, "EFER.NXE = {value:x}"),
+            _ => {
+                let what = ["read", "write", "execute", "modify"][op as usize & 3];
+                let who = if op & USER != 0 { "user" } else { "supervisor" };
+                let ac = if op & AC != 0 { " with AC" } else { "" };
+                write!(f, "{who} {what} {address:x}{ac}")
+            }
+        }
+    }
+}
+
+/// What came of a step.
+pub struct Got<'a>(pub &'a Step);
+
+impl fmt::Display for Got<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Step { vector, error, value, cr2, .. } = self.0;
+        match *vector {
+            NONE => write!(f, "{value:x}"),
+            vector => write!(f, "vector {vector} error {error:x} CR2 {cr2:x}"),
+        }
+    }
 }

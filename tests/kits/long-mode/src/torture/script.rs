@@ -1,13 +1,11 @@
 //! Scripts: lists of steps, whose outcome is foretold while they are written down, then performed and compared.
 
-use core::fmt;
-
 use super::model::{Cpu, Kind, Setup, Walk, error, walk};
 use super::space::{self, STEPS, Space, USER_BASE, USER_BASE_32, WANTS, foretell, foretold};
 use crate::check::Check;
 use crate::machine::insn::{peek, set_cr0, set_cr3, set_cr4};
 use crate::machine::legacy::{self, Job};
-use crate::machine::step::{self, Step};
+use crate::machine::step::{self, Got, Step};
 use crate::machine::trap::vector::PF;
 use crate::say;
 
@@ -368,38 +366,4 @@ enum Verdict {
     Good,
     Known,
     Bad,
-}
-
-/// What came of a step.
-struct Got<'a>(&'a Step);
-
-impl fmt::Display for Got<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Step { vector, error, value, cr2, .. } = self.0;
-        match *vector {
-            step::NONE => write!(f, "{value:x}"),
-            vector => write!(f, "vector {vector} error {error:x} CR2 {cr2:x}"),
-        }
-    }
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Step { op, address, value, .. } = *self;
-        match op {
-            step::STORE4 | step::STORE8 => write!(f, "[{address:x}] = {value:x}"),
-            step::LOAD4 | step::LOAD8 => write!(f, "load [{address:x}]"),
-            step::INVLPG => write!(f, "INVLPG {address:x}"),
-            step::CR0 => write!(f, "CR0 = {value:x}"),
-            step::CR3 => write!(f, "CR3 = {value:x}"),
-            step::CR4 => write!(f, "CR4 = {value:x}"),
-            step::NXE => write!(f, "EFER.NXE = {value:x}"),
-            _ => {
-                let what = ["read", "write", "execute", "modify"][op as usize & 3];
-                let who = if op & step::USER != 0 { "user" } else { "supervisor" };
-                let ac = if op & step::AC != 0 { " with AC" } else { "" };
-                write!(f, "{who} {what} {address:x}{ac}")
-            }
-        }
-    }
 }

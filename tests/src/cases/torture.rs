@@ -1,0 +1,31 @@
+//! Paging torture: page tables checked from inside the guest, in every mode of the hypervisor.
+//!
+//! The kit's cases are in `tests/kits/long-mode/src/torture`; here all of them are one run for each mode.
+
+use anyhow::Result;
+
+use super::{Case, only};
+use crate::context::Context;
+
+/// One case for each mode: what follows the comma are more words for the kit.
+macro_rules! cases {
+    ($($mode:literal, $words:literal;)*) => {
+        pub const CASES: &[Case] = &[
+            only("native", "torture: page tables", |c| torture(c, "", &[])),
+            $(only("qemu-svm", concat!("torture: page tables, ", $mode), |c| torture(c, $words, &["--mode", $mode])),)*
+        ];
+    };
+}
+
+cases! {
+    "nested", "";
+    "shadow", "";
+    "switch=1", "";
+}
+
+fn torture(context: &Context, words: &str, options: &[&str]) -> Result<()> {
+    let words = format!("torture {words}");
+    let options = [options, &["--timeout", "150"]].concat();
+    context.long_mode(&words, &options)?.has(", 0 failed")?.lacks("FAIL")?.status(0)?;
+    Ok(())
+}
