@@ -98,6 +98,12 @@ pub fn end_of_interrupt() {
     write(reg::EOI, 0);
 }
 
+/// Makes the APIC look again whether an interrupt is to be delivered, by writing TPR as it is. An APIC never forgets one;
+/// QEMU's emulation does at a #VMEXIT, and looks again at such a write.
+pub fn look_again() {
+    write(reg::TPR, 0);
+}
+
 /// Selects one-shot mode (counted by the bus clock) or TSC-deadline mode, unmasked, with this vector.
 pub fn select_timer(vector: u8, tsc_deadline: bool) {
     write(reg::LVT_TIMER, u32::from(vector) | if tsc_deadline { TIMER_TSC_DEADLINE } else { 0 });

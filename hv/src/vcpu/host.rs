@@ -16,7 +16,7 @@ pub trait Host {
     /// Takes the host interrupts that are pending.
     fn serve_interrupts(&mut self);
 
-    /// Waits until at least one host interrupt has been taken.
+    /// Waits until at least one host interrupt has been taken, also one that has come and got lost before.
     fn idle(&mut self);
 
     /// Whether [`Host::console_read`] or [`Host::monitor_wanted`] may have something. Cheap.

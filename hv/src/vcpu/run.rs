@@ -13,6 +13,9 @@ use crate::virt::exit::vector;
 use crate::virt::state::rflags;
 use crate::virt::{Ended, Event, Exception, Virt};
 
+/// The host's timer is never armed for later than this.
+const LONGEST_MS: u64 = 1000;
+
 /// DR6.BS: the exception is a single-step trap.
 const DR6_BS: u64 = 1 << 14;
 
@@ -33,14 +36,15 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
             return stop;
         }
         let ended = vcpu.virt.enter(cpu);
-        if ended == Ended::Cpuid {
-            let begin = host.tsc() as u32;
-            if dispatch::quick_cpuid(vcpu, vm) {
-                vcpu.exits.add_short(ExitKind::Cpuid, begin, host.tsc() as u32);
-                continue;
-            }
-        }
         let begin = host.tsc();
+        // The timer's interrupt has come or is about to, or it was lost: see `run_timers`.
+        if begin >= vcpu.armed {
+            vcpu.request(work::TIMERS);
+        }
+        if ended == Ended::Cpuid && dispatch::quick_cpuid(vcpu, vm) {
+            vcpu.exits.add_short(ExitKind::Cpuid, begin as u32, host.tsc() as u32);
+            continue;
+        }
         let (kind, outcome) = match ended {
             Ended::Io(access) => match io::io(vcpu, vm, host, access, begin) {
                 None => {
@@ -224,7 +228,11 @@ fn feed_console<V: Virt, M: HostMemory, H: Host>(
     false
 }
 
-/// Runs the timers that are due and arms the host's for the next one.
+/// Runs the timers that are due and arms the host's for the next one, or for [`LONGEST_MS`] from now.
+///
+/// Interrupts of the host get lost: QEMU's emulation forgets to look at its local APIC if an interrupt is requested there
+/// during a #VMEXIT. What is due by the clock counts as interrupted, and arming the timer anew makes the emulation
+/// look. So no interrupt is late by more than [`LONGEST_MS`] while the guest runs; [`Host::idle`] looks itself.
 fn run_timers<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
@@ -232,7 +240,8 @@ fn run_timers<V: Virt, M: HostMemory, H: Host>(
     host: &mut H,
 ) {
     let mut chipset = vm.chipset.lock();
-    let now = vm.ticks(host.tsc());
+    let tsc = host.tsc();
+    let now = vm.ticks(tsc);
     let mut messages = Messages::new();
     if vcpu.lapic.deadline().is_some_and(|at| at <= now) {
         vcpu.lapic.tick(now);
@@ -247,15 +256,14 @@ fn run_timers<V: Virt, M: HostMemory, H: Host>(
     let chipset_next = chipset.deadline().map(|at| vm.clock.tsc_at(at));
     let next = [vcpu.lapic.deadline(), chipset_next].into_iter().flatten().min();
     let next = next.map_or(u64::MAX, |at| at.0.saturating_add(vm.start));
-    if host.timer_fired() {
+    let next = next.min(tsc.saturating_add(vm.clock.tsc_khz() * LONGEST_MS));
+    if host.timer_fired() || tsc >= vcpu.armed {
         vcpu.armed = u64::MAX;
     }
     // An earlier interrupt than needed only leads back here.
     if next < vcpu.armed {
         vcpu.armed = next;
-        if next != u64::MAX {
-            vcpu.virt.release(cpu);
-            host.arm_timer(next);
-        }
+        vcpu.virt.release(cpu);
+        host.arm_timer(next);
     }
 }

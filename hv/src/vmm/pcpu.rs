@@ -7,7 +7,7 @@ use heapless::Deque;
 use crate::boot::percpu::{PerCpu, work};
 use crate::hw::timer::Timer;
 use crate::hw::uart::Uart;
-use crate::hw::{cpu, fpu, msr};
+use crate::hw::{cpu, fpu, lapic, msr};
 use crate::monitor::{Key, Terminal};
 use crate::vcpu::host::Host;
 use crate::virt::state::cr4;
@@ -70,6 +70,13 @@ impl Pcpu {
         Some(input)
     }
 
+    /// Halts until an interrupt has been taken, be it one that came while a guest left the processor.
+    fn wait_for_interrupt(&self) {
+        lapic::look_again();
+        // SAFETY: the IDT is loaded and no lock is held that a handler takes (handlers take none).
+        unsafe { cpu::wait_for_interrupt() }
+    }
+
     fn has_console_interrupt(&self) -> bool {
         self.cpu.pending.load(Ordering::Relaxed) & work::CONSOLE != 0
     }
@@ -99,8 +106,7 @@ impl Host for Pcpu {
         if self.monitor_wanted || self.has_console_interrupt() {
             return;
         }
-        // SAFETY: as above.
-        unsafe { cpu::wait_for_interrupt() }
+        self.wait_for_interrupt();
     }
 
     #[inline(always)]
@@ -175,8 +181,7 @@ impl Terminal for Pcpu {
                 }
             }
             if !self.has_console_interrupt() {
-                // SAFETY: the IDT is loaded and no lock is held that a handler takes (handlers take none).
-                unsafe { cpu::wait_for_interrupt() }
+                self.wait_for_interrupt();
             }
         }
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::device::layout::PIT;
 use crate::guest::msr::index as msr;
 use crate::vcpu::outcome::{Cause, Stop};
-use crate::vcpu::testing::{Machine, START};
+use crate::vcpu::testing::{Machine, START, TSC_KHZ};
 use crate::virt::fake::Step;
 use crate::virt::state::rflags;
 use crate::virt::{Event, Virt};
@@ -113,6 +113,106 @@ fn a_timer_between_the_last_look_and_the_halt_is_seen() {
     ]);
     machine.play();
     assert_eq!(machine.vcpu.virt.interrupts, [0x30]);
+}
+
+/// Time passes the deadline of the tests below, and the host's interrupt for it is lost.
+fn lose(f: &mut Fake) -> Exit {
+    f.cpu.tsc.set(START + 7001);
+    Exit::Interrupt
+}
+
+/// A machine whose guest has set a deadline of 7000 when it plays these steps; the host loses an interrupt.
+fn loser(steps: &[Step]) -> Machine {
+    let deadline: [Step; 2] =
+        [|f| wrmsr(f, x2apic::LVT_TIMER, DEADLINE_MODE | 0x30), |f| wrmsr(f, msr::TSC_DEADLINE, 7000)];
+    let mut machine = Machine::new(&[&deadline, steps].concat());
+    machine.host.losses = 1;
+    machine
+}
+
+#[test]
+fn a_lost_interrupt_of_the_host_is_made_up_for_at_the_next_exit() {
+    for exit in [quiet as Step, |_| Exit::Cpuid, |f| out(f, 0x80, 1, 0)] {
+        let mut machine = loser(&[
+            |f| {
+                f.cpu.tsc.set(START + 7001);
+                Exit::Pause
+            },
+            exit,
+            |f| {
+                assert_eq!(f.interrupts, [0x30]);
+                Exit::Shutdown
+            },
+        ]);
+        machine.play();
+    }
+    // It is lost while another one is taken.
+    let mut machine = loser(&[lose, quiet, quiet]);
+    machine.play();
+    assert_eq!(machine.vcpu.virt.interrupts, [0x30]);
+    assert!(machine.host.armed.is_some());
+}
+
+#[test]
+fn a_lost_interrupt_of_the_host_does_not_keep_a_guest_halted() {
+    let mut machine = loser(&[
+        lose,
+        |f| wrmsr(f, x2apic::EOI, 0),
+        |f| wrmsr(f, msr::TSC_DEADLINE, 9000),
+        |f| {
+            open(f);
+            Exit::Hlt
+        },
+        |f| {
+            assert_eq!(now(f), 9000);
+            quiet(f)
+        },
+    ]);
+    machine.play();
+    assert_eq!(machine.vcpu.virt.interrupts, [0x30, 0x30]);
+    // One that comes early gets lost before its time.
+    let mut machine = loser(&[
+        |f| {
+            f.cpu.tsc.set(START + 6998);
+            Exit::Interrupt
+        },
+        |_| Exit::Hlt,
+        |f| {
+            assert_eq!(now(f), 7000);
+            quiet(f)
+        },
+    ]);
+    machine.host.early = 3;
+    machine.play();
+    assert_eq!(machine.vcpu.virt.interrupts, [0x30]);
+}
+
+#[test]
+fn the_hosts_timer_is_always_armed() {
+    let second = TSC_KHZ * 1000;
+    let mut machine = Machine::new(&[
+        quiet,
+        |f| {
+            f.cpu.tsc.set(START + 5 * TSC_KHZ * 1000);
+            quiet(f)
+        },
+        quiet,
+    ]);
+    machine.play();
+    assert_eq!(machine.host.armed, Some(START + 6 * second));
+    // Far deadlines are kept by several waits.
+    let mut machine = Machine::new(&[
+        |f| wrmsr(f, x2apic::LVT_TIMER, DEADLINE_MODE | 0x30),
+        |f| wrmsr(f, msr::TSC_DEADLINE, 4 * TSC_KHZ * 1000 + 7),
+        |_| Exit::Hlt,
+        |f| {
+            assert_eq!(now(f), 4 * TSC_KHZ * 1000 + 7);
+            quiet(f)
+        },
+    ]);
+    machine.play();
+    assert_eq!(machine.vcpu.virt.interrupts, [0x30]);
+    assert_eq!(machine.host.waits, 5);
 }
 
 #[test]
