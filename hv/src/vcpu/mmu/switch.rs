@@ -64,6 +64,8 @@ pub fn switch<V: Virt, M: HostMemory>(
             vcpu.virt.set_paging(Roots::Nested(root));
             vcpu.mmu.paging = to;
             vcpu.mmu.settling = None;
+            // A shadow root that was to be found before the next entry is not wanted any more.
+            vcpu.mmu.reload = false;
         }
         Paging::Shadow => {
             prepare(vm)?;

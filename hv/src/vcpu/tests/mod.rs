@@ -8,6 +8,7 @@ mod events;
 mod instructions;
 mod interrupts;
 mod memory;
+mod modes;
 mod random;
 mod time;
 
