@@ -7,6 +7,7 @@ use core::fmt;
 
 use log::LevelFilter;
 
+use crate::guest::config::Mode;
 use crate::virt::Gpr;
 
 /// Bytes that one dump shows at most.
@@ -50,6 +51,10 @@ pub enum Command {
     DumpPhysical(Place, u64),
     /// Exit counters.
     Stats,
+    /// Show or change how the guest's memory is virtualized.
+    Mode(Option<Mode>),
+    /// The shadow tables.
+    Shadow,
     /// The host.
     Host,
     /// Stay still after the monitor is left.
@@ -121,6 +126,9 @@ commands! {
         |words| Ok(Command::DumpPhysical(words.place()?, words.length()?));
     "stats" "" "exits by reason, interrupts, nested faults, unknown MSRs and ports" "stats"
         |_| Ok(Command::Stats);
+    "mode" "[MODE]" "paging and its changes; or set it: nested, shadow, or switch=N, both by turns" "mode shadow"
+        |words| Ok(Command::Mode(words.mode()?));
+    "shadow" "" "the shadow tables: pages in use and counters" "shadow" |_| Ok(Command::Shadow);
     "host" "" "the host's memory and clock" "host" |_| Ok(Command::Host);
     "pause" "" "let the guest stand still after the monitor is left" "pause" |_| Ok(Command::Pause);
     "resume" "" "let the guest go on" "resume" |_| Ok(Command::Resume);
@@ -229,6 +237,13 @@ impl<'a> Words<'a> {
         place.map(Some).ok_or(ParseError::Not(word, "a hexadecimal address or a register"))
     }
 
+    fn mode(&mut self) -> Result<Option<Mode>, ParseError<'a>> {
+        let Some(word) = self.next() else { return Ok(None) };
+        Mode::parse(word)
+            .map(Some)
+            .ok_or(ParseError::Not(word, "nested, shadow, or switch=N with N from 1 on"))
+    }
+
     fn level(&mut self) -> Result<Option<LevelFilter>, ParseError<'a>> {
         let Some(word) = self.next() else { return Ok(None) };
         let level = LevelFilter::iter().find(|level| level.as_str().eq_ignore_ascii_case(word));
@@ -315,6 +330,13 @@ mod tests {
             ("stats now", "now: too much; try `help` and the command's name"),
             ("res", "res: which one? resume reset"),
             ("loglevel DEBUG", "Some(LogLevel(Some(Debug)))"),
+            ("mode", "Some(Mode(None))"),
+            ("mode nested", "Some(Mode(Some(Nested)))"),
+            ("mode switch=50", "Some(Mode(Some(Switch(50))))"),
+            ("mode switch=0", "switch=0: not nested, shadow, or switch=N with N from 1 on"),
+            ("mode switch=4294967296", "switch=4294967296: not nested, shadow, or switch=N with N from 1 on"),
+            ("mode Shadow", "Shadow: not nested, shadow, or switch=N with N from 1 on"),
+            ("s", "s: which one? stats shadow"),
             ("loglevel all", "all: not off, error, warn, info, debug or trace"),
             ("q", "Some(Quit)"),
             ("exit", "Some(Quit)"),

@@ -136,7 +136,7 @@ impl Monitor {
                 Entered::Line(text) => {
                     view.tsc = terminal.now();
                     let mut answer = String::new();
-                    let leave = perform(&text, &mut self.paused, view, &mut answer);
+                    let leave = perform(&text, &mut self.paused, view, &|| terminal.now(), &mut answer);
                     let _ = Screen(terminal).write_str(&answer);
                     if let Some(leave) = leave {
                         return leave;
@@ -153,13 +153,14 @@ fn perform<V: Virt, M: HostMemory>(
     text: &str,
     paused: &mut bool,
     view: &mut View<'_, V, M>,
+    clock: &dyn Fn() -> u64,
     answer: &mut String,
 ) -> Option<Leave> {
     // A String takes everything.
     match command::parse(text) {
         Ok(None) => None,
         Ok(Some(Command::Quit)) => Some(Leave::Guest),
-        Ok(Some(command)) => view.perform(command, paused, answer).unwrap_or_default(),
+        Ok(Some(command)) => view.perform(command, paused, clock, answer).unwrap_or_default(),
         Err(error) => {
             let _ = writeln!(answer, "{error}");
             None

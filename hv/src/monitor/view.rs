@@ -7,12 +7,13 @@ use core::fmt::{self, Write};
 
 use super::Leave;
 use super::command::{COMMANDS, Command, Description};
-use super::show::{guest, memory, stats};
+use super::show::{guest, memory, paging, stats};
 use crate::device::message::Messages;
+use crate::guest::config::Mode;
 use crate::guest::vm::{HostMemory, Vm};
 use crate::mem::frame;
 use crate::vcpu::outcome::Stop;
-use crate::vcpu::{Vcpu, work};
+use crate::vcpu::{Vcpu, mmu, work};
 use crate::virt::Virt;
 
 /// The host for people.
@@ -43,11 +44,12 @@ pub struct View<'a, V: Virt, M: HostMemory> {
 }
 
 impl<V: Virt, M: HostMemory> View<'_, V, M> {
-    /// Carries out a command. `Ok(Some(_))`: the person leaves the monitor for it.
+    /// Carries out a command; `clock` is the host's TSC. `Ok(Some(_))`: the person leaves the monitor for it.
     pub fn perform(
         &mut self,
         command: Command,
         paused: &mut bool,
+        clock: &dyn Fn() -> u64,
         answer: &mut dyn Write,
     ) -> Result<Option<Leave>, fmt::Error> {
         match command {
@@ -65,6 +67,11 @@ impl<V: Virt, M: HostMemory> View<'_, V, M> {
             Command::Dump(place, bytes) => memory::dump(self, place, bytes, answer)?,
             Command::DumpPhysical(place, bytes) => memory::dump_physical(self, place, bytes, answer)?,
             Command::Stats => stats::stats(self, answer)?,
+            Command::Mode(mode) => {
+                mode.map_or(Ok(()), |mode| self.set_mode(mode, clock, answer))?;
+                paging::mode(self, answer)?;
+            }
+            Command::Shadow => paging::shadow(self, answer)?,
             Command::Host => stats::host(&self.host, answer)?,
             Command::LogLevel(level) => {
                 level.into_iter().for_each(log::set_max_level);
@@ -89,6 +96,19 @@ impl<V: Virt, M: HostMemory> View<'_, V, M> {
 
     fn no_such_vcpu(&self, id: u32, answer: &mut dyn Write) -> fmt::Result {
         writeln!(answer, "no VCPU {id}; {} has {}, counted from 0", self.vm.name, self.vcpus.len())
+    }
+
+    fn set_mode(&mut self, mode: Mode, clock: &dyn Fn() -> u64, answer: &mut dyn Write) -> fmt::Result {
+        for vcpu in self.vcpus.iter_mut() {
+            if mmu::set_mode(vcpu, self.vm, mode, clock).is_err() {
+                let pages = self.vm.shadow_pages;
+                writeln!(
+                    answer,
+                    "the mode stays: the host has no memory for {pages} shadow pages (`shadow_pages`)"
+                )?;
+            }
+        }
+        Ok(())
     }
 
     fn nmi(&mut self, id: u32, answer: &mut dyn Write) -> fmt::Result {

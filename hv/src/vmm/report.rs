@@ -3,6 +3,7 @@
 use core::fmt;
 
 use crate::guest::vm::{HostMemory, Vm};
+use crate::paging::shadow::{Shadow, Statistics};
 use crate::trace::exits::ExitKind;
 use crate::trace::record::Json;
 use crate::vcpu::Vcpu;
@@ -101,7 +102,25 @@ pub fn stats<V: Virt, M: HostMemory>(
     json.number("exception", counts.exceptions)?;
     json.number("nmi", counts.nmis)?;
     json.end()?;
+    paging(json, vcpu, vm)?;
+    json.begin_array("ignored_msrs")?;
+    for (index, count) in vcpu.msrs.unknown().iter() {
+        json.begin_object("")?;
+        json.text("msr", format_args!("{index:#x}"))?;
+        json.number("count", count)?;
+        json.end()?;
+    }
+    json.end()
+}
+
+/// The `paging` object of a `stats` record.
+fn paging<V: Virt, M: HostMemory>(
+    json: &mut Json<'_>,
+    vcpu: &Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+) -> fmt::Result {
     json.begin_object("paging")?;
+    json.text("mode", vcpu.mmu.mode())?;
     let faults = vcpu.faults;
     json.number("nested-filled", faults.filled)?;
     json.number("nested-spurious", faults.spurious)?;
@@ -111,13 +130,45 @@ pub fn stats<V: Virt, M: HostMemory>(
         json.number("nested-table-frames", memory.nested.table_frames())?;
         json.number("p2m-table-frames", memory.p2m.table_frames())?;
     }
+    let counts = vcpu.mmu.switches;
+    json.begin_object("switches")?;
+    json.number("to-nested", counts.to_nested.count)?;
+    json.number("to-nested-ticks", counts.to_nested.ticks)?;
+    json.number("to-nested-longest", counts.to_nested.longest)?;
+    json.number("to-shadow", counts.to_shadow.count)?;
+    json.number("to-shadow-ticks", counts.to_shadow.ticks)?;
+    json.number("to-shadow-longest", counts.to_shadow.longest)?;
+    json.number("excursions", counts.excursions)?;
+    json.number("settled", counts.settled)?;
+    json.number("settling-ticks", counts.settling_ticks)?;
+    json.number("settling-faults", counts.settling_faults)?;
     json.end()?;
-    json.begin_array("ignored_msrs")?;
-    for (index, count) in vcpu.msrs.unknown().iter() {
-        json.begin_object("")?;
-        json.text("msr", format_args!("{index:#x}"))?;
-        json.number("count", count)?;
+    if let Some(statistics) = vm.shadow.lock().as_ref().map(Shadow::statistics) {
+        json.begin_object("shadow")?;
+        json.number("pool", vm.shadow_pages)?;
+        for (name, count) in shadow_counts(&statistics) {
+            json.number(name, count)?;
+        }
         json.end()?;
     }
     json.end()
+}
+
+/// What shadow tables count, with the names in statistics.
+pub fn shadow_counts(counts: &Statistics) -> [(&'static str, u64); 13] {
+    [
+        ("pages", counts.pages),
+        ("faults", counts.faults),
+        ("filled", counts.filled),
+        ("prefetched", counts.prefetched),
+        ("guest-faults", counts.guest_faults),
+        ("emulated-writes", counts.emulated_writes),
+        ("roots-found", counts.roots_found),
+        ("roots-made", counts.roots_made),
+        ("pages-made", counts.pages_made),
+        ("evictions", counts.evictions),
+        ("unsynced", counts.unsynced),
+        ("resynced-entries", counts.resynced_entries),
+        ("floods", counts.floods),
+    ]
 }

@@ -269,6 +269,9 @@ fn stats(context: &Context) -> Result<()> {
         "{stats}"
     );
     ensure!(guest["injections"]["external-interrupt"].as_u64() > Some(0), "{stats}");
+    let paging = &guest["paging"];
+    ensure!(paging["mode"] == "nested" && paging["switches"]["to-nested"] == 0, "{stats}");
+    ensure!(paging.get("shadow").is_none(), "{stats}");
     Ok(())
 }
 

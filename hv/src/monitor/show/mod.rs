@@ -2,6 +2,7 @@
 
 pub mod guest;
 pub mod memory;
+pub mod paging;
 pub mod stats;
 
 use core::fmt;

@@ -260,6 +260,39 @@ fn statistics() {
 }
 
 #[test]
+fn modes() {
+    let mut scene = long_mode();
+    scene.vm.shadow_pages = 16;
+    assert!(answer(&mut scene, "shadow").starts_with("no shadow tables so far; `mode shadow` makes "));
+    assert!(answer(&mut scene, "mode").starts_with("VCPU 0: mode nested, uses nested tables\n"));
+    let text = answer(&mut scene, "mode shadow");
+    assert!(text.starts_with("VCPU 0: mode shadow, uses shadow tables\n"), "{text}");
+    assert!(
+        text.contains("to nested tables: 0 times") && text.contains("to shadow tables: 1 times"),
+        "{text}"
+    );
+    assert!(answer(&mut scene, "vms").ends_with("  shadow\n"));
+    assert_eq!(answer(&mut scene, "shadow").split_whitespace().take(2).collect::<Vec<_>>(), ["pages", "1"]);
+    assert!(answer(&mut scene, "walk rsp").contains("CR3 0x1018\n"), "the guest's");
+    let text = answer(&mut scene, "mode switch=7");
+    assert!(text.starts_with("VCPU 0: mode switch=7, uses shadow tables\n"), "{text}");
+    let text = answer(&mut scene, "mode nested");
+    assert!(text.starts_with("VCPU 0: mode nested, uses nested tables\nto nested tables: 1 times"), "{text}");
+    assert_eq!(answer(&mut scene, "mode both"), "both: not nested, shadow, or switch=N with N from 1 on\n");
+}
+
+#[test]
+fn a_mode_without_memory_for_it_is_not_taken() {
+    let mut scene = long_mode();
+    scene.vm.shadow_pages = 4096;
+    for mode in ["shadow", "switch=3"] {
+        let text = answer(&mut scene, &format!("mode {mode}"));
+        assert!(text.starts_with("the mode stays: the host has no memory for 4096 shadow pages"), "{text}");
+        assert!(text.contains("\nVCPU 0: mode nested, uses nested tables\n"), "{text}");
+    }
+}
+
+#[test]
 fn events_reach_the_guest() {
     let mut scene = Scene::new();
     answer(&mut scene, "nmi");

@@ -13,7 +13,7 @@ mod switch;
 
 pub(super) use fault::no_memory;
 pub use fault::page_fault;
-pub use switch::{SwitchCounts, switch};
+pub use switch::{SwitchCost, SwitchCounts, switch};
 
 use core::num::NonZeroU32;
 
@@ -95,10 +95,10 @@ impl Mmu {
 
     /// What a person asked for.
     pub fn mode(&self) -> Mode {
-        match (self.every, self.paging) {
-            (Some(exits), _) => Mode::Switch(exits),
-            (None, Paging::Nested) => Mode::Nested,
-            (None, Paging::Shadow) => Mode::Shadow,
+        match (self.every, self.paging, self.excursion) {
+            (Some(exits), ..) => Mode::Switch(exits),
+            (None, Paging::Nested, Excursion::None) => Mode::Nested,
+            (None, ..) => Mode::Shadow,
         }
     }
 }
@@ -124,13 +124,17 @@ impl<V: Virt> Vcpu<V> {
     }
 }
 
-/// Begins to run in `mode`, or changes to it.
+/// Begins to run in `mode`, or changes to it. Fails only for want of host memory; then nothing has changed.
 pub fn set_mode<V: Virt, M: HostMemory>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
     mode: Mode,
     tsc: impl Fn() -> u64,
 ) -> Result<(), crate::paging::MapError> {
+    // Here, so that no change fails later.
+    if mode != Mode::Nested {
+        switch::prepare(vm)?;
+    }
     vcpu.mmu.excursion = Excursion::None;
     vcpu.mmu.every = None;
     match mode {
@@ -140,8 +144,7 @@ pub fn set_mode<V: Virt, M: HostMemory>(
             vcpu.mmu.every = Some(exits);
             vcpu.mmu.left = exits.get();
             vcpu.request(work::MMU);
-            // So that the first change cannot fail for want of memory.
-            switch::prepare(vm)
+            Ok(())
         }
     }
 }

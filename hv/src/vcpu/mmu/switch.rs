@@ -11,17 +11,32 @@ use crate::paging::shadow::{Shadow, Tuning};
 use crate::vcpu::Vcpu;
 use crate::virt::{Roots, Virt};
 
+/// Changes in one direction. Ticks are those of the host's TSC, and of the hypervisor's work alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SwitchCost {
+    /// Changes.
+    pub count: u64,
+    /// Ticks for all of them.
+    pub ticks: u64,
+    /// Ticks for the longest.
+    pub longest: u64,
+}
+
+impl SwitchCost {
+    fn add(&mut self, ticks: u64) {
+        self.count += 1;
+        self.ticks = self.ticks.wrapping_add(ticks);
+        self.longest = self.longest.max(ticks);
+    }
+}
+
 /// How often the tables were changed, and what that cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwitchCounts {
-    /// Changes to nested tables.
-    pub to_nested: u64,
-    /// Host TSC ticks of the hypervisor for these.
-    pub to_nested_ticks: u64,
-    /// Changes to shadow tables.
-    pub to_shadow: u64,
-    /// Host TSC ticks of the hypervisor for these, without the faults that fill the tables afterwards.
-    pub to_shadow_ticks: u64,
+    /// To nested tables.
+    pub to_nested: SwitchCost,
+    /// To shadow tables, without the faults that fill them afterwards.
+    pub to_shadow: SwitchCost,
     /// Of the changes: short ones for an instruction that only the nested tables could let pass.
     pub excursions: u64,
     /// Changes to shadow tables after which the rate of faults has settled before the next change.
@@ -79,12 +94,10 @@ pub fn switch<V: Virt, M: HostMemory>(
     }
     let ticks = tsc().wrapping_sub(begin);
     let counts = &mut vcpu.mmu.switches;
-    let (count, total) = match to {
-        Paging::Nested => (&mut counts.to_nested, &mut counts.to_nested_ticks),
-        Paging::Shadow => (&mut counts.to_shadow, &mut counts.to_shadow_ticks),
-    };
-    *count += 1;
-    *total = total.wrapping_add(ticks);
+    match to {
+        Paging::Nested => counts.to_nested.add(ticks),
+        Paging::Shadow => counts.to_shadow.add(ticks),
+    }
     log::debug!("{}: VCPU {} uses {} tables, after {ticks} ticks of work", vm.name, vcpu.id, to.name());
     Ok(())
 }

@@ -1,0 +1,51 @@
+//! How the guest's addresses are translated: the mode, its changes, the shadow tables.
+
+use core::fmt::{self, Write};
+
+use crate::guest::vm::HostMemory;
+use crate::monitor::view::View;
+use crate::paging::shadow::Shadow;
+use crate::vcpu::mmu::SwitchCost;
+use crate::virt::Virt;
+use crate::vmm::report::shadow_counts;
+
+/// The mode of each VCPU, and what changes of its tables have cost.
+pub fn mode<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Write) -> fmt::Result {
+    for vcpu in view.vcpus.iter() {
+        let (mmu, counts) = (&vcpu.mmu, vcpu.mmu.switches);
+        writeln!(answer, "VCPU {}: mode {}, uses {} tables", vcpu.id, mmu.mode(), mmu.paging().name())?;
+        cost("to nested tables", counts.to_nested, answer)?;
+        cost("to shadow tables", counts.to_shadow, answer)?;
+        let each = |sum: u64| sum / counts.settled.max(1);
+        writeln!(
+            answer,
+            "faults settled {} times, after {} ticks and {} faults each",
+            counts.settled,
+            each(counts.settling_ticks),
+            each(counts.settling_faults)
+        )?;
+        writeln!(answer, "excursions to nested tables for one instruction: {}", counts.excursions)?;
+    }
+    Ok(())
+}
+
+fn cost(direction: &str, cost: SwitchCost, answer: &mut dyn Write) -> fmt::Result {
+    let each = cost.ticks / cost.count.max(1);
+    writeln!(answer, "{direction}: {} times, {each} ticks each, {} the longest", cost.count, cost.longest)
+}
+
+/// The pool of shadow pages, and what the engine has counted.
+pub fn shadow<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Write) -> fmt::Result {
+    let Some(statistics) = view.vm.shadow.lock().as_ref().map(Shadow::statistics) else {
+        return writeln!(
+            answer,
+            "no shadow tables so far; `mode shadow` makes {} pages for them",
+            view.vm.shadow_pages
+        );
+    };
+    writeln!(answer, "{:<17} {:>12} of {}", "pages", statistics.pages, view.vm.shadow_pages)?;
+    for (name, count) in shadow_counts(&statistics).iter().filter(|(name, _)| *name != "pages") {
+        writeln!(answer, "{name:<17} {count:>12}")?;
+    }
+    Ok(())
+}
