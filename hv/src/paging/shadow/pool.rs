@@ -73,6 +73,8 @@ pub(super) struct Pool<M: TableMemory> {
     /// The first page by hash of the number.
     buckets: Vec<u32>,
     crowded: Vec<u16>,
+    /// Pages that are made from memory under large guest pages.
+    direct: usize,
     free: Vec<u32>,
     hand: usize,
     operation: u64,
@@ -105,6 +107,7 @@ impl<M: TableMemory> Pool<M> {
             heads: alloc::vec![NONE; count + lists],
             buckets: alloc::vec![NONE; (2 * count).next_power_of_two()],
             crowded: alloc::vec![0; (4 * count).next_power_of_two()],
+            direct: 0,
             free: (0..count as u32).rev().collect(),
             hand: 0,
             operation: 0,
@@ -186,6 +189,11 @@ impl<M: TableMemory> Pool<M> {
         self.crowded[self.crowd(frame)] != 0
     }
 
+    /// Whether any large page of the guest is mapped in pieces.
+    pub(super) fn has_pieces(&self) -> bool {
+        self.direct > 0
+    }
+
     fn crowd(&self, frame: Hfn) -> usize {
         hash(frame.0 / LARGE_FRAMES) & (self.crowded.len() - 1)
     }
@@ -229,6 +237,7 @@ impl<M: TableMemory> Pool<M> {
             let crowd = self.crowd(Hfn(key.number()));
             self.crowded[crowd] += 1;
         }
+        self.direct += usize::from(key.is_direct());
         self.touch(id);
         id
     }
@@ -260,6 +269,7 @@ impl<M: TableMemory> Pool<M> {
             let crowd = self.crowd(Hfn(key.number()));
             self.crowded[crowd] -= 1;
         }
+        self.direct -= usize::from(key.is_direct());
         let bucket = self.bucket(key.number());
         let next = self.page(id).next;
         if self.buckets[bucket] == id {

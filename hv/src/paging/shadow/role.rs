@@ -129,6 +129,11 @@ impl Key {
         self.0 >> 16 & 3 == 1
     }
 
+    /// Whether it stands for a stretch of guest-physical memory.
+    pub(super) fn is_direct(self) -> bool {
+        self.0 >> 16 & 3 == 2
+    }
+
     /// Bytes of a guest entry, 4 or 8.
     pub(super) fn entry_bytes(self) -> u64 {
         if self.0 >> 3 & 3 == 1 { 4 } else { 8 }

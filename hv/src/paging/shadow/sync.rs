@@ -63,13 +63,20 @@ impl<M: TableMemory> Shadow<M> {
     }
 
     /// Drops an entry that the guest has changed. The guest owes a flush; but it flushes a large page as one,
-    /// and the processor has it in pieces.
+    /// with any address in it, and the processor may have it in pieces.
     fn drop_entry(&mut self, id: PageId, index: usize) {
         if self.pool.entry(id, index) & PRESENT == 0 {
             return;
         }
-        let to_table = self.pool.child(id, index).is_some_and(|child| self.pool.page(child).key.is_table());
-        if self.pool.page(id).key.level() > 1 && !to_table {
+        let key = self.pool.page(id).key;
+        let child = self.pool.child(id, index).map(|child| self.pool.page(child).key);
+        let in_pieces = match child {
+            // A 4 MiB page is two leaves; other leaves are all of their page.
+            None => key.level() > 1 && key.entry_bytes() == 4,
+            Some(child) if child.is_table() => key.level() > 2 && self.pool.has_pieces(),
+            Some(_) => true,
+        };
+        if in_pieces {
             self.pool.owed = TlbFlush::All;
         }
         self.pool.zap(id, index);

@@ -132,16 +132,21 @@ fn a_table_is_written_by_emulation_twice_and_then_by_the_guest() {
 }
 
 #[test]
-fn a_large_page_that_is_mapped_in_pieces_is_flushed_when_it_changes() {
-    with_guest(|p2m, write, host, shadow| {
-        let memory = VmMemory::new(p2m, host);
-        write(3 * PAGE_SIZE, 0x87);
-        for page in [8, 9] {
-            let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(page * PAGE_SIZE), Access::READ);
-            assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
-        }
-        write(3 * PAGE_SIZE, 0);
-        // The guest will flush one address only.
-        assert_eq!(shadow.written(p2m, Gpa(3 * PAGE_SIZE), 8), TlbFlush::All);
-    });
+fn a_large_page_that_is_mapped_in_pieces_is_flushed_when_an_entry_on_its_way_changes() {
+    for level in [2, 3] {
+        with_guest(|p2m, write, host, shadow| {
+            let memory = VmMemory::new(p2m, host);
+            let at = Gpa(level * PAGE_SIZE);
+            write(3 * PAGE_SIZE, 0x87);
+            // Nothing is there yet.
+            assert_eq!(shadow.written(p2m, at, 8), TlbFlush::None);
+            for page in [8, 9] {
+                let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(page * PAGE_SIZE), Access::READ);
+                assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
+            }
+            write(at.0, 0);
+            // The guest will flush one address only.
+            assert_eq!(shadow.written(p2m, at, 8), TlbFlush::All);
+        });
+    }
 }
