@@ -99,7 +99,7 @@ pub fn end_of_interrupt() {
 }
 
 /// Makes the APIC look again whether an interrupt is to be delivered, by writing TPR as it is. An APIC never forgets one;
-/// QEMU's emulation does at a #VMEXIT, and looks again at such a write.
+/// QEMU's emulation does at VMRUN, and looks again at such a write.
 pub fn look_again() {
     write(reg::TPR, 0);
 }

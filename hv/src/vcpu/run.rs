@@ -231,7 +231,7 @@ fn feed_console<V: Virt, M: HostMemory, H: Host>(
 /// Runs the timers that are due and arms the host's for the next one, or for [`LONGEST_MS`] from now.
 ///
 /// Interrupts of the host get lost: QEMU's emulation forgets to look at its local APIC if an interrupt is requested there
-/// during a #VMEXIT. What is due by the clock counts as interrupted, and arming the timer anew makes the emulation
+/// during a VMRUN with V_IRQ. What is due by the clock counts as interrupted, and arming the timer anew makes the emulation
 /// look. So no interrupt is late by more than [`LONGEST_MS`] while the guest runs; [`Host::idle`] looks itself.
 fn run_timers<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
