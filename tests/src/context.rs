@@ -27,6 +27,8 @@ pub struct Context {
     pub kit: PathBuf,
     /// The long-mode kit.
     pub long_mode: PathBuf,
+    /// The stress program, for 64-bit and 32-bit guests.
+    pub stress: [PathBuf; 2],
     /// The machine to run on.
     pub machine: &'static str,
     scratch: TempDir,
@@ -39,6 +41,7 @@ impl Context {
             pal: pal.to_owned(),
             kit: kits.multiboot1.clone(),
             long_mode: kits.long_mode.clone(),
+            stress: kits.stress.clone(),
             machine,
             scratch: tempfile::tempdir()?,
         })

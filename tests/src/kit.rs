@@ -1,4 +1,5 @@
-//! Builds the kernels under `tests/kits`: the multiboot1 kit with the system's C compiler, the long-mode kit with cargo.
+//! Builds what is under `tests/kits`: the multiboot1 kit and the stress program with the system's C compiler, the long-mode kit
+//! with cargo.
 
 use std::{
     env,
@@ -8,16 +9,14 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-/// Options for code that runs on the bare machine, in 32-bit mode, without SSE.
-const OPTIONS: [&str; 18] = [
-    "-m32",
-    "-march=i686",
+/// Options for code that runs without a C library, and without SSE.
+const OPTIONS: [&str; 16] = [
     "-std=gnu11",
-    "-O1",
     "-Wall",
     "-Wextra",
     "-Werror",
     "-ffreestanding",
+    "-fno-tree-loop-distribute-patterns",
     "-fno-pic",
     "-fno-pie",
     "-fno-stack-protector",
@@ -30,12 +29,14 @@ const OPTIONS: [&str; 18] = [
     "-Wl,-z,noexecstack",
 ];
 
-/// The kernels that the cases start.
+/// The kernels that the cases start, and the programs that they take along.
 pub struct Kits {
     /// Does what the words on its command line say.
     pub multiboot1: PathBuf,
     /// Checks the machine against the manuals.
     pub long_mode: PathBuf,
+    /// A Linux program that stresses memory, for 64-bit and 32-bit guests.
+    pub stress: [PathBuf; 2],
 }
 
 impl Kits {
@@ -44,6 +45,7 @@ impl Kits {
         Ok(Self {
             multiboot1: multiboot1(dir).context("the multiboot1 kit does not build")?,
             long_mode: long_mode(dir).context("the long-mode kit does not build")?,
+            stress: stress(dir).context("the stress program does not build")?,
         })
     }
 }
@@ -52,10 +54,25 @@ fn multiboot1(dir: &Path) -> Result<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("kits/multiboot1");
     let program = dir.join("kit.elf");
     let mut compile = Command::new("cc");
-    compile.current_dir(&source).args(OPTIONS).args(["-Wl,-T,link.ld", "-o"]).arg(&program);
+    compile.current_dir(&source).args(["-m32", "-march=i686", "-O1"]).args(OPTIONS);
+    compile.args(["-Wl,-T,link.ld", "-o"]).arg(&program);
     compile.args(["start.s", "kit.c", "acpi.c", "words.c"]);
     run(&mut compile, "cc; install gcc")?;
     Ok(program)
+}
+
+fn stress(dir: &Path) -> Result<[PathBuf; 2]> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("kits/stress");
+    let build = |bits: &str| -> Result<PathBuf> {
+        let program = dir.join(format!("stress{bits}"));
+        let mut compile = Command::new("cc");
+        compile.current_dir(&source).arg(format!("-m{bits}")).arg("-O2").args(OPTIONS);
+        compile.arg("-o").arg(&program).arg(format!("arch{bits}.s"));
+        compile.args(["stress.c", "system.c", "fault.c", "pages.c", "areas.c", "sharing.c", "exec.c"]);
+        run(&mut compile, "cc; install gcc")?;
+        Ok(program)
+    };
+    Ok([build("64")?, build("32")?])
 }
 
 /// Multiboot 1 knows 32-bit ELF files only: the same segments go into one.

@@ -7,6 +7,7 @@ mod kit;
 mod long_mode;
 mod monitor;
 mod person;
+mod stress;
 mod torture;
 
 use anyhow::Result;
@@ -53,6 +54,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         long_mode::CASES,
         torture::CASES,
         bad_input::CASES,
+        stress::CASES,
     ];
     cases.into_iter().flatten()
 }

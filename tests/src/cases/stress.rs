@@ -1,0 +1,60 @@
+//! The stress program inside Linux, with each kind of page tables, in each way of virtualizing memory.
+//!
+//! `tests/kits/stress` says what it does. It checks itself; its sum must also be that of the same program on this machine.
+
+use std::{path::Path, process::Command};
+
+use anyhow::{Context as _, Result};
+
+use super::{Case, only};
+use crate::context::Context;
+
+/// The program's arguments: seed and rounds. It takes seconds.
+const ARGUMENTS: [&str; 2] = ["1", "3"];
+
+/// A guest, with the bits of its programs.
+struct Guest {
+    name: &'static str,
+    bits: usize,
+}
+
+const AMD64: Guest = Guest { name: "debian-amd64", bits: 64 };
+const I686: Guest = Guest { name: "debian-686", bits: 32 };
+const PAE: Guest = Guest { name: "debian-686-pae", bits: 32 };
+
+/// Lists the cases: all guests on each machine with each of these options.
+macro_rules! cases {
+    ($($machine:literal, $mode:literal: $options:expr;)*) => {
+        pub const CASES: &[Case] = &[$(
+            only($machine, concat!("stress, 4-level tables, ", $mode), |c| stress(c, &AMD64, &$options)),
+            only($machine, concat!("stress, 2-level tables, ", $mode), |c| stress(c, &I686, &$options)),
+            only($machine, concat!("stress, PAE tables, ", $mode), |c| stress(c, &PAE, &$options)),
+        )*];
+    };
+}
+
+cases! {
+    "native", "alone": [];
+    "qemu-svm", "nested": ["--mode", "nested"];
+}
+
+fn stress(context: &Context, guest: &Guest, options: &[&str]) -> Result<()> {
+    let [wide, narrow] = &context.stress;
+    let program = if guest.bits == 64 { wide } else { narrow };
+    let put = format!("{}:/stress", program.display());
+    // With so little memory Linux uses no huge pages by itself, and without PAE it has none.
+    let command = format!(
+        "echo madvise 2> /dev/null > /sys/kernel/mm/transparent_hugepage/enabled; /stress {}",
+        ARGUMENTS.join(" ")
+    );
+    let base = ["--guest", guest.name, "--put", &put, "--exec", &command, "--timeout", "150"];
+    context.run(&[&base, options].concat())?.status(0)?.prints(&here(program)?)?;
+    Ok(())
+}
+
+/// What the program prints on this machine.
+fn here(program: &Path) -> Result<String> {
+    let output =
+        Command::new(program).args(ARGUMENTS).output().context("cannot run the stress program here")?;
+    Ok(String::from_utf8(output.stdout)?)
+}
