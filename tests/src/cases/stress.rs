@@ -36,6 +36,7 @@ macro_rules! cases {
 cases! {
     "native", "alone": [];
     "qemu-svm", "nested": ["--mode", "nested"];
+    "qemu-svm", "shadow": ["--mode", "shadow"];
 }
 
 fn stress(context: &Context, guest: &Guest, options: &[&str]) -> Result<()> {
