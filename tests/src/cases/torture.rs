@@ -20,7 +20,9 @@ macro_rules! cases {
 cases! {
     "nested", "";
     "shadow", "";
-    "switch=1", "";
+    "switch=1", "exits";
+    "switch=7", "exits";
+    "switch=100", "exits";
 }
 
 fn torture(context: &Context, words: &str, options: &[&str]) -> Result<()> {

@@ -178,6 +178,11 @@ legacy_set_nxe:                                 /* EFER.NXE from the value's bit
   wrmsr
   jmp legacy_next
 
+legacy_cpuid:
+  xor eax, eax
+  cpuid
+  jmp legacy_next
+
 .macro LEGACY_STUB vector, error=0
   .balign 16
   .if \error == 0
@@ -279,6 +284,7 @@ legacy_user_table:
 legacy_special_table:
   .long legacy_store4, legacy_store8, legacy_read, legacy_load8, legacy_invlpg
   .long legacy_set_cr0, legacy_set_cr3, legacy_set_cr4, legacy_set_nxe
+  .long legacy_cpuid
 .global legacy_stubs
 
 .section .bss.legacy,"aw",@nobits

@@ -60,6 +60,8 @@ pub const CR3: u32 = 22;
 pub const CR4: u32 = 23;
 /// EFER.NXE becomes the value's bit 11.
 pub const NXE: u32 = 24;
+/// CPUID: an exit, where there is a hypervisor.
+pub const CPUID: u32 = 25;
 /// The end of a list.
 pub const END: u32 = 31;
 
@@ -120,6 +122,7 @@ fn perform(op: u32, at: u64, value: u64) -> u64 {
         CR3 => set_cr3(value),
         CR4 => set_cr4(value),
         NXE => wrmsr(0xc000_0080, rdmsr(0xc000_0080) & !0x800 | value),
+        CPUID => _ = cpuid(0, 0),
         _ => {}
     }
     value
@@ -164,6 +167,7 @@ impl fmt::Display for Step {
             CR3 => write!(f, "CR3 = {value:x}"),
             CR4 => write!(f, "CR4 = {value:x}"),
             NXE => write!(f, "EFER.NXE = {value:x}"),
+            CPUID => write!(f, "CPUID"),
             _ => {
                 let what = ["read", "write", "execute", "modify"][op as usize & 3];
                 let who = if op & USER != 0 { "user" } else { "supervisor" };

@@ -11,7 +11,7 @@ use crate::check::Check;
 use crate::machine::step::{AC, EXECUTE, MODIFY, READ, USER, WRITE};
 
 /// Supervisor and user accesses of all kinds.
-const ACCESSES: [u32; 11] = [
+pub const ACCESSES: [u32; 11] = [
     READ,
     WRITE,
     EXECUTE,

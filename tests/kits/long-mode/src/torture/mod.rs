@@ -3,12 +3,15 @@
 //! `model` says what should happen, `script` makes it happen in long mode or in 32-bit protected mode and compares. `space` is
 //! the memory that they play with. The cases: `combos` has every bit of every entry.
 //!
-//! The command line's word `full` does everything; `thin=N` does an N-th of the usual; `seed=N` sets the random numbers.
+//! The command line's word `full` does everything; `thin=N` does an N-th of the usual; `seed=N` sets the random numbers;
+//! `exits` puts an instruction that leaves for a hypervisor before about every fourth step.
 
 mod combos;
 mod model;
+mod region;
 mod script;
 mod space;
+mod trace;
 
 use crate::check::{Case, Check, case};
 use crate::machine::Cell;
@@ -19,6 +22,9 @@ pub const CASES: &[Case] = &[
     case("torture.bits-4", |c| bits(c, Kind::Four)),
     case("torture.bits-pae", |c| bits(c, Kind::Pae)),
     case("torture.bits-2", |c| bits(c, Kind::Two)),
+    case("torture.trace-4", |c| trace::run(c, Kind::Four)),
+    case("torture.trace-pae", |c| trace::run(c, Kind::Pae)),
+    case("torture.trace-2", |c| trace::run(c, Kind::Two)),
 ];
 
 /// How much to do.
@@ -28,11 +34,13 @@ pub struct Options {
     pub full: bool,
     /// Otherwise an N-th of the usual.
     pub thin: u32,
+    /// Instructions that leave for the hypervisor between the steps.
+    pub exits: bool,
     /// Where random numbers begin.
     pub seed: u64,
 }
 
-static OPTIONS: Cell<Options> = Cell::new(Options { full: false, thin: 1, seed: 1 });
+static OPTIONS: Cell<Options> = Cell::new(Options { full: false, thin: 1, exits: false, seed: 1 });
 
 /// Takes the options out of a command line's words; called once.
 pub fn set_options<'a>(words: impl Iterator<Item = &'a str>) {
@@ -41,10 +49,18 @@ pub fn set_options<'a>(words: impl Iterator<Item = &'a str>) {
         match word.split_once('=').map(|(name, value)| (name, value.parse())) {
             Some(("thin", Ok(value @ 1..=128))) => options.thin = value,
             Some(("seed", Ok(value))) => options.seed = value.into(),
-            _ => options.full |= word == "full",
+            _ => {
+                options.full |= word == "full";
+                options.exits |= word == "exits";
+            }
         }
     }
     OPTIONS.set(options);
+}
+
+/// The options.
+pub fn options() -> Options {
+    OPTIONS.get()
 }
 
 /// Pseudo-random numbers: xorshift64* (Vigna 2016).
@@ -76,6 +92,6 @@ impl Random {
 }
 
 fn bits(c: &mut Check, kind: Kind) {
-    let count = combos::run(c, kind, &OPTIONS.get());
+    let count = combos::run(c, kind, &options());
     crate::say!("  {kind:?}: {count} combinations");
 }

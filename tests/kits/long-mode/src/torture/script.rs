@@ -2,8 +2,9 @@
 
 use super::model::{Cpu, Kind, Setup, Walk, error, walk};
 use super::space::{self, STEPS, Space, USER_BASE, USER_BASE_32, WANTS, foretell, foretold};
+use super::{Random, options};
 use crate::check::Check;
-use crate::machine::insn::{peek, set_cr0, set_cr3, set_cr4};
+use crate::machine::insn::{peek, poke, set_cr0, set_cr3, set_cr4};
 use crate::machine::legacy::{self, Job};
 use crate::machine::step::{self, Got, Step};
 use crate::machine::trap::vector::PF;
@@ -59,6 +60,7 @@ pub struct Script<'a> {
     uncertain: u64,
     ever_uncertain: u64,
     counter: u64,
+    random: Random,
     c: &'a mut Check,
 }
 
@@ -81,11 +83,19 @@ impl<'a> Script<'a> {
             uncertain: 0,
             ever_uncertain: 0,
             counter: 0x1000_0000,
+            random: Random::new(options().seed),
             c,
         }
     }
 
     fn push(&mut self, step: Step, want: Want) {
+        if options().exits && self.random.below(4) == 0 {
+            self.append(Step::new(step::CPUID, 0, 0), Want::Nothing);
+        }
+        self.append(step, want);
+    }
+
+    fn append(&mut self, step: Step, want: Want) {
         assert!(self.len < MAX);
         // SAFETY: within the lists' memory, which nothing else uses.
         unsafe {
@@ -229,7 +239,7 @@ impl<'a> Script<'a> {
         self.ever_uncertain |= bits;
     }
 
-    /// What was uncertain has been written anew.
+    /// What was uncertain and will be looked at has been written anew.
     pub fn settle(&mut self) {
         self.uncertain = 0;
     }
@@ -253,6 +263,10 @@ impl<'a> Script<'a> {
             }
         }
         self.compare_memory();
+        if self.setup.kind == Kind::Pae && self.cpu.tcg {
+            // The emulation sets bit 5 of pointers, where it is reserved.
+            (0..4).map(|i| self.root + i * 8).for_each(|at| poke(at, peek::<u64>(at) & !A));
+        }
         self.space.look();
         (self.first, self.len, self.group) = ((self.setup, self.root), 0, 0);
         (self.uncertain, self.ever_uncertain) = (0, 0);
