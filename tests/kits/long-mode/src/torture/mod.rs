@@ -7,9 +7,11 @@
 //! `exits` puts an instruction that leaves for a hypervisor before about every fourth step.
 
 mod combos;
+mod lives;
 mod model;
 mod region;
 mod script;
+mod sharing;
 mod space;
 mod trace;
 
@@ -25,6 +27,25 @@ pub const CASES: &[Case] = &[
     case("torture.trace-4", |c| trace::run(c, Kind::Four)),
     case("torture.trace-pae", |c| trace::run(c, Kind::Pae)),
     case("torture.trace-2", |c| trace::run(c, Kind::Two)),
+    case("torture.roots-4", |c| sharing::roots(c, Kind::Four)),
+    case("torture.roots-pae", |c| sharing::roots(c, Kind::Pae)),
+    case("torture.roots-2", |c| sharing::roots(c, Kind::Two)),
+    case("torture.levels-4", |c| sharing::levels(c, Kind::Four)),
+    case("torture.levels-pae", |c| sharing::levels(c, Kind::Pae)),
+    case("torture.levels-2", |c| sharing::levels(c, Kind::Two)),
+    case("torture.aliases-4", |c| sharing::aliases(c, Kind::Four)),
+    case("torture.aliases-pae", |c| sharing::aliases(c, Kind::Pae)),
+    case("torture.aliases-2", |c| sharing::aliases(c, Kind::Two)),
+    case("torture.split-4", |c| lives::split(c, Kind::Four)),
+    case("torture.split-pae", |c| lives::split(c, Kind::Pae)),
+    case("torture.split-2", |c| lives::split(c, Kind::Two)),
+    case("torture.reuse-4", |c| lives::reuse(c, Kind::Four)),
+    case("torture.reuse-pae", |c| lives::reuse(c, Kind::Pae)),
+    case("torture.reuse-2", |c| lives::reuse(c, Kind::Two)),
+    case("torture.flood-4", |c| lives::flood(c, Kind::Four)),
+    case("torture.flood-pae", |c| lives::flood(c, Kind::Pae)),
+    case("torture.flood-2", |c| lives::flood(c, Kind::Two)),
+    case("torture.all-in-one", sharing::all_in_one),
 ];
 
 /// How much to do.

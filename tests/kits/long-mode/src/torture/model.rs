@@ -87,7 +87,7 @@ pub struct Cpu {
     pub smep: bool,
     /// CR4.SMAP exists.
     pub smap: bool,
-    /// It is QEMU's emulation, whose LOCK XADD reads before it asks for the right to write.
+    /// It is QEMU's emulation, whose LOCK XADD reads before it asks for the right to write, for one.
     pub tcg: bool,
 }
 
@@ -191,7 +191,9 @@ fn reserved(setup: &Setup, cpu: &Cpu, shift: u32, leaf: bool) -> u64 {
     if setup.kind == Kind::Pae {
         reserved |= bits(52, 62);
         if shift == 30 {
-            return reserved | bits(63, 63) | bits(1, 2) | bits(5, 8);
+            // The emulation takes bit 5 of a pointer for an accessed bit, and sets it.
+            let low = bits(1, 2) | bits(5 + u32::from(cpu.tcg), 8);
+            return reserved | bits(63, 63) | low;
         }
     }
     if leaf && shift > 12 {

@@ -4,7 +4,7 @@ use super::model::{Cpu, Kind, Setup, Walk, error, walk};
 use super::space::{self, STEPS, Space, USER_BASE, USER_BASE_32, WANTS, foretell, foretold};
 use super::{Random, options};
 use crate::check::Check;
-use crate::machine::insn::{peek, poke, set_cr0, set_cr3, set_cr4};
+use crate::machine::insn::{peek, set_cr0, set_cr3, set_cr4};
 use crate::machine::legacy::{self, Job};
 use crate::machine::step::{self, Got, Step};
 use crate::machine::trap::vector::PF;
@@ -132,6 +132,18 @@ impl<'a> Script<'a> {
         self.push(Step::new(op, at, value), Want::Nothing);
     }
 
+    /// A store to an address that the tables must let supervisor mode write.
+    pub fn store_through(&mut self, at: u64, bytes: u64, value: u64) {
+        let walk = self.foresee(step::WRITE, at);
+        let Ok(physical) = walk.result else { return self.c.fail(format_args!("{at:x} is not mapped")) };
+        for &(entry, after) in walk.entries() {
+            foretell(entry, walk.bytes, after);
+        }
+        foretell(physical, bytes, value);
+        let op = if bytes == 4 { step::STORE4 } else { step::STORE8 };
+        self.push(Step::new(op, at, value), Want::Nothing);
+    }
+
     /// INVLPG
     pub fn invlpg(&mut self, at: u64) {
         self.push(Step::new(step::INVLPG, at, 0), Want::Nothing);
@@ -182,25 +194,26 @@ impl<'a> Script<'a> {
     /// An access whose translation has been flushed since it was last changed: it goes by the tables.
     pub fn access(&mut self, op: u32, at: u64) -> Walk {
         let walk = self.foresee(op, at);
-        let outcome = self.outcome(op, &walk);
-        self.access_wanted(op, at, walk, outcome, None)
+        self.access_wanted(op, at, walk, None)
     }
 
     /// An access that may also go by what `older` says (from [`Script::foresee`]), because nothing was flushed since. The tables
     /// end up as by the new translation; bits A and D are not compared.
     pub fn access_stale(&mut self, op: u32, at: u64, older: Walk) -> Walk {
         let walk = self.foresee(op, at);
-        let (outcome, other) = (self.outcome(op, &walk), self.outcome(op, &older));
         self.leave_uncertain(A | 1 << 6);
-        self.access_wanted(op, at, walk, outcome, Some(other))
+        self.access_wanted(op, at, walk, Some(older))
     }
 
-    fn access_wanted(&mut self, op: u32, at: u64, walk: Walk, want: Outcome, other: Option<Outcome>) -> Walk {
+    fn access_wanted(&mut self, op: u32, at: u64, walk: Walk, older: Option<Walk>) -> Walk {
         self.counter += 1;
         let value = self.counter;
+        // The bits are set before the access, which may be to the entries themselves.
         for &(entry, after) in walk.entries() {
             foretell(entry, walk.bytes, after);
         }
+        let want = self.outcome(op, &walk);
+        let other = older.map(|older| self.outcome(op, &older));
         if let Ok(physical) = walk.result {
             match op & 3 {
                 step::WRITE => foretell(physical, 4, value),
@@ -263,10 +276,6 @@ impl<'a> Script<'a> {
             }
         }
         self.compare_memory();
-        if self.setup.kind == Kind::Pae && self.cpu.tcg {
-            // The emulation sets bit 5 of pointers, where it is reserved.
-            (0..4).map(|i| self.root + i * 8).for_each(|at| poke(at, peek::<u64>(at) & !A));
-        }
         self.space.look();
         (self.first, self.len, self.group) = ((self.setup, self.root), 0, 0);
         (self.uncertain, self.ever_uncertain) = (0, 0);
