@@ -21,9 +21,9 @@ mod fuzz;
 pub use fuzz::fuzz_one;
 #[cfg(any(test, feature = "testing"))]
 pub mod reference;
-pub use state::{PagingFeatures, PagingKind, PagingState, is_canonical};
+pub use state::{PagingFeatures, PagingKind, PagingState, Rights, is_canonical};
 
-use super::addr::{Gpa, Gva};
+use super::addr::{Gfn, Gpa, Gva};
 use super::format::x86;
 use crate::guest::mem::GuestMemory;
 use crate::virt::{Access, state::cr4};
@@ -90,6 +90,27 @@ pub struct Step {
     pub leaf: bool,
 }
 
+/// The bits that must be zero in a present entry of level 1.
+pub fn leaf_reserved(state: &PagingState) -> u64 {
+    match state.kind() {
+        PagingKind::Off => 0,
+        PagingKind::TwoLevel => TwoLevel::reserved(state, 1, true),
+        PagingKind::Pae => Pae::reserved(state, 1, true),
+        PagingKind::FourLevel => FourLevel::reserved(state, 1, true),
+    }
+}
+
+/// The page directory that PAE paging uses for `gva`, if its pointer is valid.
+pub fn pdpte(state: &PagingState, memory: &impl GuestMemory, gva: Gva) -> Option<Gfn> {
+    let at = Pae::entry(Pae::root(state), Gva(gva.0 & 0xffff_ffff), 3);
+    let raw = match state.pdptes {
+        Some(loaded) => loaded[(at.0 >> 3 & 3) as usize],
+        None => memory.read_u64(at).ok()?,
+    };
+    let valid = raw & x86::PRESENT != 0 && raw & Pae::reserved(state, 3, false) == 0;
+    valid.then(|| Gpa(raw & x86::ADDRESS).frame())
+}
+
 /// Translates `gva` for `access` and sets accessed and dirty bits. `gva` is canonical ([`is_canonical`]).
 pub fn translate(
     state: &PagingState,
@@ -137,14 +158,6 @@ pub fn walk(
         PagingKind::Pae => walker.run::<Pae>(low, visit),
         PagingKind::FourLevel => walker.run::<FourLevel>(gva, visit),
     }
-}
-
-/// What the levels together allow.
-#[derive(Clone, Copy)]
-struct Rights {
-    writable: bool,
-    user: bool,
-    executable: bool,
 }
 
 /// Why one attempt of a walk ended.
@@ -219,7 +232,7 @@ impl<G: GuestMemory> Walker<'_, G> {
         raw: u64,
         rights: Rights,
     ) -> Result<Translation, Stop> {
-        if !self.is_allowed(rights) {
+        if !self.state.allows(self.access, rights) {
             return Err(self.fault(error_code::PRESENT).into());
         }
         let bits = if self.access.write { x86::ACCESSED | x86::DIRTY } else { x86::ACCESSED };
@@ -238,35 +251,9 @@ impl<G: GuestMemory> Walker<'_, G> {
         })
     }
 
-    /// Intel SDM 3, 4.6.1: determination of access rights.
-    fn is_allowed(&self, page: Rights) -> bool {
-        let state = self.state;
-        let access = self.access;
-        if access.user {
-            page.user && (page.writable || !access.write) && (page.executable || !access.execute)
-        } else if access.execute {
-            page.executable && !(page.user && state.smep())
-        } else {
-            let writable = page.writable || !state.write_protect();
-            let smap = page.user && state.smap() && !state.may_override_smap();
-            !smap && (writable || !access.write)
-        }
-    }
-
-    /// A #PF of this access; `code` holds P and RSVD (Intel SDM 3, 4.7).
+    /// A #PF of this access; `code` holds P and RSVD.
     fn fault(&self, code: u32) -> WalkError {
-        let access = self.access;
-        let mut code = code;
-        if access.write {
-            code |= error_code::WRITE;
-        }
-        if access.user {
-            code |= error_code::USER;
-        }
-        if access.execute && (self.state.smep() || self.state.no_execute()) {
-            code |= error_code::FETCH;
-        }
-        WalkError::PageFault(code)
+        WalkError::PageFault(self.state.fault_code(self.access, code))
     }
 
     fn read<K: Kind>(&self, at: Gpa, level: u8) -> Result<u64, WalkError> {

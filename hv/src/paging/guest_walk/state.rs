@@ -1,6 +1,8 @@
 //! The registers that decide how a guest-virtual address is translated.
 
+use super::error_code;
 use crate::paging::addr::Gva;
+use crate::virt::Access;
 use crate::virt::state::{VcpuState, cr0, cr4, efer, rflags};
 
 /// The kinds of guest paging.
@@ -31,6 +33,17 @@ pub struct PagingFeatures {
     /// Bits 2:1 and 8:5 are reserved in the page-directory pointers of PAE paging: true of real processors. QEMU's
     /// emulation ignores them, and sets bit 5 as an accessed bit in those that it uses.
     pub pointer_bits_reserved: bool,
+}
+
+/// What the levels of a translation together allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rights {
+    /// Every level allows writes.
+    pub writable: bool,
+    /// Every level allows CPL 3.
+    pub user: bool,
+    /// No level forbids fetches.
+    pub executable: bool,
 }
 
 /// Everything that a walk depends on besides memory.
@@ -103,6 +116,36 @@ impl PagingState {
     /// [`may_override_smap`](Self::may_override_smap).
     pub fn smap(&self) -> bool {
         self.cr4 & cr4::SMAP != 0
+    }
+
+    /// Whether a page with these rights can be accessed so (Intel SDM 3, 4.6.1).
+    #[inline]
+    pub fn allows(&self, access: Access, page: Rights) -> bool {
+        if access.user {
+            page.user && (page.writable || !access.write) && (page.executable || !access.execute)
+        } else if access.execute {
+            page.executable && !(page.user && self.smep())
+        } else {
+            let writable = page.writable || !self.write_protect();
+            let smap = page.user && self.smap() && !self.may_override_smap();
+            !smap && (writable || !access.write)
+        }
+    }
+
+    /// The error code of a #PF of this access; `code` holds P and RSVD (Intel SDM 3, 4.7).
+    #[inline]
+    pub fn fault_code(&self, access: Access, code: u32) -> u32 {
+        let mut code = code;
+        if access.write {
+            code |= error_code::WRITE;
+        }
+        if access.user {
+            code |= error_code::USER;
+        }
+        if access.execute && (self.smep() || self.no_execute()) {
+            code |= error_code::FETCH;
+        }
+        code
     }
 
     /// RFLAGS.AC lets explicit supervisor accesses through SMAP.

@@ -4,12 +4,12 @@ use super::pool::PageId;
 use super::role::{Allowed, Controls, Key, Role, Source};
 use super::{Shadow, ShadowOutcome, TlbFlush, root_key};
 use crate::guest::mem::GuestMemory;
-use crate::paging::addr::{Gfn, Gva, Hpa, PageSize};
+use crate::paging::addr::{Gfn, Gpa, Gva, Hpa, PageSize};
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, DIRTY, LongMode, NO_EXECUTE, PRESENT, PageAttr, USER, WRITE};
 use crate::paging::guest_walk::{PagingKind, PagingState, Step, Translation, WalkError, walk};
 use crate::paging::p2m::{P2m, P2mEntry};
-use crate::paging::table::TableMemory;
+use crate::paging::table::{ENTRIES, TableMemory};
 use crate::virt::Access;
 
 /// The entries of the guest that a walk used, by level.
@@ -108,7 +108,7 @@ impl<M: TableMemory> Shadow<M> {
             ShadowOutcome::EmulateWrite(_) => self.statistics.emulated_writes += 1,
             _ => {}
         }
-        (outcome, self.pool.take_owed())
+        (outcome, self.pool.take_owed_and(TlbFlush::None))
     }
 
     fn handle(
@@ -120,6 +120,9 @@ impl<M: TableMemory> Shadow<M> {
         access: Access,
     ) -> ShadowOutcome {
         let gva = linear(state.kind(), gva);
+        if let Some(outcome) = self.quick(p2m, memory, state, gva, access) {
+            return outcome;
+        }
         let mut path = Path::default();
         let found = match walk(state, memory, gva, access, true, |step| path.see(step)) {
             Ok(found) => found,
@@ -138,9 +141,10 @@ impl<M: TableMemory> Shadow<M> {
             }
             P2mEntry::Ram { hpa, .. } if access.write => {
                 let frame = hpa.frame();
+                self.drop_dead(frame);
                 let smap = fault.controls.contains(Controls::SMAP) && found.user && !found.writable;
                 // Out of the user's reach would also be out of SMAP's.
-                if smap || (self.pool.is_watched(frame) && !self.let_write(memory, frame)) {
+                if smap || (self.pool.is_watched(frame) && !self.let_write(p2m, memory, frame)) {
                     return ShadowOutcome::EmulateWrite(gpa);
                 }
             }
@@ -150,7 +154,14 @@ impl<M: TableMemory> Shadow<M> {
         let prefetched = match table {
             Some(table) => {
                 self.fill(p2m, table, &fault, gva, &found, fault.path.leaf());
-                self.prefetch(p2m, memory, table, &fault)
+                if fault.is_override() {
+                    0
+                } else if !self.pool.page(table).key.is_table() {
+                    self.prefetch_direct(p2m, table, &fault)
+                } else {
+                    let leaf = self.leaf(state, memory, gva);
+                    leaf.map_or(0, |leaf| self.prefetch_near(p2m, memory, &leaf, index(gva, 1), gva))
+                }
             }
             None => 0,
         };
@@ -166,7 +177,7 @@ impl<M: TableMemory> Shadow<M> {
         fault: &Fault,
     ) -> Option<PageId> {
         let (key, gfn) = root_key(p2m, fault.state);
-        let mut table = self.page(key, gfn, memory);
+        let mut table = self.page(key, gfn, p2m, memory);
         let mut allowed = Allowed::all();
         let mut level = key.level();
         while level > 1 {
@@ -182,9 +193,19 @@ impl<M: TableMemory> Shadow<M> {
                 allowed.set(Allowed::EXECUTE, allowed.contains(Allowed::EXECUTE) && execute);
             }
             let (key, gfn) = child_key(p2m, fault, level - 1, allowed);
-            let child = self.page(key, gfn, memory);
+            let child = match self.pool.child(table, fault.index(level)) {
+                // In use under this link: flushes by the guest have reached it.
+                Some(linked) if self.pool.page(linked).key == key => {
+                    self.pool.touch(linked);
+                    linked
+                }
+                _ => {
+                    let child = self.page(key, gfn, p2m, memory);
+                    self.connect(table, level, fault, child);
+                    child
+                }
+            };
             self.pool.page_mut(child).writes = 0;
-            self.connect(table, level, fault, child);
             (table, level) = (child, level - 1);
         }
         Some(table)
@@ -192,10 +213,8 @@ impl<M: TableMemory> Shadow<M> {
 
     fn connect(&mut self, table: PageId, level: u8, fault: &Fault, child: PageId) {
         let index = fault.index(level);
-        match self.pool.child(table, index) {
-            Some(old) if old == child => return,
-            _ if self.pool.entry(table, index) & PRESENT != 0 => self.pool.owed = TlbFlush::All,
-            _ => {}
+        if self.pool.entry(table, index) & PRESENT != 0 {
+            self.pool.owed = TlbFlush::All;
         }
         let frame = self.pool.page(child).frame;
         let raw = if self.pool.page(table).key.is_top() {
@@ -255,33 +274,20 @@ impl<M: TableMemory> Shadow<M> {
         self.pool.map(table, index, raw, note);
     }
 
-    /// Fills empty entries around the one that was needed, as far as the guest has accessed them before.
-    fn prefetch(
-        &mut self,
-        p2m: &P2m<impl TableMemory>,
-        memory: &impl GuestMemory,
-        table: PageId,
-        fault: &Fault,
-    ) -> u8 {
-        if fault.is_override() {
-            return 0;
-        }
-        let window = usize::from(self.tuning.window.clamp(1, 64));
+    /// Fills empty entries around the one that was needed, in a page under a large page of the guest's.
+    fn prefetch_direct(&mut self, p2m: &P2m<impl TableMemory>, table: PageId, fault: &Fault) -> u8 {
+        let window = usize::from(self.tuning.direct_window.clamp(1, 128));
         let own = fault.index(1);
         let first = own & !(window - 1);
-        let access = Access { write: false, ..fault.access };
+        let base = self.pool.page(table).gfn.base();
         let mut filled = 0;
-        for index in first..first + window {
-            if index >= 512 || self.pool.entry(table, index) & PRESENT != 0 {
+        for index in first..(first + window).min(ENTRIES) {
+            if self.pool.entry(table, index) & PRESENT != 0 {
                 continue;
             }
             let gva = Gva(fault.gva.0 & !0x1f_ffff | (index as u64) << 12);
-            let mut path = Path::default();
-            let Ok(found) = walk(fault.state, memory, gva, access, false, |step| path.see(step)) else {
-                continue;
-            };
-            let accessed = path.leaf().is_none_or(|step| step.raw & ACCESSED != 0);
-            if accessed && self.fill(p2m, table, fault, gva, &found, path.leaf()) {
+            let found = Translation { gpa: Gpa(base.0 + ((index as u64) << 12)), ..fault.found };
+            if self.fill(p2m, table, fault, gva, &found, None) {
                 filled += 1;
             }
         }

@@ -25,6 +25,7 @@ mod model;
 #[cfg(test)]
 mod oracle_tests;
 mod pool;
+mod quick;
 mod role;
 mod sync;
 #[cfg(test)]
@@ -45,6 +46,8 @@ use role::{Allowed, Controls, Key, Role, Source};
 
 /// The smallest pool: what one fault uses, twice.
 const MIN_PAGES: usize = 16;
+/// Unlinked pages that are looked at; more stay until they are evicted.
+const MAX_UNLINKED: usize = 1 << 10;
 /// The largest pool that the lists can number.
 const MAX_PAGES: usize = 1 << 20;
 
@@ -136,6 +139,8 @@ pub struct Statistics {
     pub resynced_entries: u64,
     /// Shadow pages dropped because their table was only written.
     pub floods: u64,
+    /// Shadow pages dropped because nothing pointed to them any more.
+    pub dead: u64,
     /// Pages in use now.
     pub pages: u64,
 }
@@ -145,6 +150,8 @@ pub struct Statistics {
 pub struct Tuning {
     /// Neighbouring entries of level 1 that a fault looks at, a power of two up to 64; 1 turns this off.
     pub window: u8,
+    /// The same under large pages, a power of two up to 128.
+    pub direct_window: u8,
     /// Emulated writes to a table of level 1 after which the guest writes it itself; `u8::MAX` turns this off.
     pub unsync_after: u8,
     /// Writes to any other table, without a use in between, after which its shadow pages are dropped.
@@ -155,7 +162,7 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Tuning {
-        Tuning { window: 8, unsync_after: 2, flood: 16, quiet: 4 }
+        Tuning { window: 8, direct_window: 64, unsync_after: 0, flood: 16, quiet: 4 }
     }
 }
 
@@ -164,6 +171,8 @@ impl Default for Tuning {
 pub struct Shadow<M: TableMemory> {
     pool: Pool<M>,
     unsync: Vec<PageId>,
+    /// Pages that the guest has just unlinked.
+    unlinked: Vec<PageId>,
     tuning: Tuning,
     statistics: Statistics,
 }
@@ -174,7 +183,8 @@ impl<M: TableMemory> Shadow<M> {
     pub fn new(memory: M, pages: usize, tuning: Tuning) -> Result<Self, MapError> {
         let pool = Pool::new(memory, pages.clamp(MIN_PAGES, MAX_PAGES))?;
         let unsync = Vec::with_capacity(sync::MAX_UNSYNC);
-        Ok(Shadow { pool, unsync, tuning, statistics: Statistics::default() })
+        let unlinked = Vec::with_capacity(MAX_UNLINKED);
+        Ok(Shadow { pool, unsync, unlinked, tuning, statistics: Statistics::default() })
     }
 
     /// The root for these registers, found or made. Called after writes to CR0, CR3, CR4 and EFER that the
@@ -187,7 +197,7 @@ impl<M: TableMemory> Shadow<M> {
         state: &PagingState,
     ) -> (Root, TlbFlush) {
         self.pool.begin();
-        self.resync_all(memory);
+        self.resync_all(p2m, memory);
         let old = self.pool.root.map(|id| self.pool.page(id).key.controls_and_kind());
         let (key, gfn) = root_key(p2m, state);
         let root = match self.pool.find(key) {
@@ -197,7 +207,7 @@ impl<M: TableMemory> Shadow<M> {
             }
             None => {
                 self.statistics.roots_made += 1;
-                self.page(key, gfn, memory)
+                self.page(key, gfn, p2m, memory)
             }
         };
         self.pool.touch(root);
@@ -208,25 +218,24 @@ impl<M: TableMemory> Shadow<M> {
         }
         let flush = if old == Some(key.controls_and_kind()) { TlbFlush::NonGlobal } else { TlbFlush::All };
         let root = Root { frame: self.pool.page(root).frame, long: state.kind() == PagingKind::FourLevel };
-        (root, self.pool.take_owed().and(flush))
+        (root, self.pool.take_owed_and(flush))
     }
 
     /// Takes over INVLPG of an address, under the root in use. (INVPCID for other address spaces and all
     /// other flushes: [`flush_all`](Self::flush_all).)
-    pub fn invlpg(&mut self, memory: &impl GuestMemory, gva: Gva) -> TlbFlush {
+    pub fn invlpg(&mut self, p2m: &P2m<impl TableMemory>, memory: &impl GuestMemory, gva: Gva) -> TlbFlush {
         self.pool.begin();
         let short = self.pool.root.is_some_and(|id| self.pool.page(id).key.is_top());
         let gva = if short { Gva(gva.0 & 0xffff_ffff) } else { gva };
-        self.resync_address(memory, gva);
-        self.pool.take_owed().and(TlbFlush::Page(gva))
+        self.resync_address(p2m, memory, gva);
+        self.pool.take_owed_and(TlbFlush::Page(gva))
     }
 
     /// Takes over a flush of everything, global translations included.
-    pub fn flush_all(&mut self, memory: &impl GuestMemory) -> TlbFlush {
+    pub fn flush_all(&mut self, p2m: &P2m<impl TableMemory>, memory: &impl GuestMemory) -> TlbFlush {
         self.pool.begin();
-        self.resync_all(memory);
-        self.pool.owed = TlbFlush::All;
-        self.pool.take_owed()
+        self.resync_all(p2m, memory);
+        self.pool.take_owed_and(TlbFlush::All)
     }
 
     /// Takes over a change of the P2m. All shadow pages are dropped: changes are rare, and whatever leads to
@@ -243,7 +252,7 @@ impl<M: TableMemory> Shadow<M> {
     pub fn drop_everything(&mut self) -> (Reload, TlbFlush) {
         self.unsync.clear();
         self.pool.release_all();
-        (Reload, self.pool.take_owed())
+        (Reload, self.pool.take_owed_and(TlbFlush::None))
     }
 
     /// What happened so far.
@@ -253,17 +262,17 @@ impl<M: TableMemory> Shadow<M> {
     }
 
     /// The page with this key, found in step with the guest's table, or made.
-    fn page(&mut self, key: Key, gfn: Gfn, memory: &impl GuestMemory) -> PageId {
+    fn page(&mut self, key: Key, gfn: Gfn, p2m: &P2m<impl TableMemory>, memory: &impl GuestMemory) -> PageId {
         if let Some(id) = self.pool.find(key) {
             if self.pool.page(id).unsync {
-                self.resync_page(memory, id);
+                self.resync_page(p2m, memory, id);
             }
             self.pool.touch(id);
             return id;
         }
         self.statistics.pages_made += 1;
         if key.is_table() {
-            self.watch(memory, Hfn(key.number()));
+            self.watch(p2m, memory, Hfn(key.number()));
         }
         let id = self.pool.create(key, gfn);
         self.unsync.retain(|&other| other != id);

@@ -111,6 +111,7 @@ impl<'a> Oracle<'a> {
         }
         let tuning = Tuning {
             window: 1 << (random.draw() % 4),
+            direct_window: 1 << (random.draw() % 7),
             unsync_after: [0, 1, 2, u8::MAX][(random.draw() % 4) as usize],
             flood: [3, 16][(random.draw() % 2) as usize],
             quiet: [1, 3][(random.draw() % 2) as usize],
@@ -190,7 +191,7 @@ impl<'a> Oracle<'a> {
     fn invlpg(&mut self, n: usize) {
         let gva = self.probes[n].gva;
         let memory = Memory(VmMemory::new(&self.p2m, &self.host));
-        let flush = self.shadow.invlpg(&memory, gva);
+        let flush = self.shadow.invlpg(&self.p2m, &memory, gva);
         self.processor.flush(flush);
         let kind = self.kind;
         for (other, probe) in self.probes.iter_mut().enumerate() {
@@ -374,7 +375,7 @@ impl<'a> Oracle<'a> {
             8 => self.change_p2m(random),
             9..11 => {
                 let memory = Memory(VmMemory::new(&self.p2m, &self.host));
-                let flush = self.shadow.flush_all(&memory);
+                let flush = self.shadow.flush_all(&self.p2m, &memory);
                 self.processor.flush(flush);
                 self.globals = false;
                 if !self.pointers_changed {

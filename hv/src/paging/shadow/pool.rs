@@ -46,14 +46,27 @@ pub(super) struct Page {
     referenced: bool,
     /// The operation that last used it: not evicted during the same.
     stamp: u64,
-    present: u16,
+    /// One bit for each present entry.
+    present: [u64; ENTRIES / 64],
     next: u32,
 }
 
 impl Page {
-    /// How many entries are present.
-    pub(super) fn present(&self) -> u16 {
-        self.present
+    /// Whether it stands for anything.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.in_use
+    }
+
+    /// The first present entry from `index` on.
+    #[inline]
+    pub(super) fn next_present(&self, index: usize) -> Option<usize> {
+        let mut word = index / 64;
+        let mut bits = self.present.get(word)? & u64::MAX << (index % 64);
+        while bits == 0 {
+            word += 1;
+            bits = *self.present.get(word)?;
+        }
+        Some(word * 64 + bits.trailing_zeros() as usize)
     }
 }
 
@@ -73,8 +86,6 @@ pub(super) struct Pool<M: TableMemory> {
     /// The first page by hash of the number.
     buckets: Vec<u32>,
     crowded: Vec<u16>,
-    /// Pages that are made from memory under large guest pages.
-    direct: usize,
     free: Vec<u32>,
     hand: usize,
     operation: u64,
@@ -85,6 +96,8 @@ pub(super) struct Pool<M: TableMemory> {
     /// A writable leaf was dropped without a flush since the last flush of everything: processors may still
     /// write through it.
     lingering: bool,
+    /// Pages that are made from memory under large guest pages.
+    direct: usize,
     pub evictions: u64,
 }
 
@@ -107,13 +120,13 @@ impl<M: TableMemory> Pool<M> {
             heads: alloc::vec![NONE; count + lists],
             buckets: alloc::vec![NONE; (2 * count).next_power_of_two()],
             crowded: alloc::vec![0; (4 * count).next_power_of_two()],
-            direct: 0,
             free: (0..count as u32).rev().collect(),
             hand: 0,
             operation: 0,
             root: None,
             owed: TlbFlush::None,
             lingering: false,
+            direct: 0,
             evictions: 0,
         };
         for _ in 0..count {
@@ -129,7 +142,7 @@ impl<M: TableMemory> Pool<M> {
                 in_use: false,
                 referenced: false,
                 stamp: 0,
-                present: 0,
+                present: [0; ENTRIES / 64],
                 next: NONE,
             });
         }
@@ -161,6 +174,11 @@ impl<M: TableMemory> Pool<M> {
         page.stamp = operation;
     }
 
+    /// Marks a page as recently used.
+    pub(super) fn mark_used(&mut self, id: PageId) {
+        self.page_mut(id).referenced = true;
+    }
+
     /// The page with this key.
     pub(super) fn find(&self, key: Key) -> Option<PageId> {
         self.chain(key.number()).find(|&id| self.page(id).key == key)
@@ -184,14 +202,14 @@ impl<M: TableMemory> Pool<M> {
         self.shadows(frame).any(|id| !self.page(id).unsync)
     }
 
-    /// Whether there may be guest tables in the 2 MiB of host memory around `frame`.
-    pub(super) fn is_crowded(&self, frame: Hfn) -> bool {
-        self.crowded[self.crowd(frame)] != 0
-    }
-
     /// Whether any large page of the guest is mapped in pieces.
     pub(super) fn has_pieces(&self) -> bool {
         self.direct > 0
+    }
+
+    /// Whether there may be guest tables in the 2 MiB of host memory around `frame`.
+    pub(super) fn is_crowded(&self, frame: Hfn) -> bool {
+        self.crowded[self.crowd(frame)] != 0
     }
 
     fn crowd(&self, frame: Hfn) -> usize {
@@ -269,7 +287,6 @@ impl<M: TableMemory> Pool<M> {
             let crowd = self.crowd(Hfn(key.number()));
             self.crowded[crowd] -= 1;
         }
-        self.direct -= usize::from(key.is_direct());
         let bucket = self.bucket(key.number());
         let next = self.page(id).next;
         if self.buckets[bucket] == id {
@@ -278,6 +295,7 @@ impl<M: TableMemory> Pool<M> {
             let previous = self.chain(key.number()).find(|&other| self.page(other).next == id);
             self.page_mut(previous.expect("a page is on the list of its number")).next = next;
         }
+        self.direct -= usize::from(key.is_direct());
         self.page_mut(id).in_use = false;
         self.free.push(id);
         self.owed = TlbFlush::All;

@@ -1,6 +1,11 @@
 //! What a shadow page stands for, packed into one number by which it is found again.
 
-use crate::paging::guest_walk::{PagingKind, PagingState};
+use crate::paging::addr::Hpa;
+use crate::paging::format::PteFormat;
+use crate::paging::format::x86::{
+    ACCESSED, DIRTY, GLOBAL, LongMode, NO_EXECUTE, PageAttr, USER, WRITE, pat_index,
+};
+use crate::paging::guest_walk::{PagingKind, PagingState, Rights};
 use crate::virt::state::cr4;
 
 bitflags::bitflags! {
@@ -113,6 +118,41 @@ impl Key {
     /// What a change of makes the processor's caches worthless.
     pub(super) fn controls_and_kind(self) -> u64 {
         self.0 & (0x3f << 7 | 3 << 3)
+    }
+
+    /// The registers that its entries depend on.
+    pub(super) fn controls(self) -> Controls {
+        Controls::from_bits_truncate((self.0 >> 7 & 0x3f) as u8)
+    }
+
+    /// What the entries above allow, together.
+    pub(super) fn allowed(self) -> Allowed {
+        Allowed::from_bits_truncate((self.0 >> 13 & 7) as u8)
+    }
+
+    /// What a guest entry of level 1 with these bits allows.
+    pub(super) fn rights(self, raw: u64) -> Rights {
+        let allowed = self.allowed();
+        Rights {
+            writable: allowed.contains(Allowed::WRITE) && raw & WRITE != 0,
+            user: allowed.contains(Allowed::USER) && raw & USER != 0,
+            executable: allowed.contains(Allowed::EXECUTE) && raw & NO_EXECUTE == 0,
+        }
+    }
+
+    /// The shadow entry of a guest entry of level 1, without reserved bits and with its accessed bit set, that leads to
+    /// the memory at `to`; `writable`: that may be written.
+    pub(super) fn leaf(self, raw: u64, to: Hpa, writable: bool) -> u64 {
+        let rights = self.rights(raw);
+        let attr = PageAttr {
+            write: writable && rights.writable && raw & DIRTY != 0,
+            user: rights.user,
+            execute: rights.executable,
+            global: raw & GLOBAL != 0 && self.controls().contains(Controls::GLOBAL),
+            pat: pat_index(raw, 1),
+        };
+        // The processor never needs to set these.
+        LongMode::leaf(to, 1, attr) | ACCESSED | DIRTY
     }
 
     fn quadrant(self) -> u64 {

@@ -2,10 +2,11 @@
 
 use super::fill::index;
 use super::pool::PageId;
+use super::role::{Controls, Key};
 use super::{Shadow, TlbFlush};
 use crate::guest::mem::GuestMemory;
-use crate::paging::addr::{Gpa, Gva, Hfn, PAGE_SIZE};
-use crate::paging::format::x86::{ACCESSED, DIRTY, PRESENT};
+use crate::paging::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE};
+use crate::paging::format::x86::{ACCESSED, ADDRESS, DIRTY, GLOBAL, NO_EXECUTE, PRESENT, USER, WRITE};
 use crate::paging::p2m::P2m;
 use crate::paging::table::{ENTRIES, TableMemory};
 
@@ -17,6 +18,15 @@ pub(super) const MAX_UNSYNC: usize = 64;
 fn is_stale(then: u64, now: u64) -> bool {
     const BITS: u64 = ACCESSED | DIRTY;
     (then ^ now) & !BITS != 0 || then & BITS & !now != 0
+}
+
+/// Whether an entry that can be a leaf still leads to the same memory, and no bit is reserved that was not.
+fn only_rights_changed(key: Key, then: u64, now: u64) -> bool {
+    const KEPT: u64 = PRESENT | ACCESSED;
+    const SOFTWARE: u64 = 0xe00;
+    let execute = if key.controls().contains(Controls::NO_EXECUTE) { NO_EXECUTE } else { 0 };
+    let rights = WRITE | USER | ACCESSED | DIRTY | GLOBAL | SOFTWARE | execute;
+    now & KEPT == KEPT && (then ^ now) & !rights == 0
 }
 
 impl<M: TableMemory> Shadow<M> {
@@ -32,7 +42,7 @@ impl<M: TableMemory> Shadow<M> {
             }
             done += part;
         }
-        self.pool.take_owed()
+        self.pool.take_owed_and(TlbFlush::None)
     }
 
     fn written_frame(&mut self, frame: Hfn, offset: u64, len: u64) {
@@ -41,7 +51,7 @@ impl<M: TableMemory> Shadow<M> {
             seen += 1;
             let key = self.pool.page(id).key;
             for index in key.entries_at(offset, len) {
-                self.drop_entry(id, index);
+                self.unlink(id, index);
             }
             let page = self.pool.page_mut(id);
             page.writes = page.writes.saturating_add(1);
@@ -53,24 +63,30 @@ impl<M: TableMemory> Shadow<M> {
             page.writes = 0;
             if self.pool.root == Some(id) {
                 for index in 0..ENTRIES {
-                    self.drop_entry(id, index);
+                    self.unlink(id, index);
                 }
             } else {
                 self.pool.release(id);
                 seen -= 1;
             }
         }
+        while let Some(id) = self.unlinked.pop() {
+            if self.pool.page(id).is_in_use() && self.pool.is_orphan(id) {
+                self.drop_page(id);
+            }
+        }
     }
 
     /// Drops an entry that the guest has changed. The guest owes a flush; but it flushes a large page as one,
-    /// with any address in it, and the processor may have it in pieces.
-    fn drop_entry(&mut self, id: PageId, index: usize) {
+    /// with any address in it, and the processor may have it in pieces. A table that nothing points to any more is most
+    /// likely dead, and on its way to become something else.
+    fn unlink(&mut self, id: PageId, index: usize) {
         if self.pool.entry(id, index) & PRESENT == 0 {
             return;
         }
         let key = self.pool.page(id).key;
-        let child = self.pool.child(id, index).map(|child| self.pool.page(child).key);
-        let in_pieces = match child {
+        let child = self.pool.child(id, index);
+        let in_pieces = match child.map(|child| self.pool.page(child).key) {
             // A 4 MiB page is two leaves; other leaves are all of their page.
             None => key.level() > 1 && key.entry_bytes() == 4,
             Some(child) if child.is_table() => key.level() > 2 && self.pool.has_pieces(),
@@ -80,11 +96,47 @@ impl<M: TableMemory> Shadow<M> {
             self.pool.owed = TlbFlush::All;
         }
         self.pool.zap(id, index);
+        if let Some(child) = child
+            && self.unlinked.len() < self.unlinked.capacity()
+        {
+            self.unlinked.push(child);
+        }
+    }
+
+    /// Frees a page, and notes those that nothing points to then.
+    fn drop_page(&mut self, id: PageId) {
+        self.statistics.dead += 1;
+        let mut from = 0;
+        while self.pool.page(id).key.level() > 1
+            && let Some(index) = self.pool.page(id).next_present(from)
+        {
+            self.unlink(id, index);
+            from = index + 1;
+        }
+        self.unsync.retain(|&other| other != id);
+        self.pool.release(id);
+    }
+
+    /// Frees what shadows `frame` if nothing points to it and it is not the root in use: before a write to it, it was a
+    /// table of an address space that is gone, or will be found again.
+    pub(super) fn drop_dead(&mut self, frame: Hfn) {
+        if self.pool.shadows(frame).all(|id| self.pool.is_orphan(id)) {
+            while let Some(id) = self.pool.nth_shadow(frame, 0) {
+                self.statistics.dead += 1;
+                self.unsync.retain(|&other| other != id);
+                self.pool.release(id);
+            }
+        }
     }
 
     /// Lets the guest write to a table, if it is one of level 1 only and has been written repeatedly. Returns
     /// whether it may.
-    pub(super) fn let_write(&mut self, memory: &impl GuestMemory, frame: Hfn) -> bool {
+    pub(super) fn let_write(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        frame: Hfn,
+    ) -> bool {
         let limit = self.tuning.unsync_after;
         let (mut count, mut writes) = (0, 0);
         for id in self.pool.shadows(frame) {
@@ -100,7 +152,7 @@ impl<M: TableMemory> Shadow<M> {
         }
         while self.unsync.len() + count > MAX_UNSYNC {
             let oldest = self.pool.page(self.unsync[0]).key.number();
-            self.watch(memory, Hfn(oldest));
+            self.watch(p2m, memory, Hfn(oldest));
         }
         let mut seen = 0;
         while let Some(id) = self.pool.nth_shadow(frame, seen) {
@@ -114,7 +166,7 @@ impl<M: TableMemory> Shadow<M> {
     }
 
     /// Makes sure that the guest does not write to `frame` unseen, and that what shadows it is in step.
-    pub(super) fn watch(&mut self, memory: &impl GuestMemory, frame: Hfn) {
+    pub(super) fn watch(&mut self, p2m: &P2m<impl TableMemory>, memory: &impl GuestMemory, frame: Hfn) {
         if self.pool.is_watched(frame) {
             return;
         }
@@ -122,7 +174,7 @@ impl<M: TableMemory> Shadow<M> {
         let mut seen = 0;
         while let Some(id) = self.pool.nth_shadow(frame, seen) {
             seen += 1;
-            self.resync_page(memory, id);
+            self.resync_page(p2m, memory, id);
             let page = self.pool.page_mut(id);
             (page.unsync, page.writes) = (false, 0);
             self.unsync.retain(|&other| other != id);
@@ -130,10 +182,10 @@ impl<M: TableMemory> Shadow<M> {
     }
 
     /// Drops what has changed in all tables that the guest writes itself.
-    pub(super) fn resync_all(&mut self, memory: &impl GuestMemory) {
+    pub(super) fn resync_all(&mut self, p2m: &P2m<impl TableMemory>, memory: &impl GuestMemory) {
         for at in 0..self.unsync.len() {
             let id = self.unsync[at];
-            let changed = self.resync_page(memory, id);
+            let changed = self.resync_page(p2m, memory, id);
             let page = self.pool.page_mut(id);
             page.quiet = if changed { 0 } else { page.quiet.saturating_add(1) };
         }
@@ -145,44 +197,64 @@ impl<M: TableMemory> Shadow<M> {
                 self.unsync.remove(at);
                 self.pool.release(id);
             } else {
-                self.watch(memory, Hfn(self.pool.page(id).key.number()));
+                self.watch(p2m, memory, Hfn(self.pool.page(id).key.number()));
             }
         }
     }
 
-    /// Drops what has changed in a page of level 1; returns whether anything had.
-    pub(super) fn resync_page(&mut self, memory: &impl GuestMemory, id: PageId) -> bool {
-        let mut left = self.pool.page(id).present();
+    /// Brings a page of level 1 in step; returns whether anything had changed.
+    pub(super) fn resync_page(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        id: PageId,
+    ) -> bool {
+        let mut from = 0;
         let mut changed = false;
-        for index in 0..ENTRIES {
-            if left == 0 {
-                break;
-            }
-            if self.pool.entry(id, index) & PRESENT != 0 {
-                left -= 1;
-                changed |= self.resync_entry(memory, id, index);
-            }
+        while let Some(index) = self.pool.page(id).next_present(from) {
+            changed |= self.resync_entry(p2m, memory, id, index);
+            from = index + 1;
         }
         changed
     }
 
-    fn resync_entry(&mut self, memory: &impl GuestMemory, id: PageId, index: usize) -> bool {
+    /// Brings a present entry of level 1 in step: with other rights on the same memory it stays, otherwise it goes.
+    fn resync_entry(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        id: PageId,
+        index: usize,
+    ) -> bool {
         let page = self.pool.page(id);
-        let at = Gpa(page.gfn.base().0 + page.key.entry_offset(index));
-        let now = match page.key.entry_bytes() {
+        let key = page.key;
+        let at = Gpa(page.gfn.base().0 + key.entry_offset(index));
+        let now = match key.entry_bytes() {
             4 => memory.read_u32(at).map(u64::from),
             _ => memory.read_u64(at),
         };
-        let stale = now.map_or(true, |now| is_stale(self.pool.note(id, index), now));
-        if stale {
-            self.statistics.resynced_entries += 1;
-            self.pool.zap(id, index);
+        let then = self.pool.note(id, index);
+        match now {
+            Ok(now) if !is_stale(then, now) => return false,
+            Ok(now) if only_rights_changed(key, then, now) => {
+                let to = Hpa(self.pool.entry(id, index) & ADDRESS);
+                let same = p2m.translate(Gpa(now & ADDRESS)).writable() == Some(to);
+                let raw = key.leaf(now, to, same && !self.pool.is_watched(to.frame()));
+                self.pool.change(id, index, raw, now);
+            }
+            _ => self.pool.zap(id, index),
         }
-        stale
+        self.statistics.resynced_entries += 1;
+        true
     }
 
     /// Drops the entry for one address under the root in use if it has changed.
-    pub(super) fn resync_address(&mut self, memory: &impl GuestMemory, gva: Gva) {
+    pub(super) fn resync_address(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        gva: Gva,
+    ) {
         let Some(mut table) = self.pool.root else { return };
         let mut level = self.pool.page(table).key.level();
         while level > 1 {
@@ -191,7 +263,7 @@ impl<M: TableMemory> Shadow<M> {
         }
         let at = index(gva, 1);
         if self.pool.page(table).unsync && self.pool.entry(table, at) & PRESENT != 0 {
-            self.resync_entry(memory, table, at);
+            self.resync_entry(p2m, memory, table, at);
         }
     }
 }

@@ -14,10 +14,10 @@ impl<M: TableMemory> Pool<M> {
 
     /// Makes all entries of a page not present.
     pub(in super::super) fn clear(&mut self, id: PageId) {
-        let mut index = 0;
-        while self.page(id).present > 0 {
+        let mut from = 0;
+        while let Some(index) = self.page(id).next_present(from) {
             self.zap(id, index);
-            index += 1;
+            from = index + 1;
         }
     }
 
@@ -58,7 +58,14 @@ impl<M: TableMemory> Pool<M> {
             self.before[first as usize] = slot;
         }
         self.notes[slot as usize] = note;
-        self.page_mut(id).present += 1;
+        self.page_mut(id).present[index / 64] |= 1 << (index % 64);
+        self.memory.store(self.page(id).frame, index, raw);
+    }
+
+    /// Changes the rights of a present leaf, and what is noted about it.
+    pub(in super::super) fn change(&mut self, id: PageId, index: usize, raw: u64, note: u64) {
+        self.lingering |= self.entry(id, index) & WRITE != 0 && raw & WRITE == 0;
+        self.notes[Self::slot(id, index) as usize] = note;
         self.memory.store(self.page(id).frame, index, raw);
     }
 
@@ -71,7 +78,7 @@ impl<M: TableMemory> Pool<M> {
         }
         self.lingering |= raw & WRITE != 0 && self.child(id, index).is_none();
         self.memory.store(self.page(id).frame, index, 0);
-        self.page_mut(id).present -= 1;
+        self.page_mut(id).present[index / 64] &= !(1 << (index % 64));
         let slot = Self::slot(id, index) as usize;
         let (before, after) = (self.before[slot], self.after[slot]);
         if before & HEAD != 0 {
@@ -84,10 +91,13 @@ impl<M: TableMemory> Pool<M> {
         }
     }
 
-    /// What is owed to the processor, which the caller now promises to do.
-    pub(in super::super) fn take_owed(&mut self) -> TlbFlush {
-        self.lingering &= self.owed != TlbFlush::All;
-        core::mem::replace(&mut self.owed, TlbFlush::None)
+    /// What is owed to the processor, and `more`: the caller now promises to do it.
+    pub(in super::super) fn take_owed_and(&mut self, more: TlbFlush) -> TlbFlush {
+        let owed = core::mem::replace(&mut self.owed, TlbFlush::None).and(more);
+        if owed == TlbFlush::All {
+            self.lingering = false;
+        }
+        owed
     }
 
     /// Takes the right to write to `frame` from all leaves, those included that processors remember.

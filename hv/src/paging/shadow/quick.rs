@@ -1,0 +1,167 @@
+//! The short way of a page fault: where shadow pages lead down to a table of level 1, only its entry must be looked at.
+//!
+//! The tables above are watched: each entry on the way is as it was when the link was made, with its accessed bit set, and
+//! what they allow together is in the key of the page. Whatever is not plain (large pages, reserved bits, writes to
+//! tables, no CR0.WP, memory that is not RAM, a race with another VCPU) takes the way of [`super::fill`].
+
+use super::fill::index;
+use super::pool::PageId;
+use super::role::Key;
+use super::{Shadow, ShadowOutcome, TlbFlush};
+use crate::guest::mem::GuestMemory;
+use crate::paging::addr::{Gpa, Gva, Hpa};
+use crate::paging::format::x86::{ACCESSED, ADDRESS, DIRTY, PRESENT};
+use crate::paging::guest_walk::{PagingKind, PagingState, error_code, leaf_reserved, pdpte};
+use crate::paging::p2m::{P2m, P2mEntry};
+use crate::paging::table::{ENTRIES, TableMemory};
+use crate::virt::Access;
+
+/// A table of level 1 and its shadow page.
+pub(super) struct Leaf {
+    table: PageId,
+    base: Gpa,
+    bytes: u64,
+    offset: u64,
+    key: Key,
+    reserved: u64,
+}
+
+impl Leaf {
+    fn at(&self, index: usize) -> Gpa {
+        Gpa(self.base.0 + self.offset + index as u64 * self.bytes)
+    }
+
+    #[inline]
+    fn read(&self, memory: &impl GuestMemory, index: usize) -> Option<u64> {
+        match self.bytes {
+            8 => memory.read_u64(self.at(index)).ok(),
+            _ => memory.read_u32(self.at(index)).ok().map(u64::from),
+        }
+    }
+}
+
+impl<M: TableMemory> Shadow<M> {
+    /// Handles a fault the short way; `None`: it needs the long one, and nothing has happened but that accessed and dirty
+    /// bits may be set.
+    #[inline]
+    pub(super) fn quick(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        state: &PagingState,
+        gva: Gva,
+        access: Access,
+    ) -> Option<ShadowOutcome> {
+        let leaf = self.leaf(state, memory, gva)?;
+        let index = index(gva, 1);
+        let raw = leaf.read(memory, index)?;
+        if raw & PRESENT == 0 {
+            return Some(ShadowOutcome::GuestFault(state.fault_code(access, 0)));
+        }
+        if raw & leaf.reserved != 0 {
+            return None;
+        }
+        let rights = leaf.key.rights(raw);
+        if !state.allows(access, rights) {
+            return Some(ShadowOutcome::GuestFault(state.fault_code(access, error_code::PRESENT)));
+        }
+        if access.write && !rights.writable {
+            return None;
+        }
+        let bits = if access.write { ACCESSED | DIRTY } else { ACCESSED };
+        let now = raw | bits;
+        if now != raw {
+            let set = memory.compare_exchange(leaf.at(index), leaf.bytes as usize, raw, now);
+            if set != Ok(true) {
+                return None;
+            }
+        }
+        let to = self.place(p2m, now)?;
+        if access.write && self.pool.is_watched(to.frame()) {
+            return None;
+        }
+        self.pool.mark_used(leaf.table);
+        self.put(&leaf, index, gva, now, to);
+        let prefetched = self.prefetch_near(p2m, memory, &leaf, index, gva);
+        Some(ShadowOutcome::Filled { prefetched })
+    }
+
+    /// The table of level 1 for `gva`, if shadow pages lead to it.
+    #[inline]
+    pub(super) fn leaf(&self, state: &PagingState, memory: &impl GuestMemory, gva: Gva) -> Option<Leaf> {
+        // Page-directory pointers are not watched.
+        let pointer = match state.kind() {
+            PagingKind::Pae => Some(pdpte(state, memory, gva)?),
+            _ => None,
+        };
+        let mut table = self.pool.root?;
+        let mut level = self.pool.page(table).key.level();
+        while level > 1 {
+            table = self.pool.child(table, index(gva, level))?;
+            if level == 3 && pointer.is_some_and(|frame| frame != self.pool.page(table).gfn) {
+                return None;
+            }
+            level -= 1;
+        }
+        let page = self.pool.page(table);
+        let key = page.key;
+        key.is_table().then(|| Leaf {
+            table,
+            base: page.gfn.base(),
+            bytes: key.entry_bytes(),
+            offset: key.entry_offset(0),
+            key,
+            reserved: leaf_reserved(state),
+        })
+    }
+
+    /// The memory that an entry leads to, if it is plain RAM.
+    #[inline]
+    fn place(&self, p2m: &P2m<impl TableMemory>, raw: u64) -> Option<Hpa> {
+        match p2m.translate(Gpa(raw & ADDRESS)) {
+            P2mEntry::Ram { hpa, writable: true } => Some(hpa),
+            _ => None,
+        }
+    }
+
+    /// Makes the shadow entry of a guest entry with its accessed bit set.
+    #[inline]
+    fn put(&mut self, leaf: &Leaf, index: usize, gva: Gva, raw: u64, to: Hpa) {
+        let entry = leaf.key.leaf(raw, to, !self.pool.is_watched(to.frame()));
+        let old = self.pool.entry(leaf.table, index);
+        if old & PRESENT != 0 && old != entry {
+            self.pool.owed = self.pool.owed.and(TlbFlush::Page(gva));
+        }
+        self.pool.map(leaf.table, index, entry, raw);
+    }
+
+    /// Fills empty entries around the one that was needed, as far as the guest has accessed them before.
+    #[inline]
+    pub(super) fn prefetch_near(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        leaf: &Leaf,
+        own: usize,
+        gva: Gva,
+    ) -> u8 {
+        let window = usize::from(self.tuning.window.clamp(1, 64));
+        let first = own & !(window - 1);
+        let mut filled = 0;
+        for index in first..(first + window).min(ENTRIES) {
+            if index == own || self.pool.entry(leaf.table, index) & PRESENT != 0 {
+                continue;
+            }
+            let Some(raw) = leaf.read(memory, index) else { continue };
+            const WANTED: u64 = PRESENT | ACCESSED;
+            if raw & WANTED != WANTED || raw & leaf.reserved != 0 {
+                continue;
+            }
+            let Some(to) = self.place(p2m, raw) else { continue };
+            let at = Gva(gva.0 & !0x1f_ffff | (index as u64) << 12);
+            self.put(leaf, index, at, raw, to);
+            filled += 1;
+        }
+        filled
+    }
+}
