@@ -187,6 +187,10 @@ pub struct BenchArgs {
     /// Measure only these rows: cpuid, pci-read, fork-wait, …
     #[arg(long, value_name = "ROW", num_args = 1..)]
     pub only: Vec<String>,
+    /// Measure only these modes: nested, shadow, or switch=N, which also shows what a change of the mode costs. Default:
+    /// nested shadow switch=50 switch=2000
+    #[arg(long, value_name = "MODE", num_args = 1..)]
+    pub mode: Vec<Mode>,
     /// Measure this often; the table shows the median run and how far the runs are apart
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,

@@ -30,13 +30,20 @@ pub struct Column {
     pub mode: Option<Mode>,
 }
 
-/// The columns, in order. The first one is what the others are compared with.
-pub const COLUMNS: [Column; 2] = [
-    Column { machine: Machine::Native, mode: None },
-    Column { machine: Machine::QemuSvm, mode: Some(Mode::Nested) },
-];
-
 impl Column {
+    /// The guest alone: what the others are compared with.
+    pub const NATIVE: Self = Self { machine: Machine::Native, mode: None };
+
+    /// The guest on the hypervisor.
+    pub const fn hypervisor(mode: Mode) -> Self {
+        Self { machine: Machine::QemuSvm, mode: Some(mode) }
+    }
+
+    /// True if the hypervisor changes its mode while it runs: then its statistics are wanted.
+    pub fn switches(self) -> bool {
+        matches!(self.mode, Some(Mode::Switch(_)))
+    }
+
     /// The name in headings and in JSON.
     pub fn name(self) -> String {
         self.mode.map_or_else(|| value_name(self.machine), |mode| mode.to_string())

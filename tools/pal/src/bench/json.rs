@@ -5,8 +5,10 @@ use std::process::{Command, Stdio};
 use serde_json::{Map, Value, json};
 
 use super::{
+    column::Column,
     exits::Exits,
     results::{Cost, Judgement, Results},
+    switches::Switches,
 };
 use crate::{cli::value_name, project::Project};
 
@@ -14,7 +16,7 @@ use crate::{cli::value_name, project::Project};
 pub const SCHEMA: u64 = 1;
 
 /// The whole document.
-pub fn document(results: &Results, exits: &[Exits], qemu: &str, project: &Project) -> Value {
+pub fn document(results: &Results, exits: &[(Column, Vec<Exits>)], qemu: &str, project: &Project) -> Value {
     let columns: Vec<Value> = results
         .columns
         .iter()
@@ -25,6 +27,7 @@ pub fn document(results: &Results, exits: &[Exits], qemu: &str, project: &Projec
                 "machine": value_name(column.machine),
                 "mode": column.mode.map(|mode| mode.to_string()),
                 "command": first.map(|sitting| &sitting.command),
+                "switches": Switches::of(*column, sittings),
                 "guest": first.map(|sitting| &sitting.records.info),
                 "trouble": sittings.iter().map(|sitting| &sitting.trouble).filter(|text| !text.is_empty()).collect::<Vec<_>>(),
             })
@@ -49,8 +52,17 @@ pub fn document(results: &Results, exits: &[Exits], qemu: &str, project: &Projec
             let name = column.name();
             results.judge(*column).iter().map(|judgement| comparison(&name, judgement)).collect::<Vec<_>>()
         }).collect::<Vec<_>>(),
-        "exits": exits.iter().map(|exits| json!({"row": exits.row.name, "per_operation": exits.each})).collect::<Vec<_>>(),
-        "all_met": results.all_met(),
+        "exits": exits.iter().flat_map(|(column, rows)| {
+            let column = column.name();
+            let row = move |exits: &Exits| json!({
+                "column": column,
+                "row": exits.row.name,
+                "per_operation": exits.each,
+            });
+            rows.iter().map(row)
+        }).collect::<Vec<_>>(),
+        "missed": results.missed(),
+        "all_met": results.missed().is_empty(),
     })
 }
 

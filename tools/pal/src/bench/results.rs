@@ -4,6 +4,7 @@ use super::{
     column::{Column, Sitting},
     record::Figures,
     rows::{Comparison, Row},
+    switches::Switches,
 };
 
 /// All that was measured.
@@ -59,12 +60,13 @@ impl Judgement<'_> {
         Some(self.ours.as_ref()?.median / self.native.as_ref()?.median)
     }
 
-    /// True if the goal is met; a row that was not measured misses it.
-    pub fn met(&self) -> bool {
-        match (&self.native, &self.ours) {
-            (Some(native), Some(ours)) => ours.median <= self.comparison.goal.ticks(native.median),
+    /// True if the goal is met; a row that was not measured misses it. `None` if there is no goal.
+    pub fn met(&self) -> Option<bool> {
+        let goal = self.comparison.goal?;
+        Some(match (&self.native, &self.ours) {
+            (Some(native), Some(ours)) => ours.median <= goal.ticks(native.median),
             _ => false,
-        }
+        })
     }
 }
 
@@ -89,9 +91,19 @@ impl Results {
         self.rows.iter().map(judge).collect()
     }
 
-    /// True if every goal of every column is met.
-    pub fn all_met(&self) -> bool {
-        self.columns.iter().flat_map(|(column, _)| self.judge(*column)).all(|judgement| judgement.met())
+    /// The goals that are missed, as `column: row`.
+    pub fn missed(&self) -> Vec<String> {
+        let mut missed = Vec::new();
+        for (column, sittings) in &self.columns {
+            let name = column.name();
+            let rows = self.judge(*column).into_iter().filter(|judgement| judgement.met() == Some(false));
+            missed.extend(rows.map(|judgement| format!("{name}: {}", judgement.row.name)));
+            let switches =
+                Switches::of(*column, sittings).into_iter().flat_map(|switches| switches.directions);
+            let switches = switches.filter(|direction| !direction.met());
+            missed.extend(switches.map(|direction| format!("{name}: a change {}", direction.name)));
+        }
+        missed
     }
 }
 
@@ -100,7 +112,12 @@ pub mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::bench::{column::COLUMNS, record::Records, rows};
+    use crate::{
+        bench::{record::Records, rows},
+        cli::Mode,
+    };
+
+    pub const NESTED: Column = Column::hypervisor(Mode::Nested);
 
     fn sitting(figures: &[(&str, f64)]) -> Sitting {
         let mut records = Records { done: Some(figures.len()), ..Records::default() };
@@ -120,8 +137,8 @@ pub mod tests {
         Results {
             rows: rows::select(&names).unwrap(),
             columns: vec![
-                (COLUMNS[0], vec![sitting(&native); 3]),
-                (COLUMNS[1], vec![nested(100.0), nested(130.0), nested(110.0)]),
+                (Column::NATIVE, vec![sitting(&native); 3]),
+                (NESTED, vec![nested(100.0), nested(130.0), nested(110.0)]),
             ],
         }
     }
@@ -129,13 +146,16 @@ pub mod tests {
     #[test]
     fn goals_are_judged_by_the_median_run() {
         let results = example();
-        let judgements = results.judge(COLUMNS[1]);
-        assert_eq!(judgements.iter().map(Judgement::met).collect::<Vec<_>>(), [true, false, false]);
+        let judgements = results.judge(NESTED);
+        assert_eq!(
+            judgements.iter().map(Judgement::met).collect::<Vec<_>>(),
+            [Some(true), Some(false), Some(false)]
+        );
         assert_eq!(judgements[1].ratio(), Some(1.02));
         assert_eq!(judgements[2].ratio(), None);
         let cpuid = judgements[0].ours.as_ref().unwrap();
         assert_eq!((cpuid.median, cpuid.spread()), (110.0, 30.0 / 110.0));
-        assert!(!results.all_met());
-        assert!(results.judge(COLUMNS[0]).is_empty());
+        assert_eq!(results.missed(), ["nested: fork-wait", "nested: ping-pong"]);
+        assert!(results.judge(Column::NATIVE).is_empty());
     }
 }

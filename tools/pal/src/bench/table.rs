@@ -5,15 +5,18 @@ use super::{
     exits::Exits,
     results::{Cost, Judgement, Results},
     rows::Figure,
+    switches::Switches,
 };
 
-/// The table of each column that is compared with the reference.
+/// The table of each column that is compared with the reference. Where the mode changes, most of the time passes with
+/// nested tables, which cause few exits: such figures are for the JSON file.
 pub fn render(results: &Results) -> String {
     let mut text = String::new();
-    for (column, _) in &results.columns {
+    for (column, _) in results.columns.iter().filter(|(column, _)| !column.switches()) {
         let judgements = results.judge(*column);
         if !judgements.is_empty() {
-            text += &comparison(*column, &judgements);
+            let gap = if text.is_empty() { "" } else { "\n" };
+            text += &format!("{gap}{}", comparison(*column, &judgements));
         }
     }
     if text.is_empty() { reference(results) } else { text }
@@ -33,12 +36,17 @@ fn comparison(column: Column, judgements: &[Judgement]) -> String {
             judgement.ours.as_ref().map_or_else(dash, spread),
             comparison.kvm.map_or_else(dash, figure),
             comparison.xen.map_or_else(dash, figure),
-            format!("≤ {}", figure(comparison.goal)),
-            if judgement.met() { "met" } else { "MISSED" }.to_owned(),
+            comparison.goal.map_or_else(dash, |goal| format!("≤ {}", figure(goal))),
+            judgement.met().map_or("", verdict).to_owned(),
         ]);
     }
-    let met = judgements.iter().filter(|judgement| judgement.met()).count();
-    format!("{}\n{met} of {} goals met\n", align(&lines, &[0, 8]), judgements.len())
+    let verdicts: Vec<bool> = judgements.iter().filter_map(Judgement::met).collect();
+    let mut text = align(&lines, &[0, 8]);
+    if !verdicts.is_empty() {
+        let met = verdicts.iter().filter(|met| **met).count();
+        text += &format!("\n{met} of {} goals met\n", verdicts.len());
+    }
+    text
 }
 
 fn reference(results: &Results) -> String {
@@ -54,9 +62,34 @@ fn reference(results: &Results) -> String {
     align(&lines, &[0])
 }
 
-/// The exits of each row, the costliest reasons first.
-pub fn exits(rows: &[Exits]) -> String {
-    let mut lines = vec![["operation", "exit", "per operation", "ticks per operation"].map(String::from)];
+/// What changes of the mode cost in a column.
+pub fn switches(column: Column, switches: &Switches) -> String {
+    let name = column.name();
+    let mut lines = vec![[&name, "changes", "mean", "longest", "goal", ""].map(String::from)];
+    for direction in &switches.directions {
+        lines.push([
+            direction.name.to_owned(),
+            direction.count.to_string(),
+            grouped(direction.mean),
+            grouped(direction.longest),
+            format!("≤ {}", grouped(direction.goal)),
+            verdict(direction.met()).to_owned(),
+        ]);
+    }
+    let settling = format!(
+        "faults settled before the next change: {} times, after {} ticks and {} faults; excursions: {}\n",
+        switches.settled,
+        grouped(switches.settling_ticks),
+        grouped(switches.settling_faults),
+        switches.excursions
+    );
+    align(&lines, &[0, 5]) + &settling
+}
+
+/// The exits of each row in a column, the costliest reasons first.
+pub fn exits(column: Column, rows: &[Exits]) -> String {
+    let exit = format!("exit ({})", column.name());
+    let mut lines = vec![["operation", &exit, "per operation", "ticks per operation"].map(String::from)];
     for row in rows {
         let mut title = row.row.title.to_owned();
         for (reason, exit) in row.by_cost().filter(|(_, exit)| exit.count >= 0.0005) {
@@ -84,6 +117,10 @@ fn align<const N: usize>(lines: &[[String; N]], left: &[usize]) -> String {
         text.push('\n');
     }
     text
+}
+
+fn verdict(met: bool) -> &'static str {
+    if met { "met" } else { "MISSED" }
 }
 
 fn dash() -> String {
@@ -129,7 +166,7 @@ fn grouped(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::results::tests::example;
+    use crate::bench::{results::tests::example, switches::tests as changes};
 
     #[test]
     fn numbers_are_grouped() {
@@ -144,6 +181,20 @@ mod tests {
         for (number, text) in cases {
             assert_eq!(grouped(number), text);
         }
+    }
+
+    #[test]
+    fn changes_of_the_mode_are_judged() {
+        let mut results = example();
+        results.columns.push((changes::column(), vec![changes::sitting(10, 200_001)]));
+        assert_eq!(render(&results), render(&example()), "no table of its own");
+        assert_eq!(results.missed().last().unwrap(), "switch=50: a change to shadow tables");
+        let (column, sittings) = results.columns.last().unwrap();
+        let text = switches(*column, &Switches::of(*column, sittings).unwrap());
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[1].starts_with("to nested tables") && lines[1].ends_with("≤ 20 000  met"), "{text}");
+        assert!(lines[2].contains(" 200 001 ") && lines[2].ends_with("≤ 200 000  MISSED"), "{text}");
+        assert!(lines[3].contains("2 times, after 250 ticks and 15 faults"), "{text}");
     }
 
     #[test]
