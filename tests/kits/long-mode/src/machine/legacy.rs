@@ -1,7 +1,7 @@
 //! Excursions to 32-bit protected mode: a list of steps performed there, with any paging that it has.
 //!
 //! The code is in legacy.s. The job's page tables map the low 4 MiB to themselves for supervisor mode, and at the job's base once
-//! more for user mode; with paging off the base is 0.
+//! more for user mode.
 
 use super::step::Step;
 use super::{Cell, trap};
@@ -22,7 +22,7 @@ pub struct Job {
     pub efer: u32,
     /// The steps; the last is [`super::step::END`].
     pub steps: u32,
-    /// Where user mode sees the low 4 MiB.
+    /// Where user mode sees the low 4 MiB while paging is on.
     pub user_base: u32,
 }
 

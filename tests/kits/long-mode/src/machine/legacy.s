@@ -27,7 +27,7 @@ kit_legacy:
   mov [legacy_cr3], eax
   mov rax, cr4
   mov [legacy_cr4], eax
-  mov ebp, edi
+  mov ebp, edi                                  /* the job, for the whole excursion */
   push 0x48
   lea rax, [rip + legacy_compatibility]
   push rax
@@ -49,7 +49,9 @@ legacy_compatibility:
   mov cr4, eax
   mov eax, [ebp + 4]
   mov cr3, eax
-  mov eax, [ebp + 20]
+  mov eax, [ebp]
+  sar eax, 31
+  and eax, [ebp + 20]
   mov [legacy_user_base], eax
   mov eax, [ebp + 16]
   mov [legacy_step], eax
@@ -162,6 +164,9 @@ legacy_invlpg:
   jmp legacy_next
 legacy_set_cr0:
   mov cr0, edx
+  sar edx, 31                                   /* with paging, user mode is seen at the base */
+  and edx, [ebp + 20]
+  mov [legacy_user_base], edx
   jmp legacy_next
 legacy_set_cr3:
   mov cr3, edx

@@ -9,6 +9,7 @@
 mod combos;
 mod lives;
 mod model;
+mod modes;
 mod region;
 mod script;
 mod sharing;
@@ -46,6 +47,8 @@ pub const CASES: &[Case] = &[
     case("torture.flood-pae", |c| lives::flood(c, Kind::Pae)),
     case("torture.flood-2", |c| lives::flood(c, Kind::Two)),
     case("torture.all-in-one", sharing::all_in_one),
+    case("torture.mode-changes", modes::changes),
+    case("torture.pointers", modes::pointers),
 ];
 
 /// How much to do.

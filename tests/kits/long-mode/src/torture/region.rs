@@ -1,6 +1,6 @@
 //! One table of each level, which map the target's pages.
 
-use super::model::{Kind, entry_at, shifts};
+use super::model::{Kind, entry_at, entry_bytes, shifts};
 use super::script::Script;
 use super::space::{CODE, Space, TARGET, USER_CODE, linear};
 use crate::machine::step::{EXECUTE, USER};
@@ -20,8 +20,13 @@ pub struct Region {
 impl Region {
     /// Empty tables; the root is the space's.
     pub fn new(space: &mut Space) -> Self {
-        let kind = space.kind;
-        let mut tables = [space.cr3(); 4];
+        let (kind, cr3) = (space.kind, space.cr3());
+        Region::under(space, kind, cr3)
+    }
+
+    /// The same under another root.
+    pub fn under(space: &mut Space, kind: Kind, cr3: u64) -> Self {
+        let mut tables = [cr3; 4];
         for table in &mut tables[1..shifts(kind).len()] {
             *table = space.table();
         }
@@ -63,21 +68,31 @@ impl Region {
         if self.kind == Kind::Pae && level == 0 { 1 } else { ALL }
     }
 
+    /// Stores the last table's entry for a page.
+    pub fn store(&self, script: &mut Script<'_>, page: u64, entry: u64) {
+        script.store_sized(self.leaf(page), entry_bytes(self.kind), entry);
+    }
+
     /// Stores entries for all levels but the last.
     pub fn link(&self, script: &mut Script<'_>) {
         for level in 0..self.levels() - 1 {
             let entry = self.tables[level + 1] | self.pointer_flags(level);
-            script.store(self.entry(level, self.page(0)), entry);
+            script.store_sized(self.entry(level, self.page(0)), entry_bytes(self.kind), entry);
         }
     }
 
     /// Maps page by page, with everything allowed, and loads CR3.
     pub fn map(&self, script: &mut Script<'_>) {
+        self.fill(script);
+        script.reload();
+    }
+
+    /// Maps page by page, with everything allowed, without a flush.
+    pub fn fill(&self, script: &mut Script<'_>) {
         self.link(script);
         for page in 0..PAGES {
-            script.store(self.leaf(page), target(page) | ALL);
+            self.store(script, page, target(page) | ALL);
         }
-        script.reload();
     }
 }
 

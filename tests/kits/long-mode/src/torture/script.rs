@@ -36,7 +36,7 @@ enum Want {
     /// That it loads this, except for some bits.
     Value { value: u64, ignore: u64 },
     /// One of these.
-    Access(Outcome, Option<Outcome>),
+    Access(Outcome, [Option<Outcome>; 2]),
     /// That it raises this, or, if the third is set, nothing.
     Raises(u8, u32, bool),
 }
@@ -182,6 +182,12 @@ impl<'a> Script<'a> {
         walk(&self.setup, &self.cpu, self.root, foretold, op, at)
     }
 
+    /// The same if the entry at `entry` held `value`.
+    pub fn foresee_with(&self, entry: u64, value: u64, op: u32, at: u64) -> Walk {
+        let memory = |at, bytes| if at == entry { value } else { foretold(at, bytes) };
+        walk(&self.setup, &self.cpu, self.root, memory, op, at)
+    }
+
     fn outcome(&self, op: u32, walk: &Walk) -> Outcome {
         let value = walk.result.ok().and_then(|physical| match op & 3 {
             step::READ | step::MODIFY => Some(foretold(physical, 4)),
@@ -194,7 +200,7 @@ impl<'a> Script<'a> {
     /// An access whose translation has been flushed since it was last changed: it goes by the tables.
     pub fn access(&mut self, op: u32, at: u64) -> Walk {
         let walk = self.foresee(op, at);
-        self.access_wanted(op, at, walk, None)
+        self.access_wanted(op, at, walk, [None; 2])
     }
 
     /// An access that may also go by what `older` says (from [`Script::foresee`]), because nothing was flushed since. The tables
@@ -202,10 +208,17 @@ impl<'a> Script<'a> {
     pub fn access_stale(&mut self, op: u32, at: u64, older: Walk) -> Walk {
         let walk = self.foresee(op, at);
         self.leave_uncertain(A | 1 << 6);
-        self.access_wanted(op, at, walk, Some(older))
+        self.access_wanted(op, at, walk, [Some(older), None])
     }
 
-    fn access_wanted(&mut self, op: u32, at: u64, walk: Walk, older: Option<Walk>) -> Walk {
+    /// The same with two others.
+    pub fn access_one_of(&mut self, op: u32, at: u64, others: &[Walk; 2]) -> Walk {
+        let walk = self.foresee(op, at);
+        self.leave_uncertain(A | 1 << 6);
+        self.access_wanted(op, at, walk, others.map(Some))
+    }
+
+    fn access_wanted(&mut self, op: u32, at: u64, walk: Walk, older: [Option<Walk>; 2]) -> Walk {
         self.counter += 1;
         let value = self.counter;
         // The bits are set before the access, which may be to the entries themselves.
@@ -213,7 +226,7 @@ impl<'a> Script<'a> {
             foretell(entry, walk.bytes, after);
         }
         let want = self.outcome(op, &walk);
-        let other = older.map(|older| self.outcome(op, &older));
+        let other = older.map(|older| older.map(|older| self.outcome(op, &older)));
         if let Ok(physical) = walk.result {
             match op & 3 {
                 step::WRITE => foretell(physical, 4, value),
@@ -297,7 +310,7 @@ impl<'a> Script<'a> {
             step::run(&mut [Step::new(step::NXE, 0, 0x800)], 0);
             set_cr3(self.space.root);
         } else {
-            let user_base = if setup.kind == Kind::Off { 0 } else { USER_BASE_32 as u32 };
+            let user_base = USER_BASE_32 as u32;
             let (cr0, cr4) = (setup.cr0() as u32, setup.cr4() as u32);
             let efer = setup.efer() as u32;
             legacy::run(Job { cr0, cr3: root as u32, cr4, efer, steps: 0, user_base }, steps);
@@ -315,12 +328,11 @@ impl<'a> Script<'a> {
                 let raised = (step.vector, step.error) == (vector.into(), error);
                 good(raised || (or_nothing && step.vector == step::NONE))
             }
-            Want::Access(outcome, other) => {
-                let verdict = self.judge_access(step, outcome);
-                match (verdict, other) {
-                    (Verdict::Bad, Some(other)) => self.judge_access(step, other),
-                    _ => verdict,
-                }
+            Want::Access(outcome, others) => {
+                let bad = |verdict: &Verdict| matches!(verdict, Verdict::Bad);
+                let first = self.judge_access(step, outcome);
+                let mut rest = others.into_iter().flatten().map(|other| self.judge_access(step, other));
+                if bad(&first) { rest.find(|other| !bad(other)).unwrap_or(first) } else { first }
             }
         }
     }

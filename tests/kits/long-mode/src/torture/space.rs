@@ -87,17 +87,9 @@ impl Space {
         for page in 0..TARGET_PAGES {
             fill_target(page);
         }
-        space.root = space.table();
-        match kind {
-            Kind::Off => {}
-            Kind::Two => space.map_kit_two(),
-            Kind::Pae => space.map_kit_pae(),
-            Kind::Four => {
-                let low = peek::<u64>(space.before) & !0xfff;
-                poke(space.root, low | 0x23);
-                poke(space.root + 6 * 8, low | 0x27);
-                set_cr3(space.root);
-            }
+        space.root = space.make_root(kind);
+        if kind == Kind::Four {
+            set_cr3(space.root);
         }
         space
     }
@@ -111,31 +103,47 @@ impl Space {
         at
     }
 
-    /// CR3 in 32-bit modes: PAE's pointers do not lie at the beginning of their page.
-    pub fn cr3(&self) -> u64 {
-        if self.kind == Kind::Pae { self.root + 0x60 } else { self.root }
+    /// The page of another root table, in which the kit is mapped.
+    pub fn make_root(&mut self, kind: Kind) -> u64 {
+        let root = self.table();
+        match kind {
+            Kind::Off => {}
+            Kind::Two => self.map_kit_two(root),
+            Kind::Pae => self.map_kit_pae(cr3_of(kind, root)),
+            Kind::Four => {
+                let low = peek::<u64>(self.before) & !0xfff;
+                poke(root, low | 0x23);
+                poke(root + 6 * 8, low | 0x27);
+            }
+        }
+        root
     }
 
-    fn map_kit_two(&mut self) {
+    /// CR3
+    pub fn cr3(&self) -> u64 {
+        cr3_of(self.kind, self.root)
+    }
+
+    fn map_kit_two(&mut self, root: u64) {
         let (low, tables) = (self.table(), [self.table(), self.table(), self.table(), self.table()]);
         identity(low, 0, 1024, 4, 0x67);
-        poke(self.root, low as u32 | 0x23);
-        poke(self.root + (USER_BASE_32 >> 22) * 4, low as u32 | 0x27);
+        poke(root, low as u32 | 0x23);
+        poke(root + (USER_BASE_32 >> 22) * 4, low as u32 | 0x27);
         // 16 to 32 MiB: tables, steps.
         for (i, table) in (4..).zip(tables) {
             identity(table, i << 22, 1024, 4, 0x63);
-            poke(self.root + i * 4, table as u32 | 0x23);
+            poke(root + i * 4, table as u32 | 0x23);
         }
     }
 
-    fn map_kit_pae(&mut self) {
+    fn map_kit_pae(&mut self, pointers: u64) {
         let (low, user) = (self.table(), self.table());
         for i in 0..16 {
             poke(low + i * 8, i << 21 | 0xe3);
             poke(user + i * 8, i << 21 | 0xe7);
         }
-        poke(self.cr3(), low | 1);
-        poke(self.cr3() + 16, user | 1);
+        poke(pointers, low | 1);
+        poke(pointers + 16, user | 1);
     }
 
     /// Copies memory to the mirror.
@@ -164,6 +172,11 @@ impl Drop for Space {
             set_cr3(self.before);
         }
     }
+}
+
+/// CR3 for a root table's page: PAE's pointers do not lie at its beginning.
+pub fn cr3_of(kind: Kind, root: u64) -> u64 {
+    if kind == Kind::Pae { root + 0x60 } else { root }
 }
 
 /// The registers in which a kind's tables are used in long mode.
