@@ -15,6 +15,7 @@ mod script;
 mod sharing;
 mod space;
 mod trace;
+mod zoo;
 
 use crate::check::{Case, Check, case};
 use crate::machine::Cell;
@@ -49,6 +50,8 @@ pub const CASES: &[Case] = &[
     case("torture.all-in-one", sharing::all_in_one),
     case("torture.mode-changes", modes::changes),
     case("torture.pointers", modes::pointers),
+    case("torture.writers", zoo::run),
+    case("torture.own-table", zoo::own_table),
 ];
 
 /// How much to do.
