@@ -10,6 +10,7 @@
 //! it faults further down; the bits of the leaf only if the access is allowed. Protection keys and 5-level
 //! paging are hidden from guests. Writes to tables in ROM are lost, as on a real machine.
 
+mod entry;
 mod kind;
 mod state;
 #[cfg(test)]
@@ -21,6 +22,7 @@ mod fuzz;
 pub use fuzz::fuzz_one;
 #[cfg(any(test, feature = "testing"))]
 pub mod reference;
+pub use entry::{Meaning, meaning};
 pub use state::{PagingFeatures, PagingKind, PagingState, Rights, is_canonical};
 
 use super::addr::{Gfn, Gpa, Gva};

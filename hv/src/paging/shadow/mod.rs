@@ -18,6 +18,7 @@
 //! guest's registers in a [`PagingState`], while the processor itself runs with [`HardwareControls`].
 //! Nothing is allocated after [`Shadow::new`].
 
+mod check;
 mod fill;
 mod hardware;
 #[cfg(test)]
@@ -31,6 +32,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
+pub use check::Disagreement;
 pub use hardware::HardwareControls;
 
 use super::addr::{Gfn, Gpa, Gva, Hfn};

@@ -406,6 +406,10 @@ impl<'a> Oracle<'a> {
 
     /// Nothing that the processor can use writes to a watched table.
     fn check(&self) {
+        let memory = Memory(VmMemory::new(&self.p2m, &self.host));
+        if let Err(disagreement) = self.shadow.check(&self.p2m, &memory, &self.state) {
+            panic!("{disagreement}");
+        }
         let pool = &self.shadow.pool;
         for (id, index, raw) in pool.leaves() {
             let pages = if pool.page(id).key.level() == 2 { 512 } else { 1 };

@@ -10,6 +10,7 @@
 //! other places too). A page that is freed leaves the obligation to flush ([`Pool::owed`]): processors may
 //! have cached its address.
 
+mod check;
 mod entries;
 
 use super::TlbFlush;

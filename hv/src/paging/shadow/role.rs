@@ -106,6 +106,29 @@ impl Key {
         Key(number << ROLE_BITS | role)
     }
 
+    /// The role.
+    pub(super) fn role(self) -> Role {
+        let kind = match self.0 >> 3 & 3 {
+            0 => PagingKind::Off,
+            1 => PagingKind::TwoLevel,
+            2 => PagingKind::Pae,
+            _ => PagingKind::FourLevel,
+        };
+        let source = match self.0 >> 16 & 3 {
+            0 => Source::Table,
+            1 => Source::Top,
+            _ => Source::Direct((self.0 >> 18 & 15) as u8),
+        };
+        Role {
+            level: self.level(),
+            kind,
+            quadrant: self.quadrant() as u8,
+            controls: Controls::from_bits_truncate((self.0 >> 7) as u8 & 0x3f),
+            allowed: Allowed::from_bits_truncate((self.0 >> 13) as u8 & 7),
+            source,
+        }
+    }
+
     pub(super) fn number(self) -> u64 {
         self.0 >> ROLE_BITS
     }
@@ -227,6 +250,7 @@ mod tests {
                 };
                 let key = Key::new(0xff_ffff_ffff, role);
                 assert_eq!((key.number(), key.level(), key.is_table()), (0xff_ffff_ffff, level, true));
+                assert_eq!(key.role(), role);
                 for offset in 0..4096 {
                     let hit = key.entries_at(offset, 1);
                     for index in 0..512 {

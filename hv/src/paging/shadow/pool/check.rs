@@ -1,0 +1,117 @@
+//! Whether the lists and counters of the pool are consistent with the entries.
+
+use super::super::TlbFlush;
+use super::*;
+use crate::paging::addr::Hfn;
+use crate::paging::format::x86::{PRESENT, WRITE};
+
+/// Something is wrong about this entry of this page.
+pub(in super::super) type Broken = (&'static str, PageId, usize);
+
+impl<M: TableMemory> Pool<M> {
+    /// The pages in use.
+    pub(in super::super) fn ids(&self) -> impl Iterator<Item = PageId> + '_ {
+        (0..self.pages.len() as PageId).filter(|&id| self.page(id).in_use)
+    }
+
+    /// One of the entries that point to a page.
+    pub(in super::super) fn parent(&self, id: PageId) -> Option<(PageId, usize)> {
+        let slot = *self.heads.get(id as usize)?;
+        (slot != NONE).then(|| Self::place(slot))
+    }
+
+    /// A leaf through which the guest can write to `frame`.
+    pub(in super::super) fn writable_leaf(&self, frame: Hfn) -> Option<(PageId, usize)> {
+        let base = frame.base();
+        [(base, 1), (base.align_down(LARGE_FRAMES << 12), 2)].into_iter().find_map(|(to, level)| {
+            let first = self.heads[self.reverse_map(to.0, level)];
+            self.list(first).map(Self::place).find(|&(id, index)| {
+                let raw = self.entry(id, index);
+                raw & leaf_address(level) == to.0 && self.page(id).key.level() == level && raw & WRITE != 0
+            })
+        })
+    }
+
+    /// Checks all lists and counters. The work is bounded by the size of the pool.
+    pub(in super::super) fn check_lists(&self) -> Result<(), Broken> {
+        let present = self.check_pages()?;
+        let mut listed = 0;
+        for head in 0..self.heads.len() {
+            let mut before = HEAD | head as u32;
+            let mut slot = self.heads[head];
+            while slot != NONE {
+                let (id, index) = Self::place(slot);
+                listed += 1;
+                if listed > present {
+                    return Err(("a list is a circle, or holds an entry that is not present", id, index));
+                }
+                let raw = self.entry(id, index);
+                let right = match self.child(id, index) {
+                    Some(child) => child as usize,
+                    None => self.reverse_map(raw, self.page(id).key.level()),
+                };
+                if raw & PRESENT == 0 || right != head || self.before[slot as usize] != before {
+                    return Err(("an entry is on the wrong list", id, index));
+                }
+                (before, slot) = (slot, self.after[slot as usize]);
+            }
+        }
+        if listed != present {
+            return Err(("an entry is on no list", 0, 0));
+        }
+        self.check_numbers()
+    }
+
+    /// Checks each page by itself; returns how many entries are present.
+    fn check_pages(&self) -> Result<usize, Broken> {
+        let mut total = 0;
+        for (id, page) in (0..).zip(&self.pages) {
+            let is_present = |index: usize| self.entry(id, index) & PRESENT != 0;
+            let is_noted = |index: usize| page.present[index / 64] >> (index % 64) & 1 != 0;
+            if let Some(index) = (0..ENTRIES).find(|&index| is_present(index) != is_noted(index)) {
+                return Err(("an entry is present and not noted so, or the other way around", id, index));
+            }
+            let there = (0..ENTRIES).filter(|&index| is_present(index)).count();
+            if !page.in_use && (there > 0 || self.heads[id as usize] != NONE) {
+                return Err(("a free page is used", id, 0));
+            }
+            total += there;
+        }
+        if self.root.is_some_and(|root| !self.page(root).in_use) {
+            return Err(("the root is a free page", 0, 0));
+        }
+        if self.owed != TlbFlush::None {
+            return Err(("a flush is owed after the operation", 0, 0));
+        }
+        Ok(total)
+    }
+
+    /// Checks that pages are found by their numbers, and what is counted of them.
+    fn check_numbers(&self) -> Result<(), Broken> {
+        let mut tables = 0;
+        let mut direct = 0;
+        for id in self.ids() {
+            let key = self.page(id).key;
+            if self.chain(key.number()).take(self.pages.len()).filter(|&it| self.page(it).key == key).count()
+                != 1
+            {
+                return Err(("a page is not found by its number, or twice", id, 0));
+            }
+            if key.is_table() && !self.is_crowded(Hfn(key.number())) {
+                return Err(("a table is not counted", id, 0));
+            }
+            tables += u64::from(key.is_table());
+            direct += usize::from(key.is_direct());
+        }
+        let crowded: u64 = self.crowded.iter().map(|&count| u64::from(count)).sum();
+        if crowded != tables || direct != self.direct || self.in_use() != self.ids().count() {
+            return Err(("pages are counted wrongly", 0, 0));
+        }
+        Ok(())
+    }
+
+    fn list(&self, first: u32) -> impl Iterator<Item = u32> + '_ {
+        let some = |slot: u32| (slot != NONE).then_some(slot);
+        core::iter::successors(some(first), move |&slot| some(self.after[slot as usize]))
+    }
+}
