@@ -88,7 +88,8 @@ const EMPTY: Trap =
 
 unsafe extern "C" {
     static trap_stubs: [u8; 4096];
-    static mut kit_gdt: [u64; 9];
+    static mut kit_gdt: [u64; 10];
+    static kit_gdt_pointer: [u8; 10];
     static kit_trap_stack_top: u8;
     static kit_fault_stack_top: u8;
     static mut kit_catch_rsp: u64;
@@ -240,11 +241,56 @@ pub fn reset() {
     load_idt(4095);
 }
 
+#[repr(C, packed)]
+struct Pointer(u16, u64);
+
 /// Loads the IDT with a limit in bytes.
 pub fn load_idt(limit: u16) {
-    #[repr(C, packed)]
-    struct Pointer(u16, u64);
     let pointer = Pointer(limit, IDT.ptr() as u64);
     // SAFETY: the table is static.
     unsafe { core::arch::asm!("lidt [{}]", in(reg) &pointer, options(nostack)) };
+}
+
+/// Copies the IDT to another place.
+pub fn copy_idt(to: u64) {
+    // SAFETY: the caller's memory.
+    unsafe { (to as *mut [[u64; 2]; 256]).write_volatile(IDT.get()) };
+}
+
+/// Loads an IDT that is a copy.
+pub fn load_idt_at(base: u64) {
+    // SAFETY: the caller restores the other before anything that the copy cannot serve.
+    unsafe { core::arch::asm!("lidt [{}]", in(reg) &Pointer(4095, base), options(nostack)) };
+}
+
+/// A descriptor of the GDT.
+pub fn descriptor(index: usize) -> u64 {
+    // SAFETY: static; the processor changes accessed and busy bits only.
+    unsafe { (&raw const kit_gdt[index]).read_volatile() }
+}
+
+/// Loads a GDT that begins as the kit's.
+pub fn load_gdt_at(base: u64, limit: u16) {
+    // SAFETY: the caller's table has the same descriptors.
+    unsafe { core::arch::asm!("lgdt [{}]", in(reg) &Pointer(limit, base), options(nostack)) };
+}
+
+/// Loads the kit's GDT.
+pub fn load_gdt() {
+    // SAFETY: a static table.
+    unsafe { core::arch::asm!("lgdt [{}]", in(reg) &raw const kit_gdt_pointer, options(nostack)) };
+}
+
+/// The stack on which traps from user mode arrive.
+pub fn set_stack(top: u64) {
+    // SAFETY: the processor reads the static TSS at the next such trap.
+    unsafe {
+        (&raw mut (*TSS.ptr())[1]).write_volatile(top as u32);
+        (&raw mut (*TSS.ptr())[2]).write_volatile((top >> 32) as u32);
+    }
+}
+
+/// The same as at the start.
+pub fn set_default_stack() {
+    set_stack(&raw const kit_trap_stack_top as u64);
 }

@@ -6,7 +6,9 @@
 //! The command line's word `full` does everything; `thin=N` does an N-th of the usual; `seed=N` sets the random numbers;
 //! `exits` puts an instruction that leaves for a hypervisor before about every fourth step.
 
+mod bad;
 mod combos;
+mod events;
 mod lives;
 mod model;
 mod modes;
@@ -17,7 +19,7 @@ mod space;
 mod trace;
 mod zoo;
 
-use crate::check::{Case, Check, case};
+use crate::check::{Case, Check, case, fatal};
 use crate::machine::Cell;
 use model::Kind;
 
@@ -52,6 +54,14 @@ pub const CASES: &[Case] = &[
     case("torture.pointers", modes::pointers),
     case("torture.writers", zoo::run),
     case("torture.own-table", zoo::own_table),
+    case("torture.idt", events::idt),
+    case("torture.gdt", events::gdt),
+    case("torture.stacks", events::stacks),
+    case("torture.straddles", events::straddles),
+    case("torture.bad-places", bad::places),
+    case("torture.bad-targets", bad::targets),
+    fatal("dies.cr3-in-hole", bad::cr3_in_hole),
+    fatal("dies.cr3-on-apic", bad::cr3_on_apic),
 ];
 
 /// How much to do.
