@@ -7,12 +7,16 @@ use anyhow::Result;
 use super::{Case, only};
 use crate::context::Context;
 
-/// One case for each mode: what follows the comma are more words for the kit.
+/// Cases for each mode: what follows the comma are more words for the kit.
 macro_rules! cases {
     ($($mode:literal, $words:literal;)*) => {
         pub const CASES: &[Case] = &[
             only("native", "torture: page tables", |c| torture(c, "", &[])),
-            $(only("qemu-svm", concat!("torture: page tables, ", $mode), |c| torture(c, $words, &["--mode", $mode])),)*
+            only("native", "torture: CR3 outside of memory", |c| dies(c, &[])),
+            $(
+                only("qemu-svm", concat!("torture: page tables, ", $mode), |c| torture(c, $words, &["--mode", $mode])),
+                only("qemu-svm", concat!("torture: CR3 outside of memory, ", $mode), |c| dies(c, &["--mode", $mode])),
+            )*
         ];
     };
 }
@@ -29,5 +33,14 @@ fn torture(context: &Context, words: &str, options: &[&str]) -> Result<()> {
     let words = format!("torture {words}");
     let options = [options, &["--timeout", "150"]].concat();
     context.long_mode(&words, &options)?.has(", 0 failed")?.lacks("FAIL")?.status(0)?;
+    Ok(())
+}
+
+/// Guests without page tables end, and nothing else does.
+fn dies(context: &Context, options: &[&str]) -> Result<()> {
+    for case in ["dies.cr3-in-hole", "dies.cr3-on-apic"] {
+        let finished = context.long_mode(case, options)?.status(3)?.has("kit: CR3\n")?.lacks("kit: lives")?;
+        finished.says("the guest died")?.says("RIP")?;
+    }
     Ok(())
 }
