@@ -248,22 +248,36 @@ impl<M: TableMemory> Shadow<M> {
         true
     }
 
-    /// Drops the entry for one address under the root in use if it has changed.
+    /// Brings the entries for one address in step: in all pages of the table to which the root in use leads; where it leads to
+    /// none at the moment, in whatever may be linked again, with entries that no flush by the guest would reach any more.
     pub(super) fn resync_address(
         &mut self,
         p2m: &P2m<impl TableMemory>,
         memory: &impl GuestMemory,
         gva: Gva,
     ) {
-        let Some(mut table) = self.pool.root else { return };
-        let mut level = self.pool.page(table).key.level();
-        while level > 1 {
-            let Some(child) = self.pool.child(table, index(gva, level)) else { return };
-            (table, level) = (child, level - 1);
+        if self.unsync.is_empty() {
+            return;
         }
+        let table = self.pool.root.and_then(|root| self.table_of_leaves(root, gva));
+        let number = table.map(|id| self.pool.page(id).key.number());
         let at = index(gva, 1);
-        if self.pool.page(table).unsync && self.pool.entry(table, at) & PRESENT != 0 {
-            self.resync_entry(p2m, memory, table, at);
+        for n in 0..self.unsync.len() {
+            let id = self.unsync[n];
+            let wanted = number.is_none_or(|number| number == self.pool.page(id).key.number());
+            if wanted && self.pool.entry(id, at) & PRESENT != 0 {
+                self.resync_entry(p2m, memory, id, at);
+            }
         }
+    }
+
+    /// The page of level 1 to which links lead from `root`.
+    fn table_of_leaves(&self, root: PageId, gva: Gva) -> Option<PageId> {
+        let (mut table, mut level) = (root, self.pool.page(root).key.level());
+        while level > 1 {
+            table = self.pool.child(table, index(gva, level))?;
+            level -= 1;
+        }
+        Some(table)
     }
 }

@@ -133,6 +133,38 @@ fn a_table_is_written_by_emulation_twice_and_then_by_the_guest() {
 }
 
 #[test]
+fn invlpg_reaches_tables_to_which_nothing_leads_at_that_moment() {
+    with_guest(|p2m, write, host, shadow| {
+        let memory = VmMemory::new(p2m, host);
+        const OTHER: u64 = 1 << 30;
+        let fault =
+            |shadow: &mut Shadow<&Arena>, gva, access| shadow.fault(p2m, &memory, &STATE, Gva(gva), access).0;
+        // Page 1 of the address space is its own table of level 1, which is also used 1 GiB further up.
+        write(4 * PAGE_SIZE + 8, (4 * PAGE_SIZE) | 7);
+        write(4 * PAGE_SIZE + 16, (6 * PAGE_SIZE) | 7);
+        let upper = |shadow: &mut Shadow<&Arena>, entry| {
+            write(2 * PAGE_SIZE + 8, entry);
+            let _nothing = shadow.written(p2m, Gpa(2 * PAGE_SIZE + 8), 8);
+        };
+        upper(shadow, (3 * PAGE_SIZE) | 7);
+        while shadow.statistics().unsynced == 0 {
+            if let ShadowOutcome::EmulateWrite(at) = fault(shadow, 0x1000, Access::WRITE) {
+                let _nothing = shadow.written(p2m, at, 8);
+            }
+        }
+        assert!(matches!(fault(shadow, OTHER + 0x2000, Access::READ), ShadowOutcome::Filled { .. }));
+        upper(shadow, 0);
+        write(4 * PAGE_SIZE + 16, 0);
+        let _flush = shadow.invlpg(p2m, &memory, Gva(OTHER + 0x2000));
+        assert_eq!(shadow.statistics().resynced_entries, 1);
+        // The link comes back with what was not changed.
+        upper(shadow, (3 * PAGE_SIZE) | 7);
+        assert!(matches!(fault(shadow, OTHER, Access::READ), ShadowOutcome::Filled { .. }));
+        assert_eq!(fault(shadow, OTHER + 0x2000, Access::READ), ShadowOutcome::GuestFault(0));
+    });
+}
+
+#[test]
 fn a_large_page_that_is_mapped_in_pieces_is_flushed_when_an_entry_on_its_way_changes() {
     for level in [2, 3] {
         with_guest(|p2m, write, host, shadow| {
