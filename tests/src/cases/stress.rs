@@ -37,6 +37,9 @@ cases! {
     "native", "alone": [];
     "qemu-svm", "nested": ["--mode", "nested"];
     "qemu-svm", "shadow": ["--mode", "shadow"];
+    "qemu-svm", "switch=1": ["--mode", "switch=1"];
+    "qemu-svm", "switch=7": ["--mode", "switch=7"];
+    "qemu-svm", "switch=100": ["--mode", "switch=100"];
 }
 
 fn stress(context: &Context, guest: &Guest, options: &[&str]) -> Result<()> {
