@@ -31,18 +31,21 @@ pub struct Context {
     pub stress: [PathBuf; 2],
     /// The machine to run on.
     pub machine: &'static str,
+    /// The mode of the hypervisor, unless it is the default.
+    pub mode: Option<&'static str>,
     scratch: TempDir,
 }
 
 impl Context {
     /// A context with a scratch directory of its own.
-    pub fn new(pal: &Path, kits: &Kits, machine: &'static str) -> Result<Self> {
+    pub fn new(pal: &Path, kits: &Kits, machine: &'static str, mode: Option<&'static str>) -> Result<Self> {
         Ok(Self {
             pal: pal.to_owned(),
             kit: kits.multiboot1.clone(),
             long_mode: kits.long_mode.clone(),
             stress: kits.stress.clone(),
             machine,
+            mode,
             scratch: tempfile::tempdir()?,
         })
     }
@@ -50,6 +53,12 @@ impl Context {
     /// True if the guest runs on the hypervisor.
     pub fn nested(&self) -> bool {
         self.machine != "native"
+    }
+
+    /// The options of `pal run` that say where the case runs.
+    pub fn place(&self) -> Vec<&'static str> {
+        let mode = self.mode.into_iter().flat_map(|mode| ["--mode", mode]);
+        ["--machine", self.machine].into_iter().chain(mode).collect()
     }
 
     /// A path in the scratch directory.
@@ -70,7 +79,7 @@ impl Context {
 
     /// The same with bytes on standard input.
     pub fn run_with(&self, options: &[&str], input: Option<&[u8]>) -> Result<Finished> {
-        self.pal([&["run", "--machine", self.machine], options].concat(), input)
+        self.pal([&["run"], &self.place()[..], options].concat(), input)
     }
 
     /// `pal run` of the kit with these words on its command line.

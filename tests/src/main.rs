@@ -9,6 +9,7 @@ mod pty;
 
 use std::{
     collections::VecDeque,
+    iter,
     path::PathBuf,
     process::ExitCode,
     sync::Mutex,
@@ -42,11 +43,12 @@ struct Options {
     pal: Option<PathBuf>,
 }
 
-/// One case on one machine.
+/// One case on one machine, in one mode of the hypervisor if it is not the default.
 struct Run {
     name: String,
     case: &'static Case,
     machine: &'static str,
+    mode: Option<&'static str>,
 }
 
 struct Report {
@@ -115,9 +117,16 @@ fn select(options: &Options) -> Vec<Run> {
                 On::Both => true,
                 On::Only(name) => name == *machine,
             };
-            let name = format!("{machine}/{}", case.name);
-            if applies && options.filter.as_deref().is_none_or(|filter| name.contains(filter)) {
-                runs.push(Run { name, case, machine });
+            if !applies {
+                continue;
+            }
+            let modes: &[_] = if *machine == "native" { &[] } else { case.modes };
+            for mode in iter::once(None).chain(modes.iter().map(|mode| Some(*mode))) {
+                let suffix = mode.map_or_else(String::new, |mode| format!(", {mode}"));
+                let name = format!("{machine}/{}{suffix}", case.name);
+                if options.filter.as_deref().is_none_or(|filter| name.contains(filter)) {
+                    runs.push(Run { name, case, machine, mode });
+                }
             }
         }
     }
@@ -126,7 +135,8 @@ fn select(options: &Options) -> Vec<Run> {
 
 fn perform_one(run: &Run, pal: &std::path::Path, kits: &Kits) -> Report {
     let start = Instant::now();
-    let result = Context::new(pal, kits, run.machine).and_then(|context| (run.case.check)(&context));
+    let result =
+        Context::new(pal, kits, run.machine, run.mode).and_then(|context| (run.case.check)(&context));
     Report { name: run.name.clone(), took: start.elapsed(), result }
 }
 

@@ -40,7 +40,7 @@ impl Person {
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         let terminal = File::from(rustix::fs::open(name.as_c_str(), flags, Mode::empty())?);
         let mut command = Command::new(&context.pal);
-        command.args(["run", "--machine", context.machine]).args(options).env("TERM", "vt100");
+        command.arg("run").args(context.place()).args(options).env("TERM", "vt100");
         command.stdin(terminal.try_clone()?).stdout(terminal.try_clone()?).stderr(terminal.try_clone()?);
         let child = command.spawn().context("cannot start pal")?;
         let keyboard = File::from(master);

@@ -24,6 +24,9 @@ fn options(context: &Context) -> Result<()> {
     context.pal(["run", "--machine", "toaster"], None)?.status(2)?.says("qemu-svm")?;
     context.pal(["run", "--mem", "lots"], None)?.status(2)?.says("--mem")?;
     context.pal(["run", "--vcpus", "0"], None)?.status(2)?.says("--vcpus")?;
+    context.pal(["run", "--mode", "both"], None)?.status(2)?.says("switch=N")?;
+    context.pal(["run", "--mode", "switch=0"], None)?.status(2)?.says("switch=N")?;
+    context.pal(["run", "--shadow-pages", "15"], None)?.status(2)?.says("--shadow-pages")?;
     context.pal(["walk"], None)?.status(2)?.says("walk")?;
     context.pal(["run", "--timeout"], None)?.status(2)?.says("--timeout")?;
     Ok(())

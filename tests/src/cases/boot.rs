@@ -9,37 +9,42 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use super::{Case, both, only};
+use super::{Case, SHADOW, both, only};
 use crate::context::Context;
 
 pub const CASES: &[Case] = &[
-    both("exec prints the output and nothing else", exec),
+    both("exec prints the output and nothing else", exec).also(&[
+        "shadow",
+        "switch=1",
+        "switch=7",
+        "switch=50",
+    ]),
     both("exec returns the command's status", status),
     both("exec takes any text as the command", quoting),
     both("output is binary-safe", binary),
-    both("much output arrives whole", much_output),
+    both("much output arrives whole", much_output).also(SHADOW),
     both("stderr of the command is output too", stderr),
     both("put adds files and directories", put),
     both("put adds a program that runs", program),
-    both("put adds a large file", large_file),
+    both("put adds a large file", large_file).also(SHADOW),
     both("output cannot pose as the end of the command", forgery),
     both("piped input reaches the command", input),
-    both("piped input reaches the shell", shell),
+    both("piped input reaches the shell", shell).also(SHADOW),
     both("the end of the input does not end the guest", input_ends),
     both("a time limit ends a sleeping guest", timeout),
     both("a flood of output ends with the time limit", flood),
     both("nobody reads the output", closed_output),
-    both("a panic of the guest's kernel is a death", kernel_panic),
-    both("a reset during exec is a death", reset),
-    both("a power-off during exec is not a success", early_power_off),
+    both("a panic of the guest's kernel is a death", kernel_panic).also(SHADOW),
+    both("a reset during exec is a death", reset).also(SHADOW),
+    both("a power-off during exec is not a success", early_power_off).also(SHADOW),
     both("the guest has the memory that was asked for", memory),
-    both("more than 4 GiB of memory", much_memory),
-    both("interrupts and timers work", timers),
-    both("deterministic time", icount),
+    both("more than 4 GiB of memory", much_memory).also(SHADOW),
+    both("interrupts and timers work", timers).also(SHADOW),
+    both("deterministic time", icount).also(&["switch=50"]),
     both("verbose shows the guest's boot", verbose),
     both("twenty boots in a row", twenty_boots),
     only("native", "several processors", processors),
-    only("qemu-svm", "every boot protocol of a bzImage", protocols),
+    only("qemu-svm", "every boot protocol of a bzImage", protocols).also(SHADOW),
     only("qemu-svm", "statistics", stats),
     only("native", "statistics of a native run", native_stats),
     only("qemu-svm", "the guest sees the hypervisor and no SVM", cpuid),
@@ -163,7 +168,7 @@ fn flood(context: &Context) -> Result<()> {
 
 fn closed_output(context: &Context) -> Result<()> {
     let mut command = Command::new(&context.pal);
-    command.args(["run", "--machine", context.machine, "--exec", "yes"]);
+    command.arg("run").args(context.place()).args(["--exec", "yes"]);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let mut line = String::new();
     BufReader::new(child.stdout.take().expect("it is piped")).read_line(&mut line)?;

@@ -2,31 +2,31 @@
 
 use anyhow::Result;
 
-use super::{Case, both, only};
+use super::{Case, SHADOW, both, only};
 use crate::context::Context;
 
 pub const CASES: &[Case] = &[
-    both("multiboot1 kernel with modules and a command line", modules),
-    both("power-off by ACPI", power_off),
-    both("test device: exit values", exit_values),
+    both("multiboot1 kernel with modules and a command line", modules).also(SHADOW),
+    both("power-off by ACPI", power_off).also(SHADOW),
+    both("test device: exit values", exit_values).also(SHADOW),
     both("test device: latch", latch),
-    both("test device: interrupt lines", interrupts),
-    only("qemu-svm", "test device: unmapped page", unmap),
+    both("test device: interrupt lines", interrupts).also(SHADOW),
+    only("qemu-svm", "test device: unmapped page", unmap).also(SHADOW),
     both("port 0xf4 without the test device", no_test_device),
-    both("timer ticks", ticks),
-    both("exceptions stay in the guest", exceptions),
-    both("ROM keeps its contents", rom),
-    both("console input to a kernel that polls", echo),
-    both("triple fault", triple_fault),
+    both("timer ticks", ticks).also(SHADOW),
+    both("exceptions stay in the guest", exceptions).also(SHADOW),
+    both("ROM keeps its contents", rom).also(SHADOW),
+    both("console input to a kernel that polls", echo).also(SHADOW),
+    both("triple fault", triple_fault).also(SHADOW),
     both("reset by the keyboard controller", reset),
-    both("reset by port 0xcf9", reset_cf9),
-    both("a kernel that halts for good", halt),
+    both("reset by port 0xcf9", reset_cf9).also(SHADOW),
+    both("a kernel that halts for good", halt).also(SHADOW),
     both("a spinning kernel ends with the time limit", spin),
-    both("a kernel that floods the console ends with the time limit", flood),
-    only("qemu-svm", "holes in memory read as ones", open_bus),
-    only("qemu-svm", "a jump to a hole", hole),
-    only("qemu-svm", "unknown MSRs fault unless permitted", msr),
-    only("qemu-svm", "the smallest memory", least_memory),
+    both("a kernel that floods the console ends with the time limit", flood).also(SHADOW),
+    only("qemu-svm", "holes in memory read as ones", open_bus).also(SHADOW),
+    only("qemu-svm", "a jump to a hole", hole).also(SHADOW),
+    only("qemu-svm", "unknown MSRs fault unless permitted", msr).also(SHADOW),
+    only("qemu-svm", "the smallest memory", least_memory).also(SHADOW),
 ];
 
 fn modules(context: &Context) -> Result<()> {

@@ -29,18 +29,30 @@ pub struct Case {
     pub name: &'static str,
     /// Where it runs.
     pub on: On,
+    /// Modes of the hypervisor in which it runs, too.
+    pub modes: &'static [&'static str],
     /// Does something and looks at what comes out.
     pub check: fn(&Context) -> Result<()>,
 }
 
+impl Case {
+    /// The same case, also in these modes of the hypervisor.
+    const fn also(self, modes: &'static [&'static str]) -> Case {
+        Case { modes, ..self }
+    }
+}
+
+/// For [`Case::also`].
+const SHADOW: &[&str] = &["shadow"];
+
 /// A case for all machines.
 const fn both(name: &'static str, check: fn(&Context) -> Result<()>) -> Case {
-    Case { name, on: On::Both, check }
+    Case { name, on: On::Both, modes: &[], check }
 }
 
 /// A case for one machine.
 const fn only(machine: &'static str, name: &'static str, check: fn(&Context) -> Result<()>) -> Case {
-    Case { name, on: On::Only(machine), check }
+    Case { name, on: On::Only(machine), modes: &[], check }
 }
 
 /// All cases.

@@ -7,6 +7,8 @@ use crate::{context::Context, pty::Person};
 
 pub const CASES: &[Case] = &[
     only("qemu-svm", "the monitor shows a guest", look),
+    only("qemu-svm", "the monitor shows a guest on shadow tables", look_at_shadow),
+    only("qemu-svm", "the monitor changes the mode while a guest works", change_mode),
     only("qemu-svm", "the monitor pauses and resumes a guest", pause),
     only("qemu-svm", "the monitor resets a guest and powers it off", reset),
     only("qemu-svm", "the monitor sends events", events),
@@ -56,6 +58,48 @@ fn look(context: &Context) -> Result<()> {
     // The up key brings the line back.
     person.types("\x1b[A\x1b[A\r")?;
     person.sees("frames free")?;
+    finish(&mut person)
+}
+
+/// What is shown of a guest's own tables and registers does not depend on the mode.
+fn look_at_shadow(context: &Context) -> Result<()> {
+    let mut person = Person::start(context, &["--mode", "shadow"])?;
+    person.sees("guest:")?;
+    enter(&mut person)?;
+    ask(&mut person, "vms", &[" s  shadow"])?;
+    ask(&mut person, "regs", &["RIP ffffffff", "CR3 ", "EFER 0d01"])?;
+    ask(&mut person, "walk rip", &["4 levels", "level 4", "leaf", "supervisor", "RAM at host"])?;
+    ask(&mut person, "x rip 16", &["ffffffff"])?;
+    ask(&mut person, "stats", &["page-fault ", "all "])?;
+    ask(&mut person, "shadow", &["pages ", " of 1024", "filled ", "roots-found "])?;
+    ask(&mut person, "mode", &["mode shadow, uses shadow tables", "to nested tables: 0 times"])?;
+    finish(&mut person)
+}
+
+/// A shell computes with many processes while the mode changes below it.
+fn change_mode(context: &Context) -> Result<()> {
+    let mut person = Person::start(context, &[])?;
+    person.sees("guest:")?;
+    person.types("sum=0; for i in $(seq 1 300); do sum=$((sum + $(/bin/echo $i))); done; echo sum $sum\r")?;
+    for (mode, tables) in [
+        ("shadow", "shadow"),
+        ("nested", "nested"),
+        ("switch=3", "nested"),
+        ("shadow", ""),
+        ("nested", "nested"),
+    ] {
+        enter(&mut person)?;
+        ask(&mut person, &format!("mode {mode}"), &[&format!("mode {mode}, uses {tables}")])?;
+        person.types("quit\r")?;
+        person.sees("goes on")?;
+        std::thread::sleep(std::time::Duration::from_secs(1));
+    }
+    person.sees("sum 45150")?;
+    enter(&mut person)?;
+    ask(&mut person, "mode both", &["not nested, shadow, or switch=N"])?;
+    ask(&mut person, "loglevel debug", &["DEBUG"])?;
+    ask(&mut person, "mode shadow", &["VCPU 0 uses shadow tables, after ", "mode shadow"])?;
+    ask(&mut person, "loglevel info", &["INFO"])?;
     finish(&mut person)
 }
 

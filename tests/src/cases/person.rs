@@ -4,7 +4,7 @@ use std::{thread::sleep, time::Duration};
 
 use anyhow::{Result, ensure};
 
-use super::{Case, both, only};
+use super::{Case, SHADOW, both, only};
 use crate::{context::Context, pty::Person};
 
 pub const CASES: &[Case] = &[
@@ -13,7 +13,7 @@ pub const CASES: &[Case] = &[
     both("Ctrl-a x quits and restores the terminal", quit),
     both("a signal ends the run and restores the terminal", signal),
     both("QEMU never outlives pal", killed),
-    both("a reset restarts the guest", reset),
+    both("a reset restarts the guest", reset).also(SHADOW),
     only("native", "there is no monitor without a hypervisor", no_monitor),
 ];
 

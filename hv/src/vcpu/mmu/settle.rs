@@ -1,7 +1,7 @@
 //! When the faults that follow a change to shadow tables are over.
 //!
-//! Faults are counted in windows of 1 ms. The rate has settled at the end of the first window that has not fewer faults
-//! than the one before it, or at most [`QUIET`].
+//! Faults are counted in windows of 1 ms, from the first one on: a guest that sleeps or stands still has not begun. The
+//! rate has settled at the end of the first window that has not fewer faults than the one before it, or at most [`QUIET`].
 
 /// A window with at most so many faults is quiet.
 const QUIET: u32 = 4;
@@ -20,28 +20,24 @@ pub(super) struct Settling {
 /// How long it took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Settled {
-    /// Host TSC ticks since the change.
+    /// Host TSC ticks since the first fault after the change.
     pub ticks: u64,
     /// Faults until then.
     pub faults: u64,
 }
 
 impl Settling {
-    /// After a change at host TSC `tsc`.
-    pub(super) fn new(tsc: u64, tsc_khz: u64) -> Settling {
-        let window = tsc_khz.max(1);
-        Settling {
-            since: tsc,
-            window,
-            window_end: tsc.saturating_add(window),
-            before: u32::MAX,
-            now: 0,
-            total: 0,
-        }
+    /// After a change.
+    pub(super) fn new(tsc_khz: u64) -> Settling {
+        Settling { since: 0, window: tsc_khz.max(1), window_end: 0, before: u32::MAX, now: 0, total: 0 }
     }
 
     /// A fault at `tsc`; the answer if it is the first after the rate has settled.
     pub(super) fn fault(&mut self, tsc: u64) -> Option<Settled> {
+        if self.total == 0 {
+            self.since = tsc;
+            self.window_end = tsc.saturating_add(self.window);
+        }
         while tsc >= self.window_end {
             if self.now <= QUIET || self.now >= self.before {
                 return Some(Settled { ticks: self.window_end - self.since, faults: self.total });
@@ -60,7 +56,7 @@ mod tests {
     use super::*;
 
     fn feed(times: &[u64]) -> Option<Settled> {
-        let mut settling = Settling::new(1000, 100);
+        let mut settling = Settling::new(100);
         times.iter().find_map(|&at| settling.fault(at))
     }
 
@@ -80,5 +76,6 @@ mod tests {
         times.push(9000);
         assert_eq!(feed(&times), Some(Settled { ticks: 200, faults: 30 }));
         assert_eq!(feed(&[1000, 1100]), Some(Settled { ticks: 100, faults: 1 }));
+        assert_eq!(feed(&[0, 99]), None);
     }
 }

@@ -89,7 +89,7 @@ pub fn switch<V: Virt, M: HostMemory>(
             }
             vcpu.mmu.paging = to;
             load(vcpu, vm);
-            vcpu.mmu.settling = Some(Settling::new(begin, vm.clock.tsc_khz()));
+            vcpu.mmu.settling = Some(Settling::new(vm.clock.tsc_khz()));
         }
     }
     let ticks = tsc().wrapping_sub(begin);
