@@ -46,6 +46,7 @@ pub const CASES: &[Case] = &[
     only("native", "several processors", processors),
     only("qemu-svm", "every boot protocol of a bzImage", protocols).also(SHADOW),
     only("qemu-svm", "statistics", stats),
+    only("qemu-svm", "changes of the mode are counted and logged", changes),
     only("native", "statistics of a native run", native_stats),
     only("qemu-svm", "the guest sees the hypervisor and no SVM", cpuid),
 ];
@@ -277,6 +278,22 @@ fn stats(context: &Context) -> Result<()> {
     let paging = &guest["paging"];
     ensure!(paging["mode"] == "nested" && paging["switches"]["to-nested"] == 0, "{stats}");
     ensure!(paging.get("shadow").is_none(), "{stats}");
+    Ok(())
+}
+
+fn changes(context: &Context) -> Result<()> {
+    let path = context.path("stats.json");
+    let options = ["--mode", "switch=200", "--verbose", "--hv-arg", "loglevel=debug"];
+    let more = ["--stats", &path, "--exec", "echo changed"];
+    let finished = context.run(&[&options[..], &more].concat())?.status(0)?.prints("changed\n")?;
+    finished.says("VCPU 0 uses nested tables, after ")?.says("VCPU 0 uses shadow tables, after ")?;
+    let stats = read_stats(&path)?;
+    let paging = &stats["guests"][0]["paging"];
+    ensure!(paging["mode"] == "switch=200" && stats["mode"] == "switch=200", "{stats}");
+    let changes = |direction: &str| paging["switches"][direction].as_u64().unwrap_or_default();
+    ensure!(changes("to-nested") > 5 && changes("to-shadow") - changes("to-nested") <= 1, "{stats}");
+    let counted = |name: &str| paging["shadow"][name].as_u64().unwrap_or_default();
+    ensure!(counted("pool") == 1024 && counted("filled") > 0 && counted("pages") > 0, "{stats}");
     Ok(())
 }
 
