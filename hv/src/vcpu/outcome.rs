@@ -63,6 +63,8 @@ pub enum Cause {
     OutOfMemory,
     /// HLT with interrupts disabled and no way to be woken.
     HaltedForever,
+    /// The shadow tables are not what the guest's tables say: a mistake of this hypervisor.
+    ShadowDisagreement,
 }
 
 impl Cause {
@@ -75,6 +77,7 @@ impl Cause {
             Cause::EmulationFailure => "emulation-failure",
             Cause::OutOfMemory => "out-of-memory",
             Cause::HaltedForever => "halted-forever",
+            Cause::ShadowDisagreement => "shadow-disagreement",
         }
     }
 }

@@ -161,9 +161,9 @@ fn serve<V: Virt, M: HostMemory, H: Host>(
     host: &mut H,
 ) -> Option<Stop> {
     if vcpu.work & work::MMU != 0
-        && let Err(error) = mmu::serve(vcpu, vm, || host.tsc())
+        && let Err(stop) = mmu::serve(vcpu, vm, || host.tsc())
     {
-        return Some(mmu::no_memory(vcpu, error));
+        return Some(stop);
     }
     loop {
         if vcpu.work & work::HOST != 0 {

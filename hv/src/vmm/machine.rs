@@ -173,6 +173,9 @@ fn run_vm(
         if let Err(e) = mmu::set_mode(&mut vcpu, &vm, config.mode, || pcpu.tsc()) {
             return end(config, "config-error", 0, &BuildError::Tables(e), STATUS_USAGE);
         }
+        if config.paranoid {
+            mmu::be_paranoid(&mut vcpu);
+        }
         vcpu.virt.set_tsc_offset(started.wrapping_neg());
         pcpu.reset_fpu();
         let stop = loop {

@@ -75,7 +75,8 @@ pub struct RunArgs {
     /// Pages of shadow tables at most. Default: one for each 64 pages of guest memory
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=1 << 20), help_heading = "Machine")]
     pub shadow_pages: Option<u32>,
-    /// Check the shadow tables before every entry into the guest: slow, for finding mistakes
+    /// Check all shadow tables against the guest's own before every 13th entry into the guest, and end it at the first
+    /// difference: slow, for finding mistakes
     #[arg(long, help_heading = "Machine")]
     pub paranoid: bool,
     /// Guest memory in MiB

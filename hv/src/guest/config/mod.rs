@@ -62,7 +62,7 @@ pub struct VmConfig {
     pub mode: Mode,
     /// Pages of shadow tables at most, 16 to [`MAX_SHADOW_PAGES`]; by default one for each 64 of the guest's memory.
     pub shadow_pages: Option<usize>,
-    /// Shadow tables are checked before every entry.
+    /// Shadow tables are checked before every few entries.
     pub paranoid: bool,
     /// How the kernel is started.
     pub protocol: Protocol,

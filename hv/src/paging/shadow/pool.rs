@@ -108,20 +108,34 @@ fn hash(number: u64) -> usize {
 
 const LARGE_FRAMES: u64 = 512;
 
+/// A vector that will not grow beyond `count`; no memory for it is no reason to panic.
+fn room<T>(count: usize) -> Result<Vec<T>, MapError> {
+    let mut vector = Vec::new();
+    vector.try_reserve_exact(count).map_err(|_| MapError::OutOfFrames)?;
+    Ok(vector)
+}
+
+/// `count` times the same.
+fn filled<T: Clone>(value: T, count: usize) -> Result<Vec<T>, MapError> {
+    let mut vector = room(count)?;
+    vector.resize(count, value);
+    Ok(vector)
+}
+
 impl<M: TableMemory> Pool<M> {
     pub(super) fn new(memory: M, count: usize) -> Result<Pool<M>, MapError> {
         let slots = count * ENTRIES;
         let lists = (count * 64).next_power_of_two();
         let mut pool = Pool {
             memory,
-            pages: Vec::with_capacity(count),
-            after: alloc::vec![NONE; slots],
-            before: alloc::vec![NONE; slots],
-            notes: alloc::vec![0; slots],
-            heads: alloc::vec![NONE; count + lists],
-            buckets: alloc::vec![NONE; (2 * count).next_power_of_two()],
-            crowded: alloc::vec![0; (4 * count).next_power_of_two()],
-            free: (0..count as u32).rev().collect(),
+            pages: room(count)?,
+            after: filled(NONE, slots)?,
+            before: filled(NONE, slots)?,
+            notes: filled(0, slots)?,
+            heads: filled(NONE, count + lists)?,
+            buckets: filled(NONE, (2 * count).next_power_of_two())?,
+            crowded: filled(0, (4 * count).next_power_of_two())?,
+            free: room(count)?,
             hand: 0,
             operation: 0,
             root: None,
@@ -130,6 +144,7 @@ impl<M: TableMemory> Pool<M> {
             direct: 0,
             evictions: 0,
         };
+        pool.free.extend((0..count as u32).rev());
         for _ in 0..count {
             // On failure, dropping the pool gives back what there is.
             let frame = pool.memory.allocate().ok_or(MapError::OutOfFrames)?;

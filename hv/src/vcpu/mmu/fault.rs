@@ -125,7 +125,7 @@ fn take_excursion<V: Virt, M: HostMemory, H: Host>(
 
 /// The end of a guest for which there are no shadow tables.
 #[cold]
-pub(in crate::vcpu) fn no_memory<V: Virt>(vcpu: &Vcpu<V>, error: MapError) -> crate::vcpu::outcome::Stop {
+pub(super) fn no_memory<V: Virt>(vcpu: &Vcpu<V>, error: MapError) -> crate::vcpu::outcome::Stop {
     let what = format!("no memory for shadow tables: {error:?}; lower `shadow_pages` or give the host more");
     died(vcpu, Cause::OutOfMemory, what)
 }

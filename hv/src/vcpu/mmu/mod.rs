@@ -8,10 +8,11 @@
 //! Locks: the VM's memory, then its shadow tables.
 
 mod fault;
+mod paranoia;
 mod settle;
 mod switch;
 
-pub(super) use fault::no_memory;
+use fault::no_memory;
 pub use fault::page_fault;
 pub use switch::{SwitchCost, SwitchCounts, switch};
 
@@ -22,8 +23,10 @@ use crate::guest::vm::{HostMemory, Vm};
 use crate::paging::addr::Gva;
 use crate::paging::guest_walk::PagingState;
 use crate::paging::shadow::TlbFlush;
+use crate::vcpu::outcome::Stop;
 use crate::vcpu::{Vcpu, work};
 use crate::virt::{FlushScope, Roots, Virt};
+use paranoia::Paranoia;
 use settle::Settling;
 
 /// The tables in use.
@@ -77,6 +80,7 @@ pub struct Mmu {
     /// The root must be found again before the next entry.
     reload: bool,
     settling: Option<Settling>,
+    paranoia: Option<Paranoia>,
     /// Changes so far.
     pub switches: SwitchCounts,
 }
@@ -122,6 +126,12 @@ impl<V: Virt> Vcpu<V> {
             TlbFlush::NonGlobal | TlbFlush::All => self.virt.flush(FlushScope::All),
         }
     }
+}
+
+/// Has the shadow tables checked before every few entries from now on.
+pub fn be_paranoid<V: Virt>(vcpu: &mut Vcpu<V>) {
+    vcpu.mmu.paranoia = Some(Paranoia::default());
+    vcpu.request(work::MMU);
 }
 
 /// Begins to run in `mode`, or changes to it. Fails only for want of host memory; then nothing has changed.
@@ -179,35 +189,55 @@ pub fn flush_all<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFo
     vcpu.perform_flush(flush);
 }
 
-/// What [`work::MMU`] stands for, once for each entry.
+/// What [`work::MMU`] stands for, once for each entry. The end of a guest for which there is no memory, or whose shadow
+/// tables are found to be wrong.
 pub fn serve<V: Virt, M: HostMemory>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
     tsc: impl Fn() -> u64,
-) -> Result<(), crate::paging::MapError> {
+) -> Result<(), Stop> {
     vcpu.work &= !work::MMU;
-    match vcpu.mmu.excursion {
-        Excursion::None => {}
-        Excursion::Begins => {
-            vcpu.mmu.excursion = Excursion::Ends;
-            vcpu.request(work::MMU);
-        }
-        Excursion::Ends => {
-            vcpu.mmu.excursion = Excursion::None;
-            switch(vcpu, vm, Paging::Shadow, &tsc)?;
-        }
-    }
-    if let Some(exits) = vcpu.mmu.every {
-        vcpu.request(work::MMU);
-        vcpu.mmu.left -= 1;
-        if vcpu.mmu.left == 0 {
-            vcpu.mmu.left = exits.get();
-            vcpu.mmu.excursion = Excursion::None;
-            switch(vcpu, vm, vcpu.mmu.paging.other(), &tsc)?;
-        }
+    if let Some(to) = vcpu.mmu.due() {
+        switch(vcpu, vm, to, &tsc).map_err(|error| no_memory(vcpu, error))?;
     }
     if vcpu.mmu.reload {
         load(vcpu, vm);
     }
+    paranoia::check(vcpu, vm)?;
+    if vcpu.mmu.wants_each_entry() {
+        vcpu.request(work::MMU);
+    }
     Ok(())
+}
+
+impl Mmu {
+    /// The tables that the next entry is due to use, if they change.
+    fn due(&mut self) -> Option<Paging> {
+        let mut to = self.paging;
+        match self.excursion {
+            Excursion::None => {}
+            // Nothing may come between it and its instruction.
+            Excursion::Begins => {
+                self.excursion = Excursion::Ends;
+                return None;
+            }
+            Excursion::Ends => {
+                self.excursion = Excursion::None;
+                to = Paging::Shadow;
+            }
+        }
+        if let Some(exits) = self.every {
+            self.left -= 1;
+            if self.left == 0 {
+                self.left = exits.get();
+                to = to.other();
+            }
+        }
+        (to != self.paging).then_some(to)
+    }
+
+    /// Whether [`serve`] has something to do before the entry after the next.
+    fn wants_each_entry(&self) -> bool {
+        self.every.is_some() || self.excursion != Excursion::None || self.paranoia.is_some()
+    }
 }

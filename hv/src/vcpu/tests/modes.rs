@@ -4,10 +4,13 @@ use core::num::NonZeroU32;
 
 use super::wrmsr;
 use crate::guest::config::Mode;
-use crate::vcpu::mmu::set_mode;
-use crate::vcpu::testing::Machine;
-use crate::virt::state::efer;
-use crate::virt::{Exit, Roots};
+use crate::paging::addr::Gva;
+use crate::vcpu::mmu::{be_paranoid, page_fault, set_mode};
+use crate::vcpu::outcome::{Cause, Outcome, Stop};
+use crate::vcpu::testing::{CODE, Machine};
+use crate::virt::fake::Step;
+use crate::virt::state::{cr0, efer};
+use crate::virt::{Exception, Exit, Roots};
 
 const EFER: u32 = 0xc000_0080;
 
@@ -33,4 +36,62 @@ fn a_root_that_is_to_be_loaded_is_forgotten_with_the_shadow_tables() {
     );
     set_mode(&mut machine.vcpu, &machine.vm, Mode::Switch(NonZeroU32::MIN), || 0).unwrap();
     machine.play();
+}
+
+/// A guest with two levels of tables, whose page at 8000 is mapped and has been filled.
+fn paranoid(script: &[Step]) -> Machine {
+    let mut machine = Machine::with("shadow_pages = 16\n", script);
+    machine.write(0x5000, &0x6027u32.to_le_bytes());
+    machine.write(0x6000 + 4 * 8, &0x0002_0067u32.to_le_bytes());
+    machine.vcpu.virt.regs.cr3 = 0x5000;
+    machine.vcpu.virt.regs.cr0 |= cr0::PG;
+    set_mode(&mut machine.vcpu, &machine.vm, Mode::Shadow, || 0).unwrap();
+    be_paranoid(&mut machine.vcpu);
+    let outcome = page_fault(&mut machine.vcpu, &machine.vm, &mut machine.host, Gva(0x8000), 0, 0);
+    assert!(matches!(outcome, Outcome::Resume));
+    machine
+}
+
+#[test]
+fn paranoia_finds_tables_that_were_changed_behind_the_engines_back() {
+    let script: [Step; 40] = [|_| Exit::Cpuid; 40];
+    paranoid(&script).play();
+    let mut machine = paranoid(&script);
+    machine.write(0x6000 + 4 * 8, &0x0003_0067u32.to_le_bytes());
+    let Stop::Died(death) = machine.run() else { panic!("the guest goes on") };
+    assert_eq!(death.cause, Cause::ShadowDisagreement);
+    assert!(
+        death.what.starts_with("the shadow tables are wrong: ") && death.what.contains("0x8000"),
+        "{}",
+        death.what
+    );
+}
+
+#[test]
+fn an_excursion_executes_its_instruction_whatever_the_mode() {
+    let nested: Step = |f| {
+        assert!(matches!(f.roots, Some(Roots::Nested(_))));
+        f.regs.rip += 7;
+        Exit::Cpuid
+    };
+    // The first one finds tables that are not there yet.
+    let fault: Step = |f| {
+        assert!(matches!(f.roots, Some(Roots::Shadow(_))));
+        f.regs.rip = CODE;
+        Exit::Exception(Exception::page_fault(Gva(0x9000), 3))
+    };
+    let two = NonZeroU32::new(2).unwrap();
+    let scripts: [(Mode, &[Step]); 2] =
+        [(Mode::Shadow, &[fault, fault, nested]), (Mode::Switch(two), &[nested, fault, fault, nested])];
+    for (mode, script) in scripts {
+        let mut machine = paranoid(script);
+        set_mode(&mut machine.vcpu, &machine.vm, Mode::Nested, || 0).unwrap();
+        // FXSAVE to the page directory is a write that only the processor can do.
+        machine.code(&[0x0f, 0xae, 0x05, 0x00, 0x90, 0x00, 0x00]);
+        machine.write(0x6000 + 4, &0x0000_1067u32.to_le_bytes());
+        machine.write(0x6000 + 4 * 9, &0x0000_5067u32.to_le_bytes());
+        set_mode(&mut machine.vcpu, &machine.vm, mode, || 0).unwrap();
+        machine.play();
+        assert_eq!(machine.vcpu.mmu.switches.excursions, 1, "{mode}");
+    }
 }

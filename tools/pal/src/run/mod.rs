@@ -34,6 +34,8 @@ use session::Plan;
 const DEFAULT_TIMEOUT: u64 = 300;
 /// Memory that the hypervisor uses for itself, besides the guests' and the bundle: its image, heap and page tables.
 const HYPERVISOR_MIB: u64 = 192;
+/// Memory for one page of shadow tables and its lists. Whatever the mode, it may become another.
+const SHADOW_PAGE_KIB: u64 = 26;
 
 /// Runs a guest and returns the exit status.
 ///
@@ -131,8 +133,14 @@ fn nested_boot(
         kernel,
         initrd: Some(machine::escape_commas(&path.to_string_lossy())),
         append,
-        memory_mib: args.mem + HYPERVISOR_MIB + 2 * bundle_mib,
+        memory_mib: args.mem + HYPERVISOR_MIB + 2 * bundle_mib + shadow_mib(args),
     })
+}
+
+/// Memory for shadow tables. Where their number is not given, the hypervisor allows one page of them for each 64 of memory.
+fn shadow_mib(args: &RunArgs) -> u64 {
+    let pages = args.shadow_pages.map_or_else(|| (4 * args.mem).clamp(512, 1 << 17), u64::from);
+    (pages * SHADOW_PAGE_KIB).div_ceil(1024)
 }
 
 /// The guest itself.

@@ -1,0 +1,39 @@
+//! Checks of the shadow tables before entries, for those who look for a mistake.
+
+use alloc::format;
+
+use crate::guest::vm::{HostMemory, Vm};
+use crate::paging::guest_walk::PagingState;
+use crate::vcpu::Vcpu;
+use crate::vcpu::dispatch::died;
+use crate::vcpu::outcome::{Cause, Stop};
+use crate::virt::Virt;
+
+/// Checks before one in so many entries: a check looks at all shadow pages. A prime, so that no rhythm of exits evades it.
+const EVERY: u32 = 13;
+
+/// When the next check is due.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Paranoia {
+    entries: u32,
+}
+
+/// Checks the tables in use, if they are shadow tables and it is time to; the end of a guest for which they are wrong.
+pub(super) fn check<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+) -> Result<(), Stop> {
+    let shadow_in_use = vcpu.mmu.is_shadow();
+    let Some(paranoia) = vcpu.mmu.paranoia.as_mut().filter(|_| shadow_in_use) else { return Ok(()) };
+    paranoia.entries = (paranoia.entries + 1) % EVERY;
+    if paranoia.entries != 0 {
+        return Ok(());
+    }
+    let state = PagingState::of(&vcpu.virt, vm.paging_features);
+    let memory = vm.memory.read();
+    let shadow = vm.shadow.lock();
+    let Some(shadow) = &*shadow else { return Ok(()) };
+    shadow.check(&memory.p2m, &memory.ram(), &state).map_err(|disagreement| {
+        died(vcpu, Cause::ShadowDisagreement, format!("the shadow tables are wrong: {disagreement}"))
+    })
+}
