@@ -94,7 +94,8 @@ impl Context {
         let kit = self.long_mode.to_string_lossy();
         let limit: &[&str] = if options.contains(&"--timeout") { &[] } else { &["--timeout", "60"] };
         // The processor beneath is QEMU's emulation on all machines so far.
-        let line = format!("tcg {cases}");
+        let shadow = if self.mode == Some("shadow") { " shadow" } else { "" };
+        let line = format!("tcg{shadow} {cases}");
         self.run(&[&["--kernel", &kit, "--append", &line, "--test-device"], limit, options].concat())
     }
 

@@ -19,6 +19,8 @@ pub const CASES: &[Case] = &[
         "switch=7",
         "switch=50",
     ]),
+    only("qemu-svm", "shadow tables are checked while a guest boots", paranoid),
+    only("qemu-svm", "a boot with few shadow pages", small_pool),
     both("exec returns the command's status", status),
     both("exec takes any text as the command", quoting),
     both("output is binary-safe", binary),
@@ -50,6 +52,26 @@ pub const CASES: &[Case] = &[
     only("native", "statistics of a native run", native_stats),
     only("qemu-svm", "the guest sees the hypervisor and no SVM", cpuid),
 ];
+
+/// Every 13th entry is checked: in each of these the shadow tables are filled, emptied and searched for mistakes.
+fn paranoid(context: &Context) -> Result<()> {
+    for mode in ["shadow", "switch=7"] {
+        let options = ["--paranoid", "--shadow-pages", "512", "--exec", "echo checked"];
+        context.run(&[&["--mode", mode], &options[..]].concat())?.status(0)?.prints("checked\n")?;
+    }
+    Ok(())
+}
+
+/// So few that tables are evicted all the time.
+fn small_pool(context: &Context) -> Result<()> {
+    let path = context.path("stats.json");
+    let options = ["--mode", "shadow", "--shadow-pages", "16", "--stats", &path];
+    context.run(&[&options[..], &["--exec", "echo small"]].concat())?.status(0)?.prints("small\n")?;
+    let stats = read_stats(&path)?;
+    let evictions = stats["guests"][0]["paging"]["shadow"]["evictions"].as_u64();
+    ensure!(evictions > Some(100), "{stats}");
+    Ok(())
+}
 
 fn exec(context: &Context) -> Result<()> {
     context.run(&["--exec", "echo one; echo two"])?.status(0)?.prints("one\ntwo\n")?.within(60)?;

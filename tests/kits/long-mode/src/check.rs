@@ -29,6 +29,8 @@ pub struct Check {
     pub tcg: bool,
     /// The hypervisor answers unknown MSRs with zero.
     pub permissive: bool,
+    /// The hypervisor intercepts page faults and delivers the guest's own.
+    pub shadow: bool,
     /// Differences found.
     pub failures: u32,
     /// Documented mistakes of the emulation that were seen.
@@ -40,8 +42,13 @@ pub struct Check {
 
 impl Check {
     /// A check that has found nothing yet.
-    pub fn new(tcg: bool, permissive: bool) -> Self {
-        Check { tcg, permissive, ..Check::default() }
+    pub fn new(option: impl Fn(&str) -> bool) -> Self {
+        Check {
+            tcg: option("tcg"),
+            permissive: option("permissive"),
+            shadow: option("shadow"),
+            ..Check::default()
+        }
     }
 
     /// `got` must be `want`.

@@ -44,7 +44,7 @@ extern "C" fn kit_main(information: &Information, magic: u32) -> ! {
     let line = line.to_str().unwrap_or_default();
     // The first word is the file's name.
     let words = || line.split(' ').filter(|word| !word.is_empty() && !word.starts_with('/'));
-    let option = |name| words().any(|word| word == name);
+    let option = |name: &str| words().any(|word| word == name);
     torture::set_options(words());
     let (mut failures, mut ran) = (0, 0);
     for case in cases::all() {
@@ -53,7 +53,7 @@ extern "C" fn kit_main(information: &Information, magic: u32) -> ! {
         };
         if words().any(named) {
             ran += 1;
-            failures += run(case, option("tcg"), option("permissive"));
+            failures += run(case, option);
         }
     }
     say!("kit: {ran} cases, {failures} failed");
@@ -61,8 +61,8 @@ extern "C" fn kit_main(information: &Information, magic: u32) -> ! {
 }
 
 /// Runs one case; 1 if it failed.
-fn run(case: &Case, tcg: bool, permissive: bool) -> u32 {
-    let mut check = Check::new(tcg, permissive);
+fn run(case: &Case, option: impl Fn(&str) -> bool) -> u32 {
+    let mut check = Check::new(option);
     set_up();
     (case.run)(&mut check);
     insn::cli();
