@@ -35,6 +35,8 @@ pub fn dispatch<V: Virt, M: HostMemory, H: Host>(
         Exit::NestedFault { gpa, access, walk, .. } => {
             memory_fault::nested(vcpu, vm, host, gpa, access, walk, tsc)
         }
+        Exit::ControlReg(access) => control::control(vcpu, vm, host, access, tsc),
+        Exit::Invlpg(gva) => control::invlpg(vcpu, vm, gva),
         Exit::Interrupt => Outcome::HostInterrupt,
         _ => rare(vcpu, vm, host, exit, tsc),
     }
@@ -50,8 +52,6 @@ fn rare<V: Virt, M: HostMemory, H: Host>(
     tsc: u64,
 ) -> Outcome {
     match *exit {
-        Exit::ControlReg(access) => control::control(vcpu, vm, host, access, tsc),
-        Exit::Invlpg(gva) => control::invlpg(vcpu, vm, gva),
         Exit::Invpcid => control::invpcid(vcpu, vm, host, tsc),
         Exit::DebugReg(_) => {
             vcpu.virt.open_debug_registers();
@@ -74,7 +74,7 @@ fn rare<V: Virt, M: HostMemory, H: Host>(
         Exit::NmiWindow | Exit::Init => Outcome::Resume,
         Exit::Nmi => Outcome::HostInterrupt,
         Exit::Exception(Exception { vector: vector::PF, error: Some(error), cr2: Some(gva) }) => {
-            mmu::page_fault(vcpu, vm, host, Gva(gva), error, tsc)
+            mmu::page_fault(vcpu, vm, host, Gva(gva), error, false, tsc)
         }
         Exit::Exception(exception) => Outcome::Inject(exception),
         Exit::Shutdown => Outcome::Stop(died(
@@ -93,7 +93,7 @@ fn rare<V: Virt, M: HostMemory, H: Host>(
         Exit::Cpuid | Exit::Io(_) | Exit::Wrmsr | Exit::Rdmsr | Exit::Hlt => {
             dispatch(vcpu, vm, host, exit, tsc)
         }
-        Exit::NestedFault { .. } | Exit::Interrupt => dispatch(vcpu, vm, host, exit, tsc),
+        Exit::NestedFault { .. } | Exit::ControlReg(_) | Exit::Invlpg(_) | Exit::Interrupt => dispatch(vcpu, vm, host, exit, tsc),
     }
 }
 

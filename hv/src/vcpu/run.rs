@@ -54,7 +54,7 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
                 Some(outcome) => (ExitKind::Io, outcome),
             },
             Ended::PageFault { gva, error } => {
-                (ExitKind::PageFault, mmu::page_fault(vcpu, vm, host, gva, error, begin))
+                (ExitKind::PageFault, mmu::page_fault(vcpu, vm, host, gva, error, true, begin))
             }
             _ => {
                 vcpu.note_taken();

@@ -147,6 +147,10 @@ impl Virt for Fake {
         self.queued = Some(event);
     }
 
+    fn inject_page_fault(&mut self, gva: Gva, error: u32) {
+        self.queued = Some(Event::Exception(Exception::page_fault(gva, error)));
+    }
+
     fn event_pending(&self) -> bool {
         self.queued.is_some() || self.interrupted.is_some()
     }

@@ -105,6 +105,9 @@ pub trait Virt: VcpuState + Sized {
     /// Queues an event for the next entry.
     fn inject(&mut self, event: Event);
 
+    /// Delivers a page fault at the next entry, for an instruction that did nothing else ([`Ended::PageFault`]).
+    fn inject_page_fault(&mut self, gva: Gva, error: u32);
+
     /// Whether the next entry delivers an event: one that is queued, or one whose delivery was interrupted.
     fn event_pending(&self) -> bool;
 

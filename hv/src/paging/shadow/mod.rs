@@ -44,6 +44,7 @@ use super::table::{MapError, TableMemory};
 use crate::guest::mem::GuestMemory;
 use alloc::vec::Vec;
 use pool::{PageId, Pool};
+use quick::Found;
 use role::{Allowed, Controls, Key, Role, Source};
 
 /// The smallest pool: what one fault uses, twice.
@@ -175,6 +176,7 @@ pub struct Shadow<M: TableMemory> {
     unsync: Vec<PageId>,
     /// Pages that the guest has just unlinked.
     unlinked: Vec<PageId>,
+    found: Option<Found>,
     tuning: Tuning,
     statistics: Statistics,
 }
@@ -186,7 +188,7 @@ impl<M: TableMemory> Shadow<M> {
         let pool = Pool::new(memory, pages.clamp(MIN_PAGES, MAX_PAGES))?;
         let unsync = Vec::with_capacity(sync::MAX_UNSYNC);
         let unlinked = Vec::with_capacity(MAX_UNLINKED);
-        Ok(Shadow { pool, unsync, unlinked, tuning, statistics: Statistics::default() })
+        Ok(Shadow { pool, unsync, unlinked, found: None, tuning, statistics: Statistics::default() })
     }
 
     /// The root for these registers, found or made. Called after writes to CR0, CR3, CR4 and EFER that the
@@ -200,7 +202,7 @@ impl<M: TableMemory> Shadow<M> {
     ) -> (Root, TlbFlush) {
         self.pool.begin();
         self.resync_all(p2m, memory);
-        let old = self.pool.root.map(|id| self.pool.page(id).key.controls_and_kind());
+        let old = self.pool.root().map(|id| self.pool.page(id).key.controls_and_kind());
         let (key, gfn) = root_key(p2m, state);
         let root = match self.pool.find(key) {
             Some(id) => {
@@ -213,7 +215,7 @@ impl<M: TableMemory> Shadow<M> {
             }
         };
         self.pool.touch(root);
-        self.pool.root = Some(root);
+        self.pool.set_root(Some(root));
         if state.kind() == PagingKind::Pae {
             // The pointers are those of this moment; faults read them again.
             self.pool.clear(root);
@@ -227,7 +229,7 @@ impl<M: TableMemory> Shadow<M> {
     /// other flushes: [`flush_all`](Self::flush_all).)
     pub fn invlpg(&mut self, p2m: &P2m<impl TableMemory>, memory: &impl GuestMemory, gva: Gva) -> TlbFlush {
         self.pool.begin();
-        let short = self.pool.root.is_some_and(|id| self.pool.page(id).key.is_top());
+        let short = self.pool.root().is_some_and(|id| self.pool.page(id).key.is_top());
         let gva = if short { Gva(gva.0 & 0xffff_ffff) } else { gva };
         self.resync_address(p2m, memory, gva);
         self.pool.take_owed_and(TlbFlush::Page(gva))

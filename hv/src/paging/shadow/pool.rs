@@ -58,6 +58,18 @@ impl Page {
         self.in_use
     }
 
+    /// One bit for each of 64 entries: which are present.
+    #[inline(always)]
+    pub(super) fn present(&self, word: usize) -> u64 {
+        self.present[word]
+    }
+
+    /// Whether an entry is present.
+    #[inline(always)]
+    pub(super) fn is_present(&self, index: usize) -> bool {
+        self.present[index / 64] >> (index % 64) & 1 != 0
+    }
+
     /// The first present entry from `index` on.
     #[inline]
     pub(super) fn next_present(&self, index: usize) -> Option<usize> {
@@ -76,12 +88,10 @@ impl Page {
 pub(super) struct Pool<M: TableMemory> {
     memory: M,
     pages: Vec<Page>,
-    /// Per entry: the next of its list.
-    after: Vec<u32>,
-    /// Per entry: the one before, or `HEAD | index of the head`.
-    before: Vec<u32>,
-    /// Per entry: for a leaf, what the guest's entry was when this was filled; otherwise the page it points to.
-    notes: Vec<u64>,
+    /// What is known about the entries of each page.
+    slots: Vec<[Slot; ENTRIES]>,
+    /// Counts changes of what links lead where: see [`Pool::links`].
+    links: u64,
     /// The first entry of each list: parents by page, then reverse maps by hash.
     heads: Vec<u32>,
     /// The first page by hash of the number.
@@ -91,7 +101,7 @@ pub(super) struct Pool<M: TableMemory> {
     hand: usize,
     operation: u64,
     /// The root in use: never evicted.
-    pub root: Option<PageId>,
+    root: Option<PageId>,
     /// What the caller owes before the guest goes on.
     pub owed: TlbFlush,
     /// A writable leaf was dropped without a flush since the last flush of everything: processors may still
@@ -102,6 +112,18 @@ pub(super) struct Pool<M: TableMemory> {
     pub evictions: u64,
 }
 
+/// What is known about a present entry.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// For a leaf, what the guest's entry was when this was filled; otherwise the page it points to.
+    note: u64,
+    /// The next of its list.
+    after: u32,
+    /// The one before, or `HEAD | index of the head`.
+    before: u32,
+}
+
+#[inline(always)]
 fn hash(number: u64) -> usize {
     (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
 }
@@ -124,14 +146,12 @@ fn filled<T: Clone>(value: T, count: usize) -> Result<Vec<T>, MapError> {
 
 impl<M: TableMemory> Pool<M> {
     pub(super) fn new(memory: M, count: usize) -> Result<Pool<M>, MapError> {
-        let slots = count * ENTRIES;
         let lists = (count * 64).next_power_of_two();
         let mut pool = Pool {
             memory,
             pages: room(count)?,
-            after: filled(NONE, slots)?,
-            before: filled(NONE, slots)?,
-            notes: filled(0, slots)?,
+            slots: filled([Slot { note: 0, after: NONE, before: NONE }; ENTRIES], count)?,
+            links: 0,
             heads: filled(NONE, count + lists)?,
             buckets: filled(NONE, (2 * count).next_power_of_two())?,
             crowded: filled(0, (4 * count).next_power_of_two())?,
@@ -165,10 +185,12 @@ impl<M: TableMemory> Pool<M> {
         Ok(pool)
     }
 
+    #[inline(always)]
     pub(super) fn page(&self, id: PageId) -> &Page {
         &self.pages[id as usize]
     }
 
+    #[inline(always)]
     pub(super) fn page_mut(&mut self, id: PageId) -> &mut Page {
         &mut self.pages[id as usize]
     }
@@ -195,6 +217,18 @@ impl<M: TableMemory> Pool<M> {
         self.page_mut(id).referenced = true;
     }
 
+    /// A number that changes whenever a link goes, or a page stands for something else.
+    #[inline(always)]
+    pub(super) fn links(&self) -> u64 {
+        self.links
+    }
+
+    /// The root in use changes.
+    pub(super) fn set_root(&mut self, root: Option<PageId>) {
+        self.root = root;
+        self.links += 1;
+    }
+
     /// The page with this key.
     pub(super) fn find(&self, key: Key) -> Option<PageId> {
         self.chain(key.number()).find(|&id| self.page(id).key == key)
@@ -214,8 +248,15 @@ impl<M: TableMemory> Pool<M> {
     }
 
     /// Whether the guest must not write to `frame` unseen.
+    #[inline]
     pub(super) fn is_watched(&self, frame: Hfn) -> bool {
         self.shadows(frame).any(|id| !self.page(id).unsync)
+    }
+
+    /// The root in use.
+    #[inline(always)]
+    pub(super) fn root(&self) -> Option<PageId> {
+        self.root
     }
 
     /// Whether any large page of the guest is mapped in pieces.
@@ -312,6 +353,7 @@ impl<M: TableMemory> Pool<M> {
             self.page_mut(previous.expect("a page is on the list of its number")).next = next;
         }
         self.direct -= usize::from(key.is_direct());
+        self.links += 1;
         self.page_mut(id).in_use = false;
         self.free.push(id);
         self.owed = TlbFlush::All;
@@ -319,7 +361,7 @@ impl<M: TableMemory> Pool<M> {
 
     /// Frees all pages.
     pub(super) fn release_all(&mut self) {
-        self.root = None;
+        self.set_root(None);
         for id in 0..self.pages.len() as PageId {
             if self.page(id).in_use {
                 self.release(id);

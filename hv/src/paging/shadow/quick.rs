@@ -13,10 +13,11 @@ use crate::paging::addr::{Gpa, Gva, Hpa};
 use crate::paging::format::x86::{ACCESSED, ADDRESS, DIRTY, PRESENT};
 use crate::paging::guest_walk::{PagingKind, PagingState, error_code, leaf_reserved, pdpte};
 use crate::paging::p2m::{P2m, P2mEntry};
-use crate::paging::table::{ENTRIES, TableMemory};
+use crate::paging::table::TableMemory;
 use crate::virt::Access;
 
 /// A table of level 1 and its shadow page.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Leaf {
     table: PageId,
     base: Gpa,
@@ -24,6 +25,14 @@ pub(super) struct Leaf {
     offset: u64,
     key: Key,
     reserved: u64,
+}
+
+/// The table that was found last: good for its 2 MiB while no link goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    links: u64,
+    region: u64,
+    leaf: Leaf,
 }
 
 impl Leaf {
@@ -88,31 +97,47 @@ impl<M: TableMemory> Shadow<M> {
 
     /// The table of level 1 for `gva`, if shadow pages lead to it.
     #[inline]
-    pub(super) fn leaf(&self, state: &PagingState, memory: &impl GuestMemory, gva: Gva) -> Option<Leaf> {
-        // Page-directory pointers are not watched.
-        let pointer = match state.kind() {
-            PagingKind::Pae => Some(pdpte(state, memory, gva)?),
-            _ => None,
-        };
-        let mut table = self.pool.root?;
+    pub(super) fn leaf(&mut self, state: &PagingState, memory: &impl GuestMemory, gva: Gva) -> Option<Leaf> {
+        if let Some(found) = &self.found
+            && found.links == self.pool.links()
+            && found.region == gva.0 >> 21
+        {
+            return Some(found.leaf);
+        }
+        self.find_leaf(state, memory, gva)
+    }
+
+    fn find_leaf(&mut self, state: &PagingState, memory: &impl GuestMemory, gva: Gva) -> Option<Leaf> {
+        let mut table = self.pool.root()?;
         let mut level = self.pool.page(table).key.level();
         while level > 1 {
             table = self.pool.child(table, index(gva, level))?;
-            if level == 3 && pointer.is_some_and(|frame| frame != self.pool.page(table).gfn) {
+            // Page-directory pointers are not watched.
+            if level == 3
+                && state.kind() == PagingKind::Pae
+                && pdpte(state, memory, gva) != Some(self.pool.page(table).gfn)
+            {
                 return None;
             }
             level -= 1;
         }
         let page = self.pool.page(table);
         let key = page.key;
-        key.is_table().then(|| Leaf {
+        if !key.is_table() {
+            return None;
+        }
+        let leaf = Leaf {
             table,
             base: page.gfn.base(),
             bytes: key.entry_bytes(),
             offset: key.entry_offset(0),
             key,
             reserved: leaf_reserved(state),
-        })
+        };
+        if state.kind() != PagingKind::Pae {
+            self.found = Some(Found { links: self.pool.links(), region: gva.0 >> 21, leaf });
+        }
+        Some(leaf)
     }
 
     /// The memory that an entry leads to, if it is plain RAM.
@@ -135,7 +160,8 @@ impl<M: TableMemory> Shadow<M> {
         self.pool.map(leaf.table, index, entry, raw);
     }
 
-    /// Fills empty entries around the one that was needed, as far as the guest has accessed them before.
+    /// Fills empty entries around the one that was needed: upwards and downwards as long as the guest has accessed them
+    /// before, and they are not filled yet.
     #[inline]
     pub(super) fn prefetch_near(
         &mut self,
@@ -147,21 +173,41 @@ impl<M: TableMemory> Shadow<M> {
     ) -> u8 {
         let window = usize::from(self.tuning.window.clamp(1, 64));
         let first = own & !(window - 1);
+        let region = gva.0 & !0x1f_ffff;
         let mut filled = 0;
-        for index in first..(first + window).min(ENTRIES) {
-            if index == own || self.pool.entry(leaf.table, index) & PRESENT != 0 {
-                continue;
-            }
-            let Some(raw) = leaf.read(memory, index) else { continue };
-            const WANTED: u64 = PRESENT | ACCESSED;
-            if raw & WANTED != WANTED || raw & leaf.reserved != 0 {
-                continue;
-            }
-            let Some(to) = self.place(p2m, raw) else { continue };
-            let at = Gva(gva.0 & !0x1f_ffff | (index as u64) << 12);
-            self.put(leaf, index, at, raw, to);
+        let mut index = own + 1;
+        while index < first + window && self.fill_near(p2m, memory, leaf, index, region) {
             filled += 1;
+            index += 1;
+        }
+        index = own;
+        while index > first && self.fill_near(p2m, memory, leaf, index - 1, region) {
+            filled += 1;
+            index -= 1;
         }
         filled
+    }
+
+    /// Fills one entry ahead of its use; returns whether it did.
+    #[inline(always)]
+    fn fill_near(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        leaf: &Leaf,
+        index: usize,
+        region: u64,
+    ) -> bool {
+        const WANTED: u64 = PRESENT | ACCESSED;
+        if self.pool.page(leaf.table).is_present(index) {
+            return false;
+        }
+        let Some(raw) = leaf.read(memory, index) else { return false };
+        if raw & WANTED != WANTED || raw & leaf.reserved != 0 {
+            return false;
+        }
+        let Some(to) = self.place(p2m, raw) else { return false };
+        self.put(leaf, index, Gva(region | (index as u64) << 12), raw, to);
+        true
     }
 }

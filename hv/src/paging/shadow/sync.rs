@@ -61,7 +61,7 @@ impl<M: TableMemory> Shadow<M> {
             // Only written: perhaps no table any more.
             self.statistics.floods += 1;
             page.writes = 0;
-            if self.pool.root == Some(id) {
+            if self.pool.root() == Some(id) {
                 for index in 0..ENTRIES {
                     self.unlink(id, index);
                 }
@@ -209,16 +209,20 @@ impl<M: TableMemory> Shadow<M> {
         memory: &impl GuestMemory,
         id: PageId,
     ) -> bool {
-        let mut from = 0;
         let mut changed = false;
-        while let Some(index) = self.pool.page(id).next_present(from) {
-            changed |= self.resync_entry(p2m, memory, id, index);
-            from = index + 1;
+        for word in 0..ENTRIES / 64 {
+            let mut present = self.pool.page(id).present(word);
+            while present != 0 {
+                let index = word * 64 + present.trailing_zeros() as usize;
+                present &= present - 1;
+                changed |= self.resync_entry(p2m, memory, id, index);
+            }
         }
         changed
     }
 
-    /// Brings a present entry of level 1 in step: with other rights on the same memory it stays, otherwise it goes.
+    /// Brings a present entry of level 1 in step; returns whether it had changed.
+    #[inline(always)]
     fn resync_entry(
         &mut self,
         p2m: &P2m<impl TableMemory>,
@@ -227,25 +231,40 @@ impl<M: TableMemory> Shadow<M> {
         index: usize,
     ) -> bool {
         let page = self.pool.page(id);
-        let key = page.key;
-        let at = Gpa(page.gfn.base().0 + key.entry_offset(index));
-        let now = match key.entry_bytes() {
+        let at = Gpa(page.gfn.base().0 + page.key.entry_offset(index));
+        let now = match page.key.entry_bytes() {
             4 => memory.read_u32(at).map(u64::from),
             _ => memory.read_u64(at),
         };
         let then = self.pool.note(id, index);
-        match now {
-            Ok(now) if !is_stale(then, now) => return false,
-            Ok(now) if only_rights_changed(key, then, now) => {
-                let to = Hpa(self.pool.entry(id, index) & ADDRESS);
-                let same = p2m.translate(Gpa(now & ADDRESS)).writable() == Some(to);
-                let raw = key.leaf(now, to, same && !self.pool.is_watched(to.frame()));
-                self.pool.change(id, index, raw, now);
-            }
-            _ => self.pool.zap(id, index),
+        if now == Ok(then) {
+            return false;
         }
+        match now {
+            Ok(now) if !is_stale(then, now) => false,
+            Ok(now) => {
+                self.change(p2m, id, index, then, now);
+                true
+            }
+            Err(_) => {
+                self.pool.zap(id, index);
+                true
+            }
+        }
+    }
+
+    /// Follows a change of a guest entry: with other rights on the same memory it stays, otherwise it goes.
+    fn change(&mut self, p2m: &P2m<impl TableMemory>, id: PageId, index: usize, then: u64, now: u64) {
         self.statistics.resynced_entries += 1;
-        true
+        let key = self.pool.page(id).key;
+        if !only_rights_changed(key, then, now) {
+            return self.pool.zap(id, index);
+        }
+        let to = Hpa(self.pool.entry(id, index) & ADDRESS);
+        let raw = key.leaf(now, to, true);
+        let writable = raw & WRITE == 0
+            || p2m.translate(Gpa(now & ADDRESS)).writable() == Some(to) && !self.pool.is_watched(to.frame());
+        self.pool.change(id, index, if writable { raw } else { raw & !WRITE }, now);
     }
 
     /// Brings the entries for one address in step: in all pages of the table to which the root in use leads; where it leads to
@@ -259,7 +278,7 @@ impl<M: TableMemory> Shadow<M> {
         if self.unsync.is_empty() {
             return;
         }
-        let table = self.pool.root.and_then(|root| self.table_of_leaves(root, gva));
+        let table = self.pool.root().and_then(|root| self.table_of_leaves(root, gva));
         let number = table.map(|id| self.pool.page(id).key.number());
         let at = index(gva, 1);
         for n in 0..self.unsync.len() {

@@ -15,13 +15,14 @@ use crate::vcpu::outcome::{Cause, Outcome};
 use crate::vcpu::{Vcpu, work};
 use crate::virt::{Access, Exception, Virt};
 
-/// Handles #PF at `gva` with the processor's error code.
+/// Handles #PF at `gva` with the processor's error code. `alone`: nothing else happened at this exit.
 pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
     host: &mut H,
     gva: Gva,
     error: u32,
+    alone: bool,
     tsc: u64,
 ) -> Outcome {
     if !vcpu.mmu.is_shadow() {
@@ -52,6 +53,11 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
     vcpu.perform_flush(flush);
     match outcome {
         ShadowOutcome::Filled { .. } | ShadowOutcome::Retry => Outcome::Resume,
+        ShadowOutcome::GuestFault(error) if alone => {
+            vcpu.interrupts.counts.exceptions += 1;
+            vcpu.virt.inject_page_fault(gva, error);
+            Outcome::Resume
+        }
         ShadowOutcome::GuestFault(error) => Outcome::Inject(Exception::page_fault(gva, error)),
         ShadowOutcome::EmulateWrite(_) => emulate_write(vcpu, vm, host, tsc),
         // Where there is no memory tables read as ones: present, with every reserved bit set.

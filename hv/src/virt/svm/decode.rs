@@ -28,6 +28,10 @@ pub fn exit(vmcb: &Vmcb, assists: bool) -> Exit {
         code::MSR => Exit::Rdmsr,
         code::HLT => Exit::Hlt,
         code::NESTED_FAULT => nested_fault(vmcb),
+        code::CR3_WRITE | code::CR3_READ => {
+            Exit::ControlReg(reg_move(vmcb, vmcb.exit_code & 0x10 != 0, assists))
+        }
+        code::INVLPG => Exit::Invlpg(assists.then_some(Gva(vmcb.exit_info1))),
         code::INTR => Exit::Interrupt,
         code::VINTR => Exit::InterruptWindow,
         _ => rare(vmcb, assists),
@@ -60,7 +64,6 @@ fn rare(vmcb: &Vmcb, assists: bool) -> Exit {
         code::IRET => Exit::NmiWindow,
         code::INVD | code::WBINVD => Exit::Wbinvd,
         code::PAUSE => Exit::Pause,
-        code::INVLPG => Exit::Invlpg(assists.then_some(Gva(vmcb.exit_info1))),
         code::TASK_SWITCH => Exit::TaskSwitch,
         code::SHUTDOWN => Exit::Shutdown,
         code::VMMCALL => Exit::Hypercall,

@@ -5,11 +5,15 @@
 //! the common entry and exit free of all this.
 
 use super::Svm;
+use crate::paging::addr::Gva;
 use super::entry::work;
 use super::vmcb::{clean, cr, event, exit_code, int_ctl, misc1};
 use crate::virt::exit::vector;
 use crate::virt::state::{VcpuState, rflags};
 use crate::virt::{Event, Exception, Offer, Virt};
+
+/// EVENTINJ for #PF, without the error code.
+const PAGE_FAULT: u64 = event::VALID | event::TYPE_EXCEPTION | event::ERROR_VALID | vector::PF as u64;
 
 /// DR6.BS: a single-step trap.
 const DR6_BS: u64 = 1 << 14;
@@ -31,6 +35,17 @@ impl Svm {
     pub(super) fn queue(&mut self, event: Event) {
         self.injection.event = Some(event);
         self.request(work::EVENT);
+    }
+
+    /// The short way of an exception that is alone: EVENTINJ at once, which #VMEXIT clears.
+    #[inline]
+    pub(super) fn deliver_page_fault(&mut self, gva: Gva, error: u32) {
+        let vmcb = &mut self.block.vmcb;
+        vmcb.event_inj = PAGE_FAULT | u64::from(error) << event::ERROR_SHIFT;
+        vmcb.cr2 = gva.0;
+        // In the image that a fault pushes, so that its handler's IRET gets over an instruction breakpoint.
+        vmcb.rflags |= rflags::RF;
+        self.dirty(clean::CR2);
     }
 
     pub(super) fn offer(&mut self, offer: Offer) {

@@ -32,7 +32,7 @@ use self::paging::Believed;
 use self::vmcb::{Vmcb, clean, event, int_ctl, misc1, misc2};
 use crate::guest::msr::index as msr;
 use crate::hw;
-use crate::paging::addr::Hpa;
+use crate::paging::addr::{Gva, Hpa};
 use crate::paging::format::npt::Npt;
 use crate::virt::exit::vector;
 use crate::virt::state::{Gpr, rflags};
@@ -250,8 +250,15 @@ impl Virt for Svm {
         self.queue(event);
     }
 
+    #[inline]
+    fn inject_page_fault(&mut self, gva: Gva, error: u32) {
+        self.deliver_page_fault(gva, error);
+    }
+
     fn event_pending(&self) -> bool {
-        self.injection.event.is_some() || self.injection.interrupted.is_some()
+        self.injection.event.is_some()
+            || self.injection.interrupted.is_some()
+            || self.block.vmcb.event_inj & event::VALID != 0
     }
 
     fn was_delivering(&self) -> bool {

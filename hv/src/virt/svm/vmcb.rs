@@ -234,7 +234,9 @@ pub mod tlb_control {
 #[allow(missing_docs)]
 pub mod exit_code {
     pub const CR_READ: u64 = 0x00;
+    pub const CR3_READ: u64 = 0x03;
     pub const CR_WRITE: u64 = 0x10;
+    pub const CR3_WRITE: u64 = 0x13;
     pub const LAST_CR: u64 = 0x1f;
     pub const DR_READ: u64 = 0x20;
     pub const DR_WRITE: u64 = 0x30;

@@ -21,19 +21,22 @@ impl<M: TableMemory> Pool<M> {
         }
     }
 
+    #[inline]
     pub(in super::super) fn entry(&self, id: PageId, index: usize) -> u64 {
         self.memory.load(self.page(id).frame, index)
     }
 
     /// What was noted about a present entry: see [`link`](Self::link) and [`map`](Self::map).
     pub(in super::super) fn note(&self, id: PageId, index: usize) -> u64 {
-        self.notes[Self::slot(id, index) as usize]
+        self.slots[id as usize][index].note
     }
 
     /// The page that an entry points to.
+    #[inline]
     pub(in super::super) fn child(&self, id: PageId, index: usize) -> Option<PageId> {
-        let raw = self.entry(id, index);
-        let leaf = self.page(id).key.level() == 1 || (raw & LARGE != 0 && !self.page(id).key.is_top());
+        let page = self.page(id);
+        let raw = self.memory.load(page.frame, index);
+        let leaf = page.key.level() == 1 || (raw & LARGE != 0 && !page.key.is_top());
         (raw & PRESENT != 0 && !leaf).then(|| self.note(id, index) as PageId)
     }
 
@@ -52,42 +55,54 @@ impl<M: TableMemory> Pool<M> {
         self.zap(id, index);
         let slot = Self::slot(id, index);
         let first = core::mem::replace(&mut self.heads[head], slot);
-        self.after[slot as usize] = first;
-        self.before[slot as usize] = HEAD | head as u32;
+        self.slots[id as usize][index] = Slot { note, after: first, before: HEAD | head as u32 };
         if first != NONE {
-            self.before[first as usize] = slot;
+            self.slot_mut(first).before = slot;
         }
-        self.notes[slot as usize] = note;
-        self.page_mut(id).present[index / 64] |= 1 << (index % 64);
-        self.memory.store(self.page(id).frame, index, raw);
+        let page = &mut self.pages[id as usize];
+        page.present[index / 64] |= 1 << (index % 64);
+        self.memory.store(page.frame, index, raw);
+    }
+
+    #[inline(always)]
+    fn slot_mut(&mut self, slot: u32) -> &mut Slot {
+        let (id, index) = Self::place(slot);
+        &mut self.slots[id as usize][index]
     }
 
     /// Changes the rights of a present leaf, and what is noted about it.
     pub(in super::super) fn change(&mut self, id: PageId, index: usize, raw: u64, note: u64) {
-        self.lingering |= self.entry(id, index) & WRITE != 0 && raw & WRITE == 0;
-        self.notes[Self::slot(id, index) as usize] = note;
-        self.memory.store(self.page(id).frame, index, raw);
+        let frame = self.page(id).frame;
+        self.lingering |= self.memory.load(frame, index) & WRITE != 0 && raw & WRITE == 0;
+        self.slots[id as usize][index].note = note;
+        self.memory.store(frame, index, raw);
     }
 
     /// Makes an entry not present. Processors may still have it cached: whether they must forget it is up to
     /// the caller.
+    #[inline]
     pub(in super::super) fn zap(&mut self, id: PageId, index: usize) {
-        let raw = self.entry(id, index);
+        let page = &mut self.pages[id as usize];
+        let raw = self.memory.load(page.frame, index);
         if raw & PRESENT == 0 {
             return;
         }
-        self.lingering |= raw & WRITE != 0 && self.child(id, index).is_none();
-        self.memory.store(self.page(id).frame, index, 0);
-        self.page_mut(id).present[index / 64] &= !(1 << (index % 64));
-        let slot = Self::slot(id, index) as usize;
-        let (before, after) = (self.before[slot], self.after[slot]);
+        self.memory.store(page.frame, index, 0);
+        page.present[index / 64] &= !(1 << (index % 64));
+        let level = page.key.level();
+        if level == 1 || raw & LARGE != 0 && !page.key.is_top() {
+            self.lingering |= raw & WRITE != 0;
+        } else {
+            self.links += 1;
+        }
+        let Slot { before, after, .. } = self.slots[id as usize][index];
         if before & HEAD != 0 {
             self.heads[(before & !HEAD) as usize] = after;
         } else {
-            self.after[before as usize] = after;
+            self.slot_mut(before).after = after;
         }
         if after != NONE {
-            self.before[after as usize] = before;
+            self.slot_mut(after).before = before;
         }
     }
 
@@ -112,8 +127,8 @@ impl<M: TableMemory> Pool<M> {
     pub(super) fn protect_leaves(&mut self, to: Hpa, level: u8) {
         let mut slot = self.heads[self.reverse_map(to.0, level)];
         while slot != NONE {
-            let next = self.after[slot as usize];
             let (id, index) = Self::place(slot);
+            let next = self.slots[id as usize][index].after;
             let raw = self.entry(id, index);
             if raw & leaf_address(level) == to.0 && self.page(id).key.level() == level && raw & WRITE != 0 {
                 // A large leaf is filled again in pieces.
