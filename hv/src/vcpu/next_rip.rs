@@ -53,7 +53,7 @@ impl NextRips {
         what: System,
         fetch: impl FnOnce(&S, &mut [u8; MAX_LEN]) -> usize,
     ) -> Option<u64> {
-        let (rip, cr3) = (state.rip(), state.cr3());
+        let (rip, cr3) = (state.rip(), state.address_space());
         let cs_base = state.segment(SegReg::Cs).base;
         let index = index(rip, cr3);
         let entry = &mut self.entries[what as usize - 1][index];
@@ -70,7 +70,7 @@ impl NextRips {
     /// one of a MOV to or from a control register, the address of an INVLPG in plain `[register]` form.
     #[inline]
     pub fn operand(&self, state: &impl VcpuState, what: System) -> Option<Gpr> {
-        self.operands[what as usize - 1][index(state.rip(), state.cr3())]
+        self.operands[what as usize - 1][index(state.rip(), state.address_space())]
     }
 }
 

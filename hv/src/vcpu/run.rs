@@ -14,12 +14,13 @@ use crate::virt::state::rflags;
 use crate::virt::{Ended, Event, Exception, Virt};
 
 /// The host's timer is never armed for later than this.
-const LONGEST_MS: u64 = 1000;
+const LONGEST_MS: u64 = 250;
 
 /// DR6.BS: the exception is a single-step trap.
 const DR6_BS: u64 = 1 << 14;
 
 /// Runs the VCPU until its VM stops or the monitor is asked for; the processor is the host's again on return.
+#[inline(never)]
 pub fn run<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
@@ -36,31 +37,31 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
             return stop;
         }
         let ended = vcpu.virt.enter(cpu);
+        if ended == Ended::Cpuid {
+            let begin = host.tsc() as u32;
+            if dispatch::quick_cpuid(vcpu, vm) {
+                vcpu.exits.add_short(ExitKind::Cpuid, begin, host.tsc() as u32);
+                continue;
+            }
+        }
         let begin = host.tsc();
-        // The timer's interrupt has come or is about to, or it was lost: see `run_timers`.
+        // The timer's interrupt has come or is about to, or it was lost: see `run_timers`. (It is never lost at an entry
+        // that ends as CPUID above: then no interrupt was offered to the guest.)
         if begin >= vcpu.armed {
             vcpu.request(work::TIMERS);
         }
-        if ended == Ended::Cpuid && dispatch::quick_cpuid(vcpu, vm) {
-            vcpu.exits.add_short(ExitKind::Cpuid, begin as u32, host.tsc() as u32);
-            continue;
-        }
         let (kind, outcome) = match ended {
-            Ended::Io(access) => match io::io(vcpu, vm, host, access, begin) {
+            Ended::Alone if let Some(access) = vcpu.virt.io() => match io::io(vcpu, vm, host, access, begin) {
                 None => {
                     vcpu.exits.add_short(ExitKind::Io, begin as u32, host.tsc() as u32);
                     continue;
                 }
                 Some(outcome) => (ExitKind::Io, outcome),
             },
-            Ended::PageFault { gva, error } => {
+            Ended::Alone if let Some((gva, error)) = vcpu.virt.page_fault() => {
                 (ExitKind::PageFault, mmu::page_fault(vcpu, vm, host, gva, error, true, begin))
             }
-            _ => {
-                vcpu.note_taken();
-                let exit = vcpu.virt.exit();
-                (ExitKind::of(&exit), dispatch::dispatch(vcpu, vm, host, &exit, begin))
-            }
+            _ => other(vcpu, vm, host, begin),
         };
         let stop = perform(vcpu, outcome);
         vcpu.exits.add(kind, host.tsc().wrapping_sub(begin));
@@ -69,6 +70,19 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
             return stop;
         }
     }
+}
+
+/// Any exit that has no short way. Apart, so that [`run`] keeps its registers.
+#[inline(never)]
+fn other<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    begin: u64,
+) -> (ExitKind, Outcome) {
+    vcpu.note_taken();
+    let exit = vcpu.virt.exit();
+    (ExitKind::of(&exit), dispatch::dispatch(vcpu, vm, host, &exit, begin))
 }
 
 /// Carries out what dispatch decided.

@@ -9,7 +9,7 @@ use crate::paging::addr::Gva;
 use crate::paging::format::npt::Npt;
 use crate::virt::exit::vector;
 use crate::virt::state::{Gpr, SegReg, Segment, TableReg, rflags};
-use crate::virt::{ArchState, Ended, Event, Exception, Exit, FlushScope, Offer, Roots, VcpuState, Virt};
+use crate::virt::{ArchState, Ended, Event, Exception, Exit, FlushScope, IoExit, Offer, Roots, VcpuState, Virt};
 
 /// What a scripted VCPU and a scripted PCPU share.
 #[derive(Debug, Default)]
@@ -118,16 +118,28 @@ impl Virt for Fake {
                 Ended::Other
             }
             Exit::Cpuid => Ended::Cpuid,
-            Exit::Io(io) => Ended::Io(io),
-            Exit::Exception(Exception { vector: vector::PF, error: Some(error), cr2: Some(gva) }) => {
-                Ended::PageFault { gva: Gva(gva), error }
-            }
-            _ => Ended::Other,
+            _ => Ended::Alone,
         }
     }
 
     fn exit(&self) -> Exit {
         self.exit.unwrap_or(Exit::Shutdown)
+    }
+
+    fn io(&self) -> Option<IoExit> {
+        match self.exit {
+            Some(Exit::Io(io)) => Some(io),
+            _ => None,
+        }
+    }
+
+    fn page_fault(&self) -> Option<(Gva, u32)> {
+        match self.exit {
+            Some(Exit::Exception(Exception { vector: vector::PF, error: Some(error), cr2: Some(gva) })) => {
+                Some((Gva(gva), error))
+            }
+            _ => None,
+        }
     }
 
     fn release(&mut self, _cpu: &mut ()) {

@@ -56,15 +56,8 @@ pub enum Roots {
 pub enum Ended {
     /// [`Exit::Cpuid`]
     Cpuid,
-    /// [`Exit::Io`]
-    Io(IoExit),
-    /// [`Exit::Exception`] with a page fault.
-    PageFault {
-        /// The address.
-        gva: Gva,
-        /// The processor's error code.
-        error: u32,
-    },
+    /// Another exit: see [`Virt::io`], [`Virt::page_fault`] and [`Virt::exit`].
+    Alone,
     /// See [`Virt::exit`].
     Other,
 }
@@ -92,6 +85,12 @@ pub trait Virt: VcpuState + Sized {
     /// Why the last entry ended.
     fn exit(&self) -> Exit;
 
+    /// The access, if the exit is one to a port.
+    fn io(&self) -> Option<IoExit>;
+
+    /// The address and the processor's error code, if the exit is a page fault.
+    fn page_fault(&self) -> Option<(Gva, u32)>;
+
     /// Gives the processor back to the host: guest state that entries leave in registers goes to memory, host
     /// interrupts can be taken again (once the host opens them). Cheap if there is nothing to do.
     fn release(&mut self, cpu: &mut Self::Cpu);
@@ -105,7 +104,7 @@ pub trait Virt: VcpuState + Sized {
     /// Queues an event for the next entry.
     fn inject(&mut self, event: Event);
 
-    /// Delivers a page fault at the next entry, for an instruction that did nothing else ([`Ended::PageFault`]).
+    /// Delivers a page fault at the next entry, for an instruction that did nothing else ([`Ended::Alone`]).
     fn inject_page_fault(&mut self, gva: Gva, error: u32);
 
     /// Whether the next entry delivers an event: one that is queued, or one whose delivery was interrupted.

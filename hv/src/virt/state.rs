@@ -221,6 +221,13 @@ pub trait VcpuState {
     /// The current privilege level, 0 to 3.
     fn cpl(&self) -> u8;
 
+    /// A number that stands for the address space in caches of what was found there: CR3, or what the processor uses in
+    /// its place.
+    #[inline(always)]
+    fn address_space(&self) -> u64 {
+        self.cr3()
+    }
+
     /// Whether the VCPU executes 64-bit code (EFER.LMA and CS.L).
     fn is_64bit(&self) -> bool {
         self.efer() & efer::LMA != 0 && self.segment(SegReg::Cs).attributes & Segment::LONG != 0

@@ -55,7 +55,7 @@ impl<M: TableMemory> Shadow<M> {
 
 impl<M: TableMemory, N: TableMemory, G: GuestMemory> Check<'_, M, N, G> {
     fn root(&self) -> Result<(), Box<Disagreement>> {
-        let Some(root) = self.shadow.pool.root else { return Ok(()) };
+        let Some(root) = self.shadow.pool.root() else { return Ok(()) };
         let (key, _) = root_key(self.p2m, self.state);
         if self.shadow.pool.page(root).key != key {
             return Err(self.report("the root is not that of the registers", root, 0, None));

@@ -11,9 +11,7 @@ use crate::virt::state::Gpr;
 pub fn quick(vmcb: &Vmcb) -> Ended {
     match vmcb.exit_code {
         code::CPUID => Ended::Cpuid,
-        code::IOIO => Ended::Io(io(vmcb)),
-        code::PAGE_FAULT => Ended::PageFault { gva: Gva(vmcb.exit_info2), error: vmcb.exit_info1 as u32 },
-        _ => Ended::Other,
+        _ => Ended::Alone,
     }
 }
 
@@ -77,7 +75,7 @@ fn rare(vmcb: &Vmcb, assists: bool) -> Exit {
 
 /// APM 2, 15.10.2.
 #[inline(always)]
-fn io(vmcb: &Vmcb) -> IoExit {
+pub fn io(vmcb: &Vmcb) -> IoExit {
     let info = vmcb.exit_info1;
     IoExit {
         port: (info >> 16) as u16,

@@ -29,14 +29,14 @@ use self::entry::work;
 use self::inject::Injection;
 use self::instr::GuestBlock;
 use self::paging::Believed;
-use self::vmcb::{Vmcb, clean, event, int_ctl, misc1, misc2};
+use self::vmcb::{Vmcb, clean, event, exit_code, int_ctl, misc1, misc2};
 use crate::guest::msr::index as msr;
 use crate::hw;
 use crate::paging::addr::{Gva, Hpa};
 use crate::paging::format::npt::Npt;
 use crate::virt::exit::vector;
 use crate::virt::state::{Gpr, rflags};
-use crate::virt::{ArchState, Ended, Event, Exit, FlushScope, Offer, Roots, Virt};
+use crate::virt::{ArchState, Ended, Event, Exit, FlushScope, IoExit, Offer, Roots, Virt};
 
 /// Where the state that VMLOAD and VMSAVE move is right now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,6 +205,18 @@ impl Virt for Svm {
     #[inline]
     fn exit(&self) -> Exit {
         decode::exit(&self.block.vmcb, self.features.decode_assists)
+    }
+
+    #[inline(always)]
+    fn io(&self) -> Option<IoExit> {
+        (self.block.vmcb.exit_code == exit_code::IOIO).then(|| decode::io(&self.block.vmcb))
+    }
+
+    #[inline(always)]
+    fn page_fault(&self) -> Option<(Gva, u32)> {
+        let vmcb = &self.block.vmcb;
+        let is_fault = vmcb.exit_code == exit_code::PAGE_FAULT;
+        is_fault.then(|| (Gva(vmcb.exit_info2), vmcb.exit_info1 as u32))
     }
 
     fn release(&mut self, cpu: &mut SvmCpu) {

@@ -76,6 +76,11 @@ impl VcpuState for Svm {
         }
     }
 
+    #[inline(always)]
+    fn address_space(&self) -> u64 {
+        self.block.vmcb.cr3
+    }
+
     fn set_cr3(&mut self, value: u64) {
         match &mut self.believed {
             None => self.block.vmcb.cr3 = value,

@@ -139,7 +139,7 @@ impl<M: TableMemory, N: TableMemory, G: GuestMemory> Check<'_, M, N, G> {
                 let Some(child) = pool.child(id, index) else {
                     return Err(self.report("a pointer to nothing", id, index, None));
                 };
-                let loaded = self.state.pdptes.filter(|_| pool.root == Some(id));
+                let loaded = self.state.pdptes.filter(|_| pool.root() == Some(id));
                 let table = match loaded {
                     Some(pointers) => Gpa(pointers[index & 3] & address_mask(52)),
                     // What the processor read at the last load of CR3 is not known any more.

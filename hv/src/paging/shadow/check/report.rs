@@ -77,7 +77,7 @@ impl<M: TableMemory, N: TableMemory, G: GuestMemory> Check<'_, M, N, G> {
             // Levels only rise, if the tables are not too broken to tell.
             at = pool.parent(id).filter(|&(parent, _)| pool.page(parent).key.level() > level);
         }
-        let gva = top.filter(|&top| pool.root == Some(top)).map(|_| Gva(((gva << 16) as i64 >> 16) as u64));
+        let gva = top.filter(|&top| pool.root() == Some(top)).map(|_| Gva(((gva << 16) as i64 >> 16) as u64));
         Box::new(Disagreement {
             what,
             gva,

@@ -50,10 +50,10 @@ impl<M: TableMemory> Pool<M> {
                     Some(child) => child as usize,
                     None => self.reverse_map(raw, self.page(id).key.level()),
                 };
-                if raw & PRESENT == 0 || right != head || self.before[slot as usize] != before {
+                if raw & PRESENT == 0 || right != head || self.slot(slot).before != before {
                     return Err(("an entry is on the wrong list", id, index));
                 }
-                (before, slot) = (slot, self.after[slot as usize]);
+                (before, slot) = (slot, self.slot(slot).after);
             }
         }
         if listed != present {
@@ -112,6 +112,6 @@ impl<M: TableMemory> Pool<M> {
 
     fn list(&self, first: u32) -> impl Iterator<Item = u32> + '_ {
         let some = |slot: u32| (slot != NONE).then_some(slot);
-        core::iter::successors(some(first), move |&slot| some(self.after[slot as usize]))
+        core::iter::successors(some(first), move |&slot| some(self.slot(slot).after))
     }
 }

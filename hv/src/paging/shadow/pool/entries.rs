@@ -53,7 +53,7 @@ impl<M: TableMemory> Pool<M> {
 
     pub(super) fn put(&mut self, id: PageId, index: usize, raw: u64, note: u64, head: usize) {
         self.zap(id, index);
-        let slot = Self::slot(id, index);
+        let slot = Self::number(id, index);
         let first = core::mem::replace(&mut self.heads[head], slot);
         self.slots[id as usize][index] = Slot { note, after: first, before: HEAD | head as u32 };
         if first != NONE {
@@ -62,6 +62,13 @@ impl<M: TableMemory> Pool<M> {
         let page = &mut self.pages[id as usize];
         page.present[index / 64] |= 1 << (index % 64);
         self.memory.store(page.frame, index, raw);
+    }
+
+    /// What is known about an entry.
+    #[inline(always)]
+    pub(super) fn slot(&self, slot: u32) -> &Slot {
+        let (id, index) = Self::place(slot);
+        &self.slots[id as usize][index]
     }
 
     #[inline(always)]
@@ -128,7 +135,7 @@ impl<M: TableMemory> Pool<M> {
         let mut slot = self.heads[self.reverse_map(to.0, level)];
         while slot != NONE {
             let (id, index) = Self::place(slot);
-            let next = self.slots[id as usize][index].after;
+            let next = self.slot(slot).after;
             let raw = self.entry(id, index);
             if raw & leaf_address(level) == to.0 && self.page(id).key.level() == level && raw & WRITE != 0 {
                 // A large leaf is filled again in pieces.
@@ -156,7 +163,7 @@ impl<M: TableMemory> Pool<M> {
         entries.filter(|&(id, index, raw)| raw & PRESENT != 0 && self.child(id, index).is_none())
     }
 
-    pub(super) fn slot(id: PageId, index: usize) -> u32 {
+    pub(super) fn number(id: PageId, index: usize) -> u32 {
         id * ENTRIES as u32 + index as u32
     }
 
