@@ -93,7 +93,9 @@ fn rare<V: Virt, M: HostMemory, H: Host>(
         Exit::Cpuid | Exit::Io(_) | Exit::Wrmsr | Exit::Rdmsr | Exit::Hlt => {
             dispatch(vcpu, vm, host, exit, tsc)
         }
-        Exit::NestedFault { .. } | Exit::ControlReg(_) | Exit::Invlpg(_) | Exit::Interrupt => dispatch(vcpu, vm, host, exit, tsc),
+        Exit::NestedFault { .. } | Exit::ControlReg(_) | Exit::Invlpg(_) | Exit::Interrupt => {
+            dispatch(vcpu, vm, host, exit, tsc)
+        }
     }
 }
 

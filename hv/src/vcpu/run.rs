@@ -51,13 +51,15 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
             vcpu.request(work::TIMERS);
         }
         let (kind, outcome) = match ended {
-            Ended::Alone if let Some(access) = vcpu.virt.io() => match io::io(vcpu, vm, host, access, begin) {
-                None => {
-                    vcpu.exits.add_short(ExitKind::Io, begin as u32, host.tsc() as u32);
-                    continue;
+            Ended::Alone if let Some(access) = vcpu.virt.io() => {
+                match io::io(vcpu, vm, host, access, begin) {
+                    None => {
+                        vcpu.exits.add_short(ExitKind::Io, begin as u32, host.tsc() as u32);
+                        continue;
+                    }
+                    Some(outcome) => (ExitKind::Io, outcome),
                 }
-                Some(outcome) => (ExitKind::Io, outcome),
-            },
+            }
             Ended::Alone if let Some((gva, error)) = vcpu.virt.page_fault() => {
                 (ExitKind::PageFault, mmu::page_fault(vcpu, vm, host, gva, error, true, begin))
             }

@@ -9,7 +9,9 @@ use crate::paging::addr::Gva;
 use crate::paging::format::npt::Npt;
 use crate::virt::exit::vector;
 use crate::virt::state::{Gpr, SegReg, Segment, TableReg, rflags};
-use crate::virt::{ArchState, Ended, Event, Exception, Exit, FlushScope, IoExit, Offer, Roots, VcpuState, Virt};
+use crate::virt::{
+    ArchState, Ended, Event, Exception, Exit, FlushScope, IoExit, Offer, Roots, VcpuState, Virt,
+};
 
 /// What a scripted VCPU and a scripted PCPU share.
 #[derive(Debug, Default)]

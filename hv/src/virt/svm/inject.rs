@@ -5,9 +5,9 @@
 //! the common entry and exit free of all this.
 
 use super::Svm;
-use crate::paging::addr::Gva;
 use super::entry::work;
 use super::vmcb::{clean, cr, event, exit_code, int_ctl, misc1};
+use crate::paging::addr::Gva;
 use crate::virt::exit::vector;
 use crate::virt::state::{VcpuState, rflags};
 use crate::virt::{Event, Exception, Offer, Virt};

@@ -216,7 +216,7 @@ impl Virt for Svm {
     fn page_fault(&self) -> Option<(Gva, u32)> {
         let vmcb = &self.block.vmcb;
         let is_fault = vmcb.exit_code == exit_code::PAGE_FAULT;
-        is_fault.then(|| (Gva(vmcb.exit_info2), vmcb.exit_info1 as u32))
+        is_fault.then_some((Gva(vmcb.exit_info2), vmcb.exit_info1 as u32))
     }
 
     fn release(&mut self, cpu: &mut SvmCpu) {
