@@ -47,7 +47,7 @@ fn paranoid(script: &[Step]) -> Machine {
     machine.vcpu.virt.regs.cr0 |= cr0::PG;
     set_mode(&mut machine.vcpu, &machine.vm, Mode::Shadow, || 0).unwrap();
     be_paranoid(&mut machine.vcpu);
-    let outcome = page_fault(&mut machine.vcpu, &machine.vm, &mut machine.host, Gva(0x8000), 0, 0);
+    let outcome = page_fault(&mut machine.vcpu, &machine.vm, &mut machine.host, Gva(0x8000), 0, false, 0);
     assert!(matches!(outcome, Outcome::Resume));
     machine
 }
