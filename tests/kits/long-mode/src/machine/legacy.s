@@ -34,6 +34,10 @@ kit_legacy:
   retfq
 .code32
 legacy_compatibility:
+  mov eax, 0x10                                 /* a way through user mode has made these null */
+  mov ds, eax
+  mov es, eax
+  mov ss, eax
   mov eax, cr0                                  /* leave long mode */
   and eax, 0x7fffffff
   mov cr0, eax

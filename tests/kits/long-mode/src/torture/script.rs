@@ -235,7 +235,10 @@ impl<'a> Script<'a> {
             }
         }
         let early = self.setup.kind == Kind::Pae || (walk.at_gib_page && walk.result.is_err());
-        if self.cpu.tcg && (op & 3 == step::MODIFY || early) {
+        // Whether a walk that faults marks the tables on its way as accessed is up to the processor. QEMU's emulation always
+        // does; so the hypervisor's guests there must not see anything else.
+        let quirk = if self.cpu.tcg { op & 3 == step::MODIFY || early } else { walk.result.is_err() };
+        if quirk {
             self.leave_uncertain(A);
         }
         self.push(Step::new(op, at, value), Want::Access(want, other));

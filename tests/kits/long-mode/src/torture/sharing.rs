@@ -183,6 +183,8 @@ pub fn aliases(c: &mut Check, kind: Kind) {
         // Accessed and dirty bits, seen through the other mappings.
         script.access(READ, by_small + (to - TABLES));
         script.access(READ | USER, by_large + (to - large));
+        // User mode writes to the table as well: where no entry is in use.
+        script.access(WRITE | USER, by_large + (table - large) + 0x800 + page * bytes);
         script.load(to, bytes);
     }
 }

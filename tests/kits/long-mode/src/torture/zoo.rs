@@ -122,10 +122,10 @@ const WRITERS: &[Writer] = writers! {
     "MASKMOVQ": "movq mm0, rax", "movq mm1, rdx", "maskmovq mm0, mm1", "emms";
     "PEXTRQ": "movq xmm0, rax", "pextrq [rdi], xmm0, 0";
     "STMXCSR": "stmxcsr [rdi]";
-    "FXSAVE": "fxsave64 [rdi]";
-    "FNSAVE": "fnsave [rdi]";
+    "FXSAVE": "fninit", "fxsave64 [rdi]";
+    "FNSAVE": "fninit", "fnsave [rdi]";
     "FNSTENV": "fninit", "fnstenv [rdi]";
-    "FNSTCW": "fnstcw [rdi]";
+    "FNSTCW": "fninit", "fnstcw [rdi]";
     "FSTP 10": "fninit", "fld1", "fstp tbyte ptr [rdi]";
     "FIST": "fninit", "fldpi", "fistp qword ptr [rdi]";
     "FBSTP": "fninit", "fild qword ptr [rsi]", "fld1", "fbstp [rdi]", "fninit";
