@@ -24,9 +24,9 @@ macro_rules! cases {
 cases! {
     "nested", "";
     "shadow", "";
-    "switch=1", "exits";
-    "switch=7", "exits";
-    "switch=100", "exits";
+    "switch=1", "exits thin=2";
+    "switch=7", "exits thin=2";
+    "switch=100", "exits thin=2";
 }
 
 fn torture(context: &Context, words: &str, options: &[&str]) -> Result<()> {

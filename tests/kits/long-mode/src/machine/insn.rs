@@ -108,6 +108,13 @@ pub fn invlpg(at: u64) {
     unsafe { asm!("invlpg [{}]", in(reg) at, options(nostack)) };
 }
 
+/// INVPCID
+pub fn invpcid(kind: u64, pcid: u64, at: u64) {
+    let descriptor = [pcid, at];
+    // SAFETY: the machine is this program's.
+    unsafe { asm!("invpcid {}, [{}]", in(reg) kind, in(reg) &descriptor, options(nostack)) };
+}
+
 /// CLI
 pub fn cli() {
     // SAFETY: the machine is this program's.

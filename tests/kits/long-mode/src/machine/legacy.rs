@@ -59,12 +59,12 @@ fn set_up() {
         let at = &raw const legacy_stubs as u64 + stub as u64 * 16;
         at & 0xffff | 0x08 << 16 | flags << 32 | (at >> 16) << 48
     };
+    let mut idt = [0; 129];
+    (0..32).for_each(|vector| idt[vector] = gate(vector, 0x8e00));
+    idt[128] = gate(32, 0xee00);
     // SAFETY: static tables that the processor does not use now.
     unsafe {
-        for vector in 0..32 {
-            (&raw mut legacy_idt[vector]).write(gate(vector, 0x8e00));
-        }
-        (&raw mut legacy_idt[128]).write(gate(32, 0xee00));
+        (&raw mut legacy_idt).write(idt);
         (&raw mut legacy_tss_descriptor)
             .write(103 | (base & 0xff_ffff) << 16 | 0x89 << 40 | (base >> 24) << 56);
     }

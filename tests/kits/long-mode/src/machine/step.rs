@@ -62,6 +62,8 @@ pub const CR4: u32 = 23;
 pub const NXE: u32 = 24;
 /// CPUID: an exit, where there is a hypervisor.
 pub const CPUID: u32 = 25;
+/// INVPCID of the address; the value's low byte is the type, the rest the PCID. Not in 32-bit mode.
+pub const INVPCID: u32 = 26;
 /// The end of a list.
 pub const END: u32 = 31;
 
@@ -123,6 +125,7 @@ fn perform(op: u32, at: u64, value: u64) -> u64 {
         CR4 => set_cr4(value),
         NXE => wrmsr(0xc000_0080, rdmsr(0xc000_0080) & !0x800 | value),
         CPUID => _ = cpuid(0, 0),
+        INVPCID => invpcid(value & 0xff, value >> 8, at),
         _ => {}
     }
     value
@@ -168,6 +171,7 @@ impl fmt::Display for Step {
             CR4 => write!(f, "CR4 = {value:x}"),
             NXE => write!(f, "EFER.NXE = {value:x}"),
             CPUID => write!(f, "CPUID"),
+            INVPCID => write!(f, "INVPCID type {}, PCID {}, {address:x}", value & 0xff, value >> 8),
             _ => {
                 let what = ["read", "write", "execute", "modify"][op as usize & 3];
                 let who = if op & USER != 0 { "user" } else { "supervisor" };

@@ -106,7 +106,7 @@ fn perform(script: &mut Script<'_>, tables: &[u64; 4], probe: &Probe, op: u32, i
         script.store(entry_at(kind, shift, tables[level], at), entry);
     }
     // A new pointer counts from the next load of CR3 on; INVLPG reaches global pages as well.
-    if pae || index % 4 == 0 {
+    if pae || index.is_multiple_of(4) {
         script.reload();
     }
     script.invlpg(at);

@@ -1,7 +1,7 @@
 //! Paging torture: what the processor does with page tables, against the manuals.
 //!
-//! `model` says what should happen, `script` makes it happen in long mode or in 32-bit protected mode and compares. `space` is
-//! the memory that they play with. The cases: `combos` has every bit of every entry.
+//! `model` says what should happen; a `script` foretells, performs and compares, in long mode or in 32-bit protected mode.
+//! `space` is the memory that scripts play with, a `region` the tables of a few pages. The other modules are the cases.
 //!
 //! The command line's word `full` does everything; `thin=N` does an N-th of the usual; `seed=N` sets the random numbers;
 //! `exits` puts an instruction that leaves for a hypervisor before about every fourth step.
@@ -12,6 +12,7 @@ mod events;
 mod lives;
 mod model;
 mod modes;
+mod pcid;
 mod region;
 mod script;
 mod sharing;
@@ -52,6 +53,7 @@ pub const CASES: &[Case] = &[
     case("torture.all-in-one", sharing::all_in_one),
     case("torture.mode-changes", modes::changes),
     case("torture.pointers", modes::pointers),
+    case("torture.pcid", pcid::run),
     case("torture.writers", zoo::run),
     case("torture.own-table", zoo::own_table),
     case("torture.idt", events::idt),

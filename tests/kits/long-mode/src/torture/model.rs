@@ -35,12 +35,14 @@ pub struct Setup {
     pub pge: bool,
     /// CR4.PSE
     pub pse: bool,
+    /// CR4.PCIDE
+    pub pcid: bool,
 }
 
 impl Setup {
     /// Everything strict that the processor has, and nothing that distinguishes user pages.
     pub const fn new(kind: Kind) -> Self {
-        Setup { kind, wp: true, nxe: true, smep: false, smap: false, pge: false, pse: true }
+        Setup { kind, wp: true, nxe: true, smep: false, smap: false, pge: false, pse: true, pcid: false }
     }
 
     /// One of 16 combinations of WP, NXE, SMEP, SMAP, as far as the processor has them.
@@ -65,7 +67,7 @@ impl Setup {
     /// CR4
     pub fn cr4(&self) -> u64 {
         let pae = matches!(self.kind, Kind::Pae | Kind::Four);
-        [(4, self.pse), (5, pae), (7, self.pge), (20, self.smep), (21, self.smap)]
+        [(4, self.pse), (5, pae), (7, self.pge), (17, self.pcid), (20, self.smep), (21, self.smap)]
             .into_iter()
             .fold(0x600, |cr4, (bit, on)| cr4 | u64::from(on) << bit)
     }

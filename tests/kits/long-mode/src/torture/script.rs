@@ -151,7 +151,8 @@ impl<'a> Script<'a> {
 
     /// A load of CR3.
     pub fn load_root(&mut self, root: u64) {
-        self.root = root;
+        // Bit 63 is not part of the register.
+        self.root = root & !(1 << 63);
         self.push(Step::new(step::CR3, 0, root), Want::Nothing);
     }
 
@@ -180,6 +181,11 @@ impl<'a> Script<'a> {
     /// What the model says about an access now.
     pub fn foresee(&self, op: u32, at: u64) -> Walk {
         walk(&self.setup, &self.cpu, self.root, foretold, op, at)
+    }
+
+    /// The same under another root.
+    pub fn foresee_under(&self, root: u64, op: u32, at: u64) -> Walk {
+        walk(&self.setup, &self.cpu, root, foretold, op, at)
     }
 
     /// The same if the entry at `entry` held `value`.

@@ -158,11 +158,11 @@ pub fn aliases(c: &mut Check, kind: Kind) {
     let at = linear(kind);
     let table = region.leaf_table();
     // The next entry of the table above maps the tables by small pages, the one after that by a large one.
-    let by_small = (at >> shift) + 1 << shift;
+    let by_small = ((at >> shift) + 1) << shift;
     let by_large = by_small + (1 << shift);
     script.store(region.entry(last - 1, by_small), small | 3);
     for i in 0..32 {
-        script.store(small + i * bytes, TABLES + i * 4096 | if i % 2 == 0 { 3 } else { 7 });
+        script.store(small + i * bytes, (TABLES + i * 4096) | if i % 2 == 0 { 3 } else { 7 });
     }
     let large = TABLES >> shift << shift;
     script.store(region.entry(last - 1, by_large), large | 0x87);

@@ -151,11 +151,6 @@ impl Space {
         self.each_word(|at, mirror| poke(mirror, peek::<u64>(at)));
     }
 
-    /// Copies the mirror's tables to memory.
-    pub fn restore(&self) {
-        self.each_word(|at, mirror| poke(at, peek::<u64>(mirror)));
-    }
-
     /// Calls `word(address, address in the mirror)` for all words of tables and targets in use.
     pub fn each_word(&self, mut word: impl FnMut(u64, u64)) {
         for (start, pages) in [(TABLES, self.used), (TARGET, TARGET_PAGES)] {
@@ -209,7 +204,7 @@ pub fn fill_target(page: u64) {
 /// Entries that map memory to itself.
 fn identity(table: u64, first: u64, count: u64, bytes: u64, flags: u64) {
     for i in 0..count {
-        let entry = first + i * 4096 | flags;
+        let entry = (first + i * 4096) | flags;
         if bytes == 4 { poke(table + i * 4, entry as u32) } else { poke(table + i * 8, entry) }
     }
 }
