@@ -18,6 +18,7 @@ mod script;
 mod sharing;
 mod space;
 mod trace;
+mod verdict;
 mod zoo;
 
 use crate::check::{Case, Check, case, fatal};

@@ -1,13 +1,13 @@
 //! Scripts: lists of steps, whose outcome is foretold while they are written down, then performed and compared.
 
-use super::model::{Cpu, Kind, Setup, Walk, error, walk};
+use super::model::{Cpu, Kind, Setup, Walk, walk};
 use super::space::{self, STEPS, Space, USER_BASE, USER_BASE_32, WANTS, foretell, foretold};
+use super::verdict::{Outcome, Verdict, Want};
 use super::{Random, options};
 use crate::check::Check;
 use crate::machine::insn::{peek, set_cr0, set_cr3, set_cr4};
 use crate::machine::legacy::{self, Job};
 use crate::machine::step::{self, Got, Step};
-use crate::machine::trap::vector::PF;
 use crate::say;
 
 /// Steps of a script.
@@ -18,28 +18,6 @@ const FULL: usize = MAX - 200;
 const PRINTED: u32 = 4;
 /// Accessed.
 const A: u64 = 1 << 5;
-
-/// What an access comes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// The page fault's error code.
-    fault: Option<u32>,
-    /// What it returns, if that is to be compared.
-    value: Option<u64>,
-}
-
-/// What is wanted of a step.
-#[derive(Clone, Copy, Debug)]
-enum Want {
-    /// That it does not fault.
-    Nothing,
-    /// That it loads this, except for some bits.
-    Value { value: u64, ignore: u64 },
-    /// One of these.
-    Access(Outcome, [Option<Outcome>; 2]),
-    /// That it raises this, or, if the third is set, nothing.
-    Raises(u8, u32, bool),
-}
 
 /// A list of steps under construction.
 pub struct Script<'a> {
@@ -291,7 +269,7 @@ impl<'a> Script<'a> {
         for (i, step) in steps[..self.len].iter().enumerate() {
             // SAFETY: as above.
             let (group, want) = unsafe { *(WANTS as *const (u32, Want)).add(i) };
-            match self.judge(step, &want) {
+            match want.judge(step, self.cpu.tcg) {
                 Verdict::Good => {}
                 Verdict::Known => self.c.known += 1,
                 Verdict::Bad => self.report(&steps[group as usize..=i], want),
@@ -324,44 +302,6 @@ impl<'a> Script<'a> {
             let efer = setup.efer() as u32;
             legacy::run(Job { cr0, cr3: root as u32, cr4, efer, steps: 0, user_base }, steps);
         }
-    }
-
-    fn judge(&self, step: &Step, want: &Want) -> Verdict {
-        let good = |good| if good { Verdict::Good } else { Verdict::Bad };
-        match *want {
-            Want::Nothing => good(step.vector == step::NONE),
-            Want::Value { value, ignore } => {
-                good(step.vector == step::NONE && (step.value ^ value) & !ignore == 0)
-            }
-            Want::Raises(vector, error, or_nothing) => {
-                let raised = (step.vector, step.error) == (vector.into(), error);
-                good(raised || (or_nothing && step.vector == step::NONE))
-            }
-            Want::Access(outcome, others) => {
-                let bad = |verdict: &Verdict| matches!(verdict, Verdict::Bad);
-                let first = self.judge_access(step, outcome);
-                let mut rest = others.into_iter().flatten().map(|other| self.judge_access(step, other));
-                if bad(&first) { rest.find(|other| !bad(other)).unwrap_or(first) } else { first }
-            }
-        }
-    }
-
-    fn judge_access(&self, step: &Step, want: Outcome) -> Verdict {
-        let Some(code) = want.fault else {
-            let same = want.value.is_none_or(|value| step.value == value);
-            return if step.vector == step::NONE && same { Verdict::Good } else { Verdict::Bad };
-        };
-        if step.vector != u32::from(PF) || step.cr2 != step.address {
-            return Verdict::Bad;
-        }
-        if step.error == code {
-            return Verdict::Good;
-        }
-        // QEMU's emulation: no P with reserved bits; a read-modify-write reads first.
-        let reserved = code & error::RESERVED != 0 && step.error | error::PRESENT == code;
-        let modify = step.op & 3 == step::MODIFY;
-        let modify = modify && step.error | error::WRITE | (code & error::RESERVED) >> 3 == code;
-        if self.cpu.tcg && (reserved || modify) { Verdict::Known } else { Verdict::Bad }
     }
 
     /// Tables and targets must be as foretold.
@@ -403,11 +343,4 @@ impl Drop for Script<'_> {
     fn drop(&mut self) {
         self.run();
     }
-}
-
-#[derive(Clone, Copy)]
-enum Verdict {
-    Good,
-    Known,
-    Bad,
 }
