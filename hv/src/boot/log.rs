@@ -50,6 +50,14 @@ pub fn record(object: Arguments<'_>) {
     }
 }
 
+/// Waits a bounded time until all has left the serial ports: the machine may end.
+pub fn drain() {
+    console().drain();
+    if let Some(port) = telemetry() {
+        port.drain();
+    }
+}
+
 /// The target of log lines that a record of another type repeats: they are for people without telemetry.
 pub const RECORDED: &str = "recorded";
 

@@ -90,6 +90,7 @@ fn end(message: fmt::Arguments<'_>, frame: Option<&TrapFrame>, rbp: u64) -> ! {
             let _ = port.write_str("\"}\n");
         }
     }
+    log::drain();
     pm::end_machine(pm::STATUS_PANIC)
 }
 
@@ -109,5 +110,6 @@ pub fn exception(frame: &TrapFrame, name: &str) -> ! {
 pub fn unsuitable(reason: impl Display) -> ! {
     ::log::error!(target: log::RECORDED, "{reason}");
     log::record(format_args!(r#"{{"v":1,"t":"unsuitable","detail":{}}}"#, Quoted(&reason)));
+    log::drain();
     pm::end_machine(pm::STATUS_UNSUITABLE)
 }

@@ -196,6 +196,11 @@ impl Chipset {
         self.uart.set_host_ready(ready);
     }
 
+    /// What was last said to [`Chipset::set_console_ready`].
+    pub fn console_is_ready(&self) -> bool {
+        self.uart.host_is_ready()
+    }
+
     /// The next byte that was held back, once the console is ready again.
     pub fn console_backlog(&mut self, now: Nanos, messages: &mut Messages) -> Option<u8> {
         let byte = self.uart.transmitted();

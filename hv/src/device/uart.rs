@@ -161,6 +161,11 @@ impl Uart {
         self.update_polled();
     }
 
+    /// Whether the host can take output.
+    pub fn host_is_ready(&self) -> bool {
+        self.host_ready
+    }
+
     /// The next byte that waited for the host, if it is ready.
     pub fn transmitted(&mut self) -> Option<u8> {
         let (byte, _) = self.host_ready.then(|| self.transmit.pop())??;

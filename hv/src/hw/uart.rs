@@ -15,6 +15,8 @@ pub const COM2: u16 = 0x2f8;
 const FIFO_BYTES: usize = 16;
 /// Status reads before a byte is given up: half a second on an ISA bus, so that a stuck port cannot hang the host.
 const MAX_POLLS: u32 = 500_000;
+/// Status reads in which any serial line sends a byte: a millisecond on an ISA bus.
+const BYTE_POLLS: u32 = 1000;
 
 /// Register offsets.
 mod reg {
@@ -36,6 +38,7 @@ mod reg {
 
 const LSR_DATA_READY: u8 = 1 << 0;
 const LSR_THR_EMPTY: u8 = 1 << 5;
+const LSR_ALL_SENT: u8 = 1 << 6;
 const LCR_8N1: u8 = 3;
 const LCR_DLAB: u8 = 1 << 7;
 const MCR_DTR_RTS_OUT2: u8 = 0b1011;
@@ -98,14 +101,20 @@ impl Uart {
         }
     }
 
-    /// Writes one byte as it is, after waiting a bounded time for room. The way of a guest's console output.
+    /// Writes one byte as it is. False: the line does not move, as when nobody reads an emulated port's output. The way of
+    /// a guest's console output.
     #[inline]
-    pub fn write_byte(self, byte: u8) {
-        if self.read(reg::LSR) & LSR_THR_EMPTY != 0 {
+    pub fn try_write(self, byte: u8) -> bool {
+        let room = (0..BYTE_POLLS).any(|_| self.read(reg::LSR) & LSR_THR_EMPTY != 0);
+        if room {
             self.write(reg::DATA, byte);
-        } else {
-            self.write_bytes(&[byte]);
         }
+        room
+    }
+
+    /// Waits a bounded time until everything has left the port.
+    pub fn drain(self) {
+        let _sent = (0..MAX_POLLS).any(|_| self.read(reg::LSR) & LSR_ALL_SENT != 0);
     }
 
     /// A received byte, if there is one.

@@ -189,7 +189,12 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
     fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::None => {}
-            Effect::ConsoleOutput(byte) => self.host.console_write(byte),
+            Effect::ConsoleOutput(byte) => {
+                if !self.host.console_write(byte) {
+                    self.vm.chipset.lock().set_console_ready(false);
+                    self.left.work |= work::TIMERS;
+                }
+            }
             Effect::Reset => self.left.stop = Some(Stop::Reset),
             Effect::PowerOff => self.left.stop = Some(Stop::PowerOff),
             Effect::TestExit(value) => self.left.stop = Some(Stop::TestExit(value)),

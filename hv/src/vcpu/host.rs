@@ -1,6 +1,6 @@
 //! What the run loop needs of the PCPU that it runs on. Bare metal implements it once; tests script it.
 
-/// One PCPU as the run loop sees it. Except for [`Host::tsc`] and [`Host::console_write`], functions are called only
+/// One PCPU as the run loop sees it. Except for [`Host::tsc`] and the console's output, functions are called only
 /// after the VCPU has released the processor.
 pub trait Host {
     /// The host's TSC.
@@ -29,8 +29,12 @@ pub trait Host {
     /// The next byte of console input for the guest.
     fn console_read(&mut self) -> Option<u8>;
 
-    /// Shows a byte of the guest's console.
-    fn console_write(&mut self, byte: u8);
+    /// Shows a byte of the guest's console. False: no more can be taken until [`Host::console_writable`].
+    #[must_use]
+    fn console_write(&mut self, byte: u8) -> bool;
+
+    /// Whether [`Host::console_write`] takes bytes (again).
+    fn console_writable(&mut self) -> bool;
 
     /// Reads the guest's XMM register `index` (0 to 15), which is in the processor.
     fn xmm(&self, index: u8) -> u128;

@@ -3,12 +3,12 @@
 use crate::device::effect::Effect;
 use crate::device::message::Messages;
 use crate::guest::vm::{HostMemory, Vm};
-use crate::vcpu::Vcpu;
 use crate::vcpu::bus::Bus;
 use crate::vcpu::host::Host;
 use crate::vcpu::memory_fault;
 use crate::vcpu::outcome::Outcome;
 use crate::vcpu::run::complete;
+use crate::vcpu::{Vcpu, work};
 use crate::virt::state::Gpr;
 use crate::virt::{IoExit, Virt};
 
@@ -46,7 +46,11 @@ pub fn io<V: Virt, M: HostMemory, H: Host>(
     match effect {
         // An input may have made room for console bytes that wait.
         Effect::None if quiet && !host.console_ready() => {}
-        Effect::ConsoleOutput(byte) if quiet => host.console_write(byte),
+        Effect::ConsoleOutput(byte) if quiet => {
+            if !host.console_write(byte) {
+                hold_output(vcpu, vm);
+            }
+        }
         effect => {
             let left = Bus::new(vm, &mut vcpu.lapic, host, tsc).after(effect, messages);
             return Some(vcpu.after_access(left, Outcome::Next(next)));
@@ -54,4 +58,11 @@ pub fn io<V: Virt, M: HostMemory, H: Host>(
     }
     complete(vcpu, next);
     None
+}
+
+/// The host's console takes no more: the guest's port is busy until [`crate::vcpu::run`] finds otherwise.
+#[cold]
+fn hold_output<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
+    vm.chipset.lock().set_console_ready(false);
+    vcpu.request(work::TIMERS);
 }

@@ -3,6 +3,8 @@
 //! The only place that reads the clock, performs outcomes, and lets the host take interrupts. A hot exit goes through
 //! [`run`] alone; [`serve`] is entered only when the pending-work word is not zero.
 
+use crate::device::Nanos;
+use crate::device::chipset::Chipset;
 use crate::device::message::Messages;
 use crate::guest::vm::{HostMemory, Vm};
 use crate::trace::exits::ExitKind;
@@ -15,6 +17,9 @@ use crate::virt::{Ended, Event, Exception, Virt};
 
 /// The host's timer is never armed for later than this.
 const LONGEST_MS: u64 = 250;
+
+/// How often a console that takes no more output is asked again.
+const RETRY_MS: u64 = 1;
 
 /// DR6.BS: the exception is a single-step trap.
 const DR6_BS: u64 = 1 << 14;
@@ -269,10 +274,14 @@ fn run_timers<V: Virt, M: HostMemory, H: Host>(
         vcpu.receive(&mut messages);
         vcpu.request(work::INTERRUPTS);
     }
+    if !chipset.console_is_ready() {
+        resume_output(vcpu, &mut chipset, nanos, host);
+    }
     let chipset_next = chipset.deadline().map(|at| vm.clock.tsc_at(at));
     let next = [vcpu.lapic.deadline(), chipset_next].into_iter().flatten().min();
     let next = next.map_or(u64::MAX, |at| at.0.saturating_add(vm.start));
-    let next = next.min(tsc.saturating_add(vm.clock.tsc_khz() * LONGEST_MS));
+    let longest = if chipset.console_is_ready() { LONGEST_MS } else { RETRY_MS };
+    let next = next.min(tsc.saturating_add(vm.clock.tsc_khz() * longest));
     if host.timer_fired() || tsc >= vcpu.armed {
         vcpu.armed = u64::MAX;
     }
@@ -282,4 +291,20 @@ fn run_timers<V: Virt, M: HostMemory, H: Host>(
         vcpu.virt.release(cpu);
         host.arm_timer(next);
     }
+}
+
+/// Sends what the guest's serial port has held back while the console took no more output, if it does again.
+#[cold]
+fn resume_output<V: Virt, H: Host>(vcpu: &mut Vcpu<V>, chipset: &mut Chipset, now: Nanos, host: &mut H) {
+    if !host.console_writable() {
+        return;
+    }
+    chipset.set_console_ready(true);
+    let mut messages = Messages::new();
+    while let Some(byte) = chipset.console_backlog(now, &mut messages) {
+        let more = host.console_write(byte);
+        chipset.set_console_ready(more);
+        vcpu.receive(&mut messages);
+    }
+    vcpu.request(work::INTERRUPTS);
 }

@@ -166,6 +166,9 @@ pub struct ScriptHost {
     pub monitor_at: Option<u64>,
     /// Console output.
     pub output: Vec<u8>,
+    /// The console takes no byte more than there are, until this TSC value.
+    pub output_stuck: Option<(usize, u64)>,
+    held: Option<u8>,
     /// XMM registers, zero if not written.
     pub xmm: BTreeMap<u8, u128>,
     /// XCR0.
@@ -234,8 +237,20 @@ impl Host for ScriptHost {
         let now = self.tsc();
         self.input.pop_front_if(|(at, _)| *at <= now).map(|(_, byte)| byte)
     }
-    fn console_write(&mut self, byte: u8) {
+    fn console_write(&mut self, byte: u8) -> bool {
+        assert!(self.held.is_none(), "the console said that it takes no more");
+        if self.output_stuck.is_some_and(|(len, until)| self.output.len() >= len && self.tsc() < until) {
+            self.held = Some(byte);
+            return false;
+        }
         self.output.push(byte);
+        true
+    }
+    fn console_writable(&mut self) -> bool {
+        if let Some(byte) = self.held.take() {
+            return self.console_write(byte);
+        }
+        true
     }
     fn xmm(&self, index: u8) -> u128 {
         self.xmm.get(&index).copied().unwrap_or(0)

@@ -15,6 +15,7 @@ use crate::boot::host::Host;
 use crate::boot::log;
 use crate::boot::panic::unsuitable;
 use crate::boot::report as boot_report;
+use crate::device::message::Messages;
 use crate::guest::build::{self, BuildError, HostFacts};
 use crate::guest::bundle::{BootFiles, BootModule, CONFIG_NAME, Files};
 use crate::guest::config::{Config, VmConfig};
@@ -24,8 +25,8 @@ use crate::guest::vm::Vm;
 use crate::hw::{cmos, cpu, msr, pm};
 use crate::mem::frame::{self, Node};
 use crate::mem::heap;
-use crate::monitor::Monitor;
 use crate::monitor::view::{HostReport, View};
+use crate::monitor::{Monitor, Terminal as _};
 use crate::paging::addr::{Hpa, PAGE_SIZE, PageSize};
 use crate::paging::format::npt::Npt;
 use crate::paging::guest_walk::PagingFeatures;
@@ -79,6 +80,7 @@ pub fn main(host: &'static Host) -> ! {
     }
     let mut pcpu = Pcpu::new(host.cpu, host.timer, log::console());
     let status = run_vm(host, vm, &files, features, &mut svm_cpu, &mut pcpu);
+    log::drain();
     pm::end_machine(status)
 }
 
@@ -110,6 +112,7 @@ fn refuse(why: &dyn Display) -> ! {
         json.text("reason", "config-error")?;
         json.text("detail", why)
     });
+    log::drain();
     pm::end_machine(STATUS_USAGE)
 }
 
@@ -190,6 +193,7 @@ fn run_vm(
                 break stop;
             }
         };
+        flush_console(&vm, pcpu);
         if host.options.stats {
             telemetry::record("stats", |json| report::stats(json, &vcpu, &vm, pcpu.tsc()));
         }
@@ -208,6 +212,17 @@ fn run_vm(
         }
         vm.chipset.lock().reset();
         started = pcpu.tsc();
+    }
+}
+
+/// Sends the last of a stopped guest's console output, as far as the console takes it in time.
+fn flush_console(vm: &Vm<Npt, HostMemory>, pcpu: &mut Pcpu) {
+    pcpu.flush_output();
+    let mut chipset = vm.chipset.lock();
+    chipset.set_console_ready(true);
+    // The guest will not take the interrupt.
+    while let Some(byte) = chipset.console_backlog(vm.nanos(pcpu.tsc()), &mut Messages::new()) {
+        pcpu.write(byte);
     }
 }
 

@@ -21,6 +21,8 @@ pub struct Pcpu {
     escapes: Escapes,
     /// Input that the guest has no room for yet. When it is full, bytes stay in the serial port.
     input: Deque<u8, 256>,
+    /// Output that the serial port had no room for.
+    held: Option<u8>,
     /// The person has asked for the monitor. What follows is for it and stays in the serial port.
     monitor_wanted: bool,
 }
@@ -29,7 +31,15 @@ impl Pcpu {
     /// The PCPU that executes this. Turns the console's receive interrupt on.
     pub fn new(cpu: &'static PerCpu, timer: Timer, console: Uart) -> Pcpu {
         console.set_receive_interrupt(true);
-        Pcpu { cpu, timer, console, escapes: Escapes::default(), input: Deque::new(), monitor_wanted: false }
+        Pcpu {
+            cpu,
+            timer,
+            console,
+            escapes: Escapes::default(),
+            input: Deque::new(),
+            held: None,
+            monitor_wanted: false,
+        }
     }
 
     /// Puts the FPU, which belongs to guests, into its state after reset.
@@ -43,6 +53,13 @@ impl Pcpu {
         if cpu::cr4() & cr4::OSXSAVE != 0 {
             // SAFETY: x87 alone is always valid.
             unsafe { cpu::xsetbv(0, 1) };
+        }
+    }
+
+    /// Sends held output, if the serial port takes it in time.
+    pub fn flush_output(&mut self) {
+        if let Some(byte) = self.held.take() {
+            self.console.write_bytes(&[byte]);
         }
     }
 
@@ -125,8 +142,18 @@ impl Host for Pcpu {
     }
 
     #[inline]
-    fn console_write(&mut self, byte: u8) {
-        self.console.write_byte(byte);
+    fn console_write(&mut self, byte: u8) -> bool {
+        if self.held.is_none() && self.console.try_write(byte) {
+            return true;
+        }
+        self.flush_output();
+        self.held = Some(byte);
+        false
+    }
+
+    fn console_writable(&mut self) -> bool {
+        self.held.take_if(|byte| self.console.try_write(*byte));
+        self.held.is_none()
     }
 
     fn xmm(&self, index: u8) -> u128 {
@@ -187,6 +214,6 @@ impl Terminal for Pcpu {
     }
 
     fn write(&mut self, byte: u8) {
-        self.console.write_byte(byte);
+        self.console.write_bytes(&[byte]);
     }
 }

@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::device::layout::UART;
+use crate::guest::msr::index as msr;
 use crate::vcpu::outcome::Stop;
-use crate::vcpu::testing::{Machine, START};
+use crate::vcpu::testing::{Machine, START, TSC_KHZ};
+use crate::virt::fake::Step;
 use crate::virt::state::rflags;
 
 /// Reads LSR until there is data, then RBR, until as many bytes were read as `choices` says; keeps them in `seen`.
@@ -114,6 +116,81 @@ fn output_comes_out_byte_by_byte_and_by_string() {
     machine.play();
     assert_eq!(machine.host.output[0], b'h');
     assert_eq!(machine.host.output[1..], text);
+}
+
+/// One more byte of output: the next of the alphabet.
+fn letter(f: &mut Fake) -> Exit {
+    f.seen.push(0);
+    let letter = b'a' - 1 + f.seen.len() as u8;
+    out(f, UART, 1, letter.into())
+}
+
+/// A machine whose console takes three bytes, and more only after 10 ms; the guest sends 20 before `steps`.
+fn stuck(steps: &[Step]) -> Machine {
+    let fifo: Step = |f| out(f, UART + 2, 1, 1);
+    let mut machine = Machine::new(&[&[fifo], &[letter as Step; 20][..], steps].concat());
+    machine.host.output_stuck = Some((3, START + 10 * TSC_KHZ));
+    machine
+}
+
+#[test]
+fn output_waits_for_a_stuck_console() {
+    let mut machine = stuck(&[
+        |f| input(f, UART + 5, 1),
+        |f| {
+            assert_eq!(answer(f) & 0x60, 0, "the transmitter is busy");
+            f.cpu.tsc.set(START + 9 * TSC_KHZ);
+            input(f, UART + 5, 1)
+        },
+        |f| {
+            assert_eq!(answer(f) & 0x60, 0);
+            f.cpu.tsc.set(START + 11 * TSC_KHZ);
+            input(f, 0x80, 1)
+        },
+        |f| input(f, UART + 5, 1),
+        |f| {
+            assert_eq!(answer(f) & 0x60, 0x60);
+            letter(f)
+        },
+    ]);
+    machine.play();
+    assert_eq!(machine.host.output, (b'a'..=b'u').collect::<Vec<_>>());
+}
+
+#[test]
+fn output_comes_out_while_the_guest_waits() {
+    let mut machine = stuck(&[
+        |f| wrmsr(f, x2apic::LVT_TIMER, 2 << 17 | 0x30),
+        |f| wrmsr(f, msr::TSC_DEADLINE, 15 * TSC_KHZ),
+        |_| Exit::Hlt,
+        |f| input(f, 0x80, 1),
+    ]);
+    machine.play();
+    assert_eq!(machine.host.output, (b'a'..=b't').collect::<Vec<_>>());
+    assert!((10..=12).contains(&machine.host.waits), "{}", machine.host.waits);
+}
+
+#[test]
+fn a_string_does_not_overrun_a_stuck_console() {
+    let mut machine = Machine::new(&[
+        |f| out(f, UART + 2, 1, 1),
+        |f| {
+            f.set_gpr(Gpr::Rdx, UART.into());
+            f.set_gpr(Gpr::Rsi, 0x8000);
+            f.set_gpr(Gpr::Rcx, 10);
+            f.set_rip(0x1000);
+            Exit::Io(IoExit { port: UART, size: 1, input: false, string: true, next_rip: Some(0x1002) })
+        },
+        |f| {
+            f.cpu.tsc.set(START + 11 * TSC_KHZ);
+            input(f, 0x80, 1)
+        },
+    ]);
+    machine.host.output_stuck = Some((3, START + 10 * TSC_KHZ));
+    machine.code(&[0xf3, 0x6e]);
+    machine.write(0x8000, b"0123456789");
+    machine.play();
+    assert_eq!(machine.host.output, b"0123456789");
 }
 
 /// The string instruction goes on.
