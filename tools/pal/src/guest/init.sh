@@ -37,9 +37,10 @@ else
     set -- sh
 fi
 printf '\036pal %s begin\036' "$nonce"
-setsid cttyhack "$@"
+# The end of a session hangs its terminal up, which drops output that is still on its way. So whoever leads the session
+# waits for that: setting a mode does. It may not be in the foreground then.
+setsid cttyhack sh -c '"$@"; status=$?; trap "" TTOU; stty raw -echo; exit $status' sh "$@"
 status=$?
-# Setting a mode waits until everything written has left the machine.
 stty raw -echo
 printf '\036pal %s end %d\036' "$nonce" "$status"
 stty sane
