@@ -1,9 +1,11 @@
 //! The default guest: Debian's kernel and the generated initramfs.
 
 use std::{
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, PipeReader, Read as _, pipe},
     path::Path,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
+    thread::sleep,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -25,6 +27,9 @@ pub const CASES: &[Case] = &[
     both("exec takes any text as the command", quoting),
     both("output is binary-safe", binary),
     both("much output arrives whole", much_output).also(SHADOW),
+    both("output comes out before the session ends", last_words),
+    both("a slow reader gets all of it", slow_reader),
+    only("native", "a reader that comes late gets all of it", late_reader),
     both("stderr of the command is output too", stderr),
     both("put adds files and directories", put),
     both("put adds a program that runs", program),
@@ -108,6 +113,58 @@ fn much_output(context: &Context) -> Result<()> {
     let finished = context.run(&["--exec", "seq 1 20000"])?.status(0)?;
     let expected: String = (1..=20_000).map(|number| format!("{number}\n")).collect();
     ensure!(finished.stdout() == expected, "{} bytes of {}", finished.raw.len(), expected.len());
+    Ok(())
+}
+
+/// Starts a command whose output nobody reads yet, through a pipe of one page.
+fn start_unread(context: &Context, command: &str) -> Result<(Child, PipeReader)> {
+    let (reader, writer) = pipe()?;
+    rustix::pipe::fcntl_setpipe_size(&writer, 4096)?;
+    let mut pal = Command::new(&context.pal);
+    pal.args(["run", "--machine", context.machine, "--exec", command]);
+    Ok((pal.stdin(Stdio::null()).stdout(writer).spawn()?, reader))
+}
+
+fn slow_reader(context: &Context) -> Result<()> {
+    let (mut child, reader) = start_unread(context, "seq 1 20000")?;
+    let mut reader = BufReader::new(reader);
+    let mut output = String::new();
+    reader.read_line(&mut output)?;
+    // Meanwhile everything between here and the guest fills up.
+    sleep(Duration::from_secs(10));
+    reader.read_to_string(&mut output)?;
+    let status = child.wait()?;
+    let expected: String = (1..=20_000).map(|number| format!("{number}\n")).collect();
+    ensure!(output == expected && status.success(), "{status}, {} bytes of {}", output.len(), expected.len());
+    Ok(())
+}
+
+fn late_reader(context: &Context) -> Result<()> {
+    // A little more than the pipe holds: the machine is gone before it is read.
+    let (mut child, mut reader) = start_unread(context, "seq -s, 1000 1840; exit 9")?;
+    while rustix::io::ioctl_fionread(&reader)? == 0 {
+        sleep(Duration::from_millis(100));
+    }
+    sleep(Duration::from_secs(12));
+    let mut output = String::new();
+    reader.read_to_string(&mut output)?;
+    let status = child.wait()?;
+    let expected = (1000..=1840).map(|number| number.to_string()).collect::<Vec<_>>().join(",") + "\n";
+    ensure!(
+        output == expected && status.code() == Some(9),
+        "{status}, {} bytes of {}",
+        output.len(),
+        expected.len()
+    );
+    Ok(())
+}
+
+fn last_words(context: &Context) -> Result<()> {
+    let expected: String = (1..=900).map(|number| format!("{number}\n")).collect();
+    for _ in 0..4 {
+        // All at once, just before the session ends.
+        context.run(&["--exec", "seq 1 900 > /all; cat /all"])?.status(0)?.prints(&expected)?;
+    }
     Ok(())
 }
 

@@ -25,6 +25,7 @@ pub struct Output {
     shown: bool,
     /// A person has asked for the monitor and wants to see everything from then on.
     watched: Arc<AtomicBool>,
+    writing: Arc<AtomicBool>,
     verbose: bool,
     tail: Arc<Mutex<Tail>>,
     booting: Arc<Mutex<Option<Step>>>,
@@ -49,11 +50,17 @@ impl Output {
             newlines: convert.then(Newlines::default),
             shown: plan.nonce.is_none(),
             watched,
+            writing: Arc::default(),
             verbose: ui.verbose > 0,
             tail,
             booting,
             events,
         }
+    }
+
+    /// True while the reader of standard output makes us wait.
+    pub fn writing(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.writing)
     }
 
     /// Copies until QEMU closes the console, and reports marks and a reader that went away.
@@ -124,10 +131,13 @@ impl Output {
             self.end_booting();
         }
         let mut stdout = stdout().lock();
-        match &mut self.newlines {
-            Some(newlines) => stdout.write_all(&newlines.convert(text))?,
-            None => stdout.write_all(text)?,
-        }
-        stdout.flush()
+        self.writing.store(true, Ordering::Relaxed);
+        let result = match &mut self.newlines {
+            Some(newlines) => stdout.write_all(&newlines.convert(text)),
+            None => stdout.write_all(text),
+        };
+        let result = result.and_then(|()| stdout.flush());
+        self.writing.store(false, Ordering::Relaxed);
+        result
     }
 }

@@ -8,7 +8,7 @@ use std::{
     os::unix::net::UnixStream,
     sync::{
         Arc, Mutex,
-        atomic::AtomicBool,
+        atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
     thread,
@@ -97,6 +97,7 @@ pub fn run(machine: &mut Machine, plan: &Plan, ui: &Ui) -> Result<Outcome> {
     let watched = Arc::new(AtomicBool::new(false));
     let shared = (Arc::clone(&watched), Arc::clone(&tail), Arc::clone(&booting));
     let mut output = Output::new(plan, ui, interactive, shared.0, shared.1, shared.2, events.clone());
+    let writing = output.writing();
     let console = machine.console.try_clone().context("cannot share the console")?;
     spawn("console", move || output.copy(console))?;
     if let Some(records) = machine.telemetry.as_ref().map(UnixStream::try_clone).transpose()? {
@@ -111,7 +112,7 @@ pub fn run(machine: &mut Machine, plan: &Plan, ui: &Ui) -> Result<Outcome> {
         let _ = report.send(Event::Closed);
     })?;
 
-    let mut session = Session::new(machine, plan, open);
+    let mut session = Session::new(machine, plan, open, writing);
     let (keyboard, keys) = (session.machine.console.try_clone()?, Keys::new(plan.hypervisor));
     let mut start_input = Some(move |ui: Ui| {
         spawn("keyboard", move || {
@@ -163,21 +164,25 @@ struct Session<'a> {
     host: Option<Value>,
     open: u32,
     deadline: Option<Instant>,
+    /// The time limit.
+    limit: Option<Instant>,
     /// The machine has said its last word.
     ending: bool,
+    /// The reader of standard output makes us wait.
+    writing: Arc<AtomicBool>,
 }
 
 impl<'a> Session<'a> {
-    fn new(machine: &'a mut Machine, plan: &'a Plan, open: u32) -> Self {
+    fn new(machine: &'a mut Machine, plan: &'a Plan, open: u32, writing: Arc<AtomicBool>) -> Self {
         let seen = Observed {
             exec: plan.exec,
             hypervisor: plan.hypervisor,
             test_device: plan.test_device,
             ..Observed::default()
         };
-        let deadline =
-            plan.timeout.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
-        Self { machine, plan, seen, stats: Vec::new(), host: None, open, deadline, ending: false }
+        let limit = plan.timeout.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
+        let (stats, host, deadline, ending) = (Vec::new(), None, limit, false);
+        Self { machine, plan, seen, stats, host, open, deadline, limit, ending, writing }
     }
 
     /// Waits for one event and acts upon it.
@@ -188,6 +193,14 @@ impl<'a> Session<'a> {
         let event = match inbox.recv_timeout(patience) {
             Ok(event) => event,
             Err(RecvTimeoutError::Timeout) => {
+                let now = Instant::now();
+                let in_time = self.limit.is_none_or(|limit| now < limit);
+                if self.ending && in_time && self.writing.load(Ordering::Relaxed) {
+                    // All is over but for a slow reader of the output.
+                    let next = now + GRACE;
+                    self.deadline = Some(self.limit.map_or(next, |limit| limit.min(next)));
+                    return Next::Go;
+                }
                 if !self.ending {
                     self.seen.stop = self.plan.timeout.map(Stop::Timeout);
                 }
