@@ -56,6 +56,7 @@ pub const CASES: &[Case] = &[
     case("torture.pointers", modes::pointers),
     case("torture.pcid", pcid::run),
     case("torture.writers", zoo::run),
+    case("torture.upper-writers", zoo::upper),
     case("torture.own-table", zoo::own_table),
     case("torture.idt", events::idt),
     case("torture.gdt", events::gdt),
