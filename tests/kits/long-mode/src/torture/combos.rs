@@ -4,6 +4,7 @@
 //! one access and setting, and seeded random entries.
 
 use super::model::{Cpu, Kind, Setup, entry_at, shifts};
+use super::region::Region;
 use super::script::Script;
 use super::space::{CODE, Space, TARGET, USER_CODE, linear};
 use super::{Options, Random};
@@ -85,6 +86,40 @@ pub fn run(c: &mut Check, kind: Kind, options: &Options) -> u64 {
         }
     }
     script.groups()
+}
+
+/// One page with all rights in the last entry, and one access after the other without a flush in between: what the first one
+/// cached must not let the others do more.
+pub fn sequences(c: &mut Check, kind: Kind, options: &Options) {
+    let cpu = Cpu::here(c.tcg);
+    let mut random = Random::new(options.seed + 3);
+    let mut space = Space::new(kind);
+    let region = Region::new(&mut space);
+    let mut script = Script::new(c, &mut space, Setup::new(kind));
+    region.map(&mut script);
+    let nx = if kind == Kind::Two { 0 } else { 1 << 63 };
+    for number in 0..SETUPS {
+        let setup = Setup { pge: number & 1 != 0, ..Setup::numbered(kind, number, &cpu) };
+        script.group();
+        script.set(setup);
+        for (flags, first) in (0..16u64).flat_map(|flags| ACCESSES.map(|first| (flags, first))) {
+            let execute = if setup.nxe && flags & 8 != 0 { nx } else { 0 };
+            let entry = TARGET | 1 | (flags & 3) << 1 | (flags & 4) << 4 | execute;
+            for second in ACCESSES {
+                if !options.full && random.below(16 * u64::from(options.thin)) != 0 {
+                    continue;
+                }
+                script.group();
+                script.settle();
+                script.store(region.leaf(0), entry);
+                script.invlpg(region.page(0));
+                for op in [first, second, *random.choose(&ACCESSES), first] {
+                    script.access(op, region.at(0, op));
+                }
+                script.load(region.leaf(0), super::model::entry_bytes(kind));
+            }
+        }
+    }
 }
 
 /// Writes the entries, flushes, accesses, looks at what became of entries and data.
