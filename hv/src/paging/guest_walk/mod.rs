@@ -272,7 +272,8 @@ impl<G: GuestMemory> Walker<'_, G> {
         read.map_err(|_| WalkError::NotRam { table: at })
     }
 
-    /// Sets accessed and dirty bits in an entry that was `raw`; returns what it is then.
+    /// Sets accessed and dirty bits in an entry that was `raw`; returns what it is then, as far as the walk is
+    /// concerned.
     fn set<K: Kind>(&self, at: Gpa, raw: u64, bits: u64) -> Result<u64, Stop> {
         if !self.update || raw & bits == bits {
             return Ok(raw);
@@ -280,8 +281,8 @@ impl<G: GuestMemory> Walker<'_, G> {
         match self.memory.compare_exchange(at, K::ENTRY_BYTES as usize, raw, raw | bits) {
             Ok(true) => Ok(raw | bits),
             Ok(false) => Err(Stop::Changed),
-            // It was readable a moment ago: memory that does not take writes.
-            Err(_) => Ok(raw),
+            // It was readable a moment ago: memory that does not take writes. They are lost, and the access goes on.
+            Err(_) => Ok(raw | bits),
         }
     }
 }

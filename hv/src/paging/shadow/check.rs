@@ -15,10 +15,9 @@ use super::role::Source;
 use super::{Shadow, root_key};
 use crate::guest::mem::GuestMemory;
 use crate::paging::addr::{Gpa, Hfn};
-use crate::paging::format::x86::PRESENT;
 use crate::paging::guest_walk::PagingState;
 use crate::paging::p2m::P2m;
-use crate::paging::table::{ENTRIES, TableMemory};
+use crate::paging::table::TableMemory;
 use alloc::boxed::Box;
 
 /// What the check works with.
@@ -103,7 +102,9 @@ impl<M: TableMemory, N: TableMemory, G: GuestMemory> Check<'_, M, N, G> {
                 return Err(self.report("the guest can write to a watched table", leaf, index, None));
             }
         }
-        for index in (0..ENTRIES).filter(|&index| pool.entry(id, index) & PRESENT != 0) {
+        let mut from = 0;
+        while let Some(index) = page.next_present(from) {
+            from = index + 1;
             match role.source {
                 Source::Table => self.table_entry(id, role, index)?,
                 Source::Top => self.pointer(id, role, index)?,

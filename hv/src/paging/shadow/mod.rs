@@ -21,10 +21,10 @@
 mod check;
 mod fill;
 mod hardware;
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 mod model;
-#[cfg(test)]
-mod oracle_tests;
+#[cfg(any(test, feature = "testing"))]
+pub mod oracle;
 mod pool;
 mod quick;
 mod role;

@@ -6,6 +6,7 @@ use super::{Root, TlbFlush};
 use crate::paging::addr::{Gva, Hfn, Hpa};
 use crate::paging::table::TableMemory;
 use crate::virt::Access;
+use alloc::vec::Vec;
 
 /// The registers that matter.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +26,8 @@ pub struct Cached {
     user: bool,
     execute: bool,
     global: bool,
+    /// The dirty bit was set when this was cached.
+    dirty: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +71,12 @@ impl ShadowProcessor {
         }
     }
 
+    /// Whether it remembers a translation that writes to this page.
+    pub fn can_write(&self, page: Hpa) -> bool {
+        let within = |it: &Cached| (it.to..it.to + (1 << it.shift)).contains(&page.0);
+        self.translations.iter().any(|it| it.write && within(it))
+    }
+
     fn forget(&mut self, gva: Gva) {
         self.translations.retain(|it| !covers(it.start, it.shift, gva));
         self.pointers.retain(|it| !covers(it.start, it.shift, gva));
@@ -83,7 +92,10 @@ impl ShadowProcessor {
         access: Access,
     ) -> Option<Hpa> {
         let gva = if root.long { gva } else { Gva(gva.0 & 0xffff_ffff) };
-        let hit = |it: &&Cached| covers(it.start, it.shift, gva) && it.allows(registers, access);
+        // The first write through a translation walks again, to set the dirty bit.
+        let hit = |it: &&Cached| {
+            covers(it.start, it.shift, gva) && it.allows(registers, access) && (it.dirty || !access.write)
+        };
         if let Some(it) = self.translations.iter().find(hit) {
             return Some(it.at(gva));
         }
@@ -99,7 +111,7 @@ impl ShadowProcessor {
         let known =
             self.pointers.iter().filter(|it| covers(it.start, it.shift, gva)).min_by_key(|it| it.level);
         let from = known.copied().unwrap_or(top);
-        match self.walk(memory, root, from, gva).filter(|it| it.allows(registers, access)) {
+        match self.walk(memory, root, registers, from, gva, access) {
             Some(it) => {
                 if self.translations.len() < CAPACITY {
                     self.translations.push(it);
@@ -120,11 +132,24 @@ impl ShadowProcessor {
         }
     }
 
-    fn walk(&mut self, memory: &impl TableMemory, root: Root, from: Pointer, gva: Gva) -> Option<Cached> {
+    fn walk(
+        &mut self,
+        memory: &impl TableMemory,
+        root: Root,
+        registers: Registers,
+        from: Pointer,
+        gva: Gva,
+        access: Access,
+    ) -> Option<Cached> {
         let mut now = from;
         loop {
             let shift = 12 + 9 * (now.level - 1);
-            let entry = memory.load(now.table, (gva.0 >> shift & 511) as usize);
+            let index = (gva.0 >> shift & 511) as usize;
+            let entry = memory.load(now.table, index);
+            let set = |bits: u64| {
+                let stored = memory.compare_exchange(now.table, index, entry, entry | bits);
+                assert!(stored.is_ok(), "nothing runs in between");
+            };
             if entry & 1 == 0 {
                 return None;
             }
@@ -142,9 +167,19 @@ impl ShadowProcessor {
                 let to = if now.level == 2 { to & !0x1000 } else { to };
                 assert_eq!(to & ((1 << shift) - 1), 0, "a misplaced leaf");
                 let Pointer { write, user, execute, .. } = now;
-                return Some(Cached { start, shift, to, write, user, execute, global: entry & 0x100 != 0 });
+                let global = entry & 0x100 != 0;
+                let dirty = access.write || entry & 0x40 != 0;
+                let found = Cached { start, shift, to, write, user, execute, global, dirty };
+                let allowed = found.allows(registers, access);
+                if allowed {
+                    set(if access.write { 0x60 } else { 0x20 });
+                }
+                return Some(found).filter(|_| allowed);
             }
             assert!(entry & 0x180 == 0, "a reserved bit above the leaf");
+            if root.long || now.level < 3 {
+                set(0x20);
+            }
             now = Pointer {
                 start,
                 shift,

@@ -170,14 +170,19 @@ impl<M: TableMemory> Shadow<M> {
         if self.pool.is_watched(frame) {
             return;
         }
+        let mut seen = 0;
+        while let Some(id) = self.pool.nth_shadow(frame, seen) {
+            seen += 1;
+            let page = self.pool.page_mut(id);
+            (page.unsync, page.writes) = (false, 0);
+            self.unsync.retain(|&other| other != id);
+        }
+        // From here on no entry that is made writes to it, not even its own.
         self.pool.protect(frame);
         let mut seen = 0;
         while let Some(id) = self.pool.nth_shadow(frame, seen) {
             seen += 1;
             self.resync_page(p2m, memory, id);
-            let page = self.pool.page_mut(id);
-            (page.unsync, page.writes) = (false, 0);
-            self.unsync.retain(|&other| other != id);
         }
     }
 

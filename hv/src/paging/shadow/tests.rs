@@ -183,3 +183,53 @@ fn a_large_page_that_is_mapped_in_pieces_is_flushed_when_an_entry_on_its_way_cha
         });
     }
 }
+
+#[test]
+fn a_table_that_maps_itself_is_watched_in_its_own_entry_too() {
+    with_guest(|p2m, write, host, shadow| {
+        let memory = VmMemory::new(p2m, host);
+        write(4 * PAGE_SIZE + 8, (4 * PAGE_SIZE) | 7);
+        let touch = |shadow: &mut Shadow<&Arena>| loop {
+            let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(0x1000), Access::WRITE);
+            match outcome {
+                ShadowOutcome::EmulateWrite(gpa) => {
+                    let _nothing = shadow.written(p2m, gpa, 8);
+                }
+                _ if shadow.statistics().unsynced > 0 => break,
+                _ => {}
+            }
+        };
+        touch(shadow);
+        touch(shadow);
+        // Unseen: a bit for software in the entry of the table itself. Then the table serves in another role too.
+        write(4 * PAGE_SIZE + 8, (4 * PAGE_SIZE) | 0x267);
+        write(3 * PAGE_SIZE + 8, (4 * PAGE_SIZE) | 5);
+        let _nothing = shadow.written(p2m, Gpa(3 * PAGE_SIZE + 8), 8);
+        let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(0x20_0000), Access::READ);
+        assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
+        assert_eq!(shadow.check(p2m, &memory, &STATE), Ok(()));
+    });
+}
+
+#[test]
+fn tables_in_rom_do_not_fault_for_ever() {
+    with_guest(|_, write, host, _| {
+        // Accessed and dirty bits are clear, and stay so.
+        for level in 1..=4 {
+            write(level * PAGE_SIZE, ((level + 1) * PAGE_SIZE) | 7);
+        }
+        let arena = Arena::new(100);
+        let mut rom = P2m::new(&arena).unwrap();
+        let tables = GpaRange::new(Gpa(0), 5 * PAGE_SIZE).unwrap();
+        let data = GpaRange::page(Gpa(5 * PAGE_SIZE));
+        let _no_engine_yet = rom.map_rom(tables, HOST).unwrap();
+        let _no_engine_yet = rom.map_ram(data, Hpa(HOST.0 + data.start.0), true).unwrap();
+        let memory = VmMemory::new(&rom, host);
+        let mut shadow = Shadow::new(&arena, 16, Tuning::default()).unwrap();
+        let _first = shadow.load(&rom, &memory, &STATE);
+        let (outcome, _) = shadow.fault(&rom, &memory, &STATE, Gva(0), Access::WRITE);
+        assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
+        let writable = shadow.pool.leaves().any(|(_, _, raw)| raw & 2 != 0);
+        assert!(writable, "the write would fault again");
+    });
+}

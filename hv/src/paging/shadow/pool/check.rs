@@ -66,12 +66,19 @@ impl<M: TableMemory> Pool<M> {
     fn check_pages(&self) -> Result<usize, Broken> {
         let mut total = 0;
         for (id, page) in (0..).zip(&self.pages) {
-            let is_present = |index: usize| self.entry(id, index) & PRESENT != 0;
-            let is_noted = |index: usize| page.present[index / 64] >> (index % 64) & 1 != 0;
-            if let Some(index) = (0..ENTRIES).find(|&index| is_present(index) != is_noted(index)) {
-                return Err(("an entry is present and not noted so, or the other way around", id, index));
+            let mut there = 0;
+            for (word, &noted) in page.present.iter().enumerate() {
+                let is_present = |bit: usize| self.entry(id, 64 * word + bit) & PRESENT != 0;
+                let found = (0..64).fold(0, |bits, bit| bits | u64::from(is_present(bit)) << bit);
+                if found != noted {
+                    return Err((
+                        "an entry is present and not noted so, or the other way around",
+                        id,
+                        64 * word,
+                    ));
+                }
+                there += found.count_ones() as usize;
             }
-            let there = (0..ENTRIES).filter(|&index| is_present(index)).count();
             if !page.in_use && (there > 0 || self.heads[id as usize] != NONE) {
                 return Err(("a free page is used", id, 0));
             }

@@ -1,0 +1,166 @@
+//! The guest's memory: where tables lie, and random contents that most walks get through.
+//!
+//! Tables of 8-byte entries (long mode and PAE) share pages; those of 4-byte entries have pages of their own. Most
+//! entries make a tree, so that some tables serve at level 1 only; some lead to any other page.
+
+use crate::paging::addr::{Hpa, PAGE_SIZE};
+use crate::paging::guest_walk::PagingKind;
+use crate::paging::random::Random;
+
+/// Where guest memory lies in host memory.
+pub const HOST: Hpa = Hpa(0x8000_0000);
+/// Bytes of guest memory from address 0: two large pages.
+pub const RAM: u64 = 0x40_0000;
+/// Pages of tables, from address 0.
+pub const TABLES: u64 = 19;
+/// Bytes of them.
+pub const TABLE_BYTES: u64 = TABLES * PAGE_SIZE;
+/// Host memory: that of the guest, and a second place for each table.
+pub const HOST_BYTES: u64 = RAM + TABLE_BYTES;
+/// The page of PAE's page-directory pointers.
+const POINTERS: u64 = 12;
+
+/// What the tables of a page are for.
+#[derive(Clone, Copy)]
+enum Use {
+    /// 8-byte entries of this level.
+    Wide(u8),
+    /// Page-directory pointers.
+    Pointers,
+    /// 4-byte entries of this level.
+    Narrow(u8),
+}
+
+fn use_of(page: u64) -> Use {
+    match page {
+        0..3 => Use::Wide(4),
+        3 | 4 => Use::Wide(3),
+        5 | 6 => Use::Wide(2),
+        POINTERS => Use::Pointers,
+        13 | 14 => Use::Narrow(2),
+        15..TABLES => Use::Narrow(1),
+        _ => Use::Wide(1),
+    }
+}
+
+/// Eight random bytes for this place.
+pub fn word(random: &mut Random, at: u64) -> u64 {
+    match use_of(at / PAGE_SIZE) {
+        Use::Wide(level) => wide(random, level),
+        Use::Narrow(level) => narrow(random, level) | narrow(random, level) << 32,
+        Use::Pointers => {
+            let bad = if random.once_in(16) { 1 << (random.draw() % 64) } else { 0 };
+            ((5 + random.draw() % 2) << 12 | 1) ^ bad
+        }
+    }
+}
+
+/// P, W, U, PWT, PCD, A and D.
+fn flags(random: &mut Random) -> u64 {
+    let mut entry = random.draw() & 0x78;
+    entry |= if random.once_in(16) { 0 } else { 1 };
+    entry |= if random.once_in(4) { 0 } else { 2 };
+    entry | if random.once_in(4) { 0 } else { 4 }
+}
+
+fn wide(random: &mut Random, level: u8) -> u64 {
+    let mut entry = flags(random);
+    let global = if level < 3 { 2 } else { 8 };
+    entry |= if random.once_in(global) { 0x100 } else { 0 };
+    entry |= if random.once_in(8) { 1 << 63 } else { 0 };
+    let large = random.once_in(if level == 4 { 32 } else { 4 });
+    entry |= if large { 0x80 } else { 0 };
+    let pages = match level {
+        1 if random.once_in(4) => random.draw() % (RAM / PAGE_SIZE + 8),
+        1 => random.draw() % TABLES,
+        2 if large => {
+            (random.draw() % 2) << 9 | if random.once_in(8) { 1 << (random.draw() % 24) } else { 0 }
+        }
+        3 if large => {
+            if random.once_in(8) {
+                1 << (random.draw() % 24)
+            } else {
+                random.draw() % 2
+            }
+        }
+        _ if random.once_in(8) => random.draw() % TABLES,
+        2 => 7 + random.draw() % 5,
+        3 => 5 + random.draw() % 2,
+        _ => 3 + random.draw() % 2,
+    };
+    let odd = if random.once_in(24) { 1 << (random.draw() % 52) } else { 0 };
+    entry | (pages ^ odd) << 12
+}
+
+fn narrow(random: &mut Random, level: u8) -> u64 {
+    let mut entry = flags(random);
+    entry |= if random.once_in(2) { 0x100 } else { 0 };
+    let large = random.once_in(4);
+    entry |= if large { 0x80 } else { 0 };
+    let pages = match level {
+        1 if random.once_in(4) => random.draw() % (RAM / PAGE_SIZE + 8),
+        1 => random.draw() % TABLES,
+        _ if large => {
+            if random.once_in(8) {
+                1 << (random.draw() % 20)
+            } else {
+                random.draw() % 2
+            }
+        }
+        _ if random.once_in(8) => random.draw() % TABLES,
+        _ => 15 + random.draw() % 4,
+    };
+    (entry | pages << 12) & 0xffff_ffff
+}
+
+/// A root table.
+pub fn cr3(random: &mut Random, kind: PagingKind) -> u64 {
+    let flags = random.draw() & 0x18;
+    if random.once_in(32) {
+        // Any page, or none.
+        return random.draw() % (2 * RAM);
+    }
+    match kind {
+        PagingKind::Pae => {
+            POINTERS * PAGE_SIZE + random.draw() % if random.once_in(4) { 128 } else { 2 } * 32
+        }
+        PagingKind::TwoLevel => ((13 + random.draw() % 2) * PAGE_SIZE) | flags,
+        _ => (random.draw() % 3 * PAGE_SIZE) | flags,
+    }
+}
+
+/// Another value for the eight bytes at `at`, which are `old`.
+pub fn change(random: &mut Random, at: u64, old: u64) -> u64 {
+    let half = if matches!(use_of(at / PAGE_SIZE), Use::Narrow(_)) { random.draw() % 2 * 32 } else { 0 };
+    match random.draw() % 8 {
+        0 | 1 => word(random, at),
+        2 | 3 => old ^ 1 << ([0, 1, 2, 5, 6, 7, 8, 12, 13, 31][(random.draw() % 10) as usize] + half),
+        4 => old & !(0x60 << half),
+        5 => old & !(0xffff_ffff << half),
+        6 if half == 0 => old ^ 1 << 63,
+        _ => old | 7 << half,
+    }
+}
+
+/// Addresses that the guest uses.
+pub fn addresses(random: &mut Random) -> Vec<u64> {
+    let mut all = Vec::new();
+    for _ in 0..6 {
+        let mut base = (random.draw() as i64 >> 16) as u64;
+        if random.once_in(2) {
+            // Low in a large page, where the tables may be.
+            base &= !0x1e_0000;
+        }
+        if random.once_in(3) {
+            // Low in a page of 1 GiB.
+            base &= !0x3fc0_0000;
+        }
+        if random.once_in(3) {
+            base &= !0xc000_0000;
+        }
+        for more in [0, 0x1000, 0x3000, 0x20_1000] {
+            all.push((base ^ more) & !7);
+        }
+    }
+    all
+}

@@ -1,0 +1,241 @@
+//! The machine under test: guest memory, both engines, and the modelled processor of each.
+
+use super::layout::{HOST, HOST_BYTES, TABLES};
+use super::two_dimensional::TwoDimensional;
+use super::{Guest, Outcome, Walked, by_p2m};
+use crate::guest::ram::VecHost;
+use crate::paging::addr::{Gpa, Gva, Hfn, PAGE_SIZE, PageSize};
+use crate::paging::arena::Arena;
+use crate::paging::format::npt::Npt;
+use crate::paging::guest_walk::PagingState;
+use crate::paging::nested::{Nested, NestedOutcome};
+use crate::paging::p2m::P2mEntry;
+use crate::paging::range::{Changed, Flush};
+use crate::paging::shadow::fill::linear;
+use crate::paging::shadow::model::{Registers, ShadowProcessor};
+use crate::paging::shadow::{HardwareControls, Root, Shadow, ShadowOutcome, TlbFlush, Tuning};
+use crate::virt::Access;
+use crate::virt::state::cr4;
+
+/// Why an access stopped, if not by the guest's own tables.
+pub struct Stopped {
+    pub gpa: Gpa,
+    pub access: Access,
+}
+
+/// One VCPU's view of memory.
+pub struct Machine<'a> {
+    arena: &'a Arena,
+    /// The guest's memory.
+    pub host: VecHost,
+    nested: Nested<Npt, &'a Arena>,
+    two_dimensional: TwoDimensional,
+    shadow: Shadow<&'a Arena>,
+    processor: ShadowProcessor,
+    root: Root,
+    /// Shadow tables translate, not nested ones.
+    pub is_shadow: bool,
+    /// Tables in ROM are walked, by shadow paging.
+    walks_rom: bool,
+}
+
+impl<'a> Machine<'a> {
+    /// On shadow tables.
+    pub fn new(
+        arena: &'a Arena,
+        p2m: &Guest,
+        state: &PagingState,
+        host: VecHost,
+        pages: usize,
+        tuning: Tuning,
+        walks_rom: bool,
+    ) -> Machine<'a> {
+        let nested = Nested::new(arena, PageSize::Size2M, p2m).expect("the arena is large");
+        let mut shadow = Shadow::new(arena, pages, tuning).expect("the arena is large");
+        let (root, _the_processor_is_new) = shadow.load(p2m, &Walked::new(p2m, &host, !walks_rom), state);
+        Machine {
+            arena,
+            host,
+            nested,
+            two_dimensional: TwoDimensional::new(),
+            shadow,
+            processor: ShadowProcessor::default(),
+            root,
+            is_shadow: true,
+            walks_rom,
+        }
+    }
+
+    /// Whether tables that cannot be written are like no memory to walks.
+    pub fn is_strict(&self) -> bool {
+        !(self.is_shadow && self.walks_rom)
+    }
+
+    /// The guest has loaded CR3, or (`everything`) other registers too. Returns whether global translations are gone
+    /// too.
+    pub fn load(&mut self, p2m: &Guest, state: &PagingState, everything: bool) -> bool {
+        if self.is_shadow {
+            let memory = Walked::new(p2m, &self.host, !self.walks_rom);
+            let (root, flush) = self.shadow.load(p2m, &memory, state);
+            self.root = root;
+            self.processor.flush(flush);
+            flush == TlbFlush::All
+        } else {
+            let flush = if everything { TlbFlush::All } else { TlbFlush::NonGlobal };
+            self.two_dimensional.flush(flush);
+            everything
+        }
+    }
+
+    /// The guest flushes an address.
+    pub fn invlpg(&mut self, p2m: &Guest, state: &PagingState, gva: Gva) {
+        if self.is_shadow {
+            let memory = Walked::new(p2m, &self.host, !self.walks_rom);
+            let flush = self.shadow.invlpg(p2m, &memory, gva);
+            self.processor.flush(flush);
+        } else {
+            self.two_dimensional.flush(TlbFlush::Page(linear(state.kind(), gva)));
+        }
+    }
+
+    /// The guest flushes everything.
+    pub fn flush_all(&mut self, p2m: &Guest) {
+        if self.is_shadow {
+            let memory = Walked::new(p2m, &self.host, !self.walks_rom);
+            let flush = self.shadow.flush_all(p2m, &memory);
+            self.processor.flush(flush);
+        } else {
+            self.two_dimensional.flush(TlbFlush::All);
+        }
+    }
+
+    /// The hypervisor has written to guest memory.
+    pub fn written(&mut self, p2m: &Guest, gpa: Gpa, len: u64) {
+        // With nested tables nobody needs to tell.
+        if self.is_shadow || len.is_multiple_of(2) {
+            let flush = self.shadow.written(p2m, gpa, len);
+            self.processor.flush(flush);
+        }
+    }
+
+    /// The P2m has changed; returns whether everything that the guest could have cached is flushed.
+    pub fn changed(&mut self, p2m: &Guest, state: &PagingState, changed: Changed) -> bool {
+        let nested_flush = self.nested.apply(p2m, changed).expect("the arena is large");
+        self.two_dimensional.flush_nested(nested_flush);
+        self.nested.reclaim();
+        let (reload, flush) = self.shadow.apply(changed);
+        self.processor.flush(flush);
+        match (self.is_shadow, reload) {
+            (false, _) => nested_flush != Flush::None,
+            (true, None) => false,
+            (true, Some(_loaded_next)) => {
+                self.load(p2m, state, true);
+                true
+            }
+        }
+    }
+
+    /// Uses the other tables, as a switch in any exit does.
+    pub fn switch(&mut self, p2m: &Guest, state: &PagingState, shadow: bool) {
+        self.is_shadow = shadow;
+        if shadow {
+            let (_loaded_next, flush) = self.shadow.drop_everything();
+            self.processor.flush(flush);
+            self.load(p2m, state, true);
+        } else {
+            // The processor comes from other tables.
+            self.two_dimensional.flush(TlbFlush::All);
+        }
+    }
+
+    /// An access by the guest: the outcome, and whether the hypervisor is to make it.
+    pub fn access(
+        &mut self,
+        p2m: &Guest,
+        state: &PagingState,
+        gva: Gva,
+        access: Access,
+    ) -> Result<(Outcome, bool), String> {
+        if self.is_shadow {
+            return self.shadow_access(p2m, state, gva, access);
+        }
+        let root = self.nested.root().frame();
+        let gva = linear(state.kind(), gva);
+        match self.two_dimensional.access(self.arena, root, &self.host, state, gva, access) {
+            Ok(outcome) => Ok((outcome, false)),
+            Err(stopped) => {
+                let said =
+                    self.nested.fault(stopped.gpa, stopped.access, p2m).map_err(|e| format!("{e:?}"))?;
+                let wanted = match p2m.translate(stopped.gpa) {
+                    P2mEntry::Mmio => NestedOutcome::Mmio,
+                    P2mEntry::Hole => NestedOutcome::NotMapped,
+                    P2mEntry::Rom { .. } => NestedOutcome::RomWrite,
+                    P2mEntry::Ram { .. } => NestedOutcome::WriteProtected,
+                };
+                if said != wanted {
+                    return Err(format!("the nested engine says {said:?}, should be {wanted:?}"));
+                }
+                Ok((by_p2m(p2m, stopped.gpa, stopped.access), false))
+            }
+        }
+    }
+
+    fn shadow_access(
+        &mut self,
+        p2m: &Guest,
+        state: &PagingState,
+        gva: Gva,
+        access: Access,
+    ) -> Result<(Outcome, bool), String> {
+        let hardware = HardwareControls::of(state);
+        let registers = Registers {
+            smep: hardware.cr4 & cr4::SMEP != 0,
+            smap: hardware.cr4 & cr4::SMAP != 0,
+            ac: state.may_override_smap(),
+        };
+        for _ in 0..8 {
+            if let Some(hpa) = self.processor.access(&self.arena, self.root, registers, gva, access) {
+                return Ok((Outcome::Done(hpa), false));
+            }
+            let memory = Walked::new(p2m, &self.host, !self.walks_rom);
+            let (outcome, flush) = self.shadow.fault(p2m, &memory, state, gva, access);
+            self.processor.flush(flush);
+            let stopped = |gpa| Ok((Outcome::Stopped(gpa, p2m.translate(gpa)), false));
+            return match outcome {
+                ShadowOutcome::Filled { .. } => continue,
+                ShadowOutcome::GuestFault(code) => Ok((Outcome::PageFault(code), false)),
+                ShadowOutcome::TableNotRam(table) => Ok((by_p2m(p2m, table, Access::WRITE), false)),
+                ShadowOutcome::EmulateWrite(gpa) => match p2m.translate(gpa).writable() {
+                    Some(hpa) => Ok((Outcome::Done(hpa), true)),
+                    None => Err(format!("a write to {gpa} is to be emulated")),
+                },
+                ShadowOutcome::Mmio(gpa)
+                | ShadowOutcome::RomWrite(gpa)
+                | ShadowOutcome::WriteProtected(gpa)
+                | ShadowOutcome::NotMapped(gpa) => stopped(gpa),
+                ShadowOutcome::Retry => Err("nobody else is there".into()),
+            };
+        }
+        Err("the access faults for ever".into())
+    }
+
+    /// The engine's own check, and that the processor cannot write to a watched table.
+    pub fn check(&self, p2m: &Guest, state: &PagingState) -> Result<(), String> {
+        if !self.is_shadow {
+            return Ok(());
+        }
+        let memory = Walked::new(p2m, &self.host, !self.walks_rom);
+        self.shadow.check(p2m, &memory, state).map_err(|disagreement| disagreement.to_string())?;
+        for page in 0..HOST_BYTES / PAGE_SIZE {
+            // Tables lie at the beginning and at the end.
+            if (TABLES..HOST_BYTES / PAGE_SIZE - TABLES).contains(&page) {
+                continue;
+            }
+            let frame = Hfn(HOST.frame().0 + page);
+            if self.shadow.pool.is_watched(frame) && self.processor.can_write(frame.base()) {
+                return Err(format!("the processor remembers {frame:?}, a watched table, as writable"));
+            }
+        }
+        Ok(())
+    }
+}

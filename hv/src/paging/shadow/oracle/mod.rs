@@ -1,0 +1,233 @@
+//! The oracle for the paging engines: one trace of what a guest, its devices and the hypervisor do drives
+//!
+//! - the plain software walker, on memory of its own, and
+//! - one machine with nested and shadow tables, which uses either and switches between them,
+//!
+//! and after each access both must agree: where it went, how it faulted, and which accessed and dirty bits it left. The
+//! processors of the machine are models that keep what they are not told to forget, and the guest does not always
+//! flush. For each address of a set the trace knows whether the guest has flushed since it last changed an entry on the
+//! way (the address is *fresh*). Then everything must be equal. Until then an old translation may be used, but only one
+//! that some mixture of the entries since the last flush allows; faults are those of the tables as they are.
+//!
+//! [`run`] is deterministic: a seed for memory, registers and tuning, and one number for each operation ([`Op`]).
+
+mod fuzz;
+mod layout;
+mod machine;
+mod op;
+mod perform;
+mod probe;
+mod stale;
+#[cfg(test)]
+mod tests;
+mod two_dimensional;
+
+pub use fuzz::fuzz_one;
+
+use super::{Tuning, fill};
+use crate::guest::mem::{GuestMemory, NotRam};
+use crate::guest::ram::{HostAccess, VecHost, VmMemory};
+use crate::paging::addr::{Gpa, Gva, Hpa};
+use crate::paging::arena::Arena;
+use crate::paging::guest_walk::{PagingKind, PagingState, WalkError, translate};
+use crate::paging::p2m::{P2m, P2mEntry};
+use crate::paging::random::Random;
+use crate::paging::range::GpaRange;
+use crate::virt::Access;
+use core::cell::RefCell;
+use layout::{HOST, HOST_BYTES, RAM, TABLE_BYTES};
+use machine::{Machine, Stopped};
+use op::Op;
+use probe::Probe;
+use stale::Change;
+
+type Guest<'a> = P2m<&'a Arena>;
+
+/// What became of an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Done(Hpa),
+    PageFault(u32),
+    /// Not memory, or memory that cannot be written: the access itself, or the walk of the tables.
+    Stopped(Gpa, P2mEntry),
+}
+
+/// What an access that reaches `gpa` comes to, by the P2m alone.
+fn by_p2m(p2m: &Guest, gpa: Gpa, access: Access) -> Outcome {
+    match p2m.translate(gpa) {
+        entry @ (P2mEntry::Ram { writable: false, .. } | P2mEntry::Rom { .. }) if access.write => {
+            Outcome::Stopped(gpa, entry)
+        }
+        P2mEntry::Ram { hpa, .. } | P2mEntry::Rom { hpa } => Outcome::Done(hpa),
+        entry => Outcome::Stopped(gpa, entry),
+    }
+}
+
+/// Guest memory for page walks. `strict`: tables that cannot be written are not walked, as under nested paging, where
+/// walks count as writes.
+struct Walked<'a> {
+    memory: VmMemory<'a, &'a Arena, VecHost>,
+    p2m: &'a Guest<'a>,
+    strict: bool,
+}
+
+impl<'a> Walked<'a> {
+    fn new(p2m: &'a Guest<'a>, host: &'a VecHost, strict: bool) -> Walked<'a> {
+        Walked { memory: VmMemory::new(p2m, host), p2m, strict }
+    }
+}
+
+impl GuestMemory for Walked<'_> {
+    fn read(&self, gpa: Gpa, buf: &mut [u8]) -> Result<(), NotRam> {
+        self.memory.check(gpa, buf.len() as u64, self.strict)?;
+        self.memory.read(gpa, buf)
+    }
+    fn write(&self, gpa: Gpa, buf: &[u8]) -> Result<(), NotRam> {
+        self.memory.write(gpa, buf)
+    }
+    fn compare_exchange(&self, gpa: Gpa, size: usize, old: u64, new: u64) -> Result<bool, NotRam> {
+        self.memory.compare_exchange(gpa, size, old, new)
+    }
+}
+
+/// Everything.
+struct Oracle<'a> {
+    p2m: Guest<'a>,
+    state: PagingState,
+    /// The memory of the plain walker.
+    software: VecHost,
+    machine: Machine<'a>,
+    probes: Vec<Probe>,
+    /// Changes of tables so far.
+    changes: Vec<Change>,
+    /// The page-directory pointers of PAE paging have changed since they were loaded.
+    pointers_changed: bool,
+    /// The hypervisor loads those pointers into registers with CR3, as with VT-x.
+    loads_pointers: bool,
+    /// The kind of paging changes.
+    changes_kind: bool,
+    trace: Option<&'a RefCell<String>>,
+}
+
+/// How often operations are followed by a comparison of all tables: more bits could have been set than on the way.
+const COMPARE_EVERY: usize = 16;
+/// How often they are followed by the engine's own check.
+const CHECK_EVERY: usize = 64;
+
+/// Runs a trace; fails with what disagrees. Without a kind of paging, the kinds alternate. What happens is added to
+/// `trace`.
+pub fn run(
+    kind: Option<PagingKind>,
+    seed: u64,
+    ops: &[u64],
+    trace: Option<&RefCell<String>>,
+) -> Result<(), String> {
+    let arena = Arena::new(1000);
+    let mut oracle = Oracle::new(&arena, kind, seed, trace);
+    for (n, &number) in ops.iter().enumerate() {
+        let op = Op::decode(number, oracle.probes.len());
+        oracle.log(|| format!("{n}: {op:x?}"));
+        oracle.perform(op).map_err(|what| format!("operation {n}: {what}"))?;
+        let at_end = n + 1 == ops.len();
+        if at_end || n % COMPARE_EVERY == COMPARE_EVERY - 1 {
+            oracle.compare().map_err(|what| format!("after operation {n}: {what}"))?;
+        }
+        if at_end || n % CHECK_EVERY == CHECK_EVERY - 1 {
+            let checked = oracle.machine.check(&oracle.p2m, &oracle.state);
+            checked.map_err(|what| format!("after operation {n}: {what}"))?;
+        }
+    }
+    Ok(())
+}
+
+impl<'a> Oracle<'a> {
+    fn new(
+        arena: &'a Arena,
+        kind: Option<PagingKind>,
+        seed: u64,
+        trace: Option<&'a RefCell<String>>,
+    ) -> Oracle<'a> {
+        let mut random = Random(seed);
+        let mut p2m = P2m::new(arena).expect("the arena is large");
+        let ram = GpaRange::new(Gpa(0), RAM).expect("a small range");
+        let _no_engine_yet = p2m.map_ram(ram, HOST, true).expect("the arena is large");
+        let software = VecHost::new(HOST, HOST_BYTES as usize);
+        let host = VecHost::new(HOST, HOST_BYTES as usize);
+        for at in (0..TABLE_BYTES).step_by(8) {
+            let word = layout::word(&mut random, at).to_le_bytes();
+            software.write(Hpa(HOST.0 + at), &word);
+            software.write(Hpa(HOST.0 + RAM + at), &layout::word(&mut random, at).to_le_bytes());
+        }
+        copy_tables(&software, &host);
+        let choose = |random: &mut Random, n: u64| random.draw() % n;
+        let tuning = Tuning {
+            window: 1 << choose(&mut random, 4),
+            direct_window: 1 << choose(&mut random, 7),
+            unsync_after: [0, 0, 1, 2, u8::MAX][choose(&mut random, 5) as usize],
+            flood: [3, 16][choose(&mut random, 2) as usize],
+            quiet: [1, 3][choose(&mut random, 2) as usize],
+        };
+        let pages = [16, 24, 64, 64][choose(&mut random, 4) as usize];
+        let first = kind.unwrap_or(PagingKind::FourLevel);
+        let mut state = PagingState { pdptes: None, ..random.state(first) };
+        state.cr3 = layout::cr3(&mut random, first);
+        let loads_pointers = random.once_in(2);
+        let walks_rom = random.once_in(2);
+        let probes = layout::addresses(&mut random).into_iter().map(|gva| Probe::new(Gva(gva))).collect();
+        let machine = Machine::new(arena, &p2m, &state, host, pages, tuning, walks_rom);
+        let mut oracle = Oracle {
+            p2m,
+            state,
+            software,
+            machine,
+            probes,
+            changes: Vec::new(),
+            pointers_changed: false,
+            loads_pointers,
+            changes_kind: kind.is_none(),
+            trace,
+        };
+        oracle.log(|| format!("{tuning:?}, {pages} pages, tables in ROM are walked: {walks_rom}"));
+        oracle.load(true);
+        oracle
+    }
+
+    fn log(&self, line: impl FnOnce() -> String) {
+        if let Some(trace) = self.trace {
+            let mut trace = trace.borrow_mut();
+            trace.push_str(&line());
+            trace.push('\n');
+        }
+    }
+
+    fn walked(&self) -> Walked<'_> {
+        Walked::new(&self.p2m, &self.machine.host, self.machine.is_strict())
+    }
+
+    /// What the plain walker says.
+    fn expected(&self, gva: Gva, access: Access) -> Outcome {
+        let memory = Walked::new(&self.p2m, &self.software, self.machine.is_strict());
+        match translate(&self.state, &memory, gva, access) {
+            Ok(found) => by_p2m(&self.p2m, found.gpa, access),
+            Err(WalkError::PageFault(code)) => Outcome::PageFault(code),
+            Err(WalkError::NotRam { table }) => by_p2m(&self.p2m, table, Access::WRITE),
+            Err(WalkError::Contended) => Outcome::PageFault(u32::MAX),
+        }
+    }
+}
+
+/// Both places of all tables.
+fn tables(host: &VecHost) -> Vec<u8> {
+    let mut bytes = vec![0; 2 * TABLE_BYTES as usize];
+    let (first, second) = bytes.split_at_mut(TABLE_BYTES as usize);
+    host.read(HOST, first);
+    host.read(Hpa(HOST.0 + RAM), second);
+    bytes
+}
+
+fn copy_tables(from: &VecHost, to: &VecHost) {
+    let bytes = tables(from);
+    let (first, second) = bytes.split_at(TABLE_BYTES as usize);
+    to.write(HOST, first);
+    to.write(Hpa(HOST.0 + RAM), second);
+}

@@ -1,0 +1,81 @@
+//! What an address may lead to until the guest flushes it: any mixture of the entries that were on its way since the last
+//! flush, because processors keep translations and pointers to tables apart.
+
+use super::Walked;
+use crate::guest::mem::{GuestMemory, NotRam};
+use crate::paging::addr::{Gpa, Gva, Hpa};
+use crate::paging::guest_walk::{PagingState, walk};
+use crate::virt::Access;
+use core::cell::{Cell, RefCell};
+
+/// Mixtures that are tried; with more, anything goes.
+const MOST: usize = 400;
+
+/// Eight bytes of a table that were changed: where, and what they were.
+pub type Change = (u64, u64);
+
+/// Memory in which each read of a changed entry returns one of its values; which one, `choices` says in order.
+struct Versions<'a> {
+    now: Walked<'a>,
+    changes: &'a [Change],
+    /// For each read of a walk: the choice, and how many there are.
+    choices: RefCell<Vec<(usize, usize)>>,
+    reads: Cell<usize>,
+}
+
+impl GuestMemory for Versions<'_> {
+    fn read(&self, gpa: Gpa, buf: &mut [u8]) -> Result<(), NotRam> {
+        self.now.read(gpa, buf)?;
+        let word = gpa.0 & !7;
+        let olds = || self.changes.iter().filter(|change| change.0 == word).map(|change| change.1);
+        let read = self.reads.replace(self.reads.get() + 1);
+        let mut choices = self.choices.borrow_mut();
+        if read == choices.len() {
+            choices.push((0, 1 + olds().count()));
+        }
+        if let Some(old) = choices[read].0.checked_sub(1).and_then(|n| olds().nth(n)) {
+            let from = (gpa.0 - word) as usize;
+            buf.copy_from_slice(&old.to_le_bytes()[from..from + buf.len()]);
+        }
+        Ok(())
+    }
+    fn write(&self, gpa: Gpa, _: &[u8]) -> Result<(), NotRam> {
+        Err(NotRam { gpa })
+    }
+    fn compare_exchange(&self, gpa: Gpa, _: usize, _: u64, _: u64) -> Result<bool, NotRam> {
+        Err(NotRam { gpa })
+    }
+}
+
+/// Whether an access can lead to `hpa`, with these changes since the last flush.
+pub fn is_possible(
+    now: Walked,
+    changes: &[Change],
+    state: &PagingState,
+    gva: Gva,
+    access: Access,
+    hpa: Hpa,
+) -> bool {
+    let p2m = now.p2m;
+    let versions = Versions { now, changes, choices: RefCell::default(), reads: Cell::new(0) };
+    for _ in 0..MOST {
+        versions.reads.set(0);
+        let found = walk(state, &versions, gva, access, false, |_| ());
+        if found.is_ok_and(|found| p2m.translate(found.gpa).readable() == Some(hpa)) {
+            return true;
+        }
+        // The next mixture.
+        let mut choices = versions.choices.borrow_mut();
+        choices.truncate(versions.reads.get());
+        while let Some((choice, count)) = choices.pop() {
+            if choice + 1 < count {
+                choices.push((choice + 1, count));
+                break;
+            }
+        }
+        if choices.is_empty() {
+            return false;
+        }
+    }
+    true
+}

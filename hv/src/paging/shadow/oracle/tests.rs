@@ -1,0 +1,65 @@
+//! The oracle on random traces. `ORACLE_CASES` makes it longer; `ORACLE_TRACE=kind:seed:n,n,…` replays one.
+
+use super::*;
+use proptest::prelude::*;
+use proptest::test_runner::{TestError, TestRunner};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// With five tests, more than 100 000 operations.
+const CASES: u32 = 40;
+
+fn check(kind: Option<PagingKind>) {
+    let cases = std::env::var("ORACLE_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(CASES);
+    let config = ProptestConfig {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 3000,
+        ..ProptestConfig::default()
+    };
+    let ops = prop::collection::vec(any::<u64>(), 1..1200);
+    let result = TestRunner::new(config)
+        .run(&(any::<u64>(), ops), |(seed, ops)| run(kind, seed, &ops, None).map_err(TestCaseError::fail));
+    match result {
+        Ok(()) => {}
+        Err(TestError::Fail(why, (seed, ops))) => {
+            let trace = RefCell::default();
+            let _what = catch_unwind(AssertUnwindSafe(|| run(kind, seed, &ops, Some(&trace))));
+            panic!("{why}\nseed {seed}, operations {ops:?}\n{}", trace.borrow());
+        }
+        Err(TestError::Abort(why)) => panic!("{why}"),
+    }
+}
+
+#[test]
+fn engines_agree_without_paging() {
+    check(Some(PagingKind::Off));
+}
+
+#[test]
+fn engines_agree_on_two_levels() {
+    check(Some(PagingKind::TwoLevel));
+}
+
+#[test]
+fn engines_agree_on_pae() {
+    check(Some(PagingKind::Pae));
+}
+
+#[test]
+fn engines_agree_on_four_levels() {
+    check(Some(PagingKind::FourLevel));
+}
+
+#[test]
+fn engines_agree_while_the_kind_of_paging_changes() {
+    check(None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 30, ..ProptestConfig::default() })]
+
+    #[test]
+    fn arbitrary_bytes_are_a_trace(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+        fuzz_one(&bytes);
+    }
+}
