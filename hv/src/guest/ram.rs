@@ -65,6 +65,13 @@ impl<'a, M: TableMemory, H: HostAccess> VmMemory<'a, M, H> {
         Ok(())
     }
 
+    #[cold]
+    fn read_unaligned(&self, gpa: Gpa) -> Result<u64, NotRam> {
+        let mut bytes = [0; 8];
+        self.read(gpa, &mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
     /// Writes to memory that the guest may or may not write: for loaders that fill ROM.
     pub fn write_rom(&self, gpa: Gpa, bytes: &[u8]) -> Result<(), NotRam> {
         self.runs(gpa, bytes.len() as u64, false, |hpa, at, len| {
@@ -84,12 +91,10 @@ impl<M: TableMemory, H: HostAccess> GuestMemory for VmMemory<'_, M, H> {
     }
 
     /// The way of page walks.
-    #[inline]
+    #[inline(always)]
     fn read_u64(&self, gpa: Gpa) -> Result<u64, NotRam> {
         if !gpa.is_aligned(8) {
-            let mut bytes = [0; 8];
-            self.read(gpa, &mut bytes)?;
-            return Ok(u64::from_le_bytes(bytes));
+            return self.read_unaligned(gpa);
         }
         let hpa = self.p2m.translate(gpa).readable().ok_or(NotRam { gpa })?;
         Ok(self.host.load(hpa))

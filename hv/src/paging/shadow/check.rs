@@ -12,7 +12,8 @@ pub use report::Disagreement;
 
 use super::pool::PageId;
 use super::role::Source;
-use super::{Shadow, root_key};
+use super::Shadow;
+use super::root::root_key;
 use crate::guest::mem::GuestMemory;
 use crate::paging::addr::{Gpa, Hfn};
 use crate::paging::guest_walk::PagingState;

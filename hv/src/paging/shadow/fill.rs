@@ -2,7 +2,8 @@
 
 use super::pool::PageId;
 use super::role::{Allowed, Controls, Key, Role, Source};
-use super::{Shadow, ShadowOutcome, TlbFlush, root_key};
+use super::root::root_key;
+use super::{Shadow, ShadowOutcome, TlbFlush};
 use crate::guest::mem::GuestMemory;
 use crate::paging::addr::{Gfn, Gpa, Gva, Hpa, PageSize};
 use crate::paging::format::PteFormat;

@@ -28,6 +28,7 @@ pub mod oracle;
 mod pool;
 mod quick;
 mod role;
+mod root;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -36,8 +37,7 @@ pub use check::Disagreement;
 pub use hardware::HardwareControls;
 
 use super::addr::{Gfn, Gpa, Gva, Hfn};
-use super::format::address_mask;
-use super::guest_walk::{PagingKind, PagingState};
+
 use super::p2m::P2m;
 use super::range::Changed;
 use super::table::{MapError, TableMemory};
@@ -45,7 +45,8 @@ use crate::guest::mem::GuestMemory;
 use alloc::vec::Vec;
 use pool::{PageId, Pool};
 use quick::Found;
-use role::{Allowed, Controls, Key, Role, Source};
+use root::Recent;
+use role::Key;
 
 /// The smallest pool: what one fault uses, twice.
 const MIN_PAGES: usize = 16;
@@ -177,6 +178,7 @@ pub struct Shadow<M: TableMemory> {
     /// Pages that the guest has just unlinked.
     unlinked: Vec<PageId>,
     found: Option<Found>,
+    recent: Recent,
     tuning: Tuning,
     statistics: Statistics,
 }
@@ -188,41 +190,7 @@ impl<M: TableMemory> Shadow<M> {
         let pool = Pool::new(memory, pages.clamp(MIN_PAGES, MAX_PAGES))?;
         let unsync = Vec::with_capacity(sync::MAX_UNSYNC);
         let unlinked = Vec::with_capacity(MAX_UNLINKED);
-        Ok(Shadow { pool, unsync, unlinked, found: None, tuning, statistics: Statistics::default() })
-    }
-
-    /// The root for these registers, found or made. Called after writes to CR0, CR3, CR4 and EFER that the
-    /// guest was allowed to do, and after [`Reload`]. Entries that the guest changed unseen are dropped, as
-    /// after any flush of the guest's.
-    pub fn load(
-        &mut self,
-        p2m: &P2m<impl TableMemory>,
-        memory: &impl GuestMemory,
-        state: &PagingState,
-    ) -> (Root, TlbFlush) {
-        self.pool.begin();
-        self.resync_all(p2m, memory);
-        let old = self.pool.root().map(|id| self.pool.page(id).key.controls_and_kind());
-        let (key, gfn) = root_key(p2m, state);
-        let root = match self.pool.find(key) {
-            Some(id) => {
-                self.statistics.roots_found += 1;
-                id
-            }
-            None => {
-                self.statistics.roots_made += 1;
-                self.page(key, gfn, p2m, memory)
-            }
-        };
-        self.pool.touch(root);
-        self.pool.set_root(Some(root));
-        if state.kind() == PagingKind::Pae {
-            // The pointers are those of this moment; faults read them again.
-            self.pool.clear(root);
-        }
-        let flush = if old == Some(key.controls_and_kind()) { TlbFlush::NonGlobal } else { TlbFlush::All };
-        let root = Root { frame: self.pool.page(root).frame, long: state.kind() == PagingKind::FourLevel };
-        (root, self.pool.take_owed_and(flush))
+        Ok(Shadow { pool, unsync, unlinked, found: None, recent: Recent::default(), tuning, statistics: Statistics::default() })
     }
 
     /// Takes over INVLPG of an address, under the root in use. (INVPCID for other address spaces and all
@@ -255,6 +223,7 @@ impl<M: TableMemory> Shadow<M> {
     /// Drops all shadow pages: when the guest ran with other tables and wrote its own unseen.
     pub fn drop_everything(&mut self) -> (Reload, TlbFlush) {
         self.unsync.clear();
+        self.recent = Recent::default();
         self.pool.release_all();
         (Reload, self.pool.take_owed_and(TlbFlush::None))
     }
@@ -281,31 +250,5 @@ impl<M: TableMemory> Shadow<M> {
         let id = self.pool.create(key, gfn);
         self.unsync.retain(|&other| other != id);
         id
-    }
-}
-
-/// The key of the root for these registers, and where the guest's root table is.
-fn root_key(p2m: &P2m<impl TableMemory>, state: &PagingState) -> (Key, Gfn) {
-    let kind = state.kind();
-    let role = Role {
-        level: if kind == PagingKind::FourLevel { 4 } else { 3 },
-        kind,
-        quadrant: 0,
-        controls: Controls::of(state),
-        allowed: Allowed::all(),
-        source: Source::Top,
-    };
-    match kind {
-        PagingKind::Off => (Key::new(0, role), Gfn(0)),
-        PagingKind::TwoLevel => (Key::new((state.cr3 & 0xffff_f000) >> 12, role), Gfn(0)),
-        PagingKind::Pae => (Key::new((state.cr3 & 0xffff_ffe0) >> 5, role), Gfn(0)),
-        PagingKind::FourLevel => {
-            let gpa = Gpa(state.cr3 & address_mask(state.features.physical_bits));
-            match p2m.translate(gpa).readable() {
-                Some(hpa) => (Key::new(hpa.frame().0, Role { source: Source::Table, ..role }), gpa.frame()),
-                // No memory, no translations: a root that stays empty.
-                None => (Key::new(0, Role { source: Source::Direct(0), ..role }), Gfn(0)),
-            }
-        }
     }
 }

@@ -214,13 +214,37 @@ impl<M: TableMemory> Shadow<M> {
         memory: &impl GuestMemory,
         id: PageId,
     ) -> bool {
-        let mut changed = false;
+        let mut any = false;
         for word in 0..ENTRIES / 64 {
-            let mut present = self.pool.page(id).present(word);
-            while present != 0 {
-                let index = word * 64 + present.trailing_zeros() as usize;
-                present &= present - 1;
-                changed |= self.resync_entry(p2m, memory, id, index);
+            let mut changed = self.changed(memory, id, word);
+            any |= changed != 0;
+            while changed != 0 {
+                let index = word * 64 + changed.trailing_zeros() as usize;
+                changed &= changed - 1;
+                self.resync_entry(p2m, memory, id, index);
+            }
+        }
+        any
+    }
+
+    /// Which of 64 entries are present and no longer what they were made from: most are.
+    #[inline]
+    fn changed(&self, memory: &impl GuestMemory, id: PageId, word: usize) -> u64 {
+        let page = self.pool.page(id);
+        let wide = page.key.entry_bytes() == 8;
+        let base = page.gfn.base().0 + page.key.entry_offset(word * 64);
+        let mut present = page.present(word);
+        let mut changed = 0;
+        while present != 0 {
+            let bit = present & present.wrapping_neg();
+            let n = present.trailing_zeros() as usize;
+            present ^= bit;
+            let now = match wide {
+                true => memory.read_u64(Gpa(base + n as u64 * 8)),
+                false => memory.read_u32(Gpa(base + n as u64 * 4)).map(u64::from),
+            };
+            if now != Ok(self.pool.note(id, word * 64 + n)) {
+                changed |= bit;
             }
         }
         changed
@@ -261,6 +285,10 @@ impl<M: TableMemory> Shadow<M> {
     /// Follows a change of a guest entry: with other rights on the same memory it stays, otherwise it goes.
     fn change(&mut self, p2m: &P2m<impl TableMemory>, id: PageId, index: usize, then: u64, now: u64) {
         self.statistics.resynced_entries += 1;
+        if (then ^ now) & !(ACCESSED | DIRTY) == WRITE && now & (WRITE | ACCESSED) == ACCESSED {
+            let raw = self.pool.entry(id, index);
+            return self.pool.change(id, index, raw & !WRITE, now);
+        }
         let key = self.pool.page(id).key;
         if !only_rights_changed(key, then, now) {
             return self.pool.zap(id, index);

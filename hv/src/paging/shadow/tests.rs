@@ -4,7 +4,7 @@ use super::*;
 use crate::guest::ram::{VecHost, VmMemory};
 use crate::paging::addr::{Hpa, PAGE_SIZE};
 use crate::paging::arena::Arena;
-use crate::paging::guest_walk::PagingFeatures;
+use crate::paging::guest_walk::{PagingFeatures, PagingState};
 use crate::paging::range::GpaRange;
 use crate::virt::Access;
 use crate::virt::state::{cr0, cr4, efer};

@@ -7,7 +7,7 @@ use super::{Hidden, Svm, SvmCpu, instr, pa};
 pub(super) mod work {
     /// Translations must be dropped.
     pub const FLUSH: u8 = 1 << 0;
-    /// This entry drops translations.
+    /// This entry drops translations by TLB_CONTROL.
     pub const FLUSHING: u8 = 1 << 1;
     /// [`super::super::Hidden`] is not `Live`.
     pub const HIDDEN: u8 = 1 << 2;
@@ -31,6 +31,9 @@ impl Svm {
         if self.work.get() & (work::FLUSH | work::HIDDEN) != 0 {
             self.prepare_tlb(cpu);
             self.load_hidden();
+            if self.work.get() & !work::FLUSHING == 0 {
+                return;
+            }
         }
         self.prepare_injection();
     }
@@ -52,8 +55,10 @@ impl Svm {
         if self.work.get() & work::FLUSH == 0 && current {
             return;
         }
+        self.done(work::FLUSH);
         if self.features.flush_by_asid && current {
             self.block.vmcb.tlb_control = tlb_control::FLUSH_ASID;
+            self.request(work::FLUSHING);
         } else {
             let (asid, flush_all) = cpu.asids.allocate();
             self.asid = asid;
@@ -61,10 +66,9 @@ impl Svm {
             self.dirty(clean::ASID);
             if flush_all {
                 self.block.vmcb.tlb_control = tlb_control::FLUSH_ALL;
+                self.request(work::FLUSHING);
             }
         }
-        self.done(work::FLUSH);
-        self.request(work::FLUSHING);
     }
 
     /// Hands the processor to the guest, as far as VMRUN does not.

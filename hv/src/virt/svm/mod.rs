@@ -13,6 +13,7 @@ mod inject;
 mod instr;
 mod paging;
 mod permissions;
+mod switched;
 mod vcpu_state;
 mod vmcb;
 
@@ -29,8 +30,8 @@ use self::entry::work;
 use self::inject::Injection;
 use self::instr::GuestBlock;
 use self::paging::Believed;
+use self::switched::{switched, switched_mut};
 use self::vmcb::{Vmcb, clean, event, exit_code, int_ctl, misc1, misc2};
-use crate::guest::msr::index as msr;
 use crate::hw;
 use crate::paging::addr::{Gva, Hpa};
 use crate::paging::format::npt::Npt;
@@ -385,28 +386,3 @@ impl Virt for Svm {
         )
     }
 }
-
-/// The VMCB's field of an MSR that VMRUN, VMLOAD and VMSAVE switch.
-macro_rules! switched {
-    ($name:ident, $($mutable:tt)?) => {
-        fn $name(index: u32, vmcb: &$($mutable)? Vmcb) -> Option<&$($mutable)? u64> {
-            Some(match index {
-                msr::SYSENTER_CS => &$($mutable)? vmcb.sysenter_cs,
-                msr::SYSENTER_ESP => &$($mutable)? vmcb.sysenter_esp,
-                msr::SYSENTER_EIP => &$($mutable)? vmcb.sysenter_eip,
-                msr::PAT => &$($mutable)? vmcb.g_pat,
-                msr::STAR => &$($mutable)? vmcb.star,
-                msr::LSTAR => &$($mutable)? vmcb.lstar,
-                msr::CSTAR => &$($mutable)? vmcb.cstar,
-                msr::SFMASK => &$($mutable)? vmcb.sfmask,
-                msr::FS_BASE => &$($mutable)? vmcb.fs.base,
-                msr::GS_BASE => &$($mutable)? vmcb.gs.base,
-                msr::KERNEL_GS_BASE => &$($mutable)? vmcb.kernel_gs_base,
-                _ => return None,
-            })
-        }
-    };
-}
-
-switched!(switched,);
-switched!(switched_mut, mut);

@@ -1,0 +1,105 @@
+//! The root for the guest's registers.
+
+use super::role::{Allowed, Controls, Key, Role, Source};
+use super::pool::PageId;
+use super::{Root, Shadow, TlbFlush};
+use crate::guest::mem::GuestMemory;
+use crate::paging::addr::{Gfn, Gpa};
+use crate::paging::format::address_mask;
+use crate::paging::guest_walk::{PagingKind, PagingState};
+use crate::paging::p2m::P2m;
+use crate::paging::table::TableMemory;
+
+/// Registers that were loaded lately, and the roots that were found for them.
+#[derive(Debug, Default)]
+pub(super) struct Recent {
+    roots: [Option<(Registers, PageId, Key)>; 4],
+    next: usize,
+}
+
+/// CR0, CR3, CR4 and EFER.
+type Registers = [u64; 4];
+
+impl<M: TableMemory> Shadow<M> {
+    /// The root for these registers, found or made. Called after writes to CR0, CR3, CR4 and EFER that the
+    /// guest was allowed to do, and after [`Reload`]. Entries that the guest changed unseen are dropped, as
+    /// after any flush of the guest's.
+    pub fn load(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        state: &PagingState,
+    ) -> (Root, TlbFlush) {
+        self.pool.begin();
+        self.resync_all(p2m, memory);
+        let old = self.pool.root().map(|id| self.pool.page(id).key.controls_and_kind());
+        let (root, key) = self.find_root(p2m, memory, state);
+        self.pool.touch(root);
+        self.pool.set_root(Some(root));
+        if state.kind() == PagingKind::Pae {
+            // The pointers are those of this moment; faults read them again.
+            self.pool.clear(root);
+        }
+        let flush = if old == Some(key.controls_and_kind()) { TlbFlush::NonGlobal } else { TlbFlush::All };
+        let root = Root { frame: self.pool.page(root).frame, long: state.kind() == PagingKind::FourLevel };
+        (root, self.pool.take_owed_and(flush))
+    }
+
+    /// The root page and its key: of those that were in use lately, found in the pool, or made.
+    fn find_root(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        state: &PagingState,
+    ) -> (PageId, Key) {
+        let registers = [state.cr0, state.cr3, state.cr4, state.efer];
+        for &(loaded, id, key) in self.recent.roots.iter().flatten() {
+            let page = self.pool.page(id);
+            if loaded == registers && page.is_in_use() && page.key == key {
+                self.statistics.roots_found += 1;
+                return (id, key);
+            }
+        }
+        let (key, gfn) = root_key(p2m, state);
+        let id = match self.pool.find(key) {
+            Some(id) => {
+                self.statistics.roots_found += 1;
+                id
+            }
+            None => {
+                self.statistics.roots_made += 1;
+                self.page(key, gfn, p2m, memory)
+            }
+        };
+        let slots = self.recent.roots.len();
+        self.recent.next = (self.recent.next + 1) % slots;
+        self.recent.roots[self.recent.next] = Some((registers, id, key));
+        (id, key)
+    }
+}
+
+/// The key of the root for these registers, and where the guest's root table is.
+pub(super) fn root_key(p2m: &P2m<impl TableMemory>, state: &PagingState) -> (Key, Gfn) {
+    let kind = state.kind();
+    let role = Role {
+        level: if kind == PagingKind::FourLevel { 4 } else { 3 },
+        kind,
+        quadrant: 0,
+        controls: Controls::of(state),
+        allowed: Allowed::all(),
+        source: Source::Top,
+    };
+    match kind {
+        PagingKind::Off => (Key::new(0, role), Gfn(0)),
+        PagingKind::TwoLevel => (Key::new((state.cr3 & 0xffff_f000) >> 12, role), Gfn(0)),
+        PagingKind::Pae => (Key::new((state.cr3 & 0xffff_ffe0) >> 5, role), Gfn(0)),
+        PagingKind::FourLevel => {
+            let gpa = Gpa(state.cr3 & address_mask(state.features.physical_bits));
+            match p2m.translate(gpa).readable() {
+                Some(hpa) => (Key::new(hpa.frame().0, Role { source: Source::Table, ..role }), gpa.frame()),
+                // No memory, no translations: a root that stays empty.
+                None => (Key::new(0, Role { source: Source::Direct(0), ..role }), Gfn(0)),
+            }
+        }
+    }
+}
