@@ -10,9 +10,9 @@ mod report;
 
 pub use report::Disagreement;
 
+use super::Shadow;
 use super::pool::PageId;
 use super::role::Source;
-use super::Shadow;
 use super::root::root_key;
 use crate::guest::mem::GuestMemory;
 use crate::paging::addr::{Gpa, Hfn};

@@ -45,8 +45,8 @@ use crate::guest::mem::GuestMemory;
 use alloc::vec::Vec;
 use pool::{PageId, Pool};
 use quick::Found;
-use root::Recent;
 use role::Key;
+use root::Recent;
 
 /// The smallest pool: what one fault uses, twice.
 const MIN_PAGES: usize = 16;
@@ -190,7 +190,15 @@ impl<M: TableMemory> Shadow<M> {
         let pool = Pool::new(memory, pages.clamp(MIN_PAGES, MAX_PAGES))?;
         let unsync = Vec::with_capacity(sync::MAX_UNSYNC);
         let unlinked = Vec::with_capacity(MAX_UNLINKED);
-        Ok(Shadow { pool, unsync, unlinked, found: None, recent: Recent::default(), tuning, statistics: Statistics::default() })
+        Ok(Shadow {
+            pool,
+            unsync,
+            unlinked,
+            found: None,
+            recent: Recent::default(),
+            tuning,
+            statistics: Statistics::default(),
+        })
     }
 
     /// Takes over INVLPG of an address, under the root in use. (INVPCID for other address spaces and all

@@ -153,8 +153,7 @@ impl<M: TableMemory> Shadow<M> {
     #[inline]
     fn put(&mut self, leaf: &Leaf, index: usize, gva: Gva, raw: u64, to: Hpa) {
         let entry = leaf.key.leaf(raw, to, !self.pool.is_watched(to.frame()));
-        let old = self.pool.entry(leaf.table, index);
-        if old & PRESENT != 0 && old != entry {
+        if self.pool.page(leaf.table).is_present(index) && self.pool.entry(leaf.table, index) != entry {
             self.pool.owed = self.pool.owed.and(TlbFlush::Page(gva));
         }
         self.pool.map(leaf.table, index, entry, raw);

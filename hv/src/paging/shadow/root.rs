@@ -1,7 +1,7 @@
 //! The root for the guest's registers.
 
-use super::role::{Allowed, Controls, Key, Role, Source};
 use super::pool::PageId;
+use super::role::{Allowed, Controls, Key, Role, Source};
 use super::{Root, Shadow, TlbFlush};
 use crate::guest::mem::GuestMemory;
 use crate::paging::addr::{Gfn, Gpa};
@@ -17,8 +17,21 @@ pub(super) struct Recent {
     next: usize,
 }
 
-/// CR0, CR3, CR4 and EFER.
-type Registers = [u64; 4];
+/// What decides about the root.
+#[derive(Clone, Copy, Debug)]
+struct Registers {
+    cr0: u64,
+    cr3: u64,
+    cr4: u64,
+    efer: u64,
+}
+
+impl Registers {
+    #[inline(always)]
+    fn are(&self, state: &PagingState) -> bool {
+        self.cr3 == state.cr3 && self.cr0 == state.cr0 && self.cr4 == state.cr4 && self.efer == state.efer
+    }
+}
 
 impl<M: TableMemory> Shadow<M> {
     /// The root for these registers, found or made. Called after writes to CR0, CR3, CR4 and EFER that the
@@ -52,10 +65,10 @@ impl<M: TableMemory> Shadow<M> {
         memory: &impl GuestMemory,
         state: &PagingState,
     ) -> (PageId, Key) {
-        let registers = [state.cr0, state.cr3, state.cr4, state.efer];
-        for &(loaded, id, key) in self.recent.roots.iter().flatten() {
+        for (loaded, id, key) in self.recent.roots.iter().flatten() {
+            let (id, key) = (*id, *key);
             let page = self.pool.page(id);
-            if loaded == registers && page.is_in_use() && page.key == key {
+            if loaded.are(state) && page.is_in_use() && page.key == key {
                 self.statistics.roots_found += 1;
                 return (id, key);
             }
@@ -71,6 +84,7 @@ impl<M: TableMemory> Shadow<M> {
                 self.page(key, gfn, p2m, memory)
             }
         };
+        let registers = Registers { cr0: state.cr0, cr3: state.cr3, cr4: state.cr4, efer: state.efer };
         let slots = self.recent.roots.len();
         self.recent.next = (self.recent.next + 1) % slots;
         self.recent.roots[self.recent.next] = Some((registers, id, key));

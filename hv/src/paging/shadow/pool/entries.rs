@@ -52,7 +52,9 @@ impl<M: TableMemory> Pool<M> {
     }
 
     pub(super) fn put(&mut self, id: PageId, index: usize, raw: u64, note: u64, head: usize) {
-        self.zap(id, index);
+        if self.page(id).is_present(index) {
+            self.zap(id, index);
+        }
         let slot = Self::number(id, index);
         let first = core::mem::replace(&mut self.heads[head], slot);
         self.slots[id as usize][index] = Slot { note, after: first, before: HEAD | head as u32 };
