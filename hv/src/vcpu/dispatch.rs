@@ -11,7 +11,7 @@ use crate::vcpu::emulate::System;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Death, Outcome, Stop};
 use crate::vcpu::port;
-use crate::vcpu::run::complete;
+use crate::vcpu::run::single_step;
 use crate::vcpu::{Vcpu, control, io, memory_fault, mmu, msr, work, xcr};
 use crate::virt::exit::vector;
 use crate::virt::state::Gpr;
@@ -107,8 +107,10 @@ pub fn quick_cpuid<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::Nested
         return false;
     }
     let Some(next) = next_rip(vcpu, vm, System::Cpuid) else { return false };
-    vcpu.virt.set_cpuid(vcpu.cpuid.get(leaf, vcpu.virt.gpr(Gpr::Rcx) as u32));
-    complete(vcpu, next);
+    let values = vcpu.cpuid.get(leaf, vcpu.virt.gpr(Gpr::Rcx) as u32);
+    if vcpu.virt.answer_cpuid(values, next) {
+        single_step(vcpu);
+    }
     true
 }
 

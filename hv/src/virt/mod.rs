@@ -137,6 +137,13 @@ pub trait Virt: VcpuState + Sized {
     /// RAX, RBX, RCX, RDX as CPUID sets them.
     fn set_cpuid(&mut self, values: &[u32; 4]);
 
+    /// Ends a CPUID with these values: [`Virt::set_cpuid`] and [`Virt::end_instruction`] in one.
+    #[inline(always)]
+    fn answer_cpuid(&mut self, values: &[u32; 4], rip: u64) -> bool {
+        self.set_cpuid(values);
+        self.end_instruction(rip)
+    }
+
     /// Whether the guest is inside an NMI handler.
     fn nmi_blocked(&self) -> bool;
 

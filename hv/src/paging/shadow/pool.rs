@@ -43,6 +43,8 @@ pub(super) struct Page {
     /// Flush points in a row at which nothing had changed (if `unsync`).
     pub quiet: u8,
     in_use: bool,
+    /// Free, but its entries are still there and on their lists.
+    stale: bool,
     /// Used since the hand of the clock came by.
     referenced: bool,
     /// The operation that last used it: not evicted during the same.
@@ -176,6 +178,7 @@ impl<M: TableMemory> Pool<M> {
                 writes: 0,
                 quiet: 0,
                 in_use: false,
+                stale: false,
                 referenced: false,
                 stamp: 0,
                 present: [0; ENTRIES / 64],
@@ -294,6 +297,7 @@ impl<M: TableMemory> Pool<M> {
                 self.free.pop().expect("a page was just released")
             }
         };
+        self.sweep(id);
         let bucket = self.bucket(key.number());
         let next = core::mem::replace(&mut self.buckets[bucket], id);
         let page = self.page_mut(id);
@@ -334,10 +338,7 @@ impl<M: TableMemory> Pool<M> {
 
     /// Frees a page; what points to it becomes not present.
     pub(super) fn release(&mut self, id: PageId) {
-        while self.heads[id as usize] != NONE {
-            let (parent, index) = Self::place(self.heads[id as usize]);
-            self.zap(parent, index);
-        }
+        self.unlink(id);
         self.clear(id);
         let key = self.page(id).key;
         if key.is_table() {
@@ -359,15 +360,39 @@ impl<M: TableMemory> Pool<M> {
         self.owed = TlbFlush::All;
     }
 
-    /// Frees all pages.
+    /// Frees all pages, in time that does not depend on their entries: these are cleared when the pages are used again.
     pub(super) fn release_all(&mut self) {
         self.set_root(None);
-        for id in 0..self.pages.len() as PageId {
-            if self.page(id).in_use {
-                self.release(id);
+        for (id, page) in (0..).zip(&mut self.pages) {
+            if core::mem::take(&mut page.in_use) {
+                page.stale = true;
+                self.free.push(id);
             }
         }
+        self.buckets.fill(NONE);
+        self.crowded.fill(0);
+        self.direct = 0;
         self.owed = TlbFlush::All;
+    }
+
+    /// Clears a free page of what was left there when all were freed.
+    fn sweep(&mut self, id: PageId) {
+        if !core::mem::take(&mut self.page_mut(id).stale) {
+            return;
+        }
+        // No processor remembers these entries: everything was flushed.
+        let lingering = self.lingering;
+        self.unlink(id);
+        self.clear(id);
+        self.lingering = lingering;
+    }
+
+    /// Makes what points to a page not present.
+    fn unlink(&mut self, id: PageId) {
+        while self.heads[id as usize] != NONE {
+            let (parent, index) = Self::place(self.heads[id as usize]);
+            self.zap(parent, index);
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use core::arch::asm;
 
 use super::vmcb::Vmcb;
 use crate::paging::addr::Hpa;
+use crate::virt::state::Gpr;
 
 /// Clears the global interrupt flag: no interrupt of any kind is taken until [`stgi`] or a #VMEXIT-free STGI.
 ///
@@ -68,6 +69,15 @@ pub struct GuestBlock {
 const _: () = assert!(core::mem::offset_of!(GuestBlock, gprs) == 0x1000);
 
 impl GuestBlock {
+    /// RAX, RBX, RCX, RDX as CPUID sets them.
+    #[inline(always)]
+    pub fn set_cpuid(&mut self, &[eax, ebx, ecx, edx]: &[u32; 4]) {
+        self.vmcb.rax = eax.into();
+        self.gprs[Gpr::Rbx as usize] = ebx.into();
+        self.gprs[Gpr::Rcx as usize] = ecx.into();
+        self.gprs[Gpr::Rdx as usize] = edx.into();
+    }
+
     /// An all-zero block on the heap.
     pub fn new_boxed() -> Box<GuestBlock> {
         let zeroed = Box::<GuestBlock>::new_zeroed();

@@ -36,7 +36,7 @@ use crate::hw;
 use crate::paging::addr::{Gva, Hpa};
 use crate::paging::format::npt::Npt;
 use crate::virt::exit::vector;
-use crate::virt::state::{Gpr, rflags};
+use crate::virt::state::rflags;
 use crate::virt::{ArchState, Ended, Event, Exit, FlushScope, IoExit, Offer, Roots, Virt};
 
 /// Where the state that VMLOAD and VMSAVE move is right now.
@@ -302,24 +302,19 @@ impl Virt for Svm {
 
     #[inline(always)]
     fn end_instruction(&mut self, rip: u64) -> bool {
-        let vmcb = &mut self.block.vmcb;
-        vmcb.rip = rip;
-        vmcb.int_state &= !1;
-        let flags = vmcb.rflags;
-        if flags & (rflags::RF | rflags::TF) == 0 {
-            return false;
-        }
-        vmcb.rflags = flags & !rflags::RF;
-        flags & rflags::TF != 0
+        end(&mut self.block.vmcb, rip)
     }
 
     #[inline(always)]
-    fn set_cpuid(&mut self, &[eax, ebx, ecx, edx]: &[u32; 4]) {
+    fn answer_cpuid(&mut self, values: &[u32; 4], rip: u64) -> bool {
         let block = &mut *self.block;
-        block.vmcb.rax = eax.into();
-        block.gprs[Gpr::Rbx as usize] = ebx.into();
-        block.gprs[Gpr::Rcx as usize] = ecx.into();
-        block.gprs[Gpr::Rdx as usize] = edx.into();
+        block.set_cpuid(values);
+        end(&mut block.vmcb, rip)
+    }
+
+    #[inline(always)]
+    fn set_cpuid(&mut self, values: &[u32; 4]) {
+        self.block.set_cpuid(values);
     }
 
     fn nmi_blocked(&self) -> bool {
@@ -385,4 +380,17 @@ impl Virt for Svm {
             v.nested_cr3
         )
     }
+}
+
+/// Execution goes on at `rip`; the interrupt shadow and RF end. True: TF is set.
+#[inline(always)]
+fn end(vmcb: &mut Vmcb, rip: u64) -> bool {
+    vmcb.rip = rip;
+    vmcb.int_state &= !1;
+    let flags = vmcb.rflags;
+    if flags & (rflags::RF | rflags::TF) == 0 {
+        return false;
+    }
+    vmcb.rflags = flags & !rflags::RF;
+    flags & rflags::TF != 0
 }

@@ -27,7 +27,10 @@ impl<M: TableMemory> Pool<M> {
             let first = self.heads[self.reverse_map(to.0, level)];
             self.list(first).map(Self::place).find(|&(id, index)| {
                 let raw = self.entry(id, index);
-                raw & leaf_address(level) == to.0 && self.page(id).key.level() == level && raw & WRITE != 0
+                self.page(id).in_use
+                    && raw & leaf_address(level) == to.0
+                    && self.page(id).key.level() == level
+                    && raw & WRITE != 0
             })
         })
     }
@@ -79,7 +82,7 @@ impl<M: TableMemory> Pool<M> {
                 }
                 there += found.count_ones() as usize;
             }
-            if !page.in_use && (there > 0 || self.heads[id as usize] != NONE) {
+            if !page.in_use && !page.stale && (there > 0 || self.heads[id as usize] != NONE) {
                 return Err(("a free page is used", id, 0));
             }
             total += there;
