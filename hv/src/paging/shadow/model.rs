@@ -50,6 +50,8 @@ fn covers(start: u64, shift: u32, gva: Gva) -> bool {
 pub struct ShadowProcessor {
     pub translations: Vec<Cached>,
     pointers: Vec<Pointer>,
+    /// PAE's page-directory pointers, read when CR3 was loaded.
+    directories: Option<[u64; 4]>,
     next: usize,
 }
 
@@ -57,6 +59,9 @@ const CAPACITY: usize = 48;
 
 impl ShadowProcessor {
     pub fn flush(&mut self, flush: TlbFlush) {
+        if matches!(flush, TlbFlush::NonGlobal | TlbFlush::All) {
+            self.directories = None;
+        }
         match flush {
             TlbFlush::None => {}
             TlbFlush::Page(gva) => self.forget(gva),
@@ -145,7 +150,12 @@ impl ShadowProcessor {
         loop {
             let shift = 12 + 9 * (now.level - 1);
             let index = (gva.0 >> shift & 511) as usize;
-            let entry = memory.load(now.table, index);
+            let entry = if !root.long && now.level == 3 {
+                let load = || core::array::from_fn(|n| memory.load(now.table, n));
+                self.directories.get_or_insert_with(load)[index & 3]
+            } else {
+                memory.load(now.table, index)
+            };
             let set = |bits: u64| {
                 let stored = memory.compare_exchange(now.table, index, entry, entry | bits);
                 assert!(stored.is_ok(), "nothing runs in between");

@@ -25,6 +25,16 @@ pub enum Op {
         count: u64,
         random: u64,
     },
+    /// What kernels do: use an address, change the entry of the page, flush, use it again.
+    Remap {
+        probe: usize,
+        random: u64,
+    },
+    /// A page that was written becomes a table.
+    Adopt {
+        probe: usize,
+        random: u64,
+    },
     /// A device writes.
     Dma {
         random: u64,
@@ -79,12 +89,14 @@ impl Op {
         let what = digits.take(128);
         let mut probe = || digits.take(probes as u64) as usize;
         match what {
-            0..48 => {
+            0..36 => {
                 let probe = probe();
                 let access = [Access::READ, Access::WRITE, Access::FETCH][digits.take(3) as usize];
                 let access = if digits.take(2) == 0 { access } else { access.user() };
                 Op::Access { probe, access, random: digits.0 }
             }
+            36 => Op::Adopt { probe: probe(), random: digits.0 },
+            37..48 => Op::Remap { probe: probe(), random: digits.0 },
             48..76 => Op::Store { probe: probe(), depth: digits.take(4) as usize, random: digits.0 },
             76..82 => Op::Burst { probe: probe(), count: 2 + digits.take(5), random: digits.0 },
             82..86 => Op::Dma { random: digits.0 },

@@ -49,17 +49,11 @@ impl Oracle<'_> {
                     self.store_through(Gpa(at), random.draw())?;
                 }
             }
+            Op::Remap { probe, random } => self.remap(probe, &mut Random(random))?,
+            Op::Adopt { probe, random } => self.adopt(probe, &mut Random(random))?,
             Op::Dma { random } => self.dma(&mut Random(random)),
-            Op::Invlpg { probe } => {
-                self.machine.invlpg(&self.p2m, &self.state, self.probes[probe].gva);
-                self.flushed(probe);
-            }
-            Op::FlushAll => {
-                self.machine.flush_all(&self.p2m);
-                if !self.pointers_changed {
-                    self.all_fresh();
-                }
-            }
+            Op::Invlpg { probe } => self.invlpg(probe),
+            Op::FlushAll => self.flush_all(),
             Op::Cr3 { same, random } => {
                 if !same {
                     self.state.cr3 = layout::cr3(&mut Random(random), self.state.kind());
@@ -90,6 +84,63 @@ impl Oracle<'_> {
             }
         }
         Ok(())
+    }
+
+    fn invlpg(&mut self, probe: usize) {
+        self.machine.invlpg(&self.p2m, &self.state, self.probes[probe].gva);
+        self.flushed(probe);
+    }
+
+    fn flush_all(&mut self) {
+        self.machine.flush_all(&self.p2m);
+        if !self.pointers_changed {
+            self.all_fresh();
+        }
+    }
+
+    fn remap(&mut self, probe: usize, random: &mut Random) -> Result<(), String> {
+        // Often in the same page as the other one, if that is large.
+        let near = probe ^ 1;
+        for _ in 0..1 + random.draw() % 3 {
+            let access = random.access(self.state.cpl);
+            for n in [near, probe] {
+                self.access(n, self.probes[n].gva, access)?;
+            }
+            let path = &self.probes[probe].path;
+            let depth = if random.once_in(2) { random.draw() as usize % 4 } else { 3 };
+            if let Some(&at) = path.get(depth).or(path.last()) {
+                self.store_through(Gpa(at), random.draw())?;
+            }
+            match random.draw() % 8 {
+                0 | 1 => self.load(false),
+                2 => self.flush_all(),
+                _ => self.invlpg(probe),
+            }
+            let again = if random.once_in(2) { access } else { random.access(self.state.cpl) };
+            for n in [near, probe] {
+                self.access(n, self.probes[n].gva, again)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A page that was data becomes a table.
+    fn adopt(&mut self, probe: usize, random: &mut Random) -> Result<(), String> {
+        let access = Access { user: self.state.cpl == 3 && random.once_in(2), ..Access::WRITE };
+        let Some((hpa, _)) = self.access(probe, self.probes[probe].gva, access)? else { return Ok(()) };
+        let (Some(table), Some(&leaf)) = (self.table_at(hpa), self.probes[probe].path.last()) else {
+            return Ok(());
+        };
+        self.store(Gpa(leaf), &[0; 8], true);
+        let other = random.draw() as usize % self.probes.len();
+        let path = &self.probes[other].path;
+        let Some(&at) = path.get(path.len().saturating_sub(1 + random.draw() as usize % 2)) else {
+            return Ok(());
+        };
+        let entry = (table.frame().base().0 | 0x67).to_le_bytes();
+        self.store(Gpa(at), &entry, true);
+        self.access(other, self.probes[other].gva, Access::READ)?;
+        self.machine.check(&self.p2m, &self.state)
     }
 
     fn registers(&self, random: &mut Random, kind: PagingKind) -> PagingState {
@@ -138,6 +189,14 @@ impl Oracle<'_> {
             .machine
             .access(&self.p2m, &self.state, gva, access)
             .map_err(|what| format!("{gva} {access:?}: {what}"))?;
+        if pointers != self.pointers() {
+            // The walk set bits in page-directory pointers, which are entries of a table too. Whoever walks twice sees
+            // others then.
+            copy_tables(&self.machine.host, &self.software);
+            self.pointers_changed = true;
+            self.none_fresh();
+            return Ok(None);
+        }
         self.log(|| {
             format!("    {gva}: {got:x?}, emulate: {emulate}, fresh: {fresh}, expected {expected:x?}")
         });
@@ -162,11 +221,6 @@ impl Oracle<'_> {
             copy_tables(&self.machine.host, &self.software);
         } else if let Some(what) = self.difference(&self.probes[n].path) {
             return Err(format!("{gva} {access:?}: {what}"));
-        }
-        if pointers != self.pointers() {
-            // The walk set bits in page-directory pointers, which are entries of a table too.
-            self.pointers_changed = true;
-            self.none_fresh();
         }
         let Outcome::Done(hpa) = got else { return Ok(None) };
         if !(HOST.0..HOST.0 + HOST_BYTES).contains(&hpa.0) {

@@ -1,6 +1,6 @@
 //! The addresses that the guest uses, and what is known about each.
 
-use super::layout::TABLES;
+use super::layout::{TABLE_BYTES, TABLES};
 use super::{Oracle, fill};
 use crate::guest::mem::GuestMemory;
 use crate::guest::ram::{HostAccess, VmMemory};
@@ -130,12 +130,12 @@ impl Oracle<'_> {
         kind == PagingKind::Pae && self.state.pdptes.is_none() && word & !31 == self.state.cr3 & 0xffff_ffe0
     }
 
-    /// The pointers in use, if they are read from memory.
+    /// The pointers in use by the plain walker, if they are read from memory.
     pub(super) fn pointers(&self) -> Option<[u64; 4]> {
         let first = Gpa(self.state.cr3 & 0xffff_ffe0);
         let hpa = self.p2m.translate(first).readable().filter(|_| self.is_pointer(first.0))?;
         let mut all = [0; 32];
-        self.machine.host.read(hpa, &mut all);
+        self.software.read(hpa, &mut all);
         Some(core::array::from_fn(|n| u64::from_le_bytes(core::array::from_fn(|byte| all[8 * n + byte]))))
     }
 
@@ -143,7 +143,8 @@ impl Oracle<'_> {
     pub(super) fn store(&mut self, gpa: Gpa, bytes: &[u8], told: bool) {
         let words: Vec<u64> = (gpa.0 & !7..gpa.0 + bytes.len() as u64).step_by(8).collect();
         let place = |at: u64| self.p2m.translate(Gpa(at)).writable();
-        if !words.iter().all(|&word| place(word).is_some()) {
+        // Behind the tables everything stays zero, so that nothing but they must be compared.
+        if !words.iter().all(|&word| word < TABLE_BYTES && place(word).is_some()) {
             return;
         }
         let load = |oracle: &Self, word: u64| {

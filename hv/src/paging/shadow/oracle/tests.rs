@@ -1,4 +1,4 @@
-//! The oracle on random traces. `ORACLE_CASES` makes it longer; `ORACLE_TRACE=kind:seed:n,n,…` replays one.
+//! The oracle on random traces; `ORACLE_CASES` makes it longer.
 
 use super::*;
 use proptest::prelude::*;
