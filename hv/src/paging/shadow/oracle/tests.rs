@@ -1,15 +1,16 @@
-//! The oracle on random traces; `ORACLE_CASES` makes it longer.
+//! The oracle on random traces: the same in each run, unless `ORACLE_CASES` says how many new ones to try.
 
 use super::*;
 use proptest::prelude::*;
-use proptest::test_runner::{TestError, TestRunner};
+use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// With five tests, more than 100 000 operations.
 const CASES: u32 = 40;
 
 fn check(kind: Option<PagingKind>) {
-    let cases = std::env::var("ORACLE_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(CASES);
+    let asked = std::env::var("ORACLE_CASES").ok().and_then(|n| n.parse().ok());
+    let cases = asked.unwrap_or(CASES);
     let config = ProptestConfig {
         cases,
         failure_persistence: None,
@@ -17,7 +18,11 @@ fn check(kind: Option<PagingKind>) {
         ..ProptestConfig::default()
     };
     let ops = prop::collection::vec(any::<u64>(), 1..1200);
-    let result = TestRunner::new(config)
+    let mut runner = match asked {
+        Some(_) => TestRunner::new(config),
+        None => TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha)),
+    };
+    let result = runner
         .run(&(any::<u64>(), ops), |(seed, ops)| run(kind, seed, &ops, None).map_err(TestCaseError::fail));
     match result {
         Ok(()) => {}
