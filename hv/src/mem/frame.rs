@@ -92,6 +92,13 @@ pub fn alloc_zeroed(order: u8, node: Node) -> Option<Hpa> {
     Some(block)
 }
 
+/// A frame of zeroes below 4 GiB if there is one, otherwise any.
+pub fn alloc_low_zeroed(node: Node) -> Option<Hpa> {
+    let block = alloc_below(0, Hpa(1 << 32)).or_else(|| alloc(0, node))?;
+    zero(block, 0);
+    Some(block)
+}
+
 /// Fills a block that was just allocated with zeroes.
 fn zero(block: Hpa, order: u8) {
     // SAFETY: the block is the caller's alone, mapped, and 2^order frames long.

@@ -29,6 +29,10 @@ impl TableMemory for HostTables {
         frame::alloc_zeroed(0, self.node).map(|block| block.frame())
     }
 
+    fn allocate_low(&self) -> Option<Hfn> {
+        frame::alloc_low_zeroed(self.node).map(|block| block.frame())
+    }
+
     fn free(&self, table: Hfn) {
         // SAFETY: the mapper frees a table when nothing refers to it and the TLBs have been flushed.
         unsafe { frame::free(table.base(), 0) };

@@ -30,6 +30,10 @@ impl TableMemory for HostMemory {
         self.tables.allocate()
     }
 
+    fn allocate_low(&self) -> Option<Hfn> {
+        self.tables.allocate_low()
+    }
+
     fn free(&self, frame: Hfn) {
         self.tables.free(frame);
     }

@@ -15,7 +15,7 @@
 //!
 //! The caller owes: all writes to guest memory that do not go through these tables (devices, the emulator)
 //! are told; every change of the P2m as well ([`apply`](Shadow::apply)); page faults are taken with the
-//! guest's registers in a [`PagingState`], while the processor itself runs with [`HardwareControls`].
+//! guest's registers in a [`PagingState`](super::guest_walk::PagingState), while the processor itself runs with [`HardwareControls`].
 //! Nothing is allocated after [`Shadow::new`].
 
 mod check;
@@ -117,6 +117,13 @@ pub struct Root {
     /// Four levels (long mode), or PAE: four page-directory pointers at the start of the frame. The processor
     /// wants those below 4 GiB, and may read them only when CR3 is loaded.
     pub long: bool,
+}
+
+impl Root {
+    /// Whether the processor can load it: outside of long mode CR3 has 32 bits.
+    pub fn is_reachable(self) -> bool {
+        self.long || self.frame.0 < 1 << 20
+    }
 }
 
 /// The shadow tables are gone: [`Shadow::load`] must be called before the guest goes on.

@@ -169,7 +169,7 @@ impl<M: TableMemory> Pool<M> {
         pool.free.extend((0..count as u32).rev());
         for _ in 0..count {
             // On failure, dropping the pool gives back what there is.
-            let frame = pool.memory.allocate().ok_or(MapError::OutOfFrames)?;
+            let frame = pool.memory.allocate_low().ok_or(MapError::OutOfFrames)?;
             pool.pages.push(Page {
                 key: Key::VOID,
                 gfn: Gfn(0),

@@ -35,7 +35,7 @@ impl Registers {
 
 impl<M: TableMemory> Shadow<M> {
     /// The root for these registers, found or made. Called after writes to CR0, CR3, CR4 and EFER that the
-    /// guest was allowed to do, and after [`Reload`]. Entries that the guest changed unseen are dropped, as
+    /// guest was allowed to do, and after [`Reload`](super::Reload). Entries that the guest changed unseen are dropped, as
     /// after any flush of the guest's.
     pub fn load(
         &mut self,

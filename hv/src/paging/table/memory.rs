@@ -16,6 +16,11 @@ pub trait TableMemory {
     /// A frame of zeroes, or `None` if the memory for tables is used up.
     fn allocate(&self) -> Option<Hfn>;
 
+    /// The same, below 4 GiB if there is any: PAE roots must lie there.
+    fn allocate_low(&self) -> Option<Hfn> {
+        self.allocate()
+    }
+
     /// Takes a frame back.
     fn free(&self, frame: Hfn);
 
@@ -32,6 +37,9 @@ pub trait TableMemory {
 impl<M: TableMemory> TableMemory for &M {
     fn allocate(&self) -> Option<Hfn> {
         (**self).allocate()
+    }
+    fn allocate_low(&self) -> Option<Hfn> {
+        (**self).allocate_low()
     }
     fn free(&self, frame: Hfn) {
         (**self).free(frame);

@@ -20,6 +20,7 @@ use core::num::NonZeroU32;
 
 use crate::guest::config::Mode;
 use crate::guest::vm::{HostMemory, Vm};
+use crate::paging::MapError;
 use crate::paging::addr::Gva;
 use crate::paging::guest_walk::PagingState;
 use crate::paging::shadow::TlbFlush;
@@ -79,6 +80,8 @@ pub struct Mmu {
     excursion: Excursion,
     /// The root must be found again before the next entry.
     reload: bool,
+    /// The root lies where the processor cannot reach it.
+    out_of_reach: bool,
     settling: Option<Settling>,
     paranoia: Option<Paranoia>,
     /// Changes so far.
@@ -140,7 +143,7 @@ pub fn set_mode<V: Virt, M: HostMemory>(
     vm: &Vm<V::NestedFormat, M>,
     mode: Mode,
     tsc: impl Fn() -> u64,
-) -> Result<(), crate::paging::MapError> {
+) -> Result<(), MapError> {
     // Here, so that no change fails later.
     if mode != Mode::Nested {
         switch::prepare(vm)?;
@@ -169,6 +172,10 @@ pub fn load<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat,
     let (root, flush) = shadow.load(&memory.p2m, &memory.ram(), &state);
     vcpu.virt.set_paging(Roots::Shadow(root.frame.base()));
     vcpu.perform_flush(flush);
+    if !root.is_reachable() {
+        vcpu.mmu.out_of_reach = true;
+        vcpu.request(work::MMU);
+    }
 }
 
 /// INVLPG by the guest.
@@ -202,6 +209,9 @@ pub fn serve<V: Virt, M: HostMemory>(
     }
     if vcpu.mmu.reload {
         load(vcpu, vm);
+    }
+    if core::mem::take(&mut vcpu.mmu.out_of_reach) {
+        return Err(no_memory(vcpu, MapError::Address));
     }
     paranoia::check(vcpu, vm)?;
     if vcpu.mmu.wants_each_entry() {
