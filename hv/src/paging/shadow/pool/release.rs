@@ -1,0 +1,67 @@
+//! How pages become free again: one, or all of them.
+
+use super::super::TlbFlush;
+use super::*;
+use crate::paging::addr::Hfn;
+use crate::paging::table::TableMemory;
+
+impl<M: TableMemory> Pool<M> {
+    /// Frees a page; what points to it becomes not present.
+    pub(in super::super) fn release(&mut self, id: PageId) {
+        self.unlink(id);
+        self.clear(id);
+        let key = self.page(id).key;
+        if key.is_table() {
+            let crowd = self.crowd(Hfn(key.number()));
+            self.crowded[crowd] -= 1;
+        }
+        let bucket = self.bucket(key.number());
+        let next = self.page(id).next;
+        if self.buckets[bucket] == id {
+            self.buckets[bucket] = next;
+        } else {
+            let previous = self.chain(key.number()).find(|&other| self.page(other).next == id);
+            self.page_mut(previous.expect("a page is on the list of its number")).next = next;
+        }
+        self.direct -= usize::from(key.is_direct());
+        self.links += 1;
+        self.page_mut(id).in_use = false;
+        self.free.push(id);
+        self.owed = TlbFlush::All;
+    }
+
+    /// Frees all pages, in time that does not depend on their entries: these are cleared when the pages are used again.
+    pub(in super::super) fn release_all(&mut self) {
+        self.set_root(None);
+        for (id, page) in (0..).zip(&mut self.pages) {
+            if core::mem::take(&mut page.in_use) {
+                page.stale = true;
+                self.free.push(id);
+            }
+        }
+        self.buckets.fill(NONE);
+        self.crowded.fill(0);
+        self.direct = 0;
+        self.owed = TlbFlush::All;
+    }
+
+    /// Clears a free page of what was left there when all were freed.
+    pub(super) fn sweep(&mut self, id: PageId) {
+        if !core::mem::take(&mut self.page_mut(id).stale) {
+            return;
+        }
+        // No processor remembers these entries: everything was flushed.
+        let lingering = self.lingering;
+        self.unlink(id);
+        self.clear(id);
+        self.lingering = lingering;
+    }
+
+    /// Makes what points to a page not present.
+    fn unlink(&mut self, id: PageId) {
+        while self.heads[id as usize] != NONE {
+            let (parent, index) = Self::place(self.heads[id as usize]);
+            self.zap(parent, index);
+        }
+    }
+}
