@@ -9,6 +9,7 @@
 pub mod exit;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
+pub mod feature;
 pub mod state;
 pub mod svm;
 

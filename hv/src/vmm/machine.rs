@@ -93,8 +93,8 @@ fn report_host(json: &mut Json<'_>, host: &Host, features: &Features) -> fmt::Re
     json.number("memory_mib", (frame::stats().total * PAGE_SIZE) >> 20)?;
     json.number("pcpus", host.acpi.cpus.len().max(1))?;
     json.begin_array("features")?;
-    for (_, name, _) in features.list().iter().filter(|feature| feature.2) {
-        json.text("", name)?;
+    for feature in features.list().iter().filter(|feature| feature.present) {
+        json.text("", feature.id)?;
     }
     json.end()
 }

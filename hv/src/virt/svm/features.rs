@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::virt::feature::{Feature, Listed};
+
 /// The SVM features that the backend uses where present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
@@ -85,31 +87,23 @@ impl Features {
 }
 
 impl Features {
-    /// Each feature's name in the log and in telemetry, and whether it is there.
-    pub fn list(&self) -> [(&'static str, &'static str, bool); 6] {
+    /// Each feature for the log, telemetry and the hardware report.
+    pub fn list(&self) -> [Feature; 6] {
+        let feature = |name, id, present, without| Feature { name, id, present, without };
         [
-            ("nested paging", "npt", self.nested_paging),
-            ("next RIP", "nrip", self.next_rip),
-            ("decode assists", "decode-assists", self.decode_assists),
-            ("flush by ASID", "flush-by-asid", self.flush_by_asid),
-            ("VMCB clean bits", "vmcb-clean", self.clean_bits),
-            ("PAUSE filter", "pause-filter", self.pause_filter),
+            feature("nested paging", "npt", self.nested_paging, "required"),
+            feature("next RIP", "nrip", self.next_rip, "lengths of instructions are decoded and remembered"),
+            feature("decode assists", "decode-assists", self.decode_assists, "operands are decoded"),
+            feature("flush by ASID", "flush-by-asid", self.flush_by_asid, "a flush takes a new ASID"),
+            feature("VMCB clean bits", "vmcb-clean", self.clean_bits, "every entry loads the whole VMCB"),
+            feature("PAUSE filter", "pause-filter", self.pause_filter, "spinning guests are not noticed"),
         ]
     }
 }
 
 impl fmt::Display for Features {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ASIDs", self.asids)?;
-        for (name, _, _) in self.list().iter().filter(|feature| feature.2) {
-            write!(f, ", {name}")?;
-        }
-        let mut separator = "; missing: ";
-        for (name, _, _) in self.list().iter().filter(|feature| !feature.2) {
-            write!(f, "{separator}{name}")?;
-            separator = ", ";
-        }
-        Ok(())
+        write!(f, "{} ASIDs, {}", self.asids, Listed(&self.list()))
     }
 }
 
