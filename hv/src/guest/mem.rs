@@ -18,6 +18,15 @@ pub trait GuestMemory {
     /// Reads `buf.len()` bytes at `gpa`.
     fn read(&self, gpa: Gpa, buf: &mut [u8]) -> Result<(), NotRam>;
 
+    /// Reads the page-table entry of `bytes` (4 or 8) at `gpa`.
+    #[inline(always)]
+    fn read_entry(&self, gpa: Gpa, bytes: u64) -> Result<u64, NotRam> {
+        match bytes {
+            4 => self.read_u32(gpa).map(u64::from),
+            _ => self.read_u64(gpa),
+        }
+    }
+
     /// Writes `buf` at `gpa`.
     fn write(&self, gpa: Gpa, buf: &[u8]) -> Result<(), NotRam>;
 

@@ -15,7 +15,7 @@ use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Outcome};
 use crate::vcpu::port::{self, Port};
 use crate::vcpu::{Vcpu, mmu, work};
-use crate::virt::state::{SegReg, Segment, cr0, cr4, efer};
+use crate::virt::state::{Gpr, SegReg, Segment, cr0, cr4, efer};
 use crate::virt::{Exception, FlushScope, RegMove, Virt};
 
 /// Handles a MOV to or from a control register, CLTS, LMSW or SMSW.
@@ -33,20 +33,18 @@ pub fn control<V: Virt, M: HostMemory, H: Host>(
     let Some(gpr) = access.gpr.or_else(|| vcpu.next_rips.operand(&vcpu.virt, System::MovControl)) else {
         return Outcome::Resume;
     };
-    if access.write {
-        // The upper half of a register is not part of a 32-bit operand.
-        let mask = if vcpu.virt.is_64bit() { u64::MAX } else { 0xffff_ffff };
-        write(vcpu, vm, access.index, vcpu.virt.gpr(gpr) & mask, next)
-    } else {
-        let value = match access.index {
-            0 => vcpu.virt.cr0(),
-            3 => vcpu.virt.cr3(),
-            4 => vcpu.virt.cr4(),
-            _ => return unexpected(vcpu, access.index),
-        };
-        vcpu.virt.set_gpr(gpr, value);
-        Outcome::Next(next)
-    }
+    if access.write { write(vcpu, vm, access.index, gpr, next) } else { read(vcpu, access.index, gpr, next) }
+}
+
+fn read<V: Virt>(vcpu: &mut Vcpu<V>, index: u8, gpr: Gpr, next: u64) -> Outcome {
+    let value = match index {
+        0 => vcpu.virt.cr0(),
+        3 => vcpu.virt.cr3(),
+        4 => vcpu.virt.cr4(),
+        _ => return unexpected(vcpu, index),
+    };
+    vcpu.virt.set_gpr(gpr, value);
+    Outcome::Next(next)
 }
 
 #[inline(always)]
@@ -54,9 +52,12 @@ fn write<V: Virt, M: HostMemory>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
     index: u8,
-    value: u64,
+    gpr: Gpr,
     next: u64,
 ) -> Outcome {
+    // The upper half of a register is not part of a 32-bit operand.
+    let mask = if vcpu.virt.is_64bit() { u64::MAX } else { 0xffff_ffff };
+    let value = vcpu.virt.gpr(gpr) & mask;
     match index {
         3 => write_cr3(vcpu, vm, value, next),
         0 => write_cr0(vcpu, value, next),
@@ -183,14 +184,8 @@ fn machine_status<V: Virt, M: HostMemory, H: Host>(
     let old = vcpu.virt.cr0();
     match insn.op {
         Op::System(System::MovControl) => match register_move(&insn) {
-            Some(RegMove { index: 0, write: true, gpr: Some(gpr) }) => {
-                let mask = if insn.mode == Mode::Bits64 { u64::MAX } else { 0xffff_ffff };
-                write_cr0(vcpu, vcpu.virt.gpr(gpr) & mask, next)
-            }
-            Some(RegMove { index: 0, write: false, gpr: Some(gpr) }) => {
-                vcpu.virt.set_gpr(gpr, old);
-                Outcome::Next(next)
-            }
+            Some(RegMove { index: 0, write: true, gpr: Some(gpr) }) => write(vcpu, vm, 0, gpr, next),
+            Some(RegMove { index: 0, write: false, gpr: Some(gpr) }) => read(vcpu, 0, gpr, next),
             _ => Outcome::Resume,
         },
         Op::System(System::Clts) => write_cr0(vcpu, old & !cr0::TS, next),

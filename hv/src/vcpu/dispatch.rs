@@ -90,23 +90,29 @@ fn rare<V: Virt, M: HostMemory, H: Host>(
             let what = alloc::format!("unknown exit {exit:x?}; {}", vcpu.virt.exit_report());
             Outcome::Stop(died(vcpu, Cause::UnknownExit, what))
         }
-        Exit::Cpuid | Exit::Io(_) | Exit::Wrmsr | Exit::Rdmsr | Exit::Hlt => {
-            dispatch(vcpu, vm, host, exit, tsc)
-        }
-        Exit::NestedFault { .. } | Exit::ControlReg(_) | Exit::Invlpg(_) | Exit::Interrupt => {
-            dispatch(vcpu, vm, host, exit, tsc)
-        }
+        Exit::Cpuid
+        | Exit::Io(_)
+        | Exit::Wrmsr
+        | Exit::Rdmsr
+        | Exit::Hlt
+        | Exit::NestedFault { .. }
+        | Exit::ControlReg(_)
+        | Exit::Invlpg(_)
+        | Exit::Interrupt => dispatch(vcpu, vm, host, exit, tsc),
     }
 }
 
 /// The short way of CPUID: answered if this returns true, otherwise the exit goes the common way.
 #[inline(always)]
 pub fn quick_cpuid<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> bool {
-    let leaf = vcpu.virt.gpr(Gpr::Rax) as u32;
-    if leaf == XSAVE_LEAF {
-        return false;
-    }
+    vcpu.virt.gpr(Gpr::Rax) as u32 != XSAVE_LEAF && answer_cpuid(vcpu, vm)
+}
+
+/// Answers CPUID, unless something else is at RIP by now.
+#[inline(always)]
+fn answer_cpuid<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> bool {
     let Some(next) = next_rip(vcpu, vm, System::Cpuid) else { return false };
+    let leaf = vcpu.virt.gpr(Gpr::Rax) as u32;
     let values = vcpu.cpuid.get(leaf, vcpu.virt.gpr(Gpr::Rcx) as u32);
     if vcpu.virt.answer_cpuid(values, next) {
         single_step(vcpu);
@@ -121,11 +127,8 @@ fn cpuid<V: Virt, M: HostMemory, H: Host>(
     host: &H,
 ) -> Outcome {
     sync_xcr0(vcpu, host);
-    with_next(vcpu, vm, System::Cpuid, |vcpu, rip| {
-        let leaf = vcpu.virt.gpr(Gpr::Rax) as u32;
-        vcpu.virt.set_cpuid(vcpu.cpuid.get(leaf, vcpu.virt.gpr(Gpr::Rcx) as u32));
-        Outcome::Next(rip)
-    })
+    let _or_the_guest_tries_again = answer_cpuid(vcpu, vm);
+    Outcome::Resume
 }
 
 /// Sizes of XSAVE areas, which depend on XCR0.

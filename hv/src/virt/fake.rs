@@ -200,10 +200,11 @@ impl Virt for Fake {
         self.regs.rflags & rflags::TF != 0
     }
 
-    fn set_cpuid(&mut self, values: &[u32; 4]) {
+    fn answer_cpuid(&mut self, values: &[u32; 4], rip: u64) -> bool {
         for (reg, value) in [Gpr::Rax, Gpr::Rbx, Gpr::Rcx, Gpr::Rdx].into_iter().zip(*values) {
             self.regs.set_gpr(reg, value.into());
         }
+        self.end_instruction(rip)
     }
 
     fn nmi_blocked(&self) -> bool {

@@ -135,15 +135,8 @@ pub trait Virt: VcpuState + Sized {
     /// True: TF is set, a single-step trap is due.
     fn end_instruction(&mut self, rip: u64) -> bool;
 
-    /// RAX, RBX, RCX, RDX as CPUID sets them.
-    fn set_cpuid(&mut self, values: &[u32; 4]);
-
-    /// Ends a CPUID with these values: [`Virt::set_cpuid`] and [`Virt::end_instruction`] in one.
-    #[inline(always)]
-    fn answer_cpuid(&mut self, values: &[u32; 4], rip: u64) -> bool {
-        self.set_cpuid(values);
-        self.end_instruction(rip)
-    }
+    /// Ends a CPUID: RAX, RBX, RCX, RDX become these values, the rest is as in [`Virt::end_instruction`].
+    fn answer_cpuid(&mut self, values: &[u32; 4], rip: u64) -> bool;
 
     /// Whether the guest is inside an NMI handler.
     fn nmi_blocked(&self) -> bool;

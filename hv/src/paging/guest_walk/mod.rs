@@ -265,11 +265,7 @@ impl<G: GuestMemory> Walker<'_, G> {
         {
             return Ok(loaded[(at.0 >> 3 & 3) as usize]);
         }
-        let read = match K::ENTRY_BYTES {
-            4 => self.memory.read_u32(at).map(u64::from),
-            _ => self.memory.read_u64(at),
-        };
-        read.map_err(|_| WalkError::NotRam { table: at })
+        self.memory.read_entry(at, K::ENTRY_BYTES).map_err(|_| WalkError::NotRam { table: at })
     }
 
     /// Sets accessed and dirty bits in an entry that was `raw`; returns what it is then, as far as the walk is

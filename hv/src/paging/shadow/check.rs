@@ -124,10 +124,7 @@ impl<M: TableMemory, N: TableMemory, G: GuestMemory> Check<'_, M, N, G> {
     fn guest_entry(&self, id: PageId, index: usize) -> Option<(Gpa, u64)> {
         let page = self.shadow.pool.page(id);
         let at = Gpa(page.gfn.base().0 + page.key.entry_offset(index));
-        let raw = match page.key.entry_bytes() {
-            4 => self.memory.read_u32(at).map(u64::from),
-            _ => self.memory.read_u64(at),
-        };
+        let raw = self.memory.read_entry(at, page.key.entry_bytes());
         Some((at, raw.ok()?)).filter(|_| page.key.is_table())
     }
 }

@@ -214,7 +214,7 @@ impl<M: TableMemory> Shadow<M> {
 
     fn connect(&mut self, table: PageId, level: u8, fault: &Fault, child: PageId) {
         let index = fault.index(level);
-        if self.pool.entry(table, index) & PRESENT != 0 {
+        if self.pool.page(table).is_present(index) {
             self.pool.owed = TlbFlush::All;
         }
         let frame = self.pool.page(child).frame;
@@ -283,7 +283,7 @@ impl<M: TableMemory> Shadow<M> {
         let base = self.pool.page(table).gfn.base();
         let mut filled = 0;
         for index in first..(first + window).min(ENTRIES) {
-            if self.pool.entry(table, index) & PRESENT != 0 {
+            if self.pool.page(table).is_present(index) {
                 continue;
             }
             let gva = Gva(fault.gva.0 & !0x1f_ffff | (index as u64) << 12);

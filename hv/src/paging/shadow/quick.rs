@@ -20,9 +20,9 @@ use crate::virt::Access;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leaf {
     table: PageId,
-    base: Gpa,
+    /// Its first entry.
+    first: Gpa,
     bytes: u64,
-    offset: u64,
     key: Key,
     reserved: u64,
 }
@@ -37,15 +37,12 @@ pub(super) struct Found {
 
 impl Leaf {
     fn at(&self, index: usize) -> Gpa {
-        Gpa(self.base.0 + self.offset + index as u64 * self.bytes)
+        Gpa(self.first.0 + index as u64 * self.bytes)
     }
 
     #[inline]
     fn read(&self, memory: &impl GuestMemory, index: usize) -> Option<u64> {
-        match self.bytes {
-            8 => memory.read_u64(self.at(index)).ok(),
-            _ => memory.read_u32(self.at(index)).ok().map(u64::from),
-        }
+        memory.read_entry(self.at(index), self.bytes).ok()
     }
 }
 
@@ -108,19 +105,16 @@ impl<M: TableMemory> Shadow<M> {
     }
 
     fn find_leaf(&mut self, state: &PagingState, memory: &impl GuestMemory, gva: Gva) -> Option<Leaf> {
-        let mut table = self.pool.root()?;
-        let mut level = self.pool.page(table).key.level();
-        while level > 1 {
-            table = self.pool.child(table, index(gva, level))?;
-            // Page-directory pointers are not watched.
-            if level == 3
-                && state.kind() == PagingKind::Pae
-                && pdpte(state, memory, gva) != Some(self.pool.page(table).gfn)
-            {
+        let root = self.pool.root()?;
+        let is_pae = state.kind() == PagingKind::Pae;
+        // Page-directory pointers are not watched.
+        if is_pae {
+            let directory = self.pool.child(root, index(gva, 3))?;
+            if pdpte(state, memory, gva) != Some(self.pool.page(directory).gfn) {
                 return None;
             }
-            level -= 1;
         }
+        let table = self.table_of_leaves(root, gva)?;
         let page = self.pool.page(table);
         let key = page.key;
         if !key.is_table() {
@@ -128,13 +122,12 @@ impl<M: TableMemory> Shadow<M> {
         }
         let leaf = Leaf {
             table,
-            base: page.gfn.base(),
+            first: Gpa(page.gfn.base().0 + key.entry_offset(0)),
             bytes: key.entry_bytes(),
-            offset: key.entry_offset(0),
             key,
             reserved: leaf_reserved(state),
         };
-        if state.kind() != PagingKind::Pae {
+        if !is_pae {
             self.found = Some(Found { links: self.pool.links(), region: gva.0 >> 21, leaf });
         }
         Some(leaf)

@@ -81,7 +81,7 @@ impl<M: TableMemory> Shadow<M> {
     /// with any address in it, and the processor may have it in pieces. A table that nothing points to any more is most
     /// likely dead, and on its way to become something else.
     fn unlink(&mut self, id: PageId, index: usize) {
-        if self.pool.entry(id, index) & PRESENT == 0 {
+        if !self.pool.page(id).is_present(index) {
             return;
         }
         let key = self.pool.page(id).key;
@@ -113,6 +113,11 @@ impl<M: TableMemory> Shadow<M> {
             self.unlink(id, index);
             from = index + 1;
         }
+        self.free(id);
+    }
+
+    /// Frees a page that may be unsync.
+    fn free(&mut self, id: PageId) {
         self.unsync.retain(|&other| other != id);
         self.pool.release(id);
     }
@@ -123,8 +128,7 @@ impl<M: TableMemory> Shadow<M> {
         if self.pool.shadows(frame).all(|id| self.pool.is_orphan(id)) {
             while let Some(id) = self.pool.nth_shadow(frame, 0) {
                 self.statistics.dead += 1;
-                self.unsync.retain(|&other| other != id);
-                self.pool.release(id);
+                self.free(id);
             }
         }
     }
@@ -217,21 +221,20 @@ impl<M: TableMemory> Shadow<M> {
         let mut any = false;
         for word in 0..ENTRIES / 64 {
             let mut changed = self.changed(memory, id, word);
-            any |= changed != 0;
             while changed != 0 {
                 let index = word * 64 + changed.trailing_zeros() as usize;
                 changed &= changed - 1;
-                self.resync_entry(p2m, memory, id, index);
+                any |= self.resync_entry(p2m, memory, id, index);
             }
         }
         any
     }
 
-    /// Which of 64 entries are present and no longer what they were made from: most are.
+    /// Which of 64 entries are present and not exactly what they were made from: few, as a rule.
     #[inline]
     fn changed(&self, memory: &impl GuestMemory, id: PageId, word: usize) -> u64 {
         let page = self.pool.page(id);
-        let wide = page.key.entry_bytes() == 8;
+        let bytes = page.key.entry_bytes();
         let base = page.gfn.base().0 + page.key.entry_offset(word * 64);
         let mut present = page.present(word);
         let mut changed = 0;
@@ -239,10 +242,7 @@ impl<M: TableMemory> Shadow<M> {
             let bit = present & present.wrapping_neg();
             let n = present.trailing_zeros() as usize;
             present ^= bit;
-            let now = match wide {
-                true => memory.read_u64(Gpa(base + n as u64 * 8)),
-                false => memory.read_u32(Gpa(base + n as u64 * 4)).map(u64::from),
-            };
+            let now = memory.read_entry(Gpa(base + n as u64 * bytes), bytes);
             if now != Ok(self.pool.note(id, word * 64 + n)) {
                 changed |= bit;
             }
@@ -250,7 +250,8 @@ impl<M: TableMemory> Shadow<M> {
         changed
     }
 
-    /// Brings a present entry of level 1 in step; returns whether it had changed.
+    /// Brings a present entry of level 1 in step; returns whether it had changed by more than accessed and dirty bits that
+    /// came to it.
     #[inline(always)]
     fn resync_entry(
         &mut self,
@@ -261,15 +262,8 @@ impl<M: TableMemory> Shadow<M> {
     ) -> bool {
         let page = self.pool.page(id);
         let at = Gpa(page.gfn.base().0 + page.key.entry_offset(index));
-        let now = match page.key.entry_bytes() {
-            4 => memory.read_u32(at).map(u64::from),
-            _ => memory.read_u64(at),
-        };
         let then = self.pool.note(id, index);
-        if now == Ok(then) {
-            return false;
-        }
-        match now {
+        match memory.read_entry(at, page.key.entry_bytes()) {
             Ok(now) if !is_stale(then, now) => false,
             Ok(now) => {
                 self.change(p2m, id, index, then, now);
@@ -317,14 +311,14 @@ impl<M: TableMemory> Shadow<M> {
         for n in 0..self.unsync.len() {
             let id = self.unsync[n];
             let wanted = number.is_none_or(|number| number == self.pool.page(id).key.number());
-            if wanted && self.pool.entry(id, at) & PRESENT != 0 {
+            if wanted && self.pool.page(id).is_present(at) {
                 self.resync_entry(p2m, memory, id, at);
             }
         }
     }
 
     /// The page of level 1 to which links lead from `root`.
-    fn table_of_leaves(&self, root: PageId, gva: Gva) -> Option<PageId> {
+    pub(super) fn table_of_leaves(&self, root: PageId, gva: Gva) -> Option<PageId> {
         let (mut table, mut level) = (root, self.pool.page(root).key.level());
         while level > 1 {
             table = self.pool.child(table, index(gva, level))?;

@@ -11,7 +11,7 @@ use crate::paging::shadow::ShadowOutcome;
 use crate::vcpu::dispatch::died;
 use crate::vcpu::host::Host;
 use crate::vcpu::memory_fault::{emulate, fetch_outside_ram};
-use crate::vcpu::outcome::{Cause, Outcome};
+use crate::vcpu::outcome::{Cause, Outcome, Stop};
 use crate::vcpu::{Vcpu, work};
 use crate::virt::{Access, Exception, Virt};
 
@@ -106,7 +106,7 @@ fn emulate_write<V: Virt, M: HostMemory, H: Host>(
         return take_excursion(vcpu, vm, host);
     }
     match emulate(vcpu, vm, host, tsc) {
-        Outcome::Stop(crate::vcpu::outcome::Stop::Died(death)) if death.cause == Cause::EmulationFailure => {
+        Outcome::Stop(Stop::Died(death)) if death.cause == Cause::EmulationFailure => {
             take_excursion(vcpu, vm, host)
         }
         outcome => outcome,
@@ -131,7 +131,7 @@ fn take_excursion<V: Virt, M: HostMemory, H: Host>(
 
 /// The end of a guest for which there are no shadow tables.
 #[cold]
-pub(super) fn no_memory<V: Virt>(vcpu: &Vcpu<V>, error: MapError) -> crate::vcpu::outcome::Stop {
+pub(super) fn no_memory<V: Virt>(vcpu: &Vcpu<V>, error: MapError) -> Stop {
     let what = format!("no memory for shadow tables: {error:?}; lower `shadow_pages` or give the host more");
     died(vcpu, Cause::OutOfMemory, what)
 }

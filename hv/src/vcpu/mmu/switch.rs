@@ -7,6 +7,7 @@
 use super::{Paging, Settling, load};
 use crate::guest::vm::{HostMemory, Vm};
 use crate::paging::MapError;
+use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::shadow::{Shadow, Tuning};
 use crate::vcpu::Vcpu;
 use crate::virt::{Roots, Virt};
@@ -50,7 +51,7 @@ pub struct SwitchCounts {
 /// Makes the pool of shadow pages, if there is none.
 pub(super) fn prepare<F, M>(vm: &Vm<F, M>) -> Result<(), MapError>
 where
-    F: crate::paging::format::PteFormat<Attr = crate::paging::format::NestedAttr>,
+    F: PteFormat<Attr = NestedAttr>,
     M: HostMemory,
 {
     let mut shadow = vm.shadow.lock();

@@ -312,11 +312,6 @@ impl Virt for Svm {
         end(&mut block.vmcb, rip)
     }
 
-    #[inline(always)]
-    fn set_cpuid(&mut self, values: &[u32; 4]) {
-        self.block.set_cpuid(values);
-    }
-
     fn nmi_blocked(&self) -> bool {
         self.work.get() & work::NMI_BLOCKED != 0
     }

@@ -1,0 +1,163 @@
+//! The way down to the page of level 1 for an address: through shadow pages where they are, made where they are missing.
+//!
+//! The tables above level 1 are watched: each entry on the way is as it was when the link was made, with its accessed bit
+//! set, and what they allow together is in the key of the page. So a way begins at the lowest page that is there, whatever
+//! lies above. It does not go through large pages, reserved bits, and memory that is not RAM, nor begin at the pages above
+//! the guest's own tables: that is [`super::fill`]'s.
+
+use super::fill::index;
+use super::pool::PageId;
+use super::role::Key;
+use super::{Shadow, ShadowOutcome};
+use crate::guest::mem::GuestMemory;
+use crate::paging::addr::{Gpa, Gva};
+use crate::paging::format::x86::{ACCESSED, PRESENT};
+use crate::paging::guest_walk::{Meaning, PagingKind, PagingState, leaf_reserved, meaning, pdpte};
+use crate::paging::p2m::P2m;
+use crate::paging::table::TableMemory;
+use crate::virt::Access;
+
+/// A page of level 1, and what it is made from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leaf {
+    pub table: PageId,
+    /// The guest's entry that its first one follows; the memory that its first one maps, if it is direct.
+    pub first: Gpa,
+    pub bytes: u64,
+    pub key: Key,
+    /// What must be zero in the guest's entries.
+    pub reserved: u64,
+}
+
+/// The page that was found last: good for its 2 MiB while no link goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    links: u64,
+    region: u64,
+    leaf: Leaf,
+}
+
+/// There is no way: the guest's fault, or nothing that is known here.
+pub(super) type NoWay = Option<ShadowOutcome>;
+
+impl Leaf {
+    /// Where the guest's entry is.
+    #[inline(always)]
+    pub(super) fn at(&self, index: usize) -> Gpa {
+        Gpa(self.first.0 + index as u64 * self.bytes)
+    }
+
+    /// The guest's entry.
+    #[inline]
+    pub(super) fn read(&self, memory: &impl GuestMemory, index: usize) -> Option<u64> {
+        memory.read_entry(self.at(index), self.bytes).ok()
+    }
+}
+
+impl<M: TableMemory> Shadow<M> {
+    /// The page of level 1 for `gva`.
+    #[inline]
+    pub(super) fn leaf(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        state: &PagingState,
+        gva: Gva,
+        access: Access,
+    ) -> Result<Leaf, NoWay> {
+        if let Some(found) = &self.found
+            && found.links == self.pool.links()
+            && found.region == gva.0 >> 21
+        {
+            return Ok(found.leaf);
+        }
+        self.find_leaf(p2m, memory, state, gva, access)
+    }
+
+    fn find_leaf(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        state: &PagingState,
+        gva: Gva,
+        access: Access,
+    ) -> Result<Leaf, NoWay> {
+        let root = self.pool.root().ok_or(None)?;
+        let is_pae = state.kind() == PagingKind::Pae;
+        // Page-directory pointers are not watched.
+        if is_pae {
+            let directory = self.pool.child(root, index(gva, 3)).ok_or(None)?;
+            if pdpte(state, memory, gva) != Some(self.pool.page(directory).gfn) {
+                return Err(None);
+            }
+        }
+        let (mut table, mut level) = (root, self.pool.page(root).key.level());
+        while level > 1 {
+            self.pool.pass(table);
+            table = match self.pool.child(table, index(gva, level)) {
+                Some(child) => child,
+                None => self.grow(p2m, memory, state, table, gva, access)?,
+            };
+            level -= 1;
+        }
+        self.pool.pass(table);
+        let page = self.pool.page(table);
+        let key = page.key;
+        let base = page.gfn.base().0;
+        let leaf = Leaf {
+            table,
+            first: Gpa(if key.is_table() { base + key.entry_offset(0) } else { base }),
+            bytes: key.entry_bytes(),
+            key,
+            reserved: leaf_reserved(state),
+        };
+        if !is_pae {
+            self.found = Some(Found { links: self.pool.links(), region: gva.0 >> 21, leaf });
+        }
+        Ok(leaf)
+    }
+
+    /// Links the next page below `table`, which is above level 1, found or made.
+    fn grow(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        state: &PagingState,
+        table: PageId,
+        gva: Gva,
+        access: Access,
+    ) -> Result<PageId, NoWay> {
+        let page = self.pool.page(table);
+        let (key, gfn) = (page.key, page.gfn);
+        let (level, bytes) = (key.level(), key.entry_bytes());
+        if !key.is_table() {
+            return Err(None);
+        }
+        let index = index(gva, level);
+        let at = Gpa(gfn.base().0 + key.entry_offset(index));
+        let raw = memory.read_entry(at, bytes).map_err(|_| None)?;
+        if raw & PRESENT == 0 {
+            return Err(Some(ShadowOutcome::GuestFault(state.fault_code(access, 0))));
+        }
+        let Meaning::Table(below) = meaning(state, level, raw) else { return Err(None) };
+        let to = p2m.translate(below).readable().ok_or(None)?;
+        if raw & ACCESSED == 0
+            && memory.compare_exchange(at, bytes as usize, raw, raw | ACCESSED) != Ok(true)
+        {
+            return Err(None);
+        }
+        let child = self.page(key.below(raw, index, to.frame()), below.frame(), p2m, memory);
+        self.connect(table, index, child);
+        Ok(child)
+    }
+
+    /// The page of level 1 to which links lead from `root`.
+    pub(super) fn table_of_leaves(&self, root: PageId, gva: Gva) -> Option<PageId> {
+        let (mut table, mut level) = (root, self.pool.page(root).key.level());
+        while level > 1 {
+            table = self.pool.child(table, index(gva, level))?;
+            level -= 1;
+        }
+        Some(table)
+    }
+}
