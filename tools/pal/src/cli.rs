@@ -41,6 +41,7 @@ Examples:
   cargo pal run --exec 'uname -a; free'             one command, its output, its exit status
   cargo pal run --put ./tool --exec '/tool --self-test'
   cargo pal run --machine native --exec 'dmesg'     the same guest without the hypervisor, for comparison
+  cargo pal run --machine bochs-vtx --exec uname    on an Intel processor with VT-x; takes minutes
   cargo pal run --guest debian-686-pae              a 32-bit guest with PAE page tables
   cargo pal run --kernel bzImage --initrd initrd.img --append 'console=ttyS0'
   cargo pal run --kernel kit.elf --module 'data.bin first second' --test-device
@@ -50,11 +51,11 @@ On the console, Ctrl-a is the escape key: Ctrl-a x quits, Ctrl-a h helps, Ctrl-a
 Exit status:
   0    the guest powered off, and CMD returned 0
   n    CMD's own status, or the value that the guest wrote to the test device
-  1    pal failed: the hypervisor does not build, QEMU is missing or does not start
+  1    pal failed: the hypervisor does not build, the emulator is missing or does not start
   2    unknown options, unusable files
   3    the guest died, or ended before CMD did
   4    the hypervisor panicked
-  5    the machine is unsuitable: no AMD-V, or the firmware locked it
+  5    the machine is unsuitable: no AMD-V or VT-x, or the firmware locked it
   124  the time limit passed
   128+n  signal n ended pal; 141: the reader of standard output went away
 
@@ -64,8 +65,8 @@ The guest's output goes to standard output, everything else to standard error.";
 #[derive(Args)]
 #[command(after_help = RUN_EXAMPLES)]
 pub struct RunArgs {
-    /// The machine: `qemu-svm` runs the guest on the hypervisor on an emulated AMD processor, `native` runs it
-    /// straight on the same emulated processor
+    /// The machine: `qemu-svm` runs the guest on the hypervisor on an AMD processor that QEMU emulates, `native` runs it
+    /// straight on the same emulated processor, `bochs-vtx` on the hypervisor on an Intel processor that Bochs emulates
     #[arg(long, value_enum, default_value_t = Machine::QemuSvm, help_heading = "Machine")]
     pub machine: Machine,
     /// How the hypervisor virtualizes guest memory: `nested` tables, `shadow` tables, or `switch=N`, either of them in turn
@@ -85,7 +86,11 @@ pub struct RunArgs {
     /// Virtual processors of the guest
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=255), help_heading = "Machine")]
     pub vcpus: u32,
-    /// Deterministic time: one instruction is one nanosecond, runs repeat
+    /// The Intel processor of bochs-vtx by Bochs' name, such as corei7_sandy_bridge_2600k, corei5_lynnfield_750 or
+    /// core2_penryn_t9600, which have fewer and fewer features
+    #[arg(long, value_name = "NAME", default_value = MODEL, help_heading = "Machine")]
+    pub model: String,
+    /// Deterministic time: one instruction is one nanosecond, runs repeat. With bochs-vtx always: one instruction is 10 ns
     #[arg(long, help_heading = "Machine")]
     pub icount: bool,
     /// Give the guest the test device: a byte, word or long written to port 0xf4 ends the run
@@ -120,7 +125,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "CMD", allow_hyphen_values = true, help_heading = "Guest")]
     pub exec: Option<String>,
 
-    /// End the run after this time; 0 means never. Default: 300, but never for a console on a terminal
+    /// End the run after this time; 0 means never. Default: 300, with bochs-vtx 3600, but never for a console on a terminal
     #[arg(long, value_name = "SECONDS", help_heading = "Run")]
     pub timeout: Option<u64>,
     /// Write statistics to FILE as JSON: exits, injections, paging events, time (docs/telemetry.md)
@@ -135,6 +140,12 @@ pub struct RunArgs {
     /// One more argument for QEMU; may be repeated
     #[arg(long, value_name = "STR", allow_hyphen_values = true, help_heading = "Run")]
     pub qemu_arg: Vec<String>,
+    /// The Bochs to use instead of bochs in PATH
+    #[arg(long, value_name = "PATH", help_heading = "Run")]
+    pub bochs: Option<PathBuf>,
+    /// One more line for Bochs' configuration; may be repeated
+    #[arg(long, value_name = "STR", help_heading = "Run")]
+    pub bochs_line: Vec<String>,
     /// Install missing packages without asking
     #[arg(short, long, help_heading = "Run")]
     pub yes: bool,
@@ -222,7 +233,19 @@ pub enum Machine {
     QemuSvm,
     /// The guest alone on the same machine.
     Native,
+    /// The hypervisor on Bochs' emulated VT-x machine.
+    BochsVtx,
 }
+
+impl Machine {
+    /// True if the guest runs on the hypervisor.
+    pub fn has_hypervisor(self) -> bool {
+        self != Machine::Native
+    }
+}
+
+/// The processor of Bochs' machine unless another is asked for: the one with the most features of VT-x.
+pub const MODEL: &str = "corei7_skylake_x";
 
 /// The guests that are fetched, with their kinds of page tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

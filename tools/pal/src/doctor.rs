@@ -30,7 +30,8 @@ pub fn run(project: &Project, _ui: &Ui) -> Result<u8> {
         program("cargo", "builds everything", Some("install Rust with rustup: https://rustup.rs")),
         program("cc", "links; builds the test kernels", Some("sudo apt-get install gcc libc6-dev")),
         program("c++", "builds the fuzz targets (cargo pal test)", Some("sudo apt-get install g++")),
-        program(needs::QEMU, "emulates the machines", Some("sudo apt-get install qemu-system-x86")),
+        program(needs::QEMU, "emulates AMD machines", Some("sudo apt-get install qemu-system-x86")),
+        bochs(),
         program("apt-get", "fetches what is missing", None),
         program("dpkg-deb", "unpacks packages", None),
     ];
@@ -82,6 +83,18 @@ fn program(name: &'static str, purpose: &'static str, remedy: Option<&'static st
         text.lines().next().map_or_else(|| path.display().to_string(), str::to_owned)
     });
     Item { name, purpose: purpose.into(), found, remedy }
+}
+
+/// The Intel machine as a whole, with what makes its boot medium. pal installs it when it is asked for.
+fn bochs() -> Item {
+    let missing = needs::missing_for_bochs();
+    let found = find_program(needs::BOCHS).filter(|_| missing.is_empty());
+    let purpose = if missing.is_empty() {
+        "emulates an Intel machine".into()
+    } else {
+        format!("emulates an Intel machine; lacks {}", missing.join(", "))
+    };
+    Item { name: "bochs", purpose, found: found.map(|path| path.display().to_string()), remedy: None }
 }
 
 fn busybox(project: &Project) -> Result<Item> {

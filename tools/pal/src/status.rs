@@ -2,7 +2,7 @@
 
 /// Exit statuses that do not come from the guest itself.
 pub mod exit {
-    /// `pal` itself failed: the hypervisor does not build, QEMU is missing or does not start.
+    /// `pal` itself failed: the hypervisor does not build, the emulator is missing or does not start.
     pub const TOOL: u8 = 1;
     /// Wrong options or unusable input files.
     pub const USAGE: u8 = 2;
@@ -10,7 +10,7 @@ pub mod exit {
     pub const GUEST_DIED: u8 = 3;
     /// The hypervisor panicked or vanished.
     pub const HYPERVISOR_DIED: u8 = 4;
-    /// The machine has no AMD-V, or the firmware locked it.
+    /// The machine has neither AMD-V nor VT-x, or the firmware locked it.
     pub const UNSUITABLE: u8 = 5;
     /// `--timeout` passed.
     pub const TIMEOUT: u8 = 124;

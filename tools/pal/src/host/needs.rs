@@ -1,4 +1,4 @@
-//! Finds or fetches what a run needs: QEMU, a guest's kernel, a static busybox, the hypervisor.
+//! Finds or fetches what a run needs: the emulators, a guest's kernel, a static busybox, the hypervisor.
 
 use std::{
     fs::{self, File},
@@ -20,8 +20,29 @@ use crate::{
     ui::Ui,
 };
 
-/// The program that emulates the machines.
+/// The program that emulates the AMD machines.
 pub const QEMU: &str = "qemu-system-x86_64";
+/// The program that emulates the Intel machine.
+pub const BOCHS: &str = "bochs";
+
+/// What the Intel machine takes besides [`BOCHS`]: programs and files, each with its package.
+const BOCHS_PARTS: [(&str, &str); 6] = [
+    ("/usr/share/bochs/BIOS-bochs-latest", "bochsbios"),
+    ("/usr/lib/x86_64-linux-gnu/bochs/plugins/libbx_term_gui.so", "bochs-term"),
+    ("grub-mkrescue", "grub-common"),
+    ("/usr/lib/grub/i386-pc/kernel.img", "grub-pc-bin"),
+    ("xorriso", "xorriso"),
+    ("mformat", "mtools"),
+];
+
+/// The packages that the Intel machine lacks.
+pub fn missing_for_bochs() -> Vec<&'static str> {
+    let parts = std::iter::once((BOCHS, "bochs")).chain(BOCHS_PARTS);
+    let here = |part: &str| {
+        if part.starts_with('/') { Path::new(part).exists() } else { find_program(part).is_some() }
+    };
+    parts.filter(|(part, _)| !here(part)).map(|(_, package)| package).collect()
+}
 
 /// Provides what a run needs.
 pub struct Needs<'a> {
@@ -53,6 +74,35 @@ impl Needs<'_> {
             }
         }
         find_program(QEMU).with_context(|| format!("{QEMU} is still not in PATH after the installation"))
+    }
+
+    /// Bochs: the given one, or the one in PATH. It and what makes its boot medium are installed if they are missing.
+    ///
+    /// # Errors
+    /// Something is missing; the error says what to install.
+    pub fn bochs(&self, given: Option<&Path>) -> Result<PathBuf> {
+        let program = given.map_or(BOCHS.into(), Path::to_string_lossy);
+        if given.is_some() && find_program(&program).is_none() {
+            return Err(Usage::new(format!("--bochs {program}: no such program")).into());
+        }
+        let missing = || {
+            let mut packages = missing_for_bochs();
+            packages.retain(|package| given.is_none() || *package != "bochs");
+            packages
+        };
+        let packages = missing();
+        if !packages.is_empty() {
+            let why = "Bochs or something for its boot medium is missing";
+            match Apt::find(self.project, self.ui, Architecture::Amd64)? {
+                Some(apt) => apt.install(&packages, why, self.yes)?,
+                None => bail!("{why}: install what Debian packages as {}", packages.join(", ")),
+            }
+            let packages = missing();
+            if !packages.is_empty() {
+                bail!("{why} after the installation of {}", packages.join(", "));
+            }
+        }
+        find_program(&program).context("bochs is still not in PATH after the installation")
     }
 
     /// A guest's kernel. It is downloaded once and kept under `target/pal`; nothing is installed.

@@ -1,8 +1,8 @@
 //! The way of standard input to the guest's console, through a thread that blocks on both.
 
 use std::{
+    fs::File,
     io::{Read, Write, stdin},
-    os::unix::net::UnixStream,
     sync::{
         atomic::{AtomicBool, Ordering},
         mpsc::Sender,
@@ -18,13 +18,7 @@ use crate::ui::Ui;
 
 /// Passes a person's keys to the console. `watched` becomes true when they ask for the monitor, whose words come between
 /// the guest's.
-pub fn type_keys(
-    mut console: UnixStream,
-    mut keys: Keys,
-    watched: &AtomicBool,
-    ui: &Ui,
-    events: &Sender<Event>,
-) {
+pub fn type_keys(mut console: File, mut keys: Keys, watched: &AtomicBool, ui: &Ui, events: &Sender<Event>) {
     let mut buffer = [0; 256];
     while let Ok(size @ 1..) = stdin().lock().read(&mut buffer) {
         for byte in &buffer[..size] {
@@ -57,7 +51,7 @@ pub fn type_keys(
 }
 
 /// Passes standard input to the console until it ends; the guest goes on.
-pub fn pipe_input(mut console: UnixStream, keys: &Keys) {
+pub fn pipe_input(mut console: File, keys: &Keys) {
     let mut buffer = [0; 1024];
     while let Ok(size @ 1..) = stdin().lock().read(&mut buffer) {
         let mut bytes = Vec::with_capacity(2 * size);

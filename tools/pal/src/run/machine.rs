@@ -1,10 +1,10 @@
-//! A QEMU process: its arguments, its birth, and its certain death.
+//! An emulator's process: its birth, its streams, and its certain death.
 
 use std::{
     fs::File,
     io::Write,
     os::{
-        fd::{AsFd, AsRawFd},
+        fd::{AsFd, OwnedFd},
         unix::{net::UnixStream, process::CommandExt},
     },
     path::{Path, PathBuf},
@@ -16,139 +16,50 @@ use anyhow::{Context, Result};
 use rustix::process::{Signal, kill_process, set_parent_process_death_signal};
 use tempfile::TempDir;
 
-/// The processor of every emulated machine: the hypervisor runs on it, and `--machine native` measures against it.
-const CPU: &str = "EPYC,+svm,+npt";
+use super::{bochs, qemu};
 
-/// What to emulate.
-pub struct Spec<'a> {
-    /// The QEMU program.
-    pub qemu: &'a Path,
-    /// Machine memory in MiB.
-    pub memory_mib: u64,
-    /// Processors.
-    pub cpus: u32,
-    /// `-kernel`.
-    pub kernel: &'a Path,
-    /// `-initrd`, in QEMU's syntax.
-    pub initrd: Option<String>,
-    /// `-append`.
-    pub append: &'a str,
-    /// A second serial port for telemetry.
-    pub telemetry: bool,
-    /// The device whose port 0xf4 ends QEMU.
-    pub exit_device: bool,
-    /// The rest of the test device, as QEMU has it.
-    pub test_device: bool,
-    /// Deterministic time.
-    pub icount: bool,
-    /// A reset ends QEMU.
-    pub no_reboot: bool,
-    /// The person's own arguments.
-    pub extra: &'a [String],
+/// The programs that emulate machines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Emulator {
+    /// QEMU, which says by its machine protocol how a machine ended.
+    #[default]
+    Qemu,
+    /// Bochs, whose log says it.
+    Bochs,
 }
 
-impl Spec<'_> {
-    /// QEMU's arguments, without those that connect it to pal.
-    pub fn arguments(&self) -> Vec<String> {
-        let mut arguments: Vec<String> =
-            ["-machine", "q35", "-cpu", CPU, "-accel", "tcg", "-display", "none", "-nodefaults"]
-                .map(String::from)
-                .into();
-        let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
-        add(&["-m", &format!("{}M", self.memory_mib), "-smp", &self.cpus.to_string()]);
-        if self.icount {
-            add(&["-icount", "shift=0,sleep=off"]);
+impl Emulator {
+    /// Its name in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Emulator::Qemu => "QEMU",
+            Emulator::Bochs => "Bochs",
         }
-        if self.no_reboot {
-            add(&["-no-reboot"]);
-        }
-        if self.test_device {
-            add(&["-device", "pc-testdev"]);
-        }
-        if self.exit_device {
-            add(&["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
-        }
-        add(&["-kernel", &self.kernel.to_string_lossy()]);
-        if let Some(initrd) = &self.initrd {
-            add(&["-initrd", initrd]);
-        }
-        if !self.append.is_empty() {
-            add(&["-append", self.append]);
-        }
-        arguments.extend(self.extra.iter().cloned());
-        arguments
-    }
-
-    /// Starts QEMU with the machine halted until QMP says `cont`. QEMU dies with pal, whatever happens to pal.
-    ///
-    /// # Errors
-    /// The program does not start.
-    pub fn start(&self) -> Result<Machine> {
-        let scratch =
-            tempfile::Builder::new().prefix("pal-").tempdir().context("cannot create a scratch directory")?;
-        let log = scratch.path().join("qemu.log");
-        let stderr = scratch.path().join("stderr");
-        let (console, console_end) = UnixStream::pair()?;
-        let (qmp, qmp_end) = UnixStream::pair()?;
-        let telemetry = self.telemetry.then(UnixStream::pair).transpose()?;
-
-        let mut command = Command::new(self.qemu);
-        command.args(self.arguments()).arg("-S");
-        let mut ends = Vec::new();
-        let mut connect = |id: &str, end: UnixStream| {
-            command.arg("-chardev").arg(format!("socket,id={id},fd={}", end.as_raw_fd()));
-            ends.push(end);
-        };
-        connect("pal-console", console_end);
-        connect("pal-qmp", qmp_end);
-        let telemetry = telemetry.map(|(ours, end)| {
-            connect("pal-telemetry", end);
-            ours
-        });
-        command.args(["-serial", "chardev:pal-console", "-mon", "chardev=pal-qmp,mode=control"]);
-        if self.telemetry {
-            command.args(["-serial", "chardev:pal-telemetry"]);
-        }
-        // The log holds the processor's registers at each reset, and the words "Triple fault".
-        command.args(["-d", "cpu_reset", "-D"]).arg(&log);
-        // A group of its own: Ctrl-C at a terminal ends pal, and pal ends QEMU.
-        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&stderr)?);
-        let pal = rustix::process::getpid();
-        // SAFETY: between fork and exec the closure only makes system calls (fcntl, prctl, getppid), which are
-        // async-signal-safe, and touches no memory that another thread could hold locked.
-        unsafe {
-            command.pre_exec(move || {
-                for end in &ends {
-                    rustix::io::fcntl_setfd(end.as_fd(), rustix::io::FdFlags::empty())?;
-                }
-                set_parent_process_death_signal(Some(Signal::KILL))?;
-                if rustix::process::getppid() != Some(pal) {
-                    return Err(std::io::Error::other("pal has ended"));
-                }
-                Ok(())
-            });
-        }
-        let child = command.spawn().with_context(|| format!("cannot start {}", self.qemu.display()))?;
-        Ok(Machine { child, console, qmp, telemetry, log, stderr, _scratch: scratch })
     }
 }
 
-/// A running QEMU; killed and reaped when dropped.
+/// A running emulator; killed and reaped when dropped.
 pub struct Machine {
-    child: Child,
+    /// Which one.
+    pub emulator: Emulator,
+    /// Its process.
+    pub child: Child,
     /// The guest's console, COM1.
-    pub console: UnixStream,
+    pub console: File,
     /// QEMU's machine protocol.
-    pub qmp: UnixStream,
+    pub qmp: Option<UnixStream>,
     /// The hypervisor's records, COM2.
-    pub telemetry: Option<UnixStream>,
-    log: PathBuf,
-    stderr: PathBuf,
-    _scratch: TempDir,
+    pub telemetry: Option<File>,
+    /// The emulator's log.
+    pub log: PathBuf,
+    /// What it wrote to its standard error.
+    pub stderr: PathBuf,
+    /// Everything that it needs until it ends.
+    pub _scratch: TempDir,
 }
 
 impl Machine {
-    /// Ends QEMU, politely first (plugins write their results then), and returns its status.
+    /// Ends the emulator, politely first (QEMU's plugins write their results then), and returns its status.
     pub fn stop(&mut self) -> Option<ExitStatus> {
         if let Ok(None) = self.child.try_wait() {
             let _ = kill_process(rustix::process::Pid::from_child(&self.child), Signal::TERM);
@@ -160,7 +71,7 @@ impl Machine {
         self.child.wait().ok()
     }
 
-    /// Waits for QEMU's end, for so long.
+    /// Waits for the emulator's end, for so long.
     pub fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
         let deadline = Instant::now() + patience;
         loop {
@@ -174,15 +85,32 @@ impl Machine {
 
     /// The registers at a triple fault, if one happened.
     pub fn triple_fault(&self) -> Option<String> {
-        triple_fault_in(&String::from_utf8_lossy(&std::fs::read(&self.log).ok()?))
+        let log = self.log();
+        match self.emulator {
+            Emulator::Qemu => qemu::triple_fault_in(&log),
+            Emulator::Bochs => bochs::triple_fault_in(&log),
+        }
     }
 
-    /// QEMU's complaints.
+    /// Why the machine ended, if the emulator's log says so.
+    pub fn shutdown(&self) -> Option<String> {
+        match self.emulator {
+            Emulator::Qemu => None,
+            Emulator::Bochs => bochs::shutdown_in(&self.log()),
+        }
+    }
+
+    /// The emulator's complaints.
     pub fn complaints(&self) -> String {
         let text = String::from_utf8_lossy(&std::fs::read(&self.stderr).unwrap_or_default()).into_owned();
-        // TCG lacks some features of the EPYC model and says so at every start.
-        let lines = text.lines().filter(|line| !line.contains("TCG doesn't support requested feature"));
-        lines.take(40).collect::<Vec<_>>().join("\n")
+        match self.emulator {
+            Emulator::Qemu => qemu::complaints_in(&text),
+            Emulator::Bochs => bochs::complaints_in(&text),
+        }
+    }
+
+    fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 }
 
@@ -193,22 +121,38 @@ impl Drop for Machine {
     }
 }
 
-/// Finds a triple fault in QEMU's log. The firmware, too, ends in one when it is asked for a reset: those in the first
-/// MiB do not count.
-fn triple_fault_in(log: &str) -> Option<String> {
-    log.split("Triple fault").skip(1).find_map(|dump| {
-        let registers =
-            dump.lines().skip_while(|line| !line.starts_with("RAX=") && !line.starts_with("EAX="));
-        let registers: Vec<_> = registers.take_while(|line| !line.starts_with("CCS=")).take(24).collect();
-        let (_, rest) = registers.iter().find_map(|line| line.split_once("IP="))?;
-        let ip = u64::from_str_radix(rest.split(' ').next()?, 16).ok()?;
-        (ip >= 1 << 20).then(|| registers.join("\n"))
-    })
+/// Starts an emulator in a process group of its own (Ctrl-C at a terminal ends pal, and pal ends it), with its standard
+/// error in a file and nothing on the other streams. It inherits `ends` and dies with pal, whatever happens to pal.
+///
+/// # Errors
+/// The program does not start.
+pub fn start(mut command: Command, ends: Vec<OwnedFd>, stderr: &Path) -> Result<Child> {
+    command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(stderr)?);
+    let pal = rustix::process::getpid();
+    // SAFETY: between fork and exec the closure only makes system calls (fcntl, prctl, getppid), which are
+    // async-signal-safe, and touches no memory that another thread could hold locked.
+    unsafe {
+        command.pre_exec(move || {
+            for end in &ends {
+                rustix::io::fcntl_setfd(end.as_fd(), rustix::io::FdFlags::empty())?;
+            }
+            set_parent_process_death_signal(Some(Signal::KILL))?;
+            if rustix::process::getppid() != Some(pal) {
+                return Err(std::io::Error::other("pal has ended"));
+            }
+            Ok(())
+        });
+    }
+    let name = command.get_program().to_string_lossy().into_owned();
+    command.spawn().with_context(|| format!("cannot start {name}"))
 }
 
-/// A file name inside QEMU's comma-separated lists.
-pub fn escape_commas(text: &str) -> String {
-    text.replace(',', ",,")
+/// A scratch directory for one machine.
+///
+/// # Errors
+/// No space, no permission.
+pub fn scratch() -> Result<TempDir> {
+    tempfile::Builder::new().prefix("pal-").tempdir().context("cannot create a scratch directory")
 }
 
 /// A file in a scratch directory with these contents.
@@ -217,56 +161,4 @@ pub fn scratch_file(dir: &Path, name: &str, contents: &[u8]) -> Result<PathBuf> 
     let write = File::create(&path).and_then(|mut file| file.write_all(contents));
     write.with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn dump(ip: &str) -> String {
-        format!(
-            "Triple fault\nCPU Reset (CPU 0)\nEAX=00000001 EBX=00000002\n{ip} EFL=00000046\nCCS=1\nEFER=0\n"
-        )
-    }
-
-    #[test]
-    fn triple_faults_of_guests_and_of_the_firmware() {
-        assert_eq!(triple_fault_in("CPU Reset (CPU 0)\nEAX=00000000\nEIP=00200000\n"), None);
-        assert_eq!(triple_fault_in(&dump("EIP=000efaad")), None);
-        let expected = "EAX=00000001 EBX=00000002\nEIP=00100010 EFL=00000046";
-        assert_eq!(triple_fault_in(&dump("EIP=00100010")).as_deref(), Some(expected));
-        let both = dump("EIP=000efaad") + &dump("RIP=ffffffff81000000");
-        assert!(triple_fault_in(&both).unwrap().contains("RIP=ffffffff81000000"));
-        assert_eq!(triple_fault_in("Triple fault\nCPU Re"), None);
-    }
-
-    #[test]
-    fn arguments() {
-        let spec = Spec {
-            qemu: Path::new("qemu"),
-            memory_mib: 64,
-            cpus: 1,
-            kernel: Path::new("k"),
-            initrd: Some(escape_commas("a,b")),
-            append: "x y",
-            telemetry: true,
-            exit_device: true,
-            test_device: false,
-            icount: true,
-            no_reboot: true,
-            extra: &["-trace".into(), "x".into()],
-        };
-        let line = spec.arguments().join(" ");
-        for part in [
-            "-m 64M",
-            "-icount shift=0,sleep=off",
-            "-no-reboot",
-            "-initrd a,,b",
-            "-append x y",
-            "-cpu EPYC,+svm,+npt",
-        ] {
-            assert!(line.contains(part), "{part}: {line}");
-        }
-        assert!(line.ends_with("-trace x") && !line.contains("pc-testdev"));
-    }
 }

@@ -1,8 +1,8 @@
 //! The way of the console's output to standard output, through a thread that blocks on both.
 
 use std::{
+    fs::File,
     io::{IsTerminal, Read, Write, stdout},
-    os::unix::net::UnixStream,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -63,8 +63,8 @@ impl Output {
         Arc::clone(&self.writing)
     }
 
-    /// Copies until QEMU closes the console, and reports marks and a reader that went away.
-    pub fn copy(&mut self, mut console: UnixStream) {
+    /// Copies until the emulator closes the console, and reports marks and a reader that went away.
+    pub fn copy(&mut self, mut console: File) {
         let mut buffer = vec![0; 16 * 1024];
         let mut writable = true;
         loop {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::terminal;
 use crate::{
-    cli::{Machine, Protocol, RunArgs, value_name},
+    cli::{MODEL, Machine, Protocol, RunArgs, value_name},
     guest::{
         bundle,
         image::{Elf, Image},
@@ -48,8 +48,20 @@ pub fn check(args: &RunArgs) -> Result<()> {
     if args.mem < LEAST_MIB {
         return wrong(&format!("--mem {}: a guest needs at least {LEAST_MIB} MiB", args.mem));
     }
+    if args.machine == Machine::BochsVtx {
+        if args.qemu.is_some() || !args.qemu_arg.is_empty() {
+            return wrong(
+                "--qemu and --qemu-arg: Bochs emulates --machine bochs-vtx; --bochs and --bochs-line are for it",
+            );
+        }
+        if !args.model.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+            return wrong(&format!("--model {}: not a name of Bochs', such as {MODEL}", args.model));
+        }
+    } else if args.bochs.is_some() || !args.bochs_line.is_empty() || args.model != MODEL {
+        return wrong("--bochs, --bochs-line and --model are for --machine bochs-vtx");
+    }
     match args.machine {
-        Machine::QemuSvm if args.vcpus > 1 => wrong(
+        Machine::QemuSvm | Machine::BochsVtx if args.vcpus > 1 => wrong(
             "--vcpus: the hypervisor gives a guest one virtual processor so far; --machine native takes more",
         ),
         Machine::Native if args.protocol != Protocol::Auto => wrong(

@@ -4,8 +4,8 @@
 //! bound; the main thread only waits for events and for the time limit, so that nothing can keep it from ending a run.
 
 use std::{
+    fs::File,
     io::{BufRead, BufReader, IsTerminal, Read, stdin},
-    os::unix::net::UnixStream,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -26,7 +26,7 @@ use super::{
     console::Tail,
     input::{pipe_input, type_keys},
     keys::Keys,
-    machine::Machine,
+    machine::{Emulator, Machine},
     output::Output,
     qmp::{self, Report},
     telemetry::{self, LONGEST_LINE, Record},
@@ -47,6 +47,8 @@ pub struct Plan {
     pub nonce: Option<String>,
     /// The time limit in seconds.
     pub timeout: Option<u64>,
+    /// What the person reads while the guest starts.
+    pub starting: &'static str,
 }
 
 /// What a run leaves behind.
@@ -72,11 +74,11 @@ pub enum Event {
     CommandEnded(u8),
     /// The hypervisor said something.
     Record(Record),
-    /// QEMU said something.
+    /// QEMU said something by its machine protocol.
     Qemu(Report),
     /// The run shall end.
     Stop(Stop),
-    /// A stream of QEMU's ended.
+    /// A stream of the emulator's ended.
     Closed,
 }
 
@@ -90,27 +92,29 @@ pub fn run(machine: &mut Machine, plan: &Plan, ui: &Ui) -> Result<Outcome> {
     let raw = interactive.then(Raw::enter).transpose()?;
     let tail = Arc::new(Mutex::new(Tail::default()));
     let booting =
-        Arc::new(Mutex::new((plan.nonce.is_some() && ui.verbose == 0).then(|| ui.step("the guest starts"))));
+        Arc::new(Mutex::new((plan.nonce.is_some() && ui.verbose == 0).then(|| ui.step(plan.starting))));
 
     watch_signals(events.clone())?;
-    let mut open = 2;
+    let mut open = 1;
     let watched = Arc::new(AtomicBool::new(false));
     let shared = (Arc::clone(&watched), Arc::clone(&tail), Arc::clone(&booting));
     let mut output = Output::new(plan, ui, interactive, shared.0, shared.1, shared.2, events.clone());
     let writing = output.writing();
     let console = machine.console.try_clone().context("cannot share the console")?;
     spawn("console", move || output.copy(console))?;
-    if let Some(records) = machine.telemetry.as_ref().map(UnixStream::try_clone).transpose()? {
+    if let Some(records) = machine.telemetry.as_ref().map(File::try_clone).transpose()? {
         open += 1;
         let (events, ui) = (events.clone(), *ui);
         spawn("telemetry", move || read_records(records, &ui, &events))?;
     }
-    let protocol = machine.qmp.try_clone().context("cannot share the QMP connection")?;
-    let report = events.clone();
-    spawn("qmp", move || {
-        qmp::converse(protocol, |message| drop(report.send(Event::Qemu(message))));
-        let _ = report.send(Event::Closed);
-    })?;
+    if let Some(protocol) = machine.qmp.take() {
+        open += 1;
+        let report = events.clone();
+        spawn("qmp", move || {
+            qmp::converse(protocol, |message| drop(report.send(Event::Qemu(message))));
+            let _ = report.send(Event::Closed);
+        })?;
+    }
 
     let mut session = Session::new(machine, plan, open, writing);
     let (keyboard, keys) = (session.machine.console.try_clone()?, Keys::new(plan.hypervisor));
@@ -175,6 +179,9 @@ struct Session<'a> {
 impl<'a> Session<'a> {
     fn new(machine: &'a mut Machine, plan: &'a Plan, open: u32, writing: Arc<AtomicBool>) -> Self {
         let seen = Observed {
+            emulator: machine.emulator,
+            // Bochs has connected its serial ports, which it does last. QEMU reports for itself.
+            started: machine.emulator == Emulator::Bochs,
             exec: plan.exec,
             hypervisor: plan.hypervisor,
             test_device: plan.test_device,
@@ -222,7 +229,7 @@ impl<'a> Session<'a> {
                 if self.open == 0 {
                     return Next::Done;
                 }
-                // QEMU closes everything at once; if a stream lingers, so does QEMU.
+                // The emulator closes everything at once; if a stream lingers, so does it.
                 self.end_soon();
             }
         }
@@ -281,7 +288,8 @@ impl<'a> Session<'a> {
     fn finish(mut self) -> (Observed, Vec<Value>, Option<Value>) {
         let code = if self.open == 0 { self.machine.wait(GRACE) } else { None };
         let code = code.or_else(|| self.machine.stop());
-        self.seen.qemu_code = code.and_then(|status| status.code());
+        self.seen.code = code.and_then(|status| status.code());
+        self.seen.shutdown = self.seen.shutdown.or_else(|| self.machine.shutdown());
         self.seen.triple_fault = self.machine.triple_fault();
         self.seen.complaints = self.machine.complaints();
         (self.seen, self.stats, self.host)
@@ -306,7 +314,7 @@ fn watch_signals(events: Sender<Event>) -> Result<()> {
 }
 
 /// Reads the hypervisor's records.
-fn read_records(stream: UnixStream, ui: &Ui, events: &Sender<Event>) {
+fn read_records(stream: File, ui: &Ui, events: &Sender<Event>) {
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();
     loop {

@@ -33,15 +33,13 @@ pub fn check(path: Option<&Path>) -> Result<()> {
 /// # Errors
 /// No space, no permission.
 pub fn write(path: &Path, args: &RunArgs, outcome: &Outcome, status: u8) -> Result<()> {
-    let mode = match args.machine {
-        Machine::QemuSvm => Value::String(args.mode.to_string()),
-        Machine::Native => Value::Null,
-    };
+    let hypervisor = args.machine.has_hypervisor();
+    let mode = if hypervisor { Value::String(args.mode.to_string()) } else { Value::Null };
     let document = json!({
         "schema": telemetry::VERSION,
         "machine": value_name(args.machine),
         "mode": mode,
-        "icount": args.icount,
+        "icount": args.icount || args.machine == Machine::BochsVtx,
         "status": status,
         "host": outcome.host,
         "guests": outcome.stats,

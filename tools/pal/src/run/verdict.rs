@@ -1,7 +1,10 @@
 //! From what was observed to the exit status and a sentence for the person. Pure, so that every way a run can end is
 //! tested without running anything.
 
-use super::telemetry::{End, Reason};
+use super::{
+    machine::Emulator,
+    telemetry::{End, Reason},
+};
 use crate::status::exit;
 
 /// Why pal stopped a machine that was still running.
@@ -22,13 +25,15 @@ pub enum Stop {
 /// Everything that was seen during a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
+    /// What emulates the machine.
+    pub emulator: Emulator,
     /// The run is one command (`--exec`).
     pub exec: bool,
     /// The guest ran on the hypervisor, not alone.
     pub hypervisor: bool,
     /// The guest has a test device.
     pub test_device: bool,
-    /// QEMU completed the machine and started it.
+    /// The emulator completed the machine and started it.
     pub started: bool,
     /// The status from the end mark.
     pub command_status: Option<u8>,
@@ -40,15 +45,15 @@ pub struct Observed {
     pub unsuitable: Option<String>,
     /// Pal stopped the machine.
     pub stop: Option<Stop>,
-    /// QEMU's reason for a shutdown.
+    /// The emulator's reason for a shutdown.
     pub shutdown: Option<String>,
     /// The machine's registers at a triple fault of its own (not of a guest of the hypervisor).
     pub triple_fault: Option<String>,
-    /// QEMU's exit code, if it ended by itself and not by a signal.
-    pub qemu_code: Option<i32>,
+    /// The emulator's exit code, if it ended by itself and not by a signal.
+    pub code: Option<i32>,
     /// The guest's Linux kernel panicked, for this reason.
     pub kernel_panic: Option<String>,
-    /// What QEMU wrote to its standard error.
+    /// What the emulator wrote to its standard error.
     pub complaints: String,
 }
 
@@ -107,7 +112,10 @@ pub fn judge(seen: &Observed) -> Verdict {
     }
     if !seen.started {
         let what = if seen.complaints.is_empty() { "it said nothing" } else { &seen.complaints };
-        return Verdict::refused(exit::TOOL, format!("QEMU did not start the machine: {what}"));
+        return Verdict::refused(
+            exit::TOOL,
+            format!("{} did not start the machine: {what}", seen.emulator.name()),
+        );
     }
     if seen.hypervisor { vanished(seen) } else { native(seen) }
 }
@@ -160,8 +168,10 @@ fn restarted(seen: &Observed) -> Verdict {
 fn vanished(seen: &Observed) -> Verdict {
     let message = match (&seen.triple_fault, &seen.shutdown) {
         (Some(registers), _) => format!("the hypervisor died: triple fault\n{registers}"),
-        (None, Some(reason)) => format!("the hypervisor ended without a word (QEMU: {reason})"),
-        (None, None) => format!("the hypervisor ended without a word{}", qemu_end(seen)),
+        (None, Some(reason)) => {
+            format!("the hypervisor ended without a word ({}: {reason})", seen.emulator.name())
+        }
+        (None, None) => format!("the hypervisor ended without a word{}", emulator_end(seen)),
     };
     Verdict::died(exit::HYPERVISOR_DIED, message)
 }
@@ -171,22 +181,23 @@ fn native(seen: &Observed) -> Verdict {
     if let Some(registers) = &seen.triple_fault {
         return Verdict::died(exit::GUEST_DIED, format!("the guest died: triple fault\n{registers}"));
     }
-    match (seen.shutdown.as_deref(), seen.qemu_code) {
+    match (seen.shutdown.as_deref(), seen.code) {
         (Some("guest-shutdown"), _) => powered_off(seen),
         (Some("guest-reset"), _) => restarted(seen),
         (None, _) if seen.stop == Some(Stop::Restart) => restarted(seen),
         (Some(reason), _) => Verdict::died(exit::GUEST_DIED, format!("the guest ended: {reason}")),
         // The exit device ends QEMU with twice the value plus 1.
         (None, Some(code)) if seen.test_device && code & 1 == 1 => Verdict::silent((code >> 1) as u8),
-        (None, _) => Verdict::died(exit::TOOL, format!("QEMU ended unexpectedly{}", qemu_end(seen))),
+        (None, _) => {
+            Verdict::died(exit::TOOL, format!("the machine ended unexpectedly{}", emulator_end(seen)))
+        }
     }
 }
 
-fn qemu_end(seen: &Observed) -> String {
-    let code =
-        seen.qemu_code.map_or_else(|| " by a signal".to_owned(), |code| format!(" with status {code}"));
+fn emulator_end(seen: &Observed) -> String {
+    let code = seen.code.map_or_else(|| " by a signal".to_owned(), |code| format!(" with status {code}"));
     let separator = if seen.complaints.is_empty() { "" } else { "\n" };
-    format!("; QEMU ended{code}{separator}{}", seen.complaints)
+    format!("; {} ended{code}{separator}{}", seen.emulator.name(), seen.complaints)
 }
 
 #[cfg(test)]
@@ -194,7 +205,7 @@ mod tests {
     use super::*;
 
     fn native_run() -> Observed {
-        Observed { started: true, qemu_code: Some(0), ..Observed::default() }
+        Observed { started: true, code: Some(0), ..Observed::default() }
     }
 
     fn nested_run(reason: Reason) -> Observed {
@@ -220,7 +231,7 @@ mod tests {
         let fault = judge(&Observed { triple_fault: Some("EIP=00100000".into()), ..reset });
         assert_eq!((fault.status, fault.show_tail), (3, true));
         assert!(fault.message.unwrap().contains("EIP=00100000"));
-        let device = Observed { test_device: true, qemu_code: Some(0x55), ..native_run() };
+        let device = Observed { test_device: true, code: Some(0x55), ..native_run() };
         assert_eq!(judge(&device).status, 0x2a);
         assert_eq!(judge(&Observed { test_device: false, ..device }).status, 1);
     }
@@ -229,7 +240,7 @@ mod tests {
     fn qemu_that_does_not_start_is_not_the_test_device() {
         let seen = Observed {
             test_device: true,
-            qemu_code: Some(1),
+            code: Some(1),
             complaints: "bad -foo".into(),
             ..Observed::default()
         };

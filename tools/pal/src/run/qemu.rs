@@ -1,0 +1,191 @@
+//! QEMU as the machine: its arguments, how it is connected to pal, and what its log says.
+
+use std::{
+    fs::File,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    path::Path,
+    process::Command,
+};
+
+use anyhow::Result;
+
+use super::machine::{self, Emulator, Machine};
+
+/// The processor of every machine that QEMU emulates: the hypervisor runs on it, and `--machine native` measures against it.
+const CPU: &str = "EPYC,+svm,+npt";
+
+/// What to emulate.
+pub struct Spec<'a> {
+    /// The QEMU program.
+    pub qemu: &'a Path,
+    /// Machine memory in MiB.
+    pub memory_mib: u64,
+    /// Processors.
+    pub cpus: u32,
+    /// `-kernel`.
+    pub kernel: &'a Path,
+    /// `-initrd`, in QEMU's syntax.
+    pub initrd: Option<String>,
+    /// `-append`.
+    pub append: &'a str,
+    /// A second serial port for telemetry.
+    pub telemetry: bool,
+    /// The device whose port 0xf4 ends QEMU.
+    pub exit_device: bool,
+    /// The rest of the test device, as QEMU has it.
+    pub test_device: bool,
+    /// Deterministic time.
+    pub icount: bool,
+    /// A reset ends QEMU.
+    pub no_reboot: bool,
+    /// The person's own arguments.
+    pub extra: &'a [String],
+}
+
+impl Spec<'_> {
+    /// QEMU's arguments, without those that connect it to pal.
+    pub fn arguments(&self) -> Vec<String> {
+        let mut arguments: Vec<String> =
+            ["-machine", "q35", "-cpu", CPU, "-accel", "tcg", "-display", "none", "-nodefaults"]
+                .map(String::from)
+                .into();
+        let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
+        add(&["-m", &format!("{}M", self.memory_mib), "-smp", &self.cpus.to_string()]);
+        if self.icount {
+            add(&["-icount", "shift=0,sleep=off"]);
+        }
+        if self.no_reboot {
+            add(&["-no-reboot"]);
+        }
+        if self.test_device {
+            add(&["-device", "pc-testdev"]);
+        }
+        if self.exit_device {
+            add(&["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
+        }
+        add(&["-kernel", &self.kernel.to_string_lossy()]);
+        if let Some(initrd) = &self.initrd {
+            add(&["-initrd", initrd]);
+        }
+        if !self.append.is_empty() {
+            add(&["-append", self.append]);
+        }
+        arguments.extend(self.extra.iter().cloned());
+        arguments
+    }
+
+    /// Starts QEMU with the machine halted until QMP says `cont`. QEMU dies with pal, whatever happens to pal.
+    ///
+    /// # Errors
+    /// The program does not start.
+    pub fn start(&self) -> Result<Machine> {
+        let scratch = machine::scratch()?;
+        let log = scratch.path().join("qemu.log");
+        let stderr = scratch.path().join("stderr");
+        let (console, console_end) = UnixStream::pair()?;
+        let (qmp, qmp_end) = UnixStream::pair()?;
+        let telemetry = self.telemetry.then(UnixStream::pair).transpose()?;
+
+        let mut command = Command::new(self.qemu);
+        command.args(self.arguments()).arg("-S");
+        let mut ends = Vec::new();
+        let mut connect = |id: &str, end: UnixStream| {
+            command.arg("-chardev").arg(format!("socket,id={id},fd={}", end.as_raw_fd()));
+            ends.push(OwnedFd::from(end));
+        };
+        connect("pal-console", console_end);
+        connect("pal-qmp", qmp_end);
+        let telemetry = telemetry.map(|(ours, end)| {
+            connect("pal-telemetry", end);
+            File::from(OwnedFd::from(ours))
+        });
+        command.args(["-serial", "chardev:pal-console", "-mon", "chardev=pal-qmp,mode=control"]);
+        if self.telemetry {
+            command.args(["-serial", "chardev:pal-telemetry"]);
+        }
+        // The log holds the processor's registers at each reset, and the words "Triple fault".
+        command.args(["-d", "cpu_reset", "-D"]).arg(&log);
+        let child = machine::start(command, ends, &stderr)?;
+        let (emulator, console) = (Emulator::Qemu, File::from(OwnedFd::from(console)));
+        Ok(Machine { emulator, child, console, qmp: Some(qmp), telemetry, log, stderr, _scratch: scratch })
+    }
+}
+
+/// What QEMU complains about. TCG lacks some features of the EPYC model and says so at every start.
+pub fn complaints_in(stderr: &str) -> String {
+    let lines = stderr.lines().filter(|line| !line.contains("TCG doesn't support requested feature"));
+    lines.take(40).collect::<Vec<_>>().join("\n")
+}
+
+/// Finds a triple fault in QEMU's log. The firmware, too, ends in one when it is asked for a reset: those in the first
+/// MiB do not count.
+pub fn triple_fault_in(log: &str) -> Option<String> {
+    log.split("Triple fault").skip(1).find_map(|dump| {
+        let registers =
+            dump.lines().skip_while(|line| !line.starts_with("RAX=") && !line.starts_with("EAX="));
+        let registers: Vec<_> = registers.take_while(|line| !line.starts_with("CCS=")).take(24).collect();
+        let (_, rest) = registers.iter().find_map(|line| line.split_once("IP="))?;
+        let ip = u64::from_str_radix(rest.split(' ').next()?, 16).ok()?;
+        (ip >= 1 << 20).then(|| registers.join("\n"))
+    })
+}
+
+/// A file name inside QEMU's comma-separated lists.
+pub fn escape_commas(text: &str) -> String {
+    text.replace(',', ",,")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dump(ip: &str) -> String {
+        format!(
+            "Triple fault\nCPU Reset (CPU 0)\nEAX=00000001 EBX=00000002\n{ip} EFL=00000046\nCCS=1\nEFER=0\n"
+        )
+    }
+
+    #[test]
+    fn triple_faults_of_guests_and_of_the_firmware() {
+        assert_eq!(triple_fault_in("CPU Reset (CPU 0)\nEAX=00000000\nEIP=00200000\n"), None);
+        assert_eq!(triple_fault_in(&dump("EIP=000efaad")), None);
+        let expected = "EAX=00000001 EBX=00000002\nEIP=00100010 EFL=00000046";
+        assert_eq!(triple_fault_in(&dump("EIP=00100010")).as_deref(), Some(expected));
+        let both = dump("EIP=000efaad") + &dump("RIP=ffffffff81000000");
+        assert!(triple_fault_in(&both).unwrap().contains("RIP=ffffffff81000000"));
+        assert_eq!(triple_fault_in("Triple fault\nCPU Re"), None);
+    }
+
+    #[test]
+    fn arguments() {
+        let spec = Spec {
+            qemu: Path::new("qemu"),
+            memory_mib: 64,
+            cpus: 1,
+            kernel: Path::new("k"),
+            initrd: Some(escape_commas("a,b")),
+            append: "x y",
+            telemetry: true,
+            exit_device: true,
+            test_device: false,
+            icount: true,
+            no_reboot: true,
+            extra: &["-trace".into(), "x".into()],
+        };
+        let line = spec.arguments().join(" ");
+        for part in [
+            "-m 64M",
+            "-icount shift=0,sleep=off",
+            "-no-reboot",
+            "-initrd a,,b",
+            "-append x y",
+            "-cpu EPYC,+svm,+npt",
+        ] {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+        assert!(line.ends_with("-trace x") && !line.contains("pc-testdev"));
+    }
+}
