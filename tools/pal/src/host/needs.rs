@@ -25,23 +25,25 @@ pub const QEMU: &str = "qemu-system-x86_64";
 /// The program that emulates the Intel machine.
 pub const BOCHS: &str = "bochs";
 
-/// What the Intel machine takes besides [`BOCHS`]: programs and files, each with its package.
-const BOCHS_PARTS: [(&str, &str); 6] = [
+/// What the Intel machine takes besides what makes its boot medium: programs and files, each with its package.
+const BOCHS_PARTS: [(&str, &str); 3] = [
+    (BOCHS, "bochs"),
     ("/usr/share/bochs/BIOS-bochs-latest", "bochsbios"),
     ("/usr/lib/x86_64-linux-gnu/bochs/plugins/libbx_term_gui.so", "bochs-term"),
-    ("grub-mkrescue", "grub-common"),
-    ("/usr/lib/grub/i386-pc/kernel.img", "grub-pc-bin"),
-    ("xorriso", "xorriso"),
-    ("mformat", "mtools"),
 ];
 
 /// The packages that the Intel machine lacks.
 pub fn missing_for_bochs() -> Vec<&'static str> {
-    let parts = std::iter::once((BOCHS, "bochs")).chain(BOCHS_PARTS);
     let here = |part: &str| {
         if part.starts_with('/') { Path::new(part).exists() } else { find_program(part).is_some() }
     };
-    parts.filter(|(part, _)| !here(part)).map(|(_, package)| package).collect()
+    let parts = BOCHS_PARTS.iter().filter(|(part, _)| !here(part));
+    let mut packages: Vec<_> = parts.map(|(_, package)| *package).collect();
+    if let Err(bootimg::Error::Missing { packages: more, .. }) = bootimg::Tools::find(bootimg::Firmware::Bios)
+    {
+        packages.extend(more);
+    }
+    packages
 }
 
 /// Provides what a run needs.

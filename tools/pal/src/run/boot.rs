@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use super::{
-    bochs, iso,
+    bochs,
     machine::{self, Machine},
+    medium,
     prepare::Prepared,
     qemu,
 };
@@ -51,8 +52,8 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: &Prepared, scratch: &Path)
         cli::Machine::BochsVtx => {
             let bochs = needs.bochs(args.bochs.as_deref())?;
             let boot = Hypervisor::new(args, needs, prepared)?;
-            let medium =
-                iso::make(scratch, &boot.image, &boot.words("poweroff", args), &boot.bundle, needs.ui)?;
+            let words = boot.words("poweroff", args);
+            let medium = medium::make(scratch, &boot.image, &words, boot.bundle)?;
             let (model, extra) = (&args.model, &args.bochs_line);
             let spec = bochs::Spec { bochs: &bochs, model, memory_mib: boot.memory_mib, medium, extra };
             needs.ui.detail(&format!("{} with\n{}", bochs.display(), spec.configuration([0, 0])));
