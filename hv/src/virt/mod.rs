@@ -12,6 +12,7 @@ pub mod fake;
 pub mod feature;
 pub mod state;
 pub mod svm;
+pub mod vmx;
 
 pub use exit::{Access, Exception, Exit, IoExit, RegMove};
 pub use state::{ArchState, Gpr, SegReg, Segment, VcpuState};

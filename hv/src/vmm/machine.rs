@@ -2,11 +2,11 @@
 
 use alloc::boxed::Box;
 use alloc::string::ToString;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::{self, Display};
 use core::slice;
 
+use super::backend::{Amd, Backend, Intel};
 use super::memory::HostMemory;
 use super::pcpu::Pcpu;
 use super::report::{self, DeathReport};
@@ -20,16 +20,14 @@ use crate::guest::build::{self, BuildError, HostFacts};
 use crate::guest::bundle::{BootFiles, BootModule, CONFIG_NAME, Files};
 use crate::guest::config::{Config, VmConfig};
 use crate::guest::cpuid::{CpuidPolicy, CpuidTable};
-use crate::guest::msr::PASS_THROUGH;
 use crate::guest::vm::Vm;
-use crate::hw::{cmos, cpu, msr, pm};
+use crate::hw::{cmos, cpu as hw_cpu, pm};
 use crate::mem::frame::{self, Node};
 use crate::mem::heap;
 use crate::monitor::view::{HostReport, View};
 use crate::monitor::{Monitor, Terminal as _};
-use crate::paging::addr::{Hpa, PAGE_SIZE, PageSize};
-use crate::paging::format::npt::Npt;
-use crate::paging::guest_walk::PagingFeatures;
+use crate::paging::addr::{Hpa, PAGE_SIZE};
+use crate::paging::format::{NestedAttr, PteFormat};
 use crate::trace::record::Json;
 use crate::vcpu::Vcpu;
 use crate::vcpu::emulate;
@@ -38,7 +36,6 @@ use crate::vcpu::mmu;
 use crate::vcpu::outcome::Stop;
 use crate::vcpu::run::run;
 use crate::virt::state::cr4;
-use crate::virt::svm::{Features, IoMap, MsrMap, Svm, SvmCpu};
 use crate::virt::{Roots, Virt};
 
 /// XCR0 bits that guests may have: x87, SSE, AVX, AVX-512.
@@ -51,18 +48,23 @@ const STATUS_DIED: u32 = 3;
 
 /// Everything after bring-up.
 pub fn main(host: &'static Host) -> ! {
-    // SAFETY: processors with SVM have VM_CR.
-    let features = match Features::detect(cpuid, || unsafe { msr::read(msr::VM_CR) }) {
-        Ok(features) if features.nested_paging => features,
-        Ok(_) => unsuitable(
-            &"this processor's AMD-V has no nested paging; use a later one (in QEMU: -cpu EPYC,+svm,+npt)",
-        ),
-        Err(obstacle) => unsuitable(obstacle),
-    };
-    ::log::info!("AMD-V: {features}");
-    telemetry::record("host", |json| report_host(json, host, &features));
-    // SAFETY: bring-up has installed the host's tables on this PCPU, and the features are its own.
-    let mut svm_cpu = unsafe { SvmCpu::enable(features) };
+    // Zhaoxin's processors have VT-x too.
+    if cpuid(1, 0)[2] & VMX != 0 || boot_report::vendor() == *"GenuineIntel" {
+        run_guests::<Intel>(host)
+    } else {
+        run_guests::<Amd>(host)
+    }
+}
+
+/// CPUID leaf 1, ECX: VT-x.
+const VMX: u32 = 1 << 5;
+
+/// Everything after the choice of the vendor.
+fn run_guests<B: Backend>(host: &'static Host) -> ! {
+    // SAFETY: bring-up has installed the host's tables on this PCPU.
+    let (backend, mut cpu) =
+        unsafe { B::start(host.tsc_khz) }.unwrap_or_else(|obstacle| unsuitable(&*obstacle));
+    telemetry::record("host", |json| report_host(json, host, &backend));
 
     emulate::prepare_decoder();
     let modules = host.boot.modules.iter().enumerate();
@@ -79,28 +81,28 @@ pub fn main(host: &'static Host) -> ! {
         refuse(&"this version runs one virtual processor: set `vcpus = 1`");
     }
     let mut pcpu = Pcpu::new(host.cpu, host.timer, log::console());
-    let status = run_vm(host, vm, &files, features, &mut svm_cpu, &mut pcpu);
+    let status = run_vm(host, vm, &files, &backend, &mut cpu, &mut pcpu);
     log::drain();
     pm::end_machine(status)
 }
 
 /// The fields of the `host` record.
-fn report_host(json: &mut Json<'_>, host: &Host, features: &Features) -> fmt::Result {
+fn report_host(json: &mut Json<'_>, host: &Host, backend: &impl Backend) -> fmt::Result {
     json.text("version", env!("CARGO_PKG_VERSION"))?;
-    json.text("vendor", "amd")?;
+    json.text("vendor", backend.vendor())?;
     json.text("model", boot_report::brand())?;
     json.number("tsc_hz", host.tsc_khz * 1000)?;
     json.number("memory_mib", (frame::stats().total * PAGE_SIZE) >> 20)?;
     json.number("pcpus", host.acpi.cpus.len().max(1))?;
     json.begin_array("features")?;
-    for feature in features.list().iter().filter(|feature| feature.present) {
+    for feature in backend.features().iter().filter(|feature| feature.present) {
         json.text("", feature.id)?;
     }
     json.end()
 }
 
-fn cpuid(leaf: u32, subleaf: u32) -> [u32; 4] {
-    let r = cpu::cpuid(leaf, subleaf);
+pub(super) fn cpuid(leaf: u32, subleaf: u32) -> [u32; 4] {
+    let r = hw_cpu::cpuid(leaf, subleaf);
     [r.eax, r.ebx, r.ecx, r.edx]
 }
 
@@ -123,43 +125,35 @@ fn ram_block(bytes: u64) -> Option<(Hpa, u64)> {
 }
 
 /// Runs one guest to its end; returns the machine's status.
-fn run_vm(
+fn run_vm<B: Backend>(
     host: &'static Host,
     config: &VmConfig,
     files: &impl Files,
-    features: Features,
-    svm_cpu: &mut SvmCpu,
+    backend: &B,
+    cpu: &mut <B::Virt as Virt>::Cpu,
     pcpu: &mut Pcpu,
 ) -> u32 {
-    const GIB_PAGES: u32 = 1 << 26;
-    let gib_pages = cpuid(0x8000_0001, 0)[3] & GIB_PAGES != 0;
+    let (paging, largest_leaf) = backend.paging();
     let facts = HostFacts {
         tsc_khz: host.tsc_khz,
         tsc: pcpu.tsc(),
         wall_seconds: cmos::unix_seconds(),
-        paging: PagingFeatures {
-            physical_bits: cpuid(0x8000_0008, 0)[0] as u8,
-            gib_pages,
-            // QEMU's emulation, again.
-            upper_global_reserved: !features.ignores_interrupt_shadow,
-            pointer_bits_reserved: !features.ignores_interrupt_shadow,
-        },
-        largest_leaf: if gib_pages { PageSize::Size1G } else { PageSize::Size2M },
+        paging,
+        largest_leaf,
     };
     // SAFETY: the VM below gets frames from `ram_block` only.
     let memory = unsafe { HostMemory::new() };
-    let vm: Vm<Npt, HostMemory> = match build::build(config, memory, &facts, ram_block) {
-        Ok(vm) => vm,
-        Err(e) => return end(config, "config-error", 0, &e, STATUS_USAGE),
-    };
-    let io_map = Arc::new(IoMap::intercept_all());
-    let msr_map = Arc::new(MsrMap::opening(&PASS_THROUGH));
+    let vm: Vm<<B::Virt as Virt>::NestedFormat, HostMemory> =
+        match build::build(config, memory, &facts, ram_block) {
+            Ok(vm) => vm,
+            Err(e) => return end(config, "config-error", 0, &e, STATUS_USAGE),
+        };
     let cpuid_policy = CpuidPolicy {
         apic_id: 0,
         vcpus: config.vcpus,
         tsc_khz: host.tsc_khz as u32,
         invariant_tsc: true,
-        xcr0: if cpu::cr4() & cr4::OSXSAVE != 0 { GUEST_XCR0 } else { 0 },
+        xcr0: if hw_cpu::cr4() & cr4::OSXSAVE != 0 { GUEST_XCR0 } else { 0 },
         pv_clock: config.pv_clock,
     };
     let mut monitor = Monitor::default();
@@ -169,8 +163,8 @@ fn run_vm(
             Ok(boot) => boot,
             Err(e) => return end(config, "load-error", 0, &e, STATUS_USAGE),
         };
-        let virt = Svm::new(features, io_map.clone(), msr_map.clone());
-        let mut vcpu = Box::new(Vcpu::new(0, virt, CpuidTable::new(&cpuid_policy, cpuid), host.tsc_khz));
+        let mut vcpu =
+            Box::new(Vcpu::new(0, backend.vcpu(), CpuidTable::new(&cpuid_policy, cpuid), host.tsc_khz));
         boot.arch.store(&mut vcpu.virt);
         vcpu.virt.set_paging(Roots::Nested(vm.memory.read().nested.root()));
         if let Err(e) = mmu::set_mode(&mut vcpu, &vm, config.mode, || pcpu.tsc()) {
@@ -182,7 +176,7 @@ fn run_vm(
         vcpu.virt.set_tsc_offset(started.wrapping_neg());
         pcpu.reset_fpu();
         let stop = loop {
-            match run(&mut vcpu, &vm, svm_cpu, pcpu) {
+            match run(&mut vcpu, &vm, cpu, pcpu) {
                 Stop::Monitor => {}
                 stop => break stop,
             }
@@ -216,7 +210,7 @@ fn run_vm(
 }
 
 /// Sends the last of a stopped guest's console output, as far as the console takes it in time.
-fn flush_console(vm: &Vm<Npt, HostMemory>, pcpu: &mut Pcpu) {
+fn flush_console<F: PteFormat<Attr = NestedAttr>>(vm: &Vm<F, HostMemory>, pcpu: &mut Pcpu) {
     pcpu.flush_output();
     let mut chipset = vm.chipset.lock();
     chipset.set_console_ready(true);

@@ -3,6 +3,8 @@
 //!
 //! Called by `boot` with the running host; the only place that knows both the machine and the guests.
 
+#[cfg(feature = "baremetal")]
+mod backend;
 #[cfg_attr(not(feature = "baremetal"), allow(dead_code))]
 mod console;
 #[cfg(feature = "baremetal")]

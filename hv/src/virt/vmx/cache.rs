@@ -1,0 +1,266 @@
+//! Guest-state fields of the VMCS in memory: each is read at most once per exit, and written before an entry only if it
+//! changed.
+//!
+//! Before a VCPU's first entry, and while it is not current, all fields are here. What must hold: [`Cache::get`] of a field that is
+//! not here is called after an exit of this VCPU on the PCPU that made it.
+
+use core::cell::Cell;
+
+use super::field::{control, guest};
+use super::instr::{vmread, vmwrite};
+use crate::virt::SegReg;
+
+/// A field that is kept here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs)]
+pub enum Field {
+    Rip,
+    Rsp,
+    Rflags,
+    Interruptibility,
+    Cr0,
+    Cr3,
+    Cr4,
+    Efer,
+    Dr7,
+    PendingDebug,
+    GdtrBase,
+    GdtrLimit,
+    IdtrBase,
+    IdtrLimit,
+    SysenterCs,
+    SysenterEsp,
+    SysenterEip,
+    Pat,
+    // What the processor never changes.
+    Processor,
+    Secondary,
+    Exceptions,
+    Cr0Mask,
+    Cr0Shadow,
+    Cr4Mask,
+    Cr4Shadow,
+    TscOffset,
+    EptPointer,
+    TprThreshold,
+}
+
+/// The fields of [`Field`], in order.
+const PLAIN: [u32; 28] = [
+    guest::RIP,
+    guest::RSP,
+    guest::RFLAGS,
+    guest::INTERRUPTIBILITY,
+    guest::CR0,
+    guest::CR3,
+    guest::CR4,
+    guest::EFER,
+    guest::DR7,
+    guest::PENDING_DEBUG,
+    guest::GDTR_BASE,
+    guest::GDTR_LIMIT,
+    guest::IDTR_BASE,
+    guest::IDTR_LIMIT,
+    guest::SYSENTER_CS,
+    guest::SYSENTER_ESP,
+    guest::SYSENTER_EIP,
+    guest::PAT,
+    control::PROCESSOR_BASED,
+    control::SECONDARY,
+    control::EXCEPTION_BITMAP,
+    control::CR0_MASK,
+    control::CR0_SHADOW,
+    control::CR4_MASK,
+    control::CR4_SHADOW,
+    control::TSC_OFFSET,
+    control::EPT_POINTER,
+    control::TPR_THRESHOLD,
+];
+
+/// Fields of a segment register: selector, limit, rights, base.
+const SEGMENT: [u32; 4] = [guest::ES_SELECTOR, guest::ES_LIMIT, guest::ES_RIGHTS, guest::ES_BASE];
+
+/// A part of a segment register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Part {
+    Selector,
+    Limit,
+    Rights,
+    Base,
+}
+
+const COUNT: usize = PLAIN.len() + 8 * SEGMENT.len();
+
+const ENCODINGS: [u32; COUNT] = {
+    let mut all = [0; COUNT];
+    let mut i = 0;
+    while i < COUNT {
+        all[i] = if i < PLAIN.len() {
+            PLAIN[i]
+        } else {
+            let n = i - PLAIN.len();
+            SEGMENT[n % 4] + 2 * (n as u32 / 4)
+        };
+        i += 1;
+    }
+    all
+};
+
+/// One bit for each field.
+const fn bit(slot: usize) -> u64 {
+    1 << slot
+}
+
+/// Fields that only the hypervisor changes.
+const CONTROLS: u64 = bit(Field::TprThreshold as usize + 1) - bit(Field::Processor as usize);
+
+/// The fields of one VMCS.
+#[derive(Debug)]
+pub struct Cache {
+    values: [Cell<u64>; COUNT],
+    /// The value here is the field's (or newer).
+    known: Cell<u64>,
+    /// It is newer.
+    changed: Cell<u64>,
+}
+
+impl Cache {
+    /// All fields zero, and to be written.
+    pub fn new() -> Cache {
+        Cache {
+            values: [const { Cell::new(0) }; COUNT],
+            known: Cell::new(u64::MAX),
+            changed: Cell::new(bit(COUNT) - 1),
+        }
+    }
+
+    /// The value of a field.
+    #[inline(always)]
+    pub fn get(&self, field: Field) -> u64 {
+        self.slot(field as usize)
+    }
+
+    /// The value of a part of a segment register.
+    #[inline(always)]
+    pub fn segment(&self, seg: SegReg, part: Part) -> u64 {
+        self.slot(PLAIN.len() + 4 * seg as usize + part as usize)
+    }
+
+    /// Changes a field. True: it has to be written.
+    #[inline(always)]
+    pub fn set(&self, field: Field, value: u64) -> bool {
+        self.set_slot(field as usize, value)
+    }
+
+    /// Changes a part of a segment register; as [`Cache::set`].
+    pub fn set_segment(&self, seg: SegReg, part: Part, value: u64) -> bool {
+        self.set_slot(PLAIN.len() + 4 * seg as usize + part as usize, value)
+    }
+
+    #[inline(always)]
+    fn slot(&self, slot: usize) -> u64 {
+        if self.known.get() & bit(slot) == 0 {
+            self.load(slot);
+        }
+        self.values[slot].get()
+    }
+
+    #[inline(always)]
+    fn load(&self, slot: usize) {
+        // SAFETY: the rule of this module: this VCPU's VMCS is current.
+        self.values[slot].set(unsafe { vmread(ENCODINGS[slot]) });
+        self.known.set(self.known.get() | bit(slot));
+    }
+
+    #[inline(always)]
+    fn set_slot(&self, slot: usize, value: u64) -> bool {
+        let known = self.known.get();
+        if known & bit(slot) != 0 && self.values[slot].get() == value {
+            return false;
+        }
+        self.values[slot].set(value);
+        self.known.set(known | bit(slot));
+        self.changed.set(self.changed.get() | bit(slot));
+        true
+    }
+
+    /// Writes RIP straight to the VMCS, after an exit: what every instruction that ends in software does.
+    ///
+    /// # Safety
+    /// This VCPU's VMCS is current.
+    #[inline(always)]
+    pub unsafe fn write_rip(&self, value: u64) {
+        debug_assert_eq!(self.changed.get() & bit(Field::Rip as usize), 0);
+        // SAFETY: the caller's promise.
+        unsafe { vmwrite(guest::RIP, value) };
+        self.known.set(self.known.get() & !bit(Field::Rip as usize));
+    }
+
+    /// An exit: the processor has changed everything but the controls.
+    #[inline(always)]
+    pub fn forget(&self) {
+        self.known.set(CONTROLS | !(bit(COUNT) - 1));
+    }
+
+    /// Whether a field has to be written.
+    pub fn is_changed(&self, field: Field) -> bool {
+        self.changed.get() & bit(field as usize) != 0
+    }
+
+    /// Writes what has changed. A processor need not have the fields for which `skip` says so.
+    ///
+    /// # Safety
+    /// This VCPU's VMCS is current.
+    pub unsafe fn write_back(&self, skip: impl Fn(u32) -> bool) {
+        let mut changed = self.changed.take();
+        while changed != 0 {
+            let slot = changed.trailing_zeros() as usize;
+            changed &= changed - 1;
+            if !skip(ENCODINGS[slot]) {
+                // SAFETY: the caller's promise.
+                unsafe { vmwrite(ENCODINGS[slot], self.values[slot].get()) };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_have_the_manuals_numbers() {
+        let cache = Cache::new();
+        assert_eq!(ENCODINGS[Field::TprThreshold as usize], control::TPR_THRESHOLD);
+        assert_eq!(ENCODINGS[Field::Pat as usize], guest::PAT);
+        let base_of_tr = PLAIN.len() + 4 * SegReg::Tr as usize + Part::Base as usize;
+        assert_eq!(ENCODINGS[base_of_tr], 0x6814);
+        assert_eq!(ENCODINGS[PLAIN.len() + 4 * SegReg::Ldtr as usize + Part::Rights as usize], 0x4820);
+        assert_eq!(base_of_tr, COUNT - 1);
+        assert_eq!(cache.known.get(), u64::MAX);
+    }
+
+    #[test]
+    fn only_changes_are_written() {
+        let cache = Cache::new();
+        cache.changed.set(0);
+        assert!(!cache.set(Field::Cr3, 0));
+        assert!(cache.set(Field::Cr3, 0x5000));
+        assert!(!cache.set(Field::Cr3, 0x5000));
+        assert!(cache.is_changed(Field::Cr3) && !cache.is_changed(Field::Cr4));
+        assert_eq!(cache.get(Field::Cr3), 0x5000);
+        assert!(cache.set_segment(SegReg::Cs, Part::Selector, 8));
+        assert_eq!(cache.segment(SegReg::Cs, Part::Selector), 8);
+    }
+
+    #[test]
+    fn an_exit_leaves_the_controls_known() {
+        let cache = Cache::new();
+        cache.forget();
+        assert_eq!(cache.get(Field::Processor) | cache.get(Field::TprThreshold), 0);
+        assert_eq!(cache.known.get() & bit(Field::Rip as usize), 0);
+        assert_eq!(cache.known.get() & bit(PLAIN.len()), 0);
+    }
+}

@@ -1,0 +1,198 @@
+//! What an entry needs beyond VMRESUME, and an exit beyond its reason, when [`work`] says so.
+
+use super::cache::Field;
+use super::controls::{entry, processor};
+use super::cpu::{pa, write_host_state};
+use super::decode::{event, may_interrupt_delivery, reason};
+use super::field::{control, exit, guest};
+use super::instr::{self, vmread, vmwrite};
+use super::{Vmx, system};
+use crate::hw::msr;
+use crate::virt::Ended;
+use crate::virt::state::efer;
+
+/// Bits of [`Vmx::work`]. While it is 0, an entry is VMRESUME alone.
+pub(super) mod work {
+    /// The VMCS has not been entered yet.
+    pub const LOAD: u8 = 1 << 0;
+    /// Translations must be dropped.
+    pub const FLUSH: u8 = 1 << 1;
+    /// Fields must be written.
+    pub const CHANGED: u8 = 1 << 2;
+    /// An exception or NMI waits.
+    pub const EVENT: u8 = 1 << 3;
+    /// The offer of an interrupt changed, or may be taken now.
+    pub const OFFER: u8 = 1 << 4;
+    /// The guest exits when it can take the offer.
+    pub const WINDOW: u8 = 1 << 5;
+    /// This entry delivers an event.
+    pub const INJECTING: u8 = 1 << 6;
+    /// The guest is in its NMI handler.
+    pub const NMI_BLOCKED: u8 = 1 << 7;
+}
+
+/// Interruptibility: blocking by STI and by MOV SS.
+pub(super) const SHADOW: u64 = 3;
+/// Interruptibility: blocking by NMI.
+pub(super) const NMI_BLOCKING: u64 = 1 << 3;
+
+impl Vmx {
+    /// Does what an entry needs beyond VMRESUME: see [`work`].
+    #[cold]
+    #[inline(never)]
+    pub(super) fn prepare(&mut self) {
+        let work = self.work.get();
+        if work & work::LOAD != 0 && !self.live.get() {
+            self.load();
+        }
+        if work & work::FLUSH != 0 {
+            self.done(work::FLUSH);
+            self.drop_translations();
+        }
+        if self.ended.get() && self.cache.get(Field::Interruptibility) & SHADOW != 0 {
+            self.set(Field::Interruptibility, self.cache.get(Field::Interruptibility) & !SHADOW);
+        }
+        if work & !(work::LOAD | work::FLUSH | work::CHANGED) != 0 {
+            self.prepare_injection();
+        }
+        self.set(Field::Processor, self.processor_controls());
+        if self.cache.is_changed(Field::Efer) {
+            self.write_mode();
+        }
+        if let Some(pointers) = self.pointers.take() {
+            for (field, pointer) in (guest::POINTER_0..).step_by(2).zip(pointers) {
+                // SAFETY: this VCPU's VMCS is current; pointers are set only where there is EPT.
+                unsafe { vmwrite(field, pointer) };
+            }
+        }
+        self.done(work::CHANGED);
+        let features = self.features;
+        // SAFETY: this VCPU's VMCS is current; what is skipped does not exist.
+        unsafe {
+            self.cache.write_back(|field| match field {
+                guest::EFER => !features.switches_efer,
+                guest::PAT => !features.switches_pat,
+                control::SECONDARY => features.processor & processor::SECONDARY == 0,
+                control::EPT_POINTER => !features.ept,
+                _ => false,
+            });
+        }
+    }
+
+    /// Makes the VMCS current and writes what never changes, and what the processor does not switch.
+    fn load(&mut self) {
+        let region = pa(&*self.region);
+        let features = self.features;
+        // SAFETY: in VMX operation (the caller has a VmxCpu); the region, the bitmaps and the virtual APIC page live as long
+        // as this VCPU, which clears the VMCS when it goes. The values are the accepted controls.
+        unsafe {
+            instr::vmclear(region).and_then(|()| instr::vmptrld(region)).expect("a VMCS region of our own");
+            vmwrite(guest::LINK_POINTER, u64::MAX);
+            vmwrite(guest::DEBUGCTL, 0);
+            vmwrite(guest::ACTIVITY, 0);
+            vmwrite(control::IO_BITMAP_A, pa(&self.io_bitmaps.0[0]).0);
+            vmwrite(control::IO_BITMAP_B, pa(&self.io_bitmaps.0[1]).0);
+            vmwrite(control::MSR_BITMAP, pa(&*self.msr_bitmap).0);
+            vmwrite(control::VIRTUAL_APIC, pa(&*self.apic_page).0);
+            vmwrite(control::PIN_BASED, features.pin.into());
+            vmwrite(control::EXIT_CONTROLS, features.exit.into());
+            for zero in [
+                control::PAGE_FAULT_MASK,
+                control::PAGE_FAULT_MATCH,
+                control::CR3_TARGETS,
+                control::EXIT_MSR_STORES,
+                control::EXIT_MSR_LOADS,
+                control::ENTRY_MSR_LOADS,
+                control::ENTRY_INTERRUPTION,
+            ] {
+                vmwrite(zero, 0);
+            }
+            if features.vpid {
+                vmwrite(control::VPID, self.vpid.into());
+            }
+            if let Some(rate) = features.preemption_timer {
+                vmwrite(guest::PREEMPTION_TIMER, (self.slice >> rate).clamp(1, 0xffff_ffff));
+            }
+            write_host_state(&features);
+        }
+        instr::set_cr2(self.saved.cr2);
+        instr::set_dr6(self.saved.dr6);
+        instr::clear_breakpoints();
+        for (index, value) in system::MSRS.into_iter().zip(self.saved.msrs) {
+            // SAFETY: every processor with long mode has them, the values come from `set_switched_msr` or are zero, and the
+            // host uses none of them.
+            unsafe { msr::write(index, value) };
+        }
+        self.live.set(true);
+    }
+
+    /// The guest's EFER as far as entries do not load it from its field, and whether it is in long mode.
+    fn write_mode(&mut self) {
+        let value = self.cache.get(Field::Efer);
+        let long = if value & efer::LMA != 0 { entry::IA32E_GUEST } else { 0 };
+        // SAFETY: this VCPU's VMCS is current; SCE means nothing to the host, whose other bits stay.
+        unsafe {
+            vmwrite(control::ENTRY_CONTROLS, (self.features.entry | long).into());
+            if !self.features.switches_efer {
+                let host = msr::read(msr::EFER);
+                msr::write(msr::EFER, host & !efer::SCE | value & efer::SCE);
+            }
+        }
+    }
+
+    fn processor_controls(&self) -> u64 {
+        let mut word = self.features.processor;
+        if self.debug_open {
+            word &= !processor::MOV_DR;
+        }
+        if self.believed.is_some() {
+            word |= processor::CR3_LOAD | processor::CR3_STORE | processor::INVLPG;
+        }
+        (word | self.injection.windows).into()
+    }
+
+    /// Notes what came of an entry that was not the common one, or of an exit that may have interrupted something. `None`: the
+    /// exit was of no interest, and the guest just goes on.
+    #[inline(never)]
+    pub(super) fn finish(&mut self, reason: u32) -> Option<Ended> {
+        if reason & reason::ENTRY_FAILED != 0 {
+            return Some(Ended::Other);
+        }
+        if self.work.get() & work::LOAD != 0 {
+            self.block.launched = 1;
+            self.done(work::LOAD);
+        }
+        self.vectoring = 0;
+        if may_interrupt_delivery(reason) {
+            // SAFETY: after an exit of this VCPU.
+            self.vectoring = unsafe { vmread(exit::VECTORING) } as u32;
+            if reason == reason::EXCEPTION {
+                // SAFETY: as above.
+                self.interruption = unsafe { vmread(exit::INTERRUPTION) } as u32;
+                if self.interruption & event::TYPE == event::NMI {
+                    instr::take_nmi();
+                }
+            }
+            if self.vectoring & event::VALID == 0 && self.iret_unblocked_nmis(reason) {
+                // The IRET will execute again: SDM 3, 31.7.1.2.
+                self.set(Field::Interruptibility, self.cache.get(Field::Interruptibility) | NMI_BLOCKING);
+            }
+        }
+        if self.work.get() == 0 && self.vectoring & event::VALID == 0 {
+            return Some(Ended::Alone);
+        }
+        self.finish_injection(reason)
+    }
+
+    /// Whether an IRET that unblocked NMIs has faulted (SDM 3, 27.2.3).
+    fn iret_unblocked_nmis(&self, reason: u32) -> bool {
+        match reason {
+            reason::EXCEPTION => {
+                self.interruption & event::NMI_UNBLOCKED != 0 && self.interruption & event::VECTOR != 8
+            }
+            // SAFETY: after an exit of this VCPU.
+            reason::EPT_VIOLATION => unsafe { vmread(exit::QUALIFICATION) & 1 << 12 != 0 },
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Delivery of events by VM entries (Intel SDM 3, 26.6 and 26.7).
+//!
+//! Exceptions and NMIs are delivered by the next entry. An interrupt that was offered is delivered by the first entry at
+//! which the guest can take it; until then the guest exits when its interrupts open (interrupt window) or its task priority
+//! falls (TPR threshold), and is entered again at once.
+
+use super::Vmx;
+use super::cache::Field;
+use super::controls::processor;
+use super::decode::{event, reason};
+use super::entry::{NMI_BLOCKING, SHADOW, work};
+use super::field::{control, exit};
+use super::instr::{self, vmread, vmwrite};
+use crate::paging::addr::Gva;
+use crate::virt::exit::vector;
+use crate::virt::state::{cr0, rflags};
+use crate::virt::{Ended, Event, Exception, Offer, Virt};
+
+/// What waits for the guest.
+#[derive(Debug, Default)]
+pub(super) struct Injection {
+    pub(super) event: Option<Event>,
+    pub(super) interrupted: Option<Event>,
+    offered: Offer,
+    /// The offered vector that this entry delivers.
+    delivering: Option<u8>,
+    pub(super) taken: Option<u8>,
+    /// Processor-based controls: interrupt and NMI window.
+    pub(super) windows: u32,
+}
+
+impl Vmx {
+    pub(super) fn queue(&mut self, event: Event) {
+        self.injection.event = Some(event);
+        self.request(work::EVENT);
+    }
+
+    /// The short way of an exception that is alone.
+    #[inline]
+    pub(super) fn deliver_page_fault(&mut self, gva: Gva, error: u32) {
+        // In the image that a fault pushes, so that its handler's IRET gets over an instruction breakpoint.
+        self.set(Field::Rflags, self.cache.get(Field::Rflags) | rflags::RF);
+        self.queue(Event::Exception(Exception::page_fault(gva, error)));
+    }
+
+    pub(super) fn offer(&mut self, offer: Offer) {
+        if offer != self.injection.offered {
+            self.injection.offered = offer;
+            self.request(work::OFFER);
+        }
+    }
+
+    /// Prepares the delivery of what waits for the guest, as far as it can take it.
+    pub(super) fn prepare_injection(&mut self) {
+        self.done(work::EVENT | work::OFFER | work::WINDOW);
+        self.injection.windows = 0;
+        let waiting = self.injection.event.take().or_else(|| self.injection.interrupted.take());
+        match waiting {
+            Some(Event::Nmi) if self.cache.get(Field::Interruptibility) & SHADOW != 0 => {
+                self.injection.event = waiting;
+                self.request(work::EVENT);
+                self.injection.windows |= processor::NMI_WINDOW;
+            }
+            Some(event) => {
+                self.deliver(event);
+                if event == Event::Nmi {
+                    self.request(work::NMI_BLOCKED);
+                }
+            }
+            None => {}
+        }
+        if self.work.get() & work::NMI_BLOCKED != 0 {
+            // The end of the handler is of interest.
+            self.injection.windows |= processor::NMI_WINDOW;
+        }
+        self.prepare_offer();
+    }
+
+    fn prepare_offer(&mut self) {
+        let mut threshold = 0;
+        match self.injection.offered {
+            Offer::None => {}
+            Offer::Vector(vector) if vector >> 4 <= self.task_priority() => {
+                threshold = u64::from(vector >> 4);
+                self.request(work::WINDOW);
+            }
+            Offer::Vector(vector) | Offer::ExtInt(vector)
+                if self.work.get() & work::INJECTING == 0 && self.can_take_interrupt() =>
+            {
+                self.injection.delivering = Some(vector);
+                self.inject_word(event::VALID | event::EXTERNAL | u32::from(vector));
+            }
+            _ => {
+                self.injection.windows |= processor::INTERRUPT_WINDOW;
+                self.request(work::WINDOW);
+            }
+        }
+        self.set(Field::TprThreshold, threshold);
+    }
+
+    fn deliver(&mut self, what: Event) {
+        if let Event::Exception(Exception { cr2: Some(cr2), .. }) = what {
+            instr::set_cr2(cr2);
+        }
+        // Real mode knows no error codes.
+        let protected = self.cache.get(Field::Cr0) & cr0::PE != 0;
+        let (word, error) = encode(what, protected);
+        if let Some(error) = error {
+            // SAFETY: this VCPU's VMCS is current while an entry is prepared.
+            unsafe { vmwrite(control::ENTRY_ERROR_CODE, error.into()) };
+        }
+        self.inject_word(word);
+    }
+
+    fn inject_word(&mut self, word: u32) {
+        // SAFETY: as above. An exit makes the field invalid again.
+        unsafe { vmwrite(control::ENTRY_INTERRUPTION, word.into()) };
+        self.request(work::INJECTING);
+    }
+
+    /// Notes what became of the events of the last entry. `None`: the guest just goes on.
+    pub(super) fn finish_injection(&mut self, reason: u32) -> Option<Ended> {
+        self.done(work::INJECTING);
+        let delivering = self.injection.delivering.take();
+        if self.vectoring & event::VALID != 0 {
+            self.note_interrupted();
+            if self.vectoring & event::TYPE == event::EXTERNAL {
+                // It stays offered.
+                self.request(work::OFFER);
+            } else {
+                self.note_delivered(delivering);
+            }
+        } else {
+            self.note_delivered(delivering);
+        }
+        match reason {
+            reason::TPR_BELOW_THRESHOLD => {
+                self.request(work::OFFER);
+                self.injection.taken.map(|_| Ended::Other)
+            }
+            reason::INTERRUPT_WINDOW => {
+                self.request(work::OFFER);
+                if self.injection.offered == Offer::Window {
+                    // The next offer follows.
+                    self.injection.offered = Offer::None;
+                    return Some(Ended::Other);
+                }
+                self.injection.taken.map(|_| Ended::Other)
+            }
+            reason::NMI_WINDOW => {
+                self.done(work::NMI_BLOCKED);
+                // For the controls to follow.
+                self.request(work::EVENT);
+                let shadow = self.cache.get(Field::Interruptibility);
+                if self.injection.event == Some(Event::Nmi) && shadow & SHADOW != 0 {
+                    self.set(Field::Interruptibility, shadow & !SHADOW);
+                }
+                Some(Ended::Other)
+            }
+            _ => Some(Ended::Other),
+        }
+    }
+
+    fn note_delivered(&mut self, delivering: Option<u8>) {
+        if delivering.is_some() {
+            self.injection.taken = delivering;
+            self.injection.offered = Offer::None;
+        }
+    }
+
+    /// The event whose delivery the exit interrupted is delivered again.
+    fn note_interrupted(&mut self) {
+        // SAFETY: after an exit of this VCPU.
+        let error = || unsafe { vmread(exit::VECTORING_ERROR) } as u32;
+        self.injection.interrupted = decode(self.vectoring, error, instr::cr2());
+        if self.injection.interrupted.is_some() {
+            self.request(work::EVENT);
+        }
+        if self.injection.interrupted == Some(Event::Nmi) {
+            self.done(work::NMI_BLOCKED);
+            self.set(Field::Interruptibility, self.cache.get(Field::Interruptibility) & !NMI_BLOCKING);
+        }
+    }
+}
+
+/// The entry's interruption word for an event, and its error code.
+fn encode(what: Event, protected: bool) -> (u32, Option<u32>) {
+    match what {
+        Event::Nmi => (event::VALID | event::NMI | u32::from(vector::NMI), None),
+        Event::Exception(e) => {
+            let error = e.error.filter(|_| protected);
+            let error_valid = if error.is_some() { event::ERROR_VALID } else { 0 };
+            (event::VALID | event::HARDWARE_EXCEPTION | error_valid | u32::from(e.vector), error)
+        }
+    }
+}
+
+/// The event that must be delivered again. External interrupts are offered again; software interrupts, INT1, INT3 and INTO
+/// execute again, because RIP still points at them.
+fn decode(word: u32, error: impl Fn() -> u32, cr2: u64) -> Option<Event> {
+    let number = (word & event::VECTOR) as u8;
+    match word & event::TYPE {
+        event::NMI => Some(Event::Nmi),
+        event::HARDWARE_EXCEPTION => Some(Event::Exception(Exception {
+            vector: number,
+            error: (word & event::ERROR_VALID != 0).then(error),
+            cr2: (number == vector::PF).then_some(cr2),
+        })),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_survive_a_round_trip() {
+        let pf = Event::Exception(Exception { vector: 14, error: Some(7), cr2: Some(0x1000) });
+        assert_eq!(encode(pf, true), (0x8000_0b0e, Some(7)));
+        assert_eq!(decode(0x8000_0b0e, || 7, 0x1000), Some(pf));
+        assert_eq!(encode(Event::Nmi, true), (0x8000_0202, None));
+        assert_eq!(decode(0x8000_0202, || panic!("no error code"), 0), Some(Event::Nmi));
+        let ud = Event::Exception(Exception::UD);
+        assert_eq!(encode(ud, true), (0x8000_0306, None));
+        assert_eq!(decode(0x8000_0306, || panic!("no error code"), 0), Some(ud));
+    }
+
+    #[test]
+    fn real_mode_has_no_error_codes() {
+        assert_eq!(encode(Event::Exception(Exception::GP0), false), (0x8000_030d, None));
+    }
+
+    #[test]
+    fn software_and_external_interrupts_are_not_repeated_as_events() {
+        for word in [0x8000_0480, 0x8000_0040, 0x8000_0603, 0x8000_0501] {
+            assert_eq!(decode(word, || panic!("no error code"), 0), None, "{word:#x}");
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! Intel VT-x: one [`Vmx`] per VCPU over its VMCS, one [`VmxCpu`] per PCPU.
+//!
+//! Fields of the guest state are read when somebody asks and written when they changed ([`cache`]). What exits leave in the
+//! processor (CR2, DR6, system-call MSRs) stays there: the host uses none of it. So one VCPU runs on a PCPU so far, and its
+//! VMCS stays current. Intel SDM volume 3, chapters 23 to 31.
+
+mod bitmaps;
+mod cache;
+mod controls;
+mod cpu;
+mod decode;
+mod entry;
+mod features;
+mod field;
+mod inject;
+mod instr;
+mod paging;
+mod segment;
+mod system;
+mod vcpu_state;
+
+pub use bitmaps::{IoBitmaps, MsrBitmap};
+pub use cpu::VmxCpu;
+pub use features::{Features, Unsuitable};
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU16, Ordering};
+
+use self::cache::{Cache, Field, Part};
+use self::cpu::{Region, pa};
+use self::decode::{event, may_interrupt_delivery, reason};
+use self::entry::{NMI_BLOCKING, SHADOW, work};
+use self::field::exit as exit_field;
+use self::inject::Injection;
+use self::instr::{GuestBlock, vmread};
+use self::paging::Believed;
+use self::system::Saved;
+use crate::paging::addr::Gva;
+use crate::paging::format::ept::Ept;
+use crate::virt::state::{Gpr, SegReg, rflags};
+use crate::virt::{ArchState, Ended, Event, Exit, FlushScope, IoExit, Offer, Roots, VcpuState, Virt};
+
+/// The virtual APIC page. Only the task priority in it is used.
+#[repr(C, align(4096))]
+struct ApicPage([u8; 4096]);
+
+/// Where the task priority is in the virtual APIC page.
+const TASK_PRIORITY: usize = 0x80;
+
+/// One VCPU on VT-x.
+pub struct Vmx {
+    block: Box<GuestBlock>,
+    cache: Cache,
+    /// Why an entry or exit is not the common one: see [`work`].
+    work: Cell<u8>,
+    /// An instruction has been executed in software since the last exit: the interrupt shadow in the VMCS is over.
+    ended: Cell<bool>,
+    /// What exits do not save is in the processor.
+    live: Cell<bool>,
+    debug_open: bool,
+    /// Reason of the last exit.
+    reason: u32,
+    /// IDT-vectoring information of the last exit, if its reason can interrupt a delivery.
+    vectoring: u32,
+    /// Interruption information of the last exit, if it is an exception or NMI.
+    interruption: u32,
+    vpid: u16,
+    features: Features,
+    injection: Injection,
+    /// With shadow tables: the control registers that the guest sees.
+    believed: Option<Believed>,
+    /// Page-directory pointers for the next entry.
+    pointers: Option<[u64; 4]>,
+    saved: Saved,
+    /// Ticks of the TSC after which the guest exits at the latest, where there is a preemption timer.
+    slice: u64,
+    // The VMCS holds their addresses.
+    region: Box<Region>,
+    apic_page: Box<ApicPage>,
+    io_bitmaps: Arc<IoBitmaps>,
+    msr_bitmap: Arc<MsrBitmap>,
+}
+
+/// The next VCPU's tag in the TLB; 0 is the host's.
+static NEXT_VPID: AtomicU16 = AtomicU16::new(1);
+
+impl Vmx {
+    /// A VCPU in the state after RESET. The bitmaps are shared by the VCPUs of a VM; `tsc_khz` is the host's.
+    pub fn new(features: Features, io: Arc<IoBitmaps>, msrs: Arc<MsrBitmap>, tsc_khz: u64) -> Vmx {
+        let mut vmx = Vmx {
+            block: Box::new(GuestBlock { gprs: [0; 16], host_rsp: 0, launched: 0 }),
+            cache: Cache::new(),
+            work: Cell::new(work::LOAD),
+            ended: Cell::new(false),
+            live: Cell::new(false),
+            debug_open: false,
+            reason: reason::INIT,
+            vectoring: 0,
+            interruption: 0,
+            // With 65535 VCPUs made since the start, tags repeat; each VCPU begins with a flush of its own.
+            vpid: NEXT_VPID.fetch_add(1, Ordering::Relaxed).max(1),
+            features,
+            injection: Injection::default(),
+            believed: None,
+            pointers: None,
+            saved: Saved::default(),
+            slice: tsc_khz,
+            region: Region::new_boxed(features.revision),
+            apic_page: Box::new(ApicPage([0; 4096])),
+            io_bitmaps: io,
+            msr_bitmap: msrs,
+        };
+        vmx.reset();
+        vmx
+    }
+
+    /// Asks for `bits` of [`work`] at the next entry.
+    #[inline(always)]
+    fn request(&self, bits: u8) {
+        self.work.set(self.work.get() | bits);
+    }
+
+    #[inline(always)]
+    fn done(&self, bits: u8) {
+        self.work.set(self.work.get() & !bits);
+    }
+
+    #[inline(always)]
+    fn set(&self, field: Field, value: u64) {
+        if self.cache.set(field, value) {
+            self.request(work::CHANGED);
+        }
+    }
+
+    fn set_part(&self, seg: SegReg, part: Part, value: u64) {
+        if self.cache.set_segment(seg, part, value) {
+            self.request(work::CHANGED);
+        }
+    }
+
+    /// RIP of the instruction after the one that exited.
+    #[inline(always)]
+    fn after_exit(&self) -> u64 {
+        // SAFETY: after an exit of this VCPU.
+        let next = self.cache.get(Field::Rip).wrapping_add(unsafe { vmread(exit_field::INSTRUCTION_LENGTH) });
+        if next >> 32 == 0 { next } else { self.wrapped(next) }
+    }
+
+    /// Outside of 64-bit code the upper half of RIP does not exist.
+    #[inline(never)]
+    fn wrapped(&self, next: u64) -> u64 {
+        if self.is_64bit() { next } else { next & 0xffff_ffff }
+    }
+
+    /// Ends an instruction under RF or TF, or while debug registers may be in use. True: TF is set.
+    #[cold]
+    #[inline(never)]
+    fn end_carefully(&self) -> bool {
+        let flags = self.cache.get(Field::Rflags);
+        self.set(Field::Rflags, flags & !rflags::RF);
+        let shadow = self.cache.get(Field::Interruptibility);
+        self.set(Field::Interruptibility, shadow & !SHADOW);
+        // A single step that waited for the end of the shadow is the caller's now.
+        self.set(Field::PendingDebug, 0);
+        flags & rflags::TF != 0
+    }
+}
+
+impl Drop for Vmx {
+    fn drop(&mut self) {
+        if self.live.get() {
+            // SAFETY: in VMX operation (it was entered), on the PCPU where it was; the region is a VMCS.
+            let cleared = unsafe { instr::vmclear(pa(&*self.region)) };
+            debug_assert!(cleared.is_ok());
+        }
+    }
+}
+
+impl Virt for Vmx {
+    type NestedFormat = Ept;
+    type Cpu = VmxCpu;
+
+    #[inline(always)]
+    fn enter(&mut self, _cpu: &mut VmxCpu) -> Ended {
+        loop {
+            if self.work.get() != 0 {
+                self.prepare();
+            }
+            // SAFETY: in VMX operation (there is a VmxCpu); this VCPU's VMCS is current and complete, its tables come from
+            // set_paging. Nothing else refers to the block meanwhile.
+            let reason = unsafe { instr::enter(&mut *self.block) };
+            self.reason = reason;
+            self.cache.forget();
+            self.ended.set(false);
+            if self.work.get() == 0 {
+                if reason == reason::CPUID {
+                    return Ended::Cpuid;
+                }
+                if reason == reason::IO {
+                    return Ended::Alone;
+                }
+            }
+            if let Some(ended) = self.finish(reason) {
+                return ended;
+            }
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        match self.reason {
+            reason::IO => Exit::Io(decode::io(self.qualification(), self.after_exit())),
+            // SAFETY: after an exit of this VCPU.
+            reason => decode::exit(reason, |field| unsafe { vmread(field) }),
+        }
+    }
+
+    #[inline(always)]
+    fn io(&self) -> Option<IoExit> {
+        (self.reason == reason::IO).then(|| decode::io(self.qualification(), self.after_exit()))
+    }
+
+    #[inline(always)]
+    fn page_fault(&self) -> Option<(Gva, u32)> {
+        if self.reason != reason::EXCEPTION {
+            return None;
+        }
+        // SAFETY: after an exit of this VCPU.
+        decode::page_fault(self.interruption, |field| unsafe { vmread(field) })
+    }
+
+    /// Exits give the processor back: they load all of the host's state, and interrupts are closed.
+    #[inline(always)]
+    fn release(&mut self, _cpu: &mut VmxCpu) {}
+
+    fn reset(&mut self) {
+        self.believed = None;
+        ArchState::reset().store(self);
+        for msr in system::MSRS {
+            self.write_switched(msr, 0);
+        }
+        for field in [Field::SysenterCs, Field::SysenterEsp, Field::SysenterEip] {
+            self.set(field, 0);
+        }
+        self.set(Field::Interruptibility, 0);
+        self.set(Field::PendingDebug, 0);
+        // SDM 3, 11.12.4: the PAT after RESET.
+        self.set(Field::Pat, 0x0007_0406_0007_0406);
+        self.debug_open = false;
+        self.injection = Injection::default();
+        self.set_task_priority(0);
+        self.work.set(self.work.get() & work::LOAD);
+        self.request(work::FLUSH | work::EVENT | work::CHANGED);
+    }
+
+    #[inline(always)]
+    fn next_rip(&self) -> Option<u64> {
+        Some(self.after_exit())
+    }
+
+    fn inject(&mut self, event: Event) {
+        self.queue(event);
+    }
+
+    #[inline]
+    fn inject_page_fault(&mut self, gva: Gva, error: u32) {
+        self.deliver_page_fault(gva, error);
+    }
+
+    fn event_pending(&self) -> bool {
+        self.injection.event.is_some() || self.injection.interrupted.is_some()
+    }
+
+    fn was_delivering(&self) -> bool {
+        may_interrupt_delivery(self.reason) && self.vectoring & event::VALID != 0
+    }
+
+    fn take_interrupted_event(&mut self) -> Option<Event> {
+        self.injection.interrupted.take()
+    }
+
+    #[inline]
+    fn offer_interrupt(&mut self, offer: Offer) {
+        self.offer(offer);
+    }
+
+    #[inline(always)]
+    fn interrupt_taken(&mut self) -> Option<u8> {
+        self.injection.taken.take()
+    }
+
+    fn can_take_interrupt(&self) -> bool {
+        self.cache.get(Field::Rflags) & rflags::IF != 0
+            && (self.ended.get() || self.cache.get(Field::Interruptibility) & SHADOW == 0)
+    }
+
+    fn clear_interrupt_shadow(&mut self) {
+        self.ended.set(true);
+    }
+
+    #[inline(always)]
+    fn end_instruction(&mut self, rip: u64) -> bool {
+        // SAFETY: after an exit of this VCPU.
+        unsafe { self.cache.write_rip(rip) };
+        self.ended.set(true);
+        let careful = self.cache.get(Field::Rflags) & (rflags::RF | rflags::TF) != 0 || self.debug_open;
+        careful && self.end_carefully()
+    }
+
+    #[inline(always)]
+    fn answer_cpuid(&mut self, &[eax, ebx, ecx, edx]: &[u32; 4], rip: u64) -> bool {
+        let gprs = &mut self.block.gprs;
+        gprs[Gpr::Rax as usize] = eax.into();
+        gprs[Gpr::Rbx as usize] = ebx.into();
+        gprs[Gpr::Rcx as usize] = ecx.into();
+        gprs[Gpr::Rdx as usize] = edx.into();
+        self.end_instruction(rip)
+    }
+
+    fn nmi_blocked(&self) -> bool {
+        self.work.get() & work::NMI_BLOCKED != 0
+            || self.cache.get(Field::Interruptibility) & NMI_BLOCKING != 0
+    }
+
+    fn task_priority(&self) -> u8 {
+        // SAFETY: a byte of the page that lives as long as this; the processor writes it while the guest runs.
+        unsafe { (&raw const self.apic_page.0[TASK_PRIORITY]).read_volatile() >> 4 }
+    }
+
+    fn set_task_priority(&mut self, value: u8) {
+        // SAFETY: as above.
+        unsafe { (&raw mut self.apic_page.0[TASK_PRIORITY]).write_volatile(value << 4) };
+        self.request(work::OFFER);
+    }
+
+    fn set_paging(&mut self, roots: Roots) {
+        self.use_roots(roots);
+    }
+
+    fn flush(&mut self, scope: FlushScope) {
+        match scope {
+            FlushScope::All => self.request(work::FLUSH),
+            FlushScope::Address(gva) => self.flush_page(gva),
+        }
+    }
+
+    #[inline(always)]
+    fn tsc_offset(&self) -> u64 {
+        self.cache.get(Field::TscOffset)
+    }
+
+    fn set_tsc_offset(&mut self, offset: u64) {
+        self.set(Field::TscOffset, offset);
+    }
+
+    fn switched_msr(&self, index: u32) -> Option<u64> {
+        self.read_switched(index)
+    }
+
+    fn set_switched_msr(&mut self, index: u32, value: u64) -> bool {
+        self.write_switched(index, value)
+    }
+
+    fn open_debug_registers(&mut self) {
+        self.debug_open = true;
+        self.request(work::CHANGED);
+    }
+
+    fn exit_report(&self) -> alloc::string::String {
+        // SAFETY: only an exit or a failed entry is reported, and the VMCS is still current.
+        let read = |field| unsafe { vmread(field) };
+        alloc::format!(
+            "VMCS: exit {:#x} qualification {:#x} interruption {:#x} vectoring {:#x} interruptibility {:#x} instruction error {}",
+            self.reason,
+            read(exit_field::QUALIFICATION),
+            read(exit_field::INTERRUPTION),
+            self.vectoring,
+            self.cache.get(Field::Interruptibility),
+            read(exit_field::INSTRUCTION_ERROR),
+        )
+    }
+}
+
+impl Vmx {
+    #[inline(always)]
+    fn qualification(&self) -> u64 {
+        // SAFETY: after an exit of this VCPU.
+        unsafe { vmread(exit_field::QUALIFICATION) }
+    }
+}

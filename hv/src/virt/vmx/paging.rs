@@ -1,0 +1,155 @@
+//! What translates the guest's addresses, and the control registers that follow from it.
+//!
+//! With nested tables the guest's CR3 and EFER are its own, and so are the bits of CR0 and CR4 that are not masked. With shadow
+//! tables the processor holds what they need ([`HardwareControls`]), and [`Believed`] what the guest put there. In either case the
+//! guest reads the masked bits of CR0 and CR4 from their read shadows, without an exit, and what it changes there exits.
+//! CR3-target values are of no use to either: they would let a guest load CR3 with a value of its own, and with shadow
+//! tables that is never the processor's. Intel SDM 3, 24.6.6, 25.3 and 28.3.
+
+use super::cache::Field;
+use super::controls::secondary;
+use super::entry::work;
+use super::{Vmx, instr};
+use crate::paging::addr::{Gva, Hpa};
+use crate::paging::guest_walk::is_canonical;
+use crate::paging::shadow::HardwareControls;
+use crate::virt::exit::vector;
+use crate::virt::state::{cr0, cr4};
+use crate::virt::{Roots, VcpuState};
+
+/// Control registers as the guest believes them to be, as far as no read shadow holds them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Believed {
+    pub cr3: u64,
+    pub efer: u64,
+}
+
+/// CR0 bits that must not be as a guest wants them: NE is always 1 in VMX operation, and caches stay on because exits leave
+/// CD and NW alone.
+const CR0_ALWAYS: u64 = cr0::NE | cr0::CD | cr0::NW;
+/// CR0 bits that decide which shadow tables translate.
+const CR0_SHADOW: u64 = cr0::PE | cr0::PG | cr0::WP;
+
+/// CR4 bits that belong to the guest under any tables. Its CPUID offers all of those that the processor has.
+const CR4_HARMLESS: u64 = cr4::VME
+    | cr4::PVI
+    | cr4::TSD
+    | cr4::DE
+    | cr4::PCE
+    | cr4::OSFXSR
+    | cr4::OSXMMEXCPT
+    | cr4::UMIP
+    | cr4::FSGSBASE;
+/// CR4 bits that belong to it with nested tables too.
+const CR4_PAGING: u64 = cr4::PSE | cr4::PAE | cr4::PGE | cr4::PCIDE | cr4::SMEP | cr4::SMAP;
+
+/// EPT pointer: write-back tables, a walk of four levels.
+const EPT_WALK: u64 = 6 | 3 << 3;
+/// EPT pointer: accessed and dirty bits.
+const EPT_ACCESSED_DIRTY: u64 = 1 << 6;
+
+impl Vmx {
+    pub(super) fn use_roots(&mut self, roots: Roots) {
+        match roots {
+            Roots::Nested(root) => self.use_nested(root),
+            Roots::Shadow(root) => {
+                if self.believed.is_none() {
+                    self.begin_shadow();
+                }
+                self.set(Field::Cr3, root.0);
+            }
+        }
+    }
+
+    fn use_nested(&mut self, root: Hpa) {
+        let (cr0, cr4, efer) = (self.cr0(), self.cr4(), self.efer());
+        let flags = if self.features.ept_accessed_dirty { EPT_ACCESSED_DIRTY } else { 0 };
+        self.set(Field::EptPointer, root.0 | EPT_WALK | flags);
+        if let Some(guest) = self.believed.take() {
+            self.set(Field::Cr3, guest.cr3);
+        }
+        self.paging_changed(cr0, cr4, efer);
+    }
+
+    fn begin_shadow(&mut self) {
+        let (cr0, cr4, efer) = (self.cr0(), self.cr4(), self.efer());
+        self.believed = Some(Believed { cr3: self.cr3(), efer });
+        self.paging_changed(cr0, cr4, efer);
+    }
+
+    fn paging_changed(&mut self, cr0: u64, cr4: u64, efer: u64) {
+        let nested = self.believed.is_none();
+        let mut word = self.features.secondary;
+        if nested {
+            word |= secondary::EPT;
+            if self.features.unrestricted {
+                word |= secondary::UNRESTRICTED;
+            }
+        }
+        self.set(Field::Secondary, word.into());
+        let page_faults = if nested { 0 } else { 1 << vector::PF };
+        self.set(Field::Exceptions, 1 << vector::MC | page_faults);
+        self.set(Field::Cr0Mask, self.cr0_mask());
+        self.set(Field::Cr4Mask, !(CR4_HARMLESS | if nested { CR4_PAGING } else { 0 }));
+        self.write_controls(cr0, cr4, efer);
+        self.request(work::FLUSH);
+    }
+
+    fn cr0_mask(&self) -> u64 {
+        match (self.believed.is_some(), self.features.unrestricted) {
+            (true, _) => CR0_ALWAYS | CR0_SHADOW,
+            (false, true) => CR0_ALWAYS,
+            (false, false) => CR0_ALWAYS | cr0::PE | cr0::PG,
+        }
+    }
+
+    /// Gives the guest these registers, and the processor what follows from them.
+    pub(super) fn write_controls(&mut self, cr0: u64, cr4: u64, efer: u64) {
+        self.set(Field::Cr0Shadow, cr0);
+        self.set(Field::Cr4Shadow, cr4);
+        let mut hardware = HardwareControls { cr0, cr4, efer };
+        if let Some(guest) = &mut self.believed {
+            guest.efer = efer;
+            hardware = HardwareControls::new(cr0, cr4, efer);
+        }
+        let free = if self.believed.is_none() && self.features.unrestricted { cr0::PE | cr0::PG } else { 0 };
+        let ones = self.features.cr0_ones & !free;
+        self.set(Field::Cr0, (hardware.cr0 | ones) & !(cr0::CD | cr0::NW));
+        // Machine checks are the host's; with MCE clear they would end it.
+        self.set(Field::Cr4, hardware.cr4 | self.features.cr4_ones | cr4::MCE & self.features.cr4_allowed);
+        self.set(Field::Efer, hardware.efer);
+    }
+
+    /// What the guest believes of CR0 or CR4.
+    pub(super) fn masked(&self, hardware: Field, mask: Field, shadow: Field) -> u64 {
+        let mask = self.cache.get(mask);
+        self.cache.get(hardware) & !mask | self.cache.get(shadow) & mask
+    }
+
+    /// Drops all translations of this VCPU.
+    pub(super) fn drop_translations(&self) {
+        let features = &self.features;
+        // SAFETY: the processor has what its features say, and is in VMX operation.
+        unsafe {
+            if self.believed.is_none() && features.ept {
+                let kind = if features.invept_context { 1 } else { 2 };
+                instr::invept(kind, self.cache.get(Field::EptPointer));
+            } else if features.vpid {
+                instr::invvpid(if features.invvpid_context { 1 } else { 2 }, self.vpid, 0);
+            }
+        }
+    }
+
+    /// Drops the translations of one page, if not all are about to be dropped anyway. Without VPIDs every entry drops all.
+    pub(super) fn flush_page(&mut self, gva: Gva) {
+        if self.work.get() & work::FLUSH != 0 || !self.features.vpid {
+            return;
+        }
+        if self.features.invvpid_address && is_canonical(gva) {
+            // SAFETY: as above; the address is canonical.
+            unsafe { instr::invvpid(0, self.vpid, gva.0) };
+        } else {
+            self.request(work::FLUSH);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! MSRs that belong to the guest: those with a field in the VMCS, and those that stay in the processor, because the host has
+//! no use for them (Intel SDM 3, 24.4.1).
+
+use super::Vmx;
+use super::cache::{Field, Part};
+use crate::guest::msr::index;
+use crate::hw::msr;
+use crate::virt::SegReg;
+
+/// MSRs without a field.
+pub(super) const MSRS: [u32; 5] =
+    [index::STAR, index::LSTAR, index::CSTAR, index::SFMASK, index::KERNEL_GS_BASE];
+
+/// The guest's values of what entries do not switch, before its first entry.
+#[derive(Debug, Default)]
+pub(super) struct Saved {
+    pub cr2: u64,
+    pub dr6: u64,
+    pub msrs: [u64; 5],
+}
+
+/// Where an MSR is.
+enum Place {
+    Field(Field),
+    Base(SegReg),
+    Processor(usize),
+}
+
+fn place(msr: u32) -> Option<Place> {
+    Some(match msr {
+        index::SYSENTER_CS => Place::Field(Field::SysenterCs),
+        index::SYSENTER_ESP => Place::Field(Field::SysenterEsp),
+        index::SYSENTER_EIP => Place::Field(Field::SysenterEip),
+        index::PAT => Place::Field(Field::Pat),
+        index::FS_BASE => Place::Base(SegReg::Fs),
+        index::GS_BASE => Place::Base(SegReg::Gs),
+        _ => Place::Processor(MSRS.iter().position(|&index| index == msr)?),
+    })
+}
+
+impl Vmx {
+    pub(super) fn read_switched(&self, msr: u32) -> Option<u64> {
+        Some(match place(msr)? {
+            Place::Field(field) => self.cache.get(field),
+            Place::Base(seg) => self.cache.segment(seg, Part::Base),
+            // SAFETY: every processor with long mode has them.
+            Place::Processor(slot) if self.live.get() => unsafe { msr::read(MSRS[slot]) },
+            Place::Processor(slot) => self.saved.msrs[slot],
+        })
+    }
+
+    pub(super) fn write_switched(&mut self, msr: u32, value: u64) -> bool {
+        match place(msr) {
+            None => return false,
+            Some(Place::Field(field)) => self.set(field, value),
+            Some(Place::Base(seg)) => self.set_part(seg, Part::Base, value),
+            Some(Place::Processor(slot)) => {
+                self.saved.msrs[slot] = value;
+                if self.live.get() {
+                    // SAFETY: as above; the caller has validated the value, and the host does not use the MSR.
+                    unsafe { msr::write(MSRS[slot], value) };
+                }
+            }
+        }
+        true
+    }
+}
