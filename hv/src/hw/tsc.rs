@@ -1,6 +1,7 @@
 //! The frequency of the host's time-stamp counter.
 //!
-//! From CPUID where it says so, else measured against the ACPI PM timer or channel 2 of the PIT.
+//! From CPUID where it says so and the ACPI PM timer does not contradict, else measured against that timer or channel 2 of
+//! the PIT.
 
 use super::{cpu, port};
 
@@ -47,12 +48,28 @@ impl core::fmt::Display for Source {
 }
 
 /// The TSC frequency in kHz, and how it was found; `None` if every timer is stuck.
+///
+/// What CPUID tells is exact, if it is true: an emulated processor tells the frequency of the one that it imitates. So a
+/// clear contradiction of the PM timer's counts.
 pub fn frequency_khz(pm_timer: Option<PmTimer>) -> Option<(u64, Source)> {
-    let khz = |khz: Option<u64>, source| khz.map(|khz| (khz, source));
-    khz(from_cpuid(|leaf| cpu::cpuid(leaf, 0)), Source::Cpuid)
-        .or_else(|| khz(from_hypervisor(|leaf| cpu::cpuid(leaf, 0)), Source::Hypervisor))
-        .or_else(|| khz(pm_timer.and_then(|timer| median(|| measure_pm_timer(timer))), Source::PmTimer))
-        .or_else(|| khz(median(measure_pit), Source::Pit))
+    let measure = || pm_timer.and_then(measure_pm_timer);
+    let told = from_cpuid(|leaf| cpu::cpuid(leaf, 0)).map(|khz| (khz, Source::Cpuid));
+    let told = told.or_else(|| Some((from_hypervisor(|leaf| cpu::cpuid(leaf, 0))?, Source::Hypervisor)));
+    if let Some((khz, source)) =
+        told.filter(|(khz, _)| measure().is_none_or(|measured| agree(*khz, measured)))
+    {
+        return Some((khz, source));
+    }
+    match (told, median(measure)) {
+        (Some((khz, source)), Some(measured)) if agree(khz, measured) => Some((khz, source)),
+        (_, Some(measured)) => Some((measured, Source::PmTimer)),
+        (_, None) => median(measure_pit).map(|khz| (khz, Source::Pit)),
+    }
+}
+
+/// Whether a measurement confirms a frequency, with 5 % for what disturbs it.
+fn agree(khz: u64, measured: u64) -> bool {
+    khz.abs_diff(measured) <= measured / 20
 }
 
 /// Intel SDM 3, 20.7.3: crystal × ratio; the crystal from the base frequency where leaf 15h leaves it out.
@@ -181,6 +198,12 @@ mod tests {
         assert_eq!(from_hypervisor(machine(kvm, 0)), None);
         assert_eq!(from_hypervisor(machine(tcg, 1 << 31)), None);
         assert_eq!(from_hypervisor(machine([0x4000_0001, kvm[1], kvm[2], kvm[3]], 1 << 31)), None);
+    }
+
+    #[test]
+    fn a_measurement_confirms_or_contradicts() {
+        assert!(agree(3_500_000, 3_507_000) && agree(3_500_000, 3_400_000) && agree(0, 0));
+        assert!(!agree(3_500_000, 100_000) && !agree(100_000, 3_500_000) && !agree(1, 0));
     }
 
     #[test]
