@@ -8,6 +8,8 @@ use core::ops::Range;
 
 use arrayvec::{ArrayString, ArrayVec};
 
+use crate::screen::Framebuffer;
+
 /// Entries of the memory map at most; more are dropped and counted.
 pub const MAX_REGIONS: usize = 256;
 /// Modules at most.
@@ -109,6 +111,18 @@ pub struct Module {
     pub command_line: ArrayString<MAX_MODULE_TEXT>,
 }
 
+/// The firmware that started the boot loader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Firmware {
+    /// The loader's protocol does not say: QEMU's `-kernel`.
+    #[default]
+    Unknown,
+    /// A PC BIOS.
+    Bios,
+    /// UEFI.
+    Uefi,
+}
+
 /// Everything that the boot loader told us.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BootInfo {
@@ -124,6 +138,10 @@ pub struct BootInfo {
     pub modules: ArrayVec<Module, MAX_MODULES>,
     /// Address of the ACPI root pointer.
     pub rsdp: Option<u64>,
+    /// The screen, unchecked.
+    pub framebuffer: Option<Framebuffer>,
+    /// Who started the loader.
+    pub firmware: Firmware,
     /// Memory that still holds something the hypervisor reads during its start (an RSDP copy).
     pub in_use: Option<Range<u64>>,
 }

@@ -1,6 +1,7 @@
 //! Multiboot2: the tagged list that GRUB leaves (specification 2.0, section 3.6).
 
-use super::info::{BootInfo, Error, LoaderMemory};
+use super::info::{BootInfo, Error, Firmware, LoaderMemory};
+use crate::screen::{Field, Framebuffer, Kind};
 
 /// Tag types.
 mod tag {
@@ -9,6 +10,9 @@ mod tag {
     pub const LOADER_NAME: u32 = 2;
     pub const MODULE: u32 = 3;
     pub const MEMORY_MAP: u32 = 6;
+    pub const FRAMEBUFFER: u32 = 8;
+    pub const EFI_32: u32 = 11;
+    pub const EFI_64: u32 = 12;
     pub const ACPI_OLD: u32 = 14;
     pub const ACPI_NEW: u32 = 15;
 }
@@ -19,7 +23,8 @@ pub fn parse(memory: &impl LoaderMemory, at: u64) -> Result<BootInfo, Error> {
     let total = u64::from(memory.u32(at).ok_or(bad)?);
     let end = at.checked_add(total).ok_or(bad)?;
     memory.bytes(at, total).ok_or(bad)?;
-    let mut info = BootInfo { in_use: Some(at..end), ..BootInfo::default() };
+    // A loader under UEFI gives the address of its system table, which turns this into the other.
+    let mut info = BootInfo { in_use: Some(at..end), firmware: Firmware::Bios, ..BootInfo::default() };
     let mut next = at + 8;
     loop {
         let bad = Error::BadPointer(next);
@@ -59,6 +64,24 @@ impl<M: LoaderMemory> Tag<'_, M> {
         Ok(u64::from(self.u32(offset)?) | u64::from(self.u32(offset + 4)?) << 32)
     }
 
+    /// Section 3.6.12.
+    fn framebuffer(&self) -> Result<Framebuffer, Error> {
+        let byte = |word: u32, index: usize| word.to_le_bytes()[index];
+        let types = self.u32(28)?;
+        let kind = match byte(types, 1) {
+            1 => {
+                let (first, second) = (self.u32(32)?, self.u32(34)?);
+                let field = |word, index| Field { position: byte(word, index), size: byte(word, index + 1) };
+                Kind::Rgb([field(first, 0), field(first, 2), field(second, 2)])
+            }
+            2 => Kind::Text,
+            other => Kind::Other(other),
+        };
+        let (address, pitch) = (self.u64(8)?, self.u32(16)?);
+        let (width, height, bits) = (self.u32(20)?, self.u32(24)?, byte(types, 0));
+        Ok(Framebuffer { address, pitch, width, height, bits, kind })
+    }
+
     fn read(&self, kind: u32, info: &mut BootInfo) -> Result<(), Error> {
         match kind {
             tag::COMMAND_LINE => info.command_line = self.memory.text(self.at + 8)?,
@@ -80,6 +103,9 @@ impl<M: LoaderMemory> Tag<'_, M> {
                     offset += entry_size;
                 }
             }
+            // A screen that is not described as it should be is none: nothing else depends on it.
+            tag::FRAMEBUFFER => info.framebuffer = self.framebuffer().ok(),
+            tag::EFI_32 | tag::EFI_64 => info.firmware = Firmware::Uefi,
             // The tag holds a copy of the root pointer. The newer form wins.
             tag::ACPI_NEW => info.rsdp = Some(self.at + 8),
             tag::ACPI_OLD => info.rsdp = info.rsdp.or(Some(self.at + 8)),
@@ -133,6 +159,11 @@ mod tests {
             map.extend([start, len, kind].iter().flat_map(|v| v.to_le_bytes()));
         }
         tag(&mut list, 6, &map);
+        let mut screen = vec![];
+        screen.extend(0xfd00_0000u64.to_le_bytes());
+        screen.extend([4096u32, 1024, 768].iter().flat_map(|v| v.to_le_bytes()));
+        screen.extend([32, 1, 0, 0, 16, 8, 8, 7, 0, 6]);
+        tag(&mut list, 8, &screen);
         tag(&mut list, 15, b"RSD PTR ");
         tag(&mut list, 14, b"RSD PTR ");
         tag(&mut list, 0, &[]);
@@ -154,7 +185,44 @@ mod tests {
         assert_eq!(info.regions[1].kind, RegionKind::AcpiTables);
         let rsdp = info.rsdp.unwrap();
         assert_eq!(memory.bytes(rsdp - 8, 12).unwrap(), b"\x0f\0\0\0\x10\0\0\0RSD ", "the new form's copy");
+        let field = |position, size| Field { position, size };
+        let expected = Framebuffer {
+            address: 0xfd00_0000,
+            pitch: 4096,
+            width: 1024,
+            height: 768,
+            bits: 32,
+            kind: Kind::Rgb([field(16, 8), field(8, 7), field(0, 6)]),
+        };
+        assert_eq!(info.framebuffer, Some(expected));
+        assert_eq!(info.firmware, Firmware::Bios);
         assert_eq!(info.in_use, Some(BASE..BASE + image.len() as u64));
+    }
+
+    #[test]
+    fn other_screens_and_firmware() {
+        let list = |tags: &[(u32, &[u8])]| {
+            let mut map = vec![24, 0, 0, 0, 0, 0, 0, 0];
+            map.extend([0u64, 1 << 20, 1].iter().flat_map(|v| v.to_le_bytes()));
+            let mut list = vec![0; 8];
+            tags.iter()
+                .chain(&[(6, &map[..]), (0, &[])])
+                .for_each(|(kind, body)| tag(&mut list, *kind, body));
+            let total = list.len() as u32;
+            list[..4].copy_from_slice(&total.to_le_bytes());
+            parse(&TestMemory { base: BASE, bytes: &list }, BASE).unwrap()
+        };
+        let mut text = [0; 24];
+        text[..8].copy_from_slice(&0xb8000u64.to_le_bytes());
+        (text[8], text[12], text[16], text[20], text[21]) = (160, 80, 25, 16, 2);
+        let info = list(&[(8, &text), (12, &[0; 8])]);
+        assert_eq!(info.framebuffer.map(|f| (f.address, f.pitch, f.kind)), Some((0xb8000, 160, Kind::Text)));
+        assert_eq!(info.firmware, Firmware::Uefi);
+        text[21] = 1;
+        assert_eq!(list(&[(8, &text)]).framebuffer, None, "pixels without their fields");
+        text[21] = 0;
+        assert_eq!(list(&[(8, &text)]).framebuffer.map(|f| f.kind), Some(Kind::Other(0)));
+        assert_eq!(list(&[(8, &text[..20])]).framebuffer, None);
     }
 
     #[test]
@@ -173,7 +241,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn damaged_lists_never_panic(changes in prop::collection::vec((0usize..240, any::<u8>()), 0..12)) {
+        fn damaged_lists_never_panic(changes in prop::collection::vec((0usize..280, any::<u8>()), 0..12)) {
             let mut image = image();
             let len = image.len();
             for (at, byte) in changes {
