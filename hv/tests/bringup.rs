@@ -2,6 +2,8 @@
 //!
 //! Runs the image that `cargo hv` built last (built if there is none) in QEMU, as `pal run` does.
 
+#[allow(dead_code)]
+mod grub;
 mod image;
 
 use std::io::Write;
@@ -72,39 +74,16 @@ fn console_input_arrives_by_interrupt() {
     assert!(text.contains("got 0x68") && text.contains("got 0x71"), "{text}");
 }
 
-/// What grub-mkrescue needs to make a medium that a PC firmware boots; many machines have a part of it only.
-fn can_make_media() -> bool {
-    let runs = |name: &str| {
-        let mut command = Command::new(name);
-        command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
-    };
-    ["grub-mkrescue", "xorriso", "mformat"].iter().all(|name| runs(name))
-        && std::path::Path::new("/usr/lib/grub/i386-pc").exists()
-}
-
 /// GRUB reads the multiboot2 header and passes modules with their command lines.
 #[test]
 fn grub_starts_it_by_multiboot2() {
-    if !can_make_media() {
-        eprintln!("skipped: needs grub-mkrescue, grub-pc-bin, xorriso and mtools");
+    if !grub::can_make_media() {
         return;
     }
-    let dir = std::env::temp_dir().join(format!("palimpsest-grub-{}", std::process::id()));
-    let boot = dir.join("tree/boot");
-    std::fs::create_dir_all(boot.join("grub")).unwrap();
-    std::fs::copy(image::path(), boot.join("palimpsest")).unwrap();
-    std::fs::write(boot.join("one"), vec![1; 5000]).unwrap();
-    let menu = "set timeout=0\nmenuentry hv {\n multiboot2 /boot/palimpsest exit=isa-debug:0xf4 selftest=quick\n \
-                module2 /boot/one first module\n module2 /boot/palimpsest second\n}\n";
-    std::fs::write(boot.join("grub/grub.cfg"), menu).unwrap();
-    let iso = dir.join("boot.iso");
-    let made = Command::new("grub-mkrescue")
-        .arg("-o")
-        .arg(&iso)
-        .arg(dir.join("tree"))
-        .stderr(Stdio::null())
-        .status();
-    assert!(made.unwrap().success(), "grub-mkrescue failed");
+    let entry = "multiboot2 /boot/palimpsest exit=isa-debug:0xf4 selftest=quick
+                 module2 /boot/one first module
+                 module2 /boot/palimpsest second";
+    let iso = grub::Iso::new(entry);
     let mut command = Command::new("timeout");
     command.args([
         "60",
@@ -119,9 +98,8 @@ fn grub_starts_it_by_multiboot2() {
         "256",
     ]);
     command.args(["-display", "none", "-serial", "stdio", "-no-reboot"]);
-    command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4", "-cdrom"]).arg(&iso);
+    command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4", "-cdrom"]).arg(iso.path());
     let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().unwrap();
-    std::fs::remove_dir_all(&dir).unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("started by GRUB") && text.contains("selftest: passed"), "{text}");
     assert!(text.contains("first module") && text.contains("second"), "{text}");

@@ -9,7 +9,7 @@ use super::idt;
 use super::info::{self, BootInfo, LoaderMemory};
 use super::memory::{self, Ranges};
 use super::percpu::{self, PerCpu};
-use super::{image, log, multiboot, paging, processor, pvh, report, selftest, start};
+use super::{image, log, multiboot, paging, processor, pvh, report, screen, selftest, start};
 use crate::guest::options::{HvOptions, SerialPort};
 use crate::hw::ioapic::IoApic;
 use crate::hw::lapic::{self, LocalApic};
@@ -18,6 +18,7 @@ use crate::hw::{pic, pm, tsc};
 use crate::mem::buddy::Buddy;
 use crate::mem::frame;
 use crate::paging::addr::{Hfn, Hpa, PAGE_SIZE};
+use crate::screen::Layout;
 
 global_asm!(include_str!("entry.s"));
 global_asm!(include_str!("trap.s"));
@@ -45,10 +46,11 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
         if protocol == 1 { pvh::parse(&BootMemory, info) } else { multiboot::parse(&BootMemory, info) };
     let mut boot = parsed.unwrap_or_else(|e| panic!("the boot loader's information is unusable: {e:?}"));
     boot.rsdp = boot.rsdp.or_else(|| info::find_rsdp(&BootMemory));
-    let options = configure(&boot);
+    let (options, layout) = configure(&boot);
     start_memory(&boot);
     // SAFETY: once, on tables without user pages.
     unsafe { processor::start() };
+    screen::map(layout);
     let acpi = boot.rsdp.map(|rsdp| acpi::parse(&paging::HostMemory, rsdp)).unwrap_or_default();
     pm::set_acpi(acpi.soft_off, acpi.reset);
     let lapic = start_interrupts(&acpi, options.console);
@@ -64,15 +66,16 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
     start::main(host)
 }
 
-/// Puts the command line into effect.
-fn configure(boot: &BootInfo) -> HvOptions {
+/// Puts the command line into effect and finds the screen.
+fn configure(boot: &BootInfo) -> (HvOptions, Option<Layout>) {
     let (options, unknown) = HvOptions::parse(&boot.command_line);
     log::configure(&options);
+    let screen = screen::start(boot);
     pm::set_action(options.exit);
     for word in unknown {
         ::log::warn!("command line: {word:?} is not understood");
     }
-    options
+    (options, screen)
 }
 
 /// Starts the frame allocator and the hypervisor's own page tables.

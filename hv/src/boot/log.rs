@@ -1,13 +1,14 @@
 //! The hypervisor's log and its records.
 //!
 //! A log line goes to the telemetry port as a record if there is one apart from the console, else to the console as
-//! text with the prefix `[hv]` and its level. `docs/telemetry.md` is the schema of the records.
+//! text with the prefix `[hv]` and its level. In either case the screen shows it, if there is one. `docs/telemetry.md` is the schema of the records.
 
 use core::fmt::{Arguments, Write};
 
 use log::{LevelFilter, Log, Metadata, Record};
 use spin::{Mutex, Once};
 
+use super::console::{self, Console, Screen};
 use crate::guest::options::{HvOptions, SerialPort};
 use crate::hw::uart::Uart;
 use crate::trace::json::Quoted;
@@ -22,23 +23,18 @@ struct Ports {
     telemetry: Option<SerialPort>,
 }
 
-fn uart(port: SerialPort) -> Uart {
-    // SAFETY: on a PC the four standard ranges belong to a 16550 or to nothing.
-    unsafe { Uart::new(port.base()) }
-}
-
 fn ports() -> Ports {
     OPTIONS.get().copied().unwrap_or(Ports { console: SerialPort::Com1, telemetry: None })
 }
 
-/// The serial port of the guest's console, which the log may share.
-pub fn console() -> Uart {
-    uart(ports().console)
+/// The guest's console, which the log may share.
+pub fn console() -> Console {
+    Console::on(ports().console)
 }
 
 /// The serial port of the records.
 pub fn telemetry() -> Option<Uart> {
-    ports().telemetry.map(uart)
+    ports().telemetry.and_then(console::uart)
 }
 
 /// Writes one record, a JSON object without line feeds, if there is a telemetry port.
@@ -80,11 +76,14 @@ impl Log for Serial {
             log::Level::Trace => ("trace", "trace: "),
         };
         let Ports { console: text, telemetry } = ports();
-        if telemetry.is_some_and(|port| port != text) {
-            if line.target() == RECORDED {
-                return;
+        if telemetry.is_some_and(|port| port != text && console::uart(port).is_some()) {
+            let _ = writeln!(Screen, "[hv] {short}{}", line.args());
+            if line.target() != RECORDED {
+                record(format_args!(
+                    r#"{{"v":1,"t":"log","level":"{level}","msg":{}}}"#,
+                    Quoted(line.args())
+                ));
             }
-            record(format_args!(r#"{{"v":1,"t":"log","level":"{level}","msg":{}}}"#, Quoted(line.args())));
         } else {
             let _whole = LINE.lock();
             let _ = writeln!(console(), "[hv] {short}{}", line.args());
@@ -96,7 +95,7 @@ impl Log for Serial {
 
 /// Starts logging at level info on COM1.
 pub fn init() {
-    console().init();
+    console::open(SerialPort::Com1);
     if log::set_logger(&Serial).is_ok() {
         log::set_max_level(LevelFilter::Info);
     }
@@ -107,7 +106,7 @@ pub fn configure(options: &HvOptions) {
     let ports = OPTIONS.call_once(|| Ports { console: options.console, telemetry: options.telemetry });
     for port in ports.telemetry.into_iter().chain([ports.console]) {
         if port != SerialPort::Com1 {
-            uart(port).init();
+            console::open(port);
         }
     }
     log::set_max_level(options.loglevel);

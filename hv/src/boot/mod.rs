@@ -7,6 +7,8 @@
 pub mod acpi;
 #[cfg(feature = "baremetal")]
 pub mod bringup;
+#[cfg(feature = "baremetal")]
+pub mod console;
 pub mod gdt;
 #[cfg(feature = "baremetal")]
 pub mod host;
@@ -32,6 +34,8 @@ pub mod report;
 #[cfg(feature = "baremetal")]
 mod rt;
 pub mod s5;
+#[cfg(feature = "baremetal")]
+pub mod screen;
 #[cfg(feature = "baremetal")]
 mod selftest;
 #[cfg(feature = "baremetal")]

@@ -9,9 +9,9 @@ use core::ops::Range;
 
 use spin::Mutex;
 
-use super::image;
 use super::info::LoaderMemory;
 use super::memory::{HIGHEST, Ranges};
+use super::{image, processor};
 use crate::hw::cpu;
 use crate::mem::tables::HostTables;
 use crate::paging::addr::{Gpa, Hpa, PAGE_SIZE, PageSize};
@@ -27,6 +27,8 @@ const CONSTANT: PageAttr = PageAttr { write: false, ..RAM };
 const CODE: PageAttr = PageAttr { write: false, execute: true, ..RAM };
 /// Entry 3 of the PAT as reset leaves it: uncacheable.
 const DEVICE: PageAttr = PageAttr { pat: 3, ..RAM };
+/// The entry of the PAT that `boot::processor` sets.
+const WRITE_COMBINING: PageAttr = PageAttr { pat: processor::WRITE_COMBINING, ..RAM };
 
 static TABLES: Mutex<Option<Table<LongMode, HostTables>>> = Mutex::new(None);
 
@@ -97,6 +99,20 @@ pub fn map_device(range: Range<u64>) -> Result<(), MapError> {
                 hole.end
             }
         };
+    }
+    Ok(())
+}
+
+/// Maps video memory, write-combining if the processor has a PAT. The boot processor's, which must have been started.
+pub fn map_video(range: Range<u64>) -> Result<(), MapError> {
+    map_device(range.clone())?;
+    if processor::has_pat() {
+        let range = pages(&range)?;
+        let mut tables = TABLES.lock();
+        let tables = tables.as_mut().ok_or(MapError::Address)?;
+        let _: Flush = tables.map(range, Hpa(range.start.0), WRITE_COMBINING)?;
+        // SAFETY: the same tables again: the flush that the line above asks for.
+        unsafe { cpu::set_cr3(tables.root().base().0) };
     }
     Ok(())
 }

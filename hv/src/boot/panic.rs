@@ -8,7 +8,7 @@ use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::trap::TrapFrame;
-use super::{image, log};
+use super::{image, log, screen};
 use crate::hw::{cpu, pm};
 use crate::trace::json::{Escape, Quoted};
 
@@ -81,6 +81,8 @@ fn end(message: fmt::Arguments<'_>, frame: Option<&TrapFrame>, rbp: u64) -> ! {
     if depth < 2 {
         let report = Report { message, frame, rbp, brief: depth > 0 };
         // Nobody is left to be told that a port failed. The locks of the log may be held for ever: passed over.
+        // SAFETY: this is the only PCPU that runs, and it does not return.
+        unsafe { screen::seize() };
         let mut console = log::console();
         let _ = write!(Lines(console), "\n{report}");
         let _ = console.write_str("\n");

@@ -16,3 +16,4 @@ pub mod port;
 pub mod timer;
 pub mod tsc;
 pub mod uart;
+pub mod video;

@@ -39,22 +39,45 @@ enum State {
     String,
 }
 
-/// A screen full of text. Control sequences of terminals are taken out and have no effect.
-pub struct Terminal<V> {
-    video: V,
-    layout: Layout,
-    /// What is on the screen. Behind the end of a row there are blanks.
-    text: [[u8; MAX_COLUMNS]; MAX_ROWS],
+/// The text of a screen. All zeroes is an empty one, so that a static one takes no room in the image.
+pub struct Text {
+    /// Characters, XOR a blank. Behind the end of a row there are blanks.
+    cells: [[u8; MAX_COLUMNS]; MAX_ROWS],
     /// The ends of the rows.
     ends: [usize; MAX_ROWS],
+}
+
+impl Text {
+    /// Nothing.
+    pub const fn new() -> Text {
+        Text { cells: [[0; MAX_COLUMNS]; MAX_ROWS], ends: [0; MAX_ROWS] }
+    }
+
+    /// The character in a cell.
+    fn get(&self, row: usize, column: usize) -> u8 {
+        self.cells[row][column] ^ b' '
+    }
+}
+
+impl Default for Text {
+    fn default() -> Text {
+        Text::new()
+    }
+}
+
+/// A screen full of text. Control sequences of terminals are taken out and have no effect.
+pub struct Terminal<'a, V> {
+    video: V,
+    layout: Layout,
+    text: &'a mut Text,
     row: usize,
     column: usize,
     state: State,
 }
 
-impl<V: Video> Terminal<V> {
+impl<'a, V: Video> Terminal<'a, V> {
     /// An empty screen: clears it. `video` is the memory that `layout` describes.
-    pub fn new(mut video: V, layout: Layout) -> Terminal<V> {
+    pub fn new(mut video: V, layout: Layout, text: &'a mut Text) -> Terminal<'a, V> {
         for line in 0..layout.lines() {
             let at = line * layout.pitch();
             match layout.cell {
@@ -63,8 +86,8 @@ impl<V: Video> Terminal<V> {
                     .for_each(|column| video.write(at + column * 2, &[b' ', GREY_ON_BLACK])),
             }
         }
-        let text = [[b' '; MAX_COLUMNS]; MAX_ROWS];
-        Terminal { video, layout, text, ends: [0; MAX_ROWS], row: 0, column: 0, state: State::Text }
+        *text = Text::new();
+        Terminal { video, layout, text, row: 0, column: 0, state: State::Text }
     }
 
     /// What it was made for.
@@ -110,7 +133,7 @@ impl<V: Video> Terminal<V> {
         }
         let (row, column) = (self.row, self.column);
         self.set(row, column, character);
-        if let Some(end) = self.ends.get_mut(row) {
+        if let Some(end) = self.text.ends.get_mut(row) {
             *end = (*end).max(column + 1);
         }
         self.column += 1;
@@ -129,20 +152,21 @@ impl<V: Video> Terminal<V> {
     fn scroll(&mut self) {
         let last = self.layout.rows() - 1;
         for row in 0..=last {
-            let below = if row < last { self.ends[row + 1] } else { 0 };
-            for column in 0..self.ends[row].max(below) {
-                let character = if row < last { self.text[row + 1][column] } else { b' ' };
+            let below = if row < last { self.text.ends[row + 1] } else { 0 };
+            for column in 0..self.text.ends[row].max(below) {
+                let character = if row < last { self.text.get(row + 1, column) } else { b' ' };
                 self.set(row, column, character);
             }
-            self.ends[row] = below;
+            self.text.ends[row] = below;
         }
     }
 
     /// Makes a cell this character, and draws it unless it is.
     fn set(&mut self, row: usize, column: usize, character: u8) {
-        let Some(cell) = self.text.get_mut(row).and_then(|row| row.get_mut(column)) else { return };
-        if *cell != character {
-            *cell = character;
+        let cells = &mut self.text.cells;
+        let Some(cell) = cells.get_mut(row).and_then(|row| row.get_mut(column)) else { return };
+        if *cell != character ^ b' ' {
+            *cell = character ^ b' ';
             self.draw(row, column, character);
         }
     }
@@ -180,7 +204,7 @@ fn glyph_row(line: &mut [u8], bits: u8, bytes: u32, scale: u32, ink: u32) {
     }
 }
 
-impl<V: Video> fmt::Write for Terminal<V> {
+impl<V: Video> fmt::Write for Terminal<'_, V> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         text.bytes().for_each(|byte| self.put(byte));
         Ok(())
@@ -214,7 +238,8 @@ pub fn fuzz_one(data: &[u8]) {
         return;
     };
     assert_eq!(layout.memory().end - layout.memory().start, layout.bytes());
-    let mut terminal = Terminal::new(Bounds(layout.bytes()), layout);
+    let mut cells = Text::new();
+    let mut terminal = Terminal::new(Bounds(layout.bytes()), layout, &mut cells);
     text.iter().for_each(|byte| terminal.put(*byte));
     assert!(terminal.row < layout.rows() && terminal.column <= layout.columns());
 }

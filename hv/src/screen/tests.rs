@@ -35,13 +35,13 @@ fn rgb(width: u32, height: u32, bits: u8, pad: u32) -> Framebuffer {
     Framebuffer { address: 0xfd00_0000, pitch, width, height, bits, kind: TRUE_COLOUR }
 }
 
-fn screen(framebuffer: &Framebuffer) -> Terminal<Memory> {
+fn screen(framebuffer: &Framebuffer) -> Terminal<'static, Memory> {
     let layout = Layout::new(framebuffer).unwrap();
-    Terminal::new(Memory::of(&layout), layout)
+    Terminal::new(Memory::of(&layout), layout, Box::leak(Box::new(Text::new())))
 }
 
 /// Whether a pixel is lit. It is the ink or black, nothing else.
-fn lit(screen: &Terminal<Memory>, x: u64, y: u64) -> bool {
+fn lit(screen: &Terminal<'_, Memory>, x: u64, y: u64) -> bool {
     let Cell::Glyph { bytes, ink, .. } = screen.layout.cell else { panic!("no pixels") };
     let at = (y * screen.layout.pitch()) as usize + x as usize * bytes as usize;
     let pixel = &screen.video.0[at..at + bytes as usize];
@@ -53,7 +53,7 @@ fn lit(screen: &Terminal<Memory>, x: u64, y: u64) -> bool {
 }
 
 /// The text on the screen, read back from pixels or characters.
-fn read(screen: &Terminal<Memory>) -> Vec<String> {
+fn read(screen: &Terminal<'_, Memory>) -> Vec<String> {
     let layout = &screen.layout;
     let cell = |row: usize, column: usize| match layout.cell {
         Cell::Text => {
@@ -99,7 +99,7 @@ fn text_appears_in_every_format() {
     ];
     for framebuffer in &formats {
         let mut screen = screen(framebuffer);
-        write!(screen, "Hello, {}\n  ~|}}{{@ \tx", "wörld").unwrap();
+        write!(screen, "Hello, wörld\n  ~|}}{{@ \tx").unwrap();
         let lines = read(&screen);
         let unknown = if framebuffer.kind == Kind::Text { '?' } else { '\x7f' };
         assert_eq!(lines[0], format!("Hello, w{unknown}rld"), "{framebuffer:?}");
@@ -141,7 +141,8 @@ fn scrolling_draws_only_what_changes() {
         fn clear(&mut self, _: u64, _: u64) {}
     }
     let layout = Layout::new(&rgb(1024, 768, 32, 0)).unwrap();
-    let mut screen = Terminal::new(Count(0), layout);
+    let mut text = Text::new();
+    let mut screen = Terminal::new(Count(0), layout, &mut text);
     (0..47).for_each(|n| writeln!(screen, "the same line but for {n:02}").unwrap());
     screen.video.0 = 0;
     writeln!(screen, "x").unwrap();

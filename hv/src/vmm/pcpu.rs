@@ -4,9 +4,9 @@ use core::sync::atomic::Ordering;
 
 use heapless::Deque;
 
+use crate::boot::console::Console;
 use crate::boot::percpu::{PerCpu, work};
 use crate::hw::timer::Timer;
-use crate::hw::uart::Uart;
 use crate::hw::{cpu, fpu, lapic, msr};
 use crate::monitor::{Key, Terminal};
 use crate::vcpu::host::Host;
@@ -17,7 +17,7 @@ use crate::vmm::console::{Escapes, HELP, Input};
 pub struct Pcpu {
     cpu: &'static PerCpu,
     timer: Timer,
-    console: Uart,
+    console: Console,
     escapes: Escapes,
     /// Input that the guest has no room for yet. When it is full, bytes stay in the serial port.
     input: Deque<u8, 256>,
@@ -29,7 +29,7 @@ pub struct Pcpu {
 
 impl Pcpu {
     /// The PCPU that executes this. Turns the console's receive interrupt on.
-    pub fn new(cpu: &'static PerCpu, timer: Timer, console: Uart) -> Pcpu {
+    pub fn new(cpu: &'static PerCpu, timer: Timer, console: Console) -> Pcpu {
         console.set_receive_interrupt(true);
         Pcpu {
             cpu,

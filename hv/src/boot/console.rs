@@ -1,0 +1,110 @@
+//! Where people see what the hypervisor and its guest say: a serial port, and the screen.
+//!
+//! The log and panics go to both. A guest's console is the serial port; where there is none, the screen shows its
+//! output, and it gets no input. Nothing here takes a lock for the serial port, so that a panic can use it.
+
+use core::fmt;
+use core::sync::atomic::{AtomicU8, Ordering};
+
+use super::screen;
+use crate::guest::options::SerialPort;
+use crate::hw::uart::Uart;
+
+/// Ports that were set up and have no UART, one bit each.
+static MISSING: AtomicU8 = AtomicU8::new(0);
+
+const fn bit(port: SerialPort) -> u8 {
+    1 << port as u8
+}
+
+fn at(port: SerialPort) -> Uart {
+    // SAFETY: on a PC the four standard ranges belong to a 16550 or to nothing.
+    unsafe { Uart::new(port.base()) }
+}
+
+/// Sets a port up; from then on [`uart`] knows whether there is one.
+pub fn open(port: SerialPort) {
+    if at(port).init() {
+        MISSING.fetch_and(!bit(port), Ordering::Relaxed);
+    } else {
+        MISSING.fetch_or(bit(port), Ordering::Relaxed);
+    }
+}
+
+/// The UART of a port, unless it was found missing.
+pub fn uart(port: SerialPort) -> Option<Uart> {
+    (MISSING.load(Ordering::Relaxed) & bit(port) == 0).then(|| at(port))
+}
+
+/// The console that the guest and the log share.
+#[derive(Clone, Copy)]
+pub struct Console(Option<Uart>);
+
+impl Console {
+    /// The console on this port, or on the screen if it has no UART.
+    pub fn on(port: SerialPort) -> Console {
+        Console(uart(port))
+    }
+
+    /// Whether there is a serial port: without one there is no input.
+    pub fn is_serial(self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Writes a guest's bytes as they are; waits for the transmitter a bounded time.
+    pub fn write_bytes(self, bytes: &[u8]) {
+        match self.0 {
+            Some(uart) => uart.write_bytes(bytes),
+            None => screen::write(bytes),
+        }
+    }
+
+    /// Writes one byte of a guest's. False: the line does not move, see [`Uart::try_write`].
+    #[inline]
+    pub fn try_write(self, byte: u8) -> bool {
+        match self.0 {
+            Some(uart) => uart.try_write(byte),
+            None => {
+                screen::write(&[byte]);
+                true
+            }
+        }
+    }
+
+    /// A received byte, if there is one.
+    pub fn try_read(self) -> Option<u8> {
+        self.0?.try_read()
+    }
+
+    /// Turns the interrupt for received data on or off.
+    pub fn set_receive_interrupt(self, on: bool) {
+        if let Some(uart) = self.0 {
+            uart.set_receive_interrupt(on);
+        }
+    }
+
+    /// Waits a bounded time until everything has left the port.
+    pub fn drain(self) {
+        if let Some(uart) = self.0 {
+            uart.drain();
+        }
+    }
+}
+
+/// The screen alone.
+pub struct Screen;
+
+impl fmt::Write for Screen {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        screen::write(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// Text for people: to the port and to the screen.
+impl fmt::Write for Console {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        Screen.write_str(text)?;
+        self.0.as_mut().map_or(Ok(()), |uart| uart.write_str(text))
+    }
+}

@@ -1,0 +1,181 @@
+//! The screen of a machine shows what the hypervisor says: booted by GRUB in QEMU, photographed by QEMU, and read back with
+//! the hypervisor's own glyphs.
+
+mod grub;
+mod image;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use hv::screen::font;
+
+/// No run takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A machine without a window, and QEMU's machine protocol.
+struct Machine {
+    qemu: Child,
+    protocol: BufReader<UnixStream>,
+    iso: grub::Iso,
+}
+
+impl Machine {
+    /// Boots the hypervisor with these words on its command line, and these commands of GRUB's.
+    fn boot(commands: &str, words: &str, machine: &[&str]) -> Machine {
+        let iso = grub::Iso::new(&format!("multiboot2 /boot/palimpsest {words}\n{commands}"));
+        let socket = iso.beside("qmp");
+        let mut command = Command::new("timeout");
+        command.args([
+            "90",
+            "qemu-system-x86_64",
+            "-machine",
+            "q35",
+            "-accel",
+            "tcg",
+            "-cpu",
+            "EPYC,+svm,+npt",
+        ]);
+        command.args(["-nodefaults", "-vga", "std", "-display", "none", "-no-reboot", "-m", "256", "-cdrom"]);
+        command.arg(iso.path()).args(machine);
+        command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", socket.display()));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let qemu = command.spawn().expect("timeout (coreutils) and qemu-system-x86_64 are needed");
+        let start = Instant::now();
+        let stream = loop {
+            match UnixStream::connect(&socket) {
+                Ok(stream) => break stream,
+                Err(_) if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(50)),
+                Err(why) => panic!("QEMU does not listen: {why}"),
+            }
+        };
+        let mut machine = Machine { qemu, protocol: BufReader::new(stream), iso };
+        machine.ask(r#"{"execute":"qmp_capabilities"}"#);
+        machine
+    }
+
+    /// Performs a command of QEMU's machine protocol.
+    fn ask(&mut self, command: &str) {
+        writeln!(self.protocol.get_mut(), "{command}").unwrap();
+        let mut line = String::new();
+        while !line.contains("\"return\"") {
+            line.clear();
+            assert_ne!(self.protocol.read_line(&mut line).expect("QEMU talks"), 0, "QEMU is gone");
+            assert!(!line.contains("\"error\""), "{command}: {line}");
+        }
+    }
+
+    /// Asks for a file and reads it.
+    fn file(&mut self, command: &str) -> Vec<u8> {
+        let path = self.iso.beside("file");
+        self.ask(&command.replace("FILE", &path.to_string_lossy()));
+        std::fs::read(path).unwrap()
+    }
+
+    /// The text on the screen, from a picture of it.
+    fn picture(&mut self) -> Vec<String> {
+        let picture = self.file(r#"{"execute":"screendump","arguments":{"filename":"FILE"}}"#);
+        read_picture(&picture)
+    }
+
+    /// The text on the screen, from the memory of the adapter's text mode.
+    fn characters(&mut self) -> Vec<String> {
+        let dump = r#"{"execute":"pmemsave","arguments":{"val":753664,"size":4000,"filename":"FILE"}}"#;
+        let memory = self.file(dump);
+        let line = |row: &[u8]| row.chunks(2).map(|cell| cell[0] as char).collect::<String>();
+        memory.chunks(160).map(|row| line(row).trim_end().to_owned()).collect()
+    }
+
+    /// Looks until a line has all of these, and returns all lines.
+    fn wait_for(&mut self, look: fn(&mut Machine) -> Vec<String>, texts: &[&str]) -> Vec<String> {
+        let start = Instant::now();
+        loop {
+            let lines = look(self);
+            if texts.iter().all(|text| lines.iter().any(|line| line.contains(text))) {
+                return lines;
+            }
+            assert!(start.elapsed() < PATIENCE, "no {texts:?} on the screen:\n{}", lines.join("\n"));
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+}
+
+/// Reads a picture (PPM, binary) cell by cell. A cell that is no glyph in one colour on black reads as `?`.
+fn read_picture(picture: &[u8]) -> Vec<String> {
+    let mut fields = picture.splitn(4, |byte| byte.is_ascii_whitespace());
+    let mut word = || String::from_utf8(fields.next().unwrap_or_default().to_vec()).unwrap_or_default();
+    assert_eq!(word(), "P6");
+    let (width, height): (usize, usize) = (word().parse().unwrap(), word().parse().unwrap());
+    let pixels = &picture[picture.len() - width * height * 3..];
+    let cell = |column: usize, row: usize| {
+        let row_of = |y: usize| {
+            (0..8).fold(0u8, |bits, x| {
+                let at = ((row * 16 + y) * width + column * 8 + x) * 3;
+                bits << 1 | u8::from(pixels[at..at + 3].iter().all(|colour| *colour > 0x60))
+            })
+        };
+        let rows: Vec<u8> = (0..16).map(row_of).collect();
+        let is = |character: &u8| rows.iter().zip(0..).all(|(row, y)| *row == font::row(*character, y));
+        (b' '..0x7f).find(is).map_or('?', char::from)
+    };
+    let line = |row| (0..width / 8).map(|column| cell(column, row)).collect::<String>();
+    (0..height / 16).map(|row| line(row).trim_end().to_owned()).collect()
+}
+
+/// The report at start, line by line, beside a serial port that works.
+#[test]
+fn the_log_is_on_the_screen() {
+    if !grub::can_make_media() {
+        return;
+    }
+    let mut machine = Machine::boot("", "selftest=quick exit=halt", &["-serial", "null"]);
+    let lines = machine.wait_for(Machine::picture, &["[hv] selftest: passed"]);
+    for start in ["[hv] Palimpsest 0.1.0, started by GRUB 2.", "[hv] processor: AMD", "[hv] time: TSC at "] {
+        assert!(lines.iter().any(|line| line.starts_with(start)), "{}", lines.join("\n"));
+    }
+    assert!(lines.iter().all(|line| !line.contains('?')), "{}", lines.join("\n"));
+}
+
+/// Nothing is lost on a machine without a serial port, a panic least of all.
+#[test]
+fn a_panic_is_on_the_screen_of_a_machine_without_serial_ports() {
+    if !grub::can_make_media() {
+        return;
+    }
+    let mut machine = Machine::boot("", "selftest=panic exit=halt", &["-serial", "none"]);
+    let lines = machine.wait_for(Machine::picture, &["panicked at", "on request", "backtrace: 0x"]);
+    assert!(lines.iter().any(|line| line.contains("Palimpsest 0.1.0")), "{}", lines.join("\n"));
+}
+
+/// As on a machine whose adapter GRUB has no driver for.
+#[test]
+fn text_mode_is_used_where_there_is_no_other() {
+    if !grub::can_make_media() {
+        return;
+    }
+    let mut machine = Machine::boot("set gfxpayload=text", "selftest=quick exit=halt", &["-serial", "none"]);
+    machine.wait_for(Machine::characters, &["[hv] Palimpsest 0.1.0", "[hv] selftest: passed"]);
+}
+
+#[test]
+fn pictures_are_read_with_the_same_glyphs() {
+    let text = "Hi";
+    let mut picture = format!("P6\n{} 16\n255\n", text.len() * 8).into_bytes();
+    for y in 0..16 {
+        for byte in text.bytes() {
+            let row = font::row(byte, y);
+            (0..8).for_each(|x| picture.extend([if row & 0x80 >> x != 0 { 0xc0 } else { 0 }; 3]));
+        }
+    }
+    assert_eq!(read_picture(&picture), ["Hi"]);
+    let last = picture.len() - 1;
+    picture[last - 2..].fill(0xff);
+    assert_eq!(read_picture(&picture), ["H?"]);
+}
