@@ -15,6 +15,8 @@ mod field;
 mod inject;
 mod instr;
 mod paging;
+mod report;
+mod rules;
 mod segment;
 mod system;
 mod vcpu_state;
@@ -368,17 +370,7 @@ impl Virt for Vmx {
     }
 
     fn exit_report(&self) -> alloc::string::String {
-        // SAFETY: only an exit or a failed entry is reported, and the VMCS is still current.
-        let read = |field| unsafe { vmread(field) };
-        alloc::format!(
-            "VMCS: exit {:#x} qualification {:#x} interruption {:#x} vectoring {:#x} interruptibility {:#x} instruction error {}",
-            self.reason,
-            read(exit_field::QUALIFICATION),
-            read(exit_field::INTERRUPTION),
-            self.vectoring,
-            self.cache.get(Field::Interruptibility),
-            read(exit_field::INSTRUCTION_ERROR),
-        )
+        self.report()
     }
 }
 
