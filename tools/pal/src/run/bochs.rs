@@ -50,6 +50,7 @@ impl Spec<'_> {
         let mut text = format!(
             "plugin_ctrl: unmapped=1, biosdev=1, speaker=0, extfpuirq=1, parallel=0, serial=1, gameport=0, sb16=0, es1370=0\n\
              display_library: term\n\
+             vga: extension=none\n\
              sound: driver=dummy\n\
              cpu: model={model}, count=1, ips={INSTRUCTIONS_PER_SECOND}, reset_on_triple_fault=0, ignore_bad_msrs=0\n\
              clock: sync=none, time0={START}\n\
