@@ -14,7 +14,7 @@ use crate::vcpu::emulate::{
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Outcome};
 use crate::vcpu::port::{self, Port};
-use crate::vcpu::{Vcpu, mmu, work};
+use crate::vcpu::{Vcpu, mmu, pointers, work};
 use crate::virt::state::{Gpr, SegReg, Segment, cr0, cr4, efer};
 use crate::virt::{Exception, FlushScope, RegMove, Virt};
 
@@ -60,8 +60,8 @@ fn write<V: Virt, M: HostMemory>(
     let value = vcpu.virt.gpr(gpr) & mask;
     match index {
         3 => write_cr3(vcpu, vm, value, next),
-        0 => write_cr0(vcpu, value, next),
-        4 => write_cr4(vcpu, value, next),
+        0 => write_cr0(vcpu, vm, value, next),
+        4 => write_cr4(vcpu, vm, value, next),
         8 if value > 15 => Outcome::Inject(Exception::GP0),
         8 => {
             vcpu.virt.set_task_priority(value as u8);
@@ -92,6 +92,9 @@ fn write_cr3<V: Virt, M: HostMemory>(
     if value >> vm.paging_features.physical_bits.min(52) != 0 {
         return Outcome::Inject(Exception::GP0);
     }
+    if !loads_pointers(vcpu, vm, |state| PagingState { cr3: value, ..state }) {
+        return Outcome::Inject(Exception::GP0);
+    }
     vcpu.virt.set_cr3(value);
     if vcpu.mmu.is_shadow() {
         mmu::load(vcpu, vm);
@@ -101,7 +104,12 @@ fn write_cr3<V: Virt, M: HostMemory>(
     Outcome::Next(next)
 }
 
-fn write_cr0<V: Virt>(vcpu: &mut Vcpu<V>, value: u64, next: u64) -> Outcome {
+fn write_cr0<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    value: u64,
+    next: u64,
+) -> Outcome {
     let old = vcpu.virt.cr0();
     // ET is always set; the other reserved bits of the lower half are ignored.
     const WRITABLE: u64 =
@@ -120,11 +128,19 @@ fn write_cr0<V: Virt>(vcpu: &mut Vcpu<V>, value: u64, next: u64) -> Outcome {
     {
         return Outcome::Inject(Exception::GP0);
     }
+    let ext = match () {
+        () if enables && ext & efer::LME != 0 => ext | efer::LMA,
+        () if disables => ext & !efer::LMA,
+        () => ext,
+    };
+    if changed & (cr0::PG | cr0::CD | cr0::NW) != 0
+        && !loads_pointers(vcpu, vm, |state| PagingState { cr0: new, efer: ext, ..state })
+    {
+        return Outcome::Inject(Exception::GP0);
+    }
     vcpu.virt.set_cr0(new);
-    if enables && ext & efer::LME != 0 {
-        vcpu.virt.set_efer(ext | efer::LMA);
-    } else if disables {
-        vcpu.virt.set_efer(ext & !efer::LMA);
+    if enables || disables {
+        vcpu.virt.set_efer(ext);
     }
     if changed & (cr0::PG | cr0::WP | cr0::PE) != 0 {
         vcpu.virt.flush(FlushScope::All);
@@ -133,10 +149,29 @@ fn write_cr0<V: Virt>(vcpu: &mut Vcpu<V>, value: u64, next: u64) -> Outcome {
     Outcome::Next(next)
 }
 
+/// Loads what the processor keeps of the tables, for registers that become what `change` makes of them. False: #GP(0).
+#[inline(always)]
+fn loads_pointers<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    change: impl FnOnce(PagingState) -> PagingState,
+) -> bool {
+    if !V::KEEPS_POINTERS {
+        return true;
+    }
+    let state = change(PagingState::of(&vcpu.virt, vm.paging_features));
+    pointers::load(vcpu, vm, &state)
+}
+
 /// CR4.PGE, PSE and so on: what is cached of the tables goes, or means something else (AMD APM 2, 5.5.2).
 const TRANSLATING: u64 = cr4::PGE | cr4::PSE | cr4::PAE | cr4::PCIDE | cr4::SMEP | cr4::SMAP;
 
-fn write_cr4<V: Virt>(vcpu: &mut Vcpu<V>, value: u64, next: u64) -> Outcome {
+fn write_cr4<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    value: u64,
+    next: u64,
+) -> Outcome {
     let old = vcpu.virt.cr4();
     let long = vcpu.virt.efer() & efer::LMA != 0;
     let starts_pcid = value & !old & cr4::PCIDE != 0;
@@ -144,6 +179,11 @@ fn write_cr4<V: Virt>(vcpu: &mut Vcpu<V>, value: u64, next: u64) -> Outcome {
         || long && value & cr4::PAE == 0
         || starts_pcid && (!long || vcpu.virt.cr3() & 0xfff != 0)
         || old & !value & cr4::PCIDE != 0 && vcpu.virt.cr0() & cr0::PG == 0
+    {
+        return Outcome::Inject(Exception::GP0);
+    }
+    if (value ^ old) & (cr4::PAE | cr4::PGE | cr4::PSE | cr4::SMEP) != 0
+        && !loads_pointers(vcpu, vm, |state| PagingState { cr4: value, ..state })
     {
         return Outcome::Inject(Exception::GP0);
     }
@@ -188,14 +228,14 @@ fn machine_status<V: Virt, M: HostMemory, H: Host>(
             Some(RegMove { index: 0, write: false, gpr: Some(gpr) }) => read(vcpu, 0, gpr, next),
             _ => Outcome::Resume,
         },
-        Op::System(System::Clts) => write_cr0(vcpu, old & !cr0::TS, next),
+        Op::System(System::Clts) => write_cr0(vcpu, vm, old & !cr0::TS, next),
         Op::System(System::Lmsw) => {
             match with_port(vcpu, vm, host, tsc, |virt, port| emulate::read_msw(&insn, virt, port)) {
                 Ok(value) => {
                     const LOADED: u64 = cr0::MP | cr0::EM | cr0::TS;
                     let value = u64::from(value);
                     // PE can be set, not cleared.
-                    write_cr0(vcpu, old & !LOADED | value & (LOADED | cr0::PE), next)
+                    write_cr0(vcpu, vm, old & !LOADED | value & (LOADED | cr0::PE), next)
                 }
                 Err(outcome) => outcome,
             }

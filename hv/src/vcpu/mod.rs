@@ -18,6 +18,7 @@ mod control;
 mod io;
 mod memory_fault;
 mod msr;
+mod pointers;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]

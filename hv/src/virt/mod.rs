@@ -81,6 +81,10 @@ pub trait Virt: VcpuState + Sized {
     /// What the backend keeps for each PCPU (host save areas, address space identifiers).
     type Cpu;
 
+    /// Whether the processor keeps the page-directory pointers of PAE paging in registers, so that whoever executes a load of
+    /// CR3 in software (or of CR0 or CR4, where they imply one) has to [`Virt::set_pointers`].
+    const KEEPS_POINTERS: bool = false;
+
     /// Runs the guest until something needs the hypervisor. A host interrupt ends it with [`Exit::Interrupt`].
     fn enter(&mut self, cpu: &mut Self::Cpu) -> Ended;
 
@@ -150,6 +154,9 @@ pub trait Virt: VcpuState + Sized {
 
     /// Uses these tables from the next entry on.
     fn set_paging(&mut self, roots: Roots);
+
+    /// Sets the page-directory pointers, where the processor keeps them. The caller has validated them.
+    fn set_pointers(&mut self, _pointers: [u64; 4]) {}
 
     /// Drops translations before the next entry.
     fn flush(&mut self, scope: FlushScope);

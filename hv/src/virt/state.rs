@@ -221,6 +221,13 @@ pub trait VcpuState {
     /// The current privilege level, 0 to 3.
     fn cpl(&self) -> u8;
 
+    /// The page-directory pointers of PAE paging, if it is in use and the processor loaded them into registers with CR3
+    /// (VT-x); `None` where they are read from memory in each walk.
+    #[inline(always)]
+    fn pointers(&self) -> Option<[u64; 4]> {
+        None
+    }
+
     /// A number that stands for the address space in caches of what was found there: CR3, or what the processor uses in
     /// its place.
     #[inline(always)]

@@ -102,6 +102,11 @@ pub fn leaf_reserved(state: &PagingState) -> u64 {
     }
 }
 
+/// The bits that must be zero in a present page-directory pointer of PAE paging.
+pub fn pointer_reserved(state: &PagingState) -> u64 {
+    Pae::reserved(state, 3, false)
+}
+
 /// The page directory that PAE paging uses for `gva`, if its pointer is valid.
 pub fn pdpte(state: &PagingState, memory: &impl GuestMemory, gva: Gva) -> Option<Gfn> {
     let at = Pae::entry(Pae::root(state), Gva(gva.0 & 0xffff_ffff), 3);

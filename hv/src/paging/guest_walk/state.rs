@@ -63,7 +63,7 @@ pub struct PagingState {
     /// to which RFLAGS.AC does not apply.
     pub cpl: u8,
     /// The page-directory pointers of PAE paging, if the processor loaded them with CR3 (VT-x); `None` where
-    /// they are read from memory in each walk (SVM with nested paging).
+    /// they are read from memory in each walk (SVM).
     pub pdptes: Option<[u64; 4]>,
     /// The guest's processor.
     pub features: PagingFeatures,
@@ -79,7 +79,7 @@ impl PagingState {
             efer: vcpu.efer(),
             rflags: vcpu.rflags(),
             cpl: vcpu.cpl(),
-            pdptes: None,
+            pdptes: vcpu.pointers(),
             features,
         }
     }

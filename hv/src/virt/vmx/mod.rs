@@ -183,6 +183,7 @@ impl Drop for Vmx {
 impl Virt for Vmx {
     type NestedFormat = Ept;
     type Cpu = VmxCpu;
+    const KEEPS_POINTERS: bool = true;
 
     #[inline(always)]
     fn enter(&mut self, _cpu: &mut VmxCpu) -> Ended {
@@ -338,6 +339,10 @@ impl Virt for Vmx {
 
     fn set_paging(&mut self, roots: Roots) {
         self.use_roots(roots);
+    }
+
+    fn set_pointers(&mut self, pointers: [u64; 4]) {
+        self.write_pointers(pointers);
     }
 
     fn flush(&mut self, scope: FlushScope) {

@@ -6,10 +6,12 @@
 //! CR3-target values are of no use to either: they would let a guest load CR3 with a value of its own, and with shadow
 //! tables that is never the processor's. Intel SDM 3, 24.6.6, 25.3 and 28.3.
 
+use super::Vmx;
 use super::cache::Field;
 use super::controls::secondary;
 use super::entry::work;
-use super::{Vmx, instr};
+use super::field::guest;
+use super::instr::{self, vmread};
 use crate::paging::addr::{Gva, Hpa};
 use crate::paging::guest_walk::is_canonical;
 use crate::paging::shadow::HardwareControls;
@@ -22,6 +24,8 @@ use crate::virt::{Roots, VcpuState};
 pub(super) struct Believed {
     pub cr3: u64,
     pub efer: u64,
+    /// Page-directory pointers of PAE paging.
+    pub pointers: [u64; 4],
 }
 
 /// CR0 bits that must not be as a guest wants them: NE is always 1 in VMX operation, and caches stay on because exits leave
@@ -67,13 +71,15 @@ impl Vmx {
         self.set(Field::EptPointer, root.0 | EPT_WALK | flags);
         if let Some(guest) = self.believed.take() {
             self.set(Field::Cr3, guest.cr3);
+            self.write_pointers(guest.pointers);
         }
         self.paging_changed(cr0, cr4, efer);
     }
 
     fn begin_shadow(&mut self) {
         let (cr0, cr4, efer) = (self.cr0(), self.cr4(), self.efer());
-        self.believed = Some(Believed { cr3: self.cr3(), efer });
+        let pointers = self.pointers().unwrap_or_default();
+        self.believed = Some(Believed { cr3: self.cr3(), efer, pointers });
         self.paging_changed(cr0, cr4, efer);
     }
 
@@ -124,6 +130,31 @@ impl Vmx {
     pub(super) fn masked(&self, hardware: Field, mask: Field, shadow: Field) -> u64 {
         let mask = self.cache.get(mask);
         self.cache.get(hardware) & !mask | self.cache.get(shadow) & mask
+    }
+
+    /// Sets the page-directory pointers of PAE paging. Entries load them from the VMCS with nested tables, and from the root
+    /// without.
+    pub(super) fn write_pointers(&mut self, pointers: [u64; 4]) {
+        match &mut self.believed {
+            None => {
+                self.pointers = Some(pointers);
+                self.request(work::CHANGED);
+            }
+            Some(guest) => guest.pointers = pointers,
+        }
+    }
+
+    /// The page-directory pointers of PAE paging, in use or not.
+    pub(super) fn read_pointers(&self) -> [u64; 4] {
+        match (&self.believed, self.pointers) {
+            (Some(guest), _) => guest.pointers,
+            (None, Some(pointers)) => pointers,
+            (None, None) if self.live.get() => core::array::from_fn(|n| {
+                // SAFETY: after an exit of this VCPU.
+                unsafe { vmread(guest::POINTER_0 + 2 * n as u32) }
+            }),
+            (None, None) => [0; 4],
+        }
     }
 
     /// Drops all translations of this VCPU.

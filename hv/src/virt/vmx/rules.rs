@@ -79,7 +79,9 @@ pub fn broken(area: &GuestArea) -> Vec<&'static str> {
     let virtual_8086 = area.rflags & rflags::VM != 0;
     if virtual_8086 {
         rule(
-            area.segments[..6].iter().all(|s| s.base == s.selector << 4 && s.limit == 0xffff && s.rights == 0xf3),
+            area.segments[..6]
+                .iter()
+                .all(|s| s.base == s.selector << 4 && s.limit == 0xffff && s.rights == 0xf3),
             "virtual-8086 segments: base = selector × 16, limit ffff, rights f3",
         );
     } else {
@@ -106,7 +108,10 @@ fn registers(area: &GuestArea, rule: Rule<'_>) {
     rule(area.cr3 >> area.physical_bits.min(52) == 0, "CR3 is beyond the physical-address width");
     rule(area.dr7 >> 32 == 0, "DR7 has upper bits");
     rule(has(area.efer, efer::LMA) == area.ia32e, "EFER.LMA differs from the entry control for IA-32e mode");
-    rule(!paging || has(area.efer, efer::LMA) == has(area.efer, efer::LME), "EFER.LMA differs from LME with paging on");
+    rule(
+        !paging || has(area.efer, efer::LMA) == has(area.efer, efer::LME),
+        "EFER.LMA differs from LME with paging on",
+    );
     rule(area.efer & !(efer::SCE | efer::LME | efer::LMA | efer::NXE) == 0, "EFER has a reserved bit");
 }
 
@@ -119,8 +124,12 @@ fn segments(area: &GuestArea, rule: Rule<'_>) {
         let s = of(seg);
         let is_code = seg == SegReg::Cs;
         match seg {
-            SegReg::Fs | SegReg::Gs => rule(is_canonical(Gva(s.base)), "the base of FS or GS is not canonical"),
-            _ if is_code || s.is_usable() => rule(s.base >> 32 == 0, "the base of CS, SS, DS or ES has upper bits"),
+            SegReg::Fs | SegReg::Gs => {
+                rule(is_canonical(Gva(s.base)), "the base of FS or GS is not canonical")
+            }
+            _ if is_code || s.is_usable() => {
+                rule(s.base >> 32 == 0, "the base of CS, SS, DS or ES has upper bits")
+            }
             _ => {}
         }
         if !is_code && !s.is_usable() {
@@ -172,7 +181,10 @@ fn limit(s: &SegmentFields, rule: Rule<'_>) {
 fn system_segments(area: &GuestArea, rule: Rule<'_>) {
     let [.., ldtr, tr] = &area.segments;
     rule(tr.is_usable(), "TR is unusable");
-    rule(if area.ia32e { tr.kind() == 11 } else { matches!(tr.kind(), 3 | 11) }, "TR is no busy TSS of this mode");
+    rule(
+        if area.ia32e { tr.kind() == 11 } else { matches!(tr.kind(), 3 | 11) },
+        "TR is no busy TSS of this mode",
+    );
     rule(tr.selector & 4 == 0, "TR is in the LDT");
     rule(tr.rights & 0x90 == 0x80, "TR is not a present system segment");
     limit(tr, rule);
@@ -227,7 +239,8 @@ mod tests {
         let mut segments = [data; 8];
         segments[SegReg::Cs as usize] = SegmentFields { selector: 8, rights: 0xa09b, ..data };
         segments[SegReg::Ldtr as usize] = SegmentFields { rights: UNUSABLE, ..SegmentFields::default() };
-        segments[SegReg::Tr as usize] = SegmentFields { selector: 0x18, limit: 0x67, rights: 0x8b, base: 0x1000 };
+        segments[SegReg::Tr as usize] =
+            SegmentFields { selector: 0x18, limit: 0x67, rights: 0x8b, base: 0x1000 };
         GuestArea {
             cr0: 0x8000_0031,
             cr3: 0x1000,
@@ -252,7 +265,8 @@ mod tests {
 
     fn real_mode() -> GuestArea {
         let data = SegmentFields { selector: 0, limit: 0xffff, rights: 0x93, base: 0 };
-        let mut area = GuestArea { unrestricted: true, ia32e: false, cr0: 0x30, efer: 0, rip: 0xfff0, ..long_mode() };
+        let mut area =
+            GuestArea { unrestricted: true, ia32e: false, cr0: 0x30, efer: 0, rip: 0xfff0, ..long_mode() };
         area.segments = [data; 8];
         area.segments[SegReg::Cs as usize] =
             SegmentFields { selector: 0xf000, base: 0xffff_0000, rights: 0x9b, ..data };
@@ -269,7 +283,8 @@ mod tests {
 
     #[test]
     fn each_rule_is_found_alone() {
-        let cases: [(fn(&mut GuestArea), &str); 14] = [
+        type Breaks = fn(&mut GuestArea);
+        let cases: [(Breaks, &str); 14] = [
             (|a| a.cr0 &= !cr0::NE, "CR0 lacks"),
             (|a| a.cr4 |= cr4::LA57, "CR4 has a bit"),
             (|a| a.cr3 = 1 << 40, "CR3 is beyond"),

@@ -3,7 +3,7 @@
 use super::cache::{Field, Part};
 use super::segment::{attributes, rights};
 use super::{Vmx, instr};
-use crate::virt::state::{Gpr, SegReg, Segment, TableReg, VcpuState};
+use crate::virt::state::{Gpr, SegReg, Segment, TableReg, VcpuState, cr0, cr4, efer};
 
 impl VcpuState for Vmx {
     #[inline(always)]
@@ -148,6 +148,12 @@ impl VcpuState for Vmx {
     fn set_idtr(&mut self, value: TableReg) {
         self.set(Field::IdtrBase, value.base);
         self.set(Field::IdtrLimit, value.limit.into());
+    }
+
+    fn pointers(&self) -> Option<[u64; 4]> {
+        let (cr0, cr4) = (self.cr0(), self.cr4());
+        let is_pae = cr0 & cr0::PG != 0 && cr4 & cr4::PAE != 0 && self.efer() & efer::LMA == 0;
+        is_pae.then(|| self.read_pointers())
     }
 
     /// The processor takes it from SS, in every mode.
