@@ -9,7 +9,7 @@ fn main() {
         "-nostartfiles",
         "-static",
         "-no-pie",
-        "-Wl,--build-id=none",
+        "-Wl,--build-id=sha1",
         "-Wl,-z,max-page-size=4096",
         "-Wl,-z,noexecstack",
         "-Wl,--gc-sections",

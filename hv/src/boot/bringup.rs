@@ -27,8 +27,9 @@ unsafe extern "C" {
     fn trap_stubs();
 }
 
-/// What `entry.s` maps.
+/// What `entry.s` maps. The first [`AGAIN`] bytes follow once more: what is at physical address 0 is read there.
 const BOOT_MAP: u64 = 4 << 30;
+const AGAIN: u64 = 1 << 30;
 
 /// Called by `entry.s` on the boot stack: `info` is the loader's information, `protocol` 1 for PVH, 2 for multiboot2.
 #[unsafe(no_mangle)]
@@ -47,6 +48,7 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
     let mut boot = parsed.unwrap_or_else(|e| panic!("the boot loader's information is unusable: {e:?}"));
     boot.rsdp = boot.rsdp.or_else(|| info::find_rsdp(&BootMemory));
     let (options, layout) = configure(&boot);
+    leave_page_zero(&mut boot);
     start_memory(&boot);
     // SAFETY: once, on tables without user pages.
     unsafe { processor::start() };
@@ -76,6 +78,34 @@ fn configure(boot: &BootInfo) -> (HvOptions, Option<Layout>) {
         ::log::warn!("command line: {word:?} is not understood");
     }
     (options, screen)
+}
+
+/// Moves what the loader put into page 0, which the hypervisor's tables do not map: on UEFI that page is like any other.
+fn leave_page_zero(boot: &mut BootInfo) {
+    let low = |range: &Range<u64>| range.start < PAGE_SIZE;
+    for index in 0..boot.modules.len() {
+        let range = boot.modules[index].range.clone();
+        if low(&range) {
+            boot.modules[index].range = moved(boot, &range);
+        }
+    }
+    if let Some(range) = boot.in_use.clone().filter(low) {
+        let new = moved(boot, &range);
+        boot.rsdp = boot.rsdp.map(|at| if range.contains(&at) { at - range.start + new.start } else { at });
+        boot.in_use = Some(new);
+    }
+}
+
+/// Copies what the loader put into `range` to free memory and returns where it is now.
+fn moved(boot: &BootInfo, range: &Range<u64>) -> Range<u64> {
+    let len = range.end - range.start;
+    let free = memory::free(boot, image::all()).expect("the memory map has too many pieces");
+    let home = free.iter().find(|home| home.end.min(BOOT_MAP).saturating_sub(home.start) >= len);
+    let home = home.unwrap_or_else(|| panic!("no {len} free bytes in a row below 4 GiB")).start;
+    let bytes = BootMemory.bytes(range.start, len).expect("it was readable when it was parsed");
+    // SAFETY: free memory, mapped by the boot tables, nobody's yet.
+    unsafe { core::slice::from_raw_parts_mut(home as *mut u8, len as usize) }.copy_from_slice(bytes);
+    home..home + len
 }
 
 /// Starts the frame allocator and the hypervisor's own page tables.
@@ -148,8 +178,11 @@ impl LoaderMemory for BootMemory {
     fn bytes(&self, at: u64, len: u64) -> Option<&[u8]> {
         let end = at.checked_add(len)?;
         let image = image::all();
-        let readable = at >= 0x400 && end <= BOOT_MAP && (end <= image.start || at >= image.end);
+        let readable = end <= BOOT_MAP && (end <= image.start || at >= image.end);
+        // A part of it that lies behind the second map is not there twice.
+        let base = if end <= AGAIN { BOOT_MAP } else { 0 };
+        let readable = readable && base + at != 0;
         // SAFETY: mapped, and nobody writes to the loader's memory while this borrow lives.
-        readable.then(|| unsafe { core::slice::from_raw_parts(at as *const u8, len as usize) })
+        readable.then(|| unsafe { core::slice::from_raw_parts((base + at) as *const u8, len as usize) })
     }
 }

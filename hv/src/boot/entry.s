@@ -59,6 +59,8 @@ enter:
   add eax, 4096
   add ebx, 8
   loop 1b
+  lea eax, [boot_pd + 3]                        /* PDPT[4]: the first GiB once more, where no pointer is null */
+  mov [ebx], eax
   mov eax, 0x83
   lea ebx, [boot_pd]
   mov ecx, 2048

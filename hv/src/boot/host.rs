@@ -2,6 +2,7 @@
 
 use super::acpi::Acpi;
 use super::info::BootInfo;
+use super::memory::LOW_MEMORY;
 use super::percpu::PerCpu;
 use crate::guest::options::HvOptions;
 use crate::hw::lapic::LocalApic;
@@ -41,13 +42,13 @@ impl Host {
         unsafe { core::slice::from_raw_parts(range.start as *const u8, (range.end - range.start) as usize) }
     }
 
-    /// Hands the whole pages of a module's memory to the frame allocator.
+    /// Hands the whole pages of a module's memory to the frame allocator, but for those below [`LOW_MEMORY`].
     ///
     /// # Safety
     /// Once per module, and nobody uses its bytes any more.
     pub unsafe fn release_module(&self, index: usize) {
         let range = &self.boot.modules[index].range;
-        let first = Hpa(range.start.next_multiple_of(PAGE_SIZE)).frame();
+        let first = Hpa(range.start.max(LOW_MEMORY).next_multiple_of(PAGE_SIZE)).frame();
         let end = Hpa(range.end).frame();
         if first < end {
             // SAFETY: the pages hold nothing but the module, which nobody uses.

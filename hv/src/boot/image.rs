@@ -1,4 +1,5 @@
-//! Where the hypervisor's image lies: the linker script's symbols.
+//! Where the hypervisor's image lies: the linker script's symbols. And the note that tells its version to those who look
+//! at the file; the linker writes another with a hash of everything.
 
 use core::ops::Range;
 
@@ -45,3 +46,30 @@ pub fn stack_guard() -> u64 {
 pub fn holds_stack(address: u64) -> bool {
     data().start <= address && address < data().end - 16
 }
+
+/// The version's text, with a zero byte at least.
+const VERSION: [u8; 16] = {
+    let text = env!("CARGO_PKG_VERSION").as_bytes();
+    let mut padded = [0; 16];
+    let mut at = 0;
+    while at < text.len() {
+        padded[at] = text[at];
+        at += 1;
+    }
+    assert!(text.len() < padded.len());
+    padded
+};
+
+/// An ELF note (System V ABI, "Note Section").
+#[repr(C)]
+struct Note {
+    name_size: u32,
+    size: u32,
+    kind: u32,
+    name: [u8; 12],
+    contents: [u8; 16],
+}
+
+#[used]
+#[unsafe(link_section = ".note.palimpsest")]
+static NOTE: Note = Note { name_size: 11, size: 16, kind: 1, name: *b"Palimpsest\0\0", contents: VERSION };

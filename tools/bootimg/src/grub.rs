@@ -8,32 +8,45 @@ use std::{
 
 use crate::{Boot, Error, Image, Menu, Module, Tools};
 
-/// Modules for every image: where files are, what menus do, what is booted.
-const MODULES: &str = "normal configfile echo test sleep ls cat minicmd halt reboot serial terminal search search_fs_file \
-                       part_msdos part_gpt iso9660 fat gzio multiboot multiboot2 linux boot all_video";
+/// Where the loader's own files are on every image.
+pub(crate) const FOLDER: &str = "boot/grub";
+/// Modules for every image: what menus do, what is booted.
+const MODULES: &str = "normal configfile echo test sleep ls cat minicmd halt reboot serial terminal gzio multiboot multiboot2 \
+                       linux boot all_video";
+/// Where files are on disks.
+const DISKS: &str = "search search_fs_file part_msdos part_gpt iso9660 fat";
+/// Where files are in networks.
+const NETWORK: &str = "net tftp http memdisk tar regexp eval";
 
 /// A core image's kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Core {
     /// For a BIOS that boots a CD.
     Cd,
-    /// For 64-bit UEFI.
+    /// For a BIOS that boots a disk: sectors that follow the boot sector.
+    Disk,
+    /// For 64-bit UEFI that boots a disk or a CD.
     Efi,
+    /// For a BIOS that boots from the network.
+    Pxe,
+    /// For 64-bit UEFI that boots from the network.
+    EfiNet,
 }
 
 impl Core {
-    fn format(self) -> &'static str {
+    /// GRUB's name of the format, and the modules that only it has.
+    fn kind(self) -> (&'static str, &'static str) {
         match self {
-            Core::Cd => "i386-pc-eltorito",
-            Core::Efi => "x86_64-efi",
+            Core::Cd => ("i386-pc-eltorito", "biosdisk vbe vga"),
+            Core::Disk => ("i386-pc", "biosdisk vbe vga"),
+            Core::Efi => ("x86_64-efi", "efi_gop efi_uga"),
+            Core::Pxe => ("i386-pc-pxe", "pxe vbe vga"),
+            Core::EfiNet => ("x86_64-efi", "efinet efi_gop efi_uga"),
         }
     }
 
-    fn modules(self) -> &'static str {
-        match self {
-            Core::Cd => "biosdisk vbe vga",
-            Core::Efi => "efi_gop efi_uga",
-        }
+    fn is_network(self) -> bool {
+        matches!(self, Core::Pxe | Core::EfiNet)
     }
 }
 
@@ -42,7 +55,18 @@ pub(crate) fn marker(id: &str) -> String {
     format!("boot/{id}.id")
 }
 
-/// Writes a core image to `into`; it finds the medium with this marker and reads the menu there.
+/// What a loader from the network runs first. iPXE leaves the address of the script that started it as the name of the
+/// boot file; other clients leave their own boot file, and `cmdpath` is where that is.
+const NETWORK_SCRIPT: &str = "set base=\"$cmdpath\"
+eval \"set file=\\$net_${net_default_interface}_boot_file\"
+if regexp --set=1:scheme --set=2:server --set=3:folder '^(tftp|http)://([^/]+)(/.*)?/[^/]*$' \"$file\"; then
+  set base=\"($scheme,$server)$folder\"
+fi
+export base
+configfile \"$base/boot/grub/grub.cfg\"
+";
+
+/// Writes a core image to `into`. It finds the medium by its marker, or where the network says, and reads the menu there.
 pub(crate) fn core(
     image: &Image,
     tools: &Tools,
@@ -51,26 +75,44 @@ pub(crate) fn core(
     scratch: &Path,
     into: &Path,
 ) -> Result<(), Error> {
-    let script = scratch.join("early.cfg");
-    // Without a module `test` in the way: this is read by GRUB's simple parser.
-    let text =
-        format!("search --no-floppy --set=root --file /{}\nset prefix=($root)/boot/grub\n", marker(id));
-    fs::write(&script, text).map_err(Error::file(&script))?;
-    let arguments: [PathBuf; 8] = [
-        "-O".into(),
-        core.format().into(),
-        "-p".into(),
-        "/boot/grub".into(),
-        "-c".into(),
-        script,
-        "-o".into(),
-        into.into(),
-    ];
-    let modules = MODULES.split_whitespace().chain(core.modules().split_whitespace()).map(PathBuf::from);
-    tools.run(image, "grub-mkimage", arguments.into_iter().chain(modules))
+    let (format, modules) = core.kind();
+    let script = scratch.join("script");
+    let (option, prefix, contents, place) = if core.is_network() {
+        ("-m", "(memdisk)/boot/grub", tar("boot/grub/grub.cfg", NETWORK_SCRIPT.as_bytes()), NETWORK)
+    } else {
+        // GRUB's simple parser reads this.
+        let text =
+            format!("search --no-floppy --set=root --file /{}\nset prefix=($root)/boot/grub\n", marker(id));
+        ("-c", "/boot/grub", text.into_bytes(), DISKS)
+    };
+    fs::write(&script, contents).map_err(Error::file(&script))?;
+    let options = ["-O", format, "-p", prefix, option].map(PathBuf::from);
+    let files = [script, "-o".into(), into.into()];
+    let modules = [MODULES, place, modules].into_iter().flat_map(str::split_whitespace).map(PathBuf::from);
+    tools.run(image, "grub-mkimage", options.into_iter().chain(files).chain(modules))
 }
 
-/// The text of grub.cfg.
+/// An archive of one file (POSIX.1-1988, "ustar").
+fn tar(name: &str, contents: &[u8]) -> Vec<u8> {
+    let mut header = [0; 512];
+    let mut put = |at: usize, text: &str| header[at..at + text.len()].copy_from_slice(text.as_bytes());
+    put(0, name);
+    put(100, "0000644");
+    put(108, "0000000");
+    put(116, "0000000");
+    put(124, &format!("{:011o}", contents.len()));
+    put(136, "00000000000");
+    put(148, "        ");
+    put(156, "0");
+    put(257, "ustar\x0000");
+    let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+    header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    let mut archive = [&header, contents].concat();
+    archive.resize(archive.len().next_multiple_of(512) + 1024, 0);
+    archive
+}
+
+/// The text of grub.cfg. On disks `base` is empty and files are on the root device.
 pub(crate) fn config(menu: &Menu) -> String {
     let mut text = String::from("# Made by Palimpsest.\n");
     if let Some(serial) = menu.serial {
@@ -98,7 +140,7 @@ pub(crate) fn config(menu: &Menu) -> String {
 fn commands(boot: &Boot) -> String {
     let mut text = String::new();
     let mut line = |command: &str, file: &str, words: &str| {
-        let _ = write!(text, "  {command} /{file}");
+        let _ = write!(text, "  {command} \"$base/{file}\"");
         for word in words.split_ascii_whitespace() {
             let _ = write!(text, " {}", quote(word));
         }

@@ -1,15 +1,11 @@
 //! The description of an image: files, and a menu that says what to do with them.
 
-use std::{collections::BTreeMap, fmt::Write};
+use std::collections::BTreeMap;
 
-use sha2::{Digest, Sha256};
-
-use crate::Error;
+use crate::{Error, grub::FOLDER as LOADER, hash::sha256, netboot::SCRIPT};
 
 /// The time that files get if nobody says another: 2000-01-01.
 pub const DEFAULT_EPOCH: u32 = 946_684_800;
-/// Where the loader's own files are; [`Image::add`] refuses this place.
-pub(crate) const LOADER: &str = "boot/grub";
 
 /// The firmware that an image boots on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +129,7 @@ impl Image {
     ///
     /// # Errors
     /// [`Error::Description`] for another path, or one that is taken (upper and lower case are the same), or one of the
-    /// loader's.
+    /// loader's; for files of 4 GiB and more.
     pub fn add(&mut self, path: &str, contents: Vec<u8>) -> Result<(), Error> {
         let plain = |part: &str| {
             (1..=64).contains(&part.len())
@@ -152,11 +148,24 @@ impl Image {
             .keys()
             .map(|name| name.to_ascii_lowercase())
             .any(|name| name == folded || inside(&name, &folded) || inside(&folded, &name));
-        if clash || folded == LOADER || inside(LOADER, &folded) || inside(&folded, LOADER) {
+        let ours = [LOADER, "efi", SCRIPT]
+            .iter()
+            .any(|ours| folded == *ours || inside(ours, &folded) || inside(&folded, ours));
+        if clash || ours {
             return Err(Error::description(format!("the path {path} is taken on the image")));
+        }
+        if u32::try_from(contents.len()).is_err() {
+            return Err(Error::description(format!(
+                "{path}: a file of 4 GiB or more does not fit into an image"
+            )));
         }
         self.files.insert(path.to_owned(), contents);
         Ok(())
+    }
+
+    /// Whether it boots on UEFI, too.
+    pub(crate) fn uefi(&self) -> bool {
+        self.firmware == Firmware::Both
     }
 
     /// The files, in the order of their paths.
@@ -194,22 +203,14 @@ impl Image {
 
     /// A name for these contents and this menu, 16 hexadecimal digits: identifies the medium when it boots.
     pub(crate) fn id(&self, menu: &str) -> String {
-        let mut hash = Sha256::new();
-        let mut part = |bytes: &[u8]| {
-            hash.update((bytes.len() as u64).to_le_bytes());
-            hash.update(bytes);
-        };
-        part(menu.as_bytes());
-        part(self.label.as_bytes());
-        part(&self.epoch.to_le_bytes());
-        for file in self.files() {
-            part(file.path.as_bytes());
-            part(file.contents);
+        let mut parts = String::new();
+        let files = self.files().flat_map(|file| [file.path.as_bytes(), file.contents]);
+        for part in
+            [menu.as_bytes(), self.label.as_bytes(), &self.epoch.to_le_bytes()].into_iter().chain(files)
+        {
+            parts += &sha256(part);
         }
-        hash.finalize().iter().take(8).fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+        sha256(parts.as_bytes())[..16].to_owned()
     }
 }
 

@@ -1,8 +1,9 @@
 //! Media that boot the hypervisor: makes them from a description, and tells what one holds.
 //!
-//! An [`Image`] is files and a boot menu. [`iso`] writes it as a CD image that also boots from a disk. Firmware is a
-//! PC's BIOS or 64-bit UEFI; the boot loader is GRUB, which starts the hypervisor by multiboot2 and passes files
-//! as modules (docs/configuration.md says what the hypervisor makes of them).
+//! An [`Image`] is files and a boot menu. [`iso`] writes it as a CD image that also boots from a disk, [`usb`] as the image
+//! of a disk whose files can be changed afterwards, [`netboot`] as a directory for a server. Firmware is a PC's BIOS
+//! or 64-bit UEFI; the boot loader is GRUB, which starts the hypervisor by multiboot2 and passes files as modules
+//! (docs/configuration.md says what the hypervisor makes of them).
 //!
 //! ```no_run
 //! use bootimg::{Boot, Entry, Firmware, Image, Menu, Module, Tools};
@@ -29,13 +30,22 @@
 
 mod elf;
 mod error;
+mod fat;
 mod grub;
+mod hash;
 mod image;
+pub mod inspect;
 mod iso;
+mod netboot;
+mod stage;
 mod tools;
+mod usb;
 
-pub use elf::loadable;
+pub use elf::{Identity, identity, loadable};
 pub use error::Error;
+pub use hash::sha256;
 pub use image::{Boot, DEFAULT_EPOCH, Entry, File, Firmware, Image, Menu, Module, Serial};
 pub use iso::iso;
+pub use netboot::netboot;
 pub use tools::Tools;
+pub use usb::usb;

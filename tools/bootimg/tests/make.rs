@@ -44,16 +44,33 @@ fn image(firmware: Firmware) -> Image {
     image
 }
 
+/// Names, times and contents of everything in a directory.
+fn tree(dir: &Path) -> Vec<u8> {
+    let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    names.sort();
+    let describe = |path: &std::path::PathBuf| {
+        let modified = fs::metadata(path).unwrap().modified().unwrap();
+        let head = format!("{:?} {modified:?}\n", path.file_name()).into_bytes();
+        [head, if path.is_dir() { tree(path) } else { fs::read(path).unwrap() }].concat()
+    };
+    names.iter().flat_map(describe).collect()
+}
+
 #[test]
 fn the_same_image_gives_the_same_bytes_at_other_times_and_places() {
     let Some(tools) = tools(Firmware::Both) else { return };
     let make = |dir: &Path| {
         fs::create_dir_all(dir).unwrap();
-        [("cd.iso", Firmware::Both), ("bios.iso", Firmware::Bios)].map(|(name, firmware)| {
-            let path = dir.join(name);
-            bootimg::iso(&image(firmware), &tools, &path).unwrap();
-            fs::read(&path).unwrap()
-        })
+        let [cd, bios, disk, net] = ["cd.iso", "bios.iso", "disk.img", "net"].map(|name| dir.join(name));
+        bootimg::iso(&image(Firmware::Both), &tools, &cd).unwrap();
+        bootimg::iso(&image(Firmware::Bios), &tools, &bios).unwrap();
+        bootimg::usb(&image(Firmware::Both), &tools, &disk).unwrap();
+        bootimg::netboot(&image(Firmware::Both), &tools, &net).unwrap();
+        [cd, bios, disk]
+            .map(|path| fs::read(path).unwrap())
+            .into_iter()
+            .chain([tree(&net)])
+            .collect::<Vec<_>>()
     };
     let scratch = tempfile::tempdir().unwrap();
     let first = make(scratch.path());

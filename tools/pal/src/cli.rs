@@ -9,6 +9,8 @@ use std::{
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::image::args::ImageArgs;
+
 /// Palimpsest's tool: build the hypervisor, run guests on it, test it.
 #[derive(Parser)]
 #[command(name = "pal", bin_name = "cargo pal", version, max_term_width = 110)]
@@ -29,6 +31,8 @@ pub enum Command {
     Fuzz(FuzzArgs),
     /// Measure what the hypervisor costs a guest, beside native execution and other hypervisors
     Bench(BenchArgs),
+    /// Make media that boot real machines: ISO, USB, network; or show what one holds
+    Image(ImageArgs),
     /// Print the path of a guest's kernel, downloading it if needed
     Kernel(KernelArgs),
     /// Show what is installed on this machine, what is missing, and what to type

@@ -6,6 +6,7 @@ mod doctor;
 mod fuzz;
 mod guest;
 mod host;
+mod image;
 mod project;
 mod run;
 mod status;
@@ -43,6 +44,7 @@ fn perform(command: &Command, project: &Project, ui: &Ui) -> Result<u8> {
         Command::Test(args) => test::run(args, project, ui),
         Command::Fuzz(args) => fuzz::run(args, project, ui),
         Command::Bench(args) => bench::run(args, project, ui),
+        Command::Image(args) => image::run(args, project, ui),
         Command::Kernel(args) => {
             println!("{}", host::needs::Needs { project, ui, yes: false }.kernel(args.guest)?.display());
             Ok(0)

@@ -55,30 +55,45 @@ pub struct Module {
 #[derive(Serialize)]
 struct Config<'a> {
     version: u32,
-    vm: [Vm<'a>; 1],
+    vm: [&'a Vm<'a>; 1],
 }
 
+/// A guest as `palimpsest.toml` describes it (docs/configuration.md); files go by the names that the hypervisor gets.
 #[derive(Serialize)]
-struct Vm<'a> {
-    name: &'a str,
-    kernel: String,
-    initrd: Option<String>,
-    cmdline: &'a str,
-    memory_mib: u64,
-    vcpus: u32,
-    mode: &'a str,
-    shadow_pages: Option<u32>,
-    paranoid: bool,
-    protocol: &'a str,
-    permissive_msr: bool,
-    test_device: bool,
-    modules: Vec<ModuleEntry<'a>>,
+#[allow(missing_docs)]
+pub struct Vm<'a> {
+    pub name: &'a str,
+    pub kernel: String,
+    pub initrd: Option<String>,
+    pub cmdline: &'a str,
+    pub memory_mib: u64,
+    pub vcpus: u32,
+    pub mode: &'a str,
+    pub shadow_pages: Option<u32>,
+    pub paranoid: bool,
+    pub protocol: &'a str,
+    pub permissive_msr: bool,
+    pub test_device: bool,
+    pub pv_clock: bool,
+    pub modules: Vec<ModuleEntry<'a>>,
 }
 
+/// A module of a guest.
 #[derive(Serialize)]
-struct ModuleEntry<'a> {
-    file: String,
-    cmdline: &'a str,
+#[allow(missing_docs)]
+pub struct ModuleEntry<'a> {
+    pub file: String,
+    pub cmdline: &'a str,
+}
+
+impl Vm<'_> {
+    /// The text of `palimpsest.toml`.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn config(&self) -> Result<String> {
+        toml::to_string(&Config { version: 1, vm: [self] }).context("cannot write palimpsest.toml")
+    }
 }
 
 /// The name by which the hypervisor calls the one guest.
@@ -126,11 +141,12 @@ impl Guest {
             protocol: &self.protocol,
             permissive_msr: self.permissive_msr,
             test_device: self.test_device,
+            pv_clock: true,
             modules: modules
                 .map(|(index, module)| ModuleEntry { file: module_name(index), cmdline: &module.cmdline })
                 .collect(),
         };
-        toml::to_string(&Config { version: 1, vm: [vm] }).context("cannot write palimpsest.toml")
+        vm.config()
     }
 }
 

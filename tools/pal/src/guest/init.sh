@@ -1,7 +1,8 @@
 #!/bin/busybox sh
 # PID 1 of Palimpsest's default guest. It sets up a minimal system, then either runs the one command in /pal/command
 # or gives an interactive shell, and powers off. The marks around the output carry a word that is new in every run, so
-# that nothing the guest prints by accident can be taken for them.
+# that nothing the guest prints by accident can be taken for them; without such a word, on a machine without pal, there
+# are no marks.
 
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t sysfs sysfs /sys
@@ -27,7 +28,7 @@ cd /root
 
 if [ -e /pal/command ]; then
     # Raw: the bytes of the command reach the other end unchanged, and no input is echoed.
-    stty raw -echo
+    [ -n "$nonce" ] && stty raw -echo
     set -- sh /pal/command
 else
     # Input from a pipe is not echoed: nobody types.
@@ -36,12 +37,12 @@ else
     export PS1='guest:\w\$ '
     set -- sh
 fi
-printf '\036pal %s begin\036' "$nonce"
+[ -n "$nonce" ] && printf '\036pal %s begin\036' "$nonce"
 # The end of a session hangs its terminal up, which drops output that is still on its way. So whoever leads the session
 # waits for that: setting a mode does. It may not be in the foreground then.
 setsid cttyhack sh -c '"$@"; status=$?; trap "" TTOU; stty raw -echo; exit $status' sh "$@"
 status=$?
 stty raw -echo
-printf '\036pal %s end %d\036' "$nonce" "$status"
+[ -n "$nonce" ] && printf '\036pal %s end %d\036' "$nonce" "$status"
 stty sane
 poweroff -f

@@ -172,6 +172,24 @@ impl Needs<'_> {
         in_tree().context("package busybox-static has no bin/busybox")
     }
 
+    /// What makes boot media, installed if it is missing.
+    ///
+    /// # Errors
+    /// Something is missing; the error says what to install.
+    pub fn media(&self, firmware: bootimg::Firmware) -> Result<bootimg::Tools> {
+        match bootimg::Tools::find(firmware) {
+            Err(error @ bootimg::Error::Missing { .. }) => {
+                let bootimg::Error::Missing { what, packages } = &error else { return Err(error.into()) };
+                let Some(apt) = Apt::find(self.project, self.ui, Architecture::Amd64)? else {
+                    return Err(error.into());
+                };
+                apt.install(packages, &format!("{} missing", what.join(", ")), self.yes)?;
+                Ok(bootimg::Tools::find(firmware)?)
+            }
+            found => Ok(found?),
+        }
+    }
+
     /// The hypervisor, built by `cargo hv`; or the file that PALIMPSEST_HV names.
     ///
     /// # Errors
