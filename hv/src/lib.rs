@@ -20,6 +20,7 @@ pub mod hw;
 pub mod mem;
 pub mod monitor;
 pub mod paging;
+pub mod probe;
 pub mod screen;
 pub mod trace;
 pub mod vcpu;

@@ -7,6 +7,7 @@
 use arrayvec::ArrayVec;
 
 use super::info::LoaderMemory;
+use super::iommu::{self, Iommu};
 use super::s5;
 use crate::hw::pm::{Reset, SoftOff};
 use crate::hw::tsc::PmTimer;
@@ -70,6 +71,10 @@ pub struct Acpi {
     pub hpet: Option<u64>,
     /// PCI configuration spaces.
     pub pci: ArrayVec<PciSegment, 16>,
+    /// IOMMUs.
+    pub iommu: Option<Iommu>,
+    /// The names of all tables that are whole.
+    pub tables: ArrayVec<[u8; 4], 48>,
 }
 
 /// Fields of a table; what lies outside of it is 0, as ACPI demands for fields of later revisions.
@@ -126,11 +131,14 @@ pub fn parse(memory: &impl LoaderMemory, rsdp: u64) -> Acpi {
     let Some((root, entry_size)) = root(memory, rsdp) else { return acpi };
     for entry in root[36..].chunks_exact(entry_size).take(MAX_TABLES as usize) {
         let Some(table) = table(memory, Fields(entry).le(0, entry_size)) else { continue };
-        match &table[..4] {
+        let name = [table[0], table[1], table[2], table[3]];
+        note(&mut acpi.tables, name);
+        match &name {
             b"APIC" => acpi.read_madt(table),
             b"FACP" => acpi.read_fadt(memory, Fields(table)),
             b"HPET" => acpi.hpet = Some(Fields(table).u64(44)).filter(|address| *address != 0),
             b"MCFG" => acpi.read_mcfg(table),
+            b"DMAR" | b"IVRS" => acpi.iommu = iommu::read(table),
             _ => {}
         }
     }

@@ -88,6 +88,7 @@ fn machine(xsdt: bool) -> Vec<u8> {
     mcfg.extend(0xb000_0000u64.to_le_bytes());
     mcfg.extend([0, 0, 0, 255, 0, 0, 0, 0]);
     b.table(b"MCFG", &mcfg);
+    b.table(b"DMAR", &[0; 12]);
     b.finish(xsdt)
 }
 
@@ -108,6 +109,8 @@ fn reads_everything_by_both_roots() {
         );
         assert_eq!(acpi.reset, Some(Reset { port: 0xcf9, value: 0x0f }));
         assert_eq!(acpi.hpet, Some(0xfed0_0000));
+        assert_eq!(acpi.iommu, Some(Iommu { kind: iommu::Kind::Dmar, units: 0 }));
+        assert_eq!(acpi.tables.as_slice(), [b"APIC", b"FACP", b"HPET", b"MCFG", b"DMAR"].map(|name| *name));
         assert_eq!(acpi.pci.as_slice(), [PciSegment { address: 0xb000_0000, segment: 0, buses: (0, 255) }]);
     }
 }

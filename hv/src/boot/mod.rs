@@ -16,6 +16,7 @@ pub mod idt;
 #[cfg(feature = "baremetal")]
 pub mod image;
 pub mod info;
+pub mod iommu;
 #[cfg(feature = "baremetal")]
 pub mod log;
 pub mod memory;
