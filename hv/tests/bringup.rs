@@ -83,7 +83,7 @@ fn grub_starts_it_by_multiboot2() {
     let entry = "multiboot2 /boot/palimpsest exit=isa-debug:0xf4 selftest=quick
                  module2 /boot/one first module
                  module2 /boot/palimpsest second";
-    let iso = grub::Iso::new(entry);
+    let iso = grub::Iso::new(entry, &[("one", &[1; 5000])]);
     let mut command = Command::new("timeout");
     command.args([
         "60",

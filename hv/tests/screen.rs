@@ -23,7 +23,12 @@ struct Machine {
 impl Machine {
     /// Boots the hypervisor with these words on its command line, and these commands of GRUB's.
     fn boot(commands: &str, words: &str, machine: &[&str]) -> Machine {
-        let iso = grub::Iso::new(&format!("multiboot2 /boot/palimpsest {words}\n{commands}"));
+        Machine::boot_with(&[], commands, words, machine)
+    }
+
+    /// The same with files in `/boot`.
+    fn boot_with(files: &[(&str, &[u8])], commands: &str, words: &str, machine: &[&str]) -> Machine {
+        let iso = grub::Iso::new(&format!("multiboot2 /boot/palimpsest {words}\n{commands}"), files);
         let socket = iso.beside("qmp");
         let mut command = Command::new("timeout");
         command.args([
@@ -162,6 +167,53 @@ fn text_mode_is_used_where_there_is_no_other() {
     }
     let mut machine = Machine::boot("set gfxpayload=text", "selftest=quick exit=halt", &["-serial", "none"]);
     machine.wait_for(Machine::characters, &["[hv] Palimpsest 0.1.0", "[hv] selftest: passed"]);
+}
+
+/// A multiboot 1 kernel, flat: writes a line to COM1 and stops for ever.
+fn talker(text: &str) -> Vec<u8> {
+    const MAGIC: u32 = 0x1bad_b002;
+    const ADDRESS_FIELDS: u32 = 1 << 16;
+    const BASE: u32 = 0x10_0000;
+    let checksum = 0u32.wrapping_sub(MAGIC).wrapping_sub(ADDRESS_FIELDS);
+    let header = [MAGIC, ADDRESS_FIELDS, checksum, BASE, BASE, 0, 0, BASE + 32];
+    let mut kernel: Vec<u8> = header.iter().flat_map(|word| word.to_le_bytes()).collect();
+    kernel.push(0xbe); // mov esi, text
+    kernel.extend((BASE + 32 + 19).to_le_bytes());
+    // mov dx, 0x3f8; 1: lodsb; test al, al; jz 2f; out dx, al; jmp 1b; 2: cli; hlt
+    kernel.extend([0x66, 0xba, 0xf8, 0x03, 0xac, 0x84, 0xc0, 0x74, 0x03, 0xee, 0xeb, 0xf8, 0xfa, 0xf4]);
+    kernel.extend(text.bytes().chain([0]));
+    kernel
+}
+
+/// Without a serial port the screen is the guest's console, between the lines of the log.
+#[test]
+fn a_guest_s_output_is_on_the_screen_of_a_machine_without_serial_ports() {
+    if !grub::can_make_media() {
+        return;
+    }
+    let kernel = talker("\x1b[32mhello from the guest\x1b[0m\r\nand again");
+    let config = "version = 1\n[[vm]]\nname = \"talker\"\nkernel = \"talker\"\nmemory_mib = 20\n";
+    let files: [(&str, &[u8]); 2] = [("talker", &kernel), ("palimpsest.toml", config.as_bytes())];
+    let modules = "module2 /boot/talker talker\nmodule2 /boot/palimpsest.toml palimpsest.toml";
+    let mut machine = Machine::boot_with(&files, modules, "exit=halt", &["-serial", "none"]);
+    let lines = machine.wait_for(Machine::picture, &["hello from the guest", "and again", "halted-forever"]);
+    assert!(lines.iter().any(|line| line == "hello from the guest"), "{}", lines.join("\n"));
+}
+
+/// The full report, complete on one screen.
+#[test]
+fn the_hardware_report_is_on_the_screen() {
+    if !grub::can_make_media() {
+        return;
+    }
+    let mut machine = Machine::boot("", "probe exit=halt", &["-serial", "none"]);
+    let last = "end of the report; this machine can be switched off";
+    let lines = machine.wait_for(Machine::picture, &["hardware report of Palimpsest", last]);
+    for part in
+        ["on a PC BIOS", "virtualization: AMD-V", "serial ports: none at COM1, COM2", " pixels of 32 bits, "]
+    {
+        assert!(lines.iter().any(|line| line.contains(part)), "no {part:?}:\n{}", lines.join("\n"));
+    }
 }
 
 #[test]

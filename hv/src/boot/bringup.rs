@@ -61,6 +61,9 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
     let timer = Timer::new(lapic, tsc_khz);
     timer.install(idt::TIMER);
     let host = HOST.call_once(|| Host { boot, options, acpi, cpu, lapic, tsc_khz, timer, tsc_source });
+    if host.options.probe {
+        report::probe(host);
+    }
     report::print(host);
     if let Some(test) = host.options.selftest {
         selftest::run(test, host);
@@ -73,7 +76,7 @@ fn configure(boot: &BootInfo) -> (HvOptions, Option<Layout>) {
     let (options, unknown) = HvOptions::parse(&boot.command_line);
     log::configure(&options);
     let screen = screen::start(boot);
-    pm::set_action(options.exit);
+    pm::set_action(options.ending(report::is_virtual()));
     for word in unknown {
         ::log::warn!("command line: {word:?} is not understood");
     }

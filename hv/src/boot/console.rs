@@ -10,7 +10,9 @@ use super::screen;
 use crate::guest::options::SerialPort;
 use crate::hw::uart::Uart;
 
-/// Ports that were set up and have no UART, one bit each.
+/// Ports that were set up, one bit each.
+static KNOWN: AtomicU8 = AtomicU8::new(0);
+/// Those of them that have no UART.
 static MISSING: AtomicU8 = AtomicU8::new(0);
 
 const fn bit(port: SerialPort) -> u8 {
@@ -24,6 +26,7 @@ fn at(port: SerialPort) -> Uart {
 
 /// Sets a port up; from then on [`uart`] knows whether there is one.
 pub fn open(port: SerialPort) {
+    KNOWN.fetch_or(bit(port), Ordering::Relaxed);
     if at(port).init() {
         MISSING.fetch_and(!bit(port), Ordering::Relaxed);
     } else {
@@ -34,6 +37,14 @@ pub fn open(port: SerialPort) {
 /// The UART of a port, unless it was found missing.
 pub fn uart(port: SerialPort) -> Option<Uart> {
     (MISSING.load(Ordering::Relaxed) & bit(port) == 0).then(|| at(port))
+}
+
+/// Whether there is a UART, for which a port is set up unless it was.
+pub fn is_there(port: SerialPort) -> bool {
+    if KNOWN.load(Ordering::Relaxed) & bit(port) == 0 {
+        open(port);
+    }
+    uart(port).is_some()
 }
 
 /// The console that the guest and the log share.

@@ -1,59 +1,63 @@
-//! The host report: what a person wants to know about the machine, in a few lines of the log.
+//! Gathers what the hardware report tells (`probe`): asked of processor, ports and tables.
+//!
+//! A few lines of it are logged at each start. With the word `probe` on the command line the whole report goes to the
+//! console and to the screen, and the machine ends before anything touches the virtualization extension but to read
+//! what it offers.
 
-use arrayvec::ArrayString;
+use core::fmt::Write;
+
+use arrayvec::{ArrayString, ArrayVec};
 use log::info;
 
 use super::host::Host;
-use crate::hw::cpu;
+use super::{console, log as hv_log, screen};
+use crate::guest::options::{ExitAction, SerialPort};
+use crate::hw::{cpu, msr, pm};
 use crate::mem::frame;
-use crate::paging::addr::PAGE_SIZE;
+use crate::probe::{self, Extension, Facts, Processor, Virtualization};
+use crate::virt::feature::Feature;
+use crate::virt::{svm, vmx};
 
-/// ASCII text from CPUID registers, blanks trimmed.
-fn text<const N: usize>(registers: impl Iterator<Item = u32>) -> ArrayString<N> {
-    let mut text = ArrayString::new();
-    for byte in registers.flat_map(u32::to_le_bytes).filter(|b| b.is_ascii_graphic() || *b == b' ') {
-        if !(text.is_empty() && byte == b' ') {
-            let _ = text.try_push(char::from(byte));
-        }
-    }
-    let len = text.trim_end().len();
-    text.truncate(len);
-    text
+fn cpuid(leaf: u32, subleaf: u32) -> [u32; 4] {
+    let r = cpu::cpuid(leaf, subleaf);
+    [r.eax, r.ebx, r.ecx, r.edx]
 }
 
 /// The processor's vendor, as CPUID spells it.
 pub fn vendor() -> ArrayString<12> {
-    let leaf = cpu::cpuid(0, 0);
-    text([leaf.ebx, leaf.edx, leaf.ecx].into_iter())
+    probe::vendor(&cpuid)
 }
 
 /// The processor's name; empty if it does not say.
 pub fn brand() -> ArrayString<48> {
-    if cpu::cpuid(0x8000_0000, 0).eax < 0x8000_0004 {
-        return ArrayString::new();
-    }
-    text((0x8000_0002..=0x8000_0004).flat_map(|leaf| {
-        let r = cpu::cpuid(leaf, 0);
-        [r.eax, r.ebx, r.ecx, r.edx]
-    }))
+    probe::brand(&cpuid)
 }
 
-/// Logs the report.
+/// Whether this machine is a virtual one whose processor says so.
+pub fn is_virtual() -> bool {
+    cpuid(1, 0)[2] >> 31 != 0
+}
+
+fn facts(host: &Host) -> Facts<'_> {
+    Facts {
+        version: env!("CARGO_PKG_VERSION"),
+        boot: &host.boot,
+        acpi: &host.acpi,
+        processor: Processor::new(&cpuid),
+        caches: probe::caches(&cpuid),
+        virtualization: None,
+        frames: frame::stats(),
+        tsc_khz: host.tsc_khz,
+        tsc_source: host.tsc_source,
+        ports: ArrayVec::new(),
+        screen: screen::in_use(),
+    }
+}
+
+/// Logs the report in a few lines.
 pub fn print(host: &Host) {
     let boot = &host.boot;
-    let signature = cpu::cpuid(1, 0).eax;
-    let memory = frame::stats();
-    let mib = |frames: u64| (frames * PAGE_SIZE) >> 20;
-    info!("Palimpsest {}, started by {}", env!("CARGO_PKG_VERSION"), boot.loader);
-    info!("processor: {} ({}, {signature:#x}), {} PCPUs", brand(), vendor(), host.acpi.cpus.len().max(1));
-    info!("memory: {} MiB for guests and tables, {} MiB free", mib(memory.total), mib(memory.free));
-    info!("time: TSC at {} kHz (from {})", host.tsc_khz, host.tsc_source);
-    info!(
-        "interrupts: {}{}, {} I/O APICs",
-        if host.lapic.x2apic { "x2APIC" } else { "xAPIC" },
-        if host.lapic.tsc_deadline { " with TSC deadline" } else { "" },
-        host.acpi.io_apics.len()
-    );
+    facts(host).brief(|line| info!("{line}"));
     for module in &boot.modules {
         let bytes = module.range.end - module.range.start;
         info!("module: {} KiB at {:#x} {}", bytes.div_ceil(1024), module.range.start, module.command_line);
@@ -61,4 +65,51 @@ pub fn print(host: &Host) {
     if boot.dropped_regions > 0 {
         log::warn!("{} entries of the memory map are empty or too many", boot.dropped_regions);
     }
+}
+
+/// Prints all of the report and ends the machine, by default so that what is on a real one's screen stays there.
+pub fn probe(host: &Host) -> ! {
+    let mut facts = facts(host);
+    facts.virtualization = Some(virtualization());
+    let ports = [SerialPort::Com1, SerialPort::Com2, SerialPort::Com3, SerialPort::Com4];
+    facts.ports = ports.into_iter().map(|port| (port, console::is_there(port))).collect();
+    let end = match host.options.ending(is_virtual()) {
+        ExitAction::Halt => "this machine can be switched off",
+        ExitAction::PowerOff => "it is switched off now",
+        ExitAction::Reset => "it is reset now",
+        ExitAction::IsaDebug(_) => "the emulated machine ends",
+    };
+    // There is nobody to tell that a port failed.
+    let _ = write!(hv_log::console(), "{}end of the report; {end}\n", facts.full());
+    hv_log::record(format_args!(r#"{{"v":1,"t":"end","vm":"","reason":"probe"}}"#));
+    hv_log::drain();
+    pm::end_machine(pm::STATUS_OK)
+}
+
+/// What the virtualization extension offers; it is not switched on.
+fn virtualization() -> Virtualization {
+    const VMX: u32 = 1 << 5;
+    let shortened = |obstacle: &dyn core::fmt::Display| {
+        let mut text = ArrayString::new();
+        let _ = write!(text, "{obstacle}");
+        text
+    };
+    let extension = |name, features: &[Feature]| {
+        let (detail, features) = (ArrayString::new(), features.iter().copied().collect());
+        Extension { name, detail, features }
+    };
+    if cpuid(1, 0)[2] & VMX != 0 || vendor() == *"GenuineIntel" {
+        // SAFETY: only those MSRs are read that processors with VT-x have.
+        let found = vmx::Features::detect(cpuid, |index| unsafe { msr::read(index) });
+        let (features, _) = found.map_err(|obstacle| shortened(&obstacle))?;
+        let mut extension = extension("VT-x", &features.list());
+        let _ = write!(extension.detail, "VMCS revision {:#x}", features.revision);
+        return Ok(extension);
+    }
+    // SAFETY: it is read on processors with SVM only, which have it.
+    let found = svm::Features::detect(cpuid, || unsafe { msr::read(msr::VM_CR) });
+    let features = found.map_err(|obstacle| shortened(&obstacle))?;
+    let mut extension = extension("AMD-V", &features.list());
+    let _ = write!(extension.detail, "{} ASIDs", features.asids);
+    Ok(extension)
 }

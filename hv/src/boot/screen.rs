@@ -20,7 +20,7 @@ static SCREEN: Mutex<Option<Terminal<'static, VideoMemory>>> = Mutex::new(None);
 fn layout(boot: &BootInfo) -> Option<Layout> {
     let framebuffer = boot.framebuffer?;
     let layout =
-        Layout::new(&framebuffer).map_err(|why| ::log::warn!("the screen is not used: {why}")).ok()?;
+        Layout::new(&framebuffer).map_err(|why| ::log::info!("the screen is not used: {why}")).ok()?;
     let place = layout.memory();
     let is_ram = |range: core::ops::Range<u64>| range.start < place.end && place.start < range.end;
     if memory::ram(boot).ok()?.iter().any(is_ram) {

@@ -1,4 +1,4 @@
-//! The hypervisor's own command line: `key=value` words, separated by blanks.
+//! The hypervisor's own command line: words, most of them `key=value`, separated by blanks.
 //!
 //! | key | values | default |
 //! |---|---|---|
@@ -7,6 +7,7 @@
 //! | `telemetry` | `none` `com1` … `com4`: one JSON line per record | `none` |
 //! | `stats` | `on` `off`: a statistics record when a guest ends | `off` |
 //! | `exit` | what to do when the last guest ended: `poweroff`, `reset`, `halt`, or `isa-debug:PORT` (write the status to QEMU's exit device) | `poweroff` |
+//! | `probe` | no value: print the hardware report and end, without a guest; a real machine then stops with the report on its screen, unless `exit` is given | |
 //! | `selftest` | a test of the host before any guest starts, see `boot::selftest` | none |
 //!
 //! Later words win. A word that is not understood is reported and otherwise ignored: a boot loader may add
@@ -71,8 +72,10 @@ pub struct HvOptions {
     pub telemetry: Option<SerialPort>,
     /// Emit a statistics record when a guest ends.
     pub stats: bool,
-    /// What to do at the end.
-    pub exit: ExitAction,
+    /// What to do at the end, if that was given.
+    pub exit: Option<ExitAction>,
+    /// Print the hardware report and end.
+    pub probe: bool,
     /// A test of the host.
     pub selftest: Option<SelfTest>,
 }
@@ -124,7 +127,8 @@ impl Default for HvOptions {
             console: SerialPort::Com1,
             telemetry: None,
             stats: false,
-            exit: ExitAction::PowerOff,
+            exit: None,
+            probe: false,
             selftest: None,
         }
     }
@@ -146,7 +150,17 @@ impl HvOptions {
         (options, unknown)
     }
 
+    /// What to do at the end. On a real machine what `probe` wrote stays on the screen.
+    pub fn ending(&self, virtual_machine: bool) -> ExitAction {
+        let stay = self.probe && !virtual_machine;
+        self.exit.unwrap_or(if stay { ExitAction::Halt } else { ExitAction::PowerOff })
+    }
+
     fn apply(&mut self, word: &str) -> Option<()> {
+        if word == "probe" {
+            self.probe = true;
+            return Some(());
+        }
         let (key, value) = word.split_once('=')?;
         match key {
             "loglevel" => self.loglevel = value.parse().ok()?,
@@ -155,7 +169,7 @@ impl HvOptions {
             "telemetry" => self.telemetry = Some(SerialPort::parse(value)?),
             "stats" => self.stats = parse_switch(value)?,
             "selftest" => self.selftest = Some(SelfTest::parse(value)?),
-            "exit" => self.exit = ExitAction::parse(value)?,
+            "exit" => self.exit = Some(ExitAction::parse(value)?),
             _ => return None,
         }
         Some(())
@@ -203,7 +217,8 @@ mod tests {
             console: SerialPort::Com2,
             telemetry: Some(SerialPort::Com2),
             stats: true,
-            exit: ExitAction::IsaDebug(0xf4),
+            exit: Some(ExitAction::IsaDebug(0xf4)),
+            probe: false,
             selftest: Some(SelfTest::WriteCode),
         };
         assert_eq!(options, expected);
@@ -216,6 +231,16 @@ mod tests {
             HvOptions::parse("loglevel=loud console=tty stats= exit=isa-debug:70000 exit=isa-debug");
         assert_eq!(options, HvOptions::default());
         assert_eq!(unknown.len(), 5);
+    }
+
+    #[test]
+    fn a_report_stays_on_the_screen_of_a_real_machine() {
+        let ending = |line, is_virtual| HvOptions::parse(line).0.ending(is_virtual);
+        assert_eq!([ending("", false), ending("", true)], [ExitAction::PowerOff; 2]);
+        assert_eq!(ending("probe", false), ExitAction::Halt);
+        assert_eq!(ending("probe", true), ExitAction::PowerOff);
+        assert_eq!(ending("exit=reset probe", false), ExitAction::Reset);
+        assert_eq!(HvOptions::parse("probe=yes").1.as_slice(), ["probe=yes"]);
     }
 
     proptest! {

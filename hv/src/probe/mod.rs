@@ -185,7 +185,7 @@ impl Display for Full<'_> {
             None => writeln!(f, "IOMMU: none that the ACPI tables name")?,
         }
         writeln!(f, "time: TSC at {} kHz, from {}", self.0.tsc_khz, self.0.tsc_source)?;
-        let tables = acpi.tables.iter().map(|name| ascii(name));
+        let tables = acpi.tables.iter().map(ascii);
         match acpi.tables.as_slice() {
             [] => writeln!(f, "ACPI: no tables")?,
             _ => writeln!(f, "ACPI: {}; {}", Row(tables), self.power())?,
@@ -214,7 +214,9 @@ impl Full<'_> {
 
     fn console(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let ports = |there: bool| self.0.ports.iter().filter(move |port| port.1 == there).map(|port| port.0);
-        let named = |there: bool| Row(ports(there).map(|port| fmt::from_fn(move |f| write!(f, "{port:?}"))));
+        let named = |there: bool| {
+            Row(ports(there).map(|port| fmt::from_fn(move |f| write!(f, "COM{}", port as u8 + 1))))
+        };
         match (ports(true).next().is_some(), ports(false).next().is_some()) {
             (false, false) => {}
             (true, false) => writeln!(f, "serial ports: {}", named(true))?,

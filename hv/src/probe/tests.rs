@@ -253,7 +253,7 @@ interrupts: xAPIC, 0 I/O APICs
 IOMMU: Intel VT-d with 2 units, not used
 time: TSC at 3408000 kHz, from CPUID
 ACPI: FACP, APIC, DMAR, X.!.; power off: no, reset register: no
-serial ports: Com1; none at Com2, Com3
+serial ports: COM1; none at COM2, COM3
 screen: 80 x 25 characters, at 0xb8000
 ";
     assert_eq!(facts.full().to_string(), expected);

@@ -26,16 +26,16 @@ pub fn can_make_media() -> bool {
 pub struct Iso(PathBuf);
 
 impl Iso {
-    /// An image that starts the hypervisor at once by these lines of GRUB's menu. `/boot/palimpsest` is the hypervisor,
-    /// `/boot/one` a file of 5000 bytes.
-    pub fn new(entry: &str) -> Iso {
+    /// An image that starts the hypervisor, `/boot/palimpsest`, at once by these lines of GRUB's menu. The files are in
+    /// `/boot` too.
+    pub fn new(entry: &str, files: &[(&str, &[u8])]) -> Iso {
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("palimpsest-grub-{}-{count}", std::process::id()));
         let boot = dir.join("tree/boot");
         std::fs::create_dir_all(boot.join("grub")).unwrap();
         std::fs::copy(image::path(), boot.join("palimpsest")).unwrap();
-        std::fs::write(boot.join("one"), vec![1; 5000]).unwrap();
+        files.iter().for_each(|(name, contents)| std::fs::write(boot.join(name), contents).unwrap());
         let menu = format!("set timeout=0\nmenuentry hv {{\n{entry}\n}}\n");
         std::fs::write(boot.join("grub/grub.cfg"), menu).unwrap();
         let iso = Iso(dir);

@@ -7,6 +7,7 @@ mod kit;
 mod long_mode;
 mod monitor;
 mod person;
+mod probe;
 mod stress;
 mod torture;
 
@@ -61,6 +62,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         boot::CASES,
         guests::CASES,
         person::CASES,
+        probe::CASES,
         monitor::CASES,
         kit::CASES,
         long_mode::CASES,

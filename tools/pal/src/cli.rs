@@ -48,6 +48,7 @@ Examples:
   cargo pal run --machine bochs-vtx --exec uname    on an Intel processor with VT-x; takes minutes
   cargo pal run --guest debian-686-pae              a 32-bit guest with PAE page tables
   cargo pal run --kernel bzImage --initrd initrd.img --append 'console=ttyS0'
+  cargo pal run --probe                             what the hypervisor finds on the machine
   cargo pal run --kernel kit.elf --module 'data.bin first second' --test-device
 
 On the console, Ctrl-a is the escape key: Ctrl-a x quits, Ctrl-a h helps, Ctrl-a p enters the hypervisor's monitor.
@@ -64,6 +65,23 @@ Exit status:
   128+n  signal n ended pal; 141: the reader of standard output went away
 
 The guest's output goes to standard output, everything else to standard error.";
+
+/// What makes no sense without a guest.
+const GUEST_OPTIONS: [&str; 13] = [
+    "append",
+    "exec",
+    "guest",
+    "initrd",
+    "kernel",
+    "mode",
+    "module",
+    "paranoid",
+    "permissive_msr",
+    "protocol",
+    "put",
+    "stats",
+    "test_device",
+];
 
 /// Options of `pal run`.
 #[derive(Args)]
@@ -103,6 +121,10 @@ pub struct RunArgs {
     /// Let the guest read unknown MSRs as 0 and write them without effect, instead of #GP
     #[arg(long, help_heading = "Machine")]
     pub permissive_msr: bool,
+
+    /// Print a report on the machine as the hypervisor finds it, and end, without a guest
+    #[arg(long, conflicts_with_all = GUEST_OPTIONS, help_heading = "Machine")]
+    pub probe: bool,
 
     /// The guest to fetch: a kernel of Debian's and a busybox for it
     #[arg(long, value_enum, default_value_t = Guest::DebianAmd64, help_heading = "Guest")]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::{
     bochs,
@@ -21,16 +21,18 @@ const HYPERVISOR_MIB: u64 = 192;
 /// Memory for one page of shadow tables and its lists. Whatever the mode, it may become another.
 const SHADOW_PAGE_KIB: u64 = 26;
 
-/// Starts the machine with the guest on the hypervisor, or alone.
+/// Starts the machine with the guest on the hypervisor, or alone; or with the hypervisor and no guest.
 ///
 /// # Errors
 /// The hypervisor does not build; the emulator, or what makes its boot medium, is missing or fails.
-pub fn start(args: &RunArgs, needs: &Needs, prepared: &Prepared, scratch: &Path) -> Result<Machine> {
+pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch: &Path) -> Result<Machine> {
     match args.machine {
         cli::Machine::QemuSvm => {
             let qemu = needs.qemu(args.qemu.as_deref())?;
             let boot = Hypervisor::new(args, needs, prepared)?;
-            let bundle = machine::scratch_file(scratch, "bundle.cpio", &boot.bundle)?;
+            let bundle = boot.bundle.as_ref();
+            let bundle =
+                bundle.map(|bundle| machine::scratch_file(scratch, "bundle.cpio", bundle)).transpose()?;
             start_qemu(
                 needs,
                 &qemu::Spec {
@@ -38,7 +40,7 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: &Prepared, scratch: &Path)
                     memory_mib: boot.memory_mib,
                     cpus: 1,
                     kernel: &boot.image,
-                    initrd: Some(qemu::escape_commas(&bundle.to_string_lossy())),
+                    initrd: bundle.map(|bundle| qemu::escape_commas(&bundle.to_string_lossy())),
                     append: &boot.words("isa-debug:0xf4", args),
                     telemetry: true,
                     exit_device: true,
@@ -61,6 +63,7 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: &Prepared, scratch: &Path)
         }
         cli::Machine::Native => {
             let qemu = needs.qemu(args.qemu.as_deref())?;
+            let prepared = prepared.context("no guest to run")?;
             let boot = native_files(prepared, scratch)?;
             start_qemu(
                 needs,
@@ -88,18 +91,18 @@ fn start_qemu(needs: &Needs, spec: &qemu::Spec) -> Result<Machine> {
     spec.start()
 }
 
-/// The hypervisor, with the guest in a bundle.
+/// The hypervisor, with the guest, if any, in a bundle.
 struct Hypervisor {
     image: PathBuf,
-    bundle: Vec<u8>,
+    bundle: Option<Vec<u8>>,
     memory_mib: u64,
 }
 
 impl Hypervisor {
-    fn new(args: &RunArgs, needs: &Needs, prepared: &Prepared) -> Result<Self> {
+    fn new(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>) -> Result<Self> {
         let image = needs.hypervisor()?;
-        let bundle = prepared.bundle(args)?.pack()?;
-        let bundle_mib = (bundle.len() as u64).div_ceil(1 << 20);
+        let bundle = prepared.map(|guest| guest.bundle(args)?.pack()).transpose()?;
+        let bundle_mib = bundle.as_ref().map_or(0, |bundle| (bundle.len() as u64).div_ceil(1 << 20));
         let memory_mib = args.mem + HYPERVISOR_MIB + 2 * bundle_mib + shadow_mib(args);
         Ok(Self { image, bundle, memory_mib })
     }
@@ -110,6 +113,9 @@ impl Hypervisor {
         let mut words = format!("loglevel={level} exit={exit} telemetry=com2");
         if args.stats.is_some() {
             words += " stats=on";
+        }
+        if args.probe {
+            words += " probe";
         }
         for word in &args.hv_arg {
             words += " ";

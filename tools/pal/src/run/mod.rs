@@ -44,15 +44,15 @@ pub fn run(args: &RunArgs, project: &Project, ui: &Ui) -> Result<u8> {
     stats::check(args.stats.as_deref())?;
     let needs = Needs { project, ui, yes: args.yes };
     let scratch = tempfile::Builder::new().prefix("pal-").tempdir()?;
-    let prepared = Prepared::new(args, &needs)?;
-    let mut machine = boot::start(args, &needs, &prepared, scratch.path())?;
-    let interactive = args.exec.is_none() && stdin().is_terminal();
+    let prepared = if args.probe { None } else { Some(Prepared::new(args, &needs)?) };
+    let mut machine = boot::start(args, &needs, prepared.as_ref(), scratch.path())?;
+    let interactive = args.exec.is_none() && !args.probe && stdin().is_terminal();
     let bochs = args.machine == Machine::BochsVtx;
     let plan = Plan {
         exec: args.exec.is_some(),
         hypervisor: args.machine.has_hypervisor(),
         test_device: args.test_device,
-        nonce: prepared.nonce.clone(),
+        nonce: prepared.and_then(|guest| guest.nonce),
         timeout: match args.timeout {
             Some(0) => None,
             None if interactive => None,

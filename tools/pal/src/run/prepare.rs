@@ -67,6 +67,9 @@ pub fn check(args: &RunArgs) -> Result<()> {
         Machine::Native if args.protocol != Protocol::Auto => wrong(
             "--protocol is for the hypervisor's loader; with --machine native QEMU chooses how to start a kernel",
         ),
+        Machine::Native if args.probe => {
+            wrong("--probe: it is the hypervisor that reports, and there is none with --machine native")
+        }
         Machine::Native if !args.hv_arg.is_empty() => {
             wrong("--hv-arg: there is no hypervisor with --machine native")
         }

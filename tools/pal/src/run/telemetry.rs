@@ -74,6 +74,8 @@ impl End {
 pub enum Reason {
     /// ACPI S5.
     PowerOff,
+    /// There was none: the hypervisor has reported on the machine.
+    Probe,
     /// The guest asked for a reset and is not restarted.
     Reset,
     /// It wrote the test device's port 0xf4.

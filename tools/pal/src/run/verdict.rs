@@ -128,6 +128,7 @@ fn ended(seen: &Observed, end: &End) -> Verdict {
     };
     match end.reason {
         Reason::PowerOff => powered_off(seen),
+        Reason::Probe => Verdict::silent(0),
         Reason::Reset => restarted(seen),
         // An exit status has eight bits.
         Reason::TestDevice => Verdict::silent((end.value & 0xff) as u8),
@@ -253,6 +254,7 @@ mod tests {
     fn the_hypervisors_word_counts() {
         for (reason, status) in [
             (Reason::PowerOff, 0),
+            (Reason::Probe, 0),
             (Reason::Reset, 3),
             (Reason::TestDevice, 0x2a),
             (Reason::TripleFault, 3),
@@ -268,7 +270,7 @@ mod tests {
             let explained = verdict.message.is_some_and(|message| message.contains("RIP=1"));
             assert_eq!(
                 explained,
-                !matches!(reason, Reason::PowerOff | Reason::Reset | Reason::TestDevice),
+                !matches!(reason, Reason::PowerOff | Reason::Probe | Reason::Reset | Reason::TestDevice),
                 "{reason:?}"
             );
         }

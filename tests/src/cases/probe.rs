@@ -1,0 +1,48 @@
+//! The report on a machine, without a guest.
+
+use anyhow::Result;
+
+use super::{Case, only};
+use crate::context::Context;
+
+pub const CASES: &[Case] = &[
+    only("qemu-svm", "a report on the machine", report),
+    only("qemu-svm", "a report on a machine that cannot run guests", unsuitable),
+    only("qemu-svm", "a report needs the hypervisor and no guest", options),
+];
+
+fn report(context: &Context) -> Result<()> {
+    let options = ["--probe", "--mem", "512", "--qemu-arg=-smp", "--qemu-arg=3"];
+    let report = context.run(&[&options[..], &["--qemu-arg=-device", "--qemu-arg=amd-iommu"]].concat())?;
+    let report = report.status(0)?.within(30)?;
+    let lines = [
+        "hardware report of Palimpsest ",
+        "processor: AMD EPYC Processor (AuthenticAMD, family 23 model 1 stepping 2)\n",
+        "  it is a virtual one, of TCGTCGTCGTCG\n",
+        "  cache: L2 512 KiB",
+        "virtualization: AMD-V, 16 ASIDs\n  has: nested paging\n  has no next RIP: ",
+        "PCPUs: 3 in the MADT, APIC IDs 0 to 2\n",
+        "memory: ",
+        "IOMMU: AMD-Vi with 1 units, not used\n",
+        "time: TSC at ",
+        "ACPI: FACP, APIC, ",
+        "serial ports: COM1, COM2; none at COM3, COM4\n",
+        "end of the report; the emulated machine ends\n",
+    ];
+    lines.iter().try_fold(report, |report, line| report.has(line))?;
+    Ok(())
+}
+
+/// Above all there is the report needed, and it is no failure.
+fn unsuitable(context: &Context) -> Result<()> {
+    let report = context.run(&["--probe", "--qemu-arg=-cpu", "--qemu-arg=EPYC,-svm"])?.status(0)?;
+    report.has("virtualization: cannot be used: this processor has no AMD-V")?.has("end of the report")?;
+    Ok(())
+}
+
+fn options(context: &Context) -> Result<()> {
+    context.run(&["--probe", "--exec", "true"])?.status(2)?.says("--exec")?;
+    context.run(&["--probe", "--mode", "shadow"])?.status(2)?.says("--mode")?;
+    context.pal(["run", "--machine", "native", "--probe"], None)?.status(2)?.says("--probe")?;
+    Ok(())
+}
