@@ -88,7 +88,7 @@ const GUEST_OPTIONS: [&str; 13] = [
 #[command(after_help = RUN_EXAMPLES)]
 pub struct RunArgs {
     /// The machine: `qemu-svm` runs the guest on the hypervisor on an AMD processor that QEMU emulates, `native` runs it
-    /// straight on the same emulated processor, `bochs-vtx` on the hypervisor on an Intel processor that Bochs emulates
+    /// straight on the same emulated processor; `bochs-vtx` and `bochs-native` do so on an Intel processor that Bochs emulates
     #[arg(long, value_enum, default_value_t = Machine::QemuSvm, help_heading = "Machine")]
     pub machine: Machine,
     /// How the hypervisor virtualizes guest memory: `nested` tables, `shadow` tables, or `switch=N`, either of them in turn
@@ -108,11 +108,11 @@ pub struct RunArgs {
     /// Virtual processors of the guest
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=255), help_heading = "Machine")]
     pub vcpus: u32,
-    /// The Intel processor of bochs-vtx by Bochs' name, such as corei7_sandy_bridge_2600k, corei5_lynnfield_750 or
+    /// The Intel processor of Bochs' machines by Bochs' name, such as corei7_sandy_bridge_2600k, corei5_lynnfield_750 or
     /// core2_penryn_t9600, which have fewer and fewer features
     #[arg(long, value_name = "NAME", default_value = MODEL, help_heading = "Machine")]
     pub model: String,
-    /// Deterministic time: one instruction is one nanosecond, runs repeat. With bochs-vtx always: one instruction is 10 ns
+    /// Deterministic time: one instruction is one nanosecond, runs repeat. On Bochs always: one instruction is 10 ns
     #[arg(long, help_heading = "Machine")]
     pub icount: bool,
     /// Give the guest the test device: a byte, word or long written to port 0xf4 ends the run
@@ -151,7 +151,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "CMD", allow_hyphen_values = true, help_heading = "Guest")]
     pub exec: Option<String>,
 
-    /// End the run after this time; 0 means never. Default: 300, with bochs-vtx 3600, but never for a console on a terminal
+    /// End the run after this time; 0 means never. Default: 300, on Bochs 3600, but never for a console on a terminal
     #[arg(long, value_name = "SECONDS", help_heading = "Run")]
     pub timeout: Option<u64>,
     /// Write statistics to FILE as JSON: exits, injections, paging events, time (docs/telemetry.md)
@@ -261,12 +261,19 @@ pub enum Machine {
     Native,
     /// The hypervisor on Bochs' emulated VT-x machine.
     BochsVtx,
+    /// The guest alone on the same machine.
+    BochsNative,
 }
 
 impl Machine {
     /// True if the guest runs on the hypervisor.
     pub fn has_hypervisor(self) -> bool {
-        self != Machine::Native
+        matches!(self, Machine::QemuSvm | Machine::BochsVtx)
+    }
+
+    /// True if Bochs emulates it.
+    pub fn is_bochs(self) -> bool {
+        matches!(self, Machine::BochsVtx | Machine::BochsNative)
     }
 }
 

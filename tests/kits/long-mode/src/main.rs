@@ -2,7 +2,7 @@
 //!
 //! A multiboot1 loader starts it with a command line of case names or their beginnings (`all`: every case that comes
 //! back). Each case prints one line on COM1: `ok NAME`, `FAIL NAME: what: expected …, got …`, `known NAME: …` where
-//! QEMU's emulation is documented to be wrong, or `skip NAME: why`. The run ends through the test device: port 0xf4 gets the
+//! the emulation, QEMU's or Bochs', is documented to be wrong, or `skip NAME: why`. The run ends through the test device: port 0xf4 gets the
 //! number of failures. `cases` holds what is checked, `torture` what
 //! is checked about paging, `machine` what both need.
 #![no_std]
@@ -93,9 +93,10 @@ fn set_up() {
     pic::set_up();
 }
 
-/// Ends the run through the test device; without one, stops.
+/// Ends the run through the test device, or without one as Bochs' machine is switched off; without that, too, stops.
 pub fn end(status: u8) -> ! {
     insn::outb(0xf4, status);
+    b"Shutdown".iter().for_each(|&letter| insn::outb(0x8900, letter));
     loop {
         insn::cli();
         // SAFETY: waits, if need be for ever.

@@ -17,7 +17,10 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::machine::{self, Emulator, Machine};
+use super::{
+    machine::{self, Emulator, Machine},
+    qmp::Report,
+};
 
 /// Instructions in a second of the machine's time: about as many as Bochs manages in a second of ours.
 const INSTRUCTIONS_PER_SECOND: u32 = 100_000_000;
@@ -34,6 +37,8 @@ pub struct Spec<'a> {
     pub bochs: &'a Path,
     /// The processor, by Bochs' name for it.
     pub model: &'a str,
+    /// Processors.
+    pub cpus: u32,
     /// Machine memory in MiB.
     pub memory_mib: u64,
     /// The medium in the CD drive, from which the machine boots.
@@ -45,14 +50,15 @@ pub struct Spec<'a> {
 impl Spec<'_> {
     /// The configuration, with the TCP ports that the two serial ports connect to. Later lines win.
     pub fn configuration(&self, ports: [u16; 2]) -> String {
-        let (model, guest, host) = (self.model, self.memory_mib, self.memory_mib.min(HOST_MIB));
+        let (model, cpus) = (self.model, self.cpus);
+        let (guest, host) = (self.memory_mib, self.memory_mib.min(HOST_MIB));
         let [console, telemetry] = ports;
         let mut text = format!(
             "plugin_ctrl: unmapped=1, biosdev=1, speaker=0, extfpuirq=1, parallel=0, serial=1, gameport=0, sb16=0, es1370=0\n\
              display_library: term\n\
              vga: extension=none\n\
              sound: driver=dummy\n\
-             cpu: model={model}, count=1, ips={INSTRUCTIONS_PER_SECOND}, reset_on_triple_fault=0, ignore_bad_msrs=0\n\
+             cpu: model={model}, count={cpus}, ips={INSTRUCTIONS_PER_SECOND}, reset_on_triple_fault=0, ignore_bad_msrs=0\n\
              clock: sync=none, time0={START}\n\
              memory: guest={guest}, host={host}\n\
              romimage: file=/usr/share/bochs/BIOS-bochs-latest\n\
@@ -62,7 +68,7 @@ impl Spec<'_> {
              com1: enabled=1, mode=socket-client, dev=127.0.0.1:{console}\n\
              com2: enabled=1, mode=socket-client, dev=127.0.0.1:{telemetry}\n\
              log: bochs.log\n\
-             panic: action=fatal\n\
+             panic: action=fatal, APIC0=report\n\
              error: action=report\n\
              info: action=report\n\
              debug: action=ignore\n"
@@ -173,11 +179,31 @@ pub fn complaints_in(stderr: &str) -> String {
     lines.map(|(_, text)| text).take(40).collect::<Vec<_>>().join("\n")
 }
 
-/// Why the machine ended: the text of Bochs' first panic.
+/// Why the machine ended: QEMU's word for a power-off, or the text of Bochs' first panic.
 pub fn shutdown_in(log: &str) -> Option<String> {
     let panic = log.lines().filter_map(severity).find(|(letter, _)| *letter == 'p')?;
     let (_, text) = panic.1.split_once(">>PANIC<< ")?;
-    Some(text.to_owned())
+    let power_off = text.contains("soft power off") || text.contains("hutdown port");
+    Some(if power_off { "guest-shutdown".to_owned() } else { text.to_owned() })
+}
+
+/// How often the machine was reset, not counting power-on.
+pub fn resets_in(log: &str) -> usize {
+    let resets = log.lines().filter(|line| line.contains("[SYS   ] bx_pc_system_c::Reset(HARDWARE) called"));
+    resets.count().saturating_sub(1)
+}
+
+/// Reports the machine's resets, until the log is gone.
+pub fn watch(log: &Path, mut report: impl FnMut(Report)) {
+    const PAUSE: Duration = Duration::from_millis(250);
+    let mut seen = 0;
+    // Bochs opens its log before it connects its serial ports.
+    while let Ok(text) = std::fs::read(log) {
+        let resets = resets_in(&String::from_utf8_lossy(&text));
+        (seen..resets).for_each(|_| report(Report::Reset));
+        seen = resets;
+        thread::sleep(PAUSE);
+    }
 }
 
 /// The registers at a triple fault.
@@ -199,7 +225,7 @@ mod tests {
 
     fn spec(memory_mib: u64, extra: &[String]) -> Spec<'_> {
         let (bochs, medium) = (Path::new("bochs"), PathBuf::from("m"));
-        Spec { bochs, model: "corei7_sandy_bridge_2600k", memory_mib, medium, extra }
+        Spec { bochs, model: "corei7_sandy_bridge_2600k", cpus: 1, memory_mib, medium, extra }
     }
 
     #[test]
@@ -212,7 +238,7 @@ mod tests {
             "com1: enabled=1, mode=socket-client, dev=127.0.0.1:4001",
             "com2: enabled=1, mode=socket-client, dev=127.0.0.1:4002",
             "display_library: term",
-            "panic: action=fatal",
+            "panic: action=fatal, APIC0=report",
         ] {
             assert!(lines.contains(&line), "{line}: {text}");
         }
@@ -231,7 +257,7 @@ mod tests {
 
     #[test]
     fn ends() {
-        assert_eq!(shutdown_in(LOG).as_deref(), Some("ACPI control: soft power off"));
+        assert_eq!(shutdown_in(LOG).as_deref(), Some("guest-shutdown"));
         assert_eq!(triple_fault_in(LOG), None);
         let dead = "00000000100i[CPU0  ] earlier\n\
                     123456789012p[CPU0  ] >>PANIC<< exception(): 3rd (13) exception with no resolution\n\
@@ -241,6 +267,13 @@ mod tests {
         assert!(!registers.contains("Last time"), "{registers}");
         assert!(shutdown_in(dead).unwrap().contains("3rd (13) exception"));
         assert_eq!(shutdown_in("00000000100i[CPU0  ] alive\n"), None);
+    }
+
+    #[test]
+    fn resets() {
+        let first = "00000000000i[SYS   ] bx_pc_system_c::Reset(HARDWARE) called\n";
+        let second = "00452794794i[SYS   ] bx_pc_system_c::Reset(HARDWARE) called\n";
+        assert_eq!((resets_in(""), resets_in(first), resets_in(&[first, second].concat())), (0, 0, 1));
     }
 
     #[test]

@@ -55,11 +55,13 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch
             let bochs = needs.bochs(args.bochs.as_deref())?;
             let boot = Hypervisor::new(args, needs, prepared)?;
             let words = boot.words("poweroff", args);
-            let medium = medium::make(scratch, &boot.image, &words, boot.bundle)?;
-            let (model, extra) = (&args.model, &args.bochs_line);
-            let spec = bochs::Spec { bochs: &bochs, model, memory_mib: boot.memory_mib, medium, extra };
-            needs.ui.detail(&format!("{} with\n{}", bochs.display(), spec.configuration([0, 0])));
-            spec.start()
+            let medium = medium::hypervisor(scratch, &boot.image, &words, boot.bundle)?;
+            start_bochs(args, needs, &bochs, boot.memory_mib, medium)
+        }
+        cli::Machine::BochsNative => {
+            let bochs = needs.bochs(args.bochs.as_deref())?;
+            let medium = medium::native(scratch, prepared.context("no guest to run")?)?;
+            start_bochs(args, needs, &bochs, args.mem, medium)
         }
         cli::Machine::Native => {
             let qemu = needs.qemu(args.qemu.as_deref())?;
@@ -88,6 +90,20 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch
 
 fn start_qemu(needs: &Needs, spec: &qemu::Spec) -> Result<Machine> {
     needs.ui.detail(&format!("{} {}", spec.qemu.display(), spec.arguments().join(" ")));
+    spec.start()
+}
+
+fn start_bochs(
+    args: &RunArgs,
+    needs: &Needs,
+    bochs: &Path,
+    memory_mib: u64,
+    medium: PathBuf,
+) -> Result<Machine> {
+    let cpus = if args.machine.has_hypervisor() { 1 } else { args.vcpus };
+    let (model, extra) = (&args.model, &args.bochs_line);
+    let spec = bochs::Spec { bochs, model, cpus, memory_mib, medium, extra };
+    needs.ui.detail(&format!("{} with\n{}", bochs.display(), spec.configuration([0, 0])));
     spec.start()
 }
 

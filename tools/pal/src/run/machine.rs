@@ -59,9 +59,12 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Ends the emulator, politely first (QEMU's plugins write their results then), and returns its status.
+    /// Ends the emulator and returns its status. QEMU is asked first, because its plugins write their results then; Bochs
+    /// does not listen.
     pub fn stop(&mut self) -> Option<ExitStatus> {
-        if let Ok(None) = self.child.try_wait() {
+        if self.emulator == Emulator::Bochs {
+            let _ = self.child.kill();
+        } else if let Ok(None) = self.child.try_wait() {
             let _ = kill_process(rustix::process::Pid::from_child(&self.child), Signal::TERM);
             if let Some(status) = self.wait(Duration::from_secs(2)) {
                 return Some(status);

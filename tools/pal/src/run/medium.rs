@@ -1,10 +1,11 @@
-//! The medium that a machine of Bochs' boots: the hypervisor with one guest, or with none.
+//! The medium that a machine of Bochs' boots: the hypervisor with one guest or none, or the guest alone.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
+use super::prepare::Prepared;
 use anyhow::{Context, Result};
 use bootimg::{Boot, Entry, Firmware, Image, Menu, Module, Tools};
 
@@ -13,12 +14,12 @@ const HYPERVISOR: &str = "boot/palimpsest";
 /// The guest's files.
 const BUNDLE: &str = "boot/bundle.cpio";
 
-/// Makes a CD image in `dir`, which boots without a menu.
+/// Makes a CD image in `dir` that boots the hypervisor.
 ///
 /// # Errors
 /// What makes it is missing; no space; words that the boot loader would change.
-pub fn make(dir: &Path, hypervisor: &Path, words: &str, bundle: Option<Vec<u8>>) -> Result<PathBuf> {
-    let file = fs::read(hypervisor).with_context(|| format!("cannot read {}", hypervisor.display()))?;
+pub fn hypervisor(dir: &Path, program: &Path, words: &str, bundle: Option<Vec<u8>>) -> Result<PathBuf> {
+    let file = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
     let mut image = Image::new(Firmware::Bios);
     image.add(HYPERVISOR, bootimg::loadable(&file)?)?;
     let mut modules = Vec::new();
@@ -27,6 +28,37 @@ pub fn make(dir: &Path, hypervisor: &Path, words: &str, bundle: Option<Vec<u8>>)
         modules.push(Module { file: BUNDLE.into(), cmdline: "bundle.cpio".into() });
     }
     let boot = Boot::Hypervisor { file: HYPERVISOR.into(), cmdline: words.into(), modules };
+    write(dir, image, boot)
+}
+
+/// Makes a CD image in `dir` that boots the guest without the hypervisor.
+///
+/// # Errors
+/// As for [`hypervisor`].
+pub fn native(dir: &Path, prepared: &Prepared) -> Result<PathBuf> {
+    let mut image = Image::new(Firmware::Bios);
+    let (kernel, cmdline) = ("boot/kernel".to_owned(), prepared.cmdline.clone());
+    image.add(&kernel, prepared.kernel.contents.clone())?;
+    let boot = if prepared.elf {
+        let mut modules = Vec::new();
+        for (index, module) in prepared.modules.iter().enumerate() {
+            let file = format!("boot/module{index}");
+            image.add(&file, module.contents.clone())?;
+            modules.push(Module { file, cmdline: module.cmdline.clone() });
+        }
+        Boot::Multiboot1 { kernel, cmdline, modules }
+    } else {
+        let initrd = prepared.initrd.as_ref().map(|_| "boot/initrd".to_owned());
+        if let (Some(path), Some(initrd)) = (&initrd, &prepared.initrd) {
+            image.add(path, initrd.contents.clone())?;
+        }
+        Boot::Linux { kernel, cmdline, initrd }
+    };
+    write(dir, image, boot)
+}
+
+/// Writes an image of one entry, which starts without a menu.
+fn write(dir: &Path, mut image: Image, boot: Boot) -> Result<PathBuf> {
     let entries = vec![Entry { title: "guest".into(), boot }];
     image.menu = Menu { entries, timeout_s: Some(0), ..Menu::default() };
     let path = dir.join("medium.iso");

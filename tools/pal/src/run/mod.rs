@@ -21,12 +21,7 @@ use std::io::{IsTerminal, stdin};
 
 use anyhow::Result;
 
-use crate::{
-    cli::{Machine, RunArgs},
-    host::needs::Needs,
-    project::Project,
-    ui::Ui,
-};
+use crate::{cli::RunArgs, host::needs::Needs, project::Project, ui::Ui};
 use prepare::Prepared;
 use session::Plan;
 
@@ -47,7 +42,7 @@ pub fn run(args: &RunArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let prepared = if args.probe { None } else { Some(Prepared::new(args, &needs)?) };
     let mut machine = boot::start(args, &needs, prepared.as_ref(), scratch.path())?;
     let interactive = args.exec.is_none() && !args.probe && stdin().is_terminal();
-    let bochs = args.machine == Machine::BochsVtx;
+    let bochs = args.machine.is_bochs();
     let plan = Plan {
         exec: args.exec.is_some(),
         hypervisor: args.machine.has_hypervisor(),

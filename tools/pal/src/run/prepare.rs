@@ -23,6 +23,8 @@ const LEAST_MIB: u64 = 20;
 pub struct Prepared {
     /// The kernel file.
     pub kernel: bundle::File,
+    /// It is a multiboot1 or PVH kernel, not a bzImage.
+    pub elf: bool,
     /// The initial RAM disk.
     pub initrd: Option<bundle::File>,
     /// Modules; a command line starts with the file's name.
@@ -48,31 +50,34 @@ pub fn check(args: &RunArgs) -> Result<()> {
     if args.mem < LEAST_MIB {
         return wrong(&format!("--mem {}: a guest needs at least {LEAST_MIB} MiB", args.mem));
     }
-    if args.machine == Machine::BochsVtx {
+    if args.machine.is_bochs() {
         if args.qemu.is_some() || !args.qemu_arg.is_empty() {
             return wrong(
-                "--qemu and --qemu-arg: Bochs emulates --machine bochs-vtx; --bochs and --bochs-line are for it",
+                "--qemu and --qemu-arg: Bochs emulates this machine; --bochs and --bochs-line are for it",
             );
         }
         if !args.model.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
             return wrong(&format!("--model {}: not a name of Bochs', such as {MODEL}", args.model));
         }
     } else if args.bochs.is_some() || !args.bochs_line.is_empty() || args.model != MODEL {
-        return wrong("--bochs, --bochs-line and --model are for --machine bochs-vtx");
+        return wrong("--bochs, --bochs-line and --model are for --machine bochs-vtx and bochs-native");
     }
     match args.machine {
         Machine::QemuSvm | Machine::BochsVtx if args.vcpus > 1 => wrong(
             "--vcpus: the hypervisor gives a guest one virtual processor so far; --machine native takes more",
         ),
-        Machine::Native if args.protocol != Protocol::Auto => wrong(
-            "--protocol is for the hypervisor's loader; with --machine native QEMU chooses how to start a kernel",
+        Machine::Native | Machine::BochsNative if args.protocol != Protocol::Auto => wrong(
+            "--protocol is for the hypervisor's loader; without the hypervisor QEMU or GRUB chooses how to start a kernel",
         ),
-        Machine::Native if args.probe => {
-            wrong("--probe: it is the hypervisor that reports, and there is none with --machine native")
+        Machine::Native | Machine::BochsNative if args.probe => {
+            wrong("--probe: it is the hypervisor that reports, and there is none on this machine")
         }
-        Machine::Native if !args.hv_arg.is_empty() => {
-            wrong("--hv-arg: there is no hypervisor with --machine native")
+        Machine::Native | Machine::BochsNative if !args.hv_arg.is_empty() => {
+            wrong("--hv-arg: there is no hypervisor on this machine")
         }
+        Machine::BochsNative if args.test_device => wrong(
+            "--test-device: Bochs has none; a kernel ends its machine by writing the letters of Shutdown to port 0x8900",
+        ),
         _ => Ok(()),
     }
 }
@@ -115,8 +120,15 @@ impl Prepared {
             own => own,
         };
         let kernel = bundle::File { name: file_name(&path), contents: kernel };
-        let prepared =
-            Self { cmdline: command_line(args, &image, nonce.as_deref()), kernel, initrd, modules, nonce };
+        let elf = matches!(image, Image::Elf(_));
+        let prepared = Self {
+            cmdline: command_line(args, &image, nonce.as_deref()),
+            kernel,
+            elf,
+            initrd,
+            modules,
+            nonce,
+        };
         prepared.check_memory(args, &image)?;
         Ok(prepared)
     }
@@ -171,6 +183,11 @@ fn check_image(args: &RunArgs, image: &Image, modules: bool) -> Result<()> {
         return wrong("--module: a Linux bzImage takes one --initrd and no modules");
     }
     let Image::Elf(Elf { multiboot1, .. }) = image else { return Ok(()) };
+    if args.machine == Machine::BochsNative && !multiboot1 {
+        return wrong(
+            "--kernel: on --machine bochs-native GRUB starts Linux bzImages and multiboot1 kernels only",
+        );
+    }
     if args.machine == Machine::Native && !multiboot1 && modules {
         return wrong("--module: with --machine native QEMU passes modules to multiboot1 kernels only");
     }

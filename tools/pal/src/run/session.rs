@@ -23,6 +23,7 @@ use signal_hook::{
 };
 
 use super::{
+    bochs,
     console::Tail,
     input::{pipe_input, type_keys},
     keys::Keys,
@@ -74,8 +75,8 @@ pub enum Event {
     CommandEnded(u8),
     /// The hypervisor said something.
     Record(Record),
-    /// QEMU said something by its machine protocol.
-    Qemu(Report),
+    /// QEMU said something by its machine protocol, or Bochs in its log.
+    Emulator(Report),
     /// The run shall end.
     Stop(Stop),
     /// A stream of the emulator's ended.
@@ -111,9 +112,14 @@ pub fn run(machine: &mut Machine, plan: &Plan, ui: &Ui) -> Result<Outcome> {
         open += 1;
         let report = events.clone();
         spawn("qmp", move || {
-            qmp::converse(protocol, |message| drop(report.send(Event::Qemu(message))));
+            qmp::converse(protocol, |message| drop(report.send(Event::Emulator(message))));
             let _ = report.send(Event::Closed);
         })?;
+    }
+
+    if machine.emulator == Emulator::Bochs {
+        let (log, report) = (machine.log.clone(), events.clone());
+        spawn("log", move || bochs::watch(&log, |message| drop(report.send(Event::Emulator(message)))))?;
     }
 
     let mut session = Session::new(machine, plan, open, writing);
@@ -219,7 +225,7 @@ impl<'a> Session<'a> {
             Event::Begin => return Next::Ready,
             Event::CommandEnded(status) => self.seen.command_status = Some(status),
             Event::Record(record) => return self.record(record),
-            Event::Qemu(report) => return self.report(report),
+            Event::Emulator(report) => return self.report(report),
             Event::Stop(stop) => {
                 self.seen.stop = Some(stop);
                 return Next::Done;
@@ -268,7 +274,9 @@ impl<'a> Session<'a> {
                 self.end_soon();
             }
             // Without `-no-reboot` a native guest may restart, but not by a triple fault.
-            Report::Reset if self.plan.exec || self.machine.triple_fault().is_some() => {
+            Report::Reset
+                if self.plan.exec || self.plan.hypervisor || self.machine.triple_fault().is_some() =>
+            {
                 self.seen.stop = Some(Stop::Restart);
                 return Next::Done;
             }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{session::Outcome, telemetry};
 use crate::{
-    cli::{Machine, RunArgs, value_name},
+    cli::{RunArgs, value_name},
     status::Usage,
 };
 
@@ -39,7 +39,7 @@ pub fn write(path: &Path, args: &RunArgs, outcome: &Outcome, status: u8) -> Resu
         "schema": telemetry::VERSION,
         "machine": value_name(args.machine),
         "mode": mode,
-        "icount": args.icount || args.machine == Machine::BochsVtx,
+        "icount": args.icount || args.machine.is_bochs(),
         "status": status,
         "host": outcome.host,
         "guests": outcome.stats,

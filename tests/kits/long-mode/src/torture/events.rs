@@ -237,7 +237,14 @@ pub fn straddles(c: &mut Check) {
         stage.map(second, two);
         // SAFETY: the code changes RAX only, or faults.
         let got = catch(|| unsafe { asm!("call {}", in(reg) border - 2, out("rax") _) });
-        c.equal(format_args!("code, {what}"), brief(got), want);
+        let got = brief(got);
+        // Bochs tells the address behind the instruction instead of the page's first.
+        let late = got.map(|(vector, error, at)| (vector, error, at & !0xfff)) == want;
+        if late {
+            c.equal_but_bochs(format_args!("code, {what}"), got, want);
+        } else {
+            c.equal(format_args!("code, {what}"), got, want);
+        }
     }
     let cases = [
         ("second absent", PW, 0, 0, border),
