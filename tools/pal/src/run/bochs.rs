@@ -53,6 +53,7 @@ impl Spec<'_> {
         let (model, cpus) = (self.model, self.cpus);
         let (guest, host) = (self.memory_mib, self.memory_mib.min(HOST_MIB));
         let [console, telemetry] = ports;
+        // A guest alone may ask what it likes of its APIC.
         let mut text = format!(
             "plugin_ctrl: unmapped=1, biosdev=1, speaker=0, extfpuirq=1, parallel=0, serial=1, gameport=0, sb16=0, es1370=0\n\
              display_library: term\n\
@@ -68,7 +69,7 @@ impl Spec<'_> {
              com1: enabled=1, mode=socket-client, dev=127.0.0.1:{console}\n\
              com2: enabled=1, mode=socket-client, dev=127.0.0.1:{telemetry}\n\
              log: bochs.log\n\
-             panic: action=fatal, APIC0=report\n\
+             panic: action=fatal, apic0=report, ioapic=report\n\
              error: action=report\n\
              info: action=report\n\
              debug: action=ignore\n"
@@ -179,9 +180,9 @@ pub fn complaints_in(stderr: &str) -> String {
     lines.map(|(_, text)| text).take(40).collect::<Vec<_>>().join("\n")
 }
 
-/// Why the machine ended: QEMU's word for a power-off, or the text of Bochs' first panic.
+/// Why the machine ended: QEMU's word for a power-off, or the text of Bochs' last panic.
 pub fn shutdown_in(log: &str) -> Option<String> {
-    let panic = log.lines().filter_map(severity).find(|(letter, _)| *letter == 'p')?;
+    let panic = log.lines().rev().filter_map(severity).find(|(letter, _)| *letter == 'p')?;
     let (_, text) = panic.1.split_once(">>PANIC<< ")?;
     let power_off = text.contains("soft power off") || text.contains("hutdown port");
     Some(if power_off { "guest-shutdown".to_owned() } else { text.to_owned() })
@@ -206,7 +207,7 @@ pub fn watch(log: &Path, mut report: impl FnMut(Report)) {
     }
 }
 
-/// The registers at a triple fault.
+/// The registers at a triple fault. Those of the firmware, in the first MiB, come of resets.
 pub fn triple_fault_in(log: &str) -> Option<String> {
     let after = log
         .lines()
@@ -214,7 +215,9 @@ pub fn triple_fault_in(log: &str) -> Option<String> {
         .skip_while(|(letter, text)| *letter != 'p' || !text.contains("exception with no resolution"));
     let registers = after.filter_map(|(_, text)| text.strip_prefix("[CPU0  ] "));
     let registers: Vec<_> = registers.take(40).collect();
-    (!registers.is_empty()).then(|| registers.join("\n"))
+    let (_, rest) = registers.iter().find_map(|line| line.split_once("IP="))?;
+    let ip = u64::from_str_radix(rest.split(' ').next()?, 16).ok()?;
+    (ip >= 1 << 20).then(|| registers.join("\n"))
 }
 
 #[cfg(test)]
@@ -238,7 +241,7 @@ mod tests {
             "com1: enabled=1, mode=socket-client, dev=127.0.0.1:4001",
             "com2: enabled=1, mode=socket-client, dev=127.0.0.1:4002",
             "display_library: term",
-            "panic: action=fatal, APIC0=report",
+            "panic: action=fatal, apic0=report, ioapic=report",
         ] {
             assert!(lines.contains(&line), "{line}: {text}");
         }
@@ -259,13 +262,19 @@ mod tests {
     fn ends() {
         assert_eq!(shutdown_in(LOG).as_deref(), Some("guest-shutdown"));
         assert_eq!(triple_fault_in(LOG), None);
-        let dead = "00000000100i[CPU0  ] earlier\n\
-                    123456789012p[CPU0  ] >>PANIC<< exception(): 3rd (13) exception with no resolution\n\
-                    123456789012i[CPU0  ] | RAX=0000000000002000\n123456789012i[CMOS  ] Last time\n";
-        let registers = triple_fault_in(dead).unwrap();
+        let dead = |ip| {
+            format!(
+                "00000000100i[CPU0  ] earlier\n\
+                 123456789012p[CPU0  ] >>PANIC<< exception(): 3rd (13) exception with no resolution\n\
+                 123456789012i[CPU0  ] | RAX=0000000000002000\n\
+                 123456789012i[CPU0  ] | {ip} (00100a06)\n123456789012i[CMOS  ] Last time\n"
+            )
+        };
+        let registers = triple_fault_in(&dead("RIP=0000000000100a06")).unwrap();
         assert!(registers.contains("RAX=0000000000002000") && !registers.contains("earlier"), "{registers}");
         assert!(!registers.contains("Last time"), "{registers}");
-        assert!(shutdown_in(dead).unwrap().contains("3rd (13) exception"));
+        assert_eq!(triple_fault_in(&dead("EIP=000e1b1b")), None);
+        assert!(shutdown_in(&dead("EIP=000e1b1b")).unwrap().contains("3rd (13) exception"));
         assert_eq!(shutdown_in("00000000100i[CPU0  ] alive\n"), None);
     }
 

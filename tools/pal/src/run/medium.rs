@@ -46,6 +46,8 @@ pub fn native(dir: &Path, prepared: &Prepared) -> Result<PathBuf> {
             image.add(&file, module.contents.clone())?;
             modules.push(Module { file, cmdline: module.cmdline.clone() });
         }
+        // GRUB leaves the file's name out, with which other loaders begin.
+        let cmdline = format!("/{kernel} {cmdline}");
         Boot::Multiboot1 { kernel, cmdline, modules }
     } else {
         let initrd = prepared.initrd.as_ref().map(|_| "boot/initrd".to_owned());

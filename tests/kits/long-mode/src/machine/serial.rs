@@ -6,6 +6,7 @@ use super::insn::{inb, outb};
 
 const PORT: u16 = 0x3f8;
 const TRANSMITTER_EMPTY: u8 = 1 << 5;
+const ALL_SENT: u8 = 1 << 6;
 
 /// The port as a place to write text to.
 pub struct Serial;
@@ -33,6 +34,11 @@ pub fn write_burst(bytes: &[u8]) {
     unsafe {
         core::arch::asm!("rep outsb", inout("rsi") bytes.as_ptr() => _, inout("rcx") count => _, in("dx") PORT, options(nostack));
     }
+}
+
+/// Waits until everything has left the port.
+pub fn drain() {
+    while inb(PORT + 5) & ALL_SENT == 0 {}
 }
 
 /// 115200 8N1, FIFOs on, no interrupts.
