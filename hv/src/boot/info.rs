@@ -119,8 +119,8 @@ pub enum Firmware {
     Unknown,
     /// A PC BIOS.
     Bios,
-    /// UEFI.
-    Uefi,
+    /// UEFI, with the address of its 64-bit system table.
+    Uefi(Option<u64>),
 }
 
 /// Everything that the boot loader told us.

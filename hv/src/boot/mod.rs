@@ -39,6 +39,7 @@ pub mod s5;
 pub mod screen;
 #[cfg(feature = "baremetal")]
 mod selftest;
+pub mod smbios;
 #[cfg(feature = "baremetal")]
 pub mod start;
 #[cfg(feature = "baremetal")]

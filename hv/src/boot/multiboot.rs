@@ -105,7 +105,8 @@ impl<M: LoaderMemory> Tag<'_, M> {
             }
             // A screen that is not described as it should be is none: nothing else depends on it.
             tag::FRAMEBUFFER => info.framebuffer = self.framebuffer().ok(),
-            tag::EFI_32 | tag::EFI_64 => info.firmware = Firmware::Uefi,
+            tag::EFI_32 => info.firmware = Firmware::Uefi(None),
+            tag::EFI_64 => info.firmware = Firmware::Uefi(self.u64(8).ok()),
             // The tag holds a copy of the root pointer. The newer form wins.
             tag::ACPI_NEW => info.rsdp = Some(self.at + 8),
             tag::ACPI_OLD => info.rsdp = info.rsdp.or(Some(self.at + 8)),
@@ -217,7 +218,7 @@ mod tests {
         (text[8], text[12], text[16], text[20], text[21]) = (160, 80, 25, 16, 2);
         let info = list(&[(8, &text), (12, &[0; 8])]);
         assert_eq!(info.framebuffer.map(|f| (f.address, f.pitch, f.kind)), Some((0xb8000, 160, Kind::Text)));
-        assert_eq!(info.firmware, Firmware::Uefi);
+        assert_eq!(info.firmware, Firmware::Uefi(Some(0)));
         text[21] = 1;
         assert_eq!(list(&[(8, &text)]).framebuffer, None, "pixels without their fields");
         text[21] = 0;

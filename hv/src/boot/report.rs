@@ -10,7 +10,7 @@ use arrayvec::{ArrayString, ArrayVec};
 use log::info;
 
 use super::host::Host;
-use super::{console, log as hv_log, screen};
+use super::{console, log as hv_log, paging, screen, smbios};
 use crate::guest::options::{ExitAction, SerialPort};
 use crate::hw::{cpu, msr, pm};
 use crate::mem::frame;
@@ -43,6 +43,7 @@ fn facts(host: &Host) -> Facts<'_> {
         version: env!("CARGO_PKG_VERSION"),
         boot: &host.boot,
         acpi: &host.acpi,
+        identity: None,
         processor: Processor::new(&cpuid),
         caches: probe::caches(&cpuid),
         virtualization: None,
@@ -71,6 +72,7 @@ pub fn print(host: &Host) {
 pub fn probe(host: &Host) -> ! {
     let mut facts = facts(host);
     facts.virtualization = Some(virtualization());
+    facts.identity = smbios::read(&paging::HostMemory, host.boot.firmware);
     let ports = [SerialPort::Com1, SerialPort::Com2, SerialPort::Com3, SerialPort::Com4];
     facts.ports = ports.into_iter().map(|port| (port, console::is_there(port))).collect();
     let end = match host.options.ending(is_virtual()) {

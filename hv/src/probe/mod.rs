@@ -20,6 +20,7 @@ pub use processor::{Cpuid, Processor, brand, vendor};
 
 use crate::boot::acpi::Acpi;
 use crate::boot::info::{BootInfo, Firmware};
+use crate::boot::smbios::{Identity, Text};
 use crate::guest::options::SerialPort;
 use crate::hw::tsc;
 use crate::mem::frame;
@@ -52,6 +53,8 @@ pub struct Facts<'a> {
     pub boot: &'a BootInfo,
     /// What the ACPI tables say.
     pub acpi: &'a Acpi,
+    /// Who made the machine, if anybody has looked and found out.
+    pub identity: Option<Identity>,
     /// The processor.
     pub processor: Processor,
     /// Its caches.
@@ -123,7 +126,7 @@ impl Facts<'_> {
         match self.boot.firmware {
             Firmware::Unknown => "",
             Firmware::Bios => " on a PC BIOS",
-            Firmware::Uefi => " on UEFI",
+            Firmware::Uefi(_) => " on UEFI",
         }
     }
 
@@ -157,6 +160,10 @@ impl Display for Full<'_> {
         writeln!(f, "hardware report of Palimpsest {}", self.0.version)?;
         writeln!(f, "started by: {}{}", boot.loader, self.0.firmware())?;
         writeln!(f, "command line: {}", boot.command_line)?;
+        if let Some(Identity { machine, firmware }) = &self.0.identity {
+            writeln!(f, "machine: {}", names(machine))?;
+            writeln!(f, "firmware: {}", names(firmware))?;
+        }
         writeln!(f, "processor: {processor}")?;
         if let Some(below) = &processor.below {
             writeln!(f, "  it is a virtual one, of {below}")?;
@@ -240,6 +247,13 @@ fn features(f: &mut Formatter<'_>, features: &[Feature]) -> fmt::Result {
     }
     let mut missing = features.iter().filter(|feature| !feature.present);
     missing.try_for_each(|feature| writeln!(f, "  has no {}: {}", feature.name, feature.without))
+}
+
+/// The texts that are not empty.
+fn names(texts: &[Text]) -> impl Display {
+    let mut given = texts.iter().filter(|text| !text.is_empty()).peekable();
+    let nameless = given.peek().is_none();
+    fmt::from_fn(move |f| if nameless { f.write_str("not named") } else { Row(given.clone()).fmt(f) })
 }
 
 /// Four characters of a table's name; what is not printable shows as a dot.

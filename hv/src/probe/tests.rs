@@ -148,7 +148,7 @@ fn caches_by_each_way() {
 }
 
 fn boot() -> BootInfo {
-    let mut boot = BootInfo { firmware: Firmware::Uefi, ..BootInfo::default() };
+    let mut boot = BootInfo { firmware: Firmware::Uefi(None), ..BootInfo::default() };
     boot.loader.push_str("GRUB 2.06");
     boot.command_line.push_str("probe");
     for (range, kind) in [
@@ -176,6 +176,7 @@ fn facts<'a>(answers: &Answers, boot: &'a BootInfo, acpi: &'a Acpi) -> Facts<'a>
         version: "0.1.0",
         boot,
         acpi,
+        identity: None,
         processor: Processor::new(&answers.ask()),
         caches: caches(&answers.ask()),
         virtualization: None,
@@ -229,10 +230,14 @@ fn the_full_report() {
         features: [feature("nested paging", true), feature("next RIP", false)].into_iter().collect(),
     }));
     facts.screen = Layout::new(&framebuffer).ok();
+    let name = |text| Text::from(text).unwrap();
+    facts.identity = Some(Identity { machine: [name("Maker"), name(""), name("X1")], ..Identity::default() });
     let expected = "\
 hardware report of Palimpsest 0.1.0
 started by: GRUB 2.06 on UEFI
 command line: probe
+machine: Maker, X1
+firmware: not named
 processor: AMD Ryzen 7 3700X 8-Core Processor (AuthenticAMD, family 23 model 113 stepping 0)
   addresses: 48 bits physical, 48 bits linear
   has: pages of 1 GiB, no-execute, PAT, invariant TSC, XSAVE

@@ -17,6 +17,8 @@ fn report(context: &Context) -> Result<()> {
     let report = report.status(0)?.within(30)?;
     let lines = [
         "hardware report of Palimpsest ",
+        "machine: QEMU, ",
+        "firmware: SeaBIOS, ",
         "processor: AMD EPYC Processor (AuthenticAMD, family 23 model 1 stepping 2)\n",
         "  it is a virtual one, of TCGTCGTCGTCG\n",
         "  cache: L2 512 KiB",
