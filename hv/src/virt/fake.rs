@@ -62,6 +62,8 @@ pub struct Fake {
     pub debug_open: bool,
     /// The event whose delivery the last exit interrupted.
     pub interrupted: Option<Event>,
+    /// CR0 bits without which the processor cannot run the guest: on nested tables, on shadow tables.
+    pub needs: (u64, u64),
     /// MSRs that the processor would switch.
     pub msrs: BTreeMap<u32, u64>,
     exit: Option<Exit>,
@@ -90,6 +92,7 @@ impl Fake {
 impl Virt for Fake {
     type NestedFormat = Npt;
     type Cpu = ();
+    const RUNS_ANYTHING: bool = false;
 
     fn enter(&mut self, _cpu: &mut ()) -> Ended {
         self.entries += 1;
@@ -217,6 +220,14 @@ impl Virt for Fake {
 
     fn set_task_priority(&mut self, value: u8) {
         self.task_priority = value;
+    }
+
+    fn runs_nested(&self) -> bool {
+        self.regs.cr0 & self.needs.0 == self.needs.0
+    }
+
+    fn runs_shadow(&self) -> bool {
+        self.regs.cr0 & self.needs.1 == self.needs.1
     }
 
     fn set_paging(&mut self, roots: Roots) {

@@ -85,6 +85,10 @@ pub trait Virt: VcpuState + Sized {
     /// CR3 in software (or of CR0 or CR4, where they imply one) has to [`Virt::set_pointers`].
     const KEEPS_POINTERS: bool = false;
 
+    /// Whether every processor of the vendor runs guests in any mode on nested and on shadow tables: [`Virt::runs_nested`] and
+    /// [`Virt::runs_shadow`] are always true.
+    const RUNS_ANYTHING: bool = true;
+
     /// Runs the guest until something needs the hypervisor. A host interrupt ends it with [`Exit::Interrupt`].
     fn enter(&mut self, cpu: &mut Self::Cpu) -> Ended;
 
@@ -154,6 +158,16 @@ pub trait Virt: VcpuState + Sized {
 
     /// Uses these tables from the next entry on.
     fn set_paging(&mut self, roots: Roots);
+
+    /// Whether the processor can run the guest, with its CR0 as it is, on nested tables.
+    fn runs_nested(&self) -> bool {
+        true
+    }
+
+    /// Whether the processor can run the guest, with its CR0 as it is, on shadow tables.
+    fn runs_shadow(&self) -> bool {
+        true
+    }
 
     /// Sets the page-directory pointers, where the processor keeps them. The caller has validated them.
     fn set_pointers(&mut self, _pointers: [u64; 4]) {}

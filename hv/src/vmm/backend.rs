@@ -120,6 +120,9 @@ impl Backend for Intel {
             Err(obstacle) => return Err(Box::new(obstacle)),
         };
         log::info!("VT-x: {features}");
+        if !features.ept {
+            log::warn!("without EPT all guests run on shadow tables");
+        }
         // SAFETY: the caller's promise, and the features are this PCPU's own.
         let cpu = match unsafe { VmxCpu::enable(&features, unlock) } {
             Ok(cpu) => cpu,

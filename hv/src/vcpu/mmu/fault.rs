@@ -2,6 +2,7 @@
 
 use alloc::format;
 
+use super::fit::runs_on;
 use super::{Excursion, Paging, switch};
 use crate::guest::vm::{HostMemory, Vm};
 use crate::paging::MapError;
@@ -102,11 +103,16 @@ fn emulate_write<V: Virt, M: HostMemory, H: Host>(
     host: &mut H,
     tsc: u64,
 ) -> Outcome {
+    let can_leave = V::RUNS_ANYTHING || runs_on(&vcpu.virt, Paging::Nested);
     if vcpu.virt.was_delivering() {
+        if !can_leave {
+            let what = "the delivery of an interrupt or exception writes to a page table, and there are no nested tables";
+            return Outcome::Stop(died(vcpu, Cause::EmulationFailure, what.into()));
+        }
         return take_excursion(vcpu, vm, host);
     }
     match emulate(vcpu, vm, host, tsc) {
-        Outcome::Stop(Stop::Died(death)) if death.cause == Cause::EmulationFailure => {
+        Outcome::Stop(Stop::Died(death)) if death.cause == Cause::EmulationFailure && can_leave => {
             take_excursion(vcpu, vm, host)
         }
         outcome => outcome,

@@ -8,6 +8,7 @@
 //! Locks: the VM's memory, then its shadow tables.
 
 mod fault;
+mod fit;
 mod paranoia;
 mod settle;
 mod switch;
@@ -78,6 +79,8 @@ pub struct Mmu {
     /// Exits until the next change.
     left: u32,
     excursion: Excursion,
+    /// The processor cannot run the guest on the tables that are wanted: the others are in use.
+    displaced: bool,
     /// The root must be found again before the next entry.
     reload: bool,
     /// The root lies where the processor cannot reach it.
@@ -102,7 +105,7 @@ impl Mmu {
 
     /// What a person asked for.
     pub fn mode(&self) -> Mode {
-        match (self.every, self.paging, self.excursion) {
+        match (self.every, self.wanted(), self.excursion) {
             (Some(exits), ..) => Mode::Switch(exits),
             (None, Paging::Nested, Excursion::None) => Mode::Nested,
             (None, ..) => Mode::Shadow,
@@ -116,6 +119,8 @@ impl<V: Virt> Vcpu<V> {
     pub fn request_root(&mut self) {
         if self.mmu.is_shadow() {
             self.mmu.reload = true;
+            self.request(work::MMU);
+        } else if !V::RUNS_ANYTHING {
             self.request(work::MMU);
         }
     }
@@ -149,7 +154,11 @@ pub fn set_mode<V: Virt, M: HostMemory>(
         switch::prepare(vm)?;
     }
     vcpu.mmu.excursion = Excursion::None;
+    vcpu.mmu.displaced = false;
     vcpu.mmu.every = None;
+    if !V::RUNS_ANYTHING {
+        vcpu.request(work::MMU);
+    }
     match mode {
         Mode::Nested => switch(vcpu, vm, Paging::Nested, tsc),
         Mode::Shadow => switch(vcpu, vm, Paging::Shadow, tsc),
@@ -204,7 +213,10 @@ pub fn serve<V: Virt, M: HostMemory>(
     tsc: impl Fn() -> u64,
 ) -> Result<(), Stop> {
     vcpu.work &= !work::MMU;
-    if let Some(to) = vcpu.mmu.due() {
+    let due = vcpu.mmu.due();
+    if !V::RUNS_ANYTHING {
+        fit::fit(vcpu, vm, due, &tsc)?;
+    } else if let Some(to) = due {
         switch(vcpu, vm, to, &tsc).map_err(|error| no_memory(vcpu, error))?;
     }
     if vcpu.mmu.reload {
@@ -221,9 +233,15 @@ pub fn serve<V: Virt, M: HostMemory>(
 }
 
 impl Mmu {
+    /// The tables that would be in use if the processor could run the guest on any.
+    fn wanted(&self) -> Paging {
+        if self.displaced { self.paging.other() } else { self.paging }
+    }
+
     /// The tables that the next entry is due to use, if they change.
     fn due(&mut self) -> Option<Paging> {
-        let mut to = self.paging;
+        let now = self.wanted();
+        let mut to = now;
         match self.excursion {
             Excursion::None => {}
             // Nothing may come between it and its instruction.
@@ -243,11 +261,11 @@ impl Mmu {
                 to = to.other();
             }
         }
-        (to != self.paging).then_some(to)
+        (to != now).then_some(to)
     }
 
     /// Whether [`serve`] has something to do before the entry after the next.
     fn wants_each_entry(&self) -> bool {
-        self.every.is_some() || self.excursion != Excursion::None || self.paranoia.is_some()
+        self.every.is_some() || self.excursion != Excursion::None || self.displaced || self.paranoia.is_some()
     }
 }

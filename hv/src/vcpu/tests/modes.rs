@@ -10,7 +10,7 @@ use crate::vcpu::outcome::{Cause, Outcome, Stop};
 use crate::vcpu::testing::{CODE, Machine};
 use crate::virt::fake::Step;
 use crate::virt::state::{cr0, efer};
-use crate::virt::{Exception, Exit, Roots};
+use crate::virt::{Exception, Exit, Roots, Virt};
 
 const EFER: u32 = 0xc000_0080;
 
@@ -94,4 +94,54 @@ fn an_excursion_executes_its_instruction_whatever_the_mode() {
         machine.play();
         assert_eq!(machine.vcpu.mmu.switches.excursions, 1, "{mode}");
     }
+}
+
+/// Where either kind of tables has its demands, as on VT-x: in real mode only nested tables, without paging only shadow tables.
+#[test]
+fn tables_that_cannot_run_the_guest_make_way_for_the_others() {
+    let shadow: Step = |f| {
+        assert!(matches!(f.roots, Some(Roots::Shadow(_))), "{:?}", f.roots);
+        Exit::Cpuid
+    };
+    let nested: Step = |f| {
+        assert!(matches!(f.roots, Some(Roots::Nested(_))), "{:?}", f.roots);
+        Exit::Cpuid
+    };
+    let to_protected: Step = |f| {
+        assert!(matches!(f.roots, Some(Roots::Nested(_))), "{:?}", f.roots);
+        f.regs.cr0 |= cr0::PE;
+        Exit::Cpuid
+    };
+    let two = NonZeroU32::new(2).unwrap();
+    type Case<'a> = (Mode, u64, (u64, u64), &'a [Step]);
+    let cases: [Case<'_>; 5] = [
+        (Mode::Shadow, 0, (0, cr0::PE), &[nested, to_protected, shadow, shadow]),
+        (Mode::Nested, cr0::PE, (cr0::PG, cr0::PE), &[shadow, shadow]),
+        (Mode::Nested, cr0::PE | cr0::PG, (cr0::PG, cr0::PE), &[nested, nested]),
+        (Mode::Switch(two), 0, (0, cr0::PE), &[nested, nested, nested, nested, to_protected, shadow, shadow]),
+        (Mode::Switch(two), cr0::PE, (0, cr0::PE), &[nested, shadow, shadow, nested]),
+    ];
+    for (mode, start, needs, script) in cases {
+        let mut machine = Machine::with("shadow_pages = 16\n", script);
+        machine.vcpu.virt.regs.cr0 = cr0::ET | start;
+        machine.vcpu.virt.needs = needs;
+        let root = machine.vm.memory.read().nested.root();
+        machine.vcpu.virt.set_paging(Roots::Nested(root));
+        set_mode(&mut machine.vcpu, &machine.vm, mode, || 0).unwrap();
+        machine.code(&[0x0f, 0xa2, 0x0f, 0xa2, 0x0f, 0xa2, 0x0f, 0xa2, 0x0f, 0xa2, 0x0f, 0xa2, 0x0f, 0xa2]);
+        machine.play();
+        assert_eq!(machine.vcpu.mmu.mode(), mode);
+    }
+}
+
+#[test]
+fn a_guest_that_no_tables_can_run_ends() {
+    let mut machine = Machine::with("shadow_pages = 16\n", &[|_| Exit::Cpuid]);
+    machine.vcpu.virt.regs.cr0 = cr0::ET;
+    machine.vcpu.virt.needs = (cr0::PE | cr0::PG, cr0::PE);
+    set_mode(&mut machine.vcpu, &machine.vm, Mode::Nested, || 0).unwrap();
+    let Stop::Died(death) = machine.run() else { panic!("the guest goes on") };
+    assert_eq!(death.cause, Cause::InvalidState);
+    assert!(death.what.contains("real mode"), "{}", death.what);
+    assert_eq!(machine.vcpu.virt.entries, 0);
 }

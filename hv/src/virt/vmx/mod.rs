@@ -41,7 +41,7 @@ use self::paging::Believed;
 use self::system::Saved;
 use crate::paging::addr::Gva;
 use crate::paging::format::ept::Ept;
-use crate::virt::state::{Gpr, SegReg, rflags};
+use crate::virt::state::{Gpr, SegReg, cr0, rflags};
 use crate::virt::{ArchState, Ended, Event, Exit, FlushScope, IoExit, Offer, Roots, VcpuState, Virt};
 
 /// The virtual APIC page. Only the task priority in it is used.
@@ -184,6 +184,7 @@ impl Virt for Vmx {
     type NestedFormat = Ept;
     type Cpu = VmxCpu;
     const KEEPS_POINTERS: bool = true;
+    const RUNS_ANYTHING: bool = false;
 
     #[inline(always)]
     fn enter(&mut self, _cpu: &mut VmxCpu) -> Ended {
@@ -339,6 +340,17 @@ impl Virt for Vmx {
 
     fn set_paging(&mut self, roots: Roots) {
         self.use_roots(roots);
+    }
+
+    /// Without paging or protection only an unrestricted guest runs.
+    fn runs_nested(&self) -> bool {
+        const PROTECTED_PAGING: u64 = cr0::PE | cr0::PG;
+        self.features.ept && (self.features.unrestricted || self.cr0() & PROTECTED_PAGING == PROTECTED_PAGING)
+    }
+
+    /// Shadow tables are used in the place of no paging; but there is no paging in real mode.
+    fn runs_shadow(&self) -> bool {
+        self.cr0() & cr0::PE != 0
     }
 
     fn set_pointers(&mut self, pointers: [u64; 4]) {
