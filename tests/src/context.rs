@@ -107,17 +107,22 @@ impl Context {
     ) -> Result<Finished> {
         let mut command = Command::new(&self.pal);
         command.args(arguments).current_dir(self.scratch.path());
-        finish(command, input, self.scratch.path())
+        finish(command, input, self.scratch.path(), PATIENCE)
+    }
+
+    /// Another program, for at most so long.
+    pub fn wait_for(&self, command: Command, patience: Duration) -> Result<Finished> {
+        finish(command, None, self.scratch.path(), patience)
     }
 }
 
 /// Runs a program to its end, with its output in files so that nothing blocks.
-fn finish(mut command: Command, input: Option<&[u8]>, dir: &Path) -> Result<Finished> {
+fn finish(mut command: Command, input: Option<&[u8]>, dir: &Path, patience: Duration) -> Result<Finished> {
     let (stdout, stderr) = (tempfile::tempfile_in(dir)?, tempfile::tempfile_in(dir)?);
     command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
     command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
     let start = Instant::now();
-    let mut child = command.spawn().context("cannot start pal")?;
+    let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
     if let (Some(bytes), Some(mut stdin)) = (input, child.stdin.take()) {
         // Short enough for the pipe; closing it is the end of the input.
         stdin.write_all(bytes)?;
@@ -126,10 +131,10 @@ fn finish(mut command: Command, input: Option<&[u8]>, dir: &Path) -> Result<Fini
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > patience {
             let _ = child.kill();
             let _ = child.wait();
-            bail!("pal hangs: {command:?}\n{}", text(stderr)?);
+            bail!("it hangs: {command:?}\n{}", text(stderr)?);
         }
         std::thread::sleep(Duration::from_millis(20));
     };

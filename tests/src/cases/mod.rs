@@ -5,6 +5,7 @@ mod boot;
 mod guests;
 mod kit;
 mod long_mode;
+mod media;
 mod monitor;
 mod person;
 mod probe;
@@ -66,6 +67,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         monitor::CASES,
         kit::CASES,
         long_mode::CASES,
+        media::CASES,
         torture::CASES,
         bad_input::CASES,
         stress::CASES,

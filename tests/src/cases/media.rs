@@ -1,0 +1,251 @@
+//! Media for real machines, on emulated ones: a PC's BIOS and UEFI load them, the guest runs and powers off.
+
+use std::{path::Path, process::Command, time::Duration};
+
+use anyhow::{Result, ensure};
+
+use super::{Case, only};
+use crate::context::{Context, Finished};
+
+pub const CASES: &[Case] = &[
+    only("qemu-svm", "an ISO image boots on BIOS", iso_bios),
+    only("qemu-svm", "an ISO image boots on UEFI", iso_uefi),
+    only("qemu-svm", "an ISO image boots from a USB stick on UEFI", iso_stick),
+    only("qemu-svm", "an ISO image boots a guest without the hypervisor", iso_native),
+    only("qemu-svm", "a USB image boots on BIOS", usb_bios),
+    only("qemu-svm", "a USB image boots on UEFI", usb_uefi),
+    only("qemu-svm", "iPXE boots from the network on BIOS", net_bios),
+    only("qemu-svm", "iPXE boots from the network on UEFI", net_uefi),
+    only("qemu-svm", "a description makes an image with two guests", description),
+    only("native", "the same image is made twice", same),
+    only("native", "unusable descriptions of images", bad_descriptions),
+    only("native", "any file can be inspected", inspect_anything),
+];
+
+/// What the guest does before it powers off.
+const COMMAND: &str = "echo the sum is $((40 + 2)); uname -r";
+/// What it prints.
+const PRINTED: &str = "the sum is 42";
+
+/// The firmware of a machine.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Firmware {
+    Bios,
+    Uefi,
+}
+
+/// Makes an image whose guest runs [`COMMAND`].
+fn make(context: &Context, kind: &str, name: &str, options: &[&str]) -> Result<String> {
+    let path = context.path(name);
+    let guest = ["--exec", COMMAND];
+    context.pal([&["image", kind, "-o", &path], &guest[..], options].concat(), None)?.status(0)?;
+    Ok(path)
+}
+
+/// Starts a machine, waits until it switches itself off, and looks at what the guest printed.
+fn boot(context: &Context, firmware: Firmware, medium: &[&str]) -> Result<Finished> {
+    start(context, firmware, medium)?.has(PRINTED)?.has("reboot: Power down")
+}
+
+/// Starts a machine and waits until it switches itself off.
+fn start(context: &Context, firmware: Firmware, medium: &[&str]) -> Result<Finished> {
+    let mut machine = Command::new("timeout");
+    machine.args([
+        "280",
+        "qemu-system-x86_64",
+        "-machine",
+        "q35",
+        "-accel",
+        "tcg",
+        "-cpu",
+        "EPYC,+svm,+npt",
+        "-m",
+        "512",
+    ]);
+    machine.args(["-nodefaults", "-display", "none", "-vga", "none", "-serial", "stdio", "-no-reboot"]);
+    if firmware == Firmware::Uefi {
+        machine.args(["-bios", "/usr/share/ovmf/OVMF.fd"]);
+    }
+    machine.args(medium);
+    // Longer than a busy machine takes by far; it is there so that nothing stays behind.
+    let finished = context.wait_for(machine, Duration::from_secs(290))?.status(0)?;
+    match firmware {
+        // OVMF says so; SeaBIOS says nothing here.
+        Firmware::Uefi => finished.has("BdsDxe: starting Boot"),
+        Firmware::Bios => finished.lacks("BdsDxe"),
+    }
+}
+
+/// The guest ran on the hypervisor, which saw it power off.
+fn on_hypervisor(finished: Finished) -> Result<Finished> {
+    finished.has("[hv] Palimpsest ")?.has("started by GRUB")?.has("[hv] debian-amd64: power-off")
+}
+
+fn stick(path: &str) -> [String; 6] {
+    let drive = format!("if=none,id=stick,file={path},format=raw,snapshot=on");
+    ["-drive", &drive, "-device", "qemu-xhci", "-device", "usb-storage,drive=stick"].map(str::to_owned)
+}
+
+fn boot_stick(context: &Context, firmware: Firmware, path: &str) -> Result<Finished> {
+    boot(context, firmware, &stick(path).each_ref().map(String::as_str))
+}
+
+/// The directory is not the server's root, as on most servers.
+fn boot_net(context: &Context, firmware: Firmware) -> Result<Finished> {
+    std::fs::create_dir_all(context.path("server/lab"))?;
+    make(context, "netboot", "server/lab/pal", &["--timeout", "0"])?;
+    let net = format!("user,id=net,tftp={},bootfile=lab/pal/palimpsest.ipxe", context.path("server"));
+    boot(context, firmware, &["-netdev", &net, "-device", "virtio-net-pci,netdev=net", "-boot", "n"])
+}
+
+/// The menu is on the serial port.
+fn iso_bios(context: &Context) -> Result<()> {
+    let path = make(context, "iso", "boot.iso", &["--timeout", "1"])?;
+    let finished = on_hypervisor(boot(context, Firmware::Bios, &["-cdrom", &path])?)?;
+    finished.has("GNU GRUB")?.has("debian-amd64 switch=50")?.has("probe")?;
+    Ok(())
+}
+
+fn iso_uefi(context: &Context) -> Result<()> {
+    let path = make(context, "iso", "boot.iso", &["--timeout", "0", "--default", "debian-amd64 shadow"])?;
+    on_hypervisor(boot(context, Firmware::Uefi, &["-cdrom", &path])?)?;
+    Ok(())
+}
+
+fn iso_stick(context: &Context) -> Result<()> {
+    let path = make(context, "iso", "boot.iso", &["--timeout", "0"])?;
+    on_hypervisor(boot_stick(context, Firmware::Uefi, &path)?)?;
+    Ok(())
+}
+
+fn iso_native(context: &Context) -> Result<()> {
+    let path = make(context, "iso", "boot.iso", &["--timeout", "0", "--default", "debian-amd64 native"])?;
+    boot(context, Firmware::Bios, &["-cdrom", &path])?.lacks("[hv]")?;
+    Ok(())
+}
+
+fn usb_bios(context: &Context) -> Result<()> {
+    let options = [
+        "--timeout",
+        "0",
+        "--default",
+        "debian-amd64 switch=50",
+        "--hv-arg",
+        "loglevel=debug",
+        "--hv-arg",
+        "stats=on",
+    ];
+    let path = make(context, "usb", "disk.img", &options)?;
+    on_hypervisor(boot_stick(context, Firmware::Bios, &path)?)?.has("VCPU 0 uses shadow tables, after")?;
+    Ok(())
+}
+
+fn usb_uefi(context: &Context) -> Result<()> {
+    let path = make(context, "usb", "disk.img", &["--timeout", "0"])?;
+    on_hypervisor(boot_stick(context, Firmware::Uefi, &path)?)?;
+    Ok(())
+}
+
+fn net_bios(context: &Context) -> Result<()> {
+    on_hypervisor(boot_net(context, Firmware::Bios)?)?;
+    Ok(())
+}
+
+fn net_uefi(context: &Context) -> Result<()> {
+    on_hypervisor(boot_net(context, Firmware::Uefi)?)?;
+    Ok(())
+}
+
+/// The second guest is a multiboot kernel of our own, with a module, and boots by itself.
+fn description(context: &Context) -> Result<()> {
+    std::fs::copy(&context.kit, context.path("kit.elf"))?;
+    context.file("module one.txt", "contents")?;
+    let text = "version = 1\nlabel = \"LAB\"\ntimeout = 0\ndefault = \"kit shadow\"\nmodes = [\"nested\", \"switch=7\"]\n\
+                [[vm]]\nname = \"linux\"\nexec = \"uname -m\"\n\
+                [[vm]]\nname = \"kit\"\nkernel = \"kit.elf\"\nmode = \"shadow\"\nmemory_mib = 32\ncmdline = \"print=hello\"\n\
+                modules = [{ file = \"module one.txt\", cmdline = \"one x\" }]\n";
+    let config = context.file("lab.toml", text)?;
+    let path = context.path("lab.iso");
+    context
+        .pal(["image", "iso", "-o", &path, "--config", &config], None)?
+        .status(0)?
+        .says("5 menu entries")?;
+    let shown = context.pal(["image", "inspect", &path], None)?.status(0)?;
+    let shown =
+        shown.has("ISO image LAB")?.has("* kit shadow")?.has("  linux switch=7")?.has("linux native")?;
+    shown.has(" 32 MiB, 1 VCPU, command line \"print=hello\"")?;
+    let finished = start(context, Firmware::Bios, &["-cdrom", &path])?;
+    finished
+        .has("kit: module 0 size 8 ")?
+        .has("line one x")?
+        .has("kit: hello")?
+        .has("[hv] kit: power-off")?;
+    Ok(())
+}
+
+/// In other directories and seconds.
+fn same(context: &Context) -> Result<()> {
+    for kind in ["iso", "usb"] {
+        let first = make(context, kind, "first", &["--put", &context.file("file", "x")?])?;
+        std::fs::create_dir_all(context.path("some/where"))?;
+        let second = make(context, kind, "some/where/second", &["--put", &context.file("file", "x")?])?;
+        ensure!(std::fs::read(first)? == std::fs::read(second)?, "{kind}: the bytes differ");
+    }
+    Ok(())
+}
+
+fn bad_descriptions(context: &Context) -> Result<()> {
+    let iso = context.path("x.iso");
+    for (text, parts) in [
+        ("version = 1\nkernle = 3", &["lab.toml", "line 2", "kernle"][..]),
+        ("version = 1\nprobe = false", &["lab.toml", "nothing to boot"]),
+        ("version = 1\ndefault = \"x\"", &["lab.toml", "`default` \"x\"", "\"probe\""]),
+        (
+            "version = 1\n[[vm]]\nname = \"a\"\nkernel = \"none\"",
+            &["lab.toml", "vm \"a\"", "`kernel`", "none"],
+        ),
+        ("version = 1\n[[vm]]\nname = \"a\"\nvcpus = 2", &["vm \"a\"", "`vcpus` is 2"]),
+        ("version = 1\n[[vm]]\nname = \"a\"\nmemory_mib = 19", &["vm \"a\"", "`memory_mib` is 19"]),
+        ("version = 1\n[[vm]]\nname = \"a\"\ninitrd = \"lab.toml\"\nexec = \"x\"", &["vm \"a\"", "`exec`"]),
+        ("version = 1\n[[vm]]\nname = \"a\"\n[[vm]]\nname = \"A\"", &["vm \"A\"", "taken"]),
+        ("version = 1\n[[vm]]\nname = \"a\"\ncmdline = \"x='y'\"", &["\"a native\"", "quote"]),
+    ] {
+        let config = context.file("lab.toml", text)?;
+        let finished = context.pal(["image", "iso", "-o", &iso, "--config", &config], None)?.status(2)?;
+        let _ = parts.iter().try_fold(finished, |finished, part| finished.says(part))?;
+    }
+    for (options, part) in [
+        (&["--kernel", "/no/such/kernel"][..], "/no/such/kernel"),
+        (&["--config", "/no/such.toml"], "/no/such.toml"),
+        (&["--config", "x.toml", "--kernel", "y"], "--kernel"),
+        (&["--label", "too long a label"], "label"),
+        (&["--timeout", "soon"], "never"),
+        (&["--serial", "ttyS0"], "com4"),
+        (&["--hv-arg", "a='b'"], "quote"),
+    ] {
+        context.pal([&["image", "iso", "-o", &iso], options].concat(), None)?.status(2)?.says(part)?;
+    }
+    context.pal(["image", "iso"], None)?.status(2)?.says("--output")?;
+    ensure!(!Path::new(&iso).exists(), "an image was made of nothing");
+    Ok(())
+}
+
+fn inspect_anything(context: &Context) -> Result<()> {
+    for (name, contents) in [("empty", vec![]), ("text", b"hello".to_vec()), ("zeros", vec![0; 1 << 20])] {
+        let file = context.file(name, contents)?;
+        context.pal(["image", "inspect", &file], None)?.status(2)?.says(&file)?;
+    }
+    let path = make(context, "iso", "whole.iso", &[])?;
+    let finished = context.pal(["image", "inspect", &path], None)?.status(0)?;
+    let finished =
+        finished.has("PALIMPSEST")?.has("boots on BIOS and UEFI")?.has("* debian-amd64 nested\n")?;
+    finished.has("  Palimpsest 0.")?.has("console=ttyS0 pal.term=vt100")?.has("  probe\n")?;
+    let bytes = std::fs::read(&path)?;
+    for size in [0x8100, 0x9000, 0x10000, bytes.len() / 2] {
+        let file = context.file("cut.iso", &bytes[..size])?;
+        let finished = context.pal(["image", "inspect", &file], None)?;
+        ensure!(matches!(finished.status, Some(0 | 2)), "{size}: {:?}\n{}", finished.status, finished.stderr);
+    }
+    context.pal(["image", "inspect", "/no/such/file"], None)?.status(1)?.says("/no/such/file")?;
+    Ok(())
+}
