@@ -37,14 +37,14 @@ enum Firmware {
 /// Makes an image whose guest runs [`COMMAND`].
 fn make(context: &Context, kind: &str, name: &str, options: &[&str]) -> Result<String> {
     let path = context.path(name);
-    let guest = ["--exec", COMMAND];
+    let guest = ["--append", "quiet", "--exec", COMMAND];
     context.pal([&["image", kind, "-o", &path], &guest[..], options].concat(), None)?.status(0)?;
     Ok(path)
 }
 
 /// Starts a machine, waits until it switches itself off, and looks at what the guest printed.
 fn boot(context: &Context, firmware: Firmware, medium: &[&str]) -> Result<Finished> {
-    start(context, firmware, medium)?.has(PRINTED)?.has("reboot: Power down")
+    start(context, firmware, medium)?.has(PRINTED)
 }
 
 /// Starts a machine and waits until it switches itself off.
@@ -69,11 +69,10 @@ fn start(context: &Context, firmware: Firmware, medium: &[&str]) -> Result<Finis
     machine.args(medium);
     // Longer than a busy machine takes by far; it is there so that nothing stays behind.
     let finished = context.wait_for(machine, Duration::from_secs(290))?.status(0)?;
-    match firmware {
-        // OVMF says so; SeaBIOS says nothing here.
-        Firmware::Uefi => finished.has("BdsDxe: starting Boot"),
-        Firmware::Bios => finished.lacks("BdsDxe"),
-    }
+    // OVMF and the iPXE in it write on the serial port what they start; on BIOS nobody does.
+    let uefi = ["BdsDxe: starting Boot", "x64.efi... ok"].iter().any(|line| finished.stdout().contains(line));
+    ensure!(uefi == (firmware == Firmware::Uefi), "the other firmware booted\n{}", finished.stdout());
+    Ok(finished)
 }
 
 /// The guest ran on the hypervisor, which saw it power off.
