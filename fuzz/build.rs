@@ -1,17 +1,23 @@
-//! Lists the modules of the hypervisor that have a `pub fn fuzz_one`.
+//! Lists the modules that have a `pub fn fuzz_one`.
 
 use std::{env, fs, io, path::Path};
 
+/// The crates, with what the names of their targets begin with.
+const CRATES: [(&str, &str, &str); 2] =
+    [("hv", "../hv/src", ""), ("bootimg", "../tools/bootimg/src", "bootimg-")];
+
 fn main() -> io::Result<()> {
-    println!("cargo::rerun-if-changed=../hv/src");
-    let source = Path::new("../hv/src");
-    let mut modules = Vec::new();
-    search(source, source, &mut modules)?;
-    modules.sort();
-    let entries: String = modules
-        .iter()
-        .map(|module| format!("    (\"{}\", hv::{}::fuzz_one),\n", module.join("-"), module.join("::")))
-        .collect();
+    let mut entries = String::new();
+    for (name, source, prefix) in CRATES {
+        println!("cargo::rerun-if-changed={source}");
+        let source = Path::new(source);
+        let mut modules = Vec::new();
+        search(source, source, &mut modules)?;
+        modules.sort();
+        entries.extend(modules.iter().map(|module| {
+            format!("    (\"{prefix}{}\", {name}::{}::fuzz_one),\n", module.join("-"), module.join("::"))
+        }));
+    }
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     fs::write(
         Path::new(&out).join("targets.rs"),

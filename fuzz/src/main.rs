@@ -1,7 +1,7 @@
 //! The fuzz targets: one program, whose target PALIMPSEST_FUZZ names. `cargo pal fuzz` builds it with libFuzzer's
 //! instrumentation and runs it.
 //!
-//! Every `fuzz_one` in the hypervisor drives one module with arbitrary bytes, must not panic, and asserts what must hold.
+//! Every `fuzz_one` drives one module with arbitrary bytes, must not panic, and asserts what must hold.
 //! The build script finds them all.
 #![no_main]
 
@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 
 type Target = fn(&[u8]);
 
-// TARGETS: the name and function of every module of the hypervisor with a `fuzz_one`.
+// TARGETS: the name and function of every module with a `fuzz_one`.
 include!(concat!(env!("OUT_DIR"), "/targets.rs"));
 
 static CHOSEN: OnceLock<Target> = OnceLock::new();

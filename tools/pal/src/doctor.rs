@@ -1,6 +1,6 @@
 //! `pal doctor`: what is installed on this machine, what is missing, what to type.
 
-use std::process::Command;
+use std::{path::Path, process::Command};
 
 use anyhow::Result;
 use clap::ValueEnum;
@@ -32,6 +32,13 @@ pub fn run(project: &Project, _ui: &Ui) -> Result<u8> {
         program("c++", "builds the fuzz targets (cargo pal test)", Some("sudo apt-get install g++")),
         program(needs::QEMU, "emulates AMD machines", Some("sudo apt-get install qemu-system-x86")),
         bochs(),
+        media(),
+        Item {
+            name: "UEFI for QEMU",
+            purpose: "boot tests (cargo pal test)".into(),
+            found: Some(needs::OVMF.to_owned()).filter(|path| Path::new(path).exists()),
+            remedy: Some("sudo apt-get install ovmf"),
+        },
         program("apt-get", "fetches what is missing", None),
         program("dpkg-deb", "unpacks packages", None),
     ];
@@ -61,7 +68,7 @@ pub fn run(project: &Project, _ui: &Ui) -> Result<u8> {
             }
             (None, None) => "not here yet: fetched or built when needed".to_owned(),
         };
-        println!("{:<18}  {:<40}  {state}", item.name, item.purpose);
+        println!("{:<21}  {:<40}  {state}", item.name, item.purpose);
     }
     let next = if missing {
         "Install what is missing, then type: cargo pal run"
@@ -70,6 +77,17 @@ pub fn run(project: &Project, _ui: &Ui) -> Result<u8> {
     };
     println!("\n{next}");
     Ok(u8::from(missing))
+}
+
+/// What makes boot media.
+fn media() -> Item {
+    let found = bootimg::Tools::find(bootimg::Firmware::Both).is_ok();
+    Item {
+        name: "GRUB, xorriso, mtools",
+        purpose: "make boot media (cargo pal image)".into(),
+        found: found.then(|| "here".to_owned()),
+        remedy: Some("sudo apt-get install grub-common grub-pc-bin grub-efi-amd64-bin xorriso mtools"),
+    }
 }
 
 fn program(name: &'static str, purpose: &'static str, remedy: Option<&'static str>) -> Item {

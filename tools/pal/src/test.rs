@@ -78,7 +78,9 @@ pub fn run(args: &TestArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let wanted = |step: &&Step| args.step.is_empty() || args.step.iter().any(|name| name == step.name);
     // Asked for before a spinner turns.
     if STEPS.iter().filter(wanted).any(|step| NEED_QEMU.contains(&step.name)) {
-        Needs { project, ui, yes: args.yes }.qemu(None)?;
+        let needs = Needs { project, ui, yes: args.yes };
+        needs.qemu(None)?;
+        needs.boot_tests()?;
     }
     let logs = project.cache("test")?;
     let start = Instant::now();

@@ -189,15 +189,23 @@ impl Inspection {
 #[cfg(test)]
 mod tests;
 
-/// Looks at arbitrary bytes as an image and at all files on it; for fuzzing.
+/// Looks at arbitrary bytes as an image, and as the directories of both kinds of image; for fuzzing.
 #[cfg(any(test, feature = "testing"))]
 pub fn fuzz_one(data: &[u8]) {
     let _ = menu::parse(&String::from_utf8_lossy(&data[..data.len().min(4096)]));
     let _ = crate::identity(data);
     let _ = crate::loadable(data);
+    check(data);
+    check(&iso_around(data));
+    check(&fat_around(data));
+}
+
+/// All files of what may be an image.
+#[cfg(any(test, feature = "testing"))]
+fn check(data: &[u8]) {
     let Ok((found, places)) = examine(&data) else { return };
     assert!(found.files.len() <= MAX_FILES);
-    for (index, (path, size)) in found.files.iter().enumerate() {
+    for (index, (path, size)) in found.files.iter().enumerate().take(100) {
         assert!(!path.is_empty() && !path.starts_with('/') && path.split('/').all(|part| part != ".."));
         let read = match &places {
             Places::Iso(extents) => data.bytes(extents[index].at(), u64::from(extents[index].size)),
@@ -205,4 +213,37 @@ pub fn fuzz_one(data: &[u8]) {
         };
         assert!(read.is_err() || read.is_ok_and(|bytes| bytes.len() as u64 == *size));
     }
+}
+
+/// An ISO image whose root directory and boot catalogue are `data`.
+#[cfg(any(test, feature = "testing"))]
+fn iso_around(data: &[u8]) -> Vec<u8> {
+    const PLACE: u8 = 18;
+    let len = data.len().next_multiple_of(2048);
+    let mut image = vec![0; usize::from(PLACE) * 2048 + len];
+    let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0x8000, b"\x01CD001\x01");
+    put(0x8000 + 158, &[PLACE]);
+    put(0x8000 + 166, &(len as u32).to_le_bytes());
+    put(0x8800, b"\0CD001\x01EL TORITO");
+    put(0x8847, &[PLACE]);
+    put(usize::from(PLACE) * 2048, data);
+    image
+}
+
+/// A FAT16 volume whose root directory begins with `data`, and whose table does with the rest of it.
+#[cfg(any(test, feature = "testing"))]
+fn fat_around(data: &[u8]) -> Vec<u8> {
+    const SECTORS: u16 = 1 + 32 + 32 + 5000;
+    let mut image = vec![0; usize::from(SECTORS) * 512];
+    let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
+    put(11, &[0, 2, 1, 1, 0, 1, 0, 2]); // 512 bytes, one sector, one reserved, one table, 512 root entries
+    put(19, &SECTORS.to_le_bytes());
+    put(22, &[32, 0]);
+    put(510, &[0x55, 0xaa]);
+    (0..8192u16).for_each(|n| put(512 + usize::from(n) * 2, &(n + 1).to_le_bytes()));
+    let (root, table) = data.split_at(data.len() / 2);
+    put(512, &table[..table.len().min(32 * 512)]);
+    put(33 * 512, &root[..root.len().min(32 * 512)]);
+    image
 }

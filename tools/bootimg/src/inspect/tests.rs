@@ -71,7 +71,7 @@ fn images_are_read_back_and_damage_is_survived() {
             if next() % 4 == 0 {
                 damaged.truncate(next() % image.len());
             }
-            fuzz_one(&damaged);
+            check(&damaged);
         }
     }
 }
@@ -95,4 +95,23 @@ proptest! {
         }
         fuzz_one(&data);
     }
+}
+
+#[test]
+fn the_volumes_around_noise_are_volumes() {
+    let mut record = vec![34 + 4, 0, 18, 0, 0, 0, 0, 0, 0, 0, 10];
+    record.resize(32, 0);
+    record.extend(b"\x03A;1");
+    record.resize(38, 0);
+    let (found, _) = examine(&&iso_around(&record)[..]).ok().unwrap();
+    assert_eq!(found.files, [("A".to_owned(), 10)]);
+    let mut entry = b"NAME    TXT\0".to_vec();
+    entry.resize(26, 0);
+    entry.extend([2, 0, 44, 1, 0, 0]);
+    entry.resize(64, 0);
+    let image = &fat_around(&entry)[..];
+    let (found, places) = examine(&image).ok().unwrap();
+    assert_eq!(found.files, [("NAME.TXT".to_owned(), 300)]);
+    let Places::Fat(geometry, clusters) = places else { panic!("it is FAT") };
+    assert_eq!(geometry.read(&image, clusters[0], Some(300)).unwrap().len(), 300);
 }

@@ -22,6 +22,8 @@ use crate::{
 
 /// The program that emulates the AMD machines.
 pub const QEMU: &str = "qemu-system-x86_64";
+/// UEFI for QEMU's machines.
+pub const OVMF: &str = "/usr/share/ovmf/OVMF.fd";
 /// The program that emulates the Intel machine.
 pub const BOCHS: &str = "bochs";
 
@@ -170,6 +172,21 @@ impl Needs<'_> {
         let package = apt.first_known(&["busybox-static"]).with_context(advice)?;
         apt.fetch(&package, &tree).with_context(advice)?;
         in_tree().context("package busybox-static has no bin/busybox")
+    }
+
+    /// What the boot tests of `pal test` take besides QEMU.
+    ///
+    /// # Errors
+    /// Something is missing; the error says what to install.
+    pub fn boot_tests(&self) -> Result<()> {
+        self.media(bootimg::Firmware::Both)?;
+        if !Path::new(OVMF).exists() {
+            match Apt::find(self.project, self.ui, Architecture::Amd64)? {
+                Some(apt) => apt.install(&["ovmf"], "UEFI for QEMU is missing", self.yes)?,
+                None => bail!("UEFI for QEMU is missing: {OVMF}, in Debian's package ovmf"),
+            }
+        }
+        Ok(())
     }
 
     /// What makes boot media, installed if it is missing.
