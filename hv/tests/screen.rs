@@ -185,9 +185,9 @@ fn talker(text: &str) -> Vec<u8> {
     kernel
 }
 
-/// Without a serial port the screen is the guest's console, between the lines of the log.
+/// Without a serial port, or if told so, the screen is the guest's console, between the lines of the log.
 #[test]
-fn a_guest_s_output_is_on_the_screen_of_a_machine_without_serial_ports() {
+fn a_guest_s_output_is_on_the_screen() {
     if !grub::can_make_media() {
         return;
     }
@@ -195,9 +195,12 @@ fn a_guest_s_output_is_on_the_screen_of_a_machine_without_serial_ports() {
     let config = "version = 1\n[[vm]]\nname = \"talker\"\nkernel = \"talker\"\nmemory_mib = 20\n";
     let files: [(&str, &[u8]); 2] = [("talker", &kernel), ("palimpsest.toml", config.as_bytes())];
     let modules = "module2 /boot/talker talker\nmodule2 /boot/palimpsest.toml palimpsest.toml";
-    let mut machine = Machine::boot_with(&files, modules, "exit=halt", &["-serial", "none"]);
-    let lines = machine.wait_for(Machine::picture, &["hello from the guest", "and again", "halted-forever"]);
-    assert!(lines.iter().any(|line| line == "hello from the guest"), "{}", lines.join("\n"));
+    for (words, port) in [("exit=halt", "none"), ("exit=halt console=screen", "null")] {
+        let mut machine = Machine::boot_with(&files, modules, words, &["-serial", port]);
+        let lines =
+            machine.wait_for(Machine::picture, &["hello from the guest", "and again", "halted-forever"]);
+        assert!(lines.iter().any(|line| line == "hello from the guest"), "{}", lines.join("\n"));
+    }
 }
 
 /// The full report, complete on one screen.

@@ -150,23 +150,24 @@ unsafe fn add_frames(free: &Ranges, part: Range<u64>) {
 }
 
 /// Silences everything but the local APIC and the console's serial port.
-fn start_interrupts(acpi: &Acpi, console: SerialPort) -> LocalApic {
+fn start_interrupts(acpi: &Acpi, console: Option<SerialPort>) -> LocalApic {
     let page = lapic::page_address();
     paging::map_device(page..page + PAGE_SIZE).expect("the local APIC lies at an impossible address");
     // SAFETY: the page is mapped uncached, and the vector has a gate.
     let lapic = unsafe { lapic::enable(idt::SPURIOUS) };
-    let irq = match console {
+    let irq = console.map(|port| match port {
         SerialPort::Com1 | SerialPort::Com3 => 4,
         SerialPort::Com2 | SerialPort::Com4 => 3,
-    };
-    let (gsi, flags) = acpi.isa_interrupt(irq);
+    });
+    let wire = irq.map(|irq| acpi.isa_interrupt(irq));
     for io_apic in &acpi.io_apics {
         if paging::map_device(io_apic.address..io_apic.address + PAGE_SIZE).is_err() {
             continue;
         }
         // SAFETY: the MADT says that there is one, it is mapped, and nobody else uses it.
         let mut io_apic = unsafe { IoApic::new(io_apic.address, io_apic.gsi_base) };
-        if let Some(id) = u8::try_from(lapic.id).ok().filter(|_| io_apic.serves(gsi)) {
+        let id = u8::try_from(lapic.id).ok();
+        if let (Some(id), Some((gsi, flags))) = (id, wire.filter(|(gsi, _)| io_apic.serves(*gsi))) {
             io_apic.route(gsi, flags, idt::CONSOLE, id);
             log::console().set_receive_interrupt(true);
         }

@@ -52,14 +52,9 @@ pub fn is_there(port: SerialPort) -> bool {
 pub struct Console(Option<Uart>);
 
 impl Console {
-    /// The console on this port, or on the screen if it has no UART.
-    pub fn on(port: SerialPort) -> Console {
-        Console(uart(port))
-    }
-
-    /// Whether there is a serial port: without one there is no input.
-    pub fn is_serial(self) -> bool {
-        self.0.is_some()
+    /// The console on this port, or on the screen if there is none or it has no UART.
+    pub fn on(port: Option<SerialPort>) -> Console {
+        Console(port.and_then(uart))
     }
 
     /// Writes a guest's bytes as they are; waits for the transmitter a bounded time.
@@ -115,7 +110,8 @@ impl fmt::Write for Screen {
 /// Text for people: to the port and to the screen.
 impl fmt::Write for Console {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        Screen.write_str(text)?;
-        self.0.as_mut().map_or(Ok(()), |uart| uart.write_str(text))
+        // The port first: a screen that breaks takes nothing from it.
+        self.0.as_mut().map_or(Ok(()), |uart| uart.write_str(text))?;
+        Screen.write_str(text)
     }
 }

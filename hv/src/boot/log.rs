@@ -19,12 +19,13 @@ static LINE: Mutex<()> = Mutex::new(());
 
 #[derive(Clone, Copy)]
 struct Ports {
-    console: SerialPort,
+    /// `None` is the screen.
+    console: Option<SerialPort>,
     telemetry: Option<SerialPort>,
 }
 
 fn ports() -> Ports {
-    OPTIONS.get().copied().unwrap_or(Ports { console: SerialPort::Com1, telemetry: None })
+    OPTIONS.get().copied().unwrap_or(Ports { console: Some(SerialPort::Com1), telemetry: None })
 }
 
 /// The guest's console, which the log may share.
@@ -76,7 +77,7 @@ impl Log for Serial {
             log::Level::Trace => ("trace", "trace: "),
         };
         let Ports { console: text, telemetry } = ports();
-        if telemetry.is_some_and(|port| port != text && console::uart(port).is_some()) {
+        if telemetry.is_some_and(|port| Some(port) != text && console::uart(port).is_some()) {
             let _ = writeln!(Screen, "[hv] {short}{}", line.args());
             if line.target() != RECORDED {
                 record(format_args!(
@@ -104,7 +105,7 @@ pub fn init() {
 /// Goes on at the level and on the ports of the command line. Once.
 pub fn configure(options: &HvOptions) {
     let ports = OPTIONS.call_once(|| Ports { console: options.console, telemetry: options.telemetry });
-    for port in ports.telemetry.into_iter().chain([ports.console]) {
+    for port in ports.telemetry.into_iter().chain(ports.console) {
         if port != SerialPort::Com1 {
             console::open(port);
         }

@@ -3,7 +3,7 @@
 //! | key | values | default |
 //! |---|---|---|
 //! | `loglevel` | `off` `error` `warn` `info` `debug` `trace` | `info` |
-//! | `console` | `com1` … `com4`: guest console and log | `com1` |
+//! | `console` | `com1` … `com4`, or `screen`: guest console and log; a port without a UART is the screen, too | `com1` |
 //! | `telemetry` | `none` `com1` … `com4`: one JSON line per record | `none` |
 //! | `stats` | `on` `off`: a statistics record when a guest ends | `off` |
 //! | `exit` | what to do when the last guest ended: `poweroff`, `reset`, `halt`, or `isa-debug:PORT` (write the status to QEMU's exit device) | `poweroff` |
@@ -66,8 +66,8 @@ pub enum ExitAction {
 pub struct HvOptions {
     /// The least severe level that is logged.
     pub loglevel: LevelFilter,
-    /// Guest console and log.
-    pub console: SerialPort,
+    /// Guest console and log; `None` is the screen.
+    pub console: Option<SerialPort>,
     /// Machine-readable records.
     pub telemetry: Option<SerialPort>,
     /// Emit a statistics record when a guest ends.
@@ -124,7 +124,7 @@ impl Default for HvOptions {
     fn default() -> Self {
         HvOptions {
             loglevel: LevelFilter::Info,
-            console: SerialPort::Com1,
+            console: Some(SerialPort::Com1),
             telemetry: None,
             stats: false,
             exit: None,
@@ -164,7 +164,8 @@ impl HvOptions {
         let (key, value) = word.split_once('=')?;
         match key {
             "loglevel" => self.loglevel = value.parse().ok()?,
-            "console" => self.console = SerialPort::parse(value)?,
+            "console" if value == "screen" => self.console = None,
+            "console" => self.console = Some(SerialPort::parse(value)?),
             "telemetry" if value == "none" => self.telemetry = None,
             "telemetry" => self.telemetry = Some(SerialPort::parse(value)?),
             "stats" => self.stats = parse_switch(value)?,
@@ -214,7 +215,7 @@ mod tests {
         assert_eq!(unknown.as_slice(), ["palimpsest"]);
         let expected = HvOptions {
             loglevel: LevelFilter::Debug,
-            console: SerialPort::Com2,
+            console: Some(SerialPort::Com2),
             telemetry: Some(SerialPort::Com2),
             stats: true,
             exit: Some(ExitAction::IsaDebug(0xf4)),
@@ -222,6 +223,7 @@ mod tests {
             selftest: Some(SelfTest::WriteCode),
         };
         assert_eq!(options, expected);
+        assert_eq!(HvOptions::parse("console=com3 console=screen").0.console, None);
         assert_eq!(HvOptions::parse("telemetry=com1 telemetry=none exit=isa-debug:244").0.telemetry, None);
     }
 

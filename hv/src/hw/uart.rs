@@ -32,6 +32,8 @@ mod reg {
     pub const MCR: u16 = 4;
     /// Line status.
     pub const LSR: u16 = 5;
+    /// Scratch: kept by the chip, used by nobody.
+    pub const SCR: u16 = 7;
 }
 
 const LSR_DATA_READY: u8 = 1 << 0;
@@ -40,6 +42,8 @@ const LSR_ALL_SENT: u8 = 1 << 6;
 const LCR_8N1: u8 = 3;
 const LCR_DLAB: u8 = 1 << 7;
 const MCR_DTR_RTS_OUT2: u8 = 0b1011;
+/// All four interrupts.
+const IER_BITS: u8 = 0b1111;
 const MCR_LOOPBACK: u8 = 1 << 4;
 /// Enable and clear both FIFOs, trigger at one byte.
 const FCR_ENABLE_CLEAR: u8 = 0b111;
@@ -69,31 +73,9 @@ impl Uart {
         unsafe { out8(self.base + offset, value) }
     }
 
-    /// 115 200 baud, 8N1, FIFOs on, no interrupts. False: there is no UART. A bus without a device reads as ones or as the
-    /// last value on it, so two bytes must come back one by one when transmitter and receiver are connected inside the chip
-    /// (section 8.6.6, loopback).
+    /// 115 200 baud, 8N1, FIFOs on, no interrupts. False: there is no UART.
     pub fn init(self) -> bool {
-        self.write(reg::IER, 0);
-        self.write(reg::LCR, LCR_DLAB | LCR_8N1);
-        self.write(reg::DATA, 1);
-        self.write(reg::IER, 0);
-        self.write(reg::LCR, LCR_8N1);
-        self.write(reg::FCR, FCR_ENABLE_CLEAR);
-        self.write(reg::MCR, MCR_LOOPBACK);
-        let is_there = [0x55, 0xae].into_iter().all(|byte| self.loops_back(byte));
-        self.write(reg::MCR, MCR_DTR_RTS_OUT2);
-        self.write(reg::FCR, FCR_ENABLE_CLEAR);
-        is_there
-    }
-
-    /// Whether a byte, and nothing before it, comes back.
-    fn loops_back(self, byte: u8) -> bool {
-        if self.read(reg::LSR) & LSR_DATA_READY != 0 {
-            return false;
-        }
-        self.write(reg::DATA, byte);
-        let arrived = (0..BYTE_POLLS).any(|_| self.read(reg::LSR) & LSR_DATA_READY != 0);
-        arrived && self.read(reg::DATA) == byte
+        set_up(&self)
     }
 
     /// Writes all bytes as they are; waits for the transmitter a bounded time for each FIFO-full.
@@ -140,6 +122,56 @@ impl Uart {
     }
 }
 
+/// The registers of what may be a 16550, by offset.
+trait Registers {
+    fn get(&self, offset: u16) -> u8;
+    fn set(&self, offset: u16, value: u8);
+}
+
+impl Registers for Uart {
+    fn get(&self, offset: u16) -> u8 {
+        self.read(offset)
+    }
+    fn set(&self, offset: u16, value: u8) {
+        self.write(offset, value);
+    }
+}
+
+/// What [`Uart::init`] does. A bus without a device reads as ones or as the last value on it, so two bytes must come back one
+/// by one when transmitter and receiver are connected inside the chip (section 8.6.6, loopback). Ports that a server's
+/// management controller plays may know no loopback: for them it is enough that they remember which interrupts are on.
+fn set_up(port: &impl Registers) -> bool {
+    port.set(reg::IER, 0);
+    port.set(reg::LCR, LCR_DLAB | LCR_8N1);
+    port.set(reg::DATA, 1);
+    port.set(reg::IER, 0);
+    port.set(reg::LCR, LCR_8N1);
+    port.set(reg::FCR, FCR_ENABLE_CLEAR);
+    port.set(reg::MCR, MCR_LOOPBACK);
+    let is_there = [0x55, 0xae].into_iter().all(|byte| loops_back(port, byte))
+        || remembers(port, IER_BITS) && remembers(port, 0);
+    port.set(reg::MCR, MCR_DTR_RTS_OUT2);
+    port.set(reg::FCR, FCR_ENABLE_CLEAR);
+    is_there
+}
+
+/// Whether a byte, and nothing before it, comes back.
+fn loops_back(port: &impl Registers, byte: u8) -> bool {
+    if port.get(reg::LSR) & LSR_DATA_READY != 0 {
+        return false;
+    }
+    port.set(reg::DATA, byte);
+    let arrived = (0..BYTE_POLLS).any(|_| port.get(reg::LSR) & LSR_DATA_READY != 0);
+    arrived && port.get(reg::DATA) == byte
+}
+
+/// Whether the interrupt enable register holds a value while another is on the bus.
+fn remembers(port: &impl Registers, interrupts: u8) -> bool {
+    port.set(reg::IER, interrupts);
+    port.set(reg::SCR, !interrupts);
+    port.get(reg::IER) == interrupts
+}
+
 /// Text for people: line feeds become carriage return and line feed.
 impl fmt::Write for Uart {
     fn write_str(&mut self, text: &str) -> fmt::Result {
@@ -150,5 +182,74 @@ impl fmt::Write for Uart {
             self.write_bytes(line.as_bytes());
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::{Cell, RefCell};
+
+    /// A bus without a device that reads as the last value on it, or else as ones.
+    struct Bus {
+        last: Cell<u8>,
+        sticks: bool,
+    }
+
+    impl Registers for Bus {
+        fn get(&self, _: u16) -> u8 {
+            self.last.get()
+        }
+        fn set(&self, _: u16, value: u8) {
+            if self.sticks {
+                self.last.set(value);
+            }
+        }
+    }
+
+    /// A UART whose divisor, control registers and single byte are kept; with loopback or without.
+    struct Chip {
+        registers: RefCell<[u8; 8]>,
+        arrived: Cell<Option<u8>>,
+        loops: bool,
+    }
+
+    impl Registers for Chip {
+        fn get(&self, offset: u16) -> u8 {
+            match offset {
+                reg::DATA => self.arrived.take().unwrap_or(0),
+                reg::LSR => LSR_THR_EMPTY | LSR_ALL_SENT | u8::from(self.arrived.get().is_some()),
+                _ => self.registers.borrow()[usize::from(offset)],
+            }
+        }
+        fn set(&self, offset: u16, value: u8) {
+            let divisor = self.get(reg::LCR) & LCR_DLAB != 0 && offset <= reg::IER;
+            if offset == reg::DATA && !divisor && self.get(reg::MCR) & MCR_LOOPBACK != 0 && self.loops {
+                self.arrived.set(Some(value));
+            }
+            if !divisor {
+                self.registers.borrow_mut()[usize::from(offset)] = value;
+            }
+        }
+    }
+
+    #[test]
+    fn a_bus_without_a_device_is_no_uart() {
+        for sticks in [false, true] {
+            for last in [0, 0x0f, 0x55, 0xff] {
+                assert!(!set_up(&Bus { last: Cell::new(last), sticks }), "{sticks} {last:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_uart_is_found_and_left_ready() {
+        for loops in [false, true] {
+            let chip = Chip { registers: RefCell::new([0; 8]), arrived: Cell::new(None), loops };
+            assert!(set_up(&chip), "{loops}");
+            let registers = chip.registers.borrow();
+            assert_eq!([registers[1], registers[3], registers[4]], [0, LCR_8N1, MCR_DTR_RTS_OUT2]);
+            assert_eq!(chip.arrived.get(), None);
+        }
     }
 }

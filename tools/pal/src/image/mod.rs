@@ -60,13 +60,12 @@ fn describe(args: &MakeArgs, needs: &Needs) -> Result<Image> {
     image.epoch = epoch()?;
     let mut cmdline = match spec.serial {
         Port(Some(unit)) => format!("console=com{}", unit + 1),
-        Port(None) => String::new(),
+        Port(None) => "console=screen".to_owned(),
     };
     for word in spec.hypervisor_cmdline.split_whitespace() {
         cmdline += " ";
         cmdline += word;
     }
-    let cmdline = cmdline.trim_start();
 
     let guests: Vec<_> =
         spec.vm.iter().map(|vm| guest::add(&spec, vm, needs, &mut image)).collect::<Result<_>>()?;
@@ -74,14 +73,14 @@ fn describe(args: &MakeArgs, needs: &Needs) -> Result<Image> {
     for (vm, ready) in spec.vm.iter().zip(&guests) {
         let modes = vm.mode.as_ref().map_or(&spec.modes[..], std::slice::from_ref);
         for mode in modes {
-            entries.push(ready.entry(*mode, HYPERVISOR, cmdline, &mut image)?);
+            entries.push(ready.entry(*mode, HYPERVISOR, &cmdline, &mut image)?);
         }
     }
     if spec.native {
         entries.extend(guests.first().and_then(guest::Ready::native));
     }
     if spec.probe {
-        let cmdline = format!("{cmdline} probe").trim_start().to_owned();
+        let cmdline = format!("{cmdline} probe");
         let boot = Boot::Hypervisor { file: HYPERVISOR.into(), cmdline, modules: vec![] };
         entries.push(Entry { title: PROBE.into(), boot });
     }
