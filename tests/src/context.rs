@@ -15,9 +15,13 @@ use tempfile::TempDir;
 use crate::kit::Kits;
 
 /// The machines of `pal run --machine`.
-pub const MACHINES: [&str; 2] = ["native", "qemu-svm"];
+pub const MACHINES: [&str; 4] = ["native", "qemu-svm", "bochs-native", "bochs-vtx"];
 /// No run of a case takes longer, whatever pal does about its own time limit.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// The same on Bochs, which is slow.
+const BOCHS_PATIENCE: Duration = Duration::from_secs(1800);
+/// The time limit of its runs in seconds: nothing should come near it, however slow this machine is.
+pub const BOCHS_TIMEOUT: &str = "1700";
 
 /// The surroundings of one case.
 pub struct Context {
@@ -52,7 +56,21 @@ impl Context {
 
     /// True if the guest runs on the hypervisor.
     pub fn nested(&self) -> bool {
-        self.machine != "native"
+        !self.machine.ends_with("native")
+    }
+
+    /// True if Bochs emulates the machine.
+    pub fn on_bochs(&self) -> bool {
+        self.machine.starts_with("bochs")
+    }
+
+    /// The time limit of the kits' runs in seconds, unless a case has its own.
+    fn limit(&self, options: &[&str]) -> &'static [&'static str] {
+        match options.contains(&"--timeout") {
+            true => &[],
+            false if self.on_bochs() => &["--timeout", BOCHS_TIMEOUT],
+            false => &["--timeout", "60"],
+        }
     }
 
     /// The options of `pal run` that say where the case runs.
@@ -85,18 +103,20 @@ impl Context {
     /// `pal run` of the kit with these words on its command line.
     pub fn kit(&self, words: &str, options: &[&str]) -> Result<Finished> {
         let kit = self.kit.to_string_lossy();
-        let limit: &[&str] = if options.contains(&"--timeout") { &[] } else { &["--timeout", "60"] };
-        self.run(&[&["--kernel", &kit, "--append", words], limit, options].concat())
+        self.run(&[&["--kernel", &kit, "--append", words], self.limit(options), options].concat())
     }
 
     /// `pal run` of the long-mode kit with these cases on its command line.
     pub fn long_mode(&self, cases: &str, options: &[&str]) -> Result<Finished> {
         let kit = self.long_mode.to_string_lossy();
-        let limit: &[&str] = if options.contains(&"--timeout") { &[] } else { &["--timeout", "60"] };
-        // The processor beneath is QEMU's emulation on all machines so far.
+        // Mistakes of the emulation are forgiven by its name.
+        let emulation = if self.on_bochs() { "bochs" } else { "tcg" };
         let shadow = if self.mode == Some("shadow") { " shadow" } else { "" };
-        let line = format!("tcg{shadow} {cases}");
-        self.run(&[&["--kernel", &kit, "--append", &line, "--test-device"], limit, options].concat())
+        let line = format!("{emulation}{shadow} {cases}");
+        // Bochs' bare machine has no test device: the output tells all.
+        let device: &[&str] = if self.machine == "bochs-native" { &[] } else { &["--test-device"] };
+        let fixed = ["--kernel", &kit, "--append", &line];
+        self.run(&[&fixed[..], device, self.limit(options), options].concat())
     }
 
     /// `pal` with any arguments.
@@ -107,7 +127,8 @@ impl Context {
     ) -> Result<Finished> {
         let mut command = Command::new(&self.pal);
         command.args(arguments).current_dir(self.scratch.path());
-        finish(command, input, self.scratch.path(), PATIENCE)
+        let patience = if self.on_bochs() { BOCHS_PATIENCE } else { PATIENCE };
+        finish(command, input, self.scratch.path(), patience)
     }
 
     /// Another program, for at most so long.

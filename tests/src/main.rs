@@ -29,9 +29,12 @@ use kit::Kits;
 struct Options {
     /// Run only cases whose name contains this
     filter: Option<String>,
-    /// Run only on this machine
+    /// Run only on this machine; may be repeated
     #[arg(long, value_parser = MACHINES)]
-    machine: Option<String>,
+    machine: Vec<String>,
+    /// Run also the cases that take long
+    #[arg(long)]
+    full: bool,
     /// Runs at the same time
     #[arg(long, default_value_t = thread::available_parallelism().map_or(1, usize::from))]
     jobs: usize,
@@ -109,15 +112,17 @@ fn perform(options: &Options) -> Result<usize> {
 }
 
 fn select(options: &Options) -> Vec<Run> {
-    let wanted = |machine: &&&'static str| options.machine.as_deref().is_none_or(|name| name == **machine);
+    let wanted = |machine: &&&'static str| {
+        options.machine.is_empty() || options.machine.iter().any(|name| name == **machine)
+    };
     let mut runs = Vec::new();
     for machine in MACHINES.iter().filter(wanted) {
         for case in cases::all() {
             let applies = match case.on {
-                On::Both => true,
+                On::Both => !machine.starts_with("bochs"),
                 On::Only(name) => name == *machine,
             };
-            if !applies {
+            if !applies || case.full && !options.full {
                 continue;
             }
             let modes: &[_] = if *machine == "native" { &[] } else { case.modes };

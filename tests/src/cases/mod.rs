@@ -1,6 +1,7 @@
 //! The list of cases.
 
 mod bad_input;
+mod bochs;
 mod boot;
 mod guests;
 mod kit;
@@ -19,7 +20,7 @@ use crate::context::Context;
 /// The machines on which a case makes sense.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum On {
-    /// All of them.
+    /// QEMU's two.
     Both,
     /// Only this one.
     Only(&'static str),
@@ -33,6 +34,8 @@ pub struct Case {
     pub on: On,
     /// Modes of the hypervisor in which it runs, too.
     pub modes: &'static [&'static str],
+    /// It takes long, and runs only if everything is asked for.
+    pub full: bool,
     /// Does something and looks at what comes out.
     pub check: fn(&Context) -> Result<()>,
 }
@@ -42,24 +45,30 @@ impl Case {
     const fn also(self, modes: &'static [&'static str]) -> Case {
         Case { modes, ..self }
     }
+
+    /// The same case, but only if everything is asked for.
+    const fn at_length(self) -> Case {
+        Case { full: true, ..self }
+    }
 }
 
 /// For [`Case::also`].
 const SHADOW: &[&str] = &["shadow"];
 
-/// A case for all machines.
+/// A case for QEMU's machines.
 const fn both(name: &'static str, check: fn(&Context) -> Result<()>) -> Case {
-    Case { name, on: On::Both, modes: &[], check }
+    Case { name, on: On::Both, modes: &[], full: false, check }
 }
 
 /// A case for one machine.
 const fn only(machine: &'static str, name: &'static str, check: fn(&Context) -> Result<()>) -> Case {
-    Case { name, on: On::Only(machine), modes: &[], check }
+    Case { name, on: On::Only(machine), modes: &[], full: false, check }
 }
 
 /// All cases.
 pub fn all() -> impl Iterator<Item = &'static Case> {
     let cases = [
+        bochs::CASES,
         boot::CASES,
         guests::CASES,
         person::CASES,

@@ -191,8 +191,11 @@ pub struct KernelArgs {
 /// Options of `pal test`.
 #[derive(Args)]
 pub struct TestArgs {
-    /// Run only these steps: format, lint, image, unit, fuzz, native, qemu-svm
+    /// Run only these steps: format, lint, image, unit, fuzz, native, qemu-svm, bochs-vtx
     pub step: Vec<String>,
+    /// Run also the tests that take long
+    #[arg(long)]
+    pub full: bool,
     /// Install missing packages without asking
     #[arg(short, long)]
     pub yes: bool,
@@ -213,8 +216,9 @@ Examples:
   cargo pal bench                          the table: native, ours, KVM's and Xen's figures, our goals
   cargo pal bench --runs 3 --json out.json the same three times, with everything in a file
   cargo pal bench --only cpuid --exits     one row, and what leaves the guest in it
+  cargo pal bench --machine bochs-vtx      the same on an Intel processor with VT-x
 
-QEMU counts instructions as time, so figures repeat and do not depend on this machine's speed (docs/benchmarks.md).
+The emulator counts instructions as time, so figures repeat and do not depend on this machine's speed (docs/benchmarks.md).
 
 Exit status: 0, also if goals are missed; with --check 1 if one is; 1 if something could not be measured; 2 usage.";
 
@@ -222,11 +226,14 @@ Exit status: 0, also if goals are missed; with --check 1 if one is; 1 if somethi
 #[derive(Args)]
 #[command(after_help = BENCH_EXAMPLES)]
 pub struct BenchArgs {
+    /// The hypervisor's machine: on bochs-vtx a run takes many minutes
+    #[arg(long, value_enum, default_value_t = Machine::QemuSvm)]
+    pub machine: Machine,
     /// Measure only these rows: cpuid, pci-read, fork-wait, …
     #[arg(long, value_name = "ROW", num_args = 1..)]
     pub only: Vec<String>,
     /// Measure only these modes: nested, shadow, or switch=N, which also shows what a change of the mode costs. Default:
-    /// nested shadow switch=50 switch=2000
+    /// nested shadow switch=50 switch=2000, on bochs-vtx nested shadow
     #[arg(long, value_name = "MODE", num_args = 1..)]
     pub mode: Vec<Mode>,
     /// Measure this often; the table shows the median run and how far the runs are apart
@@ -247,6 +254,9 @@ pub struct BenchArgs {
     /// The QEMU to use instead of qemu-system-x86_64 in PATH
     #[arg(long, value_name = "PATH")]
     pub qemu: Option<PathBuf>,
+    /// The Bochs to use instead of bochs in PATH
+    #[arg(long, value_name = "PATH")]
+    pub bochs: Option<PathBuf>,
     /// Install missing packages without asking
     #[arg(short, long)]
     pub yes: bool,
@@ -272,7 +282,7 @@ impl Machine {
     }
 
     /// True if Bochs emulates it.
-    pub fn is_bochs(self) -> bool {
+    pub const fn is_bochs(self) -> bool {
         matches!(self, Machine::BochsVtx | Machine::BochsNative)
     }
 }

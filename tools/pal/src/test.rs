@@ -26,7 +26,7 @@ struct Step {
     run: fn(&Surroundings, log: &Path) -> Result<Counts>,
 }
 
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     Step {
         name: "format",
         what: "the source is formatted",
@@ -39,12 +39,17 @@ const STEPS: [Step; 7] = [
     Step {
         name: "native",
         what: "end to end, without the hypervisor",
-        run: |at, log| at.end_to_end(log, "native"),
+        run: |at, log| at.end_to_end(log, &["native"]),
     },
     Step {
         name: "qemu-svm",
         what: "end to end, on the hypervisor",
-        run: |at, log| at.end_to_end(log, "qemu-svm"),
+        run: |at, log| at.end_to_end(log, &["qemu-svm"]),
+    },
+    Step {
+        name: "bochs-vtx",
+        what: "end to end, on an Intel processor",
+        run: |at, log| at.end_to_end(log, &["bochs-native", "bochs-vtx"]),
     },
 ];
 
@@ -57,6 +62,8 @@ const FUZZ_SECONDS: u32 = 4;
 struct Surroundings<'a> {
     project: &'a Project,
     ui: &'a Ui,
+    /// Also what takes long.
+    full: bool,
 }
 
 /// Passed and failed tests.
@@ -77,10 +84,13 @@ pub fn run(args: &TestArgs, project: &Project, ui: &Ui) -> Result<u8> {
     }
     let wanted = |step: &&Step| args.step.is_empty() || args.step.iter().any(|name| name == step.name);
     // Asked for before a spinner turns.
+    let needs = Needs { project, ui, yes: args.yes };
     if STEPS.iter().filter(wanted).any(|step| NEED_QEMU.contains(&step.name)) {
-        let needs = Needs { project, ui, yes: args.yes };
         needs.qemu(None)?;
         needs.boot_tests()?;
+    }
+    if STEPS.iter().filter(wanted).any(|step| step.name == "bochs-vtx") {
+        needs.bochs(None)?;
     }
     let logs = project.cache("test")?;
     let start = Instant::now();
@@ -90,7 +100,7 @@ pub fn run(args: &TestArgs, project: &Project, ui: &Ui) -> Result<u8> {
         let begin = Instant::now();
         let result = {
             let _step = ui.step(&format!("{}: {}", step.name, step.what));
-            (step.run)(&Surroundings { project, ui }, &log)
+            (step.run)(&Surroundings { project, ui, full: args.full }, &log)
         };
         let (counts, note) = match result {
             Ok(counts) => (counts, String::new()),
@@ -139,19 +149,20 @@ impl Surroundings<'_> {
         Ok(Counts { passed: u64::from(succeeded), failed: u64::from(!succeeded) })
     }
 
-    fn end_to_end(&self, log: &Path, machine: &str) -> Result<Counts> {
+    fn end_to_end(&self, log: &Path, machines: &[&str]) -> Result<Counts> {
         // Everything that the cases need is here before they start, so that downloads are in nobody's time.
         let needs = Needs { project: self.project, ui: self.ui, yes: false };
-        needs.qemu(None)?;
         for guest in Guest::value_variants() {
             needs.kernel(*guest)?;
             needs.busybox(*guest)?;
         }
-        if machine != "native" {
+        if machines != ["native"] {
             needs.hypervisor()?;
         }
         let mut cases = self.project.cargo();
-        cases.args(["run", "--quiet", "--package", "e2e", "--", "--machine", machine]);
+        cases.args(["run", "--quiet", "--package", "e2e", "--"]);
+        cases.args(machines.iter().flat_map(|machine| ["--machine", machine]));
+        cases.args(self.full.then_some("--full"));
         cases.env("PAL", std::env::current_exe()?).env("PALIMPSEST_HV", self.project.hypervisor());
         let succeeded = self.run(log, &mut cases)?;
         Ok(counted(&std::fs::read_to_string(log)?, succeeded))

@@ -20,6 +20,8 @@ const MEMORY_MIB: u64 = 1024;
 /// pages. A kernel panic ends the run.
 const APPEND: &str = "loglevel=7 panic=-1 mitigations=off nokaslr norandmaps";
 const TIMEOUT_SECONDS: u64 = 600;
+/// The same on Bochs.
+const BOCHS_TIMEOUT_SECONDS: u64 = 7200;
 
 /// One column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,12 +33,15 @@ pub struct Column {
 }
 
 impl Column {
-    /// The guest alone: what the others are compared with.
-    pub const NATIVE: Self = Self { machine: Machine::Native, mode: None };
+    /// The guest alone, on the machine below `machine`'s hypervisor: what the others are compared with.
+    pub const fn native(machine: Machine) -> Self {
+        let machine = if machine.is_bochs() { Machine::BochsNative } else { Machine::Native };
+        Self { machine, mode: None }
+    }
 
     /// The guest on the hypervisor.
-    pub const fn hypervisor(mode: Mode) -> Self {
-        Self { machine: Machine::QemuSvm, mode: Some(mode) }
+    pub const fn hypervisor(machine: Machine, mode: Mode) -> Self {
+        Self { machine, mode: Some(mode) }
     }
 
     /// True if the hypervisor changes its mode while it runs: then its statistics are wanted.
@@ -52,8 +57,8 @@ impl Column {
 
 /// What every run uses.
 pub struct Setup {
-    /// The QEMU program.
-    pub qemu: PathBuf,
+    /// The emulator.
+    pub emulator: PathBuf,
     /// The guest's kernel.
     pub kernel: PathBuf,
     /// The initial RAM disk with the guest's program.
@@ -118,16 +123,20 @@ impl Setup {
 
     fn command(&self, column: Column, rows: &[&Row], stats: Option<&Path>) -> Vec<String> {
         let mut command = vec!["run".to_owned(), "--icount".to_owned()];
+        let bochs = column.machine.is_bochs();
         let mut add = |option: &str, value: String| command.extend([option.to_owned(), value]);
         add("--machine", value_name(column.machine));
         if let Some(mode) = column.mode {
             add("--mode", mode.to_string());
         }
         add("--mem", MEMORY_MIB.to_string());
-        add("--timeout", TIMEOUT_SECONDS.to_string());
-        add("--qemu", self.qemu.display().to_string());
-        // A native guest that resets would start again.
-        add("--qemu-arg", "-no-reboot".to_owned());
+        let limit = if bochs { BOCHS_TIMEOUT_SECONDS } else { TIMEOUT_SECONDS };
+        add("--timeout", limit.to_string());
+        add(if bochs { "--bochs" } else { "--qemu" }, self.emulator.display().to_string());
+        if !bochs {
+            // A native guest that resets would start again.
+            add("--qemu-arg", "-no-reboot".to_owned());
+        }
         add("--kernel", self.kernel.display().to_string());
         add("--initrd", self.initrd.display().to_string());
         if let Some(path) = stats {

@@ -16,7 +16,12 @@ use crate::{cli::value_name, project::Project};
 pub const SCHEMA: u64 = 1;
 
 /// The whole document.
-pub fn document(results: &Results, exits: &[(Column, Vec<Exits>)], qemu: &str, project: &Project) -> Value {
+pub fn document(
+    results: &Results,
+    exits: &[(Column, Vec<Exits>)],
+    emulator: &str,
+    project: &Project,
+) -> Value {
     let columns: Vec<Value> = results
         .columns
         .iter()
@@ -36,11 +41,11 @@ pub fn document(results: &Results, exits: &[(Column, Vec<Exits>)], qemu: &str, p
     let runs = results.columns.iter().map(|(_, sittings)| sittings.len()).max();
     json!({
         "schema": SCHEMA,
-        "unit": "TSC ticks per operation; with QEMU's -icount shift=0 a tick is an instruction",
+        "unit": "TSC ticks per operation; a tick is an instruction",
         "commit": git(project, &["rev-parse", "HEAD"]),
         "modified": git(project, &["status", "--porcelain"]).map(|changes| !changes.is_empty()),
         "pal": env!("CARGO_PKG_VERSION"),
-        "qemu": qemu,
+        "emulator": emulator,
         "runs": runs,
         "columns": columns,
         "rows": results.rows.iter().map(|row| json!({

@@ -1,7 +1,7 @@
 //! `pal bench`: what the hypervisor costs a guest, beside native execution and other hypervisors.
 //!
 //! A guest program performs the operations of [`rows`], once on the emulated machine alone and once on the hypervisor on
-//! the same machine ([`column`]), with QEMU counting instructions as time. So every figure is the guest's work plus the
+//! the same machine ([`column`]), with QEMU or Bochs counting instructions as time. So every figure is the guest's work plus the
 //! hypervisor's, and repeats. `docs/benchmarks.md` explains how to read it.
 
 mod column;
@@ -38,6 +38,8 @@ use switches::Switches;
 /// The modes that are measured unless others are asked for: many changes of the mode, and few between which the shadow
 /// tables fill up.
 const MODES: [&str; 4] = ["nested", "shadow", "switch=50", "switch=2000"];
+/// The same on Bochs, which is slow.
+const BOCHS_MODES: [&str; 2] = ["nested", "shadow"];
 
 /// Measures, prints the table, and returns the exit status.
 ///
@@ -45,6 +47,9 @@ const MODES: [&str; 4] = ["nested", "shadow", "switch=50", "switch=2000"];
 /// [`Usage`] for options that cannot work; others for what is missing on this machine.
 pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let rows = rows::select(&args.only)?;
+    if !args.machine.has_hypervisor() {
+        return Err(Usage::new("--machine: name the hypervisor's machine, qemu-svm or bochs-vtx").into());
+    }
     if let Some(path) = &args.json {
         let open = OpenOptions::new().create(true).append(true).open(path);
         open.map_err(|error| Usage::new(format!("--json {}: {error}", path.display())))?;
@@ -55,19 +60,25 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
     fs::write(&initrd, program::initramfs(&program::build(project, ui)?)?)
         .with_context(|| format!("cannot write {}", initrd.display()))?;
     let setup = Setup {
-        qemu: needs.qemu(args.qemu.as_deref())?,
+        emulator: if args.machine.is_bochs() {
+            needs.bochs(args.bochs.as_deref())?
+        } else {
+            needs.qemu(args.qemu.as_deref())?
+        },
         kernel: args.kernel.clone().map_or_else(|| needs.kernel(Guest::DebianAmd64), Ok)?,
         initrd,
         hypervisor: needs.hypervisor()?,
     };
 
+    let default: &[&str] = if args.machine.is_bochs() { &BOCHS_MODES } else { &MODES };
     let modes = if args.mode.is_empty() {
-        MODES.map(|mode| mode.parse().expect("a mode")).into()
+        default.iter().map(|mode| mode.parse().expect("a mode")).collect()
     } else {
         args.mode.clone()
     };
-    let columns = modes.into_iter().map(Column::hypervisor);
-    let columns = iter::once(Column::NATIVE).chain(columns).map(|column| (column, Vec::new())).collect();
+    let columns = modes.into_iter().map(|mode| Column::hypervisor(args.machine, mode));
+    let columns =
+        iter::once(Column::native(args.machine)).chain(columns).map(|column| (column, Vec::new())).collect();
     let mut results = Results { rows, columns };
     for number in 1..=args.runs {
         let _step = ui.step(&format!("measuring, run {number} of {}", args.runs));
@@ -95,7 +106,7 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
         print!("\n{}", table::exits(*column, exits));
     }
     if let Some(path) = &args.json {
-        let document = json::document(&results, &exits, &version(&setup.qemu), project);
+        let document = json::document(&results, &exits, &version(&setup.emulator), project);
         let text = serde_json::to_string_pretty(&document)? + "\n";
         fs::write(path, text).with_context(|| format!("--json {}", path.display()))?;
     }
@@ -142,9 +153,10 @@ fn count_exits(
     Ok(all)
 }
 
-/// The first line of `--version`.
+/// The first line of `--version` that is more than decoration.
 fn version(program: &Path) -> String {
     let output = Command::new(program).arg("--version").stdin(Stdio::null()).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    text.lines().next().unwrap_or_default().to_owned()
+    let mut lines = text.lines().map(str::trim);
+    lines.find(|line| line.starts_with(char::is_alphabetic)).unwrap_or_default().to_owned()
 }

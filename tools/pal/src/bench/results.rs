@@ -86,7 +86,7 @@ impl Results {
             row,
             native: self.cost(row, *reference),
             ours: self.cost(row, column),
-            comparison: row.comparison(mode),
+            comparison: row.comparison(column.machine, mode),
         };
         self.rows.iter().map(judge).collect()
     }
@@ -114,10 +114,10 @@ pub mod tests {
     use super::*;
     use crate::{
         bench::{record::Records, rows},
-        cli::Mode,
+        cli::{Machine, Mode},
     };
 
-    pub const NESTED: Column = Column::hypervisor(Mode::Nested);
+    pub const NESTED: Column = Column::hypervisor(Machine::QemuSvm, Mode::Nested);
 
     fn sitting(figures: &[(&str, f64)]) -> Sitting {
         let mut records = Records { done: Some(figures.len()), ..Records::default() };
@@ -137,7 +137,7 @@ pub mod tests {
         Results {
             rows: rows::select(&names).unwrap(),
             columns: vec![
-                (Column::NATIVE, vec![sitting(&native); 3]),
+                (Column::native(Machine::QemuSvm), vec![sitting(&native); 3]),
                 (NESTED, vec![nested(100.0), nested(130.0), nested(110.0)]),
             ],
         }
@@ -156,6 +156,6 @@ pub mod tests {
         let cpuid = judgements[0].ours.as_ref().unwrap();
         assert_eq!((cpuid.median, cpuid.spread()), (110.0, 30.0 / 110.0));
         assert_eq!(results.missed(), ["nested: fork-wait", "nested: ping-pong"]);
-        assert!(results.judge(Column::NATIVE).is_empty());
+        assert!(results.judge(Column::native(Machine::QemuSvm)).is_empty());
     }
 }

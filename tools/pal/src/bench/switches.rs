@@ -111,10 +111,13 @@ pub mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{bench::record::Records, cli::Mode};
+    use crate::{
+        bench::record::Records,
+        cli::{Machine, Mode},
+    };
 
     pub fn column() -> Column {
-        Column::hypervisor("switch=50".parse().unwrap())
+        Column::hypervisor(Machine::QemuSvm, "switch=50".parse().unwrap())
     }
 
     /// A run that changed the mode `count` times in each direction.
@@ -138,7 +141,7 @@ pub mod tests {
 
     #[test]
     fn nothing_measured_is_a_miss() {
-        assert_eq!(Switches::of(Column::hypervisor(Mode::Shadow), &[sitting(1, 1)]), None);
+        assert_eq!(Switches::of(Column::hypervisor(Machine::QemuSvm, Mode::Shadow), &[sitting(1, 1)]), None);
         let lost = Sitting { stats: Value::Null, ..sitting(1, 1) };
         assert!(Switches::of(column(), &[lost]).unwrap().directions.iter().all(|direction| !direction.met()));
     }

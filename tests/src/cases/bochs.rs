@@ -1,0 +1,43 @@
+//! Intel VT-x, on Bochs: the torture of page tables and the long-mode kit in each mode, Linux, and processors with fewer
+//! features. Bochs is slow, so that cases are few; those that take longest come first, because runs go side by side.
+
+use anyhow::Result;
+
+use super::{Case, only};
+use crate::context::{BOCHS_TIMEOUT, Context};
+
+pub const CASES: &[Case] = &[
+    only("bochs-vtx", "Linux, shadow", |c| linux(c, "shadow")).at_length(),
+    only("bochs-vtx", "Linux, switch=200", |c| linux(c, "switch=200")).at_length(),
+    only("bochs-vtx", "Linux, nested", |c| linux(c, "nested")),
+    only("bochs-vtx", "torture: page tables, shadow", |c| torture(c, "", &["--mode", "shadow"])),
+    only("bochs-vtx", "torture: page tables, switch=7", |c| {
+        torture(c, "exits thin=2", &["--mode", "switch=7"])
+    }),
+    only("bochs-vtx", "torture: page tables, nested", |c| torture(c, "", &["--mode", "nested"])),
+    only("bochs-native", "torture: page tables", |c| torture(c, "", &[])),
+    only("bochs-vtx", "torture: CR3 outside of memory", dies),
+];
+
+/// Linux boots, sees the machine that it should, and gets what is typed.
+fn linux(context: &Context, mode: &str) -> Result<()> {
+    let command = "read word; echo \"got $word\"; grep -m1 flags /proc/cpuinfo";
+    let options = ["--mode", mode, "--timeout", BOCHS_TIMEOUT, "--exec", command];
+    let finished = context.run_with(&options, Some(b"typed\n"))?.status(0)?.has("got typed\n")?;
+    finished.has(" hypervisor")?.has(" constant_tsc")?.lacks(" vmx")?;
+    Ok(())
+}
+
+fn torture(context: &Context, words: &str, options: &[&str]) -> Result<()> {
+    context.long_mode(&format!("torture {words}"), options)?.has(", 0 failed")?.lacks("FAIL")?.status(0)?;
+    Ok(())
+}
+
+/// Guests without page tables end, and nothing else does.
+fn dies(context: &Context) -> Result<()> {
+    for mode in ["nested", "shadow"] {
+        let finished = context.long_mode("dies.cr3-in-hole", &["--mode", mode])?.status(3)?;
+        finished.has("kit: CR3\n")?.lacks("kit: lives")?.says("the guest died")?.says("RIP")?;
+    }
+    Ok(())
+}
