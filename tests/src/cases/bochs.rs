@@ -15,6 +15,10 @@ pub const CASES: &[Case] = &[
         torture(c, "exits thin=2", &["--mode", "switch=7"])
     }),
     only("bochs-vtx", "torture: page tables, nested", |c| torture(c, "", &["--mode", "nested"])),
+    only("bochs-vtx", "without accessed bits of EPT", |c| model(c, "corei7_sandy_bridge_2600k", "nested")),
+    only("bochs-vtx", "without unrestricted guests", |c| model(c, "corei5_lynnfield_750", "nested")),
+    only("bochs-vtx", "without EPT", |c| model(c, "core2_penryn_t9600", "shadow")),
+    only("bochs-vtx", "without VT-x", no_vtx),
     only("bochs-native", "torture: page tables", |c| torture(c, "", &[])),
     only("bochs-vtx", "torture: CR3 outside of memory", dies),
 ];
@@ -30,6 +34,17 @@ fn linux(context: &Context, mode: &str) -> Result<()> {
 
 fn torture(context: &Context, words: &str, options: &[&str]) -> Result<()> {
     context.long_mode(&format!("torture {words}"), options)?.has(", 0 failed")?.lacks("FAIL")?.status(0)?;
+    Ok(())
+}
+
+/// A part of the torture on a processor that lacks something.
+fn model(context: &Context, model: &str, mode: &str) -> Result<()> {
+    torture(context, "thin=8", &["--model", model, "--mode", mode])
+}
+
+fn no_vtx(context: &Context) -> Result<()> {
+    let finished = context.long_mode("torture", &["--model", "p4_prescott_celeron_336"])?;
+    finished.status(5)?.says("VT-x")?;
     Ok(())
 }
 

@@ -70,7 +70,7 @@ impl Check {
         }
     }
 
-    /// `got` must be `want`, except that Bochs' emulation is known to be wrong here (docs/design/EMUVTX.md).
+    /// `got` must be `want`, except that Bochs' emulation is known to be wrong here (docs/design/0010-emulated-vtx.md).
     pub fn equal_but_bochs<T: PartialEq + Debug>(&mut self, what: impl fmt::Display, got: T, want: T) {
         if got != want && self.bochs {
             self.known += 1;
