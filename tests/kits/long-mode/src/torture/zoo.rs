@@ -139,13 +139,25 @@ const WRITERS: &[Writer] = writers! {
     "PREFETCHW": "prefetchw [rdi]";
 };
 
+/// Whether this processor has the instruction: some came late.
+fn has((name, _): &&Writer) -> bool {
+    let [_, _, common, _] = cpuid(1, 0);
+    let [_, _, extended, _] = cpuid(0x8000_0001, 0);
+    match *name {
+        "MOVBE" => common >> 22 & 1 != 0,
+        "PEXTRQ" => common >> 19 & 1 != 0,
+        "PREFETCHW" => extended >> 8 & 1 != 0,
+        "XSAVE" => common >> 26 & 1 != 0,
+        _ => true,
+    }
+}
+
 /// Where in the table: at entries in use, at others, and across the table's end.
 const OFFSETS: [u64; 4] = [0, 0x30, 0x400, 0xff0];
 
 /// All writers, on the table of the last level.
 pub fn run(c: &mut Check) {
     let xsave: &[Writer] = writers! { "XSAVE": "xor edx, edx", "mov eax, 3", "xsave64 [rdi]"; };
-    let has_xsave = cpuid(1, 0)[2] >> 26 & 1 != 0;
     let mut space = Space::new(Kind::Four);
     let region = Region::new(&mut space);
     // Behind the last table: a page that is none. Then the two copies.
@@ -154,13 +166,12 @@ pub fn run(c: &mut Check) {
     let _second = space.table();
     c.equal("pages follow each other", behind, region.leaf_table() + 4096);
     set_up(c, &mut space, &region);
-    if has_xsave {
+    if has(&&xsave[0]) {
         set_cr4(cr4() | 1 << 18);
     }
     let mut random = Random::new(options().seed + 13);
-    let extra = if has_xsave { xsave } else { &[] };
     for round in 0..rounds(4) {
-        for writer in WRITERS.iter().chain(extra) {
+        for writer in WRITERS.iter().chain(xsave).filter(has) {
             for offset in OFFSETS {
                 // What is written whole must be aligned, and fit.
                 let offset = if offset == 0xff0 && !straddles(writer.0) { 0xe00 - 0x40 } else { offset };
@@ -235,7 +246,7 @@ pub fn upper(c: &mut Check) {
     let (table, entry) = (region.tables[level], region.entry(level, region.page(0)));
     // Aligned for all, and with room for the longest.
     let offsets = [entry - table & !0x3f, 0x800, 0xdc0].map(|offset| offset.min(0xdc0));
-    for &(name, writer) in WRITERS {
+    for &(name, writer) in WRITERS.iter().filter(has) {
         for offset in offsets {
             for word in (0..512).filter(|&word| peek::<u64>(table + word * 8) != 0) {
                 poke(table + word * 8, 0u64);
