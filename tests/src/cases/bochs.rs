@@ -16,8 +16,6 @@ pub const CASES: &[Case] = &[
     }),
     only("bochs-vtx", "torture: page tables, nested", |c| torture(c, "", &["--mode", "nested"])),
     only("bochs-vtx", "without accessed bits of EPT", |c| model(c, "corei7_sandy_bridge_2600k", "nested")),
-    only("bochs-vtx", "without unrestricted guests", |c| model(c, "corei5_lynnfield_750", "nested")),
-    only("bochs-vtx", "without EPT", |c| model(c, "core2_penryn_t9600", "shadow")),
     only("bochs-vtx", "without VT-x", no_vtx),
     only("bochs-native", "torture: page tables", |c| torture(c, "", &[])),
     only("bochs-vtx", "torture: CR3 outside of memory", dies),
