@@ -16,6 +16,8 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "a USB image boots on UEFI", usb_uefi),
     only("qemu-svm", "iPXE boots from the network on BIOS", net_bios),
     only("qemu-svm", "iPXE boots from the network on UEFI", net_uefi),
+    only("qemu-svm", "the loader boots from the network on BIOS without the script", net_bios_loader),
+    only("qemu-svm", "the loader boots from the network on UEFI without iPXE", net_uefi_loader),
     only("qemu-svm", "a description makes an image with two guests", description),
     only("native", "the same image is made twice", same),
     only("native", "unusable descriptions of images", bad_descriptions),
@@ -89,12 +91,23 @@ fn boot_stick(context: &Context, firmware: Firmware, path: &str) -> Result<Finis
     boot(context, firmware, &stick(path).each_ref().map(String::as_str))
 }
 
-/// The directory is not the server's root, as on most servers.
-fn boot_net(context: &Context, firmware: Firmware) -> Result<Finished> {
+/// The rest of a machine that boots `file` from the network. The directory of the image is not the server's root, as on
+/// most servers.
+fn network(context: &Context, rom: &str, file: &str) -> [String; 6] {
+    let net = format!("user,id=net,tftp={},bootfile=lab/pal/{file}", context.path("server"));
+    let card = format!("virtio-net-pci,netdev=net{rom}");
+    ["-netdev", &net, "-device", &card, "-boot", "n"].map(str::to_owned)
+}
+
+/// A small guest: what takes time here is the network.
+fn boot_kit(context: &Context, firmware: Firmware, rom: &str, file: &str) -> Result<()> {
     std::fs::create_dir_all(context.path("server/lab"))?;
-    make(context, "netboot", "server/lab/pal", &["--timeout", "0"])?;
-    let net = format!("user,id=net,tftp={},bootfile=lab/pal/palimpsest.ipxe", context.path("server"));
-    boot(context, firmware, &["-netdev", &net, "-device", "virtio-net-pci,netdev=net", "-boot", "n"])
+    let (path, kit) = (context.path("server/lab/pal"), context.kit.to_string_lossy());
+    let guest = ["--kernel", &kit, "--append", "print=hello", "--timeout", "0"];
+    context.pal([&["image", "netboot", "-o", &path], &guest[..]].concat(), None)?.status(0)?;
+    let finished = start(context, firmware, &network(context, rom, file).each_ref().map(String::as_str))?;
+    finished.has("started by GRUB")?.has("kit: hello")?.has("[hv] guest: power-off")?;
+    Ok(())
 }
 
 /// The menu is on the serial port.
@@ -146,13 +159,25 @@ fn usb_uefi(context: &Context) -> Result<()> {
 }
 
 fn net_bios(context: &Context) -> Result<()> {
-    on_hypervisor(boot_net(context, Firmware::Bios)?)?;
+    std::fs::create_dir_all(context.path("server/lab"))?;
+    make(context, "netboot", "server/lab/pal", &["--timeout", "0"])?;
+    let network = network(context, "", "palimpsest.ipxe");
+    on_hypervisor(boot(context, Firmware::Bios, &network.each_ref().map(String::as_str))?)?;
     Ok(())
 }
 
 fn net_uefi(context: &Context) -> Result<()> {
-    on_hypervisor(boot_net(context, Firmware::Uefi)?)?;
-    Ok(())
+    boot_kit(context, Firmware::Uefi, "", "palimpsest.ipxe")
+}
+
+/// iPXE starts it as any other PXE client does.
+fn net_bios_loader(context: &Context) -> Result<()> {
+    boot_kit(context, Firmware::Bios, "", "boot/grub/bios.0")
+}
+
+/// Without iPXE.
+fn net_uefi_loader(context: &Context) -> Result<()> {
+    boot_kit(context, Firmware::Uefi, ",romfile=", "boot/grub/x64.efi")
 }
 
 /// The second guest is a multiboot kernel of our own, with a module, and boots by itself.

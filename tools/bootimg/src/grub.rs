@@ -55,9 +55,11 @@ pub(crate) fn marker(id: &str) -> String {
     format!("boot/{id}.id")
 }
 
-/// What a loader from the network runs first. iPXE leaves the address of the script that started it as the name of the
-/// boot file; other clients leave their own boot file, and `cmdpath` is where that is.
+/// What a loader from the network runs first. `cmdpath` is where the boot file of DHCP's answer is: iPXE's script, or the
+/// loader itself where firmware knows no scripts. iPXE may also leave the address of its script instead.
 const NETWORK_SCRIPT: &str = "set base=\"$cmdpath\"
+regexp --set=1:base '^(.*)/boot/grub$' \"$base\"
+regexp --set=1:base '^(.*[)])boot/grub$' \"$base\"
 eval \"set file=\\$net_${net_default_interface}_boot_file\"
 if regexp --set=1:scheme --set=2:server --set=3:folder '^(tftp|http)://([^/]+)(/.*)?/[^/]*$' \"$file\"; then
   set base=\"($scheme,$server)$folder\"
