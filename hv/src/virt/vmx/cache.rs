@@ -142,6 +142,17 @@ impl Cache {
         self.slot(field as usize)
     }
 
+    /// The value of a field that hardly anybody else will ask for before the next entry: it is not kept.
+    #[inline(always)]
+    pub fn peek(&self, field: Field) -> u64 {
+        let slot = field as usize;
+        if self.known.get() & bit(slot) != 0 {
+            return self.values[slot].get();
+        }
+        // SAFETY: the rule of this module: this VCPU's VMCS is current.
+        unsafe { vmread(ENCODINGS[slot]) }
+    }
+
     /// The value of a part of a segment register.
     #[inline(always)]
     pub fn segment(&self, seg: SegReg, part: Part) -> u64 {

@@ -146,7 +146,8 @@ impl Vmx {
     #[inline(always)]
     fn after_exit(&self) -> u64 {
         // SAFETY: after an exit of this VCPU.
-        let next = self.cache.get(Field::Rip).wrapping_add(unsafe { vmread(exit_field::INSTRUCTION_LENGTH) });
+        let next =
+            self.cache.peek(Field::Rip).wrapping_add(unsafe { vmread(exit_field::INSTRUCTION_LENGTH) });
         if next >> 32 == 0 { next } else { self.wrapped(next) }
     }
 
@@ -156,7 +157,7 @@ impl Vmx {
         if self.is_64bit() { next } else { next & 0xffff_ffff }
     }
 
-    /// Ends an instruction under RF or TF, or while debug registers may be in use. True: TF is set.
+    /// Ends an instruction under RF or TF. True: TF is set.
     #[cold]
     #[inline(never)]
     fn end_carefully(&self) -> bool {
@@ -308,8 +309,7 @@ impl Virt for Vmx {
         // SAFETY: after an exit of this VCPU.
         unsafe { self.cache.write_rip(rip) };
         self.ended.set(true);
-        let careful = self.cache.get(Field::Rflags) & (rflags::RF | rflags::TF) != 0 || self.debug_open;
-        careful && self.end_carefully()
+        self.cache.peek(Field::Rflags) & (rflags::RF | rflags::TF) != 0 && self.end_carefully()
     }
 
     #[inline(always)]
