@@ -77,13 +77,13 @@ fn console_input_arrives_by_interrupt() {
 /// GRUB reads the multiboot2 header and passes modules with their command lines.
 #[test]
 fn grub_starts_it_by_multiboot2() {
-    if !grub::can_make_media() {
+    if !grub::can_make_media(grub::BIOS) {
         return;
     }
     let entry = "multiboot2 /boot/palimpsest exit=isa-debug:0xf4 selftest=quick
                  module2 /boot/one first module
                  module2 /boot/palimpsest second";
-    let iso = grub::Iso::new(entry, &[("one", &[1; 5000])]);
+    let iso = grub::Iso::new(grub::BIOS, entry, &[("one", &[1; 5000])]);
     let mut command = Command::new("timeout");
     command.args([
         "60",

@@ -23,12 +23,18 @@ struct Machine {
 impl Machine {
     /// Boots the hypervisor with these words on its command line, and these commands of GRUB's.
     fn boot(commands: &str, words: &str, machine: &[&str]) -> Machine {
-        Machine::boot_with(&[], commands, words, machine)
+        Machine::boot_with(grub::BIOS, &[], commands, words, machine)
     }
 
-    /// The same with files in `/boot`.
-    fn boot_with(files: &[(&str, &[u8])], commands: &str, words: &str, machine: &[&str]) -> Machine {
-        let iso = grub::Iso::new(&format!("multiboot2 /boot/palimpsest {words}\n{commands}"), files);
+    /// The same with this GRUB, and with files in `/boot`.
+    fn boot_with(
+        grub: &str,
+        files: &[(&str, &[u8])],
+        commands: &str,
+        words: &str,
+        machine: &[&str],
+    ) -> Machine {
+        let iso = grub::Iso::new(grub, &format!("multiboot2 /boot/palimpsest {words}\n{commands}"), files);
         let socket = iso.beside("qmp");
         let mut command = Command::new("timeout");
         command.args([
@@ -137,7 +143,7 @@ fn read_picture(picture: &[u8]) -> Vec<String> {
 /// The report at start, line by line, beside a serial port that works.
 #[test]
 fn the_log_is_on_the_screen() {
-    if !grub::can_make_media() {
+    if !grub::can_make_media(grub::BIOS) {
         return;
     }
     let mut machine = Machine::boot("", "selftest=quick exit=halt", &["-serial", "null"]);
@@ -151,7 +157,7 @@ fn the_log_is_on_the_screen() {
 /// Nothing is lost on a machine without a serial port, a panic least of all.
 #[test]
 fn a_panic_is_on_the_screen_of_a_machine_without_serial_ports() {
-    if !grub::can_make_media() {
+    if !grub::can_make_media(grub::BIOS) {
         return;
     }
     let mut machine = Machine::boot("", "selftest=panic exit=halt", &["-serial", "none"]);
@@ -162,7 +168,7 @@ fn a_panic_is_on_the_screen_of_a_machine_without_serial_ports() {
 /// As on a machine whose adapter GRUB has no driver for.
 #[test]
 fn text_mode_is_used_where_there_is_no_other() {
-    if !grub::can_make_media() {
+    if !grub::can_make_media(grub::BIOS) {
         return;
     }
     let mut machine = Machine::boot("set gfxpayload=text", "selftest=quick exit=halt", &["-serial", "none"]);
@@ -188,7 +194,7 @@ fn talker(text: &str) -> Vec<u8> {
 /// Without a serial port, or if told so, the screen is the guest's console, between the lines of the log.
 #[test]
 fn a_guest_s_output_is_on_the_screen() {
-    if !grub::can_make_media() {
+    if !grub::can_make_media(grub::BIOS) {
         return;
     }
     let kernel = talker("\x1b[32mhello from the guest\x1b[0m\r\nand again");
@@ -196,7 +202,7 @@ fn a_guest_s_output_is_on_the_screen() {
     let files: [(&str, &[u8]); 2] = [("talker", &kernel), ("palimpsest.toml", config.as_bytes())];
     let modules = "module2 /boot/talker talker\nmodule2 /boot/palimpsest.toml palimpsest.toml";
     for (words, port) in [("exit=halt", "none"), ("exit=halt console=screen", "null")] {
-        let mut machine = Machine::boot_with(&files, modules, words, &["-serial", port]);
+        let mut machine = Machine::boot_with(grub::BIOS, &files, modules, words, &["-serial", port]);
         let lines =
             machine.wait_for(Machine::picture, &["hello from the guest", "and again", "halted-forever"]);
         assert!(lines.iter().any(|line| line == "hello from the guest"), "{}", lines.join("\n"));
@@ -206,7 +212,7 @@ fn a_guest_s_output_is_on_the_screen() {
 /// The full report, complete on one screen.
 #[test]
 fn the_hardware_report_is_on_the_screen() {
-    if !grub::can_make_media() {
+    if !grub::can_make_media(grub::BIOS) {
         return;
     }
     let mut machine = Machine::boot("", "probe exit=halt", &["-serial", "none"]);
@@ -217,6 +223,21 @@ fn the_hardware_report_is_on_the_screen() {
     {
         assert!(lines.iter().any(|line| line.contains(part)), "no {part:?}:\n{}", lines.join("\n"));
     }
+}
+
+/// UEFI has no text mode, and machines that have it seldom have a serial port. GRUB loads no driver by itself there.
+#[test]
+fn uefi_leaves_a_screen() {
+    const OVMF: &str = "/usr/share/ovmf/OVMF.fd";
+    if !grub::can_make_media(grub::UEFI) || !std::path::Path::new(OVMF).exists() {
+        return;
+    }
+    let machine = ["-serial", "none", "-bios", OVMF];
+    let mut machine = Machine::boot_with(grub::UEFI, &[], "insmod all_video", "probe exit=halt", &machine);
+    machine.wait_for(
+        Machine::picture,
+        &["on UEFI", "firmware: EFI Development Kit II / OVMF", "end of the report"],
+    );
 }
 
 #[test]

@@ -10,8 +10,8 @@ multiboot2_header:
   .long 0                                       /* architecture: i386, protected mode */
   .long multiboot2_header_end - multiboot2_header
   .long -(0xe85250d6 + (multiboot2_header_end - multiboot2_header))
-  .short 5, 1                                   /* framebuffer, optional: 32 bits a pixel, any size */
-  .long 20, 0, 0, 32
+  .short 5, 1                                   /* framebuffer, optional; room for a report that fits a photograph */
+  .long 20, 1024, 768, 32
   .balign 8
   .short 0, 0                                   /* end tag */
   .long 8

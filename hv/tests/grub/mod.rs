@@ -6,18 +6,20 @@ use std::process::{Command, Stdio};
 use super::image;
 
 /// GRUB for machines with a PC BIOS.
-const GRUB: &str = "/usr/lib/grub/i386-pc";
+pub const BIOS: &str = "/usr/lib/grub/i386-pc";
+/// GRUB for machines with UEFI.
+pub const UEFI: &str = "/usr/lib/grub/x86_64-efi";
 
-/// What grub-mkrescue needs to make a medium that a PC firmware boots; many machines have a part of it only.
-pub fn can_make_media() -> bool {
+/// What grub-mkrescue needs to make a medium with this GRUB; many machines have a part of it only.
+pub fn can_make_media(grub: &str) -> bool {
     let runs = |name: &str| {
         let mut command = Command::new(name);
         command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
     };
     let can = ["grub-mkrescue", "xorriso", "mformat"].iter().all(|name| runs(name))
-        && std::path::Path::new(GRUB).exists();
+        && std::path::Path::new(grub).exists();
     if !can {
-        eprintln!("skipped: needs grub-mkrescue, grub-pc-bin, xorriso and mtools");
+        eprintln!("skipped: needs grub-mkrescue, {grub}, xorriso and mtools");
     }
     can
 }
@@ -28,7 +30,7 @@ pub struct Iso(PathBuf);
 impl Iso {
     /// An image that starts the hypervisor, `/boot/palimpsest`, at once by these lines of GRUB's menu. The files are in
     /// `/boot` too.
-    pub fn new(entry: &str, files: &[(&str, &[u8])]) -> Iso {
+    pub fn new(grub: &str, entry: &str, files: &[(&str, &[u8])]) -> Iso {
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("palimpsest-grub-{}-{count}", std::process::id()));
@@ -40,7 +42,7 @@ impl Iso {
         std::fs::write(boot.join("grub/grub.cfg"), menu).unwrap();
         let iso = Iso(dir);
         let mut make = Command::new("grub-mkrescue");
-        make.args(["-d", GRUB, "-o"]).arg(iso.path()).arg(iso.0.join("tree")).stderr(Stdio::null());
+        make.args(["-d", grub, "-o"]).arg(iso.path()).arg(iso.0.join("tree")).stderr(Stdio::null());
         assert!(make.status().unwrap().success(), "grub-mkrescue failed");
         iso
     }
