@@ -83,8 +83,15 @@ pub(crate) fn entries(dir: &Path) -> Result<Vec<PathBuf>, Error> {
 
 /// Moves a finished image to its place. What is no plain file, such as a disk, is written to and stays what it is.
 pub(crate) fn replace(made: &Path, into: &Path) -> Result<(), Error> {
-    let copy = || fs::copy(made, into).map(drop);
     let special = fs::metadata(into).is_ok_and(|metadata| !metadata.is_file());
+    let write = || {
+        let mut disk = fs::OpenOptions::new().write(true).open(into)?;
+        io::copy(&mut fs::File::open(made)?, &mut disk)?;
+        // Pipes cannot; for disks it is the moment when errors show.
+        disk.sync_all()
+            .or_else(|error| if error.kind() == io::ErrorKind::InvalidInput { Ok(()) } else { Err(error) })
+    };
     // A rename does not reach other file systems.
-    if special { copy() } else { fs::rename(made, into).or_else(|_| copy()) }.map_err(Error::file(into))
+    let rename = || fs::rename(made, into).or_else(|_| fs::copy(made, into).map(drop));
+    if special { write() } else { rename() }.map_err(Error::file(into))
 }

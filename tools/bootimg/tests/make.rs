@@ -141,3 +141,21 @@ fn descriptions_that_cannot_work_are_refused() {
         assert!(error.contains(part), "{path}: {error}");
     }
 }
+
+#[test]
+fn what_is_no_plain_file_is_written_to() {
+    let Some(tools) = tools(Firmware::Bios) else { return };
+    let scratch = tempfile::tempdir().unwrap();
+    let (pipe, file) = (scratch.path().join("pipe"), scratch.path().join("x.iso"));
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || fs::read(pipe).unwrap()
+    });
+    bootimg::iso(&image(Firmware::Bios), &tools, &pipe).unwrap();
+    bootimg::iso(&image(Firmware::Bios), &tools, &file).unwrap();
+    assert!(reader.join().unwrap() == fs::read(&file).unwrap());
+    assert!(!fs::metadata(&pipe).unwrap().is_file());
+    let error = bootimg::iso(&image(Firmware::Bios), &tools, &scratch.path().join("no/x.iso")).unwrap_err();
+    assert!(error.to_string().contains("no/x.iso"), "{error}");
+}
