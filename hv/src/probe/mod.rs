@@ -232,7 +232,10 @@ impl Full<'_> {
         }
         match (&self.0.screen, &self.0.boot.framebuffer) {
             (Some(layout), _) => writeln!(f, "screen: {layout}, at {:#x}", layout.memory().start),
-            (None, Some(other)) => writeln!(f, "screen: cannot be used: {other:x?}"),
+            (None, Some(other)) => match Layout::new(other) {
+                Err(why) => writeln!(f, "screen: cannot be used: {why}: {other}"),
+                Ok(_) => writeln!(f, "screen: cannot be used where it is: {other}"),
+            },
             (None, None) => writeln!(f, "screen: none that the boot loader names"),
         }
     }

@@ -273,7 +273,10 @@ screen: 80 x 25 characters, at 0xb8000
     );
     boot.framebuffer = Some(screen::Framebuffer { kind: screen::Kind::Other(0), ..framebuffer });
     let text = self::facts(&k10(), &boot, &acpi).full().to_string();
-    assert!(text.contains("\nscreen: cannot be used: Framebuffer { address: b8000"), "{text}");
+    assert!(text.contains(": 80 x 25 of 16 bits, 160 bytes a row, at 0xb8000 (Other(0))\n"), "{text}");
+    boot.framebuffer = Some(framebuffer);
+    let text = self::facts(&k10(), &boot, &acpi).full().to_string();
+    assert!(text.contains("\nscreen: cannot be used where it is: 80 x 25 "), "{text}");
 }
 
 #[test]

@@ -65,6 +65,14 @@ pub struct Framebuffer {
     pub kind: Kind,
 }
 
+/// `640 x 480 of 1 bits, 80 bytes a row, at 0xa0000 (Other(0))`
+impl fmt::Display for Framebuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Framebuffer { address, pitch, width, height, bits, kind } = self;
+        write!(f, "{width} x {height} of {bits} bits, {pitch} bytes a row, at {address:#x} ({kind:?})")
+    }
+}
+
 /// Why a framebuffer cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
