@@ -8,6 +8,7 @@ use crate::context::Context;
 pub const CASES: &[Case] = &[
     only("qemu-svm", "a report on the machine", report),
     only("qemu-svm", "a report on a machine that cannot run guests", unsuitable),
+    only("bochs-vtx", "a report on an Intel machine", intel),
     only("qemu-svm", "a report needs the hypervisor and no guest", options),
 ];
 
@@ -39,6 +40,22 @@ fn report(context: &Context) -> Result<()> {
 fn unsuitable(context: &Context) -> Result<()> {
     let report = context.run(&["--probe", "--qemu-arg=-cpu", "--qemu-arg=EPYC,-svm"])?.status(0)?;
     report.has("virtualization: cannot be used: this processor has no AMD-V")?.has("end of the report")?;
+    Ok(())
+}
+
+/// Started by GRUB from a medium, as real machines are.
+fn intel(context: &Context) -> Result<()> {
+    let report = context.run(&["--probe"])?.status(0)?;
+    let lines = [
+        "started by: GRUB 2.",
+        " on a PC BIOS\n",
+        "(GenuineIntel, family 6 model 85 stepping 4)\n",
+        "  cache: L2 1 MiB, 16 ways, lines of 64 bytes",
+        "virtualization: VT-x, VMCS revision ",
+        "  has: EPT, ",
+        "end of the report; it is switched off now\n",
+    ];
+    lines.iter().try_fold(report, |report, line| report.has(line))?;
     Ok(())
 }
 
