@@ -6,6 +6,7 @@
 //! translation, a table freed too early as a panic of the [`Arena`](super::arena::Arena).
 
 use super::addr::{Gpa, Hfn, Hpa};
+use super::format::{NestedAttr, PteFormat, ept::Ept, npt::Npt};
 use super::range::{Flush, GpaRange};
 use super::table::TableMemory;
 use crate::virt::Access;
@@ -18,6 +19,20 @@ pub enum Vendor {
     Amd,
     /// EPT with A/D bits
     Intel,
+}
+
+/// A format that the model walks.
+pub trait Modelled: PteFormat<Attr = NestedAttr> {
+    /// Whose it is.
+    const VENDOR: Vendor;
+}
+
+impl Modelled for Npt {
+    const VENDOR: Vendor = Vendor::Amd;
+}
+
+impl Modelled for Ept {
+    const VENDOR: Vendor = Vendor::Intel;
 }
 
 /// Why an access did not go through.

@@ -6,8 +6,8 @@ use super::{Guest, Outcome, Walked, by_p2m};
 use crate::guest::ram::VecHost;
 use crate::paging::addr::{Gpa, Gva, Hfn, PAGE_SIZE, PageSize};
 use crate::paging::arena::Arena;
-use crate::paging::format::npt::Npt;
 use crate::paging::guest_walk::PagingState;
+use crate::paging::model::Modelled;
 use crate::paging::nested::{Nested, NestedOutcome};
 use crate::paging::p2m::P2mEntry;
 use crate::paging::range::{Changed, Flush};
@@ -24,11 +24,11 @@ pub struct Stopped {
 }
 
 /// One VCPU's view of memory.
-pub struct Machine<'a> {
+pub struct Machine<'a, F: Modelled> {
     arena: &'a Arena,
     /// The guest's memory.
     pub host: VecHost,
-    nested: Nested<Npt, &'a Arena>,
+    nested: Nested<F, &'a Arena>,
     two_dimensional: TwoDimensional,
     shadow: Shadow<&'a Arena>,
     processor: ShadowProcessor,
@@ -39,7 +39,7 @@ pub struct Machine<'a> {
     walks_rom: bool,
 }
 
-impl<'a> Machine<'a> {
+impl<'a, F: Modelled> Machine<'a, F> {
     /// On shadow tables.
     pub fn new(
         arena: &'a Arena,
@@ -49,7 +49,7 @@ impl<'a> Machine<'a> {
         pages: usize,
         tuning: Tuning,
         walks_rom: bool,
-    ) -> Machine<'a> {
+    ) -> Machine<'a, F> {
         let nested = Nested::new(arena, PageSize::Size2M, p2m).expect("the arena is large");
         let mut shadow = Shadow::new(arena, pages, tuning).expect("the arena is large");
         let (root, _the_processor_is_new) = shadow.load(p2m, &Walked::new(p2m, &host, !walks_rom), state);
@@ -57,7 +57,7 @@ impl<'a> Machine<'a> {
             arena,
             host,
             nested,
-            two_dimensional: TwoDimensional::new(),
+            two_dimensional: TwoDimensional::new(F::VENDOR),
             shadow,
             processor: ShadowProcessor::default(),
             root,

@@ -29,7 +29,9 @@ use crate::guest::mem::{GuestMemory, NotRam};
 use crate::guest::ram::{HostAccess, VecHost, VmMemory};
 use crate::paging::addr::{Gpa, Gva, Hpa};
 use crate::paging::arena::Arena;
+use crate::paging::format::{ept::Ept, npt::Npt};
 use crate::paging::guest_walk::{PagingKind, PagingState, WalkError, translate};
+use crate::paging::model::Modelled;
 use crate::paging::p2m::{P2m, P2mEntry};
 use crate::paging::random::Random;
 use crate::paging::range::GpaRange;
@@ -91,12 +93,12 @@ impl GuestMemory for Walked<'_> {
 }
 
 /// Everything.
-struct Oracle<'a> {
+struct Oracle<'a, F: Modelled> {
     p2m: Guest<'a>,
     state: PagingState,
     /// The memory of the plain walker.
     software: VecHost,
-    machine: Machine<'a>,
+    machine: Machine<'a, F>,
     probes: Vec<Probe>,
     /// Changes of tables so far.
     changes: Vec<Change>,
@@ -115,15 +117,28 @@ const COMPARE_EVERY: usize = 16;
 const CHECK_EVERY: usize = 64;
 
 /// Runs a trace; fails with what disagrees. Without a kind of paging, the kinds alternate. What happens is added to
-/// `trace`.
+/// `trace`. The seed decides about the vendor of the nested tables, too.
 pub fn run(
     kind: Option<PagingKind>,
     seed: u64,
     ops: &[u64],
     trace: Option<&RefCell<String>>,
 ) -> Result<(), String> {
+    if seed.count_ones().is_multiple_of(2) {
+        run_on::<Npt>(kind, seed, ops, trace)
+    } else {
+        run_on::<Ept>(kind, seed, ops, trace)
+    }
+}
+
+fn run_on<F: Modelled>(
+    kind: Option<PagingKind>,
+    seed: u64,
+    ops: &[u64],
+    trace: Option<&RefCell<String>>,
+) -> Result<(), String> {
     let arena = Arena::new(1000);
-    let mut oracle = Oracle::new(&arena, kind, seed, trace);
+    let mut oracle = Oracle::<F>::new(&arena, kind, seed, trace);
     for (n, &number) in ops.iter().enumerate() {
         let op = Op::decode(number, oracle.probes.len());
         oracle.log(|| format!("{n}: {op:x?}"));
@@ -140,13 +155,13 @@ pub fn run(
     Ok(())
 }
 
-impl<'a> Oracle<'a> {
+impl<'a, F: Modelled> Oracle<'a, F> {
     fn new(
         arena: &'a Arena,
         kind: Option<PagingKind>,
         seed: u64,
         trace: Option<&'a RefCell<String>>,
-    ) -> Oracle<'a> {
+    ) -> Oracle<'a, F> {
         let mut random = Random(seed);
         let mut p2m = P2m::new(arena).expect("the arena is large");
         let ram = GpaRange::new(Gpa(0), RAM).expect("a small range");

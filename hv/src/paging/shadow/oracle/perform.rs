@@ -6,13 +6,14 @@ use crate::guest::mem::GuestMemory;
 use crate::guest::ram::HostAccess;
 use crate::paging::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
 use crate::paging::guest_walk::{PagingKind, PagingState, peek};
+use crate::paging::model::Modelled;
 use crate::paging::random::Random;
 use crate::paging::range::GpaRange;
 use crate::paging::shadow::oracle::op::Op;
 use crate::virt::Access;
 use crate::virt::state::{cr4, rflags};
 
-impl Oracle<'_> {
+impl<F: Modelled> Oracle<'_, F> {
     pub(super) fn perform(&mut self, op: Op) -> Result<(), String> {
         match op {
             Op::Access { probe, access, random } => {

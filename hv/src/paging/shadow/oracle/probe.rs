@@ -6,6 +6,7 @@ use crate::guest::mem::GuestMemory;
 use crate::guest::ram::{HostAccess, VmMemory};
 use crate::paging::addr::{Gpa, Gva, PAGE_SIZE};
 use crate::paging::guest_walk::{PagingKind, PagingState, Translation, peek, walk};
+use crate::paging::model::Modelled;
 use crate::virt::Access;
 use crate::virt::state::cr4;
 
@@ -33,7 +34,7 @@ impl Probe {
     }
 }
 
-impl Oracle<'_> {
+impl<F: Modelled> Oracle<'_, F> {
     /// Follows the way of a probe again.
     fn follow(&mut self, n: usize) {
         let mut path = core::mem::take(&mut self.probes[n].path);

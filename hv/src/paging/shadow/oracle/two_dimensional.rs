@@ -69,8 +69,8 @@ impl GuestMemory for Walks<'_> {
 
 impl TwoDimensional {
     /// With empty caches.
-    pub fn new() -> TwoDimensional {
-        let nested = RefCell::new(Processor::new(Vendor::Amd));
+    pub fn new(vendor: Vendor) -> TwoDimensional {
+        let nested = RefCell::new(Processor::new(vendor));
         TwoDimensional { nested, translations: Vec::new(), next: 0 }
     }
 
