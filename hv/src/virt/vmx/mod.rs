@@ -241,6 +241,7 @@ impl Virt for Vmx {
 
     fn reset(&mut self) {
         self.believed = None;
+        self.write_masks();
         ArchState::reset().store(self);
         for msr in system::MSRS {
             self.write_switched(msr, 0);

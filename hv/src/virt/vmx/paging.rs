@@ -95,10 +95,17 @@ impl Vmx {
         self.set(Field::Secondary, word.into());
         let page_faults = if nested { 0 } else { 1 << vector::PF };
         self.set(Field::Exceptions, 1 << vector::MC | page_faults);
-        self.set(Field::Cr0Mask, self.cr0_mask());
-        self.set(Field::Cr4Mask, !(CR4_HARMLESS | if nested { CR4_PAGING } else { 0 }));
+        self.write_masks();
         self.write_controls(cr0, cr4, efer);
         self.request(work::FLUSH);
+    }
+
+    /// Says which bits of CR0 and CR4 the guest reads from their shadows. Before that its registers cannot be told from the
+    /// processor's.
+    pub(super) fn write_masks(&mut self) {
+        let paging = if self.believed.is_none() { CR4_PAGING } else { 0 };
+        self.set(Field::Cr0Mask, self.cr0_mask());
+        self.set(Field::Cr4Mask, !(CR4_HARMLESS | paging));
     }
 
     fn cr0_mask(&self) -> u64 {
