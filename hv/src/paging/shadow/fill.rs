@@ -5,12 +5,12 @@ use super::role::{Allowed, Controls, Key, Role, Source};
 use super::root::root_key;
 use super::{Shadow, ShadowOutcome, TlbFlush};
 use crate::guest::mem::GuestMemory;
-use crate::paging::addr::{Gfn, Gpa, Gva, Hpa, PageSize};
+use crate::paging::addr::{Gfn, Gva, Hpa, PageSize};
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, DIRTY, LongMode, NO_EXECUTE, PRESENT, PageAttr, USER, WRITE};
 use crate::paging::guest_walk::{PagingKind, PagingState, Step, Translation, WalkError, walk};
 use crate::paging::p2m::{P2m, P2mEntry};
-use crate::paging::table::{ENTRIES, TableMemory};
+use crate::paging::table::TableMemory;
 use crate::virt::Access;
 
 /// The entries of the guest that a walk used, by level.
@@ -141,11 +141,9 @@ impl<M: TableMemory> Shadow<M> {
                 return ShadowOutcome::WriteProtected(gpa);
             }
             P2mEntry::Ram { hpa, .. } if access.write => {
-                let frame = hpa.frame();
-                self.drop_dead(frame);
                 let smap = fault.controls.contains(Controls::SMAP) && found.user && !found.writable;
                 // Out of the user's reach would also be out of SMAP's.
-                if smap || (self.pool.is_watched(frame) && !self.let_write(p2m, memory, frame)) {
+                if smap || !self.may_write(p2m, memory, hpa.frame()) {
                     return ShadowOutcome::EmulateWrite(gpa);
                 }
             }
@@ -155,13 +153,12 @@ impl<M: TableMemory> Shadow<M> {
         let prefetched = match table {
             Some(table) => {
                 self.fill(p2m, table, &fault, gva, &found, fault.path.leaf());
-                if fault.is_override() {
-                    0
-                } else if !self.pool.page(table).key.is_table() {
-                    self.prefetch_direct(p2m, table, &fault)
-                } else {
-                    let leaf = self.leaf(state, memory, gva);
-                    leaf.map_or(0, |leaf| self.prefetch_near(p2m, memory, &leaf, index(gva, 1), gva))
+                let own = index(gva, 1);
+                match self.leaf(p2m, memory, state, gva, access) {
+                    _ if fault.is_override() => 0,
+                    Ok(leaf) if leaf.key.is_table() => self.prefetch_near(p2m, memory, &leaf, own, gva),
+                    Ok(leaf) => self.prefetch_direct(p2m, &leaf, own, gva),
+                    Err(_) => 0,
                 }
             }
             None => 0,
@@ -202,7 +199,7 @@ impl<M: TableMemory> Shadow<M> {
                 }
                 _ => {
                     let child = self.page(key, gfn, p2m, memory);
-                    self.connect(table, level, fault, child);
+                    self.connect(table, fault.index(level), child);
                     child
                 }
             };
@@ -212,8 +209,8 @@ impl<M: TableMemory> Shadow<M> {
         Some(table)
     }
 
-    fn connect(&mut self, table: PageId, level: u8, fault: &Fault, child: PageId) {
-        let index = fault.index(level);
+    /// Links `child` below `table`.
+    pub(super) fn connect(&mut self, table: PageId, index: usize, child: PageId) {
         if self.pool.page(table).is_present(index) {
             self.pool.owed = TlbFlush::All;
         }
@@ -273,26 +270,6 @@ impl<M: TableMemory> Shadow<M> {
             self.pool.owed = self.pool.owed.and(flush);
         }
         self.pool.map(table, index, raw, note);
-    }
-
-    /// Fills empty entries around the one that was needed, in a page under a large page of the guest's.
-    fn prefetch_direct(&mut self, p2m: &P2m<impl TableMemory>, table: PageId, fault: &Fault) -> u8 {
-        let window = usize::from(self.tuning.direct_window.clamp(1, 128));
-        let own = fault.index(1);
-        let first = own & !(window - 1);
-        let base = self.pool.page(table).gfn.base();
-        let mut filled = 0;
-        for index in first..(first + window).min(ENTRIES) {
-            if self.pool.page(table).is_present(index) {
-                continue;
-            }
-            let gva = Gva(fault.gva.0 & !0x1f_ffff | (index as u64) << 12);
-            let found = Translation { gpa: Gpa(base.0 + ((index as u64) << 12)), ..fault.found };
-            if self.fill(p2m, table, fault, gva, &found, None) {
-                filled += 1;
-            }
-        }
-        filled
     }
 }
 

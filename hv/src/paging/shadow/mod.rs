@@ -32,6 +32,7 @@ mod root;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod way;
 
 pub use check::Disagreement;
 pub use hardware::HardwareControls;
@@ -44,9 +45,9 @@ use super::table::{MapError, TableMemory};
 use crate::guest::mem::GuestMemory;
 use alloc::vec::Vec;
 use pool::{PageId, Pool};
-use quick::Found;
 use role::Key;
 use root::Recent;
+use way::Found;
 
 /// The smallest pool: what one fault uses, twice.
 const MIN_PAGES: usize = 16;

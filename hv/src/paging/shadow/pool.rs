@@ -73,6 +73,18 @@ impl Page {
         self.present[index / 64] >> (index % 64) & 1 != 0
     }
 
+    /// The first empty entry from `index` on.
+    #[inline]
+    pub(super) fn next_empty(&self, index: usize) -> Option<usize> {
+        let mut word = index / 64;
+        let mut bits = !self.present.get(word)? & u64::MAX << (index % 64);
+        while bits == 0 {
+            word += 1;
+            bits = !*self.present.get(word)?;
+        }
+        Some(word * 64 + bits.trailing_zeros() as usize)
+    }
+
     /// The first present entry from `index` on.
     #[inline]
     pub(super) fn next_present(&self, index: usize) -> Option<usize> {
@@ -214,6 +226,12 @@ impl<M: TableMemory> Pool<M> {
         let page = self.page_mut(id);
         page.referenced = true;
         page.stamp = operation;
+    }
+
+    /// A fault leads through a page.
+    pub(super) fn pass(&mut self, id: PageId) {
+        self.touch(id);
+        self.page_mut(id).writes = 0;
     }
 
     /// Marks a page as recently used.

@@ -1,50 +1,20 @@
-//! The short way of a page fault: where shadow pages lead down to a table of level 1, only its entry must be looked at.
+//! The short way of a page fault: where there is a [way](super::way) down to a page of level 1, only one of the guest's
+//! entries must be looked at; under a large page none, because all that its pieces depend on is in their page's key.
 //!
-//! The tables above are watched: each entry on the way is as it was when the link was made, with its accessed bit set, and
-//! what they allow together is in the key of the page. Whatever is not plain (large pages, reserved bits, writes to
-//! tables, no CR0.WP, memory that is not RAM, a race with another VCPU) takes the way of [`super::fill`].
+//! Whatever is not plain (reserved bits, no CR0.WP, memory that is not RAM, a race with another VCPU) goes the way of
+//! [`super::fill`].
 
 use super::fill::index;
 use super::pool::PageId;
-use super::role::Key;
+use super::way::Leaf;
 use super::{Shadow, ShadowOutcome, TlbFlush};
 use crate::guest::mem::GuestMemory;
-use crate::paging::addr::{Gpa, Gva, Hpa};
+use crate::paging::addr::{Gpa, Gva, Hfn, Hpa};
 use crate::paging::format::x86::{ACCESSED, ADDRESS, DIRTY, PRESENT};
-use crate::paging::guest_walk::{PagingKind, PagingState, error_code, leaf_reserved, pdpte};
+use crate::paging::guest_walk::{PagingState, error_code};
 use crate::paging::p2m::{P2m, P2mEntry};
-use crate::paging::table::TableMemory;
+use crate::paging::table::{ENTRIES, TableMemory};
 use crate::virt::Access;
-
-/// A table of level 1 and its shadow page.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Leaf {
-    table: PageId,
-    /// Its first entry.
-    first: Gpa,
-    bytes: u64,
-    key: Key,
-    reserved: u64,
-}
-
-/// The table that was found last: good for its 2 MiB while no link goes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
-    links: u64,
-    region: u64,
-    leaf: Leaf,
-}
-
-impl Leaf {
-    fn at(&self, index: usize) -> Gpa {
-        Gpa(self.first.0 + index as u64 * self.bytes)
-    }
-
-    #[inline]
-    fn read(&self, memory: &impl GuestMemory, index: usize) -> Option<u64> {
-        memory.read_entry(self.at(index), self.bytes).ok()
-    }
-}
 
 impl<M: TableMemory> Shadow<M> {
     /// Handles a fault the short way; `None`: it needs the long one, and nothing has happened but that accessed and dirty
@@ -58,7 +28,13 @@ impl<M: TableMemory> Shadow<M> {
         gva: Gva,
         access: Access,
     ) -> Option<ShadowOutcome> {
-        let leaf = self.leaf(state, memory, gva)?;
+        let leaf = match self.leaf(p2m, memory, state, gva, access) {
+            Ok(leaf) => leaf,
+            Err(outcome) => return outcome,
+        };
+        if leaf.key.is_direct() {
+            return self.quick_direct(p2m, memory, state, &leaf, gva, access);
+        }
         let index = index(gva, 1);
         let raw = leaf.read(memory, index)?;
         if raw & PRESENT == 0 {
@@ -82,9 +58,9 @@ impl<M: TableMemory> Shadow<M> {
                 return None;
             }
         }
-        let to = self.place(p2m, now)?;
-        if access.write && self.pool.is_watched(to.frame()) {
-            return None;
+        let to = self.place(p2m, Gpa(now & ADDRESS))?;
+        if access.write && !self.may_write(p2m, memory, to.frame()) {
+            return Some(ShadowOutcome::EmulateWrite(Gpa(now & ADDRESS | gva.offset())));
         }
         self.pool.mark_used(leaf.table);
         self.put(&leaf, index, gva, now, to);
@@ -92,51 +68,51 @@ impl<M: TableMemory> Shadow<M> {
         Some(ShadowOutcome::Filled { prefetched })
     }
 
-    /// The table of level 1 for `gva`, if shadow pages lead to it.
-    #[inline]
-    pub(super) fn leaf(&mut self, state: &PagingState, memory: &impl GuestMemory, gva: Gva) -> Option<Leaf> {
-        if let Some(found) = &self.found
-            && found.links == self.pool.links()
-            && found.region == gva.0 >> 21
-        {
-            return Some(found.leaf);
-        }
-        self.find_leaf(state, memory, gva)
-    }
-
-    fn find_leaf(&mut self, state: &PagingState, memory: &impl GuestMemory, gva: Gva) -> Option<Leaf> {
-        let root = self.pool.root()?;
-        let is_pae = state.kind() == PagingKind::Pae;
-        // Page-directory pointers are not watched.
-        if is_pae {
-            let directory = self.pool.child(root, index(gva, 3))?;
-            if pdpte(state, memory, gva) != Some(self.pool.page(directory).gfn) {
-                return None;
-            }
-        }
-        let table = self.table_of_leaves(root, gva)?;
-        let page = self.pool.page(table);
-        let key = page.key;
-        if !key.is_table() {
+    /// The same under a large page.
+    fn quick_direct(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        state: &PagingState,
+        leaf: &Leaf,
+        gva: Gva,
+        access: Access,
+    ) -> Option<ShadowOutcome> {
+        let rights = leaf.key.direct_rights();
+        if !state.allows(access, rights) || access.write && !rights.writable {
             return None;
         }
-        let leaf = Leaf {
-            table,
-            first: Gpa(page.gfn.base().0 + key.entry_offset(0)),
-            bytes: key.entry_bytes(),
-            key,
-            reserved: leaf_reserved(state),
-        };
-        if !is_pae {
-            self.found = Some(Found { links: self.pool.links(), region: gva.0 >> 21, leaf });
+        let index = index(gva, 1);
+        let gpa = Gpa(leaf.first.0 + ((index as u64) << 12));
+        let to = self.place(p2m, gpa)?;
+        if access.write && !self.may_write(p2m, memory, to.frame()) {
+            return Some(ShadowOutcome::EmulateWrite(Gpa(gpa.0 | gva.offset())));
         }
-        Some(leaf)
+        self.put_direct(leaf, index, gva, to);
+        let prefetched = self.prefetch_direct(p2m, leaf, index, gva);
+        Some(ShadowOutcome::Filled { prefetched })
     }
 
-    /// The memory that an entry leads to, if it is plain RAM.
+    /// Whether the guest may write to `frame` by itself. What shadows it goes if it is a table that nothing leads to: it was
+    /// one of an address space that is gone, or will be found again.
     #[inline]
-    fn place(&self, p2m: &P2m<impl TableMemory>, raw: u64) -> Option<Hpa> {
-        match p2m.translate(Gpa(raw & ADDRESS)) {
+    pub(super) fn may_write(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        frame: Hfn,
+    ) -> bool {
+        if !self.pool.is_watched(frame) {
+            return true;
+        }
+        self.drop_dead(frame);
+        !self.pool.is_watched(frame) || self.let_write(p2m, memory, frame)
+    }
+
+    /// The memory at `gpa`, if it is plain RAM.
+    #[inline]
+    fn place(&self, p2m: &P2m<impl TableMemory>, gpa: Gpa) -> Option<Hpa> {
+        match p2m.translate(gpa) {
             P2mEntry::Ram { hpa, writable: true } => Some(hpa),
             _ => None,
         }
@@ -146,10 +122,21 @@ impl<M: TableMemory> Shadow<M> {
     #[inline]
     fn put(&mut self, leaf: &Leaf, index: usize, gva: Gva, raw: u64, to: Hpa) {
         let entry = leaf.key.leaf(raw, to, !self.pool.is_watched(to.frame()));
-        if self.pool.page(leaf.table).is_present(index) && self.pool.entry(leaf.table, index) != entry {
+        self.put_entry(leaf.table, index, gva, entry, raw);
+    }
+
+    /// Makes the shadow entry of a piece of a large page.
+    fn put_direct(&mut self, leaf: &Leaf, index: usize, gva: Gva, to: Hpa) {
+        let entry = leaf.key.piece(to, !self.pool.is_watched(to.frame()));
+        self.put_entry(leaf.table, index, gva, entry, 0);
+    }
+
+    #[inline(always)]
+    fn put_entry(&mut self, table: PageId, index: usize, gva: Gva, entry: u64, note: u64) {
+        if self.pool.page(table).is_present(index) && self.pool.entry(table, index) != entry {
             self.pool.owed = self.pool.owed.and(TlbFlush::Page(gva));
         }
-        self.pool.map(leaf.table, index, entry, raw);
+        self.pool.map(table, index, entry, note);
     }
 
     /// Fills empty entries around the one that was needed: upwards and downwards as long as the guest has accessed them
@@ -198,8 +185,34 @@ impl<M: TableMemory> Shadow<M> {
         if raw & WANTED != WANTED || raw & leaf.reserved != 0 {
             return false;
         }
-        let Some(to) = self.place(p2m, raw) else { return false };
+        let Some(to) = self.place(p2m, Gpa(raw & ADDRESS)) else { return false };
         self.put(leaf, index, Gva(region | (index as u64) << 12), raw, to);
         true
+    }
+
+    /// Fills empty entries around the one that was needed, under a large page.
+    pub(super) fn prefetch_direct(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        leaf: &Leaf,
+        own: usize,
+        gva: Gva,
+    ) -> u8 {
+        let window = usize::from(self.tuning.direct_window.clamp(1, 128));
+        let first = own & !(window - 1);
+        let region = gva.0 & !0x1f_ffff;
+        let mut filled = 0;
+        let mut from = first;
+        while let Some(index) = self.pool.page(leaf.table).next_empty(from)
+            && index < (first + window).min(ENTRIES)
+        {
+            from = index + 1;
+            let offset = (index as u64) << 12;
+            if let Some(to) = self.place(p2m, Gpa(leaf.first.0 + offset)) {
+                self.put_direct(leaf, index, Gva(region | offset), to);
+                filled += 1;
+            }
+        }
+        filled
     }
 }

@@ -1,6 +1,6 @@
 //! What a shadow page stands for, packed into one number by which it is found again.
 
-use crate::paging::addr::Hpa;
+use crate::paging::addr::{Hfn, Hpa};
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{
     ACCESSED, DIRTY, GLOBAL, LongMode, NO_EXECUTE, PageAttr, USER, WRITE, pat_index,
@@ -176,6 +176,44 @@ impl Key {
         };
         // The processor never needs to set these.
         LongMode::leaf(to, 1, attr) | ACCESSED | DIRTY
+    }
+
+    /// What all leaves of a direct page allow, as far as their memory does.
+    pub(super) fn direct_rights(self) -> Rights {
+        let allowed = self.allowed();
+        Rights {
+            writable: allowed.contains(Allowed::WRITE),
+            user: allowed.contains(Allowed::USER),
+            executable: allowed.contains(Allowed::EXECUTE),
+        }
+    }
+
+    /// A leaf of a direct page, which leads to the memory at `to`; `writable`: that may be written.
+    pub(super) fn piece(self, to: Hpa, writable: bool) -> u64 {
+        let rights = self.direct_rights();
+        let leaf = (self.0 >> 18 & 15) as u8;
+        let attr = PageAttr {
+            write: writable && rights.writable,
+            user: rights.user,
+            execute: rights.executable,
+            global: leaf & 8 != 0,
+            pat: leaf & 7,
+        };
+        LongMode::leaf(to, 1, attr) | ACCESSED | DIRTY
+    }
+
+    /// The key of the page for the table in `frame` that the guest's entry `raw` points to, which this page's entry of this
+    /// index follows.
+    pub(super) fn below(self, raw: u64, index: usize, frame: Hfn) -> Key {
+        const ALLOWED: u32 = 13;
+        let rights = self.rights(raw);
+        let mut allowed = Allowed::empty();
+        allowed.set(Allowed::WRITE, rights.writable);
+        allowed.set(Allowed::USER, rights.user);
+        allowed.set(Allowed::EXECUTE, rights.executable);
+        let quadrant = if self.entry_bytes() == 4 { index as u64 & 1 } else { 0 };
+        let kept = self.0 & (1 << ROLE_BITS) - 1 & !(3 << 5 | 7 << ALLOWED);
+        Key(frame.0 << ROLE_BITS | (kept - 1) | quadrant << 5 | u64::from(allowed.bits()) << ALLOWED)
     }
 
     fn quadrant(self) -> u64 {

@@ -316,14 +316,4 @@ impl<M: TableMemory> Shadow<M> {
             }
         }
     }
-
-    /// The page of level 1 to which links lead from `root`.
-    pub(super) fn table_of_leaves(&self, root: PageId, gva: Gva) -> Option<PageId> {
-        let (mut table, mut level) = (root, self.pool.page(root).key.level());
-        while level > 1 {
-            table = self.pool.child(table, index(gva, level))?;
-            level -= 1;
-        }
-        Some(table)
-    }
 }

@@ -141,8 +141,7 @@ impl<M: TableMemory> Shadow<M> {
         }
         let Meaning::Table(below) = meaning(state, level, raw) else { return Err(None) };
         let to = p2m.translate(below).readable().ok_or(None)?;
-        if raw & ACCESSED == 0
-            && memory.compare_exchange(at, bytes as usize, raw, raw | ACCESSED) != Ok(true)
+        if raw & ACCESSED == 0 && memory.compare_exchange(at, bytes as usize, raw, raw | ACCESSED) != Ok(true)
         {
             return Err(None);
         }
