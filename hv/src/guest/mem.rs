@@ -27,6 +27,28 @@ pub trait GuestMemory {
         }
     }
 
+    /// Shows those of the 64 page-table entries of `bytes` (4 or 8) from `gpa` on, all in one page, whose bit is set in
+    /// `which`: number and value, each read at once.
+    #[inline(always)]
+    fn entries(
+        &self,
+        gpa: Gpa,
+        bytes: u64,
+        which: u64,
+        mut visit: impl FnMut(usize, u64),
+    ) -> Result<(), NotRam>
+    where
+        Self: Sized,
+    {
+        let mut left = which;
+        while left != 0 {
+            let n = left.trailing_zeros() as usize;
+            left &= left - 1;
+            visit(n, self.read_entry(gpa.wrapping_add(n as u64 * bytes), bytes)?);
+        }
+        Ok(())
+    }
+
     /// Writes `buf` at `gpa`.
     fn write(&self, gpa: Gpa, buf: &[u8]) -> Result<(), NotRam>;
 

@@ -1,7 +1,7 @@
 //! Page faults: what the guest's tables and the P2m say becomes shadow entries.
 
 use super::pool::PageId;
-use super::role::{Allowed, Controls, Key, Role, Source};
+use super::role::{Allowed, Controls, Key, Role, Source, TAKES_WRITES};
 use super::root::root_key;
 use super::{Shadow, ShadowOutcome, TlbFlush};
 use crate::guest::mem::GuestMemory;
@@ -143,7 +143,7 @@ impl<M: TableMemory> Shadow<M> {
             P2mEntry::Ram { hpa, .. } if access.write => {
                 let smap = fault.controls.contains(Controls::SMAP) && found.user && !found.writable;
                 // Out of the user's reach would also be out of SMAP's.
-                if smap || !self.may_write(p2m, memory, hpa.frame()) {
+                if smap || !self.may_write(memory, hpa.frame()) {
                     return ShadowOutcome::EmulateWrite(gpa);
                 }
             }
@@ -175,7 +175,7 @@ impl<M: TableMemory> Shadow<M> {
         fault: &Fault,
     ) -> Option<PageId> {
         let (key, gfn) = root_key(p2m, fault.state);
-        let mut table = self.page(key, gfn, p2m, memory);
+        let mut table = self.page(key, gfn, memory);
         let mut allowed = Allowed::all();
         let mut level = key.level();
         while level > 1 {
@@ -198,7 +198,7 @@ impl<M: TableMemory> Shadow<M> {
                     linked
                 }
                 _ => {
-                    let child = self.page(key, gfn, p2m, memory);
+                    let child = self.page(key, gfn, memory);
                     self.connect(table, fault.index(level), child);
                     child
                 }
@@ -255,7 +255,8 @@ impl<M: TableMemory> Shadow<M> {
         let writable = entry.writable().is_some() && !self.pool.is_watched(to.frame());
         let attr = fault.attr(found, writable);
         let note = leaf.map_or(0, |step| step.raw) | ACCESSED | if found.dirty { DIRTY } else { 0 };
-        self.put_leaf(table, 1, gva, LongMode::leaf(to, 1, attr), note);
+        let takes = if entry.writable().is_some() { TAKES_WRITES } else { 0 };
+        self.put_leaf(table, 1, gva, LongMode::leaf(to, 1, attr) | takes, note);
         true
     }
 

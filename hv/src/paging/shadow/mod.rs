@@ -39,7 +39,6 @@ pub use hardware::HardwareControls;
 
 use super::addr::{Gfn, Gpa, Gva, Hfn};
 
-use super::p2m::P2m;
 use super::range::Changed;
 use super::table::{MapError, TableMemory};
 use crate::guest::mem::GuestMemory;
@@ -211,18 +210,18 @@ impl<M: TableMemory> Shadow<M> {
 
     /// Takes over INVLPG of an address, under the root in use. (INVPCID for other address spaces and all
     /// other flushes: [`flush_all`](Self::flush_all).)
-    pub fn invlpg(&mut self, p2m: &P2m<impl TableMemory>, memory: &impl GuestMemory, gva: Gva) -> TlbFlush {
+    pub fn invlpg(&mut self, memory: &impl GuestMemory, gva: Gva) -> TlbFlush {
         self.pool.begin();
         let short = self.pool.root().is_some_and(|id| self.pool.page(id).key.is_top());
         let gva = if short { Gva(gva.0 & 0xffff_ffff) } else { gva };
-        self.resync_address(p2m, memory, gva);
+        self.resync_address(memory, gva);
         self.pool.take_owed_and(TlbFlush::Page(gva))
     }
 
     /// Takes over a flush of everything, global translations included.
-    pub fn flush_all(&mut self, p2m: &P2m<impl TableMemory>, memory: &impl GuestMemory) -> TlbFlush {
+    pub fn flush_all(&mut self, memory: &impl GuestMemory) -> TlbFlush {
         self.pool.begin();
-        self.resync_all(p2m, memory);
+        self.resync_all(memory);
         self.pool.take_owed_and(TlbFlush::All)
     }
 
@@ -251,17 +250,17 @@ impl<M: TableMemory> Shadow<M> {
     }
 
     /// The page with this key, found in step with the guest's table, or made.
-    fn page(&mut self, key: Key, gfn: Gfn, p2m: &P2m<impl TableMemory>, memory: &impl GuestMemory) -> PageId {
+    fn page(&mut self, key: Key, gfn: Gfn, memory: &impl GuestMemory) -> PageId {
         if let Some(id) = self.pool.find(key) {
             if self.pool.page(id).unsync {
-                self.resync_page(p2m, memory, id);
+                self.resync_page(memory, id);
             }
             self.pool.touch(id);
             return id;
         }
         self.statistics.pages_made += 1;
         if key.is_table() {
-            self.watch(p2m, memory, Hfn(key.number()));
+            self.watch(memory, Hfn(key.number()));
         }
         let id = self.pool.create(key, gfn);
         self.unsync.retain(|&other| other != id);

@@ -6,6 +6,7 @@
 
 use super::fill::index;
 use super::pool::PageId;
+use super::role::TAKES_WRITES;
 use super::way::Leaf;
 use super::{Shadow, ShadowOutcome, TlbFlush};
 use crate::guest::mem::GuestMemory;
@@ -59,7 +60,7 @@ impl<M: TableMemory> Shadow<M> {
             }
         }
         let to = self.place(p2m, Gpa(now & ADDRESS))?;
-        if access.write && !self.may_write(p2m, memory, to.frame()) {
+        if access.write && !self.may_write(memory, to.frame()) {
             return Some(ShadowOutcome::EmulateWrite(Gpa(now & ADDRESS | gva.offset())));
         }
         self.pool.mark_used(leaf.table);
@@ -85,7 +86,7 @@ impl<M: TableMemory> Shadow<M> {
         let index = index(gva, 1);
         let gpa = Gpa(leaf.first.0 + ((index as u64) << 12));
         let to = self.place(p2m, gpa)?;
-        if access.write && !self.may_write(p2m, memory, to.frame()) {
+        if access.write && !self.may_write(memory, to.frame()) {
             return Some(ShadowOutcome::EmulateWrite(Gpa(gpa.0 | gva.offset())));
         }
         self.put_direct(leaf, index, gva, to);
@@ -96,17 +97,12 @@ impl<M: TableMemory> Shadow<M> {
     /// Whether the guest may write to `frame` by itself. What shadows it goes if it is a table that nothing leads to: it was
     /// one of an address space that is gone, or will be found again.
     #[inline]
-    pub(super) fn may_write(
-        &mut self,
-        p2m: &P2m<impl TableMemory>,
-        memory: &impl GuestMemory,
-        frame: Hfn,
-    ) -> bool {
+    pub(super) fn may_write(&mut self, memory: &impl GuestMemory, frame: Hfn) -> bool {
         if !self.pool.is_watched(frame) {
             return true;
         }
         self.drop_dead(frame);
-        !self.pool.is_watched(frame) || self.let_write(p2m, memory, frame)
+        !self.pool.is_watched(frame) || self.let_write(memory, frame)
     }
 
     /// The memory at `gpa`, if it is plain RAM.
@@ -121,7 +117,7 @@ impl<M: TableMemory> Shadow<M> {
     /// Makes the shadow entry of a guest entry with its accessed bit set.
     #[inline]
     fn put(&mut self, leaf: &Leaf, index: usize, gva: Gva, raw: u64, to: Hpa) {
-        let entry = leaf.key.leaf(raw, to, !self.pool.is_watched(to.frame()));
+        let entry = leaf.key.leaf(raw, to, !self.pool.is_watched(to.frame())) | TAKES_WRITES;
         self.put_entry(leaf.table, index, gva, entry, raw);
     }
 

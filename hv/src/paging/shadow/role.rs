@@ -8,6 +8,9 @@ use crate::paging::format::x86::{
 use crate::paging::guest_walk::{PagingKind, PagingState, Rights};
 use crate::virt::state::cr4;
 
+/// In a bit of leaves that the processor ignores: the memory can be written, whatever the guest's tables say.
+pub(super) const TAKES_WRITES: u64 = 1 << 9;
+
 bitflags::bitflags! {
     /// Registers that change what a guest entry means.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

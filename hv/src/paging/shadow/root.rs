@@ -44,7 +44,7 @@ impl<M: TableMemory> Shadow<M> {
         state: &PagingState,
     ) -> (Root, TlbFlush) {
         self.pool.begin();
-        self.resync_all(p2m, memory);
+        self.resync_all(memory);
         let old = self.pool.root().map(|id| self.pool.page(id).key.controls_and_kind());
         let (root, key) = self.find_root(p2m, memory, state);
         self.pool.touch(root);
@@ -81,7 +81,7 @@ impl<M: TableMemory> Shadow<M> {
             }
             None => {
                 self.statistics.roots_made += 1;
-                self.page(key, gfn, p2m, memory)
+                self.page(key, gfn, memory)
             }
         };
         let registers = Registers { cr0: state.cr0, cr3: state.cr3, cr4: state.cr4, efer: state.efer };

@@ -2,7 +2,7 @@
 
 use super::fill::index;
 use super::pool::PageId;
-use super::role::{Controls, Key};
+use super::role::{Controls, Key, TAKES_WRITES};
 use super::{Shadow, TlbFlush};
 use crate::guest::mem::GuestMemory;
 use crate::paging::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE};
@@ -135,12 +135,7 @@ impl<M: TableMemory> Shadow<M> {
 
     /// Lets the guest write to a table, if it is one of level 1 only and has been written repeatedly. Returns
     /// whether it may.
-    pub(super) fn let_write(
-        &mut self,
-        p2m: &P2m<impl TableMemory>,
-        memory: &impl GuestMemory,
-        frame: Hfn,
-    ) -> bool {
+    pub(super) fn let_write(&mut self, memory: &impl GuestMemory, frame: Hfn) -> bool {
         let limit = self.tuning.unsync_after;
         let (mut count, mut writes) = (0, 0);
         for id in self.pool.shadows(frame) {
@@ -156,7 +151,7 @@ impl<M: TableMemory> Shadow<M> {
         }
         while self.unsync.len() + count > MAX_UNSYNC {
             let oldest = self.pool.page(self.unsync[0]).key.number();
-            self.watch(p2m, memory, Hfn(oldest));
+            self.watch(memory, Hfn(oldest));
         }
         let mut seen = 0;
         while let Some(id) = self.pool.nth_shadow(frame, seen) {
@@ -170,7 +165,7 @@ impl<M: TableMemory> Shadow<M> {
     }
 
     /// Makes sure that the guest does not write to `frame` unseen, and that what shadows it is in step.
-    pub(super) fn watch(&mut self, p2m: &P2m<impl TableMemory>, memory: &impl GuestMemory, frame: Hfn) {
+    pub(super) fn watch(&mut self, memory: &impl GuestMemory, frame: Hfn) {
         if self.pool.is_watched(frame) {
             return;
         }
@@ -186,15 +181,15 @@ impl<M: TableMemory> Shadow<M> {
         let mut seen = 0;
         while let Some(id) = self.pool.nth_shadow(frame, seen) {
             seen += 1;
-            self.resync_page(p2m, memory, id);
+            self.resync_page(memory, id);
         }
     }
 
     /// Drops what has changed in all tables that the guest writes itself.
-    pub(super) fn resync_all(&mut self, p2m: &P2m<impl TableMemory>, memory: &impl GuestMemory) {
+    pub(super) fn resync_all(&mut self, memory: &impl GuestMemory) {
         for at in 0..self.unsync.len() {
             let id = self.unsync[at];
-            let changed = self.resync_page(p2m, memory, id);
+            let changed = self.resync_page(memory, id);
             let page = self.pool.page_mut(id);
             page.quiet = if changed { 0 } else { page.quiet.saturating_add(1) };
         }
@@ -206,67 +201,50 @@ impl<M: TableMemory> Shadow<M> {
                 self.unsync.remove(at);
                 self.pool.release(id);
             } else {
-                self.watch(p2m, memory, Hfn(self.pool.page(id).key.number()));
+                self.watch(memory, Hfn(self.pool.page(id).key.number()));
             }
         }
     }
 
     /// Brings a page of level 1 in step; returns whether anything had changed.
-    pub(super) fn resync_page(
-        &mut self,
-        p2m: &P2m<impl TableMemory>,
-        memory: &impl GuestMemory,
-        id: PageId,
-    ) -> bool {
+    pub(super) fn resync_page(&mut self, memory: &impl GuestMemory, id: PageId) -> bool {
+        let page = self.pool.page(id);
+        let (key, base) = (page.key, page.gfn.base().0);
         let mut any = false;
         for word in 0..ENTRIES / 64 {
-            let mut changed = self.changed(memory, id, word);
-            while changed != 0 {
-                let index = word * 64 + changed.trailing_zeros() as usize;
-                changed &= changed - 1;
-                any |= self.resync_entry(p2m, memory, id, index);
+            let present = self.pool.page(id).present(word);
+            if present == 0 {
+                continue;
+            }
+            let first = word * 64;
+            let at = Gpa(base + key.entry_offset(first));
+            let read = memory.entries(at, key.entry_bytes(), present, |n, now| {
+                let then = self.pool.note(id, first + n);
+                // Exactly what they were made from, as a rule.
+                if now != then && is_stale(then, now) {
+                    self.change(id, first + n, then, now);
+                    any = true;
+                }
+            });
+            if read.is_err() {
+                self.pool.clear(id);
+                any = true;
             }
         }
         any
     }
 
-    /// Which of 64 entries are present and not exactly what they were made from: few, as a rule.
-    #[inline]
-    fn changed(&self, memory: &impl GuestMemory, id: PageId, word: usize) -> u64 {
-        let page = self.pool.page(id);
-        let bytes = page.key.entry_bytes();
-        let base = page.gfn.base().0 + page.key.entry_offset(word * 64);
-        let mut present = page.present(word);
-        let mut changed = 0;
-        while present != 0 {
-            let bit = present & present.wrapping_neg();
-            let n = present.trailing_zeros() as usize;
-            present ^= bit;
-            let now = memory.read_entry(Gpa(base + n as u64 * bytes), bytes);
-            if now != Ok(self.pool.note(id, word * 64 + n)) {
-                changed |= bit;
-            }
-        }
-        changed
-    }
-
     /// Brings a present entry of level 1 in step; returns whether it had changed by more than accessed and dirty bits that
     /// came to it.
     #[inline(always)]
-    fn resync_entry(
-        &mut self,
-        p2m: &P2m<impl TableMemory>,
-        memory: &impl GuestMemory,
-        id: PageId,
-        index: usize,
-    ) -> bool {
+    fn resync_entry(&mut self, memory: &impl GuestMemory, id: PageId, index: usize) -> bool {
         let page = self.pool.page(id);
         let at = Gpa(page.gfn.base().0 + page.key.entry_offset(index));
         let then = self.pool.note(id, index);
         match memory.read_entry(at, page.key.entry_bytes()) {
             Ok(now) if !is_stale(then, now) => false,
             Ok(now) => {
-                self.change(p2m, id, index, then, now);
+                self.change(id, index, then, now);
                 true
             }
             Err(_) => {
@@ -277,31 +255,31 @@ impl<M: TableMemory> Shadow<M> {
     }
 
     /// Follows a change of a guest entry: with other rights on the same memory it stays, otherwise it goes.
-    fn change(&mut self, p2m: &P2m<impl TableMemory>, id: PageId, index: usize, then: u64, now: u64) {
+    fn change(&mut self, id: PageId, index: usize, then: u64, now: u64) {
         self.statistics.resynced_entries += 1;
-        if (then ^ now) & !(ACCESSED | DIRTY) == WRITE && now & (WRITE | ACCESSED) == ACCESSED {
-            let raw = self.pool.entry(id, index);
-            return self.pool.change(id, index, raw & !WRITE, now);
-        }
         let key = self.pool.page(id).key;
+        let raw = self.pool.entry(id, index);
+        let to = Hpa(raw & ADDRESS);
+        // Without CR0.WP the right to write takes that of the user away.
+        let wp = key.controls().contains(Controls::WRITE_PROTECT);
+        if (then ^ now) & !(ACCESSED | DIRTY) == WRITE && now & ACCESSED != 0 && wp {
+            let writable = key.rights(now).writable
+                && now & DIRTY != 0
+                && raw & TAKES_WRITES != 0
+                && !self.pool.is_watched(to.frame());
+            let raw = if writable { raw | WRITE } else { raw & !WRITE };
+            return self.pool.change(id, index, raw, now);
+        }
         if !only_rights_changed(key, then, now) {
             return self.pool.zap(id, index);
         }
-        let to = Hpa(self.pool.entry(id, index) & ADDRESS);
-        let raw = key.leaf(now, to, true);
-        let writable = raw & WRITE == 0
-            || p2m.translate(Gpa(now & ADDRESS)).writable() == Some(to) && !self.pool.is_watched(to.frame());
-        self.pool.change(id, index, if writable { raw } else { raw & !WRITE }, now);
+        let may = raw & TAKES_WRITES != 0 && !self.pool.is_watched(to.frame());
+        self.pool.change(id, index, key.leaf(now, to, may) | raw & TAKES_WRITES, now);
     }
 
     /// Brings the entries for one address in step: in all pages of the table to which the root in use leads; where it leads to
     /// none at the moment, in whatever may be linked again, with entries that no flush by the guest would reach any more.
-    pub(super) fn resync_address(
-        &mut self,
-        p2m: &P2m<impl TableMemory>,
-        memory: &impl GuestMemory,
-        gva: Gva,
-    ) {
+    pub(super) fn resync_address(&mut self, memory: &impl GuestMemory, gva: Gva) {
         if self.unsync.is_empty() {
             return;
         }
@@ -312,7 +290,7 @@ impl<M: TableMemory> Shadow<M> {
             let id = self.unsync[n];
             let wanted = number.is_none_or(|number| number == self.pool.page(id).key.number());
             if wanted && self.pool.page(id).is_present(at) {
-                self.resync_entry(p2m, memory, id, at);
+                self.resync_entry(memory, id, at);
             }
         }
     }

@@ -5,6 +5,7 @@ use crate::guest::ram::{VecHost, VmMemory};
 use crate::paging::addr::{Hpa, PAGE_SIZE};
 use crate::paging::arena::Arena;
 use crate::paging::guest_walk::{PagingFeatures, PagingState};
+use crate::paging::p2m::P2m;
 use crate::paging::range::GpaRange;
 use crate::virt::Access;
 use crate::virt::state::{cr0, cr4, efer};
@@ -102,7 +103,7 @@ fn a_table_is_written_by_emulation_twice_and_then_by_the_guest() {
         // Unseen; found when the guest flushes.
         let _filled = shadow.fault(p2m, &memory, &STATE, Gva(0x2000), Access::READ);
         write(4 * PAGE_SIZE + 16, 0);
-        assert_eq!(shadow.invlpg(p2m, &memory, Gva(0x2000)), TlbFlush::Page(Gva(0x2000)));
+        assert_eq!(shadow.invlpg(&memory, Gva(0x2000)), TlbFlush::Page(Gva(0x2000)));
         assert_eq!(shadow.statistics().resynced_entries, 1);
         let change_unseen = |shadow: &mut Shadow<&Arena>| {
             write(4 * PAGE_SIZE + 16, (6 * PAGE_SIZE) | 7);
@@ -115,7 +116,7 @@ fn a_table_is_written_by_emulation_twice_and_then_by_the_guest() {
         // An accessed bit that the guest clears is a change too.
         change_unseen(shadow);
         write(4 * PAGE_SIZE + 16, (6 * PAGE_SIZE) | 7);
-        let _flush = shadow.invlpg(p2m, &memory, Gva(0x2000));
+        let _flush = shadow.invlpg(&memory, Gva(0x2000));
         assert_eq!(shadow.statistics().resynced_entries, 3);
         // A table that nothing points to any more is dropped, and made anew if it comes back.
         let made = shadow.statistics().pages_made;
@@ -155,7 +156,7 @@ fn invlpg_reaches_tables_to_which_nothing_leads_at_that_moment() {
         assert!(matches!(fault(shadow, OTHER + 0x2000, Access::READ), ShadowOutcome::Filled { .. }));
         upper(shadow, 0);
         write(4 * PAGE_SIZE + 16, 0);
-        let _flush = shadow.invlpg(p2m, &memory, Gva(OTHER + 0x2000));
+        let _flush = shadow.invlpg(&memory, Gva(OTHER + 0x2000));
         assert_eq!(shadow.statistics().resynced_entries, 1);
         // The link comes back with what was not changed.
         upper(shadow, (3 * PAGE_SIZE) | 7);

@@ -145,7 +145,7 @@ impl<M: TableMemory> Shadow<M> {
         {
             return Err(None);
         }
-        let child = self.page(key.below(raw, index, to.frame()), below.frame(), p2m, memory);
+        let child = self.page(key.below(raw, index, to.frame()), below.frame(), memory);
         self.connect(table, index, child);
         Ok(child)
     }

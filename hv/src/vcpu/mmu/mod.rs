@@ -192,7 +192,7 @@ pub fn invlpg<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedForma
     let memory = vm.memory.read();
     let mut shadow = vm.shadow.lock();
     let Some(shadow) = &mut *shadow else { return };
-    let flush = shadow.invlpg(&memory.p2m, &memory.ram(), gva);
+    let flush = shadow.invlpg(&memory.ram(), gva);
     vcpu.perform_flush(flush);
 }
 
@@ -201,7 +201,7 @@ pub fn flush_all<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFo
     let memory = vm.memory.read();
     let mut shadow = vm.shadow.lock();
     let Some(shadow) = &mut *shadow else { return };
-    let flush = shadow.flush_all(&memory.p2m, &memory.ram());
+    let flush = shadow.flush_all(&memory.ram());
     vcpu.perform_flush(flush);
 }
 

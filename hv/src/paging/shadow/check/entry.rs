@@ -7,7 +7,7 @@ use crate::paging::format::x86::{ACCESSED, DIRTY, LongMode, NO_EXECUTE, PRESENT,
 use crate::paging::format::{PteFormat, address_mask};
 use crate::paging::guest_walk::{Meaning, PagingKind, PagingState, meaning};
 use crate::paging::shadow::pool::PageId;
-use crate::paging::shadow::role::{Allowed, Controls, Role, Source};
+use crate::paging::shadow::role::{Allowed, Controls, Role, Source, TAKES_WRITES};
 use crate::paging::table::TableMemory;
 use crate::virt::state::{cr0, cr4, efer};
 use alloc::boxed::Box;
@@ -211,13 +211,16 @@ impl<M: TableMemory, N: TableMemory, G: GuestMemory> Check<'_, M, N, G> {
         let Some(to) = entry.readable().filter(|to| len == span && to.is_aligned(span)) else {
             return Err(self.report("there is no such memory", id, index, None));
         };
+        if raw & TAKES_WRITES != 0 && entry.writable().is_none() {
+            return Err(self.report("the memory does not take writes", id, index, None));
+        }
         let most = |attr: PageAttr| {
             LongMode::leaf(to, level, PageAttr { write: attr.write && entry.writable().is_some(), ..attr })
         };
         let is_within = |attr: PageAttr| {
             let most = most(attr);
             // Fetches may be forbidden too, never allowed.
-            (raw ^ most) & !(MAY_LACK | NO_EXECUTE) == 0
+            (raw ^ most) & !(MAY_LACK | NO_EXECUTE | TAKES_WRITES) == 0
                 && raw & WRITE & !most == 0
                 && most & NO_EXECUTE & !raw == 0
         };

@@ -91,7 +91,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
     pub fn invlpg(&mut self, p2m: &Guest, state: &PagingState, gva: Gva) {
         if self.is_shadow {
             let memory = Walked::new(p2m, &self.host, !self.walks_rom);
-            let flush = self.shadow.invlpg(p2m, &memory, gva);
+            let flush = self.shadow.invlpg(&memory, gva);
             self.processor.flush(flush);
         } else {
             self.two_dimensional.flush(TlbFlush::Page(linear(state.kind(), gva)));
@@ -102,7 +102,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
     pub fn flush_all(&mut self, p2m: &Guest) {
         if self.is_shadow {
             let memory = Walked::new(p2m, &self.host, !self.walks_rom);
-            let flush = self.shadow.flush_all(p2m, &memory);
+            let flush = self.shadow.flush_all(&memory);
             self.processor.flush(flush);
         } else {
             self.two_dimensional.flush(TlbFlush::All);
