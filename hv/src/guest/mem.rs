@@ -27,24 +27,20 @@ pub trait GuestMemory {
         }
     }
 
-    /// Shows those of the 64 page-table entries of `bytes` (4 or 8) from `gpa` on, all in one page, whose bit is set in
+    /// Shows those of the 64 page-table entries of `BYTES` (4 or 8) from `gpa` on, all in one page, whose bit is set in
     /// `which`: number and value, each read at once.
     #[inline(always)]
-    fn entries(
+    fn entries<const BYTES: u64>(
         &self,
         gpa: Gpa,
-        bytes: u64,
         which: u64,
         mut visit: impl FnMut(usize, u64),
-    ) -> Result<(), NotRam>
-    where
-        Self: Sized,
-    {
+    ) -> Result<(), NotRam> {
         let mut left = which;
         while left != 0 {
-            let n = left.trailing_zeros() as usize;
+            let n = u64::from(left.trailing_zeros());
             left &= left - 1;
-            visit(n, self.read_entry(gpa.wrapping_add(n as u64 * bytes), bytes)?);
+            visit(n as usize, self.read_entry(gpa.wrapping_add(n * BYTES), BYTES)?);
         }
         Ok(())
     }

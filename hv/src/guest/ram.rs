@@ -102,29 +102,22 @@ impl<M: TableMemory, H: HostAccess> GuestMemory for VmMemory<'_, M, H> {
 
     /// The way of flushes.
     #[inline(always)]
-    fn entries(
+    fn entries<const BYTES: u64>(
         &self,
         gpa: Gpa,
-        bytes: u64,
         which: u64,
         mut visit: impl FnMut(usize, u64),
     ) -> Result<(), NotRam> {
         let hpa = self.p2m.translate(gpa).readable().ok_or(NotRam { gpa })?;
-        // Of 8-byte alignment, for the loads; the caller's promise is 64 entries.
+        // Aligned in any case, for the loads; the caller's promise is 64 entries.
         let base = hpa.0 & !7;
-        if bytes == 8 && which == u64::MAX {
-            for n in 0..64 {
-                visit(n, self.host.load(Hpa(base + n as u64 * 8)));
-            }
-            return Ok(());
-        }
         let mut left = which;
         while left != 0 {
-            let n = left.trailing_zeros() as usize;
+            let n = u64::from(left.trailing_zeros());
             left &= left - 1;
-            let offset = n as u64 * bytes;
+            let offset = n * BYTES;
             let word = self.host.load(Hpa(base + (offset & !7)));
-            visit(n, if bytes == 8 { word } else { word >> ((offset & 4) * 8) & 0xffff_ffff });
+            visit(n as usize, if BYTES == 8 { word } else { word >> ((offset & 4) * 8) & 0xffff_ffff });
         }
         Ok(())
     }

@@ -154,7 +154,7 @@ impl<M: TableMemory> Shadow<M> {
             Some(table) => {
                 self.fill(p2m, table, &fault, gva, &found, fault.path.leaf());
                 let own = index(gva, 1);
-                match self.leaf(p2m, memory, state, gva, access) {
+                match self.find_leaf(p2m, memory, state, gva, access) {
                     _ if fault.is_override() => 0,
                     Ok(leaf) if leaf.key.is_table() => self.prefetch_near(p2m, memory, &leaf, own, gva),
                     Ok(leaf) => self.prefetch_direct(p2m, &leaf, own, gva),

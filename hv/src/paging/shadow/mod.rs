@@ -184,7 +184,7 @@ pub struct Shadow<M: TableMemory> {
     unsync: Vec<PageId>,
     /// Pages that the guest has just unlinked.
     unlinked: Vec<PageId>,
-    found: Option<Found>,
+    found: Found,
     recent: Recent,
     tuning: Tuning,
     statistics: Statistics,
@@ -201,7 +201,7 @@ impl<M: TableMemory> Shadow<M> {
             pool,
             unsync,
             unlinked,
-            found: None,
+            found: Found::default(),
             recent: Recent::default(),
             tuning,
             statistics: Statistics::default(),

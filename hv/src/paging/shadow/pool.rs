@@ -12,7 +12,10 @@
 
 mod check;
 mod entries;
+mod leaves;
 mod release;
+
+pub(super) use leaves::is_stale;
 
 use super::TlbFlush;
 use super::role::Key;
@@ -127,11 +130,45 @@ pub(super) struct Pool<M: TableMemory> {
     pub evictions: u64,
 }
 
+/// Pages by number.
+#[derive(Clone, Copy)]
+struct Tables<'a> {
+    pages: &'a [Page],
+    buckets: &'a [u32],
+}
+
+impl<'a> Tables<'a> {
+    #[inline(always)]
+    fn bucket(self, number: u64) -> usize {
+        hash(number) & (self.buckets.len() - 1)
+    }
+
+    #[inline(always)]
+    fn chain(self, number: u64) -> impl Iterator<Item = PageId> + 'a {
+        let some = |id: u32| (id != NONE).then_some(id);
+        let first = some(self.buckets[self.bucket(number)]);
+        core::iter::successors(first, move |&id| some(self.pages[id as usize].next))
+    }
+
+    #[inline(always)]
+    fn shadows(self, frame: Hfn) -> impl Iterator<Item = PageId> + 'a {
+        self.chain(frame.0).filter(move |&id| {
+            let key = self.pages[id as usize].key;
+            key.number() == frame.0 && key.is_table()
+        })
+    }
+
+    #[inline(always)]
+    fn is_watched(self, frame: Hfn) -> bool {
+        self.shadows(frame).any(|id| !self.pages[id as usize].unsync)
+    }
+}
+
 /// What is known about a present entry.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+pub(super) struct Slot {
     /// For a leaf, what the guest's entry was when this was filled; otherwise the page it points to.
-    note: u64,
+    pub note: u64,
     /// The next of its list.
     after: u32,
     /// The one before, or `HEAD | index of the head`.
@@ -239,7 +276,8 @@ impl<M: TableMemory> Pool<M> {
         self.page_mut(id).referenced = true;
     }
 
-    /// A number that changes whenever a link goes, or a page stands for something else.
+    /// A number that changes whenever a link goes, or a page stands for something else. What is known of the ways from a
+    /// root holds as long as it stays the same.
     #[inline(always)]
     pub(super) fn links(&self) -> u64 {
         self.links
@@ -248,7 +286,6 @@ impl<M: TableMemory> Pool<M> {
     /// The root in use changes.
     pub(super) fn set_root(&mut self, root: Option<PageId>) {
         self.root = root;
-        self.links += 1;
     }
 
     /// The page with this key.
@@ -258,10 +295,12 @@ impl<M: TableMemory> Pool<M> {
 
     /// The pages that shadow the guest table at `frame`.
     pub(super) fn shadows(&self, frame: Hfn) -> impl Iterator<Item = PageId> + '_ {
-        self.chain(frame.0).filter(move |&id| {
-            let key = self.page(id).key;
-            key.number() == frame.0 && key.is_table()
-        })
+        self.tables().shadows(frame)
+    }
+
+    #[inline(always)]
+    fn tables(&self) -> Tables<'_> {
+        Tables { pages: &self.pages, buckets: &self.buckets }
     }
 
     /// One of them, for callers that change pages on the way.
@@ -272,7 +311,7 @@ impl<M: TableMemory> Pool<M> {
     /// Whether the guest must not write to `frame` unseen.
     #[inline]
     pub(super) fn is_watched(&self, frame: Hfn) -> bool {
-        self.shadows(frame).any(|id| !self.page(id).unsync)
+        self.tables().is_watched(frame)
     }
 
     /// The root in use.
@@ -296,13 +335,11 @@ impl<M: TableMemory> Pool<M> {
     }
 
     fn bucket(&self, number: u64) -> usize {
-        hash(number) & (self.buckets.len() - 1)
+        self.tables().bucket(number)
     }
 
     fn chain(&self, number: u64) -> impl Iterator<Item = PageId> + '_ {
-        let some = |id: u32| (id != NONE).then_some(id);
-        let first = some(self.buckets[self.bucket(number)]);
-        core::iter::successors(first, move |&id| some(self.page(id).next))
+        self.tables().chain(number)
     }
 
     /// A new, empty page; an old one is evicted if there is no other.

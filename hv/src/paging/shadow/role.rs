@@ -3,7 +3,7 @@
 use crate::paging::addr::{Hfn, Hpa};
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{
-    ACCESSED, DIRTY, GLOBAL, LongMode, NO_EXECUTE, PageAttr, USER, WRITE, pat_index,
+    ACCESSED, DIRTY, GLOBAL, LongMode, NO_EXECUTE, PAT, PCD, PRESENT, PWT, PageAttr, USER, WRITE,
 };
 use crate::paging::guest_walk::{PagingKind, PagingState, Rights};
 use crate::virt::state::cr4;
@@ -156,6 +156,12 @@ impl Key {
         Allowed::from_bits_truncate((self.0 >> 13 & 7) as u8)
     }
 
+    /// Whether the entries above allow writes.
+    #[inline(always)]
+    pub(super) fn allows_writes(self) -> bool {
+        self.allowed().contains(Allowed::WRITE)
+    }
+
     /// What a guest entry of level 1 with these bits allows.
     pub(super) fn rights(self, raw: u64) -> Rights {
         let allowed = self.allowed();
@@ -167,18 +173,20 @@ impl Key {
     }
 
     /// The shadow entry of a guest entry of level 1, without reserved bits and with its accessed bit set, that leads to
-    /// the memory at `to`; `writable`: that may be written.
+    /// the memory at `to`; `writable`: that may be written. (Of the same format, but for what 32-bit entries lack.)
+    #[inline]
     pub(super) fn leaf(self, raw: u64, to: Hpa, writable: bool) -> u64 {
-        let rights = self.rights(raw);
-        let attr = PageAttr {
-            write: writable && rights.writable && raw & DIRTY != 0,
-            user: rights.user,
-            execute: rights.executable,
-            global: raw & GLOBAL != 0 && self.controls().contains(Controls::GLOBAL),
-            pat: pat_index(raw, 1),
-        };
+        const RIGHTS: u64 = WRITE | USER;
+        const { assert!(Allowed::WRITE.bits() as u64 * 2 == WRITE && Allowed::USER.bits() as u64 * 2 == USER) };
+        let allowed = u64::from(self.allowed().bits());
+        let global = if self.controls().contains(Controls::GLOBAL) { GLOBAL } else { 0 };
+        let execute = Allowed::EXECUTE.bits();
+        let forbidden = if self.allowed().bits() & execute == 0 { NO_EXECUTE } else { 0 };
+        // Writable only where the dirty bit is set already.
+        let unwritable = if writable && raw & DIRTY != 0 { 0 } else { WRITE };
+        let kept = raw & (allowed << 1 & RIGHTS & !unwritable | PWT | PCD | PAT | global | NO_EXECUTE);
         // The processor never needs to set these.
-        LongMode::leaf(to, 1, attr) | ACCESSED | DIRTY
+        to.0 | kept | forbidden | PRESENT | ACCESSED | DIRTY
     }
 
     /// What all leaves of a direct page allow, as far as their memory does.
@@ -271,6 +279,27 @@ impl Key {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::paging::format::x86::{ADDRESS, pat_index};
+    use crate::paging::random::Random;
+
+    #[test]
+    fn a_leaf_is_that_of_the_format_with_the_rights_of_all_levels() {
+        let mut random = Random(7);
+        for _ in 0..10_000 {
+            let key = Key(random.draw() & !(3 << 3) | 3 << 3);
+            let (raw, writable) = (random.draw(), random.draw() & 1 != 0);
+            let rights = key.rights(raw);
+            let attr = PageAttr {
+                write: writable && rights.writable && raw & DIRTY != 0,
+                user: rights.user,
+                execute: rights.executable,
+                global: raw & GLOBAL != 0 && key.controls().contains(Controls::GLOBAL),
+                pat: pat_index(raw, 1),
+            };
+            let to = Hpa(random.draw() & ADDRESS);
+            assert_eq!(key.leaf(raw, to, writable), LongMode::leaf(to, 1, attr) | ACCESSED | DIRTY);
+        }
+    }
 
     #[test]
     fn every_entry_follows_the_guest_entry_at_its_offset() {

@@ -1,7 +1,7 @@
 //! Writes to guest tables: dropped at once where tables are watched, found at the next flush where not.
 
 use super::fill::index;
-use super::pool::PageId;
+use super::pool::{PageId, is_stale};
 use super::role::{Controls, Key, TAKES_WRITES};
 use super::{Shadow, TlbFlush};
 use crate::guest::mem::GuestMemory;
@@ -12,13 +12,6 @@ use crate::paging::table::{ENTRIES, TableMemory};
 
 /// Shadow pages that may be unsync at a time: a flush looks at each.
 pub(super) const MAX_UNSYNC: usize = 64;
-
-/// Whether a leaf made from a guest entry `then` says more than the entry does `now`. Accessed and dirty bits
-/// that came to it do no harm.
-fn is_stale(then: u64, now: u64) -> bool {
-    const BITS: u64 = ACCESSED | DIRTY;
-    (then ^ now) & !BITS != 0 || then & BITS & !now != 0
-}
 
 /// Whether an entry that can be a leaf still leads to the same memory, and no bit is reserved that was not.
 fn only_rights_changed(key: Key, then: u64, now: u64) -> bool {
@@ -208,6 +201,13 @@ impl<M: TableMemory> Shadow<M> {
 
     /// Brings a page of level 1 in step; returns whether anything had changed.
     pub(super) fn resync_page(&mut self, memory: &impl GuestMemory, id: PageId) -> bool {
+        match self.pool.page(id).key.entry_bytes() {
+            4 => self.resync_entries::<4>(memory, id),
+            _ => self.resync_entries::<8>(memory, id),
+        }
+    }
+
+    fn resync_entries<const BYTES: u64>(&mut self, memory: &impl GuestMemory, id: PageId) -> bool {
         let page = self.pool.page(id);
         let (key, base) = (page.key, page.gfn.base().0);
         let mut any = false;
@@ -218,14 +218,29 @@ impl<M: TableMemory> Shadow<M> {
             }
             let first = word * 64;
             let at = Gpa(base + key.entry_offset(first));
-            let read = memory.entries(at, key.entry_bytes(), present, |n, now| {
-                let then = self.pool.note(id, first + n);
-                // Exactly what they were made from, as a rule.
-                if now != then && is_stale(then, now) {
-                    self.change(id, first + n, then, now);
-                    any = true;
-                }
+            // Most are exactly what they were made from.
+            let mut changed = 0;
+            let notes = self.pool.notes(id, word);
+            let mut read = memory.entries::<BYTES>(at, present, |n, now| {
+                changed |= u64::from(now != notes[n & 63].note) << n;
             });
+            if changed != 0 && read.is_ok() {
+                let (mut rest, mut stale) = (0, 0);
+                let mut leaves = self.pool.leaves_of(id, word);
+                read = memory.entries::<BYTES>(at, changed, |n, now| {
+                    if let Some(is_stale) = leaves.follow(key, n & 63, now) {
+                        stale += u64::from(is_stale);
+                    } else {
+                        rest |= 1 << n;
+                    }
+                });
+                self.statistics.resynced_entries += stale;
+                any |= stale != 0;
+                if rest != 0 && read.is_ok() {
+                    any = true;
+                    read = memory.entries::<BYTES>(at, rest, |n, now| self.change(id, key, first + n, now));
+                }
+            }
             if read.is_err() {
                 self.pool.clear(id);
                 any = true;
@@ -234,47 +249,17 @@ impl<M: TableMemory> Shadow<M> {
         any
     }
 
-    /// Brings a present entry of level 1 in step; returns whether it had changed by more than accessed and dirty bits that
-    /// came to it.
-    #[inline(always)]
-    fn resync_entry(&mut self, memory: &impl GuestMemory, id: PageId, index: usize) -> bool {
-        let page = self.pool.page(id);
-        let at = Gpa(page.gfn.base().0 + page.key.entry_offset(index));
-        let then = self.pool.note(id, index);
-        match memory.read_entry(at, page.key.entry_bytes()) {
-            Ok(now) if !is_stale(then, now) => false,
-            Ok(now) => {
-                self.change(id, index, then, now);
-                true
-            }
-            Err(_) => {
-                self.pool.zap(id, index);
-                true
-            }
-        }
-    }
-
-    /// Follows a change of a guest entry: with other rights on the same memory it stays, otherwise it goes.
-    fn change(&mut self, id: PageId, index: usize, then: u64, now: u64) {
+    /// Brings a present entry of level 1 in step with the guest's, which is `now`, and has changed by more than accessed and
+    /// dirty bits that came to it. With other rights on the same memory it stays, otherwise it goes.
+    fn change(&mut self, id: PageId, key: Key, index: usize, now: u64) {
         self.statistics.resynced_entries += 1;
-        let key = self.pool.page(id).key;
-        let raw = self.pool.entry(id, index);
-        let to = Hpa(raw & ADDRESS);
-        // Without CR0.WP the right to write takes that of the user away.
-        let wp = key.controls().contains(Controls::WRITE_PROTECT);
-        if (then ^ now) & !(ACCESSED | DIRTY) == WRITE && now & ACCESSED != 0 && wp {
-            let writable = key.rights(now).writable
-                && now & DIRTY != 0
-                && raw & TAKES_WRITES != 0
-                && !self.pool.is_watched(to.frame());
-            let raw = if writable { raw | WRITE } else { raw & !WRITE };
-            return self.pool.change(id, index, raw, now);
-        }
-        if !only_rights_changed(key, then, now) {
+        if !only_rights_changed(key, self.pool.note(id, index), now) {
             return self.pool.zap(id, index);
         }
-        let may = raw & TAKES_WRITES != 0 && !self.pool.is_watched(to.frame());
-        self.pool.change(id, index, key.leaf(now, to, may) | raw & TAKES_WRITES, now);
+        let raw = self.pool.entry(id, index);
+        let takes_writes = raw & TAKES_WRITES != 0 && !self.pool.is_watched(Hpa(raw & ADDRESS).frame());
+        let entry = key.leaf(now, Hpa(raw & ADDRESS), takes_writes);
+        self.pool.change(id, index, entry | raw & TAKES_WRITES, now);
     }
 
     /// Brings the entries for one address in step: in all pages of the table to which the root in use leads; where it leads to
@@ -290,7 +275,13 @@ impl<M: TableMemory> Shadow<M> {
             let id = self.unsync[n];
             let wanted = number.is_none_or(|number| number == self.pool.page(id).key.number());
             if wanted && self.pool.page(id).is_present(at) {
-                self.resync_entry(memory, id, at);
+                let key = self.pool.page(id).key;
+                let entry = Gpa(self.pool.page(id).gfn.base().0 + key.entry_offset(at));
+                match memory.read_entry(entry, key.entry_bytes()) {
+                    Ok(now) if !is_stale(self.pool.note(id, at), now) => {}
+                    Ok(now) => self.change(id, key, at, now),
+                    Err(_) => self.pool.zap(id, at),
+                }
             }
         }
     }

@@ -29,12 +29,24 @@ pub(super) struct Leaf {
     pub reserved: u64,
 }
 
-/// The page that was found last: good for its 2 MiB while no link goes.
+/// Pages that were found lately, by 2 MiB of addresses: good under their root while no link goes.
+#[derive(Debug, Default)]
+pub(super) struct Found([Option<Known>; 8]);
+
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
+struct Known {
     links: u64,
+    root: Option<PageId>,
     region: u64,
     leaf: Leaf,
+}
+
+impl Found {
+    /// Where the page for `gva` is kept.
+    #[inline(always)]
+    fn place(gva: Gva) -> usize {
+        (gva.0 >> 21) as usize & 7
+    }
 }
 
 /// There is no way: the guest's fault, or nothing that is known here.
@@ -56,7 +68,7 @@ impl Leaf {
 
 impl<M: TableMemory> Shadow<M> {
     /// The page of level 1 for `gva`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn leaf(
         &mut self,
         p2m: &P2m<impl TableMemory>,
@@ -65,16 +77,18 @@ impl<M: TableMemory> Shadow<M> {
         gva: Gva,
         access: Access,
     ) -> Result<Leaf, NoWay> {
-        if let Some(found) = &self.found
-            && found.links == self.pool.links()
-            && found.region == gva.0 >> 21
+        if let Some(known) = &self.found.0[Found::place(gva)]
+            && known.links == self.pool.links()
+            && known.region == gva.0 >> 21
+            && known.root == self.pool.root()
         {
-            return Ok(found.leaf);
+            return Ok(known.leaf);
         }
         self.find_leaf(p2m, memory, state, gva, access)
     }
 
-    fn find_leaf(
+    #[inline(never)]
+    pub(super) fn find_leaf(
         &mut self,
         p2m: &P2m<impl TableMemory>,
         memory: &impl GuestMemory,
@@ -112,7 +126,8 @@ impl<M: TableMemory> Shadow<M> {
             reserved: leaf_reserved(state),
         };
         if !is_pae {
-            self.found = Some(Found { links: self.pool.links(), region: gva.0 >> 21, leaf });
+            let (links, root) = (self.pool.links(), self.pool.root());
+            self.found.0[Found::place(gva)] = Some(Known { links, root, region: gva.0 >> 21, leaf });
         }
         Ok(leaf)
     }

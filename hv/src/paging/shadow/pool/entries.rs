@@ -31,6 +31,11 @@ impl<M: TableMemory> Pool<M> {
         self.slots[id as usize][index].note
     }
 
+    /// The same of 64 entries.
+    pub(in super::super) fn notes(&self, id: PageId, word: usize) -> &[Slot; 64] {
+        self.slots[id as usize].as_chunks().0.get(word).expect("eight words")
+    }
+
     /// The page that an entry points to.
     #[inline]
     pub(in super::super) fn child(&self, id: PageId, index: usize) -> Option<PageId> {

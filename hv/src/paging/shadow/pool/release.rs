@@ -33,6 +33,7 @@ impl<M: TableMemory> Pool<M> {
     /// Frees all pages, in time that does not depend on their entries: these are cleared when the pages are used again.
     pub(in super::super) fn release_all(&mut self) {
         self.set_root(None);
+        self.links += 1;
         for (id, page) in (0..).zip(&mut self.pages) {
             if core::mem::take(&mut page.in_use) {
                 page.stale = true;
