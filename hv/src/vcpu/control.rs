@@ -29,11 +29,34 @@ pub fn control<V: Virt, M: HostMemory, H: Host>(
     if access.index == 0 && access.gpr.is_none() {
         return machine_status(vcpu, vm, host, tsc);
     }
-    let Some(next) = next_rip(vcpu, vm, System::MovControl) else { return Outcome::Resume };
-    let Some(gpr) = access.gpr.or_else(|| vcpu.next_rips.operand(&vcpu.virt, System::MovControl)) else {
-        return Outcome::Resume;
-    };
+    if access.index == 3 && access.write {
+        return write_of_cr3(vcpu, vm, access);
+    }
+    let Some((gpr, next)) = operand(vcpu, vm, access) else { return Outcome::Resume };
     if access.write { write(vcpu, vm, access.index, gpr, next) } else { read(vcpu, access.index, gpr, next) }
+}
+
+/// The short way of a write of CR3.
+#[inline(always)]
+pub fn write_of_cr3<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    access: RegMove,
+) -> Outcome {
+    let Some((gpr, next)) = operand(vcpu, vm, access) else { return Outcome::Resume };
+    write(vcpu, vm, 3, gpr, next)
+}
+
+/// The register of a MOV to or from a control register, and RIP after it.
+#[inline(always)]
+fn operand<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    access: RegMove,
+) -> Option<(Gpr, u64)> {
+    let next = next_rip(vcpu, vm, System::MovControl)?;
+    let gpr = access.gpr.or_else(|| vcpu.next_rips.operand(&vcpu.virt, System::MovControl))?;
+    Some((gpr, next))
 }
 
 fn read<V: Virt>(vcpu: &mut Vcpu<V>, index: u8, gpr: Gpr, next: u64) -> Outcome {
@@ -258,7 +281,7 @@ fn with_port<V: Virt, M: HostMemory, H: Host, T>(
     operands: impl FnOnce(&mut V, &mut Port<'_, V::NestedFormat, M, H>) -> Result<T, Fault<port::PortStop>>,
 ) -> Result<T, Outcome> {
     let paging = PagingState::of(&vcpu.virt, vm.paging_features);
-    let mut port = Port::new(Bus::new(vm, &mut vcpu.lapic, host, tsc), paging);
+    let mut port = Port::new(Bus::new(vm, &mut vcpu.lapic, host, tsc), paging, None);
     let result = operands(&mut vcpu.virt, &mut port);
     let left = port.bus.finish();
     match vcpu.after_access(left, Outcome::Resume) {

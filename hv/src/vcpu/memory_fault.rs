@@ -11,7 +11,7 @@ use crate::vcpu::dispatch::died;
 use crate::vcpu::emulate;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Outcome};
-use crate::vcpu::port::{Port, PortStop};
+use crate::vcpu::port::{Port, PortStop, Written};
 use crate::vcpu::run::single_step;
 use crate::vcpu::{Vcpu, work};
 use crate::virt::state::rflags;
@@ -68,11 +68,22 @@ pub fn emulate<V: Virt, M: HostMemory, H: Host>(
     host: &mut H,
     tsc: u64,
 ) -> Outcome {
+    emulate_write(vcpu, vm, host, None, tsc)
+}
+
+/// The same, with what is known about its write.
+pub fn emulate_write<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    written: Option<Written>,
+    tsc: u64,
+) -> Outcome {
     vcpu.faults.emulated += 1;
     vcpu.sync_task_priority();
     let paging = PagingState::of(&vcpu.virt, vm.paging_features);
     let bus = Bus::new(vm, &mut vcpu.lapic, host, tsc);
-    let mut port = Port::new(bus, paging);
+    let mut port = Port::new(bus, paging, written);
     let result = emulate::emulate(&mut vcpu.virt, &mut port, &mut vcpu.decode);
     let left = port.bus.finish();
     vcpu.sync_cr8();

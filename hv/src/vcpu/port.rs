@@ -27,6 +27,27 @@ pub struct Port<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> {
     /// Devices.
     pub bus: Bus<'a, F, M, H>,
     paging: PagingState,
+    written: Option<Written>,
+}
+
+/// What shadow paging knows about an instruction that it does not let pass: the write has just been translated, and the
+/// shadow tables hold the code that the processor has fetched.
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    /// An address that is written to.
+    pub gva: Gva,
+    /// Where that is.
+    pub gpa: Gpa,
+    /// Written at CPL 3.
+    pub user: bool,
+}
+
+impl Written {
+    /// Where `at` is, if this tells.
+    fn translate(&self, at: Gva, access: Access) -> Option<Gpa> {
+        let known = access.write && access.user == self.user && (at.0 ^ self.gva.0) < PAGE_SIZE;
+        known.then(|| Gpa(self.gpa.align_down(PAGE_SIZE).0 | at.offset()))
+    }
 }
 
 /// The one or two pages that an access touches: address and length of each piece.
@@ -34,11 +55,14 @@ type Pieces = [(Gpa, usize); 2];
 
 impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Port<'a, F, M, H> {
     /// A port for the VCPU whose registers say `paging`.
-    pub fn new(bus: Bus<'a, F, M, H>, paging: PagingState) -> Self {
-        Port { bus, paging }
+    pub fn new(bus: Bus<'a, F, M, H>, paging: PagingState, written: Option<Written>) -> Self {
+        Port { bus, paging, written }
     }
 
     fn translate(&self, at: Gva, access: Access) -> Result<Gpa, Fault<PortStop>> {
+        if let Some(gpa) = self.written.and_then(|written| written.translate(at, access)) {
+            return Ok(gpa);
+        }
         let memory = self.bus.vm.memory.read();
         match guest_walk::translate(&self.paging, &memory.ram(), at, access) {
             Ok(found) => Ok(found.gpa),
@@ -102,9 +126,16 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> emulate::Memory fo
     type Stop = PortStop;
 
     fn fetch(&mut self, at: Gva, buf: &mut [u8], user: bool) -> Result<(), Fault<PortStop>> {
+        let memory = self.bus.vm.memory.read();
+        if self.written.is_some()
+            && let Some(shadow) = &*self.bus.vm.shadow.lock()
+            && let Some(hpa) = shadow.code(at, user)
+        {
+            memory.host.read(hpa, buf);
+            return Ok(());
+        }
         let access = if user { Access::FETCH.user() } else { Access::FETCH };
         let gpa = self.translate(at, access)?;
-        let memory = self.bus.vm.memory.read();
         match memory.p2m.translate(gpa).readable() {
             Some(hpa) => {
                 memory.host.read(hpa, buf);

@@ -10,7 +10,7 @@ use crate::guest::vm::{HostMemory, Vm};
 use crate::trace::exits::ExitKind;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Outcome, Stop};
-use crate::vcpu::{Vcpu, dispatch, io, mmu, work};
+use crate::vcpu::{Vcpu, control, dispatch, io, mmu, work};
 use crate::virt::exit::vector;
 use crate::virt::state::rflags;
 use crate::virt::{Ended, Event, Exception, Virt};
@@ -88,6 +88,9 @@ fn other<V: Virt, M: HostMemory, H: Host>(
     begin: u64,
 ) -> (ExitKind, Outcome) {
     vcpu.note_taken();
+    if let Some(access) = vcpu.virt.cr3_write() {
+        return (ExitKind::ControlReg, control::write_of_cr3(vcpu, vm, access));
+    }
     let exit = vcpu.virt.exit();
     (ExitKind::of(&exit), dispatch::dispatch(vcpu, vm, host, &exit, begin))
 }

@@ -101,6 +101,11 @@ pub trait Virt: VcpuState + Sized {
     /// The address and the processor's error code, if the exit is a page fault.
     fn page_fault(&self) -> Option<(Gva, u32)>;
 
+    /// The access, if the exit is a write of CR3: the most frequent one on shadow tables, after page faults.
+    fn cr3_write(&self) -> Option<RegMove> {
+        None
+    }
+
     /// Gives the processor back to the host: guest state that entries leave in registers goes to memory, host
     /// interrupts can be taken again (once the host opens them). Cheap if there is nothing to do.
     fn release(&mut self, cpu: &mut Self::Cpu);

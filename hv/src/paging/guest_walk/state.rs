@@ -119,7 +119,7 @@ impl PagingState {
     }
 
     /// Whether a page with these rights can be accessed so (Intel SDM 3, 4.6.1).
-    #[inline]
+    #[inline(always)]
     pub fn allows(&self, access: Access, page: Rights) -> bool {
         if access.user {
             page.user && (page.writable || !access.write) && (page.executable || !access.execute)

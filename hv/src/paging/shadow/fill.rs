@@ -81,14 +81,10 @@ pub(super) fn index(gva: Gva, level: u8) -> usize {
     (gva.0 >> (12 + 9 * (u32::from(level) - 1)) & 511) as usize
 }
 
-/// The address as the kind of paging sees it.
-pub(super) fn linear(kind: PagingKind, gva: Gva) -> Gva {
-    if kind == PagingKind::FourLevel { gva } else { Gva(gva.0 & 0xffff_ffff) }
-}
-
 impl<M: TableMemory> Shadow<M> {
     /// Handles a page fault of the processor at `gva` (which is canonical): `access` is what the error code
     /// says the guest did. The guest's accessed and dirty bits are set as the processor would.
+    #[inline(always)]
     pub fn fault(
         &mut self,
         p2m: &P2m<impl TableMemory>,
@@ -99,7 +95,11 @@ impl<M: TableMemory> Shadow<M> {
     ) -> (ShadowOutcome, TlbFlush) {
         self.pool.begin();
         self.statistics.faults += 1;
-        let outcome = self.handle(p2m, memory, state, gva, access);
+        let gva = Gva(gva.0 & self.linear);
+        let outcome = match self.quick(p2m, memory, state, gva, access) {
+            Some(outcome) => outcome,
+            None => self.walk_and_fill(p2m, memory, state, gva, access),
+        };
         match outcome {
             ShadowOutcome::Filled { prefetched } => {
                 self.statistics.filled += 1;
@@ -112,7 +112,9 @@ impl<M: TableMemory> Shadow<M> {
         (outcome, self.pool.take_owed_and(TlbFlush::None))
     }
 
-    fn handle(
+    /// The long way: a walk of the guest's tables from the root.
+    #[inline(never)]
+    fn walk_and_fill(
         &mut self,
         p2m: &P2m<impl TableMemory>,
         memory: &impl GuestMemory,
@@ -120,10 +122,6 @@ impl<M: TableMemory> Shadow<M> {
         gva: Gva,
         access: Access,
     ) -> ShadowOutcome {
-        let gva = linear(state.kind(), gva);
-        if let Some(outcome) = self.quick(p2m, memory, state, gva, access) {
-            return outcome;
-        }
         let mut path = Path::default();
         let found = match walk(state, memory, gva, access, true, |step| path.see(step)) {
             Ok(found) => found,
@@ -143,7 +141,7 @@ impl<M: TableMemory> Shadow<M> {
             P2mEntry::Ram { hpa, .. } if access.write => {
                 let smap = fault.controls.contains(Controls::SMAP) && found.user && !found.writable;
                 // Out of the user's reach would also be out of SMAP's.
-                if smap || !self.may_write(memory, hpa.frame()) {
+                if smap || !self.may_write(memory, hpa.frame(), access) {
                     return ShadowOutcome::EmulateWrite(gpa);
                 }
             }
@@ -213,6 +211,7 @@ impl<M: TableMemory> Shadow<M> {
     pub(super) fn connect(&mut self, table: PageId, index: usize, child: PageId) {
         if self.pool.page(table).is_present(index) {
             self.pool.owed = TlbFlush::All;
+            self.pool.zap(table, index);
         }
         let frame = self.pool.page(child).frame;
         let raw = if self.pool.page(table).key.is_top() {
@@ -270,6 +269,7 @@ impl<M: TableMemory> Shadow<M> {
             let flush = if large { TlbFlush::All } else { TlbFlush::Page(gva) };
             self.pool.owed = self.pool.owed.and(flush);
         }
+        self.pool.zap(table, index);
         self.pool.map(table, index, raw, note);
     }
 }

@@ -186,6 +186,10 @@ pub struct Shadow<M: TableMemory> {
     unlinked: Vec<PageId>,
     found: Found,
     recent: Recent,
+    /// The bits of an address that count.
+    linear: u64,
+    /// What must be zero in the guest's entries of level 1.
+    reserved: u64,
     tuning: Tuning,
     statistics: Statistics,
 }
@@ -195,6 +199,11 @@ impl<M: TableMemory> Shadow<M> {
     /// of lists for each of them.
     pub fn new(memory: M, pages: usize, tuning: Tuning) -> Result<Self, MapError> {
         let pool = Pool::new(memory, pages.clamp(MIN_PAGES, MAX_PAGES))?;
+        let tuning = Tuning {
+            window: tuning.window.clamp(1, 64),
+            direct_window: tuning.direct_window.clamp(1, 128),
+            ..tuning
+        };
         let unsync = Vec::with_capacity(sync::MAX_UNSYNC);
         let unlinked = Vec::with_capacity(MAX_UNLINKED);
         Ok(Shadow {
@@ -203,6 +212,8 @@ impl<M: TableMemory> Shadow<M> {
             unlinked,
             found: Found::default(),
             recent: Recent::default(),
+            linear: u64::MAX,
+            reserved: 0,
             tuning,
             statistics: Statistics::default(),
         })
@@ -212,8 +223,7 @@ impl<M: TableMemory> Shadow<M> {
     /// other flushes: [`flush_all`](Self::flush_all).)
     pub fn invlpg(&mut self, memory: &impl GuestMemory, gva: Gva) -> TlbFlush {
         self.pool.begin();
-        let short = self.pool.root().is_some_and(|id| self.pool.page(id).key.is_top());
-        let gva = if short { Gva(gva.0 & 0xffff_ffff) } else { gva };
+        let gva = Gva(gva.0 & self.linear);
         self.resync_address(memory, gva);
         self.pool.take_owed_and(TlbFlush::Page(gva))
     }

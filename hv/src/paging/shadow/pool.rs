@@ -53,6 +53,8 @@ pub(super) struct Page {
     referenced: bool,
     /// The operation that last used it: not evicted during the same.
     stamp: u64,
+    /// Counts links to it that went.
+    unlinked: u32,
     /// One bit for each present entry.
     present: [u64; ENTRIES / 64],
     next: u32,
@@ -108,7 +110,7 @@ pub(super) struct Pool<M: TableMemory> {
     pages: Vec<Page>,
     /// What is known about the entries of each page.
     slots: Vec<[Slot; ENTRIES]>,
-    /// Counts changes of what links lead where: see [`Pool::links`].
+    /// Counts links above level 2 that went, and pages above level 1: see [`Pool::links`].
     links: u64,
     /// The first entry of each list: parents by page, then reverse maps by hash.
     heads: Vec<u32>,
@@ -160,7 +162,16 @@ impl<'a> Tables<'a> {
 
     #[inline(always)]
     fn is_watched(self, frame: Hfn) -> bool {
-        self.shadows(frame).any(|id| !self.pages[id as usize].unsync)
+        let mut id = self.buckets[self.bucket(frame.0)];
+        // Most frames are no tables.
+        while id != NONE {
+            let page = &self.pages[id as usize];
+            if page.key.number() == frame.0 && page.key.is_table() && !page.unsync {
+                return true;
+            }
+            id = page.next;
+        }
+        false
     }
 }
 
@@ -231,6 +242,7 @@ impl<M: TableMemory> Pool<M> {
                 stale: false,
                 referenced: false,
                 stamp: 0,
+                unlinked: 0,
                 present: [0; ENTRIES / 64],
                 next: NONE,
             });
@@ -267,8 +279,9 @@ impl<M: TableMemory> Pool<M> {
 
     /// A fault leads through a page.
     pub(super) fn pass(&mut self, id: PageId) {
-        self.touch(id);
-        self.page_mut(id).writes = 0;
+        let operation = self.operation;
+        let page = self.page_mut(id);
+        (page.referenced, page.stamp, page.writes) = (true, operation, 0);
     }
 
     /// Marks a page as recently used.
@@ -276,11 +289,10 @@ impl<M: TableMemory> Pool<M> {
         self.page_mut(id).referenced = true;
     }
 
-    /// A number that changes whenever a link goes, or a page stands for something else. What is known of the ways from a
-    /// root holds as long as it stays the same.
+    /// Two numbers that stay the same as long as the way from a root to a page of level 1 does.
     #[inline(always)]
-    pub(super) fn links(&self) -> u64 {
-        self.links
+    pub(super) fn links(&self, id: PageId) -> (u64, u32) {
+        (self.links, self.page(id).unlinked)
     }
 
     /// The root in use changes.

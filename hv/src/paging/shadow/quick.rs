@@ -20,7 +20,7 @@ use crate::virt::Access;
 impl<M: TableMemory> Shadow<M> {
     /// Handles a fault the short way; `None`: it needs the long one, and nothing has happened but that accessed and dirty
     /// bits may be set.
-    #[inline]
+    #[inline(always)]
     pub(super) fn quick(
         &mut self,
         p2m: &P2m<impl TableMemory>,
@@ -41,7 +41,7 @@ impl<M: TableMemory> Shadow<M> {
         if raw & PRESENT == 0 {
             return Some(ShadowOutcome::GuestFault(state.fault_code(access, 0)));
         }
-        if raw & leaf.reserved != 0 {
+        if raw & self.reserved != 0 {
             return None;
         }
         let rights = leaf.key.rights(raw);
@@ -60,11 +60,12 @@ impl<M: TableMemory> Shadow<M> {
             }
         }
         let to = self.place(p2m, Gpa(now & ADDRESS))?;
-        if access.write && !self.may_write(memory, to.frame()) {
+        let writable = self.may_write(memory, to.frame(), access);
+        if access.write && !writable {
             return Some(ShadowOutcome::EmulateWrite(Gpa(now & ADDRESS | gva.offset())));
         }
         self.pool.mark_used(leaf.table);
-        self.put(&leaf, index, gva, now, to);
+        self.put(&leaf, index, gva, now, to, writable);
         let prefetched = self.prefetch_near(p2m, memory, &leaf, index, gva);
         Some(ShadowOutcome::Filled { prefetched })
     }
@@ -86,27 +87,30 @@ impl<M: TableMemory> Shadow<M> {
         let index = index(gva, 1);
         let gpa = Gpa(leaf.first.0 + ((index as u64) << 12));
         let to = self.place(p2m, gpa)?;
-        if access.write && !self.may_write(memory, to.frame()) {
+        let writable = self.may_write(memory, to.frame(), access);
+        if access.write && !writable {
             return Some(ShadowOutcome::EmulateWrite(Gpa(gpa.0 | gva.offset())));
         }
-        self.put_direct(leaf, index, gva, to);
+        self.put_direct(leaf, index, gva, to, writable);
         let prefetched = self.prefetch_direct(p2m, leaf, index, gva);
         Some(ShadowOutcome::Filled { prefetched })
     }
 
-    /// Whether the guest may write to `frame` by itself. What shadows it goes if it is a table that nothing leads to: it was
-    /// one of an address space that is gone, or will be found again.
-    #[inline]
-    pub(super) fn may_write(&mut self, memory: &impl GuestMemory, frame: Hfn) -> bool {
-        if !self.pool.is_watched(frame) {
-            return true;
-        }
+    /// Whether the guest may write to `frame` by itself. If it wants to: what shadows it goes if it is a table that nothing
+    /// leads to, which was one of an address space that is gone, or will be found again.
+    #[inline(always)]
+    pub(super) fn may_write(&mut self, memory: &impl GuestMemory, frame: Hfn, access: Access) -> bool {
+        !self.pool.is_watched(frame) || access.write && self.give_up_watching(memory, frame)
+    }
+
+    #[inline(never)]
+    fn give_up_watching(&mut self, memory: &impl GuestMemory, frame: Hfn) -> bool {
         self.drop_dead(frame);
         !self.pool.is_watched(frame) || self.let_write(memory, frame)
     }
 
     /// The memory at `gpa`, if it is plain RAM.
-    #[inline]
+    #[inline(always)]
     fn place(&self, p2m: &P2m<impl TableMemory>, gpa: Gpa) -> Option<Hpa> {
         match p2m.translate(gpa) {
             P2mEntry::Ram { hpa, writable: true } => Some(hpa),
@@ -116,21 +120,24 @@ impl<M: TableMemory> Shadow<M> {
 
     /// Makes the shadow entry of a guest entry with its accessed bit set.
     #[inline]
-    fn put(&mut self, leaf: &Leaf, index: usize, gva: Gva, raw: u64, to: Hpa) {
-        let entry = leaf.key.leaf(raw, to, !self.pool.is_watched(to.frame())) | TAKES_WRITES;
+    fn put(&mut self, leaf: &Leaf, index: usize, gva: Gva, raw: u64, to: Hpa, writable: bool) {
+        let entry = leaf.key.leaf(raw, to, writable) | TAKES_WRITES;
         self.put_entry(leaf.table, index, gva, entry, raw);
     }
 
     /// Makes the shadow entry of a piece of a large page.
-    fn put_direct(&mut self, leaf: &Leaf, index: usize, gva: Gva, to: Hpa) {
-        let entry = leaf.key.piece(to, !self.pool.is_watched(to.frame()));
+    fn put_direct(&mut self, leaf: &Leaf, index: usize, gva: Gva, to: Hpa, writable: bool) {
+        let entry = leaf.key.piece(to, writable);
         self.put_entry(leaf.table, index, gva, entry, 0);
     }
 
     #[inline(always)]
     fn put_entry(&mut self, table: PageId, index: usize, gva: Gva, entry: u64, note: u64) {
-        if self.pool.page(table).is_present(index) && self.pool.entry(table, index) != entry {
-            self.pool.owed = self.pool.owed.and(TlbFlush::Page(gva));
+        if self.pool.page(table).is_present(index) {
+            if self.pool.entry(table, index) != entry {
+                self.pool.owed = self.pool.owed.and(TlbFlush::Page(gva));
+            }
+            self.pool.zap(table, index);
         }
         self.pool.map(table, index, entry, note);
     }
@@ -146,7 +153,7 @@ impl<M: TableMemory> Shadow<M> {
         own: usize,
         gva: Gva,
     ) -> u8 {
-        let window = usize::from(self.tuning.window.clamp(1, 64));
+        let window = usize::from(self.tuning.window);
         let first = own & !(window - 1);
         let region = gva.0 & !0x1f_ffff;
         let mut filled = 0;
@@ -178,11 +185,12 @@ impl<M: TableMemory> Shadow<M> {
             return false;
         }
         let Some(raw) = leaf.read(memory, index) else { return false };
-        if raw & WANTED != WANTED || raw & leaf.reserved != 0 {
+        if raw & WANTED != WANTED || raw & self.reserved != 0 {
             return false;
         }
         let Some(to) = self.place(p2m, Gpa(raw & ADDRESS)) else { return false };
-        self.put(leaf, index, Gva(region | (index as u64) << 12), raw, to);
+        let writable = !self.pool.is_watched(to.frame());
+        self.put(leaf, index, Gva(region | (index as u64) << 12), raw, to, writable);
         true
     }
 
@@ -194,7 +202,7 @@ impl<M: TableMemory> Shadow<M> {
         own: usize,
         gva: Gva,
     ) -> u8 {
-        let window = usize::from(self.tuning.direct_window.clamp(1, 128));
+        let window = usize::from(self.tuning.direct_window);
         let first = own & !(window - 1);
         let region = gva.0 & !0x1f_ffff;
         let mut filled = 0;
@@ -205,7 +213,8 @@ impl<M: TableMemory> Shadow<M> {
             from = index + 1;
             let offset = (index as u64) << 12;
             if let Some(to) = self.place(p2m, Gpa(leaf.first.0 + offset)) {
-                self.put_direct(leaf, index, Gva(region | offset), to);
+                let writable = !self.pool.is_watched(to.frame());
+                self.put_direct(leaf, index, Gva(region | offset), to, writable);
                 filled += 1;
             }
         }

@@ -111,12 +111,6 @@ impl Key {
 
     /// The role.
     pub(super) fn role(self) -> Role {
-        let kind = match self.0 >> 3 & 3 {
-            0 => PagingKind::Off,
-            1 => PagingKind::TwoLevel,
-            2 => PagingKind::Pae,
-            _ => PagingKind::FourLevel,
-        };
         let source = match self.0 >> 16 & 3 {
             0 => Source::Table,
             1 => Source::Top,
@@ -124,11 +118,21 @@ impl Key {
         };
         Role {
             level: self.level(),
-            kind,
+            kind: self.kind(),
             quadrant: self.quadrant() as u8,
             controls: Controls::from_bits_truncate((self.0 >> 7) as u8 & 0x3f),
             allowed: Allowed::from_bits_truncate((self.0 >> 13) as u8 & 7),
             source,
+        }
+    }
+
+    /// The kind of paging that it is for; off for what stands for memory.
+    pub(super) fn kind(self) -> PagingKind {
+        match self.0 >> 3 & 3 {
+            0 => PagingKind::Off,
+            1 => PagingKind::TwoLevel,
+            2 => PagingKind::Pae,
+            _ => PagingKind::FourLevel,
         }
     }
 
@@ -163,6 +167,7 @@ impl Key {
     }
 
     /// What a guest entry of level 1 with these bits allows.
+    #[inline(always)]
     pub(super) fn rights(self, raw: u64) -> Rights {
         let allowed = self.allowed();
         Rights {

@@ -6,7 +6,7 @@ use super::{Root, Shadow, TlbFlush};
 use crate::guest::mem::GuestMemory;
 use crate::paging::addr::{Gfn, Gpa};
 use crate::paging::format::address_mask;
-use crate::paging::guest_walk::{PagingKind, PagingState};
+use crate::paging::guest_walk::{PagingKind, PagingState, leaf_reserved};
 use crate::paging::p2m::P2m;
 use crate::paging::table::TableMemory;
 
@@ -15,6 +15,8 @@ use crate::paging::table::TableMemory;
 pub(super) struct Recent {
     roots: [Option<(Registers, PageId, Key)>; 4],
     next: usize,
+    /// [`Key::controls_and_kind`] of the root in use.
+    means: Option<u64>,
 }
 
 /// What decides about the root.
@@ -44,17 +46,25 @@ impl<M: TableMemory> Shadow<M> {
         state: &PagingState,
     ) -> (Root, TlbFlush) {
         self.pool.begin();
-        self.resync_all(memory);
-        let old = self.pool.root().map(|id| self.pool.page(id).key.controls_and_kind());
+        if !self.unsync.is_empty() {
+            self.resync_all(memory);
+        }
         let (root, key) = self.find_root(p2m, memory, state);
+        let means = Some(key.controls_and_kind());
+        let same = core::mem::replace(&mut self.recent.means, means) == means;
         self.pool.touch(root);
         self.pool.set_root(Some(root));
         if state.kind() == PagingKind::Pae {
             // The pointers are those of this moment; faults read them again.
             self.pool.clear(root);
         }
-        let flush = if old == Some(key.controls_and_kind()) { TlbFlush::NonGlobal } else { TlbFlush::All };
-        let root = Root { frame: self.pool.page(root).frame, long: state.kind() == PagingKind::FourLevel };
+        let flush = if same { TlbFlush::NonGlobal } else { TlbFlush::All };
+        let long = !key.is_top();
+        if !same {
+            self.linear = if long { u64::MAX } else { 0xffff_ffff };
+            self.reserved = leaf_reserved(state);
+        }
+        let root = Root { frame: self.pool.page(root).frame, long };
         (root, self.pool.take_owed_and(flush))
     }
 

@@ -10,9 +10,9 @@ use super::pool::PageId;
 use super::role::Key;
 use super::{Shadow, ShadowOutcome};
 use crate::guest::mem::GuestMemory;
-use crate::paging::addr::{Gpa, Gva};
-use crate::paging::format::x86::{ACCESSED, PRESENT};
-use crate::paging::guest_walk::{Meaning, PagingKind, PagingState, leaf_reserved, meaning, pdpte};
+use crate::paging::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
+use crate::paging::format::x86::{ACCESSED, NO_EXECUTE, PRESENT, USER, leaf_address};
+use crate::paging::guest_walk::{Meaning, PagingKind, PagingState, meaning, pdpte};
 use crate::paging::p2m::P2m;
 use crate::paging::table::TableMemory;
 use crate::virt::Access;
@@ -25,8 +25,6 @@ pub(super) struct Leaf {
     pub first: Gpa,
     pub bytes: u64,
     pub key: Key,
-    /// What must be zero in the guest's entries.
-    pub reserved: u64,
 }
 
 /// Pages that were found lately, by 2 MiB of addresses: good under their root while no link goes.
@@ -35,17 +33,25 @@ pub(super) struct Found([Option<Known>; 8]);
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    links: u64,
-    root: Option<PageId>,
-    region: u64,
+    links: (u64, u32),
+    place: u64,
     leaf: Leaf,
 }
+
+/// A number that no page has.
+const NO_ROOT: PageId = super::MAX_PAGES as PageId;
 
 impl Found {
     /// Where the page for `gva` is kept.
     #[inline(always)]
-    fn place(gva: Gva) -> usize {
+    fn slot(gva: Gva) -> usize {
         (gva.0 >> 21) as usize & 7
+    }
+
+    /// Root and 2 MiB in one number: of 2^20 and 2^43.
+    #[inline(always)]
+    fn place(root: Option<PageId>, gva: Gva) -> u64 {
+        gva.0 >> 21 | u64::from(root.unwrap_or(NO_ROOT)) << 43
     }
 }
 
@@ -77,10 +83,9 @@ impl<M: TableMemory> Shadow<M> {
         gva: Gva,
         access: Access,
     ) -> Result<Leaf, NoWay> {
-        if let Some(known) = &self.found.0[Found::place(gva)]
-            && known.links == self.pool.links()
-            && known.region == gva.0 >> 21
-            && known.root == self.pool.root()
+        if let Some(known) = &self.found.0[Found::slot(gva)]
+            && known.place == Found::place(self.pool.root(), gva)
+            && known.links == self.pool.links(known.leaf.table)
         {
             return Ok(known.leaf);
         }
@@ -97,7 +102,7 @@ impl<M: TableMemory> Shadow<M> {
         access: Access,
     ) -> Result<Leaf, NoWay> {
         let root = self.pool.root().ok_or(None)?;
-        let is_pae = state.kind() == PagingKind::Pae;
+        let is_pae = self.pool.page(root).key.kind() == PagingKind::Pae;
         // Page-directory pointers are not watched.
         if is_pae {
             let directory = self.pool.child(root, index(gva, 3)).ok_or(None)?;
@@ -123,11 +128,10 @@ impl<M: TableMemory> Shadow<M> {
             first: Gpa(if key.is_table() { base + key.entry_offset(0) } else { base }),
             bytes: key.entry_bytes(),
             key,
-            reserved: leaf_reserved(state),
         };
         if !is_pae {
-            let (links, root) = (self.pool.links(), self.pool.root());
-            self.found.0[Found::place(gva)] = Some(Known { links, root, region: gva.0 >> 21, leaf });
+            let (links, place) = (self.pool.links(table), Found::place(Some(root), gva));
+            self.found.0[Found::slot(gva)] = Some(Known { links, place, leaf });
         }
         Ok(leaf)
     }
@@ -163,6 +167,25 @@ impl<M: TableMemory> Shadow<M> {
         let child = self.page(key.below(raw, index, to.frame()), below.frame(), memory);
         self.connect(table, index, child);
         Ok(child)
+    }
+
+    /// Where the processor may fetch code for `gva` from, if the tables say so. Not under SMEP's rule: what a supervisor
+    /// fetches from a user's page is not told.
+    pub fn code(&self, gva: Gva, user: bool) -> Option<Hpa> {
+        let gva = Gva(gva.0 & self.linear);
+        let mut table = self.pool.root()?;
+        loop {
+            let level = self.pool.page(table).key.level();
+            match self.pool.child(table, index(gva, level)) {
+                Some(child) => table = child,
+                None => {
+                    let raw = self.pool.entry(table, index(gva, level));
+                    let fetchable = raw & (PRESENT | NO_EXECUTE) == PRESENT && user == (raw & USER != 0);
+                    let offset = gva.0 & ((PAGE_SIZE << (9 * (level - 1))) - 1);
+                    return fetchable.then(|| Hpa(leaf_address(raw, level) | offset));
+                }
+            }
+        }
     }
 
     /// The page of level 1 to which links lead from `root`.

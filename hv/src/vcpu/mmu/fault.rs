@@ -11,8 +11,9 @@ use crate::paging::guest_walk::{PagingState, error_code};
 use crate::paging::shadow::ShadowOutcome;
 use crate::vcpu::dispatch::died;
 use crate::vcpu::host::Host;
-use crate::vcpu::memory_fault::{emulate, fetch_outside_ram};
+use crate::vcpu::memory_fault::{self, emulate, fetch_outside_ram};
 use crate::vcpu::outcome::{Cause, Outcome, Stop};
+use crate::vcpu::port::Written;
 use crate::vcpu::{Vcpu, work};
 use crate::virt::{Access, Exception, Virt};
 
@@ -60,7 +61,9 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
             Outcome::Resume
         }
         ShadowOutcome::GuestFault(error) => Outcome::Inject(Exception::page_fault(gva, error)),
-        ShadowOutcome::EmulateWrite(_) => emulate_write(vcpu, vm, host, tsc),
+        ShadowOutcome::EmulateWrite(gpa) => {
+            emulate_write(vcpu, vm, host, Written { gva, gpa, user: access.user }, tsc)
+        }
         // Where there is no memory tables read as ones: present, with every reserved bit set.
         ShadowOutcome::TableNotRam(_) => {
             let fetch = if state.no_execute() || state.smep() { error_code::FETCH } else { 0 };
@@ -101,6 +104,7 @@ fn emulate_write<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
     host: &mut H,
+    written: Written,
     tsc: u64,
 ) -> Outcome {
     let can_leave = V::RUNS_ANYTHING || runs_on(&vcpu.virt, Paging::Nested);
@@ -111,7 +115,7 @@ fn emulate_write<V: Virt, M: HostMemory, H: Host>(
         }
         return take_excursion(vcpu, vm, host);
     }
-    match emulate(vcpu, vm, host, tsc) {
+    match memory_fault::emulate_write(vcpu, vm, host, Some(written), tsc) {
         Outcome::Stop(Stop::Died(death)) if death.cause == Cause::EmulationFailure && can_leave => {
             take_excursion(vcpu, vm, host)
         }

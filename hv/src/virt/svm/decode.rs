@@ -100,7 +100,8 @@ fn nested_fault(vmcb: &Vmcb) -> Exit {
 }
 
 /// APM 2, 15.8.1: with decode assists bit 63 marks a MOV, bits 3:0 name its operand.
-fn reg_move(vmcb: &Vmcb, write: bool, assists: bool) -> RegMove {
+#[inline(always)]
+pub fn reg_move(vmcb: &Vmcb, write: bool, assists: bool) -> RegMove {
     let is_mov = assists && vmcb.exit_info1 >> 63 != 0;
     RegMove {
         index: (vmcb.exit_code & 0xf) as u8,

@@ -37,7 +37,7 @@ use crate::paging::addr::{Gva, Hpa};
 use crate::paging::format::npt::Npt;
 use crate::virt::exit::vector;
 use crate::virt::state::rflags;
-use crate::virt::{ArchState, Ended, Event, Exit, FlushScope, IoExit, Offer, Roots, Virt};
+use crate::virt::{ArchState, Ended, Event, Exit, FlushScope, IoExit, Offer, RegMove, Roots, Virt};
 
 /// Where the state that VMLOAD and VMSAVE move is right now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,6 +218,12 @@ impl Virt for Svm {
         let vmcb = &self.block.vmcb;
         let is_fault = vmcb.exit_code == exit_code::PAGE_FAULT;
         is_fault.then_some((Gva(vmcb.exit_info2), vmcb.exit_info1 as u32))
+    }
+
+    #[inline(always)]
+    fn cr3_write(&self) -> Option<RegMove> {
+        let is_write = self.block.vmcb.exit_code == exit_code::CR3_WRITE;
+        is_write.then(|| decode::reg_move(&self.block.vmcb, true, self.features.decode_assists))
     }
 
     fn release(&mut self, cpu: &mut SvmCpu) {

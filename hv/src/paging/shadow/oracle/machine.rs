@@ -6,16 +6,20 @@ use super::{Guest, Outcome, Walked, by_p2m};
 use crate::guest::ram::VecHost;
 use crate::paging::addr::{Gpa, Gva, Hfn, PAGE_SIZE, PageSize};
 use crate::paging::arena::Arena;
-use crate::paging::guest_walk::PagingState;
+use crate::paging::guest_walk::{PagingKind, PagingState};
 use crate::paging::model::Modelled;
 use crate::paging::nested::{Nested, NestedOutcome};
 use crate::paging::p2m::P2mEntry;
 use crate::paging::range::{Changed, Flush};
-use crate::paging::shadow::fill::linear;
 use crate::paging::shadow::model::{Registers, ShadowProcessor};
 use crate::paging::shadow::{HardwareControls, Root, Shadow, ShadowOutcome, TlbFlush, Tuning};
 use crate::virt::Access;
 use crate::virt::state::cr4;
+
+/// The address as the kind of paging sees it.
+pub fn linear(kind: PagingKind, gva: Gva) -> Gva {
+    if kind == PagingKind::FourLevel { gva } else { Gva(gva.0 & 0xffff_ffff) }
+}
 
 /// Why an access stopped, if not by the guest's own tables.
 pub struct Stopped {

@@ -24,7 +24,7 @@ mod two_dimensional;
 
 pub use fuzz::fuzz_one;
 
-use super::{Tuning, fill};
+use super::Tuning;
 use crate::guest::mem::{GuestMemory, NotRam};
 use crate::guest::ram::{HostAccess, VecHost, VmMemory};
 use crate::paging::addr::{Gpa, Gva, Hpa};

@@ -1,7 +1,8 @@
 //! The addresses that the guest uses, and what is known about each.
 
+use super::Oracle;
 use super::layout::{TABLE_BYTES, TABLES};
-use super::{Oracle, fill};
+use super::machine::linear;
 use crate::guest::mem::GuestMemory;
 use crate::guest::ram::{HostAccess, VmMemory};
 use crate::paging::addr::{Gpa, Gva, PAGE_SIZE};
@@ -95,11 +96,11 @@ impl<F: Modelled> Oracle<'_, F> {
             return;
         }
         let kind = self.state.kind();
-        let at = fill::linear(kind, self.probes[n].gva).0;
+        let at = linear(kind, self.probes[n].gva).0;
         self.mark_fresh(n);
         for other in 0..self.probes.len() {
             let probe = &self.probes[other];
-            let gva = fill::linear(kind, probe.gva).0;
+            let gva = linear(kind, probe.gva).0;
             if probe.old_shift.is_some_and(|shift| gva >> shift == at >> shift) {
                 self.mark_fresh(other);
             }
@@ -109,9 +110,9 @@ impl<F: Modelled> Oracle<'_, F> {
     /// An access has gone through at the address of a probe; `found`: by this guest page, if that is known.
     pub(super) fn accessed(&mut self, gva: Gva, found: Option<Translation>) {
         let kind = self.state.kind();
-        let gva = fill::linear(kind, gva).0;
+        let gva = linear(kind, gva).0;
         for probe in &mut self.probes {
-            let other = fill::linear(kind, probe.gva).0;
+            let other = linear(kind, probe.gva).0;
             probe.global |= match found {
                 Some(found) => found.global && gva >> found.page_shift == other >> found.page_shift,
                 None => self.state.cr4 & cr4::PGE != 0,

@@ -45,21 +45,19 @@ impl<M: TableMemory> Pool<M> {
         (raw & PRESENT != 0 && !leaf).then(|| self.note(id, index) as PageId)
     }
 
-    /// Makes an entry point to `child`.
+    /// Makes an empty entry point to `child`.
     pub(in super::super) fn link(&mut self, id: PageId, index: usize, raw: u64, child: PageId) {
         self.put(id, index, raw, u64::from(child), child as usize);
     }
 
-    /// Makes an entry a leaf, and notes what the guest's entry is.
+    /// Makes an empty entry a leaf, and notes what the guest's entry is.
+    #[inline(always)]
     pub(in super::super) fn map(&mut self, id: PageId, index: usize, raw: u64, note: u64) {
         let head = self.reverse_map(raw, self.page(id).key.level());
         self.put(id, index, raw, note, head);
     }
 
     pub(super) fn put(&mut self, id: PageId, index: usize, raw: u64, note: u64, head: usize) {
-        if self.page(id).is_present(index) {
-            self.zap(id, index);
-        }
         let slot = Self::number(id, index);
         let first = core::mem::replace(&mut self.heads[head], slot);
         self.slots[id as usize][index] = Slot { note, after: first, before: HEAD | head as u32 };
@@ -106,8 +104,12 @@ impl<M: TableMemory> Pool<M> {
         let level = page.key.level();
         if level == 1 || raw & LARGE != 0 && !page.key.is_top() {
             self.lingering |= raw & WRITE != 0;
-        } else {
+        } else if level > 2 {
             self.links += 1;
+        } else {
+            let child = self.note(id, index) as PageId;
+            let page = self.page_mut(child);
+            page.unlinked = page.unlinked.wrapping_add(1);
         }
         let Slot { before, after, .. } = self.slots[id as usize][index];
         if before & HEAD != 0 {
@@ -156,6 +158,7 @@ impl<M: TableMemory> Pool<M> {
         }
     }
 
+    #[inline(always)]
     pub(super) fn reverse_map(&self, raw: u64, level: u8) -> usize {
         let lists = self.heads.len() - self.pages.len();
         self.pages.len() + (hash((raw & leaf_address(level)) | u64::from(level)) & (lists - 1))

@@ -24,7 +24,7 @@ impl<M: TableMemory> Pool<M> {
             self.page_mut(previous.expect("a page is on the list of its number")).next = next;
         }
         self.direct -= usize::from(key.is_direct());
-        self.links += 1;
+        self.links += u64::from(key.level() > 1);
         self.page_mut(id).in_use = false;
         self.free.push(id);
         self.owed = TlbFlush::All;
