@@ -30,8 +30,7 @@ pub struct Port<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> {
     written: Option<Written>,
 }
 
-/// What shadow paging knows about an instruction that it does not let pass: the write has just been translated, and the
-/// shadow tables hold the code that the processor has fetched.
+/// What shadow paging knows about an instruction that it does not let pass: its write has just been translated.
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
     /// An address that is written to.
@@ -127,10 +126,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> emulate::Memory fo
 
     fn fetch(&mut self, at: Gva, buf: &mut [u8], user: bool) -> Result<(), Fault<PortStop>> {
         let memory = self.bus.vm.memory.read();
-        if self.written.is_some()
-            && let Some(shadow) = &*self.bus.vm.shadow.lock()
-            && let Some(hpa) = shadow.code(at, user)
-        {
+        if let Some(hpa) = self.bus.vm.shadow.lock().as_ref().and_then(|shadow| shadow.code(at, user)) {
             memory.host.read(hpa, buf);
             return Ok(());
         }
@@ -241,12 +237,19 @@ pub fn fetch<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     let long = state.efer() & efer::LMA != 0 && cs.attributes & Segment::LONG != 0;
     let start = if long { state.rip() } else { cs.base.wrapping_add(state.rip()) & 0xffff_ffff };
     let paging = PagingState::of(state, vm.paging_features);
-    let access = if state.cpl() == 3 { Access::FETCH.user() } else { Access::FETCH };
+    let user = state.cpl() == 3;
+    let access = if user { Access::FETCH.user() } else { Access::FETCH };
     let memory = vm.memory.read();
+    let shadow = vm.shadow.lock();
     let mut have = 0;
     while have < MAX_LEN {
         let at = Gva(start.wrapping_add(have as u64));
         let len = (MAX_LEN - have).min((PAGE_SIZE - at.offset()) as usize);
+        if let Some(hpa) = shadow.as_ref().and_then(|shadow| shadow.code(at, user)) {
+            memory.host.read(hpa, &mut bytes[have..have + len]);
+            have += len;
+            continue;
+        }
         let Ok(found) = guest_walk::peek(&paging, &memory.ram(), at, access) else { break };
         if memory.ram().read(found.gpa, &mut bytes[have..have + len]).is_err() {
             break;

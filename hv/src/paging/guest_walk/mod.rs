@@ -92,13 +92,13 @@ pub struct Step {
     pub leaf: bool,
 }
 
-/// The bits that must be zero in a present entry of level 1.
-pub fn leaf_reserved(state: &PagingState) -> u64 {
+/// The bits that must be zero in a present entry of level 1, or in one of `level` that points to a table.
+pub fn reserved(state: &PagingState, level: u8) -> u64 {
     match state.kind() {
         PagingKind::Off => 0,
-        PagingKind::TwoLevel => TwoLevel::reserved(state, 1, true),
-        PagingKind::Pae => Pae::reserved(state, 1, true),
-        PagingKind::FourLevel => FourLevel::reserved(state, 1, true),
+        PagingKind::TwoLevel => TwoLevel::reserved(state, level, level == 1),
+        PagingKind::Pae => Pae::reserved(state, level, level == 1),
+        PagingKind::FourLevel => FourLevel::reserved(state, level, level == 1),
     }
 }
 

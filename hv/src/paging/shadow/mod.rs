@@ -173,7 +173,7 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Tuning {
-        Tuning { window: 8, direct_window: 64, unsync_after: 0, flood: 16, quiet: 4 }
+        Tuning { window: 8, direct_window: 64, unsync_after: 0, flood: 16, quiet: 8 }
     }
 }
 
@@ -190,6 +190,8 @@ pub struct Shadow<M: TableMemory> {
     linear: u64,
     /// What must be zero in the guest's entries of level 1.
     reserved: u64,
+    /// What must be zero in those of levels 2 to 4 that point to tables for sure.
+    table_reserved: [u64; 3],
     tuning: Tuning,
     statistics: Statistics,
 }
@@ -214,6 +216,7 @@ impl<M: TableMemory> Shadow<M> {
             recent: Recent::default(),
             linear: u64::MAX,
             reserved: 0,
+            table_reserved: [0; 3],
             tuning,
             statistics: Statistics::default(),
         })

@@ -6,7 +6,8 @@ use super::{Root, Shadow, TlbFlush};
 use crate::guest::mem::GuestMemory;
 use crate::paging::addr::{Gfn, Gpa};
 use crate::paging::format::address_mask;
-use crate::paging::guest_walk::{PagingKind, PagingState, leaf_reserved};
+use crate::paging::format::x86::LARGE;
+use crate::paging::guest_walk::{PagingKind, PagingState, reserved};
 use crate::paging::p2m::P2m;
 use crate::paging::table::TableMemory;
 
@@ -62,10 +63,17 @@ impl<M: TableMemory> Shadow<M> {
         let long = !key.is_top();
         if !same {
             self.linear = if long { u64::MAX } else { 0xffff_ffff };
-            self.reserved = leaf_reserved(state);
+            self.reserved = reserved(state, 1);
+            self.table_reserved = [2, 3, 4].map(|level| LARGE | reserved(state, level));
         }
         let root = Root { frame: self.pool.page(root).frame, long };
         (root, self.pool.take_owed_and(flush))
+    }
+
+    /// The processor uses other tables from now on.
+    pub fn leave(&mut self) {
+        self.pool.set_root(None);
+        self.recent.means = None;
     }
 
     /// The root page and its key: of those that were in use lately, found in the pool, or made.

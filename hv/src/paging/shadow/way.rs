@@ -11,8 +11,8 @@ use super::role::Key;
 use super::{Shadow, ShadowOutcome};
 use crate::guest::mem::GuestMemory;
 use crate::paging::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
-use crate::paging::format::x86::{ACCESSED, NO_EXECUTE, PRESENT, USER, leaf_address};
-use crate::paging::guest_walk::{Meaning, PagingKind, PagingState, meaning, pdpte};
+use crate::paging::format::x86::{ACCESSED, ADDRESS, NO_EXECUTE, PRESENT, USER, leaf_address};
+use crate::paging::guest_walk::{PagingKind, PagingState, pdpte};
 use crate::paging::p2m::P2m;
 use crate::paging::table::TableMemory;
 use crate::virt::Access;
@@ -158,7 +158,10 @@ impl<M: TableMemory> Shadow<M> {
         if raw & PRESENT == 0 {
             return Err(Some(ShadowOutcome::GuestFault(state.fault_code(access, 0))));
         }
-        let Meaning::Table(below) = meaning(state, level, raw) else { return Err(None) };
+        if raw & self.table_reserved[usize::from(level) - 2] != 0 {
+            return Err(None);
+        }
+        let below = Gpa(raw & ADDRESS);
         let to = p2m.translate(below).readable().ok_or(None)?;
         if raw & ACCESSED == 0 && memory.compare_exchange(at, bytes as usize, raw, raw | ACCESSED) != Ok(true)
         {

@@ -78,6 +78,9 @@ pub fn switch<V: Virt, M: HostMemory>(
         Paging::Nested => {
             let root = vm.memory.read().nested.root();
             vcpu.virt.set_paging(Roots::Nested(root));
+            if let Some(shadow) = &mut *vm.shadow.lock() {
+                shadow.leave();
+            }
             vcpu.mmu.paging = to;
             vcpu.mmu.settling = None;
             // A shadow root that was to be found before the next entry is not wanted any more.
