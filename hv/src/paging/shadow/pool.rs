@@ -14,8 +14,10 @@ mod check;
 mod entries;
 mod leaves;
 mod release;
+mod tables;
 
 pub(super) use leaves::is_stale;
+use tables::Tables;
 
 use super::TlbFlush;
 use super::role::Key;
@@ -130,49 +132,6 @@ pub(super) struct Pool<M: TableMemory> {
     /// Pages that are made from memory under large guest pages.
     direct: usize,
     pub evictions: u64,
-}
-
-/// Pages by number.
-#[derive(Clone, Copy)]
-struct Tables<'a> {
-    pages: &'a [Page],
-    buckets: &'a [u32],
-}
-
-impl<'a> Tables<'a> {
-    #[inline(always)]
-    fn bucket(self, number: u64) -> usize {
-        hash(number) & (self.buckets.len() - 1)
-    }
-
-    #[inline(always)]
-    fn chain(self, number: u64) -> impl Iterator<Item = PageId> + 'a {
-        let some = |id: u32| (id != NONE).then_some(id);
-        let first = some(self.buckets[self.bucket(number)]);
-        core::iter::successors(first, move |&id| some(self.pages[id as usize].next))
-    }
-
-    #[inline(always)]
-    fn shadows(self, frame: Hfn) -> impl Iterator<Item = PageId> + 'a {
-        self.chain(frame.0).filter(move |&id| {
-            let key = self.pages[id as usize].key;
-            key.number() == frame.0 && key.is_table()
-        })
-    }
-
-    #[inline(always)]
-    fn is_watched(self, frame: Hfn) -> bool {
-        let mut id = self.buckets[self.bucket(frame.0)];
-        // Most frames are no tables.
-        while id != NONE {
-            let page = &self.pages[id as usize];
-            if page.key.number() == frame.0 && page.key.is_table() && !page.unsync {
-                return true;
-            }
-            id = page.next;
-        }
-        false
-    }
 }
 
 /// What is known about a present entry.
