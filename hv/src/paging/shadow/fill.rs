@@ -291,10 +291,7 @@ fn child_key(p2m: &P2m<impl TableMemory>, fault: &Fault, level: u8, allowed: All
     }
     // Under a large page. All that its leaves depend on is in the key; the memory is the P2m's.
     let attr = fault.attr(&fault.found, true);
-    let mut allowed = Allowed::empty();
-    allowed.set(Allowed::WRITE, attr.write);
-    allowed.set(Allowed::USER, attr.user);
-    allowed.set(Allowed::EXECUTE, attr.execute);
+    let allowed = Allowed::of(attr.write, attr.user, attr.execute);
     let role = Role {
         level,
         kind: PagingKind::Off,

@@ -1,5 +1,5 @@
 //! Shadow paging: tables that map guest-virtual to host-physical addresses, made from the guest's own tables
-//! and the [`P2m`] as the guest touches memory, and kept while they hold.
+//! and the [`P2m`](super::p2m::P2m) as the guest touches memory, and kept while they hold.
 //!
 //! [`Shadow`] owns the shadow pages of one VCPU in a bounded [`pool`]. Who calls it: the exit handlers for
 //! page faults, INVLPG, and writes to CR0, CR3, CR4 and EFER; and whoever writes guest memory on the guest's

@@ -32,6 +32,17 @@ bitflags::bitflags! {
     }
 }
 
+impl Allowed {
+    /// What entries with these rights allow.
+    pub(super) fn of(write: bool, user: bool, execute: bool) -> Allowed {
+        let mut allowed = Allowed::empty();
+        allowed.set(Allowed::WRITE, write);
+        allowed.set(Allowed::USER, user);
+        allowed.set(Allowed::EXECUTE, execute);
+        allowed
+    }
+}
+
 impl Controls {
     /// The controls of a VCPU that matter with its kind of paging.
     pub(super) fn of(state: &PagingState) -> Controls {
@@ -223,12 +234,9 @@ impl Key {
     pub(super) fn below(self, raw: u64, index: usize, frame: Hfn) -> Key {
         const ALLOWED: u32 = 13;
         let rights = self.rights(raw);
-        let mut allowed = Allowed::empty();
-        allowed.set(Allowed::WRITE, rights.writable);
-        allowed.set(Allowed::USER, rights.user);
-        allowed.set(Allowed::EXECUTE, rights.executable);
+        let allowed = Allowed::of(rights.writable, rights.user, rights.executable);
         let quadrant = if self.entry_bytes() == 4 { index as u64 & 1 } else { 0 };
-        let kept = self.0 & (1 << ROLE_BITS) - 1 & !(3 << 5 | 7 << ALLOWED);
+        let kept = self.0 & ((1 << ROLE_BITS) - 1) & !(3 << 5 | 7 << ALLOWED);
         Key(frame.0 << ROLE_BITS | (kept - 1) | quadrant << 5 | u64::from(allowed.bits()) << ALLOWED)
     }
 
