@@ -112,7 +112,7 @@ pub(super) struct Pool<M: TableMemory> {
     pages: Vec<Page>,
     /// What is known about the entries of each page.
     slots: Vec<[Slot; ENTRIES]>,
-    /// Counts links above level 2 that went, and pages above level 1: see [`Pool::links`].
+    /// Counts links above level 2 that went: see [`Pool::links`].
     links: u64,
     /// The first entry of each list: parents by page, then reverse maps by hash.
     heads: Vec<u32>,

@@ -28,9 +28,11 @@ pub const OVMF: &str = "/usr/share/ovmf/OVMF.fd";
 pub const BOCHS: &str = "bochs";
 
 /// What the Intel machine takes besides what makes its boot medium: programs and files, each with its package.
-const BOCHS_PARTS: [(&str, &str); 3] = [
+const BOCHS_PARTS: [(&str, &str); 4] = [
     (BOCHS, "bochs"),
     ("/usr/share/bochs/BIOS-bochs-latest", "bochsbios"),
+    // A link to a file of a package that Bochs does not insist on.
+    ("/usr/share/bochs/VGABIOS-lgpl-latest", "vgabios"),
     ("/usr/lib/x86_64-linux-gnu/bochs/plugins/libbx_term_gui.so", "bochs-term"),
 ];
 

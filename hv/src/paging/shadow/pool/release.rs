@@ -24,7 +24,6 @@ impl<M: TableMemory> Pool<M> {
             self.page_mut(previous.expect("a page is on the list of its number")).next = next;
         }
         self.direct -= usize::from(key.is_direct());
-        self.links += u64::from(key.level() > 1);
         self.page_mut(id).in_use = false;
         self.free.push(id);
         self.owed = TlbFlush::All;
@@ -33,6 +32,7 @@ impl<M: TableMemory> Pool<M> {
     /// Frees all pages, in time that does not depend on their entries: these are cleared when the pages are used again.
     pub(in super::super) fn release_all(&mut self) {
         self.set_root(None);
+        // No link is seen to go.
         self.links += 1;
         for (id, page) in (0..).zip(&mut self.pages) {
             if core::mem::take(&mut page.in_use) {
