@@ -41,6 +41,9 @@ pub struct Spec<'a> {
     pub cpus: u32,
     /// Machine memory in MiB.
     pub memory_mib: u64,
+    /// MSRs that Bochs does not know read as 0 instead of raising #GP: Linux alone reads IA32_MISC_ENABLE before it can
+    /// catch anything.
+    pub permissive_msr: bool,
     /// The medium in the CD drive, from which the machine boots.
     pub medium: PathBuf,
     /// The person's own lines for the configuration.
@@ -52,14 +55,14 @@ impl Spec<'_> {
     pub fn configuration(&self, ports: [u16; 2]) -> String {
         let (model, cpus) = (self.model, self.cpus);
         let (guest, host) = (self.memory_mib, self.memory_mib.min(HOST_MIB));
-        let [console, telemetry] = ports;
+        let ([console, telemetry], msrs) = (ports, u8::from(self.permissive_msr));
         // A guest alone may ask what it likes of its APIC.
         let mut text = format!(
             "plugin_ctrl: unmapped=1, biosdev=1, speaker=0, extfpuirq=1, parallel=0, serial=1, gameport=0, sb16=0, es1370=0\n\
              display_library: term\n\
              vga: extension=none\n\
              sound: driver=dummy\n\
-             cpu: model={model}, count={cpus}, ips={INSTRUCTIONS_PER_SECOND}, reset_on_triple_fault=0, ignore_bad_msrs=0\n\
+             cpu: model={model}, count={cpus}, ips={INSTRUCTIONS_PER_SECOND}, reset_on_triple_fault=0, ignore_bad_msrs={msrs}\n\
              clock: sync=none, time0={START}\n\
              memory: guest={guest}, host={host}\n\
              romimage: file=/usr/share/bochs/BIOS-bochs-latest\n\
@@ -228,7 +231,15 @@ mod tests {
 
     fn spec(memory_mib: u64, extra: &[String]) -> Spec<'_> {
         let (bochs, medium) = (Path::new("bochs"), PathBuf::from("m"));
-        Spec { bochs, model: "corei7_sandy_bridge_2600k", cpus: 1, memory_mib, medium, extra }
+        Spec {
+            bochs,
+            model: "corei7_sandy_bridge_2600k",
+            cpus: 1,
+            permissive_msr: false,
+            memory_mib,
+            medium,
+            extra,
+        }
     }
 
     #[test]

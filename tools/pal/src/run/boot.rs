@@ -100,9 +100,10 @@ fn start_bochs(
     memory_mib: u64,
     medium: PathBuf,
 ) -> Result<Machine> {
-    let cpus = if args.machine.has_hypervisor() { 1 } else { args.vcpus };
+    let native = !args.machine.has_hypervisor();
+    let cpus = if native { args.vcpus } else { 1 };
     let (model, extra) = (&args.model, &args.bochs_line);
-    let spec = bochs::Spec { bochs, model, cpus, memory_mib, medium, extra };
+    let spec = bochs::Spec { bochs, model, cpus, memory_mib, permissive_msr: native, medium, extra };
     needs.ui.detail(&format!("{} with\n{}", bochs.display(), spec.configuration([0, 0])));
     spec.start()
 }

@@ -6,7 +6,7 @@ use super::{GP, UD};
 use crate::check::{Case, Check, case};
 use crate::machine::insn::*;
 use crate::machine::trap::vector;
-use crate::machine::{is_palimpsest, user};
+use crate::machine::{is_intel, is_palimpsest, user};
 
 pub const CASES: &[Case] = &[
     case("svm.instructions", instructions),
@@ -32,17 +32,29 @@ fn instructions(c: &mut Check) {
     all!(c, UD, ["vmrun rax", "vmload rax", "vmsave rax", "stgi", "clgi", "invlpga rax, ecx"]);
     // SAFETY: faults.
     c.raises("skinit", UD, || unsafe { asm!("skinit eax", in("eax") 0) });
-    // SAFETY: faults: VMX is another vendor's.
-    c.raises("vmcall", UD, || unsafe { asm!("vmcall", inout("rax") 0u64 => _) });
+    // The other vendor's hypercall.
+    if is_intel() {
+        // SAFETY: faults.
+        c.raises("vmmcall", UD, || unsafe { asm!("vmmcall", inout("rax") 0u64 => _) });
+    } else {
+        // SAFETY: faults.
+        c.raises("vmcall", UD, || unsafe { asm!("vmcall", inout("rax") 0u64 => _) });
+    }
 }
 
 fn vmmcall(c: &mut Check) {
     if !is_palimpsest() {
-        return c.skip("without a hypervisor VMMCALL is #UD or ignored");
+        return c.skip("without a hypervisor VMMCALL and VMCALL are #UD or ignored");
     }
-    let answer: u64;
+    let mut answer = 0x1234_5678_u64;
     // SAFETY: asks for a hypercall that does not exist.
-    unsafe { asm!("vmmcall", inout("rax") 0x1234_5678_u64 => answer) };
+    unsafe {
+        if is_intel() {
+            asm!("vmcall", inout("rax") answer);
+        } else {
+            asm!("vmmcall", inout("rax") answer);
+        }
+    }
     c.equal("a hypercall that does not exist", answer, -1000i64 as u64);
 }
 
@@ -94,13 +106,19 @@ unsafe extern "C" fn user_cpuid() {
     naked_asm!("mov eax, 0x40000000", "cpuid", "mov rax, rbx", "int 0x80")
 }
 
+#[unsafe(naked)]
+unsafe extern "C" fn user_vmcall() {
+    naked_asm!("vmcall", "int 0x80")
+}
+
 fn user_mode(c: &mut Check) {
     let trap = user::run(user_cpuid, 0);
     c.equal("CPUID in user mode", (trap.vector, trap.rax), (user::DONE, cpuid(0x4000_0000, 0)[1].into()));
     if is_palimpsest() {
-        // The processor has SVM on in guest mode, and looks at the privilege level before it asks the hypervisor.
+        // An AMD processor has SVM on in guest mode, and looks at the privilege level before it asks the hypervisor.
         let vmrun = user::run(user_vmrun, 0).vector;
         c.holds("VMRUN in user mode is #UD or #GP", vmrun == vector::UD || vmrun == vector::GP);
-        c.equal("VMMCALL in user mode", user::run(user_vmmcall, 0).vector, user::DONE);
+        let hypercall = if is_intel() { user_vmcall } else { user_vmmcall };
+        c.equal("a hypercall in user mode", user::run(hypercall, 0).vector, user::DONE);
     }
 }

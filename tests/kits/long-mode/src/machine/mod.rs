@@ -52,3 +52,9 @@ pub fn is_palimpsest() -> bool {
     let [_, b, c, d] = insn::cpuid(0x4000_0000, 0);
     [b, c, d] == [*b"Pali", *b"mpse", *b"stHV"].map(u32::from_le_bytes)
 }
+
+/// Whether the processor calls itself Intel's, and so differs where AMD's do from them; anything else counts as AMD's.
+pub fn is_intel() -> bool {
+    let [_, b, c, d] = insn::cpuid(0, 0);
+    [b, d, c] == [*b"Genu", *b"ineI", *b"ntel"].map(u32::from_le_bytes)
+}
