@@ -47,7 +47,6 @@ use crate::virt::{ArchState, Ended, Event, Exit, FlushScope, IoExit, Offer, Root
 /// The virtual APIC page. Only the task priority in it is used.
 #[repr(C, align(4096))]
 struct ApicPage([u8; 4096]);
-
 /// Where the task priority is in the virtual APIC page.
 const TASK_PRIORITY: usize = 0x80;
 
@@ -146,8 +145,8 @@ impl Vmx {
     #[inline(always)]
     fn after_exit(&self) -> u64 {
         // SAFETY: after an exit of this VCPU.
-        let next =
-            self.cache.peek(Field::Rip).wrapping_add(unsafe { vmread(exit_field::INSTRUCTION_LENGTH) });
+        let length = unsafe { vmread(exit_field::INSTRUCTION_LENGTH) };
+        let next = self.cache.peek(Field::Rip).wrapping_add(length);
         if next >> 32 == 0 { next } else { self.wrapped(next) }
     }
 
