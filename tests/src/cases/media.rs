@@ -18,6 +18,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "iPXE boots from the network on UEFI", net_uefi),
     only("qemu-svm", "the loader boots from the network on BIOS without the script", net_bios_loader),
     only("qemu-svm", "the loader boots from the network on UEFI without iPXE", net_uefi_loader),
+    only("qemu-svm", "the menu's report on the machine, on UEFI", probe),
     only("qemu-svm", "a description makes an image with two guests", description),
     only("native", "the same image is made twice", same),
     only("native", "unusable descriptions of images", bad_descriptions),
@@ -136,19 +137,27 @@ fn iso_native(context: &Context) -> Result<()> {
     Ok(())
 }
 
+/// It needs no guest.
+fn probe(context: &Context) -> Result<()> {
+    let config = context.file("probe.toml", "version = 1\ntimeout = 0\n")?;
+    let path = context.path("probe.iso");
+    context.pal(["image", "iso", "-o", &path, "--config", &config], None)?.status(0)?.says("1 menu entry")?;
+    let finished = start(context, Firmware::Uefi, &["-cdrom", &path])?;
+    finished.has("on UEFI")?.has("virtualization: AMD-V")?.has("end of the report")?;
+    Ok(())
+}
+
+/// The hypervisor's debug log comes out of the same port, in the middle of the guest's lines.
 fn usb_bios(context: &Context) -> Result<()> {
-    let options = [
-        "--timeout",
-        "0",
-        "--default",
-        "debian-amd64 switch=50",
-        "--hv-arg",
-        "loglevel=debug",
-        "--hv-arg",
-        "stats=on",
-    ];
+    let options = ["--timeout", "0", "--default", "debian-amd64 switch=50", "--hv-arg", "loglevel=debug"];
     let path = make(context, "usb", "disk.img", &options)?;
-    on_hypervisor(boot_stick(context, Firmware::Bios, &path)?)?.has("VCPU 0 uses shadow tables, after")?;
+    let finished = start(context, Firmware::Bios, &stick(&path).each_ref().map(String::as_str))?;
+    let text = finished.stdout();
+    let mut pieces = text.split("[hv] debug: ");
+    let first = pieces.next().unwrap_or_default().to_owned();
+    let guest = pieces.filter_map(|piece| piece.split_once('\n')).fold(first, |text, (_, rest)| text + rest);
+    ensure!(guest.contains(PRINTED), "no {PRINTED:?} in\n{text}");
+    on_hypervisor(finished)?.has("VCPU 0 uses shadow tables, after")?;
     Ok(())
 }
 

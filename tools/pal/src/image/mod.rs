@@ -43,11 +43,11 @@ pub fn run(args: &ImageArgs, project: &Project, ui: &Ui) -> Result<u8> {
         make(&image, &tools, &args.output).map_err(usage)?;
     }
     let default = &image.menu.entries[image.menu.default].title;
-    ui.say(&format!(
-        "{}: {} menu entries, {default:?} by itself",
-        args.output.display(),
-        image.menu.entries.len()
-    ));
+    let entries = match image.menu.entries.len() {
+        1 => "1 menu entry".to_owned(),
+        count => format!("{count} menu entries"),
+    };
+    ui.say(&format!("{}: {entries}, {default:?} by itself", args.output.display()));
     Ok(0)
 }
 
