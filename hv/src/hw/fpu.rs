@@ -128,6 +128,46 @@ impl FpuState {
     }
 }
 
+/// Whether XSAVEC stores AVX state where XRSTOR looks for it, which Bochs' does not. True where there is none of either.
+/// XCR0 is 1 afterwards, and all registers are as after reset.
+///
+/// # Safety
+/// Nobody needs the registers' values.
+#[inline(never)]
+pub unsafe fn is_xsavec_sound() -> bool {
+    const AVX: u64 = 1 << 2;
+    const USED: u64 = AVX | 3;
+    const XSAVEC: u32 = 1 << 1;
+    // In words: the header's XSTATE_BV, and where AVX state begins in either form.
+    const HEADER: usize = 512 / 8;
+    const BEGIN: usize = 576 / 8;
+    const PATTERN: u64 = 0x0123_4567_89ab_cdef;
+    let has_both = cpu::cr4() & cr4::OSXSAVE != 0
+        && supported_components() & USED == USED
+        && cpu::cpuid(0xd, 1).eax & XSAVEC != 0;
+    if !has_both {
+        return true;
+    }
+    let mut image = FpuState { components: USED, ..FpuState::new() };
+    let mut compacted = FpuState::new();
+    let (from, to) = (image.area().cast::<u64>(), compacted.area().cast::<u64>());
+    // SAFETY: the processor has these components and instructions; the images are large enough for all components.
+    unsafe {
+        cpu::xsetbv(0, USED);
+        from.add(HEADER).write(AVX);
+        from.add(BEGIN).write(PATTERN);
+        image.restore();
+        with_fpu(|| {
+            asm!("xsavec64 [{}]", in(reg) to, in("eax") USED as u32, in("edx") 0,
+                 options(nostack, preserves_flags))
+        });
+        let sound = to.add(HEADER).read() & AVX != 0 && to.add(BEGIN).read() == PATTERN;
+        FpuState { components: USED, ..FpuState::new() }.restore();
+        cpu::xsetbv(0, 1);
+        sound
+    }
+}
+
 impl Default for FpuState {
     fn default() -> Self {
         Self::new()

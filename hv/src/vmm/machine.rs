@@ -21,7 +21,7 @@ use crate::guest::bundle::{BootFiles, BootModule, CONFIG_NAME, Files};
 use crate::guest::config::{Config, VmConfig};
 use crate::guest::cpuid::{CpuidPolicy, CpuidTable};
 use crate::guest::vm::Vm;
-use crate::hw::{cmos, cpu as hw_cpu, pm};
+use crate::hw::{cmos, cpu as hw_cpu, fpu, pm};
 use crate::mem::frame::{self, Node};
 use crate::mem::heap;
 use crate::monitor::view::{HostReport, View};
@@ -56,6 +56,8 @@ pub fn main(host: &'static Host) -> ! {
     }
 }
 
+/// CPUID leaf 0xd, subleaf 1, EAX: XSAVEC.
+const XSAVEC: u32 = 1 << 1;
 /// CPUID leaf 1, ECX: VT-x.
 const VMX: u32 = 1 << 5;
 
@@ -156,6 +158,15 @@ fn run_vm<B: Backend>(
         xcr0: if hw_cpu::cr4() & cr4::OSXSAVE != 0 { GUEST_XCR0 } else { 0 },
         pv_clock: config.pv_clock,
     };
+    // SAFETY: no guest runs yet, and each starts with registers as after reset.
+    let xsavec = unsafe { fpu::is_xsavec_sound() };
+    if !xsavec {
+        ::log::warn!("XSAVEC of this processor loses AVX state: it is hidden from guests");
+    }
+    let guest_cpuid = |leaf, subleaf| match (leaf, subleaf, cpuid(leaf, subleaf)) {
+        (0xd, 1, [eax, ..]) if !xsavec => [eax & !XSAVEC, 0, 0, 0],
+        (_, _, values) => values,
+    };
     let mut monitor = Monitor::default();
     let mut started = vm.start;
     loop {
@@ -164,7 +175,7 @@ fn run_vm<B: Backend>(
             Err(e) => return end(config, "load-error", 0, &e, STATUS_USAGE),
         };
         let mut vcpu =
-            Box::new(Vcpu::new(0, backend.vcpu(), CpuidTable::new(&cpuid_policy, cpuid), host.tsc_khz));
+            Box::new(Vcpu::new(0, backend.vcpu(), CpuidTable::new(&cpuid_policy, guest_cpuid), host.tsc_khz));
         boot.arch.store(&mut vcpu.virt);
         vcpu.virt.set_paging(Roots::Nested(vm.memory.read().nested.root()));
         if let Err(e) = mmu::set_mode(&mut vcpu, &vm, config.mode, || pcpu.tsc()) {
