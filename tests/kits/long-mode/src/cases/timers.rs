@@ -29,21 +29,25 @@ const LONG: u32 = 0x4000_0000;
 fn lapic_hz() -> u64 {
     lapic::write(reg::LVT_TIMER, lapic::MASKED);
     lapic::write(reg::INITIAL_COUNT, u32::MAX);
-    let (t0, c0) = (rdtsc(), lapic::read(reg::CURRENT_COUNT));
+    let count = || u64::from(lapic::read(reg::CURRENT_COUNT));
+    let (t0, c0) = time::sample(&count);
     let end = t0 + micros(10_000);
     while rdtsc() < end {}
-    let (t1, c1) = (rdtsc(), lapic::read(reg::CURRENT_COUNT));
+    let (t1, c1) = time::sample(&count);
     lapic::write(reg::INITIAL_COUNT, 0);
-    u64::from(c0 - c1) * tsc_hz() / (t1 - t0)
+    (c0 - c1) * tsc_hz() / (t1 - t0)
 }
 
-/// The time, in TSC ticks, nearest to so many microseconds of some measurements: the host may be busy during others.
-fn best_of(rounds: usize, wanted_us: u64, mut measure: impl FnMut() -> u64) -> u64 {
+/// Of some measurements the one nearest to `wanted`: the host may be busy during others.
+fn nearest(wanted: u64, mut measure: impl FnMut() -> u64) -> u64 {
     let mut best = u64::MAX;
-    for _ in 0..rounds {
-        let took = measure();
-        if took.abs_diff(micros(wanted_us)) < best.abs_diff(micros(wanted_us)) {
-            best = took;
+    for _ in 0..30 {
+        let value = measure();
+        if value.abs_diff(wanted) < best.abs_diff(wanted) {
+            best = value;
+        }
+        if best.abs_diff(wanted) < wanted / 200 {
+            break;
         }
     }
     best
@@ -83,7 +87,7 @@ fn one_shot_stops(c: &mut Check) {
 fn periodic(c: &mut Check) {
     let hz = lapic_hz();
     lapic::write(reg::LVT_TIMER, lapic::PERIODIC | u32::from(V));
-    let took = best_of(3, 40_000, || {
+    let took = nearest(micros(40_000), || {
         let first = trap::count(V);
         let start = rdtsc();
         lapic::write(reg::INITIAL_COUNT, (hz / 250) as u32);
@@ -185,14 +189,10 @@ fn pit(c: &mut Check) {
     outb(0x43, 0xb4);
     outb(0x42, 0);
     outb(0x42, 0);
-    // On a busy machine the processor may stand still for longer than the counter takes to come round: the nearest of some.
-    let rate = (0..8)
-        .map(|_| measure(30, PIT_HZ, 0xffff, pit_count))
-        .min_by_key(|rate| rate.abs_diff(tsc_hz()))
-        .unwrap_or_default();
+    let rate = nearest(tsc_hz(), || measure(30, PIT_HZ, 0xffff, pit_count));
     c.near("TSC rate by the PIT", rate, tsc_hz(), 10);
     // Mode 0: the output rises at the end.
-    let took = best_of(5, 20_000, || {
+    let took = nearest(micros(20_000), || {
         outb(0x43, 0xb0);
         outb(0x42, 0x38);
         outb(0x42, 0x5d);
@@ -210,7 +210,7 @@ fn pit_interrupt(c: &mut Check) {
     outb(0x43, 0x34);
     outb(0x40, 0xa4);
     outb(0x40, 0x12);
-    let took = best_of(3, 40_000, || {
+    let took = nearest(micros(40_000), || {
         let first = trap::count(V);
         while trap::count(V) == first {
             sti_hlt();

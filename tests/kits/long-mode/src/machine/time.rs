@@ -37,7 +37,7 @@ pub fn measure(millis: u64, hz: u64, mask: u64, counter: impl Fn() -> u64) -> u6
 }
 
 /// A reading of a counter and the TSC at that moment: the tightest of some.
-fn sample(counter: &impl Fn() -> u64) -> (u64, u64) {
+pub fn sample(counter: &impl Fn() -> u64) -> (u64, u64) {
     let mut best = (u64::MAX, 0, 0);
     for _ in 0..8 {
         let before = rdtsc();
