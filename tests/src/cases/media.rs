@@ -279,6 +279,13 @@ fn inspect_anything(context: &Context) -> Result<()> {
         let finished = context.pal(["image", "inspect", &file], None)?;
         ensure!(matches!(finished.status, Some(0 | 2)), "{size}: {:?}\n{}", finished.status, finished.stderr);
     }
-    context.pal(["image", "inspect", "/no/such/file"], None)?.status(1)?.says("/no/such/file")?;
+    for (path, part) in [
+        ("/no/such/file", "/no/such/file"),
+        ("/dev/null", "neither a file nor a disk"),
+        ("/", "palimpsest.ipxe"),
+    ] {
+        context.pal(["image", "inspect", path], None)?.status(2)?.says(part)?.within(60)?;
+    }
+    context.pal(["image", "iso", "-o", "/no/such/dir/x.iso"], None)?.status(2)?.says("/no/such/dir/x.iso")?;
     Ok(())
 }

@@ -11,6 +11,7 @@ mod source;
 
 use std::{
     fs::{self, File},
+    os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
 };
 
@@ -67,6 +68,11 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
     if path.is_dir() {
         return directory(path);
     }
+    let kind = fs::metadata(path).map_err(Error::file(path))?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        // Reading a pipe could last for ever.
+        return Err(Error::Description(format!("{}: neither a file nor a disk", path.display())));
+    }
     let file = File::open(path).map_err(Error::file(path))?;
     let (mut found, files) = examine(&file).map_err(|damaged| damaged.of(path))?;
     found.volume = match files {
@@ -82,8 +88,17 @@ enum Places {
     Fat(fat::Geometry, Vec<u32>),
 }
 
-/// Finds the file system of an image.
+/// Finds the file system of an image. Its files fit into it together, so that nobody reads more than there is.
 fn examine(source: &impl Source) -> Result<(Inspection, Places), Damaged> {
+    let (found, places) = find(source)?;
+    let total = found.files.iter().try_fold(0u64, |sum, (_, size)| sum.checked_add(*size));
+    if total.is_none_or(|total| total > found.size) {
+        return Err(Damaged::Inconsistent("its files are larger than the image"));
+    }
+    Ok((found, places))
+}
+
+fn find(source: &impl Source) -> Result<(Inspection, Places), Damaged> {
     let base = Inspection {
         kind: Kind::Iso,
         label: String::new(),
@@ -117,22 +132,24 @@ fn examine(source: &impl Source) -> Result<(Inspection, Places), Damaged> {
 }
 
 fn directory(path: &Path) -> Result<Inspection, Error> {
+    // First of all: any other directory may have everything below it.
+    if !path.join(SCRIPT).is_file() {
+        return Err(Error::Description(format!("{}: a directory without {SCRIPT}", path.display())));
+    }
     let mut files = Vec::new();
-    let mut too_many = false;
+    let mut seen = 0;
     walk(path, &mut |file| {
-        if file.is_file() && files.len() < MAX_FILES {
+        seen += 1;
+        if seen > MAX_FILES {
+            return Err(std::io::Error::other("there are too many files"));
+        }
+        if file.is_file() {
             let name = file.strip_prefix(path).unwrap_or(file).to_string_lossy().into_owned();
             files.push((name, fs::metadata(file)?.len()));
-        } else {
-            too_many |= file.is_file();
         }
         Ok(())
     })?;
     let has = |name: &str| files.iter().any(|(path, _)| path == name);
-    if !has(SCRIPT) || too_many {
-        let what = format!("{}: a directory without {SCRIPT}, or with too much else", path.display());
-        return Err(Error::Description(what));
-    }
     Ok(Inspection {
         kind: Kind::Netboot,
         label: String::new(),

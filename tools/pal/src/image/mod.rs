@@ -116,10 +116,10 @@ fn epoch() -> Result<u32> {
     seconds.with_context(|| format!("SOURCE_DATE_EPOCH is {text:?}, not a number of seconds since 1970"))
 }
 
-/// What the person described wrongly is a [`Usage`].
+/// What the person described wrongly, or a path that does not work, is a [`Usage`].
 fn usage(error: bootimg::Error) -> anyhow::Error {
     match error {
-        bootimg::Error::Description(text) => Usage::new(text).into(),
+        bootimg::Error::Description(_) | bootimg::Error::File { .. } => Usage::new(error.to_string()).into(),
         other => other.into(),
     }
 }
