@@ -1,9 +1,9 @@
 //! Intel VT-x, on Bochs: the torture of page tables and the long-mode kit in each mode, Linux, and processors with fewer
 //! features. Bochs is slow, so that cases are few; those that take longest come first, because runs go side by side.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
-use super::{Case, only};
+use super::{Case, boot::read_stats, only};
 use crate::context::{BOCHS_TIMEOUT, Context};
 
 pub const CASES: &[Case] = &[
@@ -27,6 +27,7 @@ pub const CASES: &[Case] = &[
     only("bochs-vtx", "without VT-x", no_vtx),
     only("bochs-native", "torture: page tables", |c| kit(c, "torture", &[])),
     only("bochs-vtx", "torture: CR3 outside of memory", dies),
+    only("bochs-vtx", "options that cannot work", options),
 ];
 
 /// What does not write to page tables by instructions that the hypervisor cannot emulate: without EPT there is no other way
@@ -37,9 +38,13 @@ const EMULATED: &str = "torture.bits torture.sequences torture.trace torture.roo
 /// Linux boots, sees the machine that it should, and gets what is typed.
 fn linux(context: &Context, mode: &str) -> Result<()> {
     let command = "read word; echo \"got $word\"; grep -m1 flags /proc/cpuinfo";
-    let options = ["--mode", mode, "--timeout", BOCHS_TIMEOUT, "--exec", command];
+    let path = context.path("stats.json");
+    let options = ["--mode", mode, "--timeout", BOCHS_TIMEOUT, "--stats", &path, "--exec", command];
     let finished = context.run_with(&options, Some(b"typed\n"))?.status(0)?.has("got typed\n")?;
     finished.has(" hypervisor")?.has(" constant_tsc")?.lacks(" vmx")?;
+    let stats = read_stats(&path)?;
+    ensure!(stats["machine"] == "bochs-vtx" && stats["icount"] == true && stats["mode"] == mode, "{stats}");
+    ensure!(stats["host"]["vendor"] == "intel" && stats["guests"][0]["tsc"].as_u64() > Some(0), "{stats}");
     Ok(())
 }
 
@@ -66,5 +71,24 @@ fn dies(context: &Context) -> Result<()> {
         let finished = context.long_mode("dies.cr3-in-hole", &["--mode", mode])?.status(3)?;
         finished.has("kit: CR3\n")?.lacks("kit: lives")?.says("the guest died")?.says("RIP")?;
     }
+    Ok(())
+}
+
+/// Nothing is started.
+fn options(context: &Context) -> Result<()> {
+    for (options, word) in [
+        (&["--qemu-arg", "x"][..], "--bochs-line"),
+        (&["--model", "a b"], "--model"),
+        (&["--bochs", "/nonexistent"], "--bochs"),
+        (&["--vcpus", "2"], "--vcpus"),
+    ] {
+        context.run(&[options, &["--exec", "true"]].concat())?.status(2)?.says(word)?;
+    }
+    let native = ["run", "--machine", "bochs-native", "--exec", "true"];
+    context.pal([&native[..], &["--test-device"]].concat(), None)?.status(2)?.says("0x8900")?;
+    let qemu = ["run", "--machine", "native", "--model", "core2_penryn_t9600", "--exec", "true"];
+    context.pal(qemu, None)?.status(2)?.says("bochs-vtx")?;
+    // Bochs' own words about what it does not know.
+    context.run(&["--model", "none", "--exec", "true"])?.status(1)?.says("'model'")?;
     Ok(())
 }

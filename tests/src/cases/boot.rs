@@ -336,7 +336,8 @@ fn protocols(context: &Context) -> Result<()> {
     Ok(())
 }
 
-fn read_stats(path: &str) -> Result<Value> {
+/// The file of `--stats`.
+pub fn read_stats(path: &str) -> Result<Value> {
     Ok(serde_json::from_slice(&std::fs::read(Path::new(path))?)?)
 }
 
