@@ -64,6 +64,8 @@ pub struct Fake {
     pub interrupted: Option<Event>,
     /// CR0 bits without which the processor cannot run the guest: on nested tables, on shadow tables.
     pub needs: (u64, u64),
+    /// Page-directory pointers that were set. Walks do not use them.
+    pub pointers: Option<[u64; 4]>,
     /// MSRs that the processor would switch.
     pub msrs: BTreeMap<u32, u64>,
     exit: Option<Exit>,
@@ -92,6 +94,7 @@ impl Fake {
 impl Virt for Fake {
     type NestedFormat = Npt;
     type Cpu = ();
+    const KEEPS_POINTERS: bool = true;
     const RUNS_ANYTHING: bool = false;
 
     fn enter(&mut self, _cpu: &mut ()) -> Ended {
@@ -228,6 +231,10 @@ impl Virt for Fake {
 
     fn runs_shadow(&self) -> bool {
         self.regs.cr0 & self.needs.1 == self.needs.1
+    }
+
+    fn set_pointers(&mut self, pointers: [u64; 4]) {
+        self.pointers = Some(pointers);
     }
 
     fn set_paging(&mut self, roots: Roots) {

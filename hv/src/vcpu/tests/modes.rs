@@ -9,8 +9,8 @@ use crate::vcpu::mmu::{be_paranoid, page_fault, set_mode};
 use crate::vcpu::outcome::{Cause, Outcome, Stop};
 use crate::vcpu::testing::{CODE, Machine};
 use crate::virt::fake::Step;
-use crate::virt::state::{cr0, efer};
-use crate::virt::{Exception, Exit, Roots, Virt};
+use crate::virt::state::{Gpr, VcpuState, cr0, cr4, efer};
+use crate::virt::{Exception, Exit, RegMove, Roots, Virt};
 
 const EFER: u32 = 0xc000_0080;
 
@@ -144,4 +144,31 @@ fn a_guest_that_no_tables_can_run_ends() {
     assert_eq!(death.cause, Cause::InvalidState);
     assert!(death.what.contains("real mode"), "{}", death.what);
     assert_eq!(machine.vcpu.virt.entries, 0);
+}
+
+/// PAE's page-directory pointers are loaded, and checked, with what implies that (Intel SDM 3, 4.4.1).
+#[test]
+fn page_directory_pointers_are_loaded_with_the_registers() {
+    let load: Step = |f| {
+        f.regs.cr0 |= cr0::PG;
+        f.regs.cr4 |= cr4::PAE;
+        f.set_gpr(Gpr::Rbx, 0x5000);
+        Exit::ControlReg(RegMove { index: 3, write: true, gpr: Some(Gpr::Rbx) })
+    };
+    let cases: [(u64, u64, bool); 4] = [
+        (0x6001, 0, true),
+        (0x6003, 0, false),
+        (0x6001, 1 << 52 | 1, false),
+        // Not present, whatever else it holds.
+        (0x6001, 1 << 52, true),
+    ];
+    for (first, last, valid) in cases {
+        let mut machine = Machine::new(&[load]);
+        machine.write(0x5000, &first.to_le_bytes());
+        machine.write(0x5018, &last.to_le_bytes());
+        machine.play();
+        let fake = &machine.vcpu.virt;
+        assert_eq!(fake.pointers, valid.then_some([first, 0, 0, last]));
+        assert_eq!(fake.regs.cr3 == 0x5000, valid);
+    }
 }
