@@ -4,7 +4,7 @@ use super::layout::{HOST, HOST_BYTES, TABLES};
 use super::two_dimensional::TwoDimensional;
 use super::{Guest, Outcome, Walked, by_p2m};
 use crate::guest::ram::VecHost;
-use crate::paging::addr::{Gpa, Gva, Hfn, PAGE_SIZE, PageSize};
+use crate::paging::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE, PageSize};
 use crate::paging::arena::Arena;
 use crate::paging::guest_walk::{PagingKind, PagingState};
 use crate::paging::model::Modelled;
@@ -221,6 +221,12 @@ impl<'a, F: Modelled> Machine<'a, F> {
             };
         }
         Err("the access faults for ever".into())
+    }
+
+    /// Where the hypervisor reads code for an address without a walk of the guest's tables, if it does.
+    pub fn code(&self, gva: Gva, access: Access) -> Option<Hpa> {
+        let reads = self.is_shadow && access.execute;
+        reads.then(|| self.shadow.code(gva, access.user)).flatten()
     }
 
     /// The engine's own check, and that the processor cannot write to a watched table.

@@ -186,6 +186,12 @@ impl<F: Modelled> Oracle<'_, F> {
         let pointers = self.pointers();
         let page = self.page_at(gva);
         let expected = self.expected(gva, access);
+        if let Some(hpa) = self.machine.code(gva, access)
+            && fresh
+            && expected != Outcome::Done(hpa)
+        {
+            return Err(format!("code at {gva} ({access:?}) is read at {hpa}, should be {expected:x?}"));
+        }
         let (got, emulate) = self
             .machine
             .access(&self.p2m, &self.state, gva, access)
