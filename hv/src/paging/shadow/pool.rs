@@ -118,8 +118,10 @@ pub(super) struct Pool<M: TableMemory> {
     heads: Vec<u32>,
     /// The first page by hash of the number.
     buckets: Vec<u32>,
-    crowded: Vec<u16>,
+    crowded: Vec<u32>,
     free: Vec<u32>,
+    /// Pages from this one on have not been used since all were freed last.
+    used: PageId,
     hand: usize,
     operation: u64,
     /// The root in use: never evicted.
@@ -178,6 +180,7 @@ impl<M: TableMemory> Pool<M> {
             buckets: filled(NONE, (2 * count).next_power_of_two())?,
             crowded: filled(0, (4 * count).next_power_of_two())?,
             free: room(count)?,
+            used: 0,
             hand: 0,
             operation: 0,
             root: None,
@@ -324,6 +327,7 @@ impl<M: TableMemory> Pool<M> {
                 self.free.pop().expect("a page was just released")
             }
         };
+        self.used = self.used.max(id + 1);
         self.sweep(id);
         let bucket = self.bucket(key.number());
         let next = core::mem::replace(&mut self.buckets[bucket], id);

@@ -29,19 +29,24 @@ impl<M: TableMemory> Pool<M> {
         self.owed = TlbFlush::All;
     }
 
-    /// Frees all pages, in time that does not depend on their entries: these are cleared when the pages are used again.
+    /// Frees all pages, in time that depends on how many were used and not on their entries: these are cleared when the pages
+    /// are used again.
     pub(in super::super) fn release_all(&mut self) {
         self.set_root(None);
         // No link is seen to go.
         self.links += 1;
-        for (id, page) in (0..).zip(&mut self.pages) {
+        // Backwards, so that the first ones are used again first.
+        for id in (0..core::mem::take(&mut self.used)).rev() {
+            let page = self.page_mut(id);
             if core::mem::take(&mut page.in_use) {
                 page.stale = true;
+                let number = page.key.number();
+                let (bucket, crowd) = (self.bucket(number), self.crowd(Hfn(number)));
+                self.buckets[bucket] = NONE;
+                self.crowded[crowd] = 0;
                 self.free.push(id);
             }
         }
-        self.buckets.fill(NONE);
-        self.crowded.fill(0);
         self.direct = 0;
         self.owed = TlbFlush::All;
     }
