@@ -55,8 +55,19 @@ fn operand<V: Virt, M: HostMemory>(
     access: RegMove,
 ) -> Option<(Gpr, u64)> {
     let next = next_rip(vcpu, vm, System::MovControl)?;
-    let gpr = access.gpr.or_else(|| vcpu.next_rips.operand(&vcpu.virt, System::MovControl))?;
+    let gpr = match access.gpr {
+        Some(gpr) => gpr,
+        // What was decoded for RIP names the register too.
+        None if vcpu.virt.next_rip().is_none() => vcpu.next_rips.operand(&vcpu.virt, System::MovControl)?,
+        None => decoded_operand(vcpu, vm)?,
+    };
     Some((gpr, next))
+}
+
+/// The same on a processor that tells RIP after the instruction, but not its register (AMD's families before 15h).
+#[cold]
+fn decoded_operand<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> Option<Gpr> {
+    register_move(&current(vcpu, vm)?)?.gpr
 }
 
 fn read<V: Virt>(vcpu: &mut Vcpu<V>, index: u8, gpr: Gpr, next: u64) -> Outcome {

@@ -234,14 +234,20 @@ fn cr4_takes_what_cpuid_offers() {
 
 #[test]
 fn operands_are_decoded_if_the_processor_does_not_tell() {
-    let mut machine = Machine::new(&[|f| {
-        f.next_rip = None;
+    const STEP: Step = |f| {
         f.set_gpr(Gpr::Rsi, cr4::PAE);
         Exit::ControlReg(RegMove { index: 4, write: true, gpr: None })
-    }]);
-    machine.code(&[0x0f, 0x22, 0xe6]);
-    machine.play();
-    assert_eq!((machine.vcpu.virt.regs.cr4, machine.vcpu.virt.regs.rip), (cr4::PAE, CODE + 3));
+    };
+    // It tells nothing, or where the next instruction is.
+    for step in [
+        |f: &mut Fake| (f.next_rip = None, STEP(f)).1,
+        |f: &mut Fake| (f.next_rip = Some(CODE + 3), STEP(f)).1,
+    ] {
+        let mut machine = Machine::new(&[step]);
+        machine.code(&[0x0f, 0x22, 0xe6]);
+        machine.play();
+        assert_eq!((machine.vcpu.virt.regs.cr4, machine.vcpu.virt.regs.rip), (cr4::PAE, CODE + 3));
+    }
 }
 
 #[test]
