@@ -2,7 +2,9 @@
 //!
 //! A direct-mapped table, because finding out costs a walk of the guest's page tables and a decode. The exit itself says
 //! which kind of instruction it was, so an entry is trusted if the same kind was seen at the same place in the same
-//! address space. What that cannot notice is code that was replaced by the same instruction with other prefixes.
+//! address space. What that cannot notice is code that was replaced by the same instruction with other prefixes, or by a move
+//! of another register. So that no program can leave a wrong length for the next one that gets its CR3, what begins with a
+//! prefix is not remembered at CPL 3.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -60,9 +62,11 @@ impl NextRips {
         if entry.rip == rip && entry.cr3 == cr3 && entry.cs_base == cs_base {
             return Some(entry.next);
         }
-        let (next, operand) = find(state, what, fetch)?;
-        self.operands[what as usize - 1][index] = operand;
-        *entry = Entry { rip, cr3, cs_base, next };
+        let (next, operand, lasts) = find(state, what, fetch)?;
+        if lasts {
+            self.operands[what as usize - 1][index] = operand;
+            *entry = Entry { rip, cr3, cs_base, next };
+        }
         Some(next)
     }
 
@@ -81,13 +85,14 @@ fn index(rip: u64, cr3: u64) -> usize {
     (rip >> 1 ^ cr3 >> 12) as usize % ENTRIES
 }
 
+/// RIP after the instruction, its operand, and whether both may be remembered.
 #[cold]
 #[inline(never)]
 fn find<S: VcpuState>(
     state: &S,
     what: System,
     fetch: impl FnOnce(&S, &mut [u8; MAX_LEN]) -> usize,
-) -> Option<(u64, Option<Gpr>)> {
+) -> Option<(u64, Option<Gpr>, bool)> {
     let mode = Mode::of(state);
     let mut bytes = [0; MAX_LEN];
     let have = fetch(state, &mut bytes).min(MAX_LEN);
@@ -109,7 +114,9 @@ fn find<S: VcpuState>(
         }
     };
     let next = state.rip().wrapping_add(u64::from(len));
-    Some((if mode == Mode::Bits64 { next } else { next & 0xffff_ffff }, operand))
+    let next = if mode == Mode::Bits64 { next } else { next & 0xffff_ffff };
+    let lasts = state.cpl() != 3 || matches!(bytes, [0x0f, ..] | [0xf3, 0x90, ..]);
+    Some((next, operand, lasts))
 }
 
 /// See [`NextRips::operand`].
@@ -119,12 +126,10 @@ fn simple_operand(insn: &Insn) -> Option<Gpr> {
     }
     let mem = &insn.mem;
     let plain = mem.index.is_none() && mem.disp == 0 && mem.segment == SegReg::Ds;
+    // Of 16 bits, it would be a part of the register.
+    let whole = mem.addr_size == insn.mode as u8 && insn.mode != Mode::Bits16;
     match mem.base {
-        Base::Gpr(gpr)
-            if plain && mem.addr_size == insn.mode as u8 && insn.op == Op::System(System::Invlpg) =>
-        {
-            Some(gpr)
-        }
+        Base::Gpr(gpr) if plain && whole && insn.op == Op::System(System::Invlpg) => Some(gpr),
         _ => None,
     }
 }
@@ -166,6 +171,32 @@ mod tests {
         }
         state.cr3 = 0x5000;
         assert_eq!(table.get(&state, System::Cpuid, never), Some(0x1002));
+    }
+
+    #[test]
+    fn programs_leave_no_lengths_to_the_next() {
+        let state = ArchState { rip: 0x1000, cr3: 0x5000, cpl: 3, ..ArchState::reset() };
+        let mut table = NextRips::default();
+        assert_eq!(table.get(&state, System::Cpuid, fill(&[0x66, 0x0f, 0xa2])), Some(0x1003));
+        // Another program with the tables of the first one.
+        assert_eq!(table.get(&state, System::Cpuid, fill(&[0x0f, 0xa2])), Some(0x1002));
+        assert_eq!(table.get(&state, System::Cpuid, never), Some(0x1002));
+    }
+
+    #[test]
+    fn a_register_is_an_address_only_as_a_whole() {
+        use crate::virt::state::{Segment, cr0};
+        // INVLPG [BX], or [EDI] in 32-bit code.
+        const INVLPG: &[u8] = &[0x0f, 0x01, 0x3f];
+        let mut state = ArchState { rip: 0x1000, ..ArchState::reset() };
+        let mut table = NextRips::default();
+        assert_eq!(table.get(&state, System::Invlpg, fill(INVLPG)), Some(0x1003));
+        assert_eq!(table.operand(&state, System::Invlpg), None);
+        state.rip = 0x2000;
+        state.cr0 |= cr0::PE;
+        state.segments[SegReg::Cs as usize].attributes |= Segment::BIG;
+        assert_eq!(table.get(&state, System::Invlpg, fill(INVLPG)), Some(0x2003));
+        assert_eq!(table.operand(&state, System::Invlpg), Some(Gpr::Rdi));
     }
 
     #[test]
