@@ -166,6 +166,37 @@ fn invlpg_reaches_tables_to_which_nothing_leads_at_that_moment() {
 }
 
 #[test]
+fn a_right_to_write_that_comes_unseen_does_not_reach_watched_tables() {
+    with_guest(|p2m, write, host, shadow| {
+        let memory = VmMemory::new(p2m, host);
+        // Page 1 of the address space is its own table of level 1, page 2 is that of level 2, and page 3 is data.
+        write(4 * PAGE_SIZE + 8, (4 * PAGE_SIZE) | 7);
+        let second = |flags: u64| {
+            write(4 * PAGE_SIZE + 16, (3 * PAGE_SIZE) | 0x60 | flags);
+            write(4 * PAGE_SIZE + 24, (6 * PAGE_SIZE) | 0x60 | flags);
+        };
+        second(5);
+        while shadow.statistics().unsynced == 0 {
+            if let (ShadowOutcome::EmulateWrite(at), _) =
+                shadow.fault(p2m, &memory, &STATE, Gva(0x1000), Access::WRITE)
+            {
+                let _nothing = shadow.written(p2m, at, 8);
+            }
+        }
+        for page in [2, 3] {
+            let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(page * PAGE_SIZE), Access::READ);
+            assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
+        }
+        second(7);
+        let _same_root = shadow.load(p2m, &memory, &STATE);
+        let writable = |shadow: &Shadow<&Arena>, page| {
+            shadow.pool.writable_leaf(Hpa(HOST.0 + page * PAGE_SIZE).frame()).is_some()
+        };
+        assert_eq!((writable(shadow, 3), writable(shadow, 6)), (false, true));
+    });
+}
+
+#[test]
 fn a_large_page_that_is_mapped_in_pieces_is_flushed_when_an_entry_on_its_way_changes() {
     for level in [2, 3] {
         with_guest(|p2m, write, host, shadow| {
