@@ -10,7 +10,7 @@ use crate::vcpu::dispatch::next_rip;
 use crate::vcpu::emulate::System;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::Outcome;
-use crate::vcpu::{Vcpu, work};
+use crate::vcpu::{Vcpu, mmu, work};
 use crate::virt::state::{Gpr, efer};
 use crate::virt::{Exception, FlushScope, Virt};
 
@@ -200,6 +200,7 @@ fn perform<V: Virt, M: HostMemory, H: Host>(
         }
         MsrEffect::Pat(value) => {
             let _is_switched = vcpu.virt.set_switched_msr(index::PAT, value);
+            mmu::follow_pat(vcpu, vm);
         }
         MsrEffect::TscAux(value) => host.set_tsc_aux(value),
         MsrEffect::KvmSystemTime(value) => {

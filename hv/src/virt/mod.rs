@@ -190,6 +190,11 @@ pub trait Virt: VcpuState + Sized {
     /// `None`: not such an MSR.
     fn switched_msr(&self, index: u32) -> Option<u64>;
 
+    /// The processor's PAT while the guest runs on shadow tables, if entries do not switch it then.
+    fn host_pat(&self) -> Option<u64> {
+        None
+    }
+
     /// Writes such an MSR; `false`: not such an MSR. The caller has validated the value.
     fn set_switched_msr(&mut self, index: u32, value: u64) -> bool;
 

@@ -262,7 +262,7 @@ impl<M: TableMemory> Shadow<M> {
     fn put_leaf(&mut self, table: PageId, level: u8, gva: Gva, raw: u64, note: u64) {
         let index = index(gva, level);
         // The processor never needs to set these.
-        let raw = raw | ACCESSED | DIRTY;
+        let raw = self.typed(raw, level) | ACCESSED | DIRTY;
         let old = self.pool.entry(table, index);
         if old & PRESENT != 0 && old != raw {
             let large = self.pool.child(table, index).is_some();

@@ -25,6 +25,7 @@ mod hardware;
 mod model;
 #[cfg(any(test, feature = "testing"))]
 pub mod oracle;
+mod pat;
 mod pool;
 mod quick;
 mod role;
@@ -36,6 +37,7 @@ mod way;
 
 pub use check::Disagreement;
 pub use hardware::HardwareControls;
+pub use pat::PatEntries;
 
 use super::addr::{Gfn, Gpa, Gva, Hfn};
 
@@ -186,6 +188,8 @@ pub struct Shadow<M: TableMemory> {
     unlinked: Vec<PageId>,
     found: Found,
     recent: Recent,
+    /// Where the processor's PAT is not the guest's.
+    pat: Option<PatEntries>,
     /// The bits of an address that count.
     linear: u64,
     /// What must be zero in the guest's entries of level 1.
@@ -214,6 +218,7 @@ impl<M: TableMemory> Shadow<M> {
             unlinked,
             found: Found::default(),
             recent: Recent::default(),
+            pat: None,
             linear: u64::MAX,
             reserved: 0,
             table_reserved: [0; 3],
@@ -246,6 +251,22 @@ impl<M: TableMemory> Shadow<M> {
         }
         let (reload, flush) = self.drop_everything();
         (Some(reload), flush)
+    }
+
+    /// Which entries of the processor's PAT stand for the guest's from now on, if not the same ones.
+    pub fn set_pat(&mut self, pat: Option<PatEntries>) -> (Option<Reload>, TlbFlush) {
+        if self.pat == pat {
+            return (None, TlbFlush::None);
+        }
+        self.pat = pat;
+        let (reload, flush) = self.drop_everything();
+        (Some(reload), flush)
+    }
+
+    /// A leaf as the processor is to have it.
+    #[inline(always)]
+    fn typed(&self, raw: u64, level: u8) -> u64 {
+        self.pat.map_or(raw, |pat| pat.translate(raw, level))
     }
 
     /// Drops all shadow pages: when the guest ran with other tables and wrote its own unseen.

@@ -133,6 +133,7 @@ impl<M: TableMemory> Shadow<M> {
 
     #[inline(always)]
     fn put_entry(&mut self, table: PageId, index: usize, gva: Gva, entry: u64, note: u64) {
+        let entry = self.typed(entry, 1);
         if self.pool.page(table).is_present(index) {
             if self.pool.entry(table, index) != entry {
                 self.pool.owed = self.pool.owed.and(TlbFlush::Page(gva));

@@ -258,7 +258,7 @@ impl<M: TableMemory> Shadow<M> {
         }
         let raw = self.pool.entry(id, index);
         let takes_writes = raw & TAKES_WRITES != 0 && !self.pool.is_watched(Hpa(raw & ADDRESS).frame());
-        let entry = key.leaf(now, Hpa(raw & ADDRESS), takes_writes);
+        let entry = self.typed(key.leaf(now, Hpa(raw & ADDRESS), takes_writes), 1);
         self.pool.change(id, index, entry | raw & TAKES_WRITES, now);
     }
 

@@ -20,11 +20,12 @@ pub use switch::{SwitchCost, SwitchCounts, switch};
 use core::num::NonZeroU32;
 
 use crate::guest::config::Mode;
+use crate::guest::msr;
 use crate::guest::vm::{HostMemory, Vm};
 use crate::paging::MapError;
 use crate::paging::addr::Gva;
 use crate::paging::guest_walk::PagingState;
-use crate::paging::shadow::TlbFlush;
+use crate::paging::shadow::{PatEntries, TlbFlush};
 use crate::vcpu::outcome::Stop;
 use crate::vcpu::{Vcpu, work};
 use crate::virt::{FlushScope, Roots, Virt};
@@ -184,6 +185,20 @@ pub fn load<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat,
     if !root.is_reachable() {
         vcpu.mmu.out_of_reach = true;
         vcpu.request(work::MMU);
+    }
+}
+
+/// The guest's PAT may have changed, or shadow tables are about to be used: memory keeps the types that the guest gives it.
+pub fn follow_pat<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
+    if !vcpu.mmu.is_shadow() {
+        return;
+    }
+    let guest = vcpu.virt.switched_msr(msr::index::PAT);
+    let pat = guest.zip(vcpu.virt.host_pat()).and_then(|(guest, host)| PatEntries::new(guest, host));
+    let Some((reload, flush)) = vm.shadow.lock().as_mut().map(|shadow| shadow.set_pat(pat)) else { return };
+    vcpu.perform_flush(flush);
+    if reload.is_some() {
+        vcpu.request_root();
     }
 }
 

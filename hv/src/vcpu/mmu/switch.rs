@@ -4,7 +4,7 @@
 //! tables unseen, so that all shadow pages are dropped and filled again by faults. Everything else (events on their
 //! way, registers) stays as it is: the backend shows the guest's registers in either mode.
 
-use super::{Paging, Settling, load};
+use super::{Paging, Settling, follow_pat, load};
 use crate::guest::vm::{HostMemory, Vm};
 use crate::paging::MapError;
 use crate::paging::format::{NestedAttr, PteFormat};
@@ -92,6 +92,7 @@ pub fn switch<V: Virt, M: HostMemory>(
                 let _the_root_is_loaded_below = shadow.drop_everything();
             }
             vcpu.mmu.paging = to;
+            follow_pat(vcpu, vm);
             load(vcpu, vm);
             vcpu.mmu.settling = Some(Settling::new(vm.clock.tsc_khz()));
         }

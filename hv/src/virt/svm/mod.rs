@@ -356,6 +356,11 @@ impl Virt for Svm {
         switched(index, &self.block.vmcb).copied()
     }
 
+    fn host_pat(&self) -> Option<u64> {
+        // SAFETY: every processor with AMD-V has a PAT.
+        Some(unsafe { hw::msr::read(hw::msr::IA32_PAT) })
+    }
+
     fn set_switched_msr(&mut self, index: u32, value: u64) -> bool {
         let Some(field) = switched_mut(index, self.hidden_mut()) else { return false };
         *field = value;

@@ -215,7 +215,8 @@ impl<M: TableMemory, N: TableMemory, G: GuestMemory> Check<'_, M, N, G> {
             return Err(self.report("the memory does not take writes", id, index, None));
         }
         let most = |attr: PageAttr| {
-            LongMode::leaf(to, level, PageAttr { write: attr.write && entry.writable().is_some(), ..attr })
+            let attr = PageAttr { write: attr.write && entry.writable().is_some(), ..attr };
+            self.shadow.typed(LongMode::leaf(to, level, attr), level)
         };
         let is_within = |attr: PageAttr| {
             let most = most(attr);

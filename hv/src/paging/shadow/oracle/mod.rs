@@ -24,7 +24,7 @@ mod two_dimensional;
 
 pub use fuzz::fuzz_one;
 
-use super::Tuning;
+use super::{PatEntries, Tuning};
 use crate::guest::mem::{GuestMemory, NotRam};
 use crate::guest::ram::{HostAccess, VecHost, VmMemory};
 use crate::paging::addr::{Gpa, Gva, Hpa};
@@ -189,7 +189,9 @@ impl<'a, F: Modelled> Oracle<'a, F> {
         let loads_pointers = random.once_in(2);
         let walks_rom = random.once_in(2);
         let probes = layout::addresses(&mut random).into_iter().map(|gva| Probe::new(Gva(gva))).collect();
-        let machine = Machine::new(arena, &p2m, &state, host, pages, tuning, walks_rom);
+        // Linux' PAT and one that lacks a type of it, or the same in both.
+        let pat = random.once_in(2).then(|| PatEntries::new(0x0407_0506_0007_0106, 0x0001_0406_0007_0406));
+        let machine = Machine::new(arena, &p2m, &state, host, pages, tuning, walks_rom, pat.flatten());
         let mut oracle = Oracle {
             p2m,
             state,
