@@ -181,8 +181,8 @@ fn run_vm<B: Backend>(
         if let Err(e) = mmu::set_mode(&mut vcpu, &vm, config.mode, || pcpu.tsc()) {
             return end(config, "config-error", 0, &BuildError::Tables(e), STATUS_USAGE);
         }
-        if config.paranoid {
-            mmu::be_paranoid(&mut vcpu);
+        if let Some(entries) = config.paranoid {
+            mmu::be_paranoid(&mut vcpu, entries);
         }
         vcpu.virt.set_tsc_offset(started.wrapping_neg());
         pcpu.reset_fpu();

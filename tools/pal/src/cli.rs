@@ -98,10 +98,10 @@ pub struct RunArgs {
     /// Pages of shadow tables at most. Default: one for each 64 pages of guest memory
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=1 << 20), help_heading = "Machine")]
     pub shadow_pages: Option<u32>,
-    /// Check all shadow tables against the guest's own before every 13th entry into the guest, and end it at the first
-    /// difference: slow, for finding mistakes
-    #[arg(long, help_heading = "Machine")]
-    pub paranoid: bool,
+    /// Check all shadow tables against the guest's own before every entry into the guest, or every Nth, and end it at the
+    /// first difference: slow, for finding mistakes
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Machine")]
+    pub paranoid: Option<u32>,
     /// Guest memory in MiB
     #[arg(long, value_name = "MiB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1 << 30), help_heading = "Machine")]
     pub mem: u64,

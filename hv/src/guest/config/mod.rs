@@ -62,8 +62,8 @@ pub struct VmConfig {
     pub mode: Mode,
     /// Pages of shadow tables at most, 16 to [`MAX_SHADOW_PAGES`]; by default one for each 64 of the guest's memory.
     pub shadow_pages: Option<usize>,
-    /// Shadow tables are checked before every few entries.
-    pub paranoid: bool,
+    /// Shadow tables are checked before every so many entries.
+    pub paranoid: Option<NonZeroU32>,
     /// How the kernel is started.
     pub protocol: Protocol,
     /// Unknown MSRs read as zero and ignore writes, instead of #GP.
@@ -171,7 +171,9 @@ impl VmConfig {
             shadow_pages: table
                 .integer("shadow_pages")?
                 .map(|pages| usize::try_from(pages).unwrap_or(usize::MAX)),
-            paranoid: table.boolean("paranoid")?.unwrap_or(false),
+            paranoid: table
+                .integer("paranoid")?
+                .and_then(|entries| NonZeroU32::new(entries.try_into().unwrap_or(u32::MAX))),
             protocol: table.choice("protocol", &PROTOCOLS, Protocol::default())?,
             permissive_msr: table.boolean("permissive_msr")?.unwrap_or(false),
             test_device: table.boolean("test_device")?.unwrap_or(false),

@@ -137,9 +137,9 @@ impl<V: Virt> Vcpu<V> {
     }
 }
 
-/// Has the shadow tables checked before every few entries from now on.
-pub fn be_paranoid<V: Virt>(vcpu: &mut Vcpu<V>) {
-    vcpu.mmu.paranoia = Some(Paranoia::default());
+/// Has the shadow tables checked before every so many entries from now on.
+pub fn be_paranoid<V: Virt>(vcpu: &mut Vcpu<V>, every: NonZeroU32) {
+    vcpu.mmu.paranoia = Some(Paranoia::new(every));
     vcpu.request(work::MMU);
 }
 

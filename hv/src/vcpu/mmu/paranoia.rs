@@ -1,6 +1,7 @@
 //! Checks of the shadow tables before entries, for those who look for a mistake.
 
 use alloc::format;
+use core::num::NonZeroU32;
 
 use crate::guest::vm::{HostMemory, Vm};
 use crate::paging::guest_walk::PagingState;
@@ -9,13 +10,18 @@ use crate::vcpu::dispatch::died;
 use crate::vcpu::outcome::{Cause, Stop};
 use crate::virt::Virt;
 
-/// Checks before one in so many entries: a check looks at all shadow pages. A prime, so that no rhythm of exits evades it.
-const EVERY: u32 = 13;
-
-/// When the next check is due.
-#[derive(Clone, Copy, Debug, Default)]
+/// When the next check is due. One looks at all shadow pages, so that people may want fewer than one for each entry.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Paranoia {
+    every: NonZeroU32,
     entries: u32,
+}
+
+impl Paranoia {
+    /// Checks before one in so many entries.
+    pub(super) fn new(every: NonZeroU32) -> Paranoia {
+        Paranoia { every, entries: 0 }
+    }
 }
 
 /// Checks the tables in use, if they are shadow tables and it is time to; the end of a guest for which they are wrong.
@@ -25,7 +31,7 @@ pub(super) fn check<V: Virt, M: HostMemory>(
 ) -> Result<(), Stop> {
     let shadow_in_use = vcpu.mmu.is_shadow();
     let Some(paranoia) = vcpu.mmu.paranoia.as_mut().filter(|_| shadow_in_use) else { return Ok(()) };
-    paranoia.entries = (paranoia.entries + 1) % EVERY;
+    paranoia.entries = (paranoia.entries + 1) % paranoia.every;
     if paranoia.entries != 0 {
         return Ok(());
     }

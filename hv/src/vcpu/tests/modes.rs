@@ -46,7 +46,7 @@ fn paranoid(script: &[Step]) -> Machine {
     machine.vcpu.virt.regs.cr3 = 0x5000;
     machine.vcpu.virt.regs.cr0 |= cr0::PG;
     set_mode(&mut machine.vcpu, &machine.vm, Mode::Shadow, || 0).unwrap();
-    be_paranoid(&mut machine.vcpu);
+    be_paranoid(&mut machine.vcpu, NonZeroU32::MIN);
     let outcome = page_fault(&mut machine.vcpu, &machine.vm, &mut machine.host, Gva(0x8000), 0, false, 0);
     assert!(matches!(outcome, Outcome::Resume));
     machine

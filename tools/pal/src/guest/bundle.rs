@@ -25,8 +25,8 @@ pub struct Guest {
     pub mode: String,
     /// Pages of shadow tables at most.
     pub shadow_pages: Option<u32>,
-    /// Shadow tables are checked before every entry.
-    pub paranoid: bool,
+    /// Shadow tables are checked before every so many entries.
+    pub paranoid: Option<u32>,
     /// The boot protocol, or "auto".
     pub protocol: String,
     /// Unknown MSRs read as zero instead of raising #GP.
@@ -70,7 +70,7 @@ pub struct Vm<'a> {
     pub vcpus: u32,
     pub mode: &'a str,
     pub shadow_pages: Option<u32>,
-    pub paranoid: bool,
+    pub paranoid: Option<u32>,
     pub protocol: &'a str,
     pub permissive_msr: bool,
     pub test_device: bool,
@@ -162,7 +162,7 @@ mod tests {
     fn the_configuration_is_what_the_hypervisor_reads() {
         let guest = Guest {
             shadow_pages: None,
-            paranoid: false,
+            paranoid: None,
             kernel: File { name: "vmlinuz".into(), contents: vec![1] },
             initrd: None,
             modules: vec![Module { contents: vec![2], cmdline: "a \"quoted\" word".into() }],

@@ -144,6 +144,9 @@ fn check(vm: &Vm) -> Result<(), String> {
             vm.vcpus
         ));
     }
+    if vm.paranoid == Some(0) {
+        return Err("`paranoid` is 0; it can be 1 (each entry is checked) and more".into());
+    }
     if let Some(pages) = vm.shadow_pages.filter(|pages| !(16..=1 << 20).contains(pages)) {
         return Err(format!("`shadow_pages` is {pages}; it can be 16 to 1048576"));
     }

@@ -95,9 +95,8 @@ pub struct Vm {
     pub mode: Option<Mode>,
     /// Pages of shadow tables at most.
     pub shadow_pages: Option<u32>,
-    /// Shadow tables are checked.
-    #[serde(default)]
-    pub paranoid: bool,
+    /// Shadow tables are checked before every so many entries.
+    pub paranoid: Option<u32>,
     /// How the kernel is started.
     #[serde(default = "auto", deserialize_with = "protocol")]
     pub protocol: Protocol,
@@ -267,7 +266,7 @@ impl Vm {
             vcpus: 1,
             mode: None,
             shadow_pages: None,
-            paranoid: false,
+            paranoid: None,
             protocol: args.protocol.unwrap_or(Protocol::Auto),
             permissive_msr: false,
             test_device: false,
@@ -290,7 +289,7 @@ mod tests {
             "version = 1\nlabel = \"LAB\"\nhypervisor = \"hv\"\nhypervisor_cmdline = \"stats=on\"\nserial = \"com2\"\n\
              timeout = \"never\"\ndefault = \"a shadow\"\nmodes = [\"shadow\", \"switch=7\"]\nnative = false\nprobe = false\n\
              [[vm]]\nname = \"a\"\nguest = \"debian-686\"\nkernel = \"k\"\ninitrd = \"/i\"\ncmdline = \"c\"\nnative_cmdline = \"n\"\n\
-             exec = \"e\"\nput = [\"p:/q\"]\nmemory_mib = 64\nvcpus = 1\nmode = \"nested\"\nshadow_pages = 16\nparanoid = true\n\
+             exec = \"e\"\nput = [\"p:/q\"]\nmemory_mib = 64\nvcpus = 1\nmode = \"nested\"\nshadow_pages = 16\nparanoid = 13\n\
              protocol = \"pvh\"\npermissive_msr = true\ntest_device = true\npv_clock = false\n\
              modules = [{ file = \"m\", cmdline = \"m x\" }]\n",
         )
