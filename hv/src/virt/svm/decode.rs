@@ -99,9 +99,15 @@ fn nested_fault(vmcb: &Vmcb) -> Exit {
     }
 }
 
+/// The access, if the exit is a write of CR3.
+#[inline(always)]
+pub fn cr3_write(vmcb: &Vmcb, assists: bool) -> Option<RegMove> {
+    (vmcb.exit_code == code::CR3_WRITE).then(|| reg_move(vmcb, true, assists))
+}
+
 /// APM 2, 15.8.1: with decode assists bit 63 marks a MOV, bits 3:0 name its operand.
 #[inline(always)]
-pub fn reg_move(vmcb: &Vmcb, write: bool, assists: bool) -> RegMove {
+fn reg_move(vmcb: &Vmcb, write: bool, assists: bool) -> RegMove {
     let is_mov = assists && vmcb.exit_info1 >> 63 != 0;
     RegMove {
         index: (vmcb.exit_code & 0xf) as u8,

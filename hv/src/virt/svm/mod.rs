@@ -222,8 +222,7 @@ impl Virt for Svm {
 
     #[inline(always)]
     fn cr3_write(&self) -> Option<RegMove> {
-        let is_write = self.block.vmcb.exit_code == exit_code::CR3_WRITE;
-        is_write.then(|| decode::reg_move(&self.block.vmcb, true, self.features.decode_assists))
+        decode::cr3_write(&self.block.vmcb, self.features.decode_assists)
     }
 
     fn release(&mut self, cpu: &mut SvmCpu) {
@@ -357,8 +356,7 @@ impl Virt for Svm {
     }
 
     fn host_pat(&self) -> Option<u64> {
-        // SAFETY: every processor with AMD-V has a PAT.
-        Some(unsafe { hw::msr::read(hw::msr::IA32_PAT) })
+        Some(paging::host_pat())
     }
 
     fn set_switched_msr(&mut self, index: u32, value: u64) -> bool {

@@ -6,6 +6,7 @@
 
 use super::vmcb::{clean, cr, misc1, misc3};
 use super::{Svm, instr};
+use crate::hw::msr;
 use crate::paging::addr::{Gva, Hpa};
 use crate::paging::shadow::HardwareControls;
 use crate::virt::exit::vector;
@@ -26,6 +27,12 @@ pub(super) struct Believed {
 /// The intercepts of control registers that every mode has: a write of CR4 may set bits that this machine or policy does
 /// not have.
 pub(super) const ALWAYS: u32 = cr::CR4_WRITE;
+
+/// The PAT of the host, which the guest has on shadow tables: entries switch it only with nested ones (APM 2, 15.25.8).
+pub(super) fn host_pat() -> u64 {
+    // SAFETY: every processor with AMD-V has a PAT.
+    unsafe { msr::read(msr::IA32_PAT) }
+}
 
 impl Svm {
     pub(super) fn use_roots(&mut self, roots: Roots) {

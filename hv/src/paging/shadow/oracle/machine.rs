@@ -12,7 +12,7 @@ use crate::paging::nested::{Nested, NestedOutcome};
 use crate::paging::p2m::P2mEntry;
 use crate::paging::range::{Changed, Flush};
 use crate::paging::shadow::model::{Registers, ShadowProcessor};
-use crate::paging::shadow::{HardwareControls, PatEntries, Root, Shadow, ShadowOutcome, TlbFlush, Tuning};
+use crate::paging::shadow::{HardwareControls, Root, Shadow, ShadowOutcome, TlbFlush};
 use crate::virt::Access;
 use crate::virt::state::cr4;
 
@@ -50,14 +50,10 @@ impl<'a, F: Modelled> Machine<'a, F> {
         p2m: &Guest,
         state: &PagingState,
         host: VecHost,
-        pages: usize,
-        tuning: Tuning,
+        mut shadow: Shadow<&'a Arena>,
         walks_rom: bool,
-        pat: Option<PatEntries>,
     ) -> Machine<'a, F> {
         let nested = Nested::new(arena, PageSize::Size2M, p2m).expect("the arena is large");
-        let mut shadow = Shadow::new(arena, pages, tuning).expect("the arena is large");
-        let _nothing_is_there_yet = shadow.set_pat(pat);
         let (root, _the_processor_is_new) = shadow.load(p2m, &Walked::new(p2m, &host, !walks_rom), state);
         Machine {
             arena,

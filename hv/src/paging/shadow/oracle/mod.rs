@@ -24,7 +24,7 @@ mod two_dimensional;
 
 pub use fuzz::fuzz_one;
 
-use super::{PatEntries, Tuning};
+use super::{PatEntries, Shadow, Tuning};
 use crate::guest::mem::{GuestMemory, NotRam};
 use crate::guest::ram::{HostAccess, VecHost, VmMemory};
 use crate::paging::addr::{Gpa, Gva, Hpa};
@@ -191,7 +191,9 @@ impl<'a, F: Modelled> Oracle<'a, F> {
         let probes = layout::addresses(&mut random).into_iter().map(|gva| Probe::new(Gva(gva))).collect();
         // Linux' PAT and one that lacks a type of it, or the same in both.
         let pat = random.once_in(2).then(|| PatEntries::new(0x0407_0506_0007_0106, 0x0001_0406_0007_0406));
-        let machine = Machine::new(arena, &p2m, &state, host, pages, tuning, walks_rom, pat.flatten());
+        let mut shadow = Shadow::new(arena, pages, tuning).expect("the arena is large");
+        let _nothing_is_there_yet = shadow.set_pat(pat.flatten());
+        let machine = Machine::new(arena, &p2m, &state, host, shadow, walks_rom);
         let mut oracle = Oracle {
             p2m,
             state,
