@@ -40,6 +40,7 @@ impl<M: TableMemory> Shadow<M> {
     /// The root for these registers, found or made. Called after writes to CR0, CR3, CR4 and EFER that the
     /// guest was allowed to do, and after [`Reload`](super::Reload). Entries that the guest changed unseen are dropped, as
     /// after any flush of the guest's.
+    #[inline(always)]
     pub fn load(
         &mut self,
         p2m: &P2m<impl TableMemory>,
@@ -51,23 +52,29 @@ impl<M: TableMemory> Shadow<M> {
             self.resync_all(memory);
         }
         let (root, key) = self.find_root(p2m, memory, state);
-        let means = Some(key.controls_and_kind());
-        let same = core::mem::replace(&mut self.recent.means, means) == means;
+        let same = self.recent.means == Some(key.controls_and_kind());
+        if !same {
+            self.change_meaning(state, key);
+        }
         self.pool.touch(root);
         self.pool.set_root(Some(root));
-        if state.kind() == PagingKind::Pae {
+        let long = !key.is_top();
+        if !long && key.kind() == PagingKind::Pae {
             // The pointers are those of this moment; faults read them again.
             self.pool.clear(root);
         }
         let flush = if same { TlbFlush::NonGlobal } else { TlbFlush::All };
-        let long = !key.is_top();
-        if !same {
-            self.linear = if long { u64::MAX } else { 0xffff_ffff };
-            self.reserved = reserved(state, 1);
-            self.table_reserved = [2, 3, 4].map(|level| LARGE | reserved(state, level));
-        }
         let root = Root { frame: self.pool.page(root).frame, long };
         (root, self.pool.take_owed_and(flush))
+    }
+
+    /// Entries mean something else from now on.
+    #[cold]
+    fn change_meaning(&mut self, state: &PagingState, key: Key) {
+        self.recent.means = Some(key.controls_and_kind());
+        self.linear = if key.is_top() { 0xffff_ffff } else { u64::MAX };
+        self.reserved = reserved(state, 1);
+        self.table_reserved = [2, 3, 4].map(|level| LARGE | reserved(state, level));
     }
 
     /// The processor uses other tables from now on.
