@@ -246,11 +246,6 @@ impl<M: TableMemory> Pool<M> {
         (page.referenced, page.stamp, page.writes) = (true, operation, 0);
     }
 
-    /// Marks a page as recently used.
-    pub(super) fn mark_used(&mut self, id: PageId) {
-        self.page_mut(id).referenced = true;
-    }
-
     /// Two numbers that stay the same as long as the way from a root to a page of level 1 does.
     #[inline(always)]
     pub(super) fn links(&self, id: PageId) -> (u64, u32) {

@@ -64,7 +64,6 @@ impl<M: TableMemory> Shadow<M> {
         if access.write && !writable {
             return Some(ShadowOutcome::EmulateWrite(Gpa(now & ADDRESS | gva.offset())));
         }
-        self.pool.mark_used(leaf.table);
         self.put(&leaf, index, gva, now, to, writable);
         let prefetched = self.prefetch_near(p2m, memory, &leaf, index, gva);
         Some(ShadowOutcome::Filled { prefetched })

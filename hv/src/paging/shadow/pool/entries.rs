@@ -66,6 +66,7 @@ impl<M: TableMemory> Pool<M> {
         }
         let page = &mut self.pages[id as usize];
         page.present[index / 64] |= 1 << (index % 64);
+        page.referenced = true;
         self.memory.store(page.frame, index, raw);
     }
 
