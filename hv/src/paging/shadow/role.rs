@@ -207,12 +207,7 @@ impl Key {
 
     /// What all leaves of a direct page allow, as far as their memory does.
     pub(super) fn direct_rights(self) -> Rights {
-        let allowed = self.allowed();
-        Rights {
-            writable: allowed.contains(Allowed::WRITE),
-            user: allowed.contains(Allowed::USER),
-            executable: allowed.contains(Allowed::EXECUTE),
-        }
+        self.rights(WRITE | USER)
     }
 
     /// A leaf of a direct page, which leads to the memory at `to`; `writable`: that may be written.

@@ -191,8 +191,7 @@ impl<M: TableMemory> Shadow<M> {
         while let Some(at) = self.unsync.iter().position(|&id| done(self, id)) {
             let id = self.unsync[at];
             if self.pool.is_orphan(id) {
-                self.unsync.remove(at);
-                self.pool.release(id);
+                self.free(id);
             } else {
                 self.watch(memory, Hfn(self.pool.page(id).key.number()));
             }
