@@ -125,6 +125,11 @@ pub enum LogicalModel {
     X2Apic,
 }
 
+/// The logical ID of a local APIC in x2APIC mode (Intel SDM 3, 11.12.10.2): cluster and place in it.
+pub const fn x2apic_logical_id(id: u32) -> u32 {
+    id >> 4 << 16 | 1 << (id & 15)
+}
+
 /// Everything about one local APIC that addressing needs: a copy can be kept where senders find it. It changes
 /// only with [`super::lapic::LapicEffect::Readdressed`] and with INIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +147,34 @@ pub struct ApicAddress {
 }
 
 impl ApicAddress {
+    /// All of it in one word, for a place that others read while it changes. The ID has 32 bits; a logical ID of x2APIC mode
+    /// follows from it.
+    pub fn to_bits(self) -> u64 {
+        let (model, logical) = match self.model {
+            LogicalModel::Flat => (0, self.logical_id & 0xff),
+            LogicalModel::Cluster => (1, self.logical_id & 0xff),
+            LogicalModel::X2Apic => (2, 0),
+        };
+        u64::from(self.id)
+            | u64::from(logical) << 32
+            | model << 40
+            | u64::from(self.hardware_enabled) << 42
+            | u64::from(self.software_enabled) << 43
+    }
+
+    /// What [`ApicAddress::to_bits`] made.
+    pub fn from_bits(bits: u64) -> ApicAddress {
+        let id = bits as u32;
+        let logical = (bits >> 32) as u32 & 0xff;
+        let (model, logical_id) = match bits >> 40 & 3 {
+            0 => (LogicalModel::Flat, logical),
+            1 => (LogicalModel::Cluster, logical),
+            _ => (LogicalModel::X2Apic, x2apic_logical_id(id)),
+        };
+        let (hardware_enabled, software_enabled) = (bits >> 42 & 1 != 0, bits >> 43 & 1 != 0);
+        ApicAddress { id, logical_id, model, hardware_enabled, software_enabled }
+    }
+
     /// Whether `message` addresses this APIC; `is_sender` says whether this APIC sent it. For a lowest-priority
     /// message: whether this APIC is one of the candidates.
     pub fn matches(&self, message: &InterruptMessage, is_sender: bool) -> bool {
@@ -246,6 +279,21 @@ mod tests {
             [(0x0003_8000, true), (0x0003_ffff, true), (0x8000, false), (0x0003_0001, false)]
         {
             assert_eq!(x2apic.matches(&to(dest, true), false), expected, "{dest:#x}");
+        }
+    }
+
+    #[test]
+    fn addresses_fit_a_word() {
+        for (model, logical) in [
+            (LogicalModel::Flat, 0x82),
+            (LogicalModel::Cluster, 0x31),
+            (LogicalModel::X2Apic, x2apic_logical_id(0x1_0025)),
+        ] {
+            for (hardware_enabled, software_enabled) in [(true, true), (true, false), (false, false)] {
+                let address =
+                    ApicAddress { hardware_enabled, software_enabled, ..apic(model, 0x1_0025, logical) };
+                assert_eq!(ApicAddress::from_bits(address.to_bits()), address);
+            }
         }
     }
 

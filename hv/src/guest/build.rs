@@ -4,6 +4,7 @@
 use alloc::string::ToString;
 use core::fmt;
 use core::ops::Range;
+use core::sync::atomic::AtomicU64;
 
 use spin::{Mutex, RwLock};
 
@@ -21,6 +22,7 @@ use crate::paging::addr::{Gpa, Hpa, PageSize};
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::guest_walk::PagingFeatures;
 use crate::paging::{GpaRange, MapError, Nested, P2m};
+use crate::vcpu::mailbox::Mailbox;
 
 /// Why a VM could not be made.
 #[derive(Debug)]
@@ -121,6 +123,8 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
         memory: RwLock::new(Memory { p2m, nested, host }),
         shadow: Mutex::new(None),
         shadow_pages: config.shadow_pages.unwrap_or_else(|| default_shadow_pages(layout.ram_bytes())),
+        mailboxes: (0..config.vcpus).map(Mailbox::new).collect(),
+        deaf: AtomicU64::new(0),
         layout,
         clock: Clock::new(facts.tsc_khz),
         start: facts.tsc,

@@ -4,6 +4,8 @@
 //! held while a guest runs.
 
 use alloc::string::String;
+use alloc::vec::Vec;
+use core::sync::atomic::AtomicU64;
 
 use spin::{Mutex, RwLock};
 
@@ -18,6 +20,7 @@ use crate::paging::nested::Nested;
 use crate::paging::p2m::P2m;
 use crate::paging::shadow::Shadow;
 use crate::paging::table::TableMemory;
+use crate::vcpu::mailbox::Mailbox;
 
 /// Host memory as VMs use it: tables and bytes by physical address.
 pub trait HostMemory: TableMemory + HostAccess + Clone {}
@@ -53,6 +56,10 @@ pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     pub shadow: Mutex<Option<Shadow<M>>>,
     /// How many pages they may have.
     pub shadow_pages: usize,
+    /// What others leave for its VCPUs, by number.
+    pub mailboxes: Vec<Mailbox>,
+    /// Its VCPUs that no device's interrupt will wake, a bit for each.
+    pub deaf: AtomicU64,
     /// Where its RAM is.
     pub layout: MemoryLayout,
     /// From ticks to nanoseconds.

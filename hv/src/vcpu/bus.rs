@@ -13,6 +13,7 @@ use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::range::GpaRange;
 use crate::paging::shadow::TlbFlush;
 use crate::vcpu::host::Host;
+use crate::vcpu::mailbox::Mailbox;
 use crate::vcpu::outcome::{Outcome, Stop};
 use crate::vcpu::{Vcpu, work};
 use crate::virt::{FlushScope, Virt};
@@ -39,14 +40,18 @@ pub struct Left {
     stop: Option<Stop>,
     flush: bool,
     root: bool,
+    readdressed: bool,
 }
 
 impl<V: Virt> Vcpu<V> {
     /// Routes and notes what device accesses left. `outcome` stands unless they ended the run.
     #[inline(always)]
-    pub fn after_access(&mut self, mut left: Left, outcome: Outcome) -> Outcome {
+    pub fn after_access(&mut self, all: &[Mailbox], mut left: Left, outcome: Outcome) -> Outcome {
         if !left.messages.is_empty() {
-            self.receive(&mut left.messages);
+            self.receive(all, &mut left.messages);
+        }
+        if left.readdressed {
+            all[self.id as usize].readdress(&self.lapic);
         }
         self.request(left.work);
         if left.flush {
@@ -174,7 +179,8 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
     pub fn lapic_effect(&mut self, effect: LapicEffect) {
         self.left.work |= work::TIMERS | work::INTERRUPTS;
         match effect {
-            LapicEffect::None | LapicEffect::Readdressed => {}
+            LapicEffect::None => {}
+            LapicEffect::Readdressed => self.left.readdressed = true,
             LapicEffect::Ipi(message) => {
                 // The sink is empty before each access, so there is room.
                 let _ = self.left.messages.push(message);

@@ -295,7 +295,7 @@ fn with_port<V: Virt, M: HostMemory, H: Host, T>(
     let mut port = Port::new(Bus::new(vm, &mut vcpu.lapic, host, tsc), paging, None);
     let result = operands(&mut vcpu.virt, &mut port);
     let left = port.bus.finish();
-    match vcpu.after_access(left, Outcome::Resume) {
+    match vcpu.after_access(&vm.mailboxes, left, Outcome::Resume) {
         Outcome::Resume => result.map_err(|fault| match fault {
             Fault::Exception(exception) => Outcome::Inject(exception),
             Fault::Stop(_) => Outcome::Resume,

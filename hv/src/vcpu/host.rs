@@ -1,5 +1,7 @@
 //! What the run loop needs of the PCPU that it runs on. Bare metal implements it once; tests script it.
 
+use super::mailbox::Mailbox;
+
 /// One PCPU as the run loop sees it. Except for [`Host::tsc`] and the console's output, functions are called only
 /// after the VCPU has released the processor.
 pub trait Host {
@@ -16,15 +18,14 @@ pub trait Host {
     /// Takes the host interrupts that are pending.
     fn serve_interrupts(&mut self);
 
-    /// Waits until at least one host interrupt has been taken, also one that has come and got lost before.
-    fn idle(&mut self);
+    /// Has the VCPU of this mailbox look into it soon: by an interrupt to the PCPU that runs it, or by waking it.
+    fn kick(&mut self, mailbox: &Mailbox);
 
-    /// Whether [`Host::console_read`] or [`Host::monitor_wanted`] may have something. Cheap.
+    /// Whether the PCPU is wanted for something else: another VCPU, or a person at the console.
+    fn is_wanted(&mut self) -> bool;
+
+    /// Whether [`Host::console_read`] may have something. Cheap.
     fn console_ready(&self) -> bool;
-
-    /// Whether the person at the console has asked for the monitor since the last call, however much input waits for
-    /// the guest.
-    fn monitor_wanted(&mut self) -> bool;
 
     /// The next byte of console input for the guest.
     fn console_read(&mut self) -> Option<u8>;

@@ -6,6 +6,7 @@
 
 use crate::device::lapic::Lapic;
 use crate::device::message::{DeliveryMode, InterruptMessage, Messages};
+use crate::vcpu::mailbox::{self, Mailbox};
 use crate::vcpu::{Vcpu, work};
 use crate::virt::{Event, Offer, Virt};
 
@@ -26,6 +27,13 @@ pub struct Interrupts {
     offered: Offer,
     /// What has been delivered.
     pub counts: InjectionCounts,
+}
+
+impl Interrupts {
+    /// Nothing is offered any more.
+    pub fn withdraw(&mut self) {
+        self.offered = Offer::None;
+    }
 }
 
 impl<V: Virt> Vcpu<V> {
@@ -98,18 +106,49 @@ impl<V: Virt> Vcpu<V> {
         }
     }
 
-    /// Delivers the messages of devices and of this VCPU's own local APIC.
-    pub fn receive(&mut self, messages: &mut Messages) {
+    /// Delivers the messages of devices and of this VCPU's own local APIC: to itself, or to the mailboxes of those that they
+    /// address. `all`: the mailboxes of the VM.
+    pub fn receive(&mut self, all: &[Mailbox], messages: &mut Messages) {
         for message in messages.drain() {
-            self.receive_one(&message);
+            match all {
+                [] | [_] => self.receive_one(&message),
+                _ => self.route(all, &message),
+            }
         }
+    }
+
+    fn route(&mut self, all: &[Mailbox], message: &InterruptMessage) {
+        let addressed = mailbox::addressed(all, message, Some(self.id));
+        if addressed >> self.id & 1 != 0 {
+            self.accept(message);
+        }
+        self.notify(all, addressed, |mailbox| mailbox.post(message));
+    }
+
+    /// Puts something into the mailboxes of `addressed` (but not this VCPU's own), who are told before the next entry.
+    pub fn notify(&mut self, all: &[Mailbox], addressed: u64, put: impl Fn(&Mailbox)) {
+        let others = addressed & !(1 << self.id);
+        if others != 0 {
+            all.iter().filter(|mailbox| others >> mailbox.id() & 1 != 0).for_each(put);
+            self.kicks |= others;
+            self.request(work::KICK);
+        }
+    }
+
+    /// Takes out what the mailbox holds.
+    pub fn collect(&mut self, mailbox: &Mailbox) {
+        let lapic = &mut self.lapic;
+        self.work |= mailbox.take(|vector, level| lapic.accept(vector, level));
     }
 
     /// Delivers one message if it addresses this VCPU.
     pub fn receive_one(&mut self, message: &InterruptMessage) {
-        if !self.lapic.address().matches(message, true) {
-            return;
+        if self.lapic.address().matches(message, true) {
+            self.accept(message);
         }
+    }
+
+    fn accept(&mut self, message: &InterruptMessage) {
         match message.mode {
             DeliveryMode::Fixed | DeliveryMode::LowestPriority => {
                 self.lapic.accept(message.vector, message.level);
@@ -117,8 +156,9 @@ impl<V: Virt> Vcpu<V> {
             }
             DeliveryMode::Nmi => self.request(work::NMI),
             DeliveryMode::ExtInt => self.request(work::INTERRUPTS),
-            // No system management mode in this machine; INIT and start-up find no other VCPU to address.
-            _ => {}
+            DeliveryMode::Init => self.request(work::INIT),
+            // Who sends it does not wait for it; there is no system management mode in this machine.
+            DeliveryMode::Startup | DeliveryMode::Smi => {}
         }
     }
 

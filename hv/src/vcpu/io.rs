@@ -53,7 +53,7 @@ pub fn io<V: Virt, M: HostMemory, H: Host>(
         }
         effect => {
             let left = Bus::new(vm, &mut vcpu.lapic, host, tsc).after(effect, messages);
-            return Some(vcpu.after_access(left, Outcome::Next(next)));
+            return Some(vcpu.after_access(&vm.mailboxes, left, Outcome::Next(next)));
         }
     }
     complete(vcpu, next);

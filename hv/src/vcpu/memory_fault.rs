@@ -115,7 +115,7 @@ pub fn emulate_write<V: Virt, M: HostMemory, H: Host>(
             Outcome::Stop(died(vcpu, Cause::EmulationFailure, what))
         }
     };
-    vcpu.after_access(left, outcome)
+    vcpu.after_access(&vm.mailboxes, left, outcome)
 }
 
 #[cold]

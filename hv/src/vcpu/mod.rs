@@ -8,6 +8,7 @@ pub mod dispatch;
 pub mod emulate;
 pub mod host;
 pub mod interrupts;
+pub mod mailbox;
 pub mod mmu;
 pub mod next_rip;
 pub mod outcome;
@@ -19,6 +20,7 @@ mod io;
 mod memory_fault;
 mod msr;
 mod pointers;
+mod startup;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
@@ -52,6 +54,18 @@ pub mod work {
     pub const CONSOLE: u32 = 1 << 5;
     /// Address translation has something to do: see [`super::mmu::serve`].
     pub const MMU: u32 = 1 << 6;
+    /// Look into the mailbox.
+    pub const MAIL: u32 = 1 << 7;
+    /// Other VCPUs have mail: see [`super::Vcpu::kicks`].
+    pub const KICK: u32 = 1 << 8;
+    /// Wait for a start-up IPI.
+    pub const WAITS: u32 = 1 << 9;
+    /// INIT has come.
+    pub const INIT: u32 = 1 << 10;
+    /// A start-up IPI has come.
+    pub const STARTUP: u32 = 1 << 11;
+    /// Leave the guest: somebody wants its VCPUs to stand still.
+    pub const STAND_STILL: u32 = 1 << 12;
 }
 
 /// One VCPU. Everything here belongs to it alone; what it shares with others is in `guest::vm::Vm`.
@@ -78,6 +92,8 @@ pub struct Vcpu<V: Virt> {
     pub mmu: Mmu,
     /// The pending-work word: see [`work`].
     pub work: u32,
+    /// VCPUs of the same VM that have mail and do not know it yet, a bit for each.
+    pub kicks: u64,
     /// External interrupts on their way into the guest.
     pub interrupts: Interrupts,
     /// Exit statistics.
@@ -99,15 +115,22 @@ pub struct FaultCounts {
     pub emulated: u64,
 }
 
-impl<V: Virt> Vcpu<V> {
-    /// The VCPU `id`, as firmware leaves the boot processor.
-    pub fn new(id: u32, virt: V, cpuid: CpuidTable, tsc_khz: u64) -> Vcpu<V> {
-        let mut lapic = Lapic::new(id, id == 0);
+/// The local APIC of VCPU `id` as firmware leaves it.
+fn first_lapic(id: u32) -> Lapic {
+    let mut lapic = Lapic::new(id, id == 0);
+    if id == 0 {
         lapic.set_virtual_wire();
+    }
+    lapic
+}
+
+impl<V: Virt> Vcpu<V> {
+    /// The VCPU `id`, as firmware leaves it: the boot processor (0) runs, the others wait for start-up.
+    pub fn new(id: u32, virt: V, cpuid: CpuidTable, tsc_khz: u64) -> Vcpu<V> {
         Vcpu {
             id,
             virt,
-            lapic,
+            lapic: first_lapic(id),
             cpuid,
             msrs: MsrState::default(),
             pv_clock: PvClock::new(tsc_khz as u32),
@@ -115,7 +138,8 @@ impl<V: Virt> Vcpu<V> {
             decode: DecodeCache::new(),
             next_rips: NextRips::default(),
             mmu: Mmu::default(),
-            work: 0,
+            work: if id == 0 { 0 } else { work::WAITS },
+            kicks: 0,
             interrupts: Interrupts::default(),
             exits: ExitCounts::default(),
             faults: FaultCounts::default(),

@@ -84,7 +84,7 @@ fn write_x2apic<V: Virt, M: HostMemory, H: Host>(
     let mut bus = Bus::new(vm, &mut vcpu.lapic, host, tsc);
     bus.lapic_effect(effect);
     let left = bus.finish();
-    vcpu.after_access(left, Outcome::Next(next))
+    vcpu.after_access(&vm.mailboxes, left, Outcome::Next(next))
 }
 
 /// Handles RDMSR.
@@ -172,7 +172,7 @@ fn write_rare<V: Virt, M: HostMemory, H: Host>(
             update_clock(vcpu, vm, tsc);
             true
         }
-        MsrWrite::Device(DeviceMsr::ApicBase) => write_apic_base(vcpu, value),
+        MsrWrite::Device(DeviceMsr::ApicBase) => write_apic_base(vcpu, vm, value),
         MsrWrite::Device(DeviceMsr::TscDeadline) => return write_deadline(vcpu, vm, value, tsc, next),
         MsrWrite::Device(DeviceMsr::X2apic(_)) => {
             return write_x2apic(vcpu, vm, host, msr, value, tsc, next);
@@ -222,7 +222,11 @@ fn update_clock<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFor
 
 /// The APIC may change its mode but not its page, which the nested tables leave to the device bus once and for all;
 /// to move it is #GP, as on processors that do not support that (AMD APM 2, 16.3.1).
-fn write_apic_base<V: Virt>(vcpu: &mut Vcpu<V>, value: u64) -> bool {
+fn write_apic_base<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    value: u64,
+) -> bool {
     const PAGE: u64 = !0xfff;
     const APIC_ENABLE: u64 = 1 << 11;
     let moves = (value ^ vcpu.lapic.base()) & PAGE != 0;
@@ -230,6 +234,7 @@ fn write_apic_base<V: Virt>(vcpu: &mut Vcpu<V>, value: u64) -> bool {
     if moves || vcpu.lapic.set_base(value, bits).is_err() {
         return false;
     }
+    vm.mailboxes[vcpu.id as usize].readdress(&vcpu.lapic);
     vcpu.cpuid.set_apic(value & APIC_ENABLE != 0);
     vcpu.request(work::INTERRUPTS | work::TIMERS);
     true

@@ -22,6 +22,17 @@ pub enum Outcome {
     Stop(Stop),
 }
 
+/// Why a VCPU's run ended.
+#[derive(Debug)]
+pub enum Return {
+    /// It waits for an interrupt: run it again when the armed timer or a kick has come.
+    Idle,
+    /// It could go on, but the PCPU is wanted for another, or its VM shall stand still.
+    Yield,
+    /// Its VM stops.
+    Stop(Stop),
+}
+
 /// Why a VM stopped running.
 #[derive(Debug)]
 pub enum Stop {
@@ -31,8 +42,6 @@ pub enum Stop {
     Reset,
     /// The guest ended the run through the test device.
     TestExit(u32),
-    /// A person asked for the monitor; the VM can go on.
-    Monitor,
     /// The guest cannot go on.
     Died(alloc::boxed::Box<Death>),
 }

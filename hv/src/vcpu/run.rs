@@ -3,14 +3,14 @@
 //! The only place that reads the clock, performs outcomes, and lets the host take interrupts. A hot exit goes through
 //! [`run`] alone; [`serve`] is entered only when the pending-work word is not zero.
 
-use crate::device::Nanos;
 use crate::device::chipset::Chipset;
 use crate::device::message::Messages;
+use crate::device::{Nanos, Tsc};
 use crate::guest::vm::{HostMemory, Vm};
 use crate::trace::exits::ExitKind;
 use crate::vcpu::host::Host;
-use crate::vcpu::outcome::{Cause, Outcome, Stop};
-use crate::vcpu::{Vcpu, control, dispatch, io, mmu, work};
+use crate::vcpu::outcome::{Cause, Outcome, Return, Stop};
+use crate::vcpu::{Vcpu, control, dispatch, io, mmu, startup, work};
 use crate::virt::exit::vector;
 use crate::virt::state::rflags;
 use crate::virt::{Ended, Event, Exception, Virt};
@@ -18,28 +18,33 @@ use crate::virt::{Ended, Event, Exception, Virt};
 /// The host's timer is never armed for later than this.
 const LONGEST_MS: u64 = 250;
 
+/// The VCPU that serves the chipset: its timers, the PICs' interrupts, the console.
+const FIRST: u64 = 1;
+
 /// How often a console that takes no more output is asked again.
 const RETRY_MS: u64 = 1;
 
 /// DR6.BS: the exception is a single-step trap.
 const DR6_BS: u64 = 1 << 14;
 
-/// Runs the VCPU until its VM stops or the monitor is asked for; the processor is the host's again on return.
+/// Runs the VCPU until it waits, its VM stops, or the PCPU is wanted for something else; the processor is the host's again on
+/// return.
 #[inline(never)]
 pub fn run<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
     cpu: &mut V::Cpu,
     host: &mut H,
-) -> Stop {
+) -> Return {
+    startup::awake(vcpu, vm);
     vcpu.armed = u64::MAX;
-    vcpu.request(work::TIMERS | work::INTERRUPTS | work::CONSOLE);
+    vcpu.request(work::TIMERS | work::INTERRUPTS | work::CONSOLE | work::MAIL);
     loop {
         if vcpu.work != 0
-            && let Some(stop) = serve(vcpu, vm, cpu, host)
+            && let Some(end) = serve(vcpu, vm, cpu, host)
         {
             vcpu.virt.release(cpu);
-            return stop;
+            return end;
         }
         let ended = vcpu.virt.enter(cpu);
         if ended == Ended::Cpuid {
@@ -74,7 +79,7 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
         vcpu.exits.add(kind, host.tsc().wrapping_sub(begin));
         if let Some(stop) = stop {
             vcpu.virt.release(cpu);
-            return stop;
+            return Return::Stop(stop);
         }
     }
 }
@@ -183,73 +188,105 @@ fn serve<V: Virt, M: HostMemory, H: Host>(
     vm: &Vm<V::NestedFormat, M>,
     cpu: &mut V::Cpu,
     host: &mut H,
-) -> Option<Stop> {
+) -> Option<Return> {
+    if vcpu.work & work::HOST != 0 {
+        vcpu.work &= !work::HOST;
+        vcpu.virt.release(cpu);
+        host.serve_interrupts();
+        vcpu.request(work::TIMERS | work::MAIL);
+    }
+    if vcpu.work & work::MAIL != 0 {
+        vcpu.work &= !work::MAIL;
+        vcpu.collect(&vm.mailboxes[vcpu.id as usize]);
+    }
+    if vcpu.work & startup::WORK != 0
+        && let Some(stop) = startup::serve(vcpu, vm)
+    {
+        return Some(Return::Stop(stop));
+    }
+    if host.console_ready() || vcpu.work & work::CONSOLE != 0 {
+        vcpu.work &= !work::CONSOLE;
+        if vcpu.id != 0 {
+            vcpu.notify(&vm.mailboxes, FIRST, |first| first.request(work::CONSOLE));
+        } else {
+            feed_console(vcpu, vm, host);
+        }
+    }
+    if vcpu.work & work::TIMERS != 0 {
+        vcpu.work &= !work::TIMERS;
+        run_timers(vcpu, vm, cpu, host);
+    }
+    if vcpu.work & work::INTERRUPTS != 0 {
+        vcpu.work &= !work::INTERRUPTS;
+        if vcpu.id == 0 {
+            let mut chipset = vm.chipset.lock();
+            vcpu.update_offer(chipset.intr_output(), || chipset.pic_acknowledge());
+        } else {
+            vcpu.update_offer(false, || 0);
+        }
+    }
+    if vcpu.work & work::NMI != 0 {
+        vcpu.deliver_nmi();
+    }
+    if vcpu.work & work::KICK != 0 {
+        kick(vcpu, vm, cpu, host);
+    }
+    if vcpu.work & work::STAND_STILL != 0 || host.is_wanted() {
+        vcpu.work &= !work::STAND_STILL;
+        return Some(Return::Yield);
+    }
+    if vcpu.work & work::HALTED != 0 && wakes(vcpu) {
+        vcpu.work &= !work::HALTED;
+    }
+    if vcpu.work & (work::HALTED | work::WAITS) != 0 {
+        return Some(startup::sleeps_forever(vcpu, vm).map_or(Return::Idle, Return::Stop));
+    }
+    // Last, because it counts entries.
     if vcpu.work & work::MMU != 0
         && let Err(stop) = mmu::serve(vcpu, vm, || host.tsc())
     {
-        return Some(stop);
+        return Some(Return::Stop(stop));
     }
-    loop {
-        if vcpu.work & work::HOST != 0 {
-            vcpu.work &= !work::HOST;
-            vcpu.virt.release(cpu);
-            host.serve_interrupts();
-            vcpu.request(work::TIMERS);
-        }
-        if host.console_ready() || vcpu.work & work::CONSOLE != 0 {
-            vcpu.work &= !work::CONSOLE;
-            if feed_console(vcpu, vm, host) {
-                return Some(Stop::Monitor);
-            }
-        }
-        if vcpu.work & work::TIMERS != 0 {
-            vcpu.work &= !work::TIMERS;
-            run_timers(vcpu, vm, cpu, host);
-        }
-        if vcpu.work & work::INTERRUPTS != 0 {
-            vcpu.work &= !work::INTERRUPTS;
-            let mut chipset = vm.chipset.lock();
-            vcpu.update_offer(chipset.intr_output(), || chipset.pic_acknowledge());
-        }
-        if vcpu.work & work::NMI != 0 {
-            vcpu.deliver_nmi();
-        }
-        if vcpu.work & work::HALTED == 0 {
-            return None;
-        }
-        if vcpu.virt.event_pending() || vcpu.has_offer() && vcpu.virt.can_take_interrupt() {
-            vcpu.work &= !work::HALTED;
-            return None;
-        }
-        // An NMI that still waits does so for the end of the handler that the guest is in.
-        if vcpu.virt.rflags() & rflags::IF == 0 {
-            return Some(dispatch::died(vcpu, Cause::HaltedForever, "HLT with interrupts disabled".into()));
-        }
-        vcpu.virt.release(cpu);
-        host.idle();
-        vcpu.request(work::TIMERS | work::CONSOLE);
-    }
+    None
 }
 
-/// Passes console input to the guest's serial port. True: a person asked for the monitor.
+/// Whether a halted VCPU goes on.
+fn wakes<V: Virt>(vcpu: &Vcpu<V>) -> bool {
+    vcpu.virt.event_pending() || vcpu.has_offer() && vcpu.virt.can_take_interrupt()
+}
+
+/// Tells other VCPUs that they have mail.
+#[cold]
+fn kick<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    cpu: &mut V::Cpu,
+    host: &mut H,
+) {
+    vcpu.work &= !work::KICK;
+    vcpu.virt.release(cpu);
+    let kicks = core::mem::take(&mut vcpu.kicks);
+    vm.mailboxes
+        .iter()
+        .filter(|mailbox| kicks >> mailbox.id() & 1 != 0)
+        .for_each(|mailbox| host.kick(mailbox));
+}
+
+/// Passes console input to the guest's serial port.
 fn feed_console<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
     host: &mut H,
-) -> bool {
-    if host.monitor_wanted() {
-        return true;
-    }
+) {
     let mut messages = Messages::new();
     let mut chipset = vm.chipset.lock();
     while chipset.console_room() > 0
         && let Some(byte) = host.console_read()
     {
         let _has_room = chipset.console_input(byte, vm.nanos(host.tsc()), &mut messages);
-        vcpu.receive(&mut messages);
+        vcpu.receive(&vm.mailboxes, &mut messages);
     }
     vcpu.request(work::INTERRUPTS | work::TIMERS);
-    false
 }
 
 /// Runs the timers that are due and arms the host's for the next one, or for [`LONGEST_MS`] from now.
@@ -263,27 +300,22 @@ fn run_timers<V: Virt, M: HostMemory, H: Host>(
     cpu: &mut V::Cpu,
     host: &mut H,
 ) {
-    let mut chipset = vm.chipset.lock();
     let tsc = host.tsc();
     let now = vm.ticks(tsc);
-    let mut messages = Messages::new();
     if vcpu.lapic.deadline().is_some_and(|at| at <= now) {
         vcpu.lapic.tick(now);
         vcpu.request(work::INTERRUPTS);
     }
-    let nanos = vm.clock.nanos(now);
-    if chipset.deadline().is_some_and(|at| at <= nanos) {
-        chipset.tick(nanos, &mut messages);
-        vcpu.receive(&mut messages);
-        vcpu.request(work::INTERRUPTS);
-    }
-    if !chipset.console_is_ready() {
-        resume_output(vcpu, &mut chipset, nanos, host);
-    }
-    let chipset_next = chipset.deadline().map(|at| vm.clock.tsc_at(at));
+    let (chipset_next, longest) = if vcpu.id == 0 {
+        run_chipset(vcpu, vm, host, now)
+    } else {
+        if vm.chipset.lock().wants_service() {
+            vcpu.notify(&vm.mailboxes, FIRST, |first| first.request(work::TIMERS | work::INTERRUPTS));
+        }
+        (None, LONGEST_MS)
+    };
     let next = [vcpu.lapic.deadline(), chipset_next].into_iter().flatten().min();
     let next = next.map_or(u64::MAX, |at| at.0.saturating_add(vm.start));
-    let longest = if chipset.console_is_ready() { LONGEST_MS } else { RETRY_MS };
     let next = next.min(tsc.saturating_add(vm.clock.tsc_khz() * longest));
     if host.timer_fired() || tsc >= vcpu.armed {
         vcpu.armed = u64::MAX;
@@ -296,9 +328,37 @@ fn run_timers<V: Virt, M: HostMemory, H: Host>(
     }
 }
 
+/// Runs the chipset's timers that are due. When it wants to be served next, and after how many milliseconds at the latest.
+fn run_chipset<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    now: Tsc,
+) -> (Option<Tsc>, u64) {
+    let mut chipset = vm.chipset.lock();
+    let nanos = vm.clock.nanos(now);
+    if chipset.deadline().is_some_and(|at| at <= nanos) {
+        let mut messages = Messages::new();
+        chipset.tick(nanos, &mut messages);
+        vcpu.receive(&vm.mailboxes, &mut messages);
+        vcpu.request(work::INTERRUPTS);
+    }
+    if !chipset.console_is_ready() {
+        resume_output(vcpu, vm, &mut chipset, nanos, host);
+    }
+    let next = chipset.deadline().map(|at| vm.clock.tsc_at(at));
+    (next, if chipset.console_is_ready() { LONGEST_MS } else { RETRY_MS })
+}
+
 /// Sends what the guest's serial port has held back while the console took no more output, if it does again.
 #[cold]
-fn resume_output<V: Virt, H: Host>(vcpu: &mut Vcpu<V>, chipset: &mut Chipset, now: Nanos, host: &mut H) {
+fn resume_output<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    chipset: &mut Chipset,
+    now: Nanos,
+    host: &mut H,
+) {
     if !host.console_writable() {
         return;
     }
@@ -307,7 +367,7 @@ fn resume_output<V: Virt, H: Host>(vcpu: &mut Vcpu<V>, chipset: &mut Chipset, no
     while let Some(byte) = chipset.console_backlog(now, &mut messages) {
         let more = host.console_write(byte);
         chipset.set_console_ready(more);
-        vcpu.receive(&mut messages);
+        vcpu.receive(&vm.mailboxes, &mut messages);
     }
     vcpu.request(work::INTERRUPTS);
 }

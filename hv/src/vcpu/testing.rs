@@ -18,7 +18,8 @@ use crate::paging::format::npt::Npt;
 use crate::paging::guest_walk::PagingFeatures;
 use crate::vcpu::Vcpu;
 use crate::vcpu::host::Host;
-use crate::vcpu::outcome::Stop;
+use crate::vcpu::mailbox::Mailbox;
+use crate::vcpu::outcome::{Return, Stop};
 use crate::vcpu::run::run;
 use crate::virt::fake::{Fake, Processor, Step};
 use crate::virt::state::{Segment, cr0, cr4, rflags};
@@ -162,8 +163,8 @@ pub struct ScriptHost {
     pub waits: usize,
     /// Console input, and the TSC value at which it arrives.
     pub input: VecDeque<(u64, u8)>,
-    /// A person asks for the monitor at this TSC value.
-    pub monitor_at: Option<u64>,
+    /// The PCPU is wanted for something else at this TSC value.
+    pub wanted_at: Option<u64>,
     /// Console output.
     pub output: Vec<u8>,
     /// The console takes no byte more than there are, until this TSC value.
@@ -175,6 +176,8 @@ pub struct ScriptHost {
     pub xcr0: u64,
     /// TSC_AUX.
     pub tsc_aux: u64,
+    /// VCPUs that were kicked.
+    pub kicks: Vec<u32>,
 }
 
 impl ScriptHost {
@@ -185,6 +188,23 @@ impl ScriptHost {
         if self.fired && self.losses > 0 {
             (self.losses, self.lost, self.fired) = (self.losses - 1, true, false);
         }
+    }
+
+    /// Waits until something happens.
+    fn idle(&mut self) {
+        self.waits += 1;
+        assert!(self.waits < 1000, "nothing but the longest time of the host's timer wakes the guest");
+        self.losses = 0;
+        if core::mem::take(&mut self.lost) {
+            self.fired = true;
+            return;
+        }
+        let timer = self.armed.map(|at| at.saturating_sub(self.early));
+        let input = self.input.front().map(|&(at, _)| at);
+        let next = [timer, input, self.wanted_at].into_iter().flatten().min();
+        let next = next.expect("the guest waits, and nothing will wake it");
+        self.cpu.tsc.set(self.tsc().max(next));
+        self.fire();
     }
 
     /// Guests must not be in the processor while the host waits or opens its interrupts.
@@ -209,29 +229,16 @@ impl Host for ScriptHost {
         self.assert_released();
         self.fire();
     }
-    fn idle(&mut self) {
+    fn kick(&mut self, mailbox: &Mailbox) {
         self.assert_released();
-        self.waits += 1;
-        assert!(self.waits < 1000, "nothing but the longest time of the host's timer wakes the guest");
-        self.losses = 0;
-        if core::mem::take(&mut self.lost) {
-            self.fired = true;
-            return;
-        }
-        let timer = self.armed.map(|at| at.saturating_sub(self.early));
-        let input = self.input.front().map(|&(at, _)| at);
-        let next = [timer, input, self.monitor_at].into_iter().flatten().min();
-        let next = next.expect("the guest waits, and nothing will wake it");
-        self.cpu.tsc.set(self.tsc().max(next));
-        self.fire();
+        self.kicks.push(mailbox.id());
+    }
+    fn is_wanted(&mut self) -> bool {
+        let now = self.tsc();
+        self.wanted_at.take_if(|at| *at <= now).is_some()
     }
     fn console_ready(&self) -> bool {
-        let monitor = self.monitor_at.is_some_and(|at| at <= self.tsc());
-        monitor || self.input.front().is_some_and(|&(at, _)| at <= self.tsc())
-    }
-    fn monitor_wanted(&mut self) -> bool {
-        let now = self.tsc();
-        self.monitor_at.take_if(|at| *at <= now).is_some()
+        self.input.front().is_some_and(|&(at, _)| at <= self.tsc())
     }
     fn console_read(&mut self) -> Option<u8> {
         let now = self.tsc();
@@ -323,9 +330,20 @@ impl Machine {
 
     /// Runs until the VM stops.
     pub fn run(&mut self) -> Stop {
-        let stop = run(&mut self.vcpu, &self.vm, &mut (), &mut self.host);
-        assert!(!self.host.cpu.held.get(), "the processor still holds guest state");
-        stop
+        self.run_or_yield().expect("nobody wants the PCPU")
+    }
+
+    /// Runs until the VM stops, or (`None`) the PCPU is wanted for something else.
+    pub fn run_or_yield(&mut self) -> Option<Stop> {
+        loop {
+            let end = run(&mut self.vcpu, &self.vm, &mut (), &mut self.host);
+            assert!(!self.host.cpu.held.get(), "the processor still holds guest state");
+            match end {
+                Return::Idle => self.host.idle(),
+                Return::Yield => return None,
+                Return::Stop(stop) => return Some(stop),
+            }
+        }
     }
 
     /// Runs to the end of the script, where the guest triple-faults.

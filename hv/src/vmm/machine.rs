@@ -33,7 +33,7 @@ use crate::vcpu::Vcpu;
 use crate::vcpu::emulate;
 use crate::vcpu::host::Host as _;
 use crate::vcpu::mmu;
-use crate::vcpu::outcome::Stop;
+use crate::vcpu::outcome::{Return, Stop};
 use crate::vcpu::run::run;
 use crate::virt::state::cr4;
 use crate::virt::{Roots, Virt};
@@ -188,8 +188,12 @@ fn run_vm<B: Backend>(
         pcpu.reset_fpu();
         let stop = loop {
             match run(&mut vcpu, &vm, cpu, pcpu) {
-                Stop::Monitor => {}
-                stop => break stop,
+                Return::Idle => {
+                    pcpu.idle();
+                    continue;
+                }
+                Return::Yield => {}
+                Return::Stop(stop) => break stop,
             }
             let vcpus = slice::from_mut(&mut vcpu);
             let host = host_report(host);
@@ -206,7 +210,7 @@ fn run_vm<B: Backend>(
         match stop {
             Stop::TestExit(value) => return end(config, reason, value, &"", pm::STATUS_OK),
             Stop::Died(death) => return end(config, reason, 0, &DeathReport(&death), STATUS_DIED),
-            Stop::PowerOff | Stop::Monitor => return end(config, reason, 0, &"", pm::STATUS_OK),
+            Stop::PowerOff => return end(config, reason, 0, &"", pm::STATUS_OK),
             Stop::Reset => {}
         }
         telemetry::record("reset", |json| json.text("vm", &config.name));

@@ -10,6 +10,7 @@ use crate::hw::timer::Timer;
 use crate::hw::{cpu, fpu, lapic, msr};
 use crate::monitor::{Key, Terminal};
 use crate::vcpu::host::Host;
+use crate::vcpu::mailbox::Mailbox;
 use crate::virt::state::cr4;
 use crate::vmm::console::{Escapes, HELP, Input};
 
@@ -87,6 +88,15 @@ impl Pcpu {
         Some(input)
     }
 
+    /// Waits until at least one host interrupt has been taken, also one that has come and got lost before.
+    pub fn idle(&mut self) {
+        // Input that the guest has no room for is no reason to stay awake.
+        if self.monitor_wanted || self.has_console_interrupt() {
+            return;
+        }
+        self.wait_for_interrupt();
+    }
+
     /// Halts until an interrupt has been taken, be it one that came while a guest left the processor.
     fn wait_for_interrupt(&self) {
         lapic::look_again();
@@ -118,22 +128,18 @@ impl Host for Pcpu {
         unsafe { cpu::interrupt_window() }
     }
 
-    fn idle(&mut self) {
-        // Input that the guest has no room for is no reason to stay awake.
-        if self.monitor_wanted || self.has_console_interrupt() {
-            return;
+    fn kick(&mut self, _: &Mailbox) {}
+
+    fn is_wanted(&mut self) -> bool {
+        if self.has_console_interrupt() {
+            self.drain_port();
         }
-        self.wait_for_interrupt();
+        core::mem::take(&mut self.monitor_wanted)
     }
 
     #[inline(always)]
     fn console_ready(&self) -> bool {
         !self.input.is_empty() || self.monitor_wanted || self.has_console_interrupt()
-    }
-
-    fn monitor_wanted(&mut self) -> bool {
-        self.drain_port();
-        core::mem::take(&mut self.monitor_wanted)
     }
 
     fn console_read(&mut self) -> Option<u8> {

@@ -17,7 +17,6 @@ pub fn reason(stop: &Stop) -> &'static str {
         Stop::PowerOff => "power-off",
         Stop::Reset => "reset",
         Stop::TestExit(_) => "test-device",
-        Stop::Monitor => "monitor",
         Stop::Died(death) => death.cause.name(),
     }
 }

@@ -31,7 +31,7 @@ pub use fuzz::fuzz_one;
 pub use lvt::Lint;
 
 use super::Tsc;
-use super::message::{ApicAddress, DeliveryMode, InterruptMessage, LogicalModel};
+use super::message::{ApicAddress, DeliveryMode, InterruptMessage, LogicalModel, x2apic_logical_id};
 use timer::Timer;
 use vectors::VectorSet;
 
@@ -172,7 +172,7 @@ impl Lapic {
     }
 
     fn logical_id(&self) -> u32 {
-        if self.is_x2apic() { self.id >> 4 << 16 | 1 << (self.id & 15) } else { self.ldr.into() }
+        if self.is_x2apic() { x2apic_logical_id(self.id) } else { self.ldr.into() }
     }
 
     fn software_enabled(&self) -> bool {
