@@ -21,6 +21,7 @@ pub mod mem;
 pub mod monitor;
 pub mod paging;
 pub mod probe;
+pub mod sched;
 pub mod screen;
 pub mod trace;
 pub mod vcpu;
