@@ -14,7 +14,7 @@ use crate::guest::options::{HvOptions, SerialPort};
 use crate::hw::ioapic::IoApic;
 use crate::hw::lapic::{self, LocalApic};
 use crate::hw::timer::Timer;
-use crate::hw::{pic, pm, tsc};
+use crate::hw::{fpu, pic, pm, tsc};
 use crate::mem::buddy::Buddy;
 use crate::mem::frame;
 use crate::paging::addr::{Hfn, Hpa, PAGE_SIZE};
@@ -60,7 +60,10 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
         tsc::frequency_khz(acpi.pm_timer).expect("no timer to measure the TSC's frequency");
     let timer = Timer::new(lapic, tsc_khz);
     timer.install(idt::TIMER);
-    let host = HOST.call_once(|| Host { boot, options, acpi, cpu, lapic, tsc_khz, timer, tsc_source });
+    // SAFETY: no guest's registers are there yet, and the hypervisor uses none.
+    let sound_xsavec = unsafe { fpu::is_xsavec_sound() };
+    let host =
+        HOST.call_once(|| Host { boot, options, acpi, cpu, lapic, tsc_khz, timer, tsc_source, sound_xsavec });
     if host.options.probe {
         report::probe(host);
     }

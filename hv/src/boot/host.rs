@@ -29,6 +29,8 @@ pub struct Host {
     pub timer: Timer,
     /// Where the TSC's frequency comes from.
     pub tsc_source: tsc::Source,
+    /// XSAVEC loses nothing.
+    pub sound_xsavec: bool,
 }
 
 impl Host {

@@ -45,6 +45,7 @@ fn facts(host: &Host) -> Facts<'_> {
         acpi: &host.acpi,
         identity: None,
         processor: Processor::new(&cpuid),
+        sound_xsavec: host.sound_xsavec,
         caches: probe::caches(&cpuid),
         virtualization: None,
         frames: frame::stats(),

@@ -57,6 +57,8 @@ pub struct Facts<'a> {
     pub identity: Option<Identity>,
     /// The processor.
     pub processor: Processor,
+    /// Its XSAVEC, if it has one, loses nothing.
+    pub sound_xsavec: bool,
     /// Its caches.
     pub caches: Caches,
     /// The virtualization extension; `None` if nobody has looked.
@@ -86,6 +88,9 @@ impl Display for Size {
         }
     }
 }
+
+/// What is said of a processor whose XSAVEC cannot be used.
+const LOSSY_XSAVEC: &str = "its XSAVEC loses AVX state and is hidden from guests";
 
 /// Things in a row, with commas.
 struct Row<I>(I);
@@ -120,6 +125,9 @@ impl Facts<'_> {
         ));
         line(format_args!("time: TSC at {} kHz (from {})", self.tsc_khz, self.tsc_source));
         line(format_args!("interrupts: {}{}", self.interrupts(), self.iommu(", ")));
+        if !self.sound_xsavec {
+            line(format_args!("processor: {LOSSY_XSAVEC}"));
+        }
     }
 
     fn firmware(&self) -> &'static str {
@@ -171,6 +179,9 @@ impl Display for Full<'_> {
         let [physical, linear] = processor.address_bits;
         writeln!(f, "  addresses: {physical} bits physical, {linear} bits linear")?;
         features(f, &processor.features)?;
+        if !self.0.sound_xsavec {
+            writeln!(f, "  {LOSSY_XSAVEC}")?;
+        }
         self.0.caches.iter().try_for_each(|cache| writeln!(f, "  cache: {cache}"))?;
         self.virtualization(f)?;
         write!(f, "PCPUs: {} in the MADT", acpi.cpus.len())?;

@@ -178,6 +178,7 @@ fn facts<'a>(answers: &Answers, boot: &'a BootInfo, acpi: &'a Acpi) -> Facts<'a>
         acpi,
         identity: None,
         processor: Processor::new(&answers.ask()),
+        sound_xsavec: true,
         caches: caches(&answers.ask()),
         virtualization: None,
         frames: frame::Stats { total: 0x40_0000, free: 0x3f_ff00, ..frame::Stats::default() },
@@ -208,7 +209,13 @@ fn a_start_takes_five_lines() {
     let nothing = (BootInfo::default(), Acpi::default());
     lines.clear();
     facts(&k10(), &nothing.0, &nothing.1).brief(|line| lines.push(line.to_string()));
-    assert_eq!(lines[4], "interrupts: xAPIC, 0 I/O APICs");
+    assert_eq!(lines[4..], ["interrupts: xAPIC, 0 I/O APICs"]);
+    lines.clear();
+    let lossy = Facts { sound_xsavec: false, ..facts(&skylake(), &boot, &acpi) };
+    lossy.brief(|line| lines.push(line.to_string()));
+    let loss = "its XSAVEC loses AVX state and is hidden from guests";
+    assert_eq!(lines[5..], [format!("processor: {loss}")]);
+    assert!(lossy.full().to_string().contains(&format!(", XSAVE\n  {loss}\n")));
 }
 
 #[test]

@@ -21,7 +21,7 @@ use crate::guest::bundle::{BootFiles, BootModule, CONFIG_NAME, Files};
 use crate::guest::config::{Config, VmConfig};
 use crate::guest::cpuid::{CpuidPolicy, CpuidTable};
 use crate::guest::vm::Vm;
-use crate::hw::{cmos, cpu as hw_cpu, fpu, pm};
+use crate::hw::{cmos, cpu as hw_cpu, pm};
 use crate::mem::frame::{self, Node};
 use crate::mem::heap;
 use crate::monitor::view::{HostReport, View};
@@ -158,13 +158,8 @@ fn run_vm<B: Backend>(
         xcr0: if hw_cpu::cr4() & cr4::OSXSAVE != 0 { GUEST_XCR0 } else { 0 },
         pv_clock: config.pv_clock,
     };
-    // SAFETY: no guest runs yet, and each starts with registers as after reset.
-    let xsavec = unsafe { fpu::is_xsavec_sound() };
-    if !xsavec {
-        ::log::warn!("XSAVEC of this processor loses AVX state: it is hidden from guests");
-    }
     let guest_cpuid = |leaf, subleaf| match (leaf, subleaf, cpuid(leaf, subleaf)) {
-        (0xd, 1, [eax, ..]) if !xsavec => [eax & !XSAVEC, 0, 0, 0],
+        (0xd, 1, [eax, ..]) if !host.sound_xsavec => [eax & !XSAVEC, 0, 0, 0],
         (_, _, values) => values,
     };
     let mut monitor = Monitor::default();

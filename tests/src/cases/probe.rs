@@ -50,6 +50,7 @@ fn intel(context: &Context) -> Result<()> {
         "started by: GRUB 2.",
         " on a PC BIOS\n",
         "(GenuineIntel, family 6 model 85 stepping 4)\n",
+        "  its XSAVEC loses AVX state and is hidden from guests\n",
         "  cache: L2 1 MiB, 16 ways, lines of 64 bytes",
         "virtualization: VT-x, VMCS revision ",
         "  has: EPT, ",
