@@ -3,6 +3,7 @@
 
 mod grub;
 mod image;
+mod qemu;
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -13,8 +14,9 @@ use hv::screen::font;
 
 /// No run takes longer, on slow and busy machines too.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// A machine without a window, and QEMU's machine protocol.
+/// A running machine, and QEMU's machine protocol.
 struct Machine {
+    /// `timeout`, whose child is QEMU.
     qemu: Child,
     protocol: BufReader<UnixStream>,
     iso: grub::Iso,
@@ -36,19 +38,8 @@ impl Machine {
     ) -> Machine {
         let iso = grub::Iso::new(grub, &format!("multiboot2 /boot/palimpsest {words}\n{commands}"), files);
         let socket = iso.beside("qmp");
-        let mut command = Command::new("timeout");
-        command.args([
-            "330",
-            "qemu-system-x86_64",
-            "-machine",
-            "q35",
-            "-accel",
-            "tcg",
-            "-cpu",
-            "EPYC,+svm,+npt",
-        ]);
-        command.args(["-nodefaults", "-vga", "std", "-display", "none", "-no-reboot", "-m", "256", "-cdrom"]);
-        command.arg(iso.path()).args(machine);
+        let mut command = qemu::machine(330);
+        command.args(["-nodefaults", "-vga", "std", "-cdrom"]).arg(iso.path()).args(machine);
         command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", socket.display()));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let qemu = command.spawn().expect("timeout (coreutils) and qemu-system-x86_64 are needed");
@@ -113,7 +104,8 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        let _ = self.qemu.kill();
+        // It hands a signal on to QEMU, which it could not do with SIGKILL.
+        let _ = Command::new("kill").arg(self.qemu.id().to_string()).status();
         let _ = self.qemu.wait();
     }
 }
