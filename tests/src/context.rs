@@ -4,6 +4,7 @@ use std::{
     ffi::OsStr,
     fs::File,
     io::Write,
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
@@ -137,11 +138,18 @@ impl Context {
     }
 }
 
-/// Runs a program to its end, with its output in files so that nothing blocks.
+/// Runs a program to its end, with its output in files so that nothing blocks. It dies with this one.
 fn finish(mut command: Command, input: Option<&[u8]>, dir: &Path, patience: Duration) -> Result<Finished> {
     let (stdout, stderr) = (tempfile::tempfile_in(dir)?, tempfile::tempfile_in(dir)?);
     command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
     command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
+    // SAFETY: between fork and exec the closure makes one system call and touches no memory.
+    unsafe {
+        command.pre_exec(|| {
+            let death = Some(rustix::process::Signal::KILL);
+            Ok(rustix::process::set_parent_process_death_signal(death)?)
+        });
+    }
     let start = Instant::now();
     let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
     if let (Some(bytes), Some(mut stdin)) = (input, child.stdin.take()) {

@@ -80,7 +80,7 @@ fn perform(options: &Options) -> Result<usize> {
         return Ok(0);
     }
     let pal = match &options.pal {
-        Some(pal) => pal.clone(),
+        Some(pal) => std::path::absolute(pal)?,
         None => std::env::current_exe()?.with_file_name("pal"),
     };
     anyhow::ensure!(pal.is_file(), "{}: no such program; `cargo build -p pal` builds it", pal.display());

@@ -5,15 +5,21 @@ use std::{path::Path, process::Command, time::Duration};
 use anyhow::{Result, ensure};
 
 use super::{Case, only};
-use crate::context::{Context, Finished};
+use crate::context::{BOCHS_TIMEOUT, Context, Finished};
 
 pub const CASES: &[Case] = &[
     only("qemu-svm", "an ISO image boots on BIOS", iso_bios),
     only("qemu-svm", "an ISO image boots on UEFI", iso_uefi),
+    only("qemu-svm", "an ISO image boots from a USB stick on BIOS", iso_stick_bios),
     only("qemu-svm", "an ISO image boots from a USB stick on UEFI", iso_stick),
     only("qemu-svm", "an ISO image boots a guest without the hypervisor", iso_native),
     only("qemu-svm", "a USB image boots on BIOS", usb_bios),
     only("qemu-svm", "a USB image boots on UEFI", usb_uefi),
+    only("bochs-vtx", "an ISO image boots from a CD", |c| {
+        intel(c, "iso", "type=cdrom, status=inserted", "cdrom")
+    }),
+    only("bochs-vtx", "an ISO image boots from a disk", |c| intel(c, "iso", "type=disk, mode=flat", "disk")),
+    only("bochs-vtx", "a USB image boots from a disk", |c| intel(c, "usb", "type=disk, mode=flat", "disk")),
     only("qemu-svm", "iPXE boots from the network on BIOS", net_bios),
     only("qemu-svm", "iPXE boots from the network on UEFI", net_uefi),
     only("qemu-svm", "the loader boots from the network on BIOS without the script", net_bios_loader),
@@ -52,26 +58,15 @@ fn boot(context: &Context, firmware: Firmware, medium: &[&str]) -> Result<Finish
 
 /// Starts a machine and waits until it switches itself off.
 fn start(context: &Context, firmware: Firmware, medium: &[&str]) -> Result<Finished> {
-    let mut machine = Command::new("timeout");
-    machine.args([
-        "280",
-        "qemu-system-x86_64",
-        "-machine",
-        "q35",
-        "-accel",
-        "tcg",
-        "-cpu",
-        "EPYC,+svm,+npt",
-        "-m",
-        "512",
-    ]);
-    machine.args(["-nodefaults", "-display", "none", "-vga", "none", "-serial", "stdio", "-no-reboot"]);
+    let mut machine = Command::new("qemu-system-x86_64");
+    let parts = "-machine q35 -accel tcg -cpu EPYC,+svm,+npt -m 512 -nodefaults -display none -vga none -serial stdio -no-reboot";
+    machine.args(parts.split(' '));
     if firmware == Firmware::Uefi {
         machine.args(["-bios", "/usr/share/ovmf/OVMF.fd"]);
     }
     machine.args(medium);
     // Longer than a busy machine takes by far; it is there so that nothing stays behind.
-    let finished = context.wait_for(machine, Duration::from_secs(290))?.status(0)?;
+    let finished = context.wait_for(machine, Duration::from_secs(280))?.status(0)?;
     // OVMF and the iPXE in it write on the serial port what they start; on BIOS nobody does.
     let uefi = ["BdsDxe: starting Boot", "x64.efi... ok"].iter().any(|line| finished.stdout().contains(line));
     ensure!(uefi == (firmware == Firmware::Uefi), "the other firmware booted\n{}", finished.stdout());
@@ -100,15 +95,34 @@ fn network(context: &Context, rom: &str, file: &str) -> [String; 6] {
     ["-netdev", &net, "-device", &card, "-boot", "n"].map(str::to_owned)
 }
 
-/// A small guest: what takes time here is the network.
-fn boot_kit(context: &Context, firmware: Firmware, rom: &str, file: &str) -> Result<()> {
-    std::fs::create_dir_all(context.path("server/lab"))?;
-    let (path, kit) = (context.path("server/lab/pal"), context.kit.to_string_lossy());
-    let guest = ["--kernel", &kit, "--append", "print=hello", "--timeout", "0"];
-    context.pal([&["image", "netboot", "-o", &path], &guest[..]].concat(), None)?.status(0)?;
-    let finished = start(context, firmware, &network(context, rom, file).each_ref().map(String::as_str))?;
+/// Makes an image with a small guest, for where Linux takes too long.
+fn make_small(context: &Context, kind: &str, name: &str) -> Result<String> {
+    let (path, kit) = (context.path(name), context.kit.to_string_lossy());
+    let guest = ["--kernel", &kit, "--append", "print=hello", "--mem", "64", "--timeout", "0"];
+    context.pal([&["image", kind, "-o", &path], &guest[..]].concat(), None)?.status(0)?;
+    Ok(path)
+}
+
+/// The small guest ran on the hypervisor.
+fn small_ran(finished: Finished) -> Result<()> {
     finished.has("started by GRUB")?.has("kit: hello")?.has("[hv] guest: power-off")?;
     Ok(())
+}
+
+/// What takes time here is the network.
+fn boot_small(context: &Context, firmware: Firmware, rom: &str, file: &str) -> Result<()> {
+    std::fs::create_dir_all(context.path("server/lab"))?;
+    make_small(context, "netboot", "server/lab/pal")?;
+    small_ran(start(context, firmware, &network(context, rom, file).each_ref().map(String::as_str))?)
+}
+
+/// Bochs' machine for a guest without the hypervisor, with the medium in it: the guest that is named is never read.
+fn intel(context: &Context, kind: &str, drive: &str, order: &str) -> Result<()> {
+    let (path, kit) = (make_small(context, kind, "medium")?, context.kit.to_string_lossy());
+    let lines = [format!("ata0-master: {drive}, path={path}"), format!("boot: {order}")];
+    let medium = ["--bochs-line", &lines[0], "--bochs-line", &lines[1], "--timeout", BOCHS_TIMEOUT];
+    let machine = ["run", "--machine", "bochs-native", "--kernel", &kit];
+    small_ran(context.pal([&machine[..], &medium].concat(), None)?.status(0)?)
 }
 
 /// The menu is on the serial port.
@@ -123,6 +137,11 @@ fn iso_uefi(context: &Context) -> Result<()> {
     let path = make(context, "iso", "boot.iso", &["--timeout", "0", "--default", "debian-amd64 shadow"])?;
     on_hypervisor(boot(context, Firmware::Uefi, &["-cdrom", &path])?)?;
     Ok(())
+}
+
+fn iso_stick_bios(context: &Context) -> Result<()> {
+    let stick = stick(&make_small(context, "iso", "boot.iso")?);
+    small_ran(start(context, Firmware::Bios, &stick.each_ref().map(String::as_str))?)
 }
 
 fn iso_stick(context: &Context) -> Result<()> {
@@ -176,17 +195,17 @@ fn net_bios(context: &Context) -> Result<()> {
 }
 
 fn net_uefi(context: &Context) -> Result<()> {
-    boot_kit(context, Firmware::Uefi, "", "palimpsest.ipxe")
+    boot_small(context, Firmware::Uefi, "", "palimpsest.ipxe")
 }
 
 /// iPXE starts it as any other PXE client does.
 fn net_bios_loader(context: &Context) -> Result<()> {
-    boot_kit(context, Firmware::Bios, "", "boot/grub/bios.0")
+    boot_small(context, Firmware::Bios, "", "boot/grub/bios.0")
 }
 
 /// Without iPXE.
 fn net_uefi_loader(context: &Context) -> Result<()> {
-    boot_kit(context, Firmware::Uefi, ",romfile=", "boot/grub/x64.efi")
+    boot_small(context, Firmware::Uefi, ",romfile=", "boot/grub/x64.efi")
 }
 
 /// The second guest is a multiboot kernel of our own, with a module, and boots by itself.

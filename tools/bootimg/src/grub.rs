@@ -11,7 +11,7 @@ use crate::{Boot, Error, Image, Menu, Module, Tools};
 /// Where the loader's own files are on every image.
 pub(crate) const FOLDER: &str = "boot/grub";
 /// Modules for every image: what menus do, what is booted.
-const MODULES: &str = "normal configfile echo test sleep ls cat minicmd halt reboot serial terminal gzio multiboot multiboot2 \
+const MODULES: &str = "normal configfile echo test sleep ls cat lsmmap minicmd halt reboot serial terminal gzio multiboot multiboot2 \
                        linux boot all_video";
 /// Where files are on disks.
 const DISKS: &str = "search search_fs_file part_msdos part_gpt iso9660 fat";
@@ -127,7 +127,6 @@ pub(crate) fn config(menu: &Menu) -> String {
     }
     let _ = writeln!(text, "set default={}", menu.default);
     match menu.timeout_s {
-        Some(0) => text.push_str("set timeout_style=hidden\nset timeout=0\n"),
         Some(seconds) => drop(writeln!(text, "set timeout={seconds}")),
         None => text.push_str("set timeout=-1\n"),
     }
