@@ -23,6 +23,7 @@ pub mod paging;
 pub mod probe;
 pub mod sched;
 pub mod screen;
+pub mod smp;
 pub mod trace;
 pub mod vcpu;
 pub mod virt;

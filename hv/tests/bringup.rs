@@ -52,6 +52,42 @@ fn the_parts_work() {
     }
 }
 
+/// All PCPUs start, work at once, and can switch virtualization on.
+#[test]
+fn many_pcpus_work() {
+    for (topology, pcpus) in [("1", 1), ("2", 2), ("4,sockets=2,cores=2", 4), ("16", 16)] {
+        let (text, status) = run("exit=isa-debug:0xf4 selftest=smp", &["-smp", topology], None);
+        assert_eq!(status, qemu_status(0), "{topology}: {text}");
+        assert!(text.contains(&format!("[hv] selftest: passed on {pcpus} PCPUs")), "{topology}: {text}");
+        assert!(!text.contains("warning"), "{topology}: {text}");
+        let said =
+            |n| text.lines().filter(|line| line.starts_with(&format!("[hv] selftest: PCPU {n} of "))).count();
+        assert!((0..pcpus).all(|n| said(n) == 1), "{topology}: {text}");
+    }
+    let (text, status) = run("exit=isa-debug:0xf4 selftest=smp pcpus=2", &["-smp", "3"], None);
+    assert_eq!(status, qemu_status(0), "{text}");
+    assert!(text.contains("2 of 3 PCPUs") && text.contains("passed on 2 PCPUs"), "{text}");
+}
+
+#[test]
+fn a_pcpu_that_does_not_start_is_left_out() {
+    let (text, status) = run("exit=isa-debug:0xf4 selftest=absent-pcpu", &["-smp", "3"], None);
+    assert_eq!(status, qemu_status(0), "{text}");
+    assert!(text.contains("the PCPU with APIC ID 253 does not start: it is left out"), "{text}");
+    assert!(text.contains("3 of 4 PCPUs") && text.contains("passed on 3 PCPUs"), "{text}");
+}
+
+/// Two PCPUs panic, two are at work: there is one report, and nothing after it.
+#[test]
+fn a_panic_stops_all_pcpus() {
+    let (text, status) = run("exit=isa-debug:0xf4 selftest=panic-elsewhere", &["-smp", "4"], None);
+    assert_eq!(status, qemu_status(4), "{text}");
+    assert_eq!(text.matches("panicked at").count(), 1, "{text}");
+    let end = text.lines().skip_while(|line| !line.contains("panicked at")).collect::<Vec<_>>();
+    assert!(end.iter().all(|line| line.starts_with("[hv] panic: ")), "{end:#?}");
+    assert!(end.last().is_some_and(|line| line.contains("backtrace: 0x")), "{end:#?}");
+}
+
 #[test]
 fn broken_rules_are_reported() {
     let rules = [

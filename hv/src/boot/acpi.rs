@@ -55,8 +55,10 @@ pub struct PciSegment {
 /// The tables' content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acpi {
-    /// Local APIC IDs of the processors that can be used.
+    /// Local APIC IDs of the processors that can be used, each once.
     pub cpus: ArrayVec<u32, MAX_CPUS>,
+    /// How many more could be plugged in while the machine runs, which the hypervisor does not notice.
+    pub absent_cpus: usize,
     /// I/O APICs.
     pub io_apics: ArrayVec<IoApic, 16>,
     /// Interrupt source overrides.
@@ -167,8 +169,9 @@ impl Acpi {
             rest = next;
             let fields = Fields(entry);
             match (kind, length) {
-                (0, 8..) if fields.u32(4) & 1 != 0 => note(&mut self.cpus, fields.u8(3).into()),
-                (9, 16..) if fields.u32(8) & 1 != 0 => note(&mut self.cpus, fields.u32(4)),
+                // The last ID of either size is everybody's.
+                (0, 8..) if fields.u8(3) != u8::MAX => self.note_cpu(fields.u8(3).into(), fields.u32(4)),
+                (9, 16..) if fields.u32(4) != u32::MAX => self.note_cpu(fields.u32(4), fields.u32(8)),
                 (1, 12..) => {
                     let io_apic =
                         IoApic { id: fields.u8(2), address: fields.u32(4).into(), gsi_base: fields.u32(8) };
@@ -180,6 +183,17 @@ impl Acpi {
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// A processor with its MADT flags. It may be in the list twice, by a short and by a long ID.
+    fn note_cpu(&mut self, apic_id: u32, flags: u32) {
+        const ENABLED: u32 = 1 << 0;
+        const ONLINE_CAPABLE: u32 = 1 << 1;
+        if flags & ENABLED == 0 {
+            self.absent_cpus += usize::from(flags & ONLINE_CAPABLE != 0);
+        } else if !self.cpus.contains(&apic_id) {
+            note(&mut self.cpus, apic_id);
         }
     }
 

@@ -9,8 +9,8 @@ use super::idt;
 use super::info::{self, BootInfo, LoaderMemory};
 use super::memory::{self, Ranges};
 use super::percpu::{self, PerCpu};
-use super::{image, log, multiboot, paging, processor, pvh, report, screen, selftest, start};
-use crate::guest::options::{HvOptions, SerialPort};
+use super::{image, log, multiboot, paging, processor, pvh, report, screen, selftest, smp, start};
+use crate::guest::options::{HvOptions, SelfTest, SerialPort};
 use crate::hw::ioapic::IoApic;
 use crate::hw::lapic::{self, LocalApic};
 use crate::hw::timer::Timer;
@@ -51,11 +51,18 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
     leave_page_zero(&mut boot);
     start_memory(&boot);
     // SAFETY: once, on tables without user pages.
-    unsafe { processor::start() };
+    unsafe {
+        processor::start();
+        fpu::start();
+    }
     screen::map(layout);
-    let acpi = boot.rsdp.map(|rsdp| acpi::parse(&paging::HostMemory, rsdp)).unwrap_or_default();
+    let mut acpi = boot.rsdp.map(|rsdp| acpi::parse(&paging::HostMemory, rsdp)).unwrap_or_default();
+    if options.selftest == Some(SelfTest::AbsentPcpu) {
+        acpi.cpus.insert(0, selftest::ABSENT);
+    }
     pm::set_acpi(acpi.soft_off, acpi.reset);
     let lapic = start_interrupts(&acpi, options.console);
+    cpu.list(lapic.id);
     let (tsc_khz, tsc_source) =
         tsc::frequency_khz(acpi.pm_timer).expect("no timer to measure the TSC's frequency");
     let timer = Timer::new(lapic, tsc_khz);
@@ -64,6 +71,7 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
     let sound_xsavec = unsafe { fpu::is_xsavec_sound() };
     let host =
         HOST.call_once(|| Host { boot, options, acpi, cpu, lapic, tsc_khz, timer, tsc_source, sound_xsavec });
+    smp::start(host, host.options.pcpus);
     if host.options.probe {
         report::probe(host);
     }

@@ -14,6 +14,8 @@ pub const FIRST_INTERRUPT: u8 = 32;
 pub const TIMER: u8 = 0x40;
 /// Vector of the console's serial port.
 pub const CONSOLE: u8 = 0x41;
+/// Vector by which one PCPU makes another one look what there is to do.
+pub const KICK: u8 = 0x42;
 /// Vector of the local APIC's spurious interrupt: its low four bits are ones on old processors.
 pub const SPURIOUS: u8 = 0xff;
 

@@ -26,25 +26,42 @@ fn pages_over(range: &Range<u64>) -> Range<u64> {
 /// All whole pages of RAM above [`LOW_MEMORY`] that nothing occupies: not firmware, not the hypervisor's `image`, no
 /// module, not the loader's information.
 pub fn free(info: &BootInfo, image: Range<u64>) -> Result<Ranges, TooManyPieces> {
-    let mut free = Ranges::new();
+    let mut free = unused(info)?;
+    free.remove(0..LOW_MEMORY)?;
+    free.remove(pages_over(&image))?;
+    Ok(free)
+}
+
+/// A page that other processors can start in: they begin in real mode, below 1 MiB. Neither page 0, which is not mapped, nor
+/// what firmware or the boot loader uses; the highest, because firmware may use what is low and not say so.
+pub fn low_page(info: &BootInfo) -> Option<u64> {
+    /// Above it there are video memory and ROMs; and start-up vectors from A0h on are reserved.
+    const END: u64 = 0xa_0000;
+    let mut low = unused(info).ok()?;
+    low.remove(END..u64::MAX).ok()?;
+    let last = low.iter().next_back()?;
+    (last.end > PAGE_SIZE).then_some(last.end - PAGE_SIZE)
+}
+
+/// All whole pages of RAM but firmware's, modules and the loader's information.
+fn unused(info: &BootInfo) -> Result<Ranges, TooManyPieces> {
+    let mut unused = Ranges::new();
     for region in info.regions.iter().filter(|r| r.kind == RegionKind::Usable) {
         let inner =
             region.range.start.div_ceil(PAGE_SIZE) * PAGE_SIZE..region.range.end / PAGE_SIZE * PAGE_SIZE;
-        free.add(inner)?;
+        unused.add(inner)?;
     }
     for region in info.regions.iter().filter(|r| r.kind != RegionKind::Usable) {
-        free.remove(pages_over(&region.range))?;
+        unused.remove(pages_over(&region.range))?;
     }
-    free.remove(0..LOW_MEMORY)?;
-    free.remove(HIGHEST..u64::MAX)?;
-    free.remove(pages_over(&image))?;
+    unused.remove(HIGHEST..u64::MAX)?;
     for module in &info.modules {
-        free.remove(pages_over(&module.range))?;
+        unused.remove(pages_over(&module.range))?;
     }
     if let Some(range) = &info.in_use {
-        free.remove(pages_over(range))?;
+        unused.remove(pages_over(range))?;
     }
-    Ok(free)
+    Ok(unused)
 }
 
 /// All memory that the map calls RAM, whoever uses it: what the hypervisor maps cached.
@@ -95,8 +112,20 @@ mod tests {
         );
         let free = free(&info, 0x200000..0x2ff123).unwrap();
         assert_eq!(free.iter().collect::<Vec<_>>(), [0x100000..0x200000, 0x300000..0x1ff00000]);
+        assert_eq!(low_page(&info), Some(0x9e000));
         let ram = ram(&info).unwrap();
         assert_eq!(ram.iter().collect::<Vec<_>>(), [0..0x9f000, 0x100000..0x1ffe0000]);
+    }
+
+    #[test]
+    fn other_processors_start_in_a_page_that_is_nobodys() {
+        let page = |regions: &[(Range<u64>, u32)], modules: &[(u64, u64)]| low_page(&info(regions, modules));
+        assert_eq!(page(&[(0..0x100000, 1)], &[]), Some(0x9f000));
+        assert_eq!(page(&[(0..0x2000, 1)], &[]), Some(0x1000));
+        assert_eq!(page(&[(0..0x1fff, 1)], &[]), None);
+        assert_eq!(page(&[(0..0x100000, 1), (0x1800..0xa0000, 4)], &[]), None);
+        assert_eq!(page(&[(0..0xa0000, 1)], &[(0x9e800, 0x1000)]), Some(0x9d000));
+        assert_eq!(page(&[(0x100000..0x200000, 1)], &[]), None);
     }
 
     proptest! {

@@ -39,7 +39,11 @@ pub mod s5;
 pub mod screen;
 #[cfg(feature = "baremetal")]
 mod selftest;
+#[cfg(feature = "baremetal")]
+mod selftest_smp;
 pub mod smbios;
+#[cfg(feature = "baremetal")]
+pub mod smp;
 #[cfg(feature = "baremetal")]
 pub mod start;
 #[cfg(feature = "baremetal")]

@@ -11,7 +11,7 @@ use spin::Mutex;
 
 use super::info::LoaderMemory;
 use super::memory::{HIGHEST, Ranges};
-use super::{image, processor};
+use super::{image, percpu, processor};
 use crate::hw::cpu;
 use crate::mem::tables::HostTables;
 use crate::paging::addr::{Gpa, Hpa, PAGE_SIZE, PageSize};
@@ -83,7 +83,7 @@ pub fn root() -> Option<Hpa> {
 pub fn map_device(range: Range<u64>) -> Result<(), MapError> {
     let range = pages(&range)?;
     let forbidden = |page| range.contains(Gpa(page));
-    if forbidden(0) || forbidden(image::stack_guard()) || range.end.0 > HIGHEST {
+    if forbidden(0) || percpu::guards().any(forbidden) || range.end.0 > HIGHEST {
         return Err(MapError::Address);
     }
     let mut tables = TABLES.lock();
@@ -100,6 +100,17 @@ pub fn map_device(range: Range<u64>) -> Result<(), MapError> {
             }
         };
     }
+    Ok(())
+}
+
+/// Takes away a page below a stack.
+pub fn unmap_guard(page: u64) -> Result<(), MapError> {
+    let mut tables = TABLES.lock();
+    let tables = tables.as_mut().ok_or(MapError::Address)?;
+    let _: Flush = tables.unmap(GpaRange::page(Gpa(page)))?;
+    // SAFETY: the same tables again: the flush that the line above asks for. PCPUs that have started go on with what
+    // they cached, which matters to none: nobody else uses the page.
+    unsafe { cpu::set_cr3(tables.root().base().0) };
     Ok(())
 }
 

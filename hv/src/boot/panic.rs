@@ -1,19 +1,26 @@
 //! The ends that the hypervisor cannot avoid: a broken invariant, or a machine that it cannot use.
 //!
 //! A panic says what broke, shows registers and a backtrace, and ends the machine. It takes no lock and no heap. A panic
-//! inside a panic prints its message only; a third one ends the machine at once.
+//! inside a panic prints its message only; a third one ends the machine at once. The first PCPU that panics stops all others
+//! by NMIs, so that there is one report; another one's panic meanwhile is not told.
 
 use core::fmt::{self, Display, Write};
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use super::percpu::PerCpu;
 use super::trap::TrapFrame;
-use super::{image, log, screen};
-use crate::hw::{cpu, pm};
+use super::{image, log, percpu, screen};
+use crate::hw::{cpu, lapic, pm};
 use crate::trace::json::{Escape, Quoted};
 
-/// How many panics have begun.
+/// The PCPU that has panicked.
+static WHO: AtomicU32 = AtomicU32::new(NOBODY);
+const NOBODY: u32 = u32::MAX;
+/// How many panics have begun on it.
 static DEPTH: AtomicU32 = AtomicU32::new(0);
+/// How often it looks whether another PCPU has stopped: a fraction of a second. One may be where NMIs do not reach it.
+const STOP_POLLS: u32 = 1_000_000;
 /// Frames shown at most.
 const MAX_FRAMES: usize = 32;
 
@@ -58,7 +65,7 @@ impl Display for Report<'_> {
 /// within the hypervisor's own memory and lead into its code.
 fn backtrace(mut rbp: u64, mut each: impl FnMut(u64) -> fmt::Result) -> fmt::Result {
     for _ in 0..MAX_FRAMES {
-        if !rbp.is_multiple_of(8) || !image::holds_stack(rbp) {
+        if !rbp.is_multiple_of(8) || !percpu::holds_stack(rbp) {
             break;
         }
         // SAFETY: the two words lie in mapped memory that only holds plain data.
@@ -75,13 +82,43 @@ fn backtrace(mut rbp: u64, mut each: impl FnMut(u64) -> fmt::Result) -> fmt::Res
     Ok(())
 }
 
+/// Stops the PCPU that executes this, if another one has panicked.
+pub fn stop_if_over() {
+    let who = WHO.load(Ordering::Acquire);
+    if who != NOBODY && percpu::current_index() != Some(who) {
+        // SAFETY: there is a PCPU that has panicked, and this is another one: all are installed before they are listed.
+        unsafe { PerCpu::current() }.stopped.store(true, Ordering::Release);
+        cpu::halt_forever()
+    }
+}
+
+/// Stops all PCPUs but this one, as far as they can be stopped.
+fn stop_others(me: u32) {
+    let others = percpu::all().filter(|pcpu| pcpu.index != me);
+    others.clone().for_each(|pcpu| lapic::send_nmi(pcpu.apic_id()));
+    for pcpu in others {
+        let stopped = || pcpu.stopped.load(Ordering::Acquire);
+        let _stopped = (0..STOP_POLLS).any(|_| {
+            stopped() || {
+                core::hint::spin_loop();
+                false
+            }
+        });
+    }
+}
+
 fn end(message: fmt::Arguments<'_>, frame: Option<&TrapFrame>, rbp: u64) -> ! {
     cpu::cli();
+    let me = percpu::current_index().unwrap_or(0);
+    match WHO.compare_exchange(NOBODY, me, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => stop_others(me),
+        Err(_) => stop_if_over(),
+    }
     let depth = DEPTH.fetch_add(1, Ordering::Relaxed);
     if depth < 2 {
         let report = Report { message, frame, rbp, brief: depth > 0 };
         // Nobody is left to be told that a port failed. The locks of the log may be held for ever: passed over.
-        // SAFETY: this is the only PCPU that runs, and it does not return.
+        // SAFETY: this is the only PCPU that runs, or else one that does not come out of its lock, and it does not return.
         unsafe { screen::seize() };
         let mut console = log::console();
         let _ = write!(Lines(console), "\n{report}");

@@ -10,7 +10,7 @@ use arrayvec::{ArrayString, ArrayVec};
 use log::info;
 
 use super::host::Host;
-use super::{console, log as hv_log, paging, screen, smbios};
+use super::{console, log as hv_log, paging, percpu, screen, smbios};
 use crate::guest::options::{ExitAction, SerialPort};
 use crate::hw::{cpu, msr, pm};
 use crate::mem::frame;
@@ -44,6 +44,7 @@ fn facts(host: &Host) -> Facts<'_> {
         boot: &host.boot,
         acpi: &host.acpi,
         identity: None,
+        pcpus: percpu::count() as usize,
         processor: Processor::new(&cpuid),
         sound_xsavec: host.sound_xsavec,
         caches: probe::caches(&cpuid),

@@ -15,8 +15,11 @@ use crate::hw::fpu::{self, FpuState};
 use crate::hw::{cpu, pm};
 use crate::mem::frame::{self, Node};
 
+/// ID of an APIC that is not there.
+pub const ABSENT: u32 = 0xfd;
+
 /// Runs the test; returns after `quick` only.
-pub fn run(test: SelfTest, host: &Host) {
+pub fn run(test: SelfTest, host: &'static Host) {
     match test {
         SelfTest::Quick => {
             memory();
@@ -25,6 +28,8 @@ pub fn run(test: SelfTest, host: &Host) {
             ::log::info!("selftest: passed");
         }
         SelfTest::Console => console(host),
+        SelfTest::Smp | SelfTest::AbsentPcpu => super::selftest_smp::run(host),
+        SelfTest::PanicElsewhere => super::selftest_smp::panic_elsewhere(host),
         SelfTest::Panic => panic!("on request"),
         SelfTest::Null => {
             // SAFETY: the page is not mapped: the read faults.

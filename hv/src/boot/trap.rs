@@ -95,14 +95,18 @@ pub const fn name(vector: u8) -> &'static str {
 #[cfg_attr(feature = "baremetal", unsafe(no_mangle))]
 extern "C" fn boot_trap(frame: &TrapFrame) {
     let vector = frame.vector as u8;
+    if vector == vector::NMI {
+        super::panic::stop_if_over();
+    }
     if vector < idt::FIRST_INTERRUPT {
         super::panic::exception(frame, name(vector));
     }
-    // SAFETY: external interrupts arrive only while the host's GS base is loaded.
+    // SAFETY: the gates come with the PCPU's installation.
     let cpu = unsafe { PerCpu::current() };
     match vector {
         idt::TIMER => cpu.note(work::TIMER),
         idt::CONSOLE => cpu.note(work::CONSOLE),
+        idt::KICK => cpu.note(work::KICK),
         idt::SPURIOUS => return, // needs no acknowledgement
         _ => {}
     }

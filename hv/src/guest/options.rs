@@ -7,6 +7,7 @@
 //! | `telemetry` | `none` `com1` … `com4`: one JSON line per record | `none` |
 //! | `stats` | `on` `off`: a statistics record when a guest ends | `off` |
 //! | `exit` | what to do when the last guest ended: `poweroff`, `reset`, `halt`, or `isa-debug:PORT` (write the status to QEMU's exit device) | `poweroff` |
+//! | `pcpus` | use so many processors at most, the first one included | all |
 //! | `probe` | no value: print the hardware report and end, without a guest; a real machine then stops with the report on its screen, unless `exit` is given | |
 //! | `selftest` | a test of the host before any guest starts, see `boot::selftest` | none |
 //!
@@ -74,19 +75,27 @@ pub struct HvOptions {
     pub stats: bool,
     /// What to do at the end, if that was given.
     pub exit: Option<ExitAction>,
+    /// PCPUs that are used at most.
+    pub pcpus: usize,
     /// Print the hardware report and end.
     pub probe: bool,
     /// A test of the host.
     pub selftest: Option<SelfTest>,
 }
 
-/// A test of the host that end-to-end tests ask for; all but the first two end in a panic.
+/// A test of the host that end-to-end tests ask for; all but the first four end in a panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SelfTest {
     /// Frames, heap, FPU state, timer, interrupts.
     Quick,
     /// Echo the console's input until `q`.
     Console,
+    /// Several PCPUs at once: memory, log, interrupts to each other, virtualization; as `Quick` where there is one.
+    Smp,
+    /// As `Smp`, with a PCPU that the MADT names and that is not there.
+    AbsentPcpu,
+    /// Panic on the last PCPU, while others are at work and one panics, too.
+    PanicElsewhere,
     /// Panic.
     Panic,
     /// Read address 0.
@@ -108,6 +117,9 @@ impl SelfTest {
         Some(match word {
             "quick" => SelfTest::Quick,
             "console" => SelfTest::Console,
+            "smp" => SelfTest::Smp,
+            "absent-pcpu" => SelfTest::AbsentPcpu,
+            "panic-elsewhere" => SelfTest::PanicElsewhere,
             "panic" => SelfTest::Panic,
             "null" => SelfTest::Null,
             "write-code" => SelfTest::WriteCode,
@@ -128,6 +140,7 @@ impl Default for HvOptions {
             telemetry: None,
             stats: false,
             exit: None,
+            pcpus: usize::MAX,
             probe: false,
             selftest: None,
         }
@@ -169,6 +182,7 @@ impl HvOptions {
             "telemetry" if value == "none" => self.telemetry = None,
             "telemetry" => self.telemetry = Some(SerialPort::parse(value)?),
             "stats" => self.stats = parse_switch(value)?,
+            "pcpus" => self.pcpus = value.parse().ok().filter(|most| *most > 0)?,
             "selftest" => self.selftest = Some(SelfTest::parse(value)?),
             "exit" => self.exit = Some(ExitAction::parse(value)?),
             _ => return None,
@@ -210,7 +224,7 @@ mod tests {
 
     #[test]
     fn reads_words_and_lets_later_ones_win() {
-        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 stats=on exit=isa-debug:0xf4  console=com2";
+        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 stats=on exit=isa-debug:0xf4  console=com2 pcpus=3";
         let (options, unknown) = HvOptions::parse(line);
         assert_eq!(unknown.as_slice(), ["palimpsest"]);
         let expected = HvOptions {
@@ -219,6 +233,7 @@ mod tests {
             telemetry: Some(SerialPort::Com2),
             stats: true,
             exit: Some(ExitAction::IsaDebug(0xf4)),
+            pcpus: 3,
             probe: false,
             selftest: Some(SelfTest::WriteCode),
         };
@@ -230,9 +245,9 @@ mod tests {
     #[test]
     fn a_bad_value_changes_nothing_and_is_reported() {
         let (options, unknown) =
-            HvOptions::parse("loglevel=loud console=tty stats= exit=isa-debug:70000 exit=isa-debug");
+            HvOptions::parse("loglevel=loud console=tty stats= exit=isa-debug:70000 exit=isa-debug pcpus=0");
         assert_eq!(options, HvOptions::default());
-        assert_eq!(unknown.len(), 5);
+        assert_eq!(unknown.len(), 6);
     }
 
     #[test]

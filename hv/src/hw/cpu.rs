@@ -128,6 +128,15 @@ pub unsafe fn load_gdt(table: &TablePointer, code: u16, data: u16) {
     }
 }
 
+/// Address of the GDT, which is the host's at any time: exits from a guest restore it.
+#[inline(always)]
+pub fn gdt_base() -> u64 {
+    let mut table = TablePointer::default();
+    // SAFETY: stores ten bytes into a local variable.
+    unsafe { asm!("sgdt [{}]", in(reg) &raw mut table, options(nostack, preserves_flags)) };
+    table.base
+}
+
 /// Loads the task register.
 ///
 /// # Safety

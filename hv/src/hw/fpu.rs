@@ -51,6 +51,17 @@ pub fn set_xmm(index: u8, value: u128) {
     with_fpu(|| xmm!(index, "", ", [{0}]", from, [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15]));
 }
 
+/// Sets XCR0 to what it is between guests, x87 alone, on the PCPU that executes this.
+///
+/// # Safety
+/// No guest's state is in its registers.
+pub unsafe fn start() {
+    if cpu::cr4() & cr4::OSXSAVE != 0 {
+        // SAFETY: x87 alone is always valid.
+        unsafe { cpu::xsetbv(0, 1) };
+    }
+}
+
 /// Alignment that XSAVE demands.
 const ALIGN: usize = 64;
 /// Bytes of FXSAVE's image.

@@ -13,6 +13,9 @@ mod reg {
     pub const TPR: u32 = 0x80;
     pub const EOI: u32 = 0xb0;
     pub const SPURIOUS: u32 = 0xf0;
+    /// Interrupt command; as an MSR 64 bits wide, with what the xAPIC has in the register behind it.
+    pub const COMMAND: u32 = 0x300;
+    pub const DESTINATION: u32 = 0x310;
     pub const LVT_TIMER: u32 = 0x320;
     pub const LVT_LINT0: u32 = 0x350;
     pub const LVT_LINT1: u32 = 0x360;
@@ -28,6 +31,14 @@ const LVT_MASKED: u32 = 1 << 16;
 const LVT_NMI: u32 = 4 << 8;
 const TIMER_TSC_DEADLINE: u32 = 2 << 17;
 const DIVIDE_BY_1: u32 = 0b1011;
+/// Bits of the interrupt command. De-assertion is for processors before the Pentium 4 (SDM 3, 11.6.1).
+const COMMAND_NMI: u32 = 4 << 8;
+const COMMAND_INIT: u32 = 5 << 8;
+const COMMAND_STARTUP: u32 = 6 << 8;
+const COMMAND_PENDING: u32 = 1 << 12;
+const COMMAND_ASSERT: u32 = 1 << 14;
+/// Reads of the command register before it is written anyway: it is busy for microseconds.
+const COMMAND_POLLS: u32 = 100_000;
 
 /// Address of the xAPIC page; 0 means x2APIC.
 static PAGE: AtomicU64 = AtomicU64::new(0xfee0_0000);
@@ -67,30 +78,86 @@ fn write(reg: u32, value: u32) {
     }
 }
 
-/// Enables this PCPU's APIC, x2APIC where the processor has it, with everything masked but NMIs on LINT1.
+/// Enables this PCPU's APIC, the first one's, in x2APIC mode where the processor has it, with everything masked but NMIs on LINT1.
 ///
 /// # Safety
 /// The page at [`page_address`] is mapped uncached; `spurious` has a gate.
 pub unsafe fn enable(spurious: u8) -> LocalApic {
     let features = cpu::cpuid(1, 0).ecx;
     let x2apic = features & 1 << 21 != 0;
+    PAGE.store(if x2apic { 0 } else { page_address() }, Ordering::Relaxed);
+    // SAFETY: the caller's promise; the mode is one that the processor has.
+    let id = unsafe { join(spurious) };
+    LocalApic { id, x2apic, tsc_deadline: features & 1 << 24 != 0 }
+}
+
+/// Enables this PCPU's APIC in the mode of the first one's, and returns its ID.
+///
+/// # Safety
+/// As [`enable`], which has run; where it chose x2APIC mode, this processor has it.
+pub unsafe fn join(spurious: u8) -> u32 {
     // SAFETY: going from xAPIC to x2APIC is a legal transition, and so is staying.
     unsafe {
         let base = msr::read(msr::IA32_APIC_BASE) | BASE_ENABLE;
         msr::write(msr::IA32_APIC_BASE, base);
-        if x2apic {
+        if is_x2apic() {
             msr::write(msr::IA32_APIC_BASE, base | BASE_X2APIC);
         }
     }
-    PAGE.store(if x2apic { 0 } else { page_address() }, Ordering::Relaxed);
     write(reg::SPURIOUS, SOFTWARE_ENABLE | u32::from(spurious));
     write(reg::LVT_TIMER, LVT_MASKED);
     write(reg::LVT_LINT0, LVT_MASKED);
     write(reg::LVT_LINT1, LVT_NMI);
     write(reg::TPR, 0);
     write(reg::DIVIDE, DIVIDE_BY_1);
-    let id = if x2apic { read(reg::ID) } else { read(reg::ID) >> 24 };
-    LocalApic { id, x2apic, tsc_deadline: features & 1 << 24 != 0 }
+    id()
+}
+
+/// Whether registers are MSRs, on all PCPUs.
+fn is_x2apic() -> bool {
+    PAGE.load(Ordering::Relaxed) == 0
+}
+
+/// ID of the APIC of the PCPU that executes this.
+pub fn id() -> u32 {
+    let register = read(reg::ID);
+    if is_x2apic() { register } else { register >> 24 }
+}
+
+/// Sends an interrupt to one PCPU: INIT, which makes it wait for [`send_startup`].
+pub fn send_init(apic_id: u32) {
+    command(apic_id, COMMAND_INIT | COMMAND_ASSERT);
+}
+
+/// Makes a PCPU that waits for it execute what is at `page`, a page below 1 MiB.
+pub fn send_startup(apic_id: u32, page: u64) {
+    command(apic_id, COMMAND_STARTUP | COMMAND_ASSERT | (page >> 12) as u32 & 0xff);
+}
+
+/// Sends this vector to one PCPU.
+pub fn send(apic_id: u32, vector: u8) {
+    command(apic_id, COMMAND_ASSERT | u32::from(vector));
+}
+
+/// Sends a non-maskable interrupt to one PCPU.
+pub fn send_nmi(apic_id: u32) {
+    command(apic_id, COMMAND_ASSERT | COMMAND_NMI);
+}
+
+/// Sends an interrupt once the last one is on its way. What was written to memory before is seen by whoever is interrupted.
+fn command(apic_id: u32, command: u32) {
+    if is_x2apic() {
+        // The MSR's write waits for no store (SDM 3, 11.12.3).
+        // SAFETY: x2APIC mode is on; the command is valid; fences have no other effect.
+        unsafe {
+            core::arch::asm!("mfence", "lfence", options(nostack, preserves_flags));
+            msr::write(0x800 + reg::COMMAND / 16, u64::from(apic_id) << 32 | u64::from(command));
+        }
+        return;
+    }
+    let _sent = (0..COMMAND_POLLS).any(|_| read(reg::COMMAND) & COMMAND_PENDING == 0);
+    write(reg::DESTINATION, apic_id << 24);
+    write(reg::COMMAND, command);
 }
 
 /// Acknowledges the interrupt in service.

@@ -10,6 +10,7 @@ pub mod fpu;
 pub mod ioapic;
 pub mod lapic;
 pub mod msr;
+pub mod mtrr;
 pub mod pic;
 pub mod pm;
 pub mod port;

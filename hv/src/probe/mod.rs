@@ -55,6 +55,8 @@ pub struct Facts<'a> {
     pub acpi: &'a Acpi,
     /// Who made the machine, if anybody has looked and found out.
     pub identity: Option<Identity>,
+    /// PCPUs that have started, the first one included.
+    pub pcpus: usize,
     /// The processor.
     pub processor: Processor,
     /// Its XSAVEC, if it has one, loses nothing.
@@ -105,8 +107,13 @@ impl<T: Display, I: Iterator<Item = T> + Clone> Display for Row<I> {
 }
 
 impl Facts<'_> {
-    fn pcpus(&self) -> usize {
-        self.acpi.cpus.len().max(1)
+    /// `4 PCPUs`, or `3 of 4 PCPUs` if one did not start.
+    fn pcpus(&self) -> impl Display {
+        let (started, all) = (self.pcpus, self.acpi.cpus.len());
+        fmt::from_fn(move |f| match started < all {
+            true => write!(f, "{started} of {all} PCPUs"),
+            false => write!(f, "{started} PCPUs"),
+        })
     }
 
     fn has(&self, feature: &str) -> bool {
@@ -117,7 +124,7 @@ impl Facts<'_> {
     pub fn brief(&self, mut line: impl FnMut(fmt::Arguments<'_>)) {
         let pages = |frames: u64| (frames * PAGE_SIZE) >> 20;
         line(format_args!("Palimpsest {}, started by {}{}", self.version, self.boot.loader, self.firmware()));
-        line(format_args!("processor: {}, {} PCPUs", self.processor, self.pcpus()));
+        line(format_args!("processor: {}, {}", self.processor, self.pcpus()));
         line(format_args!(
             "memory: {} MiB for guests and tables, {} MiB free",
             pages(self.frames.total),
@@ -190,9 +197,10 @@ impl Display for Full<'_> {
             [one] => writeln!(f, ", APIC ID {one}")?,
             ids => writeln!(
                 f,
-                ", APIC IDs {} to {}",
+                ", APIC IDs {} to {}; {} started",
                 ids.iter().min().unwrap_or(&0),
-                ids.iter().max().unwrap_or(&0)
+                ids.iter().max().unwrap_or(&0),
+                self.0.pcpus
             )?,
         }
         Map::new(&boot.regions).fmt(f)?;

@@ -177,6 +177,7 @@ fn facts<'a>(answers: &Answers, boot: &'a BootInfo, acpi: &'a Acpi) -> Facts<'a>
         boot,
         acpi,
         identity: None,
+        pcpus: 4,
         processor: Processor::new(&answers.ask()),
         sound_xsavec: true,
         caches: caches(&answers.ask()),
@@ -216,6 +217,9 @@ fn a_start_takes_five_lines() {
     let loss = "its XSAVEC loses AVX state and is hidden from guests";
     assert_eq!(lines[5..], [format!("processor: {loss}")]);
     assert!(lossy.full().to_string().contains(&format!(", XSAVE\n  {loss}\n")));
+    lines.clear();
+    Facts { pcpus: 3, ..facts(&k10(), &boot, &acpi) }.brief(|line| lines.push(line.to_string()));
+    assert!(lines[1].ends_with(", 3 of 4 PCPUs"), "{}", lines[1]);
 }
 
 #[test]
@@ -257,7 +261,7 @@ processor: AMD Ryzen 7 3700X 8-Core Processor (AuthenticAMD, family 23 model 113
 virtualization: AMD-V, 16 ASIDs
   has: nested paging
   has no next RIP: something slower
-PCPUs: 4 in the MADT, APIC IDs 0 to 6
+PCPUs: 4 in the MADT, APIC IDs 0 to 6; 4 started
 memory: 16383 MiB usable, up to 0x480000000
   map: usable 16383 MiB in 3, ACPI non-volatile 1 MiB in 1, reserved 384 KiB in 1, other 256 MiB in 1
   for guests and tables: 16 GiB

@@ -15,16 +15,20 @@ use crate::virt::svm::{self, Svm, SvmCpu};
 use crate::virt::vmx::{self, Vmx, VmxCpu};
 use crate::virt::{VcpuState, Virt};
 
-/// A vendor's virtualization hardware, switched on.
-pub trait Backend: Sized {
+/// A vendor's virtualization hardware.
+pub trait Backend: Sized + Sync {
     /// One VCPU.
     type Virt: Virt + VcpuState;
 
-    /// Switches it on, or says in one line why it cannot be used.
+    /// Finds out what the processor that executes this has, or says in one line why it cannot be used. Once for all PCPUs.
+    fn detect(tsc_khz: u64) -> Result<Self, Box<dyn Display>>;
+
+    /// Switches it on, on the PCPU that executes this, or says in one line why that PCPU cannot be used: all have to offer
+    /// the same.
     ///
     /// # Safety
-    /// On the PCPU that will run guests, with the host's final tables loaded.
-    unsafe fn start(tsc_khz: u64) -> Result<(Self, <Self::Virt as Virt>::Cpu), Box<dyn Display>>;
+    /// The PCPU has the host's final tables, and it is the one that will use the result. Once for each.
+    unsafe fn enable(&self) -> Result<<Self::Virt as Virt>::Cpu, Box<dyn Display>>;
 
     /// The vendor's name in telemetry.
     fn vendor(&self) -> &'static str;
@@ -48,6 +52,9 @@ fn physical_bits() -> u8 {
     cpuid(0x8000_0008, 0)[0] as u8
 }
 
+/// Why a PCPU other than the first cannot run guests.
+const DIFFERS: &str = "its virtualization extension offers something else than the first processor's";
+
 /// AMD-V.
 pub struct Amd {
     features: svm::Features,
@@ -55,25 +62,36 @@ pub struct Amd {
     msr_map: Arc<svm::MsrMap>,
 }
 
+impl Amd {
+    fn features_here() -> Result<svm::Features, Box<dyn Display>> {
+        // SAFETY: processors with SVM have VM_CR.
+        match svm::Features::detect(cpuid, || unsafe { msr::read(msr::VM_CR) }) {
+            Ok(features) if features.nested_paging => Ok(features),
+            Ok(_) => Err(Box::new(
+                "this processor's AMD-V has no nested paging; use a later one (in QEMU: -cpu EPYC,+svm,+npt)",
+            )),
+            Err(obstacle) => Err(Box::new(obstacle)),
+        }
+    }
+}
+
 impl Backend for Amd {
     type Virt = Svm;
 
-    unsafe fn start(_: u64) -> Result<(Amd, SvmCpu), Box<dyn Display>> {
-        // SAFETY: processors with SVM have VM_CR.
-        let features = match svm::Features::detect(cpuid, || unsafe { msr::read(msr::VM_CR) }) {
-            Ok(features) if features.nested_paging => features,
-            Ok(_) => {
-                return Err(Box::new(
-                    "this processor's AMD-V has no nested paging; use a later one (in QEMU: -cpu EPYC,+svm,+npt)",
-                ));
-            }
-            Err(obstacle) => return Err(Box::new(obstacle)),
-        };
+    fn detect(_: u64) -> Result<Amd, Box<dyn Display>> {
+        let features = Amd::features_here()?;
         log::info!("AMD-V: {features}");
         let io_map = Arc::new(svm::IoMap::intercept_all());
         let msr_map = Arc::new(svm::MsrMap::opening(&PASS_THROUGH));
-        // SAFETY: the caller's promise, and the features are this PCPU's own.
-        Ok((Amd { features, io_map, msr_map }, unsafe { SvmCpu::enable(features) }))
+        Ok(Amd { features, io_map, msr_map })
+    }
+
+    unsafe fn enable(&self) -> Result<SvmCpu, Box<dyn Display>> {
+        if Amd::features_here()? != self.features {
+            return Err(Box::new(DIFFERS));
+        }
+        // SAFETY: the caller's promise, and the features are this PCPU's, too.
+        Ok(unsafe { SvmCpu::enable(self.features) })
     }
 
     fn vendor(&self) -> &'static str {
@@ -109,28 +127,37 @@ pub struct Intel {
     tsc_khz: u64,
 }
 
+impl Intel {
+    /// The features, and the value for a feature control that firmware left open.
+    fn features_here() -> Result<(vmx::Features, Option<u64>), Box<dyn Display>> {
+        // SAFETY: only MSRs that the processor's VT-x has are read.
+        let detected = vmx::Features::detect(cpuid, |index| unsafe { msr::read(index) });
+        detected.map_err(|obstacle| Box::new(obstacle) as Box<dyn Display>)
+    }
+}
+
 impl Backend for Intel {
     type Virt = Vmx;
 
-    unsafe fn start(tsc_khz: u64) -> Result<(Intel, VmxCpu), Box<dyn Display>> {
-        // SAFETY: only MSRs that the processor's VT-x has are read.
-        let detected = vmx::Features::detect(cpuid, |index| unsafe { msr::read(index) });
-        let (features, unlock) = match detected {
-            Ok(found) => found,
-            Err(obstacle) => return Err(Box::new(obstacle)),
-        };
+    fn detect(tsc_khz: u64) -> Result<Intel, Box<dyn Display>> {
+        let (features, _) = Intel::features_here()?;
         log::info!("VT-x: {features}");
         if !features.ept {
             log::warn!("without EPT all guests run on shadow tables");
         }
-        // SAFETY: the caller's promise, and the features are this PCPU's own.
-        let cpu = match unsafe { VmxCpu::enable(&features, unlock) } {
-            Ok(cpu) => cpu,
-            Err(obstacle) => return Err(Box::new(obstacle)),
-        };
         let io_bitmaps = Arc::new(vmx::IoBitmaps::exit_on_all());
         let msr_bitmap = Arc::new(vmx::MsrBitmap::opening(&PASS_THROUGH));
-        Ok((Intel { features, io_bitmaps, msr_bitmap, tsc_khz }, cpu))
+        Ok(Intel { features, io_bitmaps, msr_bitmap, tsc_khz })
+    }
+
+    unsafe fn enable(&self) -> Result<VmxCpu, Box<dyn Display>> {
+        let (features, unlock) = Intel::features_here()?;
+        if features != self.features {
+            return Err(Box::new(DIFFERS));
+        }
+        // SAFETY: the caller's promise, and the features are this PCPU's, too.
+        let cpu = unsafe { VmxCpu::enable(&features, unlock) };
+        cpu.map_err(|obstacle| Box::new(obstacle) as Box<dyn Display>)
     }
 
     fn vendor(&self) -> &'static str {

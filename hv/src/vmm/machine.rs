@@ -14,6 +14,7 @@ use super::telemetry;
 use crate::boot::host::Host;
 use crate::boot::log;
 use crate::boot::panic::unsuitable;
+use crate::boot::percpu;
 use crate::boot::report as boot_report;
 use crate::device::message::Messages;
 use crate::guest::build::{self, BuildError, HostFacts};
@@ -48,12 +49,12 @@ const STATUS_DIED: u32 = 3;
 
 /// Everything after bring-up.
 pub fn main(host: &'static Host) -> ! {
-    // Zhaoxin's processors have VT-x too.
-    if cpuid(1, 0)[2] & VMX != 0 || boot_report::vendor() == *"GenuineIntel" {
-        run_guests::<Intel>(host)
-    } else {
-        run_guests::<Amd>(host)
-    }
+    if is_intel() { run_guests::<Intel>(host) } else { run_guests::<Amd>(host) }
+}
+
+/// Whether the processor's extension is VT-x, or would be. Zhaoxin's processors have it, too.
+pub(super) fn is_intel() -> bool {
+    cpuid(1, 0)[2] & VMX != 0 || boot_report::vendor() == *"GenuineIntel"
 }
 
 /// CPUID leaf 0xd, subleaf 1, EAX: XSAVEC.
@@ -63,9 +64,9 @@ const VMX: u32 = 1 << 5;
 
 /// Everything after the choice of the vendor.
 fn run_guests<B: Backend>(host: &'static Host) -> ! {
+    let backend = B::detect(host.tsc_khz).unwrap_or_else(|obstacle| unsuitable(&*obstacle));
     // SAFETY: bring-up has installed the host's tables on this PCPU.
-    let (backend, mut cpu) =
-        unsafe { B::start(host.tsc_khz) }.unwrap_or_else(|obstacle| unsuitable(&*obstacle));
+    let mut cpu = unsafe { backend.enable() }.unwrap_or_else(|obstacle| unsuitable(&*obstacle));
     telemetry::record("host", |json| report_host(json, host, &backend));
 
     emulate::prepare_decoder();
@@ -95,7 +96,7 @@ fn report_host(json: &mut Json<'_>, host: &Host, backend: &impl Backend) -> fmt:
     json.text("model", boot_report::brand())?;
     json.number("tsc_hz", host.tsc_khz * 1000)?;
     json.number("memory_mib", (frame::stats().total * PAGE_SIZE) >> 20)?;
-    json.number("pcpus", host.acpi.cpus.len().max(1))?;
+    json.number("pcpus", percpu::count())?;
     json.begin_array("features")?;
     for feature in backend.features().iter().filter(|feature| feature.present) {
         json.text("", feature.id)?;
@@ -234,7 +235,7 @@ fn flush_console<F: PteFormat<Attr = NestedAttr>>(vm: &Vm<F, HostMemory>, pcpu: 
 fn host_report(host: &Host) -> HostReport {
     HostReport {
         tsc_khz: host.tsc_khz,
-        pcpus: host.acpi.cpus.len().max(1),
+        pcpus: percpu::count() as usize,
         frames: frame::stats(),
         heap_bytes: heap::bytes(),
     }

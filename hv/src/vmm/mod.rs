@@ -13,6 +13,8 @@ mod machine;
 mod memory;
 #[cfg(feature = "baremetal")]
 mod pcpu;
+#[cfg(feature = "baremetal")]
+mod pcpus;
 #[cfg_attr(not(feature = "baremetal"), allow(dead_code))]
 pub mod report;
 #[cfg(feature = "baremetal")]
@@ -20,3 +22,5 @@ mod telemetry;
 
 #[cfg(feature = "baremetal")]
 pub use machine::main;
+#[cfg(feature = "baremetal")]
+pub use pcpus::enable_everywhere;

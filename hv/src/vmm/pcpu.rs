@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 use heapless::Deque;
 
 use crate::boot::console::Console;
+use crate::boot::panic;
 use crate::boot::percpu::{PerCpu, work};
 use crate::hw::timer::Timer;
 use crate::hw::{cpu, fpu, lapic, msr};
@@ -126,6 +127,8 @@ impl Host for Pcpu {
     fn serve_interrupts(&mut self) {
         // SAFETY: the IDT is loaded and no lock is held that a handler takes (handlers take none).
         unsafe { cpu::interrupt_window() }
+        // The NMI of a panic may have made the guest exit, and is over then.
+        panic::stop_if_over();
     }
 
     fn kick(&mut self, _: &Mailbox) {}

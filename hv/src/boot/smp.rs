@@ -1,0 +1,280 @@
+//! Start of the other PCPUs, and what they do until there is work.
+//!
+//! One after the other: INIT, then start-up interrupts to the code of `ap.s` (Intel SDM 3, 9.4.4; AMD APM 2, 16.5). Each arrives in
+//! [`boot_ap`], sets itself up as the first one did, compares clocks with it, and parks: it halts until it is kicked, and does
+//! the jobs that [`run`] gives it. One that does not arrive is reported and left out; should it come later, it finds no
+//! stack and halts.
+
+use core::arch::global_asm;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use spin::Once;
+
+use super::host::Host;
+use super::percpu::{self, Job, PerCpu};
+use super::{idt, memory, paging, processor};
+use crate::hw::mtrr::Mtrrs;
+use crate::hw::{cpu, fpu, lapic, msr};
+use crate::sched::topology::MAX_PCPUS;
+use crate::smp::mailbox::{self, Carrier, Mailbox};
+use crate::smp::skew::Skew;
+use crate::virt::state::efer;
+
+global_asm!(include_str!("ap.s"), options(att_syntax));
+
+unsafe extern "C" {
+    static ap_start: u8;
+    static ap_start_end: u8;
+    static ap_stack: AtomicU64;
+    static ap_root: AtomicU32;
+    static ap_efer: AtomicU32;
+}
+
+/// From INIT to the start-up interrupt, and from one start-up interrupt to the next (SDM 3, 9.4.4.1).
+const INIT_US: u64 = 10_000;
+const STARTUP_US: u64 = 200;
+/// How long PCPUs are awaited, all that are missing together, and each of them at least.
+const PATIENCE_MS: u64 = 5000;
+const LEAST_PATIENCE_MS: u64 = 300;
+/// After this time without an answer a PCPU is kicked again.
+const KICK_MS: u64 = 1;
+/// Rounds in which clocks are compared, and their time at most.
+const ROUNDS: u32 = 64;
+const ROUNDS_MS: u64 = 20;
+/// A difference of clocks that is not worth a warning: a microsecond at any frequency is more.
+const SKEW_TICKS: u64 = 500;
+
+/// What the first PCPU tells the others.
+struct Common {
+    host: &'static Host,
+    mtrrs: Option<Mtrrs>,
+}
+
+static COMMON: Once<Common> = Once::new();
+
+fn ticks(host: &Host, us: u64) -> u64 {
+    host.tsc_khz * us / 1000
+}
+
+/// Waits.
+fn delay(ticks: u64) {
+    let start = cpu::rdtsc();
+    while cpu::rdtsc().wrapping_sub(start) < ticks {
+        core::hint::spin_loop();
+    }
+}
+
+/// Starts the PCPUs that the MADT names, `most` and [`MAX_PCPUS`] at most, the first one included.
+pub fn start(host: &'static Host, most: usize) {
+    let wanted = host.acpi.cpus.iter().filter(|id| **id != host.lapic.id);
+    let wanted = wanted.take(most.min(MAX_PCPUS).saturating_sub(1));
+    if wanted.clone().next().is_none() {
+        return;
+    }
+    let page = memory::low_page(&host.boot);
+    let root = paging::root().and_then(|root| u32::try_from(root.0).ok());
+    let (Some(page), Some(root)) = (page, root) else {
+        log::warn!(
+            "no memory {}: one PCPU is used",
+            if page.is_none() { "below 640 KiB" } else { "below 4 GiB" }
+        );
+        return;
+    };
+    COMMON.call_once(|| Common { host, mtrrs: Mtrrs::read() });
+    // SAFETY: the page is RAM that nobody uses, and the code is shorter; the variables are this module's.
+    unsafe {
+        let code = &raw const ap_start;
+        let length = (&raw const ap_start_end as usize) - code as usize;
+        core::ptr::copy_nonoverlapping(code, page as *mut u8, length);
+        ap_root.store(root, Ordering::Relaxed);
+        ap_efer.store((msr::read(msr::EFER) & (efer::LME | efer::NXE)) as u32, Ordering::Relaxed);
+    }
+    wanted.clone().for_each(|id| lapic::send_init(*id));
+    delay(ticks(host, INIT_US));
+    let end = cpu::rdtsc() + ticks(host, PATIENCE_MS * 1000);
+    for id in wanted {
+        if let Err(why) = start_one(host, *id, page, end) {
+            log::warn!("the PCPU with APIC ID {id} {why}: it is left out");
+        }
+    }
+}
+
+/// Starts one. It has until `end`, or a little while from now.
+fn start_one(host: &Host, apic_id: u32, page: u64, end: u64) -> Result<(), &'static str> {
+    let index = percpu::count();
+    let home = percpu::make(index).ok_or("gets no memory")?;
+    paging::unmap_guard(home.guard).map_err(|_| "gets no guard page")?;
+    // SAFETY: within the new stack.
+    unsafe { ((home.stack_top - 8) as *mut u64).write(home.pcpu as u64) };
+    // SAFETY: a variable of this module.
+    let stack = unsafe { &ap_stack };
+    stack.store(home.stack_top - 8, Ordering::SeqCst);
+    let begin = cpu::rdtsc();
+    let is_here = || percpu::count() > index;
+    let has_come = || stack.load(Ordering::SeqCst) == 0;
+    for _ in 0..2 {
+        if !has_come() {
+            lapic::send_startup(apic_id, page);
+            delay(ticks(host, STARTUP_US));
+        }
+    }
+    let end = end.max(begin + ticks(host, LEAST_PATIENCE_MS * 1000));
+    while !is_here() {
+        // The stack is its own, or nobody's.
+        if cpu::rdtsc() > end && !has_come() && stack.swap(0, Ordering::SeqCst) != 0 {
+            return Err("does not start");
+        }
+        if cpu::rdtsc() > end + ticks(host, PATIENCE_MS * 1000) {
+            return Err("has got lost on its way");
+        }
+        core::hint::spin_loop();
+    }
+    let pcpu = percpu::get(index).ok_or("is not listed")?;
+    if pcpu.apic_id() != apic_id {
+        log::warn!("the PCPU with APIC ID {apic_id} says that it has ID {}", pcpu.apic_id());
+    }
+    compare_clocks(host, pcpu);
+    Ok(())
+}
+
+/// Called by `ap.s` on the new PCPU's own stack.
+#[unsafe(no_mangle)]
+extern "C" fn boot_ap(pcpu: *mut PerCpu) -> ! {
+    let (Some(common), Some(idt)) = (COMMON.get(), percpu::IDT.get()) else { cpu::halt_forever() };
+    // SAFETY: the first PCPU made the structure for this one, on the host's final tables.
+    let pcpu = unsafe { (*pcpu).install(idt) };
+    // SAFETY: once, on this PCPU; nothing else runs on it. The first one's registers are those of a processor of the same kind.
+    let apic_id = unsafe {
+        if let Some(mtrrs) = common.mtrrs.as_ref().filter(|mtrrs| Mtrrs::read().as_ref() != Some(mtrrs)) {
+            mtrrs.write();
+        }
+        processor::start();
+        fpu::start();
+        lapic::join(idt::SPURIOUS)
+    };
+    common.host.timer.install(idt::TIMER);
+    pcpu.list(apic_id);
+    answer_clocks(pcpu);
+    park(pcpu)
+}
+
+/// Does jobs for ever; halts when there is none.
+fn park(pcpu: &'static PerCpu) -> ! {
+    loop {
+        pcpu.take_pending();
+        if let Some(job) = pcpu.take_job() {
+            job(pcpu);
+            pcpu.end_job();
+            continue;
+        }
+        answer_idle(pcpu);
+        // A kick that came since is still to be taken: it ends the halt.
+        // SAFETY: the IDT is loaded, and no lock is held.
+        unsafe { cpu::wait_for_interrupt() };
+    }
+}
+
+/// Answers a shootdown on a PCPU on which no guest is to run before all of its translations are dropped anyway.
+pub fn answer_idle(pcpu: &PerCpu) {
+    if let Some(taken) = pcpu.shootdown.take() {
+        pcpu.shootdown.answer(taken);
+    }
+}
+
+/// Makes a PCPU look what there is to do: it leaves its guest, or wakes up.
+pub fn kick(pcpu: &PerCpu) {
+    lapic::send(pcpu.apic_id(), idt::KICK);
+}
+
+/// Gives a parked PCPU a job.
+///
+/// # Panics
+/// If it has one.
+pub fn run(pcpu: &PerCpu, job: Job) {
+    assert!(!pcpu.is_busy(), "PCPU {} has a job", pcpu.index);
+    pcpu.set_job(job);
+    kick(pcpu);
+}
+
+/// Gives all PCPUs but the one that executes this, `me`, a job that returns, does it here too, and waits until all are done.
+pub fn run_everywhere(me: &'static PerCpu, job: Job) {
+    let others = percpu::all().filter(|pcpu| pcpu.index != me.index);
+    others.clone().for_each(|pcpu| run(pcpu, job));
+    job(me);
+    for pcpu in others {
+        while pcpu.is_busy() {
+            answer_idle(me);
+            core::hint::spin_loop();
+        }
+    }
+}
+
+/// The PCPUs as they ask each other.
+#[derive(Clone, Copy)]
+pub struct Pcpus;
+
+impl Carrier for Pcpus {
+    fn mailbox(&self, pcpu: u32) -> &Mailbox {
+        &percpu::get(pcpu).expect("a PCPU that has started").shootdown
+    }
+
+    fn kick(&self, pcpu: u32) {
+        kick(percpu::get(pcpu).expect("a PCPU that has started"));
+    }
+
+    fn tsc(&self) -> u64 {
+        cpu::rdtsc_unordered()
+    }
+}
+
+/// Makes `targets` forget translations, and returns when they have. See [`mailbox::shoot`].
+pub fn shoot(host: &Host, targets: impl Iterator<Item = u32> + Clone, answer: impl FnMut()) {
+    mailbox::shoot(&Pcpus, targets, host.tsc_khz * KICK_MS, answer);
+}
+
+/// A comparison of clocks: whose turn it is, and the other one's clock.
+static TURN: AtomicU32 = AtomicU32::new(FIRST);
+static CLOCK: AtomicU64 = AtomicU64::new(0);
+const FIRST: u32 = 0;
+const OTHER: u32 = 1;
+const NO_MORE: u32 = 2;
+
+/// On the first PCPU: asks the new one for its clock many times.
+fn compare_clocks(host: &Host, pcpu: &PerCpu) {
+    let mut skew = Skew::default();
+    let end = cpu::rdtsc() + ticks(host, ROUNDS_MS * 1000);
+    for _ in 0..ROUNDS {
+        let before = cpu::rdtsc();
+        TURN.store(OTHER, Ordering::Release);
+        while TURN.load(Ordering::Acquire) != FIRST {
+            core::hint::spin_loop();
+        }
+        skew.add(before, CLOCK.load(Ordering::Relaxed), cpu::rdtsc());
+        if cpu::rdtsc() > end {
+            break;
+        }
+    }
+    TURN.store(NO_MORE, Ordering::Release);
+    while TURN.load(Ordering::Acquire) != FIRST {
+        core::hint::spin_loop();
+    }
+    log::debug!("PCPU {}: TSC within {} ticks", pcpu.index, skew.uncertainty());
+    pcpu.tsc_skew.store(skew.ticks(), Ordering::Relaxed);
+    if skew.ticks().unsigned_abs() > SKEW_TICKS {
+        log::warn!("PCPU {}: its TSC differs from the first one's by {} ticks", pcpu.index, skew.ticks());
+    }
+}
+
+/// On the new PCPU.
+fn answer_clocks(_: &PerCpu) {
+    loop {
+        match TURN.load(Ordering::Acquire) {
+            OTHER => {
+                CLOCK.store(cpu::rdtsc(), Ordering::Relaxed);
+                TURN.store(FIRST, Ordering::Release);
+            }
+            NO_MORE => break TURN.store(FIRST, Ordering::Release),
+            _ => core::hint::spin_loop(),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! How a PCPU makes others forget translations (a TLB shootdown), and knows that they have.
+//!
+//! Each PCPU has a [`Mailbox`]: two counters. Who has changed tables asks each PCPU that may hold an old translation, wakes it by
+//! an interrupt, and waits until it has answered. The interrupt makes a running guest leave; one that is not running costs
+//! its entries nothing. The owner of a mailbox answers whenever it looks: from the run loop, and from every place where it waits.
+//!
+//! What must hold:
+//! - Who takes a request makes sure that no guest instruction runs on its PCPU with what was cached before: it notes the
+//!   flush where its next entry finds it, *before* it answers. The interrupt alone is not enough: an entry may deliver an
+//!   event, which reads memory, before it takes the interrupt.
+//! - Who waits answers its own mailbox while it waits, and holds no lock for which another PCPU waits without answering.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// A counter that several PCPUs share. There is one implementation outside of tests.
+pub trait Counter {
+    /// The value.
+    fn load(&self, order: Ordering) -> u64;
+    /// Sets the value.
+    fn store(&self, value: u64, order: Ordering);
+    /// Adds 1 and returns the value before.
+    fn increment(&self, order: Ordering) -> u64;
+}
+
+impl Counter for AtomicU64 {
+    #[inline(always)]
+    fn load(&self, order: Ordering) -> u64 {
+        self.load(order)
+    }
+    fn store(&self, value: u64, order: Ordering) {
+        self.store(value, order);
+    }
+    fn increment(&self, order: Ordering) -> u64 {
+        self.fetch_add(1, order)
+    }
+}
+
+/// Requests to one PCPU, and its answers.
+#[derive(Debug)]
+pub struct Mailbox<C = AtomicU64> {
+    wanted: C,
+    done: C,
+}
+
+/// What one request waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Ticket(u64);
+
+/// Requests that were taken and not answered yet.
+#[derive(Debug)]
+#[must_use]
+pub struct Taken(u64);
+
+impl Mailbox {
+    /// Nothing is asked for.
+    pub const fn new() -> Mailbox {
+        Mailbox { wanted: AtomicU64::new(0), done: AtomicU64::new(0) }
+    }
+}
+
+impl Default for Mailbox {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<C: Counter> Mailbox<C> {
+    /// Asks the owner to forget. What the caller wrote before is seen by the owner when it takes the request.
+    pub fn ask(&self) -> Ticket {
+        // Ordered with whatever else decides on whom to ask: the change of the tables comes first, for everybody.
+        Ticket(self.wanted.increment(Ordering::SeqCst) + 1)
+    }
+
+    /// Whether the owner has answered.
+    pub fn is_done(&self, ticket: Ticket) -> bool {
+        self.done.load(Ordering::Acquire) >= ticket.0
+    }
+
+    /// For the owner: whether anybody waits. Cheap.
+    #[inline(always)]
+    pub fn is_asked(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed) != self.done.load(Ordering::Relaxed)
+    }
+
+    /// For the owner: all requests up to now.
+    pub fn take(&self) -> Option<Taken> {
+        let wanted = self.wanted.load(Ordering::SeqCst);
+        (wanted != self.done.load(Ordering::Relaxed)).then_some(Taken(wanted))
+    }
+
+    /// For the owner: no translation that was cached before [`Mailbox::take`] will be used again.
+    pub fn answer(&self, taken: Taken) {
+        self.done.store(taken.0, Ordering::Release);
+    }
+}
+
+/// What carries requests: the PCPUs and their interrupts.
+pub trait Carrier {
+    /// The mailbox of a PCPU.
+    fn mailbox(&self, pcpu: u32) -> &Mailbox;
+    /// Makes it look into its mailbox, if it runs a guest or sleeps.
+    fn kick(&self, pcpu: u32);
+    /// The time-stamp counter.
+    fn tsc(&self) -> u64;
+}
+
+/// Makes `targets` forget, and returns when all of them have. `answer` is called while it waits: it answers the caller's own
+/// mailbox. An interrupt that has no effect within `patience` ticks is sent again: emulations lose some.
+///
+/// Any target is asked once; the caller itself is not one of them.
+pub fn shoot(
+    carrier: &impl Carrier,
+    targets: impl Iterator<Item = u32> + Clone,
+    patience: u64,
+    mut answer: impl FnMut(),
+) {
+    // A PCPU has one mailbox, and answers all at once: the ticket of the last request to it is the latest.
+    let ask = |pcpu| {
+        let ticket = carrier.mailbox(pcpu).ask();
+        carrier.kick(pcpu);
+        (pcpu, ticket)
+    };
+    let asked: heapless::Vec<(u32, Ticket), AT_ONCE> = targets.clone().take(AT_ONCE).map(ask).collect();
+    for (pcpu, ticket) in &asked {
+        wait(carrier, *pcpu, *ticket, patience, &mut answer);
+    }
+    for (pcpu, ticket) in targets.skip(AT_ONCE).map(ask) {
+        wait(carrier, pcpu, ticket, patience, &mut answer);
+    }
+}
+
+/// PCPUs that are asked before the first answer is awaited.
+const AT_ONCE: usize = 64;
+
+fn wait(carrier: &impl Carrier, pcpu: u32, ticket: Ticket, patience: u64, answer: &mut impl FnMut()) {
+    let mut asked = carrier.tsc();
+    while !carrier.mailbox(pcpu).is_done(ticket) {
+        answer();
+        let now = carrier.tsc();
+        if now.wrapping_sub(asked) >= patience {
+            carrier.kick(pcpu);
+            asked = now;
+        }
+        core::hint::spin_loop();
+    }
+}
+
+#[cfg(test)]
+mod tests;

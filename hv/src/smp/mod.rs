@@ -1,0 +1,6 @@
+//! Several PCPUs: what they ask of each other, and how their clocks compare. Hardware-free.
+//!
+//! `boot::smp` starts the PCPUs and carries the interrupts; docs/design/0011-smp.md tells why things are as they are.
+
+pub mod mailbox;
+pub mod skew;
