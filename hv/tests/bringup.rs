@@ -152,3 +152,36 @@ fn start_by_grub(entry: &str, files: &[(&str, &[u8])]) -> String {
     let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
+
+/// Packages and last-level caches by CPUID, memory nodes by SRAT and SLIT.
+#[test]
+fn the_shape_of_the_machine_is_found() {
+    let say = |machine: &[&str]| {
+        let (text, status) = run("exit=isa-debug:0xf4 probe", machine, None);
+        assert_eq!(status, qemu_status(0), "{text}");
+        text
+    };
+    let text = say(&["-smp", "4,sockets=2,cores=2"]);
+    let two = "4 cores in 2 packages, last-level caches of PCPUs 0-1, 2-3, 1 memory node";
+    assert!(text.contains(&format!("\n  {two}\r\n")), "{text}");
+    let text = say(&["-smp", "8,sockets=1,cores=4,threads=2", "-cpu", "Skylake-Client"]);
+    let one = "4 cores in 1 package, last-level cache of PCPUs 0-7, 1 memory node";
+    assert!(text.contains(&format!("\n  {one}\r\n")), "{text}");
+    let text = say(&[
+        "-smp",
+        "4,sockets=2,cores=2",
+        "-object",
+        "memory-backend-ram,size=64M,id=a",
+        "-object",
+        "memory-backend-ram,size=192M,id=b",
+        "-numa",
+        "node,nodeid=0,cpus=0-1,memdev=a",
+        "-numa",
+        "node,nodeid=1,cpus=2-3,memdev=b",
+        "-numa",
+        "dist,src=0,dst=1,val=31",
+    ]);
+    assert!(text.contains("PCPUs 0-1, 2-3, 2 memory nodes"), "{text}");
+    assert!(text.contains("memory node 0: ") && text.contains("distances 10, 31"), "{text}");
+    assert!(text.contains("memory node 1: 192 MiB, distances 31, 10"), "{text}");
+}

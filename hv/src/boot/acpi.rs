@@ -8,6 +8,7 @@ use arrayvec::ArrayVec;
 
 use super::info::LoaderMemory;
 use super::iommu::{self, Iommu};
+use super::numa::Numa;
 use super::s5;
 use crate::hw::pm::{Reset, SoftOff};
 use crate::hw::tsc::PmTimer;
@@ -73,6 +74,8 @@ pub struct Acpi {
     pub hpet: Option<u64>,
     /// PCI configuration spaces.
     pub pci: ArrayVec<PciSegment, 16>,
+    /// Nodes of memory and processors.
+    pub numa: Numa,
     /// IOMMUs.
     pub iommu: Option<Iommu>,
     /// The names of all tables that are whole.
@@ -140,6 +143,8 @@ pub fn parse(memory: &impl LoaderMemory, rsdp: u64) -> Acpi {
             b"FACP" => acpi.read_fadt(memory, Fields(table)),
             b"HPET" => acpi.hpet = Some(Fields(table).u64(44)).filter(|address| *address != 0),
             b"MCFG" => acpi.read_mcfg(table),
+            b"SRAT" => acpi.numa.read_srat(table),
+            b"SLIT" => acpi.numa.read_slit(table),
             b"DMAR" | b"IVRS" => acpi.iommu = iommu::read(table),
             _ => {}
         }

@@ -21,6 +21,7 @@ pub mod iommu;
 pub mod log;
 pub mod memory;
 pub mod multiboot;
+pub mod numa;
 #[cfg(feature = "baremetal")]
 pub mod paging;
 #[cfg(feature = "baremetal")]

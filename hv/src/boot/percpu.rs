@@ -7,7 +7,7 @@ use core::mem::offset_of;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, Ordering};
 
-use spin::Mutex;
+use spin::{Mutex, Once};
 
 use super::gdt::{self, Gdt, Tss, ist};
 use super::idt::{self, Gate};
@@ -15,7 +15,7 @@ use super::image;
 use crate::hw::cpu;
 use crate::mem::frame::{self, Node};
 use crate::paging::addr::PAGE_SIZE;
-use crate::sched::topology::MAX_PCPUS;
+use crate::sched::topology::{Location, MAX_PCPUS};
 use crate::smp::mailbox::Mailbox;
 
 /// Bits of [`PerCpu::pending`].
@@ -49,6 +49,8 @@ pub struct PerCpu {
     pub shootdown: Mailbox,
     /// By how many ticks this PCPU's time-stamp counter is ahead of the first one's; 0 if none is found.
     pub tsc_skew: AtomicI64,
+    /// Where it is.
+    pub place: Once<Location>,
     /// It has stopped for ever, because another one panicked.
     pub stopped: AtomicBool,
     job: Mutex<Option<Job>>,
@@ -69,6 +71,7 @@ impl PerCpu {
             pending: AtomicU32::new(0),
             shootdown: Mailbox::new(),
             tsc_skew: AtomicI64::new(0),
+            place: Once::new(),
             stopped: AtomicBool::new(false),
             job: Mutex::new(None),
             busy: AtomicBool::new(false),

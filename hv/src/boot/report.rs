@@ -10,7 +10,7 @@ use arrayvec::{ArrayString, ArrayVec};
 use log::info;
 
 use super::host::Host;
-use super::{console, log as hv_log, paging, percpu, screen, smbios};
+use super::{console, log as hv_log, paging, percpu, screen, smbios, smp};
 use crate::guest::options::{ExitAction, SerialPort};
 use crate::hw::{cpu, msr, pm};
 use crate::mem::frame;
@@ -45,6 +45,7 @@ fn facts(host: &Host) -> Facts<'_> {
         acpi: &host.acpi,
         identity: None,
         pcpus: percpu::count() as usize,
+        topology: smp::topology(),
         processor: Processor::new(&cpuid),
         sound_xsavec: host.sound_xsavec,
         caches: probe::caches(&cpuid),

@@ -15,7 +15,8 @@ use super::percpu::{self, Job, PerCpu};
 use super::{idt, memory, paging, processor};
 use crate::hw::mtrr::Mtrrs;
 use crate::hw::{cpu, fpu, lapic, msr};
-use crate::sched::topology::MAX_PCPUS;
+use crate::probe;
+use crate::sched::topology::{Location, MAX_PCPUS, Topology};
 use crate::smp::mailbox::{self, Carrier, Mailbox};
 use crate::smp::skew::Skew;
 use crate::virt::state::efer;
@@ -64,8 +65,27 @@ fn delay(ticks: u64) {
     }
 }
 
+static TOPOLOGY: Once<Topology> = Once::new();
+
+/// Where all PCPUs are. Once all have started.
+pub fn topology() -> &'static Topology {
+    TOPOLOGY
+        .call_once(|| Topology::new(percpu::all().map(|pcpu| pcpu.place.get().copied().unwrap_or_default())))
+}
+
+/// Notes where the PCPU that executes this is.
+fn find_place(host: &Host, pcpu: &PerCpu) {
+    let cpuid = |leaf, subleaf| {
+        let r = cpu::cpuid(leaf, subleaf);
+        [r.eax, r.ebx, r.ecx, r.edx]
+    };
+    let node = host.acpi.numa.node_of(pcpu.apic_id());
+    pcpu.place.call_once(|| Location { node, ..probe::place(&cpuid, pcpu.apic_id()) });
+}
+
 /// Starts the PCPUs that the MADT names, `most` and [`MAX_PCPUS`] at most, the first one included.
 pub fn start(host: &'static Host, most: usize) {
+    find_place(host, host.cpu);
     let wanted = host.acpi.cpus.iter().filter(|id| **id != host.lapic.id);
     let wanted = wanted.take(most.min(MAX_PCPUS).saturating_sub(1));
     if wanted.clone().next().is_none() {
@@ -154,6 +174,7 @@ extern "C" fn boot_ap(pcpu: *mut PerCpu) -> ! {
     };
     common.host.timer.install(idt::TIMER);
     pcpu.list(apic_id);
+    find_place(common.host, pcpu);
     answer_clocks(pcpu);
     park(pcpu)
 }

@@ -6,6 +6,7 @@
 
 mod cache;
 mod memory;
+mod place;
 mod processor;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use arrayvec::{ArrayString, ArrayVec};
 
 pub use cache::{Cache, Caches, Holds, caches};
 use memory::Map;
+pub use place::{place, record, shape};
 pub use processor::{Cpuid, Processor, brand, vendor};
 
 use crate::boot::acpi::Acpi;
@@ -25,6 +27,7 @@ use crate::guest::options::SerialPort;
 use crate::hw::tsc;
 use crate::mem::frame;
 use crate::paging::addr::PAGE_SIZE;
+use crate::sched::topology::Topology;
 use crate::screen::Layout;
 use crate::virt::feature::{Feature, Listed};
 
@@ -57,6 +60,8 @@ pub struct Facts<'a> {
     pub identity: Option<Identity>,
     /// PCPUs that have started, the first one included.
     pub pcpus: usize,
+    /// Where they are.
+    pub topology: &'a Topology,
     /// The processor.
     pub processor: Processor,
     /// Its XSAVEC, if it has one, loses nothing.
@@ -125,6 +130,9 @@ impl Facts<'_> {
         let pages = |frames: u64| (frames * PAGE_SIZE) >> 20;
         line(format_args!("Palimpsest {}, started by {}{}", self.version, self.boot.loader, self.firmware()));
         line(format_args!("processor: {}, {}", self.processor, self.pcpus()));
+        if self.pcpus > 1 {
+            line(format_args!("PCPUs: {}", shape(self.topology)));
+        }
         line(format_args!(
             "memory: {} MiB for guests and tables, {} MiB free",
             pages(self.frames.total),
@@ -203,6 +211,8 @@ impl Display for Full<'_> {
                 self.0.pcpus
             )?,
         }
+        writeln!(f, "  {}", shape(self.0.topology))?;
+        self.nodes(f)?;
         Map::new(&boot.regions).fmt(f)?;
         writeln!(f, "  for guests and tables: {}", Size(self.0.frames.total.saturating_mul(PAGE_SIZE)))?;
         writeln!(f, "interrupts: {}", self.0.interrupts())?;
@@ -230,6 +240,16 @@ impl Full<'_> {
                 features(f, &extension.features)
             }
         }
+    }
+
+    /// Nodes of memory, if the tables name any, with their distances to all.
+    fn nodes(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let numa = &self.0.acpi.numa;
+        let nodes = numa.nodes();
+        nodes.iter().take(64).try_for_each(|node| {
+            let distances = Row(nodes.iter().map(|other| numa.distance(*node, *other)));
+            writeln!(f, "  memory node {node}: {}, distances {distances}", Size(numa.bytes(*node)))
+        })
     }
 
     fn power(&self) -> impl Display {

@@ -178,6 +178,7 @@ fn facts<'a>(answers: &Answers, boot: &'a BootInfo, acpi: &'a Acpi) -> Facts<'a>
         acpi,
         identity: None,
         pcpus: 4,
+        topology: Box::leak(Box::new(Topology::uniform(4, 2))),
         processor: Processor::new(&answers.ask()),
         sound_xsavec: true,
         caches: caches(&answers.ask()),
@@ -193,7 +194,7 @@ fn facts<'a>(answers: &Answers, boot: &'a BootInfo, acpi: &'a Acpi) -> Facts<'a>
 }
 
 #[test]
-fn a_start_takes_five_lines() {
+fn a_start_takes_six_lines() {
     let (boot, acpi) = (boot(), acpi());
     let mut lines = vec![];
     facts(&skylake(), &boot, &acpi).brief(|line| lines.push(line.to_string()));
@@ -202,6 +203,7 @@ fn a_start_takes_five_lines() {
         [
             "Palimpsest 0.1.0, started by GRUB 2.06 on UEFI",
             "processor: Intel(R) Core(TM) i7-6700 CPU @ 3.40GHz (GenuineIntel, family 6 model 94 stepping 3), 4 PCPUs",
+            "PCPUs: 4 cores in 1 package, last-level caches of PCPUs 0-1, 2-3, 1 memory node",
             "memory: 16384 MiB for guests and tables, 16383 MiB free",
             "time: TSC at 3408000 kHz (from CPUID)",
             "interrupts: x2APIC with TSC deadline, 0 I/O APICs, Intel VT-d with 2 units, not used",
@@ -210,12 +212,12 @@ fn a_start_takes_five_lines() {
     let nothing = (BootInfo::default(), Acpi::default());
     lines.clear();
     facts(&k10(), &nothing.0, &nothing.1).brief(|line| lines.push(line.to_string()));
-    assert_eq!(lines[4..], ["interrupts: xAPIC, 0 I/O APICs"]);
+    assert_eq!(lines[5..], ["interrupts: xAPIC, 0 I/O APICs"]);
     lines.clear();
     let lossy = Facts { sound_xsavec: false, ..facts(&skylake(), &boot, &acpi) };
     lossy.brief(|line| lines.push(line.to_string()));
     let loss = "its XSAVEC loses AVX state and is hidden from guests";
-    assert_eq!(lines[5..], [format!("processor: {loss}")]);
+    assert_eq!(lines[6..], [format!("processor: {loss}")]);
     assert!(lossy.full().to_string().contains(&format!(", XSAVE\n  {loss}\n")));
     lines.clear();
     Facts { pcpus: 3, ..facts(&k10(), &boot, &acpi) }.brief(|line| lines.push(line.to_string()));
@@ -262,6 +264,7 @@ virtualization: AMD-V, 16 ASIDs
   has: nested paging
   has no next RIP: something slower
 PCPUs: 4 in the MADT, APIC IDs 0 to 6; 4 started
+  4 cores in 1 package, last-level caches of PCPUs 0-1, 2-3, 1 memory node
 memory: 16383 MiB usable, up to 0x480000000
   map: usable 16383 MiB in 3, ACPI non-volatile 1 MiB in 1, reserved 384 KiB in 1, other 256 MiB in 1
   for guests and tables: 16 GiB

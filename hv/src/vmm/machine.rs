@@ -16,6 +16,7 @@ use crate::boot::log;
 use crate::boot::panic::unsuitable;
 use crate::boot::percpu;
 use crate::boot::report as boot_report;
+use crate::boot::smp;
 use crate::device::message::Messages;
 use crate::guest::build::{self, BuildError, HostFacts};
 use crate::guest::bundle::{BootFiles, BootModule, CONFIG_NAME, Files};
@@ -29,6 +30,7 @@ use crate::monitor::view::{HostReport, View};
 use crate::monitor::{Monitor, Terminal as _};
 use crate::paging::addr::{Hpa, PAGE_SIZE};
 use crate::paging::format::{NestedAttr, PteFormat};
+use crate::probe;
 use crate::trace::record::Json;
 use crate::vcpu::Vcpu;
 use crate::vcpu::emulate;
@@ -97,6 +99,7 @@ fn report_host(json: &mut Json<'_>, host: &Host, backend: &impl Backend) -> fmt:
     json.number("tsc_hz", host.tsc_khz * 1000)?;
     json.number("memory_mib", (frame::stats().total * PAGE_SIZE) >> 20)?;
     json.number("pcpus", percpu::count())?;
+    probe::record(json, smp::topology())?;
     json.begin_array("features")?;
     for feature in backend.features().iter().filter(|feature| feature.present) {
         json.text("", feature.id)?;
