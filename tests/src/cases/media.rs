@@ -250,6 +250,7 @@ fn bad_descriptions(context: &Context) -> Result<()> {
     let iso = context.path("x.iso");
     for (text, parts) in [
         ("version = 1\nkernle = 3", &["lab.toml", "line 2", "kernle"][..]),
+        ("version = 1\nlabel = \"lower\"", &["lab.toml", "label", "\"lower\""]),
         ("version = 1\nprobe = false", &["lab.toml", "nothing to boot"]),
         ("version = 1\ndefault = \"x\"", &["lab.toml", "`default` \"x\"", "\"probe\""]),
         (

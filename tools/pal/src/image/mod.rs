@@ -36,11 +36,15 @@ pub fn run(args: &ImageArgs, project: &Project, ui: &Ui) -> Result<u8> {
         ImageCommand::Inspect(args) => return inspect::run(&args.file),
     };
     let needs = Needs { project, ui, yes: args.yes };
-    let image = describe(args, &needs)?;
+    let spec = Spec::new(args)?;
+    let image = describe(&spec, args, &needs)?;
     let tools = needs.media(image.firmware)?;
     {
         let _step = ui.step("making the image");
-        make(&image, &tools, &args.output).map_err(usage)?;
+        make(&image, &tools, &args.output).map_err(|error| match error {
+            bootimg::Error::Description(text) => Usage::new(format!("{}: {text}", spec.source)).into(),
+            other => usage(other),
+        })?;
     }
     let default = &image.menu.entries[image.menu.default].title;
     let entries = match image.menu.entries.len() {
@@ -52,8 +56,7 @@ pub fn run(args: &ImageArgs, project: &Project, ui: &Ui) -> Result<u8> {
 }
 
 /// The image out of options and description.
-fn describe(args: &MakeArgs, needs: &Needs) -> Result<Image> {
-    let spec = Spec::new(args)?;
+fn describe(spec: &Spec, args: &MakeArgs, needs: &Needs) -> Result<Image> {
     let wrong = |text: String| anyhow::Error::from(Usage::new(format!("{}: {text}", spec.source)));
     let mut image = Image::new(if args.bios_only { Firmware::Bios } else { Firmware::Both });
     image.label.clone_from(&spec.label);
@@ -68,7 +71,7 @@ fn describe(args: &MakeArgs, needs: &Needs) -> Result<Image> {
     }
 
     let guests: Vec<_> =
-        spec.vm.iter().map(|vm| guest::add(&spec, vm, needs, &mut image)).collect::<Result<_>>()?;
+        spec.vm.iter().map(|vm| guest::add(spec, vm, needs, &mut image)).collect::<Result<_>>()?;
     let mut entries = Vec::new();
     for (vm, ready) in spec.vm.iter().zip(&guests) {
         let modes = vm.mode.as_ref().map_or(&spec.modes[..], std::slice::from_ref);
