@@ -31,7 +31,8 @@ impl fmt::Display for Listed<'_> {
             })
         };
         names(true, "")?;
-        names(false, "; missing: ")
+        let none = self.0.iter().all(|feature| !feature.present);
+        names(false, if none { "missing: " } else { "; missing: " })
     }
 }
 
@@ -46,6 +47,6 @@ mod tests {
         let show = |features: &[Feature]| alloc::format!("{}", Listed(features));
         assert_eq!(show(&all), "a, c; missing: b, d");
         assert_eq!(show(&all[..1]), "a");
-        assert_eq!(show(&all[1..2]), "; missing: b");
+        assert_eq!(show(&all[1..2]), "missing: b");
     }
 }
