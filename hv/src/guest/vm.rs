@@ -53,7 +53,7 @@ pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     /// Its memory.
     pub memory: RwLock<Memory<F, M>>,
     /// The shadow tables, once they have been used.
-    pub shadow: Mutex<Option<Shadow<M>>>,
+    pub shadow: Mutex<Option<Shadow<M, F>>>,
     /// How many pages they may have.
     pub shadow_pages: usize,
     /// What others leave for its VCPUs, by number.

@@ -31,6 +31,7 @@ impl PteFormat for Ept {
     const HARDWARE: bool = true;
     const ACCESSED: u64 = 1 << 8;
     const DIRTY: u64 = 1 << 9;
+    const FILTERS_FAULTS: bool = true;
 
     fn table(frame: Hfn) -> u64 {
         frame.base().0 | RIGHTS

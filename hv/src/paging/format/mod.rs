@@ -39,6 +39,9 @@ pub trait PteFormat {
     /// The bits that the processor sets in a leaf that it writes through (0: none).
     const DIRTY: u64;
 
+    /// Whether the vendor's processors choose by the error code which page faults of a guest exit.
+    const FILTERS_FAULTS: bool = false;
+
     /// An entry that points to a table and restricts nothing.
     fn table(frame: Hfn) -> u64;
 

@@ -16,20 +16,22 @@ use super::role::Source;
 use super::root::root_key;
 use crate::guest::mem::GuestMemory;
 use crate::paging::addr::{Gpa, Hfn};
+use crate::paging::format::PteFormat;
+use crate::paging::format::x86::PRESENT;
 use crate::paging::guest_walk::PagingState;
 use crate::paging::p2m::P2m;
-use crate::paging::table::TableMemory;
+use crate::paging::table::{ENTRIES, TableMemory};
 use alloc::boxed::Box;
 
 /// What the check works with.
-struct Check<'a, M: TableMemory, N: TableMemory, G> {
-    shadow: &'a Shadow<M>,
+struct Check<'a, M: TableMemory, F: PteFormat, N: TableMemory, G> {
+    shadow: &'a Shadow<M, F>,
     p2m: &'a P2m<N>,
     memory: &'a G,
     state: &'a PagingState,
 }
 
-impl<M: TableMemory> Shadow<M> {
+impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Checks that
     ///
     /// - each present entry of each shadow page leads where the guest's entry and the P2m say, with no more rights; in
@@ -53,7 +55,7 @@ impl<M: TableMemory> Shadow<M> {
     }
 }
 
-impl<M: TableMemory, N: TableMemory, G: GuestMemory> Check<'_, M, N, G> {
+impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, F, N, G> {
     fn root(&self) -> Result<(), Box<Disagreement>> {
         let Some(root) = self.shadow.pool.root() else { return Ok(()) };
         let (key, _) = root_key(self.p2m, self.state);
@@ -101,6 +103,12 @@ impl<M: TableMemory, N: TableMemory, G: GuestMemory> Check<'_, M, N, G> {
                 && let Some((leaf, index)) = pool.writable_leaf(frame)
             {
                 return Err(self.report("the guest can write to a watched table", leaf, index, None));
+            }
+        }
+        for index in (0..ENTRIES).filter(|&index| pool.is_absent(id, index)) {
+            let guest = self.guest_entry(id, index).filter(|_| !page.unsync);
+            if guest.is_none_or(|(_, raw)| raw & PRESENT != 0) {
+                return Err(self.report("the guest's entry may be present", id, index, None));
             }
         }
         let mut from = 0;

@@ -81,7 +81,7 @@ pub(super) fn index(gva: Gva, level: u8) -> usize {
     (gva.0 >> (12 + 9 * (u32::from(level) - 1)) & 511) as usize
 }
 
-impl<M: TableMemory> Shadow<M> {
+impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Handles a page fault of the processor at `gva` (which is canonical): `access` is what the error code
     /// says the guest did. The guest's accessed and dirty bits are set as the processor would.
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! The registers under which the processor runs a guest on shadow tables.
 
-use crate::paging::guest_walk::PagingState;
+use crate::paging::guest_walk::{PagingState, error_code};
 use crate::virt::state::{cr0, cr4, efer};
 
 /// Bits of the real CR0, CR4 and EFER that shadow paging decides; all others are the guest's.
@@ -35,4 +35,23 @@ impl HardwareControls {
             efer: efer & !efer::LME | long | efer::NXE,
         }
     }
+}
+
+/// The highest bit of a physical address, in an entry.
+pub(super) const RESERVED: u64 = 1 << 51;
+
+/// Whether that bit is reserved on a processor with so many of them.
+pub(super) const fn has_reserved_bit(physical_bits: u8) -> bool {
+    physical_bits < 52
+}
+
+/// Where the processor filters page faults: the bits of the error code with which a fault has to exit. All others are the
+/// guest's own, with the guest's error code, and can be delivered. `None`: all have to exit.
+///
+/// Outside of long mode page-directory pointers that are not filled look like ones of the guest. The processor runs with EFER.NXE,
+/// and so calls fetches by their name; if the guest has neither NXE nor SMEP, it must not see that.
+pub fn exiting_faults(cr4: u64, efer: u64, physical_bits: u8) -> Option<u32> {
+    let tells_fetches = efer & efer::NXE != 0 || cr4 & cr4::SMEP != 0;
+    let bits = if tells_fetches { error_code::PRESENT } else { error_code::PRESENT | error_code::FETCH };
+    (has_reserved_bit(physical_bits) && efer & efer::LMA != 0).then_some(bits)
 }

@@ -36,11 +36,12 @@ mod tests;
 mod way;
 
 pub use check::Disagreement;
-pub use hardware::HardwareControls;
+pub use hardware::{HardwareControls, exiting_faults};
 pub use pat::PatEntries;
 
 use super::addr::{Gfn, Gpa, Gva, Hfn};
 
+use super::format::PteFormat;
 use super::range::Changed;
 use super::table::{MapError, TableMemory};
 use crate::guest::mem::GuestMemory;
@@ -179,10 +180,10 @@ impl Default for Tuning {
     }
 }
 
-/// The shadow tables of a VCPU.
+/// The shadow tables of a VCPU. `F` is the format of the processor's nested tables, which tells its vendor.
 #[derive(Debug)]
-pub struct Shadow<M: TableMemory> {
-    pool: Pool<M>,
+pub struct Shadow<M: TableMemory, F: PteFormat> {
+    pool: Pool<M, F>,
     unsync: Vec<PageId>,
     /// Pages that the guest has just unlinked.
     unlinked: Vec<PageId>,
@@ -200,11 +201,11 @@ pub struct Shadow<M: TableMemory> {
     statistics: Statistics,
 }
 
-impl<M: TableMemory> Shadow<M> {
+impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// An engine with `pages` shadow pages of 4 KiB (at least 16, at most 2^20 are taken), and about 22 KiB
-    /// of lists for each of them.
-    pub fn new(memory: M, pages: usize, tuning: Tuning) -> Result<Self, MapError> {
-        let pool = Pool::new(memory, pages.clamp(MIN_PAGES, MAX_PAGES))?;
+    /// of lists for each of them, on a processor with so many bits of physical addresses.
+    pub fn new(memory: M, pages: usize, physical_bits: u8, tuning: Tuning) -> Result<Self, MapError> {
+        let pool = Pool::new(memory, pages.clamp(MIN_PAGES, MAX_PAGES), physical_bits)?;
         let tuning = Tuning {
             window: tuning.window.clamp(1, 64),
             direct_window: tuning.direct_window.clamp(1, 128),

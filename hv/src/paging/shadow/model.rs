@@ -87,7 +87,7 @@ impl ShadowProcessor {
         self.pointers.retain(|it| !covers(it.start, it.shift, gva));
     }
 
-    /// Where an access leads, or that it faults. Fails on what the manuals reserve.
+    /// Where an access leads, or the error code of its page fault. Fails on what the manuals reserve and the engine has no use for.
     pub fn access(
         &mut self,
         memory: &impl TableMemory,
@@ -95,14 +95,14 @@ impl ShadowProcessor {
         registers: Registers,
         gva: Gva,
         access: Access,
-    ) -> Option<Hpa> {
+    ) -> Result<Hpa, u32> {
         let gva = if root.long { gva } else { Gva(gva.0 & 0xffff_ffff) };
         // The first write through a translation walks again, to set the dirty bit.
         let hit = |it: &&Cached| {
             covers(it.start, it.shift, gva) && it.allows(registers, access) && (it.dirty || !access.write)
         };
         if let Some(it) = self.translations.iter().find(hit) {
-            return Some(it.at(gva));
+            return Ok(it.at(gva));
         }
         let top = Pointer {
             start: 0,
@@ -117,7 +117,7 @@ impl ShadowProcessor {
             self.pointers.iter().filter(|it| covers(it.start, it.shift, gva)).min_by_key(|it| it.level);
         let from = known.copied().unwrap_or(top);
         match self.walk(memory, root, registers, from, gva, access) {
-            Some(it) => {
+            Ok(it) => {
                 if self.translations.len() < CAPACITY {
                     self.translations.push(it);
                 } else {
@@ -127,12 +127,16 @@ impl ShadowProcessor {
                 if self.pointers.len() > CAPACITY {
                     self.pointers.drain(..CAPACITY / 2);
                 }
-                Some(it.at(gva))
+                Ok(it.at(gva))
             }
-            None => {
+            Err(code) => {
                 // A fault ends what is cached for its address.
                 self.forget(gva);
-                None
+                // With EFER.NXE set.
+                Err(code
+                    | u32::from(access.write) << 1
+                    | u32::from(access.user) << 2
+                    | u32::from(access.execute) << 4)
             }
         }
     }
@@ -145,7 +149,7 @@ impl ShadowProcessor {
         from: Pointer,
         gva: Gva,
         access: Access,
-    ) -> Option<Cached> {
+    ) -> Result<Cached, u32> {
         let mut now = from;
         loop {
             let shift = 12 + 9 * (now.level - 1);
@@ -161,11 +165,14 @@ impl ShadowProcessor {
                 assert!(stored.is_ok(), "nothing runs in between");
             };
             if entry & 1 == 0 {
-                return None;
+                return Err(0);
             }
             if !root.long && now.level == 3 {
-                assert_eq!(entry & 0xfff0_0000_0000_01e6, 0, "reserved bits in a page-directory pointer");
+                assert_eq!(entry & 0xfff8_0000_0000_01e6, 0, "reserved bits in a page-directory pointer");
             } else {
+                if entry & 1 << 51 != 0 {
+                    return Err(0b1001);
+                }
                 assert_eq!(entry & 0x7ff0_0000_0000_0000, 0, "reserved bits for PAE");
                 now.write &= entry & 2 != 0;
                 now.user &= entry & 4 != 0;
@@ -184,7 +191,7 @@ impl ShadowProcessor {
                 if allowed {
                     set(if access.write { 0x60 } else { 0x20 });
                 }
-                return Some(found).filter(|_| allowed);
+                return if allowed { Ok(found) } else { Err(1) };
             }
             assert!(entry & 0x180 == 0, "a reserved bit above the leaf");
             if root.long || now.level < 3 {

@@ -12,6 +12,7 @@
 
 mod check;
 mod entries;
+mod gaps;
 mod leaves;
 mod release;
 mod tables;
@@ -22,9 +23,11 @@ use tables::Tables;
 use super::TlbFlush;
 use super::role::Key;
 use crate::paging::addr::{Gfn, Hfn};
+use crate::paging::format::PteFormat;
 use crate::paging::format::x86::ADDRESS;
 use crate::paging::table::{ENTRIES, MapError, TableMemory};
 use alloc::vec::Vec;
+use core::marker::PhantomData;
 
 /// No page, no entry.
 const NONE: u32 = u32::MAX;
@@ -107,7 +110,7 @@ impl Page {
 
 /// All shadow pages of one engine.
 #[derive(Debug)]
-pub(super) struct Pool<M: TableMemory> {
+pub(super) struct Pool<M: TableMemory, F: PteFormat> {
     memory: M,
     pages: Vec<Page>,
     /// What is known about the entries of each page.
@@ -133,6 +136,11 @@ pub(super) struct Pool<M: TableMemory> {
     lingering: bool,
     /// Pages that are made from memory under large guest pages.
     direct: usize,
+    /// What entries are that are not filled: see [`gaps`].
+    open: u64,
+    /// For each page one bit for each entry that is absent. Empty where nobody asks.
+    absent: Vec<[u64; ENTRIES / 64]>,
+    format: PhantomData<fn() -> F>,
     pub evictions: u64,
 }
 
@@ -168,8 +176,8 @@ fn filled<T: Clone>(value: T, count: usize) -> Result<Vec<T>, MapError> {
     Ok(vector)
 }
 
-impl<M: TableMemory> Pool<M> {
-    pub(super) fn new(memory: M, count: usize) -> Result<Pool<M>, MapError> {
+impl<M: TableMemory, F: PteFormat> Pool<M, F> {
+    pub(super) fn new(memory: M, count: usize, physical_bits: u8) -> Result<Pool<M, F>, MapError> {
         let lists = (count * 64).next_power_of_two();
         let mut pool = Pool {
             memory,
@@ -187,6 +195,9 @@ impl<M: TableMemory> Pool<M> {
             owed: TlbFlush::None,
             lingering: false,
             direct: 0,
+            open: 0,
+            absent: Vec::new(),
+            format: PhantomData,
             evictions: 0,
         };
         pool.free.extend((0..count as u32).rev());
@@ -209,7 +220,14 @@ impl<M: TableMemory> Pool<M> {
                 next: NONE,
             });
         }
+        pool.open_all(physical_bits)?;
         Ok(pool)
+    }
+
+    /// The memory of the tables.
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> &M {
+        &self.memory
     }
 
     #[inline(always)]
@@ -343,6 +361,7 @@ impl<M: TableMemory> Pool<M> {
             self.crowded[crowd] += 1;
         }
         self.direct += usize::from(key.is_direct());
+        self.begin_gaps(id);
         self.touch(id);
         id
     }
@@ -368,7 +387,7 @@ const fn leaf_address(level: u8) -> u64 {
     if level == 1 { ADDRESS } else { ADDRESS & !0x1f_ffff }
 }
 
-impl<M: TableMemory> Drop for Pool<M> {
+impl<M: TableMemory, F: PteFormat> Drop for Pool<M, F> {
     fn drop(&mut self) {
         for page in &self.pages {
             self.memory.free(page.frame);

@@ -11,13 +11,14 @@ use super::way::Leaf;
 use super::{Shadow, ShadowOutcome, TlbFlush};
 use crate::guest::mem::GuestMemory;
 use crate::paging::addr::{Gpa, Gva, Hfn, Hpa};
+use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, ADDRESS, DIRTY, PRESENT};
 use crate::paging::guest_walk::{PagingState, error_code};
 use crate::paging::p2m::{P2m, P2mEntry};
 use crate::paging::table::{ENTRIES, TableMemory};
 use crate::virt::Access;
 
-impl<M: TableMemory> Shadow<M> {
+impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Handles a fault the short way; `None`: it needs the long one, and nothing has happened but that accessed and dirty
     /// bits may be set.
     #[inline(always)]
@@ -39,6 +40,9 @@ impl<M: TableMemory> Shadow<M> {
         let index = index(gva, 1);
         let raw = leaf.read(memory, index)?;
         if raw & PRESENT == 0 {
+            if F::FILTERS_FAULTS {
+                self.pool.mark_absent(leaf.table, index);
+            }
             return Some(ShadowOutcome::GuestFault(state.fault_code(access, 0)));
         }
         if raw & self.reserved != 0 {
@@ -185,6 +189,10 @@ impl<M: TableMemory> Shadow<M> {
             return false;
         }
         let Some(raw) = leaf.read(memory, index) else { return false };
+        if F::FILTERS_FAULTS && raw & PRESENT == 0 {
+            // Most likely the next that the guest touches.
+            self.pool.mark_absent(leaf.table, index);
+        }
         if raw & WANTED != WANTED || raw & self.reserved != 0 {
             return false;
         }

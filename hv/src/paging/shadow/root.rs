@@ -5,6 +5,7 @@ use super::role::{Allowed, Controls, Key, Role, Source};
 use super::{Root, Shadow, TlbFlush};
 use crate::guest::mem::GuestMemory;
 use crate::paging::addr::{Gfn, Gpa};
+use crate::paging::format::PteFormat;
 use crate::paging::format::address_mask;
 use crate::paging::format::x86::LARGE;
 use crate::paging::guest_walk::{PagingKind, PagingState, reserved};
@@ -36,7 +37,7 @@ impl Registers {
     }
 }
 
-impl<M: TableMemory> Shadow<M> {
+impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// The root for these registers, found or made. Called after writes to CR0, CR3, CR4 and EFER that the
     /// guest was allowed to do, and after [`Reload`](super::Reload). Entries that the guest changed unseen are dropped, as
     /// after any flush of the guest's.

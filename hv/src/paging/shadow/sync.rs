@@ -6,6 +6,7 @@ use super::role::{Controls, Key, TAKES_WRITES};
 use super::{Shadow, TlbFlush};
 use crate::guest::mem::GuestMemory;
 use crate::paging::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE};
+use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, ADDRESS, DIRTY, GLOBAL, NO_EXECUTE, PRESENT, USER, WRITE};
 use crate::paging::p2m::P2m;
 use crate::paging::table::{ENTRIES, TableMemory};
@@ -22,7 +23,7 @@ fn only_rights_changed(key: Key, then: u64, now: u64) -> bool {
     now & KEPT == KEPT && (then ^ now) & !rights == 0
 }
 
-impl<M: TableMemory> Shadow<M> {
+impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// `len` bytes of guest memory at `gpa` have been written by the hypervisor: the emulator or a device.
     pub fn written(&mut self, p2m: &P2m<impl TableMemory>, gpa: Gpa, len: u64) -> TlbFlush {
         self.pool.begin();
@@ -74,6 +75,7 @@ impl<M: TableMemory> Shadow<M> {
     /// with any address in it, and the processor may have it in pieces. A table that nothing points to any more is most
     /// likely dead, and on its way to become something else.
     fn unlink(&mut self, id: PageId, index: usize) {
+        self.pool.forget_absent(id, index);
         if !self.pool.page(id).is_present(index) {
             return;
         }
@@ -151,6 +153,7 @@ impl<M: TableMemory> Shadow<M> {
             seen += 1;
             let page = self.pool.page_mut(id);
             (page.unsync, page.quiet) = (true, 0);
+            self.pool.forget_all_absent(id);
             self.unsync.push(id);
         }
         self.statistics.unsynced += 1;

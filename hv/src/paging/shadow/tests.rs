@@ -1,10 +1,14 @@
 //! Cases that a random trace meets seldom.
 
+use super::model::{Registers, ShadowProcessor};
 use super::*;
 use crate::guest::ram::{VecHost, VmMemory};
-use crate::paging::addr::{Hpa, PAGE_SIZE};
+use crate::paging::addr::{Hfn, Hpa, PAGE_SIZE};
 use crate::paging::arena::Arena;
-use crate::paging::guest_walk::{PagingFeatures, PagingState};
+use crate::paging::format::PteFormat;
+use crate::paging::format::ept::Ept;
+use crate::paging::format::npt::Npt;
+use crate::paging::guest_walk::{PagingFeatures, PagingState, error_code};
 use crate::paging::p2m::P2m;
 use crate::paging::range::GpaRange;
 use crate::virt::Access;
@@ -28,7 +32,14 @@ const STATE: PagingState = PagingState {
 };
 
 /// Guest memory of 16 pages: tables of levels 4 to 1 in pages 1 to 4, for one page of which the frame is 5.
-fn with_guest(f: impl FnOnce(&P2m<&Arena>, &dyn Fn(u64, u64), &VecHost, &mut Shadow<&Arena>)) {
+fn with_guest(f: impl FnOnce(&P2m<&Arena>, &dyn Fn(u64, u64), &VecHost, &mut Shadow<&Arena, Npt>)) {
+    with_guest_on::<Npt>(f);
+}
+
+/// The same on a processor of this vendor.
+fn with_guest_on<F: PteFormat>(
+    f: impl FnOnce(&P2m<&Arena>, &dyn Fn(u64, u64), &VecHost, &mut Shadow<&Arena, F>),
+) {
     let arena = Arena::new(100);
     let mut p2m = P2m::new(&arena).unwrap();
     let _no_engine_yet = p2m.map_ram(GpaRange::new(Gpa(0), 16 * PAGE_SIZE).unwrap(), HOST, true).unwrap();
@@ -39,7 +50,7 @@ fn with_guest(f: impl FnOnce(&P2m<&Arena>, &dyn Fn(u64, u64), &VecHost, &mut Sha
     for level in 1..=4 {
         write(level * PAGE_SIZE, ((level + 1) * PAGE_SIZE) | 7);
     }
-    let mut shadow = Shadow::new(&arena, 16, Tuning { unsync_after: 2, ..Tuning::default() }).unwrap();
+    let mut shadow = Shadow::new(&arena, 16, 40, Tuning { unsync_after: 2, ..Tuning::default() }).unwrap();
     let _first = shadow.load(&p2m, &VmMemory::new(&p2m, &host), &STATE);
     f(&p2m, &write, &host, &mut shadow);
 }
@@ -105,7 +116,7 @@ fn a_table_is_written_by_emulation_twice_and_then_by_the_guest() {
         write(4 * PAGE_SIZE + 16, 0);
         assert_eq!(shadow.invlpg(&memory, Gva(0x2000)), TlbFlush::Page(Gva(0x2000)));
         assert_eq!(shadow.statistics().resynced_entries, 1);
-        let change_unseen = |shadow: &mut Shadow<&Arena>| {
+        let change_unseen = |shadow: &mut Shadow<&Arena, Npt>| {
             write(4 * PAGE_SIZE + 16, (6 * PAGE_SIZE) | 7);
             let _filled = shadow.fault(p2m, &memory, &STATE, Gva(0x2000), Access::READ);
         };
@@ -138,12 +149,13 @@ fn invlpg_reaches_tables_to_which_nothing_leads_at_that_moment() {
     with_guest(|p2m, write, host, shadow| {
         let memory = VmMemory::new(p2m, host);
         const OTHER: u64 = 1 << 30;
-        let fault =
-            |shadow: &mut Shadow<&Arena>, gva, access| shadow.fault(p2m, &memory, &STATE, Gva(gva), access).0;
+        let fault = |shadow: &mut Shadow<&Arena, Npt>, gva, access| {
+            shadow.fault(p2m, &memory, &STATE, Gva(gva), access).0
+        };
         // Page 1 of the address space is its own table of level 1, which is also used 1 GiB further up.
         write(4 * PAGE_SIZE + 8, (4 * PAGE_SIZE) | 7);
         write(4 * PAGE_SIZE + 16, (6 * PAGE_SIZE) | 7);
-        let upper = |shadow: &mut Shadow<&Arena>, entry| {
+        let upper = |shadow: &mut Shadow<&Arena, Npt>, entry| {
             write(2 * PAGE_SIZE + 8, entry);
             let _nothing = shadow.written(p2m, Gpa(2 * PAGE_SIZE + 8), 8);
         };
@@ -189,7 +201,7 @@ fn a_right_to_write_that_comes_unseen_does_not_reach_watched_tables() {
         }
         second(7);
         let _same_root = shadow.load(p2m, &memory, &STATE);
-        let writable = |shadow: &Shadow<&Arena>, page| {
+        let writable = |shadow: &Shadow<&Arena, Npt>, page| {
             shadow.pool.writable_leaf(Hpa(HOST.0 + page * PAGE_SIZE).frame()).is_some()
         };
         assert_eq!((writable(shadow, 3), writable(shadow, 6)), (false, true));
@@ -221,7 +233,7 @@ fn a_table_that_maps_itself_is_watched_in_its_own_entry_too() {
     with_guest(|p2m, write, host, shadow| {
         let memory = VmMemory::new(p2m, host);
         write(4 * PAGE_SIZE + 8, (4 * PAGE_SIZE) | 7);
-        let touch = |shadow: &mut Shadow<&Arena>| loop {
+        let touch = |shadow: &mut Shadow<&Arena, Npt>| loop {
             let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(0x1000), Access::WRITE);
             match outcome {
                 ShadowOutcome::EmulateWrite(gpa) => {
@@ -257,11 +269,72 @@ fn tables_in_rom_do_not_fault_for_ever() {
         let _no_engine_yet = rom.map_rom(tables, HOST).unwrap();
         let _no_engine_yet = rom.map_ram(data, Hpa(HOST.0 + data.start.0), true).unwrap();
         let memory = VmMemory::new(&rom, host);
-        let mut shadow = Shadow::new(&arena, 16, Tuning::default()).unwrap();
+        let mut shadow: Shadow<_, Npt> = Shadow::new(&arena, 16, 40, Tuning::default()).unwrap();
         let _first = shadow.load(&rom, &memory, &STATE);
         let (outcome, _) = shadow.fault(&rom, &memory, &STATE, Gva(0), Access::WRITE);
         assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
         let writable = shadow.pool.leaves().any(|(_, _, raw)| raw & 2 != 0);
         assert!(writable, "the write would fault again");
     });
+}
+
+/// The error code of a fault of a processor that remembers nothing.
+fn fault_code<F: PteFormat>(shadow: &Shadow<&Arena, F>, gva: u64) -> u32 {
+    let registers = Registers { smep: false, smap: false, ac: false };
+    let root = Root { frame: shadow.pool.page(shadow.pool.root().unwrap()).frame, long: true };
+    let access =
+        ShadowProcessor::default().access(shadow.pool.memory(), root, registers, Gva(gva), Access::READ);
+    access.expect_err("nothing is mapped there")
+}
+
+#[test]
+fn faults_of_the_guests_own_do_not_exit_while_it_cannot_change_that_unseen() {
+    const EXITS: u32 = error_code::PRESENT | error_code::RESERVED;
+    const ITS_OWN: u32 = 0;
+    assert_eq!(exiting_faults(STATE.cr4, STATE.efer, 40), Some(error_code::PRESENT));
+    with_guest_on::<Ept>(|p2m, write, host, shadow| {
+        let memory = VmMemory::new(p2m, host);
+        let touch =
+            |shadow: &mut Shadow<_, _>, gva| shadow.fault(p2m, &memory, &STATE, Gva(gva), Access::READ).0;
+        // Nothing is known at first. What a look-ahead finds is.
+        assert_eq!(fault_code(shadow, 0x1000), EXITS);
+        let _filled = touch(shadow, 0);
+        assert_eq!((fault_code(shadow, 0x1000), fault_code(shadow, 0x3000)), (ITS_OWN, EXITS));
+        assert_eq!(touch(shadow, 0x3000), ShadowOutcome::GuestFault(0));
+        assert_eq!(fault_code(shadow, 0x3000), ITS_OWN);
+        // Above level 1 a fault tells of its neighbours.
+        assert_eq!(touch(shadow, 0x20_0000), ShadowOutcome::GuestFault(0));
+        assert_eq!((fault_code(shadow, 0x20_0000), fault_code(shadow, 0xe0_0000)), (ITS_OWN, ITS_OWN));
+        assert_eq!(fault_code(shadow, 0x100_0000), EXITS);
+        // A write ends that for what it touches.
+        write(3 * PAGE_SIZE + 8, (6 * PAGE_SIZE) | 7);
+        let _nothing = shadow.written(p2m, Gpa(3 * PAGE_SIZE + 8), 8);
+        assert_eq!((fault_code(shadow, 0x20_0000), fault_code(shadow, 0x40_0000)), (EXITS, ITS_OWN));
+        // A table that the guest may write is not trusted.
+        for _ in 0..2 {
+            let _nothing = shadow.written(p2m, Gpa(4 * PAGE_SIZE + 0x800), 8);
+        }
+        assert!(shadow.let_write(&memory, Hfn(HOST.frame().0 + 4)));
+        assert_eq!((fault_code(shadow, 0x1000), fault_code(shadow, 0x3000)), (EXITS, EXITS));
+        assert_eq!(touch(shadow, 0x3000), ShadowOutcome::GuestFault(0));
+        assert_eq!(fault_code(shadow, 0x3000), EXITS);
+        let _all = shadow.drop_everything();
+        let _root = shadow.load(p2m, &memory, &STATE);
+        assert_eq!((fault_code(shadow, 0x1000), fault_code(shadow, 0x40_0000)), (EXITS, EXITS));
+    });
+    // AMD's processors have no such choice.
+    with_guest(|p2m, _, host, shadow| {
+        assert_eq!(fault_code(shadow, 0x1000), ITS_OWN);
+        let _own = shadow.fault(p2m, &VmMemory::new(p2m, host), &STATE, Gva(0x20_0000), Access::READ);
+        assert_eq!(fault_code(shadow, 0x1000), ITS_OWN);
+    });
+}
+
+#[test]
+fn faults_that_the_guest_must_not_see_as_they_are_exit() {
+    assert_eq!(exiting_faults(STATE.cr4, STATE.efer, 52), None, "no bit is reserved");
+    assert_eq!(exiting_faults(STATE.cr4, efer::NXE, 40), None, "not in long mode");
+    let fetches = Some(error_code::PRESENT | error_code::FETCH);
+    assert_eq!(exiting_faults(STATE.cr4, efer::LMA, 40), fetches);
+    assert_eq!(exiting_faults(STATE.cr4 | cr4::SMEP, efer::LMA, 40), Some(error_code::PRESENT));
 }

@@ -11,6 +11,7 @@ use super::role::Key;
 use super::{Shadow, ShadowOutcome};
 use crate::guest::mem::GuestMemory;
 use crate::paging::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
+use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, ADDRESS, NO_EXECUTE, PRESENT, USER, leaf_address};
 use crate::paging::guest_walk::{PagingKind, PagingState, pdpte};
 use crate::paging::p2m::P2m;
@@ -72,7 +73,7 @@ impl Leaf {
     }
 }
 
-impl<M: TableMemory> Shadow<M> {
+impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// The page of level 1 for `gva`.
     #[inline(always)]
     pub(super) fn leaf(
@@ -156,6 +157,7 @@ impl<M: TableMemory> Shadow<M> {
         let at = Gpa(gfn.base().0 + key.entry_offset(index));
         let raw = memory.read_entry(at, bytes).map_err(|_| None)?;
         if raw & PRESENT == 0 {
+            self.mark_absent_near(memory, table, index);
             return Err(Some(ShadowOutcome::GuestFault(state.fault_code(access, 0))));
         }
         if raw & self.table_reserved[usize::from(level) - 2] != 0 {
@@ -170,6 +172,21 @@ impl<M: TableMemory> Shadow<M> {
         let child = self.page(key.below(raw, index, to.frame()), below.frame(), memory);
         self.connect(table, index, child);
         Ok(child)
+    }
+
+    /// Faults at entries around this one, which is not present, are the guest's own as long as they stay so.
+    fn mark_absent_near(&mut self, memory: &impl GuestMemory, table: PageId, index: usize) {
+        if !F::FILTERS_FAULTS {
+            return;
+        }
+        let page = self.pool.page(table);
+        let (key, base) = (page.key, page.gfn.base().0);
+        for near in (index & !7)..(index | 7) + 1 {
+            let at = Gpa(base + key.entry_offset(near));
+            if memory.read_entry(at, key.entry_bytes()).is_ok_and(|raw| raw & PRESENT == 0) {
+                self.pool.mark_absent(table, near);
+            }
+        }
     }
 
     /// Where the processor may fetch code for `gva` from, if the tables say so. Not under SMEP's rule: what a supervisor

@@ -57,7 +57,8 @@ where
     let mut shadow = vm.shadow.lock();
     if shadow.is_none() {
         let memory = vm.memory.read().host.clone();
-        *shadow = Some(Shadow::new(memory, vm.shadow_pages, Tuning::default())?);
+        *shadow =
+            Some(Shadow::new(memory, vm.shadow_pages, vm.paging_features.physical_bits, Tuning::default())?);
     }
     Ok(())
 }

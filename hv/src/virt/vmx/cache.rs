@@ -37,6 +37,7 @@ pub enum Field {
     Processor,
     Secondary,
     Exceptions,
+    PageFaultMask,
     Cr0Mask,
     Cr0Shadow,
     Cr4Mask,
@@ -47,7 +48,7 @@ pub enum Field {
 }
 
 /// The fields of [`Field`], in order.
-const PLAIN: [u32; 28] = [
+const PLAIN: [u32; 29] = [
     guest::RIP,
     guest::RSP,
     guest::RFLAGS,
@@ -69,6 +70,7 @@ const PLAIN: [u32; 28] = [
     control::PROCESSOR_BASED,
     control::SECONDARY,
     control::EXCEPTION_BITMAP,
+    control::PAGE_FAULT_MASK,
     control::CR0_MASK,
     control::CR0_SHADOW,
     control::CR4_MASK,

@@ -97,7 +97,6 @@ impl Vmx {
             vmwrite(control::PIN_BASED, features.pin.into());
             vmwrite(control::EXIT_CONTROLS, features.exit.into());
             for zero in [
-                control::PAGE_FAULT_MASK,
                 control::PAGE_FAULT_MATCH,
                 control::CR3_TARGETS,
                 control::EXIT_MSR_STORES,

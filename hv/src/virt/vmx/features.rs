@@ -55,6 +55,8 @@ pub struct Features {
     pub switches_efer: bool,
     /// Entries and exits switch the PAT.
     pub switches_pat: bool,
+    /// Bits of physical addresses.
+    pub physical_bits: u8,
     /// Accepted secondary controls.
     pub secondary: u32,
     /// Accepted pin-based controls.
@@ -135,7 +137,8 @@ impl Features {
         }
         let unlock = feature_control(rdmsr(msr::IA32_FEATURE_CONTROL))?;
         let features = Features::read(rdmsr).map_err(Unsuitable::Lacks)?;
-        Ok((features, unlock))
+        let physical_bits = cpuid(0x8000_0008, 0)[0] as u8;
+        Ok((Features { physical_bits, ..features }, unlock))
     }
 
     fn read(rdmsr: impl Fn(u32) -> u64) -> Result<Features, Missing> {

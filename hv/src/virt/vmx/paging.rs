@@ -14,7 +14,7 @@ use super::field::guest;
 use super::instr::{self, vmread};
 use crate::paging::addr::{Gva, Hpa};
 use crate::paging::guest_walk::is_canonical;
-use crate::paging::shadow::HardwareControls;
+use crate::paging::shadow::{HardwareControls, exiting_faults};
 use crate::virt::exit::vector;
 use crate::virt::state::{cr0, cr4};
 use crate::virt::{Roots, VcpuState};
@@ -93,8 +93,6 @@ impl Vmx {
             }
         }
         self.set(Field::Secondary, word.into());
-        let page_faults = if nested { 0 } else { 1 << vector::PF };
-        self.set(Field::Exceptions, 1 << vector::MC | page_faults);
         self.write_masks();
         self.write_controls(cr0, cr4, efer);
         self.request(work::FLUSH);
@@ -125,12 +123,28 @@ impl Vmx {
             guest.efer = efer;
             hardware = HardwareControls::new(cr0, cr4, efer);
         }
+        self.choose_page_faults(cr4, efer);
         let free = if self.believed.is_none() && self.features.unrestricted { cr0::PE | cr0::PG } else { 0 };
         let ones = self.features.cr0_ones & !free;
         self.set(Field::Cr0, (hardware.cr0 | ones) & !(cr0::CD | cr0::NW));
         // Machine checks are the host's; with MCE clear they would end it.
         self.set(Field::Cr4, hardware.cr4 | self.features.cr4_ones | cr4::MCE & self.features.cr4_allowed);
         self.set(Field::Efer, hardware.efer);
+    }
+
+    /// Says which page faults exit: with nested tables none. A fault whose error code has no bit of the mask does what the
+    /// exception bitmap says, any other the opposite.
+    fn choose_page_faults(&self, cr4: u64, efer: u64) {
+        const EXIT: u64 = 1 << vector::PF;
+        let (fault, mask) = match &self.believed {
+            None => (0, 0),
+            Some(_) => match exiting_faults(cr4, efer, self.features.physical_bits) {
+                None => (EXIT, 0),
+                Some(bits) => (0, bits),
+            },
+        };
+        self.set(Field::Exceptions, 1 << vector::MC | fault);
+        self.set(Field::PageFaultMask, mask.into());
     }
 
     /// What the guest believes of CR0 or CR4.

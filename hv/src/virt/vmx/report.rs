@@ -11,7 +11,6 @@ use super::decode::reason;
 use super::field::{control, exit};
 use super::instr::{FAIL_INVALID, FAIL_VALID, vmread};
 use super::rules::{GuestArea, SegmentFields, broken};
-use crate::hw::cpu;
 use crate::virt::state::ALL_SEGMENTS;
 
 impl Vmx {
@@ -80,7 +79,7 @@ impl Vmx {
             cr0_ones: self.features.cr0_ones,
             cr4_ones: self.features.cr4_ones,
             cr4_allowed: self.features.cr4_allowed,
-            physical_bits: cpu::cpuid(0x8000_0008, 0).eax as u8,
+            physical_bits: self.features.physical_bits,
         }
     }
 }

@@ -25,7 +25,7 @@ struct Page {
     overridden: Option<PageAttr>,
 }
 
-impl<M: TableMemory, N: TableMemory, G: GuestMemory> Check<'_, M, N, G> {
+impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, F, N, G> {
     /// An entry that follows one of the guest's.
     pub(super) fn table_entry(&self, id: PageId, role: Role, index: usize) -> Result<(), Box<Disagreement>> {
         let pool = &self.shadow.pool;

@@ -3,6 +3,7 @@
 use super::Check;
 use crate::guest::mem::GuestMemory;
 use crate::paging::addr::{Gpa, Gva};
+use crate::paging::format::PteFormat;
 use crate::paging::shadow::pool::PageId;
 use crate::paging::table::TableMemory;
 use alloc::boxed::Box;
@@ -51,7 +52,7 @@ impl fmt::Display for Disagreement {
     }
 }
 
-impl<M: TableMemory, N: TableMemory, G: GuestMemory> Check<'_, M, N, G> {
+impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, F, N, G> {
     /// Describes an entry.
     #[cold]
     pub(super) fn report(

@@ -12,7 +12,7 @@ use crate::paging::nested::{Nested, NestedOutcome};
 use crate::paging::p2m::P2mEntry;
 use crate::paging::range::{Changed, Flush};
 use crate::paging::shadow::model::{Registers, ShadowProcessor};
-use crate::paging::shadow::{HardwareControls, Root, Shadow, ShadowOutcome, TlbFlush};
+use crate::paging::shadow::{HardwareControls, Root, Shadow, ShadowOutcome, TlbFlush, exiting_faults};
 use crate::virt::Access;
 use crate::virt::state::cr4;
 
@@ -34,13 +34,15 @@ pub struct Machine<'a, F: Modelled> {
     pub host: VecHost,
     nested: Nested<F, &'a Arena>,
     two_dimensional: TwoDimensional,
-    shadow: Shadow<&'a Arena>,
+    shadow: Shadow<&'a Arena, F>,
     processor: ShadowProcessor,
     root: Root,
     /// Shadow tables translate, not nested ones.
     pub is_shadow: bool,
     /// Tables in ROM are walked, by shadow paging.
     walks_rom: bool,
+    /// Of the processor.
+    physical_bits: u8,
 }
 
 impl<'a, F: Modelled> Machine<'a, F> {
@@ -50,8 +52,9 @@ impl<'a, F: Modelled> Machine<'a, F> {
         p2m: &Guest,
         state: &PagingState,
         host: VecHost,
-        mut shadow: Shadow<&'a Arena>,
+        mut shadow: Shadow<&'a Arena, F>,
         walks_rom: bool,
+        physical_bits: u8,
     ) -> Machine<'a, F> {
         let nested = Nested::new(arena, PageSize::Size2M, p2m).expect("the arena is large");
         let (root, _the_processor_is_new) = shadow.load(p2m, &Walked::new(p2m, &host, !walks_rom), state);
@@ -65,6 +68,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
             root,
             is_shadow: true,
             walks_rom,
+            physical_bits,
         }
     }
 
@@ -196,8 +200,15 @@ impl<'a, F: Modelled> Machine<'a, F> {
             ac: state.may_override_smap(),
         };
         for _ in 0..8 {
-            if let Some(hpa) = self.processor.access(&self.arena, self.root, registers, gva, access) {
-                return Ok((Outcome::Done(hpa), false));
+            let code = match self.processor.access(&self.arena, self.root, registers, gva, access) {
+                Ok(hpa) => return Ok((Outcome::Done(hpa), false)),
+                Err(code) => code,
+            };
+            if F::FILTERS_FAULTS
+                && exiting_faults(state.cr4, state.efer, self.physical_bits)
+                    .is_some_and(|bits| code & bits == 0)
+            {
+                return Ok((Outcome::PageFault(code), false));
             }
             let memory = Walked::new(p2m, &self.host, !self.walks_rom);
             let (outcome, flush) = self.shadow.fault(p2m, &memory, state, gva, access);

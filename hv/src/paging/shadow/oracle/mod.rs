@@ -191,9 +191,11 @@ impl<'a, F: Modelled> Oracle<'a, F> {
         let probes = layout::addresses(&mut random).into_iter().map(|gva| Probe::new(Gva(gva))).collect();
         // Linux' PAT and one that lacks a type of it, or the same in both.
         let pat = random.once_in(2).then(|| PatEntries::new(0x0407_0506_0007_0106, 0x0001_0406_0007_0406));
-        let mut shadow = Shadow::new(arena, pages, tuning).expect("the arena is large");
+        // Without a reserved bit to spare all faults exit.
+        let physical_bits = if random.once_in(4) { 52 } else { 51 };
+        let mut shadow = Shadow::new(arena, pages, physical_bits, tuning).expect("the arena is large");
         let _nothing_is_there_yet = shadow.set_pat(pat.flatten());
-        let machine = Machine::new(arena, &p2m, &state, host, shadow, walks_rom);
+        let machine = Machine::new(arena, &p2m, &state, host, shadow, walks_rom, physical_bits);
         let mut oracle = Oracle {
             p2m,
             state,

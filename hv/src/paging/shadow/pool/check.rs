@@ -3,12 +3,13 @@
 use super::super::TlbFlush;
 use super::*;
 use crate::paging::addr::Hfn;
+use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{PRESENT, WRITE};
 
 /// Something is wrong about this entry of this page.
 pub(in super::super) type Broken = (&'static str, PageId, usize);
 
-impl<M: TableMemory> Pool<M> {
+impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// The pages in use.
     pub(in super::super) fn ids(&self) -> impl Iterator<Item = PageId> + '_ {
         (0..self.pages.len() as PageId).filter(|&id| self.page(id).in_use)
@@ -81,6 +82,11 @@ impl<M: TableMemory> Pool<M> {
                     ));
                 }
                 there += found.count_ones() as usize;
+            }
+            if let Some(index) =
+                (0..ENTRIES).find(|&index| !page.is_present(index) && !self.is_right_gap(id, index))
+            {
+                return Err(("an entry that is not filled is wrong", id, index));
             }
             if !page.in_use && !page.stale && (there > 0 || self.heads[id as usize] != NONE) {
                 return Err(("a free page is used", id, 0));

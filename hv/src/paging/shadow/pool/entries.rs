@@ -1,12 +1,14 @@
 //! Entries of shadow pages, and the reverse maps that find them: parents of a page, leaves of a frame.
 
 use super::super::TlbFlush;
+use super::gaps::{gap, if_filled};
 use super::*;
 use crate::paging::addr::{Hfn, Hpa};
+use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{LARGE, PRESENT, WRITE};
 use crate::paging::table::{ENTRIES, TableMemory};
 
-impl<M: TableMemory> Pool<M> {
+impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Whether nothing points to a page.
     pub(in super::super) fn is_orphan(&self, id: PageId) -> bool {
         self.heads[id as usize] == NONE && self.root != Some(id)
@@ -19,11 +21,13 @@ impl<M: TableMemory> Pool<M> {
             self.zap(id, index);
             from = index + 1;
         }
+        self.forget_all_absent(id);
     }
 
+    /// An entry; zero if it is not filled.
     #[inline]
     pub(in super::super) fn entry(&self, id: PageId, index: usize) -> u64 {
-        self.memory.load(self.page(id).frame, index)
+        if_filled::<F>(self.open, self.memory.load(self.page(id).frame, index))
     }
 
     /// What was noted about a present entry: see [`link`](Self::link) and [`map`](Self::map).
@@ -40,7 +44,7 @@ impl<M: TableMemory> Pool<M> {
     #[inline]
     pub(in super::super) fn child(&self, id: PageId, index: usize) -> Option<PageId> {
         let page = self.page(id);
-        let raw = self.memory.load(page.frame, index);
+        let raw = if_filled::<F>(self.open, self.memory.load(page.frame, index));
         let leaf = page.key.level() == 1 || (raw & LARGE != 0 && !page.key.is_top());
         (raw & PRESENT != 0 && !leaf).then(|| self.note(id, index) as PageId)
     }
@@ -58,6 +62,7 @@ impl<M: TableMemory> Pool<M> {
     }
 
     pub(super) fn put(&mut self, id: PageId, index: usize, raw: u64, note: u64, head: usize) {
+        self.forget_absent(id, index);
         let slot = Self::number(id, index);
         let first = core::mem::replace(&mut self.heads[head], slot);
         self.slots[id as usize][index] = Slot { note, after: first, before: HEAD | head as u32 };
@@ -95,12 +100,13 @@ impl<M: TableMemory> Pool<M> {
     /// the caller.
     #[inline]
     pub(in super::super) fn zap(&mut self, id: PageId, index: usize) {
+        let open = self.open;
         let page = &mut self.pages[id as usize];
-        let raw = self.memory.load(page.frame, index);
+        let raw = if_filled::<F>(open, self.memory.load(page.frame, index));
         if raw & PRESENT == 0 {
             return;
         }
-        self.memory.store(page.frame, index, 0);
+        self.memory.store(page.frame, index, gap::<F>(open, page.key));
         page.present[index / 64] &= !(1 << (index % 64));
         let level = page.key.level();
         if level == 1 || raw & LARGE != 0 && !page.key.is_top() {

@@ -5,6 +5,7 @@
 use super::super::role::{Controls, Key, TAKES_WRITES};
 use super::*;
 use crate::paging::addr::Hpa;
+use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, DIRTY, WRITE};
 
 /// Whether a leaf made from a guest entry `then` says more than the entry does `now`. Accessed and dirty bits
@@ -25,7 +26,7 @@ pub(in super::super) struct Leaves<'a, M: TableMemory> {
     tables: Tables<'a>,
 }
 
-impl<M: TableMemory> Pool<M> {
+impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// The leaves with a number of 64 times `word` and up.
     pub(in super::super) fn leaves_of(&mut self, id: PageId, word: usize) -> Leaves<'_, M> {
         let Pool { memory, pages, slots, buckets, lingering, .. } = self;

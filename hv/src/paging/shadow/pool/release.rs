@@ -3,9 +3,10 @@
 use super::super::TlbFlush;
 use super::*;
 use crate::paging::addr::Hfn;
+use crate::paging::format::PteFormat;
 use crate::paging::table::TableMemory;
 
-impl<M: TableMemory> Pool<M> {
+impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Frees a page; what points to it becomes not present.
     pub(in super::super) fn release(&mut self, id: PageId) {
         self.unlink(id);

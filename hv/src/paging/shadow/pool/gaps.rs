@@ -1,0 +1,102 @@
+//! Entries that lead nowhere, on processors that deliver some page faults without an exit.
+//!
+//! Where the format says that processors [filter page faults](PteFormat::FILTERS_FAULTS), a fault exits if the entry at fault is
+//! present, in the processor's sense. So entries here are one of three: *filled*; *open*, present with a reserved bit, at which
+//! the engine looks; or *absent*, all zeroes, where the guest's entry is not present and the fault is the guest's own. Absent
+//! entries are found by faults and marked one by one; a mark goes when the guest's entry is written, and all marks of a
+//! page go before the guest may write its table unseen. Elsewhere, and where the processor has no reserved bit to spare, whatever is
+//! not filled is zero and exits.
+
+use super::*;
+use crate::paging::format::x86::PRESENT;
+use crate::paging::shadow::hardware::{RESERVED, has_reserved_bit};
+
+/// What an entry is that is not filled. Page-directory pointers have no reserved bit that can be set.
+#[inline(always)]
+pub(super) fn gap<F: PteFormat>(open: u64, key: Key) -> u64 {
+    if !F::FILTERS_FAULTS || key.is_top() { 0 } else { open }
+}
+
+/// An entry that is `raw` in memory, if it is filled; otherwise zero.
+#[inline(always)]
+pub(super) fn if_filled<F: PteFormat>(open: u64, raw: u64) -> u64 {
+    if F::FILTERS_FAULTS && open != 0 && raw & RESERVED != 0 { 0 } else { raw }
+}
+
+impl<M: TableMemory, F: PteFormat> Pool<M, F> {
+    /// Fills all pages with open entries, if the processor's physical addresses have fewer than 52 bits.
+    pub(super) fn open_all(&mut self, physical_bits: u8) -> Result<(), MapError> {
+        if !F::FILTERS_FAULTS || !has_reserved_bit(physical_bits) {
+            return Ok(());
+        }
+        self.open = PRESENT | RESERVED;
+        self.absent = filled([0; ENTRIES / 64], self.pages.len())?;
+        for page in &self.pages {
+            (0..ENTRIES).for_each(|index| self.memory.store(page.frame, index, self.open));
+        }
+        Ok(())
+    }
+
+    /// A page begins to stand for something: those for page-directory pointers have other gaps.
+    #[inline(always)]
+    pub(super) fn begin_gaps(&mut self, id: PageId) {
+        if F::FILTERS_FAULTS {
+            let page = self.page(id);
+            let gap = gap::<F>(self.open, page.key);
+            (0..4).for_each(|index| self.memory.store(page.frame, index, gap));
+        }
+    }
+
+    /// Whether faults at this entry are the guest's own, and do not exit.
+    pub(in super::super) fn is_absent(&self, id: PageId, index: usize) -> bool {
+        self.absent.get(id as usize).is_some_and(|bits| bits[index / 64] >> (index % 64) & 1 != 0)
+    }
+
+    /// The guest's entry is not present: faults there are its own. Not done while another processor may still be able to write to
+    /// the guest's table.
+    pub(in super::super) fn mark_absent(&mut self, id: PageId, index: usize) {
+        let page = self.page(id);
+        if page.unsync || page.is_present(index) || self.owed != TlbFlush::None {
+            return;
+        }
+        let frame = page.frame;
+        if let Some(bits) = self.absent.get_mut(id as usize) {
+            bits[index / 64] |= 1 << (index % 64);
+            self.memory.store(frame, index, 0);
+        }
+    }
+
+    /// The guest's entry may have changed.
+    #[inline(always)]
+    pub(in super::super) fn forget_absent(&mut self, id: PageId, index: usize) {
+        if F::FILTERS_FAULTS && self.is_absent(id, index) {
+            self.absent[id as usize][index / 64] &= !(1 << (index % 64));
+            self.memory.store(self.page(id).frame, index, self.open);
+        }
+    }
+
+    /// All of the guest's table may change.
+    #[inline(always)]
+    pub(in super::super) fn forget_all_absent(&mut self, id: PageId) {
+        if !F::FILTERS_FAULTS || self.open == 0 {
+            return;
+        }
+        let frame = self.page(id).frame;
+        for (word, bits) in self.absent[id as usize].iter_mut().enumerate() {
+            let mut rest = core::mem::take(bits);
+            while rest != 0 {
+                self.memory.store(frame, word * 64 + rest.trailing_zeros() as usize, self.open);
+                rest &= rest - 1;
+            }
+        }
+    }
+
+    /// Whether an entry that is not filled is what it should be.
+    pub(super) fn is_right_gap(&self, id: PageId, index: usize) -> bool {
+        let page = self.page(id);
+        // A page for pointers uses four of its entries.
+        let is_pointer = page.key.is_top() && index < 4 && (page.in_use || page.stale);
+        let wanted = if self.is_absent(id, index) || is_pointer { 0 } else { self.open };
+        self.memory.load(page.frame, index) == wanted || !page.in_use && !page.stale && index < 4
+    }
+}
