@@ -26,6 +26,7 @@ pub const CASES: &[Case] = &[
     only("bochs-vtx", "without EPT", |c| model(c, "core2_penryn_t9600", "shadow", EMULATED)),
     only("bochs-vtx", "without VT-x", no_vtx),
     only("bochs-native", "torture: page tables", |c| kit(c, "torture", &[])),
+    only("bochs-vtx", "a guest's own page faults, shadow", own_page_faults),
     only("bochs-vtx", "torture: CR3 outside of memory", dies),
     only("bochs-vtx", "options that cannot work", options),
 ];
@@ -51,6 +52,17 @@ fn linux(context: &Context, mode: &str) -> Result<()> {
 /// These cases of the kit, all of which pass.
 fn kit(context: &Context, words: &str, options: &[&str]) -> Result<()> {
     context.long_mode(words, options)?.has(", 0 failed")?.lacks("FAIL")?.status(0)?;
+    Ok(())
+}
+
+/// Two thousand page faults that are the guest's own reach it without an exit.
+fn own_page_faults(context: &Context) -> Result<()> {
+    let path = context.path("stats.json");
+    kit(context, "delivery.own-page-faults", &["--mode", "shadow", "--stats", &path])?;
+    let stats = read_stats(&path)?;
+    let exits = stats["guests"][0]["exits"].as_array().map_or(&[][..], Vec::as_slice);
+    let faults = exits.iter().find(|exit| exit["reason"] == "page-fault").map(|exit| exit["count"].as_u64());
+    ensure!(faults.flatten().is_some_and(|count| (1..500).contains(&count)), "{stats}");
     Ok(())
 }
 

@@ -21,6 +21,7 @@ pub const CASES: &[Case] = &[
     case("delivery.stack-absent", stack_absent),
     case("delivery.resume-flag", resume_flag),
     case("delivery.page-faults", page_faults),
+    case("delivery.own-page-faults", own_page_faults),
 ];
 
 fn simple(c: &mut Check) {
@@ -237,4 +238,24 @@ fn page_faults(c: &mut Check) {
     map(60, scratch(0), PW);
     // SAFETY: the page holds RET.
     c.raises("execution of a page", None, || unsafe { asm!("call {}", in(reg) at) });
+}
+
+/// Two thousand faults that no hypervisor needs to see: at an entry that is not present, and where there is no table. The
+/// hypervisor's statistics tell which it saw.
+fn own_page_faults(c: &mut Check) {
+    map(61, scratch(0), PW);
+    map(60, 0, 0);
+    poke(page(61), 1u64);
+    // The tables are not written any more.
+    for _ in 0..16 {
+        set_cr3(cr3());
+        _ = peek::<u64>(page(61));
+    }
+    for _ in 0..1000 {
+        for at in [page(60), page(0) + (5 << 30)] {
+            c.equal("a read, not present", super::raised(|| _ = peek::<u64>(at)), Some((vector::PF, 0)));
+        }
+    }
+    // Present from now on.
+    c.equal("a read, present", peek::<u64>(map(60, scratch(0), PW)), 1);
 }
