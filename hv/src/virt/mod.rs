@@ -73,6 +73,15 @@ pub enum FlushScope {
     Address(Gva),
 }
 
+/// Accesses to a control block that is not plain memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FieldAccesses {
+    /// Fields read.
+    pub reads: u64,
+    /// Fields written.
+    pub writes: u64,
+}
+
 /// Everything the run loop asks of the virtualization hardware for one VCPU.
 pub trait Virt: VcpuState + Sized {
     /// The format of its nested tables.
@@ -203,4 +212,9 @@ pub trait Virt: VcpuState + Sized {
 
     /// The control block's own words about the last exit, for reports.
     fn exit_report(&self) -> alloc::string::String;
+
+    /// How often the control block was accessed, if that takes instructions of its own (VMREAD and VMWRITE).
+    fn field_accesses(&self) -> Option<FieldAccesses> {
+        None
+    }
 }

@@ -101,6 +101,12 @@ pub fn stats<V: Virt, M: HostMemory>(
     json.number("exception", counts.exceptions)?;
     json.number("nmi", counts.nmis)?;
     json.end()?;
+    if let Some(fields) = vcpu.virt.field_accesses() {
+        json.begin_object("vmcs")?;
+        json.number("reads", fields.reads)?;
+        json.number("writes", fields.writes)?;
+        json.end()?;
+    }
     paging(json, vcpu, vm)?;
     json.begin_array("ignored_msrs")?;
     for (index, count) in vcpu.msrs.unknown().iter() {

@@ -45,7 +45,17 @@ fn linux(context: &Context, mode: &str) -> Result<()> {
     finished.has(" hypervisor")?.has(" constant_tsc")?.lacks(" vmx")?;
     let stats = read_stats(&path)?;
     ensure!(stats["machine"] == "bochs-vtx" && stats["icount"] == true && stats["mode"] == mode, "{stats}");
-    ensure!(stats["host"]["vendor"] == "intel" && stats["guests"][0]["tsc"].as_u64() > Some(0), "{stats}");
+    let guest = &stats["guests"][0];
+    ensure!(stats["host"]["vendor"] == "intel" && guest["tsc"].as_u64() > Some(0), "{stats}");
+    // Counted where they are few.
+    let exits: u64 = guest["exits"]
+        .as_array()
+        .iter()
+        .flat_map(|all| all.iter())
+        .filter_map(|it| it["count"].as_u64())
+        .sum();
+    let [reads, writes] = ["reads", "writes"].map(|name| guest["vmcs"][name].as_u64().unwrap_or(0));
+    ensure!((exits..exits * 20).contains(&reads) && (1..exits * 10).contains(&writes), "{stats}");
     Ok(())
 }
 

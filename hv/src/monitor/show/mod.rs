@@ -33,6 +33,15 @@ impl fmt::Display for Share {
     }
 }
 
+/// Tenths, with one decimal.
+struct Tenths(u64);
+
+impl fmt::Display for Tenths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0 / 10, self.0 % 10)
+    }
+}
+
 /// A number of bytes in the largest unit that divides it.
 struct Bytes(u64);
 

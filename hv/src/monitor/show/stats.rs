@@ -2,7 +2,7 @@
 
 use core::fmt::{self, Write};
 
-use super::{Bytes, Seconds, Share};
+use super::{Bytes, Seconds, Share, Tenths};
 use crate::guest::vm::HostMemory;
 use crate::monitor::view::{HostReport, View};
 use crate::paging::addr::PAGE_SIZE;
@@ -17,6 +17,16 @@ pub fn stats<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Wri
     for vcpu in view.vcpus.iter() {
         writeln!(answer, "VCPU {}, {uptime} after the start of {}", vcpu.id, view.vm.name)?;
         exits(vcpu, ticks, answer)?;
+        if let Some(fields) = vcpu.virt.field_accesses() {
+            let exits = vcpu.exits.total().count.max(1);
+            let each = |count: u64| Tenths(count.saturating_mul(10) / exits);
+            writeln!(
+                answer,
+                "VMCS fields for each exit: {} read, {} written",
+                each(fields.reads),
+                each(fields.writes)
+            )?;
+        }
         let counts = vcpu.interrupts.counts;
         writeln!(
             answer,

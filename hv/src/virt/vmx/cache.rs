@@ -8,7 +8,7 @@ use core::cell::Cell;
 
 use super::field::{control, guest};
 use super::instr::{vmread, vmwrite};
-use crate::virt::SegReg;
+use crate::virt::{FieldAccesses, SegReg};
 
 /// A field that is kept here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +126,8 @@ pub struct Cache {
     known: Cell<u64>,
     /// It is newer.
     changed: Cell<u64>,
+    reads: Cell<u64>,
+    writes: Cell<u64>,
 }
 
 impl Cache {
@@ -135,6 +137,8 @@ impl Cache {
             values: [const { Cell::new(0) }; COUNT],
             known: Cell::new(u64::MAX),
             changed: Cell::new(bit(COUNT) - 1),
+            reads: Cell::new(0),
+            writes: Cell::new(0),
         }
     }
 
@@ -152,7 +156,7 @@ impl Cache {
             return self.values[slot].get();
         }
         // SAFETY: the rule of this module: this VCPU's VMCS is current.
-        unsafe { vmread(ENCODINGS[slot]) }
+        unsafe { self.read(ENCODINGS[slot]) }
     }
 
     /// The value of a part of a segment register.
@@ -183,7 +187,7 @@ impl Cache {
     #[inline(always)]
     fn load(&self, slot: usize) {
         // SAFETY: the rule of this module: this VCPU's VMCS is current.
-        self.values[slot].set(unsafe { vmread(ENCODINGS[slot]) });
+        self.values[slot].set(unsafe { self.read(ENCODINGS[slot]) });
         self.known.set(self.known.get() | bit(slot));
     }
 
@@ -207,13 +211,41 @@ impl Cache {
     pub unsafe fn write_rip(&self, value: u64) {
         debug_assert_eq!(self.changed.get() & bit(Field::Rip as usize), 0);
         // SAFETY: the caller's promise.
-        unsafe { vmwrite(guest::RIP, value) };
+        unsafe { self.write(guest::RIP, value) };
         self.known.set(self.known.get() & !bit(Field::Rip as usize));
     }
 
-    /// An exit: the processor has changed everything but the controls.
+    /// Reads a field that is not kept here.
+    ///
+    /// # Safety
+    /// This VCPU's VMCS is current.
+    #[inline(always)]
+    pub unsafe fn read(&self, field: u32) -> u64 {
+        self.reads.set(self.reads.get() + 1);
+        // SAFETY: the caller's promise.
+        unsafe { vmread(field) }
+    }
+
+    /// Writes a field that is not kept here.
+    ///
+    /// # Safety
+    /// This VCPU's VMCS is current, and the value does not break the promises of [`instr::enter`](super::instr::enter).
+    #[inline(always)]
+    pub unsafe fn write(&self, field: u32, value: u64) {
+        self.writes.set(self.writes.get() + 1);
+        // SAFETY: the caller's promise.
+        unsafe { vmwrite(field, value) }
+    }
+
+    /// Fields that were read and written so far.
+    pub fn accesses(&self) -> FieldAccesses {
+        FieldAccesses { reads: self.reads.get(), writes: self.writes.get() }
+    }
+
+    /// An exit: the processor has changed everything but the controls. Its reason has been read.
     #[inline(always)]
     pub fn forget(&self) {
+        self.reads.set(self.reads.get() + 1);
         self.known.set(CONTROLS | !(bit(COUNT) - 1));
     }
 
@@ -233,7 +265,7 @@ impl Cache {
             changed &= changed - 1;
             if !skip(ENCODINGS[slot]) {
                 // SAFETY: the caller's promise.
-                unsafe { vmwrite(ENCODINGS[slot], self.values[slot].get()) };
+                unsafe { self.write(ENCODINGS[slot], self.values[slot].get()) };
             }
         }
     }

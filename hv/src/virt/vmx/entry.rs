@@ -2,12 +2,12 @@
 
 use super::cache::Field;
 use super::controls::{entry, processor};
-use super::cpu::{pa, write_host_state};
+use super::cpu::pa;
 use super::decode::{event, may_interrupt_delivery, reason};
 use super::field::{control, exit, guest};
-use super::instr::{self, vmread, vmwrite};
+use super::instr::{self, vmwrite};
 use super::{Vmx, system};
-use crate::hw::msr;
+use crate::hw::msr::EFER;
 use crate::virt::Ended;
 use crate::virt::state::efer;
 
@@ -62,7 +62,7 @@ impl Vmx {
         if let Some(pointers) = self.pointers.take() {
             for (field, pointer) in (guest::POINTER_0..).step_by(2).zip(pointers) {
                 // SAFETY: this VCPU's VMCS is current; pointers are set only where there is EPT.
-                unsafe { vmwrite(field, pointer) };
+                unsafe { self.cache.write(field, pointer) };
             }
         }
         self.done(work::CHANGED);
@@ -112,7 +112,7 @@ impl Vmx {
             if let Some(rate) = features.preemption_timer {
                 vmwrite(guest::PREEMPTION_TIMER, (self.slice >> rate).clamp(1, 0xffff_ffff));
             }
-            write_host_state(&features);
+            instr::write_host_state(&features);
         }
         instr::set_cr2(self.saved.cr2);
         instr::set_dr6(self.saved.dr6);
@@ -120,7 +120,7 @@ impl Vmx {
         for (index, value) in system::MSRS.into_iter().zip(self.saved.msrs) {
             // SAFETY: every processor with long mode has them, the values come from `set_switched_msr` or are zero, and the
             // host uses none of them.
-            unsafe { msr::write(index, value) };
+            unsafe { instr::write_msr(index, value) };
         }
         self.live.set(true);
     }
@@ -131,10 +131,10 @@ impl Vmx {
         let long = if value & efer::LMA != 0 { entry::IA32E_GUEST } else { 0 };
         // SAFETY: this VCPU's VMCS is current; SCE means nothing to the host, whose other bits stay.
         unsafe {
-            vmwrite(control::ENTRY_CONTROLS, (self.features.entry | long).into());
+            self.cache.write(control::ENTRY_CONTROLS, (self.features.entry | long).into());
             if !self.features.switches_efer {
-                let host = msr::read(msr::EFER);
-                msr::write(msr::EFER, host & !efer::SCE | value & efer::SCE);
+                let host = instr::read_msr(EFER);
+                instr::write_msr(EFER, host & !efer::SCE | value & efer::SCE);
             }
         }
     }
@@ -164,10 +164,10 @@ impl Vmx {
         self.vectoring = 0;
         if may_interrupt_delivery(reason) {
             // SAFETY: after an exit of this VCPU.
-            self.vectoring = unsafe { vmread(exit::VECTORING) } as u32;
+            self.vectoring = unsafe { self.cache.read(exit::VECTORING) } as u32;
             if reason == reason::EXCEPTION {
                 // SAFETY: as above.
-                self.interruption = unsafe { vmread(exit::INTERRUPTION) } as u32;
+                self.interruption = unsafe { self.cache.read(exit::INTERRUPTION) } as u32;
                 if self.interruption & event::TYPE == event::NMI {
                     instr::take_nmi();
                 }
@@ -190,7 +190,7 @@ impl Vmx {
                 self.interruption & event::NMI_UNBLOCKED != 0 && self.interruption & event::VECTOR != 8
             }
             // SAFETY: after an exit of this VCPU.
-            reason::EPT_VIOLATION => unsafe { vmread(exit::QUALIFICATION) & 1 << 12 != 0 },
+            reason::EPT_VIOLATION => unsafe { self.cache.read(exit::QUALIFICATION) & 1 << 12 != 0 },
             _ => false,
         }
     }

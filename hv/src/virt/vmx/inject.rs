@@ -10,7 +10,7 @@ use super::controls::processor;
 use super::decode::{event, reason};
 use super::entry::{NMI_BLOCKING, SHADOW, work};
 use super::field::{control, exit};
-use super::instr::{self, vmread, vmwrite};
+use super::instr;
 use crate::paging::addr::Gva;
 use crate::virt::exit::vector;
 use crate::virt::state::{cr0, rflags};
@@ -107,14 +107,14 @@ impl Vmx {
         let (word, error) = encode(what, protected);
         if let Some(error) = error {
             // SAFETY: this VCPU's VMCS is current while an entry is prepared.
-            unsafe { vmwrite(control::ENTRY_ERROR_CODE, error.into()) };
+            unsafe { self.cache.write(control::ENTRY_ERROR_CODE, error.into()) };
         }
         self.inject_word(word);
     }
 
     fn inject_word(&mut self, word: u32) {
         // SAFETY: as above. An exit makes the field invalid again.
-        unsafe { vmwrite(control::ENTRY_INTERRUPTION, word.into()) };
+        unsafe { self.cache.write(control::ENTRY_INTERRUPTION, word.into()) };
         self.request(work::INJECTING);
     }
 
@@ -171,7 +171,7 @@ impl Vmx {
     /// The event whose delivery the exit interrupted is delivered again.
     fn note_interrupted(&mut self) {
         // SAFETY: after an exit of this VCPU.
-        let error = || unsafe { vmread(exit::VECTORING_ERROR) } as u32;
+        let error = || unsafe { self.cache.read(exit::VECTORING_ERROR) } as u32;
         self.injection.interrupted = decode(self.vectoring, error, instr::cr2());
         if self.injection.interrupted.is_some() {
             self.request(work::EVENT);

@@ -14,11 +14,14 @@ mod features;
 mod field;
 mod inject;
 mod instr;
+mod instruction;
 mod paging;
 mod report;
 mod rules;
 mod segment;
 mod system;
+#[cfg(test)]
+mod tests;
 mod vcpu_state;
 
 pub use bitmaps::{IoBitmaps, MsrBitmap};
@@ -34,15 +37,16 @@ use self::cache::{Cache, Field, Part};
 use self::cpu::{Region, pa};
 use self::decode::{event, may_interrupt_delivery, reason};
 use self::entry::{NMI_BLOCKING, SHADOW, work};
-use self::field::exit as exit_field;
 use self::inject::Injection;
-use self::instr::{GuestBlock, vmread};
+use self::instr::GuestBlock;
 use self::paging::Believed;
 use self::system::Saved;
 use crate::paging::addr::Gva;
 use crate::paging::format::ept::Ept;
 use crate::virt::state::{Gpr, SegReg, cr0, rflags};
-use crate::virt::{ArchState, Ended, Event, Exit, FlushScope, IoExit, Offer, Roots, VcpuState, Virt};
+use crate::virt::{
+    ArchState, Ended, Event, Exit, FieldAccesses, FlushScope, IoExit, Offer, Roots, VcpuState, Virt,
+};
 
 /// The virtual APIC page. Only the task priority in it is used.
 #[repr(C, align(4096))]
@@ -140,34 +144,6 @@ impl Vmx {
             self.request(work::CHANGED);
         }
     }
-
-    /// RIP of the instruction after the one that exited.
-    #[inline(always)]
-    fn after_exit(&self) -> u64 {
-        // SAFETY: after an exit of this VCPU.
-        let length = unsafe { vmread(exit_field::INSTRUCTION_LENGTH) };
-        let next = self.cache.peek(Field::Rip).wrapping_add(length);
-        if next >> 32 == 0 { next } else { self.wrapped(next) }
-    }
-
-    /// Outside of 64-bit code the upper half of RIP does not exist.
-    #[inline(never)]
-    fn wrapped(&self, next: u64) -> u64 {
-        if self.is_64bit() { next } else { next & 0xffff_ffff }
-    }
-
-    /// Ends an instruction under RF or TF. True: TF is set.
-    #[cold]
-    #[inline(never)]
-    fn end_carefully(&self) -> bool {
-        let flags = self.cache.get(Field::Rflags);
-        self.set(Field::Rflags, flags & !rflags::RF);
-        let shadow = self.cache.get(Field::Interruptibility);
-        self.set(Field::Interruptibility, shadow & !SHADOW);
-        // A single step that waited for the end of the shadow is the caller's now.
-        self.set(Field::PendingDebug, 0);
-        flags & rflags::TF != 0
-    }
 }
 
 impl Drop for Vmx {
@@ -216,7 +192,7 @@ impl Virt for Vmx {
         match self.reason {
             reason::IO => Exit::Io(decode::io(self.qualification(), self.after_exit())),
             // SAFETY: after an exit of this VCPU.
-            reason => decode::exit(reason, |field| unsafe { vmread(field) }),
+            reason => decode::exit(reason, |field| unsafe { self.cache.read(field) }),
         }
     }
 
@@ -231,7 +207,7 @@ impl Virt for Vmx {
             return None;
         }
         // SAFETY: after an exit of this VCPU.
-        decode::page_fault(self.interruption, |field| unsafe { vmread(field) })
+        decode::page_fault(self.interruption, |field| unsafe { self.cache.read(field) })
     }
 
     /// Exits give the processor back: they load all of the host's state, and interrupts are closed.
@@ -389,12 +365,8 @@ impl Virt for Vmx {
     fn exit_report(&self) -> alloc::string::String {
         self.report()
     }
-}
 
-impl Vmx {
-    #[inline(always)]
-    fn qualification(&self) -> u64 {
-        // SAFETY: after an exit of this VCPU.
-        unsafe { vmread(exit_field::QUALIFICATION) }
+    fn field_accesses(&self) -> Option<FieldAccesses> {
+        Some(self.cache.accesses())
     }
 }

@@ -11,7 +11,7 @@ use super::cache::Field;
 use super::controls::secondary;
 use super::entry::work;
 use super::field::guest;
-use super::instr::{self, vmread};
+use super::instr;
 use crate::paging::addr::{Gva, Hpa};
 use crate::paging::guest_walk::is_canonical;
 use crate::paging::shadow::{HardwareControls, exiting_faults};
@@ -172,7 +172,7 @@ impl Vmx {
             (None, Some(pointers)) => pointers,
             (None, None) if self.live.get() => core::array::from_fn(|n| {
                 // SAFETY: after an exit of this VCPU.
-                unsafe { vmread(guest::POINTER_0 + 2 * n as u32) }
+                unsafe { self.cache.read(guest::POINTER_0 + 2 * n as u32) }
             }),
             (None, None) => [0; 4],
         }

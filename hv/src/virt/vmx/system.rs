@@ -1,10 +1,9 @@
 //! MSRs that belong to the guest: those with a field in the VMCS, and those that stay in the processor, because the host has
 //! no use for them (Intel SDM 3, 24.4.1).
 
-use super::Vmx;
 use super::cache::{Field, Part};
+use super::{Vmx, instr};
 use crate::guest::msr::index;
-use crate::hw::msr;
 use crate::virt::SegReg;
 
 /// MSRs without a field.
@@ -44,7 +43,7 @@ impl Vmx {
             Place::Field(field) => self.cache.get(field),
             Place::Base(seg) => self.cache.segment(seg, Part::Base),
             // SAFETY: every processor with long mode has them.
-            Place::Processor(slot) if self.live.get() => unsafe { msr::read(MSRS[slot]) },
+            Place::Processor(slot) if self.live.get() => unsafe { instr::read_msr(MSRS[slot]) },
             Place::Processor(slot) => self.saved.msrs[slot],
         })
     }
@@ -58,7 +57,7 @@ impl Vmx {
                 self.saved.msrs[slot] = value;
                 if self.live.get() {
                     // SAFETY: as above; the caller has validated the value, and the host does not use the MSR.
-                    unsafe { msr::write(MSRS[slot], value) };
+                    unsafe { instr::write_msr(MSRS[slot], value) };
                 }
             }
         }
