@@ -73,7 +73,7 @@ impl Scene {
         let fields = fields.to_vec();
         modelled::with(|it| {
             it.script.push_back(Box::new(move |it: &mut Processor, block| {
-                let can_resume = block.launched != 0 || it.fields.get(&exit::REASON).is_none();
+                let can_resume = block.launched != 0 || !it.fields.contains_key(&exit::REASON);
                 assert!(can_resume, "VMLAUNCH of a VMCS that was launched");
                 let word = *it.field(control::ENTRY_INTERRUPTION) as u32;
                 it.delivered = match word & event::VALID {
