@@ -13,6 +13,7 @@ mod pio;
 mod ports;
 #[cfg(test)]
 mod tests;
+mod virtio;
 
 use core::cell::Cell;
 
@@ -98,6 +99,7 @@ pub struct Chipset {
     test: Option<TestDevice>,
     unclaimed: Unclaimed,
     pci: Pci,
+    virtio: virtio::Slots,
 }
 
 impl Chipset {
@@ -119,6 +121,7 @@ impl Chipset {
             test: options.test_device.then(TestDevice::new),
             unclaimed: Unclaimed::default(),
             pci: Pci::new(),
+            virtio: virtio::Slots::default(),
         }
     }
 
@@ -138,6 +141,7 @@ impl Chipset {
         self.i8042.reset();
         self.test = self.test.as_ref().map(|_| TestDevice::new());
         self.pci.reset();
+        self.reset_virtio();
     }
 
     /// Whether the deadline has moved since [`Chipset::deadline`] was last asked for, or the PICs want an interrupt
@@ -305,13 +309,14 @@ pub fn fuzz_one(data: &[u8]) {
             4..10 => match chipset.io_write(port, size, input.u32(), now, &mut messages) {
                 Effect::Reset => chipset.reset(),
                 Effect::TestExit(_) | Effect::UnmapPage(_) => assert!(test_device),
+                Effect::Notify { .. } => unreachable!("there are no virtio devices"),
                 Effect::None | Effect::ConsoleOutput(_) | Effect::PowerOff => {}
             },
             kind @ 10..14 => {
                 let base = [IOAPIC, HPET, HPET, ECAM][usize::from(kind & 3)].start;
                 let gpa = crate::paging::addr::Gpa(base + u64::from(port));
                 if op & 8 == 0 {
-                    chipset.mmio_read(gpa, size * 2, now);
+                    chipset.mmio_read(gpa, size * 2, now, &mut messages);
                 } else {
                     let effect = chipset.mmio_write(gpa, size * 2, input.u64(), now, &mut messages);
                     assert_eq!(effect, Effect::None);

@@ -18,6 +18,13 @@ pub enum Effect {
     TestExit(u32),
     /// The test device wants the page that holds this address gone from guest memory.
     UnmapPage(Gpa),
+    /// The driver of a virtio device has notified one of its queues: serve it (`virtio::Virtio::serve`).
+    Notify {
+        /// The device's number.
+        slot: u8,
+        /// The queue's number.
+        queue: u8,
+    },
 }
 
 impl Effect {

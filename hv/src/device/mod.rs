@@ -25,6 +25,7 @@ pub mod pm;
 pub mod rtc;
 pub mod testdev;
 pub mod uart;
+pub mod virtio;
 
 /// Nanoseconds since the VM started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

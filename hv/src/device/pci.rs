@@ -32,6 +32,15 @@ pub enum PlugError {
     Full,
 }
 
+/// A register of a function on bus 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Device number times 8 plus function number.
+    pub devfn: u8,
+    /// Offset in configuration space in bytes.
+    pub register: u16,
+}
+
 /// The host bridge and its bus.
 #[derive(Clone, Debug)]
 pub struct Pci {
@@ -139,6 +148,19 @@ impl Pci {
         if size > 4 {
             self.write_config(bus, devfn, register.wrapping_add(4), 4, (value >> 32) as u32);
         }
+    }
+
+    /// Where an access to port 0xcfc + `offset` leads.
+    #[inline]
+    pub fn data_place(&self, offset: u16) -> Option<Place> {
+        let (bus, devfn, register) = self.selected();
+        (self.address & ENABLE != 0 && bus == 0).then_some(Place { devfn, register: register | offset & 3 })
+    }
+
+    /// Where an access at `offset` in the ECAM window leads.
+    pub fn ecam_place(offset: u64) -> Option<Place> {
+        let (bus, devfn, register) = ecam(offset);
+        (bus == 0).then_some(Place { devfn, register })
     }
 
     /// Bus, device and function, register that the address register names.

@@ -10,6 +10,7 @@ use spin::{Mutex, RwLock};
 
 use crate::device::chipset::{Chipset, Options};
 use crate::device::layout as devices;
+use crate::device::virtio::Virtio;
 use crate::guest::acpi::{self, AcpiConfig, AcpiError};
 use crate::guest::bundle::Files;
 use crate::guest::clock::Clock;
@@ -107,7 +108,7 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
             found += bytes;
         }
     }
-    for mmio in MMIO {
+    for mmio in MMIO.into_iter().chain(layout.pci_window_64(facts.paging.physical_bits)) {
         let range = GpaRange::new(Gpa(mmio.start), (mmio.end - mmio.start).next_multiple_of(4096));
         let _the_engine_is_built_below = p2m.map_mmio(range.ok_or(MapError::Address)?)?;
     }
@@ -120,6 +121,7 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
             high_bytes: layout.high_end().0 - HIGH_RAM_BASE,
             test_device: config.test_device,
         })),
+        virtio: Virtio::default(),
         memory: RwLock::new(Memory { p2m, nested, host }),
         shadow: Mutex::new(None),
         shadow_pages: config.shadow_pages.unwrap_or_else(|| default_shadow_pages(layout.ram_bytes())),
@@ -140,8 +142,10 @@ fn default_shadow_pages(ram_bytes: u64) -> usize {
     ((ram_bytes >> 18) as usize).clamp(512, 1 << 17)
 }
 
-/// What the device bus or the local APICs serve.
-const MMIO: [Range<u64>; 4] = [devices::ECAM, devices::IOAPIC, devices::HPET, devices::LOCAL_APIC];
+/// What the device bus or the local APICs serve. Nearly all of the PCI windows is empty; who answers there is the bus's
+/// business, because guests move functions.
+const MMIO: [Range<u64>; 5] =
+    [devices::PCI_WINDOW_32, devices::ECAM, devices::IOAPIC, devices::HPET, devices::LOCAL_APIC];
 
 /// Puts the guest's files and firmware tables into its memory; returns the registers to start with.
 pub fn fill<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(

@@ -6,6 +6,7 @@ pub mod bundle;
 pub mod clock;
 pub mod config;
 pub mod cpuid;
+pub mod devices;
 pub mod layout;
 pub mod load;
 pub mod mem;

@@ -1,7 +1,7 @@
 //! A virtual machine: its memory, its chipset and its time. Shared by its VCPUs.
 //!
-//! Made by `guest::build`, used by `vcpu::run` and the monitor. Lock order: `chipset`, then `memory`, then `shadow`; none is
-//! held while a guest runs.
+//! Made by `guest::build`, used by `vcpu::run` and the monitor. Lock order: `chipset`, then `memory`, then that of a virtio
+//! device, then `shadow`; none is held while a guest runs.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -10,6 +10,8 @@ use core::sync::atomic::AtomicU64;
 use spin::{Mutex, RwLock};
 
 use crate::device::chipset::Chipset;
+use crate::device::pci::PlugError;
+use crate::device::virtio::Virtio;
 use crate::device::{Nanos, Tsc};
 use crate::guest::clock::Clock;
 use crate::guest::layout::MemoryLayout;
@@ -50,6 +52,8 @@ pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     pub name: String,
     /// All devices but the local APICs.
     pub chipset: Mutex<Chipset>,
+    /// The virtio devices, which the chipset finds too.
+    pub virtio: Virtio,
     /// Its memory.
     pub memory: RwLock<Memory<F, M>>,
     /// The shadow tables, once they have been used.
@@ -77,6 +81,12 @@ pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
 }
 
 impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
+    /// Puts virtio devices on the machine's PCI bus; once, before it runs.
+    pub fn attach(&mut self, devices: Virtio) -> Result<(), PlugError> {
+        self.virtio = devices.clone();
+        self.chipset.get_mut().attach(devices)
+    }
+
     /// Machine time in ticks at host TSC `tsc`. Unlike the guest's TSC it cannot be set by the guest.
     #[inline(always)]
     pub fn ticks(&self, tsc: u64) -> Tsc {

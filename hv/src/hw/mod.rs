@@ -14,6 +14,7 @@ pub mod mtrr;
 pub mod pic;
 pub mod pm;
 pub mod port;
+pub mod random;
 pub mod timer;
 pub mod tsc;
 pub mod uart;

@@ -28,17 +28,17 @@ pub struct Bus<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> {
     pub host: &'a mut H,
     /// Host TSC of the exit.
     pub tsc: u64,
-    left: Left,
+    pub(super) left: Left,
 }
 
 /// What accesses leave to do for the VCPU: see [`Vcpu::after_access`].
 #[must_use]
 #[derive(Debug, Default)]
 pub struct Left {
-    messages: Messages,
-    work: u32,
+    pub(super) messages: Messages,
+    pub(super) work: u32,
     stop: Option<Stop>,
-    flush: bool,
+    pub(super) flush: bool,
     root: bool,
     readdressed: bool,
 }
@@ -131,7 +131,8 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
             let at = gpa.wrapping_add(i as u64 * 8);
             let value = match self.lapic_offset(at) {
                 Some(offset) => u64::from(self.lapic_read(offset)),
-                None => self.chipset(|chipset, now, _| chipset.mmio_read(at, part.len() as u8, now)),
+                None => self
+                    .chipset(|chipset, now, messages| chipset.mmio_read(at, part.len() as u8, now, messages)),
             };
             part.copy_from_slice(&value.to_le_bytes()[..part.len()]);
         }
@@ -205,6 +206,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
             Effect::PowerOff => self.left.stop = Some(Stop::PowerOff),
             Effect::TestExit(value) => self.left.stop = Some(Stop::TestExit(value)),
             Effect::UnmapPage(gpa) => self.unmap(gpa),
+            Effect::Notify { slot, queue } => self.notified(slot, queue),
         }
     }
 

@@ -1,6 +1,7 @@
 //! What the run loop needs of the PCPU that it runs on. Bare metal implements it once; tests script it.
 
 use super::mailbox::Mailbox;
+use crate::device::virtio::switch::Woken;
 
 /// One PCPU as the run loop sees it. Except for [`Host::tsc`] and the console's output, functions are called only
 /// after the VCPU has released the processor.
@@ -36,6 +37,12 @@ pub trait Host {
 
     /// Whether [`Host::console_write`] takes bytes (again).
     fn console_writable(&mut self) -> bool;
+
+    /// Devices of these VMs have something to do: some VCPU of each looks soon ([`work::DEVICES`](super::work::DEVICES)).
+    /// Without it they look at their next exit, a fraction of a second later.
+    fn wake(&mut self, vms: Woken) {
+        let _nobody_is_in_a_hurry = vms;
+    }
 
     /// Reads the guest's XMM register `index` (0 to 15), which is in the processor.
     fn xmm(&self, index: u8) -> u128;

@@ -16,6 +16,7 @@ pub mod port;
 pub mod run;
 
 mod control;
+mod devices;
 mod io;
 mod memory_fault;
 mod msr;
@@ -66,6 +67,8 @@ pub mod work {
     pub const STARTUP: u32 = 1 << 11;
     /// Leave the guest: somebody wants its VCPUs to stand still.
     pub const STAND_STILL: u32 = 1 << 12;
+    /// Virtio devices have something to do.
+    pub const DEVICES: u32 = 1 << 13;
 }
 
 /// One VCPU. Everything here belongs to it alone; what it shares with others is in `guest::vm::Vm`.

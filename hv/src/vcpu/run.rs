@@ -10,7 +10,7 @@ use crate::guest::vm::{HostMemory, Vm};
 use crate::trace::exits::ExitKind;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Outcome, Return, Stop};
-use crate::vcpu::{Vcpu, control, dispatch, io, mmu, startup, work};
+use crate::vcpu::{Vcpu, control, devices, dispatch, io, mmu, startup, work};
 use crate::virt::exit::vector;
 use crate::virt::state::rflags;
 use crate::virt::{Ended, Event, Exception, Virt};
@@ -21,7 +21,7 @@ const LONGEST_MS: u64 = 250;
 /// The VCPU that serves the chipset: its timers, the PICs' interrupts, the console.
 const FIRST: u64 = 1;
 
-/// How often a console that takes no more output is asked again.
+/// How often a console that takes no more output is asked again, and how long devices with work left wait at most.
 const RETRY_MS: u64 = 1;
 
 /// DR6.BS: the exception is a single-step trap.
@@ -212,6 +212,9 @@ fn serve<V: Virt, M: HostMemory, H: Host>(
             feed_console(vcpu, vm, host);
         }
     }
+    if vm.virtio.wants_service() {
+        devices::serve(vcpu, vm, host);
+    }
     if vcpu.work & work::TIMERS != 0 {
         vcpu.work &= !work::TIMERS;
         run_timers(vcpu, vm, cpu, host);
@@ -272,12 +275,16 @@ fn kick<V: Virt, M: HostMemory, H: Host>(
         .for_each(|mailbox| host.kick(mailbox));
 }
 
-/// Passes console input to the guest's serial port.
+/// Passes console input to the guest's console: its virtio console if it uses one, else its serial port.
 fn feed_console<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
     host: &mut H,
 ) {
+    if let Some(room) = vm.virtio.console_room() {
+        (0..room).map_while(|_| host.console_read()).for_each(|byte| vm.virtio.console_input(byte));
+        return;
+    }
     let mut messages = Messages::new();
     let mut chipset = vm.chipset.lock();
     while chipset.console_room() > 0
@@ -316,6 +323,7 @@ fn run_timers<V: Virt, M: HostMemory, H: Host>(
     };
     let next = [vcpu.lapic.deadline(), chipset_next].into_iter().flatten().min();
     let next = next.map_or(u64::MAX, |at| at.0.saturating_add(vm.start));
+    let longest = if vm.virtio.wants_service() { RETRY_MS } else { longest };
     let next = next.min(tsc.saturating_add(vm.clock.tsc_khz() * longest));
     if host.timer_fired() || tsc >= vcpu.armed {
         vcpu.armed = u64::MAX;
@@ -345,6 +353,9 @@ fn run_chipset<V: Virt, M: HostMemory, H: Host>(
     }
     if !chipset.console_is_ready() {
         resume_output(vcpu, vm, &mut chipset, nanos, host);
+        if chipset.console_is_ready() {
+            vm.virtio.resume_output();
+        }
     }
     let next = chipset.deadline().map(|at| vm.clock.tsc_at(at));
     (next, if chipset.console_is_ready() { LONGEST_MS } else { RETRY_MS })

@@ -22,8 +22,10 @@ use crate::guest::build::{self, BuildError, HostFacts};
 use crate::guest::bundle::{BootFiles, BootModule, CONFIG_NAME, Files};
 use crate::guest::config::{Config, VmConfig};
 use crate::guest::cpuid::{CpuidPolicy, CpuidTable};
+use crate::guest::devices::{self, Switches};
+use crate::guest::load::LoadError;
 use crate::guest::vm::Vm;
-use crate::hw::{cmos, cpu as hw_cpu, pm};
+use crate::hw::{cmos, cpu as hw_cpu, pm, random};
 use crate::mem::frame::{self, Node};
 use crate::mem::heap;
 use crate::monitor::view::{HostReport, View};
@@ -73,10 +75,12 @@ fn run_guests<B: Backend>(host: &'static Host) -> ! {
 
     emulate::prepare_decoder();
     let modules = host.boot.modules.iter().enumerate();
-    let modules: Vec<BootModule<'_>> = modules
+    let modules: Vec<BootModule<'static>> = modules
         .map(|(i, module)| BootModule { cmdline: &module.command_line, bytes: host.module(i) })
         .collect();
-    let files = BootFiles::open(&modules).unwrap_or_else(|e| refuse(&e));
+    // Disks of guests are read from here for as long as the machine runs.
+    let files: &'static _ =
+        Box::leak(Box::new(BootFiles::open(modules.leak()).unwrap_or_else(|e| refuse(&e))));
     let text = files.get(CONFIG_NAME).unwrap_or_default();
     let config = Config::parse(text).unwrap_or_else(|e| refuse(&e));
     let [vm] = config.vm.as_slice() else {
@@ -86,7 +90,7 @@ fn run_guests<B: Backend>(host: &'static Host) -> ! {
         refuse(&"this version runs one virtual processor: set `vcpus = 1`");
     }
     let mut pcpu = Pcpu::new(host.cpu, host.timer, log::console());
-    let status = run_vm(host, vm, &files, &backend, &mut cpu, &mut pcpu);
+    let status = run_vm(host, vm, files, &backend, &mut cpu, &mut pcpu);
     log::drain();
     pm::end_machine(status)
 }
@@ -134,7 +138,7 @@ fn ram_block(bytes: u64) -> Option<(Hpa, u64)> {
 fn run_vm<B: Backend>(
     host: &'static Host,
     config: &VmConfig,
-    files: &impl Files,
+    files: &'static impl Files,
     backend: &B,
     cpu: &mut <B::Virt as Virt>::Cpu,
     pcpu: &mut Pcpu,
@@ -149,11 +153,14 @@ fn run_vm<B: Backend>(
     };
     // SAFETY: the VM below gets frames from `ram_block` only.
     let memory = unsafe { HostMemory::new() };
-    let vm: Vm<<B::Virt as Virt>::NestedFormat, HostMemory> =
+    let mut vm: Vm<<B::Virt as Virt>::NestedFormat, HostMemory> =
         match build::build(config, memory, &facts, ram_block) {
             Ok(vm) => vm,
             Err(e) => return end(config, "config-error", 0, &e, STATUS_USAGE),
         };
+    if let Err(e) = attach_devices(&mut vm, config, files) {
+        return end(config, "load-error", 0, &e, STATUS_USAGE);
+    }
     let cpuid_policy = CpuidPolicy {
         apic_id: 0,
         vcpus: config.vcpus,
@@ -223,6 +230,25 @@ fn run_vm<B: Backend>(
     }
 }
 
+/// Gives a VM its virtio devices.
+fn attach_devices<F: PteFormat<Attr = NestedAttr>>(
+    vm: &mut Vm<F, HostMemory>,
+    config: &VmConfig,
+    files: &'static impl Files,
+) -> Result<(), LoadError> {
+    let seed = random::seed();
+    if config.devices.entropy && !seed.secure {
+        ::log::warn!(
+            "{}: this processor has no random numbers; those of the entropy device can be guessed",
+            config.name
+        );
+    }
+    let devices = devices::make(0, config, files, &mut Switches::default(), seed.bytes)?;
+    // The configuration has checked that there is room for them.
+    vm.attach(devices).expect("a bus without other functions");
+    Ok(())
+}
+
 /// Sends the last of a stopped guest's console output, as far as the console takes it in time.
 fn flush_console<F: PteFormat<Attr = NestedAttr>>(vm: &Vm<F, HostMemory>, pcpu: &mut Pcpu) {
     pcpu.flush_output();
@@ -230,6 +256,9 @@ fn flush_console<F: PteFormat<Attr = NestedAttr>>(vm: &Vm<F, HostMemory>, pcpu: 
     chipset.set_console_ready(true);
     // The guest will not take the interrupt.
     while let Some(byte) = chipset.console_backlog(vm.nanos(pcpu.tsc()), &mut Messages::new()) {
+        pcpu.write(byte);
+    }
+    while let Some(byte) = vm.virtio.console_output() {
         pcpu.write(byte);
     }
 }

@@ -46,6 +46,8 @@ Examples:
   cargo pal run --put ./tool --exec '/tool --self-test'
   cargo pal run --machine native --exec 'dmesg'     the same guest without the hypervisor, for comparison
   cargo pal run --machine bochs-vtx --exec uname    on an Intel processor with VT-x; takes minutes
+  cargo pal run --disk root.ext4 --append root=/dev/vda
+                                                    a disk, with the root file system on it
   cargo pal run --guest debian-686-pae              a 32-bit guest with PAE page tables
   cargo pal run --kernel bzImage --initrd initrd.img --append 'console=ttyS0'
   cargo pal run --probe                             what the hypervisor finds on the machine
@@ -67,20 +69,24 @@ Exit status:
 The guest's output goes to standard output, everything else to standard error.";
 
 /// What makes no sense without a guest.
-const GUEST_OPTIONS: [&str; 13] = [
+const GUEST_OPTIONS: [&str; 17] = [
     "append",
+    "disk",
+    "entropy",
     "exec",
     "guest",
     "initrd",
     "kernel",
     "mode",
     "module",
+    "net",
     "paranoid",
     "permissive_msr",
     "protocol",
     "put",
     "stats",
     "test_device",
+    "virtio_console",
 ];
 
 /// Options of `pal run`.
@@ -138,6 +144,19 @@ pub struct RunArgs {
     /// A module for a multiboot or PVH kernel, optionally with words for its command line; may be repeated
     #[arg(long, value_name = "FILE[ WORDS]", help_heading = "Guest")]
     pub module: Vec<String>,
+    /// Give the guest a disk (virtio): it starts with the contents of FILE, which stays as it is; `:ro` forbids writing. May be
+    /// repeated; the word root=/dev/vda on the kernel's command line takes the first for the root file system
+    #[arg(long, value_name = "FILE[:ro]", help_heading = "Guest")]
+    pub disk: Vec<String>,
+    /// Give the guest a network card (virtio) at the switch of this name; may be repeated
+    #[arg(long, value_name = "SWITCH", help_heading = "Guest")]
+    pub net: Vec<String>,
+    /// Use a virtio console, /dev/hvc0, as the guest's console
+    #[arg(long, help_heading = "Guest")]
+    pub virtio_console: bool,
+    /// Give the guest a source of random numbers (virtio)
+    #[arg(long, help_heading = "Guest")]
+    pub entropy: bool,
     /// Words for the kernel's command line, after the default ones; may be repeated
     #[arg(long, value_name = "STR", allow_hyphen_values = true, help_heading = "Guest")]
     pub append: Vec<String>,
@@ -273,6 +292,13 @@ pub enum Machine {
     BochsVtx,
     /// The guest alone on the same machine.
     BochsNative,
+}
+
+impl RunArgs {
+    /// Whether the guest gets virtio devices.
+    pub fn has_devices(&self) -> bool {
+        !self.disk.is_empty() || !self.net.is_empty() || self.virtio_console || self.entropy
+    }
 }
 
 impl Machine {

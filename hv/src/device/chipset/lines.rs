@@ -25,6 +25,8 @@ pub(super) struct Lines {
     replaced: bool,
     /// Driven by the test device.
     test: u32,
+    /// Driven by PCI devices.
+    pci: u32,
     /// What the controllers have been told.
     told: u32,
 }
@@ -62,10 +64,19 @@ impl Lines {
         self.tell(0, to);
     }
 
+    /// PCI devices drive lines.
+    #[inline]
+    pub(super) fn set_pci(&mut self, levels: u32, to: Controllers<'_>) {
+        if levels != self.pci {
+            self.pci = levels;
+            self.tell(0, to);
+        }
+    }
+
     /// Tells the controllers what has changed, and of edges that came and went.
     fn tell(&mut self, pulses: u32, mut to: Controllers<'_>) {
         let isa = if self.replaced { self.isa & !REPLACED } else { self.isa };
-        let levels = isa | self.hpet | self.test;
+        let levels = isa | self.hpet | self.test | self.pci;
         let mut changed = levels ^ self.told | pulses;
         let before = core::mem::replace(&mut self.told, levels);
         while changed != 0 {

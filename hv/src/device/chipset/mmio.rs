@@ -1,8 +1,9 @@
-//! The bus for memory-mapped devices: IOAPIC, HPET and PCI configuration space.
+//! The bus for memory-mapped devices: IOAPIC, HPET, PCI configuration space and the BARs of virtio devices.
 
 use super::super::effect::Effect;
 use super::super::layout::{ECAM, HPET, IOAPIC};
 use super::super::message::Messages;
+use super::super::pci::Pci;
 use super::super::{Nanos, lanes};
 use super::Chipset;
 use crate::paging::addr::Gpa;
@@ -16,6 +17,8 @@ pub enum MmioDevice {
     Hpet,
     /// PCI configuration space
     Ecam,
+    /// The BAR of this virtio device
+    Virtio(u8),
 }
 
 impl Chipset {
@@ -27,6 +30,7 @@ impl Chipset {
             .into_iter()
             .find(|(window, _)| window.contains(&gpa.0))
             .map(|(window, device)| (device, gpa.0 - window.start))
+            .or_else(|| self.virtio.lookup(gpa).map(|(slot, offset)| (MmioDevice::Virtio(slot), offset)))
     }
 
     /// Whether a device of this bus answers at this address.
@@ -35,7 +39,7 @@ impl Chipset {
     }
 
     /// Reads `size` bytes (1, 2, 4 or 8). Where nobody answers, all bits are ones.
-    pub fn mmio_read(&mut self, gpa: Gpa, size: u8, now: Nanos) -> u64 {
+    pub fn mmio_read(&mut self, gpa: Gpa, size: u8, now: Nanos, messages: &mut Messages) -> u64 {
         match self.mmio_lookup(gpa) {
             Some((MmioDevice::IoApic, offset)) => {
                 // Registers of 32 bits, 16 bytes apart: what lies between reads as zeros.
@@ -43,7 +47,11 @@ impl Chipset {
                 if size == 8 { register.into() } else { lanes::read(register, offset as u32, size).into() }
             }
             Some((MmioDevice::Hpet, offset)) => self.hpet.read(offset, size, now),
-            Some((MmioDevice::Ecam, offset)) => self.pci.read_ecam(offset, size),
+            Some((MmioDevice::Ecam, offset)) => {
+                self.before_config_read(Pci::ecam_place(offset), messages);
+                self.pci.read_ecam(offset, size)
+            }
+            Some((MmioDevice::Virtio(slot), offset)) => self.virtio_read(slot, offset, size, messages),
             None => {
                 self.unclaimed.mmio = self.unclaimed.mmio.saturating_add(1);
                 u64::MAX >> (64 - 8 * u32::from(size.clamp(1, 8)))
@@ -69,7 +77,13 @@ impl Chipset {
                 self.hpet.write(offset, size, value, now);
                 self.hpet_changed(now, messages);
             }
-            Some((MmioDevice::Ecam, offset)) => self.pci.write_ecam(offset, size, value),
+            Some((MmioDevice::Ecam, offset)) => {
+                self.pci.write_ecam(offset, size, value);
+                return self.after_config_write(Pci::ecam_place(offset), messages);
+            }
+            Some((MmioDevice::Virtio(slot), offset)) => {
+                return self.virtio_write(slot, offset, size, value, messages);
+            }
             None => self.unclaimed.mmio = self.unclaimed.mmio.saturating_add(1),
         }
         Effect::None

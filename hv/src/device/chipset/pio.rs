@@ -51,7 +51,10 @@ impl Chipset {
                 self.uart_changed(now, messages);
                 byte
             }
-            PortDevice::PciData => return self.pci.read_data(port - PCI_DATA, size),
+            PortDevice::PciData => {
+                self.before_config_read(self.pci.data_place(port - PCI_DATA), messages);
+                return self.pci.read_data(port - PCI_DATA, size);
+            }
             PortDevice::PciAddress if port == PCI_ADDRESS && size == 4 => return self.pci.read_address(),
             PortDevice::PciAddress if port == RESET_CONTROL && size == 1 => self.pm.read_reset_control(),
             PortDevice::Pm => return self.pm.read(port, size, now),
@@ -92,7 +95,10 @@ impl Chipset {
                 self.uart_changed(now, messages);
                 return effect;
             }
-            PortDevice::PciData => self.pci.write_data(port - PCI_DATA, size, value),
+            PortDevice::PciData => {
+                self.pci.write_data(port - PCI_DATA, size, value);
+                return self.after_config_write(self.pci.data_place(port - PCI_DATA), messages);
+            }
             PortDevice::PciAddress if port == PCI_ADDRESS && size == 4 => self.pci.write_address(value),
             PortDevice::PciAddress if port == RESET_CONTROL && size == 1 => {
                 return self.pm.write_reset_control(byte);

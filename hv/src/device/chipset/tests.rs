@@ -206,7 +206,7 @@ fn hpet_level_interrupt_on_its_own_pin() {
     machine.set_memory(HPET.start + 0x20, 4, 4);
     machine.chipset.eoi(0x45, &mut machine.messages);
     assert!(machine.sent().is_empty());
-    assert_eq!(machine.chipset.mmio_read(Gpa(HPET.start + 0xf0), 8, machine.now), 1000);
+    assert_eq!(machine.chipset.mmio_read(Gpa(HPET.start + 0xf0), 8, machine.now, &mut Messages::new()), 1000);
 }
 
 #[test]
@@ -267,8 +267,11 @@ fn address_register_and_reset_control_share_ports() {
     assert_eq!(machine.input(PCI_DATA, 4), 0x0d57_8086);
     assert_eq!(machine.input(PCI_DATA + 1, 2), 0x5780);
     assert_eq!(machine.input(PCI_DATA + 2, 4), 0xffff_0d57);
-    assert_eq!(machine.chipset.mmio_read(Gpa(ECAM.start), 4, NOW), 0x0d57_8086);
-    assert_eq!(machine.chipset.mmio_read(Gpa(ECAM.start + 0x8000), 4, NOW), 0xffff_ffff);
+    assert_eq!(machine.chipset.mmio_read(Gpa(ECAM.start), 4, NOW, &mut Messages::new()), 0x0d57_8086);
+    assert_eq!(
+        machine.chipset.mmio_read(Gpa(ECAM.start + 0x8000), 4, NOW, &mut Messages::new()),
+        0xffff_ffff
+    );
 }
 
 #[test]
@@ -316,12 +319,12 @@ fn memory_windows() {
     assert_eq!(lookup(&machine.chipset, 0xe123_4567), Some((MmioDevice::Ecam, 0x123_4567)));
     assert_eq!(lookup(&machine.chipset, 0xfee0_0000), None);
     assert!(!machine.chipset.mmio_contains(Gpa(0xf000_0000)));
-    assert_eq!(machine.chipset.mmio_read(Gpa(0xfed0_0400), 2, NOW), 0xffff);
+    assert_eq!(machine.chipset.mmio_read(Gpa(0xfed0_0400), 2, NOW, &mut Messages::new()), 0xffff);
     machine.set_memory(0xf000_0000, 8, 0);
     assert_eq!(machine.chipset.unclaimed().mmio, 2);
     machine.set_memory(IOAPIC.start, 4, 1);
-    assert_eq!(machine.chipset.mmio_read(Gpa(IOAPIC.start), 1, NOW), 1);
-    assert_eq!(machine.chipset.mmio_read(Gpa(IOAPIC.start + 0x12), 1, NOW), 0x17);
+    assert_eq!(machine.chipset.mmio_read(Gpa(IOAPIC.start), 1, NOW, &mut Messages::new()), 1);
+    assert_eq!(machine.chipset.mmio_read(Gpa(IOAPIC.start + 0x12), 1, NOW, &mut Messages::new()), 0x17);
 }
 
 #[test]

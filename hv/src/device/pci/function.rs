@@ -72,6 +72,27 @@ impl Function {
         self
     }
 
+    /// The function with base address register `index` at `address`, which it decodes from power-on: what firmware does.
+    pub const fn with_bar_at(mut self, index: usize, address: u64) -> Function {
+        let register = BAR0 + index;
+        let wide = self.config[register] & 0b111 == 0b100;
+        self.config[register] |= address as u32 & self.writable[register];
+        if wide {
+            self.config[register + 1] |= (address >> 32) as u32 & self.writable[register + 1];
+        }
+        self.config[COMMAND] |= if self.config[register] & 1 == 0 { DECODE_MEMORY } else { DECODE_IO };
+        self.initial = self.config;
+        self
+    }
+
+    /// The function with the bits of `value` set in a dword (0 to 63), and the bits of `writable` for software to write.
+    pub const fn with_register(mut self, dword: usize, value: u32, writable: u32) -> Function {
+        self.config[dword] |= value;
+        self.writable[dword] |= writable;
+        self.initial = self.config;
+        self
+    }
+
     /// Where base address register `index` puts the function, if it decodes at all.
     pub fn bar(&self, index: usize) -> Option<u64> {
         // The low half of a large 64-bit register has no writable bits, but a kind.

@@ -20,7 +20,10 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::num::NonZeroU32;
 
+mod devices;
 mod table;
+
+pub use devices::{ConsoleKind, DeviceConfig, DiskConfig};
 
 use table::{Table, line_of};
 
@@ -72,6 +75,8 @@ pub struct VmConfig {
     pub test_device: bool,
     /// The guest sees a KVM-compatible paravirtual clock and so need not calibrate its TSC.
     pub pv_clock: bool,
+    /// Its virtio devices.
+    pub devices: DeviceConfig,
 }
 
 /// A module for the guest's kernel.
@@ -178,6 +183,7 @@ impl VmConfig {
             permissive_msr: table.boolean("permissive_msr")?.unwrap_or(false),
             test_device: table.boolean("test_device")?.unwrap_or(false),
             pv_clock: table.boolean("pv_clock")?.unwrap_or(true),
+            devices: DeviceConfig::read(&mut table)?,
         };
         table.finish()?;
         vm.validate().map_err(|message| {
@@ -201,6 +207,7 @@ impl VmConfig {
         if let Some(pages) = self.shadow_pages {
             within("shadow_pages", pages as u64, 16, MAX_SHADOW_PAGES)?;
         }
+        self.devices.validate()?;
         let files = [("kernel", Some(&self.kernel)), ("initrd", self.initrd.as_ref())];
         let modules = self.modules.iter().map(|m| ("modules.file", Some(&m.file)));
         for (key, file) in files.into_iter().chain(modules) {
@@ -332,6 +339,34 @@ mod tests {
         assert_eq!(vm.modules[0], ModuleConfig { file: "m".into(), cmdline: "m 1".into() });
         assert_eq!(vm.modules[1].cmdline, "");
         assert!(vm.permissive_msr && vm.test_device && !vm.pv_clock && vm.vcpus == 4);
+    }
+
+    #[test]
+    fn reads_devices() {
+        let text = format!(
+            "{MINIMAL}disks = [{{ file = \"root\" }}, {{ file = \"data\", read_only = true }}]\n\
+             networks = [\"lan\", \"lan\"]\nconsole = \"virtio\"\nentropy = true\n"
+        );
+        let devices = &Config::parse(text.as_bytes()).unwrap().vm[0].devices;
+        assert_eq!(devices.disks[0], DiskConfig { file: "root".into(), read_only: false });
+        assert_eq!(devices.disks[1], DiskConfig { file: "data".into(), read_only: true });
+        assert_eq!(devices.networks, ["lan", "lan"]);
+        assert_eq!((devices.console, devices.entropy), (ConsoleKind::Virtio, true));
+        let none = &Config::parse(MINIMAL.as_bytes()).unwrap().vm[0].devices;
+        assert_eq!(*none, DeviceConfig::default());
+        for (line, complaint) in [
+            ("disks = [\"root\"]", "`disks` must be an array of tables"),
+            ("disks = [{ file = \"\" }]", "`disks.file` is empty"),
+            ("disks = [{ file = \"a\", readonly = true }]", "unknown key `readonly`"),
+            ("networks = \"lan\"", "`networks` must be an array of strings"),
+            ("networks = [\"a b\"]", "`networks` must name switches"),
+            ("networks = [\"a\", \"a\", \"a\", \"a\", \"a\"]", "`networks` has 5 entries; the most is 4"),
+            ("console = \"tty\"", "use one of serial, virtio"),
+            ("entropy = 1", "`entropy` must be true or false"),
+        ] {
+            let message = message(&format!("{MINIMAL}{line}\n"));
+            assert!(message.contains(complaint), "{line}: {message}");
+        }
     }
 
     #[test]

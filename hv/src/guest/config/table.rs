@@ -101,6 +101,19 @@ impl<'a> Table<'a> {
         Ok(tables.unwrap_or_default())
     }
 
+    /// Takes an array of strings; an absent one is empty.
+    pub fn strings(&mut self, key: &'static str) -> Result<Vec<String>, ConfigError> {
+        let string = |item: Spanned<DeValue<'a>>| match item.into_inner() {
+            DeValue::String(s) => Some(s.into_owned()),
+            _ => None,
+        };
+        let strings = self.take(key, "an array of strings", |value| match value {
+            DeValue::Array(items) => items.into_iter().map(string).collect(),
+            _ => None,
+        })?;
+        Ok(strings.unwrap_or_default())
+    }
+
     /// Refuses keys that were not taken.
     pub fn finish(self) -> Result<(), ConfigError> {
         match self.entries.iter().next() {

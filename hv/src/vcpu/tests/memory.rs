@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::device::layout::{PM1A_CONTROL, RESET_CONTROL, TEST_EXIT, TEST_UNMAP};
+use crate::device::message::Messages;
 use crate::paging::GpaRange;
 use crate::paging::addr::{Gpa, Hpa};
 use crate::vcpu::outcome::{Cause, Death, Stop};
@@ -79,7 +80,8 @@ fn an_sse_access_is_two_of_eight_bytes() {
     machine.play();
     let value = machine.host.xmm[&1];
     let mut chipset = machine.vm.chipset.lock();
-    let mut read = |at: u64| chipset.mmio_read(Gpa(0xfed0_0000 + at), 8, crate::device::Nanos(0));
+    let mut read =
+        |at: u64| chipset.mmio_read(Gpa(0xfed0_0000 + at), 8, crate::device::Nanos(0), &mut Messages::new());
     assert_eq!(value, u128::from(read(0)) | u128::from(read(8)) << 64);
     assert_eq!(machine.vcpu.virt.regs.rip, CODE + 8);
 }

@@ -33,6 +33,23 @@ pub struct Guest {
     pub permissive_msr: bool,
     /// The guest has the test device.
     pub test_device: bool,
+    /// Disks.
+    pub disks: Vec<Disk>,
+    /// Names of switches, one for each network card.
+    pub networks: Vec<String>,
+    /// The console is a virtio console.
+    pub virtio_console: bool,
+    /// The guest has a source of random numbers.
+    pub entropy: bool,
+}
+
+/// A disk.
+#[derive(Clone)]
+pub struct Disk {
+    /// Contents.
+    pub contents: Vec<u8>,
+    /// The guest cannot write it.
+    pub read_only: bool,
 }
 
 /// A file with the name by which messages call it.
@@ -75,7 +92,19 @@ pub struct Vm<'a> {
     pub permissive_msr: bool,
     pub test_device: bool,
     pub pv_clock: bool,
+    pub networks: &'a [String],
+    pub console: &'a str,
+    pub entropy: bool,
     pub modules: Vec<ModuleEntry<'a>>,
+    pub disks: Vec<DiskEntry>,
+}
+
+/// A disk of a guest.
+#[derive(Serialize)]
+#[allow(missing_docs)]
+pub struct DiskEntry {
+    pub file: String,
+    pub read_only: bool,
 }
 
 /// A module of a guest.
@@ -114,6 +143,9 @@ impl Guest {
         for (index, module) in self.modules.iter().enumerate() {
             archive.file(&module_name(index), 0o644, &module.contents)?;
         }
+        for (index, disk) in self.disks.iter().enumerate() {
+            archive.file(&disk_name(index), 0o644, &disk.contents)?;
+        }
         Ok(archive.finish())
     }
 
@@ -128,6 +160,7 @@ impl Guest {
 
     fn config(&self) -> Result<String> {
         let modules = self.modules.iter().enumerate();
+        let disks = self.disks.iter().enumerate();
         let vm = Vm {
             name: GUEST_NAME,
             kernel: self.kernel_name(),
@@ -145,6 +178,12 @@ impl Guest {
             modules: modules
                 .map(|(index, module)| ModuleEntry { file: module_name(index), cmdline: &module.cmdline })
                 .collect(),
+            networks: &self.networks,
+            console: if self.virtio_console { "virtio" } else { "serial" },
+            entropy: self.entropy,
+            disks: disks
+                .map(|(index, disk)| DiskEntry { file: disk_name(index), read_only: disk.read_only })
+                .collect(),
         };
         vm.config()
     }
@@ -152,6 +191,10 @@ impl Guest {
 
 fn module_name(index: usize) -> String {
     format!("module{index}")
+}
+
+fn disk_name(index: usize) -> String {
+    format!("disk{index}")
 }
 
 #[cfg(test)]
@@ -173,6 +216,10 @@ mod tests {
             protocol: "auto".into(),
             permissive_msr: false,
             test_device: true,
+            disks: vec![Disk { contents: vec![3], read_only: true }],
+            networks: vec!["lan".into()],
+            virtio_console: true,
+            entropy: true,
         };
         let config: toml::Table = guest.config().unwrap().parse().unwrap();
         assert_eq!(config["version"].as_integer(), Some(1));
@@ -184,6 +231,10 @@ mod tests {
         assert!(vm.get("initrd").is_none());
         assert_eq!(vm["modules"][0]["file"].as_str(), Some("module0"));
         assert_eq!(vm["modules"][0]["cmdline"].as_str(), Some("a \"quoted\" word"));
+        assert_eq!(vm["disks"][0]["file"].as_str(), Some("disk0"));
+        assert_eq!(vm["disks"][0]["read_only"].as_bool(), Some(true));
+        assert_eq!(vm["networks"][0].as_str(), Some("lan"));
+        assert_eq!((vm["console"].as_str(), vm["entropy"].as_bool()), (Some("virtio"), Some(true)));
         assert!(guest.pack().unwrap().starts_with(b"070701"));
     }
 }

@@ -4,23 +4,50 @@
 # that nothing the guest prints by accident can be taken for them; without such a word, on a machine without pal, there
 # are no marks.
 
-/bin/busybox mount -t proc proc /proc
-/bin/busybox mount -t sysfs sysfs /sys
-/bin/busybox mount -t devtmpfs devtmpfs /dev
-/bin/busybox --install -s /bin
-export PATH=/bin HOME=/root USER=root TERM=dumb LS_COLORS=none
+if [ "$1" = on-disk ]; then
+    /pal/busybox mkdir /pal/bin
+    /pal/busybox --install -s /pal/bin
+else
+    /bin/busybox mount -t proc proc /proc
+    /bin/busybox mount -t sysfs sysfs /sys
+    /bin/busybox mount -t devtmpfs devtmpfs /dev
+    /bin/busybox --install -s /bin
+fi
+export PATH=/bin:/usr/bin:/sbin:/usr/sbin:/pal/bin HOME=/root USER=root TERM=dumb LS_COLORS=none
 hostname palimpsest
 ip link set lo up 2>/dev/null
 
+# Drivers of virtio devices, in an order in which they can be loaded.
+for module in /pal/modules/*.ko; do
+    [ -e "$module" ] && insmod "$module"
+done
+# They may have brought the console.
+exec </dev/console >/dev/console 2>&1
+
 nonce=
 size=
+root=
 for word in $(cat /proc/cmdline); do
     case $word in
     pal.nonce=*) nonce=${word#*=} ;;
     pal.term=*) TERM=${word#*=} ;;
     pal.size=*) size=${word#*=} ;;
+    root=*) root=${word#*=} ;;
     esac
 done
+
+# The root file system is on a disk: go on there, with what is here.
+if [ -n "$root" ] && [ "$1" != on-disk ]; then
+    mkdir /disk
+    if mount -t ext4 "$root" /disk && mkdir -p /disk/dev /disk/proc /disk/sys /disk/pal /disk/root; then
+        mount -t tmpfs tmpfs /disk/pal
+        cp -p /bin/busybox /init /disk/pal
+        [ -e /pal/command ] && cp /pal/command /disk/pal
+        for tree in dev proc sys; do mount -o move /$tree /disk/$tree; done
+        exec switch_root /disk /pal/busybox sh /pal/init on-disk
+    fi
+    echo "init: cannot use $root as root file system: staying in the initramfs"
+fi
 
 # The command's output shares the console with the kernel, which keeps quiet from here on unless it dies.
 dmesg -n 1

@@ -57,6 +57,8 @@ pub struct Contents<'a> {
     pub busybox: &'a Path,
     /// Files to add.
     pub puts: &'a [Put],
+    /// Kernel modules to load, in order: names and contents.
+    pub modules: &'a [(String, Vec<u8>)],
     /// The shell command that the guest runs instead of an interactive shell.
     pub command: Option<&'a str>,
 }
@@ -76,6 +78,9 @@ pub fn build(contents: &Contents) -> Result<Vec<u8>> {
     tree.file("init", 0o755, include_bytes!("init.sh").to_vec());
     if let Some(command) = contents.command {
         tree.file("pal/command", 0o644, format!("{command}\n").into_bytes());
+    }
+    for (number, (name, module)) in contents.modules.iter().enumerate() {
+        tree.file(&format!("pal/modules/{number:02}-{name}.ko"), 0o644, module.clone());
     }
     for put in contents.puts {
         tree.put(&put.file, put.guest_path.trim_matches('/'))?;
@@ -177,11 +182,22 @@ mod tests {
         }
         std::os::unix::fs::symlink("one", tree.join("link")).unwrap();
         let puts = [Put { file: tree.clone(), guest_path: "/opt/tree".into() }];
-        let contents =
-            Contents { busybox: &tree.join("one"), puts: &puts, command: Some("echo 'a \"b\" $c'") };
+        let contents = Contents {
+            busybox: &tree.join("one"),
+            puts: &puts,
+            modules: &[("virtio".into(), vec![1])],
+            command: Some("echo 'a \"b\" $c'"),
+        };
         let archive = build(&contents).unwrap();
         assert_eq!(archive, build(&contents).unwrap());
-        for name in ["opt", "opt/tree", "opt/tree/deep/three", "opt/tree/link", "pal/command"] {
+        for name in [
+            "opt",
+            "opt/tree",
+            "opt/tree/deep/three",
+            "opt/tree/link",
+            "pal/command",
+            "pal/modules/00-virtio.ko",
+        ] {
             let name = format!("{name}\0");
             assert!(archive.windows(name.len()).any(|window| window == name.as_bytes()), "{name}");
         }

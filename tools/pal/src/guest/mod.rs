@@ -3,5 +3,6 @@
 
 pub mod bundle;
 pub mod cpio;
+pub mod devices;
 pub mod image;
 pub mod initramfs;

@@ -76,7 +76,12 @@ pub fn add<'a>(spec: &Spec, vm: &'a Vm, needs: &Needs, image: &mut Image) -> Res
             .collect::<Result<Vec<_>>>()
             .with_context(|| who.clone())?;
         let busybox = needs.busybox(guest)?;
-        Some(initramfs::build(&Contents { busybox: &busybox, puts: &puts, command: vm.exec.as_deref() })?)
+        Some(initramfs::build(&Contents {
+            busybox: &busybox,
+            puts: &puts,
+            modules: &[],
+            command: vm.exec.as_deref(),
+        })?)
     } else {
         own
     };
@@ -196,6 +201,10 @@ impl Ready<'_> {
             permissive_msr: vm.permissive_msr,
             test_device: vm.test_device,
             pv_clock: vm.pv_clock,
+            networks: &[],
+            console: "serial",
+            entropy: false,
+            disks: vec![],
             modules: modules
                 .map(|(placed, cmdline)| bundle::ModuleEntry { file: placed.name.clone(), cmdline })
                 .collect(),

@@ -9,6 +9,7 @@ use crate::{
     cli::{MODEL, Machine, Protocol, RunArgs, value_name},
     guest::{
         bundle,
+        devices::{self, DiskFile},
         image::{Elf, Image},
         initramfs::{self, Contents, Put},
     },
@@ -29,6 +30,8 @@ pub struct Prepared {
     pub initrd: Option<bundle::File>,
     /// Modules; a command line starts with the file's name.
     pub modules: Vec<bundle::Module>,
+    /// Disks.
+    pub disks: Vec<bundle::Disk>,
     /// The kernel's command line.
     pub cmdline: String,
     /// The word in the default guest's marks; `None` for guests with an initrd of their own.
@@ -72,6 +75,9 @@ pub fn check(args: &RunArgs) -> Result<()> {
         Machine::Native | Machine::BochsNative if args.probe => {
             wrong("--probe: it is the hypervisor that reports, and there is none on this machine")
         }
+        Machine::Native | Machine::BochsNative if args.has_devices() => wrong(
+            "--disk, --net, --virtio-console and --entropy: it is the hypervisor that has these devices",
+        ),
         Machine::Native | Machine::BochsNative if !args.hv_arg.is_empty() => {
             wrong("--hv-arg: there is no hypervisor on this machine")
         }
@@ -92,6 +98,7 @@ impl Prepared {
         let given = args.kernel.as_deref().map(|path| read("--kernel", path)).transpose()?;
         let puts = args.put.iter().map(|put| Put::parse(put)).collect::<Result<Vec<_>>>()?;
         let modules = args.module.iter().map(|module| read_module(module)).collect::<Result<Vec<_>>>()?;
+        let disks = args.disk.iter().map(|disk| read_disk(disk)).collect::<Result<Vec<_>>>()?;
         let own_initrd = args.initrd.as_deref().map(|path| read_named("--initrd", path)).transpose()?;
         let (path, kernel) = match (given, &args.kernel) {
             (Some(kernel), Some(path)) => (path.clone(), kernel),
@@ -110,9 +117,11 @@ impl Prepared {
         let initrd = match own_initrd {
             None if default_guest => {
                 let busybox = needs.busybox(args.guest)?;
+                let drivers = if args.has_devices() { devices::modules(&path)? } else { Vec::new() };
                 let contents = initramfs::build(&Contents {
                     busybox: &busybox,
                     puts: &puts,
+                    modules: &drivers,
                     command: args.exec.as_deref(),
                 })?;
                 Some(bundle::File { name: "initramfs".into(), contents })
@@ -127,6 +136,7 @@ impl Prepared {
             elf,
             initrd,
             modules,
+            disks,
             nonce,
         };
         prepared.check_memory(args, &image)?;
@@ -154,6 +164,10 @@ impl Prepared {
             protocol: value_name(args.protocol),
             permissive_msr: args.permissive_msr,
             test_device: args.test_device,
+            disks: self.disks.clone(),
+            networks: args.net.clone(),
+            virtio_console: args.virtio_console,
+            entropy: args.entropy,
         })
     }
 
@@ -199,6 +213,9 @@ fn command_line(args: &RunArgs, image: &Image, nonce: Option<&str>) -> String {
     let mut words = Vec::new();
     if image.is_linux() {
         words.push("console=ttyS0".to_owned());
+        if args.virtio_console {
+            words.push("console=hvc0".to_owned());
+        }
         if args.verbose == 0 {
             words.push("quiet".to_owned());
         }
@@ -235,6 +252,11 @@ fn read_named(option: &str, path: &Path) -> Result<bundle::File> {
 /// The last part of a path, as text.
 fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+fn read_disk(argument: &str) -> Result<bundle::Disk> {
+    let disk = DiskFile::parse(argument)?;
+    Ok(bundle::Disk { contents: read("--disk", &disk.file)?, read_only: disk.read_only })
 }
 
 /// `FILE[ WORDS]`; a file whose own name holds a blank wins over the split.

@@ -1,0 +1,3 @@
+//! stub
+/// x
+pub fn fuzz_one(_data: &[u8]) {}

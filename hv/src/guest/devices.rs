@@ -1,0 +1,66 @@
+//! The virtio devices that a VM's configuration asks for.
+//!
+//! Called once for each VM when it is made. Device numbers on the bus follow the order of the configuration: disks,
+//! networks, console, entropy.
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt::Write;
+
+use super::bundle::Files;
+use super::config::{ConsoleKind, VmConfig};
+use super::load::{LoadError, Problem};
+use crate::device::virtio::block::Block;
+use crate::device::virtio::disk::RamDisk;
+use crate::device::virtio::entropy::Entropy;
+use crate::device::virtio::switch::{Mac, Switch};
+use crate::device::virtio::{Builder, Virtio};
+
+/// The switches of all VMs, by name.
+#[derive(Debug, Default)]
+pub struct Switches(Vec<(String, Switch)>);
+
+impl Switches {
+    /// The switch called `name`, made at its first mention.
+    pub fn get(&mut self, name: &str) -> Switch {
+        if let Some((_, switch)) = self.0.iter().find(|(known, _)| known == name) {
+            return switch.clone();
+        }
+        let switch = Switch::default();
+        self.0.push((name.to_string(), switch.clone()));
+        switch
+    }
+}
+
+/// Makes the devices of VM number `vm`. `seed` is for its entropy device and used for nothing else.
+pub fn make(
+    vm: u32,
+    config: &VmConfig,
+    files: &'static impl Files,
+    switches: &mut Switches,
+    seed: [u8; 32],
+) -> Result<Virtio, LoadError> {
+    let mut devices = Builder::new(vm);
+    for (disk, number) in config.devices.disks.iter().zip(0..) {
+        let missing = || LoadError { file: disk.file.clone(), problem: Problem::Missing };
+        let bytes = files.get(&disk.file).ok_or_else(missing)?;
+        devices.block(Block::new(RamDisk::new(bytes, disk.read_only), &serial(number)));
+    }
+    for (network, card) in config.devices.networks.iter().zip(0..) {
+        devices.net(Mac::of(&config.name, card), &switches.get(network));
+    }
+    if config.devices.console == ConsoleKind::Virtio {
+        devices.console();
+    }
+    if config.devices.entropy {
+        devices.entropy(Entropy::new(seed));
+    }
+    Ok(devices.build())
+}
+
+/// The serial number of a disk, under which Linux finds it (`/dev/disk/by-id/virtio-disk0`).
+fn serial(number: u32) -> String {
+    let mut serial = String::new();
+    let _to_memory = write!(serial, "disk{number}");
+    serial
+}

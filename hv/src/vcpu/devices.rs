@@ -1,0 +1,119 @@
+//! Virtio devices at work for a VCPU: their accesses to guest memory, and what serving them leaves to do.
+//!
+//! A device is served by the VCPU that has notified it, or by one that finds it waiting. Called by [`super::bus`] and
+//! [`super::run`]; no lock of the chipset is held.
+
+use core::cell::Cell;
+
+use spin::Mutex;
+
+use crate::device::message::Messages;
+use crate::device::virtio::Virtio;
+use crate::device::virtio::switch::Woken;
+use crate::guest::mem::{GuestMemory, NotRam};
+use crate::guest::vm::{HostMemory, Memory, Vm};
+use crate::paging::addr::Gpa;
+use crate::paging::format::{NestedAttr, PteFormat};
+use crate::paging::shadow::{Shadow, TlbFlush};
+use crate::vcpu::bus::Bus;
+use crate::vcpu::host::Host;
+use crate::vcpu::outcome::Outcome;
+use crate::vcpu::{Vcpu, work};
+use crate::virt::Virt;
+
+/// Guest memory as devices reach it: what they write may be one of the guest's tables.
+struct Dma<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
+    memory: &'a Memory<F, M>,
+    shadow: &'a Mutex<Option<Shadow<M>>>,
+    flush: Cell<bool>,
+}
+
+impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> GuestMemory for Dma<'_, F, M> {
+    fn read(&self, gpa: Gpa, buf: &mut [u8]) -> Result<(), NotRam> {
+        self.memory.ram().read(gpa, buf)
+    }
+
+    fn write(&self, gpa: Gpa, buf: &[u8]) -> Result<(), NotRam> {
+        let result = self.memory.ram().write(gpa, buf);
+        // Part of it may have been written on an error, too.
+        if let Some(shadow) = &mut *self.shadow.lock() {
+            let flush = shadow.written(&self.memory.p2m, gpa, buf.len() as u64);
+            self.flush.set(self.flush.get() || flush != TlbFlush::None);
+        }
+        result
+    }
+
+    fn compare_exchange(&self, gpa: Gpa, _: usize, _: u64, _: u64) -> Result<bool, NotRam> {
+        // No device needs it.
+        Err(NotRam { gpa })
+    }
+}
+
+/// Serves the devices that have something to do without the guest's asking. What they leave waits for the next pass.
+#[cold]
+pub(super) fn serve<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+) {
+    vcpu.work &= !work::DEVICES;
+    let tsc = host.tsc();
+    let mut bus = Bus::new(vm, &mut vcpu.lapic, host, tsc);
+    bus.serve_waiting();
+    let left = bus.finish();
+    let _goes_on = vcpu.after_access(&vm.mailboxes, left, Outcome::Resume);
+    vcpu.request(work::INTERRUPTS | work::TIMERS);
+}
+
+impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'_, F, M, H> {
+    /// The guest's driver has notified a queue.
+    #[cold]
+    pub(super) fn notified(&mut self, slot: u8, queue: u8) {
+        self.with_devices(|devices, memory, messages| devices.serve(slot, queue, memory, messages));
+        // The guest may have made room for input that waits.
+        if self.host.console_ready() {
+            self.left.work |= work::CONSOLE;
+        }
+    }
+
+    /// Serves the devices that have waited for it.
+    fn serve_waiting(&mut self) {
+        self.with_devices(|devices, memory, messages| devices.serve_waiting(memory, messages));
+    }
+
+    fn with_devices(&mut self, serve: impl FnOnce(&Virtio, &Dma<'_, F, M>, &mut Messages) -> Woken) {
+        let vm = self.vm;
+        let lines = vm.virtio.lines();
+        let woken = {
+            let memory = vm.memory.read();
+            let dma = Dma { memory: &memory, shadow: &vm.shadow, flush: Cell::new(false) };
+            let woken = serve(&vm.virtio, &dma, &mut self.left.messages);
+            self.left.flush |= dma.flush.get();
+            woken
+        };
+        self.show_console();
+        if vm.virtio.lines() != lines {
+            vm.chipset.lock().virtio_lines(&mut self.left.messages);
+        }
+        if woken != Woken::default() {
+            self.host.wake(woken);
+        }
+        if vm.virtio.wants_service() {
+            self.left.work |= work::DEVICES;
+        }
+    }
+
+    /// Shows what the guest has written to the console device, as far as the host's console takes it.
+    fn show_console(&mut self) {
+        if !self.vm.virtio.has_output() || !self.vm.chipset.lock().console_is_ready() {
+            return;
+        }
+        while let Some(byte) = self.vm.virtio.console_output() {
+            if !self.host.console_write(byte) {
+                self.vm.chipset.lock().set_console_ready(false);
+                self.left.work |= work::TIMERS;
+                return;
+            }
+        }
+    }
+}
