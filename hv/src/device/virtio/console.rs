@@ -1,5 +1,7 @@
 //! The console device: one port, bytes in and out. Virtio 1.2, 5.3.
 
+use alloc::boxed::Box;
+
 use heapless::Deque;
 
 use super::chain::Chain;
@@ -18,7 +20,7 @@ pub struct Console {
     /// Typed, and not yet read by the guest.
     input: Deque<u8, INPUT>,
     /// Written by the guest, and not yet shown.
-    output: Deque<u8, OUTPUT>,
+    output: Box<Deque<u8, OUTPUT>>,
     /// Bytes of the first available chain that are in `output` already, because all of it did not fit.
     taken: u64,
 }

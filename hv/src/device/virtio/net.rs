@@ -1,5 +1,7 @@
 //! The network device: a port of a [`super::switch::Switch`]. Virtio 1.2, 5.1; no offloads, so packets are frames.
 
+use alloc::boxed::Box;
+
 use super::chain::Chain;
 use super::model::Served;
 use super::queue::Malformed;
@@ -19,7 +21,7 @@ pub struct Net {
     mac: Mac,
     port: Port,
     /// A header and a frame.
-    packet: [u8; HEADER + FRAME_MAX],
+    packet: Box<[u8; HEADER + FRAME_MAX]>,
 }
 
 impl Net {
@@ -28,7 +30,7 @@ impl Net {
 
     /// The card with address `mac`, plugged into `port`.
     pub fn new(mac: Mac, port: Port) -> Net {
-        Net { mac, port, packet: [0; HEADER + FRAME_MAX] }
+        Net { mac, port, packet: Box::new([0; HEADER + FRAME_MAX]) }
     }
 
     pub(super) fn config(&self, offset: u64) -> u32 {
@@ -81,7 +83,7 @@ impl Net {
     ) -> Result<Served, Malformed> {
         let mut from = chain.readable();
         let bytes = from.len();
-        let len = if bytes <= self.packet.len() as u64 { from.read(memory, &mut self.packet)? } else { 0 };
+        let len = if bytes <= self.packet.len() as u64 { from.read(memory, &mut *self.packet)? } else { 0 };
         if len >= HEADER + FRAME_MIN {
             self.port.send(&self.packet[HEADER..len], woken);
         }

@@ -1,0 +1,93 @@
+use super::*;
+use proptest::prelude::*;
+
+const MINIMAL: &str = "version = 1\n[[vm]]\nname = \"a\"\nkernel = \"k\"\nmemory_mib = 64\n";
+
+fn message(text: &str) -> String {
+    Config::parse(text.as_bytes()).unwrap_err().to_string()
+}
+
+#[test]
+fn fills_in_defaults() {
+    let config = Config::parse(MINIMAL.as_bytes()).unwrap();
+    let vm = &config.vm[0];
+    assert_eq!((vm.vcpus, vm.mode, vm.protocol, vm.pv_clock), (1, Mode::Nested, Protocol::Auto, true));
+    assert!(vm.initrd.is_none() && vm.modules.is_empty() && !vm.permissive_msr && !vm.test_device);
+}
+
+#[test]
+fn reads_every_key() {
+    let text = format!(
+        "{MINIMAL}initrd = \"i\"\ncmdline = \"console=ttyS0\"\nvcpus = 4\nmode = \"nested\"\n\
+         protocol = \"multiboot1\"\npermissive_msr = true\ntest_device = true\npv_clock = false\n\
+         modules = [{{ file = \"m\", cmdline = \"m 1\" }}, {{ file = \"n\" }}]\n"
+    );
+    let as_tables = text.replace("modules = [{ file = \"m\", cmdline = \"m 1\" }, { file = \"n\" }]\n", "")
+        + "[[vm.modules]]\nfile = \"m\"\ncmdline = \"m 1\"\n\n[[vm.modules]]\nfile = \"n\"\n";
+    assert_eq!(Config::parse(text.as_bytes()), Config::parse(as_tables.as_bytes()));
+    let vm = &Config::parse(text.as_bytes()).unwrap().vm[0];
+    assert_eq!(vm.protocol, Protocol::Multiboot1);
+    assert_eq!(vm.modules[0], ModuleConfig { file: "m".into(), cmdline: "m 1".into() });
+    assert_eq!(vm.modules[1].cmdline, "");
+    assert!(vm.permissive_msr && vm.test_device && !vm.pv_clock && vm.vcpus == 4);
+}
+
+#[test]
+fn reads_devices() {
+    let text = format!(
+        "{MINIMAL}disks = [{{ file = \"root\" }}, {{ file = \"data\", read_only = true }}]\n\
+         networks = [\"lan\", \"lan\"]\nconsole = \"virtio\"\nentropy = true\n"
+    );
+    let devices = &Config::parse(text.as_bytes()).unwrap().vm[0].devices;
+    assert_eq!(devices.disks[0], DiskConfig { file: "root".into(), read_only: false });
+    assert_eq!(devices.disks[1], DiskConfig { file: "data".into(), read_only: true });
+    assert_eq!(devices.networks, ["lan", "lan"]);
+    assert_eq!((devices.console, devices.entropy), (ConsoleKind::Virtio, true));
+    let none = &Config::parse(MINIMAL.as_bytes()).unwrap().vm[0].devices;
+    assert_eq!(*none, DeviceConfig::default());
+    for (line, complaint) in [
+        ("disks = [\"root\"]", "`disks` must be an array of tables"),
+        ("disks = [{ file = \"\" }]", "`disks.file` is empty"),
+        ("disks = [{ file = \"a\", readonly = true }]", "unknown key `readonly`"),
+        ("networks = \"lan\"", "`networks` must be an array of strings"),
+        ("networks = [\"a b\"]", "`networks` must name switches"),
+        ("networks = [\"a\", \"a\", \"a\", \"a\", \"a\"]", "`networks` has 5 entries; the most is 4"),
+        ("console = \"tty\"", "use one of serial, virtio"),
+        ("entropy = 1", "`entropy` must be true or false"),
+    ] {
+        let message = message(&format!("{MINIMAL}{line}\n"));
+        assert!(message.contains(complaint), "{line}: {message}");
+    }
+}
+
+#[test]
+fn names_the_line_and_the_key() {
+    let unknown = message(&format!("{MINIMAL}memroy = 3\n"));
+    assert!(unknown.contains("line 6") && unknown.contains("memroy"), "{unknown}");
+    let missing = message("version = 1\n[[vm]]\nname = \"a\"\nkernel = \"k\"\n");
+    assert!(missing.contains("memory_mib"), "{missing}");
+    let protocol = message(&format!("{MINIMAL}protocol = \"grub\"\n"));
+    assert!(protocol.contains("grub") && protocol.contains("linux64"), "{protocol}");
+    let small = message(&MINIMAL.replace("64", "19"));
+    assert!(small.contains("`memory_mib` is 19; the least is 20"), "{small}");
+    let vcpus = message(&format!("{MINIMAL}vcpus = 0"));
+    assert!(vcpus.contains("`vcpus` is 0"), "{vcpus}");
+    assert!(message("version = 2\n").contains("`version` is 2"));
+    assert!(message("version = 1\n").contains("[[vm]]"));
+    let twice = message(&format!("{MINIMAL}{}", MINIMAL.replace("version = 1", "")));
+    assert!(twice.contains("is taken"), "{twice}");
+    assert!(Config::parse(b"version = 1\n\xff").unwrap_err().to_string().contains("line 2"));
+    assert!(message(&MINIMAL.replace("\"k\"", "\"\"")).contains("`kernel` is empty"));
+    assert!(message(&format!("{MINIMAL}cmdline = \"a\\u0000b\"")).contains("zero byte"));
+}
+
+proptest! {
+    #[test]
+    fn survives_edits(at in 0usize..80, with in "[\\x00-\\x7f]{0,6}", cut in 0usize..6) {
+        let mut text = MINIMAL.as_bytes().to_vec();
+        let at = at.min(text.len());
+        let end = (at + cut).min(text.len());
+        text.splice(at..end, with.bytes());
+        fuzz_one(&text);
+    }
+}
