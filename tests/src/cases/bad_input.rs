@@ -33,7 +33,7 @@ fn options(context: &Context) -> Result<()> {
 }
 
 fn missing(context: &Context) -> Result<()> {
-    for option in ["--kernel", "--initrd", "--module", "--put"] {
+    for option in ["--kernel", "--initrd", "--module", "--put", "--disk"] {
         context
             .run(&[option, "/no/such/file"])?
             .status(2)?

@@ -12,6 +12,7 @@ mod person;
 mod probe;
 mod stress;
 mod torture;
+mod virtio;
 
 use anyhow::Result;
 
@@ -80,6 +81,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         torture::CASES,
         bad_input::CASES,
         stress::CASES,
+        virtio::CASES,
     ];
     cases.into_iter().flatten()
 }

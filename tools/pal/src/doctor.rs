@@ -39,6 +39,15 @@ pub fn run(project: &Project, _ui: &Ui) -> Result<u8> {
             found: Some(needs::OVMF.to_owned()).filter(|path| Path::new(path).exists()),
             remedy: Some("sudo apt-get install ovmf"),
         },
+        Item {
+            name: "mke2fs",
+            purpose: "tests of disks (cargo pal test)".into(),
+            found: ["/usr/sbin/mke2fs", "/sbin/mke2fs"]
+                .map(str::to_owned)
+                .into_iter()
+                .find(|path| Path::new(path).exists()),
+            remedy: Some("sudo apt-get install e2fsprogs"),
+        },
         program("apt-get", "fetches what is missing", None),
         program("dpkg-deb", "unpacks packages", None),
     ];
