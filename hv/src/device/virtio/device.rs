@@ -109,12 +109,6 @@ impl Device {
         self.status & (status::DRIVER_OK | status::NEEDS_RESET) == status::DRIVER_OK && self.bus_master
     }
 
-    /// Whether [`Device::serve_all`] has something to do that no notification will announce.
-    pub fn has_input(&self) -> bool {
-        self.is_running()
-            && (0..self.queues.len()).any(|queue| self.model.is_input(queue) && self.model.is_ready(queue))
-    }
-
     pub(super) fn offered(&self) -> u64 {
         self.model.features() | VERSION_1 | EVENT_INDEX | INDIRECT
     }

@@ -76,11 +76,6 @@ impl Model {
         }
     }
 
-    /// Whether chains of `queue` wait for data that comes by itself.
-    pub(super) fn is_input(&self, queue: usize) -> bool {
-        queue == 0 && matches!(self, Model::Net(_) | Model::Console(_))
-    }
-
     /// Whether there is something to do with chains of `queue`.
     pub(super) fn is_ready(&self, queue: usize) -> bool {
         match self {

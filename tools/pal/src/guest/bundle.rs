@@ -92,10 +92,12 @@ pub struct Vm<'a> {
     pub permissive_msr: bool,
     pub test_device: bool,
     pub pv_clock: bool,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub networks: &'a [String],
-    pub console: &'a str,
-    pub entropy: bool,
+    pub console: Option<&'a str>,
+    pub entropy: Option<bool>,
     pub modules: Vec<ModuleEntry<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<DiskEntry>,
 }
 
@@ -179,8 +181,8 @@ impl Guest {
                 .map(|(index, module)| ModuleEntry { file: module_name(index), cmdline: &module.cmdline })
                 .collect(),
             networks: &self.networks,
-            console: if self.virtio_console { "virtio" } else { "serial" },
-            entropy: self.entropy,
+            console: self.virtio_console.then_some("virtio"),
+            entropy: self.entropy.then_some(true),
             disks: disks
                 .map(|(index, disk)| DiskEntry { file: disk_name(index), read_only: disk.read_only })
                 .collect(),

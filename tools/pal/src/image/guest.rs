@@ -202,8 +202,8 @@ impl Ready<'_> {
             test_device: vm.test_device,
             pv_clock: vm.pv_clock,
             networks: &[],
-            console: "serial",
-            entropy: false,
+            console: None,
+            entropy: None,
             disks: vec![],
             modules: modules
                 .map(|(placed, cmdline)| bundle::ModuleEntry { file: placed.name.clone(), cmdline })
