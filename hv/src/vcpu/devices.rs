@@ -24,7 +24,7 @@ use crate::virt::Virt;
 /// Guest memory as devices reach it: what they write may be one of the guest's tables.
 struct Dma<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     memory: &'a Memory<F, M>,
-    shadow: &'a Mutex<Option<Shadow<M>>>,
+    shadow: &'a Mutex<Option<Shadow<M, F>>>,
     flush: Cell<bool>,
 }
 
