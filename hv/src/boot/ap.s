@@ -81,3 +81,5 @@ ap_stack: .quad 0                               /* where the address of the PerC
 ap_root: .long 0                                /* root of the host's tables */
 .global ap_efer
 ap_efer: .long 0                                /* bits of EFER to set */
+
+.text                                           /* whatever the compiler puts behind this */

@@ -144,6 +144,7 @@ pub fn take_nmi() {
 // In: RDI points to the block. Out: EAX is the exit reason. Everything but RSP is lost.
 // The host's RSP and RIP are written when the stack is another than last time.
 global_asm!(
+    ".section .text.vmx_enter,\"ax\"",
     "vmx_enter:",
     "push rdi",
     "cmp rsp, [rdi + 128]",
