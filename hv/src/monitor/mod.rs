@@ -1,6 +1,6 @@
 //! The monitor: a person at the serial console looks at VMs and steers them.
 //!
-//! `vmm::machine` owns one [`Monitor`] and enters it when the run loop returns [`Stop::Monitor`]; the guest, which shares
+//! `vmm::machine` owns one [`Monitor`] and enters it when a person asks for it and the run loop has returned; the guest, which shares
 //! the PCPU, stands still until [`Monitor::enter`] returns. [`mod@line`] edits what is typed, [`command`] understands it,
 //! [`view`] carries it out on a borrowed view of the VM. What must hold: nothing here writes guest memory or registers but
 //! through the same doors as devices (interrupts, NMI, reset), and no input makes it panic or print without end.

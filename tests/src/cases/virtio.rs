@@ -11,15 +11,15 @@ use crate::context::Context;
 const MODES: &[&str] = &["shadow", "switch=50"];
 
 pub const CASES: &[Case] = &[
-    only("qemu-svm", "an ext4 root file system on a disk", root).also(MODES),
-    only("qemu-svm", "disks keep what is written, and their files stay", disks).also(MODES),
-    only("qemu-svm", "disks without messages, with a line", lines),
-    only("qemu-svm", "disks of 32-bit guests", disks_32),
-    only("qemu-svm", "a source of random numbers", entropy),
-    only("qemu-svm", "a virtio console", console).also(MODES),
-    only("qemu-svm", "input reaches a virtio console", console_input),
-    only("qemu-svm", "network cards and a switch", network).also(MODES),
-    only("native", "devices that only the hypervisor has", native),
+    only("qemu-svm", "virtio: an ext4 root file system on a disk", root).also(MODES),
+    only("qemu-svm", "virtio: disks keep what is written, and their files stay", disks).also(MODES),
+    only("qemu-svm", "virtio: disks without messages, with a line", lines),
+    only("qemu-svm", "virtio: disks of 32-bit guests", disks_32),
+    only("qemu-svm", "virtio: a source of random numbers", entropy),
+    only("qemu-svm", "virtio: a console", console).also(MODES),
+    only("qemu-svm", "virtio: input reaches the console", console_input),
+    only("qemu-svm", "virtio: network cards and a switch", network).also(MODES),
+    only("native", "virtio: devices that only the hypervisor has", native),
 ];
 
 /// A file of `kib` KiB of numbers that do not repeat.
@@ -49,6 +49,7 @@ fn ext4(context: &Context) -> Result<(String, String)> {
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let mut mke2fs = Command::new("mke2fs");
     mke2fs.args(["-q", "-t", "ext4", "-d", &root, &image, "16M"]).env("PATH", path);
+    mke2fs.stdout(std::process::Stdio::null());
     let status = mke2fs.status().context("mke2fs, of Debian's package e2fsprogs")?;
     ensure!(status.success(), "mke2fs failed");
     Ok((image, sum(&blob)?))
