@@ -72,12 +72,12 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
     let host =
         HOST.call_once(|| Host { boot, options, acpi, cpu, lapic, tsc_khz, timer, tsc_source, sound_xsavec });
     smp::start(host, host.options.pcpus);
-    if host.options.probe {
-        report::probe(host);
-    }
     report::print(host);
     if let Some(test) = host.options.selftest {
         selftest::run(test, host);
+    }
+    if host.options.probe {
+        report::probe(host);
     }
     start::main(host)
 }

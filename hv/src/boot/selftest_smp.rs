@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::host::Host;
 use super::percpu::{self, Job, PerCpu, work};
-use super::smp;
+use super::{log, report, smp};
 use crate::hw::mtrr::Mtrrs;
 use crate::hw::{cpu, lapic, pm};
 use crate::mem::frame::{self, Node};
@@ -26,9 +26,13 @@ pub fn run(host: &'static Host) -> ! {
     assert!(kept < u64::from(percpu::count()) * 16 << 8, "the heap kept {kept} frames");
     smp::run_everywhere(me, job(Box::new(move |pcpu| timer(host, pcpu))));
     shootdowns(host, job(Box::new(move |pcpu| shoot(host, pcpu))));
-    let failures = crate::vmm::enable_everywhere(host);
+    let failures = crate::vmm::test_everywhere(host);
     assert_eq!(failures, 0, "virtualization");
     ::log::info!("selftest: passed on {} PCPUs", percpu::count());
+    if host.options.probe {
+        report::probe(host)
+    }
+    log::drain();
     pm::end_machine(pm::STATUS_OK)
 }
 

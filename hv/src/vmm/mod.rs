@@ -8,6 +8,8 @@ mod backend;
 #[cfg_attr(not(feature = "baremetal"), allow(dead_code))]
 mod console;
 #[cfg(feature = "baremetal")]
+mod kicks;
+#[cfg(feature = "baremetal")]
 mod machine;
 #[cfg(feature = "baremetal")]
 mod memory;
@@ -23,4 +25,4 @@ mod telemetry;
 #[cfg(feature = "baremetal")]
 pub use machine::main;
 #[cfg(feature = "baremetal")]
-pub use pcpus::enable_everywhere;
+pub use pcpus::test_everywhere;

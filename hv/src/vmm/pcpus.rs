@@ -1,20 +1,20 @@
-//! Virtualization on all PCPUs.
+//! Virtualization on all PCPUs, as a test of the host.
 
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::backend::{Amd, Backend, Intel};
-use super::machine;
+use super::{kicks, machine};
 use crate::boot::host::Host;
 use crate::boot::percpu::PerCpu;
 use crate::boot::smp;
 
-/// Switches virtualization on, on every PCPU, for good; says on how many it cannot be. A test of the host.
-pub fn enable_everywhere(host: &'static Host) -> u32 {
-    if machine::is_intel() { enable::<Intel>(host) } else { enable::<Amd>(host) }
+/// Switches virtualization on, on every PCPU, for good; runs guests there and kicks them. Says on how many PCPUs that failed.
+pub fn test_everywhere(host: &'static Host) -> u32 {
+    if machine::is_intel() { test::<Intel>(host) } else { test::<Amd>(host) }
 }
 
-fn enable<B: Backend + 'static>(host: &'static Host) -> u32 {
+fn test<B: Backend + 'static>(host: &'static Host) -> u32 {
     let backend: &'static B = match B::detect(host.tsc_khz) {
         Ok(backend) => Box::leak(Box::new(backend)),
         Err(obstacle) => {
@@ -28,8 +28,12 @@ fn enable<B: Backend + 'static>(host: &'static Host) -> u32 {
         Box::leak(Box::new(|pcpu: &'static PerCpu| {
             // SAFETY: the PCPU has started, and nobody else uses the extension.
             match unsafe { backend.enable() } {
-                // What the processor goes on using stays where it is.
-                Ok(cpu) => core::mem::forget(cpu),
+                Ok(mut cpu) => {
+                    let failed = !kicks::run(host, backend, pcpu, &mut cpu);
+                    FAILURES.fetch_add(failed.into(), Ordering::SeqCst);
+                    // The processor goes on using it.
+                    core::mem::forget(cpu);
+                }
                 Err(obstacle) => {
                     log::error!("PCPU {}: {obstacle}", pcpu.index);
                     FAILURES.fetch_add(1, Ordering::SeqCst);

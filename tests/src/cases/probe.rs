@@ -3,17 +3,18 @@
 use anyhow::Result;
 
 use super::{Case, only};
-use crate::context::Context;
+use crate::context::{BOCHS_TIMEOUT, Context};
 
 pub const CASES: &[Case] = &[
     only("qemu-svm", "a report on the machine", report),
     only("qemu-svm", "a report on a machine that cannot run guests", unsuitable),
     only("bochs-vtx", "a report on an Intel machine", intel),
+    only("bochs-vtx", "two processors with VT-x", two),
     only("qemu-svm", "a report needs the hypervisor and no guest", options),
 ];
 
 fn report(context: &Context) -> Result<()> {
-    let options = ["--probe", "--mem", "512", "--qemu-arg=-smp", "--qemu-arg=3"];
+    let options = ["--probe", "--mem", "512", "--pcpus", "4,sockets=2"];
     let report = context.run(&[&options[..], &["--qemu-arg=-device", "--qemu-arg=amd-iommu"]].concat())?;
     let report = report.status(0)?.within(30)?;
     let lines = [
@@ -24,7 +25,8 @@ fn report(context: &Context) -> Result<()> {
         "  it is a virtual one, of TCGTCGTCGTCG\n",
         "  cache: L2 512 KiB",
         "virtualization: AMD-V, 16 ASIDs\n  has: nested paging\n  has no next RIP: ",
-        "PCPUs: 3 in the MADT, APIC IDs 0 to 2\n",
+        "PCPUs: 4 in the MADT, APIC IDs 0 to 3; 4 started\n",
+        "  4 cores in 2 packages, last-level caches of PCPUs 0-1, 2-3, 1 memory node\n",
         "memory: ",
         "IOMMU: AMD-Vi with 1 units, not used\n",
         "time: TSC at ",
@@ -60,9 +62,25 @@ fn intel(context: &Context) -> Result<()> {
     Ok(())
 }
 
+/// Both start, in x2APIC mode, run guests at once, and end each other's.
+fn two(context: &Context) -> Result<()> {
+    let options =
+        ["--probe", "--pcpus", "2", "--hv-arg", "selftest=smp", "--verbose", "--timeout", BOCHS_TIMEOUT];
+    let report = context.run(&options)?.status(0)?.says("selftest: a loop with interrupts closed: ")?;
+    let report = report.says("selftest: passed on 2 PCPUs")?.has("interrupts: x2APIC with TSC deadline")?;
+    report.has("PCPUs: 2 in the MADT, APIC IDs 0 to 1; 2 started\n")?;
+    Ok(())
+}
+
 fn options(context: &Context) -> Result<()> {
     context.run(&["--probe", "--exec", "true"])?.status(2)?.says("--exec")?;
     context.run(&["--probe", "--mode", "shadow"])?.status(2)?.says("--mode")?;
+    context.run(&["--probe", "--pcpus", "4,sockets=3"])?.status(2)?.says("do not make that up")?;
+    context.run(&["--pcpus", "2", "--icount", "--exec", "true"])?.status(2)?.says("--icount")?;
+    context
+        .pal(["run", "--machine", "native", "--pcpus", "2", "--exec", "true"], None)?
+        .status(2)?
+        .says("--vcpus")?;
     context.pal(["run", "--machine", "native", "--probe"], None)?.status(2)?.says("--probe")?;
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::{
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::image::args::ImageArgs;
+use crate::{image::args::ImageArgs, run::pcpus::Pcpus};
 
 /// Palimpsest's tool: build the hypervisor, run guests on it, test it.
 #[derive(Parser)]
@@ -118,7 +118,11 @@ pub struct RunArgs {
     /// core2_penryn_t9600, which have fewer and fewer features
     #[arg(long, value_name = "NAME", default_value = MODEL, help_heading = "Machine")]
     pub model: String,
-    /// Deterministic time: one instruction is one nanosecond, runs repeat. On Bochs always: one instruction is 10 ns
+    /// Processors of the machine that the hypervisor runs on, and how many packages, cores and threads they are
+    #[arg(long, value_name = "N[,sockets=N][,cores=N][,threads=N]", default_value_t = Pcpus::ONE, conflicts_with = "icount", help_heading = "Machine")]
+    pub pcpus: Pcpus,
+    /// Deterministic time: one instruction is one nanosecond, runs repeat. On Bochs always: one instruction is 10 ns. With one
+    /// processor only
     #[arg(long, help_heading = "Machine")]
     pub icount: bool,
     /// Give the guest the test device: a byte, word or long written to port 0xf4 ends the run

@@ -19,6 +19,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::{
     machine::{self, Emulator, Machine},
+    pcpus::Pcpus,
     qmp::Report,
 };
 
@@ -38,7 +39,7 @@ pub struct Spec<'a> {
     /// The processor, by Bochs' name for it.
     pub model: &'a str,
     /// Processors.
-    pub cpus: u32,
+    pub cpus: Pcpus,
     /// Machine memory in MiB.
     pub memory_mib: u64,
     /// MSRs that Bochs does not know read as 0 instead of raising #GP: Linux alone reads IA32_MISC_ENABLE before it can
@@ -53,7 +54,7 @@ pub struct Spec<'a> {
 impl Spec<'_> {
     /// The configuration, with the TCP ports that the two serial ports connect to. Later lines win.
     pub fn configuration(&self, ports: [u16; 2]) -> String {
-        let (model, cpus) = (self.model, self.cpus);
+        let (model, cpus) = (self.model, self.cpus.bochs());
         let (guest, host) = (self.memory_mib, self.memory_mib.min(HOST_MIB));
         let ([console, telemetry], msrs) = (ports, u8::from(self.permissive_msr));
         // A guest alone may ask what it likes of its APIC.
@@ -234,7 +235,7 @@ mod tests {
         Spec {
             bochs,
             model: "corei7_sandy_bridge_2600k",
-            cpus: 1,
+            cpus: Pcpus::ONE,
             permissive_msr: false,
             memory_mib,
             medium,

@@ -8,6 +8,7 @@ use super::{
     bochs,
     machine::{self, Machine},
     medium,
+    pcpus::Pcpus,
     prepare::Prepared,
     qemu,
 };
@@ -38,7 +39,7 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch
                 &qemu::Spec {
                     qemu: &qemu,
                     memory_mib: boot.memory_mib,
-                    cpus: 1,
+                    cpus: args.pcpus,
                     kernel: &boot.image,
                     initrd: bundle.map(|bundle| qemu::escape_commas(&bundle.to_string_lossy())),
                     append: &boot.words("isa-debug:0xf4", args),
@@ -72,7 +73,7 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch
                 &qemu::Spec {
                     qemu: &qemu,
                     memory_mib: args.mem,
-                    cpus: args.vcpus,
+                    cpus: Pcpus::new(args.vcpus),
                     kernel: &boot.kernel,
                     initrd: boot.initrd,
                     append: &prepared.cmdline,
@@ -101,7 +102,7 @@ fn start_bochs(
     medium: PathBuf,
 ) -> Result<Machine> {
     let native = !args.machine.has_hypervisor();
-    let cpus = if native { args.vcpus } else { 1 };
+    let cpus = if native { Pcpus::new(args.vcpus) } else { args.pcpus };
     let (model, extra) = (&args.model, &args.bochs_line);
     let spec = bochs::Spec { bochs, model, cpus, memory_mib, permissive_msr: native, medium, extra };
     needs.ui.detail(&format!("{} with\n{}", bochs.display(), spec.configuration([0, 0])));

@@ -8,6 +8,7 @@ mod keys;
 mod machine;
 mod medium;
 mod output;
+pub mod pcpus;
 mod prepare;
 mod qemu;
 mod qmp;

@@ -4,7 +4,7 @@ use std::{fs, io::Read, path::Path};
 
 use anyhow::{Context, Result};
 
-use super::terminal;
+use super::{pcpus::Pcpus, terminal};
 use crate::{
     cli::{MODEL, Machine, Protocol, RunArgs, value_name},
     guest::{
@@ -69,6 +69,9 @@ pub fn check(args: &RunArgs) -> Result<()> {
         Machine::QemuSvm | Machine::BochsVtx if args.vcpus > 1 => wrong(
             "--vcpus: the hypervisor gives a guest one virtual processor so far; --machine native takes more",
         ),
+        Machine::Native | Machine::BochsNative if args.pcpus != Pcpus::ONE => {
+            wrong("--pcpus: without the hypervisor the machine's processors are the guest's: --vcpus")
+        }
         Machine::Native | Machine::BochsNative if args.protocol != Protocol::Auto => wrong(
             "--protocol is for the hypervisor's loader; without the hypervisor QEMU or GRUB chooses how to start a kernel",
         ),

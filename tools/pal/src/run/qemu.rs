@@ -12,7 +12,10 @@ use std::{
 
 use anyhow::Result;
 
-use super::machine::{self, Emulator, Machine};
+use super::{
+    machine::{self, Emulator, Machine},
+    pcpus::Pcpus,
+};
 
 /// The processor of every machine that QEMU emulates: the hypervisor runs on it, and `--machine native` measures against it.
 const CPU: &str = "EPYC,+svm,+npt";
@@ -24,7 +27,7 @@ pub struct Spec<'a> {
     /// Machine memory in MiB.
     pub memory_mib: u64,
     /// Processors.
-    pub cpus: u32,
+    pub cpus: Pcpus,
     /// `-kernel`.
     pub kernel: &'a Path,
     /// `-initrd`, in QEMU's syntax.
@@ -164,7 +167,7 @@ mod tests {
         let spec = Spec {
             qemu: Path::new("qemu"),
             memory_mib: 64,
-            cpus: 1,
+            cpus: "4,sockets=2".parse().unwrap(),
             kernel: Path::new("k"),
             initrd: Some(escape_commas("a,b")),
             append: "x y",
@@ -178,6 +181,7 @@ mod tests {
         let line = spec.arguments().join(" ");
         for part in [
             "-m 64M",
+            "-smp 4,sockets=2,cores=2,threads=1",
             "-icount shift=0,sleep=off",
             "-no-reboot",
             "-initrd a,,b",

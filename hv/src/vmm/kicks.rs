@@ -1,0 +1,174 @@
+//! A test of the host: PCPUs run guests that would never leave by themselves, and are asked to forget translations.
+//!
+//! It measures how long a kick takes to end a guest, and how many have no effect (docs/design/0011-smp.md).
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::cell::Cell;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use super::backend::Backend;
+use crate::boot::host::Host;
+use crate::boot::percpu::{self, PerCpu};
+use crate::boot::smp::{self, Pcpus};
+use crate::hw::cpu;
+use crate::mem::frame::{self, Node};
+use crate::mem::tables::HostTables;
+use crate::paging::addr::{Gpa, PAGE_SIZE, PageSize};
+use crate::paging::format::NestedAttr;
+use crate::paging::range::{Flush, GpaRange};
+use crate::paging::table::Table;
+use crate::smp::mailbox::{self, Carrier, Mailbox};
+use crate::virt::state::rflags;
+use crate::virt::{ArchState, Ended, Exit, FlushScope, Offer, Roots, VcpuState, Virt};
+
+/// The page that holds the first instruction after RESET, and where in it that is.
+const PAGE: Gpa = Gpa(0xffff_f000);
+const ENTRY: u64 = 0xff0;
+/// Kicks of each kind.
+const ROUNDS: usize = 50;
+/// A kick is repeated after so long.
+const PATIENCE_MS: u64 = 20;
+
+/// What a guest does.
+struct Guest {
+    name: &'static str,
+    code: &'static [u8],
+    flags: u64,
+    offer: Offer,
+}
+
+const GUESTS: [Guest; 4] = [
+    Guest { name: "a loop", code: &[0xeb, 0xfe], flags: rflags::IF, offer: Offer::None },
+    Guest { name: "a loop with interrupts closed", code: &[0xeb, 0xfe], flags: 0, offer: Offer::None },
+    Guest { name: "a loop of CPUID", code: &[0x0f, 0xa2, 0xeb, 0xfc], flags: rflags::IF, offer: Offer::None },
+    // For AMD-V alone: on Bochs, a guest whose interrupts are closed does not leave if it exits within each millisecond.
+    Guest {
+        name: "a loop of CPUID with an interrupt offered",
+        code: &[0x0f, 0xa2, 0xeb, 0xfc],
+        flags: 0,
+        offer: Offer::Vector(0x40),
+    },
+];
+
+/// Which of the guests is to run; beyond the last it is over.
+static WHICH: AtomicU32 = AtomicU32::new(0);
+static RUNNING: AtomicU32 = AtomicU32::new(0);
+static FAILED: AtomicBool = AtomicBool::new(false);
+
+/// Runs on every PCPU: the first one kicks the others. False: something else than a kick ended a guest.
+pub fn run<B: Backend>(host: &Host, backend: &B, pcpu: &PerCpu, cpu: &mut <B::Virt as Virt>::Cpu) -> bool {
+    let guests = if backend.vendor() == "amd" { GUESTS.len() } else { GUESTS.len() - 1 };
+    for (number, guest) in (0..).zip(&GUESTS[..guests]) {
+        if pcpu.index == 0 {
+            kick(host, number, guest);
+        } else {
+            spin(backend, pcpu, cpu, number, guest);
+        }
+    }
+    !FAILED.load(Ordering::SeqCst)
+}
+
+/// The PCPUs as the test asks them.
+struct Counted<'a> {
+    kicks: &'a Cell<u32>,
+}
+
+impl Carrier for Counted<'_> {
+    fn mailbox(&self, pcpu: u32) -> &Mailbox {
+        Pcpus.mailbox(pcpu)
+    }
+    fn kick(&self, pcpu: u32) {
+        self.kicks.set(self.kicks.get() + 1);
+        Pcpus.kick(pcpu);
+    }
+    fn tsc(&self) -> u64 {
+        Pcpus.tsc()
+    }
+}
+
+/// Asks the other PCPUs one by one while they run the guest.
+fn kick(host: &Host, number: u32, guest: &Guest) {
+    while RUNNING.load(Ordering::SeqCst) < percpu::count() - 1 {
+        core::hint::spin_loop();
+    }
+    let kicks = Cell::new(0);
+    let mut ticks: Vec<u64> = Vec::with_capacity(ROUNDS);
+    for (round, target) in (0..ROUNDS).zip((1..percpu::count()).cycle()) {
+        // Not always at the same place in the guest's loop.
+        (0..round % 64).for_each(|_| core::hint::spin_loop());
+        let begin = cpu::rdtsc();
+        let patience = host.tsc_khz * PATIENCE_MS;
+        mailbox::shoot(&Counted { kicks: &kicks }, core::iter::once(target), patience, || {});
+        ticks.push(cpu::rdtsc() - begin);
+    }
+    RUNNING.store(0, Ordering::SeqCst);
+    WHICH.store(number + 1, Ordering::SeqCst);
+    percpu::all().skip(1).for_each(smp::kick);
+    ticks.sort_unstable();
+    let ns = |ticks: Option<&u64>| ticks.map_or(0, |ticks| ticks * 1_000_000 / host.tsc_khz);
+    log::info!(
+        "selftest: {}: left after {} ns, at most {} ns; {} kicks for {}",
+        guest.name,
+        ns(ticks.get(ticks.len() / 2)),
+        ns(ticks.last()),
+        kicks.get(),
+        ticks.len()
+    );
+}
+
+/// Runs the guest until the test goes on.
+fn spin<B: Backend>(
+    backend: &B,
+    pcpu: &PerCpu,
+    cpu: &mut <B::Virt as Virt>::Cpu,
+    number: u32,
+    guest: &Guest,
+) {
+    let Some(page) = frame::alloc_zeroed(0, Node(0)) else { return FAILED.store(true, Ordering::SeqCst) };
+    // SAFETY: the frame is ours, and no guest runs in it yet.
+    let bytes = unsafe { core::slice::from_raw_parts_mut(page.0 as *mut u8, PAGE_SIZE as usize) };
+    bytes[ENTRY as usize..][..guest.code.len()].copy_from_slice(guest.code);
+    let mut tables: Table<<B::Virt as Virt>::NestedFormat, HostTables> =
+        Table::new(HostTables::default(), PageSize::Size4K).expect("memory for tables");
+    let _unused_yet: Flush =
+        tables.map(GpaRange::page(PAGE), page, NestedAttr::RAM).expect("memory for tables");
+    let mut virt = Box::new(backend.vcpu());
+    let mut state = ArchState::reset();
+    state.rflags |= guest.flags;
+    state.store(&mut *virt);
+    virt.set_paging(Roots::Nested(tables.root().base()));
+    virt.offer_interrupt(guest.offer);
+    RUNNING.fetch_add(1, Ordering::SeqCst);
+    while WHICH.load(Ordering::SeqCst) == number {
+        let quick = virt.enter(cpu) == Ended::Cpuid;
+        match if quick { Exit::Cpuid } else { virt.exit() } {
+            Exit::Cpuid => {
+                let next = virt.rip() + 2;
+                virt.answer_cpuid(&[0; 4], next);
+            }
+            Exit::Interrupt => {
+                virt.release(cpu);
+                // SAFETY: it is installed, and no lock is held.
+                unsafe { cpu::interrupt_window() };
+                if let Some(taken) = pcpu.shootdown.take() {
+                    virt.flush(FlushScope::All);
+                    pcpu.shootdown.answer(taken);
+                }
+            }
+            other => {
+                log::error!("PCPU {}: {}: {other:?}, {}", pcpu.index, guest.name, virt.exit_report());
+                FAILED.store(true, Ordering::SeqCst);
+                break;
+            }
+        }
+    }
+    virt.release(cpu);
+    while WHICH.load(Ordering::SeqCst) == number {
+        smp::answer_idle(pcpu);
+        core::hint::spin_loop();
+    }
+    drop(virt);
+    // SAFETY: no guest uses it any more; it was never in any other's tables.
+    unsafe { frame::free(page, 0) };
+}
