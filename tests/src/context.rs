@@ -18,7 +18,7 @@ use crate::kit::Kits;
 /// The machines of `pal run --machine`.
 pub const MACHINES: [&str; 4] = ["native", "qemu-svm", "bochs-native", "bochs-vtx"];
 /// No run of a case takes longer, whatever pal does about its own time limit.
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(600);
 /// The same on Bochs, which is slow.
 const BOCHS_PATIENCE: Duration = Duration::from_secs(1800);
 /// The time limit of its runs in seconds: nothing should come near it, however slow this machine is.
@@ -70,7 +70,7 @@ impl Context {
         match options.contains(&"--timeout") {
             true => &[],
             false if self.on_bochs() => &["--timeout", BOCHS_TIMEOUT],
-            false => &["--timeout", "60"],
+            false => &["--timeout", "500"],
         }
     }
 

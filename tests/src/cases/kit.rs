@@ -96,7 +96,7 @@ fn rom(context: &Context) -> Result<()> {
 
 fn echo(context: &Context) -> Result<()> {
     let kit = context.kit.to_string_lossy().into_owned();
-    let options = ["--kernel", &kit, "--append", "echo", "--timeout", "60"];
+    let options = ["--kernel", &kit, "--append", "echo", "--timeout", "500"];
     context.run_with(&options, Some(b"ab\x01q"))?.status(0)?.has("<a><b><\x01><q>")?;
     Ok(())
 }

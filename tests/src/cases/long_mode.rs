@@ -15,7 +15,7 @@ pub const CASES: &[Case] = &[
     both("manuals: debugging", |c| group(c, "debug", &[])).also(SHADOW),
     both("manuals: interrupts", |c| group(c, "interrupts", &[])).also(SHADOW),
     both("manuals: IPIs and NMIs", |c| group(c, "ipi", &[])).also(SHADOW),
-    both("manuals: timers", |c| group(c, "timers", &[])).also(SHADOW),
+    both("manuals: timers", timers).also(SHADOW),
     both("manuals: I/O APIC", |c| group(c, "ioapic", &[])).also(SHADOW),
     both("manuals: PIC", |c| group(c, "pic", &[])).also(SHADOW),
     both("manuals: test device", |c| group(c, "testdev", &[])).also(SHADOW),
@@ -50,10 +50,16 @@ fn permissive(context: &Context) -> Result<()> {
     group(context, "msr.unknown permissive", &["--permissive-msr"])
 }
 
+/// A busy machine brings interrupts late, now and then; a device that errs does so each time. In deterministic time
+/// nothing is late, and there one attempt must do.
+fn timers(context: &Context) -> Result<()> {
+    (0..4).find_map(|_| group(context, "timers", &[]).ok()).map_or_else(|| group(context, "timers", &[]), Ok)
+}
+
 fn deterministic(context: &Context) -> Result<()> {
     group(
         context,
-        "timers.one timers.periodic timers.deadline interrupts.sti interrupts.priority ipi.nmi",
+        "timers.one timers.periodic timers.deadline timers.divide timers.pit timers.hpet interrupts.sti interrupts.priority ipi.nmi",
         &["--icount"],
     )
 }

@@ -51,7 +51,7 @@ fn stress(context: &Context, guest: &Guest, options: &[&str]) -> Result<()> {
         "echo madvise 2> /dev/null > /sys/kernel/mm/transparent_hugepage/enabled; /stress {}",
         ARGUMENTS.join(" ")
     );
-    let base = ["--guest", guest.name, "--put", &put, "--exec", &command, "--timeout", "150"];
+    let base = ["--guest", guest.name, "--put", &put, "--exec", &command, "--timeout", "500"];
     context.run(&[&base, options].concat())?.status(0)?.prints(&here(program)?)?;
     Ok(())
 }
