@@ -111,7 +111,7 @@ fn flood_port(context: &Context) -> Result<()> {
 }
 
 fn storm(context: &Context) -> Result<()> {
-    let options = ["--timeout", "4"];
-    context.long_mode("dies.interrupt-storm", &options)?.status(124)?.has("kit: storm")?.within(40)?;
+    let options = ["--timeout", "20"];
+    context.long_mode("dies.interrupt-storm", &options)?.status(124)?.has("kit: storm")?.within(90)?;
     Ok(())
 }
