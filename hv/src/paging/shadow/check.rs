@@ -72,7 +72,11 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
         for &id in list {
             let page = pool.page(id);
             let frame = Hfn(page.key.number());
-            if !page.unsync || page.key.level() != 1 || !page.key.is_table() || pool.is_watched(frame) {
+            if !page.unsync
+                || page.key.level() != 1 && !self.shadow.loose
+                || !page.key.is_table()
+                || pool.is_watched(frame)
+            {
                 return Err(self.report("a page cannot be unsync", id, 0, None));
             }
         }
@@ -110,6 +114,10 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
             if guest.is_none_or(|(_, raw)| raw & PRESENT != 0) {
                 return Err(self.report("the guest's entry may be present", id, index, None));
             }
+        }
+        if page.unsync && page.key.level() > 1 {
+            // Until the next flush they lead where the guest's entries led once.
+            return Ok(());
         }
         let mut from = 0;
         while let Some(index) = page.next_present(from) {

@@ -6,7 +6,7 @@
 //! behalf ([`written`](Shadow::written)). What must hold between two calls:
 //!
 //! - A present entry of a shadow page says what the guest's entry says now, with less rights at most; unless
-//!   the page is *unsync* (level 1 only): there it may say what the guest's entry was at any time since the
+//!   the page is *unsync* (above level 1 only after [`let_through`](Shadow::let_through)): there it may say what the guest's entry was at any time since the
 //!   guest's last flush.
 //! - A guest table with shadow pages that are in sync is not writable through any leaf. The caller performs
 //!   every [`TlbFlush`] before the guest goes on, so that no processor remembers otherwise.
@@ -185,6 +185,8 @@ impl Default for Tuning {
 pub struct Shadow<M: TableMemory, F: PteFormat> {
     pool: Pool<M, F>,
     unsync: Vec<PageId>,
+    /// There may be pages above level 1 among them.
+    loose: bool,
     /// Pages that the guest has just unlinked.
     unlinked: Vec<PageId>,
     found: Found,
@@ -216,6 +218,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         Ok(Shadow {
             pool,
             unsync,
+            loose: false,
             unlinked,
             found: Found::default(),
             recent: Recent::default(),
@@ -273,6 +276,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Drops all shadow pages: when the guest ran with other tables and wrote its own unseen.
     pub fn drop_everything(&mut self) -> (Reload, TlbFlush) {
         self.unsync.clear();
+        self.loose = false;
         self.recent = Recent::default();
         self.pool.release_all();
         (Reload, self.pool.take_owed_and(TlbFlush::None))
@@ -287,7 +291,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// The page with this key, found in step with the guest's table, or made.
     fn page(&mut self, key: Key, gfn: Gfn, memory: &impl GuestMemory) -> PageId {
         if let Some(id) = self.pool.find(key) {
-            if self.pool.page(id).unsync {
+            // The flushes that others hear of empty the pages above level 1.
+            if self.pool.page(id).unsync && key.level() == 1 {
                 self.resync_page(memory, id);
             }
             self.pool.touch(id);

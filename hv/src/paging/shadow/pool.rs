@@ -270,6 +270,11 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         (self.links, self.page(id).unlinked)
     }
 
+    /// No way that is known holds any longer.
+    pub(super) fn forget_ways(&mut self) {
+        self.links += 1;
+    }
+
     /// The root in use changes.
     pub(super) fn set_root(&mut self, root: Option<PageId>) {
         self.root = root;

@@ -144,6 +144,45 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if limit == u8::MAX || writes < limit || count > MAX_UNSYNC {
             return false;
         }
+        self.leave_to_guest(memory, frame, count);
+        true
+    }
+
+    /// Lets the guest write to a table of any level until its next flush: it does so by an instruction that cannot be executed in
+    /// software. `None`: the table is not what withholds the write, or too many pages shadow it.
+    ///
+    /// While there are such tables above level 1, faults walk the guest's from the root. At the flush all that was made from
+    /// them is dropped. No instruction keeps faulting: what one fault fills stays until then.
+    pub fn let_through(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        gpa: Gpa,
+    ) -> Option<TlbFlush> {
+        self.pool.begin();
+        let frame = p2m.translate(gpa).writable()?.frame();
+        let count = self.pool.shadows(frame).count();
+        if !self.pool.is_watched(frame) || count > MAX_UNSYNC {
+            return None;
+        }
+        if self.pool.shadows(frame).any(|id| self.pool.page(id).key.level() > 1) {
+            self.loose = true;
+            self.pool.forget_ways();
+        }
+        self.leave_to_guest(memory, frame, count);
+        Some(self.pool.take_owed_and(TlbFlush::None))
+    }
+
+    /// Watches all tables above level 1 again.
+    fn tighten(&mut self, memory: &impl GuestMemory) {
+        while let Some(&id) = self.unsync.iter().find(|&&id| self.pool.page(id).key.level() > 1) {
+            self.watch(memory, Hfn(self.pool.page(id).key.number()));
+        }
+        self.loose = false;
+    }
+
+    /// The guest writes to a table, which `count` pages shadow, until its next flush.
+    fn leave_to_guest(&mut self, memory: &impl GuestMemory, frame: Hfn, count: usize) {
         while self.unsync.len() + count > MAX_UNSYNC {
             let oldest = self.pool.page(self.unsync[0]).key.number();
             self.watch(memory, Hfn(oldest));
@@ -152,12 +191,14 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         while let Some(id) = self.pool.nth_shadow(frame, seen) {
             seen += 1;
             let page = self.pool.page_mut(id);
+            if page.unsync {
+                continue;
+            }
             (page.unsync, page.quiet) = (true, 0);
             self.pool.forget_all_absent(id);
             self.unsync.push(id);
         }
         self.statistics.unsynced += 1;
-        true
     }
 
     /// Makes sure that the guest does not write to `frame` unseen, and that what shadows it is in step.
@@ -183,6 +224,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 
     /// Drops what has changed in all tables that the guest writes itself.
     pub(super) fn resync_all(&mut self, memory: &impl GuestMemory) {
+        if self.loose {
+            self.tighten(memory);
+        }
         for at in 0..self.unsync.len() {
             let id = self.unsync[at];
             let changed = self.resync_page(memory, id);
@@ -201,8 +245,13 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
     }
 
-    /// Brings a page of level 1 in step; returns whether anything had changed.
+    /// Brings a page of level 1 in step; returns whether anything had changed. Others are emptied.
     pub(super) fn resync_page(&mut self, memory: &impl GuestMemory, id: PageId) -> bool {
+        if self.pool.page(id).key.level() > 1 {
+            self.pool.owed = TlbFlush::All;
+            self.pool.clear(id);
+            return true;
+        }
         match self.pool.page(id).key.entry_bytes() {
             4 => self.resync_entries::<4>(memory, id),
             _ => self.resync_entries::<8>(memory, id),
@@ -269,6 +318,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     pub(super) fn resync_address(&mut self, memory: &impl GuestMemory, gva: Gva) {
         if self.unsync.is_empty() {
             return;
+        }
+        if self.loose {
+            self.tighten(memory);
         }
         let table = self.pool.root().and_then(|root| self.table_of_leaves(root, gva));
         let number = table.map(|id| self.pool.page(id).key.number());

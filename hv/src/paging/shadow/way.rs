@@ -102,6 +102,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         gva: Gva,
         access: Access,
     ) -> Result<Leaf, NoWay> {
+        if self.loose {
+            return Err(None);
+        }
         let root = self.pool.root().ok_or(None)?;
         let is_pae = self.pool.page(root).key.kind() == PagingKind::Pae;
         // Page-directory pointers are not watched.

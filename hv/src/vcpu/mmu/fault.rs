@@ -98,8 +98,8 @@ fn device<V: Virt, M: HostMemory, H: Host>(
     emulate(vcpu, vm, host, tsc)
 }
 
-/// A write to a table that is watched: executed in software, or, where that is not possible, by the processor on nested
-/// tables.
+/// A write to a table that is watched: executed in software, or, where that is not possible, by the processor: on nested tables,
+/// or, where there are none, with the table left to the guest until its next flush.
 fn emulate_write<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
@@ -108,19 +108,35 @@ fn emulate_write<V: Virt, M: HostMemory, H: Host>(
     tsc: u64,
 ) -> Outcome {
     let can_leave = V::RUNS_ANYTHING || runs_on(&vcpu.virt, Paging::Nested);
-    if vcpu.virt.was_delivering() {
-        if !can_leave {
-            let what = "the delivery of an interrupt or exception writes to a page table, and there are no nested tables";
-            return Outcome::Stop(died(vcpu, Cause::EmulationFailure, what.into()));
+    let death = if vcpu.virt.was_delivering() {
+        None
+    } else {
+        match memory_fault::emulate_write(vcpu, vm, host, Some(written), tsc) {
+            Outcome::Stop(Stop::Died(death)) if death.cause == Cause::EmulationFailure => Some(death),
+            outcome => return outcome,
         }
+    };
+    if can_leave {
         return take_excursion(vcpu, vm, host);
     }
-    match memory_fault::emulate_write(vcpu, vm, host, Some(written), tsc) {
-        Outcome::Stop(Stop::Died(death)) if death.cause == Cause::EmulationFailure && can_leave => {
-            take_excursion(vcpu, vm, host)
-        }
-        outcome => outcome,
+    if let_through(vcpu, vm, written.gpa) {
+        return Outcome::Resume;
     }
+    let what =
+        "the delivery of an interrupt or exception writes where it cannot, and there are no nested tables";
+    Outcome::Stop(death.map_or_else(|| died(vcpu, Cause::EmulationFailure, what.into()), Stop::Died))
+}
+
+/// Whether the guest may now write to a table that was watched.
+#[cold]
+fn let_through<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, gpa: Gpa) -> bool {
+    let memory = vm.memory.read();
+    let mut shadow = vm.shadow.lock();
+    let flush = shadow.as_mut().and_then(|shadow| shadow.let_through(&memory.p2m, &memory.ram(), gpa));
+    flush.is_some_and(|flush| {
+        vcpu.perform_flush(flush);
+        true
+    })
 }
 
 /// Lets the processor execute the instruction with nested tables, until its next exit.

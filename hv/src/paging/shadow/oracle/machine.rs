@@ -43,6 +43,8 @@ pub struct Machine<'a, F: Modelled> {
     walks_rom: bool,
     /// Of the processor.
     physical_bits: u8,
+    /// Faults so far. If this counts, the emulator does not know every other of the instructions.
+    faults: Option<u64>,
 }
 
 impl<'a, F: Modelled> Machine<'a, F> {
@@ -55,6 +57,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
         mut shadow: Shadow<&'a Arena, F>,
         walks_rom: bool,
         physical_bits: u8,
+        emulates_all: bool,
     ) -> Machine<'a, F> {
         let nested = Nested::new(arena, PageSize::Size2M, p2m).expect("the arena is large");
         let (root, _the_processor_is_new) = shadow.load(p2m, &Walked::new(p2m, &host, !walks_rom), state);
@@ -69,6 +72,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
             is_shadow: true,
             walks_rom,
             physical_bits,
+            faults: (!emulates_all).then_some(0),
         }
     }
 
@@ -199,7 +203,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
             smap: hardware.cr4 & cr4::SMAP != 0,
             ac: state.may_override_smap(),
         };
-        for _ in 0..8 {
+        for _ in 0..12 {
             let code = match self.processor.access(&self.arena, self.root, registers, gva, access) {
                 Ok(hpa) => return Ok((Outcome::Done(hpa), false)),
                 Err(code) => code,
@@ -210,6 +214,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
             {
                 return Ok((Outcome::PageFault(code), false));
             }
+            let unknown = self.is_unknown();
             let memory = Walked::new(p2m, &self.host, !self.walks_rom);
             let (outcome, flush) = self.shadow.fault(p2m, &memory, state, gva, access);
             self.processor.flush(flush);
@@ -218,6 +223,12 @@ impl<'a, F: Modelled> Machine<'a, F> {
                 ShadowOutcome::Filled { .. } => continue,
                 ShadowOutcome::GuestFault(code) => Ok((Outcome::PageFault(code), false)),
                 ShadowOutcome::TableNotRam(table) => Ok((by_p2m(p2m, table, Access::WRITE), false)),
+                ShadowOutcome::EmulateWrite(gpa)
+                    if unknown && let Some(flush) = self.shadow.let_through(p2m, &memory, gpa) =>
+                {
+                    self.processor.flush(flush);
+                    continue;
+                }
                 ShadowOutcome::EmulateWrite(gpa) => match p2m.translate(gpa).writable() {
                     Some(hpa) => Ok((Outcome::Done(hpa), true)),
                     None => Err(format!("a write to {gpa} is to be emulated")),
@@ -230,6 +241,13 @@ impl<'a, F: Modelled> Machine<'a, F> {
             };
         }
         Err("the access faults for ever".into())
+    }
+
+    fn is_unknown(&mut self) -> bool {
+        self.faults.as_mut().is_some_and(|faults| {
+            *faults += 1;
+            faults.is_multiple_of(2)
+        })
     }
 
     /// Where the hypervisor reads code for an address without a walk of the guest's tables, if it does.
