@@ -23,18 +23,13 @@ pub const CASES: &[Case] = &[
     only("bochs-vtx", "without unrestricted guests", |c| {
         model(c, "corei5_lynnfield_750", "nested", "torture")
     }),
-    only("bochs-vtx", "without EPT", |c| model(c, "core2_penryn_t9600", "shadow", EMULATED)),
+    only("bochs-vtx", "without EPT", |c| model(c, "core2_penryn_t9600", "shadow", "torture")),
     only("bochs-vtx", "without VT-x", no_vtx),
     only("bochs-native", "torture: page tables", |c| kit(c, "torture", &[])),
     only("bochs-vtx", "a guest's own page faults, shadow", own_page_faults),
     only("bochs-vtx", "torture: CR3 outside of memory", dies),
     only("bochs-vtx", "options that cannot work", options),
 ];
-
-/// What does not write to page tables by instructions that the hypervisor cannot emulate: without EPT there is no other way
-/// past the protection of a table that stays watched.
-const EMULATED: &str = "torture.bits torture.sequences torture.trace torture.roots torture.levels torture.aliases torture.split \
-                        torture.reuse torture.flood torture.all-in-one torture.mode-changes torture.pointers torture.bad";
 
 /// Linux boots, sees the machine that it should, and gets what is typed.
 fn linux(context: &Context, mode: &str) -> Result<()> {

@@ -241,7 +241,7 @@ impl Features {
                 self.switches_efer,
                 "guests share the host's EFER but for SCE",
             ),
-            feature("PAT switch", "pat-switch", self.switches_pat, "guests have the host's PAT"),
+            feature("PAT switch", "pat-switch", self.switches_pat, "shadow tables name the host's entries"),
             feature("INVPCID", "invpcid", invpcid, "guests do without"),
         ]
     }

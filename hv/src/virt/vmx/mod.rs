@@ -41,6 +41,7 @@ use self::inject::Injection;
 use self::instr::GuestBlock;
 use self::paging::Believed;
 use self::system::Saved;
+use crate::guest::msr;
 use crate::paging::addr::Gva;
 use crate::paging::format::ept::Ept;
 use crate::virt::state::{Gpr, SegReg, cr0, rflags};
@@ -227,7 +228,7 @@ impl Virt for Vmx {
         self.set(Field::Interruptibility, 0);
         self.set(Field::PendingDebug, 0);
         // SDM 3, 11.12.4: the PAT after RESET.
-        self.set(Field::Pat, 0x0007_0406_0007_0406);
+        self.write_switched(msr::index::PAT, 0x0007_0406_0007_0406);
         self.debug_open = false;
         self.injection = Injection::default();
         self.set_task_priority(0);
@@ -351,6 +352,10 @@ impl Virt for Vmx {
 
     fn switched_msr(&self, index: u32) -> Option<u64> {
         self.read_switched(index)
+    }
+
+    fn host_pat(&self) -> Option<u64> {
+        self.unswitched_pat()
     }
 
     fn set_switched_msr(&mut self, index: u32, value: u64) -> bool {

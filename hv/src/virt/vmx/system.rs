@@ -4,6 +4,7 @@
 use super::cache::{Field, Part};
 use super::{Vmx, instr};
 use crate::guest::msr::index;
+use crate::hw::msr::IA32_PAT;
 use crate::virt::SegReg;
 
 /// MSRs without a field.
@@ -13,6 +14,8 @@ pub(super) const MSRS: [u32; 5] =
 /// The guest's values of what entries do not switch, before its first entry.
 #[derive(Debug, Default)]
 pub(super) struct Saved {
+    /// The guest's PAT, where entries do not switch it.
+    pub pat: u64,
     pub cr2: u64,
     pub dr6: u64,
     pub msrs: [u64; 5],
@@ -38,7 +41,16 @@ fn place(msr: u32) -> Option<Place> {
 }
 
 impl Vmx {
+    /// The processor's PAT while the guest runs, if it is not the guest's.
+    pub(super) fn unswitched_pat(&self) -> Option<u64> {
+        // SAFETY: every processor with VT-x has a PAT.
+        (!self.features.switches_pat).then(|| unsafe { instr::read_msr(IA32_PAT) })
+    }
+
     pub(super) fn read_switched(&self, msr: u32) -> Option<u64> {
+        if msr == index::PAT && !self.features.switches_pat {
+            return Some(self.saved.pat);
+        }
         Some(match place(msr)? {
             Place::Field(field) => self.cache.get(field),
             Place::Base(seg) => self.cache.segment(seg, Part::Base),
@@ -49,6 +61,9 @@ impl Vmx {
     }
 
     pub(super) fn write_switched(&mut self, msr: u32, value: u64) -> bool {
+        if msr == index::PAT {
+            self.saved.pat = value;
+        }
         match place(msr) {
             None => return false,
             Some(Place::Field(field)) => self.set(field, value),

@@ -299,3 +299,19 @@ fn what_exits_do_not_save_is_the_guests_in_the_processor() {
     scene.vmx.flush(FlushScope::Address(Gva(0x8000)));
     assert_eq!(modelled::with(|it| it.flushes.pop()), Some((0, 0x8000)));
 }
+
+#[test]
+fn without_the_switch_of_the_pat_the_guest_has_one_in_software() {
+    let features = Features { switches_pat: false, ..FEATURES };
+    let mut scene = Scene::new(features, Roots::Shadow(Hpa(0x5000)));
+    modelled::with(|it| it.msrs.insert(0x277, 0x0001_0406_0007_0406));
+    assert_eq!(scene.vmx.host_pat(), Some(0x0001_0406_0007_0406));
+    assert_eq!(scene.vmx.switched_msr(msr::index::PAT), Some(0x0007_0406_0007_0406));
+    assert!(scene.vmx.set_switched_msr(msr::index::PAT, 0x0407_0506_0007_0106));
+    scene.run(reason::INTERRUPT, &[]);
+    assert_eq!(scene.vmx.switched_msr(msr::index::PAT), Some(0x0407_0506_0007_0106));
+    assert_eq!(modelled::with(|it| it.msrs[&0x277]), 0x0001_0406_0007_0406);
+    let fields = modelled::with(|it| it.fields.contains_key(&guest::PAT));
+    assert!(!fields, "a field that the processor does not have");
+    assert_eq!(Scene::shadow().vmx.host_pat(), None);
+}
