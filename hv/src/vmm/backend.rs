@@ -155,6 +155,9 @@ impl Backend for Intel {
         if features != self.features {
             return Err(Box::new(DIFFERS));
         }
+        if unlock.is_some() {
+            log::info!("firmware has left VT-x open: it is switched on, and locked until the next power cycle");
+        }
         // SAFETY: the caller's promise, and the features are this PCPU's, too.
         let cpu = unsafe { VmxCpu::enable(&features, unlock) };
         cpu.map_err(|obstacle| Box::new(obstacle) as Box<dyn Display>)
