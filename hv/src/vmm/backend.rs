@@ -156,7 +156,9 @@ impl Backend for Intel {
             return Err(Box::new(DIFFERS));
         }
         if unlock.is_some() {
-            log::info!("firmware has left VT-x open: it is switched on, and locked until the next power cycle");
+            log::info!(
+                "firmware has left VT-x open: it is switched on, and locked until the next power cycle"
+            );
         }
         // SAFETY: the caller's promise, and the features are this PCPU's, too.
         let cpu = unsafe { VmxCpu::enable(&features, unlock) };

@@ -57,7 +57,6 @@ impl<'a, F: Modelled> Machine<'a, F> {
         mut shadow: Shadow<&'a Arena, F>,
         walks_rom: bool,
         physical_bits: u8,
-        emulates_all: bool,
     ) -> Machine<'a, F> {
         let nested = Nested::new(arena, PageSize::Size2M, p2m).expect("the arena is large");
         let (root, _the_processor_is_new) = shadow.load(p2m, &Walked::new(p2m, &host, !walks_rom), state);
@@ -72,8 +71,13 @@ impl<'a, F: Modelled> Machine<'a, F> {
             is_shadow: true,
             walks_rom,
             physical_bits,
-            faults: (!emulates_all).then_some(0),
+            faults: None,
         }
+    }
+
+    /// The emulator knows only some of the instructions that write to tables.
+    pub fn emulate_less(&mut self) {
+        self.faults = Some(0);
     }
 
     /// Whether tables that cannot be written are like no memory to walks.

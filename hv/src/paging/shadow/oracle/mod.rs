@@ -195,8 +195,10 @@ impl<'a, F: Modelled> Oracle<'a, F> {
         let physical_bits = if random.once_in(4) { 52 } else { 51 };
         let mut shadow = Shadow::new(arena, pages, physical_bits, tuning).expect("the arena is large");
         let _nothing_is_there_yet = shadow.set_pat(pat.flatten());
-        let machine =
-            Machine::new(arena, &p2m, &state, host, shadow, walks_rom, physical_bits, random.once_in(2));
+        let mut machine = Machine::new(arena, &p2m, &state, host, shadow, walks_rom, physical_bits);
+        if random.once_in(2) {
+            machine.emulate_less();
+        }
         let mut oracle = Oracle {
             p2m,
             state,
