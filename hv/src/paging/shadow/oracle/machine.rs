@@ -43,6 +43,9 @@ pub struct Machine<'a, F: Modelled> {
     walks_rom: bool,
     /// Of the processor.
     physical_bits: u8,
+    /// The last access ended in a page fault that the processor delivered without an exit, maybe by upper entries that it
+    /// remembered.
+    pub delivered: bool,
     /// Faults so far. If this counts, the emulator does not know every other of the instructions.
     faults: Option<u64>,
 }
@@ -71,6 +74,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
             is_shadow: true,
             walks_rom,
             physical_bits,
+            delivered: false,
             faults: None,
         }
     }
@@ -170,6 +174,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
         gva: Gva,
         access: Access,
     ) -> Result<(Outcome, bool), String> {
+        self.delivered = false;
         if self.is_shadow {
             return self.shadow_access(p2m, state, gva, access);
         }
@@ -216,6 +221,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
                 && exiting_faults(state.cr4, state.efer, self.physical_bits)
                     .is_some_and(|bits| code & bits == 0)
             {
+                self.delivered = true;
                 return Ok((Outcome::PageFault(code), false));
             }
             let unknown = self.is_unknown();

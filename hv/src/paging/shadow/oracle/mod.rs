@@ -7,7 +7,8 @@
 //! processors of the machine are models that keep what they are not told to forget, and the guest does not always
 //! flush. For each address of a set the trace knows whether the guest has flushed since it last changed an entry on the
 //! way (the address is *fresh*). Then everything must be equal. Until then an old translation may be used, but only one
-//! that some mixture of the entries since the last flush allows; faults are those of the tables as they are.
+//! that some mixture of the entries since the last flush allows; faults are those of the tables as they are, but for
+//! those that the processor delivers without an exit, for which it may have used upper entries that it remembered.
 //!
 //! [`run`] is deterministic: a seed for memory, registers and tuning, and one number for each operation ([`Op`]).
 

@@ -210,9 +210,11 @@ impl<F: Modelled> Oracle<'_, F> {
         if got != expected {
             let possible = match (got, self.probes[n].since) {
                 _ if fresh || emulate => false,
-                (Outcome::Done(_), None) => true,
-                (Outcome::Done(hpa), Some(since)) => {
-                    stale::is_possible(self.walked(), &self.changes[since..], &self.state, gva, access, hpa)
+                // Other faults are found by a walk of the tables as they are.
+                (Outcome::PageFault(_), _) if !self.machine.delivered => false,
+                (Outcome::Done(_) | Outcome::PageFault(_), None) => true,
+                (Outcome::Done(_) | Outcome::PageFault(_), Some(since)) => {
+                    stale::is_possible(self.walked(), &self.changes[since..], &self.state, gva, access, got)
                 }
                 _ => false,
             };

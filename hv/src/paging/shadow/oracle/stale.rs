@@ -1,10 +1,10 @@
-//! What an address may lead to until the guest flushes it: any mixture of the entries that were on its way since the last
+//! What an address may lead to, or what fault it may cause, until the guest flushes it: any mixture of the entries that were on its way since the last
 //! flush, because processors keep translations and pointers to tables apart.
 
-use super::Walked;
+use super::{Outcome, Walked};
 use crate::guest::mem::{GuestMemory, NotRam};
-use crate::paging::addr::{Gpa, Gva, Hpa};
-use crate::paging::guest_walk::{PagingState, walk};
+use crate::paging::addr::{Gpa, Gva};
+use crate::paging::guest_walk::{PagingState, WalkError, walk};
 use crate::virt::Access;
 use core::cell::{Cell, RefCell};
 
@@ -47,21 +47,26 @@ impl GuestMemory for Versions<'_> {
     }
 }
 
-/// Whether an access can lead to `hpa`, with these changes since the last flush.
+/// Whether this can become of an access, with these changes since the last flush.
 pub fn is_possible(
     now: Walked,
     changes: &[Change],
     state: &PagingState,
     gva: Gva,
     access: Access,
-    hpa: Hpa,
+    outcome: Outcome,
 ) -> bool {
     let p2m = now.p2m;
     let versions = Versions { now, changes, choices: RefCell::default(), reads: Cell::new(0) };
     for _ in 0..MOST {
         versions.reads.set(0);
         let found = walk(state, &versions, gva, access, false, |_| ());
-        if found.is_ok_and(|found| p2m.translate(found.gpa).readable() == Some(hpa)) {
+        let is_it = match (found, outcome) {
+            (Ok(found), Outcome::Done(hpa)) => p2m.translate(found.gpa).readable() == Some(hpa),
+            (Err(WalkError::PageFault(found)), Outcome::PageFault(code)) => found == code,
+            _ => false,
+        };
+        if is_it {
             return true;
         }
         // The next mixture.
