@@ -6,6 +6,7 @@
 //! entries do not switch (hidden segment state, system-call MSRs) and takes no host interrupts, so nothing that sleeps or
 //! waits for an interrupt may run there.
 
+pub mod event;
 pub mod exit;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;

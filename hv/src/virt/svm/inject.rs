@@ -238,13 +238,8 @@ fn armed(offer: Offer) -> u64 {
 
 /// EVENTINJ for an event.
 fn encode(what: Event) -> u64 {
-    match what {
-        Event::Nmi => event::VALID | event::TYPE_NMI | u64::from(vector::NMI),
-        Event::Exception(e) => {
-            let error = e.error.map_or(0, |code| event::ERROR_VALID | u64::from(code) << event::ERROR_SHIFT);
-            event::VALID | event::TYPE_EXCEPTION | u64::from(e.vector) | error
-        }
-    }
+    let (word, error) = crate::virt::event::encode(what);
+    u64::from(word) | u64::from(error.unwrap_or(0)) << event::ERROR_SHIFT
 }
 
 /// Whether EXITINTINFO names an external interrupt. QEMU's emulation calls a virtual one whose delivery faults an exception
@@ -254,21 +249,11 @@ fn is_external(info: u64) -> bool {
     info & event::TYPE == event::TYPE_INTR || info & event::TYPE == event::TYPE_EXCEPTION && number >= 32
 }
 
-/// The event of EXITINTINFO that must be delivered again. External interrupts are offered again by their caller;
-/// software interrupts, INT3 and INTO execute again, because RIP still points at them.
+/// The event of EXITINTINFO that must be delivered again, where INT3 and INTO look like hardware exceptions.
 fn decode(info: u64, cr2: u64) -> Option<Event> {
-    let number = (info & event::VECTOR) as u8;
-    match info & event::TYPE {
-        event::TYPE_NMI => Some(Event::Nmi),
-        event::TYPE_EXCEPTION if number != vector::BP && number != vector::OF && number < 32 => {
-            Some(Event::Exception(Exception {
-                vector: number,
-                error: (info & event::ERROR_VALID != 0).then_some((info >> event::ERROR_SHIFT) as u32),
-                cr2: (number == vector::PF).then_some(cr2),
-            }))
-        }
-        _ => None,
-    }
+    let found = crate::virt::event::decode(info as u32, || (info >> event::ERROR_SHIFT) as u32, cr2);
+    let again = |e: &Exception| e.vector != vector::BP && e.vector != vector::OF && e.vector < 32;
+    found.filter(|found| !matches!(found, Event::Exception(e) if !again(e)))
 }
 
 #[cfg(test)]
@@ -295,7 +280,7 @@ mod tests {
 
     #[test]
     fn software_and_external_interrupts_are_not_repeated_as_events() {
-        assert_eq!(decode(event::VALID | event::TYPE_SOFT | 0x80, 0), None);
+        assert_eq!(decode(event::VALID | u64::from(crate::virt::event::SOFTWARE) | 0x80, 0), None);
         assert_eq!(decode(event::VALID | event::TYPE_INTR | 0x40, 0), None);
         assert_eq!(decode(event::VALID | event::TYPE_EXCEPTION | 3, 0), None);
         assert_eq!(decode(event::VALID | event::TYPE_EXCEPTION | 0x30, 0), None);

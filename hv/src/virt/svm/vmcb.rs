@@ -281,14 +281,13 @@ pub mod exit_code {
 /// EVENTINJ and EXITINTINFO (APM 2, 15.20).
 #[allow(missing_docs)]
 pub mod event {
-    pub const VECTOR: u64 = 0xff;
-    pub const TYPE_SHIFT: u32 = 8;
-    pub const TYPE: u64 = 7 << TYPE_SHIFT;
-    pub const TYPE_INTR: u64 = 0 << TYPE_SHIFT;
-    pub const TYPE_NMI: u64 = 2 << TYPE_SHIFT;
-    pub const TYPE_EXCEPTION: u64 = 3 << TYPE_SHIFT;
-    pub const TYPE_SOFT: u64 = 4 << TYPE_SHIFT;
-    pub const ERROR_VALID: u64 = 1 << 11;
-    pub const VALID: u64 = 1 << 31;
+    use crate::virt::event;
+
+    pub const VECTOR: u64 = event::VECTOR as u64;
+    pub const TYPE: u64 = event::TYPE as u64;
+    pub const TYPE_INTR: u64 = event::EXTERNAL as u64;
+    pub const TYPE_EXCEPTION: u64 = event::HARDWARE_EXCEPTION as u64;
+    pub const ERROR_VALID: u64 = event::ERROR_VALID as u64;
+    pub const VALID: u64 = event::VALID as u64;
     pub const ERROR_SHIFT: u32 = 32;
 }

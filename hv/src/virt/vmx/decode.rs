@@ -2,6 +2,7 @@
 
 use super::field::exit as field;
 use crate::paging::addr::{Gpa, Gva};
+pub use crate::virt::event;
 use crate::virt::exit::{Access, Exception, Exit, IoExit, RegMove, vector};
 use crate::virt::state::Gpr;
 
@@ -42,20 +43,6 @@ pub mod reason {
     pub const INVPCID: u32 = 58;
     /// The entry failed. Also set in our own codes for VMLAUNCH and VMRESUME that failed.
     pub const ENTRY_FAILED: u32 = 1 << 31;
-}
-
-/// Fields that name an event: of the last exit, of the delivery that it interrupted, of the next entry.
-#[allow(missing_docs)]
-pub mod event {
-    pub const VECTOR: u32 = 0xff;
-    pub const TYPE: u32 = 7 << 8;
-    pub const EXTERNAL: u32 = 0 << 8;
-    pub const NMI: u32 = 2 << 8;
-    pub const HARDWARE_EXCEPTION: u32 = 3 << 8;
-    pub const ERROR_VALID: u32 = 1 << 11;
-    /// Of an exit: an IRET has ended the blocking of NMIs.
-    pub const NMI_UNBLOCKED: u32 = 1 << 12;
-    pub const VALID: u32 = 1 << 31;
 }
 
 /// Whether an exit for this reason can interrupt the delivery of an event (SDM 3, 27.2.4).

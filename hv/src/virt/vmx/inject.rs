@@ -12,7 +12,6 @@ use super::entry::{NMI_BLOCKING, SHADOW, work};
 use super::field::{control, exit};
 use super::instr;
 use crate::paging::addr::Gva;
-use crate::virt::exit::vector;
 use crate::virt::state::{cr0, rflags};
 use crate::virt::{Ended, Event, Exception, Offer, Virt};
 
@@ -102,10 +101,11 @@ impl Vmx {
         if let Event::Exception(Exception { cr2: Some(cr2), .. }) = what {
             instr::set_cr2(cr2);
         }
+        let (mut word, error) = event::encode(what);
         // Real mode knows no error codes.
-        let protected = self.cache.get(Field::Cr0) & cr0::PE != 0;
-        let (word, error) = encode(what, protected);
-        if let Some(error) = error {
+        if self.cache.get(Field::Cr0) & cr0::PE == 0 {
+            word &= !event::ERROR_VALID;
+        } else if let Some(error) = error {
             // SAFETY: this VCPU's VMCS is current while an entry is prepared.
             unsafe { self.cache.write(control::ENTRY_ERROR_CODE, error.into()) };
         }
@@ -172,69 +172,13 @@ impl Vmx {
     fn note_interrupted(&mut self) {
         // SAFETY: after an exit of this VCPU.
         let error = || unsafe { self.cache.read(exit::VECTORING_ERROR) } as u32;
-        self.injection.interrupted = decode(self.vectoring, error, instr::cr2());
+        self.injection.interrupted = event::decode(self.vectoring, error, instr::cr2());
         if self.injection.interrupted.is_some() {
             self.request(work::EVENT);
         }
         if self.injection.interrupted == Some(Event::Nmi) {
             self.done(work::NMI_BLOCKED);
             self.set(Field::Interruptibility, self.cache.get(Field::Interruptibility) & !NMI_BLOCKING);
-        }
-    }
-}
-
-/// The entry's interruption word for an event, and its error code.
-fn encode(what: Event, protected: bool) -> (u32, Option<u32>) {
-    match what {
-        Event::Nmi => (event::VALID | event::NMI | u32::from(vector::NMI), None),
-        Event::Exception(e) => {
-            let error = e.error.filter(|_| protected);
-            let error_valid = if error.is_some() { event::ERROR_VALID } else { 0 };
-            (event::VALID | event::HARDWARE_EXCEPTION | error_valid | u32::from(e.vector), error)
-        }
-    }
-}
-
-/// The event that must be delivered again. External interrupts are offered again; software interrupts, INT1, INT3 and INTO
-/// execute again, because RIP still points at them.
-fn decode(word: u32, error: impl Fn() -> u32, cr2: u64) -> Option<Event> {
-    let number = (word & event::VECTOR) as u8;
-    match word & event::TYPE {
-        event::NMI => Some(Event::Nmi),
-        event::HARDWARE_EXCEPTION => Some(Event::Exception(Exception {
-            vector: number,
-            error: (word & event::ERROR_VALID != 0).then(error),
-            cr2: (number == vector::PF).then_some(cr2),
-        })),
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn events_survive_a_round_trip() {
-        let pf = Event::Exception(Exception { vector: 14, error: Some(7), cr2: Some(0x1000) });
-        assert_eq!(encode(pf, true), (0x8000_0b0e, Some(7)));
-        assert_eq!(decode(0x8000_0b0e, || 7, 0x1000), Some(pf));
-        assert_eq!(encode(Event::Nmi, true), (0x8000_0202, None));
-        assert_eq!(decode(0x8000_0202, || panic!("no error code"), 0), Some(Event::Nmi));
-        let ud = Event::Exception(Exception::UD);
-        assert_eq!(encode(ud, true), (0x8000_0306, None));
-        assert_eq!(decode(0x8000_0306, || panic!("no error code"), 0), Some(ud));
-    }
-
-    #[test]
-    fn real_mode_has_no_error_codes() {
-        assert_eq!(encode(Event::Exception(Exception::GP0), false), (0x8000_030d, None));
-    }
-
-    #[test]
-    fn software_and_external_interrupts_are_not_repeated_as_events() {
-        for word in [0x8000_0480, 0x8000_0040, 0x8000_0603, 0x8000_0501] {
-            assert_eq!(decode(word, || panic!("no error code"), 0), None, "{word:#x}");
         }
     }
 }
