@@ -270,12 +270,6 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         (self.links, self.page(id).unlinked)
     }
 
-    /// No way that is known holds any longer, nor that a fault at the end of one would be the guest's own.
-    pub(super) fn forget_ways(&mut self) {
-        self.links += 1;
-        (0..self.absent.len() as PageId).for_each(|id| self.forget_all_absent(id));
-    }
-
     /// The root in use changes.
     pub(super) fn set_root(&mut self, root: Option<PageId>) {
         self.root = root;

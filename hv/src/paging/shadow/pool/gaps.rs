@@ -91,6 +91,12 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         }
     }
 
+    /// No way that is known holds any longer, nor that a fault at the end of one would be the guest's own.
+    pub(in super::super) fn forget_ways(&mut self) {
+        self.links += 1;
+        (0..self.absent.len() as PageId).for_each(|id| self.forget_all_absent(id));
+    }
+
     /// Whether an entry that is not filled is what it should be.
     pub(super) fn is_right_gap(&self, id: PageId, index: usize) -> bool {
         let page = self.page(id);
