@@ -1,10 +1,12 @@
 //! Where people see what the hypervisor and its guest say: a serial port, and the screen.
 //!
 //! The log and panics go to both. A guest's console is the serial port; where there is none, the screen shows its
-//! output, and it gets no input. Nothing here takes a lock for the serial port, so that a panic can use it.
+//! output, and it gets no input. PCPUs take turns at the serial port; a panic does not wait for its turn.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU8, Ordering};
+
+use spin::{Mutex, MutexGuard};
 
 use super::screen;
 use crate::guest::options::SerialPort;
@@ -47,6 +49,36 @@ pub fn is_there(port: SerialPort) -> bool {
     uart(port).is_some()
 }
 
+/// Held by the PCPU that writes to the console's port: two that find room in its FIFO would fill it twice.
+static TURN: Mutex<()> = Mutex::new(());
+/// How often a PCPU looks whether it is its turn: far longer than any other's turn lasts.
+const PATIENCE: u32 = 1_000_000;
+
+/// Writes when no other PCPU does, or when one takes too long.
+fn in_turn<R>(write: impl FnOnce() -> R) -> R {
+    let turn = TURN.try_lock().or_else(|| wait_for_turn());
+    let result = write();
+    drop(turn);
+    result
+}
+
+#[cold]
+fn wait_for_turn() -> Option<MutexGuard<'static, ()>> {
+    (0..PATIENCE).find_map(|_| {
+        core::hint::spin_loop();
+        TURN.try_lock()
+    })
+}
+
+/// Lets a panic write, whoever's turn it was.
+///
+/// # Safety
+/// Nobody who was writing goes on.
+pub unsafe fn seize() {
+    // SAFETY: the caller's promise; the lock guards a port and no data.
+    unsafe { TURN.force_unlock() }
+}
+
 /// The console that the guest and the log share.
 #[derive(Clone, Copy)]
 pub struct Console(Option<Uart>);
@@ -60,7 +92,7 @@ impl Console {
     /// Writes a guest's bytes as they are; waits for the transmitter a bounded time.
     pub fn write_bytes(self, bytes: &[u8]) {
         match self.0 {
-            Some(uart) => uart.write_bytes(bytes),
+            Some(uart) => in_turn(|| uart.write_bytes(bytes)),
             None => screen::write(bytes),
         }
     }
@@ -69,7 +101,7 @@ impl Console {
     #[inline]
     pub fn try_write(self, byte: u8) -> bool {
         match self.0 {
-            Some(uart) => uart.try_write(byte),
+            Some(uart) => in_turn(|| uart.try_write(byte)),
             None => {
                 screen::write(&[byte]);
                 true
@@ -111,7 +143,7 @@ impl fmt::Write for Screen {
 impl fmt::Write for Console {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         // The port first: a screen that breaks takes nothing from it.
-        self.0.as_mut().map_or(Ok(()), |uart| uart.write_str(text))?;
+        self.0.as_mut().map_or(Ok(()), |uart| in_turn(|| uart.write_str(text)))?;
         Screen.write_str(text)
     }
 }

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::percpu::PerCpu;
 use super::trap::TrapFrame;
-use super::{image, log, percpu, screen};
+use super::{console, image, log, percpu, screen};
 use crate::hw::{cpu, lapic, pm};
 use crate::trace::json::{Escape, Quoted};
 
@@ -119,7 +119,10 @@ fn end(message: fmt::Arguments<'_>, frame: Option<&TrapFrame>, rbp: u64) -> ! {
         let report = Report { message, frame, rbp, brief: depth > 0 };
         // Nobody is left to be told that a port failed. The locks of the log may be held for ever: passed over.
         // SAFETY: this is the only PCPU that runs, or else one that does not come out of its lock, and it does not return.
-        unsafe { screen::seize() };
+        unsafe {
+            screen::seize();
+            console::seize();
+        }
         let mut console = log::console();
         let _ = write!(Lines(console), "\n{report}");
         let _ = console.write_str("\n");

@@ -26,7 +26,7 @@ use crate::virt::{ArchState, Ended, Exit, FlushScope, Offer, Roots, VcpuState, V
 const PAGE: Gpa = Gpa(0xffff_f000);
 const ENTRY: u64 = 0xff0;
 /// Kicks of each kind.
-const ROUNDS: usize = 50;
+const ROUNDS: usize = 20;
 /// A kick is repeated after so long.
 const PATIENCE_MS: u64 = 20;
 
