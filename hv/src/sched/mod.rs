@@ -1,7 +1,258 @@
 //! Which VCPU runs on which PCPU, and for how long.
 //!
-//! Pure: time comes as an argument, interrupts to other PCPUs leave as values. The run loop of each PCPU calls it. The
-//! decision is explained in `docs/design/0012-scheduler.md`, what a user sees in `docs/scheduler.md`.
+//! Pure: time comes as an argument, interrupts to other PCPUs leave as values ([`Kick`]). The run loop of each PCPU calls
+//! [`Scheduler::schedule`] and [`Scheduler::context_saved`]; whoever has something for a VCPU calls [`Scheduler::wake`]. The
+//! design is argued in `docs/design/0012-scheduler.md`; `docs/scheduler.md` says what a user sees.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`topology`] | PCPUs and what they share |
+//! | [`types`] | what goes in and out |
+//! | [`policy`] | what a policy decides; [`credit`], [`round_robin`], [`replay`] are such |
+//! | `vcpu`, [`vm`] | what is known of a VCPU, and of a VM |
+//! | `heap`, `queue` | one PCPU's queue, without locks |
+//! | `decide` | decisions, stealing, idling |
+//! | `control` | waking, pausing, moving; VMs and VCPUs that come and go |
+//!
+//! # Locks
+//!
+//! Each queue has a lock, and there is one more for the list of VMs and VCPUs. Order: the list, then queues by number. Nobody
+//! holds more than two queues, and takes the second only if its number is greater. No lock is held while another PCPU is
+//! waited for, and trap handlers take none. A VCPU belongs to the queue that `homes` says; that word changes only under
+//! the locks of both queues, so whoever holds the lock of the queue that it says after locking has the VCPU.
+//!
+//! # Waking an idle PCPU
+//!
+//! One word says which PCPUs halt. A PCPU sets its bit and *then* looks once more at what other queues publish; whoever makes a
+//! VCPU wait publishes that and *then* reads and clears a bit. Both are read-modify-writes of the same word: one of the two sees
+//! the other. Who clears a bit sends the interrupt.
 
+mod control;
+pub mod credit;
+mod decide;
+mod heap;
+pub mod policy;
+mod queue;
+pub mod replay;
+pub mod round_robin;
+mod sync;
 pub mod topology;
 pub mod types;
+mod vcpu;
+pub mod vm;
+
+#[cfg(all(test, not(loom_model)))]
+mod tests;
+
+use alloc::vec::Vec;
+
+pub use self::credit::Credit;
+use self::policy::Policy;
+use self::queue::{Common, Queue};
+pub use self::round_robin::RoundRobin;
+use self::sync::{AtomicBool, AtomicU8, AtomicU64, Guard, Lock, Ordering};
+pub use self::topology::{LlcId, PcpuId};
+use self::topology::{PcpuSet, Topology};
+pub use self::types::{Decision, Kick, PcpuStats, Refused, State, VcpuId, VcpuStats, VcpuStatus, VmId, Why};
+use self::vm::{MAX_VMS, Vm};
+
+/// No PCPU.
+const NOWHERE: u8 = u8::MAX;
+
+/// What is fixed at start.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// TSC cycles per millisecond.
+    pub tsc_khz: u64,
+    /// How long a VCPU runs when others wait, in microseconds.
+    pub slice_us: u64,
+    /// A VCPU that has run for less is not preempted by a better one, in microseconds.
+    pub min_run_us: u64,
+    /// How long a VCPU that has crossed LLCs must run before a PCPU of another LLC may take it, in microseconds.
+    pub settle_us: u64,
+    /// Places for VMs, at most [`MAX_VMS`].
+    pub vms: usize,
+    /// Places for VCPUs of all VMs.
+    pub vcpus: usize,
+}
+
+impl Config {
+    /// The usual times, for a TSC of this frequency.
+    pub const fn new(tsc_khz: u64) -> Config {
+        Config { tsc_khz, slice_us: 30_000, min_run_us: 1_000, settle_us: 10_000, vms: 64, vcpus: 256 }
+    }
+
+    /// Cycles of a time in microseconds.
+    pub const fn cycles(&self, us: u64) -> u64 {
+        us.saturating_mul(self.tsc_khz) / 1000
+    }
+
+    /// The credit policy with these times.
+    pub const fn credit(&self) -> Credit {
+        Credit { slice: self.cycles(self.slice_us), min_run: self.cycles(self.min_run_us) }
+    }
+
+    /// The round-robin policy with these times.
+    pub const fn round_robin(&self) -> RoundRobin {
+        RoundRobin { slice: self.cycles(self.slice_us) }
+    }
+}
+
+/// A queue, and what others may know of it without its lock. Two PCPUs' share no cache line.
+#[repr(align(128))]
+struct Pcpu<P: Policy> {
+    queue: Lock<Queue<P>>,
+    /// The key of the first that waits, comparable with other queues'.
+    first: AtomicU64,
+    /// What the policy says beside it.
+    clock: AtomicU64,
+    /// The PCPUs that may take something from here.
+    reach: AtomicU64,
+    /// Somebody wants this PCPU to decide anew.
+    wanted: AtomicBool,
+    /// Interrupts that others were told to send.
+    kicks: AtomicU64,
+}
+
+/// Whose places are taken.
+struct Places {
+    vms: Vec<Option<usize>>,
+    vcpus: Vec<bool>,
+}
+
+/// The scheduler of all PCPUs. Shared by them; see the module for its locks.
+pub struct Scheduler<P: Policy> {
+    topology: Topology,
+    common: Common<P>,
+    pcpus: Vec<Pcpu<P>>,
+    /// The number of the PCPU to whose queue each VCPU belongs.
+    homes: Vec<AtomicU8>,
+    /// The PCPUs that halt and have not been kicked.
+    idle: AtomicU64,
+    /// The queues in which somebody waits.
+    loaded: AtomicU64,
+    places: Lock<Places>,
+}
+
+impl<P: Policy> Scheduler<P> {
+    /// A scheduler for these PCPUs, without VMs. Allocates everything that it will ever need but the VCPUs.
+    pub fn new(topology: Topology, config: Config, policy: P) -> Scheduler<P> {
+        let llc = |pcpu| topology.llc_of(pcpu).map_or(PcpuSet::EMPTY, |llc| topology.llc(llc));
+        let pcpu = |pcpu| Pcpu {
+            queue: Lock::new(Queue::new(pcpu, llc(pcpu), config.vcpus)),
+            first: AtomicU64::new(0),
+            clock: AtomicU64::new(0),
+            reach: AtomicU64::new(0),
+            wanted: AtomicBool::new(false),
+            kicks: AtomicU64::new(0),
+        };
+        let common = Common {
+            policy,
+            vms: (0..config.vms.min(MAX_VMS)).map(Vm::new).collect(),
+            min_run: config.cycles(config.min_run_us).max(1),
+            slice: config.cycles(config.slice_us).max(1),
+            settle: config.cycles(config.settle_us),
+        };
+        Scheduler {
+            common,
+            pcpus: topology.all().into_iter().map(pcpu).collect(),
+            homes: (0..config.vcpus).map(|_| AtomicU8::new(NOWHERE)).collect(),
+            idle: AtomicU64::new(0),
+            loaded: AtomicU64::new(0),
+            places: Lock::new(Places {
+                vms: (0..config.vms.min(MAX_VMS)).map(|_| None).collect(),
+                vcpus: (0..config.vcpus).map(|_| false).collect(),
+            }),
+            topology,
+        }
+    }
+
+    /// The PCPUs.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &P {
+        &self.common.policy
+    }
+
+    /// Whether somebody wants this PCPU to decide anew: its run loop then calls [`Scheduler::schedule`].
+    #[inline]
+    pub fn wanted(&self, pcpu: PcpuId) -> bool {
+        self.pcpus[pcpu.index()].wanted.load(Ordering::Acquire)
+    }
+
+    /// Locks the queue to which a VCPU belongs.
+    fn lock_home(&self, id: VcpuId) -> Option<Guard<'_, Queue<P>>> {
+        let home = self.homes.get(usize::from(id.0))?;
+        loop {
+            let number = home.load(Ordering::Acquire);
+            let queue = self.pcpus.get(usize::from(number))?.queue.lock();
+            if home.load(Ordering::Acquire) == number {
+                return Some(queue);
+            }
+        }
+    }
+
+    /// Locks two different queues.
+    fn lock_both(&self, one: PcpuId, other: PcpuId) -> (Guard<'_, Queue<P>>, Guard<'_, Queue<P>>) {
+        let lock = |pcpu: PcpuId| self.pcpus[pcpu.index()].queue.lock();
+        if one < other {
+            let first = lock(one);
+            (first, lock(other))
+        } else {
+            let first = lock(other);
+            (lock(one), first)
+        }
+    }
+
+    /// Tells others what waits in a queue. Called under its lock after every change.
+    #[inline]
+    fn publish(&self, queue: &mut Queue<P>) {
+        let shared = &self.pcpus[queue.pcpu.index()];
+        let bit = PcpuSet::only(queue.pcpu).bits();
+        let was_loaded = shared.reach.load(Ordering::Relaxed) != 0;
+        if let Some(first) = queue.waiting.first() {
+            let key = first.key.wrapping_add(self.common.policy.offset(&queue.sum));
+            shared.first.store(key, Ordering::Relaxed);
+            shared.clock.store(self.common.policy.clock(&mut queue.sum), Ordering::Relaxed);
+            shared.reach.store(queue.waiting.reach().bits(), Ordering::Release);
+            if !was_loaded {
+                self.loaded.fetch_or(bit, Ordering::AcqRel);
+            }
+        } else if was_loaded {
+            shared.reach.store(0, Ordering::Release);
+            self.loaded.fetch_and(!bit, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether something waits in a queue that this PCPU may take, as published.
+    #[inline]
+    fn offers(&self, queue: PcpuId, to: PcpuId) -> bool {
+        PcpuSet::from_bits(self.pcpus[queue.index()].reach.load(Ordering::Acquire)).contains(to)
+    }
+
+    /// Wants a PCPU to decide anew.
+    fn want(&self, pcpu: PcpuId) -> Kick {
+        let shared = &self.pcpus[pcpu.index()];
+        if shared.wanted.swap(true, Ordering::AcqRel) {
+            return Kick::NONE;
+        }
+        shared.kicks.fetch_add(1, Ordering::Relaxed);
+        Kick(Some(pcpu))
+    }
+
+    /// Wakes a PCPU if it halts and nobody else has woken it.
+    fn claim(&self, pcpu: PcpuId) -> Option<Kick> {
+        let bit = PcpuSet::only(pcpu).bits();
+        let was_idle = self.idle.fetch_and(!bit, Ordering::AcqRel) & bit != 0;
+        was_idle.then(|| self.want(pcpu))
+    }
+
+    /// Wakes one of these PCPUs, a neighbour of `near` first, if one of them halts.
+    fn claim_one(&self, of: PcpuSet, near: PcpuId) -> Option<Kick> {
+        let idle = PcpuSet::from_bits(self.idle.fetch_or(0, Ordering::AcqRel));
+        idle.and(of).after(near).find_map(|pcpu| self.claim(pcpu))
+    }
+}

@@ -1,6 +1,6 @@
 //! The words in which the scheduler and its callers talk: numbers, reasons, decisions, effects.
 
-use super::topology::PcpuId;
+use super::topology::{PcpuId, PcpuSet};
 
 /// Number of a VM in the scheduler. Given by it, and given again after the VM is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,4 +60,74 @@ pub enum Refused {
     InUse,
     /// The weight is 0.
     Weight,
+}
+
+/// What a VCPU has been through, in TSC cycles and numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VcpuStats {
+    /// Time that it ran.
+    pub ran: u64,
+    /// Time that it could have run and waited for a PCPU.
+    pub waited: u64,
+    /// Time that it could have run and was held back by its VM's cap.
+    pub capped: u64,
+    /// How often it began to run.
+    pub dispatched: u64,
+    /// How often it was woken.
+    pub wakes: u64,
+    /// How often it went before its turn because it was woken.
+    pub boosts: u64,
+    /// How often another PCPU took it from where it waited.
+    pub steals: u64,
+    /// Moves of any kind to a PCPU of the same LLC.
+    pub near_moves: u64,
+    /// Moves of any kind to a PCPU of another LLC.
+    pub far_moves: u64,
+}
+
+/// What a PCPU has done, in TSC cycles and numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PcpuStats {
+    /// Time that it ran VCPUs.
+    pub busy: u64,
+    /// Time that it halted.
+    pub idle: u64,
+    /// Decisions.
+    pub decisions: u64,
+    /// Decisions that ended with another VCPU than before.
+    pub switches: u64,
+    /// VCPUs that it took from others.
+    pub steals: u64,
+    /// Interrupts that others were told to send to it.
+    pub kicks: u64,
+}
+
+/// What a VCPU is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It runs, or its state is still in the PCPU that ran it.
+    Running,
+    /// It waits for a PCPU.
+    Waiting,
+    /// It waits because of its VM's cap.
+    Capped,
+    /// It waits to be woken.
+    Blocked,
+    /// It is paused, whatever else it would do.
+    Paused,
+}
+
+/// A VCPU at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VcpuStatus {
+    /// What it is doing.
+    pub state: State,
+    /// The PCPU that runs it, ran it last or will run it, as things stand.
+    pub pcpu: PcpuId,
+    /// Its VM.
+    pub vm: VmId,
+    /// Where it may run.
+    pub affinity: PcpuSet,
+    /// Up to this moment.
+    pub stats: VcpuStats,
 }

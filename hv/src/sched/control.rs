@@ -1,0 +1,381 @@
+//! What others do to VCPUs, from any PCPU: wake, pause, move; VMs and VCPUs that come and go.
+
+use alloc::boxed::Box;
+
+use super::heap::before;
+use super::policy::{Arrival, Policy};
+use super::queue::Queue;
+use super::sync::{Guard, Ordering};
+use super::topology::{LlcId, PcpuId, PcpuSet};
+use super::types::{Kick, PcpuStats, Refused, State, VcpuId, VcpuStats, VcpuStatus, VmId};
+use super::vcpu::{Place, Vcpu};
+use super::vm::{MAX_WEIGHT, MIN_WEIGHT};
+use super::{NOWHERE, Scheduler};
+
+impl<P: Policy> Scheduler<P> {
+    /// There is something for a VCPU to do. If it runs, the kick makes its PCPU look at what there is; it need not
+    /// decide anew. If it does not exist (any more), nothing happens.
+    pub fn wake(&self, id: VcpuId, now: u64) -> Kick {
+        let Some(mut queue) = self.lock_home(id) else { return Kick::NONE };
+        let vcpu = queue.get_mut(id);
+        match vcpu.place {
+            Place::Running | Place::Leaving => {
+                vcpu.woken = true;
+                let runs = vcpu.place == Place::Running;
+                return Kick(runs.then_some(queue.pcpu));
+            }
+            Place::Waiting | Place::Capped => return Kick::NONE,
+            Place::Resting => {}
+        }
+        if !core::mem::take(&mut vcpu.blocked) {
+            return Kick::NONE;
+        }
+        vcpu.stats.wakes += 1;
+        if vcpu.paused {
+            return Kick::NONE;
+        }
+        self.admit(queue, id, Arrival::Woken, now)
+    }
+
+    /// Stops a VCPU from running until it is resumed. It has stopped once [`Scheduler::runs_on`] says so.
+    pub fn pause(&self, id: VcpuId, now: u64) -> Result<Kick, Refused> {
+        let mut queue = self.lock_home(id).ok_or(Refused::Unknown)?;
+        let vcpu = queue.get_mut(id);
+        vcpu.paused = true;
+        match vcpu.place {
+            Place::Running => return Ok(self.want(queue.pcpu)),
+            Place::Leaving | Place::Resting => {}
+            Place::Waiting | Place::Capped => {
+                queue.withdraw(&self.common, id, now);
+                self.publish(&mut queue);
+            }
+        }
+        Ok(Kick::NONE)
+    }
+
+    /// Ends a pause.
+    pub fn resume(&self, id: VcpuId, now: u64) -> Result<Kick, Refused> {
+        let mut queue = self.lock_home(id).ok_or(Refused::Unknown)?;
+        let vcpu = queue.get_mut(id);
+        let was_paused = core::mem::take(&mut vcpu.paused);
+        if !was_paused || vcpu.blocked || vcpu.place != Place::Resting {
+            return Ok(Kick::NONE);
+        }
+        Ok(self.admit(queue, id, Arrival::Resumed, now))
+    }
+
+    /// Lets a resting VCPU wait, and finds a PCPU for it.
+    fn admit(&self, mut queue: Guard<'_, Queue<P>>, id: VcpuId, how: Arrival, now: u64) -> Kick {
+        queue.account(&self.common, now);
+        queue.admit(&self.common, id, how, now);
+        let boosted = self.common.policy.is_boosted(&queue.get(id).account);
+        queue.get_mut(id).stats.boosts += u64::from(boosted);
+        self.publish(&mut queue);
+        self.find_pcpu(&queue, id)
+    }
+
+    /// Which PCPU must hear that this VCPU waits: its own if that halts, one of its LLC that halts, its own if the VCPU
+    /// goes before what runs there, any other that halts.
+    fn find_pcpu(&self, queue: &Queue<P>, id: VcpuId) -> Kick {
+        if queue.idle {
+            return self.claim(queue.pcpu).unwrap_or(Kick::NONE);
+        }
+        let Some(current) = queue.current else {
+            // It is deciding, and will see this one.
+            return Kick::NONE;
+        };
+        let reach = queue.get(id).reach(queue.llc);
+        if let Some(kick) = self.claim_one(reach.and(queue.llc), queue.pcpu) {
+            return kick;
+        }
+        if before(queue.key(&self.common, id), queue.key(&self.common, current)) {
+            return self.want(queue.pcpu);
+        }
+        self.claim_one(reach.without(queue.llc), queue.pcpu).unwrap_or(Kick::NONE)
+    }
+
+    /// Moves a VCPU to a PCPU. One that runs leaves its PCPU first.
+    pub fn move_to(&self, id: VcpuId, to: PcpuId, now: u64) -> Result<Kick, Refused> {
+        if to.index() >= self.pcpus.len() {
+            return Err(Refused::Unknown);
+        }
+        self.transfer(id, to, now)
+    }
+
+    /// Moves a VCPU to a PCPU of an LLC domain: one that halts, else the one where fewest wait. Nothing happens if it is
+    /// there already.
+    pub fn move_to_llc(&self, id: VcpuId, llc: LlcId, now: u64) -> Result<Kick, Refused> {
+        let domain = self.topology.llc(llc);
+        if domain.is_empty() {
+            return Err(Refused::Unknown);
+        }
+        let queue = self.lock_home(id).ok_or(Refused::Unknown)?;
+        let allowed = queue.get(id).affinity.and(domain);
+        if domain.contains(queue.pcpu) {
+            return Ok(Kick::NONE);
+        }
+        drop(queue);
+        let to = self.emptiest(allowed).ok_or(Refused::Affinity)?;
+        self.transfer(id, to, now)
+    }
+
+    /// A PCPU of these that halts, else the one where fewest wait.
+    fn emptiest(&self, of: PcpuSet) -> Option<PcpuId> {
+        let idle = PcpuSet::from_bits(self.idle.load(Ordering::Acquire)).and(of);
+        let waiting = |pcpu: &PcpuId| {
+            let queue = self.pcpus[pcpu.index()].queue.lock();
+            queue.waiting.len() + usize::from(queue.current.is_some())
+        };
+        idle.into_iter().next().or_else(|| of.into_iter().min_by_key(waiting))
+    }
+
+    /// Says where a VCPU may run. If it is where it may not, it moves.
+    pub fn set_affinity(&self, id: VcpuId, affinity: PcpuSet, now: u64) -> Result<Kick, Refused> {
+        let affinity = affinity.and(self.topology.all());
+        let to = self.emptiest(affinity).ok_or(Refused::Affinity)?;
+        let mut queue = self.lock_home(id).ok_or(Refused::Unknown)?;
+        let llc = queue.llc;
+        let vcpu = queue.get_mut(id);
+        vcpu.affinity = affinity;
+        vcpu.target = vcpu.target.filter(|target| affinity.contains(*target));
+        let reach = vcpu.reach(llc);
+        if vcpu.place == Place::Waiting
+            && let Some(at) = queue.waiting.position(id)
+            && let Some(item) = queue.waiting.remove(at)
+        {
+            queue.waiting.push(super::heap::Item::new(item.key, id, reach));
+            self.publish(&mut queue);
+        }
+        if affinity.contains(queue.pcpu) {
+            let (pcpu, reach) = (queue.pcpu, queue.waiting.reach());
+            drop(queue);
+            return Ok(self.offer(pcpu, reach));
+        }
+        drop(queue);
+        self.transfer(id, to, now)
+    }
+
+    /// Takes a VCPU to the queue of another PCPU, now or when its state is in memory.
+    pub(super) fn transfer(&self, id: VcpuId, to: PcpuId, now: u64) -> Result<Kick, Refused> {
+        loop {
+            let mut home = self.lock_home(id).ok_or(Refused::Unknown)?;
+            let from = home.pcpu;
+            let vcpu = home.get_mut(id);
+            if !vcpu.affinity.contains(to) {
+                return Err(Refused::Affinity);
+            }
+            match vcpu.place {
+                _ if from == to => {
+                    vcpu.target = None;
+                    return Ok(Kick::NONE);
+                }
+                Place::Running => {
+                    vcpu.target = Some(to);
+                    return Ok(self.want(from));
+                }
+                Place::Leaving => {
+                    vcpu.target = Some(to);
+                    return Ok(Kick::NONE);
+                }
+                Place::Waiting | Place::Capped | Place::Resting => drop(home),
+            }
+            let (mut theirs, mut mine) = self.lock_both(from, to);
+            let is_home = self.homes[usize::from(id.0)].load(Ordering::Acquire) == from.0;
+            // It may have begun to run, or have gone elsewhere, between the locks.
+            if !is_home || matches!(theirs.get(id).place, Place::Running | Place::Leaving) {
+                continue;
+            }
+            if !theirs.get(id).affinity.contains(to) {
+                return Err(Refused::Affinity);
+            }
+            mine.account(&self.common, now);
+            let place = self.relocate(&mut theirs, &mut mine, id, Arrival::Moved, now);
+            self.publish(&mut theirs);
+            self.publish(&mut mine);
+            return Ok(if place == Place::Waiting { self.find_pcpu(&mine, id) } else { Kick::NONE });
+        }
+    }
+
+    /// Takes a VCPU that neither runs nor is being left from one queue to the other, whose locks are both held.
+    pub(super) fn relocate(
+        &self,
+        from: &mut Queue<P>,
+        to: &mut Queue<P>,
+        id: VcpuId,
+        how: Arrival,
+        now: u64,
+    ) -> Place {
+        let common = &self.common;
+        let index = usize::from(id.0);
+        let until = from.capped.position(id).and_then(|_| {
+            let vm = from.get(id).vm;
+            common.vms[usize::from(vm.0)].capped_until(now)
+        });
+        let place = from.unlink(id);
+        let Some(mut vcpu) = from.vcpus[index].take() else { return place };
+        let vm = &common.vms[usize::from(vcpu.vm.0)];
+        if place == Place::Waiting {
+            common.policy.leave(&mut from.sum, &mut vcpu.account, vm, false, now);
+        }
+        common.policy.carry(&from.sum, &to.sum, &mut vcpu.account);
+        if from.llc == to.llc {
+            vcpu.stats.near_moves += 1;
+        } else {
+            vcpu.stats.far_moves += 1;
+            vcpu.unsettled = common.settle;
+        }
+        to.vcpus[index] = Some(vcpu);
+        self.homes[index].store(to.pcpu.0, Ordering::Release);
+        match (place, until) {
+            (Place::Capped, Some(until)) => {
+                to.capped.push(super::heap::Item::new(until, id, PcpuSet::EMPTY));
+                Place::Capped
+            }
+            (Place::Waiting | Place::Capped, _) => {
+                to.enqueue(common, id, how, now);
+                Place::Waiting
+            }
+            _ => place,
+        }
+    }
+
+    /// The PCPU that runs a VCPU or still has its state.
+    pub fn runs_on(&self, id: VcpuId) -> Option<PcpuId> {
+        let queue = self.lock_home(id)?;
+        matches!(queue.get(id).place, Place::Running | Place::Leaving).then_some(queue.pcpu)
+    }
+
+    /// A VCPU at this moment.
+    pub fn status(&self, id: VcpuId, now: u64) -> Option<VcpuStatus> {
+        let queue = self.lock_home(id)?;
+        let vcpu = queue.get(id);
+        let mut stats = vcpu.stats;
+        let (here, uncharged) = (now.saturating_sub(vcpu.since), now.saturating_sub(vcpu.charged));
+        let state = match vcpu.place {
+            Place::Running => {
+                stats.ran += uncharged;
+                State::Running
+            }
+            Place::Leaving => State::Running,
+            Place::Waiting => {
+                stats.waited += here;
+                State::Waiting
+            }
+            Place::Capped => {
+                stats.capped += here;
+                State::Capped
+            }
+            Place::Resting if vcpu.paused => State::Paused,
+            Place::Resting => State::Blocked,
+        };
+        Some(VcpuStatus { state, pcpu: queue.pcpu, vm: vcpu.vm, affinity: vcpu.affinity, stats })
+    }
+
+    /// What a PCPU has done up to this moment; nothing if there is none.
+    pub fn pcpu_stats(&self, pcpu: PcpuId, now: u64) -> PcpuStats {
+        let Some(shared) = self.pcpus.get(pcpu.index()) else { return PcpuStats::default() };
+        let queue = shared.queue.lock();
+        let mut stats = queue.stats;
+        stats.kicks = shared.kicks.load(Ordering::Relaxed);
+        if queue.idle {
+            stats.idle += now.saturating_sub(queue.idle_since);
+        }
+        let uncharged = queue.current.map(|id| now.saturating_sub(queue.get(id).charged));
+        stats.busy += uncharged.unwrap_or(0);
+        stats
+    }
+
+    /// A new VM without VCPUs. Weight from 1 to 65 535; cap in percent of one PCPU, 0 for none.
+    pub fn add_vm(&self, weight: u32, cap: u32) -> Result<VmId, Refused> {
+        check_weight(weight)?;
+        let mut places = self.places.lock();
+        let index = places.vms.iter().position(|place| place.is_none()).ok_or(Refused::Full)?;
+        places.vms[index] = Some(0);
+        self.common.vms[index].reset(weight, cap);
+        Ok(VmId(index as u16))
+    }
+
+    /// A new VCPU, blocked: it begins to run when it is woken.
+    pub fn add_vcpu(&self, vm: VmId, affinity: PcpuSet, now: u64) -> Result<VcpuId, Refused> {
+        let affinity = affinity.and(self.topology.all());
+        let mut places = self.places.lock();
+        let index = places.vcpus.iter().position(|taken| !taken).ok_or(Refused::Full)?;
+        let count = places.vms.get_mut(usize::from(vm.0)).and_then(|place| place.as_mut());
+        let count = count.ok_or(Refused::Unknown)?;
+        let owned = |pcpu: &PcpuId| {
+            let queue = self.pcpus[pcpu.index()].queue.lock();
+            queue.vcpus.iter().filter(|place| place.is_some()).count()
+        };
+        let home = affinity.into_iter().min_by_key(owned).ok_or(Refused::Affinity)?;
+        *count += 1;
+        places.vcpus[index] = true;
+        let id = VcpuId(index as u16);
+        let mut queue = self.pcpus[home.index()].queue.lock();
+        queue.vcpus[index] = Some(Box::new(Vcpu::new(vm, affinity, now)));
+        self.homes[index].store(home.0, Ordering::Release);
+        Ok(id)
+    }
+
+    /// Removes a VCPU that does not run, and returns what it has been through. Pause it first.
+    pub fn remove_vcpu(&self, id: VcpuId, now: u64) -> Result<VcpuStats, Refused> {
+        let mut places = self.places.lock();
+        let mut queue = self.lock_home(id).ok_or(Refused::Unknown)?;
+        match queue.get(id).place {
+            Place::Running | Place::Leaving => return Err(Refused::Running),
+            Place::Waiting | Place::Capped => queue.withdraw(&self.common, id, now),
+            Place::Resting => {}
+        }
+        let index = usize::from(id.0);
+        let vcpu = queue.vcpus[index].take().ok_or(Refused::Unknown)?;
+        self.homes[index].store(NOWHERE, Ordering::Release);
+        self.publish(&mut queue);
+        places.vcpus[index] = false;
+        if let Some(count) = places.vms.get_mut(usize::from(vcpu.vm.0)).and_then(|place| place.as_mut()) {
+            *count = count.saturating_sub(1);
+        }
+        Ok(vcpu.stats)
+    }
+
+    /// Removes a VM that has no VCPUs any more.
+    pub fn remove_vm(&self, vm: VmId) -> Result<(), Refused> {
+        let mut places = self.places.lock();
+        let place = places.vms.get_mut(usize::from(vm.0)).ok_or(Refused::Unknown)?;
+        match place {
+            None => Err(Refused::Unknown),
+            Some(0) => {
+                *place = None;
+                Ok(())
+            }
+            Some(_) => Err(Refused::InUse),
+        }
+    }
+
+    /// Changes a VM's weight; what its VCPUs have had so far counts as if it had always been so.
+    pub fn set_weight(&self, vm: VmId, weight: u32, now: u64) -> Result<(), Refused> {
+        check_weight(weight)?;
+        self.with_vm(vm, |vm| vm.set_weight(weight))?;
+        for shared in &self.pcpus {
+            let mut queue = shared.queue.lock();
+            queue.requeue(&self.common, vm, now);
+            self.publish(&mut queue);
+        }
+        Ok(())
+    }
+
+    /// Changes a VM's cap, in percent of one PCPU; 0: none.
+    pub fn set_cap(&self, vm: VmId, percent: u32) -> Result<(), Refused> {
+        self.with_vm(vm, |vm| vm.set_cap(percent))
+    }
+
+    fn with_vm(&self, vm: VmId, change: impl FnOnce(&super::vm::Vm)) -> Result<(), Refused> {
+        let places = self.places.lock();
+        let index = usize::from(vm.0);
+        places.vms.get(index).copied().flatten().ok_or(Refused::Unknown)?;
+        change(&self.common.vms[index]);
+        Ok(())
+    }
+}
+
+fn check_weight(weight: u32) -> Result<(), Refused> {
+    if (MIN_WEIGHT..=MAX_WEIGHT).contains(&weight) { Ok(()) } else { Err(Refused::Weight) }
+}

@@ -1,0 +1,354 @@
+//! The credit policy: time by weight.
+//!
+//! What a VCPU has *spent* is the time that it ran divided by its part of its VM's weight; the part is the weight divided by the
+//! number of the VM's VCPUs that wanted to run meanwhile. Who has spent least runs next. So those who always want
+//! to run get time by weight, and who wants less leaves the rest to the others.
+//!
+//! A queue knows the *mean* of what those present have spent, by weight. Who wakes is put there: sleeping neither earns nor costs
+//! anything. If it is not ahead of the mean by much, it is *boosted*: it goes in front by as much as one slice counts here, for its
+//! first run. What it uses is charged all the same. What a VCPU had beyond its part of its
+//! queue when it blocks, or less, the next of the VM's VCPUs that wakes there takes over; what is too much is paid back as time goes
+//! on. So neither sleeping nor taking turns makes a VM's share any greater.
+//!
+//! Spent times of two queues are comparable because PCPUs take from each other's queues whenever they differ by much. Where
+//! they cannot (affinity; one VCPU that is entitled to more than a PCPU), they drift apart. Before the next
+//! comparison would mean something, one of the two queues is shifted as a whole, which leaves its order as it is.
+
+use super::policy::{Arrival, Policy};
+use super::vm::{DEFAULT_WEIGHT, MAX_VMS, Vm};
+
+/// Spent times may differ by so many slices between queues before they mean nothing.
+const DRIFT_SLICES: i64 = 4;
+
+/// Who wakes is boosted if it is ahead of the mean by no more than this part of a slice.
+const BOOST_DEBT: i64 = 4;
+
+/// A single charge counts no more than so many slices: who comes to that has been stopped, with the machine or in a debugger.
+const MOST_SLICES: u64 = 1024;
+
+/// Parts of one weight that a VM's VCPUs can have.
+const PARTS: u64 = 16;
+
+/// The credit policy; times in cycles.
+#[derive(Clone, Copy, Debug)]
+pub struct Credit {
+    /// How long a VCPU runs when others wait.
+    pub slice: u64,
+    /// How long it runs at least.
+    pub min_run: u64,
+}
+
+/// The account of a VCPU.
+#[derive(Debug)]
+pub struct Account {
+    /// Time run by weight: cycles of a VM of the default weight with one VCPU. As of its queue.
+    spent: u64,
+    /// By how much it goes in front.
+    boost: u64,
+    /// The queue's time and what it had spent when it came.
+    arrived: (u64, u64),
+    /// What it spent beyond its part in queues that it has left since it woke.
+    beyond: i64,
+    /// The VM's demand when it was charged last.
+    mark: u64,
+    /// What a slice counts.
+    stride: i64,
+    /// Its part of the weight, in 1/16.
+    part: i64,
+    /// Weight and number of VCPUs to which the two belong.
+    basis: (u32, u64),
+}
+
+impl Default for Account {
+    fn default() -> Account {
+        Account { spent: 0, boost: 0, arrived: (0, 0), beyond: 0, mark: 0, stride: 1, part: 1, basis: (0, 0) }
+    }
+}
+
+/// The account of a queue.
+#[derive(Debug)]
+pub struct Sum {
+    /// Of those present: the parts, and each part times what was spent beyond `base`.
+    parts: i64,
+    lead: i64,
+    /// What somebody would have spent who had his part of the PCPU all the time.
+    time: u64,
+    /// Close to the mean. As of this queue, like all that has been spent by those who are here.
+    base: u64,
+    /// How many are present.
+    count: i64,
+    /// Added to spent times of this queue to compare them with others'.
+    offset: u64,
+    /// The VM of the VCPU that runs, and what that has spent beyond its part.
+    runs: usize,
+    runs_beyond: i64,
+    /// What VCPUs left to their VMs when they blocked, by VM.
+    left: [Left; MAX_VMS],
+}
+
+/// What VCPUs of a VM had more or less than their part in a queue when they blocked.
+#[derive(Clone, Copy, Debug, Default)]
+struct Left {
+    /// When it is paid back, in the queue's time.
+    paid_back_at: u64,
+    /// What they had less.
+    owed: i64,
+}
+
+/// No VM.
+const NONE: usize = usize::MAX;
+
+impl Default for Sum {
+    fn default() -> Sum {
+        let left = [Left::default(); MAX_VMS];
+        Sum { parts: 0, lead: 0, time: 0, base: 0, count: 0, offset: 0, runs: NONE, runs_beyond: 0, left }
+    }
+}
+
+/// How far `a` is ahead of `b`.
+#[inline]
+fn lead(a: u64, b: u64) -> i64 {
+    a.wrapping_sub(b) as i64
+}
+
+impl Sum {
+    /// The mean of what those present have spent; of the last ones if nobody is.
+    fn mean(&mut self) -> u64 {
+        if self.parts != 0 {
+            let ahead = self.lead.div_euclid(self.parts);
+            self.base = self.base.wrapping_add_signed(ahead);
+            self.lead -= ahead * self.parts;
+        }
+        self.base
+    }
+
+    /// What one of those present has spent beyond its part since it woke.
+    #[inline]
+    fn beyond(&self, account: &Account) -> i64 {
+        let (time, spent) = account.arrived;
+        account.beyond.saturating_add(lead(account.spent, spent) - lead(self.time, time))
+    }
+
+    fn hand_over(&mut self, vm: usize, beyond: i64) {
+        let Some(left) = self.left.get_mut(vm) else { return };
+        if beyond > 0 {
+            let at = self.time.wrapping_add_signed(beyond);
+            left.paid_back_at = if lead(at, left.paid_back_at) > 0 { at } else { left.paid_back_at };
+            left.owed = 0;
+        } else {
+            left.owed = left.owed.max(-beyond);
+        }
+    }
+
+    /// With what one that wakes begins.
+    fn take_over(&mut self, vm: usize) -> i64 {
+        let sibling = if self.runs == vm { self.runs_beyond } else { 0 };
+        let Some(left) = self.left.get_mut(vm) else { return 0 };
+        let debt = lead(left.paid_back_at, self.time).max(sibling);
+        if debt > 0 { debt } else { -core::mem::take(&mut left.owed) }
+    }
+
+    fn add(&mut self, account: &Account) {
+        if self.count == 0 {
+            self.base = account.spent;
+        }
+        self.count += 1;
+        self.parts += account.part;
+        self.lead += account.part.saturating_mul(lead(account.spent, self.base));
+    }
+
+    fn remove(&mut self, account: &Account) {
+        // The last one leaves the mean where it was.
+        self.mean();
+        self.count -= 1;
+        self.parts -= account.part;
+        self.lead -= account.part.saturating_mul(lead(account.spent, self.base));
+        if self.count == 0 {
+            (self.parts, self.lead, self.base) = (0, 0, account.spent);
+        }
+    }
+}
+
+impl Credit {
+    /// Puts right what depends on the weight and on the number of the VM's VCPUs that want to run.
+    #[inline]
+    fn refresh(&self, account: &mut Account, vm: &Vm) {
+        let basis = (vm.weight(), vm.runnable());
+        if account.basis != basis {
+            let weight = u64::from(basis.0);
+            account.basis = basis;
+            account.stride = (self.slice * basis.1 * u64::from(DEFAULT_WEIGHT) / weight).max(1) as i64;
+            account.part = (weight * PARTS / basis.1).max(1) as i64;
+        }
+    }
+
+    /// Puts the part of one that is present right after the VM's weight or the number of its VCPUs that want to run has changed.
+    #[inline]
+    fn reweigh(&self, sum: &mut Sum, account: &mut Account, vm: &Vm) {
+        let (weight, runnable) = (vm.weight(), vm.runnable());
+        if account.basis == (weight, runnable) {
+            return;
+        }
+        let ahead = lead(account.spent, sum.mean());
+        sum.remove(account);
+        if account.basis.0 != weight {
+            // As if it had always been so.
+            let change = ahead.saturating_mul(account.basis.0.into()) / i64::from(weight) - ahead;
+            account.spent = account.spent.wrapping_add_signed(change);
+            account.arrived.1 = account.arrived.1.wrapping_add_signed(change);
+        }
+        self.refresh(account, vm);
+        sum.add(account);
+    }
+
+    /// What a slice counts for those present.
+    #[inline]
+    fn mean_stride(&self, sum: &Sum) -> i64 {
+        (self.slice as i64).saturating_mul(Credit::PER_CYCLE) / sum.parts.max(1) * sum.count
+    }
+
+    /// What one cycle of the queue's PCPU adds to the mean is this, divided by the parts present.
+    const PER_CYCLE: i64 = (DEFAULT_WEIGHT as u64 * PARTS) as i64;
+}
+
+impl Policy for Credit {
+    type Account = Account;
+    type Sum = Sum;
+
+    fn enter(&self, sum: &mut Sum, account: &mut Account, vm: &Vm, how: Arrival, _now: u64) {
+        if how == Arrival::Preempted {
+            // It never left.
+            sum.runs = NONE;
+            self.reweigh(sum, account, vm);
+            return;
+        }
+        self.refresh(account, vm);
+        account.boost = 0;
+        let mean = sum.mean();
+        let ahead = lead(account.spent, mean);
+        if sum.count == 0 {
+            // Nobody to be ahead of. The queue's own clock goes on; who comes from elsewhere brings the time of there along.
+            if matches!(how, Arrival::Moved | Arrival::Stolen) {
+                sum.offset = sum.offset.wrapping_add_signed(ahead);
+            }
+            account.spent = mean;
+            account.arrived = (sum.time, mean);
+            sum.add(account);
+            return;
+        }
+        let drift = DRIFT_SLICES * account.stride;
+        let ahead = match how {
+            Arrival::Woken => {
+                let ahead = sum.take_over(vm.index()).clamp(-account.stride, account.stride);
+                if ahead <= account.stride / BOOST_DEBT {
+                    account.boost = (self.mean_stride(sum) + ahead.max(0)) as u64;
+                }
+                account.spent = mean.wrapping_add_signed(ahead);
+                // Ahead of the others, that is; with itself among them the middle is nearer. But who takes over from one that
+                // still runs takes its place.
+                let beyond = match sum.runs == vm.index() && ahead > 0 {
+                    true => ahead,
+                    false => ahead.saturating_mul(sum.parts) / (sum.parts + account.part),
+                };
+                account.arrived = (sum.time, account.spent.wrapping_add_signed(-beyond));
+                sum.add(account);
+                return;
+            }
+            Arrival::Stolen => {
+                // The thief's queue may be too far ahead of what it takes.
+                let shift = (-ahead - drift.max(DRIFT_SLICES * self.mean_stride(sum))).max(0);
+                sum.offset = sum.offset.wrapping_sub(shift as u64);
+                ahead + shift
+            }
+            Arrival::Resumed | Arrival::Moved | Arrival::Preempted => ahead.clamp(-drift, drift),
+        };
+        account.spent = mean.wrapping_add_signed(ahead);
+        account.arrived = (sum.time, account.spent);
+        sum.add(account);
+    }
+
+    fn leave(&self, sum: &mut Sum, account: &mut Account, vm: &Vm, blocks: bool, _now: u64) {
+        account.boost = 0;
+        sum.runs = NONE;
+        let drift = DRIFT_SLICES * account.stride;
+        account.beyond = sum.beyond(account).clamp(-drift, drift);
+        let others = sum.parts - account.part;
+        if blocks {
+            // So far ahead of the others: they are behind by as much as it is ahead of the middle.
+            let ahead = core::mem::take(&mut account.beyond)
+                .saturating_mul(sum.parts)
+                .checked_div(others)
+                .unwrap_or(0);
+            sum.hand_over(vm.index(), ahead.clamp(-account.stride, drift));
+        }
+        sum.remove(account);
+    }
+
+    fn carry(&self, from: &Sum, to: &Sum, account: &mut Account) {
+        account.spent = account.spent.wrapping_add(from.offset).wrapping_sub(to.offset);
+    }
+
+    #[inline]
+    fn dispatch(&self, sum: &mut Sum, account: &mut Account, vm: &Vm, now: u64) {
+        account.boost = 0;
+        account.mark = vm.demand(now);
+        self.reweigh(sum, account, vm);
+    }
+
+    #[inline]
+    fn charge(&self, sum: &mut Sum, account: &mut Account, vm: &Vm, ran: u64, now: u64) {
+        let demand = vm.demand_since(account.mark, now).max(ran).min(self.slice * MOST_SLICES);
+        account.mark = vm.demand(now);
+        let spent = demand * u64::from(DEFAULT_WEIGHT) / u64::from(vm.weight());
+        account.spent = account.spent.wrapping_add(spent);
+        sum.lead = sum.lead.saturating_add(account.part.saturating_mul(spent as i64));
+        let time = (ran as i64).saturating_mul(Credit::PER_CYCLE) / sum.parts.max(1);
+        sum.time = sum.time.wrapping_add_signed(time);
+        (sum.runs, sum.runs_beyond) = (vm.index(), sum.beyond(account));
+    }
+
+    #[inline]
+    fn key(&self, account: &Account) -> u64 {
+        account.spent.wrapping_sub(account.boost)
+    }
+
+    fn is_boosted(&self, account: &Account) -> bool {
+        account.boost != 0
+    }
+
+    /// The mean, less what those who are here may be ahead without having drifted.
+    #[inline]
+    fn clock(&self, sum: &mut Sum) -> u64 {
+        let drift = DRIFT_SLICES * self.mean_stride(sum);
+        sum.mean().wrapping_add(sum.offset).wrapping_add_signed(-drift)
+    }
+
+    #[inline]
+    fn offset(&self, sum: &Sum) -> u64 {
+        sum.offset
+    }
+
+    /// A whole slice, or less beside one with a greater part: then what the slice counts is what it would count for that one.
+    #[inline]
+    fn slice(&self, account: &Account, next: Option<&Account>) -> u64 {
+        match next {
+            Some(next) if next.stride < account.stride => {
+                let slice = self.slice.saturating_mul(next.stride as u64) / account.stride as u64;
+                slice.max(self.min_run)
+            }
+            _ => self.slice,
+        }
+    }
+
+    /// A quarter of a slice's lead is enough within an LLC, half a one's beyond it.
+    #[inline]
+    fn pulls(&self, sum: &mut Sum, own: &Account, theirs: u64, clock: u64, far: bool) -> bool {
+        let key = self.key(own).wrapping_add(sum.offset);
+        let behind = lead(clock, key) - DRIFT_SLICES * own.stride;
+        if behind > 0 {
+            // So far that this queue would not take its share of what waits there for a long time.
+            sum.offset = sum.offset.wrapping_add(behind as u64);
+        }
+        lead(key, theirs) > if far { own.stride / 2 } else { own.stride / 4 }
+    }
+}

@@ -1,0 +1,273 @@
+//! Decisions: what a PCPU runs next, what it takes from others, when it halts.
+//!
+//! A decision looks at its own queue, at what a few neighbours publish, and locks a second queue only to take something from it.
+//!
+//! The rule between LLCs: a PCPU takes a VCPU from beyond its LLC only if there is nothing to take within, and if it would
+//! otherwise halt or run one that is ahead by more than half a slice; and never one that has crossed LLCs and has not run for
+//! 10 ms since ([`Vcpu::reach`](super::vcpu::Vcpu::reach)).
+
+use super::policy::{Arrival, Forced, Policy};
+use super::queue::Queue;
+use super::sync::Ordering;
+use super::topology::{PcpuId, PcpuSet};
+use super::types::{Decision, Kick, VcpuId, Why};
+use super::vcpu::Place;
+use super::{NOWHERE, Scheduler};
+
+/// How many queues a decision looks at within the LLC, and beyond it. The ones after the PCPU's own: all are somebody's.
+const PEEKS: usize = 4;
+
+/// How often a PCPU looks for work before it halts for a short time.
+const SEARCHES: usize = 8;
+
+/// A decision on its way.
+#[derive(Clone, Copy)]
+struct Turn {
+    pcpu: PcpuId,
+    yields: bool,
+    now: u64,
+}
+
+impl<P: Policy> Scheduler<P> {
+    /// What this PCPU runs now, and until when. `why` says what becomes of what it ran. To be followed by
+    /// [`Scheduler::context_saved`] in any case.
+    ///
+    /// # Panics
+    /// If there is no such PCPU.
+    pub fn schedule(&self, pcpu: PcpuId, why: Why, now: u64) -> Decision {
+        let common = &self.common;
+        self.pcpus[pcpu.index()].wanted.store(false, Ordering::Release);
+        let mut queue = self.pcpus[pcpu.index()].queue.lock();
+        queue.stats.decisions += 1;
+        debug_assert!(queue.leaving.is_none(), "context_saved follows each decision");
+        self.leave_idle(&mut queue, now);
+        queue.account(common, now);
+        queue.note(why);
+        queue.release_capped(common, now);
+        if let Some(forced) = common.policy.forced(pcpu) {
+            drop(queue);
+            return self.replay(pcpu, forced, now);
+        }
+        let turn = Turn { pcpu, yields: why == Why::Yield, now };
+        let stays = queue.may_go_on(common, now);
+        if let Some(stays) = stays
+            && why == Why::Preempt
+            && let until = queue.get(stays).since.saturating_add(common.min_run)
+            && now < until
+        {
+            let decision = queue.run(common, Some(stays), now);
+            self.publish(&mut queue);
+            let until = if queue.waiting.first().is_some() { until } else { u64::MAX };
+            return Decision { until: decision.until.min(until), ..decision };
+        }
+        let Some(best) = queue.best(common, stays, turn.yields, now) else {
+            queue.set_aside(now);
+            self.publish(&mut queue);
+            drop(queue);
+            return self.find_work(turn);
+        };
+        match self.peek(&mut queue, best) {
+            Some(victim) => {
+                queue.set_aside(now);
+                self.publish(&mut queue);
+                drop(queue);
+                self.take_from(turn, victim).unwrap_or_else(|| self.find_work(turn))
+            }
+            None => {
+                let decision = queue.run(common, Some(best), now);
+                self.publish(&mut queue);
+                decision
+            }
+        }
+    }
+
+    /// The state of the VCPU that this PCPU ran before its last [`Scheduler::schedule`] is in memory (or that VCPU goes
+    /// on): it is now everybody's again.
+    ///
+    /// # Panics
+    /// If there is no such PCPU.
+    pub fn context_saved(&self, pcpu: PcpuId, now: u64) -> Kick {
+        let mut queue = self.pcpus[pcpu.index()].queue.lock();
+        let elsewhere = queue.put_away(&self.common, now);
+        self.publish(&mut queue);
+        if let Some((id, target)) = elsewhere {
+            drop(queue);
+            return self.transfer(id, target, now).unwrap_or(Kick::NONE);
+        }
+        let (reach, looks_round) = (queue.waiting.reach(), core::mem::take(&mut queue.looks_round));
+        if !reach.is_empty() && queue.idle {
+            // What was left has something to do again.
+            return self.claim(pcpu).unwrap_or(Kick::NONE);
+        }
+        drop(queue);
+        let kick = if reach.is_empty() { Kick::NONE } else { self.offer(pcpu, reach) };
+        if looks_round && kick == Kick::NONE { self.offer_any(pcpu) } else { kick }
+    }
+
+    /// Wakes a PCPU for anything that waits anywhere. Whoever is woken for one VCPU may find another first: it wakes the next.
+    fn offer_any(&self, from: PcpuId) -> Kick {
+        let loaded = PcpuSet::from_bits(self.loaded.load(Ordering::Acquire));
+        let reach = |queue: PcpuId| self.pcpus[queue.index()].reach.load(Ordering::Acquire);
+        let offers = loaded.after(from).map(|queue| self.offer(queue, PcpuSet::from_bits(reach(queue))));
+        offers.into_iter().find(|kick| *kick != Kick::NONE).unwrap_or(Kick::NONE)
+    }
+
+    /// Wakes a PCPU for something that waits in this queue, one of the same LLC if possible.
+    pub(super) fn offer(&self, from: PcpuId, reach: PcpuSet) -> Kick {
+        let near = self.near(from);
+        let kick = self.claim_one(reach.and(near).without(PcpuSet::only(from)), from);
+        kick.or_else(|| self.claim_one(reach.without(near), from)).unwrap_or(Kick::NONE)
+    }
+
+    /// The PCPUs of the same LLC.
+    #[inline]
+    pub(super) fn near(&self, pcpu: PcpuId) -> PcpuSet {
+        self.topology.llc_of(pcpu).map_or(PcpuSet::EMPTY, |llc| self.topology.llc(llc))
+    }
+
+    fn leave_idle(&self, queue: &mut Queue<P>, now: u64) {
+        if core::mem::take(&mut queue.idle) {
+            self.idle.fetch_and(!PcpuSet::only(queue.pcpu).bits(), Ordering::AcqRel);
+            queue.stats.idle += now.saturating_sub(queue.idle_since);
+            queue.looks_round = true;
+        }
+    }
+
+    /// The queue from which this PCPU should rather take something than run `best`, as far as can be seen from here.
+    #[inline]
+    fn peek(&self, queue: &mut Queue<P>, best: VcpuId) -> Option<PcpuId> {
+        let me = queue.pcpu;
+        let loaded = PcpuSet::from_bits(self.loaded.load(Ordering::Relaxed)).without(PcpuSet::only(me));
+        if loaded.is_empty() {
+            return None;
+        }
+        let near = queue.llc;
+        [(loaded.and(near), false), (loaded.without(near), true)].into_iter().find_map(|(of, far)| {
+            let offers = of.after(me).take(PEEKS).filter(|other| self.offers(*other, me));
+            let key = |other: PcpuId| self.pcpus[other.index()].first.load(Ordering::Relaxed);
+            let (victim, theirs) = offers
+                .map(|other| (other, key(other)))
+                .reduce(|a, b| if super::heap::before(b.1, a.1) { b } else { a })?;
+            let clock = self.pcpus[victim.index()].clock.load(Ordering::Relaxed);
+            self.prefers(queue, best, theirs, clock, far).then_some(victim)
+        })
+    }
+
+    /// Whether the policy would rather run one from elsewhere than `own`.
+    #[inline]
+    fn prefers(&self, queue: &mut Queue<P>, own: VcpuId, theirs: u64, clock: u64, far: bool) -> bool {
+        let Some(vcpu) = queue.vcpus[usize::from(own.0)].as_ref() else { return false };
+        self.common.policy.pulls(&mut queue.sum, &vcpu.account, theirs, clock, far)
+    }
+
+    /// Takes a VCPU from another queue, unless there is a better one at home by now. `None` if there is nothing in either.
+    fn take_from(&self, turn: Turn, victim: PcpuId) -> Option<Decision> {
+        let common = &self.common;
+        let (mut mine, mut theirs) = self.lock_both(turn.pcpu, victim);
+        let stays = mine.may_go_on(common, turn.now);
+        let best = mine.best(common, stays, turn.yields, turn.now);
+        let offered = theirs.offered_to(common, turn.pcpu, turn.now);
+        let clock = common.policy.clock(&mut theirs.sum);
+        let far = !mine.llc.contains(victim);
+        let taken = offered
+            .filter(|(key, _)| best.is_none_or(|best| self.prefers(&mut mine, best, *key, clock, far)));
+        let chosen = match taken {
+            Some((_, id)) => {
+                self.relocate(&mut theirs, &mut mine, id, Arrival::Stolen, turn.now);
+                mine.get_mut(id).stats.steals += 1;
+                mine.stats.steals += 1;
+                mine.looks_round = true;
+                Some(id)
+            }
+            None => best,
+        };
+        self.publish(&mut theirs);
+        drop(theirs);
+        let decision = chosen.map(|id| mine.run(common, Some(id), turn.now));
+        self.publish(&mut mine);
+        decision
+    }
+
+    /// Looks for something to run in all queues, and halts if there is nothing.
+    #[cold]
+    fn find_work(&self, turn: Turn) -> Decision {
+        let me = PcpuSet::only(turn.pcpu);
+        let near = self.near(turn.pcpu);
+        for _ in 0..SEARCHES {
+            let loaded = PcpuSet::from_bits(self.loaded.load(Ordering::Acquire)).without(me);
+            for of in [loaded.and(near), loaded.without(near)] {
+                for victim in of.after(turn.pcpu) {
+                    if self.offers(victim, turn.pcpu)
+                        && let Some(decision) = self.take_from(turn, victim)
+                    {
+                        return decision;
+                    }
+                }
+            }
+            if let Some(decision) = self.halt(turn) {
+                return decision;
+            }
+        }
+        // Others were faster every time.
+        Decision { run: None, until: turn.now.saturating_add(self.common.min_run) }
+    }
+
+    /// Makes the PCPU idle; `None` if there is something to run elsewhere after all.
+    fn halt(&self, turn: Turn) -> Option<Decision> {
+        let common = &self.common;
+        let mut queue = self.pcpus[turn.pcpu.index()].queue.lock();
+        let stays = queue.may_go_on(common, turn.now);
+        let best = queue.best(common, stays, turn.yields, turn.now);
+        let decision = queue.run(common, best, turn.now);
+        self.publish(&mut queue);
+        if best.is_some() {
+            return Some(decision);
+        }
+        let bit = PcpuSet::only(turn.pcpu).bits();
+        (queue.idle, queue.idle_since) = (true, turn.now);
+        self.idle.fetch_or(bit, Ordering::AcqRel);
+        let loaded = PcpuSet::from_bits(self.loaded.load(Ordering::Acquire));
+        if loaded.into_iter().any(|other| self.offers(other, turn.pcpu)) {
+            // Something has come to wait meanwhile, perhaps before anybody could see that this PCPU halts.
+            self.leave_idle(&mut queue, turn.now);
+            return None;
+        }
+        Some(decision)
+    }
+
+    /// Does what a trace says, if it can be done.
+    #[cold]
+    fn replay(&self, pcpu: PcpuId, forced: Forced, now: u64) -> Decision {
+        let common = &self.common;
+        let home = forced.run.and_then(|id| self.homes.get(usize::from(id.0)));
+        let home = home.map_or(NOWHERE, |home| home.load(Ordering::Acquire));
+        if let Some(id) = forced.run
+            && home != pcpu.0
+            && usize::from(home) < self.pcpus.len()
+        {
+            let (mut mine, mut theirs) = self.lock_both(pcpu, PcpuId(home));
+            mine.set_aside(now);
+            if theirs.vcpus[usize::from(id.0)].as_ref().is_some_and(|vcpu| vcpu.place == Place::Waiting) {
+                self.relocate(&mut theirs, &mut mine, id, Arrival::Stolen, now);
+                mine.get_mut(id).stats.steals += 1;
+                mine.stats.steals += 1;
+                self.publish(&mut theirs);
+            }
+        }
+        let mut queue = self.pcpus[pcpu.index()].queue.lock();
+        let stays = queue.may_go_on(common, now);
+        let can = |id: &VcpuId| {
+            let vcpu = queue.vcpus.get(usize::from(id.0)).and_then(|vcpu| vcpu.as_ref());
+            stays == Some(*id) || vcpu.is_some_and(|vcpu| vcpu.place == Place::Waiting)
+        };
+        let chosen = forced.run.filter(can);
+        common.policy.repeated(chosen == forced.run);
+        let decision = queue.run(common, chosen, now);
+        self.publish(&mut queue);
+        if chosen.is_none() {
+            (queue.idle, queue.idle_since) = (true, now);
+            self.idle.fetch_or(PcpuSet::only(pcpu).bits(), Ordering::AcqRel);
+        }
+        Decision { until: now.saturating_add(forced.slice), ..decision }
+    }
+}

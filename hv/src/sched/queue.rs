@@ -1,0 +1,334 @@
+//! The run queue of one PCPU: what runs there, who waits, and who rests. No locks, no other queues.
+//!
+//! [`super::Scheduler`] holds each behind a lock and moves VCPUs between them. A VCPU is a box in `vcpus` of exactly one
+//! queue; the heaps and `current` name it. What a VCPU's [`Place`] says and where it is named always agree.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::heap::{Heap, Item, before};
+use super::policy::{Arrival, Policy};
+use super::topology::{PcpuId, PcpuSet};
+use super::types::{Decision, PcpuStats, VcpuId, VmId, Why};
+use super::vcpu::{Place, Vcpu};
+use super::vm::Vm;
+
+/// What all queues have in common.
+pub(super) struct Common<P> {
+    pub policy: P,
+    pub vms: Vec<Vm>,
+    /// A VCPU that has run for less is not preempted by a better one. Cycles, as are all.
+    pub min_run: u64,
+    pub slice: u64,
+    /// How long a VCPU that has crossed LLCs keeps its mark, in time that it runs.
+    pub settle: u64,
+}
+
+/// One queue.
+pub(super) struct Queue<P: Policy> {
+    pub pcpu: PcpuId,
+    pub llc: PcpuSet,
+    /// By number.
+    pub vcpus: Vec<Option<Box<Vcpu<P::Account>>>>,
+    pub waiting: Heap,
+    pub capped: Heap,
+    pub current: Option<VcpuId>,
+    pub leaving: Option<VcpuId>,
+    /// The PCPU halts.
+    pub idle: bool,
+    pub idle_since: u64,
+    /// It has taken something from another queue or no longer halts, and has not looked yet whether there is more for others.
+    pub looks_round: bool,
+    pub sum: P::Sum,
+    pub stats: PcpuStats,
+}
+
+impl<P: Policy> Queue<P> {
+    pub(super) fn new(pcpu: PcpuId, llc: PcpuSet, vcpus: usize) -> Queue<P> {
+        Queue {
+            pcpu,
+            llc,
+            vcpus: core::iter::repeat_with(|| None).take(vcpus).collect(),
+            waiting: Heap::with_capacity(vcpus),
+            capped: Heap::with_capacity(vcpus),
+            current: None,
+            leaving: None,
+            idle: false,
+            idle_since: 0,
+            looks_round: false,
+            sum: P::Sum::default(),
+            stats: PcpuStats::default(),
+        }
+    }
+
+    /// A VCPU of this queue.
+    #[inline]
+    pub(super) fn get(&self, id: VcpuId) -> &Vcpu<P::Account> {
+        self.vcpus[usize::from(id.0)].as_ref().expect("a queue names only VCPUs that it has")
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, id: VcpuId) -> &mut Vcpu<P::Account> {
+        self.vcpus[usize::from(id.0)].as_mut().expect("a queue names only VCPUs that it has")
+    }
+
+    /// A VCPU of this queue together with the queue's sum, its VM and the policy.
+    #[inline]
+    fn parts<'a>(
+        &'a mut self,
+        common: &'a Common<P>,
+        id: VcpuId,
+    ) -> (&'a P, &'a mut P::Sum, &'a mut Vcpu<P::Account>, &'a Vm) {
+        let vcpu = self.vcpus[usize::from(id.0)].as_mut().expect("a queue names only VCPUs that it has");
+        let vm = &common.vms[usize::from(vcpu.vm.0)];
+        (&common.policy, &mut self.sum, vcpu, vm)
+    }
+
+    /// Brings the accounts of the VCPU that runs up to date.
+    pub(super) fn account(&mut self, common: &Common<P>, now: u64) {
+        let Some(id) = self.current else { return };
+        let (policy, sum, vcpu, vm) = self.parts(common, id);
+        let ran = now.saturating_sub(vcpu.charged);
+        vcpu.charged = vcpu.charged.max(now);
+        vcpu.stats.ran += ran;
+        vcpu.unsettled = vcpu.unsettled.saturating_sub(ran);
+        policy.charge(sum, &mut vcpu.account, vm, ran, now);
+        vm.pay(ran, now, common.slice);
+        self.stats.busy += ran;
+    }
+
+    /// Notes what the VCPU that runs wants.
+    pub(super) fn note(&mut self, why: Why) {
+        let Some(id) = self.current else { return };
+        let vcpu = self.get_mut(id);
+        match why {
+            Why::Preempt | Why::Yield => {}
+            Why::Block => vcpu.blocked = !core::mem::take(&mut vcpu.woken),
+            Why::MoveTo(target) if vcpu.affinity.contains(target) => vcpu.target = Some(target),
+            Why::MoveTo(_) => {}
+        }
+    }
+
+    /// The VCPU that runs or was left just now, if it may go on here.
+    pub(super) fn may_go_on(&self, common: &Common<P>, now: u64) -> Option<VcpuId> {
+        let id = self.current.or(self.leaving)?;
+        let vcpu = self.get(id);
+        let vm = &common.vms[usize::from(vcpu.vm.0)];
+        let here = vcpu.target.is_none_or(|target| target == self.pcpu);
+        (vcpu.is_ready() && here && vm.capped_until(now).is_none()).then_some(id)
+    }
+
+    /// Who should run of those who are here; `stays` may go on. One that yields goes after everybody else.
+    pub(super) fn best(
+        &mut self,
+        common: &Common<P>,
+        stays: Option<VcpuId>,
+        yields: bool,
+        now: u64,
+    ) -> Option<VcpuId> {
+        self.hold_back(common, now);
+        let first = self.waiting.first().map(|item| (item.key, item.id));
+        match (stays, first) {
+            (Some(stays), Some((key, _))) if !yields && before(self.key(common, stays), key) => Some(stays),
+            (_, Some((_, first))) => Some(first),
+            (stays, None) => stays,
+        }
+    }
+
+    #[inline]
+    pub(super) fn key(&self, common: &Common<P>, id: VcpuId) -> u64 {
+        common.policy.key(&self.get(id).account)
+    }
+
+    /// Takes those out of the front whose VM has used up its cap.
+    #[inline]
+    fn hold_back(&mut self, common: &Common<P>, now: u64) {
+        while let Some(id) = self.waiting.first().map(|item| item.id) {
+            let vm = self.get(id).vm;
+            let Some(until) = common.vms[usize::from(vm.0)].capped_until(now) else { return };
+            self.waiting.pop();
+            self.hold(common, id, until, now);
+        }
+    }
+
+    /// One that another PCPU may take, with its key.
+    pub(super) fn offered_to(
+        &mut self,
+        common: &Common<P>,
+        thief: PcpuId,
+        now: u64,
+    ) -> Option<(u64, VcpuId)> {
+        loop {
+            let (key, id) = self.waiting.first_for(thief).map(|(_, item)| (item.key, item.id))?;
+            let vm = self.get(id).vm;
+            let Some(until) = common.vms[usize::from(vm.0)].capped_until(now) else {
+                return Some((key.wrapping_add(common.policy.offset(&self.sum)), id));
+            };
+            self.unlink(id);
+            self.hold(common, id, until, now);
+        }
+    }
+
+    fn hold(&mut self, common: &Common<P>, id: VcpuId, until: u64, now: u64) {
+        let (policy, sum, vcpu, vm) = self.parts(common, id);
+        policy.leave(sum, &mut vcpu.account, vm, false, now);
+        vcpu.put(Place::Capped, now);
+        self.capped.push(Item::new(until, id, PcpuSet::EMPTY));
+    }
+
+    /// Lets those wait again whose VM's cap allows it.
+    #[inline]
+    pub(super) fn release_capped(&mut self, common: &Common<P>, now: u64) {
+        while let Some(id) = self.capped.first().filter(|item| !before(now, item.key)).map(|item| item.id) {
+            self.capped.pop();
+            self.enqueue(common, id, Arrival::Resumed, now);
+        }
+    }
+
+    /// A VCPU that is in no heap begins to wait.
+    pub(super) fn enqueue(&mut self, common: &Common<P>, id: VcpuId, how: Arrival, now: u64) {
+        let llc = self.llc;
+        let (policy, sum, vcpu, vm) = self.parts(common, id);
+        policy.enter(sum, &mut vcpu.account, vm, how, now);
+        vcpu.put(Place::Waiting, now);
+        let item = Item::new(policy.key(&vcpu.account), id, vcpu.reach(llc));
+        self.waiting.push(item);
+    }
+
+    /// Puts those of a VM that wait where they belong after its weight has changed.
+    pub(super) fn requeue(&mut self, common: &Common<P>, vm: VmId, now: u64) {
+        for index in 0..self.vcpus.len() {
+            let waits = |vcpu: &Vcpu<P::Account>| vcpu.vm == vm && vcpu.place == Place::Waiting;
+            if self.vcpus[index].as_deref().is_some_and(waits) {
+                let id = VcpuId(index as u16);
+                self.unlink(id);
+                self.enqueue(common, id, Arrival::Preempted, now);
+            }
+        }
+    }
+
+    /// A resting VCPU wants to run, and may.
+    pub(super) fn admit(&mut self, common: &Common<P>, id: VcpuId, how: Arrival, now: u64) {
+        let vm = self.get(id).vm;
+        common.vms[usize::from(vm.0)].begin_demand(now);
+        self.enqueue(common, id, how, now);
+    }
+
+    /// A VCPU that waits, or is held back, rests from now on.
+    pub(super) fn withdraw(&mut self, common: &Common<P>, id: VcpuId, now: u64) {
+        if self.unlink(id) == Place::Waiting {
+            let (policy, sum, vcpu, vm) = self.parts(common, id);
+            policy.leave(sum, &mut vcpu.account, vm, false, now);
+        }
+        let (_, _, vcpu, vm) = self.parts(common, id);
+        vm.end_demand(now);
+        vcpu.put(Place::Resting, now);
+    }
+
+    /// Takes a VCPU out of the heap that it is in, if it is in one.
+    pub(super) fn unlink(&mut self, id: VcpuId) -> Place {
+        let place = self.get(id).place;
+        let heap = match place {
+            Place::Waiting => &mut self.waiting,
+            Place::Capped => &mut self.capped,
+            Place::Running | Place::Leaving | Place::Resting => return place,
+        };
+        if let Some(at) = heap.position(id) {
+            heap.remove(at);
+        }
+        place
+    }
+
+    /// The VCPU that runs is left. Its state is still in the PCPU.
+    pub(super) fn set_aside(&mut self, now: u64) {
+        if let Some(id) = self.current.take() {
+            self.get_mut(id).put(Place::Leaving, now);
+            self.leaving = Some(id);
+        }
+    }
+
+    /// The state of the VCPU that was left is in memory: puts it where it belongs. Returns it if that is another queue.
+    pub(super) fn put_away(&mut self, common: &Common<P>, now: u64) -> Option<(VcpuId, PcpuId)> {
+        let id = self.leaving.take()?;
+        let pcpu = self.pcpu;
+        let (policy, sum, vcpu, vm) = self.parts(common, id);
+        if core::mem::take(&mut vcpu.woken) {
+            vcpu.blocked = false;
+        }
+        let elsewhere = vcpu.target.take().filter(|target| *target != pcpu).map(|target| (id, target));
+        if !vcpu.is_ready() {
+            let blocks = vcpu.blocked;
+            policy.leave(sum, &mut vcpu.account, vm, blocks, now);
+            vm.end_demand(now);
+            vcpu.put(Place::Resting, now);
+        } else if let Some(until) = vm.capped_until(now) {
+            self.hold(common, id, until, now);
+        } else {
+            self.enqueue(common, id, Arrival::Preempted, now);
+        }
+        elsewhere
+    }
+
+    /// Runs a VCPU that waits or may go on, or nothing.
+    pub(super) fn run(&mut self, common: &Common<P>, chosen: Option<VcpuId>, now: u64) -> Decision {
+        let Some(id) = chosen else {
+            self.set_aside(now);
+            return Decision { run: None, until: self.next_release(common, now) };
+        };
+        if self.leaving == Some(id) {
+            self.leaving = None;
+            self.start(common, id, now);
+        } else if self.current != Some(id) {
+            self.set_aside(now);
+            self.unlink_first(id);
+            self.start(common, id, now);
+            self.stats.switches += 1;
+        }
+        Decision { run: Some(id), until: now.saturating_add(self.slice(common, id)) }
+    }
+
+    #[inline]
+    fn unlink_first(&mut self, id: VcpuId) {
+        if self.waiting.first().is_some_and(|item| item.id == id) {
+            self.waiting.pop();
+        } else {
+            self.unlink(id);
+        }
+    }
+
+    #[inline]
+    fn start(&mut self, common: &Common<P>, id: VcpuId, now: u64) {
+        self.current = Some(id);
+        let (policy, sum, vcpu, vm) = self.parts(common, id);
+        policy.dispatch(sum, &mut vcpu.account, vm, now);
+        vcpu.put(Place::Running, now);
+        vcpu.charged = now;
+        vcpu.stats.dispatched += 1;
+        vcpu.target = None;
+    }
+
+    /// For how long this one may run from now on.
+    #[inline]
+    fn slice(&self, common: &Common<P>, id: VcpuId) -> u64 {
+        let vcpu = self.get(id);
+        let next = self.waiting.first().map(|item| &self.get(item.id).account);
+        let slice = common.policy.slice(&vcpu.account, next);
+        let vm = &common.vms[usize::from(vcpu.vm.0)];
+        let slice = match u64::from(vm.cap()) {
+            0 => slice,
+            // As much as the cap allows in a slice's time, shared by those who want it.
+            cap => slice.min((common.slice * cap / (100 * vm.runnable())).max(common.min_run)),
+        };
+        let release = self.next_release(common, vcpu.charged).saturating_sub(vcpu.charged);
+        slice.min(release.max(common.min_run))
+    }
+
+    /// When the first of those that a cap holds back, or will when its state is in memory, may wait again.
+    #[inline]
+    fn next_release(&self, common: &Common<P>, now: u64) -> u64 {
+        let capped = self.capped.first().map_or(u64::MAX, |item| item.key);
+        let leaving = self.leaving.map(|id| self.get(id)).filter(|vcpu| vcpu.is_ready());
+        let leaving = leaving.and_then(|vcpu| common.vms[usize::from(vcpu.vm.0)].capped_until(now));
+        capped.min(leaving.unwrap_or(u64::MAX))
+    }
+}

@@ -1,0 +1,65 @@
+//! Round robin: whoever has waited longest runs next, weights or not. Caps and affinities hold.
+
+use super::policy::{Arrival, Policy};
+use super::vm::Vm;
+
+/// The round-robin policy.
+#[derive(Clone, Copy, Debug)]
+pub struct RoundRobin {
+    /// How long a VCPU runs when others wait, in cycles.
+    pub slice: u64,
+}
+
+impl Policy for RoundRobin {
+    /// When it began to wait.
+    type Account = u64;
+    type Sum = ();
+
+    fn enter(&self, _: &mut (), account: &mut u64, _: &Vm, how: Arrival, now: u64) {
+        if how != Arrival::Stolen {
+            *account = now;
+        }
+    }
+
+    fn leave(&self, _: &mut (), _: &mut u64, _: &Vm, _: bool, _: u64) {}
+
+    fn carry(&self, _: &(), _: &(), _: &mut u64) {}
+
+    fn dispatch(&self, _: &mut (), _: &mut u64, _: &Vm, _: u64) {}
+
+    /// Who runs is the last in the row.
+    #[inline]
+    fn charge(&self, _: &mut (), account: &mut u64, _: &Vm, _: u64, now: u64) {
+        *account = now;
+    }
+
+    #[inline]
+    fn key(&self, account: &u64) -> u64 {
+        *account
+    }
+
+    fn is_boosted(&self, _: &u64) -> bool {
+        false
+    }
+
+    #[inline]
+    fn offset(&self, _: &()) -> u64 {
+        0
+    }
+
+    #[inline]
+    fn clock(&self, _: &mut ()) -> u64 {
+        0
+    }
+
+    #[inline]
+    fn slice(&self, _: &u64, _: Option<&u64>) -> u64 {
+        self.slice
+    }
+
+    /// One that waits elsewhere for two slices longer goes first.
+    #[inline]
+    fn pulls(&self, _: &mut (), own: &u64, theirs: u64, _: u64, _: bool) -> bool {
+        own.wrapping_sub(theirs) as i64 > 2 * self.slice as i64
+    }
+}

@@ -1,0 +1,10 @@
+//! The scheduler in simulated time.
+//!
+//! Tests with seeds run more of them with `SOAK=n`, from `FIRST_SEED=n` on.
+
+#![allow(clippy::float_arithmetic)]
+
+mod fairness;
+mod moving;
+mod sim;
+mod waking;

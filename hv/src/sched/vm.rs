@@ -1,0 +1,183 @@
+//! What the VCPUs of one VM share: weight, cap, and how many of them want to run.
+//!
+//! All of it is atomic, because VCPUs of a VM run on many PCPUs at once; no lock is needed and none is taken.
+
+use super::sync::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// Weights of VMs.
+pub const MIN_WEIGHT: u32 = 1;
+/// The weight of a VM for which nobody has said anything.
+pub const DEFAULT_WEIGHT: u32 = 256;
+/// The greatest weight.
+pub const MAX_WEIGHT: u32 = 65_535;
+
+/// The greatest number of VMs.
+pub const MAX_VMS: usize = 64;
+
+/// Bits of [`Demand`] that hold a time.
+const TIME: u32 = 54;
+const TIME_MASK: u64 = (1 << TIME) - 1;
+
+/// How many VCPUs of a VM want to run (run, wait, or are held back by the cap), and for how long so many have.
+///
+/// One word: the number n in the upper bits; below, the sum S of the times at which VCPUs began to want, less those at
+/// which they ceased. The integral of n over time up to `now` is then n·now − S, exact at any moment, modulo 2^54.
+struct Demand(AtomicU64);
+
+impl Demand {
+    fn change(&self, apply: impl Fn(u64, u64) -> (u64, u64)) {
+        let step = |word: u64| {
+            let (n, sum) = apply(word >> TIME, word & TIME_MASK);
+            Some(n << TIME | sum & TIME_MASK)
+        };
+        let _always_some = self.0.fetch_update(Relaxed, Relaxed, step);
+    }
+
+    fn integral(&self, now: u64) -> u64 {
+        let word = self.0.load(Relaxed);
+        (word >> TIME).wrapping_mul(now).wrapping_sub(word) & TIME_MASK
+    }
+}
+
+/// One VM.
+pub struct Vm {
+    /// Its number.
+    index: usize,
+    weight: AtomicU32,
+    /// Percent of one PCPU; 0: none.
+    cap: AtomicU32,
+    demand: Demand,
+    /// Up to when the cap's allowance is used.
+    paid_until: AtomicU64,
+}
+
+impl Vm {
+    pub(super) fn new(index: usize) -> Vm {
+        Vm {
+            index,
+            weight: AtomicU32::new(DEFAULT_WEIGHT),
+            cap: AtomicU32::new(0),
+            demand: Demand(AtomicU64::new(0)),
+            paid_until: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn reset(&self, weight: u32, cap: u32) {
+        self.weight.store(weight, Relaxed);
+        self.cap.store(cap, Relaxed);
+        self.demand.0.store(0, Relaxed);
+        self.paid_until.store(0, Relaxed);
+    }
+
+    /// Its number, below [`MAX_VMS`].
+    #[inline]
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Its weight, at least 1.
+    #[inline]
+    pub fn weight(&self) -> u32 {
+        self.weight.load(Relaxed).max(MIN_WEIGHT)
+    }
+
+    pub(super) fn set_weight(&self, weight: u32) {
+        self.weight.store(weight, Relaxed);
+    }
+
+    /// Percent of one PCPU that all its VCPUs may use together; 0: no limit.
+    #[inline]
+    pub fn cap(&self) -> u32 {
+        self.cap.load(Relaxed)
+    }
+
+    pub(super) fn set_cap(&self, percent: u32) {
+        self.cap.store(percent, Relaxed);
+    }
+
+    /// How many of its VCPUs want to run; at least 1, as those who ask are one.
+    #[inline]
+    pub fn runnable(&self) -> u64 {
+        (self.demand.0.load(Relaxed) >> TIME).max(1)
+    }
+
+    /// One more VCPU wants to run.
+    pub(super) fn begin_demand(&self, now: u64) {
+        self.demand.change(|n, sum| (n + 1, sum.wrapping_add(now)));
+    }
+
+    /// One VCPU does not want to run any more.
+    pub(super) fn end_demand(&self, now: u64) {
+        self.demand.change(|n, sum| (n.saturating_sub(1), sum.wrapping_sub(now)));
+    }
+
+    /// The time that VCPUs of this VM have wanted to run, added up. Differences count, see [`Vm::demand_since`].
+    #[inline]
+    pub fn demand(&self, now: u64) -> u64 {
+        self.demand.integral(now)
+    }
+
+    /// Demand from `mark` to now: the elapsed time times the mean number of VCPUs that wanted to run.
+    #[inline]
+    pub fn demand_since(&self, mark: u64, now: u64) -> u64 {
+        let difference = self.demand.integral(now).wrapping_sub(mark) & TIME_MASK;
+        // Clocks of two PCPUs may differ a little: less than nothing is nothing.
+        if difference >> (TIME - 1) != 0 { 0 } else { difference }
+    }
+
+    /// Counts `ran` cycles that ended now against the cap. Of what was not used, `burst` cycles' worth is kept.
+    #[inline]
+    pub(super) fn pay(&self, ran: u64, now: u64, burst: u64) {
+        if let Some(price) = ran.saturating_mul(100).checked_div(u64::from(self.cap())) {
+            let floor = now.saturating_sub(ran).saturating_sub(burst);
+            let step = |paid: u64| Some(paid.max(floor).saturating_add(price));
+            let _always_some = self.paid_until.fetch_update(Relaxed, Relaxed, step);
+        }
+    }
+
+    /// When the cap lets the VM run again, if it must not now.
+    #[inline]
+    pub(super) fn capped_until(&self, now: u64) -> Option<u64> {
+        let paid = if self.cap() == 0 { 0 } else { self.paid_until.load(Relaxed) };
+        (paid > now).then_some(paid)
+    }
+}
+
+#[cfg(all(test, not(loom_model)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn demand_is_exact_over_changes_and_wrapping() {
+        for start in [0u64, 12345, TIME_MASK - 50, u64::MAX - 100_000] {
+            let vm = Vm::new(0);
+            vm.begin_demand(start);
+            let mark = vm.demand(start);
+            vm.begin_demand(start + 100);
+            vm.begin_demand(start + 200);
+            vm.end_demand(start + 250);
+            assert_eq!(vm.runnable(), 2);
+            assert_eq!(vm.demand_since(mark, start + 300), 100 + 200 + 150 + 100);
+        }
+    }
+
+    #[test]
+    fn clocks_that_differ_do_not_make_demand_negative() {
+        let vm = Vm::new(0);
+        vm.begin_demand(1000);
+        let mark = vm.demand(1000);
+        assert_eq!(vm.demand_since(mark, 990), 0);
+    }
+
+    #[test]
+    fn a_cap_is_a_price() {
+        let vm = Vm::new(0);
+        vm.set_cap(25);
+        vm.pay(1_000, 100_000, 10_000);
+        assert_eq!(vm.capped_until(100_000), None, "the burst covers it");
+        vm.pay(4_000, 104_000, 10_000);
+        assert_eq!(vm.capped_until(104_000), Some(89_000 + 4_000 + 16_000).filter(|t| *t > 104_000));
+        vm.set_cap(0);
+        assert_eq!(vm.capped_until(104_000), None);
+    }
+}
