@@ -56,7 +56,7 @@ fn multiboot1(dir: &Path) -> Result<PathBuf> {
     let mut compile = Command::new("cc");
     compile.current_dir(&source).args(["-m32", "-march=i686", "-O1"]).args(OPTIONS);
     compile.args(["-Wl,-T,link.ld", "-o"]).arg(&program);
-    compile.args(["start.s", "kit.c", "acpi.c", "words.c"]);
+    compile.args(["start.s", "real.s", "kit.c", "acpi.c", "words.c"]);
     run(&mut compile, "cc; install gcc")?;
     Ok(program)
 }

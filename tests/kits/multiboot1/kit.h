@@ -31,5 +31,7 @@ void kit_traps_on(void);
 
 /* acpi.c */
 void kit_power_off(void);
+/* real.s */
+u32 kit_real(void);
 /* words.c */
 void kit_word(const char *name, const char *value);

@@ -64,8 +64,10 @@ gdt:
     .quad 0
     .quad 0x00cf9b000000ffff            # flat code
     .quad 0x00cf93000000ffff            # flat data
+    .quad 0x00009b000000ffff            # 16-bit code, on the way to real mode
+    .quad 0x000093000000ffff            # 16-bit data
 gdt_pointer:
-    .word 23
+    .word 39
     .long gdt
 
     .section .bss

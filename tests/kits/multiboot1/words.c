@@ -159,6 +159,9 @@ void kit_word(const char *name, const char *value) {
         jump(n);
     } else if (is(name, "rom")) {
         rom();
+    } else if (is(name, "real")) {
+        kit_print("kit: real mode\n");
+        kit_print("kit: real mode %x\n", kit_real());
     } else if (is(name, "read")) {
         kit_print("kit: [%x] = %x\n", n, *(volatile u32 *)n);
     } else if (is(name, "unmap")) {

@@ -27,6 +27,7 @@ pub const CASES: &[Case] = &[
     only("bochs-vtx", "without VT-x", no_vtx),
     only("bochs-native", "torture: page tables", |c| kit(c, "torture", &[])),
     only("bochs-vtx", "a guest's own page faults, shadow", own_page_faults),
+    only("bochs-vtx", "real mode", real_mode),
     only("bochs-vtx", "torture: CR3 outside of memory", dies),
     only("bochs-vtx", "options that cannot work", options),
 ];
@@ -68,6 +69,17 @@ fn own_page_faults(context: &Context) -> Result<()> {
     let exits = stats["guests"][0]["exits"].as_array().map_or(&[][..], Vec::as_slice);
     let faults = exits.iter().find(|exit| exit["reason"] == "page-fault").map(|exit| exit["count"].as_u64());
     ensure!(faults.flatten().is_some_and(|count| (1..500).contains(&count)), "{stats}");
+    Ok(())
+}
+
+/// Real mode and back, with nested tables in between where shadow tables are wanted; refused without unrestricted guests.
+fn real_mode(context: &Context) -> Result<()> {
+    for mode in ["nested", "shadow"] {
+        let finished = context.kit("real ud", &["--mode", mode])?.status(0)?;
+        finished.has("kit: real mode 1111\n")?.has("kit: ud2 1\n")?;
+    }
+    let refused = context.kit("real", &["--model", "corei5_lynnfield_750"])?.status(3)?;
+    refused.has("kit: real mode\n")?.says("real mode")?.lacks("kit: real mode 1111")?;
     Ok(())
 }
 

@@ -16,6 +16,7 @@ pub const CASES: &[Case] = &[
     both("timer ticks", ticks).also(SHADOW),
     both("exceptions stay in the guest", exceptions).also(SHADOW),
     both("ROM keeps its contents", rom).also(SHADOW),
+    both("real mode and back", real_mode).also(SHADOW),
     both("console input to a kernel that polls", echo).also(SHADOW),
     both("triple fault", triple_fault).also(SHADOW),
     both("reset by the keyboard controller", reset),
@@ -42,6 +43,12 @@ fn modules(context: &Context) -> Result<()> {
         .has("kit: module 1 size 0 ")?
         .has("kit: hello\n")?
         .has("kit: done\n")?;
+    Ok(())
+}
+
+/// An interrupt, an exception, CPUID, a port and segments in real mode.
+fn real_mode(context: &Context) -> Result<()> {
+    context.kit("real ud", &[])?.status(0)?.has("kit: real mode 1111\n")?.has("kit: ud2 1\n")?;
     Ok(())
 }
 
