@@ -7,7 +7,7 @@ use super::policy::{Arrival, Policy};
 use super::queue::Queue;
 use super::sync::{Guard, Ordering};
 use super::topology::{LlcId, PcpuId, PcpuSet};
-use super::types::{Kick, PcpuStats, Refused, State, VcpuId, VcpuStats, VcpuStatus, VmId};
+use super::types::{Kick, Kicks, PcpuStats, Refused, State, VcpuId, VcpuStats, VcpuStatus, VmId};
 use super::vcpu::{Place, Vcpu};
 use super::vm::{MAX_WEIGHT, MIN_WEIGHT};
 use super::{NOWHERE, Scheduler};
@@ -362,9 +362,19 @@ impl<P: Policy> Scheduler<P> {
         Ok(())
     }
 
-    /// Changes a VM's cap, in percent of one PCPU; 0: none.
-    pub fn set_cap(&self, vm: VmId, percent: u32) -> Result<(), Refused> {
-        self.with_vm(vm, |vm| vm.set_cap(percent))
+    /// Changes a VM's cap, in percent of one PCPU; 0: none. What was used so far is forgotten: who was held back waits again.
+    pub fn set_cap(&self, vm: VmId, percent: u32, now: u64) -> Result<Kicks, Refused> {
+        self.with_vm(vm, |vm| vm.set_cap(percent))?;
+        let mut kicks = PcpuSet::EMPTY;
+        for shared in &self.pcpus {
+            let mut queue = shared.queue.lock();
+            queue.release_vm(&self.common, vm, now);
+            self.publish(&mut queue);
+            let reach = queue.waiting.reach();
+            let kick = if queue.idle && !reach.is_empty() { self.claim(queue.pcpu) } else { None };
+            kicks = kick.and_then(|kick| kick.0).map_or(kicks, |pcpu| kicks.or(PcpuSet::only(pcpu)));
+        }
+        Ok(Kicks(kicks))
     }
 
     fn with_vm(&self, vm: VmId, change: impl FnOnce(&super::vm::Vm)) -> Result<(), Refused> {

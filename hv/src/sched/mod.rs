@@ -53,7 +53,9 @@ pub use self::round_robin::RoundRobin;
 use self::sync::{AtomicBool, AtomicU8, AtomicU64, Guard, Lock, Ordering};
 pub use self::topology::{LlcId, PcpuId};
 use self::topology::{PcpuSet, Topology};
-pub use self::types::{Decision, Kick, PcpuStats, Refused, State, VcpuId, VcpuStats, VcpuStatus, VmId, Why};
+pub use self::types::{
+    Decision, Kick, Kicks, PcpuStats, Refused, State, VcpuId, VcpuStats, VcpuStatus, VmId, Why,
+};
 use self::vm::{MAX_VMS, Vm};
 
 /// No PCPU.

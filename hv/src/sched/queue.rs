@@ -207,6 +207,18 @@ impl<P: Policy> Queue<P> {
         }
     }
 
+    /// Lets those of a VM that its cap holds back wait again after it has changed.
+    pub(super) fn release_vm(&mut self, common: &Common<P>, vm: VmId, now: u64) {
+        for index in 0..self.vcpus.len() {
+            let held = |vcpu: &Vcpu<P::Account>| vcpu.vm == vm && vcpu.place == Place::Capped;
+            if self.vcpus[index].as_deref().is_some_and(held) {
+                let id = VcpuId(index as u16);
+                self.unlink(id);
+                self.enqueue(common, id, Arrival::Resumed, now);
+            }
+        }
+    }
+
     /// A resting VCPU wants to run, and may.
     pub(super) fn admit(&mut self, common: &Common<P>, id: VcpuId, how: Arrival, now: u64) {
         let vm = self.get(id).vm;

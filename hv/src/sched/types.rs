@@ -45,6 +45,11 @@ impl Kick {
     pub const NONE: Kick = Kick(None);
 }
 
+/// Interrupts to be sent to each of these PCPUs: as [`Kick`].
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kicks(pub PcpuSet);
+
 /// Why something asked of the scheduler was not done. Nothing has changed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {

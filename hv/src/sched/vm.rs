@@ -93,6 +93,7 @@ impl Vm {
 
     pub(super) fn set_cap(&self, percent: u32) {
         self.cap.store(percent, Relaxed);
+        self.paid_until.store(0, Relaxed);
     }
 
     /// How many of its VCPUs want to run; at least 1, as those who ask are one.

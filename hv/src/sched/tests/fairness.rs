@@ -181,11 +181,13 @@ fn weights_and_caps_can_be_changed() {
     let before = sim.vm_ran(a);
     sim.run(10 * S);
     assert!((sim.vm_ran(a) - before).abs_diff(7500 * MS) < 100 * MS);
-    sim.sched.set_cap(a, 20).unwrap();
+    let kicks = sim.sched.set_cap(a, 20, sim.now).unwrap();
+    assert!(kicks.0.is_empty());
     let before = sim.vm_ran(a);
     sim.run(10 * S);
     assert!((sim.vm_ran(a) - before).abs_diff(2000 * MS) < 40 * MS);
-    sim.sched.set_cap(a, 0).unwrap();
+    let kicks = sim.sched.set_cap(a, 0, sim.now).unwrap();
+    assert!(kicks.0.is_empty());
     let before = sim.vm_ran(a);
     sim.run(10 * S);
     assert!((sim.vm_ran(a) - before).abs_diff(7500 * MS) < 100 * MS);

@@ -235,7 +235,11 @@ fn random_commands<Q: Policy + 'static>(seed: u64, policy: Q) {
             4 => sim.sched.move_to(id, to, now),
             5 => sim.sched.move_to_llc(id, LlcId(rng.below(3) as u8), now),
             6 => sim.sched.set_affinity(id, PcpuSet::from_bits(rng.below(1 << pcpus)), now),
-            7 => sim.sched.set_cap(vms[0], rng.below(3) as u32 * 70).map(|()| Kick::NONE),
+            7 => {
+                let kicks = sim.sched.set_cap(vms[0], rng.below(3) as u32 * 70, now).unwrap();
+                kicks.0.into_iter().for_each(|pcpu| sim.deliver(Kick(Some(pcpu))));
+                continue;
+            }
             8 => sim.sched.set_weight(vms[0], 1 + rng.below(500) as u32, now).map(|()| Kick::NONE),
             _ if rng.below(10) == 0 => {
                 if sim.sched.remove_vcpu(id, now).is_ok() {
@@ -256,7 +260,8 @@ fn random_commands<Q: Policy + 'static>(seed: u64, policy: Q) {
     }
     let ids: Vec<_> = sim.vcpus().collect();
     for vm in vms {
-        sim.sched.set_cap(vm, 0).unwrap();
+        let kicks = sim.sched.set_cap(vm, 0, sim.now).unwrap();
+        kicks.0.into_iter().for_each(|pcpu| sim.deliver(Kick(Some(pcpu))));
         sim.sched.set_weight(vm, 256, sim.now).unwrap();
     }
     for id in &ids {

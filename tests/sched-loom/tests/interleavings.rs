@@ -1,0 +1,175 @@
+//! Two PCPUs and others at work on the same VCPUs, in every order of their steps (with up to three preemptions): no VCPU is
+//! lost, none runs twice, and no PCPU sleeps beside one that waits.
+
+use loom::sync::Arc;
+use loom::thread;
+use sched_loom::sched::policy::Policy;
+use sched_loom::sched::topology::{PcpuId, PcpuSet, Topology};
+use sched_loom::sched::{Config, Credit, Kick, Scheduler, State, VcpuId, Why};
+
+const P0: PcpuId = PcpuId(0);
+const P1: PcpuId = PcpuId(1);
+const T: u64 = 1 << 32;
+
+type Sched<P> = Arc<Scheduler<P>>;
+
+/// A turn of a PCPU's run loop.
+fn turn<P: Policy>(sched: &Scheduler<P>, pcpu: PcpuId, why: Why, now: u64) -> (Option<VcpuId>, Kick) {
+    let run = sched.schedule(pcpu, why, now).run;
+    (run, sched.context_saved(pcpu, now))
+}
+
+/// Two PCPUs that share an LLC, and so many blocked VCPUs of one VM.
+fn machine<const N: usize>() -> (Sched<Credit>, [VcpuId; N]) {
+    machine_with(CONFIG.credit())
+}
+
+const CONFIG: Config = Config::new(1_000_000);
+
+fn machine_with<P: Policy, const N: usize>(policy: P) -> (Sched<P>, [VcpuId; N]) {
+    let config = Config { vms: 1, vcpus: N, ..CONFIG };
+    let sched = Scheduler::new(Topology::uniform(2, 2), config, policy);
+    let vm = sched.add_vm(256, 0).unwrap();
+    let ids = [(); N].map(|()| sched.add_vcpu(vm, PcpuSet::only(P0), T).unwrap());
+    for id in ids {
+        assert_eq!(sched.set_affinity(id, PcpuSet::ALL, T), Ok(Kick::NONE));
+    }
+    (Arc::new(sched), ids)
+}
+
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.max_branches = 10_000;
+    builder.check(model);
+}
+
+/// All that was kicked takes its turn, until nobody is. Then the VCPU must run or have run.
+fn settle<P: Policy>(sched: &Scheduler<P>, kicks: &[Kick], now: u64) {
+    let mut kicks: Vec<Kick> = kicks.to_vec();
+    for pcpu in [P0, P1] {
+        if sched.wanted(pcpu) {
+            kicks.push(Kick(Some(pcpu)));
+        }
+    }
+    let mut rounds = 0;
+    while let Some(kick) = kicks.pop() {
+        if let Some(pcpu) = kick.0 {
+            kicks.push(turn(sched, pcpu, Why::Preempt, now).1);
+        }
+        rounds += 1;
+        assert!(rounds < 20);
+    }
+}
+
+/// One PCPU halts while somebody wakes a VCPU of its queue.
+#[test]
+fn a_wake_up_is_not_lost_on_a_pcpu_that_halts() {
+    check(|| {
+        let (sched, [id]) = machine();
+        let waker = {
+            let sched = sched.clone();
+            thread::spawn(move || sched.wake(id, T + 1))
+        };
+        let (run, kick) = turn(&sched, P0, Why::Preempt, T + 1);
+        let woken = waker.join().unwrap();
+        if run.is_none() {
+            settle(&sched, &[kick, woken], T + 2);
+        }
+        assert_eq!(sched.runs_on(id), Some(P0));
+    });
+}
+
+/// The PCPU whose queue it is runs another one, which it does not preempt; its neighbour halts at the same time and must take it.
+#[test]
+fn a_wake_up_is_not_lost_on_a_neighbour_that_halts() {
+    check(|| {
+        let (sched, [busy, id]) = machine_with(CONFIG.round_robin());
+        let _kick = sched.wake(busy, T);
+        assert_eq!(turn(&sched, P0, Why::Preempt, T).0, Some(busy));
+        let waker = {
+            let sched = sched.clone();
+            thread::spawn(move || sched.wake(id, T + 1))
+        };
+        let (run, kick) = turn(&sched, P1, Why::Preempt, T + 1);
+        let woken = waker.join().unwrap();
+        assert!(run.is_none() || run == Some(id));
+        settle(&sched, &[kick, woken], T + 2_000_000);
+        assert!(sched.runs_on(id).is_some(), "{:?} {woken:?} {:?}", run, sched.status(id, T));
+        assert!(sched.runs_on(busy).is_some());
+    });
+}
+
+/// A VCPU blocks while it is woken: it runs again.
+#[test]
+fn a_wake_up_is_not_lost_on_a_vcpu_that_blocks() {
+    check(|| {
+        let (sched, [id]) = machine();
+        let _kick = sched.wake(id, T);
+        assert_eq!(turn(&sched, P0, Why::Preempt, T).0, Some(id));
+        let waker = {
+            let sched = sched.clone();
+            thread::spawn(move || sched.wake(id, T + 1))
+        };
+        let (run, kick) = turn(&sched, P0, Why::Block, T + 1);
+        let woken = waker.join().unwrap();
+        if run.is_none() {
+            settle(&sched, &[kick, woken], T + 2);
+        }
+        assert_eq!(sched.runs_on(id), Some(P0));
+    });
+}
+
+/// Two PCPUs want the same VCPU: one gets it.
+#[test]
+fn one_of_two_gets_it() {
+    check(|| {
+        let (sched, [id]) = machine();
+        let _kick = sched.wake(id, T);
+        let other = {
+            let sched = sched.clone();
+            thread::spawn(move || turn(&sched, P1, Why::Preempt, T + 1))
+        };
+        let mine = turn(&sched, P0, Why::Preempt, T + 1);
+        let theirs = other.join().unwrap();
+        let ran = [mine.0, theirs.0];
+        assert_eq!(ran.iter().flatten().count(), 1, "{ran:?}");
+        assert_eq!(sched.runs_on(id), Some(if mine.0.is_some() { P0 } else { P1 }));
+    });
+}
+
+/// It is paused and stolen at once: it ends up paused, wherever.
+#[test]
+fn a_pause_meets_a_theft() {
+    check(|| {
+        let (sched, [id]) = machine();
+        let _kick = sched.wake(id, T);
+        let pauser = {
+            let sched = sched.clone();
+            thread::spawn(move || sched.pause(id, T + 1).unwrap())
+        };
+        let (_, kick) = turn(&sched, P1, Why::Preempt, T + 1);
+        let paused = pauser.join().unwrap();
+        settle(&sched, &[kick, paused], T + 2);
+        assert_eq!(sched.runs_on(id), None);
+        assert_eq!(sched.status(id, T + 2).unwrap().state, State::Paused);
+        assert!(sched.remove_vcpu(id, T + 3).is_ok());
+    });
+}
+
+/// Two PCPUs lock each other's queues: moves in both directions.
+#[test]
+fn moves_in_both_directions_end() {
+    check(|| {
+        let (sched, [a, b]) = machine();
+        assert_eq!(sched.move_to(b, P1, T), Ok(Kick::NONE));
+        let other = {
+            let sched = sched.clone();
+            thread::spawn(move || sched.move_to(a, P1, T + 1).unwrap())
+        };
+        let _kick = sched.move_to(b, P0, T + 1).unwrap();
+        let _kick = other.join().unwrap();
+        assert_eq!(sched.status(a, T).unwrap().pcpu, P1);
+        assert_eq!(sched.status(b, T).unwrap().pcpu, P0);
+    });
+}
