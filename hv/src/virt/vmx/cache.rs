@@ -6,7 +6,7 @@
 
 use core::cell::Cell;
 
-use super::field::{control, guest};
+use super::field::{control, exit, guest};
 use super::instr::{vmread, vmwrite};
 use crate::virt::{FieldAccesses, SegReg};
 
@@ -128,6 +128,8 @@ pub struct Cache {
     changed: Cell<u64>,
     reads: Cell<u64>,
     writes: Cell<u64>,
+    /// Times that RFLAGS was read and RIP written.
+    ends: Cell<u64>,
 }
 
 impl Cache {
@@ -139,6 +141,7 @@ impl Cache {
             changed: Cell::new(bit(COUNT) - 1),
             reads: Cell::new(0),
             writes: Cell::new(0),
+            ends: Cell::new(0),
         }
     }
 
@@ -146,17 +149,6 @@ impl Cache {
     #[inline(always)]
     pub fn get(&self, field: Field) -> u64 {
         self.slot(field as usize)
-    }
-
-    /// The value of a field that hardly anybody else will ask for before the next entry: it is not kept.
-    #[inline(always)]
-    pub fn peek(&self, field: Field) -> u64 {
-        let slot = field as usize;
-        if self.known.get() & bit(slot) != 0 {
-            return self.values[slot].get();
-        }
-        // SAFETY: the rule of this module: this VCPU's VMCS is current.
-        unsafe { self.read(ENCODINGS[slot]) }
     }
 
     /// The value of a part of a segment register.
@@ -203,16 +195,38 @@ impl Cache {
         true
     }
 
-    /// Writes RIP straight to the VMCS, after an exit: what every instruction that ends in software does.
+    /// RIP, and the length of the instruction that exited: counted at once.
+    ///
+    /// # Safety
+    /// After an exit of this VCPU.
+    #[inline(always)]
+    pub unsafe fn rip_and_length(&self) -> (u64, u64) {
+        let known = self.known.get() & bit(Field::Rip as usize) != 0;
+        self.reads.set(self.reads.get() + if known { 1 } else { 2 });
+        // SAFETY: the caller's promise.
+        let length = unsafe { vmread(exit::INSTRUCTION_LENGTH) };
+        // SAFETY: as above.
+        (if known { self.values[Field::Rip as usize].get() } else { unsafe { vmread(guest::RIP) } }, length)
+    }
+
+    /// Writes RIP straight to the VMCS, after an exit, and returns RFLAGS: what every instruction that ends in software does.
     ///
     /// # Safety
     /// This VCPU's VMCS is current.
     #[inline(always)]
-    pub unsafe fn write_rip(&self, value: u64) {
+    pub unsafe fn end_at(&self, rip: u64) -> u64 {
         debug_assert_eq!(self.changed.get() & bit(Field::Rip as usize), 0);
+        self.ends.set(self.ends.get() + 1);
         // SAFETY: the caller's promise.
-        unsafe { self.write(guest::RIP, value) };
-        self.known.set(self.known.get() & !bit(Field::Rip as usize));
+        unsafe { vmwrite(guest::RIP, rip) };
+        let known = self.known.get();
+        self.known.set(known & !bit(Field::Rip as usize));
+        if known & bit(Field::Rflags as usize) != 0 {
+            self.reads.set(self.reads.get().wrapping_sub(1));
+            return self.values[Field::Rflags as usize].get();
+        }
+        // SAFETY: as above.
+        unsafe { vmread(guest::RFLAGS) }
     }
 
     /// Reads a field that is not kept here.
@@ -239,7 +253,8 @@ impl Cache {
 
     /// Fields that were read and written so far.
     pub fn accesses(&self) -> FieldAccesses {
-        FieldAccesses { reads: self.reads.get(), writes: self.writes.get() }
+        let ends = self.ends.get();
+        FieldAccesses { reads: self.reads.get().wrapping_add(ends), writes: self.writes.get() + ends }
     }
 
     /// An exit: the processor has changed everything but the controls. Its reason has been read.

@@ -19,8 +19,8 @@ impl Vmx {
     #[inline(always)]
     pub(super) fn after_exit(&self) -> u64 {
         // SAFETY: after an exit of this VCPU.
-        let length = unsafe { self.cache.read(exit::INSTRUCTION_LENGTH) };
-        let next = self.cache.peek(Field::Rip).wrapping_add(length);
+        let (rip, length) = unsafe { self.cache.rip_and_length() };
+        let next = rip.wrapping_add(length);
         if next >> 32 == 0 { next } else { self.wrapped(next) }
     }
 

@@ -284,9 +284,9 @@ impl Virt for Vmx {
     #[inline(always)]
     fn end_instruction(&mut self, rip: u64) -> bool {
         // SAFETY: after an exit of this VCPU.
-        unsafe { self.cache.write_rip(rip) };
+        let flags = unsafe { self.cache.end_at(rip) };
         self.ended.set(true);
-        self.cache.peek(Field::Rflags) & (rflags::RF | rflags::TF) != 0 && self.end_carefully()
+        flags & (rflags::RF | rflags::TF) != 0 && self.end_carefully()
     }
 
     #[inline(always)]
