@@ -371,8 +371,12 @@ impl<P: Policy> Scheduler<P> {
             queue.release_vm(&self.common, vm, now);
             self.publish(&mut queue);
             let reach = queue.waiting.reach();
-            let kick = if queue.idle && !reach.is_empty() { self.claim(queue.pcpu) } else { None };
-            kicks = kick.and_then(|kick| kick.0).map_or(kicks, |pcpu| kicks.or(PcpuSet::only(pcpu)));
+            if queue.idle && !reach.is_empty() {
+                kicks = kicks.or(self.claim(queue.pcpu).map_or(PcpuSet::EMPTY, Kick::pcpus));
+            }
+            for _ in 0..queue.waiting.len() {
+                kicks = kicks.or(self.claim_one(reach, queue.pcpu).map_or(PcpuSet::EMPTY, Kick::pcpus));
+            }
         }
         Ok(Kicks(kicks))
     }

@@ -43,6 +43,11 @@ pub struct Kick(pub Option<PcpuId>);
 impl Kick {
     /// Nobody must be told.
     pub const NONE: Kick = Kick(None);
+
+    /// The PCPUs to be told: one or none.
+    pub fn pcpus(self) -> PcpuSet {
+        self.0.map_or(PcpuSet::EMPTY, PcpuSet::only)
+    }
 }
 
 /// Interrupts to be sent to each of these PCPUs: as [`Kick`].
