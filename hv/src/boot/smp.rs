@@ -16,7 +16,7 @@ use super::{idt, memory, paging, processor};
 use crate::hw::mtrr::Mtrrs;
 use crate::hw::{cpu, fpu, lapic, msr};
 use crate::probe;
-use crate::sched::topology::{Location, MAX_PCPUS, Topology};
+use crate::sched::topology::{Location, MAX_PCPUS, PcpuId, Topology};
 use crate::smp::mailbox::{self, Carrier, Mailbox};
 use crate::smp::skew::Skew;
 use crate::virt::state::efer;
@@ -200,6 +200,18 @@ pub fn answer_idle(pcpu: &PerCpu) {
     if let Some(taken) = pcpu.shootdown.take() {
         pcpu.shootdown.answer(taken);
     }
+}
+
+/// The number of the PCPU that executes this.
+pub fn here() -> PcpuId {
+    // SAFETY: PCPUs are installed before they do anything.
+    PcpuId(unsafe { PerCpu::current() }.index as u8)
+}
+
+/// Answers what the PCPU that executes this is asked. Before its next entry, its VCPU looks into its mailbox.
+pub fn answer_here() {
+    // SAFETY: as above.
+    answer_idle(unsafe { PerCpu::current() });
 }
 
 /// Makes a PCPU look what there is to do: it leaves its guest, or wakes up.

@@ -4,9 +4,9 @@
 use alloc::string::ToString;
 use core::fmt;
 use core::ops::Range;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU8, AtomicU64};
 
-use spin::{Mutex, RwLock};
+use spin::{Mutex, Once, RwLock};
 
 use crate::device::chipset::{Chipset, Options};
 use crate::device::layout as devices;
@@ -127,6 +127,8 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
         shadow_pages: config.shadow_pages.unwrap_or_else(|| default_shadow_pages(layout.ram_bytes())),
         mailboxes: (0..config.vcpus).map(Mailbox::new).collect(),
         deaf: AtomicU64::new(0),
+        paging: AtomicU8::new(0),
+        others: Once::new(),
         layout,
         clock: Clock::new(facts.tsc_khz),
         start: facts.tsc,

@@ -1,13 +1,15 @@
 //! A virtual machine: its memory, its chipset and its time. Shared by its VCPUs.
 //!
 //! Made by `guest::build`, used by `vcpu::run` and the monitor. Lock order: `chipset`, then `memory`, then that of a virtio
-//! device, then `shadow`; none is held while a guest runs.
+//! device, then `shadow`; none is held while a guest runs. Who holds `shadow` may wait for other PCPUs to forget translations
+//! ([`Others`]); so who waits for it, or for what others hold meanwhile, answers: [`Vm::lock_shadow`], [`Vm::lock_memory`].
 
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU8, AtomicU64};
 
-use spin::{Mutex, RwLock};
+use spin::{Mutex, MutexGuard, Once, RwLock, RwLockWriteGuard};
 
 use crate::device::chipset::Chipset;
 use crate::device::pci::PlugError;
@@ -16,13 +18,15 @@ use crate::device::{Nanos, Tsc};
 use crate::guest::clock::Clock;
 use crate::guest::layout::MemoryLayout;
 use crate::guest::ram::{HostAccess, VmMemory};
+use crate::paging::addr::{Gva, Hpa};
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::guest_walk::PagingFeatures;
 use crate::paging::nested::Nested;
 use crate::paging::p2m::P2m;
-use crate::paging::shadow::Shadow;
+use crate::paging::shadow::{Others, Shadow};
 use crate::paging::table::TableMemory;
 use crate::vcpu::mailbox::Mailbox;
+use crate::vcpu::work;
 
 /// Host memory as VMs use it: tables and bytes by physical address.
 pub trait HostMemory: TableMemory + HostAccess + Clone {}
@@ -64,6 +68,10 @@ pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     pub mailboxes: Vec<Mailbox>,
     /// Its VCPUs that no device's interrupt will wake, a bit for each.
     pub deaf: AtomicU64,
+    /// Which tables its VCPUs use, all the same ones.
+    pub paging: AtomicU8,
+    /// How one VCPU has the others forget translations, if there are others.
+    pub others: Once<Arc<dyn Others>>,
     /// Where its RAM is.
     pub layout: MemoryLayout,
     /// From ticks to nanoseconds.
@@ -85,6 +93,64 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     pub fn attach(&mut self, devices: Virtio) -> Result<(), PlugError> {
         self.virtio = devices.clone();
         self.chipset.get_mut().attach(devices)
+    }
+
+    /// Takes the shadow tables, to serve this VCPU.
+    pub fn lock_shadow(&self, vcpu: u32, work: &mut u32) -> MutexGuard<'_, Option<Shadow<M, F>>> {
+        let mut guard = self.lock_tables(work);
+        if let Some(shadow) = &mut *guard {
+            shadow.serve(vcpu);
+        }
+        guard
+    }
+
+    /// Takes the shadow tables; the caller says whom it serves. Whoever holds them may wait for this processor to forget
+    /// translations: it answers while it waits, and then [`work::MAIL`] is added to `work`.
+    #[inline(always)]
+    pub fn lock_tables(&self, work: &mut u32) -> MutexGuard<'_, Option<Shadow<M, F>>> {
+        match self.shadow.try_lock() {
+            Some(guard) => guard,
+            None => self.wait(work, || self.shadow.try_lock()),
+        }
+    }
+
+    /// Takes the memory, to change it; waits like [`Vm::lock_shadow`].
+    pub fn lock_memory(&self, work: &mut u32) -> RwLockWriteGuard<'_, Memory<F, M>> {
+        match self.memory.try_write() {
+            Some(guard) => guard,
+            None => self.wait(work, || self.memory.try_write()),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait<T>(&self, work: &mut u32, mut take: impl FnMut() -> Option<T>) -> T {
+        loop {
+            if let Some(taken) = take() {
+                return taken;
+            }
+            if let Some(others) = self.others.get() {
+                *work |= work::MAIL;
+                others.answer();
+            }
+            core::hint::spin_loop();
+        }
+    }
+
+    /// Where the shadow tables of a VM with one VCPU say that code is: a short way to it. See [`Shadow::code`].
+    #[inline]
+    pub fn code(&self, gva: Gva, user: bool) -> Option<Hpa> {
+        if self.others.get().is_some() {
+            return None;
+        }
+        self.shadow.lock().as_ref()?.code(gva, user)
+    }
+
+    /// Has the other VCPUs forget what they remember of tables that have changed.
+    pub fn tell_others(&self) {
+        if let Some(others) = self.others.get() {
+            others.forget(false);
+        }
     }
 
     /// Machine time in ticks at host TSC `tsc`. Unlike the guest's TSC it cannot be set by the guest.

@@ -180,6 +180,26 @@ pub unsafe fn xsetbv(index: u32, value: u64) {
     }
 }
 
+/// DR0 to DR3: the addresses of breakpoints. The host has none.
+pub fn breakpoints() -> [u64; 4] {
+    let (a, b, c, d): (u64, u64, u64, u64);
+    // SAFETY: reads registers.
+    unsafe {
+        asm!("mov {0}, dr0", "mov {1}, dr1", "mov {2}, dr2", "mov {3}, dr3",
+             out(reg) a, out(reg) b, out(reg) c, out(reg) d, options(nomem, nostack, preserves_flags));
+    }
+    [a, b, c, d]
+}
+
+/// Sets DR0 to DR3. They mean nothing while the host runs, whose DR7 turns them off.
+pub fn set_breakpoints([a, b, c, d]: [u64; 4]) {
+    // SAFETY: exits turn breakpoints off (VT-x, AMD-V).
+    unsafe {
+        asm!("mov dr0, {0}", "mov dr1, {1}", "mov dr2, {2}", "mov dr3, {3}",
+             in(reg) a, in(reg) b, in(reg) c, in(reg) d, options(nomem, nostack, preserves_flags));
+    }
+}
+
 /// Writes back and invalidates all caches.
 pub fn wbinvd() {
     // SAFETY: costs time only.

@@ -5,6 +5,7 @@
 
 pub mod bytes;
 pub mod cmos;
+pub mod context;
 pub mod cpu;
 pub mod fpu;
 pub mod ioapic;

@@ -28,6 +28,8 @@ pub struct Bus<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> {
     pub host: &'a mut H,
     /// Host TSC of the exit.
     pub tsc: u64,
+    /// The VCPU.
+    pub vcpu: u32,
     pub(super) left: Left,
 }
 
@@ -39,7 +41,7 @@ pub struct Left {
     pub(super) work: u32,
     stop: Option<Stop>,
     pub(super) flush: bool,
-    root: bool,
+    pub(super) root: bool,
     readdressed: bool,
 }
 
@@ -71,7 +73,8 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
     /// A bus for one exit.
     #[inline(always)]
     pub fn new(vm: &'a Vm<F, M>, lapic: &'a mut Lapic, host: &'a mut H, tsc: u64) -> Self {
-        Bus { vm, lapic, host, tsc, left: Left::default() }
+        let vcpu = lapic.id();
+        Bus { vm, lapic, host, tsc, vcpu, left: Left::default() }
     }
 
     /// Goes on after an access to the chipset that was made without a bus.
@@ -213,23 +216,27 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
     /// The test device takes a page away. Out of memory for the split, the page stays: the guest sees that.
     #[cold]
     fn unmap(&mut self, gpa: Gpa) {
-        let mut memory = self.vm.memory.write();
-        let memory = &mut *memory;
         let Some(range) = GpaRange::new(gpa.align_down(4096), 4096) else { return };
-        let Ok(changed) = memory.p2m.unmap(range) else { return };
+        let changed = {
+            let mut memory = self.vm.lock_memory(&mut self.left.work);
+            let memory = &mut *memory;
+            let Ok(changed) = memory.p2m.unmap(range) else { return };
+            // On an error the nested tables hold part of the change, which takes the page away all the same.
+            let _ = memory.nested.apply(&memory.p2m, changed);
+            changed
+        };
         self.left.flush = true;
-        // On an error the nested tables hold part of the change, which takes the page away all the same.
-        let _ = memory.nested.apply(&memory.p2m, changed);
-        if let Some(shadow) = &mut *self.vm.shadow.lock() {
+        if let Some(shadow) = &mut *self.vm.lock_shadow(self.vcpu, &mut self.left.work) {
             let (reload, _everything) = shadow.apply(changed);
             self.left.root |= reload.is_some();
         }
+        self.vm.tell_others();
     }
 
     /// Guest memory has been written on the guest's behalf: it may be one of its tables.
     #[inline]
     pub fn written(&mut self, memory: &Memory<F, M>, gpa: Gpa, len: usize) {
-        if let Some(shadow) = &mut *self.vm.shadow.lock() {
+        if let Some(shadow) = &mut *self.vm.lock_shadow(self.vcpu, &mut self.left.work) {
             let flush = shadow.written(&memory.p2m, gpa, len as u64);
             self.left.flush |= flush != TlbFlush::None;
         }

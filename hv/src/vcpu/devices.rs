@@ -3,9 +3,9 @@
 //! A device is served by the VCPU that has notified it, or by one that finds it waiting. Called by [`super::bus`] and
 //! [`super::run`]; no lock of the chipset is held.
 
-use core::cell::Cell;
+use core::cell::{Cell, RefCell};
 
-use spin::Mutex;
+use arrayvec::ArrayVec;
 
 use crate::device::message::Messages;
 use crate::device::virtio::Virtio;
@@ -14,18 +14,22 @@ use crate::guest::mem::{GuestMemory, NotRam};
 use crate::guest::vm::{HostMemory, Memory, Vm};
 use crate::paging::addr::Gpa;
 use crate::paging::format::{NestedAttr, PteFormat};
-use crate::paging::shadow::{Shadow, TlbFlush};
+use crate::paging::shadow::TlbFlush;
 use crate::vcpu::bus::Bus;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::Outcome;
 use crate::vcpu::{Vcpu, work};
 use crate::virt::Virt;
 
-/// Guest memory as devices reach it: what they write may be one of the guest's tables.
+/// Pieces of guest memory that one pass notes before it gives up telling them apart.
+const MOST_WRITES: usize = 64;
+
+/// Guest memory as devices reach it. What they write may be one of the guest's tables: it is noted, and told when the device
+/// is let go, because whoever has the shadow tables may wait for somebody who waits for the device.
 struct Dma<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     memory: &'a Memory<F, M>,
-    shadow: &'a Mutex<Option<Shadow<M, F>>>,
-    flush: Cell<bool>,
+    written: RefCell<ArrayVec<(Gpa, u64), MOST_WRITES>>,
+    too_many: Cell<bool>,
 }
 
 impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> GuestMemory for Dma<'_, F, M> {
@@ -36,9 +40,8 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> GuestMemory for Dma<'_, F, 
     fn write(&self, gpa: Gpa, buf: &[u8]) -> Result<(), NotRam> {
         let result = self.memory.ram().write(gpa, buf);
         // Part of it may have been written on an error, too.
-        if let Some(shadow) = &mut *self.shadow.lock() {
-            let flush = shadow.written(&self.memory.p2m, gpa, buf.len() as u64);
-            self.flush.set(self.flush.get() || flush != TlbFlush::None);
+        if self.written.borrow_mut().try_push((gpa, buf.len() as u64)).is_err() {
+            self.too_many.set(true);
         }
         result
     }
@@ -86,9 +89,9 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'_, F, M, H> {
         let lines = vm.virtio.lines();
         let woken = {
             let memory = vm.memory.read();
-            let dma = Dma { memory: &memory, shadow: &vm.shadow, flush: Cell::new(false) };
+            let dma = Dma { memory: &memory, written: RefCell::default(), too_many: Cell::new(false) };
             let woken = serve(&vm.virtio, &dma, &mut self.left.messages);
-            self.left.flush |= dma.flush.get();
+            self.tell_written(&dma);
             woken
         };
         self.show_console();
@@ -100,6 +103,21 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'_, F, M, H> {
         }
         if vm.virtio.wants_service() {
             self.left.work |= work::DEVICES;
+        }
+    }
+
+    /// Tells the shadow tables what a device has written.
+    fn tell_written(&mut self, dma: &Dma<'_, F, M>) {
+        if let Some(shadow) = &mut *self.vm.lock_shadow(self.vcpu, &mut self.left.work) {
+            if dma.too_many.get() {
+                let (_reload, _everything) = shadow.drop_everything();
+                (self.left.root, self.left.flush) = (true, true);
+                return;
+            }
+            for (gpa, len) in &*dma.written.borrow() {
+                let flush = shadow.written(&dma.memory.p2m, *gpa, *len);
+                self.left.flush |= flush != TlbFlush::None;
+            }
         }
     }
 

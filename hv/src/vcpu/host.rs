@@ -9,8 +9,9 @@ pub trait Host {
     /// The host's TSC.
     fn tsc(&self) -> u64;
 
-    /// Asks for an interrupt at or soon after this host TSC value; replaces an earlier wish.
-    fn arm_timer(&mut self, deadline: u64);
+    /// Asks for an interrupt at or soon after this host TSC value; replaces an earlier wish. When the timer interrupts: then, or
+    /// earlier for somebody else.
+    fn arm_timer(&mut self, deadline: u64) -> u64;
 
     /// Whether the timer's interrupt has been taken since the last call. It may come early, by the error of the timer's
     /// calibration; the timer is no longer armed then.

@@ -18,6 +18,8 @@ use crate::device::message::{ApicAddress, DeliveryMode, InterruptMessage};
 pub struct Mailbox {
     /// Which VCPU of its VM.
     id: u32,
+    /// What the scheduler calls it.
+    handle: AtomicU32,
     /// See [`ApicAddress::to_bits`].
     address: AtomicU64,
     /// Vectors requested, by 64.
@@ -47,6 +49,7 @@ impl Mailbox {
     pub fn new(id: u32) -> Mailbox {
         Mailbox {
             id,
+            handle: AtomicU32::new(0),
             address: AtomicU64::new(first_lapic(id).address().to_bits()),
             vectors: Default::default(),
             level: Default::default(),
@@ -58,6 +61,16 @@ impl Mailbox {
     /// Which VCPU of its VM.
     pub fn id(&self) -> u32 {
         self.id
+    }
+
+    /// What the scheduler calls the VCPU.
+    pub fn handle(&self) -> u32 {
+        self.handle.load(Ordering::Relaxed)
+    }
+
+    /// Notes what the scheduler calls the VCPU.
+    pub fn set_handle(&self, handle: u32) {
+        self.handle.store(handle, Ordering::Relaxed);
     }
 
     /// How the VCPU's local APIC is addressed.

@@ -29,7 +29,7 @@ pub fn nested<V: Virt, M: HostMemory, H: Host>(
 ) -> Outcome {
     // Most faults are accesses to devices: they change nothing in the tables, and need only the P2m.
     let outcome = {
-        let mut memory = vm.memory.write();
+        let mut memory = vm.lock_memory(&mut vcpu.work);
         let memory = &mut *memory;
         memory.nested.fault(gpa, access, &memory.p2m)
     };
@@ -38,6 +38,7 @@ pub fn nested<V: Virt, M: HostMemory, H: Host>(
             vcpu.faults.filled += 1;
             if !flush.is_none() {
                 vcpu.virt.flush(FlushScope::All);
+                vm.tell_others();
             }
             Outcome::Resume
         }

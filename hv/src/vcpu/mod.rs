@@ -65,6 +65,10 @@ pub mod work {
     pub const INIT: u32 = 1 << 10;
     /// A start-up IPI has come.
     pub const STARTUP: u32 = 1 << 11;
+    /// Others have changed tables: forget translations.
+    pub const FLUSH: u32 = 1 << 14;
+    /// Others have dropped all shadow tables: load the root again.
+    pub const RELOAD: u32 = 1 << 15;
     /// Leave the guest: somebody wants its VCPUs to stand still.
     pub const STAND_STILL: u32 = 1 << 12;
     /// Virtio devices have something to do.
@@ -105,6 +109,8 @@ pub struct Vcpu<V: Virt> {
     pub faults: FaultCounts,
     /// Host TSC at which the PCPU's timer is armed, `u64::MAX` if it is not.
     pub armed: u64,
+    /// Host TSC at which the VCPU's or its VM's timers want to be looked at.
+    pub due: u64,
 }
 
 /// Counters of nested faults.
@@ -147,6 +153,7 @@ impl<V: Virt> Vcpu<V> {
             exits: ExitCounts::default(),
             faults: FaultCounts::default(),
             armed: u64::MAX,
+            due: u64::MAX,
         }
     }
 

@@ -126,7 +126,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> emulate::Memory fo
 
     fn fetch(&mut self, at: Gva, buf: &mut [u8], user: bool) -> Result<(), Fault<PortStop>> {
         let memory = self.bus.vm.memory.read();
-        if let Some(hpa) = self.bus.vm.shadow.lock().as_ref().and_then(|shadow| shadow.code(at, user)) {
+        if let Some(hpa) = self.bus.vm.code(at, user) {
             memory.host.read(hpa, buf);
             return Ok(());
         }
@@ -240,12 +240,11 @@ pub fn fetch<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     let user = state.cpl() == 3;
     let access = if user { Access::FETCH.user() } else { Access::FETCH };
     let memory = vm.memory.read();
-    let shadow = vm.shadow.lock();
     let mut have = 0;
     while have < MAX_LEN {
         let at = Gva(start.wrapping_add(have as u64));
         let len = (MAX_LEN - have).min((PAGE_SIZE - at.offset()) as usize);
-        if let Some(hpa) = shadow.as_ref().and_then(|shadow| shadow.code(at, user)) {
+        if let Some(hpa) = vm.code(at, user) {
             memory.host.read(hpa, &mut bytes[have..have + len]);
             have += len;
             continue;

@@ -199,6 +199,9 @@ fn serve<V: Virt, M: HostMemory, H: Host>(
         vcpu.work &= !work::MAIL;
         vcpu.collect(&vm.mailboxes[vcpu.id as usize]);
     }
+    if vcpu.work & (work::FLUSH | work::RELOAD) != 0 {
+        mmu::forget(vcpu);
+    }
     if vcpu.work & startup::WORK != 0
         && let Some(stop) = startup::serve(vcpu, vm)
     {
@@ -330,10 +333,10 @@ fn run_timers<V: Virt, M: HostMemory, H: Host>(
     }
     // An earlier interrupt than needed only leads back here.
     if next < vcpu.armed {
-        vcpu.armed = next;
         vcpu.virt.release(cpu);
-        host.arm_timer(next);
+        vcpu.armed = host.arm_timer(next);
     }
+    vcpu.due = next;
 }
 
 /// Runs the chipset's timers that are due. When it wants to be served next, and after how many milliseconds at the latest.

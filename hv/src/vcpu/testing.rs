@@ -217,10 +217,11 @@ impl Host for ScriptHost {
     fn tsc(&self) -> u64 {
         self.cpu.tsc.get()
     }
-    fn arm_timer(&mut self, deadline: u64) {
+    fn arm_timer(&mut self, deadline: u64) -> u64 {
         self.assert_released();
         self.arms += 1;
         self.armed = Some(deadline);
+        deadline
     }
     fn timer_fired(&mut self) -> bool {
         core::mem::take(&mut self.fired)

@@ -154,6 +154,10 @@ impl Virt for Fake {
         self.cpu.held.set(false);
     }
 
+    fn depart(&mut self, cpu: &mut ()) {
+        self.release(cpu);
+    }
+
     fn reset(&mut self) {
         self.regs = ArchState::reset();
         (self.queued, self.interrupted, self.offered, self.taken) = (None, None, Offer::None, None);

@@ -120,6 +120,9 @@ pub trait Virt: VcpuState + Sized {
     /// interrupts can be taken again (once the host opens them). Cheap if there is nothing to do.
     fn release(&mut self, cpu: &mut Self::Cpu);
 
+    /// Takes everything of the VCPU out of the PCPU, so that another VCPU can use that, and this one run anywhere.
+    fn depart(&mut self, cpu: &mut Self::Cpu);
+
     /// Puts every register and pending event into the state after INIT/RESET; intercepts and paging stay.
     fn reset(&mut self);
 

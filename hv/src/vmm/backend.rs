@@ -16,9 +16,9 @@ use crate::virt::vmx::{self, Vmx, VmxCpu};
 use crate::virt::{VcpuState, Virt};
 
 /// A vendor's virtualization hardware.
-pub trait Backend: Sized + Sync {
+pub trait Backend: Sized + Send + Sync + 'static {
     /// One VCPU.
-    type Virt: Virt + VcpuState;
+    type Virt: Virt + VcpuState + Send;
 
     /// Finds out what the processor that executes this has, or says in one line why it cannot be used. Once for all PCPUs.
     fn detect(tsc_khz: u64) -> Result<Self, Box<dyn Display>>;

@@ -1,70 +1,320 @@
-//! The serial console that the guest and a person share: escape keys on the way in, bytes on the way out.
+//! The serial console that guests, the monitor and a person share: escape keys on the way in, bytes on the way out.
+//!
+//! One guest has the console: it gets what is typed, and its output is shown. The output of all guests is recorded line by line
+//! as well, if the machine has a place for records. The first PCPU drains the port, because it takes its interrupt; any PCPU
+//! writes for the guest that it runs.
 
-/// Ctrl-a, the escape key.
-const ESCAPE: u8 = 0x01;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// What came of one byte from the person's side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Input {
-    /// Nothing yet.
-    None,
-    /// A byte as typed.
-    Byte(u8),
-    /// The person wants the monitor, or to leave it.
-    Monitor,
-    /// The person wants to know the keys.
-    Help,
+use arrayvec::ArrayVec;
+use heapless::Deque;
+use spin::Mutex;
+
+use super::escapes::{Escapes, HELP, Input};
+use crate::monitor::Key;
+
+/// The port.
+pub trait Port {
+    /// A received byte.
+    fn read(&mut self) -> Option<u8>;
+    /// Sends a byte. False: it was not taken.
+    fn write(&mut self, byte: u8) -> bool;
+    /// Sends a byte; waits a bounded time.
+    fn finish(&mut self, byte: u8);
 }
 
-/// The keys, for people.
-pub const HELP: &str = "Ctrl-a p: monitor   Ctrl-a h: this help   Ctrl-a Ctrl-a: send Ctrl-a to the guest";
+/// Bytes of a line that is recorded at once.
+const LINE: usize = 256;
 
-/// Recognizes escape sequences in console input.
+/// No guest.
+const NOBODY: u32 = u32::MAX;
+
+/// What became of a guest's byte.
 #[derive(Debug, Default)]
-pub struct Escapes {
-    pending: bool,
+#[must_use]
+pub struct Written {
+    /// The console takes no more until [`Console::is_writable`].
+    pub is_full: bool,
+    /// A line is complete: to be recorded.
+    pub line: Option<ArrayVec<u8, LINE>>,
 }
 
-impl Escapes {
-    /// Takes one byte. An escape followed by anything unknown is dropped together with it.
-    pub fn feed(&mut self, byte: u8) -> Input {
-        if !self.pending {
-            self.pending = byte == ESCAPE;
-            return if self.pending { Input::None } else { Input::Byte(byte) };
+/// The console.
+pub struct Console<P> {
+    state: Mutex<State<P>>,
+    /// The guest that has the console, and whether it has input: its number, or [`NOBODY`].
+    input_for: AtomicU32,
+    monitor_wanted: AtomicBool,
+}
+
+struct State<P> {
+    port: P,
+    escapes: Escapes,
+    focus: u32,
+    /// Input that the guest has no room for yet. When it is full, bytes stay in the port.
+    input: Deque<u8, 256>,
+    /// Output that the port had no room for.
+    held: Option<u8>,
+    /// What is typed is for the monitor.
+    at_monitor: bool,
+    keys: Deque<Key, 64>,
+    /// Output of each guest since its last line feed, if it is recorded.
+    lines: Option<Vec<ArrayVec<u8, LINE>>>,
+}
+
+impl<P: Port> Console<P> {
+    /// The console of `guests` guests, `focus` the first to have it.
+    pub fn new(port: P, guests: usize, focus: u32, records: bool) -> Console<P> {
+        let state = State {
+            port,
+            escapes: Escapes::default(),
+            focus,
+            input: Deque::new(),
+            held: None,
+            at_monitor: false,
+            keys: Deque::new(),
+            lines: records.then(|| (0..guests).map(|_| ArrayVec::new()).collect()),
+        };
+        let (input_for, monitor_wanted) = (AtomicU32::new(NOBODY), AtomicBool::new(false));
+        Console { state: Mutex::new(state), input_for, monitor_wanted }
+    }
+
+    /// The guest that has the console.
+    pub fn focus(&self) -> u32 {
+        self.state.lock().focus
+    }
+
+    /// Gives the console to a guest. Input that waits is lost.
+    pub fn set_focus(&self, guest: u32) {
+        let mut state = self.state.lock();
+        state.focus = guest;
+        state.input.clear();
+        self.input_for.store(NOBODY, Ordering::Relaxed);
+    }
+
+    /// Takes what the port has received, as far as there is room. True: there is something for the guest that has the console.
+    pub fn drain(&self) -> bool {
+        self.drain_into(&mut self.state.lock())
+    }
+
+    fn drain_into(&self, state: &mut State<P>) -> bool {
+        while !state.input.is_full() && !state.keys.is_full() {
+            let Some(byte) = state.port.read() else { break };
+            match (state.escapes.feed(byte), state.at_monitor) {
+                (Input::None, _) => {}
+                (Input::Help, _) => log::info!("{HELP}"),
+                (Input::Byte(byte), true) => _ = state.keys.push_back(Key::Byte(byte)),
+                (Input::Byte(byte), false) => _ = state.input.push_back(byte),
+                (Input::Monitor, true) => _ = state.keys.push_back(Key::Monitor),
+                // What follows is for the monitor.
+                (Input::Monitor, false) => {
+                    state.at_monitor = true;
+                    self.monitor_wanted.store(true, Ordering::Relaxed);
+                }
+            }
         }
-        self.pending = false;
-        match byte {
-            ESCAPE | b'a' => Input::Byte(ESCAPE),
-            b'p' => Input::Monitor,
-            b'h' | b'?' => Input::Help,
-            _ => Input::None,
+        if !state.keys.is_empty() {
+            self.monitor_wanted.store(true, Ordering::Relaxed);
         }
+        let has_input = !state.input.is_empty();
+        self.input_for.store(if has_input { state.focus } else { NOBODY }, Ordering::Relaxed);
+        has_input
+    }
+
+    /// Whether a guest has input.
+    #[inline(always)]
+    pub fn has_input(&self, guest: u32) -> bool {
+        self.input_for.load(Ordering::Relaxed) == guest
+    }
+
+    /// The next byte for a guest.
+    pub fn read(&self, guest: u32) -> Option<u8> {
+        let mut state = self.state.lock();
+        if state.focus != guest {
+            return None;
+        }
+        let byte = state.input.pop_front();
+        self.drain_into(&mut state);
+        byte
+    }
+
+    /// Shows a byte of a guest's output.
+    #[inline]
+    pub fn write(&self, guest: u32, byte: u8) -> Written {
+        let mut state = self.state.lock();
+        let mut written = Written::default();
+        if let Some(line) = state.lines.as_mut().and_then(|lines| lines.get_mut(guest as usize)) {
+            line.push(byte);
+            if byte == b'\n' || line.is_full() {
+                written.line = Some(line.take());
+            }
+        }
+        if state.focus == guest {
+            if let Some(held) = state.held.take() {
+                state.port.finish(held);
+            }
+            if !state.port.write(byte) {
+                state.held = Some(byte);
+                written.is_full = true;
+            }
+        }
+        written
+    }
+
+    /// Whether [`Console::write`] takes bytes of a guest (again).
+    pub fn is_writable(&self, guest: u32) -> bool {
+        let state = &mut *self.state.lock();
+        if state.focus != guest {
+            return true;
+        }
+        let port = &mut state.port;
+        state.held.take_if(|byte| port.write(*byte));
+        state.held.is_none()
+    }
+
+    /// Shows a byte of the hypervisor's, for the monitor.
+    pub fn show(&self, byte: u8) {
+        self.state.lock().port.finish(byte);
+    }
+
+    /// Shows the last of a stopped guest's output, as far as the port takes it in time.
+    pub fn finish(&self, guest: u32, byte: Option<u8>) {
+        let state = &mut *self.state.lock();
+        if state.focus == guest {
+            let held = state.held.take();
+            held.into_iter().chain(byte).for_each(|byte| state.port.finish(byte));
+        }
+    }
+
+    /// Whether the person waits for the monitor: to come, or to take what was typed.
+    #[inline(always)]
+    pub fn wants_monitor(&self) -> bool {
+        self.monitor_wanted.load(Ordering::Relaxed)
+    }
+
+    /// The monitor takes over: what is typed is for it.
+    pub fn enter_monitor(&self) {
+        self.state.lock().at_monitor = true;
+        self.monitor_wanted.store(false, Ordering::Relaxed);
+    }
+
+    /// The next key for the monitor.
+    pub fn key(&self) -> Option<Key> {
+        let mut state = self.state.lock();
+        self.drain_into(&mut state);
+        let key = state.keys.pop_front();
+        self.monitor_wanted.store(!state.keys.is_empty(), Ordering::Relaxed);
+        key
+    }
+
+    /// The monitor is left: what is typed is for the guest again.
+    pub fn leave_monitor(&self) {
+        let mut state = self.state.lock();
+        state.at_monitor = false;
+        state.keys.clear();
+        self.monitor_wanted.store(false, Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::VecDeque;
+
+    #[derive(Default)]
+    struct Script {
+        typed: VecDeque<u8>,
+        shown: Vec<u8>,
+        room: usize,
+    }
+
+    impl Port for Script {
+        fn read(&mut self) -> Option<u8> {
+            self.typed.pop_front()
+        }
+        fn write(&mut self, byte: u8) -> bool {
+            let taken = self.shown.len() < self.room;
+            if taken {
+                self.shown.push(byte);
+            }
+            taken
+        }
+        fn finish(&mut self, byte: u8) {
+            self.shown.push(byte);
+        }
+    }
+
+    fn console(typed: &[u8], room: usize) -> Console<Script> {
+        Console::new(Script { typed: typed.iter().copied().collect(), shown: vec![], room }, 2, 1, true)
+    }
 
     #[test]
-    fn escapes() {
-        let mut keys = Escapes::default();
-        let seen = b"x\x01\x01\x01p\x01hy\x01qz".map(|b| keys.feed(b));
-        let none = Input::None;
-        let byte = Input::Byte;
-        let expected = [
-            byte(b'x'),
-            none,
-            byte(1),
-            none,
-            Input::Monitor,
-            none,
-            Input::Help,
-            byte(b'y'),
-            none,
-            none,
-            byte(b'z'),
-        ];
-        assert_eq!(seen, expected);
+    fn one_guest_has_the_input() {
+        let console = console(b"ab", 0);
+        assert!(!console.has_input(1));
+        assert!(console.drain() && console.has_input(1) && !console.has_input(0));
+        assert_eq!(
+            (console.read(0), console.read(1), console.read(1), console.read(1)),
+            (None, Some(b'a'), Some(b'b'), None)
+        );
+        assert!(!console.has_input(1));
+    }
+
+    #[test]
+    fn input_beyond_the_queue_stays_in_the_port() {
+        let typed: Vec<u8> = (0..600).map(|i| (i % 100) as u8 + 32).collect();
+        let console = console(&typed, 0);
+        console.drain();
+        assert_eq!(console.state.lock().port.typed.len(), 600 - 256);
+        let got: Vec<u8> = core::iter::from_fn(|| console.read(1)).collect();
+        assert_eq!(got, typed);
+    }
+
+    #[test]
+    fn what_follows_the_escape_is_for_the_monitor() {
+        let console = console(b"x\x01phelp\x01p", 0);
+        console.drain();
+        assert!(console.wants_monitor());
+        assert_eq!((console.read(1), console.read(1)), (Some(b'x'), None));
+        console.enter_monitor();
+        assert!(!console.wants_monitor());
+        let keys: Vec<Key> = core::iter::from_fn(|| console.key()).collect();
+        assert_eq!(
+            keys,
+            [b'h', b'e', b'l', b'p'].map(Key::Byte).into_iter().chain([Key::Monitor]).collect::<Vec<_>>()
+        );
+        console.leave_monitor();
+        console.state.lock().port.typed.push_back(b'y');
+        assert!(console.drain());
+        assert_eq!(console.read(1), Some(b'y'));
+    }
+
+    #[test]
+    fn only_the_focus_is_shown_and_all_lines_are_recorded() {
+        let console = console(b"", 99);
+        let lines: Vec<_> = [(0, b'o'), (1, b'i'), (0, b'\n'), (1, b'\n')]
+            .into_iter()
+            .filter_map(|(guest, byte)| console.write(guest, byte).line)
+            .map(|line| line.to_vec())
+            .collect();
+        assert_eq!(lines, [b"o\n".to_vec(), b"i\n".to_vec()]);
+        assert_eq!(console.state.lock().port.shown, b"i\n");
+        console.set_focus(0);
+        assert!(!console.write(0, b'z').is_full);
+        assert_eq!(console.state.lock().port.shown, b"i\nz");
+        let long = (0..600).filter_map(|_| console.write(1, b'a').line).count();
+        assert_eq!(long, 2, "no line is longer than can be kept");
+    }
+
+    #[test]
+    fn a_port_that_does_not_move_holds_one_byte() {
+        let console = console(b"", 1);
+        assert!(!console.write(1, b'a').is_full);
+        assert!(console.write(1, b'b').is_full);
+        assert!(!console.is_writable(1) && console.is_writable(0));
+        console.state.lock().port.room = 9;
+        assert!(console.is_writable(1));
+        assert_eq!(console.state.lock().port.shown, b"ab");
     }
 }

@@ -1,11 +1,13 @@
 //! The running host's memory as VMs use it: table frames and guest RAM.
 
+use alloc::vec::Vec;
+
 use crate::guest::ram::HostAccess;
-use crate::mem::frame::Node;
+use crate::mem::frame::{self, Block, Node};
 use crate::mem::host_ram::HostRam;
 use crate::mem::tables::HostTables;
 use crate::paging::TableMemory;
-use crate::paging::addr::{Hfn, Hpa};
+use crate::paging::addr::{Hfn, Hpa, PAGE_SHIFT};
 
 /// Tables from the frame allocator and bytes of guest RAM.
 #[derive(Clone, Debug)]
@@ -71,5 +73,33 @@ impl HostAccess for HostMemory {
 
     fn compare_exchange(&self, at: Hpa, size: usize, old: u64, new: u64) -> bool {
         self.ram.compare_exchange(at, size, old, new)
+    }
+}
+
+/// Host memory that a VM's RAM is in. Given back, full of zeroes, when it is dropped: after the VM's tables.
+#[derive(Debug, Default)]
+pub struct Ram(Vec<Block>);
+
+impl Ram {
+    /// The largest free block of at most `bytes`; its start and size.
+    pub fn block(&mut self, bytes: u64) -> Option<(Hpa, u64)> {
+        let largest = bytes.checked_ilog2()?.checked_sub(PAGE_SHIFT)?.min(18) as u8;
+        let block = (0..=largest)
+            .rev()
+            .find_map(|order| Some(Block { start: frame::alloc(order, Node(0))?, order }))?;
+        self.0.push(block);
+        Some((block.start, block.bytes()))
+    }
+}
+
+impl Drop for Ram {
+    fn drop(&mut self) {
+        for block in &self.0 {
+            // SAFETY: the guest is gone, and no table leads here any more; the promise of `HostMemory::new`.
+            unsafe {
+                HostRam::new().fill(block.start, block.bytes(), 0);
+                frame::free(block.start, block.order);
+            }
+        }
     }
 }

@@ -7,6 +7,10 @@
 mod backend;
 #[cfg_attr(not(feature = "baremetal"), allow(dead_code))]
 mod console;
+#[cfg_attr(not(feature = "baremetal"), allow(dead_code))]
+mod escapes;
+#[cfg(feature = "baremetal")]
+mod guest;
 #[cfg(feature = "baremetal")]
 mod kicks;
 #[cfg(feature = "baremetal")]
@@ -14,15 +18,23 @@ mod machine;
 #[cfg(feature = "baremetal")]
 mod memory;
 #[cfg(feature = "baremetal")]
+mod others;
+#[cfg(feature = "baremetal")]
 mod pcpu;
 #[cfg(feature = "baremetal")]
 mod pcpus;
 #[cfg_attr(not(feature = "baremetal"), allow(dead_code))]
 pub mod report;
 #[cfg(feature = "baremetal")]
+mod start;
+#[cfg(feature = "baremetal")]
 mod telemetry;
+#[cfg(feature = "baremetal")]
+mod visit;
+#[cfg(feature = "baremetal")]
+mod worker;
 
 #[cfg(feature = "baremetal")]
-pub use machine::main;
-#[cfg(feature = "baremetal")]
 pub use pcpus::test_everywhere;
+#[cfg(feature = "baremetal")]
+pub use start::main;

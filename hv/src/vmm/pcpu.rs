@@ -1,168 +1,233 @@
-//! The PCPU that runs a VCPU: its timer, its interrupts, the shared console.
+//! A PCPU as the run loop sees it: its timer, its interrupts, the console of the guest that it runs.
 
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use heapless::Deque;
-
+use super::backend::Backend;
+use super::console::{Port, Written};
+use super::machine::Machine;
+use super::telemetry;
 use crate::boot::console::Console;
-use crate::boot::panic;
 use crate::boot::percpu::{PerCpu, work};
-use crate::hw::timer::Timer;
+use crate::boot::smp;
+use crate::device::virtio::switch::Woken;
+use crate::hw::context::Context;
 use crate::hw::{cpu, fpu, lapic, msr};
-use crate::monitor::{Key, Terminal};
+use crate::sched::VcpuId;
+use crate::sched::topology::PcpuId;
 use crate::vcpu::host::Host;
 use crate::vcpu::mailbox::Mailbox;
+use crate::vcpu::work as vcpu_work;
 use crate::virt::state::cr4;
-use crate::vmm::console::{Escapes, HELP, Input};
 
-/// One PCPU for the run loop.
-pub struct Pcpu {
-    cpu: &'static PerCpu,
-    timer: Timer,
-    console: Console,
-    escapes: Escapes,
-    /// Input that the guest has no room for yet. When it is full, bytes stay in the serial port.
-    input: Deque<u8, 256>,
-    /// Output that the serial port had no room for.
-    held: Option<u8>,
-    /// The person has asked for the monitor. What follows is for it and stays in the serial port.
-    monitor_wanted: bool,
+/// The serial port of the console.
+pub struct ConsolePort(pub Console);
+
+impl Port for ConsolePort {
+    fn read(&mut self) -> Option<u8> {
+        self.0.try_read()
+    }
+
+    #[inline]
+    fn write(&mut self, byte: u8) -> bool {
+        self.0.try_write(byte)
+    }
+
+    fn finish(&mut self, byte: u8) {
+        self.0.write_bytes(&[byte]);
+    }
 }
 
-impl Pcpu {
-    /// The PCPU that executes this. Turns the console's receive interrupt on.
-    pub fn new(cpu: &'static PerCpu, timer: Timer, console: Console) -> Pcpu {
-        console.set_receive_interrupt(true);
-        Pcpu {
-            cpu,
-            timer,
-            console,
-            escapes: Escapes::default(),
-            input: Deque::new(),
-            held: None,
-            monitor_wanted: false,
+/// One PCPU.
+pub struct Pcpu<B: Backend> {
+    machine: &'static Machine<B>,
+    cpu: &'static PerCpu,
+    /// The guest whose VCPU it runs.
+    guest: u32,
+    /// When to ask the scheduler again, in ticks of the TSC.
+    until: u64,
+    /// When the timer interrupts; `u64::MAX` if it is not armed.
+    armed: u64,
+    /// VCPUs that went to sleep here, and when they want to be woken.
+    sleepers: Vec<(u64, VcpuId)>,
+}
+
+impl<B: Backend> Pcpu<B> {
+    /// The PCPU that executes this.
+    pub fn new(machine: &'static Machine<B>, cpu: &'static PerCpu) -> Pcpu<B> {
+        Pcpu { machine, cpu, guest: 0, until: 0, armed: u64::MAX, sleepers: Vec::new() }
+    }
+
+    /// Its number.
+    pub fn id(&self) -> PcpuId {
+        PcpuId(self.cpu.index as u8)
+    }
+
+    /// Whether it is the one that has booted, which takes the console's interrupts.
+    pub fn is_first(&self) -> bool {
+        self.cpu.index == self.machine.host.cpu.index
+    }
+
+    /// A turn begins: with a VCPU of this guest, until then. It will look into its mailbox first.
+    pub fn begin(&mut self, guest: Option<u32>, until: u64) {
+        smp::answer_here();
+        self.guest = guest.unwrap_or(u32::MAX);
+        self.until = until;
+    }
+
+    /// A VCPU waits for an interrupt, but not longer than this.
+    pub fn sleep(&mut self, vcpu: VcpuId, deadline: u64) {
+        match self.sleepers.iter_mut().find(|(_, sleeper)| *sleeper == vcpu) {
+            Some(sleeper) => sleeper.0 = deadline,
+            None => self.sleepers.push((deadline, vcpu)),
         }
     }
 
-    /// Puts the FPU, which belongs to guests, into its state after reset.
-    pub fn reset_fpu(&mut self) {
-        if cpu::cr4() & cr4::OSXSAVE != 0 {
-            // SAFETY: all components that the processor has, so that all are reset below; then what RESET leaves.
-            unsafe { cpu::xsetbv(0, fpu::supported_components()) };
-        }
-        // SAFETY: XCR0 holds everything, and the last guest's values are not needed.
-        unsafe { fpu::FpuState::new().restore() };
-        if cpu::cr4() & cr4::OSXSAVE != 0 {
-            // SAFETY: x87 alone is always valid.
-            unsafe { cpu::xsetbv(0, 1) };
-        }
-    }
-
-    /// Sends held output, if the serial port takes it in time.
-    pub fn flush_output(&mut self) {
-        if let Some(byte) = self.held.take() {
-            self.console.write_bytes(&[byte]);
-        }
-    }
-
-    /// Moves received bytes to the queue, as far as there is room and the monitor is not asked for.
-    fn drain_port(&mut self) {
-        self.cpu.pending.fetch_and(!work::CONSOLE, Ordering::Relaxed);
-        while !self.input.is_full() && !self.monitor_wanted {
-            match self.take_input() {
-                Some(Input::Byte(byte)) => {
-                    let _has_room = self.input.push_back(byte);
-                }
-                Some(Input::Monitor) => self.monitor_wanted = true,
-                Some(Input::None | Input::Help) => {}
-                None => return,
+    /// Wakes the VCPUs whose time has come.
+    fn wake_sleepers(&mut self, now: u64) {
+        let machine = self.machine;
+        self.sleepers.retain(|&(deadline, vcpu)| {
+            let due = deadline <= now;
+            if due {
+                machine.send(machine.sched.wake(vcpu, now));
             }
-        }
+            !due
+        });
     }
 
-    /// Takes one byte out of the serial port.
-    fn take_input(&mut self) -> Option<Input> {
-        let input = self.escapes.feed(self.console.try_read()?);
-        if input == Input::Help {
-            log::info!("{HELP}");
-        }
-        Some(input)
-    }
-
-    /// Waits until at least one host interrupt has been taken, also one that has come and got lost before.
+    /// Waits until there may be something to do.
     pub fn idle(&mut self) {
-        // Input that the guest has no room for is no reason to stay awake.
-        if self.monitor_wanted || self.has_console_interrupt() {
-            return;
+        self.arm_timer(u64::MAX);
+        if self.is_wanted() || self.has(work::CONSOLE | work::TIMER) {
+            return self.look();
         }
-        self.wait_for_interrupt();
-    }
-
-    /// Halts until an interrupt has been taken, be it one that came while a guest left the processor.
-    fn wait_for_interrupt(&self) {
         lapic::look_again();
         // SAFETY: the IDT is loaded and no lock is held that a handler takes (handlers take none).
         unsafe { cpu::wait_for_interrupt() }
+        self.look();
     }
 
-    fn has_console_interrupt(&self) -> bool {
-        self.cpu.pending.load(Ordering::Relaxed) & work::CONSOLE != 0
+    /// Acts upon what interrupts have noted.
+    fn look(&mut self) {
+        let noted = self.cpu.take_pending();
+        if noted & work::TIMER != 0 {
+            self.armed = u64::MAX;
+        }
+        if noted & work::CONSOLE != 0 {
+            self.drain_console();
+        }
+    }
+
+    fn has(&self, bits: u32) -> bool {
+        self.cpu.pending.load(Ordering::Relaxed) & bits != 0
+    }
+
+    /// Takes what was typed, and tells the guest that has the console.
+    fn drain_console(&self) {
+        let console = &self.machine.console;
+        if console.drain()
+            && let Some(guest) = self.machine.guest(console.focus() as usize)
+            && let Some(first) = guest.vm.mailboxes.first()
+        {
+            first.request(vcpu_work::CONSOLE);
+            self.wake_vcpu(first);
+        }
+    }
+
+    fn wake_vcpu(&self, mailbox: &Mailbox) {
+        let handle = VcpuId(mailbox.handle() as u16);
+        self.machine.send(self.machine.sched.wake(handle, cpu::rdtsc()));
+    }
+
+    /// Takes a VCPU's registers out of the processor.
+    pub fn save(&self, context: &mut Context) {
+        // SAFETY: the worker calls this for the VCPU that it has restored.
+        unsafe { context.save() }
+    }
+
+    /// Puts them in.
+    pub fn restore(&self, context: &mut Context) {
+        // SAFETY: what the last VCPU had was saved.
+        unsafe { context.restore() }
     }
 }
 
-impl Host for Pcpu {
+impl<B: Backend> Host for Pcpu<B> {
     #[inline(always)]
     fn tsc(&self) -> u64 {
         cpu::rdtsc_unordered()
     }
 
-    fn arm_timer(&mut self, deadline: u64) {
-        self.timer.arm(deadline, self.tsc());
+    fn arm_timer(&mut self, deadline: u64) -> u64 {
+        let sleepers = self.sleepers.iter().map(|(at, _)| *at);
+        let next = sleepers.chain([deadline, self.until]).min().unwrap_or(u64::MAX);
+        if next != self.armed && next != u64::MAX {
+            self.armed = next;
+            self.machine.host.timer.arm(next, self.tsc());
+        }
+        next
     }
 
     fn timer_fired(&mut self) -> bool {
-        self.cpu.pending.fetch_and(!work::TIMER, Ordering::Relaxed) & work::TIMER != 0
+        let fired = self.has(work::TIMER);
+        if fired {
+            self.look();
+        }
+        fired
     }
 
     fn serve_interrupts(&mut self) {
         // SAFETY: the IDT is loaded and no lock is held that a handler takes (handlers take none).
         unsafe { cpu::interrupt_window() }
-        // The NMI of a panic may have made the guest exit, and is over then.
-        panic::stop_if_over();
+        smp::answer_here();
+        if self.has(work::CONSOLE) {
+            self.look();
+        }
     }
 
-    fn kick(&mut self, _: &Mailbox) {}
+    fn kick(&mut self, mailbox: &Mailbox) {
+        self.wake_vcpu(mailbox);
+    }
+
+    fn wake(&mut self, vms: Woken) {
+        let guests = (0..u64::BITS).filter(|number| vms.0 >> number & 1 != 0);
+        for guest in guests.filter_map(|number| self.machine.guest(number as usize)) {
+            let first = &guest.vm.mailboxes[0];
+            first.request(vcpu_work::DEVICES);
+            self.wake_vcpu(first);
+        }
+    }
 
     fn is_wanted(&mut self) -> bool {
-        if self.has_console_interrupt() {
-            self.drain_port();
+        let now = self.tsc();
+        if !self.sleepers.is_empty() {
+            self.wake_sleepers(now);
         }
-        core::mem::take(&mut self.monitor_wanted)
+        now >= self.until
+            || self.machine.sched.wanted(self.id())
+            || self.is_first() && self.machine.console.wants_monitor()
     }
 
     #[inline(always)]
     fn console_ready(&self) -> bool {
-        !self.input.is_empty() || self.monitor_wanted || self.has_console_interrupt()
+        self.machine.console.has_input(self.guest)
     }
 
     fn console_read(&mut self) -> Option<u8> {
-        self.drain_port();
-        self.input.pop_front()
+        self.machine.console.read(self.guest)
     }
 
     #[inline]
     fn console_write(&mut self, byte: u8) -> bool {
-        if self.held.is_none() && self.console.try_write(byte) {
-            return true;
+        let Written { is_full, line } = self.machine.console.write(self.guest, byte);
+        if let Some(line) = line {
+            telemetry::console(self.machine.name(self.guest), &line);
         }
-        self.flush_output();
-        self.held = Some(byte);
-        false
+        !is_full
     }
 
     fn console_writable(&mut self) -> bool {
-        self.held.take_if(|byte| self.console.try_write(*byte));
-        self.held.is_none()
+        self.machine.console.is_writable(self.guest)
     }
 
     fn xmm(&self, index: u8) -> u128 {
@@ -197,32 +262,5 @@ impl Host for Pcpu {
     fn set_tsc_aux(&mut self, value: u64) {
         // SAFETY: guests are offered TSC_AUX only where the processor has it, and the host does not use it.
         unsafe { msr::write(msr::TSC_AUX, value) }
-    }
-}
-
-impl Terminal for Pcpu {
-    fn now(&self) -> u64 {
-        self.tsc()
-    }
-
-    fn key(&mut self) -> Key {
-        loop {
-            // The port's interrupt comes with the first byte only: read until it is empty, then wait.
-            self.cpu.pending.fetch_and(!work::CONSOLE, Ordering::Relaxed);
-            while let Some(input) = self.take_input() {
-                match input {
-                    Input::Byte(byte) => return Key::Byte(byte),
-                    Input::Monitor => return Key::Monitor,
-                    Input::None | Input::Help => {}
-                }
-            }
-            if !self.has_console_interrupt() {
-                self.wait_for_interrupt();
-            }
-        }
-    }
-
-    fn write(&mut self, byte: u8) {
-        self.console.write_bytes(&[byte]);
     }
 }

@@ -4,14 +4,14 @@ use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::backend::{Amd, Backend, Intel};
-use super::{kicks, machine};
+use super::{kicks, start};
 use crate::boot::host::Host;
 use crate::boot::percpu::PerCpu;
 use crate::boot::smp;
 
 /// Switches virtualization on, on every PCPU, for good; runs guests there and kicks them. Says on how many PCPUs that failed.
 pub fn test_everywhere(host: &'static Host) -> u32 {
-    if machine::is_intel() { test::<Intel>(host) } else { test::<Amd>(host) }
+    if start::is_intel() { test::<Intel>(host) } else { test::<Amd>(host) }
 }
 
 fn test<B: Backend + 'static>(host: &'static Host) -> u32 {

@@ -82,6 +82,7 @@ pub fn stats<V: Virt, M: HostMemory>(
     tsc: u64,
 ) -> fmt::Result {
     json.text("vm", &vm.name)?;
+    json.number("vcpu", vcpu.id)?;
     json.number("tsc", tsc.wrapping_add(vcpu.virt.tsc_offset()))?;
     json.begin_array("exits")?;
     for &kind in ExitKind::ALL {
@@ -160,7 +161,7 @@ fn paging<V: Virt, M: HostMemory>(
 }
 
 /// What shadow tables count, with the names in statistics.
-pub fn shadow_counts(counts: &Statistics) -> [(&'static str, u64); 13] {
+pub fn shadow_counts(counts: &Statistics) -> [(&'static str, u64); 14] {
     [
         ("pages", counts.pages),
         ("faults", counts.faults),
@@ -175,5 +176,6 @@ pub fn shadow_counts(counts: &Statistics) -> [(&'static str, u64); 13] {
         ("unsynced", counts.unsynced),
         ("resynced-entries", counts.resynced_entries),
         ("floods", counts.floods),
+        ("shootdowns", counts.shootdowns),
     ]
 }

@@ -1,6 +1,6 @@
 //! Records for whoever started the machine (docs/telemetry.md).
 
-use core::fmt;
+use core::fmt::{self, Write};
 
 use crate::boot::log;
 use crate::trace::record::Json;
@@ -11,6 +11,22 @@ const VERSION: u32 = 1;
 /// Sends one record of this type; `fill` writes its fields. Without a telemetry port nothing happens.
 pub fn record(kind: &str, fill: impl Fn(&mut Json<'_>) -> fmt::Result) {
     log::record(format_args!("{}", Shown(kind, fill)));
+}
+
+/// Sends a piece of a guest's console output: bytes as the characters with these numbers.
+pub fn console(vm: &str, bytes: &[u8]) {
+    record("console", |json| {
+        json.text("vm", vm)?;
+        json.text("text", Latin1(bytes))
+    });
+}
+
+struct Latin1<'a>(&'a [u8]);
+
+impl fmt::Display for Latin1<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| f.write_char(char::from(*byte)))
+    }
 }
 
 struct Shown<'a, F>(&'a str, F);

@@ -94,7 +94,7 @@ fn conflicts(context: &Context) -> Result<()> {
     context.run(&["--kernel", &kit, "--exec", "true"])?.status(2)?.says("--exec")?;
     context.run(&["--module", &file])?.status(2)?.says("--module")?;
     if context.nested() {
-        context.run(&["--vcpus", "2", "--exec", "true"])?.status(2)?.says("--vcpus")?;
+        context.run(&["--vcpus", "65", "--exec", "true"])?.status(2)?.says("--vcpus")?;
     } else {
         context.run(&["--hv-arg", "x"])?.status(2)?.says("--hv-arg")?;
         context.run(&["--protocol", "pvh"])?.status(2)?.says("--protocol")?;

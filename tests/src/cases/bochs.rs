@@ -109,7 +109,7 @@ fn options(context: &Context) -> Result<()> {
         (&["--qemu-arg", "x"][..], "--bochs-line"),
         (&["--model", "a b"], "--model"),
         (&["--bochs", "/nonexistent"], "--bochs"),
-        (&["--vcpus", "2"], "--vcpus"),
+        (&["--vcpus", "65"], "--vcpus"),
     ] {
         context.run(&[options, &["--exec", "true"]].concat())?.status(2)?.says(word)?;
     }

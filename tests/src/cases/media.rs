@@ -259,7 +259,7 @@ fn bad_descriptions(context: &Context) -> Result<()> {
             "version = 1\n[[vm]]\nname = \"a\"\nkernel = \"none\"",
             &["lab.toml", "vm \"a\"", "`kernel`", "none"],
         ),
-        ("version = 1\n[[vm]]\nname = \"a\"\nvcpus = 2", &["vm \"a\"", "`vcpus` is 2"]),
+        ("version = 1\n[[vm]]\nname = \"a\"\nvcpus = 65", &["vm \"a\"", "`vcpus` is 65"]),
         ("version = 1\n[[vm]]\nname = \"a\"\nmemory_mib = 19", &["vm \"a\"", "`memory_mib` is 19"]),
         ("version = 1\n[[vm]]\nname = \"a\"\ninitrd = \"lab.toml\"\nexec = \"x\"", &["vm \"a\"", "`exec`"]),
         ("version = 1\n[[vm]]\nname = \"a\"\n[[vm]]\nname = \"A\"", &["vm \"A\"", "taken"]),

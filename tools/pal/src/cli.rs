@@ -112,7 +112,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "MiB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1 << 30), help_heading = "Machine")]
     pub mem: u64,
     /// Virtual processors of the guest
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=255), help_heading = "Machine")]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), help_heading = "Machine")]
     pub vcpus: u32,
     /// The Intel processor of Bochs' machines by Bochs' name, such as corei7_sandy_bridge_2600k, corei5_lynnfield_750 or
     /// core2_penryn_t9600, which have fewer and fewer features

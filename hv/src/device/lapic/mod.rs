@@ -167,6 +167,11 @@ impl Lapic {
         }
     }
 
+    /// Its number, as it was made with.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
     fn physical_id(&self) -> u32 {
         if self.is_x2apic() { self.id } else { self.id & 0xff }
     }

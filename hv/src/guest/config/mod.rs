@@ -21,20 +21,22 @@ use core::fmt;
 use core::num::NonZeroU32;
 
 mod devices;
+mod share;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub use devices::{ConsoleKind, DeviceConfig, DiskConfig};
 
+pub use share::Share;
 use table::{Table, line_of};
 
 use super::layout::{MAX_MEMORY_MIB, MIN_MEMORY_MIB};
 
 /// The version of the schema that this hypervisor reads.
 pub const VERSION: u64 = 1;
-/// The most virtual processors that a guest can have: local APIC ids 0 to 254.
-pub const MAX_VCPUS: u32 = 255;
+/// The most virtual processors that a guest can have.
+pub const MAX_VCPUS: u32 = 64;
 
 /// The most pages of shadow tables that a guest can have.
 pub const MAX_SHADOW_PAGES: u64 = 1 << 20;
@@ -63,6 +65,8 @@ pub struct VmConfig {
     pub memory_mib: u64,
     /// Virtual processors, 1 to [`MAX_VCPUS`].
     pub vcpus: u32,
+    /// Its share of the processors.
+    pub share: Share,
     /// How the guest's memory is virtualized.
     pub mode: Mode,
     /// Pages of shadow tables at most, 16 to [`MAX_SHADOW_PAGES`]; by default one for each 64 of the guest's memory.
@@ -174,6 +178,7 @@ impl VmConfig {
             cmdline: table.string("cmdline")?.unwrap_or_default(),
             memory_mib: table.required_integer("memory_mib")?,
             vcpus: table.integer("vcpus")?.unwrap_or(1).try_into().unwrap_or(u32::MAX),
+            share: Share::read(&mut table)?,
             mode: mode(&mut table)?,
             shadow_pages: table
                 .integer("shadow_pages")?
@@ -206,6 +211,7 @@ impl VmConfig {
         }
         within("memory_mib", self.memory_mib, MIN_MEMORY_MIB, MAX_MEMORY_MIB)?;
         within("vcpus", self.vcpus.into(), 1, MAX_VCPUS.into())?;
+        self.share.validate(self.vcpus)?;
         if let Some(pages) = self.shadow_pages {
             within("shadow_pages", pages as u64, 16, MAX_SHADOW_PAGES)?;
         }

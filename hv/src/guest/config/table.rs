@@ -52,10 +52,7 @@ impl<'a> Table<'a> {
 
     /// Takes an integer.
     pub fn integer(&mut self, key: &'static str) -> Result<Option<u64>, ConfigError> {
-        self.take(key, "an integer from 0 to 2^64 - 1", |value| match value {
-            DeValue::Integer(n) => u64::from_str_radix(n.as_str(), n.radix()).ok(),
-            _ => None,
-        })
+        self.take(key, "an integer from 0 to 2^64 - 1", integer)
     }
 
     /// Takes an integer that must be there.
@@ -114,6 +111,14 @@ impl<'a> Table<'a> {
         Ok(strings.unwrap_or_default())
     }
 
+    /// Takes an array of integers.
+    pub fn integers(&mut self, key: &'static str) -> Result<Option<Vec<u64>>, ConfigError> {
+        self.take(key, "an array of integers", |value| match value {
+            DeValue::Array(items) => items.into_iter().map(|item| integer(item.into_inner())).collect(),
+            _ => None,
+        })
+    }
+
     /// Refuses keys that were not taken.
     pub fn finish(self) -> Result<(), ConfigError> {
         match self.entries.iter().next() {
@@ -161,6 +166,13 @@ impl<'a> Table<'a> {
             line: Some(self.line),
             message: format!("`{key}` is missing; add it to this table").to_string(),
         }
+    }
+}
+
+fn integer(value: DeValue<'_>) -> Option<u64> {
+    match value {
+        DeValue::Integer(n) => u64::from_str_radix(n.as_str(), n.radix()).ok(),
+        _ => None,
     }
 }
 

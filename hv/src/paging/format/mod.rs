@@ -28,7 +28,7 @@ pub enum Entry<A> {
 }
 
 /// The bits of one table format.
-pub trait PteFormat {
+pub trait PteFormat: Send + Sync + 'static {
     /// What a leaf carries besides an address.
     type Attr: Copy + PartialEq + Debug;
 

@@ -210,13 +210,13 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Links `child` below `table`.
     pub(super) fn connect(&mut self, table: PageId, index: usize, child: PageId) {
         if self.pool.page(table).is_present(index) {
-            self.pool.owed = TlbFlush::All;
+            self.pool.owe_all();
             self.pool.zap(table, index);
         }
         let frame = self.pool.page(child).frame;
         let raw = if self.pool.page(table).key.is_top() {
             // The processor may have loaded the pointers with CR3.
-            self.pool.owed = TlbFlush::All;
+            self.pool.owe_all();
             frame.base().0 | PRESENT
         } else {
             LongMode::table(frame) | ACCESSED
@@ -266,8 +266,10 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let old = self.pool.entry(table, index);
         if old & PRESENT != 0 && old != raw {
             let large = self.pool.child(table, index).is_some();
-            let flush = if large { TlbFlush::All } else { TlbFlush::Page(gva) };
-            self.pool.owed = self.pool.owed.and(flush);
+            match large {
+                true => self.pool.owe_all(),
+                false => self.pool.owed = self.pool.owed.and(TlbFlush::Page(gva)),
+            }
         }
         self.pool.zap(table, index);
         self.pool.map(table, index, raw, note);

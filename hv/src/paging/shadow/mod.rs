@@ -1,7 +1,7 @@
 //! Shadow paging: tables that map guest-virtual to host-physical addresses, made from the guest's own tables
 //! and the [`P2m`](super::p2m::P2m) as the guest touches memory, and kept while they hold.
 //!
-//! [`Shadow`] owns the shadow pages of one VCPU in a bounded [`pool`]. Who calls it: the exit handlers for
+//! [`Shadow`] owns the shadow pages of one VM in a bounded [`pool`]; its VCPUs work on them one at a time (see [`others`]). Who calls it: the exit handlers for
 //! page faults, INVLPG, and writes to CR0, CR3, CR4 and EFER; and whoever writes guest memory on the guest's
 //! behalf ([`written`](Shadow::written)). What must hold between two calls:
 //!
@@ -25,6 +25,7 @@ mod hardware;
 mod model;
 #[cfg(any(test, feature = "testing"))]
 pub mod oracle;
+mod others;
 mod pat;
 mod pool;
 mod quick;
@@ -37,6 +38,8 @@ mod way;
 
 pub use check::Disagreement;
 pub use hardware::{HardwareControls, exiting_faults};
+pub use others::Others;
+use others::View;
 pub use pat::PatEntries;
 
 use super::addr::{Gfn, Gpa, Gva, Hfn};
@@ -155,6 +158,8 @@ pub struct Statistics {
     pub floods: u64,
     /// Shadow pages dropped because nothing pointed to them any more.
     pub dead: u64,
+    /// Times at which other VCPUs had to forget what they had cached.
+    pub shootdowns: u64,
     /// Pages in use now.
     pub pages: u64,
 }
@@ -180,7 +185,7 @@ impl Default for Tuning {
     }
 }
 
-/// The shadow tables of a VCPU. `F` is the format of the processor's nested tables, which tells its vendor.
+/// The shadow tables of a VM. `F` is the format of the processor's nested tables, which tells its vendor.
 #[derive(Debug)]
 pub struct Shadow<M: TableMemory, F: PteFormat> {
     pool: Pool<M, F>,
@@ -201,6 +206,9 @@ pub struct Shadow<M: TableMemory, F: PteFormat> {
     table_reserved: [u64; 3],
     tuning: Tuning,
     statistics: Statistics,
+    /// The VCPU that is served, and what is known of the others.
+    served: u32,
+    views: Vec<View>,
 }
 
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
@@ -228,6 +236,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             table_reserved: [0; 3],
             tuning,
             statistics: Statistics::default(),
+            served: 0,
+            views: Vec::new(),
         })
     }
 
@@ -285,7 +295,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// What happened so far.
     pub fn statistics(&self) -> Statistics {
         let pages = self.pool.in_use() as u64;
-        Statistics { pages, evictions: self.pool.evictions, ..self.statistics }
+        let (evictions, shootdowns) = (self.pool.evictions, self.pool.tells());
+        Statistics { pages, evictions, shootdowns, ..self.statistics }
     }
 
     /// The page with this key, found in step with the guest's table, or made.

@@ -15,9 +15,11 @@ mod entries;
 mod gaps;
 mod leaves;
 mod release;
+mod shared;
 mod tables;
 
 pub(super) use leaves::is_stale;
+use shared::Shared;
 use tables::Tables;
 
 use super::TlbFlush;
@@ -71,7 +73,7 @@ impl Page {
         self.in_use
     }
 
-    /// One bit for each of 64 entries: which are present.
+    /// 64 entries, a bit for each: which are present.
     #[inline(always)]
     pub(super) fn present(&self, word: usize) -> u64 {
         self.present[word]
@@ -141,6 +143,7 @@ pub(super) struct Pool<M: TableMemory, F: PteFormat> {
     /// For each page one bit for each entry that is absent. Empty where nobody asks.
     absent: Vec<[u64; ENTRIES / 64]>,
     format: PhantomData<fn() -> F>,
+    shared: Shared,
     pub evictions: u64,
 }
 
@@ -198,6 +201,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             open: 0,
             absent: Vec::new(),
             format: PhantomData,
+            shared: Shared::default(),
             evictions: 0,
         };
         pool.free.extend((0..count as u32).rev());
@@ -270,11 +274,6 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         (self.links, self.page(id).unlinked)
     }
 
-    /// The root in use changes.
-    pub(super) fn set_root(&mut self, root: Option<PageId>) {
-        self.root = root;
-    }
-
     /// The page with this key.
     pub(super) fn find(&self, key: Key) -> Option<PageId> {
         self.chain(key.number()).find(|&id| self.page(id).key == key)
@@ -340,6 +339,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
                 self.free.pop().expect("a page was just released")
             }
         };
+        self.end_limbo();
         self.used = self.used.max(id + 1);
         self.sweep(id);
         let bucket = self.bucket(key.number());
@@ -372,7 +372,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         for _ in 0..2 * self.pages.len() {
             let id = self.hand as PageId;
             self.hand = (self.hand + 1) % self.pages.len();
-            let keep = self.root == Some(id) || self.page(id).stamp == self.operation;
+            let keep = self.page(id).stamp == self.operation || self.is_root(id);
             let page = self.page_mut(id);
             if page.in_use && !keep && !core::mem::take(&mut page.referenced) {
                 return id;

@@ -30,6 +30,16 @@ struct Registers {
     efer: u64,
 }
 
+impl Recent {
+    pub(super) fn means(&self) -> Option<u64> {
+        self.means
+    }
+
+    pub(super) fn set_means(&mut self, means: Option<u64>) {
+        self.means = means;
+    }
+}
+
 impl Registers {
     #[inline(always)]
     fn are(&self, state: &PagingState) -> bool {

@@ -88,7 +88,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             Some(_) => true,
         };
         if in_pieces {
-            self.pool.owed = TlbFlush::All;
+            self.pool.owe_all();
         }
         self.pool.zap(id, index);
         if let Some(child) = child

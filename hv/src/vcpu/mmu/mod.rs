@@ -51,6 +51,11 @@ impl Paging {
         }
     }
 
+    /// The one that `as u8` makes this number of.
+    const fn from_number(number: u8) -> Paging {
+        if number == Paging::Shadow as u8 { Paging::Shadow } else { Paging::Nested }
+    }
+
     /// The other one.
     pub const fn other(self) -> Paging {
         match self {
@@ -177,8 +182,9 @@ pub fn load<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat,
     vcpu.mmu.reload = false;
     let state = PagingState::of(&vcpu.virt, vm.paging_features);
     let memory = vm.memory.read();
-    let mut shadow = vm.shadow.lock();
+    let mut shadow = vm.lock_tables(&mut vcpu.work);
     let Some(shadow) = &mut *shadow else { return };
+    shadow.serve(vcpu.id);
     let (root, flush) = shadow.load(&memory.p2m, &memory.ram(), &state);
     vcpu.virt.set_paging(Roots::Shadow(root.frame.base()));
     vcpu.perform_flush(flush);
@@ -195,7 +201,11 @@ pub fn follow_pat<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedF
     }
     let guest = vcpu.virt.switched_msr(msr::index::PAT);
     let pat = guest.zip(vcpu.virt.host_pat()).and_then(|(guest, host)| PatEntries::new(guest, host));
-    let Some((reload, flush)) = vm.shadow.lock().as_mut().map(|shadow| shadow.set_pat(pat)) else { return };
+    let changed = {
+        let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
+        shadow.as_mut().map(|shadow| shadow.set_pat(pat))
+    };
+    let Some((reload, flush)) = changed else { return };
     vcpu.perform_flush(flush);
     if reload.is_some() {
         vcpu.request_root();
@@ -205,16 +215,26 @@ pub fn follow_pat<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedF
 /// INVLPG by the guest.
 pub fn invlpg<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, gva: Gva) {
     let memory = vm.memory.read();
-    let mut shadow = vm.shadow.lock();
+    let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
     let Some(shadow) = &mut *shadow else { return };
     let flush = shadow.invlpg(&memory.ram(), gva);
     vcpu.perform_flush(flush);
 }
 
+/// Another VCPU has changed the tables, or dropped all of them.
+#[cold]
+pub fn forget<V: Virt>(vcpu: &mut Vcpu<V>) {
+    if vcpu.work & work::RELOAD != 0 {
+        vcpu.request_root();
+    }
+    vcpu.work &= !(work::FLUSH | work::RELOAD);
+    vcpu.virt.flush(FlushScope::All);
+}
+
 /// A flush of everything by the guest.
 pub fn flush_all<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
     let memory = vm.memory.read();
-    let mut shadow = vm.shadow.lock();
+    let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
     let Some(shadow) = &mut *shadow else { return };
     let flush = shadow.flush_all(&memory.ram());
     vcpu.perform_flush(flush);
@@ -228,6 +248,7 @@ pub fn serve<V: Virt, M: HostMemory>(
     tsc: impl Fn() -> u64,
 ) -> Result<(), Stop> {
     vcpu.work &= !work::MMU;
+    switch::follow(vcpu, vm);
     let due = vcpu.mmu.due();
     if !V::RUNS_ANYTHING {
         fit::fit(vcpu, vm, due, &tsc)?;

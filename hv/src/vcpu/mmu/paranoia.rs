@@ -37,9 +37,12 @@ pub(super) fn check<V: Virt, M: HostMemory>(
     }
     let state = PagingState::of(&vcpu.virt, vm.paging_features);
     let memory = vm.memory.read();
-    let shadow = vm.shadow.lock();
-    let Some(shadow) = &*shadow else { return Ok(()) };
-    shadow.check(&memory.p2m, &memory.ram(), &state).map_err(|disagreement| {
+    let checked = {
+        let shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
+        let Some(shadow) = &*shadow else { return Ok(()) };
+        shadow.check(&memory.p2m, &memory.ram(), &state)
+    };
+    checked.map_err(|disagreement| {
         died(vcpu, Cause::ShadowDisagreement, format!("the shadow tables are wrong: {disagreement}"))
     })
 }

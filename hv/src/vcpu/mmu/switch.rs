@@ -4,12 +4,14 @@
 //! tables unseen, so that all shadow pages are dropped and filled again by faults. Everything else (events on their
 //! way, registers) stays as it is: the backend shows the guest's registers in either mode.
 
-use super::{Paging, Settling, follow_pat, load};
+use core::sync::atomic::Ordering;
+
+use super::{Excursion, Paging, Settling, follow_pat, load};
 use crate::guest::vm::{HostMemory, Vm};
 use crate::paging::MapError;
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::shadow::{Shadow, Tuning};
-use crate::vcpu::Vcpu;
+use crate::vcpu::{Vcpu, work};
 use crate::virt::{Roots, Virt};
 
 /// Changes in one direction. Ticks are those of the host's TSC, and of the hypervisor's work alone.
@@ -57,10 +59,63 @@ where
     let mut shadow = vm.shadow.lock();
     if shadow.is_none() {
         let memory = vm.memory.read().host.clone();
-        *shadow =
-            Some(Shadow::new(memory, vm.shadow_pages, vm.paging_features.physical_bits, Tuning::default())?);
+        let mut tables =
+            Shadow::new(memory, vm.shadow_pages, vm.paging_features.physical_bits, Tuning::default())?;
+        if let Some(others) = vm.others.get() {
+            tables.share(vm.mailboxes.len(), others.clone());
+        }
+        *shadow = Some(tables);
     }
     Ok(())
+}
+
+/// Makes the VM's other VCPUs change, too, before their next entry: none of them may write the guest's tables unseen while another
+/// runs on shadow tables. (Excursions are the exception, and end with shadow tables that are new for all.) When it returns none
+/// runs on the tables that were in use before. The caller holds the shadow tables.
+fn lead<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedFormat, M>, to: Paging) {
+    let Some(others) = vm.others.get() else { return };
+    if vm.paging.swap(to as u8, Ordering::SeqCst) != to as u8 {
+        let all = vm.mailboxes.iter().filter(|mailbox| mailbox.id() != vcpu.id);
+        all.for_each(|mailbox| mailbox.request(work::MMU));
+        others.forget(false);
+    }
+}
+
+/// Changes to the tables that the VM uses, if another VCPU has changed them.
+pub(super) fn follow<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
+    if vm.others.get().is_none() {
+        return;
+    }
+    let now = Paging::from_number(vm.paging.load(Ordering::SeqCst));
+    // An excursion comes back by itself, unless nobody is there any more.
+    if now == Paging::Nested {
+        vcpu.mmu.excursion = Excursion::None;
+    }
+    if vcpu.mmu.excursion == Excursion::None && vcpu.mmu.paging != now {
+        adopt(vcpu, vm, now);
+    }
+}
+
+/// Uses other tables from the next entry on.
+fn adopt<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, to: Paging) {
+    vcpu.mmu.paging = to;
+    match to {
+        Paging::Nested => {
+            let root = vm.memory.read().nested.root();
+            vcpu.virt.set_paging(Roots::Nested(root));
+            if let Some(shadow) = &mut *vm.lock_shadow(vcpu.id, &mut vcpu.work) {
+                shadow.leave();
+            }
+            vcpu.mmu.settling = None;
+            // A shadow root that was to be found before the next entry is not wanted any more.
+            vcpu.mmu.reload = false;
+        }
+        Paging::Shadow => {
+            follow_pat(vcpu, vm);
+            load(vcpu, vm);
+            vcpu.mmu.settling = Some(Settling::new(vm.clock.tsc_khz()));
+        }
+    }
 }
 
 /// Changes the tables that translate from the next entry on. Fails only for want of host memory, the first time that
@@ -75,29 +130,19 @@ pub fn switch<V: Virt, M: HostMemory>(
         return Ok(());
     }
     let begin = tsc();
-    match to {
-        Paging::Nested => {
-            let root = vm.memory.read().nested.root();
-            vcpu.virt.set_paging(Roots::Nested(root));
-            if let Some(shadow) = &mut *vm.shadow.lock() {
-                shadow.leave();
-            }
-            vcpu.mmu.paging = to;
-            vcpu.mmu.settling = None;
-            // A shadow root that was to be found before the next entry is not wanted any more.
-            vcpu.mmu.reload = false;
+    if to == Paging::Shadow {
+        prepare(vm)?;
+    }
+    {
+        let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
+        if vcpu.mmu.excursion == Excursion::None {
+            lead(vcpu, vm, to);
         }
-        Paging::Shadow => {
-            prepare(vm)?;
-            if let Some(shadow) = &mut *vm.shadow.lock() {
-                let _the_root_is_loaded_below = shadow.drop_everything();
-            }
-            vcpu.mmu.paging = to;
-            follow_pat(vcpu, vm);
-            load(vcpu, vm);
-            vcpu.mmu.settling = Some(Settling::new(vm.clock.tsc_khz()));
+        if let Some(shadow) = shadow.as_mut().filter(|_| to == Paging::Shadow) {
+            let _the_root_is_loaded_below = shadow.drop_everything();
         }
     }
+    adopt(vcpu, vm, to);
     let ticks = tsc().wrapping_sub(begin);
     let counts = &mut vcpu.mmu.switches;
     match to {

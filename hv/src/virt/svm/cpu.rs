@@ -18,6 +18,11 @@ pub struct SvmCpu {
 }
 
 impl SvmCpu {
+    /// A number that no other PCPU has; never 0.
+    pub(super) fn id(&self) -> u64 {
+        pa(&*self.host).0
+    }
+
     /// Enables SVM on this PCPU.
     ///
     /// # Safety

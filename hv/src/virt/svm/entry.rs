@@ -1,6 +1,7 @@
 //! What an entry needs beyond VMRUN, when [`super::work`] says so: the TLB, the hidden state, events.
 
-use super::vmcb::{clean, tlb_control};
+use super::asid::Asid;
+use super::vmcb::{Vmcb, clean, tlb_control};
 use super::{Hidden, Svm, SvmCpu, instr, pa};
 
 /// Bits of [`Svm::work`]. While it is 0, an entry is VMRUN alone.
@@ -51,6 +52,11 @@ impl Svm {
 
     /// Gives the VMCB an ASID of this PCPU and asks for the flushes that are due.
     fn prepare_tlb(&mut self, cpu: &mut SvmCpu) {
+        if self.home != cpu.id() {
+            self.home = cpu.id();
+            self.asid = Asid::default();
+            self.block.vmcb.clean = 0;
+        }
         let current = cpu.asids.is_current(self.asid);
         if self.work.get() & work::FLUSH == 0 && current {
             return;
@@ -69,6 +75,32 @@ impl Svm {
                 self.request(work::FLUSHING);
             }
         }
+    }
+
+    /// Makes the VMCB's copy of the hidden state readable.
+    #[inline]
+    pub(super) fn save_hidden(&self) {
+        if self.hidden.get() == Hidden::Live {
+            // SAFETY: SVM is on (a guest ran), the VMCB is this VCPU's own, and the processor still holds its state.
+            unsafe { instr::vmsave(pa(&self.block.vmcb)) };
+            self.set_hidden(Hidden::Both);
+        }
+    }
+
+    /// Makes the VMCB's copy of the hidden state the one that counts, and gives access to it.
+    #[inline]
+    pub(super) fn hidden_mut(&mut self) -> &mut Vmcb {
+        self.save_hidden();
+        if self.hidden.get() == Hidden::Both {
+            self.set_hidden(Hidden::VmcbNewer);
+        }
+        &mut self.block.vmcb
+    }
+
+    /// Every state but [`Hidden::Live`] must be left before the next entry.
+    pub(super) fn set_hidden(&self, state: Hidden) {
+        self.hidden.set(state);
+        self.request(work::HIDDEN);
     }
 
     /// Hands the processor to the guest, as far as VMRUN does not.

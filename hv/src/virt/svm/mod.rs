@@ -69,6 +69,8 @@ pub struct Svm {
     hidden: Cell<Hidden>,
     features: Features,
     asid: Asid,
+    /// The PCPU that it ran on last.
+    home: u64,
     /// Why an entry or exit is not the common one: see [`work`].
     work: Cell<u8>,
     injection: Injection,
@@ -122,6 +124,7 @@ impl Svm {
             hidden: Cell::new(Hidden::InVmcb),
             features,
             asid: Asid::default(),
+            home: 0,
             work: Cell::new(work::FLUSH | work::HIDDEN),
             injection: Injection::default(),
             believed: None,
@@ -130,32 +133,6 @@ impl Svm {
         };
         svm.reset();
         svm
-    }
-
-    /// Makes the VMCB's copy of the hidden state readable.
-    #[inline]
-    fn save_hidden(&self) {
-        if self.hidden.get() == Hidden::Live {
-            // SAFETY: SVM is on (a guest ran), the VMCB is this VCPU's own, and the processor still holds its state.
-            unsafe { instr::vmsave(pa(&self.block.vmcb)) };
-            self.set_hidden(Hidden::Both);
-        }
-    }
-
-    /// Makes the VMCB's copy of the hidden state the one that counts, and gives access to it.
-    #[inline]
-    fn hidden_mut(&mut self) -> &mut Vmcb {
-        self.save_hidden();
-        if self.hidden.get() == Hidden::Both {
-            self.set_hidden(Hidden::VmcbNewer);
-        }
-        &mut self.block.vmcb
-    }
-
-    /// Every state but [`Hidden::Live`] must be left before the next entry.
-    fn set_hidden(&self, state: Hidden) {
-        self.hidden.set(state);
-        self.request(work::HIDDEN);
     }
 
     #[inline(always)]
@@ -237,6 +214,10 @@ impl Virt for Svm {
             instr::stgi();
         }
         self.set_hidden(Hidden::InVmcb);
+    }
+
+    fn depart(&mut self, cpu: &mut SvmCpu) {
+        self.release(cpu);
     }
 
     fn reset(&mut self) {

@@ -264,6 +264,22 @@ impl Cache {
         self.known.set(CONTROLS | !(bit(COUNT) - 1));
     }
 
+    /// Has a field written again.
+    pub fn touch(&self, field: Field) {
+        self.changed.set(self.changed.get() | bit(field as usize));
+    }
+
+    /// Reads what is not here, before the VMCS leaves the processor. A processor need not have the fields for which `skip` says
+    /// so.
+    ///
+    /// # Safety
+    /// This VCPU's VMCS is current.
+    pub unsafe fn read_all(&self, skip: impl Fn(u32) -> bool) {
+        let unknown = |slot: &usize| self.known.get() & bit(*slot) == 0;
+        (0..COUNT).filter(unknown).filter(|slot| !skip(ENCODINGS[*slot])).for_each(|slot| self.load(slot));
+        self.known.set(u64::MAX);
+    }
+
     /// Whether a field has to be written.
     pub fn is_changed(&self, field: Field) -> bool {
         self.changed.get() & bit(field as usize) != 0

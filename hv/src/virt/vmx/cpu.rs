@@ -31,16 +31,21 @@ pub(super) fn pa<T>(block: &T) -> Hpa {
 
 /// What VT-x needs on each PCPU.
 pub struct VmxCpu {
-    _vmxon: Box<Region>,
+    vmxon: Box<Region>,
 }
 
 const CR4_VMXE: u64 = 1 << 13;
 
 impl VmxCpu {
+    /// A number that no other PCPU has; never 0.
+    pub(super) fn id(&self) -> u64 {
+        pa(&*self.vmxon).0
+    }
+
     /// One of a modelled processor.
     #[cfg(test)]
     pub(super) fn modelled() -> VmxCpu {
-        VmxCpu { _vmxon: Region::new_boxed(1) }
+        VmxCpu { vmxon: Region::new_boxed(1) }
     }
 
     /// Enters VMX operation on this PCPU. `unlock` is the value for a feature control that firmware left open.
@@ -61,6 +66,6 @@ impl VmxCpu {
             cpu::set_cr4(cpu::cr4() | features.cr4_ones | CR4_VMXE);
             instr::vmxon(pa(&*vmxon)).map_err(|_| Unsuitable::VmxonFailed)?;
         }
-        Ok(VmxCpu { _vmxon: vmxon })
+        Ok(VmxCpu { vmxon })
     }
 }

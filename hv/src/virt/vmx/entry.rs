@@ -2,7 +2,7 @@
 
 use super::cache::Field;
 use super::controls::{entry, processor};
-use super::cpu::pa;
+use super::cpu::{VmxCpu, pa};
 use super::decode::{event, may_interrupt_delivery, reason};
 use super::field::{control, exit, guest};
 use super::instr::{self, vmwrite};
@@ -40,11 +40,11 @@ impl Vmx {
     /// Does what an entry needs beyond VMRESUME: see [`work`].
     #[cold]
     #[inline(never)]
-    pub(super) fn prepare(&mut self) {
-        let work = self.work.get();
-        if work & work::LOAD != 0 && !self.live.get() {
-            self.load();
+    pub(super) fn prepare(&mut self, cpu: &VmxCpu) {
+        if self.work.get() & work::LOAD != 0 && !self.live.get() {
+            self.load(cpu);
         }
+        let work = self.work.get();
         if work & work::FLUSH != 0 {
             self.done(work::FLUSH);
             self.drop_translations();
@@ -66,21 +66,51 @@ impl Vmx {
             }
         }
         self.done(work::CHANGED);
-        let features = self.features;
         // SAFETY: this VCPU's VMCS is current; what is skipped does not exist.
-        unsafe {
-            self.cache.write_back(|field| match field {
-                guest::EFER => !features.switches_efer,
-                guest::PAT => !features.switches_pat,
-                control::SECONDARY => features.processor & processor::SECONDARY == 0,
-                control::EPT_POINTER => !features.ept,
-                _ => false,
-            });
+        unsafe { self.cache.write_back(|field| self.lacks(field)) };
+    }
+
+    /// Whether the processor does not have a field that others have.
+    fn lacks(&self, field: u32) -> bool {
+        match field {
+            guest::EFER => !self.features.switches_efer,
+            guest::PAT => !self.features.switches_pat,
+            control::SECONDARY => self.features.processor & processor::SECONDARY == 0,
+            control::EPT_POINTER => !self.features.ept,
+            _ => false,
         }
     }
 
+    /// Takes out of the processor what [`Vmx::load`] put in, and the VMCS.
+    pub(super) fn unload(&mut self) {
+        if !self.live.get() {
+            return;
+        }
+        self.saved.cr2 = instr::cr2();
+        self.saved.dr6 = instr::dr6();
+        for (index, value) in system::MSRS.into_iter().zip(&mut self.saved.msrs) {
+            // SAFETY: every processor with long mode has them.
+            *value = unsafe { instr::read_msr(index) };
+        }
+        // SAFETY: this VCPU's VMCS is current, and the region is its own; what is skipped does not exist.
+        unsafe {
+            self.cache.read_all(|field| self.lacks(field));
+            instr::vmclear(pa(&*self.region)).expect("a VMCS region of our own");
+        }
+        self.live.set(false);
+        self.block.launched = 0;
+        // The processor keeps SCE for all guests where entries do not load EFER.
+        self.cache.touch(Field::Efer);
+        self.request(work::LOAD | work::CHANGED);
+    }
+
     /// Makes the VMCS current and writes what never changes, and what the processor does not switch.
-    fn load(&mut self) {
+    fn load(&mut self, cpu: &VmxCpu) {
+        if self.home != cpu.id() {
+            self.home = cpu.id();
+            // What another PCPU has in its TLB from an earlier stay under this VPID is older.
+            self.request(work::FLUSH);
+        }
         let region = pa(&*self.region);
         let features = self.features;
         // SAFETY: in VMX operation (the caller has a VmxCpu); the region, the bitmaps and the virtual APIC page live as long
@@ -116,7 +146,6 @@ impl Vmx {
         }
         instr::set_cr2(self.saved.cr2);
         instr::set_dr6(self.saved.dr6);
-        instr::clear_breakpoints();
         for (index, value) in system::MSRS.into_iter().zip(self.saved.msrs) {
             // SAFETY: every processor with long mode has them, the values come from `set_switched_msr` or are zero, and the
             // host uses none of them.
@@ -192,6 +221,16 @@ impl Vmx {
             // SAFETY: after an exit of this VCPU.
             reason::EPT_VIOLATION => unsafe { self.cache.read(exit::QUALIFICATION) & 1 << 12 != 0 },
             _ => false,
+        }
+    }
+}
+
+impl Drop for Vmx {
+    fn drop(&mut self) {
+        if self.live.get() {
+            // SAFETY: in VMX operation (it was entered), on the PCPU where it was; the region is a VMCS.
+            let cleared = unsafe { instr::vmclear(pa(&*self.region)) };
+            debug_assert!(cleared.is_ok());
         }
     }
 }

@@ -34,7 +34,7 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicU16, Ordering};
 
 use self::cache::{Cache, Field, Part};
-use self::cpu::{Region, pa};
+use self::cpu::Region;
 use self::decode::{event, may_interrupt_delivery, reason};
 use self::entry::{NMI_BLOCKING, SHADOW, work};
 use self::inject::Injection;
@@ -73,6 +73,8 @@ pub struct Vmx {
     /// Interruption information of the last exit, if it is an exception or NMI.
     interruption: u32,
     vpid: u16,
+    /// The PCPU that it ran on last.
+    home: u64,
     features: Features,
     injection: Injection,
     /// With shadow tables: the control registers that the guest sees.
@@ -107,6 +109,7 @@ impl Vmx {
             interruption: 0,
             // With 65535 VCPUs made since the start, tags repeat; each VCPU begins with a flush of its own.
             vpid: NEXT_VPID.fetch_add(1, Ordering::Relaxed).max(1),
+            home: 0,
             features,
             injection: Injection::default(),
             believed: None,
@@ -147,16 +150,6 @@ impl Vmx {
     }
 }
 
-impl Drop for Vmx {
-    fn drop(&mut self) {
-        if self.live.get() {
-            // SAFETY: in VMX operation (it was entered), on the PCPU where it was; the region is a VMCS.
-            let cleared = unsafe { instr::vmclear(pa(&*self.region)) };
-            debug_assert!(cleared.is_ok());
-        }
-    }
-}
-
 impl Virt for Vmx {
     type NestedFormat = Ept;
     type Cpu = VmxCpu;
@@ -164,10 +157,10 @@ impl Virt for Vmx {
     const RUNS_ANYTHING: bool = false;
 
     #[inline(always)]
-    fn enter(&mut self, _cpu: &mut VmxCpu) -> Ended {
+    fn enter(&mut self, cpu: &mut VmxCpu) -> Ended {
         loop {
             if self.work.get() != 0 {
-                self.prepare();
+                self.prepare(cpu);
             }
             // SAFETY: in VMX operation (there is a VmxCpu); this VCPU's VMCS is current and complete, its tables come from
             // set_paging. Nothing else refers to the block meanwhile.
@@ -214,6 +207,10 @@ impl Virt for Vmx {
     /// Exits give the processor back: they load all of the host's state, and interrupts are closed.
     #[inline(always)]
     fn release(&mut self, _cpu: &mut VmxCpu) {}
+
+    fn depart(&mut self, _cpu: &mut VmxCpu) {
+        self.unload();
+    }
 
     fn reset(&mut self) {
         self.believed = None;

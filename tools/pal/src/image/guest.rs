@@ -22,6 +22,8 @@ use crate::{
 
 /// Modules that the hypervisor takes at most (`hv/src/boot/info.rs`): configuration, kernel and initrd are three.
 const MOST_MODULES: usize = 16 - 3;
+/// Virtual processors that a guest can have (`hv/src/guest/config`).
+const MOST_VCPUS: u32 = 64;
 /// What a guest's memory is between, in MiB.
 const MEMORY: std::ops::RangeInclusive<u64> = 20..=1 << 30;
 
@@ -143,11 +145,8 @@ fn check(vm: &Vm) -> Result<(), String> {
             MEMORY.end()
         ));
     }
-    if vm.vcpus != 1 {
-        return Err(format!(
-            "`vcpus` is {}; the hypervisor gives a guest one virtual processor so far",
-            vm.vcpus
-        ));
+    if !(1..=MOST_VCPUS).contains(&vm.vcpus) {
+        return Err(format!("`vcpus` is {}; it can be 1 to {MOST_VCPUS}", vm.vcpus));
     }
     if vm.paranoid == Some(0) {
         return Err("`paranoid` is 0; it can be 1 (each entry is checked) and more".into());

@@ -66,9 +66,6 @@ pub fn check(args: &RunArgs) -> Result<()> {
         return wrong("--bochs, --bochs-line and --model are for --machine bochs-vtx and bochs-native");
     }
     match args.machine {
-        Machine::QemuSvm | Machine::BochsVtx if args.vcpus > 1 => wrong(
-            "--vcpus: the hypervisor gives a guest one virtual processor so far; --machine native takes more",
-        ),
         Machine::Native | Machine::BochsNative if args.pcpus != Pcpus::ONE => {
             wrong("--pcpus: without the hypervisor the machine's processors are the guest's: --vcpus")
         }

@@ -11,7 +11,7 @@ use crate::paging::table::{ENTRIES, TableMemory};
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Whether nothing points to a page.
     pub(in super::super) fn is_orphan(&self, id: PageId) -> bool {
-        self.heads[id as usize] == NONE && self.root != Some(id)
+        self.heads[id as usize] == NONE && !self.is_root(id)
     }
 
     /// Makes all entries of a page not present.
@@ -133,7 +133,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     pub(in super::super) fn take_owed_and(&mut self, more: TlbFlush) -> TlbFlush {
         let owed = core::mem::replace(&mut self.owed, TlbFlush::None).and(more);
         if owed == TlbFlush::All {
-            self.lingering = false;
+            self.flushes_all();
         }
         owed
     }
@@ -141,10 +141,11 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Takes the right to write to `frame` from all leaves, those included that processors remember.
     pub(in super::super) fn protect(&mut self, frame: Hfn) {
         if self.lingering {
-            self.owed = TlbFlush::All;
+            self.owe_all();
         }
         self.protect_leaves(frame.base(), 1);
         self.protect_leaves(frame.base().align_down(LARGE_FRAMES << 12), 2);
+        self.count_on_protection();
     }
 
     pub(super) fn protect_leaves(&mut self, to: Hpa, level: u8) {
@@ -159,7 +160,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
                     1 => self.memory.store(self.page(id).frame, index, raw & !WRITE),
                     _ => self.zap(id, index),
                 }
-                self.owed = TlbFlush::All;
+                self.owe_all();
             }
             slot = next;
         }

@@ -1,6 +1,5 @@
 //! How pages become free again: one, or all of them.
 
-use super::super::TlbFlush;
 use super::*;
 use crate::paging::addr::Hfn;
 use crate::paging::format::PteFormat;
@@ -27,13 +26,13 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         self.direct -= usize::from(key.is_direct());
         self.page_mut(id).in_use = false;
         self.free.push(id);
-        self.owed = TlbFlush::All;
+        self.leave_in_limbo();
     }
 
     /// Frees all pages, in time that depends on how many were used and not on their entries: these are cleared when the pages
     /// are used again.
     pub(in super::super) fn release_all(&mut self) {
-        self.set_root(None);
+        self.forget_roots();
         // No link is seen to go.
         self.links += 1;
         // Backwards, so that the first ones are used again first.
@@ -49,7 +48,8 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             }
         }
         self.direct = 0;
-        self.owed = TlbFlush::All;
+        self.owe_all();
+        self.tell(true);
     }
 
     /// Clears a free page of what was left there when all were freed.

@@ -103,8 +103,6 @@ pub fn set_dr6(value: u64) {
     with(|it| it.dr6 = value);
 }
 
-pub fn clear_breakpoints() {}
-
 pub fn take_nmi() {
     with(|it| it.nmis += 1);
 }

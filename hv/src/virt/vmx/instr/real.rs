@@ -126,15 +126,6 @@ macro_rules! register {
 register!(cr2, set_cr2, "cr2");
 register!(dr6, set_dr6, "dr6");
 
-/// Clears the breakpoint addresses.
-pub fn clear_breakpoints() {
-    // SAFETY: the host has no breakpoints.
-    unsafe {
-        asm!("mov dr0, {0}", "mov dr1, {0}", "mov dr2, {0}", "mov dr3, {0}", in(reg) 0u64,
-             options(nomem, nostack, preserves_flags));
-    }
-}
-
 /// Takes an NMI that ended the guest: the exit has acknowledged it.
 pub fn take_nmi() {
     // SAFETY: the host's IDT is loaded; the gate switches stacks.

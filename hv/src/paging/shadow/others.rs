@@ -1,0 +1,72 @@
+//! Shadow tables that several VCPUs use at a time.
+//!
+//! One VCPU after the other works on the tables, under the lock of the VM; all of them may walk these tables meanwhile, and remember
+//! what they found. What the guest changes, the guest flushes, on each VCPU by itself. What the engine takes away without
+//! the guest's knowledge must be forgotten by all before it counts on that:
+//!
+//! - the right to write to a table, before the table is read ([`super::pool::Pool::protect`]);
+//! - a page, before it becomes another ([`super::pool::Pool::create`]);
+//! - pieces of a large page, which the guest flushes as one, before the operation ends;
+//! - everything, when all pages are dropped.
+
+use super::Shadow;
+use crate::paging::format::PteFormat;
+use crate::paging::table::TableMemory;
+use alloc::sync::Arc;
+
+/// The other processors that use the tables.
+pub trait Others: Send + Sync {
+    /// Returns when no other VCPU of the VM will use what was cached or loaded before; `reload`: each asks for its root before it
+    /// goes on.
+    fn forget(&self, reload: bool);
+
+    /// Answers the others that wait for this processor to forget, while it waits itself. Before its VCPU goes on, it takes what
+    /// they have left for it.
+    fn answer(&self);
+}
+
+/// What the engine knows of a VCPU that does not work on the tables at the moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct View {
+    means: Option<u64>,
+    linear: u64,
+    reserved: u64,
+    table_reserved: [u64; 3],
+}
+
+impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
+    /// Several VCPUs use these tables.
+    pub fn share(&mut self, vcpus: usize, others: Arc<dyn Others>) {
+        self.views.resize(vcpus, View { linear: u64::MAX, ..View::default() });
+        self.pool.share(vcpus, others);
+    }
+
+    /// What follows concerns this VCPU.
+    #[inline(always)]
+    pub fn serve(&mut self, vcpu: u32) {
+        if self.served != vcpu {
+            self.exchange(vcpu);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn exchange(&mut self, vcpu: u32) {
+        if let Some(view) = self.views.get_mut(self.served as usize) {
+            *view = View {
+                means: self.recent.means(),
+                linear: self.linear,
+                reserved: self.reserved,
+                table_reserved: self.table_reserved,
+            };
+        }
+        if let Some(view) = self.views.get(vcpu as usize).copied() {
+            self.pool.change_vcpu(self.served, vcpu);
+            self.recent.set_means(view.means);
+            self.linear = view.linear;
+            self.reserved = view.reserved;
+            self.table_reserved = view.table_reserved;
+        }
+        self.served = vcpu;
+    }
+}

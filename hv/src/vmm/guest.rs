@@ -1,0 +1,187 @@
+//! One VM of the machine with its VCPUs: how it is made, how it begins, how it ends.
+//!
+//! Its VCPUs are in their places here while no PCPU runs them; the worker that runs one takes it out, and puts it back
+//! before it tells the scheduler. So whoever has seen all of them off their PCPUs can have all of them.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use spin::Mutex;
+
+use super::backend::Backend;
+use super::memory::{HostMemory, Ram};
+use crate::guest::build::{self, BuildError, HostFacts};
+use crate::guest::bundle::Files;
+use crate::guest::config::VmConfig;
+use crate::guest::cpuid::{CpuidPolicy, CpuidTable};
+use crate::guest::vm::Vm;
+use crate::hw::context::Context;
+use crate::sched::{VcpuId, VmId};
+use crate::vcpu::outcome::Stop;
+use crate::vcpu::{Vcpu, mmu};
+use crate::virt::{Roots, Virt};
+
+/// A VCPU that no PCPU runs, with what it leaves in one.
+pub struct Parked<V: Virt> {
+    /// The VCPU.
+    pub vcpu: Box<Vcpu<V>>,
+    /// Its registers that entries do not switch.
+    pub context: Box<Context>,
+}
+
+/// Whether a VM runs.
+#[derive(Debug)]
+enum Life {
+    /// It does, unless it is paused.
+    Lives,
+    /// It has stopped, and stands still as soon as its VCPUs have left their PCPUs.
+    Stops(Stop),
+    /// Somebody sees to its end or its new start.
+    IsSeenTo,
+}
+
+/// The VM of a backend.
+pub type VmOf<B> = Vm<<<B as Backend>::Virt as Virt>::NestedFormat, HostMemory>;
+
+/// One VM.
+pub struct Guest<B: Backend> {
+    /// What was asked for.
+    pub config: VmConfig,
+    /// Its number in the configuration.
+    pub number: u32,
+    /// What its VCPUs share.
+    pub vm: VmOf<B>,
+    /// Its number in the scheduler.
+    pub sched_vm: VmId,
+    /// The numbers of its VCPUs in the scheduler.
+    pub handles: Vec<VcpuId>,
+    parked: Vec<Mutex<Option<Parked<B::Virt>>>>,
+    life: Mutex<Life>,
+    started: AtomicU64,
+    /// Dropped last.
+    _ram: Ram,
+}
+
+impl<B: Backend> Guest<B> {
+    /// Makes a VM without VCPUs.
+    pub fn new(
+        config: &VmConfig,
+        number: u32,
+        memory: HostMemory,
+        facts: &HostFacts,
+    ) -> Result<Guest<B>, BuildError> {
+        let mut ram = Ram::default();
+        let vm = build::build(config, memory, facts, |bytes| ram.block(bytes))?;
+        Ok(Guest {
+            config: config.clone(),
+            number,
+            vm,
+            sched_vm: VmId(0),
+            handles: Vec::new(),
+            parked: (0..config.vcpus).map(|_| Mutex::new(None)).collect(),
+            life: Mutex::new(Life::IsSeenTo),
+            started: AtomicU64::new(facts.tsc),
+            _ram: ram,
+        })
+    }
+
+    /// Loads the kernel and parks new VCPUs, as after RESET. The memory is all zeroes; no VCPU is on a PCPU.
+    pub fn begin(
+        &self,
+        backend: &B,
+        files: &impl Files,
+        tsc: u64,
+        cpuid: impl Fn(u32) -> CpuidTable,
+    ) -> Result<(), BuildError> {
+        let vm = &self.vm;
+        let boot = build::fill(vm, &self.config, files)?;
+        vm.paging.store(0, Ordering::SeqCst);
+        for (id, place) in (0..).zip(&self.parked) {
+            vm.mailboxes[id as usize].reset();
+            vm.mailboxes[id as usize].set_handle(self.handles[id as usize].0.into());
+            let mut vcpu = Box::new(Vcpu::new(id, backend.vcpu(), cpuid(id), vm.clock.tsc_khz()));
+            if id == 0 {
+                boot.arch.store(&mut vcpu.virt);
+            } else {
+                vcpu.virt.reset();
+            }
+            vcpu.virt.set_paging(Roots::Nested(vm.memory.read().nested.root()));
+            mmu::set_mode(&mut vcpu, vm, self.config.mode, || tsc).map_err(BuildError::Tables)?;
+            if let Some(entries) = self.config.paranoid {
+                mmu::be_paranoid(&mut vcpu, entries);
+            }
+            vcpu.virt.set_tsc_offset(tsc.wrapping_neg());
+            *place.lock() = Some(Parked { vcpu, context: Box::new(Context::after_reset()) });
+        }
+        vm.deaf.store(0, Ordering::SeqCst);
+        self.started.store(tsc, Ordering::Relaxed);
+        *self.life.lock() = Life::Lives;
+        Ok(())
+    }
+
+    /// Host TSC at its last start or reset.
+    pub fn started(&self) -> u64 {
+        self.started.load(Ordering::Relaxed)
+    }
+
+    /// Takes a VCPU to run it.
+    ///
+    /// # Panics
+    /// If it is taken: the scheduler gives a VCPU to one PCPU at a time.
+    pub fn take(&self, id: u32) -> Parked<B::Virt> {
+        self.parked[id as usize].lock().take().expect("a VCPU on two PCPUs")
+    }
+
+    /// Puts it back.
+    pub fn park(&self, id: u32, parked: Parked<B::Virt>) {
+        *self.parked[id as usize].lock() = Some(parked);
+    }
+
+    /// Takes all VCPUs, which stand still.
+    pub fn take_all(&self) -> Vec<Parked<B::Virt>> {
+        (0..self.config.vcpus).map(|id| self.take(id)).collect()
+    }
+
+    /// Puts them back.
+    pub fn park_all(&self, all: Vec<Parked<B::Virt>>) {
+        (0..).zip(all).for_each(|(id, parked)| self.park(id, parked));
+    }
+
+    /// The VM stops for this reason, unless it has stopped already. Its VCPUs must be made to stand still.
+    pub fn stop(&self, stop: Stop) {
+        let mut life = self.life.lock();
+        if matches!(*life, Life::Lives) {
+            *life = Life::Stops(stop);
+        }
+    }
+
+    /// Whether it has stopped.
+    pub fn has_stopped(&self) -> bool {
+        !matches!(*self.life.lock(), Life::Lives)
+    }
+
+    /// Why it has stopped; to one caller, who sees to what follows.
+    pub fn take_stop(&self) -> Option<Stop> {
+        let mut life = self.life.lock();
+        match core::mem::replace(&mut *life, Life::IsSeenTo) {
+            Life::Stops(stop) => Some(stop),
+            other => {
+                *life = other;
+                None
+            }
+        }
+    }
+}
+
+/// The CPUID answers of a guest's VCPUs.
+pub fn cpuid_policy(config: &VmConfig, id: u32, tsc_khz: u64, xcr0: u64) -> CpuidPolicy {
+    CpuidPolicy {
+        apic_id: id,
+        vcpus: config.vcpus,
+        tsc_khz: tsc_khz as u32,
+        invariant_tsc: true,
+        xcr0,
+        pv_clock: config.pv_clock,
+    }
+}

@@ -1,0 +1,53 @@
+//! How a VCPU has the other VCPUs of its VM forget translations.
+//!
+//! Each of them finds in its mailbox what it has to do before its next entry; the PCPUs that run one are asked to look, and waited
+//! for. One that begins to run meanwhile looks by itself.
+
+use alloc::sync::{Arc, Weak};
+
+use super::backend::Backend;
+use super::guest::Guest;
+use super::machine::Machine;
+use crate::boot::smp;
+use crate::paging::shadow::Others;
+use crate::sched::topology::PcpuSet;
+use crate::vcpu::work;
+
+/// The VCPUs of a guest.
+pub struct VcpusOf<B: Backend> {
+    machine: &'static Machine<B>,
+    guest: Weak<Guest<B>>,
+}
+
+impl<B: Backend> VcpusOf<B> {
+    /// Those of this one.
+    pub fn new(machine: &'static Machine<B>, guest: &Arc<Guest<B>>) -> VcpusOf<B> {
+        VcpusOf { machine, guest: Arc::downgrade(guest) }
+    }
+}
+
+impl<B: Backend> Others for VcpusOf<B> {
+    fn forget(&self, reload: bool) {
+        let Some(guest) = self.guest.upgrade() else { return };
+        let bits = work::FLUSH | if reload { work::RELOAD } else { 0 };
+        let (sched, here) = (&self.machine.sched, smp::here());
+        let mut targets = PcpuSet::EMPTY;
+        for (mailbox, handle) in guest.vm.mailboxes.iter().zip(&guest.handles) {
+            if sched.runs_on(*handle) == Some(here) {
+                continue;
+            }
+            mailbox.request(bits);
+            if let Some(pcpu) = sched.runs_on(*handle) {
+                targets.insert(pcpu);
+            }
+        }
+        if !targets.is_empty() {
+            let targets = targets.into_iter().map(|pcpu| pcpu.0.into());
+            smp::shoot(self.machine.host, targets, smp::answer_here);
+        }
+    }
+
+    fn answer(&self) {
+        smp::answer_here();
+    }
+}

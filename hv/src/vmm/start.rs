@@ -1,0 +1,96 @@
+//! From the running host to running guests: configuration, backend, VMs, workers.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt::{self, Display};
+
+use super::backend::{Amd, Backend, Intel};
+use super::machine::{Machine, STATUS_USAGE};
+use super::pcpu::ConsolePort;
+use super::telemetry;
+use super::worker::Worker;
+use crate::boot::host::Host;
+use crate::boot::panic::unsuitable;
+use crate::boot::percpu::{self, PerCpu};
+use crate::boot::{log, report as boot_report, smp};
+use crate::guest::bundle::{BootFiles, BootModule, CONFIG_NAME, Files};
+use crate::guest::config::Config;
+use crate::hw::{cpu, pm};
+use crate::mem::frame;
+use crate::paging::addr::PAGE_SIZE;
+use crate::probe;
+use crate::trace::record::Json;
+use crate::vcpu::emulate;
+
+/// Whether the processor's virtualization is Intel's. Zhaoxin's processors have VT-x too.
+pub(super) fn is_intel() -> bool {
+    /// CPUID leaf 1, ECX.
+    const VMX: u32 = 1 << 5;
+    cpu::cpuid(1, 0).ecx & VMX != 0 || boot_report::vendor() == *"GenuineIntel"
+}
+
+/// Everything after bring-up.
+pub fn main(host: &'static Host) -> ! {
+    if is_intel() { run_guests::<Intel>(host) } else { run_guests::<Amd>(host) }
+}
+
+/// Everything after the choice of the vendor.
+fn run_guests<B: Backend>(host: &'static Host) -> ! {
+    let backend = B::detect(host.tsc_khz).unwrap_or_else(|obstacle| unsuitable(&*obstacle));
+    // SAFETY: bring-up has installed the host's tables on this PCPU.
+    let cpu = unsafe { backend.enable() }.unwrap_or_else(|obstacle| unsuitable(&*obstacle));
+    telemetry::record("host", |json| report_host(json, host, &backend));
+    emulate::prepare_decoder();
+    let modules = host.boot.modules.iter().enumerate();
+    let modules: Vec<BootModule<'static>> = modules
+        .map(|(i, module)| BootModule { cmdline: &module.command_line, bytes: host.module(i) })
+        .collect();
+    let modules: &'static [BootModule<'static>] = Box::leak(modules.into_boxed_slice());
+    let files = BootFiles::open(modules).unwrap_or_else(|e| refuse(&e));
+    let text = files.get(CONFIG_NAME).unwrap_or_default();
+    let config = Config::parse(text).unwrap_or_else(|e| refuse(&e));
+    let machine: &'static Machine<B> =
+        Box::leak(Box::new(Machine::new(host, backend, files, &config, ConsolePort(log::console()))));
+    for number in 0..config.vm.len() {
+        machine.start(number);
+    }
+    machine.all_started();
+    let work = move |pcpu: &'static PerCpu| {
+        // SAFETY: this PCPU's own tables are in place, too.
+        match unsafe { machine.backend.enable() } {
+            Ok(cpu) => Worker::new(machine, pcpu, cpu).run(),
+            Err(obstacle) => ::log::error!("PCPU {} runs no guests: {obstacle}", pcpu.index),
+        }
+    };
+    let work: &'static (dyn Fn(&'static PerCpu) + Sync) = Box::leak(Box::new(work));
+    percpu::all().filter(|pcpu| pcpu.index != host.cpu.index).for_each(|pcpu| smp::run(pcpu, work));
+    Worker::new(machine, host.cpu, cpu).run()
+}
+
+/// The fields of the `host` record.
+fn report_host(json: &mut Json<'_>, host: &Host, backend: &impl Backend) -> fmt::Result {
+    json.text("version", env!("CARGO_PKG_VERSION"))?;
+    json.text("vendor", backend.vendor())?;
+    json.text("model", boot_report::brand())?;
+    json.number("tsc_hz", host.tsc_khz * 1000)?;
+    json.number("memory_mib", (frame::stats().total * PAGE_SIZE) >> 20)?;
+    json.number("pcpus", percpu::count())?;
+    probe::record(json, smp::topology())?;
+    json.begin_array("features")?;
+    for feature in backend.features().iter().filter(|feature| feature.present) {
+        json.text("", feature.id)?;
+    }
+    json.end()
+}
+
+/// Ends the machine because the configuration is unusable.
+fn refuse(why: &dyn Display) -> ! {
+    ::log::error!(target: log::RECORDED, "{why}");
+    telemetry::record("end", |json| {
+        json.text("vm", "")?;
+        json.text("reason", "config-error")?;
+        json.text("detail", why)
+    });
+    log::drain();
+    pm::end_machine(STATUS_USAGE)
+}

@@ -1,0 +1,110 @@
+//! What a PCPU does: it asks the scheduler which VCPU to run, runs it, and asks again. One worker for each PCPU, for ever.
+
+use alloc::sync::Arc;
+
+use super::backend::Backend;
+use super::guest::{Guest, Parked};
+use super::machine::Machine;
+use super::pcpu::Pcpu;
+use crate::boot::percpu::PerCpu;
+use crate::monitor::Monitor;
+use crate::sched::{VcpuId, Why};
+use crate::vcpu::host::Host as _;
+use crate::vcpu::outcome::Return;
+use crate::vcpu::run::run;
+use crate::virt::Virt;
+
+/// The VCPU in a PCPU.
+struct Loaded<B: Backend> {
+    handle: VcpuId,
+    guest: Arc<Guest<B>>,
+    id: u32,
+    parked: Parked<B::Virt>,
+}
+
+/// One PCPU at work.
+pub struct Worker<B: Backend> {
+    pub(super) machine: &'static Machine<B>,
+    cpu: <B::Virt as Virt>::Cpu,
+    pub(super) pcpu: Pcpu<B>,
+    loaded: Option<Loaded<B>>,
+    /// What to tell the scheduler about the VCPU that ran last.
+    why: Why,
+    /// The monitor, on the first PCPU.
+    pub(super) monitor: Monitor,
+}
+
+impl<B: Backend> Worker<B> {
+    /// The worker of the PCPU that executes this, on which virtualization is on.
+    pub fn new(
+        machine: &'static Machine<B>,
+        pcpu: &'static PerCpu,
+        cpu: <B::Virt as Virt>::Cpu,
+    ) -> Worker<B> {
+        Worker {
+            machine,
+            cpu,
+            pcpu: Pcpu::new(machine, pcpu),
+            loaded: None,
+            why: Why::Preempt,
+            monitor: Monitor::default(),
+        }
+    }
+
+    /// Works for ever.
+    pub fn run(mut self) -> ! {
+        loop {
+            if self.pcpu.is_first() && self.machine.console.wants_monitor() {
+                self.visit();
+            }
+            self.turn();
+        }
+    }
+
+    /// Runs one VCPU until it waits or its time is up, or waits until something happens.
+    pub(super) fn turn(&mut self) {
+        let now = self.pcpu.tsc();
+        let why = core::mem::replace(&mut self.why, Why::Preempt);
+        let decision = self.machine.sched.schedule(self.pcpu.id(), why, now);
+        if decision.run != self.loaded.as_ref().map(|loaded| loaded.handle) {
+            let left = self.unload();
+            if let Some(handle) = decision.run {
+                self.load(handle);
+            }
+            self.machine.send(self.machine.sched.context_saved(self.pcpu.id(), now));
+            if let Some(guest) = left {
+                self.machine.look_after(&guest);
+            }
+        } else {
+            self.machine.send(self.machine.sched.context_saved(self.pcpu.id(), now));
+        }
+        self.pcpu.begin(self.loaded.as_ref().map(|loaded| loaded.guest.number), decision.until);
+        let Some(Loaded { handle, guest, parked, .. }) = &mut self.loaded else {
+            return self.pcpu.idle();
+        };
+        match run(&mut parked.vcpu, &guest.vm, &mut self.cpu, &mut self.pcpu) {
+            Return::Idle => {
+                self.pcpu.sleep(*handle, parked.vcpu.due);
+                self.why = Why::Block;
+            }
+            Return::Yield => {}
+            Return::Stop(stop) => self.machine.stop(guest, stop),
+        }
+    }
+
+    /// Takes the VCPU out of the PCPU, if there is one; its guest.
+    fn unload(&mut self) -> Option<Arc<Guest<B>>> {
+        let Loaded { guest, id, mut parked, .. } = self.loaded.take()?;
+        parked.vcpu.virt.depart(&mut self.cpu);
+        self.pcpu.save(&mut parked.context);
+        guest.park(id, parked);
+        Some(guest)
+    }
+
+    fn load(&mut self, handle: VcpuId) {
+        let (guest, id) = self.machine.vcpu(handle).expect("the scheduler knows VCPUs that there are");
+        let mut parked = guest.take(id);
+        self.pcpu.restore(&mut parked.context);
+        self.loaded = Some(Loaded { handle, guest, id, parked });
+    }
+}
