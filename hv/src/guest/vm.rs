@@ -95,23 +95,18 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         self.chipset.get_mut().attach(devices)
     }
 
-    /// Takes the shadow tables, to serve this VCPU.
+    /// Takes the shadow tables, to serve this VCPU. Whoever holds them may wait for this processor to forget translations: it
+    /// answers while it waits, and then [`work::MAIL`] is added to `work`.
+    #[inline(always)]
     pub fn lock_shadow(&self, vcpu: u32, work: &mut u32) -> MutexGuard<'_, Option<Shadow<M, F>>> {
-        let mut guard = self.lock_tables(work);
+        let mut guard = match self.shadow.try_lock() {
+            Some(guard) => guard,
+            None => self.wait(work, || self.shadow.try_lock()),
+        };
         if let Some(shadow) = &mut *guard {
             shadow.serve(vcpu);
         }
         guard
-    }
-
-    /// Takes the shadow tables; the caller says whom it serves. Whoever holds them may wait for this processor to forget
-    /// translations: it answers while it waits, and then [`work::MAIL`] is added to `work`.
-    #[inline(always)]
-    pub fn lock_tables(&self, work: &mut u32) -> MutexGuard<'_, Option<Shadow<M, F>>> {
-        match self.shadow.try_lock() {
-            Some(guard) => guard,
-            None => self.wait(work, || self.shadow.try_lock()),
-        }
     }
 
     /// Takes the memory, to change it; waits like [`Vm::lock_shadow`].

@@ -71,7 +71,13 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
                 }
             }
             Ended::Alone if let Some((gva, error)) = vcpu.virt.page_fault() => {
-                (ExitKind::PageFault, mmu::page_fault(vcpu, vm, host, gva, error, true, begin))
+                match mmu::page_fault(vcpu, vm, host, gva, error, true, begin) {
+                    Outcome::Resume => {
+                        vcpu.exits.add_short(ExitKind::PageFault, begin as u32, host.tsc() as u32);
+                        continue;
+                    }
+                    outcome => (ExitKind::PageFault, outcome),
+                }
             }
             _ => other(vcpu, vm, host, begin),
         };

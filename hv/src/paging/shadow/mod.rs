@@ -208,6 +208,7 @@ pub struct Shadow<M: TableMemory, F: PteFormat> {
     statistics: Statistics,
     /// The VCPU that is served, and what is known of the others.
     served: u32,
+    is_shared: bool,
     views: Vec<View>,
 }
 
@@ -237,6 +238,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             tuning,
             statistics: Statistics::default(),
             served: 0,
+            is_shared: false,
             views: Vec::new(),
         })
     }

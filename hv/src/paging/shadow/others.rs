@@ -39,12 +39,13 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     pub fn share(&mut self, vcpus: usize, others: Arc<dyn Others>) {
         self.views.resize(vcpus, View { linear: u64::MAX, ..View::default() });
         self.pool.share(vcpus, others);
+        self.is_shared = true;
     }
 
     /// What follows concerns this VCPU.
     #[inline(always)]
     pub fn serve(&mut self, vcpu: u32) {
-        if self.served != vcpu {
+        if self.is_shared {
             self.exchange(vcpu);
         }
     }
@@ -52,6 +53,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     #[cold]
     #[inline(never)]
     fn exchange(&mut self, vcpu: u32) {
+        if self.served == vcpu {
+            return;
+        }
         if let Some(view) = self.views.get_mut(self.served as usize) {
             *view = View {
                 means: self.recent.means(),

@@ -8,7 +8,7 @@ use crate::guest::vm::{HostMemory, Vm};
 use crate::paging::MapError;
 use crate::paging::addr::{Gpa, Gva};
 use crate::paging::guest_walk::{PagingState, error_code};
-use crate::paging::shadow::{ShadowOutcome, TlbFlush};
+use crate::paging::shadow::ShadowOutcome;
 use crate::vcpu::dispatch::died;
 use crate::vcpu::host::Host;
 use crate::vcpu::memory_fault::{self, emulate, fetch_outside_ram};
@@ -46,14 +46,9 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
         user: error & error_code::USER != 0,
     };
     let state = PagingState::of(&vcpu.virt, vm.paging_features);
-    let (outcome, flush) = if vm.others.get().is_some() {
-        match shared_fault(vcpu, vm, &state, gva, access) {
-            Some(found) => found,
-            None => return Outcome::Resume,
-        }
-    } else {
+    let (outcome, flush) = {
         let memory = vm.memory.read();
-        let mut shadow = vm.shadow.lock();
+        let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
         let Some(shadow) = &mut *shadow else { return Outcome::Resume };
         shadow.fault(&memory.p2m, &memory.ram(), &state, gva, access)
     };
@@ -81,20 +76,6 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
         | ShadowOutcome::RomWrite(gpa)
         | ShadowOutcome::WriteProtected(gpa) => device(vcpu, vm, host, gpa, access, tsc),
     }
-}
-
-/// Looks a fault up where several VCPUs use the tables. Apart, so that a single one need not pay for it.
-#[inline(never)]
-fn shared_fault<V: Virt, M: HostMemory>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    state: &PagingState,
-    gva: Gva,
-    access: Access,
-) -> Option<(ShadowOutcome, TlbFlush)> {
-    let memory = vm.memory.read();
-    let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
-    Some(shadow.as_mut()?.fault(&memory.p2m, &memory.ram(), state, gva, access))
 }
 
 /// An access to what is not memory, or not memory that can be written.

@@ -182,9 +182,8 @@ pub fn load<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat,
     vcpu.mmu.reload = false;
     let state = PagingState::of(&vcpu.virt, vm.paging_features);
     let memory = vm.memory.read();
-    let mut shadow = vm.lock_tables(&mut vcpu.work);
+    let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
     let Some(shadow) = &mut *shadow else { return };
-    shadow.serve(vcpu.id);
     let (root, flush) = shadow.load(&memory.p2m, &memory.ram(), &state);
     vcpu.virt.set_paging(Roots::Shadow(root.frame.base()));
     vcpu.perform_flush(flush);
