@@ -97,7 +97,7 @@ impl<B: Backend> Machine<B> {
             host,
             backend,
             sched: Scheduler::new(smp::topology().clone(), sched_config, sched_config.credit()),
-            console: Console::new(port, vms, 0, false),
+            console: Console::new(port, vms, 0, vms > 1),
             files,
             entries: config.vm.iter().map(entry).collect(),
             vcpus: RwLock::new((0..vcpus).map(|_| None).collect()),
@@ -311,6 +311,18 @@ impl<B: Backend> Machine<B> {
         let gone = self.sched.remove_vm(guest.sched_vm);
         debug_assert!(gone.is_ok(), "{gone:?}");
         *self.entries[guest.number as usize].guest.lock() = None;
+        if self.console.focus() == guest.number {
+            self.pass_console();
+        }
+    }
+
+    /// The guest that had the console has ended: the first of those that live gets it.
+    fn pass_console(&self) {
+        let next = (0..self.entries.len()).find_map(|number| self.guest(number));
+        if let Some(next) = next {
+            self.console.set_focus(next.number);
+            ::log::info!("the console is that of {} now", next.config.name);
+        }
     }
 
     /// Reports a guest's end, and ends the machine if it was the last.

@@ -10,6 +10,7 @@ mod media;
 mod monitor;
 mod person;
 mod probe;
+mod smp;
 mod stress;
 mod torture;
 mod virtio;
@@ -74,6 +75,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         guests::CASES,
         person::CASES,
         probe::CASES,
+        smp::CASES,
         monitor::CASES,
         kit::CASES,
         long_mode::CASES,

@@ -130,6 +130,8 @@ pub struct Cache {
     writes: Cell<u64>,
     /// Times that RFLAGS was read and RIP written.
     ends: Cell<u64>,
+    /// Times that RIP and the length of an instruction were read.
+    lengths: Cell<u64>,
 }
 
 impl Cache {
@@ -141,6 +143,7 @@ impl Cache {
             changed: Cell::new(bit(COUNT) - 1),
             reads: Cell::new(0),
             writes: Cell::new(0),
+            lengths: Cell::new(0),
             ends: Cell::new(0),
         }
     }
@@ -201,12 +204,15 @@ impl Cache {
     /// After an exit of this VCPU.
     #[inline(always)]
     pub unsafe fn rip_and_length(&self) -> (u64, u64) {
-        let known = self.known.get() & bit(Field::Rip as usize) != 0;
-        self.reads.set(self.reads.get() + if known { 1 } else { 2 });
+        self.lengths.set(self.lengths.get() + 1);
         // SAFETY: the caller's promise.
         let length = unsafe { vmread(exit::INSTRUCTION_LENGTH) };
+        if self.known.get() & bit(Field::Rip as usize) != 0 {
+            self.reads.set(self.reads.get().wrapping_sub(1));
+            return (self.values[Field::Rip as usize].get(), length);
+        }
         // SAFETY: as above.
-        (if known { self.values[Field::Rip as usize].get() } else { unsafe { vmread(guest::RIP) } }, length)
+        (unsafe { vmread(guest::RIP) }, length)
     }
 
     /// Writes RIP straight to the VMCS, after an exit, and returns RFLAGS: what every instruction that ends in software does.
@@ -253,8 +259,9 @@ impl Cache {
 
     /// Fields that were read and written so far.
     pub fn accesses(&self) -> FieldAccesses {
-        let ends = self.ends.get();
-        FieldAccesses { reads: self.reads.get().wrapping_add(ends), writes: self.writes.get() + ends }
+        let (ends, lengths) = (self.ends.get(), self.lengths.get());
+        let reads = self.reads.get().wrapping_add(ends).wrapping_add(2 * lengths);
+        FieldAccesses { reads, writes: self.writes.get() + ends }
     }
 
     /// An exit: the processor has changed everything but the controls. Its reason has been read.
