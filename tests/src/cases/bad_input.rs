@@ -33,7 +33,9 @@ fn options(context: &Context) -> Result<()> {
 }
 
 fn missing(context: &Context) -> Result<()> {
-    for option in ["--kernel", "--initrd", "--module", "--put", "--disk"] {
+    // Without the hypervisor there are no disks to miss.
+    let disk = if context.nested() { Some("--disk") } else { None };
+    for option in ["--kernel", "--initrd", "--module", "--put"].into_iter().chain(disk) {
         context
             .run(&[option, "/no/such/file"])?
             .status(2)?

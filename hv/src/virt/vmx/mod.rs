@@ -322,9 +322,11 @@ impl Virt for Vmx {
         self.features.ept && (self.features.unrestricted || self.cr0() & PROTECTED_PAGING == PROTECTED_PAGING)
     }
 
-    /// Shadow tables are used in the place of no paging; but there is no paging in real mode.
+    /// Shadow tables are used in the place of no paging; but there is no paging in real mode, nor with the code segment of real
+    /// mode, which a guest keeps until its first far jump (SDM 3, 27.3.1.2).
     fn runs_shadow(&self) -> bool {
-        self.cr0() & cr0::PE != 0
+        const CODE: u64 = 8;
+        self.cr0() & cr0::PE != 0 && self.cache.segment(SegReg::Cs, Part::Rights) & CODE != 0
     }
 
     fn set_pointers(&mut self, pointers: [u64; 4]) {

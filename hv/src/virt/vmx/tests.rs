@@ -9,7 +9,7 @@ use super::*;
 use crate::paging::addr::Hpa;
 use crate::paging::guest_walk::error_code;
 use crate::virt::exit::vector;
-use crate::virt::state::efer;
+use crate::virt::state::{Segment, efer};
 use crate::virt::{Access, Exception};
 
 const FEATURES: Features = Features {
@@ -216,6 +216,13 @@ fn real_mode_has_exceptions_without_error_codes() {
     scene.run(reason::INTERRUPT, &[]);
     assert_eq!(scene.delivered().0, 0x8000_030d);
     assert_eq!(field(guest::CR0) & (cr0::PE | cr0::PG), 0, "an unrestricted guest");
+    // On the way to protected mode the code segment is one of data until the first far jump.
+    let cs = scene.vmx.segment(SegReg::Cs);
+    scene.vmx.set_cr0(cr0::PE | cr0::NE | cr0::ET);
+    scene.vmx.set_segment(SegReg::Cs, Segment { attributes: 0x93, ..cs });
+    assert!(scene.vmx.runs_nested() && !scene.vmx.runs_shadow());
+    scene.vmx.set_segment(SegReg::Cs, Segment { attributes: 0x9b, ..cs });
+    assert!(scene.vmx.runs_shadow());
 }
 
 #[test]
