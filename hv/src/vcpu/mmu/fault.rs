@@ -131,8 +131,10 @@ fn emulate_write<V: Virt, M: HostMemory, H: Host>(
 #[cold]
 fn let_through<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, gpa: Gpa) -> bool {
     let memory = vm.memory.read();
-    let mut shadow = vm.shadow.lock();
-    let flush = shadow.as_mut().and_then(|shadow| shadow.let_through(&memory.p2m, &memory.ram(), gpa));
+    let flush = {
+        let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
+        shadow.as_mut().and_then(|shadow| shadow.let_through(&memory.p2m, &memory.ram(), gpa))
+    };
     flush.is_some_and(|flush| {
         vcpu.perform_flush(flush);
         true

@@ -157,7 +157,7 @@ pub fn set_mode<V: Virt, M: HostMemory>(
 ) -> Result<(), MapError> {
     // Here, so that no change fails later.
     if mode != Mode::Nested {
-        switch::prepare(vm)?;
+        switch::prepare(vcpu, vm)?;
     }
     vcpu.mmu.excursion = Excursion::None;
     vcpu.mmu.displaced = false;

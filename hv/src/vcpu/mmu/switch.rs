@@ -9,7 +9,6 @@ use core::sync::atomic::Ordering;
 use super::{Excursion, Paging, Settling, follow_pat, load};
 use crate::guest::vm::{HostMemory, Vm};
 use crate::paging::MapError;
-use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::shadow::{Shadow, Tuning};
 use crate::vcpu::{Vcpu, work};
 use crate::virt::{Roots, Virt};
@@ -51,12 +50,11 @@ pub struct SwitchCounts {
 }
 
 /// Makes the pool of shadow pages, if there is none.
-pub(super) fn prepare<F, M>(vm: &Vm<F, M>) -> Result<(), MapError>
-where
-    F: PteFormat<Attr = NestedAttr>,
-    M: HostMemory,
-{
-    let mut shadow = vm.shadow.lock();
+pub(super) fn prepare<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+) -> Result<(), MapError> {
+    let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
     if shadow.is_none() {
         let memory = vm.memory.read().host.clone();
         let mut tables =
@@ -70,8 +68,7 @@ where
 }
 
 /// Makes the VM's other VCPUs change, too, before their next entry: none of them may write the guest's tables unseen while another
-/// runs on shadow tables. (Excursions are the exception, and end with shadow tables that are new for all.) When it returns none
-/// runs on the tables that were in use before. The caller holds the shadow tables.
+/// runs on shadow tables. When it returns none runs on the tables that were in use before. The caller holds the shadow tables.
 fn lead<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedFormat, M>, to: Paging) {
     let Some(others) = vm.others.get() else { return };
     if vm.paging.swap(to as u8, Ordering::SeqCst) != to as u8 {
@@ -87,11 +84,9 @@ pub(super) fn follow<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::Nest
         return;
     }
     let now = Paging::from_number(vm.paging.load(Ordering::SeqCst));
-    // An excursion comes back by itself, unless nobody is there any more.
-    if now == Paging::Nested {
+    if vcpu.mmu.paging != now {
+        // One that was about to make an excursion finds its fault again.
         vcpu.mmu.excursion = Excursion::None;
-    }
-    if vcpu.mmu.excursion == Excursion::None && vcpu.mmu.paging != now {
         adopt(vcpu, vm, now);
     }
 }
@@ -131,13 +126,11 @@ pub fn switch<V: Virt, M: HostMemory>(
     }
     let begin = tsc();
     if to == Paging::Shadow {
-        prepare(vm)?;
+        prepare(vcpu, vm)?;
     }
     {
         let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
-        if vcpu.mmu.excursion == Excursion::None {
-            lead(vcpu, vm, to);
-        }
+        lead(vcpu, vm, to);
         if let Some(shadow) = shadow.as_mut().filter(|_| to == Paging::Shadow) {
             let _the_root_is_loaded_below = shadow.drop_everything();
         }

@@ -1,8 +1,8 @@
 //! Intel VT-x: one [`Vmx`] per VCPU over its VMCS, one [`VmxCpu`] per PCPU.
 //!
 //! Fields of the guest state are read when somebody asks and written when they changed ([`cache`]). What exits leave in the
-//! processor (CR2, DR6, system-call MSRs) stays there: the host uses none of it. So one VCPU runs on a PCPU so far, and its
-//! VMCS stays current. Intel SDM volume 3, chapters 23 to 31.
+//! processor (CR2, DR6, system-call MSRs) stays there: the host uses none of it. When the VCPU departs from its PCPU, all of
+//! that is taken out. Intel SDM volume 3, chapters 23 to 31.
 
 mod bitmaps;
 mod cache;
@@ -323,10 +323,11 @@ impl Virt for Vmx {
     }
 
     /// Shadow tables are used in the place of no paging; but there is no paging in real mode, nor with the code segment of real
-    /// mode, which a guest keeps until its first far jump (SDM 3, 27.3.1.2).
+    /// mode, which a guest keeps until its first far jump (SDM 3, 27.3.1.2); virtual-8086 mode has such a one, too.
     fn runs_shadow(&self) -> bool {
         const CODE: u64 = 8;
-        self.cr0() & cr0::PE != 0 && self.cache.segment(SegReg::Cs, Part::Rights) & CODE != 0
+        let in_code = || self.cache.segment(SegReg::Cs, Part::Rights) & CODE != 0;
+        self.cr0() & cr0::PE != 0 && (in_code() || self.rflags() & rflags::VM != 0)
     }
 
     fn set_pointers(&mut self, pointers: [u64; 4]) {

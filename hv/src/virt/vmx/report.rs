@@ -19,6 +19,9 @@ impl Vmx {
         if !self.live.get() {
             return "not entered yet".into();
         }
+        if self.reason == FAIL_INVALID {
+            return "VMCS: no VMCS is current".into();
+        }
         // SAFETY: the VMCS is current since the first entry.
         let read = |field| unsafe { vmread(field) };
         let mut text = format!(
@@ -31,7 +34,6 @@ impl Vmx {
         );
         // Writing to a string cannot fail.
         let _ = match self.reason {
-            FAIL_INVALID => write!(text, "; no VMCS is current"),
             FAIL_VALID => {
                 let error = read(exit::INSTRUCTION_ERROR);
                 write!(text, "; VM-instruction error {error}: {}", instruction_error(error))

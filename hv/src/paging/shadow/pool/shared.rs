@@ -70,10 +70,11 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         self.shared.limbo = self.shared.others.is_some();
     }
 
-    /// Before a free page is used again.
+    /// Before a free page is used again. The processor that is served may have it cached like the others.
     #[inline(always)]
     pub(super) fn end_limbo(&mut self) {
         if self.shared.limbo {
+            self.owed = TlbFlush::All;
             self.tell(false);
         }
     }
