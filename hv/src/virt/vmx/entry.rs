@@ -8,8 +8,8 @@ use super::field::{control, exit, guest};
 use super::instr::{self, vmwrite};
 use super::{Vmx, system};
 use crate::hw::msr::EFER;
+use crate::virt::Ended;
 use crate::virt::state::efer;
-use crate::virt::{Ended, VcpuState};
 
 /// Bits of [`Vmx::work`]. While it is 0, an entry is VMRESUME alone.
 pub(super) mod work {
@@ -85,11 +85,6 @@ impl Vmx {
     pub(super) fn unload(&mut self) {
         if !self.live.get() {
             return;
-        }
-        if self.believed.is_none()
-            && let Some(pointers) = VcpuState::pointers(self)
-        {
-            self.pointers = Some(pointers);
         }
         self.saved.cr2 = instr::cr2();
         self.saved.dr6 = instr::dr6();
