@@ -110,11 +110,6 @@ impl Mailbox {
         self.work.load(Ordering::SeqCst) != 0
     }
 
-    /// Whether one of these bits is asked for.
-    pub fn wants(&self, bits: u32) -> bool {
-        self.work.load(Ordering::SeqCst) & bits != 0
-    }
-
     /// Takes everything out: vectors go to `accept` (with whether they are level-triggered), the rest is bits of [`work`].
     pub fn take(&self, mut accept: impl FnMut(u8, bool)) -> u32 {
         let work = self.work.swap(0, Ordering::SeqCst);

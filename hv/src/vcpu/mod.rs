@@ -66,13 +66,11 @@ pub mod work {
     /// A start-up IPI has come.
     pub const STARTUP: u32 = 1 << 11;
     /// Others have changed tables: forget translations.
-    pub const FLUSH: u32 = 1 << 14;
+    pub const FLUSH: u32 = 1 << 12;
     /// Others have dropped all shadow tables: load the root again.
-    pub const RELOAD: u32 = 1 << 15;
-    /// Leave the guest: somebody wants its VCPUs to stand still.
-    pub const STAND_STILL: u32 = 1 << 12;
+    pub const RELOAD: u32 = 1 << 13;
     /// Virtio devices have something to do.
-    pub const DEVICES: u32 = 1 << 13;
+    pub const DEVICES: u32 = 1 << 14;
 }
 
 /// One VCPU. Everything here belongs to it alone; what it shares with others is in `guest::vm::Vm`.

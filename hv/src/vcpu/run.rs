@@ -243,8 +243,7 @@ fn serve<V: Virt, M: HostMemory, H: Host>(
     if vcpu.work & work::KICK != 0 {
         kick(vcpu, vm, cpu, host);
     }
-    if vcpu.work & work::STAND_STILL != 0 || host.is_wanted() {
-        vcpu.work &= !work::STAND_STILL;
+    if host.is_wanted() {
         return Some(Return::Yield);
     }
     if vcpu.work & work::HALTED != 0 && wakes(vcpu) {

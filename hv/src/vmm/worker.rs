@@ -66,17 +66,16 @@ impl<B: Backend> Worker<B> {
         let now = self.pcpu.tsc();
         let why = core::mem::replace(&mut self.why, Why::Preempt);
         let decision = self.machine.sched.schedule(self.pcpu.id(), why, now);
+        let mut left = None;
         if decision.run != self.loaded.as_ref().map(|loaded| loaded.handle) {
-            let left = self.unload();
+            left = self.unload();
             if let Some(handle) = decision.run {
                 self.load(handle);
             }
-            self.machine.send(self.machine.sched.context_saved(self.pcpu.id(), now));
-            if let Some(guest) = left {
-                self.machine.look_after(&guest);
-            }
-        } else {
-            self.machine.send(self.machine.sched.context_saved(self.pcpu.id(), now));
+        }
+        self.machine.send(self.machine.sched.context_saved(self.pcpu.id(), now));
+        if let Some(guest) = left {
+            self.machine.look_after(&guest);
         }
         self.pcpu.begin(self.loaded.as_ref().map(|loaded| loaded.guest.number), decision.until);
         let Some(Loaded { handle, guest, parked, .. }) = &mut self.loaded else {
