@@ -37,7 +37,7 @@ pub const CASES: &[Case] = &[
 ];
 
 /// Runs the cases of a group; none may fail, nor be skipped on the hypervisor without a reason that is known here.
-fn group(context: &Context, cases: &str, options: &[&str]) -> Result<()> {
+pub fn group(context: &Context, cases: &str, options: &[&str]) -> Result<()> {
     let finished = context.long_mode(cases, options)?.has(", 0 failed")?.lacks("FAIL")?.status(0)?;
     let known = "skip control.cr3-reserved";
     let output = finished.stdout();

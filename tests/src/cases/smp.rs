@@ -2,13 +2,22 @@
 
 use anyhow::Result;
 
-use super::{Case, only};
+use super::long_mode::group;
+use super::{Case, both, only};
 use crate::context::Context;
 
 pub const CASES: &[Case] = &[
+    both("manuals: several processors", |c| kit(c, "smp")).also(&["shadow"]),
+    both("manuals: page tables that processors share", |c| kit(c, "shared")).also(&["shadow", "switch=50"]),
     only("qemu-svm", "four processors of a guest on four in two packages", four).also(&["shadow"]),
     only("qemu-svm", "four processors of a guest take turns on one", turns),
 ];
+
+/// Cases of the kit with four processors.
+fn kit(context: &Context, cases: &str) -> Result<()> {
+    let machine: &[&str] = if context.nested() { &["--pcpus", "4,sockets=2"] } else { &[] };
+    group(context, cases, &[&["--vcpus", "4"], machine].concat())
+}
 
 /// Four processes that compute the same checksum, and one line when each is done.
 const SUMS: &str = "nproc; for i in 1 2 3 4; do (seq 20000 | md5sum) & done; wait";

@@ -13,6 +13,8 @@ mod mmio;
 mod mmio_faults;
 mod msr;
 mod pic;
+mod shared;
+mod smp;
 mod strings;
 mod svm;
 mod testdev;
@@ -30,6 +32,8 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         debug::CASES,
         interrupts::CASES,
         ipi::CASES,
+        smp::CASES,
+        shared::CASES,
         timers::CASES,
         ioapic::CASES,
         pic::CASES,

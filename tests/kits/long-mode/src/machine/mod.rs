@@ -1,6 +1,6 @@
 //! The machine from a kernel's side: instructions, traps, page tables, user mode, interrupt controllers, the console.
 //!
-//! Everything here is static and belongs to the one processor that runs; nothing locks. The wrappers of privileged
+//! Everything here is static and belongs to the first processor; nothing locks. Only `smp` knows of others. The wrappers of privileged
 //! instructions are safe functions: to break the machine is the program's purpose, and it is the only program.
 
 pub mod insn;
@@ -10,6 +10,7 @@ pub mod legacy;
 pub mod paging;
 pub mod pic;
 pub mod serial;
+pub mod smp;
 pub mod step;
 pub mod time;
 pub mod trap;

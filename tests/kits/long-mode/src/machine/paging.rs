@@ -36,6 +36,11 @@ pub fn entry(page: usize) -> *mut u64 {
     TABLES[2].ptr().cast::<u64>().wrapping_add(page)
 }
 
+/// Where the entry is that leads to the window's page-table entries.
+pub fn upper_entry() -> u64 {
+    TABLES[1].ptr() as u64
+}
+
 /// The address of a page of the window.
 pub const fn window(page: usize) -> u64 {
     WINDOW + page as u64 * 4096

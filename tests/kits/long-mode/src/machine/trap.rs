@@ -1,7 +1,7 @@
 //! The IDT, and what happens on a trap: it is counted and recorded, then a hook, a landing place or the default decides.
 
 use super::insn::{cr2, dr6, rdtsc};
-use super::{Cell, lapic};
+use super::{Cell, lapic, smp};
 use crate::say;
 
 core::arch::global_asm!(include_str!("trap.s"));
@@ -102,6 +102,9 @@ unsafe extern "C" {
 extern "C" fn kit_trap(frame: &mut Frame) {
     let number = frame.vector as u8;
     if number == vector::GP && frame.error as u32 == NO_INTERRUPT {
+        return;
+    }
+    if smp::trap(frame) {
         return;
     }
     let trap = Trap {
