@@ -67,7 +67,7 @@ mod tests {
         };
         assert_eq!(
             figures("cpuid", &summary(6)).len(),
-            figures(crate::FIRST_INSTRUCTION, &summary(15e9 as u64)).len()
+            figures("first-instruction", &summary(15e9 as u64)).len()
         );
     }
 

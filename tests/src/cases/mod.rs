@@ -1,6 +1,7 @@
 //! The list of cases.
 
 mod bad_input;
+mod bench;
 mod bochs;
 mod boot;
 mod guests;
@@ -84,6 +85,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         bad_input::CASES,
         stress::CASES,
         virtio::CASES,
+        bench::CASES,
     ];
     cases.into_iter().flatten()
 }

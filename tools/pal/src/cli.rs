@@ -9,7 +9,7 @@ use std::{
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{image::args::ImageArgs, run::pcpus::Pcpus};
+use crate::{bench::args::BenchArgs, image::args::ImageArgs, run::pcpus::Pcpus};
 
 /// Palimpsest's tool: build the hypervisor, run guests on it, test it.
 #[derive(Parser)]
@@ -232,57 +232,6 @@ pub struct FuzzArgs {
     /// How long; 0 means until it finds something
     #[arg(long, default_value_t = 60)]
     pub seconds: u32,
-}
-
-const BENCH_EXAMPLES: &str = "\
-Examples:
-  cargo pal bench                          the table: native, ours, KVM's and Xen's figures, our goals
-  cargo pal bench --runs 3 --json out.json the same three times, with everything in a file
-  cargo pal bench --only cpuid --exits     one row, and what leaves the guest in it
-  cargo pal bench --machine bochs-vtx      the same on an Intel processor with VT-x
-
-The emulator counts instructions as time, so figures repeat and do not depend on this machine's speed (docs/benchmarks.md).
-
-Exit status: 0, also if goals are missed; with --check 1 if one is; 1 if something could not be measured; 2 usage.";
-
-/// Options of `pal bench`.
-#[derive(Args)]
-#[command(after_help = BENCH_EXAMPLES)]
-pub struct BenchArgs {
-    /// The hypervisor's machine: on bochs-vtx a run takes many minutes
-    #[arg(long, value_enum, default_value_t = Machine::QemuSvm)]
-    pub machine: Machine,
-    /// Measure only these rows: cpuid, pci-read, fork-wait, …
-    #[arg(long, value_name = "ROW", num_args = 1..)]
-    pub only: Vec<String>,
-    /// Measure only these modes: nested, shadow, or switch=N, which also shows what a change of the mode costs. Default:
-    /// nested shadow switch=50 switch=2000, on bochs-vtx nested shadow
-    #[arg(long, value_name = "MODE", num_args = 1..)]
-    pub mode: Vec<Mode>,
-    /// Measure this often; the table shows the median run and how far the runs are apart
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub runs: u32,
-    /// Also run each row alone and show its exits: how many, and their cost
-    #[arg(long)]
-    pub exits: bool,
-    /// Write everything to FILE as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Exit with 1 if a goal is missed
-    #[arg(long)]
-    pub check: bool,
-    /// The guest's kernel. Default: Debian's cloud kernel
-    #[arg(long, value_name = "FILE")]
-    pub kernel: Option<PathBuf>,
-    /// The QEMU to use instead of qemu-system-x86_64 in PATH
-    #[arg(long, value_name = "PATH")]
-    pub qemu: Option<PathBuf>,
-    /// The Bochs to use instead of bochs in PATH
-    #[arg(long, value_name = "PATH")]
-    pub bochs: Option<PathBuf>,
-    /// Install missing packages without asking
-    #[arg(short, long)]
-    pub yes: bool,
 }
 
 /// The machines that a guest can run on.

@@ -88,7 +88,20 @@ impl Setup {
     /// # Errors
     /// `pal` does not start, or wrote unreadable statistics.
     pub fn run(&self, column: Column, rows: &[&Row], stats: Option<&Path>) -> Result<Sitting> {
-        let command = self.command(column, rows, stats);
+        let (mut sitting, success) = self.perform(self.command(column, rows, stats), Some(rows.len()))?;
+        if let Some(path) = stats.filter(|_| success) {
+            let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+            sitting.stats = serde_json::from_slice(&text).context("pal run wrote unreadable statistics")?;
+        }
+        Ok(sitting)
+    }
+
+    /// Runs `pal` with these arguments and reads what a guest reports, of so many rows if it counts them; also whether `pal` said
+    /// that all went well.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn perform(&self, command: Vec<String>, rows: Option<usize>) -> Result<(Sitting, bool)> {
         let program = env::current_exe().context("cannot find my own program")?;
         let output = Command::new(program)
             .args(&command)
@@ -97,11 +110,12 @@ impl Setup {
             .output()
             .context("cannot start pal")?;
         let records = Records::read(&String::from_utf8_lossy(&output.stdout));
+        let success = output.status.success();
         let mut trouble: Vec<String> =
             records.errors.iter().map(|error| format!("the guest's program: {error}")).collect();
-        if !output.status.success() {
+        if !success {
             trouble.push(format!("pal run: {}", output.status));
-        } else if records.done != Some(rows.len()) {
+        } else if records.done != rows {
             trouble
                 .push("the guest's program did not come to its end, or does not know every row".to_owned());
         }
@@ -113,14 +127,7 @@ impl Setup {
                 .map(|word| if word.contains(' ') { format!("'{word}'") } else { word.clone() });
             trouble.push(format!("the command was: pal {}", quoted.collect::<Vec<_>>().join(" ")));
         }
-        let stats = match stats {
-            Some(path) if output.status.success() => {
-                let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-                serde_json::from_slice(&text).context("pal run wrote unreadable statistics")?
-            }
-            _ => Value::Null,
-        };
-        Ok(Sitting { records, command, stats, trouble: trouble.join("\n") })
+        Ok((Sitting { records, command, stats: Value::Null, trouble: trouble.join("\n") }, success))
     }
 
     fn command(&self, column: Column, rows: &[&Row], stats: Option<&Path>) -> Vec<String> {

@@ -94,7 +94,7 @@ fn comparison(column: &str, judgement: &Judgement) -> Value {
 }
 
 /// What git says about the source tree; `None` outside a repository.
-fn git(project: &Project, arguments: &[&str]) -> Option<String> {
+pub fn git(project: &Project, arguments: &[&str]) -> Option<String> {
     let output = Command::new("git")
         .current_dir(&project.root)
         .args(arguments)

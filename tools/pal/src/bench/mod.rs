@@ -2,8 +2,10 @@
 //!
 //! A guest program performs the operations of [`rows`], once on the emulated machine alone and once on the hypervisor on
 //! the same machine ([`column`]), with QEMU or Bochs counting instructions as time. So every figure is the guest's work plus the
-//! hypervisor's, and repeats. `docs/benchmarks.md` explains how to read it.
+//! hypervisor's, and repeats. [`smp`] measures guests with several processors, in real time. `docs/benchmarks.md` explains
+//! how to read both.
 
+pub mod args;
 mod column;
 mod exits;
 mod json;
@@ -11,6 +13,7 @@ mod program;
 mod record;
 mod results;
 mod rows;
+mod smp;
 mod switches;
 mod table;
 
@@ -23,14 +26,16 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 
 use crate::{
-    cli::{BenchArgs, Guest},
+    cli::Guest,
     host::needs::Needs,
     project::Project,
     status::{Usage, exit},
     ui::Ui,
 };
+use args::BenchArgs;
 use column::{Column, Setup, Sitting};
 use results::Results;
 use switches::Switches;
@@ -46,29 +51,17 @@ const BOCHS_MODES: [&str; 2] = ["nested", "shadow"];
 /// # Errors
 /// [`Usage`] for options that cannot work; others for what is missing on this machine.
 pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
+    if args.smp {
+        return smp::run(args, project, ui);
+    }
     let rows = rows::select(&args.only)?;
     if !args.machine.has_hypervisor() {
         return Err(Usage::new("--machine: name the hypervisor's machine, qemu-svm or bochs-vtx").into());
     }
-    if let Some(path) = &args.json {
-        let open = OpenOptions::new().create(true).append(true).open(path);
-        open.map_err(|error| Usage::new(format!("--json {}: {error}", path.display())))?;
-    }
+    check_json(args)?;
     let needs = Needs { project, ui, yes: args.yes };
     let scratch = tempfile::Builder::new().prefix("pal-").tempdir()?;
-    let initrd = scratch.path().join("initrd");
-    fs::write(&initrd, program::initramfs(&program::build(project, ui)?)?)
-        .with_context(|| format!("cannot write {}", initrd.display()))?;
-    let setup = Setup {
-        emulator: if args.machine.is_bochs() {
-            needs.bochs(args.bochs.as_deref())?
-        } else {
-            needs.qemu(args.qemu.as_deref())?
-        },
-        kernel: args.kernel.clone().map_or_else(|| needs.kernel(Guest::DebianAmd64), Ok)?,
-        initrd,
-        hypervisor: needs.hypervisor()?,
-    };
+    let setup = setup(args, &needs, program::ONE, scratch.path())?;
 
     let default: &[&str] = if args.machine.is_bochs() { &BOCHS_MODES } else { &MODES };
     let modes = if args.mode.is_empty() {
@@ -80,8 +73,9 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let columns =
         iter::once(Column::native(args.machine)).chain(columns).map(|column| (column, Vec::new())).collect();
     let mut results = Results { rows, columns };
-    for number in 1..=args.runs {
-        let _step = ui.step(&format!("measuring, run {number} of {}", args.runs));
+    let runs = args.runs.unwrap_or(1);
+    for number in 1..=runs {
+        let _step = ui.step(&format!("measuring, run {number} of {runs}"));
         let sittings = side_by_side(&setup, &results, scratch.path())?;
         for ((_, sittings), sitting) in results.columns.iter_mut().zip(sittings) {
             sittings.push(sitting);
@@ -107,8 +101,7 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
     }
     if let Some(path) = &args.json {
         let document = json::document(&results, &exits, &version(&setup.emulator), project);
-        let text = serde_json::to_string_pretty(&document)? + "\n";
-        fs::write(path, text).with_context(|| format!("--json {}", path.display()))?;
+        write_json(path, &document)?;
     }
     let missed = if args.check { results.missed() } else { Vec::new() };
     if !missed.is_empty() {
@@ -116,6 +109,35 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
     }
     let failed = !complete || !missed.is_empty();
     Ok(if failed { exit::TOOL } else { 0 })
+}
+
+/// Finds out early whether the file of `--json` can be written.
+fn check_json(args: &BenchArgs) -> Result<()> {
+    let Some(path) = &args.json else { return Ok(()) };
+    let open = OpenOptions::new().create(true).append(true).open(path);
+    open.map(drop).map_err(|error| Usage::new(format!("--json {}: {error}", path.display())).into())
+}
+
+fn write_json(path: &Path, document: &Value) -> Result<()> {
+    let text = serde_json::to_string_pretty(document)? + "\n";
+    fs::write(path, text).with_context(|| format!("--json {}", path.display()))
+}
+
+/// Builds or finds what every run uses.
+fn setup(args: &BenchArgs, needs: &Needs, name: &str, scratch: &Path) -> Result<Setup> {
+    let initrd = scratch.join("initrd");
+    fs::write(&initrd, program::initramfs(&program::build(needs.project, needs.ui, name)?)?)
+        .with_context(|| format!("cannot write {}", initrd.display()))?;
+    Ok(Setup {
+        emulator: if args.machine.is_bochs() {
+            needs.bochs(args.bochs.as_deref())?
+        } else {
+            needs.qemu(args.qemu.as_deref())?
+        },
+        kernel: args.kernel.clone().map_or_else(|| needs.kernel(Guest::DebianAmd64), Ok)?,
+        initrd,
+        hypervisor: needs.hypervisor()?,
+    })
 }
 
 /// One run of every column, at the same time: an instruction takes the same virtual time however busy this machine is.

@@ -104,10 +104,12 @@ pub fn exits(column: Column, rows: &[Exits]) -> String {
     align(&lines, &[0, 1])
 }
 
-/// Fields as wide as the widest of their column; the columns in `left` begin at the left, the others end at the right.
-fn align<const N: usize>(lines: &[[String; N]], left: &[usize]) -> String {
+/// Fields as wide as the widest of their column; the columns in `left` begin at the left, the others end at the right. All
+/// lines have as many fields as the first.
+pub fn align(lines: &[impl AsRef<[String]>], left: &[usize]) -> String {
+    let lines: Vec<&[String]> = lines.iter().map(AsRef::as_ref).collect();
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..N).map(width).collect();
+    let widths: Vec<usize> = (0..lines.first().map_or(0, |line| line.len())).map(width).collect();
     let mut text = String::new();
     for line in lines {
         let fields = line.iter().zip(&widths).enumerate().map(|(column, (field, width))| {
@@ -123,7 +125,7 @@ fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "MISSED" }
 }
 
-fn dash() -> String {
+pub fn dash() -> String {
     "–".to_owned()
 }
 
@@ -147,7 +149,7 @@ fn figure(figure: Figure) -> String {
 }
 
 /// A number with its thousands apart; small ones with a decimal.
-fn grouped(number: f64) -> String {
+pub fn grouped(number: f64) -> String {
     if number < 1000.0 {
         return format!("{number:.1}").trim_end_matches(".0").to_owned();
     }

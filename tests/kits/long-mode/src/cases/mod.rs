@@ -8,6 +8,7 @@ mod dies;
 mod interrupts;
 mod ioapic;
 mod ipi;
+mod measure;
 mod memory;
 mod mmio;
 mod mmio_faults;
@@ -34,6 +35,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         ipi::CASES,
         smp::CASES,
         shared::CASES,
+        measure::CASES,
         timers::CASES,
         ioapic::CASES,
         pic::CASES,

@@ -1,0 +1,93 @@
+//! `pal bench --smp`: what the processors of a guest need to reach each other, and what they get done together.
+//!
+//! Instructions cannot tell: processors wait for each other while they run at the same time. So QEMU emulates four, each with a
+//! thread of its own and real time, and a guest's program measures in ticks of the time-stamp counter. Those depend on this
+//! machine and on what else it does; therefore the guest runs alone and on the hypervisor in turns, round by round, and
+//! what counts is the ratio within a round ([`results`]). [`rows`] says what is measured, [`sitting`] where.
+
+mod host;
+mod json;
+mod results;
+mod rows;
+mod sitting;
+mod table;
+
+use std::time::Instant;
+
+use anyhow::Result;
+
+use super::{args::BenchArgs, check_json, program, setup, version, write_json};
+use crate::{
+    cli::{Machine, Mode},
+    host::needs::Needs,
+    project::Project,
+    status::{Usage, exit},
+    ui::Ui,
+};
+use host::Host;
+use results::Results;
+use sitting::{Files, Sitter};
+
+/// How often everybody runs unless told otherwise.
+const ROUNDS: u32 = 5;
+
+/// Measures, prints the tables, and returns the exit status.
+///
+/// # Errors
+/// [`Usage`] for options that cannot work; others for what is missing on this machine.
+pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
+    let rows = rows::select(&args.only)?;
+    if args.machine != Machine::QemuSvm {
+        let text = "--smp: only QEMU's processors run at the same time; leave out --machine";
+        return Err(Usage::new(text).into());
+    }
+    check_json(args)?;
+    let host = Host::look();
+    let scratch = tempfile::Builder::new().prefix("pal-").tempdir()?;
+    let files = Files {
+        setup: setup(args, &Needs { project, ui, yes: args.yes }, program::SEVERAL, scratch.path())?,
+        kit: program::kit(project, ui, scratch.path())?,
+    };
+
+    let modes = if args.mode.is_empty() { vec![Mode::Nested, Mode::Shadow] } else { args.mode.clone() };
+    let sitters = Sitter::all(&rows, &modes);
+    let rounds = if args.quick { 1 } else { args.runs.unwrap_or(ROUNDS) };
+    let mut results = Results { rows, modes, rounds: Vec::new() };
+    let start = Instant::now();
+    let mut complete = true;
+    for number in 1..=rounds {
+        let mut round = Vec::new();
+        for &sitter in &sitters {
+            let _step = ui.step(&format!("round {number} of {rounds}: {}", sitter.name()));
+            let sitting = sitter.sit(&files, &results.rows, args.quick)?;
+            if !sitting.trouble.is_empty() {
+                complete = false;
+                ui.error(&format!("{}: {}", sitter.name(), sitting.trouble));
+            }
+            round.push((sitter, sitting));
+        }
+        results.rounds.push(round);
+        let took = start.elapsed().as_secs();
+        let left = took / u64::from(number) * u64::from(rounds - number);
+        ui.say(&format!("round {number} of {rounds} done after {took} s, about {left} s to go"));
+        if !complete {
+            // It would go wrong again, and cost as much time.
+            break;
+        }
+    }
+
+    print!("{}", table::costs(&results));
+    let scaling = table::scaling(&results);
+    if !scaling.is_empty() {
+        print!("\n{scaling}");
+    }
+    table::notes(&host).iter().for_each(|note| println!("\nnote: {note}"));
+    if let Some(path) = &args.json {
+        write_json(path, &json::document(&results, &host, &version(&files.setup.emulator), project))?;
+    }
+    let missing = results.missing();
+    if !missing.is_empty() {
+        ui.error(&format!("not measured: {}", missing.join(", ")));
+    }
+    Ok(if complete && missing.is_empty() { 0 } else { exit::TOOL })
+}

@@ -1,0 +1,121 @@
+//! The tables that a person reads.
+
+use super::{
+    host::Host,
+    results::{Results, Series, column_name},
+    rows::{PROCESSORS, WORKS},
+};
+use crate::bench::table::{align, dash, grouped};
+
+/// Costs: natively in ticks, in the modes as multiples of that.
+pub fn costs(results: &Results) -> String {
+    let mut heading = vec!["operation".to_owned()];
+    for mode in results.columns() {
+        heading.extend([column_name(mode), "spread".to_owned()]);
+    }
+    heading.push("samples".to_owned());
+    let mut lines = vec![heading];
+    for row in &results.rows {
+        let native = results.cost(row, None);
+        let mut line =
+            vec![row.title.to_owned(), native.median().map_or_else(dash, grouped), percent(&native)];
+        for &mode in &results.modes {
+            let ratio = results.ratio(row, mode);
+            line.extend([times(&ratio), percent(&ratio)]);
+        }
+        let fewest = results.columns().map(|mode| results.samples(row, mode)).min().unwrap_or(0);
+        line.push(fewest.to_string());
+        lines.push(line);
+    }
+    align(&lines, &[0])
+}
+
+/// How much more several threads get done than one; empty if that was not measured.
+pub fn scaling(results: &Results) -> String {
+    let mut heading = vec!["done in the time of one thread's".to_owned()];
+    for mode in results.columns() {
+        heading.extend([column_name(mode), "spread".to_owned()]);
+    }
+    let mut lines = vec![heading];
+    for (work, title) in WORKS {
+        for row in &results.rows {
+            let Some(crew) = row.crew.filter(|crew| crew.work == work && crew.threads > 1) else { continue };
+            let mut line = vec![format!("{title}, {} threads", crew.threads)];
+            let series: Vec<Series> = results.columns().map(|mode| results.scaling(row, mode)).collect();
+            if series.iter().any(|series| series.median().is_some()) {
+                line.extend(series.iter().flat_map(|series| [times(series), percent(series)]));
+                lines.push(line);
+            }
+        }
+    }
+    if lines.len() > 1 { align(&lines, &[0]) } else { String::new() }
+}
+
+/// What a reader has to know of the machine that all this ran on.
+pub fn notes(host: &Host) -> Vec<String> {
+    let mut notes = Vec::new();
+    if host.processors < PROCESSORS {
+        notes.push(format!(
+            "{PROCESSORS} emulated processors share the {} of this machine: nobody can get more done at a time, and who waits \
+             for another waits for its turn, too; compare with the native column",
+            host.processors
+        ));
+    }
+    if host.was_busy() {
+        let load = |load: Option<f64>| load.map_or_else(dash, |load| format!("{load:.1}"));
+        notes.push(format!(
+            "the machine was busy before (load {}): ticks are too many, ratios hold but spread; measure again when it is quiet",
+            load(host.load)
+        ));
+    }
+    notes
+}
+
+fn times(series: &Series) -> String {
+    series.median().map_or_else(dash, |times| format!("{times:.2}×"))
+}
+
+fn percent(series: &Series) -> String {
+    series.spread().map_or_else(dash, |spread| format!("{:.0} %", 100.0 * spread))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::{record::Records, smp::results::tests::example};
+
+    #[test]
+    fn costs_and_their_ratios() {
+        let mut results = example();
+        results.rounds.iter_mut().for_each(|round| round[4].1.records = Records::default());
+        let text = costs(&results);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(
+            lines[0].split_whitespace().collect::<Vec<_>>().join(" "),
+            "operation native spread nested spread samples"
+        );
+        assert!(lines[1].starts_with("IPI ") && lines[1].contains(" 300 "), "{text}");
+        assert!(lines[1].ends_with("  133 %   2.50×    40 %       30"), "{text}");
+        assert!(lines[5].contains('–') && lines[5].ends_with(" 0"), "{text}");
+    }
+
+    #[test]
+    fn several_threads_beside_one() {
+        let text = scaling(&example());
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 7, "{text}");
+        assert!(lines[1].starts_with("compute, 2 threads") && lines[1].contains("2.00×     0 %"), "{text}");
+        assert!(lines[6].starts_with("page faults, 4 threads") && lines[6].contains("4.00×"), "{text}");
+        let mut results = example();
+        results.rows.truncate(5);
+        assert_eq!(scaling(&results), "");
+    }
+
+    #[test]
+    fn a_small_or_busy_machine_is_told() {
+        let host = |processors, load| notes(&Host { processors, load });
+        assert!(host(4, Some(0.1)).is_empty() && host(8, None).is_empty());
+        assert!(host(2, Some(0.1))[0].contains("share the 2 of"));
+        assert!(host(4, Some(5.23))[0].contains("load 5.2"));
+    }
+}
