@@ -1,4 +1,5 @@
-//! Virtio devices at work for a VCPU: their accesses to guest memory, and what serving them leaves to do.
+//! Virtio devices at work for a VCPU: their accesses to guest memory (and those of the paravirtual clock), and what serving them
+//! leaves to do.
 //!
 //! A device is served by the VCPU that has notified it, or by one that finds it waiting. Called by [`super::bus`] and
 //! [`super::run`]; no lock of the chipset is held.
@@ -26,7 +27,7 @@ const MOST_WRITES: usize = 64;
 
 /// Guest memory as devices reach it. What they write may be one of the guest's tables: it is noted, and told when the device
 /// is let go, because whoever has the shadow tables may wait for somebody who waits for the device.
-struct Dma<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
+pub(super) struct Dma<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     memory: &'a Memory<F, M>,
     written: RefCell<ArrayVec<(Gpa, u64), MOST_WRITES>>,
     too_many: Cell<bool>,
@@ -87,13 +88,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'_, F, M, H> {
     fn with_devices(&mut self, serve: impl FnOnce(&Virtio, &Dma<'_, F, M>, &mut Messages) -> Woken) {
         let vm = self.vm;
         let lines = vm.virtio.lines();
-        let woken = {
-            let memory = vm.memory.read();
-            let dma = Dma { memory: &memory, written: RefCell::default(), too_many: Cell::new(false) };
-            let woken = serve(&vm.virtio, &dma, &mut self.left.messages);
-            self.tell_written(&dma);
-            woken
-        };
+        let woken = self.with_memory(|dma, messages| serve(&vm.virtio, dma, messages));
         self.show_console();
         if vm.virtio.lines() != lines {
             vm.chipset.lock().virtio_lines(&mut self.left.messages);
@@ -104,6 +99,15 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'_, F, M, H> {
         if vm.virtio.wants_service() {
             self.left.work |= work::DEVICES;
         }
+    }
+
+    /// Lets `access` read and write guest memory; afterwards the shadow tables know what it has written.
+    pub(super) fn with_memory<R>(&mut self, access: impl FnOnce(&Dma<'_, F, M>, &mut Messages) -> R) -> R {
+        let memory = self.vm.memory.read();
+        let dma = Dma { memory: &memory, written: RefCell::default(), too_many: Cell::new(false) };
+        let result = access(&dma, &mut self.left.messages);
+        self.tell_written(&dma);
+        result
     }
 
     /// Tells the shadow tables what a device has written.

@@ -65,4 +65,7 @@ pub trait Host {
 
     /// Sets TSC_AUX, if the processor has it.
     fn set_tsc_aux(&mut self, value: u64);
+
+    /// Clears DR0 to DR3.
+    fn clear_breakpoints(&mut self);
 }

@@ -2,10 +2,11 @@
 
 use crate::device::Tsc;
 use crate::guest::msr::{DeviceMsr, MsrContext, MsrEffect, MsrRead, MsrWrite, index};
-use crate::guest::pvclock;
+use crate::guest::pvclock::{self, PvClock};
 use crate::guest::vm::{HostMemory, Vm};
 use crate::paging::addr::Gpa;
 use crate::vcpu::bus::Bus;
+use crate::vcpu::devices::Dma;
 use crate::vcpu::dispatch::next_rip;
 use crate::vcpu::emulate::System;
 use crate::vcpu::host::Host;
@@ -169,7 +170,7 @@ fn write_rare<V: Virt, M: HostMemory, H: Host>(
             if deadline != 0 {
                 arm_deadline(vcpu, vm, deadline, tsc);
             }
-            update_clock(vcpu, vm, tsc);
+            update_clock(vcpu, vm, host, tsc);
             true
         }
         MsrWrite::Device(DeviceMsr::ApicBase) => write_apic_base(vcpu, vm, value),
@@ -205,19 +206,40 @@ fn perform<V: Virt, M: HostMemory, H: Host>(
         MsrEffect::TscAux(value) => host.set_tsc_aux(value),
         MsrEffect::KvmSystemTime(value) => {
             vcpu.pv_clock.set_address(value);
-            update_clock(vcpu, vm, tsc);
+            update_clock(vcpu, vm, host, tsc);
         }
         MsrEffect::KvmWallClock(at) => {
             let (seconds, nanos) = vm.wall_at_zero;
-            pvclock::write_wall_clock(&vm.memory.read().ram(), Gpa(at), seconds, nanos);
+            write_memory(vcpu, vm, host, tsc, |_, memory| {
+                pvclock::write_wall_clock(memory, Gpa(at), seconds, nanos);
+            });
         }
     }
 }
 
 /// Tells the guest's paravirtual clock the time.
-fn update_clock<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, tsc: u64) {
+fn update_clock<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    tsc: u64,
+) {
     let guest_tsc = Tsc(tsc.wrapping_add(vcpu.virt.tsc_offset()));
-    vcpu.pv_clock.update(&vm.memory.read().ram(), guest_tsc, vm.nanos(tsc));
+    write_memory(vcpu, vm, host, tsc, |clock, memory| clock.update(memory, guest_tsc, vm.nanos(tsc)));
+}
+
+/// Has the clock's structures written, wherever the guest wants them: even to its page tables.
+fn write_memory<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    tsc: u64,
+    write: impl FnOnce(&mut PvClock, &Dma<'_, V::NestedFormat, M>),
+) {
+    let mut bus = Bus::new(vm, &mut vcpu.lapic, host, tsc);
+    bus.with_memory(|memory, _| write(&mut vcpu.pv_clock, memory));
+    let left = bus.finish();
+    let _nothing_ends = vcpu.after_access(&vm.mailboxes, left, Outcome::Resume);
 }
 
 /// The APIC may change its mode but not its page, which the nested tables leave to the device bus once and for all;

@@ -209,7 +209,7 @@ fn serve<V: Virt, M: HostMemory, H: Host>(
         mmu::forget(vcpu);
     }
     if vcpu.work & startup::WORK != 0
-        && let Some(stop) = startup::serve(vcpu, vm)
+        && let Some(stop) = startup::serve(vcpu, vm, cpu, host)
     {
         return Some(Return::Stop(stop));
     }

@@ -178,6 +178,8 @@ pub struct ScriptHost {
     pub tsc_aux: u64,
     /// VCPUs that were kicked.
     pub kicks: Vec<u32>,
+    /// How often the breakpoints were cleared.
+    pub breakpoints_cleared: u32,
 }
 
 impl ScriptHost {
@@ -278,6 +280,10 @@ impl Host for ScriptHost {
     }
     fn set_tsc_aux(&mut self, value: u64) {
         self.tsc_aux = value;
+    }
+    fn clear_breakpoints(&mut self) {
+        self.assert_released();
+        self.breakpoints_cleared += 1;
     }
 }
 

@@ -159,7 +159,13 @@ impl Virt for Fake {
     }
 
     fn reset(&mut self) {
+        self.init();
         self.regs = ArchState::reset();
+        self.msrs.values_mut().for_each(|value| *value = 0);
+    }
+
+    fn init(&mut self) {
+        self.regs = ArchState::init(self.regs.cr0);
         (self.queued, self.interrupted, self.offered, self.taken) = (None, None, Offer::None, None);
     }
 

@@ -70,6 +70,8 @@ pub enum Ended {
 pub enum FlushScope {
     /// All of this VCPU's.
     All,
+    /// All but global ones.
+    NonGlobal,
     /// Those of one linear address.
     Address(Gva),
 }
@@ -123,8 +125,12 @@ pub trait Virt: VcpuState + Sized {
     /// Takes everything of the VCPU out of the PCPU, so that another VCPU can use that, and this one run anywhere.
     fn depart(&mut self, cpu: &mut Self::Cpu);
 
-    /// Puts every register and pending event into the state after INIT/RESET; intercepts and paging stay.
+    /// Puts every register and pending event into the state after RESET; intercepts and paging stay.
     fn reset(&mut self);
+
+    /// The same for INIT, which leaves model-specific registers but EFER alone, and CD and NW of CR0
+    /// ([`ArchState::init`]).
+    fn init(&mut self);
 
     /// RIP of the instruction after the one that exited, if the processor reports it.
     fn next_rip(&self) -> Option<u64>;

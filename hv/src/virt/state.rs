@@ -298,6 +298,12 @@ impl ArchState {
         s
     }
 
+    /// The state after INIT of a processor with this CR0 (Intel SDM 3, table 9-1; AMD APM 2, table 14-1): as after RESET, but caches
+    /// stay on or off.
+    pub fn init(cr0: u64) -> ArchState {
+        ArchState { cr0: cr0::ET | cr0 & (cr0::CD | cr0::NW), ..ArchState::reset() }
+    }
+
     /// Copies every register to `to`.
     pub fn store(&self, to: &mut impl VcpuState) {
         for reg in Gpr::ALL {

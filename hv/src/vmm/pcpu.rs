@@ -263,4 +263,8 @@ impl<B: Backend> Host for Pcpu<B> {
         // SAFETY: guests are offered TSC_AUX only where the processor has it, and the host does not use it.
         unsafe { msr::write(msr::TSC_AUX, value) }
     }
+
+    fn clear_breakpoints(&mut self) {
+        cpu::set_breakpoints([0; 4]);
+    }
 }

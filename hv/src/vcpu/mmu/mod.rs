@@ -137,7 +137,8 @@ impl<V: Virt> Vcpu<V> {
         match flush {
             TlbFlush::None => {}
             TlbFlush::Page(gva) => self.virt.flush(FlushScope::Address(gva)),
-            TlbFlush::NonGlobal | TlbFlush::All => self.virt.flush(FlushScope::All),
+            TlbFlush::NonGlobal => self.virt.flush(FlushScope::NonGlobal),
+            TlbFlush::All => self.virt.flush(FlushScope::All),
         }
     }
 }

@@ -67,6 +67,26 @@ fn paranoia_finds_tables_that_were_changed_behind_the_engines_back() {
     );
 }
 
+/// The paravirtual clock's structures may lie on page tables: the shadow tables follow what is written there.
+#[test]
+fn paranoia_finds_nothing_behind_the_clock() {
+    const WALL_CLOCK: u32 = 0x4b56_4d00;
+    const SYSTEM_TIME: u32 = 0x4b56_4d01;
+    const TSC: u32 = 0x10;
+    let again: Step = |_| Exit::Cpuid;
+    let scripts: [&[Step]; 2] = [
+        &[|f| wrmsr(f, WALL_CLOCK, 0x6000 + 4 * 8), again],
+        // Each write of the TSC updates the structure.
+        &[|f| wrmsr(f, SYSTEM_TIME, 0x6021), again, |f| wrmsr(f, TSC, 5), again],
+    ];
+    for script in scripts {
+        let mut machine = paranoid(script);
+        machine.code(&[0x0f, 0xa2, 0x0f, 0xa2, 0x0f, 0xa2, 0x0f, 0xa2]);
+        machine.play();
+        assert_ne!(machine.read::<4>(0x6000 + 4 * 8), 0x0002_0067u32.to_le_bytes());
+    }
+}
+
 #[test]
 fn an_excursion_executes_its_instruction_whatever_the_mode() {
     let nested: Step = |f| {

@@ -37,7 +37,9 @@ use crate::paging::addr::{Gva, Hpa};
 use crate::paging::format::npt::Npt;
 use crate::virt::exit::vector;
 use crate::virt::state::rflags;
-use crate::virt::{ArchState, Ended, Event, Exit, FlushScope, IoExit, Offer, RegMove, Roots, Virt};
+use crate::virt::{
+    ArchState, Ended, Event, Exit, FlushScope, IoExit, Offer, RegMove, Roots, VcpuState, Virt,
+};
 
 /// Where the state that VMLOAD and VMSAVE move is right now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +142,23 @@ impl Svm {
         self.block.vmcb.clean &= !bits;
     }
 
+    /// Puts the registers into `state`, and forgets events.
+    fn start_over(&mut self, state: &ArchState) {
+        state.store(self);
+        let vmcb = self.hidden_mut();
+        vmcb.int_ctl &= int_ctl::V_INTR_MASKING;
+        vmcb.int_state = 0;
+        vmcb.event_inj = 0;
+        vmcb.exit_int_info = 0;
+        // DR0..7 are loaded lazily: see open_debug_registers.
+        vmcb.intercept_dr = 0xffff_ffff;
+        vmcb.intercept_misc1 &= !(misc1::IRET | misc1::VINTR);
+        self.injection = Injection::default();
+        self.work.set(work::FLUSH | work::HIDDEN);
+        self.request(work::FLUSH);
+        self.block.vmcb.clean = 0;
+    }
+
     /// Asks for `bits` of [`work`] at the next entry.
     #[inline(always)]
     fn request(&self, bits: u8) {
@@ -221,23 +240,16 @@ impl Virt for Svm {
     }
 
     fn reset(&mut self) {
-        ArchState::reset().store(self);
+        self.start_over(&ArchState::reset());
         let vmcb = self.hidden_mut();
         (vmcb.star, vmcb.lstar, vmcb.cstar, vmcb.sfmask) = (0, 0, 0, 0);
         (vmcb.sysenter_cs, vmcb.sysenter_esp, vmcb.sysenter_eip, vmcb.kernel_gs_base) = (0, 0, 0, 0);
         // APM 2, 7.8.2: PAT after RESET.
         vmcb.g_pat = 0x0007_0406_0007_0406;
-        vmcb.int_ctl &= int_ctl::V_INTR_MASKING;
-        vmcb.int_state = 0;
-        vmcb.event_inj = 0;
-        vmcb.exit_int_info = 0;
-        // DR0..7 are loaded lazily: see open_debug_registers.
-        vmcb.intercept_dr = 0xffff_ffff;
-        vmcb.intercept_misc1 &= !(misc1::IRET | misc1::VINTR);
-        self.injection = Injection::default();
-        self.work.set(work::FLUSH | work::HIDDEN);
-        self.request(work::FLUSH);
-        self.block.vmcb.clean = 0;
+    }
+
+    fn init(&mut self) {
+        self.start_over(&ArchState::init(self.cr0()));
     }
 
     #[inline(always)]
@@ -316,7 +328,8 @@ impl Virt for Svm {
 
     fn flush(&mut self, scope: FlushScope) {
         match scope {
-            FlushScope::All => self.request(work::FLUSH),
+            // TLB_CONTROL could spare global ones, where there is the choice of an ASID; nobody has measured whether that pays.
+            FlushScope::All | FlushScope::NonGlobal => self.request(work::FLUSH),
             FlushScope::Address(gva) => self.flush_page(gva),
         }
     }

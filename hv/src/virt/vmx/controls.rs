@@ -54,6 +54,7 @@ pub mod exit {
     pub const LOAD_PAT: u32 = 1 << 19;
     pub const SAVE_EFER: u32 = 1 << 20;
     pub const LOAD_EFER: u32 = 1 << 21;
+    pub const SAVE_TIMER: u32 = 1 << 22;
 }
 
 /// Entry controls.
@@ -61,6 +62,8 @@ pub mod exit {
 pub mod entry {
     pub const LOAD_DEBUG: u32 = 1 << 2;
     pub const IA32E_GUEST: u32 = 1 << 9;
+    pub const TO_SMM: u32 = 1 << 10;
+    pub const LEAVES_DUAL_MONITOR: u32 = 1 << 11;
     pub const LOAD_PAT: u32 = 1 << 14;
     pub const LOAD_EFER: u32 = 1 << 15;
 }

@@ -29,9 +29,11 @@ pub mod reason {
     pub const IO: u32 = 30;
     pub const RDMSR: u32 = 31;
     pub const WRMSR: u32 = 32;
+    pub const BAD_MSR: u32 = 34;
     pub const MWAIT: u32 = 36;
     pub const MONITOR: u32 = 39;
     pub const PAUSE: u32 = 40;
+    pub const MACHINE_CHECK: u32 = 41;
     pub const TPR_BELOW_THRESHOLD: u32 = 43;
     pub const EPT_VIOLATION: u32 = 48;
     pub const EPT_MISCONFIGURATION: u32 = 49;

@@ -1,15 +1,15 @@
 //! What an entry needs beyond VMRESUME, and an exit beyond its reason, when [`work`] says so.
 
 use super::cache::Field;
-use super::controls::{entry, processor};
+use super::controls::{entry, exit as exit_control, processor};
 use super::cpu::{VmxCpu, pa};
 use super::decode::{event, may_interrupt_delivery, reason};
-use super::field::{control, exit, guest};
-use super::instr::{self, vmwrite};
+use super::field::{control, exit, guest, host};
+use super::instr;
 use super::{Vmx, system};
 use crate::hw::msr::EFER;
-use crate::virt::Ended;
 use crate::virt::state::efer;
+use crate::virt::{Ended, VcpuState};
 
 /// Bits of [`Vmx::work`]. While it is 0, an entry is VMRESUME alone.
 pub(super) mod work {
@@ -71,12 +71,13 @@ impl Vmx {
     }
 
     /// Whether the processor does not have a field that others have.
-    fn lacks(&self, field: u32) -> bool {
+    pub(super) fn lacks(&self, field: u32) -> bool {
         match field {
-            guest::EFER => !self.features.switches_efer,
-            guest::PAT => !self.features.switches_pat,
+            guest::EFER | host::EFER => !self.features.switches_efer,
+            guest::PAT | host::PAT => !self.features.switches_pat,
             control::SECONDARY => self.features.processor & processor::SECONDARY == 0,
-            control::EPT_POINTER => !self.features.ept,
+            control::EPT_POINTER | guest::POINTER_0..=guest::POINTER_3 => !self.features.ept,
+            control::VPID => !self.features.vpid,
             _ => false,
         }
     }
@@ -85,6 +86,11 @@ impl Vmx {
     pub(super) fn unload(&mut self) {
         if !self.live.get() {
             return;
+        }
+        self.keep_report();
+        // Whoever changes to shadow tables meanwhile asks for them.
+        if self.believed.is_none() {
+            self.pointers = VcpuState::pointers(self);
         }
         self.saved.cr2 = instr::cr2();
         self.saved.dr6 = instr::dr6();
@@ -108,24 +114,29 @@ impl Vmx {
     fn load(&mut self, cpu: &VmxCpu) {
         if self.home != cpu.id() {
             self.home = cpu.id();
-            // What another PCPU has in its TLB from an earlier stay under this VPID is older.
+            // What this PCPU has in its TLB from an earlier stay under this VPID is older.
             self.request(work::FLUSH);
         }
         let region = pa(&*self.region);
         let features = self.features;
+        let write = |field, value| {
+            // SAFETY: the VMCS is made current before this is used; the values are the accepted controls, addresses of what
+            // lives as long as this VCPU, and the host's state.
+            unsafe { self.cache.write(field, value) }
+        };
         // SAFETY: in VMX operation (the caller has a VmxCpu); the region, the bitmaps and the virtual APIC page live as long
         // as this VCPU, which clears the VMCS when it goes. The values are the accepted controls.
         unsafe {
             instr::vmclear(region).and_then(|()| instr::vmptrld(region)).expect("a VMCS region of our own");
-            vmwrite(guest::LINK_POINTER, u64::MAX);
-            vmwrite(guest::DEBUGCTL, 0);
-            vmwrite(guest::ACTIVITY, 0);
-            vmwrite(control::IO_BITMAP_A, pa(&self.io_bitmaps.0[0]).0);
-            vmwrite(control::IO_BITMAP_B, pa(&self.io_bitmaps.0[1]).0);
-            vmwrite(control::MSR_BITMAP, pa(&*self.msr_bitmap).0);
-            vmwrite(control::VIRTUAL_APIC, pa(&*self.apic_page).0);
-            vmwrite(control::PIN_BASED, features.pin.into());
-            vmwrite(control::EXIT_CONTROLS, features.exit.into());
+            write(guest::LINK_POINTER, u64::MAX);
+            write(guest::DEBUGCTL, 0);
+            write(guest::ACTIVITY, 0);
+            write(control::IO_BITMAP_A, pa(&self.io_bitmaps.0[0]).0);
+            write(control::IO_BITMAP_B, pa(&self.io_bitmaps.0[1]).0);
+            write(control::MSR_BITMAP, pa(&*self.msr_bitmap).0);
+            write(control::VIRTUAL_APIC, pa(&*self.apic_page).0);
+            write(control::PIN_BASED, features.pin.into());
+            write(control::EXIT_CONTROLS, features.exit.into());
             for zero in [
                 control::PAGE_FAULT_MATCH,
                 control::CR3_TARGETS,
@@ -134,15 +145,15 @@ impl Vmx {
                 control::ENTRY_MSR_LOADS,
                 control::ENTRY_INTERRUPTION,
             ] {
-                vmwrite(zero, 0);
+                write(zero, 0);
             }
             if features.vpid {
-                vmwrite(control::VPID, self.vpid.into());
+                write(control::VPID, self.vpid.into());
             }
-            if let Some(rate) = features.preemption_timer {
-                vmwrite(guest::PREEMPTION_TIMER, (self.slice >> rate).clamp(1, 0xffff_ffff));
+            if features.preemption_timer.is_some() {
+                write(guest::PREEMPTION_TIMER, self.timer());
             }
-            instr::write_host_state(&features);
+            instr::write_host_state(&features, write);
         }
         instr::set_cr2(self.saved.cr2);
         instr::set_dr6(self.saved.dr6);
@@ -152,6 +163,11 @@ impl Vmx {
             unsafe { instr::write_msr(index, value) };
         }
         self.live.set(true);
+    }
+
+    /// What the preemption timer counts down from.
+    fn timer(&self) -> u64 {
+        (self.slice >> self.features.preemption_timer.unwrap_or(0)).clamp(1, 0xffff_ffff)
     }
 
     /// The guest's EFER as far as entries do not load it from its field, and whether it is in long mode.
@@ -191,6 +207,10 @@ impl Vmx {
             self.done(work::LOAD);
         }
         self.vectoring = 0;
+        if reason == reason::PREEMPTION_TIMER && self.features.exit & exit_control::SAVE_TIMER != 0 {
+            // SAFETY: after an exit of this VCPU. The timer has run out, and is not loaded anew by itself.
+            unsafe { self.cache.write(guest::PREEMPTION_TIMER, self.timer()) };
+        }
         if may_interrupt_delivery(reason) {
             // SAFETY: after an exit of this VCPU.
             self.vectoring = unsafe { self.cache.read(exit::VECTORING) } as u32;

@@ -7,7 +7,8 @@ use crate::hw::msr;
 use crate::virt::feature::{Feature, Listed};
 
 /// MSRs that describe VMX.
-mod index {
+#[allow(missing_docs)]
+pub mod index {
     pub const BASIC: u32 = 0x480;
     pub const MISC: u32 = 0x485;
     pub const CR0_FIXED0: u32 = 0x486;
@@ -49,6 +50,8 @@ pub struct Features {
     pub invvpid_address: bool,
     /// INVVPID of one tag.
     pub invvpid_context: bool,
+    /// The same, but for global translations.
+    pub invvpid_non_global: bool,
     /// The timer that ends the guest counts every 2^n ticks of the TSC.
     pub preemption_timer: Option<u8>,
     /// Entries and exits switch EFER.
@@ -125,6 +128,13 @@ fn feature_control(value: u64) -> Result<Option<u64>, Unsuitable> {
     }
 }
 
+/// What the processor says of the pin-based, primary processor-based, exit and entry controls: the lower half must be 1, the upper
+/// half may be.
+pub fn control_words(rdmsr: impl Fn(u32) -> u64) -> [u64; 4] {
+    let truth = if rdmsr(index::BASIC) & 1 << 55 != 0 { 12 } else { 0 };
+    index::WORDS.map(|index| rdmsr(index + truth))
+}
+
 impl Features {
     /// Reads the features through `cpuid(leaf, subleaf) -> [eax, ebx, ecx, edx]`; `rdmsr` reads MSRs that the processor
     /// has. The value that must be written to the feature control (which firmware left open) comes with them.
@@ -143,8 +153,7 @@ impl Features {
 
     fn read(rdmsr: impl Fn(u32) -> u64) -> Result<Features, Missing> {
         let basic = rdmsr(index::BASIC);
-        let truth = if basic & 1 << 55 != 0 { 12 } else { 0 };
-        let [pin, processor, exit, entry] = index::WORDS.map(|index| rdmsr(index + truth));
+        let [pin, processor, exit, entry] = control_words(&rdmsr);
         let needed = pin::EXTERNAL_INTERRUPTS | pin::NMI | pin::VIRTUAL_NMI;
         let pin = adjust(Word::Pin, needed, pin::PREEMPTION_TIMER, pin)?;
         let needed = processor::TSC_OFFSET
@@ -157,7 +166,10 @@ impl Features {
             | processor::MSR_BITMAPS
             | processor::MONITOR;
         let processor = adjust(Word::Processor, needed, processor::SECONDARY, processor)?;
-        let optional = exit::SAVE_PAT | exit::LOAD_PAT | exit::SAVE_EFER | exit::LOAD_EFER;
+        let mut optional = exit::SAVE_PAT | exit::LOAD_PAT | exit::SAVE_EFER | exit::LOAD_EFER;
+        if pin & pin::PREEMPTION_TIMER != 0 {
+            optional |= exit::SAVE_TIMER;
+        }
         let exit = adjust(Word::Exit, exit::SAVE_DEBUG | exit::HOST_64BIT, optional, exit)?;
         let optional = entry::LOAD_PAT | entry::LOAD_EFER;
         // IA-32e mode is the guest's choice, entry by entry.
@@ -205,6 +217,7 @@ impl Features {
         self.vpid = word & secondary::VPID != 0 && has(32) && (has(41) || has(42));
         self.invvpid_address = self.vpid && has(40);
         self.invvpid_context = self.vpid && has(41);
+        self.invvpid_non_global = self.vpid && has(43);
         self.secondary = word & !paging;
         if self.vpid {
             self.secondary |= secondary::VPID;

@@ -7,6 +7,9 @@ pub mod control {
     pub const IO_BITMAP_A: u32 = 0x2000;
     pub const IO_BITMAP_B: u32 = 0x2002;
     pub const MSR_BITMAP: u32 = 0x2004;
+    pub const EXIT_MSR_STORE_LIST: u32 = 0x2006;
+    pub const EXIT_MSR_LOAD_LIST: u32 = 0x2008;
+    pub const ENTRY_MSR_LOAD_LIST: u32 = 0x200a;
     pub const TSC_OFFSET: u32 = 0x2010;
     pub const VIRTUAL_APIC: u32 = 0x2012;
     pub const EPT_POINTER: u32 = 0x201a;
@@ -56,6 +59,7 @@ pub mod guest {
     pub const PAT: u32 = 0x2804;
     pub const EFER: u32 = 0x2806;
     pub const POINTER_0: u32 = 0x280a;
+    pub const POINTER_3: u32 = 0x2810;
     pub const ES_LIMIT: u32 = 0x4800;
     pub const GDTR_LIMIT: u32 = 0x4810;
     pub const IDTR_LIMIT: u32 = 0x4812;

@@ -30,10 +30,13 @@ pub struct GuestBlock {
     pub host_rsp: u64,
     /// The VMCS has been launched: VMRESUME from now on.
     pub launched: u64,
+    /// How often the host's RSP and RIP were written to the VMCS.
+    pub moves: u64,
 }
 
 const _: () = assert!(core::mem::offset_of!(GuestBlock, host_rsp) == 128);
 const _: () = assert!(core::mem::offset_of!(GuestBlock, launched) == 136);
+const _: () = assert!(core::mem::offset_of!(GuestBlock, moves) == 144);
 
 /// VMLAUNCH or VMRESUME failed without a VMCS to say why.
 pub const FAIL_INVALID: u32 = 0xffff_fff0;

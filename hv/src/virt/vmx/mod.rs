@@ -29,6 +29,7 @@ pub use cpu::VmxCpu;
 pub use features::{Features, Unsuitable};
 
 use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::sync::Arc;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU16, Ordering};
@@ -82,6 +83,8 @@ pub struct Vmx {
     /// Page-directory pointers for the next entry.
     pointers: Option<[u64; 4]>,
     saved: Saved,
+    /// Of an entry that failed before the VCPU left its PCPU.
+    last_report: Option<String>,
     /// Ticks of the TSC after which the guest exits at the latest, where there is a preemption timer.
     slice: u64,
     // The VMCS holds their addresses.
@@ -98,7 +101,7 @@ impl Vmx {
     /// A VCPU in the state after RESET. The bitmaps are shared by the VCPUs of a VM; `tsc_khz` is the host's.
     pub fn new(features: Features, io: Arc<IoBitmaps>, msrs: Arc<MsrBitmap>, tsc_khz: u64) -> Vmx {
         let mut vmx = Vmx {
-            block: Box::new(GuestBlock { gprs: [0; 16], host_rsp: 0, launched: 0 }),
+            block: Box::new(GuestBlock { gprs: [0; 16], host_rsp: 0, launched: 0, moves: 0 }),
             cache: Cache::new(),
             work: Cell::new(work::LOAD),
             ended: Cell::new(false),
@@ -115,6 +118,7 @@ impl Vmx {
             believed: None,
             pointers: None,
             saved: Saved::default(),
+            last_report: None,
             slice: tsc_khz,
             region: Region::new_boxed(features.revision),
             apic_page: Box::new(ApicPage([0; 4096])),
@@ -141,6 +145,21 @@ impl Vmx {
         if self.cache.set(field, value) {
             self.request(work::CHANGED);
         }
+    }
+
+    /// Puts the registers into `state`, and forgets events.
+    fn start_over(&mut self, state: &ArchState) {
+        self.believed = None;
+        self.write_masks();
+        state.store(self);
+        self.set(Field::Interruptibility, 0);
+        self.set(Field::PendingDebug, 0);
+        self.pointers = None;
+        self.debug_open = false;
+        self.injection = Injection::default();
+        self.set_task_priority(0);
+        self.work.set(self.work.get() & work::LOAD);
+        self.request(work::FLUSH | work::EVENT | work::CHANGED);
     }
 
     fn set_part(&self, seg: SegReg, part: Part, value: u64) {
@@ -213,24 +232,19 @@ impl Virt for Vmx {
     }
 
     fn reset(&mut self) {
-        self.believed = None;
-        self.write_masks();
-        ArchState::reset().store(self);
+        self.start_over(&ArchState::reset());
         for msr in system::MSRS {
             self.write_switched(msr, 0);
         }
         for field in [Field::SysenterCs, Field::SysenterEsp, Field::SysenterEip] {
             self.set(field, 0);
         }
-        self.set(Field::Interruptibility, 0);
-        self.set(Field::PendingDebug, 0);
         // SDM 3, 11.12.4: the PAT after RESET.
         self.write_switched(msr::index::PAT, 0x0007_0406_0007_0406);
-        self.debug_open = false;
-        self.injection = Injection::default();
-        self.set_task_priority(0);
-        self.work.set(self.work.get() & work::LOAD);
-        self.request(work::FLUSH | work::EVENT | work::CHANGED);
+    }
+
+    fn init(&mut self) {
+        self.start_over(&ArchState::init(self.cr0()));
     }
 
     #[inline(always)]
@@ -337,6 +351,7 @@ impl Virt for Vmx {
     fn flush(&mut self, scope: FlushScope) {
         match scope {
             FlushScope::All => self.request(work::FLUSH),
+            FlushScope::NonGlobal => self.flush_non_global(),
             FlushScope::Address(gva) => self.flush_page(gva),
         }
     }
@@ -367,11 +382,12 @@ impl Virt for Vmx {
         self.request(work::CHANGED);
     }
 
-    fn exit_report(&self) -> alloc::string::String {
+    fn exit_report(&self) -> String {
         self.report()
     }
 
     fn field_accesses(&self) -> Option<FieldAccesses> {
-        Some(self.cache.accesses())
+        let accesses = self.cache.accesses();
+        Some(FieldAccesses { writes: accesses.writes + 2 * self.block.moves, ..accesses })
     }
 }

@@ -192,12 +192,25 @@ impl Vmx {
         }
     }
 
+    /// Drops the translations that are not global, if not all are about to be dropped anyway.
+    pub(super) fn flush_non_global(&mut self) {
+        if self.work.get() & work::FLUSH != 0 || !self.features.vpid {
+            return;
+        }
+        if self.live.get() && self.believed.is_some() && self.features.invvpid_non_global {
+            // SAFETY: as above.
+            unsafe { instr::invvpid(3, self.vpid, 0) };
+        } else {
+            self.request(work::FLUSH);
+        }
+    }
+
     /// Drops the translations of one page, if not all are about to be dropped anyway. Without VPIDs every entry drops all.
     pub(super) fn flush_page(&mut self, gva: Gva) {
         if self.work.get() & work::FLUSH != 0 || !self.features.vpid {
             return;
         }
-        if self.features.invvpid_address && is_canonical(gva) {
+        if self.live.get() && self.features.invvpid_address && is_canonical(gva) {
             // SAFETY: as above; the address is canonical.
             unsafe { instr::invvpid(0, self.vpid, gva.0) };
         } else {

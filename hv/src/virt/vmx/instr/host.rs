@@ -2,45 +2,44 @@
 
 use core::arch::asm;
 
-use super::vmwrite;
 use crate::hw::{cpu, msr};
 use crate::virt::vmx::features::Features;
 use crate::virt::vmx::field::host;
 
-/// Writes the host's state, as it is now, to the current VMCS. RSP and RIP are written by the switch itself.
+/// Writes the host's state, as it is now, to the current VMCS by `write`. RSP and RIP are written by the switch itself.
 ///
 /// # Safety
 /// In VMX operation with a current VMCS, on the PCPU that enters it.
-pub unsafe fn write_host_state(features: &Features) {
+pub unsafe fn write_host_state(features: &Features, write: impl Fn(u32, u64)) {
     const IA32_SYSENTER: [u32; 3] = [0x174, 0x175, 0x176];
     let (gdt, tr) = (descriptor_table(false), task_register());
     // SAFETY: the caller's promise; these are the values that the processor runs with, MSRs that every one has.
     unsafe {
-        vmwrite(host::CR0, cpu::cr0());
-        vmwrite(host::CR3, cpu::cr3());
-        vmwrite(host::CR4, cpu::cr4());
+        write(host::CR0, cpu::cr0());
+        write(host::CR3, cpu::cr3());
+        write(host::CR4, cpu::cr4());
         for (field, selector) in
             [(host::CS_SELECTOR, segment_selectors()[0]), (host::SS_SELECTOR, segment_selectors()[1])]
         {
-            vmwrite(field, selector.into());
+            write(field, selector.into());
         }
         for field in [host::ES_SELECTOR, host::DS_SELECTOR, host::FS_SELECTOR, host::GS_SELECTOR] {
-            vmwrite(field, 0);
+            write(field, 0);
         }
-        vmwrite(host::TR_SELECTOR, tr.into());
-        vmwrite(host::TR_BASE, tss_base(gdt.base, tr));
-        vmwrite(host::FS_BASE, msr::read(msr::FS_BASE));
-        vmwrite(host::GS_BASE, msr::read(msr::GS_BASE));
-        vmwrite(host::GDTR_BASE, gdt.base);
-        vmwrite(host::IDTR_BASE, descriptor_table(true).base);
-        vmwrite(host::SYSENTER_CS, msr::read(IA32_SYSENTER[0]));
-        vmwrite(host::SYSENTER_ESP, msr::read(IA32_SYSENTER[1]));
-        vmwrite(host::SYSENTER_EIP, msr::read(IA32_SYSENTER[2]));
+        write(host::TR_SELECTOR, tr.into());
+        write(host::TR_BASE, tss_base(gdt.base, tr));
+        write(host::FS_BASE, msr::read(msr::FS_BASE));
+        write(host::GS_BASE, msr::read(msr::GS_BASE));
+        write(host::GDTR_BASE, gdt.base);
+        write(host::IDTR_BASE, descriptor_table(true).base);
+        write(host::SYSENTER_CS, msr::read(IA32_SYSENTER[0]));
+        write(host::SYSENTER_ESP, msr::read(IA32_SYSENTER[1]));
+        write(host::SYSENTER_EIP, msr::read(IA32_SYSENTER[2]));
         if features.switches_pat {
-            vmwrite(host::PAT, msr::read(msr::IA32_PAT));
+            write(host::PAT, msr::read(msr::IA32_PAT));
         }
         if features.switches_efer {
-            vmwrite(host::EFER, msr::read(msr::EFER));
+            write(host::EFER, msr::read(msr::EFER));
         }
     }
 }

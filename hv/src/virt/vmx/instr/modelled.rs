@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::{Failed, GuestBlock};
 use crate::paging::addr::Hpa;
-use crate::virt::vmx::decode::event;
+use crate::virt::vmx::decode::{event, reason};
 use crate::virt::vmx::features::Features;
 use crate::virt::vmx::field::{control, exit};
 
@@ -15,6 +15,10 @@ pub type Turn = Box<dyn FnOnce(&mut Processor, &mut GuestBlock) -> u32>;
 /// One processor, whose current VMCS has these fields.
 #[derive(Default)]
 pub struct Processor {
+    /// A VMCS is current.
+    pub current: bool,
+    /// It has been launched.
+    pub launched: bool,
     /// Fields that were written, by number.
     pub fields: BTreeMap<u32, u64>,
     /// Turns of the guest to come.
@@ -58,15 +62,18 @@ pub unsafe fn vmxon(_: Hpa) -> Result<(), Failed> {
 }
 
 pub unsafe fn vmclear(_: Hpa) -> Result<(), Failed> {
+    with(|it| (it.current, it.launched) = (false, false));
     Ok(())
 }
 
 pub unsafe fn vmptrld(_: Hpa) -> Result<(), Failed> {
+    with(|it| it.current = true);
     Ok(())
 }
 
 pub unsafe fn vmread(field: u32) -> u64 {
     with(|it| {
+        assert!(it.current, "VMREAD without a VMCS");
         it.reads += 1;
         *it.fields.get(&field).unwrap_or(&0)
     })
@@ -74,6 +81,7 @@ pub unsafe fn vmread(field: u32) -> u64 {
 
 pub unsafe fn vmwrite(field: u32, value: u64) {
     with(|it| {
+        assert!(it.current, "VMWRITE without a VMCS");
         it.writes += 1;
         *it.field(field) = value;
     });
@@ -115,17 +123,23 @@ pub unsafe fn write_msr(msr: u32, value: u64) {
     with(|it| _ = it.msrs.insert(msr, value));
 }
 
-pub unsafe fn write_host_state(_: &Features) {}
+pub unsafe fn write_host_state(_: &Features, _: impl Fn(u32, u64)) {}
 
 /// The guest takes its next turn.
 pub unsafe fn enter(block: *mut GuestBlock) -> u32 {
     let turn = with(|it| it.script.pop_front().expect("the guest has nothing more to do"));
     with(|it| {
         // SAFETY: the caller's block, which nothing else uses.
-        let reason = turn(it, unsafe { &mut *block });
+        let block = unsafe { &mut *block };
+        assert!(it.current && it.launched == (block.launched != 0), "VMLAUNCH or VMRESUME at the wrong time");
+        let reason = turn(it, block);
+        it.launched |= reason & reason::ENTRY_FAILED == 0;
         it.fields.insert(exit::REASON, reason.into());
         it.reads += 1;
-        *it.field(control::ENTRY_INTERRUPTION) &= !u64::from(event::VALID);
+        // Entries that fail leave the word alone.
+        if reason & reason::ENTRY_FAILED == 0 {
+            *it.field(control::ENTRY_INTERRUPTION) &= !u64::from(event::VALID);
+        }
         reason
     })
 }

@@ -93,7 +93,8 @@ pub unsafe fn invept(kind: u64, ept_pointer: u64) {
     }
 }
 
-/// Drops what was cached of linear addresses: one of `vpid` (`kind` 0), all of `vpid` (1), all (2).
+/// Drops what was cached of linear addresses: one of `vpid` (`kind` 0), all of `vpid` (1), all (2), all of `vpid` but global ones
+/// (3).
 ///
 /// # Safety
 /// The processor has INVVPID of this kind, and is in VMX operation; the address is canonical.
@@ -166,6 +167,7 @@ global_asm!(
     "pop rdi",
     "ret",
     "3: mov [rdi + 128], rsp",
+    "inc qword ptr [rdi + 144]",
     "mov eax, {host_rsp}",
     "vmwrite rax, rsp",
     "mov eax, {host_rip}",
