@@ -14,6 +14,8 @@ mod instr;
 mod paging;
 mod permissions;
 mod switched;
+#[cfg(test)]
+mod tests;
 mod vcpu_state;
 mod vmcb;
 
