@@ -139,6 +139,6 @@ boot_pdpt: .skip 4096
 boot_pd: .skip 4 * 4096
 .global boot_stack_guard
 boot_stack_guard: .skip 4096                    /* unmapped by the real tables */
-boot_stack: .skip 256 * 1024
+boot_stack: .skip 512 * 1024                    /* bring-up takes a third of it for ever, making a VM a quarter at times */
 .global boot_stack_top
 boot_stack_top:

@@ -37,6 +37,11 @@ pub enum BuildError {
     },
     /// No host memory for page tables.
     Tables(MapError),
+    /// The affinity names no processor of this machine, which has so many.
+    Affinity {
+        /// PCPUs of the machine.
+        pcpus: usize,
+    },
     /// A file cannot be loaded.
     Load(LoadError),
     /// The guest's tables do not fit where firmware puts them.
@@ -52,6 +57,10 @@ impl fmt::Display for BuildError {
                  lower `memory_mib` (pal: --mem) or give the host more"
             ),
             BuildError::Tables(e) => write!(f, "no host memory for page tables ({e:?}); lower `memory_mib`"),
+            BuildError::Affinity { pcpus } => write!(
+                f,
+                "`affinity` names no processor of this machine, which has {pcpus}, counted from 0; change it or leave it out"
+            ),
             BuildError::Load(e) => e.fmt(f),
             BuildError::Firmware(e) => e.fmt(f),
         }

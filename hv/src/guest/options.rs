@@ -6,6 +6,7 @@
 //! | `console` | `com1` … `com4`, or `screen`: guest console and log; a port without a UART is the screen, too | `com1` |
 //! | `telemetry` | `none` `com1` … `com4`: one JSON line per record | `none` |
 //! | `stats` | `on` `off`: a statistics record when a guest ends | `off` |
+//! | `consoles` | `on` `off`: record the output of guests, also if there is only one | `off` |
 //! | `exit` | what to do when the last guest ended: `poweroff`, `reset`, `halt`, or `isa-debug:PORT` (write the status to QEMU's exit device) | `poweroff` |
 //! | `pcpus` | use so many processors at most, the first one included | all |
 //! | `probe` | no value: print the hardware report and end, without a guest; a real machine then stops with the report on its screen, unless `exit` is given | |
@@ -73,6 +74,8 @@ pub struct HvOptions {
     pub telemetry: Option<SerialPort>,
     /// Emit a statistics record when a guest ends.
     pub stats: bool,
+    /// Record the output of guests, also if there is only one.
+    pub consoles: bool,
     /// What to do at the end, if that was given.
     pub exit: Option<ExitAction>,
     /// PCPUs that are used at most.
@@ -139,6 +142,7 @@ impl Default for HvOptions {
             console: Some(SerialPort::Com1),
             telemetry: None,
             stats: false,
+            consoles: false,
             exit: None,
             pcpus: usize::MAX,
             probe: false,
@@ -182,6 +186,7 @@ impl HvOptions {
             "telemetry" if value == "none" => self.telemetry = None,
             "telemetry" => self.telemetry = Some(SerialPort::parse(value)?),
             "stats" => self.stats = parse_switch(value)?,
+            "consoles" => self.consoles = parse_switch(value)?,
             "pcpus" => self.pcpus = value.parse().ok().filter(|most| *most > 0)?,
             "selftest" => self.selftest = Some(SelfTest::parse(value)?),
             "exit" => self.exit = Some(ExitAction::parse(value)?),
@@ -224,7 +229,7 @@ mod tests {
 
     #[test]
     fn reads_words_and_lets_later_ones_win() {
-        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 stats=on exit=isa-debug:0xf4  console=com2 pcpus=3";
+        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 stats=on consoles=on exit=isa-debug:0xf4  console=com2 pcpus=3";
         let (options, unknown) = HvOptions::parse(line);
         assert_eq!(unknown.as_slice(), ["palimpsest"]);
         let expected = HvOptions {
@@ -232,6 +237,7 @@ mod tests {
             console: Some(SerialPort::Com2),
             telemetry: Some(SerialPort::Com2),
             stats: true,
+            consoles: true,
             exit: Some(ExitAction::IsaDebug(0xf4)),
             pcpus: 3,
             probe: false,

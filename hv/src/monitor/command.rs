@@ -7,6 +7,7 @@ use core::fmt;
 
 use log::LevelFilter;
 
+use super::vms::Action;
 use crate::guest::config::Mode;
 use crate::virt::Gpr;
 
@@ -32,7 +33,7 @@ pub enum Place {
 
 /// What a person wants.
 #[derive(Clone, Copy, Debug)]
-pub enum Command {
+pub enum Command<'a> {
     /// The list of commands, or all about one.
     Help(Option<&'static Description>),
     /// VMs.
@@ -57,14 +58,12 @@ pub enum Command {
     Shadow,
     /// The host.
     Host,
-    /// Stay still after the monitor is left.
-    Pause,
-    /// Go on.
-    Resume,
-    /// Reset the guest's machine.
-    Reset,
-    /// Turn the guest's machine off.
-    PowerOff,
+    /// Do something to a VM: that of this name, or the one that is looked at.
+    Act(Action, Option<&'a str>),
+    /// Look at another VM.
+    Select(&'a str),
+    /// Give a VM the console.
+    Console(&'a str),
     /// Press its power button.
     PowerButton,
     /// Send a VCPU an NMI.
@@ -86,7 +85,7 @@ pub struct Description {
     pub what: &'static str,
     /// A line to try.
     pub example: &'static str,
-    parse: for<'a> fn(&mut Words<'a>) -> Result<Command, ParseError<'a>>,
+    parse: for<'a> fn(&mut Words<'a>) -> Result<Command<'a>, ParseError<'a>>,
 }
 
 impl fmt::Debug for Description {
@@ -113,7 +112,11 @@ macro_rules! commands {
 commands! {
     "help" "[COMMAND]" "this list, or a command with an example" "help walk"
         |words| Ok(Command::Help(words.next().map(find).transpose()?));
-    "vms" "" "name, state, memory, uptime and mode of each VM" "vms" |_| Ok(Command::Vms);
+    "vms" "" "state, VCPUs, memory, mode, time and exits of each VM" "vms" |_| Ok(Command::Vms);
+    "select" "NAME" "look at another VM: the commands below are about it" "select web"
+        |words| Ok(Command::Select(words.name()?));
+    "console" "NAME" "look at a VM and give it the console" "console web"
+        |words| Ok(Command::Console(words.name()?));
     "vcpus" "" "state, place, pending work and exits of each VCPU" "vcpus" |_| Ok(Command::Vcpus);
     "regs" "[VCPU]" "registers" "regs 0" |words| Ok(Command::Registers(words.vcpu()?));
     "p2m" "[GPA]" "where the guest's memory is, or one guest-physical address" "p2m fee00000"
@@ -130,10 +133,21 @@ commands! {
         |words| Ok(Command::Mode(words.mode()?));
     "shadow" "" "the shadow tables: pages in use and counters" "shadow" |_| Ok(Command::Shadow);
     "host" "" "the host's memory and clock" "host" |_| Ok(Command::Host);
-    "pause" "" "let the guest stand still after the monitor is left" "pause" |_| Ok(Command::Pause);
-    "resume" "" "let the guest go on" "resume" |_| Ok(Command::Resume);
-    "reset" "" "reset the guest's machine: it boots anew" "reset" |_| Ok(Command::Reset);
-    "poweroff" "" "turn the guest's machine off at once" "poweroff" |_| Ok(Command::PowerOff);
+    "pause" "[NAME]" "let a VM stand still, also after the monitor is left" "pause web"
+        |words| Ok(Command::Act(Action::Pause, words.next()));
+    "resume" "[NAME]" "let it go on; without NAME, leave the monitor for it" "resume web"
+        |words| Ok(Command::Act(Action::Resume, words.next()));
+    "start" "NAME" "start a VM that has ended, was stopped or destroyed" "start web"
+        |words| Ok(Command::Act(Action::Start, Some(words.name()?)));
+    "stop" "NAME" "switch a VM off at once; its memory can still be looked at" "stop web"
+        |words| Ok(Command::Act(Action::Stop, Some(words.name()?)));
+    "restart" "NAME" "boot a VM anew" "restart web"
+        |words| Ok(Command::Act(Action::Restart, Some(words.name()?)));
+    "destroy" "NAME" "take a VM away; its memory is wiped and free again" "destroy web"
+        |words| Ok(Command::Act(Action::Destroy, Some(words.name()?)));
+    "reset" "" "as restart, and leave the monitor" "reset" |_| Ok(Command::Act(Action::Restart, None));
+    "poweroff" "" "turn the guest's machine off at once: it ends" "poweroff"
+        |_| Ok(Command::Act(Action::PowerOff, None));
     "press-power-button" "" "ask the guest to shut down (ACPI)" "press-power-button"
         |_| Ok(Command::PowerButton);
     "nmi" "[VCPU]" "send a VCPU a non-maskable interrupt" "nmi 0" |words| Ok(Command::Nmi(words.vcpu()?));
@@ -176,7 +190,7 @@ impl fmt::Display for ParseError<'_> {
 }
 
 /// Understands a line; `None`: it is blank.
-pub fn parse(line: &str) -> Result<Option<Command>, ParseError<'_>> {
+pub fn parse(line: &str) -> Result<Option<Command<'_>>, ParseError<'_>> {
     let mut words = Words(line.split_ascii_whitespace());
     let Some(name) = words.next() else { return Ok(None) };
     let command = (find(name)?.parse)(&mut words)?;
@@ -209,6 +223,10 @@ struct Words<'a>(core::str::SplitAsciiWhitespace<'a>);
 impl<'a> Words<'a> {
     fn next(&mut self) -> Option<&'a str> {
         self.0.next()
+    }
+
+    fn name(&mut self) -> Result<&'a str, ParseError<'a>> {
+        self.next().ok_or(ParseError::Missing("the VM's name"))
     }
 
     fn vcpu(&mut self) -> Result<u32, ParseError<'a>> {
@@ -328,7 +346,14 @@ mod tests {
             ("xp 10 4097", "4097: not a number of bytes, 1 to 4096"),
             ("xp 10 0", "0: not a number of bytes, 1 to 4096"),
             ("stats now", "now: too much; try `help` and the command's name"),
-            ("res", "res: which one? resume reset"),
+            ("res", "res: which one? resume restart reset"),
+            ("pause", "Some(Act(Pause, None))"),
+            ("resume web", "Some(Act(Resume, Some(\"web\")))"),
+            ("start", "the VM's name is missing; try `help` and the command's name"),
+            ("destroy a b", "b: too much; try `help` and the command's name"),
+            ("destroy a", "Some(Act(Destroy, Some(\"a\")))"),
+            ("se web", "Some(Select(\"web\"))"),
+            ("console web", "Some(Console(\"web\"))"),
             ("loglevel DEBUG", "Some(LogLevel(Some(Debug)))"),
             ("mode", "Some(Mode(None))"),
             ("mode nested", "Some(Mode(Some(Nested)))"),
@@ -336,7 +361,8 @@ mod tests {
             ("mode switch=0", "switch=0: not nested, shadow, or switch=N with N from 1 on"),
             ("mode switch=4294967296", "switch=4294967296: not nested, shadow, or switch=N with N from 1 on"),
             ("mode Shadow", "Shadow: not nested, shadow, or switch=N with N from 1 on"),
-            ("s", "s: which one? stats shadow"),
+            ("s", "s: which one? select stats shadow start stop"),
+            ("st", "st: which one? stats start stop"),
             ("loglevel all", "all: not off, error, warn, info, debug or trace"),
             ("q", "Some(Quit)"),
             ("exit", "Some(Quit)"),

@@ -1,8 +1,9 @@
 //! The monitor: a person at the serial console looks at VMs and steers them.
 //!
-//! `vmm::machine` owns one [`Monitor`] and enters it when a person asks for it and the run loop has returned; the guest, which shares
-//! the PCPU, stands still until [`Monitor::enter`] returns. [`mod@line`] edits what is typed, [`command`] understands it,
-//! [`view`] carries it out on a borrowed view of the VM. What must hold: nothing here writes guest memory or registers but
+//! The worker of the first PCPU owns one [`Monitor`] and enters it when a person asks for it and the run loop has returned. One VM is
+//! looked at, at first the one that has the console: it stands still until the person leaves or looks at another; the others go
+//! on. [`mod@line`] edits what is typed, [`command`] understands it, [`view`] carries it out on a borrowed view of the VM, and
+//! [`vms`] is what concerns VMs as a whole. What must hold: nothing here writes guest memory or registers but
 //! through the same doors as devices (interrupts, NMI, reset), and no input makes it panic or print without end.
 //!
 //! Time goes on while a guest stands still, as for a machine whose lid was closed without its knowledge: its TSC and its
@@ -11,21 +12,21 @@
 pub mod command;
 pub mod line;
 pub mod view;
+pub mod vms;
 
 mod show;
 #[cfg(test)]
 mod tests;
 
-use alloc::string::String;
+use alloc::format;
+use alloc::string::{String, ToString};
 use core::fmt::{self, Write};
 
 use command::Command;
 use line::{Editor, Entered};
-use view::View;
-
-use crate::guest::vm::HostMemory;
-use crate::vcpu::outcome::Stop;
-use crate::virt::Virt;
+use show::{help, stats, vms as list};
+use view::HostReport;
+use vms::{Action, Refused, State, Vms};
 
 /// Stands before every line that is typed.
 const PROMPT: &str = "monitor> ";
@@ -39,11 +40,8 @@ pub enum Key {
     Monitor,
 }
 
-/// The person's terminal, and a clock.
+/// The person's terminal.
 pub trait Terminal {
-    /// The host's TSC.
-    fn now(&self) -> u64;
-
     /// Waits for the next key.
     fn key(&mut self) -> Key;
 
@@ -66,119 +64,169 @@ impl<T: Terminal> Write for Screen<'_, T> {
     }
 }
 
-/// What the person leaves the monitor for.
-#[derive(Debug)]
-pub enum Leave {
-    /// The guest, if it is not paused.
-    Guest,
-    /// The VM's end or new start.
-    Stop(Stop),
-}
+/// The person leaves.
+struct Leave;
 
 /// The monitor of one console. It remembers what was typed from one visit to the next.
 #[derive(Debug)]
 pub struct Monitor {
     line: Editor,
-    paused: bool,
 }
 
 impl Default for Monitor {
     fn default() -> Self {
-        Monitor { line: Editor::new(PROMPT), paused: false }
+        Monitor { line: Editor::new(PROMPT) }
     }
 }
 
 impl Monitor {
-    /// Serves the person until the guest shall go on (`None`) or its VM shall stop.
-    pub fn enter<V: Virt, M: HostMemory>(
-        &mut self,
-        terminal: &mut impl Terminal,
-        view: &mut View<'_, V, M>,
-    ) -> Option<Stop> {
-        let name = view.vm.name.clone();
+    /// Serves the person until the guest that has the console shall go on.
+    pub fn enter<T: Terminal + Vms>(&mut self, on: &mut T, host: impl Fn() -> HostReport) {
+        let mut selected = on.console();
+        on.keep(selected);
+        let name = on.name(selected).to_string();
         // A terminal takes everything: the results of writing to it mean nothing.
-        let _ = writeln!(
-            Screen(terminal),
-            "\nmonitor: {name} stands still; `help` lists the commands, `quit` goes back"
-        );
+        let _ = match on.state(selected) {
+            State::Absent => writeln!(Screen(on), "\nmonitor: {name} has ended; `help` lists the commands"),
+            _ => writeln!(
+                Screen(on),
+                "\nmonitor: {name} stands still; `help` lists the commands, `quit` goes back"
+            ),
+        };
         loop {
-            let leave = self.converse(terminal, view);
-            let mut screen = Screen(terminal);
-            match leave {
-                Leave::Stop(stop) => {
-                    self.paused = false;
-                    return Some(stop);
+            self.converse(on, &mut selected, &host);
+            on.release();
+            let console = on.console();
+            let name = on.name(console).to_string();
+            let _ = match on.state(console) {
+                State::Running => writeln!(Screen(on), "monitor: {name} goes on"),
+                State::Absent => writeln!(Screen(on), "monitor: left"),
+                State::Paused | State::Stopped => {
+                    wait_for_return(on, console);
+                    selected = console;
+                    on.keep(selected);
+                    continue;
                 }
-                Leave::Guest if !self.paused => {
-                    let _ = writeln!(screen, "monitor: {name} goes on");
-                    return None;
-                }
-                Leave::Guest => wait_for_return(terminal, &name),
-            }
+            };
+            return;
         }
     }
 
     /// Reads and performs commands until one leads out.
-    fn converse<V: Virt, M: HostMemory>(
-        &mut self,
-        terminal: &mut impl Terminal,
-        view: &mut View<'_, V, M>,
-    ) -> Leave {
-        self.line.start(&mut Screen(terminal));
+    fn converse<T: Terminal + Vms>(&mut self, on: &mut T, selected: &mut usize, host: &impl Fn() -> HostReport) {
+        self.line.start(&mut Screen(on));
         loop {
-            let Key::Byte(byte) = terminal.key() else {
-                let _ = writeln!(Screen(terminal));
-                return Leave::Guest;
+            let Key::Byte(byte) = on.key() else {
+                let _ = writeln!(Screen(on));
+                return;
             };
-            match self.line.feed(byte, &mut Screen(terminal)) {
+            match self.line.feed(byte, &mut Screen(on)) {
                 Entered::Nothing => continue,
-                Entered::End => return Leave::Guest,
+                Entered::End => return,
                 Entered::Line(text) => {
-                    view.tsc = terminal.now();
                     let mut answer = String::new();
-                    let leave = perform(&text, &mut self.paused, view, &|| terminal.now(), &mut answer);
-                    let _ = Screen(terminal).write_str(&answer);
-                    if let Some(leave) = leave {
-                        return leave;
+                    // A String takes everything.
+                    let leave = perform(&text, on, selected, host, &mut answer).unwrap_or_default();
+                    let _ = Screen(on).write_str(&answer);
+                    if let Some(Leave) = leave {
+                        return;
                     }
                 }
             }
-            self.line.start(&mut Screen(terminal));
+            self.line.start(&mut Screen(on));
         }
     }
 }
 
 /// Understands and performs one line.
-fn perform<V: Virt, M: HostMemory>(
+fn perform<T: Terminal + Vms>(
     text: &str,
-    paused: &mut bool,
-    view: &mut View<'_, V, M>,
-    clock: &dyn Fn() -> u64,
+    on: &mut T,
+    selected: &mut usize,
+    host: &impl Fn() -> HostReport,
     answer: &mut String,
-) -> Option<Leave> {
-    // A String takes everything.
-    match command::parse(text) {
-        Ok(None) => None,
-        Ok(Some(Command::Quit)) => Some(Leave::Guest),
-        Ok(Some(command)) => view.perform(command, paused, clock, answer).unwrap_or_default(),
+) -> Result<Option<Leave>, fmt::Error> {
+    let command = match command::parse(text) {
+        Ok(None) => return Ok(None),
+        Ok(Some(command)) => command,
         Err(error) => {
-            let _ = writeln!(answer, "{error}");
-            None
+            writeln!(answer, "{error}")?;
+            return Ok(None);
+        }
+    };
+    match command {
+        Command::Quit => return Ok(Some(Leave)),
+        Command::Help(None) => help::help(answer)?,
+        Command::Help(Some(command)) => help::explain(command, answer)?,
+        Command::Host => stats::host(&host(), answer)?,
+        Command::LogLevel(level) => {
+            level.into_iter().for_each(log::set_max_level);
+            writeln!(answer, "log level: {}", log::max_level())?;
+        }
+        Command::Vms => list::list(on, *selected, answer)?,
+        Command::Select(name) | Command::Console(name) => match vms::find(on, name) {
+            Ok(vm) => {
+                *selected = vm;
+                on.keep(vm);
+                if matches!(command, Command::Console(_)) {
+                    on.set_console(vm);
+                    writeln!(answer, "{name} has the console when you leave")?;
+                }
+                match on.state(vm) {
+                    State::Absent => writeln!(answer, "{}", Refused::Absent.explain(name))?,
+                    state => writeln!(answer, "{name} stands still while you look at it; it is {state}")?,
+                }
+            }
+            Err(why) => writeln!(answer, "{why}")?,
+        },
+        Command::Act(action, name) => return act(action, name, on, *selected, answer),
+        about_one => {
+            let mut result = Ok(());
+            if !on.look(*selected, &mut |view| result = view.perform(about_one, answer)) {
+                writeln!(answer, "{}", Refused::Absent.explain(on.name(*selected)))?;
+            }
+            result?;
         }
     }
+    Ok(None)
 }
 
-/// The person left, and the guest is paused.
-fn wait_for_return(terminal: &mut impl Terminal, name: &str) {
-    let hint = |terminal: &mut _| {
-        let _ =
-            writeln!(Screen(terminal), "monitor: {name} is paused; Ctrl-a p, then `resume`, lets it go on");
+/// Does something to a VM as a whole. Without a name it concerns the one that is looked at, and what lets it run leads out.
+fn act<T: Terminal + Vms>(
+    action: Action,
+    name: Option<&str>,
+    on: &mut T,
+    selected: usize,
+    answer: &mut String,
+) -> Result<Option<Leave>, fmt::Error> {
+    let vm = match name.map_or(Ok(selected), |name| vms::find(on, name)) {
+        Ok(vm) => vm,
+        Err(why) => {
+            writeln!(answer, "{why}")?;
+            return Ok(None);
+        }
     };
-    hint(terminal);
+    match on.act(action, vm) {
+        // The monitor says that the guest goes on.
+        Ok(()) if name.is_none() && action != Action::Pause => return Ok(Some(Leave)),
+        Ok(()) => writeln!(answer, "{}", action.done(on.name(vm)))?,
+        Err(refused) => writeln!(answer, "{}", refused.explain(on.name(vm)))?,
+    }
+    Ok(None)
+}
+
+/// The person left, and the guest that has the console stands still.
+fn wait_for_return<T: Terminal + Vms>(on: &mut T, vm: usize) {
+    let name = on.name(vm).to_string();
+    let hint = match on.state(vm) {
+        State::Stopped => format!("monitor: {name} is off; Ctrl-a p, then `start {name}`, starts it"),
+        _ => format!("monitor: {name} is paused; Ctrl-a p, then `resume`, lets it go on"),
+    };
+    let _ = writeln!(Screen(on), "{hint}");
     loop {
-        match terminal.key() {
+        match on.key() {
             Key::Monitor => return,
-            Key::Byte(b'\r' | b'\n') => hint(terminal),
+            Key::Byte(b'\r' | b'\n') => _ = writeln!(Screen(on), "{hint}"),
             Key::Byte(_) => {}
         }
     }

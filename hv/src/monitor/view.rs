@@ -5,14 +5,12 @@
 use alloc::boxed::Box;
 use core::fmt::{self, Write};
 
-use super::Leave;
-use super::command::{COMMANDS, Command, Description};
+use super::command::Command;
 use super::show::{guest, memory, paging, stats};
 use crate::device::message::Messages;
 use crate::guest::config::Mode;
 use crate::guest::vm::{HostMemory, Vm};
 use crate::mem::frame;
-use crate::vcpu::outcome::Stop;
 use crate::vcpu::{Vcpu, mmu, work};
 use crate::virt::Virt;
 
@@ -39,68 +37,51 @@ pub struct View<'a, V: Virt, M: HostMemory> {
     pub started: u64,
     /// Host TSC now.
     pub tsc: u64,
-    /// The host.
-    pub host: HostReport,
+    /// The host's TSC as it goes on.
+    pub clock: &'a dyn Fn() -> u64,
 }
 
 impl<V: Virt, M: HostMemory> View<'_, V, M> {
-    /// Carries out a command; `clock` is the host's TSC. `Ok(Some(_))`: the person leaves the monitor for it.
-    pub fn perform(
-        &mut self,
-        command: Command,
-        paused: &mut bool,
-        clock: &dyn Fn() -> u64,
-        answer: &mut dyn Write,
-    ) -> Result<Option<Leave>, fmt::Error> {
+    /// Carries out a command about this VM and its host.
+    pub fn perform(&mut self, command: Command<'_>, answer: &mut dyn Write) -> fmt::Result {
         match command {
-            Command::Help(None) => help(answer)?,
-            Command::Help(Some(command)) => explain(command, answer)?,
-            Command::Vms => guest::vms(self, *paused, answer)?,
-            Command::Vcpus => guest::vcpus(self, answer)?,
+            Command::Vcpus => guest::vcpus(self, answer),
             Command::Registers(id) => match self.vcpus.get(id as usize) {
-                Some(vcpu) => guest::registers(vcpu, answer)?,
-                None => self.no_such_vcpu(id, answer)?,
+                Some(vcpu) => guest::registers(vcpu, answer),
+                None => self.no_such_vcpu(id, answer),
             },
-            Command::P2m(None) => memory::regions(self, answer)?,
-            Command::P2m(Some(place)) => memory::translation(self, place, answer)?,
-            Command::Walk(place) => memory::walk(self, place, answer)?,
-            Command::Dump(place, bytes) => memory::dump(self, place, bytes, answer)?,
-            Command::DumpPhysical(place, bytes) => memory::dump_physical(self, place, bytes, answer)?,
-            Command::Stats => stats::stats(self, answer)?,
+            Command::P2m(None) => memory::regions(self, answer),
+            Command::P2m(Some(place)) => memory::translation(self, place, answer),
+            Command::Walk(place) => memory::walk(self, place, answer),
+            Command::Dump(place, bytes) => memory::dump(self, place, bytes, answer),
+            Command::DumpPhysical(place, bytes) => memory::dump_physical(self, place, bytes, answer),
+            Command::Stats => stats::stats(self, answer),
             Command::Mode(mode) => {
-                mode.map_or(Ok(()), |mode| self.set_mode(mode, clock, answer))?;
-                paging::mode(self, answer)?;
+                mode.map_or(Ok(()), |mode| self.set_mode(mode, answer))?;
+                paging::mode(self, answer)
             }
-            Command::Shadow => paging::shadow(self, answer)?,
-            Command::Host => stats::host(&self.host, answer)?,
-            Command::LogLevel(level) => {
-                level.into_iter().for_each(log::set_max_level);
-                writeln!(answer, "log level: {}", log::max_level())?;
-            }
-            Command::Nmi(id) => self.nmi(id, answer)?,
-            Command::PowerButton => self.press_power_button(answer)?,
-            Command::Pause => {
-                *paused = true;
-                writeln!(answer, "{} stands still until `resume`, also after you leave", self.vm.name)?;
-            }
-            Command::Resume => {
-                *paused = false;
-                return Ok(Some(Leave::Guest));
-            }
-            Command::Quit => return Ok(Some(Leave::Guest)),
-            Command::Reset => return Ok(Some(Leave::Stop(Stop::Reset))),
-            Command::PowerOff => return Ok(Some(Leave::Stop(Stop::PowerOff))),
+            Command::Shadow => paging::shadow(self, answer),
+            Command::Nmi(id) => self.nmi(id, answer),
+            Command::PowerButton => self.press_power_button(answer),
+            // These are the monitor's own.
+            Command::Help(_)
+            | Command::Host
+            | Command::Vms
+            | Command::LogLevel(_)
+            | Command::Act(..)
+            | Command::Select(_)
+            | Command::Console(_)
+            | Command::Quit => Ok(()),
         }
-        Ok(None)
     }
 
     fn no_such_vcpu(&self, id: u32, answer: &mut dyn Write) -> fmt::Result {
         writeln!(answer, "no VCPU {id}; {} has {}, counted from 0", self.vm.name, self.vcpus.len())
     }
 
-    fn set_mode(&mut self, mode: Mode, clock: &dyn Fn() -> u64, answer: &mut dyn Write) -> fmt::Result {
+    fn set_mode(&mut self, mode: Mode, answer: &mut dyn Write) -> fmt::Result {
         for vcpu in self.vcpus.iter_mut() {
-            if mmu::set_mode(vcpu, self.vm, mode, clock).is_err() {
+            if mmu::set_mode(vcpu, self.vm, mode, self.clock).is_err() {
                 let pages = self.vm.shadow_pages;
                 writeln!(
                     answer,
@@ -125,22 +106,4 @@ impl<V: Virt, M: HostMemory> View<'_, V, M> {
         }
         writeln!(answer, "pressed; it is for the guest to act upon it once it goes on")
     }
-}
-
-fn help(answer: &mut dyn Write) -> fmt::Result {
-    for command in COMMANDS {
-        let Description { name, arguments, what, .. } = command;
-        let blank = if arguments.is_empty() { "" } else { " " };
-        let width = 20usize.saturating_sub(name.len() + blank.len());
-        writeln!(answer, "  {name}{blank}{arguments:width$} {what}")?;
-    }
-    answer.write_str(
-        "Any unmistakable beginning of a name will do. Addresses are hexadecimal, or a register:\n\
-         rip, rax … r15, cr2, cr3; other numbers are decimal. Try: walk rip   x rsp 128   p2m fee00000\n",
-    )
-}
-
-fn explain(command: &Description, answer: &mut dyn Write) -> fmt::Result {
-    let Description { name, arguments, what, example, .. } = command;
-    writeln!(answer, "  {name} {arguments}\n  {what}\n  for example: {example}")
 }

@@ -42,6 +42,8 @@ pub enum Stop {
     Reset,
     /// The guest ended the run through the test device.
     TestExit(u32),
+    /// A person took it away.
+    Destroyed,
     /// The guest cannot go on.
     Died(alloc::boxed::Box<Death>),
 }

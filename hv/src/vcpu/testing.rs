@@ -84,6 +84,12 @@ pub struct Scene {
     pub vcpus: [Box<Vcpu<Fake>>; 1],
 }
 
+impl Default for Scene {
+    fn default() -> Scene {
+        Scene::new()
+    }
+}
+
 impl Scene {
     /// Machine time 0 at host TSC [`START`].
     pub fn new() -> Scene {

@@ -143,13 +143,7 @@ impl<P: Port> Console<P> {
     #[inline]
     pub fn write(&self, guest: u32, byte: u8) -> Written {
         let mut state = self.state.lock();
-        let mut written = Written::default();
-        if let Some(line) = state.lines.as_mut().and_then(|lines| lines.get_mut(guest as usize)) {
-            line.push(byte);
-            if byte == b'\n' || line.is_full() {
-                written.line = Some(line.take());
-            }
-        }
+        let mut written = Written { is_full: false, line: state.add_to_line(guest, byte) };
         if state.focus == guest {
             if let Some(held) = state.held.take() {
                 state.port.finish(held);
@@ -178,12 +172,17 @@ impl<P: Port> Console<P> {
         self.state.lock().port.finish(byte);
     }
 
-    /// Shows the last of a stopped guest's output, as far as the port takes it in time.
-    pub fn finish(&self, guest: u32, byte: Option<u8>) {
+    /// Shows the last of a stopped guest's output, as far as the port takes it in time: a byte, or that there are no more. What
+    /// is returned is to be recorded.
+    pub fn finish(&self, guest: u32, byte: Option<u8>) -> Option<ArrayVec<u8, LINE>> {
         let state = &mut *self.state.lock();
         if state.focus == guest {
             let held = state.held.take();
             held.into_iter().chain(byte).for_each(|byte| state.port.finish(byte));
+        }
+        match byte {
+            Some(byte) => state.add_to_line(guest, byte),
+            None => state.line(guest).map(ArrayVec::take).filter(|line| !line.is_empty()),
         }
     }
 
@@ -214,6 +213,21 @@ impl<P: Port> Console<P> {
         state.at_monitor = false;
         state.keys.clear();
         self.monitor_wanted.store(false, Ordering::Relaxed);
+    }
+}
+
+impl<P> State<P> {
+    /// The output of a guest since its last line feed, if it is recorded.
+    fn line(&mut self, guest: u32) -> Option<&mut ArrayVec<u8, LINE>> {
+        self.lines.as_mut()?.get_mut(guest as usize)
+    }
+
+    /// Adds to it. A line that is complete is to be recorded.
+    #[inline]
+    fn add_to_line(&mut self, guest: u32, byte: u8) -> Option<ArrayVec<u8, LINE>> {
+        let line = self.line(guest)?;
+        line.push(byte);
+        (byte == b'\n' || line.is_full()).then(|| line.take())
     }
 }
 
@@ -305,6 +319,18 @@ mod tests {
         assert_eq!(console.state.lock().port.shown, b"i\nz");
         let long = (0..600).filter_map(|_| console.write(1, b'a').line).count();
         assert_eq!(long, 2, "no line is longer than can be kept");
+    }
+
+    #[test]
+    fn the_last_line_of_a_guest_is_recorded() {
+        let console = console(b"", 0);
+        assert!(console.write(1, b'a').is_full);
+        assert_eq!(console.finish(1, Some(b'b')), None);
+        assert_eq!(console.state.lock().port.shown, b"ab");
+        assert_eq!(console.finish(1, None).unwrap().as_slice(), b"ab");
+        assert_eq!((console.finish(1, None), console.finish(9, None)), (None, None));
+        assert_eq!(console.finish(0, Some(b'\n')).unwrap().as_slice(), b"\n");
+        assert_eq!(console.state.lock().port.shown, b"ab", "not the one that is shown");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use spin::Mutex;
 
@@ -41,6 +41,35 @@ enum Life {
     IsSeenTo,
 }
 
+/// What a person has asked for that lasts when they have left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// Nothing: it runs.
+    No,
+    /// It stands still, and can go on.
+    Paused,
+    /// It is switched off; its memory stays as it was.
+    Off,
+}
+
+/// Counts a guest until its memory has been given back.
+#[derive(Debug)]
+pub struct Holder(&'static AtomicU32);
+
+impl Holder {
+    /// Counts in this word.
+    pub fn new(count: &'static AtomicU32) -> Holder {
+        count.fetch_add(1, Ordering::SeqCst);
+        Holder(count)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// The VM of a backend.
 pub type VmOf<B> = Vm<<<B as Backend>::Virt as Virt>::NestedFormat, HostMemory>;
 
@@ -58,9 +87,12 @@ pub struct Guest<B: Backend> {
     pub handles: Vec<VcpuId>,
     parked: Vec<Mutex<Option<Parked<B::Virt>>>>,
     life: Mutex<Life>,
+    rest: Mutex<Rest>,
     started: AtomicU64,
-    /// Dropped last.
+    /// Dropped after all that uses it.
     _ram: Ram,
+    /// Dropped last.
+    _holder: Holder,
 }
 
 impl<B: Backend> Guest<B> {
@@ -70,6 +102,7 @@ impl<B: Backend> Guest<B> {
         number: u32,
         memory: HostMemory,
         facts: &HostFacts,
+        holder: Holder,
     ) -> Result<Guest<B>, BuildError> {
         let mut ram = Ram::default();
         let vm = build::build(config, memory, facts, |bytes| ram.block(bytes))?;
@@ -81,8 +114,10 @@ impl<B: Backend> Guest<B> {
             handles: Vec::new(),
             parked: (0..config.vcpus).map(|_| Mutex::new(None)).collect(),
             life: Mutex::new(Life::IsSeenTo),
+            rest: Mutex::new(Rest::No),
             started: AtomicU64::new(facts.tsc),
             _ram: ram,
+            _holder: holder,
         })
     }
 
@@ -116,6 +151,7 @@ impl<B: Backend> Guest<B> {
         }
         vm.deaf.store(0, Ordering::SeqCst);
         self.started.store(tsc, Ordering::Relaxed);
+        self.set_rest(Rest::No);
         *self.life.lock() = Life::Lives;
         Ok(())
     }
@@ -123,6 +159,16 @@ impl<B: Backend> Guest<B> {
     /// Host TSC at its last start or reset.
     pub fn started(&self) -> u64 {
         self.started.load(Ordering::Relaxed)
+    }
+
+    /// What a person has asked for.
+    pub fn rest(&self) -> Rest {
+        *self.rest.lock()
+    }
+
+    /// A person asks for this. The caller makes the VCPUs stand still, or lets them run.
+    pub fn set_rest(&self, rest: Rest) {
+        *self.rest.lock() = rest;
     }
 
     /// Takes a VCPU to run it.

@@ -14,6 +14,8 @@ mod guest;
 #[cfg(feature = "baremetal")]
 mod kicks;
 #[cfg(feature = "baremetal")]
+mod life;
+#[cfg(feature = "baremetal")]
 mod machine;
 #[cfg(feature = "baremetal")]
 mod memory;

@@ -4,6 +4,7 @@ use core::fmt;
 
 use crate::guest::vm::{HostMemory, Vm};
 use crate::paging::shadow::{Shadow, Statistics};
+use crate::sched::VcpuStats;
 use crate::trace::exits::ExitKind;
 use crate::trace::record::Json;
 use crate::vcpu::Vcpu;
@@ -16,6 +17,7 @@ pub fn reason(stop: &Stop) -> &'static str {
     match stop {
         Stop::PowerOff => "power-off",
         Stop::Reset => "reset",
+        Stop::Destroyed => "destroyed",
         Stop::TestExit(_) => "test-device",
         Stop::Died(death) => death.cause.name(),
     }
@@ -115,6 +117,23 @@ pub fn stats<V: Virt, M: HostMemory>(
         json.text("msr", format_args!("{index:#x}"))?;
         json.number("count", count)?;
         json.end()?;
+    }
+    json.end()
+}
+
+/// The `time` object of a `stats` record: what the scheduler has counted, in ticks.
+pub fn time(json: &mut Json<'_>, stats: &VcpuStats) -> fmt::Result {
+    json.begin_object("time")?;
+    for (name, value) in [
+        ("ran", stats.ran),
+        ("waited", stats.waited),
+        ("capped", stats.capped),
+        ("wakes", stats.wakes),
+        ("steals", stats.steals),
+        ("moves-within-cache", stats.near_moves),
+        ("moves-across-caches", stats.far_moves),
+    ] {
+        json.number(name, value)?;
     }
     json.end()
 }

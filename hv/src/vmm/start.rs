@@ -52,9 +52,11 @@ fn run_guests<B: Backend>(host: &'static Host) -> ! {
     let machine: &'static Machine<B> =
         Box::leak(Box::new(Machine::new(host, backend, files, &config, ConsolePort(log::console()))));
     for number in 0..config.vm.len() {
-        machine.start(number);
+        // Who fails has reported it.
+        let _started = machine.start(number);
     }
-    machine.all_started();
+    // From here on the guests keep the machine going.
+    machine.one_less();
     let work = move |pcpu: &'static PerCpu| {
         // SAFETY: this PCPU's own tables are in place, too.
         match unsafe { machine.backend.enable() } {

@@ -1,36 +1,199 @@
-//! A person's visit to the monitor: the guest that has the console stands still, the others go on.
+//! A person's visit to the monitor, on the first PCPU: the VM that is looked at stands still, the others go on.
+//!
+//! While the person thinks, the PCPU works on ([`Worker::turn`]); while a VM is made to stand still, it only puts away what it runs
+//! itself, and does not halt: nobody would wake it.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 
 use super::backend::Backend;
-use super::guest::Parked;
+use super::guest::{Guest, Parked, Rest};
+use super::memory::HostMemory;
 use super::worker::Worker;
 use crate::boot::host::Host;
 use crate::boot::percpu;
+use crate::hw::cpu;
 use crate::mem::{frame, heap};
 use crate::monitor::view::{HostReport, View};
+use crate::monitor::vms::{Action, Refused, State, Summary, Vms};
 use crate::monitor::{Key, Terminal};
-use crate::vcpu::host::Host as _;
+use crate::vcpu::outcome::Stop;
 
-/// The terminal of a monitor whose PCPU goes on working while it waits for keys.
-struct AtWork<'a, B: Backend>(&'a mut Worker<B>);
+/// The monitor's side of a PCPU that goes on working.
+struct AtWork<'a, B: Backend> {
+    worker: &'a mut Worker<B>,
+    /// The VM that is looked at.
+    kept: Option<usize>,
+}
 
-impl<B: Backend> Terminal for AtWork<'_, B> {
-    fn now(&self) -> u64 {
-        self.0.pcpu.tsc()
+impl<B: Backend> AtWork<'_, B> {
+    /// A VM, made to stand still: it does so from now on until it is let run. `None`: it is not there.
+    fn still(&mut self, vm: usize) -> Option<Arc<Guest<B>>> {
+        let machine = self.worker.machine;
+        loop {
+            let guest = machine.guest(vm)?;
+            machine.hold(&guest);
+            while !machine.is_off(&guest) {
+                self.worker.step();
+            }
+            if !guest.has_stopped() {
+                return Some(guest);
+            }
+            // Somebody sees to its end or its new start.
+            drop(guest);
+            self.worker.step();
+        }
     }
 
+    /// A VM may go on, unless it is looked at or a person wants it to rest.
+    fn let_run(&self, vm: usize, guest: &Guest<B>) {
+        if self.kept != Some(vm) && guest.rest() == Rest::No {
+            self.worker.machine.let_run(guest);
+        }
+    }
+
+    /// Waits until the memory of a VM that has ended is free again.
+    fn wait_for_memory(&mut self, vm: usize) {
+        while self.worker.machine.entries[vm].holders.load(Ordering::SeqCst) != 0 {
+            self.worker.step();
+        }
+    }
+
+    fn with_view<R>(&mut self, guest: &Guest<B>, f: impl FnOnce(&mut View<'_, B::Virt, HostMemory>) -> R) -> R {
+        let (mut vcpus, contexts): (Vec<_>, Vec<_>) =
+            guest.take_all().into_iter().map(|parked| (parked.vcpu, parked.context)).unzip();
+        let tsc = cpu::rdtsc();
+        let (vm, started) = (&guest.vm, guest.started());
+        let result = f(&mut View { vm, vcpus: &mut vcpus, started, tsc, clock: &cpu::rdtsc });
+        let parked = vcpus.into_iter().zip(contexts).map(|(vcpu, context)| Parked { vcpu, context });
+        guest.park_all(parked.collect());
+        result
+    }
+}
+
+impl<B: Backend> Terminal for AtWork<'_, B> {
     fn key(&mut self) -> Key {
         loop {
-            if let Some(key) = self.0.machine.console.key() {
+            if let Some(key) = self.worker.machine.console.key() {
                 return key;
             }
-            self.0.turn();
+            self.worker.turn();
         }
     }
 
     fn write(&mut self, byte: u8) {
-        self.0.machine.console.show(byte);
+        self.worker.machine.console.show(byte);
+    }
+}
+
+impl<B: Backend> Vms for AtWork<'_, B> {
+    type Virt = B::Virt;
+    type Memory = HostMemory;
+
+    fn count(&self) -> usize {
+        self.worker.machine.entries.len()
+    }
+
+    fn name(&self, vm: usize) -> &str {
+        self.worker.machine.name(vm as u32)
+    }
+
+    fn tsc_khz(&self) -> u64 {
+        self.worker.machine.host.tsc_khz
+    }
+
+    fn console(&self) -> usize {
+        self.worker.machine.console.focus() as usize
+    }
+
+    fn set_console(&mut self, vm: usize) {
+        self.worker.machine.console.set_focus(vm as u32);
+    }
+
+    fn state(&self, vm: usize) -> State {
+        match self.worker.machine.guest(vm).map(|guest| guest.rest()) {
+            None => State::Absent,
+            Some(Rest::No) => State::Running,
+            Some(Rest::Paused) => State::Paused,
+            Some(Rest::Off) => State::Stopped,
+        }
+    }
+
+    fn keep(&mut self, vm: usize) {
+        if self.kept != Some(vm) {
+            self.release();
+        }
+        self.kept = Some(vm);
+        let _stands_still = self.still(vm);
+    }
+
+    fn release(&mut self) {
+        let Some(vm) = self.kept.take() else { return };
+        if let Some(guest) = self.worker.machine.guest(vm) {
+            self.let_run(vm, &guest);
+        }
+    }
+
+    fn summary(&mut self, vm: usize) -> Option<Summary> {
+        let guest = self.still(vm)?;
+        let sched = &self.worker.machine.sched;
+        let now = cpu::rdtsc();
+        let ran = guest.handles.iter().filter_map(|handle| sched.status(*handle, now)).map(|s| s.stats.ran).sum();
+        let summary = self.with_view(&guest, |view| Summary {
+            vcpus: view.vcpus.len(),
+            memory_bytes: view.vm.layout.ram_bytes(),
+            mode: view.vcpus.first().map(|vcpu| vcpu.mmu.mode()).unwrap_or_default(),
+            uptime: view.tsc.wrapping_sub(view.started),
+            ran,
+            exits: view.vcpus.iter().map(|vcpu| vcpu.exits.total().count).sum(),
+        });
+        self.let_run(vm, &guest);
+        Some(summary)
+    }
+
+    fn look(&mut self, vm: usize, f: &mut dyn FnMut(&mut View<'_, B::Virt, HostMemory>)) -> bool {
+        let Some(guest) = self.still(vm) else { return false };
+        self.with_view(&guest, f);
+        self.let_run(vm, &guest);
+        true
+    }
+
+    fn act(&mut self, action: Action, vm: usize) -> Result<(), Refused> {
+        let machine = self.worker.machine;
+        let Some(guest) = self.still(vm) else {
+            if action != Action::Start {
+                return Err(Refused::Absent);
+            }
+            self.wait_for_memory(vm);
+            return if machine.start(vm) { Ok(()) } else { Err(Refused::Failed) };
+        };
+        let rest = guest.rest();
+        match action {
+            Action::Start if rest != Rest::Off => {
+                self.let_run(vm, &guest);
+                return Err(Refused::Runs);
+            }
+            Action::Pause | Action::Resume if rest == Rest::Off => return Err(Refused::Stopped),
+            Action::Start | Action::Restart => machine.stop(&guest, Stop::Reset),
+            Action::PowerOff => machine.stop(&guest, Stop::PowerOff),
+            Action::Destroy => {
+                machine.stop(&guest, Stop::Destroyed);
+                drop(guest);
+                self.wait_for_memory(vm);
+            }
+            Action::Stop => guest.set_rest(Rest::Off),
+            Action::Pause => guest.set_rest(Rest::Paused),
+            Action::Resume => {
+                guest.set_rest(Rest::No);
+                self.let_run(vm, &guest);
+            }
+        }
+        // One that has started anew stands still again if the person looks at it.
+        if self.kept == Some(vm) {
+            let _stands_still = self.still(vm);
+        }
+        Ok(())
     }
 }
 
@@ -39,36 +202,14 @@ impl<B: Backend> Worker<B> {
     pub(super) fn visit(&mut self) {
         let machine = self.machine;
         machine.console.enter_monitor();
-        let number = machine.console.focus() as usize;
-        if let Some(guest) = machine.guest(number) {
-            machine.hold(&guest);
-            // The first turn puts away what this PCPU ran; the others have been interrupted.
-            while !machine.is_off(&guest) {
-                self.turn();
-            }
-            if !guest.has_stopped() {
-                let (mut vcpus, contexts): (Vec<_>, Vec<_>) =
-                    guest.take_all().into_iter().map(|parked| (parked.vcpu, parked.context)).unzip();
-                let mut monitor = core::mem::take(&mut self.monitor);
-                let tsc = self.pcpu.tsc();
-                let mut view = View {
-                    vm: &guest.vm,
-                    vcpus: &mut vcpus,
-                    started: guest.started(),
-                    tsc,
-                    host: host_report(machine.host),
-                };
-                let stop = monitor.enter(&mut AtWork(self), &mut view);
-                self.monitor = monitor;
-                let parked = vcpus.into_iter().zip(contexts).map(|(vcpu, context)| Parked { vcpu, context });
-                guest.park_all(parked.collect());
-                match stop {
-                    None => machine.let_run(&guest),
-                    Some(stop) => machine.stop(&guest, stop),
-                }
-            }
-        }
+        // The person may start again what they have taken away.
+        machine.stay();
+        let mut monitor = core::mem::take(&mut self.monitor);
+        let mut on = AtWork { worker: self, kept: None };
+        monitor.enter(&mut on, || host_report(machine.host));
+        self.monitor = monitor;
         machine.console.leave_monitor();
+        machine.one_less();
     }
 }
 

@@ -63,6 +63,13 @@ impl<B: Backend> Worker<B> {
 
     /// Runs one VCPU until it waits or its time is up, or waits until something happens.
     pub(super) fn turn(&mut self) {
+        if !self.step() {
+            self.pcpu.idle();
+        }
+    }
+
+    /// Runs one VCPU until it waits or its time is up. False: there is none to run.
+    pub(super) fn step(&mut self) -> bool {
         let now = self.pcpu.tsc();
         let why = core::mem::replace(&mut self.why, Why::Preempt);
         let decision = self.machine.sched.schedule(self.pcpu.id(), why, now);
@@ -78,9 +85,7 @@ impl<B: Backend> Worker<B> {
             self.machine.look_after(&guest);
         }
         self.pcpu.begin(self.loaded.as_ref().map(|loaded| loaded.guest.number), decision.until);
-        let Some(Loaded { handle, guest, parked, .. }) = &mut self.loaded else {
-            return self.pcpu.idle();
-        };
+        let Some(Loaded { handle, guest, parked, .. }) = &mut self.loaded else { return false };
         match run(&mut parked.vcpu, &guest.vm, &mut self.cpu, &mut self.pcpu) {
             Return::Idle => {
                 self.pcpu.sleep(*handle, parked.vcpu.due);
@@ -89,6 +94,7 @@ impl<B: Backend> Worker<B> {
             Return::Yield => {}
             Return::Stop(stop) => self.machine.stop(guest, stop),
         }
+        true
     }
 
     /// Takes the VCPU out of the PCPU, if there is one; its guest.

@@ -50,6 +50,9 @@ Examples:
                                                     a disk, with the root file system on it
   cargo pal run --guest debian-686-pae              a 32-bit guest with PAE page tables
   cargo pal run --kernel bzImage --initrd initrd.img --append 'console=ttyS0'
+  cargo pal run --config lab.toml --pcpus 4         several guests from a file (docs/configuration.md)
+  cargo pal run --config lab.toml --console db --log-dir logs
+                                                    with the console of one, and a log file for each
   cargo pal run --probe                             what the hypervisor finds on the machine
   cargo pal run --kernel kit.elf --module 'data.bin first second' --test-device
 
@@ -65,6 +68,8 @@ Exit status:
   5    the machine is unsuitable: no AMD-V or VT-x, or the firmware locked it
   124  the time limit passed
   128+n  signal n ended pal; 141: the reader of standard output went away
+
+With several guests: 0 if all ended well, else what it would be for the first in the file that did not.
 
 The guest's output goes to standard output, everything else to standard error.";
 
@@ -86,6 +91,30 @@ const GUEST_OPTIONS: [&str; 17] = [
     "put",
     "stats",
     "test_device",
+    "virtio_console",
+];
+
+/// What a description says in their place.
+const DESCRIBED: [&str; 20] = [
+    "append",
+    "disk",
+    "entropy",
+    "exec",
+    "guest",
+    "initrd",
+    "kernel",
+    "mem",
+    "mode",
+    "module",
+    "net",
+    "paranoid",
+    "permissive_msr",
+    "probe",
+    "protocol",
+    "put",
+    "shadow_pages",
+    "test_device",
+    "vcpus",
     "virtio_console",
 ];
 
@@ -135,6 +164,17 @@ pub struct RunArgs {
     /// Print a report on the machine as the hypervisor finds it, and end, without a guest
     #[arg(long, conflicts_with_all = GUEST_OPTIONS, help_heading = "Machine")]
     pub probe: bool,
+
+    /// Run the guests that FILE describes, a TOML file with a [[vm]] table for each (docs/configuration.md); its files are found
+    /// beside it. Takes the place of all options for one guest
+    #[arg(long, value_name = "FILE", conflicts_with_all = DESCRIBED, help_heading = "Several guests")]
+    pub config: Option<PathBuf>,
+    /// The guest of --config that has the terminal: its output is shown, and what is typed goes there. Default: the first
+    #[arg(long, value_name = "NAME", requires = "config", help_heading = "Several guests")]
+    pub console: Option<String>,
+    /// Write the whole console output of each guest to DIR/NAME.log, and the hypervisor's log to DIR/hypervisor.log
+    #[arg(long, value_name = "DIR", conflicts_with = "probe", help_heading = "Several guests")]
+    pub log_dir: Option<PathBuf>,
 
     /// The guest to fetch: a kernel of Debian's and a busybox for it
     #[arg(long, value_enum, default_value_t = Guest::DebianAmd64, help_heading = "Guest")]
@@ -251,6 +291,11 @@ impl RunArgs {
     /// Whether the guest gets virtio devices.
     pub fn has_devices(&self) -> bool {
         !self.disk.is_empty() || !self.net.is_empty() || self.virtio_console || self.entropy
+    }
+
+    /// Whether the hypervisor tells the guests' consoles apart, in records.
+    pub fn has_records(&self) -> bool {
+        self.config.is_some() || self.log_dir.is_some()
     }
 }
 

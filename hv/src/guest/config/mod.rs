@@ -35,6 +35,8 @@ use super::layout::{MAX_MEMORY_MIB, MIN_MEMORY_MIB};
 
 /// The version of the schema that this hypervisor reads.
 pub const VERSION: u64 = 1;
+/// The most guests.
+pub const MAX_VMS: usize = 64;
 /// The most virtual processors that a guest can have.
 pub const MAX_VCPUS: u32 = 64;
 
@@ -46,6 +48,8 @@ pub const MAX_SHADOW_PAGES: u64 = 1 << 20;
 pub struct Config {
     /// The guests, in the order of their start.
     pub vm: Vec<VmConfig>,
+    /// The number of the one that has the console first.
+    pub console: usize,
 }
 
 /// One guest.
@@ -145,21 +149,30 @@ impl Config {
                 "`version` is {version}; this hypervisor reads version {VERSION}"
             )));
         }
+        let console = root.string("console")?;
         let vm: Vec<_> = root.tables("vm")?.into_iter().map(VmConfig::read).collect::<Result<_, _>>()?;
         root.finish()?;
         if vm.is_empty() {
             let message = "no `[[vm]]` table; add one with `name`, `kernel` and `memory_mib`";
             return Err(ConfigError::new(message.to_string()));
         }
+        if vm.len() > MAX_VMS {
+            return Err(ConfigError::new(format!("there are {} guests; the most is {MAX_VMS}", vm.len())));
+        }
         let taken = |(i, a): &(usize, &VmConfig)| vm[..*i].iter().any(|b| a.name == b.name);
-        match vm.iter().enumerate().find(taken) {
-            Some((i, twin)) => Err(ConfigError::new(format!(
+        if let Some((i, twin)) = vm.iter().enumerate().find(taken) {
+            return Err(ConfigError::new(format!(
                 "vm {}: `name` \"{}\" is taken; give each vm its own",
                 i + 1,
                 twin.name
-            ))),
-            None => Ok(Config { vm }),
+            )));
         }
+        let Some(name) = console else { return Ok(Config { vm, console: 0 }) };
+        let console = vm.iter().position(|vm| vm.name == name).ok_or_else(|| {
+            let name = name.escape_default();
+            ConfigError::new(format!("`console` is \"{name}\"; use the name of a vm, or leave it out for the first"))
+        })?;
+        Ok(Config { vm, console })
     }
 }
 
@@ -306,7 +319,7 @@ pub fn fuzz_one(data: &[u8]) {
     match Config::parse(data) {
         Ok(config) => {
             assert!(config.vm.iter().all(|vm| vm.memory_mib >= MIN_MEMORY_MIB && vm.vcpus <= MAX_VCPUS));
-            assert!(!config.vm.is_empty());
+            assert!((1..=MAX_VMS).contains(&config.vm.len()) && config.console < config.vm.len());
         }
         Err(e) => assert!(!e.to_string().is_empty()),
     }

@@ -61,6 +61,18 @@ fn reads_devices() {
 }
 
 #[test]
+fn several_guests() {
+    let vm = |n: usize| format!("[[vm]]\nname = \"{n}\"\nkernel = \"k\"\nmemory_mib = 64\n");
+    let many = |n: usize| (0..n).map(vm).collect::<String>();
+    let config = Config::parse(format!("version = 1\nconsole = \"2\"\n{}", many(64)).as_bytes()).unwrap();
+    assert_eq!((config.vm.len(), config.console), (64, 2));
+    assert_eq!(Config::parse(MINIMAL.as_bytes()).unwrap().console, 0);
+    assert!(message(&format!("version = 1\n{}", many(65))).contains("there are 65 guests; the most is 64"));
+    let nobody = message(&format!("version = 1\nconsole = \"3\"\n{}", many(3)));
+    assert!(nobody.contains("`console` is \"3\"; use the name of a vm"), "{nobody}");
+}
+
+#[test]
 fn names_the_line_and_the_key() {
     let unknown = message(&format!("{MINIMAL}memroy = 3\n"));
     assert!(unknown.contains("line 6") && unknown.contains("memroy"), "{unknown}");

@@ -1,34 +1,13 @@
-//! VMs, VCPUs, registers.
+//! VCPUs, registers.
 
 use core::fmt::{self, Write};
 
-use super::{Bytes, Seconds};
 use crate::guest::vm::HostMemory;
 use crate::monitor::view::View;
 use crate::vcpu::{Vcpu, work};
 use crate::virt::state::{SegReg, cr0};
 use crate::virt::{ArchState, VcpuState, Virt};
 use crate::vmm::report::Registers;
-
-/// The VMs.
-pub fn vms<V: Virt, M: HostMemory>(
-    view: &View<'_, V, M>,
-    paused: bool,
-    answer: &mut dyn Write,
-) -> fmt::Result {
-    let vm = view.vm;
-    let mode = view.vcpus.first().map(|vcpu| vcpu.mmu.mode()).unwrap_or_default();
-    let uptime = Seconds { ticks: view.tsc.wrapping_sub(view.started), khz: vm.clock.tsc_khz() };
-    writeln!(answer, "{:<16} {:<8} {:>9} {:>5} {:>12}  mode", "name", "state", "memory", "VCPUs", "uptime")?;
-    writeln!(
-        answer,
-        "{:<16} {:<8} {:>9} {:>5} {uptime:>12}  {mode}",
-        vm.name,
-        if paused { "paused" } else { "running" },
-        Bytes(vm.layout.ram_bytes()),
-        view.vcpus.len(),
-    )
-}
 
 /// The VCPUs.
 pub fn vcpus<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Write) -> fmt::Result {

@@ -1,9 +1,11 @@
 //! The monitor's longer answers. Each function writes one, of bounded length.
 
 pub mod guest;
+pub mod help;
 pub mod memory;
 pub mod paging;
 pub mod stats;
+pub mod vms;
 
 use core::fmt;
 

@@ -1,4 +1,6 @@
-//! The line editor on a model of a terminal; conversations with the monitor of a VM without hardware.
+//! What the monitor says and does.
 
 mod line;
+mod model;
 mod session;
+mod several;

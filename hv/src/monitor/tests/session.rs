@@ -1,60 +1,15 @@
-//! Conversations.
+//! Conversations about one VM.
 
-use alloc::collections::VecDeque;
-
+use super::model::{World, answer, converse};
 use crate::device::{Nanos, layout, message::Messages};
 use crate::guest::mem::GuestMemory;
-use crate::monitor::view::{HostReport, View};
-use crate::monitor::{Key, Monitor, Terminal};
+use crate::monitor::Monitor;
+use crate::monitor::vms::{Action, State, Vms as _};
 use crate::paging::addr::Gpa;
 use crate::trace::exits::ExitKind;
-use crate::vcpu::outcome::Stop;
-use crate::vcpu::testing::{START, Scene, TSC_KHZ};
+use crate::vcpu::testing::{Scene, TSC_KHZ};
 use crate::vcpu::work;
 use crate::virt::state::{Gpr, SegReg, Segment, VcpuState, cr0, cr4, efer};
-
-/// Types a script; whoever goes on reading after its end fails.
-struct Script {
-    keys: VecDeque<Key>,
-    shown: Vec<u8>,
-}
-
-impl Terminal for Script {
-    fn now(&self) -> u64 {
-        START + 1234 * TSC_KHZ
-    }
-
-    fn key(&mut self) -> Key {
-        self.keys.pop_front().unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&self.shown)))
-    }
-
-    fn write(&mut self, byte: u8) {
-        self.shown.push(byte);
-    }
-}
-
-/// Types `text`, in which `^` stands for Ctrl-a p.
-fn converse(monitor: &mut Monitor, scene: &mut Scene, text: &str) -> (Option<Stop>, String) {
-    let keys = text.bytes().map(|byte| if byte == b'^' { Key::Monitor } else { Key::Byte(byte) });
-    let mut script = Script { keys: keys.collect(), shown: vec![] };
-    let host = HostReport { tsc_khz: TSC_KHZ, pcpus: 1, ..HostReport::default() };
-    let Scene { vm, vcpus } = scene;
-    let mut view = View { vm, vcpus, started: START, tsc: START, host };
-    let stop = monitor.enter(&mut script, &mut view);
-    assert!(script.keys.is_empty(), "left before {:?}", script.keys);
-    let shown = String::from_utf8(script.shown).expect("UTF-8");
-    assert!(shown.replace("\r\n", "").find('\n').is_none(), "line feeds without carriage return");
-    (stop, shown.replace("\r\n", "\n"))
-}
-
-/// The answer to one command.
-fn answer(scene: &mut Scene, command: &str) -> String {
-    let (stop, shown) = converse(&mut Monitor::default(), scene, &format!("{command}\r^"));
-    assert!(stop.is_none());
-    let start = shown.find(command).expect("echo") + command.len() + 1;
-    let end = shown.rfind("monitor> ").expect("prompt");
-    shown[start..end].to_string()
-}
 
 /// A guest in 64-bit mode with 2 MiB of RAM at ffffffff80000000 and one page, at 12_3456 in RAM, at 40_0000.
 fn long_mode() -> Scene {
@@ -90,18 +45,19 @@ fn long_mode() -> Scene {
 #[test]
 fn leaving_lets_the_guest_go_on() {
     for text in ["quit\r", "exit\r", "q\r", "^", "\x04", "resume\r", "\r\rvms\r^", "half a line^"] {
-        let (stop, shown) = converse(&mut Monitor::default(), &mut Scene::new(), text);
-        assert!(stop.is_none(), "{text:?}");
+        let mut world = World::new([Scene::new()]);
+        let shown = converse(&mut Monitor::default(), &mut world, text);
         assert!(shown.starts_with("\nmonitor: guest stands still"), "{shown}");
         assert!(shown.ends_with("\nmonitor: guest goes on\n"), "{shown}");
+        assert_eq!(world.kept, None, "{text:?}");
     }
 }
 
 #[test]
 fn a_paused_guest_stays_so() {
-    let (stop, shown) =
-        converse(&mut Monitor::default(), &mut Scene::new(), "pause\rvms\rquit\rvms\r^vms\r^\r^resume\r");
-    assert!(stop.is_none());
+    let mut world = World::new([Scene::new()]);
+    let script = "pause\rvms\rquit\rvms\r^vms\r^\r^resume\r";
+    let shown = converse(&mut Monitor::default(), &mut world, script);
     assert_eq!(
         shown.matches("guest is paused; Ctrl-a p, then `resume`, lets it go on").count(),
         4,
@@ -116,18 +72,21 @@ fn a_paused_guest_stays_so() {
 }
 
 #[test]
-fn reset_and_poweroff_end_the_run_and_the_pause() {
-    let (mut monitor, mut scene) = (Monitor::default(), Scene::new());
-    assert!(matches!(converse(&mut monitor, &mut scene, "pause\rreset\r"), (Some(Stop::Reset), _)));
-    assert!(matches!(converse(&mut monitor, &mut scene, "quit\r"), (None, _)), "not paused any more");
-    assert!(matches!(converse(&mut monitor, &mut scene, "poweroff\r"), (Some(Stop::PowerOff), _)));
+fn reset_and_poweroff_end_the_visit_and_the_pause() {
+    let (mut monitor, mut world) = (Monitor::default(), World::new([Scene::new()]));
+    let shown = converse(&mut monitor, &mut world, "pause\rreset\r");
+    assert!(shown.ends_with("monitor: guest goes on\n"), "{shown}");
+    assert_eq!(world.state(0), State::Running);
+    let shown = converse(&mut monitor, &mut world, "poweroff\r");
+    assert!(shown.ends_with("monitor: left\n"), "{shown}");
+    assert_eq!(world.done, [(Action::Pause, 0), (Action::Restart, 0), (Action::PowerOff, 0)]);
 }
 
 #[test]
 fn history_outlives_a_visit() {
-    let (mut monitor, mut scene) = (Monitor::default(), Scene::new());
-    converse(&mut monitor, &mut scene, "vcpus\r^");
-    let (_, shown) = converse(&mut monitor, &mut scene, "\x1b[A\r^");
+    let (mut monitor, mut world) = (Monitor::default(), World::new([Scene::new()]));
+    converse(&mut monitor, &mut world, "vcpus\r^");
+    let shown = converse(&mut monitor, &mut world, "\x1b[A\r^");
     assert!(shown.contains("CPL"), "{shown}");
 }
 
@@ -136,7 +95,9 @@ fn vms_and_vcpus() {
     let mut scene = long_mode();
     let text = answer(&mut scene, "vms");
     let fields: Vec<_> = text.lines().nth(1).unwrap().split_whitespace().collect();
-    assert_eq!(fields, ["guest", "running", "20", "MiB", "1", "1.234", "s", "nested"]);
+    let expected =
+        ["*", "guest", "running", "20", "MiB", "1", "1.234", "s", "0.617", "s", "0", "nested"];
+    assert_eq!(fields, expected);
     scene.vcpu().request(work::HALTED | work::NMI);
     scene.vcpu().exits.add(ExitKind::Hlt, 7);
     let text = answer(&mut scene, "vcpus");

@@ -2,45 +2,21 @@
 //! QEMU passes one initial RAM disk to the hypervisor, so everything travels in it. The hypervisor defines the schema
 //! (`hv/src/guest/config`).
 
+use std::collections::HashMap;
+
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::cpio::Archive;
+use super::{cpio::Archive, files::Files};
 
-/// One guest, with the contents of its files.
-pub struct Guest {
-    /// The kernel.
-    pub kernel: File,
-    /// The initial RAM disk.
-    pub initrd: Option<File>,
-    /// Modules with their command lines.
-    pub modules: Vec<Module>,
+/// A guest to be packed.
+pub struct Guest<'a> {
+    /// What was described.
+    pub vm: &'a super::vm::Vm,
+    /// Its files.
+    pub files: &'a Files,
     /// The kernel's command line.
-    pub cmdline: String,
-    /// RAM in MiB.
-    pub memory_mib: u64,
-    /// Virtual processors.
-    pub vcpus: u32,
-    /// How guest memory is virtualized.
-    pub mode: String,
-    /// Pages of shadow tables at most.
-    pub shadow_pages: Option<u32>,
-    /// Shadow tables are checked before every so many entries.
-    pub paranoid: Option<u32>,
-    /// The boot protocol, or "auto".
-    pub protocol: String,
-    /// Unknown MSRs read as zero instead of raising #GP.
-    pub permissive_msr: bool,
-    /// The guest has the test device.
-    pub test_device: bool,
-    /// Disks.
-    pub disks: Vec<Disk>,
-    /// Names of switches, one for each network card.
-    pub networks: Vec<String>,
-    /// The console is a virtio console.
-    pub virtio_console: bool,
-    /// The guest has a source of random numbers.
-    pub entropy: bool,
+    pub cmdline: &'a str,
 }
 
 /// A disk.
@@ -72,7 +48,8 @@ pub struct Module {
 #[derive(Serialize)]
 struct Config<'a> {
     version: u32,
-    vm: [&'a Vm<'a>; 1],
+    console: Option<&'a str>,
+    vm: &'a [Vm<'a>],
 }
 
 /// A guest as `palimpsest.toml` describes it (docs/configuration.md); files go by the names that the hypervisor gets.
@@ -85,10 +62,13 @@ pub struct Vm<'a> {
     pub cmdline: &'a str,
     pub memory_mib: u64,
     pub vcpus: u32,
-    pub mode: &'a str,
+    pub weight: Option<u32>,
+    pub cap: Option<u32>,
+    pub affinity: Option<&'a [u32]>,
+    pub mode: String,
     pub shadow_pages: Option<u32>,
     pub paranoid: Option<u32>,
-    pub protocol: &'a str,
+    pub protocol: String,
     pub permissive_msr: bool,
     pub test_device: bool,
     pub pv_clock: bool,
@@ -117,126 +97,134 @@ pub struct ModuleEntry<'a> {
     pub cmdline: &'a str,
 }
 
-impl Vm<'_> {
-    /// The text of `palimpsest.toml`.
-    ///
-    /// # Errors
-    /// None that is known.
-    pub fn config(&self) -> Result<String> {
-        toml::to_string(&Config { version: 1, vm: [self] }).context("cannot write palimpsest.toml")
-    }
+/// The text of `palimpsest.toml` for these guests; `console` has the console first, without it the first does.
+///
+/// # Errors
+/// None that is known.
+pub fn config(console: Option<&str>, vm: &[Vm]) -> Result<String> {
+    toml::to_string(&Config { version: 1, console, vm }).context("cannot write palimpsest.toml")
 }
 
-/// The name by which the hypervisor calls the one guest.
-pub const GUEST_NAME: &str = "guest";
-
-impl Guest {
-    /// Packs the guest.
-    ///
-    /// # Errors
-    /// Files of 4 GiB and more.
-    pub fn pack(&self) -> Result<Vec<u8>> {
-        let mut archive = Archive::new();
-        archive.file("palimpsest.toml", 0o644, self.config()?.as_bytes())?;
-        archive.file(&self.kernel_name(), 0o644, &self.kernel.contents)?;
-        if let (Some(name), Some(initrd)) = (self.initrd_name(), &self.initrd) {
-            archive.file(&name, 0o644, &initrd.contents)?;
+/// Packs guests. A file that several of them have is packed once.
+///
+/// # Errors
+/// Files of 4 GiB and more.
+pub fn pack(guests: &[Guest], console: Option<&str>) -> Result<Vec<u8>> {
+    let mut names = Names::default();
+    let mut entries = Vec::new();
+    for (number, Guest { vm, files, cmdline }) in guests.iter().enumerate() {
+        // Folders keep files of the same name apart.
+        let folder = if guests.len() > 1 { format!("vm{number}/") } else { String::new() };
+        let mut entry = vm.entry(cmdline);
+        entry.kernel = names.add(format!("{folder}kernel/{}", files.kernel.name), &files.kernel.contents);
+        let initrd = files.initrd.as_ref();
+        entry.initrd =
+            initrd.map(|initrd| names.add(format!("{folder}initrd/{}", initrd.name), &initrd.contents));
+        for (index, Module { contents, cmdline }) in files.modules.iter().enumerate() {
+            let file = names.add(format!("{folder}module{index}"), contents);
+            entry.modules.push(ModuleEntry { file, cmdline });
         }
-        for (index, module) in self.modules.iter().enumerate() {
-            archive.file(&module_name(index), 0o644, &module.contents)?;
+        for (index, Disk { contents, read_only }) in files.disks.iter().enumerate() {
+            let file = names.add(format!("{folder}disk{index}"), contents);
+            entry.disks.push(DiskEntry { file, read_only: *read_only });
         }
-        for (index, disk) in self.disks.iter().enumerate() {
-            archive.file(&disk_name(index), 0o644, &disk.contents)?;
-        }
-        Ok(archive.finish())
+        entries.push(entry);
     }
-
-    /// Folders keep files of the same name apart.
-    fn kernel_name(&self) -> String {
-        format!("kernel/{}", self.kernel.name)
-    }
-
-    fn initrd_name(&self) -> Option<String> {
-        self.initrd.as_ref().map(|initrd| format!("initrd/{}", initrd.name))
-    }
-
-    fn config(&self) -> Result<String> {
-        let modules = self.modules.iter().enumerate();
-        let disks = self.disks.iter().enumerate();
-        let vm = Vm {
-            name: GUEST_NAME,
-            kernel: self.kernel_name(),
-            initrd: self.initrd_name(),
-            cmdline: &self.cmdline,
-            memory_mib: self.memory_mib,
-            vcpus: self.vcpus,
-            mode: &self.mode,
-            shadow_pages: self.shadow_pages,
-            paranoid: self.paranoid,
-            protocol: &self.protocol,
-            permissive_msr: self.permissive_msr,
-            test_device: self.test_device,
-            pv_clock: true,
-            modules: modules
-                .map(|(index, module)| ModuleEntry { file: module_name(index), cmdline: &module.cmdline })
-                .collect(),
-            networks: &self.networks,
-            console: self.virtio_console.then_some("virtio"),
-            entropy: self.entropy.then_some(true),
-            disks: disks
-                .map(|(index, disk)| DiskEntry { file: disk_name(index), read_only: disk.read_only })
-                .collect(),
-        };
-        vm.config()
-    }
+    let mut archive = Archive::new();
+    archive.file("palimpsest.toml", 0o644, config(console, &entries)?.as_bytes())?;
+    names.order.iter().try_for_each(|(name, contents)| archive.file(name, 0o644, contents))?;
+    Ok(archive.finish())
 }
 
-fn module_name(index: usize) -> String {
-    format!("module{index}")
+/// The files of an archive, each once.
+#[derive(Default)]
+struct Names<'a> {
+    order: Vec<(String, &'a [u8])>,
+    known: HashMap<&'a [u8], usize>,
 }
 
-fn disk_name(index: usize) -> String {
-    format!("disk{index}")
+impl<'a> Names<'a> {
+    /// The name of a file with these contents: the wanted one, unless it has one already.
+    fn add(&mut self, wanted: String, contents: &'a [u8]) -> String {
+        let index = *self.known.entry(contents).or_insert(self.order.len());
+        if index == self.order.len() {
+            self.order.push((wanted, contents));
+        }
+        self.order[index].0.clone()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guest::{image::Image, vm::{Console, Vm as Described}};
+
+    fn guest(name: &str) -> (Described, Files) {
+        let vm = Described {
+            memory_mib: 64,
+            weight: Some(512),
+            affinity: Some(vec![0, 2]),
+            test_device: true,
+            networks: vec!["lan".into()],
+            console: Console::Virtio,
+            entropy: true,
+            ..Described::named(name)
+        };
+        let files = Files {
+            kernel: File { name: "vmlinuz".into(), contents: vec![1] },
+            kind: Image::BzImage { end: 0 },
+            initrd: None,
+            ours: false,
+            modules: vec![Module { contents: vec![2], cmdline: "a \"quoted\" word".into() }],
+            disks: vec![Disk { contents: vec![3], read_only: true }],
+        };
+        (vm, files)
+    }
+
+    /// The configuration inside an archive.
+    fn config_of(archive: &[u8]) -> toml::Table {
+        let text = String::from_utf8_lossy(archive);
+        let start = text.find("version = 1").unwrap();
+        text[start..].split("070701").next().unwrap().parse().unwrap()
+    }
 
     #[test]
     fn the_configuration_is_what_the_hypervisor_reads() {
-        let guest = Guest {
-            shadow_pages: None,
-            paranoid: None,
-            kernel: File { name: "vmlinuz".into(), contents: vec![1] },
-            initrd: None,
-            modules: vec![Module { contents: vec![2], cmdline: "a \"quoted\" word".into() }],
-            cmdline: "console=ttyS0".into(),
-            memory_mib: 64,
-            vcpus: 1,
-            mode: "nested".into(),
-            protocol: "auto".into(),
-            permissive_msr: false,
-            test_device: true,
-            disks: vec![Disk { contents: vec![3], read_only: true }],
-            networks: vec!["lan".into()],
-            virtio_console: true,
-            entropy: true,
-        };
-        let config: toml::Table = guest.config().unwrap().parse().unwrap();
+        let (vm, files) = guest("guest");
+        let archive = pack(&[Guest { vm: &vm, files: &files, cmdline: "console=ttyS0" }], None).unwrap();
+        assert!(archive.starts_with(b"070701"));
+        let config = config_of(&archive);
         assert_eq!(config["version"].as_integer(), Some(1));
+        assert!(config.get("console").is_none());
         let vm = &config["vm"][0];
         assert_eq!(vm["name"].as_str(), Some("guest"));
         assert_eq!(vm["kernel"].as_str(), Some("kernel/vmlinuz"));
-        assert_eq!(vm["memory_mib"].as_integer(), Some(64));
+        assert_eq!((vm["memory_mib"].as_integer(), vm["weight"].as_integer()), (Some(64), Some(512)));
+        assert_eq!(vm["affinity"].as_array().unwrap().len(), 2);
         assert_eq!(vm["test_device"].as_bool(), Some(true));
-        assert!(vm.get("initrd").is_none());
+        assert!(vm.get("initrd").is_none() && vm.get("cap").is_none());
         assert_eq!(vm["modules"][0]["file"].as_str(), Some("module0"));
         assert_eq!(vm["modules"][0]["cmdline"].as_str(), Some("a \"quoted\" word"));
         assert_eq!(vm["disks"][0]["file"].as_str(), Some("disk0"));
         assert_eq!(vm["disks"][0]["read_only"].as_bool(), Some(true));
         assert_eq!(vm["networks"][0].as_str(), Some("lan"));
         assert_eq!((vm["console"].as_str(), vm["entropy"].as_bool()), (Some("virtio"), Some(true)));
-        assert!(guest.pack().unwrap().starts_with(b"070701"));
+    }
+
+    #[test]
+    fn what_guests_share_is_packed_once() {
+        let ((a, shared), (b, mut other)) = (guest("a"), guest("b"));
+        other.disks[0].contents = vec![4];
+        let guests = [
+            Guest { vm: &a, files: &shared, cmdline: "" },
+            Guest { vm: &b, files: &other, cmdline: "" },
+        ];
+        let config = config_of(&pack(&guests, Some("b")).unwrap());
+        assert_eq!(config["console"].as_str(), Some("b"));
+        let file = |vm: usize, what: &str| config["vm"][vm][what].as_str().map(str::to_owned);
+        assert_eq!(file(0, "kernel").as_deref(), Some("vm0/kernel/vmlinuz"));
+        assert_eq!(file(0, "kernel"), file(1, "kernel"));
+        let disk = |vm: usize| config["vm"][vm]["disks"][0]["file"].as_str().unwrap().to_owned();
+        assert_eq!([disk(0), disk(1)], ["vm0/disk0", "vm1/disk0"]);
     }
 }

@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
+use super::vm::Disk;
 use crate::status::Usage;
 
 /// The modules that drive the devices and read ext4, in an order in which they can be loaded. Kernels have some of them built
@@ -34,28 +35,17 @@ const MODULES: [&str; 20] = [
     "overlay",
 ];
 
-/// One `--disk FILE[:ro]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DiskFile {
-    /// The file with the disk's contents, which stays as it is.
-    pub file: PathBuf,
-    /// The guest cannot write it.
-    pub read_only: bool,
-}
-
-impl DiskFile {
-    /// Reads `FILE[:ro]`. A file whose own name ends in `:ro` wins over the split.
-    ///
-    /// # Errors
-    /// A FILE that does not exist.
-    pub fn parse(argument: &str) -> Result<Self> {
-        let (file, read_only) = match argument.strip_suffix(":ro") {
-            Some(file) if !Path::new(argument).exists() => (file, true),
-            _ => (argument, false),
-        };
-        fs::metadata(file).map_err(|error| Usage::new(format!("--disk {file}: {error}")))?;
-        Ok(Self { file: file.into(), read_only })
-    }
+/// Reads `--disk FILE[:ro]`. A file whose own name ends in `:ro` wins over the split.
+///
+/// # Errors
+/// A FILE that does not exist.
+pub fn disk(argument: &str) -> Result<Disk> {
+    let (file, read_only) = match argument.strip_suffix(":ro") {
+        Some(file) if !Path::new(argument).exists() => (file, true),
+        _ => (argument, false),
+    };
+    fs::metadata(file).map_err(|error| Usage::new(format!("--disk {file}: {error}")))?;
+    Ok(Disk { file: file.into(), read_only })
 }
 
 /// The modules of the kernel whose package was unpacked around `kernel`: names and contents, in the order of loading. None for
@@ -120,8 +110,8 @@ mod tests {
         let file = folder.path().join("disk");
         fs::write(&file, "x").unwrap();
         let name = file.to_str().unwrap();
-        assert_eq!(DiskFile::parse(name).unwrap(), DiskFile { file: file.clone(), read_only: false });
-        assert_eq!(DiskFile::parse(&format!("{name}:ro")).unwrap(), DiskFile { file, read_only: true });
-        assert!(DiskFile::parse("/no/such/disk").unwrap_err().is::<Usage>());
+        assert_eq!(disk(name).unwrap(), Disk { file: file.clone(), read_only: false });
+        assert_eq!(disk(&format!("{name}:ro")).unwrap(), Disk { file, read_only: true });
+        assert!(disk("/no/such/disk").unwrap_err().is::<Usage>());
     }
 }

@@ -27,14 +27,14 @@ impl Put {
     /// holds a colon wins over the split.
     ///
     /// # Errors
-    /// A relative GUESTPATH, one with `..`, or a FILE that does not exist.
+    /// A relative GUESTPATH, one with `..`, or a FILE that does not exist. The caller says where the argument comes from.
     pub fn parse(argument: &str) -> Result<Self> {
         let (file, guest_path) = match argument.rsplit_once(':') {
             Some((file, path)) if !Path::new(argument).exists() => (Path::new(file), path.to_owned()),
             _ => {
                 let file = Path::new(argument);
                 let name =
-                    file.file_name().ok_or_else(|| Usage::new(format!("--put {argument}: no file name")))?;
+                    file.file_name().ok_or_else(|| Usage::new(format!("{argument}: no file name")))?;
                 (file, format!("/{}", name.to_string_lossy()))
             }
         };
@@ -43,10 +43,10 @@ impl Put {
             || guest_path.split('/').any(|part| part == "..")
         {
             return Err(
-                Usage::new(format!("--put {argument}: GUESTPATH must be an absolute file name")).into()
+                Usage::new(format!("{argument}: GUESTPATH must be an absolute file name")).into()
             );
         }
-        fs::metadata(file).map_err(|error| Usage::new(format!("--put {}: {error}", file.display())))?;
+        fs::metadata(file).map_err(|error| Usage::new(format!("{}: {error}", file.display())))?;
         Ok(Self { file: file.to_owned(), guest_path })
     }
 }

@@ -1,31 +1,25 @@
 //! A guest on an image: its files, its configuration for each mode, and its menu entries.
 
-use std::{fs, path::Path};
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 use bootimg::{Boot, Entry, Image};
 
-use super::{
-    args::Port,
-    spec::{Spec, Vm},
-};
+use super::{args::Port, spec::Spec};
 use crate::{
-    cli::{Guest, Mode, value_name},
+    cli::Mode,
     guest::{
         bundle,
+        files::Files,
         image::{Elf, Image as Kernel},
-        initramfs::{self, Contents, Put},
+        vm::Vm,
     },
     host::needs::Needs,
     status::Usage,
 };
 
-/// Modules that the hypervisor takes at most (`hv/src/boot/info.rs`): configuration, kernel and initrd are three.
-const MOST_MODULES: usize = 16 - 3;
-/// Virtual processors that a guest can have (`hv/src/guest/config`).
-const MOST_VCPUS: u32 = 64;
-/// What a guest's memory is between, in MiB.
-const MEMORY: std::ops::RangeInclusive<u64> = 20..=1 << 30;
+/// Modules that the hypervisor takes at most (`hv/src/boot/info.rs`).
+const MOST_MODULES: usize = 16;
+/// The configuration that starts all guests at once.
+const TOGETHER: &str = "boot/together.toml";
 
 /// A file on the image, and the name by which the hypervisor gets it.
 struct Placed {
@@ -41,6 +35,8 @@ pub struct Ready<'a> {
     initrd: Option<Placed>,
     /// Modules with their command lines.
     modules: Vec<(Placed, String)>,
+    /// Disks, and whether they are only read.
+    disks: Vec<(Placed, bool)>,
     cmdline: String,
     native_cmdline: String,
     /// What boots it without the hypervisor, if GRUB can.
@@ -52,64 +48,30 @@ pub struct Ready<'a> {
 /// # Errors
 /// [`Usage`], with the description, the guest and the key at fault.
 pub fn add<'a>(spec: &Spec, vm: &'a Vm, needs: &Needs, image: &mut Image) -> Result<Ready<'a>> {
-    let who = format!("{}: vm {:?}", spec.source, vm.name);
-    let wrong = |text: String| anyhow::Error::from(Usage::new(format!("{who}: {text}")));
-    check(vm).map_err(wrong)?;
-    let read = |key: &str, path: &Path| {
-        fs::read(path).map_err(|error| wrong(format!("`{key}` {}: {error}", path.display())))
-    };
-    let guest = vm.guest.unwrap_or(Guest::DebianAmd64);
-    let path = vm.kernel.clone().map_or_else(|| needs.kernel(guest), Ok)?;
-    let kernel = read("kernel", &path)?;
-    let kind =
-        Kernel::identify(&kernel).map_err(|what| wrong(format!("`kernel` {}: {what}", path.display())))?;
-    let own = vm.initrd.as_deref().map(|path| read("initrd", path)).transpose()?;
-    let ours = kind.is_linux() && own.is_none();
-    if !ours && (vm.exec.is_some() || !vm.put.is_empty()) {
-        return Err(wrong(
-            "`exec` and `put` are for a Linux kernel with the default initramfs: leave out `initrd`".into(),
-        ));
+    vm.check()?;
+    // Configuration, kernel and initrd are three.
+    let (count, most) = (vm.modules.len() + vm.disks.len(), MOST_MODULES - 3);
+    if count > most {
+        return Err(vm.wrong("modules", format!(" and disks are {count}; {most} are the most on an image")));
     }
-    let initrd = if ours {
-        let puts = vm
-            .put
-            .iter()
-            .map(|put| Put::parse(put))
-            .collect::<Result<Vec<_>>>()
-            .with_context(|| who.clone())?;
-        let busybox = needs.busybox(guest)?;
-        Some(initramfs::build(&Contents {
-            busybox: &busybox,
-            puts: &puts,
-            modules: &[],
-            command: vm.exec.as_deref(),
-        })?)
-    } else {
-        own
-    };
-    if let Kernel::BzImage { end } = kind {
-        let needed = (end + initrd.as_ref().map_or(0, |initrd| initrd.len() as u64)).div_ceil(1 << 20);
-        if vm.memory_mib < needed {
-            return Err(wrong(format!("`memory_mib` is {}; kernel and initrd need {needed}", vm.memory_mib)));
-        }
-        if !vm.modules.is_empty() {
-            return Err(wrong("`modules`: a Linux bzImage takes an initrd and no modules".into()));
-        }
-    }
+    let Files { kernel, kind, initrd, ours, modules: files, disks } = Files::read(vm, needs)?;
 
     let folder = format!("guests/{}", plain(&vm.name));
     let mut put = |name: &str, contents| -> Result<Placed> {
         let placed = Placed { path: format!("{folder}/{name}"), name: name.to_owned() };
-        image.add(&placed.path, contents).map_err(|error| wrong(error.to_string()))?;
+        let who = || format!("{}: vm {:?}", spec.source, vm.name);
+        image.add(&placed.path, contents).map_err(|error| Usage::new(format!("{}: {error}", who())))?;
         Ok(placed)
     };
-    let kernel = put(&plain(&path.file_name().unwrap_or_default().to_string_lossy()), kernel)?;
-    let initrd = initrd.map(|initrd| put("initrd", initrd)).transpose()?;
+    let kernel = put(&plain(&kernel.name), kernel.contents)?;
+    let initrd = initrd.map(|initrd| put("initrd", initrd.contents)).transpose()?;
     let mut modules = Vec::new();
-    for (index, module) in vm.modules.iter().enumerate() {
-        let name = module.file.file_name().unwrap_or_default().to_string_lossy().replace(' ', "_");
-        let placed = put(&format!("module{index}"), read("modules.file", &module.file)?)?;
-        modules.push((placed, module.cmdline.clone().unwrap_or(name)));
+    for (index, module) in files.into_iter().enumerate() {
+        modules.push((put(&format!("module{index}"), module.contents)?, module.cmdline));
+    }
+    let mut placed_disks = Vec::new();
+    for (index, disk) in disks.into_iter().enumerate() {
+        placed_disks.push((put(&format!("disk{index}"), disk.contents)?, disk.read_only));
     }
     let words = |console: &str| command_line(vm, console, kind.is_linux(), ours);
     let console = match spec.serial {
@@ -127,37 +89,11 @@ pub fn add<'a>(spec: &Spec, vm: &'a Vm, needs: &Needs, image: &mut Image) -> Res
         kernel,
         initrd,
         modules,
-        cmdline: words("console=ttyS0"),
+        disks: placed_disks,
+        cmdline: words(if vm.has_virtio_console() { "console=ttyS0 console=hvc0" } else { "console=ttyS0" }),
         native_cmdline,
         multiboot1,
     })
-}
-
-fn check(vm: &Vm) -> Result<(), String> {
-    if vm.name.is_empty() || vm.name.len() > 32 || !vm.name.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err("`name` must be 1 to 32 printable ASCII characters without blanks".into());
-    }
-    if !MEMORY.contains(&vm.memory_mib) {
-        return Err(format!(
-            "`memory_mib` is {}; it can be {} to {}",
-            vm.memory_mib,
-            MEMORY.start(),
-            MEMORY.end()
-        ));
-    }
-    if !(1..=MOST_VCPUS).contains(&vm.vcpus) {
-        return Err(format!("`vcpus` is {}; it can be 1 to {MOST_VCPUS}", vm.vcpus));
-    }
-    if vm.paranoid == Some(0) {
-        return Err("`paranoid` is 0; it can be 1 (each entry is checked) and more".into());
-    }
-    if let Some(pages) = vm.shadow_pages.filter(|pages| !(16..=1 << 20).contains(pages)) {
-        return Err(format!("`shadow_pages` is {pages}; it can be 16 to 1048576"));
-    }
-    if vm.modules.len() > MOST_MODULES {
-        return Err(format!("`modules` has {} entries; {MOST_MODULES} are the most", vm.modules.len()));
-    }
-    Ok(())
 }
 
 /// The command line of the description, or the default words, and then the options'.
@@ -184,46 +120,36 @@ impl Ready<'_> {
     /// # Errors
     /// The same mode twice.
     pub fn entry(&self, mode: Mode, hypervisor: &str, cmdline: &str, image: &mut Image) -> Result<Entry> {
-        let vm = self.vm;
-        let modules = self.modules.iter();
-        let config = bundle::Vm {
-            name: &vm.name,
-            kernel: self.kernel.name.clone(),
-            initrd: self.initrd.as_ref().map(|initrd| initrd.name.clone()),
-            cmdline: &self.cmdline,
-            memory_mib: vm.memory_mib,
-            vcpus: vm.vcpus,
-            mode: &mode.to_string(),
-            shadow_pages: vm.shadow_pages,
-            paranoid: vm.paranoid,
-            protocol: &value_name(vm.protocol),
-            permissive_msr: vm.permissive_msr,
-            test_device: vm.test_device,
-            pv_clock: vm.pv_clock,
-            networks: &[],
-            console: None,
-            entropy: None,
-            disks: vec![],
-            modules: modules
-                .map(|(placed, cmdline)| bundle::ModuleEntry { file: placed.name.clone(), cmdline })
-                .collect(),
-        }
-        .config()?;
+        let config = bundle::config(None, &[self.described(Some(mode), |placed| placed.name.clone())])?;
         let path = format!("{}/{}.toml", self.folder, mode.to_string().replace('=', "-"));
         image.add(&path, config.into_bytes()).map_err(|error| Usage::new(error.to_string()))?;
-        let files = [&self.kernel]
-            .into_iter()
-            .chain(&self.initrd)
-            .chain(self.modules.iter().map(|(placed, _)| placed));
-        let files =
-            files.map(|placed| bootimg::Module { file: placed.path.clone(), cmdline: placed.name.clone() });
-        let config = bootimg::Module { file: path, cmdline: "palimpsest.toml".into() };
-        let boot = Boot::Hypervisor {
-            file: hypervisor.into(),
-            cmdline: cmdline.into(),
-            modules: std::iter::once(config).chain(files).collect(),
-        };
-        Ok(Entry { title: format!("{} {mode}", vm.name), boot })
+        let boot = boot(hypervisor, cmdline, path, self.files().map(|placed| (placed, placed.name.clone())));
+        Ok(Entry { title: format!("{} {mode}", self.vm.name), boot })
+    }
+
+    /// The guest in a mode, else in its own, with the names of its files.
+    fn described(&self, mode: Option<Mode>, name: impl Fn(&Placed) -> String) -> bundle::Vm<'_> {
+        let entry = self.vm.entry(&self.cmdline);
+        let modules = self.modules.iter();
+        let disks = self.disks.iter();
+        bundle::Vm {
+            kernel: name(&self.kernel),
+            initrd: self.initrd.as_ref().map(&name),
+            mode: mode.map_or(entry.mode.clone(), |mode| mode.to_string()),
+            modules: modules
+                .map(|(placed, cmdline)| bundle::ModuleEntry { file: name(placed), cmdline })
+                .collect(),
+            disks: disks
+                .map(|(placed, read_only)| bundle::DiskEntry { file: name(placed), read_only: *read_only })
+                .collect(),
+            ..entry
+        }
+    }
+
+    fn files(&self) -> impl Iterator<Item = &Placed> {
+        let modules = self.modules.iter().map(|(placed, _)| placed);
+        let disks = self.disks.iter().map(|(placed, _)| placed);
+        [&self.kernel].into_iter().chain(&self.initrd).chain(modules).chain(disks)
     }
 
     /// The entry that boots it without the hypervisor; `None` if GRUB cannot.
@@ -242,6 +168,44 @@ impl Ready<'_> {
         };
         Some(Entry { title: format!("{} native", self.vm.name), boot })
     }
+}
+
+/// The entry that starts all guests at once, each in its own mode.
+///
+/// # Errors
+/// [`Usage`]: they have too many files.
+pub fn together(
+    spec: &Spec,
+    guests: &[Ready],
+    hypervisor: &str,
+    cmdline: &str,
+    image: &mut Image,
+) -> Result<Entry> {
+    let entries: Vec<_> = guests.iter().map(|guest| guest.described(None, |placed| placed.path.clone())).collect();
+    let config = bundle::config(spec.console.as_deref(), &entries)?;
+    let files: Vec<_> = guests.iter().flat_map(Ready::files).collect();
+    let count = files.len() + 1;
+    if count > MOST_MODULES {
+        let text = format!("{}: `together`: the guests have {count} files with the configuration", spec.source);
+        return Err(Usage::new(format!("{text}; {MOST_MODULES} are the most")).into());
+    }
+    let path = TOGETHER.to_owned();
+    image.add(&path, config.into_bytes()).map_err(|error| Usage::new(error.to_string()))?;
+    let boot = boot(hypervisor, cmdline, path, files.into_iter().map(|placed| (placed, placed.path.clone())));
+    Ok(Entry { title: "together".into(), boot })
+}
+
+/// What boots the hypervisor with this configuration and these files, each with a name.
+fn boot<'a>(
+    hypervisor: &str,
+    cmdline: &str,
+    config: String,
+    files: impl Iterator<Item = (&'a Placed, String)>,
+) -> Boot {
+    let config = bootimg::Module { file: config, cmdline: "palimpsest.toml".into() };
+    let files = files.map(|(placed, name)| bootimg::Module { file: placed.path.clone(), cmdline: name });
+    let modules = std::iter::once(config).chain(files).collect();
+    Boot::Hypervisor { file: hypervisor.into(), cmdline: cmdline.into(), modules }
 }
 
 /// A name with only the characters of paths on images.

@@ -3,7 +3,7 @@
 pub mod args;
 mod guest;
 mod inspect;
-mod spec;
+pub mod spec;
 
 use std::{env, fs, path::Path};
 
@@ -78,6 +78,9 @@ fn describe(spec: &Spec, args: &MakeArgs, needs: &Needs) -> Result<Image> {
         for mode in modes {
             entries.push(ready.entry(*mode, HYPERVISOR, &cmdline, &mut image)?);
         }
+    }
+    if spec.together {
+        entries.push(guest::together(spec, &guests, HYPERVISOR, &cmdline, &mut image)?);
     }
     if spec.native {
         entries.extend(guests.first().and_then(guest::Ready::native));

@@ -1,10 +1,9 @@
-//! What an image is to hold: read from a TOML file (docs/media.md), or made from options.
+//! What an image is to hold, or a machine to run: read from a TOML file (docs/configuration.md), or made from options.
 
 use std::{
-    fmt::Display,
     fs,
     path::{Path, PathBuf},
-    str::FromStr,
+    rc::Rc,
 };
 
 use anyhow::Result;
@@ -13,11 +12,11 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use super::args::{MakeArgs, Port, Timeout};
 use crate::{
     cli::{Guest, Mode, Protocol, value_name},
+    guest::vm::{Place, Vm, check_all, from_word},
     status::Usage,
 };
-use clap::ValueEnum;
 
-/// The description of an image.
+/// The description. `pal run` has no use for the menu.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
@@ -48,77 +47,17 @@ pub struct Spec {
     /// Whether there is an entry that reports on the machine.
     #[serde(default = "yes")]
     pub probe: bool,
+    /// Whether there is an entry that starts all guests at once.
+    #[serde(default)]
+    pub together: bool,
+    /// The guest that has the console first.
+    pub console: Option<String>,
     /// The guests.
     #[serde(default)]
     pub vm: Vec<Vm>,
     /// How messages call this description.
     #[serde(skip)]
     pub source: String,
-}
-
-/// A guest.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Vm {
-    /// Its name.
-    pub name: String,
-    /// One of the guests that are fetched.
-    #[serde(default, deserialize_with = "guest")]
-    pub guest: Option<Guest>,
-    /// A kernel file in its place.
-    pub kernel: Option<PathBuf>,
-    /// The initial RAM disk.
-    pub initrd: Option<PathBuf>,
-    /// Files for a PVH or multiboot kernel.
-    #[serde(default)]
-    pub modules: Vec<Module>,
-    /// The kernel's command line, instead of the default words.
-    pub cmdline: Option<String>,
-    /// Words after it, from options.
-    #[serde(skip)]
-    pub append: Vec<String>,
-    /// The command line without the hypervisor.
-    pub native_cmdline: Option<String>,
-    /// What the default guest runs.
-    pub exec: Option<String>,
-    /// What is added to it.
-    #[serde(default)]
-    pub put: Vec<String>,
-    /// RAM in MiB.
-    #[serde(default = "memory")]
-    pub memory_mib: u64,
-    /// Processors.
-    #[serde(default = "one")]
-    pub vcpus: u32,
-    /// The only mode.
-    #[serde(default, deserialize_with = "mode")]
-    pub mode: Option<Mode>,
-    /// Pages of shadow tables at most.
-    pub shadow_pages: Option<u32>,
-    /// Shadow tables are checked before every so many entries.
-    pub paranoid: Option<u32>,
-    /// How the kernel is started.
-    #[serde(default = "auto", deserialize_with = "protocol")]
-    pub protocol: Protocol,
-    /// Unknown MSRs read as zero.
-    #[serde(default)]
-    pub permissive_msr: bool,
-    /// The test device is there.
-    #[serde(default)]
-    pub test_device: bool,
-    /// The clock for hypervisors' guests is there.
-    #[serde(default = "yes")]
-    pub pv_clock: bool,
-}
-
-/// A module.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Module {
-    /// The file.
-    pub file: PathBuf,
-    /// Its command line; the file's name if there is none.
-    pub cmdline: Option<String>,
 }
 
 fn label() -> String {
@@ -134,47 +73,12 @@ fn modes() -> Vec<Mode> {
     let switch = Mode::Switch(std::num::NonZeroU32::new(50).expect("50 is not 0"));
     vec![Mode::Nested, Mode::Shadow, switch]
 }
-fn memory() -> u64 {
-    256
-}
-fn one() -> u32 {
-    1
-}
 fn yes() -> bool {
     true
 }
-fn auto() -> Protocol {
-    Protocol::Auto
-}
-
-/// A value that is one word.
-fn from_word<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(from: D) -> Result<T, D::Error> {
-    String::deserialize(from)?.parse().map_err(D::Error::custom)
-}
-
-fn mode<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Mode>, D::Error> {
-    from_word(from).map(Some)
-}
-
 fn from_words<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Mode>, D::Error> {
     let words = Vec::<String>::deserialize(from)?;
     words.iter().map(|word| word.parse().map_err(D::Error::custom)).collect()
-}
-
-fn choice<'de, D: Deserializer<'de>, T: ValueEnum>(from: D) -> Result<T, D::Error> {
-    let word = String::deserialize(from)?;
-    T::from_str(&word, false).map_err(|_| {
-        let names: Vec<_> = T::value_variants().iter().map(|value| value_name(value.clone())).collect();
-        D::Error::custom(format!("{word:?} is not one of {}", names.join(", ")))
-    })
-}
-
-fn guest<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Guest>, D::Error> {
-    choice(from).map(Some)
-}
-
-fn protocol<'de, D: Deserializer<'de>>(from: D) -> Result<Protocol, D::Error> {
-    choice(from)
 }
 
 /// A number, or the word "never".
@@ -198,7 +102,7 @@ impl Spec {
             None => Spec::parse("version = 1", "pal image", Path::new(""))?,
         };
         if args.config.is_none() {
-            spec.vm.push(Vm::from_options(args));
+            spec.vm.push(from_options(args));
         }
         if !args.mode.is_empty() {
             spec.modes.clone_from(&args.mode);
@@ -214,7 +118,11 @@ impl Spec {
         Ok(spec)
     }
 
-    fn read(path: &Path) -> Result<Spec> {
+    /// From a file.
+    ///
+    /// # Errors
+    /// [`Usage`], with file and line.
+    pub fn read(path: &Path) -> Result<Spec> {
         let name = format!("--config {}", path.display());
         let text = fs::read_to_string(path).map_err(|error| Usage::new(format!("{name}: {error}")))?;
         Spec::parse(&text, &name, path.parent().unwrap_or(Path::new("")))
@@ -233,46 +141,51 @@ impl Spec {
             return wrong("`modes` is empty; leave it out for nested, shadow and switch=50".to_owned());
         }
         spec.hypervisor = spec.hypervisor.map(|path| dir.join(path));
-        for vm in &mut spec.vm {
-            let files = [&mut vm.kernel, &mut vm.initrd].into_iter().flatten();
-            files.chain(vm.modules.iter_mut().map(|m| &mut m.file)).for_each(|path| *path = dir.join(&*path));
-            vm.put
-                .iter_mut()
-                .filter(|put| !put.starts_with('/'))
-                .for_each(|put| *put = dir.join(&*put).display().to_string());
+        let text: Rc<str> = text.into();
+        for (number, vm) in spec.vm.iter_mut().enumerate() {
+            vm.relative_to(dir);
+            vm.place = Place::Table { source: source.into(), text: text.clone(), number };
+        }
+        check_all(&spec.vm)?;
+        if let Some(name) = &spec.console {
+            spec.find("`console`", name)?;
         }
         Ok(spec)
     }
 }
 
-impl Vm {
-    fn from_options(args: &MakeArgs) -> Vm {
-        let name = match (args.guest, &args.kernel) {
-            (None, Some(_)) => "guest".to_owned(),
-            (guest, _) => value_name(guest.unwrap_or(Guest::DebianAmd64)),
-        };
-        Vm {
-            name,
-            guest: args.guest,
-            kernel: args.kernel.clone(),
-            initrd: args.initrd.clone(),
-            modules: Vec::new(),
-            cmdline: None,
-            append: args.append.clone(),
-            native_cmdline: None,
-            exec: args.exec.clone(),
-            put: args.put.clone(),
-            memory_mib: args.mem.unwrap_or_else(memory),
-            vcpus: 1,
-            mode: None,
-            shadow_pages: None,
-            paranoid: None,
-            protocol: args.protocol.unwrap_or(Protocol::Auto),
-            permissive_msr: false,
-            test_device: false,
-            pv_clock: true,
-        }
+impl Spec {
+    /// The number of the guest that has the console first.
+    ///
+    /// # Errors
+    /// [`Usage`]: none has that name.
+    pub fn find(&self, key: &str, name: &str) -> Result<usize> {
+        self.vm.iter().position(|vm| vm.name == name).ok_or_else(|| {
+            let names: Vec<_> = self.vm.iter().map(|vm| vm.name.as_str()).collect();
+            let known = names.join(", ");
+            Usage::new(format!("{}: {key}: no guest is called {name:?}; there are {known}", self.source)).into()
+        })
     }
+}
+
+/// The guest that the options describe.
+fn from_options(args: &MakeArgs) -> Vm {
+    let name = match (args.guest, &args.kernel) {
+        (None, Some(_)) => "guest".to_owned(),
+        (guest, _) => value_name(guest.unwrap_or(Guest::DebianAmd64)),
+    };
+    let mut vm = Vm {
+        guest: args.guest,
+        kernel: args.kernel.clone(),
+        initrd: args.initrd.clone(),
+        append: args.append.clone(),
+        exec: args.exec.clone(),
+        put: args.put.clone(),
+        protocol: args.protocol.unwrap_or(Protocol::Auto),
+        ..Vm::named(name)
+    };
+    vm.memory_mib = args.mem.unwrap_or(vm.memory_mib);
+    vm
 }
 
 #[cfg(test)]
@@ -287,9 +200,10 @@ mod tests {
     fn every_key_is_read_and_files_are_found_beside_the_description() {
         let spec = parse(
             "version = 1\nlabel = \"LAB\"\nhypervisor = \"hv\"\nhypervisor_cmdline = \"stats=on\"\nserial = \"com2\"\n\
-             timeout = \"never\"\ndefault = \"a shadow\"\nmodes = [\"shadow\", \"switch=7\"]\nnative = false\nprobe = false\n\
-             [[vm]]\nname = \"a\"\nguest = \"debian-686\"\nkernel = \"k\"\ninitrd = \"/i\"\ncmdline = \"c\"\nnative_cmdline = \"n\"\n\
-             exec = \"e\"\nput = [\"p:/q\"]\nmemory_mib = 64\nvcpus = 1\nmode = \"nested\"\nshadow_pages = 16\nparanoid = 13\n\
+             together = true\nconsole = \"a\"\ntimeout = \"never\"\ndefault = \"a shadow\"\nmodes = [\"shadow\", \"switch=7\"]\nnative = false\nprobe = false\n\
+             [[vm]]\nname = \"a\"\nguest = \"debian-686\"\nkernel = \"k\"\ncmdline = \"c\"\nappend = \"d\"\nnative_cmdline = \"n\"\n\
+             exec = \"e\"\nput = [\"p:/q\"]\nweight = 512\ncap = 50\naffinity = [1]\nnetworks = [\"lan\"]\n\
+             disks = [{ file = \"d\" }]\nconsole = \"virtio\"\nentropy = true\nmemory_mib = 64\nvcpus = 1\nmode = \"nested\"\nshadow_pages = 16\nparanoid = 13\n\
              protocol = \"pvh\"\npermissive_msr = true\ntest_device = true\npv_clock = false\n\
              modules = [{ file = \"m\", cmdline = \"m x\" }]\n",
         )
@@ -302,7 +216,8 @@ mod tests {
             (Some(Guest::Debian686), Some(Mode::Nested), Protocol::Pvh)
         );
         assert_eq!(vm.kernel.as_deref(), Some(Path::new("/lab/k")));
-        assert_eq!(vm.initrd.as_deref(), Some(Path::new("/i")));
+        assert!(spec.together && spec.console.as_deref() == Some("a"));
+        assert_eq!((vm.append.concat(), vm.weight, vm.cap), ("d".to_owned(), Some(512), Some(50)));
         assert_eq!((vm.put[0].as_str(), vm.modules[0].file.as_path()), ("/lab/p:/q", Path::new("/lab/m")));
     }
 
@@ -318,6 +233,9 @@ mod tests {
             ("version = 1\nmodes = []", &["`modes`"]),
             ("version = 1\nmodes = [\"both\"]", &["line 2", "switch=N"]),
             ("version = 1\n[[vm]]\nname = \"a\"\nguest = \"beos\"", &["line 4", "beos", "debian-686-pae"]),
+            ("version = 1\nconsole = \"b\"\n[[vm]]\nname = \"a\"", &["`console`", "\"b\"; there are a"]),
+            ("version = 1\n[[vm]]\nname = \"a\"\n[[vm]]\nname = \"a\"", &["line 5", "`name` is taken"]),
+            ("version = 1\n[[vm]]\nname = \"a\"\nweight = 0", &["line 4", "`weight` is 0"]),
             ("version", &["line 1"]),
         ] {
             let message = parse(text).err().unwrap();

@@ -9,11 +9,12 @@ use super::{
     machine::{self, Machine},
     medium,
     pcpus::Pcpus,
-    prepare::Prepared,
+    prepare::{Guest, Prepared},
     qemu,
 };
 use crate::{
     cli::{self, RunArgs},
+    guest::{files::Files, vm::Vm},
     host::needs::Needs,
 };
 
@@ -22,7 +23,7 @@ const HYPERVISOR_MIB: u64 = 192;
 /// Memory for one page of shadow tables and its lists. Whatever the mode, it may become another.
 const SHADOW_PAGE_KIB: u64 = 26;
 
-/// Starts the machine with the guest on the hypervisor, or alone; or with the hypervisor and no guest.
+/// Starts the machine with the guests on the hypervisor, or one alone; or with the hypervisor and no guest.
 ///
 /// # Errors
 /// The hypervisor does not build; the emulator, or what makes its boot medium, is missing or fails.
@@ -42,7 +43,7 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch
                     cpus: args.pcpus,
                     kernel: &boot.image,
                     initrd: bundle.map(|bundle| qemu::escape_commas(&bundle.to_string_lossy())),
-                    append: &boot.words("isa-debug:0xf4", args),
+                    append: &boot.words("isa-debug:0xf4", args, prepared),
                     telemetry: true,
                     exit_device: true,
                     test_device: false,
@@ -55,19 +56,19 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch
         cli::Machine::BochsVtx => {
             let bochs = needs.bochs(args.bochs.as_deref())?;
             let boot = Hypervisor::new(args, needs, prepared)?;
-            let words = boot.words("poweroff", args);
+            let words = boot.words("poweroff", args, prepared);
             let medium = medium::hypervisor(scratch, &boot.image, &words, boot.bundle)?;
             start_bochs(args, needs, &bochs, boot.memory_mib, medium)
         }
         cli::Machine::BochsNative => {
             let bochs = needs.bochs(args.bochs.as_deref())?;
-            let medium = medium::native(scratch, prepared.context("no guest to run")?)?;
+            let medium = medium::native(scratch, only(prepared)?)?;
             start_bochs(args, needs, &bochs, args.mem, medium)
         }
         cli::Machine::Native => {
             let qemu = needs.qemu(args.qemu.as_deref())?;
-            let prepared = prepared.context("no guest to run")?;
-            let boot = native_files(prepared, scratch)?;
+            let guest = only(prepared)?;
+            let boot = native_files(guest, scratch)?;
             start_qemu(
                 needs,
                 &qemu::Spec {
@@ -76,7 +77,7 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch
                     cpus: Pcpus::new(args.vcpus),
                     kernel: &boot.kernel,
                     initrd: boot.initrd,
-                    append: &prepared.cmdline,
+                    append: &guest.cmdline,
                     telemetry: false,
                     exit_device: args.test_device,
                     test_device: args.test_device,
@@ -87,6 +88,11 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch
             )
         }
     }
+}
+
+/// The one guest of a machine without the hypervisor.
+fn only(prepared: Option<&Prepared>) -> Result<&Guest> {
+    prepared.and_then(|prepared| prepared.guests.first()).context("no guest to run")
 }
 
 fn start_qemu(needs: &Needs, spec: &qemu::Spec) -> Result<Machine> {
@@ -109,7 +115,7 @@ fn start_bochs(
     spec.start()
 }
 
-/// The hypervisor, with the guest, if any, in a bundle.
+/// The hypervisor, with the guests, if any, in a bundle.
 struct Hypervisor {
     image: PathBuf,
     bundle: Option<Vec<u8>>,
@@ -118,16 +124,21 @@ struct Hypervisor {
 
 impl Hypervisor {
     fn new(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>) -> Result<Self> {
-        let image = needs.hypervisor()?;
-        let bundle = prepared.map(|guest| guest.bundle(args)?.pack()).transpose()?;
+        let given = prepared.and_then(|prepared| prepared.hypervisor.clone());
+        let image = given.map_or_else(|| needs.hypervisor(), Ok)?;
+        let bundle = prepared.map(Prepared::bundle).transpose()?;
         let bundle_mib = bundle.as_ref().map_or(0, |bundle| (bundle.len() as u64).div_ceil(1 << 20));
-        let memory_mib = args.mem + HYPERVISOR_MIB + 2 * bundle_mib + shadow_mib(args);
-        Ok(Self { image, bundle, memory_mib })
+        let guests = prepared.map_or(&[][..], |prepared| &prepared.guests);
+        let guests_mib: u64 = guests.iter().map(|guest| guest.vm.memory_mib + shadow_mib(&guest.vm)).sum();
+        let guests_mib = if guests.is_empty() { args.mem } else { guests_mib };
+        Ok(Self { image, bundle, memory_mib: guests_mib + HYPERVISOR_MIB + 2 * bundle_mib })
     }
 
     /// Its command line, with what it does at the end.
-    fn words(&self, exit: &str, args: &RunArgs) -> String {
-        let level = ["warn", "info", "debug", "trace"][usize::from(args.verbose.min(3))];
+    fn words(&self, exit: &str, args: &RunArgs, prepared: Option<&Prepared>) -> String {
+        // What goes to a file only does not disturb.
+        let verbose = args.verbose.max(u8::from(args.log_dir.is_some()));
+        let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
         let mut words = format!("loglevel={level} exit={exit} telemetry=com2");
         if args.stats.is_some() {
             words += " stats=on";
@@ -135,7 +146,11 @@ impl Hypervisor {
         if args.probe {
             words += " probe";
         }
-        for word in &args.hv_arg {
+        if args.has_records() {
+            words += " consoles=on";
+        }
+        let described = prepared.map_or("", |prepared| &prepared.words);
+        for word in described.split_whitespace().chain(args.hv_arg.iter().map(String::as_str)) {
             words += " ";
             words += word;
         }
@@ -144,8 +159,8 @@ impl Hypervisor {
 }
 
 /// Memory for shadow tables. Where their number is not given, the hypervisor allows one page of them for each 64 of memory.
-fn shadow_mib(args: &RunArgs) -> u64 {
-    let pages = args.shadow_pages.map_or_else(|| (4 * args.mem).clamp(512, 1 << 17), u64::from);
+fn shadow_mib(vm: &Vm) -> u64 {
+    let pages = vm.shadow_pages.map_or_else(|| (4 * vm.memory_mib).clamp(512, 1 << 17), u64::from);
     (pages * SHADOW_PAGE_KIB).div_ceil(1024)
 }
 
@@ -155,16 +170,17 @@ struct NativeFiles {
     initrd: Option<String>,
 }
 
-fn native_files(prepared: &Prepared, scratch: &Path) -> Result<NativeFiles> {
+fn native_files(guest: &Guest, scratch: &Path) -> Result<NativeFiles> {
+    let Files { kernel, initrd, modules, .. } = &guest.files;
     // QEMU's own file loader gets plain names, free of the characters that mean something in its lists.
-    let kernel = machine::scratch_file(scratch, "kernel", &prepared.kernel.contents)?;
+    let kernel = machine::scratch_file(scratch, "kernel", &kernel.contents)?;
     let mut files = Vec::new();
     let dir = scratch.to_string_lossy();
-    if let Some(initrd) = &prepared.initrd {
+    if let Some(initrd) = initrd {
         machine::scratch_file(scratch, "initrd", &initrd.contents)?;
         files.push(format!("{dir}/initrd"));
     }
-    for (index, module) in prepared.modules.iter().enumerate() {
+    for (index, module) in modules.iter().enumerate() {
         machine::scratch_file(scratch, &format!("module{index}"), &module.contents)?;
         let words = module.cmdline.split_once(' ').map_or(String::new(), |(_, words)| format!(" {words}"));
         files.push(qemu::escape_commas(&format!("{dir}/module{index}{words}")));

@@ -1,4 +1,4 @@
-//! Finds the marks of the default guest in its console output.
+//! Finds the marks of default guests in console output.
 //!
 //! `init.sh` prints `RS pal NONCE begin RS` before the command or shell and `RS pal NONCE end STATUS RS` after it,
 //! where RS is the control character 0x1e. The nonce is new in every run, so output cannot contain a mark by accident.
@@ -10,23 +10,25 @@ const RS: u8 = 0x1e;
 pub enum Piece<'a> {
     /// Output, never empty.
     Text(&'a [u8]),
-    /// The command or shell starts.
-    Begin,
+    /// The command or shell of the guest with this number starts.
+    Begin(usize),
     /// It ended with this status.
-    End(u8),
+    End(usize, u8),
 }
 
 /// Splits a stream of output into [`Piece`]s, however the stream is cut.
 pub struct Marks {
-    head: Vec<u8>,
+    /// How the marks of each guest begin.
+    heads: Vec<Vec<u8>>,
     /// The start of a possible mark, at most a few dozen bytes.
     pending: Vec<u8>,
 }
 
 impl Marks {
-    /// Looks for the marks of this nonce.
-    pub fn new(nonce: &str) -> Self {
-        Self { head: [&[RS], format!("pal {nonce} ").as_bytes()].concat(), pending: Vec::new() }
+    /// Looks for the marks of these nonces, each another guest's. An empty one has none.
+    pub fn new<'a>(nonces: impl IntoIterator<Item = &'a str>) -> Self {
+        let head = |nonce| [&[RS], format!("pal {nonce} ").as_bytes()].concat();
+        Self { heads: nonces.into_iter().map(head).collect(), pending: Vec::new() }
     }
 
     /// Passes on the pieces of `bytes`. A possible mark at the end is held back until more arrives.
@@ -67,11 +69,19 @@ impl Marks {
     }
 
     fn classify(&self) -> Class {
-        let Some(tail) = self.pending.strip_prefix(&self.head[..]) else {
-            return if self.head.starts_with(&self.pending) { Class::Possible } else { Class::No };
+        let classes = self.heads.iter().enumerate().map(|(guest, head)| self.classify_for(guest, head));
+        classes.fold(Class::No, |best, class| match (&best, &class) {
+            (Class::Mark(_), _) | (Class::Possible, Class::No) => best,
+            _ => class,
+        })
+    }
+
+    fn classify_for(&self, guest: usize, head: &[u8]) -> Class {
+        let Some(tail) = self.pending.strip_prefix(head) else {
+            return if head.starts_with(&self.pending) { Class::Possible } else { Class::No };
         };
         if tail == b"begin\x1e" {
-            return Class::Mark(Piece::Begin);
+            return Class::Mark(Piece::Begin(guest));
         }
         if b"begin\x1e".starts_with(tail) || b"end ".starts_with(tail) {
             return Class::Possible;
@@ -80,7 +90,7 @@ impl Marks {
         match status.split_last() {
             Some((&RS, digits)) => {
                 let status = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
-                status.map_or(Class::No, |status| Class::Mark(Piece::End(status)))
+                status.map_or(Class::No, |status| Class::Mark(Piece::End(guest, status)))
             }
             _ if status.len() <= 3 && status.iter().all(u8::is_ascii_digit) => Class::Possible,
             _ => Class::No,
@@ -163,14 +173,15 @@ mod tests {
     /// Output, and the marks with the position at which they were found.
     fn split(chunks: &[&[u8]]) -> (Vec<u8>, Vec<(usize, Option<u8>)>) {
         let (mut text, mut found) = (Vec::new(), Vec::new());
-        let mut marks = Marks::new("n0nce");
+        let mut marks = Marks::new(["n0nce"]);
         let mut sink = |piece: Piece| match piece {
             Piece::Text(bytes) => {
                 assert!(!bytes.is_empty());
                 text.extend_from_slice(bytes);
             }
-            Piece::Begin => found.push((text.len(), None)),
-            Piece::End(status) => found.push((text.len(), Some(status))),
+            Piece::Begin(0) => found.push((text.len(), None)),
+            Piece::End(0, status) => found.push((text.len(), Some(status))),
+            other => panic!("{other:?}"),
         };
         for chunk in chunks {
             marks.feed(chunk, &mut sink);
@@ -202,6 +213,18 @@ mod tests {
     #[test]
     fn a_broken_mark_may_start_a_whole_one() {
         assert_eq!(split(&[b"\x1epal n0\x1epal n0nce begin\x1e"]), (b"\x1epal n0".to_vec(), vec![(7, None)]));
+    }
+
+    #[test]
+    fn guests_have_marks_of_their_own() {
+        let mut found = Vec::new();
+        let mut marks = Marks::new(["one", "", "onetwo"]);
+        marks.feed(b"\x1epal onetwo begin\x1e\x1epal one begin\x1e\x1epal onetwo end 3\x1e", |piece| match piece {
+            Piece::Text(text) => panic!("{text:?}"),
+            Piece::Begin(guest) => found.push((guest, None)),
+            Piece::End(guest, status) => found.push((guest, Some(status))),
+        });
+        assert_eq!(found, [(2, None), (0, None), (2, Some(3))]);
     }
 
     proptest! {

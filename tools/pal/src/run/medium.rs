@@ -1,17 +1,19 @@
-//! The medium that a machine of Bochs' boots: the hypervisor with one guest or none, or the guest alone.
+//! The medium that a machine of Bochs' boots: the hypervisor with its guests or none, or a guest alone.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-use super::prepare::Prepared;
 use anyhow::{Context, Result};
 use bootimg::{Boot, Entry, Firmware, Image, Menu, Module, Tools};
 
+use super::prepare::Guest;
+use crate::guest::image::Image as Kernel;
+
 /// Where the hypervisor is on the medium.
 const HYPERVISOR: &str = "boot/palimpsest";
-/// The guest's files.
+/// The guests' files.
 const BUNDLE: &str = "boot/bundle.cpio";
 
 /// Makes a CD image in `dir` that boots the hypervisor.
@@ -35,13 +37,13 @@ pub fn hypervisor(dir: &Path, program: &Path, words: &str, bundle: Option<Vec<u8
 ///
 /// # Errors
 /// As for [`hypervisor`].
-pub fn native(dir: &Path, prepared: &Prepared) -> Result<PathBuf> {
+pub fn native(dir: &Path, guest: &Guest) -> Result<PathBuf> {
     let mut image = Image::new(Firmware::Bios);
-    let (kernel, cmdline) = ("boot/kernel".to_owned(), prepared.cmdline.clone());
-    image.add(&kernel, prepared.kernel.contents.clone())?;
-    let boot = if prepared.elf {
+    let (kernel, cmdline, files) = ("boot/kernel".to_owned(), guest.cmdline.clone(), &guest.files);
+    image.add(&kernel, files.kernel.contents.clone())?;
+    let boot = if matches!(files.kind, Kernel::Elf(_)) {
         let mut modules = Vec::new();
-        for (index, module) in prepared.modules.iter().enumerate() {
+        for (index, module) in files.modules.iter().enumerate() {
             let file = format!("boot/module{index}");
             image.add(&file, module.contents.clone())?;
             modules.push(Module { file, cmdline: module.cmdline.clone() });
@@ -50,8 +52,8 @@ pub fn native(dir: &Path, prepared: &Prepared) -> Result<PathBuf> {
         let cmdline = format!("/{kernel} {cmdline}");
         Boot::Multiboot1 { kernel, cmdline, modules }
     } else {
-        let initrd = prepared.initrd.as_ref().map(|_| "boot/initrd".to_owned());
-        if let (Some(path), Some(initrd)) = (&initrd, &prepared.initrd) {
+        let initrd = files.initrd.as_ref().map(|_| "boot/initrd".to_owned());
+        if let (Some(path), Some(initrd)) = (&initrd, &files.initrd) {
             image.add(path, initrd.contents.clone())?;
         }
         Boot::Linux { kernel, cmdline, initrd }

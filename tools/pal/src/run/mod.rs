@@ -1,8 +1,9 @@
-//! `pal run`: prepares a guest, runs it on a machine, reports how it ended.
+//! `pal run`: prepares guests, runs them on a machine, reports how they ended.
 
 mod bochs;
 mod boot;
 mod console;
+mod consoles;
 mod input;
 mod keys;
 mod machine;
@@ -23,14 +24,15 @@ use std::io::{IsTerminal, stdin};
 use anyhow::Result;
 
 use crate::{cli::RunArgs, host::needs::Needs, project::Project, ui::Ui};
+use consoles::Consoles;
 use prepare::Prepared;
-use session::Plan;
+use session::{Plan, PlannedGuest};
 
 /// Seconds after which a run without a person at a terminal is ended.
 const DEFAULT_TIMEOUT: u64 = 300;
 /// The same on Bochs, which is some twenty times slower.
 const BOCHS_TIMEOUT: u64 = 3600;
-/// Runs a guest and returns the exit status.
+/// Runs guests and returns the exit status.
 ///
 /// # Errors
 /// [`crate::status::Usage`] for options and files that cannot work, found before anything is started; others for
@@ -41,32 +43,37 @@ pub fn run(args: &RunArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let needs = Needs { project, ui, yes: args.yes };
     let scratch = tempfile::Builder::new().prefix("pal-").tempdir()?;
     let prepared = if args.probe { None } else { Some(Prepared::new(args, &needs)?) };
-    let mut machine = boot::start(args, &needs, prepared.as_ref(), scratch.path())?;
-    let interactive = args.exec.is_none() && !args.probe && stdin().is_terminal();
     let bochs = args.machine.is_bochs();
-    let plan = Plan {
-        exec: args.exec.is_some(),
+    let mut plan = Plan {
+        guests: prepared.as_ref().map_or_else(|| vec![PlannedGuest::default()], planned),
+        console: prepared.as_ref().map_or(0, |prepared| prepared.console),
+        records: args.has_records(),
         hypervisor: args.machine.has_hypervisor(),
         test_device: args.test_device,
-        nonce: prepared.and_then(|guest| guest.nonce),
-        timeout: match args.timeout {
-            Some(0) => None,
-            None if interactive => None,
-            given => given.or(Some(if bochs { BOCHS_TIMEOUT } else { DEFAULT_TIMEOUT })),
-        },
+        timeout: None,
         starting: if bochs {
             "the guest starts; on Bochs that takes a minute or two"
         } else {
             "the guest starts"
         },
     };
+    let interactive = !plan.console().exec && !args.probe && stdin().is_terminal();
+    plan.timeout = match args.timeout {
+        Some(0) => None,
+        None if interactive => None,
+        given => given.or(Some(if bochs { BOCHS_TIMEOUT } else { DEFAULT_TIMEOUT })),
+    };
+    let consoles = Consoles::new(&plan, args.log_dir.as_deref())?;
+    let mut machine = boot::start(args, &needs, prepared.as_ref(), scratch.path())?;
+    drop(prepared);
     if interactive {
         ui.say("Ctrl-a x quits, Ctrl-a h helps");
     }
-    let outcome = session::run(&mut machine, &plan, ui)?;
+    let outcome = session::run(&mut machine, &plan, consoles, ui)?;
     let verdict = verdict::judge(&outcome.seen);
-    if verdict.show_tail && !outcome.tail.is_empty() {
-        ui.say(&format!("the console's last lines:\n{}", outcome.tail));
+    let tail = verdict.guest.and_then(|guest| outcome.tails.get(guest)).unwrap_or(&outcome.tail);
+    if verdict.show_tail && !tail.is_empty() {
+        ui.say(&format!("the console's last lines:\n{tail}"));
     }
     if let Some(message) = &verdict.message {
         ui.error(message);
@@ -75,4 +82,14 @@ pub fn run(args: &RunArgs, project: &Project, ui: &Ui) -> Result<u8> {
         stats::write(path, args, &outcome, verdict.status)?;
     }
     Ok(verdict.status)
+}
+
+/// What the session has to know of the guests.
+fn planned(prepared: &Prepared) -> Vec<PlannedGuest> {
+    let guest = |guest: &prepare::Guest| PlannedGuest {
+        name: guest.vm.name.clone(),
+        exec: guest.vm.exec.is_some(),
+        nonce: guest.nonce.clone(),
+    };
+    prepared.guests.iter().map(guest).collect()
 }

@@ -21,8 +21,14 @@ use crate::ui::{Step, Ui};
 pub struct Output {
     marks: Option<Marks>,
     newlines: Option<Newlines>,
-    /// Between the marks; always, for guests without marks.
+    /// The guest whose console it is at first.
+    guest: usize,
+    /// Between its marks; always, for guests without marks.
     shown: bool,
+    /// What comes after its last mark is shown too: it is other guests'.
+    shows_others: bool,
+    /// Others do not tell how commands end.
+    reports: bool,
     /// A person has asked for the monitor and wants to see everything from then on.
     watched: Arc<AtomicBool>,
     writing: Arc<AtomicBool>,
@@ -44,11 +50,17 @@ impl Output {
         events: Sender<Event>,
     ) -> Self {
         // A command's output comes without conversions; a terminal, too, wants what the guest's terminal driver made.
-        let convert = !plan.exec && !interactive && !stdout().is_terminal();
+        let exec = plan.console().exec;
+        let convert = !exec && !interactive && !stdout().is_terminal();
+        let nonces = plan.guests.iter().map(|guest| guest.nonce.as_deref().unwrap_or_default());
+        let marked = plan.guests.iter().any(|guest| guest.nonce.is_some());
         Self {
-            marks: plan.nonce.as_deref().map(Marks::new),
+            marks: marked.then(|| Marks::new(nonces)),
             newlines: convert.then(Newlines::default),
-            shown: plan.nonce.is_none(),
+            guest: plan.console,
+            shown: plan.console().nonce.is_none(),
+            shows_others: plan.guests.len() > 1 && !exec,
+            reports: !plan.records,
             watched,
             writing: Arc::default(),
             verbose: ui.verbose > 0,
@@ -94,17 +106,20 @@ impl Output {
         marks.feed(bytes, |piece| {
             let piece_result = match piece {
                 Piece::Text(text) => self.text(text),
-                Piece::Begin => {
+                Piece::Begin(guest) if guest == self.guest => {
                     self.shown = true;
                     self.end_booting();
                     let _ = self.events.send(Event::Begin);
                     Ok(())
                 }
-                Piece::End(status) => {
-                    self.shown = false;
-                    let _ = self.events.send(Event::CommandEnded(status));
+                Piece::End(guest, status) if guest == self.guest => {
+                    self.shown = self.shows_others;
+                    if self.reports {
+                        let _ = self.events.send(Event::CommandEnded(guest, status));
+                    }
                     Ok(())
                 }
+                Piece::Begin(_) | Piece::End(..) => Ok(()),
             };
             if result.is_ok() {
                 result = piece_result;

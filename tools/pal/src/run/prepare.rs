@@ -1,41 +1,54 @@
-//! From the options to the guest's files, checked before anything is started.
+//! From the options, or the description that they name, to guests with their files, checked before anything is started.
 
-use std::{fs, io::Read, path::Path};
+use std::{
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result};
 
 use super::{pcpus::Pcpus, terminal};
 use crate::{
-    cli::{MODEL, Machine, Protocol, RunArgs, value_name},
+    cli::{MODEL, Machine, Protocol, RunArgs},
     guest::{
-        bundle,
-        devices::{self, DiskFile},
+        bundle, devices,
+        files::Files,
         image::{Elf, Image},
-        initramfs::{self, Contents, Put},
+        vm::{Console, Module, Vm, check_all},
     },
     host::needs::Needs,
+    image::spec::Spec,
     status::Usage,
 };
 
-/// The least memory that a guest can have.
-const LEAST_MIB: u64 = 20;
+/// The name of the one guest that options describe.
+const GUEST: &str = "guest";
+/// The file in `--log-dir` that no guest's may be.
+pub const HYPERVISOR_LOG: &str = "hypervisor";
 
-/// A guest's files and command line.
-pub struct Prepared {
-    /// The kernel file.
-    pub kernel: bundle::File,
-    /// It is a multiboot1 or PVH kernel, not a bzImage.
-    pub elf: bool,
-    /// The initial RAM disk.
-    pub initrd: Option<bundle::File>,
-    /// Modules; a command line starts with the file's name.
-    pub modules: Vec<bundle::Module>,
-    /// Disks.
-    pub disks: Vec<bundle::Disk>,
+/// A guest that is ready to run.
+pub struct Guest {
+    /// What was described.
+    pub vm: Vm,
+    /// Its files.
+    pub files: Files,
     /// The kernel's command line.
     pub cmdline: String,
     /// The word in the default guest's marks; `None` for guests with an initrd of their own.
     pub nonce: Option<String>,
+}
+
+/// What a machine is to run.
+pub struct Prepared {
+    /// The guests: one, or with `--config` several.
+    pub guests: Vec<Guest>,
+    /// The number of the one that has the console first.
+    pub console: usize,
+    /// The hypervisor's file; without one it is built.
+    pub hypervisor: Option<PathBuf>,
+    /// More words for its command line.
+    pub words: String,
 }
 
 /// Finds options that cannot work together.
@@ -44,15 +57,6 @@ pub struct Prepared {
 /// [`Usage`].
 pub fn check(args: &RunArgs) -> Result<()> {
     let wrong = |text: &str| Err(Usage::new(text).into());
-    if args.initrd.is_some() && args.exec.is_some() {
-        return wrong("--exec needs the default initramfs: leave out --initrd");
-    }
-    if args.initrd.is_some() && !args.put.is_empty() {
-        return wrong("--put adds to the default initramfs: leave out --initrd");
-    }
-    if args.mem < LEAST_MIB {
-        return wrong(&format!("--mem {}: a guest needs at least {LEAST_MIB} MiB", args.mem));
-    }
     if args.machine.is_bochs() {
         if args.qemu.is_some() || !args.qemu_arg.is_empty() {
             return wrong(
@@ -64,6 +68,9 @@ pub fn check(args: &RunArgs) -> Result<()> {
         }
     } else if args.bochs.is_some() || !args.bochs_line.is_empty() || args.model != MODEL {
         return wrong("--bochs, --bochs-line and --model are for --machine bochs-vtx and bochs-native");
+    }
+    if !args.machine.has_hypervisor() && (args.config.is_some() || args.log_dir.is_some()) {
+        return wrong("--config and --log-dir need the hypervisor, and there is none on this machine");
     }
     match args.machine {
         Machine::Native | Machine::BochsNative if args.pcpus != Pcpus::ONE => {
@@ -94,132 +101,115 @@ impl Prepared {
     /// # Errors
     /// [`Usage`] for files that cannot work, others for default files that are not to be had.
     pub fn new(args: &RunArgs, needs: &Needs) -> Result<Self> {
-        // Check what the person gave before fetching anything.
-        let given = args.kernel.as_deref().map(|path| read("--kernel", path)).transpose()?;
-        let puts = args.put.iter().map(|put| Put::parse(put)).collect::<Result<Vec<_>>>()?;
-        let modules = args.module.iter().map(|module| read_module(module)).collect::<Result<Vec<_>>>()?;
-        let disks = args.disk.iter().map(|disk| read_disk(disk)).collect::<Result<Vec<_>>>()?;
-        let own_initrd = args.initrd.as_deref().map(|path| read_named("--initrd", path)).transpose()?;
-        let (path, kernel) = match (given, &args.kernel) {
-            (Some(kernel), Some(path)) => (path.clone(), kernel),
-            _ => {
-                let path = needs.kernel(args.guest)?;
-                let kernel = read("the guest's kernel", &path)?;
-                (path, kernel)
-            }
+        let Some(path) = &args.config else {
+            let vm = from_options(args)?;
+            check_all(std::slice::from_ref(&vm))?;
+            let guests = vec![Guest::new(args, vm, needs)?];
+            return Ok(Prepared { guests, console: 0, hypervisor: None, words: String::new() });
         };
-        let image = Image::identify(&kernel)
-            .map_err(|what| Usage::new(format!("--kernel {}: {what}", path.display())))?;
-        check_image(args, &image, !modules.is_empty())?;
-
-        let default_guest = image.is_linux() && own_initrd.is_none();
-        let nonce = default_guest.then(nonce).transpose()?;
-        let initrd = match own_initrd {
-            None if default_guest => {
-                let busybox = needs.busybox(args.guest)?;
-                let drivers = if args.has_devices() { devices::modules(&path)? } else { Vec::new() };
-                let contents = initramfs::build(&Contents {
-                    busybox: &busybox,
-                    puts: &puts,
-                    modules: &drivers,
-                    command: args.exec.as_deref(),
-                })?;
-                Some(bundle::File { name: "initramfs".into(), contents })
-            }
-            own => own,
+        let spec = Spec::read(path)?;
+        let console = match (&args.console, &spec.console) {
+            (Some(name), _) => spec.find("--console", name)?,
+            (None, Some(name)) => spec.find("`console`", name)?,
+            (None, None) => 0,
         };
-        let kernel = bundle::File { name: file_name(&path), contents: kernel };
-        let elf = matches!(image, Image::Elf(_));
-        let prepared = Self {
-            cmdline: command_line(args, &image, nonce.as_deref()),
-            kernel,
-            elf,
-            initrd,
-            modules,
-            disks,
-            nonce,
-        };
-        prepared.check_memory(args, &image)?;
-        Ok(prepared)
-    }
-
-    /// The guest as the hypervisor gets it.
-    pub fn bundle(self: &Prepared, args: &RunArgs) -> Result<bundle::Guest> {
-        let modules = self.modules.iter();
-        Ok(bundle::Guest {
-            kernel: self.kernel.clone(),
-            initrd: self.initrd.clone(),
-            modules: modules
-                .map(|module| bundle::Module {
-                    contents: module.contents.clone(),
-                    cmdline: module.cmdline.clone(),
-                })
-                .collect(),
-            cmdline: self.cmdline.clone(),
-            memory_mib: args.mem,
-            vcpus: args.vcpus,
-            mode: args.mode.to_string(),
-            shadow_pages: args.shadow_pages,
-            paranoid: args.paranoid,
-            protocol: value_name(args.protocol),
-            permissive_msr: args.permissive_msr,
-            test_device: args.test_device,
-            disks: self.disks.clone(),
-            networks: args.net.clone(),
-            virtio_console: args.virtio_console,
-            entropy: args.entropy,
-        })
-    }
-
-    fn check_memory(&self, args: &RunArgs, image: &Image) -> Result<()> {
-        let Image::BzImage { end } = image else { return Ok(()) };
-        let initrd = self.initrd.as_ref().map_or(0, |initrd| initrd.contents.len() as u64);
-        let needed = (end + initrd).div_ceil(1 << 20);
-        if args.mem < needed {
-            let text = format!(
-                "--mem {}: this kernel needs {} MiB to start and {} MiB for its initrd; give at least --mem {needed}",
-                args.mem,
-                end.div_ceil(1 << 20),
-                initrd.div_ceil(1 << 20),
-            );
-            return Err(Usage::new(text).into());
+        if spec.vm.is_empty() {
+            let text = "there is no [[vm]]; add one with a `name`";
+            return Err(Usage::new(format!("{}: {text}", spec.source)).into());
         }
-        Ok(())
+        for vm in &spec.vm {
+            let beyond = vm.affinity.iter().flatten().find(|pcpu| **pcpu >= args.pcpus.count);
+            if let Some(pcpu) = beyond {
+                let count = args.pcpus.count;
+                let text = format!(" names processor {pcpu}; the machine has {count}, from 0 on (see --pcpus)");
+                return Err(vm.wrong("affinity", text));
+            }
+            let is_file = !vm.name.contains('/') && !vm.name.starts_with('.') && vm.name != HYPERVISOR_LOG;
+            if args.log_dir.is_some() && !is_file {
+                let text = format!(": --log-dir: {}.log cannot be its log; give it another name", vm.name);
+                return Err(vm.wrong("name", text));
+            }
+        }
+        let guests = spec.vm.into_iter().map(|vm| Guest::new(args, vm, needs)).collect::<Result<_>>()?;
+        Ok(Prepared { guests, console, hypervisor: spec.hypervisor, words: spec.hypervisor_cmdline })
+    }
+
+    /// The guests as the hypervisor gets them.
+    ///
+    /// # Errors
+    /// Files of 4 GiB and more.
+    pub fn bundle(&self) -> Result<Vec<u8>> {
+        let guests = self.guests.iter();
+        let guests: Vec<_> = guests
+            .map(|Guest { vm, files, cmdline, .. }| bundle::Guest { vm, files, cmdline })
+            .collect();
+        let console = (self.console != 0).then(|| self.guests[self.console].vm.name.as_str());
+        bundle::pack(&guests, console)
     }
 }
 
-fn check_image(args: &RunArgs, image: &Image, modules: bool) -> Result<()> {
+/// The guest that the options describe.
+fn from_options(args: &RunArgs) -> Result<Vm> {
+    Ok(Vm {
+        guest: Some(args.guest),
+        kernel: args.kernel.clone(),
+        initrd: args.initrd.clone(),
+        modules: args.module.iter().map(|module| read_module(module)).collect(),
+        append: args.append.clone(),
+        exec: args.exec.clone(),
+        put: args.put.clone(),
+        memory_mib: args.mem,
+        vcpus: args.vcpus,
+        mode: Some(args.mode),
+        shadow_pages: args.shadow_pages,
+        paranoid: args.paranoid,
+        protocol: args.protocol,
+        permissive_msr: args.permissive_msr,
+        test_device: args.test_device,
+        disks: args.disk.iter().map(|disk| devices::disk(disk)).collect::<Result<_>>()?,
+        networks: args.net.clone(),
+        console: if args.virtio_console { Console::Virtio } else { Console::Serial },
+        entropy: args.entropy,
+        ..Vm::named(GUEST)
+    })
+}
+
+impl Guest {
+    fn new(args: &RunArgs, vm: Vm, needs: &Needs) -> Result<Guest> {
+        let files = Files::read(&vm, needs)?;
+        check_image(args, &files)?;
+        let nonce = files.ours.then(nonce).transpose()?;
+        let cmdline = command_line(args, &vm, &files.kind, nonce.as_deref());
+        Ok(Guest { vm, files, cmdline, nonce })
+    }
+}
+
+fn check_image(args: &RunArgs, files: &Files) -> Result<()> {
     let wrong = |text: &str| Err(Usage::new(text).into());
-    if !image.is_linux() && (args.exec.is_some() || !args.put.is_empty()) {
-        return wrong("--exec and --put need a Linux kernel for the default initramfs: leave out --kernel");
-    }
-    if matches!(image, Image::BzImage { .. }) && modules {
-        return wrong("--module: a Linux bzImage takes one --initrd and no modules");
-    }
-    let Image::Elf(Elf { multiboot1, .. }) = image else { return Ok(()) };
+    let Image::Elf(Elf { multiboot1, .. }) = files.kind else { return Ok(()) };
     if args.machine == Machine::BochsNative && !multiboot1 {
         return wrong(
             "--kernel: on --machine bochs-native GRUB starts Linux bzImages and multiboot1 kernels only",
         );
     }
-    if args.machine == Machine::Native && !multiboot1 && modules {
+    if args.machine == Machine::Native && !multiboot1 && !files.modules.is_empty() {
         return wrong("--module: with --machine native QEMU passes modules to multiboot1 kernels only");
     }
     Ok(())
 }
 
-/// The default words for Linux, then the person's.
-fn command_line(args: &RunArgs, image: &Image, nonce: Option<&str>) -> String {
-    let mut words = Vec::new();
-    if image.is_linux() {
+/// The default words for Linux unless the description has others, then the person's.
+fn command_line(args: &RunArgs, vm: &Vm, image: &Image, nonce: Option<&str>) -> String {
+    let mut words: Vec<String> = vm.cmdline.iter().cloned().collect();
+    if image.is_linux() && vm.cmdline.is_none() {
         words.push("console=ttyS0".to_owned());
-        if args.virtio_console {
+        if vm.has_virtio_console() {
             words.push("console=hvc0".to_owned());
         }
         if args.verbose == 0 {
             words.push("quiet".to_owned());
         }
-        if args.exec.is_some() {
+        if vm.exec.is_some() {
             // A dead kernel ends the run at once.
             words.push("panic=-1".to_owned());
         }
@@ -228,11 +218,11 @@ fn command_line(args: &RunArgs, image: &Image, nonce: Option<&str>) -> String {
             // On the hypervisor it knows that it is a guest, and trusts the timer.
             words.push("no_timer_check".to_owned());
         }
-        if let Some(nonce) = nonce {
-            words.push(format!("pal.nonce={nonce}{}", terminal::describe()));
-        }
     }
-    words.extend(args.append.iter().cloned());
+    if let Some(nonce) = nonce {
+        words.push(format!("pal.nonce={nonce}{}", terminal::describe()));
+    }
+    words.extend(vm.append.iter().cloned());
     words.join(" ")
 }
 
@@ -245,33 +235,13 @@ fn nonce() -> Result<String> {
     Ok(format!("{:016x}", u64::from_ne_bytes(bytes)))
 }
 
-fn read(option: &str, path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).map_err(|error| Usage::new(format!("{option} {}: {error}", path.display())).into())
-}
-
-/// As [`read`], with the file's name.
-fn read_named(option: &str, path: &Path) -> Result<bundle::File> {
-    Ok(bundle::File { name: file_name(path), contents: read(option, path)? })
-}
-
-/// The last part of a path, as text.
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
-}
-
-fn read_disk(argument: &str) -> Result<bundle::Disk> {
-    let disk = DiskFile::parse(argument)?;
-    Ok(bundle::Disk { contents: read("--disk", &disk.file)?, read_only: disk.read_only })
-}
-
 /// `FILE[ WORDS]`; a file whose own name holds a blank wins over the split.
-fn read_module(argument: &str) -> Result<bundle::Module> {
+fn read_module(argument: &str) -> Module {
     let file = match argument.split_once(' ') {
         Some((file, _)) if !Path::new(argument).exists() => file,
         _ => argument,
     };
-    let contents = read("--module", Path::new(file))?;
     let name =
         Path::new(file).file_name().map_or_else(String::new, |name| name.to_string_lossy().replace(' ', "_"));
-    Ok(bundle::Module { contents, cmdline: format!("{name}{}", &argument[file.len()..]) })
+    Module { file: file.into(), cmdline: Some(format!("{name}{}", &argument[file.len()..])) }
 }

@@ -25,6 +25,7 @@ use signal_hook::{
 use super::{
     bochs,
     console::Tail,
+    consoles::Consoles,
     input::{pipe_input, type_keys},
     keys::Keys,
     machine::{Emulator, Machine},
@@ -32,24 +33,45 @@ use super::{
     qmp::{self, Report},
     telemetry::{self, LONGEST_LINE, Record},
     terminal::Raw,
-    verdict::{Observed, Stop},
+    verdict::{Guest, Observed, Stop},
 };
 use crate::ui::Ui;
 
 /// What kind of run it is.
+#[derive(Default)]
 pub struct Plan {
-    /// One command instead of a console.
-    pub exec: bool,
-    /// The guest runs on the hypervisor.
+    /// The guests, in the order of the configuration; at least one, also if there is none.
+    pub guests: Vec<PlannedGuest>,
+    /// The number of the one that has the console at first.
+    pub console: usize,
+    /// The hypervisor records the guests' consoles.
+    pub records: bool,
+    /// The guests run on the hypervisor.
     pub hypervisor: bool,
     /// The guest has a test device.
     pub test_device: bool,
-    /// The word in the default guest's marks; `None` for other guests.
-    pub nonce: Option<String>,
     /// The time limit in seconds.
     pub timeout: Option<u64>,
     /// What the person reads while the guest starts.
     pub starting: &'static str,
+}
+
+/// A guest of a run.
+#[derive(Default)]
+pub struct PlannedGuest {
+    /// Its name.
+    pub name: String,
+    /// It runs one command instead of a shell.
+    pub exec: bool,
+    /// The word in the default guest's marks; `None` for other guests.
+    pub nonce: Option<String>,
+}
+
+impl Plan {
+    /// The guest that has the console at first.
+    pub fn console(&self) -> &PlannedGuest {
+        &self.guests[self.console]
+    }
 }
 
 /// What a run leaves behind.
@@ -62,6 +84,8 @@ pub struct Outcome {
     pub host: Option<Value>,
     /// The last lines of the console.
     pub tail: String,
+    /// Those of each guest.
+    pub tails: Vec<String>,
 }
 
 /// How long a machine may take to end after its last word.
@@ -71,8 +95,8 @@ const GRACE: Duration = Duration::from_secs(5);
 pub enum Event {
     /// The default guest is ready for input.
     Begin,
-    /// The command or shell of the default guest ended.
-    CommandEnded(u8),
+    /// The command or shell of a default guest ended.
+    CommandEnded(usize, u8),
     /// The hypervisor said something.
     Record(Record),
     /// QEMU said something by its machine protocol, or Bochs in its log.
@@ -87,13 +111,15 @@ pub enum Event {
 ///
 /// # Errors
 /// The terminal or a thread is not to be had.
-pub fn run(machine: &mut Machine, plan: &Plan, ui: &Ui) -> Result<Outcome> {
+pub fn run(machine: &mut Machine, plan: &Plan, consoles: Consoles, ui: &Ui) -> Result<Outcome> {
     let (events, inbox) = channel();
-    let interactive = !plan.exec && stdin().is_terminal();
+    let PlannedGuest { exec, nonce, .. } = plan.console();
+    let interactive = !exec && stdin().is_terminal();
+    let consoles = Arc::new(Mutex::new(consoles));
     let raw = interactive.then(Raw::enter).transpose()?;
     let tail = Arc::new(Mutex::new(Tail::default()));
     let booting =
-        Arc::new(Mutex::new((plan.nonce.is_some() && ui.verbose == 0).then(|| ui.step(plan.starting))));
+        Arc::new(Mutex::new((nonce.is_some() && ui.verbose == 0).then(|| ui.step(plan.starting))));
 
     watch_signals(events.clone())?;
     let mut open = 1;
@@ -105,8 +131,8 @@ pub fn run(machine: &mut Machine, plan: &Plan, ui: &Ui) -> Result<Outcome> {
     spawn("console", move || output.copy(console))?;
     if let Some(records) = machine.telemetry.as_ref().map(File::try_clone).transpose()? {
         open += 1;
-        let (events, ui) = (events.clone(), *ui);
-        spawn("telemetry", move || read_records(records, &ui, &events))?;
+        let (events, ui, consoles) = (events.clone(), *ui, Arc::clone(&consoles));
+        spawn("telemetry", move || read_records(records, &consoles, &ui, &events))?;
     }
     if let Some(protocol) = machine.qmp.take() {
         open += 1;
@@ -135,8 +161,8 @@ pub fn run(machine: &mut Machine, plan: &Plan, ui: &Ui) -> Result<Outcome> {
     });
     // Input from a pipe waits until the default guest reads its console, or for other guests until the hypervisor does;
     // a person may want to quit at any time. A command whose input would be the person's terminal gets none.
-    let wait_for_guest = (plan.nonce.is_some() || plan.hypervisor) && !interactive;
-    let no_input = plan.exec && stdin().is_terminal();
+    let wait_for_guest = (nonce.is_some() || plan.hypervisor) && !interactive;
+    let no_input = *exec && stdin().is_terminal();
     if !wait_for_guest && !no_input {
         start_input.take().map(|start| start(*ui)).transpose()?;
     }
@@ -154,9 +180,13 @@ pub fn run(machine: &mut Machine, plan: &Plan, ui: &Ui) -> Result<Outcome> {
     let (mut seen, stats, host) = session.finish();
     drop(raw);
     let tail = tail.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    seen.kernel_panic = tail.kernel_panic();
-    let tail = tail.text();
-    Ok(Outcome { seen, stats, host, tail })
+    let consoles = consoles.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let tails = |number| if plan.records { consoles.tail(number) } else { Some(&*tail) };
+    for (number, guest) in seen.guests.iter_mut().enumerate() {
+        guest.kernel_panic = tails(number).and_then(Tail::kernel_panic);
+    }
+    let tails = (0..seen.guests.len()).map(|number| tails(number).map_or(String::new(), Tail::text)).collect();
+    Ok(Outcome { seen, stats, host, tail: tail.text(), tails })
 }
 
 /// What the main loop does next.
@@ -184,11 +214,16 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     fn new(machine: &'a mut Machine, plan: &'a Plan, open: u32, writing: Arc<AtomicBool>) -> Self {
+        let guest = |guest: &PlannedGuest| Guest {
+            name: guest.name.clone(),
+            exec: guest.exec,
+            ..Guest::default()
+        };
         let seen = Observed {
             emulator: machine.emulator,
             // Bochs has connected its serial ports, which it does last. QEMU reports for itself.
             started: machine.emulator == Emulator::Bochs,
-            exec: plan.exec,
+            guests: plan.guests.iter().map(guest).collect(),
             hypervisor: plan.hypervisor,
             test_device: plan.test_device,
             ..Observed::default()
@@ -223,7 +258,7 @@ impl<'a> Session<'a> {
         };
         match event {
             Event::Begin => return Next::Ready,
-            Event::CommandEnded(status) => self.seen.command_status = Some(status),
+            Event::CommandEnded(guest, status) => self.seen.guests[guest].command_status = Some(status),
             Event::Record(record) => return self.record(record),
             Event::Emulator(report) => return self.report(report),
             Event::Stop(stop) => {
@@ -244,7 +279,7 @@ impl<'a> Session<'a> {
 
     fn record(&mut self, record: Record) -> Next {
         match record {
-            Record::End(end) => self.seen.end = Some(end),
+            Record::End(end) => return self.end(end),
             Record::Panic { msg } => self.seen.panic = Some(msg),
             Record::Unsuitable { detail } => self.seen.unsuitable = Some(detail),
             Record::Stats(stats) => {
@@ -254,15 +289,43 @@ impl<'a> Session<'a> {
             Record::Host(host) => {
                 self.host = Some(host);
                 // The serial port is set up: what is typed from now on is not lost.
-                return if self.plan.nonce.is_none() { Next::Ready } else { Next::Go };
+                return if self.plan.console().nonce.is_none() { Next::Ready } else { Next::Go };
             }
-            Record::Reset { .. } if self.plan.exec => {
-                self.seen.end = Some(telemetry::End::reset());
-                return Next::Done;
+            Record::Start { vm } => {
+                if let Some(guest) = self.guest(&vm) {
+                    (guest.end, guest.command_status) = (None, None);
+                }
+                return Next::Go;
             }
-            Record::Reset { .. } | Record::Log { .. } | Record::Unknown => return Next::Go,
+            Record::Reset { vm } => {
+                return match self.guest(&vm) {
+                    Some(guest) if guest.exec => {
+                        guest.end = Some(telemetry::End::reset(vm));
+                        Next::Done
+                    }
+                    _ => Next::Go,
+                };
+            }
+            Record::Log { .. } | Record::Console { .. } | Record::Unknown => return Next::Go,
         }
         self.end_soon();
+        Next::Go
+    }
+
+    fn guest(&mut self, name: &str) -> Option<&mut Guest> {
+        self.seen.guests.iter_mut().find(|guest| guest.name == name)
+    }
+
+    /// A guest has ended. Whom a person took away they may start again.
+    fn end(&mut self, end: telemetry::End) -> Next {
+        let stays = end.reason == telemetry::Reason::Destroyed;
+        match self.guest(&end.vm) {
+            Some(guest) => guest.end = Some(end),
+            None => self.seen.end = Some(end),
+        }
+        if self.seen.end.is_some() || !stays && self.seen.guests.iter().all(|guest| guest.end.is_some()) {
+            self.end_soon();
+        }
         Next::Go
     }
 
@@ -275,7 +338,7 @@ impl<'a> Session<'a> {
             }
             // Without `-no-reboot` a native guest may restart, but not by a triple fault.
             Report::Reset
-                if self.plan.exec || self.plan.hypervisor || self.machine.triple_fault().is_some() =>
+                if self.plan.console().exec || self.plan.hypervisor || self.machine.triple_fault().is_some() =>
             {
                 self.seen.stop = Some(Stop::Restart);
                 return Next::Done;
@@ -322,7 +385,8 @@ fn watch_signals(events: Sender<Event>) -> Result<()> {
 }
 
 /// Reads the hypervisor's records.
-fn read_records(stream: File, ui: &Ui, events: &Sender<Event>) {
+fn read_records(stream: File, consoles: &Mutex<Consoles>, ui: &Ui, events: &Sender<Event>) {
+    let consoles = || consoles.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();
     loop {
@@ -335,11 +399,19 @@ fn read_records(stream: File, ui: &Ui, events: &Sender<Event>) {
             continue;
         }
         match telemetry::parse(line.trim_ascii()) {
-            Ok(Record::Log { level, msg }) => match level.as_str() {
-                "error" => ui.error(&format!("hypervisor: {msg}")),
-                "warn" => ui.warn(&format!("hypervisor: {msg}")),
-                _ => ui.detail(&format!("hypervisor: {msg}")),
-            },
+            Ok(Record::Log { level, msg }) => {
+                consoles().log(&level, &msg, ui);
+                match level.as_str() {
+                    "error" => ui.error(&format!("hypervisor: {msg}")),
+                    "warn" => ui.warn(&format!("hypervisor: {msg}")),
+                    _ => ui.detail(&format!("hypervisor: {msg}")),
+                }
+            }
+            Ok(Record::Console { vm, text }) => {
+                if let Some((guest, status)) = consoles().feed(&vm, &text, ui) {
+                    let _ = events.send(Event::CommandEnded(guest, status));
+                }
+            }
             Ok(record) => drop(events.send(Event::Record(record))),
             Err(error) => {
                 ui.detail(&format!("not a telemetry record ({error}): {}", String::from_utf8_lossy(&line)))

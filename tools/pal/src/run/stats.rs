@@ -34,7 +34,13 @@ pub fn check(path: Option<&Path>) -> Result<()> {
 /// No space, no permission.
 pub fn write(path: &Path, args: &RunArgs, outcome: &Outcome, status: u8) -> Result<()> {
     let hypervisor = args.machine.has_hypervisor();
-    let mode = if hypervisor { Value::String(args.mode.to_string()) } else { Value::Null };
+    // Of several guests each may have another, which their statistics tell.
+    let one = hypervisor && args.config.is_none();
+    let mode = if one { Value::String(args.mode.to_string()) } else { Value::Null };
+    let vms: Vec<_> = outcome.seen.guests.iter().map(|guest| {
+        let end = guest.end.as_ref().map(|end| &end.reason);
+        json!({ "name": guest.name, "end": end, "command": guest.command_status })
+    }).collect();
     let document = json!({
         "schema": telemetry::VERSION,
         "machine": value_name(args.machine),
@@ -42,6 +48,7 @@ pub fn write(path: &Path, args: &RunArgs, outcome: &Outcome, status: u8) -> Resu
         "icount": args.icount || args.machine.is_bochs(),
         "status": status,
         "host": outcome.host,
+        "vms": if hypervisor { vms } else { Vec::new() },
         "guests": outcome.stats,
     });
     let text = serde_json::to_string_pretty(&document)? + "\n";

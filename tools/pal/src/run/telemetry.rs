@@ -1,7 +1,7 @@
 //! The hypervisor's records on its second serial port: one JSON object per line. `docs/telemetry.md` is the schema;
 //! unknown records and unknown fields are ignored.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The version of the schema that is read here.
@@ -26,6 +26,18 @@ pub enum Record {
     Reset {
         /// The guest.
         vm: String,
+    },
+    /// A guest starts, perhaps not for the first time.
+    Start {
+        /// The guest.
+        vm: String,
+    },
+    /// A piece of a guest's console output.
+    Console {
+        /// The guest.
+        vm: String,
+        /// Bytes as the characters with these numbers.
+        text: String,
     },
     /// A guest has ended.
     End(End),
@@ -63,13 +75,13 @@ pub struct End {
 
 impl End {
     /// A guest that restarted although it should run once.
-    pub fn reset() -> Self {
-        Self { vm: String::new(), reason: Reason::Reset, value: 0, detail: String::new() }
+    pub fn reset(vm: String) -> Self {
+        Self { vm, reason: Reason::Reset, value: 0, detail: String::new() }
     }
 }
 
 /// Why a guest ended.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {
     /// ACPI S5.
@@ -78,6 +90,8 @@ pub enum Reason {
     Probe,
     /// The guest asked for a reset and is not restarted.
     Reset,
+    /// A person took it away in the monitor.
+    Destroyed,
     /// It wrote the test device's port 0xf4.
     TestDevice,
     /// SHUTDOWN.

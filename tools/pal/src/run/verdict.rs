@@ -27,17 +27,15 @@ pub enum Stop {
 pub struct Observed {
     /// What emulates the machine.
     pub emulator: Emulator,
-    /// The run is one command (`--exec`).
-    pub exec: bool,
-    /// The guest ran on the hypervisor, not alone.
+    /// The guests, in the order of the configuration.
+    pub guests: Vec<Guest>,
+    /// They ran on the hypervisor, not alone.
     pub hypervisor: bool,
     /// The guest has a test device.
     pub test_device: bool,
     /// The emulator completed the machine and started it.
     pub started: bool,
-    /// The status from the end mark.
-    pub command_status: Option<u8>,
-    /// The hypervisor's record of the guest's end.
+    /// The hypervisor's record of an end that is no guest's.
     pub end: Option<End>,
     /// The hypervisor's panic.
     pub panic: Option<String>,
@@ -51,10 +49,23 @@ pub struct Observed {
     pub triple_fault: Option<String>,
     /// The emulator's exit code, if it ended by itself and not by a signal.
     pub code: Option<i32>,
-    /// The guest's Linux kernel panicked, for this reason.
-    pub kernel_panic: Option<String>,
     /// What the emulator wrote to its standard error.
     pub complaints: String,
+}
+
+/// What was seen of a guest.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Guest {
+    /// Its name.
+    pub name: String,
+    /// It runs one command (`--exec`).
+    pub exec: bool,
+    /// The command's status, from the end mark.
+    pub command_status: Option<u8>,
+    /// The hypervisor's record of its end.
+    pub end: Option<End>,
+    /// Its Linux kernel panicked, for this reason.
+    pub kernel_panic: Option<String>,
 }
 
 /// The end of a run.
@@ -66,19 +77,21 @@ pub struct Verdict {
     pub message: Option<String>,
     /// The console's last lines belong to the explanation.
     pub show_tail: bool,
+    /// The guest that decided, by number.
+    pub guest: Option<usize>,
 }
 
 impl Verdict {
     fn silent(status: u8) -> Self {
-        Self { status, message: None, show_tail: false }
+        Self { status, message: None, show_tail: false, guest: None }
     }
 
     fn died(status: u8, message: impl Into<String>) -> Self {
-        Self { status, message: Some(message.into()), show_tail: true }
+        Self { status, message: Some(message.into()), show_tail: true, guest: None }
     }
 
     fn refused(status: u8, message: impl Into<String>) -> Self {
-        Self { status, message: Some(message.into()), show_tail: false }
+        Self { status, message: Some(message.into()), show_tail: false, guest: None }
     }
 }
 
@@ -94,12 +107,15 @@ pub fn judge(seen: &Observed) -> Verdict {
         return Verdict::died(exit::HYPERVISOR_DIED, format!("the hypervisor panicked: {message}"));
     }
     if let Some(end) = &seen.end {
-        return ended(seen, end);
+        return ended(&Guest::default(), end);
+    }
+    if !seen.guests.is_empty() && seen.guests.iter().all(|guest| guest.end.is_some()) {
+        return worst(seen).unwrap_or(Verdict::silent(0));
     }
     match seen.stop {
         Some(Stop::Quit) => return Verdict::silent(0),
         Some(Stop::Timeout(seconds)) => {
-            let message = format!("no end after {seconds} s (see --timeout)");
+            let message = format!("no end{} after {seconds} s (see --timeout)", of_whom(seen));
             return Verdict::died(exit::TIMEOUT, message);
         }
         Some(Stop::Signal(signal)) => {
@@ -117,19 +133,50 @@ pub fn judge(seen: &Observed) -> Verdict {
             format!("{} did not start the machine: {what}", seen.emulator.name()),
         );
     }
-    if seen.hypervisor { vanished(seen) } else { native(seen) }
+    // One that had to run once has started again.
+    match worst(seen) {
+        Some(verdict) => verdict,
+        None if seen.hypervisor => vanished(seen),
+        None => native(seen),
+    }
+}
+
+/// What to say and to return for the first guest, in the order of the configuration, that has not ended well.
+fn worst(seen: &Observed) -> Option<Verdict> {
+    let ends = seen.guests.iter().enumerate().filter_map(|(number, guest)| {
+        let verdict = ended(guest, guest.end.as_ref()?);
+        Some(Verdict { guest: Some(number), ..verdict })
+    });
+    let mut verdict = ends.into_iter().find(|verdict| verdict.status != 0)?;
+    if let (true, Some(guest)) = (seen.guests.len() > 1, verdict.guest) {
+        let name = &seen.guests[guest].name;
+        verdict.message = Some(match verdict.message {
+            Some(message) => format!("{name}: {message}"),
+            None => format!("{name} ended with {}", verdict.status),
+        });
+    }
+    Some(verdict)
+}
+
+/// Which guests have not ended, where there are several.
+fn of_whom(seen: &Observed) -> String {
+    if seen.guests.len() < 2 {
+        return String::new();
+    }
+    let names = seen.guests.iter().filter(|guest| guest.end.is_none()).map(|guest| guest.name.as_str());
+    format!(" of {}", names.collect::<Vec<_>>().join(", "))
 }
 
 /// The hypervisor reported the guest's end.
-fn ended(seen: &Observed, end: &End) -> Verdict {
+fn ended(guest: &Guest, end: &End) -> Verdict {
     let with_detail = |text: &str| {
         let separator = if end.detail.is_empty() { "" } else { "\n" };
         format!("{text}{separator}{}", end.detail)
     };
     match end.reason {
-        Reason::PowerOff => powered_off(seen),
-        Reason::Probe => Verdict::silent(0),
-        Reason::Reset => restarted(seen),
+        Reason::PowerOff => powered_off(guest),
+        Reason::Probe | Reason::Destroyed => Verdict::silent(0),
+        Reason::Reset => restarted(guest),
         // An exit status has eight bits.
         Reason::TestDevice => Verdict::silent((end.value & 0xff) as u8),
         Reason::TripleFault => Verdict::died(exit::GUEST_DIED, with_detail("the guest died: triple fault")),
@@ -148,20 +195,20 @@ fn ended(seen: &Observed, end: &End) -> Verdict {
     }
 }
 
-fn powered_off(seen: &Observed) -> Verdict {
-    match seen.command_status {
-        _ if !seen.exec => Verdict::silent(0),
+fn powered_off(guest: &Guest) -> Verdict {
+    match guest.command_status {
+        _ if !guest.exec => Verdict::silent(0),
         Some(status) => Verdict::silent(status),
         None => Verdict::died(exit::GUEST_DIED, "the guest powered off before the command of --exec ended"),
     }
 }
 
-fn restarted(seen: &Observed) -> Verdict {
-    if let Some(reason) = &seen.kernel_panic {
+fn restarted(guest: &Guest) -> Verdict {
+    if let Some(reason) = &guest.kernel_panic {
         return Verdict::died(exit::GUEST_DIED, format!("the guest's kernel panicked: {reason}"));
     }
     let when =
-        if seen.exec && seen.command_status.is_none() { " before the command of --exec ended" } else { "" };
+        if guest.exec && guest.command_status.is_none() { " before the command of --exec ended" } else { "" };
     Verdict::died(exit::GUEST_DIED, format!("the guest asked for a reset{when}"))
 }
 
@@ -182,10 +229,12 @@ fn native(seen: &Observed) -> Verdict {
     if let Some(registers) = &seen.triple_fault {
         return Verdict::died(exit::GUEST_DIED, format!("the guest died: triple fault\n{registers}"));
     }
+    let nobody = Guest::default();
+    let guest = seen.guests.first().unwrap_or(&nobody);
     match (seen.shutdown.as_deref(), seen.code) {
-        (Some("guest-shutdown"), _) => powered_off(seen),
-        (Some("guest-reset"), _) => restarted(seen),
-        (None, _) if seen.stop == Some(Stop::Restart) => restarted(seen),
+        (Some("guest-shutdown"), _) => powered_off(guest),
+        (Some("guest-reset"), _) => restarted(guest),
+        (None, _) if seen.stop == Some(Stop::Restart) => restarted(guest),
         (Some(reason), _) => Verdict::died(exit::GUEST_DIED, format!("the guest ended: {reason}")),
         // The exit device ends QEMU with twice the value plus 1.
         (None, Some(code)) if seen.test_device && code & 1 == 1 => Verdict::silent((code >> 1) as u8),
@@ -206,12 +255,24 @@ mod tests {
     use super::*;
 
     fn native_run() -> Observed {
-        Observed { started: true, code: Some(0), ..Observed::default() }
+        let guests = vec![Guest { name: "guest".into(), ..Guest::default() }];
+        Observed { started: true, code: Some(0), guests, ..Observed::default() }
+    }
+
+    fn end(reason: Reason) -> Option<End> {
+        Some(End { vm: "guest".into(), reason, value: 0x1_2a, detail: "RIP=1".into() })
     }
 
     fn nested_run(reason: Reason) -> Observed {
-        let end = End { vm: "guest".into(), reason, value: 0x1_2a, detail: "RIP=1".into() };
-        Observed { hypervisor: true, end: Some(end), ..native_run() }
+        let mut seen = Observed { hypervisor: true, ..native_run() };
+        seen.guests[0].end = end(reason);
+        seen
+    }
+
+    /// The same with something else about the guest.
+    fn with(mut seen: Observed, change: impl FnOnce(&mut Guest)) -> Observed {
+        change(&mut seen.guests[0]);
+        seen
     }
 
     fn shutdown(reason: &str) -> Option<String> {
@@ -222,12 +283,12 @@ mod tests {
     fn native_ends() {
         let off = Observed { shutdown: shutdown("guest-shutdown"), ..native_run() };
         assert_eq!(judge(&off), Verdict::silent(0));
-        let exec = Observed { exec: true, ..off.clone() };
+        let exec = with(off.clone(), |guest| guest.exec = true);
         assert_eq!(judge(&exec).status, 3);
-        assert_eq!(judge(&Observed { command_status: Some(42), ..exec }), Verdict::silent(42));
+        assert_eq!(judge(&with(exec, |guest| guest.command_status = Some(42))), Verdict::silent(42));
         let reset = Observed { shutdown: shutdown("guest-reset"), ..native_run() };
         assert_eq!(judge(&reset).status, 3);
-        let panic = judge(&Observed { kernel_panic: Some("no init".into()), ..reset.clone() });
+        let panic = judge(&with(reset.clone(), |guest| guest.kernel_panic = Some("no init".into())));
         assert!(panic.status == 3 && panic.message.unwrap().contains("no init"));
         let fault = judge(&Observed { triple_fault: Some("EIP=00100000".into()), ..reset });
         assert_eq!((fault.status, fault.show_tail), (3, true));
@@ -255,6 +316,7 @@ mod tests {
         for (reason, status) in [
             (Reason::PowerOff, 0),
             (Reason::Probe, 0),
+            (Reason::Destroyed, 0),
             (Reason::Reset, 3),
             (Reason::TestDevice, 0x2a),
             (Reason::TripleFault, 3),
@@ -270,11 +332,14 @@ mod tests {
             let explained = verdict.message.is_some_and(|message| message.contains("RIP=1"));
             assert_eq!(
                 explained,
-                !matches!(reason, Reason::PowerOff | Reason::Probe | Reason::Reset | Reason::TestDevice),
+                !matches!(
+                    reason,
+                    Reason::PowerOff | Reason::Probe | Reason::Destroyed | Reason::Reset | Reason::TestDevice
+                ),
                 "{reason:?}"
             );
         }
-        let run = Observed { end: None, ..nested_run(Reason::PowerOff) };
+        let run = with(nested_run(Reason::PowerOff), |guest| guest.end = None);
         assert_eq!(judge(&run).status, 4);
         assert_eq!(judge(&Observed { panic: Some("boom".into()), ..run.clone() }).status, 4);
         assert_eq!(judge(&Observed { unsuitable: Some("no SVM".into()), ..run }).status, 5);
@@ -282,11 +347,43 @@ mod tests {
 
     #[test]
     fn pal_stopped_it() {
-        let stopped = |stop| judge(&Observed { stop: Some(stop), exec: true, ..native_run() });
+        let stopped = |stop| {
+            judge(&with(Observed { stop: Some(stop), ..native_run() }, |guest| guest.exec = true))
+        };
         assert_eq!(stopped(Stop::Quit), Verdict::silent(0));
         assert_eq!(stopped(Stop::Timeout(5)).status, 124);
         assert_eq!(stopped(Stop::Signal(15)), Verdict::silent(143));
         assert_eq!(stopped(Stop::StdoutClosed), Verdict::silent(141));
         assert_eq!(stopped(Stop::Restart).status, 3);
+    }
+
+    #[test]
+    fn several_guests() {
+        let guest = |name: &str, reason: Option<Reason>| Guest {
+            name: name.into(),
+            end: reason.and_then(end),
+            ..Guest::default()
+        };
+        let run = |guests: Vec<Guest>| Observed { hypervisor: true, guests, ..native_run() };
+        let well = run(vec![guest("a", Some(Reason::PowerOff)), guest("b", Some(Reason::Destroyed))]);
+        assert_eq!(judge(&well), Verdict::silent(0));
+        let bad = run(vec![
+            guest("a", Some(Reason::PowerOff)),
+            guest("b", Some(Reason::TripleFault)),
+            guest("c", Some(Reason::TestDevice)),
+        ]);
+        let verdict = judge(&bad);
+        assert_eq!((verdict.status, verdict.guest), (3, Some(1)), "the first in order");
+        assert!(verdict.message.unwrap().starts_with("b: the guest died: triple fault"));
+        let command = Guest { exec: true, command_status: Some(7), ..guest("b", Some(Reason::PowerOff)) };
+        let verdict = judge(&run(vec![guest("a", Some(Reason::PowerOff)), command]));
+        assert_eq!((verdict.status, verdict.message.as_deref()), (7, Some("b ended with 7")));
+        let late = run(vec![guest("a", Some(Reason::TripleFault)), guest("b", None), guest("c", None)]);
+        let verdict = judge(&Observed { stop: Some(Stop::Timeout(5)), ..late.clone() });
+        assert_eq!(verdict.status, 124);
+        assert!(verdict.message.unwrap().contains("no end of b, c after 5 s"));
+        assert_eq!(judge(&Observed { stop: Some(Stop::Quit), ..late.clone() }), Verdict::silent(0));
+        assert_eq!(judge(&late).status, 3, "the machine is gone, and that may be why");
+        assert_eq!(judge(&run(vec![guest("a", Some(Reason::PowerOff)), guest("b", None)])).status, 4);
     }
 }

@@ -1,0 +1,109 @@
+//! The files of a guest, read and checked, the default ones fetched: from a description to contents.
+
+use std::{fs, path::Path};
+
+use anyhow::Result;
+
+use super::{
+    bundle::{Disk, File, Module},
+    devices,
+    image::Image,
+    initramfs::{self, Contents, Put},
+    vm::Vm,
+};
+use crate::host::needs::Needs;
+
+/// A guest's files.
+pub struct Files {
+    /// The kernel.
+    pub kernel: File,
+    /// What the kernel is.
+    pub kind: Image,
+    /// The initial RAM disk.
+    pub initrd: Option<File>,
+    /// It is the default one.
+    pub ours: bool,
+    /// Modules with their command lines.
+    pub modules: Vec<Module>,
+    /// Disks.
+    pub disks: Vec<Disk>,
+}
+
+impl Files {
+    /// Reads the files. What the person gave is read before anything is fetched.
+    ///
+    /// # Errors
+    /// [`crate::status::Usage`] for files that cannot work, others for default files that are not to be had.
+    pub fn read(vm: &Vm, needs: &Needs) -> Result<Files> {
+        let read = |key: &str, path: &Path| {
+            fs::read(path).map_err(|error| vm.wrong(key, format!(" {}: {error}", path.display())))
+        };
+        let given = vm.kernel.as_deref().map(|path| read("kernel", path)).transpose()?;
+        let puts = vm.put.iter().map(|put| Put::parse(put)).collect::<Result<Vec<_>>>();
+        let puts = puts.map_err(|error| vm.wrong("put", format!(" {error}")))?;
+        let modules = vm.modules.iter().map(|module| {
+            let name = file_name(&module.file).replace(' ', "_");
+            let cmdline = module.cmdline.clone().unwrap_or(name);
+            Ok(Module { contents: read("modules", &module.file)?, cmdline })
+        });
+        let modules = modules.collect::<Result<Vec<_>>>()?;
+        let disks = vm.disks.iter().map(|disk| {
+            let contents = read("disks", &disk.file)?;
+            Ok(Disk { contents, read_only: disk.read_only })
+        });
+        let disks = disks.collect::<Result<Vec<_>>>()?;
+        let own = vm.initrd.as_deref().map(|path| read("initrd", path)).transpose()?;
+        let path = vm.kernel.clone().map_or_else(|| needs.kernel(vm.guest()), Ok)?;
+        let kernel = given.map_or_else(|| read("kernel", &path), Ok)?;
+        let kind = Image::identify(&kernel)
+            .map_err(|what| vm.wrong("kernel", format!(" {}: {what}", path.display())))?;
+        if !kind.is_linux() && (vm.exec.is_some() || !vm.put.is_empty()) {
+            let key = if vm.exec.is_some() { "exec" } else { "put" };
+            let kernel = vm.called("kernel");
+            return Err(vm.wrong(
+                key,
+                format!(" needs a Linux kernel for the default initramfs: leave out {kernel}"),
+            ));
+        }
+        if matches!(kind, Image::BzImage { .. }) && !modules.is_empty() {
+            return Err(vm.wrong("modules", ": a Linux bzImage takes one initrd and no modules"));
+        }
+        let ours = kind.is_linux() && own.is_none();
+        let initrd = match own.map(|contents| (vm.initrd.as_deref(), contents)) {
+            None if ours => {
+                let busybox = needs.busybox(vm.guest())?;
+                let drivers = if vm.has_devices() { devices::modules(&path)? } else { Vec::new() };
+                let command = vm.exec.as_deref();
+                let contents =
+                    initramfs::build(&Contents { busybox: &busybox, puts: &puts, modules: &drivers, command })?;
+                Some(File { name: "initramfs".into(), contents })
+            }
+            own => own.map(|(path, contents)| File { name: path.map_or(String::new(), file_name), contents }),
+        };
+        let kernel = File { name: file_name(&path), contents: kernel };
+        let files = Files { kernel, kind, initrd, ours, modules, disks };
+        files.check_memory(vm)?;
+        Ok(files)
+    }
+
+    fn check_memory(&self, vm: &Vm) -> Result<()> {
+        let Image::BzImage { end } = self.kind else { return Ok(()) };
+        let initrd = self.initrd.as_ref().map_or(0, |initrd| initrd.contents.len() as u64);
+        let needed = (end + initrd).div_ceil(1 << 20);
+        if vm.memory_mib < needed {
+            let (kernel, initrd) = (end.div_ceil(1 << 20), initrd.div_ceil(1 << 20));
+            let text = format!(
+                " {}: this kernel needs {kernel} MiB to start and {initrd} MiB for its initrd; give at least {} {needed}",
+                vm.memory_mib,
+                vm.called("memory_mib"),
+            );
+            return Err(vm.wrong("memory_mib", text));
+        }
+        Ok(())
+    }
+}
+
+/// The last part of a path, as text.
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}

@@ -1,0 +1,465 @@
+//! A guest as a person describes it: by a `[[vm]]` table of a TOML file (docs/configuration.md), or by options.
+//!
+//! [`Vm::check`] finds what the hypervisor would refuse, here where file, line and key can still be named.
+
+use std::{fmt::Display, path::Path, path::PathBuf, rc::Rc, str::FromStr};
+
+use clap::ValueEnum;
+use serde::{Deserialize, Deserializer, de::Error as _};
+use toml::de::{DeTable, DeValue};
+
+use super::bundle;
+use crate::{
+    cli::{Guest, Mode, Protocol, value_name},
+    status::Usage,
+};
+
+/// What a guest's memory is between, in MiB.
+const MEMORY: std::ops::RangeInclusive<u64> = 20..=1 << 30;
+/// The limits of `hv/src/guest/config`.
+const MOST_VCPUS: u32 = 64;
+const MOST_WEIGHT: u32 = 65_535;
+const MOST_PCPUS: u32 = 64;
+const MOST_DISKS: usize = 8;
+const MOST_NETWORKS: usize = 4;
+/// Guests that the hypervisor takes at most.
+pub const MOST_VMS: usize = 64;
+
+/// A guest.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Vm {
+    /// Its name.
+    pub name: String,
+    /// One of the guests that are fetched.
+    #[serde(default, deserialize_with = "some_choice")]
+    pub guest: Option<Guest>,
+    /// A kernel file in its place.
+    pub kernel: Option<PathBuf>,
+    /// The initial RAM disk.
+    pub initrd: Option<PathBuf>,
+    /// Files for a PVH or multiboot kernel.
+    #[serde(default)]
+    pub modules: Vec<Module>,
+    /// The kernel's command line, instead of the default words.
+    pub cmdline: Option<String>,
+    /// Words after it.
+    #[serde(default, deserialize_with = "words")]
+    pub append: Vec<String>,
+    /// The command line without the hypervisor.
+    pub native_cmdline: Option<String>,
+    /// What the default guest runs.
+    pub exec: Option<String>,
+    /// What is added to it.
+    #[serde(default)]
+    pub put: Vec<String>,
+    /// RAM in MiB.
+    #[serde(default = "memory")]
+    pub memory_mib: u64,
+    /// Processors.
+    #[serde(default = "one")]
+    pub vcpus: u32,
+    /// Its share beside other guests.
+    pub weight: Option<u32>,
+    /// The most time that it gets, in percent of one processor.
+    pub cap: Option<u32>,
+    /// The processors that may run it.
+    pub affinity: Option<Vec<u32>>,
+    /// How its memory is virtualized.
+    #[serde(default, deserialize_with = "mode")]
+    pub mode: Option<Mode>,
+    /// Pages of shadow tables at most.
+    pub shadow_pages: Option<u32>,
+    /// Shadow tables are checked before every so many entries.
+    pub paranoid: Option<u32>,
+    /// How the kernel is started.
+    #[serde(default = "auto", deserialize_with = "choice")]
+    pub protocol: Protocol,
+    /// Unknown MSRs read as zero.
+    #[serde(default)]
+    pub permissive_msr: bool,
+    /// The test device is there.
+    #[serde(default)]
+    pub test_device: bool,
+    /// The clock for hypervisors' guests is there.
+    #[serde(default = "yes")]
+    pub pv_clock: bool,
+    /// Its disks.
+    #[serde(default)]
+    pub disks: Vec<Disk>,
+    /// A network card at the switch of each name.
+    #[serde(default)]
+    pub networks: Vec<String>,
+    /// What a person's input goes to.
+    #[serde(default)]
+    pub console: Console,
+    /// The guest has a source of random numbers.
+    #[serde(default)]
+    pub entropy: bool,
+    /// Where the description is, for messages.
+    #[serde(skip)]
+    pub place: Place,
+}
+
+/// A module.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Module {
+    /// The file.
+    pub file: PathBuf,
+    /// Its command line; the file's name if there is none.
+    pub cmdline: Option<String>,
+}
+
+/// A disk.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Disk {
+    /// The file with its contents, which stays as it is.
+    pub file: PathBuf,
+    /// The guest cannot write it.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// A guest's console.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Console {
+    /// The serial port.
+    #[default]
+    Serial,
+    /// A virtio console.
+    Virtio,
+}
+
+/// Where a guest's description is.
+#[derive(Clone, Default)]
+pub enum Place {
+    /// In options.
+    #[default]
+    Options,
+    /// In the `[[vm]]` table of this number in a file.
+    Table {
+        /// What messages call the file.
+        source: Rc<str>,
+        /// What it holds.
+        text: Rc<str>,
+        /// Counted from 0.
+        number: usize,
+    },
+}
+
+/// A mistake: the key, and what is wrong with it.
+type Mistake = (&'static str, String);
+
+fn memory() -> u64 {
+    256
+}
+fn one() -> u32 {
+    1
+}
+fn yes() -> bool {
+    true
+}
+fn auto() -> Protocol {
+    Protocol::Auto
+}
+
+/// A value that is one word.
+pub fn from_word<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(from: D) -> Result<T, D::Error> {
+    String::deserialize(from)?.parse().map_err(D::Error::custom)
+}
+
+fn mode<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Mode>, D::Error> {
+    from_word(from).map(Some)
+}
+
+fn words<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    Ok(vec![String::deserialize(from)?])
+}
+
+fn choice<'de, D: Deserializer<'de>, T: ValueEnum>(from: D) -> Result<T, D::Error> {
+    let word = String::deserialize(from)?;
+    T::from_str(&word, false).map_err(|_| {
+        let names: Vec<_> = T::value_variants().iter().map(|value| value_name(value.clone())).collect();
+        D::Error::custom(format!("{word:?} is not one of {}", names.join(", ")))
+    })
+}
+
+fn some_choice<'de, D: Deserializer<'de>, T: ValueEnum>(from: D) -> Result<Option<T>, D::Error> {
+    choice(from).map(Some)
+}
+
+impl Vm {
+    /// A guest with this name and nothing else said.
+    pub fn named(name: impl Into<String>) -> Vm {
+        Vm {
+            name: name.into(),
+            guest: None,
+            kernel: None,
+            initrd: None,
+            modules: Vec::new(),
+            cmdline: None,
+            append: Vec::new(),
+            native_cmdline: None,
+            exec: None,
+            put: Vec::new(),
+            memory_mib: memory(),
+            vcpus: one(),
+            weight: None,
+            cap: None,
+            affinity: None,
+            mode: None,
+            shadow_pages: None,
+            paranoid: None,
+            protocol: auto(),
+            permissive_msr: false,
+            test_device: false,
+            pv_clock: true,
+            disks: Vec::new(),
+            networks: Vec::new(),
+            console: Console::Serial,
+            entropy: false,
+            place: Place::Options,
+        }
+    }
+
+    /// Files are relative to this folder.
+    pub fn relative_to(&mut self, dir: &Path) {
+        let files = [&mut self.kernel, &mut self.initrd].into_iter().flatten();
+        let modules = self.modules.iter_mut().map(|module| &mut module.file);
+        let disks = self.disks.iter_mut().map(|disk| &mut disk.file);
+        files.chain(modules).chain(disks).for_each(|path| *path = dir.join(&*path));
+        let puts = self.put.iter_mut().filter(|put| !put.starts_with('/'));
+        puts.for_each(|put| *put = dir.join(&*put).display().to_string());
+    }
+
+    /// The guest that is fetched, in whole or as the surroundings of a kernel.
+    pub fn guest(&self) -> Guest {
+        self.guest.unwrap_or(Guest::DebianAmd64)
+    }
+
+    /// Whether it has virtio devices.
+    pub fn has_devices(&self) -> bool {
+        !self.disks.is_empty() || !self.networks.is_empty() || self.has_virtio_console() || self.entropy
+    }
+
+    /// Whether its console is a virtio console.
+    pub fn has_virtio_console(&self) -> bool {
+        self.console == Console::Virtio
+    }
+
+    /// A complaint about a key, with what the person called it and where.
+    pub fn wrong(&self, key: &str, text: impl Display) -> anyhow::Error {
+        let Place::Table { source, text: file, number } = &self.place else {
+            return Usage::new(format!("{}{text}", self.called(key))).into();
+        };
+        let line = line_of(file, *number, key).map_or(String::new(), |line| format!(", line {line}"));
+        Usage::new(format!("{source}{line}: vm {:?}: {}{text}", self.name, self.called(key))).into()
+    }
+
+    /// What the person calls a key.
+    pub fn called(&self, key: &str) -> String {
+        let option = match key {
+            _ if matches!(self.place, Place::Table { .. }) => return format!("`{key}`"),
+            "memory_mib" => "mem",
+            "modules" => "module",
+            "disks" => "disk",
+            "networks" => "net",
+            "shadow_pages" => "shadow-pages",
+            other => other,
+        };
+        format!("--{option}")
+    }
+
+    /// Finds what cannot work, without looking at files.
+    ///
+    /// # Errors
+    /// [`Usage`], with the place and the key.
+    pub fn check(&self) -> anyhow::Result<()> {
+        self.find_mistake().map_or(Ok(()), |(key, text)| Err(self.wrong(key, text)))
+    }
+
+    fn find_mistake(&self) -> Option<Mistake> {
+        let out_of = |key, value: u64, least: u64, most: u64| {
+            let fits = (least..=most).contains(&value);
+            (!fits).then(|| (key, format!(" is {value}; it can be {least} to {most}")))
+        };
+        let is_name = |name: &str| (1..=32).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic());
+        let only = "must be 1 to 32 printable ASCII characters without blanks";
+        let too_many = |key, count: usize, most: usize| {
+            (count > most).then(|| (key, format!(" has {count} entries; the most is {most}")))
+        };
+        let share = || {
+            let weight = self.weight.and_then(|weight| out_of("weight", weight.into(), 1, MOST_WEIGHT.into()));
+            let cap = u64::from(self.cap.unwrap_or(0));
+            let most = 100 * u64::from(self.vcpus);
+            let cap = (cap > most).then(|| {
+                let vcpus = self.vcpus;
+                ("cap", format!(" is {cap}; it is percent of one processor, for {vcpus} VCPUs {most} at most"))
+            });
+            weight.or(cap).or_else(|| self.affinity_mistake())
+        };
+        let zero = || {
+            let modules = self.modules.iter().filter_map(|module| module.cmdline.as_ref());
+            let modules = modules.map(|line| ("modules", line));
+            let lines = self.cmdline.iter().chain(&self.append).map(|line| ("cmdline", line));
+            let bad = lines.chain(modules).find(|(_, line)| line.contains('\0'));
+            bad.map(|(key, _)| (key, " holds a zero byte, which would end it; remove it".to_owned()))
+        };
+        (!is_name(&self.name))
+            .then(|| ("name", format!(" {only}")))
+            .or_else(|| {
+                let text = format!(" is {}; a guest can have 20 MiB to 1 PiB", self.memory_mib);
+                (!MEMORY.contains(&self.memory_mib)).then_some(("memory_mib", text))
+            })
+            .or_else(|| out_of("vcpus", self.vcpus.into(), 1, MOST_VCPUS.into()))
+            .or_else(share)
+            .or_else(|| self.shadow_pages.and_then(|n| out_of("shadow_pages", n.into(), 16, 1 << 20)))
+            .or_else(|| {
+                let text = " is 0; it can be 1 (each entry is checked) and more".to_owned();
+                (self.paranoid == Some(0)).then_some(("paranoid", text))
+            })
+            .or_else(|| too_many("disks", self.disks.len(), MOST_DISKS))
+            .or_else(|| too_many("networks", self.networks.len(), MOST_NETWORKS))
+            .or_else(|| {
+                let named = self.networks.iter().all(|name| is_name(name));
+                (!named).then(|| ("networks", format!(": the names of switches {only}")))
+            })
+            .or_else(zero)
+            .or_else(|| {
+                let initrd = "initrd";
+                let text = |other: &str| {
+                    format!(": {} is for the default initramfs; leave one of them out", self.called(other))
+                };
+                let other = if self.exec.is_some() { "exec" } else { "put" };
+                let both = self.initrd.is_some() && (self.exec.is_some() || !self.put.is_empty());
+                both.then(|| (initrd, text(other)))
+            })
+    }
+
+    fn affinity_mistake(&self) -> Option<Mistake> {
+        let pcpus = self.affinity.as_ref()?;
+        if pcpus.is_empty() {
+            return Some(("affinity", " is empty; name processors, or leave it out for all".into()));
+        }
+        let far = pcpus.iter().find(|n| **n >= MOST_PCPUS)?;
+        Some(("affinity", format!(" names processor {far}; they are counted from 0 to {}", MOST_PCPUS - 1)))
+    }
+}
+
+/// Finds guests that have the same name, or are too many.
+///
+/// # Errors
+/// [`Usage`].
+pub fn check_all(vms: &[Vm]) -> anyhow::Result<()> {
+    for (number, vm) in vms.iter().enumerate() {
+        vm.check()?;
+        if vms[..number].iter().any(|other| other.name == vm.name) {
+            return Err(vm.wrong("name", " is taken; give each guest its own"));
+        }
+        if number >= MOST_VMS {
+            return Err(vm.wrong("name", format!(": there are more than {MOST_VMS} guests")));
+        }
+    }
+    Ok(())
+}
+
+/// The line of a key in `[[vm]]` table `number` of a file, or that of the table.
+fn line_of(text: &str, number: usize, key: &str) -> Option<usize> {
+    let root = DeTable::parse(text).ok()?;
+    let DeValue::Array(tables) = root.get_ref().get("vm")?.get_ref() else { return None };
+    let table = tables.get(number)?;
+    let DeValue::Table(entries) = table.get_ref() else { return None };
+    let at = entries.get_key_value(key).map_or(table.span().start, |(key, _)| key.span().start);
+    Some(1 + text.get(..at)?.matches('\n').count())
+}
+
+/// The words of `palimpsest.toml` for the guest.
+impl Vm {
+    /// The keys that have nothing to do with files; the rest is the caller's.
+    pub fn entry<'a>(&'a self, cmdline: &'a str) -> bundle::Vm<'a> {
+        bundle::Vm {
+            name: &self.name,
+            kernel: String::new(),
+            initrd: None,
+            cmdline,
+            memory_mib: self.memory_mib,
+            vcpus: self.vcpus,
+            weight: self.weight,
+            cap: self.cap,
+            affinity: self.affinity.as_deref(),
+            mode: self.mode.unwrap_or(Mode::Nested).to_string(),
+            shadow_pages: self.shadow_pages,
+            paranoid: self.paranoid,
+            protocol: value_name(self.protocol),
+            permissive_msr: self.permissive_msr,
+            test_device: self.test_device,
+            pv_clock: self.pv_clock,
+            networks: &self.networks,
+            console: self.has_virtio_console().then_some("virtio"),
+            entropy: self.entropy.then_some(true),
+            modules: Vec::new(),
+            disks: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Vm {
+        let mut vm: Vm = toml::from_str(text).unwrap();
+        let text = format!("version = 1\n\n[[vm]]\n{text}");
+        vm.place = Place::Table { source: "lab.toml".into(), text: text.into(), number: 0 };
+        vm
+    }
+
+    #[test]
+    fn mistakes_are_named_with_file_line_and_key() {
+        for (text, message) in [
+            ("name = \"a b\"", "lab.toml, line 4: vm \"a b\": `name` must be 1 to 32"),
+            ("name = \"a\"\nmemory_mib = 19", "lab.toml, line 5: vm \"a\": `memory_mib` is 19; a guest can have 20 MiB"),
+            ("name = \"a\"\nvcpus = 65", "line 5: vm \"a\": `vcpus` is 65; it can be 1 to 64"),
+            ("name = \"a\"\nweight = 0", "`weight` is 0; it can be 1 to 65535"),
+            ("name = \"a\"\nvcpus = 2\ncap = 201", "line 6: vm \"a\": `cap` is 201"),
+            ("name = \"a\"\naffinity = []", "`affinity` is empty"),
+            ("name = \"a\"\naffinity = [1, 64]", "`affinity` names processor 64"),
+            ("name = \"a\"\nshadow_pages = 15", "`shadow_pages` is 15"),
+            ("name = \"a\"\nparanoid = 0", "`paranoid` is 0"),
+            ("name = \"a\"\nnetworks = [\"a\", \"a\", \"a\", \"a\", \"a\"]", "`networks` has 5 entries"),
+            ("name = \"a\"\nnetworks = [\"a b\"]", "`networks`: the names of switches must be"),
+            ("name = \"a\"\ncmdline = \"a\\u0000\"", "`cmdline` holds a zero byte"),
+            ("name = \"a\"\ninitrd = \"i\"\nexec = \"e\"", "line 5: vm \"a\": `initrd`: `exec` is for"),
+        ] {
+            let error = read(text).check().unwrap_err();
+            assert!(error.is::<Usage>() && error.to_string().contains(message), "{text}: {error}");
+        }
+        assert!(read("name = \"a\"\nweight = 1\ncap = 100\naffinity = [0, 63]").check().is_ok());
+        let options = Vm { memory_mib: 19, ..Vm::named("guest") };
+        assert_eq!(options.check().unwrap_err().to_string(), "--mem is 19; a guest can have 20 MiB to 1 PiB");
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let twins = [Vm::named("a"), Vm::named("b"), Vm::named("a")];
+        assert!(check_all(&twins).unwrap_err().to_string().contains("taken"));
+        assert!(check_all(&twins[..2]).is_ok());
+    }
+
+    #[test]
+    fn files_are_found_beside_the_description() {
+        let mut vm = read(
+            "name = \"a\"\nkernel = \"k\"\ninitrd = \"/i\"\nput = [\"p:/q\", \"/r\"]\nconsole = \"virtio\"\n\
+             modules = [{ file = \"m\" }]\ndisks = [{ file = \"d\", read_only = true }]",
+        );
+        vm.relative_to(Path::new("/lab"));
+        assert_eq!((vm.kernel.unwrap(), vm.initrd.unwrap()), ("/lab/k".into(), "/i".into()));
+        assert_eq!(vm.put, ["/lab/p:/q", "/r"]);
+        assert_eq!(vm.modules[0].file, Path::new("/lab/m"));
+        assert_eq!(vm.disks, [Disk { file: "/lab/d".into(), read_only: true }]);
+        assert_eq!(vm.console, Console::Virtio);
+    }
+}
