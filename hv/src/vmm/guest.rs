@@ -10,13 +10,14 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use spin::Mutex;
 
 use super::backend::Backend;
-use super::memory::{HostMemory, Ram};
+use super::memory::{Frames, HostMemory};
 use crate::guest::build::{self, BuildError, HostFacts};
 use crate::guest::bundle::Files;
 use crate::guest::config::VmConfig;
 use crate::guest::cpuid::{CpuidPolicy, CpuidTable};
 use crate::guest::vm::Vm;
 use crate::hw::context::Context;
+use crate::mem::lent::Lent;
 use crate::sched::{VcpuId, VmId};
 use crate::vcpu::outcome::Stop;
 use crate::vcpu::{Vcpu, mmu};
@@ -90,7 +91,7 @@ pub struct Guest<B: Backend> {
     rest: Mutex<Rest>,
     started: AtomicU64,
     /// Dropped after all that uses it.
-    _ram: Ram,
+    _ram: Lent<Frames>,
     /// Dropped last.
     _holder: Holder,
 }
@@ -102,9 +103,9 @@ impl<B: Backend> Guest<B> {
         number: u32,
         memory: HostMemory,
         facts: &HostFacts,
+        mut ram: Lent<Frames>,
         holder: Holder,
     ) -> Result<Guest<B>, BuildError> {
-        let mut ram = Ram::default();
         let vm = build::build(config, memory, facts, |bytes| ram.block(bytes))?;
         Ok(Guest {
             config: config.clone(),

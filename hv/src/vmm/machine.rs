@@ -14,7 +14,7 @@ use spin::{Mutex, RwLock};
 use super::backend::Backend;
 use super::console::Console;
 use super::guest::{Guest, Holder, cpuid_policy};
-use super::memory::HostMemory;
+use super::memory::{Frames, HostMemory};
 use super::others::VcpusOf;
 use super::pcpu::ConsolePort;
 use super::telemetry;
@@ -26,6 +26,7 @@ use crate::guest::config::{Config, VmConfig};
 use crate::guest::cpuid::CpuidTable;
 use crate::guest::devices::{self, Switches};
 use crate::hw::{cmos, cpu, pm, random};
+use crate::mem::lent::Lent;
 use crate::sched::topology::PcpuSet;
 use crate::sched::{Config as SchedConfig, Credit, Kick, Scheduler, VcpuId};
 use crate::virt::state::cr4;
@@ -168,7 +169,9 @@ impl<B: Backend> Machine<B> {
             return Err(BuildError::Affinity { pcpus: topology.len() });
         }
         let holder = Holder::new(&self.entries[number as usize].holders);
-        let mut guest = Guest::new(config, number, memory, &facts, holder)?;
+        // SAFETY: a guest drops its RAM after its tables.
+        let ram = Lent::from(unsafe { Frames::new() });
+        let mut guest = Guest::new(config, number, memory, &facts, ram, holder)?;
         self.attach_devices(&mut guest)?;
         let now = cpu::rdtsc();
         let full = "the scheduler has room for all of the configuration";

@@ -1,13 +1,12 @@
 //! The running host's memory as VMs use it: table frames and guest RAM.
 
-use alloc::vec::Vec;
-
 use crate::guest::ram::HostAccess;
 use crate::mem::frame::{self, Block, Node};
 use crate::mem::host_ram::HostRam;
+use crate::mem::lent::Lender;
 use crate::mem::tables::HostTables;
 use crate::paging::TableMemory;
-use crate::paging::addr::{Hfn, Hpa, PAGE_SHIFT};
+use crate::paging::addr::{Hfn, Hpa};
 
 /// Tables from the frame allocator and bytes of guest RAM.
 #[derive(Clone, Debug)]
@@ -76,30 +75,32 @@ impl HostAccess for HostMemory {
     }
 }
 
-/// Host memory that a VM's RAM is in. Given back, full of zeroes, when it is dropped: after the VM's tables.
-#[derive(Debug, Default)]
-pub struct Ram(Vec<Block>);
+/// The frame allocator as it lends memory for guests' RAM.
+#[derive(Debug)]
+pub struct Frames(HostRam);
 
-impl Ram {
-    /// The largest free block of at most `bytes`; its start and size.
-    pub fn block(&mut self, bytes: u64) -> Option<(Hpa, u64)> {
-        let largest = bytes.checked_ilog2()?.checked_sub(PAGE_SHIFT)?.min(18) as u8;
-        let block = (0..=largest)
-            .rev()
-            .find_map(|order| Some(Block { start: frame::alloc(order, Node(0))?, order }))?;
-        self.0.push(block);
-        Some((block.start, block.bytes()))
+impl Frames {
+    /// All frames of the first node.
+    ///
+    /// # Safety
+    /// Who borrows frames drops them after all tables that lead there.
+    pub const unsafe fn new() -> Frames {
+        // SAFETY: only frames that were lent are filled.
+        Frames(unsafe { HostRam::new() })
     }
 }
 
-impl Drop for Ram {
-    fn drop(&mut self) {
-        for block in &self.0 {
-            // SAFETY: the guest is gone, and no table leads here any more; the promise of `HostMemory::new`.
-            unsafe {
-                HostRam::new().fill(block.start, block.bytes(), 0);
-                frame::free(block.start, block.order);
-            }
-        }
+impl Lender for Frames {
+    fn lend(&self, order: u8) -> Option<Hpa> {
+        frame::alloc(order, Node(0))
+    }
+
+    fn wipe(&self, block: Block) {
+        self.0.fill(block.start, block.bytes(), 0);
+    }
+
+    fn take_back(&self, block: Block) {
+        // SAFETY: the guest is gone, and no table leads here any more: the promise of `new`.
+        unsafe { frame::free(block.start, block.order) }
     }
 }

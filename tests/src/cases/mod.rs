@@ -15,6 +15,7 @@ mod smp;
 mod stress;
 mod torture;
 mod virtio;
+mod vms;
 
 use anyhow::Result;
 
@@ -86,6 +87,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         stress::CASES,
         virtio::CASES,
         bench::CASES,
+        vms::CASES,
     ];
     cases.into_iter().flatten()
 }

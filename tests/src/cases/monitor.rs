@@ -16,14 +16,14 @@ pub const CASES: &[Case] = &[
 ];
 
 /// Enters the monitor.
-fn enter(person: &mut Person) -> Result<()> {
+pub fn enter(person: &mut Person) -> Result<()> {
     person.types("\x01p")?;
     person.sees("stands still")?;
     person.sees("monitor> ")
 }
 
 /// Types a command, waits for its answer's words in their order, and for the next prompt.
-fn ask(person: &mut Person, command: &str, answer: &[&str]) -> Result<()> {
+pub fn ask(person: &mut Person, command: &str, answer: &[&str]) -> Result<()> {
     person.types(&format!("{command}\r"))?;
     person.sees(&format!("{command}\r\n"))?;
     answer.iter().try_for_each(|part| person.sees(part))?;
@@ -44,7 +44,7 @@ fn look(context: &Context) -> Result<()> {
     person.sees("guest:")?;
     enter(&mut person)?;
     ask(&mut person, "help", &["vms", "press-power-button", "Any unmistakable"])?;
-    ask(&mut person, "vms", &["running", "300 MiB", " s  nested"])?;
+    ask(&mut person, "vms", &["* guest", "running", "300 MiB", " s ", "nested"])?;
     ask(&mut person, "vcpus", &["64-bit", "0xffffffff"])?;
     ask(&mut person, "regs", &["RIP ffffffff", "CR3 ", "EFER 0d01", "LSTAR ffffffff", "local APIC"])?;
     ask(&mut person, "stats", &["cpuid ", "all ", "100.0 %", "external interrupts"])?;
@@ -66,7 +66,7 @@ fn look_at_shadow(context: &Context) -> Result<()> {
     let mut person = Person::start(context, &["--mode", "shadow"])?;
     person.sees("guest:")?;
     enter(&mut person)?;
-    ask(&mut person, "vms", &[" s  shadow"])?;
+    ask(&mut person, "vms", &["running", " shadow"])?;
     ask(&mut person, "regs", &["RIP ffffffff", "CR3 ", "EFER 0d01"])?;
     ask(&mut person, "walk rip", &["4 levels", "level 4", "leaf", "supervisor", "RAM at host"])?;
     ask(&mut person, "x rip 16", &["ffffffff"])?;

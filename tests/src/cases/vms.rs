@@ -1,0 +1,185 @@
+//! Several guests from one description, with consoles and logs of their own; their lives in the monitor; networks between them.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{
+    Case,
+    monitor::{ask, enter},
+    only,
+};
+use crate::{context::Context, pty::Person};
+
+pub const CASES: &[Case] = &[
+    only("qemu-svm", "three guests from one description on four processors", three),
+    only("qemu-svm", "guests come and go while another one computes", lives),
+    only("qemu-svm", "two guests on a network", network),
+    only("qemu-svm", "one guest's console in a file", one_log),
+    only("qemu-svm", "descriptions with mistakes", mistakes),
+];
+
+/// A line of this file.
+fn log(context: &Context, name: &str) -> Result<String> {
+    let path = context.path(&format!("logs/{name}.log"));
+    fs::read_to_string(&path).with_context(|| path)
+}
+
+/// The machine has two packages; the guests differ in everything that a description can say.
+fn three(context: &Context) -> Result<()> {
+    let config = context.file(
+        "lab.toml",
+        "version = 1\n\
+         [[vm]]\nname = \"web\"\nmemory_mib = 96\nweight = 512\nexec = \"echo I am $((1 + 1))web; nproc; seq 20000 | md5sum\"\n\
+         [[vm]]\nname = \"db\"\nmemory_mib = 96\nmode = \"shadow\"\naffinity = [2, 3]\n\
+         exec = \"read line; echo I am $((1 + 1))db, $line; exit 7\"\n\
+         [[vm]]\nname = \"calc\"\nvcpus = 2\ncap = 150\nexec = \"echo I am $((1 + 1))calc; nproc; seq 3\"\n",
+    )?;
+    let (logs, stats) = (context.path("logs"), context.path("stats.json"));
+    let options = ["--config", &config, "--pcpus", "4,sockets=2", "--console", "db", "--timeout", "500"];
+    // The status is that of the only one that has not ended with 0.
+    context
+        .run_with(&[&options[..], &["--log-dir", &logs, "--stats", &stats]].concat(), Some(b"hello\n"))?
+        .status(7)?
+        .prints("I am 2db, hello\n")?
+        .says("db ended with 7")?;
+    let has = |text: String, part: &str| {
+        ensure!(text.contains(part), "no {part:?} in\n{text}");
+        ensure!(text.matches("I am").count() < 2, "another's output\n{text}");
+        Ok(())
+    };
+    has(log(context, "web")?, "I am 2web\n1\ne071f707df7bbeee2a6a1eb48011ddd0  -\n")?;
+    has(log(context, "db")?, "I am 2db, hello\n")?;
+    has(log(context, "calc")?, "I am 2calc\n2\n1\n2\n3\n")?;
+    has(log(context, "hypervisor")?, "db: power-off")?;
+    let stats: serde_json::Value = serde_json::from_str(&fs::read_to_string(stats)?)?;
+    let vcpus = stats["guests"].as_array().context("no guests")?;
+    let of = |name: &str| vcpus.iter().filter(|vcpu| vcpu["vm"] == name).collect::<Vec<_>>();
+    ensure!([of("web").len(), of("db").len(), of("calc").len()] == [1, 1, 2], "{stats}");
+    ensure!(of("db")[0]["paging"]["mode"] == "shadow", "{stats}");
+    ensure!(vcpus.iter().all(|vcpu| vcpu["time"]["ran"].as_u64() > Some(0)), "{stats}");
+    ensure!(stats["vms"][1]["command"] == 7 && stats["vms"][2]["end"] == "power-off", "{stats}");
+    Ok(())
+}
+
+/// Free frames, as `host` tells them.
+fn free_frames(person: &mut Person) -> Result<u64> {
+    let from = person.shown.len();
+    ask(person, "host", &["frames free"])?;
+    let words: Vec<_> = person.shown[from..].split_whitespace().collect();
+    let at = words.windows(2).position(|pair| pair[0] == "memory:").context("no memory")?;
+    Ok(words[at + 1].parse()?)
+}
+
+/// The shell of one guest computes with many processes until it is given a line. The other is a small kernel, started and taken
+/// away meanwhile.
+fn lives(context: &Context) -> Result<()> {
+    fs::copy(&context.kit, context.path("kit"))?;
+    let config = context.file(
+        "lab.toml",
+        "version = 1\nconsole = \"shell\"\n\
+         [[vm]]\nname = \"kit\"\nkernel = \"kit\"\nmemory_mib = 32\ncmdline = \"spin\"\n\
+         [[vm]]\nname = \"shell\"\nmemory_mib = 128\n",
+    )?;
+    let mut person = Person::start(context, &["--config", &config, "--pcpus", "2"])?;
+    person.sees("guest:")?;
+    let work = "sum=0; i=0; until read -t 0; do i=$((i + 1)); sum=$((sum + $(/bin/echo $i))); done; ";
+    let verdict = "echo many $((i > 20)) right $((sum == i * (i + 1) / 2))";
+    person.types(&format!("{work}{verdict}\r"))?;
+    enter(&mut person)?;
+    ask(&mut person, "vms", &["kit ", "running", "32 MiB", "* shell", "running", "128 MiB", "console"])?;
+    ask(&mut person, "select kit", &["kit stands still", "running"])?;
+    ask(&mut person, "vcpus", &["32-bit"])?;
+    ask(&mut person, "stop kit", &["kit is off"])?;
+    ask(&mut person, "regs", &["RIP"])?;
+    ask(&mut person, "resume kit", &["kit is off; `start kit`"])?;
+    ask(&mut person, "start kit", &["kit starts"])?;
+    ask(&mut person, "start kit", &["there already"])?;
+    ask(&mut person, "pause kit", &["kit stands still"])?;
+    ask(&mut person, "vms", &["* kit", "paused", "shell", "running"])?;
+    ask(&mut person, "resume kit", &["kit goes on"])?;
+    ask(&mut person, "restart kit", &["kit boots anew"])?;
+    let mut free = Vec::new();
+    for _ in 0..4 {
+        ask(&mut person, "destroy kit", &["kit is gone, and its memory free"])?;
+        free.push(free_frames(&mut person)?);
+        ask(&mut person, "regs", &["kit is not there; `start kit` starts it"])?;
+        ask(&mut person, "start kit", &["kit starts"])?;
+    }
+    // At first the heap may grow.
+    ensure!(free[1..].iter().all(|frames| *frames == free[1]), "{free:?}\n{}", person.shown);
+    ask(&mut person, "console kit", &["kit has the console"])?;
+    person.types("quit\r")?;
+    person.sees("kit goes on")?;
+    enter(&mut person)?;
+    ask(&mut person, "destroy kit", &["kit is gone"])?;
+    // The console has passed to the only one that is left.
+    person.types("quit\r")?;
+    person.sees("shell goes on")?;
+    person.types(":\r")?;
+    person.sees("many 1 right 1")?;
+    person.types("exit\r")?;
+    ensure!(person.ends()? == Some(0), "{}", person.shown);
+    Ok(())
+}
+
+/// One sends, the other says what has come.
+fn network(context: &Context) -> Result<()> {
+    let config = context.file(
+        "lan.toml",
+        "version = 1\n\
+         [[vm]]\nname = \"client\"\nmemory_mib = 128\nnetworks = [\"lan\"]\n\
+         exec = '''\nip addr add 10.0.0.2/24 dev eth0; ip link set eth0 up\n\
+         until ping -c 1 -w 2 10.0.0.1 > /dev/null; do sleep 1; done\n\
+         ping -c 3 -w 60 10.0.0.1 | grep -o '[0-9]* packets received'\n\
+         seq 200000 > /sent; until nc 10.0.0.1 5000 < /sent; do sleep 1; done\n\
+         while ping -c 1 -w 10 10.0.0.1 > /dev/null; do sleep 1; done'''\n\
+         [[vm]]\nname = \"server\"\nmemory_mib = 128\nnetworks = [\"lan\"]\n\
+         exec = '''\nip addr add 10.0.0.1/24 dev eth0; ip link set eth0 up\n\
+         tail -f /dev/null | nc -l -p 5000 > /received &\n\
+         until [ $(wc -c < /received) -ge 1288895 ]; do sleep 1; done\n\
+         md5sum < /received'''\n",
+    )?;
+    let logs = context.path("logs");
+    context
+        .run(&["--config", &config, "--pcpus", "2", "--log-dir", &logs, "--timeout", "500"])?
+        .status(0)?
+        .prints("3 packets received\n")?;
+    let server = log(context, "server")?;
+    ensure!(server.contains("0e10426a1d5bddffcef02f1345787128  -\n"), "{server}");
+    Ok(())
+}
+
+/// `--log-dir` without a description.
+fn one_log(context: &Context) -> Result<()> {
+    let logs = context.path("logs");
+    context.kit("print=hello", &["--log-dir", &logs])?.status(0)?.has("hello")?;
+    ensure!(log(context, "guest")?.contains("hello"), "{}", log(context, "guest")?);
+    ensure!(log(context, "hypervisor")?.contains("PCPU"), "no log");
+    Ok(())
+}
+
+fn mistakes(context: &Context) -> Result<()> {
+    let vm = "version = 1\n[[vm]]\nname = \"a\"\n";
+    for (text, options, parts) in [
+        ("version = 1\n", &[][..], &["lab.toml", "no [[vm]]"][..]),
+        (&*format!("{vm}memroy = 3"), &[], &["lab.toml", "line 4", "memroy"]),
+        (&*format!("{vm}kernel = \"none\""), &[], &["lab.toml, line 4", "vm \"a\"", "`kernel`", "No such file"]),
+        (&*format!("{vm}weight = 0"), &[], &["line 4", "`weight` is 0; it can be 1 to 65535"]),
+        (&*format!("{vm}affinity = [4]"), &["--pcpus", "4"], &["line 4", "processor 4; the machine has 4"]),
+        (&*format!("{vm}memory_mib = 30"), &[], &["line 4", "`memory_mib` 30: this kernel needs"]),
+        (vm, &["--console", "b"], &["--console: no guest is called \"b\"; there are a"]),
+        ("version = 1\n[[vm]]\nname = \"a/b\"", &["--log-dir", "logs"], &["line 3", "cannot be its log"]),
+        (vm, &["--log-dir", "/dev/null/logs"], &["--log-dir /dev/null/logs"]),
+        (vm, &["--mem", "64"], &["--mem", "--config"]),
+        (vm, &["--machine", "native"], &["need the hypervisor"]),
+    ] {
+        let config = context.file("lab.toml", text)?;
+        let mut finished = context.pal([&["run", "--config", &config], options].concat(), None)?.status(2)?;
+        for part in parts {
+            finished = finished.says(part)?;
+        }
+    }
+    context.run(&["--console", "a"])?.status(2)?.says("--config")?;
+    Ok(())
+}
