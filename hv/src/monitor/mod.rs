@@ -113,7 +113,12 @@ impl Monitor {
     }
 
     /// Reads and performs commands until one leads out.
-    fn converse<T: Terminal + Vms>(&mut self, on: &mut T, selected: &mut usize, host: &impl Fn() -> HostReport) {
+    fn converse<T: Terminal + Vms>(
+        &mut self,
+        on: &mut T,
+        selected: &mut usize,
+        host: &impl Fn() -> HostReport,
+    ) {
         self.line.start(&mut Screen(on));
         loop {
             let Key::Byte(byte) = on.key() else {

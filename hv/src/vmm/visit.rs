@@ -60,7 +60,11 @@ impl<B: Backend> AtWork<'_, B> {
         }
     }
 
-    fn with_view<R>(&mut self, guest: &Guest<B>, f: impl FnOnce(&mut View<'_, B::Virt, HostMemory>) -> R) -> R {
+    fn with_view<R>(
+        &mut self,
+        guest: &Guest<B>,
+        f: impl FnOnce(&mut View<'_, B::Virt, HostMemory>) -> R,
+    ) -> R {
         let (mut vcpus, contexts): (Vec<_>, Vec<_>) =
             guest.take_all().into_iter().map(|parked| (parked.vcpu, parked.context)).unzip();
         let tsc = cpu::rdtsc();
@@ -139,7 +143,8 @@ impl<B: Backend> Vms for AtWork<'_, B> {
         let guest = self.still(vm)?;
         let sched = &self.worker.machine.sched;
         let now = cpu::rdtsc();
-        let ran = guest.handles.iter().filter_map(|handle| sched.status(*handle, now)).map(|s| s.stats.ran).sum();
+        let ran =
+            guest.handles.iter().filter_map(|handle| sched.status(*handle, now)).map(|s| s.stats.ran).sum();
         let summary = self.with_view(&guest, |view| Summary {
             vcpus: view.vcpus.len(),
             memory_bytes: view.vm.layout.ram_bytes(),

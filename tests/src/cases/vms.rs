@@ -164,7 +164,11 @@ fn mistakes(context: &Context) -> Result<()> {
     for (text, options, parts) in [
         ("version = 1\n", &[][..], &["lab.toml", "no [[vm]]"][..]),
         (&*format!("{vm}memroy = 3"), &[], &["lab.toml", "line 4", "memroy"]),
-        (&*format!("{vm}kernel = \"none\""), &[], &["lab.toml, line 4", "vm \"a\"", "`kernel`", "No such file"]),
+        (
+            &*format!("{vm}kernel = \"none\""),
+            &[],
+            &["lab.toml, line 4", "vm \"a\"", "`kernel`", "No such file"],
+        ),
         (&*format!("{vm}weight = 0"), &[], &["line 4", "`weight` is 0; it can be 1 to 65535"]),
         (&*format!("{vm}affinity = [4]"), &["--pcpus", "4"], &["line 4", "processor 4; the machine has 4"]),
         (&*format!("{vm}memory_mib = 30"), &[], &["line 4", "`memory_mib` 30: this kernel needs"]),

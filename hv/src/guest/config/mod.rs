@@ -170,7 +170,9 @@ impl Config {
         let Some(name) = console else { return Ok(Config { vm, console: 0 }) };
         let console = vm.iter().position(|vm| vm.name == name).ok_or_else(|| {
             let name = name.escape_default();
-            ConfigError::new(format!("`console` is \"{name}\"; use the name of a vm, or leave it out for the first"))
+            ConfigError::new(format!(
+                "`console` is \"{name}\"; use the name of a vm, or leave it out for the first"
+            ))
         })?;
         Ok(Config { vm, console })
     }

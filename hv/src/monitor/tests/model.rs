@@ -121,8 +121,7 @@ impl Vms for World {
 
 /// Types `text`, in which `^` stands for Ctrl-a p, until it leads out of the monitor. What is shown.
 pub fn converse(monitor: &mut Monitor, world: &mut World, text: &str) -> String {
-    world.keys =
-        text.bytes().map(|byte| if byte == b'^' { Key::Monitor } else { Key::Byte(byte) }).collect();
+    world.keys = text.bytes().map(|byte| if byte == b'^' { Key::Monitor } else { Key::Byte(byte) }).collect();
     monitor.enter(world, || HostReport { tsc_khz: TSC_KHZ, pcpus: 1, ..HostReport::default() });
     assert!(world.keys.is_empty(), "left before {:?}", world.keys);
     let shown = String::from_utf8(core::mem::take(&mut world.shown)).expect("UTF-8");

@@ -95,8 +95,7 @@ fn vms_and_vcpus() {
     let mut scene = long_mode();
     let text = answer(&mut scene, "vms");
     let fields: Vec<_> = text.lines().nth(1).unwrap().split_whitespace().collect();
-    let expected =
-        ["*", "guest", "running", "20", "MiB", "1", "1.234", "s", "0.617", "s", "0", "nested"];
+    let expected = ["*", "guest", "running", "20", "MiB", "1", "1.234", "s", "0.617", "s", "0", "nested"];
     assert_eq!(fields, expected);
     scene.vcpu().request(work::HALTED | work::NMI);
     scene.vcpu().exits.add(ExitKind::Hlt, 7);

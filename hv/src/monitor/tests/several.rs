@@ -45,7 +45,8 @@ fn commands_are_about_the_one_that_is_looked_at() {
 #[test]
 fn a_life() {
     let mut world = world();
-    let script = "stop db\rstart db\rpause db\rresume db\rrestart db\rdestroy db\rselect db\rregs\rstart db\rregs\r^";
+    let script =
+        "stop db\rstart db\rpause db\rresume db\rrestart db\rdestroy db\rselect db\rregs\rstart db\rregs\r^";
     let shown = converse(&mut Monitor::default(), &mut world, script);
     let actions = [
         Action::Stop,

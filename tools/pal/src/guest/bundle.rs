@@ -157,7 +157,10 @@ impl<'a> Names<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guest::{image::Image, vm::{Console, Vm as Described}};
+    use crate::guest::{
+        image::Image,
+        vm::{Console, Vm as Described},
+    };
 
     fn guest(name: &str) -> (Described, Files) {
         let vm = Described {
@@ -215,10 +218,8 @@ mod tests {
     fn what_guests_share_is_packed_once() {
         let ((a, shared), (b, mut other)) = (guest("a"), guest("b"));
         other.disks[0].contents = vec![4];
-        let guests = [
-            Guest { vm: &a, files: &shared, cmdline: "" },
-            Guest { vm: &b, files: &other, cmdline: "" },
-        ];
+        let guests =
+            [Guest { vm: &a, files: &shared, cmdline: "" }, Guest { vm: &b, files: &other, cmdline: "" }];
         let config = config_of(&pack(&guests, Some("b")).unwrap());
         assert_eq!(config["console"].as_str(), Some("b"));
         let file = |vm: usize, what: &str| config["vm"][vm][what].as_str().map(str::to_owned);

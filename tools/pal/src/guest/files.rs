@@ -60,10 +60,9 @@ impl Files {
         if !kind.is_linux() && (vm.exec.is_some() || !vm.put.is_empty()) {
             let key = if vm.exec.is_some() { "exec" } else { "put" };
             let kernel = vm.called("kernel");
-            return Err(vm.wrong(
-                key,
-                format!(" needs a Linux kernel for the default initramfs: leave out {kernel}"),
-            ));
+            return Err(
+                vm.wrong(key, format!(" needs a Linux kernel for the default initramfs: leave out {kernel}"))
+            );
         }
         if matches!(kind, Image::BzImage { .. }) && !modules.is_empty() {
             return Err(vm.wrong("modules", ": a Linux bzImage takes one initrd and no modules"));
@@ -74,8 +73,12 @@ impl Files {
                 let busybox = needs.busybox(vm.guest())?;
                 let drivers = if vm.has_devices() { devices::modules(&path)? } else { Vec::new() };
                 let command = vm.exec.as_deref();
-                let contents =
-                    initramfs::build(&Contents { busybox: &busybox, puts: &puts, modules: &drivers, command })?;
+                let contents = initramfs::build(&Contents {
+                    busybox: &busybox,
+                    puts: &puts,
+                    modules: &drivers,
+                    command,
+                })?;
                 Some(File { name: "initramfs".into(), contents })
             }
             own => own.map(|(path, contents)| File { name: path.map_or(String::new(), file_name), contents }),

@@ -33,8 +33,7 @@ impl Put {
             Some((file, path)) if !Path::new(argument).exists() => (Path::new(file), path.to_owned()),
             _ => {
                 let file = Path::new(argument);
-                let name =
-                    file.file_name().ok_or_else(|| Usage::new(format!("{argument}: no file name")))?;
+                let name = file.file_name().ok_or_else(|| Usage::new(format!("{argument}: no file name")))?;
                 (file, format!("/{}", name.to_string_lossy()))
             }
         };
@@ -42,9 +41,7 @@ impl Put {
             || guest_path.ends_with('/')
             || guest_path.split('/').any(|part| part == "..")
         {
-            return Err(
-                Usage::new(format!("{argument}: GUESTPATH must be an absolute file name")).into()
-            );
+            return Err(Usage::new(format!("{argument}: GUESTPATH must be an absolute file name")).into());
         }
         fs::metadata(file).map_err(|error| Usage::new(format!("{}: {error}", file.display())))?;
         Ok(Self { file: file.to_owned(), guest_path })

@@ -286,18 +286,23 @@ impl Vm {
             let fits = (least..=most).contains(&value);
             (!fits).then(|| (key, format!(" is {value}; it can be {least} to {most}")))
         };
-        let is_name = |name: &str| (1..=32).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic());
+        let is_name =
+            |name: &str| (1..=32).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic());
         let only = "must be 1 to 32 printable ASCII characters without blanks";
         let too_many = |key, count: usize, most: usize| {
             (count > most).then(|| (key, format!(" has {count} entries; the most is {most}")))
         };
         let share = || {
-            let weight = self.weight.and_then(|weight| out_of("weight", weight.into(), 1, MOST_WEIGHT.into()));
+            let weight =
+                self.weight.and_then(|weight| out_of("weight", weight.into(), 1, MOST_WEIGHT.into()));
             let cap = u64::from(self.cap.unwrap_or(0));
             let most = 100 * u64::from(self.vcpus);
             let cap = (cap > most).then(|| {
                 let vcpus = self.vcpus;
-                ("cap", format!(" is {cap}; it is percent of one processor, for {vcpus} VCPUs {most} at most"))
+                (
+                    "cap",
+                    format!(" is {cap}; it is percent of one processor, for {vcpus} VCPUs {most} at most"),
+                )
             });
             weight.or(cap).or_else(|| self.affinity_mistake())
         };
@@ -421,7 +426,10 @@ mod tests {
     fn mistakes_are_named_with_file_line_and_key() {
         for (text, message) in [
             ("name = \"a b\"", "lab.toml, line 4: vm \"a b\": `name` must be 1 to 32"),
-            ("name = \"a\"\nmemory_mib = 19", "lab.toml, line 5: vm \"a\": `memory_mib` is 19; a guest can have 20 MiB"),
+            (
+                "name = \"a\"\nmemory_mib = 19",
+                "lab.toml, line 5: vm \"a\": `memory_mib` is 19; a guest can have 20 MiB",
+            ),
             ("name = \"a\"\nvcpus = 65", "line 5: vm \"a\": `vcpus` is 65; it can be 1 to 64"),
             ("name = \"a\"\nweight = 0", "`weight` is 0; it can be 1 to 65535"),
             ("name = \"a\"\nvcpus = 2\ncap = 201", "line 6: vm \"a\": `cap` is 201"),

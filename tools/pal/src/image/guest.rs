@@ -181,12 +181,14 @@ pub fn together(
     cmdline: &str,
     image: &mut Image,
 ) -> Result<Entry> {
-    let entries: Vec<_> = guests.iter().map(|guest| guest.described(None, |placed| placed.path.clone())).collect();
+    let entries: Vec<_> =
+        guests.iter().map(|guest| guest.described(None, |placed| placed.path.clone())).collect();
     let config = bundle::config(spec.console.as_deref(), &entries)?;
     let files: Vec<_> = guests.iter().flat_map(Ready::files).collect();
     let count = files.len() + 1;
     if count > MOST_MODULES {
-        let text = format!("{}: `together`: the guests have {count} files with the configuration", spec.source);
+        let text =
+            format!("{}: `together`: the guests have {count} files with the configuration", spec.source);
         return Err(Usage::new(format!("{text}; {MOST_MODULES} are the most")).into());
     }
     let path = TOGETHER.to_owned();

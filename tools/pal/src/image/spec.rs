@@ -163,7 +163,8 @@ impl Spec {
         self.vm.iter().position(|vm| vm.name == name).ok_or_else(|| {
             let names: Vec<_> = self.vm.iter().map(|vm| vm.name.as_str()).collect();
             let known = names.join(", ");
-            Usage::new(format!("{}: {key}: no guest is called {name:?}; there are {known}", self.source)).into()
+            Usage::new(format!("{}: {key}: no guest is called {name:?}; there are {known}", self.source))
+                .into()
         })
     }
 }

@@ -219,10 +219,12 @@ mod tests {
     fn guests_have_marks_of_their_own() {
         let mut found = Vec::new();
         let mut marks = Marks::new(["one", "", "onetwo"]);
-        marks.feed(b"\x1epal onetwo begin\x1e\x1epal one begin\x1e\x1epal onetwo end 3\x1e", |piece| match piece {
-            Piece::Text(text) => panic!("{text:?}"),
-            Piece::Begin(guest) => found.push((guest, None)),
-            Piece::End(guest, status) => found.push((guest, Some(status))),
+        marks.feed(b"\x1epal onetwo begin\x1e\x1epal one begin\x1e\x1epal onetwo end 3\x1e", |piece| {
+            match piece {
+                Piece::Text(text) => panic!("{text:?}"),
+                Piece::Begin(guest) => found.push((guest, None)),
+                Piece::End(guest, status) => found.push((guest, Some(status))),
+            }
         });
         assert_eq!(found, [(2, None), (0, None), (2, Some(3))]);
     }

@@ -121,7 +121,8 @@ impl Prepared {
             let beyond = vm.affinity.iter().flatten().find(|pcpu| **pcpu >= args.pcpus.count);
             if let Some(pcpu) = beyond {
                 let count = args.pcpus.count;
-                let text = format!(" names processor {pcpu}; the machine has {count}, from 0 on (see --pcpus)");
+                let text =
+                    format!(" names processor {pcpu}; the machine has {count}, from 0 on (see --pcpus)");
                 return Err(vm.wrong("affinity", text));
             }
             let is_file = !vm.name.contains('/') && !vm.name.starts_with('.') && vm.name != HYPERVISOR_LOG;
@@ -140,9 +141,8 @@ impl Prepared {
     /// Files of 4 GiB and more.
     pub fn bundle(&self) -> Result<Vec<u8>> {
         let guests = self.guests.iter();
-        let guests: Vec<_> = guests
-            .map(|Guest { vm, files, cmdline, .. }| bundle::Guest { vm, files, cmdline })
-            .collect();
+        let guests: Vec<_> =
+            guests.map(|Guest { vm, files, cmdline, .. }| bundle::Guest { vm, files, cmdline }).collect();
         let console = (self.console != 0).then(|| self.guests[self.console].vm.name.as_str());
         bundle::pack(&guests, console)
     }

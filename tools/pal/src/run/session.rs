@@ -118,8 +118,7 @@ pub fn run(machine: &mut Machine, plan: &Plan, consoles: Consoles, ui: &Ui) -> R
     let consoles = Arc::new(Mutex::new(consoles));
     let raw = interactive.then(Raw::enter).transpose()?;
     let tail = Arc::new(Mutex::new(Tail::default()));
-    let booting =
-        Arc::new(Mutex::new((nonce.is_some() && ui.verbose == 0).then(|| ui.step(plan.starting))));
+    let booting = Arc::new(Mutex::new((nonce.is_some() && ui.verbose == 0).then(|| ui.step(plan.starting))));
 
     watch_signals(events.clone())?;
     let mut open = 1;
@@ -185,7 +184,8 @@ pub fn run(machine: &mut Machine, plan: &Plan, consoles: Consoles, ui: &Ui) -> R
     for (number, guest) in seen.guests.iter_mut().enumerate() {
         guest.kernel_panic = tails(number).and_then(Tail::kernel_panic);
     }
-    let tails = (0..seen.guests.len()).map(|number| tails(number).map_or(String::new(), Tail::text)).collect();
+    let tails =
+        (0..seen.guests.len()).map(|number| tails(number).map_or(String::new(), Tail::text)).collect();
     Ok(Outcome { seen, stats, host, tail: tail.text(), tails })
 }
 
@@ -214,11 +214,8 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     fn new(machine: &'a mut Machine, plan: &'a Plan, open: u32, writing: Arc<AtomicBool>) -> Self {
-        let guest = |guest: &PlannedGuest| Guest {
-            name: guest.name.clone(),
-            exec: guest.exec,
-            ..Guest::default()
-        };
+        let guest =
+            |guest: &PlannedGuest| Guest { name: guest.name.clone(), exec: guest.exec, ..Guest::default() };
         let seen = Observed {
             emulator: machine.emulator,
             // Bochs has connected its serial ports, which it does last. QEMU reports for itself.
@@ -338,7 +335,9 @@ impl<'a> Session<'a> {
             }
             // Without `-no-reboot` a native guest may restart, but not by a triple fault.
             Report::Reset
-                if self.plan.console().exec || self.plan.hypervisor || self.machine.triple_fault().is_some() =>
+                if self.plan.console().exec
+                    || self.plan.hypervisor
+                    || self.machine.triple_fault().is_some() =>
             {
                 self.seen.stop = Some(Stop::Restart);
                 return Next::Done;

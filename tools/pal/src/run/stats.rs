@@ -37,10 +37,15 @@ pub fn write(path: &Path, args: &RunArgs, outcome: &Outcome, status: u8) -> Resu
     // Of several guests each may have another, which their statistics tell.
     let one = hypervisor && args.config.is_none();
     let mode = if one { Value::String(args.mode.to_string()) } else { Value::Null };
-    let vms: Vec<_> = outcome.seen.guests.iter().map(|guest| {
-        let end = guest.end.as_ref().map(|end| &end.reason);
-        json!({ "name": guest.name, "end": end, "command": guest.command_status })
-    }).collect();
+    let vms: Vec<_> = outcome
+        .seen
+        .guests
+        .iter()
+        .map(|guest| {
+            let end = guest.end.as_ref().map(|end| &end.reason);
+            json!({ "name": guest.name, "end": end, "command": guest.command_status })
+        })
+        .collect();
     let document = json!({
         "schema": telemetry::VERSION,
         "machine": value_name(args.machine),

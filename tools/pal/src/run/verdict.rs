@@ -347,9 +347,8 @@ mod tests {
 
     #[test]
     fn pal_stopped_it() {
-        let stopped = |stop| {
-            judge(&with(Observed { stop: Some(stop), ..native_run() }, |guest| guest.exec = true))
-        };
+        let stopped =
+            |stop| judge(&with(Observed { stop: Some(stop), ..native_run() }, |guest| guest.exec = true));
         assert_eq!(stopped(Stop::Quit), Verdict::silent(0));
         assert_eq!(stopped(Stop::Timeout(5)).status, 124);
         assert_eq!(stopped(Stop::Signal(15)), Verdict::silent(143));
