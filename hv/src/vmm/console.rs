@@ -1,7 +1,8 @@
 //! The serial console that guests, the monitor and a person share: escape keys on the way in, bytes on the way out.
 //!
 //! One guest has the console: it gets what is typed, and its output is shown. The output of all guests is recorded line by line
-//! as well, if the machine has a place for records. The first PCPU drains the port, because it takes its interrupt; any PCPU
+//! as well, if the machine has a place for records. While a person is at the monitor, the output of the guest that has the console
+//! waits, and when there is much of it, so does the guest. The first PCPU drains the port, because it takes its interrupt; any PCPU
 //! writes for the guest that it runs.
 
 use alloc::vec::Vec;
@@ -26,6 +27,9 @@ pub trait Port {
 
 /// Bytes of a line that is recorded at once.
 const LINE: usize = 256;
+
+/// Bytes of output that wait for the end of a visit to the monitor.
+const BEHIND: usize = 2048;
 
 /// No guest.
 const NOBODY: u32 = u32::MAX;
@@ -58,6 +62,8 @@ struct State<P> {
     held: Option<u8>,
     /// What is typed is for the monitor.
     at_monitor: bool,
+    /// Output that came meanwhile.
+    behind: Deque<u8, BEHIND>,
     keys: Deque<Key, 64>,
     /// Output of each guest since its last line feed, if it is recorded.
     lines: Option<Vec<ArrayVec<u8, LINE>>>,
@@ -73,6 +79,7 @@ impl<P: Port> Console<P> {
             input: Deque::new(),
             held: None,
             at_monitor: false,
+            behind: Deque::new(),
             keys: Deque::new(),
             lines: records.then(|| (0..guests).map(|_| ArrayVec::new()).collect()),
         };
@@ -146,9 +153,9 @@ impl<P: Port> Console<P> {
         let mut written = Written { is_full: false, line: state.add_to_line(guest, byte) };
         if state.focus == guest {
             if let Some(held) = state.held.take() {
-                state.port.finish(held);
+                state.finish(held);
             }
-            if !state.port.write(byte) {
+            if !state.put(byte) {
                 state.held = Some(byte);
                 written.is_full = true;
             }
@@ -162,8 +169,11 @@ impl<P: Port> Console<P> {
         if state.focus != guest {
             return true;
         }
-        let port = &mut state.port;
-        state.held.take_if(|byte| port.write(*byte));
+        if let Some(byte) = state.held.take()
+            && !state.put(byte)
+        {
+            state.held = Some(byte);
+        }
         state.held.is_none()
     }
 
@@ -178,7 +188,7 @@ impl<P: Port> Console<P> {
         let state = &mut *self.state.lock();
         if state.focus == guest {
             let held = state.held.take();
-            held.into_iter().chain(byte).for_each(|byte| state.port.finish(byte));
+            held.into_iter().chain(byte).for_each(|byte| state.finish(byte));
         }
         match byte {
             Some(byte) => state.add_to_line(guest, byte),
@@ -211,12 +221,30 @@ impl<P: Port> Console<P> {
     pub fn leave_monitor(&self) {
         let mut state = self.state.lock();
         state.at_monitor = false;
+        while let Some(byte) = state.behind.pop_front() {
+            state.port.finish(byte);
+        }
         state.keys.clear();
         self.monitor_wanted.store(false, Ordering::Relaxed);
     }
 }
 
-impl<P> State<P> {
+impl<P: Port> State<P> {
+    /// Shows a byte of the guest that has the console, or keeps it until the monitor is left. False: there is no room.
+    #[inline]
+    fn put(&mut self, byte: u8) -> bool {
+        if self.at_monitor { self.behind.push_back(byte).is_ok() } else { self.port.write(byte) }
+    }
+
+    /// The same for one that must not wait; without room behind the monitor it is lost.
+    fn finish(&mut self, byte: u8) {
+        if self.at_monitor {
+            let _there_may_be_no_room = self.behind.push_back(byte);
+        } else {
+            self.port.finish(byte);
+        }
+    }
+
     /// The output of a guest since its last line feed, if it is recorded.
     fn line(&mut self, guest: u32) -> Option<&mut ArrayVec<u8, LINE>> {
         self.lines.as_mut()?.get_mut(guest as usize)
@@ -302,6 +330,22 @@ mod tests {
         console.state.lock().port.typed.push_back(b'y');
         assert!(console.drain());
         assert_eq!(console.read(1), Some(b'y'));
+    }
+
+    #[test]
+    fn output_waits_behind_the_monitor() {
+        let console = console(b"", 9999);
+        console.enter_monitor();
+        console.show(b'm');
+        let kept = (0..).take_while(|_| !console.write(1, b'a').is_full).count();
+        assert_eq!(kept, BEHIND);
+        assert!(!console.is_writable(1) && console.is_writable(0));
+        assert_eq!(console.state.lock().port.shown, b"m");
+        console.leave_monitor();
+        assert!(console.is_writable(1), "the one that did not fit");
+        assert_eq!(console.state.lock().port.shown.len(), 1 + BEHIND + 1);
+        assert!(!console.write(1, b'b').is_full);
+        assert_eq!(console.state.lock().port.shown.last(), Some(&b'b'));
     }
 
     #[test]
