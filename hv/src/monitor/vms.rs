@@ -114,6 +114,9 @@ pub struct Summary {
     pub exits: u64,
 }
 
+/// What is done with a VM that stands still.
+pub type Look<'f, V, M> = dyn FnMut(&mut View<'_, V, M>) + 'f;
+
 /// The VMs of the configuration.
 pub trait Vms {
     /// The virtualization of their VCPUs.
@@ -149,7 +152,7 @@ pub trait Vms {
     fn summary(&mut self, vm: usize) -> Option<Summary>;
 
     /// Shows one that is kept to `f`. False: it is absent.
-    fn look(&mut self, vm: usize, f: &mut dyn FnMut(&mut View<'_, Self::Virt, Self::Memory>)) -> bool;
+    fn look(&mut self, vm: usize, f: &mut Look<'_, Self::Virt, Self::Memory>) -> bool;
 
     /// Does something to one.
     fn act(&mut self, action: Action, vm: usize) -> Result<(), Refused>;

@@ -16,7 +16,7 @@ use crate::boot::percpu;
 use crate::hw::cpu;
 use crate::mem::{frame, heap};
 use crate::monitor::view::{HostReport, View};
-use crate::monitor::vms::{Action, Refused, State, Summary, Vms};
+use crate::monitor::vms::{Action, Look, Refused, State, Summary, Vms};
 use crate::monitor::{Key, Terminal};
 use crate::vcpu::outcome::Stop;
 
@@ -157,7 +157,7 @@ impl<B: Backend> Vms for AtWork<'_, B> {
         Some(summary)
     }
 
-    fn look(&mut self, vm: usize, f: &mut dyn FnMut(&mut View<'_, B::Virt, HostMemory>)) -> bool {
+    fn look(&mut self, vm: usize, f: &mut Look<'_, B::Virt, HostMemory>) -> bool {
         let Some(guest) = self.still(vm) else { return false };
         self.with_view(&guest, f);
         self.let_run(vm, &guest);

@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 
 use crate::monitor::view::{HostReport, View};
-use crate::monitor::vms::{Action, Refused, State, Summary, Vms};
+use crate::monitor::vms::{Action, Look, Refused, State, Summary, Vms};
 use crate::monitor::{Key, Monitor, Terminal};
 use crate::vcpu::testing::{Memory, START, Scene, TSC_KHZ};
 use crate::virt::fake::Fake;
@@ -92,7 +92,7 @@ impl Vms for World {
         })
     }
 
-    fn look(&mut self, vm: usize, f: &mut dyn FnMut(&mut View<'_, Fake, Memory>)) -> bool {
+    fn look(&mut self, vm: usize, f: &mut Look<'_, Fake, Memory>) -> bool {
         assert_eq!(self.kept, Some(vm), "it stands still");
         let (Scene { vm, vcpus }, state) = &mut self.vms[vm];
         if *state == State::Absent {
