@@ -37,6 +37,8 @@ pub fn document(results: &Results, host: &Host, emulator: &str, project: &Projec
                 "cost": series(Some(&results.cost(row, mode))),
                 "ratio": series(ratio.as_ref()),
                 "scaling": series(scaling.as_ref()),
+                "best": results.best(row, mode),
+                "best_ratio": mode.and_then(|mode| results.best_ratio(row, mode)),
                 "samples": results.samples(row, mode),
                 "runs": results.runs(row, mode),
             });

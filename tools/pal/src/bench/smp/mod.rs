@@ -53,6 +53,7 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let sitters = Sitter::all(&rows, &modes);
     let rounds = if args.quick { 1 } else { args.runs.unwrap_or(ROUNDS) };
     let mut results = Results { rows, modes, rounds: Vec::new() };
+    ui.say(&format!("{rounds} rounds of {} guests, one after the other", sitters.len()));
     let start = Instant::now();
     let mut complete = true;
     for number in 1..=rounds {

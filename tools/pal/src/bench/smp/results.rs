@@ -70,6 +70,16 @@ impl Results {
         })
     }
 
+    /// The fastest sample of all rounds, in ticks of an operation.
+    pub fn best(&self, row: &Row, mode: Option<Mode>) -> Option<f64> {
+        self.runs(row, mode).iter().map(|figures| figures.min).min_by(f64::total_cmp)
+    }
+
+    /// The fastest sample in a mode as a multiple of the fastest native one: what it takes when nobody has to wait for a turn.
+    pub fn best_ratio(&self, row: &Row, mode: Mode) -> Option<f64> {
+        Some(self.best(row, Some(mode))? / self.best(row, None)?)
+    }
+
     /// How much more a row's threads get done in the same time than one thread does; nothing for rows without threads, or if
     /// one thread was not measured.
     pub fn scaling(&self, row: &Row, mode: Option<Mode>) -> Series {
@@ -158,6 +168,8 @@ pub mod tests {
         let ratio = results.ratio(results.rows[0], Mode::Nested);
         assert_eq!((ratio.median(), ratio.spread()), (Some(2.5), Some(0.4)));
         assert_eq!(results.cost(results.rows[0], None).median(), Some(300.0));
+        assert_eq!(results.best(results.rows[0], None), Some(100.0));
+        assert_eq!(results.best_ratio(results.rows[0], Mode::Nested), Some(2.0));
         assert!(results.missing().is_empty());
     }
 
@@ -181,6 +193,7 @@ pub mod tests {
         results.rounds.clear();
         assert_eq!(results.missing().len(), 26);
         assert_eq!(results.ratio(results.rows[0], Mode::Nested).median(), None);
+        assert_eq!(results.best_ratio(results.rows[0], Mode::Nested), None);
     }
 
     #[test]

@@ -7,21 +7,20 @@ use super::{
 };
 use crate::bench::table::{align, dash, grouped};
 
-/// Costs: natively in ticks, in the modes as multiples of that.
+/// Costs: natively in ticks, in the modes as multiples of that; and the fastest samples beside each other.
 pub fn costs(results: &Results) -> String {
-    let mut heading = vec!["operation".to_owned()];
-    for mode in results.columns() {
-        heading.extend([column_name(mode), "spread".to_owned()]);
+    let mut lines = vec![["operation", "native", "spread"].map(String::from).to_vec()];
+    for &mode in &results.modes {
+        lines[0].extend([column_name(Some(mode)), "spread".to_owned(), "best".to_owned()]);
     }
-    heading.push("samples".to_owned());
-    let mut lines = vec![heading];
+    lines[0].push("samples".to_owned());
     for row in &results.rows {
         let native = results.cost(row, None);
         let mut line =
             vec![row.title.to_owned(), native.median().map_or_else(dash, grouped), percent(&native)];
         for &mode in &results.modes {
             let ratio = results.ratio(row, mode);
-            line.extend([times(&ratio), percent(&ratio)]);
+            line.extend([times(ratio.median()), percent(&ratio), times(results.best_ratio(row, mode))]);
         }
         let fewest = results.columns().map(|mode| results.samples(row, mode)).min().unwrap_or(0);
         line.push(fewest.to_string());
@@ -43,7 +42,7 @@ pub fn scaling(results: &Results) -> String {
             let mut line = vec![format!("{title}, {} threads", crew.threads)];
             let series: Vec<Series> = results.columns().map(|mode| results.scaling(row, mode)).collect();
             if series.iter().any(|series| series.median().is_some()) {
-                line.extend(series.iter().flat_map(|series| [times(series), percent(series)]));
+                line.extend(series.iter().flat_map(|series| [times(series.median()), percent(series)]));
                 lines.push(line);
             }
         }
@@ -71,8 +70,9 @@ pub fn notes(host: &Host) -> Vec<String> {
     notes
 }
 
-fn times(series: &Series) -> String {
-    series.median().map_or_else(dash, |times| format!("{times:.2}×"))
+fn times(ratio: Option<f64>) -> String {
+    ratio
+        .map_or_else(dash, |times| if times < 10.0 { format!("{times:.2}×") } else { format!("{times:.0}×") })
 }
 
 fn percent(series: &Series) -> String {
@@ -90,12 +90,10 @@ mod tests {
         results.rounds.iter_mut().for_each(|round| round[4].1.records = Records::default());
         let text = costs(&results);
         let lines: Vec<_> = text.lines().collect();
-        assert_eq!(
-            lines[0].split_whitespace().collect::<Vec<_>>().join(" "),
-            "operation native spread nested spread samples"
-        );
+        let heading: Vec<_> = lines[0].split_whitespace().collect();
+        assert_eq!(heading.join(" "), "operation native spread nested spread best samples");
         assert!(lines[1].starts_with("IPI ") && lines[1].contains(" 300 "), "{text}");
-        assert!(lines[1].ends_with("  133 %   2.50×    40 %       30"), "{text}");
+        assert!(lines[1].ends_with("  133 %   2.50×    40 %  2.00×       30"), "{text}");
         assert!(lines[5].contains('–') && lines[5].ends_with(" 0"), "{text}");
     }
 
