@@ -68,7 +68,8 @@ fn stress(dir: &Path) -> Result<[PathBuf; 2]> {
         let mut compile = Command::new("cc");
         compile.current_dir(&source).arg(format!("-m{bits}")).arg("-O2").args(OPTIONS);
         compile.arg("-o").arg(&program).arg(format!("arch{bits}.s"));
-        compile.args(["stress.c", "system.c", "fault.c", "pages.c", "areas.c", "sharing.c", "exec.c"]);
+        let parts = ["stress", "system", "fault", "pages", "areas", "sharing", "exec", "processors"];
+        compile.args(parts.map(|part| format!("{part}.c")));
         run(&mut compile, "cc; install gcc")?;
         Ok(program)
     };

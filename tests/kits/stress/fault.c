@@ -52,10 +52,14 @@ struct action {
     u64 mask;
 } __attribute__((packed, aligned(4)));
 
-void catch_faults(void) {
-    struct action action = {on_fault, SA_SIGINFO | SA_RESTORER, signal_return, 0};
-    long result = system_call(SYS_SIGACTION, SIGSEGV, (word)&action, 0, 8, 0, 0);
+void catch_signal(int signal, void (*handler)(int, const u8 *, u8 *)) {
+    struct action action = {handler, SA_SIGINFO | SA_RESTORER, signal_return, 0};
+    long result = system_call(SYS_SIGACTION, (word)signal, (word)&action, 0, 8, 0, 0);
     CHECK(result == 0, "rt_sigaction: error %u", (u32)-result);
+}
+
+void catch_faults(void) {
+    catch_signal(SIGSEGV, on_fault);
 
     // Is there an NX bit? A page that is not executable tells.
     u32 *code = map(0, PAGE, READ | WRITE, PRIVATE | ANONYMOUS, -1, 0), value = 0;

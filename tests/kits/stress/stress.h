@@ -49,6 +49,13 @@ long fork(void);
 long open_file(const char *path);
 long read_at(long file, void *buffer, word size, word offset);
 void close_file(long file);
+void make_pipe(int ends[2]); // where to read, and where to write
+void read_all(int file, void *buffer, word size);
+void write_all(int file, const void *buffer, word size);
+void futex_wait(volatile u32 *word, u32 value); // unless it is another by now
+void futex_wake(volatile u32 *word);
+enum { SIGUSR1 = 10 };
+void send_signal(long process, int signal);
 // A file that exists in memory only.
 long create_file(word size);
 void yield(void);
@@ -104,6 +111,7 @@ extern volatile u32 *repairs;
 extern word repairs_begin, repairs_end;
 extern int no_execute; // the processor can forbid fetches
 void catch_faults(void);
+void catch_signal(int signal, void (*handler)(int, const u8 *info, u8 *context));
 // `try_call` with its fault caught.
 int try_probe_call(const void *at, u32 *result);
 
@@ -113,4 +121,6 @@ u32 pages_test(u32 budget);      // pages.c: a model of every page, random opera
 u32 areas_test(u32 mebibytes);   // areas.c: large areas, huge pages, moved page tables, deep stacks
 u32 sharing_test(u32 rounds);    // sharing.c: processes in one address space, shared files
 void exec_test(u32 number);      // exec.c: the program starts itself
+// processors.c: `alone` on each processor, then all of them in one address space
+u32 processors_test(u32 processors, u32 rounds, u32 (*alone)(u32 rounds, u32 processors));
 int exec_main(int count, char **arguments, char **environment);

@@ -4,13 +4,13 @@
 // The same calls have other numbers in the two architectures.
 #ifdef __x86_64__
 enum {
-    SYS_WRITE = 1, SYS_OPEN = 2, SYS_CLOSE = 3, SYS_MMAP = 9, SYS_MPROTECT = 10, SYS_MUNMAP = 11, SYS_PREAD = 17,
+    SYS_READ = 0, SYS_PIPE = 22, SYS_KILL = 62, SYS_FUTEX = 202, SYS_WRITE = 1, SYS_OPEN = 2, SYS_CLOSE = 3, SYS_MMAP = 9, SYS_MPROTECT = 10, SYS_MUNMAP = 11, SYS_PREAD = 17,
     SYS_YIELD = 24, SYS_MREMAP = 25, SYS_MADVISE = 28, SYS_FORK = 57, SYS_WAIT4 = 61, SYS_FTRUNCATE = 77,
     SYS_EXIT_GROUP = 231, SYS_MEMFD = 319,
 };
 #else
 enum {
-    SYS_FORK = 2, SYS_WRITE = 4, SYS_OPEN = 5, SYS_CLOSE = 6, SYS_MUNMAP = 91, SYS_FTRUNCATE = 93,
+    SYS_READ = 3, SYS_KILL = 37, SYS_PIPE = 42, SYS_FUTEX = 240, SYS_FORK = 2, SYS_WRITE = 4, SYS_OPEN = 5, SYS_CLOSE = 6, SYS_MUNMAP = 91, SYS_FTRUNCATE = 93,
     SYS_WAIT4 = 114, SYS_MPROTECT = 125, SYS_YIELD = 158, SYS_MREMAP = 163, SYS_PREAD = 180, SYS_MMAP = 192,
     SYS_MADVISE = 219, SYS_EXIT_GROUP = 252, SYS_MEMFD = 356,
 };
@@ -85,6 +85,32 @@ long create_file(word size) {
 }
 long read_at(long file, void *buffer, word size, word offset) {
     return system_call(SYS_PREAD, (word)file, (word)buffer, size, offset, 0, 0);
+}
+void make_pipe(int ends[2]) {
+    long result = system_call(SYS_PIPE, (word)ends, 0, 0, 0, 0, 0);
+    CHECK(result == 0, "pipe: error %u", (u32)-result);
+}
+// What is read and written here is too short to come in parts.
+void read_all(int file, void *buffer, word size) {
+    long result = system_call(SYS_READ, (word)file, (word)buffer, size, 0, 0, 0);
+    CHECK(result == (long)size, "read: result %x", (u32)result);
+}
+void write_all(int file, const void *buffer, word size) {
+    long result = system_call(SYS_WRITE, (word)file, (word)buffer, size, 0, 0, 0);
+    CHECK(result == (long)size, "write: result %x", (u32)result);
+}
+void futex_wait(volatile u32 *at, u32 value) {
+    enum { WAIT = 0, EAGAIN = 11, EINTR = 4 };
+    long result = system_call(SYS_FUTEX, (word)at, WAIT, value, 0, 0, 0);
+    CHECK(result == 0 || result == -EAGAIN || result == -EINTR, "futex: error %u", (u32)-result);
+}
+void futex_wake(volatile u32 *at) {
+    enum { WAKE = 1 };
+    system_call(SYS_FUTEX, (word)at, WAKE, 1, 0, 0, 0);
+}
+void send_signal(long process, int signal) {
+    long result = system_call(SYS_KILL, (word)process, (word)signal, 0, 0, 0, 0);
+    CHECK(result == 0, "kill: error %u", (u32)-result);
 }
 void yield(void) { system_call(SYS_YIELD, 0, 0, 0, 0, 0, 0); }
 

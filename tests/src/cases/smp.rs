@@ -3,6 +3,7 @@
 use anyhow::Result;
 
 use super::long_mode::group;
+use super::stress::{AMD64, I686, PAE, stress};
 use super::{Case, both, only};
 use crate::context::Context;
 
@@ -10,11 +11,22 @@ pub const CASES: &[Case] = &[
     both("manuals: page tables that processors share", |c| kit(c, "shared")).also(&["shadow", "switch=50"]),
     only("qemu-svm", "four processors of a guest on four in two packages", four).also(&["shadow"]),
     only("qemu-svm", "four processors of a guest take turns on one", turns),
+    only("native", "stress on four processors", |c| storm(c, &[])),
+    only("qemu-svm", "stress on four processors", on_four).also(&["shadow", "switch=200"]),
+    only("qemu-svm", "stress on four processors, at length", at_length)
+        .also(&["shadow", "switch=200"])
+        .at_length(),
+    only("qemu-svm", "stress on four processors, other tables", other_tables)
+        .also(&["shadow", "switch=200"])
+        .at_length(),
 ];
+
+/// A machine of two packages, which are two domains of the last-level cache.
+const TWO_DOMAINS: [&str; 2] = ["--pcpus", "4,sockets=2"];
 
 /// Cases of the kit with four processors.
 fn kit(context: &Context, cases: &str) -> Result<()> {
-    let machine: &[&str] = if context.nested() { &["--pcpus", "4,sockets=2"] } else { &[] };
+    let machine: &[&str] = if context.nested() { &TWO_DOMAINS } else { &[] };
     group(context, cases, &[&["--vcpus", "4"], machine].concat())
 }
 
@@ -33,9 +45,33 @@ fn sums(context: &Context, options: &[&str]) -> Result<()> {
 }
 
 fn four(context: &Context) -> Result<()> {
-    sums(context, &["--pcpus", "4,sockets=2"])
+    sums(context, &TWO_DOMAINS)
 }
 
 fn turns(context: &Context) -> Result<()> {
     sums(context, &[])
+}
+
+/// The stress program on all processors of a guest.
+fn storm(context: &Context, options: &[&str]) -> Result<()> {
+    stress(context, &AMD64, &["1", "1", "4"], &[&["--vcpus", "4"], options].concat())
+}
+
+fn on_four(context: &Context) -> Result<()> {
+    storm(context, &TWO_DOMAINS)
+}
+
+/// Other seeds, for longer; and with more processors than there are, so that VCPUs are moved.
+fn at_length(context: &Context) -> Result<()> {
+    for seed in ["2", "3", "4"] {
+        stress(context, &AMD64, &[seed, "3", "4"], &[&["--vcpus", "4"], &TWO_DOMAINS[..]].concat())?;
+    }
+    stress(context, &AMD64, &["5", "2", "6"], &["--vcpus", "6", "--pcpus", "3,sockets=3"])
+}
+
+fn other_tables(context: &Context) -> Result<()> {
+    for guest in [&I686, &PAE] {
+        stress(context, guest, &["6", "2", "4"], &[&["--vcpus", "4"], &TWO_DOMAINS[..]].concat())?;
+    }
+    Ok(())
 }

@@ -13,22 +13,25 @@ use crate::context::Context;
 const ARGUMENTS: [&str; 2] = ["1", "3"];
 
 /// A guest, with the bits of its programs.
-struct Guest {
+pub struct Guest {
     name: &'static str,
     bits: usize,
 }
 
-const AMD64: Guest = Guest { name: "debian-amd64", bits: 64 };
-const I686: Guest = Guest { name: "debian-686", bits: 32 };
-const PAE: Guest = Guest { name: "debian-686-pae", bits: 32 };
+/// 4-level tables.
+pub const AMD64: Guest = Guest { name: "debian-amd64", bits: 64 };
+/// Two-level tables.
+pub const I686: Guest = Guest { name: "debian-686", bits: 32 };
+/// PAE tables.
+pub const PAE: Guest = Guest { name: "debian-686-pae", bits: 32 };
 
 /// Lists the cases: all guests on each machine with each of these options.
 macro_rules! cases {
     ($($machine:literal, $mode:literal: $options:expr;)*) => {
         pub const CASES: &[Case] = &[$(
-            only($machine, concat!("stress, 4-level tables, ", $mode), |c| stress(c, &AMD64, &$options)),
-            only($machine, concat!("stress, 2-level tables, ", $mode), |c| stress(c, &I686, &$options)),
-            only($machine, concat!("stress, PAE tables, ", $mode), |c| stress(c, &PAE, &$options)),
+            only($machine, concat!("stress, 4-level tables, ", $mode), |c| stress(c, &AMD64, &ARGUMENTS, &$options)),
+            only($machine, concat!("stress, 2-level tables, ", $mode), |c| stress(c, &I686, &ARGUMENTS, &$options)),
+            only($machine, concat!("stress, PAE tables, ", $mode), |c| stress(c, &PAE, &ARGUMENTS, &$options)),
         )*];
     };
 }
@@ -42,23 +45,24 @@ cases! {
     "qemu-svm", "switch=100": ["--mode", "switch=100"];
 }
 
-fn stress(context: &Context, guest: &Guest, options: &[&str]) -> Result<()> {
+/// Runs the program with these arguments in the guest, and on this machine: both say the same.
+pub fn stress(context: &Context, guest: &Guest, arguments: &[&str], options: &[&str]) -> Result<()> {
     let [wide, narrow] = &context.stress;
     let program = if guest.bits == 64 { wide } else { narrow };
     let put = format!("{}:/stress", program.display());
     // With so little memory Linux uses no huge pages by itself, and without PAE it has none.
     let command = format!(
         "echo madvise 2> /dev/null > /sys/kernel/mm/transparent_hugepage/enabled; /stress {}",
-        ARGUMENTS.join(" ")
+        arguments.join(" ")
     );
     let base = ["--guest", guest.name, "--put", &put, "--exec", &command, "--timeout", "500"];
-    context.run(&[&base, options].concat())?.status(0)?.prints(&here(program)?)?;
+    context.run(&[&base, options].concat())?.status(0)?.prints(&here(program, arguments)?)?;
     Ok(())
 }
 
 /// What the program prints on this machine.
-fn here(program: &Path) -> Result<String> {
+fn here(program: &Path, arguments: &[&str]) -> Result<String> {
     let output =
-        Command::new(program).args(ARGUMENTS).output().context("cannot run the stress program here")?;
+        Command::new(program).args(arguments).output().context("cannot run the stress program here")?;
     Ok(String::from_utf8(output.stdout)?)
 }
