@@ -13,9 +13,7 @@ pub const CASES: &[Case] = &[
     only("bochs-vtx", "the long-mode kit with the torture, shadow", |c| {
         kit(c, "shadow all", &["--mode", "shadow"])
     }),
-    only("bochs-vtx", "torture: page tables, switch=7", |c| {
-        kit(c, "torture exits thin=2", &["--mode", "switch=7"])
-    }),
+    only("bochs-vtx", "torture: page tables, switch=7", |c| kit(c, "torture exits", &["--mode", "switch=7"])),
     only("bochs-vtx", "the long-mode kit with the torture, nested", |c| kit(c, "all", &["--mode", "nested"])),
     only("bochs-vtx", "without accessed bits of EPT", |c| {
         model(c, "corei7_sandy_bridge_2600k", "nested", "torture")

@@ -1,8 +1,7 @@
 //! The rules that a VM entry checks (Intel SDM 3, 26.2 to 26.4): which of them are broken. For the report after an entry that
 //! failed; plain functions of the fields and of what the processor says about itself.
 //!
-//! What the backend never asks for (APIC virtualization, posted interrupts, VM functions, SMM) has no rules here; its bits are
-//! refused with those that the processor does not accept.
+//! What the backend never asks for (APIC virtualization, posted interrupts, VM functions) has no rules here.
 
 mod controls;
 mod guest;
