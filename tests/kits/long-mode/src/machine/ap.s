@@ -42,7 +42,7 @@ kit_ap_long:
   mov ss, ecx
   mov eax, 1
   lock xadd dword ptr [kit_ap_next], eax
-  cmp eax, 15
+  cmp eax, 16
   jae 1f
   mov r8d, esp                                  /* EDX as INIT left it */
   mov ecx, eax
@@ -96,7 +96,7 @@ kit_probe_end:
 .balign 16384
 .global kit_ap_stacks
 kit_ap_stacks:
-  .skip 16384 * 16
+  .skip 16384 * 17
 .global kit_ap_stacks_end
 kit_ap_stacks_end:
 .global kit_ap_next

@@ -13,8 +13,8 @@ use crate::say;
 
 core::arch::global_asm!(include_str!("ap.s"));
 
-/// The most that are started.
-pub const MOST: usize = 15;
+/// The most that start between [`stop`]s: 15, and one of them again.
+pub const MOST: usize = 16;
 /// Wakes a processor that waits for a job.
 pub const WAKE: u8 = 0x7f;
 /// The pages at which processors can be told to start, two for a test of the vector.
