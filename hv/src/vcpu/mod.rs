@@ -38,6 +38,7 @@ use crate::vcpu::interrupts::Interrupts;
 use crate::vcpu::mmu::Mmu;
 use crate::vcpu::next_rip::NextRips;
 use crate::virt::Virt;
+use crate::virt::state::Gpr;
 
 /// Bits of [`Vcpu::work`]: reasons not to enter the guest straight away.
 pub mod work {
@@ -134,7 +135,7 @@ fn first_lapic(id: u32) -> Lapic {
 impl<V: Virt> Vcpu<V> {
     /// The VCPU `id`, as firmware leaves it: the boot processor (0) runs, the others wait for start-up.
     pub fn new(id: u32, virt: V, cpuid: CpuidTable, tsc_khz: u64) -> Vcpu<V> {
-        Vcpu {
+        let mut vcpu = Vcpu {
             id,
             virt,
             lapic: first_lapic(id),
@@ -152,7 +153,14 @@ impl<V: Virt> Vcpu<V> {
             faults: FaultCounts::default(),
             armed: u64::MAX,
             due: u64::MAX,
-        }
+        };
+        vcpu.sign();
+        vcpu
+    }
+
+    /// After RESET and INIT, EDX has family, model and stepping (AMD APM 2, table 14-1).
+    fn sign(&mut self) {
+        self.virt.set_gpr(Gpr::Rdx, self.cpuid.get(1, 0)[0].into());
     }
 
     /// Asks for `bits` of [`work`] to be looked at before the next entry.

@@ -54,6 +54,7 @@ pub(super) fn serve<V: Virt, M: HostMemory, H: Host>(
 /// as they are, and so do CD and NW of CR0 and the local APIC's mode. The VCPU then waits for start-up.
 fn init<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
     vcpu.virt.init();
+    vcpu.sign();
     // CR4.OSXSAVE is clear now.
     vcpu.cpuid.refresh(vcpu.virt.cr4(), vcpu.xcr0);
     vcpu.lapic.init();
@@ -99,7 +100,7 @@ mod tests {
     use super::*;
     use crate::guest::msr::{MsrContext, MsrRead, MsrWrite, index};
     use crate::vcpu::testing::Machine;
-    use crate::virt::state::{cr0, cr4};
+    use crate::virt::state::{Gpr, cr0, cr4};
     use crate::virt::{ArchState, VcpuState};
 
     /// CPUID 1 ECX.
@@ -125,7 +126,10 @@ mod tests {
         host.xcr0 = 7;
         init(vcpu, vm);
         let cr0 = cr0::CD | cr0::NW | cr0::ET;
-        assert_eq!(vcpu.virt.regs, ArchState { cr0, ..ArchState::reset() });
+        let mut after = ArchState { cr0, ..ArchState::reset() };
+        after.set_gpr(Gpr::Rdx, vcpu.cpuid.get(1, 0)[0].into());
+        assert_ne!(after.gpr(Gpr::Rdx), 0);
+        assert_eq!(vcpu.virt.regs, after);
         for (msr, value) in kept {
             assert_eq!(vcpu.msrs.read(msr, &context), MsrRead::Value(value), "{msr:#x}");
         }

@@ -276,7 +276,7 @@ pub struct ArchState {
 }
 
 impl ArchState {
-    /// The state after RESET (AMD APM 2, 14.1.3): real mode at f000:fff0.
+    /// The state after RESET (AMD APM 2, 14.1.3): real mode at f000:fff0. EDX, which has the processor's signature then, is the caller's.
     pub fn reset() -> ArchState {
         let data = Segment { selector: 0, attributes: 0x93, limit: 0xffff, base: 0 };
         let mut s = ArchState {
@@ -290,7 +290,6 @@ impl ArchState {
             idtr: TableReg { base: 0, limit: 0xffff },
             ..ArchState::default()
         };
-        s.gprs[Gpr::Rdx as usize] = 0x0080_0f12;
         s.segments[SegReg::Cs as usize] =
             Segment { selector: 0xf000, attributes: 0x9b, limit: 0xffff, base: 0xffff_0000 };
         s.segments[SegReg::Ldtr as usize] = Segment { selector: 0, attributes: 0x82, limit: 0xffff, base: 0 };

@@ -15,6 +15,12 @@ pub const CASES: &[Case] = &[
     }),
     only("bochs-vtx", "torture: page tables, switch=7", |c| kit(c, "torture exits", &["--mode", "switch=7"])),
     only("bochs-vtx", "the long-mode kit with the torture, nested", |c| kit(c, "all", &["--mode", "nested"])),
+    only("bochs-vtx", "two processors of a guest on two, shadow", |c| {
+        kit(c, "shadow smp shared", &["--mode", "shadow", "--vcpus", "2", "--pcpus", "2"])
+    }),
+    only("bochs-vtx", "two processors of a guest on two, nested", |c| {
+        kit(c, "smp shared", &["--vcpus", "2", "--pcpus", "2"])
+    }),
     only("bochs-vtx", "without accessed bits of EPT", |c| {
         model(c, "corei7_sandy_bridge_2600k", "nested", "torture")
     }),

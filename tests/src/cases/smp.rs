@@ -8,6 +8,7 @@ use super::{Case, both, only};
 use crate::context::Context;
 
 pub const CASES: &[Case] = &[
+    both("manuals: several processors", |c| kit(c, "smp")).also(&["shadow"]),
     both("manuals: page tables that processors share", |c| kit(c, "shared")).also(&["shadow", "switch=50"]),
     only("qemu-svm", "four processors of a guest on four in two packages", four).also(&["shadow"]),
     only("qemu-svm", "four processors of a guest take turns on one", turns),
