@@ -20,7 +20,8 @@ pub const CASES: &[Case] = &[
     }),
     only("bochs-vtx", "two processors of a guest on two, nested", |c| {
         kit(c, "smp shared", &["--vcpus", "2", "--pcpus", "2"])
-    }),
+    })
+    .at_length(),
     only("bochs-vtx", "without accessed bits of EPT", |c| {
         model(c, "corei7_sandy_bridge_2600k", "nested", "torture")
     }),
