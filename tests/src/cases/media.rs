@@ -26,6 +26,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "the loader boots from the network on UEFI without iPXE", net_uefi_loader),
     only("qemu-svm", "the menu's report on the machine, on UEFI", probe),
     only("qemu-svm", "a description makes an image with two guests", description),
+    only("qemu-svm", "an image starts two guests together", together),
     only("native", "the same image is made twice", same),
     only("native", "unusable descriptions of images", bad_descriptions),
     only("native", "any file can be inspected", inspect_anything),
@@ -234,6 +235,29 @@ fn description(context: &Context) -> Result<()> {
         .has("line one x")?
         .has("kit: hello")?
         .has("[hv] kit: power-off")?;
+    Ok(())
+}
+
+/// Both guests are kernels of our own; the second has the console.
+fn together(context: &Context) -> Result<()> {
+    std::fs::copy(&context.kit, context.path("kit.elf"))?;
+    let vm = |name: &str, more: &str| {
+        let cmdline = format!("cmdline = \"print=hello-{name}\"\n");
+        format!("[[vm]]\nname = \"{name}\"\nkernel = \"kit.elf\"\nmemory_mib = 32\n{cmdline}{more}\n")
+    };
+    let head = "version = 1\ntimeout = 0\ndefault = \"together\"\ntogether = true\nconsole = \"b\"\nmodes = [\"nested\"]\n";
+    let (a, b) =
+        (vm("a", "mode = \"shadow\"\nnetworks = [\"lan\"]"), vm("b", "disks = [{ file = \"kit.elf\" }]"));
+    let config = context.file("lab.toml", format!("{head}{a}{b}"))?;
+    let path = context.path("lab.iso");
+    context
+        .pal(["image", "iso", "-o", &path, "--config", &config], None)?
+        .status(0)?
+        .says("5 menu entries")?;
+    let shown = context.pal(["image", "inspect", &path], None)?.status(0)?.has("* together")?;
+    shown.has("command line \"print=hello-a\"")?.has("command line \"print=hello-b\"")?;
+    let finished = start(context, Firmware::Bios, &["-cdrom", &path])?;
+    finished.has("kit: hello-b")?.has("[hv] a: power-off")?.has("[hv] b: power-off")?;
     Ok(())
 }
 
