@@ -247,6 +247,8 @@ pub fn run_everywhere(me: &'static PerCpu, job: Job) {
 pub struct Pcpus;
 
 impl Carrier for Pcpus {
+    type Counter = AtomicU64;
+
     fn mailbox(&self, pcpu: u32) -> &Mailbox {
         &percpu::get(pcpu).expect("a PCPU that has started").shootdown
     }

@@ -25,6 +25,7 @@ use crate::paging::nested::Nested;
 use crate::paging::p2m::P2m;
 use crate::paging::shadow::{Others, Shadow};
 use crate::paging::table::TableMemory;
+use crate::smp::lock;
 use crate::vcpu::mailbox::Mailbox;
 use crate::vcpu::work;
 
@@ -119,17 +120,14 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
 
     #[cold]
     #[inline(never)]
-    fn wait<T>(&self, work: &mut u32, mut take: impl FnMut() -> Option<T>) -> T {
-        loop {
-            if let Some(taken) = take() {
-                return taken;
-            }
+    fn wait<T>(&self, work: &mut u32, attempt: impl FnMut() -> Option<T>) -> T {
+        lock::take(attempt, || {
             if let Some(others) = self.others.get() {
                 *work |= work::MAIL;
                 others.answer();
             }
             core::hint::spin_loop();
-        }
+        })
     }
 
     /// Where the shadow tables of a VM with one VCPU say that code is: a short way to it. See [`Shadow::code`].
@@ -141,9 +139,11 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         self.shadow.lock().as_ref()?.code(gva, user)
     }
 
-    /// Has the other VCPUs forget what they remember of tables that have changed.
-    pub fn tell_others(&self) {
+    /// Has the other VCPUs forget what they remember of tables that have changed. This one answers meanwhile, as in
+    /// [`Vm::lock_shadow`].
+    pub fn tell_others(&self, work: &mut u32) {
         if let Some(others) = self.others.get() {
+            *work |= work::MAIL;
             others.forget(false);
         }
     }

@@ -66,6 +66,12 @@ impl Default for Mailbox {
 }
 
 impl<C: Counter> Mailbox<C> {
+    /// The same with these counters, which are 0.
+    #[cfg(test)]
+    pub(super) fn with(wanted: C, done: C) -> Mailbox<C> {
+        Mailbox { wanted, done }
+    }
+
     /// Asks the owner to forget. What the caller wrote before is seen by the owner when it takes the request.
     pub fn ask(&self) -> Ticket {
         // Ordered with whatever else decides on whom to ask: the change of the tables comes first, for everybody.
@@ -97,12 +103,19 @@ impl<C: Counter> Mailbox<C> {
 
 /// What carries requests: the PCPUs and their interrupts.
 pub trait Carrier {
+    /// What mailboxes count with: [`AtomicU64`] outside of tests.
+    type Counter: Counter;
     /// The mailbox of a PCPU.
-    fn mailbox(&self, pcpu: u32) -> &Mailbox;
+    fn mailbox(&self, pcpu: u32) -> &Mailbox<Self::Counter>;
     /// Makes it look into its mailbox, if it runs a guest or sleeps.
     fn kick(&self, pcpu: u32);
     /// The time-stamp counter.
     fn tsc(&self) -> u64;
+    /// Between two looks for an answer.
+    #[inline(always)]
+    fn pause(&self) {
+        core::hint::spin_loop();
+    }
 }
 
 /// Makes `targets` forget, and returns when all of them have. `answer` is called while it waits: it answers the caller's own
@@ -142,7 +155,7 @@ fn wait(carrier: &impl Carrier, pcpu: u32, ticket: Ticket, patience: u64, answer
             carrier.kick(pcpu);
             asked = now;
         }
-        core::hint::spin_loop();
+        carrier.pause();
     }
 }
 

@@ -2,5 +2,6 @@
 //!
 //! `boot::smp` starts the PCPUs and carries the interrupts; docs/design/0011-smp.md tells why things are as they are.
 
+pub mod lock;
 pub mod mailbox;
 pub mod skew;

@@ -230,7 +230,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
             let (reload, _everything) = shadow.apply(changed);
             self.left.root |= reload.is_some();
         }
-        self.vm.tell_others();
+        self.vm.tell_others(&mut self.left.work);
     }
 
     /// Guest memory has been written on the guest's behalf: it may be one of its tables.

@@ -38,7 +38,7 @@ pub fn nested<V: Virt, M: HostMemory, H: Host>(
             vcpu.faults.filled += 1;
             if !flush.is_none() {
                 vcpu.virt.flush(FlushScope::All);
-                vm.tell_others();
+                vm.tell_others(&mut vcpu.work);
             }
             Outcome::Resume
         }

@@ -15,6 +15,7 @@ pub mod outcome;
 pub mod port;
 pub mod run;
 
+mod console;
 mod control;
 mod devices;
 mod io;

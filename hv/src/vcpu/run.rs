@@ -3,14 +3,13 @@
 //! The only place that reads the clock, performs outcomes, and lets the host take interrupts. A hot exit goes through
 //! [`run`] alone; [`serve`] is entered only when the pending-work word is not zero.
 
-use crate::device::chipset::Chipset;
+use crate::device::Tsc;
 use crate::device::message::Messages;
-use crate::device::{Nanos, Tsc};
 use crate::guest::vm::{HostMemory, Vm};
 use crate::trace::exits::ExitKind;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Outcome, Return, Stop};
-use crate::vcpu::{Vcpu, control, devices, dispatch, io, mmu, startup, work};
+use crate::vcpu::{Vcpu, console, control, devices, dispatch, io, mmu, startup, work};
 use crate::virt::exit::vector;
 use crate::virt::state::rflags;
 use crate::virt::{Ended, Event, Exception, Virt};
@@ -195,6 +194,31 @@ fn serve<V: Virt, M: HostMemory, H: Host>(
     cpu: &mut V::Cpu,
     host: &mut H,
 ) -> Option<Return> {
+    loop {
+        if let Some(end) = serve_pending(vcpu, vm, cpu, host) {
+            return Some(end);
+        }
+        // Last, because it counts entries.
+        if vcpu.work & (work::MAIL | work::MMU) == work::MMU
+            && let Err(stop) = mmu::serve(vcpu, vm, || host.tsc())
+        {
+            return Some(Return::Stop(stop));
+        }
+        // Who has waited for a lock has answered others meanwhile, and must do what they asked for.
+        if vcpu.work & work::MAIL == 0 {
+            return None;
+        }
+    }
+}
+
+/// Serves what can be served before it is known that the guest will be entered.
+#[inline(always)]
+fn serve_pending<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    cpu: &mut V::Cpu,
+    host: &mut H,
+) -> Option<Return> {
     if vcpu.work & work::HOST != 0 {
         vcpu.work &= !work::HOST;
         vcpu.virt.release(cpu);
@@ -218,7 +242,7 @@ fn serve<V: Virt, M: HostMemory, H: Host>(
         if vcpu.id != 0 {
             vcpu.notify(&vm.mailboxes, FIRST, |first| first.request(work::CONSOLE));
         } else {
-            feed_console(vcpu, vm, host);
+            console::feed(vcpu, vm, host);
         }
     }
     if vm.virtio.wants_service() {
@@ -252,12 +276,6 @@ fn serve<V: Virt, M: HostMemory, H: Host>(
     if vcpu.work & (work::HALTED | work::WAITS) != 0 {
         return Some(startup::sleeps_forever(vcpu, vm).map_or(Return::Idle, Return::Stop));
     }
-    // Last, because it counts entries.
-    if vcpu.work & work::MMU != 0
-        && let Err(stop) = mmu::serve(vcpu, vm, || host.tsc())
-    {
-        return Some(Return::Stop(stop));
-    }
     None
 }
 
@@ -281,27 +299,6 @@ fn kick<V: Virt, M: HostMemory, H: Host>(
         .iter()
         .filter(|mailbox| kicks >> mailbox.id() & 1 != 0)
         .for_each(|mailbox| host.kick(mailbox));
-}
-
-/// Passes console input to the guest's console: its virtio console if it uses one, else its serial port.
-fn feed_console<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
-) {
-    if let Some(room) = vm.virtio.console_room() {
-        (0..room).map_while(|_| host.console_read()).for_each(|byte| vm.virtio.console_input(byte));
-        return;
-    }
-    let mut messages = Messages::new();
-    let mut chipset = vm.chipset.lock();
-    while chipset.console_room() > 0
-        && let Some(byte) = host.console_read()
-    {
-        let _has_room = chipset.console_input(byte, vm.nanos(host.tsc()), &mut messages);
-        vcpu.receive(&vm.mailboxes, &mut messages);
-    }
-    vcpu.request(work::INTERRUPTS | work::TIMERS);
 }
 
 /// Runs the timers that are due and arms the host's for the next one, or for [`LONGEST_MS`] from now.
@@ -360,33 +357,11 @@ fn run_chipset<V: Virt, M: HostMemory, H: Host>(
         vcpu.request(work::INTERRUPTS);
     }
     if !chipset.console_is_ready() {
-        resume_output(vcpu, vm, &mut chipset, nanos, host);
+        console::resume_output(vcpu, vm, &mut chipset, nanos, host);
         if chipset.console_is_ready() {
             vm.virtio.resume_output();
         }
     }
     let next = chipset.deadline().map(|at| vm.clock.tsc_at(at));
     (next, if chipset.console_is_ready() { LONGEST_MS } else { RETRY_MS })
-}
-
-/// Sends what the guest's serial port has held back while the console took no more output, if it does again.
-#[cold]
-fn resume_output<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    chipset: &mut Chipset,
-    now: Nanos,
-    host: &mut H,
-) {
-    if !host.console_writable() {
-        return;
-    }
-    chipset.set_console_ready(true);
-    let mut messages = Messages::new();
-    while let Some(byte) = chipset.console_backlog(now, &mut messages) {
-        let more = host.console_write(byte);
-        chipset.set_console_ready(more);
-        vcpu.receive(&vm.mailboxes, &mut messages);
-    }
-    vcpu.request(work::INTERRUPTS);
 }

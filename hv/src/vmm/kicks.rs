@@ -6,7 +6,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::Cell;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::backend::Backend;
 use crate::boot::host::Host;
@@ -97,6 +97,8 @@ struct Counted<'a> {
 }
 
 impl Carrier for Counted<'_> {
+    type Counter = AtomicU64;
+
     fn mailbox(&self, pcpu: u32) -> &Mailbox {
         Pcpus.mailbox(pcpu)
     }

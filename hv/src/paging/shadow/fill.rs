@@ -172,7 +172,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         memory: &impl GuestMemory,
         fault: &Fault,
     ) -> Option<PageId> {
-        let (key, gfn) = root_key(p2m, fault.state);
+        let (key, gfn) = root_key(p2m, fault.state, self.served);
         let mut table = self.page(key, gfn, memory);
         let mut allowed = Allowed::all();
         let mut level = key.level();
@@ -210,13 +210,14 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Links `child` below `table`.
     pub(super) fn connect(&mut self, table: PageId, index: usize, child: PageId) {
         if self.pool.page(table).is_present(index) {
-            self.pool.owe_all();
+            self.pool.owed = TlbFlush::All;
+            self.pool.leave_pieces();
             self.pool.zap(table, index);
         }
         let frame = self.pool.page(child).frame;
         let raw = if self.pool.page(table).key.is_top() {
-            // The processor may have loaded the pointers with CR3.
-            self.pool.owe_all();
+            // The processor may have loaded the pointers with CR3; no other one has these.
+            self.pool.owed = TlbFlush::All;
             frame.base().0 | PRESENT
         } else {
             LongMode::table(frame) | ACCESSED
@@ -266,9 +267,11 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let old = self.pool.entry(table, index);
         if old & PRESENT != 0 && old != raw {
             let large = self.pool.child(table, index).is_some();
-            match large {
-                true => self.pool.owe_all(),
-                false => self.pool.owed = self.pool.owed.and(TlbFlush::Page(gva)),
+            if large {
+                self.pool.leave_pieces();
+                self.pool.owed = TlbFlush::All;
+            } else {
+                self.pool.owed = self.pool.owed.and(TlbFlush::Page(gva));
             }
         }
         self.pool.zap(table, index);

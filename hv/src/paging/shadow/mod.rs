@@ -249,7 +249,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.pool.begin();
         let gva = Gva(gva.0 & self.linear);
         self.resync_address(memory, gva);
-        self.pool.take_owed_and(TlbFlush::Page(gva))
+        self.pool.take_owed_and(self.pool.flush_of_page(gva))
     }
 
     /// Takes over a flush of everything, global translations included.
@@ -290,6 +290,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.unsync.clear();
         self.loose = false;
         self.recent = Recent::default();
+        self.views.iter_mut().for_each(View::forget_roots);
         self.pool.release_all();
         (Reload, self.pool.take_owed_and(TlbFlush::None))
     }

@@ -10,6 +10,7 @@
 //! - everything, when all pages are dropped.
 
 use super::Shadow;
+use super::root::Recent;
 use crate::paging::format::PteFormat;
 use crate::paging::table::TableMemory;
 use alloc::sync::Arc;
@@ -26,12 +27,19 @@ pub trait Others: Send + Sync {
 }
 
 /// What the engine knows of a VCPU that does not work on the tables at the moment.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct View {
-    means: Option<u64>,
+    recent: Recent,
     linear: u64,
     reserved: u64,
     table_reserved: [u64; 3],
+}
+
+impl View {
+    /// Its registers may stand for other tables from now on.
+    pub(super) fn forget_roots(&mut self) {
+        self.recent = Recent::default();
+    }
 }
 
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
@@ -58,15 +66,15 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         if let Some(view) = self.views.get_mut(self.served as usize) {
             *view = View {
-                means: self.recent.means(),
+                recent: core::mem::take(&mut self.recent),
                 linear: self.linear,
                 reserved: self.reserved,
                 table_reserved: self.table_reserved,
             };
         }
-        if let Some(view) = self.views.get(vcpu as usize).copied() {
+        if let Some(view) = self.views.get_mut(vcpu as usize) {
             self.pool.change_vcpu(self.served, vcpu);
-            self.recent.set_means(view.means);
+            self.recent = core::mem::take(&mut view.recent);
             self.linear = view.linear;
             self.reserved = view.reserved;
             self.table_reserved = view.table_reserved;

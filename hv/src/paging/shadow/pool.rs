@@ -245,7 +245,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     }
 
     pub(super) fn in_use(&self) -> usize {
-        self.pages.len() - self.free.len()
+        self.pages.len() - self.free.len() - self.shared.in_limbo()
     }
 
     /// Begins an operation: pages that are used from now on stay until the next begins.
@@ -332,14 +332,8 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     pub(super) fn create(&mut self, key: Key, gfn: Gfn) -> PageId {
         let id = match self.free.pop() {
             Some(id) => id,
-            None => {
-                let victim = self.victim();
-                self.evictions += 1;
-                self.release(victim);
-                self.free.pop().expect("a page was just released")
-            }
+            None => self.make_room(),
         };
-        self.end_limbo();
         self.used = self.used.max(id + 1);
         self.sweep(id);
         let bucket = self.bucket(key.number());
@@ -364,6 +358,20 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         self.begin_gaps(id);
         self.touch(id);
         id
+    }
+
+    /// A free page where there was none.
+    #[cold]
+    fn make_room(&mut self) -> PageId {
+        if self.shared.in_limbo() == 0 {
+            for _ in 0..self.at_once() {
+                let victim = self.victim();
+                self.evictions += 1;
+                self.release(victim);
+            }
+        }
+        self.end_limbo();
+        self.free.pop().expect("a page was just released")
     }
 
     /// The page that the hand of the clock comes to first: not the root, not used by this operation, and not

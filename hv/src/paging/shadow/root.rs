@@ -13,7 +13,7 @@ use crate::paging::p2m::P2m;
 use crate::paging::table::TableMemory;
 
 /// Registers that were loaded lately, and the roots that were found for them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Recent {
     roots: [Option<(Registers, PageId, Key)>; 4],
     next: usize,
@@ -28,16 +28,6 @@ struct Registers {
     cr3: u64,
     cr4: u64,
     efer: u64,
-}
-
-impl Recent {
-    pub(super) fn means(&self) -> Option<u64> {
-        self.means
-    }
-
-    pub(super) fn set_means(&mut self, means: Option<u64>) {
-        self.means = means;
-    }
 }
 
 impl Registers {
@@ -109,7 +99,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 return (id, key);
             }
         }
-        let (key, gfn) = root_key(p2m, state);
+        let (key, gfn) = root_key(p2m, state, self.served);
         let id = match self.pool.find(key) {
             Some(id) => {
                 self.statistics.roots_found += 1;
@@ -128,8 +118,10 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     }
 }
 
-/// The key of the root for these registers, and where the guest's root table is.
-pub(super) fn root_key(p2m: &P2m<impl TableMemory>, state: &PagingState) -> (Key, Gfn) {
+/// The key of the root for these registers of a VCPU, and where the guest's root table is. Pages of pointers are each VCPU's own:
+/// with PAE paging they hold what the pointers were when this VCPU loaded them.
+pub(super) fn root_key(p2m: &P2m<impl TableMemory>, state: &PagingState, vcpu: u32) -> (Key, Gfn) {
+    let vcpu = u64::from(vcpu) << 27;
     let kind = state.kind();
     let role = Role {
         level: if kind == PagingKind::FourLevel { 4 } else { 3 },
@@ -140,9 +132,9 @@ pub(super) fn root_key(p2m: &P2m<impl TableMemory>, state: &PagingState) -> (Key
         source: Source::Top,
     };
     match kind {
-        PagingKind::Off => (Key::new(0, role), Gfn(0)),
-        PagingKind::TwoLevel => (Key::new((state.cr3 & 0xffff_f000) >> 12, role), Gfn(0)),
-        PagingKind::Pae => (Key::new((state.cr3 & 0xffff_ffe0) >> 5, role), Gfn(0)),
+        PagingKind::Off => (Key::new(vcpu, role), Gfn(0)),
+        PagingKind::TwoLevel => (Key::new(vcpu | (state.cr3 & 0xffff_f000) >> 12, role), Gfn(0)),
+        PagingKind::Pae => (Key::new(vcpu | (state.cr3 & 0xffff_ffe0) >> 5, role), Gfn(0)),
         PagingKind::FourLevel => {
             let gpa = Gpa(state.cr3 & address_mask(state.features.physical_bits));
             match p2m.translate(gpa).readable() {

@@ -55,7 +55,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             // Only written: perhaps no table any more.
             self.statistics.floods += 1;
             page.writes = 0;
-            if self.pool.root() == Some(id) {
+            if self.pool.is_root(id) {
                 for index in 0..ENTRIES {
                     self.unlink(id, index);
                 }
@@ -248,7 +248,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Brings a page of level 1 in step; returns whether anything had changed. Others are emptied.
     pub(super) fn resync_page(&mut self, memory: &impl GuestMemory, id: PageId) -> bool {
         if self.pool.page(id).key.level() > 1 {
-            self.pool.owed = TlbFlush::All;
+            self.pool.owe_all();
             self.pool.clear(id);
             return true;
         }

@@ -22,7 +22,7 @@ impl Counter for Loom {
 
 fn mailbox() -> Mailbox<Loom> {
     let counter = || Loom(loom::sync::atomic::AtomicU64::new(0));
-    Mailbox { wanted: counter(), done: counter() }
+    Mailbox::with(counter(), counter())
 }
 
 /// A page-table entry, and a PCPU with a TLB of one entry that uses it.
@@ -136,6 +136,7 @@ struct Lossy {
 }
 
 impl Carrier for Lossy {
+    type Counter = AtomicU64;
     fn mailbox(&self, pcpu: u32) -> &Mailbox {
         &self.boxes[pcpu as usize]
     }
@@ -200,6 +201,7 @@ fn lost_kicks_are_sent_again() {
 fn all_targets_are_asked_once() {
     struct Prompt(Vec<Mailbox>);
     impl Carrier for Prompt {
+        type Counter = AtomicU64;
         fn mailbox(&self, pcpu: u32) -> &Mailbox {
             &self.0[pcpu as usize]
         }

@@ -5,12 +5,12 @@ use core::num::NonZeroU32;
 use super::wrmsr;
 use crate::guest::config::Mode;
 use crate::paging::addr::Gva;
-use crate::vcpu::mmu::{be_paranoid, page_fault, set_mode};
+use crate::vcpu::mmu::{Paging, be_paranoid, page_fault, set_mode};
 use crate::vcpu::outcome::{Cause, Outcome, Stop};
 use crate::vcpu::testing::{CODE, Machine};
 use crate::virt::fake::Step;
 use crate::virt::state::{Gpr, VcpuState, cr0, cr4, efer};
-use crate::virt::{Exception, Exit, RegMove, Roots, Virt};
+use crate::virt::{Exception, Exit, FlushScope, RegMove, Roots, Virt};
 
 const EFER: u32 = 0xc000_0080;
 
@@ -190,5 +190,64 @@ fn page_directory_pointers_are_loaded_with_the_registers() {
         let fake = &machine.vcpu.virt;
         assert_eq!(fake.pointers, valid.then_some([first, 0, 0, last]));
         assert_eq!(fake.regs.cr3 == 0x5000, valid);
+    }
+}
+
+mod waiting {
+    //! A VCPU that waits for the shadow tables of its VM.
+
+    use super::*;
+    use crate::guest::vm::Vm;
+    use crate::paging::format::npt::Npt;
+    use crate::paging::shadow::{Others, Shadow};
+    use crate::vcpu::run::run;
+    use crate::vcpu::testing::Memory;
+    use crate::vcpu::work;
+    use alloc::sync::Arc;
+    use core::cell::{Cell, RefCell};
+    use core::sync::atomic::Ordering;
+
+    type Tables = spin::MutexGuard<'static, Option<Shadow<Memory, Npt>>>;
+
+    thread_local! {
+        static VM: Cell<Option<&'static Vm<Npt, Memory>>> = const { Cell::new(None) };
+        /// Somebody else has the tables.
+        static TAKEN: RefCell<Option<Tables>> = const { RefCell::new(None) };
+    }
+
+    /// Another PCPU, which has the tables, asks all VCPUs to forget, and is done as soon as it has its answer.
+    struct Other;
+
+    impl Others for Other {
+        fn forget(&self, _reload: bool) {}
+        fn answer(&self) {
+            if let Some(tables) = TAKEN.take() {
+                VM.get().unwrap().mailboxes[0].request(work::FLUSH);
+                drop(tables);
+            }
+        }
+    }
+
+    #[test]
+    fn what_it_answers_while_it_waits_is_done_before_the_entry() {
+        let machine = paranoid(&[
+            |f| {
+                f.flushes.clear();
+                TAKEN.set(VM.get().map(|vm| vm.shadow.lock()));
+                Exit::Cpuid
+            },
+            |f| {
+                assert!(TAKEN.with_borrow(Option::is_none));
+                assert_eq!(f.flushes, [FlushScope::All]);
+                Exit::Cpuid
+            },
+        ]);
+        let machine = Box::leak(Box::new(machine));
+        machine.vm.others.call_once(|| Arc::new(Other));
+        machine.vm.paging.store(Paging::Shadow as u8, Ordering::SeqCst);
+        let vm = &machine.vm;
+        VM.set(Some(vm));
+        let _it_dies = run(&mut machine.vcpu, vm, &mut (), &mut machine.host);
+        assert_eq!(machine.vcpu.virt.entries, 3);
     }
 }

@@ -132,7 +132,8 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
         let below = Role { level: 2, source: Source::Table, ..role };
         match role.kind {
             PagingKind::TwoLevel => {
-                let root = Gpa(pool.page(id).key.number() << 12);
+                // Above it is the number of the VCPU.
+                let root = Gpa(pool.page(id).key.number() << 12 & 0xffff_f000);
                 self.link(id, index, Role { quadrant: index as u8 & 3, ..below }, root)
             }
             PagingKind::Pae => {

@@ -18,6 +18,7 @@ mod machine;
 mod op;
 mod perform;
 mod probe;
+pub mod several;
 mod stale;
 #[cfg(test)]
 mod tests;

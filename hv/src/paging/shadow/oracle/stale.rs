@@ -1,10 +1,10 @@
 //! What an address may lead to, or what fault it may cause, until the guest flushes it: any mixture of the entries that were on its way since the last
 //! flush, because processors keep translations and pointers to tables apart.
 
-use super::{Outcome, Walked};
+use super::{Outcome, Walked, by_p2m};
 use crate::guest::mem::{GuestMemory, NotRam};
 use crate::paging::addr::{Gpa, Gva};
-use crate::paging::guest_walk::{PagingState, WalkError, walk};
+use crate::paging::guest_walk::{PagingState, Translation, WalkError, walk};
 use crate::virt::Access;
 use core::cell::{Cell, RefCell};
 
@@ -57,21 +57,34 @@ pub fn is_possible(
     outcome: Outcome,
 ) -> bool {
     let p2m = now.p2m;
+    any_mixture(now, changes, state, gva, access, |found, _| match found {
+        Ok(found) => by_p2m(p2m, found.gpa, access) == outcome,
+        Err(WalkError::PageFault(code)) => Outcome::PageFault(code) == outcome,
+        Err(WalkError::NotRam { table }) => by_p2m(p2m, table, Access::WRITE) == outcome,
+        Err(WalkError::Contended) => false,
+    })
+}
+
+/// Whether one of the walks that are possible with these changes since the last flush is what `is_it` looks for; it also learns
+/// whether that is the walk of the tables as they are. True as well if there are too many to tell.
+pub fn any_mixture(
+    now: Walked,
+    changes: &[Change],
+    state: &PagingState,
+    gva: Gva,
+    access: Access,
+    mut is_it: impl FnMut(Result<Translation, WalkError>, bool) -> bool,
+) -> bool {
     let versions = Versions { now, changes, choices: RefCell::default(), reads: Cell::new(0) };
     for _ in 0..MOST {
         versions.reads.set(0);
         let found = walk(state, &versions, gva, access, false, |_| ());
-        let is_it = match (found, outcome) {
-            (Ok(found), Outcome::Done(hpa)) => p2m.translate(found.gpa).readable() == Some(hpa),
-            (Err(WalkError::PageFault(found)), Outcome::PageFault(code)) => found == code,
-            _ => false,
-        };
-        if is_it {
+        let mut choices = versions.choices.borrow_mut();
+        choices.truncate(versions.reads.get());
+        if is_it(found, choices.iter().all(|choice| choice.0 == 0)) {
             return true;
         }
         // The next mixture.
-        let mut choices = versions.choices.borrow_mut();
-        choices.truncate(versions.reads.get());
         while let Some((choice, count)) = choices.pop() {
             if choice + 1 < count {
                 choices.push((choice + 1, count));

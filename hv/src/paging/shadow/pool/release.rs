@@ -8,9 +8,13 @@ use crate::paging::table::TableMemory;
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Frees a page; what points to it becomes not present.
     pub(in super::super) fn release(&mut self, id: PageId) {
+        let key = self.page(id).key;
+        let has_pieces = key.is_direct() || key.level() > 1 && (self.has_pieces() || key.entry_bytes() == 4);
+        if has_pieces && self.page(id).next_present(0).is_some() {
+            self.leave_pieces();
+        }
         self.unlink(id);
         self.clear(id);
-        let key = self.page(id).key;
         if key.is_table() {
             let crowd = self.crowd(Hfn(key.number()));
             self.crowded[crowd] -= 1;
@@ -25,8 +29,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         }
         self.direct -= usize::from(key.is_direct());
         self.page_mut(id).in_use = false;
-        self.free.push(id);
-        self.leave_in_limbo();
+        self.leave_in_limbo(id);
     }
 
     /// Frees all pages, in time that depends on how many were used and not on their entries: these are cleared when the pages

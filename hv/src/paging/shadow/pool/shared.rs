@@ -3,6 +3,7 @@
 use super::super::TlbFlush;
 use super::super::others::Others;
 use super::*;
+use crate::paging::addr::Gva;
 use alloc::sync::Arc;
 use core::fmt;
 
@@ -12,17 +13,28 @@ pub(super) struct Shared {
     others: Option<Arc<dyn Others>>,
     /// The roots in use by VCPU; that of the one that is served counts elsewhere.
     roots: Vec<Option<PageId>>,
-    /// Pages have been freed that others may still walk.
-    limbo: bool,
+    served: u32,
+    /// Pages that are free as soon as the others, which may still walk them, have been told.
+    limbo: Vec<PageId>,
+    /// VCPUs, a bit for each, that may remember a part of a page of the guest's to which nothing leads any more: their next INVLPG
+    /// flushes everything, because the guest flushes the page by any address in it.
+    pieces: u64,
     /// What is owed concerns the others, too.
     must_tell: bool,
     /// How often the others were told.
     tells: u64,
 }
 
+impl Shared {
+    /// Pages that are not free yet.
+    pub(super) fn in_limbo(&self) -> usize {
+        self.limbo.len()
+    }
+}
+
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("roots", &self.roots).field("limbo", &self.limbo).finish()
+        f.debug_struct("Shared").field("roots", &self.roots).field("limbo", &self.limbo.len()).finish()
     }
 }
 
@@ -30,6 +42,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Several VCPUs use the pages.
     pub(in super::super) fn share(&mut self, vcpus: usize, others: Arc<dyn Others>) {
         self.shared.roots.resize(vcpus, None);
+        self.shared.limbo.reserve_exact(self.pages.len());
         self.shared.others = Some(others);
     }
 
@@ -39,6 +52,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             *root = self.root;
         }
         self.root = self.shared.roots.get(to as usize).copied().flatten();
+        self.shared.served = to;
     }
 
     /// The root in use changes.
@@ -48,7 +62,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// Whether a page is the root of a VCPU.
     #[inline]
-    pub(super) fn is_root(&self, id: PageId) -> bool {
+    pub(in super::super) fn is_root(&self, id: PageId) -> bool {
         self.root == Some(id) || self.shared.roots.contains(&Some(id))
     }
 
@@ -64,19 +78,40 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         self.shared.must_tell = true;
     }
 
-    /// A page is free that processors may still walk: this one until it has flushed, the others until that is used again.
-    pub(super) fn leave_in_limbo(&mut self) {
+    /// A page is released that processors may still walk: this one until it has flushed, the others until they are told.
+    pub(super) fn leave_in_limbo(&mut self, id: PageId) {
         self.owed = TlbFlush::All;
-        self.shared.limbo = self.shared.others.is_some();
+        if self.shared.others.is_some() {
+            self.shared.limbo.push(id);
+        } else {
+            self.free.push(id);
+        }
     }
 
-    /// Before a free page is used again. The processor that is served may have it cached like the others.
-    #[inline(always)]
+    /// Released pages become free. The processor that is served may have them cached like the others.
     pub(super) fn end_limbo(&mut self) {
-        if self.shared.limbo {
+        if !self.shared.limbo.is_empty() {
             self.owed = TlbFlush::All;
             self.tell(false);
         }
+    }
+
+    /// Pages to evict when one is needed: with others, several for one time that they are told.
+    pub(super) fn at_once(&self) -> usize {
+        if self.shared.others.is_some() { (self.pages.len() / 32).clamp(1, 16) } else { 1 }
+    }
+
+    /// What shadows a page of the guest's in several parts is not to be found any more, and may be remembered.
+    pub(in super::super) fn leave_pieces(&mut self) {
+        if self.shared.others.is_some() {
+            self.shared.pieces = u64::MAX;
+        }
+    }
+
+    /// What INVLPG flushes.
+    pub(in super::super) fn flush_of_page(&self, gva: Gva) -> TlbFlush {
+        let all = self.shared.pieces >> (self.shared.served & 63) & 1 != 0;
+        if all { TlbFlush::All } else { TlbFlush::Page(gva) }
     }
 
     /// Rights have been taken away, and what follows counts on it.
@@ -92,7 +127,9 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         if let Some(others) = &self.shared.others {
             others.forget(reload);
             self.lingering = false;
-            self.shared.limbo = false;
+            self.free.append(&mut self.shared.limbo);
+            // The one that is served does what it owes first.
+            self.shared.pieces = 0;
             self.shared.must_tell = false;
             self.shared.tells += 1;
         }
@@ -103,7 +140,10 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     pub(super) fn flushes_all(&mut self) {
         if self.shared.others.is_none() {
             self.lingering = false;
-        } else if self.shared.must_tell {
+            return;
+        }
+        self.shared.pieces &= !(1 << (self.shared.served & 63));
+        if self.shared.must_tell {
             self.tell(false);
         }
     }

@@ -1,0 +1,220 @@
+//! A VCPU: its registers, what its processor remembers, and what may still be remembered of each address.
+
+use super::Fault;
+use super::world::{World, arena, belongs};
+use crate::paging::addr::{Gpa, Gva, Hpa};
+use crate::paging::guest_walk::{PagingKind, PagingState, Translation, WalkError, peek, walk};
+use crate::paging::shadow::model::{Registers, ShadowProcessor};
+use crate::paging::shadow::oracle::Outcome;
+use crate::paging::shadow::oracle::machine::linear;
+use crate::paging::shadow::oracle::stale::{any_mixture, is_possible};
+use crate::paging::shadow::{HardwareControls, Root, TlbFlush, exiting_faults};
+use crate::vcpu::mailbox::Mailbox;
+use crate::vcpu::work;
+use crate::virt::Access;
+use crate::virt::state::cr4;
+
+/// Where a VCPU is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The guest runs.
+    Guest,
+    /// On a PCPU, and about to go on.
+    Host,
+    /// It waits for the shadow tables, and answers.
+    Waits,
+    /// On no PCPU.
+    Parked,
+}
+
+/// An address that the guest uses on a VCPU.
+pub struct Probe {
+    pub gva: Gva,
+    /// How many changes there were when the VCPU last flushed it; `None`: it may remember a translation under another root.
+    pub since: Option<usize>,
+    /// A global translation of it may be remembered.
+    pub global: bool,
+}
+
+/// One VCPU.
+pub struct Cpu {
+    pub state: PagingState,
+    pub processor: ShadowProcessor,
+    pub root: Root,
+    pub place: Place,
+    /// What is to be done before the guest goes on.
+    pub work: u32,
+    pub probes: Vec<Probe>,
+}
+
+impl Cpu {
+    /// What the mailbox holds becomes work, and what can be done without the tables is done: as in `vcpu::run` and `vcpu::mmu`.
+    pub fn collect(&mut self, mailbox: &Mailbox) {
+        self.work |= mailbox.take(|_, _| ());
+        if self.work & (work::FLUSH | work::RELOAD) != 0 {
+            self.processor.flush(TlbFlush::All);
+            self.work &= !work::FLUSH;
+        }
+    }
+
+    /// The processor makes an access.
+    pub fn touch(&mut self, probe: usize, access: Access) -> Result<Hpa, u32> {
+        self.touch_at(self.probes[probe].gva, access)
+    }
+
+    /// The same at any address.
+    pub fn touch_at(&mut self, gva: Gva, access: Access) -> Result<Hpa, u32> {
+        let hardware = HardwareControls::of(&self.state);
+        let registers = Registers {
+            smep: hardware.cr4 & cr4::SMEP != 0,
+            smap: hardware.cr4 & cr4::SMAP != 0,
+            ac: self.state.may_override_smap(),
+        };
+        self.processor.access(&arena(), self.root, registers, gva, access)
+    }
+
+    /// Whether a page fault reaches the guest without an exit.
+    pub fn delivers(&self, world: &World, code: u32) -> bool {
+        world.filters_faults
+            && exiting_faults(self.state.cr4, self.state.efer, world.physical_bits)
+                .is_some_and(|bits| code & bits == 0)
+    }
+
+    /// Fails if the architecture does not allow this outcome of an access here, with the changes since the last flush by this VCPU,
+    /// or `since` (where the engine has looked at the tables itself).
+    pub fn judge(
+        &self,
+        world: &World,
+        probe: usize,
+        access: Access,
+        outcome: Outcome,
+        since: Option<usize>,
+    ) -> Result<(), Fault> {
+        let gva = self.probes[probe].gva;
+        let p2m = world.p2m.borrow();
+        if let Outcome::Done(hpa) = outcome
+            && !belongs(&p2m, hpa, access)
+        {
+            return Err(format!("{gva} {access:?} leads to {hpa}, which is not the guest's"));
+        }
+        let Some(since) = since.or(self.probes[probe].since) else { return Ok(()) };
+        let changes = world.changes.borrow();
+        if is_possible(world.walked(&p2m), &changes[since..], &self.state, gva, access, outcome) {
+            return Ok(());
+        }
+        let now = peek(&self.state, &world.walked(&p2m), gva, access);
+        let (count, state) = (changes.len() - since, &self.state);
+        Err(format!(
+            "VCPU {}: {gva} {access:?}: {outcome:x?}; now it is {now:x?}, {count} changes since the last flush; {state:x?}",
+            world.served.get()
+        ))
+    }
+
+    /// The entries on the way now, from the root.
+    fn path(&self, world: &World, gva: Gva) -> Vec<(Gpa, u64, bool, u8)> {
+        let p2m = world.p2m.borrow();
+        let mut path = Vec::new();
+        let _any = walk(&self.state, &world.walked(&p2m), gva, Access::READ, false, |step| {
+            // Pointers in registers are no entries.
+            if self.state.kind() != PagingKind::Pae || step.level != 3 {
+                path.push((step.at, step.raw, step.leaf, step.level));
+            }
+        });
+        path
+    }
+
+    /// Whether nothing on the way of an address has changed since the VCPU flushed it.
+    fn is_fresh(&self, world: &World, probe: usize) -> bool {
+        let Some(since) = self.probes[probe].since else { return false };
+        let changes = world.changes.borrow();
+        let path = self.path(world, self.probes[probe].gva);
+        !path.iter().any(|(at, ..)| changes[since..].iter().any(|(word, _)| *word == at.0 & !7))
+    }
+
+    /// Fails if accessed and dirty bits are missing after an access that went through.
+    pub fn check_bits(&self, world: &World, probe: usize, access: Access) -> Result<(), Fault> {
+        if !self.is_fresh(world, probe) {
+            return Ok(());
+        }
+        for (at, raw, leaf, level) in self.path(world, self.probes[probe].gva) {
+            if world.p2m.borrow().translate(at).writable().is_none() {
+                // There they cannot be set.
+                continue;
+            }
+            let wanted = if leaf && access.write { 0x60 } else { 0x20 };
+            if raw & wanted != wanted {
+                let gva = self.probes[probe].gva;
+                return Err(format!("{gva} {access:?}: the entry at {at} (level {level}) is {raw:#x}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// An access has gone through.
+    pub fn accessed(&mut self, world: &World, probe: usize) {
+        let gva = self.probes[probe].gva;
+        if self.state.cr4 & cr4::PGE == 0 {
+            return;
+        }
+        let fresh = self.is_fresh(world, probe);
+        let kind = self.state.kind();
+        let found = {
+            let p2m = world.p2m.borrow();
+            peek(&self.open(), &world.walked(&p2m), gva, Access::READ).ok().filter(|_| fresh)
+        };
+        let at = linear(kind, gva).0;
+        for probe in &mut self.probes {
+            let other = linear(kind, probe.gva).0;
+            probe.global |=
+                found.is_none_or(|found| found.global && at >> found.page_shift == other >> found.page_shift);
+        }
+    }
+
+    /// The registers with which every page can be read.
+    fn open(&self) -> PagingState {
+        PagingState { cr4: self.state.cr4 & !(cr4::SMAP | cr4::SMEP), cpl: 0, ..self.state }
+    }
+
+    /// The guest has flushed the address of a probe here: the page in which it is, whatever its size.
+    pub fn flushed(&mut self, world: &World, probe: usize) {
+        let kind = self.state.kind();
+        let at = linear(kind, self.probes[probe].gva).0;
+        let changes = world.changes.borrow();
+        let p2m = world.p2m.borrow();
+        for n in 0..self.probes.len() {
+            let Some(since) = self.probes[n].since else { continue };
+            let gva = linear(kind, self.probes[n].gva).0;
+            // What else could be remembered there must be a page in which the flushed address is, too.
+            let is_left = |found: Result<Translation, WalkError>, is_now: bool| {
+                !is_now && found.map_or(true, |found| gva >> found.page_shift != at >> found.page_shift)
+            };
+            let near = gva >> 30 == at >> 30;
+            let open = self.open();
+            if n == probe
+                || near
+                    && !any_mixture(
+                        world.walked(&p2m),
+                        &changes[since..],
+                        &open,
+                        self.probes[n].gva,
+                        Access::READ,
+                        is_left,
+                    )
+            {
+                self.probes[n].since = Some(changes.len());
+            }
+        }
+    }
+
+    /// Everything has been flushed here, or all but global translations; `same`: under the same root.
+    pub fn flushed_all(&mut self, world: &World, global: bool, same: bool) {
+        let now = world.changes.borrow().len();
+        for probe in &mut self.probes {
+            if global || !probe.global {
+                (probe.since, probe.global) = (Some(now), false);
+            } else if !same {
+                probe.since = None;
+            }
+        }
+    }
+}

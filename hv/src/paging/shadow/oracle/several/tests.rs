@@ -1,0 +1,67 @@
+//! The oracle on random traces: the same in each run, unless `ORACLE_CASES` says how many new ones to try.
+
+use super::*;
+use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
+
+const CASES: u32 = 12;
+
+fn check(kind: Option<PagingKind>) {
+    let asked = std::env::var("ORACLE_CASES").ok().and_then(|n| n.parse().ok());
+    let config = ProptestConfig {
+        cases: asked.unwrap_or(CASES),
+        failure_persistence: None,
+        max_shrink_iters: 200,
+        ..ProptestConfig::default()
+    };
+    let ops = prop::collection::vec(any::<u64>(), 1..600);
+    let mut runner = match asked {
+        Some(_) => TestRunner::new(config),
+        None => TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha)),
+    };
+    let result = runner
+        .run(&(any::<u64>(), ops), |(seed, ops)| run(kind, seed, &ops, false).map_err(TestCaseError::fail));
+    match result {
+        Ok(()) => {}
+        Err(TestError::Fail(why, (seed, ops))) => {
+            let told = std::panic::catch_unwind(|| run(kind, seed, &ops, true));
+            let trace = told.ok().and_then(Result::err).unwrap_or_default();
+            panic!("{trace}\n{why}\nseed {seed}, operations {ops:?}");
+        }
+        Err(TestError::Abort(why)) => panic!("{why}"),
+    }
+}
+
+#[test]
+fn vcpus_without_paging() {
+    check(Some(PagingKind::Off));
+}
+
+#[test]
+fn vcpus_on_two_levels() {
+    check(Some(PagingKind::TwoLevel));
+}
+
+#[test]
+fn vcpus_on_pae() {
+    check(Some(PagingKind::Pae));
+}
+
+#[test]
+fn vcpus_on_four_levels() {
+    check(Some(PagingKind::FourLevel));
+}
+
+#[test]
+fn vcpus_that_change_the_kind_of_paging() {
+    check(None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 10, ..ProptestConfig::default() })]
+
+    #[test]
+    fn arbitrary_bytes_are_a_trace(bytes in prop::collection::vec(any::<u8>(), 0..1500)) {
+        fuzz_one(&bytes);
+    }
+}

@@ -1,0 +1,225 @@
+//! VCPUs of a VM that take its shadow tables, change them, and have each other forget, in every order of their steps (with up to
+//! two preemptions): nobody waits for ever, and nothing is used that was to be forgotten.
+
+use super::*;
+use crate::smp::mailbox::{self, Carrier, Counter, Mailbox};
+use core::sync::atomic::Ordering;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, AtomicU64};
+use loom::thread;
+
+/// loom's counter.
+struct Loom(AtomicU64);
+
+impl Counter for Loom {
+    fn load(&self, order: Ordering) -> u64 {
+        self.0.load(order)
+    }
+    fn store(&self, value: u64, order: Ordering) {
+        self.0.store(value, order);
+    }
+    fn increment(&self, order: Ordering) -> u64 {
+        self.0.fetch_add(1, order)
+    }
+}
+
+/// A spin lock: readers, or [`WRITER`].
+struct Spin(AtomicU64);
+
+const WRITER: u64 = 1 << 32;
+
+struct Guard<'a>(&'a AtomicU64, u64);
+
+impl Spin {
+    fn new() -> Spin {
+        Spin(AtomicU64::new(0))
+    }
+
+    fn try_write(&self) -> Option<Guard<'_>> {
+        let taken = self.0.compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then(|| Guard(&self.0, WRITER))
+    }
+
+    fn try_read(&self) -> Option<Guard<'_>> {
+        let before = self.0.fetch_add(1, Ordering::Acquire);
+        let guard = Guard(&self.0, 1);
+        (before & WRITER == 0).then_some(guard)
+    }
+
+    /// Waits without an answer.
+    fn read(&self) -> Guard<'_> {
+        take(|| self.try_read(), thread::yield_now)
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::Release);
+    }
+}
+
+/// A VM with two VCPUs, each on its PCPU.
+struct Vm {
+    memory: Spin,
+    shadow: Spin,
+    /// A leaf of the shadow tables lets the guest write to one of its own tables.
+    writable: AtomicBool,
+    /// That table.
+    table: AtomicU64,
+    /// For the VCPUs: forget everything before the next entry.
+    mail: [AtomicBool; 2],
+    requests: [Mailbox<Loom>; 2],
+}
+
+impl Carrier for Vm {
+    type Counter = Loom;
+    fn mailbox(&self, pcpu: u32) -> &Mailbox<Loom> {
+        &self.requests[pcpu as usize]
+    }
+    // The guest looks for requests after each of its steps.
+    fn kick(&self, _pcpu: u32) {}
+    fn tsc(&self) -> u64 {
+        0
+    }
+    fn pause(&self) {
+        thread::yield_now();
+    }
+}
+
+impl Vm {
+    fn new() -> Arc<Vm> {
+        let counter = || Loom(AtomicU64::new(0));
+        Arc::new(Vm {
+            memory: Spin::new(),
+            shadow: Spin::new(),
+            writable: AtomicBool::new(true),
+            table: AtomicU64::new(0),
+            mail: [(); 2].map(|()| AtomicBool::new(false)),
+            requests: [(); 2].map(|()| Mailbox::with(counter(), counter())),
+        })
+    }
+
+    fn answer(&self, me: usize) {
+        if let Some(taken) = self.requests[me].take() {
+            self.requests[me].answer(taken);
+        }
+    }
+
+    fn lock_shadow(&self, me: usize) -> Guard<'_> {
+        take(
+            || self.shadow.try_write(),
+            || {
+                self.answer(me);
+                thread::yield_now();
+            },
+        )
+    }
+
+    /// Takes the right to write to the table, has the other VCPU forget, and reads the table.
+    fn watch(&self, me: usize) -> u64 {
+        let _memory = self.memory.read();
+        let _tables = self.lock_shadow(me);
+        self.writable.store(false, Ordering::Release);
+        let other = 1 - me;
+        self.mail[other].fetch_or(true, Ordering::SeqCst);
+        mailbox::shoot(self, core::iter::once(other as u32), u64::MAX, || self.answer(me));
+        self.table.load(Ordering::Relaxed)
+    }
+
+    /// A stay in the guest, which writes to the table if it remembers that it may, or finds that it may.
+    fn run(&self, me: usize, tlb: &mut Option<bool>, value: u64) {
+        if self.mail[me].swap(false, Ordering::SeqCst) {
+            *tlb = None;
+        }
+        if *tlb.get_or_insert_with(|| self.writable.load(Ordering::Acquire)) {
+            self.table.store(value, Ordering::Relaxed);
+        }
+        self.answer(me);
+    }
+
+    /// Until the others are done.
+    fn idle(&self, me: usize, over: &AtomicBool) {
+        while !over.load(Ordering::Acquire) {
+            self.answer(me);
+            thread::yield_now();
+        }
+    }
+}
+
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.max_branches = 10_000;
+    builder.check(model);
+}
+
+/// What one VCPU reads of a table that it has protected is what stays there.
+#[test]
+fn a_table_is_not_written_unseen() {
+    check(|| {
+        let vm = Vm::new();
+        let over = Arc::new(AtomicBool::new(false));
+        let guest = {
+            let (vm, over) = (vm.clone(), over.clone());
+            thread::spawn(move || {
+                let mut tlb = None;
+                vm.run(1, &mut tlb, 1);
+                // A fault, which changes nothing that matters here.
+                drop(vm.lock_shadow(1));
+                vm.run(1, &mut tlb, 2);
+                vm.idle(1, &over);
+            })
+        };
+        let seen = vm.watch(0);
+        over.store(true, Ordering::Release);
+        guest.join().unwrap();
+        assert_eq!(vm.table.load(Ordering::Relaxed), seen);
+    });
+}
+
+/// Both VCPUs take the tables and have the other one forget.
+#[test]
+fn two_that_want_the_tables_get_on() {
+    check(|| {
+        let vm = Vm::new();
+        let over = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let other = {
+            let (vm, over) = (vm.clone(), over.clone());
+            thread::spawn(move || {
+                vm.watch(1);
+                over[0].store(true, Ordering::Release);
+                vm.idle(1, &over[1]);
+            })
+        };
+        vm.watch(0);
+        over[1].store(true, Ordering::Release);
+        vm.idle(0, &over[0]);
+        other.join().unwrap();
+    });
+}
+
+/// One has the tables, for which it has the memory, too; the other one wants to change the memory.
+#[test]
+fn one_that_wants_the_memory_answers() {
+    check(|| {
+        let vm = Vm::new();
+        let over = Arc::new(AtomicBool::new(false));
+        let other = {
+            let (vm, over) = (vm.clone(), over.clone());
+            thread::spawn(move || {
+                let memory = take(
+                    || vm.memory.try_write(),
+                    || {
+                        vm.answer(1);
+                        thread::yield_now();
+                    },
+                );
+                drop(memory);
+                vm.idle(1, &over);
+            })
+        };
+        vm.watch(0);
+        over.store(true, Ordering::Release);
+        other.join().unwrap();
+    });
+}
