@@ -1,4 +1,4 @@
-//! How pages become free again: one, or all of them.
+//! How pages become free again: one that is chosen, a certain one, or all of them.
 
 use super::*;
 use crate::paging::addr::Hfn;
@@ -65,6 +65,35 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         self.unlink(id);
         self.clear(id);
         self.lingering = lingering;
+    }
+
+    /// A free page where there was none.
+    #[cold]
+    pub(super) fn make_room(&mut self) -> PageId {
+        if self.shared.in_limbo() == 0 {
+            for _ in 0..self.at_once() {
+                let victim = self.victim();
+                self.evictions += 1;
+                self.release(victim);
+            }
+        }
+        self.end_limbo();
+        self.free.pop().expect("a page was just released")
+    }
+
+    /// The page that the hand of the clock comes to first: not the root, not used by this operation, and not
+    /// used since the hand was there last.
+    fn victim(&mut self) -> PageId {
+        for _ in 0..2 * self.pages.len() {
+            let id = self.hand as PageId;
+            self.hand = (self.hand + 1) % self.pages.len();
+            let keep = self.page(id).stamp == self.operation || self.is_root(id);
+            let page = self.page_mut(id);
+            if page.in_use && !keep && !core::mem::take(&mut page.referenced) {
+                return id;
+            }
+        }
+        unreachable!("an operation uses fewer pages than the smallest pool has")
     }
 
     /// Makes what points to a page not present.

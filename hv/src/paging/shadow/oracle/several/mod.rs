@@ -6,6 +6,7 @@
 //! the guest's. Where nothing has changed since, there is one such walk, and accessed and dirty bits must be set. The other VCPUs
 //! also run while the engine works ([`World::race`]): they use and change what they can reach without an exit.
 
+mod access;
 mod cpu;
 mod perform;
 #[cfg(test)]

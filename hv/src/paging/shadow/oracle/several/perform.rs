@@ -10,14 +10,10 @@ use crate::paging::model::Modelled;
 use crate::paging::random::Random;
 use crate::paging::range::{Changed, GpaRange};
 use crate::paging::shadow::oracle::layout::{self, HOST, RAM, TABLE_BYTES, TABLES};
-use crate::paging::shadow::oracle::{Outcome, by_p2m};
-use crate::paging::shadow::{Reload, ShadowOutcome, TlbFlush};
+use crate::paging::shadow::{Reload, TlbFlush};
 use crate::vcpu::work;
 use crate::virt::Access;
 use crate::virt::state::{cr4, rflags};
-
-/// Attempts of an access, each of which may be undone by what others do.
-const ATTEMPTS: usize = 60;
 
 impl<F: Modelled> Several<F> {
     /// The operation that a number stands for.
@@ -214,7 +210,7 @@ impl<F: Modelled> Several<F> {
         });
         let depth = if random.once_in(2) { random.draw() as usize % 4 } else { 3 };
         let at = path.get(depth).or(path.last());
-        at.copied().unwrap_or(Gpa(random.draw() % TABLE_BYTES & !7))
+        at.copied().unwrap_or(Gpa((random.draw() % TABLE_BYTES) & !7))
     }
 
     /// The guest changes an entry through a mapping of its table; if there is none, a device does.
@@ -333,80 +329,5 @@ impl<F: Modelled> Several<F> {
             }
         }
         self.reload(v, reload);
-    }
-
-    /// The guest accesses the page of a probe. If that goes through: where it led, and whether the hypervisor makes the access.
-    fn access(&mut self, v: usize, probe: usize, access: Access) -> Result<Option<(Hpa, bool)>, Fault> {
-        let access = Access { user: access.user && self.world.cpus[v].borrow().state.cpl == 3, ..access };
-        let gva = self.world.cpus[v].borrow().probes[probe].gva;
-        let world = self.world.clone();
-        for _ in 0..ATTEMPTS {
-            if world.random.borrow_mut().once_in(4) {
-                world.race();
-            }
-            let start = world.changes.borrow().len();
-            let touched = world.cpus[v].borrow_mut().touch(probe, access);
-            let mut cpu = world.cpus[v].borrow_mut();
-            let code = match touched {
-                Ok(hpa) => {
-                    world.log(|| format!("    VCPU {v}: {gva} {access:?}: {hpa}"));
-                    cpu.judge(&world, probe, access, Outcome::Done(hpa), None)?;
-                    cpu.check_bits(&world, probe, access)?;
-                    cpu.accessed(&world, probe);
-                    return Ok(Some((hpa, false)));
-                }
-                Err(code) => code,
-            };
-            if cpu.delivers(&world, code) {
-                world.log(|| format!("    VCPU {v}: {gva} {access:?}: fault {code:#x}"));
-                cpu.judge(&world, probe, access, Outcome::PageFault(code), None)?;
-                return Ok(None);
-            }
-            drop(cpu);
-            let outcome =
-                self.engine(v, |shadow, p2m, memory, state| shadow.fault(p2m, memory, state, gva, access));
-            world.log(|| format!("    VCPU {v}: {gva} {access:?}: {outcome:x?}"));
-            let p2m = world.p2m.borrow();
-            let outcome = match outcome {
-                ShadowOutcome::Filled { .. } | ShadowOutcome::Retry => continue,
-                ShadowOutcome::EmulateWrite(gpa) => {
-                    drop(p2m);
-                    if self.is_unknown() && self.let_through(v, gpa) {
-                        continue;
-                    }
-                    let hpa = world.p2m.borrow().translate(gpa).writable();
-                    return match hpa {
-                        Some(hpa) => Ok(Some((hpa, true))),
-                        None => Err(format!("a write to {gpa} is to be emulated")),
-                    };
-                }
-                ShadowOutcome::GuestFault(code) => Outcome::PageFault(code),
-                ShadowOutcome::TableNotRam(table) => by_p2m(&p2m, table, Access::WRITE),
-                ShadowOutcome::Mmio(gpa)
-                | ShadowOutcome::RomWrite(gpa)
-                | ShadowOutcome::WriteProtected(gpa)
-                | ShadowOutcome::NotMapped(gpa) => Outcome::Stopped(gpa, p2m.translate(gpa)),
-            };
-            drop(p2m);
-            let cpu = world.cpus[v].borrow();
-            // What the engine says is so now, or was while it looked.
-            cpu.judge(&world, probe, access, outcome, Some(start))?;
-            return Ok(None);
-        }
-        Err(format!("VCPU {v}: {gva} {access:?} faults for ever"))
-    }
-
-    fn is_unknown(&mut self) -> bool {
-        self.unknown.as_mut().is_some_and(|count| {
-            *count += 1;
-            count.is_multiple_of(3)
-        })
-    }
-
-    fn let_through(&mut self, v: usize, gpa: Gpa) -> bool {
-        self.engine(v, |shadow, p2m, memory, _| {
-            let flush = shadow.let_through(p2m, memory, gpa);
-            (flush.is_some(), flush.unwrap_or(TlbFlush::None))
-        })
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
 
-const CASES: u32 = 12;
+const CASES: u32 = 8;
 
 fn check(kind: Option<PagingKind>) {
     let asked = std::env::var("ORACLE_CASES").ok().and_then(|n| n.parse().ok());
