@@ -9,6 +9,7 @@ use crate::context::{BOCHS_TIMEOUT, Context};
 pub const CASES: &[Case] = &[
     only("bochs-vtx", "Linux, shadow", |c| linux(c, "shadow")),
     only("bochs-vtx", "Linux, switch=200", |c| linux(c, "switch=200")).at_length(),
+    only("bochs-vtx", "Linux with PAE tables, nested", pae).at_length(),
     only("bochs-vtx", "Linux, nested", |c| linux(c, "nested")),
     only("bochs-vtx", "the long-mode kit with the torture, shadow", |c| {
         kit(c, "shadow all", &["--mode", "shadow"])
@@ -57,6 +58,13 @@ fn linux(context: &Context, mode: &str) -> Result<()> {
         .sum();
     let [reads, writes] = ["reads", "writes"].map(|name| guest["vmcs"][name].as_u64().unwrap_or(0));
     ensure!((exits..exits * 20).contains(&reads) && (1..exits * 10).contains(&writes), "{stats}");
+    Ok(())
+}
+
+/// A 32-bit kernel, whose page-directory pointers the processor keeps.
+fn pae(context: &Context) -> Result<()> {
+    let options = ["--guest", "debian-686-pae", "--mode", "nested", "--timeout", BOCHS_TIMEOUT];
+    context.run(&[&options[..], &["--exec", "uname -rm"]].concat())?.status(0)?.has("-686-pae i686\n")?;
     Ok(())
 }
 
