@@ -73,7 +73,7 @@ impl Action {
 }
 
 /// Why an action was not done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// The VM is not there.
     Absent,
@@ -81,18 +81,18 @@ pub enum Refused {
     Runs,
     /// It is switched off.
     Stopped,
-    /// It could not be started; the log says why.
-    Failed,
+    /// It could not be started, for this reason.
+    Failed(String),
 }
 
 impl Refused {
     /// For people, with what to do; `name` is the VM's.
-    pub fn explain(self, name: &str) -> String {
+    pub fn explain(&self, name: &str) -> String {
         match self {
             Refused::Absent => format!("{name} is not there; `start {name}` starts it"),
             Refused::Runs => format!("{name} is there already; `restart {name}` boots it anew"),
             Refused::Stopped => format!("{name} is off; `start {name}` starts it"),
-            Refused::Failed => format!("{name} cannot be started; the hypervisor's log says why"),
+            Refused::Failed(why) => format!("{name} cannot be started: {why}"),
         }
     }
 }

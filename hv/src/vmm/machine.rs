@@ -5,6 +5,7 @@
 //!
 //! Locks: `vcpus` and those of [`Entry`] are held for a moment, and none is taken while one is held.
 
+use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -130,8 +131,9 @@ impl<B: Backend> Machine<B> {
         }
     }
 
-    /// Makes the VM `number`, and lets it run. Its failure is reported like its end. False: it has failed.
-    pub fn start(&'static self, number: usize) -> bool {
+    /// Makes the VM `number`, and lets it run. Its failure is reported like its end, and returned for
+    /// people.
+    pub fn start(&'static self, number: usize) -> Result<(), String> {
         let config = &self.entries[number].config;
         self.left.fetch_add(1, Ordering::SeqCst);
         telemetry::record("start", |json| json.text("vm", &config.name));
@@ -139,7 +141,7 @@ impl<B: Backend> Machine<B> {
             Ok(guest) => guest,
             Err(e) => {
                 self.report_end(config, "config-error", 0, &e, STATUS_USAGE);
-                return false;
+                return Err(e.to_string());
             }
         };
         *self.entries[number].guest.lock() = Some(guest.clone());
@@ -147,9 +149,9 @@ impl<B: Backend> Machine<B> {
             let reason = if matches!(e, BuildError::Tables(_)) { "config-error" } else { "load-error" };
             self.forget(&guest);
             self.report_end(config, reason, 0, &e, STATUS_USAGE);
-            return false;
+            return Err(e.to_string());
         }
-        true
+        Ok(())
     }
 
     fn make(&'static self, number: u32, config: &VmConfig) -> Result<Arc<Guest<B>>, BuildError> {

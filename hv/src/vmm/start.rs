@@ -53,7 +53,7 @@ fn run_guests<B: Backend>(host: &'static Host) -> ! {
         Box::leak(Box::new(Machine::new(host, backend, files, &config, ConsolePort(log::console()))));
     for number in 0..config.vm.len() {
         // Who fails has reported it.
-        let _started = machine.start(number);
+        let _reported = machine.start(number);
     }
     // From here on the guests keep the machine going.
     machine.one_less();

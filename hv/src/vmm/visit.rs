@@ -171,7 +171,7 @@ impl<B: Backend> Vms for AtWork<'_, B> {
                 return Err(Refused::Absent);
             }
             self.wait_for_memory(vm);
-            return if machine.start(vm) { Ok(()) } else { Err(Refused::Failed) };
+            return machine.start(vm).map_err(Refused::Failed);
         };
         let rest = guest.rest();
         match action {

@@ -71,6 +71,7 @@ pub fn run(args: &RunArgs, project: &Project, ui: &Ui) -> Result<u8> {
     }
     let outcome = session::run(&mut machine, &plan, consoles, ui)?;
     let verdict = verdict::judge(&outcome.seen);
+    verdict::others(&outcome.seen, &verdict).iter().for_each(|message| ui.error(message));
     let tail = verdict.guest.and_then(|guest| outcome.tails.get(guest)).unwrap_or(&outcome.tail);
     if verdict.show_tail && !tail.is_empty() {
         ui.say(&format!("the console's last lines:\n{tail}"));

@@ -411,7 +411,14 @@ fn read_records(stream: File, consoles: &Mutex<Consoles>, ui: &Ui, events: &Send
                     let _ = events.send(Event::CommandEnded(guest, status));
                 }
             }
-            Ok(record) => drop(events.send(Event::Record(record))),
+            Ok(record) => {
+                if let Record::End(telemetry::End { vm, detail, .. }) = &record
+                    && !detail.is_empty()
+                {
+                    consoles().log("error", &format!("{vm}: {detail}"), ui);
+                }
+                drop(events.send(Event::Record(record)));
+            }
             Err(error) => {
                 ui.detail(&format!("not a telemetry record ({error}): {}", String::from_utf8_lossy(&line)))
             }

@@ -143,19 +143,29 @@ pub fn judge(seen: &Observed) -> Verdict {
 
 /// What to say and to return for the first guest, in the order of the configuration, that has not ended well.
 fn worst(seen: &Observed) -> Option<Verdict> {
-    let ends = seen.guests.iter().enumerate().filter_map(|(number, guest)| {
-        let verdict = ended(guest, guest.end.as_ref()?);
-        Some(Verdict { guest: Some(number), ..verdict })
-    });
-    let mut verdict = ends.into_iter().find(|verdict| verdict.status != 0)?;
-    if let (true, Some(guest)) = (seen.guests.len() > 1, verdict.guest) {
-        let name = &seen.guests[guest].name;
-        verdict.message = Some(match verdict.message {
-            Some(message) => format!("{name}: {message}"),
-            None => format!("{name} ended with {}", verdict.status),
-        });
-    }
-    Some(verdict)
+    failures(seen).next()
+}
+
+/// What to say of the guests that have not ended well, besides the one that decided.
+pub fn others(seen: &Observed, verdict: &Verdict) -> Vec<String> {
+    let others = failures(seen).filter(|other| other.guest != verdict.guest);
+    others.filter_map(|other| other.message).collect()
+}
+
+/// The guests that have not ended well, in the order of the configuration.
+fn failures(seen: &Observed) -> impl Iterator<Item = Verdict> {
+    seen.guests.iter().enumerate().filter_map(|(number, guest)| {
+        let mut verdict = ended(guest, guest.end.as_ref()?);
+        verdict.guest = Some(number);
+        if seen.guests.len() > 1 {
+            let name = &guest.name;
+            verdict.message = Some(match verdict.message {
+                Some(message) => format!("{name}: {message}"),
+                None => format!("{name} ended with {}", verdict.status),
+            });
+        }
+        (verdict.status != 0).then_some(verdict)
+    })
 }
 
 /// Which guests have not ended, where there are several.
@@ -373,6 +383,7 @@ mod tests {
         ]);
         let verdict = judge(&bad);
         assert_eq!((verdict.status, verdict.guest), (3, Some(1)), "the first in order");
+        assert_eq!(others(&bad, &verdict), ["c ended with 42"]);
         assert!(verdict.message.unwrap().starts_with("b: the guest died: triple fault"));
         let command = Guest { exec: true, command_status: Some(7), ..guest("b", Some(Reason::PowerOff)) };
         let verdict = judge(&run(vec![guest("a", Some(Reason::PowerOff)), command]));
