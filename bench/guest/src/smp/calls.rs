@@ -1,8 +1,8 @@
 //! Interrupts between processors that both run.
 
 use std::{
-    fs, io,
-    sync::atomic::{AtomicBool, Ordering},
+    fs, hint, io,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
 };
 
@@ -24,23 +24,24 @@ pub fn call(samples: &mut Samples, count: usize) -> io::Result<()> {
     membarrier(REGISTER_PRIVATE_EXPEDITED)?;
     pin(0)?;
     let before = called(1)?;
-    let (running, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (turns, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let result = thread::scope(|scope| {
         let other = scope.spawn(|| {
             let pinned = pin(1);
-            running.store(true, Ordering::Release);
-            #[expect(
-                clippy::missing_spin_loop,
-                reason = "a thread that computes; PAUSE might leave the guest"
-            )]
-            while !stop.load(Ordering::Relaxed) {}
+            // A thread that computes, without PAUSE, which might leave the guest.
+            while !stop.load(Ordering::Relaxed) {
+                turns.fetch_add(1, Ordering::Relaxed);
+            }
             pinned
         });
-        while !running.load(Ordering::Acquire) {
-            thread::yield_now();
-        }
+        let computes = || {
+            let seen = turns.load(Ordering::Relaxed);
+            while turns.load(Ordering::Relaxed) == seen {
+                hint::spin_loop();
+            }
+        };
         let mut result = Ok(());
-        samples.take(count, 1, || {
+        samples.take_prepared(count, 1, computes, |()| {
             if let Err(error) = membarrier(PRIVATE_EXPEDITED) {
                 result = Err(error);
             }

@@ -67,6 +67,12 @@ fn round_trips(c: &mut Check, name: &str, other: &'static Processor) {
     let patience = time::micros(1000 * LONG);
     sti();
     for sample in 0..WARM_UP + SAMPLES {
+        // Both run at this moment, also where processors take turns.
+        let turns = other.word.load(SeqCst);
+        if !time::wait(LONG, || other.word.load(SeqCst) != turns) {
+            cli();
+            return c.fail(format_args!("the other has stopped"));
+        }
         let before = trap::count(V);
         let start = rdtsc();
         lapic::send(V.into(), other.id());
