@@ -16,6 +16,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "guests come and go while another one computes", lives),
     only("qemu-svm", "two guests on a network", network),
     only("qemu-svm", "one guest's console in a file", one_log),
+    only("qemu-svm", "how guests end, and one that cannot start", ends),
     only("qemu-svm", "descriptions with mistakes", mistakes),
 ];
 
@@ -169,6 +170,24 @@ fn one_log(context: &Context) -> Result<()> {
     context.kit("print=hello", &["--log-dir", &logs])?.status(0)?.has("hello")?;
     ensure!(log(context, "guest")?.contains("hello"), "{}", log(context, "guest")?);
     ensure!(log(context, "hypervisor")?.contains("PCPU"), "no log");
+    Ok(())
+}
+
+/// The first that has not ended well decides; of the others it is said.
+fn ends(context: &Context) -> Result<()> {
+    fs::copy(&context.kit, context.path("kit"))?;
+    let vm = |name: &str, more: &str| {
+        format!("[[vm]]\nname = \"{name}\"\nkernel = \"kit\"\nmemory_mib = 32\ntest_device = true\n{more}\n")
+    };
+    let (well, five) = (vm("well", ""), vm("five", "cmdline = \"exit=5\""));
+    let nowhere = vm("nowhere", "affinity = [3]");
+    let config = context.file("lab.toml", format!("version = 1\n{well}{five}{nowhere}"))?;
+    // The hypervisor uses fewer processors than the machine has.
+    let options = ["--config", &config, "--pcpus", "4", "--hv-arg", "pcpus=2", "--timeout", "500"];
+    let finished = context.run(&options)?.status(5)?.says("five ended with 5")?;
+    finished
+        .says("nowhere: the hypervisor refuses")?
+        .says("names no processor of this machine, which has 2")?;
     Ok(())
 }
 
