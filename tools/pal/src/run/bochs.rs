@@ -57,11 +57,12 @@ impl Spec<'_> {
         let (model, cpus) = (self.model, self.cpus.bochs());
         let (guest, host) = (self.memory_mib, self.memory_mib.min(HOST_MIB));
         let ([console, telemetry], msrs) = (ports, u8::from(self.permissive_msr));
-        // A guest alone may ask what it likes of its APIC.
+        // A guest alone may ask what it likes of its APIC. Nobody reads the terminal on which Bochs shows the screen: with the few bytes of a
+        // look in each second of the machine's time its buffer does not fill, upon which Bochs would wait for ever.
         let mut text = format!(
             "plugin_ctrl: unmapped=1, biosdev=1, speaker=0, extfpuirq=1, parallel=0, serial=1, gameport=0, sb16=0, es1370=0\n\
              display_library: term\n\
-             vga: extension=none\n\
+             vga: extension=none, update_freq=1, realtime=0\n\
              sound: driver=dummy\n\
              cpu: model={model}, count={cpus}, ips={INSTRUCTIONS_PER_SECOND}, reset_on_triple_fault=0, ignore_bad_msrs={msrs}\n\
              clock: sync=none, time0={START}\n\
@@ -253,6 +254,7 @@ mod tests {
             "com1: enabled=1, mode=socket-client, dev=127.0.0.1:4001",
             "com2: enabled=1, mode=socket-client, dev=127.0.0.1:4002",
             "display_library: term",
+            "vga: extension=none, update_freq=1, realtime=0",
             "panic: action=fatal, apic0=report, ioapic=report",
         ] {
             assert!(lines.contains(&line), "{line}: {text}");
