@@ -68,7 +68,7 @@ const ALIGN: usize = 64;
 const FXSAVE_BYTES: usize = 512;
 
 /// The state components that the processor supports: the largest XCR0. CR4.OSXSAVE is set.
-pub fn supported_components() -> u64 {
+fn supported_components() -> u64 {
     let leaf = cpu::cpuid(0xd, 0);
     u64::from(leaf.edx) << 32 | u64::from(leaf.eax)
 }
@@ -96,6 +96,11 @@ impl FpuState {
             (area.add(24) as *mut u32).write(0x1f80);
         }
         state
+    }
+
+    /// The components of XCR0 that are stored here: all that the processor supports. 0 where it has no XSAVE.
+    pub fn components(&self) -> u64 {
+        self.components
     }
 
     fn area(&mut self) -> *mut u8 {

@@ -66,7 +66,6 @@ impl<P: Policy> Scheduler<P> {
 
     /// Lets a resting VCPU wait, and finds a PCPU for it.
     fn admit(&self, mut queue: Guard<'_, Queue<P>>, id: VcpuId, how: Arrival, now: u64) -> Kick {
-        queue.account(&self.common, now);
         queue.admit(&self.common, id, how, now);
         let boosted = self.common.policy.is_boosted(&queue.get(id).account);
         queue.get_mut(id).stats.boosts += u64::from(boosted);
@@ -292,6 +291,7 @@ impl<P: Policy> Scheduler<P> {
         let index = places.vms.iter().position(|place| place.is_none()).ok_or(Refused::Full)?;
         places.vms[index] = Some(0);
         self.common.vms[index].reset(weight, cap);
+        self.common.note_cap(cap);
         Ok(VmId(index as u16))
     }
 
@@ -356,6 +356,7 @@ impl<P: Policy> Scheduler<P> {
         self.with_vm(vm, |vm| vm.set_weight(weight))?;
         for shared in &self.pcpus {
             let mut queue = shared.queue.lock();
+            queue.account(&self.common, now);
             queue.requeue(&self.common, vm, now);
             self.publish(&mut queue);
         }
@@ -364,6 +365,7 @@ impl<P: Policy> Scheduler<P> {
 
     /// Changes a VM's cap, in percent of one PCPU; 0: none. What was used so far is forgotten: who was held back waits again.
     pub fn set_cap(&self, vm: VmId, percent: u32, now: u64) -> Result<Kicks, Refused> {
+        self.common.note_cap(percent);
         self.with_vm(vm, |vm| vm.set_cap(percent))?;
         let mut kicks = PcpuSet::EMPTY;
         for shared in &self.pcpus {

@@ -15,7 +15,7 @@
 //! comparison would mean something, one of the two queues is shifted as a whole, which leaves its order as it is.
 
 use super::policy::{Arrival, Policy};
-use super::vm::{DEFAULT_WEIGHT, MAX_VMS, Vm};
+use super::vm::{DEFAULT_WEIGHT, MAX_VMS, Vm, mul_shift};
 
 /// Spent times may differ by so many slices between queues before they mean nothing.
 const DRIFT_SLICES: i64 = 4;
@@ -53,15 +53,27 @@ pub struct Account {
     mark: u64,
     /// What a slice counts.
     stride: i64,
+    /// What a cycle counts, in parts of 2^32.
+    price: u64,
     /// Its part of the weight, in 1/16.
     part: i64,
-    /// Weight and number of VCPUs to which the two belong.
-    basis: (u32, u64),
+    /// Weight and number of VCPUs to which the three belong: see [`Vm::basis_and_demand`].
+    basis: u64,
 }
 
 impl Default for Account {
     fn default() -> Account {
-        Account { spent: 0, boost: 0, arrived: (0, 0), beyond: 0, mark: 0, stride: 1, part: 1, basis: (0, 0) }
+        Account {
+            spent: 0,
+            boost: 0,
+            arrived: (0, 0),
+            beyond: 0,
+            mark: 0,
+            stride: 1,
+            price: 0,
+            part: 1,
+            basis: 0,
+        }
     }
 }
 
@@ -73,15 +85,19 @@ pub struct Sum {
     lead: i64,
     /// What somebody would have spent who had his part of the PCPU all the time.
     time: u64,
-    /// Close to the mean. As of this queue, like all that has been spent by those who are here.
+    /// Close to the mean, and moved along with time. As of this queue, like all that has been spent by those who are here.
     base: u64,
     /// How many are present.
     count: i64,
+    /// What a cycle of the PCPU counts for each of those present, in parts of 2^32.
+    rate: u64,
     /// Added to spent times of this queue to compare them with others'.
     offset: u64,
     /// The VM of the VCPU that runs, and what that has spent beyond its part.
     runs: usize,
     runs_beyond: i64,
+    /// What it was owed and has given to others of its VM.
+    runs_given: i64,
     /// What VCPUs left to their VMs when they blocked, by VM.
     left: [Left; MAX_VMS],
 }
@@ -101,7 +117,19 @@ const NONE: usize = usize::MAX;
 impl Default for Sum {
     fn default() -> Sum {
         let left = [Left::default(); MAX_VMS];
-        Sum { parts: 0, lead: 0, time: 0, base: 0, count: 0, offset: 0, runs: NONE, runs_beyond: 0, left }
+        Sum {
+            parts: 0,
+            lead: 0,
+            time: 0,
+            base: 0,
+            count: 0,
+            rate: 0,
+            offset: 0,
+            runs: NONE,
+            runs_beyond: 0,
+            runs_given: 0,
+            left,
+        }
     }
 }
 
@@ -145,7 +173,25 @@ impl Sum {
         let sibling = if self.runs == vm { self.runs_beyond } else { 0 };
         let Some(left) = self.left.get_mut(vm) else { return 0 };
         let debt = lead(left.paid_back_at, self.time).max(sibling);
-        if debt > 0 { debt } else { -core::mem::take(&mut left.owed) }
+        if debt > 0 {
+            return debt;
+        }
+        let owed = core::mem::take(&mut left.owed);
+        if sibling < 0 && -sibling > owed {
+            // The one that runs gives away what it is owed.
+            self.runs_given += sibling;
+            self.runs_beyond = 0;
+            return sibling;
+        }
+        -owed
+    }
+
+    /// The VCPU that runs is no longer the one that does: what it has given away is not owed to it any more.
+    fn settle(&mut self, account: &mut Account, vm: usize) {
+        if self.runs == vm {
+            account.arrived.1 = account.arrived.1.wrapping_add_signed(core::mem::take(&mut self.runs_given));
+        }
+        (self.runs, self.runs_given) = (NONE, 0);
     }
 
     fn add(&mut self, account: &Account) {
@@ -153,76 +199,87 @@ impl Sum {
             self.base = account.spent;
         }
         self.count += 1;
-        self.parts += account.part;
-        self.lead += account.part.saturating_mul(lead(account.spent, self.base));
+        self.change(account.part, account.spent);
     }
 
     fn remove(&mut self, account: &Account) {
         // The last one leaves the mean where it was.
         self.mean();
         self.count -= 1;
-        self.parts -= account.part;
-        self.lead -= account.part.saturating_mul(lead(account.spent, self.base));
+        self.change(-account.part, account.spent);
         if self.count == 0 {
             (self.parts, self.lead, self.base) = (0, 0, account.spent);
         }
     }
+
+    /// So many parts more are held by one that has spent this.
+    #[inline]
+    fn change(&mut self, parts: i64, spent: u64) {
+        self.parts += parts;
+        self.lead = self.lead.wrapping_add(parts.wrapping_mul(lead(spent, self.base)));
+        self.rate = (PER_CYCLE << 32) / self.parts.max(1) as u64;
+    }
 }
+
+/// What one cycle of a queue's PCPU adds to the mean is this, divided by the parts present.
+const PER_CYCLE: u64 = DEFAULT_WEIGHT as u64 * PARTS;
 
 impl Credit {
     /// Puts right what depends on the weight and on the number of the VM's VCPUs that want to run.
-    #[inline]
-    fn refresh(&self, account: &mut Account, vm: &Vm) {
-        let basis = (vm.weight(), vm.runnable());
+    fn refresh(&self, account: &mut Account, basis: u64) {
         if account.basis != basis {
-            let weight = u64::from(basis.0);
+            let (weight, runnable) = ((basis >> 32).max(1), (basis & 0xffff_ffff).max(1));
             account.basis = basis;
-            account.stride = (self.slice * basis.1 * u64::from(DEFAULT_WEIGHT) / weight).max(1) as i64;
-            account.part = (weight * PARTS / basis.1).max(1) as i64;
+            account.price = (u64::from(DEFAULT_WEIGHT) << 32) / weight;
+            account.stride = mul_shift(self.slice * runnable, account.price).max(1) as i64;
+            account.part = (weight * PARTS / runnable).max(1) as i64;
         }
     }
 
     /// Puts the part of one that is present right after the VM's weight or the number of its VCPUs that want to run has changed.
-    #[inline]
-    fn reweigh(&self, sum: &mut Sum, account: &mut Account, vm: &Vm) {
-        let (weight, runnable) = (vm.weight(), vm.runnable());
-        if account.basis == (weight, runnable) {
-            return;
+    #[inline(always)]
+    fn reweigh(&self, sum: &mut Sum, account: &mut Account, basis: u64) {
+        if account.basis != basis {
+            self.change_part(sum, account, basis);
         }
+    }
+
+    #[inline(never)]
+    fn change_part(&self, sum: &mut Sum, account: &mut Account, basis: u64) {
+        let (old, part) = (account.basis >> 32, account.part);
+        self.refresh(account, basis);
+        if old == basis >> 32 {
+            return sum.change(account.part - part, account.spent);
+        }
+        // The weight has changed: what it is ahead of the others is as if it had always been so.
         let ahead = lead(account.spent, sum.mean());
-        sum.remove(account);
-        if account.basis.0 != weight {
-            // As if it had always been so.
-            let change = ahead.saturating_mul(account.basis.0.into()) / i64::from(weight) - ahead;
-            account.spent = account.spent.wrapping_add_signed(change);
-            account.arrived.1 = account.arrived.1.wrapping_add_signed(change);
-        }
-        self.refresh(account, vm);
-        sum.add(account);
+        let change = ahead.saturating_mul(old as i64) / (basis >> 32).max(1) as i64 - ahead;
+        sum.change(-part, account.spent);
+        account.spent = account.spent.wrapping_add_signed(change);
+        account.arrived.1 = account.arrived.1.wrapping_add_signed(change);
+        sum.change(account.part, account.spent);
     }
 
     /// What a slice counts for those present.
     #[inline]
     fn mean_stride(&self, sum: &Sum) -> i64 {
-        (self.slice as i64).saturating_mul(Credit::PER_CYCLE) / sum.parts.max(1) * sum.count
+        (mul_shift(self.slice, sum.rate) as i64).saturating_mul(sum.count)
     }
-
-    /// What one cycle of the queue's PCPU adds to the mean is this, divided by the parts present.
-    const PER_CYCLE: i64 = (DEFAULT_WEIGHT as u64 * PARTS) as i64;
 }
 
 impl Policy for Credit {
     type Account = Account;
     type Sum = Sum;
 
-    fn enter(&self, sum: &mut Sum, account: &mut Account, vm: &Vm, how: Arrival, _now: u64) {
+    fn enter(&self, sum: &mut Sum, account: &mut Account, vm: &Vm, how: Arrival, now: u64) {
+        let (basis, _) = vm.basis_and_demand(now);
         if how == Arrival::Preempted {
             // It never left.
-            sum.runs = NONE;
-            self.reweigh(sum, account, vm);
+            sum.settle(account, vm.index());
+            self.reweigh(sum, account, basis);
             return;
         }
-        self.refresh(account, vm);
+        self.refresh(account, basis);
         account.boost = 0;
         let mean = sum.mean();
         let ahead = lead(account.spent, mean);
@@ -269,7 +326,7 @@ impl Policy for Credit {
 
     fn leave(&self, sum: &mut Sum, account: &mut Account, vm: &Vm, blocks: bool, _now: u64) {
         account.boost = 0;
-        sum.runs = NONE;
+        sum.settle(account, vm.index());
         let drift = DRIFT_SLICES * account.stride;
         account.beyond = sum.beyond(account).clamp(-drift, drift);
         let others = sum.parts - account.part;
@@ -290,21 +347,31 @@ impl Policy for Credit {
 
     #[inline]
     fn dispatch(&self, sum: &mut Sum, account: &mut Account, vm: &Vm, now: u64) {
+        let (basis, demand) = vm.basis_and_demand(now);
         account.boost = 0;
-        account.mark = vm.demand(now);
-        self.reweigh(sum, account, vm);
+        account.mark = demand;
+        self.reweigh(sum, account, basis);
     }
 
     #[inline]
     fn charge(&self, sum: &mut Sum, account: &mut Account, vm: &Vm, ran: u64, now: u64) {
-        let demand = vm.demand_since(account.mark, now).max(ran).min(self.slice * MOST_SLICES);
-        account.mark = vm.demand(now);
-        let spent = demand * u64::from(DEFAULT_WEIGHT) / u64::from(vm.weight());
+        let most = self.slice * MOST_SLICES;
+        let (basis, demand) = vm.basis_and_demand(now);
+        // At the price that held: what changes it rescales what was spent.
+        let wanted = Vm::demand_between(account.mark, demand).max(ran).min(most);
+        let spent = mul_shift(wanted, account.price);
+        let step = mul_shift(ran.min(most), sum.rate);
+        account.mark = demand;
         account.spent = account.spent.wrapping_add(spent);
-        sum.lead = sum.lead.saturating_add(account.part.saturating_mul(spent as i64));
-        let time = (ran as i64).saturating_mul(Credit::PER_CYCLE) / sum.parts.max(1);
-        sum.time = sum.time.wrapping_add_signed(time);
-        (sum.runs, sum.runs_beyond) = (vm.index(), sum.beyond(account));
+        sum.time = sum.time.wrapping_add(step);
+        sum.base = sum.base.wrapping_add(step);
+        let ahead = account.part.wrapping_mul(spent as i64).wrapping_sub(sum.parts.wrapping_mul(step as i64));
+        sum.lead = sum.lead.wrapping_add(ahead);
+        self.reweigh(sum, account, basis);
+    }
+
+    fn show(&self, sum: &mut Sum, account: &Account, vm: &Vm) {
+        (sum.runs, sum.runs_beyond) = (vm.index(), sum.beyond(account) - sum.runs_given);
     }
 
     #[inline]

@@ -11,7 +11,7 @@ use super::queue::Queue;
 use super::sync::Ordering;
 use super::topology::{PcpuId, PcpuSet};
 use super::types::{Decision, Kick, VcpuId, Why};
-use super::vcpu::Place;
+use super::vcpu::{Place, Stays};
 use super::{NOWHERE, Scheduler};
 
 /// How many queues a decision looks at within the LLC, and beyond it. The ones after the PCPU's own: all are somebody's.
@@ -34,51 +34,58 @@ impl<P: Policy> Scheduler<P> {
     ///
     /// # Panics
     /// If there is no such PCPU.
+    #[inline]
     pub fn schedule(&self, pcpu: PcpuId, why: Why, now: u64) -> Decision {
         let common = &self.common;
-        self.pcpus[pcpu.index()].wanted.store(false, Ordering::Release);
-        let mut queue = self.pcpus[pcpu.index()].queue.lock();
-        queue.stats.decisions += 1;
+        let shared = &self.pcpus[pcpu.index()];
+        shared.wanted.store(false, Ordering::Release);
+        let mut queue = shared.queue.lock();
         debug_assert!(queue.leaving.is_none(), "context_saved follows each decision");
-        self.leave_idle(&mut queue, now);
-        queue.account(common, now);
-        queue.note(why);
-        queue.release_capped(common, now);
+        queue.stats.decisions += 1;
+        if queue.idle {
+            self.leave_idle(&mut queue, now);
+        }
+        let stays = queue.settle(common, why, now);
+        if queue.capped.first().is_some() {
+            queue.release_capped(common, now);
+        }
         if let Some(forced) = common.policy.forced(pcpu) {
             drop(queue);
             return self.replay(pcpu, forced, now);
         }
-        let turn = Turn { pcpu, yields: why == Why::Yield, now };
-        let stays = queue.may_go_on(common, now);
         if let Some(stays) = stays
+            && now < stays.since.saturating_add(common.min_run)
             && why == Why::Preempt
-            && let until = queue.get(stays).since.saturating_add(common.min_run)
-            && now < until
         {
-            let decision = queue.run(common, Some(stays), now);
-            self.publish(&mut queue);
-            let until = if queue.waiting.first().is_some() { until } else { u64::MAX };
-            return Decision { until: decision.until.min(until), ..decision };
+            return self.go_on(&mut queue, stays, now);
         }
+        let turn = Turn { pcpu, yields: why == Why::Yield, now };
         let Some(best) = queue.best(common, stays, turn.yields, now) else {
             queue.set_aside(now);
-            self.publish(&mut queue);
             drop(queue);
             return self.find_work(turn);
         };
-        match self.peek(&mut queue, best) {
-            Some(victim) => {
-                queue.set_aside(now);
-                self.publish(&mut queue);
-                drop(queue);
-                self.take_from(turn, victim).unwrap_or_else(|| self.find_work(turn))
-            }
-            None => {
-                let decision = queue.run(common, Some(best), now);
-                self.publish(&mut queue);
-                decision
-            }
+        let others = self.loaded.load(Ordering::Relaxed) & !shared.bit;
+        if others != 0
+            && let Some(victim) = self.peek(&mut queue, best, PcpuSet::from_bits(others))
+        {
+            queue.set_aside(now);
+            drop(queue);
+            return self.take_from(turn, victim).unwrap_or_else(|| self.find_work(turn));
         }
+        // What waits here now is published by `context_saved`, which follows.
+        queue.run_one(common, best, now)
+    }
+
+    /// Lets a VCPU run that has not done so for long: it is not preempted yet.
+    #[cold]
+    fn go_on(&self, queue: &mut Queue<P>, stays: Stays, now: u64) -> Decision {
+        let decision = queue.run(&self.common, Some(stays.id), now);
+        let until = match queue.waiting.first() {
+            Some(_) => stays.since.saturating_add(self.common.min_run),
+            None => u64::MAX,
+        };
+        Decision { until: decision.until.min(until), ..decision }
     }
 
     /// The state of the VCPU that this PCPU ran before its last [`Scheduler::schedule`] is in memory (or that VCPU goes
@@ -125,32 +132,43 @@ impl<P: Policy> Scheduler<P> {
         self.topology.llc_of(pcpu).map_or(PcpuSet::EMPTY, |llc| self.topology.llc(llc))
     }
 
+    /// The PCPU no longer halts.
+    #[cold]
     fn leave_idle(&self, queue: &mut Queue<P>, now: u64) {
-        if core::mem::take(&mut queue.idle) {
-            self.idle.fetch_and(!PcpuSet::only(queue.pcpu).bits(), Ordering::AcqRel);
-            queue.stats.idle += now.saturating_sub(queue.idle_since);
-            queue.looks_round = true;
-        }
+        queue.idle = false;
+        self.idle.fetch_and(!PcpuSet::only(queue.pcpu).bits(), Ordering::AcqRel);
+        queue.stats.idle += now.saturating_sub(queue.idle_since);
+        queue.looks_round = true;
     }
 
-    /// The queue from which this PCPU should rather take something than run `best`, as far as can be seen from here.
-    #[inline]
-    fn peek(&self, queue: &mut Queue<P>, best: VcpuId) -> Option<PcpuId> {
+    /// The queue, of these in which somebody waits, from which this PCPU should rather take something than run `best`, as far as
+    /// can be seen from here.
+    fn peek(&self, queue: &mut Queue<P>, best: VcpuId, loaded: PcpuSet) -> Option<PcpuId> {
         let me = queue.pcpu;
-        let loaded = PcpuSet::from_bits(self.loaded.load(Ordering::Relaxed)).without(PcpuSet::only(me));
-        if loaded.is_empty() {
-            return None;
-        }
-        let near = queue.llc;
-        [(loaded.and(near), false), (loaded.without(near), true)].into_iter().find_map(|(of, far)| {
+        let queue_llc = queue.llc;
+        let mut lagging = |of: PcpuSet, far: bool| {
             let offers = of.after(me).take(PEEKS).filter(|other| self.offers(*other, me));
             let key = |other: PcpuId| self.pcpus[other.index()].first.load(Ordering::Relaxed);
             let (victim, theirs) = offers
                 .map(|other| (other, key(other)))
                 .reduce(|a, b| if super::heap::before(b.1, a.1) { b } else { a })?;
             let clock = self.pcpus[victim.index()].clock.load(Ordering::Relaxed);
-            self.prefers(queue, best, theirs, clock, far).then_some(victim)
-        })
+            self.prefers(queue, best, theirs, clock, far).then_some((victim, theirs))
+        };
+        let near = lagging(loaded.and(queue_llc), false);
+        let far = lagging(loaded.without(queue_llc), true);
+        match (near, far) {
+            // Neighbours that exchange VCPUs all the time must not overlook that all of them are ahead of others.
+            (Some(near), Some(far)) if self.lags_more(queue, best, near.1, far.1) => Some(far.0),
+            (near, far) => near.or(far).map(|(victim, _)| victim),
+        }
+    }
+
+    /// Whether what waits beyond the LLC is further behind what waits within than that is behind `own`.
+    #[inline]
+    fn lags_more(&self, queue: &Queue<P>, own: VcpuId, near: u64, far: u64) -> bool {
+        let own = queue.key(&self.common, own).wrapping_add(self.common.policy.offset(&queue.sum));
+        super::heap::before(own.wrapping_sub(near), near.wrapping_sub(far))
     }
 
     /// Whether the policy would rather run one from elsewhere than `own`.
@@ -258,7 +276,8 @@ impl<P: Policy> Scheduler<P> {
         let stays = queue.may_go_on(common, now);
         let can = |id: &VcpuId| {
             let vcpu = queue.vcpus.get(usize::from(id.0)).and_then(|vcpu| vcpu.as_ref());
-            stays == Some(*id) || vcpu.is_some_and(|vcpu| vcpu.place == Place::Waiting)
+            stays.is_some_and(|stays| stays.id == *id)
+                || vcpu.is_some_and(|vcpu| vcpu.place == Place::Waiting)
         };
         let chosen = forced.run.filter(can);
         common.policy.repeated(chosen == forced.run);

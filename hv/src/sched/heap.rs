@@ -17,13 +17,12 @@ pub(super) struct Item {
     pub id: VcpuId,
     /// The PCPUs that may take it from here.
     pub reach: PcpuSet,
-    /// `reach` of this and of all items below it.
-    below: PcpuSet,
 }
 
 impl Item {
+    #[inline]
     pub(super) fn new(key: u64, id: VcpuId, reach: PcpuSet) -> Item {
-        Item { key, id, reach, below: reach }
+        Item { key, id, reach }
     }
 }
 
@@ -34,42 +33,62 @@ pub(super) fn before(a: u64, b: u64) -> bool {
 }
 
 /// The heap.
+///
+/// Whoever takes the first item mostly puts another one back before anything else happens: so the first place is only marked as
+/// free, and filled by the next push.
 #[derive(Debug, Default)]
 pub(super) struct Heap {
     items: Vec<Item>,
+    /// For each place, `reach` of what is there and below.
+    below: Vec<PcpuSet>,
+    /// The first place is free: what is there does not count.
+    gap: bool,
 }
 
 impl Heap {
     /// An empty heap that never allocates while it holds at most so many.
     pub(super) fn with_capacity(capacity: usize) -> Heap {
-        Heap { items: Vec::with_capacity(capacity) }
+        Heap { items: Vec::with_capacity(capacity), below: Vec::with_capacity(capacity), gap: false }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.items.len()
+        self.items.len() - usize::from(self.gap)
     }
 
     /// The item with the lowest key.
     #[inline]
     pub(super) fn first(&self) -> Option<&Item> {
-        self.items.first()
+        if !self.gap {
+            return self.items.first();
+        }
+        match self.items.as_slice() {
+            [_, left, right, ..] if before(right.key, left.key) => Some(right),
+            [_, left, ..] => Some(left),
+            _ => None,
+        }
     }
 
     /// The PCPUs that may take something from here.
     #[inline]
     pub(super) fn reach(&self) -> PcpuSet {
-        self.items.first().map_or(PcpuSet::EMPTY, |root| root.below)
+        match self.below.as_slice() {
+            [first, ..] if !self.gap => *first,
+            [_, left, right, ..] => left.or(*right),
+            [_, left] => *left,
+            _ => PcpuSet::EMPTY,
+        }
     }
 
     /// An item that this PCPU may take, with its index: the first of all if it may, else one that is first in its part.
-    pub(super) fn first_for(&self, pcpu: PcpuId) -> Option<(usize, &Item)> {
-        let mut at = 0;
+    pub(super) fn first_for(&mut self, pcpu: PcpuId) -> Option<(usize, &Item)> {
+        self.close_gap();
+        let holds = |at: &usize| self.below.get(*at).is_some_and(|below| below.contains(pcpu));
+        let mut at = Some(0).filter(holds)?;
         loop {
-            let item = self.items.get(at).filter(|item| item.below.contains(pcpu))?;
+            let item = self.items.get(at)?;
             if item.reach.contains(pcpu) {
                 return Some((at, item));
             }
-            let holds = |child: &usize| self.items.get(*child).is_some_and(|c| c.below.contains(pcpu));
             let key = |child: usize| self.items[child].key;
             at = match [2 * at + 1, 2 * at + 2].map(|child| Some(child).filter(holds)) {
                 [Some(left), Some(right)] if before(key(right), key(left)) => right,
@@ -79,82 +98,133 @@ impl Heap {
         }
     }
 
-    pub(super) fn position(&self, id: VcpuId) -> Option<usize> {
+    pub(super) fn position(&mut self, id: VcpuId) -> Option<usize> {
+        self.close_gap();
         self.items.iter().position(|item| item.id == id)
     }
 
     pub(super) fn push(&mut self, item: Item) {
+        if core::mem::take(&mut self.gap) {
+            let at = self.sink(0, item);
+            return self.sum_up(at);
+        }
         self.items.push(item);
-        self.rise(self.items.len() - 1);
+        self.below.push(PcpuSet::EMPTY);
+        let mut at = self.rise(self.items.len() - 1, item);
+        // All places above have one more below them.
+        while !item.reach.without(self.below[at]).is_empty() {
+            self.below[at] = self.below[at].or(item.reach);
+            if at == 0 {
+                break;
+            }
+            at = (at - 1) / 2;
+        }
     }
 
+    /// Takes the first item out.
+    #[inline]
     pub(super) fn pop(&mut self) -> Option<Item> {
-        self.remove(0)
+        self.close_gap();
+        let first = self.items.first().copied();
+        self.gap = first.is_some();
+        first
     }
 
     /// Takes the item at this index out.
     pub(super) fn remove(&mut self, at: usize) -> Option<Item> {
-        let last = self.items.pop()?;
-        if at >= self.items.len() {
-            self.refresh(self.items.len());
-            return Some(last);
+        self.close_gap();
+        self.take(at)
+    }
+
+    #[inline]
+    fn close_gap(&mut self) {
+        if core::mem::take(&mut self.gap) {
+            self.take(0);
         }
-        let taken = core::mem::replace(&mut self.items[at], last);
-        // The last place's ancestors have lost what was there.
-        self.refresh(self.items.len());
-        if at > 0 && before(self.items[at].key, self.items[(at - 1) / 2].key) {
-            self.rise(at);
-        } else {
-            self.sink(at);
+    }
+
+    #[inline(never)]
+    fn take(&mut self, at: usize) -> Option<Item> {
+        let last = self.items.pop()?;
+        self.below.pop();
+        let end = self.items.len();
+        let taken = match self.items.get_mut(at) {
+            Some(place) => core::mem::replace(place, last),
+            None => last,
+        };
+        // Above the last place there is one less; from there on up nothing changes where that makes no difference.
+        let mut above = end;
+        while above > 0 {
+            above = (above - 1) / 2;
+            if !self.sum(above) {
+                break;
+            }
+        }
+        if at < end {
+            let place = self.sink(at, last);
+            if place == at {
+                self.rise(at, last);
+            }
+            self.sum_up(place);
         }
         Some(taken)
     }
 
-    fn rise(&mut self, from: usize) {
+    /// Puts an item where it belongs on the way up from a place that is free, and those that it passes down by one. Adds to
+    /// what is below each place what came there, if the item is one more; else that is to be added up anew. Where it is now.
+    #[inline]
+    fn rise(&mut self, from: usize, item: Item) -> usize {
         let mut at = from;
-        while at > 0 && before(self.items[at].key, self.items[(at - 1) / 2].key) {
-            self.items.swap(at, (at - 1) / 2);
-            at = (at - 1) / 2;
-        }
-        self.sum(from);
-        self.refresh(from);
-    }
-
-    fn sink(&mut self, from: usize) {
-        let mut at = from;
-        loop {
-            let mut child = 2 * at + 1;
-            let Some(left) = self.items.get(child) else { break };
-            if self.items.get(child + 1).is_some_and(|right| before(right.key, left.key)) {
-                child += 1;
-            }
-            if !before(self.items[child].key, self.items[at].key) {
+        while at > 0 {
+            let parent = (at - 1) / 2;
+            let above = self.items[parent];
+            if !before(item.key, above.key) {
                 break;
             }
-            self.items.swap(at, child);
+            self.items[at] = above;
+            self.below[at] = self.below[at].or(above.reach);
+            at = parent;
+        }
+        self.items[at] = item;
+        at
+    }
+
+    /// Puts an item where it belongs on the way down from a place that is free, after its equals: so what [`Heap::first`] says
+    /// stays true when the gap is closed. What is below is to be added up anew from where it is now.
+    #[inline]
+    fn sink(&mut self, from: usize, item: Item) -> usize {
+        let mut at = from;
+        while let Some(left) = self.items.get(2 * at + 1) {
+            let (child, below) = match self.items.get(2 * at + 2) {
+                Some(right) if before(right.key, left.key) => (2 * at + 2, *right),
+                _ => (2 * at + 1, *left),
+            };
+            if before(item.key, below.key) {
+                break;
+            }
+            self.items[at] = below;
             at = child;
         }
+        self.items[at] = item;
+        at
+    }
+
+    /// Adds up what is below a place and those above it.
+    #[inline]
+    fn sum_up(&mut self, mut at: usize) {
         self.sum(at);
-        self.refresh(at);
-    }
-
-    /// Puts `below` of a node right, whose children's are.
-    #[inline]
-    fn sum(&mut self, at: usize) {
-        let below = |child: usize| self.items.get(child).map_or(PcpuSet::EMPTY, |item| item.below);
-        let children = below(2 * at + 1).or(below(2 * at + 2));
-        if let Some(item) = self.items.get_mut(at) {
-            item.below = item.reach.or(children);
-        }
-    }
-
-    /// Puts `below` right in all ancestors of a place, which may be empty.
-    #[inline]
-    fn refresh(&mut self, mut at: usize) {
         while at > 0 {
             at = (at - 1) / 2;
             self.sum(at);
         }
+    }
+
+    /// Adds up what is below a place, under which that has been done. Whether it has changed.
+    #[inline]
+    fn sum(&mut self, at: usize) -> bool {
+        let below = |child: usize| self.below.get(child).copied().unwrap_or(PcpuSet::EMPTY);
+        let sum = self.items[at].reach.or(below(2 * at + 1)).or(below(2 * at + 2));
+        core::mem::replace(&mut self.below[at], sum) != sum
     }
 }
 
@@ -166,17 +236,19 @@ mod tests {
     impl Heap {
         /// Whether order and sums are right.
         fn check(&self) {
-            for (at, item) in self.items.iter().enumerate() {
-                assert!(at == 0 || !before(item.key, self.items[(at - 1) / 2].key));
-                let below = |child: usize| self.items.get(child).map_or(PcpuSet::EMPTY, |item| item.below);
-                assert_eq!(item.below, item.reach.or(below(2 * at + 1)).or(below(2 * at + 2)));
+            assert_eq!(self.items.len(), self.below.len());
+            for (at, item) in self.items.iter().enumerate().skip(usize::from(self.gap)) {
+                let is_first = at == 0 || self.gap && at < 3;
+                assert!(is_first || !before(item.key, self.items[(at - 1) / 2].key));
+                let below = |child: usize| self.below.get(child).copied().unwrap_or(PcpuSet::EMPTY);
+                assert_eq!(self.below[at], item.reach.or(below(2 * at + 1)).or(below(2 * at + 2)));
             }
         }
     }
 
     proptest! {
         #[test]
-        fn behaves_as_a_list(start: u64, ops in prop::collection::vec((0u8..4, 0u16..1000, any::<u64>()), 1..200)) {
+        fn behaves_as_a_list(start: u64, ops in prop::collection::vec((0u8..4, 0u16..60, any::<u64>()), 1..200)) {
             let mut heap = Heap::default();
             let mut model: Vec<(u16, u16, PcpuSet)> = vec![];
             for (n, (op, raw, bits)) in ops.into_iter().enumerate() {
@@ -184,7 +256,12 @@ mod tests {
                 let reach = PcpuSet::from_bits(if bits & 3 == 0 { bits } else { 1 << (bits >> 58) });
                 match op {
                     0 if !model.is_empty() => {
-                        let least = model.iter().map(|m| m.0).min().unwrap();
+                        let first = heap.first().map(|item| item.id);
+                let mut closed = Heap { items: heap.items.clone(), below: heap.below.clone(), ..heap };
+                closed.close_gap();
+                prop_assert_eq!(closed.first().map(|item| item.id), first);
+                closed.check();
+                let least = model.iter().map(|m| m.0).min().unwrap();
                         let taken = heap.pop().unwrap();
                         prop_assert_eq!(taken.key, start.wrapping_add(u64::from(least)));
                         model.retain(|m| m.1 != taken.id.0);
@@ -201,14 +278,19 @@ mod tests {
                 }
                 heap.check();
                 prop_assert_eq!(heap.len(), model.len());
+                let least = model.iter().map(|m| m.0).min();
+                prop_assert_eq!(heap.first().map(|item| item.key), least.map(|least| start.wrapping_add(least.into())));
                 let union = model.iter().fold(PcpuSet::EMPTY, |all, m| all.or(m.2));
                 prop_assert_eq!(heap.reach(), union);
                 for pcpu in (0..64).map(PcpuId) {
-                    let found = heap.first_for(pcpu);
+                    // On a copy, because it closes the gap.
+                    let mut heap = Heap { items: heap.items.clone(), below: heap.below.clone(), ..heap };
+                    let found = heap.first_for(pcpu).map(|(at, item)| (at, *item));
                     prop_assert_eq!(found.is_some(), union.contains(pcpu));
                     if let Some((at, item)) = found {
                         prop_assert!(item.reach.contains(pcpu));
                         prop_assert_eq!(heap.position(item.id), Some(at));
+                        heap.check();
                     }
                 }
             }

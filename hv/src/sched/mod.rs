@@ -104,6 +104,8 @@ impl Config {
 #[repr(align(128))]
 struct Pcpu<P: Policy> {
     queue: Lock<Queue<P>>,
+    /// Itself in sets.
+    bit: u64,
     /// The key of the first that waits, comparable with other queues'.
     first: AtomicU64,
     /// What the policy says beside it.
@@ -142,6 +144,7 @@ impl<P: Policy> Scheduler<P> {
         let llc = |pcpu| topology.llc_of(pcpu).map_or(PcpuSet::EMPTY, |llc| topology.llc(llc));
         let pcpu = |pcpu| Pcpu {
             queue: Lock::new(Queue::new(pcpu, llc(pcpu), config.vcpus)),
+            bit: PcpuSet::only(pcpu).bits(),
             first: AtomicU64::new(0),
             clock: AtomicU64::new(0),
             reach: AtomicU64::new(0),
@@ -154,6 +157,7 @@ impl<P: Policy> Scheduler<P> {
             min_run: config.cycles(config.min_run_us).max(1),
             slice: config.cycles(config.slice_us).max(1),
             settle: config.cycles(config.settle_us),
+            caps: AtomicBool::new(false),
         };
         Scheduler {
             common,
@@ -213,7 +217,6 @@ impl<P: Policy> Scheduler<P> {
     #[inline]
     fn publish(&self, queue: &mut Queue<P>) {
         let shared = &self.pcpus[queue.pcpu.index()];
-        let bit = PcpuSet::only(queue.pcpu).bits();
         let was_loaded = shared.reach.load(Ordering::Relaxed) != 0;
         if let Some(first) = queue.waiting.first() {
             let key = first.key.wrapping_add(self.common.policy.offset(&queue.sum));
@@ -221,11 +224,11 @@ impl<P: Policy> Scheduler<P> {
             shared.clock.store(self.common.policy.clock(&mut queue.sum), Ordering::Relaxed);
             shared.reach.store(queue.waiting.reach().bits(), Ordering::Release);
             if !was_loaded {
-                self.loaded.fetch_or(bit, Ordering::AcqRel);
+                self.loaded.fetch_or(shared.bit, Ordering::AcqRel);
             }
         } else if was_loaded {
             shared.reach.store(0, Ordering::Release);
-            self.loaded.fetch_and(!bit, Ordering::AcqRel);
+            self.loaded.fetch_and(!shared.bit, Ordering::AcqRel);
         }
     }
 

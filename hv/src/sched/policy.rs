@@ -53,6 +53,9 @@ pub trait Policy: Send + Sync {
     /// The VCPU that runs has run for `ran` cycles, or for so many more.
     fn charge(&self, sum: &mut Self::Sum, account: &mut Self::Account, vm: &Vm, ran: u64, now: u64);
 
+    /// Others are about to enter its queue while this one, whose accounts are up to date, runs.
+    fn show(&self, _sum: &mut Self::Sum, _account: &Self::Account, _vm: &Vm) {}
+
     /// Its place in the order of its queue: lower ones go first.
     fn key(&self, account: &Self::Account) -> u64;
 

@@ -8,9 +8,10 @@ use alloc::vec::Vec;
 
 use super::heap::{Heap, Item, before};
 use super::policy::{Arrival, Policy};
+use super::sync::{AtomicBool, Ordering};
 use super::topology::{PcpuId, PcpuSet};
 use super::types::{Decision, PcpuStats, VcpuId, VmId, Why};
-use super::vcpu::{Place, Vcpu};
+use super::vcpu::{Place, Stays, Vcpu};
 use super::vm::Vm;
 
 /// What all queues have in common.
@@ -22,6 +23,23 @@ pub(super) struct Common<P> {
     pub slice: u64,
     /// How long a VCPU that has crossed LLCs keeps its mark, in time that it runs.
     pub settle: u64,
+    /// Some VM has a cap, or had one.
+    pub caps: AtomicBool,
+}
+
+impl<P> Common<P> {
+    /// A VM gets this cap.
+    pub(super) fn note_cap(&self, percent: u32) {
+        if percent != 0 {
+            self.caps.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether caps have to be looked at.
+    #[inline(always)]
+    pub(super) fn has_caps(&self) -> bool {
+        self.caps.load(Ordering::Relaxed)
+    }
 }
 
 /// One queue.
@@ -86,52 +104,56 @@ impl<P: Policy> Queue<P> {
 
     /// Brings the accounts of the VCPU that runs up to date.
     pub(super) fn account(&mut self, common: &Common<P>, now: u64) {
-        let Some(id) = self.current else { return };
-        let (policy, sum, vcpu, vm) = self.parts(common, id);
-        let ran = now.saturating_sub(vcpu.charged);
-        vcpu.charged = vcpu.charged.max(now);
-        vcpu.stats.ran += ran;
-        vcpu.unsettled = vcpu.unsettled.saturating_sub(ran);
-        policy.charge(sum, &mut vcpu.account, vm, ran, now);
-        vm.pay(ran, now, common.slice);
-        self.stats.busy += ran;
+        if let Some(id) = self.current {
+            let (policy, sum, vcpu, vm) = self.parts(common, id);
+            let ran = bill(policy, sum, vcpu, vm, common.slice, now);
+            policy.show(sum, &vcpu.account, vm);
+            self.stats.busy += ran;
+        }
     }
 
-    /// Notes what the VCPU that runs wants.
-    pub(super) fn note(&mut self, why: Why) {
-        let Some(id) = self.current else { return };
-        let vcpu = self.get_mut(id);
+    /// A decision begins: brings the accounts of the VCPU that runs up to date and notes what it wants. That VCPU, if it may go on
+    /// here.
+    #[inline(always)]
+    pub(super) fn settle(&mut self, common: &Common<P>, why: Why, now: u64) -> Option<Stays> {
+        let id = self.current?;
+        let pcpu = self.pcpu;
+        let (policy, sum, vcpu, vm) = self.parts(common, id);
+        let ran = bill(policy, sum, vcpu, vm, common.slice, now);
         match why {
             Why::Preempt | Why::Yield => {}
             Why::Block => vcpu.blocked = !core::mem::take(&mut vcpu.woken),
             Why::MoveTo(target) if vcpu.affinity.contains(target) => vcpu.target = Some(target),
             Why::MoveTo(_) => {}
         }
+        let stays = vcpu.stays(policy, vm, id, pcpu, now);
+        self.stats.busy += ran;
+        stays
     }
 
     /// The VCPU that runs or was left just now, if it may go on here.
-    pub(super) fn may_go_on(&self, common: &Common<P>, now: u64) -> Option<VcpuId> {
+    pub(super) fn may_go_on(&self, common: &Common<P>, now: u64) -> Option<Stays> {
         let id = self.current.or(self.leaving)?;
         let vcpu = self.get(id);
-        let vm = &common.vms[usize::from(vcpu.vm.0)];
-        let here = vcpu.target.is_none_or(|target| target == self.pcpu);
-        (vcpu.is_ready() && here && vm.capped_until(now).is_none()).then_some(id)
+        vcpu.stays(&common.policy, &common.vms[usize::from(vcpu.vm.0)], id, self.pcpu, now)
     }
 
     /// Who should run of those who are here; `stays` may go on. One that yields goes after everybody else.
+    #[inline(always)]
     pub(super) fn best(
         &mut self,
         common: &Common<P>,
-        stays: Option<VcpuId>,
+        stays: Option<Stays>,
         yields: bool,
         now: u64,
     ) -> Option<VcpuId> {
-        self.hold_back(common, now);
-        let first = self.waiting.first().map(|item| (item.key, item.id));
-        match (stays, first) {
-            (Some(stays), Some((key, _))) if !yields && before(self.key(common, stays), key) => Some(stays),
-            (_, Some((_, first))) => Some(first),
-            (stays, None) => stays,
+        if common.has_caps() {
+            self.hold_back(common, now);
+        }
+        match (stays, self.waiting.first()) {
+            (Some(stays), Some(first)) if !yields && before(stays.key, first.key) => Some(stays.id),
+            (_, Some(first)) => Some(first.id),
+            (stays, None) => stays.map(|stays| stays.id),
         }
     }
 
@@ -141,7 +163,7 @@ impl<P: Policy> Queue<P> {
     }
 
     /// Takes those out of the front whose VM has used up its cap.
-    #[inline]
+    #[cold]
     fn hold_back(&mut self, common: &Common<P>, now: u64) {
         while let Some(id) = self.waiting.first().map(|item| item.id) {
             let vm = self.get(id).vm;
@@ -223,6 +245,7 @@ impl<P: Policy> Queue<P> {
     pub(super) fn admit(&mut self, common: &Common<P>, id: VcpuId, how: Arrival, now: u64) {
         let vm = self.get(id).vm;
         common.vms[usize::from(vm.0)].begin_demand(now);
+        self.account(common, now);
         self.enqueue(common, id, how, now);
     }
 
@@ -254,7 +277,7 @@ impl<P: Policy> Queue<P> {
     /// The VCPU that runs is left. Its state is still in the PCPU.
     pub(super) fn set_aside(&mut self, now: u64) {
         if let Some(id) = self.current.take() {
-            self.get_mut(id).put(Place::Leaving, now);
+            self.get_mut(id).put_from(Place::Running, Place::Leaving, now);
             self.leaving = Some(id);
         }
     }
@@ -273,6 +296,8 @@ impl<P: Policy> Queue<P> {
             policy.leave(sum, &mut vcpu.account, vm, blocks, now);
             vm.end_demand(now);
             vcpu.put(Place::Resting, now);
+            // One of the same VM may run now, and has a greater part of its weight.
+            self.account(common, now);
         } else if let Some(until) = vm.capped_until(now) {
             self.hold(common, id, until, now);
         } else {
@@ -283,23 +308,44 @@ impl<P: Policy> Queue<P> {
 
     /// Runs a VCPU that waits or may go on, or nothing.
     pub(super) fn run(&mut self, common: &Common<P>, chosen: Option<VcpuId>, now: u64) -> Decision {
-        let Some(id) = chosen else {
-            self.set_aside(now);
-            return Decision { run: None, until: self.next_release(common, now) };
-        };
-        if self.leaving == Some(id) {
-            self.leaving = None;
-            self.start(common, id, now);
-        } else if self.current != Some(id) {
-            self.set_aside(now);
-            self.unlink_first(id);
-            self.start(common, id, now);
-            self.stats.switches += 1;
+        match chosen {
+            Some(id) => self.run_one(common, id, now),
+            None => {
+                self.set_aside(now);
+                Decision { run: None, until: self.next_release(common, now) }
+            }
         }
-        Decision { run: Some(id), until: now.saturating_add(self.slice(common, id)) }
     }
 
-    #[inline]
+    /// Runs a VCPU that waits or may go on.
+    #[inline(always)]
+    pub(super) fn run_one(&mut self, common: &Common<P>, id: VcpuId, now: u64) -> Decision {
+        let starts = self.current != Some(id);
+        if starts && self.leaving != Some(id) {
+            self.set_aside(now);
+            self.unlink_first(id);
+            self.stats.switches += 1;
+        } else if starts {
+            self.leaving = None;
+        }
+        self.current = Some(id);
+        let (policy, sum, vcpu, vm) = self.parts(common, id);
+        if starts {
+            policy.dispatch(sum, &mut vcpu.account, vm, now);
+            vcpu.put_from(Place::Waiting, Place::Running, now);
+            vcpu.charged = now;
+            vcpu.stats.dispatched += 1;
+            vcpu.target = None;
+        }
+        let next = self.waiting.first().map(|item| &self.get(item.id).account);
+        let mut slice = common.policy.slice(&self.get(id).account, next);
+        if common.has_caps() {
+            slice = self.capped_slice(common, id, slice, now);
+        }
+        Decision { run: Some(id), until: now.saturating_add(slice) }
+    }
+
+    #[inline(always)]
     fn unlink_first(&mut self, id: VcpuId) {
         if self.waiting.first().is_some_and(|item| item.id == id) {
             self.waiting.pop();
@@ -308,39 +354,43 @@ impl<P: Policy> Queue<P> {
         }
     }
 
-    #[inline]
-    fn start(&mut self, common: &Common<P>, id: VcpuId, now: u64) {
-        self.current = Some(id);
-        let (policy, sum, vcpu, vm) = self.parts(common, id);
-        policy.dispatch(sum, &mut vcpu.account, vm, now);
-        vcpu.put(Place::Running, now);
-        vcpu.charged = now;
-        vcpu.stats.dispatched += 1;
-        vcpu.target = None;
-    }
-
-    /// For how long this one may run from now on.
-    #[inline]
-    fn slice(&self, common: &Common<P>, id: VcpuId) -> u64 {
-        let vcpu = self.get(id);
-        let next = self.waiting.first().map(|item| &self.get(item.id).account);
-        let slice = common.policy.slice(&vcpu.account, next);
-        let vm = &common.vms[usize::from(vcpu.vm.0)];
-        let slice = match u64::from(vm.cap()) {
+    /// What is left of a slice: as much as the cap allows in a slice's time, shared by those who want it, and until the first of
+    /// those that are held back may wait again.
+    #[cold]
+    fn capped_slice(&self, common: &Common<P>, id: VcpuId, slice: u64, now: u64) -> u64 {
+        let vm = &common.vms[usize::from(self.get(id).vm.0)];
+        let allowed = match u64::from(vm.cap()) {
             0 => slice,
-            // As much as the cap allows in a slice's time, shared by those who want it.
-            cap => slice.min((common.slice * cap / (100 * vm.runnable())).max(common.min_run)),
+            cap => (common.slice * cap / (100 * vm.runnable())).max(common.min_run),
         };
-        let release = self.next_release(common, vcpu.charged).saturating_sub(vcpu.charged);
-        slice.min(release.max(common.min_run))
+        let release = self.next_release(common, now).saturating_sub(now);
+        slice.min(allowed).min(release.max(common.min_run))
     }
 
     /// When the first of those that a cap holds back, or will when its state is in memory, may wait again.
-    #[inline]
     fn next_release(&self, common: &Common<P>, now: u64) -> u64 {
         let capped = self.capped.first().map_or(u64::MAX, |item| item.key);
         let leaving = self.leaving.map(|id| self.get(id)).filter(|vcpu| vcpu.is_ready());
         let leaving = leaving.and_then(|vcpu| common.vms[usize::from(vcpu.vm.0)].capped_until(now));
         capped.min(leaving.unwrap_or(u64::MAX))
     }
+}
+
+/// Brings the accounts of a VCPU that runs up to date. The time that it ran.
+#[inline(always)]
+fn bill<P: Policy>(
+    policy: &P,
+    sum: &mut P::Sum,
+    vcpu: &mut Vcpu<P::Account>,
+    vm: &Vm,
+    burst: u64,
+    now: u64,
+) -> u64 {
+    let ran = now.saturating_sub(vcpu.charged);
+    vcpu.charged += ran;
+    vcpu.stats.ran += ran;
+    vcpu.unsettled = vcpu.unsettled.saturating_sub(ran);
+    policy.charge(sum, &mut vcpu.account, vm, ran, now);
+    vm.pay(ran, now, burst);
+    ran
 }

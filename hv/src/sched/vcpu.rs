@@ -1,8 +1,9 @@
 //! A VCPU as the scheduler sees it. It belongs to one queue at any time, in whatever state it is, and moves as a whole.
 
-use super::topology::PcpuId;
-use super::topology::PcpuSet;
-use super::types::{VcpuStats, VmId};
+use super::policy::Policy;
+use super::topology::{PcpuId, PcpuSet};
+use super::types::{VcpuId, VcpuStats, VmId};
+use super::vm::Vm;
 
 /// Where a VCPU is in its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,14 @@ pub(super) struct Vcpu<A> {
     pub stats: VcpuStats,
 }
 
+/// The VCPU that may go on.
+#[derive(Clone, Copy)]
+pub(super) struct Stays {
+    pub id: VcpuId,
+    pub key: u64,
+    pub since: u64,
+}
+
 impl<A: Default> Vcpu<A> {
     /// One that is blocked.
     pub(super) fn new(vm: VmId, affinity: PcpuSet, now: u64) -> Vcpu<A> {
@@ -67,21 +76,41 @@ impl<A: Default> Vcpu<A> {
         !self.paused && !self.blocked
     }
 
+    /// Itself, if it may go on at the PCPU that runs it or has just left it.
+    #[inline(always)]
+    pub(super) fn stays<P: Policy<Account = A>>(
+        &self,
+        policy: &P,
+        vm: &Vm,
+        id: VcpuId,
+        pcpu: PcpuId,
+        now: u64,
+    ) -> Option<Stays> {
+        let here = self.target.is_none_or(|target| target == pcpu);
+        let may = self.is_ready() && here && vm.capped_until(now).is_none();
+        may.then(|| Stays { id, key: policy.key(&self.account), since: self.since })
+    }
+
     /// The PCPUs that may take it from a queue of this LLC unasked.
     pub(super) fn reach(&self, llc: PcpuSet) -> PcpuSet {
         if self.unsettled > 0 { self.affinity.and(llc) } else { self.affinity }
     }
 
-    /// Changes its place and returns how long it was in the last one.
-    pub(super) fn put(&mut self, place: Place, now: u64) -> u64 {
-        let stayed = now.saturating_sub(self.since);
-        match self.place {
-            Place::Waiting => self.stats.waited += stayed,
-            Place::Capped => self.stats.capped += stayed,
-            Place::Running | Place::Leaving | Place::Resting => {}
+    /// Changes its place.
+    pub(super) fn put(&mut self, place: Place, now: u64) {
+        if self.place == Place::Capped {
+            self.stats.capped += now.saturating_sub(self.since);
+        }
+        self.put_from(Place::Waiting, place, now);
+    }
+
+    /// Changes its place, which is this one or another in which it neither waits nor is held back.
+    #[inline(always)]
+    pub(super) fn put_from(&mut self, from: Place, place: Place, now: u64) {
+        if from == Place::Waiting && self.place == Place::Waiting {
+            self.stats.waited += now.saturating_sub(self.since);
         }
         self.place = place;
         self.since = now;
-        stayed
     }
 }

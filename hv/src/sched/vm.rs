@@ -14,6 +14,12 @@ pub const MAX_WEIGHT: u32 = 65_535;
 /// The greatest number of VMs.
 pub const MAX_VMS: usize = 64;
 
+/// `value` times `factor`, which is in parts of 2^32.
+#[inline]
+pub(super) fn mul_shift(value: u64, factor: u64) -> u64 {
+    ((u128::from(value) * u128::from(factor)) >> 32) as u64
+}
+
 /// Bits of [`Demand`] that hold a time.
 const TIME: u32 = 54;
 const TIME_MASK: u64 = (1 << TIME) - 1;
@@ -34,7 +40,11 @@ impl Demand {
     }
 
     fn integral(&self, now: u64) -> u64 {
-        let word = self.0.load(Relaxed);
+        Demand::up_to(self.0.load(Relaxed), now)
+    }
+
+    #[inline(always)]
+    fn up_to(word: u64, now: u64) -> u64 {
         (word >> TIME).wrapping_mul(now).wrapping_sub(word) & TIME_MASK
     }
 }
@@ -63,7 +73,7 @@ impl Vm {
     }
 
     pub(super) fn reset(&self, weight: u32, cap: u32) {
-        self.weight.store(weight, Relaxed);
+        self.set_weight(weight);
         self.cap.store(cap, Relaxed);
         self.demand.0.store(0, Relaxed);
         self.paid_until.store(0, Relaxed);
@@ -96,6 +106,14 @@ impl Vm {
         self.paid_until.store(0, Relaxed);
     }
 
+    /// Its weight and how many of its VCPUs want to run in one word, and [`Vm::demand`].
+    #[inline(always)]
+    pub(super) fn basis_and_demand(&self, now: u64) -> (u64, u64) {
+        let word = self.demand.0.load(Relaxed);
+        let basis = u64::from(self.weight.load(Relaxed)) << 32 | word >> TIME;
+        (basis, Demand::up_to(word, now))
+    }
+
     /// How many of its VCPUs want to run; at least 1, as those who ask are one.
     #[inline]
     pub fn runnable(&self) -> u64 {
@@ -112,16 +130,16 @@ impl Vm {
         self.demand.change(|n, sum| (n.saturating_sub(1), sum.wrapping_sub(now)));
     }
 
-    /// The time that VCPUs of this VM have wanted to run, added up. Differences count, see [`Vm::demand_since`].
+    /// The time that VCPUs of this VM have wanted to run, added up. Differences count, see [`Vm::demand_between`].
     #[inline]
     pub fn demand(&self, now: u64) -> u64 {
         self.demand.integral(now)
     }
 
-    /// Demand from `mark` to now: the elapsed time times the mean number of VCPUs that wanted to run.
+    /// Demand between two such sums: the time between them times the mean number of VCPUs that wanted to run.
     #[inline]
-    pub fn demand_since(&self, mark: u64, now: u64) -> u64 {
-        let difference = self.demand.integral(now).wrapping_sub(mark) & TIME_MASK;
+    pub fn demand_between(mark: u64, end: u64) -> u64 {
+        let difference = end.wrapping_sub(mark) & TIME_MASK;
         // Clocks of two PCPUs may differ a little: less than nothing is nothing.
         if difference >> (TIME - 1) != 0 { 0 } else { difference }
     }
@@ -129,7 +147,9 @@ impl Vm {
     /// Counts `ran` cycles that ended now against the cap. Of what was not used, `burst` cycles' worth is kept.
     #[inline]
     pub(super) fn pay(&self, ran: u64, now: u64, burst: u64) {
-        if let Some(price) = ran.saturating_mul(100).checked_div(u64::from(self.cap())) {
+        let cap = self.cap();
+        if cap != 0 {
+            let price = ran.saturating_mul(100) / u64::from(cap);
             let floor = now.saturating_sub(ran).saturating_sub(burst);
             let step = |paid: u64| Some(paid.max(floor).saturating_add(price));
             let _always_some = self.paid_until.fetch_update(Relaxed, Relaxed, step);
@@ -158,7 +178,7 @@ mod tests {
             vm.begin_demand(start + 200);
             vm.end_demand(start + 250);
             assert_eq!(vm.runnable(), 2);
-            assert_eq!(vm.demand_since(mark, start + 300), 100 + 200 + 150 + 100);
+            assert_eq!(Vm::demand_between(mark, vm.demand(start + 300)), 100 + 200 + 150 + 100);
         }
     }
 
@@ -167,7 +187,7 @@ mod tests {
         let vm = Vm::new(0);
         vm.begin_demand(1000);
         let mark = vm.demand(1000);
-        assert_eq!(vm.demand_since(mark, 990), 0);
+        assert_eq!(Vm::demand_between(mark, vm.demand(990)), 0);
     }
 
     #[test]

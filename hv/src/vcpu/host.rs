@@ -9,6 +9,9 @@ pub trait Host {
     /// The host's TSC.
     fn tsc(&self) -> u64;
 
+    /// The VCPU is entered for the first time in this turn.
+    fn entering(&mut self) {}
+
     /// Asks for an interrupt at or soon after this host TSC value; replaces an earlier wish. When the timer interrupts: then, or
     /// earlier for somebody else.
     fn arm_timer(&mut self, deadline: u64) -> u64;

@@ -33,6 +33,7 @@ use crate::device::lapic::Lapic;
 use crate::guest::cpuid::CpuidTable;
 use crate::guest::msr::MsrState;
 use crate::guest::pvclock::PvClock;
+use crate::trace::cost::Turns;
 use crate::trace::exits::ExitCounts;
 use crate::vcpu::emulate::DecodeCache;
 use crate::vcpu::interrupts::Interrupts;
@@ -107,6 +108,8 @@ pub struct Vcpu<V: Virt> {
     pub exits: ExitCounts,
     /// Nested fault statistics.
     pub faults: FaultCounts,
+    /// What it costs to let it run: kept by whoever does.
+    pub turns: Turns,
     /// Host TSC at which the PCPU's timer is armed, `u64::MAX` if it is not.
     pub armed: u64,
     /// Host TSC at which the VCPU's or its VM's timers want to be looked at.
@@ -152,6 +155,7 @@ impl<V: Virt> Vcpu<V> {
             interrupts: Interrupts::default(),
             exits: ExitCounts::default(),
             faults: FaultCounts::default(),
+            turns: Turns::default(),
             armed: u64::MAX,
             due: u64::MAX,
         };

@@ -38,6 +38,11 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
     startup::awake(vcpu, vm);
     vcpu.armed = u64::MAX;
     vcpu.request(work::TIMERS | work::INTERRUPTS | work::CONSOLE | work::MAIL);
+    if let Some(end) = serve(vcpu, vm, cpu, host) {
+        vcpu.virt.release(cpu);
+        return end;
+    }
+    host.entering();
     loop {
         if vcpu.work != 0
             && let Some(end) = serve(vcpu, vm, cpu, host)

@@ -46,6 +46,8 @@ pub struct Pcpu<B: Backend> {
     guest: u32,
     /// When to ask the scheduler again, in ticks of the TSC.
     until: u64,
+    /// When the VCPU was entered first in this turn.
+    entered: Option<u64>,
     /// When the timer interrupts; `u64::MAX` if it is not armed.
     armed: u64,
     /// VCPUs that went to sleep here, and when they want to be woken.
@@ -55,7 +57,7 @@ pub struct Pcpu<B: Backend> {
 impl<B: Backend> Pcpu<B> {
     /// The PCPU that executes this.
     pub fn new(machine: &'static Machine<B>, cpu: &'static PerCpu) -> Pcpu<B> {
-        Pcpu { machine, cpu, guest: 0, until: 0, armed: u64::MAX, sleepers: Vec::new() }
+        Pcpu { machine, cpu, guest: 0, until: 0, entered: None, armed: u64::MAX, sleepers: Vec::new() }
     }
 
     /// Its number.
@@ -73,6 +75,12 @@ impl<B: Backend> Pcpu<B> {
         smp::answer_here();
         self.guest = guest.unwrap_or(u32::MAX);
         self.until = until;
+        self.entered = None;
+    }
+
+    /// When the VCPU was entered first in this turn, in ticks of the TSC.
+    pub fn entered(&self) -> Option<u64> {
+        self.entered
     }
 
     /// A VCPU waits for an interrupt, but not longer than this.
@@ -156,6 +164,10 @@ impl<B: Backend> Host for Pcpu<B> {
     #[inline(always)]
     fn tsc(&self) -> u64 {
         cpu::rdtsc_unordered()
+    }
+
+    fn entering(&mut self) {
+        self.entered = Some(self.tsc());
     }
 
     fn arm_timer(&mut self, deadline: u64) -> u64 {

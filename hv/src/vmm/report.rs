@@ -5,6 +5,7 @@ use core::fmt;
 use crate::guest::vm::{HostMemory, Vm};
 use crate::paging::shadow::{Shadow, Statistics};
 use crate::sched::VcpuStats;
+use crate::trace::cost::Turns;
 use crate::trace::exits::ExitKind;
 use crate::trace::record::Json;
 use crate::vcpu::Vcpu;
@@ -110,6 +111,7 @@ pub fn stats<V: Virt, M: HostMemory>(
         json.number("writes", fields.writes)?;
         json.end()?;
     }
+    scheduling(json, &vcpu.turns)?;
     paging(json, vcpu, vm)?;
     json.begin_array("ignored_msrs")?;
     for (index, count) in vcpu.msrs.unknown().iter() {
@@ -135,6 +137,18 @@ pub fn time(json: &mut Json<'_>, stats: &VcpuStats) -> fmt::Result {
     ] {
         json.number(name, value)?;
     }
+    json.end()
+}
+
+/// The `scheduling` object of a `stats` record.
+fn scheduling(json: &mut Json<'_>, turns: &Turns) -> fmt::Result {
+    json.begin_object("scheduling")?;
+    json.number("decisions", turns.decisions.count)?;
+    json.number("decision-ticks", turns.decisions.ticks)?;
+    json.number("decision-longest", turns.decisions.longest)?;
+    json.number("switches", turns.switches.count)?;
+    json.number("switch-ticks", turns.switches.ticks)?;
+    json.number("switch-longest", turns.switches.longest)?;
     json.end()
 }
 

@@ -73,6 +73,7 @@ impl<B: Backend> Worker<B> {
         let now = self.pcpu.tsc();
         let why = core::mem::replace(&mut self.why, Why::Preempt);
         let decision = self.machine.sched.schedule(self.pcpu.id(), why, now);
+        let decided = self.pcpu.tsc();
         let mut left = None;
         if decision.run != self.loaded.as_ref().map(|loaded| loaded.handle) {
             left = self.unload();
@@ -81,12 +82,19 @@ impl<B: Backend> Worker<B> {
             }
         }
         self.machine.send(self.machine.sched.context_saved(self.pcpu.id(), now));
+        let switches = left.is_some();
         if let Some(guest) = left {
             self.machine.look_after(&guest);
         }
         self.pcpu.begin(self.loaded.as_ref().map(|loaded| loaded.guest.number), decision.until);
         let Some(Loaded { handle, guest, parked, .. }) = &mut self.loaded else { return false };
-        match run(&mut parked.vcpu, &guest.vm, &mut self.cpu, &mut self.pcpu) {
+        let end = run(&mut parked.vcpu, &guest.vm, &mut self.cpu, &mut self.pcpu);
+        let turns = &mut parked.vcpu.turns;
+        turns.decisions.add(decided.wrapping_sub(now));
+        if let Some(entered) = self.pcpu.entered().filter(|_| switches) {
+            turns.switches.add(entered.wrapping_sub(decided));
+        }
+        match end {
             Return::Idle => {
                 self.pcpu.sleep(*handle, parked.vcpu.due);
                 self.why = Why::Block;

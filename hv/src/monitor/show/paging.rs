@@ -5,7 +5,7 @@ use core::fmt::{self, Write};
 use crate::guest::vm::HostMemory;
 use crate::monitor::view::View;
 use crate::paging::shadow::Shadow;
-use crate::vcpu::mmu::SwitchCost;
+use crate::trace::cost::Cost;
 use crate::virt::Virt;
 use crate::vmm::report::shadow_counts;
 
@@ -29,7 +29,7 @@ pub fn mode<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Writ
     Ok(())
 }
 
-fn cost(direction: &str, cost: SwitchCost, answer: &mut dyn Write) -> fmt::Result {
+fn cost(direction: &str, cost: Cost, answer: &mut dyn Write) -> fmt::Result {
     let each = cost.ticks / cost.count.max(1);
     writeln!(answer, "{direction}: {} times, {each} ticks each, {} the longest", cost.count, cost.longest)
 }

@@ -24,7 +24,8 @@ fn an_interactive_vcpu_is_served_at_once_beside_hogs() {
         let vm = sim.vm(256, 0);
         let id = sim.vcpu(vm, PcpuSet::ALL, periodic(300 * US, 20 * MS));
         sim.run(10 * S);
-        let latencies = sim.latencies(id);
+        // At first all have just begun to wait, and it takes its turn.
+        let latencies = &sim.latencies(id)[1..];
         assert!(latencies.len() > 400);
         let (most, all) = (at_percent(latencies, 95), at_percent(latencies, 100));
         assert!(most <= MS + 100 * US, "{most} ns beside {hogs} hogs on {pcpus} PCPUs");
@@ -110,7 +111,7 @@ fn taking_turns_earns_nothing() {
         sim.run(20 * S);
         let part = sim.vm_ran(vm) as f64 / (20 * S) as f64;
         assert!(part < 0.53, "{part} with {count} for {run} each");
-        assert!(part > 0.20, "{part} with {count} for {run} each");
+        assert!(part > 0.30, "{part} with {count} for {run} each");
     }
 }
 

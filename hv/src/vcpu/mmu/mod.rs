@@ -15,7 +15,7 @@ mod switch;
 
 use fault::no_memory;
 pub use fault::page_fault;
-pub use switch::{SwitchCost, SwitchCounts, switch};
+pub use switch::{SwitchCounts, switch};
 
 use core::num::NonZeroU32;
 

@@ -10,35 +10,17 @@ use super::{Excursion, Paging, Settling, follow_pat, load};
 use crate::guest::vm::{HostMemory, Vm};
 use crate::paging::MapError;
 use crate::paging::shadow::{Shadow, Tuning};
+use crate::trace::cost::Cost;
 use crate::vcpu::{Vcpu, work};
 use crate::virt::{Roots, Virt};
 
-/// Changes in one direction. Ticks are those of the host's TSC, and of the hypervisor's work alone.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SwitchCost {
-    /// Changes.
-    pub count: u64,
-    /// Ticks for all of them.
-    pub ticks: u64,
-    /// Ticks for the longest.
-    pub longest: u64,
-}
-
-impl SwitchCost {
-    fn add(&mut self, ticks: u64) {
-        self.count += 1;
-        self.ticks = self.ticks.wrapping_add(ticks);
-        self.longest = self.longest.max(ticks);
-    }
-}
-
-/// How often the tables were changed, and what that cost.
+/// How often the tables were changed, and what the hypervisor's work for that cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwitchCounts {
     /// To nested tables.
-    pub to_nested: SwitchCost,
+    pub to_nested: Cost,
     /// To shadow tables, without the faults that fill them afterwards.
-    pub to_shadow: SwitchCost,
+    pub to_shadow: Cost,
     /// Of the changes: short ones for an instruction that only the nested tables could let pass.
     pub excursions: u64,
     /// Changes to shadow tables after which the rate of faults has settled before the next change.
