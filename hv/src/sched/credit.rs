@@ -18,7 +18,7 @@ use super::policy::{Arrival, Policy};
 use super::vm::{DEFAULT_WEIGHT, MAX_VMS, Vm, mul_shift};
 
 /// Spent times may differ by so many slices between queues before they mean nothing.
-const DRIFT_SLICES: i64 = 4;
+const DRIFT_SLICES: i64 = 2;
 
 /// Who wakes is boosted if it is ahead of the mean by no more than this part of a slice.
 const BOOST_DEBT: i64 = 4;

@@ -170,9 +170,9 @@ fn nobody_starves() {
         let total: u32 = vms.iter().map(|(weight, _)| weight).sum();
         let count = sim.vcpus().count() as u64;
         for (weight, ids) in &vms {
-            // All VMs at one PCPU, and up to four slices that one had beyond its part have to be paid back.
+            // All VMs at one PCPU, and up to two slices that one had beyond its part have to be paid back, and one more.
             let part = f64::from(*weight) / f64::from(total) / ids.len() as f64;
-            let bound = (35 * MS * count) as f64 + 120.0 * MS as f64 / part;
+            let bound = (35 * MS * count) as f64 + 90.0 * MS as f64 / part;
             for id in ids {
                 let since = sim.sched.status(*id, sim.now).unwrap();
                 let wait = sim.longest_wait(*id);
