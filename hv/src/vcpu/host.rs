@@ -9,7 +9,7 @@ pub trait Host {
     /// The host's TSC.
     fn tsc(&self) -> u64;
 
-    /// The VCPU is entered for the first time in this turn.
+    /// The VCPU is entered after pending work was served; so it is at the first entry of each turn.
     fn entering(&mut self) {}
 
     /// Asks for an interrupt at or soon after this host TSC value; replaces an earlier wish. When the timer interrupts: then, or

@@ -38,11 +38,6 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
     startup::awake(vcpu, vm);
     vcpu.armed = u64::MAX;
     vcpu.request(work::TIMERS | work::INTERRUPTS | work::CONSOLE | work::MAIL);
-    if let Some(end) = serve(vcpu, vm, cpu, host) {
-        vcpu.virt.release(cpu);
-        return end;
-    }
-    host.entering();
     loop {
         if vcpu.work != 0
             && let Some(end) = serve(vcpu, vm, cpu, host)
@@ -211,6 +206,7 @@ fn serve<V: Virt, M: HostMemory, H: Host>(
         }
         // Who has waited for a lock has answered others meanwhile, and must do what they asked for.
         if vcpu.work & work::MAIL == 0 {
+            host.entering();
             return None;
         }
     }

@@ -167,7 +167,9 @@ impl<B: Backend> Host for Pcpu<B> {
     }
 
     fn entering(&mut self) {
-        self.entered = Some(self.tsc());
+        if self.entered.is_none() {
+            self.entered = Some(self.tsc());
+        }
     }
 
     fn arm_timer(&mut self, deadline: u64) -> u64 {
