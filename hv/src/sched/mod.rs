@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`topology`] | PCPUs and what they share |
 //! | [`types`] | what goes in and out |
-//! | [`policy`] | what a policy decides; [`credit`], [`round_robin`], [`replay`] are such |
+//! | [`policy`] | what a policy decides; [`credit`] (with `account`), [`round_robin`], [`replay`] are such |
 //! | `vcpu`, [`vm`] | what is known of a VCPU, and of a VM |
 //! | `heap`, `queue` | one PCPU's queue, without locks |
 //! | `decide` | decisions, stealing, idling |
@@ -27,6 +27,7 @@
 //! VCPU wait publishes that and *then* reads and clears a bit. Both are read-modify-writes of the same word: one of the two sees
 //! the other. Who clears a bit sends the interrupt.
 
+mod account;
 mod control;
 pub mod credit;
 mod decide;
