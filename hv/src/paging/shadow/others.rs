@@ -82,3 +82,6 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.served = vcpu;
     }
 }
+
+#[cfg(test)]
+mod tests;
