@@ -190,6 +190,12 @@ impl<P: Policy> Scheduler<P> {
         self.pcpus[pcpu.index()].wanted.load(Ordering::Acquire)
     }
 
+    /// Whether somebody waits in the queue of this PCPU, as published.
+    #[inline]
+    pub fn is_waited_for(&self, pcpu: PcpuId) -> bool {
+        self.pcpus[pcpu.index()].reach.load(Ordering::Acquire) != 0
+    }
+
     /// Locks the queue to which a VCPU belongs.
     fn lock_home(&self, id: VcpuId) -> Option<Guard<'_, Queue<P>>> {
         let home = self.homes.get(usize::from(id.0))?;

@@ -40,6 +40,7 @@ kinds! {
     Interrupt "interrupt",
     Window "window",
     Shutdown "shutdown",
+    Pause "pause",
     Other "other",
 }
 
@@ -64,6 +65,7 @@ impl ExitKind {
             Exit::Interrupt | Exit::Nmi => ExitKind::Interrupt,
             Exit::InterruptWindow | Exit::NmiWindow => ExitKind::Window,
             Exit::Shutdown => ExitKind::Shutdown,
+            Exit::Pause => ExitKind::Pause,
             _ => ExitKind::Other,
         }
     }

@@ -64,7 +64,10 @@ fn rare<V: Virt, M: HostMemory, H: Host>(
             Outcome::Next(rip)
         }),
         Exit::Wbinvd => with_next(vcpu, vm, System::Wbinvd, |_, rip| Outcome::Next(rip)),
-        Exit::Pause => with_next(vcpu, vm, System::Pause, |_, rip| Outcome::Next(rip)),
+        Exit::Pause => with_next(vcpu, vm, System::Pause, |vcpu, rip| {
+            vcpu.request(work::SPIN);
+            Outcome::Next(rip)
+        }),
         Exit::Rdpmc => Outcome::Inject(Exception::GP0),
         Exit::Mwait | Exit::VirtInstruction => Outcome::Inject(Exception::UD),
         Exit::InterruptWindow => {

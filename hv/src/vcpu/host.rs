@@ -29,6 +29,11 @@ pub trait Host {
     /// Whether the PCPU is wanted for something else: another VCPU, or a person at the console.
     fn is_wanted(&mut self) -> bool;
 
+    /// Whether another VCPU waits for the PCPU.
+    fn others_wait(&self) -> bool {
+        false
+    }
+
     /// Whether [`Host::console_read`] may have something. Cheap.
     fn console_ready(&self) -> bool;
 

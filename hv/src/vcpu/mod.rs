@@ -74,6 +74,8 @@ pub mod work {
     pub const RELOAD: u32 = 1 << 13;
     /// Virtio devices have something to do.
     pub const DEVICES: u32 = 1 << 14;
+    /// The guest spins: others may have the PCPU.
+    pub const SPIN: u32 = 1 << 15;
 }
 
 /// One VCPU. Everything here belongs to it alone; what it shares with others is in `guest::vm::Vm`.
@@ -110,6 +112,8 @@ pub struct Vcpu<V: Virt> {
     pub faults: FaultCounts,
     /// What it costs to let it run: kept by whoever does.
     pub turns: Turns,
+    /// How often it left the PCPU to others because it spun.
+    pub yields: u64,
     /// Host TSC at which the PCPU's timer is armed, `u64::MAX` if it is not.
     pub armed: u64,
     /// Host TSC at which the VCPU's or its VM's timers want to be looked at.
@@ -156,6 +160,7 @@ impl<V: Virt> Vcpu<V> {
             exits: ExitCounts::default(),
             faults: FaultCounts::default(),
             turns: Turns::default(),
+            yields: 0,
             armed: u64::MAX,
             due: u64::MAX,
         };
@@ -166,6 +171,14 @@ impl<V: Virt> Vcpu<V> {
     /// After RESET and INIT, EDX has family, model and stepping (AMD APM 2, table 14-1).
     fn sign(&mut self) {
         self.virt.set_gpr(Gpr::Rdx, self.cpuid.get(1, 0)[0].into());
+    }
+
+    /// The guest spins. Whether others should have the PCPU.
+    fn gives_way(&mut self, others_wait: bool) -> bool {
+        self.work &= !work::SPIN;
+        let gives_way = others_wait && self.virt.has_spun();
+        self.yields += u64::from(gives_way);
+        gives_way
     }
 
     /// Asks for `bits` of [`work`] to be looked at before the next entry.

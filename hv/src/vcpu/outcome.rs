@@ -29,6 +29,8 @@ pub enum Return {
     Idle,
     /// It could go on, but the PCPU is wanted for another, or its VM shall stand still.
     Yield,
+    /// It could go on, but spins while others wait for the PCPU.
+    Spin,
     /// Its VM stops.
     Stop(Stop),
 }

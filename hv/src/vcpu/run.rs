@@ -36,6 +36,7 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
     host: &mut H,
 ) -> Return {
     startup::awake(vcpu, vm);
+    vcpu.virt.expect_others(host.others_wait());
     vcpu.armed = u64::MAX;
     vcpu.request(work::TIMERS | work::INTERRUPTS | work::CONSOLE | work::MAIL);
     loop {
@@ -270,6 +271,9 @@ fn serve_pending<V: Virt, M: HostMemory, H: Host>(
     }
     if host.is_wanted() {
         return Some(Return::Yield);
+    }
+    if vcpu.work & work::SPIN != 0 && vcpu.gives_way(host.others_wait()) {
+        return Some(Return::Spin);
     }
     if vcpu.work & work::HALTED != 0 && wakes(vcpu) {
         vcpu.work &= !work::HALTED;

@@ -171,6 +171,8 @@ pub struct ScriptHost {
     pub input: VecDeque<(u64, u8)>,
     /// The PCPU is wanted for something else at this TSC value.
     pub wanted_at: Option<u64>,
+    /// Whether another VCPU waits for the PCPU.
+    pub others_wait: bool,
     /// Console output.
     pub output: Vec<u8>,
     /// The console takes no byte more than there are, until this TSC value.
@@ -245,6 +247,9 @@ impl Host for ScriptHost {
     fn is_wanted(&mut self) -> bool {
         let now = self.tsc();
         self.wanted_at.take_if(|at| *at <= now).is_some()
+    }
+    fn others_wait(&self) -> bool {
+        self.others_wait
     }
     fn console_ready(&self) -> bool {
         self.input.front().is_some_and(|&(at, _)| at <= self.tsc())
@@ -353,7 +358,7 @@ impl Machine {
             assert!(!self.host.cpu.held.get(), "the processor still holds guest state");
             match end {
                 Return::Idle => self.host.idle(),
-                Return::Yield => return None,
+                Return::Yield | Return::Spin => return None,
                 Return::Stop(stop) => return Some(stop),
             }
         }

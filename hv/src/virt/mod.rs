@@ -220,6 +220,14 @@ pub trait Virt: VcpuState + Sized {
     /// Lets the guest use the debug registers without exits until [`Virt::reset`].
     fn open_debug_registers(&mut self);
 
+    /// A run begins. Others wait for the PCPU: a guest that spins should exit ([`Exit::Pause`]); or nobody does, and it need not.
+    fn expect_others(&mut self, _wait: bool) {}
+
+    /// Whether the guest has spun long enough that others should run, which the exit by PAUSE alone may not say.
+    fn has_spun(&mut self) -> bool {
+        true
+    }
+
     /// The control block's own words about the last exit, for reports.
     fn exit_report(&self) -> alloc::string::String;
 

@@ -18,6 +18,7 @@ use crate::device::message::Messages;
 use crate::guest::build;
 use crate::guest::config::VmConfig;
 use crate::hw::{cpu, pm};
+use crate::mem::{frame, heap};
 use crate::vcpu::outcome::Stop;
 
 /// A guest died.
@@ -74,7 +75,8 @@ impl<B: Backend> Machine<B> {
                 let time = self.sched.status(handle, now).map(|status| status.stats).unwrap_or_default();
                 telemetry::record("stats", |json| {
                     report::stats(json, &parked.vcpu, &guest.vm, now)?;
-                    report::time(json, &time)
+                    report::time(json, &time)?;
+                    report::host(json, &frame::stats(), heap::bytes())
                 });
             }
             guest.park_all(all);
@@ -84,6 +86,10 @@ impl<B: Backend> Machine<B> {
             self.report_end(&guest.config, report::reason(&stop), value, detail, status);
         };
         match &stop {
+            Stop::Died(death) if guest.config.restart => {
+                ::log::warn!("{}: {}: {}", guest.config.name, death.cause.name(), death.what);
+                self.reset(guest);
+            }
             Stop::TestExit(value) => end(*value, &"", pm::STATUS_OK),
             Stop::Died(death) => end(0, &DeathReport(death), STATUS_DIED),
             Stop::PowerOff | Stop::Destroyed => end(0, &"", pm::STATUS_OK),

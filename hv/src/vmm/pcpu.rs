@@ -222,6 +222,10 @@ impl<B: Backend> Host for Pcpu<B> {
             || self.is_first() && self.machine.console.wants_monitor()
     }
 
+    fn others_wait(&self) -> bool {
+        self.machine.sched.is_waited_for(self.id())
+    }
+
     #[inline(always)]
     fn console_ready(&self) -> bool {
         self.machine.console.has_input(self.guest)

@@ -3,6 +3,7 @@
 use core::fmt;
 
 use crate::guest::vm::{HostMemory, Vm};
+use crate::mem::frame;
 use crate::paging::shadow::{Shadow, Statistics};
 use crate::sched::VcpuStats;
 use crate::trace::cost::Turns;
@@ -112,6 +113,7 @@ pub fn stats<V: Virt, M: HostMemory>(
         json.end()?;
     }
     scheduling(json, &vcpu.turns)?;
+    json.number("yields", vcpu.yields)?;
     paging(json, vcpu, vm)?;
     json.begin_array("ignored_msrs")?;
     for (index, count) in vcpu.msrs.unknown().iter() {
@@ -149,6 +151,14 @@ fn scheduling(json: &mut Json<'_>, turns: &Turns) -> fmt::Result {
     json.number("switches", turns.switches.count)?;
     json.number("switch-ticks", turns.switches.ticks)?;
     json.number("switch-longest", turns.switches.longest)?;
+    json.end()
+}
+
+/// The `host` object of a `stats` record: the memory of the machine.
+pub fn host(json: &mut Json<'_>, frames: &frame::Stats, heap_bytes: u64) -> fmt::Result {
+    json.begin_object("host")?;
+    json.number("free-frames", frames.free)?;
+    json.number("heap-bytes", heap_bytes)?;
     json.end()
 }
 

@@ -100,6 +100,7 @@ impl<B: Backend> Worker<B> {
                 self.why = Why::Block;
             }
             Return::Yield => {}
+            Return::Spin => self.why = Why::Yield,
             Return::Stop(stop) => self.machine.stop(guest, stop),
         }
         true

@@ -85,6 +85,8 @@ pub struct VmConfig {
     pub test_device: bool,
     /// The guest sees a KVM-compatible paravirtual clock and so need not calibrate its TSC.
     pub pv_clock: bool,
+    /// A guest that dies is started anew, as after a reset.
+    pub restart: bool,
     /// Its virtio devices.
     pub devices: DeviceConfig,
 }
@@ -205,6 +207,7 @@ impl VmConfig {
             permissive_msr: table.boolean("permissive_msr")?.unwrap_or(false),
             test_device: table.boolean("test_device")?.unwrap_or(false),
             pv_clock: table.boolean("pv_clock")?.unwrap_or(true),
+            restart: table.boolean("restart")?.unwrap_or(false),
             devices: DeviceConfig::read(&mut table)?,
         };
         table.finish()?;

@@ -12,7 +12,9 @@ fn fills_in_defaults() {
     let config = Config::parse(MINIMAL.as_bytes()).unwrap();
     let vm = &config.vm[0];
     assert_eq!((vm.vcpus, vm.mode, vm.protocol, vm.pv_clock), (1, Mode::Nested, Protocol::Auto, true));
-    assert!(vm.initrd.is_none() && vm.modules.is_empty() && !vm.permissive_msr && !vm.test_device);
+    assert!(
+        vm.initrd.is_none() && vm.modules.is_empty() && !vm.permissive_msr && !vm.test_device && !vm.restart
+    );
 }
 
 #[test]
@@ -20,6 +22,7 @@ fn reads_every_key() {
     let text = format!(
         "{MINIMAL}initrd = \"i\"\ncmdline = \"console=ttyS0\"\nvcpus = 4\nmode = \"nested\"\n\
          protocol = \"multiboot1\"\npermissive_msr = true\ntest_device = true\npv_clock = false\n\
+         restart = true\n\
          modules = [{{ file = \"m\", cmdline = \"m 1\" }}, {{ file = \"n\" }}]\n"
     );
     let as_tables = text.replace("modules = [{ file = \"m\", cmdline = \"m 1\" }, { file = \"n\" }]\n", "")
@@ -29,7 +32,7 @@ fn reads_every_key() {
     assert_eq!(vm.protocol, Protocol::Multiboot1);
     assert_eq!(vm.modules[0], ModuleConfig { file: "m".into(), cmdline: "m 1".into() });
     assert_eq!(vm.modules[1].cmdline, "");
-    assert!(vm.permissive_msr && vm.test_device && !vm.pv_clock && vm.vcpus == 4);
+    assert!(vm.permissive_msr && vm.test_device && vm.restart && !vm.pv_clock && vm.vcpus == 4);
 }
 
 #[test]

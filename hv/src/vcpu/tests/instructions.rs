@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::guest::msr::index as msr;
+use crate::trace::exits::ExitKind;
 use crate::vcpu::outcome::{Cause, Stop};
 use crate::vcpu::testing::{CODE, Machine, START};
 use crate::virt::exit::vector;
@@ -33,6 +34,25 @@ const COMPLETED: [Step; 10] = [
     |_| Exit::Hypercall,
     |_| Exit::Wbinvd,
 ];
+
+#[test]
+fn a_guest_that_spins_leaves_the_processor_to_others() {
+    let pause = |f: &mut Fake| {
+        f.regs.rip = CODE;
+        Exit::Pause
+    };
+    let mut machine = Machine::new(&[pause, pause, pause]);
+    machine.code(b"\xf3\x90");
+    machine.host.others_wait = true;
+    for entries in 1..=2 {
+        assert!(machine.run_or_yield().is_none());
+        assert_eq!((machine.vcpu.virt.entries, machine.vcpu.yields), (entries, entries as u64));
+        assert_eq!(machine.vcpu.virt.regs.rip, CODE + 2);
+    }
+    machine.host.others_wait = false;
+    machine.play();
+    assert_eq!((machine.vcpu.yields, machine.vcpu.exits.of(ExitKind::Pause).count), (2, 3));
+}
 
 #[test]
 fn rip_moves_on_and_shadow_and_resume_flag_end() {

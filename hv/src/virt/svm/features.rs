@@ -96,7 +96,7 @@ impl Features {
             feature("decode assists", "decode-assists", self.decode_assists, "operands are decoded"),
             feature("flush by ASID", "flush-by-asid", self.flush_by_asid, "a flush takes a new ASID"),
             feature("VMCB clean bits", "vmcb-clean", self.clean_bits, "every entry loads the whole VMCB"),
-            feature("PAUSE filter", "pause-filter", self.pause_filter, "spinning guests are not noticed"),
+            feature("PAUSE filter", "pause-filter", self.pause_filter, "each PAUSE exits while others wait"),
         ]
     }
 }

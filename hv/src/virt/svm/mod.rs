@@ -13,6 +13,7 @@ mod inject;
 mod instr;
 mod paging;
 mod permissions;
+mod spin;
 mod switched;
 #[cfg(test)]
 mod tests;
@@ -80,6 +81,8 @@ pub struct Svm {
     injection: Injection,
     /// With shadow tables: the control registers that the guest sees.
     believed: Option<Believed>,
+    /// PAUSEs in this run.
+    pauses: u8,
     // The VMCB holds their addresses.
     _io_map: Arc<IoMap>,
     _msr_map: Arc<MsrMap>,
@@ -92,18 +95,7 @@ impl Svm {
         let vmcb = &mut block.vmcb;
         vmcb.iopm_base = pa(&*io_map).0;
         vmcb.msrpm_base = pa(&*msr_map).0;
-        vmcb.intercept_misc1 = misc1::INTR
-            | misc1::NMI
-            | misc1::INIT
-            | misc1::RDPMC
-            | misc1::CPUID
-            | misc1::INVD
-            | misc1::HLT
-            | misc1::INVLPGA
-            | misc1::IOIO
-            | misc1::MSR
-            | misc1::TASK_SWITCH
-            | misc1::SHUTDOWN;
+        vmcb.intercept_misc1 = misc1::ALWAYS;
         vmcb.intercept_misc2 = misc2::VMRUN
             | misc2::VMMCALL
             | misc2::VMLOAD
@@ -120,7 +112,7 @@ impl Svm {
         vmcb.intercept_exceptions = 1 << vector::MC;
         if features.pause_filter {
             vmcb.intercept_misc1 |= misc1::PAUSE;
-            vmcb.pause_filter_count = 3000;
+            vmcb.pause_filter_count = spin::FILTER;
         }
         vmcb.int_ctl = int_ctl::V_INTR_MASKING;
         let mut svm = Svm {
@@ -132,6 +124,7 @@ impl Svm {
             work: Cell::new(work::FLUSH | work::HIDDEN),
             injection: Injection::default(),
             believed: None,
+            pauses: 0,
             _io_map: io_map,
             _msr_map: msr_map,
         };
@@ -365,6 +358,14 @@ impl Virt for Svm {
     fn open_debug_registers(&mut self) {
         self.block.vmcb.intercept_dr = 0;
         self.dirty(clean::INTERCEPTS);
+    }
+
+    fn expect_others(&mut self, wait: bool) {
+        self.expect_spinning(wait);
+    }
+
+    fn has_spun(&mut self) -> bool {
+        self.has_spun_enough()
     }
 
     fn exit_report(&self) -> alloc::string::String {

@@ -150,6 +150,9 @@ pub mod misc1 {
     pub const MSR: u32 = 1 << 28;
     pub const TASK_SWITCH: u32 = 1 << 29;
     pub const SHUTDOWN: u32 = 1 << 31;
+    /// What no guest does by itself.
+    pub const ALWAYS: u32 =
+        INTR | NMI | INIT | RDPMC | CPUID | INVD | HLT | INVLPGA | IOIO | MSR | TASK_SWITCH | SHUTDOWN;
 }
 
 /// Bits of [`Vmcb::intercept_misc2`]; the exit code is 0x80 + bit number.

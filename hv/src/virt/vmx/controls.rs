@@ -42,6 +42,7 @@ pub mod secondary {
     pub const RDTSCP: u32 = 1 << 3;
     pub const VPID: u32 = 1 << 5;
     pub const UNRESTRICTED: u32 = 1 << 7;
+    pub const PAUSE_LOOP: u32 = 1 << 10;
     pub const INVPCID: u32 = 1 << 12;
 }
 

@@ -36,6 +36,11 @@ pub(super) const SHADOW: u64 = 3;
 /// Interruptibility: blocking by NMI.
 pub(super) const NMI_BLOCKING: u64 = 1 << 3;
 
+/// PAUSEs at most so many ticks apart are one loop (SDM 3, 24.6.13).
+const PAUSE_GAP: u64 = 128;
+/// A loop of PAUSE exits after so many ticks.
+const PAUSE_WINDOW: u64 = 4096;
+
 impl Vmx {
     /// Does what an entry needs beyond VMRESUME: see [`work`].
     #[cold]
@@ -149,6 +154,10 @@ impl Vmx {
             }
             if features.vpid {
                 write(control::VPID, self.vpid.into());
+            }
+            if features.notices_loops() {
+                write(control::PAUSE_GAP, PAUSE_GAP);
+                write(control::PAUSE_WINDOW, PAUSE_WINDOW);
             }
             if features.preemption_timer.is_some() {
                 write(guest::PREEMPTION_TIMER, self.timer());

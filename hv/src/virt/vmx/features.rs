@@ -196,7 +196,7 @@ impl Features {
 
     fn read_secondary(&mut self, rdmsr: impl Fn(u32) -> u64) -> Result<(), Missing> {
         let paging = secondary::EPT | secondary::VPID | secondary::UNRESTRICTED;
-        let optional = paging | secondary::RDTSCP | secondary::INVPCID;
+        let optional = paging | secondary::RDTSCP | secondary::INVPCID | secondary::PAUSE_LOOP;
         let word = adjust(Word::Processor, 0, optional, rdmsr(index::SECONDARY))?;
         let capability =
             if word & (secondary::EPT | secondary::VPID) != 0 { rdmsr(index::EPT_VPID) } else { 0 };
@@ -225,11 +225,17 @@ impl Features {
         Ok(())
     }
 
+    /// Whether loops of PAUSE exit.
+    pub fn notices_loops(&self) -> bool {
+        self.secondary & secondary::PAUSE_LOOP != 0
+    }
+
     /// Each feature for the log, telemetry and the hardware report.
-    pub fn list(&self) -> [Feature; 10] {
+    pub fn list(&self) -> [Feature; 11] {
         let feature = |name, id, present, without| Feature { name, id, present, without };
         let timer = self.preemption_timer.is_some();
         let invpcid = self.secondary & secondary::INVPCID != 0;
+        let loops = self.notices_loops();
         [
             feature("EPT", "ept", self.ept, "shadow paging only"),
             feature(
@@ -256,6 +262,7 @@ impl Features {
             ),
             feature("PAT switch", "pat-switch", self.switches_pat, "shadow tables name the host's entries"),
             feature("INVPCID", "invpcid", invpcid, "guests do without"),
+            feature("PAUSE-loop exiting", "pause-loop", loops, "spinning guests are not noticed"),
         ]
     }
 }

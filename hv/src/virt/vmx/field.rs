@@ -29,6 +29,8 @@ pub mod control {
     pub const ENTRY_INSTRUCTION_LENGTH: u32 = 0x401a;
     pub const TPR_THRESHOLD: u32 = 0x401c;
     pub const SECONDARY: u32 = 0x401e;
+    pub const PAUSE_GAP: u32 = 0x4020;
+    pub const PAUSE_WINDOW: u32 = 0x4022;
     pub const CR0_MASK: u32 = 0x6000;
     pub const CR4_MASK: u32 = 0x6002;
     pub const CR0_SHADOW: u32 = 0x6004;

@@ -72,6 +72,7 @@ pub struct Vm<'a> {
     pub permissive_msr: bool,
     pub test_device: bool,
     pub pv_clock: bool,
+    pub restart: Option<bool>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub networks: &'a [String],
     pub console: Option<&'a str>,

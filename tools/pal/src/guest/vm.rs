@@ -84,6 +84,9 @@ pub struct Vm {
     /// The clock for hypervisors' guests is there.
     #[serde(default = "yes")]
     pub pv_clock: bool,
+    /// It is started anew when it dies.
+    #[serde(default)]
+    pub restart: bool,
     /// Its disks.
     #[serde(default)]
     pub disks: Vec<Disk>,
@@ -217,6 +220,7 @@ impl Vm {
             permissive_msr: false,
             test_device: false,
             pv_clock: true,
+            restart: false,
             disks: Vec::new(),
             networks: Vec::new(),
             console: Console::Serial,
@@ -402,6 +406,7 @@ impl Vm {
             permissive_msr: self.permissive_msr,
             test_device: self.test_device,
             pv_clock: self.pv_clock,
+            restart: self.restart.then_some(true),
             networks: &self.networks,
             console: self.has_virtio_console().then_some("virtio"),
             entropy: self.entropy.then_some(true),
