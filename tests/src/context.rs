@@ -34,6 +34,8 @@ pub struct Context {
     pub long_mode: PathBuf,
     /// The stress program, for 64-bit and 32-bit guests.
     pub stress: [PathBuf; 2],
+    /// The hostile kit.
+    pub hostile: PathBuf,
     /// The machine to run on.
     pub machine: &'static str,
     /// The mode of the hypervisor, unless it is the default.
@@ -49,6 +51,7 @@ impl Context {
             kit: kits.multiboot1.clone(),
             long_mode: kits.long_mode.clone(),
             stress: kits.stress.clone(),
+            hostile: kits.hostile.clone(),
             machine,
             mode,
             scratch: tempfile::tempdir()?,

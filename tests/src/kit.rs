@@ -37,6 +37,8 @@ pub struct Kits {
     pub long_mode: PathBuf,
     /// A Linux program that stresses memory, for 64-bit and 32-bit guests.
     pub stress: [PathBuf; 2],
+    /// Does random things to its machine.
+    pub hostile: PathBuf,
 }
 
 impl Kits {
@@ -46,6 +48,7 @@ impl Kits {
             multiboot1: multiboot1(dir).context("the multiboot1 kit does not build")?,
             long_mode: long_mode(dir).context("the long-mode kit does not build")?,
             stress: stress(dir).context("the stress program does not build")?,
+            hostile: hostile(dir).context("the hostile kit does not build")?,
         })
     }
 }
@@ -76,7 +79,17 @@ fn stress(dir: &Path) -> Result<[PathBuf; 2]> {
     Ok([build("64")?, build("32")?])
 }
 
-/// Multiboot 1 knows 32-bit ELF files only: the same segments go into one.
+fn hostile(dir: &Path) -> Result<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("kits/hostile");
+    let wide = dir.join("hostile64.elf");
+    let mut compile = Command::new("cc");
+    compile.current_dir(&source).args(["-m64", "-O1", "-mno-red-zone"]).args(OPTIONS);
+    compile.args(["-Wl,-T,link.ld", "-o"]).arg(&wide);
+    compile.args(["start.s", "main.c", "apic.c", "devices.c", "tables.c", "code.c", "virtio.c"]);
+    run(&mut compile, "cc; install gcc")?;
+    multiboot(&wide, &dir.join("hostile.elf"))
+}
+
 fn long_mode(dir: &Path) -> Result<PathBuf> {
     let root =
         Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("tests is a directory of the workspace")?;
@@ -84,12 +97,15 @@ fn long_mode(dir: &Path) -> Result<PathBuf> {
     // Warnings of the compiler about the flags are no concern of the tests.
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     run(cargo.current_dir(root).args(["kit", "--quiet"]).env_remove("RUSTFLAGS"), "cargo")?;
-    let program = dir.join("long-mode.elf");
+    multiboot(&target.join("x86_64-unknown-linux-gnu/hv/long-mode-kit"), &dir.join("long-mode.elf"))
+}
+
+/// Multiboot 1 knows 32-bit ELF files only: the same segments go into one.
+fn multiboot(wide: &Path, program: &Path) -> Result<PathBuf> {
     let mut wrap = Command::new("objcopy");
     wrap.args(["--input-target=elf64-x86-64", "--output-target=elf32-i386", "--strip-debug"]);
-    wrap.arg(target.join("x86_64-unknown-linux-gnu/hv/long-mode-kit")).arg(&program);
-    run(&mut wrap, "objcopy; install binutils")?;
-    Ok(program)
+    run(wrap.arg(wide).arg(program), "objcopy; install binutils")?;
+    Ok(program.to_owned())
 }
 
 fn run(command: &mut Command, name: &str) -> Result<()> {

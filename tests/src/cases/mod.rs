@@ -5,6 +5,7 @@ mod bench;
 mod bochs;
 mod boot;
 mod guests;
+mod isolation;
 mod kit;
 mod long_mode;
 mod media;
@@ -75,6 +76,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         bochs::CASES,
         boot::CASES,
         guests::CASES,
+        isolation::CASES,
         person::CASES,
         probe::CASES,
         smp::CASES,

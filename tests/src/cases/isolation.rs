@@ -1,0 +1,230 @@
+//! A hostile guest beside one that works: what the one does, the other must not notice.
+//!
+//! `tests/kits/hostile` does random things to its virtual machine, which is started anew whenever that ends it. Linux computes
+//! checksums meanwhile. They must be right; Linux must get its share of the processors, by the hypervisor's own accounts, so that
+//! a busy development machine makes no difference; and the hypervisor must not need more and more memory.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+
+use super::{Case, only};
+use crate::context::Context;
+
+pub const CASES: &[Case] = &[
+    only("qemu-svm", "a hostile guest beside one that works", short).also(&["shadow"]),
+    only("qemu-svm", "a hostile guest beside one that works, at length", long)
+        .also(&["shadow", "switch=200"])
+        .at_length(),
+];
+
+/// `seq 20000 | md5sum`
+const SUM: &str = "e071f707df7bbeee2a6a1eb48011ddd0";
+/// Processors of the machine.
+const PCPUS: u64 = 2;
+/// Weights of the guests: Linux, the hostile one.
+const WEIGHTS: [u64; 2] = [512, 256];
+/// How often the hostile guest begins anew, at least.
+const ROUNDS: usize = 2;
+/// VCPUs of Linux.
+const VCPUS: u64 = 2;
+/// Of the time that is due to it, Linux gets at least so many percent.
+const LEAST_PERCENT: u64 = 80;
+/// The hypervisor's heap may grow by so much from the first start of the hostile guest to the last, in bytes: it grows by
+/// 2 MiB at a time.
+const GROWTH: u64 = 4 << 20;
+/// A busy machine may take so many times as long as the guest is meant to run, and this on top.
+const PATIENCE: (u32, Duration) = (10, Duration::from_secs(900));
+
+fn short(context: &Context) -> Result<()> {
+    isolation(context, 25, 1)
+}
+
+/// For `ISOLATION_MINUTES` minutes, or 30, with the seed `ISOLATION_SEED`, or one of the clock's.
+fn long(context: &Context) -> Result<()> {
+    let number = |name: &str| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() % 1_000_000;
+    let minutes = number("ISOLATION_MINUTES").unwrap_or(30);
+    isolation(context, minutes * 60, number("ISOLATION_SEED").unwrap_or(clock))
+}
+
+/// Loops on all VCPUs that compute sums for so many seconds of the guest's time and count them.
+fn work(seconds: u64) -> String {
+    format!(
+        "up() {{ read up rest < /proc/uptime; up=${{up%%.*}}; }}\n\
+         up; end=$((up + {seconds}))\n\
+         work() {{ good=0; bad=0; while up; [ $up -lt $end ]; do\n\
+         if [ \"$(seq 20000 | md5sum)\" = '{SUM}  -' ]; then good=$((good + 1)); else bad=$((bad + 1)); fi; done\n\
+         echo worker: $good right, $bad wrong; }}\n\
+         work & work & wait"
+    )
+}
+
+fn isolation(context: &Context, seconds: u64, seed: u64) -> Result<()> {
+    let machine = Machine::new(context, seconds, seed)?;
+    let again = format!(
+        "to see it again: ISOLATION_SEED={seed} ISOLATION_MINUTES={} cargo run -p e2e -- --full 'hostile guest'",
+        seconds.div_ceil(60)
+    );
+    let patience = Duration::from_secs(seconds) * PATIENCE.0 + PATIENCE.1;
+    let records = machine.run(patience).with_context(|| again.clone())?;
+    judge(&records).with_context(|| again)
+}
+
+/// A machine with both guests that has not been started.
+struct Machine {
+    command: Command,
+    telemetry: PathBuf,
+    console: PathBuf,
+}
+
+impl Machine {
+    fn new(context: &Context, seconds: u64, seed: u64) -> Result<Self> {
+        let image = context.path("image");
+        let guest = ["--append", "quiet", "--exec", &work(seconds)];
+        context.pal([&["image", "netboot", "-o", &image], &guest[..]].concat(), None)?.status(0)?;
+        let folder = Path::new(&image).join("guests/debian-amd64");
+        let kernel = fs::read_dir(&folder)?
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .find(|name| name.starts_with("vmlinuz"))
+            .context("no kernel in the image")?;
+        let mode = context.mode.unwrap_or("nested");
+        let [linux, hostile] = WEIGHTS;
+        let description = format!(
+            "version = 1\n\
+             [[vm]]\nname = \"linux\"\nkernel = \"vmlinuz\"\ninitrd = \"initrd\"\n\
+             cmdline = \"console=ttyS0 panic=10 quiet\"\n\
+             memory_mib = 192\nvcpus = {VCPUS}\nweight = {linux}\nmode = \"{mode}\"\n\
+             [[vm]]\nname = \"hostile\"\nkernel = \"hostile\"\ncmdline = \"seed={seed} memory=32\"\nrestart = true\n\
+             memory_mib = 32\nvcpus = 3\nweight = {hostile}\nmode = \"{mode}\"\n\
+             disks = [{{ file = \"disk\" }}]\nnetworks = [\"lan\"]\nconsole = \"virtio\"\nentropy = true\n"
+        );
+        let files = [
+            ("palimpsest.toml", description.into_bytes()),
+            ("vmlinuz", fs::read(folder.join(kernel))?),
+            ("initrd", fs::read(folder.join("initrd"))?),
+            ("hostile", fs::read(&context.hostile)?),
+            ("disk", vec![0x5a; 1 << 20]),
+        ];
+        let bundle = context.file("bundle.cpio", archive(&files))?;
+        let (telemetry, console) = (context.path("telemetry"), context.path("console"));
+        let mut command = Command::new("qemu-system-x86_64");
+        command.args(
+            "-machine q35 -accel tcg -cpu EPYC,+svm,+npt -m 768 -nodefaults -display none -no-reboot"
+                .split(' '),
+        );
+        command.args(["-smp", &format!("{PCPUS},sockets={PCPUS}"), "-initrd", &bundle]);
+        command.arg("-kernel").arg(Path::new(&image).join("boot/palimpsest"));
+        command.args(["-append", "loglevel=info exit=isa-debug:0xf4 telemetry=com2 stats=on"]);
+        command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
+        command.args(["-serial", &format!("file:{console}"), "-serial", &format!("file:{telemetry}")]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Self { command, telemetry: telemetry.into(), console: console.into() })
+    }
+
+    /// Runs it until Linux has ended and the hostile guest has begun anew a few times; what the hypervisor has told until then.
+    fn run(mut self, patience: Duration) -> Result<Vec<Value>> {
+        let mut qemu = Running(self.command.spawn().context("cannot start qemu-system-x86_64")?);
+        let start = Instant::now();
+        loop {
+            sleep(Duration::from_millis(300));
+            let ended = qemu.0.try_wait()?.is_some();
+            let records = self.records();
+            let rounds = records.iter().filter(|record| is(record, "reset", "hostile")).count();
+            if records.iter().any(|record| is(record, "end", "linux")) && rounds >= ROUNDS {
+                return Ok(records);
+            }
+            let late = start.elapsed() > patience;
+            if ended || late || records.iter().any(|record| record["t"] == "panic") {
+                let console = fs::read(&self.console).unwrap_or_default();
+                let console =
+                    String::from_utf8_lossy(&console[console.len().saturating_sub(4000)..]).into_owned();
+                let last: Vec<_> =
+                    records.iter().rev().filter(|record| record["t"] != "console").take(5).collect();
+                let what = if late { "there is no end" } else { "the machine has ended too early" };
+                bail!("{what}; its last records: {last:?}\n--- console\n{console}");
+            }
+        }
+    }
+
+    fn records(&self) -> Vec<Value> {
+        let bytes = fs::read(&self.telemetry).unwrap_or_default();
+        // The last line may not be whole yet.
+        bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
+    }
+}
+
+/// QEMU, which ends with this.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _it_may_have_ended = self.0.kill();
+        let _the_status_says_nothing = self.0.wait();
+    }
+}
+
+fn is(record: &Value, kind: &str, vm: &str) -> bool {
+    record["t"] == kind && record["vm"] == vm
+}
+
+/// Looks at what both guests have done.
+fn judge(records: &[Value]) -> Result<()> {
+    let of = |kind: &'static str, vm: &'static str| records.iter().filter(move |record| is(record, kind, vm));
+    let text: String = of("console", "linux").filter_map(|record| record["text"].as_str()).collect();
+    let workers: Vec<_> = text.lines().filter(|line| line.starts_with("worker: ")).collect();
+    let right = |line: &&str| line.contains(" right, 0 wrong") && !line.contains(": 0 right");
+    ensure!(workers.len() == 2 && workers.iter().all(right), "Linux says:\n{text}");
+    let end = of("end", "linux").next().context("Linux has not ended")?;
+    ensure!(end["reason"] == "power-off", "{end}");
+
+    // The hostile guest was there all the time.
+    ensure!(
+        of("end", "hostile").next().is_none(),
+        "the hostile guest ended: {:?}",
+        of("end", "hostile").next_back()
+    );
+
+    // Memory: at its first new start, and at the last.
+    let memory = |record: &Value, what: &str| record["host"][what].as_u64();
+    let (first, last) = (of("stats", "hostile").next(), of("stats", "hostile").next_back());
+    let (first, last) = first.zip(last).context("no statistics")?;
+    let frames = memory(first, "free-frames").zip(memory(last, "free-frames")).context("no frames")?;
+    let heap = memory(first, "heap-bytes").zip(memory(last, "heap-bytes")).context("no heap")?;
+    ensure!(heap.1 <= heap.0 + GROWTH, "the heap has grown from {} to {} bytes", heap.0, heap.1);
+    let lost = frames.0.saturating_sub(frames.1) * 4096;
+    ensure!(lost <= GROWTH, "free memory has gone from {} to {} frames", frames.0, frames.1);
+
+    // Time: while all want to run, each VCPU of Linux gets this part of a processor; while not all do, it gets more.
+    let stats: Vec<_> = of("stats", "linux").collect();
+    let time = |what: &str| stats.iter().filter_map(|record| record["time"][what].as_u64()).sum::<u64>();
+    let (ran, wanted) = (time("ran"), time("ran") + time("waited"));
+    let due = wanted * (WEIGHTS[0] * PCPUS) / (WEIGHTS.iter().sum::<u64>() * VCPUS);
+    ensure!(
+        wanted > 0 && ran >= due / 100 * LEAST_PERCENT,
+        "Linux ran for {ran} ticks; it wanted {wanted}, and {due} were due to it"
+    );
+    Ok(())
+}
+
+/// A cpio archive in newc format.
+fn archive(files: &[(&str, Vec<u8>)]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (name, contents) in files.iter().chain([&("TRAILER!!!", Vec::new())]) {
+        let fields = [0, 0o100_644, 0, 0, 1, 0, contents.len(), 0, 0, 0, 0, name.len() + 1, 0];
+        bytes.extend(b"070701");
+        fields.iter().for_each(|field| bytes.extend(format!("{field:08X}").bytes()));
+        bytes.extend(name.bytes().chain([0]));
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes.extend(contents);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+    }
+    bytes
+}
