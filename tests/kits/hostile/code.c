@@ -48,7 +48,8 @@ void rare_instructions(struct processor *me) {
     case 15: __asm__ volatile("mwait" : : "a"(0), "c"(0)); break;
     case 16: __asm__ volatile("wbinvd" : : : "memory"); break;
     case 17: __asm__ volatile("invd" : : : "memory"); break;
-    case 18: __asm__ volatile("mov %0, %%dr0; mov %0, %%dr7" : : "r"(value & 0xffffffff)); break;
+    /* Breakpoints on instructions only: one on data that meets another kind where VCPUs share a processor ends QEMU itself. */
+    case 18: __asm__ volatile("mov %0, %%dr0; mov %1, %%dr7" : : "r"(value & 0xffffffff), "r"(value & 0xffff)); break;
     case 19: __asm__ volatile("int $0x80; int $3; int $1"); break;
     case 20: __asm__ volatile("vmxon (%0)" : : "r"(&value) : "memory", "cc"); break;
     case 21: __asm__ volatile("push %0; popfq; nop; nop" : : "r"(value & ~0x20000ull) : "cc", "memory"); break;
