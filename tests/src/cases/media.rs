@@ -269,6 +269,11 @@ fn same(context: &Context) -> Result<()> {
         let second = make(context, kind, "some/where/second", &["--put", &context.file("file", "x")?])?;
         ensure!(std::fs::read(first)? == std::fs::read(second)?, "{kind}: the bytes differ");
     }
+    let [first, second] = ["net", "some/where/net"].map(|name| make(context, "netboot", name, &[]));
+    let (first, second) = (first?, second?);
+    let mut compare = Command::new("diff");
+    compare.args(["-r", &first, &second]);
+    context.wait_for(compare, Duration::from_secs(60))?.status(0)?;
     Ok(())
 }
 

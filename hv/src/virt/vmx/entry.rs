@@ -6,7 +6,7 @@ use super::cpu::{VmxCpu, pa};
 use super::decode::{event, may_interrupt_delivery, reason};
 use super::field::{control, exit, guest, host};
 use super::instr;
-use super::{Vmx, system};
+use super::{Vmx, system, vpid};
 use crate::hw::msr::EFER;
 use crate::virt::state::efer;
 use crate::virt::{Ended, VcpuState};
@@ -117,9 +117,9 @@ impl Vmx {
 
     /// Makes the VMCS current and writes what never changes, and what the processor does not switch.
     fn load(&mut self, cpu: &VmxCpu) {
-        if self.home != cpu.id() {
+        // What this PCPU has in its TLB from an earlier stay under this VPID is older; or another's, once VPIDs repeat.
+        if self.home != cpu.id() || vpid::repeat() {
             self.home = cpu.id();
-            // What this PCPU has in its TLB from an earlier stay under this VPID is older.
             self.request(work::FLUSH);
         }
         let region = pa(&*self.region);

@@ -23,6 +23,7 @@ mod system;
 #[cfg(test)]
 mod tests;
 mod vcpu_state;
+mod vpid;
 
 pub use bitmaps::{IoBitmaps, MsrBitmap};
 pub use cpu::VmxCpu;
@@ -32,7 +33,6 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::cell::Cell;
-use core::sync::atomic::{AtomicU16, Ordering};
 
 use self::cache::{Cache, Field, Part};
 use self::cpu::Region;
@@ -94,9 +94,6 @@ pub struct Vmx {
     msr_bitmap: Arc<MsrBitmap>,
 }
 
-/// The next VCPU's tag in the TLB; 0 is the host's.
-static NEXT_VPID: AtomicU16 = AtomicU16::new(1);
-
 impl Vmx {
     /// A VCPU in the state after RESET. The bitmaps are shared by the VCPUs of a VM; `tsc_khz` is the host's.
     pub fn new(features: Features, io: Arc<IoBitmaps>, msrs: Arc<MsrBitmap>, tsc_khz: u64) -> Vmx {
@@ -110,8 +107,7 @@ impl Vmx {
             reason: reason::INIT,
             vectoring: 0,
             interruption: 0,
-            // With 65535 VCPUs made since the start, tags repeat; each VCPU begins with a flush of its own.
-            vpid: NEXT_VPID.fetch_add(1, Ordering::Relaxed).max(1),
+            vpid: vpid::next(),
             home: 0,
             features,
             injection: Injection::default(),
