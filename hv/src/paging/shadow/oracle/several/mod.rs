@@ -13,6 +13,7 @@ mod perform;
 mod tests;
 mod world;
 
+use super::fuzz::trace;
 use super::layout::{self, HOST, HOST_BYTES, RAM, TABLE_BYTES, TABLES};
 use crate::guest::ram::{HostAccess, VecHost};
 use crate::paging::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE};
@@ -192,18 +193,10 @@ impl<F: Modelled> Several<F> {
     }
 }
 
-/// Runs the trace that `data` stands for: a byte for the kind of paging, eight for the seed, eight for each operation.
-/// Panics, with the trace, if the engine is wrong.
+/// Runs the [`trace`] that `data` stands for. Panics, with the trace, if the engine is wrong.
 pub fn fuzz_one(data: &[u8]) {
     const MOST: usize = 2000;
-    let Some((kind, rest)) = data.split_first() else { return };
-    let kinds = [PagingKind::FourLevel, PagingKind::TwoLevel, PagingKind::Pae, PagingKind::Off];
-    let kind = kinds.get(usize::from(kind % 5)).copied();
-    let numbers: Vec<u64> = rest
-        .chunks(8)
-        .take(MOST + 1)
-        .map(|chunk| chunk.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
-        .collect();
+    let Some((kind, numbers)) = trace(data, MOST) else { return };
     let Some((&seed, ops)) = numbers.split_first() else { return };
     if run(kind, seed, ops, false).is_err()
         && let Err(what) = run(kind, seed, ops, true)
