@@ -23,6 +23,8 @@ use crate::paging::addr::{Gpa, Hpa, PageSize};
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::guest_walk::PagingFeatures;
 use crate::paging::{GpaRange, MapError, Nested, P2m};
+use crate::probe;
+use crate::sched::topology::PcpuSet;
 use crate::vcpu::mailbox::Mailbox;
 
 /// Why a VM could not be made.
@@ -37,10 +39,12 @@ pub enum BuildError {
     },
     /// No host memory for page tables.
     Tables(MapError),
-    /// The affinity names no processor of this machine, which has so many.
+    /// The affinity names no processor of this machine that runs guests.
     Affinity {
         /// PCPUs of the machine.
         pcpus: usize,
+        /// Those of them that run guests.
+        fit: PcpuSet,
     },
     /// A file cannot be loaded.
     Load(LoadError),
@@ -57,7 +61,12 @@ impl fmt::Display for BuildError {
                  lower `memory_mib` (pal: --mem) or give the host more"
             ),
             BuildError::Tables(e) => write!(f, "no host memory for page tables ({e:?}); lower `memory_mib`"),
-            BuildError::Affinity { pcpus } => write!(
+            BuildError::Affinity { pcpus, fit } if fit.len() < *pcpus => write!(
+                f,
+                "`affinity` names no processor that runs guests, as {} of {pcpus} do; change it or leave it out",
+                probe::runs(*fit)
+            ),
+            BuildError::Affinity { pcpus, .. } => write!(
                 f,
                 "`affinity` names no processor of this machine, which has {pcpus}, counted from 0; change it or leave it out"
             ),

@@ -19,7 +19,7 @@ use crate::virt::Virt;
 pub struct HostReport {
     /// Frequency of the TSC.
     pub tsc_khz: u64,
-    /// Physical processors.
+    /// Physical processors that run guests.
     pub pcpus: usize,
     /// Frames in use and free.
     pub frames: frame::Stats,

@@ -17,7 +17,7 @@ use arrayvec::{ArrayString, ArrayVec};
 
 pub use cache::{Cache, Caches, Holds, caches};
 use memory::Map;
-pub use place::{place, record, shape};
+pub use place::{place, record, runs, shape};
 pub use processor::{Cpuid, Processor, brand, vendor};
 
 use crate::boot::acpi::Acpi;

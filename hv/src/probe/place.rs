@@ -144,7 +144,7 @@ fn kinds(topology: &Topology, number: fn(&Location) -> u32) -> usize {
 }
 
 /// `0-3+8`
-fn runs(set: PcpuSet) -> impl Display {
+pub fn runs(set: PcpuSet) -> impl Display {
     fmt::from_fn(move |f| {
         let mut rest = set.bits();
         while rest != 0 {

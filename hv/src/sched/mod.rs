@@ -162,7 +162,7 @@ impl<P: Policy> Scheduler<P> {
         };
         Scheduler {
             common,
-            pcpus: topology.all().into_iter().map(pcpu).collect(),
+            pcpus: (0..topology.len() as u8).map(PcpuId).map(pcpu).collect(),
             homes: (0..config.vcpus).map(|_| AtomicU8::new(NOWHERE)).collect(),
             idle: AtomicU64::new(0),
             loaded: AtomicU64::new(0),

@@ -1,7 +1,8 @@
 //! Which PCPUs there are and what they share: packages, last-level caches, cores, memory nodes.
 //!
 //! Filled once at start by whoever counts the processors (CPUID, MADT and SRAT on a machine, plain numbers in tests) and
-//! never changed. The scheduler looks at last-level caches only; the rest is for reports and for placing memory.
+//! never changed. PCPUs that are of no use to guests keep their numbers and are in no set ([`Topology::without`]). The scheduler
+//! looks at last-level caches only; the rest is for reports and for placing memory.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -53,6 +54,7 @@ pub struct Topology {
     locations: Vec<Location>,
     llc_of: Vec<LlcId>,
     llcs: Vec<PcpuSet>,
+    all: PcpuSet,
 }
 
 impl Topology {
@@ -71,7 +73,15 @@ impl Topology {
             llcs[llc].insert(pcpu);
             llc_of.push(LlcId(llc as u8));
         }
-        Topology { locations, llc_of, llcs }
+        let all = PcpuSet::first(locations.len());
+        Topology { locations, llc_of, llcs, all }
+    }
+
+    /// The same but for these PCPUs, which are to be left alone.
+    pub fn without(mut self, out: PcpuSet) -> Topology {
+        self.all = self.all.without(out);
+        self.llcs.iter_mut().for_each(|llc| *llc = llc.without(out));
+        self
     }
 
     /// So many PCPUs, one core each, with so many to a last-level cache. For tests and for machines that do not tell.
@@ -83,7 +93,7 @@ impl Topology {
         }))
     }
 
-    /// How many PCPUs there are.
+    /// How many PCPUs there are, those that are left alone included: what numbers them needs so many places.
     pub fn len(&self) -> usize {
         self.locations.len()
     }
@@ -93,9 +103,9 @@ impl Topology {
         self.locations.is_empty()
     }
 
-    /// The set of all PCPUs.
+    /// The set of all PCPUs that are of use.
     pub fn all(&self) -> PcpuSet {
-        PcpuSet::first(self.len())
+        self.all
     }
 
     /// Where a PCPU sits.
@@ -261,6 +271,15 @@ mod tests {
         assert_eq!(topology.llc(LlcId(2)).bits(), 0b10000);
         assert!(topology.llc(LlcId(3)).is_empty());
         assert_eq!(topology.all().len(), 5);
+    }
+
+    #[test]
+    fn who_is_left_alone_keeps_its_number() {
+        let topology = Topology::uniform(5, 2).without([PcpuId(1), PcpuId(4)].into_iter().collect());
+        assert_eq!((topology.len(), topology.all().bits()), (5, 0b01101));
+        let sets: Vec<u64> = topology.llcs().iter().map(|set| set.bits()).collect();
+        assert_eq!(sets, [0b00001, 0b01100, 0]);
+        assert_eq!(topology.llc_of(PcpuId(3)), Some(LlcId(1)));
     }
 
     #[test]

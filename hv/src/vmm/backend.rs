@@ -18,7 +18,7 @@ use crate::virt::{VcpuState, Virt};
 /// A vendor's virtualization hardware.
 pub trait Backend: Sized + Send + Sync + 'static {
     /// One VCPU.
-    type Virt: Virt + VcpuState + Send;
+    type Virt: Virt<Cpu: Send> + VcpuState + Send;
 
     /// Finds out what the processor that executes this has, or says in one line why it cannot be used. Once for all PCPUs.
     fn detect(tsc_khz: u64) -> Result<Self, Box<dyn Display>>;

@@ -28,7 +28,7 @@ use crate::guest::cpuid::CpuidTable;
 use crate::guest::devices::{self, Switches};
 use crate::hw::{cmos, cpu, pm, random};
 use crate::mem::lent::Lent;
-use crate::sched::topology::PcpuSet;
+use crate::sched::topology::{PcpuSet, Topology};
 use crate::sched::{Config as SchedConfig, Credit, Kick, Scheduler, VcpuId};
 use crate::virt::state::cr4;
 
@@ -54,7 +54,7 @@ pub struct Machine<B: Backend> {
     /// The host.
     pub host: &'static Host,
     /// The processor's virtualization.
-    pub backend: B,
+    pub backend: &'static B,
     /// Who runs where.
     pub sched: Scheduler<Credit>,
     /// The serial console.
@@ -78,10 +78,11 @@ pub(super) fn cpuid(leaf: u32, subleaf: u32) -> [u32; 4] {
 }
 
 impl<B: Backend> Machine<B> {
-    /// The machine, before its first guest.
+    /// The machine, before its first guest. Guests run on the PCPUs of `topology`.
     pub fn new(
         host: &'static Host,
-        backend: B,
+        backend: &'static B,
+        topology: Topology,
         files: BootFiles<'static>,
         config: &Config,
         port: ConsolePort,
@@ -98,7 +99,7 @@ impl<B: Backend> Machine<B> {
         Machine {
             host,
             backend,
-            sched: Scheduler::new(smp::topology().clone(), sched_config, sched_config.credit()),
+            sched: Scheduler::new(topology, sched_config, sched_config.credit()),
             console: Console::new(port, vms, config.console as u32, records),
             files,
             entries: config.vm.iter().map(entry).collect(),
@@ -166,9 +167,9 @@ impl<B: Backend> Machine<B> {
         // SAFETY: guests get RAM from `Ram` only, which takes it from the frame allocator.
         let memory = unsafe { HostMemory::new() };
         let affinity = PcpuSet::from_bits(config.share.affinity);
-        let topology = smp::topology();
+        let topology = self.sched.topology();
         if affinity.and(topology.all()).is_empty() {
-            return Err(BuildError::Affinity { pcpus: topology.len() });
+            return Err(BuildError::Affinity { pcpus: topology.len(), fit: topology.all() });
         }
         let holder = Holder::new(&self.entries[number as usize].holders);
         // SAFETY: a guest drops its RAM after its tables.
@@ -217,7 +218,7 @@ impl<B: Backend> Machine<B> {
             (_, _, values) => values,
         };
         let table = |id| CpuidTable::new(&cpuid_policy(&guest.config, id, self.host.tsc_khz, xcr0), answers);
-        guest.begin(&self.backend, &self.files, cpu::rdtsc(), table)?;
+        guest.begin(self.backend, &self.files, cpu::rdtsc(), table)?;
         self.let_run(guest);
         Ok(())
     }

@@ -4,6 +4,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt::{self, Display};
 
+use spin::Mutex;
+
 use super::backend::{Amd, Backend, Intel};
 use super::machine::{Machine, STATUS_USAGE};
 use super::pcpu::ConsolePort;
@@ -19,8 +21,10 @@ use crate::hw::{cpu, pm};
 use crate::mem::frame;
 use crate::paging::addr::PAGE_SIZE;
 use crate::probe;
+use crate::sched::topology::{PcpuId, Topology};
 use crate::trace::record::Json;
 use crate::vcpu::emulate;
+use crate::virt::Virt;
 
 /// Whether the processor's virtualization is Intel's. Zhaoxin's processors have VT-x too.
 pub(super) fn is_intel() -> bool {
@@ -37,9 +41,12 @@ pub fn main(host: &'static Host) -> ! {
 /// Everything after the choice of the vendor.
 fn run_guests<B: Backend>(host: &'static Host) -> ! {
     let backend = B::detect(host.tsc_khz).unwrap_or_else(|obstacle| unsuitable(&*obstacle));
-    // SAFETY: bring-up has installed the host's tables on this PCPU.
-    let cpu = unsafe { backend.enable() }.unwrap_or_else(|obstacle| unsuitable(&*obstacle));
-    telemetry::record("host", |json| report_host(json, host, &backend));
+    let backend: &'static B = Box::leak(Box::new(backend));
+    let cpus = enable_everywhere(host, backend);
+    let unfit = percpu::all().filter(|pcpu| cpus[pcpu.index as usize].lock().is_none());
+    let unfit = unfit.map(|pcpu| PcpuId(pcpu.index as u8)).collect();
+    let topology = smp::topology().clone().without(unfit);
+    telemetry::record("host", |json| report_host(json, host, backend, &topology));
     emulate::prepare_decoder();
     let modules = host.boot.modules.iter().enumerate();
     let modules: Vec<BootModule<'static>> = modules
@@ -49,8 +56,14 @@ fn run_guests<B: Backend>(host: &'static Host) -> ! {
     let files = BootFiles::open(modules).unwrap_or_else(|e| refuse(&e));
     let text = files.get(CONFIG_NAME).unwrap_or_default();
     let config = Config::parse(text).unwrap_or_else(|e| refuse(&e));
-    let machine: &'static Machine<B> =
-        Box::leak(Box::new(Machine::new(host, backend, files, &config, ConsolePort(log::console()))));
+    let machine: &'static Machine<B> = Box::leak(Box::new(Machine::new(
+        host,
+        backend,
+        topology,
+        files,
+        &config,
+        ConsolePort(log::console()),
+    )));
     for number in 0..config.vm.len() {
         // Who fails has reported it.
         let _reported = machine.start(number);
@@ -58,26 +71,52 @@ fn run_guests<B: Backend>(host: &'static Host) -> ! {
     // From here on the guests keep the machine going.
     machine.one_less();
     let work = move |pcpu: &'static PerCpu| {
+        // Who has nothing to run guests with stays parked.
+        let cpu = cpus[pcpu.index as usize].lock().take();
+        if let Some(cpu) = cpu {
+            Worker::new(machine, pcpu, cpu).run()
+        }
+    };
+    let job: &'static (dyn Fn(&'static PerCpu) + Sync) = Box::leak(Box::new(work));
+    percpu::all().filter(|pcpu| pcpu.index != host.cpu.index).for_each(|pcpu| smp::run(pcpu, job));
+    job(host.cpu);
+    unreachable!("workers do not return, and the first PCPU has one")
+}
+
+/// What each PCPU runs guests with, by its number, until its worker takes it.
+type Cpus<B> = [Mutex<Option<<<B as Backend>::Virt as Virt>::Cpu>>];
+
+/// Switches virtualization on, on every PCPU. Without it on the first one nothing runs; others that refuse are reported and have
+/// nothing.
+fn enable_everywhere<B: Backend>(host: &'static Host, backend: &'static B) -> &'static Cpus<B> {
+    let cpus: Vec<_> = percpu::all().map(|_| Mutex::new(None)).collect();
+    let cpus: &'static Cpus<B> = Box::leak(cpus.into_boxed_slice());
+    // SAFETY: bring-up has installed the host's tables on this PCPU.
+    let first = unsafe { backend.enable() }.unwrap_or_else(|obstacle| unsuitable(&*obstacle));
+    *cpus[host.cpu.index as usize].lock() = Some(first);
+    let enable = move |pcpu: &'static PerCpu| {
+        if pcpu.index == host.cpu.index {
+            return;
+        }
         // SAFETY: this PCPU's own tables are in place, too.
-        match unsafe { machine.backend.enable() } {
-            Ok(cpu) => Worker::new(machine, pcpu, cpu).run(),
+        match unsafe { backend.enable() } {
+            Ok(cpu) => *cpus[pcpu.index as usize].lock() = Some(cpu),
             Err(obstacle) => ::log::error!("PCPU {} runs no guests: {obstacle}", pcpu.index),
         }
     };
-    let work: &'static (dyn Fn(&'static PerCpu) + Sync) = Box::leak(Box::new(work));
-    percpu::all().filter(|pcpu| pcpu.index != host.cpu.index).for_each(|pcpu| smp::run(pcpu, work));
-    Worker::new(machine, host.cpu, cpu).run()
+    smp::run_everywhere(host.cpu, Box::leak(Box::new(enable)));
+    cpus
 }
 
 /// The fields of the `host` record.
-fn report_host(json: &mut Json<'_>, host: &Host, backend: &impl Backend) -> fmt::Result {
+fn report_host(json: &mut Json<'_>, host: &Host, backend: &impl Backend, topology: &Topology) -> fmt::Result {
     json.text("version", env!("CARGO_PKG_VERSION"))?;
     json.text("vendor", backend.vendor())?;
     json.text("model", boot_report::brand())?;
     json.number("tsc_hz", host.tsc_khz * 1000)?;
     json.number("memory_mib", (frame::stats().total * PAGE_SIZE) >> 20)?;
-    json.number("pcpus", percpu::count())?;
-    probe::record(json, smp::topology())?;
+    json.number("pcpus", topology.all().len())?;
+    probe::record(json, topology)?;
     json.begin_array("features")?;
     for feature in backend.features().iter().filter(|feature| feature.present) {
         json.text("", feature.id)?;

@@ -12,7 +12,6 @@ use super::guest::{Guest, Parked, Rest};
 use super::memory::HostMemory;
 use super::worker::Worker;
 use crate::boot::host::Host;
-use crate::boot::percpu;
 use crate::hw::cpu;
 use crate::mem::{frame, heap};
 use crate::monitor::view::{HostReport, View};
@@ -211,19 +210,15 @@ impl<B: Backend> Worker<B> {
         machine.stay();
         let mut monitor = core::mem::take(&mut self.monitor);
         let mut on = AtWork { worker: self, kept: None };
-        monitor.enter(&mut on, || host_report(machine.host));
+        let pcpus = machine.sched.topology().all().len();
+        monitor.enter(&mut on, || host_report(machine.host, pcpus));
         self.monitor = monitor;
         machine.console.leave_monitor();
         machine.one_less();
     }
 }
 
-/// The host for the monitor.
-fn host_report(host: &Host) -> HostReport {
-    HostReport {
-        tsc_khz: host.tsc_khz,
-        pcpus: percpu::count() as usize,
-        frames: frame::stats(),
-        heap_bytes: heap::bytes(),
-    }
+/// The host for the monitor; guests run on so many PCPUs.
+fn host_report(host: &Host, pcpus: usize) -> HostReport {
+    HostReport { tsc_khz: host.tsc_khz, pcpus, frames: frame::stats(), heap_bytes: heap::bytes() }
 }

@@ -12,6 +12,7 @@ pub const CASES: &[Case] = &[
     both("manuals: page tables that processors share", |c| kit(c, "shared")).also(&["shadow", "switch=50"]),
     only("qemu-svm", "four processors of a guest on four in two packages", four).also(&["shadow"]),
     only("qemu-svm", "four processors of a guest take turns on one", turns),
+    only("qemu-svm", "a processor that cannot run guests is left out", unfit),
     only("native", "stress on four processors", |c| storm(c, &[])),
     only("qemu-svm", "stress on four processors", on_four).also(&["shadow", "switch=200"]),
     only("qemu-svm", "stress on four processors, at length", at_length)
@@ -51,6 +52,24 @@ fn four(context: &Context) -> Result<()> {
 
 fn turns(context: &Context) -> Result<()> {
     sums(context, &[])
+}
+
+/// The second processor has no AMD-V, as if firmware had locked it there alone.
+fn unfit(context: &Context) -> Result<()> {
+    let machine = [
+        "--qemu-arg=-smp",
+        "--qemu-arg=1,maxcpus=2,sockets=2",
+        "--qemu-arg=-device",
+        "--qemu-arg=EPYC-x86_64-cpu,xlevel=0x80000008,socket-id=1,core-id=0,thread-id=0",
+    ];
+    let says = "PCPU 1 runs no guests: this processor has no AMD-V";
+    let run = |options: &[&str]| context.run(&[&machine, options].concat());
+    run(&["--vcpus", "2", "--exec", "nproc"])?.status(0)?.prints("2\n")?.says(says)?;
+    let kit = context.kit.to_string_lossy();
+    let vm = format!("version = 1\n[[vm]]\nname = \"a\"\nkernel = \"{kit}\"\naffinity = [1]\n");
+    let config = context.file("lab.toml", vm)?;
+    run(&["--config", &config, "--pcpus", "2"])?.status(2)?.says("runs guests, as 0 of 2 do")?;
+    Ok(())
 }
 
 /// The stress program on all processors of a guest.

@@ -43,6 +43,38 @@ fn idle_pcpus_steal_within_the_llc_first() {
 }
 
 #[test]
+fn nobody_runs_on_a_pcpu_that_is_left_alone() {
+    let alone = PcpuSet::only(P[1]);
+    let sched = Scheduler::new(Topology::uniform(4, 2).without(alone), config(), config().credit());
+    let vm = sched.add_vm(256, 0).unwrap();
+    // The second one is told to run there if it can, and the third one there alone.
+    let add = |affinity| sched.add_vcpu(vm, affinity, S);
+    let [a, b] = [PcpuSet::ALL, alone.or(PcpuSet::only(P[2]))].map(|affinity| add(affinity).unwrap());
+    assert_eq!(add(alone), Err(Refused::Affinity));
+    let others = (0..6).map(|_| add(PcpuSet::ALL).unwrap());
+    let all: Vec<_> = [a, b].into_iter().chain(others).collect();
+    for id in &all {
+        assert!(!sched.wake(*id, S).pcpus().contains(P[1]));
+    }
+    assert_eq!(sched.set_affinity(b, alone, S), Err(Refused::Affinity));
+    assert_eq!(sched.move_to(a, P[1], S), Err(Refused::Affinity));
+    let kick = sched.move_to_llc(b, LlcId(0), S);
+    assert_eq!(kick, Err(Refused::Affinity), "its neighbour is not for it, and it is left alone");
+    // All of them get their turns without it.
+    let mut ran = vec![];
+    let mut now = S;
+    for _ in 0..8 {
+        for pcpu in [P[0], P[2], P[3]] {
+            let (run, kick) = turn(&sched, pcpu, Why::Preempt, now);
+            ran.extend(run);
+            assert!(!kick.pcpus().contains(P[1]));
+        }
+        now += 100 * MS;
+    }
+    assert!(all.iter().all(|id| ran.contains(id)), "{ran:?}");
+}
+
+#[test]
 fn who_has_just_crossed_llcs_is_left_there() {
     let sched = credit(2, 1);
     let vm = sched.add_vm(256, 0).unwrap();
