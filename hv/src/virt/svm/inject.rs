@@ -27,8 +27,18 @@ pub(super) struct Injection {
     pub(super) taken: Option<u8>,
     /// RIP of the IRET that ends the NMI handler, once it has been intercepted.
     iret_at: Option<u64>,
-    /// RFLAGS.TF and DR6 of the guest while it steps over the end of an interrupt shadow.
-    stepping: Option<(u64, u64)>,
+    stepping: Option<Step>,
+}
+
+/// The guest, while it steps over the end of an interrupt shadow.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    /// The instruction that the shadow covers.
+    rip: u64,
+    /// RFLAGS.TF as the guest knows it.
+    tf: u64,
+    /// DR6 likewise.
+    dr6: u64,
 }
 
 impl Svm {
@@ -77,12 +87,12 @@ impl Svm {
         let shadow = self.block.vmcb.int_state & 1 != 0;
         let hold =
             shadow && self.features.ignores_interrupt_shadow && self.block.vmcb.event_inj & event::VALID == 0;
-        let offered = self.injection.offered;
-        let ctl = if offered == Offer::None || self.is_held_by_cr8(offered) {
-            self.done(work::ARMED);
-            0
-        } else if hold {
+        if hold {
             self.begin_step();
+        }
+        let offered = self.injection.offered;
+        let ctl = if hold || offered == Offer::None || self.is_held_by_cr8(offered) {
+            self.done(work::ARMED);
             0
         } else {
             self.request(work::ARMED);
@@ -185,22 +195,33 @@ impl Svm {
         }
     }
 
+    /// To be called at an exit after which the guest may go on where it was: an interrupt shadow that stands then must stand at
+    /// the next entry, also where the processor does not look at it.
+    #[inline(always)]
+    pub(super) fn keep_shadow(&self) {
+        if self.block.vmcb.int_state & 1 != 0 && self.features.ignores_interrupt_shadow {
+            self.request(work::OFFER);
+        }
+    }
+
     /// Lets the guest execute the one instruction that its interrupt shadow covers before an interrupt is armed, on
-    /// processors that do not look at the shadow themselves. The trap flag is not hidden from that instruction
-    /// (only PUSHF would see it).
+    /// processors that do not look at the shadow themselves. That is done even if nothing is offered: an exit before the
+    /// instruction would not say any more that there was a shadow, and an interrupt between STI and HLT is slept through.
+    /// The trap flag is not hidden from the instruction (only PUSHF would see it).
     fn begin_step(&mut self) {
         if self.injection.stepping.is_none() {
-            self.injection.stepping = Some((self.block.vmcb.rflags & rflags::TF, self.block.vmcb.dr6));
-            self.block.vmcb.rflags |= rflags::TF;
-            self.block.vmcb.intercept_exceptions |= 1 << vector::DB;
+            let vmcb = &mut self.block.vmcb;
+            self.injection.stepping =
+                Some(Step { rip: vmcb.rip, tf: vmcb.rflags & rflags::TF, dr6: vmcb.dr6 });
+            vmcb.rflags |= rflags::TF;
+            vmcb.intercept_exceptions |= 1 << vector::DB;
             self.dirty(clean::INTERCEPTS);
         }
-        self.done(work::ARMED);
         self.request(work::STEPPING);
     }
 
     fn end_step(&mut self) -> bool {
-        let Some((tf, dr6)) = self.injection.stepping.take() else { return false };
+        let Some(Step { rip, tf, dr6 }) = self.injection.stepping.take() else { return false };
         self.done(work::STEPPING);
         self.request(work::OFFER);
         self.block.vmcb.intercept_exceptions &= !(1 << vector::DB);
@@ -208,6 +229,10 @@ impl Svm {
         self.dirty(clean::INTERCEPTS);
         let is_db = self.block.vmcb.exit_code == exit_code::EXCEPTION + u64::from(vector::DB);
         if !is_db {
+            if self.block.vmcb.rip == rip {
+                // Something of the host's, or a fault, came first: the instruction is still to be executed.
+                self.block.vmcb.int_state |= 1;
+            }
             return false;
         }
         let hit = self.block.vmcb.dr6;

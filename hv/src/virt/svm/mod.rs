@@ -196,6 +196,7 @@ impl Virt for Svm {
 
     #[inline]
     fn exit(&self) -> Exit {
+        self.keep_shadow();
         decode::exit(&self.block.vmcb, self.features.decode_assists)
     }
 
@@ -207,8 +208,10 @@ impl Virt for Svm {
     #[inline(always)]
     fn page_fault(&self) -> Option<(Gva, u32)> {
         let vmcb = &self.block.vmcb;
-        let is_fault = vmcb.exit_code == exit_code::PAGE_FAULT;
-        is_fault.then_some((Gva(vmcb.exit_info2), vmcb.exit_info1 as u32))
+        (vmcb.exit_code == exit_code::PAGE_FAULT).then(|| {
+            self.keep_shadow();
+            (Gva(vmcb.exit_info2), vmcb.exit_info1 as u32)
+        })
     }
 
     #[inline(always)]

@@ -35,3 +35,70 @@ fn init_leaves_msrs_and_caches_alone_and_reset_does_not() {
         assert_eq!(svm.switched_msr(msr), Some(after), "{msr:#x}");
     }
 }
+
+/// A guest on a processor that ignores interrupt shadows, which has just executed STI; an interrupt waits if `offer`.
+fn after_sti(offer: bool) -> Svm {
+    let features = Features { ignores_interrupt_shadow: true, ..Features::default() };
+    let mut svm = Svm::new(features, Arc::new(IoMap::intercept_all()), Arc::new(MsrMap::intercept_all()));
+    svm.block.vmcb.rip = 0x1000;
+    svm.block.vmcb.rflags |= rflags::IF;
+    if offer {
+        svm.offer_interrupt(Offer::Vector(0x61));
+    }
+    leave(&mut svm, exit_code::INTR, 0x1000, 1);
+    svm
+}
+
+/// An exit as the processor reports it; whether the guest just goes on.
+fn leave(svm: &mut Svm, code: u64, rip: u64, int_state: u64) -> bool {
+    let vmcb = &mut svm.block.vmcb;
+    (vmcb.exit_code, vmcb.rip, vmcb.int_state) = (code, rip, int_state);
+    let goes_on = svm.finish_injection();
+    if !goes_on {
+        let _exit = svm.exit();
+    }
+    goes_on
+}
+
+/// V_IRQ, and whether the guest is stepped.
+fn enter(svm: &mut Svm) -> (bool, bool) {
+    svm.prepare_injection();
+    let vmcb = &svm.block.vmcb;
+    (vmcb.int_ctl & int_ctl::V_IRQ != 0, vmcb.rflags & rflags::TF != 0)
+}
+
+#[test]
+fn a_shadow_outlives_exits_before_the_instruction_that_it_covers() {
+    for offer in [false, true] {
+        let mut svm = after_sti(offer);
+        for code in [exit_code::INTR, exit_code::PAGE_FAULT, exit_code::INTR] {
+            assert_ne!(svm.work.get() & work::OFFER, 0, "the next entry looks at the shadow");
+            assert_eq!(enter(&mut svm), (false, true));
+            // The processor has forgotten the shadow.
+            assert!(!leave(&mut svm, code, 0x1000, 0));
+            assert_eq!(svm.block.vmcb.rflags & rflags::TF, 0, "the guest's own flag");
+            assert!(!svm.can_take_interrupt());
+        }
+        svm.offer_interrupt(Offer::Vector(0x61));
+        assert_eq!(enter(&mut svm), (false, true));
+        svm.block.vmcb.dr6 = 0xffff_0ff0 | 1 << 14;
+        assert!(leave(&mut svm, exit_code::EXCEPTION + 1, 0x1003, 0), "the end of the step is nobody else's");
+        assert!(svm.can_take_interrupt());
+        assert_eq!(enter(&mut svm), (true, false));
+    }
+}
+
+#[test]
+fn a_shadow_ends_with_its_instruction_however_that_ends() {
+    // By an exit, after which the hypervisor has executed it.
+    let mut svm = after_sti(true);
+    assert_eq!(enter(&mut svm), (false, true));
+    assert!(!leave(&mut svm, exit_code::HLT, 0x1000, 0));
+    assert!(!svm.end_instruction(0x1001));
+    assert_eq!(enter(&mut svm), (true, false));
+    // By an exit at another instruction.
+    let mut svm = after_sti(true);
+    assert_eq!(enter(&mut svm), (false, true));
+    assert!(!leave(&mut svm, exit_code::INTR, 0x1001, 0));
+    assert_eq!(enter(&mut svm), (true, false));
+}

@@ -107,6 +107,8 @@ fn reader(me: &'static Processor, i: u64) {
         }
         me.word.store(me.word.load(SeqCst) + 1, SeqCst);
         if DOZES.load(SeqCst) && round & 7 == 0 {
+            // The timer may be done before HLT, which must not sleep through it.
+            cli();
             lapic::write(reg::LVT_TIMER, (V + 1).into());
             lapic::write(reg::INITIAL_COUNT, 30_000);
             sti_hlt();
