@@ -125,8 +125,12 @@ fn select(options: &Options) -> Vec<Run> {
             if !applies || case.full && !options.full {
                 continue;
             }
-            let modes: &[_] = if *machine == "native" { &[] } else { case.modes };
-            for mode in iter::once(None).chain(modes.iter().map(|mode| Some(*mode))) {
+            let (modes, more): (&[_], &[_]) = match *machine {
+                "native" => (&[], &[]),
+                _ if options.full => (case.modes, case.more_modes),
+                _ => (case.modes, &[]),
+            };
+            for mode in iter::once(None).chain(modes.iter().chain(more).map(|mode| Some(*mode))) {
                 let suffix = mode.map_or_else(String::new, |mode| format!(", {mode}"));
                 let name = format!("{machine}/{}{suffix}", case.name);
                 if options.filter.as_deref().is_none_or(|filter| name.contains(filter)) {

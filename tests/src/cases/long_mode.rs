@@ -24,7 +24,7 @@ pub const CASES: &[Case] = &[
     both("manuals: delivery of exceptions", |c| group(c, "delivery", &[])).also(SHADOW),
     both("manuals: instructions of absent features", |c| group(c, "svm", &[])).also(SHADOW),
     both("manuals: memory beyond RAM", |c| group(c, "memory", &[])).also(SHADOW),
-    both("manuals: timers and interrupts in deterministic time", deterministic).also(SHADOW),
+    both("manuals: timers and interrupts in deterministic time", deterministic).more(SHADOW),
     both("a double fault that cannot be delivered", triple_fault).also(SHADOW),
     only("qemu-svm", "an injected exception that cannot be delivered", injected_triple_fault).also(SHADOW),
     only("qemu-svm", "HLT with interrupts disabled", halted).also(SHADOW),

@@ -39,6 +39,8 @@ pub struct Case {
     pub on: On,
     /// Modes of the hypervisor in which it runs, too.
     pub modes: &'static [&'static str],
+    /// More of them, if everything is asked for.
+    pub more_modes: &'static [&'static str],
     /// It takes long, and runs only if everything is asked for.
     pub full: bool,
     /// Does something and looks at what comes out.
@@ -49,6 +51,11 @@ impl Case {
     /// The same case, also in these modes of the hypervisor.
     const fn also(self, modes: &'static [&'static str]) -> Case {
         Case { modes, ..self }
+    }
+
+    /// The same case, also in these modes if everything is asked for.
+    const fn more(self, more_modes: &'static [&'static str]) -> Case {
+        Case { more_modes, ..self }
     }
 
     /// The same case, but only if everything is asked for.
@@ -62,12 +69,12 @@ const SHADOW: &[&str] = &["shadow"];
 
 /// A case for QEMU's machines.
 const fn both(name: &'static str, check: fn(&Context) -> Result<()>) -> Case {
-    Case { name, on: On::Both, modes: &[], full: false, check }
+    Case { name, on: On::Both, modes: &[], more_modes: &[], full: false, check }
 }
 
 /// A case for one machine.
 const fn only(machine: &'static str, name: &'static str, check: fn(&Context) -> Result<()>) -> Case {
-    Case { name, on: On::Only(machine), modes: &[], full: false, check }
+    Case { name, on: On::Only(machine), modes: &[], more_modes: &[], full: false, check }
 }
 
 /// All cases.

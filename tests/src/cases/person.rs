@@ -13,7 +13,7 @@ pub const CASES: &[Case] = &[
     both("Ctrl-a x quits and restores the terminal", quit),
     both("a signal ends the run and restores the terminal", signal),
     both("QEMU never outlives pal", killed),
-    both("a reset restarts the guest", reset).also(SHADOW),
+    both("a reset restarts the guest", reset).more(SHADOW),
     only("native", "there is no monitor without a hypervisor", no_monitor),
 ];
 

@@ -13,7 +13,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "four processors of a guest on four in two packages", four).also(&["shadow"]),
     only("qemu-svm", "four processors of a guest take turns on one", turns),
     only("qemu-svm", "a processor that cannot run guests is left out", unfit),
-    only("native", "stress on four processors", |c| storm(c, &[])),
+    only("native", "stress on four processors", |c| storm(c, &[])).at_length(),
     only("qemu-svm", "stress on four processors", on_four).also(&["shadow", "switch=200"]),
     only("qemu-svm", "stress on four processors, at length", at_length)
         .also(&["shadow", "switch=200"])

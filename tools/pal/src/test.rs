@@ -56,7 +56,7 @@ const STEPS: [Step; 8] = [
 /// The steps that start emulated machines.
 const NEED_QEMU: [&str; 3] = ["unit", "native", "qemu-svm"];
 /// Seconds for each fuzz target.
-const FUZZ_SECONDS: u32 = 4;
+const FUZZ_SECONDS: u32 = 2;
 
 /// What a step works with.
 struct Surroundings<'a> {
