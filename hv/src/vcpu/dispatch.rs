@@ -79,7 +79,11 @@ fn rare<V: Virt, M: HostMemory, H: Host>(
         Exit::Exception(Exception { vector: vector::PF, error: Some(error), cr2: Some(gva) }) => {
             mmu::page_fault(vcpu, vm, host, Gva(gva), error, false, tsc)
         }
-        Exit::Exception(exception) => Outcome::Inject(exception),
+        Exit::Exception(exception) => {
+            // Its delivery may raise the next one at once, which the processor puts before interrupts: the host looks for them.
+            vcpu.request(work::HOST);
+            Outcome::Inject(exception)
+        }
         Exit::Shutdown => Outcome::Stop(died(
             vcpu,
             Cause::TripleFault,

@@ -167,6 +167,8 @@ pub struct ScriptHost {
     pub arms: usize,
     /// Waits so far.
     pub waits: usize,
+    /// Times that it opened its interrupts while a guest ran.
+    pub windows: usize,
     /// Console input, and the TSC value at which it arrives.
     pub input: VecDeque<(u64, u8)>,
     /// The PCPU is wanted for something else at this TSC value.
@@ -238,6 +240,7 @@ impl Host for ScriptHost {
     }
     fn serve_interrupts(&mut self) {
         self.assert_released();
+        self.windows += 1;
         self.fire();
     }
     fn kick(&mut self, mailbox: &Mailbox) {

@@ -12,6 +12,8 @@ pub const NMI: u32 = 2 << 8;
 pub const HARDWARE_EXCEPTION: u32 = 3 << 8;
 /// A software interrupt.
 pub const SOFTWARE: u32 = 4 << 8;
+/// INT1, with Intel only.
+pub const PRIVILEGED_SOFTWARE: u32 = 5 << 8;
 pub const ERROR_VALID: u32 = 1 << 11;
 /// Of an exit of VT-x: an IRET has ended the blocking of NMIs.
 pub const NMI_UNBLOCKED: u32 = 1 << 12;

@@ -51,6 +51,11 @@ pub mod vector {
     pub const XM: u8 = 19;
 }
 
+/// Exceptions that exit in every mode, one bit for each vector. Machine checks are the host's. The deliveries of the others can raise
+/// them anew (a data breakpoint on the stack; a stack in user mode that is not aligned), for ever and without an instruction of the
+/// guest's between (CVE-2015-8104, CVE-2015-5307): each of them has to pass the hypervisor.
+pub const EXCEPTIONS: u64 = 1 << vector::DB | 1 << vector::AC | 1 << vector::MC;
+
 /// An exception to be delivered to the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exception {

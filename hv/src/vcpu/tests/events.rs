@@ -106,6 +106,23 @@ fn a_waiting_nmi_does_not_overtake_an_interrupted_exception() {
     machine.play();
 }
 
+#[test]
+fn exceptions_without_end_pass_the_host() {
+    for vector in [vector::DB, vector::AC] {
+        let again: Step = |f| Exit::Exception(exception(f.choices[0] as u8));
+        let mut machine = Machine::new(&[again; 20]);
+        machine.vcpu.virt.choices.push_back(vector.into());
+        machine.play();
+        assert_eq!(machine.host.windows, 20, "for interrupts, at each of them");
+        assert_eq!(machine.vcpu.virt.delivered, [Event::Exception(exception(vector)); 20]);
+        // It leaves when others want the PCPU.
+        machine.vcpu.virt.script.extend([again; 20]);
+        machine.host.wanted_at = Some(0);
+        assert!(machine.run_or_yield().is_none());
+        assert_eq!(machine.vcpu.virt.script.len(), 20);
+    }
+}
+
 /// What becomes of `second` while `first` was being delivered.
 fn merged(first: Event, second: u8) -> Result<Vec<Event>, Stop> {
     let mut machine = Machine::new(&[

@@ -77,6 +77,8 @@ impl Svm {
                     self.dirty(clean::INTERCEPTS);
                 }
                 Event::Exception(exception) => {
+                    // The delivery ends it.
+                    self.block.vmcb.int_state &= !1;
                     if let Some(cr2) = exception.cr2 {
                         self.set_cr2(cr2);
                     }
@@ -214,8 +216,6 @@ impl Svm {
             self.injection.stepping =
                 Some(Step { rip: vmcb.rip, tf: vmcb.rflags & rflags::TF, dr6: vmcb.dr6 });
             vmcb.rflags |= rflags::TF;
-            vmcb.intercept_exceptions |= 1 << vector::DB;
-            self.dirty(clean::INTERCEPTS);
         }
         self.request(work::STEPPING);
     }
@@ -224,9 +224,7 @@ impl Svm {
         let Some(Step { rip, tf, dr6 }) = self.injection.stepping.take() else { return false };
         self.done(work::STEPPING);
         self.request(work::OFFER);
-        self.block.vmcb.intercept_exceptions &= !(1 << vector::DB);
         self.block.vmcb.rflags = self.block.vmcb.rflags & !rflags::TF | tf;
-        self.dirty(clean::INTERCEPTS);
         let is_db = self.block.vmcb.exit_code == exit_code::EXCEPTION + u64::from(vector::DB);
         if !is_db {
             if self.block.vmcb.rip == rip {
@@ -241,12 +239,11 @@ impl Svm {
             self.set_dr6(dr6);
             return true;
         }
-        // The guest's own breakpoint or single step: deliver it.
+        // The guest's own breakpoint or single step.
         if tf == 0 {
             self.set_dr6(hit & !DR6_BS);
         }
-        self.queue(Event::Exception(Exception { vector: vector::DB, error: None, cr2: None }));
-        true
+        false
     }
 }
 

@@ -38,7 +38,7 @@ use self::vmcb::{Vmcb, clean, event, exit_code, int_ctl, misc1, misc2};
 use crate::hw;
 use crate::paging::addr::{Gva, Hpa};
 use crate::paging::format::npt::Npt;
-use crate::virt::exit::vector;
+use crate::virt::exit;
 use crate::virt::state::rflags;
 use crate::virt::{
     ArchState, Ended, Event, Exit, FlushScope, IoExit, Offer, RegMove, Roots, VcpuState, Virt,
@@ -108,8 +108,7 @@ impl Svm {
             | misc2::XSETBV
             | misc2::RDPRU;
         vmcb.intercept_cr = paging::ALWAYS;
-        // #MC and #DB/#AC loops: machine checks belong to the host, the others are delivered by the processor.
-        vmcb.intercept_exceptions = 1 << vector::MC;
+        vmcb.intercept_exceptions = exit::EXCEPTIONS as u32;
         if features.pause_filter {
             vmcb.intercept_misc1 |= misc1::PAUSE;
             vmcb.pause_filter_count = spin::FILTER;

@@ -8,6 +8,7 @@ use super::field::{control, exit, guest, host};
 use super::instr;
 use super::{Vmx, system, vpid};
 use crate::hw::msr::EFER;
+use crate::virt::exit::vector;
 use crate::virt::state::efer;
 use crate::virt::{Ended, VcpuState};
 
@@ -228,6 +229,8 @@ impl Vmx {
                 self.interruption = unsafe { self.cache.read(exit::INTERRUPTION) } as u32;
                 if self.interruption & event::TYPE == event::NMI {
                     instr::take_nmi();
+                } else if self.interruption & event::VECTOR == u32::from(vector::DB) {
+                    self.note_debug_exception();
                 }
             }
             if self.vectoring & event::VALID == 0 && self.iret_unblocked_nmis(reason) {

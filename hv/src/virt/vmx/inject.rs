@@ -98,8 +98,9 @@ impl Vmx {
     }
 
     fn deliver(&mut self, what: Event) {
-        if let Event::Exception(Exception { cr2: Some(cr2), .. }) = what {
-            instr::set_cr2(cr2);
+        if let Event::Exception(Exception { cr2, .. }) = what {
+            cr2.into_iter().for_each(instr::set_cr2);
+            self.end_shadow();
         }
         let (mut word, error) = event::encode(what);
         // Real mode knows no error codes.

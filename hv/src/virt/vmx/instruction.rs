@@ -2,7 +2,6 @@
 
 use super::Vmx;
 use super::cache::Field;
-use super::entry::SHADOW;
 use super::field::exit;
 use crate::virt::VcpuState;
 use crate::virt::state::rflags;
@@ -36,10 +35,8 @@ impl Vmx {
     pub(super) fn end_carefully(&self) -> bool {
         let flags = self.cache.get(Field::Rflags);
         self.set(Field::Rflags, flags & !rflags::RF);
-        let shadow = self.cache.get(Field::Interruptibility);
-        self.set(Field::Interruptibility, shadow & !SHADOW);
         // A single step that waited for the end of the shadow is the caller's now.
-        self.set(Field::PendingDebug, 0);
+        self.end_shadow();
         flags & rflags::TF != 0
     }
 }

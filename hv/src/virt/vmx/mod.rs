@@ -8,6 +8,7 @@ mod bitmaps;
 mod cache;
 mod controls;
 mod cpu;
+mod debug;
 mod decode;
 mod entry;
 mod features;

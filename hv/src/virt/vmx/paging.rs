@@ -15,7 +15,7 @@ use super::instr;
 use crate::paging::addr::{Gva, Hpa};
 use crate::paging::guest_walk::is_canonical;
 use crate::paging::shadow::{HardwareControls, exiting_faults};
-use crate::virt::exit::vector;
+use crate::virt::exit::{self, vector};
 use crate::virt::state::{cr0, cr4};
 use crate::virt::{Roots, VcpuState};
 
@@ -143,7 +143,7 @@ impl Vmx {
                 Some(bits) => (0, bits),
             },
         };
-        self.set(Field::Exceptions, 1 << vector::MC | fault);
+        self.set(Field::Exceptions, exit::EXCEPTIONS | fault);
         self.set(Field::PageFaultMask, mask.into());
     }
 

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::{Failed, GuestBlock};
 use crate::paging::addr::Hpa;
+use crate::virt::state::rflags;
 use crate::virt::vmx::decode::{event, reason};
 use crate::virt::vmx::features::Features;
-use crate::virt::vmx::field::{control, exit};
+use crate::virt::vmx::field::{control, exit, guest};
 
 /// What the guest does until it exits: the reason of the exit.
 pub type Turn = Box<dyn FnOnce(&mut Processor, &mut GuestBlock) -> u32>;
@@ -45,6 +46,15 @@ impl Processor {
     /// The field, which the processor changes.
     pub fn field(&mut self, number: u32) -> &mut u64 {
         self.fields.entry(number).or_default()
+    }
+
+    /// In an interrupt shadow a single step must wait if, and only if, TF is set (SDM 3, 26.3.1.5).
+    fn check_shadow(&mut self) {
+        const SHADOW: u64 = 3;
+        let step = *self.field(guest::PENDING_DEBUG) & 1 << 14 != 0;
+        let traps = *self.field(guest::RFLAGS) & rflags::TF != 0;
+        let shadow = *self.field(guest::INTERRUPTIBILITY) & SHADOW != 0;
+        assert!(!shadow || step == traps, "the entry fails: a single step waits is {step}, TF is {traps}");
     }
 }
 
@@ -132,6 +142,7 @@ pub unsafe fn enter(block: *mut GuestBlock) -> u32 {
         // SAFETY: the caller's block, which nothing else uses.
         let block = unsafe { &mut *block };
         assert!(it.current && it.launched == (block.launched != 0), "VMLAUNCH or VMRESUME at the wrong time");
+        it.check_shadow();
         let reason = turn(it, block);
         it.launched |= reason & reason::ENTRY_FAILED == 0;
         it.fields.insert(exit::REASON, reason.into());

@@ -1,5 +1,6 @@
 //! The backend on a [modelled](super::instr::modelled) processor: what it reads and writes, and what becomes of events.
 
+mod debug;
 mod parked;
 mod turns;
 

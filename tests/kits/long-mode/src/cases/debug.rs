@@ -20,6 +20,10 @@ pub const CASES: &[Case] = &[
     case("debug.step-string", step_string),
     case("debug.step-cr4", step_cr4),
     case("debug.step-fault", step_fault),
+    case("debug.step-sti", step_sti),
+    case("debug.step-mov-ss", step_mov_ss),
+    case("debug.general-detect", general_detect),
+    case("debug.int1", int1),
 ];
 
 const BS: u64 = 1 << 14;
@@ -211,4 +215,58 @@ fn step_fault(c: &mut Check) {
         return c.skip("unknown MSRs do not fault here");
     }
     c.equal("the first step", log_of(vector::DB).next().unwrap_or_default().rip, end);
+}
+
+fn step_sti(c: &mut Check) {
+    // The step comes before the shadow ends.
+    if c.tcg {
+        // There it does not come at all.
+        c.known += 1;
+        return;
+    }
+    let flags: u64;
+    // SAFETY: reads the flags.
+    unsafe { asm!("pushfq", "pop {}", out(reg) flags) };
+    stepped!(c, ["cli", "20"; "sti", "21"; "nop", "22"; "cli", "23"],);
+    if flags & 1 << 9 != 0 {
+        sti();
+    }
+}
+
+fn step_mov_ss(c: &mut Check) {
+    // The instruction behind MOV SS is not stepped over by itself: one of the processor's, CPUID, and one on a device.
+    stepped!(c, ["mov ecx, ss", "20"; "mov ss, ecx\n nop", "21"; "mov ss, ecx\n cpuid", "22"; "mov ecx, ss", "23";
+                 "mov ss, ecx\n mov eax, [rdi + 0x80]", "24"],
+             in("rdi") crate::machine::lapic::PAGE, inout("eax") 0 => _, out("ecx") _, out("edx") _);
+}
+
+fn general_detect(c: &mut Check) {
+    hook(vector::DB, only_record);
+    set_dr6(0xffff_0ff0);
+    set_dr7(0x2400);
+    let at: u64;
+    // SAFETY: reads a register; the second time, because the fault allows it.
+    unsafe { asm!("lea {at}, [rip + 2f]", "2: mov {at:r}, dr0", "lea {at}, [rip + 2b]", at = out(reg) at) };
+    c.equal_but_tcg("faults", trap::count(vector::DB), 1);
+    let hit = log_of(vector::DB).next().unwrap_or_default();
+    c.equal_but_tcg("place and DR6", (hit.rip, hit.dr6 & 0x600f), (at, 1 << 13));
+    c.equal_but_tcg("DR7 allows it afterwards", dr7(), 0x400);
+    set_dr7(0x400);
+    set_dr6(0xffff_0ff0);
+}
+
+fn int1(c: &mut Check) {
+    if c.tcg {
+        // It ends the emulation.
+        c.known += 1;
+        return;
+    }
+    hook(vector::DB, only_record);
+    set_dr6(0xffff_0ff0);
+    let after: u64;
+    // SAFETY: the handler returns.
+    unsafe { asm!("lea {after}, [rip + 2f]", ".byte 0xf1", "2:", after = out(reg) after) };
+    c.equal("traps", trap::count(vector::DB), 1);
+    let hit = log_of(vector::DB).next().unwrap_or_default();
+    c.equal("place and DR6", (hit.rip, hit.dr6 & 0x600f), (after, 0));
 }

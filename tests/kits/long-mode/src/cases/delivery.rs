@@ -20,6 +20,7 @@ pub const CASES: &[Case] = &[
     case("delivery.interrupt-gate-absent", interrupt_gate_absent),
     case("delivery.stack-absent", stack_absent),
     case("delivery.resume-flag", resume_flag),
+    case("delivery.alignment", alignment),
     case("delivery.page-faults", page_faults),
     case("delivery.own-page-faults", own_page_faults),
 ];
@@ -60,6 +61,22 @@ fn int_n(c: &mut Check) {
 #[unsafe(naked)]
 unsafe extern "C" fn user_int77() {
     naked_asm!("int 0x77", "int 0x80")
+}
+
+fn alignment(c: &mut Check) {
+    const AM: u64 = 1 << 18;
+    let before = cr0();
+    set_cr0(before | AM);
+    let trap = user::run(user_unaligned, 0);
+    set_cr0(before);
+    c.equal_but_tcg("an access that is not aligned", (trap.vector, trap.error), (vector::AC, 0));
+    let trap = user::run(user_unaligned, 0);
+    c.equal("the same where nobody minds", trap.vector, user::DONE);
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn user_unaligned() {
+    naked_asm!("pushfq", "or dword ptr [rsp], 0x40000", "popfq", "mov eax, [rsp - 15]", "int 0x80")
 }
 
 fn gate_absent(c: &mut Check) {

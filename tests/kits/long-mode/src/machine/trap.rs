@@ -18,6 +18,7 @@ pub mod vector {
     pub const NP: u8 = 11;
     pub const GP: u8 = 13;
     pub const PF: u8 = 14;
+    pub const AC: u8 = 17;
 }
 
 /// The registers at a trap, as trap.s saves them. What a hook changes is what the code goes on with.
