@@ -39,6 +39,11 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// How guests' page tables are walked, and the largest leaf of nested tables.
     fn paging(&self) -> (PagingFeatures, PageSize);
 
+    /// What guests can execute of what CPUID answers.
+    fn executable(&self, _leaf: u32, _subleaf: u32, values: [u32; 4]) -> [u32; 4] {
+        values
+    }
+
     /// A VCPU after RESET.
     fn vcpu(&self) -> Self::Virt;
 }
@@ -186,6 +191,10 @@ impl Backend for Intel {
             _ => PageSize::Size4K,
         };
         (paging, leaf)
+    }
+
+    fn executable(&self, leaf: u32, subleaf: u32, values: [u32; 4]) -> [u32; 4] {
+        self.features.executable(leaf, subleaf, values)
     }
 
     fn vcpu(&self) -> Vmx {

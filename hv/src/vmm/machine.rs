@@ -215,7 +215,7 @@ impl<B: Backend> Machine<B> {
         let xcr0 = if cpu::cr4() & cr4::OSXSAVE != 0 { GUEST_XCR0 } else { 0 };
         let answers = |leaf, subleaf| match (leaf, subleaf, cpuid(leaf, subleaf)) {
             (0xd, 1, [eax, ..]) if !self.host.sound_xsavec => [eax & !XSAVEC, 0, 0, 0],
-            (_, _, values) => values,
+            (_, _, values) => self.backend.executable(leaf, subleaf, values),
         };
         let table = |id| CpuidTable::new(&cpuid_policy(&guest.config, id, self.host.tsc_khz, xcr0), answers);
         guest.begin(self.backend, &self.files, cpu::rdtsc(), table)?;

@@ -154,6 +154,14 @@ impl Features {
     fn read(rdmsr: impl Fn(u32) -> u64) -> Result<Features, Missing> {
         let basic = rdmsr(index::BASIC);
         let [pin, processor, exit, entry] = control_words(&rdmsr);
+        // A register is switched whole, or not at all: exits save the guest's and load the host's, entries load the guest's.
+        let may = |capability: u64, bits: u32| (capability >> 32) as u32 & bits == bits;
+        let switch = |at_exit: u32, at_entry: u32| match may(exit, at_exit) && may(entry, at_entry) {
+            true => (at_exit, at_entry),
+            false => (0, 0),
+        };
+        let efer = switch(exit::SAVE_EFER | exit::LOAD_EFER, entry::LOAD_EFER);
+        let pat = switch(exit::SAVE_PAT | exit::LOAD_PAT, entry::LOAD_PAT);
         let needed = pin::EXTERNAL_INTERRUPTS | pin::NMI | pin::VIRTUAL_NMI;
         let pin = adjust(Word::Pin, needed, pin::PREEMPTION_TIMER, pin)?;
         let needed = processor::TSC_OFFSET
@@ -166,19 +174,18 @@ impl Features {
             | processor::MSR_BITMAPS
             | processor::MONITOR;
         let processor = adjust(Word::Processor, needed, processor::SECONDARY, processor)?;
-        let mut optional = exit::SAVE_PAT | exit::LOAD_PAT | exit::SAVE_EFER | exit::LOAD_EFER;
+        let mut optional = efer.0 | pat.0;
         if pin & pin::PREEMPTION_TIMER != 0 {
             optional |= exit::SAVE_TIMER;
         }
         let exit = adjust(Word::Exit, exit::SAVE_DEBUG | exit::HOST_64BIT, optional, exit)?;
-        let optional = entry::LOAD_PAT | entry::LOAD_EFER;
         // IA-32e mode is the guest's choice, entry by entry.
-        let entry = adjust(Word::Entry, entry::LOAD_DEBUG, optional, entry)? & !entry::IA32E_GUEST;
+        let entry = adjust(Word::Entry, entry::LOAD_DEBUG, efer.1 | pat.1, entry)? & !entry::IA32E_GUEST;
         let mut features = Features {
             revision: basic as u32 & 0x7fff_ffff,
             preemption_timer: (pin & pin::PREEMPTION_TIMER != 0).then(|| rdmsr(index::MISC) as u8 & 0x1f),
-            switches_efer: entry & entry::LOAD_EFER != 0 && exit & exit::LOAD_EFER != 0,
-            switches_pat: entry & entry::LOAD_PAT != 0 && exit & exit::LOAD_PAT != 0,
+            switches_efer: efer != (0, 0),
+            switches_pat: pat != (0, 0),
             pin,
             processor,
             exit,
@@ -223,6 +230,30 @@ impl Features {
             self.secondary |= secondary::VPID;
         }
         Ok(())
+    }
+
+    /// CPUID's answer without the instructions that guests cannot execute here: they raise #UD where their control is missing.
+    pub fn executable(
+        &self,
+        leaf: u32,
+        subleaf: u32,
+        [eax, mut ebx, mut ecx, mut edx]: [u32; 4],
+    ) -> [u32; 4] {
+        const INVPCID: u32 = 1 << 10;
+        const RDPID: u32 = 1 << 22;
+        const RDTSCP: u32 = 1 << 27;
+        match (leaf, subleaf) {
+            (7, 0) if self.secondary & secondary::INVPCID == 0 => ebx &= !INVPCID,
+            _ => {}
+        }
+        if self.secondary & secondary::RDTSCP == 0 {
+            match (leaf, subleaf) {
+                (7, 0) => ecx &= !RDPID,
+                (0x8000_0001, _) => edx &= !RDTSCP,
+                _ => {}
+            }
+        }
+        [eax, ebx, ecx, edx]
     }
 
     /// Whether loops of PAUSE exit.
@@ -327,6 +358,48 @@ mod tests {
         };
         let (f, _) = Features::detect(cpu(true), without).unwrap();
         assert!(f.list().iter().all(|feature| !feature.present));
+    }
+
+    #[test]
+    fn switches_a_register_whole_or_not_at_all() {
+        const EFER: (u32, u32) = (exit::SAVE_EFER | exit::LOAD_EFER, entry::LOAD_EFER);
+        const PAT: (u32, u32) = (exit::SAVE_PAT | exit::LOAD_PAT, entry::LOAD_PAT);
+        let detect = |no_exit: u32, no_entry: u32| {
+            let without = move |index: u32| match index {
+                0x48f => u64::from(!no_exit) << 32,
+                0x490 => u64::from(!no_entry) << 32,
+                other => all(LOCK | VMX)(other),
+            };
+            Features::detect(cpu(true), without).unwrap().0
+        };
+        let switched = |f: &Features, (exit, entry): (u32, u32)| (f.exit & exit, f.entry & entry);
+        let both = detect(0, 0);
+        assert!(both.switches_efer && both.switches_pat && both.ept);
+        assert_eq!((switched(&both, EFER), switched(&both, PAT)), (EFER, PAT));
+        for (no_exit, no_entry) in [(exit::SAVE_EFER, 0), (exit::LOAD_EFER, 0), (0, entry::LOAD_EFER)] {
+            let f = detect(no_exit, no_entry);
+            assert_eq!((f.switches_efer, f.ept, switched(&f, EFER)), (false, false, (0, 0)));
+            assert_eq!((f.switches_pat, switched(&f, PAT)), (true, PAT));
+        }
+        for (no_exit, no_entry) in [(exit::SAVE_PAT, 0), (exit::LOAD_PAT, 0), (0, entry::LOAD_PAT)] {
+            let f = detect(no_exit, no_entry);
+            assert_eq!((f.switches_pat, switched(&f, PAT)), (false, (0, 0)));
+            assert_eq!((f.switches_efer, switched(&f, EFER)), (true, EFER));
+        }
+    }
+
+    #[test]
+    fn hides_instructions_whose_control_is_missing() {
+        let with = |bits| Features { secondary: bits, ..Features::default() };
+        let answer = |f: Features, leaf| f.executable(leaf, 0, [u32::MAX; 4]);
+        let both = with(secondary::RDTSCP | secondary::INVPCID);
+        assert_eq!((answer(both, 7), answer(both, 0x8000_0001)), ([u32::MAX; 4], [u32::MAX; 4]));
+        let (invpcid, rdtscp) = (with(secondary::INVPCID), with(secondary::RDTSCP));
+        assert_eq!(answer(invpcid, 7), [u32::MAX, u32::MAX, !(1 << 22), u32::MAX]);
+        assert_eq!(answer(invpcid, 0x8000_0001), [u32::MAX, u32::MAX, u32::MAX, !(1 << 27)]);
+        assert_eq!(answer(rdtscp, 7), [u32::MAX, !(1 << 10), u32::MAX, u32::MAX]);
+        assert_eq!(answer(rdtscp, 0x8000_0001), [u32::MAX; 4]);
+        assert_eq!(with(0).executable(7, 1, [u32::MAX; 4])[1], u32::MAX, "another leaf");
     }
 
     #[test]

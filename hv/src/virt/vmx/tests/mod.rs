@@ -52,6 +52,11 @@ impl Scene {
     /// In 64-bit mode with interrupts open, on these tables, after its first exit.
     fn new(features: Features, roots: Roots) -> Scene {
         modelled::with(|it| *it = Processor::default());
+        Scene::another(features, roots)
+    }
+
+    /// The same on the processors that there are.
+    fn another(features: Features, roots: Roots) -> Scene {
         let mut vmx =
             Vmx::new(features, Arc::new(IoBitmaps::exit_on_all()), Arc::new(MsrBitmap::opening(&[])), 1);
         vmx.set_cr0(cr0::PE | cr0::PG | cr0::WP | cr0::NE | cr0::ET);
@@ -73,6 +78,13 @@ impl Scene {
         Scene::new(FEATURES, Roots::Shadow(Hpa(0x5000)))
     }
 
+    /// Another PCPU executes from now on. What belongs to the last one.
+    #[must_use = "its place in memory must not be taken"]
+    fn go_to(&mut self, pcpu: u64) -> VmxCpu {
+        modelled::with(|it| it.go_to(pcpu));
+        core::mem::replace(&mut self.cpu, VmxCpu::modelled())
+    }
+
     /// Enters the guest, which leaves these fields and exits; nothing is left of what the last exit said.
     fn run(&mut self, reason: u32, fields: &[(u32, u64)]) -> Ended {
         let fields = fields.to_vec();
@@ -84,9 +96,9 @@ impl Scene {
                     _ => (word, *it.field(control::ENTRY_ERROR_CODE)),
                 };
                 for stale in [exit::VECTORING, exit::INTERRUPTION, exit::QUALIFICATION] {
-                    it.fields.insert(stale, 0);
+                    it.fields().insert(stale, 0);
                 }
-                it.fields.extend(fields);
+                it.fields().extend(fields);
                 reason
             }));
         });
@@ -253,7 +265,7 @@ fn an_interrupt_waits_for_its_window() {
     let open = [(guest::RFLAGS, rflags::FIXED | rflags::IF)];
     modelled::with(|it| {
         it.script.push_back(Box::new(move |it: &mut Processor, _| {
-            it.fields.extend(open);
+            it.fields().extend(open);
             reason::INTERRUPT_WINDOW
         }));
     });
@@ -328,7 +340,7 @@ fn without_the_switch_of_the_pat_the_guest_has_one_in_software() {
     scene.run(reason::INTERRUPT, &[]);
     assert_eq!(scene.vmx.switched_msr(msr::index::PAT), Some(0x0407_0506_0007_0106));
     assert_eq!(modelled::with(|it| it.msrs[&0x277]), 0x0001_0406_0007_0406);
-    let fields = modelled::with(|it| it.fields.contains_key(&guest::PAT));
+    let fields = modelled::with(|it| it.fields().contains_key(&guest::PAT));
     assert!(!fields, "a field that the processor does not have");
     assert_eq!(Scene::shadow().vmx.host_pat(), None);
 }

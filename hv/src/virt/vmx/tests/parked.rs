@@ -27,7 +27,7 @@ fn pae() -> Scene {
 
 fn park(scene: &mut Scene) {
     scene.vmx.depart(&mut scene.cpu);
-    assert!(!modelled::with(|it| it.current));
+    assert!(!modelled::with(|it| it.current.is_some()));
 }
 
 #[test]
@@ -36,9 +36,7 @@ fn page_directory_pointers_stay_while_a_vcpu_is_parked() {
     assert_eq!(scene.vmx.pointers(), Some(POINTERS));
     park(&mut scene);
     assert_eq!(scene.vmx.pointers(), Some(POINTERS));
-    // The VMCS of another VCPU may have been there.
-    modelled::with(|it| it.fields.extend(fields_of([0; 4])));
-    scene.cpu = VmxCpu::modelled();
+    let _last = scene.go_to(1);
     scene.run(reason::INTERRUPT, &[]);
     assert_eq!((pointers_in_fields(), scene.vmx.pointers()), (POINTERS, Some(POINTERS)));
     // What the guest loads afterwards is what counts.
@@ -90,14 +88,68 @@ fn the_state_of_a_parked_vcpu_can_be_looked_at_and_changed() {
 fn fields_are_counted_when_a_vcpu_moves() {
     let mut scene = Scene::nested();
     let writes = modelled::with(|it| it.writes);
-    for _ in 0..3 {
+    for turn in 1..4 {
         park(&mut scene);
-        scene.cpu = VmxCpu::modelled();
+        let _last = scene.go_to(turn);
         scene.run(reason::CPUID, &[LENGTH]);
     }
     assert!(modelled::with(|it| it.writes) > writes + 30);
     let counted = scene.vmx.field_accesses().unwrap();
     assert_eq!((counted.reads, counted.writes), modelled::with(|it| (it.reads, it.writes)));
+}
+
+#[test]
+fn vcpus_that_take_turns_keep_apart() {
+    let roots = Roots::Shadow(Hpa(0x5000));
+    let mut vcpus = [Scene::new, Scene::another].map(|scene| {
+        let mut scene = scene(FEATURES, roots);
+        park(&mut scene);
+        scene
+    });
+    let mut cpus = [VmxCpu::modelled(), VmxCpu::modelled()];
+    let mut homes = [None; 2];
+    // Both on the one PCPU, both on the other, and across.
+    let turns = [(0, 0), (1, 0), (0, 0), (1, 1), (0, 1), (1, 1), (0, 0), (1, 0), (1, 1), (0, 0)];
+    for ((vcpu, pcpu), turn) in turns.into_iter().zip(1..) {
+        modelled::with(|it| it.go_to(pcpu as u64));
+        let scene = &mut vcpus[vcpu];
+        core::mem::swap(&mut scene.cpu, &mut cpus[pcpu]);
+        let before = (scene.vmx.rip(), scene.vmx.dr6(), scene.vmx.switched_msr(index::LSTAR).unwrap());
+        modelled::with(|it| it.flushes.clear());
+        let value = turn * 0x1000 + vcpu as u64;
+        scene.run(reason::CPUID, &[LENGTH, (guest::RIP, value)]);
+        let flushed = modelled::with(|it| it.flushes.len());
+        assert_eq!(
+            flushed,
+            usize::from(homes[vcpu].replace(pcpu) != Some(pcpu)),
+            "when it comes from elsewhere"
+        );
+        assert_eq!(before.1, scene.vmx.dr6(), "turn {turn}");
+        assert_eq!(before.2, modelled::with(|it| it.msrs[&index::LSTAR]), "turn {turn}");
+        assert!(turn < 3 || before.0 & 0xfff == vcpu as u64 + 2, "turn {turn}: {before:x?}");
+        let next = scene.vmx.next_rip().unwrap();
+        assert!(!scene.vmx.end_instruction(next));
+        scene.vmx.set_dr6(value);
+        assert!(scene.vmx.set_switched_msr(index::LSTAR, value));
+        park(scene);
+        core::mem::swap(&mut scene.cpu, &mut cpus[pcpu]);
+    }
+}
+
+#[test]
+#[should_panic = "the VMCS is another VCPU's"]
+fn the_model_finds_a_vcpu_that_does_not_load_its_vmcs() {
+    let mut first = Scene::nested();
+    let _second = Scene::another(FEATURES, Roots::Nested(Hpa(0x5000)));
+    first.run(reason::INTERRUPT, &[]);
+}
+
+#[test]
+#[should_panic = "an entry without a VMCS"]
+fn the_model_finds_a_vcpu_that_does_not_depart() {
+    let mut scene = Scene::nested();
+    let _last = scene.go_to(1);
+    scene.run(reason::INTERRUPT, &[]);
 }
 
 #[test]
@@ -107,7 +159,7 @@ fn a_report_outlives_the_stay_in_the_processor() {
     let report = scene.vmx.exit_report();
     assert!(report.contains("RFLAGS has wrong"), "{report}");
     park(&mut scene);
-    modelled::with(|it| it.fields.clear());
+    modelled::with(|it| it.fields().clear());
     assert_eq!(scene.vmx.exit_report(), report);
     let mut scene = Scene::nested();
     scene.run(reason::EPT_MISCONFIGURATION, &[]);

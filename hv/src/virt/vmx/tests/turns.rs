@@ -14,7 +14,7 @@ fn turn(scene: &mut Scene, ticks: u64, reason: u32, fields: &[(u32, u64)]) -> Ex
             if saves {
                 *it.field(guest::PREEMPTION_TIMER) = left.saturating_sub(ticks);
             }
-            it.fields.extend(fields);
+            it.fields().extend(fields);
             if left <= ticks { reason::PREEMPTION_TIMER } else { reason }
         }));
     });
@@ -88,9 +88,8 @@ fn no_more_is_dropped_than_must_be() {
     scene.vmx.depart(&mut scene.cpu);
     assert_eq!(dropped(&mut scene, &[]), [], "back on the same PCPU");
     scene.vmx.depart(&mut scene.cpu);
-    let elsewhere = core::mem::replace(&mut scene.cpu, VmxCpu::modelled());
+    let _elsewhere = scene.go_to(1);
     assert_eq!(dropped(&mut scene, &[]), [(1, 0)], "on another one");
-    drop(elsewhere);
     let features = Features { invvpid_non_global: false, invvpid_context: false, ..FEATURES };
     let mut scene = Scene::new(features, Roots::Shadow(Hpa(0x5000)));
     assert_eq!(dropped(&mut scene, &[FlushScope::NonGlobal]), [(2, 0)]);
