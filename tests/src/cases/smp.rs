@@ -12,6 +12,7 @@ pub const CASES: &[Case] = &[
     both("manuals: page tables that processors share", |c| kit(c, "shared")).also(&["shadow", "switch=50"]),
     only("qemu-svm", "four processors of a guest on four in two packages", four).also(&["shadow"]),
     only("qemu-svm", "four processors of a guest take turns on one", turns),
+    only("qemu-svm", "sixteen processors of a guest on four", sixteen).also(&["shadow"]).at_length(),
     only("qemu-svm", "a processor that cannot run guests is left out", unfit),
     only("native", "stress on four processors", |c| storm(c, &[])).at_length(),
     only("qemu-svm", "stress on four processors", on_four).also(&["shadow", "switch=200"]),
@@ -34,24 +35,32 @@ fn kit(context: &Context, cases: &str) -> Result<()> {
 
 /// Four processes that compute the same checksum, and one line when each is done.
 const SUMS: &str = "nproc; for i in 1 2 3 4; do (seq 20000 | md5sum) & done; wait";
+/// The same with sixteen.
+const MANY: &str =
+    "nproc; for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do (seq 20000 | md5sum) & done; wait";
 
 /// What each of them says.
 const SUM: &str = "e071f707df7bbeee2a6a1eb48011ddd0";
 
-fn sums(context: &Context, options: &[&str]) -> Result<()> {
-    let expected = format!("4\n{}", format!("{SUM}  -\n").repeat(4));
-    let mut all = vec!["--vcpus", "4", "--timeout", "600", "--exec", SUMS];
+fn sums(context: &Context, count: usize, command: &str, options: &[&str]) -> Result<()> {
+    let expected = format!("{count}\n{}", format!("{SUM}  -\n").repeat(count));
+    let vcpus = count.to_string();
+    let mut all = vec!["--vcpus", &vcpus, "--timeout", "600", "--exec", command];
     all.extend(options);
     context.run(&all)?.status(0)?.prints(&expected)?;
     Ok(())
 }
 
 fn four(context: &Context) -> Result<()> {
-    sums(context, &TWO_DOMAINS)
+    sums(context, 4, SUMS, &TWO_DOMAINS)
 }
 
 fn turns(context: &Context) -> Result<()> {
-    sums(context, &[])
+    sums(context, 4, SUMS, &[])
+}
+
+fn sixteen(context: &Context) -> Result<()> {
+    sums(context, 16, MANY, &TWO_DOMAINS)
 }
 
 /// The second processor has no AMD-V, as if firmware had locked it there alone.
