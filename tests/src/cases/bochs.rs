@@ -7,7 +7,7 @@ use super::{Case, boot::read_stats, only};
 use crate::context::{BOCHS_TIMEOUT, Context};
 
 pub const CASES: &[Case] = &[
-    only("bochs-vtx", "Linux, shadow", |c| linux(c, "shadow")),
+    only("bochs-vtx", "Linux, shadow", |c| linux(c, "shadow")).at_length(),
     only("bochs-vtx", "Linux, switch=200", |c| linux(c, "switch=200")).at_length(),
     only("bochs-vtx", "Linux with PAE tables, nested", pae).at_length(),
     only("bochs-vtx", "Linux, nested", |c| linux(c, "nested")),

@@ -284,9 +284,9 @@ fn memory(context: &Context) -> Result<()> {
 
 fn much_memory(context: &Context) -> Result<()> {
     let command = "awk '/MemTotal/ { print int($2 / 1024) }' /proc/meminfo";
-    let finished = context.run(&["--mem", "6144", "--exec", command])?.status(0)?;
+    let finished = context.run(&["--mem", "4608", "--exec", command])?.status(0)?;
     let total: u32 = finished.stdout().trim().parse()?;
-    ensure!((5700..=6100).contains(&total), "the guest has {total} MiB");
+    ensure!((4250..=4590).contains(&total), "the guest has {total} MiB");
     Ok(())
 }
 

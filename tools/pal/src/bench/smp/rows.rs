@@ -68,7 +68,7 @@ pub const WORKS: [(&str, &str); 2] = [("compute", "compute"), ("faults", "page f
 /// All rows, in order.
 pub static ROWS: [Row; 13] = [
     kit("ipi", "IPI to a running VCPU and one back, xAPIC", "ipi-xapic"),
-    kit("ipi-x2apic", "the same, x2APIC (natively: xAPIC)", "ipi-x2apic"),
+    kit("ipi-x2apic", "IPI and one back, x2APIC (natively: xAPIC)", "ipi-x2apic"),
     spread("call", "Linux calls a function on a running VCPU"),
     spread("wake", "wake-up on a halted VCPU"),
     Row {
@@ -79,13 +79,13 @@ pub static ROWS: [Row; 13] = [
         crew: None,
     },
     crew("compute-1", "a thousand steps, 1 thread", "compute", 1),
-    crew("compute-2", "the same, 2 threads", "compute", 2),
-    crew("compute-3", "the same, 3 threads", "compute", 3),
-    crew("compute-4", "the same, 4 threads", "compute", 4),
+    crew("compute-2", "a thousand steps, 2 threads", "compute", 2),
+    crew("compute-3", "a thousand steps, 3 threads", "compute", 3),
+    crew("compute-4", "a thousand steps, 4 threads", "compute", 4),
     crew("faults-1", "a page fault, 1 thread", "faults", 1),
-    crew("faults-2", "the same, 2 threads", "faults", 2),
-    crew("faults-3", "the same, 3 threads", "faults", 3),
-    crew("faults-4", "the same, 4 threads", "faults", 4),
+    crew("faults-2", "a page fault, 2 threads", "faults", 2),
+    crew("faults-3", "a page fault, 3 threads", "faults", 3),
+    crew("faults-4", "a page fault, 4 threads", "faults", 4),
 ];
 
 /// The rows of these names, or of these works, in the table's order; all if there is no name.
