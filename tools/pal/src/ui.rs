@@ -3,11 +3,15 @@
 use std::{
     io::{IsTerminal, Write, stderr},
     process::{Command, Output, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
+
+/// Spinners on the terminal.
+static STEPS: AtomicU32 = AtomicU32::new(0);
 
 /// The style of messages, fixed at start.
 #[derive(Clone, Copy)]
@@ -51,11 +55,13 @@ impl Ui {
         // One write, so that lines of several threads do not mix. In a raw terminal a line feed alone does not
         // return to the first column.
         let end = if self.terminal { "\r\n" } else { "\n" };
+        // In the place of a spinner, which comes back below.
+        let begin = if STEPS.load(Ordering::Relaxed) > 0 { "\r\x1b[K" } else { "" };
         let text = text.trim_end().lines().collect::<Vec<_>>().join(end);
         let line = if self.colour {
-            format!("\x1b[1;{colour}m{label}\x1b[0m {text}{end}")
+            format!("{begin}\x1b[1;{colour}m{label}\x1b[0m {text}{end}")
         } else {
-            format!("{label} {text}{end}")
+            format!("{begin}{label} {text}{end}")
         };
         let _ = stderr().write_all(line.as_bytes());
     }
@@ -71,6 +77,7 @@ impl Ui {
             if self.colour { "{spinner:.cyan} {msg} ({elapsed})" } else { "{spinner} {msg} ({elapsed})" };
         bar.set_style(ProgressStyle::with_template(template).expect("the template is constant"));
         bar.enable_steady_tick(Duration::from_millis(100));
+        STEPS.fetch_add(1, Ordering::Relaxed);
         Step(Some(bar))
     }
 
@@ -96,10 +103,20 @@ impl Ui {
 /// A running step; ends its spinner when dropped.
 pub struct Step(Option<ProgressBar>);
 
+impl Step {
+    /// Something else goes on from now on.
+    pub fn becomes(&self, text: &'static str) {
+        if let Some(bar) = &self.0 {
+            bar.set_message(text);
+        }
+    }
+}
+
 impl Drop for Step {
     fn drop(&mut self) {
         if let Some(bar) = &self.0 {
             bar.finish_and_clear();
+            STEPS.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

@@ -56,6 +56,7 @@ pub fn run(args: &RunArgs, project: &Project, ui: &Ui) -> Result<u8> {
         } else {
             "the guest starts"
         },
+        running: bochs.then_some("Bochs is at work"),
     };
     let interactive = !plan.console().exec && !args.probe && stdin().is_terminal();
     plan.timeout = match args.timeout {

@@ -35,6 +35,10 @@ pub struct Output {
     verbose: bool,
     tail: Arc<Mutex<Tail>>,
     booting: Arc<Mutex<Option<Step>>>,
+    /// What that sign says after the guest's first mark, if it is to stay.
+    running: Option<&'static str>,
+    /// Output does not go where the sign is.
+    apart: bool,
     events: Sender<Event>,
 }
 
@@ -66,6 +70,8 @@ impl Output {
             verbose: ui.verbose > 0,
             tail,
             booting,
+            running: plan.running.filter(|_| !interactive),
+            apart: plan.running.is_some() && !stdout().is_terminal(),
             events,
         }
     }
@@ -108,7 +114,7 @@ impl Output {
                 Piece::Text(text) => self.text(text),
                 Piece::Begin(guest) if guest == self.guest => {
                     self.shown = true;
-                    self.end_booting();
+                    self.begin();
                     let _ = self.events.send(Event::Begin);
                     Ok(())
                 }
@@ -129,6 +135,15 @@ impl Output {
         result
     }
 
+    /// The guest has started.
+    fn begin(&self) {
+        let mut sign = self.booting.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        match (self.running, &*sign) {
+            (Some(text), Some(step)) => step.becomes(text),
+            _ => drop(sign.take()),
+        }
+    }
+
     /// Takes the sign that the guest is starting off the terminal.
     fn end_booting(&self) {
         self.booting.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
@@ -144,6 +159,11 @@ impl Output {
                 return Ok(());
             }
             self.end_booting();
+        }
+        if self.apart {
+            self.begin()
+        } else {
+            self.end_booting()
         }
         let mut stdout = stdout().lock();
         self.writing.store(true, Ordering::Relaxed);

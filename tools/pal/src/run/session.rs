@@ -54,6 +54,8 @@ pub struct Plan {
     pub timeout: Option<u64>,
     /// What the person reads while the guest starts.
     pub starting: &'static str,
+    /// What they read after that until there is output, if the machine takes long.
+    pub running: Option<&'static str>,
 }
 
 /// A guest of a run.
@@ -118,7 +120,8 @@ pub fn run(machine: &mut Machine, plan: &Plan, consoles: Consoles, ui: &Ui) -> R
     let consoles = Arc::new(Mutex::new(consoles));
     let raw = interactive.then(Raw::enter).transpose()?;
     let tail = Arc::new(Mutex::new(Tail::default()));
-    let booting = Arc::new(Mutex::new((nonce.is_some() && ui.verbose == 0).then(|| ui.step(plan.starting))));
+    let shows_start = (nonce.is_some() || plan.running.is_some()) && ui.verbose == 0;
+    let booting = Arc::new(Mutex::new(shows_start.then(|| ui.step(plan.starting))));
 
     watch_signals(events.clone())?;
     let mut open = 1;
