@@ -28,6 +28,8 @@ pub struct Person {
     seen: usize,
     child: Child,
     terminal: File,
+    /// How long anything may take.
+    patience: Duration,
 }
 
 impl Person {
@@ -54,7 +56,8 @@ impl Person {
                 }
             }
         });
-        Ok(Self { keyboard, screen, shown: String::new(), seen: 0, child, terminal })
+        let patience = Duration::from_secs(if context.on_bochs() { 900 } else { 60 });
+        Ok(Self { keyboard, screen, shown: String::new(), seen: 0, child, terminal, patience })
     }
 
     /// Types text.
@@ -64,7 +67,7 @@ impl Person {
 
     /// Waits until `part` is shown after what was waited for before.
     pub fn sees(&mut self, part: &str) -> Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + self.patience;
         loop {
             if let Some(at) = self.shown[self.seen..].find(part) {
                 self.seen += at + part.len();

@@ -3,13 +3,23 @@
 
 use anyhow::{Result, ensure};
 
-use super::{Case, boot::read_stats, only};
+use super::stress::{AMD64, stress};
+use super::{Case, boot::read_stats, only, virtio};
 use crate::context::{BOCHS_TIMEOUT, Context};
+use crate::pty::Person;
 
 pub const CASES: &[Case] = &[
     only("bochs-vtx", "Linux, shadow", |c| linux(c, "shadow")).at_length(),
     only("bochs-vtx", "Linux, switch=200", |c| linux(c, "switch=200")).at_length(),
     only("bochs-vtx", "Linux with PAE tables, nested", pae).at_length(),
+    only("bochs-vtx", "Linux with a disk and network cards", devices).at_length(),
+    only("bochs-vtx", "stress on two processors", |c| {
+        stress(c, &AMD64, &["1", "1", "2"], &["--vcpus", "2", "--pcpus", "2"])
+    })
+    .at_length(),
+    only("bochs-vtx", "a hostile guest", hostile).at_length(),
+    only("bochs-vtx", "benchmark: CPUID", benchmark).at_length(),
+    only("bochs-vtx", "a person sees that Bochs is at work", at_work).at_length(),
     only("bochs-vtx", "Linux, nested", |c| linux(c, "nested")),
     only("bochs-vtx", "the long-mode kit with the torture, shadow", |c| {
         kit(c, "shadow all", &["--mode", "shadow"])
@@ -65,6 +75,58 @@ fn linux(context: &Context, mode: &str) -> Result<()> {
 fn pae(context: &Context) -> Result<()> {
     let options = ["--guest", "debian-686-pae", "--mode", "nested", "--timeout", BOCHS_TIMEOUT];
     context.run(&[&options[..], &["--exec", "uname -rm"]].concat())?.status(0)?.has("-686-pae i686\n")?;
+    Ok(())
+}
+
+/// Virtio's disk, and two of its network cards.
+fn devices(context: &Context) -> Result<()> {
+    let (disk, sum) = virtio::noise_and_sum(context, "disk", 1024)?;
+    let command = format!(
+        "md5sum < /dev/vda; dd if=/dev/zero of=/dev/vda bs=512 seek=3 count=400 conv=fsync 2>/dev/null\n\
+         echo 3 > /proc/sys/vm/drop_caches; dd if=/dev/vda bs=512 skip=3 count=400 2>/dev/null | tr -d '\\0' | wc -c\n{}",
+        virtio::NETWORK
+    );
+    let options = ["--disk", &disk, "--net", "lan", "--net", "lan", "--timeout", BOCHS_TIMEOUT];
+    let expected = format!("{sum}  -\n0\n3 packets received\nsame\n");
+    context.run(&[&options[..], &["--exec", &command]].concat())?.status(0)?.prints(&expected)?;
+    Ok(())
+}
+
+/// It begins anew whenever it has ended its virtual machine, until the time is up; nothing else ends.
+fn hostile(context: &Context) -> Result<()> {
+    let kernel = context.hostile.to_string_lossy();
+    let config = context.file(
+        "lab.toml",
+        format!(
+            "version = 1\n[[vm]]\nname = \"hostile\"\nkernel = \"{kernel}\"\ncmdline = \"seed=1 memory=32\"\n\
+             memory_mib = 32\nvcpus = 2\nrestart = true\nnetworks = [\"lan\"]\nentropy = true\n"
+        ),
+    )?;
+    let options = ["--config", &config, "--pcpus", "2", "--timeout", "240"];
+    let finished = context.run(&options)?.status(124)?.has("hostile: seed=1 round=0")?;
+    let rounds = finished.stdout().matches("hostile: seed=1 round=").count();
+    ensure!(rounds >= 2 && !finished.stderr.contains("panic"), "{rounds} rounds\n{}", finished.stderr);
+    Ok(())
+}
+
+fn benchmark(context: &Context) -> Result<()> {
+    let options = ["bench", "--machine", "bochs-vtx", "--only", "cpuid", "--mode", "nested"];
+    let finished = context.pal(options, None)?.status(0)?;
+    finished.has("operation")?.has("CPUID")?.has("≤ 140  met")?.has("1 of 1 goals met")?;
+    Ok(())
+}
+
+/// A line says so until there is output.
+fn at_work(context: &Context) -> Result<()> {
+    let kit = context.long_mode.to_string_lossy();
+    let options = ["--kernel", &kit, "--append", "bochs cpuid", "--test-device", "--timeout", BOCHS_TIMEOUT];
+    let mut person = Person::start(context, &options)?;
+    person.sees("on Bochs that takes")?;
+    person.sees("ok cpuid.vendor")?;
+    let before = person.shown.len();
+    person.sees(", 0 failed")?;
+    ensure!(person.ends()? == Some(0), "{}", person.shown);
+    ensure!(!person.shown[before..].contains("Bochs"), "{}", person.shown);
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use std::{path::Path, process::Command};
 use anyhow::{Context as _, Result};
 
 use super::{Case, only};
-use crate::context::Context;
+use crate::context::{BOCHS_TIMEOUT, Context};
 
 /// The program's arguments: seed and rounds. It takes seconds.
 const ARGUMENTS: [&str; 2] = ["1", "3"];
@@ -55,7 +55,8 @@ pub fn stress(context: &Context, guest: &Guest, arguments: &[&str], options: &[&
         "echo madvise 2> /dev/null > /sys/kernel/mm/transparent_hugepage/enabled; /stress {}",
         arguments.join(" ")
     );
-    let base = ["--guest", guest.name, "--put", &put, "--exec", &command, "--timeout", "500"];
+    let limit = if context.on_bochs() { BOCHS_TIMEOUT } else { "500" };
+    let base = ["--guest", guest.name, "--put", &put, "--exec", &command, "--timeout", limit];
     context.run(&[&base, options].concat())?.status(0)?.prints(&here(program, arguments)?)?;
     Ok(())
 }

@@ -39,6 +39,13 @@ fn sum(path: &str) -> Result<String> {
     Ok(text.split(' ').next().unwrap_or_default().to_owned())
 }
 
+/// Such a file, and its sum.
+pub fn noise_and_sum(context: &Context, name: &str, kib: u32) -> Result<(String, String)> {
+    let path = noise(context, name, kib)?;
+    let sum = sum(&path)?;
+    Ok((path, sum))
+}
+
 /// An image of an ext4 file system with a file `motd` and a file of noise, and that file's sum.
 fn ext4(context: &Context) -> Result<(String, String)> {
     let root = context.path("root");
@@ -145,19 +152,20 @@ fn console_input(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Two cards of one guest at the same switch, each in a network of its own.
+/// For two cards of one guest at the same switch, each in a network of its own.
+pub const NETWORK: &str = "unshare -n sleep 1000 & sleep 1; other=$!\n\
+    there() { nsenter -t $other -n \"$@\"; }\n\
+    ip link set eth1 netns $other\n\
+    ip addr add 10.0.0.1/24 dev eth0; ip link set eth0 up\n\
+    there ip addr add 10.0.0.2/24 dev eth1; there ip link set eth1 up\n\
+    ping -c 3 -w 30 10.0.0.2 | grep -o '[0-9]* packets received'\n\
+    head -c 2000000 /dev/urandom > /sent\n\
+    tail -f /dev/null | there nc -l -p 5000 > /received & sleep 1\n\
+    nc 10.0.0.2 5000 < /sent; sleep 1\n\
+    cmp /sent /received && echo same; kill $other";
+
 fn network(context: &Context) -> Result<()> {
-    let command = "cat /sys/class/net/eth?/address\n\
-        unshare -n sleep 1000 & sleep 1; other=$!\n\
-        there() { nsenter -t $other -n \"$@\"; }\n\
-        ip link set eth1 netns $other\n\
-        ip addr add 10.0.0.1/24 dev eth0; ip link set eth0 up\n\
-        there ip addr add 10.0.0.2/24 dev eth1; there ip link set eth1 up\n\
-        ping -c 3 -w 30 10.0.0.2 | grep -o '[0-9]* packets received'\n\
-        head -c 2000000 /dev/urandom > /sent\n\
-        tail -f /dev/null | there nc -l -p 5000 > /received & sleep 1\n\
-        nc 10.0.0.2 5000 < /sent; sleep 1\n\
-        cmp /sent /received && echo same; kill $other";
+    let command = &format!("cat /sys/class/net/eth?/address\n{NETWORK}");
     let finished = context.run(&["--net", "lan", "--net", "lan", "--exec", command])?.status(0)?;
     let finished = finished.has("3 packets received\nsame\n")?;
     let addresses: Vec<_> = finished.stdout().lines().take(2).map(str::to_owned).collect();
