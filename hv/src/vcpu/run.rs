@@ -38,7 +38,9 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
     startup::awake(vcpu, vm);
     vcpu.virt.expect_others(host.others_wait());
     vcpu.armed = u64::MAX;
-    vcpu.request(work::TIMERS | work::INTERRUPTS | work::CONSOLE | work::MAIL);
+    // The others would only tell the first that there may be something, and so wake it at each of their turns.
+    let console = if vcpu.id == 0 { work::CONSOLE } else { 0 };
+    vcpu.request(work::TIMERS | work::INTERRUPTS | work::MAIL | console);
     loop {
         if vcpu.work != 0
             && let Some(end) = serve(vcpu, vm, cpu, host)

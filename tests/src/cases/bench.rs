@@ -1,4 +1,4 @@
-//! `pal bench --smp` in its short form: every figure is there and is one.
+//! `pal bench --smp` in its short form: every figure is there and is one; and what the scheduler may cost.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -12,6 +12,7 @@ pub const CASES: &[Case] = &[
     }),
     only("qemu-svm", "benchmark of several processors: one sample of each row", |c| smp(c, &[])).at_length(),
     only("qemu-svm", "benchmark of several processors: what it refuses", refused),
+    only("qemu-svm", "benchmark of the scheduler: decisions and switches keep their goals", scheduler),
 ];
 
 /// What has to be measured, natively and in both modes.
@@ -67,6 +68,12 @@ fn smp(context: &Context, rows: &[&str]) -> Result<()> {
         }
     }
     ensure!(document["missing"].as_array().is_some_and(Vec::is_empty), "missing: {}", document["missing"]);
+    Ok(())
+}
+
+fn scheduler(context: &Context) -> Result<()> {
+    let finished = context.pal(["bench", "--only", "scheduler", "--check"], None)?;
+    finished.status(0)?.has("≤ 300  met")?.has("≤ 1 500  met")?;
     Ok(())
 }
 

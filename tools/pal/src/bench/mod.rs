@@ -3,7 +3,7 @@
 //! A guest program performs the operations of [`rows`], once on the emulated machine alone and once on the hypervisor on
 //! the same machine ([`column`]), with QEMU or Bochs counting instructions as time. So every figure is the guest's work plus the
 //! hypervisor's, and repeats. [`smp`] measures guests with several processors, in real time. `docs/benchmarks.md` explains
-//! how to read both.
+//! how to read both. [`scheduler`] reads what decisions and switches between VCPUs take in the hypervisor's statistics.
 
 pub mod args;
 mod column;
@@ -13,6 +13,7 @@ mod program;
 mod record;
 mod results;
 mod rows;
+mod scheduler;
 mod smp;
 mod switches;
 mod table;
@@ -54,7 +55,7 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
     if args.smp {
         return smp::run(args, project, ui);
     }
-    let rows = rows::select(&args.only)?;
+    let (rows, scheduler) = select(args)?;
     if !args.machine.has_hypervisor() {
         return Err(Usage::new("--machine: name the hypervisor's machine, qemu-svm or bochs-vtx").into());
     }
@@ -70,10 +71,11 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
         args.mode.clone()
     };
     let columns = modes.into_iter().map(|mode| Column::hypervisor(args.machine, mode));
-    let columns =
-        iter::once(Column::native(args.machine)).chain(columns).map(|column| (column, Vec::new())).collect();
+    let columns = iter::once(Column::native(args.machine)).chain(columns).map(|column| (column, Vec::new()));
+    // Without rows there is nobody to run.
+    let columns = columns.filter(|_| !rows.is_empty()).collect();
     let mut results = Results { rows, columns };
-    let runs = args.runs.unwrap_or(1);
+    let runs = if results.rows.is_empty() { 0 } else { args.runs.unwrap_or(1) };
     for number in 1..=runs {
         let _step = ui.step(&format!("measuring, run {number} of {runs}"));
         let sittings = side_by_side(&setup, &results, scratch.path())?;
@@ -88,27 +90,51 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
             ui.error(&format!("{}: {}", column.name(), sitting.trouble));
         }
     }
-    print!("{}", table::render(&results));
+    if !results.rows.is_empty() {
+        print!("{}", table::render(&results));
+    }
     for (column, sittings) in &results.columns {
         if let Some(switches) = Switches::of(*column, sittings) {
             print!("\n{}", table::switches(*column, &switches));
         }
+    }
+    let scheduler = if scheduler { scheduler::measure(&setup, &needs, scratch.path())? } else { Vec::new() };
+    if !scheduler.is_empty() {
+        let gap = if results.rows.is_empty() { "" } else { "\n" };
+        print!("{gap}{}", scheduler::table(&scheduler));
+    }
+    for measured in scheduler.iter().filter(|measured| !measured.trouble.is_empty()) {
+        complete = false;
+        ui.error(&format!("scheduler: {}", measured.trouble));
     }
 
     let exits = if args.exits { count_exits(&setup, &results, scratch.path(), ui)? } else { Vec::new() };
     for (column, exits) in &exits {
         print!("\n{}", table::exits(*column, exits));
     }
+    let missed = [results.missed(), scheduler::missed(&scheduler)].concat();
     if let Some(path) = &args.json {
-        let document = json::document(&results, &exits, &version(&setup.emulator), project);
+        let mut document = json::document(&results, &exits, &missed, &version(&setup.emulator), project);
+        document[scheduler::NAME] = scheduler::json(&scheduler);
         write_json(path, &document)?;
     }
-    let missed = if args.check { results.missed() } else { Vec::new() };
+    let missed = if args.check { missed } else { Vec::new() };
     if !missed.is_empty() {
         ui.error(&format!("goals missed: {}", missed.join(", ")));
     }
     let failed = !complete || !missed.is_empty();
     Ok(if failed { exit::TOOL } else { 0 })
+}
+
+/// The rows that were asked for, and whether the scheduler is measured: on QEMU, unless others were asked for.
+fn select(args: &BenchArgs) -> Result<(Vec<&'static rows::Row>, bool), Usage> {
+    let only: Vec<_> = args.only.iter().filter(|name| *name != scheduler::NAME).cloned().collect();
+    let named = only.len() < args.only.len();
+    if named && args.machine.is_bochs() {
+        return Err(Usage::new("--only scheduler: it is measured on QEMU only; leave out --machine"));
+    }
+    let rows = if named && only.is_empty() { Vec::new() } else { rows::select(&only)? };
+    Ok((rows, named || args.only.is_empty() && args.mode.is_empty() && !args.machine.is_bochs()))
 }
 
 /// Finds out early whether the file of `--json` can be written.

@@ -143,7 +143,10 @@ pub fn first_instruction() -> &'static Row {
 pub fn select(names: &[String]) -> Result<Vec<&'static Row>, Usage> {
     if let Some(unknown) = names.iter().find(|name| !ROWS.iter().any(|row| row.name == **name)) {
         let known: Vec<_> = ROWS.iter().map(|row| row.name).collect();
-        return Err(Usage::new(format!("--only {unknown}: no such row; there are {}", known.join(", "))));
+        return Err(Usage::new(format!(
+            "--only {unknown}: no such row; there are {}, scheduler",
+            known.join(", ")
+        )));
     }
     Ok(ROWS.iter().filter(|row| names.is_empty() || names.iter().any(|name| name == row.name)).collect())
 }

@@ -121,7 +121,7 @@ pub fn align(lines: &[impl AsRef<[String]>], left: &[usize]) -> String {
     text
 }
 
-fn verdict(met: bool) -> &'static str {
+pub fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "MISSED" }
 }
 

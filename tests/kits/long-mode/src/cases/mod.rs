@@ -20,6 +20,7 @@ mod strings;
 mod svm;
 mod testdev;
 mod timers;
+mod turns;
 
 use crate::check::{Case, Check};
 use crate::machine::trap::{Trap, catch, vector};
@@ -36,6 +37,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         smp::CASES,
         shared::CASES,
         measure::CASES,
+        turns::CASES,
         timers::CASES,
         ioapic::CASES,
         pic::CASES,
