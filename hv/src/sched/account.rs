@@ -58,6 +58,10 @@ pub struct Sum {
     pub(super) base: u64,
     /// How many are present.
     pub(super) count: i64,
+    /// The squares of the parts, added up.
+    pub(super) squares: i64,
+    /// The mean of the parts, each counted as often as it is great: a heavy one is not lost among many light ones.
+    pub(super) usual_part: i64,
     /// What a cycle of the PCPU counts for each of those present, in parts of 2^32.
     pub(super) rate: u64,
     /// Added to spent times of this queue to compare them with others'.
@@ -92,6 +96,8 @@ impl Default for Sum {
             time: 0,
             base: 0,
             count: 0,
+            squares: 0,
+            usual_part: 0,
             rate: 0,
             offset: 0,
             runs: NONE,
@@ -168,23 +174,26 @@ impl Sum {
             self.base = account.spent;
         }
         self.count += 1;
-        self.change(account.part, account.spent);
+        self.change(0, account.part, account.spent);
     }
 
     pub(super) fn remove(&mut self, account: &Account) {
         // The last one leaves the mean where it was.
         self.mean();
         self.count -= 1;
-        self.change(-account.part, account.spent);
+        self.change(account.part, 0, account.spent);
         if self.count == 0 {
             (self.parts, self.lead, self.base) = (0, 0, account.spent);
         }
     }
 
-    /// So many parts more are held by one that has spent this.
+    /// One that has spent this holds other parts than before; 0: it is not present.
     #[inline]
-    pub(super) fn change(&mut self, parts: i64, spent: u64) {
+    pub(super) fn change(&mut self, before: i64, now: i64, spent: u64) {
+        let parts = now - before;
         self.parts += parts;
+        self.squares += now * now - before * before;
+        self.usual_part = self.squares / self.parts.max(1);
         self.lead = self.lead.wrapping_add(parts.wrapping_mul(lead(spent, self.base)));
         self.rate = (PER_CYCLE << 32) / self.parts.max(1) as u64;
     }

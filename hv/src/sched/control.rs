@@ -290,7 +290,7 @@ impl<P: Policy> Scheduler<P> {
         let mut places = self.places.lock();
         let index = places.vms.iter().position(|place| place.is_none()).ok_or(Refused::Full)?;
         places.vms[index] = Some(0);
-        self.common.vms[index].reset(weight, cap);
+        self.common.vms[index].reset(weight, cap, self.common.slice);
         self.common.note_cap(cap);
         Ok(VmId(index as u16))
     }
@@ -366,7 +366,7 @@ impl<P: Policy> Scheduler<P> {
     /// Changes a VM's cap, in percent of one PCPU; 0: none. What was used so far is forgotten: who was held back waits again.
     pub fn set_cap(&self, vm: VmId, percent: u32, now: u64) -> Result<Kicks, Refused> {
         self.common.note_cap(percent);
-        self.with_vm(vm, |vm| vm.set_cap(percent))?;
+        self.with_vm(vm, |vm| vm.set_cap(percent, self.common.slice))?;
         let mut kicks = PcpuSet::EMPTY;
         for shared in &self.pcpus {
             let mut queue = shared.queue.lock();

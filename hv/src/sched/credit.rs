@@ -62,15 +62,15 @@ impl Credit {
         let (old, part) = (account.basis >> 32, account.part);
         self.refresh(account, basis);
         if old == basis >> 32 {
-            return sum.change(account.part - part, account.spent);
+            return sum.change(part, account.part, account.spent);
         }
         // The weight has changed: what it is ahead of the others is as if it had always been so.
         let ahead = lead(account.spent, sum.mean());
         let change = ahead.saturating_mul(old as i64) / (basis >> 32).max(1) as i64 - ahead;
-        sum.change(-part, account.spent);
+        sum.change(part, 0, account.spent);
         account.spent = account.spent.wrapping_add_signed(change);
         account.arrived.1 = account.arrived.1.wrapping_add_signed(change);
-        sum.change(account.part, account.spent);
+        sum.change(0, account.part, account.spent);
     }
 
     /// What a slice counts for those present.
@@ -208,16 +208,13 @@ impl Policy for Credit {
         sum.offset
     }
 
-    /// A whole slice, or less beside one with a greater part: then what the slice counts is what it would count for that one.
-    #[inline]
-    fn slice(&self, account: &Account, next: Option<&Account>) -> u64 {
-        match next {
-            Some(next) if next.stride < account.stride => {
-                let slice = self.slice.saturating_mul(next.stride as u64) / account.stride as u64;
-                slice.max(self.min_run)
-            }
-            _ => self.slice,
+    /// A whole slice, or less beside others with greater parts: then it counts as much as a whole one of theirs.
+    #[inline(always)]
+    fn slice(&self, sum: &Sum, account: &Account) -> u64 {
+        if account.part >= sum.usual_part {
+            return self.slice;
         }
+        (self.slice.saturating_mul(account.part as u64) / sum.usual_part as u64).max(self.min_run)
     }
 
     /// A quarter of a slice's lead is enough within an LLC, half a one's beyond it.

@@ -46,7 +46,7 @@ impl<P: Policy> Scheduler<P> {
             self.leave_idle(&mut queue, now);
         }
         let stays = queue.settle(common, why, now);
-        if queue.capped.first().is_some() {
+        if common.has_caps() {
             queue.release_capped(common, now);
         }
         if let Some(forced) = common.policy.forced(pcpu) {

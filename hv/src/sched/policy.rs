@@ -68,8 +68,8 @@ pub trait Policy: Send + Sync {
     /// What is told to other queues beside the first key, comparable with theirs: see [`Policy::pulls`].
     fn clock(&self, sum: &mut Self::Sum) -> u64;
 
-    /// For how long a VCPU runs when `next` is the first of those who wait.
-    fn slice(&self, account: &Self::Account, next: Option<&Self::Account>) -> u64;
+    /// For how long a VCPU runs beside those present.
+    fn slice(&self, sum: &Self::Sum, account: &Self::Account) -> u64;
 
     /// Whether a PCPU that would run `own` should rather take one that waits with the key `theirs` in a queue with that
     /// clock; `far`: beyond its LLC.

@@ -92,11 +92,11 @@ impl<P: Policy> Queue<P> {
 
     /// A VCPU of this queue together with the queue's sum, its VM and the policy.
     #[inline]
-    fn parts<'a>(
-        &'a mut self,
-        common: &'a Common<P>,
+    fn parts<'q, 'c>(
+        &'q mut self,
+        common: &'c Common<P>,
         id: VcpuId,
-    ) -> (&'a P, &'a mut P::Sum, &'a mut Vcpu<P::Account>, &'a Vm) {
+    ) -> (&'c P, &'q mut P::Sum, &'q mut Vcpu<P::Account>, &'c Vm) {
         let vcpu = self.vcpus[usize::from(id.0)].as_mut().expect("a queue names only VCPUs that it has");
         let vm = &common.vms[usize::from(vcpu.vm.0)];
         (&common.policy, &mut self.sum, vcpu, vm)
@@ -147,7 +147,7 @@ impl<P: Policy> Queue<P> {
         yields: bool,
         now: u64,
     ) -> Option<VcpuId> {
-        if common.has_caps() {
+        if common.has_caps() && self.is_first_capped(common, now) {
             self.hold_back(common, now);
         }
         match (stays, self.waiting.first()) {
@@ -160,6 +160,13 @@ impl<P: Policy> Queue<P> {
     #[inline]
     pub(super) fn key(&self, common: &Common<P>, id: VcpuId) -> u64 {
         common.policy.key(&self.get(id).account)
+    }
+
+    /// Whether the first of those who wait must not run.
+    #[inline(always)]
+    fn is_first_capped(&self, common: &Common<P>, now: u64) -> bool {
+        let vm = |id| &common.vms[usize::from(self.get(id).vm.0)];
+        self.waiting.first().is_some_and(|first| vm(first.id).capped_until(now).is_some())
     }
 
     /// Takes those out of the front whose VM has used up its cap.
@@ -337,10 +344,11 @@ impl<P: Policy> Queue<P> {
             vcpu.stats.dispatched += 1;
             vcpu.target = None;
         }
-        let next = self.waiting.first().map(|item| &self.get(item.id).account);
-        let mut slice = common.policy.slice(&self.get(id).account, next);
+        let mut slice = policy.slice(sum, &vcpu.account);
         if common.has_caps() {
-            slice = self.capped_slice(common, id, slice, now);
+            // As much as the cap allows, and until the first of those that are held back may wait again.
+            let release = self.next_release(common, now).saturating_sub(now);
+            slice = slice.min(vm.turn().max(common.min_run)).min(release.max(common.min_run));
         }
         Decision { run: Some(id), until: now.saturating_add(slice) }
     }
@@ -354,20 +362,8 @@ impl<P: Policy> Queue<P> {
         }
     }
 
-    /// What is left of a slice: as much as the cap allows in a slice's time, shared by those who want it, and until the first of
-    /// those that are held back may wait again.
-    #[cold]
-    fn capped_slice(&self, common: &Common<P>, id: VcpuId, slice: u64, now: u64) -> u64 {
-        let vm = &common.vms[usize::from(self.get(id).vm.0)];
-        let allowed = match u64::from(vm.cap()) {
-            0 => slice,
-            cap => (common.slice * cap / (100 * vm.runnable())).max(common.min_run),
-        };
-        let release = self.next_release(common, now).saturating_sub(now);
-        slice.min(allowed).min(release.max(common.min_run))
-    }
-
     /// When the first of those that a cap holds back, or will when its state is in memory, may wait again.
+    #[inline(always)]
     fn next_release(&self, common: &Common<P>, now: u64) -> u64 {
         let capped = self.capped.first().map_or(u64::MAX, |item| item.key);
         let leaving = self.leaving.map(|id| self.get(id)).filter(|vcpu| vcpu.is_ready());

@@ -53,7 +53,7 @@ impl Policy for RoundRobin {
     }
 
     #[inline]
-    fn slice(&self, _: &u64, _: Option<&u64>) -> u64 {
+    fn slice(&self, (): &(), _: &u64) -> u64 {
         self.slice
     }
 

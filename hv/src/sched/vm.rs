@@ -56,6 +56,8 @@ pub struct Vm {
     weight: AtomicU32,
     /// Percent of one PCPU; 0: none.
     cap: AtomicU32,
+    /// As much of a slice as the cap allows all its VCPUs together.
+    allowance: AtomicU64,
     demand: Demand,
     /// Up to when the cap's allowance is used.
     paid_until: AtomicU64,
@@ -67,16 +69,16 @@ impl Vm {
             index,
             weight: AtomicU32::new(DEFAULT_WEIGHT),
             cap: AtomicU32::new(0),
+            allowance: AtomicU64::new(u64::MAX),
             demand: Demand(AtomicU64::new(0)),
             paid_until: AtomicU64::new(0),
         }
     }
 
-    pub(super) fn reset(&self, weight: u32, cap: u32) {
+    pub(super) fn reset(&self, weight: u32, cap: u32, slice: u64) {
         self.set_weight(weight);
-        self.cap.store(cap, Relaxed);
         self.demand.0.store(0, Relaxed);
-        self.paid_until.store(0, Relaxed);
+        self.set_cap(cap, slice);
     }
 
     /// Its number, below [`MAX_VMS`].
@@ -101,8 +103,11 @@ impl Vm {
         self.cap.load(Relaxed)
     }
 
-    pub(super) fn set_cap(&self, percent: u32) {
+    /// `slice` is in cycles.
+    pub(super) fn set_cap(&self, percent: u32, slice: u64) {
+        let allowance = if percent == 0 { u64::MAX } else { slice.saturating_mul(percent.into()) / 100 };
         self.cap.store(percent, Relaxed);
+        self.allowance.store(allowance, Relaxed);
         self.paid_until.store(0, Relaxed);
     }
 
@@ -118,6 +123,12 @@ impl Vm {
     #[inline]
     pub fn runnable(&self) -> u64 {
         (self.demand.0.load(Relaxed) >> TIME).max(1)
+    }
+
+    /// How long one of its VCPUs may run at a stretch, so that all that want to run can within a slice's time.
+    #[inline(always)]
+    pub(super) fn turn(&self) -> u64 {
+        self.allowance.load(Relaxed) / self.runnable()
     }
 
     /// One more VCPU wants to run.
@@ -157,10 +168,10 @@ impl Vm {
     }
 
     /// When the cap lets the VM run again, if it must not now.
-    #[inline]
+    #[inline(always)]
     pub(super) fn capped_until(&self, now: u64) -> Option<u64> {
-        let paid = if self.cap() == 0 { 0 } else { self.paid_until.load(Relaxed) };
-        (paid > now).then_some(paid)
+        let paid = self.paid_until.load(Relaxed);
+        (paid > now && self.cap() != 0).then_some(paid)
     }
 }
 
@@ -193,12 +204,12 @@ mod tests {
     #[test]
     fn a_cap_is_a_price() {
         let vm = Vm::new(0);
-        vm.set_cap(25);
+        vm.set_cap(25, 10_000);
         vm.pay(1_000, 100_000, 10_000);
         assert_eq!(vm.capped_until(100_000), None, "the burst covers it");
         vm.pay(4_000, 104_000, 10_000);
         assert_eq!(vm.capped_until(104_000), Some(89_000 + 4_000 + 16_000).filter(|t| *t > 104_000));
-        vm.set_cap(0);
+        vm.set_cap(0, 10_000);
         assert_eq!(vm.capped_until(104_000), None);
     }
 }
