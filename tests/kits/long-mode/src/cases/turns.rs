@@ -4,17 +4,18 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
-use super::smp::{LONG, with_all};
+use super::smp::LONG;
 use crate::check::{Case, Check, case};
 use crate::machine::insn::sti_hlt;
 use crate::machine::lapic;
-use crate::machine::smp::MOST;
+use crate::machine::smp::{self, MOST, processors};
 
 pub const CASES: &[Case] = &[case("turns.ring", ring)];
 
 const V: u8 = 0x76;
 /// Turns in all: they count, not how often each has one.
 const TURNS: u64 = 4096;
+const PATIENCE_MS: u64 = 50;
 
 /// How many have been taken.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
@@ -23,26 +24,30 @@ static MEMBERS: AtomicUsize = AtomicUsize::new(0);
 static IDS: [AtomicU32; MOST + 1] = [const { AtomicU32::new(0) }; MOST + 1];
 
 fn ring(c: &mut Check) {
-    with_all(c, |c, all| {
-        TAKEN.store(0, SeqCst);
-        MEMBERS.store(all.len() + 1, SeqCst);
-        IDS[0].store(lapic::id(), SeqCst);
-        for (other, n) in all.iter().zip(1..) {
-            IDS[n].store(other.id(), SeqCst);
-        }
-        for (other, n) in all.iter().zip(1..) {
-            other.give(|_, n| take_turns(n), n);
-        }
-        take_turns(0);
-        c.holds("all have seen the end", all.iter().all(|other| other.is_done(LONG)));
-        c.equal("turns", TAKEN.load(SeqCst), TURNS);
-        let mine = TURNS.div_ceil(all.len() as u64 + 1);
-        for other in all {
-            // One for each turn, and one that ends it: the last member's is the first's.
-            let came = u64::from(other.count(V));
-            c.holds(format_args!("interrupts of processor {}: {came}", other.id()), came.abs_diff(mine) <= 1);
-        }
-    });
+    // Those that came in time: where instructions are counted waiting is not cheap.
+    if smp::start_within(PATIENCE_MS) == 0 {
+        return c.skip("one processor");
+    }
+    let all = processors();
+    TAKEN.store(0, SeqCst);
+    MEMBERS.store(all.len() + 1, SeqCst);
+    IDS[0].store(lapic::id(), SeqCst);
+    for (other, n) in all.iter().zip(1..) {
+        IDS[n].store(other.id(), SeqCst);
+    }
+    for (other, n) in all.iter().zip(1..) {
+        other.give(|_, n| take_turns(n), n);
+    }
+    take_turns(0);
+    c.holds("all have seen the end", all.iter().all(|other| other.is_done(LONG)));
+    c.equal("turns", TAKEN.load(SeqCst), TURNS);
+    let mine = TURNS.div_ceil(all.len() as u64 + 1);
+    for other in all {
+        // One for each turn, and one that ends it: the last member's is the first's.
+        let came = u64::from(other.count(V));
+        c.holds(format_args!("interrupts of processor {}: {came}", other.id()), came.abs_diff(mine) <= 1);
+    }
+    smp::stop();
 }
 
 /// Member `me` waits for its turns and passes each on. Interrupts are off but while it halts.

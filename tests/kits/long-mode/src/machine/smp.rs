@@ -124,14 +124,19 @@ pub fn processors() -> &'static [Processor] {
 
 /// Starts all others and waits until each waits for a job; how many there are.
 pub fn start() -> usize {
+    // They come within milliseconds of each other, but for those that wait for a turn on the machine's processors.
+    start_within(500)
+}
+
+/// The same with this patience, in milliseconds after the last that came.
+pub fn start_within(millis: u64) -> usize {
     install();
     stop();
     time::wait(10, || false);
     lapic::send(STARTUP | OTHERS | START_PAGES[0] >> 12, 0);
-    // They come within milliseconds of each other, but for those that wait for a turn on the machine's processors.
     let mut known = 0;
     loop {
-        let more = time::wait(500, || processors().len() > known);
+        let more = time::wait(millis, || processors().len() > known);
         known = processors().len();
         if !more {
             break;
