@@ -233,12 +233,16 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
         self.vm.tell_others(&mut self.left.work);
     }
 
-    /// Guest memory has been written on the guest's behalf: it may be one of its tables.
+    /// Writes `len` bytes of guest memory on the guest's behalf: it may be one of its tables. Another VCPU that sees what was
+    /// written and then flushes does not find what was shadowed before.
     #[inline]
-    pub fn written(&mut self, memory: &Memory<F, M>, gpa: Gpa, len: usize) {
-        if let Some(shadow) = &mut *self.vm.lock_shadow(self.vcpu, &mut self.left.work) {
+    pub fn write<R>(&mut self, memory: &Memory<F, M>, gpa: Gpa, len: usize, write: impl FnOnce() -> R) -> R {
+        let mut shadow = self.vm.lock_shadow(self.vcpu, &mut self.left.work);
+        let result = write();
+        if let Some(shadow) = &mut *shadow {
             let flush = shadow.written(&memory.p2m, gpa, len as u64);
             self.left.flush |= flush != TlbFlush::None;
         }
+        result
     }
 }

@@ -113,8 +113,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Port<'a, F, M,
             // Writes to ROM and to holes are lost, as on a real machine.
             entry => {
                 if let Some(hpa) = entry.writable() {
-                    memory.host.write(hpa, data);
-                    self.bus.written(&memory, gpa, data.len());
+                    self.bus.write(&memory, gpa, data.len(), || memory.host.write(hpa, data));
                 }
             }
         }
@@ -185,9 +184,8 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> emulate::Memory fo
                 wide[..size].copy_from_slice(bytes);
                 u64::from_le_bytes(wide)
             };
-            let done = memory.ram().compare_exchange(gpa, size, word(old), word(new)).unwrap_or(true);
-            self.bus.written(&memory, gpa, size);
-            return Ok(done);
+            let exchange = || memory.ram().compare_exchange(gpa, size, word(old), word(new));
+            return Ok(self.bus.write(&memory, gpa, size, exchange).unwrap_or(true));
         }
         // Other sizes and split accesses are not atomic towards other VCPUs.
         self.write(at, new, access).map(|()| true)
