@@ -122,6 +122,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         gva: Gva,
         access: Access,
     ) -> ShadowOutcome {
+        let tells = self.pool.tells();
         let mut path = Path::default();
         let found = match walk(state, memory, gva, access, true, |step| path.see(step)) {
             Ok(found) => found,
@@ -147,7 +148,11 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             }
             _ => {}
         }
-        let table = self.descend(p2m, memory, &fault);
+        let table = self.descend(p2m, memory, &fault, tells);
+        if self.pool.tells() != tells {
+            // Until then others could change what the walk has seen.
+            return ShadowOutcome::Retry;
+        }
         let prefetched = match table {
             Some(table) => {
                 self.fill(p2m, table, &fault, gva, &found, fault.path.leaf());
@@ -165,18 +170,22 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     }
 
     /// Makes the way down to the page of level 1 that the leaf belongs in; `None` if a large leaf was made
-    /// on the way.
+    /// on the way, or the others had to be told, more often than `tells`, that one of the tables must not be written.
     fn descend(
         &mut self,
         p2m: &P2m<impl TableMemory>,
         memory: &impl GuestMemory,
         fault: &Fault,
+        tells: u64,
     ) -> Option<PageId> {
         let (key, gfn) = root_key(p2m, fault.state, self.served);
         let mut table = self.page(key, gfn, memory);
         let mut allowed = Allowed::all();
         let mut level = key.level();
         while level > 1 {
+            if self.pool.tells() != tells {
+                return None;
+            }
             if level == 2 && fault.path.at(1).is_none() && self.fill_large(p2m, table, fault) {
                 return None;
             }
@@ -208,10 +217,10 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     }
 
     /// Links `child` below `table`.
+    #[inline(never)]
     pub(super) fn connect(&mut self, table: PageId, index: usize, child: PageId) {
+        // What was there is no reason to flush: it led to the same memory, with other rights, or the guest has changed it by itself.
         if self.pool.page(table).is_present(index) {
-            self.pool.owed = TlbFlush::All;
-            self.pool.leave_pieces();
             self.pool.zap(table, index);
         }
         let frame = self.pool.page(child).frame;
@@ -269,7 +278,6 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             let large = self.pool.child(table, index).is_some();
             if large {
                 self.pool.leave_pieces();
-                self.pool.owed = TlbFlush::All;
             } else {
                 self.pool.owed = self.pool.owed.and(TlbFlush::Page(gva));
             }

@@ -82,6 +82,18 @@ impl ShadowProcessor {
         self.translations.iter().any(|it| it.write && within(it))
     }
 
+    /// Replaces one of the translations, as processors do for want of room; pointers to tables stay.
+    pub fn evict(&mut self, n: usize) {
+        if !self.translations.is_empty() {
+            self.translations.swap_remove(n % self.translations.len());
+        }
+    }
+
+    /// Where a write to this address goes by what it remembers.
+    pub fn remembered_write(&self, gva: Gva) -> Option<Hpa> {
+        self.translations.iter().find(|it| it.write && covers(it.start, it.shift, gva)).map(|it| it.at(gva))
+    }
+
     fn forget(&mut self, gva: Gva) {
         self.translations.retain(|it| !covers(it.start, it.shift, gva));
         self.pointers.retain(|it| !covers(it.start, it.shift, gva));

@@ -88,7 +88,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             Some(_) => true,
         };
         if in_pieces {
-            self.pool.owe_all();
+            self.pool.leave_pieces();
         }
         self.pool.zap(id, index);
         if let Some(child) = child
@@ -248,7 +248,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Brings a page of level 1 in step; returns whether anything had changed. Others are emptied.
     pub(super) fn resync_page(&mut self, memory: &impl GuestMemory, id: PageId) -> bool {
         if self.pool.page(id).key.level() > 1 {
-            self.pool.owe_all();
+            self.pool.leave_pieces();
             self.pool.clear(id);
             return true;
         }

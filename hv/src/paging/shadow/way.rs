@@ -13,7 +13,7 @@ use crate::guest::mem::GuestMemory;
 use crate::paging::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, ADDRESS, NO_EXECUTE, PRESENT, USER, leaf_address};
-use crate::paging::guest_walk::{PagingKind, PagingState, pdpte};
+use crate::paging::guest_walk::{PagingKind, PagingState, pdpte, walk};
 use crate::paging::p2m::P2m;
 use crate::paging::table::TableMemory;
 use crate::virt::Access;
@@ -140,6 +140,28 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         Ok(leaf)
     }
 
+    /// Takes the right to write to all tables on the way of an address that are not shadowed yet: the other VCPUs are told once, when
+    /// the first of them is shadowed.
+    #[cold]
+    #[inline(never)]
+    fn watch_way(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        state: &PagingState,
+        gva: Gva,
+    ) {
+        let _or_fault = walk(state, memory, gva, Access::READ, false, |step| {
+            let is_pointer = step.level == 3 && state.kind() == PagingKind::Pae;
+            if !is_pointer
+                && let Some(to) = p2m.translate(step.at).readable()
+                && self.pool.shadows(to.frame()).next().is_none()
+            {
+                self.pool.withdraw(to.frame());
+            }
+        });
+    }
+
     /// Links the next page below `table`, which is above level 1, found or made.
     fn grow(
         &mut self,
@@ -171,6 +193,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if raw & ACCESSED == 0 && memory.compare_exchange(at, bytes as usize, raw, raw | ACCESSED) != Ok(true)
         {
             return Err(None);
+        }
+        if self.is_shared {
+            self.watch_way(p2m, memory, state, gva);
         }
         let child = self.page(key.below(raw, index, to.frame()), below.frame(), memory);
         self.connect(table, index, child);

@@ -145,8 +145,11 @@ pub fn change(random: &mut Random, at: u64, old: u64) -> u64 {
 /// Addresses that the guest uses.
 pub fn addresses(random: &mut Random) -> Vec<u64> {
     let mut all = Vec::new();
+    // Often alike in their lower parts: a table that becomes another one has entries at the same places then.
+    let same = [0, 0, 0x1f_ffff, 0x3fff_ffff][(random.draw() % 4) as usize];
+    let alike = random.draw() & same;
     for _ in 0..6 {
-        let mut base = (random.draw() as i64 >> 16) as u64;
+        let mut base = (random.draw() as i64 >> 16) as u64 & !same | alike;
         if random.once_in(2) {
             // Low in a large page, where the tables may be.
             base &= !0x1e_0000;

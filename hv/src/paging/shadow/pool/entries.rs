@@ -140,12 +140,17 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// Takes the right to write to `frame` from all leaves, those included that processors remember.
     pub(in super::super) fn protect(&mut self, frame: Hfn) {
+        self.withdraw(frame);
+        self.count_on_protection();
+    }
+
+    /// The same, but other processors may remember it until [`Pool::count_on_protection`].
+    pub(in super::super) fn withdraw(&mut self, frame: Hfn) {
         if self.lingering {
             self.owe_all();
         }
         self.protect_leaves(frame.base(), 1);
         self.protect_leaves(frame.base().align_down(LARGE_FRAMES << 12), 2);
-        self.count_on_protection();
     }
 
     pub(super) fn protect_leaves(&mut self, to: Hpa, level: u8) {

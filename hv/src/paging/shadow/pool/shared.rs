@@ -19,7 +19,7 @@ pub(super) struct Shared {
     /// VCPUs, a bit for each, that may remember a part of a page of the guest's to which nothing leads any more: their next INVLPG
     /// flushes everything, because the guest flushes the page by any address in it.
     pieces: u64,
-    /// What is owed concerns the others, too.
+    /// Rights have been taken away that the others may remember.
     must_tell: bool,
     /// How often the others were told.
     tells: u64,
@@ -101,10 +101,14 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         if self.shared.others.is_some() { (self.pages.len() / 32).clamp(1, 16) } else { 1 }
     }
 
-    /// What shadows a page of the guest's in several parts is not to be found any more, and may be remembered.
+    /// What shadows a page of the guest's in several parts is not to be found any more, and may be remembered: the guest will
+    /// flush the page by one address. With others each finds that out at its next INVLPG.
+    #[cold]
+    #[inline(never)]
     pub(in super::super) fn leave_pieces(&mut self) {
-        if self.shared.others.is_some() {
-            self.shared.pieces = u64::MAX;
+        match self.shared.others {
+            Some(_) => self.shared.pieces = u64::MAX,
+            None => self.owed = TlbFlush::All,
         }
     }
 
@@ -114,9 +118,11 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         if all { TlbFlush::All } else { TlbFlush::Page(gva) }
     }
 
-    /// Rights have been taken away, and what follows counts on it.
+    /// What follows counts on it that rights have been taken away.
     pub(super) fn count_on_protection(&mut self) {
         if self.shared.must_tell && self.shared.others.is_some() {
+            // They may have been taken away on behalf of another VCPU.
+            self.owed = TlbFlush::All;
             self.tell(false);
         }
     }
@@ -137,15 +143,13 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// The processor flushes everything, because of what was done to the tables, or because the guest wants it.
     #[cold]
+    #[inline(never)]
     pub(super) fn flushes_all(&mut self) {
         if self.shared.others.is_none() {
             self.lingering = false;
             return;
         }
         self.shared.pieces &= !(1 << (self.shared.served & 63));
-        if self.shared.must_tell {
-            self.tell(false);
-        }
     }
 
     /// How often other VCPUs had to forget.

@@ -2,7 +2,7 @@
 
 use super::Fault;
 use super::world::{World, arena, belongs};
-use crate::paging::addr::{Gpa, Gva, Hpa};
+use crate::paging::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
 use crate::paging::guest_walk::{PagingKind, PagingState, Translation, WalkError, peek, walk};
 use crate::paging::shadow::model::{Registers, ShadowProcessor};
 use crate::paging::shadow::oracle::Outcome;
@@ -110,8 +110,27 @@ impl Cpu {
         ))
     }
 
+    /// A probe, from this one on, through which the processor remembers that it can write to a table.
+    pub fn writer(&self, world: &World, first: usize) -> Option<usize> {
+        let kind = self.state.kind();
+        let reaches_table = |&n: &usize| {
+            let to = self.processor.remembered_write(linear(kind, self.probes[n].gva));
+            to.is_some_and(|hpa| world.table_at(hpa).is_some())
+        };
+        (first..self.probes.len()).chain(0..first).find(reaches_table)
+    }
+
+    /// Where to write in the page at `hpa`: if it is a table, most often to an entry through which a probe leads.
+    pub fn aim(&self, world: &World, hpa: Hpa) -> Hpa {
+        let Some(table) = world.table_at(hpa).filter(|_| !world.once_in(4)) else { return hpa };
+        let all = self.probes.iter().flat_map(|probe| self.path(world, probe.gva));
+        let places: Vec<Gpa> = all.map(|(at, ..)| at).filter(|at| at.frame() == table.frame()).collect();
+        let place = places.get(world.draw() as usize % places.len().max(1));
+        place.map_or(hpa, |at| Hpa(hpa.0 & !(PAGE_SIZE - 1) | at.offset()))
+    }
+
     /// The entries on the way now, from the root.
-    fn path(&self, world: &World, gva: Gva) -> Vec<(Gpa, u64, bool, u8)> {
+    pub fn path(&self, world: &World, gva: Gva) -> Vec<(Gpa, u64, bool, u8)> {
         let p2m = world.p2m.borrow();
         let mut path = Vec::new();
         let _any = walk(&self.state, &world.walked(&p2m), gva, Access::READ, false, |step| {
@@ -201,14 +220,14 @@ impl Cpu {
                         is_left,
                     )
             {
-                self.probes[n].since = Some(changes.len());
+                self.probes[n].since = Some(world.flush_point.get());
             }
         }
     }
 
     /// Everything has been flushed here, or all but global translations; `same`: under the same root.
     pub fn flushed_all(&mut self, world: &World, global: bool, same: bool) {
-        let now = world.changes.borrow().len();
+        let now = world.flush_point.get();
         for probe in &mut self.probes {
             if global || !probe.global {
                 (probe.since, probe.global) = (Some(now), false);

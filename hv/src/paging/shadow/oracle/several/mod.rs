@@ -8,6 +8,7 @@
 
 mod access;
 mod cpu;
+mod large;
 mod perform;
 #[cfg(test)]
 mod tests;
@@ -150,6 +151,7 @@ impl<F: Modelled> Several<F> {
         let state = world.cpus[v].borrow().state;
         let p2m = world.p2m.borrow();
         let memory = Raced { walked: world.walked(&p2m), world };
+        world.flush_point.set(world.changes.borrow().len());
         self.shadow.serve(v as u32);
         let (result, flush) = call(&mut self.shadow, &p2m, &memory, &state);
         world.log(|| format!("      owed: {flush:x?}"));

@@ -33,6 +33,7 @@ impl<F: Modelled> Several<F> {
                     && access.write
                     && random.once_in(2)
                 {
+                    let hpa = self.world.cpus[v].borrow().aim(&self.world, hpa);
                     self.write_at(v, hpa, random.draw(), emulate);
                 }
             }
@@ -40,7 +41,8 @@ impl<F: Modelled> Several<F> {
                 let at = self.entry_on_way(v, probe, &mut random);
                 self.store(v, at, &mut random)?;
             }
-            32..42 => self.remap(v, probe, &mut random)?,
+            32..39 => self.remap(v, probe, &mut random)?,
+            39..42 => self.remap_large(v, probe, &mut random)?,
             42..47 => self.invlpg(v, probe),
             47 => {
                 self.engine(v, |shadow, _, memory, _| ((), shadow.flush_all(memory)));
@@ -91,10 +93,13 @@ impl<F: Modelled> Several<F> {
     }
 
     /// The VCPU is about to run: it looks into its mailbox.
-    fn enter(&mut self, v: usize) {
+    pub(super) fn enter(&mut self, v: usize) {
         self.world.served.set(v);
         let reload = {
             let mut cpu = self.world.cpus[v].borrow_mut();
+            if self.world.once_in(4) {
+                cpu.processor.evict(self.world.draw() as usize);
+            }
             cpu.collect(&self.world.mailboxes[v]);
             cpu.place = Place::Guest;
             cpu.work & work::RELOAD != 0
@@ -105,7 +110,7 @@ impl<F: Modelled> Several<F> {
     }
 
     /// The guest's own flushes end here, as the engine has done them.
-    fn load_registers(&mut self, v: usize, everything: bool, mut same: bool) {
+    pub(super) fn load_registers(&mut self, v: usize, everything: bool, mut same: bool) {
         {
             let p2m = self.world.p2m.borrow();
             let mut cpu = self.world.cpus[v].borrow_mut();
@@ -122,7 +127,7 @@ impl<F: Modelled> Several<F> {
         self.world.cpus[v].borrow_mut().flushed_all(&self.world, everything, same);
     }
 
-    fn change_registers(&mut self, v: usize, kind: PagingKind, random: &mut Random) {
+    pub(super) fn change_registers(&mut self, v: usize, kind: PagingKind, random: &mut Random) {
         let now = self.world.cpus[v].borrow().state;
         let PagingState { features, cpl, rflags, .. } = now;
         let cr3 = if kind == now.kind() { now.cr3 } else { layout::cr3(random, kind) };
@@ -131,7 +136,7 @@ impl<F: Modelled> Several<F> {
     }
 
     /// Changes of these registers flush global translations, too.
-    fn change(&mut self, v: usize, next: PagingState) {
+    pub(super) fn change(&mut self, v: usize, next: PagingState) {
         let flushes = |state: &PagingState| {
             let large = if state.kind() == PagingKind::TwoLevel { cr4::PSE } else { 0 };
             (state.kind(), state.cr4 & (cr4::PGE | cr4::SMEP | large), state.no_execute())
@@ -154,7 +159,7 @@ impl<F: Modelled> Several<F> {
         }
     }
 
-    fn invlpg(&mut self, v: usize, probe: usize) {
+    pub(super) fn invlpg(&mut self, v: usize, probe: usize) {
         let gva = self.world.cpus[v].borrow().probes[probe].gva;
         self.engine(v, |shadow, _, memory, _| ((), shadow.invlpg(memory, gva)));
         self.world.cpus[v].borrow_mut().flushed(&self.world, probe);
@@ -252,7 +257,7 @@ impl<F: Modelled> Several<F> {
     }
 
     /// Somebody who tells the engine writes.
-    fn write_told(&mut self, v: usize, gpa: Gpa, bytes: &[u8]) {
+    pub(super) fn write_told(&mut self, v: usize, gpa: Gpa, bytes: &[u8]) {
         if self.world.write(gpa, bytes) {
             self.world.race();
             self.engine(v, |shadow, p2m, _, _| ((), shadow.written(p2m, gpa, bytes.len() as u64)));

@@ -47,6 +47,8 @@ pub struct World {
     pub requests: Vec<mailbox::Mailbox>,
     /// Changes of tables so far.
     pub changes: RefCell<Vec<Change>>,
+    /// How many there were when the engine was called last: a flush in that call may stand for that moment.
+    pub flush_point: Cell<usize>,
     /// The VCPU that is served.
     pub served: Cell<usize>,
     /// Delivers faults without exits.
@@ -73,6 +75,7 @@ impl World {
             requests: cpus.iter().map(|_| mailbox::Mailbox::new()).collect(),
             cpus: cpus.into_iter().map(RefCell::new).collect(),
             changes: RefCell::default(),
+            flush_point: Cell::new(0),
             served: Cell::new(0),
             filters_faults: false,
             physical_bits: 51,
@@ -107,11 +110,11 @@ impl World {
         Walked::new(p2m, &self.host, !self.walks_rom)
     }
 
-    fn once_in(&self, n: u64) -> bool {
+    pub fn once_in(&self, n: u64) -> bool {
         self.random.borrow_mut().once_in(n)
     }
 
-    fn draw(&self) -> u64 {
+    pub fn draw(&self) -> u64 {
         self.random.borrow_mut().draw()
     }
 
@@ -151,8 +154,18 @@ impl World {
         if cpu.place != Place::Guest {
             return Ok(());
         }
-        let probe = self.draw() as usize % cpu.probes.len();
-        let access = self.random.borrow_mut().access(cpu.state.cpl);
+        if self.once_in(4) {
+            cpu.processor.evict(self.draw() as usize);
+        }
+        let mut probe = self.draw() as usize % cpu.probes.len();
+        let mut access = self.random.borrow_mut().access(cpu.state.cpl);
+        if self.once_in(2)
+            && let Some(writer) = cpu.writer(self, probe)
+        {
+            // By what it remembers, which may be what was just taken away.
+            probe = writer;
+            access = Access { write: true, execute: false, ..access };
+        }
         match cpu.touch(probe, access) {
             _ if self.is_changing.get() => {}
             Ok(hpa) => {
@@ -162,7 +175,7 @@ impl World {
                 cpu.judge(self, probe, access, Outcome::Done(hpa), None)?;
                 cpu.accessed(self, probe);
                 if access.write && self.once_in(2) {
-                    self.change_at(hpa, self.draw());
+                    self.change_at(cpu.aim(self, hpa), self.draw());
                 }
             }
             Err(code) if cpu.delivers(self, code) => {
