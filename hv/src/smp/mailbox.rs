@@ -12,6 +12,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use crate::sched::topology::{PcpuId, PcpuSet};
+
 /// A counter that several PCPUs share. There is one implementation outside of tests.
 pub trait Counter {
     /// The value.
@@ -143,6 +145,23 @@ pub fn shoot(
     }
 }
 
+/// Leaves word for each of these VCPUs: what it finds before its next entry. Returns where VCPUs run now: these PCPUs are to be
+/// [asked](shoot). One that comes to a PCPU meanwhile is in its place there, for `runs_on`, before it looks for what was left.
+pub fn leave_word<V: Copy>(
+    vcpus: impl Iterator<Item = V>,
+    leave: impl Fn(V),
+    runs_on: impl Fn(V) -> Option<PcpuId>,
+) -> PcpuSet {
+    let mut running = PcpuSet::EMPTY;
+    for vcpu in vcpus {
+        leave(vcpu);
+        if let Some(pcpu) = runs_on(vcpu) {
+            running.insert(pcpu);
+        }
+    }
+    running
+}
+
 /// PCPUs that are asked before the first answer is awaited.
 const AT_ONCE: usize = 64;
 
@@ -160,4 +179,6 @@ fn wait(carrier: &impl Carrier, pcpu: u32, ticket: Ticket, patience: u64, answer
 }
 
 #[cfg(test)]
-mod tests;
+mod coming;
+#[cfg(test)]
+pub(crate) mod tests;

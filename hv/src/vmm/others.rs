@@ -10,7 +10,7 @@ use super::guest::Guest;
 use super::machine::Machine;
 use crate::boot::smp;
 use crate::paging::shadow::Others;
-use crate::sched::topology::PcpuSet;
+use crate::smp::mailbox;
 use crate::vcpu::work;
 
 /// The VCPUs of a guest.
@@ -31,16 +31,12 @@ impl<B: Backend> Others for VcpusOf<B> {
         let Some(guest) = self.guest.upgrade() else { return };
         let bits = work::FLUSH | if reload { work::RELOAD } else { 0 };
         let (sched, here) = (&self.machine.sched, smp::here());
-        let mut targets = PcpuSet::EMPTY;
-        for (mailbox, handle) in guest.vm.mailboxes.iter().zip(&guest.handles) {
-            if sched.runs_on(*handle) == Some(here) {
-                continue;
-            }
-            mailbox.request(bits);
-            if let Some(pcpu) = sched.runs_on(*handle) {
-                targets.insert(pcpu);
-            }
-        }
+        let vcpus = guest.vm.mailboxes.iter().zip(&guest.handles);
+        let targets = mailbox::leave_word(
+            vcpus.filter(|(_, handle)| sched.runs_on(**handle) != Some(here)),
+            |(mailbox, _)| mailbox.request(bits),
+            |(_, handle)| sched.runs_on(*handle),
+        );
         if !targets.is_empty() {
             let targets = targets.into_iter().map(|pcpu| pcpu.0.into());
             smp::shoot(self.machine.host, targets, smp::answer_here);

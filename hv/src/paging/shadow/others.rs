@@ -6,8 +6,10 @@
 //!
 //! - the right to write to a table, before the table is read ([`super::pool::Pool::protect`]);
 //! - a page, before it becomes another ([`super::pool::Pool::create`]);
-//! - pieces of a large page, which the guest flushes as one, before the operation ends;
 //! - everything, when all pages are dropped.
+//!
+//! Pieces of a large page, which the guest flushes as one, are no reason to tell: each VCPU's next INVLPG flushes all of them
+//! ([`super::pool::Pool::leave_pieces`]).
 
 use super::Shadow;
 use super::root::Recent;
@@ -83,5 +85,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     }
 }
 
+#[cfg(test)]
+mod interleavings;
 #[cfg(test)]
 mod tests;

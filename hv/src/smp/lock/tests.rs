@@ -2,26 +2,12 @@
 //! two preemptions): nobody waits for ever, and nothing is used that was to be forgotten.
 
 use super::*;
-use crate::smp::mailbox::{self, Carrier, Counter, Mailbox};
+use crate::smp::mailbox::tests::{Loom, mailbox};
+use crate::smp::mailbox::{self, Carrier, Mailbox};
 use core::sync::atomic::Ordering;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64};
 use loom::thread;
-
-/// loom's counter.
-struct Loom(AtomicU64);
-
-impl Counter for Loom {
-    fn load(&self, order: Ordering) -> u64 {
-        self.0.load(order)
-    }
-    fn store(&self, value: u64, order: Ordering) {
-        self.0.store(value, order);
-    }
-    fn increment(&self, order: Ordering) -> u64 {
-        self.0.fetch_add(1, order)
-    }
-}
 
 /// A spin lock: readers, or [`WRITER`].
 struct Spin(AtomicU64);
@@ -88,14 +74,13 @@ impl Carrier for Vm {
 
 impl Vm {
     fn new() -> Arc<Vm> {
-        let counter = || Loom(AtomicU64::new(0));
         Arc::new(Vm {
             memory: Spin::new(),
             shadow: Spin::new(),
             writable: AtomicBool::new(true),
             table: AtomicU64::new(0),
             mail: [(); 2].map(|()| AtomicBool::new(false)),
-            requests: [(); 2].map(|()| Mailbox::with(counter(), counter())),
+            requests: [mailbox(), mailbox()],
         })
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// loom's counter.
-struct Loom(loom::sync::atomic::AtomicU64);
+pub(crate) struct Loom(loom::sync::atomic::AtomicU64);
 
 impl Counter for Loom {
     fn load(&self, order: Ordering) -> u64 {
@@ -20,7 +20,8 @@ impl Counter for Loom {
     }
 }
 
-fn mailbox() -> Mailbox<Loom> {
+/// A mailbox that loom looks at.
+pub(crate) fn mailbox() -> Mailbox<Loom> {
     let counter = || Loom(loom::sync::atomic::AtomicU64::new(0));
     Mailbox::with(counter(), counter())
 }

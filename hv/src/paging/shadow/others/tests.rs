@@ -13,8 +13,8 @@ use crate::paging::shadow::{TlbFlush, Tuning};
 use crate::virt::Access;
 use crate::virt::state::{cr0, cr4, efer};
 
-const HOST: Hpa = Hpa(0x8000_0000);
-const STATE: PagingState = PagingState {
+pub(super) const HOST: Hpa = Hpa(0x8000_0000);
+pub(super) const STATE: PagingState = PagingState {
     cr0: cr0::PE | cr0::PG | cr0::WP,
     cr3: PAGE_SIZE,
     cr4: cr4::PAE,

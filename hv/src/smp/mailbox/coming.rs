@@ -1,0 +1,150 @@
+//! A VCPU comes to a PCPU, runs its guest, and leaves, while another one has it forget: in every order of their steps (with up to
+//! three preemptions), and without each of the steps that matter.
+
+use super::tests::{Loom, mailbox};
+use super::*;
+use loom::sync::atomic::{AtomicBool, AtomicU64};
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+
+/// What is done in the wrong order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wrong {
+    Nothing,
+    /// Who has others forget looks where they run first.
+    RunsFirst,
+    /// The VCPU looks what there is to do before it is in its place.
+    LooksFirst,
+}
+
+/// The PCPU of the VCPU.
+const PCPU: PcpuId = PcpuId(1);
+
+struct Machine {
+    /// An entry of a table: 1, and 2 once it has changed.
+    entry: AtomicU64,
+    /// The scheduler's place of the VCPU, under the lock of its queue: on the PCPU.
+    runs: Mutex<bool>,
+    /// For the VCPU: forget before the next entry.
+    mail: AtomicBool,
+    requests: Mailbox<Loom>,
+    /// Nobody may use the old entry any more.
+    is_over: AtomicBool,
+    wrong: Wrong,
+}
+
+impl Carrier for Machine {
+    type Counter = Loom;
+    fn mailbox(&self, _: u32) -> &Mailbox<Loom> {
+        &self.requests
+    }
+    // The PCPU looks after each step of the guest's.
+    fn kick(&self, _: u32) {}
+    fn tsc(&self) -> u64 {
+        0
+    }
+    fn pause(&self) {
+        thread::yield_now();
+    }
+}
+
+impl Machine {
+    fn new(wrong: Wrong) -> Machine {
+        Machine {
+            entry: AtomicU64::new(1),
+            runs: Mutex::new(false),
+            mail: AtomicBool::new(false),
+            requests: mailbox(),
+            is_over: AtomicBool::new(false),
+            wrong,
+        }
+    }
+
+    fn put(&self, runs: bool) {
+        *self.runs.lock().unwrap() = runs;
+    }
+
+    fn runs_on(&self) -> Option<PcpuId> {
+        self.runs.lock().unwrap().then_some(PCPU)
+    }
+
+    fn request(&self) {
+        self.mail.fetch_or(true, Ordering::SeqCst);
+    }
+
+    /// Changes the entry and has the VCPU forget.
+    fn change(&self) {
+        self.entry.store(2, Ordering::Release);
+        let vcpus = core::iter::once(());
+        let targets = if self.wrong == Wrong::RunsFirst {
+            let ran = self.runs_on();
+            leave_word(vcpus, |()| self.request(), |()| ran)
+        } else {
+            leave_word(vcpus, |()| self.request(), |()| self.runs_on())
+        };
+        shoot(self, targets.into_iter().map(|pcpu| pcpu.0.into()), u64::MAX, || ());
+        self.is_over.store(true, Ordering::Release);
+    }
+
+    /// The VCPU's time on the PCPU. What the processor remembers outlives it.
+    fn visit(&self, tlb: &mut Option<u64>) {
+        let early = self.wrong == Wrong::LooksFirst && self.mail.swap(false, Ordering::SeqCst);
+        self.put(true);
+        let is_asked = self.wrong != Wrong::LooksFirst && self.mail.swap(false, Ordering::SeqCst);
+        if early || is_asked {
+            *tlb = None;
+        }
+        let is_over = self.is_over.load(Ordering::Acquire);
+        let used = *tlb.get_or_insert_with(|| self.entry.load(Ordering::Acquire));
+        assert!(!is_over || used == 2, "an old translation was used");
+        self.answer();
+        self.put(false);
+        thread::yield_now();
+    }
+
+    fn answer(&self) {
+        if let Some(taken) = self.requests.take() {
+            self.requests.answer(taken);
+        }
+    }
+}
+
+fn run(wrong: Wrong) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.max_branches = 10_000;
+    builder.check(move || {
+        let machine = Arc::new(Machine::new(wrong));
+        let vcpu = {
+            let machine = machine.clone();
+            thread::spawn(move || {
+                let mut tlb = None;
+                machine.visit(&mut tlb);
+                machine.visit(&mut tlb);
+                while !machine.is_over.load(Ordering::Acquire) {
+                    machine.answer();
+                    thread::yield_now();
+                }
+            })
+        };
+        machine.change();
+        vcpu.join().unwrap();
+    });
+}
+
+#[test]
+fn a_vcpu_that_comes_or_leaves_forgets_or_is_waited_for() {
+    run(Wrong::Nothing);
+}
+
+#[test]
+#[should_panic(expected = "an old translation")]
+fn not_if_who_tells_looks_for_it_first() {
+    run(Wrong::RunsFirst);
+}
+
+#[test]
+#[should_panic(expected = "an old translation")]
+fn not_if_it_looks_before_it_is_in_its_place() {
+    run(Wrong::LooksFirst);
+}
