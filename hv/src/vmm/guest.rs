@@ -4,6 +4,7 @@
 //! before it tells the scheduler. So whoever has seen all of them off their PCPUs can have all of them.
 
 use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -37,9 +38,18 @@ enum Life {
     /// It does, unless it is paused.
     Lives,
     /// It has stopped, and stands still as soon as its VCPUs have left their PCPUs.
-    Stops(Stop),
+    Stops(End),
     /// Somebody sees to its end or its new start.
     IsSeenTo,
+}
+
+/// Why a VM has stopped.
+#[derive(Debug)]
+pub enum End {
+    /// It ran, and stopped.
+    Stop(Stop),
+    /// It could not be started anew: why, and the run's exit status.
+    Failed(String, u32),
 }
 
 /// What a person has asked for that lasts when they have left.
@@ -88,6 +98,9 @@ pub struct Guest<B: Backend> {
     pub handles: Vec<VcpuId>,
     parked: Vec<Mutex<Option<Parked<B::Virt>>>>,
     life: Mutex<Life>,
+    /// Held by whoever sees to its end or new start, until it runs or is gone; and by the monitor while it makes sure that the VM
+    /// stands still. Taken before all others of the VM.
+    pub(super) steer: Mutex<()>,
     rest: Mutex<Rest>,
     started: AtomicU64,
     /// Dropped after all that uses it.
@@ -115,6 +128,7 @@ impl<B: Backend> Guest<B> {
             handles: Vec::new(),
             parked: (0..config.vcpus).map(|_| Mutex::new(None)).collect(),
             life: Mutex::new(Life::IsSeenTo),
+            steer: Mutex::new(()),
             rest: Mutex::new(Rest::No),
             started: AtomicU64::new(facts.tsc),
             _ram: ram,
@@ -195,11 +209,27 @@ impl<B: Backend> Guest<B> {
         (0..).zip(all).for_each(|(id, parked)| self.park(id, parked));
     }
 
-    /// The VM stops for this reason, unless it has stopped already. Its VCPUs must be made to stand still.
-    pub fn stop(&self, stop: Stop) {
+    /// The VM stops for this reason, unless it has stopped already; whether it had not. Its VCPUs must be made to stand still.
+    pub fn stop(&self, stop: Stop) -> bool {
         let mut life = self.life.lock();
-        if matches!(*life, Life::Lives) {
-            *life = Life::Stops(stop);
+        let lives = matches!(*life, Life::Lives);
+        if lives {
+            *life = Life::Stops(End::Stop(stop));
+        }
+        lives
+    }
+
+    /// Who sees to its new start could not start it.
+    pub fn fail(&self, why: String, status: u32) {
+        *self.life.lock() = Life::Stops(End::Failed(why, status));
+    }
+
+    /// Whether it will start anew.
+    pub fn resets(&self) -> bool {
+        match &*self.life.lock() {
+            Life::Stops(End::Stop(Stop::Reset)) => true,
+            Life::Stops(End::Stop(Stop::Died(_))) => self.config.restart,
+            _ => false,
         }
     }
 
@@ -209,10 +239,10 @@ impl<B: Backend> Guest<B> {
     }
 
     /// Why it has stopped; to one caller, who sees to what follows.
-    pub fn take_stop(&self) -> Option<Stop> {
+    pub fn take_stop(&self) -> Option<End> {
         let mut life = self.life.lock();
         match core::mem::replace(&mut *life, Life::IsSeenTo) {
-            Life::Stops(stop) => Some(stop),
+            Life::Stops(end) => Some(end),
             other => {
                 *life = other;
                 None

@@ -9,7 +9,7 @@ use core::fmt::Display;
 use core::sync::atomic::Ordering;
 
 use super::backend::Backend;
-use super::guest::Guest;
+use super::guest::{End, Guest};
 use super::machine::{Machine, STATUS_USAGE};
 use super::report::{self, DeathReport};
 use super::telemetry;
@@ -52,7 +52,7 @@ impl<B: Backend> Machine<B> {
         }
     }
 
-    /// A guest stops.
+    /// A guest that stands still stops.
     pub fn stop(&self, guest: &Arc<Guest<B>>, stop: Stop) {
         guest.stop(stop);
         self.hold(guest);
@@ -62,10 +62,24 @@ impl<B: Backend> Machine<B> {
     /// Sees to the end or new start of a guest that has stopped, once it stands still. To be called whenever one of its VCPUs
     /// has left a PCPU.
     pub fn look_after(&self, guest: &Arc<Guest<B>>) {
-        if !guest.has_stopped() || !self.is_off(guest) {
-            return;
+        if guest.has_stopped() && self.is_off(guest) {
+            self.see_to(guest);
         }
-        let Some(stop) = guest.take_stop() else { return };
+    }
+
+    /// Sees to the end or new start of a guest that has stopped and whose VCPUs are in their places. The scheduler may believe that one
+    /// of them runs here, if the guest starts anew: it is charged for the work then.
+    pub(super) fn see_to(&self, guest: &Arc<Guest<B>>) {
+        let Some(end) = guest.take_stop() else { return };
+        // Nobody who waits for this lock has taken the stop: it is the monitor, for a moment.
+        let _steer = guest.steer.lock();
+        let stop = match end {
+            End::Stop(stop) => stop,
+            End::Failed(why, status) => {
+                self.forget(guest);
+                return self.report_end(&guest.config, "load-error", 0, &why, status);
+            }
+        };
         self.flush_console(guest);
         if self.host.options.stats {
             let now = cpu::rdtsc();
@@ -102,10 +116,8 @@ impl<B: Backend> Machine<B> {
         let config = &guest.config;
         telemetry::record("reset", |json| json.text("vm", &config.name));
         ::log::info!("{}: reset", config.name);
-        let failed = |why: &dyn Display, status| {
-            self.forget(guest);
-            self.report_end(config, "load-error", 0, why, status);
-        };
+        // The end follows once the scheduler knows as well that none of its VCPUs runs.
+        let failed = |why: &dyn Display, status| guest.fail(why.to_string(), status);
         if build::scrub(&guest.vm).is_err() {
             let why = "a page of the guest's memory was taken away by its test device; start it anew";
             return failed(&why, STATUS_DIED);

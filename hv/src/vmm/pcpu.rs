@@ -78,6 +78,11 @@ impl<B: Backend> Pcpu<B> {
         self.entered = None;
     }
 
+    /// Whether the time of this turn is up.
+    pub fn is_over(&self) -> bool {
+        cpu::rdtsc() >= self.until
+    }
+
     /// When the VCPU was entered first in this turn, in ticks of the TSC.
     pub fn entered(&self) -> Option<u64> {
         self.entered

@@ -32,14 +32,13 @@ impl<B: Backend> AtWork<'_, B> {
         let machine = self.worker.machine;
         loop {
             let guest = machine.guest(vm)?;
-            machine.hold(&guest);
-            while !machine.is_off(&guest) {
-                self.worker.step();
+            // Whoever sees to its end or its new start holds the lock, and lets it run at last: what has been held before does not count.
+            if let Some(_steer) = guest.steer.try_lock() {
+                machine.hold(&guest);
+                if machine.is_off(&guest) && !guest.has_stopped() {
+                    return Some(guest.clone());
+                }
             }
-            if !guest.has_stopped() {
-                return Some(guest);
-            }
-            // Somebody sees to its end or its new start.
             drop(guest);
             self.worker.step();
         }

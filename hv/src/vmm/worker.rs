@@ -7,10 +7,11 @@ use super::guest::{Guest, Parked};
 use super::machine::Machine;
 use super::pcpu::Pcpu;
 use crate::boot::percpu::PerCpu;
+use crate::boot::smp;
 use crate::monitor::Monitor;
 use crate::sched::{VcpuId, Why};
 use crate::vcpu::host::Host as _;
-use crate::vcpu::outcome::Return;
+use crate::vcpu::outcome::{Return, Stop};
 use crate::vcpu::run::run;
 use crate::virt::Virt;
 
@@ -30,6 +31,8 @@ pub struct Worker<B: Backend> {
     loaded: Option<Loaded<B>>,
     /// What to tell the scheduler about the VCPU that ran last.
     why: Why,
+    /// The guest of a VCPU that has been put away while the scheduler believes that it runs.
+    put_away: Option<Arc<Guest<B>>>,
     /// The monitor, on the first PCPU.
     pub(super) monitor: Monitor,
 }
@@ -47,6 +50,7 @@ impl<B: Backend> Worker<B> {
             pcpu: Pcpu::new(machine, pcpu),
             loaded: None,
             why: Why::Preempt,
+            put_away: None,
             monitor: Monitor::default(),
         }
     }
@@ -74,9 +78,9 @@ impl<B: Backend> Worker<B> {
         let why = core::mem::replace(&mut self.why, Why::Preempt);
         let decision = self.machine.sched.schedule(self.pcpu.id(), why, now);
         let decided = self.pcpu.tsc();
-        let mut left = None;
+        let mut left = self.put_away.take();
         if decision.run != self.loaded.as_ref().map(|loaded| loaded.handle) {
-            left = self.unload();
+            left = self.unload().or(left);
             if let Some(handle) = decision.run {
                 self.load(handle);
             }
@@ -101,9 +105,32 @@ impl<B: Backend> Worker<B> {
             }
             Return::Yield => {}
             Return::Spin => self.why = Why::Yield,
-            Return::Stop(stop) => self.machine.stop(guest, stop),
+            Return::Stop(stop) => self.stop(stop),
         }
         true
+    }
+
+    /// The guest of the VCPU here stops. If it starts anew, that is done here and now if the others leave their PCPUs soon: so the
+    /// scheduler charges its VM for the work, and nobody else's VCPU. Otherwise the last that leaves sees to it.
+    fn stop(&mut self, stop: Stop) {
+        let Some(Loaded { handle, guest, .. }) = &self.loaded else { return };
+        let (machine, handle, guest) = (self.machine, *handle, guest.clone());
+        let first = guest.stop(stop);
+        machine.hold(&guest);
+        if !first || !guest.resets() {
+            return;
+        }
+        let runs = |other: &VcpuId| *other != handle && machine.sched.runs_on(*other).is_some();
+        while guest.handles.iter().any(runs) {
+            if self.pcpu.is_over() {
+                return;
+            }
+            smp::answer_here();
+            core::hint::spin_loop();
+        }
+        self.unload();
+        machine.see_to(&guest);
+        self.put_away = Some(guest);
     }
 
     /// Takes the VCPU out of the PCPU, if there is one; its guest.

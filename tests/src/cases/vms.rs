@@ -14,6 +14,7 @@ use crate::{context::Context, pty::Person};
 pub const CASES: &[Case] = &[
     only("qemu-svm", "three guests from one description on four processors", three),
     only("qemu-svm", "guests come and go while another one computes", lives),
+    only("qemu-svm", "a guest that resets itself for ever, beside another one and a person", resets),
     only("qemu-svm", "two guests on a network", network),
     only("qemu-svm", "one guest's console in a file", one_log),
     only("qemu-svm", "how guests end, and one that cannot start", ends),
@@ -135,6 +136,51 @@ fn lives(context: &Context) -> Result<()> {
     person.types("exit\r")?;
     ensure!(person.ends()? == Some(0), "{}", person.shown);
     Ok(())
+}
+
+/// Clearing and loading a guest's memory takes longer than a turn, again and again: neither does the other one pay for that, nor may
+/// the person meet a guest that begins to run while they look at it. The person is on one PCPU, the guests are on the other.
+fn resets(context: &Context) -> Result<()> {
+    fs::copy(&context.kit, context.path("kit"))?;
+    let config = context.file(
+        "lab.toml",
+        "version = 1\nconsole = \"shell\"\n\
+         [[vm]]\nname = \"again\"\nkernel = \"kit\"\nmemory_mib = 384\ncmdline = \"reset\"\naffinity = [1]\n\
+         [[vm]]\nname = \"shell\"\nmemory_mib = 96\naffinity = [1]\n",
+    )?;
+    let mut person = Person::start(context, &["--config", &config, "--pcpus", "2"])?;
+    person.sees("guest:")?;
+    person.types(
+        "w() { n=0; end=$(($(cut -d. -f1 /proc/uptime) + 6)); while [ $(cut -d. -f1 /proc/uptime) -lt $end ]; do \
+         n=$((n + 1)); done; echo \"co\"unt $n is; }\r",
+    )?;
+    let beside = counted(&mut person)?;
+    enter(&mut person)?;
+    for _ in 0..15 {
+        ask(&mut person, "vms", &["again", "running", "* shell"])?;
+        ask(&mut person, "select again", &["again stands still"])?;
+        ask(&mut person, "regs", &["RIP"])?;
+        ask(&mut person, "select shell", &["shell stands still"])?;
+    }
+    ask(&mut person, "pause again", &["again stands still"])?;
+    ask(&mut person, "select shell", &["shell stands still"])?;
+    person.types("quit\r")?;
+    person.sees("shell goes on")?;
+    let alone = counted(&mut person)?;
+    // Half of it is due, and this machine may be busy with something else at either time.
+    ensure!(alone > 0 && beside * 5 >= alone, "{beside} beside the other, {alone} alone\n{}", person.shown);
+    person.types("\x01x")?;
+    person.ends()?;
+    Ok(())
+}
+
+/// What the shell's function says.
+fn counted(person: &mut Person) -> Result<u64> {
+    person.types("w\r")?;
+    person.sees("count ")?;
+    person.sees(" is")?;
+    let (_, figure) = person.shown.rsplit_once("count ").context("no count")?;
+    Ok(figure.split(' ').next().context("no figure")?.parse()?)
 }
 
 /// One sends, the other says what has come.
