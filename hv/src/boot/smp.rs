@@ -114,7 +114,9 @@ pub fn start(host: &'static Host, most: usize) {
     let end = cpu::rdtsc() + ticks(host, PATIENCE_MS * 1000);
     for id in wanted {
         if let Err(why) = start_one(host, *id, page, end) {
-            log::warn!("the PCPU with APIC ID {id} {why}: it is left out");
+            log::warn!(
+                "the PCPU with APIC ID {id} {why}: it is left out; if a power cycle does not help, switch it off in the firmware's setup"
+            );
         }
     }
 }
@@ -296,7 +298,12 @@ fn compare_clocks(host: &Host, pcpu: &PerCpu) {
     log::debug!("PCPU {}: TSC within {} ticks", pcpu.index, skew.uncertainty());
     pcpu.tsc_skew.store(skew.ticks(), Ordering::Relaxed);
     if skew.ticks().unsigned_abs() > SKEW_TICKS {
-        log::warn!("PCPU {}: its TSC differs from the first one's by {} ticks", pcpu.index, skew.ticks());
+        log::warn!(
+            "PCPU {}: its TSC differs from the first one's by {} ticks: VCPUs that move there see time jump; keep them from it by \
+             `affinity`",
+            pcpu.index,
+            skew.ticks()
+        );
     }
 }
 

@@ -94,8 +94,13 @@ impl Mailbox {
             }
             self.vectors[word].fetch_or(bit, Ordering::Relaxed);
         }
-        if message.mode == DeliveryMode::Startup {
-            self.startup.store(message.vector, Ordering::Relaxed);
+        match message.mode {
+            DeliveryMode::Startup => self.startup.store(message.vector, Ordering::Relaxed),
+            // What came before it finds nobody who waits for start-up.
+            DeliveryMode::Init => {
+                self.work.fetch_and(!work::STARTUP, Ordering::SeqCst);
+            }
+            _ => {}
         }
         self.request(work_of(message.mode));
     }
@@ -218,6 +223,14 @@ mod tests {
             assert_eq!(taken(&all[0]), (bits, vec![]), "{mode:?}");
         }
         assert_eq!(all[0].startup_page(), 0x9a);
+        // Start-up after INIT starts the VCPU, start-up before it does not.
+        for (modes, bits) in [
+            ([DeliveryMode::Init, DeliveryMode::Startup], work::INIT | work::STARTUP),
+            ([DeliveryMode::Startup, DeliveryMode::Init], work::INIT),
+        ] {
+            modes.into_iter().for_each(|mode| all[0].post(&InterruptMessage { mode, ..fixed(0x9a, 0) }));
+            assert_eq!(taken(&all[0]), (bits, vec![]), "{modes:?}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Made once and never dropped. Every PCPU has a worker ([`super::worker`]) that asks the scheduler what to run. How VMs are made
 //! is here, what becomes of them in [`super::life`]; any PCPU may do it.
 //!
-//! Locks: `vcpus` and those of [`Entry`] are held for a moment, and none is taken while one is held.
+//! Locks: `vcpus` and those of [`Entry`] are held for a moment, and none of the machine's is taken while one is held (docs/architecture.md).
 
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;

@@ -10,7 +10,11 @@ const VERSION: u32 = 1;
 
 /// Sends one record of this type; `fill` writes its fields. Without a telemetry port nothing happens.
 pub fn record(kind: &str, fill: impl Fn(&mut Json<'_>) -> fmt::Result) {
-    log::record(format_args!("{}", Shown(kind, fill)));
+    if log::has_telemetry() {
+        // Written first: `fill` may take locks, and the log's comes after all of them.
+        let text = alloc::format!("{}", Shown(kind, fill));
+        log::record(format_args!("{text}"));
+    }
 }
 
 /// Sends a piece of a guest's console output: bytes as the characters with these numbers.
