@@ -317,7 +317,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             self.watch(memory, Hfn(key.number()));
         }
         let id = self.pool.create(key, gfn);
-        self.unsync.retain(|&other| other != id);
+        // Others may have been evicted with the one that is used again.
+        self.unsync.retain(|&other| other != id && self.pool.page(other).is_in_use());
         id
     }
 }
