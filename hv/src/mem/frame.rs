@@ -50,6 +50,9 @@ struct Frames {
     failures: u64,
 }
 
+/// Frames that nobody gets but the heap, whose users cannot do without: guests may use up all others.
+const RESERVE: u64 = 512;
+
 static FRAMES: Mutex<Option<Frames>> = Mutex::new(None);
 
 /// Starts an allocator for the frames of `range` with its bookkeeping in `memory` (see [`Buddy::words`]).
@@ -71,10 +74,12 @@ pub unsafe fn add(range: Range<Hfn>) {
     frames.buddy.insert(range.clone()).unwrap_or_else(|e| panic!("bad frames {range:?}: {e:?}"));
 }
 
-fn take(order: u8, limit: Hfn) -> Option<Hpa> {
+/// Takes a block, if so many frames stay free.
+fn take(order: u8, limit: Hfn, stay: u64) -> Option<Hpa> {
     let mut frames = FRAMES.lock();
     let frames = frames.as_mut()?;
-    let frame = frames.buddy.alloc_below(order, limit);
+    let enough = frames.buddy.free_frames() >= stay.saturating_add(1 << order);
+    let frame = enough.then(|| frames.buddy.alloc_below(order, limit)).flatten();
     frames.failures += u64::from(frame.is_none());
     frame.map(Hfn::base)
 }
@@ -82,7 +87,13 @@ fn take(order: u8, limit: Hfn) -> Option<Hpa> {
 /// 2^order frames, aligned to their size, preferably from `node`; their content is arbitrary.
 pub fn alloc(order: u8, node: Node) -> Option<Hpa> {
     let _only_one = node;
-    take(order, Hfn(u64::MAX))
+    take(order, Hfn(u64::MAX), RESERVE)
+}
+
+/// As [`alloc()`], down to the last frame: for the heap.
+#[cfg(feature = "baremetal")]
+pub(super) fn alloc_last(order: u8) -> Option<Hpa> {
+    take(order, Hfn(u64::MAX), 0)
 }
 
 /// As [`alloc()`], filled with zeroes.
@@ -132,7 +143,7 @@ pub fn alloc_all(bytes: u64, node: Node) -> Option<Vec<Block>> {
 
 /// As [`alloc()`], ending at or below the address `limit`: for devices that reach little.
 pub fn alloc_below(order: u8, limit: Hpa) -> Option<Hpa> {
-    take(order, limit.frame())
+    take(order, limit.frame(), RESERVE)
 }
 
 /// Takes back a block of an allocation, or an aligned part of one.

@@ -1,7 +1,7 @@
 //! The global allocator: talc, growing from the frame allocator by 2 MiB or what a request needs.
 //!
-//! For bookkeeping of bounded size. Guest memory and page tables come from [`super::frame`], whose calls can fail;
-//! an allocation here that finds nothing ends the hypervisor with the size in the message. Unsafe because it gives
+//! For bookkeeping of bounded size. Guest memory and page tables come from [`super::frame`], whose calls can fail, and which keeps
+//! some frames for this; an allocation here that finds nothing ends the hypervisor with the size in the message. Unsafe because it gives
 //! frames to the allocator.
 
 use core::alloc::Layout;
@@ -12,7 +12,7 @@ use talc::base::Talc;
 use talc::base::binning::Binning;
 use talc::source::Source;
 
-use super::frame::{self, Node};
+use super::frame;
 
 /// The least growth: 2 MiB.
 const GROWTH_ORDER: u8 = 9;
@@ -40,7 +40,7 @@ unsafe impl Source for Growing {
         let needed = frame::order_for(bytes);
         let (block, order) = [needed.max(GROWTH_ORDER), needed]
             .into_iter()
-            .find_map(|order| Some((frame::alloc(order, Node(0))?, order)))
+            .find_map(|order| Some((frame::alloc_last(order)?, order)))
             .ok_or(())?;
         BYTES.fetch_add(4096 << order, Ordering::Relaxed);
         // SAFETY: the frames are mapped and now belong to the heap for ever.

@@ -76,6 +76,14 @@ pub fn run_all(project: &Project, ui: &Ui, seconds: u32, log: &mut (impl Write +
     Ok(outcome.into_inner().expect("the threads have ended").1)
 }
 
+/// The cargo that builds all targets.
+pub fn build(project: &Project) -> Command {
+    let mut build = project.cargo();
+    let what = ["build", "--quiet", "--package", "fuzz", "--profile", "fuzz", "--target", TARGET];
+    build.args(what).args(["--config", FLAGS]);
+    build
+}
+
 struct Fuzzer {
     program: PathBuf,
     dir: PathBuf,
@@ -83,20 +91,7 @@ struct Fuzzer {
 
 impl Fuzzer {
     fn build(project: &Project, ui: &Ui) -> Result<Self> {
-        let mut build = project.cargo();
-        build.args([
-            "build",
-            "--quiet",
-            "--package",
-            "fuzz",
-            "--profile",
-            "fuzz",
-            "--target",
-            TARGET,
-            "--config",
-            FLAGS,
-        ]);
-        ui.run("building the fuzz targets", &mut build)
+        ui.run("building the fuzz targets", &mut build(project))
             .context("the fuzz targets need a C++ compiler (package g++)")?;
         Ok(Self { program: project.target.join(TARGET).join("fuzz/fuzz"), dir: project.cache("fuzz")? })
     }

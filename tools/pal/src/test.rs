@@ -4,6 +4,7 @@ use std::{
     fs::File,
     path::Path,
     process::{Command, Stdio},
+    thread,
     time::Instant,
 };
 
@@ -95,6 +96,8 @@ pub fn run(args: &TestArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let logs = project.cache("test")?;
     let start = Instant::now();
     let mut total = Counts::default();
+    let builds = STEPS.iter().filter(wanted).filter_map(|step| builds_alone(step.name, project)).collect();
+    let ahead = thread::spawn(|| build_ahead(builds));
     for step in STEPS.iter().filter(wanted) {
         let log = logs.join(format!("{}.log", step.name));
         let begin = Instant::now();
@@ -115,10 +118,34 @@ pub fn run(args: &TestArgs, project: &Project, ui: &Ui) -> Result<u8> {
             println!("{note}{}\nThe whole log: {}\n", end_of(&log), log.display());
         }
     }
+    // Each build has been waited for by its step.
+    let _nothing_failed_here = ahead.join();
     // The tally is a line of its own, the last one: CI reads it.
     println!("{:<7} {:<9} {:>12} {:>7.1} s", "", "all", "", start.elapsed().as_secs_f32());
     println!("{} passed, {} failed", total.passed, total.failed);
     Ok(u8::from(total.failed > 0))
+}
+
+/// What a step builds in a folder of its own, beside what cargo builds elsewhere.
+fn builds_alone(step: &str, project: &Project) -> Option<Command> {
+    match step {
+        "image" => {
+            let mut build = project.cargo();
+            build.args(["hv", "--quiet"]);
+            Some(build)
+        }
+        "fuzz" => Some(fuzz::build(project)),
+        _ => None,
+    }
+}
+
+/// Builds while steps before work: the compiler uses one processor for most of the time. What fails here fails again in its step,
+/// which waits for cargo's lock, and tells why.
+fn build_ahead(builds: Vec<Command>) {
+    for mut build in builds {
+        let _the_step_sees_it =
+            build.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    }
 }
 
 fn lint(at: &Surroundings, log: &Path) -> Result<Counts> {
