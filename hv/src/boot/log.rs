@@ -38,11 +38,6 @@ pub fn telemetry() -> Option<Uart> {
     ports().telemetry.and_then(console::uart)
 }
 
-/// Whether records go anywhere.
-pub fn has_telemetry() -> bool {
-    telemetry().is_some()
-}
-
 /// Writes one record, a JSON object without line feeds, if there is a telemetry port.
 pub fn record(object: Arguments<'_>) {
     if let Some(mut port) = telemetry() {

@@ -10,7 +10,7 @@ const VERSION: u32 = 1;
 
 /// Sends one record of this type; `fill` writes its fields. Without a telemetry port nothing happens.
 pub fn record(kind: &str, fill: impl Fn(&mut Json<'_>) -> fmt::Result) {
-    if log::has_telemetry() {
+    if log::telemetry().is_some() {
         // Written first: `fill` may take locks, and the log's comes after all of them.
         let text = alloc::format!("{}", Shown(kind, fill));
         log::record(format_args!("{text}"));

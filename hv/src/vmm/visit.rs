@@ -33,11 +33,12 @@ impl<B: Backend> AtWork<'_, B> {
         loop {
             let guest = machine.guest(vm)?;
             // Whoever sees to its end or its new start holds the lock, and lets it run at last: what has been held before does not count.
-            if let Some(_steer) = guest.steer.try_lock() {
+            let stands_still = guest.steer.try_lock().is_some_and(|_steer| {
                 machine.hold(&guest);
-                if machine.is_off(&guest) && !guest.has_stopped() {
-                    return Some(guest.clone());
-                }
+                machine.is_off(&guest) && !guest.has_stopped()
+            });
+            if stands_still {
+                return Some(guest);
             }
             drop(guest);
             self.worker.step();
