@@ -11,7 +11,7 @@ use super::bundle::Files;
 use super::config::{ConsoleKind, VmConfig};
 use super::load::{LoadError, Problem};
 use crate::device::virtio::block::Block;
-use crate::device::virtio::disk::RamDisk;
+use crate::device::virtio::disk::{Pages, RamDisk};
 use crate::device::virtio::entropy::Entropy;
 use crate::device::virtio::switch::{Mac, Switch};
 use crate::device::virtio::{Builder, Virtio};
@@ -32,11 +32,13 @@ impl Switches {
     }
 }
 
-/// Makes the devices of VM number `vm`. `seed` is for its entropy device and used for nothing else.
+/// Makes the devices of VM number `vm`. What is written to disks goes to `pages`; `seed` is for the entropy device and used for
+/// nothing else.
 pub fn make(
     vm: u32,
     config: &VmConfig,
     files: &'static impl Files,
+    pages: &'static dyn Pages,
     switches: &mut Switches,
     seed: [u8; 32],
 ) -> Result<Virtio, LoadError> {
@@ -44,7 +46,7 @@ pub fn make(
     for (disk, number) in config.devices.disks.iter().zip(0..) {
         let missing = || LoadError { file: disk.file.clone(), problem: Problem::Missing };
         let bytes = files.get(&disk.file).ok_or_else(missing)?;
-        devices.block(Block::new(RamDisk::new(bytes, disk.read_only), &serial(number)));
+        devices.block(Block::new(RamDisk::new(bytes, disk.read_only, pages), &serial(number)));
     }
     for (network, card) in config.devices.networks.iter().zip(0..) {
         devices.net(Mac::of(&config.name, card), &switches.get(network));

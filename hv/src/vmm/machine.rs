@@ -15,7 +15,7 @@ use spin::{Mutex, RwLock};
 use super::backend::Backend;
 use super::console::Console;
 use super::guest::{Guest, Holder, cpuid_policy};
-use super::memory::{Frames, HostMemory};
+use super::memory::{DiskPages, Frames, HostMemory};
 use super::others::VcpusOf;
 use super::pcpu::ConsolePort;
 use super::telemetry;
@@ -204,7 +204,7 @@ impl<B: Backend> Machine<B> {
         }
         let mut switches = self.switches.lock();
         let number = guest.number;
-        let devices = devices::make(number, config, &self.files, &mut switches, seed.bytes)?;
+        let devices = devices::make(number, config, &self.files, &DiskPages, &mut switches, seed.bytes)?;
         // The configuration has checked that there is room for them.
         guest.vm.attach(devices).expect("a bus without other functions");
         Ok(())

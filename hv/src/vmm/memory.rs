@@ -1,5 +1,6 @@
-//! The running host's memory as VMs use it: table frames and guest RAM.
+//! The running host's memory as VMs use it: table frames, guest RAM, pages of disks.
 
+use crate::device::virtio::disk::{Page, Pages};
 use crate::guest::ram::HostAccess;
 use crate::mem::frame::{self, Block, Node};
 use crate::mem::host_ram::HostRam;
@@ -102,5 +103,24 @@ impl Lender for Frames {
     fn take_back(&self, block: Block) {
         // SAFETY: the guest is gone, and no table leads here any more: the promise of `new`.
         unsafe { frame::free(block.start, block.order) }
+    }
+}
+
+/// The frame allocator as it gives pages to disks: not the last ones, which are the heap's.
+#[derive(Debug)]
+pub struct DiskPages;
+
+impl Pages for DiskPages {
+    fn take(&self) -> Option<&'static mut Page> {
+        let frame = frame::alloc(0, Node(0))?;
+        // SAFETY: the frame is mapped, as large as a page, and the caller's alone.
+        Some(unsafe { &mut *(frame.0 as *mut Page) })
+    }
+
+    fn give_back(&self, page: &'static mut Page) {
+        page.fill(0);
+        let frame = Hpa(&raw mut *page as u64);
+        // SAFETY: `take` got it there, the last reference to it ends here, and no table ever led to it.
+        unsafe { frame::free(frame, 0) }
     }
 }

@@ -15,6 +15,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "three guests from one description on four processors", three),
     only("qemu-svm", "guests come and go while another one computes", lives),
     only("qemu-svm", "a guest that resets itself for ever, beside another one and a person", resets),
+    only("qemu-svm", "a guest writes to its disk until there is no memory", full),
     only("qemu-svm", "two guests on a network", network),
     only("qemu-svm", "one guest's console in a file", one_log),
     only("qemu-svm", "how guests end, and one that cannot start", ends),
@@ -169,6 +170,45 @@ fn resets(context: &Context) -> Result<()> {
     let alone = counted(&mut person)?;
     // Half of it is due, and this machine may be busy with something else at either time.
     ensure!(alone > 0 && beside * 5 >= alone, "{beside} beside the other, {alone} alone\n{}", person.shown);
+    person.types("\x01x")?;
+    person.ends()?;
+    Ok(())
+}
+
+/// The machine has less memory than `pal` would give it. The hypervisor keeps what it needs for the guest that begins anew again and
+/// again; what the writer had comes back, with what was written to the disk.
+fn full(context: &Context) -> Result<()> {
+    fs::copy(&context.kit, context.path("kit"))?;
+    fs::File::create(context.path("disk"))?.set_len(64 << 20)?;
+    let config = context.file(
+        "lab.toml",
+        "version = 1\nconsole = \"shell\"\n\
+         [[vm]]\nname = \"again\"\nkernel = \"kit\"\nmemory_mib = 32\ncmdline = \"reset\"\n\
+         [[vm]]\nname = \"shell\"\nmemory_mib = 96\ndisks = [{ file = \"disk\" }]\n",
+    )?;
+    let memory = ["--qemu-arg=-m", "--qemu-arg=264M"];
+    let mut person = Person::start(context, &[&["--config", &config, "--pcpus", "2"], &memory[..]].concat())?;
+    person.sees("guest:")?;
+    enter(&mut person)?;
+    let before = free_frames(&mut person)?;
+    person.types("quit\r")?;
+    person.sees("shell goes on")?;
+    person
+        .types("dd if=/dev/zero of=/dev/vda bs=64k; sync; dmesg | grep -q 'vda.*WRITE' && echo \"fu\"ll\r")?;
+    person.sees("full")?;
+    person.types("sleep 5; echo \"li\"ves\r")?;
+    person.sees("lives")?;
+    enter(&mut person)?;
+    let least = free_frames(&mut person)?;
+    ask(&mut person, "vms", &["again", "running", "* shell", "running"])?;
+    ask(&mut person, "destroy shell", &["shell is gone, and its memory free"])?;
+    let after = free_frames(&mut person)?;
+    let memory = 96 << 8;
+    ensure!(
+        least < 2048 && after >= before + memory,
+        "{before} frames, then {least}, then {after}\n{}",
+        person.shown
+    );
     person.types("\x01x")?;
     person.ends()?;
     Ok(())

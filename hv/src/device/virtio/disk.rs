@@ -1,10 +1,11 @@
 //! A RAM disk over a file that nobody changes: what is written goes to pages of its own.
 //!
-//! The pages are made when they are first written, as many as the disk has at most, and stay until the VM ends; a reset of
-//! the guest keeps them, as a disk does.
+//! The pages are taken ([`Pages`]) when they are first written, as many as the disk has at most, and given back when the VM ends; a
+//! reset of the guest keeps them, as a disk does. A guest decides how many that are: they must not come from what the hypervisor
+//! cannot do without.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::fmt;
 
 /// Bytes of a sector.
 pub const SECTOR: u64 = 512;
@@ -12,12 +13,25 @@ pub const SECTOR: u64 = 512;
 const PAGE: usize = 4096;
 static ZEROES: [u8; PAGE] = [0; PAGE];
 
+/// A page of a disk.
+pub type Page = [u8; PAGE];
+
+/// Where pages come from.
+pub trait Pages: fmt::Debug + Sync {
+    /// A page that is the caller's alone, with anything in it; `None`: disks get no more.
+    fn take(&self) -> Option<&'static mut Page>;
+
+    /// Takes back a page that [`Pages::take`] gave; nobody else finds what is in it.
+    fn give_back(&self, page: &'static mut Page);
+}
+
 /// A disk.
 #[derive(Debug)]
 pub struct RamDisk {
     base: &'static [u8],
-    /// Pages that have been written; empty before the first write.
-    pages: Vec<Option<Box<[u8]>>>,
+    /// Room for all pages, and those that have been written; none if it cannot be written.
+    pages: Vec<Option<&'static mut Page>>,
+    memory: &'static dyn Pages,
     read_only: bool,
 }
 
@@ -35,9 +49,15 @@ pub enum DiskError<E> {
 }
 
 impl RamDisk {
-    /// The disk with these contents, filled up with zeroes to a whole sector.
-    pub fn new(base: &'static [u8], read_only: bool) -> RamDisk {
-        RamDisk { base, pages: Vec::new(), read_only }
+    /// The disk with these contents, filled up with zeroes to a whole sector. What is written goes to pages of `memory`.
+    pub fn new(base: &'static [u8], read_only: bool, memory: &'static dyn Pages) -> RamDisk {
+        let mut pages = Vec::new();
+        let count = if read_only { 0 } else { base.len().div_ceil(PAGE) };
+        // Now, and not when the guest likes. Without room for the list no write succeeds.
+        if pages.try_reserve_exact(count).is_ok() {
+            pages.resize_with(count, || None);
+        }
+        RamDisk { base, pages, memory, read_only }
     }
 
     /// Its size.
@@ -71,9 +91,9 @@ impl RamDisk {
             return Err(DiskError::End);
         }
         for (page, start, len, done) in pieces(at, bytes) {
-            let written = self.pages.get(page).and_then(Option::as_deref);
+            let written = self.pages.get(page).and_then(Option::as_ref);
             let original = || self.base.get(page * PAGE..).unwrap_or_default();
-            let piece = written.unwrap_or_else(original);
+            let piece = written.map_or_else(original, |page| page.as_slice());
             // The last page of the file may end early.
             let have = piece.get(start..).unwrap_or_default();
             let have = &have[..have.len().min(len)];
@@ -107,23 +127,24 @@ impl RamDisk {
     }
 
     /// The page's own copy, made now if there is none.
-    fn own(&mut self, page: usize) -> Option<&mut [u8]> {
-        if self.pages.is_empty() {
-            let count = self.base.len().div_ceil(PAGE);
-            self.pages.try_reserve_exact(count).ok()?;
-            self.pages.resize_with(count, || None);
-        }
+    fn own(&mut self, page: usize) -> Option<&mut Page> {
         let slot = self.pages.get_mut(page)?;
         if slot.is_none() {
             let original = self.base.get(page * PAGE..).unwrap_or_default();
             let original = &original[..original.len().min(PAGE)];
-            let mut copy = Vec::new();
-            copy.try_reserve_exact(PAGE).ok()?;
-            copy.extend_from_slice(original);
-            copy.resize(PAGE, 0);
-            *slot = Some(copy.into_boxed_slice());
+            let copy = self.memory.take()?;
+            let (from_file, rest) = copy.split_at_mut(original.len());
+            from_file.copy_from_slice(original);
+            rest.fill(0);
+            *slot = Some(copy);
         }
         slot.as_deref_mut()
+    }
+}
+
+impl Drop for RamDisk {
+    fn drop(&mut self) {
+        self.pages.drain(..).flatten().for_each(|page| self.memory.give_back(page));
     }
 }
 
@@ -137,4 +158,43 @@ fn pieces(at: u64, bytes: u64) -> impl Iterator<Item = (usize, usize, usize, u64
         done += len;
         (len != 0).then_some(piece)
     })
+}
+
+/// Pages of the program's own memory, so many at a time: for tests.
+#[cfg(any(test, feature = "testing"))]
+#[derive(Debug)]
+pub struct FewPages {
+    /// How many may still be taken.
+    left: core::sync::atomic::AtomicUsize,
+    /// Those that came back.
+    free: spin::Mutex<Vec<&'static mut Page>>,
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl FewPages {
+    /// So many.
+    pub const fn new(most: usize) -> FewPages {
+        FewPages { left: core::sync::atomic::AtomicUsize::new(most), free: spin::Mutex::new(Vec::new()) }
+    }
+
+    /// How many may still be taken.
+    pub fn left(&self) -> usize {
+        self.left.load(core::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl Pages for FewPages {
+    fn take(&self) -> Option<&'static mut Page> {
+        use core::sync::atomic::Ordering::Relaxed;
+        self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).ok()?;
+        let page = self.free.lock().pop();
+        Some(page.unwrap_or_else(|| alloc::boxed::Box::leak(alloc::boxed::Box::new([0xa5; PAGE]))))
+    }
+
+    fn give_back(&self, page: &'static mut Page) {
+        page.fill(0xa5);
+        self.free.lock().push(page);
+        self.left.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
+    }
 }

@@ -9,6 +9,8 @@ use crate::paging::addr::Gpa;
 
 /// The disk's contents.
 static DISK: [u8; 5000] = [0x5a; 5000];
+/// One page less than the disk has.
+static PAGES: disk::FewPages = disk::FewPages::new(1);
 /// Guest memory: small, so that rings and buffers lie upon each other.
 const MEMORY: usize = 0x8000;
 
@@ -19,7 +21,7 @@ pub fn fuzz_one(data: &[u8]) {
     let switch = Switch::default();
     let vms = [0, 1].map(|vm| {
         let mut devices = Builder::new(vm);
-        devices.block(Block::new(disk::RamDisk::new(&DISK, vm == 1), "disk"));
+        devices.block(Block::new(disk::RamDisk::new(&DISK, vm == 1, &PAGES), "disk"));
         devices.net(Mac([2, 0, 0, 0, 0, vm as u8]), &switch).console();
         devices.entropy(Entropy::new([0; 32]));
         (devices.build(), VecMemory::new(MEMORY))

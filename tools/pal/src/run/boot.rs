@@ -131,7 +131,8 @@ impl Hypervisor {
         let guests = prepared.map_or(&[][..], |prepared| &prepared.guests);
         let guests_mib: u64 = guests.iter().map(|guest| guest.vm.memory_mib + shadow_mib(&guest.vm)).sum();
         let guests_mib = if guests.is_empty() { args.mem } else { guests_mib };
-        Ok(Self { image, bundle, memory_mib: guests_mib + HYPERVISOR_MIB + 2 * bundle_mib })
+        let unpacked_mib = bundle_mib.max(written_mib(guests.iter().map(|guest| &guest.files)));
+        Ok(Self { image, bundle, memory_mib: guests_mib + HYPERVISOR_MIB + bundle_mib + unpacked_mib })
     }
 
     /// Its command line, with what it does at the end.
@@ -156,6 +157,12 @@ impl Hypervisor {
         }
         words
     }
+}
+
+/// What guests can write to their disks: each has pages of its own, also where several have the same file.
+fn written_mib<'a>(files: impl Iterator<Item = &'a Files>) -> u64 {
+    let disks = files.flat_map(|files| &files.disks).filter(|disk| !disk.read_only);
+    disks.map(|disk| (disk.contents.len() as u64).div_ceil(1 << 20)).sum()
 }
 
 /// Memory for shadow tables. Where their number is not given, the hypervisor allows one page of them for each 64 of memory.

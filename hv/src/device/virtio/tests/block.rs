@@ -80,7 +80,7 @@ fn requests_that_cannot_be_done_say_so() {
 
 #[test]
 fn a_file_of_any_length_is_filled_up_with_zeroes() {
-    let mut disk = disk::RamDisk::new(&[7; 5000], false);
+    let mut disk = disk::RamDisk::new(&[7; 5000], false, &PAGES);
     assert_eq!(disk.sectors(), 10);
     let read = |disk: &disk::RamDisk| {
         let mut bytes = vec![];
@@ -113,4 +113,28 @@ fn writes_survive_a_reset() {
     driver.start(VERSION_1 | INDIRECT);
     assert_eq!(request(&mut driver, 0, 2, 512, 1), (0, 513));
     assert_eq!(driver.bytes(DATA, 512), [0xaa; 512]);
+}
+
+#[test]
+fn without_memory_writes_fail_and_what_was_written_stays() {
+    static TWO: disk::FewPages = disk::FewPages::new(2);
+    let disk = disk::RamDisk::new(disk_bytes(32), false, &TWO);
+    assert_eq!(TWO.left(), 2, "nothing is taken before it is written");
+    let mut driver = driver_of(disk);
+    let write = |driver: &mut Driver, sector: u64, byte: u8| {
+        driver.put(DATA, &[byte; 512]);
+        request(driver, 1, sector, 512, 1)
+    };
+    // Pages have eight sectors.
+    assert_eq!([0, 1, 9].map(|sector| write(&mut driver, sector, 0xaa)), [(0, 1); 3]);
+    assert_eq!([17, 25].map(|sector| write(&mut driver, sector, 0xbb)), [(1, 1); 2], "no page is left");
+    assert_eq!(write(&mut driver, 10, 0xcc), (0, 1), "it has its page");
+    for (sector, byte) in [(0, 0xaa), (1, 0xaa), (2, 2), (9, 0xaa), (10, 0xcc), (17, 17), (25, 25)] {
+        assert_eq!(request(&mut driver, 0, sector, 512, 1), (0, 513));
+        assert_eq!(driver.bytes(DATA, 512), [byte; 512], "sector {sector}");
+    }
+    driver.devices.reset();
+    assert_eq!(TWO.left(), 0, "a reset keeps them");
+    drop(driver);
+    assert_eq!(TWO.left(), 2);
 }

@@ -18,7 +18,7 @@ impl Board {
     fn new() -> Board {
         let mut devices = Builder::new(0);
         for id in ["disk0", "disk1"] {
-            devices.block(Block::new(disk::RamDisk::new(disk_bytes(8), false), id));
+            devices.block(Block::new(disk(8), id));
         }
         let mut chipset = Chipset::new(&Options::default());
         chipset.attach(devices.build()).unwrap();

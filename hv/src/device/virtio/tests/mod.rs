@@ -16,11 +16,24 @@ fn disk_bytes(sectors: usize) -> &'static [u8] {
     (0..sectors).flat_map(|sector| [sector as u8; 512]).collect::<Vec<_>>().leak()
 }
 
+/// Pages for all tests' disks.
+static PAGES: disk::FewPages = disk::FewPages::new(usize::MAX);
+
+/// A disk of `sectors` sectors.
+fn disk(sectors: usize) -> disk::RamDisk {
+    disk::RamDisk::new(disk_bytes(sectors), false, &PAGES)
+}
+
+/// A VM with this disk.
+fn driver_of(disk: disk::RamDisk) -> Driver {
+    let mut devices = Builder::new(0);
+    devices.block(Block::new(disk, "disk0"));
+    Driver::new(devices.build())
+}
+
 /// A VM with one disk.
 fn with_disk(sectors: usize, read_only: bool) -> Driver {
-    let mut devices = Builder::new(0);
-    devices.block(Block::new(disk::RamDisk::new(disk_bytes(sectors), read_only), "disk0"));
-    Driver::new(devices.build())
+    driver_of(disk::RamDisk::new(disk_bytes(sectors), read_only, &PAGES))
 }
 
 #[test]

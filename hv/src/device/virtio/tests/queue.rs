@@ -57,7 +57,7 @@ fn no_interrupt_if_the_driver_wants_none() {
 #[test]
 fn interrupts_by_index() {
     let mut devices = Builder::new(0);
-    devices.block(Block::new(disk::RamDisk::new(disk_bytes(1), false), "disk0"));
+    devices.block(Block::new(disk(1), "disk0"));
     let mut driver = Driver::of(devices.build(), 0, VERSION_1 | EVENT_INDEX | INDIRECT);
     driver.put(BUFFERS, &[8]);
     let [_, available, used] = Driver::areas(0);
@@ -186,7 +186,7 @@ fn mistakes_end_in_needs_reset() {
 #[test]
 fn indirect_tables_need_agreement() {
     let mut devices = Builder::new(0);
-    devices.block(Block::new(disk::RamDisk::new(disk_bytes(1), false), "disk0"));
+    devices.block(Block::new(disk(1), "disk0"));
     let mut driver = Driver::of(devices.build(), 0, VERSION_1);
     driver.add(0, &get_id(1, true));
     driver.notify(0);
@@ -196,7 +196,7 @@ fn indirect_tables_need_agreement() {
 #[test]
 fn long_queues_are_served_in_parts() {
     let mut devices = Builder::new(0);
-    devices.block(Block::new(disk::RamDisk::new(disk_bytes(2048), false), "disk0"));
+    devices.block(Block::new(disk(2048), "disk0"));
     let mut driver = Driver::new(devices.build());
     // Each reads 1 MiB into the same place, as 128 buffers of 8 KiB.
     driver.put(BUFFERS, &[0; 16]);
