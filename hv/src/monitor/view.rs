@@ -101,8 +101,8 @@ impl<V: Virt, M: HostMemory> View<'_, V, M> {
     fn press_power_button(&mut self, answer: &mut dyn Write) -> fmt::Result {
         let mut messages = Messages::new();
         self.vm.chipset.lock().press_power_button(self.vm.nanos(self.tsc), &mut messages);
-        for message in messages.drain() {
-            self.vcpus.iter_mut().for_each(|vcpu| vcpu.receive_one(&message));
+        if let Some(first) = self.vcpus.first_mut() {
+            first.receive(&self.vm.mailboxes, &mut messages);
         }
         writeln!(answer, "pressed; it is for the guest to act upon it once it goes on")
     }
