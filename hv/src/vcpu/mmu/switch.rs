@@ -36,9 +36,9 @@ pub(super) fn prepare<V: Virt, M: HostMemory>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
 ) -> Result<(), MapError> {
+    let memory = vm.memory.read().host.clone();
     let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
     if shadow.is_none() {
-        let memory = vm.memory.read().host.clone();
         // The roots of the other VCPUs stay, whatever else is needed.
         let pages = vm.shadow_pages + vm.mailboxes.len() - 1;
         let mut tables = Shadow::new(memory, pages, vm.paging_features.physical_bits, Tuning::default())?;
