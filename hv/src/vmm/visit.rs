@@ -170,7 +170,12 @@ impl<B: Backend> Vms for AtWork<'_, B> {
                 return Err(Refused::Absent);
             }
             self.wait_for_memory(vm);
-            return machine.start(vm).map_err(Refused::Failed);
+            machine.start(vm).map_err(Refused::Failed)?;
+            // Nobody has the console if all had ended.
+            if machine.guest(self.console()).is_none() {
+                self.set_console(vm);
+            }
+            return Ok(());
         };
         let rest = guest.rest();
         match action {

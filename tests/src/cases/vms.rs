@@ -134,6 +134,15 @@ fn lives(context: &Context) -> Result<()> {
     person.sees("shell goes on")?;
     person.types(":\r")?;
     person.sees("right 1")?;
+    // When all have gone, it is that of the next one to start.
+    enter(&mut person)?;
+    ask(&mut person, "destroy shell", &["shell is gone"])?;
+    ask(&mut person, "start kit", &["kit starts"])?;
+    ask(&mut person, "destroy kit", &["kit is gone"])?;
+    ask(&mut person, "start shell", &["shell starts"])?;
+    person.types("quit\r")?;
+    person.sees("shell goes on")?;
+    person.sees("guest:")?;
     person.types("exit\r")?;
     ensure!(person.ends()? == Some(0), "{}", person.shown);
     Ok(())
