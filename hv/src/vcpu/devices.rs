@@ -125,16 +125,19 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'_, F, M, H> {
         }
     }
 
-    /// Shows what the guest has written to the console device, as far as the host's console takes it.
+    /// Shows what the guest has written to the console device, as far as the host's console takes it. One VCPU at a time, with the
+    /// chipset locked: bytes that two take out at once would be shown in any order.
     fn show_console(&mut self) {
-        if !self.vm.virtio.has_output() || !self.vm.chipset.lock().console_is_ready() {
+        if !self.vm.virtio.has_output() {
             return;
         }
-        while let Some(byte) = self.vm.virtio.console_output() {
+        let mut chipset = self.vm.chipset.lock();
+        while chipset.console_is_ready()
+            && let Some(byte) = self.vm.virtio.console_output()
+        {
             if !self.host.console_write(byte) {
-                self.vm.chipset.lock().set_console_ready(false);
+                chipset.set_console_ready(false);
                 self.left.work |= work::TIMERS;
-                return;
             }
         }
     }

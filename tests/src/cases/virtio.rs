@@ -17,6 +17,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "virtio: disks of 32-bit guests", disks_32),
     only("qemu-svm", "virtio: a source of random numbers", entropy),
     only("qemu-svm", "virtio: a console", console).also(&["shadow"]).more(&["switch=50"]),
+    only("qemu-svm", "virtio: a console that two processors serve", console_of_two),
     only("qemu-svm", "virtio: input reaches the console", console_input),
     only("qemu-svm", "virtio: network cards and a switch", network).also(&["shadow"]).more(&["switch=50"]),
     only("native", "virtio: devices that only the hypervisor has", native),
@@ -141,6 +142,17 @@ fn console(context: &Context) -> Result<()> {
         .run(&["--virtio-console", "--exec", "tty; seq 1 20000"])?
         .status(0)?
         .prints(&format!("/dev/hvc0\n{lines}"))?;
+    Ok(())
+}
+
+/// The other processor is busy with exits, and finds the console waiting at each.
+fn console_of_two(context: &Context) -> Result<()> {
+    let lines: String = (1..=20_000).map(|n| format!("{n}\n")).collect();
+    let command = "while :; do cat /proc/cpuinfo; done > /dev/null & seq 1 20000";
+    context
+        .run(&["--virtio-console", "--vcpus", "2", "--pcpus", "2", "--exec", command])?
+        .status(0)?
+        .prints(&lines)?;
     Ok(())
 }
 
