@@ -133,6 +133,11 @@ impl<'m> Buddy<'m> {
         self.free_frames
     }
 
+    /// Whether 2^order frames are free in one piece.
+    pub fn has_block(&self, order: u8) -> bool {
+        self.free.iter().skip(order.into()).any(|set| set.count() > 0)
+    }
+
     /// Free blocks of each order.
     pub fn free_blocks(&self) -> [u64; ORDERS] {
         core::array::from_fn(|order| self.free[order].count() as u64)

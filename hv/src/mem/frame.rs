@@ -50,8 +50,9 @@ struct Frames {
     failures: u64,
 }
 
-/// Frames that nobody gets but the heap, whose users cannot do without: guests may use up all others.
-const RESERVE: u64 = 512;
+/// log2 of the frames by which the heap grows. One block of that size stays free for it, because its users cannot do without: guests
+/// may use up all other frames.
+pub(super) const HEAP_GROWTH: u8 = 9;
 
 static FRAMES: Mutex<Option<Frames>> = Mutex::new(None);
 
@@ -74,12 +75,23 @@ pub unsafe fn add(range: Range<Hfn>) {
     frames.buddy.insert(range.clone()).unwrap_or_else(|e| panic!("bad frames {range:?}: {e:?}"));
 }
 
-/// Takes a block, if so many frames stay free.
-fn take(order: u8, limit: Hfn, stay: u64) -> Option<Hpa> {
+impl Frames {
+    /// Takes a block, and leaves the heap its own.
+    fn take(&mut self, order: u8, limit: Hfn) -> Option<Hfn> {
+        let frame = self.buddy.alloc_below(order, limit)?;
+        if self.buddy.has_block(HEAP_GROWTH) {
+            return Some(frame);
+        }
+        self.buddy.free(frame, order).expect("it was just allocated");
+        None
+    }
+}
+
+/// Takes a block, and counts if there is none.
+fn obtain(take: impl FnOnce(&mut Frames) -> Option<Hfn>) -> Option<Hpa> {
     let mut frames = FRAMES.lock();
     let frames = frames.as_mut()?;
-    let enough = frames.buddy.free_frames() >= stay.saturating_add(1 << order);
-    let frame = enough.then(|| frames.buddy.alloc_below(order, limit)).flatten();
+    let frame = take(frames);
     frames.failures += u64::from(frame.is_none());
     frame.map(Hfn::base)
 }
@@ -87,13 +99,13 @@ fn take(order: u8, limit: Hfn, stay: u64) -> Option<Hpa> {
 /// 2^order frames, aligned to their size, preferably from `node`; their content is arbitrary.
 pub fn alloc(order: u8, node: Node) -> Option<Hpa> {
     let _only_one = node;
-    take(order, Hfn(u64::MAX), RESERVE)
+    obtain(|frames| frames.take(order, Hfn(u64::MAX)))
 }
 
 /// As [`alloc()`], down to the last frame: for the heap.
-#[cfg(feature = "baremetal")]
+#[cfg(any(test, feature = "baremetal"))]
 pub(super) fn alloc_last(order: u8) -> Option<Hpa> {
-    take(order, Hfn(u64::MAX), 0)
+    obtain(|frames| frames.buddy.alloc(order))
 }
 
 /// As [`alloc()`], filled with zeroes.
@@ -143,7 +155,7 @@ pub fn alloc_all(bytes: u64, node: Node) -> Option<Vec<Block>> {
 
 /// As [`alloc()`], ending at or below the address `limit`: for devices that reach little.
 pub fn alloc_below(order: u8, limit: Hpa) -> Option<Hpa> {
-    take(order, limit.frame(), RESERVE)
+    obtain(|frames| frames.take(order, limit.frame()))
 }
 
 /// Takes back a block of an allocation, or an aligned part of one.

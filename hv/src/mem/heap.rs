@@ -1,7 +1,7 @@
 //! The global allocator: talc, growing from the frame allocator by 2 MiB or what a request needs.
 //!
 //! For bookkeeping of bounded size. Guest memory and page tables come from [`super::frame`], whose calls can fail, and which keeps
-//! some frames for this; an allocation here that finds nothing ends the hypervisor with the size in the message. Unsafe because it gives
+//! a block for this; an allocation here that finds nothing ends the hypervisor with the size in the message. Unsafe because it gives
 //! frames to the allocator.
 
 use core::alloc::Layout;
@@ -12,14 +12,12 @@ use talc::base::Talc;
 use talc::base::binning::Binning;
 use talc::source::Source;
 
-use super::frame;
+use super::frame::{self, HEAP_GROWTH};
 
-/// The least growth: 2 MiB.
-const GROWTH_ORDER: u8 = 9;
 /// What talc needs beside the allocation itself, generously.
 const OVERHEAD: u64 = 4096;
 
-#[global_allocator]
+#[cfg_attr(feature = "baremetal", global_allocator)]
 static HEAP: TalcLock<spin::Mutex<()>, Growing> = TalcLock::new(Growing);
 
 /// Bytes that the heap has taken from the frame allocator.
@@ -38,7 +36,7 @@ unsafe impl Source for Growing {
     fn acquire<B: Binning>(talc: &mut Talc<Self, B>, layout: Layout) -> Result<(), ()> {
         let bytes = (layout.size() as u64).saturating_add(layout.align() as u64).saturating_add(OVERHEAD);
         let needed = frame::order_for(bytes);
-        let (block, order) = [needed.max(GROWTH_ORDER), needed]
+        let (block, order) = [needed.max(HEAP_GROWTH), needed]
             .into_iter()
             .find_map(|order| Some((frame::alloc_last(order)?, order)))
             .ok_or(())?;
@@ -46,5 +44,82 @@ unsafe impl Source for Growing {
         // SAFETY: the frames are mapped and now belong to the heap for ever.
         let claimed = unsafe { talc.claim(block.0 as *mut u8, 4096usize << order) };
         claimed.map(|_| ()).ok_or(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::buddy::Buddy;
+    use crate::mem::frame::Node;
+    use crate::paging::addr::{Hpa, PAGE_SIZE};
+    use core::alloc::GlobalAlloc;
+
+    /// Makes new memory of this machine's the frames of the hypervisor. Nobody else in the tests has frames.
+    fn hand_over(frames: u64) {
+        let bytes = (frames * PAGE_SIZE) as usize;
+        let layout = Layout::from_size_align(bytes, bytes).unwrap();
+        // SAFETY: the size is not zero.
+        let start = Hpa(unsafe { std::alloc::alloc(layout) } as u64);
+        let range = start.frame()..Hpa(start.0 + bytes as u64).frame();
+        let words = vec![0; Buddy::words(&range)].leak();
+        // SAFETY: this is called once, and the memory is used for nothing else.
+        unsafe {
+            frame::init(range.clone(), words);
+            frame::add(range);
+        }
+    }
+
+    /// All that guests get in blocks of this order.
+    fn take_all(order: u8) -> Vec<Hpa> {
+        core::iter::from_fn(|| frame::alloc(order, Node(0))).collect()
+    }
+
+    /// How many bytes the heap has in pieces of this size.
+    fn drain(size: usize) -> usize {
+        let layout = Layout::from_size_align(size, 8).unwrap();
+        // SAFETY: the size is not zero.
+        core::iter::repeat_with(|| unsafe { HEAP.alloc(layout) }).take_while(|it| !it.is_null()).count()
+            * size
+    }
+
+    #[test]
+    fn guests_take_all_frames_but_the_heaps() {
+        const MIB: usize = 1 << 20;
+        hand_over(2048);
+        assert!(take_all(11).is_empty() && take_all(10).len() == 1);
+        let large = take_all(9);
+        assert_eq!((large.len(), frame::stats().free), (1, 512));
+        let nothing = [
+            frame::alloc(0, Node(0)),
+            frame::alloc_zeroed(0, Node(0)),
+            frame::alloc_low_zeroed(Node(0)),
+            frame::alloc_below(0, Hpa(u64::MAX)),
+            frame::alloc_all(1, Node(0)).map(|blocks| blocks[0].start),
+        ];
+        assert_eq!(nothing, [None; 5]);
+        assert_eq!(frame::stats().free, 512, "what was refused is there");
+        // Frames that are free one by one are of no use to the heap: guests may have them.
+        let give = |block: Hpa| {
+            // SAFETY: the block was allocated, and nobody uses it.
+            unsafe { frame::free(block, 0) }
+        };
+        let odd = (0..512).step_by(2).map(|n| Hpa(large[0].0 + n * PAGE_SIZE));
+        odd.for_each(give);
+        let single = frame::alloc(0, Node(0));
+        single.into_iter().for_each(give);
+        assert_eq!(single, Some(large[0]));
+        assert_eq!(frame::stats().free, 512 + 256);
+        let got = drain(512);
+        assert!(got > MIB + MIB / 2, "{got} bytes");
+        assert_eq!(bytes(), 2 << 20);
+        assert_eq!(frame::stats().free, 256);
+        assert_eq!((take_all(0), drain(64 << 10)), (vec![], 0));
+        // A block that guests give back is the heap's again, before any of them has a frame.
+        let even = (0..512).skip(1).step_by(2).map(|n| Hpa(large[0].0 + n * PAGE_SIZE));
+        even.for_each(give);
+        assert_eq!(take_all(0), vec![]);
+        assert!(drain(64 << 10) > MIB);
+        assert_eq!(frame::stats().free, 0);
     }
 }

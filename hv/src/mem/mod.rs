@@ -6,7 +6,7 @@
 
 pub mod buddy;
 pub mod frame;
-#[cfg(feature = "baremetal")]
+#[cfg(any(test, feature = "baremetal"))]
 pub mod heap;
 pub mod host_ram;
 pub mod index_set;
