@@ -46,15 +46,20 @@ fn entry(p2m: &P2m<&Arena>, host: &VecHost, at: u64, entry: u64) {
 /// Guest memory of 16 pages: tables of levels 4 to 2 in pages 1 to 3, for a large page; and another root in page 7. VCPU 1 has the
 /// first root, VCPU 0 the other one.
 fn with_guest(f: impl FnOnce(&mut P2m<&Arena>, &VecHost, &mut Shadow<&Arena, Npt>)) {
+    with_pages(16, 16, f);
+}
+
+/// The same with so many pages of guest memory, and so many shadow pages.
+fn with_pages(ram: u64, pages: usize, f: impl FnOnce(&mut P2m<&Arena>, &VecHost, &mut Shadow<&Arena, Npt>)) {
     let arena = Arena::new(100);
     let mut p2m = P2m::new(&arena).unwrap();
-    let _no_engine_yet = p2m.map_ram(GpaRange::new(Gpa(0), 16 * PAGE_SIZE).unwrap(), HOST, true).unwrap();
-    let host = VecHost::new(HOST, 16 * PAGE_SIZE as usize);
+    let _no_engine_yet = p2m.map_ram(GpaRange::new(Gpa(0), ram * PAGE_SIZE).unwrap(), HOST, true).unwrap();
+    let host = VecHost::new(HOST, (ram * PAGE_SIZE) as usize);
     entry(&p2m, &host, PAGE_SIZE, (2 * PAGE_SIZE) | 0x67);
     entry(&p2m, &host, 7 * PAGE_SIZE, (2 * PAGE_SIZE) | 0x67);
     entry(&p2m, &host, 2 * PAGE_SIZE, (3 * PAGE_SIZE) | 0x67);
     entry(&p2m, &host, 3 * PAGE_SIZE, 0xe7);
-    let mut shadow = Shadow::new(&arena, 16, 40, Tuning::default()).unwrap();
+    let mut shadow = Shadow::new(&arena, pages, 40, Tuning::default()).unwrap();
     shadow.share(2, Arc::new(Silent));
     for (vcpu, state) in [(1, STATE), (0, OTHER)] {
         shadow.serve(vcpu);
@@ -105,5 +110,38 @@ fn one_address_of_a_large_page_flushes_all_its_parts_when_its_tables_are_gone() 
         shadow.serve(1);
         assert_eq!(shadow.invlpg(&memory, Gva(0x8000)), TlbFlush::All);
         assert_eq!(shadow.invlpg(&memory, Gva(0x8000)), TlbFlush::Page(Gva(0x8000)));
+    });
+}
+
+#[test]
+fn tables_that_the_guest_writes_are_evicted_together_and_not_freed_again_at_its_flush() {
+    const FIRST: u64 = 16;
+    const TABLES: u64 = 64;
+    with_pages(FIRST + TABLES, 64, |p2m, host, shadow| {
+        let memory = VmMemory::new(p2m, host);
+        // Tables of level 1, each of which maps itself.
+        for n in 0..TABLES {
+            let table = (FIRST + n) * PAGE_SIZE;
+            entry(p2m, host, 3 * PAGE_SIZE + 8 * n, table | 0x67);
+            entry(p2m, host, table, table | 0x67);
+        }
+        shadow.serve(1);
+        let touch = |shadow: &mut Shadow<_, _>, n: u64, access| {
+            let (_filled, _) = shadow.fault(p2m, &memory, &STATE, Gva(n << 21), access);
+        };
+        // The guest writes the first two, which nobody uses for longest when the pages have run out.
+        for n in 0..2 {
+            touch(shadow, n, Access::READ);
+            touch(shadow, n, Access::WRITE);
+        }
+        assert_eq!(shadow.statistics().unsynced, 2);
+        let mut others = 2..TABLES;
+        while shadow.statistics().evictions == 0 {
+            touch(shadow, others.next().unwrap(), Access::READ);
+        }
+        // One becomes another page at once, and one is free.
+        assert_eq!((shadow.statistics().evictions, shadow.statistics().pages), (2, 63));
+        let _everything = shadow.flush_all(&memory);
+        shadow.check(p2m, &memory, &STATE).unwrap();
     });
 }
