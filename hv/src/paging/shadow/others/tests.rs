@@ -1,7 +1,7 @@
 //! Cases of several VCPUs that a random trace meets seldom.
 
 use super::*;
-use crate::guest::mem::GuestMemory;
+use crate::guest::mem::{GuestMemory, NotRam};
 use crate::guest::ram::{VecHost, VmMemory};
 use crate::paging::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
 use crate::paging::arena::Arena;
@@ -9,9 +9,10 @@ use crate::paging::format::npt::Npt;
 use crate::paging::guest_walk::{PagingFeatures, PagingState};
 use crate::paging::p2m::P2m;
 use crate::paging::range::GpaRange;
-use crate::paging::shadow::{TlbFlush, Tuning};
+use crate::paging::shadow::{ShadowOutcome, TlbFlush, Tuning};
 use crate::virt::Access;
 use crate::virt::state::{cr0, cr4, efer};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) const HOST: Hpa = Hpa(0x8000_0000);
 pub(super) const STATE: PagingState = PagingState {
@@ -144,4 +145,141 @@ fn tables_that_the_guest_writes_are_evicted_together_and_not_freed_again_at_its_
         let _everything = shadow.flush_all(&memory);
         shadow.check(p2m, &memory, &STATE).unwrap();
     });
+}
+
+#[test]
+fn a_right_that_was_taken_on_behalf_of_another_vcpu_is_forgotten_before_it_counts() {
+    const TABLE: u64 = 9 * PAGE_SIZE;
+    // Beyond what is filled ahead.
+    const OTHER_WAY: u64 = 64 * PAGE_SIZE;
+    with_pages(65, 16, |p2m, host, shadow| {
+        // Two ways to a table of level 2, which leads to no memory. That on which both roots meet ends before it: in ROM the
+        // accessed bit cannot be set.
+        entry(p2m, host, TABLE, 0x40_00e7);
+        entry(p2m, host, 2 * PAGE_SIZE + 8, TABLE | 0x47);
+        entry(p2m, host, PAGE_SIZE + 8, OTHER_WAY | 0x67);
+        entry(p2m, host, OTHER_WAY, TABLE | 0x67);
+        let (upper, place) = (GpaRange::page(Gpa(2 * PAGE_SIZE)), Hpa(HOST.0 + 2 * PAGE_SIZE));
+        let _all_reload = shadow.apply(p2m.map_rom(upper, place).unwrap());
+        let memory = VmMemory::new(p2m, host);
+        let touch = |shadow: &mut Shadow<_, _>, state, gva, access| {
+            shadow.fault(p2m, &memory, state, Gva(gva), access)
+        };
+        for (vcpu, state) in [(0, OTHER), (1, STATE)] {
+            shadow.serve(vcpu);
+            let _root = shadow.load(p2m, &memory, &state);
+        }
+        // VCPU 1 may write to it, and VCPU 0 takes that right away.
+        let (outcome, _) = touch(shadow, &STATE, TABLE, Access::WRITE);
+        assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
+        shadow.serve(0);
+        let nothing = ShadowOutcome::NotMapped(Gpa(0x40_0000));
+        assert_eq!(touch(shadow, &OTHER, 1 << 30, Access::READ), (nothing, TlbFlush::All));
+        assert_eq!(shadow.statistics().shootdowns, 1, "nothing counts on it yet");
+        shadow.serve(1);
+        assert_eq!(touch(shadow, &STATE, 1 << 39, Access::READ), (nothing, TlbFlush::All));
+        assert_eq!(shadow.statistics().shootdowns, 2);
+    });
+}
+
+#[test]
+fn a_page_that_another_vcpu_released_is_forgotten_before_it_becomes_another_one() {
+    const FIRST: u64 = 16;
+    const TABLES: u64 = 13;
+    with_pages(FIRST + TABLES, 16, |p2m, host, shadow| {
+        let memory = VmMemory::new(p2m, host);
+        for n in 0..TABLES {
+            entry(p2m, host, 3 * PAGE_SIZE + 8 * n, ((FIRST + n) * PAGE_SIZE) | 0x67);
+            entry(p2m, host, (FIRST + n) * PAGE_SIZE, (4 * PAGE_SIZE) | 0x65);
+        }
+        shadow.serve(1);
+        let touch = |shadow: &mut Shadow<_, _>, n: u64| {
+            shadow.fault(p2m, &memory, &STATE, Gva(n << 21), Access::READ).1
+        };
+        // All pages but those of two roots and of levels 3 and 2.
+        for n in 0..TABLES - 1 {
+            assert_eq!(touch(shadow, n), TlbFlush::None);
+        }
+        shadow.serve(0);
+        for n in 1..40 {
+            let _released = shadow.written(p2m, Gpa(FIRST * PAGE_SIZE + 8 * n), 8);
+        }
+        assert_eq!((shadow.statistics().pages, shadow.statistics().shootdowns), (15, 0));
+        shadow.serve(1);
+        assert_eq!(touch(shadow, TABLES - 1), TlbFlush::All);
+        assert_eq!((shadow.statistics().evictions, shadow.statistics().shootdowns), (0, 1));
+    });
+}
+
+/// Guest memory in which another VCPU changes an entry at the last moment: when it is told to forget that it can.
+struct Late<'a> {
+    memory: VmMemory<'a, &'a Arena, VecHost>,
+    at: Gpa,
+    before: u64,
+    told: &'a Told,
+}
+
+/// Others that are told.
+#[derive(Clone, Default)]
+struct Told(Arc<AtomicBool>);
+
+impl Others for Told {
+    fn forget(&self, _reload: bool) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+    fn answer(&self) {}
+}
+
+impl GuestMemory for Late<'_> {
+    fn read(&self, gpa: Gpa, buf: &mut [u8]) -> Result<(), NotRam> {
+        self.memory.read(gpa, buf)?;
+        if gpa == self.at && !self.told.0.load(Ordering::Relaxed) {
+            buf.copy_from_slice(&self.before.to_le_bytes());
+        }
+        Ok(())
+    }
+    fn write(&self, gpa: Gpa, buf: &[u8]) -> Result<(), NotRam> {
+        self.memory.write(gpa, buf)
+    }
+    fn compare_exchange(&self, gpa: Gpa, size: usize, old: u64, new: u64) -> Result<bool, NotRam> {
+        self.memory.compare_exchange(gpa, size, old, new)
+    }
+}
+
+#[test]
+fn what_a_fault_read_before_the_others_were_told_leads_nowhere() {
+    const PAE: PagingState = PagingState { cr3: 8 * PAGE_SIZE, efer: efer::NXE, ..STATE };
+    let page = |n: u64| (n * PAGE_SIZE) | 0x67;
+    // The entries of levels 2 and 1 for the address.
+    let [upper, lower] = [Gpa(9 * PAGE_SIZE), Gpa(10 * PAGE_SIZE + 8)];
+    for (at, before) in [(upper, page(11)), (lower, page(13))] {
+        with_guest(|p2m, host, shadow| {
+            let told = Told::default();
+            shadow.share(2, Arc::new(told.clone()));
+            entry(p2m, host, 8 * PAGE_SIZE, (9 * PAGE_SIZE) | 1);
+            entry(p2m, host, upper.0, page(10));
+            entry(p2m, host, upper.0 + 8, page(11));
+            entry(p2m, host, lower.0, page(12));
+            entry(p2m, host, 11 * PAGE_SIZE + 8, page(13));
+            let plain = VmMemory::new(p2m, host);
+            let late = Late { memory: VmMemory::new(p2m, host), at, before, told: &told };
+            // VCPU 1 can write to the table of which the entry changes.
+            shadow.serve(1);
+            let (_filled, _) = shadow.fault(p2m, &plain, &STATE, Gva(at.frame().base().0), Access::WRITE);
+            shadow.serve(0);
+            let _root = shadow.load(p2m, &plain, &PAE);
+            if at == lower {
+                // The table above is known, and the pointer to it is not.
+                let (_filled, _) = shadow.fault(p2m, &plain, &PAE, Gva(0x20_1000), Access::READ);
+                let _root = shadow.load(p2m, &plain, &PAE);
+            }
+            told.0.store(false, Ordering::Relaxed);
+            let (outcome, _) = shadow.fault(p2m, &late, &PAE, Gva(0x1000), Access::READ);
+            assert_eq!((outcome, told.0.load(Ordering::Relaxed)), (ShadowOutcome::Retry, true));
+            shadow.check(p2m, &plain, &PAE).unwrap();
+            let (outcome, _) = shadow.fault(p2m, &late, &PAE, Gva(0x1000), Access::READ);
+            assert_eq!(outcome, ShadowOutcome::Filled { prefetched: 0 });
+            shadow.check(p2m, &plain, &PAE).unwrap();
+        });
+    }
 }
