@@ -178,6 +178,40 @@ fn invlpg_reaches_tables_to_which_nothing_leads_at_that_moment() {
 }
 
 #[test]
+fn a_table_that_the_guest_writes_is_in_step_when_it_gets_another_place() {
+    with_guest(|p2m, write, host, shadow| {
+        let memory = VmMemory::new(p2m, host);
+        let page = |n: u64| (n * PAGE_SIZE) | 7;
+        // Page 1 of the address space is its own table of level 1.
+        write(4 * PAGE_SIZE + 8, page(4));
+        write(4 * PAGE_SIZE + 16, page(6));
+        while shadow.statistics().unsynced == 0 {
+            if let (ShadowOutcome::EmulateWrite(at), _) =
+                shadow.fault(p2m, &memory, &STATE, Gva(0x1000), Access::WRITE)
+            {
+                let _nothing = shadow.written(p2m, at, 8);
+            }
+        }
+        let touch = |shadow: &mut Shadow<&Arena, Npt>, gva| {
+            let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(gva), Access::READ);
+            assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
+        };
+        let place =
+            |shadow: &Shadow<_, _>, gva| shadow.code(Gva(gva), true).map(|Hpa(at)| (at - HOST.0) / PAGE_SIZE);
+        touch(shadow, 0x2000);
+        assert_eq!(place(shadow, 0x2000), Some(6));
+        // Unseen, and not flushed. At the other address there was nothing that could be remembered.
+        write(4 * PAGE_SIZE + 16, page(8));
+        write(3 * PAGE_SIZE + 8, page(4));
+        let _nothing = shadow.written(p2m, Gpa(3 * PAGE_SIZE + 8), 8);
+        touch(shadow, 0x20_0000);
+        assert_eq!(place(shadow, 0x20_2000), None);
+        touch(shadow, 0x20_2000);
+        assert_eq!(place(shadow, 0x20_2000), Some(8));
+    });
+}
+
+#[test]
 fn a_right_to_write_that_comes_unseen_does_not_reach_watched_tables() {
     with_guest(|p2m, write, host, shadow| {
         let memory = VmMemory::new(p2m, host);
