@@ -3,9 +3,12 @@
 //! Tables of 8-byte entries (long mode and PAE) share pages; those of 4-byte entries have pages of their own. Most
 //! entries make a tree, so that some tables serve at level 1 only; some lead to any other page.
 
-use crate::paging::addr::{Hpa, PAGE_SIZE};
+use super::Guest;
+use crate::paging::addr::{Gpa, Hpa, PAGE_SIZE};
 use crate::paging::guest_walk::PagingKind;
 use crate::paging::random::Random;
+use crate::paging::range::{Changed, GpaRange};
+use crate::paging::shadow::Tuning;
 
 /// Where guest memory lies in host memory.
 pub const HOST: Hpa = Hpa(0x8000_0000);
@@ -41,6 +44,38 @@ fn use_of(page: u64) -> Use {
         15..TABLES => Use::Narrow(1),
         _ => Use::Wide(1),
     }
+}
+
+/// How the engine is tuned, and its pages: often too few.
+pub fn tuning(random: &mut Random) -> (Tuning, usize) {
+    let mut choose = |n: u64| random.draw() % n;
+    let tuning = Tuning {
+        window: 1 << choose(4),
+        direct_window: 1 << choose(7),
+        unsync_after: [0, 0, 1, 2, u8::MAX][choose(5) as usize],
+        flood: [3, 16][choose(2) as usize],
+        quiet: [1, 3][choose(2) as usize],
+    };
+    (tuning, [16, 24, 64, 64][choose(4) as usize])
+}
+
+/// A page of tables comes to its other place or goes, can be written or not; or everything is as in the beginning. The page, and
+/// what has changed.
+pub fn change_p2m(random: &mut Random, p2m: &mut Guest) -> (GpaRange, Changed) {
+    let page = random.draw() % TABLES * PAGE_SIZE;
+    let range = GpaRange::page(Gpa(page));
+    let place = Hpa(HOST.0 + page + if random.once_in(3) { RAM } else { 0 });
+    let all = GpaRange { start: Gpa(0), end: Gpa(RAM) };
+    let changed = match random.draw() % 8 {
+        0 => p2m.unmap(range),
+        1 => p2m.map_rom(range, place),
+        2 => p2m.map_mmio(range),
+        3 => p2m.map_ram(range, place, false),
+        4 => Ok(p2m.merge(all)),
+        5 | 6 => p2m.map_ram(all, HOST, true).map(|changed| changed.and(p2m.merge(all))),
+        _ => p2m.map_ram(range, place, true),
+    };
+    (range, changed.expect("the arena is large"))
 }
 
 /// Eight random bytes for this place.

@@ -26,7 +26,7 @@ mod two_dimensional;
 
 pub use fuzz::fuzz_one;
 
-use super::{PatEntries, Shadow, Tuning};
+use super::{PatEntries, Shadow};
 use crate::guest::mem::{GuestMemory, NotRam};
 use crate::guest::ram::{HostAccess, VecHost, VmMemory};
 use crate::paging::addr::{Gpa, Gva, Hpa};
@@ -176,15 +176,7 @@ impl<'a, F: Modelled> Oracle<'a, F> {
             software.write(Hpa(HOST.0 + RAM + at), &layout::word(&mut random, at).to_le_bytes());
         }
         copy_tables(&software, &host);
-        let choose = |random: &mut Random, n: u64| random.draw() % n;
-        let tuning = Tuning {
-            window: 1 << choose(&mut random, 4),
-            direct_window: 1 << choose(&mut random, 7),
-            unsync_after: [0, 0, 1, 2, u8::MAX][choose(&mut random, 5) as usize],
-            flood: [3, 16][choose(&mut random, 2) as usize],
-            quiet: [1, 3][choose(&mut random, 2) as usize],
-        };
-        let pages = [16, 24, 64, 64][choose(&mut random, 4) as usize];
+        let (tuning, pages) = layout::tuning(&mut random);
         let first = kind.unwrap_or(PagingKind::FourLevel);
         let mut state = PagingState { pdptes: None, ..random.state(first) };
         state.cr3 = layout::cr3(&mut random, first);

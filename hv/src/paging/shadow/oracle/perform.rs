@@ -1,6 +1,6 @@
 //! The operations of a trace.
 
-use super::layout::{self, RAM, TABLE_BYTES, TABLES};
+use super::layout::{self, TABLE_BYTES};
 use super::{HOST, HOST_BYTES, Oracle, Outcome, copy_tables, stale, tables};
 use crate::guest::mem::GuestMemory;
 use crate::guest::ram::HostAccess;
@@ -8,7 +8,6 @@ use crate::paging::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
 use crate::paging::guest_walk::{PagingKind, PagingState, peek};
 use crate::paging::model::Modelled;
 use crate::paging::random::Random;
-use crate::paging::range::GpaRange;
 use crate::paging::shadow::oracle::op::Op;
 use crate::virt::Access;
 use crate::virt::state::{cr4, rflags};
@@ -312,22 +311,8 @@ impl<F: Modelled> Oracle<'_, F> {
     }
 
     fn change_p2m(&mut self, random: &mut Random) {
-        let page = random.draw() % TABLES * PAGE_SIZE;
-        let range = GpaRange::page(Gpa(page));
-        let place = Hpa(HOST.0 + page + if random.once_in(3) { RAM } else { 0 });
-        let all = GpaRange { start: Gpa(0), end: Gpa(RAM) };
-        let p2m = &mut self.p2m;
-        let changed = match random.draw() % 8 {
-            0 => p2m.unmap(range),
-            1 => p2m.map_rom(range, place),
-            2 => p2m.map_mmio(range),
-            3 => p2m.map_ram(range, place, false),
-            4 => Ok(p2m.merge(all)),
-            5 | 6 => p2m.map_ram(all, HOST, true).map(|changed| changed.and(p2m.merge(all))),
-            _ => p2m.map_ram(range, place, true),
-        };
-        let changed = changed.expect("the arena is large");
-        self.log(|| format!("    {:?}: {:x?}", range, self.p2m.translate(Gpa(page))));
+        let (range, changed) = layout::change_p2m(random, &mut self.p2m);
+        self.log(|| format!("    {range:?}: {:x?}", self.p2m.translate(range.start)));
         if self.machine.changed(&self.p2m, &self.state, changed) {
             self.pointers_changed = false;
             self.all_fresh();

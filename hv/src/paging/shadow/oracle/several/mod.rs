@@ -26,7 +26,7 @@ use crate::paging::p2m::P2m;
 use crate::paging::random::Random;
 use crate::paging::range::GpaRange;
 use crate::paging::shadow::model::ShadowProcessor;
-use crate::paging::shadow::{Root, Shadow, TlbFlush, Tuning};
+use crate::paging::shadow::{Root, Shadow, TlbFlush};
 use crate::vcpu::work;
 use cpu::{Cpu, Place, Probe};
 use std::rc::Rc;
@@ -91,19 +91,11 @@ impl<F: Modelled> Several<F> {
             host.write(Hpa(HOST.0 + at), &layout::word(&mut random, at).to_le_bytes());
             host.write(Hpa(HOST.0 + RAM + at), &layout::word(&mut random, at).to_le_bytes());
         }
-        let choose = |random: &mut Random, n: u64| random.draw() % n;
-        let tuning = Tuning {
-            window: 1 << choose(&mut random, 4),
-            direct_window: 1 << choose(&mut random, 7),
-            unsync_after: [0, 0, 1, 2, u8::MAX][choose(&mut random, 5) as usize],
-            flood: [3, 16][choose(&mut random, 2) as usize],
-            quiet: [1, 3][choose(&mut random, 2) as usize],
-        };
-        let pages = [16, 24, 64, 64][choose(&mut random, 4) as usize];
+        let (tuning, pages) = layout::tuning(&mut random);
         let first = kind.unwrap_or(PagingKind::FourLevel);
         let addresses = layout::addresses(&mut random);
         let features = random.state(first).features;
-        let count = 2 + choose(&mut random, 3) as usize;
+        let count = 2 + (random.draw() % 3) as usize;
         // Often all in one address space.
         let (shared, shared_cr3) = (random.state(first), layout::cr3(&mut random, first));
         let cpus = (0..count).map(|_| {

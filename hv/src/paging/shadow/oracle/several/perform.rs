@@ -8,8 +8,7 @@ use crate::paging::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
 use crate::paging::guest_walk::{PagingKind, PagingState, peek, walk};
 use crate::paging::model::Modelled;
 use crate::paging::random::Random;
-use crate::paging::range::{Changed, GpaRange};
-use crate::paging::shadow::oracle::layout::{self, HOST, RAM, TABLE_BYTES, TABLES};
+use crate::paging::shadow::oracle::layout::{self, TABLE_BYTES};
 use crate::paging::shadow::{Reload, TlbFlush};
 use crate::vcpu::work;
 use crate::virt::Access;
@@ -306,25 +305,9 @@ impl<F: Modelled> Several<F> {
     }
 
     fn change_p2m(&mut self, v: usize, random: &mut Random) {
-        let page = random.draw() % TABLES * PAGE_SIZE;
-        let range = GpaRange::page(Gpa(page));
-        let place = Hpa(HOST.0 + page + if random.once_in(3) { RAM } else { 0 });
-        let all = GpaRange { start: Gpa(0), end: Gpa(RAM) };
         // Until the call has returned the others may be where they were.
         self.world.is_changing.set(true);
-        let changed: Changed = {
-            let p2m = &mut *self.world.p2m.borrow_mut();
-            let changed = match random.draw() % 8 {
-                0 => p2m.unmap(range),
-                1 => p2m.map_rom(range, place),
-                2 => p2m.map_mmio(range),
-                3 => p2m.map_ram(range, place, false),
-                4 => Ok(p2m.merge(all)),
-                5 | 6 => p2m.map_ram(all, HOST, true).map(|changed| changed.and(p2m.merge(all))),
-                _ => p2m.map_ram(range, place, true),
-            };
-            changed.expect("the arena is large")
-        };
+        let (_, changed) = layout::change_p2m(random, &mut self.world.p2m.borrow_mut());
         let reload = self.engine(v, |shadow, _, _, _| shadow.apply(changed));
         self.world.is_changing.set(false);
         if reload.is_some() {
