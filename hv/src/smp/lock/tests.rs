@@ -2,8 +2,8 @@
 //! two preemptions): nobody waits for ever, and nothing is used that was to be forgotten.
 
 use super::*;
-use crate::smp::mailbox::tests::{Loom, mailbox};
-use crate::smp::mailbox::{self, Carrier, Mailbox};
+use crate::smp::mailbox;
+use crate::smp::mailbox::tests::Attentive;
 use core::sync::atomic::Ordering;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64};
@@ -54,22 +54,7 @@ struct Vm {
     table: AtomicU64,
     /// For the VCPUs: forget everything before the next entry.
     mail: [AtomicBool; 2],
-    requests: [Mailbox<Loom>; 2],
-}
-
-impl Carrier for Vm {
-    type Counter = Loom;
-    fn mailbox(&self, pcpu: u32) -> &Mailbox<Loom> {
-        &self.requests[pcpu as usize]
-    }
-    // The guest looks for requests after each of its steps.
-    fn kick(&self, _pcpu: u32) {}
-    fn tsc(&self) -> u64 {
-        0
-    }
-    fn pause(&self) {
-        thread::yield_now();
-    }
+    requests: Attentive,
 }
 
 impl Vm {
@@ -80,21 +65,15 @@ impl Vm {
             writable: AtomicBool::new(true),
             table: AtomicU64::new(0),
             mail: [(); 2].map(|()| AtomicBool::new(false)),
-            requests: [mailbox(), mailbox()],
+            requests: Attentive::new(),
         })
-    }
-
-    fn answer(&self, me: usize) {
-        if let Some(taken) = self.requests[me].take() {
-            self.requests[me].answer(taken);
-        }
     }
 
     fn lock_shadow(&self, me: usize) -> Guard<'_> {
         take(
             || self.shadow.try_write(),
             || {
-                self.answer(me);
+                self.requests.look(me);
                 thread::yield_now();
             },
         )
@@ -107,7 +86,7 @@ impl Vm {
         self.writable.store(false, Ordering::Release);
         let other = 1 - me;
         self.mail[other].fetch_or(true, Ordering::SeqCst);
-        mailbox::shoot(self, core::iter::once(other as u32), u64::MAX, || self.answer(me));
+        mailbox::shoot(&self.requests, core::iter::once(other as u32), u64::MAX, || self.requests.look(me));
         self.table.load(Ordering::Relaxed)
     }
 
@@ -119,13 +98,13 @@ impl Vm {
         if *tlb.get_or_insert_with(|| self.writable.load(Ordering::Acquire)) {
             self.table.store(value, Ordering::Relaxed);
         }
-        self.answer(me);
+        self.requests.look(me);
     }
 
     /// Until the others are done.
     fn idle(&self, me: usize, over: &AtomicBool) {
         while !over.load(Ordering::Acquire) {
-            self.answer(me);
+            self.requests.look(me);
             thread::yield_now();
         }
     }
@@ -195,7 +174,7 @@ fn one_that_wants_the_memory_answers() {
                 let memory = take(
                     || vm.memory.try_write(),
                     || {
-                        vm.answer(1);
+                        vm.requests.look(1);
                         thread::yield_now();
                     },
                 );

@@ -1,7 +1,7 @@
 //! A VCPU comes to a PCPU, runs its guest, and leaves, while another one has it forget: in every order of their steps (with up to
 //! three preemptions), and without each of the steps that matter.
 
-use super::tests::{Loom, mailbox};
+use super::tests::Attentive;
 use super::*;
 use loom::sync::atomic::{AtomicBool, AtomicU64};
 use loom::sync::{Arc, Mutex};
@@ -27,25 +27,10 @@ struct Machine {
     runs: Mutex<bool>,
     /// For the VCPU: forget before the next entry.
     mail: AtomicBool,
-    requests: Mailbox<Loom>,
+    requests: Attentive,
     /// Nobody may use the old entry any more.
     is_over: AtomicBool,
     wrong: Wrong,
-}
-
-impl Carrier for Machine {
-    type Counter = Loom;
-    fn mailbox(&self, _: u32) -> &Mailbox<Loom> {
-        &self.requests
-    }
-    // The PCPU looks after each step of the guest's.
-    fn kick(&self, _: u32) {}
-    fn tsc(&self) -> u64 {
-        0
-    }
-    fn pause(&self) {
-        thread::yield_now();
-    }
 }
 
 impl Machine {
@@ -54,7 +39,7 @@ impl Machine {
             entry: AtomicU64::new(1),
             runs: Mutex::new(false),
             mail: AtomicBool::new(false),
-            requests: mailbox(),
+            requests: Attentive::new(),
             is_over: AtomicBool::new(false),
             wrong,
         }
@@ -82,7 +67,7 @@ impl Machine {
         } else {
             leave_word(vcpus, |()| self.request(), |()| self.runs_on())
         };
-        shoot(self, targets.into_iter().map(|pcpu| pcpu.0.into()), u64::MAX, || ());
+        shoot(&self.requests, targets.into_iter().map(|pcpu| pcpu.0.into()), u64::MAX, || ());
         self.is_over.store(true, Ordering::Release);
     }
 
@@ -97,15 +82,9 @@ impl Machine {
         let is_over = self.is_over.load(Ordering::Acquire);
         let used = *tlb.get_or_insert_with(|| self.entry.load(Ordering::Acquire));
         assert!(!is_over || used == 2, "an old translation was used");
-        self.answer();
+        self.requests.look(PCPU.0 as usize);
         self.put(false);
         thread::yield_now();
-    }
-
-    fn answer(&self) {
-        if let Some(taken) = self.requests.take() {
-            self.requests.answer(taken);
-        }
     }
 }
 
@@ -122,7 +101,7 @@ fn run(wrong: Wrong) {
                 machine.visit(&mut tlb);
                 machine.visit(&mut tlb);
                 while !machine.is_over.load(Ordering::Acquire) {
-                    machine.answer();
+                    machine.requests.look(PCPU.0 as usize);
                     thread::yield_now();
                 }
             })

@@ -6,24 +6,51 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// loom's counter.
-pub(crate) struct Loom(loom::sync::atomic::AtomicU64);
+type Loom = loom::sync::atomic::AtomicU64;
 
 impl Counter for Loom {
     fn load(&self, order: Ordering) -> u64 {
-        self.0.load(order)
+        self.load(order)
     }
     fn store(&self, value: u64, order: Ordering) {
-        self.0.store(value, order);
+        self.store(value, order);
     }
     fn increment(&self, order: Ordering) -> u64 {
-        self.0.fetch_add(1, order)
+        self.fetch_add(1, order)
     }
 }
 
 /// A mailbox that loom looks at.
-pub(crate) fn mailbox() -> Mailbox<Loom> {
-    let counter = || Loom(loom::sync::atomic::AtomicU64::new(0));
-    Mailbox::with(counter(), counter())
+fn mailbox() -> Mailbox<Loom> {
+    Mailbox::with(Loom::new(0), Loom::new(0))
+}
+
+/// The mailboxes of two PCPUs that look into them after each of their steps, so that nobody need kick them.
+pub(crate) struct Attentive([Mailbox<Loom>; 2]);
+
+impl Attentive {
+    pub(crate) fn new() -> Attentive {
+        Attentive([mailbox(), mailbox()])
+    }
+
+    /// One look by a PCPU.
+    pub(crate) fn look(&self, pcpu: usize) {
+        look(&self.0[pcpu]);
+    }
+}
+
+impl Carrier for Attentive {
+    type Counter = Loom;
+    fn mailbox(&self, pcpu: u32) -> &Mailbox<Loom> {
+        &self.0[pcpu as usize]
+    }
+    fn kick(&self, _pcpu: u32) {}
+    fn tsc(&self) -> u64 {
+        0
+    }
+    fn pause(&self) {
+        thread::yield_now();
+    }
 }
 
 /// A page-table entry, and a PCPU with a TLB of one entry that uses it.

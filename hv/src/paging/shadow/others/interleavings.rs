@@ -15,7 +15,7 @@ use crate::paging::range::GpaRange;
 use crate::paging::shadow::model::{Registers, ShadowProcessor};
 use crate::paging::shadow::{Root, Shadow, ShadowOutcome, TlbFlush, Tuning};
 use crate::paging::table::{ENTRIES, TableMemory};
-use crate::smp::mailbox::{self, Carrier, Mailbox, tests::Loom, tests::mailbox};
+use crate::smp::mailbox::{self, tests::Attentive};
 use crate::virt::Access;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool as PlainBool, AtomicU64 as Plain, Ordering};
@@ -57,7 +57,7 @@ struct Machine {
     entry: AtomicU64,
     /// For VCPU 1: forget everything before the next entry.
     mail: AtomicBool,
-    requests: [Mailbox<Loom>; 2],
+    requests: Attentive,
     /// VCPU 1 is on its PCPU.
     runs: PlainBool,
     without: Without,
@@ -122,21 +122,6 @@ impl GuestMemory for Handle {
     }
 }
 
-impl Carrier for Machine {
-    type Counter = Loom;
-    fn mailbox(&self, pcpu: u32) -> &Mailbox<Loom> {
-        &self.requests[pcpu as usize]
-    }
-    // The guest looks for requests after each of its steps.
-    fn kick(&self, _: u32) {}
-    fn tsc(&self) -> u64 {
-        0
-    }
-    fn pause(&self) {
-        thread::yield_now();
-    }
-}
-
 impl Others for Handle {
     fn forget(&self, _: bool) {
         let machine = &*self.0;
@@ -145,7 +130,7 @@ impl Others for Handle {
         }
         machine.mail.fetch_or(true, Ordering::SeqCst);
         if machine.runs.load(Ordering::Relaxed) && machine.without != Without::Wait {
-            mailbox::shoot(machine, core::iter::once(1), u64::MAX, || ());
+            mailbox::shoot(&machine.requests, core::iter::once(1), u64::MAX, || ());
         }
     }
     fn answer(&self) {}
@@ -172,7 +157,7 @@ impl Handle {
             ram,
             entry: AtomicU64::new(leaf(2)),
             mail: AtomicBool::new(false),
-            requests: [mailbox(), mailbox()],
+            requests: Attentive::new(),
             runs: PlainBool::new(false),
             without,
         }))
@@ -189,14 +174,8 @@ impl Handle {
         if access.write && reached.is_some() {
             self.0.entry.store(value, Ordering::Release);
         }
-        self.answer();
+        self.0.requests.look(1);
         reached
-    }
-
-    fn answer(&self) {
-        if let Some(taken) = self.0.requests[1].take() {
-            self.0.requests[1].answer(taken);
-        }
     }
 }
 
@@ -250,7 +229,7 @@ fn run(
                 }
             }
             while !over.load(Ordering::Acquire) {
-                handle.answer();
+                handle.0.requests.look(1);
                 thread::yield_now();
             }
         })
