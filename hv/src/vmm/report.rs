@@ -6,7 +6,7 @@ use crate::guest::vm::{HostMemory, Vm};
 use crate::mem::frame;
 use crate::paging::shadow::{Shadow, Statistics};
 use crate::sched::VcpuStats;
-use crate::trace::cost::Turns;
+use crate::trace::cost::{Cost, Turns};
 use crate::trace::exits::ExitKind;
 use crate::trace::record::Json;
 use crate::vcpu::Vcpu;
@@ -145,13 +145,14 @@ pub fn time(json: &mut Json<'_>, stats: &VcpuStats) -> fmt::Result {
 /// The `scheduling` object of a `stats` record.
 fn scheduling(json: &mut Json<'_>, turns: &Turns) -> fmt::Result {
     json.begin_object("scheduling")?;
-    json.number("decisions", turns.decisions.count)?;
-    json.number("decision-ticks", turns.decisions.ticks)?;
-    json.number("decision-longest", turns.decisions.longest)?;
-    json.number("switches", turns.switches.count)?;
-    json.number("switch-ticks", turns.switches.ticks)?;
-    json.number("switch-longest", turns.switches.longest)?;
+    cost(json, ["decisions", "decision-ticks", "decision-longest"], turns.decisions)?;
+    cost(json, ["switches", "switch-ticks", "switch-longest"], turns.switches)?;
     json.end()
+}
+
+/// Number, sum and maximum of what was measured, under these names.
+fn cost(json: &mut Json<'_>, names: [&str; 3], cost: Cost) -> fmt::Result {
+    names.iter().zip([cost.count, cost.ticks, cost.longest]).try_for_each(|(name, it)| json.number(name, it))
 }
 
 /// The `host` object of a `stats` record: the memory of the machine.
@@ -181,12 +182,8 @@ fn paging<V: Virt, M: HostMemory>(
     }
     let counts = vcpu.mmu.switches;
     json.begin_object("switches")?;
-    json.number("to-nested", counts.to_nested.count)?;
-    json.number("to-nested-ticks", counts.to_nested.ticks)?;
-    json.number("to-nested-longest", counts.to_nested.longest)?;
-    json.number("to-shadow", counts.to_shadow.count)?;
-    json.number("to-shadow-ticks", counts.to_shadow.ticks)?;
-    json.number("to-shadow-longest", counts.to_shadow.longest)?;
+    cost(json, ["to-nested", "to-nested-ticks", "to-nested-longest"], counts.to_nested)?;
+    cost(json, ["to-shadow", "to-shadow-ticks", "to-shadow-longest"], counts.to_shadow)?;
     json.number("excursions", counts.excursions)?;
     json.number("settled", counts.settled)?;
     json.number("settling-ticks", counts.settling_ticks)?;
