@@ -38,9 +38,16 @@ impl Project {
         Ok(dir)
     }
 
-    /// The hypervisor that `cargo hv` builds.
+    /// The hypervisor that [`build_hypervisor`](Self::build_hypervisor) builds.
     pub fn hypervisor(&self) -> PathBuf {
         self.target.join(TARGET).join("hv/palimpsest")
+    }
+
+    /// What builds it; on success it says nothing.
+    pub fn build_hypervisor(&self) -> std::process::Command {
+        let mut command = self.cargo();
+        command.args(["hv", "--quiet"]);
+        command
     }
 
     /// The cargo that runs us, or the one in PATH.

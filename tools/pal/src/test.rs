@@ -31,10 +31,14 @@ const STEPS: [Step; 8] = [
     Step {
         name: "format",
         what: "the source is formatted",
-        run: |at, log| at.check(log, &["fmt", "--all", "--check"]),
+        run: |at, log| at.check(log, at.project.cargo().args(["fmt", "--all", "--check"])),
     },
     Step { name: "lint", what: "clippy and rustdoc have nothing to say", run: lint },
-    Step { name: "image", what: "the hypervisor builds", run: |at, log| at.check(log, &["hv"]) },
+    Step {
+        name: "image",
+        what: "the hypervisor builds",
+        run: |at, log| at.check(log, &mut at.project.build_hypervisor()),
+    },
     Step { name: "unit", what: "unit and property tests; the image is free of SSE", run: unit },
     Step { name: "fuzz", what: "a short run of every fuzz target", run: short_fuzz },
     Step {
@@ -129,11 +133,7 @@ pub fn run(args: &TestArgs, project: &Project, ui: &Ui) -> Result<u8> {
 /// What a step builds in a folder of its own, beside what cargo builds elsewhere.
 fn builds_alone(step: &str, project: &Project) -> Option<Command> {
     match step {
-        "image" => {
-            let mut build = project.cargo();
-            build.args(["hv", "--quiet"]);
-            Some(build)
-        }
+        "image" => Some(project.build_hypervisor()),
         "fuzz" => Some(fuzz::build(project)),
         _ => None,
     }
@@ -149,14 +149,15 @@ fn build_ahead(builds: Vec<Command>) {
 }
 
 fn lint(at: &Surroundings, log: &Path) -> Result<Counts> {
-    let clippy = at.check(log, &["clippy", "--all-targets", "--", "-D", "warnings"])?;
+    let arguments = ["clippy", "--all-targets", "--", "-D", "warnings"];
+    let clippy = at.check(log, at.project.cargo().args(arguments))?;
     if clippy.failed > 0 {
         return Ok(clippy);
     }
     let mut rustdoc = at.project.cargo();
     rustdoc.args(["doc", "--package", "hv", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
-    let documented = u64::from(at.run(log, &mut rustdoc)?);
-    Ok(Counts { passed: clippy.passed + documented, failed: 1 - documented })
+    let documented = at.check(log, &mut rustdoc)?;
+    Ok(Counts { passed: clippy.passed + documented.passed, ..documented })
 }
 
 fn unit(at: &Surroundings, log: &Path) -> Result<Counts> {
@@ -171,8 +172,8 @@ fn short_fuzz(at: &Surroundings, log: &Path) -> Result<Counts> {
 
 impl Surroundings<'_> {
     /// A step that succeeds or fails as a whole.
-    fn check(&self, log: &Path, arguments: &[&str]) -> Result<Counts> {
-        let succeeded = self.run(log, self.project.cargo().args(arguments))?;
+    fn check(&self, log: &Path, command: &mut Command) -> Result<Counts> {
+        let succeeded = self.run(log, command)?;
         Ok(Counts { passed: u64::from(succeeded), failed: u64::from(!succeeded) })
     }
 

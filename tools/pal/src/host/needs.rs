@@ -217,7 +217,7 @@ impl Needs<'_> {
         if let Some(path) = std::env::var_os("PALIMPSEST_HV") {
             return Ok(path.into());
         }
-        self.ui.run("building the hypervisor", self.project.cargo().args(["hv", "--quiet"]))?;
+        self.ui.run("building the hypervisor", &mut self.project.build_hypervisor())?;
         Ok(self.project.hypervisor())
     }
 }
