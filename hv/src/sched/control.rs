@@ -206,10 +206,6 @@ impl<P: Policy> Scheduler<P> {
     ) -> Place {
         let common = &self.common;
         let index = usize::from(id.0);
-        let until = from.capped.position(id).and_then(|_| {
-            let vm = from.get(id).vm;
-            common.vms[usize::from(vm.0)].capped_until(now)
-        });
         let place = from.unlink(id);
         let Some(mut vcpu) = from.vcpus[index].take() else { return place };
         let vm = &common.vms[usize::from(vcpu.vm.0)];
@@ -225,9 +221,9 @@ impl<P: Policy> Scheduler<P> {
         }
         to.vcpus[index] = Some(vcpu);
         self.homes[index].store(to.pcpu.0, Ordering::Release);
-        match (place, until) {
+        match (place, vm.cap.held_until(now)) {
             (Place::Capped, Some(until)) => {
-                to.capped.push(super::heap::Item::new(until, id, PcpuSet::EMPTY));
+                to.held.push(id, until);
                 Place::Capped
             }
             (Place::Waiting | Place::Capped, _) => {
@@ -290,8 +286,7 @@ impl<P: Policy> Scheduler<P> {
         let mut places = self.places.lock();
         let index = places.vms.iter().position(|place| place.is_none()).ok_or(Refused::Full)?;
         places.vms[index] = Some(0);
-        self.common.vms[index].reset(weight, cap, self.common.slice);
-        self.common.note_cap(cap);
+        self.common.vms[index].reset(weight, cap);
         Ok(VmId(index as u16))
     }
 
@@ -365,8 +360,7 @@ impl<P: Policy> Scheduler<P> {
 
     /// Changes a VM's cap, in percent of one PCPU; 0: none. What was used so far is forgotten: who was held back waits again.
     pub fn set_cap(&self, vm: VmId, percent: u32, now: u64) -> Result<Kicks, Refused> {
-        self.common.note_cap(percent);
-        self.with_vm(vm, |vm| vm.set_cap(percent, self.common.slice))?;
+        self.with_vm(vm, |vm| vm.cap.set(percent))?;
         let mut kicks = PcpuSet::EMPTY;
         for shared in &self.pcpus {
             let mut queue = shared.queue.lock();
@@ -380,6 +374,8 @@ impl<P: Policy> Scheduler<P> {
                 kicks = kicks.or(self.claim_one(reach, queue.pcpu).map_or(PcpuSet::EMPTY, Kick::pcpus));
             }
         }
+        // The cap was changed before each queue was locked: whoever began or ceased to want to run afterwards has seen that.
+        self.common.vms[usize::from(vm.0)].share_cap();
         Ok(Kicks(kicks))
     }
 

@@ -45,10 +45,11 @@ impl<P: Policy> Scheduler<P> {
         if queue.idle {
             self.leave_idle(&mut queue, now);
         }
-        let stays = queue.settle(common, why, now);
-        if common.has_caps() {
-            queue.release_capped(common, now);
+        let can_stay = queue.settle(common, why, now);
+        if queue.held.next() <= now {
+            queue.release(common, now);
         }
+        let mut stays = queue.unless_held(can_stay);
         if let Some(forced) = common.policy.forced(pcpu) {
             drop(queue);
             return self.replay(pcpu, forced, now);
@@ -60,21 +61,26 @@ impl<P: Policy> Scheduler<P> {
             return self.go_on(&mut queue, stays, now);
         }
         let turn = Turn { pcpu, yields: why == Why::Yield, now };
-        let Some(best) = queue.best(common, stays, turn.yields, now) else {
-            queue.set_aside(now);
-            drop(queue);
-            return self.find_work(turn);
-        };
-        let others = self.loaded.load(Ordering::Relaxed) & !shared.bit;
-        if others != 0
-            && let Some(victim) = self.peek(&mut queue, best, PcpuSet::from_bits(others))
-        {
-            queue.set_aside(now);
-            drop(queue);
-            return self.take_from(turn, victim).unwrap_or_else(|| self.find_work(turn));
+        loop {
+            let Some(best) = queue.next(stays, turn.yields) else {
+                queue.set_aside(now);
+                drop(queue);
+                return self.find_work(turn);
+            };
+            let others = self.loaded.load(Ordering::Relaxed) & !shared.bit;
+            if others != 0
+                && let Some(victim) = self.peek(&mut queue, best, PcpuSet::from_bits(others))
+            {
+                queue.set_aside(now);
+                drop(queue);
+                return self.take_from(turn, victim).unwrap_or_else(|| self.find_work(turn));
+            }
+            if !queue.is_held(common, best, now) {
+                // What waits here now is published by `context_saved`, which follows.
+                return queue.run_one(common, best, now);
+            }
+            stays = queue.hold_back(common, now);
         }
-        // What waits here now is published by `context_saved`, which follows.
-        queue.run_one(common, best, now)
     }
 
     /// Lets a VCPU run that has not done so for long: it is not preempted yet.
@@ -182,8 +188,7 @@ impl<P: Policy> Scheduler<P> {
     fn take_from(&self, turn: Turn, victim: PcpuId) -> Option<Decision> {
         let common = &self.common;
         let (mut mine, mut theirs) = self.lock_both(turn.pcpu, victim);
-        let stays = mine.may_go_on(common, turn.now);
-        let best = mine.best(common, stays, turn.yields, turn.now);
+        let best = mine.best(common, turn.yields, turn.now);
         let offered = theirs.offered_to(common, turn.pcpu, turn.now);
         let clock = common.policy.clock(&mut theirs.sum);
         let far = !mine.llc.contains(victim);
@@ -234,8 +239,7 @@ impl<P: Policy> Scheduler<P> {
     fn halt(&self, turn: Turn) -> Option<Decision> {
         let common = &self.common;
         let mut queue = self.pcpus[turn.pcpu.index()].queue.lock();
-        let stays = queue.may_go_on(common, turn.now);
-        let best = queue.best(common, stays, turn.yields, turn.now);
+        let best = queue.best(common, turn.yields, turn.now);
         let decision = queue.run(common, best, turn.now);
         self.publish(&mut queue);
         if best.is_some() {

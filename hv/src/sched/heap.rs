@@ -136,6 +136,13 @@ impl Heap {
         self.take(at)
     }
 
+    /// Takes one out, wherever it is.
+    pub(super) fn remove_one(&mut self, id: VcpuId) {
+        if let Some(at) = self.position(id) {
+            self.remove(at);
+        }
+    }
+
     #[inline]
     fn close_gap(&mut self) {
         if core::mem::take(&mut self.gap) {

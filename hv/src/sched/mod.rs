@@ -9,7 +9,7 @@
 //! | [`topology`] | PCPUs and what they share |
 //! | [`types`] | what goes in and out |
 //! | [`policy`] | what a policy decides; [`credit`] (with `account`), [`round_robin`], [`replay`] are such |
-//! | `vcpu`, [`vm`] | what is known of a VCPU, and of a VM |
+//! | `vcpu`, [`vm`], `cap` | what is known of a VCPU, and of a VM; what its cap costs it |
 //! | `heap`, `queue` | one PCPU's queue, without locks |
 //! | `decide` | decisions, stealing, idling |
 //! | `control` | waking, pausing, moving; VMs and VCPUs that come and go |
@@ -28,6 +28,7 @@
 //! the other. Who clears a bit sends the interrupt.
 
 mod account;
+mod cap;
 mod control;
 pub mod credit;
 mod decide;
@@ -152,13 +153,13 @@ impl<P: Policy> Scheduler<P> {
             wanted: AtomicBool::new(false),
             kicks: AtomicU64::new(0),
         };
+        let slice = config.cycles(config.slice_us).max(1);
+        let min_run = config.cycles(config.min_run_us).max(1);
         let common = Common {
             policy,
-            vms: (0..config.vms.min(MAX_VMS)).map(Vm::new).collect(),
-            min_run: config.cycles(config.min_run_us).max(1),
-            slice: config.cycles(config.slice_us).max(1),
+            vms: (0..config.vms.min(MAX_VMS)).map(|index| Vm::new(index, slice, min_run)).collect(),
+            min_run,
             settle: config.cycles(config.settle_us),
-            caps: AtomicBool::new(false),
         };
         Scheduler {
             common,

@@ -6,9 +6,9 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use super::cap::Held;
 use super::heap::{Heap, Item, before};
 use super::policy::{Arrival, Policy};
-use super::sync::{AtomicBool, Ordering};
 use super::topology::{PcpuId, PcpuSet};
 use super::types::{Decision, PcpuStats, VcpuId, VmId, Why};
 use super::vcpu::{Place, Stays, Vcpu};
@@ -20,26 +20,8 @@ pub(super) struct Common<P> {
     pub vms: Vec<Vm>,
     /// A VCPU that has run for less is not preempted by a better one. Cycles, as are all.
     pub min_run: u64,
-    pub slice: u64,
     /// How long a VCPU that has crossed LLCs keeps its mark, in time that it runs.
     pub settle: u64,
-    /// Some VM has a cap, or had one.
-    pub caps: AtomicBool,
-}
-
-impl<P> Common<P> {
-    /// A VM gets this cap.
-    pub(super) fn note_cap(&self, percent: u32) {
-        if percent != 0 {
-            self.caps.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether caps have to be looked at.
-    #[inline(always)]
-    pub(super) fn has_caps(&self) -> bool {
-        self.caps.load(Ordering::Relaxed)
-    }
 }
 
 /// One queue.
@@ -49,7 +31,7 @@ pub(super) struct Queue<P: Policy> {
     /// By number.
     pub vcpus: Vec<Option<Box<Vcpu<P::Account>>>>,
     pub waiting: Heap,
-    pub capped: Heap,
+    pub held: Held,
     pub current: Option<VcpuId>,
     pub leaving: Option<VcpuId>,
     /// The PCPU halts.
@@ -68,7 +50,7 @@ impl<P: Policy> Queue<P> {
             llc,
             vcpus: core::iter::repeat_with(|| None).take(vcpus).collect(),
             waiting: Heap::with_capacity(vcpus),
-            capped: Heap::with_capacity(vcpus),
+            held: Held::with_capacity(vcpus),
             current: None,
             leaving: None,
             idle: false,
@@ -106,20 +88,20 @@ impl<P: Policy> Queue<P> {
     pub(super) fn account(&mut self, common: &Common<P>, now: u64) {
         if let Some(id) = self.current {
             let (policy, sum, vcpu, vm) = self.parts(common, id);
-            let ran = bill(policy, sum, vcpu, vm, common.slice, now);
+            let ran = bill(policy, sum, vcpu, vm, now);
             policy.show(sum, &vcpu.account, vm);
             self.stats.busy += ran;
         }
     }
 
-    /// A decision begins: brings the accounts of the VCPU that runs up to date and notes what it wants. That VCPU, if it may go on
-    /// here.
+    /// A decision begins: brings the accounts of the VCPU that runs up to date and notes what it wants. That VCPU, if it can go on
+    /// here, to be given to [`Queue::unless_held`].
     #[inline(always)]
     pub(super) fn settle(&mut self, common: &Common<P>, why: Why, now: u64) -> Option<Stays> {
         let id = self.current?;
         let pcpu = self.pcpu;
         let (policy, sum, vcpu, vm) = self.parts(common, id);
-        let ran = bill(policy, sum, vcpu, vm, common.slice, now);
+        let ran = bill(policy, sum, vcpu, vm, now);
         match why {
             Why::Preempt | Why::Yield => {}
             Why::Block => vcpu.blocked = !core::mem::take(&mut vcpu.woken),
@@ -132,24 +114,32 @@ impl<P: Policy> Queue<P> {
     }
 
     /// The VCPU that runs or was left just now, if it may go on here.
-    pub(super) fn may_go_on(&self, common: &Common<P>, now: u64) -> Option<Stays> {
+    pub(super) fn may_go_on(&mut self, common: &Common<P>, now: u64) -> Option<Stays> {
         let id = self.current.or(self.leaving)?;
-        let vcpu = self.get(id);
-        vcpu.stays(&common.policy, &common.vms[usize::from(vcpu.vm.0)], id, self.pcpu, now)
+        let pcpu = self.pcpu;
+        let (policy, _, vcpu, vm) = self.parts(common, id);
+        let stays = vcpu.stays(policy, vm, id, pcpu, now);
+        self.unless_held(stays)
     }
 
-    /// Who should run of those who are here; `stays` may go on. One that yields goes after everybody else.
+    /// The VCPU that can go on, unless a cap holds it back: then what comes next must not take longer. After
+    /// [`Queue::release`].
     #[inline(always)]
-    pub(super) fn best(
-        &mut self,
-        common: &Common<P>,
-        stays: Option<Stays>,
-        yields: bool,
-        now: u64,
-    ) -> Option<VcpuId> {
-        if common.has_caps() && self.is_first_capped(common, now) {
-            self.hold_back(common, now);
-        }
+    pub(super) fn unless_held(&mut self, stays: Option<Stays>) -> Option<Stays> {
+        let Some(until) = stays?.held_until else { return stays };
+        self.held.expect(until);
+        None
+    }
+
+    /// Who should run of those who are here and whom no cap holds back. One that yields goes after everybody else.
+    pub(super) fn best(&mut self, common: &Common<P>, yields: bool, now: u64) -> Option<VcpuId> {
+        let stays = self.hold_back(common, now);
+        self.next(stays, yields)
+    }
+
+    /// Who should run of those who are here, if [no cap](Queue::is_held) forbids it; `stays` may go on.
+    #[inline(always)]
+    pub(super) fn next(&self, stays: Option<Stays>, yields: bool) -> Option<VcpuId> {
         match (stays, self.waiting.first()) {
             (Some(stays), Some(first)) if !yields && before(stays.key, first.key) => Some(stays.id),
             (_, Some(first)) => Some(first.id),
@@ -162,22 +152,22 @@ impl<P: Policy> Queue<P> {
         common.policy.key(&self.get(id).account)
     }
 
-    /// Whether the first of those who wait must not run.
+    /// Whether a VCPU must not run because its VM has used up its cap.
     #[inline(always)]
-    fn is_first_capped(&self, common: &Common<P>, now: u64) -> bool {
-        let vm = |id| &common.vms[usize::from(self.get(id).vm.0)];
-        self.waiting.first().is_some_and(|first| vm(first.id).capped_until(now).is_some())
+    pub(super) fn is_held(&self, common: &Common<P>, id: VcpuId, now: u64) -> bool {
+        common.vms[usize::from(self.get(id).vm.0)].cap.held_until(now).is_some()
     }
 
-    /// Takes those out of the front whose VM has used up its cap.
+    /// Takes those out of the front whose VM has used up its cap. The VCPU that runs or was left just now, if it may go on.
     #[cold]
-    fn hold_back(&mut self, common: &Common<P>, now: u64) {
+    pub(super) fn hold_back(&mut self, common: &Common<P>, now: u64) -> Option<Stays> {
         while let Some(id) = self.waiting.first().map(|item| item.id) {
             let vm = self.get(id).vm;
-            let Some(until) = common.vms[usize::from(vm.0)].capped_until(now) else { return };
+            let Some(until) = common.vms[usize::from(vm.0)].cap.held_until(now) else { break };
             self.waiting.pop();
             self.hold(common, id, until, now);
         }
+        self.may_go_on(common, now)
     }
 
     /// One that another PCPU may take, with its key.
@@ -190,7 +180,7 @@ impl<P: Policy> Queue<P> {
         loop {
             let (key, id) = self.waiting.first_for(thief).map(|(_, item)| (item.key, item.id))?;
             let vm = self.get(id).vm;
-            let Some(until) = common.vms[usize::from(vm.0)].capped_until(now) else {
+            let Some(until) = common.vms[usize::from(vm.0)].cap.held_until(now) else {
                 return Some((key.wrapping_add(common.policy.offset(&self.sum)), id));
             };
             self.unlink(id);
@@ -202,14 +192,13 @@ impl<P: Policy> Queue<P> {
         let (policy, sum, vcpu, vm) = self.parts(common, id);
         policy.leave(sum, &mut vcpu.account, vm, false, now);
         vcpu.put(Place::Capped, now);
-        self.capped.push(Item::new(until, id, PcpuSet::EMPTY));
+        self.held.push(id, until);
     }
 
     /// Lets those wait again whose VM's cap allows it.
-    #[inline]
-    pub(super) fn release_capped(&mut self, common: &Common<P>, now: u64) {
-        while let Some(id) = self.capped.first().filter(|item| !before(now, item.key)).map(|item| item.id) {
-            self.capped.pop();
+    #[cold]
+    pub(super) fn release(&mut self, common: &Common<P>, now: u64) {
+        while let Some(id) = self.held.pop_due(now) {
             self.enqueue(common, id, Arrival::Resumed, now);
         }
     }
@@ -270,13 +259,10 @@ impl<P: Policy> Queue<P> {
     /// Takes a VCPU out of the heap that it is in, if it is in one.
     pub(super) fn unlink(&mut self, id: VcpuId) -> Place {
         let place = self.get(id).place;
-        let heap = match place {
-            Place::Waiting => &mut self.waiting,
-            Place::Capped => &mut self.capped,
-            Place::Running | Place::Leaving | Place::Resting => return place,
-        };
-        if let Some(at) = heap.position(id) {
-            heap.remove(at);
+        match place {
+            Place::Waiting => self.waiting.remove_one(id),
+            Place::Capped => self.held.remove(id),
+            Place::Running | Place::Leaving | Place::Resting => {}
         }
         place
     }
@@ -305,7 +291,7 @@ impl<P: Policy> Queue<P> {
             vcpu.put(Place::Resting, now);
             // One of the same VM may run now, and has a greater part of its weight.
             self.account(common, now);
-        } else if let Some(until) = vm.capped_until(now) {
+        } else if let Some(until) = vm.cap.held_until(now) {
             self.hold(common, id, until, now);
         } else {
             self.enqueue(common, id, Arrival::Preempted, now);
@@ -319,7 +305,7 @@ impl<P: Policy> Queue<P> {
             Some(id) => self.run_one(common, id, now),
             None => {
                 self.set_aside(now);
-                Decision { run: None, until: self.next_release(common, now) }
+                Decision { run: None, until: self.held.next() }
             }
         }
     }
@@ -328,14 +314,6 @@ impl<P: Policy> Queue<P> {
     #[inline(always)]
     pub(super) fn run_one(&mut self, common: &Common<P>, id: VcpuId, now: u64) -> Decision {
         let starts = self.current != Some(id);
-        if starts && self.leaving != Some(id) {
-            self.set_aside(now);
-            self.unlink_first(id);
-            self.stats.switches += 1;
-        } else if starts {
-            self.leaving = None;
-        }
-        self.current = Some(id);
         let (policy, sum, vcpu, vm) = self.parts(common, id);
         if starts {
             policy.dispatch(sum, &mut vcpu.account, vm, now);
@@ -344,49 +322,43 @@ impl<P: Policy> Queue<P> {
             vcpu.stats.dispatched += 1;
             vcpu.target = None;
         }
-        let mut slice = policy.slice(sum, &vcpu.account);
-        if common.has_caps() {
-            // As much as the cap allows, and until the first of those that are held back may wait again.
-            let release = self.next_release(common, now).saturating_sub(now);
-            slice = slice.min(vm.turn().max(common.min_run)).min(release.max(common.min_run));
+        let mut until = now.saturating_add(policy.slice(sum, &vcpu.account).min(vm.cap.turn()));
+        if starts {
+            if self.leaving == Some(id) {
+                self.leaving = None;
+            } else {
+                self.set_aside(now);
+                self.take_first(id);
+                self.stats.switches += 1;
+            }
+            self.current = Some(id);
         }
-        Decision { run: Some(id), until: now.saturating_add(slice) }
+        // Until the first of those that are held back may wait again.
+        if self.held.next() < until {
+            until = until.min(self.held.next().max(now.saturating_add(common.min_run)));
+        }
+        Decision { run: Some(id), until }
     }
 
+    /// Takes one out of those who wait, the first as a rule.
     #[inline(always)]
-    fn unlink_first(&mut self, id: VcpuId) {
+    fn take_first(&mut self, id: VcpuId) {
         if self.waiting.first().is_some_and(|item| item.id == id) {
             self.waiting.pop();
         } else {
-            self.unlink(id);
+            self.waiting.remove_one(id);
         }
-    }
-
-    /// When the first of those that a cap holds back, or will when its state is in memory, may wait again.
-    #[inline(always)]
-    fn next_release(&self, common: &Common<P>, now: u64) -> u64 {
-        let capped = self.capped.first().map_or(u64::MAX, |item| item.key);
-        let leaving = self.leaving.map(|id| self.get(id)).filter(|vcpu| vcpu.is_ready());
-        let leaving = leaving.and_then(|vcpu| common.vms[usize::from(vcpu.vm.0)].capped_until(now));
-        capped.min(leaving.unwrap_or(u64::MAX))
     }
 }
 
 /// Brings the accounts of a VCPU that runs up to date. The time that it ran.
 #[inline(always)]
-fn bill<P: Policy>(
-    policy: &P,
-    sum: &mut P::Sum,
-    vcpu: &mut Vcpu<P::Account>,
-    vm: &Vm,
-    burst: u64,
-    now: u64,
-) -> u64 {
+fn bill<P: Policy>(policy: &P, sum: &mut P::Sum, vcpu: &mut Vcpu<P::Account>, vm: &Vm, now: u64) -> u64 {
     let ran = now.saturating_sub(vcpu.charged);
     vcpu.charged += ran;
     vcpu.stats.ran += ran;
     vcpu.unsettled = vcpu.unsettled.saturating_sub(ran);
     policy.charge(sum, &mut vcpu.account, vm, ran, now);
-    vm.pay(ran, now, burst);
+    vm.cap.pay(ran, now);
     ran
 }

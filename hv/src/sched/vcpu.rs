@@ -44,12 +44,14 @@ pub(super) struct Vcpu<A> {
     pub stats: VcpuStats,
 }
 
-/// The VCPU that may go on.
+/// The VCPU that can go on.
 #[derive(Clone, Copy)]
 pub(super) struct Stays {
     pub id: VcpuId,
     pub key: u64,
     pub since: u64,
+    /// Its VM's cap forbids that before.
+    pub held_until: Option<u64>,
 }
 
 impl<A: Default> Vcpu<A> {
@@ -76,7 +78,7 @@ impl<A: Default> Vcpu<A> {
         !self.paused && !self.blocked
     }
 
-    /// Itself, if it may go on at the PCPU that runs it or has just left it.
+    /// Itself, if it can go on at the PCPU that runs it or has just left it.
     #[inline(always)]
     pub(super) fn stays<P: Policy<Account = A>>(
         &self,
@@ -87,8 +89,9 @@ impl<A: Default> Vcpu<A> {
         now: u64,
     ) -> Option<Stays> {
         let here = self.target.is_none_or(|target| target == pcpu);
-        let may = self.is_ready() && here && vm.capped_until(now).is_none();
-        may.then(|| Stays { id, key: policy.key(&self.account), since: self.since })
+        let key = policy.key(&self.account);
+        let held_until = || vm.cap.held_until(now);
+        (self.is_ready() && here).then(|| Stays { id, key, since: self.since, held_until: held_until() })
     }
 
     /// The PCPUs that may take it from a queue of this LLC unasked.

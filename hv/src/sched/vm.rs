@@ -1,7 +1,8 @@
-//! What the VCPUs of one VM share: weight, cap, and how many of them want to run.
+//! What the VCPUs of one VM share: weight, [cap](super::cap), and how many of them want to run.
 //!
 //! All of it is atomic, because VCPUs of a VM run on many PCPUs at once; no lock is needed and none is taken.
 
+use super::cap::Cap;
 use super::sync::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Weights of VMs.
@@ -54,31 +55,27 @@ pub struct Vm {
     /// Its number.
     index: usize,
     weight: AtomicU32,
-    /// Percent of one PCPU; 0: none.
-    cap: AtomicU32,
-    /// As much of a slice as the cap allows all its VCPUs together.
-    allowance: AtomicU64,
     demand: Demand,
-    /// Up to when the cap's allowance is used.
-    paid_until: AtomicU64,
+    pub(super) cap: Cap,
 }
 
 impl Vm {
-    pub(super) fn new(index: usize) -> Vm {
+    /// A VM whose VCPUs run for a slice, and for at least `min_run`, both in cycles.
+    pub(super) fn new(index: usize, slice: u64, min_run: u64) -> Vm {
         Vm {
             index,
             weight: AtomicU32::new(DEFAULT_WEIGHT),
-            cap: AtomicU32::new(0),
-            allowance: AtomicU64::new(u64::MAX),
             demand: Demand(AtomicU64::new(0)),
-            paid_until: AtomicU64::new(0),
+            cap: Cap::new(slice, min_run),
         }
     }
 
-    pub(super) fn reset(&self, weight: u32, cap: u32, slice: u64) {
+    /// Begins anew, as another VM.
+    pub(super) fn reset(&self, weight: u32, cap: u32) {
         self.set_weight(weight);
         self.demand.0.store(0, Relaxed);
-        self.set_cap(cap, slice);
+        self.cap.set(cap);
+        self.share_cap();
     }
 
     /// Its number, below [`MAX_VMS`].
@@ -97,18 +94,9 @@ impl Vm {
         self.weight.store(weight, Relaxed);
     }
 
-    /// Percent of one PCPU that all its VCPUs may use together; 0: no limit.
-    #[inline]
-    pub fn cap(&self) -> u32 {
-        self.cap.load(Relaxed)
-    }
-
-    /// `slice` is in cycles.
-    pub(super) fn set_cap(&self, percent: u32, slice: u64) {
-        let allowance = if percent == 0 { u64::MAX } else { slice.saturating_mul(percent.into()) / 100 };
-        self.cap.store(percent, Relaxed);
-        self.allowance.store(allowance, Relaxed);
-        self.paid_until.store(0, Relaxed);
+    /// Puts right what the cap allows each of its VCPUs.
+    pub(super) fn share_cap(&self) {
+        self.cap.share(|| self.runnable());
     }
 
     /// Its weight and how many of its VCPUs want to run in one word, and [`Vm::demand`].
@@ -125,20 +113,22 @@ impl Vm {
         (self.demand.0.load(Relaxed) >> TIME).max(1)
     }
 
-    /// How long one of its VCPUs may run at a stretch, so that all that want to run can within a slice's time.
-    #[inline(always)]
-    pub(super) fn turn(&self) -> u64 {
-        self.allowance.load(Relaxed) / self.runnable()
-    }
-
-    /// One more VCPU wants to run.
+    /// One more VCPU wants to run. Called under the lock of its queue, as is [`Vm::end_demand`].
     pub(super) fn begin_demand(&self, now: u64) {
-        self.demand.change(|n, sum| (n + 1, sum.wrapping_add(now)));
+        self.change_demand(|n, sum| (n + 1, sum.wrapping_add(now)));
     }
 
     /// One VCPU does not want to run any more.
     pub(super) fn end_demand(&self, now: u64) {
-        self.demand.change(|n, sum| (n.saturating_sub(1), sum.wrapping_sub(now)));
+        self.change_demand(|n, sum| (n.saturating_sub(1), sum.wrapping_sub(now)));
+    }
+
+    #[inline]
+    fn change_demand(&self, apply: impl Fn(u64, u64) -> (u64, u64)) {
+        self.demand.change(apply);
+        if self.cap.is_set() {
+            self.share_cap();
+        }
     }
 
     /// The time that VCPUs of this VM have wanted to run, added up. Differences count, see [`Vm::demand_between`].
@@ -154,25 +144,6 @@ impl Vm {
         // Clocks of two PCPUs may differ a little: less than nothing is nothing.
         if difference >> (TIME - 1) != 0 { 0 } else { difference }
     }
-
-    /// Counts `ran` cycles that ended now against the cap. Of what was not used, `burst` cycles' worth is kept.
-    #[inline]
-    pub(super) fn pay(&self, ran: u64, now: u64, burst: u64) {
-        let cap = self.cap();
-        if cap != 0 {
-            let price = ran.saturating_mul(100) / u64::from(cap);
-            let floor = now.saturating_sub(ran).saturating_sub(burst);
-            let step = |paid: u64| Some(paid.max(floor).saturating_add(price));
-            let _always_some = self.paid_until.fetch_update(Relaxed, Relaxed, step);
-        }
-    }
-
-    /// When the cap lets the VM run again, if it must not now.
-    #[inline(always)]
-    pub(super) fn capped_until(&self, now: u64) -> Option<u64> {
-        let paid = self.paid_until.load(Relaxed);
-        (paid > now && self.cap() != 0).then_some(paid)
-    }
 }
 
 #[cfg(all(test, not(loom_model)))]
@@ -182,7 +153,7 @@ mod tests {
     #[test]
     fn demand_is_exact_over_changes_and_wrapping() {
         for start in [0u64, 12345, TIME_MASK - 50, u64::MAX - 100_000] {
-            let vm = Vm::new(0);
+            let vm = Vm::new(0, 10_000, 1);
             vm.begin_demand(start);
             let mark = vm.demand(start);
             vm.begin_demand(start + 100);
@@ -195,21 +166,9 @@ mod tests {
 
     #[test]
     fn clocks_that_differ_do_not_make_demand_negative() {
-        let vm = Vm::new(0);
+        let vm = Vm::new(0, 10_000, 1);
         vm.begin_demand(1000);
         let mark = vm.demand(1000);
         assert_eq!(Vm::demand_between(mark, vm.demand(990)), 0);
-    }
-
-    #[test]
-    fn a_cap_is_a_price() {
-        let vm = Vm::new(0);
-        vm.set_cap(25, 10_000);
-        vm.pay(1_000, 100_000, 10_000);
-        assert_eq!(vm.capped_until(100_000), None, "the burst covers it");
-        vm.pay(4_000, 104_000, 10_000);
-        assert_eq!(vm.capped_until(104_000), Some(89_000 + 4_000 + 16_000).filter(|t| *t > 104_000));
-        vm.set_cap(0, 10_000);
-        assert_eq!(vm.capped_until(104_000), None);
     }
 }

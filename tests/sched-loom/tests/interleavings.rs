@@ -5,11 +5,13 @@ use loom::sync::Arc;
 use loom::thread;
 use sched_loom::sched::policy::Policy;
 use sched_loom::sched::topology::{PcpuId, PcpuSet, Topology};
-use sched_loom::sched::{Config, Credit, Kick, Scheduler, State, VcpuId, Why};
+use sched_loom::sched::{Config, Credit, Kick, Scheduler, State, VcpuId, VmId, Why};
 
 const P0: PcpuId = PcpuId(0);
 const P1: PcpuId = PcpuId(1);
 const T: u64 = 1 << 32;
+/// The VM of [`machine`].
+const VM: VmId = VmId(0);
 
 type Sched<P> = Arc<Scheduler<P>>;
 
@@ -171,5 +173,37 @@ fn moves_in_both_directions_end() {
         let _kick = other.join().unwrap();
         assert_eq!(sched.status(a, T).unwrap().pcpu, P1);
         assert_eq!(sched.status(b, T).unwrap().pcpu, P0);
+    });
+}
+
+/// VCPUs of a VM with a cap begin to want to run at once: each gets its part of the turn.
+#[test]
+fn a_turn_is_shared_by_all_that_want_to_run() {
+    check(|| {
+        let (sched, [a, b]) = machine();
+        assert_eq!(sched.move_to(b, P1, T), Ok(Kick::NONE));
+        let _kicks = sched.set_cap(VM, 50, T).unwrap();
+        let other = {
+            let sched = sched.clone();
+            thread::spawn(move || sched.wake(b, T + 1))
+        };
+        let _kick = sched.wake(a, T + 1);
+        let _kick = other.join().unwrap();
+        assert_eq!(sched.schedule(P0, Why::Preempt, T + 2).until, T + 2 + CONFIG.credit().slice / 4);
+    });
+}
+
+/// One begins to want to run while its VM gets a cap: it runs for as long as that allows.
+#[test]
+fn a_cap_comes_while_one_wakes() {
+    check(|| {
+        let (sched, [id]) = machine();
+        let waker = {
+            let sched = sched.clone();
+            thread::spawn(move || sched.wake(id, T + 1))
+        };
+        let _kicks = sched.set_cap(VM, 25, T + 1).unwrap();
+        let _kick = waker.join().unwrap();
+        assert_eq!(sched.schedule(P0, Why::Preempt, T + 2).until, T + 2 + CONFIG.credit().slice / 4);
     });
 }

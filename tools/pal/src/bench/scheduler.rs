@@ -33,27 +33,14 @@ struct Crew {
     vcpus: u32,
     /// More keys of its description.
     keys: &'static str,
-    goals: [f64; 2],
 }
 
 /// The guests: few VCPUs and more, and with what decisions have to look at besides.
 const CREWS: [Crew; 3] = [
-    Crew { name: "turns-2", title: "2 VCPUs", vcpus: 2, keys: "", goals: GOALS },
-    Crew {
-        name: "turns-8",
-        title: "8 VCPUs, with an affinity",
-        vcpus: 8,
-        keys: "affinity = [0]\n",
-        goals: GOALS,
-    },
-    // The cap is paid, and looked at for who goes on, who is next, and for how long.
-    Crew {
-        name: "turns-capped",
-        title: "4 VCPUs, with a cap",
-        vcpus: 4,
-        keys: "cap = 100\n",
-        goals: [400.0, 1500.0],
-    },
+    Crew { name: "turns-2", title: "2 VCPUs", vcpus: 2, keys: "" },
+    Crew { name: "turns-8", title: "8 VCPUs, with an affinity", vcpus: 8, keys: "affinity = [0]\n" },
+    // Each run is paid for; the cap is so great that nobody is held back, which would make the PCPU halt.
+    Crew { name: "turns-capped", title: "4 VCPUs, with a cap", vcpus: 4, keys: "cap = 100\n" },
 ];
 
 /// What something took, of all VCPUs of a guest.
@@ -165,7 +152,7 @@ fn totals(stats: &Value) -> [Cost; 2] {
 pub fn table(all: &[Measured]) -> String {
     let mut lines = vec![["on one PCPU", "", "times", "mean", "longest", "goal", ""].map(String::from)];
     for measured in all {
-        for ((cost, goal), what) in measured.costs.iter().zip(measured.crew.goals).zip(WHAT) {
+        for ((cost, goal), what) in measured.costs.iter().zip(GOALS).zip(WHAT) {
             lines.push([
                 measured.crew.title.to_owned(),
                 what.to_owned(),
@@ -192,7 +179,7 @@ pub fn json(all: &[Measured]) -> Value {
         })
     };
     let guest = |measured: &Measured| {
-        let [decisions, switches] = [0, 1].map(|i| cost(&measured.costs[i], measured.crew.goals[i]));
+        let [decisions, switches] = [0, 1].map(|i| cost(&measured.costs[i], GOALS[i]));
         json!({
             "name": measured.crew.name,
             "guest": measured.crew.title,
@@ -209,7 +196,7 @@ pub fn json(all: &[Measured]) -> Value {
 /// The goals that are missed.
 pub fn missed(all: &[Measured]) -> Vec<String> {
     let goals = |measured: &Measured| {
-        let costs = measured.costs.into_iter().zip(measured.crew.goals).zip(WHAT);
+        let costs = measured.costs.into_iter().zip(GOALS).zip(WHAT);
         let missed = costs.filter(|((cost, goal), _)| !cost.met(*goal));
         missed.map(|(_, what)| format!("{}: {what}", measured.crew.name)).collect::<Vec<_>>()
     };
