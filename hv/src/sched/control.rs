@@ -191,7 +191,12 @@ impl<P: Policy> Scheduler<P> {
             let place = self.relocate(&mut theirs, &mut mine, id, Arrival::Moved, now);
             self.publish(&mut theirs);
             self.publish(&mut mine);
-            return Ok(if place == Place::Waiting { self.find_pcpu(&mine, id) } else { Kick::NONE });
+            return Ok(match place {
+                Place::Waiting => self.find_pcpu(&mine, id),
+                // It has to know until when to halt.
+                Place::Capped if mine.idle => self.claim(to).unwrap_or(Kick::NONE),
+                _ => Kick::NONE,
+            });
         }
     }
 

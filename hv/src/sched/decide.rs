@@ -101,6 +101,7 @@ impl<P: Policy> Scheduler<P> {
     /// If there is no such PCPU.
     pub fn context_saved(&self, pcpu: PcpuId, now: u64) -> Kick {
         let mut queue = self.pcpus[pcpu.index()].queue.lock();
+        let halts_until = queue.held.next();
         let elsewhere = queue.put_away(&self.common, now);
         self.publish(&mut queue);
         if let Some((id, target)) = elsewhere {
@@ -108,8 +109,8 @@ impl<P: Policy> Scheduler<P> {
             return self.transfer(id, target, now).unwrap_or(Kick::NONE);
         }
         let (reach, looks_round) = (queue.waiting.reach(), core::mem::take(&mut queue.looks_round));
-        if !reach.is_empty() && queue.idle {
-            // What was left has something to do again.
+        if queue.idle && (!reach.is_empty() || queue.held.next() < halts_until) {
+            // What was left has something to do again, now or when its VM's cap allows it.
             return self.claim(pcpu).unwrap_or(Kick::NONE);
         }
         drop(queue);

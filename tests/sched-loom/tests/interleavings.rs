@@ -207,3 +207,29 @@ fn a_cap_comes_while_one_wakes() {
         assert_eq!(sched.schedule(P0, Why::Preempt, T + 2).until, T + 2 + CONFIG.credit().slice / 4);
     });
 }
+
+/// A VCPU whose VM has used up its cap blocks while it is woken: if nothing is to run, the PCPU looks again when the cap allows it.
+#[test]
+fn a_wake_up_of_one_that_is_held_back_is_not_lost() {
+    check(|| {
+        let (sched, [id]) = machine();
+        let _kicks = sched.set_cap(VM, 50, T).unwrap();
+        let _kick = sched.wake(id, T);
+        assert_eq!(turn(&sched, P0, Why::Preempt, T).0, Some(id));
+        let now = T + 2 * CONFIG.credit().slice;
+        let waker = {
+            let sched = sched.clone();
+            thread::spawn(move || sched.wake(id, now))
+        };
+        let mut decision = sched.schedule(P0, Why::Block, now);
+        let mut kick = sched.context_saved(P0, now);
+        let woken = waker.join().unwrap();
+        assert_eq!(decision.run, None);
+        while kick.0.is_some() || sched.wanted(P0) {
+            decision = sched.schedule(P0, Why::Preempt, now);
+            kick = sched.context_saved(P0, now);
+        }
+        assert_eq!(sched.status(id, now).unwrap().state, State::Capped, "{woken:?}");
+        assert_eq!(turn(&sched, P0, Why::Preempt, decision.until).0, Some(id));
+    });
+}

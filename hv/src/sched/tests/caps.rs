@@ -51,6 +51,28 @@ fn another_that_runs_makes_room_when_the_cap_says() {
 }
 
 #[test]
+fn one_that_is_woken_before_it_is_put_away_is_looked_at_again() {
+    let (sched, id, now) = overdrawn();
+    let decision = sched.schedule(P[0], Why::Block, now);
+    assert_eq!((decision.run, decision.until), (None, u64::MAX), "it blocks");
+    assert_eq!(sched.wake(id, now), Kick::NONE, "its state is not in memory yet");
+    assert_eq!(sched.context_saved(P[0], now), Kick(Some(P[0])));
+    assert_eq!(turn(&sched, P[0], Why::Preempt, now), (None, PAID, Kick::NONE));
+    assert_eq!(turn(&sched, P[0], Why::Preempt, PAID).0, Some(id));
+}
+
+#[test]
+fn one_that_is_moved_to_a_pcpu_that_halts_is_looked_at_there() {
+    let (sched, id, now) = overdrawn();
+    assert_eq!(turn(&sched, P[0], Why::Preempt, now), (None, PAID, Kick::NONE));
+    assert_eq!(sched.move_to(id, P[1], now), Ok(Kick(Some(P[1]))));
+    assert_eq!(turn(&sched, P[1], Why::Preempt, now), (None, PAID, Kick::NONE));
+    assert_eq!(turn(&sched, P[1], Why::Preempt, PAID).0, Some(id));
+    // The one that it has left looks once for nothing.
+    assert_eq!(turn(&sched, P[0], Why::Preempt, PAID), (None, u64::MAX, Kick::NONE));
+}
+
+#[test]
 fn who_has_no_cap_any_more_is_held_back_no_more() {
     let (sched, id, now) = overdrawn();
     assert_eq!(turn(&sched, P[0], Why::Preempt, now), (None, PAID, Kick::NONE));
