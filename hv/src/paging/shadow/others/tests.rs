@@ -120,6 +120,20 @@ fn one_address_of_a_large_page_flushes_all_its_parts_when_its_tables_are_gone() 
 }
 
 #[test]
+fn one_address_of_a_large_page_flushes_all_its_parts_when_the_guest_wrote_its_table_itself() {
+    with_guest(|p2m, host, shadow| {
+        let memory = VmMemory::new(p2m, host);
+        shadow.serve(1);
+        let (_filled, _) = shadow.fault(p2m, &memory, &STATE, Gva(0x8000), Access::READ);
+        assert!(shadow.let_through(p2m, &memory, Gpa(3 * PAGE_SIZE)).is_some());
+        entry(p2m, host, 3 * PAGE_SIZE, 0);
+        assert_eq!(shadow.invlpg(&memory, Gva(0x9000)), TlbFlush::All);
+        shadow.serve(0);
+        assert_eq!(shadow.invlpg(&memory, Gva(0x9000)), TlbFlush::All);
+    });
+}
+
+#[test]
 fn tables_that_the_guest_writes_are_evicted_together_and_not_freed_again_at_its_flush() {
     const FIRST: u64 = 16;
     const TABLES: u64 = 64;
