@@ -62,6 +62,8 @@ pub struct Sum {
     pub(super) squares: i64,
     /// The mean of the parts, each counted as often as it is great: a heavy one is not lost among many light ones.
     pub(super) usual_part: i64,
+    /// The greatest of the usual parts that other queues have shown in this decision.
+    pub(super) seen_part: i64,
     /// What a cycle of the PCPU counts for each of those present, in parts of 2^32.
     pub(super) rate: u64,
     /// Added to spent times of this queue to compare them with others'.
@@ -98,6 +100,7 @@ impl Default for Sum {
             count: 0,
             squares: 0,
             usual_part: 0,
+            seen_part: 0,
             rate: 0,
             offset: 0,
             runs: NONE,

@@ -70,12 +70,12 @@ impl<P: Policy> Scheduler<P> {
         let boosted = self.common.policy.is_boosted(&queue.get(id).account);
         queue.get_mut(id).stats.boosts += u64::from(boosted);
         self.publish(&mut queue);
-        self.find_pcpu(&queue, id)
+        self.find_pcpu(&queue, id, now)
     }
 
     /// Which PCPU must hear that this VCPU waits: its own if that halts, one of its LLC that halts, its own if the VCPU
     /// goes before what runs there, any other that halts.
-    fn find_pcpu(&self, queue: &Queue<P>, id: VcpuId) -> Kick {
+    fn find_pcpu(&self, queue: &Queue<P>, id: VcpuId, now: u64) -> Kick {
         if queue.idle {
             return self.claim(queue.pcpu).unwrap_or(Kick::NONE);
         }
@@ -83,7 +83,7 @@ impl<P: Policy> Scheduler<P> {
             // It is deciding, and will see this one.
             return Kick::NONE;
         };
-        let reach = queue.get(id).reach(queue.llc);
+        let reach = queue.get(id).reach(queue.llc, now);
         if let Some(kick) = self.claim_one(reach.and(queue.llc), queue.pcpu) {
             return kick;
         }
@@ -133,16 +133,14 @@ impl<P: Policy> Scheduler<P> {
         let affinity = affinity.and(self.topology.all());
         let to = self.emptiest(affinity).ok_or(Refused::Affinity)?;
         let mut queue = self.lock_home(id).ok_or(Refused::Unknown)?;
-        let llc = queue.llc;
         let vcpu = queue.get_mut(id);
         vcpu.affinity = affinity;
         vcpu.target = vcpu.target.filter(|target| affinity.contains(*target));
-        let reach = vcpu.reach(llc);
         if vcpu.place == Place::Waiting
             && let Some(at) = queue.waiting.position(id)
             && let Some(item) = queue.waiting.remove(at)
         {
-            queue.waiting.push(super::heap::Item::new(item.key, id, reach));
+            queue.push(id, item.key, now);
             self.publish(&mut queue);
         }
         if affinity.contains(queue.pcpu) {
@@ -192,7 +190,7 @@ impl<P: Policy> Scheduler<P> {
             self.publish(&mut theirs);
             self.publish(&mut mine);
             return Ok(match place {
-                Place::Waiting => self.find_pcpu(&mine, id),
+                Place::Waiting => self.find_pcpu(&mine, id, now),
                 // It has to know until when to halt.
                 Place::Capped if mine.idle => self.claim(to).unwrap_or(Kick::NONE),
                 _ => Kick::NONE,
@@ -222,7 +220,7 @@ impl<P: Policy> Scheduler<P> {
             vcpu.stats.near_moves += 1;
         } else {
             vcpu.stats.far_moves += 1;
-            vcpu.unsettled = common.settle;
+            vcpu.settled_at = now.saturating_add(common.settle);
         }
         to.vcpus[index] = Some(vcpu);
         self.homes[index].store(to.pcpu.0, Ordering::Release);

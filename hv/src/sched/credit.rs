@@ -11,12 +11,12 @@
 //! on. So neither sleeping nor taking turns makes a VM's share any greater.
 //!
 //! Spent times of two queues are comparable because PCPUs take from each other's queues whenever they differ by much. Where
-//! they cannot (affinity; one VCPU that is entitled to more than a PCPU), they drift apart. Before the next
-//! comparison would mean something, one of the two queues is shifted as a whole, which leaves its order as it is.
+//! they cannot (affinity; one VCPU that is entitled to more than a PCPU), they drift apart. Then the one that is entitled to more is
+//! brought along, or the queue is shifted as a whole, which leaves its order as it is: [`Credit::catch_up`].
 
 pub use super::account::{Account, Sum};
 use super::account::{PARTS, lead};
-use super::policy::{Arrival, Policy};
+use super::policy::{Arrival, Policy, Sight};
 use super::vm::{DEFAULT_WEIGHT, Vm, mul_shift};
 
 /// Spent times may differ by so many slices between queues before they mean nothing.
@@ -24,6 +24,9 @@ const DRIFT_SLICES: i64 = 2;
 
 /// Who wakes is boosted if it is ahead of the mean by no more than this part of a slice.
 const BOOST_DEBT: i64 = 4;
+
+/// Slices are whole while no more than so many are present in a queue.
+const CROWD: i64 = 6;
 
 /// A single charge counts no more than so many slices: who comes to that has been stopped, with the machine or in a debugger.
 const MOST_SLICES: u64 = 1024;
@@ -71,6 +74,21 @@ impl Credit {
         account.spent = account.spent.wrapping_add_signed(change);
         account.arrived.1 = account.arrived.1.wrapping_add_signed(change);
         sum.change(0, account.part, account.spent);
+    }
+
+    /// `own`, the best of this queue, is so far behind what another queue shows that this queue would not take its share of what waits
+    /// there for a long time. It is entitled to more than a PCPU, or those here cannot leave.
+    #[cold]
+    fn catch_up(&self, sum: &mut Sum, own: &mut Account, behind: u64, alone: bool) {
+        if !alone {
+            sum.offset = sum.offset.wrapping_add(behind);
+            return;
+        }
+        // The others would never be found to lag if they came along.
+        sum.change(own.part, 0, own.spent);
+        own.spent = own.spent.wrapping_add(behind);
+        own.arrived.1 = own.arrived.1.wrapping_add(behind);
+        sum.change(0, own.part, own.spent);
     }
 
     /// What a slice counts for those present.
@@ -175,6 +193,7 @@ impl Policy for Credit {
         let spent = mul_shift(wanted, account.price);
         let step = mul_shift(ran.min(most), sum.rate);
         account.mark = demand;
+        sum.seen_part = 0;
         account.spent = account.spent.wrapping_add(spent);
         sum.time = sum.time.wrapping_add(step);
         sum.base = sum.base.wrapping_add(step);
@@ -196,11 +215,12 @@ impl Policy for Credit {
         account.boost != 0
     }
 
-    /// The mean, less what those who are here may be ahead without having drifted.
+    /// The clock is the mean, less what those who are here may be ahead without having drifted.
     #[inline]
-    fn clock(&self, sum: &mut Sum) -> u64 {
+    fn shows(&self, sum: &mut Sum, first: u64) -> Sight {
         let drift = DRIFT_SLICES * self.mean_stride(sum);
-        sum.mean().wrapping_add(sum.offset).wrapping_add_signed(-drift)
+        let clock = sum.mean().wrapping_add(sum.offset).wrapping_add_signed(-drift);
+        Sight { first: first.wrapping_add(sum.offset), clock, part: sum.usual_part as u64 }
     }
 
     #[inline]
@@ -208,24 +228,28 @@ impl Policy for Credit {
         sum.offset
     }
 
-    /// A whole slice, or less beside others with greater parts: then it counts as much as a whole one of theirs.
+    /// A whole slice, or less where many are present. Beside others with greater parts, also in other queues, so much less that
+    /// it counts as much as one of theirs.
     #[inline(always)]
     fn slice(&self, sum: &Sum, account: &Account) -> u64 {
-        if account.part >= sum.usual_part {
+        let usual = sum.usual_part.max(sum.seen_part);
+        if account.part >= usual && sum.count <= CROWD {
             return self.slice;
         }
-        (self.slice.saturating_mul(account.part as u64) / sum.usual_part as u64).max(self.min_run)
+        let part =
+            (self.slice * CROWD as u64 / sum.count.max(CROWD) as u64).saturating_mul(account.part as u64);
+        (part / account.part.max(usual) as u64).max(self.min_run)
     }
 
     /// A quarter of a slice's lead is enough within an LLC, half a one's beyond it.
     #[inline]
-    fn pulls(&self, sum: &mut Sum, own: &Account, theirs: u64, clock: u64, far: bool) -> bool {
+    fn pulls(&self, sum: &mut Sum, own: &mut Account, theirs: Sight, far: bool, alone: bool) -> bool {
         let key = self.key(own).wrapping_add(sum.offset);
-        let behind = lead(clock, key) - DRIFT_SLICES * own.stride;
+        let behind = lead(theirs.clock, key) - DRIFT_SLICES * own.stride;
         if behind > 0 {
-            // So far that this queue would not take its share of what waits there for a long time.
-            sum.offset = sum.offset.wrapping_add(behind as u64);
+            self.catch_up(sum, own, behind as u64, alone);
         }
-        lead(key, theirs) > if far { own.stride / 2 } else { own.stride / 4 }
+        sum.seen_part = sum.seen_part.max(theirs.part as i64);
+        lead(key, theirs.first) > if far { own.stride / 2 } else { own.stride / 4 }
     }
 }

@@ -6,7 +6,7 @@
 //! otherwise halt or run one that is ahead by more than half a slice; and never one that has crossed LLCs and has not run for
 //! 10 ms since ([`Vcpu::reach`](super::vcpu::Vcpu::reach)).
 
-use super::policy::{Arrival, Forced, Policy};
+use super::policy::{Arrival, Forced, Policy, Sight};
 use super::queue::Queue;
 use super::sync::Ordering;
 use super::topology::{PcpuId, PcpuSet};
@@ -103,6 +103,9 @@ impl<P: Policy> Scheduler<P> {
         let mut queue = self.pcpus[pcpu.index()].queue.lock();
         let halts_until = queue.held.next();
         let elsewhere = queue.put_away(&self.common, now);
+        if now >= queue.settled_at {
+            queue.reconsider(now);
+        }
         self.publish(&mut queue);
         if let Some((id, target)) = elsewhere {
             drop(queue);
@@ -156,11 +159,13 @@ impl<P: Policy> Scheduler<P> {
         let mut lagging = |of: PcpuSet, far: bool| {
             let offers = of.after(me).take(PEEKS).filter(|other| self.offers(*other, me));
             let key = |other: PcpuId| self.pcpus[other.index()].first.load(Ordering::Relaxed);
-            let (victim, theirs) = offers
+            let (victim, first) = offers
                 .map(|other| (other, key(other)))
                 .reduce(|a, b| if super::heap::before(b.1, a.1) { b } else { a })?;
-            let clock = self.pcpus[victim.index()].clock.load(Ordering::Relaxed);
-            self.prefers(queue, best, theirs, clock, far).then_some((victim, theirs))
+            let shown = &self.pcpus[victim.index()];
+            let (clock, part) = (shown.clock.load(Ordering::Relaxed), shown.part.load(Ordering::Relaxed));
+            let theirs = Sight { first, clock, part };
+            self.prefers(queue, best, victim, theirs, far).then_some((victim, first))
         };
         let near = lagging(loaded.and(queue_llc), false);
         let far = lagging(loaded.without(queue_llc), true);
@@ -178,11 +183,13 @@ impl<P: Policy> Scheduler<P> {
         super::heap::before(own.wrapping_sub(near), near.wrapping_sub(far))
     }
 
-    /// Whether the policy would rather run one from elsewhere than `own`.
+    /// Whether the policy would rather run one from the victim's queue, which shows this, than `own`.
     #[inline]
-    fn prefers(&self, queue: &mut Queue<P>, own: VcpuId, theirs: u64, clock: u64, far: bool) -> bool {
-        let Some(vcpu) = queue.vcpus[usize::from(own.0)].as_ref() else { return false };
-        self.common.policy.pulls(&mut queue.sum, &vcpu.account, theirs, clock, far)
+    fn prefers(&self, queue: &mut Queue<P>, own: VcpuId, victim: PcpuId, theirs: Sight, far: bool) -> bool {
+        let others_may_go = queue.waiting.reach().contains(victim);
+        let Some(vcpu) = queue.vcpus[usize::from(own.0)].as_mut() else { return false };
+        let alone = others_may_go && vcpu.place != Place::Waiting;
+        self.common.policy.pulls(&mut queue.sum, &mut vcpu.account, theirs, far, alone)
     }
 
     /// Takes a VCPU from another queue, unless there is a better one at home by now. `None` if there is nothing in either.
@@ -191,10 +198,11 @@ impl<P: Policy> Scheduler<P> {
         let (mut mine, mut theirs) = self.lock_both(turn.pcpu, victim);
         let best = mine.best(common, turn.yields, turn.now);
         let offered = theirs.offered_to(common, turn.pcpu, turn.now);
-        let clock = common.policy.clock(&mut theirs.sum);
         let far = !mine.llc.contains(victim);
-        let taken = offered
-            .filter(|(key, _)| best.is_none_or(|best| self.prefers(&mut mine, best, *key, clock, far)));
+        let taken = offered.filter(|(key, _)| {
+            let shown = common.policy.shows(&mut theirs.sum, *key);
+            best.is_none_or(|best| self.prefers(&mut mine, best, victim, shown, far))
+        });
         let chosen = match taken {
             Some((_, id)) => {
                 self.relocate(&mut theirs, &mut mine, id, Arrival::Stolen, turn.now);

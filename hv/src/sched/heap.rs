@@ -121,6 +121,15 @@ impl Heap {
         }
     }
 
+    /// Asks for each item anew which PCPUs may take it.
+    pub(super) fn reconsider(&mut self, reach: impl Fn(VcpuId) -> PcpuSet) {
+        self.close_gap();
+        self.items.iter_mut().for_each(|item| item.reach = reach(item.id));
+        for at in (0..self.items.len()).rev() {
+            self.sum(at);
+        }
+    }
+
     /// Takes the first item out.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Item> {

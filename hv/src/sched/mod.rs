@@ -49,7 +49,7 @@ mod tests;
 use alloc::vec::Vec;
 
 pub use self::credit::Credit;
-use self::policy::Policy;
+use self::policy::{Policy, Sight};
 use self::queue::{Common, Queue};
 pub use self::round_robin::RoundRobin;
 use self::sync::{AtomicBool, AtomicU8, AtomicU64, Guard, Lock, Ordering};
@@ -110,8 +110,9 @@ struct Pcpu<P: Policy> {
     bit: u64,
     /// The key of the first that waits, comparable with other queues'.
     first: AtomicU64,
-    /// What the policy says beside it.
+    /// What the policy shows beside it.
     clock: AtomicU64,
+    part: AtomicU64,
     /// The PCPUs that may take something from here.
     reach: AtomicU64,
     /// Somebody wants this PCPU to decide anew.
@@ -149,6 +150,7 @@ impl<P: Policy> Scheduler<P> {
             bit: PcpuSet::only(pcpu).bits(),
             first: AtomicU64::new(0),
             clock: AtomicU64::new(0),
+            part: AtomicU64::new(0),
             reach: AtomicU64::new(0),
             wanted: AtomicBool::new(false),
             kicks: AtomicU64::new(0),
@@ -227,9 +229,10 @@ impl<P: Policy> Scheduler<P> {
         let shared = &self.pcpus[queue.pcpu.index()];
         let was_loaded = shared.reach.load(Ordering::Relaxed) != 0;
         if let Some(first) = queue.waiting.first() {
-            let key = first.key.wrapping_add(self.common.policy.offset(&queue.sum));
-            shared.first.store(key, Ordering::Relaxed);
-            shared.clock.store(self.common.policy.clock(&mut queue.sum), Ordering::Relaxed);
+            let Sight { first, clock, part } = self.common.policy.shows(&mut queue.sum, first.key);
+            shared.first.store(first, Ordering::Relaxed);
+            shared.clock.store(clock, Ordering::Relaxed);
+            shared.part.store(part, Ordering::Relaxed);
             shared.reach.store(queue.waiting.reach().bits(), Ordering::Release);
             if !was_loaded {
                 self.loaded.fetch_or(shared.bit, Ordering::AcqRel);

@@ -31,6 +31,17 @@ pub struct Forced {
     pub slice: u64,
 }
 
+/// What a queue in which somebody waits shows to others.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sight {
+    /// The key of the first that waits, comparable with theirs.
+    pub first: u64,
+    /// Comparable as well: who is before this has lost touch with those present there.
+    pub clock: u64,
+    /// The part that those present there usually have, in the policy's own measure.
+    pub part: u64,
+}
+
 /// A scheduling policy. Keys are compared by their difference, so they may wrap around.
 pub trait Policy: Send + Sync {
     /// What it keeps of each VCPU.
@@ -65,15 +76,22 @@ pub trait Policy: Send + Sync {
     /// What is to be added to a key of this queue to compare it with those of other queues.
     fn offset(&self, sum: &Self::Sum) -> u64;
 
-    /// What is told to other queues beside the first key, comparable with theirs: see [`Policy::pulls`].
-    fn clock(&self, sum: &mut Self::Sum) -> u64;
+    /// What is shown to other queues; this is the first key, as it is here.
+    fn shows(&self, sum: &mut Self::Sum, first: u64) -> Sight;
 
     /// For how long a VCPU runs beside those present.
     fn slice(&self, sum: &Self::Sum, account: &Self::Account) -> u64;
 
-    /// Whether a PCPU that would run `own` should rather take one that waits with the key `theirs` in a queue with that
-    /// clock; `far`: beyond its LLC.
-    fn pulls(&self, sum: &mut Self::Sum, own: &Self::Account, theirs: u64, clock: u64, far: bool) -> bool;
+    /// Whether a PCPU that would run `own` should rather take the first of those who wait in a queue that shows this; `far`: beyond
+    /// its LLC. `alone`: `own` is not in a heap, and somebody who waits behind it may go there.
+    fn pulls(
+        &self,
+        sum: &mut Self::Sum,
+        own: &mut Self::Account,
+        theirs: Sight,
+        far: bool,
+        alone: bool,
+    ) -> bool;
 
     /// A decision that is made already, for policies that repeat a trace.
     #[inline(always)]

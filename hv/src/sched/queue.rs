@@ -20,7 +20,7 @@ pub(super) struct Common<P> {
     pub vms: Vec<Vm>,
     /// A VCPU that has run for less is not preempted by a better one. Cycles, as are all.
     pub min_run: u64,
-    /// How long a VCPU that has crossed LLCs keeps its mark, in time that it runs.
+    /// How long a VCPU that has crossed LLCs is left there.
     pub settle: u64,
 }
 
@@ -39,6 +39,8 @@ pub(super) struct Queue<P: Policy> {
     pub idle_since: u64,
     /// It has taken something from another queue or no longer halts, and has not looked yet whether there is more for others.
     pub looks_round: bool,
+    /// When the first of those who wait and have crossed LLCs just before may be taken from here; never if `u64::MAX`.
+    pub settled_at: u64,
     pub sum: P::Sum,
     pub stats: PcpuStats,
 }
@@ -56,6 +58,7 @@ impl<P: Policy> Queue<P> {
             idle: false,
             idle_since: 0,
             looks_round: false,
+            settled_at: u64::MAX,
             sum: P::Sum::default(),
             stats: PcpuStats::default(),
         }
@@ -181,7 +184,7 @@ impl<P: Policy> Queue<P> {
             let (key, id) = self.waiting.first_for(thief).map(|(_, item)| (item.key, item.id))?;
             let vm = self.get(id).vm;
             let Some(until) = common.vms[usize::from(vm.0)].cap.held_until(now) else {
-                return Some((key.wrapping_add(common.policy.offset(&self.sum)), id));
+                return Some((key, id));
             };
             self.unlink(id);
             self.hold(common, id, until, now);
@@ -205,12 +208,33 @@ impl<P: Policy> Queue<P> {
 
     /// A VCPU that is in no heap begins to wait.
     pub(super) fn enqueue(&mut self, common: &Common<P>, id: VcpuId, how: Arrival, now: u64) {
-        let llc = self.llc;
         let (policy, sum, vcpu, vm) = self.parts(common, id);
         policy.enter(sum, &mut vcpu.account, vm, how, now);
         vcpu.put(Place::Waiting, now);
-        let item = Item::new(policy.key(&vcpu.account), id, vcpu.reach(llc));
-        self.waiting.push(item);
+        let key = policy.key(&vcpu.account);
+        self.push(id, key, now);
+    }
+
+    /// Puts a VCPU that waits into the heap.
+    #[inline(always)]
+    pub(super) fn push(&mut self, id: VcpuId, key: u64, now: u64) {
+        let vcpu = self.get(id);
+        let (reach, settled_at) = (vcpu.reach(self.llc, now), vcpu.settled_at);
+        if before(now, settled_at) {
+            self.settled_at = self.settled_at.min(settled_at);
+        }
+        self.waiting.push(Item::new(key, id, reach));
+    }
+
+    /// Lets others take those who have not crossed LLCs for long enough.
+    #[cold]
+    pub(super) fn reconsider(&mut self, now: u64) {
+        let (vcpus, llc) = (&self.vcpus, self.llc);
+        let vcpu = |id: VcpuId| vcpus[usize::from(id.0)].as_deref();
+        self.waiting.reconsider(|id| vcpu(id).map_or(PcpuSet::EMPTY, |vcpu| vcpu.reach(llc, now)));
+        let waiting = vcpus.iter().flatten().filter(|vcpu| vcpu.place == Place::Waiting);
+        let unsettled = waiting.map(|vcpu| vcpu.settled_at).filter(|at| before(now, *at));
+        self.settled_at = unsettled.min().unwrap_or(u64::MAX);
     }
 
     /// Puts those of a VM that wait where they belong after its weight has changed.
@@ -357,7 +381,6 @@ fn bill<P: Policy>(policy: &P, sum: &mut P::Sum, vcpu: &mut Vcpu<P::Account>, vm
     let ran = now.saturating_sub(vcpu.charged);
     vcpu.charged += ran;
     vcpu.stats.ran += ran;
-    vcpu.unsettled = vcpu.unsettled.saturating_sub(ran);
     policy.charge(sum, &mut vcpu.account, vm, ran, now);
     vm.cap.pay(ran, now);
     ran

@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 
-use super::policy::{Arrival, Forced, Policy};
+use super::policy::{Arrival, Forced, Policy, Sight};
 use super::sync::{AtomicU64, Ordering};
 use super::topology::PcpuId;
 use super::types::Decision;
@@ -79,15 +79,15 @@ impl Policy for Replay {
         0
     }
 
-    fn clock(&self, _: &mut ()) -> u64 {
-        0
+    fn shows(&self, _: &mut (), first: u64) -> Sight {
+        Sight { first, ..Sight::default() }
     }
 
     fn slice(&self, (): &(), _: &u64) -> u64 {
         u64::MAX
     }
 
-    fn pulls(&self, _: &mut (), _: &u64, _: u64, _: u64, _: bool) -> bool {
+    fn pulls(&self, _: &mut (), _: &mut u64, _: Sight, _: bool, _: bool) -> bool {
         false
     }
 

@@ -1,6 +1,6 @@
 //! Round robin: whoever has waited longest runs next, weights or not. Caps and affinities hold.
 
-use super::policy::{Arrival, Policy};
+use super::policy::{Arrival, Policy, Sight};
 use super::vm::Vm;
 
 /// The round-robin policy.
@@ -48,8 +48,8 @@ impl Policy for RoundRobin {
     }
 
     #[inline]
-    fn clock(&self, _: &mut ()) -> u64 {
-        0
+    fn shows(&self, _: &mut (), first: u64) -> Sight {
+        Sight { first, ..Sight::default() }
     }
 
     #[inline]
@@ -59,7 +59,7 @@ impl Policy for RoundRobin {
 
     /// One that waits elsewhere for two slices longer goes first.
     #[inline]
-    fn pulls(&self, _: &mut (), own: &u64, theirs: u64, _: u64, _: bool) -> bool {
-        own.wrapping_sub(theirs) as i64 > 2 * self.slice as i64
+    fn pulls(&self, _: &mut (), own: &mut u64, theirs: Sight, _: bool, _: bool) -> bool {
+        own.wrapping_sub(theirs.first) as i64 > 2 * self.slice as i64
     }
 }

@@ -1,5 +1,6 @@
 //! A VCPU as the scheduler sees it. It belongs to one queue at any time, in whatever state it is, and moves as a whole.
 
+use super::heap::before;
 use super::policy::Policy;
 use super::topology::{PcpuId, PcpuSet};
 use super::types::{VcpuId, VcpuStats, VmId};
@@ -38,8 +39,8 @@ pub(super) struct Vcpu<A> {
     pub since: u64,
     /// Up to when its running is in the accounts.
     pub charged: u64,
-    /// The mark of one that has crossed LLCs: for so many cycles it has to run before that may happen again unasked.
-    pub unsettled: u64,
+    /// It has crossed LLCs: that is not to happen again unasked before this.
+    pub settled_at: u64,
     pub account: A,
     pub stats: VcpuStats,
 }
@@ -67,7 +68,7 @@ impl<A: Default> Vcpu<A> {
             target: None,
             since: now,
             charged: now,
-            unsettled: 0,
+            settled_at: now,
             account: A::default(),
             stats: VcpuStats::default(),
         }
@@ -95,8 +96,8 @@ impl<A: Default> Vcpu<A> {
     }
 
     /// The PCPUs that may take it from a queue of this LLC unasked.
-    pub(super) fn reach(&self, llc: PcpuSet) -> PcpuSet {
-        if self.unsettled > 0 { self.affinity.and(llc) } else { self.affinity }
+    pub(super) fn reach(&self, llc: PcpuSet, now: u64) -> PcpuSet {
+        if before(now, self.settled_at) { self.affinity.and(llc) } else { self.affinity }
     }
 
     /// Changes its place.

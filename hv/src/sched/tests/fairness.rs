@@ -79,7 +79,7 @@ fn random_vms(rng: &mut Rng, spread: u64) -> Vec<Spec> {
     (0..1 + rng.below(6)).map(|_| spec(rng)).collect()
 }
 
-fn random_shares(spread: u64, warm_up: u64, usual: u64, bound: impl Fn(&[Spec]) -> f64) {
+fn random_shares(spread: u64, warm_up: u64, usual: u64) {
     let mut worst = 0.0;
     for seed in seeds(usual) {
         let mut rng = Rng(seed);
@@ -87,21 +87,35 @@ fn random_shares(spread: u64, warm_up: u64, usual: u64, bound: impl Fn(&[Spec]) 
         let vms = random_vms(&mut rng, spread);
         let error = error(warm_up, pcpus, per_llc, &vms);
         worst = f64::max(worst, error);
-        assert!(error < bound(&vms), "seed {seed}: {error} on {pcpus} PCPUs, {per_llc} to an LLC: {vms:?}");
+        assert!(error < 0.01, "seed {seed}: {error} on {pcpus} PCPUs, {per_llc} to an LLC: {vms:?}");
     }
     println!("off by {worst} at most");
 }
 
 #[test]
 fn random_weights_get_their_shares_within_one_percent() {
-    random_shares(4, 3 * S, 6, |_| 0.01);
+    random_shares(4, 3 * S, 20);
 }
 
-/// Weights that differ by a factor of a thousand: after a while, because a light VCPU's first run counts for long; and as a whole
-/// run of such a VCPU may be more than it is due in 10 s, each may be off by most of one.
+/// Weights that differ by a factor of a thousand: after a while, because a light VCPU's first run counts for long.
 #[test]
-fn extreme_weights_get_their_shares_within_a_slice() {
-    random_shares(11, 10 * S, 6, |vms| 0.01 + 0.002 * vms.iter().map(|vm| vm.2).sum::<usize>() as f64);
+fn extreme_weights_get_their_shares_within_one_percent() {
+    random_shares(11, 10 * S, 20);
+}
+
+/// One that always runs, because it is entitled to more than a PCPU, keeps none of those back that have come to wait behind it.
+#[test]
+fn light_ones_do_not_stay_behind_a_heavy_one() {
+    let mixes: [(usize, usize, &[Spec]); 3] = [
+        (2, 1, &[(12, 0, 7), (9, 0, 3), (1705, 0, 1), (1, 0, 5), (1, 0, 6), (1, 0, 2)]),
+        (8, 2, &[(1, 0, 5), (1557, 0, 3), (1, 0, 2), (111, 0, 3), (1653, 0, 1)]),
+        // Also if they have crossed LLCs just before.
+        (8, 2, &[(1, 0, 7), (1, 0, 1), (737, 0, 3), (3, 0, 1)]),
+    ];
+    for (pcpus, per_llc, vms) in mixes {
+        let error = error(10 * S, pcpus, per_llc, vms);
+        assert!(error < 0.01, "{error} on {pcpus} PCPUs, {per_llc} to an LLC: {vms:?}");
+    }
 }
 
 /// Over 100 s, relative to what each is due.
