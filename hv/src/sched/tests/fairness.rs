@@ -103,14 +103,18 @@ fn extreme_weights_get_their_shares_within_one_percent() {
     random_shares(11, 10 * S, 20);
 }
 
-/// One that always runs, because it is entitled to more than a PCPU, keeps none of those back that have come to wait behind it.
+/// Mixes in which one rule alone makes the difference.
 #[test]
-fn light_ones_do_not_stay_behind_a_heavy_one() {
-    let mixes: [(usize, usize, &[Spec]); 3] = [
-        (2, 1, &[(12, 0, 7), (9, 0, 3), (1705, 0, 1), (1, 0, 5), (1, 0, 6), (1, 0, 2)]),
-        (8, 2, &[(1, 0, 5), (1557, 0, 3), (1, 0, 2), (111, 0, 3), (1653, 0, 1)]),
-        // Also if they have crossed LLCs just before.
+fn light_ones_get_their_shares_beside_heavy_ones() {
+    let mixes: [(usize, usize, &[Spec]); 4] = [
+        // Who always runs, because it is entitled to more than a PCPU, keeps nobody back who has come to wait behind it,
+        (2, 1, &[(2, 0, 2), (1570, 0, 1), (51, 0, 2), (3, 0, 5)]),
+        // nor if that one has crossed LLCs just before.
         (8, 2, &[(1, 0, 7), (1, 0, 1), (737, 0, 3), (3, 0, 1)]),
+        // A light one's slice is short also if the heavy ones wait elsewhere.
+        (8, 4, &[(1097, 0, 8), (3, 0, 2), (6, 0, 1), (17, 0, 8), (698, 0, 1)]),
+        // Slices are shorter where many are present.
+        (2, 2, &[(815, 0, 1), (2, 0, 2), (1, 0, 4), (11, 0, 8), (3, 0, 6)]),
     ];
     for (pcpus, per_llc, vms) in mixes {
         let error = error(10 * S, pcpus, per_llc, vms);
