@@ -21,7 +21,7 @@ use crate::hw::context::Context;
 use crate::mem::lent::Lent;
 use crate::sched::{VcpuId, VmId};
 use crate::vcpu::outcome::Stop;
-use crate::vcpu::{Vcpu, mmu};
+use crate::vcpu::{Vcpu, mmu, work};
 use crate::virt::{Roots, Virt};
 
 /// A VCPU that no PCPU runs, with what it leaves in one.
@@ -164,6 +164,8 @@ impl<B: Backend> Guest<B> {
             vcpu.virt.set_tsc_offset(tsc.wrapping_neg());
             *place.lock() = Some(Parked { vcpu, context: Box::new(Context::after_reset()) });
         }
+        // Each has dropped the shadow tables of those before it, and these are not told if the scheduler says that they run here.
+        vm.mailboxes.iter().for_each(|mailbox| mailbox.request(work::RELOAD));
         vm.deaf.store(0, Ordering::SeqCst);
         self.started.store(tsc, Ordering::Relaxed);
         self.set_rest(Rest::No);
