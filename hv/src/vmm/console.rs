@@ -217,14 +217,18 @@ impl<P: Port> Console<P> {
         key
     }
 
-    /// The monitor is left: what is typed is for the guest again.
+    /// The monitor is left: what is typed is for the guest again, and so is what the monitor has not taken.
     pub fn leave_monitor(&self) {
         let mut state = self.state.lock();
         state.at_monitor = false;
         while let Some(byte) = state.behind.pop_front() {
             state.port.finish(byte);
         }
-        state.keys.clear();
+        while let Some(key) = state.keys.pop_front() {
+            if let Key::Byte(byte) = key {
+                let _there_may_be_no_room = state.input.push_back(byte);
+            }
+        }
         self.monitor_wanted.store(false, Ordering::Relaxed);
     }
 }
@@ -326,10 +330,12 @@ mod tests {
             keys,
             [b'h', b'e', b'l', b'p'].map(Key::Byte).into_iter().chain([Key::Monitor]).collect::<Vec<_>>()
         );
+        console.state.lock().port.typed.push_back(b'w');
+        console.drain();
         console.leave_monitor();
-        console.state.lock().port.typed.push_back(b'y');
         assert!(console.drain());
-        assert_eq!(console.read(1), Some(b'y'));
+        console.state.lock().port.typed.push_back(b'y');
+        assert_eq!((console.read(1), console.read(1)), (Some(b'w'), Some(b'y')));
     }
 
     #[test]

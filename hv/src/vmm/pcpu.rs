@@ -136,7 +136,7 @@ impl<B: Backend> Pcpu<B> {
     }
 
     /// Takes what was typed, and tells the guest that has the console.
-    fn drain_console(&self) {
+    pub fn drain_console(&self) {
         let console = &self.machine.console;
         if console.drain()
             && let Some(guest) = self.machine.guest(console.focus() as usize)

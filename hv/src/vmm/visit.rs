@@ -219,6 +219,7 @@ impl<B: Backend> Worker<B> {
         monitor.enter(&mut on, || host_report(machine.host, pcpus));
         self.monitor = monitor;
         machine.console.leave_monitor();
+        self.pcpu.drain_console();
         machine.one_less();
     }
 }
