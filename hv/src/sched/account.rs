@@ -7,6 +7,9 @@ pub(super) const PARTS: u64 = 16;
 /// What one cycle of a queue's PCPU adds to the mean is this, divided by the parts present.
 pub(super) const PER_CYCLE: u64 = DEFAULT_WEIGHT as u64 * PARTS;
 
+/// Slices are whole while no more than so many are present in a queue.
+const CROWD: i64 = 6;
+
 /// The account of a VCPU.
 #[derive(Debug)]
 pub struct Account {
@@ -64,6 +67,8 @@ pub struct Sum {
     pub(super) usual_part: i64,
     /// The greatest of the usual parts that other queues have shown in this decision.
     pub(super) seen_part: i64,
+    /// For how long one of those present runs: a whole slice, or less if many are.
+    pub(super) slice: u64,
     /// What a cycle of the PCPU counts for each of those present, in parts of 2^32.
     pub(super) rate: u64,
     /// Added to spent times of this queue to compare them with others'.
@@ -101,6 +106,7 @@ impl Default for Sum {
             squares: 0,
             usual_part: 0,
             seen_part: 0,
+            slice: 0,
             rate: 0,
             offset: 0,
             runs: NONE,
@@ -172,22 +178,30 @@ impl Sum {
         (self.runs, self.runs_given) = (NONE, 0);
     }
 
-    pub(super) fn add(&mut self, account: &Account) {
+    /// One more is present; `slice` is for few.
+    pub(super) fn add(&mut self, account: &Account, slice: u64) {
         if self.count == 0 {
             self.base = account.spent;
         }
         self.count += 1;
+        self.share_out(slice);
         self.change(0, account.part, account.spent);
     }
 
-    pub(super) fn remove(&mut self, account: &Account) {
+    /// One is no longer present.
+    pub(super) fn remove(&mut self, account: &Account, slice: u64) {
         // The last one leaves the mean where it was.
         self.mean();
         self.count -= 1;
+        self.share_out(slice);
         self.change(account.part, 0, account.spent);
         if self.count == 0 {
             (self.parts, self.lead, self.base) = (0, 0, account.spent);
         }
+    }
+
+    fn share_out(&mut self, slice: u64) {
+        self.slice = slice * CROWD as u64 / self.count.max(CROWD) as u64;
     }
 
     /// One that has spent this holds other parts than before; 0: it is not present.

@@ -25,9 +25,6 @@ const DRIFT_SLICES: i64 = 2;
 /// Who wakes is boosted if it is ahead of the mean by no more than this part of a slice.
 const BOOST_DEBT: i64 = 4;
 
-/// Slices are whole while no more than so many are present in a queue.
-const CROWD: i64 = 6;
-
 /// A single charge counts no more than so many slices: who comes to that has been stopped, with the machine or in a debugger.
 const MOST_SLICES: u64 = 1024;
 
@@ -121,7 +118,7 @@ impl Policy for Credit {
             }
             account.spent = mean;
             account.arrived = (sum.time, mean);
-            sum.add(account);
+            sum.add(account, self.slice);
             return;
         }
         let drift = DRIFT_SLICES * account.stride;
@@ -139,7 +136,7 @@ impl Policy for Credit {
                     false => ahead.saturating_mul(sum.parts) / (sum.parts + account.part),
                 };
                 account.arrived = (sum.time, account.spent.wrapping_add_signed(-beyond));
-                sum.add(account);
+                sum.add(account, self.slice);
                 return;
             }
             Arrival::Stolen => {
@@ -152,7 +149,7 @@ impl Policy for Credit {
         };
         account.spent = mean.wrapping_add_signed(ahead);
         account.arrived = (sum.time, account.spent);
-        sum.add(account);
+        sum.add(account, self.slice);
     }
 
     fn leave(&self, sum: &mut Sum, account: &mut Account, vm: &Vm, blocks: bool, _now: u64) {
@@ -169,7 +166,7 @@ impl Policy for Credit {
                 .unwrap_or(0);
             sum.hand_over(vm.index(), ahead.clamp(-account.stride, drift));
         }
-        sum.remove(account);
+        sum.remove(account, self.slice);
     }
 
     fn carry(&self, from: &Sum, to: &Sum, account: &mut Account) {
@@ -228,17 +225,14 @@ impl Policy for Credit {
         sum.offset
     }
 
-    /// A whole slice, or less where many are present. Beside others with greater parts, also in other queues, so much less that
-    /// it counts as much as one of theirs.
+    /// Less beside others with greater parts, also in other queues: then it counts as much as one of theirs.
     #[inline(always)]
     fn slice(&self, sum: &Sum, account: &Account) -> u64 {
         let usual = sum.usual_part.max(sum.seen_part);
-        if account.part >= usual && sum.count <= CROWD {
-            return self.slice;
+        if account.part >= usual {
+            return sum.slice;
         }
-        let part =
-            (self.slice * CROWD as u64 / sum.count.max(CROWD) as u64).saturating_mul(account.part as u64);
-        (part / account.part.max(usual) as u64).max(self.min_run)
+        (sum.slice.saturating_mul(account.part as u64) / usual as u64).max(self.min_run)
     }
 
     /// A quarter of a slice's lead is enough within an LLC, half a one's beyond it.
