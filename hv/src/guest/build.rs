@@ -37,6 +37,8 @@ pub enum BuildError {
         /// MiB that could be had.
         found: u64,
     },
+    /// Not enough host memory for this, of which the guest wants several.
+    Room(&'static str),
     /// No host memory for page tables.
     Tables(MapError),
     /// The affinity names no processor of this machine that runs guests.
@@ -59,6 +61,11 @@ impl fmt::Display for BuildError {
                 f,
                 "the guest's {wanted} MiB of memory are more than the {found} MiB that the host has free; \
                  lower `memory_mib` (pal: --mem) or give the host more"
+            ),
+            BuildError::Room(what) => write!(
+                f,
+                "the host has no memory left for the guest's {what}; lower `memory_mib` (pal: --mem), ask for fewer of \
+                 them, or give the host more"
             ),
             BuildError::Tables(e) => write!(f, "no host memory for page tables ({e:?}); lower `memory_mib`"),
             BuildError::Affinity { pcpus, fit } if fit.len() < *pcpus => write!(

@@ -7,6 +7,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt::Write;
 
+use super::build::BuildError;
 use super::bundle::Files;
 use super::config::{ConsoleKind, VmConfig};
 use super::load::{LoadError, Problem};
@@ -41,7 +42,7 @@ pub fn make(
     pages: &'static dyn Pages,
     switches: &mut Switches,
     seed: [u8; 32],
-) -> Result<Virtio, LoadError> {
+) -> Result<Virtio, BuildError> {
     let mut devices = Builder::new(vm);
     for (disk, number) in config.devices.disks.iter().zip(0..) {
         let missing = || LoadError { file: disk.file.clone(), problem: Problem::Missing };
@@ -49,7 +50,8 @@ pub fn make(
         devices.block(Block::new(RamDisk::new(bytes, disk.read_only, pages), &serial(number)));
     }
     for (network, card) in config.devices.networks.iter().zip(0..) {
-        devices.net(Mac::of(&config.name, card), &switches.get(network));
+        let added = devices.net(Mac::of(&config.name, card), &switches.get(network)).is_some();
+        added.then_some(()).ok_or(BuildError::Room("network cards"))?;
     }
     if config.devices.console == ConsoleKind::Virtio {
         devices.console();

@@ -108,6 +108,12 @@ pub(super) fn alloc_last(order: u8) -> Option<Hpa> {
     obtain(|frames| frames.buddy.alloc(order))
 }
 
+/// Whether the heap's own block is there.
+#[cfg(any(test, feature = "baremetal"))]
+pub(super) fn has_last() -> bool {
+    FRAMES.lock().as_ref().is_some_and(|frames| frames.buddy.has_block(HEAP_GROWTH))
+}
+
 /// As [`alloc()`], filled with zeroes.
 pub fn alloc_zeroed(order: u8, node: Node) -> Option<Hpa> {
     let block = alloc(order, node)?;

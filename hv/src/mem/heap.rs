@@ -1,10 +1,10 @@
 //! The global allocator: talc, growing from the frame allocator by 2 MiB or what a request needs.
 //!
 //! For bookkeeping of bounded size. Guest memory and page tables come from [`super::frame`], whose calls can fail, and which keeps
-//! a block for this; an allocation here that finds nothing ends the hypervisor with the size in the message. Unsafe because it gives
-//! frames to the allocator.
+//! a block for this; an allocation here that finds nothing ends the hypervisor with the size in the message. So what a VM needs much of
+//! can fail, or asks first ([`has_room`]), and what is large gets nothing of that block. Unsafe because it gives frames to the allocator.
 
-use core::alloc::Layout;
+use core::alloc::{GlobalAlloc, Layout};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use talc::TalcLock;
@@ -12,8 +12,10 @@ use talc::base::Talc;
 use talc::base::binning::Binning;
 use talc::source::Source;
 
-use super::frame::{self, HEAP_GROWTH};
+use super::frame::{self, HEAP_GROWTH, Node};
 
+/// What needs larger blocks gets nothing of the one that is kept: it is for small things, and would be gone with one of these.
+const SMALL_ORDER: u8 = 5;
 /// What talc needs beside the allocation itself, generously.
 const OVERHEAD: u64 = 4096;
 
@@ -28,6 +30,21 @@ pub fn bytes() -> u64 {
     BYTES.load(Ordering::Relaxed)
 }
 
+/// Whether there are so many bytes (not 0) in one piece, without the block that is kept. For who is about to make so much, in parts that
+/// cannot fail.
+pub fn has_room(bytes: usize) -> bool {
+    let Ok(layout) = Layout::from_size_align(bytes, align_of::<u64>()) else { return false };
+    // SAFETY: the size is not zero, and what is given back is what was got.
+    let found = unsafe {
+        let room = HEAP.alloc(layout);
+        if !room.is_null() {
+            HEAP.dealloc(room, layout);
+        }
+        !room.is_null()
+    };
+    found && frame::has_last()
+}
+
 #[derive(Debug)]
 struct Growing;
 
@@ -36,10 +53,12 @@ unsafe impl Source for Growing {
     fn acquire<B: Binning>(talc: &mut Talc<Self, B>, layout: Layout) -> Result<(), ()> {
         let bytes = (layout.size() as u64).saturating_add(layout.align() as u64).saturating_add(OVERHEAD);
         let needed = frame::order_for(bytes);
-        let (block, order) = [needed.max(HEAP_GROWTH), needed]
-            .into_iter()
-            .find_map(|order| Some((frame::alloc_last(order)?, order)))
-            .ok_or(())?;
+        let take = |order| {
+            let is_small = needed <= SMALL_ORDER;
+            let block = if is_small { frame::alloc_last(order) } else { frame::alloc(order, Node(0)) };
+            Some((block?, order))
+        };
+        let (block, order) = [needed.max(HEAP_GROWTH), needed].into_iter().find_map(take).ok_or(())?;
         BYTES.fetch_add(4096 << order, Ordering::Relaxed);
         // SAFETY: the frames are mapped and now belong to the heap for ever.
         let claimed = unsafe { talc.claim(block.0 as *mut u8, 4096usize << order) };
@@ -51,9 +70,7 @@ unsafe impl Source for Growing {
 mod tests {
     use super::*;
     use crate::mem::buddy::Buddy;
-    use crate::mem::frame::Node;
     use crate::paging::addr::{Hpa, PAGE_SIZE};
-    use core::alloc::GlobalAlloc;
 
     /// Makes new memory of this machine's the frames of the hypervisor. Nobody else in the tests has frames.
     fn hand_over(frames: u64) {
@@ -86,8 +103,11 @@ mod tests {
     #[test]
     fn guests_take_all_frames_but_the_heaps() {
         const MIB: usize = 1 << 20;
+        const LARGE: usize = MIB / 4;
         hand_over(2048);
-        assert!(take_all(11).is_empty() && take_all(10).len() == 1);
+        assert!(take_all(11).is_empty());
+        let largest = take_all(10);
+        assert_eq!(largest.len(), 1);
         let large = take_all(9);
         assert_eq!((large.len(), frame::stats().free), (1, 512));
         let nothing = [
@@ -99,6 +119,7 @@ mod tests {
         ];
         assert_eq!(nothing, [None; 5]);
         assert_eq!(frame::stats().free, 512, "what was refused is there");
+        assert!(!has_room(LARGE) && bytes() == 0, "what is large gets nothing of it, either");
         // Frames that are free one by one are of no use to the heap: guests may have them.
         let give = |block: Hpa| {
             // SAFETY: the block was allocated, and nobody uses it.
@@ -120,6 +141,21 @@ mod tests {
         even.for_each(give);
         assert_eq!(take_all(0), vec![]);
         assert!(drain(64 << 10) > MIB);
+        assert_eq!(frame::stats().free, 0);
+        // Room is what the heap has beside that block.
+        // SAFETY: the block was allocated, and nobody uses it.
+        unsafe { frame::free(largest[0], 10) };
+        assert!(has_room(LARGE) && has_room(LARGE));
+        assert_eq!(frame::stats().free, 512);
+        let layout = Layout::from_size_align(LARGE, 8).unwrap();
+        // SAFETY: the size is not zero.
+        let room = unsafe { HEAP.alloc(layout) };
+        assert!(!room.is_null() && drain(LARGE) >= MIB && !has_room(LARGE));
+        assert_eq!(frame::stats().free, 512);
+        assert!(drain(64 << 10) > MIB);
+        // SAFETY: it was allocated, and nobody uses it.
+        unsafe { HEAP.dealloc(room, layout) };
+        assert!(!has_room(LARGE), "there is room, but no block is kept");
         assert_eq!(frame::stats().free, 0);
     }
 }

@@ -37,6 +37,7 @@ impl<L: Lender> Lent<L> {
     /// The largest free block of at most `bytes`; its start and size.
     pub fn block(&mut self, bytes: u64) -> Option<(Hpa, u64)> {
         let largest = bytes.checked_ilog2()?.checked_sub(PAGE_SHIFT)?.min(MAX_ORDER.into()) as u8;
+        self.blocks.try_reserve(1).ok()?;
         let block =
             (0..=largest).rev().find_map(|order| Some(Block { start: self.lender.lend(order)?, order }))?;
         self.blocks.push(block);

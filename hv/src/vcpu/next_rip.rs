@@ -45,6 +45,9 @@ impl Default for NextRips {
 }
 
 impl NextRips {
+    /// What a table takes beside itself.
+    pub const BYTES: usize = ENTRIES * System::COUNT * (size_of::<Entry>() + size_of::<Option<Gpr>>());
+
     /// RIP after the instruction of kind `what` at CS:RIP. On a miss `fetch` fills a buffer with the bytes there and
     /// returns how many it could read. `None`: the bytes are not such an instruction (any more); entering the guest at
     /// the same RIP again executes what is there now.

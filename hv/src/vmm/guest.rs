@@ -18,8 +18,10 @@ use crate::guest::config::VmConfig;
 use crate::guest::cpuid::{CpuidPolicy, CpuidTable};
 use crate::guest::vm::Vm;
 use crate::hw::context::Context;
+use crate::mem::heap;
 use crate::mem::lent::Lent;
 use crate::sched::{VcpuId, VmId};
+use crate::vcpu::next_rip::NextRips;
 use crate::vcpu::outcome::Stop;
 use crate::vcpu::{Vcpu, mmu, work};
 use crate::virt::{Roots, Virt};
@@ -136,6 +138,9 @@ impl<B: Backend> Guest<B> {
         })
     }
 
+    /// What a VCPU takes at most: it, what it remembers of instructions, and the pages that the processor wants.
+    const VCPU_BYTES: usize = size_of::<Vcpu<B::Virt>>() + NextRips::BYTES + (40 << 10);
+
     /// Loads the kernel and parks new VCPUs, as after RESET. The memory is all zeroes; no VCPU is on a PCPU.
     pub fn begin(
         &self,
@@ -148,6 +153,11 @@ impl<B: Backend> Guest<B> {
         let boot = build::fill(vm, &self.config, files)?;
         vm.paging.store(0, Ordering::SeqCst);
         for (id, place) in (0..).zip(&self.parked) {
+            // The old one leaves room for the new one.
+            let is_first = place.lock().take().is_none();
+            if is_first && !heap::has_room(Self::VCPU_BYTES) {
+                return Err(BuildError::Room("virtual processors"));
+            }
             vm.mailboxes[id as usize].reset();
             vm.mailboxes[id as usize].set_handle(self.handles[id as usize].0.into());
             let mut vcpu = Box::new(Vcpu::new(id, backend.vcpu(), cpuid(id), vm.clock.tsc_khz()));

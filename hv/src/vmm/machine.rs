@@ -147,7 +147,11 @@ impl<B: Backend> Machine<B> {
         };
         *self.entries[number].guest.lock() = Some(guest.clone());
         if let Err(e) = self.begin(&guest) {
-            let reason = if matches!(e, BuildError::Tables(_)) { "config-error" } else { "load-error" };
+            let reason = if matches!(e, BuildError::Tables(_) | BuildError::Room(_)) {
+                "config-error"
+            } else {
+                "load-error"
+            };
             self.forget(&guest);
             self.report_end(config, reason, 0, &e, STATUS_USAGE);
             return Err(e.to_string());

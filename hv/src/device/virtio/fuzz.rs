@@ -22,7 +22,7 @@ pub fn fuzz_one(data: &[u8]) {
     let vms = [0, 1].map(|vm| {
         let mut devices = Builder::new(vm);
         devices.block(Block::new(disk::RamDisk::new(&DISK, vm == 1, &PAGES), "disk"));
-        devices.net(Mac([2, 0, 0, 0, 0, vm as u8]), &switch).console();
+        devices.net(Mac([2, 0, 0, 0, 0, vm as u8]), &switch).expect("memory").console();
         devices.entropy(Entropy::new([0; 32]));
         (devices.build(), VecMemory::new(MEMORY))
     });

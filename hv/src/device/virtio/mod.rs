@@ -95,11 +95,11 @@ impl Builder {
         self.add(Model::Block(block))
     }
 
-    /// Adds a network device at a new port of `switch`.
-    pub fn net(&mut self, mac: Mac, switch: &Switch) -> &mut Self {
+    /// Adds a network device at a new port of `switch`; `None`: there is no memory for it.
+    pub fn net(&mut self, mac: Mac, switch: &Switch) -> Option<&mut Self> {
         let bit = 1u32.checked_shl(self.models.len() as u32).unwrap_or(0);
         let waker = Waker { vm: self.vm, word: self.waiting.clone(), bit };
-        self.add(Model::Net(Net::new(mac, switch.plug(waker))))
+        Some(self.add(Model::Net(Net::new(mac, switch.plug(waker)?))))
     }
 
     /// Adds a console device; the first is the one that a person sees.

@@ -111,9 +111,12 @@ impl Default for Switch {
 }
 
 impl Switch {
-    /// A new port.
-    pub fn plug(&self, waker: Waker) -> Port {
-        let frames = (0..QUEUE_FRAMES).map(|_| Frame { len: 0, bytes: [0; FRAME_MAX] }).collect();
+    /// A new port; `None`: there is no memory for its queue, about 390 KB.
+    pub fn plug(&self, waker: Waker) -> Option<Port> {
+        let mut frames = Vec::new();
+        frames.try_reserve_exact(QUEUE_FRAMES).ok()?;
+        frames.resize_with(QUEUE_FRAMES, || Frame { len: 0, bytes: [0; FRAME_MAX] });
+        let frames = frames.into_boxed_slice();
         let socket = Some(Socket { waker, frames, first: 0, count: 0, lost: 0 });
         let mut state = self.0.lock();
         let free = state.sockets.iter().position(Option::is_none);
@@ -122,7 +125,7 @@ impl Switch {
             Some(place) => *place = socket,
             None => state.sockets.extend(vec![socket]),
         }
-        Port { switch: self.clone(), number }
+        Some(Port { switch: self.clone(), number })
     }
 }
 

@@ -8,7 +8,7 @@ use super::*;
 
 fn port(switch: &Switch, vm: u32) -> (Port, Arc<AtomicU32>) {
     let word = Arc::new(AtomicU32::new(0));
-    (switch.plug(Waker { vm, word: word.clone(), bit: 4 }), word)
+    (switch.plug(Waker { vm, word: word.clone(), bit: 4 }).unwrap(), word)
 }
 
 fn mac(n: u8) -> [u8; 6] {
@@ -117,7 +117,7 @@ fn two_vms() -> [Driver; 2] {
     let switch = Switch::default();
     [0, 1].map(|vm| {
         let mut devices = Builder::new(vm);
-        devices.net(Mac(mac(vm as u8)), &switch);
+        devices.net(Mac(mac(vm as u8)), &switch).unwrap();
         Driver::new(devices.build())
     })
 }
