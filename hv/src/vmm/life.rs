@@ -164,10 +164,13 @@ impl<B: Backend> Machine<B> {
 
     /// The guest that had the console has ended: the first of those that live gets it.
     fn pass_console(&self) {
-        let next = (0..self.entries.len()).find_map(|number| self.guest(number));
-        if let Some(next) = next {
+        while let Some(next) = (0..self.entries.len()).find_map(|number| self.guest(number)) {
             self.console.set_focus(next.number);
-            ::log::info!("the console is that of {} now", next.config.name);
+            // One that has ended meanwhile may not know that it had the console.
+            if self.guest(next.number as usize).is_some() {
+                ::log::info!("the console is that of {} now", next.config.name);
+                return;
+            }
         }
     }
 
