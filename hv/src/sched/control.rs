@@ -187,6 +187,7 @@ impl<P: Policy> Scheduler<P> {
             }
             mine.account(&self.common, now);
             let place = self.relocate(&mut theirs, &mut mine, id, Arrival::Moved, now);
+            mine.looks_round = true;
             self.publish(&mut theirs);
             self.publish(&mut mine);
             return Ok(match place {

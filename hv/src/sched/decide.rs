@@ -109,7 +109,9 @@ impl<P: Policy> Scheduler<P> {
         self.publish(&mut queue);
         if let Some((id, target)) = elsewhere {
             drop(queue);
-            return self.transfer(id, target, now).unwrap_or(Kick::NONE);
+            // Who is told of it looks round for the others that wait.
+            let kick = self.transfer(id, target, now).unwrap_or(Kick::NONE);
+            return if kick == Kick::NONE { self.offer_any(pcpu) } else { kick };
         }
         let (reach, looks_round) = (queue.waiting.reach(), core::mem::take(&mut queue.looks_round));
         if queue.idle && (!reach.is_empty() || queue.held.next() < halts_until) {

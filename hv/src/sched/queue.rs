@@ -241,10 +241,16 @@ impl<P: Policy> Queue<P> {
     pub(super) fn requeue(&mut self, common: &Common<P>, vm: VmId, now: u64) {
         for index in 0..self.vcpus.len() {
             let waits = |vcpu: &Vcpu<P::Account>| vcpu.vm == vm && vcpu.place == Place::Waiting;
-            if self.vcpus[index].as_deref().is_some_and(waits) {
-                let id = VcpuId(index as u16);
-                self.unlink(id);
-                self.enqueue(common, id, Arrival::Preempted, now);
+            let id = VcpuId(index as u16);
+            if self.vcpus[index].as_deref().is_some_and(waits)
+                && let Some(at) = self.waiting.position(id)
+                && let Some(item) = self.waiting.remove(at)
+            {
+                let (policy, sum, vcpu, vm) = self.parts(common, id);
+                policy.enter(sum, &mut vcpu.account, vm, Arrival::Preempted, now);
+                let key = policy.key(&vcpu.account);
+                // Within the same reach: nobody is told of more here.
+                self.waiting.push(Item { key, ..item });
             }
         }
     }

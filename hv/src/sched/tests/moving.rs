@@ -353,7 +353,7 @@ fn random_commands<Q: Policy + 'static>(seed: u64, policy: Q) {
 
 #[test]
 fn commands_at_random_lose_nobody() {
-    for seed in seeds(8) {
+    for seed in seeds(24) {
         random_commands(seed, config().credit());
         random_commands(seed, config().round_robin());
     }
