@@ -15,7 +15,7 @@ use crate::guest::acpi::{self, AcpiConfig, AcpiError};
 use crate::guest::bundle::Files;
 use crate::guest::clock::Clock;
 use crate::guest::config::VmConfig;
-use crate::guest::layout::{HIGH_RAM_BASE, MemoryLayout};
+use crate::guest::layout::{HIGH_RAM_BASE, MemoryLayout, PIECE};
 use crate::guest::load::{self, BootState, LoadError, Request};
 use crate::guest::mem::{GuestMemory, NotRam};
 use crate::guest::vm::{HostMemory, Memory, Vm};
@@ -191,11 +191,12 @@ pub fn fill<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     Ok(load::load(&ram, &request)?)
 }
 
-/// Makes the guest's RAM all zeroes, for a reset.
-pub fn scrub<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(vm: &Vm<F, M>) -> Result<(), NotRam> {
-    let memory = vm.memory.read();
-    vm.layout
-        .ram()
-        .into_iter()
-        .try_for_each(|range| memory.ram().fill(range.start, range.end.0 - range.start.0, 0))
+/// Fills a piece of the guest's RAM ([`MemoryLayout::piece`]) with zeroes, for a reset. False: there are no more.
+pub fn scrub<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
+    vm: &Vm<F, M>,
+    piece: u64,
+) -> Result<bool, NotRam> {
+    let Some(at) = vm.layout.piece(piece) else { return Ok(false) };
+    vm.memory.read().ram().fill(at, PIECE, 0)?;
+    Ok(true)
 }

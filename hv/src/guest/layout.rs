@@ -14,6 +14,8 @@ use crate::paging::addr::Gpa;
 
 /// One mebibyte.
 pub const MIB: u64 = 1 << 20;
+/// What is cleared of a guest's RAM at once, in bytes: RAM consists of whole pieces.
+pub const PIECE: u64 = 256 << 10;
 /// The smallest guest in MiB.
 pub const MIN_MEMORY_MIB: u64 = 20;
 /// The largest guest in MiB: 64 TiB, which leaves most of a 48-bit physical address space to devices.
@@ -72,6 +74,12 @@ impl MemoryLayout {
     pub fn ram(&self) -> ArrayVec<Range<Gpa>, 2> {
         let ranges = [0..self.low_end, HIGH_RAM_BASE..self.high_end];
         ranges.into_iter().filter(|r| !r.is_empty()).map(|r| Gpa(r.start)..Gpa(r.end)).collect()
+    }
+
+    /// The [`PIECE`] of RAM with this number, lowest first; `None` beyond the last.
+    pub fn piece(&self, number: u64) -> Option<Gpa> {
+        let at = number.checked_mul(PIECE).filter(|at| *at < self.ram_bytes())?;
+        Some(Gpa(if at < self.low_end { at } else { HIGH_RAM_BASE + (at - self.low_end) }))
     }
 
     /// RAM in bytes.
@@ -134,6 +142,22 @@ mod tests {
             assert_eq!(sum, layout.ram_bytes());
             assert!(ram.iter().all(|r| r.start.is_aligned(1 << 30)) && LOW_RAM_LIMIT.is_multiple_of(1 << 30));
             assert!(ram[0].end.0 <= LOW_RAM_LIMIT);
+        }
+    }
+
+    #[test]
+    fn pieces_are_all_of_ram() {
+        for (_, layout) in layouts().filter(|(mib, _)| *mib <= 6144) {
+            let mut pieces = (0..).map_while(|number| layout.piece(number));
+            for range in layout.ram() {
+                let starts = (range.start.0..range.end.0).step_by(PIECE as usize);
+                assert!(starts.eq(
+                    pieces.by_ref().map(|at| at.0).take(((range.end.0 - range.start.0) / PIECE) as usize)
+                ));
+                assert!(range.end.0.is_multiple_of(PIECE));
+            }
+            assert_eq!(pieces.next(), None);
+            assert_eq!(layout.piece(u64::MAX), None);
         }
     }
 

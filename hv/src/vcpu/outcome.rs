@@ -42,6 +42,8 @@ pub enum Stop {
     PowerOff,
     /// The guest reset its machine.
     Reset,
+    /// A person wants it to start anew.
+    Restart,
     /// The guest ended the run through the test device.
     TestExit(u32),
     /// A person took it away.

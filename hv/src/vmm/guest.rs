@@ -6,12 +6,13 @@
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use spin::Mutex;
 
 use super::backend::Backend;
 use super::memory::{Frames, HostMemory};
+use super::renewal::{Renewal, Step};
 use crate::guest::build::{self, BuildError, HostFacts};
 use crate::guest::bundle::Files;
 use crate::guest::config::VmConfig;
@@ -41,8 +42,10 @@ enum Life {
     Lives,
     /// It has stopped, and stands still as soon as its VCPUs have left their PCPUs.
     Stops(End),
-    /// Somebody sees to its end or its new start.
+    /// Somebody sees to what follows.
     IsSeenTo,
+    /// It starts anew, in the turns of its first VCPU; the others stand still.
+    Renews(Renewal),
 }
 
 /// Why a VM has stopped.
@@ -100,8 +103,10 @@ pub struct Guest<B: Backend> {
     pub handles: Vec<VcpuId>,
     parked: Vec<Mutex<Option<Parked<B::Virt>>>>,
     life: Mutex<Life>,
-    /// Held by whoever sees to its end or new start, until it runs or is gone; and by the monitor while it makes sure that the VM
-    /// stands still. Taken before all others of the VM.
+    /// Whether it says `Lives`: each turn asks.
+    lives: AtomicBool,
+    /// Held by whoever sees to its end, until it is gone, or lets it start anew or begin; and by the monitor while it makes sure that the
+    /// VM stands still. Taken before all others of the VM.
     pub(super) steer: Mutex<()>,
     rest: Mutex<Rest>,
     started: AtomicU64,
@@ -130,6 +135,7 @@ impl<B: Backend> Guest<B> {
             handles: Vec::new(),
             parked: (0..config.vcpus).map(|_| Mutex::new(None)).collect(),
             life: Mutex::new(Life::IsSeenTo),
+            lives: AtomicBool::new(false),
             steer: Mutex::new(()),
             rest: Mutex::new(Rest::No),
             started: AtomicU64::new(facts.tsc),
@@ -167,19 +173,23 @@ impl<B: Backend> Guest<B> {
                 vcpu.virt.reset();
             }
             vcpu.virt.set_paging(Roots::Nested(vm.memory.read().nested.root()));
-            mmu::set_mode(&mut vcpu, vm, self.config.mode, || tsc).map_err(BuildError::Tables)?;
+            let has_tables = mmu::set_mode(&mut vcpu, vm, self.config.mode, || tsc);
             if let Some(entries) = self.config.paranoid {
                 mmu::be_paranoid(&mut vcpu, entries);
             }
             vcpu.virt.set_tsc_offset(tsc.wrapping_neg());
             *place.lock() = Some(Parked { vcpu, context: Box::new(Context::after_reset()) });
+            // Last: whoever had a VCPU here finds one, also if the guest cannot begin anew.
+            has_tables.map_err(BuildError::Tables)?;
         }
         // Each has dropped the shadow tables of those before it, and these are not told if the scheduler says that they run here.
         vm.mailboxes.iter().for_each(|mailbox| mailbox.request(work::RELOAD));
         vm.deaf.store(0, Ordering::SeqCst);
         self.started.store(tsc, Ordering::Relaxed);
         self.set_rest(Rest::No);
-        *self.life.lock() = Life::Lives;
+        let mut life = self.life.lock();
+        *life = Life::Lives;
+        self.lives.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -221,33 +231,18 @@ impl<B: Backend> Guest<B> {
         (0..).zip(all).for_each(|(id, parked)| self.park(id, parked));
     }
 
-    /// The VM stops for this reason, unless it has stopped already; whether it had not. Its VCPUs must be made to stand still.
-    pub fn stop(&self, stop: Stop) -> bool {
+    /// The VM stops for this reason, unless it has stopped already. Its VCPUs must be made to stand still.
+    pub fn stop(&self, stop: Stop) {
         let mut life = self.life.lock();
-        let lives = matches!(*life, Life::Lives);
-        if lives {
+        if matches!(*life, Life::Lives | Life::Renews(_)) {
             *life = Life::Stops(End::Stop(stop));
+            self.lives.store(false, Ordering::Release);
         }
-        lives
     }
 
-    /// Who sees to its new start could not start it.
+    /// Its new start has failed: why, and the run's exit status. Its first VCPU must be made to stand still.
     pub fn fail(&self, why: String, status: u32) {
         *self.life.lock() = Life::Stops(End::Failed(why, status));
-    }
-
-    /// Whether it will start anew.
-    pub fn resets(&self) -> bool {
-        match &*self.life.lock() {
-            Life::Stops(End::Stop(Stop::Reset)) => true,
-            Life::Stops(End::Stop(Stop::Died(_))) => self.config.restart,
-            _ => false,
-        }
-    }
-
-    /// Whether it has stopped.
-    pub fn has_stopped(&self) -> bool {
-        !matches!(*self.life.lock(), Life::Lives)
     }
 
     /// Why it has stopped; to one caller, who sees to what follows.
@@ -260,6 +255,48 @@ impl<B: Backend> Guest<B> {
                 None
             }
         }
+    }
+
+    /// It starts anew. Its first VCPU must be let run.
+    pub fn renew(&self, stop: Stop) {
+        let renewal = Renewal::new(stop, self.started(), self.vm.clock.tsc_khz());
+        *self.life.lock() = Life::Renews(renewal);
+    }
+
+    /// What the first VCPU has to do, at this host TSC, for the VM to start anew; `None`: it does not.
+    pub fn next_step(&self, now: u64) -> Option<Step> {
+        match &mut *self.life.lock() {
+            Life::Renews(renewal) => Some(renewal.next(now)),
+            _ => None,
+        }
+    }
+
+    /// Whether it runs, unless it is paused.
+    #[inline]
+    pub fn lives(&self) -> bool {
+        self.lives.load(Ordering::Acquire)
+    }
+
+    /// Whether it starts anew.
+    pub fn renews(&self) -> bool {
+        matches!(*self.life.lock(), Life::Renews(_))
+    }
+
+    /// Whether its end or new start is still to be seen to.
+    pub fn has_stopped(&self) -> bool {
+        matches!(*self.life.lock(), Life::Stops(_) | Life::IsSeenTo)
+    }
+
+    /// Calls `f` with the VCPUs that may run: all of a VM that lives, the first of one that starts anew. It does not stop meanwhile, so
+    /// whoever stops it afterwards has them stand still.
+    pub fn for_those_that_may_run(&self, f: impl FnMut(&VcpuId)) {
+        let life = self.life.lock();
+        let count = match &*life {
+            Life::Lives => self.handles.len(),
+            Life::Renews(_) => 1,
+            Life::Stops(_) | Life::IsSeenTo => 0,
+        };
+        self.handles.iter().take(count).for_each(f);
     }
 }
 

@@ -1,7 +1,8 @@
 //! What becomes of a VM: it stands still and goes on, stops, starts anew, ends. And what a person can do to it.
 //!
-//! Any PCPU does this, whoever gets there. A VM stands still once the scheduler says that no PCPU has one of its VCPUs; a person's
-//! commands ([`Machine::start_again`] and the like) come from the monitor, on the first PCPU, and concern VMs that stand still.
+//! Any PCPU does this, whoever gets there, but for the work of a new start: that is done in the turns of the VM's first VCPU
+//! ([`Machine::renew`]). A VM stands still once the scheduler says that no PCPU has one of its VCPUs; a person's commands come from the
+//! monitor, on the first PCPU ([`super::visit`]), and concern VMs that stand still.
 
 use alloc::string::ToString;
 use alloc::sync::Arc;
@@ -11,6 +12,8 @@ use core::sync::atomic::Ordering;
 use super::backend::Backend;
 use super::guest::{End, Guest};
 use super::machine::{Machine, STATUS_USAGE};
+use super::pcpu::Pcpu;
+use super::renewal::Step;
 use super::report::{self, DeathReport};
 use super::telemetry;
 use crate::boot::log;
@@ -19,6 +22,7 @@ use crate::guest::build;
 use crate::guest::config::VmConfig;
 use crate::hw::{cpu, pm};
 use crate::mem::{frame, heap};
+use crate::vcpu::host::Host as _;
 use crate::vcpu::outcome::Stop;
 
 /// A guest died.
@@ -40,36 +44,38 @@ impl<B: Backend> Machine<B> {
         guest.handles.iter().all(|handle| self.sched.runs_on(*handle).is_none())
     }
 
-    /// Lets the VCPUs of a guest run that were held.
+    /// Lets the VCPUs of a guest run that were held, as far as it has not stopped.
     pub fn let_run(&self, guest: &Guest<B>) {
-        for handle in &guest.handles {
+        guest.for_those_that_may_run(|handle| {
             let now = cpu::rdtsc();
             if let Ok(kick) = self.sched.resume(*handle, now) {
                 self.send(kick);
             }
             // Each looks whether there is anything to do.
             self.send(self.sched.wake(*handle, now));
-        }
+        });
     }
 
-    /// A guest that stands still stops.
-    pub fn stop(&self, guest: &Arc<Guest<B>>, stop: Stop) {
+    /// A guest stops.
+    #[cold]
+    #[inline(never)]
+    pub fn stop(&self, guest: &Guest<B>, stop: Stop) {
         guest.stop(stop);
         self.hold(guest);
-        self.look_after(guest);
     }
 
     /// Sees to the end or new start of a guest that has stopped, once it stands still. To be called whenever one of its VCPUs
     /// has left a PCPU.
+    #[inline]
     pub fn look_after(&self, guest: &Arc<Guest<B>>) {
-        if guest.has_stopped() && self.is_off(guest) {
+        if !guest.lives() && self.is_off(guest) {
             self.see_to(guest);
         }
     }
 
-    /// Sees to the end or new start of a guest that has stopped and whose VCPUs are in their places. The scheduler may believe that one
-    /// of them runs here, if the guest starts anew: it is charged for the work then.
-    pub(super) fn see_to(&self, guest: &Arc<Guest<B>>) {
+    #[cold]
+    #[inline(never)]
+    fn see_to(&self, guest: &Arc<Guest<B>>) {
         let Some(end) = guest.take_stop() else { return };
         // Nobody who waits for this lock has taken the stop: it is the monitor, for a moment.
         let _steer = guest.steer.lock();
@@ -80,52 +86,94 @@ impl<B: Backend> Machine<B> {
                 return self.report_end(&guest.config, "load-error", 0, &why, status);
             }
         };
-        self.flush_console(guest);
-        if self.host.options.stats {
-            let now = cpu::rdtsc();
-            let all = guest.take_all();
-            for parked in &all {
-                let handle = guest.handles[parked.vcpu.id as usize];
-                let time = self.sched.status(handle, now).map(|status| status.stats).unwrap_or_default();
-                telemetry::record("stats", |json| {
-                    report::stats(json, &parked.vcpu, &guest.vm, now)?;
-                    report::time(json, &time)?;
-                    report::host(json, &frame::stats(), heap::bytes())
-                });
-            }
-            guest.park_all(all);
-        }
+        let reason = report::reason(&stop);
         let end = |value, detail: &dyn Display, status| {
+            self.report_run(guest);
             self.forget(guest);
-            self.report_end(&guest.config, report::reason(&stop), value, detail, status);
+            self.report_end(&guest.config, reason, value, detail, status);
         };
-        match &stop {
-            Stop::Died(death) if guest.config.restart => {
-                ::log::warn!("{}: {}: {}", guest.config.name, death.cause.name(), death.what);
-                self.reset(guest);
-            }
-            Stop::TestExit(value) => end(*value, &"", pm::STATUS_OK),
-            Stop::Died(death) => end(0, &DeathReport(death), STATUS_DIED),
+        match stop {
+            Stop::Reset | Stop::Restart => self.start_anew(guest, stop),
+            Stop::Died(_) if guest.config.restart => self.start_anew(guest, stop),
+            Stop::TestExit(value) => end(value, &"", pm::STATUS_OK),
+            Stop::Died(death) => end(0, &DeathReport(&death), STATUS_DIED),
             Stop::PowerOff | Stop::Destroyed => end(0, &"", pm::STATUS_OK),
-            Stop::Reset => self.reset(guest),
         }
     }
 
-    /// Starts a guest anew that has reset its machine.
-    fn reset(&self, guest: &Arc<Guest<B>>) {
-        let config = &guest.config;
-        telemetry::record("reset", |json| json.text("vm", &config.name));
-        ::log::info!("{}: reset", config.name);
-        // The end follows once the scheduler knows as well that none of its VCPUs runs.
-        let failed = |why: &dyn Display, status| guest.fail(why.to_string(), status);
-        if build::scrub(&guest.vm).is_err() {
-            let why = "a page of the guest's memory was taken away by its test device; start it anew";
-            return failed(&why, STATUS_DIED);
+    fn start_anew(&self, guest: &Guest<B>, stop: Stop) {
+        guest.renew(stop);
+        self.let_run(guest);
+    }
+
+    /// Goes on with starting a guest anew, in a turn of its first VCPU, while all of them are in their places: until that is done, or the PCPU is
+    /// wanted for something else, or there is nothing to do before the host TSC that is returned.
+    pub(super) fn renew(&self, guest: &Guest<B>, pcpu: &mut Pcpu<B>) -> Option<u64> {
+        loop {
+            match guest.next_step(cpu::rdtsc())? {
+                Step::Report(stop) => self.report_reset(guest, &stop),
+                Step::Wait(due) => return Some(due),
+                Step::Clear(piece) => self.clear(guest, piece),
+            }
+            pcpu.serve_interrupts();
+            if pcpu.is_wanted() {
+                return None;
+            }
         }
-        guest.vm.chipset.lock().reset();
-        if let Err(e) = self.begin(guest) {
-            failed(&e, STATUS_USAGE);
+    }
+
+    /// Clears a piece of a guest's memory, or lets it begin if there are no more.
+    fn clear(&self, guest: &Guest<B>, piece: u64) {
+        // The end follows when the VCPU has left its PCPU.
+        let failed = |why: &dyn Display, status| {
+            guest.fail(why.to_string(), status);
+            self.hold(guest);
+        };
+        match build::scrub(&guest.vm, piece) {
+            Ok(true) => {}
+            Ok(false) => {
+                let _steer = guest.steer.lock();
+                guest.vm.chipset.lock().reset();
+                if let Err(e) = self.begin(guest) {
+                    failed(&e, STATUS_USAGE);
+                }
+            }
+            Err(_) => {
+                let why = "a page of the guest's memory was taken away by its test device; start it anew";
+                failed(&why, STATUS_DIED);
+            }
         }
+    }
+
+    /// Reports that a guest starts anew, and why.
+    fn report_reset(&self, guest: &Guest<B>, stop: &Stop) {
+        self.report_run(guest);
+        let name = &guest.config.name;
+        if let Stop::Died(death) = stop {
+            ::log::warn!("{name}: {}: {}", death.cause.name(), death.what);
+        }
+        telemetry::record("reset", |json| json.text("vm", name));
+        ::log::info!("{name}: reset");
+    }
+
+    /// Reports the last of what a stopped guest has said, and what it has been through.
+    fn report_run(&self, guest: &Guest<B>) {
+        self.flush_console(guest);
+        if !self.host.options.stats {
+            return;
+        }
+        let now = cpu::rdtsc();
+        let all = guest.take_all();
+        for parked in &all {
+            let handle = guest.handles[parked.vcpu.id as usize];
+            let time = self.sched.status(handle, now).map(|status| status.stats).unwrap_or_default();
+            telemetry::record("stats", |json| {
+                report::stats(json, &parked.vcpu, &guest.vm, now)?;
+                report::time(json, &time)?;
+                report::host(json, &frame::stats(), heap::bytes())
+            });
+        }
+        guest.park_all(all);
     }
 
     /// Sends the last of a stopped guest's console output, as far as the console takes it in time.

@@ -26,6 +26,8 @@ mod pcpu;
 #[cfg(feature = "baremetal")]
 mod pcpus;
 #[cfg_attr(not(feature = "baremetal"), allow(dead_code))]
+mod renewal;
+#[cfg_attr(not(feature = "baremetal"), allow(dead_code))]
 pub mod report;
 #[cfg(feature = "baremetal")]
 mod start;

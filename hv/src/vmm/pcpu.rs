@@ -20,6 +20,9 @@ use crate::vcpu::mailbox::Mailbox;
 use crate::vcpu::work as vcpu_work;
 use crate::virt::state::cr4;
 
+/// How long a PCPU halts that waits for something of which no interrupt tells.
+const MOMENT_MS: u64 = 1;
+
 /// The serial port of the console.
 pub struct ConsolePort(pub Console);
 
@@ -78,11 +81,6 @@ impl<B: Backend> Pcpu<B> {
         self.entered = None;
     }
 
-    /// Whether the time of this turn is up.
-    pub fn is_over(&self) -> bool {
-        cpu::rdtsc() >= self.until
-    }
-
     /// When the VCPU was entered first in this turn, in ticks of the TSC.
     pub fn entered(&self) -> Option<u64> {
         self.entered
@@ -110,7 +108,17 @@ impl<B: Backend> Pcpu<B> {
 
     /// Waits until there may be something to do.
     pub fn idle(&mut self) {
-        self.arm_timer(u64::MAX);
+        self.idle_until(u64::MAX);
+    }
+
+    /// Waits for a moment.
+    pub fn idle_briefly(&mut self) {
+        self.idle_until(self.tsc().saturating_add(self.machine.host.tsc_khz * MOMENT_MS));
+    }
+
+    /// Waits until there may be something to do, but not longer than this.
+    fn idle_until(&mut self, deadline: u64) {
+        self.arm_timer(deadline);
         if self.is_wanted() || self.has(work::CONSOLE | work::TIMER) {
             return self.look();
         }

@@ -18,7 +18,7 @@ use crate::virt::{ArchState, Virt};
 pub fn reason(stop: &Stop) -> &'static str {
     match stop {
         Stop::PowerOff => "power-off",
-        Stop::Reset => "reset",
+        Stop::Reset | Stop::Restart => "reset",
         Stop::Destroyed => "destroyed",
         Stop::TestExit(_) => "test-device",
         Stop::Died(death) => death.cause.name(),

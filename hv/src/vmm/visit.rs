@@ -1,7 +1,7 @@
 //! A person's visit to the monitor, on the first PCPU: the VM that is looked at stands still, the others go on.
 //!
-//! While the person thinks, the PCPU works on ([`Worker::turn`]); while a VM is made to stand still, it only puts away what it runs
-//! itself, and does not halt: nobody would wake it.
+//! While the person thinks, the PCPU works on ([`Worker::turn`]); and also while it waits for a VM to stand still, to begin or to be
+//! gone, but then it halts only for moments ([`Worker::brief_turn`]), as nobody would wake it.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -32,7 +32,7 @@ impl<B: Backend> AtWork<'_, B> {
         let machine = self.worker.machine;
         loop {
             let guest = machine.guest(vm)?;
-            // Whoever sees to its end or its new start holds the lock, and lets it run at last: what has been held before does not count.
+            // Whoever lets it start anew or begin holds the lock meanwhile: what has been held before does not count.
             let stands_still = guest.steer.try_lock().is_some_and(|_steer| {
                 machine.hold(&guest);
                 machine.is_off(&guest) && !guest.has_stopped()
@@ -41,7 +41,21 @@ impl<B: Backend> AtWork<'_, B> {
                 return Some(guest);
             }
             drop(guest);
-            self.worker.step();
+            self.worker.brief_turn();
+        }
+    }
+
+    /// A VM that stands still stops, and what follows is seen to.
+    fn stop(&mut self, guest: &Arc<Guest<B>>, stop: Stop) {
+        self.worker.machine.stop(guest, stop);
+        self.worker.machine.look_after(guest);
+    }
+
+    /// Starts a VM anew that stands still, and waits until it begins.
+    fn restart(&mut self, guest: &Arc<Guest<B>>) {
+        self.stop(guest, Stop::Restart);
+        while guest.renews() {
+            self.worker.brief_turn();
         }
     }
 
@@ -55,7 +69,7 @@ impl<B: Backend> AtWork<'_, B> {
     /// Waits until the memory of a VM that has ended is free again.
     fn wait_for_memory(&mut self, vm: usize) {
         while self.worker.machine.entries[vm].holders.load(Ordering::SeqCst) != 0 {
-            self.worker.step();
+            self.worker.brief_turn();
         }
     }
 
@@ -184,10 +198,10 @@ impl<B: Backend> Vms for AtWork<'_, B> {
                 return Err(Refused::Runs);
             }
             Action::Pause | Action::Resume if rest == Rest::Off => return Err(Refused::Stopped),
-            Action::Start | Action::Restart => machine.stop(&guest, Stop::Reset),
-            Action::PowerOff => machine.stop(&guest, Stop::PowerOff),
+            Action::Start | Action::Restart => self.restart(&guest),
+            Action::PowerOff => self.stop(&guest, Stop::PowerOff),
             Action::Destroy => {
-                machine.stop(&guest, Stop::Destroyed);
+                self.stop(&guest, Stop::Destroyed);
                 drop(guest);
                 self.wait_for_memory(vm);
             }

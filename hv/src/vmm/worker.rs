@@ -7,11 +7,10 @@ use super::guest::{Guest, Parked};
 use super::machine::Machine;
 use super::pcpu::Pcpu;
 use crate::boot::percpu::PerCpu;
-use crate::boot::smp;
 use crate::monitor::Monitor;
 use crate::sched::{VcpuId, Why};
 use crate::vcpu::host::Host as _;
-use crate::vcpu::outcome::{Return, Stop};
+use crate::vcpu::outcome::Return;
 use crate::vcpu::run::run;
 use crate::virt::Virt;
 
@@ -31,8 +30,6 @@ pub struct Worker<B: Backend> {
     loaded: Option<Loaded<B>>,
     /// What to tell the scheduler about the VCPU that ran last.
     why: Why,
-    /// The guest of a VCPU that has been put away while the scheduler believes that it runs.
-    put_away: Option<Arc<Guest<B>>>,
     /// The monitor, on the first PCPU.
     pub(super) monitor: Monitor,
 }
@@ -50,7 +47,6 @@ impl<B: Backend> Worker<B> {
             pcpu: Pcpu::new(machine, pcpu),
             loaded: None,
             why: Why::Preempt,
-            put_away: None,
             monitor: Monitor::default(),
         }
     }
@@ -72,15 +68,22 @@ impl<B: Backend> Worker<B> {
         }
     }
 
+    /// The same for who waits for something of which no interrupt tells: it comes back soon.
+    pub(super) fn brief_turn(&mut self) {
+        if !self.step() {
+            self.pcpu.idle_briefly();
+        }
+    }
+
     /// Runs one VCPU until it waits or its time is up. False: there is none to run.
-    pub(super) fn step(&mut self) -> bool {
+    fn step(&mut self) -> bool {
         let now = self.pcpu.tsc();
         let why = core::mem::replace(&mut self.why, Why::Preempt);
         let decision = self.machine.sched.schedule(self.pcpu.id(), why, now);
         let decided = self.pcpu.tsc();
-        let mut left = self.put_away.take();
+        let mut left = None;
         if decision.run != self.loaded.as_ref().map(|loaded| loaded.handle) {
-            left = self.unload().or(left);
+            left = self.unload();
             if let Some(handle) = decision.run {
                 self.load(handle);
             }
@@ -92,6 +95,10 @@ impl<B: Backend> Worker<B> {
         }
         self.pcpu.begin(self.loaded.as_ref().map(|loaded| loaded.guest.number), decision.until);
         let Some(Loaded { handle, guest, parked, .. }) = &mut self.loaded else { return false };
+        if !guest.lives() {
+            self.renew();
+            return true;
+        }
         let end = run(&mut parked.vcpu, &guest.vm, &mut self.cpu, &mut self.pcpu);
         let turns = &mut parked.vcpu.turns;
         turns.decisions.add(decided.wrapping_sub(now));
@@ -105,35 +112,27 @@ impl<B: Backend> Worker<B> {
             }
             Return::Yield => {}
             Return::Spin => self.why = Why::Yield,
-            Return::Stop(stop) => self.stop(stop),
+            Return::Stop(stop) => self.machine.stop(guest, stop),
         }
         true
     }
 
-    /// The guest of the VCPU here stops. If it starts anew, that is done here and now if the others leave their PCPUs soon: so the
-    /// scheduler charges its VM for the work, and nobody else's VCPU. Otherwise the last that leaves sees to it.
-    fn stop(&mut self, stop: Stop) {
-        let Some(Loaded { handle, guest, .. }) = &self.loaded else { return };
-        let (machine, handle, guest) = (self.machine, *handle, guest.clone());
-        let first = guest.stop(stop);
-        machine.hold(&guest);
-        if !first || !guest.resets() {
-            return;
+    /// The guest of the VCPU here has stopped: the VCPU is about to leave, or it is the first one and starts the guest anew.
+    #[cold]
+    #[inline(never)]
+    fn renew(&mut self) {
+        let Some(Loaded { handle, .. }) = &self.loaded else { return };
+        let handle = *handle;
+        let Some(guest) = self.unload() else { return };
+        if let Some(due) = self.machine.renew(&guest, &mut self.pcpu) {
+            self.pcpu.sleep(handle, due);
+            self.why = Why::Block;
         }
-        let runs = |other: &VcpuId| *other != handle && machine.sched.runs_on(*other).is_some();
-        while guest.handles.iter().any(runs) {
-            if self.pcpu.is_over() {
-                return;
-            }
-            smp::answer_here();
-            core::hint::spin_loop();
-        }
-        self.unload();
-        machine.see_to(&guest);
-        self.put_away = Some(guest);
+        self.load(handle);
     }
 
-    /// Takes the VCPU out of the PCPU, if there is one; its guest.
+    /// Takes the VCPU out of the PCPU, if there is one; its guest. Part of each switch.
+    #[inline(always)]
     fn unload(&mut self) -> Option<Arc<Guest<B>>> {
         let Loaded { guest, id, mut parked, .. } = self.loaded.take()?;
         parked.vcpu.virt.depart(&mut self.cpu);
@@ -142,6 +141,8 @@ impl<B: Backend> Worker<B> {
         Some(guest)
     }
 
+    /// Puts a VCPU into the PCPU. Part of each switch.
+    #[inline(always)]
     fn load(&mut self, handle: VcpuId) {
         let (guest, id) = self.machine.vcpu(handle).expect("the scheduler knows VCPUs that there are");
         let mut parked = guest.take(id);

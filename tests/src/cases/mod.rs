@@ -12,6 +12,7 @@ mod media;
 mod monitor;
 mod person;
 mod probe;
+mod resets;
 mod smp;
 mod stress;
 mod torture;
@@ -86,6 +87,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         isolation::CASES,
         person::CASES,
         probe::CASES,
+        resets::CASES,
         smp::CASES,
         monitor::CASES,
         kit::CASES,

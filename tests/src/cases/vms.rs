@@ -14,7 +14,6 @@ use crate::{context::Context, pty::Person};
 pub const CASES: &[Case] = &[
     only("qemu-svm", "three guests from one description on four processors", three),
     only("qemu-svm", "guests come and go while another one computes", lives),
-    only("qemu-svm", "a guest that resets itself for ever, beside another one and a person", resets),
     only("qemu-svm", "a guest writes to its disk until there is no memory", full),
     only("qemu-svm", "a guest with more processors than there is memory for", crowded),
     only("qemu-svm", "two guests on a network", network),
@@ -23,8 +22,8 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "descriptions with mistakes", mistakes),
 ];
 
-/// A line of this file.
-fn log(context: &Context, name: &str) -> Result<String> {
+/// The log file of this name.
+pub fn log(context: &Context, name: &str) -> Result<String> {
     let path = context.path(&format!("logs/{name}.log"));
     fs::read_to_string(&path).with_context(|| path)
 }
@@ -149,42 +148,6 @@ fn lives(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Clearing and loading a guest's memory takes longer than a turn, again and again: neither does the other one pay for that, nor may
-/// the person meet a guest that begins to run while they look at it. The person is on one PCPU, the guests are on the other.
-fn resets(context: &Context) -> Result<()> {
-    fs::copy(&context.kit, context.path("kit"))?;
-    let config = context.file(
-        "lab.toml",
-        "version = 1\nconsole = \"shell\"\n\
-         [[vm]]\nname = \"again\"\nkernel = \"kit\"\nmemory_mib = 384\ncmdline = \"reset\"\naffinity = [1]\n\
-         [[vm]]\nname = \"shell\"\nmemory_mib = 96\naffinity = [1]\n",
-    )?;
-    let mut person = Person::start(context, &["--config", &config, "--pcpus", "2"])?;
-    person.sees("guest:")?;
-    person.types(
-        "w() { n=0; end=$(($(cut -d. -f1 /proc/uptime) + 6)); while [ $(cut -d. -f1 /proc/uptime) -lt $end ]; do \
-         n=$((n + 1)); done; echo \"co\"unt $n is; }\r",
-    )?;
-    let beside = counted(&mut person)?;
-    enter(&mut person)?;
-    for _ in 0..15 {
-        ask(&mut person, "vms", &["again", "running", "* shell"])?;
-        ask(&mut person, "select again", &["again stands still"])?;
-        ask(&mut person, "regs", &["RIP"])?;
-        ask(&mut person, "select shell", &["shell stands still"])?;
-    }
-    ask(&mut person, "pause again", &["again stands still"])?;
-    ask(&mut person, "select shell", &["shell stands still"])?;
-    person.types("quit\r")?;
-    person.sees("shell goes on")?;
-    let alone = counted(&mut person)?;
-    // Half of it is due, and this machine may be busy with something else at either time.
-    ensure!(alone > 0 && beside * 5 >= alone, "{beside} beside the other, {alone} alone\n{}", person.shown);
-    person.types("\x01x")?;
-    person.ends()?;
-    Ok(())
-}
-
 /// The machine has less memory than `pal` would give it. The hypervisor keeps what it needs for the guest that begins anew again and
 /// again; what the writer had comes back, with what was written to the disk.
 fn full(context: &Context) -> Result<()> {
@@ -222,15 +185,6 @@ fn full(context: &Context) -> Result<()> {
     person.types("\x01x")?;
     person.ends()?;
     Ok(())
-}
-
-/// What the shell's function says.
-fn counted(person: &mut Person) -> Result<u64> {
-    person.types("w\r")?;
-    person.sees("count ")?;
-    person.sees(" is")?;
-    let (_, figure) = person.shown.rsplit_once("count ").context("no count")?;
-    Ok(figure.split(' ').next().context("no figure")?.parse()?)
 }
 
 /// The RAM of `many` fits into the machine, its VCPUs and cards do not: it is refused, at boot and in the monitor, and `one` runs on.

@@ -1,0 +1,142 @@
+//! Guests that reset themselves, or die and have `restart`, again and again: neither others nor a person at the monitor suffer.
+
+use std::{fs, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{
+    Case,
+    monitor::{ask, enter},
+    only, vms,
+};
+use crate::{context::Context, pty::Person};
+
+pub const CASES: &[Case] = &[
+    only("qemu-svm", "a guest that resets itself for ever, beside another one and a person", beside),
+    only("qemu-svm", "guests that end at once begin ten times a second", brake),
+    only("qemu-svm", "a person and a guest that ends at once", person),
+];
+
+/// Clearing and loading a guest's memory takes longer than many turns, again and again: the other one neither pays for that nor waits for
+/// all of it, nor may the person meet a guest that begins to run while they look at it. The person is on one PCPU, the guests are
+/// on the other.
+fn beside(context: &Context) -> Result<()> {
+    fs::copy(&context.kit, context.path("kit"))?;
+    let config = context.file(
+        "lab.toml",
+        "version = 1\nconsole = \"again\"\n\
+         [[vm]]\nname = \"again\"\nkernel = \"kit\"\nmemory_mib = 1024\ncmdline = \"reset\"\naffinity = [1]\n\
+         [[vm]]\nname = \"shell\"\nmemory_mib = 96\naffinity = [1]\n",
+    )?;
+    let mut person = Person::start(context, &["--config", &config, "--pcpus", "2"])?;
+    person.sees("kit: reset")?;
+    // The shell boots in peace.
+    enter(&mut person)?;
+    ask(&mut person, "pause again", &["again stands still"])?;
+    ask(&mut person, "console shell", &["shell has the console"])?;
+    person.types("quit\r")?;
+    person.sees("shell goes on")?;
+    person.sees("guest:")?;
+    // How often it looks at the clock in six seconds, how often others ran between two looks, and for how long in all, in hundredths.
+    person.types("up() { read up rest < /proc/uptime; up=${up%.*}${up#*.}; }\r")?;
+    person.types(
+        "w() { n=0; gaps=0; waited=0; up; last=$up; end=$((last + 600)); while up; [ $up -lt $end ]; do \
+         n=$((n + 1)); d=$((up - last)); last=$up; \
+         [ $d -gt 2 ] && gaps=$((gaps + 1)) && waited=$((waited + d)); done; echo \"co\"unt $n $gaps $waited is; }\r",
+    )?;
+    enter(&mut person)?;
+    ask(&mut person, "resume again", &["again goes on"])?;
+    person.types("quit\r")?;
+    person.sees("shell goes on")?;
+    let [beside, gaps, waited] = counted(&mut person)?;
+    enter(&mut person)?;
+    for _ in 0..15 {
+        ask(&mut person, "vms", &["again", "running", "* shell"])?;
+        ask(&mut person, "select again", &["again stands still"])?;
+        ask(&mut person, "regs", &["RIP"])?;
+        ask(&mut person, "select shell", &["shell stands still"])?;
+    }
+    ask(&mut person, "restart again", &["again boots anew"])?;
+    ask(&mut person, "pause again", &["again stands still"])?;
+    ask(&mut person, "select shell", &["shell stands still"])?;
+    person.types("quit\r")?;
+    person.sees("shell goes on")?;
+    let [alone, gaps_alone, waited_alone] = counted(&mut person)?;
+    // Half of it is due, and this machine may be busy with something else at either time.
+    ensure!(alone > 0 && beside * 5 >= alone, "{beside} beside the other, {alone} alone\n{}", person.shown);
+    let mean = |waited: u64, gaps: u64| Duration::from_millis(waited * 10 / gaps.max(1));
+    let (each, busy) = (mean(waited, gaps), mean(waited_alone, gaps_alone));
+    // It waits for one turn of the other each time, and would for some hundred if a reset were done in one piece.
+    ensure!(
+        each < Duration::from_millis(200) + busy * 2,
+        "the other waited {gaps} times, for {each:?} each\n{}",
+        person.shown
+    );
+    person.types("\x01x")?;
+    person.ends()?;
+    Ok(())
+}
+
+/// What the shell's function says.
+fn counted(person: &mut Person) -> Result<[u64; 3]> {
+    person.types("w\r")?;
+    person.sees("count ")?;
+    person.sees(" is")?;
+    let (_, figures) = person.shown.rsplit_once("count ").context("no count")?;
+    let figures = figures.split(' ').take(3).map(str::parse).collect::<Result<Vec<_>, _>>()?;
+    <[u64; 3]>::try_from(figures).ok().context("too few figures")
+}
+
+/// Without a limit it would be some hundred times.
+fn brake(context: &Context) -> Result<()> {
+    fs::copy(&context.kit, context.path("kit"))?;
+    let config = context.file(
+        "lab.toml",
+        "version = 1\n\
+         [[vm]]\nname = \"resets\"\nkernel = \"kit\"\nmemory_mib = 20\ncmdline = \"reset\"\n\
+         [[vm]]\nname = \"dies\"\nkernel = \"kit\"\nmemory_mib = 20\ncmdline = \"print=dies triple\"\nvcpus = 2\nrestart = true\nmode = \"shadow\"\n",
+    )?;
+    let logs = context.path("logs");
+    let options = ["--config", &config, "--pcpus", "2", "--log-dir", &logs, "--timeout", "10"];
+    let seconds = context.run(&options)?.status(124)?.took.as_secs() as usize + 1;
+    for (name, line) in [("resets", "kit: reset\n"), ("dies", "kit: dies\n")] {
+        let begun = vms::log(context, name)?.matches(line).count();
+        ensure!((2..=10 * seconds).contains(&begun), "{name} began {begun} times within {seconds} s");
+    }
+    Ok(())
+}
+
+/// Nearly all of the time the guest waits until it may begin anew.
+fn person(context: &Context) -> Result<()> {
+    fs::copy(&context.kit, context.path("kit"))?;
+    let config = context.file(
+        "lab.toml",
+        "version = 1\nconsole = \"idle\"\n\
+         [[vm]]\nname = \"again\"\nkernel = \"kit\"\nmemory_mib = 20\nvcpus = 2\ncmdline = \"reset\"\n\
+         [[vm]]\nname = \"idle\"\nkernel = \"kit\"\nmemory_mib = 20\ncmdline = \"print=idle echo\"\n",
+    )?;
+    let mut person = Person::start(context, &["--config", &config, "--pcpus", "2"])?;
+    person.sees("kit: idle")?;
+    enter(&mut person)?;
+    for _ in 0..5 {
+        ask(&mut person, "pause again", &["again stands still"])?;
+        ask(&mut person, "vms", &["again", "paused", "* idle"])?;
+        ask(&mut person, "resume again", &["again goes on"])?;
+        ask(&mut person, "restart again", &["again boots anew"])?;
+        ask(&mut person, "stop again", &["again is off"])?;
+        ask(&mut person, "vms", &["again", "stopped", "* idle"])?;
+        ask(&mut person, "start again", &["again starts"])?;
+        ask(&mut person, "select again", &["again stands still"])?;
+        ask(&mut person, "restart again", &["again boots anew"])?;
+        ask(&mut person, "regs", &["RIP"])?;
+        ask(&mut person, "select idle", &["idle stands still"])?;
+        ask(&mut person, "destroy again", &["again is gone"])?;
+        ask(&mut person, "start again", &["again starts"])?;
+    }
+    ask(&mut person, "destroy again", &["again is gone"])?;
+    person.types("destroy idle\r")?;
+    person.sees("idle is gone")?;
+    person.types("quit\r")?;
+    ensure!(person.ends()? == Some(0), "{}", person.shown);
+    Ok(())
+}
