@@ -43,8 +43,8 @@ const HOSTILE_VCPUS: u64 = 4;
 const LEAST_PERCENT: u64 = 80;
 /// Linux computes for so many seconds without the hostile guest,
 const ALONE: u64 = 8;
-/// and beside it at least so many percent of what it then did; two thirds are due to it. Either time all PCPUs are at work: that the
-/// emulated machine may have fewer real processors than PCPUs makes both less.
+/// and beside it at least so many percent of what it then did in the same time of real processors; two thirds are due to it. There may be
+/// fewer of those than PCPUs, and others may want them, more at one time than at the other.
 const LEAST_WORK_PERCENT: u64 = 33;
 /// The hypervisor's heap may grow by so much from the first start of the hostile guest to the last, in bytes: it grows by
 /// 2 MiB at a time.
@@ -73,7 +73,7 @@ fn work(seconds: u64) -> String {
          work() {{ good=0; bad=0; while up; [ $up -lt $end ]; do\n\
          if [ \"$(seq 20000 | md5sum)\" = '{SUM}  -' ]; then good=$((good + 1)); else bad=$((bad + 1)); fi; done\n\
          echo worker: $good right, $bad wrong; }}\n\
-         {workers}wait",
+         echo at work; {workers}wait",
         workers = "work & ".repeat(VCPUS as usize)
     )
 }
@@ -86,10 +86,10 @@ fn isolation(context: &Context, seconds: u64, seed: u64) -> Result<()> {
         seconds.div_ceil(60)
     );
     let patience = Duration::from_secs(seconds) * PATIENCE.0 + PATIENCE.1;
-    let records = machine.run(patience).with_context(|| again.clone())?;
+    let (records, time) = machine.run(patience).with_context(|| again.clone())?;
     judge(&records).with_context(|| again.clone())?;
-    // Accounts may err: what Linux got done must be its share as well, as far as this machine does as much at either time.
-    let (alone, beside) = (sums(&alone) * seconds, sums(&records) * ALONE);
+    // Accounts may err: what Linux got done must be its share as well.
+    let (alone, beside) = (sums(&alone.0) * time, sums(&records) * alone.1);
     let done = format!(
         "of what Linux does alone it has done {} % beside the hostile guest",
         beside * 100 / alone.max(1)
@@ -169,17 +169,25 @@ impl Machine {
         Ok(Self { command, telemetry: telemetry.into(), console: console.into(), rounds })
     }
 
-    /// Runs it until Linux has ended and the hostile guest has begun anew a few times; what the hypervisor has told until then.
-    fn run(mut self, patience: Duration) -> Result<Vec<Value>> {
+    /// Runs it until Linux has ended and the hostile guest has begun anew a few times; what the hypervisor has told until then, and the
+    /// processor time that it took while Linux computed.
+    fn run(mut self, patience: Duration) -> Result<(Vec<Value>, u64)> {
         let mut qemu = Running(self.command.spawn().context("cannot start qemu-system-x86_64")?);
         let start = Instant::now();
+        let (mut first, mut last) = (None, 0);
         loop {
             sleep(Duration::from_millis(300));
+            let now = qemu.processor_time();
             let ended = qemu.0.try_wait()?.is_some();
             let records = self.records();
+            let said = console(&records);
+            if said.contains("at work") && !said.contains("worker: ") {
+                first = first.or(now);
+                last = now.unwrap_or(last);
+            }
             let rounds = records.iter().filter(|record| is(record, "reset", "hostile")).count();
             if records.iter().any(|record| is(record, "end", "linux")) && rounds >= self.rounds {
-                return Ok(records);
+                return Ok((records, last - first.unwrap_or(last)));
             }
             let late = start.elapsed() > patience;
             if ended || late || records.iter().any(|record| record["t"] == "panic") {
@@ -203,6 +211,15 @@ impl Machine {
 
 /// QEMU, which ends with this.
 struct Running(Child);
+
+impl Running {
+    /// The processor time that it has taken, in the system's clock ticks: fields 14 and 15 of proc(5)'s stat.
+    fn processor_time(&self) -> Option<u64> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).ok()?;
+        let (_, fields) = stat.rsplit_once(") ")?;
+        fields.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().ok()).sum()
+    }
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
