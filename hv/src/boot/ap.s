@@ -66,8 +66,7 @@ ap_long:
   jz 1f
   movq %rax, %rsp
   xorl %ebp, %ebp                               /* ends the chain of frame pointers */
-  popq %rdi
-  subq $8, %rsp
+  popq %rdi                                     /* which leaves the stack at its top, a multiple of 16 */
   call boot_ap
 1:cli                                           /* too late: given up */
   hlt

@@ -8,7 +8,7 @@ use super::host::Host;
 use super::percpu::{self, Job, PerCpu, work};
 use super::{log, report, smp};
 use crate::hw::mtrr::Mtrrs;
-use crate::hw::{cpu, lapic, pm};
+use crate::hw::{cpu, fpu, lapic, pm};
 use crate::mem::frame::{self, Node};
 use crate::virt::state::cr0;
 
@@ -56,6 +56,8 @@ fn processor(host: &Host, pcpu: &'static PerCpu) {
         unsafe { mtrrs.write() };
         assert_eq!(Mtrrs::read(), Some(mtrrs));
     }
+    // Traps unless the stack is a multiple of 16 where functions are called.
+    let _any_value = fpu::mmx(0);
     let skew = pcpu.tsc_skew.load(Ordering::Relaxed);
     ::log::info!(
         "selftest: PCPU {} of {}: TSC skew {skew}, {} kHz",
