@@ -1,5 +1,6 @@
-/* Entry of every interrupt and exception vector. Stub n lies at trap_stubs + 16 n; all end in trap_common, which
-   saves the registers as boot::trap::TrapFrame and calls boot_trap(frame). */
+/* Entry of every interrupt and exception vector. Stub n lies at trap_stubs + 16 n; all save the registers as
+   boot::trap::TrapFrame and call boot_trap(frame): exceptions in trap_common, on the stack on which they arrive, interrupts in
+   interrupt_common, which first goes back to the stack that they interrupted. */
 
 .section .text.trap,"ax"
 .altmacro
@@ -10,7 +11,11 @@
   push 0
   .endif
   push \n
+  .if \n < 32
   jmp trap_common
+  .else
+  jmp interrupt_common
+  .endif
 .endm
 .balign 16
 .global trap_stubs
@@ -22,7 +27,7 @@ trap_stubs:
 .endr
 .noaltmacro
 
-trap_common:
+.macro SAVE_REGISTERS
   push rax
   push rcx
   push rdx
@@ -38,9 +43,14 @@ trap_common:
   push r13
   push r14
   push r15
+.endm
+
+trap_common:
+  SAVE_REGISTERS
   mov rdi, rsp
   cld
   call boot_trap
+trap_return:
   pop r15
   pop r14
   pop r13
@@ -58,3 +68,21 @@ trap_common:
   pop rax
   add rsp, 16
   iretq
+
+/* The next interrupt begins where this one has, at the top of the interrupt stack: so the frame, of 22 words, is copied to below the red zone
+   of the interrupted stack before the interrupt is acknowledged. No other is to come while this is handled, but QEMU does
+   deliver one with EFLAGS.IF clear, in rare cases (docs/design/0006). */
+interrupt_common:
+  SAVE_REGISTERS
+  mov rax, [rsp + 20 * 8]
+  sub rax, 128 + 22 * 8
+  and rax, -16
+  mov rsi, rsp
+  mov rdi, rax
+  mov ecx, 22
+  cld
+  rep movsq
+  mov rsp, rax
+  mov rdi, rax
+  call boot_trap
+  jmp trap_return
