@@ -204,6 +204,14 @@ impl Sum {
         self.slice = slice * CROWD as u64 / self.count.max(CROWD) as u64;
     }
 
+    /// One that is present, with these parts until now, goes ahead of the others by so much, or back.
+    pub(super) fn put_ahead(&mut self, parts: i64, account: &mut Account, by: i64) {
+        self.change(parts, 0, account.spent);
+        account.spent = account.spent.wrapping_add_signed(by);
+        account.arrived.1 = account.arrived.1.wrapping_add_signed(by);
+        self.change(0, account.part, account.spent);
+    }
+
     /// One that has spent this holds other parts than before; 0: it is not present.
     #[inline]
     pub(super) fn change(&mut self, before: i64, now: i64, spent: u64) {

@@ -137,8 +137,7 @@ impl<P: Policy> Scheduler<P> {
         vcpu.affinity = affinity;
         vcpu.target = vcpu.target.filter(|target| affinity.contains(*target));
         if vcpu.place == Place::Waiting
-            && let Some(at) = queue.waiting.position(id)
-            && let Some(item) = queue.waiting.remove(at)
+            && let Some(item) = queue.waiting.remove_one(id)
         {
             queue.push(id, item.key, now);
             self.publish(&mut queue);

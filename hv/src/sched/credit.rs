@@ -67,25 +67,19 @@ impl Credit {
         // The weight has changed: what it is ahead of the others is as if it had always been so.
         let ahead = lead(account.spent, sum.mean());
         let change = ahead.saturating_mul(old as i64) / (basis >> 32).max(1) as i64 - ahead;
-        sum.change(part, 0, account.spent);
-        account.spent = account.spent.wrapping_add_signed(change);
-        account.arrived.1 = account.arrived.1.wrapping_add_signed(change);
-        sum.change(0, account.part, account.spent);
+        sum.put_ahead(part, account, change);
     }
 
     /// `own`, the best of this queue, is so far behind what another queue shows that this queue would not take its share of what waits
     /// there for a long time. It is entitled to more than a PCPU, or those here cannot leave.
     #[cold]
-    fn catch_up(&self, sum: &mut Sum, own: &mut Account, behind: u64, alone: bool) {
-        if !alone {
-            sum.offset = sum.offset.wrapping_add(behind);
-            return;
+    fn catch_up(&self, sum: &mut Sum, own: &mut Account, behind: i64, alone: bool) {
+        if alone {
+            // The others would never be found to lag if they came along.
+            sum.put_ahead(own.part, own, behind);
+        } else {
+            sum.offset = sum.offset.wrapping_add_signed(behind);
         }
-        // The others would never be found to lag if they came along.
-        sum.change(own.part, 0, own.spent);
-        own.spent = own.spent.wrapping_add(behind);
-        own.arrived.1 = own.arrived.1.wrapping_add(behind);
-        sum.change(0, own.part, own.spent);
     }
 
     /// What a slice counts for those present.
@@ -241,7 +235,7 @@ impl Policy for Credit {
         let key = self.key(own).wrapping_add(sum.offset);
         let behind = lead(theirs.clock, key) - DRIFT_SLICES * own.stride;
         if behind > 0 {
-            self.catch_up(sum, own, behind as u64, alone);
+            self.catch_up(sum, own, behind, alone);
         }
         sum.seen_part = sum.seen_part.max(theirs.part as i64);
         lead(key, theirs.first) > if far { own.stride / 2 } else { own.stride / 4 }

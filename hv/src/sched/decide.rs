@@ -3,8 +3,8 @@
 //! A decision looks at its own queue, at what a few neighbours publish, and locks a second queue only to take something from it.
 //!
 //! The rule between LLCs: a PCPU takes a VCPU from beyond its LLC only if there is nothing to take within, and if it would
-//! otherwise halt or run one that is ahead by more than half a slice; and never one that has crossed LLCs and has not run for
-//! 10 ms since ([`Vcpu::reach`](super::vcpu::Vcpu::reach)).
+//! otherwise halt or run one that is ahead by more than half a slice; and never one that has crossed LLCs less than
+//! 10 ms ago ([`Vcpu::reach`](super::vcpu::Vcpu::reach)).
 
 use super::policy::{Arrival, Forced, Policy, Sight};
 use super::queue::Queue;
@@ -75,7 +75,7 @@ impl<P: Policy> Scheduler<P> {
                 drop(queue);
                 return self.take_from(turn, victim).unwrap_or_else(|| self.find_work(turn));
             }
-            if !queue.is_held(common, best, now) {
+            if queue.held_until(common, best, now).is_none() {
                 // What waits here now is published by `context_saved`, which follows.
                 return queue.run_one(common, best, now);
             }

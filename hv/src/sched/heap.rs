@@ -146,10 +146,9 @@ impl Heap {
     }
 
     /// Takes one out, wherever it is.
-    pub(super) fn remove_one(&mut self, id: VcpuId) {
-        if let Some(at) = self.position(id) {
-            self.remove(at);
-        }
+    pub(super) fn remove_one(&mut self, id: VcpuId) -> Option<Item> {
+        let at = self.position(id)?;
+        self.remove(at)
     }
 
     #[inline]

@@ -72,7 +72,7 @@ pub struct Config {
     pub slice_us: u64,
     /// A VCPU that has run for less is not preempted by a better one, in microseconds.
     pub min_run_us: u64,
-    /// How long a VCPU that has crossed LLCs must run before a PCPU of another LLC may take it, in microseconds.
+    /// How long a VCPU that has crossed LLCs is left there, unless somebody commands otherwise, in microseconds.
     pub settle_us: u64,
     /// Places for VMs, at most [`MAX_VMS`].
     pub vms: usize,

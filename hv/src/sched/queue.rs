@@ -140,7 +140,7 @@ impl<P: Policy> Queue<P> {
         self.next(stays, yields)
     }
 
-    /// Who should run of those who are here, if [no cap](Queue::is_held) forbids it; `stays` may go on.
+    /// Who should run of those who are here, if [no cap](Queue::held_until) forbids it; `stays` may go on.
     #[inline(always)]
     pub(super) fn next(&self, stays: Option<Stays>, yields: bool) -> Option<VcpuId> {
         match (stays, self.waiting.first()) {
@@ -155,18 +155,17 @@ impl<P: Policy> Queue<P> {
         common.policy.key(&self.get(id).account)
     }
 
-    /// Whether a VCPU must not run because its VM has used up its cap.
+    /// When a VCPU may run again that must not now, because its VM has used up its cap.
     #[inline(always)]
-    pub(super) fn is_held(&self, common: &Common<P>, id: VcpuId, now: u64) -> bool {
-        common.vms[usize::from(self.get(id).vm.0)].cap.held_until(now).is_some()
+    pub(super) fn held_until(&self, common: &Common<P>, id: VcpuId, now: u64) -> Option<u64> {
+        common.vms[usize::from(self.get(id).vm.0)].cap.held_until(now)
     }
 
     /// Takes those out of the front whose VM has used up its cap. The VCPU that runs or was left just now, if it may go on.
     #[cold]
     pub(super) fn hold_back(&mut self, common: &Common<P>, now: u64) -> Option<Stays> {
         while let Some(id) = self.waiting.first().map(|item| item.id) {
-            let vm = self.get(id).vm;
-            let Some(until) = common.vms[usize::from(vm.0)].cap.held_until(now) else { break };
+            let Some(until) = self.held_until(common, id, now) else { break };
             self.waiting.pop();
             self.hold(common, id, until, now);
         }
@@ -182,10 +181,7 @@ impl<P: Policy> Queue<P> {
     ) -> Option<(u64, VcpuId)> {
         loop {
             let (key, id) = self.waiting.first_for(thief).map(|(_, item)| (item.key, item.id))?;
-            let vm = self.get(id).vm;
-            let Some(until) = common.vms[usize::from(vm.0)].cap.held_until(now) else {
-                return Some((key, id));
-            };
+            let Some(until) = self.held_until(common, id, now) else { return Some((key, id)) };
             self.unlink(id);
             self.hold(common, id, until, now);
         }
@@ -243,8 +239,7 @@ impl<P: Policy> Queue<P> {
             let waits = |vcpu: &Vcpu<P::Account>| vcpu.vm == vm && vcpu.place == Place::Waiting;
             let id = VcpuId(index as u16);
             if self.vcpus[index].as_deref().is_some_and(waits)
-                && let Some(at) = self.waiting.position(id)
-                && let Some(item) = self.waiting.remove(at)
+                && let Some(item) = self.waiting.remove_one(id)
             {
                 let (policy, sum, vcpu, vm) = self.parts(common, id);
                 policy.enter(sum, &mut vcpu.account, vm, Arrival::Preempted, now);
@@ -290,7 +285,7 @@ impl<P: Policy> Queue<P> {
     pub(super) fn unlink(&mut self, id: VcpuId) -> Place {
         let place = self.get(id).place;
         match place {
-            Place::Waiting => self.waiting.remove_one(id),
+            Place::Waiting => _ = self.waiting.remove_one(id),
             Place::Capped => self.held.remove(id),
             Place::Running | Place::Leaving | Place::Resting => {}
         }

@@ -30,10 +30,15 @@ pub fn ask(person: &mut Person, command: &str, answer: &[&str]) -> Result<()> {
     person.sees("monitor> ")
 }
 
+/// Leaves the monitor and waits for these words.
+pub fn leave(person: &mut Person, answer: &str) -> Result<()> {
+    person.types("quit\r")?;
+    person.sees(answer)
+}
+
 /// Leaves the monitor and powers the guest off from its shell.
 fn finish(person: &mut Person) -> Result<()> {
-    person.types("quit\r")?;
-    person.sees("goes on")?;
+    leave(person, "goes on")?;
     person.types("exit\r")?;
     ensure!(person.ends()? == Some(0), "{}", person.shown);
     Ok(())
@@ -92,8 +97,7 @@ fn change_mode(context: &Context) -> Result<()> {
     ] {
         enter(&mut person)?;
         ask(&mut person, &format!("mode {mode}"), &[&format!("mode {mode}, uses {tables}")])?;
-        person.types("quit\r")?;
-        person.sees("goes on")?;
+        leave(&mut person, "goes on")?;
         std::thread::sleep(std::time::Duration::from_secs(1));
     }
     person.types(":\r")?;
@@ -108,8 +112,7 @@ fn pause(context: &Context) -> Result<()> {
     person.sees("guest:")?;
     enter(&mut person)?;
     ask(&mut person, "pause", &["until `resume`"])?;
-    person.types("quit\r")?;
-    person.sees("is paused")?;
+    leave(&mut person, "is paused")?;
     // Not for the guest, and not for the monitor.
     person.types("echo not$((1+1))now\r")?;
     person.sees("is paused")?;
@@ -147,8 +150,7 @@ fn events(context: &Context) -> Result<()> {
     person.sees("guest:")?;
     enter(&mut person)?;
     ask(&mut person, "nmi", &["VCPU 0 takes it"])?;
-    person.types("quit\r")?;
-    person.sees("NMI received")?;
+    leave(&mut person, "NMI received")?;
     person.types("\r")?;
     person.sees("guest:")?;
     enter(&mut person)?;
@@ -164,8 +166,7 @@ fn deaf(context: &Context) -> Result<()> {
     person.types(&"much text that nobody reads ".repeat(4))?;
     enter(&mut person)?;
     ask(&mut person, "vcpus", &["running", "32-bit"])?;
-    person.types("quit\r")?;
-    person.sees("goes on")?;
+    leave(&mut person, "goes on")?;
     enter(&mut person)?;
     person.types("poweroff\r")?;
     ensure!(person.ends()? == Some(0), "{}", person.shown);

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::{
     Case,
-    monitor::{ask, enter},
+    monitor::{ask, enter, leave},
     only, vms,
 };
 use crate::{context::Context, pty::Person};
@@ -34,8 +34,7 @@ fn beside(context: &Context) -> Result<()> {
     enter(&mut person)?;
     ask(&mut person, "pause again", &["again stands still"])?;
     ask(&mut person, "console shell", &["shell has the console"])?;
-    person.types("quit\r")?;
-    person.sees("shell goes on")?;
+    leave(&mut person, "shell goes on")?;
     person.sees("guest:")?;
     // How often it looks at the clock in six seconds, how often others ran between two looks, and for how long in all, in hundredths.
     person.types("up() { read up rest < /proc/uptime; up=${up%.*}${up#*.}; }\r")?;
@@ -46,8 +45,7 @@ fn beside(context: &Context) -> Result<()> {
     )?;
     enter(&mut person)?;
     ask(&mut person, "resume again", &["again goes on"])?;
-    person.types("quit\r")?;
-    person.sees("shell goes on")?;
+    leave(&mut person, "shell goes on")?;
     let [beside, gaps, waited] = counted(&mut person)?;
     enter(&mut person)?;
     for _ in 0..15 {
@@ -59,8 +57,7 @@ fn beside(context: &Context) -> Result<()> {
     ask(&mut person, "restart again", &["again boots anew"])?;
     ask(&mut person, "pause again", &["again stands still"])?;
     ask(&mut person, "select shell", &["shell stands still"])?;
-    person.types("quit\r")?;
-    person.sees("shell goes on")?;
+    leave(&mut person, "shell goes on")?;
     let [alone, gaps_alone, waited_alone] = counted(&mut person)?;
     // Half of it is due, and this machine may be busy with something else at either time.
     ensure!(alone > 0 && beside * 5 >= alone, "{beside} beside the other, {alone} alone\n{}", person.shown);

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::{
     Case,
-    monitor::{ask, enter},
+    monitor::{ask, enter, leave},
     only,
 };
 use crate::{context::Context, pty::Person};
@@ -125,13 +125,11 @@ fn lives(context: &Context) -> Result<()> {
     let after = shell_ran(&mut person)?;
     ensure!(after > before, "the other has not run: {before} ms, {after} ms");
     ask(&mut person, "console kit", &["kit has the console"])?;
-    person.types("quit\r")?;
-    person.sees("kit goes on")?;
+    leave(&mut person, "kit goes on")?;
     enter(&mut person)?;
     ask(&mut person, "destroy kit", &["kit is gone"])?;
     // The console has passed to the only one that is left.
-    person.types("quit\r")?;
-    person.sees("shell goes on")?;
+    leave(&mut person, "shell goes on")?;
     person.types(":\r")?;
     person.sees("right 1")?;
     // When all have gone, it is that of the next one to start.
@@ -140,8 +138,7 @@ fn lives(context: &Context) -> Result<()> {
     ask(&mut person, "start kit", &["kit starts"])?;
     ask(&mut person, "destroy kit", &["kit is gone"])?;
     ask(&mut person, "start shell", &["shell starts"])?;
-    person.types("quit\r")?;
-    person.sees("shell goes on")?;
+    leave(&mut person, "shell goes on")?;
     person.sees("guest:")?;
     person.types("exit\r")?;
     ensure!(person.ends()? == Some(0), "{}", person.shown);
@@ -164,8 +161,7 @@ fn full(context: &Context) -> Result<()> {
     person.sees("guest:")?;
     enter(&mut person)?;
     let before = free_frames(&mut person)?;
-    person.types("quit\r")?;
-    person.sees("shell goes on")?;
+    leave(&mut person, "shell goes on")?;
     person
         .types("dd if=/dev/zero of=/dev/vda bs=64k; sync; dmesg | grep -q 'vda.*WRITE' && echo \"fu\"ll\r")?;
     person.sees("full")?;
