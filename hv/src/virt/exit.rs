@@ -157,7 +157,7 @@ pub enum Exit {
     Init,
     /// Triple fault
     Shutdown,
-    /// INVD or WBINVD
+    /// INVD, WBINVD or WBNOINVD
     Wbinvd,
     /// RDPMC
     Rdpmc,

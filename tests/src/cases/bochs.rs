@@ -3,6 +3,7 @@
 
 use anyhow::{Result, ensure};
 
+use super::long_mode::{exits, write_back};
 use super::stress::{AMD64, stress};
 use super::{Case, boot::read_stats, only, virtio};
 use crate::context::{BOCHS_TIMEOUT, Context};
@@ -43,6 +44,7 @@ pub const CASES: &[Case] = &[
     only("bochs-vtx", "without VT-x", no_vtx),
     only("bochs-native", "torture: page tables", |c| kit(c, "torture", &[])),
     only("bochs-vtx", "a guest's own page faults, shadow", own_page_faults),
+    only("bochs-vtx", "no guest writes back the host's caches", write_back),
     only("bochs-vtx", "real mode", real_mode),
     only("bochs-vtx", "torture: CR3 outside of memory", dies),
     only("bochs-vtx", "options that cannot work", options),
@@ -141,9 +143,7 @@ fn own_page_faults(context: &Context) -> Result<()> {
     let path = context.path("stats.json");
     kit(context, "delivery.own-page-faults", &["--mode", "shadow", "--stats", &path])?;
     let stats = read_stats(&path)?;
-    let exits = stats["guests"][0]["exits"].as_array().map_or(&[][..], Vec::as_slice);
-    let faults = exits.iter().find(|exit| exit["reason"] == "page-fault").map(|exit| exit["count"].as_u64());
-    ensure!(faults.flatten().is_some_and(|count| (1..500).contains(&count)), "{stats}");
+    ensure!((1..500).contains(&exits(&stats, "page-fault")), "{stats}");
     Ok(())
 }
 

@@ -3,7 +3,9 @@
 //! The kit's own cases are in `tests/kits/long-mode/src/cases`; here each group of them is one run.
 
 use anyhow::{Result, ensure};
+use serde_json::Value;
 
+use super::boot::read_stats;
 use super::{Case, SHADOW, both, only};
 use crate::context::Context;
 
@@ -23,6 +25,7 @@ pub const CASES: &[Case] = &[
     both("manuals: instructions on devices", |c| group(c, "mmio", &[])).also(SHADOW),
     both("manuals: delivery of exceptions", |c| group(c, "delivery", &[])).also(SHADOW),
     both("manuals: instructions of absent features", |c| group(c, "svm", &[])).also(SHADOW),
+    only("qemu-svm", "no guest writes back the host's caches", write_back).also(SHADOW),
     both("manuals: memory beyond RAM", |c| group(c, "memory", &[])).also(SHADOW),
     both("manuals: timers and interrupts in deterministic time", deterministic).more(SHADOW),
     both("a double fault that cannot be delivered", triple_fault).also(SHADOW),
@@ -44,6 +47,21 @@ pub fn group(context: &Context, cases: &str, options: &[&str]) -> Result<()> {
     let skipped = output.lines().find(|line| line.starts_with("skip") && !line.starts_with(known));
     ensure!(!context.nested() || skipped.is_none(), "not for this machine? {skipped:?}");
     Ok(())
+}
+
+/// WBINVD and WBNOINVD exit: what follows them on the host's processor would be every guest's delay.
+pub fn write_back(context: &Context) -> Result<()> {
+    let path = context.path("stats.json");
+    group(context, "svm.write-back", &["--stats", &path])?;
+    let stats = read_stats(&path)?;
+    ensure!(exits(&stats, "other") >= 1000, "WBINVD did not exit: {stats}");
+    Ok(())
+}
+
+/// How many exits of a kind the first guest had.
+pub fn exits(stats: &Value, kind: &str) -> u64 {
+    let all = stats["guests"][0]["exits"].as_array().map_or(&[][..], Vec::as_slice);
+    all.iter().filter(|exit| exit["reason"] == kind).filter_map(|exit| exit["count"].as_u64()).sum()
 }
 
 fn permissive(context: &Context) -> Result<()> {

@@ -103,6 +103,7 @@ impl Svm {
             | misc2::STGI
             | misc2::CLGI
             | misc2::SKINIT
+            | misc2::WBINVD
             | misc2::MONITOR
             | misc2::MWAIT
             | misc2::XSETBV

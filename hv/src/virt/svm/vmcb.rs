@@ -165,6 +165,7 @@ pub mod misc2 {
     pub const STGI: u32 = 1 << 4;
     pub const CLGI: u32 = 1 << 5;
     pub const SKINIT: u32 = 1 << 6;
+    /// WBNOINVD, too.
     pub const WBINVD: u32 = 1 << 9;
     pub const MONITOR: u32 = 1 << 10;
     pub const MWAIT: u32 = 1 << 11;

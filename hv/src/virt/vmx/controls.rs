@@ -41,6 +41,8 @@ pub mod secondary {
     pub const EPT: u32 = 1 << 1;
     pub const RDTSCP: u32 = 1 << 3;
     pub const VPID: u32 = 1 << 5;
+    /// WBNOINVD, too.
+    pub const WBINVD: u32 = 1 << 6;
     pub const UNRESTRICTED: u32 = 1 << 7;
     pub const PAUSE_LOOP: u32 = 1 << 10;
     pub const INVPCID: u32 = 1 << 12;

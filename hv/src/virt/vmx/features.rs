@@ -203,7 +203,8 @@ impl Features {
 
     fn read_secondary(&mut self, rdmsr: impl Fn(u32) -> u64) -> Result<(), Missing> {
         let paging = secondary::EPT | secondary::VPID | secondary::UNRESTRICTED;
-        let optional = paging | secondary::RDTSCP | secondary::INVPCID | secondary::PAUSE_LOOP;
+        let optional =
+            paging | secondary::RDTSCP | secondary::INVPCID | secondary::PAUSE_LOOP | secondary::WBINVD;
         let word = adjust(Word::Processor, 0, optional, rdmsr(index::SECONDARY))?;
         let capability =
             if word & (secondary::EPT | secondary::VPID) != 0 { rdmsr(index::EPT_VPID) } else { 0 };
@@ -262,11 +263,12 @@ impl Features {
     }
 
     /// Each feature for the log, telemetry and the hardware report.
-    pub fn list(&self) -> [Feature; 11] {
+    pub fn list(&self) -> [Feature; 12] {
         let feature = |name, id, present, without| Feature { name, id, present, without };
         let timer = self.preemption_timer.is_some();
         let invpcid = self.secondary & secondary::INVPCID != 0;
         let loops = self.notices_loops();
+        let wbinvd = self.secondary & secondary::WBINVD != 0;
         [
             feature("EPT", "ept", self.ept, "shadow paging only"),
             feature(
@@ -294,6 +296,7 @@ impl Features {
             feature("PAT switch", "pat-switch", self.switches_pat, "shadow tables name the host's entries"),
             feature("INVPCID", "invpcid", invpcid, "guests do without"),
             feature("PAUSE-loop exiting", "pause-loop", loops, "spinning guests are not noticed"),
+            feature("WBINVD exiting", "wbinvd", wbinvd, "a guest's WBINVD empties the host's caches"),
         ]
     }
 }

@@ -14,6 +14,7 @@ pub const CASES: &[Case] = &[
     case("svm.monitor", monitor),
     case("svm.rdpmc", rdpmc),
     case("svm.caches", caches),
+    case("svm.write-back", write_back),
     case("svm.pause", pause),
     case("svm.user-mode", user_mode),
 ];
@@ -82,6 +83,14 @@ fn caches(c: &mut Check) {
     all!(c, None, ["wbinvd", "invd"]);
     // INVD must not lose what the hypervisor keeps in caches, nor the guest's memory.
     c.equal("memory after INVD", peek::<u32>(crate::machine::paging::scratch(0)), 0x1234_5678);
+}
+
+/// The end-to-end test counts the exits.
+fn write_back(c: &mut Check) {
+    for _ in 0..500 {
+        // WBINVD, and WBNOINVD, which is WBINVD with a prefix where it does not exist.
+        all!(c, None, ["wbinvd", ".byte 0xf3, 0x0f, 0x09"]);
+    }
 }
 
 fn pause(c: &mut Check) {
