@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 use core::arch::asm;
 
-use super::cpu;
+use super::cpu::{self, CpuidResult};
 use crate::virt::state::{cr0, cr4};
 
 /// Runs `work` with the FPU usable.
@@ -73,12 +73,34 @@ fn supported_components() -> u64 {
     u64::from(leaf.edx) << 32 | u64::from(leaf.eax)
 }
 
+/// Whether FXRSTOR and XRSTOR leave what was there in the pointers to the last x87 instruction and its operand (FOP, FIP, FDP), unless
+/// an exception waits in the image: AMD's processors do, but for those that deny it (AMD APM 2, 11.4.4; CVE-2006-1056).
+fn leaves_pointers(cpuid: impl Fn(u32) -> CpuidResult) -> bool {
+    const ERROR_POINTERS: u32 = 1 << 2;
+    let CpuidResult { ebx, ecx, edx, .. } = cpuid(0);
+    let vendor = [ebx, edx, ecx].map(u32::to_le_bytes);
+    matches!(vendor.as_flattened(), b"AuthenticAMD" | b"HygonGenuine")
+        && (cpuid(0x8000_0000).eax < 0x8000_0008 || cpuid(0x8000_0008).ebx & ERROR_POINTERS == 0)
+}
+
+/// Has the x87 pointers point here, whatever they did and whichever exception waits.
+#[inline(always)]
+fn overwrite_pointers() {
+    static NOTHING: u32 = 0;
+    // SAFETY: clears exceptions and tags, and loads a number; the registers' values are not needed.
+    unsafe {
+        asm!("fnclex", "emms", "fild dword ptr [{}]", in(reg) &raw const NOTHING, options(nostack, preserves_flags))
+    };
+}
+
 /// One VCPU's FPU and vector registers while it is not running.
 #[derive(Debug)]
 pub struct FpuState {
     words: Vec<u64>,
     /// Components that XSAVE stores; 0 where the processor has FXSAVE only.
     components: u64,
+    /// The registers of whoever was there before have to be overwritten: see [`leaves_pointers`].
+    overwrites: bool,
 }
 
 impl FpuState {
@@ -88,7 +110,8 @@ impl FpuState {
         let leaf = if xsave { Some(cpu::cpuid(0xd, 0)) } else { None };
         let bytes = leaf.map_or(FXSAVE_BYTES, |leaf| leaf.ecx as usize).max(FXSAVE_BYTES) + ALIGN;
         let components = leaf.map_or(0, |leaf| u64::from(leaf.edx) << 32 | u64::from(leaf.eax));
-        let mut state = FpuState { words: alloc::vec![0; bytes.div_ceil(8)], components };
+        let overwrites = leaves_pointers(|leaf| cpu::cpuid(leaf, 0));
+        let mut state = FpuState { words: alloc::vec![0; bytes.div_ceil(8)], components, overwrites };
         let area = state.area();
         // SAFETY: within the area: FCW and MXCSR as after FNINIT and reset; a zero XSAVE header means initial values.
         unsafe {
@@ -135,6 +158,9 @@ impl FpuState {
         let (area, low, high) = (self.area(), self.components as u32, (self.components >> 32) as u32);
         // SAFETY: the area holds what `new` or `save` wrote.
         with_fpu(|| unsafe {
+            if self.overwrites {
+                overwrite_pointers();
+            }
             match self.components {
                 0 => asm!("fxrstor64 [{}]", in(reg) area, options(nostack, preserves_flags)),
                 _ => asm!("xrstor64 [{}]", in(reg) area, in("eax") low, in("edx") high,
@@ -246,4 +272,34 @@ pub fn set_mmx(index: u8, value: u64) {
     image.0[FxImage::STATUS_HIGH] &= !0x38;
     image.0[FxImage::TAGS] = 0xff;
     image.restore();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A processor with this name, largest extended leaf, and EBX of leaf 8000_0008.
+    fn processor(name: &[u8; 12], last: u32, ext8: u32) -> bool {
+        let word =
+            |at: usize| name[at..at + 4].iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
+        leaves_pointers(|leaf| {
+            let [eax, ebx, ecx, edx] = match leaf {
+                0 => [13, word(0), word(8), word(4)],
+                0x8000_0000 => [last, 0, 0, 0],
+                0x8000_0008 if last >= leaf => [0, ext8, 0, 0],
+                _ => [u32::MAX; 4],
+            };
+            CpuidResult { eax, ebx, ecx, edx }
+        })
+    }
+
+    #[test]
+    fn knows_who_leaves_the_x87_pointers() {
+        assert!(processor(b"AuthenticAMD", 0x8000_001b, 0), "before Zen");
+        assert!(processor(b"AuthenticAMD", 0x8000_001e, !4), "another bit");
+        assert!(processor(b"AuthenticAMD", 0x8000_0007, 4), "before the leaf");
+        assert!(processor(b"HygonGenuine", 0x8000_001f, 0));
+        assert!(!processor(b"AuthenticAMD", 0x8000_001f, 4), "Zen");
+        assert!(!processor(b"GenuineIntel", 0x8000_0008, 0));
+    }
 }
