@@ -39,8 +39,10 @@ pub enum BuildError {
     },
     /// Not enough host memory for this, of which the guest wants several.
     Room(&'static str),
-    /// No host memory for page tables.
+    /// No host memory for the tables that map the guest's memory.
     Tables(MapError),
+    /// No host memory for so many shadow pages.
+    Shadow,
     /// The affinity names no processor of this machine that runs guests.
     Affinity {
         /// PCPUs of the machine.
@@ -67,7 +69,12 @@ impl fmt::Display for BuildError {
                 "the host has no memory left for the guest's {what}; lower `memory_mib` (pal: --mem), ask for fewer of \
                  them, or give the host more"
             ),
-            BuildError::Tables(e) => write!(f, "no host memory for page tables ({e:?}); lower `memory_mib`"),
+            BuildError::Tables(_) => f.write_str(
+                "the host has no memory left for the tables that map the guest's; lower `memory_mib` (pal: --mem) or give the host more",
+            ),
+            BuildError::Shadow => f.write_str(
+                "the host has no memory left for the guest's shadow tables; lower `shadow_pages` (pal: --shadow-pages) or give the host more",
+            ),
             BuildError::Affinity { pcpus, fit } if fit.len() < *pcpus => write!(
                 f,
                 "`affinity` names no processor that runs guests, as {} of {pcpus} do; change it or leave it out",

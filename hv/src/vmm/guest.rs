@@ -180,7 +180,7 @@ impl<B: Backend> Guest<B> {
             vcpu.virt.set_tsc_offset(tsc.wrapping_neg());
             *place.lock() = Some(Parked { vcpu, context: Box::new(Context::after_reset()) });
             // Last: whoever had a VCPU here finds one, also if the guest cannot begin anew.
-            has_tables.map_err(BuildError::Tables)?;
+            has_tables.map_err(|_| BuildError::Shadow)?;
         }
         // Each has dropped the shadow tables of those before it, and these are not told if the scheduler says that they run here.
         vm.mailboxes.iter().for_each(|mailbox| mailbox.request(work::RELOAD));

@@ -147,10 +147,10 @@ impl<B: Backend> Machine<B> {
         };
         *self.entries[number].guest.lock() = Some(guest.clone());
         if let Err(e) = self.begin(&guest) {
-            let reason = if matches!(e, BuildError::Tables(_) | BuildError::Room(_)) {
-                "config-error"
-            } else {
+            let reason = if matches!(e, BuildError::Load(_) | BuildError::Firmware(_)) {
                 "load-error"
+            } else {
+                "config-error"
             };
             self.forget(&guest);
             self.report_end(config, reason, 0, &e, STATUS_USAGE);

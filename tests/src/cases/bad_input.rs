@@ -16,6 +16,7 @@ pub const CASES: &[Case] = &[
     both("QEMU does not start", qemu),
     only("native", "help shows examples", help),
     only("qemu-svm", "no AMD-V", no_svm),
+    only("qemu-svm", "more shadow pages than there is memory for", shadow_pages),
     only("qemu-svm", "unknown words for the hypervisor", hv_words),
 ];
 
@@ -29,6 +30,17 @@ fn options(context: &Context) -> Result<()> {
     context.pal(["run", "--shadow-pages", "15"], None)?.status(2)?.says("--shadow-pages")?;
     context.pal(["walk"], None)?.status(2)?.says("walk")?;
     context.pal(["run", "--timeout"], None)?.status(2)?.says("--timeout")?;
+    Ok(())
+}
+
+/// The machine has less memory than `pal` would give it.
+fn shadow_pages(context: &Context) -> Result<()> {
+    let memory = ["--qemu-arg=-m", "--qemu-arg=264"];
+    let wanted = ["--mode", "shadow", "--shadow-pages", "1000000"];
+    context
+        .kit("", &[wanted, ["--mem", "32", memory[0], memory[1]]].concat())?
+        .status(2)?
+        .says("lower `shadow_pages`")?;
     Ok(())
 }
 

@@ -13,19 +13,22 @@ const LZ4_BLOCK: usize = 8 << 20;
 /// Expands `bytes` to at most `limit` bytes.
 pub fn expand(bytes: &[u8], limit: u64) -> Result<Vec<u8>, &'static str> {
     let (body, size) = bytes.split_last_chunk().ok_or("the compressed part is empty")?;
-    let size = u32::from_le_bytes(*size) as usize;
+    let is_expanded = body.starts_with(b"\x7fELF");
+    let size = if is_expanded { bytes.len() } else { u32::from_le_bytes(*size) as usize };
     if size as u64 > limit {
         return Err("it is larger than the guest's memory; raise `memory_mib`");
     }
     let mut out = Vec::new();
     out.try_reserve_exact(size).map_err(|_| "the hypervisor has not enough memory to expand it")?;
+    if is_expanded {
+        out.extend_from_slice(bytes);
+        return Ok(out);
+    }
     out.resize(size, 0);
     let end = if let Some(blocks) = body.strip_prefix(&LZ4_LEGACY) {
         lz4(blocks, &mut out)?
     } else if body.starts_with(b"\x1f\x8b") {
         gzip(bytes, &mut out)?
-    } else if body.starts_with(b"\x7fELF") {
-        return Ok(bytes.to_vec());
     } else {
         return Err("only lz4 and gzip are supported here; extract vmlinux and give that");
     };
