@@ -1,10 +1,14 @@
 //! Nested faults: tables filled, instructions executed in software, deaths in holes; and what the test device does.
 
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU32, Ordering};
+
 use super::*;
 use crate::device::layout::{PM1A_CONTROL, RESET_CONTROL, TEST_EXIT, TEST_UNMAP};
 use crate::device::message::Messages;
 use crate::paging::GpaRange;
 use crate::paging::addr::{Gpa, Hpa};
+use crate::paging::shadow::Others;
 use crate::vcpu::outcome::{Cause, Death, Stop};
 use crate::vcpu::testing::{CODE, Machine};
 use crate::virt::fake::Step;
@@ -24,6 +28,42 @@ fn death(machine: &mut Machine) -> Box<Death> {
         Stop::Died(death) => death,
         stop => panic!("{stop:?}"),
     }
+}
+
+/// Other VCPUs, which count how often they are told to forget what they remember.
+#[derive(Default)]
+struct Told(AtomicU32);
+
+impl Others for Told {
+    fn forget(&self, reload: bool) {
+        assert!(!reload);
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+    fn answer(&self) {}
+}
+
+/// How often the VCPUs of a machine that has more than one are told while it plays its script.
+fn told(machine: &mut Machine) -> u32 {
+    let others = Arc::new(Told::default());
+    machine.vm.others.call_once(|| others.clone());
+    machine.play();
+    others.0.load(Ordering::Relaxed)
+}
+
+#[test]
+fn others_forget_translations_that_a_fault_replaces() {
+    let script: [Step; 2] = [|_| fault(0x5_0000, Access::WRITE), |_| fault(0x5_0000, Access::WRITE)];
+    let mut machine = Machine::new(&script);
+    {
+        // Other memory is there by now, and the tables do not know it.
+        let mut memory = machine.vm.memory.write();
+        let page = GpaRange::new(Gpa(0x5_0000), 0x1000).unwrap();
+        let hpa = memory.p2m.translate(Gpa(0x9000)).writable().unwrap();
+        let _ = memory.p2m.unmap(page).unwrap();
+        let _ = memory.p2m.map_ram(page, hpa, true).unwrap();
+    }
+    assert_eq!(told(&mut machine), 1, "the second fault is of no consequence to others");
+    assert_eq!((machine.vcpu.faults.filled, machine.vcpu.faults.spurious), (1, 1));
 }
 
 #[test]
@@ -272,7 +312,7 @@ fn the_test_device_takes_pages_away() {
     machine.vcpu.virt.next_rip = Some(CODE);
     machine.code(&[0xa1, 0x10, 0, 3, 0]);
     machine.write(0x3_0010, &[1; 4]);
-    machine.play();
+    assert_eq!(told(&mut machine), 1, "other VCPUs forget where it was");
     assert!(machine.vm.memory.read().p2m.translate(Gpa(0x3_0000)).readable().is_none());
     assert!(machine.vm.memory.read().p2m.translate(Gpa(0x3_1000)).readable().is_some());
 }

@@ -1,10 +1,15 @@
 //! The test device's latch, and pages that it takes away.
 
+use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use super::smp::{LONG, with_all};
 use crate::check::{Case, Check, case};
 use crate::machine::insn::*;
-use crate::machine::{is_palimpsest, paging};
+use crate::machine::smp::Job;
+use crate::machine::{is_palimpsest, paging, time};
 
-pub const CASES: &[Case] = &[case("testdev.latch", latch), case("testdev.unmap", unmap)];
+pub const CASES: &[Case] =
+    &[case("testdev.latch", latch), case("testdev.unmap", unmap), case("shared.unmap", unmap_from_others)];
 
 fn latch(c: &mut Check) {
     if !is_palimpsest() {
@@ -65,4 +70,57 @@ fn unmap(c: &mut Check) {
     outl(0xe4, table as u32);
     invlpg(at);
     c.raises_but_tcg("a page table in missing memory", Some((14, 9)), || _ = peek::<u64>(at));
+}
+
+/// Twice the number of the page that all read; plus 1 when it is gone; or [`END`].
+static STEP: AtomicU64 = AtomicU64::new(0);
+const END: u64 = u64::MAX;
+
+/// A page goes that others read without an exit, which alone would have them forget where it was. Whoever knows that it is gone
+/// must find it so.
+fn unmap_from_others(c: &mut Check) {
+    if !is_palimpsest() {
+        return c.skip("this machine's test device does not unmap");
+    }
+    const ROUNDS: u64 = 24;
+    const fn page(round: u64) -> u64 {
+        0xa0_0000 + round * 4096
+    }
+    with_all(c, |c, all| {
+        (0..ROUNDS).for_each(|round| poke(page(round), round));
+        STEP.store(0, SeqCst);
+        // Says what it has read last, and how often it was wrong.
+        let reader: Job = |me, _| {
+            let mut wrong = 0;
+            loop {
+                let step = STEP.load(SeqCst);
+                if step == END {
+                    break;
+                }
+                // Until all know, it may be there or not.
+                let is_there = peek::<u64>(page(step / 2)) != u64::MAX;
+                wrong += u64::from(is_there && step & 1 == 1);
+                me.word.store(step << 32 | wrong, SeqCst);
+            }
+        };
+        all.iter().for_each(|p| {
+            p.word.store(END, SeqCst);
+            p.give(reader, 0);
+        });
+        for round in 0..ROUNDS {
+            for step in [2 * round, 2 * round + 1] {
+                if step & 1 == 1 {
+                    outl(0xe4, page(round) as u32);
+                }
+                STEP.store(step, SeqCst);
+                let have_read = || all.iter().all(|p| p.word.load(SeqCst) >> 32 == step);
+                c.holds("all read", time::wait(LONG, have_read));
+            }
+        }
+        STEP.store(END, SeqCst);
+        for p in all {
+            c.holds("it ends", p.is_done(LONG));
+            c.equal("reads of a page that was gone", p.word.load(SeqCst) & 0xffff_ffff, 0);
+        }
+    });
 }
