@@ -83,6 +83,20 @@ static void ticks(u32 count) {
     kit_print("kit: ticks %u\n", count);
 }
 
+/* Computes until the clock has gone on so many seconds. */
+static void compute(u32 seconds) {
+    u8 last = 0xff;
+    for (u32 seen = 0; seen <= seconds;) {
+        outb(0x70, 0);
+        u8 now = inb(0x71);
+        seen += now != last;
+        last = now;
+        for (volatile u32 i = 0; i < 100000; i++) {
+        }
+    }
+    kit_print("kit: computed\n");
+}
+
 static void echo(void) {
     kit_print("kit: type, q ends\n");
     for (;;) {
@@ -176,6 +190,8 @@ void kit_word(const char *name, const char *value) {
         interrupt(n);
     } else if (is(name, "ticks")) {
         ticks(n);
+    } else if (is(name, "compute")) {
+        compute(n);
     } else if (is(name, "ud")) {
         kit_print("kit: ud2 %u\n", EXPECT(6, "ud2\n1:" : : : "memory"));
     } else if (is(name, "echo")) {

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::{
     Case,
+    boot::read_stats,
     monitor::{ask, enter, leave},
     only,
 };
@@ -13,6 +14,7 @@ use crate::{context::Context, pty::Person};
 
 pub const CASES: &[Case] = &[
     only("qemu-svm", "three guests from one description on four processors", three),
+    only("qemu-svm", "a guest with a cap, and two that are pinned to one processor", limits),
     only("qemu-svm", "guests come and go while another one computes", lives),
     only("qemu-svm", "a guest writes to its disk until there is no memory", full),
     only("qemu-svm", "a guest with more processors than there is memory for", crowded),
@@ -55,13 +57,42 @@ fn three(context: &Context) -> Result<()> {
     has(log(context, "db")?, "I am 2db, hello\n")?;
     has(log(context, "calc")?, "I am 2calc\n2\n1\n2\n3\n")?;
     has(log(context, "hypervisor")?, "db: power-off")?;
-    let stats: serde_json::Value = serde_json::from_str(&fs::read_to_string(stats)?)?;
+    let stats = read_stats(&stats)?;
     let vcpus = stats["guests"].as_array().context("no guests")?;
     let of = |name: &str| vcpus.iter().filter(|vcpu| vcpu["vm"] == name).collect::<Vec<_>>();
     ensure!([of("web").len(), of("db").len(), of("calc").len()] == [1, 1, 2], "{stats}");
     ensure!(of("db")[0]["paging"]["mode"] == "shadow", "{stats}");
     ensure!(vcpus.iter().all(|vcpu| vcpu["time"]["ran"].as_u64() > Some(0)), "{stats}");
     ensure!(stats["vms"][1]["command"] == 7 && stats["vms"][2]["end"] == "power-off", "{stats}");
+    Ok(())
+}
+
+/// All three compute for some seconds. The first two share the second of two processors and never leave it.
+fn limits(context: &Context) -> Result<()> {
+    fs::copy(&context.kit, context.path("kit"))?;
+    let vm = |name: &str, limit: &str| {
+        format!(
+            "[[vm]]\nname = \"{name}\"\nkernel = \"kit\"\nmemory_mib = 32\ncmdline = \"compute=5\"\n{limit}\n"
+        )
+    };
+    let pinned = ["left", "right"].map(|name| vm(name, "affinity = [1]")).concat();
+    let config = context.file("lab.toml", format!("version = 1\n{pinned}{}", vm("capped", "cap = 20")))?;
+    let stats = context.path("stats.json");
+    context.run(&["--config", &config, "--pcpus", "2", "--timeout", "500", "--stats", &stats])?.status(0)?;
+    let stats = read_stats(&stats)?;
+    let of = |name: &str, what: &str| {
+        let vcpus = stats["guests"].as_array().map_or(&[][..], Vec::as_slice);
+        let number = |vcpu: &serde_json::Value| vcpu["time"][what].as_u64().or(vcpu[what].as_u64());
+        vcpus.iter().find(|vcpu| vcpu["vm"] == name).and_then(number).context("no such number")
+    };
+    let percent = |name| Ok::<_, anyhow::Error>(of(name, "ran")? * 100 / of(name, "tsc")?);
+    ensure!(of("capped", "capped")? > 0 && (5..=25).contains(&percent("capped")?), "{stats}");
+    // They do not begin at the same moment.
+    ensure!((80..=110).contains(&(percent("left")? + percent("right")?)), "{stats}");
+    for name in ["left", "right"] {
+        let moves = of(name, "moves-within-cache")? + of(name, "moves-across-caches")?;
+        ensure!(moves + of(name, "steals")? + of(name, "capped")? == 0, "{stats}");
+    }
     Ok(())
 }
 
