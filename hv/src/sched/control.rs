@@ -293,7 +293,8 @@ impl<P: Policy> Scheduler<P> {
         Ok(VmId(index as u16))
     }
 
-    /// A new VCPU, blocked: it begins to run when it is woken.
+    /// A new VCPU, paused: it begins to run when it has been resumed and woken. (Somebody may be about to wake one that is gone and had
+    /// the same number.)
     pub fn add_vcpu(&self, vm: VmId, affinity: PcpuSet, now: u64) -> Result<VcpuId, Refused> {
         let affinity = affinity.and(self.topology.all());
         let mut places = self.places.lock();

@@ -56,13 +56,13 @@ pub(super) struct Stays {
 }
 
 impl<A: Default> Vcpu<A> {
-    /// One that is blocked.
+    /// One that is paused, and blocked.
     pub(super) fn new(vm: VmId, affinity: PcpuSet, now: u64) -> Vcpu<A> {
         Vcpu {
             vm,
             affinity,
             place: Place::Resting,
-            paused: false,
+            paused: true,
             blocked: true,
             woken: false,
             target: None,

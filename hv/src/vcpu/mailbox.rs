@@ -13,6 +13,9 @@ use super::{first_lapic, work};
 use crate::device::lapic::Lapic;
 use crate::device::message::{ApicAddress, DeliveryMode, InterruptMessage};
 
+/// What the scheduler calls no VCPU.
+const NOBODY: u32 = u16::MAX as u32;
+
 /// The mailbox of one VCPU.
 #[derive(Debug)]
 pub struct Mailbox {
@@ -49,7 +52,7 @@ impl Mailbox {
     pub fn new(id: u32) -> Mailbox {
         Mailbox {
             id,
-            handle: AtomicU32::new(0),
+            handle: AtomicU32::new(NOBODY),
             address: AtomicU64::new(first_lapic(id).address().to_bits()),
             vectors: Default::default(),
             level: Default::default(),

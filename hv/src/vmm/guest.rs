@@ -165,7 +165,6 @@ impl<B: Backend> Guest<B> {
                 return Err(BuildError::Room("virtual processors"));
             }
             vm.mailboxes[id as usize].reset();
-            vm.mailboxes[id as usize].set_handle(self.handles[id as usize].0.into());
             let mut vcpu = Box::new(Vcpu::new(id, backend.vcpu(), cpuid(id), vm.clock.tsc_khz()));
             if id == 0 {
                 boot.arch.store(&mut vcpu.virt);

@@ -185,6 +185,9 @@ impl<B: Backend> Machine<B> {
         guest.sched_vm = self.sched.add_vm(config.share.weight, config.share.cap).expect(full);
         let handles = (0..config.vcpus).map(|_| self.sched.add_vcpu(guest.sched_vm, affinity, now));
         guest.handles = handles.collect::<Result<_, _>>().expect(full);
+        for (mailbox, handle) in guest.vm.mailboxes.iter().zip(&guest.handles) {
+            mailbox.set_handle(handle.0.into());
+        }
         let guest = Arc::new(guest);
         if config.vcpus > 1 {
             guest.vm.others.call_once(|| Arc::new(VcpusOf::new(self, &guest)));

@@ -21,7 +21,7 @@ fn turn<P: Policy>(sched: &Scheduler<P>, pcpu: PcpuId, why: Why, now: u64) -> (O
     (run, sched.context_saved(pcpu, now))
 }
 
-/// Two PCPUs that share an LLC, and so many blocked VCPUs of one VM.
+/// Two PCPUs that share an LLC, and so many VCPUs of one VM that may run, and are blocked.
 fn machine<const N: usize>() -> (Sched<Credit>, [VcpuId; N]) {
     machine_with(CONFIG.credit())
 }
@@ -34,6 +34,7 @@ fn machine_with<P: Policy, const N: usize>(policy: P) -> (Sched<P>, [VcpuId; N])
     let vm = sched.add_vm(256, 0).unwrap();
     let ids = [(); N].map(|()| sched.add_vcpu(vm, PcpuSet::only(P0), T).unwrap());
     for id in ids {
+        assert_eq!(sched.resume(id, T), Ok(Kick::NONE));
         assert_eq!(sched.set_affinity(id, PcpuSet::ALL, T), Ok(Kick::NONE));
     }
     (Arc::new(sched), ids)
@@ -156,6 +157,28 @@ fn a_pause_meets_a_theft() {
         assert_eq!(sched.runs_on(id), None);
         assert_eq!(sched.status(id, T + 2).unwrap().state, State::Paused);
         assert!(sched.remove_vcpu(id, T + 3).is_ok());
+    });
+}
+
+/// Somebody wakes a VCPU that is gone, while a new one gets its number: that does not run before it is resumed, and then it does.
+#[test]
+fn a_late_wake_up_lets_no_new_one_run() {
+    check(|| {
+        let (sched, [id]) = machine();
+        let _kick = sched.pause(id, T).unwrap();
+        let waker = {
+            let sched = sched.clone();
+            thread::spawn(move || sched.wake(id, T + 1))
+        };
+        sched.remove_vcpu(id, T + 1).unwrap();
+        assert_eq!(sched.add_vcpu(VM, PcpuSet::ALL, T + 1), Ok(id));
+        let (run, kick) = turn(&sched, P0, Why::Preempt, T + 1);
+        let woken = waker.join().unwrap();
+        settle(&sched, &[kick, woken], T + 2);
+        assert_eq!((run, sched.runs_on(id)), (None, None));
+        let kicks = [sched.resume(id, T + 3).unwrap(), sched.wake(id, T + 3)];
+        settle(&sched, &kicks, T + 3);
+        assert!(sched.runs_on(id).is_some());
     });
 }
 

@@ -2,7 +2,7 @@
 
 use super::super::topology::{PcpuId, PcpuSet, Topology};
 use super::super::{Credit, Kick, Scheduler, State, VcpuId, Why};
-use super::sim::{MS, S, config};
+use super::sim::{MS, S, add, config};
 
 const P: [PcpuId; 2] = [PcpuId(0), PcpuId(1)];
 
@@ -11,7 +11,7 @@ const P: [PcpuId; 2] = [PcpuId(0), PcpuId(1)];
 fn overdrawn() -> (Scheduler<Credit>, VcpuId, u64) {
     let sched = Scheduler::new(Topology::uniform(2, 2), config(), config().credit());
     let vm = sched.add_vm(256, 50).unwrap();
-    let id = sched.add_vcpu(vm, PcpuSet::ALL, S).unwrap();
+    let id = add(&sched, vm, PcpuSet::ALL, S).unwrap();
     for pcpu in [P[1], P[0]] {
         assert_eq!(turn(&sched, pcpu, Why::Preempt, S), (None, u64::MAX, Kick::NONE));
     }
@@ -43,7 +43,7 @@ fn a_pcpu_halts_no_longer_than_the_cap_says() {
 fn another_that_runs_makes_room_when_the_cap_says() {
     let (sched, id, now) = overdrawn();
     let vm = sched.add_vm(256, 0).unwrap();
-    let other = sched.add_vcpu(vm, PcpuSet::only(P[0]), now).unwrap();
+    let other = add(&sched, vm, PcpuSet::only(P[0]), now).unwrap();
     let _kick = sched.wake(other, now);
     assert_eq!(turn(&sched, P[0], Why::Preempt, now), (Some(other), now + 30 * MS, Kick::NONE));
     assert_eq!(turn(&sched, P[0], Why::Preempt, PAID - 10 * MS), (Some(other), PAID, Kick::NONE));
@@ -87,7 +87,7 @@ fn one_that_is_held_back_as_another_may_run_again_is_not_late() {
     let only = PcpuSet::only(P[0]);
     let [other, third] = [20, 0].map(|cap| {
         let vm = sched.add_vm(256, cap).unwrap();
-        sched.add_vcpu(vm, only, now).unwrap()
+        add(&sched, vm, only, now).unwrap()
     });
     let _kick = sched.wake(third, now);
     assert_eq!(turn(&sched, P[0], Why::Preempt, now).0, Some(third));

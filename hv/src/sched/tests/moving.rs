@@ -4,7 +4,7 @@ use super::super::policy::Policy;
 use super::super::replay::{Replay, Trace};
 use super::super::topology::{LlcId, PcpuId, PcpuSet, Topology};
 use super::super::{Config, Kick, Refused, Scheduler, State, VcpuId, Why};
-use super::sim::{Act, HOG, Input, MS, Rng, S, Sim, US, config, seeds};
+use super::sim::{Act, HOG, Input, MS, Rng, S, Sim, US, add, config, seeds};
 
 const P: [PcpuId; 8] =
     [PcpuId(0), PcpuId(1), PcpuId(2), PcpuId(3), PcpuId(4), PcpuId(5), PcpuId(6), PcpuId(7)];
@@ -26,7 +26,7 @@ fn idle_pcpus_steal_within_the_llc_first() {
     let mut now = S;
     // One waits on PCPU 1 and two on PCPU 2, all of which may run anywhere.
     let place = |pcpu, now| {
-        let id = sched.add_vcpu(vm, PcpuSet::only(pcpu), now).unwrap();
+        let id = add(&sched, vm, PcpuSet::only(pcpu), now).unwrap();
         assert_eq!(sched.wake(id, now), Kick::NONE, "nobody halts yet");
         assert_eq!(sched.set_affinity(id, PcpuSet::ALL, now), Ok(Kick::NONE));
         id
@@ -48,7 +48,7 @@ fn nobody_runs_on_a_pcpu_that_is_left_alone() {
     let sched = Scheduler::new(Topology::uniform(4, 2).without(alone), config(), config().credit());
     let vm = sched.add_vm(256, 0).unwrap();
     // The second one is told to run there if it can, and the third one there alone.
-    let add = |affinity| sched.add_vcpu(vm, affinity, S);
+    let add = |affinity| add(&sched, vm, affinity, S);
     let [a, b] = [PcpuSet::ALL, alone.or(PcpuSet::only(P[2]))].map(|affinity| add(affinity).unwrap());
     assert_eq!(add(alone), Err(Refused::Affinity));
     let others = (0..6).map(|_| add(PcpuSet::ALL).unwrap());
@@ -79,7 +79,7 @@ fn who_has_just_crossed_llcs_is_left_there() {
     let sched = credit(2, 1);
     let vm = sched.add_vm(256, 0).unwrap();
     let mut now = S;
-    let [a, b] = [0; 2].map(|_| sched.add_vcpu(vm, PcpuSet::only(P[0]), now).unwrap());
+    let [a, b] = [0; 2].map(|_| add(&sched, vm, PcpuSet::only(P[0]), now).unwrap());
     for id in [a, b] {
         let _kick = sched.wake(id, now);
         let _kick = sched.set_affinity(id, PcpuSet::ALL, now);
@@ -89,7 +89,7 @@ fn who_has_just_crossed_llcs_is_left_there() {
     let moved = moved.expect("PCPU 1 takes the other one");
     // It runs for 4 ms and has to wait for a third one then. PCPU 0 has nothing to do and leaves it there.
     now += 4 * MS;
-    let third = sched.add_vcpu(vm, PcpuSet::only(P[1]), now).unwrap();
+    let third = add(&sched, vm, PcpuSet::only(P[1]), now).unwrap();
     assert_ne!(sched.wake(third, now).0, Some(P[0]));
     assert_eq!(turn(&sched, P[1], Why::Yield, now), (Some(third), Kick::NONE));
     assert_eq!(turn(&sched, P[0], Why::Block, now).0, None, "the moved one is marked");
@@ -109,8 +109,8 @@ fn who_has_crossed_llcs_does_not_wait_there_for_ever() {
     let heavy = sched.add_vm(60_000, 0).unwrap();
     let light = sched.add_vm(1, 0).unwrap();
     let mut now = S;
-    let heavy = sched.add_vcpu(heavy, PcpuSet::only(P[1]), now).unwrap();
-    let light = sched.add_vcpu(light, PcpuSet::ALL, now).unwrap();
+    let heavy = add(&sched, heavy, PcpuSet::only(P[1]), now).unwrap();
+    let light = add(&sched, light, PcpuSet::ALL, now).unwrap();
     let _kick = sched.wake(heavy, now);
     assert_eq!(turn(&sched, P[1], Why::Preempt, now).0, Some(heavy));
     let _kick = sched.wake(light, now);
@@ -167,7 +167,7 @@ fn crossings_are_as_rare_as_the_rule_says() {
 fn moves_take_a_running_vcpu_along() {
     let sched = credit(4, 2);
     let vm = sched.add_vm(256, 0).unwrap();
-    let id = sched.add_vcpu(vm, PcpuSet::from_bits(0b1101), S).unwrap();
+    let id = add(&sched, vm, PcpuSet::from_bits(0b1101), S).unwrap();
     let _kick = sched.wake(id, S);
     for pcpu in P.into_iter().take(4) {
         assert_eq!(turn(&sched, pcpu, Why::Preempt, S).0, (pcpu == P[0]).then_some(id));
@@ -199,7 +199,7 @@ fn moves_take_a_running_vcpu_along() {
 fn a_wake_up_before_the_block_is_kept() {
     let sched = credit(1, 1);
     let vm = sched.add_vm(256, 0).unwrap();
-    let id = sched.add_vcpu(vm, PcpuSet::ALL, S).unwrap();
+    let id = add(&sched, vm, PcpuSet::ALL, S).unwrap();
     assert_eq!(sched.status(id, S).unwrap().state, State::Blocked);
     assert_eq!(sched.wake(id, S), Kick::NONE, "PCPU 0 does not halt: it has never decided");
     assert_eq!(turn(&sched, P[0], Why::Preempt, S).0, Some(id));
@@ -220,7 +220,7 @@ fn a_wake_up_before_the_block_is_kept() {
 fn pauses_hold_whatever_happens() {
     let sched = credit(2, 2);
     let vm = sched.add_vm(256, 0).unwrap();
-    let [a, b] = [0; 2].map(|_| sched.add_vcpu(vm, PcpuSet::only(P[0]), S).unwrap());
+    let [a, b] = [0; 2].map(|_| add(&sched, vm, PcpuSet::only(P[0]), S).unwrap());
     let _kick = sched.pause(a, S).unwrap();
     let _kick = sched.wake(a, S);
     assert_eq!(sched.status(a, S).unwrap().state, State::Paused);
@@ -246,9 +246,26 @@ fn pauses_hold_whatever_happens() {
     assert_eq!(turn(&sched, P[0], Why::Preempt, S + 5 * MS).0, None);
     assert_eq!(sched.remove_vcpu(b, S).unwrap().ran, 4 * MS);
     assert_eq!(sched.remove_vm(vm), Ok(()));
-    assert_eq!(sched.add_vcpu(vm, PcpuSet::ALL, S), Err(Refused::Unknown));
+    assert_eq!(add(&sched, vm, PcpuSet::ALL, S), Err(Refused::Unknown));
     assert_eq!(sched.set_weight(vm, 1, S), Err(Refused::Unknown));
     assert_eq!(sched.add_vm(0, 0), Err(Refused::Weight));
+}
+
+#[test]
+fn a_new_vcpu_does_not_run_before_it_is_resumed() {
+    let sched = credit(1, 1);
+    let vm = sched.add_vm(256, 0).unwrap();
+    assert_eq!(turn(&sched, P[0], Why::Preempt, S).0, None);
+    let id = sched.add_vcpu(vm, PcpuSet::ALL, S).unwrap();
+    assert_eq!(sched.status(id, S).unwrap().state, State::Paused);
+    assert_eq!(sched.wake(id, S), Kick::NONE, "by somebody who means another one that had its number");
+    assert_eq!(turn(&sched, P[0], Why::Preempt, S).0, None);
+    assert!(sched.remove_vcpu(id, S).is_ok());
+    // Whoever was woken meanwhile runs as soon as it may.
+    let id = sched.add_vcpu(vm, PcpuSet::ALL, S).unwrap();
+    let _kick = sched.wake(id, S);
+    assert_eq!(sched.resume(id, S), Ok(Kick(Some(P[0]))));
+    assert_eq!(turn(&sched, P[0], Why::Preempt, S).0, Some(id));
 }
 
 #[test]
@@ -257,10 +274,10 @@ fn places_are_limited() {
     let sched = Scheduler::new(Topology::uniform(1, 1), config, config.round_robin());
     let vm = sched.add_vm(1, 0).unwrap();
     assert_eq!(sched.add_vm(1, 0), Err(Refused::Full));
-    let ids = [0; 2].map(|_| sched.add_vcpu(vm, PcpuSet::ALL, 0).unwrap());
-    assert_eq!(sched.add_vcpu(vm, PcpuSet::ALL, 0), Err(Refused::Full));
+    let ids = [0; 2].map(|_| add(&sched, vm, PcpuSet::ALL, 0).unwrap());
+    assert_eq!(add(&sched, vm, PcpuSet::ALL, 0), Err(Refused::Full));
     sched.remove_vcpu(ids[0], 0).unwrap();
-    assert_eq!(sched.add_vcpu(vm, PcpuSet::ALL, 0), Ok(ids[0]));
+    assert_eq!(add(&sched, vm, PcpuSet::ALL, 0), Ok(ids[0]));
     assert_eq!(sched.wake(VcpuId(7), 0), Kick::NONE);
 }
 
@@ -384,7 +401,7 @@ fn a_trace_repeats_the_decisions() {
         let again = Scheduler::new(Topology::uniform(4, 2), config(), Replay::new(trace));
         for n in 0..9 {
             let vm = again.add_vm(100 + 50 * n as u32, 0).unwrap();
-            assert_eq!(again.add_vcpu(vm, PcpuSet::ALL, start), Ok(ids[n as usize]));
+            assert_eq!(add(&again, vm, PcpuSet::ALL, start), Ok(ids[n as usize]));
         }
         assert!(log.len() > 500);
         for (now, input) in log {

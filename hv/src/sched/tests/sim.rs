@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 
 use super::super::policy::Policy;
 use super::super::topology::{PcpuId, PcpuSet, Topology};
-use super::super::{Config, Credit, Decision, Kick, Scheduler, State, VcpuId, VmId, Why};
+use super::super::{Config, Credit, Decision, Kick, Refused, Scheduler, State, VcpuId, VmId, Why};
 
 pub const US: u64 = 1_000;
 pub const MS: u64 = 1_000_000;
@@ -19,6 +19,18 @@ const IPI: u64 = 2 * US;
 /// Nanoseconds as cycles.
 pub const fn config() -> Config {
     Config::new(1_000_000)
+}
+
+/// A new VCPU that may run, and is blocked.
+pub fn add<P: Policy>(
+    sched: &Scheduler<P>,
+    vm: VmId,
+    affinity: PcpuSet,
+    now: u64,
+) -> Result<VcpuId, Refused> {
+    let id = sched.add_vcpu(vm, affinity, now)?;
+    assert_eq!(sched.resume(id, now), Ok(Kick::NONE));
+    Ok(id)
 }
 
 /// What a VCPU does next.
@@ -140,7 +152,7 @@ impl<P: Policy> Sim<P> {
         affinity: PcpuSet,
         mut program: impl FnMut(u64) -> Act + 'static,
     ) -> VcpuId {
-        let id = self.sched.add_vcpu(vm, affinity, self.now).unwrap();
+        let id = add(&self.sched, vm, affinity, self.now).unwrap();
         let act = program(self.now);
         let guest = Guest {
             program: Box::new(program),
