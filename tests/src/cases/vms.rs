@@ -19,6 +19,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "a guest writes to its disk until there is no memory", full),
     only("qemu-svm", "a guest with more processors than there is memory for", crowded),
     only("qemu-svm", "two guests on a network", network),
+    only("qemu-svm", "a guest starts on a network on which another one sends", flooded),
     only("qemu-svm", "one guest's console in a file", one_log),
     only("qemu-svm", "how guests end, and one that cannot start", ends),
     only("qemu-svm", "descriptions with mistakes", mistakes),
@@ -278,6 +279,39 @@ fn network(context: &Context) -> Result<()> {
         .prints("3 packets received\nf598229c75c33b4c6da60f9b7076eb16  -\n")?;
     let server = log(context, "server")?;
     ensure!(server.contains("f629d404b79f124dd9371cc5f2559ff3  -\n"), "{server}");
+    Ok(())
+}
+
+/// Frames arrive all the time while the kernel and its large file are loaded: they must not let the guest run before it can.
+fn flooded(context: &Context) -> Result<()> {
+    fs::copy(&context.kit, context.path("kit"))?;
+    fs::File::create(context.path("large"))?.set_len(48 << 20)?;
+    let config = context.file(
+        "lab.toml",
+        "version = 1\nconsole = \"sender\"\n\
+         [[vm]]\nname = \"kit\"\nkernel = \"kit\"\ninitrd = \"large\"\nmemory_mib = 96\ncmdline = \"spin\"\nnetworks = [\"lan\"]\n\
+         [[vm]]\nname = \"sender\"\nmemory_mib = 96\nnetworks = [\"lan\"]\n",
+    )?;
+    let mut person = Person::start(context, &["--config", &config, "--pcpus", "2"])?;
+    person.sees("guest:")?;
+    person.types(
+        "ip addr add 10.0.0.2/24 dev eth0; ip link set eth0 up\r\
+         for i in 1 2 3; do ping -q -i 0.002 10.0.0.255 > /dev/null & done; echo $((6 * 7)) send\r",
+    )?;
+    person.sees("42 send")?;
+    enter(&mut person)?;
+    // The sender goes on.
+    ask(&mut person, "select kit", &["kit stands still"])?;
+    for _ in 0..4 {
+        ask(&mut person, "destroy kit", &["kit is gone"])?;
+        ask(&mut person, "start kit", &["kit starts"])?;
+    }
+    ask(&mut person, "vms", &["* kit", "running", "sender", "running"])?;
+    leave(&mut person, "sender goes on")?;
+    person.types("[ $(cat /sys/class/net/eth0/statistics/tx_packets) -gt 500 ] && echo \"ma\"ny\r")?;
+    person.sees("many")?;
+    person.types("\x01x")?;
+    person.ends()?;
     Ok(())
 }
 
