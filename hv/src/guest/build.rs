@@ -4,7 +4,7 @@
 use alloc::string::ToString;
 use core::fmt;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU8, AtomicU64};
+use core::sync::atomic::AtomicU8;
 
 use spin::{Mutex, Once, RwLock};
 
@@ -25,6 +25,7 @@ use crate::paging::guest_walk::PagingFeatures;
 use crate::paging::{GpaRange, MapError, Nested, P2m};
 use crate::probe;
 use crate::sched::topology::PcpuSet;
+use crate::vcpu::deaf::Deaf;
 use crate::vcpu::mailbox::Mailbox;
 
 /// Why a VM could not be made.
@@ -158,7 +159,7 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
         shadow: Mutex::new(None),
         shadow_pages: config.shadow_pages.unwrap_or_else(|| default_shadow_pages(layout.ram_bytes())),
         mailboxes: (0..config.vcpus).map(Mailbox::new).collect(),
-        deaf: AtomicU64::new(0),
+        deaf: Deaf::default(),
         paging: AtomicU8::new(0),
         others: Once::new(),
         layout,

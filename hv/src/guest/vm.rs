@@ -7,7 +7,7 @@
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU8, AtomicU64};
+use core::sync::atomic::AtomicU8;
 
 use spin::{Mutex, MutexGuard, Once, RwLock, RwLockWriteGuard};
 
@@ -26,6 +26,7 @@ use crate::paging::p2m::P2m;
 use crate::paging::shadow::{Others, Shadow};
 use crate::paging::table::TableMemory;
 use crate::smp::lock;
+use crate::vcpu::deaf::Deaf;
 use crate::vcpu::mailbox::Mailbox;
 use crate::vcpu::work;
 
@@ -67,8 +68,8 @@ pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     pub shadow_pages: usize,
     /// What others leave for its VCPUs, by number.
     pub mailboxes: Vec<Mailbox>,
-    /// Its VCPUs that no device's interrupt will wake, a bit for each.
-    pub deaf: AtomicU64,
+    /// Its VCPUs that no device's interrupt will wake.
+    pub deaf: Deaf,
     /// Which tables its VCPUs use, all the same ones.
     pub paging: AtomicU8,
     /// How one VCPU has the others forget translations, if there are others.

@@ -4,6 +4,7 @@
 //! what is pending ([`interrupts`]) and enters again.
 
 pub mod bus;
+pub mod deaf;
 pub mod dispatch;
 pub mod emulate;
 pub mod host;

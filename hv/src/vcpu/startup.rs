@@ -2,8 +2,6 @@
 //!
 //! Intel SDM 3, 9.4 (multiple-processor initialization) and 10.1 (state after INIT); AMD APM 2, 14.1.3 and 16.5.
 
-use core::sync::atomic::Ordering;
-
 use crate::guest::vm::{HostMemory, Vm};
 use crate::vcpu::dispatch::died;
 use crate::vcpu::host::Host;
@@ -68,7 +66,7 @@ fn init<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>)
 
 /// A run begins: whatever the VCPU slept for.
 pub(super) fn awake<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
-    vm.deaf.fetch_and(!(1 << vcpu.id), Ordering::SeqCst);
+    vm.deaf.awake(vcpu.id);
 }
 
 /// The end of a VM none of whose VCPUs will ever run again: each one waits for start-up, or has halted with its interrupts
@@ -77,15 +75,13 @@ pub(super) fn sleeps_forever<V: Virt, M: HostMemory>(
     vcpu: &Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
 ) -> Option<Stop> {
-    let own = 1 << vcpu.id;
     let deaf = vcpu.work & work::WAITS != 0 || vcpu.virt.rflags() & rflags::IF == 0;
     if !deaf {
         return None;
     }
-    let all = u64::MAX >> (u64::BITS - vm.mailboxes.len() as u32);
-    let deaf = vm.deaf.fetch_or(own, Ordering::SeqCst) | own;
     // Whoever has mail has not looked at it yet, and will come here again if it changes nothing.
-    if deaf != all || vm.mailboxes.iter().any(|mailbox| mailbox.has_mail()) {
+    let has_mail = || vm.mailboxes.iter().any(|mailbox| mailbox.has_mail());
+    if !vm.deaf.falls_asleep(vcpu.id, vm.mailboxes.len(), has_mail) {
         return None;
     }
     let what = match vm.mailboxes.len() {

@@ -183,7 +183,7 @@ impl<B: Backend> Guest<B> {
         }
         // Each has dropped the shadow tables of those before it, and these are not told if the scheduler says that they run here.
         vm.mailboxes.iter().for_each(|mailbox| mailbox.request(work::RELOAD));
-        vm.deaf.store(0, Ordering::SeqCst);
+        vm.deaf.reset();
         self.started.store(tsc, Ordering::Relaxed);
         self.set_rest(Rest::No);
         let mut life = self.life.lock();
