@@ -85,12 +85,15 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'_, F, M, H> {
         self.with_devices(|devices, memory, messages| devices.serve_waiting(memory, messages));
     }
 
-    fn with_devices(&mut self, serve: impl FnOnce(&Virtio, &Dma<'_, F, M>, &mut Messages) -> Woken) {
+    pub(super) fn with_devices(
+        &mut self,
+        serve: impl FnOnce(&Virtio, &Dma<'_, F, M>, &mut Messages) -> Woken,
+    ) {
         let vm = self.vm;
-        let lines = vm.virtio.lines();
         let woken = self.with_memory(|dma, messages| serve(&vm.virtio, dma, messages));
         self.show_console();
-        if vm.virtio.lines() != lines {
+        // Served, devices only assert lines. One that was asserted before may have fallen meanwhile, and been carried on so.
+        if vm.virtio.lines() != 0 {
             vm.chipset.lock().virtio_lines(&mut self.left.messages);
         }
         if woken != Woken::default() {

@@ -104,12 +104,26 @@ fn disks(context: &Context) -> Result<()> {
 
 fn lines(context: &Context) -> Result<()> {
     let disk = noise(context, "disk", 2048)?;
-    let command = "md5sum < /dev/vda; grep -c 'IO-APIC.*fasteoi *virtio0' /proc/interrupts";
+    let command = "for i in 1 2 3 4; do dd if=/dev/vda of=/dev/null bs=4k iflag=direct 2> /dev/null & done; wait\n\
+                   md5sum < /dev/vda; grep -c 'IO-APIC.*fasteoi *virtio0' /proc/interrupts";
     let expected = format!("{}  -\n1\n", sum(&disk)?);
-    context
-        .run(&["--disk", &disk, "--append", "pci=nomsi", "--exec", command])?
-        .status(0)?
-        .prints(&expected)?;
+    for (vcpus, pcpus) in [("1", "1"), ("4", "2")] {
+        context
+            .run(&[
+                "--vcpus",
+                vcpus,
+                "--pcpus",
+                pcpus,
+                "--disk",
+                &disk,
+                "--append",
+                "pci=nomsi",
+                "--exec",
+                command,
+            ])?
+            .status(0)?
+            .prints(&expected)?;
+    }
     Ok(())
 }
 

@@ -1,13 +1,16 @@
 //! Virtio devices at work for a VCPU: doorbells, interrupts, console input and output.
 
 use super::*;
-use crate::device::layout::PCI_WINDOW_32;
+use crate::device::effect::Effect;
+use crate::device::layout::{IOAPIC, PCI_WINDOW_32, pci_interrupt_gsi};
 use crate::device::message::Messages;
 use crate::device::virtio::Builder;
 use crate::device::virtio::device::Setup;
 use crate::device::virtio::entropy::Entropy;
-use crate::device::virtio::function::{NOTIFY, TABLE};
+use crate::device::virtio::function::{ISR, NOTIFY, TABLE};
+use crate::guest::mem::GuestMemory;
 use crate::paging::addr::Gpa;
+use crate::vcpu::bus::Bus;
 use crate::vcpu::testing::{Machine, START};
 use crate::virt::Access;
 use crate::virt::fake::Step;
@@ -116,4 +119,43 @@ fn console_output_waits_for_the_hosts_console() {
     assert!(machine.host.output == text, "{} bytes", machine.host.output.len());
     assert_eq!(used(&machine), 1);
     assert_eq!(machine.vcpu.virt.interrupts, [VECTOR as u8 + 1]);
+}
+
+/// A processor asks the device for its interrupts and ends the one that it has, while another one is about to serve the device, whose
+/// line is high before and after, but not in between.
+#[test]
+fn a_line_that_falls_and_rises_again_interrupts_again() {
+    let buffers = [(16, true), (16, true)];
+    let mut machine = machine(&[], |devices| devices.entropy(Entropy::new([1; 32])), 0, &buffers);
+    let Machine { vm, vcpu, host } = &mut machine;
+    let now = vm.nanos(START);
+    let mut messages = Messages::new();
+    let setup = Setup { bus_master: true, interrupt_disabled: false, msix: false, msix_masked: false };
+    vm.virtio.configure(0, setup, &mut messages);
+    let pin = pci_interrupt_gsi(1, 0);
+    let mut chipset = vm.chipset.lock();
+    for (register, value) in [(0, 0x10 + 2 * u64::from(pin)), (0x10, 1 << 15 | VECTOR)] {
+        let effect = chipset.mmio_write(Gpa(IOAPIC.start + register), 4, value, now, &mut messages);
+        assert_eq!(effect, Effect::None);
+    }
+    drop(chipset);
+    let available = |count: u16| vm.memory.read().ram().write(Gpa(AVAILABLE + 2), &count.to_le_bytes());
+    available(1).unwrap();
+    let mut bus = Bus::new(vm, &mut vcpu.lapic, host, START);
+    bus.notified(0, 0);
+    let left = bus.finish();
+    assert!(!left.messages.is_empty());
+    available(2).unwrap();
+    let mut bus = Bus::new(vm, &mut vcpu.lapic, host, START);
+    bus.with_devices(|devices, memory, messages| {
+        let mut theirs = Messages::new();
+        let mut chipset = vm.chipset.lock();
+        assert_eq!(chipset.mmio_read(Gpa(PCI_WINDOW_32.start + ISR.start), 1, now, &mut theirs), 1);
+        chipset.eoi(VECTOR as u8, &mut theirs);
+        assert!(theirs.is_empty());
+        drop(chipset);
+        devices.serve(0, 0, memory, messages)
+    });
+    let left = bus.finish();
+    assert!(!left.messages.is_empty(), "it is carried on that the line is high again");
 }
