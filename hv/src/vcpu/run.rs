@@ -328,7 +328,10 @@ fn run_timers<V: Virt, M: HostMemory, H: Host>(
     let (chipset_next, longest) = if vcpu.id == 0 {
         run_chipset(vcpu, vm, host, now)
     } else {
-        if vm.chipset.lock().wants_service() {
+        let chipset = vm.chipset.lock();
+        let first_is_wanted = chipset.wants_service() || !chipset.console_is_ready();
+        drop(chipset);
+        if first_is_wanted {
             vcpu.notify(&vm.mailboxes, FIRST, |first| first.request(work::TIMERS | work::INTERRUPTS));
         }
         (None, LONGEST_MS)

@@ -241,3 +241,17 @@ fn the_monitor_is_reached_however_busy_the_guest_is() {
     assert!(machine.run_or_yield().is_none());
     assert_eq!(machine.host.cpu.tsc.get(), START + 1000);
 }
+
+/// Only the first VCPU looks whether the console takes output again.
+#[test]
+fn another_vcpu_that_finds_the_console_full_tells_the_first() {
+    for (full, kicks) in [(false, &[][..]), (true, &[0])] {
+        let mut machine = Machine::with("vcpus = 2\n", &[letter, |f| input(f, 0x80, 1)]);
+        machine.vcpu.id = 1;
+        // The first VCPU has seen to the chipset.
+        let _deadline = machine.vm.chipset.lock().deadline();
+        machine.host.output_stuck = full.then_some((0, START + 10 * TSC_KHZ));
+        machine.play();
+        assert_eq!(machine.host.kicks, kicks, "full: {full}");
+    }
+}
