@@ -209,9 +209,9 @@ impl<B: Backend> Machine<B> {
                 config.name
             );
         }
-        let mut switches = self.switches.lock();
         let number = guest.number;
-        let devices = devices::make(number, config, &self.files, &DiskPages, &mut switches, seed.bytes)?;
+        let devices =
+            devices::make(number, config, &self.files, &DiskPages, &mut self.switches.lock(), seed.bytes)?;
         // The configuration has checked that there is room for them.
         guest.vm.attach(devices).expect("a bus without other functions");
         Ok(())
