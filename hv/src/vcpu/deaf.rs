@@ -4,8 +4,13 @@
 //! whether there is mail for anybody. In between, one that it has seen asleep may wake, take its mail, and be about to act upon it; or have
 //! mailed to one whose mailbox was looked into before, and sleep again. So the awakenings are counted, and if there was one
 //! meanwhile, it is not the end: whoever has woken comes here again when it falls asleep.
+//!
+//! `tests/sched-loom` compiles this with `loom_model` set and looks at every order of the steps.
 
+#[cfg(not(loom_model))]
 use core::sync::atomic::{AtomicU64, Ordering};
+#[cfg(loom_model)]
+use loom::sync::atomic::{AtomicU64, Ordering};
 
 /// The VCPUs of a VM that no device's interrupt will wake.
 #[derive(Debug, Default)]
@@ -41,7 +46,6 @@ impl Deaf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::cell::Cell;
 
     #[test]
     fn the_last_one_ends_the_vm_unless_there_is_mail() {
@@ -54,43 +58,5 @@ mod tests {
         deaf.reset();
         assert!(!deaf.falls_asleep(1, 2, || false));
         assert!(Deaf::default().falls_asleep(0, 1, || false));
-    }
-
-    /// VCPU 1 wakes after VCPU 0 has seen it asleep, and takes its mail before VCPU 0 looks whether it has some.
-    #[test]
-    fn one_that_is_just_waking_is_not_asleep() {
-        let deaf = Deaf::default();
-        let mail = Cell::new(true);
-        assert!(!deaf.falls_asleep(1, 2, || mail.get()));
-        let ends = deaf.falls_asleep(0, 2, || {
-            deaf.awake(1);
-            mail.take();
-            mail.get()
-        });
-        assert!(!ends);
-        // It had nothing to do, and comes here again.
-        assert!(deaf.falls_asleep(1, 2, || mail.get()));
-    }
-
-    /// VCPU 1 wakes, mails to VCPU 2, into whose mailbox VCPU 0 has looked, and sleeps again.
-    #[test]
-    fn one_that_sleeps_again_may_have_woken_another() {
-        let deaf = Deaf::default();
-        let mail = [false, true, false].map(Cell::new);
-        let has_mail = || mail.iter().any(Cell::get);
-        assert!(!deaf.falls_asleep(2, 3, || false));
-        assert!(!deaf.falls_asleep(1, 3, has_mail));
-        let ends = deaf.falls_asleep(0, 3, || {
-            let second = mail[2].get();
-            deaf.awake(1);
-            mail[1].take();
-            mail[2].set(true);
-            assert!(!deaf.falls_asleep(1, 3, has_mail));
-            second || mail[1].get()
-        });
-        assert!(!ends);
-        deaf.awake(2);
-        mail[2].take();
-        assert!(deaf.falls_asleep(2, 3, has_mail));
     }
 }
