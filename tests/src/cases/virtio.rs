@@ -107,22 +107,9 @@ fn lines(context: &Context) -> Result<()> {
     let command = "for i in 1 2 3 4; do dd if=/dev/vda of=/dev/null bs=4k iflag=direct 2> /dev/null & done; wait\n\
                    md5sum < /dev/vda; grep -c 'IO-APIC.*fasteoi *virtio0' /proc/interrupts";
     let expected = format!("{}  -\n1\n", sum(&disk)?);
-    for (vcpus, pcpus) in [("1", "1"), ("4", "2")] {
-        context
-            .run(&[
-                "--vcpus",
-                vcpus,
-                "--pcpus",
-                pcpus,
-                "--disk",
-                &disk,
-                "--append",
-                "pci=nomsi",
-                "--exec",
-                command,
-            ])?
-            .status(0)?
-            .prints(&expected)?;
+    let options = ["--disk", &disk, "--append", "pci=nomsi", "--exec", command];
+    for processors in [["--vcpus", "1", "--pcpus", "1"], ["--vcpus", "4", "--pcpus", "2"]] {
+        context.run(&[&processors[..], &options].concat())?.status(0)?.prints(&expected)?;
     }
     Ok(())
 }
