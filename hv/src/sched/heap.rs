@@ -1,8 +1,8 @@
 //! A binary heap of waiting VCPUs that also finds one for a given PCPU.
 //!
 //! Ordered by key. Each node knows in which PCPUs somebody in the subtree below it may run, so that a thief finds a VCPU
-//! that it may take in O(log n) even behind others that are pinned. Push and pop are O(log n); removal by number, which
-//! only commands of a person do, is O(n).
+//! that it may take in O(log n) even behind others that are pinned. Push, pop, and removal of what a thief has just found are
+//! O(log n); removal of any other by its number looks through all.
 
 use alloc::vec::Vec;
 
@@ -43,12 +43,15 @@ pub(super) struct Heap {
     below: Vec<PcpuSet>,
     /// The first place is free: what is there does not count.
     gap: bool,
+    /// Where [`Heap::first_for`] has found something last.
+    found: usize,
 }
 
 impl Heap {
     /// An empty heap that never allocates while it holds at most so many.
     pub(super) fn with_capacity(capacity: usize) -> Heap {
-        Heap { items: Vec::with_capacity(capacity), below: Vec::with_capacity(capacity), gap: false }
+        let (items, below) = (Vec::with_capacity(capacity), Vec::with_capacity(capacity));
+        Heap { items, below, gap: false, found: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -79,15 +82,16 @@ impl Heap {
         }
     }
 
-    /// An item that this PCPU may take, with its index: the first of all if it may, else one that is first in its part.
-    pub(super) fn first_for(&mut self, pcpu: PcpuId) -> Option<(usize, &Item)> {
+    /// An item that this PCPU may take: the first of all if it may, else one that is first in its part.
+    pub(super) fn first_for(&mut self, pcpu: PcpuId) -> Option<&Item> {
         self.close_gap();
         let holds = |at: &usize| self.below.get(*at).is_some_and(|below| below.contains(pcpu));
         let mut at = Some(0).filter(holds)?;
         loop {
             let item = self.items.get(at)?;
             if item.reach.contains(pcpu) {
-                return Some((at, item));
+                self.found = at;
+                return Some(item);
             }
             let key = |child: usize| self.items[child].key;
             at = match [2 * at + 1, 2 * at + 2].map(|child| Some(child).filter(holds)) {
@@ -100,7 +104,11 @@ impl Heap {
 
     pub(super) fn position(&mut self, id: VcpuId) -> Option<usize> {
         self.close_gap();
-        self.items.iter().position(|item| item.id == id)
+        let is_it = |item: &Item| item.id == id;
+        match self.items.get(self.found) {
+            Some(item) if is_it(item) => Some(self.found),
+            _ => self.items.iter().position(is_it),
+        }
     }
 
     pub(super) fn push(&mut self, item: Item) {
@@ -300,11 +308,12 @@ mod tests {
                 for pcpu in (0..64).map(PcpuId) {
                     // On a copy, because it closes the gap.
                     let mut heap = Heap { items: heap.items.clone(), below: heap.below.clone(), ..heap };
-                    let found = heap.first_for(pcpu).map(|(at, item)| (at, *item));
+                    let found = heap.first_for(pcpu).copied();
                     prop_assert_eq!(found.is_some(), union.contains(pcpu));
-                    if let Some((at, item)) = found {
+                    if let Some(item) = found {
                         prop_assert!(item.reach.contains(pcpu));
-                        prop_assert_eq!(heap.position(item.id), Some(at));
+                        prop_assert_eq!(heap.items[heap.found].id, item.id, "it is taken without a search");
+                        prop_assert_eq!(heap.remove_one(item.id).map(|taken| taken.id), Some(item.id));
                         heap.check();
                     }
                 }

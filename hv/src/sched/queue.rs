@@ -180,7 +180,7 @@ impl<P: Policy> Queue<P> {
         now: u64,
     ) -> Option<(u64, VcpuId)> {
         loop {
-            let (key, id) = self.waiting.first_for(thief).map(|(_, item)| (item.key, item.id))?;
+            let (key, id) = self.waiting.first_for(thief).map(|item| (item.key, item.id))?;
             let Some(until) = self.held_until(common, id, now) else { return Some((key, id)) };
             self.unlink(id);
             self.hold(common, id, until, now);

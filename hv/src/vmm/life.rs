@@ -170,6 +170,10 @@ impl<B: Backend> Machine<B> {
             telemetry::record("stats", |json| {
                 report::stats(json, &parked.vcpu, &guest.vm, now)?;
                 report::time(json, &time)?;
+                if parked.vcpu.id == 0 {
+                    let pcpus = self.sched.topology().all().into_iter();
+                    report::pcpus(json, pcpus.map(|pcpu| (pcpu, self.sched.pcpu_stats(pcpu, now))))?;
+                }
                 report::host(json, &frame::stats(), heap::bytes())
             });
         }

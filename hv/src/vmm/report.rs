@@ -5,7 +5,8 @@ use core::fmt;
 use crate::guest::vm::{HostMemory, Vm};
 use crate::mem::frame;
 use crate::paging::shadow::{Shadow, Statistics};
-use crate::sched::VcpuStats;
+use crate::sched::topology::PcpuId;
+use crate::sched::{PcpuStats, VcpuStats};
 use crate::trace::cost::{Cost, Turns};
 use crate::trace::exits::ExitKind;
 use crate::trace::record::Json;
@@ -133,11 +134,29 @@ pub fn time(json: &mut Json<'_>, stats: &VcpuStats) -> fmt::Result {
         ("waited", stats.waited),
         ("capped", stats.capped),
         ("wakes", stats.wakes),
+        ("boosts", stats.boosts),
         ("steals", stats.steals),
         ("moves-within-cache", stats.near_moves),
         ("moves-across-caches", stats.far_moves),
     ] {
         json.number(name, value)?;
+    }
+    json.end()
+}
+
+/// The `pcpus` array of a `stats` record: what each PCPU that runs guests has done.
+pub fn pcpus(json: &mut Json<'_>, all: impl Iterator<Item = (PcpuId, PcpuStats)>) -> fmt::Result {
+    json.begin_array("pcpus")?;
+    for (pcpu, stats) in all {
+        json.begin_object("")?;
+        json.number("pcpu", pcpu.0)?;
+        json.number("busy", stats.busy)?;
+        json.number("idle", stats.idle)?;
+        json.number("decisions", stats.decisions)?;
+        json.number("switches", stats.switches)?;
+        json.number("steals", stats.steals)?;
+        json.number("kicks", stats.kicks)?;
+        json.end()?;
     }
     json.end()
 }

@@ -94,6 +94,9 @@ fn limits(context: &Context) -> Result<()> {
         let moves = of(name, "moves-within-cache")? + of(name, "moves-across-caches")?;
         ensure!(moves + of(name, "steals")? + of(name, "capped")? == 0, "{stats}");
     }
+    let ends = stats["guests"].as_array().into_iter().flatten();
+    let busy = ends.filter_map(|vcpu| vcpu["pcpus"][1]["busy"].as_u64()).max();
+    ensure!(busy >= Some(of("left", "ran")?.max(of("right", "ran")?)), "{stats}");
     Ok(())
 }
 
