@@ -72,6 +72,18 @@ fn links_lead_somewhere() {
     assert!(links > 20, "only {links} links found");
 }
 
+/// `docs/README.md` leads to each page beside and below it.
+#[test]
+fn the_list_of_pages_is_complete() {
+    let docs = root().join("docs");
+    let list = std::fs::read_to_string(docs.join("README.md")).unwrap();
+    let pages = pages().into_iter().filter_map(|(page, _)| Some(page.strip_prefix(&docs).ok()?.to_owned()));
+    let missing: Vec<_> = pages
+        .filter(|page| page != Path::new("README.md") && !list.contains(&format!("]({})", page.display())))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
 #[test]
 fn paths_in_the_text_exist() {
     let mut broken = vec![];

@@ -41,6 +41,9 @@ struct Options {
     /// Only list the cases
     #[arg(long)]
     list: bool,
+    /// Only build the kernels and programs that the cases run, into this directory
+    #[arg(long, value_name = "DIR")]
+    kits: Option<PathBuf>,
     /// The pal program; default: the one next to this program
     #[arg(long, env = "PAL")]
     pal: Option<PathBuf>,
@@ -77,6 +80,11 @@ fn perform(options: &Options) -> Result<usize> {
     let runs = select(options);
     if options.list {
         runs.iter().for_each(|run| println!("{}", run.name));
+        return Ok(0);
+    }
+    if let Some(dir) = &options.kits {
+        std::fs::create_dir_all(dir)?;
+        Kits::build(&std::path::absolute(dir)?)?;
         return Ok(0);
     }
     let pal = match &options.pal {

@@ -24,7 +24,7 @@ pub mod work {
     pub const TIMER: u32 = 1 << 0;
     /// The console's serial port has received something. Its interrupt is edge-triggered: read until it is empty.
     pub const CONSOLE: u32 = 1 << 1;
-    /// Another PCPU wants something: see [`super::PerCpu::shootdown`] and [`super::PerCpu::give`].
+    /// Another PCPU wants something: see [`super::PerCpu::shootdown`] and [`super::PerCpu::set_job`].
     pub const KICK: u32 = 1 << 2;
 }
 

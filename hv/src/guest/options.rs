@@ -1,16 +1,6 @@
 //! The hypervisor's own command line: words, most of them `key=value`, separated by blanks.
 //!
-//! | key | values | default |
-//! |---|---|---|
-//! | `loglevel` | `off` `error` `warn` `info` `debug` `trace` | `info` |
-//! | `console` | `com1` … `com4`, or `screen`: guest console and log; a port without a UART is the screen, too | `com1` |
-//! | `telemetry` | `none` `com1` … `com4`: one JSON line per record | `none` |
-//! | `stats` | `on` `off`: a statistics record when a guest ends | `off` |
-//! | `consoles` | `on` `off`: record the output of guests, also if there is only one | `off` |
-//! | `exit` | what to do when the last guest ended: `poweroff`, `reset`, `halt`, or `isa-debug:PORT` (write the status to QEMU's exit device) | `poweroff` |
-//! | `pcpus` | use so many processors at most, the first one included | all |
-//! | `probe` | no value: print the hardware report and end, without a guest; a real machine then stops with the report on its screen, unless `exit` is given | |
-//! | `selftest` | a test of the host before any guest starts, see `boot::selftest` | none |
+//! `docs/configuration.md` lists them with their values and defaults.
 //!
 //! Later words win. A word that is not understood is reported and otherwise ignored: a boot loader may add
 //! its own.

@@ -1,4 +1,4 @@
-//! The machine's frames: one buddy allocator per NUMA node behind one lock, and zeroed allocation.
+//! The machine's frames: one buddy allocator of all NUMA nodes behind one lock, and zeroed allocation.
 //!
 //! Unsafe because it hands out memory: host-physical addresses are the hypervisor's own addresses
 //! (docs/design/0001-host-memory.md). Called by the heap, the paging engines and the VMs; filled once by `boot`.
@@ -11,7 +11,7 @@ use spin::Mutex;
 use super::buddy::{Buddy, FreeError, MAX_ORDER, ORDERS};
 use crate::paging::addr::{Hfn, Hpa, PAGE_SHIFT, PAGE_SIZE};
 
-/// A NUMA node. All memory belongs to node 0 until the SRAT is read.
+/// The NUMA node near which frames are wanted; not looked at yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Node(pub u8);
 

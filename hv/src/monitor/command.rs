@@ -231,7 +231,9 @@ impl<'a> Words<'a> {
 
     fn vcpu(&mut self) -> Result<u32, ParseError<'a>> {
         let Some(word) = self.next() else { return Ok(0) };
-        number(word).and_then(|n| u32::try_from(n).ok()).ok_or(ParseError::Not(word, "a VCPU's number"))
+        number(word)
+            .and_then(|n| u32::try_from(n).ok())
+            .ok_or(ParseError::Not(word, "a VCPU's number; `vcpus` lists them"))
     }
 
     fn length(&mut self) -> Result<u64, ParseError<'a>> {
@@ -330,7 +332,7 @@ mod tests {
             ("help me", "me: no such command; `help` lists them"),
             ("regs", "Some(Registers(0))"),
             ("regs 3", "Some(Registers(3))"),
-            ("regs 4294967296", "4294967296: not a VCPU's number"),
+            ("regs 4294967296", "4294967296: not a VCPU's number; `vcpus` lists them"),
             ("p2m", "Some(P2m(None))"),
             ("p2m fee00000", "Some(P2m(Some(At(4276092928))))"),
             ("p2m 0xFEE00000", "Some(P2m(Some(At(4276092928))))"),

@@ -2,8 +2,8 @@
 //!
 //! A decision looks at its own queue, at what a few neighbours publish, and locks a second queue only to take something from it.
 //!
-//! The rule between LLCs: a PCPU takes a VCPU from beyond its LLC only if there is nothing to take within, and if it would
-//! otherwise halt or run one that is ahead by more than half a slice; and never one that has crossed LLCs less than
+//! The rule between LLCs: a PCPU takes a VCPU from beyond its LLC only if it would otherwise halt or run one that is ahead by more
+//! than half a slice, and if there is nothing to take within, or only what lags less; and never one that has crossed LLCs less than
 //! 10 ms ago ([`Vcpu::reach`](super::vcpu::Vcpu::reach)).
 
 use super::policy::{Arrival, Forced, Policy, Sight};

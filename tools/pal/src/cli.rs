@@ -45,7 +45,7 @@ Examples:
   cargo pal run --exec 'uname -a; free'             one command, its output, its exit status
   cargo pal run --put ./tool --exec '/tool --self-test'
   cargo pal run --machine native --exec 'dmesg'     the same guest without the hypervisor, for comparison
-  cargo pal run --machine bochs-vtx --exec uname    on an Intel processor with VT-x; takes minutes
+  cargo pal run --machine bochs-vtx --exec uname    on an Intel processor with VT-x; takes half a minute
   cargo pal run --disk root.ext4 --append root=/dev/vda
                                                     a disk, with the root file system on it
   cargo pal run --guest debian-686-pae              a 32-bit guest with PAE page tables
@@ -140,7 +140,7 @@ pub struct RunArgs {
     /// Guest memory in MiB
     #[arg(long, value_name = "MiB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1 << 30), help_heading = "Machine")]
     pub mem: u64,
-    /// Virtual processors of the guest
+    /// Virtual processors of the guest, 1 to 64
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), help_heading = "Machine")]
     pub vcpus: u32,
     /// The Intel processor of Bochs' machines by Bochs' name, such as corei7_sandy_bridge_2600k, corei5_lynnfield_750 or

@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{
+    Args, ValueEnum,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 
 use crate::cli::{Machine, Mode};
 
@@ -24,12 +27,19 @@ Rows of --smp: ipi, ipi-x2apic, call, wake, switch, compute-1 to compute-4, faul
 
 Exit status: 0, also if goals are missed; with --check 1 if one is; 1 if something could not be measured; 2 usage.";
 
+/// The machines that the hypervisor runs on; what is native there is measured beside it.
+fn hypervisors() -> impl TypedValueParser<Value = Machine> {
+    let machines = Machine::value_variants().iter().filter(|machine| machine.has_hypervisor());
+    PossibleValuesParser::new(machines.filter_map(ValueEnum::to_possible_value))
+        .map(|name| Machine::from_str(&name, false).expect("one of these"))
+}
+
 /// Options of `pal bench`.
 #[derive(Args)]
 #[command(after_help = BENCH_EXAMPLES)]
 pub struct BenchArgs {
     /// The hypervisor's machine: on bochs-vtx a run takes many minutes
-    #[arg(long, value_enum, default_value_t = Machine::QemuSvm)]
+    #[arg(long, value_parser = hypervisors(), default_value = "qemu-svm")]
     pub machine: Machine,
     /// Measure only these rows: cpuid, pci-read, fork-wait, …, scheduler; with --smp ipi, call, …
     #[arg(long, value_name = "ROW", num_args = 1..)]

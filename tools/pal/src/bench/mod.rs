@@ -56,9 +56,6 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
         return smp::run(args, project, ui);
     }
     let (rows, scheduler) = select(args)?;
-    if !args.machine.has_hypervisor() {
-        return Err(Usage::new("--machine: name the hypervisor's machine, qemu-svm or bochs-vtx").into());
-    }
     check_json(args)?;
     let needs = Needs { project, ui, yes: args.yes };
     let scratch = tempfile::Builder::new().prefix("pal-").tempdir()?;
