@@ -2,6 +2,7 @@
 //!
 //! In nested mode only writes of CR4 come here (and of CR8 on processors that misjudge it); with shadow tables also all
 //! writes of CR0 and CR3, reads of what the processor holds differently, INVLPG and INVPCID. AMD APM 2, 3.1 and 5.5.
+//! QEMU's emulation may bring any access to any of them, as one to CR0.
 
 use crate::guest::vm::{HostMemory, Vm};
 use crate::paging::addr::Gva;
@@ -73,8 +74,10 @@ fn decoded_operand<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedForm
 fn read<V: Virt>(vcpu: &mut Vcpu<V>, index: u8, gpr: Gpr, next: u64) -> Outcome {
     let value = match index {
         0 => vcpu.virt.cr0(),
+        2 => vcpu.virt.cr2(),
         3 => vcpu.virt.cr3(),
         4 => vcpu.virt.cr4(),
+        8 => u64::from(vcpu.virt.task_priority()),
         _ => return unexpected(vcpu, index),
     };
     vcpu.virt.set_gpr(gpr, value);
@@ -96,6 +99,10 @@ fn write<V: Virt, M: HostMemory>(
         3 => write_cr3(vcpu, vm, value, next),
         0 => write_cr0(vcpu, vm, value, next),
         4 => write_cr4(vcpu, vm, value, next),
+        2 => {
+            vcpu.virt.set_cr2(value);
+            Outcome::Next(next)
+        }
         8 if value > 15 => Outcome::Inject(Exception::GP0),
         8 => {
             vcpu.virt.set_task_priority(value as u8);
@@ -244,7 +251,7 @@ fn after<V: Virt>(vcpu: &Vcpu<V>, insn: &Insn) -> u64 {
     if insn.mode == Mode::Bits64 { next } else { next & 0xffff_ffff }
 }
 
-/// Accesses to CR0 whose operand the processor does not report.
+/// Accesses to CR0, or to what the processor takes for it, whose operand it does not report.
 #[cold]
 fn machine_status<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
@@ -258,8 +265,8 @@ fn machine_status<V: Virt, M: HostMemory, H: Host>(
     let old = vcpu.virt.cr0();
     match insn.op {
         Op::System(System::MovControl) => match register_move(&insn) {
-            Some(RegMove { index: 0, write: true, gpr: Some(gpr) }) => write(vcpu, vm, 0, gpr, next),
-            Some(RegMove { index: 0, write: false, gpr: Some(gpr) }) => read(vcpu, 0, gpr, next),
+            Some(RegMove { index, write: true, gpr: Some(gpr) }) => write(vcpu, vm, index, gpr, next),
+            Some(RegMove { index, write: false, gpr: Some(gpr) }) => read(vcpu, index, gpr, next),
             _ => Outcome::Resume,
         },
         Op::System(System::Clts) => write_cr0(vcpu, vm, old & !cr0::TS, next),

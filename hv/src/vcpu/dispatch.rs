@@ -63,6 +63,8 @@ fn rare<V: Virt, M: HostMemory, H: Host>(
             vcpu.virt.set_gpr(Gpr::Rax, -1000i64 as u64);
             Outcome::Next(rip)
         }),
+        // Processors look at this before the intercept; QEMU's emulation does not.
+        Exit::Wbinvd if vcpu.virt.cpl() != 0 => Outcome::Inject(Exception::GP0),
         Exit::Wbinvd => with_next(vcpu, vm, System::Wbinvd, |_, rip| Outcome::Next(rip)),
         Exit::Pause => with_next(vcpu, vm, System::Pause, |vcpu, rip| {
             vcpu.request(work::SPIN);

@@ -6,7 +6,7 @@ use crate::vcpu::dispatch::next_rip;
 use crate::vcpu::emulate::System;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::Outcome;
-use crate::virt::state::Gpr;
+use crate::virt::state::{Gpr, cr4};
 use crate::virt::{Exception, Virt};
 
 /// Handles XSETBV.
@@ -16,6 +16,10 @@ pub fn xsetbv<V: Virt, M: HostMemory, H: Host>(
     host: &mut H,
 ) -> Outcome {
     let Some(next) = next_rip(vcpu, vm, System::Xsetbv) else { return Outcome::Resume };
+    // Processors look at this before the intercept; QEMU's emulation does not.
+    if vcpu.virt.cr4() & cr4::OSXSAVE == 0 {
+        return Outcome::Inject(Exception::UD);
+    }
     let low = |reg| vcpu.virt.gpr(reg) & 0xffff_ffff;
     let value = low(Gpr::Rdx) << 32 | low(Gpr::Rax);
     if vcpu.virt.cpl() != 0 || low(Gpr::Rcx) != 0 || !xcr0_is_valid(value, vcpu.cpuid.limits().xcr0) {

@@ -4,6 +4,7 @@
 //! hypervisor did since the last one; what happened in the end is looked at after the run.
 
 mod console;
+mod control;
 mod devices;
 mod events;
 mod instructions;

@@ -27,6 +27,9 @@ pub struct Features {
     /// The processor lets virtual interrupts of the class in CR8 pass, and fails when a guest writes CR8 while one is
     /// offered (QEMU's emulation does both), so that CR8 must be compared in software.
     pub misjudges_task_priority: bool,
+    /// The processor may intercept every MOV to or from a control register by CR0's bit alone, and report CR0
+    /// (QEMU's emulation does from version 9.2 on), so that CR0 must be watched wherever another one is.
+    pub takes_all_for_cr0: bool,
 }
 
 /// Why SVM cannot be used.
@@ -82,6 +85,7 @@ impl Features {
             pause_filter: edx & 1 << 10 != 0,
             ignores_interrupt_shadow: is_tcg,
             misjudges_task_priority: is_tcg,
+            takes_all_for_cr0: is_tcg,
         })
     }
 }

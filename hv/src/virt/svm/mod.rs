@@ -108,7 +108,7 @@ impl Svm {
             | misc2::MWAIT
             | misc2::XSETBV
             | misc2::RDPRU;
-        vmcb.intercept_cr = paging::ALWAYS;
+        vmcb.intercept_cr = paging::always(&features);
         vmcb.intercept_exceptions = exit::EXCEPTIONS as u32;
         if features.pause_filter {
             vmcb.intercept_misc1 |= misc1::PAUSE;

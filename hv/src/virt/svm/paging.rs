@@ -5,7 +5,7 @@
 //! or change what its addresses mean, is intercepted. AMD APM 2, 15.25 and 15.16.
 
 use super::vmcb::{clean, cr, misc1, misc3};
-use super::{Svm, instr};
+use super::{Features, Svm, instr};
 use crate::hw::msr;
 use crate::paging::addr::{Gva, Hpa};
 use crate::paging::shadow::HardwareControls;
@@ -25,8 +25,16 @@ pub(super) struct Believed {
 }
 
 /// The intercepts of control registers that every mode has: a write of CR4 may set bits that this machine or policy does
-/// not have.
-pub(super) const ALWAYS: u32 = cr::CR4_WRITE;
+/// not have. Where CR8 is watched at times, so is CR0 ([`Features::takes_all_for_cr0`]).
+pub(super) fn always(features: &Features) -> u32 {
+    intercepts(features, cr::CR4_WRITE)
+}
+
+/// What to intercept so that the `watched` accesses to control registers exit.
+fn intercepts(features: &Features, watched: u32) -> u32 {
+    let cr0_for = |mask, bit| if features.takes_all_for_cr0 && watched & mask != 0 { bit } else { 0 };
+    watched | cr0_for(cr::READS, cr::CR0_READ) | cr0_for(cr::WRITES, cr::CR0_WRITE)
+}
 
 /// The PAT of the host, which the guest has on shadow tables: entries switch it only with nested ones (APM 2, 15.25.8).
 pub(super) fn host_pat() -> u64 {
@@ -54,7 +62,7 @@ impl Svm {
         if let Some(guest) = self.believed.take() {
             (vmcb.cr0, vmcb.cr3, vmcb.cr4) = (guest.cr0, guest.cr3, guest.cr4);
             vmcb.efer = guest.efer | efer::SVME;
-            vmcb.intercept_cr = vmcb.intercept_cr & cr::CR8_WRITE | ALWAYS;
+            vmcb.intercept_cr = vmcb.intercept_cr & cr::CR8_WRITE | always(&self.features);
             vmcb.intercept_exceptions &= !(1 << vector::PF);
             vmcb.intercept_misc1 &= !misc1::INVLPG;
             vmcb.intercept_misc3 &= !misc3::INVPCID;
@@ -86,14 +94,14 @@ impl Svm {
         let vmcb = &mut self.block.vmcb;
         (vmcb.cr0, vmcb.cr4) = (hardware.cr0, hardware.cr4);
         vmcb.efer = hardware.efer | efer::SVME;
-        let mut watched = ALWAYS | cr::CR0_WRITE | cr::CR3_WRITE | cr::CR3_READ;
+        let mut watched = cr::CR4_WRITE | cr::CR0_WRITE | cr::CR3_WRITE | cr::CR3_READ;
         if hardware.cr0 != guest.cr0 {
             watched |= cr::CR0_READ;
         }
         if hardware.cr4 != guest.cr4 {
             watched |= cr::CR4_READ;
         }
-        vmcb.intercept_cr = vmcb.intercept_cr & cr::CR8_WRITE | watched;
+        vmcb.intercept_cr = vmcb.intercept_cr & cr::CR8_WRITE | intercepts(&self.features, watched);
         self.dirty(clean::CONTROL_REGS | clean::INTERCEPTS);
     }
 

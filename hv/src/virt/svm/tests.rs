@@ -1,5 +1,6 @@
 //! RESET and INIT, which need no processor.
 
+use super::vmcb::cr;
 use super::*;
 use crate::guest::msr::index;
 use crate::virt::state::cr0;
@@ -33,6 +34,23 @@ fn init_leaves_msrs_and_caches_alone_and_reset_does_not() {
     for (msr, _) in msrs {
         let after = if msr == index::PAT { 0x0007_0406_0007_0406 } else { 0 };
         assert_eq!(svm.switched_msr(msr), Some(after), "{msr:#x}");
+    }
+}
+
+#[test]
+fn cr0_is_watched_with_the_others_where_the_processor_asks_for_it_alone() {
+    for (takes_all_for_cr0, nested, shadow) in [
+        (false, cr::CR4_WRITE, cr::CR3_READ | cr::CR3_WRITE | cr::CR4_WRITE | cr::CR0_WRITE),
+        (true, cr::CR4_WRITE | cr::CR0_WRITE, cr::CR3_READ | cr::CR0_READ | cr::CR4_WRITE | cr::CR0_WRITE),
+    ] {
+        let features = Features { takes_all_for_cr0, ..Features::default() };
+        let mut svm = Svm::new(features, Arc::new(IoMap::intercept_all()), Arc::new(MsrMap::intercept_all()));
+        svm.use_roots(Roots::Nested(Hpa(0x1000)));
+        assert_eq!(svm.block.vmcb.intercept_cr, nested);
+        svm.use_roots(Roots::Shadow(Hpa(0x2000)));
+        assert_eq!(svm.block.vmcb.intercept_cr & shadow, shadow);
+        svm.use_roots(Roots::Nested(Hpa(0x1000)));
+        assert_eq!(svm.block.vmcb.intercept_cr, nested);
     }
 }
 

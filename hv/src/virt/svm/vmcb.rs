@@ -182,6 +182,8 @@ pub mod misc3 {
 /// Bits of [`Vmcb::intercept_cr`].
 #[allow(missing_docs)]
 pub mod cr {
+    pub const READS: u32 = 0xffff;
+    pub const WRITES: u32 = 0xffff << 16;
     pub const CR0_READ: u32 = 1 << 0;
     pub const CR3_READ: u32 = 1 << 3;
     pub const CR4_READ: u32 = 1 << 4;
