@@ -19,10 +19,13 @@ void code(struct processor *me) {
                 me->code[i++] = start[k];
         me->code[i++] = (u8)draw(me);
     }
-    // Control and debug registers are read only, for the reasons that registers and rare_instructions have.
+    // Control and debug registers are read only, for the reasons that registers and rare_instructions have; and LTR of a null selector
+    // ends QEMU itself.
     for (u32 i = 0; i < length + 8; i++)
         if (me->code[i] == 0x0f && (me->code[i + 1] & 0xfe) == 0x22)
             me->code[i + 1] &= ~2;
+        else if (me->code[i] == 0x0f && me->code[i + 1] == 0)
+            me->code[i + 1] = 8;
     me->code[length + 8] = 0xc3;
     // Registers that seldom lead to the kit itself.
     u64 values[8];
