@@ -83,24 +83,14 @@ fn leaves_pointers(cpuid: impl Fn(u32) -> CpuidResult) -> bool {
         && (cpuid(0x8000_0000).eax < 0x8000_0008 || cpuid(0x8000_0008).ebx & ERROR_POINTERS == 0)
 }
 
-/// Has the x87 pointers point here, whatever they did and whichever exception waits.
-#[inline(always)]
-fn overwrite_pointers() {
-    static NOTHING: u32 = 0;
-    // SAFETY: clears exceptions and tags, and loads a number; the registers' values are not needed.
-    unsafe {
-        asm!("fnclex", "emms", "fild dword ptr [{}]", in(reg) &raw const NOTHING, options(nostack, preserves_flags))
-    };
-}
-
 /// One VCPU's FPU and vector registers while it is not running.
 #[derive(Debug)]
 pub struct FpuState {
     words: Vec<u64>,
     /// Components that XSAVE stores; 0 where the processor has FXSAVE only.
     components: u64,
-    /// The registers of whoever was there before have to be overwritten: see [`leaves_pointers`].
-    overwrites: bool,
+    /// The registers of whoever was there before have to be cleared: see [`leaves_pointers`].
+    clears: bool,
 }
 
 impl FpuState {
@@ -110,8 +100,8 @@ impl FpuState {
         let leaf = if xsave { Some(cpu::cpuid(0xd, 0)) } else { None };
         let bytes = leaf.map_or(FXSAVE_BYTES, |leaf| leaf.ecx as usize).max(FXSAVE_BYTES) + ALIGN;
         let components = leaf.map_or(0, |leaf| u64::from(leaf.edx) << 32 | u64::from(leaf.eax));
-        let overwrites = leaves_pointers(|leaf| cpu::cpuid(leaf, 0));
-        let mut state = FpuState { words: alloc::vec![0; bytes.div_ceil(8)], components, overwrites };
+        let clears = leaves_pointers(|leaf| cpu::cpuid(leaf, 0));
+        let mut state = FpuState { words: alloc::vec![0; bytes.div_ceil(8)], components, clears };
         let area = state.area();
         // SAFETY: within the area: FCW and MXCSR as after FNINIT and reset; a zero XSAVE header means initial values.
         unsafe {
@@ -158,8 +148,9 @@ impl FpuState {
         let (area, low, high) = (self.area(), self.components as u32, (self.components >> 32) as u32);
         // SAFETY: the area holds what `new` or `save` wrote.
         with_fpu(|| unsafe {
-            if self.overwrites {
-                overwrite_pointers();
+            if self.clears {
+                // Clears the pointers, whichever exception waits.
+                asm!("fninit", options(nomem, nostack, preserves_flags));
             }
             match self.components {
                 0 => asm!("fxrstor64 [{}]", in(reg) area, options(nostack, preserves_flags)),
