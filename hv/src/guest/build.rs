@@ -25,6 +25,7 @@ use crate::paging::guest_walk::PagingFeatures;
 use crate::paging::{GpaRange, MapError, Nested, P2m};
 use crate::probe;
 use crate::sched::topology::PcpuSet;
+use crate::smp::lock::Writers;
 use crate::vcpu::deaf::Deaf;
 use crate::vcpu::mailbox::Mailbox;
 
@@ -156,6 +157,7 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
         })),
         virtio: Virtio::default(),
         memory: RwLock::new(Memory { p2m, nested, host }),
+        writers: Writers::default(),
         shadow: Mutex::new(None),
         shadow_pages: config.shadow_pages.unwrap_or_else(|| default_shadow_pages(layout.ram_bytes())),
         mailboxes: (0..config.vcpus).map(Mailbox::new).collect(),

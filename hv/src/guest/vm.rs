@@ -2,14 +2,15 @@
 //!
 //! Made by `guest::build`, used by `vcpu::run` and the monitor. Lock order: `chipset`, then `memory`, then that of a virtio
 //! device, then `shadow`; none is held while a guest runs. Who holds `shadow` may wait for other PCPUs to forget translations
-//! ([`Others`]); so who waits for it, or for what others hold meanwhile, answers: [`Vm::lock_shadow`], [`Vm::lock_memory`].
+//! ([`Others`]); so who waits for it, or for what others hold meanwhile, answers: [`Vm::lock_shadow`], [`Vm::lock_memory`],
+//! [`Vm::read_memory`]. Who waits for `memory` holds nothing for which others wait without an answer: not the chipset.
 
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU8;
 
-use spin::{Mutex, MutexGuard, Once, RwLock, RwLockWriteGuard};
+use spin::{Mutex, MutexGuard, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::device::chipset::Chipset;
 use crate::device::pci::PlugError;
@@ -25,7 +26,7 @@ use crate::paging::nested::Nested;
 use crate::paging::p2m::P2m;
 use crate::paging::shadow::{Others, Shadow};
 use crate::paging::table::TableMemory;
-use crate::smp::lock;
+use crate::smp::lock::{self, Writers};
 use crate::vcpu::deaf::Deaf;
 use crate::vcpu::mailbox::Mailbox;
 use crate::vcpu::work;
@@ -60,8 +61,10 @@ pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     pub chipset: Mutex<Chipset>,
     /// The virtio devices, which the chipset finds too.
     pub virtio: Virtio,
-    /// Its memory.
+    /// Its memory. For VCPUs: [`Vm::read_memory`], [`Vm::lock_memory`].
     pub memory: RwLock<Memory<F, M>>,
+    /// Who waits to change it.
+    pub writers: Writers,
     /// The shadow tables, once they have been used.
     pub shadow: Mutex<Option<Shadow<M, F>>>,
     /// How many pages they may have.
@@ -101,10 +104,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     /// answers while it waits, and then [`work::MAIL`] is added to `work`.
     #[inline(always)]
     pub fn lock_shadow(&self, vcpu: u32, work: &mut u32) -> MutexGuard<'_, Option<Shadow<M, F>>> {
-        let mut guard = match self.shadow.try_lock() {
-            Some(guard) => guard,
-            None => self.wait(work, || self.shadow.try_lock()),
-        };
+        let mut guard = lock::take(|| self.shadow.try_lock(), || self.answer(work));
         if let Some(shadow) = &mut *guard {
             shadow.serve(vcpu);
         }
@@ -112,23 +112,33 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     }
 
     /// Takes the memory, to change it; waits like [`Vm::lock_shadow`].
+    #[cold]
     pub fn lock_memory(&self, work: &mut u32) -> RwLockWriteGuard<'_, Memory<F, M>> {
-        match self.memory.try_write() {
-            Some(guard) => guard,
-            None => self.wait(work, || self.memory.try_write()),
-        }
+        self.writers.write(&self.memory, || self.answer(work))
+    }
+
+    /// Takes the memory, to read it, after those who wait to change it; waits like [`Vm::lock_shadow`]. Who has it already must
+    /// not take it again.
+    #[inline(always)]
+    pub fn read_memory(&self, work: &mut u32) -> RwLockReadGuard<'_, Memory<F, M>> {
+        lock::take(|| self.memory.try_read(), || self.let_writers_pass(work))
     }
 
     #[cold]
     #[inline(never)]
-    fn wait<T>(&self, work: &mut u32, attempt: impl FnMut() -> Option<T>) -> T {
-        lock::take(attempt, || {
-            if let Some(others) = self.others.get() {
-                *work |= work::MAIL;
-                others.answer();
-            }
-            core::hint::spin_loop();
-        })
+    fn let_writers_pass(&self, work: &mut u32) {
+        self.writers.let_pass(|| self.answer(work));
+    }
+
+    /// What this processor does between two attempts to take a lock.
+    #[cold]
+    #[inline(never)]
+    fn answer(&self, work: &mut u32) {
+        if let Some(others) = self.others.get() {
+            *work |= work::MAIL;
+            others.answer();
+        }
+        core::hint::spin_loop();
     }
 
     /// Where the shadow tables of a VM with one VCPU say that code is: a short way to it. See [`Shadow::code`].

@@ -71,20 +71,19 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         Ok(flush)
     }
 
-    /// Handles the fault of `access` at `gpa`.
-    pub fn fault(
-        &mut self,
-        gpa: Gpa,
-        access: Access,
-        p2m: &P2m<impl TableMemory>,
-    ) -> Result<NestedOutcome, MapError> {
+    /// What the fault of `access` at `gpa` means, if that changes nothing here; `None`: [`Nested::fault`] fills something in.
+    pub fn look(&self, gpa: Gpa, access: Access, p2m: &P2m<impl TableMemory>) -> Option<NestedOutcome> {
         let entry = p2m.translate(gpa);
         let Some((to, attr)) = attr(entry) else {
-            return Ok(if entry == P2mEntry::Mmio { NestedOutcome::Mmio } else { NestedOutcome::NotMapped });
+            return Some(if entry == P2mEntry::Mmio {
+                NestedOutcome::Mmio
+            } else {
+                NestedOutcome::NotMapped
+            });
         };
         let needed = needed(access);
         if !attr.rights.contains(needed) {
-            return Ok(match entry {
+            return Some(match entry {
                 P2mEntry::Ram { .. } => NestedOutcome::WriteProtected,
                 _ => NestedOutcome::RomWrite,
             });
@@ -93,7 +92,20 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
             && leaf.attr.rights.contains(needed)
             && leaf.to.0 + (gpa.0 - leaf.gpa.0) == to.0
         {
-            return Ok(NestedOutcome::Spurious);
+            return Some(NestedOutcome::Spurious);
+        }
+        None
+    }
+
+    /// Handles the fault of `access` at `gpa`.
+    pub fn fault(
+        &mut self,
+        gpa: Gpa,
+        access: Access,
+        p2m: &P2m<impl TableMemory>,
+    ) -> Result<NestedOutcome, MapError> {
+        if let Some(outcome) = self.look(gpa, access, p2m) {
+            return Ok(outcome);
         }
         let flush = self.apply(p2m, Changed(p2m.leaf_range(gpa)))?;
         Ok(NestedOutcome::Filled(flush))

@@ -2,12 +2,15 @@
 //!
 //! The dispatcher uses it for single IN and OUT, the emulator (through [`super::port`]) for everything else.
 
+use spin::RwLockReadGuard;
+
 use crate::device::Nanos;
 use crate::device::chipset::Chipset;
 use crate::device::effect::Effect;
 use crate::device::lapic::{Lapic, LapicEffect};
 use crate::device::message::Messages;
 use crate::guest::vm::{HostMemory, Memory, Vm};
+use crate::paging::P2mEntry;
 use crate::paging::addr::Gpa;
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::range::GpaRange;
@@ -85,16 +88,28 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
         self.left
     }
 
+    /// What guest-physical addresses lead to. Who has it already must not take it again.
+    #[inline(always)]
+    pub(super) fn memory(&mut self) -> RwLockReadGuard<'a, Memory<F, M>> {
+        self.vm.read_memory(&mut self.left.work)
+    }
+
     /// Ends the accesses.
     #[inline(always)]
     pub fn finish(self) -> Left {
         self.left
     }
 
-    /// Whether the accesses so far left interrupt messages to route, a flush, or the end of the run.
+    /// Whether the accesses so far left interrupt messages to route, a flush, or the end of the run, or have taken long.
     #[inline]
     pub fn has_urgent_work(&self) -> bool {
-        !self.left.messages.is_empty() || self.left.stop.is_some() || self.left.flush
+        !self.left.messages.is_empty() || self.left.stop.is_some() || self.left.flush || self.is_late()
+    }
+
+    /// Whether somebody should look soon who wants the PCPU: a sixteenth of a millisecond after the exit.
+    #[inline]
+    pub(super) fn is_late(&self) -> bool {
+        self.host.tsc().wrapping_sub(self.tsc) > self.vm.clock.tsc_khz() / 16
     }
 
     /// One access to the chipset; notes what the run loop must look at afterwards.
@@ -213,10 +228,13 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
         }
     }
 
-    /// The test device takes a page away. Out of memory for the split, the page stays: the guest sees that.
+    /// The test device takes a page away; once, so that VCPUs do not wait for those who do this again and again. Out of memory for the split, the page stays: the guest sees that.
     #[cold]
     fn unmap(&mut self, gpa: Gpa) {
         let Some(range) = GpaRange::new(gpa.align_down(4096), 4096) else { return };
+        if self.memory().p2m.translate(range.start) == P2mEntry::Hole {
+            return;
+        }
         let changed = {
             let mut memory = self.vm.lock_memory(&mut self.left.work);
             let memory = &mut *memory;

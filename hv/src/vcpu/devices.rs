@@ -80,9 +80,14 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'_, F, M, H> {
         }
     }
 
-    /// Serves the devices that have waited for it.
+    /// Serves the devices that have waited for it, once each, as far as there is time.
     fn serve_waiting(&mut self) {
-        self.with_devices(|devices, memory, messages| devices.serve_waiting(memory, messages));
+        for _ in 0..self.vm.virtio.waiting() {
+            self.with_devices(|devices, memory, messages| devices.serve_next(memory, messages));
+            if self.is_late() {
+                break;
+            }
+        }
     }
 
     pub(super) fn with_devices(
@@ -106,7 +111,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'_, F, M, H> {
 
     /// Lets `access` read and write guest memory; afterwards the shadow tables know what it has written.
     pub(super) fn with_memory<R>(&mut self, access: impl FnOnce(&Dma<'_, F, M>, &mut Messages) -> R) -> R {
-        let memory = self.vm.memory.read();
+        let memory = self.memory();
         let dma = Dma { memory: &memory, written: RefCell::default(), too_many: Cell::new(false) };
         let result = access(&dma, &mut self.left.messages);
         self.tell_written(&dma);

@@ -3,9 +3,9 @@
 use alloc::format;
 
 use crate::guest::vm::{HostMemory, Vm};
-use crate::paging::NestedOutcome;
 use crate::paging::addr::Gpa;
 use crate::paging::guest_walk::PagingState;
+use crate::paging::{MapError, NestedOutcome};
 use crate::vcpu::bus::Bus;
 use crate::vcpu::dispatch::died;
 use crate::vcpu::emulate;
@@ -28,12 +28,11 @@ pub fn nested<V: Virt, M: HostMemory, H: Host>(
     tsc: u64,
 ) -> Outcome {
     // Most faults are accesses to devices: they change nothing in the tables, and need only the P2m.
-    let outcome = {
-        let mut memory = vm.lock_memory(&mut vcpu.work);
-        let memory = &mut *memory;
-        memory.nested.fault(gpa, access, &memory.p2m)
+    let known = {
+        let memory = vm.read_memory(&mut vcpu.work);
+        memory.nested.look(gpa, access, &memory.p2m)
     };
-    match outcome {
+    match known.map_or_else(|| fill(vcpu, vm, gpa, access), Ok) {
         Ok(NestedOutcome::Filled(flush)) => {
             vcpu.faults.filled += 1;
             if !flush.is_none() {
@@ -60,6 +59,19 @@ pub fn nested<V: Virt, M: HostMemory, H: Host>(
             Outcome::Stop(died(vcpu, Cause::OutOfMemory, what))
         }
     }
+}
+
+/// Has the tables allow what the P2m allows.
+#[cold]
+fn fill<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    gpa: Gpa,
+    access: Access,
+) -> Result<NestedOutcome, MapError> {
+    let mut memory = vm.lock_memory(&mut vcpu.work);
+    let memory = &mut *memory;
+    memory.nested.fault(gpa, access, &memory.p2m)
 }
 
 /// Executes the instruction at CS:RIP in software.

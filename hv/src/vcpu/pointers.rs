@@ -23,7 +23,7 @@ pub(super) fn load<V: Virt, M: HostMemory>(
     let (root, reserved) = (state.cr3 & 0xffff_ffe0, pointer_reserved(state));
     let mut pointers = [0; 4];
     {
-        let memory = vm.memory.read();
+        let memory = vm.read_memory(&mut vcpu.work);
         for (at, pointer) in (root..).step_by(8).zip(&mut pointers) {
             // Where there is no memory all bits are ones.
             *pointer = memory.ram().read_u64(Gpa(at)).unwrap_or(u64::MAX);

@@ -1,7 +1,7 @@
 //! The emulator's view of the guest: [`emulate::Memory`] over the guest's page tables, RAM and the device bus.
 
 use crate::guest::mem::GuestMemory;
-use crate::guest::vm::{HostMemory, Vm};
+use crate::guest::vm::{HostMemory, Memory, Vm};
 use crate::paging::P2mEntry;
 use crate::paging::addr::{Gpa, Gva, PAGE_SIZE};
 use crate::paging::format::{NestedAttr, PteFormat};
@@ -58,11 +58,10 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Port<'a, F, M,
         Port { bus, paging, written }
     }
 
-    fn translate(&self, at: Gva, access: Access) -> Result<Gpa, Fault<PortStop>> {
+    fn translate(&self, memory: &Memory<F, M>, at: Gva, access: Access) -> Result<Gpa, Fault<PortStop>> {
         if let Some(gpa) = self.written.and_then(|written| written.translate(at, access)) {
             return Ok(gpa);
         }
-        let memory = self.bus.vm.memory.read();
         match guest_walk::translate(&self.paging, &memory.ram(), at, access) {
             Ok(found) => Ok(found.gpa),
             Err(WalkError::PageFault(error)) => Err(Exception::page_fault(at, error).into()),
@@ -79,18 +78,19 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Port<'a, F, M,
         }
     }
 
-    fn pieces(&self, at: Gva, len: usize, access: Access) -> Result<Pieces, Fault<PortStop>> {
+    fn pieces(&mut self, at: Gva, len: usize, access: Access) -> Result<Pieces, Fault<PortStop>> {
+        let memory = self.bus.memory();
         let first = len.min((PAGE_SIZE - at.offset()) as usize);
-        let gpa = self.translate(at, access)?;
+        let gpa = self.translate(&memory, at, access)?;
         if first == len {
             return Ok([(gpa, len), (Gpa(0), 0)]);
         }
-        let second = self.translate(at.wrapping_add(first as u64), access)?;
+        let second = self.translate(&memory, at.wrapping_add(first as u64), access)?;
         Ok([(gpa, first), (second, len - first)])
     }
 
     fn read_physical(&mut self, gpa: Gpa, buf: &mut [u8]) {
-        let memory = self.bus.vm.memory.read();
+        let memory = self.bus.memory();
         match memory.p2m.translate(gpa) {
             P2mEntry::Mmio => {
                 drop(memory);
@@ -104,7 +104,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Port<'a, F, M,
     }
 
     fn write_physical(&mut self, gpa: Gpa, data: &[u8]) {
-        let memory = self.bus.vm.memory.read();
+        let memory = self.bus.memory();
         match memory.p2m.translate(gpa) {
             P2mEntry::Mmio => {
                 drop(memory);
@@ -124,13 +124,13 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> emulate::Memory fo
     type Stop = PortStop;
 
     fn fetch(&mut self, at: Gva, buf: &mut [u8], user: bool) -> Result<(), Fault<PortStop>> {
-        let memory = self.bus.vm.memory.read();
+        let memory = self.bus.memory();
         if let Some(hpa) = self.bus.vm.code(at, user) {
             memory.host.read(hpa, buf);
             return Ok(());
         }
         let access = if user { Access::FETCH.user() } else { Access::FETCH };
-        let gpa = self.translate(at, access)?;
+        let gpa = self.translate(&memory, at, access)?;
         match memory.p2m.translate(gpa).readable() {
             Some(hpa) => {
                 memory.host.read(hpa, buf);
@@ -143,8 +143,10 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> emulate::Memory fo
     fn read(&mut self, at: Gva, buf: &mut [u8], access: Access) -> Result<(), Fault<PortStop>> {
         let mut done = 0;
         for (gpa, len) in self.pieces(at, buf.len(), access)? {
-            self.read_physical(gpa, &mut buf[done..done + len]);
-            done += len;
+            if len != 0 {
+                self.read_physical(gpa, &mut buf[done..done + len]);
+                done += len;
+            }
         }
         Ok(())
     }
@@ -176,7 +178,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> emulate::Memory fo
         if let [(gpa, len), (_, 0)] = pieces
             && matches!(len, 4 | 8)
             && gpa.is_aligned(len as u64)
-            && let memory = self.bus.vm.memory.read()
+            && let memory = self.bus.memory()
             && memory.p2m.translate(gpa).writable().is_some()
         {
             let word = |bytes: &[u8]| {
@@ -224,7 +226,8 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> emulate::Memory fo
     }
 }
 
-/// Fetches the bytes at CS:RIP without any effect on the guest; returns how many are there.
+/// Fetches the bytes at CS:RIP without any effect on the guest; returns how many are there. None while somebody waits to change
+/// the memory: the guest comes again.
 #[cold]
 pub fn fetch<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     state: &impl VcpuState,
@@ -237,7 +240,7 @@ pub fn fetch<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     let paging = PagingState::of(state, vm.paging_features);
     let user = state.cpl() == 3;
     let access = if user { Access::FETCH.user() } else { Access::FETCH };
-    let memory = vm.memory.read();
+    let Some(memory) = vm.memory.try_read() else { return 0 };
     let mut have = 0;
     while have < MAX_LEN {
         let at = Gva(start.wrapping_add(have as u64));

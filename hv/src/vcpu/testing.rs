@@ -153,6 +153,8 @@ fn cpuid(leaf: u32, sub: u32) -> [u32; 4] {
 pub struct ScriptHost {
     /// Shared with the VCPU.
     pub cpu: Rc<Processor>,
+    /// Each look at the clock takes so long.
+    pub slow: u64,
     /// When the timer interrupts.
     pub armed: Option<u64>,
     /// The timer interrupts so much too early, once.
@@ -227,6 +229,7 @@ impl ScriptHost {
 
 impl Host for ScriptHost {
     fn tsc(&self) -> u64 {
+        self.cpu.tsc.set(self.cpu.tsc.get() + self.slow);
         self.cpu.tsc.get()
     }
     fn arm_timer(&mut self, deadline: u64) -> u64 {

@@ -131,7 +131,7 @@ fn operate(op: u8, devices: &Virtio, memory: &VecMemory, input: &mut Input<'_>) 
             start(devices, slot, input.u32(), memory, input);
         }
         _ => {
-            let _woken = devices.serve_waiting(memory, &mut messages);
+            let _woken = devices.serve_next(memory, &mut messages);
         }
     }
     assert!(devices.lines() & !0x000f_0000 == 0, "PCI's pins");

@@ -7,8 +7,8 @@
 //! [`Virtio`] is all devices of a VM, each behind a lock of its own. The chipset decodes addresses, keeps configuration
 //! space, and calls [`Virtio::read`] and [`Virtio::write`]: a write to a queue's doorbell comes back as
 //! [`Effect::Notify`], for which the VCPU's bus calls [`Virtio::serve`] without the chipset's lock. What is left for later
-//! (a long queue, a console that is slow, frames that have arrived) sets a bit that [`Virtio::wants_service`] shows; the
-//! run loop then calls [`Virtio::serve_waiting`], at the latest a millisecond later.
+//! (a long queue, a console that is slow, frames that have arrived, a device that another VCPU serves) sets a bit that
+//! [`Virtio::wants_service`] shows; the run loop then calls [`Virtio::serve_next`], at the latest a millisecond later.
 //!
 //! Order of locks: chipset, memory, device, shadow tables, switch.
 
@@ -71,6 +71,8 @@ struct Devices {
     lines: AtomicU32,
     /// Devices that want to be served without a notification.
     waiting: Arc<AtomicU32>,
+    /// The one whose turn it is.
+    turn: AtomicU32,
     /// The console's number.
     console: Option<u8>,
 }
@@ -125,7 +127,8 @@ impl Builder {
     pub fn build(self) -> Virtio {
         let slots = self.models.into_iter().map(|model| Mutex::new(Box::new(Device::new(model)))).collect();
         let console = self.console;
-        Virtio(Arc::new(Devices { slots, lines: AtomicU32::new(0), waiting: self.waiting, console }))
+        let (lines, turn) = (AtomicU32::new(0), AtomicU32::new(0));
+        Virtio(Arc::new(Devices { slots, lines, waiting: self.waiting, turn, console }))
     }
 }
 
@@ -166,14 +169,27 @@ impl Virtio {
     /// Works on one device under its lock, and notes what it asks for.
     fn with<R>(&self, slot: u8, work: impl FnOnce(&mut Device) -> R) -> Option<R> {
         let mut device = self.0.slots.get(usize::from(slot))?.lock();
-        let result = work(&mut device);
+        Some(self.work_on(slot, &mut device, work))
+    }
+
+    fn work_on<R>(&self, slot: u8, device: &mut Device, work: impl FnOnce(&mut Device) -> R) -> R {
+        let result = work(device);
         let bit = 1 << slot;
         if device.line() {
             self.0.lines.fetch_or(bit, Ordering::Release);
         } else {
             self.0.lines.fetch_and(!bit, Ordering::Release);
         }
-        Some(result)
+        result
+    }
+
+    /// Has one device served, and notes whether it has more to do. If it is at work already, nobody waits for it: it may be long
+    /// about that, and the caller has guest memory.
+    fn serve_with(&self, slot: u8, serve: impl FnOnce(&mut Device) -> bool) {
+        let Some(device) = self.0.slots.get(usize::from(slot)) else { return };
+        let more = device.try_lock().is_none_or(|mut device| self.work_on(slot, &mut device, serve));
+        // With the device free again: who serves it and who finds it at work both look for this afterwards.
+        self.wait(slot, more);
     }
 
     /// Reads `size` bytes at `offset` in the BAR of device `slot`. The lines may have changed.
@@ -207,19 +223,27 @@ impl Virtio {
     /// changed.
     pub fn serve(&self, slot: u8, queue: u8, memory: &impl GuestMemory, messages: &mut Messages) -> Woken {
         let mut woken = Woken::default();
-        let more = self.with(slot, |device| device.serve(queue.into(), memory, messages, &mut woken));
-        self.wait(slot, more == Some(true));
+        self.serve_with(slot, |device| device.serve(queue.into(), memory, messages, &mut woken));
         woken
     }
 
-    /// Serves the devices that wait. The lines may have changed.
-    pub fn serve_waiting(&self, memory: &impl GuestMemory, messages: &mut Messages) -> Woken {
+    /// How many devices wait.
+    pub fn waiting(&self) -> u32 {
+        self.0.waiting.load(Ordering::Acquire).count_ones()
+    }
+
+    /// Serves one of the devices that wait; they take turns. The lines may have changed.
+    pub fn serve_next(&self, memory: &impl GuestMemory, messages: &mut Messages) -> Woken {
         let mut woken = Woken::default();
-        let waiting = self.0.waiting.swap(0, Ordering::Acquire);
-        for slot in (0..MAX_DEVICES as u8).filter(|slot| waiting >> slot & 1 != 0) {
-            let more = self.with(slot, |device| device.serve_all(memory, messages, &mut woken));
-            self.wait(slot, more == Some(true));
+        let turn = self.0.turn.load(Ordering::Relaxed);
+        let waiting = self.0.waiting.load(Ordering::Relaxed).rotate_right(turn);
+        let slot = (turn + waiting.trailing_zeros()) % u32::BITS;
+        // Nothing waits, or another VCPU was faster.
+        if self.0.waiting.fetch_and(!(1 << slot), Ordering::Acquire) >> slot & 1 == 0 {
+            return woken;
         }
+        self.0.turn.store((slot + 1) % u32::BITS, Ordering::Relaxed);
+        self.serve_with(slot as u8, |device| device.serve_all(memory, messages, &mut woken));
         woken
     }
 
@@ -229,7 +253,7 @@ impl Virtio {
         }
     }
 
-    /// Whether [`Virtio::serve_waiting`] has something to do.
+    /// Whether [`Virtio::serve_next`] has something to do.
     #[inline]
     pub fn wants_service(&self) -> bool {
         self.0.waiting.load(Ordering::Acquire) != 0

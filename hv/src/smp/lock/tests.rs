@@ -9,10 +9,12 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64};
 use loom::thread;
 
-/// A spin lock: readers, or [`WRITER`].
+/// A spin lock like that of the crate: readers, [`WRITER`], [`NEXT`].
 struct Spin(AtomicU64);
 
 const WRITER: u64 = 1 << 32;
+/// A writer waits until nobody reads any more.
+const NEXT: u64 = 1 << 33;
 
 struct Guard<'a>(&'a AtomicU64, u64);
 
@@ -29,18 +31,26 @@ impl Spin {
     fn try_read(&self) -> Option<Guard<'_>> {
         let before = self.0.fetch_add(1, Ordering::Acquire);
         let guard = Guard(&self.0, 1);
-        (before & WRITER == 0).then_some(guard)
+        (before & (WRITER | NEXT) == 0).then_some(guard)
     }
 
-    /// Waits without an answer.
-    fn read(&self) -> Guard<'_> {
-        take(|| self.try_read(), thread::yield_now)
+    /// Nobody begins to read any more.
+    fn try_be_next(&self) -> Option<()> {
+        (self.0.fetch_or(NEXT, Ordering::Acquire) & (WRITER | NEXT) == 0).then_some(())
+    }
+
+    fn try_upgrade(&self) -> Option<Guard<'_>> {
+        let taken = self.0.compare_exchange(NEXT, WRITER, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then(|| Guard(&self.0, WRITER))
     }
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(self.1, Ordering::Release);
+        match self.1 {
+            WRITER => self.0.fetch_and(!(WRITER | NEXT), Ordering::Release),
+            readers => self.0.fetch_sub(readers, Ordering::Release),
+        };
     }
 }
 
@@ -70,18 +80,31 @@ impl Vm {
     }
 
     fn lock_shadow(&self, me: usize) -> Guard<'_> {
-        take(
-            || self.shadow.try_write(),
-            || {
-                self.requests.look(me);
-                thread::yield_now();
-            },
-        )
+        take(|| self.shadow.try_write(), || self.answer(me))
+    }
+
+    fn answer(&self, me: usize) {
+        self.requests.look(me);
+        thread::yield_now();
+    }
+
+    fn read_memory(&self, me: usize) -> Guard<'_> {
+        take(|| self.memory.try_read(), || self.answer(me))
+    }
+
+    fn lock_memory(&self, me: usize) -> Guard<'_> {
+        take(|| self.memory.try_be_next(), || self.answer(me));
+        take(|| self.memory.try_upgrade(), || self.answer(me))
     }
 
     /// Takes the right to write to the table, has the other VCPU forget, and reads the table.
     fn watch(&self, me: usize) -> u64 {
-        let _memory = self.memory.read();
+        let _memory = self.read_memory(me);
+        self.protect(me)
+    }
+
+    /// The same by one who reads the memory.
+    fn protect(&self, me: usize) -> u64 {
         let _tables = self.lock_shadow(me);
         self.writable.store(false, Ordering::Release);
         let other = 1 - me;
@@ -171,19 +194,63 @@ fn one_that_wants_the_memory_answers() {
         let other = {
             let (vm, over) = (vm.clone(), over.clone());
             thread::spawn(move || {
-                let memory = take(
-                    || vm.memory.try_write(),
-                    || {
-                        vm.requests.look(1);
-                        thread::yield_now();
-                    },
-                );
-                drop(memory);
+                drop(vm.lock_memory(1));
                 vm.idle(1, &over);
             })
         };
         vm.watch(0);
         over.store(true, Ordering::Release);
         other.join().unwrap();
+    });
+}
+
+/// One wants to read the memory while somebody waits to change it, for the other one, who has the tables, and the memory for them.
+#[test]
+fn one_that_lets_a_writer_go_first_answers() {
+    check(|| {
+        let vm = Vm::new();
+        let over = Arc::new(AtomicBool::new(false));
+        let memory = vm.read_memory(0);
+        vm.memory.try_be_next().expect("nobody else");
+        let reader = {
+            let (vm, over) = (vm.clone(), over.clone());
+            thread::spawn(move || {
+                drop(vm.read_memory(1));
+                vm.idle(1, &over);
+            })
+        };
+        vm.protect(0);
+        drop(memory);
+        drop(take(|| vm.memory.try_upgrade(), thread::yield_now));
+        over.store(true, Ordering::Release);
+        reader.join().unwrap();
+    });
+}
+
+/// Two read by turns, so that one of them always does, until a writer has been in.
+#[test]
+fn readers_do_not_keep_a_writer_out() {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    let (memory, writers) = (spin::RwLock::new(()), Writers::default());
+    let (written, readings) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let pause = std::thread::yield_now;
+    let reader = || {
+        while !written.load(Ordering::Acquire) {
+            let reading = take(|| memory.try_read(), || writers.let_pass(pause));
+            // Until the other one reads, too: if it does not wait for the writer, as it ought to.
+            let now = readings.fetch_add(1, Ordering::AcqRel);
+            let alone = (0..10_000).take_while(|_| readings.load(Ordering::Acquire) == now + 1);
+            alone.for_each(|_| pause());
+            drop(reading);
+            assert!(now < 100_000, "the writer starves");
+        }
+    };
+    std::thread::scope(|scope| {
+        let _readers = [scope.spawn(reader), scope.spawn(reader)];
+        while readings.load(Ordering::Acquire) < 100 {
+            pause();
+        }
+        drop(writers.write(&memory, pause));
+        written.store(true, Ordering::Release);
     });
 }

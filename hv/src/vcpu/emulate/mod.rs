@@ -112,7 +112,7 @@ pub trait Memory {
     fn io_out(&mut self, port: u16, size: u8, value: u32) -> Result<(), Fault<Self::Stop>>;
 
     /// Whether a repeated string instruction shall pause here ([`Outcome::Continue`]): asked after each iteration. An
-    /// access may have left something to do that must not wait for the following ones.
+    /// access may have left something to do that must not wait for the following ones, or have taken long.
     fn wants_pause(&self) -> bool {
         false
     }

@@ -1,8 +1,8 @@
 //! String instructions, with and without REP.
 //!
-//! A repeated instruction does at most [`CHUNK`] iterations per call, so that interrupts wait no longer than that.
-//! After each iteration RCX, RSI and RDI are architectural: a fault or an interrupt in between loses nothing
-//! (AMD APM 3, section 1.2.6).
+//! A repeated instruction does at most [`CHUNK`] iterations per call, fewer if they take long ([`Memory::wants_pause`]), so that
+//! interrupts wait no longer than that. After each iteration RCX, RSI and RDI are architectural: a fault or an interrupt in
+//! between loses nothing (AMD APM 3, section 1.2.6).
 
 use super::Memory;
 use super::execute::{Exec, Flow, Res};

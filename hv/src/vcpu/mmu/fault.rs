@@ -47,7 +47,7 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
     };
     let state = PagingState::of(&vcpu.virt, vm.paging_features);
     let (outcome, flush) = {
-        let memory = vm.memory.read();
+        let memory = vm.read_memory(&mut vcpu.work);
         let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
         let Some(shadow) = &mut *shadow else { return Outcome::Resume };
         shadow.fault(&memory.p2m, &memory.ram(), &state, gva, access)
@@ -130,7 +130,7 @@ fn emulate_write<V: Virt, M: HostMemory, H: Host>(
 /// Whether the guest may now write to a table that was watched.
 #[cold]
 fn let_through<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, gpa: Gpa) -> bool {
-    let memory = vm.memory.read();
+    let memory = vm.read_memory(&mut vcpu.work);
     let flush = {
         let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
         shadow.as_mut().and_then(|shadow| shadow.let_through(&memory.p2m, &memory.ram(), gpa))

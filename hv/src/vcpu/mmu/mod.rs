@@ -182,7 +182,7 @@ pub fn set_mode<V: Virt, M: HostMemory>(
 pub fn load<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
     vcpu.mmu.reload = false;
     let state = PagingState::of(&vcpu.virt, vm.paging_features);
-    let memory = vm.memory.read();
+    let memory = vm.read_memory(&mut vcpu.work);
     let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
     let Some(shadow) = &mut *shadow else { return };
     let (root, flush) = shadow.load(&memory.p2m, &memory.ram(), &state);
@@ -214,7 +214,7 @@ pub fn follow_pat<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedF
 
 /// INVLPG by the guest.
 pub fn invlpg<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, gva: Gva) {
-    let memory = vm.memory.read();
+    let memory = vm.read_memory(&mut vcpu.work);
     let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
     let Some(shadow) = &mut *shadow else { return };
     let flush = shadow.invlpg(&memory.ram(), gva);
@@ -233,7 +233,7 @@ pub fn forget<V: Virt>(vcpu: &mut Vcpu<V>) {
 
 /// A flush of everything by the guest.
 pub fn flush_all<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
-    let memory = vm.memory.read();
+    let memory = vm.read_memory(&mut vcpu.work);
     let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
     let Some(shadow) = &mut *shadow else { return };
     let flush = shadow.flush_all(&memory.ram());

@@ -36,7 +36,7 @@ pub(super) fn check<V: Virt, M: HostMemory>(
         return Ok(());
     }
     let state = PagingState::of(&vcpu.virt, vm.paging_features);
-    let memory = vm.memory.read();
+    let memory = vm.read_memory(&mut vcpu.work);
     let checked = {
         let shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
         let Some(shadow) = &*shadow else { return Ok(()) };

@@ -36,7 +36,7 @@ pub(super) fn prepare<V: Virt, M: HostMemory>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
 ) -> Result<(), MapError> {
-    let memory = vm.memory.read().host.clone();
+    let memory = vm.read_memory(&mut vcpu.work).host.clone();
     let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
     if shadow.is_none() {
         // The roots of the other VCPUs stay, whatever else is needed.
@@ -79,7 +79,7 @@ fn adopt<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>
     vcpu.mmu.paging = to;
     match to {
         Paging::Nested => {
-            let root = vm.memory.read().nested.root();
+            let root = vm.read_memory(&mut vcpu.work).nested.root();
             vcpu.virt.set_paging(Roots::Nested(root));
             if let Some(shadow) = &mut *vm.lock_shadow(vcpu.id, &mut vcpu.work) {
                 shadow.leave();

@@ -225,6 +225,30 @@ fn a_repeated_instruction_lets_interrupts_in() {
     machine.play();
 }
 
+#[test]
+fn a_repeated_instruction_that_takes_long_pauses() {
+    let mut machine = Machine::new(&[
+        |f| {
+            f.set_gpr(Gpr::Rdx, 0x80);
+            f.set_gpr(Gpr::Rsi, 0x8000);
+            f.set_gpr(Gpr::Rcx, 100);
+            Exit::Io(IoExit { port: 0x80, size: 1, input: false, string: true, next_rip: Some(0x1002) })
+        },
+        |f| {
+            let left = f.gpr(Gpr::Rcx);
+            assert!((90..100).contains(&left), "{left}");
+            again(f)
+        },
+        |f| {
+            assert!((80..99).contains(&f.gpr(Gpr::Rcx)));
+            Exit::Shutdown
+        },
+    ]);
+    machine.code(&[0xf3, 0x6e]);
+    machine.host.slow = 20_000;
+    machine.play();
+}
+
 /// Uses the ports as long as it has choices, until the host is interrupted.
 fn busy(f: &mut Fake) -> Exit {
     f.cpu.tsc.set(f.cpu.tsc.get() + 100);

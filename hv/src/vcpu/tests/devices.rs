@@ -8,6 +8,7 @@ use crate::device::virtio::Builder;
 use crate::device::virtio::device::Setup;
 use crate::device::virtio::entropy::Entropy;
 use crate::device::virtio::function::{ISR, NOTIFY, TABLE};
+use crate::device::virtio::switch::{Mac, Switch, Waker, Woken};
 use crate::guest::mem::GuestMemory;
 use crate::paging::addr::Gpa;
 use crate::vcpu::bus::Bus;
@@ -158,4 +159,26 @@ fn a_line_that_falls_and_rises_again_interrupts_again() {
     });
     let left = bus.finish();
     assert!(!left.messages.is_empty(), "it is carried on that the line is high again");
+}
+
+#[test]
+fn devices_that_wait_are_served_as_far_as_there_is_time() {
+    for (slow, left) in [(0, 0), (50_000, 0), (70_000, 1)] {
+        let switch = Switch::default();
+        let mut machine = Machine::new(&[]);
+        let mut devices = Builder::new(0);
+        for card in 0..2 {
+            devices.net(Mac::of("guest", card), &switch).unwrap();
+        }
+        machine.vm.attach(devices.build()).unwrap();
+        let port = switch.plug(Waker { vm: 1, word: Default::default(), bit: 1 }).unwrap();
+        port.send(&[0xff; 60], &mut Woken::default());
+        assert_eq!(machine.vm.virtio.waiting(), 2);
+        (machine.host.slow, machine.host.wanted_at) = (slow, Some(START));
+        assert!(machine.run_or_yield().is_none());
+        assert_eq!(machine.vm.virtio.waiting(), left, "{slow}");
+        machine.host.wanted_at = Some(START);
+        assert!(machine.run_or_yield().is_none());
+        assert_eq!(machine.vm.virtio.waiting(), 0);
+    }
 }

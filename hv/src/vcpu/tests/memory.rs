@@ -10,6 +10,7 @@ use crate::paging::GpaRange;
 use crate::paging::addr::{Gpa, Hpa};
 use crate::paging::shadow::Others;
 use crate::vcpu::outcome::{Cause, Death, Stop};
+use crate::vcpu::run::run;
 use crate::vcpu::testing::{CODE, Machine};
 use crate::virt::fake::Step;
 use crate::virt::state::{SegReg, Segment, cr0, cr4, efer, rflags};
@@ -84,6 +85,34 @@ fn ram_that_the_tables_lack_is_filled_in() {
     assert_eq!((faults.filled, faults.spurious, faults.emulated), (1, 1, 0));
     assert!(machine.vcpu.virt.flushes.contains(&FlushScope::All), "spurious faults flush");
     assert_eq!(machine.vcpu.virt.regs.rip, CODE);
+}
+
+/// Whoever asks it to answer waits for the memory, which is read by somebody who never ends.
+struct Nobody;
+
+impl Others for Nobody {
+    fn forget(&self, _reload: bool) {}
+    fn answer(&self) {
+        panic!("waits for the memory");
+    }
+}
+
+#[test]
+fn only_what_changes_the_memory_waits_for_those_who_read_it() {
+    let mut machine = Machine::new(&[
+        |_| fault(0xfed0_0000, Access::READ),
+        |_| fault(0x5_0000, Access::WRITE),
+        |f| out(f, TEST_UNMAP, 4, 0x3_0000),
+    ]);
+    machine.code(&[0xa1, 0, 0, 0xd0, 0xfe]);
+    machine.vm.others.call_once(|| Arc::new(Nobody));
+    let reading = machine.vm.memory.read();
+    let run = || run(&mut machine.vcpu, &machine.vm, &mut (), &mut machine.host);
+    let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).expect_err("waits for ever");
+    drop(reading);
+    assert_eq!(waited.downcast_ref(), Some(&"waits for the memory"));
+    let faults = machine.vcpu.faults;
+    assert_eq!((faults.emulated, faults.spurious, machine.vcpu.virt.script.len()), (1, 1, 0));
 }
 
 #[test]

@@ -138,7 +138,7 @@ fn frames_pass_from_vm_to_vm() {
     assert!(a.woken.contains(1) && !a.woken.contains(0));
     assert!(b.devices.wants_service());
     // No buffer yet: it waits, and nobody is asked again in vain.
-    let _nobody = b.devices.serve_waiting(&b.memory, &mut b.messages);
+    let _nobody = b.devices.serve_next(&b.memory, &mut b.messages);
     assert!(!b.devices.wants_service() && b.interrupts().is_empty());
     b.add(0, &Chain { writable: vec![(BUFFERS, 12), (BUFFERS + 12, 1514)], ..Chain::default() });
     b.notify(0);
@@ -151,7 +151,7 @@ fn frames_pass_from_vm_to_vm() {
     b.notify(0);
     assert!(b.used(0).is_empty());
     transmit(&mut a, &sent);
-    let _nobody = b.devices.serve_waiting(&b.memory, &mut b.messages);
+    let _nobody = b.devices.serve_next(&b.memory, &mut b.messages);
     assert_eq!(b.used(0).len(), 1);
 }
 
@@ -182,6 +182,6 @@ fn drivers_that_send_nonsense_harm_nobody() {
     b.add(0, &Chain { writable: vec![(BUFFERS, 100)], ..Chain::default() });
     b.notify(0);
     transmit(&mut a, &frame(mac(1), mac(0), 89, 0));
-    let _nobody = b.devices.serve_waiting(&b.memory, &mut b.messages);
+    let _nobody = b.devices.serve_next(&b.memory, &mut b.messages);
     assert!(b.needs_reset() && !a.needs_reset());
 }

@@ -213,8 +213,43 @@ fn long_queues_are_served_in_parts() {
     assert_eq!(driver.used(0).len(), 2, "about 2 MiB");
     for left in [2, 1] {
         assert!(driver.devices.wants_service());
-        let _nobody = driver.devices.serve_waiting(&driver.memory, &mut driver.messages);
+        let _nobody = driver.devices.serve_next(&driver.memory, &mut driver.messages);
         assert_eq!(driver.used(0).len(), left);
     }
     assert!(!driver.devices.wants_service());
+}
+
+#[test]
+fn a_device_at_work_is_not_waited_for() {
+    let mut driver = with_request();
+    driver.add(0, &get_id(1, true));
+    let devices = driver.devices.clone();
+    {
+        let _at_work = devices.0.slots[0].lock();
+        driver.notify(0);
+        for _ in 0..3 {
+            assert!(driver.used(0).is_empty() && devices.wants_service());
+            let _nobody = devices.serve_next(&driver.memory, &mut driver.messages);
+        }
+    }
+    let _nobody = devices.serve_next(&driver.memory, &mut driver.messages);
+    assert_eq!(driver.used(0).len(), 1);
+    assert!(!devices.wants_service());
+}
+
+#[test]
+fn devices_take_turns() {
+    let mut builder = Builder::new(0);
+    for seed in 0..3 {
+        builder.entropy(Entropy::new([seed; 32]));
+    }
+    let mut driver = Driver::new(builder.build());
+    let devices = driver.devices.clone();
+    // Two always have something to do.
+    let _at_work = [0, 1].map(|slot| devices.0.slots[slot].lock());
+    devices.0.waiting.store(7, Ordering::Relaxed);
+    for left in [3, 3, 3, 2] {
+        assert_eq!(devices.waiting(), left);
+        let _nobody = devices.serve_next(&driver.memory, &mut driver.messages);
+    }
 }
