@@ -28,7 +28,7 @@ pub struct Features {
     /// offered (QEMU's emulation does both), so that CR8 must be compared in software.
     pub misjudges_task_priority: bool,
     /// The processor may intercept every MOV to or from a control register by CR0's bit alone, and report CR0
-    /// (QEMU's emulation does from version 9.2 on), so that CR0 must be watched wherever another one is.
+    /// (QEMU's emulation does in newer versions: 10.0, not 7.2), so that CR0 must be watched wherever another one is.
     pub takes_all_for_cr0: bool,
 }
 
