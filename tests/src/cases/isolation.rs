@@ -53,7 +53,7 @@ const LEAST_WORK_PERCENT: u64 = 33;
 const GROWTH: u64 = 4 << 20;
 /// When nothing has been heard of the hostile guest for so long, it is started anew from the monitor: it may have put all of its processors
 /// to sleep, or into a loop without interrupts, and would leave Linux alone for the rest of the time.
-const SILENCE: Duration = Duration::from_secs(10);
+const SILENCE: Duration = Duration::from_secs(60);
 /// In a run of more seconds than these the emulated processors take turns. At the same time, they would bring out a mistake of
 /// the emulator sooner or later (docs/design/0006): versions 7.2 and 10.0 have not lasted for more than a few minutes.
 const LONG: u64 = 60;
