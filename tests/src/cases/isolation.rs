@@ -35,6 +35,9 @@ const PCPUS: u64 = 4;
 const PACKAGES: u64 = 2;
 /// Weights of the guests: Linux, the hostile one.
 const WEIGHTS: [u64; 2] = [512, 256];
+/// Of Linux. A clock that it came to distrust under load would make it change its own code while it runs, which the emulator may mix
+/// up (docs/design/0006).
+const COMMAND_LINE: &str = "console=ttyS0 panic=10 quiet tsc=reliable";
 /// How often the hostile guest begins anew, at least.
 const ROUNDS: usize = 2;
 /// VCPUs of Linux.
@@ -53,10 +56,7 @@ const LEAST_WORK_PERCENT: u64 = 33;
 const GROWTH: u64 = 4 << 20;
 /// When nothing has been heard of the hostile guest for so long, it is started anew from the monitor: it may have put all of its processors
 /// to sleep, or into a loop without interrupts, and would leave Linux alone for the rest of the time.
-const SILENCE: Duration = Duration::from_secs(60);
-/// In a run of more seconds than these the emulated processors take turns. At the same time, they would bring out a mistake of
-/// the emulator sooner or later (docs/design/0006): versions 7.2 and 10.0 have not lasted for more than a few minutes.
-const LONG: u64 = 60;
+const SILENCE: Duration = Duration::from_secs(10);
 /// What is typed for that. Its processors' states are kept in the machine's console.
 const NUDGE: &[u8] = b"\x01pvcpus\rrestart hostile\rquit\r";
 /// A busy machine may take so many times as long as the guest is meant to run, and this on top.
@@ -154,7 +154,7 @@ impl Machine {
         let mut description = format!(
             "version = 1\n{focus}\
              [[vm]]\nname = \"linux\"\nkernel = \"vmlinuz\"\ninitrd = \"initrd\"\n\
-             cmdline = \"console=ttyS0 panic=10 quiet\"\n\
+             cmdline = \"{COMMAND_LINE}\"\n\
              memory_mib = 192\nvcpus = {VCPUS}\nweight = {linux}\nmode = \"{mode}\"\n"
         );
         if let Some(seed) = seed {
@@ -174,9 +174,10 @@ impl Machine {
         let bundle = context.file("bundle.cpio", archive(&files))?;
         let (telemetry, console) = (context.path("telemetry"), context.path("console"));
         let mut command = Command::new("qemu-system-x86_64");
-        command
-            .args("-machine q35 -cpu EPYC,+svm,+npt -m 768 -nodefaults -display none -no-reboot".split(' '));
-        command.args(["-accel", if seconds > LONG { "tcg,thread=single" } else { "tcg" }]);
+        command.args(
+            "-machine q35 -accel tcg -cpu EPYC,+svm,+npt -m 768 -nodefaults -display none -no-reboot"
+                .split(' '),
+        );
         command.args(["-smp", &format!("{PCPUS},sockets={PACKAGES}"), "-initrd", &bundle]);
         command.arg("-kernel").arg(Path::new(&image).join("boot/palimpsest"));
         command.args(["-append", "loglevel=info exit=isa-debug:0xf4 telemetry=com2 stats=on consoles=on"]);
