@@ -228,7 +228,8 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
         }
     }
 
-    /// The test device takes a page away; once, so that VCPUs do not wait for those who do this again and again. Out of memory for the split, the page stays: the guest sees that.
+    /// The test device takes a page away; once, so that VCPUs do not wait for those who do this again and again. Out of memory for
+    /// the split, the page stays: the guest sees that.
     #[cold]
     fn unmap(&mut self, gpa: Gpa) {
         let Some(range) = GpaRange::new(gpa.align_down(4096), 4096) else { return };

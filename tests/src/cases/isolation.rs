@@ -222,8 +222,11 @@ impl Machine {
                 let console = fs::read(&self.console).unwrap_or_default();
                 let console =
                     String::from_utf8_lossy(&console[console.len().saturating_sub(4000)..]).into_owned();
-                let what =
-                    ended.map_or("there is no end".into(), |status| format!("QEMU has ended with {status}"));
+                let what = match ended {
+                    Some(status) => format!("QEMU has ended with {status}"),
+                    None if late => "there is no end".into(),
+                    None => "the hypervisor has panicked".into(),
+                };
                 bail!("{what}; {}\n--- console\n{console}", last_records(&records));
             }
         }
