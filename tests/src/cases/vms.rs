@@ -167,6 +167,9 @@ fn lives(context: &Context) -> Result<()> {
     leave(&mut person, "shell goes on")?;
     person.types(":\r")?;
     person.sees("right 1")?;
+    // What it has not shown yet would be shown beside the next one's output.
+    person.sees("guest:")?;
+    person.sees("guest:")?;
     // When all have gone, it is that of the next one to start.
     enter(&mut person)?;
     ask(&mut person, "destroy shell", &["shell is gone"])?;
