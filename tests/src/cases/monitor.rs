@@ -133,10 +133,10 @@ fn reset(context: &Context) -> Result<()> {
     let mut person = Person::start(context, &[])?;
     person.sees("guest:")?;
     person.types("touch /mark; ls /mark\r")?;
-    person.sees("/mark\r\n")?;
+    person.sees("\n/mark\r\nguest:")?;
     enter(&mut person)?;
     person.types("reset\r")?;
-    person.sees("guest:/")?;
+    person.sees("guest:")?;
     person.types("ls /mark\r")?;
     person.sees("No such file")?;
     enter(&mut person)?;

@@ -73,7 +73,7 @@ fn reset(context: &Context) -> Result<()> {
     let mut person = Person::start(context, &[])?;
     person.sees("guest:")?;
     person.types("touch /mark; ls /mark\r")?;
-    person.sees("/mark\r\n")?;
+    person.sees("\n/mark\r\n")?;
     person.types("reboot -f\r")?;
     person.sees("Restarting system")?;
     person.sees("guest:")?;
