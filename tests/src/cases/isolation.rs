@@ -29,10 +29,11 @@ pub const CASES: &[Case] = &[
 
 /// `seq 20000 | md5sum`
 const SUM: &str = "e071f707df7bbeee2a6a1eb48011ddd0";
-/// Processors of the machine: fewer than VCPUs.
-const PCPUS: u64 = 4;
-/// Its packages, each with a last-level cache.
-const PACKAGES: u64 = 2;
+/// Processors of the machine, and its packages, each with a last-level cache.
+const MACHINE: [usize; 2] = [6, 2];
+/// Those that run the guests, two of each package: fewer than VCPUs. Not the first one: the emulation loses flags of that one when the
+/// others load floating-point state, and ends whatever runs there, a guest or the hypervisor (docs/design/0006).
+const PCPUS: [u64; 4] = [1, 2, 4, 5];
 /// Weights of the guests: Linux, the hostile one.
 const WEIGHTS: [u64; 2] = [512, 256];
 /// Of Linux. A clock that it came to distrust under load would make it change its own code while it runs, which the emulator may mix
@@ -155,12 +156,12 @@ impl Machine {
             "version = 1\n{focus}\
              [[vm]]\nname = \"linux\"\nkernel = \"vmlinuz\"\ninitrd = \"initrd\"\n\
              cmdline = \"{COMMAND_LINE}\"\n\
-             memory_mib = 192\nvcpus = {VCPUS}\nweight = {linux}\nmode = \"{mode}\"\n"
+             memory_mib = 192\nvcpus = {VCPUS}\nweight = {linux}\naffinity = {PCPUS:?}\nmode = \"{mode}\"\n"
         );
         if let Some(seed) = seed {
             description += &format!(
                 "[[vm]]\nname = \"hostile\"\nkernel = \"hostile\"\ncmdline = \"seed={seed} memory=32\"\nrestart = true\n\
-             memory_mib = 32\nvcpus = {HOSTILE_VCPUS}\nweight = {hostile}\nmode = \"{mode}\"\n\
+             memory_mib = 32\nvcpus = {HOSTILE_VCPUS}\nweight = {hostile}\naffinity = {PCPUS:?}\nmode = \"{mode}\"\n\
              disks = [{{ file = \"disk\" }}]\nnetworks = [\"lan\"]\nconsole = \"virtio\"\nentropy = true\n"
             );
         }
@@ -178,7 +179,8 @@ impl Machine {
             "-machine q35 -accel tcg -cpu EPYC,+svm,+npt -m 768 -nodefaults -display none -no-reboot"
                 .split(' '),
         );
-        command.args(["-smp", &format!("{PCPUS},sockets={PACKAGES}"), "-initrd", &bundle]);
+        let [pcpus, packages] = MACHINE;
+        command.args(["-smp", &format!("{pcpus},sockets={packages}"), "-initrd", &bundle]);
         command.arg("-kernel").arg(Path::new(&image).join("boot/palimpsest"));
         command.args(["-append", "loglevel=info exit=isa-debug:0xf4 telemetry=com2 stats=on consoles=on"]);
         command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
@@ -299,7 +301,7 @@ fn judge(records: &[Value]) -> Result<()> {
     let stats: Vec<_> = of("stats", "linux").collect();
     let time = |what: &str| stats.iter().filter_map(|record| record["time"][what].as_u64()).sum::<u64>();
     let (ran, wanted) = (time("ran"), time("ran") + time("waited"));
-    let due = wanted * (WEIGHTS[0] * PCPUS) / (WEIGHTS.iter().sum::<u64>() * VCPUS);
+    let due = wanted * (WEIGHTS[0] * PCPUS.len() as u64) / (WEIGHTS.iter().sum::<u64>() * VCPUS);
     ensure!(
         wanted > 0 && ran >= due / 100 * LEAST_PERCENT,
         "Linux ran for {ran} ticks; it wanted {wanted}, and {due} were due to it"
