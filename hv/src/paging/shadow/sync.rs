@@ -227,15 +227,15 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if self.loose {
             self.tighten(memory);
         }
+        let mut done = false;
         for at in 0..self.unsync.len() {
             let id = self.unsync[at];
             let changed = self.resync_page(memory, id);
             let page = self.pool.page_mut(id);
             page.quiet = if changed { 0 } else { page.quiet.saturating_add(1) };
+            done |= self.is_done(id);
         }
-        let limit = self.tuning.quiet;
-        let done = |shadow: &Self, id| shadow.pool.is_orphan(id) || shadow.pool.page(id).quiet >= limit;
-        while let Some(at) = self.unsync.iter().position(|&id| done(self, id)) {
+        while done && let Some(at) = self.unsync.iter().position(|&id| self.is_done(id)) {
             let id = self.unsync[at];
             if self.pool.is_orphan(id) {
                 self.free(id);
@@ -243,6 +243,12 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 self.watch(memory, Hfn(self.pool.page(id).key.number()));
             }
         }
+    }
+
+    /// Whether the guest need not write to an unsync table any more: nothing leads to it, or nothing has changed there for long.
+    #[inline(always)]
+    fn is_done(&self, id: PageId) -> bool {
+        self.pool.is_orphan(id) || self.pool.page(id).quiet >= self.tuning.quiet
     }
 
     /// Brings a page of level 1 in step; returns whether anything had changed. Others are emptied.
@@ -322,7 +328,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if self.loose {
             self.tighten(memory);
         }
-        let table = self.pool.root().and_then(|root| self.table_of_leaves(root, gva));
+        let table = self.table_of_leaves(gva);
         let number = table.map(|id| self.pool.page(id).key.number());
         let at = index(gva, 1);
         for n in 0..self.unsync.len() {

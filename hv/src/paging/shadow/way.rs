@@ -84,13 +84,19 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         gva: Gva,
         access: Access,
     ) -> Result<Leaf, NoWay> {
-        if let Some(known) = &self.found.0[Found::slot(gva)]
-            && known.place == Found::place(self.pool.root(), gva)
-            && known.links == self.pool.links(known.leaf.table)
-        {
-            return Ok(known.leaf);
+        match self.known_leaf(gva) {
+            Some(leaf) => Ok(*leaf),
+            None => self.find_leaf(p2m, memory, state, gva, access),
         }
-        self.find_leaf(p2m, memory, state, gva, access)
+    }
+
+    /// The one that was found lately, if links still lead to it from the root in use.
+    #[inline(always)]
+    fn known_leaf(&self, gva: Gva) -> Option<&Leaf> {
+        let known = self.found.0[Found::slot(gva)].as_ref()?;
+        let is_good = known.place == Found::place(self.pool.root(), gva)
+            && known.links == self.pool.links(known.leaf.table);
+        is_good.then_some(&known.leaf)
     }
 
     #[inline(never)]
@@ -236,8 +242,12 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
     }
 
-    /// The page of level 1 to which links lead from `root`.
-    pub(super) fn table_of_leaves(&self, root: PageId, gva: Gva) -> Option<PageId> {
+    /// The page of level 1 to which links lead from the root in use.
+    pub(super) fn table_of_leaves(&self, gva: Gva) -> Option<PageId> {
+        if let Some(leaf) = self.known_leaf(gva) {
+            return Some(leaf.table);
+        }
+        let root = self.pool.root()?;
         let (mut table, mut level) = (root, self.pool.page(root).key.level());
         while level > 1 {
             table = self.pool.child(table, index(gva, level))?;
