@@ -80,6 +80,9 @@ pub fn run(args: &RunArgs, project: &Project, ui: &Ui) -> Result<u8> {
     if let Some(message) = &verdict.message {
         ui.error(message);
     }
+    if let Some(doubt) = verdict::doubt(&outcome.seen, &verdict, args.pcpus.count) {
+        ui.say(doubt);
+    }
     if let Some(path) = &args.stats {
         stats::write(path, args, &outcome, verdict.status)?;
     }

@@ -152,6 +152,17 @@ pub fn others(seen: &Observed, verdict: &Verdict) -> Vec<String> {
     others.filter_map(|other| other.message).collect()
 }
 
+/// What else than the hypervisor may be to blame for an end on a machine of so many processors, and what to do about it.
+pub fn doubt(seen: &Observed, verdict: &Verdict, pcpus: u32) -> Option<&'static str> {
+    let guest = verdict.guest.and_then(|number| seen.guests.get(number)?.end.as_ref());
+    let died =
+        verdict.status == exit::HYPERVISOR_DIED || guest.is_some_and(|end| end.reason == Reason::TripleFault);
+    (died && seen.hypervisor && seen.emulator == Emulator::Qemu && pcpus > 1).then_some(
+        "on several processors QEMU itself may have gone wrong: keep the guests off processor 0 by `affinity`, or try \
+         --pcpus 1 (why: \"The first processor\" in docs/design/0006-emulated-svm.md)",
+    )
+}
+
 /// The guests that have not ended well, in the order of the configuration.
 fn failures(seen: &Observed) -> impl Iterator<Item = Verdict> {
     seen.guests.iter().enumerate().filter_map(|(number, guest)| {
@@ -364,6 +375,18 @@ mod tests {
         assert_eq!(stopped(Stop::Signal(15)), Verdict::silent(143));
         assert_eq!(stopped(Stop::StdoutClosed), Verdict::silent(141));
         assert_eq!(stopped(Stop::Restart).status, 3);
+    }
+
+    #[test]
+    fn what_the_emulator_may_have_done() {
+        let dead = nested_run(Reason::TripleFault);
+        let told = |seen: &Observed, pcpus| doubt(seen, &judge(seen), pcpus).is_some();
+        assert!(told(&dead, 2) && !told(&dead, 1));
+        assert!(!told(&Observed { emulator: Emulator::Bochs, ..dead.clone() }, 2));
+        assert!(!told(&nested_run(Reason::PowerOff), 2) && !told(&nested_run(Reason::LoadError), 2));
+        assert!(told(&Observed { panic: Some("boom".into()), ..dead }, 2));
+        let alone = Observed { triple_fault: Some(String::new()), ..native_run() };
+        assert!(!told(&alone, 2), "without a hypervisor no VMRUN loses anything");
     }
 
     #[test]
