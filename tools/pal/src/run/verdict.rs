@@ -154,12 +154,13 @@ pub fn others(seen: &Observed, verdict: &Verdict) -> Vec<String> {
 
 /// What else than the hypervisor may be to blame for an end on a machine of so many processors, and what to do about it.
 pub fn doubt(seen: &Observed, verdict: &Verdict, pcpus: u32) -> Option<&'static str> {
-    let guest = verdict.guest.and_then(|number| seen.guests.get(number)?.end.as_ref());
-    let died =
-        verdict.status == exit::HYPERVISOR_DIED || guest.is_some_and(|end| end.reason == Reason::TripleFault);
-    (died && seen.hypervisor && seen.emulator == Emulator::Qemu && pcpus > 1).then_some(
-        "on several processors QEMU itself may have gone wrong: keep the guests off processor 0 by `affinity`, or try \
-         --pcpus 1 (why: \"The first processor\" in docs/design/0006-emulated-svm.md)",
+    // A guest may end with the same status.
+    let died = verdict.guest.is_none() && verdict.status == exit::HYPERVISOR_DIED;
+    let reason = |guest: &Guest| guest.end.as_ref().map(|end| end.reason);
+    let lost = died || seen.guests.iter().any(|guest| reason(guest) == Some(Reason::TripleFault));
+    (lost && seen.hypervisor && seen.emulator == Emulator::Qemu && pcpus > 1).then_some(
+        "on several processors QEMU itself may have gone wrong: keep guests off processor 0 by `affinity` in a file for \
+         --config, or try --pcpus 1 (why: \"The first processor\" in docs/design/0006-emulated-svm.md)",
     )
 }
 
@@ -384,6 +385,11 @@ mod tests {
         assert!(told(&dead, 2) && !told(&dead, 1));
         assert!(!told(&Observed { emulator: Emulator::Bochs, ..dead.clone() }, 2));
         assert!(!told(&nested_run(Reason::PowerOff), 2) && !told(&nested_run(Reason::LoadError), 2));
+        let four = |guest: &mut Guest| (guest.exec, guest.command_status) = (true, Some(4));
+        assert!(!told(&with(nested_run(Reason::PowerOff), four), 2), "the guest's own status");
+        let mut late = Observed { stop: Some(Stop::Timeout(5)), ..dead.clone() };
+        late.guests.insert(0, Guest::default());
+        assert!(told(&late, 2), "another one has not ended");
         assert!(told(&Observed { panic: Some("boom".into()), ..dead }, 2));
         let alone = Observed { triple_fault: Some(String::new()), ..native_run() };
         assert!(!told(&alone, 2), "without a hypervisor no VMRUN loses anything");
