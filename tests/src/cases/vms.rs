@@ -88,8 +88,8 @@ fn limits(context: &Context) -> Result<()> {
     };
     let percent = |name| Ok::<_, anyhow::Error>(of(name, "ran")? * 100 / of(name, "tsc")?);
     ensure!(of("capped", "capped")? > 0 && (5..=25).contains(&percent("capped")?), "{stats}");
-    // They do not begin at the same moment.
-    ensure!((80..=110).contains(&(percent("left")? + percent("right")?)), "{stats}");
+    // They do not begin at the same moment; on two processors they would have 200.
+    ensure!((80..=150).contains(&(percent("left")? + percent("right")?)), "{stats}");
     for name in ["left", "right"] {
         let moves = of(name, "moves-within-cache")? + of(name, "moves-across-caches")?;
         ensure!(moves + of(name, "steals")? + of(name, "capped")? == 0, "{stats}");
