@@ -227,6 +227,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if self.loose {
             self.tighten(memory);
         }
+        // Seldom is one, and only then they are gone through again.
         let mut done = false;
         for at in 0..self.unsync.len() {
             let id = self.unsync[at];
