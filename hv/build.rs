@@ -1,7 +1,6 @@
 //! Link arguments of the freestanding binary; the library needs none.
 
 fn main() {
-    let dir = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
     println!("cargo::rerun-if-changed=linker.ld");
     println!("cargo::rerun-if-changed=build.rs");
     for arg in [
@@ -17,5 +16,6 @@ fn main() {
     ] {
         println!("cargo::rustc-link-arg-bin=palimpsest={arg}");
     }
-    println!("cargo::rustc-link-arg-bin=palimpsest=-Wl,-T,{dir}/linker.ld");
+    // Relative to the workspace, where cargo has workspace members linked: cargo keeps these lines when a checkout is copied.
+    println!("cargo::rustc-link-arg-bin=palimpsest=-Wl,-T,hv/linker.ld");
 }

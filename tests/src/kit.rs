@@ -53,8 +53,17 @@ impl Kits {
     }
 }
 
+/// The directory `tests` of the checkout that this program runs in, which need not be the one that it was built in.
+fn package() -> Result<PathBuf> {
+    let by_cargo = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let program = env::current_exe()?;
+    let around = program.ancestors().map(|dir| dir.join("tests"));
+    let found = by_cargo.into_iter().chain(around).find(|dir| dir.join("kits/multiboot1").is_dir());
+    found.context("the sources of the kits are not here: run `cargo run -p e2e` in a checkout")
+}
+
 fn multiboot1(dir: &Path) -> Result<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("kits/multiboot1");
+    let source = package()?.join("kits/multiboot1");
     let program = dir.join("kit.elf");
     let mut compile = Command::new("cc");
     compile.current_dir(&source).args(["-m32", "-march=i686", "-O1"]).args(OPTIONS);
@@ -65,7 +74,7 @@ fn multiboot1(dir: &Path) -> Result<PathBuf> {
 }
 
 fn stress(dir: &Path) -> Result<[PathBuf; 2]> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("kits/stress");
+    let source = package()?.join("kits/stress");
     let build = |bits: &str| -> Result<PathBuf> {
         let program = dir.join(format!("stress{bits}"));
         let mut compile = Command::new("cc");
@@ -80,7 +89,7 @@ fn stress(dir: &Path) -> Result<[PathBuf; 2]> {
 }
 
 fn hostile(dir: &Path) -> Result<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("kits/hostile");
+    let source = package()?.join("kits/hostile");
     let wide = dir.join("hostile64.elf");
     let mut compile = Command::new("cc");
     compile.current_dir(&source).args(["-m64", "-O1", "-mno-red-zone"]).args(OPTIONS);
@@ -91,8 +100,8 @@ fn hostile(dir: &Path) -> Result<PathBuf> {
 }
 
 fn long_mode(dir: &Path) -> Result<PathBuf> {
-    let root =
-        Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("tests is a directory of the workspace")?;
+    let package = package()?;
+    let root = package.parent().context("tests is a directory of the workspace")?;
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
     // Warnings of the compiler about the flags are no concern of the tests.
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -1,6 +1,8 @@
 //! Wrong options and unusable files: a message that helps, status 2, nothing started, nothing hangs.
 
-use anyhow::Result;
+use std::{path::Path, process::Command, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
 
 use super::{Case, both, only};
 use crate::context::Context;
@@ -15,6 +17,8 @@ pub const CASES: &[Case] = &[
     both("too little memory", little_memory),
     both("QEMU does not start", qemu),
     only("native", "help shows examples", help),
+    only("native", "a copied checkout uses itself", copied),
+    only("native", "options given twice, and where a silent run is", twice),
     only("qemu-svm", "no AMD-V", no_svm),
     only("qemu-svm", "more shadow pages than there is memory for", shadow_pages),
     only("qemu-svm", "unknown words for the hypervisor", hv_words),
@@ -152,5 +156,41 @@ fn hv_words(context: &Context) -> Result<()> {
         .status(0)?
         .prints("ran\n")?
         .says("frobnicate")?;
+    Ok(())
+}
+
+/// The program lies where cargo leaves it in a copy, with nothing built or fetched beside it.
+fn copied(context: &Context) -> Result<()> {
+    for file in ["copy/tools/pal/Cargo.toml", "copy/hv/Cargo.toml", "copy/target/debug/pal"] {
+        std::fs::create_dir_all(
+            Path::new(&context.path(file)).parent().context("a file is in a directory")?,
+        )?;
+        context.file(file, "")?;
+    }
+    let program = context.path("copy/target/debug/pal");
+    std::fs::copy(&context.pal, &program)?;
+    let mut doctor = Command::new(&program);
+    doctor.arg("doctor").env_remove("CARGO_TARGET_DIR");
+    let finished = context.wait_for(doctor, Duration::from_secs(60))?;
+    let printed = finished.stdout();
+    let line = printed.lines().find(|line| line.starts_with("hypervisor")).context("no line about it")?;
+    ensure!(line.contains("not here yet"), "{line}");
+    ensure!(std::fs::exists(context.path("copy/target/pal"))?, "its cache is not in the copy");
+    // Outside of any checkout it says what it lacks.
+    std::fs::rename(&program, context.path("pal"))?;
+    let mut lost = Command::new(context.path("pal"));
+    lost.arg("doctor").env_remove("CARGO_MANIFEST_DIR").current_dir("/");
+    context.wait_for(lost, Duration::from_secs(60))?.status(2)?.says("no checkout of Palimpsest")?;
+    Ok(())
+}
+
+fn twice(context: &Context) -> Result<()> {
+    let options =
+        ["run", "--machine", "bochs-native", "--machine", context.machine, "--mem", "20", "--mem", "128"];
+    let rest = ["--exec", "false", "--exec", "sleep 3; echo over", "--append", "a.b=1", "--append", "a.c=2"];
+    let mut run = Command::new(&context.pal);
+    run.args(options).args(rest).env("PAL_PROGRESS", "1");
+    let finished = context.wait_for(run, Duration::from_secs(300))?.status(0)?.prints("over\n")?;
+    finished.says("pal: the command runs (")?;
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::{bench::args::BenchArgs, image::args::ImageArgs, run::pcpus::Pcpus};
 
 /// Palimpsest's tool: build the hypervisor, run guests on it, test it.
 #[derive(Parser)]
-#[command(name = "pal", bin_name = "cargo pal", version, max_term_width = 110)]
+#[command(name = "pal", bin_name = "cargo pal", version, max_term_width = 110, args_override_self = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -71,7 +71,10 @@ Exit status:
 
 With several guests: 0 if all ended well, else what it would be for the first in the file that did not.
 
-The guest's output goes to standard output, everything else to standard error.";
+An option that is given twice: the last one counts; those that may be repeated add up.
+
+The guest's output goes to standard output, everything else to standard error. Without a terminal a run that shows nothing for
+30 seconds says there where it is (PAL_PROGRESS=N: for N seconds; 0: never).";
 
 /// What makes no sense without a guest.
 const GUEST_OPTIONS: [&str; 17] = [
@@ -386,3 +389,6 @@ pub enum Protocol {
 pub fn value_name(value: impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
+
+#[cfg(test)]
+mod tests;

@@ -28,16 +28,16 @@ struct Item {
 pub fn run(project: &Project, _ui: &Ui) -> Result<u8> {
     let items = [
         program("cargo", "builds everything", Some("install Rust with rustup: https://rustup.rs")),
-        program("cc", "links; builds the test kernels", Some("sudo apt-get install gcc libc6-dev")),
-        program("c++", "builds the fuzz targets (cargo pal test)", Some("sudo apt-get install g++")),
-        program(needs::QEMU, "emulates AMD machines", Some("sudo apt-get install qemu-system-x86")),
+        program("cc", "links; builds the test kernels", Some("apt-get install gcc libc6-dev")),
+        program("c++", "builds the fuzz targets (cargo pal test)", Some("apt-get install g++")),
+        program(needs::QEMU, "emulates AMD machines", Some("apt-get install qemu-system-x86")),
         bochs(),
         media(),
         Item {
             name: "UEFI for QEMU",
             purpose: "boot tests (cargo pal test)".into(),
             found: Some(needs::OVMF.to_owned()).filter(|path| Path::new(path).exists()),
-            remedy: Some("sudo apt-get install ovmf"),
+            remedy: Some("apt-get install ovmf"),
         },
         Item {
             name: "mke2fs",
@@ -46,7 +46,7 @@ pub fn run(project: &Project, _ui: &Ui) -> Result<u8> {
                 .map(str::to_owned)
                 .into_iter()
                 .find(|path| Path::new(path).exists()),
-            remedy: Some("sudo apt-get install e2fsprogs"),
+            remedy: Some("apt-get install e2fsprogs"),
         },
         program("apt-get", "fetches what is missing", None),
         program("dpkg-deb", "unpacks packages", None),
@@ -67,13 +67,14 @@ pub fn run(project: &Project, _ui: &Ui) -> Result<u8> {
         found: Some(project.hypervisor()).filter(|path| path.exists()).map(|path| path.display().to_string()),
         remedy: None,
     };
+    let is_root = rustix::process::geteuid().is_root();
     let mut missing = false;
     for item in items.iter().chain(&guests).chain([&hypervisor]) {
         let state = match (&item.found, item.remedy) {
             (Some(found), _) => found.clone(),
             (None, Some(remedy)) => {
                 missing = true;
-                format!("MISSING: {remedy}")
+                format!("MISSING: {}", to_type(remedy, is_root))
             }
             (None, None) => "not here yet: fetched or built when needed".to_owned(),
         };
@@ -88,6 +89,11 @@ pub fn run(project: &Project, _ui: &Ui) -> Result<u8> {
     Ok(u8::from(missing))
 }
 
+/// What a person types to get something: apt needs root's rights.
+fn to_type(remedy: &str, is_root: bool) -> String {
+    if remedy.starts_with("apt-get ") && !is_root { format!("sudo {remedy}") } else { remedy.to_owned() }
+}
+
 /// What makes boot media.
 fn media() -> Item {
     let found = bootimg::Tools::find(bootimg::Firmware::Both).is_ok();
@@ -95,7 +101,7 @@ fn media() -> Item {
         name: "GRUB, xorriso, mtools",
         purpose: "make boot media (cargo pal image)".into(),
         found: found.then(|| "here".to_owned()),
-        remedy: Some("sudo apt-get install grub-common grub-pc-bin grub-efi-amd64-bin xorriso mtools"),
+        remedy: Some("apt-get install grub-common grub-pc-bin grub-efi-amd64-bin xorriso mtools"),
     }
 }
 
@@ -130,4 +136,16 @@ fn busybox(project: &Project) -> Result<Item> {
     let found =
         installed.or(Some(cached).filter(|path| path.exists())).map(|path| path.display().to_string());
     Ok(Item { name: "busybox, static", purpose: "the default guest".into(), found, remedy: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_needs_no_sudo() {
+        assert_eq!(to_type("apt-get install gcc", true), "apt-get install gcc");
+        assert_eq!(to_type("apt-get install gcc", false), "sudo apt-get install gcc");
+        assert_eq!(to_type("install Rust with rustup", false), "install Rust with rustup");
+    }
 }

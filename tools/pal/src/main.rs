@@ -7,6 +7,7 @@ mod fuzz;
 mod guest;
 mod host;
 mod image;
+mod progress;
 mod project;
 mod run;
 mod status;
@@ -28,8 +29,7 @@ fn main() -> ExitCode {
         Command::Run(args) => args.verbose,
         _ => 0,
     });
-    let project = Project::locate();
-    match perform(&cli.command, &project, &ui) {
+    match Project::locate().and_then(|project| perform(&cli.command, &project, &ui)) {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
             ui.error(&format!("{error:#}"));

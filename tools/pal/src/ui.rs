@@ -10,6 +10,8 @@ use std::{
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::progress::{self, Phase};
+
 /// Spinners on the terminal.
 static STEPS: AtomicU32 = AtomicU32::new(0);
 
@@ -64,13 +66,20 @@ impl Ui {
             format!("{begin}{label} {text}{end}")
         };
         let _ = stderr().write_all(line.as_bytes());
+        progress::heard();
     }
 
-    /// Shows that something goes on, until the result is dropped.
+    /// Whether standard error is a terminal, where spinners show what goes on.
+    pub fn has_terminal(&self) -> bool {
+        self.terminal
+    }
+
+    /// Shows that something goes on, until the result is dropped: by a spinner, or without a terminal by a line now and then
+    /// while nothing else is said.
     pub fn step(&self, text: &str) -> Step {
         if !self.terminal {
             self.detail(text);
-            return Step(None);
+            return Step { bar: None, _phase: Some(Phase::begin(text)) };
         }
         let bar = ProgressBar::new_spinner().with_message(text.to_owned());
         let template =
@@ -78,7 +87,7 @@ impl Ui {
         bar.set_style(ProgressStyle::with_template(template).expect("the template is constant"));
         bar.enable_steady_tick(Duration::from_millis(100));
         STEPS.fetch_add(1, Ordering::Relaxed);
-        Step(Some(bar))
+        Step { bar: Some(bar), _phase: None }
     }
 
     /// Runs a program under a spinner and returns what it printed.
@@ -101,12 +110,15 @@ impl Ui {
 }
 
 /// A running step; ends its spinner when dropped.
-pub struct Step(Option<ProgressBar>);
+pub struct Step {
+    bar: Option<ProgressBar>,
+    _phase: Option<Phase>,
+}
 
 impl Step {
     /// Something else goes on from now on.
     pub fn becomes(&self, text: &'static str) {
-        if let Some(bar) = &self.0 {
+        if let Some(bar) = &self.bar {
             bar.set_message(text);
         }
     }
@@ -114,7 +126,7 @@ impl Step {
 
 impl Drop for Step {
     fn drop(&mut self) {
-        if let Some(bar) = &self.0 {
+        if let Some(bar) = &self.bar {
             bar.finish_and_clear();
             STEPS.fetch_sub(1, Ordering::Relaxed);
         }

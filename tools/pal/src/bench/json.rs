@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn the_document_says_what_was_met() {
-        let document = document(&example(), &[], &example().missed(), "QEMU 1", &Project::locate());
+        let document = document(&example(), &[], &example().missed(), "QEMU 1", &Project::locate().unwrap());
         assert_eq!(document["schema"], SCHEMA);
         assert_eq!(document["runs"], 3);
         assert_eq!(document["rows"][0]["costs"]["nested"]["median"], 110.0);

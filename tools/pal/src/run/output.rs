@@ -15,7 +15,10 @@ use super::{
     session::{Event, Plan},
     verdict::Stop,
 };
-use crate::ui::{Step, Ui};
+use crate::{
+    progress::{self, Phase},
+    ui::{Step, Ui},
+};
 
 /// Copies the console to standard output.
 pub struct Output {
@@ -27,6 +30,8 @@ pub struct Output {
     shown: bool,
     /// What comes after its last mark is shown too: it is other guests'.
     shows_others: bool,
+    /// It runs one command.
+    exec: bool,
     /// Others do not tell how commands end.
     reports: bool,
     /// A person has asked for the monitor and wants to see everything from then on.
@@ -35,6 +40,8 @@ pub struct Output {
     verbose: bool,
     tail: Arc<Mutex<Tail>>,
     booting: Arc<Mutex<Option<Step>>>,
+    /// The same without a terminal: it goes on to the end.
+    phase: Option<Arc<Phase>>,
     /// What that sign says after the guest's first mark, if it is to stay.
     running: Option<&'static str>,
     /// Output does not go where the sign is.
@@ -42,15 +49,17 @@ pub struct Output {
     events: Sender<Event>,
 }
 
+/// What the output shares with the session: whether a person is at the monitor; the last lines; the sign that the guest
+/// starts; the phase of a run without a terminal.
+pub type Shared = (Arc<AtomicBool>, Arc<Mutex<Tail>>, Arc<Mutex<Option<Step>>>, Option<Arc<Phase>>);
+
 impl Output {
     /// What to show follows from the kind of run.
     pub fn new(
         plan: &Plan,
         ui: &Ui,
         interactive: bool,
-        watched: Arc<AtomicBool>,
-        tail: Arc<Mutex<Tail>>,
-        booting: Arc<Mutex<Option<Step>>>,
+        (watched, tail, booting, phase): Shared,
         events: Sender<Event>,
     ) -> Self {
         // A command's output comes without conversions; a terminal, too, wants what the guest's terminal driver made.
@@ -64,12 +73,14 @@ impl Output {
             guest: plan.console,
             shown: plan.console().nonce.is_none(),
             shows_others: plan.guests.len() > 1 && !exec,
+            exec,
             reports: !plan.records,
             watched,
             writing: Arc::default(),
             verbose: ui.verbose > 0,
             tail,
             booting,
+            phase,
             running: plan.running.filter(|_| !interactive),
             apart: plan.running.is_some() && !stdout().is_terminal(),
             events,
@@ -135,8 +146,16 @@ impl Output {
         result
     }
 
-    /// The guest has started.
+    /// The default guest is ready.
     fn begin(&self) {
+        if let Some(phase) = &self.phase {
+            phase.becomes(if self.exec { "the command runs" } else { "the guest runs" });
+        }
+        self.begin_sign();
+    }
+
+    /// The guest has started.
+    fn begin_sign(&self) {
         let mut sign = self.booting.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         match (self.running, &*sign) {
             (Some(text), Some(step)) => step.becomes(text),
@@ -155,13 +174,15 @@ impl Output {
             if !self.watched.load(Ordering::Relaxed) {
                 if self.verbose {
                     let _ = std::io::stderr().write_all(text);
+                    progress::heard();
                 }
                 return Ok(());
             }
             self.end_booting();
         }
+        progress::heard();
         if self.apart {
-            self.begin()
+            self.begin_sign()
         } else {
             self.end_booting()
         }

@@ -35,7 +35,7 @@ use super::{
     terminal::Raw,
     verdict::{Guest, Observed, Stop},
 };
-use crate::ui::Ui;
+use crate::{progress::Phase, ui::Ui};
 
 /// What kind of run it is.
 #[derive(Default)]
@@ -121,13 +121,16 @@ pub fn run(machine: &mut Machine, plan: &Plan, consoles: Consoles, ui: &Ui) -> R
     let raw = interactive.then(Raw::enter).transpose()?;
     let tail = Arc::new(Mutex::new(Tail::default()));
     let shows_start = (nonce.is_some() || plan.running.is_some()) && ui.verbose == 0;
-    let booting = Arc::new(Mutex::new(shows_start.then(|| ui.step(plan.starting))));
+    let booting = Arc::new(Mutex::new((shows_start && ui.has_terminal()).then(|| ui.step(plan.starting))));
+    // Other guests do not say when they are ready.
+    let phase = if nonce.is_some() { plan.starting } else { "the guest runs" };
+    let phase = (!ui.has_terminal()).then(|| Arc::new(Phase::begin(phase)));
 
     watch_signals(events.clone())?;
     let mut open = 1;
     let watched = Arc::new(AtomicBool::new(false));
-    let shared = (Arc::clone(&watched), Arc::clone(&tail), Arc::clone(&booting));
-    let mut output = Output::new(plan, ui, interactive, shared.0, shared.1, shared.2, events.clone());
+    let shared = (Arc::clone(&watched), Arc::clone(&tail), Arc::clone(&booting), phase.clone());
+    let mut output = Output::new(plan, ui, interactive, shared, events.clone());
     let writing = output.writing();
     let console = machine.console.try_clone().context("cannot share the console")?;
     spawn("console", move || output.copy(console))?;
@@ -179,6 +182,7 @@ pub fn run(machine: &mut Machine, plan: &Plan, consoles: Consoles, ui: &Ui) -> R
         }
     }
     booting.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+    drop(phase);
     let (mut seen, stats, host) = session.finish();
     drop(raw);
     let tail = tail.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

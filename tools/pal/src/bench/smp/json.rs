@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn the_document_has_every_figure() {
         let host = Host { processors: 2, load: Some(0.5) };
-        let document = document(&example(), &host, "QEMU 1", &Project::locate());
+        let document = document(&example(), &host, "QEMU 1", &Project::locate().unwrap());
         assert_eq!((&document["schema"], &document["kind"]), (&json!(SCHEMA), &json!("smp")));
         assert_eq!((&document["rounds"], &document["host"]["processors"]), (&json!(3), &json!(2)));
         assert_eq!(document["guests"].as_array().unwrap().len(), 5);
