@@ -14,7 +14,7 @@ use crate::vcpu::port;
 use crate::vcpu::run::single_step;
 use crate::vcpu::{Vcpu, control, io, memory_fault, mmu, msr, work, xcr};
 use crate::virt::exit::vector;
-use crate::virt::state::Gpr;
+use crate::virt::state::{Gpr, cr0, cr4};
 use crate::virt::{ArchState, Exception, Exit, FlushScope, Virt};
 
 /// Decides what happens after `exit`, which came at host TSC `tsc`.
@@ -70,7 +70,7 @@ fn rare<V: Virt, M: HostMemory, H: Host>(
             vcpu.request(work::SPIN);
             Outcome::Next(rip)
         }),
-        Exit::Rdpmc => Outcome::Inject(Exception::GP0),
+        Exit::Rdpmc => rdpmc(vcpu, vm),
         Exit::Mwait | Exit::VirtInstruction => Outcome::Inject(Exception::UD),
         Exit::InterruptWindow => {
             vcpu.request(work::INTERRUPTS);
@@ -109,6 +109,22 @@ fn rare<V: Virt, M: HostMemory, H: Host>(
         | Exit::Invlpg(_)
         | Exit::Interrupt => dispatch(vcpu, vm, host, exit, tsc),
     }
+}
+
+/// RDPMC: AMD's four legacy counters, which every processor has; they stand at zero, as their MSRs do (`guest::msr`). Other
+/// counters need CPUID bits that guests do not get. APM 3, RDPMC.
+fn rdpmc<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> Outcome {
+    const LEGACY_COUNTERS: u64 = 4;
+    let allowed = vcpu.virt.cpl() == 0 || vcpu.virt.cr4() & cr4::PCE != 0 || vcpu.virt.cr0() & cr0::PE == 0;
+    let counter = vcpu.virt.gpr(Gpr::Rcx) & 0xffff_ffff;
+    if !allowed || !vcpu.cpuid.limits().amd || counter >= LEGACY_COUNTERS {
+        return Outcome::Inject(Exception::GP0);
+    }
+    with_next(vcpu, vm, System::Rdpmc, |vcpu, rip| {
+        vcpu.virt.set_gpr(Gpr::Rax, 0);
+        vcpu.virt.set_gpr(Gpr::Rdx, 0);
+        Outcome::Next(rip)
+    })
 }
 
 /// The short way of CPUID: answered if this returns true, otherwise the exit goes the common way.

@@ -95,6 +95,7 @@ pub fn read<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat,
     let limits = *vcpu.cpuid.limits();
     let answer = match vcpu.msrs.read(msr, &context(&vcpu.virt, vm, &limits)) {
         MsrRead::Value(value) => Some(value),
+        MsrRead::Name(part) => Some(vcpu.cpuid.brand(part)),
         MsrRead::Device(device) => read_device(vcpu, vm, device, msr, tsc),
         MsrRead::Fault => None,
     };

@@ -91,6 +91,13 @@ impl CpuidTable {
         self.kvm.get(leaf.wrapping_sub(KVM_BASE) as usize).unwrap_or(&NONE)
     }
 
+    /// Eight bytes of the brand string, which leaves 8000_0002h to 8000_0004h hold: these from 0 to 5.
+    pub fn brand(&self, part: u8) -> u64 {
+        let half = usize::from(part % 2) * 2;
+        let words = self.get(0x8000_0002 + u32::from(part / 2), 0);
+        u64::from(words[half + 1]) << 32 | u64::from(words[half])
+    }
+
     /// What the guest may set in control registers.
     pub fn limits(&self) -> &CpuLimits {
         &self.limits

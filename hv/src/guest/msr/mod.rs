@@ -3,15 +3,20 @@
 //! Three kinds of MSR. Those in [`PASS_THROUGH`] belong to the guest alone and never exit; `virt` opens them
 //! in its permission map. Those of devices (local APIC, TSC) are named as a [`DeviceMsr`] and the caller asks
 //! the device. All others are decided here: [`MsrState`] keeps what they hold, and what a write changes
-//! elsewhere is returned as an [`MsrEffect`]. An unknown MSR is #GP(0), or zero and ignored if the guest's
-//! configuration is permissive; both are counted. Manuals: AMD APM 2 appendix A, Intel SDM 4 chapter 2.
+//! elsewhere is returned as an [`MsrEffect`]; those that hold nothing are a table ([`promised`]). An unknown MSR is #GP(0),
+//! or zero and ignored if the guest's configuration is permissive; both are counted. `docs/msrs.md` has the list. Manuals: AMD
+//! APM 2 appendix A, Intel SDM 4 chapter 2.
 
 mod mtrr;
+#[cfg(test)]
+mod page;
+mod promised;
 #[cfg(test)]
 mod tests;
 mod unknown;
 
 use mtrr::Mtrrs;
+use promised::Answer;
 pub use unknown::UnknownMsrs;
 
 use super::cpuid::CpuLimits;
@@ -36,21 +41,14 @@ pub const PASS_THROUGH: [u32; 10] = [
 #[allow(missing_docs)]
 pub mod index {
     pub const TSC: u32 = 0x10;
-    pub const PLATFORM_ID: u32 = 0x17;
     pub const APIC_BASE: u32 = 0x1b;
-    pub const FEATURE_CONTROL: u32 = 0x3a;
-    /// Microcode: `IA32_BIOS_SIGN_ID`, `PATCH_LEVEL`.
-    pub const PATCH_LEVEL: u32 = 0x8b;
     pub const MTRR_CAP: u32 = 0xfe;
     pub const SYSENTER_CS: u32 = 0x174;
     pub const SYSENTER_ESP: u32 = 0x175;
     pub const SYSENTER_EIP: u32 = 0x176;
-    pub const MCG_CAP: u32 = 0x179;
     pub const MCG_STATUS: u32 = 0x17a;
     pub const MISC_ENABLE: u32 = 0x1a0;
     pub const DEBUGCTL: u32 = 0x1d9;
-    pub const LAST_BRANCH_FROM: u32 = 0x1db;
-    pub const LAST_INT_TO: u32 = 0x1de;
     pub const PAT: u32 = 0x277;
     pub const MTRR_DEF_TYPE: u32 = 0x2ff;
     pub const TSC_DEADLINE: u32 = 0x6e0;
@@ -67,11 +65,7 @@ pub mod index {
     pub const GS_BASE: u32 = 0xc000_0101;
     pub const KERNEL_GS_BASE: u32 = 0xc000_0102;
     pub const TSC_AUX: u32 = 0xc000_0103;
-    pub const SYSCFG: u32 = 0xc001_0010;
     pub const HWCR: u32 = 0xc001_0015;
-    pub const NB_CFG: u32 = 0xc001_001f;
-    pub const VM_CR: u32 = 0xc001_0114;
-    pub const DE_CFG: u32 = 0xc001_1029;
 }
 
 /// An MSR that a device answers for.
@@ -93,6 +87,8 @@ pub enum DeviceMsr {
 pub enum MsrRead {
     /// Returns this value.
     Value(u64),
+    /// Returns eight bytes of CPUID's brand string, these from 0 to 5.
+    Name(u8),
     /// Asks a device.
     Device(DeviceMsr),
     /// #GP(0)
@@ -160,16 +156,10 @@ pub struct MsrState {
 
 /// The page attribute table after RESET: WB, WT, UC-, UC, twice.
 const PAT_RESET: u64 = 0x0007_0406_0007_0406;
-/// A microcode level for guests to print; it is that of no real processor.
-const PATCH_LEVEL: u64 = 0x0100_0000;
 /// `MISC_ENABLE`: fast strings; branch trace storage and PEBS unavailable.
 const MISC_ENABLE_RESET: u64 = 1 | 1 << 11 | 1 << 12;
 /// `HWCR.TscFreqSel`: the TSC counts at the P0 frequency, always.
 const HWCR_TSC_FREQ_SEL: u64 = 1 << 24;
-/// `DE_CFG`: LFENCE is dispatch serializing.
-const DE_CFG: u64 = 1 << 1;
-/// `VM_CR`: SVM is disabled and that is locked.
-const VM_CR: u64 = 1 << 3 | 1 << 4;
 
 impl Default for MsrState {
     fn default() -> Self {
@@ -193,8 +183,13 @@ impl MsrState {
         if let Some(device) = device(msr) {
             return MsrRead::Device(device);
         }
-        match self.value(msr, ctx) {
-            Some(value) => MsrRead::Value(value),
+        if let Some(value) = self.value(msr, ctx) {
+            return MsrRead::Value(value);
+        }
+        match promised::answer(msr, ctx.limits.amd) {
+            Some(Answer::Ignored(value) | Answer::Fixed(value)) => MsrRead::Value(value),
+            Some(Answer::Name(part)) => MsrRead::Name(part),
+            Some(Answer::WriteOnly) => MsrRead::Fault,
             None => {
                 self.unknown.count(msr);
                 if ctx.permissive { MsrRead::Value(0) } else { MsrRead::Fault }
@@ -207,13 +202,16 @@ impl MsrState {
         if let Some(device) = device(msr) {
             return MsrWrite::Device(device);
         }
-        if self.value(msr, ctx).is_none() {
-            self.unknown.count(msr);
-            return if ctx.permissive { MsrWrite::Done } else { MsrWrite::Fault };
+        if self.value(msr, ctx).is_some() {
+            return self.store(msr, value, ctx).unwrap_or(MsrWrite::Fault);
         }
-        match self.store(msr, value, ctx) {
-            Some(effect) => effect,
-            None => MsrWrite::Fault,
+        match promised::answer(msr, ctx.limits.amd) {
+            Some(Answer::Fixed(_)) => MsrWrite::Fault,
+            Some(_) => MsrWrite::Done,
+            None => {
+                self.unknown.count(msr);
+                if ctx.permissive { MsrWrite::Done } else { MsrWrite::Fault }
+            }
         }
     }
 
@@ -241,19 +239,9 @@ impl MsrState {
             index::TSC_AUX if ctx.limits.tsc_aux => self.tsc_aux.into(),
             index::KVM_SYSTEM_TIME if ctx.pv_clock => self.kvm_system_time,
             index::KVM_WALL_CLOCK if ctx.pv_clock => self.kvm_wall_clock,
-            index::PATCH_LEVEL if amd => PATCH_LEVEL,
-            index::PATCH_LEVEL => PATCH_LEVEL << 32,
-            // No machine-check banks.
-            index::MCG_CAP | index::MCG_STATUS => 0,
+            index::MCG_STATUS => 0,
             index::DEBUGCTL => self.debugctl,
-            index::LAST_BRANCH_FROM..=index::LAST_INT_TO => 0,
-            index::SYSCFG | index::NB_CFG if amd => 0,
             index::HWCR if amd => self.hwcr,
-            index::VM_CR if amd => VM_CR,
-            index::DE_CFG if amd => DE_CFG,
-            index::PLATFORM_ID if !amd => 0,
-            // Locked, without VMX.
-            index::FEATURE_CONTROL if !amd => 1,
             index::MISC_ENABLE if !amd => self.misc_enable,
             _ => self.mtrrs.read(msr)?,
         })
@@ -289,10 +277,6 @@ impl MsrState {
             index::DEBUGCTL => self.debugctl = (value & !3 == 0).then_some(value)?,
             index::HWCR => self.hwcr = (value >> 32 == 0).then_some(value | HWCR_TSC_FREQ_SEL)?,
             index::MISC_ENABLE => self.misc_enable = value & 1 | MISC_ENABLE_RESET & !1,
-            // Configuration that firmware and kernels write back; it has no effect.
-            index::PATCH_LEVEL | index::SYSCFG | index::NB_CFG | index::DE_CFG => {}
-            index::MCG_CAP | index::VM_CR | index::PLATFORM_ID | index::FEATURE_CONTROL => return None,
-            index::LAST_BRANCH_FROM..=index::LAST_INT_TO => return None,
             _ => self.mtrrs.write(msr, value, ctx.limits.phys_bits)?,
         }
         Some(MsrWrite::Done)

@@ -65,18 +65,35 @@ fn vendors_have_their_own() {
     let amd = ctx(&LIMITS);
     let intel_limits = CpuLimits { amd: false, ..LIMITS };
     let intel = ctx(&intel_limits);
-    for msr in [index::HWCR, index::DE_CFG, index::SYSCFG, index::VM_CR] {
+    for msr in [index::HWCR, 0xc001_0010, 0xc001_1029] {
         assert!(matches!(s.read(msr, &amd), MsrRead::Value(_)));
         assert_eq!(s.read(msr, &intel), MsrRead::Fault);
     }
-    for msr in [index::MISC_ENABLE, index::PLATFORM_ID, index::FEATURE_CONTROL] {
+    for msr in [index::MISC_ENABLE, 0x17, 0x3a] {
         assert!(matches!(s.read(msr, &intel), MsrRead::Value(_)));
         assert_eq!(s.read(msr, &amd), MsrRead::Fault);
     }
     assert_eq!(s.write(index::TSC_AUX, 1 << 32, &intel), MsrWrite::Fault);
     assert_eq!(s.write(index::TSC_AUX, 1 << 32 | 5, &amd), MsrWrite::Effect(MsrEffect::TscAux(5)));
     assert_eq!(s.read(index::TSC_AUX, &amd), MsrRead::Value(5));
-    assert_eq!(s.write(index::VM_CR, 0, &amd), MsrWrite::Fault, "locked");
+    assert_eq!(s.write(0xc001_0114, 0, &amd), MsrWrite::Fault, "VM_CR is locked");
+}
+
+#[test]
+fn what_the_manuals_promise_is_not_unknown() {
+    let mut s = MsrState::default();
+    let amd = ctx(&LIMITS);
+    let legacy = (0xc001_0000..=0xc001_0007).chain(0xc001_0200..=0xc001_020b);
+    for msr in legacy {
+        assert_eq!(s.write(msr, u64::MAX, &amd), MsrWrite::Done, "{msr:#x}");
+        assert_eq!(s.read(msr, &amd), MsrRead::Value(0), "{msr:#x}");
+    }
+    assert_eq!(s.read(0xc001_0008, &amd), MsrRead::Fault);
+    assert_eq!(s.read(0xc001_020c, &amd), MsrRead::Fault);
+    assert_eq!(s.read(0xc001_0032, &amd), MsrRead::Name(2));
+    // A microcode update: written, never read.
+    assert_eq!((s.write(0xc001_0020, 5, &amd), s.read(0xc001_0020, &amd)), (MsrWrite::Done, MsrRead::Fault));
+    assert!(s.unknown().iter().eq([(0xc001_0008, 1), (0xc001_020c, 1)]));
 }
 
 #[test]

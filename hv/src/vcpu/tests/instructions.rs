@@ -7,7 +7,7 @@ use crate::vcpu::outcome::{Cause, Stop};
 use crate::vcpu::testing::{CODE, Machine, START};
 use crate::virt::exit::vector;
 use crate::virt::fake::Step;
-use crate::virt::state::{SegReg, cr4, efer, rflags};
+use crate::virt::state::{SegReg, cr0, cr4, efer, rflags};
 use crate::virt::{Event, Exception, FlushScope, RegMove, Virt};
 
 const NEXT: u64 = CODE + 2;
@@ -206,7 +206,31 @@ fn bad_values_of_known_registers_fault_even_if_permissive() {
     expect_gp(PERMISSIVE, |f| wrmsr(f, msr::PAT, 2));
     expect_gp(PERMISSIVE, |f| wrmsr(f, msr::APIC_BASE, 0xfed0_0000 | 0xd00));
     expect_gp(PERMISSIVE, |f| wrmsr(f, 0x8ff, 0));
-    expect_gp(PERMISSIVE, |_| Exit::Rdpmc);
+}
+
+#[test]
+fn rdpmc_reads_zero_from_the_legacy_counters() {
+    fn rdpmc(f: &mut Fake, counter: u64) -> Exit {
+        f.set_gpr(Gpr::Rcx, counter);
+        f.set_gpr(Gpr::Rax, 7);
+        f.set_gpr(Gpr::Rdx, 7);
+        Exit::Rdpmc
+    }
+    let mut machine = Machine::new(&[
+        |f| rdpmc(f, 0xffff_ffff_0000_0003),
+        |f| {
+            assert_eq!((answer(f), f.rip()), (0, NEXT));
+            Exit::Shutdown
+        },
+    ]);
+    machine.play();
+    expect_gp("permissive_msr = true\n", |f| rdpmc(f, 4));
+    expect_gp("", |f| {
+        // User mode, without CR4.PCE.
+        f.regs.cpl = 3;
+        f.set_cr0(cr0::PE);
+        rdpmc(f, 0)
+    });
 }
 
 #[test]

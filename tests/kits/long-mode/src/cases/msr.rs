@@ -4,12 +4,13 @@ use core::arch::{asm, naked_asm};
 
 use super::GP;
 use crate::check::{Case, Check, case};
-use crate::machine::insn::{rdmsr, wrmsr};
+use crate::machine::insn::{cpuid, rdmsr, wrmsr};
 use crate::machine::trap::{catch, vector};
-use crate::machine::{is_palimpsest, lapic, user};
+use crate::machine::{is_intel, is_palimpsest, lapic, user};
 
 pub const CASES: &[Case] = &[
     case("msr.unknown", unknown),
+    case("msr.promised", promised),
     case("msr.efer", efer),
     case("msr.apic-base", apic_base),
     case("msr.x2apic-registers", x2apic_registers),
@@ -47,6 +48,29 @@ fn unknown(c: &mut Check) {
     let trap = trap.unwrap_or_default();
     c.equal("RIP of the fault", trap.rip, at);
     c.equal("RAX after the fault", trap.rax, 0x1122_3344_5566_7788);
+}
+
+/// What every processor of the vendor has, whatever CPUID says.
+fn promised(c: &mut Check) {
+    if !is_palimpsest() {
+        return c.skip("QEMU's emulation ignores unknown MSRs, and Bochs has fewer");
+    }
+    let (amd, intel): (&[(u32, u32)], &[(u32, u32)]) = (
+        &[(0, 1), (0xc001_0000, 0xc001_0007), (0xc001_0016, 0xc001_001a), (0xc001_0200, 0xc001_020b)],
+        &[(0, 1), (0xc1, 0xc2), (0x186, 0x187)],
+    );
+    for msr in (if is_intel() { intel } else { amd }).iter().flat_map(|&(first, last)| first..=last) {
+        let mut value = 1;
+        c.raises(format_args!("WRMSR {msr:x}"), None, || wrmsr(msr, 0x53_0076));
+        c.raises(format_args!("RDMSR {msr:x}"), None, || value = rdmsr(msr));
+        c.equal(format_args!("MSR {msr:x}"), value, 0);
+    }
+    for part in (0..6).filter(|_| !is_intel()) {
+        let [a, b, cx, d] = cpuid(0x8000_0002 + part / 2, 0);
+        let (low, high) = if part % 2 == 0 { (a, b) } else { (cx, d) };
+        let name = u64::from(high) << 32 | u64::from(low);
+        c.equal(format_args!("part {part} of the name"), rdmsr(0xc001_0030 + part), name);
+    }
 }
 
 fn efer(c: &mut Check) {

@@ -2,7 +2,7 @@
 
 use core::arch::{asm, naked_asm};
 
-use super::{GP, UD};
+use super::{GP, UD, raised};
 use crate::check::{Case, Check, case};
 use crate::machine::insn::*;
 use crate::machine::trap::vector;
@@ -70,12 +70,25 @@ fn rdpmc(c: &mut Check) {
     if !is_palimpsest() {
         return c.skip("QEMU's emulation ends at RDPMC");
     }
-    // SAFETY: faults.
-    c.raises("RDPMC", GP, || unsafe { asm!("rdpmc", in("ecx") 0, out("eax") _, out("edx") _) });
-    set_cr4(cr4() | 1 << 8);
-    // SAFETY: faults.
-    c.raises("RDPMC with CR4.PCE", GP, || unsafe { asm!("rdpmc", in("ecx") 0, out("eax") _, out("edx") _) });
+    let read = |counter: u32| {
+        // SAFETY: reads a counter, or faults.
+        raised(|| unsafe { asm!("rdpmc", in("ecx") counter, out("eax") _, out("edx") _) })
+    };
+    // AMD processors have four counters that no CPUID bit tells of.
+    let legacy = if is_intel() { GP } else { None };
+    for pce in [0, 1 << 8] {
+        set_cr4(cr4() | pce);
+        c.equal(format_args!("RDPMC 0, CR4.PCE {pce:x}"), read(0), legacy);
+        c.equal(format_args!("RDPMC 3, CR4.PCE {pce:x}"), read(3), legacy);
+        c.equal(format_args!("RDPMC 4, CR4.PCE {pce:x}"), read(4), GP);
+    }
     set_cr4(cr4() & !(1 << 8));
+    c.equal("RDPMC in user mode", user::run(user_rdpmc, 0).vector, vector::GP);
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn user_rdpmc() {
+    naked_asm!("xor ecx, ecx", "rdpmc", "int 0x80")
 }
 
 fn caches(c: &mut Check) {
