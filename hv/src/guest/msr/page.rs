@@ -53,7 +53,8 @@ fn answer(msr: u32, ctx: &MsrContext<'_>) -> String {
     for value in [0, 1, 2, 6, 0x406, 1 << 11, 0x0007_0106_0007_0406, u64::MAX] {
         let written = state.write(msr, value, ctx);
         accepted |= written != MsrWrite::Fault;
-        changed |= matches!(written, MsrWrite::Effect(_)) || state.read(msr, ctx) != MsrRead::Value(reset.unwrap_or(0));
+        changed |= matches!(written, MsrWrite::Effect(_))
+            || state.read(msr, ctx) != MsrRead::Value(reset.unwrap_or(0));
     }
     match reset {
         None if accepted => "write-only".to_string(),
