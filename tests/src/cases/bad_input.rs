@@ -132,6 +132,9 @@ fn little_memory(context: &Context) -> Result<()> {
 fn qemu(context: &Context) -> Result<()> {
     context.run(&["--qemu-arg", "-no-such-option"])?.status(1)?.says("-no-such-option")?.within(30)?;
     context.run(&["--qemu", "/bin/false"])?.status(1)?.says("QEMU did not start")?.within(30)?;
+    // More processors than any machine has that these tests run on.
+    let many = if context.nested() { ["--pcpus", "255"] } else { ["--vcpus", "64"] };
+    context.run(&[&["--qemu", "/bin/false"], &many[..]].concat())?.status(1)?.says("take turns")?;
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! `pal run`: prepares guests, runs them on a machine, reports how they ended.
 
+mod advice;
 mod bochs;
 mod boot;
 mod console;
@@ -64,6 +65,8 @@ pub fn run(args: &RunArgs, project: &Project, ui: &Ui) -> Result<u8> {
         None if interactive => None,
         given => given.or(Some(if bochs { BOCHS_TIMEOUT } else { DEFAULT_TIMEOUT })),
     };
+    let guests = prepared.iter().flat_map(|prepared| &prepared.guests);
+    advice::advice(args, guests.map(|guest| &guest.vm)).iter().for_each(|text| ui.say(text));
     let consoles = Consoles::new(&plan, args.log_dir.as_deref())?;
     let mut machine = boot::start(args, &needs, prepared.as_ref(), scratch.path())?;
     drop(prepared);
