@@ -3,6 +3,8 @@
 //! One rule explains the tree: privileged instructions and assembly live in [`hw`], [`boot`] and [`virt`];
 //! everything else is hardware-free and runs under `cargo test` on any host.
 //!
+//! Modules import only modules of lower layers; `tests/tree.rs` has the table.
+//!
 //! Flow of an exit: [`virt`] decodes the vendor's exit into an [`virt::Exit`], [`vcpu::dispatch`] turns it into
 //! an effect with the help of [`device`], [`paging`] and [`guest`], and [`vcpu::run`] applies the effect and enters
 //! the guest again.
@@ -13,8 +15,11 @@
 
 extern crate alloc;
 
+pub mod arch;
 pub mod boot;
 pub mod device;
+pub mod emulate;
+pub mod firmware;
 pub mod guest;
 pub mod hw;
 pub mod mem;
@@ -27,4 +32,5 @@ pub mod smp;
 pub mod trace;
 pub mod vcpu;
 pub mod virt;
+pub mod vm;
 pub mod vmm;

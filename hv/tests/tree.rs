@@ -18,7 +18,42 @@ const TIES: [&str; 7] = [
 /// Lines of a file at most.
 const LONGEST: usize = 400;
 /// Tables of registers may be longer.
-const TABLES: [&str; 1] = ["virt/state.rs"];
+const TABLES: [&str; 1] = ["arch/state.rs"];
+
+/// The top-level modules from the lowest layer to the highest, each with those that it may import. A module imports only
+/// such as stand before it, so that there is no circle. docs/architecture.md has the picture.
+const LAYERS: [(&str, &[&str]); 19] = [
+    ("arch", &[]),
+    ("screen", &[]),
+    ("sched", &[]),
+    ("hw", &["arch", "screen"]),
+    ("mem", &["arch", "hw"]),
+    ("smp", &["sched"]),
+    ("firmware", &["hw", "screen"]),
+    ("paging", &["arch", "mem"]),
+    ("emulate", &["arch"]),
+    ("device", &["arch", "mem"]),
+    ("virt", &["arch", "hw", "paging"]),
+    ("trace", &["arch", "virt"]),
+    ("probe", &["arch", "firmware", "hw", "mem", "sched", "screen", "trace", "virt"]),
+    ("vm", &["arch", "device", "mem", "paging", "smp"]),
+    ("guest", &["arch", "device", "mem", "paging", "probe", "sched", "smp", "virt", "vm"]),
+    ("vcpu", &["arch", "device", "emulate", "guest", "mem", "paging", "trace", "virt", "vm"]),
+    ("monitor", &["arch", "device", "guest", "mem", "paging", "trace", "vcpu", "virt", "vm"]),
+    (
+        "boot",
+        &["arch", "firmware", "hw", "mem", "paging", "probe", "sched", "screen", "smp", "trace", "virt"],
+    ),
+    (
+        "vmm",
+        &[
+            "arch", "boot", "device", "emulate", "firmware", "guest", "hw", "mem", "monitor", "paging",
+            "probe", "sched", "smp", "trace", "vcpu", "virt", "vm",
+        ],
+    ),
+];
+/// Models of tests, which play the layers above (other VCPUs, their mailboxes) for the code that they try.
+const PLAYS_ABOVE: [&str; 2] = ["paging/shadow/oracle/", "paging/shadow/others/interleavings.rs"];
 
 /// Every source file of the hypervisor, tests left out, with its path below `src`.
 fn sources() -> Vec<(String, String)> {
@@ -83,4 +118,89 @@ fn files_are_short_and_say_what_they_are() {
         }
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+/// The top-level modules of the hypervisor that a source text names after `crate::`, with the line; tests at its end left
+/// out.
+fn imports(text: &str) -> Vec<(usize, String)> {
+    let modules = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text);
+    let first_word = |rest: &str| -> String {
+        rest.chars().take_while(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || *c == '_').collect()
+    };
+    let mut found = vec![];
+    for (n, line) in modules.lines().enumerate() {
+        for rest in code(line).split("crate::").skip(1) {
+            match rest.strip_prefix('{') {
+                Some(group) => found.extend(group.split(',').map(|item| (n + 1, first_word(item.trim())))),
+                None => found.push((n + 1, first_word(rest))),
+            }
+        }
+    }
+    found
+}
+
+/// What is wrong with an import of `to` by `file`, or `None` if its layer may import that.
+fn misplaced(file: &str, to: &str) -> Option<String> {
+    let from = file.split('/').next().unwrap_or(file);
+    let place = |name: &str| LAYERS.iter().position(|(layer, _)| *layer == name);
+    let (Some(here), Some(there)) = (place(from), place(to)) else {
+        return None;
+    };
+    let (_, allowed) = LAYERS[here];
+    if here == there || allowed.contains(&to) {
+        return None;
+    }
+    if there < here {
+        return Some(format!(
+            "`{from}` has not imported the lower layer `{to}` so far: if it must, add `{to}` to its row of LAYERS"
+        ));
+    }
+    let above = LAYERS.iter().find(|(_, may)| may.contains(&from) && may.contains(&to));
+    let above = above.map_or("vmm", |(layer, _)| layer);
+    Some(format!(
+        "`{to}` stands above `{from}`: what `{from}` needs of it belongs into one of [{}], and code that needs both \
+         into `{above}` or higher",
+        if allowed.is_empty() { "itself".into() } else { allowed.join(", ") }
+    ))
+}
+
+#[test]
+fn imports_point_downwards() {
+    let mut found = vec![];
+    for (name, text) in sources() {
+        let is_test = name.ends_with("testing.rs") || PLAYS_ABOVE.iter().any(|path| name.starts_with(path));
+        if !name.contains('/') || is_test {
+            continue;
+        }
+        let layer = name.split('/').next().unwrap_or(&name);
+        if !LAYERS.iter().any(|(known, _)| *known == layer) {
+            found.push(format!("{name}: `{layer}` is not in LAYERS: give it a place and its imports"));
+        }
+        for (line, to) in imports(&text) {
+            found.extend(misplaced(&name, &to).map(|why| format!("{name}:{line}: {why}")));
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn layers_have_no_circle() {
+    for (index, (layer, allowed)) in LAYERS.iter().enumerate() {
+        for to in *allowed {
+            assert!(
+                LAYERS[..index].iter().any(|(lower, _)| lower == to),
+                "`{layer}` may import only layers that stand before it, and `{to}` does not"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_upward_import_is_found_and_explained() {
+    let text = "use crate::arch::addr::Gpa;\nuse crate::{mem::frame, vcpu::Vcpu}; // crate::vmm\n";
+    assert_eq!(imports(text), [(1, "arch".into()), (2, "mem".into()), (2, "vcpu".into())]);
+    assert_eq!(misplaced("paging/p2m.rs", "mem"), None);
+    let why = misplaced("paging/p2m.rs", "vcpu").unwrap();
+    assert!(why.contains("`vcpu` stands above `paging`") && why.contains("`monitor` or higher"), "{why}");
+    assert!(misplaced("device/uart.rs", "hw").unwrap().contains("add `hw`"));
 }

@@ -3,21 +3,23 @@
 use core::arch::global_asm;
 use core::ops::Range;
 
-use super::acpi::{self, Acpi};
 use super::host::Host;
 use super::idt;
-use super::info::{self, BootInfo, LoaderMemory};
 use super::memory::{self, Ranges};
 use super::percpu::{self, PerCpu};
-use super::{image, log, multiboot, paging, processor, pvh, report, screen, selftest, smp, start};
-use crate::guest::options::{HvOptions, SelfTest, SerialPort};
+use super::{image, log, paging, processor, report, screen, selftest, smp, start};
+use crate::arch::addr::{Hfn, Hpa, PAGE_SIZE};
+use crate::boot::cmdline::{HvOptions, SelfTest};
+use crate::firmware::acpi::{self, Acpi};
+use crate::firmware::info::{self, BootInfo, LoaderMemory};
+use crate::firmware::{multiboot, pvh};
 use crate::hw::ioapic::IoApic;
 use crate::hw::lapic::{self, LocalApic};
 use crate::hw::timer::Timer;
+use crate::hw::uart::SerialPort;
 use crate::hw::{fpu, pic, pm, tsc};
 use crate::mem::buddy::Buddy;
 use crate::mem::frame;
-use crate::paging::addr::{Hfn, Hpa, PAGE_SIZE};
 use crate::screen::Layout;
 
 global_asm!(include_str!("entry.s"));
@@ -79,7 +81,8 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
     if host.options.probe {
         report::probe(host);
     }
-    start::main(host)
+    ::log::debug!("{:?}", host.boot);
+    start::hypervisor_main(host)
 }
 
 /// Puts the command line into effect and finds the screen.

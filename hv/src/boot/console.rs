@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use spin::{Mutex, MutexGuard};
 
 use super::screen;
-use crate::guest::options::SerialPort;
+use crate::hw::uart::SerialPort;
 use crate::hw::uart::Uart;
 
 /// Ports that were set up, one bit each.

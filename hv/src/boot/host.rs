@@ -1,15 +1,15 @@
 //! The running host: what everything above bring-up starts from.
 
-use super::acpi::Acpi;
-use super::info::BootInfo;
 use super::memory::LOW_MEMORY;
 use super::percpu::PerCpu;
-use crate::guest::options::HvOptions;
+use crate::arch::addr::{Hpa, PAGE_SIZE};
+use crate::boot::cmdline::HvOptions;
+use crate::firmware::acpi::Acpi;
+use crate::firmware::info::BootInfo;
 use crate::hw::lapic::LocalApic;
 use crate::hw::timer::Timer;
 use crate::hw::tsc;
 use crate::mem::frame;
-use crate::paging::addr::{Hpa, PAGE_SIZE};
 
 /// The host machine as bring-up found it.
 pub struct Host {

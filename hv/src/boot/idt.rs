@@ -6,7 +6,7 @@
 //! 8.9.
 
 use super::gdt::{self, ist};
-use crate::virt::exit::vector;
+use crate::arch::vector;
 
 /// First vector for external interrupts.
 pub const FIRST_INTERRUPT: u8 = 32;

@@ -9,7 +9,8 @@ use log::{LevelFilter, Log, Metadata, Record};
 use spin::{Mutex, Once};
 
 use super::console::{self, Console, Screen};
-use crate::guest::options::{HvOptions, SerialPort};
+use crate::boot::cmdline::HvOptions;
+use crate::hw::uart::SerialPort;
 use crate::hw::uart::Uart;
 use crate::trace::json::Quoted;
 

@@ -5,9 +5,9 @@
 
 use core::ops::Range;
 
-use super::info::{BootInfo, RegionKind};
+use crate::arch::addr::PAGE_SIZE;
+use crate::firmware::info::{BootInfo, RegionKind};
 use crate::mem::ranges::{RangeSet, TooManyPieces};
-use crate::paging::addr::PAGE_SIZE;
 
 /// Pieces of a set of physical addresses.
 pub type Ranges = RangeSet<512>;
@@ -84,7 +84,7 @@ pub fn ram(info: &BootInfo) -> Result<Ranges, TooManyPieces> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::boot::info::Module;
+    use crate::firmware::info::Module;
     use proptest::prelude::*;
 
     fn info(regions: &[(Range<u64>, u32)], modules: &[(u64, u64)]) -> BootInfo {

@@ -9,12 +9,12 @@ use core::ops::Range;
 
 use spin::Mutex;
 
-use super::info::LoaderMemory;
 use super::memory::{HIGHEST, Ranges};
 use super::{image, percpu, processor};
+use crate::arch::addr::{Gpa, Hpa, PAGE_SIZE, PageSize};
+use crate::firmware::info::LoaderMemory;
 use crate::hw::cpu;
 use crate::mem::tables::HostTables;
-use crate::paging::addr::{Gpa, Hpa, PAGE_SIZE, PageSize};
 use crate::paging::format::x86::{LongMode, PageAttr};
 use crate::paging::range::{Flush, GpaRange};
 use crate::paging::table::{Found, MapError, Table};

@@ -12,9 +12,9 @@ use spin::{Mutex, Once};
 use super::gdt::{self, Gdt, Tss, ist};
 use super::idt::{self, Gate};
 use super::image;
+use crate::arch::addr::PAGE_SIZE;
 use crate::hw::cpu;
 use crate::mem::frame::{self, Node};
-use crate::paging::addr::PAGE_SIZE;
 use crate::sched::topology::{Location, MAX_PCPUS};
 use crate::smp::mailbox::Mailbox;
 

@@ -1,7 +1,7 @@
 //! Control-register features that the host turns on where the processor has them.
 
+use crate::arch::state::{cr0, cr4};
 use crate::hw::{cpu, msr};
-use crate::virt::state::{cr0, cr4};
 
 /// The entry of the PAT that means write-combining in the host. No system uses it for anything (its meaning after reset
 /// is that of entry 2), so that it is free to take where guests' page tables are used with the host's PAT.

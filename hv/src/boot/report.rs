@@ -10,8 +10,10 @@ use arrayvec::{ArrayString, ArrayVec};
 use log::info;
 
 use super::host::Host;
-use super::{console, log as hv_log, paging, percpu, screen, smbios, smp};
-use crate::guest::options::{ExitAction, SerialPort};
+use super::{console, log as hv_log, paging, percpu, screen, smp};
+use crate::firmware::smbios;
+use crate::hw::pm::ExitAction;
+use crate::hw::uart::SerialPort;
 use crate::hw::{cpu, msr, pm};
 use crate::mem::frame;
 use crate::probe::{self, Extension, Facts, Processor, Virtualization};

@@ -5,8 +5,8 @@
 
 use spin::{Mutex, MutexGuard};
 
-use super::info::BootInfo;
 use super::{memory, paging};
+use crate::firmware::info::BootInfo;
 use crate::hw::video::{self, VideoMemory};
 use crate::screen::{Layout, Terminal, Text};
 

@@ -10,7 +10,7 @@ use core::hint::black_box;
 use super::host::Host;
 use super::percpu::work;
 use super::{image, log};
-use crate::guest::options::SelfTest;
+use crate::boot::cmdline::SelfTest;
 use crate::hw::fpu::{self, FpuState};
 use crate::hw::{cpu, pm};
 use crate::mem::frame::{self, Node};
@@ -86,7 +86,7 @@ fn memory() {
 
 fn fpu_state() {
     let value = |n: u8| 0x0123_4567_89ab_cdef_1111_2222_3333_4400 + u128::from(n);
-    let xcr0 = (cpu::cr4() & crate::virt::state::cr4::OSXSAVE != 0).then_some(3);
+    let xcr0 = (cpu::cr4() & crate::arch::state::cr4::OSXSAVE != 0).then_some(3);
     let mut state = FpuState::new();
     // SAFETY: x87 and SSE state exist on every processor with XSAVE; no guest has state in the registers yet.
     unsafe {

@@ -7,10 +7,10 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::host::Host;
 use super::percpu::{self, Job, PerCpu, work};
 use super::{log, report, smp};
+use crate::arch::state::cr0;
 use crate::hw::mtrr::Mtrrs;
 use crate::hw::{cpu, fpu, lapic, pm};
 use crate::mem::frame::{self, Node};
-use crate::virt::state::cr0;
 
 /// Shootdowns that all PCPUs together ask of all others.
 const SHOTS: u64 = 80;
@@ -26,7 +26,7 @@ pub fn run(host: &'static Host) -> ! {
     assert!(kept < u64::from(percpu::count()) * 16 << 8, "the heap kept {kept} frames");
     smp::run_everywhere(me, job(Box::new(move |pcpu| timer(host, pcpu))));
     shootdowns(host, job(Box::new(move |pcpu| shoot(host, pcpu))));
-    let failures = crate::vmm::test_everywhere(host);
+    let failures = super::start::selftest_virtualization(host);
     assert_eq!(failures, 0, "virtualization");
     ::log::info!("selftest: passed on {} PCPUs", percpu::count());
     if host.options.probe {

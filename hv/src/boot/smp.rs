@@ -13,13 +13,13 @@ use spin::Once;
 use super::host::Host;
 use super::percpu::{self, Job, PerCpu};
 use super::{idt, memory, paging, processor};
+use crate::arch::state::efer;
 use crate::hw::mtrr::Mtrrs;
 use crate::hw::{cpu, fpu, lapic, msr};
 use crate::probe;
 use crate::sched::topology::{Location, MAX_PCPUS, PcpuId, Topology};
 use crate::smp::mailbox::{self, Carrier, Mailbox};
 use crate::smp::skew::Skew;
-use crate::virt::state::efer;
 
 global_asm!(include_str!("ap.s"), options(att_syntax));
 

@@ -7,8 +7,8 @@ use core::fmt;
 
 use super::idt;
 use super::percpu::{PerCpu, work};
+use crate::arch::vector;
 use crate::hw::{cpu, lapic};
-use crate::virt::exit::vector;
 
 /// The registers at a trap, in the order in which `trap.s` pushes them.
 #[derive(Clone, Copy, Debug)]

@@ -314,7 +314,7 @@ pub fn fuzz_one(data: &[u8]) {
             },
             kind @ 10..14 => {
                 let base = [IOAPIC, HPET, HPET, ECAM][usize::from(kind & 3)].start;
-                let gpa = crate::paging::addr::Gpa(base + u64::from(port));
+                let gpa = crate::arch::addr::Gpa(base + u64::from(port));
                 if op & 8 == 0 {
                     chipset.mmio_read(gpa, size * 2, now, &mut messages);
                 } else {

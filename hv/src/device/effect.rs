@@ -1,6 +1,6 @@
 //! What a device access asks of the rest of the machine.
 
-use crate::paging::addr::Gpa;
+use crate::arch::addr::Gpa;
 
 /// What the caller of a device write has to do; interrupts travel apart (`message::Messages`).
 #[must_use = "the device relies on the caller to carry the effect out"]

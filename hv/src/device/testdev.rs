@@ -7,7 +7,7 @@
 use super::effect::Effect;
 use super::lanes;
 use super::layout::{GSI_COUNT, TEST_EXIT, TEST_IRQ, TEST_LATCH, TEST_UNMAP};
-use crate::paging::addr::{Gpa, PAGE_SIZE};
+use crate::arch::addr::{Gpa, PAGE_SIZE};
 
 /// The device.
 #[derive(Clone, Debug, Default)]

@@ -8,26 +8,26 @@ use core::sync::atomic::AtomicU8;
 
 use spin::{Mutex, Once, RwLock};
 
+use crate::arch::addr::{Gpa, Hpa, PageSize};
 use crate::device::chipset::{Chipset, Options};
 use crate::device::layout as devices;
 use crate::device::virtio::Virtio;
 use crate::guest::acpi::{self, AcpiConfig, AcpiError};
 use crate::guest::bundle::Files;
-use crate::guest::clock::Clock;
 use crate::guest::config::VmConfig;
-use crate::guest::layout::{HIGH_RAM_BASE, MemoryLayout, PIECE};
 use crate::guest::load::{self, BootState, LoadError, Request};
-use crate::guest::mem::{GuestMemory, NotRam};
-use crate::guest::vm::{HostMemory, Memory, Vm};
-use crate::paging::addr::{Gpa, Hpa, PageSize};
+use crate::mem::guest_memory::{GuestMemory, NotRam};
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::guest_walk::PagingFeatures;
 use crate::paging::{GpaRange, MapError, Nested, P2m};
 use crate::probe;
 use crate::sched::topology::PcpuSet;
 use crate::smp::lock::Writers;
-use crate::vcpu::deaf::Deaf;
-use crate::vcpu::mailbox::Mailbox;
+use crate::vm::clock::Clock;
+use crate::vm::hlt_tracker::HltTracker;
+use crate::vm::layout::{HIGH_RAM_BASE, MemoryLayout, PIECE};
+use crate::vm::mailbox::Mailbox;
+use crate::vm::{HostMemory, Memory, Vm};
 
 /// Why a VM could not be made.
 #[derive(Debug)]
@@ -161,7 +161,7 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
         shadow: Mutex::new(None),
         shadow_pages: config.shadow_pages.unwrap_or_else(|| default_shadow_pages(layout.ram_bytes())),
         mailboxes: (0..config.vcpus).map(Mailbox::new).collect(),
-        deaf: Deaf::default(),
+        hlt: HltTracker::default(),
         paging: AtomicU8::new(0),
         others: Once::new(),
         layout,

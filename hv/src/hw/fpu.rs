@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::arch::asm;
 
 use super::cpu::{self, CpuidResult};
-use crate::virt::state::{cr0, cr4};
+use crate::arch::state::{cr0, cr4};
 
 /// Runs `work` with the FPU usable.
 #[inline(always)]

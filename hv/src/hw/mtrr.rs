@@ -6,7 +6,7 @@
 use arrayvec::ArrayVec;
 
 use super::{cpu, msr};
-use crate::virt::state::{cr0, cr4};
+use crate::arch::state::{cr0, cr4};
 
 const CAP: u32 = 0xfe;
 const DEF_TYPE: u32 = 0x2ff;

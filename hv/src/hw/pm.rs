@@ -6,7 +6,6 @@
 use spin::Once;
 
 use super::{cpu, port};
-use crate::guest::options::ExitAction;
 
 /// All went well.
 pub const STATUS_OK: u32 = 0;
@@ -14,6 +13,19 @@ pub const STATUS_OK: u32 = 0;
 pub const STATUS_PANIC: u32 = 4;
 /// The host machine cannot run guests.
 pub const STATUS_UNSUITABLE: u32 = 5;
+
+/// What the hypervisor does when nothing is left to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExitAction {
+    /// Write the status to QEMU's `isa-debug-exit` device at this port.
+    IsaDebug(u16),
+    /// ACPI S5.
+    PowerOff,
+    /// Reset the machine.
+    Reset,
+    /// Stop with interrupts off, the log on the screen.
+    Halt,
+}
 
 static ACTION: Once<ExitAction> = Once::new();
 static SOFT_OFF: Once<SoftOff> = Once::new();

@@ -12,6 +12,39 @@ pub const COM1: u16 = 0x3f8;
 /// I/O port of COM2.
 pub const COM2: u16 = 0x2f8;
 
+/// A serial port of the host machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum SerialPort {
+    Com1,
+    Com2,
+    Com3,
+    Com4,
+}
+
+impl SerialPort {
+    /// The first of its eight I/O ports.
+    pub const fn base(self) -> u16 {
+        match self {
+            SerialPort::Com1 => 0x3f8,
+            SerialPort::Com2 => 0x2f8,
+            SerialPort::Com3 => 0x3e8,
+            SerialPort::Com4 => 0x2e8,
+        }
+    }
+
+    /// The port of this name, `com1` to `com4`.
+    pub fn parse(word: &str) -> Option<SerialPort> {
+        match word {
+            "com1" => Some(SerialPort::Com1),
+            "com2" => Some(SerialPort::Com2),
+            "com3" => Some(SerialPort::Com3),
+            "com4" => Some(SerialPort::Com4),
+            _ => None,
+        }
+    }
+}
+
 const FIFO_BYTES: usize = 16;
 /// Status reads before a byte is given up: half a second on an ISA bus, so that a stuck port cannot hang the host.
 const MAX_POLLS: u32 = 500_000;

@@ -7,7 +7,7 @@
 use core::ops::Range;
 
 use super::index_set::IndexSet;
-use crate::paging::addr::Hfn;
+use crate::arch::addr::Hfn;
 
 /// The greatest order: 2^18 frames are 1 GiB.
 pub const MAX_ORDER: u8 = 18;

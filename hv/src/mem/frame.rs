@@ -9,7 +9,7 @@ use core::ops::Range;
 use spin::Mutex;
 
 use super::buddy::{Buddy, FreeError, MAX_ORDER, ORDERS};
-use crate::paging::addr::{Hfn, Hpa, PAGE_SHIFT, PAGE_SIZE};
+use crate::arch::addr::{Hfn, Hpa, PAGE_SHIFT, PAGE_SIZE};
 
 /// The NUMA node near which frames are wanted; not looked at yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

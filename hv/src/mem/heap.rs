@@ -69,8 +69,8 @@ unsafe impl Source for Growing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::addr::{Hpa, PAGE_SIZE};
     use crate::mem::buddy::Buddy;
-    use crate::paging::addr::{Hpa, PAGE_SIZE};
 
     /// Makes new memory of this machine's the frames of the hypervisor. Nobody else in the tests has frames.
     fn hand_over(frames: u64) {

@@ -5,9 +5,9 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::guest::ram::HostAccess;
+use crate::arch::addr::Hpa;
 use crate::hw::bytes;
-use crate::paging::addr::Hpa;
+use crate::mem::host_access::HostAccess;
 
 /// Access to all RAM of the host, for the frames that a P2m leads to.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use super::buddy::MAX_ORDER;
 use super::frame::Block;
-use crate::paging::addr::{Hpa, PAGE_SHIFT};
+use crate::arch::addr::{Hpa, PAGE_SHIFT};
 
 /// Whoever has the memory.
 pub trait Lender {
@@ -57,9 +57,9 @@ impl<L: Lender> Drop for Lent<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guest::ram::{HostAccess, VecHost};
+    use crate::arch::addr::{Hfn, PAGE_SIZE};
     use crate::mem::buddy::Buddy;
-    use crate::paging::addr::{Hfn, PAGE_SIZE};
+    use crate::mem::host_access::{HostAccess, VecHost};
     use core::cell::{Cell, RefCell};
     use proptest::prelude::*;
 

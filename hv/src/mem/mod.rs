@@ -1,15 +1,19 @@
 //! Host memory: frame allocator and heap.
 //!
 //! The algorithms ([`index_set`], [`buddy`], [`ranges`], [`lent`]) are pure. [`frame`] holds the machine's frames and `heap`
-//! grows from them; [`tables`] and [`host_ram`] reach frames for the mappers and for guest memory. These four touch
+//! grows from them; [`guest_memory`], [`host_access`] and [`table_memory`] are the traits by which everything else reaches
+//! memory; [`tables`] and [`host_ram`] reach frames for the mappers and for guest memory. These four touch
 //! memory and are the only ones here with unsafe code.
 
 pub mod buddy;
 pub mod frame;
+pub mod guest_memory;
 #[cfg(any(test, feature = "baremetal"))]
 pub mod heap;
+pub mod host_access;
 pub mod host_ram;
 pub mod index_set;
 pub mod lent;
 pub mod ranges;
+pub mod table_memory;
 pub mod tables;

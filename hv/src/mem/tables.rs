@@ -5,8 +5,8 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::frame::{self, Node};
-use crate::paging::addr::Hfn;
-use crate::paging::table::{ENTRIES, TableMemory};
+use crate::arch::addr::Hfn;
+use crate::mem::table_memory::{ENTRIES, TableMemory};
 
 /// Table frames from the frame allocator.
 #[derive(Clone, Copy, Debug, Default)]

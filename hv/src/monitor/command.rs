@@ -8,8 +8,8 @@ use core::fmt;
 use log::LevelFilter;
 
 use super::vms::Action;
+use crate::arch::state::Gpr;
 use crate::guest::config::Mode;
-use crate::virt::Gpr;
 
 /// Bytes that one dump shows at most.
 pub const LONGEST_DUMP: u64 = 4096;

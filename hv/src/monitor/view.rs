@@ -9,10 +9,11 @@ use super::command::Command;
 use super::show::{guest, memory, paging, stats};
 use crate::device::message::Messages;
 use crate::guest::config::Mode;
-use crate::guest::vm::{HostMemory, Vm};
 use crate::mem::frame;
-use crate::vcpu::{Vcpu, mmu, work};
+use crate::vcpu::{Vcpu, mmu};
 use crate::virt::Virt;
+use crate::vm::work;
+use crate::vm::{HostMemory, Vm};
 
 /// The host for people.
 #[derive(Clone, Debug, Default)]

@@ -9,8 +9,8 @@ use core::fmt;
 
 use super::view::View;
 use crate::guest::config::Mode;
-use crate::guest::vm::HostMemory;
 use crate::virt::Virt;
+use crate::vm::HostMemory;
 
 /// How a VM is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Memory for tables in tests: a vector of frames that knows which are in use.
 
-use super::addr::Hfn;
-use super::table::{ENTRIES, TableMemory};
+use crate::arch::addr::Hfn;
+use crate::mem::table_memory::{ENTRIES, TableMemory};
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 

@@ -7,8 +7,8 @@
 
 use alloc::vec::Vec;
 
-use super::addr::{Gpa, Hpa, PageSize};
 use super::range::GpaRange;
+use crate::arch::addr::{Gpa, Hpa, PageSize};
 
 const CHUNK: PageSize = PageSize::Size2M;
 /// Words at most: guests of up to 64 GiB are covered, by 256 KiB.

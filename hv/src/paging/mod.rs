@@ -1,4 +1,4 @@
-//! Address translation: address kinds, table formats, the guest walker, the P2m, the paging engines.
+//! Address translation: table formats, the guest walker, the P2m, the paging engines.
 //!
 //! Hardware-free: tables are reached through traits, so that every algorithm here runs under `cargo test`.
 //!
@@ -6,7 +6,6 @@
 //! are [`table`] trees over a [`format`](mod@format). [`guest_walk`] walks the guest's own tables as the
 //! processor would.
 
-pub mod addr;
 #[cfg(any(test, feature = "testing"))]
 pub mod arena;
 mod directory;
@@ -23,8 +22,9 @@ pub mod random;
 pub mod range;
 pub mod shadow;
 pub mod table;
+pub mod vm_memory;
 
 pub use nested::{Nested, NestedOutcome};
 pub use p2m::{P2m, P2mEntry};
 pub use range::{Changed, Flush, GpaRange};
-pub use table::{MapError, TableMemory};
+pub use table::MapError;

@@ -5,11 +5,11 @@
 //! table pointers until it is told to forget them, as real processors may: a missing flush shows as a wrong
 //! translation, a table freed too early as a panic of the [`Arena`](super::arena::Arena).
 
-use super::addr::{Gpa, Hfn, Hpa};
 use super::format::{NestedAttr, PteFormat, ept::Ept, npt::Npt};
 use super::range::{Flush, GpaRange};
-use super::table::TableMemory;
-use crate::virt::Access;
+use crate::arch::Access;
+use crate::arch::addr::{Gpa, Hfn, Hpa};
+use crate::mem::table_memory::TableMemory;
 use alloc::vec::Vec;
 
 /// Whose tables.

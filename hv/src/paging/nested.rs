@@ -8,12 +8,13 @@
 //! On AMD the guest's own table walks count as user writes: a guest table in ROM faults as
 //! [`NestedOutcome::RomWrite`].
 
-use super::addr::{Gpa, Hpa, PageSize};
 use super::format::{NestedAttr, PteFormat, Rights};
 use super::p2m::{P2m, P2mEntry};
 use super::range::{Changed, Flush, GpaRange};
-use super::table::{AccessBits, Found, Leaf, MapError, Table, TableMemory};
-use crate::virt::Access;
+use super::table::{AccessBits, Found, Leaf, MapError, Table};
+use crate::arch::Access;
+use crate::arch::addr::{Gpa, Hpa, PageSize};
+use crate::mem::table_memory::TableMemory;
 
 /// What became of a nested fault.
 #[must_use]

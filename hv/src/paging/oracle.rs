@@ -7,7 +7,6 @@
 //! through the nested tables, with the nested engine behind it. Another engine is another implementation of
 //! [`Machine`].
 
-use super::addr::{Gpa, Gva, Hpa, PAGE_SIZE, PageSize};
 use super::arena::Arena;
 use super::format::{ept::Ept, npt::Npt};
 use super::guest_walk::reference::reference;
@@ -17,9 +16,11 @@ use super::nested::{Nested, NestedOutcome};
 use super::p2m::{P2m, P2mEntry};
 use super::random::{PAGES, Random};
 use super::range::{Changed, GpaRange};
-use crate::guest::mem::{GuestMemory, NotRam};
-use crate::guest::ram::{HostAccess, VecHost, VmMemory};
-use crate::virt::Access;
+use crate::arch::Access;
+use crate::arch::addr::{Gpa, Gva, Hpa, PAGE_SIZE, PageSize};
+use crate::mem::guest_memory::{GuestMemory, NotRam};
+use crate::mem::host_access::{HostAccess, VecHost};
+use crate::paging::vm_memory::VmMemory;
 use proptest::prelude::*;
 use std::cell::{Cell, RefCell};
 

@@ -2,15 +2,16 @@
 //! it.
 //!
 //! Who uses it: the builder of a VM fills it; the paging engines fill their tables from it; the emulator,
-//! loaders and devices look addresses up (through [`VmMemory`](crate::guest::ram::VmMemory)). What must hold:
+//! loaders and devices look addresses up (through [`VmMemory`](crate::paging::vm_memory::VmMemory)). What must hold:
 //! RAM and ROM leaves lead only to host frames that belong to this VM (whoever maps them owes that), and
 //! every [`Changed`] value reaches every engine of the VM before the guest runs again or the frames change
 //! hands.
 
-use super::addr::{Gpa, Hfn, Hpa, PageSize};
 use super::directory::Directory;
 use super::range::{Changed, Flush, GpaRange};
-use super::table::{Found, MapError, Table, TableMemory};
+use super::table::{Found, MapError, Table};
+use crate::arch::addr::{Gpa, Hfn, Hpa, PageSize};
+use crate::mem::table_memory::TableMemory;
 
 pub use super::format::p2m::{P2mFormat, P2mKind};
 

@@ -1,10 +1,10 @@
 //! Random page tables and registers for tests: most walks get somewhere, and every rule is met.
 
-use super::addr::{Gpa, PAGE_SIZE};
 use super::guest_walk::{PagingFeatures, PagingKind, PagingState};
-use crate::guest::mem::GuestMemory;
-use crate::virt::Access;
-use crate::virt::state::{cr0, cr4, efer, rflags};
+use crate::arch::Access;
+use crate::arch::addr::{Gpa, PAGE_SIZE};
+use crate::arch::state::{cr0, cr4, efer, rflags};
+use crate::mem::guest_memory::GuestMemory;
 
 /// Pages of guest memory, from address 0, in which tables lie.
 pub const PAGES: u64 = 8;

@@ -3,7 +3,7 @@
 //! A change to hardware tables returns a [`Flush`]: the caller owes it to every processor that may have run
 //! on the tables, before it lets the guest rely on the change or gives the old memory to anyone else.
 
-use super::addr::{Gpa, PAGE_SIZE};
+use crate::arch::addr::{Gpa, PAGE_SIZE};
 
 /// Bits of a guest-physical address that four-level tables translate.
 pub const GPA_BITS: u32 = 48;

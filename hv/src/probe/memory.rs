@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::Size;
-use crate::boot::info::{Region, RegionKind};
+use crate::firmware::info::{Region, RegionKind};
 
 /// What all ranges of a kind come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

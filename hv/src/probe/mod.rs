@@ -20,13 +20,13 @@ use memory::Map;
 pub use place::{place, record, runs, shape};
 pub use processor::{Cpuid, Processor, brand, vendor};
 
-use crate::boot::acpi::Acpi;
-use crate::boot::info::{BootInfo, Firmware};
-use crate::boot::smbios::{Identity, Text};
-use crate::guest::options::SerialPort;
+use crate::arch::addr::PAGE_SIZE;
+use crate::firmware::acpi::Acpi;
+use crate::firmware::info::{BootInfo, Firmware};
+use crate::firmware::smbios::{Identity, Text};
 use crate::hw::tsc;
+use crate::hw::uart::SerialPort;
 use crate::mem::frame;
-use crate::paging::addr::PAGE_SIZE;
 use crate::sched::topology::Topology;
 use crate::screen::Layout;
 use crate::virt::feature::{Feature, Listed};

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::boot::info::{Region, RegionKind};
-use crate::boot::iommu::{Iommu, Kind};
+use crate::firmware::info::{Region, RegionKind};
+use crate::firmware::iommu::{Iommu, Kind};
 use crate::screen;
 
 /// Answers of a processor: those of (leaf, subleaf), else zeroes.

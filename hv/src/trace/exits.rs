@@ -1,7 +1,7 @@
 //! Counters of exits: how often each kind happened and how long the hypervisor took for it.
 
-use crate::virt::exit::vector;
-use crate::virt::{Exception, Exit};
+use crate::arch::{Exception, vector};
+use crate::virt::Exit;
 
 macro_rules! kinds {
     ($($kind:ident $name:literal,)*) => {

@@ -4,22 +4,23 @@
 
 use spin::RwLockReadGuard;
 
+use crate::arch::addr::Gpa;
 use crate::device::Nanos;
 use crate::device::chipset::Chipset;
 use crate::device::effect::Effect;
 use crate::device::lapic::{Lapic, LapicEffect};
 use crate::device::message::Messages;
-use crate::guest::vm::{HostMemory, Memory, Vm};
 use crate::paging::P2mEntry;
-use crate::paging::addr::Gpa;
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::range::GpaRange;
 use crate::paging::shadow::TlbFlush;
+use crate::vcpu::Vcpu;
 use crate::vcpu::host::Host;
-use crate::vcpu::mailbox::Mailbox;
 use crate::vcpu::outcome::{Outcome, Stop};
-use crate::vcpu::{Vcpu, work};
 use crate::virt::{FlushScope, Virt};
+use crate::vm::mailbox::Mailbox;
+use crate::vm::work;
+use crate::vm::{HostMemory, Memory, Vm};
 
 /// Accesses to devices on behalf of one VCPU, at one moment.
 pub struct Bus<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> {

@@ -3,10 +3,11 @@
 use crate::device::Nanos;
 use crate::device::chipset::Chipset;
 use crate::device::message::Messages;
-use crate::guest::vm::{HostMemory, Vm};
+use crate::vcpu::Vcpu;
 use crate::vcpu::host::Host;
-use crate::vcpu::{Vcpu, work};
 use crate::virt::Virt;
+use crate::vm::work;
+use crate::vm::{HostMemory, Vm};
 
 /// Passes console input to the guest's console: its virtio console if it uses one, else its serial port.
 pub(super) fn feed<V: Virt, M: HostMemory, H: Host>(

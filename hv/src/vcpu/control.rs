@@ -4,20 +4,22 @@
 //! writes of CR0 and CR3, reads of what the processor holds differently, INVLPG and INVPCID. AMD APM 2, 3.1 and 5.5.
 //! QEMU's emulation may bring any access to any of them, as one to CR0.
 
-use crate::guest::vm::{HostMemory, Vm};
-use crate::paging::addr::Gva;
-use crate::paging::guest_walk::{PagingState, is_canonical};
-use crate::vcpu::bus::Bus;
-use crate::vcpu::dispatch::{died, next_rip};
-use crate::vcpu::emulate::{
+use crate::arch::addr::{Gva, is_canonical};
+use crate::arch::state::{Gpr, SegReg, Segment, cr0, cr4, efer};
+use crate::arch::{Exception, RegMove};
+use crate::emulate::{
     self, Fault, Insn, MAX_LEN, Mode, Op, System, decode, invlpg_address, invpcid_operands, register_move,
 };
+use crate::paging::guest_walk::PagingState;
+use crate::vcpu::bus::Bus;
+use crate::vcpu::dispatch::{died, next_rip};
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Outcome};
 use crate::vcpu::port::{self, Port};
-use crate::vcpu::{Vcpu, mmu, pointers, work};
-use crate::virt::state::{Gpr, SegReg, Segment, cr0, cr4, efer};
-use crate::virt::{Exception, FlushScope, RegMove, Virt};
+use crate::vcpu::{Vcpu, mmu, pointers};
+use crate::virt::{FlushScope, Virt};
+use crate::vm::work;
+use crate::vm::{HostMemory, Vm};
 
 /// Handles a MOV to or from a control register, CLTS, LMSW or SMSW.
 pub fn control<V: Virt, M: HostMemory, H: Host>(

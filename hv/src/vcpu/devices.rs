@@ -8,19 +8,20 @@ use core::cell::{Cell, RefCell};
 
 use arrayvec::ArrayVec;
 
+use crate::arch::addr::Gpa;
 use crate::device::message::Messages;
 use crate::device::virtio::Virtio;
 use crate::device::virtio::switch::Woken;
-use crate::guest::mem::{GuestMemory, NotRam};
-use crate::guest::vm::{HostMemory, Memory, Vm};
-use crate::paging::addr::Gpa;
+use crate::mem::guest_memory::{GuestMemory, NotRam};
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::shadow::TlbFlush;
+use crate::vcpu::Vcpu;
 use crate::vcpu::bus::Bus;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::Outcome;
-use crate::vcpu::{Vcpu, work};
 use crate::virt::Virt;
+use crate::vm::work;
+use crate::vm::{HostMemory, Memory, Vm};
 
 /// Pieces of guest memory that one pass notes before it gives up telling them apart.
 const MOST_WRITES: usize = 64;

@@ -5,17 +5,18 @@
 use alloc::boxed::Box;
 use alloc::string::String;
 
-use crate::guest::vm::{HostMemory, Vm};
-use crate::paging::addr::Gva;
-use crate::vcpu::emulate::System;
+use crate::arch::addr::Gva;
+use crate::arch::state::{ArchState, Gpr, cr0, cr4};
+use crate::arch::{Exception, vector};
+use crate::emulate::System;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Death, Outcome, Stop};
 use crate::vcpu::port;
 use crate::vcpu::run::single_step;
-use crate::vcpu::{Vcpu, control, io, memory_fault, mmu, msr, work, xcr};
-use crate::virt::exit::vector;
-use crate::virt::state::{Gpr, cr0, cr4};
-use crate::virt::{ArchState, Exception, Exit, FlushScope, Virt};
+use crate::vcpu::{Vcpu, control, io, memory_fault, mmu, msr, xcr};
+use crate::virt::{Exit, FlushScope, Virt};
+use crate::vm::work;
+use crate::vm::{HostMemory, Vm};
 
 /// Decides what happens after `exit`, which came at host TSC `tsc`.
 #[inline(always)]

@@ -1,7 +1,7 @@
 //! What the run loop needs of the PCPU that it runs on. Bare metal implements it once; tests script it.
 
-use super::mailbox::Mailbox;
 use crate::device::virtio::switch::Woken;
+use crate::vm::mailbox::Mailbox;
 
 /// One PCPU as the run loop sees it. Except for [`Host::tsc`] and the console's output, functions are called only
 /// after the VCPU has released the processor.

@@ -6,9 +6,10 @@
 
 use crate::device::lapic::Lapic;
 use crate::device::message::{DeliveryMode, InterruptMessage, Messages};
-use crate::vcpu::mailbox::{self, Mailbox};
-use crate::vcpu::{Vcpu, work};
+use crate::vcpu::Vcpu;
 use crate::virt::{Event, Offer, Virt};
+use crate::vm::mailbox::{self, Mailbox};
+use crate::vm::work;
 
 /// Counters of what went into the guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -175,9 +176,9 @@ impl<V: Virt> Vcpu<V> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::state::rflags;
     use crate::vcpu::testing::Scene;
     use crate::virt::Exit;
-    use crate::virt::state::rflags;
 
     /// A VCPU whose local APIC is on, with interrupts enabled; each entry ends with an exit of no consequence.
     fn scene() -> Scene {

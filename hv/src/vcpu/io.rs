@@ -1,16 +1,17 @@
 //! IN and OUT. Single accesses go straight to the chipset; INS and OUTS are executed by the emulator.
 
+use crate::arch::state::Gpr;
 use crate::device::effect::Effect;
 use crate::device::message::Messages;
-use crate::guest::vm::{HostMemory, Vm};
+use crate::vcpu::Vcpu;
 use crate::vcpu::bus::Bus;
 use crate::vcpu::host::Host;
 use crate::vcpu::memory_fault;
 use crate::vcpu::outcome::Outcome;
 use crate::vcpu::run::complete;
-use crate::vcpu::{Vcpu, work};
-use crate::virt::state::Gpr;
 use crate::virt::{IoExit, Virt};
+use crate::vm::work;
+use crate::vm::{HostMemory, Vm};
 
 /// Handles an I/O exit. `None`: the instruction is complete and nothing is left to do, as after most accesses.
 #[inline]

@@ -2,20 +2,22 @@
 
 use alloc::format;
 
-use crate::guest::vm::{HostMemory, Vm};
-use crate::paging::addr::Gpa;
+use crate::arch::Access;
+use crate::arch::addr::Gpa;
+use crate::arch::state::rflags;
+use crate::emulate;
 use crate::paging::guest_walk::PagingState;
 use crate::paging::{MapError, NestedOutcome};
+use crate::vcpu::Vcpu;
 use crate::vcpu::bus::Bus;
 use crate::vcpu::dispatch::died;
-use crate::vcpu::emulate;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Outcome};
 use crate::vcpu::port::{Port, PortStop, Written};
 use crate::vcpu::run::single_step;
-use crate::vcpu::{Vcpu, work};
-use crate::virt::state::rflags;
-use crate::virt::{Access, FlushScope, Virt};
+use crate::virt::{FlushScope, Virt};
+use crate::vm::work;
+use crate::vm::{HostMemory, Vm};
 
 /// Handles an access that the nested tables do not allow.
 pub fn nested<V: Virt, M: HostMemory, H: Host>(

@@ -4,12 +4,9 @@
 //! what is pending ([`interrupts`]) and enters again.
 
 pub mod bus;
-pub mod deaf;
 pub mod dispatch;
-pub mod emulate;
 pub mod host;
 pub mod interrupts;
-pub mod mailbox;
 pub mod mmu;
 pub mod next_rip;
 pub mod outcome;
@@ -30,54 +27,19 @@ pub(crate) mod testing;
 mod tests;
 mod xcr;
 
+use crate::arch::state::Gpr;
 use crate::device::lapic::Lapic;
+use crate::emulate::DecodeCache;
 use crate::guest::cpuid::CpuidTable;
 use crate::guest::msr::MsrState;
-use crate::guest::pvclock::PvClock;
 use crate::trace::cost::Turns;
 use crate::trace::exits::ExitCounts;
-use crate::vcpu::emulate::DecodeCache;
 use crate::vcpu::interrupts::Interrupts;
 use crate::vcpu::mmu::Mmu;
 use crate::vcpu::next_rip::NextRips;
 use crate::virt::Virt;
-use crate::virt::state::Gpr;
-
-/// Bits of [`Vcpu::work`]: reasons not to enter the guest straight away.
-pub mod work {
-    /// Look for an interrupt to offer.
-    pub const INTERRUPTS: u32 = 1 << 0;
-    /// A device deadline may have passed or changed.
-    pub const TIMERS: u32 = 1 << 1;
-    /// HLT: wait for an interrupt.
-    pub const HALTED: u32 = 1 << 2;
-    /// A host interrupt wants to be taken.
-    pub const HOST: u32 = 1 << 3;
-    /// An NMI waits for the guest.
-    pub const NMI: u32 = 1 << 4;
-    /// The console has input, or the guest has made room for more.
-    pub const CONSOLE: u32 = 1 << 5;
-    /// Address translation has something to do: see [`super::mmu::serve`].
-    pub const MMU: u32 = 1 << 6;
-    /// Look into the mailbox.
-    pub const MAIL: u32 = 1 << 7;
-    /// Other VCPUs have mail: see [`super::Vcpu::kicks`].
-    pub const KICK: u32 = 1 << 8;
-    /// Wait for a start-up IPI.
-    pub const WAITS: u32 = 1 << 9;
-    /// INIT has come.
-    pub const INIT: u32 = 1 << 10;
-    /// A start-up IPI has come.
-    pub const STARTUP: u32 = 1 << 11;
-    /// Others have changed tables: forget translations.
-    pub const FLUSH: u32 = 1 << 12;
-    /// Others have dropped all shadow tables: load the root again.
-    pub const RELOAD: u32 = 1 << 13;
-    /// Virtio devices have something to do.
-    pub const DEVICES: u32 = 1 << 14;
-    /// The guest spins: others may have the PCPU.
-    pub const SPIN: u32 = 1 << 15;
-}
+use crate::vm::pvclock::PvClock;
+use crate::vm::work;
 
 /// One VCPU. Everything here belongs to it alone; what it shares with others is in `guest::vm::Vm`.
 pub struct Vcpu<V: Virt> {
@@ -132,22 +94,13 @@ pub struct FaultCounts {
     pub emulated: u64,
 }
 
-/// The local APIC of VCPU `id` as firmware leaves it.
-fn first_lapic(id: u32) -> Lapic {
-    let mut lapic = Lapic::new(id, id == 0);
-    if id == 0 {
-        lapic.set_virtual_wire();
-    }
-    lapic
-}
-
 impl<V: Virt> Vcpu<V> {
     /// The VCPU `id`, as firmware leaves it: the boot processor (0) runs, the others wait for start-up.
     pub fn new(id: u32, virt: V, cpuid: CpuidTable, tsc_khz: u64) -> Vcpu<V> {
         let mut vcpu = Vcpu {
             id,
             virt,
-            lapic: first_lapic(id),
+            lapic: Lapic::after_firmware(id),
             cpuid,
             msrs: MsrState::default(),
             pv_clock: PvClock::new(tsc_khz as u32),

@@ -1,19 +1,22 @@
 //! RDMSR and WRMSR: the hot ones first (x2APIC and TSC deadline), then the policy of `guest::msr`.
 
+use crate::arch::Exception;
+use crate::arch::addr::Gpa;
+use crate::arch::msr as index;
+use crate::arch::state::{Gpr, efer};
 use crate::device::Tsc;
-use crate::guest::msr::{DeviceMsr, MsrContext, MsrEffect, MsrRead, MsrWrite, index};
-use crate::guest::pvclock::{self, PvClock};
-use crate::guest::vm::{HostMemory, Vm};
-use crate::paging::addr::Gpa;
+use crate::emulate::System;
+use crate::guest::msr::{DeviceMsr, MsrContext, MsrEffect, MsrRead, MsrWrite};
 use crate::vcpu::bus::Bus;
 use crate::vcpu::devices::Dma;
 use crate::vcpu::dispatch::next_rip;
-use crate::vcpu::emulate::System;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::Outcome;
-use crate::vcpu::{Vcpu, mmu, work};
-use crate::virt::state::{Gpr, efer};
-use crate::virt::{Exception, FlushScope, Virt};
+use crate::vcpu::{Vcpu, mmu};
+use crate::virt::{FlushScope, Virt};
+use crate::vm::pvclock::{self, PvClock};
+use crate::vm::work;
+use crate::vm::{HostMemory, Vm};
 
 /// Handles WRMSR.
 #[inline]

@@ -9,9 +9,8 @@
 use alloc::boxed::Box;
 use alloc::vec;
 
-use crate::vcpu::emulate::{Base, Insn, MAX_LEN, Mode, Op, System, decode, register_move};
-use crate::virt::VcpuState;
-use crate::virt::state::{Gpr, SegReg};
+use crate::arch::state::{Gpr, SegReg, VcpuState};
+use crate::emulate::{Base, Insn, MAX_LEN, Mode, Op, System, decode, register_move};
 
 /// Entries for each kind of instruction.
 const ENTRIES: usize = 128;
@@ -140,7 +139,7 @@ fn simple_operand(insn: &Insn) -> Option<Gpr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::virt::ArchState;
+    use crate::arch::state::ArchState;
 
     fn fill(code: &'static [u8]) -> impl FnOnce(&ArchState, &mut [u8; MAX_LEN]) -> usize {
         move |_, buf| {
@@ -188,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_register_is_an_address_only_as_a_whole() {
-        use crate::virt::state::{Segment, cr0};
+        use crate::arch::state::{Segment, cr0};
         // INVLPG [BX], or [EDI] in 32-bit code.
         const INVLPG: &[u8] = &[0x0f, 0x01, 0x3f];
         let mut state = ArchState { rip: 0x1000, ..ArchState::reset() };

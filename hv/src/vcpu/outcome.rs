@@ -2,7 +2,8 @@
 
 use alloc::string::String;
 
-use crate::virt::{ArchState, Exception};
+use crate::arch::Exception;
+use crate::arch::state::ArchState;
 
 /// What happens after an exit.
 #[must_use]

@@ -1,13 +1,13 @@
 //! The page-directory pointers of PAE paging on processors that keep them in registers (VT-x): what loads them is executed
 //! in software where CR0, CR3 and CR4 are intercepted. Intel SDM 3, 4.4.1.
 
-use crate::guest::mem::GuestMemory;
-use crate::guest::vm::{HostMemory, Vm};
-use crate::paging::addr::Gpa;
+use crate::arch::addr::Gpa;
+use crate::mem::guest_memory::GuestMemory;
 use crate::paging::format::x86::PRESENT;
 use crate::paging::guest_walk::{PagingKind, PagingState, pointer_reserved};
 use crate::vcpu::Vcpu;
 use crate::virt::Virt;
+use crate::vm::{HostMemory, Vm};
 
 /// Loads the pointers for registers that are about to become `state`, if that has PAE paging. False: they are invalid, the
 /// instruction is #GP(0), and nothing has changed.

@@ -1,17 +1,16 @@
 //! The emulator's view of the guest: [`emulate::Memory`] over the guest's page tables, RAM and the device bus.
 
-use crate::guest::mem::GuestMemory;
-use crate::guest::vm::{HostMemory, Memory, Vm};
+use crate::arch::addr::{Gpa, Gva, PAGE_SIZE};
+use crate::arch::state::{SegReg, Segment, VcpuState, efer};
+use crate::arch::{Access, Exception, vector};
+use crate::emulate::{self, Fault, MAX_LEN};
+use crate::mem::guest_memory::GuestMemory;
 use crate::paging::P2mEntry;
-use crate::paging::addr::{Gpa, Gva, PAGE_SIZE};
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::guest_walk::{self, PagingState, WalkError, error_code};
 use crate::vcpu::bus::Bus;
-use crate::vcpu::emulate::{self, Fault, MAX_LEN};
 use crate::vcpu::host::Host;
-use crate::virt::exit::vector;
-use crate::virt::state::{SegReg, Segment, VcpuState, efer};
-use crate::virt::{Access, Exception};
+use crate::vm::{HostMemory, Memory, Vm};
 
 /// Why the emulator could not go on, beyond the guest's own faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

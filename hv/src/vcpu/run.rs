@@ -3,16 +3,17 @@
 //! The only place that reads the clock, performs outcomes, and lets the host take interrupts. A hot exit goes through
 //! [`run`] alone; [`serve`] is entered only when the pending-work word is not zero.
 
+use crate::arch::state::rflags;
+use crate::arch::{Exception, vector};
 use crate::device::Tsc;
 use crate::device::message::Messages;
-use crate::guest::vm::{HostMemory, Vm};
 use crate::trace::exits::ExitKind;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Outcome, Return, Stop};
-use crate::vcpu::{Vcpu, console, control, devices, dispatch, io, mmu, startup, work};
-use crate::virt::exit::vector;
-use crate::virt::state::rflags;
-use crate::virt::{Ended, Event, Exception, Virt};
+use crate::vcpu::{Vcpu, console, control, devices, dispatch, io, mmu, startup};
+use crate::virt::{Ended, Event, Virt};
+use crate::vm::work;
+use crate::vm::{HostMemory, Vm};
 
 /// The host's timer is never armed for later than this.
 const LONGEST_MS: u64 = 250;

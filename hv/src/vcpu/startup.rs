@@ -2,13 +2,14 @@
 //!
 //! Intel SDM 3, 9.4 (multiple-processor initialization) and 10.1 (state after INIT); AMD APM 2, 14.1.3 and 16.5.
 
-use crate::guest::vm::{HostMemory, Vm};
+use crate::arch::state::{SegReg, Segment, rflags};
+use crate::vcpu::Vcpu;
 use crate::vcpu::dispatch::died;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Stop};
-use crate::vcpu::{Vcpu, work};
-use crate::virt::state::{Segment, rflags};
-use crate::virt::{Offer, SegReg, Virt};
+use crate::virt::{Offer, Virt};
+use crate::vm::work;
+use crate::vm::{HostMemory, Vm};
 
 /// What [`serve`] serves.
 pub(super) const WORK: u32 = work::INIT | work::STARTUP;
@@ -66,7 +67,7 @@ fn init<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>)
 
 /// A run begins: whatever the VCPU slept for.
 pub(super) fn awake<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
-    vm.deaf.awake(vcpu.id);
+    vm.hlt.awake(vcpu.id);
 }
 
 /// The end of a VM none of whose VCPUs will ever run again: each one waits for start-up, or has halted with its interrupts
@@ -81,7 +82,7 @@ pub(super) fn sleeps_forever<V: Virt, M: HostMemory>(
     }
     // Whoever has mail has not looked at it yet, and will come here again if it changes nothing.
     let has_mail = || vm.mailboxes.iter().any(|mailbox| mailbox.has_mail());
-    if !vm.deaf.falls_asleep(vcpu.id, vm.mailboxes.len(), has_mail) {
+    if !vm.hlt.falls_asleep(vcpu.id, vm.mailboxes.len(), has_mail) {
         return None;
     }
     let what = match vm.mailboxes.len() {
@@ -94,10 +95,10 @@ pub(super) fn sleeps_forever<V: Virt, M: HostMemory>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guest::msr::{MsrContext, MsrRead, MsrWrite, index};
+    use crate::arch::msr as index;
+    use crate::arch::state::{ArchState, Gpr, VcpuState, cr0, cr4};
+    use crate::guest::msr::{MsrContext, MsrRead, MsrWrite};
     use crate::vcpu::testing::Machine;
-    use crate::virt::state::{Gpr, cr0, cr4};
-    use crate::virt::{ArchState, VcpuState};
 
     /// CPUID 1 ECX.
     const OSXSAVE: u32 = 1 << 27;

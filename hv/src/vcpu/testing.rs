@@ -5,25 +5,25 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
+use crate::arch::addr::{Gpa, Hfn, Hpa, PageSize};
+use crate::arch::state::{ArchState, Segment, cr0, cr4, rflags};
 use crate::guest::build::{self, HostFacts};
 use crate::guest::config::Config;
 use crate::guest::cpuid::{CpuidPolicy, CpuidTable};
-use crate::guest::mem::GuestMemory;
-use crate::guest::ram::{HostAccess, VecHost};
-use crate::guest::vm::Vm;
-use crate::paging::TableMemory;
-use crate::paging::addr::{Gpa, Hfn, Hpa, PageSize};
+use crate::mem::guest_memory::GuestMemory;
+use crate::mem::host_access::{HostAccess, VecHost};
+use crate::mem::table_memory::TableMemory;
 use crate::paging::arena::Arena;
 use crate::paging::format::npt::Npt;
 use crate::paging::guest_walk::PagingFeatures;
 use crate::vcpu::Vcpu;
 use crate::vcpu::host::Host;
-use crate::vcpu::mailbox::Mailbox;
 use crate::vcpu::outcome::{Return, Stop};
 use crate::vcpu::run::run;
+use crate::virt::Virt;
 use crate::virt::fake::{Fake, Processor, Step};
-use crate::virt::state::{Segment, cr0, cr4, rflags};
-use crate::virt::{ArchState, Virt};
+use crate::vm::Vm;
+use crate::vm::mailbox::Mailbox;
 
 /// Where the guest's RAM is.
 const RAM: Hpa = Hpa(0x1000_0000);

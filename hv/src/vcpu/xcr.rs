@@ -1,13 +1,14 @@
 //! XCR0: what a guest may write. AMD APM 2, 11.5.2.
 
-use crate::guest::vm::{HostMemory, Vm};
+use crate::arch::Exception;
+use crate::arch::state::{Gpr, cr4};
+use crate::emulate::System;
 use crate::vcpu::Vcpu;
 use crate::vcpu::dispatch::next_rip;
-use crate::vcpu::emulate::System;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::Outcome;
-use crate::virt::state::{Gpr, cr4};
-use crate::virt::{Exception, Virt};
+use crate::virt::Virt;
+use crate::vm::{HostMemory, Vm};
 
 /// Handles XSETBV.
 pub fn xsetbv<V: Virt, M: HostMemory, H: Host>(

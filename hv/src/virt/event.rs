@@ -2,8 +2,8 @@
 //! (AMD APM 2, 15.20 and 15.7.2; Intel SDM 3, 24.8.3 and 24.9.3). AMD has the error code above them, Intel in a field of its own.
 #![allow(missing_docs)]
 
-use super::exit::vector;
-use super::{Event, Exception};
+use super::Event;
+use crate::arch::{Exception, vector};
 
 pub const VECTOR: u32 = 0xff;
 pub const TYPE: u32 = 7 << 8;

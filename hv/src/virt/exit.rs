@@ -1,85 +1,12 @@
 //! Why the guest stopped, in words of the architecture: raw vendor codes never leave `virt`.
 
-use crate::paging::addr::{Gpa, Gva};
-use crate::virt::state::Gpr;
-
-/// What an access to guest memory did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
-    /// A write (or a read-modify-write).
-    pub write: bool,
-    /// An instruction fetch.
-    pub execute: bool,
-    /// Made at CPL 3 (explicit user access).
-    pub user: bool,
-}
-
-impl Access {
-    /// A supervisor data read.
-    pub const READ: Access = Access { write: false, execute: false, user: false };
-    /// A supervisor data write.
-    pub const WRITE: Access = Access { write: true, execute: false, user: false };
-    /// A supervisor instruction fetch.
-    pub const FETCH: Access = Access { write: false, execute: true, user: false };
-
-    /// The same access made with user privilege.
-    pub const fn user(self) -> Access {
-        Access { user: true, ..self }
-    }
-}
-
-/// Exception vectors that the hypervisor names.
-#[allow(missing_docs)]
-pub mod vector {
-    pub const DE: u8 = 0;
-    pub const DB: u8 = 1;
-    pub const NMI: u8 = 2;
-    pub const BP: u8 = 3;
-    pub const OF: u8 = 4;
-    pub const BR: u8 = 5;
-    pub const UD: u8 = 6;
-    pub const NM: u8 = 7;
-    pub const DF: u8 = 8;
-    pub const TS: u8 = 10;
-    pub const NP: u8 = 11;
-    pub const SS: u8 = 12;
-    pub const GP: u8 = 13;
-    pub const PF: u8 = 14;
-    pub const MF: u8 = 16;
-    pub const AC: u8 = 17;
-    pub const MC: u8 = 18;
-    pub const XM: u8 = 19;
-}
+use crate::arch::addr::{Gpa, Gva};
+use crate::arch::{Access, Exception, RegMove, vector};
 
 /// Exceptions that exit in every mode, one bit for each vector. Machine checks are the host's. The deliveries of the others can raise
 /// them anew (a data breakpoint on the stack; a stack in user mode that is not aligned), for ever and without an instruction of the
 /// guest's between (CVE-2015-8104, CVE-2015-5307): each of them has to pass the hypervisor.
 pub const EXCEPTIONS: u64 = 1 << vector::DB | 1 << vector::AC | 1 << vector::MC;
-
-/// An exception to be delivered to the guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Exception {
-    /// Vector, 0 to 31.
-    pub vector: u8,
-    /// Error code, if this vector pushes one.
-    pub error: Option<u32>,
-    /// New CR2, for #PF.
-    pub cr2: Option<u64>,
-}
-
-impl Exception {
-    /// #UD
-    pub const UD: Exception = Exception { vector: vector::UD, error: None, cr2: None };
-    /// #GP(0)
-    pub const GP0: Exception = Exception { vector: vector::GP, error: Some(0), cr2: None };
-    /// #SS(0)
-    pub const SS0: Exception = Exception { vector: vector::SS, error: Some(0), cr2: None };
-
-    /// #PF with this error code at this address.
-    pub const fn page_fault(gva: Gva, error: u32) -> Exception {
-        Exception { vector: vector::PF, error: Some(error), cr2: Some(gva.0) }
-    }
-}
 
 /// An IN, OUT, INS or OUTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,17 +21,6 @@ pub struct IoExit {
     pub string: bool,
     /// RIP of the next instruction, if the processor reported it.
     pub next_rip: Option<u64>,
-}
-
-/// A MOV to or from a control or debug register, with its operand if the processor reported it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RegMove {
-    /// Number of the control or debug register.
-    pub index: u8,
-    /// MOV to the special register.
-    pub write: bool,
-    /// The general-purpose operand; `None` where the instruction must be decoded (no decode assists, CLTS, LMSW).
-    pub gpr: Option<Gpr>,
 }
 
 /// Why the guest stopped.

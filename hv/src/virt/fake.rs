@@ -5,13 +5,11 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::Cell;
 
-use crate::paging::addr::Gva;
+use crate::arch::addr::Gva;
+use crate::arch::state::{ArchState, Gpr, SegReg, Segment, TableReg, VcpuState, rflags};
+use crate::arch::{Exception, vector};
 use crate::paging::format::npt::Npt;
-use crate::virt::exit::vector;
-use crate::virt::state::{Gpr, SegReg, Segment, TableReg, rflags};
-use crate::virt::{
-    ArchState, Ended, Event, Exception, Exit, FlushScope, IoExit, Offer, Roots, VcpuState, Virt,
-};
+use crate::virt::{Ended, Event, Exit, FlushScope, IoExit, Offer, Roots, Virt};
 
 /// What a scripted VCPU and a scripted PCPU share.
 #[derive(Debug, Default)]

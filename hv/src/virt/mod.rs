@@ -11,14 +11,13 @@ pub mod exit;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
 pub mod feature;
-pub mod state;
 pub mod svm;
 pub mod vmx;
 
-pub use exit::{Access, Exception, Exit, IoExit, RegMove};
-pub use state::{ArchState, Gpr, SegReg, Segment, VcpuState};
+pub use exit::{Exit, IoExit};
 
-use crate::paging::addr::{Gva, Hpa};
+use crate::arch::addr::{Gva, Hpa};
+use crate::arch::{Exception, RegMove, VcpuState};
 use crate::paging::format::{NestedAttr, PteFormat};
 
 /// An event that the next entry delivers to the guest.
@@ -129,7 +128,7 @@ pub trait Virt: VcpuState + Sized {
     fn reset(&mut self);
 
     /// The same for INIT, which leaves model-specific registers but EFER alone, and CD and NW of CR0
-    /// ([`ArchState::init`]).
+    /// ([`ArchState::init`](crate::arch::ArchState::init)).
     fn init(&mut self);
 
     /// RIP of the instruction after the one that exited, if the processor reports it.

@@ -6,14 +6,15 @@ use alloc::vec::Vec;
 use core::fmt::Display;
 
 use super::machine::cpuid;
+use crate::arch::addr::PageSize;
+use crate::arch::state::VcpuState;
 use crate::guest::msr::PASS_THROUGH;
 use crate::hw::msr;
-use crate::paging::addr::PageSize;
 use crate::paging::guest_walk::PagingFeatures;
+use crate::virt::Virt;
 use crate::virt::feature::Feature;
 use crate::virt::svm::{self, Svm, SvmCpu};
 use crate::virt::vmx::{self, Vmx, VmxCpu};
-use crate::virt::{VcpuState, Virt};
 
 /// A vendor's virtualization hardware.
 pub trait Backend: Sized + Send + Sync + 'static {

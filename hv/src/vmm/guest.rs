@@ -17,15 +17,16 @@ use crate::guest::build::{self, BuildError, HostFacts};
 use crate::guest::bundle::Files;
 use crate::guest::config::VmConfig;
 use crate::guest::cpuid::{CpuidPolicy, CpuidTable};
-use crate::guest::vm::Vm;
 use crate::hw::context::Context;
 use crate::mem::heap;
 use crate::mem::lent::Lent;
 use crate::sched::{VcpuId, VmId};
 use crate::vcpu::next_rip::NextRips;
 use crate::vcpu::outcome::Stop;
-use crate::vcpu::{Vcpu, mmu, work};
+use crate::vcpu::{Vcpu, mmu};
 use crate::virt::{Roots, Virt};
+use crate::vm::Vm;
+use crate::vm::work;
 
 /// A VCPU that no PCPU runs, with what it leaves in one.
 pub struct Parked<V: Virt> {
@@ -183,7 +184,7 @@ impl<B: Backend> Guest<B> {
         }
         // Each has dropped the shadow tables of those before it, and these are not told if the scheduler says that they run here.
         vm.mailboxes.iter().for_each(|mailbox| mailbox.request(work::RELOAD));
-        vm.deaf.reset();
+        vm.hlt.reset();
         self.started.store(tsc, Ordering::Relaxed);
         self.set_rest(Rest::No);
         let mut life = self.life.lock();

@@ -9,19 +9,19 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::backend::Backend;
+use crate::arch::addr::{Gpa, PAGE_SIZE, PageSize};
+use crate::arch::state::{ArchState, VcpuState, rflags};
 use crate::boot::host::Host;
 use crate::boot::percpu::{self, PerCpu};
 use crate::boot::smp::{self, Pcpus};
 use crate::hw::cpu;
 use crate::mem::frame::{self, Node};
 use crate::mem::tables::HostTables;
-use crate::paging::addr::{Gpa, PAGE_SIZE, PageSize};
 use crate::paging::format::NestedAttr;
 use crate::paging::range::{Flush, GpaRange};
 use crate::paging::table::Table;
 use crate::smp::mailbox::{self, Carrier, Mailbox};
-use crate::virt::state::rflags;
-use crate::virt::{ArchState, Ended, Exit, FlushScope, Offer, Roots, VcpuState, Virt};
+use crate::virt::{Ended, Exit, FlushScope, Offer, Roots, Virt};
 
 /// The page that holds the first instruction after RESET, and where in it that is.
 const PAGE: Gpa = Gpa(0xffff_f000);

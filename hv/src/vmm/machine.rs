@@ -19,6 +19,7 @@ use super::memory::{DiskPages, Frames, HostMemory};
 use super::others::VcpusOf;
 use super::pcpu::ConsolePort;
 use super::telemetry;
+use crate::arch::state::cr4;
 use crate::boot::host::Host;
 use crate::boot::{percpu, smp};
 use crate::guest::build::{BuildError, HostFacts};
@@ -30,7 +31,6 @@ use crate::hw::{cmos, cpu, pm, random};
 use crate::mem::lent::Lent;
 use crate::sched::topology::{PcpuSet, Topology};
 use crate::sched::{Config as SchedConfig, Credit, Kick, Scheduler, VcpuId};
-use crate::virt::state::cr4;
 
 /// XCR0 bits that guests may have: x87, SSE, AVX, AVX-512.
 const GUEST_XCR0: u64 = 0xe7;

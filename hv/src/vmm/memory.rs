@@ -1,13 +1,13 @@
 //! The running host's memory as VMs use it: table frames, guest RAM, pages of disks.
 
+use crate::arch::addr::{Hfn, Hpa};
 use crate::device::virtio::disk::{Page, Pages};
-use crate::guest::ram::HostAccess;
 use crate::mem::frame::{self, Block, Node};
+use crate::mem::host_access::HostAccess;
 use crate::mem::host_ram::HostRam;
 use crate::mem::lent::Lender;
+use crate::mem::table_memory::TableMemory;
 use crate::mem::tables::HostTables;
-use crate::paging::TableMemory;
-use crate::paging::addr::{Hfn, Hpa};
 
 /// Tables from the frame allocator and bytes of guest RAM.
 #[derive(Clone, Debug)]

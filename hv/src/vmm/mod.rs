@@ -37,8 +37,3 @@ mod telemetry;
 mod visit;
 #[cfg(feature = "baremetal")]
 mod worker;
-
-#[cfg(feature = "baremetal")]
-pub use pcpus::test_everywhere;
-#[cfg(feature = "baremetal")]
-pub use start::main;

@@ -11,7 +11,7 @@ use super::machine::Machine;
 use crate::boot::smp;
 use crate::paging::shadow::Others;
 use crate::smp::mailbox;
-use crate::vcpu::work;
+use crate::vm::work;
 
 /// The VCPUs of a guest.
 pub struct VcpusOf<B: Backend> {

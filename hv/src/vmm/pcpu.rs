@@ -7,6 +7,7 @@ use super::backend::Backend;
 use super::console::{Port, Written};
 use super::machine::Machine;
 use super::telemetry;
+use crate::arch::state::cr4;
 use crate::boot::console::Console;
 use crate::boot::percpu::{PerCpu, work};
 use crate::boot::smp;
@@ -16,9 +17,8 @@ use crate::hw::{cpu, fpu, lapic, msr};
 use crate::sched::VcpuId;
 use crate::sched::topology::PcpuId;
 use crate::vcpu::host::Host;
-use crate::vcpu::mailbox::Mailbox;
-use crate::vcpu::work as vcpu_work;
-use crate::virt::state::cr4;
+use crate::vm::mailbox::Mailbox;
+use crate::vm::work as vcpu_work;
 
 /// How long a PCPU halts that waits for something of which no interrupt tells.
 const MOMENT_MS: u64 = 1;

@@ -10,7 +10,9 @@ use crate::boot::percpu::PerCpu;
 use crate::boot::smp;
 
 /// Switches virtualization on, on every PCPU, for good; runs guests there and kicks them. Says on how many PCPUs that failed.
-pub fn test_everywhere(host: &'static Host) -> u32 {
+// SAFETY: declared with the same signature in `boot::start`, and nothing else has this name.
+#[unsafe(no_mangle)]
+fn selftest_virtualization(host: &'static Host) -> u32 {
     if start::is_intel() { test::<Intel>(host) } else { test::<Amd>(host) }
 }
 

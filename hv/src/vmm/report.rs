@@ -2,9 +2,9 @@
 
 use core::fmt;
 
-use crate::guest::vm::{HostMemory, Vm};
+use crate::arch::dump::Registers;
 use crate::mem::frame;
-use crate::paging::shadow::{Shadow, Statistics};
+use crate::paging::shadow::Shadow;
 use crate::sched::topology::PcpuId;
 use crate::sched::{PcpuStats, VcpuStats};
 use crate::trace::cost::{Cost, Turns};
@@ -12,8 +12,8 @@ use crate::trace::exits::ExitKind;
 use crate::trace::record::Json;
 use crate::vcpu::Vcpu;
 use crate::vcpu::outcome::{Death, Stop};
-use crate::virt::state::{Gpr, SegReg};
-use crate::virt::{ArchState, Virt};
+use crate::virt::Virt;
+use crate::vm::{HostMemory, Vm};
 
 /// The reason of an `end` record.
 pub fn reason(stop: &Stop) -> &'static str {
@@ -34,48 +34,6 @@ impl fmt::Display for DeathReport<'_> {
         let death = self.0;
         writeln!(f, "{}: {}", death.cause.name(), death.what)?;
         Registers(&death.state).fmt(f)
-    }
-}
-
-/// A register dump.
-pub struct Registers<'a>(pub &'a ArchState);
-
-impl fmt::Display for Registers<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let s = self.0;
-        writeln!(f, "RIP {:016x} RFLAGS {:08x} CPL {}", s.rip, s.rflags, s.cpl)?;
-        const NAMES: [&str; 16] = [
-            "RAX", "RCX", "RDX", "RBX", "RSP", "RBP", "RSI", "RDI", "R8 ", "R9 ", "R10", "R11", "R12", "R13",
-            "R14", "R15",
-        ];
-        for (i, reg) in Gpr::ALL.into_iter().enumerate() {
-            let end = if i % 4 == 3 { "\n" } else { " " };
-            write!(f, "{} {:016x}{end}", NAMES[i], s.gprs[reg as usize])?;
-        }
-        writeln!(
-            f,
-            "CR0 {:08x} CR2 {:016x} CR3 {:016x} CR4 {:08x} EFER {:04x}",
-            s.cr0, s.cr2, s.cr3, s.cr4, s.efer
-        )?;
-        for (name, seg) in [
-            ("CS", SegReg::Cs),
-            ("SS", SegReg::Ss),
-            ("DS", SegReg::Ds),
-            ("FS", SegReg::Fs),
-            ("GS", SegReg::Gs),
-        ] {
-            let v = s.segments[seg as usize];
-            writeln!(
-                f,
-                "{name} {:04x} base {:016x} limit {:08x} attributes {:03x}",
-                v.selector, v.base, v.limit, v.attributes
-            )?;
-        }
-        write!(
-            f,
-            "GDTR {:016x}+{:04x} IDTR {:016x}+{:04x}",
-            s.gdtr.base, s.gdtr.limit, s.idtr.base, s.idtr.limit
-        )
     }
 }
 
@@ -211,30 +169,10 @@ fn paging<V: Virt, M: HostMemory>(
     if let Some(statistics) = vm.shadow.lock().as_ref().map(Shadow::statistics) {
         json.begin_object("shadow")?;
         json.number("pool", vm.shadow_pages)?;
-        for (name, count) in shadow_counts(&statistics) {
+        for (name, count) in statistics.named() {
             json.number(name, count)?;
         }
         json.end()?;
     }
     json.end()
-}
-
-/// What shadow tables count, with the names in statistics.
-pub fn shadow_counts(counts: &Statistics) -> [(&'static str, u64); 14] {
-    [
-        ("pages", counts.pages),
-        ("faults", counts.faults),
-        ("filled", counts.filled),
-        ("prefetched", counts.prefetched),
-        ("guest-faults", counts.guest_faults),
-        ("emulated-writes", counts.emulated_writes),
-        ("roots-found", counts.roots_found),
-        ("roots-made", counts.roots_made),
-        ("pages-made", counts.pages_made),
-        ("evictions", counts.evictions),
-        ("unsynced", counts.unsynced),
-        ("resynced-entries", counts.resynced_entries),
-        ("floods", counts.floods),
-        ("shootdowns", counts.shootdowns),
-    ]
 }

@@ -11,19 +11,19 @@ use super::machine::{Machine, STATUS_USAGE};
 use super::pcpu::ConsolePort;
 use super::telemetry;
 use super::worker::Worker;
+use crate::arch::addr::PAGE_SIZE;
 use crate::boot::host::Host;
 use crate::boot::panic::unsuitable;
 use crate::boot::percpu::{self, PerCpu};
 use crate::boot::{log, report as boot_report, smp};
+use crate::emulate;
 use crate::guest::bundle::{BootFiles, BootModule, CONFIG_NAME, Files};
 use crate::guest::config::Config;
 use crate::hw::{cpu, pm};
 use crate::mem::frame;
-use crate::paging::addr::PAGE_SIZE;
 use crate::probe;
 use crate::sched::topology::{PcpuId, Topology};
 use crate::trace::record::Json;
-use crate::vcpu::emulate;
 use crate::virt::Virt;
 
 /// Whether the processor's virtualization is Intel's. Zhaoxin's processors have VT-x too.
@@ -33,8 +33,10 @@ pub(super) fn is_intel() -> bool {
     cpu::cpuid(1, 0).ecx & VMX != 0 || boot_report::vendor() == *"GenuineIntel"
 }
 
-/// Everything after bring-up.
-pub fn main(host: &'static Host) -> ! {
+/// Everything after bring-up: see [`crate::boot::start`].
+// SAFETY: declared with the same signature in `boot::start`, and nothing else has this name.
+#[unsafe(no_mangle)]
+fn hypervisor_main(host: &'static Host) -> ! {
     if is_intel() { run_guests::<Intel>(host) } else { run_guests::<Amd>(host) }
 }
 

@@ -6,5 +6,5 @@ extern crate alloc;
 #[path = "../../../hv/src/sched/mod.rs"]
 pub mod sched;
 
-#[path = "../../../hv/src/vcpu/deaf.rs"]
-pub mod deaf;
+#[path = "../../../hv/src/vm/hlt_tracker.rs"]
+pub mod hlt_tracker;

@@ -3,17 +3,17 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
-use sched_loom::deaf::Deaf;
+use sched_loom::hlt_tracker::HltTracker;
 
 /// VCPUs of a VM, of which all but the first sleep, and who has mail.
 struct Vm<const N: usize> {
-    deaf: Deaf,
+    hlt_tracker: HltTracker,
     mail: [AtomicBool; N],
 }
 
 impl<const N: usize> Vm<N> {
     fn new(mail: [bool; N]) -> Arc<Vm<N>> {
-        let vm = Vm { deaf: Deaf::default(), mail: mail.map(AtomicBool::new) };
+        let vm = Vm { hlt_tracker: HltTracker::default(), mail: mail.map(AtomicBool::new) };
         (1..N as u32).for_each(|id| assert!(!vm.ends(id)));
         Arc::new(vm)
     }
@@ -21,12 +21,13 @@ impl<const N: usize> Vm<N> {
     /// A VCPU falls asleep. Whether that is the end.
     fn ends(&self, id: u32) -> bool {
         // The last one's first: another may have put something in after that.
-        self.deaf.falls_asleep(id, N, || self.mail.iter().rev().any(|mail| mail.load(Ordering::SeqCst)))
+        self.hlt_tracker
+            .falls_asleep(id, N, || self.mail.iter().rev().any(|mail| mail.load(Ordering::SeqCst)))
     }
 
     /// A VCPU begins to run, and takes its mail.
     fn wakes(&self, id: u32) -> bool {
-        self.deaf.awake(id);
+        self.hlt_tracker.awake(id);
         self.mail[id as usize].swap(false, Ordering::SeqCst)
     }
 }

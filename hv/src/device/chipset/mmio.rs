@@ -6,7 +6,7 @@ use super::super::message::Messages;
 use super::super::pci::Pci;
 use super::super::{Nanos, lanes};
 use super::Chipset;
-use crate::paging::addr::Gpa;
+use crate::arch::addr::Gpa;
 
 /// Who answers at a guest-physical address that is not RAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@ use super::super::effect::Effect;
 use super::super::message::{DeliveryMode, InterruptMessage};
 use super::super::pm::PM_CLOCK;
 use super::*;
-use crate::paging::addr::Gpa;
+use crate::arch::addr::Gpa;
 
 const NOW: Nanos = Nanos(0);
 

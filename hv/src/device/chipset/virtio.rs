@@ -11,7 +11,7 @@ use super::super::virtio::function::{
 };
 use super::super::virtio::{MAX_DEVICES, Virtio};
 use super::{Chipset, Controllers};
-use crate::paging::addr::Gpa;
+use crate::arch::addr::Gpa;
 
 /// The command register: the function answers, may access memory, must not use INTA#.
 const COMMAND: u16 = 4;

@@ -3,8 +3,8 @@
 //! Intel SDM 3, 11.4.3–4, 11.12.1 and 11.12.5 (state transitions); AMD APM 2, 16.3.1 and 16.9.
 
 use super::{Lapic, LapicEffect};
+use crate::arch::addr::Gpa;
 use crate::device::Gp;
-use crate::paging::addr::Gpa;
 
 const BSP: u64 = 1 << 8;
 const X2APIC: u64 = 1 << 10;

@@ -111,6 +111,15 @@ pub struct Lapic {
 }
 
 impl Lapic {
+    /// The local APIC of VCPU `id` as firmware leaves it: that of the boot processor (0) in virtual-wire mode.
+    pub fn after_firmware(id: u32) -> Lapic {
+        let mut lapic = Lapic::new(id, id == 0);
+        if id == 0 {
+            lapic.set_virtual_wire();
+        }
+        lapic
+    }
+
     /// After power-up: xAPIC mode, disabled by software. `id` is the (x2)APIC ID; in xAPIC mode its low 8 bits
     /// count.
     pub fn new(id: u32, bsp: bool) -> Lapic {

@@ -7,7 +7,7 @@ use super::chain::{Buffers, Chain};
 use super::disk::{DiskError, RamDisk, SECTOR};
 use super::model::Served;
 use super::queue::Malformed;
-use crate::guest::mem::{GuestMemory, NotRam};
+use crate::mem::guest_memory::{GuestMemory, NotRam};
 
 /// Data of a request at most; [`SIZE_MAX`] and [`SEG_MAX`] keep drivers below it.
 const MAX_REQUEST: u64 = 1 << 20;

@@ -9,8 +9,8 @@
 use arrayvec::ArrayVec;
 
 use super::queue::Malformed;
-use crate::guest::mem::{GuestMemory, NotRam};
-use crate::paging::addr::Gpa;
+use crate::arch::addr::Gpa;
+use crate::mem::guest_memory::{GuestMemory, NotRam};
 
 /// Buffers in a chain at most, those of an indirect table included.
 pub const MAX_SEGMENTS: usize = 256;

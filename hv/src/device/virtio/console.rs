@@ -7,7 +7,7 @@ use heapless::Deque;
 use super::chain::Chain;
 use super::model::Served;
 use super::queue::Malformed;
-use crate::guest::mem::GuestMemory;
+use crate::mem::guest_memory::GuestMemory;
 
 const RECEIVE: usize = 0;
 const INPUT: usize = 256;

@@ -13,7 +13,7 @@ use super::queue::{Malformed, Queue};
 use super::switch::Woken;
 use super::{EVENT_INDEX, INDIRECT, VERSION_1};
 use crate::device::message::Messages;
-use crate::guest::mem::GuestMemory;
+use crate::mem::guest_memory::GuestMemory;
 
 /// Bits of the device status.
 pub mod status {

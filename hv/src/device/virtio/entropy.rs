@@ -9,7 +9,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use super::chain::Chain;
 use super::model::Served;
 use super::queue::Malformed;
-use crate::guest::mem::GuestMemory;
+use crate::mem::guest_memory::GuestMemory;
 
 /// Bytes for one chain at most.
 const MOST: usize = 4096;

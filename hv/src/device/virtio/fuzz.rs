@@ -3,9 +3,9 @@
 use super::device::status;
 use super::function::{COMMON, TABLE};
 use super::*;
+use crate::arch::addr::Gpa;
 use crate::device::fuzz::Input;
-use crate::guest::mem::VecMemory;
-use crate::paging::addr::Gpa;
+use crate::mem::guest_memory::VecMemory;
 
 /// The disk's contents.
 static DISK: [u8; 5000] = [0x5a; 5000];

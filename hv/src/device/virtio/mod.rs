@@ -41,7 +41,7 @@ use super::effect::Effect;
 use super::layout::{PCI_WINDOW_32, pci_interrupt_gsi};
 use super::message::Messages;
 use super::pci::Function;
-use crate::guest::mem::GuestMemory;
+use crate::mem::guest_memory::GuestMemory;
 use block::Block;
 use console::Console;
 use device::{Device, Setup};

@@ -7,7 +7,7 @@ use super::entropy::Entropy;
 use super::net::Net;
 use super::queue::Malformed;
 use super::switch::Woken;
-use crate::guest::mem::GuestMemory;
+use crate::mem::guest_memory::GuestMemory;
 
 /// Queues of a device at most.
 pub const MAX_QUEUES: usize = 2;

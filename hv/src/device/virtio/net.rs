@@ -6,7 +6,7 @@ use super::chain::Chain;
 use super::model::Served;
 use super::queue::Malformed;
 use super::switch::{FRAME_MAX, FRAME_MIN, Mac, Port, Woken};
-use crate::guest::mem::GuestMemory;
+use crate::mem::guest_memory::GuestMemory;
 
 const RECEIVE: usize = 0;
 /// Bytes before each frame; all zeroes but the number of buffers, which is 1.

@@ -12,8 +12,8 @@
 use core::sync::atomic::{Ordering, fence};
 
 use super::chain::{Chain, DescriptorTable};
-use crate::guest::mem::{GuestMemory, NotRam};
-use crate::paging::addr::Gpa;
+use crate::arch::addr::Gpa;
+use crate::mem::guest_memory::{GuestMemory, NotRam};
 
 /// The most entries that a queue can have.
 pub const MAX_SIZE: u16 = 256;

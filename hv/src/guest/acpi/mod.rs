@@ -16,9 +16,9 @@ use acpi_tables::facs::FACS;
 use acpi_tables::rsdp::Rsdp;
 use acpi_tables::xsdt::XSDT;
 
-use super::layout::{ACPI_AREA, RSDP_AREA};
-use super::mem::{GuestMemory, NotRam};
-use crate::paging::addr::Gpa;
+use crate::arch::addr::Gpa;
+use crate::mem::guest_memory::{GuestMemory, NotRam};
+use crate::vm::layout::{ACPI_AREA, RSDP_AREA};
 
 /// Where the root pointer is: in the BIOS area, where it is also found by a search.
 pub const RSDP: Gpa = Gpa(RSDP_AREA.start);

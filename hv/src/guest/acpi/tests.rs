@@ -1,9 +1,9 @@
 //! Reads the tables back as a guest does.
 
-use super::super::layout::MemoryLayout;
-use super::super::mem::VecMemory;
 use super::*;
 use crate::device::layout;
+use crate::mem::guest_memory::VecMemory;
+use crate::vm::layout::MemoryLayout;
 
 fn config(vcpus: u32) -> AcpiConfig {
     AcpiConfig { apic_ids: (0..vcpus).collect(), pci_window_64: MemoryLayout::new(4096).pci_window_64(40) }

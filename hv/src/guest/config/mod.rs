@@ -31,7 +31,7 @@ pub use devices::{ConsoleKind, DeviceConfig, DiskConfig};
 pub use share::Share;
 use table::{Table, line_of};
 
-use super::layout::{MAX_MEMORY_MIB, MIN_MEMORY_MIB};
+use crate::vm::layout::{MAX_MEMORY_MIB, MIN_MEMORY_MIB};
 
 /// The version of the schema that this hypervisor reads.
 pub const VERSION: u64 = 1;

@@ -3,7 +3,7 @@
 use super::mask::{self, ext1, leaf_d1_eax, leaf1_ecx, leaf1_edx, leaf7};
 use super::xsave::XsaveSizes;
 use super::{CpuLimits, CpuidTable, HV_BASE, KVM_BASE, KVM_SIGNATURE, LEAVES, ROWS, Regs, SIGNATURE, Slot};
-use crate::virt::state::{cr4, efer};
+use crate::arch::state::{cr4, efer};
 
 /// What a VCPU's CPUID values depend on beside the host.
 #[derive(Clone, Copy, Debug)]

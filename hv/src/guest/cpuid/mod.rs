@@ -15,7 +15,7 @@ mod xsave;
 pub use build::CpuidPolicy;
 use xsave::XsaveSizes;
 
-use crate::virt::state::cr4;
+use crate::arch::state::cr4;
 
 /// EAX, EBX, ECX, EDX.
 pub type Regs = [u32; 4];

@@ -1,7 +1,7 @@
 //! The policy applied to recorded processors.
 
 use super::*;
-use crate::virt::state::efer;
+use crate::arch::state::efer;
 
 type Record = [(u32, u32, Regs)];
 

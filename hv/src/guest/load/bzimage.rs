@@ -7,12 +7,12 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 
 use super::super::config::Protocol;
-use super::super::layout::{HIGH_RAM_BASE, MIB};
-use super::super::mem::GuestMemory;
 use super::place::Placer;
 use super::{BootState, File, LoadError, Problem, Request, expand as payload, identify, pvh, start};
-use crate::paging::addr::PAGE_SIZE;
-use crate::virt::state::Gpr;
+use crate::arch::addr::PAGE_SIZE;
+use crate::arch::state::Gpr;
+use crate::mem::guest_memory::GuestMemory;
+use crate::vm::layout::{HIGH_RAM_BASE, MIB};
 
 /// How the kernel is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,9 +5,9 @@
 use alloc::string::ToString;
 use alloc::vec::Vec;
 
-use super::super::mem::GuestMemory;
 use super::place::Placer;
 use super::{File, LoadError, Problem};
+use crate::mem::guest_memory::GuestMemory;
 
 /// A program header; a 32-bit file's fields are widened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

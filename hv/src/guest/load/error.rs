@@ -3,8 +3,8 @@
 use alloc::string::String;
 use core::fmt;
 
-use super::super::layout::MIB;
-use super::super::mem::NotRam;
+use crate::mem::guest_memory::NotRam;
+use crate::vm::layout::MIB;
 
 /// A file and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,10 +10,10 @@ use alloc::vec::Vec;
 
 use super::bundle::Files;
 use super::config::{Protocol, VmConfig};
-use super::layout::{EBDA, MemoryLayout};
-use super::mem::{GuestMemory, NotRam};
-use crate::paging::addr::Gpa;
-use crate::virt::state::ArchState;
+use crate::arch::addr::Gpa;
+use crate::arch::state::ArchState;
+use crate::mem::guest_memory::{GuestMemory, NotRam};
+use crate::vm::layout::{EBDA, MemoryLayout};
 
 mod bzimage;
 mod elf;

@@ -9,14 +9,14 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 
 use super::super::config::Protocol;
-use super::super::layout::{EBDA, HIGH_RAM_BASE, MIB, MapEntry, MapKind};
-use super::super::mem::GuestMemory;
 use super::elf::{self, Elf};
 use super::place::Placer;
 use super::pvh::write_text;
 use super::{BootState, File, LoadError, Problem, Request, start};
-use crate::paging::addr::{Gpa, PAGE_SIZE};
-use crate::virt::state::Gpr;
+use crate::arch::addr::{Gpa, PAGE_SIZE};
+use crate::arch::state::Gpr;
+use crate::mem::guest_memory::GuestMemory;
+use crate::vm::layout::{EBDA, HIGH_RAM_BASE, MIB, MapEntry, MapKind};
 
 const HEADER_MAGIC: u32 = 0x1bad_b002;
 const BOOT_MAGIC: u64 = 0x2bad_b002;

@@ -4,10 +4,10 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::super::layout::{EBDA, MIB, MemoryLayout};
-use super::super::mem::GuestMemory;
 use super::{File, LoadError, Problem};
-use crate::paging::addr::{Gpa, PAGE_SIZE};
+use crate::arch::addr::{Gpa, PAGE_SIZE};
+use crate::mem::guest_memory::GuestMemory;
+use crate::vm::layout::{EBDA, MIB, MemoryLayout};
 
 /// Something that was placed in guest memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,8 +157,8 @@ impl<'a, M: GuestMemory> Placer<'a, M> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::mem::VecMemory;
     use super::*;
+    use crate::mem::guest_memory::VecMemory;
 
     const FILE: File<'static> = File { name: "k", bytes: &[] };
 

@@ -8,12 +8,12 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 
 use super::super::config::Protocol;
-use super::super::mem::GuestMemory;
 use super::elf::Elf;
 use super::place::Placer;
 use super::{BootState, File, LoadError, Problem, Request, bzimage, elf, start};
-use crate::paging::addr::PAGE_SIZE;
-use crate::virt::state::Gpr;
+use crate::arch::addr::PAGE_SIZE;
+use crate::arch::state::Gpr;
+use crate::mem::guest_memory::GuestMemory;
 
 /// `XEN_ELFNOTE_PHYS32_ENTRY`
 const PHYS32_ENTRY: u32 = 18;

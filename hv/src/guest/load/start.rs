@@ -1,11 +1,11 @@
 //! The registers with which kernels start: flat 32-bit protected mode, or 64-bit mode over identity page
 //! tables.
 
-use super::super::mem::GuestMemory;
 use super::place::Placer;
 use super::{File, LoadError};
-use crate::paging::addr::PAGE_SIZE;
-use crate::virt::state::{ArchState, SegReg, Segment, TableReg, cr0, cr4, efer, rflags};
+use crate::arch::addr::PAGE_SIZE;
+use crate::arch::state::{ArchState, SegReg, Segment, TableReg, cr0, cr4, efer, rflags};
+use crate::mem::guest_memory::GuestMemory;
 
 /// The selectors that the Linux boot protocol demands (`Documentation/arch/x86/boot.rst`, 32-bit and 64-bit
 /// protocol): `__BOOT_CS` and `__BOOT_DS`. The other protocols leave the values open.

@@ -20,7 +20,8 @@ use promised::Answer;
 pub use unknown::UnknownMsrs;
 
 use super::cpuid::CpuLimits;
-use crate::virt::state::{cr0, efer};
+use crate::arch::msr as index;
+use crate::arch::state::{cr0, efer};
 
 /// MSRs that the guest reads and writes directly: its own SYSENTER, SYSCALL and segment base registers, which
 /// are switched with the guest.
@@ -36,37 +37,6 @@ pub const PASS_THROUGH: [u32; 10] = [
     index::GS_BASE,
     index::KERNEL_GS_BASE,
 ];
-
-/// MSR numbers, by the manuals' names.
-#[allow(missing_docs)]
-pub mod index {
-    pub const TSC: u32 = 0x10;
-    pub const APIC_BASE: u32 = 0x1b;
-    pub const MTRR_CAP: u32 = 0xfe;
-    pub const SYSENTER_CS: u32 = 0x174;
-    pub const SYSENTER_ESP: u32 = 0x175;
-    pub const SYSENTER_EIP: u32 = 0x176;
-    pub const MCG_STATUS: u32 = 0x17a;
-    pub const MISC_ENABLE: u32 = 0x1a0;
-    pub const DEBUGCTL: u32 = 0x1d9;
-    pub const PAT: u32 = 0x277;
-    pub const MTRR_DEF_TYPE: u32 = 0x2ff;
-    pub const TSC_DEADLINE: u32 = 0x6e0;
-    pub const X2APIC_FIRST: u32 = 0x800;
-    pub const X2APIC_LAST: u32 = 0x8ff;
-    pub const KVM_WALL_CLOCK: u32 = 0x4b56_4d00;
-    pub const KVM_SYSTEM_TIME: u32 = 0x4b56_4d01;
-    pub const EFER: u32 = 0xc000_0080;
-    pub const STAR: u32 = 0xc000_0081;
-    pub const LSTAR: u32 = 0xc000_0082;
-    pub const CSTAR: u32 = 0xc000_0083;
-    pub const SFMASK: u32 = 0xc000_0084;
-    pub const FS_BASE: u32 = 0xc000_0100;
-    pub const GS_BASE: u32 = 0xc000_0101;
-    pub const KERNEL_GS_BASE: u32 = 0xc000_0102;
-    pub const TSC_AUX: u32 = 0xc000_0103;
-    pub const HWCR: u32 = 0xc001_0015;
-}
 
 /// An MSR that a device answers for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //!
 //! They start as if firmware had made everything write-back: guests then find nothing to repair.
 
-use super::index;
+use crate::arch::msr as index;
 
 /// Number of variable ranges.
 const VARIABLE: u32 = 8;

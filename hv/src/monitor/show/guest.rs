@@ -2,12 +2,13 @@
 
 use core::fmt::{self, Write};
 
-use crate::guest::vm::HostMemory;
+use crate::arch::dump::Registers;
+use crate::arch::state::{ArchState, SegReg, VcpuState, cr0};
 use crate::monitor::view::View;
-use crate::vcpu::{Vcpu, work};
-use crate::virt::state::{SegReg, cr0};
-use crate::virt::{ArchState, VcpuState, Virt};
-use crate::vmm::report::Registers;
+use crate::vcpu::Vcpu;
+use crate::virt::Virt;
+use crate::vm::HostMemory;
+use crate::vm::work;
 
 /// The VCPUs.
 pub fn vcpus<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Write) -> fmt::Result {

@@ -5,17 +5,18 @@ use core::fmt::{self, Write};
 use arrayvec::ArrayVec;
 
 use super::Bytes;
-use crate::guest::mem::{GuestMemory, NotRam};
-use crate::guest::vm::HostMemory;
+use crate::arch::Access;
+use crate::arch::addr::{Gpa, Gva, PAGE_SIZE, PageSize, is_canonical};
+use crate::arch::state::{Gpr, SegReg, cr4};
+use crate::mem::guest_memory::{GuestMemory, NotRam};
 use crate::monitor::command::Place;
 use crate::monitor::view::View;
-use crate::paging::addr::{Gpa, Gva, PAGE_SIZE, PageSize};
 use crate::paging::format::{NestedAttr, Rights, x86};
-use crate::paging::guest_walk::{self, PagingKind, PagingState, Step, Translation, WalkError, is_canonical};
+use crate::paging::guest_walk::{self, PagingKind, PagingState, Step, Translation, WalkError};
 use crate::paging::table::{Found, Leaf};
 use crate::paging::{GpaRange, P2mEntry};
-use crate::virt::state::cr4;
-use crate::virt::{Access, Gpr, SegReg, Virt};
+use crate::virt::Virt;
+use crate::vm::HostMemory;
 
 /// Regions that are listed at most.
 const MOST_REGIONS: usize = 48;

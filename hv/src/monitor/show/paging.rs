@@ -2,12 +2,11 @@
 
 use core::fmt::{self, Write};
 
-use crate::guest::vm::HostMemory;
 use crate::monitor::view::View;
 use crate::paging::shadow::Shadow;
 use crate::trace::cost::Cost;
 use crate::virt::Virt;
-use crate::vmm::report::shadow_counts;
+use crate::vm::HostMemory;
 
 /// The mode of each VCPU, and what changes of its tables have cost.
 pub fn mode<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Write) -> fmt::Result {
@@ -44,7 +43,7 @@ pub fn shadow<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Wr
         );
     };
     writeln!(answer, "{:<17} {:>12} of {}", "pages", statistics.pages, view.vm.shadow_pages)?;
-    for (name, count) in shadow_counts(&statistics).iter().filter(|(name, _)| *name != "pages") {
+    for (name, count) in statistics.named().iter().filter(|(name, _)| *name != "pages") {
         writeln!(answer, "{name:<17} {count:>12}")?;
     }
     Ok(())

@@ -3,12 +3,12 @@
 use core::fmt::{self, Write};
 
 use super::{Bytes, Seconds, Share, Tenths};
-use crate::guest::vm::HostMemory;
+use crate::arch::addr::PAGE_SIZE;
 use crate::monitor::view::{HostReport, View};
-use crate::paging::addr::PAGE_SIZE;
 use crate::trace::exits::{ExitCount, ExitKind};
 use crate::vcpu::Vcpu;
 use crate::virt::Virt;
+use crate::vm::HostMemory;
 
 /// Everything that is counted since the VM's start or reset.
 pub fn stats<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Write) -> fmt::Result {

@@ -1,15 +1,15 @@
 //! Conversations about one VM.
 
 use super::model::{World, answer, converse};
+use crate::arch::addr::Gpa;
+use crate::arch::state::{Gpr, SegReg, Segment, VcpuState, cr0, cr4, efer};
 use crate::device::{Nanos, layout, message::Messages};
-use crate::guest::mem::GuestMemory;
+use crate::mem::guest_memory::GuestMemory;
 use crate::monitor::Monitor;
 use crate::monitor::vms::{Action, State, Vms as _};
-use crate::paging::addr::Gpa;
 use crate::trace::exits::ExitKind;
 use crate::vcpu::testing::{Scene, TSC_KHZ};
-use crate::vcpu::work;
-use crate::virt::state::{Gpr, SegReg, Segment, VcpuState, cr0, cr4, efer};
+use crate::vm::work;
 
 /// A guest in 64-bit mode with 2 MiB of RAM at ffffffff80000000 and one page, at 12_3456 in RAM, at 40_0000.
 fn long_mode() -> Scene {

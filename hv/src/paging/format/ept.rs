@@ -7,7 +7,7 @@
 
 use super::x86::{ADDRESS, bit, leaf_address};
 use super::{Entry, MemoryType, NestedAttr, PteFormat, Rights};
-use crate::paging::addr::{Hfn, Hpa};
+use crate::arch::addr::{Hfn, Hpa};
 
 const READ: u64 = 1 << 0;
 const WRITE: u64 = 1 << 1;

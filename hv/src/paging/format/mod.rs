@@ -8,7 +8,7 @@ pub mod npt;
 pub mod p2m;
 pub mod x86;
 
-use super::addr::{Hfn, Hpa};
+use crate::arch::addr::{Hfn, Hpa};
 use core::fmt::Debug;
 
 /// What an entry says.

@@ -8,7 +8,7 @@ use super::x86::{
     ACCESSED, ADDRESS, DIRTY, LARGE, NO_EXECUTE, PRESENT, USER, WRITE, bit, leaf_address, pat_bits, pat_index,
 };
 use super::{Entry, MemoryType, NestedAttr, PteFormat, Rights};
-use crate::paging::addr::{Hfn, Hpa};
+use crate::arch::addr::{Hfn, Hpa};
 
 /// A leaf without rights (software bit).
 const CLOSED: u64 = 1 << 9;

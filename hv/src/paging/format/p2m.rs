@@ -5,7 +5,7 @@
 
 use super::x86::{ADDRESS, leaf_address};
 use super::{Entry, PteFormat};
-use crate::paging::addr::{Hfn, Hpa};
+use crate::arch::addr::{Hfn, Hpa};
 
 const KIND: u64 = 7;
 const TABLE: u64 = 1;

@@ -5,7 +5,7 @@
 //! tables.
 
 use super::{Entry, PteFormat};
-use crate::paging::addr::{Hfn, Hpa};
+use crate::arch::addr::{Hfn, Hpa};
 
 /// Present.
 pub const PRESENT: u64 = 1 << 0;

@@ -3,9 +3,9 @@
 use super::PagingState;
 use super::kind::{FourLevel, Kind, Pae, TwoLevel};
 use super::state::PagingKind;
-use crate::paging::addr::Gpa;
+use crate::arch::addr::Gpa;
+use crate::arch::state::cr4;
 use crate::paging::format::x86::{self, ADDRESS, GLOBAL, PRESENT};
-use crate::virt::state::cr4;
 
 /// The meaning of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

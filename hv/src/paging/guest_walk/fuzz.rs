@@ -1,9 +1,9 @@
 //! Arbitrary bytes as registers and guest memory.
 
-use super::{PagingFeatures, PagingState, WalkError, is_canonical, peek, translate};
-use crate::guest::mem::{GuestMemory, VecMemory};
-use crate::paging::addr::{Gpa, Gva, PAGE_SIZE};
-use crate::virt::Access;
+use super::{PagingFeatures, PagingState, WalkError, peek, translate};
+use crate::arch::Access;
+use crate::arch::addr::{Gpa, Gva, PAGE_SIZE, is_canonical};
+use crate::mem::guest_memory::{GuestMemory, VecMemory};
 
 /// Walks once with registers and tables made of `data`: never panics, a peek has no effect and agrees with
 /// the walk, and the result is within the page that it names.

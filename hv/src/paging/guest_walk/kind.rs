@@ -3,10 +3,10 @@
 //! Intel SDM 3, 4.3 (32-bit), 4.4 (PAE), 4.5 (4-level); AMD APM 2, 5.2 and 5.3.
 
 use super::PagingState;
-use crate::paging::addr::{Gpa, Gva};
+use crate::arch::addr::{Gpa, Gva};
+use crate::arch::state::{cr4, efer};
 use crate::paging::format::x86::{ADDRESS, GLOBAL, LARGE, NO_EXECUTE};
 use crate::paging::format::{address_mask, reserved_address_bits};
-use crate::virt::state::{cr4, efer};
 
 /// One kind of page tables. Levels count down to 1.
 pub(super) trait Kind {

@@ -23,12 +23,13 @@ pub use fuzz::fuzz_one;
 #[cfg(any(test, feature = "testing"))]
 pub mod reference;
 pub use entry::{Meaning, meaning};
-pub use state::{PagingFeatures, PagingKind, PagingState, Rights, is_canonical};
+pub use state::{PagingFeatures, PagingKind, PagingState, Rights};
 
-use super::addr::{Gfn, Gpa, Gva};
 use super::format::x86;
-use crate::guest::mem::GuestMemory;
-use crate::virt::{Access, state::cr4};
+use crate::arch::Access;
+use crate::arch::addr::{Gfn, Gpa, Gva};
+use crate::arch::state::cr4;
+use crate::mem::guest_memory::GuestMemory;
 use kind::{FourLevel, Kind, Pae, TwoLevel};
 
 /// Bits of a page fault's error code.
@@ -118,7 +119,7 @@ pub fn pdpte(state: &PagingState, memory: &impl GuestMemory, gva: Gva) -> Option
     valid.then(|| Gpa(raw & x86::ADDRESS).frame())
 }
 
-/// Translates `gva` for `access` and sets accessed and dirty bits. `gva` is canonical ([`is_canonical`]).
+/// Translates `gva` for `access` and sets accessed and dirty bits. `gva` is canonical ([`is_canonical`](crate::arch::addr::is_canonical)).
 pub fn translate(
     state: &PagingState,
     memory: &impl GuestMemory,

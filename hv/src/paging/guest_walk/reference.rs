@@ -5,9 +5,9 @@
 //! It changes nothing: it returns the entries that the processor would write.
 
 use super::{PagingState, Translation, WalkError};
-use crate::guest::mem::GuestMemory;
-use crate::paging::addr::{Gpa, Gva};
-use crate::virt::Access;
+use crate::arch::Access;
+use crate::arch::addr::{Gpa, Gva};
+use crate::mem::guest_memory::GuestMemory;
 use alloc::vec::Vec;
 
 /// An entry that the walk writes: address, size in bytes, value.

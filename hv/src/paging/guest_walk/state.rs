@@ -1,9 +1,8 @@
 //! The registers that decide how a guest-virtual address is translated.
 
 use super::error_code;
-use crate::paging::addr::Gva;
-use crate::virt::Access;
-use crate::virt::state::{VcpuState, cr0, cr4, efer, rflags};
+use crate::arch::Access;
+use crate::arch::state::{VcpuState, cr0, cr4, efer, rflags};
 
 /// The kinds of guest paging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -152,10 +151,4 @@ impl PagingState {
     pub fn may_override_smap(&self) -> bool {
         self.cpl < 3 && self.rflags & rflags::AC != 0
     }
-}
-
-/// Whether bits 63:47 of an address are equal: others cannot be accessed in 64-bit mode with 4-level paging.
-pub const fn is_canonical(gva: Gva) -> bool {
-    let top = (gva.0 as i64) >> 47;
-    top == 0 || top == -1
 }

@@ -2,10 +2,10 @@
 
 use super::reference::reference;
 use super::*;
-use crate::guest::mem::{NotRam, VecMemory};
-use crate::paging::addr::PAGE_SIZE;
+use crate::arch::addr::{PAGE_SIZE, is_canonical};
+use crate::arch::state::{cr0, efer};
+use crate::mem::guest_memory::{NotRam, VecMemory};
 use crate::paging::random::{PAGES, Random};
-use crate::virt::state::{cr0, efer};
 use proptest::prelude::*;
 
 fn contents(memory: &VecMemory) -> Vec<u8> {

@@ -1,7 +1,7 @@
 //! P2m, nested tables and a modelled processor with stale caches, driven together.
 
 use super::*;
-use crate::paging::addr::Hpa;
+use crate::arch::addr::Hpa;
 use crate::paging::arena::Arena;
 use crate::paging::format::{ept::Ept, npt::Npt};
 use crate::paging::model::{Fault, Processor, Vendor};

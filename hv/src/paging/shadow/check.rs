@@ -14,13 +14,13 @@ use super::Shadow;
 use super::pool::PageId;
 use super::role::Source;
 use super::root::root_key;
-use crate::guest::mem::GuestMemory;
-use crate::paging::addr::{Gpa, Hfn};
+use crate::arch::addr::{Gpa, Hfn};
+use crate::mem::guest_memory::GuestMemory;
+use crate::mem::table_memory::{ENTRIES, TableMemory};
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::PRESENT;
 use crate::paging::guest_walk::PagingState;
 use crate::paging::p2m::P2m;
-use crate::paging::table::{ENTRIES, TableMemory};
 use alloc::boxed::Box;
 
 /// What the check works with.

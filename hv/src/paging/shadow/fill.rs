@@ -4,14 +4,14 @@ use super::pool::PageId;
 use super::role::{Allowed, Controls, Key, Role, Source, TAKES_WRITES};
 use super::root::root_key;
 use super::{Shadow, ShadowOutcome, TlbFlush};
-use crate::guest::mem::GuestMemory;
-use crate::paging::addr::{Gfn, Gva, Hpa, PageSize};
+use crate::arch::Access;
+use crate::arch::addr::{Gfn, Gva, Hpa, PageSize};
+use crate::mem::guest_memory::GuestMemory;
+use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, DIRTY, LongMode, NO_EXECUTE, PRESENT, PageAttr, USER, WRITE};
 use crate::paging::guest_walk::{PagingKind, PagingState, Step, Translation, WalkError, walk};
 use crate::paging::p2m::{P2m, P2mEntry};
-use crate::paging::table::TableMemory;
-use crate::virt::Access;
 
 /// The entries of the guest that a walk used, by level.
 #[derive(Default)]

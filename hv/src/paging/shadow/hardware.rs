@@ -1,7 +1,7 @@
 //! The registers under which the processor runs a guest on shadow tables.
 
+use crate::arch::state::{cr0, cr4, efer};
 use crate::paging::guest_walk::{PagingState, error_code};
-use crate::virt::state::{cr0, cr4, efer};
 
 /// Bits of the real CR0, CR4 and EFER that shadow paging decides; all others are the guest's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

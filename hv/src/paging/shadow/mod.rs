@@ -42,12 +42,13 @@ pub use others::Others;
 use others::View;
 pub use pat::PatEntries;
 
-use super::addr::{Gfn, Gpa, Gva, Hfn};
+use crate::arch::addr::{Gfn, Gpa, Gva, Hfn};
 
 use super::format::PteFormat;
 use super::range::Changed;
-use super::table::{MapError, TableMemory};
-use crate::guest::mem::GuestMemory;
+use super::table::MapError;
+use crate::mem::guest_memory::GuestMemory;
+use crate::mem::table_memory::TableMemory;
 use alloc::vec::Vec;
 use pool::{PageId, Pool};
 use role::Key;
@@ -162,6 +163,28 @@ pub struct Statistics {
     pub shootdowns: u64,
     /// Pages in use now.
     pub pages: u64,
+}
+
+impl Statistics {
+    /// All counters with their names in statistics and telemetry.
+    pub fn named(&self) -> [(&'static str, u64); 14] {
+        [
+            ("pages", self.pages),
+            ("faults", self.faults),
+            ("filled", self.filled),
+            ("prefetched", self.prefetched),
+            ("guest-faults", self.guest_faults),
+            ("emulated-writes", self.emulated_writes),
+            ("roots-found", self.roots_found),
+            ("roots-made", self.roots_made),
+            ("pages-made", self.pages_made),
+            ("evictions", self.evictions),
+            ("unsynced", self.unsynced),
+            ("resynced-entries", self.resynced_entries),
+            ("floods", self.floods),
+            ("shootdowns", self.shootdowns),
+        ]
+    }
 }
 
 /// Which of the optimisations are used, and how eagerly.

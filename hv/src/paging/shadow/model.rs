@@ -3,9 +3,9 @@
 //! forget them, or takes a page fault at their address.
 
 use super::{Root, TlbFlush};
-use crate::paging::addr::{Gva, Hfn, Hpa};
-use crate::paging::table::TableMemory;
-use crate::virt::Access;
+use crate::arch::Access;
+use crate::arch::addr::{Gva, Hfn, Hpa};
+use crate::mem::table_memory::TableMemory;
 use alloc::vec::Vec;
 
 /// The registers that matter.

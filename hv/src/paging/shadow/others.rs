@@ -13,8 +13,8 @@
 
 use super::Shadow;
 use super::root::Recent;
+use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
-use crate::paging::table::TableMemory;
 use alloc::sync::Arc;
 
 /// The other processors that use the tables.

@@ -24,10 +24,11 @@ use tables::Tables;
 
 use super::TlbFlush;
 use super::role::Key;
-use crate::paging::addr::{Gfn, Hfn};
+use crate::arch::addr::{Gfn, Hfn};
+use crate::mem::table_memory::{ENTRIES, TableMemory};
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::ADDRESS;
-use crate::paging::table::{ENTRIES, MapError, TableMemory};
+use crate::paging::table::MapError;
 use alloc::vec::Vec;
 use core::marker::PhantomData;
 

@@ -9,14 +9,14 @@ use super::pool::PageId;
 use super::role::TAKES_WRITES;
 use super::way::Leaf;
 use super::{Shadow, ShadowOutcome, TlbFlush};
-use crate::guest::mem::GuestMemory;
-use crate::paging::addr::{Gpa, Gva, Hfn, Hpa};
+use crate::arch::Access;
+use crate::arch::addr::{Gpa, Gva, Hfn, Hpa};
+use crate::mem::guest_memory::GuestMemory;
+use crate::mem::table_memory::{ENTRIES, TableMemory};
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, ADDRESS, DIRTY, PRESENT};
 use crate::paging::guest_walk::{PagingState, error_code};
 use crate::paging::p2m::{P2m, P2mEntry};
-use crate::paging::table::{ENTRIES, TableMemory};
-use crate::virt::Access;
 
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Handles a fault the short way; `None`: it needs the long one, and nothing has happened but that accessed and dirty

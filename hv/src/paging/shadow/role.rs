@@ -1,12 +1,12 @@
 //! What a shadow page stands for, packed into one number by which it is found again.
 
-use crate::paging::addr::{Hfn, Hpa};
+use crate::arch::addr::{Hfn, Hpa};
+use crate::arch::state::cr4;
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{
     ACCESSED, DIRTY, GLOBAL, LongMode, NO_EXECUTE, PAT, PCD, PRESENT, PWT, PageAttr, USER, WRITE,
 };
 use crate::paging::guest_walk::{PagingKind, PagingState, Rights};
-use crate::virt::state::cr4;
 
 /// In a bit of leaves that the processor ignores: the memory can be written, whatever the guest's tables say.
 pub(super) const TAKES_WRITES: u64 = 1 << 9;

@@ -3,14 +3,14 @@
 use super::pool::PageId;
 use super::role::{Allowed, Controls, Key, Role, Source};
 use super::{Root, Shadow, TlbFlush};
-use crate::guest::mem::GuestMemory;
-use crate::paging::addr::{Gfn, Gpa};
+use crate::arch::addr::{Gfn, Gpa};
+use crate::mem::guest_memory::GuestMemory;
+use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
 use crate::paging::format::address_mask;
 use crate::paging::format::x86::LARGE;
 use crate::paging::guest_walk::{PagingKind, PagingState, reserved};
 use crate::paging::p2m::P2m;
-use crate::paging::table::TableMemory;
 
 /// Registers that were loaded lately, and the roots that were found for them.
 #[derive(Clone, Debug, Default)]

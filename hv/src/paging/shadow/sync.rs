@@ -4,12 +4,12 @@ use super::fill::index;
 use super::pool::{PageId, is_stale};
 use super::role::{Controls, Key, TAKES_WRITES};
 use super::{Shadow, TlbFlush};
-use crate::guest::mem::GuestMemory;
-use crate::paging::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE};
+use crate::arch::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE};
+use crate::mem::guest_memory::GuestMemory;
+use crate::mem::table_memory::{ENTRIES, TableMemory};
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, ADDRESS, DIRTY, GLOBAL, NO_EXECUTE, PRESENT, USER, WRITE};
 use crate::paging::p2m::P2m;
-use crate::paging::table::{ENTRIES, TableMemory};
 
 /// Shadow pages that may be unsync at a time: a flush looks at each.
 pub(super) const MAX_UNSYNC: usize = 64;

@@ -2,8 +2,10 @@
 
 use super::model::{Registers, ShadowProcessor};
 use super::*;
-use crate::guest::ram::{VecHost, VmMemory};
-use crate::paging::addr::{Hfn, Hpa, PAGE_SIZE};
+use crate::arch::Access;
+use crate::arch::addr::{Hfn, Hpa, PAGE_SIZE};
+use crate::arch::state::{cr0, cr4, efer};
+use crate::mem::host_access::VecHost;
 use crate::paging::arena::Arena;
 use crate::paging::format::PteFormat;
 use crate::paging::format::ept::Ept;
@@ -11,8 +13,7 @@ use crate::paging::format::npt::Npt;
 use crate::paging::guest_walk::{PagingFeatures, PagingState, error_code};
 use crate::paging::p2m::P2m;
 use crate::paging::range::GpaRange;
-use crate::virt::Access;
-use crate::virt::state::{cr0, cr4, efer};
+use crate::paging::vm_memory::VmMemory;
 
 const HOST: Hpa = Hpa(0x8000_0000);
 const STATE: PagingState = PagingState {

@@ -9,14 +9,14 @@ use super::fill::index;
 use super::pool::PageId;
 use super::role::Key;
 use super::{Shadow, ShadowOutcome};
-use crate::guest::mem::GuestMemory;
-use crate::paging::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
+use crate::arch::Access;
+use crate::arch::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
+use crate::mem::guest_memory::GuestMemory;
+use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, ADDRESS, NO_EXECUTE, PRESENT, USER, leaf_address};
 use crate::paging::guest_walk::{PagingKind, PagingState, pdpte, walk};
 use crate::paging::p2m::P2m;
-use crate::paging::table::TableMemory;
-use crate::virt::Access;
 
 /// A page of level 1, and what it is made from.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@
 //! decides entry by entry.
 
 use super::{ENTRIES, MapError, ROOT_LEVEL, Table, TableMemory, entry_range, is_page_aligned, parts, span};
-use crate::paging::addr::{Gpa, Hfn, Hpa, PAGE_SIZE, PageSize};
+use crate::arch::addr::{Gpa, Hfn, Hpa, PAGE_SIZE, PageSize};
 use crate::paging::format::{Entry, PteFormat};
 use crate::paging::range::{Flush, GpaRange};
 

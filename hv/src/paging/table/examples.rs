@@ -2,11 +2,11 @@
 
 use super::tests::{G1, K4, M2, range};
 use super::*;
+use crate::arch::Access;
 use crate::paging::arena::Arena;
 use crate::paging::format::{NestedAttr, npt::Npt};
 use crate::paging::model::{Processor, Vendor};
 use crate::paging::range::Flush;
-use crate::virt::Access;
 
 fn leaf_sizes<F: PteFormat, M: TableMemory>(table: &Table<F, M>) -> [usize; 3] {
     let mut sizes = [0; 3];

@@ -13,17 +13,16 @@
 mod edit;
 #[cfg(test)]
 mod examples;
-mod memory;
 mod scan;
 #[cfg(test)]
 mod tests;
 
-pub use memory::{ENTRIES, TableMemory};
 pub use scan::AccessBits;
 
-use super::addr::{Gpa, Hfn, Hpa, PAGE_SHIFT, PAGE_SIZE, PageSize};
 use super::format::{Entry, PteFormat};
 use super::range::GpaRange;
+use crate::arch::addr::{Gpa, Hfn, Hpa, PAGE_SHIFT, PAGE_SIZE, PageSize};
+use crate::mem::table_memory::{ENTRIES, TableMemory};
 use core::marker::PhantomData;
 
 /// The level of the root table.

@@ -1,7 +1,7 @@
 //! Reading a [`Table`]: its leaves in order, and their accessed and dirty bits.
 
 use super::{Found, Leaf, MapError, ROOT_LEVEL, Table, TableMemory, is_page_aligned, leaf, parts};
-use crate::paging::addr::{Gpa, Hfn};
+use crate::arch::addr::{Gpa, Hfn};
 use crate::paging::format::{Entry, PteFormat};
 use crate::paging::range::{Flush, GpaRange};
 

@@ -2,11 +2,11 @@
 //! store.
 
 use super::*;
+use crate::arch::Access;
 use crate::paging::arena::Arena;
 use crate::paging::format::{MemoryType, NestedAttr, Rights, ept::Ept, npt::Npt};
 use crate::paging::model::{Fault, Processor, Vendor};
 use crate::paging::range::Flush;
-use crate::virt::Access;
 use proptest::prelude::*;
 use std::cell::{Cell, RefCell};
 

@@ -4,18 +4,20 @@ use alloc::format;
 
 use super::fit::runs_on;
 use super::{Excursion, Paging, switch};
-use crate::guest::vm::{HostMemory, Vm};
+use crate::arch::addr::{Gpa, Gva};
+use crate::arch::{Access, Exception};
 use crate::paging::MapError;
-use crate::paging::addr::{Gpa, Gva};
 use crate::paging::guest_walk::{PagingState, error_code};
 use crate::paging::shadow::ShadowOutcome;
+use crate::vcpu::Vcpu;
 use crate::vcpu::dispatch::died;
 use crate::vcpu::host::Host;
 use crate::vcpu::memory_fault::{self, emulate, fetch_outside_ram};
 use crate::vcpu::outcome::{Cause, Outcome, Stop};
 use crate::vcpu::port::Written;
-use crate::vcpu::{Vcpu, work};
-use crate::virt::{Access, Exception, Virt};
+use crate::virt::Virt;
+use crate::vm::work;
+use crate::vm::{HostMemory, Vm};
 
 /// Handles #PF at `gva` with the processor's error code. `alone`: nothing else happened at this exit.
 pub fn page_fault<V: Virt, M: HostMemory, H: Host>(

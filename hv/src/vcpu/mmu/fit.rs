@@ -5,11 +5,11 @@ use alloc::string::ToString;
 
 use super::fault::no_memory;
 use super::{Paging, switch};
-use crate::guest::vm::{HostMemory, Vm};
 use crate::vcpu::Vcpu;
 use crate::vcpu::dispatch::died;
 use crate::vcpu::outcome::{Cause, Stop};
 use crate::virt::Virt;
+use crate::vm::{HostMemory, Vm};
 
 /// Whether the processor can run the guest on these tables as it is now.
 pub(super) fn runs_on<V: Virt>(virt: &V, paging: Paging) -> bool {

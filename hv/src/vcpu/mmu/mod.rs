@@ -19,16 +19,16 @@ pub use switch::{SwitchCounts, switch};
 
 use core::num::NonZeroU32;
 
+use crate::arch::addr::Gva;
 use crate::guest::config::Mode;
-use crate::guest::msr;
-use crate::guest::vm::{HostMemory, Vm};
 use crate::paging::MapError;
-use crate::paging::addr::Gva;
 use crate::paging::guest_walk::PagingState;
 use crate::paging::shadow::{PatEntries, TlbFlush};
+use crate::vcpu::Vcpu;
 use crate::vcpu::outcome::Stop;
-use crate::vcpu::{Vcpu, work};
 use crate::virt::{FlushScope, Roots, Virt};
+use crate::vm::work;
+use crate::vm::{HostMemory, Vm};
 use paranoia::Paranoia;
 use settle::Settling;
 
@@ -199,7 +199,7 @@ pub fn follow_pat<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedF
     if !vcpu.mmu.is_shadow() {
         return;
     }
-    let guest = vcpu.virt.switched_msr(msr::index::PAT);
+    let guest = vcpu.virt.switched_msr(crate::arch::msr::PAT);
     let pat = guest.zip(vcpu.virt.host_pat()).and_then(|(guest, host)| PatEntries::new(guest, host));
     let changed = {
         let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);

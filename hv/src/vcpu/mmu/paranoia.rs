@@ -3,12 +3,12 @@
 use alloc::format;
 use core::num::NonZeroU32;
 
-use crate::guest::vm::{HostMemory, Vm};
 use crate::paging::guest_walk::PagingState;
 use crate::vcpu::Vcpu;
 use crate::vcpu::dispatch::died;
 use crate::vcpu::outcome::{Cause, Stop};
 use crate::virt::Virt;
+use crate::vm::{HostMemory, Vm};
 
 /// When the next check is due. One looks at all shadow pages, so that people may want fewer than one for each entry.
 #[derive(Clone, Copy, Debug)]

@@ -7,12 +7,13 @@
 use core::sync::atomic::Ordering;
 
 use super::{Excursion, Paging, Settling, follow_pat, load};
-use crate::guest::vm::{HostMemory, Vm};
 use crate::paging::MapError;
 use crate::paging::shadow::{Shadow, Tuning};
 use crate::trace::cost::Cost;
-use crate::vcpu::{Vcpu, work};
+use crate::vcpu::Vcpu;
 use crate::virt::{Roots, Virt};
+use crate::vm::work;
+use crate::vm::{HostMemory, Vm};
 
 /// How often the tables were changed, and what the hypervisor's work for that cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

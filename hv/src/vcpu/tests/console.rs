@@ -1,11 +1,11 @@
 //! Console bytes in both directions, and the person at the other end.
 
 use super::*;
+use crate::arch::msr;
+use crate::arch::state::rflags;
 use crate::device::layout::UART;
-use crate::guest::msr::index as msr;
 use crate::vcpu::testing::{Machine, START, TSC_KHZ};
 use crate::virt::fake::Step;
-use crate::virt::state::rflags;
 
 /// Reads LSR until there is data, then RBR, until as many bytes were read as `choices` says; keeps them in `seen`.
 fn read_all(f: &mut Fake) -> Exit {

@@ -2,10 +2,11 @@
 
 use super::instructions::{expect_gp, xcr0_operands};
 use super::*;
+use crate::arch::state::{SegReg, Segment, cr4, efer};
+use crate::arch::{Exception, RegMove};
 use crate::vcpu::testing::{CODE, Machine};
 use crate::virt::fake::Step;
-use crate::virt::state::{SegReg, Segment, cr4, efer};
-use crate::virt::{Event, Exception, RegMove, Virt};
+use crate::virt::{Event, Virt};
 
 /// Runs one step, which must fault at the instruction.
 #[track_caller]

@@ -1,6 +1,8 @@
 //! Virtio devices at work for a VCPU: doorbells, interrupts, console input and output.
 
 use super::*;
+use crate::arch::Access;
+use crate::arch::addr::Gpa;
 use crate::device::effect::Effect;
 use crate::device::layout::{IOAPIC, PCI_WINDOW_32, pci_interrupt_gsi};
 use crate::device::message::Messages;
@@ -9,11 +11,9 @@ use crate::device::virtio::device::Setup;
 use crate::device::virtio::entropy::Entropy;
 use crate::device::virtio::function::{ISR, NOTIFY, TABLE};
 use crate::device::virtio::switch::{Mac, Switch, Waker, Woken};
-use crate::guest::mem::GuestMemory;
-use crate::paging::addr::Gpa;
+use crate::mem::guest_memory::GuestMemory;
 use crate::vcpu::bus::Bus;
 use crate::vcpu::testing::{Machine, START};
-use crate::virt::Access;
 use crate::virt::fake::Step;
 
 /// Areas of a queue, for queue 0; those of queue 1 follow a page later.

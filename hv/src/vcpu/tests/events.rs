@@ -1,13 +1,13 @@
 //! Exceptions and NMIs on their way into the guest, and deliveries that were interrupted.
 
 use super::*;
-use crate::paging::addr::{Gpa, Gva};
+use crate::arch::addr::{Gpa, Gva};
+use crate::arch::state::rflags;
+use crate::arch::{Access, Exception, vector};
 use crate::vcpu::outcome::{Cause, Stop};
 use crate::vcpu::testing::Machine;
-use crate::virt::exit::vector;
 use crate::virt::fake::Step;
-use crate::virt::state::rflags;
-use crate::virt::{Access, Event, Exception, Virt};
+use crate::virt::{Event, Virt};
 
 /// x2APIC ICR: an NMI to this APIC.
 const NMI_TO_SELF: u64 = 4 << 8 | 1 << 14;

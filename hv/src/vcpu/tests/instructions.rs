@@ -1,14 +1,13 @@
 //! Instructions that exit: what they do, and how they end.
 
 use super::*;
-use crate::guest::msr::index as msr;
+use crate::arch::state::{SegReg, cr0, cr4, efer, rflags};
+use crate::arch::{Exception, RegMove, msr, vector};
 use crate::trace::exits::ExitKind;
 use crate::vcpu::outcome::{Cause, Stop};
 use crate::vcpu::testing::{CODE, Machine, START};
-use crate::virt::exit::vector;
 use crate::virt::fake::Step;
-use crate::virt::state::{SegReg, cr0, cr4, efer, rflags};
-use crate::virt::{Event, Exception, FlushScope, RegMove, Virt};
+use crate::virt::{Event, FlushScope, Virt};
 
 const NEXT: u64 = CODE + 2;
 const DB: Event = Event::Exception(Exception { vector: vector::DB, error: None, cr2: None });

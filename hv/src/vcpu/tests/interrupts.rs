@@ -1,11 +1,11 @@
 //! External interrupts: offered, taken, ended; priorities; both kinds of controller.
 
 use super::*;
-use crate::guest::msr::index as msr;
+use crate::arch::msr;
+use crate::arch::state::rflags;
 use crate::vcpu::testing::Machine;
 use crate::virt::Virt;
 use crate::virt::fake::Step;
-use crate::virt::state::rflags;
 
 /// STI, one instruction later.
 fn open(f: &mut Fake) {
@@ -282,7 +282,7 @@ fn level_interrupts_come_again_until_their_line_falls() {
     let mut messages = crate::device::message::Messages::new();
     for (offset, value) in [(0, 0x10 + 2 * 5), (0x10, 1 << 15 | 0x45)] {
         let now = crate::device::Nanos(0);
-        let at = crate::paging::addr::Gpa(IOAPIC + offset);
+        let at = crate::arch::addr::Gpa(IOAPIC + offset);
         let _ = machine.vm.chipset.lock().mmio_write(at, 4, value, now, &mut messages);
     }
     machine.play();

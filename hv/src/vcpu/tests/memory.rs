@@ -4,17 +4,18 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
+use crate::arch::addr::{Gpa, Hpa};
+use crate::arch::state::{SegReg, Segment, cr0, cr4, efer, rflags};
+use crate::arch::{Access, Exception};
 use crate::device::layout::{PM1A_CONTROL, RESET_CONTROL, TEST_EXIT, TEST_UNMAP};
 use crate::device::message::Messages;
 use crate::paging::GpaRange;
-use crate::paging::addr::{Gpa, Hpa};
 use crate::paging::shadow::Others;
 use crate::vcpu::outcome::{Cause, Death, Stop};
 use crate::vcpu::run::run;
 use crate::vcpu::testing::{CODE, Machine};
 use crate::virt::fake::Step;
-use crate::virt::state::{SegReg, Segment, cr0, cr4, efer, rflags};
-use crate::virt::{Access, Event, Exception, FlushScope};
+use crate::virt::{Event, FlushScope};
 
 /// Where there is neither memory nor a device.
 const HOLE: u64 = 0xc000_0000;

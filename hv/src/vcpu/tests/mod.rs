@@ -14,9 +14,9 @@ mod modes;
 mod random;
 mod time;
 
+use crate::arch::state::{Gpr, VcpuState};
 use crate::virt::fake::Fake;
-use crate::virt::state::Gpr;
-use crate::virt::{Exit, IoExit, VcpuState};
+use crate::virt::{Exit, IoExit};
 
 /// x2APIC MSRs.
 mod x2apic {

@@ -3,14 +3,15 @@
 use core::num::NonZeroU32;
 
 use super::wrmsr;
+use crate::arch::addr::Gva;
+use crate::arch::state::{Gpr, VcpuState, cr0, cr4, efer};
+use crate::arch::{Exception, RegMove};
 use crate::guest::config::Mode;
-use crate::paging::addr::Gva;
 use crate::vcpu::mmu::{Paging, be_paranoid, page_fault, set_mode};
 use crate::vcpu::outcome::{Cause, Outcome, Stop};
 use crate::vcpu::testing::{CODE, Machine};
 use crate::virt::fake::Step;
-use crate::virt::state::{Gpr, VcpuState, cr0, cr4, efer};
-use crate::virt::{Exception, Exit, FlushScope, RegMove, Roots, Virt};
+use crate::virt::{Exit, FlushScope, Roots, Virt};
 
 const EFER: u32 = 0xc000_0080;
 
@@ -197,12 +198,12 @@ mod waiting {
     //! A VCPU that waits for the shadow tables of its VM.
 
     use super::*;
-    use crate::guest::vm::Vm;
     use crate::paging::format::npt::Npt;
     use crate::paging::shadow::{Others, Shadow};
     use crate::vcpu::run::run;
     use crate::vcpu::testing::Memory;
-    use crate::vcpu::work;
+    use crate::vm::Vm;
+    use crate::vm::work;
     use alloc::sync::Arc;
     use core::cell::{Cell, RefCell};
     use core::sync::atomic::Ordering;

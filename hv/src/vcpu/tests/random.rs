@@ -3,12 +3,12 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::guest::msr::index as msr;
-use crate::paging::addr::Gpa;
+use crate::arch::addr::Gpa;
+use crate::arch::state::rflags;
+use crate::arch::{Access, msr};
 use crate::vcpu::testing::Machine;
-use crate::vcpu::work;
-use crate::virt::state::rflags;
-use crate::virt::{Access, Virt};
+use crate::virt::Virt;
+use crate::vm::work;
 
 /// Vectors that the guest sends to itself, one of each at a time: two of the same would rightly become one.
 const FIRST: u64 = 0x40;

@@ -1,12 +1,12 @@
 //! Timers, HLT, and what ends it.
 
 use super::*;
+use crate::arch::msr;
+use crate::arch::state::rflags;
 use crate::device::layout::PIT;
-use crate::guest::msr::index as msr;
 use crate::vcpu::outcome::{Cause, Stop};
 use crate::vcpu::testing::{Machine, START, TSC_KHZ};
 use crate::virt::fake::Step;
-use crate::virt::state::rflags;
 use crate::virt::{Event, Virt};
 
 const DEADLINE_MODE: u64 = 2 << 17;
@@ -276,8 +276,8 @@ fn the_same_through_the_apics_page() {
     let mut machine = Machine::new(&[
         |f| {
             f.cpu.tsc.set(START + 1000);
-            let access = crate::virt::Access::READ;
-            let gpa = crate::paging::addr::Gpa(0xfee0_0390);
+            let access = crate::arch::Access::READ;
+            let gpa = crate::arch::addr::Gpa(0xfee0_0390);
             Exit::NestedFault { gpa, access, present: false, walk: false }
         },
         |f| {
@@ -396,7 +396,7 @@ fn an_nmi_ends_a_halt_but_not_inside_its_own_handler() {
         Exit::Hlt
     };
     let mut machine = Machine::new(&[halt, quiet]);
-    machine.vcpu.request(crate::vcpu::work::NMI);
+    machine.vcpu.request(crate::vm::work::NMI);
     machine.vcpu.virt.nmi_blocked = true;
     machine.vcpu.virt.script[0] = |f| {
         f.nmi_blocked = false;

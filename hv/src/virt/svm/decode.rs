@@ -1,10 +1,11 @@
 //! From the VMCB's exit code and information words to [`Exit`] (AMD APM 2, appendix C and 15.9 to 15.25).
 
 use super::vmcb::{Vmcb, exit_code as code};
-use crate::paging::addr::{Gpa, Gva};
+use crate::arch::addr::{Gpa, Gva};
+use crate::arch::state::Gpr;
+use crate::arch::{Access, Exception, RegMove, vector};
 use crate::virt::Ended;
-use crate::virt::exit::{Access, Exception, Exit, IoExit, RegMove, vector};
-use crate::virt::state::Gpr;
+use crate::virt::exit::{Exit, IoExit};
 
 /// The exits that have short ways.
 #[inline(always)]

@@ -7,10 +7,10 @@
 use super::Svm;
 use super::entry::work;
 use super::vmcb::{clean, cr, event, exit_code, int_ctl, misc1};
-use crate::paging::addr::Gva;
-use crate::virt::exit::vector;
-use crate::virt::state::{VcpuState, rflags};
-use crate::virt::{Event, Exception, Offer, Virt};
+use crate::arch::addr::Gva;
+use crate::arch::state::{VcpuState, rflags};
+use crate::arch::{Exception, vector};
+use crate::virt::{Event, Offer, Virt};
 
 /// EVENTINJ for #PF, without the error code.
 const PAGE_FAULT: u64 = event::VALID | event::TYPE_EXCEPTION | event::ERROR_VALID | vector::PF as u64;

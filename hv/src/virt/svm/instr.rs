@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 use core::arch::asm;
 
 use super::vmcb::Vmcb;
-use crate::paging::addr::Hpa;
-use crate::virt::state::Gpr;
+use crate::arch::addr::Hpa;
+use crate::arch::state::Gpr;
 
 /// Clears the global interrupt flag: no interrupt of any kind is taken until [`stgi`] or a #VMEXIT-free STGI.
 ///

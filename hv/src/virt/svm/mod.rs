@@ -35,14 +35,13 @@ use self::instr::GuestBlock;
 use self::paging::Believed;
 use self::switched::{switched, switched_mut};
 use self::vmcb::{Vmcb, clean, event, exit_code, int_ctl, misc1, misc2};
+use crate::arch::RegMove;
+use crate::arch::addr::{Gva, Hpa};
+use crate::arch::state::{ArchState, VcpuState, rflags};
 use crate::hw;
-use crate::paging::addr::{Gva, Hpa};
 use crate::paging::format::npt::Npt;
 use crate::virt::exit;
-use crate::virt::state::rflags;
-use crate::virt::{
-    ArchState, Ended, Event, Exit, FlushScope, IoExit, Offer, RegMove, Roots, VcpuState, Virt,
-};
+use crate::virt::{Ended, Event, Exit, FlushScope, IoExit, Offer, Roots, Virt};
 
 /// Where the state that VMLOAD and VMSAVE move is right now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,17 +1,17 @@
 //! What translates the guest's addresses: nested tables beside the guest's own, or shadow tables in their place.
 //!
 //! With shadow tables the VMCB holds the control registers that they need ([`HardwareControls`]), and [`Believed`] holds
-//! what the guest put there; [`crate::virt::VcpuState`] shows the latter. All that would show the guest the difference,
+//! what the guest put there; [`crate::arch::VcpuState`] shows the latter. All that would show the guest the difference,
 //! or change what its addresses mean, is intercepted. AMD APM 2, 15.25 and 15.16.
 
 use super::vmcb::{clean, cr, misc1, misc3};
 use super::{Features, Svm, instr};
+use crate::arch::addr::{Gva, Hpa};
+use crate::arch::state::{VcpuState, efer};
+use crate::arch::vector;
 use crate::hw::msr;
-use crate::paging::addr::{Gva, Hpa};
 use crate::paging::shadow::HardwareControls;
-use crate::virt::exit::vector;
-use crate::virt::state::efer;
-use crate::virt::{Roots, VcpuState};
+use crate::virt::Roots;
 
 use super::entry::work;
 

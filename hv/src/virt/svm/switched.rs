@@ -1,7 +1,7 @@
 //! MSRs that the processor switches with the guest, by their place in the VMCB (AMD APM 2, 15.5 and 15.14).
 
 use super::vmcb::Vmcb;
-use crate::guest::msr::index as msr;
+use crate::arch::msr;
 
 /// The VMCB's field of an MSR that VMRUN, VMLOAD and VMSAVE switch.
 macro_rules! switched {

@@ -2,8 +2,8 @@
 
 use super::vmcb::cr;
 use super::*;
-use crate::guest::msr::index;
-use crate::virt::state::cr0;
+use crate::arch::msr as index;
+use crate::arch::state::cr0;
 
 #[test]
 fn init_leaves_msrs_and_caches_alone_and_reset_does_not() {

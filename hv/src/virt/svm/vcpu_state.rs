@@ -2,7 +2,7 @@
 
 use super::Svm;
 use super::vmcb::clean;
-use crate::virt::state::{Gpr, SegReg, Segment, TableReg, VcpuState, efer};
+use crate::arch::state::{Gpr, SegReg, Segment, TableReg, VcpuState, efer};
 
 impl VcpuState for Svm {
     #[inline(always)]

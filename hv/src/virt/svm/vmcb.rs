@@ -3,7 +3,7 @@
 
 use core::mem::{offset_of, size_of};
 
-use crate::virt::state::Segment;
+use crate::arch::state::Segment;
 
 /// The 4 KiB block that VMRUN reads and #VMEXIT writes.
 #[repr(C, align(4096))]

@@ -8,7 +8,8 @@ use core::cell::Cell;
 
 use super::field::{control, exit, guest};
 use super::instr::{vmread, vmwrite};
-use crate::virt::{FieldAccesses, SegReg};
+use crate::arch::state::SegReg;
+use crate::virt::FieldAccesses;
 
 /// A field that is kept here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 
 use super::features::{Features, Unsuitable};
 use super::instr;
+use crate::arch::addr::Hpa;
 use crate::hw::{cpu, msr};
-use crate::paging::addr::Hpa;
 
 /// A VMCS or VMXON region. The processor alone knows what is behind the revision.
 #[repr(C, align(4096))]

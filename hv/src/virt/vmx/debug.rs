@@ -5,7 +5,7 @@ use super::Vmx;
 use super::cache::Field;
 use super::decode::event;
 use super::entry::SHADOW;
-use crate::virt::state::VcpuState;
+use crate::arch::state::VcpuState;
 
 /// Of DR6 and of the qualification: breakpoints that were met. Each exception says it anew.
 const BREAKPOINTS: u64 = 0xf;

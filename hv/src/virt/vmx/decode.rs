@@ -1,10 +1,11 @@
 //! From the exit reason, qualification and information fields to [`Exit`] (Intel SDM 3, 27.2 and appendix C).
 
 use super::field::exit as field;
-use crate::paging::addr::{Gpa, Gva};
+use crate::arch::addr::{Gpa, Gva};
+use crate::arch::state::Gpr;
+use crate::arch::{Access, Exception, RegMove, vector};
 pub use crate::virt::event;
-use crate::virt::exit::{Access, Exception, Exit, IoExit, RegMove, vector};
-use crate::virt::state::Gpr;
+use crate::virt::exit::{Exit, IoExit};
 
 /// Basic exit reasons.
 #[allow(missing_docs)]

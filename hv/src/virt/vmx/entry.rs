@@ -7,10 +7,10 @@ use super::decode::{event, may_interrupt_delivery, reason};
 use super::field::{control, exit, guest, host};
 use super::instr;
 use super::{Vmx, system, vpid};
+use crate::arch::state::{VcpuState, efer};
+use crate::arch::vector;
 use crate::hw::msr::EFER;
-use crate::virt::exit::vector;
-use crate::virt::state::efer;
-use crate::virt::{Ended, VcpuState};
+use crate::virt::Ended;
 
 /// Bits of [`Vmx::work`]. While it is 0, an entry is VMRESUME alone.
 pub(super) mod work {

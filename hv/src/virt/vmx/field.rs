@@ -53,7 +53,7 @@ pub mod exit {
 }
 
 /// Guest-state fields. Of the segment registers those of ES; the others follow at steps of 2, in the order of
-/// [`SegReg`](crate::virt::SegReg).
+/// [`SegReg`](crate::arch::SegReg).
 pub mod guest {
     pub const ES_SELECTOR: u32 = 0x0800;
     pub const LINK_POINTER: u32 = 0x2800;

@@ -11,9 +11,10 @@ use super::decode::{event, reason};
 use super::entry::{NMI_BLOCKING, SHADOW, work};
 use super::field::{control, exit};
 use super::instr;
-use crate::paging::addr::Gva;
-use crate::virt::state::{cr0, rflags};
-use crate::virt::{Ended, Event, Exception, Offer, Virt};
+use crate::arch::Exception;
+use crate::arch::addr::Gva;
+use crate::arch::state::{cr0, rflags};
+use crate::virt::{Ended, Event, Offer, Virt};
 
 /// What waits for the guest.
 #[derive(Debug, Default)]

@@ -3,8 +3,7 @@
 use super::Vmx;
 use super::cache::Field;
 use super::field::exit;
-use crate::virt::VcpuState;
-use crate::virt::state::rflags;
+use crate::arch::state::{VcpuState, rflags};
 
 impl Vmx {
     /// What the exit's reason leaves open.

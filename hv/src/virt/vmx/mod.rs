@@ -43,13 +43,10 @@ use self::inject::Injection;
 use self::instr::GuestBlock;
 use self::paging::Believed;
 use self::system::Saved;
-use crate::guest::msr;
-use crate::paging::addr::Gva;
+use crate::arch::addr::Gva;
+use crate::arch::state::{ArchState, Gpr, SegReg, VcpuState, cr0, rflags};
 use crate::paging::format::ept::Ept;
-use crate::virt::state::{Gpr, SegReg, cr0, rflags};
-use crate::virt::{
-    ArchState, Ended, Event, Exit, FieldAccesses, FlushScope, IoExit, Offer, Roots, VcpuState, Virt,
-};
+use crate::virt::{Ended, Event, Exit, FieldAccesses, FlushScope, IoExit, Offer, Roots, Virt};
 
 /// The virtual APIC page. Only the task priority in it is used.
 #[repr(C, align(4096))]
@@ -237,7 +234,7 @@ impl Virt for Vmx {
             self.set(field, 0);
         }
         // SDM 3, 11.12.4: the PAT after RESET.
-        self.write_switched(msr::index::PAT, 0x0007_0406_0007_0406);
+        self.write_switched(crate::arch::msr::PAT, 0x0007_0406_0007_0406);
     }
 
     fn init(&mut self) {

@@ -12,12 +12,12 @@ use super::controls::secondary;
 use super::entry::work;
 use super::field::guest;
 use super::instr;
-use crate::paging::addr::{Gva, Hpa};
-use crate::paging::guest_walk::is_canonical;
+use crate::arch::addr::{Gva, Hpa, is_canonical};
+use crate::arch::state::{VcpuState, cr0, cr4};
+use crate::arch::vector;
 use crate::paging::shadow::{HardwareControls, exiting_faults};
-use crate::virt::exit::{self, vector};
-use crate::virt::state::{cr0, cr4};
-use crate::virt::{Roots, VcpuState};
+use crate::virt::Roots;
+use crate::virt::exit::{self};
 
 /// Control registers as the guest believes them to be, as far as no read shadow holds them.
 #[derive(Clone, Copy, Debug)]

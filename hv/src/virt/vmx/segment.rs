@@ -1,6 +1,6 @@
 //! Segment registers as the VMCS holds them (Intel SDM 3, 24.4.1).
 
-use crate::virt::Segment;
+use crate::arch::state::Segment;
 
 /// Access rights: the register cannot be used.
 pub const UNUSABLE: u64 = 1 << 16;

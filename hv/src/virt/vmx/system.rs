@@ -3,9 +3,9 @@
 
 use super::cache::{Field, Part};
 use super::{Vmx, instr};
-use crate::guest::msr::index;
+use crate::arch::msr as index;
+use crate::arch::state::SegReg;
 use crate::hw::msr::IA32_PAT;
-use crate::virt::SegReg;
 
 /// MSRs without a field.
 pub(super) const MSRS: [u32; 5] =

@@ -3,7 +3,7 @@
 use super::cache::{Field, Part};
 use super::segment::{attributes, rights};
 use super::{Vmx, instr};
-use crate::virt::state::{Gpr, SegReg, Segment, TableReg, VcpuState, cr0, cr4, efer};
+use crate::arch::state::{Gpr, SegReg, Segment, TableReg, VcpuState, cr0, cr4, efer};
 
 impl VcpuState for Vmx {
     #[inline(always)]

@@ -1,10 +1,10 @@
 //! The devices on the chipset's PCI bus: capabilities, BARs, the window, lines.
 
 use super::*;
+use crate::arch::addr::Gpa;
 use crate::device::Nanos;
 use crate::device::chipset::{Chipset, Options};
 use crate::device::layout::{ECAM, PCI_WINDOW_32};
-use crate::paging::addr::Gpa;
 
 const NOW: Nanos = Nanos(0);
 

@@ -1,8 +1,8 @@
 //! A driver: sets a device up through its registers and works with split rings in plain memory.
 
 use super::*;
-use crate::guest::mem::VecMemory;
-use crate::paging::addr::Gpa;
+use crate::arch::addr::Gpa;
+use crate::mem::guest_memory::VecMemory;
 
 /// Entries of the queues.
 pub const SIZE: u16 = 8;

@@ -1,7 +1,7 @@
 //! PVH and multiboot kernels.
 
 use super::*;
-use crate::virt::state::{Gpr, SegReg, VcpuState, cr0};
+use crate::arch::state::{Gpr, SegReg, VcpuState, cr0};
 
 /// One segment: type, virtual and physical address, size in memory, alignment, contents.
 type Part<'a> = (u32, u64, u64, u64, u64, &'a [u8]);

@@ -1,7 +1,7 @@
 //! bzImages.
 
 use super::*;
-use crate::virt::state::{Gpr, SegReg, VcpuState, cr0, cr4, efer, rflags};
+use crate::arch::state::{Gpr, SegReg, VcpuState, cr0, cr4, efer, rflags};
 
 const SETUP: usize = 512 * 3;
 const CODE: usize = 0x1000;

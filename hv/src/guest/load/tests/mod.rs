@@ -4,9 +4,9 @@ mod elf_files;
 mod linux;
 mod noise;
 
-use super::super::layout::MemoryLayout;
-use super::super::mem::{GuestMemory, NotRam};
 use super::*;
+use crate::mem::guest_memory::{GuestMemory, NotRam};
+use crate::vm::layout::MemoryLayout;
 
 /// RAM with the holes of a layout; only touched pages take memory.
 pub struct SparseMemory {

@@ -1,15 +1,15 @@
 //! What must hold of one present entry.
 
 use super::{Check, Disagreement};
-use crate::guest::mem::GuestMemory;
-use crate::paging::addr::{Gpa, PageSize};
+use crate::arch::addr::{Gpa, PageSize};
+use crate::arch::state::{cr0, cr4, efer};
+use crate::mem::guest_memory::GuestMemory;
+use crate::mem::table_memory::TableMemory;
 use crate::paging::format::x86::{ACCESSED, DIRTY, LongMode, NO_EXECUTE, PRESENT, PageAttr, USER, WRITE};
 use crate::paging::format::{PteFormat, address_mask};
 use crate::paging::guest_walk::{Meaning, PagingKind, PagingState, meaning};
 use crate::paging::shadow::pool::PageId;
 use crate::paging::shadow::role::{Allowed, Controls, Role, Source, TAKES_WRITES};
-use crate::paging::table::TableMemory;
-use crate::virt::state::{cr0, cr4, efer};
 use alloc::boxed::Box;
 
 /// The bits of a leaf that can be fewer than the guest allows; U cannot, because SMEP and SMAP want it.

@@ -1,11 +1,11 @@
 //! What a check found.
 
 use super::Check;
-use crate::guest::mem::GuestMemory;
-use crate::paging::addr::{Gpa, Gva};
+use crate::arch::addr::{Gpa, Gva};
+use crate::mem::guest_memory::GuestMemory;
+use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
 use crate::paging::shadow::pool::PageId;
-use crate::paging::table::TableMemory;
 use alloc::boxed::Box;
 use core::fmt;
 

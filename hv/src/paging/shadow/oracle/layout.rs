@@ -4,7 +4,7 @@
 //! entries make a tree, so that some tables serve at level 1 only; some lead to any other page.
 
 use super::Guest;
-use crate::paging::addr::{Gpa, Hpa, PAGE_SIZE};
+use crate::arch::addr::{Gpa, Hpa, PAGE_SIZE};
 use crate::paging::guest_walk::PagingKind;
 use crate::paging::random::Random;
 use crate::paging::range::{Changed, GpaRange};

@@ -3,8 +3,10 @@
 use super::layout::{HOST, HOST_BYTES, TABLES};
 use super::two_dimensional::TwoDimensional;
 use super::{Guest, Outcome, Walked, by_p2m};
-use crate::guest::ram::VecHost;
-use crate::paging::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE, PageSize};
+use crate::arch::Access;
+use crate::arch::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE, PageSize};
+use crate::arch::state::cr4;
+use crate::mem::host_access::VecHost;
 use crate::paging::arena::Arena;
 use crate::paging::guest_walk::{PagingKind, PagingState};
 use crate::paging::model::Modelled;
@@ -13,8 +15,6 @@ use crate::paging::p2m::P2mEntry;
 use crate::paging::range::{Changed, Flush};
 use crate::paging::shadow::model::{Registers, ShadowProcessor};
 use crate::paging::shadow::{HardwareControls, Root, Shadow, ShadowOutcome, TlbFlush, exiting_faults};
-use crate::virt::Access;
-use crate::virt::state::cr4;
 
 /// The address as the kind of paging sees it.
 pub fn linear(kind: PagingKind, gva: Gva) -> Gva {

@@ -1,8 +1,8 @@
 //! What the guest and its surroundings do, decoded from 64 bits each: small numbers are simple, and any number is
 //! something.
 
+use crate::arch::Access;
 use crate::paging::guest_walk::PagingKind;
-use crate::virt::Access;
 
 /// One operation. Probes are numbers of addresses, `random` feeds what has many forms.
 #[derive(Clone, Copy, Debug)]

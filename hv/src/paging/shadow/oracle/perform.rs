@@ -2,15 +2,15 @@
 
 use super::layout::{self, TABLE_BYTES};
 use super::{HOST, HOST_BYTES, Oracle, Outcome, copy_tables, stale, tables};
-use crate::guest::mem::GuestMemory;
-use crate::guest::ram::HostAccess;
-use crate::paging::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
+use crate::arch::Access;
+use crate::arch::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
+use crate::arch::state::{cr4, rflags};
+use crate::mem::guest_memory::GuestMemory;
+use crate::mem::host_access::HostAccess;
 use crate::paging::guest_walk::{PagingKind, PagingState, peek};
 use crate::paging::model::Modelled;
 use crate::paging::random::Random;
 use crate::paging::shadow::oracle::op::Op;
-use crate::virt::Access;
-use crate::virt::state::{cr4, rflags};
 
 impl<F: Modelled> Oracle<'_, F> {
     pub(super) fn perform(&mut self, op: Op) -> Result<(), String> {

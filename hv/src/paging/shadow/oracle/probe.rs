@@ -3,13 +3,14 @@
 use super::Oracle;
 use super::layout::{TABLE_BYTES, TABLES};
 use super::machine::linear;
-use crate::guest::mem::GuestMemory;
-use crate::guest::ram::{HostAccess, VmMemory};
-use crate::paging::addr::{Gpa, Gva, PAGE_SIZE};
+use crate::arch::Access;
+use crate::arch::addr::{Gpa, Gva, PAGE_SIZE};
+use crate::arch::state::cr4;
+use crate::mem::guest_memory::GuestMemory;
+use crate::mem::host_access::HostAccess;
 use crate::paging::guest_walk::{PagingKind, PagingState, Translation, peek, walk};
 use crate::paging::model::Modelled;
-use crate::virt::Access;
-use crate::virt::state::cr4;
+use crate::paging::vm_memory::VmMemory;
 
 /// An address that the guest uses.
 pub struct Probe {
@@ -198,7 +199,7 @@ impl<F: Modelled> Oracle<'_, F> {
     }
 
     /// Where a frame of host memory is in the guest's tables.
-    pub(super) fn table_at(&self, hpa: crate::paging::addr::Hpa) -> Option<Gpa> {
+    pub(super) fn table_at(&self, hpa: crate::arch::addr::Hpa) -> Option<Gpa> {
         let all = (0..TABLES).map(|page| Gpa(page * PAGE_SIZE + hpa.offset()));
         all.into_iter().find(|&gpa| self.p2m.translate(gpa).writable() == Some(hpa))
     }

@@ -2,10 +2,10 @@
 //! flush, because processors keep translations and pointers to tables apart.
 
 use super::{Outcome, Walked, by_p2m};
-use crate::guest::mem::{GuestMemory, NotRam};
-use crate::paging::addr::{Gpa, Gva};
+use crate::arch::Access;
+use crate::arch::addr::{Gpa, Gva};
+use crate::mem::guest_memory::{GuestMemory, NotRam};
 use crate::paging::guest_walk::{PagingState, Translation, WalkError, walk};
-use crate::virt::Access;
 use core::cell::{Cell, RefCell};
 
 /// Mixtures that are tried; with more, anything goes.

@@ -2,16 +2,16 @@
 //! of nested translations, behind a TLB of guest-virtual addresses that keeps what it is not told to forget.
 
 use super::{Outcome, Stopped};
-use crate::guest::mem::{GuestMemory, NotRam};
-use crate::guest::ram::{HostAccess, VecHost};
-use crate::paging::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE};
+use crate::arch::Access;
+use crate::arch::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE};
+use crate::mem::guest_memory::{GuestMemory, NotRam};
+use crate::mem::host_access::{HostAccess, VecHost};
 use crate::paging::arena::Arena;
 use crate::paging::guest_walk::reference::reference;
 use crate::paging::guest_walk::{PagingState, Rights, WalkError};
 use crate::paging::model::{Processor, Vendor};
 use crate::paging::range::Flush;
 use crate::paging::shadow::TlbFlush;
-use crate::virt::Access;
 use core::cell::{Cell, RefCell};
 
 struct Cached {

@@ -6,17 +6,17 @@
 
 use super::Others;
 use super::tests::{HOST, STATE};
-use crate::guest::mem::{GuestMemory, NotRam};
-use crate::paging::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE};
+use crate::arch::Access;
+use crate::arch::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE};
+use crate::mem::guest_memory::{GuestMemory, NotRam};
+use crate::mem::table_memory::{ENTRIES, TableMemory};
 use crate::paging::arena::Arena;
 use crate::paging::format::npt::Npt;
 use crate::paging::p2m::P2m;
 use crate::paging::range::GpaRange;
 use crate::paging::shadow::model::{Registers, ShadowProcessor};
 use crate::paging::shadow::{Root, Shadow, ShadowOutcome, TlbFlush, Tuning};
-use crate::paging::table::{ENTRIES, TableMemory};
 use crate::smp::mailbox::{self, tests::Attentive};
-use crate::virt::Access;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool as PlainBool, AtomicU64 as Plain, Ordering};
 use loom::sync::atomic::{AtomicBool, AtomicU64};

@@ -1,17 +1,18 @@
 //! Cases of several VCPUs that a random trace meets seldom.
 
 use super::*;
-use crate::guest::mem::{GuestMemory, NotRam};
-use crate::guest::ram::{VecHost, VmMemory};
-use crate::paging::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
+use crate::arch::Access;
+use crate::arch::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
+use crate::arch::state::{cr0, cr4, efer};
+use crate::mem::guest_memory::{GuestMemory, NotRam};
+use crate::mem::host_access::VecHost;
 use crate::paging::arena::Arena;
 use crate::paging::format::npt::Npt;
 use crate::paging::guest_walk::{PagingFeatures, PagingState};
 use crate::paging::p2m::P2m;
 use crate::paging::range::GpaRange;
 use crate::paging::shadow::{ShadowOutcome, TlbFlush, Tuning};
-use crate::virt::Access;
-use crate::virt::state::{cr0, cr4, efer};
+use crate::paging::vm_memory::VmMemory;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) const HOST: Hpa = Hpa(0x8000_0000);

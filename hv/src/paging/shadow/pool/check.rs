@@ -2,7 +2,7 @@
 
 use super::super::TlbFlush;
 use super::*;
-use crate::paging::addr::Hfn;
+use crate::arch::addr::Hfn;
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{PRESENT, WRITE};
 

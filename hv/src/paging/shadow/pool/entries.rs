@@ -3,10 +3,10 @@
 use super::super::TlbFlush;
 use super::gaps::{gap, if_filled};
 use super::*;
-use crate::paging::addr::{Hfn, Hpa};
+use crate::arch::addr::{Hfn, Hpa};
+use crate::mem::table_memory::{ENTRIES, TableMemory};
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{LARGE, PRESENT, WRITE};
-use crate::paging::table::{ENTRIES, TableMemory};
 
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Whether nothing points to a page.

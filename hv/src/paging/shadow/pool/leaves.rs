@@ -4,7 +4,7 @@
 
 use super::super::role::{Controls, Key, TAKES_WRITES};
 use super::*;
-use crate::paging::addr::Hpa;
+use crate::arch::addr::Hpa;
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, DIRTY, WRITE};
 

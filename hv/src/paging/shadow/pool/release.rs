@@ -1,9 +1,9 @@
 //! How pages become free again: one that is chosen, a certain one, or all of them.
 
 use super::*;
-use crate::paging::addr::Hfn;
+use crate::arch::addr::Hfn;
+use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
-use crate::paging::table::TableMemory;
 
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Frees a page; what points to it becomes not present.

@@ -3,7 +3,7 @@
 use super::super::TlbFlush;
 use super::super::others::Others;
 use super::*;
-use crate::paging::addr::Gva;
+use crate::arch::addr::Gva;
 use alloc::sync::Arc;
 use core::fmt;
 

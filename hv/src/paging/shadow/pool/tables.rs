@@ -1,7 +1,7 @@
 //! Pages by the number of what they stand for: a hash table of lists.
 
 use super::*;
-use crate::paging::addr::Hfn;
+use crate::arch::addr::Hfn;
 
 /// Pages by number.
 #[derive(Clone, Copy)]

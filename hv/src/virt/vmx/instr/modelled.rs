@@ -7,8 +7,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{Failed, GuestBlock};
-use crate::paging::addr::Hpa;
-use crate::virt::state::rflags;
+use crate::arch::addr::Hpa;
+use crate::arch::state::rflags;
 use crate::virt::vmx::decode::{event, reason};
 use crate::virt::vmx::features::Features;
 use crate::virt::vmx::field::{control, exit, guest, host};

@@ -1,7 +1,7 @@
 //! The rules of the control fields (Intel SDM 3, 26.2.1): execution, exit, entry.
 
 use super::Check;
-use crate::virt::state::cr0;
+use crate::arch::state::cr0;
 use crate::virt::vmx::controls::{entry, exit, pin, processor, secondary};
 use crate::virt::vmx::decode::event;
 use crate::virt::vmx::field::{control, guest};

@@ -1,10 +1,8 @@
 //! The rules of the guest's state but for segments (Intel SDM 3, 26.3.1).
 
 use super::{Check, is_pat, segments};
-use crate::paging::addr::Gva;
-use crate::paging::guest_walk::is_canonical;
-use crate::virt::SegReg;
-use crate::virt::state::{cr0, cr4, efer, rflags};
+use crate::arch::addr::{Gva, is_canonical};
+use crate::arch::state::{SegReg, cr0, cr4, efer, rflags};
 use crate::virt::vmx::controls::{entry, pin, secondary};
 use crate::virt::vmx::decode::event;
 use crate::virt::vmx::field::{control, guest};

@@ -1,9 +1,8 @@
 //! The rules of the host's state (Intel SDM 3, 26.2.2 to 26.2.4).
 
 use super::{Check, is_pat};
-use crate::paging::addr::Gva;
-use crate::paging::guest_walk::is_canonical;
-use crate::virt::state::{cr4, efer};
+use crate::arch::addr::{Gva, is_canonical};
+use crate::arch::state::{cr4, efer};
 use crate::virt::vmx::controls::exit;
 use crate::virt::vmx::field::{control, host};
 

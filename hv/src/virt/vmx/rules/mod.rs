@@ -19,7 +19,7 @@ use super::controls::processor;
 use super::decode::reason;
 use super::features::{Features, control_words, index};
 use super::field::control;
-use crate::virt::SegReg;
+use crate::arch::state::SegReg;
 
 /// What the rules depend on beside the fields.
 #[derive(Clone, Copy, Debug, Default)]

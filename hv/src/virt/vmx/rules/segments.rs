@@ -1,10 +1,8 @@
 //! The rules of the guest's segment registers (Intel SDM 3, 26.3.1.2).
 
 use super::{Check, guest as state};
-use crate::paging::addr::Gva;
-use crate::paging::guest_walk::is_canonical;
-use crate::virt::SegReg;
-use crate::virt::state::{cr0, rflags};
+use crate::arch::addr::{Gva, is_canonical};
+use crate::arch::state::{SegReg, cr0, rflags};
 use crate::virt::vmx::controls::secondary;
 use crate::virt::vmx::field::guest;
 use crate::virt::vmx::segment::UNUSABLE;

@@ -10,11 +10,10 @@ use super::field::{control, exit, guest};
 use super::instr::modelled::{self, Processor};
 use super::instr::{FAIL_INVALID, FAIL_VALID};
 use super::*;
-use crate::paging::addr::Hpa;
+use crate::arch::addr::Hpa;
+use crate::arch::state::{Segment, efer};
+use crate::arch::{Access, Exception, vector};
 use crate::paging::guest_walk::error_code;
-use crate::virt::exit::vector;
-use crate::virt::state::{Segment, efer};
-use crate::virt::{Access, Exception};
 
 const FEATURES: Features = Features {
     revision: 1,
@@ -321,8 +320,8 @@ fn entries_that_fail_are_explained() {
 #[test]
 fn what_exits_do_not_save_is_the_guests_in_the_processor() {
     let mut scene = Scene::nested();
-    assert!(scene.vmx.set_switched_msr(crate::guest::msr::index::LSTAR, 0x1234));
-    assert_eq!(modelled::with(|it| it.msrs[&crate::guest::msr::index::LSTAR]), 0x1234);
+    assert!(scene.vmx.set_switched_msr(crate::arch::msr::LSTAR, 0x1234));
+    assert_eq!(modelled::with(|it| it.msrs[&crate::arch::msr::LSTAR]), 0x1234);
     modelled::with(|it| it.cr2 = 0x7000);
     assert_eq!(scene.vmx.cr2(), 0x7000);
     scene.vmx.flush(FlushScope::Address(Gva(0x8000)));
@@ -335,10 +334,10 @@ fn without_the_switch_of_the_pat_the_guest_has_one_in_software() {
     let mut scene = Scene::new(features, Roots::Shadow(Hpa(0x5000)));
     modelled::with(|it| it.msrs.insert(0x277, 0x0001_0406_0007_0406));
     assert_eq!(scene.vmx.host_pat(), Some(0x0001_0406_0007_0406));
-    assert_eq!(scene.vmx.switched_msr(msr::index::PAT), Some(0x0007_0406_0007_0406));
-    assert!(scene.vmx.set_switched_msr(msr::index::PAT, 0x0407_0506_0007_0106));
+    assert_eq!(scene.vmx.switched_msr(crate::arch::msr::PAT), Some(0x0007_0406_0007_0406));
+    assert!(scene.vmx.set_switched_msr(crate::arch::msr::PAT, 0x0407_0506_0007_0106));
     scene.run(reason::INTERRUPT, &[]);
-    assert_eq!(scene.vmx.switched_msr(msr::index::PAT), Some(0x0407_0506_0007_0106));
+    assert_eq!(scene.vmx.switched_msr(crate::arch::msr::PAT), Some(0x0407_0506_0007_0106));
     assert_eq!(modelled::with(|it| it.msrs[&0x277]), 0x0001_0406_0007_0406);
     let fields = modelled::with(|it| it.fields().contains_key(&guest::PAT));
     assert!(!fields, "a field that the processor does not have");

@@ -1,8 +1,8 @@
 //! A VCPU that leaves its PCPU, is changed, and goes on; RESET and INIT.
 
 use super::*;
-use crate::guest::msr::index;
-use crate::virt::state::cr4;
+use crate::arch::msr as index;
+use crate::arch::state::cr4;
 
 const POINTERS: [u64; 4] = [0x6001, 0x7001, 0, 0x9001];
 const OTHERS: [u64; 4] = [0xa001, 0, 0xb001, 0xc001];

@@ -1,11 +1,11 @@
 //! An access by a VCPU: by what its processor remembers, through the shadow tables, and with the engine's help.
 
 use super::{Fault, Several};
-use crate::paging::addr::{Gpa, Hpa};
+use crate::arch::Access;
+use crate::arch::addr::{Gpa, Hpa};
 use crate::paging::model::Modelled;
 use crate::paging::shadow::oracle::{Outcome, by_p2m};
 use crate::paging::shadow::{ShadowOutcome, TlbFlush};
-use crate::virt::Access;
 
 /// Attempts of an access, each of which may be undone by what others do.
 const ATTEMPTS: usize = 60;

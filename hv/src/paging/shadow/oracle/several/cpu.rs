@@ -2,17 +2,17 @@
 
 use super::Fault;
 use super::world::{World, arena, belongs};
-use crate::paging::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
+use crate::arch::Access;
+use crate::arch::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
+use crate::arch::state::cr4;
 use crate::paging::guest_walk::{PagingKind, PagingState, Translation, WalkError, peek, walk};
 use crate::paging::shadow::model::{Registers, ShadowProcessor};
 use crate::paging::shadow::oracle::Outcome;
 use crate::paging::shadow::oracle::machine::linear;
 use crate::paging::shadow::oracle::stale::{any_mixture, is_possible};
 use crate::paging::shadow::{HardwareControls, Root, TlbFlush, exiting_faults};
-use crate::vcpu::mailbox::Mailbox;
-use crate::vcpu::work;
-use crate::virt::Access;
-use crate::virt::state::cr4;
+use crate::vm::mailbox::Mailbox;
+use crate::vm::work;
 
 /// Where a VCPU is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

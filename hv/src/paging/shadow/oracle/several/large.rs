@@ -2,12 +2,12 @@
 //! that out.
 
 use super::{Fault, Several};
-use crate::paging::addr::{Gpa, PAGE_SIZE};
+use crate::arch::Access;
+use crate::arch::addr::{Gpa, PAGE_SIZE};
+use crate::arch::state::{cr0, cr4};
 use crate::paging::guest_walk::{PagingKind, PagingState};
 use crate::paging::model::Modelled;
 use crate::paging::random::Random;
-use crate::virt::Access;
-use crate::virt::state::{cr0, cr4};
 
 /// Probes that lie together, most of them in one large page.
 const GROUP: usize = 4;

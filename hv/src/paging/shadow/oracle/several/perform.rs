@@ -2,17 +2,17 @@
 
 use super::cpu::Place;
 use super::{Fault, Several};
-use crate::guest::mem::GuestMemory;
-use crate::guest::ram::HostAccess;
-use crate::paging::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
+use crate::arch::Access;
+use crate::arch::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
+use crate::arch::state::{cr4, rflags};
+use crate::mem::guest_memory::GuestMemory;
+use crate::mem::host_access::HostAccess;
 use crate::paging::guest_walk::{PagingKind, PagingState, peek, walk};
 use crate::paging::model::Modelled;
 use crate::paging::random::Random;
 use crate::paging::shadow::oracle::layout::{self, TABLE_BYTES};
 use crate::paging::shadow::{Reload, TlbFlush};
-use crate::vcpu::work;
-use crate::virt::Access;
-use crate::virt::state::{cr4, rflags};
+use crate::vm::work;
 
 impl<F: Modelled> Several<F> {
     /// The operation that a number stands for.

@@ -6,20 +6,20 @@
 
 use super::cpu::{Cpu, Place};
 use super::{Fault, Guest};
-use crate::guest::mem::{GuestMemory, NotRam};
-use crate::guest::ram::{HostAccess, VecHost};
-use crate::paging::addr::{Gpa, Hfn, Hpa, PAGE_SIZE};
+use crate::arch::Access;
+use crate::arch::addr::{Gpa, Hfn, Hpa, PAGE_SIZE};
+use crate::mem::guest_memory::{GuestMemory, NotRam};
+use crate::mem::host_access::{HostAccess, VecHost};
+use crate::mem::table_memory::TableMemory;
 use crate::paging::arena::Arena;
 use crate::paging::random::Random;
 use crate::paging::shadow::Others;
 use crate::paging::shadow::oracle::layout::{self, TABLE_BYTES, TABLES};
 use crate::paging::shadow::oracle::stale::Change;
 use crate::paging::shadow::oracle::{Outcome, Walked};
-use crate::paging::table::TableMemory;
 use crate::smp::mailbox::{self, Carrier};
-use crate::vcpu::mailbox::Mailbox;
-use crate::vcpu::work;
-use crate::virt::Access;
+use crate::vm::mailbox::Mailbox;
+use crate::vm::work;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::AtomicU64;
 use std::rc::Rc;

@@ -6,7 +6,7 @@ mod in_guest;
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::virt::state::{cr0, cr4, efer};
+use crate::arch::state::{cr0, cr4, efer};
 use crate::virt::vmx::controls::{entry, exit, pin, secondary};
 use crate::virt::vmx::field::{guest, host};
 use crate::virt::vmx::segment::UNUSABLE;

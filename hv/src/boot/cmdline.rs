@@ -1,0 +1,224 @@
+//! The hypervisor's own command line: words, most of them `key=value`, separated by blanks.
+//!
+//! `docs/configuration.md` lists them with their values and defaults.
+//!
+//! Later words win. A word that is not understood is reported and otherwise ignored: a boot loader may add
+//! its own.
+
+use arrayvec::ArrayVec;
+use log::LevelFilter;
+
+use crate::hw::pm::ExitAction;
+use crate::hw::uart::SerialPort;
+
+/// The options with their defaults filled in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HvOptions {
+    /// The least severe level that is logged.
+    pub loglevel: LevelFilter,
+    /// Guest console and log; `None` is the screen.
+    pub console: Option<SerialPort>,
+    /// Machine-readable records.
+    pub telemetry: Option<SerialPort>,
+    /// Emit a statistics record when a guest ends.
+    pub stats: bool,
+    /// Record the output of guests, also if there is only one.
+    pub consoles: bool,
+    /// What to do at the end, if that was given.
+    pub exit: Option<ExitAction>,
+    /// PCPUs that are used at most.
+    pub pcpus: usize,
+    /// Print the hardware report and end.
+    pub probe: bool,
+    /// A test of the host.
+    pub selftest: Option<SelfTest>,
+}
+
+/// A test of the host that end-to-end tests ask for; all but the first four end in a panic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SelfTest {
+    /// Frames, heap, FPU state, timer, interrupts.
+    Quick,
+    /// Echo the console's input until `q`.
+    Console,
+    /// Several PCPUs at once: memory, log, interrupts to each other, virtualization; as `Quick` where there is one.
+    Smp,
+    /// As `Smp`, with a PCPU that the MADT names and that is not there.
+    AbsentPcpu,
+    /// Panic on the last PCPU, while others are at work and one panics, too.
+    PanicElsewhere,
+    /// Panic.
+    Panic,
+    /// Read address 0.
+    Null,
+    /// Write to code.
+    WriteCode,
+    /// Execute data.
+    ExecuteData,
+    /// Use an SSE register outside of the FPU routines.
+    Sse,
+    /// Use up the stack.
+    Stack,
+    /// Use up the heap.
+    Heap,
+}
+
+impl SelfTest {
+    fn parse(word: &str) -> Option<SelfTest> {
+        Some(match word {
+            "quick" => SelfTest::Quick,
+            "console" => SelfTest::Console,
+            "smp" => SelfTest::Smp,
+            "absent-pcpu" => SelfTest::AbsentPcpu,
+            "panic-elsewhere" => SelfTest::PanicElsewhere,
+            "panic" => SelfTest::Panic,
+            "null" => SelfTest::Null,
+            "write-code" => SelfTest::WriteCode,
+            "execute-data" => SelfTest::ExecuteData,
+            "sse" => SelfTest::Sse,
+            "stack" => SelfTest::Stack,
+            "heap" => SelfTest::Heap,
+            _ => return None,
+        })
+    }
+}
+
+impl Default for HvOptions {
+    fn default() -> Self {
+        HvOptions {
+            loglevel: LevelFilter::Info,
+            console: Some(SerialPort::Com1),
+            telemetry: None,
+            stats: false,
+            consoles: false,
+            exit: None,
+            pcpus: usize::MAX,
+            probe: false,
+            selftest: None,
+        }
+    }
+}
+
+/// Words that were not understood; at most 16 are kept.
+pub type UnknownWords<'a> = ArrayVec<&'a str, 16>;
+
+impl HvOptions {
+    /// Parses a command line. The second result holds the words to complain about.
+    pub fn parse(line: &str) -> (HvOptions, UnknownWords<'_>) {
+        let mut options = HvOptions::default();
+        let mut unknown = UnknownWords::new();
+        for word in line.split_ascii_whitespace() {
+            if options.apply(word).is_none() {
+                let _ = unknown.try_push(word);
+            }
+        }
+        (options, unknown)
+    }
+
+    /// What to do at the end. On a real machine what `probe` wrote stays on the screen.
+    pub fn ending(&self, virtual_machine: bool) -> ExitAction {
+        let stay = self.probe && !virtual_machine;
+        self.exit.unwrap_or(if stay { ExitAction::Halt } else { ExitAction::PowerOff })
+    }
+
+    fn apply(&mut self, word: &str) -> Option<()> {
+        if word == "probe" {
+            self.probe = true;
+            return Some(());
+        }
+        let (key, value) = word.split_once('=')?;
+        match key {
+            "loglevel" => self.loglevel = value.parse().ok()?,
+            "console" if value == "screen" => self.console = None,
+            "console" => self.console = Some(SerialPort::parse(value)?),
+            "telemetry" if value == "none" => self.telemetry = None,
+            "telemetry" => self.telemetry = Some(SerialPort::parse(value)?),
+            "stats" => self.stats = parse_switch(value)?,
+            "consoles" => self.consoles = parse_switch(value)?,
+            "pcpus" => self.pcpus = value.parse().ok().filter(|most| *most > 0)?,
+            "selftest" => self.selftest = Some(SelfTest::parse(value)?),
+            "exit" => self.exit = Some(ExitAction::parse(value)?),
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+impl ExitAction {
+    fn parse(word: &str) -> Option<ExitAction> {
+        match word {
+            "poweroff" => Some(ExitAction::PowerOff),
+            "reset" => Some(ExitAction::Reset),
+            "halt" => Some(ExitAction::Halt),
+            _ => parse_port(word.strip_prefix("isa-debug:")?).map(ExitAction::IsaDebug),
+        }
+    }
+}
+
+fn parse_switch(word: &str) -> Option<bool> {
+    match word {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    }
+}
+
+fn parse_port(word: &str) -> Option<u16> {
+    match word.strip_prefix("0x") {
+        Some(hex) => u16::from_str_radix(hex, 16).ok(),
+        None => word.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn reads_words_and_lets_later_ones_win() {
+        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 stats=on consoles=on exit=isa-debug:0xf4  console=com2 pcpus=3";
+        let (options, unknown) = HvOptions::parse(line);
+        assert_eq!(unknown.as_slice(), ["palimpsest"]);
+        let expected = HvOptions {
+            loglevel: LevelFilter::Debug,
+            console: Some(SerialPort::Com2),
+            telemetry: Some(SerialPort::Com2),
+            stats: true,
+            consoles: true,
+            exit: Some(ExitAction::IsaDebug(0xf4)),
+            pcpus: 3,
+            probe: false,
+            selftest: Some(SelfTest::WriteCode),
+        };
+        assert_eq!(options, expected);
+        assert_eq!(HvOptions::parse("console=com3 console=screen").0.console, None);
+        assert_eq!(HvOptions::parse("telemetry=com1 telemetry=none exit=isa-debug:244").0.telemetry, None);
+    }
+
+    #[test]
+    fn a_bad_value_changes_nothing_and_is_reported() {
+        let (options, unknown) =
+            HvOptions::parse("loglevel=loud console=tty stats= exit=isa-debug:70000 exit=isa-debug pcpus=0");
+        assert_eq!(options, HvOptions::default());
+        assert_eq!(unknown.len(), 6);
+    }
+
+    #[test]
+    fn a_report_stays_on_the_screen_of_a_real_machine() {
+        let ending = |line, is_virtual| HvOptions::parse(line).0.ending(is_virtual);
+        assert_eq!([ending("", false), ending("", true)], [ExitAction::PowerOff; 2]);
+        assert_eq!(ending("probe", false), ExitAction::Halt);
+        assert_eq!(ending("probe", true), ExitAction::PowerOff);
+        assert_eq!(ending("exit=reset probe", false), ExitAction::Reset);
+        assert_eq!(HvOptions::parse("probe=yes").1.as_slice(), ["probe=yes"]);
+    }
+
+    proptest! {
+        #[test]
+        fn survives_noise(line in ".{0,200}") {
+            let (_, unknown) = HvOptions::parse(&line);
+            prop_assert!(unknown.len() <= line.split_ascii_whitespace().count());
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Where tables live.
+
+use crate::arch::addr::Hfn;
+
+/// Entries of one table.
+pub const ENTRIES: usize = 512;
+
+/// The frames of tables: the host's frame allocator on bare metal, an arena in tests.
+///
+/// Frames given to [`free`](TableMemory::free) and to the entry functions come from
+/// [`allocate`](TableMemory::allocate) of the same memory and are not freed yet; `index` is below
+/// [`ENTRIES`]. Implementations may panic otherwise. Processors read and update entries at any time, so that
+/// every access is one aligned 64-bit access; `store` has release, `load` acquire, `compare_exchange` both
+/// orderings.
+pub trait TableMemory {
+    /// A frame of zeroes, or `None` if the memory for tables is used up.
+    fn allocate(&self) -> Option<Hfn>;
+
+    /// The same, below 4 GiB if there is any: PAE roots must lie there.
+    fn allocate_low(&self) -> Option<Hfn> {
+        self.allocate()
+    }
+
+    /// Takes a frame back.
+    fn free(&self, frame: Hfn);
+
+    /// Reads an entry.
+    fn load(&self, frame: Hfn, index: usize) -> u64;
+
+    /// Writes an entry.
+    fn store(&self, frame: Hfn, index: usize, value: u64);
+
+    /// Writes `new` if the entry is `old`; otherwise returns what it is.
+    fn compare_exchange(&self, frame: Hfn, index: usize, old: u64, new: u64) -> Result<(), u64>;
+}
+
+impl<M: TableMemory> TableMemory for &M {
+    fn allocate(&self) -> Option<Hfn> {
+        (**self).allocate()
+    }
+    fn allocate_low(&self) -> Option<Hfn> {
+        (**self).allocate_low()
+    }
+    fn free(&self, frame: Hfn) {
+        (**self).free(frame);
+    }
+    fn load(&self, frame: Hfn, index: usize) -> u64 {
+        (**self).load(frame, index)
+    }
+    fn store(&self, frame: Hfn, index: usize, value: u64) {
+        (**self).store(frame, index, value);
+    }
+    fn compare_exchange(&self, frame: Hfn, index: usize, old: u64, new: u64) -> Result<(), u64> {
+        (**self).compare_exchange(frame, index, old, new)
+    }
+}

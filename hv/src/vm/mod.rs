@@ -1,0 +1,180 @@
+//! A virtual machine: its memory, its chipset and its time. Shared by its VCPUs.
+//!
+//! Made by `guest::build`, used by `vcpu::run` and the monitor. Lock order: `chipset`, then `memory`, then that of a virtio
+//! device, then `shadow`; none is held while a guest runs. Who holds `shadow` may wait for other PCPUs to forget translations
+//! ([`Others`]); so who waits for it, or for what others hold meanwhile, answers: [`Vm::lock_shadow`], [`Vm::lock_memory`],
+//! [`Vm::read_memory`]. Who waits for `memory` holds nothing for which others wait without an answer: not the chipset.
+
+pub mod clock;
+pub mod hlt_tracker;
+pub mod layout;
+pub mod mailbox;
+pub mod pvclock;
+pub mod work;
+
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::AtomicU8;
+
+use spin::{Mutex, MutexGuard, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use self::clock::Clock;
+use crate::arch::addr::{Gva, Hpa};
+use crate::device::chipset::Chipset;
+use crate::device::pci::PlugError;
+use crate::device::virtio::Virtio;
+use crate::device::{Nanos, Tsc};
+use crate::mem::host_access::HostAccess;
+use crate::mem::table_memory::TableMemory;
+use crate::paging::format::{NestedAttr, PteFormat};
+use crate::paging::guest_walk::PagingFeatures;
+use crate::paging::nested::Nested;
+use crate::paging::p2m::P2m;
+use crate::paging::shadow::{Others, Shadow};
+use crate::paging::vm_memory::VmMemory;
+use crate::smp::lock::{self, Writers};
+use crate::vm::hlt_tracker::HltTracker;
+use crate::vm::layout::MemoryLayout;
+use crate::vm::mailbox::Mailbox;
+
+/// Host memory as VMs use it: tables and bytes by physical address.
+pub trait HostMemory: TableMemory + HostAccess + Clone {}
+
+impl<T: TableMemory + HostAccess + Clone> HostMemory for T {}
+
+/// What a VM's guest-physical addresses lead to.
+pub struct Memory<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
+    /// The one truth.
+    pub p2m: P2m<M>,
+    /// The processor's view of it.
+    pub nested: Nested<F, M>,
+    /// Access to the bytes.
+    pub host: M,
+}
+
+impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Memory<F, M> {
+    /// The RAM as the guest sees it.
+    pub fn ram(&self) -> VmMemory<'_, M, M> {
+        VmMemory::new(&self.p2m, &self.host)
+    }
+}
+
+/// One VM.
+pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
+    /// Its name in messages.
+    pub name: String,
+    /// All devices but the local APICs.
+    pub chipset: Mutex<Chipset>,
+    /// The virtio devices, which the chipset finds too.
+    pub virtio: Virtio,
+    /// Its memory. For VCPUs: [`Vm::read_memory`], [`Vm::lock_memory`].
+    pub memory: RwLock<Memory<F, M>>,
+    /// Who waits to change it.
+    pub writers: Writers,
+    /// The shadow tables, once they have been used.
+    pub shadow: Mutex<Option<Shadow<M, F>>>,
+    /// How many pages they may have.
+    pub shadow_pages: usize,
+    /// What others leave for its VCPUs, by number.
+    pub mailboxes: Vec<Mailbox>,
+    /// Its VCPUs that no device's interrupt will wake.
+    pub hlt: HltTracker,
+    /// Which tables its VCPUs use, all the same ones.
+    pub paging: AtomicU8,
+    /// How one VCPU has the others forget translations, if there are others.
+    pub others: Once<Arc<dyn Others>>,
+    /// Where its RAM is.
+    pub layout: MemoryLayout,
+    /// From ticks to nanoseconds.
+    pub clock: Clock,
+    /// Host TSC at the VM's start: machine time 0, which a reset of the guest does not change.
+    pub start: u64,
+    /// The guest has the paravirtual clock.
+    pub pv_clock: bool,
+    /// Seconds and nanoseconds since 1970 at machine time 0.
+    pub wall_at_zero: (u64, u32),
+    /// What guest page tables may contain.
+    pub paging_features: PagingFeatures,
+    /// Unknown MSRs read as zero instead of raising #GP.
+    pub permissive_msr: bool,
+}
+
+impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
+    /// Puts virtio devices on the machine's PCI bus; once, before it runs.
+    pub fn attach(&mut self, devices: Virtio) -> Result<(), PlugError> {
+        self.virtio = devices.clone();
+        self.chipset.get_mut().attach(devices)
+    }
+
+    /// Takes the shadow tables, to serve this VCPU. Whoever holds them may wait for this processor to forget translations: it
+    /// answers while it waits, and then [`work::MAIL`] is added to `work`.
+    #[inline(always)]
+    pub fn lock_shadow(&self, vcpu: u32, work: &mut u32) -> MutexGuard<'_, Option<Shadow<M, F>>> {
+        let mut guard = lock::take(|| self.shadow.try_lock(), || self.answer(work));
+        if let Some(shadow) = &mut *guard {
+            shadow.serve(vcpu);
+        }
+        guard
+    }
+
+    /// Takes the memory, to change it; waits like [`Vm::lock_shadow`].
+    #[cold]
+    pub fn lock_memory(&self, work: &mut u32) -> RwLockWriteGuard<'_, Memory<F, M>> {
+        self.writers.write(&self.memory, || self.answer(work))
+    }
+
+    /// Takes the memory, to read it, after those who wait to change it; waits like [`Vm::lock_shadow`]. Who has it already must
+    /// not take it again.
+    #[inline(always)]
+    pub fn read_memory(&self, work: &mut u32) -> RwLockReadGuard<'_, Memory<F, M>> {
+        lock::take(|| self.memory.try_read(), || self.let_writers_pass(work))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn let_writers_pass(&self, work: &mut u32) {
+        self.writers.let_pass(|| self.answer(work));
+    }
+
+    /// What this processor does between two attempts to take a lock.
+    #[cold]
+    #[inline(never)]
+    fn answer(&self, work: &mut u32) {
+        if let Some(others) = self.others.get() {
+            *work |= work::MAIL;
+            others.answer();
+        }
+        core::hint::spin_loop();
+    }
+
+    /// Where the shadow tables of a VM with one VCPU say that code is: a short way to it. See [`Shadow::code`].
+    #[inline]
+    pub fn code(&self, gva: Gva, user: bool) -> Option<Hpa> {
+        if self.others.get().is_some() {
+            return None;
+        }
+        self.shadow.lock().as_ref()?.code(gva, user)
+    }
+
+    /// Has the other VCPUs forget what they remember of tables that have changed. This one answers meanwhile, as in
+    /// [`Vm::lock_shadow`].
+    pub fn tell_others(&self, work: &mut u32) {
+        if let Some(others) = self.others.get() {
+            *work |= work::MAIL;
+            others.forget(false);
+        }
+    }
+
+    /// Machine time in ticks at host TSC `tsc`. Unlike the guest's TSC it cannot be set by the guest.
+    #[inline(always)]
+    pub fn ticks(&self, tsc: u64) -> Tsc {
+        Tsc(tsc.wrapping_sub(self.start))
+    }
+
+    /// Machine time in nanoseconds at host TSC `tsc`.
+    #[inline(always)]
+    pub fn nanos(&self, tsc: u64) -> Nanos {
+        self.clock.nanos(self.ticks(tsc))
+    }
+}
