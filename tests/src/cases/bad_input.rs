@@ -109,6 +109,9 @@ fn conflicts(context: &Context) -> Result<()> {
     let file = context.file("file", "x")?;
     context.run(&["--initrd", &file, "--exec", "true"])?.status(2)?.says("--initrd")?;
     context.run(&["--initrd", &file, "--put", &file])?.status(2)?.says("--put")?;
+    context.run(&["--initrd", &file, "--get", "/x"])?.status(2)?.says("--get")?;
+    context.run(&["--get", "/x:none/y"])?.status(2)?.says("there is no folder none")?;
+    context.run(&["--get", "/x:y", "--get", "/z:y"])?.status(2)?.says("another file goes to y")?;
     context.run(&["--kernel", &kit, "--exec", "true"])?.status(2)?.says("--exec")?;
     context.run(&["--module", &file])?.status(2)?.says("--module")?;
     if context.nested() {

@@ -4,6 +4,7 @@ mod bad_input;
 mod bench;
 mod bochs;
 mod boot;
+mod files;
 mod guests;
 mod isolation;
 mod kit;
@@ -83,6 +84,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
     let cases = [
         bochs::CASES,
         boot::CASES,
+        files::CASES,
         guests::CASES,
         isolation::CASES,
         person::CASES,

@@ -70,10 +70,11 @@ fn root(context: &Context) -> Result<()> {
                    dd if=/blob of=/copy bs=7k 2>/dev/null; sync; echo 3 > /proc/sys/vm/drop_caches\n\
                    md5sum < /copy; rm /copy; mount -o remount,ro / && echo clean";
     context
-        .run(&["--disk", &image, "--append", "root=/dev/vda", "--exec", command])?
+        .run(&["--disk", &image, "--append", "root=/dev/vda", "--exec", command, "--get", "/etc/motd"])?
         .status(0)?
         .prints(&format!("from the disk\n{blob}  -\n1\n{blob}  -\nclean\n"))?;
     ensure!(sum(&image)? == before, "the image has changed");
+    ensure!(fs::read(context.path("motd"))? == b"from the disk\n", "the file that it sends");
     Ok(())
 }
 

@@ -36,7 +36,7 @@ fn three(context: &Context) -> Result<()> {
     let config = context.file(
         "lab.toml",
         "version = 1\n\
-         [[vm]]\nname = \"web\"\nmemory_mib = 96\nweight = 512\nexec = \"echo I am $((1 + 1))web; nproc; seq 20000 | md5sum\"\n\
+         [[vm]]\nname = \"web\"\nmemory_mib = 96\nweight = 512\nexec = \"echo I am $((1 + 1))web; nproc; seq 20000 | md5sum; seq 999 > /n\"\nget = [\"/n:numbers\"]\n\
          [[vm]]\nname = \"db\"\nmemory_mib = 96\nmode = \"shadow\"\naffinity = [2, 3]\n\
          exec = \"read line; echo I am $((1 + 1))db, $line; exit 7\"\n\
          [[vm]]\nname = \"calc\"\nvcpus = 2\ncap = 150\nexec = \"echo I am $((1 + 1))calc; nproc; seq 3\"\n",
@@ -55,6 +55,8 @@ fn three(context: &Context) -> Result<()> {
         Ok(())
     };
     has(log(context, "web")?, "I am 2web\n1\ne071f707df7bbeee2a6a1eb48011ddd0  -\n")?;
+    let numbers: String = (1..=999).map(|n| format!("{n}\n")).collect();
+    ensure!(fs::read_to_string(context.path("numbers"))? == numbers, "the file that web sends");
     has(log(context, "db")?, "I am 2db, hello\n")?;
     has(log(context, "calc")?, "I am 2calc\n2\n1\n2\n3\n")?;
     has(log(context, "hypervisor")?, "db: power-off")?;

@@ -44,6 +44,8 @@ Examples:
   cargo pal run                                     a shell in the default guest; `exit` powers it off
   cargo pal run --exec 'uname -a; free'             one command, its output, its exit status
   cargo pal run --put ./tool --exec '/tool --self-test'
+  cargo pal run --exec 'dmesg > /log' --get /log:boot.log
+                                                    a file out of the guest
   cargo pal run --machine native --exec 'dmesg'     the same guest without the hypervisor, for comparison
   cargo pal run --machine bochs-vtx --exec uname    on an Intel processor with VT-x; takes half a minute
   cargo pal run --disk root.ext4 --append root=/dev/vda
@@ -61,7 +63,7 @@ On the console, Ctrl-a is the escape key: Ctrl-a x quits, Ctrl-a h helps, Ctrl-a
 Exit status:
   0    the guest powered off, and CMD returned 0
   n    CMD's own status, or the value that the guest wrote to the test device
-  1    pal failed: the hypervisor does not build, the emulator is missing or does not start
+  1    pal failed: the hypervisor does not build, the emulator is missing or does not start; or a file of --get did not come
   2    unknown options, unusable files
   3    the guest died, or ended before CMD did
   4    the hypervisor panicked
@@ -77,11 +79,12 @@ The guest's output goes to standard output, everything else to standard error. W
 30 seconds says there where it is (PAL_PROGRESS=N: for N seconds; 0: never).";
 
 /// What makes no sense without a guest.
-const GUEST_OPTIONS: [&str; 17] = [
+const GUEST_OPTIONS: [&str; 18] = [
     "append",
     "disk",
     "entropy",
     "exec",
+    "get",
     "guest",
     "initrd",
     "kernel",
@@ -98,11 +101,12 @@ const GUEST_OPTIONS: [&str; 17] = [
 ];
 
 /// What a description says in their place.
-const DESCRIBED: [&str; 20] = [
+const DESCRIBED: [&str; 21] = [
     "append",
     "disk",
     "entropy",
     "exec",
+    "get",
     "guest",
     "initrd",
     "kernel",
@@ -213,6 +217,10 @@ pub struct RunArgs {
     /// Add a file or directory to the default guest, by default in its root directory; may be repeated
     #[arg(long, value_name = "FILE[:GUESTPATH]", help_heading = "Guest")]
     pub put: Vec<String>,
+    /// Take a file out of the default guest when CMD or the shell has ended, by default into this folder under its own name; a
+    /// directory comes as a tar archive. May be repeated
+    #[arg(long, value_name = "GUESTPATH[:FILE]", help_heading = "Guest")]
+    pub get: Vec<String>,
     /// Run one shell command in the default guest, print its output, power off
     #[arg(long, value_name = "CMD", allow_hyphen_values = true, help_heading = "Guest")]
     pub exec: Option<String>,

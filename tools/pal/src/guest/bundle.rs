@@ -179,6 +179,7 @@ mod tests {
             kind: Image::BzImage { end: 0 },
             initrd: None,
             ours: false,
+            gets: vec![],
             modules: vec![Module { contents: vec![2], cmdline: "a \"quoted\" word".into() }],
             disks: vec![Disk { contents: vec![3], read_only: true }],
         };

@@ -7,6 +7,7 @@ use anyhow::Result;
 use super::{
     bundle::{Disk, File, Module},
     devices,
+    get::Get,
     image::Image,
     initramfs::{self, Contents, Put},
     vm::Vm,
@@ -23,6 +24,8 @@ pub struct Files {
     pub initrd: Option<File>,
     /// It is the default one.
     pub ours: bool,
+    /// Files that the default guest sends at its end.
+    pub gets: Vec<Get>,
     /// Modules with their command lines.
     pub modules: Vec<Module>,
     /// Disks.
@@ -41,6 +44,8 @@ impl Files {
         let given = vm.kernel.as_deref().map(|path| read("kernel", path)).transpose()?;
         let puts = vm.put.iter().map(|put| Put::parse(put)).collect::<Result<Vec<_>>>();
         let puts = puts.map_err(|error| vm.wrong("put", format!(" {error}")))?;
+        let gets = vm.get.iter().map(|get| Get::parse(get, &vm.folder)).collect::<Result<Vec<_>>>();
+        let gets = gets.map_err(|error| vm.wrong("get", format!(" {error}")))?;
         let modules = vm.modules.iter().map(|module| {
             let name = file_name(&module.file).replace(' ', "_");
             let cmdline = module.cmdline.clone().unwrap_or(name);
@@ -57,8 +62,9 @@ impl Files {
         let kernel = given.map_or_else(|| read("kernel", &path), Ok)?;
         let kind = Image::identify(&kernel)
             .map_err(|what| vm.wrong("kernel", format!(" {}: {what}", path.display())))?;
-        if !kind.is_linux() && (vm.exec.is_some() || !vm.put.is_empty()) {
-            let key = if vm.exec.is_some() { "exec" } else { "put" };
+        if !kind.is_linux()
+            && let Some(key) = vm.asks_of_default_guest()
+        {
             let kernel = vm.called("kernel");
             return Err(
                 vm.wrong(key, format!(" needs a Linux kernel for the default initramfs: leave out {kernel}"))
@@ -78,13 +84,14 @@ impl Files {
                     puts: &puts,
                     modules: &drivers,
                     command,
+                    gets: &gets,
                 })?;
                 Some(File { name: "initramfs".into(), contents })
             }
             own => own.map(|(path, contents)| File { name: path.map_or(String::new(), file_name), contents }),
         };
         let kernel = File { name: file_name(&path), contents: kernel };
-        let files = Files { kernel, kind, initrd, ours, modules, disks };
+        let files = Files { kernel, kind, initrd, ours, gets, modules, disks };
         files.check_memory(vm)?;
         Ok(files)
     }

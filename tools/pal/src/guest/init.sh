@@ -1,8 +1,7 @@
 #!/bin/busybox sh
 # PID 1 of Palimpsest's default guest. It sets up a minimal system, then either runs the one command in /pal/command
-# or gives an interactive shell, and powers off. The marks around the output carry a word that is new in every run, so
-# that nothing the guest prints by accident can be taken for them; without such a word, on a machine without pal, there
-# are no marks.
+# or gives an interactive shell (/pal/session), and powers off. The marks around the output carry a word that is new in
+# every run, so that nothing the guest prints by accident can be taken for them.
 
 if [ "$1" = on-disk ]; then
     /pal/busybox mkdir /pal/bin
@@ -41,35 +40,17 @@ if [ -n "$root" ] && [ "$1" != on-disk ]; then
     mkdir /disk
     if mount -t ext4 "$root" /disk && mkdir -p /disk/dev /disk/proc /disk/sys /disk/pal /disk/root; then
         mount -t tmpfs tmpfs /disk/pal
-        cp -p /bin/busybox /init /disk/pal
-        [ -e /pal/command ] && cp /pal/command /disk/pal
+        cp -p /bin/busybox /init /pal/session /disk/pal
+        for file in command get; do [ -e /pal/$file ] && cp /pal/$file /disk/pal; done
         for tree in dev proc sys; do mount -o move /$tree /disk/$tree; done
         exec switch_root /disk /pal/busybox sh /pal/init on-disk
     fi
     echo "init: cannot use $root as root file system: staying in the initramfs"
 fi
 
-# The command's output shares the console with the kernel, which keeps quiet from here on unless it dies.
-dmesg -n 1
 cd /root
-
-if [ -e /pal/command ]; then
-    # Raw: the bytes of the command reach the other end unchanged, and no input is echoed.
-    [ -n "$nonce" ] && stty raw -echo
-    set -- sh /pal/command
-else
-    # Input from a pipe is not echoed: nobody types.
-    if [ "$TERM" = dumb ]; then stty -echo; else unset LS_COLORS; fi
-    [ -n "$size" ] && stty rows "${size%x*}" cols "${size#*x}"
-    export PS1='guest:\w\$ '
-    set -- sh
-fi
-[ -n "$nonce" ] && printf '\036pal %s begin\036' "$nonce"
-# The end of a session hangs its terminal up, which drops output that is still on its way. So whoever leads the session
-# waits for that: setting a mode does. It may not be in the foreground then.
-setsid cttyhack sh -c '"$@"; status=$?; trap "" TTOU; stty raw -echo; exit $status' sh "$@"
-status=$?
-stty raw -echo
-[ -n "$nonce" ] && printf '\036pal %s end %d\036' "$nonce" "$status"
-stty sane
+bb=/bin/busybox
+if [ "$1" = on-disk ]; then bb=/pal/busybox; fi
+pal=/pal shell=sh
+. /pal/session
 poweroff -f

@@ -1,5 +1,6 @@
-//! The default guest's initial RAM file system: a static busybox, [`init.sh`](init.sh), the files a person adds with
-//! `--put`, and the command of `--exec`. The same inputs give the same bytes.
+//! The default guest's initial RAM file system: a static busybox, [`init.sh`](init.sh) and [`session.sh`](session.sh), the files
+//! a person adds with `--put`, the command of `--exec`, and the names of the files that come back. The same inputs give the
+//! same bytes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +11,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use super::cpio::Archive;
+use super::{cpio::Archive, get::Get};
 use crate::status::Usage;
 
 /// One `--put FILE[:GUESTPATH]`.
@@ -58,6 +59,8 @@ pub struct Contents<'a> {
     pub modules: &'a [(String, Vec<u8>)],
     /// The shell command that the guest runs instead of an interactive shell.
     pub command: Option<&'a str>,
+    /// Files that it sends afterwards.
+    pub gets: &'a [Get],
 }
 
 /// Builds the archive.
@@ -73,6 +76,11 @@ pub fn build(contents: &Contents) -> Result<Vec<u8>> {
         fs::read(contents.busybox).with_context(|| format!("cannot read {}", contents.busybox.display()))?;
     tree.file("bin/busybox", 0o755, busybox);
     tree.file("init", 0o755, include_bytes!("init.sh").to_vec());
+    tree.file("pal/session", 0o644, include_bytes!("session.sh").to_vec());
+    if !contents.gets.is_empty() {
+        let paths: String = contents.gets.iter().map(|get| format!("{}\n", get.guest_path)).collect();
+        tree.file("pal/get", 0o644, paths.into_bytes());
+    }
     if let Some(command) = contents.command {
         tree.file("pal/command", 0o644, format!("{command}\n").into_bytes());
     }
@@ -184,6 +192,7 @@ mod tests {
             puts: &puts,
             modules: &[("virtio".into(), vec![1])],
             command: Some("echo 'a \"b\" $c'"),
+            gets: &[Get { guest_path: "/a b".into(), file: "b".into() }],
         };
         let archive = build(&contents).unwrap();
         assert_eq!(archive, build(&contents).unwrap());
@@ -193,6 +202,8 @@ mod tests {
             "opt/tree/deep/three",
             "opt/tree/link",
             "pal/command",
+            "pal/get",
+            "pal/session",
             "pal/modules/00-virtio.ko",
         ] {
             let name = format!("{name}\0");

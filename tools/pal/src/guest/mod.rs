@@ -5,6 +5,7 @@ pub mod bundle;
 pub mod cpio;
 pub mod devices;
 pub mod files;
+pub mod get;
 pub mod image;
 pub mod initramfs;
 pub mod vm;

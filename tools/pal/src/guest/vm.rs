@@ -53,6 +53,12 @@ pub struct Vm {
     /// What is added to it.
     #[serde(default)]
     pub put: Vec<String>,
+    /// What it sends back at its end.
+    #[serde(default)]
+    pub get: Vec<String>,
+    /// Where files that it sends go unless they say it themselves.
+    #[serde(skip)]
+    pub folder: PathBuf,
     /// RAM in MiB.
     #[serde(default = "memory")]
     pub memory_mib: u64,
@@ -208,6 +214,8 @@ impl Vm {
             native_cmdline: None,
             exec: None,
             put: Vec::new(),
+            get: Vec::new(),
+            folder: PathBuf::new(),
             memory_mib: memory(),
             vcpus: one(),
             weight: None,
@@ -235,6 +243,7 @@ impl Vm {
         let modules = self.modules.iter_mut().map(|module| &mut module.file);
         let disks = self.disks.iter_mut().map(|disk| &mut disk.file);
         files.chain(modules).chain(disks).for_each(|path| *path = dir.join(&*path));
+        self.folder = dir.to_owned();
         let puts = self.put.iter_mut().filter(|put| !put.starts_with('/'));
         puts.for_each(|put| *put = dir.join(&*put).display().to_string());
     }
@@ -242,6 +251,13 @@ impl Vm {
     /// The guest that is fetched, in whole or as the surroundings of a kernel.
     pub fn guest(&self) -> Guest {
         self.guest.unwrap_or(Guest::DebianAmd64)
+    }
+
+    /// A key that is there and means something to the default initramfs only.
+    pub fn asks_of_default_guest(&self) -> Option<&'static str> {
+        let keys =
+            [("exec", self.exec.is_some()), ("put", !self.put.is_empty()), ("get", !self.get.is_empty())];
+        keys.into_iter().find(|(_, given)| *given).map(|(key, _)| key)
     }
 
     /// Whether it has virtio devices.
@@ -342,9 +358,8 @@ impl Vm {
                 let text = |other: &str| {
                     format!(": {} is for the default initramfs; leave one of them out", self.called(other))
                 };
-                let other = if self.exec.is_some() { "exec" } else { "put" };
-                let both = self.initrd.is_some() && (self.exec.is_some() || !self.put.is_empty());
-                both.then(|| (initrd, text(other)))
+                let other = self.asks_of_default_guest().filter(|_| self.initrd.is_some());
+                other.map(|other| (initrd, text(other)))
             })
     }
 
@@ -446,6 +461,7 @@ mod tests {
             ("name = \"a\"\nnetworks = [\"a b\"]", "`networks`: the names of switches must be"),
             ("name = \"a\"\ncmdline = \"a\\u0000\"", "`cmdline` holds a zero byte"),
             ("name = \"a\"\ninitrd = \"i\"\nexec = \"e\"", "line 5: vm \"a\": `initrd`: `exec` is for"),
+            ("name = \"a\"\ninitrd = \"i\"\nget = [\"/e\"]", "line 5: vm \"a\": `initrd`: `get` is for"),
         ] {
             let error = read(text).check().unwrap_err();
             assert!(error.is::<Usage>() && error.to_string().contains(message), "{text}: {error}");
@@ -465,12 +481,13 @@ mod tests {
     #[test]
     fn files_are_found_beside_the_description() {
         let mut vm = read(
-            "name = \"a\"\nkernel = \"k\"\ninitrd = \"/i\"\nput = [\"p:/q\", \"/r\"]\nconsole = \"virtio\"\n\
+            "name = \"a\"\nkernel = \"k\"\ninitrd = \"/i\"\nput = [\"p:/q\", \"/r\"]\nget = [\"/s:t\"]\nconsole = \"virtio\"\n\
              modules = [{ file = \"m\" }]\ndisks = [{ file = \"d\", read_only = true }]",
         );
         vm.relative_to(Path::new("/lab"));
         assert_eq!((vm.kernel.unwrap(), vm.initrd.unwrap()), ("/lab/k".into(), "/i".into()));
         assert_eq!(vm.put, ["/lab/p:/q", "/r"]);
+        assert_eq!((vm.get, vm.folder), (vec!["/s:t".to_owned()], "/lab".into()));
         assert_eq!(vm.modules[0].file, Path::new("/lab/m"));
         assert_eq!(vm.disks, [Disk { file: "/lab/d".into(), read_only: true }]);
         assert_eq!(vm.console, Console::Virtio);

@@ -54,7 +54,7 @@ pub fn add<'a>(spec: &Spec, vm: &'a Vm, needs: &Needs, image: &mut Image) -> Res
     if count > most {
         return Err(vm.wrong("modules", format!(" and disks are {count}; {most} are the most on an image")));
     }
-    let Files { kernel, kind, initrd, ours, modules: files, disks } = Files::read(vm, needs)?;
+    let Files { kernel, kind, initrd, ours, gets: _, modules: files, disks } = Files::read(vm, needs)?;
 
     let folder = format!("guests/{}", plain(&vm.name));
     let mut put = |name: &str, contents| -> Result<Placed> {

@@ -1,7 +1,8 @@
 //! Finds the marks of default guests in console output.
 //!
 //! `init.sh` prints `RS pal NONCE begin RS` before the command or shell and `RS pal NONCE end STATUS RS` after it,
-//! where RS is the control character 0x1e. The nonce is new in every run, so output cannot contain a mark by accident.
+//! where RS is the control character 0x1e; before that, for each file that it sends, `RS pal NONCE file NUMBER RS`, the contents,
+//! and `RS pal NONCE sent NUMBER STATUS RS`. The nonce is new in every run, so output cannot contain a mark by accident.
 
 const RS: u8 = 0x1e;
 
@@ -14,6 +15,10 @@ pub enum Piece<'a> {
     Begin(usize),
     /// It ended with this status.
     End(usize, u8),
+    /// The contents of the file with this number follow.
+    File(usize, usize),
+    /// The contents of the file with this number end; 0 if they are whole.
+    Sent(usize, usize, u8),
 }
 
 /// Splits a stream of output into [`Piece`]s, however the stream is cut.
@@ -80,22 +85,34 @@ impl Marks {
         let Some(tail) = self.pending.strip_prefix(head) else {
             return if head.starts_with(&self.pending) { Class::Possible } else { Class::No };
         };
-        if tail == b"begin\x1e" {
-            return Class::Mark(Piece::Begin(guest));
-        }
-        if b"begin\x1e".starts_with(tail) || b"end ".starts_with(tail) {
-            return Class::Possible;
-        }
-        let Some(status) = tail.strip_prefix(b"end ") else { return Class::No };
-        match status.split_last() {
-            Some((&RS, digits)) => {
-                let status = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
-                status.map_or(Class::No, |status| Class::Mark(Piece::End(guest, status)))
+        match tail.split_last() {
+            Some((&RS, words)) => read_mark(guest, words).map_or(Class::No, Class::Mark),
+            _ if tail.len() <= LONGEST && tail.iter().all(|c| c.is_ascii_alphanumeric() || *c == b' ') => {
+                Class::Possible
             }
-            _ if status.len() <= 3 && status.iter().all(u8::is_ascii_digit) => Class::Possible,
             _ => Class::No,
         }
     }
+}
+
+/// The words of a mark are no longer than these.
+const LONGEST: usize = "sent 65535 255".len();
+
+/// The words of a guest's mark, after its nonce.
+fn read_mark(guest: usize, words: &[u8]) -> Option<Piece<'static>> {
+    let mut words = std::str::from_utf8(words).ok()?.split(' ');
+    let what = words.next()?;
+    // Digits alone: a number could also be written with a sign.
+    let mut number =
+        || words.next().filter(|word| word.bytes().all(|c| c.is_ascii_digit()))?.parse::<u16>().ok();
+    let piece = match what {
+        "begin" => Piece::Begin(guest),
+        "end" => Piece::End(guest, number()?.try_into().ok()?),
+        "file" => Piece::File(guest, number()?.into()),
+        "sent" => Piece::Sent(guest, number()?.into(), number()?.try_into().ok()?),
+        _ => return None,
+    };
+    words.next().is_none().then_some(piece)
 }
 
 enum Class {
@@ -204,6 +221,11 @@ mod tests {
             b"\x1epal n0nce end \x1e",
             b"\x1epal n0nce end 1234\x1e",
             b"\x1e\x1e\x1epal n0nce beg",
+            b"\x1epal n0nce end 7 \x1e",
+            b"\x1epal n0nce begin 7\x1e",
+            b"\x1epal n0nce file +7\x1e",
+            b"\x1epal n0nce sent 7\x1e",
+            b"\x1epal n0nce sent 65536 0\x1e",
             b"pal n0nce begin",
         ] {
             assert_eq!(split(&[text]), (text.to_vec(), vec![]), "{text:?}");
@@ -224,9 +246,23 @@ mod tests {
                 Piece::Text(text) => panic!("{text:?}"),
                 Piece::Begin(guest) => found.push((guest, None)),
                 Piece::End(guest, status) => found.push((guest, Some(status))),
+                other => panic!("{other:?}"),
             }
         });
         assert_eq!(found, [(2, None), (0, None), (2, Some(3))]);
+    }
+
+    #[test]
+    fn files_between_marks() {
+        let mut found = Vec::new();
+        let mut marks = Marks::new(["one"]);
+        marks.feed(b"\x1epal one file 0\x1eAA==\r\n\x1epal one sent 0 254\x1e", |piece| {
+            found.push(match piece {
+                Piece::Text(text) => format!("{} bytes", text.len()),
+                piece => format!("{piece:?}"),
+            });
+        });
+        assert_eq!(found, ["File(0, 0)", "6 bytes", "Sent(0, 0, 254)"]);
     }
 
     proptest! {

@@ -12,6 +12,7 @@ use anyhow::Result;
 
 use super::{
     console::{Marks, Newlines, Piece, Tail},
+    fetch::Fetches,
     prepare::HYPERVISOR_LOG,
     session::Plan,
 };
@@ -26,6 +27,8 @@ pub struct Consoles {
 struct Console {
     name: String,
     marks: Option<Marks>,
+    /// It sends a file.
+    sends: bool,
     newlines: Newlines,
     tail: Tail,
     log: Option<Log>,
@@ -68,24 +71,33 @@ impl Consoles {
         let log = |name: &str| dir.map(|dir| Log::create(dir, name)).transpose();
         let guests = plan.guests.iter().map(|guest| {
             let marks = guest.nonce.as_ref().map(|nonce| Marks::new([nonce.as_str()]));
-            let (newlines, tail) = (Newlines::default(), Tail::default());
-            Ok(Console { name: guest.name.clone(), marks, newlines, tail, log: log(&guest.name)? })
+            let (newlines, tail, sends) = (Newlines::default(), Tail::default(), false);
+            Ok(Console { name: guest.name.clone(), marks, sends, newlines, tail, log: log(&guest.name)? })
         });
         Ok(Consoles { guests: guests.collect::<Result<_>>()?, hypervisor: log(HYPERVISOR_LOG)? })
     }
 
     /// Takes a piece of a guest's output, bytes as the characters with these numbers. The guest's number and the status of its
-    /// command, if that has ended.
-    pub fn feed(&mut self, vm: &str, text: &str, ui: &Ui) -> Option<(usize, u8)> {
+    /// command, if that has ended. The files that it sends go to `fetches`.
+    pub fn feed(&mut self, vm: &str, text: &str, fetches: &mut Fetches, ui: &Ui) -> Option<(usize, u8)> {
         let (number, console) = self.guests.iter_mut().enumerate().find(|(_, guest)| guest.name == vm)?;
         let bytes: Vec<u8> = text.chars().map(|c| u8::try_from(c).unwrap_or(b'?')).collect();
-        let Console { marks, newlines, tail, log, .. } = console;
+        let Console { marks, sends, newlines, tail, log, .. } = console;
         let mut status = None;
         let mut plain = Vec::new();
         match marks {
             Some(marks) => marks.feed(&bytes, |piece| match piece {
+                Piece::Text(text) if *sends => fetches.text(number, text),
                 Piece::Text(text) => plain.extend_from_slice(text),
-                Piece::Begin(_) => {}
+                Piece::Begin(_) => *sends = false,
+                Piece::File(_, file) => {
+                    *sends = true;
+                    fetches.begin(number, file);
+                }
+                Piece::Sent(_, file, sent) => {
+                    *sends = false;
+                    fetches.end(number, file, sent);
+                }
                 Piece::End(_, ended) => status = Some((number, ended)),
             }),
             None => plain = bytes,
@@ -121,11 +133,21 @@ mod tests {
         };
         let plan = Plan { guests: vec![guest("a"), guest("b")], ..Plan::default() };
         let (logs, ui) = (dir.path().join("new/logs"), Ui::new(0));
+        let mut fetches = Fetches::new(&plan);
         let mut consoles = Consoles::new(&plan, Some(&logs)).unwrap();
-        assert_eq!(consoles.feed("b", "\u{1e}pal b1 begin\u{1e}h\u{e4}\r\n", &ui), None);
-        assert_eq!(consoles.feed("a", "one\r\n\u{1e}pal a1 e", &ui), None);
-        assert_eq!(consoles.feed("a", "nd 7\u{1e}down\r\n", &ui), Some((0, 7)));
-        assert_eq!(consoles.feed("c", "nobody\n", &ui), None);
+        assert_eq!(consoles.feed("b", "\u{1e}pal b1 begin\u{1e}h\u{e4}\r\n", &mut fetches, &ui), None);
+        assert_eq!(consoles.feed("a", "one\r\n", &mut fetches, &ui), None);
+        assert_eq!(
+            consoles.feed(
+                "a",
+                "\u{1e}pal a1 file 0\u{1e}eA==\r\n\u{1e}pal a1 sent 0 0\u{1e}",
+                &mut fetches,
+                &ui
+            ),
+            None
+        );
+        assert_eq!(consoles.feed("a", "\u{1e}pal a1 end 7\u{1e}down\r\n", &mut fetches, &ui), Some((0, 7)));
+        assert_eq!(consoles.feed("c", "nobody\n", &mut fetches, &ui), None);
         consoles.log("info", "a starts", &ui);
         let read = |name: &str| fs::read(logs.join(name)).unwrap();
         assert_eq!(read("a.log"), b"one\ndown\n");

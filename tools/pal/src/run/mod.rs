@@ -5,6 +5,7 @@ mod bochs;
 mod boot;
 mod console;
 mod consoles;
+mod fetch;
 mod input;
 mod keys;
 mod machine;
@@ -24,7 +25,7 @@ use std::io::{IsTerminal, stdin};
 
 use anyhow::Result;
 
-use crate::{cli::RunArgs, host::needs::Needs, project::Project, ui::Ui};
+use crate::{cli::RunArgs, host::needs::Needs, project::Project, status::exit, ui::Ui};
 use consoles::Consoles;
 use prepare::Prepared;
 use session::{Plan, PlannedGuest};
@@ -86,10 +87,15 @@ pub fn run(args: &RunArgs, project: &Project, ui: &Ui) -> Result<u8> {
     if let Some(doubt) = verdict::doubt(&outcome.seen, &verdict, args.pcpus.count) {
         ui.say(doubt);
     }
+    outcome.missing.iter().for_each(|message| ui.error(message));
+    let status = match verdict.status {
+        0 if !outcome.missing.is_empty() => exit::TOOL,
+        status => status,
+    };
     if let Some(path) = &args.stats {
-        stats::write(path, args, &outcome, verdict.status)?;
+        stats::write(path, args, &outcome, status)?;
     }
-    Ok(verdict.status)
+    Ok(status)
 }
 
 /// What the session has to know of the guests.
@@ -98,6 +104,7 @@ fn planned(prepared: &Prepared) -> Vec<PlannedGuest> {
         name: guest.vm.name.clone(),
         exec: guest.vm.exec.is_some(),
         nonce: guest.nonce.clone(),
+        gets: guest.files.gets.clone(),
     };
     prepared.guests.iter().map(guest).collect()
 }

@@ -12,6 +12,7 @@ use std::{
 
 use super::{
     console::{Marks, Newlines, Piece, Tail},
+    fetch::Fetches,
     session::{Event, Plan},
     verdict::Stop,
 };
@@ -32,8 +33,10 @@ pub struct Output {
     shows_others: bool,
     /// It runs one command.
     exec: bool,
-    /// Others do not tell how commands end.
-    reports: bool,
+    /// Takes the files that it sends. `None`: others do that, and tell how commands end.
+    fetches: Option<Arc<Mutex<Fetches>>>,
+    /// It sends a file.
+    sends: bool,
     /// A person has asked for the monitor and wants to see everything from then on.
     watched: Arc<AtomicBool>,
     writing: Arc<AtomicBool>,
@@ -60,6 +63,7 @@ impl Output {
         ui: &Ui,
         interactive: bool,
         (watched, tail, booting, phase): Shared,
+        fetches: Option<Arc<Mutex<Fetches>>>,
         events: Sender<Event>,
     ) -> Self {
         // A command's output comes without conversions; a terminal, too, wants what the guest's terminal driver made.
@@ -74,7 +78,8 @@ impl Output {
             shown: plan.console().nonce.is_none(),
             shows_others: plan.guests.len() > 1 && !exec,
             exec,
-            reports: !plan.records,
+            fetches,
+            sends: false,
             watched,
             writing: Arc::default(),
             verbose: ui.verbose > 0,
@@ -122,21 +127,36 @@ impl Output {
         let mut result = Ok(());
         marks.feed(bytes, |piece| {
             let piece_result = match piece {
+                Piece::Text(text) if self.sends => {
+                    self.fetch(|fetches, guest| fetches.text(guest, text));
+                    Ok(())
+                }
                 Piece::Text(text) => self.text(text),
+                Piece::File(guest, number) if guest == self.guest => {
+                    // Where a person has been in the monitor, another guest's output may follow.
+                    self.sends = self.fetches.is_some() || !self.watched.load(Ordering::Relaxed);
+                    self.fetch(|fetches, guest| fetches.begin(guest, number));
+                    Ok(())
+                }
+                Piece::Sent(guest, number, status) if guest == self.guest => {
+                    self.sends = false;
+                    self.fetch(|fetches, guest| fetches.end(guest, number, status));
+                    Ok(())
+                }
                 Piece::Begin(guest) if guest == self.guest => {
-                    self.shown = true;
+                    (self.shown, self.sends) = (true, false);
                     self.begin();
                     let _ = self.events.send(Event::Begin);
                     Ok(())
                 }
                 Piece::End(guest, status) if guest == self.guest => {
                     self.shown = self.shows_others;
-                    if self.reports {
+                    if self.fetches.is_some() {
                         let _ = self.events.send(Event::CommandEnded(guest, status));
                     }
                     Ok(())
                 }
-                Piece::Begin(_) | Piece::End(..) => Ok(()),
+                Piece::Begin(_) | Piece::End(..) | Piece::File(..) | Piece::Sent(..) => Ok(()),
             };
             if result.is_ok() {
                 result = piece_result;
@@ -144,6 +164,12 @@ impl Output {
         });
         self.marks = Some(marks);
         result
+    }
+
+    fn fetch(&self, act: impl FnOnce(&mut Fetches, usize)) {
+        if let Some(fetches) = &self.fetches {
+            act(&mut fetches.lock().unwrap_or_else(|poisoned| poisoned.into_inner()), self.guest);
+        }
     }
 
     /// The default guest is ready.

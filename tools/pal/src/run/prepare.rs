@@ -1,6 +1,7 @@
 //! From the options, or the description that they name, to guests with their files, checked before anything is started.
 
 use std::{
+    collections::HashSet,
     fs,
     io::Read,
     path::{Path, PathBuf},
@@ -105,6 +106,7 @@ impl Prepared {
             let vm = from_options(args)?;
             check_all(std::slice::from_ref(&vm))?;
             let guests = vec![Guest::new(args, vm, needs)?];
+            check_gets(&guests)?;
             return Ok(Prepared { guests, console: 0, hypervisor: None, words: String::new() });
         };
         let spec = Spec::read(path)?;
@@ -131,7 +133,9 @@ impl Prepared {
                 return Err(vm.wrong("name", text));
             }
         }
-        let guests = spec.vm.into_iter().map(|vm| Guest::new(args, vm, needs)).collect::<Result<_>>()?;
+        let guests: Vec<_> =
+            spec.vm.into_iter().map(|vm| Guest::new(args, vm, needs)).collect::<Result<_>>()?;
+        check_gets(&guests)?;
         Ok(Prepared { guests, console, hypervisor: spec.hypervisor, words: spec.hypervisor_cmdline })
     }
 
@@ -148,6 +152,19 @@ impl Prepared {
     }
 }
 
+/// Finds files of guests that would overwrite each other.
+fn check_gets(guests: &[Guest]) -> Result<()> {
+    let mut taken = HashSet::new();
+    for (vm, get) in guests.iter().flat_map(|guest| guest.files.gets.iter().map(move |get| (&guest.vm, get)))
+    {
+        if !taken.insert(&get.file) {
+            let text = format!(" {}: another file goes to {}, too", get.guest_path, get.file.display());
+            return Err(vm.wrong("get", text));
+        }
+    }
+    Ok(())
+}
+
 /// The guest that the options describe.
 fn from_options(args: &RunArgs) -> Result<Vm> {
     Ok(Vm {
@@ -158,6 +175,7 @@ fn from_options(args: &RunArgs) -> Result<Vm> {
         append: args.append.clone(),
         exec: args.exec.clone(),
         put: args.put.clone(),
+        get: args.get.clone(),
         memory_mib: args.mem,
         vcpus: args.vcpus,
         mode: Some(args.mode),

@@ -26,6 +26,7 @@ use super::{
     bochs,
     console::Tail,
     consoles::Consoles,
+    fetch::Fetches,
     input::{pipe_input, type_keys},
     keys::Keys,
     machine::{Emulator, Machine},
@@ -35,7 +36,7 @@ use super::{
     terminal::Raw,
     verdict::{Guest, Observed, Stop},
 };
-use crate::{progress::Phase, ui::Ui};
+use crate::{guest::get::Get, progress::Phase, ui::Ui};
 
 /// What kind of run it is.
 #[derive(Default)]
@@ -67,6 +68,8 @@ pub struct PlannedGuest {
     pub exec: bool,
     /// The word in the default guest's marks; `None` for other guests.
     pub nonce: Option<String>,
+    /// Files that it sends at its end.
+    pub gets: Vec<Get>,
 }
 
 impl Plan {
@@ -88,6 +91,8 @@ pub struct Outcome {
     pub tail: String,
     /// Those of each guest.
     pub tails: Vec<String>,
+    /// A message for each file of `--get` that did not come.
+    pub missing: Vec<String>,
 }
 
 /// How long a machine may take to end after its last word.
@@ -118,6 +123,7 @@ pub fn run(machine: &mut Machine, plan: &Plan, consoles: Consoles, ui: &Ui) -> R
     let PlannedGuest { exec, nonce, .. } = plan.console();
     let interactive = !exec && stdin().is_terminal();
     let consoles = Arc::new(Mutex::new(consoles));
+    let fetches = Arc::new(Mutex::new(Fetches::new(plan)));
     let raw = interactive.then(Raw::enter).transpose()?;
     let tail = Arc::new(Mutex::new(Tail::default()));
     let shows_start = (nonce.is_some() || plan.running.is_some()) && ui.verbose == 0;
@@ -130,14 +136,17 @@ pub fn run(machine: &mut Machine, plan: &Plan, consoles: Consoles, ui: &Ui) -> R
     let mut open = 1;
     let watched = Arc::new(AtomicBool::new(false));
     let shared = (Arc::clone(&watched), Arc::clone(&tail), Arc::clone(&booting), phase.clone());
-    let mut output = Output::new(plan, ui, interactive, shared, events.clone());
+    // Where the hypervisor records all consoles, files are taken from there.
+    let from_console = (!plan.records).then(|| Arc::clone(&fetches));
+    let mut output = Output::new(plan, ui, interactive, shared, from_console, events.clone());
     let writing = output.writing();
     let console = machine.console.try_clone().context("cannot share the console")?;
     spawn("console", move || output.copy(console))?;
     if let Some(records) = machine.telemetry.as_ref().map(File::try_clone).transpose()? {
         open += 1;
-        let (events, ui, consoles) = (events.clone(), *ui, Arc::clone(&consoles));
-        spawn("telemetry", move || read_records(records, &consoles, &ui, &events))?;
+        let (events, ui) = (events.clone(), *ui);
+        let (consoles, fetches) = (Arc::clone(&consoles), Arc::clone(&fetches));
+        spawn("telemetry", move || read_records(records, &consoles, &fetches, &ui, &events))?;
     }
     if let Some(protocol) = machine.qmp.take() {
         open += 1;
@@ -193,7 +202,8 @@ pub fn run(machine: &mut Machine, plan: &Plan, consoles: Consoles, ui: &Ui) -> R
     }
     let tails =
         (0..seen.guests.len()).map(|number| tails(number).map_or(String::new(), Tail::text)).collect();
-    Ok(Outcome { seen, stats, host, tail: tail.text(), tails })
+    let missing = fetches.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).missing();
+    Ok(Outcome { seen, stats, host, tail: tail.text(), tails, missing })
 }
 
 /// What the main loop does next.
@@ -391,7 +401,13 @@ fn watch_signals(events: Sender<Event>) -> Result<()> {
 }
 
 /// Reads the hypervisor's records.
-fn read_records(stream: File, consoles: &Mutex<Consoles>, ui: &Ui, events: &Sender<Event>) {
+fn read_records(
+    stream: File,
+    consoles: &Mutex<Consoles>,
+    fetches: &Mutex<Fetches>,
+    ui: &Ui,
+    events: &Sender<Event>,
+) {
     let consoles = || consoles.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();
@@ -414,7 +430,8 @@ fn read_records(stream: File, consoles: &Mutex<Consoles>, ui: &Ui, events: &Send
                 }
             }
             Ok(Record::Console { vm, text }) => {
-                if let Some((guest, status)) = consoles().feed(&vm, &text, ui) {
+                let mut fetches = fetches.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                if let Some((guest, status)) = consoles().feed(&vm, &text, &mut fetches, ui) {
                     let _ = events.send(Event::CommandEnded(guest, status));
                 }
             }
