@@ -163,13 +163,17 @@ impl<V: Virt> Vcpu<V> {
         }
     }
 
-    /// Puts a waiting NMI into the guest if it can take one.
-    pub fn deliver_nmi(&mut self) {
-        if self.work & work::NMI != 0 && !self.virt.nmi_blocked() && !self.virt.event_pending() {
-            self.work &= !work::NMI;
-            self.virt.inject(Event::Nmi);
-            self.interrupts.counts.nmis += 1;
+    /// Puts a waiting NMI into the guest, or waits until it can take one. False: the host must interrupt the next entry, after
+    /// which the guest can.
+    #[must_use]
+    pub fn deliver_nmi(&mut self) -> bool {
+        if !self.virt.can_take_nmi() {
+            return self.virt.open_nmi_window();
         }
+        self.work &= !work::NMI;
+        self.virt.inject(Event::Nmi);
+        self.interrupts.counts.nmis += 1;
+        true
     }
 }
 

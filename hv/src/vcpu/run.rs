@@ -266,8 +266,8 @@ fn serve_pending<V: Virt, M: HostMemory, H: Host>(
             vcpu.update_offer(false, || 0);
         }
     }
-    if vcpu.work & work::NMI != 0 {
-        vcpu.deliver_nmi();
+    if vcpu.work & work::NMI != 0 && !vcpu.deliver_nmi() {
+        interrupt_entry(vcpu, cpu, host);
     }
     if vcpu.work & work::KICK != 0 {
         kick(vcpu, vm, cpu, host);
@@ -307,6 +307,13 @@ fn kick<V: Virt, M: HostMemory, H: Host>(
         .iter()
         .filter(|mailbox| kicks >> mailbox.id() & 1 != 0)
         .for_each(|mailbox| host.kick(mailbox));
+}
+
+/// Has the next entry end before the guest's first instruction, but after the delivery of an event: for an NMI behind it.
+#[cold]
+fn interrupt_entry<V: Virt, H: Host>(vcpu: &mut Vcpu<V>, cpu: &mut V::Cpu, host: &mut H) {
+    vcpu.virt.release(cpu);
+    vcpu.armed = host.arm_timer(host.tsc());
 }
 
 /// Runs the timers that are due and arms the host's for the next one, or for [`LONGEST_MS`] from now.

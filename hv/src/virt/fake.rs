@@ -221,8 +221,12 @@ impl Virt for Fake {
         self.end_instruction(rip)
     }
 
-    fn nmi_blocked(&self) -> bool {
-        self.nmi_blocked
+    fn can_take_nmi(&self) -> bool {
+        !self.nmi_blocked && !self.shadow && !self.event_pending()
+    }
+
+    fn open_nmi_window(&mut self) -> bool {
+        self.nmi_blocked || !self.event_pending()
     }
 
     fn task_priority(&self) -> u8 {

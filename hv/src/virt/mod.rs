@@ -170,8 +170,15 @@ pub trait Virt: VcpuState + Sized {
     /// Ends a CPUID: RAX, RBX, RCX, RDX become these values, the rest is as in [`Virt::end_instruction`].
     fn answer_cpuid(&mut self, values: &[u32; 4], rip: u64) -> bool;
 
-    /// Whether the guest is inside an NMI handler.
-    fn nmi_blocked(&self) -> bool;
+    /// Whether an NMI can be injected now. It cannot while the guest is inside an NMI handler or in an interrupt shadow, nor
+    /// before another event, unless the processor keeps NMIs that wait.
+    fn can_take_nmi(&self) -> bool;
+
+    /// An NMI waits: the guest exits with [`Exit::NmiWindow`] before the first instruction at which it can take one. False:
+    /// the processor cannot do that, because the next entry delivers another event; a host interrupt that is pending at that
+    /// entry has the same effect.
+    #[must_use]
+    fn open_nmi_window(&mut self) -> bool;
 
     /// The task priority (CR8, 0 to 15).
     fn task_priority(&self) -> u8;

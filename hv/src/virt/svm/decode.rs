@@ -129,6 +129,21 @@ fn exception(vmcb: &Vmcb, number: u8) -> Exception {
     }
 }
 
+/// The control block's own words about the last exit.
+#[cold]
+pub fn report(v: &Vmcb) -> alloc::string::String {
+    alloc::format!(
+        "VMCB: exit {:#x} info {:#x} {:#x} event {:#x} int_ctl {:#x} shadow {} nCR3 {:#x}",
+        v.exit_code,
+        v.exit_info1,
+        v.exit_info2,
+        v.exit_int_info,
+        v.int_ctl,
+        v.int_state & 1,
+        v.nested_cr3
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

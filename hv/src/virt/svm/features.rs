@@ -21,6 +21,8 @@ pub struct Features {
     pub clean_bits: bool,
     /// PAUSE filter.
     pub pause_filter: bool,
+    /// Virtual NMIs, whose blocking the processor tracks.
+    pub virtual_nmi: bool,
     /// The processor ignores the interrupt shadow in the VMCB at VMRUN (QEMU's emulation does), so that it must be
     /// honoured in software.
     pub ignores_interrupt_shadow: bool,
@@ -83,6 +85,7 @@ impl Features {
             flush_by_asid: edx & 1 << 6 != 0,
             decode_assists: edx & 1 << 7 != 0,
             pause_filter: edx & 1 << 10 != 0,
+            virtual_nmi: edx & 1 << 25 != 0,
             ignores_interrupt_shadow: is_tcg,
             misjudges_task_priority: is_tcg,
             takes_all_for_cr0: is_tcg,
@@ -92,7 +95,7 @@ impl Features {
 
 impl Features {
     /// Each feature for the log, telemetry and the hardware report.
-    pub fn list(&self) -> [Feature; 6] {
+    pub fn list(&self) -> [Feature; 7] {
         let feature = |name, id, present, without| Feature { name, id, present, without };
         [
             feature("nested paging", "npt", self.nested_paging, "required"),
@@ -101,6 +104,12 @@ impl Features {
             feature("flush by ASID", "flush-by-asid", self.flush_by_asid, "a flush takes a new ASID"),
             feature("VMCB clean bits", "vmcb-clean", self.clean_bits, "every entry loads the whole VMCB"),
             feature("PAUSE filter", "pause-filter", self.pause_filter, "each PAUSE exits while others wait"),
+            feature(
+                "virtual NMI",
+                "vnmi",
+                self.virtual_nmi,
+                "the IRET of an NMI handler exits, and is stepped over",
+            ),
         ]
     }
 }
@@ -140,7 +149,8 @@ mod tests {
         assert!(!f.clean_bits && !f.flush_by_asid && !f.ignores_interrupt_shadow);
         assert_eq!(
             alloc::format!("{f}"),
-            "16 ASIDs, nested paging, next RIP, decode assists; missing: flush by ASID, VMCB clean bits, PAUSE filter"
+            "16 ASIDs, nested paging, next RIP, decode assists; missing: flush by ASID, VMCB clean bits, PAUSE filter, \
+             virtual NMI"
         );
     }
 }

@@ -1,11 +1,13 @@
 //! Delivery of events: exceptions and NMIs by EVENTINJ, external interrupts by V_IRQ (AMD APM 2, 15.20 and 15.21).
 //!
 //! External interrupts never go through EVENTINJ: V_IRQ waits in the processor until the guest can take them, which
-//! needs no window exit, and QEMU's emulation delivers EVENTINJ interrupts twice. One word, [`super::entry::work`], keeps
+//! needs no window exit, and QEMU's emulation delivers EVENTINJ interrupts twice. NMIs and steps over single instructions
+//! have modules of their own. One word, [`super::entry::work`], keeps
 //! the common entry and exit free of all this.
 
 use super::Svm;
 use super::entry::work;
+use super::step::Step;
 use super::vmcb::{clean, cr, event, exit_code, int_ctl, misc1};
 use crate::arch::addr::Gva;
 use crate::arch::state::{VcpuState, rflags};
@@ -15,9 +17,6 @@ use crate::virt::{Event, Offer, Virt};
 /// EVENTINJ for #PF, without the error code.
 const PAGE_FAULT: u64 = event::VALID | event::TYPE_EXCEPTION | event::ERROR_VALID | vector::PF as u64;
 
-/// DR6.BS: a single-step trap.
-const DR6_BS: u64 = 1 << 14;
-
 /// What waits for the guest; [`super::entry::work`] says whether there is anything.
 #[derive(Debug, Default)]
 pub(super) struct Injection {
@@ -25,20 +24,11 @@ pub(super) struct Injection {
     pub(super) interrupted: Option<Event>,
     offered: Offer,
     pub(super) taken: Option<u8>,
-    /// RIP of the IRET that ends the NMI handler, once it has been intercepted.
-    iret_at: Option<u64>,
-    stepping: Option<Step>,
-}
-
-/// The guest, while it steps over the end of an interrupt shadow.
-#[derive(Clone, Copy, Debug)]
-struct Step {
-    /// The instruction that the shadow covers.
-    rip: u64,
-    /// RFLAGS.TF as the guest knows it.
-    tf: u64,
-    /// DR6 likewise.
-    dr6: u64,
+    /// The IRET of the NMI handler has been intercepted, and is executed next: in a step.
+    pub(super) leaving_nmi: bool,
+    /// An NMI waits for the end of the interrupt shadow.
+    pub(super) nmi_window: bool,
+    pub(super) stepping: Option<Step>,
 }
 
 impl Svm {
@@ -67,31 +57,20 @@ impl Svm {
 
     /// Writes what waits for the guest into the VMCB.
     pub(super) fn prepare_injection(&mut self) {
-        if let Some(event) = self.injection.event.take().or_else(|| self.injection.interrupted.take()) {
-            self.block.vmcb.event_inj = encode(event);
-            match event {
-                Event::Nmi => {
-                    self.request(work::NMI_BLOCKED);
-                    self.injection.iret_at = None;
-                    self.block.vmcb.intercept_misc1 |= misc1::IRET;
-                    self.dirty(clean::INTERCEPTS);
-                }
-                Event::Exception(exception) => {
-                    // The delivery ends it.
-                    self.block.vmcb.int_state &= !1;
-                    if let Some(cr2) = exception.cr2 {
-                        self.set_cr2(cr2);
-                    }
+        match self.injection.event.take().or_else(|| self.injection.interrupted.take()) {
+            Some(Event::Nmi) => self.inject_nmi(),
+            Some(Event::Exception(exception)) => {
+                self.block.vmcb.event_inj = encode(Event::Exception(exception));
+                // The delivery ends it.
+                self.block.vmcb.int_state &= !1;
+                if let Some(cr2) = exception.cr2 {
+                    self.set_cr2(cr2);
                 }
             }
+            None => {}
         }
         self.done(work::EVENT);
-        let shadow = self.block.vmcb.int_state & 1 != 0;
-        let hold =
-            shadow && self.features.ignores_interrupt_shadow && self.block.vmcb.event_inj & event::VALID == 0;
-        if hold {
-            self.begin_step();
-        }
+        let hold = self.prepare_step();
         let offered = self.injection.offered;
         let ctl = if hold || offered == Offer::None || self.is_held_by_cr8(offered) {
             self.done(work::ARMED);
@@ -150,7 +129,7 @@ impl Svm {
                 self.request(work::EVENT);
             }
             if self.injection.interrupted == Some(Event::Nmi) {
-                self.done(work::NMI_BLOCKED);
+                self.end_nmi_handler();
             }
         }
         if self.block.vmcb.exit_code == exit_code::VINTR {
@@ -178,23 +157,7 @@ impl Svm {
                 }
             }
         }
-        if self.work.get() & work::NMI_BLOCKED != 0 {
-            self.follow_nmi_handler();
-        }
-        self.end_step()
-    }
-
-    /// NMIs stay blocked until the handler's IRET has executed: it is intercepted once, and the first exit at another
-    /// RIP ends the blocking.
-    fn follow_nmi_handler(&mut self) {
-        if self.block.vmcb.exit_code == exit_code::IRET {
-            self.injection.iret_at = Some(self.block.vmcb.rip);
-            self.block.vmcb.intercept_misc1 &= !misc1::IRET;
-            self.dirty(clean::INTERCEPTS);
-        } else if self.injection.iret_at.is_some_and(|rip| rip != self.block.vmcb.rip) {
-            self.injection.iret_at = None;
-            self.done(work::NMI_BLOCKED);
-        }
+        self.note_iret() || self.end_step()
     }
 
     /// To be called at an exit after which the guest may go on where it was: an interrupt shadow that stands then must stand at
@@ -204,46 +167,6 @@ impl Svm {
         if self.block.vmcb.int_state & 1 != 0 && self.features.ignores_interrupt_shadow {
             self.request(work::OFFER);
         }
-    }
-
-    /// Lets the guest execute the one instruction that its interrupt shadow covers before an interrupt is armed, on
-    /// processors that do not look at the shadow themselves. That is done even if nothing is offered: an exit before the
-    /// instruction would not say any more that there was a shadow, and an interrupt between STI and HLT is slept through.
-    /// The trap flag is not hidden from the instruction (only PUSHF would see it).
-    fn begin_step(&mut self) {
-        if self.injection.stepping.is_none() {
-            let vmcb = &mut self.block.vmcb;
-            self.injection.stepping =
-                Some(Step { rip: vmcb.rip, tf: vmcb.rflags & rflags::TF, dr6: vmcb.dr6 });
-            vmcb.rflags |= rflags::TF;
-        }
-        self.request(work::STEPPING);
-    }
-
-    fn end_step(&mut self) -> bool {
-        let Some(Step { rip, tf, dr6 }) = self.injection.stepping.take() else { return false };
-        self.done(work::STEPPING);
-        self.request(work::OFFER);
-        self.block.vmcb.rflags = self.block.vmcb.rflags & !rflags::TF | tf;
-        let is_db = self.block.vmcb.exit_code == exit_code::EXCEPTION + u64::from(vector::DB);
-        if !is_db {
-            if self.block.vmcb.rip == rip {
-                // Something of the host's, or a fault, came first: the instruction is still to be executed.
-                self.block.vmcb.int_state |= 1;
-            }
-            return false;
-        }
-        let hit = self.block.vmcb.dr6;
-        self.block.vmcb.int_state &= !1;
-        if tf == 0 && hit & (DR6_BS | 0xf) == DR6_BS {
-            self.set_dr6(dr6);
-            return true;
-        }
-        // The guest's own breakpoint or single step.
-        if tf == 0 {
-            self.set_dr6(hit & !DR6_BS);
-        }
-        false
     }
 }
 
@@ -259,7 +182,7 @@ fn armed(offer: Offer) -> u64 {
 }
 
 /// EVENTINJ for an event.
-fn encode(what: Event) -> u64 {
+pub(super) fn encode(what: Event) -> u64 {
     let (word, error) = crate::virt::event::encode(what);
     u64::from(word) | u64::from(error.unwrap_or(0)) << event::ERROR_SHIFT
 }

@@ -11,9 +11,11 @@ mod entry;
 mod features;
 mod inject;
 mod instr;
+mod nmi;
 mod paging;
 mod permissions;
 mod spin;
+mod step;
 mod switched;
 #[cfg(test)]
 mod tests;
@@ -113,7 +115,8 @@ impl Svm {
             vmcb.intercept_misc1 |= misc1::PAUSE;
             vmcb.pause_filter_count = spin::FILTER;
         }
-        vmcb.int_ctl = int_ctl::V_INTR_MASKING;
+        let virtual_nmi = if features.virtual_nmi { int_ctl::V_NMI_ENABLE } else { 0 };
+        vmcb.int_ctl = int_ctl::V_INTR_MASKING | virtual_nmi;
         let mut svm = Svm {
             block,
             hidden: Cell::new(Hidden::InVmcb),
@@ -140,7 +143,7 @@ impl Svm {
     fn start_over(&mut self, state: &ArchState) {
         state.store(self);
         let vmcb = self.hidden_mut();
-        vmcb.int_ctl &= int_ctl::V_INTR_MASKING;
+        vmcb.int_ctl &= int_ctl::V_INTR_MASKING | int_ctl::V_NMI_ENABLE;
         vmcb.int_state = 0;
         vmcb.event_inj = 0;
         vmcb.exit_int_info = 0;
@@ -267,6 +270,7 @@ impl Virt for Svm {
         self.injection.event.is_some()
             || self.injection.interrupted.is_some()
             || self.block.vmcb.event_inj & event::VALID != 0
+            || self.has_virtual_nmi()
     }
 
     fn was_delivering(&self) -> bool {
@@ -307,8 +311,12 @@ impl Virt for Svm {
         end(&mut block.vmcb, rip)
     }
 
-    fn nmi_blocked(&self) -> bool {
-        self.work.get() & work::NMI_BLOCKED != 0
+    fn can_take_nmi(&self) -> bool {
+        self.accepts_nmi()
+    }
+
+    fn open_nmi_window(&mut self) -> bool {
+        self.watch_for_nmi()
     }
 
     fn task_priority(&self) -> u8 {
@@ -371,17 +379,7 @@ impl Virt for Svm {
     }
 
     fn exit_report(&self) -> alloc::string::String {
-        let v = &self.block.vmcb;
-        alloc::format!(
-            "VMCB: exit {:#x} info {:#x} {:#x} event {:#x} int_ctl {:#x} shadow {} nCR3 {:#x}",
-            v.exit_code,
-            v.exit_info1,
-            v.exit_info2,
-            v.exit_int_info,
-            v.int_ctl,
-            v.int_state & 1,
-            v.nested_cr3
-        )
+        decode::report(&self.block.vmcb)
     }
 }
 

@@ -1,5 +1,7 @@
 //! RESET and INIT, which need no processor.
 
+mod nmi;
+
 use super::vmcb::cr;
 use super::*;
 use crate::arch::msr as index;

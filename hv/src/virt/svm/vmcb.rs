@@ -198,10 +198,13 @@ pub mod cr {
 pub mod int_ctl {
     pub const V_TPR: u64 = 0xff;
     pub const V_IRQ: u64 = 1 << 8;
+    pub const V_NMI_PENDING: u64 = 1 << 11;
+    pub const V_NMI_MASK: u64 = 1 << 12;
     pub const V_INTR_PRIO_SHIFT: u32 = 16;
     pub const V_INTR_PRIO: u64 = 0xf << V_INTR_PRIO_SHIFT;
     pub const V_IGN_TPR: u64 = 1 << 20;
     pub const V_INTR_MASKING: u64 = 1 << 24;
+    pub const V_NMI_ENABLE: u64 = 1 << 26;
     pub const V_INTR_VECTOR_SHIFT: u32 = 32;
     pub const V_INTR_VECTOR: u64 = 0xff << V_INTR_VECTOR_SHIFT;
 }

@@ -217,6 +217,7 @@ impl Vmx {
             self.done(work::LOAD);
         }
         self.vectoring = 0;
+        self.injection.iret_faulted = false;
         if reason == reason::PREEMPTION_TIMER && self.features.exit & exit_control::SAVE_TIMER != 0 {
             // SAFETY: after an exit of this VCPU. The timer has run out, and is not loaded anew by itself.
             unsafe { self.cache.write(guest::PREEMPTION_TIMER, self.timer()) };
@@ -236,6 +237,7 @@ impl Vmx {
             if self.vectoring & event::VALID == 0 && self.iret_unblocked_nmis(reason) {
                 // The IRET will execute again: SDM 3, 31.7.1.2.
                 self.set(Field::Interruptibility, self.cache.get(Field::Interruptibility) | NMI_BLOCKING);
+                self.injection.iret_faulted = true;
             }
         }
         if self.work.get() == 0 && self.vectoring & event::VALID == 0 {

@@ -25,6 +25,10 @@ pub(super) struct Injection {
     /// The offered vector that this entry delivers.
     delivering: Option<u8>,
     pub(super) taken: Option<u8>,
+    /// An NMI waits until the guest can take it.
+    nmi_window: bool,
+    /// The last exit was an IRET's fault, and NMIs are blocked again in case that it is executed again.
+    pub(super) iret_faulted: bool,
     /// Processor-based controls: interrupt and NMI window.
     pub(super) windows: u32,
 }
@@ -50,28 +54,35 @@ impl Vmx {
         }
     }
 
+    /// Whether an NMI can be delivered by the next entry.
+    pub(super) fn accepts_nmi(&self) -> bool {
+        let state = self.cache.get(Field::Interruptibility);
+        let in_shadow = state & SHADOW != 0 && !self.ended.get();
+        let blocked = self.work.get() & work::NMI_BLOCKED != 0 || state & NMI_BLOCKING != 0;
+        !blocked && !in_shadow && !self.event_pending()
+    }
+
+    /// Has the guest exit as soon as it can take an NMI, also right after the delivery of another event.
+    pub(super) fn watch_for_nmi(&mut self) {
+        self.injection.nmi_window = true;
+        self.request(work::EVENT);
+    }
+
     /// Prepares the delivery of what waits for the guest, as far as it can take it.
     pub(super) fn prepare_injection(&mut self) {
         self.done(work::EVENT | work::OFFER | work::WINDOW);
         self.injection.windows = 0;
-        let waiting = self.injection.event.take().or_else(|| self.injection.interrupted.take());
-        match waiting {
-            Some(Event::Nmi) if self.cache.get(Field::Interruptibility) & SHADOW != 0 => {
-                self.injection.event = waiting;
-                self.request(work::EVENT);
-                self.injection.windows |= processor::NMI_WINDOW;
+        if let Some(event) = self.injection.event.take().or_else(|| self.injection.interrupted.take()) {
+            self.deliver(event);
+            if event == Event::Nmi {
+                self.injection.nmi_window = false;
+                self.request(work::NMI_BLOCKED);
             }
-            Some(event) => {
-                self.deliver(event);
-                if event == Event::Nmi {
-                    self.request(work::NMI_BLOCKED);
-                }
-            }
-            None => {}
         }
-        if self.work.get() & work::NMI_BLOCKED != 0 {
-            // The end of the handler is of interest.
+        // The end of the handler is of interest even if nothing waits for it yet.
+        if self.injection.nmi_window || self.work.get() & work::NMI_BLOCKED != 0 {
             self.injection.windows |= processor::NMI_WINDOW;
+            self.request(work::WINDOW);
         }
         self.prepare_offer();
     }
@@ -102,6 +113,10 @@ impl Vmx {
         if let Event::Exception(Exception { cr2, .. }) = what {
             cr2.into_iter().for_each(instr::set_cr2);
             self.end_shadow();
+            if core::mem::take(&mut self.injection.iret_faulted) {
+                // An IRET unblocks NMIs even if it faults (SDM 3, 26.3).
+                self.set(Field::Interruptibility, self.cache.get(Field::Interruptibility) & !NMI_BLOCKING);
+            }
         }
         let (mut word, error) = event::encode(what);
         // Real mode knows no error codes.
@@ -153,8 +168,9 @@ impl Vmx {
                 self.done(work::NMI_BLOCKED);
                 // For the controls to follow.
                 self.request(work::EVENT);
+                // STI need not keep the processor from this exit, nor an NMI from coming (SDM 3, 26.2).
                 let shadow = self.cache.get(Field::Interruptibility);
-                if self.injection.event == Some(Event::Nmi) && shadow & SHADOW != 0 {
+                if core::mem::take(&mut self.injection.nmi_window) && shadow & SHADOW != 0 {
                     self.set(Field::Interruptibility, shadow & !SHADOW);
                 }
                 Some(Ended::Other)

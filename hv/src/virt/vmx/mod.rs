@@ -38,7 +38,7 @@ use core::cell::Cell;
 use self::cache::{Cache, Field, Part};
 use self::cpu::Region;
 use self::decode::{event, may_interrupt_delivery, reason};
-use self::entry::{NMI_BLOCKING, SHADOW, work};
+use self::entry::{SHADOW, work};
 use self::inject::Injection;
 use self::instr::GuestBlock;
 use self::paging::Believed;
@@ -304,9 +304,13 @@ impl Virt for Vmx {
         self.end_instruction(rip)
     }
 
-    fn nmi_blocked(&self) -> bool {
-        self.work.get() & work::NMI_BLOCKED != 0
-            || self.cache.get(Field::Interruptibility) & NMI_BLOCKING != 0
+    fn can_take_nmi(&self) -> bool {
+        self.accepts_nmi()
+    }
+
+    fn open_nmi_window(&mut self) -> bool {
+        self.watch_for_nmi();
+        true
     }
 
     fn task_priority(&self) -> u8 {

@@ -1,6 +1,7 @@
 //! The backend on a [modelled](super::instr::modelled) processor: what it reads and writes, and what becomes of events.
 
 mod debug;
+mod nmi;
 mod parked;
 mod turns;
 
@@ -201,7 +202,7 @@ fn an_nmi_of_the_host_goes_to_its_handler() {
     assert_eq!(scene.run(reason::EXCEPTION, &[(exit::INTERRUPTION, 0x8000_0202)]), Ended::Alone);
     assert_eq!((scene.vmx.exit(), modelled::with(|it| it.nmis)), (Exit::Nmi, 1));
     // It has nothing to do with those of the guest.
-    assert!(!scene.vmx.nmi_blocked() && !scene.vmx.event_pending());
+    assert!(scene.vmx.can_take_nmi() && !scene.vmx.event_pending());
     scene.run(reason::INTERRUPT, &[]);
     assert_eq!((scene.delivered().0, modelled::with(|it| it.nmis)), (0, 1));
 }
@@ -273,20 +274,6 @@ fn an_interrupt_waits_for_its_window() {
         (scene.delivered().0, window(), scene.vmx.interrupt_taken()),
         (0x8000_0031, false, Some(0x31))
     );
-}
-
-#[test]
-fn the_guests_nmis_are_blocked_until_the_end_of_the_handler() {
-    let mut scene = Scene::nested();
-    scene.vmx.inject(Event::Nmi);
-    scene.run(reason::INTERRUPT, &[(guest::INTERRUPTIBILITY, NMI_BLOCKING)]);
-    assert_eq!((scene.delivered().0, scene.vmx.nmi_blocked()), (0x8000_0202, true));
-    scene.run(reason::INTERRUPT, &[]);
-    assert_ne!(field(control::PROCESSOR_BASED) & u64::from(processor::NMI_WINDOW), 0);
-    assert_eq!(scene.run(reason::NMI_WINDOW, &[(guest::INTERRUPTIBILITY, 0)]), Ended::Other);
-    assert!(!scene.vmx.nmi_blocked());
-    scene.run(reason::INTERRUPT, &[]);
-    assert_eq!(field(control::PROCESSOR_BASED) & u64::from(processor::NMI_WINDOW), 0);
 }
 
 #[test]

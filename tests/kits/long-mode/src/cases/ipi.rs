@@ -4,7 +4,7 @@ use crate::check::{Case, Check, case};
 use crate::machine::insn::*;
 use crate::machine::lapic::{self, reg};
 use crate::machine::trap::{self, Frame, hook, only_record, vector};
-use crate::machine::{Cell, is_palimpsest, user};
+use crate::machine::{Cell, is_intel, is_palimpsest, user};
 
 pub const CASES: &[Case] = &[
     case("ipi.destinations", destinations),
@@ -16,6 +16,9 @@ pub const CASES: &[Case] = &[
     case("ipi.nmi-blocked-exits", nmi_blocked_exits),
     case("ipi.nmi-iret-user", nmi_iret_user),
     case("ipi.nmi-hlt", nmi_hlt),
+    case("ipi.nmi-after-iret", nmi_after_iret),
+    case("ipi.nmi-iret-faults", nmi_iret_faults),
+    case("ipi.nmi-single-step", nmi_single_step),
 ];
 
 const V: u8 = 0x71;
@@ -196,4 +199,126 @@ fn nmi_hlt(c: &mut Check) {
         }
         c.equal("NMIs", trap::count(vector::NMI), round);
     }
+}
+
+/// In the first so many handlers, sends the next NMI.
+const ROW: u32 = 50;
+
+fn nmi_after_iret(c: &mut Check) {
+    // Nothing exits between the handlers: each comes before the first instruction that the last one's IRET leads to.
+    hook(vector::NMI, |_| {
+        if trap::count(vector::NMI) % ROW != 0 {
+            lapic::send(lapic::NMI, lapic::id());
+        }
+    });
+    let mut counted = 0u64;
+    lapic::send(lapic::NMI, lapic::id());
+    // SAFETY: counts.
+    unsafe { core::arch::asm!(".rept 64", "inc {0}", ".endr", inout(reg) counted) };
+    c.equal("instructions afterwards", counted, 64);
+    c.equal("NMIs in a row", trap::count(vector::NMI), ROW);
+    let mut places = trap::log_of(vector::NMI).map(|trap| trap.rip);
+    let first = places.next();
+    c.equal("of which at another place than the first", places.filter(|rip| Some(*rip) != first).count(), 0);
+    // The same in user mode, which is interrupted anywhere.
+    hook(V, |_| {
+        lapic::eoi();
+        lapic::send(lapic::NMI, lapic::id());
+    });
+    SEEN.set(0);
+    hook(vector::NMI, |_| match trap::count(vector::NMI) % ROW {
+        0 => SEEN.set(1),
+        _ => lapic::send(lapic::NMI, lapic::id()),
+    });
+    lapic::write(reg::LVT_TIMER, V.into());
+    lapic::write(reg::INITIAL_COUNT, 500_000);
+    sti();
+    let ended = user::run(user_wait, SEEN.ptr() as u64);
+    cli();
+    c.equal("user mode goes on", ended.vector, user::DONE);
+    c.equal("NMIs in a row there", trap::count(vector::NMI), 2 * ROW);
+    let user = || trap::log_of(vector::NMI).filter(|trap| trap.from_user);
+    let first = user().next().map(|trap| trap.rip);
+    c.equal(
+        "of which at another place than the first",
+        user().filter(|trap| Some(trap.rip) != first).count(),
+        0,
+    );
+}
+
+static FAULTED: Cell<[u64; 3]> = Cell::new([0; 3]);
+
+fn nmi_iret_faults(c: &mut Check) {
+    // The handler's IRET finds a code segment beyond the GDT. AMD's processors unblock NMIs when an IRET has completed, Intel's
+    // when it is executed (SDM 3, 26.3): before the first instruction of the fault's handler.
+    const BEYOND: u64 = 0x1008;
+    hook(vector::NMI, |frame| {
+        if trap::count(vector::NMI) == 1 {
+            lapic::send(lapic::NMI, lapic::id());
+            frame.cs = BEYOND;
+        }
+    });
+    hook(vector::GP, |frame| {
+        FAULTED.set([frame.error, frame.rip, frame.rflags]);
+        SEEN.set(trap::count(vector::NMI));
+        // The code segment of the frame that the IRET found.
+        poke(frame.rsp + 8, 0x08);
+    });
+    SEEN.set(0);
+    lapic::send(lapic::NMI, lapic::id());
+    let [error, iret, flags] = FAULTED.get();
+    c.equal("#GP", (trap::count(vector::GP), error), (1, BEYOND));
+    c.equal("its TF", flags >> 8 & 1, 0);
+    c.equal("NMIs", trap::count(vector::NMI), 2);
+    let second = trap::log_of(vector::NMI).nth(1).map(|trap| trap.rip);
+    if is_intel() {
+        c.equal("NMIs at the time of the #GP", SEEN.get(), 2);
+    } else {
+        c.equal("NMIs at the time of the #GP", SEEN.get(), 1);
+        c.equal("where the second one came", second, Some(iret));
+    }
+}
+
+/// Executes 16 instructions with TF, the first of which sends an NMI.
+fn single_step_nmi() {
+    let flags = 1u64 << 8 | 2;
+    let quiet = 2u64;
+    // SAFETY: the handlers return; the store commands the local APIC.
+    unsafe {
+        core::arch::asm!(
+            "push {quiet}",
+            "push {flags}",
+            "popfq",
+            "mov dword ptr [{icr}], {command:e}",
+            ".rept 14",
+            "nop",
+            ".endr",
+            "popfq",
+            icr = in(reg) lapic::PAGE + u64::from(reg::ICR),
+            command = in(reg) lapic::NMI,
+            quiet = in(reg) quiet,
+            flags = in(reg) flags,
+        );
+    }
+}
+
+fn nmi_single_step(c: &mut Check) {
+    if lapic::is_x2() {
+        return c.skip("the local APIC is in x2APIC mode");
+    }
+    hook(vector::DB, only_record);
+    hook(vector::NMI, |_| {
+        if trap::count(vector::NMI) < 3 {
+            lapic::send(lapic::NMI, lapic::id());
+        }
+    });
+    lapic::write(reg::ICR_HIGH, lapic::id() << 24);
+    single_step_nmi();
+    c.equal("NMIs", trap::count(vector::NMI), 3);
+    // The handlers do not step: TF is clear there, and their IRETs set it again for the instruction after them.
+    c.equal("single steps", trap::count(vector::DB), 16);
+    let with = |steps: fn(&trap::Trap) -> bool| trap::log_of(vector::DB).filter(steps).count();
+    c.equal("of which with BS", with(|trap| trap.dr6 >> 14 & 1 != 0), 16);
+    c.equal("before the last, which has loaded TF", with(|trap| trap.rflags >> 8 & 1 != 0), 15);
+    set_dr6(0xffff_0ff0);
 }
