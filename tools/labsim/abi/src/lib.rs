@@ -1,0 +1,250 @@
+//! The lab machine's counters as they lie in shared memory: one [`Header`], then one [`Record`] for each processor.
+//!
+//! The plugin writes them, and its own counters are this memory; a hypervisor on the modelled machine, or a program beside
+//! it, reads them. All numbers are little-endian `u64`, written with plain stores by the thread of the processor that they
+//! belong to: a reader sees each of them whole, but not all of one moment.
+//!
+//! `instructions` and `cycles` are brought up to date at every VMRUN, #VMEXIT, TLB miss and at each access of the
+//! modelled machine to [`Record::doorbell`], which is how a hypervisor asks for current values. All others are always exact.
+//!
+//! A reader checks [`Header::magic`] and [`Header::version`], and takes the place of a record from
+//! [`Header::record_offset`] and [`Header::record_bytes`]: later versions may append fields, never move them.
+#![no_std]
+
+/// "PALLABS" and a zero byte.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"PALLABS\0");
+/// Of this layout. It changes when a field changes its meaning or place.
+pub const VERSION: u32 = 1;
+/// Bytes of the header, and of each record: one page, so that a page of the modelled machine belongs to one processor.
+pub const PAGE: usize = 4096;
+/// Processors that one machine has at most.
+pub const PCPUS: usize = 64;
+
+/// What begins the shared memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Header {
+    /// [`MAGIC`].
+    pub magic: u64,
+    /// [`VERSION`].
+    pub version: u32,
+    /// Processors that have a record.
+    pub pcpus: u32,
+    /// Bytes from here to the first record.
+    pub record_offset: u64,
+    /// Bytes from one record to the next.
+    pub record_bytes: u64,
+    /// Modelled cycles in a second, in kHz.
+    pub khz: u64,
+}
+
+/// Whose counters they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Side {
+    /// The hypervisor, or everything on a machine without one.
+    Host = 0,
+    /// A guest on nested tables: two-dimensional walks.
+    Nested = 1,
+    /// A guest on one dimension: shadow tables.
+    Shadow = 2,
+}
+
+impl Side {
+    /// All, in the order of [`Record::sides`].
+    pub const ALL: [Side; 3] = [Side::Host, Side::Nested, Side::Shadow];
+
+    /// Its name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Side::Host => "host",
+            Side::Nested => "guest_nested",
+            Side::Shadow => "guest_shadow",
+        }
+    }
+}
+
+/// One processor.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Record {
+    /// By [`Side`].
+    pub sides: [Counters; 3],
+    /// Any access of the modelled machine to this page brings the record up to date; this word has no other use.
+    pub doorbell: u64,
+}
+
+/// Declares the counters once: fields, names, and places.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// What is counted. Every counter only grows.
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            /// The names, in the order of the fields.
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
+
+            /// The values, in the order of the names.
+            pub fn values(&self) -> [u64; Self::NAMES.len()] {
+                [$(self.$name),*]
+            }
+
+            /// Adds another set, field by field.
+            pub fn add(&mut self, other: &Counters) {
+                $(self.$name = self.$name.wrapping_add(other.$name);)*
+            }
+        }
+    };
+}
+
+counters! {
+    /// Instructions executed.
+    instructions,
+    /// `instructions` and `stall_cycles` together.
+    cycles,
+    /// Cycles that the model adds for misses, walks and costs.
+    stall_cycles,
+    /// Loads and stores; those that cross a line or page count twice.
+    accesses,
+    /// Of these, the second halves of accesses that cross a line of the cache.
+    line_crossings,
+    /// Of these, the second halves of accesses that cross a page.
+    page_crossings,
+    /// Lookups that missed the first level of data TLBs.
+    dtlb_l1_misses,
+    /// Lookups that missed all data TLBs: walks for data.
+    dtlb_misses,
+    /// Lookups that missed the first level of code TLBs.
+    itlb_l1_misses,
+    /// Lookups that missed all code TLBs: walks for code.
+    itlb_misses,
+    /// References to page tables that walks made.
+    walk_refs,
+    /// References that the same walks would have made without walk caches and nested TLBs.
+    walk_refs_uncached,
+    /// Cycles of walks.
+    walk_cycles,
+    /// Walks that met an entry that is not present; the emulator's tables had changed since.
+    walk_faults,
+    /// Entries whose accessed bit a walk set.
+    accessed_writes,
+    /// Entries whose dirty bit a walk set.
+    dirty_writes,
+    /// Walks by size of the guest's page, then of the nested one (the same for one dimension): 4 KiB, 2 MiB, 1 GiB.
+    walks_4k_4k,
+    /// See above.
+    walks_4k_2m,
+    /// See above.
+    walks_4k_1g,
+    /// See above.
+    walks_2m_4k,
+    /// See above.
+    walks_2m_2m,
+    /// See above.
+    walks_2m_1g,
+    /// See above.
+    walks_1g_4k,
+    /// See above.
+    walks_1g_2m,
+    /// See above.
+    walks_1g_1g,
+    /// Misses of the first data cache.
+    l1d_misses,
+    /// Misses of the first code cache.
+    l1i_misses,
+    /// Misses of the second level, walks' references included, prefetches not.
+    l2_misses,
+    /// Misses of the last level, walks' references included, prefetches not.
+    llc_misses,
+    /// Accesses of local memory.
+    memory_local,
+    /// Accesses of another node's memory.
+    memory_remote,
+    /// Accesses of the slow tier.
+    memory_slow,
+    /// Lines that the prefetcher brought in.
+    prefetches,
+    /// Accesses of device registers.
+    device_accesses,
+    /// VMRUN instructions.
+    vmruns,
+    /// #VMEXITs.
+    vmexits,
+    /// Writes of CR3 that took effect.
+    cr3_writes,
+    /// INVLPG and INVLPGA instructions that took effect.
+    invlpgs,
+    /// Flushes of an address space or more.
+    flushes,
+    /// Interrupt commands written to a local APIC.
+    ipis,
+    /// Checks whose translation equalled the emulator's.
+    checks_equal,
+    /// Checks whose translation did not equal the emulator's: mistakes of the model.
+    checks_differ,
+    /// Checks that the emulator could not answer.
+    checks_unanswered,
+    /// Translations that the model could not make: unknown kinds of tables.
+    unmodelled,
+}
+
+impl Counters {
+    /// Counts a walk by the sizes of its pages, as the logarithms 12, 21 or 30.
+    pub fn count_walk(&mut self, guest: u32, nested: u32) {
+        let class = |shift: u32| match shift {
+            ..21 => 0,
+            21..30 => 1,
+            _ => 2,
+        };
+        let counter = match (class(guest), class(nested)) {
+            (0, 0) => &mut self.walks_4k_4k,
+            (0, 1) => &mut self.walks_4k_2m,
+            (0, _) => &mut self.walks_4k_1g,
+            (1, 0) => &mut self.walks_2m_4k,
+            (1, 1) => &mut self.walks_2m_2m,
+            (1, _) => &mut self.walks_2m_1g,
+            (_, 0) => &mut self.walks_1g_4k,
+            (_, 1) => &mut self.walks_1g_2m,
+            _ => &mut self.walks_1g_1g,
+        };
+        *counter += 1;
+    }
+}
+
+const _: () = {
+    use core::mem::{offset_of, size_of};
+    assert!(size_of::<Header>() == 40 && size_of::<Header>() <= PAGE);
+    assert!(size_of::<Record>() <= PAGE && offset_of!(Record, doorbell) == size_of::<Counters>() * 3);
+    assert!(size_of::<Counters>() == Counters::NAMES.len() * 8 && offset_of!(Counters, unmodelled) == 43 * 8);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_values_go_together() {
+        let counters = Counters { walk_refs: 7, unmodelled: 9, ..Counters::default() };
+        let named: [(&str, u64); 2] = [("walk_refs", 7), ("unmodelled", 9)];
+        for (name, value) in named {
+            let at = Counters::NAMES.iter().position(|n| *n == name).unwrap();
+            assert_eq!(counters.values()[at], value);
+        }
+        let mut sum = counters;
+        sum.add(&counters);
+        assert_eq!((sum.walk_refs, sum.unmodelled, sum.cycles), (14, 18, 0));
+    }
+
+    #[test]
+    fn walks_are_counted_by_both_sizes() {
+        let mut counters = Counters::default();
+        counters.count_walk(12, 21);
+        counters.count_walk(22, 12);
+        counters.count_walk(30, 30);
+        assert_eq!((counters.walks_4k_2m, counters.walks_2m_4k, counters.walks_1g_1g), (1, 1, 1));
+    }
+}

@@ -1,0 +1,130 @@
+//! What a processor runs: control registers, and the parts of a VM control block that decide about translation.
+
+use super::{memory::Memory, walk::Format};
+
+/// Control registers that decide about translation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Control {
+    /// CR0.
+    pub cr0: u64,
+    /// CR3.
+    pub cr3: u64,
+    /// CR4.
+    pub cr4: u64,
+    /// EFER.
+    pub efer: u64,
+}
+
+const CR0_PG: u64 = 1 << 31;
+const CR4_PSE: u64 = 1 << 4;
+const CR4_PAE: u64 = 1 << 5;
+const CR4_PGE: u64 = 1 << 7;
+const CR4_LA57: u64 = 1 << 12;
+const EFER_LMA: u64 = 1 << 10;
+
+impl Control {
+    /// The kind of page tables; `None` for five levels, which the model does not know.
+    pub fn format(&self) -> Option<Format> {
+        Some(match self {
+            _ if self.cr0 & CR0_PG == 0 => Format::Off,
+            _ if self.cr4 & CR4_PAE == 0 => Format::TwoLevel { pse: self.cr4 & CR4_PSE != 0 },
+            _ if self.efer & EFER_LMA == 0 => Format::Pae,
+            _ if self.cr4 & CR4_LA57 != 0 => return None,
+            _ => Format::Long,
+        })
+    }
+
+    /// Entries may be global.
+    pub fn has_global_pages(&self) -> bool {
+        self.cr4 & CR4_PGE != 0
+    }
+
+    /// Whether a change to `other` empties the TLBs, global pages included (APM 2, 5.5.2).
+    pub fn flushes(&self, other: &Control) -> bool {
+        (self.cr0 ^ other.cr0) & CR0_PG != 0 || (self.cr4 ^ other.cr4) & (CR4_PSE | CR4_PAE | CR4_PGE) != 0
+    }
+}
+
+/// What VMRUN flushes (APM 2, 15.16.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlbControl {
+    /// Nothing.
+    Nothing,
+    /// All.
+    All,
+    /// Everything of the guest's ASID.
+    Asid,
+    /// What is not global of the guest's ASID.
+    AsidNonGlobal,
+}
+
+/// What the model takes from a VM control block (APM 2, appendix B).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vmcb {
+    /// The guest's address space identifier.
+    pub asid: u32,
+    /// What is flushed.
+    pub tlb_control: TlbControl,
+    /// The nested tables' root, if nested paging is on.
+    pub nested: Option<u64>,
+    /// The guest's registers.
+    pub control: Control,
+}
+
+impl Vmcb {
+    /// Reads it; `None` where there is no memory.
+    pub fn read(memory: &impl Memory, pa: u64) -> Option<Vmcb> {
+        let word = |offset: u64| memory.read_u64((pa & !0xfff) + offset);
+        let save = |offset: u64| word(0x400 + offset);
+        let asid = word(0x58)?;
+        let tlb_control = match asid >> 32 & 7 {
+            1 => TlbControl::All,
+            3 => TlbControl::Asid,
+            7 => TlbControl::AsidNonGlobal,
+            _ => TlbControl::Nothing,
+        };
+        let nested = if word(0x90)? & 1 != 0 { Some(word(0xb0)?) } else { None };
+        let control = Control { cr0: save(0x158)?, cr3: save(0x150)?, cr4: save(0x148)?, efer: save(0xd0)? };
+        Some(Vmcb { asid: asid as u32, tlb_control, nested, control })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_of_tables() {
+        let format = |cr0, cr4, efer| Control { cr0, cr3: 0, cr4, efer }.format();
+        assert_eq!(format(0x11, CR4_PAE, 0x500), Some(Format::Off));
+        assert_eq!(format(CR0_PG, 0, 0), Some(Format::TwoLevel { pse: false }));
+        assert_eq!(format(CR0_PG, CR4_PSE, 0), Some(Format::TwoLevel { pse: true }));
+        assert_eq!(format(CR0_PG, CR4_PAE, 0), Some(Format::Pae));
+        assert_eq!(format(CR0_PG, CR4_PAE, EFER_LMA), Some(Format::Long));
+        assert_eq!(format(CR0_PG, CR4_PAE | CR4_LA57, EFER_LMA), None);
+    }
+
+    struct Block;
+    impl Memory for Block {
+        fn read_u64(&self, pa: u64) -> Option<u64> {
+            Some(match pa.checked_sub(0x7000)? {
+                0x58 => 3 << 32 | 9,
+                0x90 => 1,
+                0xb0 => 0x5000,
+                0x4d0 => 0x500,
+                0x548 => 0x20,
+                0x550 => 0x1234_5000,
+                0x558 => 0x8000_0011,
+                _ => 0,
+            })
+        }
+    }
+
+    #[test]
+    fn control_blocks() {
+        let control = Control { cr0: 0x8000_0011, cr3: 0x1234_5000, cr4: 0x20, efer: 0x500 };
+        let vmcb = Vmcb { asid: 9, tlb_control: TlbControl::Asid, nested: Some(0x5000), control };
+        assert_eq!(Vmcb::read(&Block, 0x7000), Some(vmcb));
+        assert_eq!(Vmcb::read(&Block, 0x1000), None);
+    }
+}

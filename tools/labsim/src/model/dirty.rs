@@ -1,0 +1,189 @@
+//! Which table entries still have accessed and dirty bits to be set.
+//!
+//! The emulator sets these bits itself before the model sees an access, so that memory always has them set. What tells
+//! that a walker had to do it is the store before: software wrote an entry with the bit clear. So pages that walks have
+//! read entries from are watched, and each store to one notes the bits that it left clear. What was stored before a page
+//! was first walked is not known, and counts as set.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use super::memory::Memory;
+
+/// A walk has read an entry from this frame.
+const TABLE: u8 = 1;
+/// Some of its entries have bits to be set.
+const DUE: u8 = 2;
+
+const PRESENT: u32 = 1;
+const ACCESSED: u32 = 1 << 5;
+const DIRTY: u32 = 1 << 6;
+
+/// What a walker's use of an entry comes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// It sets the accessed bit.
+    pub accessed: bool,
+    /// It sets the dirty bit.
+    pub dirtied: bool,
+    /// The dirty bit remains clear.
+    pub dirty_due: bool,
+}
+
+/// The watched frames of a machine, for all of its processors.
+pub struct Tables {
+    frames: Box<[AtomicU8]>,
+    /// By a quarter of the address: entries of four bytes, and the low halves of those of eight.
+    due: Mutex<HashMap<u64, u32>>,
+    /// Frames that were found to be tables so far.
+    found: AtomicU64,
+}
+
+impl Tables {
+    /// For physical addresses below `end`.
+    pub fn new(end: u64) -> Tables {
+        let frames = (0..end.div_ceil(4096)).map(|_| AtomicU8::new(0)).collect();
+        Tables { frames, due: Mutex::default(), found: AtomicU64::new(0) }
+    }
+
+    fn flags(&self, pa: u64) -> u8 {
+        self.frames.get((pa >> 12) as usize).map_or(0, |frame| frame.load(Relaxed))
+    }
+
+    fn set(&self, pa: u64, flags: u8) {
+        if let Some(frame) = self.frames.get((pa >> 12) as usize) {
+            frame.store(flags, Relaxed);
+        }
+    }
+
+    fn due(&self) -> MutexGuard<'_, HashMap<u64, u32>> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes whenever another frame is watched: quick ways around [`stored`](Self::stored) have to be closed then.
+    #[inline]
+    pub fn epoch(&self) -> u64 {
+        self.found.load(Relaxed)
+    }
+
+    /// Whether accesses of this page have to be told to [`stored`](Self::stored).
+    #[inline]
+    pub fn is_table(&self, pa: u64) -> bool {
+        self.flags(pa) & TABLE != 0
+    }
+
+    /// The page is no table any longer: user mode accesses it.
+    pub fn forget(&self, pa: u64) {
+        if self.flags(pa) & DUE != 0 {
+            let mut due = self.due();
+            for word in (pa >> 12) * 1024..(pa >> 12) * 1024 + 1024 {
+                due.remove(&word);
+            }
+        }
+        self.set(pa, 0);
+    }
+
+    /// Something of `len` bytes was stored.
+    pub fn stored(&self, pa: u64, len: u64, memory: &impl Memory) {
+        let (first, last) = (pa >> 2, (pa + len.max(1) - 1) >> 2);
+        for word in first..=last {
+            let entry = memory.read_u32(word << 2).unwrap_or(0);
+            let bits = if entry & PRESENT == 0 { 0 } else { !entry & (ACCESSED | DIRTY) };
+            let flags = self.flags(word << 2);
+            if bits != 0 {
+                self.due().insert(word, bits);
+                self.set(word << 2, flags | DUE);
+            } else if flags & DUE != 0 {
+                self.due().remove(&word);
+            }
+        }
+    }
+
+    /// A walker uses the entry at `pa`, and dirties it if `dirty`.
+    #[inline]
+    pub fn use_entry(&self, pa: u64, dirty: bool) -> Used {
+        match self.flags(pa) {
+            0 => {
+                self.set(pa, TABLE);
+                self.found.fetch_add(1, Relaxed);
+            }
+            flags if flags & DUE != 0 => return self.use_due(pa >> 2, dirty),
+            _ => {}
+        }
+        Used::default()
+    }
+
+    #[cold]
+    fn use_due(&self, word: u64, dirty: bool) -> Used {
+        let mut due = self.due();
+        let Some(bits) = due.get_mut(&word) else { return Used::default() };
+        let used = Used {
+            accessed: *bits & ACCESSED != 0,
+            dirtied: dirty && *bits & DIRTY != 0,
+            dirty_due: !dirty && *bits & DIRTY != 0,
+        };
+        *bits &= if used.dirty_due { DIRTY } else { 0 };
+        if *bits == 0 {
+            due.remove(&word);
+        }
+        used
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// One page of memory at 0x5000, of which one word is not zero.
+    struct Page(Cell<u64>);
+
+    impl Memory for Page {
+        fn read_u64(&self, pa: u64) -> Option<u64> {
+            Some(if pa == 0x5008 { self.0.get() } else { 0 })
+        }
+    }
+
+    #[test]
+    fn bits_are_set_once_after_a_store_that_left_them_clear() {
+        let (tables, page) = (Tables::new(0x6000), Page(Cell::new(0x8000_0001)));
+        assert!(!tables.is_table(0x5008));
+        assert_eq!(tables.use_entry(0x5008, false), Used::default());
+        assert!(tables.is_table(0x5ff8));
+        tables.stored(0x5008, 8, &page);
+        let first = Used { accessed: true, dirtied: false, dirty_due: true };
+        assert_eq!(tables.use_entry(0x5008, false), first);
+        assert_eq!(tables.use_entry(0x5008, false), Used { dirty_due: true, ..Used::default() });
+        assert_eq!(tables.use_entry(0x5008, true), Used { dirtied: true, ..Used::default() });
+        assert_eq!(tables.use_entry(0x5008, true), Used::default());
+    }
+
+    #[test]
+    fn what_is_stored_with_its_bits_is_not_due() {
+        let (tables, page) = (Tables::new(0x6000), Page(Cell::new(1)));
+        tables.use_entry(0x5008, false);
+        tables.stored(0x5008, 1, &page);
+        page.0.set(0x61);
+        tables.stored(0x500a, 1, &page);
+        assert_eq!(tables.use_entry(0x5008, true), Used::default());
+        page.0.set(0);
+        tables.stored(0x5008, 8, &page);
+        assert_eq!(tables.use_entry(0x5008, true), Used::default());
+    }
+
+    #[test]
+    fn forgotten_pages_and_pages_outside() {
+        let (tables, page) = (Tables::new(0x6000), Page(Cell::new(1)));
+        tables.use_entry(0x5008, false);
+        tables.stored(0x5008, 8, &page);
+        tables.forget(0x5000);
+        assert!(!tables.is_table(0x5000));
+        assert_eq!(tables.use_entry(0x5008, true), Used::default());
+        assert_eq!(tables.use_entry(0xffff_f000, true), Used::default());
+    }
+}

@@ -1,0 +1,151 @@
+//! One processor: its structures tied together, and what an emulator drives.
+//!
+//! For each access the emulator calls [`Processor::quick`], and where that declines, [`Processor::access`]; for each block
+//! of code [`Processor::fetch`]; and the functions of `events` for what changes the context. All counts go straight into
+//! the record of [`labsim_abi`].
+
+mod access;
+mod build;
+mod events;
+
+use std::sync::Arc;
+
+use labsim_abi::{Counters, Record, Side};
+
+use super::{
+    context::Control,
+    dirty::Tables,
+    hierarchy::Hierarchy,
+    memory::Memory,
+    space::{Kind, Spaces},
+    tlb::{Port, Tags, Tlbs},
+    walk::{Regime, WalkTags, Walker},
+};
+pub use access::{Check, Place, Request, Truth};
+pub use build::Shared;
+
+/// Cycles that something costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Costs {
+    /// VMRUN, to the guest's first instruction.
+    pub vmrun: u64,
+    /// #VMEXIT, to the host's first instruction.
+    pub vmexit: u64,
+    /// A hit in the second level of TLBs.
+    pub second_tlb: [u64; 2],
+    /// INVLPG.
+    pub invlpg: u64,
+    /// A write of CR3.
+    pub cr3_write: u64,
+    /// An interrupt command, for its sender.
+    pub ipi: u64,
+    /// A walk's reference, where no caches are modelled.
+    pub walk_reference: u64,
+}
+
+/// What is compared with the emulator's own translation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Checking {
+    /// Nothing.
+    #[default]
+    Off,
+    /// What misses the TLBs.
+    Misses,
+    /// Every access.
+    All,
+}
+
+/// One processor, over the machine's memory.
+pub struct Processor<M> {
+    memory: M,
+    tables: Arc<Tables>,
+    record: &'static mut Record,
+    tlbs: Tlbs,
+    walker: Walker,
+    hierarchy: Option<Hierarchy>,
+    spaces: Spaces,
+    costs: Costs,
+    checking: Checking,
+    /// The pages of memory that hold the records, whose accesses bring them up to date.
+    doorbell: std::ops::Range<u64>,
+    side: Side,
+    control: Control,
+    /// The host's, while a guest runs.
+    host: Option<Control>,
+    regime: Option<Regime>,
+    asid: u16,
+    /// The ASID itself, if it is one of those that share the last place.
+    wide_asid: u32,
+    tags: Tags,
+    walk_tags: WalkTags,
+    /// Accesses that are not in the record yet.
+    accesses: u64,
+    /// Instructions that are in the record.
+    instructions: u64,
+    tables_epoch: u64,
+}
+
+impl<M: Memory> Processor<M> {
+    /// The usual access: the page is in the first-level TLB, and its line, if caches are modelled, is the newest of its
+    /// set. `None`: [`access`](Self::access) has to see to it.
+    #[inline(always)]
+    pub fn quick<const CACHES: bool>(&mut self, va: u64) -> Option<u64> {
+        let frame = self.tlbs.quick(Port::Data, va)?;
+        let pa = frame << 12 | va & 0xfff;
+        if CACHES && !self.hierarchy.as_ref()?.is_newest(Port::Data, pa) {
+            return None;
+        }
+        self.accesses += 1;
+        Some(pa)
+    }
+
+    /// Whose instructions run.
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
+    /// Whether a guest runs.
+    pub fn in_guest(&self) -> bool {
+        self.host.is_some()
+    }
+
+    /// The registers that it translates with.
+    pub fn control(&self) -> Control {
+        self.control
+    }
+
+    /// The counters, which are up to date after [`sync`](Self::sync).
+    pub fn record(&self) -> &Record {
+        self.record
+    }
+
+    fn counters(&mut self) -> &mut Counters {
+        &mut self.record.sides[self.side as usize]
+    }
+
+    /// Brings the record up to date; so many instructions were executed in all.
+    pub fn sync(&mut self, instructions: u64) {
+        let executed = instructions.wrapping_sub(std::mem::replace(&mut self.instructions, instructions));
+        let accesses = std::mem::take(&mut self.accesses);
+        let counters = self.counters();
+        counters.instructions += executed;
+        counters.accesses += accesses;
+        counters.cycles = counters.instructions + counters.stall_cycles;
+    }
+
+    fn stall(&mut self, cycles: u64) {
+        self.counters().stall_cycles += cycles;
+    }
+
+    /// Takes the tags of the running address space, after it or its generation changed.
+    fn take_tags(&mut self) {
+        let tag = |kind| self.spaces.tag(self.asid, kind);
+        self.tags = Tags { own: tag(Kind::Linear), global: tag(Kind::Global) };
+        self.walk_tags = WalkTags { linear: self.tags.own, nested: tag(Kind::Nested) };
+        self.tlbs.switch(self.asid);
+    }
+}
+
+#[cfg(test)]
+#[path = "processor_tests.rs"]
+mod tests;

@@ -1,0 +1,294 @@
+//! Accesses and fetches: translation, comparison with the emulator's, caches.
+
+use labsim_abi::Counters;
+
+use super::{Checking, Costs, Processor};
+use crate::model::{
+    dirty::Tables,
+    hierarchy::{Hierarchy, LINE},
+    memory::Memory,
+    tlb::{Entry, Found, Port},
+    walk::{Access, Environment, Format},
+};
+
+/// Where the emulator says that an access went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Truth {
+    /// It does not say.
+    Unknown,
+    /// To a device's registers.
+    Device,
+    /// To this physical address.
+    At(u64),
+}
+
+/// Asks the emulator where an address leads.
+pub trait Check {
+    /// Called at most once for each translation.
+    fn truth(&self, va: u64) -> Truth;
+}
+
+impl<F: Fn(u64) -> Truth> Check for F {
+    fn truth(&self, va: u64) -> Truth {
+        self(va)
+    }
+}
+
+/// A load or store.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Its linear address.
+    pub va: u64,
+    /// Its bytes.
+    pub len: u64,
+    /// A store.
+    pub write: bool,
+    /// By user mode.
+    pub user: bool,
+}
+
+/// Where an access goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// To memory.
+    Memory(u64),
+    /// To a device, or nowhere.
+    Device(u64),
+    /// To the records of [`labsim_abi`]: the caller calls [`Processor::sync`].
+    Doorbell,
+    /// The model does not know.
+    Unknown,
+}
+
+/// Where the interrupt command register is (APM 2, 16.5), at the local APIC's usual place.
+const INTERRUPT_COMMAND: u64 = 0xfee0_0300;
+const LINES_OF_TWO_PAGES: u64 = 2 << (12 - LINE);
+
+impl<M: Memory> Processor<M> {
+    /// A load or store that [`quick`](Self::quick) declined, or that may cross a line.
+    pub fn access(&mut self, request: Request, check: &impl Check) -> Place {
+        let Request { va, len, .. } = request;
+        let place = self.part(request, check);
+        let last = va.wrapping_add(len.max(1) - 1);
+        if last >> LINE != va >> LINE {
+            self.counters().line_crossings += 1;
+            self.counters().page_crossings += u64::from(last >> 12 != va >> 12);
+            let second = last & !((1 << LINE) - 1);
+            self.part(Request { va: second, len: last - second + 1, ..request }, check);
+        }
+        place
+    }
+
+    fn part(&mut self, request: Request, check: &impl Check) -> Place {
+        let Request { va, write, .. } = request;
+        self.accesses += 1;
+        let frame = match self.tlbs.quick(Port::Data, va) {
+            Some(frame) => Some(frame),
+            None => self.translate(Port::Data, Access { va, write }, check),
+        };
+        let Some(frame) = frame else { return Place::Unknown };
+        let pa = frame << 12 | va & 0xfff;
+        if self.checking == Checking::All {
+            self.compare(check.truth(va), pa);
+        }
+        if self.doorbell.contains(&pa) {
+            self.tlbs.forget_quick(va);
+            return Place::Doorbell;
+        }
+        if self.memory.read_u64(pa & !7).is_none() {
+            self.device(va, pa, write);
+            return Place::Device(pa);
+        }
+        self.watch_tables(request, pa);
+        if let Some(hierarchy) = &mut self.hierarchy {
+            let counters = &mut self.record.sides[self.side as usize];
+            counters.stall_cycles += hierarchy.access(Port::Data, pa, counters);
+        }
+        Place::Memory(pa)
+    }
+
+    /// Instructions at `va`, which end before `end`; the lines of the pages are fetched.
+    pub fn fetch(&mut self, va: u64, end: u64, check: &impl Check) {
+        let first = va >> LINE;
+        // A block of QEMU's has at most two pages.
+        let last = (end.wrapping_sub(1) >> LINE).clamp(first, first.saturating_add(LINES_OF_TWO_PAGES));
+        let mut frame = self.fetch_page(va, check);
+        for line in first..=last {
+            let at = line << LINE;
+            if at & 0xfff == 0 && line != first {
+                frame = self.fetch_page(at, check);
+            }
+            if let (Some(frame), Some(hierarchy)) = (frame, &mut self.hierarchy) {
+                let pa = frame << 12 | at & 0xfff;
+                if !hierarchy.is_newest(Port::Code, pa) {
+                    let counters = &mut self.record.sides[self.side as usize];
+                    counters.stall_cycles += hierarchy.access(Port::Code, pa, counters);
+                }
+            }
+        }
+    }
+
+    fn fetch_page(&mut self, va: u64, check: &impl Check) -> Option<u64> {
+        let frame = match self.tlbs.quick(Port::Code, va) {
+            Some(frame) => frame,
+            None => self.translate(Port::Code, Access { va, write: false }, check)?,
+        };
+        if self.checking == Checking::All {
+            self.compare(check.truth(va), frame << 12 | va & 0xfff);
+        }
+        Some(frame)
+    }
+
+    /// The frame of an address that the filter does not know.
+    #[inline(never)]
+    fn translate(&mut self, port: Port, access: Access, check: &impl Check) -> Option<u64> {
+        let Some(regime) = self.regime else {
+            self.counters().unmodelled += 1;
+            return None;
+        };
+        if regime.format == Format::Off && regime.nested.is_none() {
+            return Some((access.va & 0xffff_ffff) >> 12);
+        }
+        let found = self.tlbs.look(port, access.va, self.tags, &self.spaces);
+        let known = match found {
+            Found::First(entry) => Some(entry),
+            Found::Second(entry) => {
+                self.miss_first(port);
+                Some(entry)
+            }
+            Found::Miss => None,
+        };
+        match known {
+            Some(Entry { frame, clean }) if !(clean && access.write) => Some(frame),
+            // A store through an entry whose dirty bit is clear walks again, to set it.
+            Some(_) => self.walk(port, access, &regime, check),
+            None => {
+                self.miss_first(port);
+                self.walk(port, access, &regime, check)
+            }
+        }
+    }
+
+    /// A miss of the first level, which asks the second.
+    fn miss_first(&mut self, port: Port) {
+        let cycles = self.costs.second_tlb[port as usize];
+        let counters = self.counters();
+        counters.stall_cycles += cycles;
+        match port {
+            Port::Data => counters.dtlb_l1_misses += 1,
+            Port::Code => counters.itlb_l1_misses += 1,
+        }
+    }
+
+    fn walk(
+        &mut self,
+        port: Port,
+        access: Access,
+        regime: &crate::model::walk::Regime,
+        check: &impl Check,
+    ) -> Option<u64> {
+        let counters = &mut self.record.sides[self.side as usize];
+        match port {
+            Port::Data => counters.dtlb_misses += 1,
+            Port::Code => counters.itlb_misses += 1,
+        }
+        let (memory, tables, costs) = (&self.memory, &*self.tables, &self.costs);
+        let hierarchy = self.hierarchy.as_mut();
+        let mut env = Surroundings { memory, tables, costs, hierarchy, counters, cycles: 0 };
+        let (found, uncached) = self.walker.walk(regime, access, self.walk_tags, &self.spaces, &mut env);
+        let cycles = env.cycles;
+        counters.walk_refs_uncached += uncached;
+        counters.walk_cycles += cycles;
+        counters.stall_cycles += cycles;
+        let Ok(found) = found else {
+            counters.walk_faults += 1;
+            return None;
+        };
+        counters.count_walk(found.guest_shift, found.nested_shift);
+        self.tlbs.fill(port, access.va, &found, self.tags, &self.spaces);
+        let epoch = self.tables.epoch();
+        if std::mem::replace(&mut self.tables_epoch, epoch) != epoch {
+            self.tlbs.forget_all_quick();
+        }
+        if self.checking == Checking::Misses {
+            self.compare(check.truth(access.va), found.pa | access.va & 0xfff);
+        }
+        Some(found.pa >> 12)
+    }
+
+    fn compare(&mut self, truth: Truth, pa: u64) {
+        let in_memory = self.memory.read_u64(pa & !7).is_some();
+        let counters = self.counters();
+        match truth {
+            Truth::At(at) if at == pa => counters.checks_equal += 1,
+            Truth::Device if !in_memory => counters.checks_equal += 1,
+            Truth::At(_) | Truth::Device => counters.checks_differ += 1,
+            Truth::Unknown => counters.checks_unanswered += 1,
+        }
+    }
+
+    fn device(&mut self, va: u64, pa: u64, write: bool) {
+        self.counters().device_accesses += 1;
+        self.tlbs.forget_quick(va);
+        if write && pa == INTERRUPT_COMMAND {
+            self.ipi();
+        }
+    }
+
+    /// Tells stores to page tables, whose pages are kept out of the quick way.
+    fn watch_tables(&mut self, request: Request, pa: u64) {
+        if self.tables.is_table(pa) {
+            if request.user {
+                self.tables.forget(pa);
+                return;
+            }
+            self.tlbs.forget_quick(request.va);
+            if request.write {
+                self.tables.stored(pa, request.len, &self.memory);
+            }
+        }
+    }
+}
+
+/// The memory system as the walker sees it.
+struct Surroundings<'a, M> {
+    memory: &'a M,
+    tables: &'a Tables,
+    costs: &'a Costs,
+    hierarchy: Option<&'a mut Hierarchy>,
+    counters: &'a mut Counters,
+    cycles: u64,
+}
+
+impl<M: Memory> Surroundings<'_, M> {
+    fn pay(&mut self, pa: u64) {
+        self.cycles += match &mut self.hierarchy {
+            Some(hierarchy) => hierarchy.walk(pa, self.counters),
+            None => self.costs.walk_reference,
+        };
+    }
+}
+
+impl<M: Memory> Memory for Surroundings<'_, M> {
+    fn read_u64(&self, pa: u64) -> Option<u64> {
+        self.memory.read_u64(pa)
+    }
+}
+
+impl<M: Memory> Environment for Surroundings<'_, M> {
+    fn reference(&mut self, pa: u64) {
+        self.counters.walk_refs += 1;
+        self.pay(pa);
+    }
+
+    fn use_entry(&mut self, pa: u64, dirty: bool) -> bool {
+        let used = self.tables.use_entry(pa, dirty);
+        // One locked write sets both.
+        if used.accessed || used.dirtied {
+            self.counters.accessed_writes += u64::from(used.accessed);
+            self.counters.dirty_writes += u64::from(used.dirtied);
+            self.reference(pa);
+        }
+        used.dirty_due
+    }
+}

@@ -1,0 +1,203 @@
+//! From a machine's description to its processors.
+
+use std::{collections::HashMap, ops::Range, sync::Arc};
+
+use labsim_abi::{Record, Side};
+
+use super::{Checking, Costs, Processor};
+use crate::{
+    machine::{self, Machine, Shape},
+    model::{
+        bank::{Bank, Geometry},
+        cache::Cache,
+        context::Control,
+        dirty::Tables,
+        hierarchy::{Hierarchy, Level, MemoryMap, Tier},
+        memory::{Memory, Split},
+        prefetch::Prefetcher,
+        space::{Kind, Spaces},
+        tlb::{Port, Tags, Tlbs},
+        walk::{WalkTags, Walker},
+    },
+};
+
+/// What the processors of one machine have in common.
+pub struct Shared {
+    machine: Machine,
+    tables: Arc<Tables>,
+    memory: Arc<MemoryMap>,
+    caches: HashMap<(u32, u8), Arc<Cache>>,
+    with_caches: bool,
+    checking: Checking,
+    doorbell: Range<u64>,
+}
+
+impl Shared {
+    /// For a checked machine with so much memory and so many processors. `doorbell`: where it sees the records.
+    pub fn new(
+        machine: Machine,
+        ram: Split,
+        pcpus: u32,
+        with_caches: bool,
+        checking: Checking,
+        doorbell: Range<u64>,
+    ) -> Shared {
+        let memory = Arc::new(memory_map(&machine, ram, pcpus));
+        let tables = Arc::new(Tables::new(ram.end()));
+        Shared { machine, tables, memory, caches: HashMap::new(), with_caches, checking, doorbell }
+    }
+
+    /// The processor of this number, with nothing in its caches and registers as after a reset.
+    pub fn processor<M: Memory>(
+        &mut self,
+        number: u32,
+        memory: M,
+        record: &'static mut Record,
+    ) -> Processor<M> {
+        let banks = |port, level| {
+            let arrays = self.machine.tlb.iter().map(|array| array.get_ref());
+            let wanted = arrays.filter(move |array| array.level == level && array.port == port);
+            Bank::new(wanted.map(|array| geometry(array.shape(), array.classes())))
+        };
+        let both = banks(machine::Port::Both, 2);
+        let second = match both.is_empty() {
+            true => vec![banks(machine::Port::Data, 2), banks(machine::Port::Code, 2)],
+            false => vec![both],
+        };
+        let walker = Walker {
+            guest: caches(&self.machine.walk_cache),
+            nested: caches(&self.machine.nested_walk_cache),
+            nested_tlb: Bank::new(
+                self.machine.nested_tlb.iter().map(|a| geometry(a.get_ref().shape(), a.get_ref().classes())),
+            ),
+        };
+        let mut processor = Processor {
+            memory,
+            tables: Arc::clone(&self.tables),
+            record,
+            tlbs: Tlbs::new(banks(machine::Port::Data, 1), banks(machine::Port::Code, 1), second),
+            walker,
+            hierarchy: self.with_caches.then(|| self.hierarchy(number)),
+            spaces: Spaces::default(),
+            costs: costs(&self.machine),
+            checking: self.checking,
+            doorbell: self.doorbell.clone(),
+            side: Side::Host,
+            control: Control::default(),
+            host: None,
+            regime: None,
+            asid: 0,
+            wide_asid: 0,
+            tags: Tags {
+                own: Spaces::default().tag(0, Kind::Linear),
+                global: Spaces::default().tag(0, Kind::Global),
+            },
+            walk_tags: WalkTags {
+                linear: Spaces::default().tag(0, Kind::Linear),
+                nested: Spaces::default().tag(0, Kind::Nested),
+            },
+            accesses: 0,
+            instructions: 0,
+            tables_epoch: 0,
+        };
+        processor.take_tags();
+        processor.set_control(Control::default());
+        processor
+    }
+
+    fn hierarchy(&mut self, number: u32) -> Hierarchy {
+        let machine = &self.machine;
+        let domain = number / machine.pcpus_per_domain;
+        let of = |level, port| {
+            machine.cache.iter().map(|c| c.get_ref()).find(|c| c.level == level && c.port == port)
+        };
+        let new = |cache: &machine::Cache| {
+            let Shape { entries, ways, policy } = cache.shape();
+            Cache::new(entries, ways, policy)
+        };
+        let first = [machine::Port::Data, machine::Port::Code]
+            .map(|port| of(1, port).expect("the machine was checked"));
+        let mut levels = vec![];
+        for cache in (2..=3).filter_map(|level| of(level, machine::Port::Both)) {
+            let shared = || Arc::new(new(cache));
+            let place = match cache.shared {
+                machine::Sharing::Domain => {
+                    Arc::clone(self.caches.entry((domain, cache.level)).or_insert_with(shared))
+                }
+                machine::Sharing::Pcpu => shared(),
+            };
+            levels.push(Level { cache: place, latency: cache.latency });
+        }
+        Hierarchy {
+            first_latency: first[0].latency,
+            first: first.map(new),
+            levels,
+            walks_use_first: machine.walker.get_ref().begins_at == 1,
+            prefetcher: machine
+                .prefetch
+                .as_ref()
+                .map(|p| Prefetcher::new(p.get_ref().streams, p.get_ref().degree)),
+            memory: Arc::clone(&self.memory),
+            node: domain,
+        }
+    }
+}
+
+fn caches(arrays: &[toml::Spanned<machine::WalkCache>]) -> Bank {
+    Bank::new(arrays.iter().map(|array| geometry(array.get_ref().shape(), array.get_ref().classes())))
+}
+
+fn geometry(Shape { entries, ways, policy }: Shape, classes: u8) -> Geometry {
+    Geometry { entries, ways, policy, classes }
+}
+
+fn costs(machine: &Machine) -> Costs {
+    let cost = machine.cost.get_ref();
+    let second = |port: machine::Port| {
+        let arrays = machine.tlb.iter().map(|array| array.get_ref());
+        let of = arrays
+            .filter(|array| array.level == 2 && (array.port == port || array.port == machine::Port::Both));
+        of.map(|array| array.latency).max().unwrap_or(0)
+    };
+    let mut second_tlb = [0; 2];
+    second_tlb[Port::Data as usize] = second(machine::Port::Data);
+    second_tlb[Port::Code as usize] = second(machine::Port::Code);
+    let begin = machine
+        .cache
+        .iter()
+        .map(|cache| cache.get_ref())
+        .find(|cache| cache.level == machine.walker.get_ref().begins_at);
+    Costs {
+        vmrun: cost.vmrun,
+        vmexit: cost.vmexit,
+        second_tlb,
+        invlpg: cost.invlpg,
+        cr3_write: cost.cr3_write,
+        ipi: cost.ipi,
+        walk_reference: begin.map_or(0, |cache| cache.latency),
+    }
+}
+
+/// The ranges of the description; without any, each domain has its part of memory, in order.
+fn memory_map(machine: &Machine, ram: Split, pcpus: u32) -> MemoryMap {
+    let spec = machine.memory.get_ref();
+    let latency = [spec.local, spec.remote, spec.slow];
+    let mib = |mib: u64| mib << 20;
+    let given = spec.range.iter().map(|range| range.get_ref());
+    let tier = |node: Option<u32>| node.map_or(Tier::Slow, Tier::Node);
+    let mut ranges: Vec<_> = given.map(|r| (mib(r.from_mib), mib(r.to_mib), tier(r.node))).collect();
+    let domains = u64::from(pcpus.div_ceil(machine.pcpus_per_domain).max(1));
+    if ranges.is_empty() && domains > 1 {
+        let part = (ram.end() / domains) & !0x1f_ffff;
+        ranges = (0..domains)
+            .map(|node| {
+                (
+                    node * part,
+                    if node + 1 == domains { u64::MAX } else { (node + 1) * part },
+                    Tier::Node(node as u32),
+                )
+            })
+            .collect();
+    }
+    MemoryMap { ranges, latency }
+}
