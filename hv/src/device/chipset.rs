@@ -139,7 +139,9 @@ impl Chipset {
         self.rtc.reset();
         self.pm.reset();
         self.i8042.reset();
-        self.test = self.test.as_ref().map(|_| TestDevice::new());
+        if let Some(test) = &mut self.test {
+            test.reset();
+        }
         self.pci.reset();
         self.reset_virtio();
     }
@@ -308,12 +310,12 @@ pub fn fuzz_one(data: &[u8]) {
             }
             4..10 => match chipset.io_write(port, size, input.u32(), now, &mut messages) {
                 Effect::Reset => chipset.reset(),
-                Effect::TestExit(_) | Effect::UnmapPage(_) => assert!(test_device),
+                Effect::TestExit(_) | Effect::FlushPage(_) | Effect::UnmapPage(_) => assert!(test_device),
                 Effect::Notify { .. } => unreachable!("there are no virtio devices"),
                 Effect::None | Effect::ConsoleOutput(_) | Effect::PowerOff => {}
             },
             kind @ 10..14 => {
-                let base = [IOAPIC, HPET, HPET, ECAM][usize::from(kind & 3)].start;
+                let base = [IOAPIC, HPET, TEST_MEMORY, ECAM][usize::from(kind & 3)].start;
                 let gpa = crate::arch::addr::Gpa(base + u64::from(port));
                 if op & 8 == 0 {
                     chipset.mmio_read(gpa, size * 2, now, &mut messages);

@@ -16,6 +16,8 @@ pub enum Effect {
     PowerOff,
     /// The test device ends the run with this value.
     TestExit(u32),
+    /// The test device wants translations of the page that holds this address dropped; what is there stays.
+    FlushPage(Gpa),
     /// The test device wants the page that holds this address gone from guest memory.
     UnmapPage(Gpa),
     /// The driver of a virtio device has notified one of its queues: serve it (`virtio::Virtio::serve`).

@@ -142,7 +142,9 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
             found += bytes;
         }
     }
-    for mmio in MMIO.into_iter().chain(layout.pci_window_64(facts.paging.physical_bits)) {
+    let test_memory = config.test_device.then_some(devices::TEST_MEMORY);
+    let windows = MMIO.into_iter().chain(layout.pci_window_64(facts.paging.physical_bits)).chain(test_memory);
+    for mmio in windows {
         let range = GpaRange::new(Gpa(mmio.start), (mmio.end - mmio.start).next_multiple_of(4096));
         let _the_engine_is_built_below = p2m.map_mmio(range.ok_or(MapError::Address)?)?;
     }

@@ -112,6 +112,12 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         Ok(NestedOutcome::Filled(flush))
     }
 
+    /// Drops the translations of `range`; accesses fault, and [`Nested::fault`] fills them in again. Leaves that reach beyond
+    /// the range are split. To be able to refill no more than that, the P2m must be split there too.
+    pub fn forget(&mut self, range: GpaRange) -> Result<Flush, MapError> {
+        self.table.unmap(range)
+    }
+
     /// Calls `f` for every leaf that touches `range` and in which a bit of `which` is set, and clears those
     /// bits. `f` sees the bits as they were. Processors without such bits in nested tables never set any.
     pub fn harvest(

@@ -4,7 +4,7 @@
 
 use spin::RwLockReadGuard;
 
-use crate::arch::addr::Gpa;
+use crate::arch::addr::{Gpa, PageSize};
 use crate::device::Nanos;
 use crate::device::chipset::Chipset;
 use crate::device::effect::Effect;
@@ -12,7 +12,7 @@ use crate::device::lapic::{Lapic, LapicEffect};
 use crate::device::message::Messages;
 use crate::paging::P2mEntry;
 use crate::paging::format::{NestedAttr, PteFormat};
-use crate::paging::range::GpaRange;
+use crate::paging::range::{Changed, GpaRange};
 use crate::paging::shadow::TlbFlush;
 use crate::vcpu::Vcpu;
 use crate::vcpu::host::Host;
@@ -224,6 +224,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
             Effect::Reset => self.left.stop = Some(Stop::Reset),
             Effect::PowerOff => self.left.stop = Some(Stop::PowerOff),
             Effect::TestExit(value) => self.left.stop = Some(Stop::TestExit(value)),
+            Effect::FlushPage(gpa) => self.flush_page(gpa),
             Effect::UnmapPage(gpa) => self.unmap(gpa),
             Effect::Notify { slot, queue } => self.notified(slot, queue),
         }
@@ -245,6 +246,31 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
             let _ = memory.nested.apply(&memory.p2m, changed);
             changed
         };
+        self.translations_changed(changed);
+    }
+
+    /// The test device has the translations of a page dropped, so that the next access faults in the hypervisor and is answered from
+    /// the P2m. The P2m is split first: else the fault would fill in the whole large leaf and retire the table below it, and a
+    /// guest that does this in a loop would use up the host's memory. Out of memory for the split, nothing is dropped.
+    #[cold]
+    fn flush_page(&mut self, gpa: Gpa) {
+        let Some(range) = GpaRange::new(gpa.align_down(4096), 4096) else { return };
+        if self.memory().p2m.translate(range.start).readable().is_none() {
+            return;
+        }
+        {
+            let mut memory = self.vm.lock_memory(&mut self.left.work);
+            if memory.p2m.split(range, PageSize::Size4K).is_err() {
+                return;
+            }
+            // On an error the tables are as they were: the split comes before the removal.
+            let _ = memory.nested.forget(range);
+        }
+        self.translations_changed(Changed(range));
+    }
+
+    /// Nested tables have changed at `changed`: shadow tables, this processor and the VM's other VCPUs follow.
+    fn translations_changed(&mut self, changed: Changed) {
         self.left.flush = true;
         if let Some(shadow) = &mut *self.vm.lock_shadow(self.vcpu, &mut self.left.work) {
             let (reload, _everything) = shadow.apply(changed);

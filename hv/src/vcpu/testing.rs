@@ -40,6 +40,13 @@ pub struct Memory {
     bytes: Rc<VecHost>,
 }
 
+impl Memory {
+    /// How many frames all tables hold, the retired ones too.
+    pub fn tables_in_use(&self) -> usize {
+        self.tables.in_use()
+    }
+}
+
 impl TableMemory for Memory {
     fn allocate(&self) -> Option<Hfn> {
         self.tables.allocate()

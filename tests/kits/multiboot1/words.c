@@ -179,7 +179,7 @@ void kit_word(const char *name, const char *value) {
     } else if (is(name, "read")) {
         kit_print("kit: [%x] = %x\n", n, *(volatile u32 *)n);
     } else if (is(name, "unmap")) {
-        outl(0xe4, n);
+        outl(0x2018, n);
     } else if (is(name, "msr")) {
         read_msr(n);
     } else if (is(name, "cpuid")) {

@@ -1,7 +1,8 @@
-//! The bus for memory-mapped devices: IOAPIC, HPET, PCI configuration space and the BARs of virtio devices.
+//! The bus for memory-mapped devices: IOAPIC, HPET, PCI configuration space, the BARs of virtio devices, and the test
+//! device's memory.
 
 use super::super::effect::Effect;
-use super::super::layout::{ECAM, HPET, IOAPIC};
+use super::super::layout::{ECAM, HPET, IOAPIC, TEST_MEMORY};
 use super::super::message::Messages;
 use super::super::pci::Pci;
 use super::super::{Nanos, lanes};
@@ -19,6 +20,8 @@ pub enum MmioDevice {
     Ecam,
     /// The BAR of this virtio device
     Virtio(u8),
+    /// The test device's memory
+    Test,
 }
 
 impl Chipset {
@@ -31,6 +34,10 @@ impl Chipset {
             .find(|(window, _)| window.contains(&gpa.0))
             .map(|(window, device)| (device, gpa.0 - window.start))
             .or_else(|| self.virtio.lookup(gpa).map(|(slot, offset)| (MmioDevice::Virtio(slot), offset)))
+            .or_else(|| {
+                let is_there = self.test.is_some() && TEST_MEMORY.contains(&gpa.0);
+                is_there.then(|| (MmioDevice::Test, gpa.0 - TEST_MEMORY.start))
+            })
     }
 
     /// Whether a device of this bus answers at this address.
@@ -52,6 +59,9 @@ impl Chipset {
                 self.pci.read_ecam(offset, size)
             }
             Some((MmioDevice::Virtio(slot), offset)) => self.virtio_read(slot, offset, size, messages),
+            Some((MmioDevice::Test, offset)) => {
+                self.test.as_ref().map_or(u64::MAX, |test| test.read_memory(offset, size))
+            }
             None => {
                 self.unclaimed.mmio = self.unclaimed.mmio.saturating_add(1);
                 u64::MAX >> (64 - 8 * u32::from(size.clamp(1, 8)))
@@ -83,6 +93,11 @@ impl Chipset {
             }
             Some((MmioDevice::Virtio(slot), offset)) => {
                 return self.virtio_write(slot, offset, size, value, messages);
+            }
+            Some((MmioDevice::Test, offset)) => {
+                if let Some(test) = &mut self.test {
+                    test.write_memory(offset, size, value);
+                }
             }
             None => self.unclaimed.mmio = self.unclaimed.mmio.saturating_add(1),
         }

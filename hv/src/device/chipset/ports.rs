@@ -42,7 +42,7 @@ impl PortDevice {
 }
 
 /// No device has a port from here on.
-const END: usize = TEST_IRQ as usize + GSI_COUNT as usize;
+const END: usize = TEST_UNMAP as usize + 4;
 
 static PORTS: [PortDevice; END] = build();
 
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(count(PortDevice::PciAddress), 4);
         assert_eq!(count(PortDevice::PciData), 4);
         assert_eq!(count(PortDevice::Pm), 14);
-        assert_eq!(count(PortDevice::Test), 30);
+        assert_eq!(count(PortDevice::Test), 44);
         assert_eq!(PortDevice::at(0x80), PortDevice::Nobody);
         assert_eq!(PortDevice::at(0xffff), PortDevice::Nobody);
         assert_eq!(PortDevice::at(0x3fd), PortDevice::Uart);

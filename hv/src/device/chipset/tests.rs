@@ -282,7 +282,12 @@ fn test_device() {
     machine.set(TEST_LATCH, 4, 0x1234_5678);
     assert_eq!(machine.input(TEST_LATCH + 1, 2), 0x3456);
     assert_eq!(machine.output(TEST_EXIT, 2, 0x1_0007), Effect::TestExit(7));
+    assert_eq!(machine.output(TEST_FLUSH, 4, 0x1234), Effect::FlushPage(Gpa(0x1000)));
     assert_eq!(machine.output(TEST_UNMAP, 4, 0x1234), Effect::UnmapPage(Gpa(0x1000)));
+    machine.set_memory(TEST_MEMORY.start + 0xfffc, 4, 0x4433_2211);
+    assert_eq!(machine.chipset.mmio_read(Gpa(TEST_MEMORY.end - 3), 2, NOW, &mut Messages::new()), 0x3322);
+    machine.set_memory(TEST_MEMORY.end, 4, 0);
+    assert_eq!(machine.chipset.unclaimed().mmio, 1);
     machine.set(TEST_IRQ + 14, 1, 1);
     assert_eq!(machine.vectors(), [0x3e]);
     assert_eq!(machine.chipset.pic_acknowledge(), 0x2e);
@@ -319,6 +324,7 @@ fn memory_windows() {
     assert_eq!(lookup(&machine.chipset, 0xe123_4567), Some((MmioDevice::Ecam, 0x123_4567)));
     assert_eq!(lookup(&machine.chipset, 0xfee0_0000), None);
     assert!(!machine.chipset.mmio_contains(Gpa(0xf000_0000)));
+    assert!(!machine.chipset.mmio_contains(Gpa(TEST_MEMORY.start)), "there is no test device");
     assert_eq!(machine.chipset.mmio_read(Gpa(0xfed0_0400), 2, NOW, &mut Messages::new()), 0xffff);
     machine.set_memory(0xf000_0000, 8, 0);
     assert_eq!(machine.chipset.unclaimed().mmio, 2);

@@ -7,10 +7,11 @@ use super::*;
 use crate::arch::addr::{Gpa, Hpa};
 use crate::arch::state::{SegReg, Segment, cr0, cr4, efer, rflags};
 use crate::arch::{Access, Exception};
-use crate::device::layout::{PM1A_CONTROL, RESET_CONTROL, TEST_EXIT, TEST_UNMAP};
+use crate::device::layout::{PM1A_CONTROL, RESET_CONTROL, TEST_EXIT, TEST_FLUSH, TEST_UNMAP};
 use crate::device::message::Messages;
 use crate::paging::GpaRange;
 use crate::paging::shadow::Others;
+use crate::paging::table::Found;
 use crate::vcpu::outcome::{Cause, Death, Stop};
 use crate::vcpu::run::run;
 use crate::vcpu::testing::{CODE, Machine};
@@ -345,4 +346,49 @@ fn the_test_device_takes_pages_away() {
     assert_eq!(told(&mut machine), 1, "other VCPUs forget where it was");
     assert!(machine.vm.memory.read().p2m.translate(Gpa(0x3_0000)).readable().is_none());
     assert!(machine.vm.memory.read().p2m.translate(Gpa(0x3_1000)).readable().is_some());
+}
+
+#[test]
+fn the_test_device_drops_translations_and_keeps_memory() {
+    let mut machine = Machine::new(&[
+        |f| out(f, TEST_FLUSH, 4, 0x3_0008),
+        |f| {
+            assert_eq!(f.flushes, [FlushScope::All]);
+            fault(0x3_0010, Access::READ)
+        },
+        |f| out(f, TEST_FLUSH, 4, 0xfec0_0000),
+        |f| {
+            assert_eq!(f.flushes, [FlushScope::All], "there is no memory of which to drop anything");
+            Exit::Shutdown
+        },
+    ]);
+    machine.write(0x3_0010, &[7; 4]);
+    assert!(matches!(machine.vm.memory.read().nested.find(Gpa(0x3_0000)), Found::Leaf(_)));
+    assert_eq!(told(&mut machine), 1, "other VCPUs drop theirs too");
+    let memory = machine.vm.memory.read();
+    let (Found::Leaf(leaf), Some(hpa)) =
+        (memory.nested.find(Gpa(0x3_0000)), memory.p2m.translate(Gpa(0x3_0000)).readable())
+    else {
+        panic!("the fault has filled in the page");
+    };
+    assert_eq!(leaf.to, hpa);
+}
+
+#[test]
+fn a_guest_that_drops_translations_in_a_loop_takes_no_memory() {
+    // Drop, fault, and so on.
+    let mut script: Vec<Step> = Vec::new();
+    for _ in 0..20 {
+        script.push(|f| out(f, TEST_FLUSH, 4, 0x3_0000));
+        script.push(|f| {
+            f.flushes.clear();
+            fault(0x3_0010, Access::READ)
+        });
+    }
+    let frames = [2, 40].map(|steps| {
+        let mut machine = Machine::new(&script[..steps]);
+        machine.play();
+        machine.vm.memory.read().host.tables_in_use()
+    });
+    assert_eq!(frames[0], frames[1]);
 }
