@@ -36,15 +36,9 @@ pub const START: u64 = 5_000_000_000;
 /// Frames for tables and bytes for the guest.
 #[derive(Clone)]
 pub struct Memory {
-    tables: Rc<Arena>,
+    /// Frames of all tables, the retired ones too.
+    pub(super) tables: Rc<Arena>,
     bytes: Rc<VecHost>,
-}
-
-impl Memory {
-    /// How many frames all tables hold, the retired ones too.
-    pub fn tables_in_use(&self) -> usize {
-        self.tables.in_use()
-    }
 }
 
 impl TableMemory for Memory {

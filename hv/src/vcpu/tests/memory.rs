@@ -388,7 +388,7 @@ fn a_guest_that_drops_translations_in_a_loop_takes_no_memory() {
     let frames = [2, 40].map(|steps| {
         let mut machine = Machine::new(&script[..steps]);
         machine.play();
-        machine.vm.memory.read().host.tables_in_use()
+        machine.vm.memory.read().host.tables.in_use()
     });
     assert_eq!(frames[0], frames[1]);
 }
