@@ -152,7 +152,11 @@ impl<B: Backend> Machine<B> {
         if let Stop::Died(death) = stop {
             ::log::warn!("{name}: {}: {}", death.cause.name(), death.what);
         }
-        telemetry::record("reset", |json| json.text("vm", name));
+        let by = report::reset_by(stop);
+        telemetry::record("reset", |json| {
+            json.text("vm", name)?;
+            json.text("by", by)
+        });
         ::log::info!("{name}: reset");
     }
 

@@ -26,6 +26,15 @@ pub fn reason(stop: &Stop) -> &'static str {
     }
 }
 
+/// On whose request a VM that stopped for this reason is restarted, for a `reset` record.
+pub fn reset_by(stop: &Stop) -> &'static str {
+    match stop {
+        Stop::Restart => "monitor",
+        Stop::Died(_) => "death",
+        _ => "guest",
+    }
+}
+
 /// A guest's death for people: what happened, where, and the registers.
 pub struct DeathReport<'a>(pub &'a Death);
 

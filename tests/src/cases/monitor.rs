@@ -11,6 +11,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "the monitor changes the mode while a guest works", change_mode),
     only("qemu-svm", "the monitor pauses and resumes a guest", pause),
     only("qemu-svm", "the monitor resets a guest and powers it off", reset),
+    only("qemu-svm", "the monitor restarts a guest with a command", restart_command),
     only("qemu-svm", "the monitor sends events", events),
     only("qemu-svm", "the monitor reaches a guest that does not listen", deaf),
 ];
@@ -142,6 +143,23 @@ fn reset(context: &Context) -> Result<()> {
     enter(&mut person)?;
     person.types("poweroff\r")?;
     ensure!(person.ends()? == Some(0), "{}", person.shown);
+    Ok(())
+}
+
+/// What a person restarts runs its command again, and the run's status is that of the last time.
+fn restart_command(context: &Context) -> Result<()> {
+    let command = "echo be$((1 + 1))gins; read status; exit $status";
+    let mut person = Person::start(context, &["--exec", command])?;
+    person.sees("be2gins")?;
+    enter(&mut person)?;
+    ask(&mut person, "restart", &["guest"])?;
+    leave(&mut person, "be2gins")?;
+    enter(&mut person)?;
+    ask(&mut person, "stop", &["guest"])?;
+    ask(&mut person, "start", &["guest"])?;
+    leave(&mut person, "be2gins")?;
+    person.types("7\r")?;
+    ensure!(person.ends()? == Some(7), "{}", person.shown);
     Ok(())
 }
 

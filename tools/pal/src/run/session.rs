@@ -307,18 +307,13 @@ impl<'a> Session<'a> {
             }
             Record::Start { vm } => {
                 if let Some(guest) = self.guest(&vm) {
-                    (guest.end, guest.command_status) = (None, None);
+                    guest.begin_again();
                 }
                 return Next::Go;
             }
-            Record::Reset { vm } => {
-                return match self.guest(&vm) {
-                    Some(guest) if guest.exec => {
-                        guest.end = Some(telemetry::End::reset(vm));
-                        Next::Done
-                    }
-                    _ => Next::Go,
-                };
+            Record::Reset { vm, by } => {
+                let ends_run = self.guest(&vm).is_some_and(|guest| guest.reset(by));
+                return if ends_run { Next::Done } else { Next::Go };
             }
             Record::Log { .. } | Record::Console { .. } | Record::Unknown => return Next::Go,
         }

@@ -22,10 +22,13 @@ pub enum Record {
     },
     /// The host machine as the hypervisor found it.
     Host(Value),
-    /// The hypervisor has restarted a guest, which asked for a reset.
+    /// The hypervisor has restarted a guest.
     Reset {
         /// The guest.
         vm: String,
+        /// On whose request.
+        #[serde(default)]
+        by: ResetBy,
     },
     /// A guest starts, perhaps not for the first time.
     Start {
@@ -78,6 +81,22 @@ impl End {
     pub fn reset(vm: String) -> Self {
         Self { vm, reason: Reason::Reset, value: 0, detail: String::new() }
     }
+}
+
+/// On whose request a guest was restarted.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum ResetBy {
+    /// The guest asked for a reset.
+    #[default]
+    Guest,
+    /// The guest died and has `restart`.
+    Death,
+    /// A person at the monitor.
+    Monitor,
+    /// Something of a later version.
+    #[serde(other)]
+    Other,
 }
 
 /// Why a guest ended.

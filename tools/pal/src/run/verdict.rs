@@ -3,7 +3,7 @@
 
 use super::{
     machine::Emulator,
-    telemetry::{End, Reason},
+    telemetry::{End, Reason, ResetBy},
 };
 use crate::status::exit;
 
@@ -66,6 +66,24 @@ pub struct Guest {
     pub end: Option<End>,
     /// Its Linux kernel panicked, for this reason.
     pub kernel_panic: Option<String>,
+}
+
+impl Guest {
+    /// It boots from the beginning: what was seen of its end and of its command does not count any more.
+    pub fn begin_again(&mut self) {
+        (self.end, self.command_status) = (None, None);
+    }
+
+    /// It was restarted. True if that ends the run: its command has to run once, and no person at the monitor has asked for another
+    /// time.
+    pub fn reset(&mut self, by: ResetBy) -> bool {
+        if self.exec && by != ResetBy::Monitor {
+            self.end = Some(End::reset(self.name.clone()));
+            return true;
+        }
+        self.begin_again();
+        false
+    }
 }
 
 /// The end of a run.
@@ -318,6 +336,33 @@ mod tests {
         let device = Observed { test_device: true, code: Some(0x55), ..native_run() };
         assert_eq!(judge(&device).status, 0x2a);
         assert_eq!(judge(&Observed { test_device: false, ..device }).status, 1);
+    }
+
+    #[test]
+    fn a_command_ends_with_a_reset_unless_a_person_asked_for_it() {
+        let exec = || Guest { name: "guest".into(), exec: true, ..Guest::default() };
+        for (by, ends) in [
+            (ResetBy::Guest, true),
+            (ResetBy::Death, true),
+            (ResetBy::Other, true),
+            (ResetBy::Monitor, false),
+        ] {
+            // Once more: the command had ended, and the guest was restarted before it was off.
+            let mut guest = Guest { command_status: Some(9), ..exec() };
+            assert_eq!(guest.reset(by), ends, "{by:?}");
+            let mut seen = Observed { hypervisor: true, guests: vec![guest], ..native_run() };
+            if ends {
+                assert_eq!(judge(&seen).status, exit::GUEST_DIED);
+                continue;
+            }
+            assert_eq!(seen.guests[0], exec(), "nothing is left of the first time");
+            seen.guests[0].command_status = Some(7);
+            seen.guests[0].end = end(Reason::PowerOff);
+            assert_eq!(judge(&seen).status, 7);
+            // A guest without a command goes on, whoever restarts it.
+            let mut shell = Guest { exec: false, ..exec() };
+            assert!(!shell.reset(by) && !shell.reset(ResetBy::Guest));
+        }
     }
 
     #[test]
