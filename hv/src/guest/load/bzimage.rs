@@ -14,6 +14,10 @@ use crate::arch::state::Gpr;
 use crate::mem::guest_memory::GuestMemory;
 use crate::vm::layout::{HIGH_RAM_BASE, MIB};
 
+/// The unit of `syssize` in bytes. The last one need not be full: Linux fills it up, other images that use the protocol do
+/// not.
+const PARAGRAPH: u64 = 16;
+
 /// How the kernel is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
@@ -114,13 +118,13 @@ impl<'a> Image<'a> {
             n => n as usize,
         };
         let start = (sectors + 1) * 512;
-        let need = start as u64 + word(header, at::SYSSIZE) as u64 * 16;
-        if have < need || have <= start as u64 {
-            return Err(error(Problem::Truncated {
-                what: "the kernel",
-                need: need.max(start as u64 + 1),
-                have,
-            }));
+        // Before protocol 2.04 the field had two bytes, too few for the size of a kernel: it only ever said too little.
+        let paragraphs =
+            if version >= 0x204 { word(header, at::SYSSIZE) } else { half(header, at::SYSSIZE).into() };
+        let last = (u64::from(paragraphs) * PARAGRAPH).saturating_sub(PARAGRAPH);
+        let need = start as u64 + last + 1;
+        if have < need {
+            return Err(error(Problem::Truncated { what: "the kernel", need, have }));
         }
         Ok(Image { file, header, version, code: &bytes[start..] })
     }

@@ -99,7 +99,7 @@ impl Files {
     fn check_memory(&self, vm: &Vm) -> Result<()> {
         let Image::BzImage { end } = self.kind else { return Ok(()) };
         let initrd = self.initrd.as_ref().map_or(0, |initrd| initrd.contents.len() as u64);
-        let needed = (end + initrd).div_ceil(1 << 20);
+        let needed = end.saturating_add(initrd).div_ceil(1 << 20);
         if vm.memory_mib < needed {
             let (kernel, initrd) = (end.div_ceil(1 << 20), initrd.div_ceil(1 << 20));
             let text = format!(

@@ -54,6 +54,13 @@ impl Image {
     }
 }
 
+/// The oldest boot protocol of which the hypervisor's loader knows enough.
+const OLDEST_PROTOCOL: u16 = 0x202;
+/// The first that says how much memory the kernel needs to start.
+const WITH_INIT_SIZE: u16 = 0x20a;
+/// `LOADED_HIGH` in `loadflags`: a bzImage, not a zImage.
+const LOADED_HIGH: u8 = 1;
+
 fn bzimage(bytes: &[u8]) -> Result<Image, String> {
     let truncated = || "a truncated Linux bzImage".to_owned();
     let setup_sectors = match *bytes.get(0x1f1).ok_or_else(truncated)? {
@@ -61,21 +68,38 @@ fn bzimage(bytes: &[u8]) -> Result<Image, String> {
         sectors => u64::from(sectors),
     };
     let protocol = u16_at(bytes, 0x206).ok_or_else(truncated)?;
-    if protocol < 0x20a {
+    if protocol < OLDEST_PROTOCOL {
         return Err(format!(
-            "a Linux kernel with boot protocol {}.{:02}; 2.10 (Linux 2.6.31) or later is needed",
+            "a Linux kernel with boot protocol {}.{:02}; 2.02 (Linux 2.4) or later is needed",
             protocol >> 8,
             protocol & 0xff
         ));
     }
-    let payload = u64::from(u32_at(bytes, 0x1f4).ok_or_else(truncated)?) * 16;
-    let needed = (setup_sectors + 1) * 512 + payload;
-    if (bytes.len() as u64) < needed {
-        return Err(format!("a truncated Linux bzImage: {} bytes of at least {needed}", bytes.len()));
+    if bytes.get(0x211).ok_or_else(truncated)? & LOADED_HIGH == 0 {
+        return Err("a Linux zImage; the kernel must be built as a bzImage".to_owned());
     }
-    let preferred = u64_at(bytes, 0x258).ok_or_else(truncated)?;
-    let init_size = u64::from(u32_at(bytes, 0x260).ok_or_else(truncated)?);
-    Ok(Image::BzImage { end: preferred.saturating_add(init_size) })
+    // In units of 16 bytes, the last of which need not be full; two bytes before protocol 2.04.
+    let size_field = match protocol {
+        0x204.. => u32_at(bytes, 0x1f4),
+        _ => u16_at(bytes, 0x1f4).map(u32::from),
+    };
+    let units = u64::from(size_field.ok_or_else(truncated)?);
+    let setup = (setup_sectors + 1) * 512;
+    let needed = setup + units.saturating_sub(1) * 16 + 1;
+    let size = bytes.len() as u64;
+    if size < needed {
+        return Err(format!("a truncated Linux bzImage: {size} bytes of at least {needed}"));
+    }
+    // The hypervisor's loader copies the header, whatever the version.
+    slice(bytes, 0, 0x290).ok_or_else(truncated)?;
+    let (start, needs) = if protocol >= WITH_INIT_SIZE {
+        let init_size = u32_at(bytes, 0x260).ok_or_else(truncated)?;
+        (u64_at(bytes, 0x258).ok_or_else(truncated)?, u64::from(init_size))
+    } else {
+        // What the loader takes: it expands to three times its size, from 1 MiB on.
+        (1 << 20, (size - setup) * 3)
+    };
+    Ok(Image::BzImage { end: start.saturating_add(needs) })
 }
 
 fn elf(bytes: &[u8]) -> Result<Image, String> {
@@ -238,6 +262,7 @@ mod tests {
         bytes[0x1f1] = 1;
         bytes[0x1f4..0x1f8].copy_from_slice(&0x20_u32.to_le_bytes());
         bytes[0x202..0x206].copy_from_slice(b"HdrS");
+        bytes[0x211] = 1;
         bytes[0x206..0x208].copy_from_slice(&0x20f_u16.to_le_bytes());
         bytes[0x258..0x260].copy_from_slice(&0x100_0000_u64.to_le_bytes());
         bytes[0x260..0x264].copy_from_slice(&0x200_0000_u32.to_le_bytes());
@@ -259,9 +284,36 @@ mod tests {
     fn linux_images() {
         let bytes = bzimage_bytes();
         assert_eq!(Image::identify(&bytes), Ok(Image::BzImage { end: 0x300_0000 }));
-        for length in [0x206, 0x262, bytes.len() - 1] {
+        for length in [0x206, 0x262, 0x28f, bytes.len() - 16] {
             assert!(Image::identify(&bytes[..length]).unwrap_err().contains("truncated"), "{length}");
         }
+        // The size counts units of 16 bytes; the last need not be full.
+        assert!(Image::identify(&bytes[..bytes.len() - 15]).is_ok());
+    }
+
+    #[test]
+    fn old_boot_protocols() {
+        let of = |protocol: u16, change: fn(&mut [u8])| {
+            let mut bytes = bzimage_bytes();
+            bytes[0x206..0x208].copy_from_slice(&protocol.to_le_bytes());
+            change(&mut bytes);
+            Image::identify(&bytes)
+        };
+        // They say neither where they want to be nor how much they need: 1 MiB, and three times their size.
+        for protocol in [0x202, 0x203, 0x204, 0x205, 0x209] {
+            assert_eq!(
+                of(protocol, |_| {}),
+                Ok(Image::BzImage { end: 0x10_0000 + 3 * 0x200 }),
+                "{protocol:x}"
+            );
+        }
+        assert_eq!(of(0x20a, |_| {}), Ok(Image::BzImage { end: 0x300_0000 }));
+        // The upper half of the size is something else before 2.04.
+        let junk = |bytes: &mut [u8]| bytes[0x1f6] = 7;
+        assert!(of(0x203, junk).is_ok());
+        assert!(of(0x204, junk).unwrap_err().contains("truncated"));
+        assert!(of(0x201, |_| {}).unwrap_err().contains("2.02"));
+        assert!(of(0x20f, |bytes| bytes[0x211] = 0x80).unwrap_err().contains("zImage"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::arch::state::{Gpr, SegReg, VcpuState, cr0, cr4, efer, rflags};
+use crate::vm::layout::MIB;
 
 const SETUP: usize = 512 * 3;
 const CODE: usize = 0x1000;
@@ -126,6 +127,53 @@ fn enters_32_bit_kernels_in_protected_mode() {
     assert_eq!(placed(&state, "kernel").start, 0x10_0000);
 }
 
+/// Debian's memtest86+ ends with a part of a paragraph.
+#[test]
+fn the_last_paragraph_need_not_be_full() {
+    let mut kernel = bzimage();
+    kernel.truncate(SETUP + CODE - 15);
+    let (memory, _) = load_ok(&request(&kernel, 64));
+    assert_eq!(memory.bytes(0x100_0000, CODE - 15), &kernel[SETUP..]);
+    kernel.truncate(SETUP + CODE - 16);
+    let problem = load_err(&request(&kernel, 64)).problem;
+    let (need, have) = ((SETUP + CODE - 15) as u64, (SETUP + CODE - 16) as u64);
+    assert_eq!(problem, Problem::Truncated { what: "the kernel", need, have });
+}
+
+#[test]
+fn reads_of_an_old_header_only_what_it_has() {
+    let mut kernel = bzimage();
+    let version = |kernel: &mut Vec<u8>, version: u16| put(kernel, 0x206, &version.to_le_bytes());
+    // The size's upper half belongs to something else before 2.04.
+    put(&mut kernel, 0x1f6, &[7, 0]);
+    version(&mut kernel, 0x203);
+    let (memory, state) = load_ok(&request(&kernel, 64));
+    assert_eq!(placed(&state, "kernel"), MIB..MIB + 3 * CODE as u64, "it expands to three times its size");
+    assert_eq!((state.protocol, state.arch.rip), (Protocol::Linux32, MIB));
+    assert_eq!(memory.bytes(MIB, CODE), &kernel[SETUP..]);
+    version(&mut kernel, 0x204);
+    assert!(matches!(load_err(&request(&kernel, 64)).problem, Problem::Truncated { .. }));
+    put(&mut kernel, 0x1f6, &[0, 0]);
+    // From 2.05 on it may say that it can move, but not where it wants to be.
+    for old in 0x205..0x20a {
+        version(&mut kernel, old);
+        let (_, state) = load_ok(&request(&kernel, 64));
+        assert_eq!((state.protocol, state.arch.rip), (Protocol::Linux32, MIB), "{old:x}");
+    }
+    // The longest command line, from 2.06 on, and 255 before.
+    put(&mut kernel, 0x238, &300u32.to_le_bytes());
+    let words = "w".repeat(300);
+    for (old, fits) in [(0x205, false), (0x206, true)] {
+        version(&mut kernel, old);
+        let request = Request { cmdline: &words, ..request(&kernel, 64) };
+        if fits {
+            load_ok(&request);
+        } else {
+            assert_eq!(load_err(&request).problem, Problem::CmdlineTooLong { have: 300, limit: 255 });
+        }
+    }
+}
+
 #[test]
 fn moves_where_the_preferred_address_is_not_ram() {
     let mut kernel = bzimage();
@@ -139,7 +187,7 @@ fn moves_where_the_preferred_address_is_not_ram() {
 #[test]
 fn says_what_is_wrong() {
     let kernel = bzimage();
-    for len in [0x290, SETUP, SETUP + CODE - 1] {
+    for len in [0x290, SETUP, SETUP + CODE - 16] {
         let e = load_err(&request(&kernel[..len], 64));
         assert!(matches!(e.problem, Problem::Truncated { what: "the kernel", .. }), "{e}");
     }
