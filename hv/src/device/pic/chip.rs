@@ -13,10 +13,8 @@ enum Init {
 pub(super) struct Chip {
     /// Inputs that are high.
     lines: u8,
-    /// Edge-triggered inputs that went high and were not acknowledged since.
+    /// Inputs that went high and were not acknowledged since. Those that are edge-triggered wait although they went low again.
     edges: u8,
-    /// Inputs whose edge waits although they went low again.
-    pulses: u8,
     /// Level-triggered inputs.
     elcr: u8,
     /// Inputs whose in-service bit does not hold back more of the same in special fully nested mode: the
@@ -45,7 +43,6 @@ impl Chip {
         Chip {
             lines: 0,
             edges: 0,
-            pulses: 0,
             elcr: slaves,
             slaves,
             imr: 0xff,
@@ -70,13 +67,13 @@ impl Chip {
             self.edges |= bit & !self.lines;
             self.lines |= bit;
         } else {
-            self.edges &= !bit;
+            self.edges &= !(bit & self.elcr);
             self.lines &= !bit;
         }
     }
 
     pub(super) fn pulse(&mut self, input: u8) {
-        self.pulses |= 1 << input & !self.elcr;
+        self.edges |= 1 << input & !self.elcr;
     }
 
     pub(super) fn output(&self) -> bool {
@@ -87,7 +84,6 @@ impl Chip {
     pub(super) fn acknowledge(&mut self) -> Option<u8> {
         let input = self.request()?;
         self.edges &= !(1 << input);
-        self.pulses &= !(1 << input);
         if !self.auto_eoi {
             self.isr |= 1 << input;
         } else if self.rotate_on_auto_eoi {
@@ -142,7 +138,7 @@ impl Chip {
     }
 
     fn irr(&self) -> u8 {
-        self.lines & (self.edges | self.elcr) | self.pulses & !self.elcr
+        self.lines & self.elcr | self.edges & !self.elcr
     }
 
     /// The input that wants to be served now.

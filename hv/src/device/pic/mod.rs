@@ -9,6 +9,11 @@
 //! nested and special mask mode, rotation, automatic EOI, poll mode, the spurious interrupt. The buffered and
 //! MCS-80 modes have no meaning in a PC and are accepted without effect.
 //!
+//! An edge stays requested until it is acknowledged, although its line falls before: so do the chips of KVM and QEMU, and
+//! the vector is the input's own. The data sheet wants the line to stay high until the first INTA, and has the chip
+//! answer with the spurious vector, input 7, if it does not; guests must be ready for either, and the chips of KVM and
+//! QEMU lose no interrupt. A level-triggered input counts only while it is high, as everywhere.
+//!
 //! Intel 8259A data sheet (231468); ELCR: Intel PIIX data sheets.
 
 mod chip;
@@ -39,9 +44,9 @@ impl Pic {
         Pic { master: Chip::new(1 << CASCADE), slave: Chip::new(0) }
     }
 
-    /// Input `irq`, 0 to 15, goes high or low; 2 and numbers from 16 up are ignored. An input must stay high
-    /// until it is acknowledged, or there is no interrupt (a spurious IRQ 7 or 15 if the output was already
-    /// seen).
+    /// Input `irq`, 0 to 15, goes high or low; 2 and numbers from 16 up are ignored. A level-triggered input
+    /// must stay high until it is acknowledged, or there is no interrupt (a spurious IRQ 7 or 15 if the output
+    /// was already seen).
     pub fn set_line(&mut self, irq: u8, high: bool) {
         match irq {
             CASCADE => {}
@@ -54,8 +59,7 @@ impl Pic {
         }
     }
 
-    /// A rising edge at an input that was low again before anybody could acknowledge it, because emulated time
-    /// passes in steps: the request waits nevertheless. Level-triggered inputs ignore it.
+    /// A rising and a falling edge at once, because emulated time passes in steps. Level-triggered inputs ignore it.
     pub fn pulse(&mut self, irq: u8) {
         match irq {
             CASCADE => {}

@@ -99,9 +99,48 @@ fn an_edge_counts_once() {
 }
 
 #[test]
-fn a_request_that_goes_away_is_spurious() {
-    for irq in [1, 12] {
+fn an_edge_waits_although_its_line_falls() {
+    for irq in [0, 1, 12] {
         let mut pic = pc();
+        let port = if irq < 8 { 0x20 } else { 0xa0 };
+        pic.write(port + 1, 0xff);
+        pic.set_line(irq, true);
+        pic.set_line(irq, false);
+        assert!(!pic.output(), "it is masked");
+        assert_eq!(pic.read(port), 1 << (irq & 7), "and requested");
+        pic.write(port + 1, 0);
+        assert_eq!(take(&mut pic), Some(0x20 + irq));
+        pic.write(0xa0, NON_SPECIFIC_EOI);
+        pic.write(0x20, NON_SPECIFIC_EOI);
+        assert_eq!(take(&mut pic), None, "two edges before the acknowledge are one, and it is served");
+        // It counts again, although it fell while it was in service.
+        pic.set_line(irq, true);
+        assert_eq!(take(&mut pic), Some(0x20 + irq));
+        pic.set_line(irq, false);
+        pic.set_line(irq, true);
+        pic.set_line(irq, false);
+        assert_eq!(take(&mut pic), None, "in service");
+        pic.write(0xa0, NON_SPECIFIC_EOI);
+        pic.write(0x20, NON_SPECIFIC_EOI);
+        assert_eq!(take(&mut pic), Some(0x20 + irq));
+    }
+}
+
+#[test]
+fn initialization_forgets_edges() {
+    let mut pic = pc();
+    pic.set_line(6, true);
+    pic.set_line(6, false);
+    init(&mut pic, 0x01);
+    assert!(!pic.output());
+}
+
+#[test]
+fn a_level_that_goes_away_is_spurious() {
+    for irq in [5, 12] {
+        let mut pic = pc();
+        pic.write(0x4d0, 0x20);
+        pic.write(0x4d1, 0x10);
         pic.set_line(irq, true);
         assert!(pic.output());
         pic.set_line(irq, false);
