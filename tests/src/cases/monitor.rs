@@ -148,17 +148,24 @@ fn reset(context: &Context) -> Result<()> {
 
 /// What a person restarts runs its command again, and the run's status is that of the last time.
 fn restart_command(context: &Context) -> Result<()> {
-    let command = "echo be$((1 + 1))gins; read status; exit $status";
-    let mut person = Person::start(context, &["--exec", command])?;
-    person.sees("be2gins")?;
+    let config = context.file(
+        "lab.toml",
+        "version = 1\nconsole = \"shell\"\n[[vm]]\nname = \"shell\"\nmemory_mib = 96\n\
+         [[vm]]\nname = \"job\"\nmemory_mib = 96\nexec = \"echo be$((1 + 1))gins; read status; exit $status\"\n",
+    )?;
+    let mut person = Person::start(context, &["--config", &config])?;
+    person.sees("guest:")?;
     enter(&mut person)?;
-    ask(&mut person, "restart", &["guest"])?;
+    ask(&mut person, "console job", &["job"])?;
+    ask(&mut person, "restart job", &["job"])?;
     leave(&mut person, "be2gins")?;
     enter(&mut person)?;
-    ask(&mut person, "stop", &["guest"])?;
-    ask(&mut person, "start", &["guest"])?;
+    ask(&mut person, "stop job", &["job"])?;
+    ask(&mut person, "start job", &["job"])?;
+    ask(&mut person, "destroy shell", &["shell is gone"])?;
     leave(&mut person, "be2gins")?;
-    person.types("7\r")?;
+    // The command's console is in raw mode.
+    person.types("7\n")?;
     ensure!(person.ends()? == Some(7), "{}", person.shown);
     Ok(())
 }
