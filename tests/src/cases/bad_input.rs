@@ -49,9 +49,7 @@ fn shadow_pages(context: &Context) -> Result<()> {
 }
 
 fn missing(context: &Context) -> Result<()> {
-    // Without the hypervisor there are no disks to miss.
-    let disk = if context.nested() { Some("--disk") } else { None };
-    for option in ["--kernel", "--initrd", "--module", "--put"].into_iter().chain(disk) {
+    for option in ["--kernel", "--initrd", "--module", "--put", "--disk"] {
         context
             .run(&[option, "/no/such/file"])?
             .status(2)?

@@ -50,6 +50,8 @@ Examples:
   cargo pal run --machine bochs-vtx --exec uname    on an Intel processor with VT-x; takes half a minute
   cargo pal run --disk root.ext4 --append root=/dev/vda
                                                     a disk, with the root file system on it
+  cargo pal run --machine native --disk root.ext4 --net lan --virtio-console --entropy
+                                                    QEMU's devices stand in for the hypervisor's
   cargo pal run --guest debian-686-pae              a 32-bit guest with PAE page tables
   cargo pal run --kernel bzImage --initrd initrd.img --append 'console=ttyS0'
   cargo pal run --config lab.toml --pcpus 4         several guests from a file (docs/configuration.md)

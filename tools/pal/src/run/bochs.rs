@@ -118,6 +118,7 @@ impl Spec<'_> {
             emulator: Emulator::Bochs,
             child,
             console,
+            serial: None,
             qmp: None,
             telemetry,
             log,

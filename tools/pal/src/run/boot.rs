@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::{
-    bochs,
+    bochs, devices,
     machine::{self, Machine},
     medium,
     pcpus::Pcpus,
@@ -47,6 +47,8 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch
                     telemetry: true,
                     exit_device: true,
                     test_device: false,
+                    devices: Vec::new(),
+                    virtio_console: false,
                     icount: args.icount,
                     no_reboot: true,
                     extra: &args.qemu_arg,
@@ -81,6 +83,8 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch
                     telemetry: false,
                     exit_device: args.test_device,
                     test_device: args.test_device,
+                    devices: devices::arguments(&guest.vm)?,
+                    virtio_console: guest.vm.has_virtio_console(),
                     icount: args.icount,
                     no_reboot: args.exec.is_some(),
                     extra: &args.qemu_arg,

@@ -44,8 +44,10 @@ pub struct Machine {
     pub emulator: Emulator,
     /// Its process.
     pub child: Child,
-    /// The guest's console, COM1.
+    /// The guest's console: COM1, or QEMU's virtio console.
     pub console: File,
+    /// COM1 where it is not the console: output only.
+    pub serial: Option<File>,
     /// QEMU's machine protocol.
     pub qmp: Option<UnixStream>,
     /// The hypervisor's records, COM2.

@@ -5,6 +5,7 @@ mod bochs;
 mod boot;
 mod console;
 mod consoles;
+mod devices;
 mod fetch;
 mod input;
 mod keys;

@@ -4,7 +4,7 @@ use std::{
     fs::File,
     io::{IsTerminal, Read, Write, stdout},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
         mpsc::Sender,
     },
@@ -56,6 +56,32 @@ pub struct Output {
 /// starts; the phase of a run without a terminal.
 pub type Shared = (Arc<AtomicBool>, Arc<Mutex<Tail>>, Arc<Mutex<Option<Step>>>, Option<Arc<Phase>>);
 
+/// Copies a stream until the emulator closes it, and reports marks and a reader that went away.
+pub fn copy(
+    output: &Mutex<Output>,
+    mut stream: File,
+    pass: impl Fn(&mut Output, &[u8]) -> std::io::Result<()>,
+) {
+    let output = || output.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut buffer = vec![0; 16 * 1024];
+    let mut writable = true;
+    loop {
+        let size = match stream.read(&mut buffer) {
+            Ok(0) | Err(_) => break,
+            Ok(size) => size,
+        };
+        let mut output = output();
+        if writable && pass(&mut output, &buffer[..size]).is_err() {
+            // Keep the guest running until the main thread stops it.
+            writable = false;
+            let _ = output.events.send(Event::Stop(Stop::StdoutClosed));
+        }
+    }
+    let mut output = output();
+    output.finish();
+    let _ = output.events.send(Event::Closed);
+}
+
 impl Output {
     /// What to show follows from the kind of run.
     pub fn new(
@@ -97,32 +123,25 @@ impl Output {
         Arc::clone(&self.writing)
     }
 
-    /// Copies until the emulator closes the console, and reports marks and a reader that went away.
-    pub fn copy(&mut self, mut console: File) {
-        let mut buffer = vec![0; 16 * 1024];
-        let mut writable = true;
-        loop {
-            let size = match console.read(&mut buffer) {
-                Ok(0) | Err(_) => break,
-                Ok(size) => size,
-            };
-            if writable && self.pass(&buffer[..size]).is_err() {
-                // Keep the guest running until the main thread stops it.
-                writable = false;
-                let _ = self.events.send(Event::Stop(Stop::StdoutClosed));
-            }
-        }
+    /// Takes output that has no marks: of the serial port, where that is not the console.
+    pub fn aside(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.text(bytes)
+    }
+
+    /// The console was closed.
+    fn finish(&mut self) {
         if let Some(mut marks) = self.marks.take() {
             marks.finish(|piece| {
                 if let Piece::Text(text) = piece {
                     let _ = self.text(text);
                 }
             });
+            self.marks = Some(marks);
         }
-        let _ = self.events.send(Event::Closed);
     }
 
-    fn pass(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+    /// Takes output of the console.
+    pub fn pass(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         let Some(mut marks) = self.marks.take() else { return self.text(bytes) };
         let mut result = Ok(());
         marks.feed(bytes, |piece| {

@@ -83,8 +83,8 @@ pub fn check(args: &RunArgs) -> Result<()> {
         Machine::Native | Machine::BochsNative if args.probe => {
             wrong("--probe: it is the hypervisor that reports, and there is none on this machine")
         }
-        Machine::Native | Machine::BochsNative if args.has_devices() => wrong(
-            "--disk, --net, --virtio-console and --entropy: it is the hypervisor that has these devices",
+        Machine::BochsNative if args.has_devices() => wrong(
+            "--disk, --net, --virtio-console and --entropy: Bochs has no such devices; --machine native has",
         ),
         Machine::Native | Machine::BochsNative if !args.hv_arg.is_empty() => {
             wrong("--hv-arg: there is no hypervisor on this machine")

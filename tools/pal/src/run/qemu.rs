@@ -40,6 +40,10 @@ pub struct Spec<'a> {
     pub exit_device: bool,
     /// The rest of the test device, as QEMU has it.
     pub test_device: bool,
+    /// Arguments for the guest's virtio devices, where QEMU has them.
+    pub devices: Vec<String>,
+    /// The console is a virtio console, and the serial port is a second stream.
+    pub virtio_console: bool,
     /// Deterministic time.
     pub icount: bool,
     /// A reset ends QEMU.
@@ -69,6 +73,8 @@ impl Spec<'_> {
         if self.exit_device {
             add(&["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
         }
+        arguments.extend(self.devices.iter().cloned());
+        let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
         add(&["-kernel", &self.kernel.to_string_lossy()]);
         if let Some(initrd) = &self.initrd {
             add(&["-initrd", initrd]);
@@ -91,6 +97,7 @@ impl Spec<'_> {
         let (console, console_end) = UnixStream::pair()?;
         let (qmp, qmp_end) = UnixStream::pair()?;
         let telemetry = self.telemetry.then(UnixStream::pair).transpose()?;
+        let serial = self.virtio_console.then(UnixStream::pair).transpose()?;
 
         let mut command = Command::new(self.qemu);
         command.args(self.arguments()).arg("-S");
@@ -101,11 +108,20 @@ impl Spec<'_> {
         };
         connect("pal-console", console_end);
         connect("pal-qmp", qmp_end);
-        let telemetry = telemetry.map(|(ours, end)| {
-            connect("pal-telemetry", end);
-            File::from(OwnedFd::from(ours))
-        });
-        command.args(["-serial", "chardev:pal-console", "-mon", "chardev=pal-qmp,mode=control"]);
+        let mut connect_more = |id: &str, pair: Option<(UnixStream, UnixStream)>| {
+            let (ours, end) = pair?;
+            connect(id, end);
+            Some(File::from(OwnedFd::from(ours)))
+        };
+        let telemetry = connect_more("pal-telemetry", telemetry);
+        let serial = connect_more("pal-serial", serial);
+        command.args(["-mon", "chardev=pal-qmp,mode=control"]);
+        if self.virtio_console {
+            command.args(["-serial", "chardev:pal-serial", "-device", "virtio-serial-pci"]);
+            command.args(["-device", "virtconsole,chardev=pal-console"]);
+        } else {
+            command.args(["-serial", "chardev:pal-console"]);
+        }
         if self.telemetry {
             command.args(["-serial", "chardev:pal-telemetry"]);
         }
@@ -113,7 +129,17 @@ impl Spec<'_> {
         command.args(["-d", "cpu_reset", "-D"]).arg(&log);
         let child = machine::start(command, ends, &stderr)?;
         let (emulator, console) = (Emulator::Qemu, File::from(OwnedFd::from(console)));
-        Ok(Machine { emulator, child, console, qmp: Some(qmp), telemetry, log, stderr, _scratch: scratch })
+        Ok(Machine {
+            emulator,
+            child,
+            console,
+            serial,
+            qmp: Some(qmp),
+            telemetry,
+            log,
+            stderr,
+            _scratch: scratch,
+        })
     }
 }
 
@@ -174,6 +200,8 @@ mod tests {
             telemetry: true,
             exit_device: true,
             test_device: false,
+            devices: vec!["-device".into(), "virtio-rng-pci".into()],
+            virtio_console: false,
             icount: true,
             no_reboot: true,
             extra: &["-trace".into(), "x".into()],
@@ -187,6 +215,7 @@ mod tests {
             "-initrd a,,b",
             "-append x y",
             "-cpu EPYC,+svm,+npt",
+            "-device virtio-rng-pci",
         ] {
             assert!(line.contains(part), "{part}: {line}");
         }

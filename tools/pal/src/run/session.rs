@@ -30,7 +30,7 @@ use super::{
     input::{pipe_input, type_keys},
     keys::Keys,
     machine::{Emulator, Machine},
-    output::Output,
+    output::{self, Output},
     qmp::{self, Report},
     telemetry::{self, LONGEST_LINE, Record},
     terminal::Raw,
@@ -138,10 +138,16 @@ pub fn run(machine: &mut Machine, plan: &Plan, consoles: Consoles, ui: &Ui) -> R
     let shared = (Arc::clone(&watched), Arc::clone(&tail), Arc::clone(&booting), phase.clone());
     // Where the hypervisor records all consoles, files are taken from there.
     let from_console = (!plan.records).then(|| Arc::clone(&fetches));
-    let mut output = Output::new(plan, ui, interactive, shared, from_console, events.clone());
+    let output = Output::new(plan, ui, interactive, shared, from_console, events.clone());
     let writing = output.writing();
     let console = machine.console.try_clone().context("cannot share the console")?;
-    spawn("console", move || output.copy(console))?;
+    let output = Arc::new(Mutex::new(output));
+    if let Some(serial) = machine.serial.take() {
+        open += 1;
+        let output = Arc::clone(&output);
+        spawn("serial", move || output::copy(&output, serial, Output::aside))?;
+    }
+    spawn("console", move || output::copy(&output, console, Output::pass))?;
     if let Some(records) = machine.telemetry.as_ref().map(File::try_clone).transpose()? {
         open += 1;
         let (events, ui) = (events.clone(), *ui);
