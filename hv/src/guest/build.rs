@@ -4,7 +4,6 @@
 use alloc::string::ToString;
 use core::fmt;
 use core::ops::Range;
-use core::sync::atomic::AtomicU8;
 
 use spin::{Mutex, Once, RwLock};
 
@@ -27,6 +26,7 @@ use crate::vm::clock::Clock;
 use crate::vm::hlt_tracker::HltTracker;
 use crate::vm::layout::{HIGH_RAM_BASE, MemoryLayout, PIECE};
 use crate::vm::mailbox::Mailbox;
+use crate::vm::translation::Translation;
 use crate::vm::{HostMemory, Memory, Vm};
 
 /// Why a VM could not be made.
@@ -164,7 +164,7 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
         shadow_pages: config.shadow_pages.unwrap_or_else(|| default_shadow_pages(layout.ram_bytes())),
         mailboxes: (0..config.vcpus).map(Mailbox::new).collect(),
         hlt: HltTracker::default(),
-        paging: AtomicU8::new(0),
+        translation: Translation::default(),
         others: Once::new(),
         layout,
         clock: Clock::new(facts.tsc_khz),

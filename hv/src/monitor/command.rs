@@ -9,7 +9,7 @@ use log::LevelFilter;
 
 use super::vms::Action;
 use crate::arch::state::Gpr;
-use crate::guest::config::Mode;
+use crate::paging::policy::Mode;
 
 /// Bytes that one dump shows at most.
 pub const LONGEST_DUMP: u64 = 4096;

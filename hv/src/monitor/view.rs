@@ -8,8 +8,8 @@ use core::fmt::{self, Write};
 use super::command::Command;
 use super::show::{guest, memory, paging, stats};
 use crate::device::message::Messages;
-use crate::guest::config::Mode;
 use crate::mem::frame;
+use crate::paging::policy::Mode;
 use crate::vcpu::{Vcpu, mmu};
 use crate::virt::Virt;
 use crate::vm::work;
@@ -81,14 +81,16 @@ impl<V: Virt, M: HostMemory> View<'_, V, M> {
     }
 
     fn set_mode(&mut self, mode: Mode, answer: &mut dyn Write) -> fmt::Result {
-        for vcpu in self.vcpus.iter_mut() {
-            if mmu::set_mode(vcpu, self.vm, mode, self.clock).is_err() {
-                let pages = self.vm.shadow_pages;
-                writeln!(
-                    answer,
-                    "the mode stays: the host has no memory for {pages} shadow pages (`shadow_pages`)"
-                )?;
-            }
+        let Some((first, others)) = self.vcpus.split_first_mut() else { return Ok(()) };
+        let done = mmu::set_mode(first, self.vm, mode, self.clock).and_then(|()| {
+            others.iter_mut().try_for_each(|vcpu| mmu::follow_mode(vcpu, self.vm, self.clock))
+        });
+        if done.is_err() {
+            let pages = self.vm.shadow_pages;
+            writeln!(
+                answer,
+                "the mode stays: the host has no memory for {pages} shadow pages (`shadow_pages`)"
+            )?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use alloc::string::{String, ToString};
 use core::fmt;
 
 use super::view::View;
-use crate::guest::config::Mode;
+use crate::paging::policy::Mode;
 use crate::virt::Virt;
 use crate::vm::HostMemory;
 

@@ -9,6 +9,7 @@
 #[cfg(any(test, feature = "testing"))]
 pub mod arena;
 mod directory;
+pub mod engine;
 pub mod format;
 pub mod guest_walk;
 #[cfg(any(test, feature = "testing"))]
@@ -17,6 +18,7 @@ pub mod nested;
 #[cfg(test)]
 mod oracle;
 pub mod p2m;
+pub mod policy;
 #[cfg(any(test, feature = "testing"))]
 pub mod random;
 pub mod range;

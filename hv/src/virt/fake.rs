@@ -8,6 +8,7 @@ use core::cell::Cell;
 use crate::arch::addr::Gva;
 use crate::arch::state::{ArchState, Gpr, SegReg, Segment, TableReg, VcpuState, rflags};
 use crate::arch::{Exception, vector};
+use crate::paging::engine::{Engine, Engines};
 use crate::paging::format::npt::Npt;
 use crate::virt::{Ended, Event, Exit, FlushScope, IoExit, Offer, Roots, Virt};
 
@@ -93,7 +94,7 @@ impl Virt for Fake {
     type NestedFormat = Npt;
     type Cpu = ();
     const KEEPS_POINTERS: bool = true;
-    const RUNS_ANYTHING: bool = false;
+    const UNRESTRICTED: bool = false;
 
     fn enter(&mut self, _cpu: &mut ()) -> Ended {
         self.entries += 1;
@@ -237,12 +238,9 @@ impl Virt for Fake {
         self.task_priority = value;
     }
 
-    fn runs_nested(&self) -> bool {
-        self.regs.cr0 & self.needs.0 == self.needs.0
-    }
-
-    fn runs_shadow(&self) -> bool {
-        self.regs.cr0 & self.needs.1 == self.needs.1
+    fn engines(&self) -> Engines {
+        let runs = |needed: u64| self.regs.cr0 & needed == needed;
+        Engines::NONE.with(Engine::Nested, runs(self.needs.0)).with(Engine::Shadow, runs(self.needs.1))
     }
 
     fn set_pointers(&mut self, pointers: [u64; 4]) {

@@ -18,6 +18,7 @@ pub use exit::{Exit, IoExit};
 
 use crate::arch::addr::{Gva, Hpa};
 use crate::arch::{Exception, RegMove, VcpuState};
+use crate::paging::engine::Engines;
 use crate::paging::format::{NestedAttr, PteFormat};
 
 /// An event that the next entry delivers to the guest.
@@ -96,9 +97,9 @@ pub trait Virt: VcpuState + Sized {
     /// CR3 in software (or of CR0 or CR4, where they imply one) has to [`Virt::set_pointers`].
     const KEEPS_POINTERS: bool = false;
 
-    /// Whether every processor of the vendor runs guests in any mode on nested and on shadow tables: [`Virt::runs_nested`] and
-    /// [`Virt::runs_shadow`] are always true.
-    const RUNS_ANYTHING: bool = true;
+    /// Whether every processor of the vendor runs guests in any state on every engine: [`Virt::engines`] is always
+    /// [`Engines::ALL`].
+    const UNRESTRICTED: bool = true;
 
     /// Runs the guest until something needs the hypervisor. A host interrupt ends it with [`Exit::Interrupt`].
     fn enter(&mut self, cpu: &mut Self::Cpu) -> Ended;
@@ -189,14 +190,9 @@ pub trait Virt: VcpuState + Sized {
     /// Uses these tables from the next entry on.
     fn set_paging(&mut self, roots: Roots);
 
-    /// Whether the processor can run the guest, with its CR0 as it is, on nested tables.
-    fn runs_nested(&self) -> bool {
-        true
-    }
-
-    /// Whether the processor can run the guest, with its CR0 as it is, on shadow tables.
-    fn runs_shadow(&self) -> bool {
-        true
+    /// The engines on which the processor can run the guest in the state in which it is.
+    fn engines(&self) -> Engines {
+        Engines::ALL
     }
 
     /// Sets the page-directory pointers, where the processor keeps them. The caller has validated them.

@@ -10,13 +10,12 @@ pub mod hlt_tracker;
 pub mod layout;
 pub mod mailbox;
 pub mod pvclock;
+pub mod translation;
 pub mod work;
 
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicU8;
-
 use spin::{Mutex, MutexGuard, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use self::clock::Clock;
@@ -37,6 +36,7 @@ use crate::smp::lock::{self, Writers};
 use crate::vm::hlt_tracker::HltTracker;
 use crate::vm::layout::MemoryLayout;
 use crate::vm::mailbox::Mailbox;
+use crate::vm::translation::Translation;
 
 /// Host memory as VMs use it: tables and bytes by physical address.
 pub trait HostMemory: TableMemory + HostAccess + Clone {}
@@ -80,8 +80,8 @@ pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     pub mailboxes: Vec<Mailbox>,
     /// Its VCPUs that no device's interrupt will wake.
     pub hlt: HltTracker,
-    /// Which tables its VCPUs use, all the same ones.
-    pub paging: AtomicU8,
+    /// Which engine translates the addresses of all its VCPUs.
+    pub translation: Translation,
     /// How one VCPU has the others forget translations, if there are others.
     pub others: Once<Arc<dyn Others>>,
     /// Where its RAM is.

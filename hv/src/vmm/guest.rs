@@ -158,7 +158,7 @@ impl<B: Backend> Guest<B> {
     ) -> Result<(), BuildError> {
         let vm = &self.vm;
         let boot = build::fill(vm, &self.config, files)?;
-        vm.paging.store(0, Ordering::SeqCst);
+        vm.translation.reset();
         for (id, place) in (0..).zip(&self.parked) {
             // The old one leaves room for the new one.
             let is_first = place.lock().take().is_none();
@@ -173,7 +173,10 @@ impl<B: Backend> Guest<B> {
                 vcpu.virt.reset();
             }
             vcpu.virt.set_paging(Roots::Nested(vm.memory.read().nested.root()));
-            let has_tables = mmu::set_mode(&mut vcpu, vm, self.config.mode, || tsc);
+            let has_tables = match id {
+                0 => mmu::set_mode(&mut vcpu, vm, self.config.mode, || tsc),
+                _ => mmu::follow_mode(&mut vcpu, vm, || tsc),
+            };
             if let Some(entries) = self.config.paranoid {
                 mmu::be_paranoid(&mut vcpu, entries);
             }

@@ -156,7 +156,7 @@ fn paging<V: Virt, M: HostMemory>(
     vm: &Vm<V::NestedFormat, M>,
 ) -> fmt::Result {
     json.begin_object("paging")?;
-    json.text("mode", vcpu.mmu.mode())?;
+    json.text("mode", vm.translation.mode())?;
     let faults = vcpu.faults;
     json.number("nested-filled", faults.filled)?;
     json.number("nested-spurious", faults.spurious)?;
@@ -170,7 +170,7 @@ fn paging<V: Virt, M: HostMemory>(
     json.begin_object("switches")?;
     cost(json, ["to-nested", "to-nested-ticks", "to-nested-longest"], counts.to_nested)?;
     cost(json, ["to-shadow", "to-shadow-ticks", "to-shadow-longest"], counts.to_shadow)?;
-    json.number("excursions", counts.excursions)?;
+    json.number("nested-steps", counts.nested_steps)?;
     json.number("settled", counts.settled)?;
     json.number("settling-ticks", counts.settling_ticks)?;
     json.number("settling-faults", counts.settling_faults)?;

@@ -161,7 +161,7 @@ impl<B: Backend> Vms for AtWork<'_, B> {
         let summary = self.with_view(&guest, |view| Summary {
             vcpus: view.vcpus.len(),
             memory_bytes: view.vm.layout.ram_bytes(),
-            mode: view.vcpus.first().map(|vcpu| vcpu.mmu.mode()).unwrap_or_default(),
+            mode: view.vm.translation.mode(),
             uptime: view.tsc.wrapping_sub(view.started),
             ran,
             exits: view.vcpus.iter().map(|vcpu| vcpu.exits.total().count).sum(),

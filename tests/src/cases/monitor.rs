@@ -78,7 +78,14 @@ fn look_at_shadow(context: &Context) -> Result<()> {
     ask(&mut person, "x rip 16", &["ffffffff"])?;
     ask(&mut person, "stats", &["page-fault ", "all "])?;
     ask(&mut person, "shadow", &["pages ", " of 1024", "filled ", "roots-found "])?;
-    ask(&mut person, "mode", &["mode shadow, uses shadow tables", "to nested tables: 0 times"])?;
+    ask(
+        &mut person,
+        "mode",
+        &[
+            "mode shadow: its policy wants shadow tables, shadow tables are in force",
+            "to nested tables: 0 times",
+        ],
+    )?;
     finish(&mut person)
 }
 

@@ -31,6 +31,7 @@ pub use devices::{ConsoleKind, DeviceConfig, DiskConfig};
 pub use share::Share;
 use table::{Table, line_of};
 
+use crate::paging::policy::Mode;
 use crate::vm::layout::{MAX_MEMORY_MIB, MIN_MEMORY_MIB};
 
 /// The version of the schema that this hypervisor reads.
@@ -99,18 +100,6 @@ pub struct ModuleConfig {
     /// The module's command line, handed over as it is. Kernels often take its first word for the module's
     /// name.
     pub cmdline: String,
-}
-
-/// How guest-virtual memory reaches the processor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// Nested page tables.
-    #[default]
-    Nested,
-    /// Shadow page tables.
-    Shadow,
-    /// Nested and shadow tables in turn, for so many exits each.
-    Switch(NonZeroU32),
 }
 
 /// A boot protocol.
@@ -248,27 +237,6 @@ impl VmConfig {
             }
         }
         Ok(())
-    }
-}
-
-impl Mode {
-    /// `nested`, `shadow` or `switch=N`; `None` for anything else.
-    pub fn parse(word: &str) -> Option<Mode> {
-        match word {
-            "nested" => Some(Mode::Nested),
-            "shadow" => Some(Mode::Shadow),
-            _ => word.strip_prefix("switch=")?.parse().ok().map(Mode::Switch),
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Mode::Nested => f.write_str("nested"),
-            Mode::Shadow => f.write_str("shadow"),
-            Mode::Switch(exits) => write!(f, "switch={exits}"),
-        }
     }
 }
 

@@ -8,11 +8,15 @@ use crate::trace::cost::Cost;
 use crate::virt::Virt;
 use crate::vm::HostMemory;
 
-/// The mode of each VCPU, and what changes of its tables have cost.
+/// The mode of the VM, the engine of each VCPU, and what changes of it have cost.
 pub fn mode<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Write) -> fmt::Result {
+    let translation = &view.vm.translation;
+    let (mode, wanted, in_force) =
+        (translation.mode(), translation.wanted().name(), translation.in_force().name());
+    writeln!(answer, "mode {mode}: its policy wants {wanted} tables, {in_force} tables are in force")?;
     for vcpu in view.vcpus.iter() {
         let (mmu, counts) = (&vcpu.mmu, vcpu.mmu.switches);
-        writeln!(answer, "VCPU {}: mode {}, uses {} tables", vcpu.id, mmu.mode(), mmu.paging().name())?;
+        writeln!(answer, "VCPU {}: uses {} tables", vcpu.id, mmu.engine().name())?;
         cost("to nested tables", counts.to_nested, answer)?;
         cost("to shadow tables", counts.to_shadow, answer)?;
         let each = |sum: u64| sum / counts.settled.max(1);
@@ -23,7 +27,7 @@ pub fn mode<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Writ
             each(counts.settling_ticks),
             each(counts.settling_faults)
         )?;
-        writeln!(answer, "excursions to nested tables for one instruction: {}", counts.excursions)?;
+        writeln!(answer, "nested tables for a single instruction: {} times", counts.nested_steps)?;
     }
     Ok(())
 }

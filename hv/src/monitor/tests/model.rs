@@ -85,7 +85,7 @@ impl Vms for World {
         (*state != State::Absent).then(|| Summary {
             vcpus: vcpus.len(),
             memory_bytes: vm.layout.ram_bytes(),
-            mode: vcpus[0].mmu.mode(),
+            mode: vm.translation.mode(),
             uptime: NOW - START,
             ran: (NOW - START) / 2,
             exits: vcpus[0].exits.total().count,

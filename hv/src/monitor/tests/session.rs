@@ -224,9 +224,14 @@ fn modes() {
     let mut scene = long_mode();
     scene.vm.shadow_pages = 16;
     assert!(answer(&mut scene, "shadow").starts_with("no shadow tables so far; `mode shadow` makes "));
-    assert!(answer(&mut scene, "mode").starts_with("VCPU 0: mode nested, uses nested tables\n"));
+    let text = answer(&mut scene, "mode");
+    assert!(
+        text.starts_with("mode nested: its policy wants nested tables, nested tables are in force\n"),
+        "{text}"
+    );
+    assert!(text.contains("\nVCPU 0: uses nested tables\n"), "{text}");
     let text = answer(&mut scene, "mode shadow");
-    assert!(text.starts_with("VCPU 0: mode shadow, uses shadow tables\n"), "{text}");
+    assert!(text.starts_with("mode shadow: its policy wants shadow tables, shadow tables are in force\nVCPU 0: uses shadow tables\n"), "{text}");
     assert!(
         text.contains("to nested tables: 0 times") && text.contains("to shadow tables: 1 times"),
         "{text}"
@@ -235,9 +240,12 @@ fn modes() {
     assert_eq!(answer(&mut scene, "shadow").split_whitespace().take(2).collect::<Vec<_>>(), ["pages", "1"]);
     assert!(answer(&mut scene, "walk rsp").contains("CR3 0x1018\n"), "the guest's");
     let text = answer(&mut scene, "mode switch=7");
-    assert!(text.starts_with("VCPU 0: mode switch=7, uses shadow tables\n"), "{text}");
+    assert!(
+        text.starts_with("mode switch=7: its policy wants shadow tables, shadow tables are in force\n"),
+        "{text}"
+    );
     let text = answer(&mut scene, "mode nested");
-    assert!(text.starts_with("VCPU 0: mode nested, uses nested tables\nto nested tables: 1 times"), "{text}");
+    assert!(text.contains("\nVCPU 0: uses nested tables\nto nested tables: 1 times"), "{text}");
     assert_eq!(answer(&mut scene, "mode both"), "both: not nested, shadow, or switch=N with N from 1 on\n");
 }
 
@@ -248,7 +256,7 @@ fn a_mode_without_memory_for_it_is_not_taken() {
     for mode in ["shadow", "switch=3"] {
         let text = answer(&mut scene, &format!("mode {mode}"));
         assert!(text.starts_with("the mode stays: the host has no memory for 4096 shadow pages"), "{text}");
-        assert!(text.contains("\nVCPU 0: mode nested, uses nested tables\n"), "{text}");
+        assert!(text.contains("\nVCPU 0: uses nested tables\n"), "{text}");
     }
 }
 

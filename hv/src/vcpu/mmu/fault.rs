@@ -2,11 +2,12 @@
 
 use alloc::format;
 
-use super::fit::runs_on;
-use super::{Excursion, Paging, switch};
+use super::choose::publish;
+use super::{NestedStep, switch};
 use crate::arch::addr::{Gpa, Gva};
 use crate::arch::{Access, Exception};
 use crate::paging::MapError;
+use crate::paging::engine::{Engine, Engines};
 use crate::paging::guest_walk::{PagingState, error_code};
 use crate::paging::shadow::ShadowOutcome;
 use crate::vcpu::Vcpu;
@@ -109,7 +110,7 @@ fn emulate_write<V: Virt, M: HostMemory, H: Host>(
     written: Written,
     tsc: u64,
 ) -> Outcome {
-    let can_leave = V::RUNS_ANYTHING || runs_on(&vcpu.virt, Paging::Nested);
+    let can_leave = V::UNRESTRICTED || vcpu.virt.engines().contains(Engine::Nested);
     let death = if vcpu.virt.was_delivering() {
         None
     } else {
@@ -119,7 +120,7 @@ fn emulate_write<V: Virt, M: HostMemory, H: Host>(
         }
     };
     if can_leave {
-        return take_excursion(vcpu, vm, host);
+        return execute_on_nested(vcpu, vm, host);
     }
     if let_through(vcpu, vm, written.gpa) {
         return Outcome::Resume;
@@ -145,15 +146,16 @@ fn let_through<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedForm
 
 /// Lets the processor execute the instruction with nested tables, until its next exit.
 #[cold]
-fn take_excursion<V: Virt, M: HostMemory, H: Host>(
+fn execute_on_nested<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
     host: &H,
 ) -> Outcome {
-    vcpu.mmu.switches.excursions += 1;
-    vcpu.mmu.excursion = Excursion::Begins;
+    vcpu.mmu.switches.nested_steps += 1;
+    vcpu.mmu.nested_step = NestedStep::Armed;
+    publish(vcpu, vm, Engines::only(Engine::Nested));
     vcpu.request(work::MMU);
-    match switch(vcpu, vm, Paging::Nested, || host.tsc()) {
+    match switch(vcpu, vm, Engine::Nested, || host.tsc()) {
         Ok(()) => Outcome::Resume,
         Err(error) => Outcome::Stop(no_memory(vcpu, error)),
     }

@@ -1,14 +1,14 @@
-//! Which tables translate the guest's addresses: nested ones, or shadow tables, and the way from one to the other.
+//! The tables with which a VCPU enters the guest, and the change from one engine's to another's.
 //!
-//! Owned by the VCPU; exit handlers ask it to load a root ([`load`]), handle a page fault ([`fault`]) or change the mode
-//! ([`switch`]). The run loop calls [`serve`] before an entry while [`work::MMU`] is set. What must hold when the guest is
+//! Owned by the VCPU; which engine the VM is to use stands in its `translation`. Exit handlers ask for a root ([`load`]),
+//! handle a page fault ([`fault`]) or change the engine ([`switch`]). The run loop calls [`serve`] before an entry while [`work::MMU`] is set. What must hold when the guest is
 //! entered: with shadow tables, the root in the processor is that of the guest's registers, and every flush that the
 //! engine owed has been asked for.
 //!
 //! Locks: the VM's memory, then its shadow tables.
 
+mod choose;
 mod fault;
-mod fit;
 mod paranoia;
 mod settle;
 mod switch;
@@ -20,9 +20,10 @@ pub use switch::{SwitchCounts, switch};
 use core::num::NonZeroU32;
 
 use crate::arch::addr::Gva;
-use crate::guest::config::Mode;
 use crate::paging::MapError;
+use crate::paging::engine::{Engine, Engines};
 use crate::paging::guest_walk::PagingState;
+use crate::paging::policy::Mode;
 use crate::paging::shadow::{PatEntries, TlbFlush};
 use crate::vcpu::Vcpu;
 use crate::vcpu::outcome::Stop;
@@ -32,61 +33,26 @@ use crate::vm::{HostMemory, Vm};
 use paranoia::Paranoia;
 use settle::Settling;
 
-/// The tables in use.
+/// The execution of a single instruction on nested tables, where shadow paging cannot let it pass and the emulator does not
+/// know it. For its time the VCPU excludes all other engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Paging {
-    /// The guest's own, and nested ones below.
-    #[default]
-    Nested,
-    /// Shadow tables in the place of the guest's.
-    Shadow,
-}
-
-impl Paging {
-    /// The name in logs and statistics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Paging::Nested => "nested",
-            Paging::Shadow => "shadow",
-        }
-    }
-
-    /// The one that `as u8` makes this number of.
-    const fn from_number(number: u8) -> Paging {
-        if number == Paging::Shadow as u8 { Paging::Shadow } else { Paging::Nested }
-    }
-
-    /// The other one.
-    pub const fn other(self) -> Paging {
-        match self {
-            Paging::Nested => Paging::Shadow,
-            Paging::Shadow => Paging::Nested,
-        }
-    }
-}
-
-/// A short stay with nested tables for an instruction that shadow paging cannot let pass and the emulator does not know.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Excursion {
+enum NestedStep {
     #[default]
     None,
     /// The next entry executes the instruction.
-    Begins,
-    /// Its exit has come: back to shadow tables.
-    Ends,
+    Armed,
+    /// Its exit has come.
+    Done,
 }
 
 /// One VCPU's address translation.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Mmu {
-    paging: Paging,
-    /// Change the tables every so many exits.
-    every: Option<NonZeroU32>,
-    /// Exits until the next change.
-    left: u32,
-    excursion: Excursion,
-    /// The processor cannot run the guest on the tables that are wanted: the others are in use.
-    displaced: bool,
+    /// The engine whose tables the processor has.
+    engine: Engine,
+    /// The engines on which the guest can run in its state, as the VM's `translation` was told.
+    supported: Engines,
+    nested_step: NestedStep,
     /// The root must be found again before the next entry.
     reload: bool,
     /// The root lies where the processor cannot reach it.
@@ -97,25 +63,31 @@ pub struct Mmu {
     pub switches: SwitchCounts,
 }
 
+impl Default for Mmu {
+    fn default() -> Mmu {
+        Mmu {
+            engine: Engine::Nested,
+            supported: Engines::ALL,
+            nested_step: NestedStep::None,
+            reload: false,
+            out_of_reach: false,
+            settling: None,
+            paranoia: None,
+            switches: SwitchCounts::default(),
+        }
+    }
+}
+
 impl Mmu {
-    /// The tables in use.
-    pub fn paging(&self) -> Paging {
-        self.paging
+    /// The engine whose tables the processor has.
+    pub fn engine(&self) -> Engine {
+        self.engine
     }
 
     /// Whether shadow tables translate.
     #[inline(always)]
     pub fn is_shadow(&self) -> bool {
-        self.paging == Paging::Shadow
-    }
-
-    /// What a person asked for.
-    pub fn mode(&self) -> Mode {
-        match (self.every, self.wanted(), self.excursion) {
-            (Some(exits), ..) => Mode::Switch(exits),
-            (None, Paging::Nested, Excursion::None) => Mode::Nested,
-            (None, ..) => Mode::Shadow,
-        }
+        self.engine == Engine::Shadow
     }
 }
 
@@ -126,7 +98,7 @@ impl<V: Virt> Vcpu<V> {
         if self.mmu.is_shadow() {
             self.mmu.reload = true;
             self.request(work::MMU);
-        } else if !V::RUNS_ANYTHING {
+        } else if !V::UNRESTRICTED {
             self.request(work::MMU);
         }
     }
@@ -149,7 +121,8 @@ pub fn be_paranoid<V: Virt>(vcpu: &mut Vcpu<V>, every: NonZeroU32) {
     vcpu.request(work::MMU);
 }
 
-/// Begins to run in `mode`, or changes to it. Fails only for want of host memory; then nothing has changed.
+/// Has the VM run in `mode` from now on; for one of its VCPUs, the others come by [`follow_mode`]. Fails only for want of host
+/// memory; then nothing has changed.
 pub fn set_mode<V: Virt, M: HostMemory>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
@@ -157,25 +130,24 @@ pub fn set_mode<V: Virt, M: HostMemory>(
     tsc: impl Fn() -> u64,
 ) -> Result<(), MapError> {
     // Here, so that no change fails later.
-    if mode != Mode::Nested {
+    if mode.engines().contains(Engine::Shadow) {
         switch::prepare(vcpu, vm)?;
     }
-    vcpu.mmu.excursion = Excursion::None;
-    vcpu.mmu.displaced = false;
-    vcpu.mmu.every = None;
-    if !V::RUNS_ANYTHING {
+    vm.translation.request(mode);
+    follow_mode(vcpu, vm, tsc)
+}
+
+/// Has the VCPU use the engine that the VM's mode asks for, as far as its state allows that when it enters the guest.
+pub fn follow_mode<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    tsc: impl Fn() -> u64,
+) -> Result<(), MapError> {
+    vcpu.mmu.nested_step = NestedStep::None;
+    if !V::UNRESTRICTED || vm.translation.counts_exits() {
         vcpu.request(work::MMU);
     }
-    match mode {
-        Mode::Nested => switch(vcpu, vm, Paging::Nested, tsc),
-        Mode::Shadow => switch(vcpu, vm, Paging::Shadow, tsc),
-        Mode::Switch(exits) => {
-            vcpu.mmu.every = Some(exits);
-            vcpu.mmu.left = exits.get();
-            vcpu.request(work::MMU);
-            Ok(())
-        }
-    }
+    switch(vcpu, vm, vm.translation.wanted(), tsc)
 }
 
 /// Finds the shadow root for the guest's registers and hands it to the processor.
@@ -249,10 +221,7 @@ pub fn serve<V: Virt, M: HostMemory>(
 ) -> Result<(), Stop> {
     vcpu.work &= !work::MMU;
     switch::follow(vcpu, vm);
-    let due = vcpu.mmu.due();
-    if !V::RUNS_ANYTHING {
-        fit::fit(vcpu, vm, due, &tsc)?;
-    } else if let Some(to) = due {
+    if let Some(to) = choose::choose(vcpu, vm)? {
         switch(vcpu, vm, to, &tsc).map_err(|error| no_memory(vcpu, error))?;
     }
     if vcpu.mmu.reload {
@@ -262,46 +231,8 @@ pub fn serve<V: Virt, M: HostMemory>(
         return Err(no_memory(vcpu, MapError::Address));
     }
     paranoia::check(vcpu, vm)?;
-    if vcpu.mmu.wants_each_entry() {
+    if choose::wants_each_entry(vcpu, vm) || vcpu.mmu.paranoia.is_some() {
         vcpu.request(work::MMU);
     }
     Ok(())
-}
-
-impl Mmu {
-    /// The tables that would be in use if the processor could run the guest on any.
-    fn wanted(&self) -> Paging {
-        if self.displaced { self.paging.other() } else { self.paging }
-    }
-
-    /// The tables that the next entry is due to use, if they change.
-    fn due(&mut self) -> Option<Paging> {
-        let now = self.wanted();
-        let mut to = now;
-        match self.excursion {
-            Excursion::None => {}
-            // Nothing may come between it and its instruction.
-            Excursion::Begins => {
-                self.excursion = Excursion::Ends;
-                return None;
-            }
-            Excursion::Ends => {
-                self.excursion = Excursion::None;
-                to = Paging::Shadow;
-            }
-        }
-        if let Some(exits) = self.every {
-            self.left -= 1;
-            if self.left == 0 {
-                self.left = exits.get();
-                to = to.other();
-            }
-        }
-        (to != now).then_some(to)
-    }
-
-    /// Whether [`serve`] has something to do before the entry after the next.
-    fn wants_each_entry(&self) -> bool {
-        self.every.is_some() || self.excursion != Excursion::None || self.displaced || self.paranoia.is_some()
-    }
 }

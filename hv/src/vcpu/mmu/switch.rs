@@ -4,10 +4,9 @@
 //! tables unseen, so that all shadow pages are dropped and filled again by faults. Everything else (events on their
 //! way, registers) stays as it is: the backend shows the guest's registers in either mode.
 
-use core::sync::atomic::Ordering;
-
-use super::{Excursion, Paging, Settling, follow_pat, load};
+use super::{NestedStep, Settling, follow_pat, load};
 use crate::paging::MapError;
+use crate::paging::engine::Engine;
 use crate::paging::shadow::{Shadow, Tuning};
 use crate::trace::cost::Cost;
 use crate::vcpu::Vcpu;
@@ -22,8 +21,8 @@ pub struct SwitchCounts {
     pub to_nested: Cost,
     /// To shadow tables, without the faults that fill them afterwards.
     pub to_shadow: Cost,
-    /// Of the changes: short ones for an instruction that only the nested tables could let pass.
-    pub excursions: u64,
+    /// Of the changes: those for a single instruction that only nested tables could let pass.
+    pub nested_steps: u64,
     /// Changes to shadow tables after which the rate of faults has settled before the next change.
     pub settled: u64,
     /// Host TSC ticks that this took, together.
@@ -53,9 +52,9 @@ pub(super) fn prepare<V: Virt, M: HostMemory>(
 
 /// Makes the VM's other VCPUs change, too, before their next entry: none of them may write the guest's tables unseen while another
 /// runs on shadow tables. When it returns none runs on the tables that were in use before. The caller holds the shadow tables.
-fn lead<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedFormat, M>, to: Paging) {
-    let Some(others) = vm.others.get() else { return };
-    if vm.paging.swap(to as u8, Ordering::SeqCst) != to as u8 {
+fn lead<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedFormat, M>, to: Engine) {
+    let changed = vm.translation.enforce(to);
+    if let Some(others) = vm.others.get().filter(|_| changed) {
         let all = vm.mailboxes.iter().filter(|mailbox| mailbox.id() != vcpu.id);
         all.for_each(|mailbox| mailbox.request(work::MMU));
         others.forget(false);
@@ -67,19 +66,19 @@ pub(super) fn follow<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::Nest
     if vm.others.get().is_none() {
         return;
     }
-    let now = Paging::from_number(vm.paging.load(Ordering::SeqCst));
-    if vcpu.mmu.paging != now {
-        // One that was about to make an excursion finds its fault again.
-        vcpu.mmu.excursion = Excursion::None;
+    let now = vm.translation.in_force();
+    if vcpu.mmu.engine != now {
+        // One that was about to execute its instruction finds its fault again.
+        vcpu.mmu.nested_step = NestedStep::None;
         adopt(vcpu, vm, now);
     }
 }
 
 /// Uses other tables from the next entry on.
-fn adopt<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, to: Paging) {
-    vcpu.mmu.paging = to;
+fn adopt<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, to: Engine) {
+    vcpu.mmu.engine = to;
     match to {
-        Paging::Nested => {
+        Engine::Nested => {
             let root = vm.read_memory(&mut vcpu.work).nested.root();
             vcpu.virt.set_paging(Roots::Nested(root));
             if let Some(shadow) = &mut *vm.lock_shadow(vcpu.id, &mut vcpu.work) {
@@ -89,7 +88,7 @@ fn adopt<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>
             // A shadow root that was to be found before the next entry is not wanted any more.
             vcpu.mmu.reload = false;
         }
-        Paging::Shadow => {
+        Engine::Shadow => {
             follow_pat(vcpu, vm);
             load(vcpu, vm);
             vcpu.mmu.settling = Some(Settling::new(vm.clock.tsc_khz()));
@@ -102,20 +101,20 @@ fn adopt<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>
 pub fn switch<V: Virt, M: HostMemory>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
-    to: Paging,
+    to: Engine,
     tsc: impl Fn() -> u64,
 ) -> Result<(), MapError> {
-    if vcpu.mmu.paging == to {
+    if vcpu.mmu.engine == to {
         return Ok(());
     }
     let begin = tsc();
-    if to == Paging::Shadow {
+    if to == Engine::Shadow {
         prepare(vcpu, vm)?;
     }
     {
         let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
         lead(vcpu, vm, to);
-        if let Some(shadow) = shadow.as_mut().filter(|_| to == Paging::Shadow) {
+        if let Some(shadow) = shadow.as_mut().filter(|_| to == Engine::Shadow) {
             let _the_root_is_loaded_below = shadow.drop_everything();
         }
     }
@@ -123,8 +122,8 @@ pub fn switch<V: Virt, M: HostMemory>(
     let ticks = tsc().wrapping_sub(begin);
     let counts = &mut vcpu.mmu.switches;
     match to {
-        Paging::Nested => counts.to_nested.add(ticks),
-        Paging::Shadow => counts.to_shadow.add(ticks),
+        Engine::Nested => counts.to_nested.add(ticks),
+        Engine::Shadow => counts.to_shadow.add(ticks),
     }
     log::debug!("{}: VCPU {} uses {} tables, after {ticks} ticks of work", vm.name, vcpu.id, to.name());
     Ok(())

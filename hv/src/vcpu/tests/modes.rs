@@ -6,8 +6,9 @@ use super::wrmsr;
 use crate::arch::addr::Gva;
 use crate::arch::state::{Gpr, VcpuState, cr0, cr4, efer};
 use crate::arch::{Exception, RegMove};
-use crate::guest::config::Mode;
-use crate::vcpu::mmu::{Paging, be_paranoid, page_fault, set_mode};
+use crate::paging::engine::Engine;
+use crate::paging::policy::Mode;
+use crate::vcpu::mmu::{be_paranoid, page_fault, set_mode};
 use crate::vcpu::outcome::{Cause, Outcome, Stop};
 use crate::vcpu::testing::{CODE, Machine};
 use crate::virt::fake::Step;
@@ -89,7 +90,7 @@ fn paranoia_finds_nothing_behind_the_clock() {
 }
 
 #[test]
-fn an_excursion_executes_its_instruction_whatever_the_mode() {
+fn a_nested_step_executes_its_instruction_whatever_the_mode() {
     let nested: Step = |f| {
         assert!(matches!(f.roots, Some(Roots::Nested(_))));
         f.regs.rip += 7;
@@ -113,7 +114,7 @@ fn an_excursion_executes_its_instruction_whatever_the_mode() {
         machine.write(0x6000 + 4 * 9, &0x0000_5067u32.to_le_bytes());
         set_mode(&mut machine.vcpu, &machine.vm, mode, || 0).unwrap();
         machine.play();
-        assert_eq!(machine.vcpu.mmu.switches.excursions, 1, "{mode}");
+        assert_eq!(machine.vcpu.mmu.switches.nested_steps, 1, "{mode}");
     }
 }
 
@@ -151,7 +152,7 @@ fn tables_that_cannot_run_the_guest_make_way_for_the_others() {
         set_mode(&mut machine.vcpu, &machine.vm, mode, || 0).unwrap();
         machine.code(&[0x0f, 0xa2, 0x0f, 0xa2, 0x0f, 0xa2, 0x0f, 0xa2, 0x0f, 0xa2, 0x0f, 0xa2, 0x0f, 0xa2]);
         machine.play();
-        assert_eq!(machine.vcpu.mmu.mode(), mode);
+        assert_eq!(machine.vm.translation.mode(), mode);
     }
 }
 
@@ -206,7 +207,6 @@ mod waiting {
     use crate::vm::work;
     use alloc::sync::Arc;
     use core::cell::{Cell, RefCell};
-    use core::sync::atomic::Ordering;
 
     type Tables = spin::MutexGuard<'static, Option<Shadow<Memory, Npt>>>;
 
@@ -245,7 +245,7 @@ mod waiting {
         ]);
         let machine = Box::leak(Box::new(machine));
         machine.vm.others.call_once(|| Arc::new(Other));
-        machine.vm.paging.store(Paging::Shadow as u8, Ordering::SeqCst);
+        machine.vm.translation.enforce(Engine::Shadow);
         let vm = &machine.vm;
         VM.set(Some(vm));
         let _it_dies = run(&mut machine.vcpu, vm, &mut (), &mut machine.host);

@@ -45,6 +45,7 @@ use self::paging::Believed;
 use self::system::Saved;
 use crate::arch::addr::Gva;
 use crate::arch::state::{ArchState, Gpr, SegReg, VcpuState, cr0, rflags};
+use crate::paging::engine::{Engine, Engines};
 use crate::paging::format::ept::Ept;
 use crate::virt::{Ended, Event, Exit, FieldAccesses, FlushScope, IoExit, Offer, Roots, Virt};
 
@@ -167,7 +168,7 @@ impl Virt for Vmx {
     type NestedFormat = Ept;
     type Cpu = VmxCpu;
     const KEEPS_POINTERS: bool = true;
-    const RUNS_ANYTHING: bool = false;
+    const UNRESTRICTED: bool = false;
 
     #[inline(always)]
     fn enter(&mut self, cpu: &mut VmxCpu) -> Ended {
@@ -328,18 +329,17 @@ impl Virt for Vmx {
         self.use_roots(roots);
     }
 
-    /// Without paging or protection only an unrestricted guest runs.
-    fn runs_nested(&self) -> bool {
+    /// On nested tables only an unrestricted guest runs without paging or protection. Shadow tables are used in the place of no
+    /// paging; but there is no paging in real mode, nor with the code segment of real mode, which a guest keeps until its first
+    /// far jump (SDM 3, 27.3.1.2); virtual-8086 mode has such a one, too.
+    fn engines(&self) -> Engines {
         const PROTECTED_PAGING: u64 = cr0::PE | cr0::PG;
-        self.features.ept && (self.features.unrestricted || self.cr0() & PROTECTED_PAGING == PROTECTED_PAGING)
-    }
-
-    /// Shadow tables are used in the place of no paging; but there is no paging in real mode, nor with the code segment of real
-    /// mode, which a guest keeps until its first far jump (SDM 3, 27.3.1.2); virtual-8086 mode has such a one, too.
-    fn runs_shadow(&self) -> bool {
         const CODE: u64 = 8;
+        let cr0 = self.cr0();
+        let protected = self.features.unrestricted || cr0 & PROTECTED_PAGING == PROTECTED_PAGING;
         let in_code = || self.cache.segment(SegReg::Cs, Part::Rights) & CODE != 0;
-        self.cr0() & cr0::PE != 0 && (in_code() || self.rflags() & rflags::VM != 0)
+        let paged = cr0 & cr0::PE != 0 && (in_code() || self.rflags() & rflags::VM != 0);
+        Engines::NONE.with(Engine::Nested, self.features.ept && protected).with(Engine::Shadow, paged)
     }
 
     fn set_pointers(&mut self, pointers: [u64; 4]) {

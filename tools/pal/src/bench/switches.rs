@@ -17,7 +17,7 @@ struct Counts {
     to_shadow: u64,
     to_shadow_ticks: u64,
     to_shadow_longest: u64,
-    excursions: u64,
+    nested_steps: u64,
     settled: u64,
     settling_ticks: u64,
     settling_faults: u64,
@@ -51,7 +51,7 @@ pub struct Switches {
     /// To nested tables, to shadow tables.
     pub directions: [Direction; 2],
     /// Changes for one instruction, counted in `directions` too.
-    pub excursions: u64,
+    pub nested_steps: u64,
     /// Changes to shadow tables after which the rate of faults settled before the next change.
     pub settled: u64,
     /// Mean ticks until then.
@@ -74,7 +74,7 @@ impl Switches {
             sum.to_shadow += counts.to_shadow;
             sum.to_shadow_ticks += counts.to_shadow_ticks;
             sum.to_shadow_longest = sum.to_shadow_longest.max(counts.to_shadow_longest);
-            sum.excursions += counts.excursions;
+            sum.nested_steps += counts.nested_steps;
             sum.settled += counts.settled;
             sum.settling_ticks += counts.settling_ticks;
             sum.settling_faults += counts.settling_faults;
@@ -87,13 +87,13 @@ impl Switches {
             longest: longest as f64,
             goal,
         };
-        let Counts { settled, settling_ticks, settling_faults, excursions, .. } = sum;
+        let Counts { settled, settling_ticks, settling_faults, nested_steps, .. } = sum;
         Some(Self {
             directions: [
                 direction(GOALS[0], sum.to_nested, sum.to_nested_ticks, sum.to_nested_longest),
                 direction(GOALS[1], sum.to_shadow, sum.to_shadow_ticks, sum.to_shadow_longest),
             ],
-            excursions,
+            nested_steps,
             settled,
             settling_ticks: mean(settling_ticks, settled),
             settling_faults: mean(settling_faults, settled),
@@ -125,7 +125,7 @@ pub mod tests {
         let stats = json!({"guests": [{"paging": {"switches": {
             "to-nested": count, "to-nested-ticks": 40 * count, "to-nested-longest": 45,
             "to-shadow": count, "to-shadow-ticks": 1000 * count, "to-shadow-longest": longest,
-            "excursions": 3, "settled": 2, "settling-ticks": 500, "settling-faults": 30,
+            "nested-steps": 3, "settled": 2, "settling-ticks": 500, "settling-faults": 30,
         }}}]});
         Sitting { records: Records::default(), command: vec![], stats, trouble: String::new() }
     }
@@ -136,7 +136,7 @@ pub mod tests {
         let [nested, shadow] = &switches.directions;
         assert_eq!((nested.count, nested.mean, nested.longest, nested.met()), (40, 40.0, 45.0, true));
         assert_eq!((shadow.count, shadow.mean, shadow.longest, shadow.met()), (40, 1000.0, 200_001.0, false));
-        assert_eq!((switches.excursions, switches.settled, switches.settling_ticks), (6, 4, 250.0));
+        assert_eq!((switches.nested_steps, switches.settled, switches.settling_ticks), (6, 4, 250.0));
     }
 
     #[test]

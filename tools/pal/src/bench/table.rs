@@ -77,11 +77,11 @@ pub fn switches(column: Column, switches: &Switches) -> String {
         ]);
     }
     let settling = format!(
-        "faults settled before the next change: {} times, after {} ticks and {} faults; excursions: {}\n",
+        "faults settled before the next change: {} times, after {} ticks and {} faults; single instructions on nested tables: {}\n",
         switches.settled,
         grouped(switches.settling_ticks),
         grouped(switches.settling_faults),
-        switches.excursions
+        switches.nested_steps
     );
     align(&lines, &[0, 5]) + &settling
 }

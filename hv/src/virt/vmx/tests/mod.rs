@@ -14,6 +14,7 @@ use super::*;
 use crate::arch::addr::Hpa;
 use crate::arch::state::{Segment, efer};
 use crate::arch::{Access, Exception, vector};
+use crate::paging::engine::{Engine, Engines};
 use crate::paging::guest_walk::error_code;
 
 const FEATURES: Features = Features {
@@ -227,7 +228,7 @@ fn real_mode_has_exceptions_without_error_codes() {
     let mut scene = Scene::nested();
     scene.vmx.set_efer(0);
     scene.vmx.set_cr0(cr0::NE | cr0::ET);
-    assert!(scene.vmx.runs_nested() && !scene.vmx.runs_shadow());
+    assert_eq!(scene.vmx.engines(), Engines::only(Engine::Nested));
     scene.vmx.inject(Event::Exception(Exception::GP0));
     scene.run(reason::INTERRUPT, &[]);
     assert_eq!(scene.delivered().0, 0x8000_030d);
@@ -236,21 +237,21 @@ fn real_mode_has_exceptions_without_error_codes() {
     let cs = scene.vmx.segment(SegReg::Cs);
     scene.vmx.set_cr0(cr0::PE | cr0::NE | cr0::ET);
     scene.vmx.set_segment(SegReg::Cs, Segment { attributes: 0x93, ..cs });
-    assert!(scene.vmx.runs_nested() && !scene.vmx.runs_shadow());
+    assert_eq!(scene.vmx.engines(), Engines::only(Engine::Nested));
     scene.vmx.set_segment(SegReg::Cs, Segment { attributes: 0x9b, ..cs });
-    assert!(scene.vmx.runs_shadow());
+    assert!(scene.vmx.engines().contains(Engine::Shadow));
 }
 
 #[test]
 fn without_unrestricted_guests_nothing_runs_in_real_mode() {
     let features = Features { unrestricted: false, ..FEATURES };
     let mut scene = Scene::new(features, Roots::Nested(Hpa(0x5000)));
-    assert!(scene.vmx.runs_nested() && scene.vmx.runs_shadow());
+    assert_eq!(scene.vmx.engines(), Engines::ALL);
     scene.vmx.set_efer(0);
     scene.vmx.set_cr0(cr0::PE | cr0::NE | cr0::ET);
-    assert!(!scene.vmx.runs_nested() && scene.vmx.runs_shadow());
+    assert_eq!(scene.vmx.engines(), Engines::only(Engine::Shadow));
     scene.vmx.set_cr0(cr0::NE | cr0::ET);
-    assert!(!scene.vmx.runs_nested() && !scene.vmx.runs_shadow());
+    assert_eq!(scene.vmx.engines(), Engines::NONE);
 }
 
 #[test]

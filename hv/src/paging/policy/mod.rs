@@ -1,0 +1,85 @@
+//! Policies: which engine is to translate a VM's addresses, decided while it runs.
+//!
+//! A policy is pure: it is told of an [`Event`] with a [`Sample`] and returns a [`Decision`]; it reads no clock and no
+//! hardware, takes no lock, and knows nothing of VCPUs. There is one for each VM, owned by `vm::translation`, which calls it
+//! and stores what it wants. So it runs under `cargo test` on a recorded trace, and a wrong policy costs time, never
+//! correctness: a change of the engine is right at any exit.
+//!
+//! To add one: a module here, a variant of [`Policy`], and its name in [`Mode`].
+
+mod mode;
+mod switch;
+#[cfg(test)]
+mod tests;
+
+use core::num::NonZeroU32;
+
+pub use mode::Mode;
+use switch::Switch;
+
+use super::engine::Engine;
+
+/// What a policy is told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The policy begins: the VM starts, is reset, or gets this policy from a person.
+    Start,
+    /// The VM's VCPUs have together made the exits that the policy asked for ([`Next::Exits`]).
+    Exits,
+}
+
+/// What is known of the VM since the last decision.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// The engine that is wanted now; the one in force may differ for as long as the processor cannot use it.
+    pub engine: Engine,
+    /// Exits of all VCPUs since the last decision.
+    pub exits: u32,
+}
+
+/// When the policy is to be asked again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Never: nothing of the VM's is counted for it.
+    Never,
+    /// After this many exits of the VM's VCPUs together.
+    Exits(NonZeroU32),
+}
+
+/// What a policy wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Decision {
+    /// The engine from now on.
+    pub engine: Engine,
+    /// When to ask again.
+    pub next: Next,
+}
+
+/// The policy of a VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Always the same engine.
+    Fixed(Engine),
+    /// All engines by turns.
+    Switch(Switch),
+}
+
+impl Policy {
+    /// The policy that `mode` names.
+    pub fn new(mode: Mode) -> Policy {
+        match mode {
+            Mode::Nested => Policy::Fixed(Engine::Nested),
+            Mode::Shadow => Policy::Fixed(Engine::Shadow),
+            Mode::Switch(exits) => Policy::Switch(Switch::new(exits)),
+        }
+    }
+
+    /// Decides after `event`.
+    pub fn on(&mut self, event: Event, sample: &Sample) -> Decision {
+        match self {
+            Policy::Fixed(engine) => Decision { engine: *engine, next: Next::Never },
+            Policy::Switch(switch) => switch.on(event, sample),
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Which engine translates a VM's addresses: what was requested, what the policy wants, what is in force.
+//!
+//! One per VM, shared by its VCPUs. A person or the configuration requests a [`Mode`]; its [`Policy`] is asked here and
+//! nowhere else, and what it wants is stored. A VCPU that cannot run on an engine in its state *excludes* it; the engine for the
+//! next entry ([`Translation::target`]) is the wanted one if no VCPU excludes it. `vcpu::mmu` brings the target into force.
+//!
+//! What must hold: all VCPUs of a VM use the engine in force, or have not entered the guest since it changed. Otherwise one
+//! could write the guest's tables unseen while another runs on shadow tables.
+//!
+//! Locks: `policy` is a leaf lock, held for a decision. With a policy that needs no events, nothing here is on the way of an
+//! exit.
+
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
+
+use spin::Mutex;
+
+use crate::paging::engine::{Engine, Engines};
+use crate::paging::policy::{Event, Mode, Next, Policy, Sample};
+
+/// An engine that several VCPUs read and write.
+#[derive(Debug, Default)]
+struct AtomicEngine(AtomicU8);
+
+impl AtomicEngine {
+    fn load(&self) -> Engine {
+        Engine::ALL[usize::from(self.0.load(Ordering::SeqCst))]
+    }
+
+    fn swap(&self, engine: Engine) -> Engine {
+        Engine::ALL[usize::from(self.0.swap(engine as u8, Ordering::SeqCst))]
+    }
+}
+
+/// The policy, and the mode that it was made for.
+#[derive(Debug)]
+struct Asked {
+    mode: Mode,
+    policy: Policy,
+    /// Exits between the last decision and the next.
+    period: i32,
+}
+
+/// Which engine translates a VM's addresses.
+#[derive(Debug)]
+pub struct Translation {
+    asked: Mutex<Asked>,
+    /// What the policy has decided.
+    wanted: AtomicEngine,
+    /// The engine whose tables VCPUs enter the guest with.
+    in_force: AtomicEngine,
+    /// For each engine, the VCPUs that cannot run on it in their state, a bit for each.
+    excluded: [AtomicU64; Engine::COUNT],
+    /// The policy is asked after a number of exits.
+    counts: AtomicBool,
+    /// Exits until then. May fall below zero while a VCPU is deciding: these count for the next period.
+    left: AtomicI32,
+}
+
+impl Default for Translation {
+    fn default() -> Translation {
+        let mode = Mode::default();
+        Translation {
+            asked: Mutex::new(Asked { mode, policy: Policy::new(mode), period: 0 }),
+            wanted: AtomicEngine::default(),
+            in_force: AtomicEngine::default(),
+            excluded: Default::default(),
+            counts: AtomicBool::new(false),
+            left: AtomicI32::new(0),
+        }
+    }
+}
+
+impl Translation {
+    /// Back to what a VM starts with: nested tables, which every VCPU has after a reset, and no VCPU's exclusions.
+    /// No VCPU runs.
+    pub fn reset(&self) {
+        self.in_force.swap(Engine::Nested);
+        self.wanted.swap(Engine::Nested);
+        self.excluded.iter().for_each(|vcpus| vcpus.store(0, Ordering::SeqCst));
+    }
+
+    /// Gives the VM the policy of this mode and asks it for the first time.
+    pub fn request(&self, mode: Mode) {
+        let mut asked = self.asked.lock();
+        *asked = Asked { mode, policy: Policy::new(mode), period: 0 };
+        self.left.store(0, Ordering::SeqCst);
+        self.decide(&mut asked, Event::Start);
+    }
+
+    /// What was requested.
+    pub fn mode(&self) -> Mode {
+        self.asked.lock().mode
+    }
+
+    /// The engine that the policy wants.
+    pub fn wanted(&self) -> Engine {
+        self.wanted.load()
+    }
+
+    /// The engine whose tables are used.
+    pub fn in_force(&self) -> Engine {
+        self.in_force.load()
+    }
+
+    /// Whether each exit is to be counted with [`Translation::count_exit`].
+    #[inline(always)]
+    pub fn counts_exits(&self) -> bool {
+        self.counts.load(Ordering::Relaxed)
+    }
+
+    /// Counts an exit of any VCPU, and asks the policy if it was the last one of a period. Whether another engine is wanted
+    /// now.
+    pub fn count_exit(&self) -> bool {
+        if !self.counts_exits() || self.left.fetch_sub(1, Ordering::SeqCst) != 1 {
+            return false;
+        }
+        let mut asked = self.asked.lock();
+        // A person may have asked for another mode since.
+        if self.left.load(Ordering::SeqCst) > 0 {
+            return false;
+        }
+        let before = self.wanted();
+        // Other VCPUs may have made more exits than the next period has.
+        while self.decide(&mut asked, Event::Exits) {}
+        self.wanted() != before
+    }
+
+    /// Asks the policy and stores what it wants; whether it is to be asked again at once.
+    fn decide(&self, asked: &mut Asked, event: Event) -> bool {
+        let sample = Sample { engine: self.wanted(), exits: asked.period.unsigned_abs() };
+        let decision = asked.policy.on(event, &sample);
+        self.wanted.swap(decision.engine);
+        let Next::Exits(exits) = decision.next else {
+            self.counts.store(false, Ordering::SeqCst);
+            return false;
+        };
+        asked.period = i32::try_from(exits.get()).unwrap_or(i32::MAX);
+        self.counts.store(true, Ordering::SeqCst);
+        let before = self.left.fetch_add(asked.period, Ordering::SeqCst);
+        before.saturating_add(asked.period) <= 0
+    }
+
+    /// Says on which engines VCPU `id` can run in its state, where that has changed from `before`.
+    pub fn publish(&self, id: u32, before: Engines, now: Engines) {
+        for engine in Engine::ALL {
+            let vcpus = &self.excluded[engine as usize];
+            match (before.contains(engine), now.contains(engine)) {
+                (true, false) => drop(vcpus.fetch_or(1 << id, Ordering::SeqCst)),
+                (false, true) => drop(vcpus.fetch_and(!(1 << id), Ordering::SeqCst)),
+                _ => {}
+            }
+        }
+    }
+
+    /// The engine for the next entry of a VCPU that can run on `supported`: the wanted one unless a VCPU excludes it.
+    /// `None` if `supported` is empty.
+    pub fn target(&self, supported: Engines) -> Option<Engine> {
+        let free = |engine: Engine| self.excluded[engine as usize].load(Ordering::SeqCst) == 0;
+        let for_all = Engine::ALL
+            .into_iter()
+            .fold(Engines::NONE, |set, engine| set.with(engine, free(engine) && supported.contains(engine)));
+        let wanted = self.wanted();
+        // Where VCPUs exclude all engines between them, each of them gets its own by turns.
+        for_all.choose(wanted).or_else(|| supported.choose(wanted))
+    }
+
+    /// Brings `engine` into force; whether another one was before. The caller makes the VM's other VCPUs follow.
+    pub fn enforce(&self, engine: Engine) -> bool {
+        self.in_force.swap(engine) != engine
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::num::NonZeroU32;
+
+    fn switching(exits: u32) -> Translation {
+        let translation = Translation::default();
+        translation.request(Mode::Switch(NonZeroU32::new(exits).unwrap()));
+        translation
+    }
+
+    #[test]
+    fn exits_of_all_vcpus_count_together() {
+        let translation = switching(3);
+        let changes: Vec<bool> = (0..9).map(|_| translation.count_exit()).collect();
+        assert_eq!(changes, [false, false, true, false, false, true, false, false, true]);
+        assert_eq!(translation.wanted(), Engine::Shadow);
+        assert_eq!(translation.in_force(), Engine::Nested, "nothing has changed it");
+    }
+
+    #[test]
+    fn a_fixed_mode_counts_nothing() {
+        let translation = switching(1);
+        assert!(translation.count_exit());
+        translation.request(Mode::Shadow);
+        assert!(!translation.counts_exits() && !translation.count_exit());
+        assert_eq!((translation.wanted(), translation.mode()), (Engine::Shadow, Mode::Shadow));
+        translation.reset();
+        assert_eq!((translation.wanted(), translation.in_force()), (Engine::Nested, Engine::Nested));
+    }
+
+    #[test]
+    fn exits_during_a_decision_count_for_the_next_period() {
+        let translation = switching(2);
+        // Five more VCPUs have counted theirs before the sixth decides.
+        translation.left.store(1, Ordering::SeqCst);
+        let mut asked = translation.asked.lock();
+        translation.left.fetch_sub(6, Ordering::SeqCst);
+        let mut asks = 1;
+        while translation.decide(&mut asked, Event::Exits) {
+            asks += 1;
+        }
+        assert_eq!((asks, translation.left.load(Ordering::SeqCst)), (3, 1));
+    }
+
+    #[test]
+    fn one_vcpu_keeps_all_from_an_engine() {
+        let translation = Translation::default();
+        translation.request(Mode::Shadow);
+        let nested = Engines::only(Engine::Nested);
+        assert_eq!(translation.target(Engines::ALL), Some(Engine::Shadow));
+        translation.publish(5, Engines::ALL, nested);
+        assert_eq!(translation.target(Engines::ALL), Some(Engine::Nested));
+        translation.publish(6, Engines::ALL, nested);
+        translation.publish(5, nested, Engines::ALL);
+        assert_eq!(translation.target(Engines::ALL), Some(Engine::Nested), "VCPU 6 still does");
+        translation.publish(6, nested, Engines::ALL);
+        assert_eq!(translation.target(Engines::ALL), Some(Engine::Shadow));
+        assert_eq!(translation.target(Engines::NONE), None);
+    }
+
+    #[test]
+    fn vcpus_that_exclude_everything_between_them_get_their_own() {
+        let translation = Translation::default();
+        let (nested, shadow) = (Engines::only(Engine::Nested), Engines::only(Engine::Shadow));
+        translation.publish(0, Engines::ALL, nested);
+        translation.publish(1, Engines::ALL, shadow);
+        assert_eq!(translation.target(nested), Some(Engine::Nested));
+        assert_eq!(translation.target(shadow), Some(Engine::Shadow));
+    }
+}
