@@ -1,15 +1,12 @@
 //! The running host: what everything above bring-up starts from.
 
-use super::memory::LOW_MEMORY;
 use super::percpu::PerCpu;
-use crate::arch::addr::{Hpa, PAGE_SIZE};
 use crate::boot::cmdline::HvOptions;
 use crate::firmware::acpi::Acpi;
 use crate::firmware::info::BootInfo;
 use crate::hw::lapic::LocalApic;
 use crate::hw::timer::Timer;
 use crate::hw::tsc;
-use crate::mem::frame;
 
 /// The host machine as bring-up found it.
 pub struct Host {
@@ -42,19 +39,5 @@ impl Host {
         let range = self.boot.modules[index].range.clone();
         // SAFETY: the loader's map and the module were checked; its pages are never handed out.
         unsafe { core::slice::from_raw_parts(range.start as *const u8, (range.end - range.start) as usize) }
-    }
-
-    /// Hands the whole pages of a module's memory to the frame allocator, but for those below [`LOW_MEMORY`].
-    ///
-    /// # Safety
-    /// Once per module, and nobody uses its bytes any more.
-    pub unsafe fn release_module(&self, index: usize) {
-        let range = &self.boot.modules[index].range;
-        let first = Hpa(range.start.max(LOW_MEMORY).next_multiple_of(PAGE_SIZE)).frame();
-        let end = Hpa(range.end).frame();
-        if first < end {
-            // SAFETY: the pages hold nothing but the module, which nobody uses.
-            unsafe { frame::add(first..end) };
-        }
     }
 }

@@ -220,11 +220,6 @@ impl Chipset {
         self.changed(Timed::Pm, now, messages);
     }
 
-    /// The PCI bus, to plug functions in.
-    pub fn pci_mut(&mut self) -> &mut Pci {
-        &mut self.pci
-    }
-
     /// Accesses that no device answered so far.
     pub fn unclaimed(&self) -> Unclaimed {
         self.unclaimed

@@ -1,8 +1,7 @@
 //! Interrupt messages: what I/O APIC, MSI sources and local APICs send to local APICs, and who is addressed.
 //!
 //! The VM takes messages out of [`Messages`] (or of [`super::lapic::LapicEffect::Ipi`]), finds the receivers
-//! with [`ApicAddress::matches`] and hands each of them the message through [`super::lapic::Lapic::deliver`]; a
-//! lowest-priority message goes to the one that [`lowest_priority`] names. A message's destination has 32 bits
+//! with [`ApicAddress::matches`] and hands each of them the message through [`super::lapic::Lapic::deliver`]. A message's destination has 32 bits
 //! in any mode; 8-bit senders widen theirs with [`widen_dest`], so that "everyone" has one representation.
 //!
 //! Intel SDM 3, 11.6.2 (destinations), 11.12.9–10 (x2APIC), 11.11 (MSI); AMD APM 2, 16.6.1.
@@ -203,12 +202,6 @@ impl ApicAddress {
     }
 }
 
-/// The receiver of a lowest-priority message: the candidate with the lowest arbitration priority
-/// ([`super::lapic::Lapic::arbitration_priority`]), the first of equals.
-pub fn lowest_priority<T>(candidates: impl IntoIterator<Item = (T, u8)>) -> Option<T> {
-    candidates.into_iter().min_by_key(|(_, priority)| *priority).map(|(candidate, _)| candidate)
-}
-
 /// Where devices put their messages. One call to a device appends at most 24 (an EOI of a vector that all pins
 /// of an I/O APIC share), so a sink that is emptied after each call loses nothing.
 #[derive(Clone, Debug, Default)]
@@ -327,12 +320,6 @@ mod tests {
             (hardware_disabled.matches(&fixed, false), hardware_disabled.matches(&nmi, false)),
             (false, false)
         );
-    }
-
-    #[test]
-    fn the_least_busy_candidate_wins() {
-        assert_eq!(lowest_priority([('a', 0x40), ('b', 0x20), ('c', 0x20)]), Some('b'));
-        assert_eq!(lowest_priority::<char>([]), None);
     }
 
     #[test]

@@ -50,13 +50,6 @@ impl<'a, M: TableMemory, H: HostAccess> VmMemory<'a, M, H> {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Writes to memory that the guest may or may not write: for loaders that fill ROM.
-    pub fn write_rom(&self, gpa: Gpa, bytes: &[u8]) -> Result<(), NotRam> {
-        self.runs(gpa, bytes.len() as u64, false, |hpa, at, len| {
-            self.host.write(hpa, &bytes[at..at + len]);
-        })
-    }
-
     /// Whether all of `len` bytes at `gpa` can be read, or written, as memory.
     pub fn check(&self, gpa: Gpa, len: u64, write: bool) -> Result<(), NotRam> {
         self.runs(gpa, len, write, |_, _, _| ())
@@ -221,9 +214,7 @@ mod tests {
         let memory = VmMemory::new(&p2m, &host);
         let rom = Gpa(3 * PAGE);
         assert_eq!(memory.write(rom, &[1]), Err(NotRam { gpa: rom }));
-        assert_eq!(memory.write_rom(rom, &[1, 2, 3, 4]), Ok(()));
-        assert_eq!(memory.read_u32(rom), Ok(0x0403_0201));
-        assert_eq!(memory.write_rom(Gpa(4 * PAGE - 1), &[1, 2]), Err(NotRam { gpa: Gpa(4 * PAGE) }));
+        assert_eq!(memory.read_u32(rom), Ok(0));
     }
 
     #[test]

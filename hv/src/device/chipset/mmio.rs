@@ -40,11 +40,6 @@ impl Chipset {
             })
     }
 
-    /// Whether a device of this bus answers at this address.
-    pub fn mmio_contains(&self, gpa: Gpa) -> bool {
-        self.mmio_lookup(gpa).is_some()
-    }
-
     /// Reads `size` bytes (1, 2, 4 or 8). Where nobody answers, all bits are ones.
     pub fn mmio_read(&mut self, gpa: Gpa, size: u8, now: Nanos, messages: &mut Messages) -> u64 {
         match self.mmio_lookup(gpa) {

@@ -243,13 +243,6 @@ impl Lapic {
         (vector & 0xf0 > self.isr.max() & 0xf0).then_some(vector)
     }
 
-    /// Whether an interrupt would be pending with this task priority (8 bits; CR8 is bits 7:4) in place of the
-    /// TPR.
-    #[inline]
-    pub fn has_pending_above(&self, tpr: u8) -> bool {
-        self.irr.max() & 0xf0 > tpr.max(self.isr.max()) & 0xf0
-    }
-
     /// The processor takes the pending interrupt: the vector to deliver. If none is pending any more, it is the
     /// spurious vector, which is not in service and gets no EOI.
     #[inline]
