@@ -7,6 +7,7 @@
 //! looked at again. Nothing here allocates, and the path of
 //! a polling console (an LSR read, a THR write) does not even look a port up.
 
+mod firmware;
 mod lines;
 mod mmio;
 mod pio;

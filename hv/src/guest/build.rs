@@ -8,12 +8,13 @@ use core::ops::Range;
 use spin::{Mutex, Once, RwLock};
 
 use crate::arch::addr::{Gpa, Hpa, PageSize};
+use crate::device::Nanos;
 use crate::device::chipset::{Chipset, Options};
 use crate::device::layout as devices;
 use crate::device::virtio::Virtio;
 use crate::guest::acpi::{self, AcpiConfig, AcpiError};
 use crate::guest::bundle::Files;
-use crate::guest::config::VmConfig;
+use crate::guest::config::{Protocol, VmConfig};
 use crate::guest::load::{self, BootState, LoadError, Request};
 use crate::mem::guest_memory::{GuestMemory, NotRam};
 use crate::paging::format::{NestedAttr, PteFormat};
@@ -186,11 +187,13 @@ fn default_shadow_pages(ram_bytes: u64) -> usize {
 const MMIO: [Range<u64>; 5] =
     [devices::PCI_WINDOW_32, devices::ECAM, devices::IOAPIC, devices::HPET, devices::LOCAL_APIC];
 
-/// Puts the guest's files and firmware tables into its memory; returns the registers to start with.
+/// Puts the guest's files and firmware tables into its memory, and its devices into the state that its kernel expects;
+/// returns the registers to start with. `now` is the machine's time.
 pub fn fill<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     vm: &Vm<F, M>,
     config: &VmConfig,
     files: &impl Files,
+    now: Nanos,
 ) -> Result<BootState, BuildError> {
     let memory = vm.memory.read();
     let ram = memory.ram();
@@ -200,7 +203,13 @@ pub fn fill<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     };
     acpi::write_tables(&ram, &tables).map_err(BuildError::Firmware)?;
     let request = Request::from_config(config, files, vm.layout, acpi::RSDP)?;
-    Ok(load::load(&ram, &request)?)
+    let boot = load::load(&ram, &request)?;
+    // The chipset's lock comes before the memory's.
+    drop(memory);
+    if boot.protocol == Protocol::Multiboot1 {
+        vm.chipset.lock().set_up_as_bios(now);
+    }
+    Ok(boot)
 }
 
 /// Fills a piece of the guest's RAM ([`MemoryLayout::piece`]) with zeroes, for a reset. False: there are no more.

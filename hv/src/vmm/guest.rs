@@ -157,7 +157,7 @@ impl<B: Backend> Guest<B> {
         cpuid: impl Fn(u32) -> CpuidTable,
     ) -> Result<(), BuildError> {
         let vm = &self.vm;
-        let boot = build::fill(vm, &self.config, files)?;
+        let boot = build::fill(vm, &self.config, files, vm.nanos(tsc))?;
         vm.translation.reset();
         for (id, place) in (0..).zip(&self.parked) {
             // The old one leaves room for the new one.

@@ -159,6 +159,28 @@ static void run_words(const char *line) {
     }
 }
 
+/* How the firmware and the boot loader leave the PIC and the timer, before the kit sets them up. */
+static void show_firmware(void) {
+    u32 masks = (u32)inb(0xa1) << 8 | inb(0x21);
+    /* Read back the status of channel 0: access, mode and format; not the output and whether a count is due. */
+    outb(0x43, 0xe2);
+    u32 mode = inb(0x40) & 0x3f;
+    kit_print("kit: firmware leaves masks %x timer %x and counts %u ticks\n", masks, mode, kit_bios_ticks());
+}
+
+static int has_word(const char *line, const char *word) {
+    for (; *line; line++) {
+        u32 at = 0;
+        while (word[at] && line[at] == word[at]) {
+            at++;
+        }
+        if (!word[at]) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 void kit_main(u32 magic, const struct boot_info *info) {
     kit_print("kit: magic %x flags %x\n", magic, info->flags & 0xf);
     kit_print("kit: lower %u KiB upper %u KiB\n", info->mem_lower, info->mem_upper);
@@ -167,6 +189,9 @@ void kit_main(u32 magic, const struct boot_info *info) {
         const struct module *module = &info->modules[index];
         kit_print("kit: module %u size %u aligned %u sum %x line %s\n", index, module->end - module->start,
                   (module->start & 0xfff) == 0, sum((const u8 *)module->start, (const u8 *)module->end), module->line);
+    }
+    if (info->flags & 4 && has_word(info->line, "firmware")) {
+        show_firmware();
     }
     kit_traps_on();
     if (info->flags & 4) {

@@ -33,5 +33,6 @@ void kit_traps_on(void);
 void kit_power_off(void);
 /* real.s */
 u32 kit_real(void);
+u32 kit_bios_ticks(void);
 /* words.c */
 void kit_word(const char *name, const char *value);

@@ -1,13 +1,20 @@
-# A trip to real mode and back: u32 kit_real(void) returns what was done there, one digit for each.
+# Trips to real mode and back: u32 kit_real(void) returns what was done there, one digit for each; u32 kit_bios_ticks(void)
+# waits there for three ticks of the timer, which the firmware's handlers count, and returns how many it has seen.
 
     .set LOW, 0x7000                    # where the code is in real mode
     .set RESULT, 0x6ff8
     .set STACK, 0x6ff0
 
     .section .text
-    .global kit_real
+    .global kit_real, kit_bios_ticks
 kit_real:
     pusha
+    xor %ebx, %ebx
+    jmp 1f
+kit_bios_ticks:
+    pusha
+    mov $1, %ebx
+1:
     mov %esp, saved_esp
     sidt saved_idt
     mov $real_begin, %esi
@@ -42,6 +49,8 @@ real_begin:
     mov %ax, %ds
     mov %ax, %ss
     mov $STACK, %sp
+    test %bx, %bx
+    jnz ticks
     movw $(LOW + interrupt - real_begin), 0x40 * 4
     mov %ax, 0x40 * 4 + 2
     movw $(LOW + undefined - real_begin), 6 * 4
@@ -59,11 +68,24 @@ real_begin:
     mov %ax, %es
     movw $0x1000, %es:(last - real_begin)
     add LOW + last - real_begin, %bp
+leave:
     mov %bp, RESULT
     mov %cr0, %eax
     or $1, %eax
     mov %eax, %cr0
     ljmpl $8, $back
+
+ticks:
+    mov 0x46c, %esi                     # ticks since midnight
+    sti
+3:  hlt
+    mov 0x46c, %eax
+    sub %esi, %eax
+    cmp $3, %eax
+    jb 3b
+    cli
+    mov %ax, %bp
+    jmp leave
 
 interrupt:
     add $1, %bp

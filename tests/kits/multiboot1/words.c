@@ -194,6 +194,8 @@ void kit_word(const char *name, const char *value) {
         compute(n);
     } else if (is(name, "ud")) {
         kit_print("kit: ud2 %u\n", EXPECT(6, "ud2\n1:" : : : "memory"));
+    } else if (is(name, "firmware")) {
+        /* Done before the words: it is gone by now. */
     } else if (is(name, "echo")) {
         echo();
     } else {

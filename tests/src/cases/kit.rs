@@ -13,6 +13,7 @@ pub const CASES: &[Case] = &[
     both("test device: interrupt lines", interrupts).also(SHADOW),
     only("qemu-svm", "test device: unmapped page", unmap).also(SHADOW),
     both("port 0xf4 without the test device", no_test_device),
+    both("what a BIOS leaves", firmware).also(SHADOW),
     both("timer ticks", ticks).also(SHADOW),
     both("exceptions stay in the guest", exceptions).also(SHADOW),
     both("ROM keeps its contents", rom).also(SHADOW),
@@ -78,6 +79,15 @@ fn interrupts(context: &Context) -> Result<()> {
 fn unmap(context: &Context) -> Result<()> {
     let finished = context.kit("unmap=0x800000 read=0x800000", &["--test-device"])?;
     finished.has("kit: [800000] = ffffffff\n")?.status(0)?;
+    Ok(())
+}
+
+/// QEMU's BIOS and boot loader are the example.
+fn firmware(context: &Context) -> Result<()> {
+    let finished = context.kit("firmware real", &[])?.status(0)?;
+    finished
+        .has("kit: firmware leaves masks 8eb8 timer 34 and counts 3 ticks\n")?
+        .has("kit: real mode 1111\n")?;
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! Loads arbitrary bytes as a kernel.
 
 use super::*;
+use crate::mem::guest_memory::NotRam;
 
 /// RAM that forgets what is written; loaders never read it.
 struct Void(MemoryLayout);

@@ -12,9 +12,10 @@ use super::bundle::Files;
 use super::config::{Protocol, VmConfig};
 use crate::arch::addr::Gpa;
 use crate::arch::state::ArchState;
-use crate::mem::guest_memory::{GuestMemory, NotRam};
-use crate::vm::layout::{EBDA, MemoryLayout};
+use crate::mem::guest_memory::GuestMemory;
+use crate::vm::layout::MemoryLayout;
 
+mod bios;
 mod bzimage;
 mod elf;
 mod error;
@@ -108,21 +109,13 @@ pub fn load(memory: &impl GuestMemory, request: &Request<'_>) -> Result<BootStat
         Protocol::Auto => identify::protocol(&request.kernel)?,
         asked => asked,
     };
-    write_bios_data(memory).map_err(|e| LoadError::not_ram(request.kernel.name, e))?;
+    bios::write_data_area(memory).map_err(|e| LoadError::not_ram(request.kernel.name, e))?;
     match protocol {
         Protocol::Pvh => pvh::load(memory, request),
         Protocol::Multiboot1 => multiboot1::load(memory, request),
         Protocol::Linux32 => bzimage::load(memory, request, bzimage::Entry::Bits32),
         Protocol::Auto | Protocol::Linux64 => bzimage::load(memory, request, bzimage::Entry::Bits64),
     }
-}
-
-/// The words of the BIOS data area by which kernels find the end of conventional memory: the segment of the
-/// extended BIOS data area at 0x40e, KiB of conventional memory at 0x413.
-fn write_bios_data(memory: &impl GuestMemory) -> Result<(), NotRam> {
-    memory.fill(Gpa(0), 0x1000, 0)?;
-    memory.write(Gpa(0x40e), &((EBDA >> 4) as u16).to_le_bytes())?;
-    memory.write(Gpa(0x413), &((EBDA / 1024) as u16).to_le_bytes())
 }
 
 #[cfg(any(test, feature = "testing"))]

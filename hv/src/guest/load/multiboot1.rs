@@ -12,7 +12,7 @@ use super::super::config::Protocol;
 use super::elf::{self, Elf};
 use super::place::Placer;
 use super::pvh::write_text;
-use super::{BootState, File, LoadError, Problem, Request, start};
+use super::{BootState, File, LoadError, Problem, Request, bios, start};
 use crate::arch::addr::{Gpa, PAGE_SIZE};
 use crate::arch::state::Gpr;
 use crate::mem::guest_memory::GuestMemory;
@@ -71,6 +71,7 @@ pub fn load(memory: &impl GuestMemory, request: &Request<'_>) -> Result<BootStat
     if header.flags & header_flag::DEMANDS & !header_flag::KNOWN_DEMANDS != 0 {
         return Err(wrong("its header demands features that do not exist in Multiboot 0.6.96"));
     }
+    bios::write_vectors(memory).map_err(|e| LoadError::not_ram(kernel.name, e))?;
     let mut p = Placer::new(memory, request.layout);
     let (entry, end) = if header.flags & header_flag::ADDRESS_FIELDS != 0 {
         place_by_address_fields(&mut p, kernel, header)?
