@@ -7,6 +7,7 @@ pub const MTRR_CAP: u32 = 0xfe;
 pub const SYSENTER_CS: u32 = 0x174;
 pub const SYSENTER_ESP: u32 = 0x175;
 pub const SYSENTER_EIP: u32 = 0x176;
+pub const MCG_CAP: u32 = 0x179;
 pub const MCG_STATUS: u32 = 0x17a;
 pub const MISC_ENABLE: u32 = 0x1a0;
 pub const DEBUGCTL: u32 = 0x1d9;

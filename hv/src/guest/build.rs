@@ -4,6 +4,7 @@
 use alloc::string::ToString;
 use core::fmt;
 use core::ops::Range;
+use core::sync::atomic::AtomicBool;
 
 use spin::{Mutex, Once, RwLock};
 
@@ -24,6 +25,7 @@ use crate::probe;
 use crate::sched::topology::PcpuSet;
 use crate::smp::lock::Writers;
 use crate::vm::clock::Clock;
+use crate::vm::covered::Covered;
 use crate::vm::hlt_tracker::HltTracker;
 use crate::vm::layout::{HIGH_RAM_BASE, MemoryLayout, PIECE};
 use crate::vm::mailbox::Mailbox;
@@ -159,7 +161,7 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
             test_device: config.test_device,
         })),
         virtio: Virtio::default(),
-        memory: RwLock::new(Memory { p2m, nested, host }),
+        memory: RwLock::new(Memory { p2m, nested, host, covered: Covered::default() }),
         writers: Writers::default(),
         shadow: Mutex::new(None),
         shadow_pages: config.shadow_pages.unwrap_or_else(|| default_shadow_pages(layout.ram_bytes())),
@@ -174,6 +176,7 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
         wall_at_zero: (facts.wall_seconds, 0),
         paging_features: facts.paging,
         permissive_msr: config.permissive_msr,
+        covers: AtomicBool::new(false),
     })
 }
 
@@ -218,6 +221,7 @@ pub fn scrub<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     piece: u64,
 ) -> Result<bool, NotRam> {
     let Some(at) = vm.layout.piece(piece) else { return Ok(false) };
+    vm.uncover();
     vm.memory.read().ram().fill(at, PIECE, 0)?;
     Ok(true)
 }

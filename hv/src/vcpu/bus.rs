@@ -2,22 +2,25 @@
 //!
 //! The dispatcher uses it for single IN and OUT, the emulator (through [`super::port`]) for everything else.
 
+use core::sync::atomic::Ordering;
+
 use spin::RwLockReadGuard;
 
-use crate::arch::addr::{Gpa, PageSize};
+use crate::arch::addr::{Gpa, Hpa, PageSize};
 use crate::device::Nanos;
 use crate::device::chipset::Chipset;
 use crate::device::effect::Effect;
 use crate::device::lapic::{Lapic, LapicEffect};
 use crate::device::message::Messages;
-use crate::paging::P2mEntry;
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::range::{Changed, GpaRange};
 use crate::paging::shadow::TlbFlush;
+use crate::paging::{P2m, P2mEntry};
 use crate::vcpu::Vcpu;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Outcome, Stop};
 use crate::virt::{FlushScope, Virt};
+use crate::vm::covered::Covered;
 use crate::vm::mailbox::Mailbox;
 use crate::vm::work;
 use crate::vm::{HostMemory, Memory, Vm};
@@ -150,6 +153,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
             let at = gpa.wrapping_add(i as u64 * 8);
             let value = match self.lapic_offset(at) {
                 Some(offset) => u64::from(self.lapic_read(offset)),
+                None if self.read_beneath(at, part) => continue,
                 None => self
                     .chipset(|chipset, now, messages| chipset.mmio_read(at, part.len() as u8, now, messages)),
             };
@@ -169,6 +173,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
                     let effect = self.lapic.write(offset, value as u32, self.vm.ticks(self.tsc));
                     self.lapic_effect(effect);
                 }
+                None if self.write_beneath(at, part) => {}
                 None => {
                     let size = part.len() as u8;
                     let effect = self
@@ -177,6 +182,35 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
                 }
             }
         }
+    }
+
+    /// Reads what another VCPU's local APIC covers, if one does.
+    #[inline]
+    fn read_beneath(&mut self, gpa: Gpa, buf: &mut [u8]) -> bool {
+        if !self.vm.covers.load(Ordering::Acquire) {
+            return false;
+        }
+        let memory = self.memory();
+        let Some(was) = memory.covered.beneath(gpa) else { return false };
+        match was.readable() {
+            Some(hpa) => memory.host.read(Hpa(hpa.0 + gpa.offset()), buf),
+            None => buf.fill(0xff),
+        }
+        true
+    }
+
+    /// Writes what another VCPU's local APIC covers, if one does.
+    #[inline]
+    fn write_beneath(&mut self, gpa: Gpa, data: &[u8]) -> bool {
+        if !self.vm.covers.load(Ordering::Acquire) {
+            return false;
+        }
+        let memory = self.memory();
+        let Some(was) = memory.covered.beneath(gpa) else { return false };
+        if let Some(hpa) = was.writable() {
+            memory.host.write(Hpa(hpa.0 + gpa.offset()), data);
+        }
+        true
     }
 
     /// A read may find the timer expired a moment before the host's interrupts for it.
@@ -238,15 +272,10 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
         if self.memory().p2m.translate(range.start) == P2mEntry::Hole {
             return;
         }
-        let changed = {
-            let mut memory = self.vm.lock_memory(&mut self.left.work);
-            let memory = &mut *memory;
-            let Ok(changed) = memory.p2m.unmap(range) else { return };
-            // On an error the nested tables hold part of the change, which takes the page away all the same.
-            let _ = memory.nested.apply(&memory.p2m, changed);
-            changed
-        };
-        self.translations_changed(changed);
+        let unmap = |p2m: &mut P2m<M>, _: &mut Covered| p2m.unmap(range).map(|changed| [changed].into());
+        let Ok(changes) = self.vm.change_map(self.vcpu, &mut self.left.work, unmap) else { return };
+        self.left.flush |= changes.flush;
+        self.left.root |= changes.root;
     }
 
     /// The test device has the translations of a page dropped, so that the next access faults in the hypervisor and is answered from

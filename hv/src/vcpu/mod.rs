@@ -3,6 +3,7 @@
 //! The way of an exit: `virt` decodes it, [`dispatch`] turns it into an [`outcome::Outcome`], [`run`] performs that, serves
 //! what is pending ([`interrupts`]) and enters again.
 
+mod apic_base;
 pub mod bus;
 pub mod dispatch;
 pub mod host;
@@ -28,7 +29,7 @@ mod tests;
 mod xcr;
 
 use crate::arch::state::Gpr;
-use crate::device::lapic::Lapic;
+use crate::device::lapic::{Abilities, Lapic};
 use crate::emulate::DecodeCache;
 use crate::guest::cpuid::CpuidTable;
 use crate::guest::msr::MsrState;
@@ -118,6 +119,12 @@ impl<V: Virt> Vcpu<V> {
             armed: u64::MAX,
             due: u64::MAX,
         };
+        let limits = vcpu.cpuid.limits();
+        vcpu.lapic.set_abilities(Abilities {
+            x2apic: limits.x2apic,
+            tsc_deadline: limits.tsc_deadline,
+            bsp_writable: !limits.amd,
+        });
         vcpu.sign();
         vcpu
     }

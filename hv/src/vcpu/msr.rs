@@ -12,7 +12,7 @@ use crate::vcpu::devices::Dma;
 use crate::vcpu::dispatch::next_rip;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::Outcome;
-use crate::vcpu::{Vcpu, mmu};
+use crate::vcpu::{Vcpu, apic_base, mmu};
 use crate::virt::{FlushScope, Virt};
 use crate::vm::pvclock::{self, PvClock};
 use crate::vm::work;
@@ -30,7 +30,7 @@ pub fn write<V: Virt, M: HostMemory, H: Host>(
     let low = |reg| vcpu.virt.gpr(reg) & 0xffff_ffff;
     let (msr, value) = (low(Gpr::Rcx) as u32, low(Gpr::Rdx) << 32 | low(Gpr::Rax));
     match msr {
-        index::TSC_DEADLINE => write_deadline(vcpu, vm, value, tsc, next),
+        index::TSC_DEADLINE if vcpu.lapic.has_tsc_deadline() => write_deadline(vcpu, vm, value, tsc, next),
         index::X2APIC_FIRST..=index::X2APIC_LAST => write_x2apic(vcpu, vm, host, msr, value, tsc, next),
         _ => write_rare(vcpu, vm, host, msr, value, tsc, next),
     }
@@ -177,7 +177,7 @@ fn write_rare<V: Virt, M: HostMemory, H: Host>(
             update_clock(vcpu, vm, host, tsc);
             true
         }
-        MsrWrite::Device(DeviceMsr::ApicBase) => write_apic_base(vcpu, vm, value),
+        MsrWrite::Device(DeviceMsr::ApicBase) => apic_base::write(vcpu, vm, value),
         MsrWrite::Device(DeviceMsr::TscDeadline) => return write_deadline(vcpu, vm, value, tsc, next),
         MsrWrite::Device(DeviceMsr::X2apic(_)) => {
             return write_x2apic(vcpu, vm, host, msr, value, tsc, next);
@@ -244,26 +244,6 @@ fn write_memory<V: Virt, M: HostMemory, H: Host>(
     bus.with_memory(|memory, _| write(&mut vcpu.pv_clock, memory));
     let left = bus.finish();
     let _nothing_ends = vcpu.after_access(&vm.mailboxes, left, Outcome::Resume);
-}
-
-/// The APIC may change its mode but not its page, which the nested tables leave to the device bus once and for all;
-/// to move it is #GP, as on processors that do not support that (AMD APM 2, 16.3.1).
-fn write_apic_base<V: Virt, M: HostMemory>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    value: u64,
-) -> bool {
-    const PAGE: u64 = !0xfff;
-    const APIC_ENABLE: u64 = 1 << 11;
-    let moves = (value ^ vcpu.lapic.base()) & PAGE != 0;
-    let bits = vcpu.cpuid.limits().phys_bits;
-    if moves || vcpu.lapic.set_base(value, bits).is_err() {
-        return false;
-    }
-    vm.mailboxes[vcpu.id as usize].readdress(&vcpu.lapic);
-    vcpu.cpuid.set_apic(value & APIC_ENABLE != 0);
-    vcpu.request(work::INTERRUPTS | work::TIMERS);
-    true
 }
 
 #[cfg(test)]

@@ -23,8 +23,9 @@ pub(super) fn serve<V: Virt, M: HostMemory, H: Host>(
     host: &mut H,
 ) -> Option<Stop> {
     if vcpu.work & work::INIT != 0 {
-        // The boot processor would go to the firmware, which this machine does not have.
-        if vcpu.id == 0 {
+        // The boot processor would go to the firmware, which this machine does not have. Which one that is says APIC_BASE
+        // (SDM 3, 9.4.1), in which Intel's guests can change it.
+        if vcpu.lapic.is_bsp() {
             return Some(Stop::Reset);
         }
         vcpu.virt.release(cpu);

@@ -6,6 +6,7 @@
 //! [`Vm::read_memory`]. Who waits for `memory` holds nothing for which others wait without an answer: not the chipset.
 
 pub mod clock;
+pub mod covered;
 pub mod hlt_tracker;
 pub mod layout;
 pub mod mailbox;
@@ -16,6 +17,8 @@ pub mod work;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
+
 use spin::{Mutex, MutexGuard, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use self::clock::Clock;
@@ -26,13 +29,16 @@ use crate::device::virtio::Virtio;
 use crate::device::{Nanos, Tsc};
 use crate::mem::host_access::HostAccess;
 use crate::mem::table_memory::TableMemory;
+use crate::paging::MapError;
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::guest_walk::PagingFeatures;
 use crate::paging::nested::Nested;
 use crate::paging::p2m::P2m;
+use crate::paging::range::Changed;
 use crate::paging::shadow::{Others, Shadow};
 use crate::paging::vm_memory::VmMemory;
 use crate::smp::lock::{self, Writers};
+use crate::vm::covered::Covered;
 use crate::vm::hlt_tracker::HltTracker;
 use crate::vm::layout::MemoryLayout;
 use crate::vm::mailbox::Mailbox;
@@ -51,6 +57,8 @@ pub struct Memory<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     pub nested: Nested<F, M>,
     /// Access to the bytes.
     pub host: M,
+    /// What registers of local APICs lie over.
+    pub covered: Covered,
 }
 
 impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Memory<F, M> {
@@ -98,6 +106,18 @@ pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     pub paging_features: PagingFeatures,
     /// Unknown MSRs read as zero instead of raising #GP.
     pub permissive_msr: bool,
+    /// Whether [`Memory::covered`] has any page, for those who do not hold the memory.
+    pub covers: AtomicBool,
+}
+
+/// What a change of the guest-physical address space leaves to do for the VCPU that asked for it.
+#[must_use]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MapChanges {
+    /// Translations must go.
+    pub flush: bool,
+    /// Shadow tables were dropped: the root must be loaded again.
+    pub root: bool,
 }
 
 impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
@@ -146,6 +166,52 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
             others.answer();
         }
         core::hint::spin_loop();
+    }
+
+    /// Changes the guest-physical address space on behalf of this VCPU, and all that is derived from it; other VCPUs have
+    /// forgotten it on return. Waits like [`Vm::lock_shadow`].
+    ///
+    /// # Errors
+    /// Those of `edit`, which then has changed nothing.
+    #[cold]
+    pub fn change_map(
+        &self,
+        vcpu: u32,
+        work: &mut u32,
+        edit: impl FnOnce(&mut P2m<M>, &mut Covered) -> Result<Vec<Changed>, MapError>,
+    ) -> Result<MapChanges, MapError> {
+        let changed = {
+            let mut memory = self.lock_memory(work);
+            let Memory { p2m, nested, covered, .. } = &mut *memory;
+            let changed = edit(p2m, covered)?;
+            self.covers.store(!covered.is_empty(), Ordering::Release);
+            for &change in &changed {
+                // On an error the nested tables hold part of the change, which takes the page away all the same; what is
+                // missing follows at the next fault.
+                let _ = nested.apply(p2m, change);
+            }
+            changed
+        };
+        let mut changes = MapChanges { flush: !changed.is_empty(), root: false };
+        if let Some(shadow) = &mut *self.lock_shadow(vcpu, work) {
+            for change in changed {
+                let (reload, _everything) = shadow.apply(change);
+                changes.root |= reload.is_some();
+            }
+        }
+        if changes.flush {
+            self.tell_others(work);
+        }
+        Ok(changes)
+    }
+
+    /// Takes registers of local APICs off the guest's memory, for a reset. No VCPU runs.
+    pub fn uncover(&self) {
+        if self.covers.swap(false, Ordering::Relaxed) {
+            let all = |p2m: &mut P2m<M>, covered: &mut Covered| Ok(covered.uncover_all(p2m));
+            // New VCPUs hold no translations, and load their roots.
+            let _new_vcpus_follow = self.change_map(0, &mut 0, all);
+        }
     }
 
     /// Where the shadow tables of a VM with one VCPU say that code is: a short way to it. See [`Shadow::code`].

@@ -312,5 +312,6 @@ pub fn cpuid_policy(config: &VmConfig, id: u32, tsc_khz: u64, xcr0: u64) -> Cpui
         invariant_tsc: true,
         xcr0,
         pv_clock: config.pv_clock,
+        hidden: config.hidden,
     }
 }

@@ -31,6 +31,10 @@ fn options(context: &Context) -> Result<()> {
     context.pal(["run", "--vcpus", "0"], None)?.status(2)?.says("--vcpus")?;
     context.pal(["run", "--mode", "both"], None)?.status(2)?.says("switch=N")?;
     context.pal(["run", "--mode", "switch=0"], None)?.status(2)?.says("switch=N")?;
+    let unknown = context.pal(["run", "--without", "x2apci"], None)?.status(2)?;
+    unknown.says("--without")?.says("the nearest are x2apic")?;
+    context.pal(["run", "--without", "apic", "--vcpus", "2"], None)?.status(2)?.says("local APIC")?;
+    context.pal(["run", "--machine", "native", "--without", "avx"], None)?.status(2)?.says("--without")?;
     context.pal(["run", "--shadow-pages", "15"], None)?.status(2)?.says("--shadow-pages")?;
     context.pal(["walk"], None)?.status(2)?.says("walk")?;
     context.pal(["run", "--timeout"], None)?.status(2)?.says("--timeout")?;

@@ -54,7 +54,26 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "changes of the mode are counted and logged", changes),
     only("native", "statistics of a native run", native_stats),
     only("qemu-svm", "the guest sees the hypervisor and no SVM", cpuid),
+    only("qemu-svm", "Linux without x2APIC", without_x2apic).more(SHADOW),
 ];
+
+/// Linux with the older local APIC, whose timer counts, and with a few more features hidden.
+fn without_x2apic(context: &Context) -> Result<()> {
+    let command = "for f in x2apic tsc_deadline_timer avx avx2 fma smep apic sse4_2; do \
+                   grep -qw $f /proc/cpuinfo && echo has $f; done; grep -c 'LOC:.*[1-9]' /proc/interrupts";
+    let options = [
+        "--without",
+        "x2apic,tsc_deadline_timer,avx",
+        "--without",
+        "smep",
+        "--vcpus",
+        "2",
+        "--exec",
+        command,
+    ];
+    context.run(&options)?.status(0)?.prints("has apic\nhas sse4_2\n1\n")?;
+    Ok(())
+}
 
 /// In each of these the shadow tables are filled, emptied and searched for mistakes.
 fn paranoid(context: &Context) -> Result<()> {

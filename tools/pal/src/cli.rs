@@ -81,7 +81,7 @@ The guest's output goes to standard output, everything else to standard error. W
 30 seconds says there where it is (PAL_PROGRESS=N: for N seconds; 0: never).";
 
 /// What makes no sense without a guest.
-const GUEST_OPTIONS: [&str; 18] = [
+const GUEST_OPTIONS: [&str; 19] = [
     "append",
     "disk",
     "entropy",
@@ -100,10 +100,11 @@ const GUEST_OPTIONS: [&str; 18] = [
     "stats",
     "test_device",
     "virtio_console",
+    "without",
 ];
 
 /// What a description says in their place.
-const DESCRIBED: [&str; 21] = [
+const DESCRIBED: [&str; 22] = [
     "append",
     "disk",
     "entropy",
@@ -125,6 +126,7 @@ const DESCRIBED: [&str; 21] = [
     "test_device",
     "vcpus",
     "virtio_console",
+    "without",
 ];
 
 /// Options of `pal run`.
@@ -169,6 +171,10 @@ pub struct RunArgs {
     /// Let the guest read unknown MSRs as 0 and write them without effect, instead of #GP
     #[arg(long, help_heading = "Machine")]
     pub permissive_msr: bool,
+    /// Hide CPUID features from the guest, by their names in /proc/cpuinfo, with those that depend on them, such as
+    /// `x2apic` or `avx,pcid`; may be repeated
+    #[arg(long, value_name = "FEATURE[,FEATURE]", value_delimiter = ',', help_heading = "Machine")]
+    pub without: Vec<String>,
 
     /// Print a report on the machine as the hypervisor finds it, and end, without a guest
     #[arg(long, conflicts_with_all = GUEST_OPTIONS, help_heading = "Machine")]

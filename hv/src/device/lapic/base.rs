@@ -26,11 +26,13 @@ impl Lapic {
     }
 
     /// WRMSR to APIC_BASE, for a processor with `physical_bits` of physical address. Illegal are: reserved
-    /// bits, x2APIC without EN, from disabled straight to x2APIC, and from x2APIC back to xAPIC. Disabling
-    /// resets the registers. The BSP flag is read-only.
+    /// bits (x2APIC where there is no such mode among them), x2APIC without EN, from disabled straight to x2APIC, and from
+    /// x2APIC back to xAPIC. Disabling resets the registers. The BSP flag is read-only on AMD and can be written on Intel
+    /// (SDM 4, table 2-2).
     pub fn set_base(&mut self, value: u64, physical_bits: u8) -> Result<LapicEffect, Gp> {
         let too_high = u64::MAX.checked_shl(physical_bits.into()).unwrap_or(0);
-        if value & (RESERVED | too_high) != 0 {
+        let no_such_mode = if self.abilities.x2apic { 0 } else { X2APIC };
+        if value & (RESERVED | too_high | no_such_mode) != 0 {
             return Err(Gp);
         }
         match (self.base & MODE, value & MODE) {
@@ -41,13 +43,18 @@ impl Lapic {
             _ => {}
         }
         let old = self.base;
-        self.base = value & !BSP | old & BSP;
+        self.base = if self.abilities.bsp_writable { value } else { value & !BSP | old & BSP };
         Ok(if self.base == old { LapicEffect::None } else { LapicEffect::Readdressed })
     }
 
     /// The page in which the registers appear: only in xAPIC mode.
     pub fn mmio_page(&self) -> Option<Gpa> {
         (self.base & MODE == ENABLED).then_some(Gpa(self.base & 0x000f_ffff_ffff_f000))
+    }
+
+    /// The BSP flag, which decides what INIT leads to.
+    pub fn is_bsp(&self) -> bool {
+        self.base & BSP != 0
     }
 
     /// The registers are reached through MSRs.

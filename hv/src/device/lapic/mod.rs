@@ -82,6 +82,21 @@ const SVR_ENABLED: u32 = 1 << 8;
 const SVR_SUPPRESS_EOI: u32 = 1 << 12;
 const SVR_RESET: u32 = 0xff;
 
+/// What local APICs of some processors have and others have not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abilities {
+    /// x2APIC mode.
+    pub x2apic: bool,
+    /// TSC deadlines of the timer.
+    pub tsc_deadline: bool,
+    /// APIC_BASE's BSP flag can be written.
+    pub bsp_writable: bool,
+}
+
+impl Abilities {
+    const DEFAULT: Abilities = Abilities { x2apic: true, tsc_deadline: true, bsp_writable: false };
+}
+
 /// A local APIC.
 #[derive(Clone, Debug)]
 pub struct Lapic {
@@ -108,6 +123,7 @@ pub struct Lapic {
     errors: u32,
     id: u32,
     base: u64,
+    abilities: Abilities,
 }
 
 impl Lapic {
@@ -140,7 +156,19 @@ impl Lapic {
             errors: 0,
             id,
             base: base::reset(bsp),
+            abilities: Abilities::DEFAULT,
         }
+    }
+
+    /// What it has of what not all have; after power-up, before it is used.
+    pub fn set_abilities(&mut self, abilities: Abilities) {
+        self.abilities = abilities;
+    }
+
+    /// Whether its timer has TSC deadlines.
+    #[inline(always)]
+    pub fn has_tsc_deadline(&self) -> bool {
+        self.abilities.tsc_deadline
     }
 
     /// The state in which firmware hands over the boot processor, for guests that start without firmware:
@@ -157,7 +185,8 @@ impl Lapic {
     }
 
     fn reset_registers(&mut self) {
-        *self = Lapic { base: self.base, lint_lines: self.lint_lines, ..Lapic::new(self.id, false) };
+        let Lapic { base, lint_lines, abilities, .. } = *self;
+        *self = Lapic { base, lint_lines, abilities, ..Lapic::new(self.id, false) };
     }
 
     /// What senders need to know to address this APIC.

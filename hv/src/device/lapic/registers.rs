@@ -128,7 +128,10 @@ impl Lapic {
                 return LapicEffect::Readdressed;
             }
             _ => match writable(register) {
-                Some(mask) => return self.write_common(register, value & mask, now),
+                Some(mask) => {
+                    let mask = mask & !self.missing(register);
+                    return self.write_common(register, value & mask, now);
+                }
                 None if self.is_read_only(register) => {}
                 None => self.error(esr::ILLEGAL_REGISTER),
             },
@@ -166,13 +169,19 @@ impl Lapic {
             SELF_IPI if value <= 0xff => Ok(self.send_to_self(value as u8)),
             LVT_TIMER if value as u32 & lvt::TIMER_MODE == lvt::TIMER_MODE => Err(Gp),
             _ => {
-                let mask = writable(register).ok_or(Gp)?;
+                let mask = writable(register).ok_or(Gp)? & !self.missing(register);
                 if value & !u64::from(mask | read_only(register)) != 0 {
                     return Err(Gp);
                 }
                 Ok(self.write_common(register, value as u32 & mask, now))
             }
         }
+    }
+
+    /// The writable bits of this register that this APIC does not have.
+    #[inline]
+    fn missing(&self, register: u32) -> u32 {
+        if register == LVT_TIMER && !self.abilities.tsc_deadline { lvt::TSC_DEADLINE } else { 0 }
     }
 
     /// The registers that read alike in both modes.

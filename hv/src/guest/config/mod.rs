@@ -20,6 +20,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::num::NonZeroU32;
 
+mod cpu;
 mod devices;
 mod share;
 mod table;
@@ -31,6 +32,7 @@ pub use devices::{ConsoleKind, DeviceConfig, DiskConfig};
 pub use share::Share;
 use table::{Table, line_of};
 
+use super::cpuid::FeatureSet;
 use crate::paging::policy::Mode;
 use crate::vm::layout::{MAX_MEMORY_MIB, MIN_MEMORY_MIB};
 
@@ -88,6 +90,8 @@ pub struct VmConfig {
     pub pv_clock: bool,
     /// A guest that dies is started anew, as after a reset.
     pub restart: bool,
+    /// CPUID features that it does not see.
+    pub hidden: FeatureSet,
     /// Its virtio devices.
     pub devices: DeviceConfig,
 }
@@ -197,6 +201,7 @@ impl VmConfig {
             test_device: table.boolean("test_device")?.unwrap_or(false),
             pv_clock: table.boolean("pv_clock")?.unwrap_or(true),
             restart: table.boolean("restart")?.unwrap_or(false),
+            hidden: cpu::hidden(&mut table)?,
             devices: DeviceConfig::read(&mut table)?,
         };
         table.finish()?;
@@ -222,6 +227,7 @@ impl VmConfig {
         if let Some(pages) = self.shadow_pages {
             within("shadow_pages", pages as u64, 16, MAX_SHADOW_PAGES)?;
         }
+        cpu::validate(self.hidden, self.vcpus)?;
         self.devices.validate()?;
         let files = [("kernel", Some(&self.kernel)), ("initrd", self.initrd.as_ref())];
         let modules = self.modules.iter().map(|m| ("modules.file", Some(&m.file)));

@@ -88,6 +88,17 @@ impl<'a> Table<'a> {
         })
     }
 
+    /// Takes a table.
+    pub fn table(&mut self, key: &'static str) -> Result<Option<Table<'a>>, ConfigError> {
+        let (text, line) = (self.text, self.line_of_key(key));
+        self.take(key, "a table, such as { … }", |value| match value {
+            DeValue::Table(entries) => {
+                Some(Table { text, line: line.unwrap_or(1), entries, asked: Vec::new() })
+            }
+            _ => None,
+        })
+    }
+
     /// Takes an array of tables; an absent one is empty.
     pub fn tables(&mut self, key: &'static str) -> Result<Vec<Table<'a>>, ConfigError> {
         let text = self.text;

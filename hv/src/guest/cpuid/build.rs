@@ -1,5 +1,6 @@
 //! Applies the policy to the host's values.
 
+use super::feature::FeatureSet;
 use super::mask::{self, ext1, leaf_d1_eax, leaf1_ecx, leaf1_edx, leaf7};
 use super::xsave::XsaveSizes;
 use super::{CpuLimits, CpuidTable, HV_BASE, KVM_BASE, KVM_SIGNATURE, LEAVES, ROWS, Regs, SIGNATURE, Slot};
@@ -20,10 +21,20 @@ pub struct CpuidPolicy {
     pub xcr0: u64,
     /// Offer the KVM-compatible clock.
     pub pv_clock: bool,
+    /// Features that the guest must not see, whether the host has them or the hypervisor.
+    pub hidden: FeatureSet,
 }
 
 const XCR0_AVX: u64 = 0b111;
 const XCR0_AVX512: u64 = 0b1110_0111;
+
+/// The values of a leaf without the bits of these features.
+fn without(hidden: FeatureSet, leaf: u32, sub: u32, mut regs: Regs) -> Regs {
+    if !hidden.is_empty() {
+        regs.iter_mut().zip(hidden.bits(leaf, sub)).for_each(|(value, bits)| *value &= !bits);
+    }
+    regs
+}
 
 /// Intermediate state while the rows are laid out.
 struct Builder<'a, H> {
@@ -41,12 +52,19 @@ impl CpuidTable {
         let host = |leaf: u32, sub| match leaf {
             0..0x4000_0000 if leaf > basic => [0; 4],
             0x8000_0000.. if extended < 0x8000_0000 || leaf > extended => [0; 4],
-            _ => host(leaf, sub),
+            _ => without(policy.hidden, leaf, sub, host(leaf, sub)),
         };
         let has_xsave = host(1, 0)[2] & leaf1_ecx::XSAVE != 0;
         let supported = host(0xd, 0);
         let supported = u64::from(supported[3]) << 32 | u64::from(supported[0]);
         let xcr0 = if has_xsave { supported & policy.xcr0 & (XCR0_AVX | XCR0_AVX512) } else { 0 };
+        // State without an instruction that uses it would only make XSAVE areas larger.
+        let lacks = |register: u32, bit: u32| register & bit == 0;
+        let xcr0 = match (host(1, 0)[2], host(7, 0)[1]) {
+            (ecx, _) if lacks(ecx, leaf1_ecx::AVX) => xcr0 & 3,
+            (_, ebx) if lacks(ebx, leaf7::EBX_AVX512F) => xcr0 & XCR0_AVX,
+            _ => xcr0,
+        };
         let table = CpuidTable {
             slots: [Slot::default(); LEAVES],
             kvm: [Slot::default(); 2],
@@ -80,7 +98,10 @@ impl<H: Fn(u32, u32) -> Regs> Builder<'_, H> {
         if subs.is_empty() || end > ROWS {
             return;
         }
-        t.rows[first..end].copy_from_slice(subs);
+        for (sub, (row, regs)) in (0..).zip(t.rows[first..end].iter_mut().zip(subs)) {
+            // Again, because some are offered whatever the host has.
+            *row = without(self.policy.hidden, leaf, sub, *regs);
+        }
         t.used = end;
         let slot = Slot { first: first as u16, last: (subs.len() - 1) as u16 };
         let slots = [leaf.rotate_left(2), leaf.wrapping_sub(KVM_BASE)];
@@ -280,6 +301,12 @@ impl<H: Fn(u32, u32) -> Regs> Builder<'_, H> {
             },
             tsc_aux: ext_edx & ext1::EDX_RDTSCP != 0 || ecx7 & leaf7::ECX_RDPID != 0,
             amd,
+            apic: edx1 & leaf1_edx::APIC != 0,
+            x2apic: ecx1 & leaf1_ecx::X2APIC != 0,
+            tsc_deadline: ecx1 & leaf1_ecx::TSC_DEADLINE != 0,
+            mtrr: edx1 & leaf1_edx::MTRR != 0,
+            pat: edx1 & leaf1_edx::PAT != 0,
+            mca: edx1 & leaf1_edx::MCA != 0,
         };
         table.refresh(0, 1);
         table

@@ -25,6 +25,7 @@ pub mod leaf1_ecx {
     pub const X2APIC: u32 = 1 << 21;
     pub const PCID: u32 = 1 << 17;
     pub const XSAVE: u32 = 1 << 26;
+    pub const AVX: u32 = 1 << 28;
     /// Mirrors CR4.OSXSAVE.
     pub const OSXSAVE: u32 = 1 << 27;
     /// A hypervisor is present; always set.
@@ -46,6 +47,8 @@ pub mod leaf1_edx {
     pub const APIC: u32 = 1 << 9;
     pub const MTRR: u32 = 1 << 12;
     pub const PGE: u32 = 1 << 13;
+    pub const MCA: u32 = 1 << 14;
+    pub const PAT: u32 = 1 << 16;
     pub const FXSR: u32 = 1 << 24;
     pub const SSE: u32 = 1 << 25;
     /// More than one logical processor in the package.
@@ -62,6 +65,7 @@ pub mod leaf1_edx {
 pub mod leaf7 {
     pub const EBX_FSGSBASE: u32 = 1 << 0;
     pub const EBX_SMEP: u32 = 1 << 7;
+    pub const EBX_AVX512F: u32 = 1 << 16;
     pub const EBX_SMAP: u32 = 1 << 20;
     pub const ECX_UMIP: u32 = 1 << 2;
     pub const ECX_RDPID: u32 = 1 << 22;

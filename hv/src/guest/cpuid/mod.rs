@@ -7,12 +7,14 @@
 //! appendix E, Intel SDM 2A CPUID.
 
 mod build;
+mod feature;
 mod mask;
 #[cfg(test)]
 mod tests;
 mod xsave;
 
 pub use build::CpuidPolicy;
+pub use feature::FeatureSet;
 use xsave::XsaveSizes;
 
 use crate::arch::state::cr4;
@@ -71,6 +73,18 @@ pub struct CpuLimits {
     pub tsc_aux: bool,
     /// The processor calls itself AMD or Hygon.
     pub amd: bool,
+    /// The local APIC exists, hence APIC_BASE.
+    pub apic: bool,
+    /// The local APIC has x2APIC mode.
+    pub x2apic: bool,
+    /// The local APIC's timer has TSC deadlines.
+    pub tsc_deadline: bool,
+    /// The memory type range registers exist.
+    pub mtrr: bool,
+    /// The page attribute table exists.
+    pub pat: bool,
+    /// The machine-check registers exist.
+    pub mca: bool,
 }
 
 impl CpuidTable {

@@ -59,7 +59,91 @@ const POLICY: CpuidPolicy = CpuidPolicy {
     invariant_tsc: true,
     xcr0: 0b1110_0111,
     pv_clock: true,
+    hidden: FeatureSet::NONE,
 };
+
+/// The table of a guest without these features and those that depend on them.
+fn hiding(record: &'static Record, names: &[&'static str]) -> CpuidTable {
+    let hidden = FeatureSet::parse(names.iter().copied()).expect("names of features");
+    CpuidTable::new(&CpuidPolicy { hidden, ..POLICY }, host(record))
+}
+
+#[test]
+fn every_feature_can_be_hidden() {
+    let all = CpuidTable::new(&POLICY, |leaf, sub| match (leaf, sub) {
+        (0, _) => [0xd, 0x6874_7541, 0x444d_4163, 0x6974_6e65],
+        (0x8000_0000, _) => [0x8000_0021, 0x6874_7541, 0x444d_4163, 0x6974_6e65],
+        (7, 0) => [1, u32::MAX, u32::MAX, u32::MAX],
+        _ => [u32::MAX; 4],
+    });
+    // What can be seen of features has a name: nothing is left when all names are hidden.
+    let leaves: &[(u32, u32, [u32; 4])] = &[
+        (1, 0, [0, 0, !mask::leaf1_ecx::OSXSAVE, u32::MAX]),
+        (6, 0, [u32::MAX; 4]),
+        (7, 0, [0, u32::MAX, u32::MAX, u32::MAX]),
+        (7, 1, [u32::MAX; 4]),
+        (0xd, 1, [u32::MAX, 0, 0, 0]),
+        (0x8000_0001, 0, [0, 0, u32::MAX, u32::MAX]),
+        (0x8000_0007, 0, [u32::MAX; 4]),
+        (0x8000_0008, 0, [0, u32::MAX, 0, 0]),
+        (0x8000_0021, 0, [u32::MAX; 4]),
+    ];
+    let every = FeatureSet::parse(FeatureSet::every_name()).expect("names of features");
+    for &(leaf, sub, bits) in leaves {
+        let (shown, named) = (all.get(leaf, sub), every.bits(leaf, sub));
+        for register in 0..4 {
+            let shown = shown[register] & bits[register];
+            assert_eq!(shown & !named[register], 0, "leaf {leaf:#x}.{sub}, register {register}");
+            assert_eq!(
+                shown, named[register],
+                "leaf {leaf:#x}.{sub}, register {register}: more names than bits"
+            );
+        }
+    }
+    // One at a time, on processors that have all of it.
+    for name in FeatureSet::every_name() {
+        let hidden = FeatureSet::parse([name]).expect("the name of a feature");
+        let table = CpuidTable::new(&CpuidPolicy { hidden, ..POLICY }, |leaf, sub| match (leaf, sub) {
+            (0, _) => [0xd, 0x6874_7541, 0x444d_4163, 0x6974_6e65],
+            (0x8000_0000, _) => [0x8000_0021, 0x6874_7541, 0x444d_4163, 0x6974_6e65],
+            (7, 0) => [1, u32::MAX, u32::MAX, u32::MAX],
+            _ => [u32::MAX; 4],
+        });
+        for &(leaf, sub, bits) in leaves {
+            let (with, now, gone) = (all.get(leaf, sub), table.get(leaf, sub), hidden.bits(leaf, sub));
+            for register in 0..4 {
+                let expected = with[register] & !gone[register] & bits[register];
+                assert_eq!(
+                    now[register] & bits[register],
+                    expected,
+                    "{name}: leaf {leaf:#x}.{sub}, {register}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_hidden_cannot_be_used() {
+    let t = hiding(MILAN, &["xsave"]);
+    assert_eq!((t.get(0xd, 0), t.limits().xcr0, t.limits().cr4 & cr4::OSXSAVE), (&[0; 4], 0, 0));
+    let t = hiding(SKYLAKE, &["avx512f"]);
+    assert_eq!((t.limits().xcr0, t.get(7, 0)[1] & 1 << 5), (7, 1 << 5));
+    assert_eq!(hiding(SKYLAKE, &["avx"]).limits().xcr0, 3);
+    assert_eq!(hiding(MILAN, &["smep", "smap"]).limits().cr4 & (cr4::SMEP | cr4::SMAP), 0);
+    assert_eq!(hiding(MILAN, &["nx"]).limits().efer & efer::NXE, 0);
+    assert!(hiding(MILAN, &["rdtscp"]).limits().tsc_aux, "RDPID is left");
+    assert!(!hiding(MILAN, &["rdtscp", "rdpid"]).limits().tsc_aux);
+    let limits = *hiding(MILAN, &["x2apic", "mtrr"]).limits();
+    assert!(!limits.x2apic && !limits.mtrr && limits.apic && limits.tsc_deadline && limits.pat && limits.mca);
+    let mut t = hiding(MILAN, &["apic"]);
+    let limits = *t.limits();
+    assert!(!limits.apic && !limits.x2apic && !limits.tsc_deadline);
+    assert_eq!((t.get(1, 0)[3] >> 9 & 1, t.get(0x8000_0001, 0)[3] >> 9 & 1), (0, 0));
+    t.refresh(0, 1);
+    assert_eq!(hiding(MILAN, &["hypervisor"]).get(1, 0)[2] >> 31, 0);
+    assert_eq!(hiding(MILAN, &["nonstop_tsc"]).get(0x8000_0007, 0)[3], 0);
+}
 
 /// Answers like the processor: Intel repeats the last leaf for those beyond it.
 fn host(record: &'static Record) -> impl Fn(u32, u32) -> Regs {

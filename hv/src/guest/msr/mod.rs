@@ -150,7 +150,7 @@ impl Default for MsrState {
 impl MsrState {
     /// RDMSR.
     pub fn read(&mut self, msr: u32, ctx: &MsrContext<'_>) -> MsrRead {
-        if let Some(device) = device(msr) {
+        if let Some(device) = device(msr, ctx.limits) {
             return MsrRead::Device(device);
         }
         if let Some(value) = self.value(msr, ctx) {
@@ -169,7 +169,7 @@ impl MsrState {
 
     /// WRMSR.
     pub fn write(&mut self, msr: u32, value: u64, ctx: &MsrContext<'_>) -> MsrWrite {
-        if let Some(device) = device(msr) {
+        if let Some(device) = device(msr, ctx.limits) {
             return MsrWrite::Device(device);
         }
         if self.value(msr, ctx).is_some() {
@@ -205,15 +205,16 @@ impl MsrState {
         let amd = ctx.limits.amd;
         Some(match msr {
             index::EFER => ctx.efer & ctx.limits.efer,
-            index::PAT => self.pat,
+            index::PAT if ctx.limits.pat => self.pat,
             index::TSC_AUX if ctx.limits.tsc_aux => self.tsc_aux.into(),
             index::KVM_SYSTEM_TIME if ctx.pv_clock => self.kvm_system_time,
             index::KVM_WALL_CLOCK if ctx.pv_clock => self.kvm_wall_clock,
-            index::MCG_STATUS => 0,
+            index::MCG_CAP | index::MCG_STATUS if ctx.limits.mca => 0,
             index::DEBUGCTL => self.debugctl,
             index::HWCR if amd => self.hwcr,
             index::MISC_ENABLE if !amd => self.misc_enable,
-            _ => self.mtrrs.read(msr)?,
+            _ if ctx.limits.mtrr => self.mtrrs.read(msr)?,
+            _ => return None,
         })
     }
 
@@ -242,6 +243,7 @@ impl MsrState {
                 self.kvm_wall_clock = value;
                 return Some(MsrWrite::Effect(MsrEffect::KvmWallClock(value)));
             }
+            index::MCG_CAP => return None,
             index::MCG_STATUS => return (value == 0).then_some(MsrWrite::Done),
             // LBR and BTF are remembered but have no effect; nothing else exists.
             index::DEBUGCTL => self.debugctl = (value & !3 == 0).then_some(value)?,
@@ -253,11 +255,11 @@ impl MsrState {
     }
 }
 
-fn device(msr: u32) -> Option<DeviceMsr> {
+fn device(msr: u32, limits: &CpuLimits) -> Option<DeviceMsr> {
     match msr {
-        index::X2APIC_FIRST..=index::X2APIC_LAST => Some(DeviceMsr::X2apic(msr as u8)),
-        index::TSC_DEADLINE => Some(DeviceMsr::TscDeadline),
-        index::APIC_BASE => Some(DeviceMsr::ApicBase),
+        index::X2APIC_FIRST..=index::X2APIC_LAST if limits.x2apic => Some(DeviceMsr::X2apic(msr as u8)),
+        index::TSC_DEADLINE if limits.tsc_deadline => Some(DeviceMsr::TscDeadline),
+        index::APIC_BASE if limits.apic => Some(DeviceMsr::ApicBase),
         index::TSC => Some(DeviceMsr::Tsc),
         _ => None,
     }
@@ -283,6 +285,12 @@ pub fn fuzz_one(data: &[u8]) {
             phys_bits: op[0] % 53,
             amd: i % 2 == 0,
             tsc_aux: true,
+            apic: true,
+            x2apic: true,
+            tsc_deadline: op[0] & 2 != 0,
+            mtrr: op[0] & 4 != 0,
+            pat: op[0] & 8 != 0,
+            mca: true,
             ..CpuLimits::default()
         };
         let ctx = MsrContext { limits: &limits, cr0: 0, efer: 0, permissive: op[0] & 1 != 0, pv_clock: true };

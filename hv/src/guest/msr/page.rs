@@ -71,7 +71,17 @@ fn the_page_says_what_the_code_does() {
     assert!(rows.len() > 300);
     for (which, amd) in [(0, true), (1, false)] {
         let none = CpuLimits { amd, phys_bits: 48, ..CpuLimits::default() };
-        let all = CpuLimits { efer: 0xd01, tsc_aux: true, ..none };
+        let all = CpuLimits {
+            efer: 0xd01,
+            tsc_aux: true,
+            apic: true,
+            x2apic: true,
+            tsc_deadline: true,
+            mtrr: true,
+            pat: true,
+            mca: true,
+            ..none
+        };
         let with = MsrContext { limits: &all, cr0: 0, efer: 0, permissive: false, pv_clock: true };
         let without = MsrContext { limits: &none, pv_clock: false, ..with };
         for msr in RANGES.into_iter().flatten() {

@@ -57,8 +57,6 @@ const TABLE: &[(RangeInclusive<u32>, Vendor, Answer)] = &[
     (0x8b..=0x8b, Amd, Ignored(PATCH_LEVEL)),
     // PERFCTR0 and 1 of the P6, and what they count.
     (0xc1..=0xc2, Intel, Ignored(0)),
-    // MCG_CAP: no machine-check banks.
-    (0x179..=0x179, Any, Fixed(0)),
     (0x186..=0x187, Intel, Ignored(0)),
     // PERF_STATUS and PERF_CTL: one operating point.
     (0x198..=0x198, Intel, Fixed(0)),

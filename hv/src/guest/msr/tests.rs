@@ -4,7 +4,20 @@ use proptest::prelude::*;
 
 use super::*;
 
-const LIMITS: CpuLimits = CpuLimits { cr4: 0, efer: 0xd01, xcr0: 7, phys_bits: 48, tsc_aux: true, amd: true };
+const LIMITS: CpuLimits = CpuLimits {
+    cr4: 0,
+    efer: 0xd01,
+    xcr0: 7,
+    phys_bits: 48,
+    tsc_aux: true,
+    amd: true,
+    apic: true,
+    x2apic: true,
+    tsc_deadline: true,
+    mtrr: true,
+    pat: true,
+    mca: true,
+};
 
 fn ctx(limits: &CpuLimits) -> MsrContext<'_> {
     MsrContext { limits, cr0: 0, efer: 0, permissive: false, pv_clock: true }

@@ -203,7 +203,7 @@ fn bad_values_of_known_registers_fault_even_if_permissive() {
     expect_gp(PERMISSIVE, |f| wrmsr(f, msr::EFER, efer::SVME));
     expect_gp(PERMISSIVE, |f| wrmsr(f, msr::EFER, 1 << 63));
     expect_gp(PERMISSIVE, |f| wrmsr(f, msr::PAT, 2));
-    expect_gp(PERMISSIVE, |f| wrmsr(f, msr::APIC_BASE, 0xfed0_0000 | 0xd00));
+    expect_gp(PERMISSIVE, |f| wrmsr(f, msr::APIC_BASE, 0xfee0_0000 | 0x901));
     expect_gp(PERMISSIVE, |f| wrmsr(f, 0x8ff, 0));
 }
 

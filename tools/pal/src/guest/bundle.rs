@@ -80,6 +80,14 @@ pub struct Vm<'a> {
     pub modules: Vec<ModuleEntry<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<DiskEntry>,
+    pub cpu: Option<CpuEntry<'a>>,
+}
+
+/// The processor that a guest sees.
+#[derive(Serialize)]
+#[allow(missing_docs)]
+pub struct CpuEntry<'a> {
+    pub without: &'a [String],
 }
 
 /// A disk of a guest.

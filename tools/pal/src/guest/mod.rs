@@ -4,6 +4,10 @@
 pub mod bundle;
 pub mod cpio;
 pub mod devices;
+/// The names of CPUID features, shared with the hypervisor.
+#[path = "../../../../hv/src/guest/cpuid/feature.rs"]
+#[allow(dead_code)]
+pub mod feature;
 pub mod files;
 pub mod get;
 pub mod image;

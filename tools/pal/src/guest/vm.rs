@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use toml::de::{DeTable, DeValue};
 
 use super::bundle;
+use super::feature::FeatureSet;
 use crate::{
     cli::{Guest, Mode, Protocol, value_name},
     status::Usage,
@@ -93,6 +94,9 @@ pub struct Vm {
     /// It is started anew when it dies.
     #[serde(default)]
     pub restart: bool,
+    /// Its processor.
+    #[serde(default)]
+    pub cpu: Cpu,
     /// Its disks.
     #[serde(default)]
     pub disks: Vec<Disk>,
@@ -118,6 +122,15 @@ pub struct Module {
     pub file: PathBuf,
     /// Its command line; the file's name if there is none.
     pub cmdline: Option<String>,
+}
+
+/// The processor as a guest sees it.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Cpu {
+    /// CPUID features that are hidden, by the names of `/proc/cpuinfo`.
+    #[serde(default)]
+    pub without: Vec<String>,
 }
 
 /// A disk.
@@ -229,6 +242,7 @@ impl Vm {
             test_device: false,
             pv_clock: true,
             restart: false,
+            cpu: Cpu::default(),
             disks: Vec::new(),
             networks: Vec::new(),
             console: Console::Serial,
@@ -288,6 +302,7 @@ impl Vm {
             "disks" => "disk",
             "networks" => "net",
             "shadow_pages" => "shadow-pages",
+            "cpu" => "without",
             other => other,
         };
         format!("--{option}")
@@ -346,6 +361,7 @@ impl Vm {
                 let text = " is 0; it can be 1 (each entry is checked) and more".to_owned();
                 (self.paranoid == Some(0)).then_some(("paranoid", text))
             })
+            .or_else(|| self.cpu_mistake())
             .or_else(|| too_many("disks", self.disks.len(), MOST_DISKS))
             .or_else(|| too_many("networks", self.networks.len(), MOST_NETWORKS))
             .or_else(|| {
@@ -361,6 +377,16 @@ impl Vm {
                 let other = self.asks_of_default_guest().filter(|_| self.initrd.is_some());
                 other.map(|other| (initrd, text(other)))
             })
+    }
+
+    fn cpu_mistake(&self) -> Option<Mistake> {
+        match FeatureSet::parse(self.cpu.without.iter().map(String::as_str)) {
+            Err(unknown) => Some(("cpu", format!(": {unknown}"))),
+            Ok(hidden) if self.vcpus > 1 && hidden.names().any(|name| name == "apic") => {
+                Some(("cpu", " hides the local APIC (apic), without which a guest has one processor".into()))
+            }
+            Ok(_) => None,
+        }
     }
 
     fn affinity_mistake(&self) -> Option<Mistake> {
@@ -427,6 +453,7 @@ impl Vm {
             entropy: self.entropy.then_some(true),
             modules: Vec::new(),
             disks: Vec::new(),
+            cpu: (!self.cpu.without.is_empty()).then(|| bundle::CpuEntry { without: &self.cpu.without }),
         }
     }
 }
@@ -457,6 +484,11 @@ mod tests {
             ("name = \"a\"\naffinity = [1, 64]", "`affinity` names processor 64"),
             ("name = \"a\"\nshadow_pages = 15", "`shadow_pages` is 15"),
             ("name = \"a\"\nparanoid = 0", "`paranoid` is 0"),
+            (
+                "name = \"a\"\ncpu = { without = [\"x2apci\"] }",
+                "line 5: vm \"a\": `cpu`: \"x2apci\" is no feature",
+            ),
+            ("name = \"a\"\nvcpus = 2\ncpu = { without = [\"apic\"] }", "`cpu` hides the local APIC"),
             ("name = \"a\"\nnetworks = [\"a\", \"a\", \"a\", \"a\", \"a\"]", "`networks` has 5 entries"),
             ("name = \"a\"\nnetworks = [\"a b\"]", "`networks`: the names of switches must be"),
             ("name = \"a\"\ncmdline = \"a\\u0000\"", "`cmdline` holds a zero byte"),

@@ -16,7 +16,7 @@ use crate::{
         bundle, devices,
         files::Files,
         image::{Elf, Image},
-        vm::{Console, Module, Vm, check_all},
+        vm::{Console, Cpu, Module, Vm, check_all},
     },
     host::needs::Needs,
     image::spec::Spec,
@@ -83,6 +83,9 @@ pub fn check(args: &RunArgs) -> Result<()> {
         Machine::Native | Machine::BochsNative if args.probe => {
             wrong("--probe: it is the hypervisor that reports, and there is none on this machine")
         }
+        Machine::Native | Machine::BochsNative if !args.without.is_empty() => wrong(
+            "--without hides features of the processor from guests of the hypervisor; leave it out, or choose another --machine",
+        ),
         Machine::BochsNative if args.has_devices() => wrong(
             "--disk, --net, --virtio-console and --entropy: Bochs has no such devices; --machine native has",
         ),
@@ -183,6 +186,7 @@ fn from_options(args: &RunArgs) -> Result<Vm> {
         paranoid: args.paranoid,
         protocol: args.protocol,
         permissive_msr: args.permissive_msr,
+        cpu: Cpu { without: args.without.clone() },
         test_device: args.test_device,
         disks: args.disk.iter().map(|disk| devices::disk(disk)).collect::<Result<_>>()?,
         networks: args.net.clone(),

@@ -4,7 +4,8 @@ use core::arch::{asm, naked_asm};
 
 use super::GP;
 use crate::check::{Case, Check, case};
-use crate::machine::insn::{cpuid, rdmsr, wrmsr};
+use crate::machine::insn::{self, cpuid, peek, poke, rdmsr, wrmsr};
+use crate::machine::paging::scratch;
 use crate::machine::trap::{catch, vector};
 use crate::machine::{is_intel, is_palimpsest, lapic, user};
 
@@ -13,6 +14,8 @@ pub const CASES: &[Case] = &[
     case("msr.promised", promised),
     case("msr.efer", efer),
     case("msr.apic-base", apic_base),
+    case("msr.apic-moves", apic_moves),
+    case("msr.apic-off", apic_off),
     case("msr.x2apic-registers", x2apic_registers),
     case("msr.pat", pat),
     case("msr.tsc", tsc),
@@ -103,14 +106,85 @@ fn apic_base(c: &mut Check) {
     c.raises("reserved bit 0", GP, || wrmsr(lapic::BASE_MSR, base | 1));
     c.raises("address bit 52", GP, || wrmsr(lapic::BASE_MSR, base | 1 << 52));
     c.raises("x2APIC without enable", GP, || wrmsr(lapic::BASE_MSR, base & !on | x2));
+    if !lapic::has_x2() {
+        c.raises("xAPIC to x2APIC without that mode", GP, || wrmsr(lapic::BASE_MSR, base | x2));
+        c.raises("an x2APIC register without that mode", GP, || _ = rdmsr(0x802));
+        return;
+    }
     c.raises("xAPIC to x2APIC", None, || wrmsr(lapic::BASE_MSR, base | x2));
     c.raises("x2APIC back to xAPIC", GP, || wrmsr(lapic::BASE_MSR, base));
     c.equal("still x2APIC", rdmsr(lapic::BASE_MSR), base | x2);
+    c.equal("nothing in the page in x2APIC mode", peek::<u32>(lapic::PAGE + 0x30), u32::MAX);
     c.raises("x2APIC to disabled", None, || wrmsr(lapic::BASE_MSR, base & !on));
     c.raises("disabled to x2APIC at once", GP, || wrmsr(lapic::BASE_MSR, base | x2));
     c.raises("an x2APIC register of a disabled APIC", GP, || _ = rdmsr(0x802));
     c.raises("disabled to xAPIC", None, || wrmsr(lapic::BASE_MSR, base));
     c.raises("an x2APIC register in xAPIC mode", GP, || _ = rdmsr(0x802));
+}
+
+/// The page goes where APIC_BASE says: over memory, where there is nothing, and back.
+fn apic_moves(c: &mut Check) {
+    const NOT_HERE: &str = "QEMU's emulation does not move the page, and Bochs' machine has none to spare";
+    if !is_palimpsest() {
+        return c.skip(NOT_HERE);
+    }
+    let base = rdmsr(lapic::BASE_MSR);
+    let memory = scratch(3);
+    poke(memory + 0x30, 0x1234_5678_u32);
+    poke(memory + 0xff0, 0x9abc_def0_u32);
+    for to in [memory, 0xd000_0000, memory] {
+        wrmsr(lapic::BASE_MSR, base & 0xfff | to);
+        c.equal(format_args!("APIC_BASE at {to:x}"), rdmsr(lapic::BASE_MSR), base & 0xfff | to);
+        c.equal(format_args!("the version at {to:x}"), peek::<u32>(to + 0x30) & 0xff, 0x14);
+        c.equal("the old place", peek::<u32>(lapic::PAGE + 0x30), u32::MAX);
+        c.equal("beside it", peek::<u32>(scratch(4)), 0);
+        // Still the same APIC: a request, which this leaves pending.
+        poke(to + 0x300, lapic::TO_SELF as u32 | 0x71);
+        c.equal(format_args!("vector 71 requested at {to:x}"), peek::<u32>(to + 0x230), 1 << 0x11);
+    }
+    wrmsr(lapic::BASE_MSR, base & !lapic::ENABLE & 0xfff | memory);
+    c.equal("the memory under it while it is off", peek::<u32>(memory + 0x30), 0x1234_5678);
+    wrmsr(lapic::BASE_MSR, base);
+    c.equal(
+        "the memory once it has left",
+        [peek::<u32>(memory + 0x30), peek(memory + 0xff0)],
+        [0x1234_5678, 0x9abc_def0],
+    );
+    c.equal("back again", peek::<u32>(lapic::PAGE + 0x30) & 0xff, 0x14);
+    poke(memory, 7_u32);
+    c.equal("memory again", peek::<u32>(memory), 7);
+}
+
+/// Off, and on again as after power-up.
+fn apic_off(c: &mut Check) {
+    if !is_palimpsest() {
+        return c.skip("QEMU's emulation never enables again an APIC that was disabled");
+    }
+    let base = rdmsr(lapic::BASE_MSR);
+    let apic = || cpuid(1, 0)[3] >> 9 & 1;
+    lapic::write(lapic::reg::TPR, 0x50);
+    lapic::write(lapic::reg::LDR, 1 << 24);
+    lapic::write(lapic::reg::LVT_TIMER, 0x40);
+    lapic::send_self(0x45);
+    c.equal("CR8 follows TPR", insn::cr8(), 5);
+    wrmsr(lapic::BASE_MSR, base & !lapic::ENABLE);
+    c.equal("CPUID while it is off", apic(), 0);
+    c.equal("the page while it is off", peek::<u32>(lapic::PAGE + 0x30), u32::MAX);
+    wrmsr(lapic::BASE_MSR, base);
+    c.equal("CPUID once it is on", apic(), 1);
+    c.equal("CR8", insn::cr8(), 0);
+    for (what, register, value) in [
+        ("TPR", lapic::reg::TPR, 0),
+        ("LDR", lapic::reg::LDR, 0),
+        ("DFR", lapic::reg::DFR, u32::MAX),
+        ("SVR: disabled by software", lapic::reg::SVR, 0xff),
+        ("LVT of the timer", lapic::reg::LVT_TIMER, lapic::MASKED),
+        ("LVT of LINT0", lapic::reg::LVT_LINT0, lapic::MASKED),
+        ("IRR", lapic::reg::IRR + 0x20, 0),
+    ] {
+        c.equal(what, lapic::read(register), value);
+    }
+    c.equal("APIC_BASE, with the boot processor's bit", rdmsr(lapic::BASE_MSR), base);
 }
 
 fn x2apic_registers(c: &mut Check) {
