@@ -72,8 +72,8 @@ fn lines(c: &mut Check) {
 
 /// An edge is requested until it is acknowledged, although its line has fallen: so it is on QEMU's and KVM's chips.
 fn edges(c: &mut Check) {
-    if c.bochs {
-        return c.skip("this machine has no test device, or its chip wants the line to stay high");
+    if c.bochs && !is_palimpsest() {
+        return c.skip("this machine has no test device");
     }
     set_up();
     for n in [5, 14] {
