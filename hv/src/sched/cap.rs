@@ -94,23 +94,23 @@ impl Cap {
 
     /// When the VM may run again, if it must not now.
     #[inline(always)]
-    pub(super) fn held_until(&self, now: u64) -> Option<u64> {
+    pub(super) fn throttled_until(&self, now: u64) -> Option<u64> {
         let paid = self.paid_until.load(Relaxed);
         (paid > now && self.is_set()).then_some(paid)
     }
 }
 
 /// The VCPUs of a queue that are held back, by when they may wait again.
-pub(super) struct Held {
+pub(super) struct Throttled {
     heap: Heap,
     /// None of them, nor of those who come soon, may wait again before.
     next: u64,
 }
 
-impl Held {
+impl Throttled {
     /// Nobody; room for so many.
-    pub(super) fn with_capacity(capacity: usize) -> Held {
-        Held { heap: Heap::with_capacity(capacity), next: u64::MAX }
+    pub(super) fn with_capacity(capacity: usize) -> Throttled {
+        Throttled { heap: Heap::with_capacity(capacity), next: u64::MAX }
     }
 
     /// When to look for those who may wait again.
@@ -152,11 +152,11 @@ mod tests {
         let cap = Cap::new(10_000, 1_000);
         cap.set(25);
         cap.pay(1_000, 100_000);
-        assert_eq!(cap.held_until(100_000), None, "what was not used covers it");
+        assert_eq!(cap.throttled_until(100_000), None, "what was not used covers it");
         cap.pay(4_000, 104_000);
-        assert_eq!(cap.held_until(104_000), Some(89_000 + 4_000 + 16_000));
+        assert_eq!(cap.throttled_until(104_000), Some(89_000 + 4_000 + 16_000));
         cap.set(0);
-        assert_eq!(cap.held_until(104_000), None);
+        assert_eq!(cap.throttled_until(104_000), None);
     }
 
     #[test]

@@ -83,14 +83,14 @@ impl<P: Policy> Scheduler<P> {
             // It is deciding, and will see this one.
             return Kick::NONE;
         };
-        let reach = queue.get(id).reach(queue.llc, now);
-        if let Some(kick) = self.claim_one(reach.and(queue.llc), queue.pcpu) {
+        let allowed = queue.get(id).allowed(queue.llc, now);
+        if let Some(kick) = self.claim_one(allowed.and(queue.llc), queue.pcpu) {
             return kick;
         }
         if before(queue.key(&self.common, id), queue.key(&self.common, current)) {
             return self.want(queue.pcpu);
         }
-        self.claim_one(reach.without(queue.llc), queue.pcpu).unwrap_or(Kick::NONE)
+        self.claim_one(allowed.without(queue.llc), queue.pcpu).unwrap_or(Kick::NONE)
     }
 
     /// Moves a VCPU to a PCPU. One that runs leaves its PCPU first.
@@ -143,9 +143,9 @@ impl<P: Policy> Scheduler<P> {
             self.publish(&mut queue);
         }
         if affinity.contains(queue.pcpu) {
-            let (pcpu, reach) = (queue.pcpu, queue.waiting.reach());
+            let (pcpu, allowed) = (queue.pcpu, queue.waiting.allowed());
             drop(queue);
-            return Ok(self.offer(pcpu, reach));
+            return Ok(self.offer(pcpu, allowed));
         }
         drop(queue);
         self.transfer(id, to, now)
@@ -224,9 +224,9 @@ impl<P: Policy> Scheduler<P> {
         }
         to.vcpus[index] = Some(vcpu);
         self.homes[index].store(to.pcpu.0, Ordering::Release);
-        match (place, vm.cap.held_until(now)) {
+        match (place, vm.cap.throttled_until(now)) {
             (Place::Capped, Some(until)) => {
-                to.held.push(id, until);
+                to.throttled.push(id, until);
                 Place::Capped
             }
             (Place::Waiting | Place::Capped, _) => {
@@ -370,12 +370,12 @@ impl<P: Policy> Scheduler<P> {
             let mut queue = shared.queue.lock();
             queue.release_vm(&self.common, vm, now);
             self.publish(&mut queue);
-            let reach = queue.waiting.reach();
-            if queue.idle && !reach.is_empty() {
+            let allowed = queue.waiting.allowed();
+            if queue.idle && !allowed.is_empty() {
                 kicks = kicks.or(self.claim(queue.pcpu).map_or(PcpuSet::EMPTY, Kick::pcpus));
             }
             for _ in 0..queue.waiting.len() {
-                kicks = kicks.or(self.claim_one(reach, queue.pcpu).map_or(PcpuSet::EMPTY, Kick::pcpus));
+                kicks = kicks.or(self.claim_one(allowed, queue.pcpu).map_or(PcpuSet::EMPTY, Kick::pcpus));
             }
         }
         // The cap was changed before each queue was locked: whoever began or ceased to want to run afterwards has seen that.

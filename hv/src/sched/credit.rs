@@ -15,8 +15,8 @@
 //! brought along, or the queue is shifted as a whole, which leaves its order as it is: [`Credit::catch_up`].
 
 pub use super::account::{Account, Sum};
-use super::account::{PARTS, lead};
-use super::policy::{Arrival, Policy, Sight};
+use super::account::{SHARE_UNITS, ahead_by};
+use super::policy::{Arrival, Policy, PublishedLoad};
 use super::vm::{DEFAULT_WEIGHT, Vm, mul_shift};
 
 /// Spent times may differ by so many slices between queues before they mean nothing.
@@ -44,8 +44,8 @@ impl Credit {
             let (weight, runnable) = ((basis >> 32).max(1), (basis & 0xffff_ffff).max(1));
             account.basis = basis;
             account.price = (u64::from(DEFAULT_WEIGHT) << 32) / weight;
-            account.stride = mul_shift(self.slice * runnable, account.price).max(1) as i64;
-            account.part = (weight * PARTS / runnable).max(1) as i64;
+            account.weighted_slice = mul_shift(self.slice * runnable, account.price).max(1) as i64;
+            account.share = (weight * SHARE_UNITS / runnable).max(1) as i64;
         }
     }
 
@@ -53,21 +53,21 @@ impl Credit {
     #[inline(always)]
     fn reweigh(&self, sum: &mut Sum, account: &mut Account, basis: u64) {
         if account.basis != basis {
-            self.change_part(sum, account, basis);
+            self.change_share(sum, account, basis);
         }
     }
 
     #[inline(never)]
-    fn change_part(&self, sum: &mut Sum, account: &mut Account, basis: u64) {
-        let (old, part) = (account.basis >> 32, account.part);
+    fn change_share(&self, sum: &mut Sum, account: &mut Account, basis: u64) {
+        let (old, share) = (account.basis >> 32, account.share);
         self.refresh(account, basis);
         if old == basis >> 32 {
-            return sum.change(part, account.part, account.spent);
+            return sum.change(share, account.share, account.vruntime);
         }
         // The weight has changed: what it is ahead of the others is as if it had always been so.
-        let ahead = lead(account.spent, sum.mean());
+        let ahead = ahead_by(account.vruntime, sum.mean());
         let change = ahead.saturating_mul(old as i64) / (basis >> 32).max(1) as i64 - ahead;
-        sum.put_ahead(part, account, change);
+        sum.put_ahead(share, account, change);
     }
 
     /// `own`, the best of this queue, is so far behind what another queue shows that this queue would not take its share of what waits
@@ -76,7 +76,7 @@ impl Credit {
     fn catch_up(&self, sum: &mut Sum, own: &mut Account, behind: i64, alone: bool) {
         if alone {
             // The others would never be found to lag if they came along.
-            sum.put_ahead(own.part, own, behind);
+            sum.put_ahead(own.share, own, behind);
         } else {
             sum.offset = sum.offset.wrapping_add_signed(behind);
         }
@@ -84,7 +84,7 @@ impl Credit {
 
     /// What a slice counts for those present.
     #[inline]
-    fn mean_stride(&self, sum: &Sum) -> i64 {
+    fn mean_weighted_slice(&self, sum: &Sum) -> i64 {
         (mul_shift(self.slice, sum.rate) as i64).saturating_mul(sum.count)
     }
 }
@@ -104,67 +104,67 @@ impl Policy for Credit {
         self.refresh(account, basis);
         account.boost = 0;
         let mean = sum.mean();
-        let ahead = lead(account.spent, mean);
+        let ahead = ahead_by(account.vruntime, mean);
         if sum.count == 0 {
             // Nobody to be ahead of. The queue's own clock goes on; who comes from elsewhere brings the time of there along.
             if matches!(how, Arrival::Moved | Arrival::Stolen) {
                 sum.offset = sum.offset.wrapping_add_signed(ahead);
             }
-            account.spent = mean;
+            account.vruntime = mean;
             account.arrived = (sum.time, mean);
             sum.add(account, self.slice);
             return;
         }
-        let drift = DRIFT_SLICES * account.stride;
+        let drift = DRIFT_SLICES * account.weighted_slice;
         let ahead = match how {
             Arrival::Woken => {
-                let ahead = sum.take_over(vm.index()).clamp(-account.stride, account.stride);
-                if ahead <= account.stride / BOOST_DEBT {
-                    account.boost = (self.mean_stride(sum) + ahead.max(0)) as u64;
+                let ahead = sum.take_over(vm.index()).clamp(-account.weighted_slice, account.weighted_slice);
+                if ahead <= account.weighted_slice / BOOST_DEBT {
+                    account.boost = (self.mean_weighted_slice(sum) + ahead.max(0)) as u64;
                 }
-                account.spent = mean.wrapping_add_signed(ahead);
+                account.vruntime = mean.wrapping_add_signed(ahead);
                 // Ahead of the others, that is; with itself among them the middle is nearer. But who takes over from one that
                 // still runs takes its place.
                 let beyond = match sum.runs == vm.index() && ahead > 0 {
                     true => ahead,
-                    false => ahead.saturating_mul(sum.parts) / (sum.parts + account.part),
+                    false => ahead.saturating_mul(sum.shares) / (sum.shares + account.share),
                 };
-                account.arrived = (sum.time, account.spent.wrapping_add_signed(-beyond));
+                account.arrived = (sum.time, account.vruntime.wrapping_add_signed(-beyond));
                 sum.add(account, self.slice);
                 return;
             }
             Arrival::Stolen => {
                 // The thief's queue may be too far ahead of what it takes.
-                let shift = (-ahead - drift.max(DRIFT_SLICES * self.mean_stride(sum))).max(0);
+                let shift = (-ahead - drift.max(DRIFT_SLICES * self.mean_weighted_slice(sum))).max(0);
                 sum.offset = sum.offset.wrapping_sub(shift as u64);
                 ahead + shift
             }
             Arrival::Resumed | Arrival::Moved | Arrival::Preempted => ahead.clamp(-drift, drift),
         };
-        account.spent = mean.wrapping_add_signed(ahead);
-        account.arrived = (sum.time, account.spent);
+        account.vruntime = mean.wrapping_add_signed(ahead);
+        account.arrived = (sum.time, account.vruntime);
         sum.add(account, self.slice);
     }
 
     fn leave(&self, sum: &mut Sum, account: &mut Account, vm: &Vm, blocks: bool, _now: u64) {
         account.boost = 0;
         sum.settle(account, vm.index());
-        let drift = DRIFT_SLICES * account.stride;
+        let drift = DRIFT_SLICES * account.weighted_slice;
         account.beyond = sum.beyond(account).clamp(-drift, drift);
-        let others = sum.parts - account.part;
+        let others = sum.shares - account.share;
         if blocks {
             // So far ahead of the others: they are behind by as much as it is ahead of the middle.
             let ahead = core::mem::take(&mut account.beyond)
-                .saturating_mul(sum.parts)
+                .saturating_mul(sum.shares)
                 .checked_div(others)
                 .unwrap_or(0);
-            sum.hand_over(vm.index(), ahead.clamp(-account.stride, drift));
+            sum.hand_over(vm.index(), ahead.clamp(-account.weighted_slice, drift));
         }
         sum.remove(account, self.slice);
     }
 
     fn carry(&self, from: &Sum, to: &Sum, account: &mut Account) {
-        account.spent = account.spent.wrapping_add(from.offset).wrapping_sub(to.offset);
+        account.vruntime = account.vruntime.wrapping_add(from.offset).wrapping_sub(to.offset);
     }
 
     #[inline]
@@ -179,17 +179,18 @@ impl Policy for Credit {
     fn charge(&self, sum: &mut Sum, account: &mut Account, vm: &Vm, ran: u64, now: u64) {
         let most = self.slice * MOST_SLICES;
         let (basis, demand) = vm.basis_and_demand(now);
-        // At the price that held: what changes it rescales what was spent.
+        // At the price in force during the run: a change of the price rescales vruntime.
         let wanted = Vm::demand_between(account.mark, demand).max(ran).min(most);
         let spent = mul_shift(wanted, account.price);
         let step = mul_shift(ran.min(most), sum.rate);
         account.mark = demand;
-        sum.seen_part = 0;
-        account.spent = account.spent.wrapping_add(spent);
+        sum.seen_share = 0;
+        account.vruntime = account.vruntime.wrapping_add(spent);
         sum.time = sum.time.wrapping_add(step);
         sum.base = sum.base.wrapping_add(step);
-        let ahead = account.part.wrapping_mul(spent as i64).wrapping_sub(sum.parts.wrapping_mul(step as i64));
-        sum.lead = sum.lead.wrapping_add(ahead);
+        let ahead =
+            account.share.wrapping_mul(spent as i64).wrapping_sub(sum.shares.wrapping_mul(step as i64));
+        sum.weighted_lead = sum.weighted_lead.wrapping_add(ahead);
         self.reweigh(sum, account, basis);
     }
 
@@ -199,7 +200,7 @@ impl Policy for Credit {
 
     #[inline]
     fn key(&self, account: &Account) -> u64 {
-        account.spent.wrapping_sub(account.boost)
+        account.vruntime.wrapping_sub(account.boost)
     }
 
     fn is_boosted(&self, account: &Account) -> bool {
@@ -208,10 +209,10 @@ impl Policy for Credit {
 
     /// The clock is the mean, less what those who are here may be ahead without having drifted.
     #[inline]
-    fn shows(&self, sum: &mut Sum, first: u64) -> Sight {
-        let drift = DRIFT_SLICES * self.mean_stride(sum);
+    fn published_load(&self, sum: &mut Sum, first: u64) -> PublishedLoad {
+        let drift = DRIFT_SLICES * self.mean_weighted_slice(sum);
         let clock = sum.mean().wrapping_add(sum.offset).wrapping_add_signed(-drift);
-        Sight { first: first.wrapping_add(sum.offset), clock, part: sum.usual_part as u64 }
+        PublishedLoad { first: first.wrapping_add(sum.offset), clock, share: sum.usual_share as u64 }
     }
 
     #[inline]
@@ -222,22 +223,29 @@ impl Policy for Credit {
     /// Less beside others with greater parts, also in other queues: then it counts as much as one of theirs.
     #[inline(always)]
     fn slice(&self, sum: &Sum, account: &Account) -> u64 {
-        let usual = sum.usual_part.max(sum.seen_part);
-        if account.part >= usual {
+        let usual = sum.usual_share.max(sum.seen_share);
+        if account.share >= usual {
             return sum.slice;
         }
-        (sum.slice.saturating_mul(account.part as u64) / usual as u64).max(self.min_run)
+        (sum.slice.saturating_mul(account.share as u64) / usual as u64).max(self.min_run)
     }
 
     /// A quarter of a slice's lead is enough within an LLC, half a one's beyond it.
     #[inline]
-    fn pulls(&self, sum: &mut Sum, own: &mut Account, theirs: Sight, far: bool, alone: bool) -> bool {
+    fn should_steal(
+        &self,
+        sum: &mut Sum,
+        own: &mut Account,
+        theirs: PublishedLoad,
+        far: bool,
+        alone: bool,
+    ) -> bool {
         let key = self.key(own).wrapping_add(sum.offset);
-        let behind = lead(theirs.clock, key) - DRIFT_SLICES * own.stride;
+        let behind = ahead_by(theirs.clock, key) - DRIFT_SLICES * own.weighted_slice;
         if behind > 0 {
             self.catch_up(sum, own, behind, alone);
         }
-        sum.seen_part = sum.seen_part.max(theirs.part as i64);
-        lead(key, theirs.first) > if far { own.stride / 2 } else { own.stride / 4 }
+        sum.seen_share = sum.seen_share.max(theirs.share as i64);
+        ahead_by(key, theirs.first) > if far { own.weighted_slice / 2 } else { own.weighted_slice / 4 }
     }
 }

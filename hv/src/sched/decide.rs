@@ -4,9 +4,9 @@
 //!
 //! The rule between LLCs: a PCPU takes a VCPU from beyond its LLC only if it would otherwise halt or run one that is ahead by more
 //! than half a slice, and if there is nothing to take within, or only what lags less; and never one that has crossed LLCs less than
-//! 10 ms ago ([`Vcpu::reach`](super::vcpu::Vcpu::reach)).
+//! 10 ms ago ([`Vcpu::allowed`](super::vcpu::Vcpu::allowed)).
 
-use super::policy::{Arrival, Forced, Policy, Sight};
+use super::policy::{Arrival, Forced, Policy, PublishedLoad};
 use super::queue::Queue;
 use super::sync::Ordering;
 use super::topology::{PcpuId, PcpuSet};
@@ -46,10 +46,10 @@ impl<P: Policy> Scheduler<P> {
             self.leave_idle(&mut queue, now);
         }
         let can_stay = queue.settle(common, why, now);
-        if queue.held.next() <= now {
+        if queue.throttled.next() <= now {
             queue.release(common, now);
         }
-        let mut stays = queue.unless_held(can_stay);
+        let mut stays = queue.unless_throttled(can_stay);
         if let Some(forced) = common.policy.forced(pcpu) {
             drop(queue);
             return self.replay(pcpu, forced, now);
@@ -63,7 +63,7 @@ impl<P: Policy> Scheduler<P> {
         let turn = Turn { pcpu, yields: why == Why::Yield, now };
         loop {
             let Some(best) = queue.next(stays, turn.yields) else {
-                queue.set_aside(now);
+                queue.put_prev(now);
                 drop(queue);
                 return self.find_work(turn);
             };
@@ -71,15 +71,15 @@ impl<P: Policy> Scheduler<P> {
             if others != 0
                 && let Some(victim) = self.peek(&mut queue, best, PcpuSet::from_bits(others))
             {
-                queue.set_aside(now);
+                queue.put_prev(now);
                 drop(queue);
                 return self.take_from(turn, victim).unwrap_or_else(|| self.find_work(turn));
             }
-            if queue.held_until(common, best, now).is_none() {
+            if queue.throttled_until(common, best, now).is_none() {
                 // What waits here now is published by `context_saved`, which follows.
                 return queue.run_one(common, best, now);
             }
-            stays = queue.hold_back(common, now);
+            stays = queue.throttle_front(common, now);
         }
     }
 
@@ -101,7 +101,7 @@ impl<P: Policy> Scheduler<P> {
     /// If there is no such PCPU.
     pub fn context_saved(&self, pcpu: PcpuId, now: u64) -> Kick {
         let mut queue = self.pcpus[pcpu.index()].queue.lock();
-        let halts_until = queue.held.next();
+        let halts_until = queue.throttled.next();
         let elsewhere = queue.put_away(&self.common, now);
         if now >= queue.settled_at {
             queue.reconsider(now);
@@ -113,29 +113,29 @@ impl<P: Policy> Scheduler<P> {
             let kick = self.transfer(id, target, now).unwrap_or(Kick::NONE);
             return if kick == Kick::NONE { self.offer_any(pcpu) } else { kick };
         }
-        let (reach, looks_round) = (queue.waiting.reach(), core::mem::take(&mut queue.looks_round));
-        if queue.idle && (!reach.is_empty() || queue.held.next() < halts_until) {
+        let (allowed, looks_round) = (queue.waiting.allowed(), core::mem::take(&mut queue.looks_round));
+        if queue.idle && (!allowed.is_empty() || queue.throttled.next() < halts_until) {
             // What was left has something to do again, now or when its VM's cap allows it.
             return self.claim(pcpu).unwrap_or(Kick::NONE);
         }
         drop(queue);
-        let kick = if reach.is_empty() { Kick::NONE } else { self.offer(pcpu, reach) };
+        let kick = if allowed.is_empty() { Kick::NONE } else { self.offer(pcpu, allowed) };
         if looks_round && kick == Kick::NONE { self.offer_any(pcpu) } else { kick }
     }
 
     /// Wakes a PCPU for anything that waits anywhere. Whoever is woken for one VCPU may find another first: it wakes the next.
     fn offer_any(&self, from: PcpuId) -> Kick {
         let loaded = PcpuSet::from_bits(self.loaded.load(Ordering::Acquire));
-        let reach = |queue: PcpuId| self.pcpus[queue.index()].reach.load(Ordering::Acquire);
-        let offers = loaded.after(from).map(|queue| self.offer(queue, PcpuSet::from_bits(reach(queue))));
+        let allowed = |queue: PcpuId| self.pcpus[queue.index()].allowed.load(Ordering::Acquire);
+        let offers = loaded.after(from).map(|queue| self.offer(queue, PcpuSet::from_bits(allowed(queue))));
         offers.into_iter().find(|kick| *kick != Kick::NONE).unwrap_or(Kick::NONE)
     }
 
     /// Wakes a PCPU for something that waits in this queue, one of the same LLC if possible.
-    pub(super) fn offer(&self, from: PcpuId, reach: PcpuSet) -> Kick {
+    pub(super) fn offer(&self, from: PcpuId, allowed: PcpuSet) -> Kick {
         let near = self.near(from);
-        let kick = self.claim_one(reach.and(near).without(PcpuSet::only(from)), from);
-        kick.or_else(|| self.claim_one(reach.without(near), from)).unwrap_or(Kick::NONE)
+        let kick = self.claim_one(allowed.and(near).without(PcpuSet::only(from)), from);
+        kick.or_else(|| self.claim_one(allowed.without(near), from)).unwrap_or(Kick::NONE)
     }
 
     /// The PCPUs of the same LLC.
@@ -165,8 +165,8 @@ impl<P: Policy> Scheduler<P> {
                 .map(|other| (other, key(other)))
                 .reduce(|a, b| if super::heap::before(b.1, a.1) { b } else { a })?;
             let shown = &self.pcpus[victim.index()];
-            let (clock, part) = (shown.clock.load(Ordering::Relaxed), shown.part.load(Ordering::Relaxed));
-            let theirs = Sight { first, clock, part };
+            let (clock, share) = (shown.clock.load(Ordering::Relaxed), shown.share.load(Ordering::Relaxed));
+            let theirs = PublishedLoad { first, clock, share };
             self.prefers(queue, best, victim, theirs, far).then_some((victim, first))
         };
         let near = lagging(loaded.and(queue_llc), false);
@@ -187,11 +187,18 @@ impl<P: Policy> Scheduler<P> {
 
     /// Whether the policy would rather run one from the victim's queue, which shows this, than `own`.
     #[inline]
-    fn prefers(&self, queue: &mut Queue<P>, own: VcpuId, victim: PcpuId, theirs: Sight, far: bool) -> bool {
-        let others_may_go = queue.waiting.reach().contains(victim);
+    fn prefers(
+        &self,
+        queue: &mut Queue<P>,
+        own: VcpuId,
+        victim: PcpuId,
+        theirs: PublishedLoad,
+        far: bool,
+    ) -> bool {
+        let others_may_go = queue.waiting.allowed().contains(victim);
         let Some(vcpu) = queue.vcpus[usize::from(own.0)].as_mut() else { return false };
         let alone = others_may_go && vcpu.place != Place::Waiting;
-        self.common.policy.pulls(&mut queue.sum, &mut vcpu.account, theirs, far, alone)
+        self.common.policy.should_steal(&mut queue.sum, &mut vcpu.account, theirs, far, alone)
     }
 
     /// Takes a VCPU from another queue, unless there is a better one at home by now. `None` if there is nothing in either.
@@ -202,7 +209,7 @@ impl<P: Policy> Scheduler<P> {
         let offered = theirs.offered_to(common, turn.pcpu, turn.now);
         let far = !mine.llc.contains(victim);
         let taken = offered.filter(|(key, _)| {
-            let shown = common.policy.shows(&mut theirs.sum, *key);
+            let shown = common.policy.published_load(&mut theirs.sum, *key);
             best.is_none_or(|best| self.prefers(&mut mine, best, victim, shown, far))
         });
         let chosen = match taken {
@@ -279,7 +286,7 @@ impl<P: Policy> Scheduler<P> {
             && usize::from(home) < self.pcpus.len()
         {
             let (mut mine, mut theirs) = self.lock_both(pcpu, PcpuId(home));
-            mine.set_aside(now);
+            mine.put_prev(now);
             if theirs.vcpus[usize::from(id.0)].as_ref().is_some_and(|vcpu| vcpu.place == Place::Waiting) {
                 self.relocate(&mut theirs, &mut mine, id, Arrival::Stolen, now);
                 mine.get_mut(id).stats.steals += 1;

@@ -16,13 +16,13 @@ pub(super) struct Item {
     pub key: u64,
     pub id: VcpuId,
     /// The PCPUs that may take it from here.
-    pub reach: PcpuSet,
+    pub allowed: PcpuSet,
 }
 
 impl Item {
     #[inline]
-    pub(super) fn new(key: u64, id: VcpuId, reach: PcpuSet) -> Item {
-        Item { key, id, reach }
+    pub(super) fn new(key: u64, id: VcpuId, allowed: PcpuSet) -> Item {
+        Item { key, id, allowed }
     }
 }
 
@@ -39,7 +39,7 @@ pub(super) fn before(a: u64, b: u64) -> bool {
 #[derive(Debug, Default)]
 pub(super) struct Heap {
     items: Vec<Item>,
-    /// For each place, `reach` of what is there and below.
+    /// For each place, `allowed` of what is there and below.
     below: Vec<PcpuSet>,
     /// The first place is free: what is there does not count.
     gap: bool,
@@ -73,7 +73,7 @@ impl Heap {
 
     /// The PCPUs that may take something from here.
     #[inline]
-    pub(super) fn reach(&self) -> PcpuSet {
+    pub(super) fn allowed(&self) -> PcpuSet {
         match self.below.as_slice() {
             [first, ..] if !self.gap => *first,
             [_, left, right, ..] => left.or(*right),
@@ -89,7 +89,7 @@ impl Heap {
         let mut at = Some(0).filter(holds)?;
         loop {
             let item = self.items.get(at)?;
-            if item.reach.contains(pcpu) {
+            if item.allowed.contains(pcpu) {
                 self.found = at;
                 return Some(item);
             }
@@ -120,8 +120,8 @@ impl Heap {
         self.below.push(PcpuSet::EMPTY);
         let mut at = self.rise(self.items.len() - 1, item);
         // All places above have one more below them.
-        while !item.reach.without(self.below[at]).is_empty() {
-            self.below[at] = self.below[at].or(item.reach);
+        while !item.allowed.without(self.below[at]).is_empty() {
+            self.below[at] = self.below[at].or(item.allowed);
             if at == 0 {
                 break;
             }
@@ -130,9 +130,9 @@ impl Heap {
     }
 
     /// Asks for each item anew which PCPUs may take it.
-    pub(super) fn reconsider(&mut self, reach: impl Fn(VcpuId) -> PcpuSet) {
+    pub(super) fn reconsider(&mut self, allowed: impl Fn(VcpuId) -> PcpuSet) {
         self.close_gap();
-        self.items.iter_mut().for_each(|item| item.reach = reach(item.id));
+        self.items.iter_mut().for_each(|item| item.allowed = allowed(item.id));
         for at in (0..self.items.len()).rev() {
             self.sum(at);
         }
@@ -205,7 +205,7 @@ impl Heap {
                 break;
             }
             self.items[at] = above;
-            self.below[at] = self.below[at].or(above.reach);
+            self.below[at] = self.below[at].or(above.allowed);
             at = parent;
         }
         self.items[at] = item;
@@ -246,7 +246,7 @@ impl Heap {
     #[inline]
     fn sum(&mut self, at: usize) -> bool {
         let below = |child: usize| self.below.get(child).copied().unwrap_or(PcpuSet::EMPTY);
-        let sum = self.items[at].reach.or(below(2 * at + 1)).or(below(2 * at + 2));
+        let sum = self.items[at].allowed.or(below(2 * at + 1)).or(below(2 * at + 2));
         core::mem::replace(&mut self.below[at], sum) != sum
     }
 }
@@ -264,7 +264,7 @@ mod tests {
                 let is_first = at == 0 || self.gap && at < 3;
                 assert!(is_first || !before(item.key, self.items[(at - 1) / 2].key));
                 let below = |child: usize| self.below.get(child).copied().unwrap_or(PcpuSet::EMPTY);
-                assert_eq!(self.below[at], item.reach.or(below(2 * at + 1)).or(below(2 * at + 2)));
+                assert_eq!(self.below[at], item.allowed.or(below(2 * at + 1)).or(below(2 * at + 2)));
             }
         }
     }
@@ -276,7 +276,7 @@ mod tests {
             let mut model: Vec<(u16, u16, PcpuSet)> = vec![];
             for (n, (op, raw, bits)) in ops.into_iter().enumerate() {
                 // Few may run anywhere, so that pinned ones are in the way.
-                let reach = PcpuSet::from_bits(if bits & 3 == 0 { bits } else { 1 << (bits >> 58) });
+                let allowed = PcpuSet::from_bits(if bits & 3 == 0 { bits } else { 1 << (bits >> 58) });
                 match op {
                     0 if !model.is_empty() => {
                         let first = heap.first().map(|item| item.id);
@@ -290,13 +290,13 @@ mod tests {
                         model.retain(|m| m.1 != taken.id.0);
                     }
                     1 if !model.is_empty() => {
-                        let (_, id, reach) = model.swap_remove(usize::from(raw) % model.len());
+                        let (_, id, allowed) = model.swap_remove(usize::from(raw) % model.len());
                         let at = heap.position(VcpuId(id)).unwrap();
-                        prop_assert_eq!(heap.remove(at).unwrap().reach, reach);
+                        prop_assert_eq!(heap.remove(at).unwrap().allowed, allowed);
                     }
                     _ => {
-                        heap.push(Item::new(start.wrapping_add(u64::from(raw)), VcpuId(n as u16), reach));
-                        model.push((raw, n as u16, reach));
+                        heap.push(Item::new(start.wrapping_add(u64::from(raw)), VcpuId(n as u16), allowed));
+                        model.push((raw, n as u16, allowed));
                     }
                 }
                 heap.check();
@@ -304,14 +304,14 @@ mod tests {
                 let least = model.iter().map(|m| m.0).min();
                 prop_assert_eq!(heap.first().map(|item| item.key), least.map(|least| start.wrapping_add(least.into())));
                 let union = model.iter().fold(PcpuSet::EMPTY, |all, m| all.or(m.2));
-                prop_assert_eq!(heap.reach(), union);
+                prop_assert_eq!(heap.allowed(), union);
                 for pcpu in (0..64).map(PcpuId) {
                     // On a copy, because it closes the gap.
                     let mut heap = Heap { items: heap.items.clone(), below: heap.below.clone(), ..heap };
                     let found = heap.first_for(pcpu).copied();
                     prop_assert_eq!(found.is_some(), union.contains(pcpu));
                     if let Some(item) = found {
-                        prop_assert!(item.reach.contains(pcpu));
+                        prop_assert!(item.allowed.contains(pcpu));
                         prop_assert_eq!(heap.items[heap.found].id, item.id, "it is taken without a search");
                         prop_assert_eq!(heap.remove_one(item.id).map(|taken| taken.id), Some(item.id));
                         heap.check();

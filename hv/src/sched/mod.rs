@@ -49,7 +49,7 @@ mod tests;
 use alloc::vec::Vec;
 
 pub use self::credit::Credit;
-use self::policy::{Policy, Sight};
+use self::policy::{Policy, PublishedLoad};
 use self::queue::{Common, Queue};
 pub use self::round_robin::RoundRobin;
 use self::sync::{AtomicBool, AtomicU8, AtomicU64, Guard, Lock, Ordering};
@@ -112,9 +112,9 @@ struct Pcpu<P: Policy> {
     first: AtomicU64,
     /// What the policy shows beside it.
     clock: AtomicU64,
-    part: AtomicU64,
+    share: AtomicU64,
     /// The PCPUs that may take something from here.
-    reach: AtomicU64,
+    allowed: AtomicU64,
     /// Somebody wants this PCPU to decide anew.
     wanted: AtomicBool,
     /// Interrupts that others were told to send.
@@ -150,8 +150,8 @@ impl<P: Policy> Scheduler<P> {
             bit: PcpuSet::only(pcpu).bits(),
             first: AtomicU64::new(0),
             clock: AtomicU64::new(0),
-            part: AtomicU64::new(0),
-            reach: AtomicU64::new(0),
+            share: AtomicU64::new(0),
+            allowed: AtomicU64::new(0),
             wanted: AtomicBool::new(false),
             kicks: AtomicU64::new(0),
         };
@@ -196,7 +196,7 @@ impl<P: Policy> Scheduler<P> {
     /// Whether somebody waits in the queue of this PCPU, as published.
     #[inline]
     pub fn is_waited_for(&self, pcpu: PcpuId) -> bool {
-        self.pcpus[pcpu.index()].reach.load(Ordering::Acquire) != 0
+        self.pcpus[pcpu.index()].allowed.load(Ordering::Acquire) != 0
     }
 
     /// Locks the queue to which a VCPU belongs.
@@ -227,18 +227,19 @@ impl<P: Policy> Scheduler<P> {
     #[inline]
     fn publish(&self, queue: &mut Queue<P>) {
         let shared = &self.pcpus[queue.pcpu.index()];
-        let was_loaded = shared.reach.load(Ordering::Relaxed) != 0;
+        let was_loaded = shared.allowed.load(Ordering::Relaxed) != 0;
         if let Some(first) = queue.waiting.first() {
-            let Sight { first, clock, part } = self.common.policy.shows(&mut queue.sum, first.key);
+            let PublishedLoad { first, clock, share } =
+                self.common.policy.published_load(&mut queue.sum, first.key);
             shared.first.store(first, Ordering::Relaxed);
             shared.clock.store(clock, Ordering::Relaxed);
-            shared.part.store(part, Ordering::Relaxed);
-            shared.reach.store(queue.waiting.reach().bits(), Ordering::Release);
+            shared.share.store(share, Ordering::Relaxed);
+            shared.allowed.store(queue.waiting.allowed().bits(), Ordering::Release);
             if !was_loaded {
                 self.loaded.fetch_or(shared.bit, Ordering::AcqRel);
             }
         } else if was_loaded {
-            shared.reach.store(0, Ordering::Release);
+            shared.allowed.store(0, Ordering::Release);
             self.loaded.fetch_and(!shared.bit, Ordering::AcqRel);
         }
     }
@@ -246,7 +247,7 @@ impl<P: Policy> Scheduler<P> {
     /// Whether something waits in a queue that this PCPU may take, as published.
     #[inline]
     fn offers(&self, queue: PcpuId, to: PcpuId) -> bool {
-        PcpuSet::from_bits(self.pcpus[queue.index()].reach.load(Ordering::Acquire)).contains(to)
+        PcpuSet::from_bits(self.pcpus[queue.index()].allowed.load(Ordering::Acquire)).contains(to)
     }
 
     /// Wants a PCPU to decide anew.

@@ -33,13 +33,13 @@ pub struct Forced {
 
 /// What a queue in which somebody waits shows to others.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Sight {
+pub struct PublishedLoad {
     /// The key of the first that waits, comparable with theirs.
     pub first: u64,
     /// Comparable as well: who is before this has lost touch with those present there.
     pub clock: u64,
     /// The part that those present there usually have, in the policy's own measure.
-    pub part: u64,
+    pub share: u64,
 }
 
 /// A scheduling policy. Keys are compared by their difference, so they may wrap around.
@@ -77,18 +77,18 @@ pub trait Policy: Send + Sync {
     fn offset(&self, sum: &Self::Sum) -> u64;
 
     /// What is shown to other queues; this is the first key, as it is here.
-    fn shows(&self, sum: &mut Self::Sum, first: u64) -> Sight;
+    fn published_load(&self, sum: &mut Self::Sum, first: u64) -> PublishedLoad;
 
     /// For how long a VCPU runs beside those present.
     fn slice(&self, sum: &Self::Sum, account: &Self::Account) -> u64;
 
     /// Whether a PCPU that would run `own` should rather take the first of those who wait in a queue that shows this; `far`: beyond
     /// its LLC. `alone`: `own` is not in a heap, and somebody who waits behind it may go there.
-    fn pulls(
+    fn should_steal(
         &self,
         sum: &mut Self::Sum,
         own: &mut Self::Account,
-        theirs: Sight,
+        theirs: PublishedLoad,
         far: bool,
         alone: bool,
     ) -> bool;

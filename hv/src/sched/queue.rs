@@ -6,7 +6,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::cap::Held;
+use super::cap::Throttled;
 use super::heap::{Heap, Item, before};
 use super::policy::{Arrival, Policy};
 use super::topology::{PcpuId, PcpuSet};
@@ -31,7 +31,7 @@ pub(super) struct Queue<P: Policy> {
     /// By number.
     pub vcpus: Vec<Option<Box<Vcpu<P::Account>>>>,
     pub waiting: Heap,
-    pub held: Held,
+    pub throttled: Throttled,
     pub current: Option<VcpuId>,
     pub leaving: Option<VcpuId>,
     /// The PCPU halts.
@@ -52,7 +52,7 @@ impl<P: Policy> Queue<P> {
             llc,
             vcpus: core::iter::repeat_with(|| None).take(vcpus).collect(),
             waiting: Heap::with_capacity(vcpus),
-            held: Held::with_capacity(vcpus),
+            throttled: Throttled::with_capacity(vcpus),
             current: None,
             leaving: None,
             idle: false,
@@ -98,7 +98,7 @@ impl<P: Policy> Queue<P> {
     }
 
     /// A decision begins: brings the accounts of the VCPU that runs up to date and notes what it wants. That VCPU, if it can go on
-    /// here, to be given to [`Queue::unless_held`].
+    /// here, to be given to [`Queue::unless_throttled`].
     #[inline(always)]
     pub(super) fn settle(&mut self, common: &Common<P>, why: Why, now: u64) -> Option<Stays> {
         let id = self.current?;
@@ -122,25 +122,25 @@ impl<P: Policy> Queue<P> {
         let pcpu = self.pcpu;
         let (policy, _, vcpu, vm) = self.parts(common, id);
         let stays = vcpu.stays(policy, vm, id, pcpu, now);
-        self.unless_held(stays)
+        self.unless_throttled(stays)
     }
 
     /// The VCPU that can go on, unless a cap holds it back: then what comes next must not take longer. After
     /// [`Queue::release`].
     #[inline(always)]
-    pub(super) fn unless_held(&mut self, stays: Option<Stays>) -> Option<Stays> {
-        let Some(until) = stays?.held_until else { return stays };
-        self.held.expect(until);
+    pub(super) fn unless_throttled(&mut self, stays: Option<Stays>) -> Option<Stays> {
+        let Some(until) = stays?.throttled_until else { return stays };
+        self.throttled.expect(until);
         None
     }
 
     /// Who should run of those who are here and whom no cap holds back. One that yields goes after everybody else.
     pub(super) fn best(&mut self, common: &Common<P>, yields: bool, now: u64) -> Option<VcpuId> {
-        let stays = self.hold_back(common, now);
+        let stays = self.throttle_front(common, now);
         self.next(stays, yields)
     }
 
-    /// Who should run of those who are here, if [no cap](Queue::held_until) forbids it; `stays` may go on.
+    /// Who should run of those who are here, if [no cap](Queue::throttled_until) forbids it; `stays` may go on.
     #[inline(always)]
     pub(super) fn next(&self, stays: Option<Stays>, yields: bool) -> Option<VcpuId> {
         match (stays, self.waiting.first()) {
@@ -157,17 +157,17 @@ impl<P: Policy> Queue<P> {
 
     /// When a VCPU may run again that must not now, because its VM has used up its cap.
     #[inline(always)]
-    pub(super) fn held_until(&self, common: &Common<P>, id: VcpuId, now: u64) -> Option<u64> {
-        common.vms[usize::from(self.get(id).vm.0)].cap.held_until(now)
+    pub(super) fn throttled_until(&self, common: &Common<P>, id: VcpuId, now: u64) -> Option<u64> {
+        common.vms[usize::from(self.get(id).vm.0)].cap.throttled_until(now)
     }
 
     /// Takes those out of the front whose VM has used up its cap. The VCPU that runs or was left just now, if it may go on.
     #[cold]
-    pub(super) fn hold_back(&mut self, common: &Common<P>, now: u64) -> Option<Stays> {
+    pub(super) fn throttle_front(&mut self, common: &Common<P>, now: u64) -> Option<Stays> {
         while let Some(id) = self.waiting.first().map(|item| item.id) {
-            let Some(until) = self.held_until(common, id, now) else { break };
+            let Some(until) = self.throttled_until(common, id, now) else { break };
             self.waiting.pop();
-            self.hold(common, id, until, now);
+            self.throttle(common, id, until, now);
         }
         self.may_go_on(common, now)
     }
@@ -181,23 +181,23 @@ impl<P: Policy> Queue<P> {
     ) -> Option<(u64, VcpuId)> {
         loop {
             let (key, id) = self.waiting.first_for(thief).map(|item| (item.key, item.id))?;
-            let Some(until) = self.held_until(common, id, now) else { return Some((key, id)) };
+            let Some(until) = self.throttled_until(common, id, now) else { return Some((key, id)) };
             self.unlink(id);
-            self.hold(common, id, until, now);
+            self.throttle(common, id, until, now);
         }
     }
 
-    fn hold(&mut self, common: &Common<P>, id: VcpuId, until: u64, now: u64) {
+    fn throttle(&mut self, common: &Common<P>, id: VcpuId, until: u64, now: u64) {
         let (policy, sum, vcpu, vm) = self.parts(common, id);
         policy.leave(sum, &mut vcpu.account, vm, false, now);
         vcpu.put(Place::Capped, now);
-        self.held.push(id, until);
+        self.throttled.push(id, until);
     }
 
     /// Lets those wait again whose VM's cap allows it.
     #[cold]
     pub(super) fn release(&mut self, common: &Common<P>, now: u64) {
-        while let Some(id) = self.held.pop_due(now) {
+        while let Some(id) = self.throttled.pop_due(now) {
             self.enqueue(common, id, Arrival::Resumed, now);
         }
     }
@@ -215,11 +215,11 @@ impl<P: Policy> Queue<P> {
     #[inline(always)]
     pub(super) fn push(&mut self, id: VcpuId, key: u64, now: u64) {
         let vcpu = self.get(id);
-        let (reach, settled_at) = (vcpu.reach(self.llc, now), vcpu.settled_at);
+        let (allowed, settled_at) = (vcpu.allowed(self.llc, now), vcpu.settled_at);
         if before(now, settled_at) {
             self.settled_at = self.settled_at.min(settled_at);
         }
-        self.waiting.push(Item::new(key, id, reach));
+        self.waiting.push(Item::new(key, id, allowed));
     }
 
     /// Lets others take those who have not crossed LLCs for long enough.
@@ -227,7 +227,7 @@ impl<P: Policy> Queue<P> {
     pub(super) fn reconsider(&mut self, now: u64) {
         let (vcpus, llc) = (&self.vcpus, self.llc);
         let vcpu = |id: VcpuId| vcpus[usize::from(id.0)].as_deref();
-        self.waiting.reconsider(|id| vcpu(id).map_or(PcpuSet::EMPTY, |vcpu| vcpu.reach(llc, now)));
+        self.waiting.reconsider(|id| vcpu(id).map_or(PcpuSet::EMPTY, |vcpu| vcpu.allowed(llc, now)));
         let waiting = vcpus.iter().flatten().filter(|vcpu| vcpu.place == Place::Waiting);
         let unsettled = waiting.map(|vcpu| vcpu.settled_at).filter(|at| before(now, *at));
         self.settled_at = unsettled.min().unwrap_or(u64::MAX);
@@ -244,7 +244,7 @@ impl<P: Policy> Queue<P> {
                 let (policy, sum, vcpu, vm) = self.parts(common, id);
                 policy.enter(sum, &mut vcpu.account, vm, Arrival::Preempted, now);
                 let key = policy.key(&vcpu.account);
-                // Within the same reach: nobody is told of more here.
+                // The set of allowed PCPUs is the same: no other PCPU needs to hear of it.
                 self.waiting.push(Item { key, ..item });
             }
         }
@@ -286,14 +286,14 @@ impl<P: Policy> Queue<P> {
         let place = self.get(id).place;
         match place {
             Place::Waiting => _ = self.waiting.remove_one(id),
-            Place::Capped => self.held.remove(id),
+            Place::Capped => self.throttled.remove(id),
             Place::Running | Place::Leaving | Place::Resting => {}
         }
         place
     }
 
     /// The VCPU that runs is left. Its state is still in the PCPU.
-    pub(super) fn set_aside(&mut self, now: u64) {
+    pub(super) fn put_prev(&mut self, now: u64) {
         if let Some(id) = self.current.take() {
             self.get_mut(id).put_from(Place::Running, Place::Leaving, now);
             self.leaving = Some(id);
@@ -316,8 +316,8 @@ impl<P: Policy> Queue<P> {
             vcpu.put(Place::Resting, now);
             // One of the same VM may run now, and has a greater part of its weight.
             self.account(common, now);
-        } else if let Some(until) = vm.cap.held_until(now) {
-            self.hold(common, id, until, now);
+        } else if let Some(until) = vm.cap.throttled_until(now) {
+            self.throttle(common, id, until, now);
         } else {
             self.enqueue(common, id, Arrival::Preempted, now);
         }
@@ -329,8 +329,8 @@ impl<P: Policy> Queue<P> {
         match chosen {
             Some(id) => self.run_one(common, id, now),
             None => {
-                self.set_aside(now);
-                Decision { run: None, until: self.held.next() }
+                self.put_prev(now);
+                Decision { run: None, until: self.throttled.next() }
             }
         }
     }
@@ -352,15 +352,15 @@ impl<P: Policy> Queue<P> {
             if self.leaving == Some(id) {
                 self.leaving = None;
             } else {
-                self.set_aside(now);
+                self.put_prev(now);
                 self.take_first(id);
                 self.stats.switches += 1;
             }
             self.current = Some(id);
         }
         // Until the first of those that are held back may wait again.
-        if self.held.next() < until {
-            until = until.min(self.held.next().max(now.saturating_add(common.min_run)));
+        if self.throttled.next() < until {
+            until = until.min(self.throttled.next().max(now.saturating_add(common.min_run)));
         }
         Decision { run: Some(id), until }
     }

@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 
-use super::policy::{Arrival, Forced, Policy, Sight};
+use super::policy::{Arrival, Forced, Policy, PublishedLoad};
 use super::sync::{AtomicU64, Ordering};
 use super::topology::PcpuId;
 use super::types::Decision;
@@ -79,15 +79,15 @@ impl Policy for Replay {
         0
     }
 
-    fn shows(&self, _: &mut (), first: u64) -> Sight {
-        Sight { first, ..Sight::default() }
+    fn published_load(&self, _: &mut (), first: u64) -> PublishedLoad {
+        PublishedLoad { first, ..PublishedLoad::default() }
     }
 
     fn slice(&self, (): &(), _: &u64) -> u64 {
         u64::MAX
     }
 
-    fn pulls(&self, _: &mut (), _: &mut u64, _: Sight, _: bool, _: bool) -> bool {
+    fn should_steal(&self, _: &mut (), _: &mut u64, _: PublishedLoad, _: bool, _: bool) -> bool {
         false
     }
 

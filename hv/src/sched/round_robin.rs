@@ -1,6 +1,6 @@
 //! Round robin: whoever has waited longest runs next, weights or not. Caps and affinities hold.
 
-use super::policy::{Arrival, Policy, Sight};
+use super::policy::{Arrival, Policy, PublishedLoad};
 use super::vm::Vm;
 
 /// The round-robin policy.
@@ -48,8 +48,8 @@ impl Policy for RoundRobin {
     }
 
     #[inline]
-    fn shows(&self, _: &mut (), first: u64) -> Sight {
-        Sight { first, ..Sight::default() }
+    fn published_load(&self, _: &mut (), first: u64) -> PublishedLoad {
+        PublishedLoad { first, ..PublishedLoad::default() }
     }
 
     #[inline]
@@ -59,7 +59,7 @@ impl Policy for RoundRobin {
 
     /// One that waits elsewhere for two slices longer goes first.
     #[inline]
-    fn pulls(&self, _: &mut (), own: &mut u64, theirs: Sight, _: bool, _: bool) -> bool {
+    fn should_steal(&self, _: &mut (), own: &mut u64, theirs: PublishedLoad, _: bool, _: bool) -> bool {
         own.wrapping_sub(theirs.first) as i64 > 2 * self.slice as i64
     }
 }

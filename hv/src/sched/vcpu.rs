@@ -52,7 +52,7 @@ pub(super) struct Stays {
     pub key: u64,
     pub since: u64,
     /// Its VM's cap forbids that before.
-    pub held_until: Option<u64>,
+    pub throttled_until: Option<u64>,
 }
 
 impl<A: Default> Vcpu<A> {
@@ -91,12 +91,17 @@ impl<A: Default> Vcpu<A> {
     ) -> Option<Stays> {
         let here = self.target.is_none_or(|target| target == pcpu);
         let key = policy.key(&self.account);
-        let held_until = || vm.cap.held_until(now);
-        (self.is_ready() && here).then(|| Stays { id, key, since: self.since, held_until: held_until() })
+        let throttled_until = || vm.cap.throttled_until(now);
+        (self.is_ready() && here).then(|| Stays {
+            id,
+            key,
+            since: self.since,
+            throttled_until: throttled_until(),
+        })
     }
 
     /// The PCPUs that may take it from a queue of this LLC unasked.
-    pub(super) fn reach(&self, llc: PcpuSet, now: u64) -> PcpuSet {
+    pub(super) fn allowed(&self, llc: PcpuSet, now: u64) -> PcpuSet {
         if before(now, self.settled_at) { self.affinity.and(llc) } else { self.affinity }
     }
 

@@ -339,7 +339,7 @@ impl<P: Policy> Sim<P> {
                 let queue = other.queue.lock();
                 // Who decides in this very moment offers what it leaves.
                 let kicked = self.cores[queue.pcpu.index()].kicked;
-                if queue.waiting.reach().contains(me) && !kicked {
+                if queue.waiting.allowed().contains(me) && !kicked {
                     let others = self.cores.iter().filter(|core| core.kicked).count();
                     assert!(others > 0, "{me} idles beside {:?} of {}", queue.waiting, queue.pcpu);
                 }
