@@ -10,6 +10,7 @@ pub mod exception;
 pub mod msr;
 pub mod register_move;
 pub mod state;
+pub mod task;
 
 pub use access::Access;
 pub use exception::{Exception, vector};

@@ -182,6 +182,7 @@ pub mod rflags {
     pub const IF: u64 = 1 << 9;
     pub const DF: u64 = 1 << 10;
     pub const OF: u64 = 1 << 11;
+    pub const NT: u64 = 1 << 14;
     pub const RF: u64 = 1 << 16;
     pub const VM: u64 = 1 << 17;
     pub const AC: u64 = 1 << 18;

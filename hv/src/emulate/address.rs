@@ -24,7 +24,7 @@ fn is_real_or_v86(state: &impl VcpuState) -> bool {
 }
 
 /// Whether bytes `offset` to `last` lie within the segment's limit.
-fn is_within_limit(segment: &Segment, offset: u64, last: u64) -> bool {
+pub(super) fn is_within_limit(segment: &Segment, offset: u64, last: u64) -> bool {
     let expand_down = segment.attributes & (Segment::NON_SYSTEM | 0b1100) == Segment::NON_SYSTEM | 0b0100;
     let limit = u64::from(segment.limit);
     if expand_down {

@@ -20,7 +20,7 @@
 //! Files: `insn` (the compact form), `opcode` and `decode` (iced to compact form), `cache` (decoded forms by
 //! address), `fetch`, `address` (segmentation), `operand` (reading and writing operands), `flags` (arithmetic),
 //! `execute` (the choice among operations and the simple ones), `multiply`, `strings`, `stack`, `vector`, `port`,
-//! `system` (operands of CR, DR and INVLPG instructions for processors without decode assists).
+//! `system` (operands of CR, DR and INVLPG instructions for processors without decode assists), `task` (task switches).
 
 mod address;
 mod cache;
@@ -38,6 +38,7 @@ mod port;
 mod stack;
 mod strings;
 mod system;
+pub mod task;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]

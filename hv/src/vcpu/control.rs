@@ -135,8 +135,19 @@ fn write_cr3<V: Virt, M: HostMemory>(
     if value >> vm.paging_features.physical_bits.min(52) != 0 {
         return Outcome::Inject(Exception::GP0);
     }
+    if load_cr3(vcpu, vm, value) { Outcome::Next(next) } else { Outcome::Inject(Exception::GP0) }
+}
+
+/// Gives the guest another CR3, whose reserved bits are clear. False: #GP(0), and nothing has changed.
+#[must_use]
+#[inline(always)]
+pub(super) fn load_cr3<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    value: u64,
+) -> bool {
     if !loads_pointers(vcpu, vm, |state| PagingState { cr3: value, ..state }) {
-        return Outcome::Inject(Exception::GP0);
+        return false;
     }
     vcpu.virt.set_cr3(value);
     if vcpu.mmu.is_shadow() {
@@ -144,7 +155,7 @@ fn write_cr3<V: Virt, M: HostMemory>(
     } else {
         vcpu.virt.flush(FlushScope::All);
     }
-    Outcome::Next(next)
+    true
 }
 
 fn write_cr0<V: Virt, M: HostMemory>(

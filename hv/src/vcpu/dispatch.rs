@@ -13,7 +13,7 @@ use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Death, Outcome, Stop};
 use crate::vcpu::port;
 use crate::vcpu::run::single_step;
-use crate::vcpu::{Vcpu, control, io, memory_fault, mmu, msr, xcr};
+use crate::vcpu::{Vcpu, control, io, memory_fault, mmu, msr, task, xcr};
 use crate::virt::{Exit, FlushScope, Virt};
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
@@ -99,7 +99,14 @@ fn rare<V: Virt, M: HostMemory, H: Host>(
             let what = alloc::format!("the processor refused the guest's state; {}", vcpu.virt.exit_report());
             Outcome::Stop(died(vcpu, Cause::InvalidState, what))
         }
-        Exit::TaskSwitch | Exit::Unknown { .. } => {
+        Exit::TaskSwitch(request) => task::switch(vcpu, vm, host, &request, tsc),
+        Exit::TaskSwitchMissed => {
+            let what = "a hardware task switch on shadow tables: QEMU's emulation executes it although it is intercepted, and \
+                        loses the shadow tables; run this guest with `--mode nested`"
+                .into();
+            Outcome::Stop(died(vcpu, Cause::UnknownExit, what))
+        }
+        Exit::Unknown { .. } => {
             let what = alloc::format!("unknown exit {exit:x?}; {}", vcpu.virt.exit_report());
             Outcome::Stop(died(vcpu, Cause::UnknownExit, what))
         }

@@ -22,6 +22,7 @@ mod memory_fault;
 mod msr;
 mod pointers;
 mod startup;
+mod task;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]

@@ -3,6 +3,7 @@
 #![allow(missing_docs)]
 
 use super::Event;
+use crate::arch::task::GateEvent;
 use crate::arch::{Exception, vector};
 
 pub const VECTOR: u32 = 0xff;
@@ -43,6 +44,20 @@ pub fn decode(word: u32, error: impl Fn() -> u32, cr2: u64) -> Option<Event> {
         })),
         _ => None,
     }
+}
+
+/// What a task gate must know of the event that this word names.
+pub fn of_gate(word: u32, error: Option<u32>) -> GateEvent {
+    let number = (word & VECTOR) as u8;
+    let kind = word & TYPE;
+    // AMD's processors call INT3 and INTO exceptions; Intel's have a type for them, beside those of INT n and INT1.
+    let software = match kind {
+        EXTERNAL | NMI => false,
+        HARDWARE_EXCEPTION => matches!(number, vector::BP | vector::OF),
+        _ => true,
+    };
+    let fault = kind == HARDWARE_EXCEPTION && !software && number != vector::DB;
+    GateEvent { software, fault, error }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Why the guest stopped, in words of the architecture: raw vendor codes never leave `virt`.
 
 use crate::arch::addr::{Gpa, Gva};
+use crate::arch::task::TaskSwitch;
 use crate::arch::{Access, Exception, RegMove, vector};
 
 /// Exceptions that exit in every mode, one bit for each vector. Machine checks are the host's. The deliveries of the others can raise
@@ -81,8 +82,11 @@ pub enum Exit {
     Pause,
     /// MONITOR or MWAIT
     Mwait,
-    /// A hardware task switch
-    TaskSwitch,
+    /// A hardware task switch, which is to be executed in software.
+    TaskSwitch(TaskSwitch),
+    /// The processor has executed a task switch although that is intercepted, and has put the guest's CR3 in the place of the
+    /// shadow root (QEMU's emulation).
+    TaskSwitchMissed,
     /// A virtualization instruction (VMRUN, VMLOAD, CLGI, VMXON, …): #UD for a guest without nested virtualization
     VirtInstruction,
     /// The processor refused to enter the guest: its state is inconsistent.

@@ -192,6 +192,14 @@ impl Virt for Fake {
         self.interrupted.take()
     }
 
+    fn finish_delivery(&mut self) {
+        self.nmi_blocked |= self.interrupted.take() == Some(Event::Nmi);
+    }
+
+    fn unblock_nmis(&mut self) {
+        self.nmi_blocked = false;
+    }
+
     fn offer_interrupt(&mut self, offer: Offer) {
         self.offered = offer;
     }

@@ -151,6 +151,13 @@ pub trait Virt: VcpuState + Sized {
     /// again; left alone, the next entry repeats it.
     fn take_interrupted_event(&mut self) -> Option<Event>;
 
+    /// The event whose delivery the last exit interrupted, of any kind, has been delivered in software: it is not delivered
+    /// again, an external interrupt counts as taken, and an NMI blocks others.
+    fn finish_delivery(&mut self);
+
+    /// An IRET was executed in software: NMIs are no longer blocked.
+    fn unblock_nmis(&mut self);
+
     /// Offers an external interrupt, taken by the guest as soon as it can, during this or any later entry; replaces an
     /// earlier offer.
     fn offer_interrupt(&mut self, offer: Offer);

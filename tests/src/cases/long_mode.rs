@@ -25,6 +25,7 @@ pub const CASES: &[Case] = &[
     both("manuals: INS and OUTS", |c| group(c, "strings", &[])).also(SHADOW),
     both("manuals: instructions on devices", |c| group(c, "mmio", &[])).also(SHADOW),
     both("manuals: delivery of exceptions", |c| group(c, "delivery", &[])).also(SHADOW),
+    both("manuals: task switches", |c| group(c, "tasks", &[])),
     both("manuals: instructions of absent features", |c| group(c, "svm", &[])).also(SHADOW),
     only("qemu-svm", "no guest writes back the host's caches", write_back).also(SHADOW),
     both("manuals: memory beyond RAM", |c| group(c, "memory", &[])).also(SHADOW),

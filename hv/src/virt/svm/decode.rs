@@ -1,8 +1,9 @@
 //! From the VMCB's exit code and information words to [`Exit`] (AMD APM 2, appendix C and 15.9 to 15.25).
 
-use super::vmcb::{Vmcb, exit_code as code};
+use super::vmcb::{Vmcb, event, exit_code as code};
 use crate::arch::addr::{Gpa, Gva};
 use crate::arch::state::Gpr;
+use crate::arch::task::{TaskSource, TaskSwitch};
 use crate::arch::{Access, Exception, RegMove, vector};
 use crate::virt::Ended;
 use crate::virt::exit::{Exit, IoExit};
@@ -63,7 +64,7 @@ fn rare(vmcb: &Vmcb, assists: bool) -> Exit {
         code::IRET => Exit::NmiWindow,
         code::INVD | code::WBINVD => Exit::Wbinvd,
         code::PAUSE => Exit::Pause,
-        code::TASK_SWITCH => Exit::TaskSwitch,
+        code::TASK_SWITCH => Exit::TaskSwitch(task_switch(vmcb)),
         code::SHUTDOWN => Exit::Shutdown,
         code::VMMCALL => Exit::Hypercall,
         code::INVLPGA | code::VMRUN | code::VMLOAD..=code::SKINIT | code::RDPRU => Exit::VirtInstruction,
@@ -117,6 +118,25 @@ fn reg_move(vmcb: &Vmcb, write: bool, assists: bool) -> RegMove {
     }
 }
 
+/// APM 2, 15.14.1.
+fn task_switch(vmcb: &Vmcb) -> TaskSwitch {
+    const IRET: u64 = 1 << 36;
+    const JUMP: u64 = 1 << 38;
+    const HAS_ERROR: u64 = 1 << 44;
+    let (selector, info) = (vmcb.exit_info1 as u16, vmcb.exit_info2);
+    let event = vmcb.exit_int_info;
+    let source = match () {
+        () if info & IRET != 0 => TaskSource::Iret,
+        () if info & JUMP != 0 => TaskSource::Jump,
+        () if event & event::VALID != 0 => {
+            let error = (info & HAS_ERROR != 0).then_some(info as u32);
+            TaskSource::Gate(crate::virt::event::of_gate(event as u32, error))
+        }
+        () => TaskSource::Call,
+    };
+    TaskSwitch { selector, source }
+}
+
 fn exception(vmcb: &Vmcb, number: u8) -> Exception {
     let pushes_error = matches!(
         number,
@@ -147,6 +167,7 @@ pub fn report(v: &Vmcb) -> alloc::string::String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::task::GateEvent;
 
     fn decode(raw: u64, info1: u64, info2: u64, assists: bool) -> Exit {
         let mut vmcb = Vmcb::new_boxed();
@@ -182,6 +203,30 @@ mod tests {
         assert_eq!(decode(0x10, 0, 0, true), Exit::ControlReg(clts));
         let dr7 = RegMove { index: 7, write: true, gpr: Some(Gpr::Rax) };
         assert_eq!(decode(0x37, 0, 0, true), Exit::DebugReg(dr7));
+    }
+
+    #[test]
+    fn task_switch_words() {
+        let of = |info2, event| {
+            let mut vmcb = Vmcb::new_boxed();
+            (vmcb.exit_code, vmcb.exit_info1) = (code::TASK_SWITCH, 0x28);
+            (vmcb.exit_info2, vmcb.exit_int_info) = (info2, event);
+            let Exit::TaskSwitch(TaskSwitch { selector: 0x28, source }) = exit(&vmcb, false) else {
+                panic!()
+            };
+            source
+        };
+        let gate = |software, fault, error| TaskSource::Gate(GateEvent { software, fault, error });
+        assert_eq!(of(0, 0), TaskSource::Call);
+        assert_eq!(of(1 << 38, 0), TaskSource::Jump);
+        assert_eq!(of(1 << 36, 0), TaskSource::Iret);
+        assert_eq!(of(1 << 44 | 0x18, 0x8000_0b0d), gate(false, true, Some(0x18)));
+        assert_eq!(of(1 << 48, 0x8000_0306), gate(false, true, None));
+        assert_eq!(of(0, 0x8000_0301), gate(false, false, None));
+        assert_eq!(of(0, 0x8000_0303), gate(true, false, None));
+        assert_eq!(of(0, 0x8000_0480), gate(true, false, None));
+        assert_eq!(of(0, 0x8000_0040), gate(false, false, None));
+        assert_eq!(of(0, 0x8000_0202), gate(false, false, None));
     }
 
     #[test]

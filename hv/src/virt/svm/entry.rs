@@ -3,6 +3,7 @@
 use super::asid::Asid;
 use super::vmcb::{Vmcb, clean, tlb_control};
 use super::{Hidden, Svm, SvmCpu, instr, pa};
+use crate::arch::state::rflags;
 
 /// Bits of [`Svm::work`]. While it is 0, an entry is VMRUN alone.
 pub(super) mod work {
@@ -119,4 +120,17 @@ impl Svm {
         self.hidden.set(Hidden::Live);
         self.done(work::HIDDEN);
     }
+}
+
+/// Execution goes on at `rip`; the interrupt shadow and RF end. True: TF is set.
+#[inline(always)]
+pub(super) fn end(vmcb: &mut Vmcb, rip: u64) -> bool {
+    vmcb.rip = rip;
+    vmcb.int_state &= !1;
+    let flags = vmcb.rflags;
+    if flags & (rflags::RF | rflags::TF) == 0 {
+        return false;
+    }
+    vmcb.rflags = flags & !rflags::RF;
+    flags & rflags::TF != 0
 }

@@ -32,6 +32,9 @@ pub struct Features {
     /// The processor may intercept every MOV to or from a control register by CR0's bit alone, and report CR0
     /// (QEMU's emulation does in newer versions: 10.0, not 7.2), so that CR0 must be watched wherever another one is.
     pub takes_all_for_cr0: bool,
+    /// The processor executes task switches although they are intercepted, and loads CR3 from the TSS (QEMU's emulation does),
+    /// which replaces the root of shadow tables.
+    pub misses_task_switches: bool,
 }
 
 /// Why SVM cannot be used.
@@ -89,6 +92,7 @@ impl Features {
             ignores_interrupt_shadow: is_tcg,
             misjudges_task_priority: is_tcg,
             takes_all_for_cr0: is_tcg,
+            misses_task_switches: is_tcg,
         })
     }
 }

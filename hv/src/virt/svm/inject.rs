@@ -160,6 +160,23 @@ impl Svm {
         self.note_iret() || self.end_step()
     }
 
+    /// The event whose delivery was interrupted has been delivered in software.
+    pub(super) fn end_delivery(&mut self) {
+        let info = self.block.vmcb.exit_int_info;
+        if info & event::VALID == 0 {
+            return;
+        }
+        if self.injection.interrupted.take() == Some(Event::Nmi) && !self.features.virtual_nmi {
+            self.await_iret();
+        } else if is_external(info)
+            && let Offer::Vector(vector) | Offer::ExtInt(vector) =
+                core::mem::take(&mut self.injection.offered)
+        {
+            self.injection.taken = Some(vector);
+            self.request(work::OFFER);
+        }
+    }
+
     /// To be called at an exit after which the guest may go on where it was: an interrupt shadow that stands then must stand at
     /// the next entry, also where the processor does not look at it.
     #[inline(always)]

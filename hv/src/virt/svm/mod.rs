@@ -31,7 +31,7 @@ use alloc::sync::Arc;
 use core::cell::Cell;
 
 use self::asid::Asid;
-use self::entry::work;
+use self::entry::{end, work};
 use self::inject::Injection;
 use self::instr::GuestBlock;
 use self::paging::Believed;
@@ -199,6 +199,9 @@ impl Virt for Svm {
     #[inline]
     fn exit(&self) -> Exit {
         self.keep_shadow();
+        if self.has_lost_root() {
+            return Exit::TaskSwitchMissed;
+        }
         decode::exit(&self.block.vmcb, self.features.decode_assists)
     }
 
@@ -279,6 +282,14 @@ impl Virt for Svm {
 
     fn take_interrupted_event(&mut self) -> Option<Event> {
         self.injection.interrupted.take()
+    }
+
+    fn finish_delivery(&mut self) {
+        self.end_delivery();
+    }
+
+    fn unblock_nmis(&mut self) {
+        self.end_nmi_handler();
     }
 
     #[inline]
@@ -381,17 +392,4 @@ impl Virt for Svm {
     fn exit_report(&self) -> alloc::string::String {
         decode::report(&self.block.vmcb)
     }
-}
-
-/// Execution goes on at `rip`; the interrupt shadow and RF end. True: TF is set.
-#[inline(always)]
-fn end(vmcb: &mut Vmcb, rip: u64) -> bool {
-    vmcb.rip = rip;
-    vmcb.int_state &= !1;
-    let flags = vmcb.rflags;
-    if flags & (rflags::RF | rflags::TF) == 0 {
-        return false;
-    }
-    vmcb.rflags = flags & !rflags::RF;
-    flags & rflags::TF != 0
 }

@@ -4,7 +4,7 @@
 //! what the guest put there; [`crate::arch::VcpuState`] shows the latter. All that would show the guest the difference,
 //! or change what its addresses mean, is intercepted. AMD APM 2, 15.25 and 15.16.
 
-use super::vmcb::{clean, cr, misc1, misc3};
+use super::vmcb::{clean, cr, exit_code, misc1, misc3};
 use super::{Features, Svm, instr};
 use crate::arch::addr::{Gva, Hpa};
 use crate::arch::state::{VcpuState, efer};
@@ -22,6 +22,10 @@ pub(super) struct Believed {
     pub cr3: u64,
     pub cr4: u64,
     pub efer: u64,
+    /// The root of the shadow tables, which the VMCB's CR3 is.
+    root: Hpa,
+    /// The VMCB's CR3 was found to be another.
+    lost: bool,
 }
 
 /// The intercepts of control registers that every mode has: a write of CR4 may set bits that this machine or policy does
@@ -48,7 +52,11 @@ impl Svm {
             Roots::Nested(root) => self.use_nested(root),
             Roots::Shadow(root) => {
                 if self.believed.is_none() {
-                    self.begin_shadow();
+                    self.begin_shadow(root);
+                }
+                if let Some(believed) = &mut self.believed {
+                    believed.lost |= self.block.vmcb.cr3 != believed.root.0;
+                    believed.root = root;
                 }
                 self.block.vmcb.cr3 = root.0;
                 self.dirty(clean::CONTROL_REGS);
@@ -70,16 +78,26 @@ impl Svm {
         self.paging_changed();
     }
 
-    fn begin_shadow(&mut self) {
-        self.believed =
-            Some(Believed { cr0: self.cr0(), cr3: self.cr3(), cr4: self.cr4(), efer: self.efer() });
+    fn begin_shadow(&mut self, root: Hpa) {
+        let (cr0, cr3, cr4) = (self.cr0(), self.cr3(), self.cr4());
+        self.believed = Some(Believed { cr0, cr3, cr4, efer: self.efer(), root, lost: false });
         let vmcb = &mut self.block.vmcb;
+        vmcb.cr3 = root.0;
         vmcb.np_control = 0;
         vmcb.intercept_exceptions |= 1 << vector::PF;
         vmcb.intercept_misc1 |= misc1::INVLPG;
         vmcb.intercept_misc3 |= misc3::INVPCID;
         self.follow_believed();
         self.paging_changed();
+    }
+
+    /// Whether the processor has replaced the shadow root by the guest's CR3: see [`Features::misses_task_switches`]. Asked at
+    /// interrupts of the host, which come in any case, and at the guest's end.
+    #[inline(always)]
+    pub(super) fn has_lost_root(&self) -> bool {
+        matches!(self.block.vmcb.exit_code, exit_code::INTR | exit_code::SHUTDOWN)
+            && self.features.misses_task_switches
+            && self.believed.is_some_and(|guest| guest.lost || guest.root.0 != self.block.vmcb.cr3)
     }
 
     fn paging_changed(&mut self) {

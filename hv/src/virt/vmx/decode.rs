@@ -3,6 +3,7 @@
 use super::field::exit as field;
 use crate::arch::addr::{Gpa, Gva};
 use crate::arch::state::Gpr;
+use crate::arch::task::{TaskSource, TaskSwitch};
 use crate::arch::{Access, Exception, RegMove, vector};
 pub use crate::virt::event;
 use crate::virt::exit::{Exit, IoExit};
@@ -83,7 +84,7 @@ fn rare(reason: u32, read: impl Fn(u32) -> u64) -> Exit {
         reason::TRIPLE_FAULT => Exit::Shutdown,
         reason::INIT => Exit::Init,
         reason::NMI_WINDOW => Exit::NmiWindow,
-        reason::TASK_SWITCH => Exit::TaskSwitch,
+        reason::TASK_SWITCH => Exit::TaskSwitch(task_switch(read)),
         reason::INVD | reason::WBINVD => Exit::Wbinvd,
         reason::RDPMC => Exit::Rdpmc,
         reason::VMCALL => Exit::Hypercall,
@@ -158,6 +159,22 @@ pub fn page_fault(interruption: u32, read: impl Fn(u32) -> u64) -> Option<(Gva, 
     is_fault.then(|| (Gva(read(field::QUALIFICATION)), read(field::INTERRUPTION_ERROR) as u32))
 }
 
+/// SDM 3, table 27-2.
+fn task_switch(read: impl Fn(u32) -> u64) -> TaskSwitch {
+    let qualification = read(field::QUALIFICATION);
+    let source = match qualification >> 30 & 3 {
+        0 => TaskSource::Call,
+        1 => TaskSource::Iret,
+        2 => TaskSource::Jump,
+        _ => {
+            let word = read(field::VECTORING) as u32;
+            let error = (word & event::ERROR_VALID != 0).then(|| read(field::VECTORING_ERROR) as u32);
+            TaskSource::Gate(event::of_gate(word, error))
+        }
+    };
+    TaskSwitch { selector: qualification as u16, source }
+}
+
 fn exception(read: impl Fn(u32) -> u64) -> Exit {
     let info = read(field::INTERRUPTION) as u32;
     if info & event::TYPE == event::NMI {
@@ -174,6 +191,7 @@ fn exception(read: impl Fn(u32) -> u64) -> Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::task::GateEvent;
 
     fn decode(reason: u32, fields: &[(u32, u64)]) -> Exit {
         let find = |field| fields.iter().find(|(f, _)| *f == field).map(|(_, value)| *value);
@@ -217,6 +235,22 @@ mod tests {
         assert_eq!(decode(29, &[(field::QUALIFICATION, 0x307)]), Exit::DebugReg(dr7));
         let from = Exit::DebugReg(RegMove { index: 6, write: false, gpr: Some(Gpr::Rax) });
         assert_eq!(decode(29, &[(field::QUALIFICATION, 0x16)]), from);
+    }
+
+    #[test]
+    fn task_switches() {
+        let fields = [
+            (field::QUALIFICATION, 3 << 30 | 0x28),
+            (field::VECTORING, 0x8000_0b0d),
+            (field::VECTORING_ERROR, 0x18),
+        ];
+        let event = GateEvent { software: false, fault: true, error: Some(0x18) };
+        let gate = TaskSwitch { selector: 0x28, source: TaskSource::Gate(event) };
+        assert_eq!(decode(9, &fields), Exit::TaskSwitch(gate));
+        for (number, source) in [(0, TaskSource::Call), (1, TaskSource::Iret), (2, TaskSource::Jump)] {
+            let exit = Exit::TaskSwitch(TaskSwitch { selector: 0x30, source });
+            assert_eq!(decode(9, &[(field::QUALIFICATION, number << 30 | 0x30)]), exit);
+        }
     }
 
     #[test]

@@ -179,6 +179,26 @@ impl Vmx {
         }
     }
 
+    /// The event whose delivery was interrupted has been delivered in software.
+    pub(super) fn end_delivery(&mut self) {
+        if self.vectoring & event::VALID == 0 {
+            return;
+        }
+        if self.injection.interrupted.take() == Some(Event::Nmi) {
+            self.request(work::NMI_BLOCKED);
+            self.set(Field::Interruptibility, self.cache.get(Field::Interruptibility) | NMI_BLOCKING);
+        } else if self.vectoring & event::TYPE == event::EXTERNAL {
+            self.note_delivered(Some((self.vectoring & event::VECTOR) as u8));
+        }
+    }
+
+    /// NMIs are no longer blocked.
+    pub(super) fn end_nmi_handler(&mut self) {
+        self.done(work::NMI_BLOCKED);
+        self.request(work::EVENT);
+        self.set(Field::Interruptibility, self.cache.get(Field::Interruptibility) & !NMI_BLOCKING);
+    }
+
     fn note_delivered(&mut self, delivering: Option<u8>) {
         if delivering.is_some() {
             self.injection.taken = delivering;

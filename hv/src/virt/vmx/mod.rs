@@ -268,6 +268,14 @@ impl Virt for Vmx {
         self.injection.interrupted.take()
     }
 
+    fn finish_delivery(&mut self) {
+        self.end_delivery();
+    }
+
+    fn unblock_nmis(&mut self) {
+        self.end_nmi_handler();
+    }
+
     #[inline]
     fn offer_interrupt(&mut self, offer: Offer) {
         self.offer(offer);

@@ -18,6 +18,7 @@ mod shared;
 mod smp;
 mod strings;
 mod svm;
+mod tasks;
 mod testdev;
 mod timers;
 mod turns;
@@ -47,6 +48,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         mmio_faults::CASES,
         delivery::CASES,
         svm::CASES,
+        tasks::CASES,
         memory::CASES,
         dies::CASES,
         crate::torture::CASES,

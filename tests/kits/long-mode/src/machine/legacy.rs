@@ -35,12 +35,42 @@ unsafe extern "C" {
     static legacy_stack_top: u8;
     static mut legacy_idt: [u64; 129];
     static mut legacy_tss_descriptor: u64;
+    static mut legacy_more: [u64; 10];
     fn kit_legacy(job: *const Job);
+}
+
+/// The descriptors from selector 30h on.
+pub fn set_descriptors(descriptors: [u64; 10]) {
+    // SAFETY: a static table that the processor does not use now.
+    unsafe { (&raw mut legacy_more).write_volatile(descriptors) };
+}
+
+/// One of them, by its selector.
+pub fn descriptor(selector: u64) -> u64 {
+    // SAFETY: as above.
+    unsafe { (&raw const legacy_more[(selector as usize - 0x30) / 8]).read_volatile() }
+}
+
+/// The TSS with which an excursion begins, at selector 28h, as words.
+pub fn tss() -> *mut u32 {
+    TSS.ptr().cast()
+}
+
+/// Performs `steps` after `prepare` has changed the tables: the IDT, and the TSS with which the excursion begins.
+pub fn run_with(job: Job, steps: &mut [Step], prepare: impl FnOnce(&mut [u64; 129], &mut [u32; 26])) {
+    set_up();
+    // SAFETY: static tables that the processor does not use now, and nothing else refers to.
+    unsafe { prepare(&mut *(&raw mut legacy_idt), &mut *TSS.ptr()) };
+    perform(job, steps);
 }
 
 /// Performs `steps`, which lie below 4 GiB where the job's tables map them to themselves.
 pub fn run(job: Job, steps: &mut [Step]) {
     set_up();
+    perform(job, steps);
+}
+
+fn perform(job: Job, steps: &mut [Step]) {
     JOB.set(Job { steps: steps.as_mut_ptr() as u32, ..job });
     // SAFETY: the job's tables keep the kit mapped, by contract; everything is restored.
     unsafe { kit_legacy(JOB.ptr()) };

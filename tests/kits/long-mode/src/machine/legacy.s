@@ -217,6 +217,9 @@ legacy_trap:
   pop edi
   cmp esi, 0x80
   je legacy_done
+  mov ebx, 0x23                                 /* a task whose DS could not be loaded has none */
+  mov ds, ebx
+  mov es, ebx
   mov ebx, [legacy_step]
   mov [ebx + STEP_VECTOR], esi
   mov [ebx + STEP_ERROR], edi
@@ -277,6 +280,9 @@ legacy_gdt:
 .global legacy_tss_descriptor
 legacy_tss_descriptor:
   .quad 0                                       /* 28: TSS, filled in by machine::legacy */
+.global legacy_more
+legacy_more:                                    /* 30: what cases need */
+  .fill 10, 8, 0
 legacy_gdt_end:
 .global legacy_gdt
 legacy_gdt_pointer:
