@@ -1,35 +1,35 @@
-//! The accounts of the [credit](super::credit) policy: what a VCPU has spent, and the mean of those present in a queue.
+//! The accounts of the [credit](super::credit) policy: the vruntime of each VCPU, and the weighted mean of each queue.
 
 use super::vm::{DEFAULT_WEIGHT, MAX_VMS};
 
-/// Parts of one weight that a VM's VCPUs can have.
+/// Units of share per unit of weight.
 pub(super) const SHARE_UNITS: u64 = 16;
-/// What one cycle of a queue's PCPU adds to the mean is this, divided by the parts present.
+/// One cycle of a PCPU adds this, divided by the sum of shares in its queue, to the mean vruntime.
 pub(super) const PER_CYCLE: u64 = DEFAULT_WEIGHT as u64 * SHARE_UNITS;
 
-/// Slices are whole while no more than so many are present in a queue.
+/// Slices are whole while a queue has at most this many VCPUs.
 const CROWD: i64 = 6;
 
 /// The account of a VCPU.
 #[derive(Debug)]
 pub struct Account {
-    /// Time run by weight: cycles of a VM of the default weight with one VCPU. As of its queue.
+    /// Time run divided by share: cycles of a VM of the default weight with one VCPU. Relative to its queue's `offset`.
     pub(super) vruntime: u64,
-    /// By how much it goes in front.
+    /// How much earlier it is placed.
     pub(super) boost: u64,
-    /// The queue's time and what it had spent when it came.
+    /// The queue's time and its own vruntime when it entered the queue.
     pub(super) arrived: (u64, u64),
-    /// What it spent beyond its part in queues that it has left since it woke.
+    /// Vruntime beyond its share that it used in queues that it has left since it woke.
     pub(super) beyond: i64,
-    /// The VM's demand when it was charged last.
+    /// The VM's demand at the last charge.
     pub(super) mark: u64,
-    /// What a slice counts.
+    /// A slice in units of vruntime.
     pub(super) weighted_slice: i64,
-    /// What a cycle counts, in parts of 2^32.
+    /// Vruntime per cycle, in units of 2^-32.
     pub(super) price: u64,
-    /// Its part of the weight, in 1/16.
+    /// Its share of the weight, in 1/16.
     pub(super) share: i64,
-    /// Weight and number of VCPUs to which the three belong, in one word.
+    /// Weight and number of runnable VCPUs that the three fields above were computed from, in one word.
     pub(super) basis: u64,
 }
 
@@ -52,42 +52,42 @@ impl Default for Account {
 /// The account of a queue.
 #[derive(Debug)]
 pub struct Sum {
-    /// Of those present: the parts, and each part times what was spent beyond `base`.
+    /// Sums over the queue's VCPUs: the shares, and each share times the vruntime beyond `base`.
     pub(super) shares: i64,
     pub(super) weighted_lead: i64,
-    /// What somebody would have spent who had his part of the PCPU all the time.
+    /// Virtual time of an always-runnable VCPU with its fair share.
     pub(super) time: u64,
-    /// Close to the mean, and moved along with time. As of this queue, like all that has been spent by those who are here.
+    /// A value close to the mean, advanced with time; relative to `offset`, as are all vruntimes of this queue.
     pub(super) base: u64,
-    /// How many are present.
+    /// Number of VCPUs.
     pub(super) count: i64,
-    /// The squares of the parts, added up.
+    /// Sum of the squares of the shares.
     pub(super) squares: i64,
-    /// The mean of the parts, each counted as often as it is great: a heavy one is not lost among many light ones.
+    /// Mean of the shares weighted by themselves, so that a heavy VCPU is not lost among many light ones.
     pub(super) usual_share: i64,
-    /// The greatest of the usual parts that other queues have shown in this decision.
+    /// The largest `usual_share` that other queues have published to this decision.
     pub(super) seen_share: i64,
-    /// For how long one of those present runs: a whole slice, or less if many are.
+    /// How long a VCPU of this queue runs: a whole slice, or less if there are many.
     pub(super) slice: u64,
-    /// What a cycle of the PCPU counts for each of those present, in parts of 2^32.
+    /// Vruntime that one cycle of the PCPU adds to the mean, in units of 2^-32.
     pub(super) rate: u64,
-    /// Added to spent times of this queue to compare them with others'.
+    /// Added to vruntimes of this queue to compare them with those of other queues.
     pub(super) offset: u64,
-    /// The VM of the VCPU that runs, and what that has spent beyond its part.
+    /// The VM of the running VCPU, and the vruntime that this has used beyond its share.
     pub(super) runs: usize,
     pub(super) runs_beyond: i64,
-    /// Lag of its own that it has given to other VCPUs of its VM.
+    /// Lag of the running VCPU that it has given to other VCPUs of its VM.
     pub(super) runs_given: i64,
-    /// What VCPUs left to their VMs when they blocked, by VM.
+    /// Lag that VCPUs left to their VMs when they blocked, by VM.
     pub(super) left: [Left; MAX_VMS],
 }
 
-/// What VCPUs of a VM had more or less than their part in a queue when they blocked.
+/// The lag, positive or negative, with which VCPUs of a VM blocked in a queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Left {
-    /// When it is paid back, in the queue's time.
+    /// When what they had too much has expired, in the queue's time.
     pub(super) paid_back_at: u64,
-    /// What they had less.
+    /// What they had too little.
     pub(super) lag: i64,
 }
 
@@ -124,7 +124,7 @@ pub(super) fn ahead_by(a: u64, b: u64) -> i64 {
 }
 
 impl Sum {
-    /// The mean of what those present have spent; of the last ones if nobody is.
+    /// The weighted mean vruntime; of an empty queue, the last one.
     pub(super) fn mean(&mut self) -> u64 {
         if self.shares != 0 {
             let ahead = self.weighted_lead.div_euclid(self.shares);
@@ -134,7 +134,7 @@ impl Sum {
         self.base
     }
 
-    /// What one of those present has spent beyond its part since it woke.
+    /// Vruntime that a VCPU of this queue has used beyond its share since it woke.
     #[inline]
     pub(super) fn beyond(&self, account: &Account) -> i64 {
         let (time, spent) = account.arrived;
@@ -152,7 +152,7 @@ impl Sum {
         }
     }
 
-    /// With what one that wakes begins.
+    /// The lead, or minus the lag, that a waking VCPU takes over from its VM.
     pub(super) fn take_over(&mut self, vm: usize) -> i64 {
         let sibling = if self.runs == vm { self.runs_beyond } else { 0 };
         let Some(left) = self.left.get_mut(vm) else { return 0 };
@@ -170,7 +170,7 @@ impl Sum {
         -lag
     }
 
-    /// The VCPU that runs is no longer the one that does: the lag that it gave away is settled.
+    /// The running VCPU stops running: settles the lag that it gave away.
     pub(super) fn settle(&mut self, account: &mut Account, vm: usize) {
         if self.runs == vm {
             account.arrived.1 = account.arrived.1.wrapping_add_signed(core::mem::take(&mut self.runs_given));
@@ -178,7 +178,7 @@ impl Sum {
         (self.runs, self.runs_given) = (NONE, 0);
     }
 
-    /// One more is present; `slice` is for few.
+    /// Adds a VCPU; `slice` is the whole slice.
     pub(super) fn add(&mut self, account: &Account, slice: u64) {
         if self.count == 0 {
             self.base = account.vruntime;
@@ -188,9 +188,9 @@ impl Sum {
         self.change(0, account.share, account.vruntime);
     }
 
-    /// One is no longer present.
+    /// Removes a VCPU.
     pub(super) fn remove(&mut self, account: &Account, slice: u64) {
-        // The last one leaves the mean where it was.
+        // The mean of a queue that becomes empty stays where it was.
         self.mean();
         self.count -= 1;
         self.share_out(slice);
@@ -204,7 +204,7 @@ impl Sum {
         self.slice = slice * CROWD as u64 / self.count.max(CROWD) as u64;
     }
 
-    /// One that is present, with these parts until now, goes ahead of the others by so much, or back.
+    /// Moves a VCPU of this queue, which had `share` until now, ahead of the others by this much vruntime, or back.
     pub(super) fn put_ahead(&mut self, share: i64, account: &mut Account, by: i64) {
         self.change(share, 0, account.vruntime);
         account.vruntime = account.vruntime.wrapping_add_signed(by);
@@ -212,7 +212,7 @@ impl Sum {
         self.change(0, account.share, account.vruntime);
     }
 
-    /// One that has spent this holds other parts than before; 0: it is not present.
+    /// A VCPU with this vruntime changes its share; a share of 0 means that it is not in the queue.
     #[inline]
     pub(super) fn change(&mut self, before: i64, now: i64, spent: u64) {
         let shares = now - before;

@@ -1,8 +1,8 @@
-//! Caps: what a VM pays for running, and the VCPUs of a queue that are held back until that is paid.
+//! Caps: what a VM pays for running, and the VCPUs of a queue that are throttled until that is paid.
 //!
-//! A cap is a price: running for d advances a word of the VM by d · 100 / cap, and while that is ahead of the clock the VM's VCPUs
-//! are held back. What takes a division is worked out when the cap or the number of those who want to run changes, so that a
-//! decision need not; and a VM without a cap looks like one that has paid.
+//! A cap is a price: running for d advances a word of the VM by d · 100 / cap, and while that is ahead of the clock the
+//! VM's VCPUs are throttled. Divisions are done when the cap or the number of runnable VCPUs changes, so that a
+//! decision needs none; a VM without a cap looks like one that has paid.
 
 use super::heap::{Heap, Item};
 use super::sync::{AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
@@ -12,7 +12,7 @@ use super::vm::mul_shift;
 
 /// A VM's cap. Times in cycles.
 pub(super) struct Cap {
-    /// Of a cycle, in parts of 2^32; 0: there is no cap.
+    /// Price of a cycle, in units of 2^-32; 0: there is no cap.
     price: AtomicU64,
     /// As much of a slice as all its VCPUs may run together.
     allowance: AtomicU64,
@@ -39,12 +39,12 @@ impl Cap {
         }
     }
 
-    /// Changes it, to percent of one PCPU; 0: there is none any more. What was used so far is forgotten. To be followed by
-    /// [`Cap::share`].
+    /// Changes it, to percent of one PCPU; 0: there is none any more. What was used so far is forgotten. To be followed
+    /// by [`Cap::share`].
     pub(super) fn set(&self, percent: u32) {
         let (price, allowance) = match u64::from(percent) {
             0 => (0, u64::MAX),
-            // Rounded up, so that nobody gets more.
+            // Rounded up, so that no VM gets more than its cap.
             percent => ((100u64 << 32).div_ceil(percent), self.slice.saturating_mul(percent) / 100),
         };
         self.price.store(price, Relaxed);
@@ -52,9 +52,9 @@ impl Cap {
         self.paid_until.store(0, Relaxed);
     }
 
-    /// Puts right how long one may run, after the cap or the number of those who want to run has changed.
+    /// Recomputes how long one VCPU may run, after the cap or the number of runnable VCPUs has changed.
     ///
-    /// Of two that do so at once the one that writes last sees what both have changed, and looks again.
+    /// Of two concurrent callers the one that writes last sees both changes and recomputes.
     pub(super) fn share(&self, runnable: impl Fn() -> u64) {
         let look = || (self.allowance.load(Relaxed), runnable().max(1));
         let mut seen = look();
@@ -80,7 +80,8 @@ impl Cap {
         self.turn.load(Relaxed)
     }
 
-    /// Counts `ran` cycles, at most as many as there are, that ended now. Of what was not used, a slice's worth is kept.
+    /// Counts `ran` cycles, at most as many as there are, that ended now. Of what was not used, a slice's worth is
+    /// kept.
     #[inline(always)]
     pub(super) fn pay(&self, ran: u64, now: u64) {
         let price = self.price.load(Relaxed);
@@ -100,26 +101,26 @@ impl Cap {
     }
 }
 
-/// The VCPUs of a queue that are held back, by when they may wait again.
+/// The throttled VCPUs of a queue, by the time at which they may wait again.
 pub(super) struct Throttled {
     heap: Heap,
-    /// None of them, nor of those who come soon, may wait again before.
+    /// No VCPU that is throttled, or is about to be, may wait again before.
     next: u64,
 }
 
 impl Throttled {
-    /// Nobody; room for so many.
+    /// Empty, with room for `capacity`.
     pub(super) fn with_capacity(capacity: usize) -> Throttled {
         Throttled { heap: Heap::with_capacity(capacity), next: u64::MAX }
     }
 
-    /// When to look for those who may wait again.
+    /// When to look for VCPUs that may wait again.
     #[inline(always)]
     pub(super) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Somebody who is about to be held back may wait again then.
+    /// A VCPU that is about to be throttled may wait again at `until`.
     pub(super) fn expect(&mut self, until: u64) {
         self.next = self.next.min(until);
     }

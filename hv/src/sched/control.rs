@@ -1,4 +1,4 @@
-//! What others do to VCPUs, from any PCPU: wake, pause, move; VMs and VCPUs that come and go.
+//! Operations on VCPUs from any PCPU: wake, pause, move; adding and removing VMs and VCPUs.
 
 use alloc::boxed::Box;
 
@@ -13,8 +13,8 @@ use super::vm::{MAX_WEIGHT, MIN_WEIGHT};
 use super::{NOWHERE, Scheduler};
 
 impl<P: Policy> Scheduler<P> {
-    /// There is something for a VCPU to do. If it runs, the kick makes its PCPU look at what there is; it need not
-    /// decide anew. If it does not exist (any more), nothing happens.
+    /// There is work for a VCPU. If it runs, the kick makes its PCPU look at the work; it need not reschedule. If the
+    /// VCPU does not exist (any more), nothing happens.
     pub fn wake(&self, id: VcpuId, now: u64) -> Kick {
         let Some(mut queue) = self.lock_home(id) else { return Kick::NONE };
         let vcpu = queue.get_mut(id);
@@ -64,7 +64,7 @@ impl<P: Policy> Scheduler<P> {
         Ok(self.admit(queue, id, Arrival::Resumed, now))
     }
 
-    /// Lets a resting VCPU wait, and finds a PCPU for it.
+    /// Makes a resting VCPU wait, and finds a PCPU for it.
     fn admit(&self, mut queue: Guard<'_, Queue<P>>, id: VcpuId, how: Arrival, now: u64) -> Kick {
         queue.admit(&self.common, id, how, now);
         let boosted = self.common.policy.is_boosted(&queue.get(id).account);
@@ -101,8 +101,8 @@ impl<P: Policy> Scheduler<P> {
         self.transfer(id, to, now)
     }
 
-    /// Moves a VCPU to a PCPU of an LLC domain: one that halts, else the one where fewest wait. Nothing happens if it is
-    /// there already.
+    /// Moves a VCPU to a PCPU of an LLC domain: one that halts, else the one where fewest wait. Nothing happens if it
+    /// is there already.
     pub fn move_to_llc(&self, id: VcpuId, llc: LlcId, now: u64) -> Result<Kick, Refused> {
         let domain = self.topology.llc(llc);
         if domain.is_empty() {
@@ -198,7 +198,7 @@ impl<P: Policy> Scheduler<P> {
         }
     }
 
-    /// Takes a VCPU that neither runs nor is being left from one queue to the other, whose locks are both held.
+    /// Moves a VCPU that is neither running nor leaving between two queues, both of which are locked.
     pub(super) fn relocate(
         &self,
         from: &mut Queue<P>,
@@ -293,8 +293,8 @@ impl<P: Policy> Scheduler<P> {
         Ok(VmId(index as u16))
     }
 
-    /// A new VCPU, paused: it begins to run when it has been resumed and woken. (Somebody may be about to wake one that is gone and had
-    /// the same number.)
+    /// A new VCPU, paused: it begins to run when it has been resumed and woken. (A wake-up for a removed VCPU of the
+    /// same number may still be on its way.)
     pub fn add_vcpu(&self, vm: VmId, affinity: PcpuSet, now: u64) -> Result<VcpuId, Refused> {
         let affinity = affinity.and(self.topology.all());
         let mut places = self.places.lock();
@@ -315,7 +315,7 @@ impl<P: Policy> Scheduler<P> {
         Ok(id)
     }
 
-    /// Removes a VCPU that does not run, and returns what it has been through. Pause it first.
+    /// Removes a VCPU that does not run, and returns its statistics. Pause it first.
     pub fn remove_vcpu(&self, id: VcpuId, now: u64) -> Result<VcpuStats, Refused> {
         let mut places = self.places.lock();
         let mut queue = self.lock_home(id).ok_or(Refused::Unknown)?;
@@ -349,7 +349,7 @@ impl<P: Policy> Scheduler<P> {
         }
     }
 
-    /// Changes a VM's weight; what its VCPUs have had so far counts as if it had always been so.
+    /// Changes a VM's weight; the vruntimes of its VCPUs are rescaled as if it had always had it.
     pub fn set_weight(&self, vm: VmId, weight: u32, now: u64) -> Result<(), Refused> {
         check_weight(weight)?;
         self.with_vm(vm, |vm| vm.set_weight(weight))?;
@@ -362,7 +362,8 @@ impl<P: Policy> Scheduler<P> {
         Ok(())
     }
 
-    /// Changes a VM's cap, in percent of one PCPU; 0: none. What was used so far is forgotten: who was held back waits again.
+    /// Changes a VM's cap, in percent of one PCPU; 0: none. What was used so far is forgotten: throttled VCPUs wait
+    /// again.
     pub fn set_cap(&self, vm: VmId, percent: u32, now: u64) -> Result<Kicks, Refused> {
         self.with_vm(vm, |vm| vm.cap.set(percent))?;
         let mut kicks = PcpuSet::EMPTY;
@@ -378,7 +379,8 @@ impl<P: Policy> Scheduler<P> {
                 kicks = kicks.or(self.claim_one(allowed, queue.pcpu).map_or(PcpuSet::EMPTY, Kick::pcpus));
             }
         }
-        // The cap was changed before each queue was locked: whoever began or ceased to want to run afterwards has seen that.
+        // The cap was changed before each queue was locked: a VCPU that became runnable or blocked afterwards has seen
+        // the new cap.
         self.common.vms[usize::from(vm.0)].share_cap();
         Ok(Kicks(kicks))
     }

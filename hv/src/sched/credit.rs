@@ -1,44 +1,47 @@
 //! The credit policy: time by weight.
 //!
-//! What a VCPU has *spent* is the time that it ran divided by its part of its VM's weight; the part is the weight divided by the
-//! number of the VM's VCPUs that wanted to run meanwhile. Who has spent least runs next. So those who always want
-//! to run get time by weight, and who wants less leaves the rest to the others.
+//! Weighted fair queueing, a relative of Linux's EEVDF; it keeps no credits, but behaves as users of Xen's credit
+//! scheduler expect of weights and caps, hence the name. The *vruntime* of a VCPU is the time that it ran divided by
+//! its share: the weight of its VM divided by the number of the VM's VCPUs that were runnable meanwhile. The VCPU with
+//! the smallest vruntime runs next. So VCPUs that are always runnable get time by weight, and what others do not use is
+//! divided among them.
 //!
-//! A queue knows the *mean* of what those present have spent, by weight. Who wakes is put there: sleeping neither earns nor costs
-//! anything. If it is not ahead of the mean by much, it is *boosted*: it goes in front by as much as one slice counts here, for its
-//! first run. What it uses is charged all the same. What a VCPU had beyond its part of its
-//! queue when it blocks, or less, the next of the VM's VCPUs that wakes there takes over; what is too much is paid back as time goes
-//! on. So neither sleeping nor taking turns makes a VM's share any greater.
+//! A queue knows the *mean* vruntime of its VCPUs, weighted by share. A VCPU that wakes is placed at the mean: sleep
+//! neither earns nor costs time. If it is not far ahead of the mean it is *boosted*: for its first run it is placed one
+//! weighted slice earlier. What it uses is charged all the same. When a VCPU blocks, its lag (what it had too little or
+//! too much of the queue's time) passes to the next VCPU of its VM that wakes there; what was too much expires as the
+//! queue's time goes on. So neither sleeping nor taking turns enlarges a VM's share.
 //!
-//! Spent times of two queues are comparable because PCPUs take from each other's queues whenever they differ by much. Where
-//! they cannot (affinity; one VCPU that is entitled to more than a PCPU), they drift apart. Then the one that is entitled to more is
-//! brought along, or the queue is shifted as a whole, which leaves its order as it is: [`Credit::catch_up`].
+//! The vruntimes of two queues are comparable because PCPUs steal from each other whenever they differ by much. Where
+//! they cannot (affinity; one VCPU that is entitled to more than a PCPU) they drift apart. Then the VCPU that is
+//! entitled to more is moved forward, or the queue is shifted as a whole, which keeps its order: [`Credit::catch_up`].
 
 pub use super::account::{Account, Sum};
 use super::account::{SHARE_UNITS, ahead_by};
 use super::policy::{Arrival, Policy, PublishedLoad};
 use super::vm::{DEFAULT_WEIGHT, Vm, mul_shift};
 
-/// Spent times may differ by so many slices between queues before they mean nothing.
+/// Slices by which the vruntimes of two queues may differ and still be comparable.
 const DRIFT_SLICES: i64 = 2;
 
-/// Who wakes is boosted if it is ahead of the mean by no more than this part of a slice.
+/// A waking VCPU is boosted if it is ahead of the mean by no more than a slice divided by this.
 const BOOST_DEBT: i64 = 4;
 
-/// A single charge counts no more than so many slices: who comes to that has been stopped, with the machine or in a debugger.
+/// Slices that a single charge counts at most: a longer run means that the machine was stopped, by a debugger for
+/// instance.
 const MOST_SLICES: u64 = 1024;
 
 /// The credit policy; times in cycles.
 #[derive(Clone, Copy, Debug)]
 pub struct Credit {
-    /// How long a VCPU runs when others wait.
+    /// How long a VCPU runs when other VCPUs wait, in cycles.
     pub slice: u64,
-    /// How long it runs at least.
+    /// How long it runs at least, in cycles.
     pub min_run: u64,
 }
 
 impl Credit {
-    /// Puts right what depends on the weight and on the number of the VM's VCPUs that want to run.
+    /// Recomputes what depends on the VM's weight and on its number of runnable VCPUs.
     fn refresh(&self, account: &mut Account, basis: u64) {
         if account.basis != basis {
             let (weight, runnable) = ((basis >> 32).max(1), (basis & 0xffff_ffff).max(1));
@@ -49,7 +52,7 @@ impl Credit {
         }
     }
 
-    /// Puts the part of one that is present right after the VM's weight or the number of its VCPUs that want to run has changed.
+    /// Updates the share of a VCPU of this queue after its VM's weight or number of runnable VCPUs has changed.
     #[inline(always)]
     fn reweigh(&self, sum: &mut Sum, account: &mut Account, basis: u64) {
         if account.basis != basis {
@@ -64,25 +67,26 @@ impl Credit {
         if old == basis >> 32 {
             return sum.change(share, account.share, account.vruntime);
         }
-        // The weight has changed: what it is ahead of the others is as if it had always been so.
+        // The weight has changed: its lead is rescaled as if it had always had the new weight.
         let ahead = ahead_by(account.vruntime, sum.mean());
         let change = ahead.saturating_mul(old as i64) / (basis >> 32).max(1) as i64 - ahead;
         sum.put_ahead(share, account, change);
     }
 
-    /// `own`, the best of this queue, is so far behind what another queue shows that this queue would not take its share of what waits
-    /// there for a long time. It is entitled to more than a PCPU, or those here cannot leave.
+    /// `own`, the best VCPU of this queue, is so far behind what another queue has published that this queue would
+    /// steal nothing from there for a long time. It is entitled to more than one PCPU, or the VCPUs here may run
+    /// nowhere else.
     #[cold]
     fn catch_up(&self, sum: &mut Sum, own: &mut Account, behind: i64, alone: bool) {
         if alone {
-            // The others would never be found to lag if they came along.
+            // The whole queue must not move: its other VCPUs would never be seen to lag.
             sum.put_ahead(own.share, own, behind);
         } else {
             sum.offset = sum.offset.wrapping_add_signed(behind);
         }
     }
 
-    /// What a slice counts for those present.
+    /// The mean weighted slice of the VCPUs in this queue.
     #[inline]
     fn mean_weighted_slice(&self, sum: &Sum) -> i64 {
         (mul_shift(self.slice, sum.rate) as i64).saturating_mul(sum.count)
@@ -106,7 +110,7 @@ impl Policy for Credit {
         let mean = sum.mean();
         let ahead = ahead_by(account.vruntime, mean);
         if sum.count == 0 {
-            // Nobody to be ahead of. The queue's own clock goes on; who comes from elsewhere brings the time of there along.
+            // The queue is empty. Its clock goes on; a VCPU from another queue brings that queue's time along.
             if matches!(how, Arrival::Moved | Arrival::Stolen) {
                 sum.offset = sum.offset.wrapping_add_signed(ahead);
             }
@@ -123,8 +127,8 @@ impl Policy for Credit {
                     account.boost = (self.mean_weighted_slice(sum) + ahead.max(0)) as u64;
                 }
                 account.vruntime = mean.wrapping_add_signed(ahead);
-                // Ahead of the others, that is; with itself among them the middle is nearer. But who takes over from one that
-                // still runs takes its place.
+                // `ahead` is the distance from the others; the mean that includes the VCPU itself is nearer. But a VCPU
+                // that takes over from a running one takes its exact place.
                 let beyond = match sum.runs == vm.index() && ahead > 0 {
                     true => ahead,
                     false => ahead.saturating_mul(sum.shares) / (sum.shares + account.share),
@@ -134,7 +138,7 @@ impl Policy for Credit {
                 return;
             }
             Arrival::Stolen => {
-                // The thief's queue may be too far ahead of what it takes.
+                // The thief's queue may be too far ahead of the VCPU that it steals.
                 let shift = (-ahead - drift.max(DRIFT_SLICES * self.mean_weighted_slice(sum))).max(0);
                 sum.offset = sum.offset.wrapping_sub(shift as u64);
                 ahead + shift
@@ -153,7 +157,7 @@ impl Policy for Credit {
         account.beyond = sum.beyond(account).clamp(-drift, drift);
         let others = sum.shares - account.share;
         if blocks {
-            // So far ahead of the others: they are behind by as much as it is ahead of the middle.
+            // Measured from the others, not from the mean that includes this VCPU.
             let ahead = core::mem::take(&mut account.beyond)
                 .saturating_mul(sum.shares)
                 .checked_div(others)
@@ -207,7 +211,7 @@ impl Policy for Credit {
         account.boost != 0
     }
 
-    /// The clock is the mean, less what those who are here may be ahead without having drifted.
+    /// The clock is the mean less the drift that is allowed between comparable queues.
     #[inline]
     fn published_load(&self, sum: &mut Sum, first: u64) -> PublishedLoad {
         let drift = DRIFT_SLICES * self.mean_weighted_slice(sum);
@@ -220,7 +224,7 @@ impl Policy for Credit {
         sum.offset
     }
 
-    /// Less beside others with greater parts, also in other queues: then it counts as much as one of theirs.
+    /// Shorter beside VCPUs with larger shares, also in other queues, so that it weighs as much as one of their slices.
     #[inline(always)]
     fn slice(&self, sum: &Sum, account: &Account) -> u64 {
         let usual = sum.usual_share.max(sum.seen_share);
@@ -230,7 +234,7 @@ impl Policy for Credit {
         (sum.slice.saturating_mul(account.share as u64) / usual as u64).max(self.min_run)
     }
 
-    /// A quarter of a slice's lead is enough within an LLC, half a one's beyond it.
+    /// Within an LLC a lead of a quarter of a slice is enough to steal, across LLCs half a slice.
     #[inline]
     fn should_steal(
         &self,

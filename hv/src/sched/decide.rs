@@ -1,10 +1,11 @@
-//! Decisions: what a PCPU runs next, what it takes from others, when it halts.
+//! Decisions: what a PCPU runs next, what it steals, when it halts.
 //!
-//! A decision looks at its own queue, at what a few neighbours publish, and locks a second queue only to take something from it.
+//! A decision looks at its own queue and at what a few other queues publish, and locks a second queue only to steal
+//! from it.
 //!
-//! The rule between LLCs: a PCPU takes a VCPU from beyond its LLC only if it would otherwise halt or run one that is ahead by more
-//! than half a slice, and if there is nothing to take within, or only what lags less; and never one that has crossed LLCs less than
-//! 10 ms ago ([`Vcpu::allowed`](super::vcpu::Vcpu::allowed)).
+//! The rule between LLCs: a PCPU steals a VCPU from another LLC only if it would otherwise halt or run one that is
+//! ahead by more than half a slice, and if its own LLC offers nothing, or only VCPUs that lag less; and never one that
+//! has crossed LLCs less than 10 ms ago ([`Vcpu::allowed`](super::vcpu::Vcpu::allowed)).
 
 use super::policy::{Arrival, Forced, Policy, PublishedLoad};
 use super::queue::Queue;
@@ -14,7 +15,8 @@ use super::types::{Decision, Kick, VcpuId, Why};
 use super::vcpu::{Place, Stays};
 use super::{NOWHERE, Scheduler};
 
-/// How many queues a decision looks at within the LLC, and beyond it. The ones after the PCPU's own: all are somebody's.
+/// How many queues a decision looks at inside the LLC, and outside. It starts after its own number, so that each queue
+/// is looked at by some PCPU.
 const PEEKS: usize = 4;
 
 /// How often a PCPU looks for work before it halts for a short time.
@@ -83,7 +85,7 @@ impl<P: Policy> Scheduler<P> {
         }
     }
 
-    /// Lets a VCPU run that has not done so for long: it is not preempted yet.
+    /// Goes on with a VCPU that has not run for `min_run` yet.
     #[cold]
     fn go_on(&self, queue: &mut Queue<P>, stays: Stays, now: u64) -> Decision {
         let decision = queue.run(&self.common, Some(stays.id), now);
@@ -95,7 +97,7 @@ impl<P: Policy> Scheduler<P> {
     }
 
     /// The state of the VCPU that this PCPU ran before its last [`Scheduler::schedule`] is in memory (or that VCPU goes
-    /// on): it is now everybody's again.
+    /// on): any PCPU may run it now.
     ///
     /// # Panics
     /// If there is no such PCPU.
@@ -109,7 +111,7 @@ impl<P: Policy> Scheduler<P> {
         self.publish(&mut queue);
         if let Some((id, target)) = elsewhere {
             drop(queue);
-            // Who is told of it looks round for the others that wait.
+            // The PCPU that is kicked looks for further waiting VCPUs itself.
             let kick = self.transfer(id, target, now).unwrap_or(Kick::NONE);
             return if kick == Kick::NONE { self.offer_any(pcpu) } else { kick };
         }
@@ -123,7 +125,8 @@ impl<P: Policy> Scheduler<P> {
         if looks_round && kick == Kick::NONE { self.offer_any(pcpu) } else { kick }
     }
 
-    /// Wakes a PCPU for anything that waits anywhere. Whoever is woken for one VCPU may find another first: it wakes the next.
+    /// Wakes a PCPU for any waiting VCPU of any queue. A PCPU that was woken for one VCPU may find another first; it
+    /// then wakes the next.
     fn offer_any(&self, from: PcpuId) -> Kick {
         let loaded = PcpuSet::from_bits(self.loaded.load(Ordering::Acquire));
         let allowed = |queue: PcpuId| self.pcpus[queue.index()].allowed.load(Ordering::Acquire);
@@ -131,7 +134,7 @@ impl<P: Policy> Scheduler<P> {
         offers.into_iter().find(|kick| *kick != Kick::NONE).unwrap_or(Kick::NONE)
     }
 
-    /// Wakes a PCPU for something that waits in this queue, one of the same LLC if possible.
+    /// Wakes a PCPU for a VCPU that waits in this queue, one of the same LLC if possible.
     pub(super) fn offer(&self, from: PcpuId, allowed: PcpuSet) -> Kick {
         let near = self.near(from);
         let kick = self.claim_one(allowed.and(near).without(PcpuSet::only(from)), from);
@@ -153,8 +156,8 @@ impl<P: Policy> Scheduler<P> {
         queue.looks_round = true;
     }
 
-    /// The queue, of these in which somebody waits, from which this PCPU should rather take something than run `best`, as far as
-    /// can be seen from here.
+    /// The queue, of these loaded ones, from which this PCPU should steal rather than run `best`, as far as their
+    /// published loads tell.
     fn peek(&self, queue: &mut Queue<P>, best: VcpuId, loaded: PcpuSet) -> Option<PcpuId> {
         let me = queue.pcpu;
         let queue_llc = queue.llc;
@@ -172,20 +175,21 @@ impl<P: Policy> Scheduler<P> {
         let near = lagging(loaded.and(queue_llc), false);
         let far = lagging(loaded.without(queue_llc), true);
         match (near, far) {
-            // Neighbours that exchange VCPUs all the time must not overlook that all of them are ahead of others.
+            // PCPUs of one LLC that steal from each other all the time must still see that all of them are ahead of
+            // another LLC.
             (Some(near), Some(far)) if self.lags_more(queue, best, near.1, far.1) => Some(far.0),
             (near, far) => near.or(far).map(|(victim, _)| victim),
         }
     }
 
-    /// Whether what waits beyond the LLC is further behind what waits within than that is behind `own`.
+    /// Whether the VCPU outside the LLC lags behind the one inside by more than that lags behind `own`.
     #[inline]
     fn lags_more(&self, queue: &Queue<P>, own: VcpuId, near: u64, far: u64) -> bool {
         let own = queue.key(&self.common, own).wrapping_add(self.common.policy.offset(&queue.sum));
         super::heap::before(own.wrapping_sub(near), near.wrapping_sub(far))
     }
 
-    /// Whether the policy would rather run one from the victim's queue, which shows this, than `own`.
+    /// Whether the policy would rather steal from the victim's queue, which published `theirs`, than run `own`.
     #[inline]
     fn prefers(
         &self,
@@ -201,7 +205,7 @@ impl<P: Policy> Scheduler<P> {
         self.common.policy.should_steal(&mut queue.sum, &mut vcpu.account, theirs, far, alone)
     }
 
-    /// Takes a VCPU from another queue, unless there is a better one at home by now. `None` if there is nothing in either.
+    /// Steals a VCPU, unless the own queue has a better one by now. `None` if there is nothing in either.
     fn take_from(&self, turn: Turn, victim: PcpuId) -> Option<Decision> {
         let common = &self.common;
         let (mut mine, mut theirs) = self.lock_both(turn.pcpu, victim);
@@ -229,7 +233,7 @@ impl<P: Policy> Scheduler<P> {
         decision
     }
 
-    /// Looks for something to run in all queues, and halts if there is nothing.
+    /// Looks for a VCPU to run in all queues, and halts if there is none.
     #[cold]
     fn find_work(&self, turn: Turn) -> Decision {
         let me = PcpuSet::only(turn.pcpu);
@@ -249,7 +253,7 @@ impl<P: Policy> Scheduler<P> {
                 return decision;
             }
         }
-        // Others were faster every time.
+        // Other PCPUs were faster every time.
         Decision { run: None, until: turn.now.saturating_add(self.common.min_run) }
     }
 
@@ -268,14 +272,14 @@ impl<P: Policy> Scheduler<P> {
         self.idle.fetch_or(bit, Ordering::AcqRel);
         let loaded = PcpuSet::from_bits(self.loaded.load(Ordering::Acquire));
         if loaded.into_iter().any(|other| self.offers(other, turn.pcpu)) {
-            // Something has come to wait meanwhile, perhaps before anybody could see that this PCPU halts.
+            // A VCPU has begun to wait meanwhile, perhaps before its PCPU could see that this one halts.
             self.leave_idle(&mut queue, turn.now);
             return None;
         }
         Some(decision)
     }
 
-    /// Does what a trace says, if it can be done.
+    /// Performs the decision of a trace, if that is possible.
     #[cold]
     fn replay(&self, pcpu: PcpuId, forced: Forced, now: u64) -> Decision {
         let common = &self.common;

@@ -1,8 +1,8 @@
 //! A binary heap of waiting VCPUs that also finds one for a given PCPU.
 //!
-//! Ordered by key. Each node knows in which PCPUs somebody in the subtree below it may run, so that a thief finds a VCPU
-//! that it may take in O(log n) even behind others that are pinned. Push, pop, and removal of what a thief has just found are
-//! O(log n); removal of any other by its number looks through all.
+//! Ordered by key. Each node knows the PCPUs on which some VCPU of its subtree may run, so that a thief finds a VCPU
+//! that it may steal in O(log n) even behind others that are pinned. Push, pop, and removal of what a thief has just
+//! found are O(log n); removal of any other by its number looks through all.
 
 use alloc::vec::Vec;
 
@@ -34,8 +34,7 @@ pub(super) fn before(a: u64, b: u64) -> bool {
 
 /// The heap.
 ///
-/// Whoever takes the first item mostly puts another one back before anything else happens: so the first place is only marked as
-/// free, and filled by the next push.
+/// A pop is nearly always followed by a push. So a pop only marks the first place as free, and the next push fills it.
 #[derive(Debug, Default)]
 pub(super) struct Heap {
     items: Vec<Item>,
@@ -48,7 +47,7 @@ pub(super) struct Heap {
 }
 
 impl Heap {
-    /// An empty heap that never allocates while it holds at most so many.
+    /// An empty heap that does not allocate while it holds at most `capacity` items.
     pub(super) fn with_capacity(capacity: usize) -> Heap {
         let (items, below) = (Vec::with_capacity(capacity), Vec::with_capacity(capacity));
         Heap { items, below, gap: false, found: 0 }
@@ -82,7 +81,7 @@ impl Heap {
         }
     }
 
-    /// An item that this PCPU may take: the first of all if it may, else one that is first in its part.
+    /// An item that this PCPU may take: the first of all if possible, else the first of some subtree.
     pub(super) fn first_for(&mut self, pcpu: PcpuId) -> Option<&Item> {
         self.close_gap();
         let holds = |at: &usize| self.below.get(*at).is_some_and(|below| below.contains(pcpu));
@@ -129,7 +128,7 @@ impl Heap {
         }
     }
 
-    /// Asks for each item anew which PCPUs may take it.
+    /// Recomputes for each item which PCPUs may take it.
     pub(super) fn reconsider(&mut self, allowed: impl Fn(VcpuId) -> PcpuSet) {
         self.close_gap();
         self.items.iter_mut().for_each(|item| item.allowed = allowed(item.id));
@@ -193,8 +192,9 @@ impl Heap {
         Some(taken)
     }
 
-    /// Puts an item where it belongs on the way up from a place that is free, and those that it passes down by one. Adds to
-    /// what is below each place what came there, if the item is one more; else that is to be added up anew. Where it is now.
+    /// Puts an item where it belongs on the way up from a place that is free, and those that it passes down by one.
+    /// Adds to what is below each place what came there, if the item is one more; else that is to be added up anew.
+    /// Where it is now.
     #[inline]
     fn rise(&mut self, from: usize, item: Item) -> usize {
         let mut at = from;
@@ -212,8 +212,9 @@ impl Heap {
         at
     }
 
-    /// Puts an item where it belongs on the way down from a place that is free, after its equals: so what [`Heap::first`] says
-    /// stays true when the gap is closed. What is below is to be added up anew from where it is now.
+    /// Puts an item where it belongs on the way down from a place that is free, after its equals: so what
+    /// [`Heap::first`] says stays true when the gap is closed. What is below is to be added up anew from where it is
+    /// now.
     #[inline]
     fn sink(&mut self, from: usize, item: Item) -> usize {
         let mut at = from;

@@ -1,31 +1,32 @@
 //! Which VCPU runs on which PCPU, and for how long.
 //!
-//! Pure: time comes as an argument, interrupts to other PCPUs leave as values ([`Kick`]). The run loop of each PCPU calls
-//! [`Scheduler::schedule`] and [`Scheduler::context_saved`]; whoever has something for a VCPU calls [`Scheduler::wake`]. The
-//! design is argued in `docs/design/0012-scheduler.md`; `docs/scheduler.md` says what a user sees.
+//! Pure: time comes as an argument, interrupts to other PCPUs leave as values ([`Kick`]). The run loop of each PCPU
+//! calls [`Scheduler::schedule`] and [`Scheduler::context_saved`]; devices and other VCPUs call [`Scheduler::wake`]
+//! when there is work for a VCPU. The design is argued in `docs/design/0012-scheduler.md`; `docs/scheduler.md` says
+//! what a user sees.
 //!
 //! | file | what |
 //! |---|---|
 //! | [`topology`] | PCPUs and what they share |
 //! | [`types`] | what goes in and out |
 //! | [`policy`] | what a policy decides; [`credit`] (with `account`), [`round_robin`], [`replay`] are such |
-//! | `vcpu`, [`vm`], `cap` | what is known of a VCPU, and of a VM; what its cap costs it |
+//! | `vcpu`, [`vm`], `cap` | the state of a VCPU, of a VM, and of its cap |
 //! | `heap`, `queue` | one PCPU's queue, without locks |
 //! | `decide` | decisions, stealing, idling |
 //! | `control` | waking, pausing, moving; VMs and VCPUs that come and go |
 //!
 //! # Locks
 //!
-//! Each queue has a lock, and there is one more for the list of VMs and VCPUs. Order: the list, then queues by number. Nobody
-//! holds more than two queues, and takes the second only if its number is greater. No lock is held while another PCPU is
+//! Each queue has a lock, and there is one more for the list of VMs and VCPUs. Order: the list, then queues by number.
+//! At most two queues are locked at once, the one with the smaller number first. No lock is held while another PCPU is
 //! waited for, and trap handlers take none. A VCPU belongs to the queue that `homes` says; that word changes only under
-//! the locks of both queues, so whoever holds the lock of the queue that it says after locking has the VCPU.
+//! the locks of both queues, so a VCPU is locked by locking the queue that `homes` names and reading `homes` again.
 //!
 //! # Waking an idle PCPU
 //!
-//! One word says which PCPUs halt. A PCPU sets its bit and *then* looks once more at what other queues publish; whoever makes a
-//! VCPU wait publishes that and *then* reads and clears a bit. Both are read-modify-writes of the same word: one of the two sees
-//! the other. Who clears a bit sends the interrupt.
+//! One word says which PCPUs halt. A PCPU sets its bit and *then* looks once more at what other queues publish; a PCPU
+//! that makes a VCPU wait publishes that and *then* reads and clears a bit. Both are read-modify-writes of the same
+//! word: one of the two sees the other. The PCPU that clears a bit sends the interrupt.
 
 mod account;
 mod cap;
@@ -72,7 +73,8 @@ pub struct Config {
     pub slice_us: u64,
     /// A VCPU that has run for less is not preempted by a better one, in microseconds.
     pub min_run_us: u64,
-    /// How long a VCPU that has crossed LLCs is left there, unless somebody commands otherwise, in microseconds.
+    /// How long a VCPU that has crossed LLCs is not stolen across LLCs again, in microseconds. Explicit moves ignore
+    /// it.
     pub settle_us: u64,
     /// Places for VMs, at most [`MAX_VMS`].
     pub vms: usize,
@@ -102,26 +104,26 @@ impl Config {
     }
 }
 
-/// A queue, and what others may know of it without its lock. Two PCPUs' share no cache line.
+/// A queue, and what other PCPUs may read of it without its lock. No cache line belongs to two PCPUs.
 #[repr(align(128))]
 struct Pcpu<P: Policy> {
     queue: Lock<Queue<P>>,
     /// Itself in sets.
     bit: u64,
-    /// The key of the first that waits, comparable with other queues'.
+    /// The key of the first waiting VCPU, comparable between queues.
     first: AtomicU64,
-    /// What the policy shows beside it.
+    /// What the policy publishes beside it.
     clock: AtomicU64,
     share: AtomicU64,
-    /// The PCPUs that may take something from here.
+    /// The PCPUs that may steal a VCPU from here.
     allowed: AtomicU64,
-    /// Somebody wants this PCPU to decide anew.
+    /// This PCPU is asked to reschedule.
     wanted: AtomicBool,
-    /// Interrupts that others were told to send.
+    /// Interrupts that other PCPUs were told to send to it.
     kicks: AtomicU64,
 }
 
-/// Whose places are taken.
+/// Which numbers are in use.
 struct Places {
     vms: Vec<Option<usize>>,
     vcpus: Vec<bool>,
@@ -136,7 +138,7 @@ pub struct Scheduler<P: Policy> {
     homes: Vec<AtomicU8>,
     /// The PCPUs that halt and have not been kicked.
     idle: AtomicU64,
-    /// The queues in which somebody waits.
+    /// The queues with waiting VCPUs.
     loaded: AtomicU64,
     places: Lock<Places>,
 }
@@ -187,13 +189,13 @@ impl<P: Policy> Scheduler<P> {
         &self.common.policy
     }
 
-    /// Whether somebody wants this PCPU to decide anew: its run loop then calls [`Scheduler::schedule`].
+    /// Whether this PCPU is asked to reschedule: its run loop then calls [`Scheduler::schedule`].
     #[inline]
     pub fn wanted(&self, pcpu: PcpuId) -> bool {
         self.pcpus[pcpu.index()].wanted.load(Ordering::Acquire)
     }
 
-    /// Whether somebody waits in the queue of this PCPU, as published.
+    /// Whether a VCPU waits in the queue of this PCPU, as published.
     #[inline]
     pub fn is_waited_for(&self, pcpu: PcpuId) -> bool {
         self.pcpus[pcpu.index()].allowed.load(Ordering::Acquire) != 0
@@ -223,7 +225,7 @@ impl<P: Policy> Scheduler<P> {
         }
     }
 
-    /// Tells others what waits in a queue. Called under its lock after every change.
+    /// Publishes what waits in a queue. Called under its lock after every change.
     #[inline]
     fn publish(&self, queue: &mut Queue<P>) {
         let shared = &self.pcpus[queue.pcpu.index()];
@@ -244,13 +246,13 @@ impl<P: Policy> Scheduler<P> {
         }
     }
 
-    /// Whether something waits in a queue that this PCPU may take, as published.
+    /// Whether a VCPU waits in `queue` that `to` may run, as published.
     #[inline]
     fn offers(&self, queue: PcpuId, to: PcpuId) -> bool {
         PcpuSet::from_bits(self.pcpus[queue.index()].allowed.load(Ordering::Acquire)).contains(to)
     }
 
-    /// Wants a PCPU to decide anew.
+    /// Asks a PCPU to reschedule.
     fn want(&self, pcpu: PcpuId) -> Kick {
         let shared = &self.pcpus[pcpu.index()];
         if shared.wanted.swap(true, Ordering::AcqRel) {
@@ -260,7 +262,7 @@ impl<P: Policy> Scheduler<P> {
         Kick(Some(pcpu))
     }
 
-    /// Wakes a PCPU if it halts and nobody else has woken it.
+    /// Wakes a PCPU if it halts and has not been woken yet.
     fn claim(&self, pcpu: PcpuId) -> Option<Kick> {
         let bit = PcpuSet::only(pcpu).bits();
         let was_idle = self.idle.fetch_and(!bit, Ordering::AcqRel) & bit != 0;

@@ -1,7 +1,8 @@
-//! What a scheduling policy decides: the order of those who wait, how long one runs, and when a PCPU takes a VCPU from another.
+//! What a scheduling policy decides: the order of waiting VCPUs, how long one runs, and when a PCPU steals from
+//! another.
 //!
-//! The rest is the same for all: states, affinity, caps, idle PCPUs, locks. Chosen at compile time; a queue calls it under
-//! its own lock, so that a policy's data need none.
+//! The rest is the same for all: states, affinity, caps, idle PCPUs, locks. Chosen at compile time; a queue calls it
+//! under its own lock, so that a policy's data need none.
 
 use super::topology::PcpuId;
 use super::types::VcpuId;
@@ -12,13 +13,13 @@ use super::vm::Vm;
 pub enum Arrival {
     /// It was blocked and has been woken.
     Woken,
-    /// It was paused, or held back by its VM's cap.
+    /// It was paused, or throttled by its VM's cap.
     Resumed,
     /// It ran here and is put back.
     Preempted,
-    /// It comes from another queue, on somebody's command.
+    /// It comes from another queue, by an explicit move.
     Moved,
-    /// It comes from another queue that was asked for it.
+    /// It was stolen from another queue.
     Stolen,
 }
 
@@ -31,59 +32,60 @@ pub struct Forced {
     pub slice: u64,
 }
 
-/// What a queue in which somebody waits shows to others.
+/// What a queue with waiting VCPUs publishes to other PCPUs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PublishedLoad {
-    /// The key of the first that waits, comparable with theirs.
+    /// The key of the first waiting VCPU, comparable between queues.
     pub first: u64,
-    /// Comparable as well: who is before this has lost touch with those present there.
+    /// Lower bound of comparable vruntime; a VCPU below it has drifted too far.
     pub clock: u64,
-    /// The part that those present there usually have, in the policy's own measure.
+    /// The typical share of the VCPUs there, in the policy's own unit.
     pub share: u64,
 }
 
 /// A scheduling policy. Keys are compared by their difference, so they may wrap around.
 pub trait Policy: Send + Sync {
-    /// What it keeps of each VCPU.
+    /// What it keeps for each VCPU.
     type Account: Default + Send;
-    /// What it keeps of each queue: of those who run or wait there.
+    /// What it keeps for each queue: sums over the VCPUs that run or wait there.
     type Sum: Default + Send;
 
-    /// A VCPU becomes one of those who run or wait in this queue.
+    /// A VCPU enters this queue.
     fn enter(&self, sum: &mut Self::Sum, account: &mut Self::Account, vm: &Vm, how: Arrival, now: u64);
 
-    /// A VCPU ceases to be one of them; it blocks if so said.
+    /// A VCPU leaves this queue, because it blocks if `blocks`.
     fn leave(&self, sum: &mut Self::Sum, account: &mut Self::Account, vm: &Vm, blocks: bool, now: u64);
 
-    /// A VCPU, on its way from one queue to the next, is in neither.
+    /// A VCPU moves from one queue to another; it is in neither now.
     fn carry(&self, from: &Self::Sum, to: &Self::Sum, account: &mut Self::Account);
 
     /// A VCPU begins to run.
     fn dispatch(&self, sum: &mut Self::Sum, account: &mut Self::Account, vm: &Vm, now: u64);
 
-    /// The VCPU that runs has run for `ran` cycles, or for so many more.
+    /// The running VCPU has run for another `ran` cycles.
     fn charge(&self, sum: &mut Self::Sum, account: &mut Self::Account, vm: &Vm, ran: u64, now: u64);
 
-    /// Others are about to enter its queue while this one, whose accounts are up to date, runs.
+    /// VCPUs are about to enter the queue while this one runs; its accounts are up to date.
     fn show(&self, _sum: &mut Self::Sum, _account: &Self::Account, _vm: &Vm) {}
 
-    /// Its place in the order of its queue: lower ones go first.
+    /// Its position in the queue's order: lower keys run first.
     fn key(&self, account: &Self::Account) -> u64;
 
-    /// Whether it goes before its turn because it has just been woken.
+    /// Whether it was placed earlier because it has just been woken.
     fn is_boosted(&self, account: &Self::Account) -> bool;
 
-    /// What is to be added to a key of this queue to compare it with those of other queues.
+    /// What is added to a key of this queue to compare it with keys of other queues.
     fn offset(&self, sum: &Self::Sum) -> u64;
 
-    /// What is shown to other queues; this is the first key, as it is here.
+    /// What is published to other queues; `first` is this queue's first key.
     fn published_load(&self, sum: &mut Self::Sum, first: u64) -> PublishedLoad;
 
-    /// For how long a VCPU runs beside those present.
+    /// How long a VCPU runs, given the queue's other VCPUs, in cycles.
     fn slice(&self, sum: &Self::Sum, account: &Self::Account) -> u64;
 
-    /// Whether a PCPU that would run `own` should rather take the first of those who wait in a queue that shows this; `far`: beyond
-    /// its LLC. `alone`: `own` is not in a heap, and somebody who waits behind it may go there.
+    /// Whether a PCPU that would run `own` should rather steal the first VCPU of the queue that published `theirs`;
+    /// `far`: that queue is in another LLC domain. `alone`: `own` is not in a heap, and a VCPU that waits behind it may
+    /// run there.
     fn should_steal(
         &self,
         sum: &mut Self::Sum,
@@ -93,7 +95,7 @@ pub trait Policy: Send + Sync {
         alone: bool,
     ) -> bool;
 
-    /// A decision that is made already, for policies that repeat a trace.
+    /// The next decision of a trace, for policies that replay one.
     #[inline(always)]
     fn forced(&self, _pcpu: PcpuId) -> Option<Forced> {
         None

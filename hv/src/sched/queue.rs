@@ -1,7 +1,7 @@
-//! The run queue of one PCPU: what runs there, who waits, and who rests. No locks, no other queues.
+//! The run queue of one PCPU: its running, waiting and resting VCPUs. No locks, no other queues.
 //!
-//! [`super::Scheduler`] holds each behind a lock and moves VCPUs between them. A VCPU is a box in `vcpus` of exactly one
-//! queue; the heaps and `current` name it. What a VCPU's [`Place`] says and where it is named always agree.
+//! [`super::Scheduler`] holds each behind a lock and moves VCPUs between them. A VCPU is a box in `vcpus` of exactly
+//! one queue; the heaps and `current` name it. What a VCPU's [`Place`] says and where it is named always agree.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -18,13 +18,13 @@ use super::vm::Vm;
 pub(super) struct Common<P> {
     pub policy: P,
     pub vms: Vec<Vm>,
-    /// A VCPU that has run for less is not preempted by a better one. Cycles, as are all.
+    /// A VCPU that has run for less is not preempted by a better one. In cycles, as are all times.
     pub min_run: u64,
     /// How long a VCPU that has crossed LLCs is left there.
     pub settle: u64,
 }
 
-/// One queue.
+/// The queue of one PCPU.
 pub(super) struct Queue<P: Policy> {
     pub pcpu: PcpuId,
     pub llc: PcpuSet,
@@ -37,9 +37,9 @@ pub(super) struct Queue<P: Policy> {
     /// The PCPU halts.
     pub idle: bool,
     pub idle_since: u64,
-    /// It has taken something from another queue or no longer halts, and has not looked yet whether there is more for others.
+    /// It has stolen a VCPU or has left idle, and has not yet looked whether more waits for other PCPUs.
     pub looks_round: bool,
-    /// When the first of those who wait and have crossed LLCs just before may be taken from here; never if `u64::MAX`.
+    /// When the first waiting VCPU that has just crossed LLCs may be stolen across LLCs again; never if `u64::MAX`.
     pub settled_at: u64,
     pub sum: P::Sum,
     pub stats: PcpuStats,
@@ -97,8 +97,8 @@ impl<P: Policy> Queue<P> {
         }
     }
 
-    /// A decision begins: brings the accounts of the VCPU that runs up to date and notes what it wants. That VCPU, if it can go on
-    /// here, to be given to [`Queue::unless_throttled`].
+    /// A decision begins: brings the accounts of the VCPU that runs up to date and notes what it wants. That VCPU, if
+    /// it can go on here, to be given to [`Queue::unless_throttled`].
     #[inline(always)]
     pub(super) fn settle(&mut self, common: &Common<P>, why: Why, now: u64) -> Option<Stays> {
         let id = self.current?;
@@ -134,13 +134,13 @@ impl<P: Policy> Queue<P> {
         None
     }
 
-    /// Who should run of those who are here and whom no cap holds back. One that yields goes after everybody else.
+    /// The VCPU of this queue that should run and is not throttled. One that yields comes after all others.
     pub(super) fn best(&mut self, common: &Common<P>, yields: bool, now: u64) -> Option<VcpuId> {
         let stays = self.throttle_front(common, now);
         self.next(stays, yields)
     }
 
-    /// Who should run of those who are here, if [no cap](Queue::throttled_until) forbids it; `stays` may go on.
+    /// The VCPU of this queue that should run unless it is [throttled](Queue::throttled_until); `stays` may go on.
     #[inline(always)]
     pub(super) fn next(&self, stays: Option<Stays>, yields: bool) -> Option<VcpuId> {
         match (stays, self.waiting.first()) {
@@ -161,7 +161,7 @@ impl<P: Policy> Queue<P> {
         common.vms[usize::from(self.get(id).vm.0)].cap.throttled_until(now)
     }
 
-    /// Takes those out of the front whose VM has used up its cap. The VCPU that runs or was left just now, if it may go on.
+    /// Throttles the VCPUs at the front whose VM has used up its cap. Returns the current VCPU if it may go on.
     #[cold]
     pub(super) fn throttle_front(&mut self, common: &Common<P>, now: u64) -> Option<Stays> {
         while let Some(id) = self.waiting.first().map(|item| item.id) {
@@ -194,7 +194,7 @@ impl<P: Policy> Queue<P> {
         self.throttled.push(id, until);
     }
 
-    /// Lets those wait again whose VM's cap allows it.
+    /// Unthrottles the VCPUs whose VM's cap allows it.
     #[cold]
     pub(super) fn release(&mut self, common: &Common<P>, now: u64) {
         while let Some(id) = self.throttled.pop_due(now) {
@@ -222,7 +222,7 @@ impl<P: Policy> Queue<P> {
         self.waiting.push(Item::new(key, id, allowed));
     }
 
-    /// Lets others take those who have not crossed LLCs for long enough.
+    /// Lets other LLCs steal the VCPUs that have stayed here long enough.
     #[cold]
     pub(super) fn reconsider(&mut self, now: u64) {
         let (vcpus, llc) = (&self.vcpus, self.llc);
@@ -233,7 +233,7 @@ impl<P: Policy> Queue<P> {
         self.settled_at = unsettled.min().unwrap_or(u64::MAX);
     }
 
-    /// Puts those of a VM that wait where they belong after its weight has changed.
+    /// Sorts a VM's waiting VCPUs again after its weight has changed.
     pub(super) fn requeue(&mut self, common: &Common<P>, vm: VmId, now: u64) {
         for index in 0..self.vcpus.len() {
             let waits = |vcpu: &Vcpu<P::Account>| vcpu.vm == vm && vcpu.place == Place::Waiting;
@@ -250,7 +250,7 @@ impl<P: Policy> Queue<P> {
         }
     }
 
-    /// Lets those of a VM that its cap holds back wait again after it has changed.
+    /// Unthrottles a VM's VCPUs after its cap has changed.
     pub(super) fn release_vm(&mut self, common: &Common<P>, vm: VmId, now: u64) {
         for index in 0..self.vcpus.len() {
             let held = |vcpu: &Vcpu<P::Account>| vcpu.vm == vm && vcpu.place == Place::Capped;
@@ -270,7 +270,7 @@ impl<P: Policy> Queue<P> {
         self.enqueue(common, id, how, now);
     }
 
-    /// A VCPU that waits, or is held back, rests from now on.
+    /// A VCPU that waits or is throttled becomes resting.
     pub(super) fn withdraw(&mut self, common: &Common<P>, id: VcpuId, now: u64) {
         if self.unlink(id) == Place::Waiting {
             let (policy, sum, vcpu, vm) = self.parts(common, id);
@@ -292,7 +292,7 @@ impl<P: Policy> Queue<P> {
         place
     }
 
-    /// The VCPU that runs is left. Its state is still in the PCPU.
+    /// Stops running the current VCPU. Its state is still in the PCPU.
     pub(super) fn put_prev(&mut self, now: u64) {
         if let Some(id) = self.current.take() {
             self.get_mut(id).put_from(Place::Running, Place::Leaving, now);
@@ -314,7 +314,7 @@ impl<P: Policy> Queue<P> {
             policy.leave(sum, &mut vcpu.account, vm, blocks, now);
             vm.end_demand(now);
             vcpu.put(Place::Resting, now);
-            // One of the same VM may run now, and has a greater part of its weight.
+            // Another VCPU of the VM may be running here, whose share has grown.
             self.account(common, now);
         } else if let Some(until) = vm.cap.throttled_until(now) {
             self.throttle(common, id, until, now);
@@ -358,14 +358,14 @@ impl<P: Policy> Queue<P> {
             }
             self.current = Some(id);
         }
-        // Until the first of those that are held back may wait again.
+        // Until the first throttled VCPU may wait again.
         if self.throttled.next() < until {
             until = until.min(self.throttled.next().max(now.saturating_add(common.min_run)));
         }
         Decision { run: Some(id), until }
     }
 
-    /// Takes one out of those who wait, the first as a rule.
+    /// Takes a waiting VCPU out of the heap, as a rule the first.
     #[inline(always)]
     fn take_first(&mut self, id: VcpuId) {
         if self.waiting.first().is_some_and(|item| item.id == id) {
@@ -376,7 +376,7 @@ impl<P: Policy> Queue<P> {
     }
 }
 
-/// Brings the accounts of a VCPU that runs up to date. The time that it ran.
+/// Brings the accounts of a running VCPU up to date and returns the time that it ran.
 #[inline(always)]
 fn bill<P: Policy>(policy: &P, sum: &mut P::Sum, vcpu: &mut Vcpu<P::Account>, vm: &Vm, now: u64) -> u64 {
     let ran = now.saturating_sub(vcpu.charged);

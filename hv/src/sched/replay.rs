@@ -1,8 +1,9 @@
 //! Decisions from a recorded trace: the same again, whatever the policy would have said.
 //!
-//! A trace is what [`Scheduler::schedule`](super::Scheduler::schedule) returned on each PCPU, one decision after the other. On
-//! the same events it leads to the same states, so that a run can be looked at again, or be tried with one decision
-//! changed. A decision that cannot be repeated (its VCPU does not wait) is counted, and the PCPU idles instead.
+//! A trace is what [`Scheduler::schedule`](super::Scheduler::schedule) returned on each PCPU, one decision after the
+//! other. On the same events it leads to the same states, so that a run can be looked at again, or be tried with one
+//! decision changed. A decision that cannot be repeated (its VCPU does not wait) is counted, and the PCPU idles
+//! instead.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! Round robin: whoever has waited longest runs next, weights or not. Caps and affinities hold.
+//! Round robin: the VCPU that has waited longest runs next; weights do not count, caps and affinities do.
 
 use super::policy::{Arrival, Policy, PublishedLoad};
 use super::vm::Vm;
@@ -6,7 +6,7 @@ use super::vm::Vm;
 /// The round-robin policy.
 #[derive(Clone, Copy, Debug)]
 pub struct RoundRobin {
-    /// How long a VCPU runs when others wait, in cycles.
+    /// How long a VCPU runs when other VCPUs wait, in cycles.
     pub slice: u64,
 }
 
@@ -27,7 +27,7 @@ impl Policy for RoundRobin {
 
     fn dispatch(&self, _: &mut (), _: &mut u64, _: &Vm, _: u64) {}
 
-    /// Who runs is the last in the row.
+    /// The running VCPU is the last of the queue.
     #[inline]
     fn charge(&self, _: &mut (), account: &mut u64, _: &Vm, _: u64, now: u64) {
         *account = now;

@@ -1,8 +1,8 @@
 //! Which PCPUs there are and what they share: packages, last-level caches, cores, memory nodes.
 //!
-//! Filled once at start by whoever counts the processors (CPUID, MADT and SRAT on a machine, plain numbers in tests) and
-//! never changed. PCPUs that are of no use to guests keep their numbers and are in no set ([`Topology::without`]). The scheduler
-//! looks at last-level caches only; the rest is for reports and for placing memory.
+//! Filled once at start (from CPUID, MADT and SRAT on a machine, from plain numbers in tests) and never changed. PCPUs
+//! that are of no use to guests keep their numbers and are in no set ([`Topology::without`]). The scheduler looks at
+//! last-level caches only; the rest is for reports and for placing memory.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -33,7 +33,8 @@ impl fmt::Display for PcpuId {
 pub struct LlcId(pub u8);
 
 /// Where a PCPU sits. Numbers of one kind are comparable on the whole machine: two PCPUs share a package, a last-level
-/// cache, a core or a node if, and only if, these have the same number. They need not be dense (a part of an APIC id will do).
+/// cache, a core or a node if, and only if, these have the same number. They need not be dense (a part of an APIC id
+/// will do).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Location {
     /// The package (socket).
@@ -84,7 +85,7 @@ impl Topology {
         self
     }
 
-    /// So many PCPUs, one core each, with so many to a last-level cache. For tests and for machines that do not tell.
+    /// `pcpus` PCPUs, one core each, `per_llc` to a last-level cache. For tests and for machines that do not tell.
     pub fn uniform(pcpus: usize, per_llc: usize) -> Topology {
         let per_llc = per_llc.max(1);
         Topology::new((0..pcpus.min(MAX_PCPUS)).map(|n| {
@@ -207,8 +208,8 @@ impl PcpuSet {
         PcpuSet(self.0 & !other.0)
     }
 
-    /// The members in rising order, beginning with the first after `pcpu` and ending with `pcpu` itself. Whoever looks for
-    /// the first that will do begins with its own neighbours.
+    /// The members in rising order, beginning with the first after `pcpu` and ending with `pcpu` itself. Whoever looks
+    /// for the first that will do begins with its own neighbours.
     #[inline]
     pub fn after(self, pcpu: PcpuId) -> impl Iterator<Item = PcpuId> {
         let turn = (u32::from(pcpu.0) + 1) % MAX_PCPUS as u32;

@@ -30,21 +30,21 @@ pub enum Why {
 pub struct Decision {
     /// The VCPU to run; `None`: halt until an interrupt comes.
     pub run: Option<VcpuId>,
-    /// When to ask again ([`Why::Preempt`]), in TSC cycles; `u64::MAX`: not before somebody else says so.
+    /// When to ask again ([`Why::Preempt`]), in TSC cycles; `u64::MAX`: only when this PCPU is kicked.
     pub until: u64,
 }
 
-/// An interrupt to be sent to a PCPU that shall ask again; none if nobody must be told. If the PCPU is the caller's own, no
-/// interrupt is needed: it asks by itself before it runs anything.
+/// An interrupt to be sent to a PCPU so that it reschedules, or none. If the PCPU is the caller's own, no interrupt is
+/// needed: it reschedules before it runs anything.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kick(pub Option<PcpuId>);
 
 impl Kick {
-    /// Nobody must be told.
+    /// No interrupt.
     pub const NONE: Kick = Kick(None);
 
-    /// The PCPUs to be told: one or none.
+    /// The PCPUs to interrupt: one or none.
     pub fn pcpus(self) -> PcpuSet {
         self.0.map_or(PcpuSet::EMPTY, PcpuSet::only)
     }
@@ -72,22 +72,22 @@ pub enum Refused {
     Weight,
 }
 
-/// What a VCPU has been through, in TSC cycles and numbers.
+/// Statistics of a VCPU: times in TSC cycles, and counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VcpuStats {
     /// Time that it ran.
     pub ran: u64,
-    /// Time that it could have run and waited for a PCPU.
+    /// Time that it was runnable and waited for a PCPU.
     pub waited: u64,
-    /// Time that it could have run and was held back by its VM's cap.
+    /// Time that it was runnable and throttled by its VM's cap.
     pub capped: u64,
     /// How often it began to run.
     pub dispatched: u64,
     /// How often it was woken.
     pub wakes: u64,
-    /// How often it went before its turn because it was woken.
+    /// How often it was boosted because it was woken.
     pub boosts: u64,
-    /// How often another PCPU took it from where it waited.
+    /// How often it was stolen.
     pub steals: u64,
     /// Moves of any kind to a PCPU of the same LLC.
     pub near_moves: u64,
@@ -95,7 +95,7 @@ pub struct VcpuStats {
     pub far_moves: u64,
 }
 
-/// What a PCPU has done, in TSC cycles and numbers.
+/// Statistics of a PCPU: times in TSC cycles, and counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PcpuStats {
     /// Time that it ran VCPUs.
@@ -106,9 +106,9 @@ pub struct PcpuStats {
     pub decisions: u64,
     /// Decisions that ended with another VCPU than before.
     pub switches: u64,
-    /// VCPUs that it took from others.
+    /// VCPUs that it has stolen.
     pub steals: u64,
-    /// Interrupts that others were told to send to it.
+    /// Interrupts that other PCPUs were told to send to it.
     pub kicks: u64,
 }
 
@@ -119,7 +119,7 @@ pub enum State {
     Running,
     /// It waits for a PCPU.
     Waiting,
-    /// It waits because of its VM's cap.
+    /// It is throttled by its VM's cap.
     Capped,
     /// It waits to be woken.
     Blocked,

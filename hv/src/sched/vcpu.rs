@@ -13,11 +13,11 @@ pub(super) enum Place {
     Running,
     /// The PCPU has left it, and its state is not in memory yet.
     Leaving,
-    /// In the heap of those who wait.
+    /// In the heap of waiting VCPUs.
     Waiting,
-    /// It waits until its VM's cap lets it.
+    /// Throttled by its VM's cap.
     Capped,
-    /// It does not want to run, or must not.
+    /// Blocked or paused.
     Resting,
 }
 
@@ -27,11 +27,11 @@ pub(super) struct Vcpu<A> {
     pub vm: VmId,
     pub affinity: PcpuSet,
     pub place: Place,
-    /// Somebody has paused it.
+    /// It is paused.
     pub paused: bool,
     /// It has nothing to do before it is woken.
     pub blocked: bool,
-    /// It was woken while it ran: its next block comes to nothing.
+    /// Wake-up pending: the next block returns at once.
     pub woken: bool,
     /// Where it goes once its state is in memory.
     pub target: Option<PcpuId>,
@@ -39,7 +39,7 @@ pub(super) struct Vcpu<A> {
     pub since: u64,
     /// Up to when its running is in the accounts.
     pub charged: u64,
-    /// It has crossed LLCs: that is not to happen again unasked before this.
+    /// It has crossed LLCs: it is not stolen across LLCs again before this time.
     pub settled_at: u64,
     pub account: A,
     pub stats: VcpuStats,
@@ -51,7 +51,7 @@ pub(super) struct Stays {
     pub id: VcpuId,
     pub key: u64,
     pub since: u64,
-    /// Its VM's cap forbids that before.
+    /// Throttled by its VM's cap until then.
     pub throttled_until: Option<u64>,
 }
 
@@ -100,7 +100,7 @@ impl<A: Default> Vcpu<A> {
         })
     }
 
-    /// The PCPUs that may take it from a queue of this LLC unasked.
+    /// The PCPUs that may steal it from a queue of this LLC.
     pub(super) fn allowed(&self, llc: PcpuSet, now: u64) -> PcpuSet {
         if before(now, self.settled_at) { self.affinity.and(llc) } else { self.affinity }
     }
@@ -113,7 +113,7 @@ impl<A: Default> Vcpu<A> {
         self.put_from(Place::Waiting, place, now);
     }
 
-    /// Changes its place, which is this one or another in which it neither waits nor is held back.
+    /// Changes its place. It was `from`, or a place in which it neither waited nor was throttled.
     #[inline(always)]
     pub(super) fn put_from(&mut self, from: Place, place: Place, now: u64) {
         if from == Place::Waiting && self.place == Place::Waiting {

@@ -7,7 +7,7 @@ use super::sync::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Weights of VMs.
 pub const MIN_WEIGHT: u32 = 1;
-/// The weight of a VM for which nobody has said anything.
+/// The weight of a VM whose configuration names none.
 pub const DEFAULT_WEIGHT: u32 = 256;
 /// The greatest weight.
 pub const MAX_WEIGHT: u32 = 65_535;
@@ -15,7 +15,7 @@ pub const MAX_WEIGHT: u32 = 65_535;
 /// The greatest number of VMs.
 pub const MAX_VMS: usize = 64;
 
-/// `value` times `factor`, which is in parts of 2^32.
+/// `value` times `factor`, which is in units of 2^-32.
 #[inline]
 pub(super) fn mul_shift(value: u64, factor: u64) -> u64 {
     ((u128::from(value) * u128::from(factor)) >> 32) as u64
@@ -25,7 +25,7 @@ pub(super) fn mul_shift(value: u64, factor: u64) -> u64 {
 const TIME: u32 = 54;
 const TIME_MASK: u64 = (1 << TIME) - 1;
 
-/// How many VCPUs of a VM want to run (run, wait, or are held back by the cap), and for how long so many have.
+/// How many VCPUs of a VM are runnable (run, wait, or are throttled), and the integral of that number over time.
 ///
 /// One word: the number n in the upper bits; below, the sum S of the times at which VCPUs began to want, less those at
 /// which they ceased. The integral of n over time up to `now` is then n·now − S, exact at any moment, modulo 2^54.
@@ -70,7 +70,7 @@ impl Vm {
         }
     }
 
-    /// Begins anew, as another VM.
+    /// Resets it, for a new VM of the same number.
     pub(super) fn reset(&self, weight: u32, cap: u32) {
         self.set_weight(weight);
         self.demand.0.store(0, Relaxed);
@@ -94,7 +94,7 @@ impl Vm {
         self.weight.store(weight, Relaxed);
     }
 
-    /// Puts right what the cap allows each of its VCPUs.
+    /// Recomputes what the cap allows each of its VCPUs.
     pub(super) fn share_cap(&self) {
         self.cap.share(|| self.runnable());
     }
@@ -107,18 +107,18 @@ impl Vm {
         (basis, Demand::up_to(word, now))
     }
 
-    /// How many of its VCPUs want to run; at least 1, as those who ask are one.
+    /// How many of its VCPUs are runnable; at least 1, because the caller is one.
     #[inline]
     pub fn runnable(&self) -> u64 {
         (self.demand.0.load(Relaxed) >> TIME).max(1)
     }
 
-    /// One more VCPU wants to run. Called under the lock of its queue, as is [`Vm::end_demand`].
+    /// One more VCPU is runnable. Called under the lock of its queue, as is [`Vm::end_demand`].
     pub(super) fn begin_demand(&self, now: u64) {
         self.change_demand(|n, sum| (n + 1, sum.wrapping_add(now)));
     }
 
-    /// One VCPU does not want to run any more.
+    /// One VCPU is no longer runnable.
     pub(super) fn end_demand(&self, now: u64) {
         self.change_demand(|n, sum| (n.saturating_sub(1), sum.wrapping_sub(now)));
     }
