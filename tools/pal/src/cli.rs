@@ -9,6 +9,7 @@ use std::{
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub use crate::host::guests::Guest;
 use crate::{bench::args::BenchArgs, image::args::ImageArgs, run::pcpus::Pcpus};
 
 /// Palimpsest's tool: build the hypervisor, run guests on it, test it.
@@ -53,6 +54,8 @@ Examples:
   cargo pal run --machine native --disk root.ext4 --net lan --virtio-console --entropy
                                                     QEMU's devices stand in for the hypervisor's
   cargo pal run --guest debian-686-pae              a 32-bit guest with PAE page tables
+  cargo pal run --guest debian-amd64-backports --exec 'uname -r'
+  cargo pal run --kernel bzImage --modules out/lib/modules/6.12.1 --disk root.ext4
   cargo pal run --kernel bzImage --initrd initrd.img --append 'console=ttyS0'
   cargo pal run --config lab.toml --pcpus 4         several guests from a file (docs/configuration.md)
   cargo pal run --config lab.toml --console db --log-dir logs
@@ -81,7 +84,7 @@ The guest's output goes to standard output, everything else to standard error. W
 30 seconds says there where it is (PAL_PROGRESS=N: for N seconds; 0: never).";
 
 /// What makes no sense without a guest.
-const GUEST_OPTIONS: [&str; 19] = [
+const GUEST_OPTIONS: [&str; 20] = [
     "append",
     "disk",
     "entropy",
@@ -92,6 +95,7 @@ const GUEST_OPTIONS: [&str; 19] = [
     "kernel",
     "mode",
     "module",
+    "modules",
     "net",
     "paranoid",
     "permissive_msr",
@@ -104,7 +108,7 @@ const GUEST_OPTIONS: [&str; 19] = [
 ];
 
 /// What a description says in their place.
-const DESCRIBED: [&str; 22] = [
+const DESCRIBED: [&str; 23] = [
     "append",
     "disk",
     "entropy",
@@ -116,6 +120,7 @@ const DESCRIBED: [&str; 22] = [
     "mem",
     "mode",
     "module",
+    "modules",
     "net",
     "paranoid",
     "permissive_msr",
@@ -191,12 +196,17 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR", conflicts_with = "probe", help_heading = "Several guests")]
     pub log_dir: Option<PathBuf>,
 
-    /// The guest to fetch: a kernel of Debian's and a busybox for it
-    #[arg(long, value_enum, default_value_t = Guest::DebianAmd64, help_heading = "Guest")]
+    /// The guest to fetch, a kernel of Debian's and a busybox for it: debian-amd64, debian-amd64-generic, debian-amd64-rt,
+    /// debian-amd64-backports, debian-686, debian-686-pae, debian-686-rt, or the name of any package linux-image-…
+    #[arg(long, value_name = "NAME", default_value_t = Guest::DebianAmd64, help_heading = "Guest")]
     pub guest: Guest,
     /// Another kernel for it: a Linux bzImage, a PVH ELF file or a multiboot1 ELF32 file
     #[arg(long, value_name = "FILE", help_heading = "Guest")]
     pub kernel: Option<PathBuf>,
+    /// Where the modules of that kernel are, for drivers that are not built in: what `make modules_install` made, or a folder
+    /// lib/modules/VERSION. Kernels that are fetched bring theirs
+    #[arg(long, value_name = "DIR", help_heading = "Guest")]
+    pub modules: Option<PathBuf>,
     /// The initial RAM disk. Default for Linux kernels: a generated one with a busybox shell
     #[arg(long, value_name = "FILE", help_heading = "Guest")]
     pub initrd: Option<PathBuf>,
@@ -265,8 +275,8 @@ pub struct RunArgs {
 /// Options of `pal kernel`.
 #[derive(Args)]
 pub struct KernelArgs {
-    /// The guest
-    #[arg(long, value_enum, default_value_t = Guest::DebianAmd64)]
+    /// The guest, by a name as of `pal run --guest`
+    #[arg(long, value_name = "NAME", default_value_t = Guest::DebianAmd64)]
     pub guest: Guest,
 }
 
@@ -332,19 +342,6 @@ impl Machine {
 
 /// The processor of Bochs' machine unless another is asked for: the one with the most features of VT-x.
 pub const MODEL: &str = "corei7_skylake_x";
-
-/// The guests that are fetched, with their kinds of page tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Guest {
-    /// Debian's 64-bit cloud kernel: four levels.
-    DebianAmd64,
-    /// Debian's kernel for old 32-bit PCs: two levels.
-    #[value(name = "debian-686")]
-    Debian686,
-    /// Debian's kernel for 32-bit PCs with PAE: three levels.
-    #[value(name = "debian-686-pae")]
-    Debian686Pae,
-}
 
 /// How guest memory is virtualized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,10 +3,9 @@
 use std::{path::Path, process::Command};
 
 use anyhow::Result;
-use clap::ValueEnum;
 
 use crate::{
-    cli::{Guest, value_name},
+    cli::Guest,
     host::{find_program, guests::Architecture, needs},
     project::Project,
     ui::Ui,
@@ -52,11 +51,11 @@ pub fn run(project: &Project, _ui: &Ui) -> Result<u8> {
         program("dpkg-deb", "unpacks packages", None),
     ];
     let mut guests = vec![busybox(project)?];
-    for guest in Guest::value_variants() {
+    for guest in Guest::NAMED {
         guests.push(Item {
             name: "kernel",
-            purpose: format!("the guest {}", value_name(*guest)),
-            found: needs::cached_kernel(&project.cache(guest.source().kernel_cache)?)
+            purpose: format!("the guest {}", guest),
+            found: needs::cached_kernel(&project.cache(&guest.source().kernel_cache)?)
                 .map(|path| path.display().to_string()),
             remedy: None,
         });

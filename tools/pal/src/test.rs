@@ -9,7 +9,6 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use clap::ValueEnum;
 
 use crate::{
     cli::{Guest, TestArgs},
@@ -180,9 +179,9 @@ impl Surroundings<'_> {
     fn end_to_end(&self, log: &Path, machines: &[&str]) -> Result<Counts> {
         // Everything that the cases need is here before they start, so that downloads are in nobody's time.
         let needs = Needs { project: self.project, ui: self.ui, yes: false };
-        for guest in Guest::value_variants() {
-            needs.kernel(*guest)?;
-            needs.busybox(*guest)?;
+        for guest in Guest::TESTED {
+            needs.kernel(guest)?;
+            needs.busybox(guest)?;
         }
         if machines != ["native"] {
             needs.hypervisor()?;

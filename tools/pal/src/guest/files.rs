@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::{
     bundle::{Disk, File, Module},
-    devices,
+    drivers,
     get::Get,
     image::Image,
     initramfs::{self, Contents, Put},
@@ -57,6 +57,7 @@ impl Files {
             Ok(Disk { contents, read_only: disk.read_only })
         });
         let disks = disks.collect::<Result<Vec<_>>>()?;
+        drivers::check(vm)?;
         let own = vm.initrd.as_deref().map(|path| read("initrd", path)).transpose()?;
         let path = vm.kernel.clone().map_or_else(|| needs.kernel(vm.guest()), Ok)?;
         let kernel = given.map_or_else(|| read("kernel", &path), Ok)?;
@@ -77,7 +78,7 @@ impl Files {
         let initrd = match own.map(|contents| (vm.initrd.as_deref(), contents)) {
             None if ours => {
                 let busybox = needs.busybox(vm.guest())?;
-                let drivers = if vm.has_devices() { devices::modules(&path)? } else { Vec::new() };
+                let drivers = if vm.has_devices() { drivers::find(vm, &path)? } else { Vec::new() };
                 let command = vm.exec.as_deref();
                 let contents = initramfs::build(&Contents {
                     busybox: &busybox,

@@ -33,10 +33,12 @@ pub struct Vm {
     /// Its name.
     pub name: String,
     /// One of the guests that are fetched.
-    #[serde(default, deserialize_with = "some_choice")]
+    #[serde(default, deserialize_with = "fetched")]
     pub guest: Option<Guest>,
     /// A kernel file in its place.
     pub kernel: Option<PathBuf>,
+    /// Where that kernel's modules are.
+    pub kernel_modules: Option<PathBuf>,
     /// The initial RAM disk.
     pub initrd: Option<PathBuf>,
     /// Files for a PVH or multiboot kernel.
@@ -197,6 +199,10 @@ fn mode<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Mode>, D::Error> {
     from_word(from).map(Some)
 }
 
+fn fetched<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Guest>, D::Error> {
+    from_word(from).map(Some)
+}
+
 fn words<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
     Ok(vec![String::deserialize(from)?])
 }
@@ -209,10 +215,6 @@ fn choice<'de, D: Deserializer<'de>, T: ValueEnum>(from: D) -> Result<T, D::Erro
     })
 }
 
-fn some_choice<'de, D: Deserializer<'de>, T: ValueEnum>(from: D) -> Result<Option<T>, D::Error> {
-    choice(from).map(Some)
-}
-
 impl Vm {
     /// A guest with this name and nothing else said.
     pub fn named(name: impl Into<String>) -> Vm {
@@ -220,6 +222,7 @@ impl Vm {
             name: name.into(),
             guest: None,
             kernel: None,
+            kernel_modules: None,
             initrd: None,
             modules: Vec::new(),
             cmdline: None,
@@ -253,7 +256,7 @@ impl Vm {
 
     /// Files are relative to this folder.
     pub fn relative_to(&mut self, dir: &Path) {
-        let files = [&mut self.kernel, &mut self.initrd].into_iter().flatten();
+        let files = [&mut self.kernel, &mut self.kernel_modules, &mut self.initrd].into_iter().flatten();
         let modules = self.modules.iter_mut().map(|module| &mut module.file);
         let disks = self.disks.iter_mut().map(|disk| &mut disk.file);
         files.chain(modules).chain(disks).for_each(|path| *path = dir.join(&*path));
@@ -299,6 +302,7 @@ impl Vm {
             _ if matches!(self.place, Place::Table { .. }) => return format!("`{key}`"),
             "memory_mib" => "mem",
             "modules" => "module",
+            "kernel_modules" => "modules",
             "disks" => "disk",
             "networks" => "net",
             "shadow_pages" => "shadow-pages",

@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use super::{find_program, guests::Architecture};
+use super::{backports, find_program, guests::Architecture};
 use crate::{project::Project, ui::Ui};
 
 /// Access to the package manager.
@@ -25,6 +25,8 @@ pub struct Apt<'a> {
     private_lists: bool,
     /// They were fetched just now.
     fresh: bool,
+    /// A list of sources in the system's place.
+    sources: Option<PathBuf>,
 }
 
 impl<'a> Apt<'a> {
@@ -40,12 +42,37 @@ impl<'a> Apt<'a> {
             Architecture::Amd64 => ("apt", false),
             Architecture::I386 => ("apt-i386", true),
         };
-        let state = project.cache(state)?;
-        for dir in ["lists/partial", "cache/archives/partial"] {
-            fs::create_dir_all(state.join(dir))
-                .with_context(|| format!("cannot write to {}", state.display()))?;
+        let state = prepare(project, state)?;
+        Ok(Some(Self { ui, architecture, state, private_lists, fresh: false, sources: None }))
+    }
+
+    /// Looks at Debian's backports from now on, by sources and lists of pal's own beside the system's, which stay as they are.
+    ///
+    /// # Errors
+    /// This is not Debian; there is no keyring to check the backports with.
+    pub fn use_backports(&mut self, project: &Project) -> Result<()> {
+        let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+        let codename = backports::codename(&release)
+            .context("backports are Debian's, and /etc/os-release does not say which Debian this is")?;
+        if !Path::new(backports::KEYRING).exists() {
+            bail!(
+                "{} is missing, with which apt checks the backports: install debian-archive-keyring",
+                backports::KEYRING
+            );
         }
-        Ok(Some(Self { ui, architecture, state, private_lists, fresh: false }))
+        // The mirror that this machine uses, if it has Debian's lists.
+        let mut targets = Command::new("apt-get");
+        let targets =
+            targets.args(["indextargets", "--format", "$(RELEASE) $(REPO_URI)", "Created-By: Packages"]);
+        let targets = targets.env("LC_ALL", "C").output().context("cannot run apt-get")?;
+        let mirror = backports::mirror(&String::from_utf8_lossy(&targets.stdout), codename);
+        let suffix = if self.architecture == Architecture::I386 { "-i386" } else { "" };
+        self.state = prepare(project, &format!("apt-backports{suffix}"))?;
+        let sources = self.state.join("sources.list");
+        fs::write(&sources, backports::sources(&mirror, codename))
+            .with_context(|| format!("cannot write {}", sources.display()))?;
+        (self.sources, self.private_lists, self.fresh) = (Some(sources), true, false);
+        Ok(())
     }
 
     /// The first of `packages` that the package lists know; fetches lists if they know none.
@@ -72,25 +99,29 @@ impl<'a> Apt<'a> {
                     Architecture::Amd64 => "",
                     Architecture::I386 => " for i386",
                 };
-                bail!("no package {}{what} in the lists of /etc/apt/sources.list", packages.join(" or "));
+                let packages = packages.join(" or ");
+                match &self.sources {
+                    None => bail!("no package {packages}{what} in the lists of /etc/apt/sources.list"),
+                    Some(own) => {
+                        let list = fs::read_to_string(own).unwrap_or_default();
+                        bail!("no package {packages}{what} there: {}", list.trim())
+                    }
+                }
             }
             updated = self.update();
         }
     }
 
-    /// The package that `package` depends on and whose name starts with `prefix`.
+    /// The package that `package` depends on and whose name starts with `prefix`, if there is one.
     ///
     /// # Errors
-    /// There is none.
-    pub fn dependency(&self, package: &str, prefix: &str) -> Result<String> {
+    /// `apt-cache` fails.
+    pub fn dependency(&self, package: &str, prefix: &str) -> Result<Option<String>> {
         let output =
             self.ui.run("looking up packages", self.command("apt-cache").args(["depends", package]))?;
         let text = String::from_utf8_lossy(&output.stdout);
         let mut dependencies = text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
-        match dependencies.find(|name| name.starts_with(prefix)) {
-            Some(name) => Ok(name.to_owned()),
-            None => bail!("package {package} does not depend on a package {prefix}…"),
-        }
+        Ok(dependencies.find(|name| name.starts_with(prefix)).map(str::to_owned))
     }
 
     /// Downloads `package` and unpacks it into the directory `into`, which exists only if that succeeded.
@@ -141,6 +172,10 @@ impl<'a> Apt<'a> {
             command.arg("-o").arg(format!("Dir::State::Lists={}", self.state.join("lists").display()));
             command.arg("-o").arg(format!("Dir::Cache={}", self.state.join("cache").display()));
         }
+        if let Some(sources) = &self.sources {
+            command.arg("-o").arg(format!("Dir::Etc::SourceList={}", sources.display()));
+            command.args(["-o", "Dir::Etc::SourceParts=/dev/null"]);
+        }
         if self.architecture == Architecture::I386 {
             // Apart from the packages that are installed here, which have nothing to do with a guest's.
             let apart = ["APT::Architecture=i386", "APT::Architectures=i386", "Dir::State::status=/dev/null"];
@@ -187,6 +222,16 @@ impl<'a> Apt<'a> {
         }
         Ok(())
     }
+}
+
+/// A place for lists of pal's own.
+fn prepare(project: &Project, name: &str) -> Result<PathBuf> {
+    let state = project.cache(name)?;
+    for dir in ["lists/partial", "cache/archives/partial"] {
+        fs::create_dir_all(state.join(dir))
+            .with_context(|| format!("cannot write to {}", state.display()))?;
+    }
+    Ok(state)
 }
 
 fn ask(question: &str) -> Result<bool> {

@@ -1,6 +1,7 @@
 //! What this machine has to offer: programs, packages, the guests' kernels.
 
 pub mod apt;
+mod backports;
 pub mod guests;
 pub mod needs;
 

@@ -11,14 +11,9 @@ use anyhow::{Context, Result, bail};
 use super::{
     apt::Apt,
     find_program,
-    guests::{Architecture, Source},
+    guests::{Architecture, Source, Suite},
 };
-use crate::{
-    cli::{Guest, value_name},
-    project::Project,
-    status::Usage,
-    ui::Ui,
-};
+use crate::{cli::Guest, project::Project, status::Usage, ui::Ui};
 
 /// The program that emulates the AMD machines.
 pub const QEMU: &str = "qemu-system-x86_64";
@@ -116,9 +111,8 @@ impl Needs<'_> {
     /// # Errors
     /// No apt, no network, no such package.
     pub fn kernel(&self, guest: Guest) -> Result<PathBuf> {
-        let Source { architecture, kernels, kernel_cache, .. } = guest.source();
-        let name = value_name(guest);
-        let cache = self.project.cache(kernel_cache)?;
+        let Source { architecture, suite, kernels, kernel_cache, .. } = guest.source();
+        let cache = self.project.cache(&kernel_cache)?;
         let _lock = lock(&cache)?;
         if let Some(kernel) = cached_kernel(&cache) {
             return Ok(kernel);
@@ -129,12 +123,23 @@ impl Needs<'_> {
                 Architecture::I386 => "",
             };
             bail!(
-                "no apt here to download the kernel of {name} with: give any Linux kernel with --kernel FILE{example}"
+                "no apt here to download the kernel of {guest} with: give any Linux kernel with --kernel FILE{example}"
             );
         };
-        let advice = || format!("cannot fetch the kernel of {name}; give one with --kernel");
-        let latest = apt.first_known(kernels).with_context(advice)?;
-        let package = apt.dependency(&latest, "linux-image-").with_context(advice)?;
+        let advice = || format!("cannot fetch the kernel of {guest}; give one with --kernel");
+        if suite == Suite::Backports {
+            apt.use_backports(self.project).with_context(advice)?;
+        }
+        let found = match apt.first_known(&kernels) {
+            // Newer ones may be there.
+            Err(_) if suite == Suite::Any => {
+                apt.use_backports(self.project).and_then(|()| apt.first_known(&kernels))
+            }
+            found => found,
+        };
+        let latest = found.with_context(advice)?;
+        // One that names the newest depends on it.
+        let package = apt.dependency(&latest, "linux-image-").with_context(advice)?.unwrap_or(latest);
         apt.fetch(&package, &cache.join(&package)).with_context(advice)?;
         cached_kernel(&cache).with_context(|| format!("package {package} has no boot/vmlinuz-*"))
     }
@@ -164,13 +169,9 @@ impl Needs<'_> {
             Architecture::I386 => "",
         };
         let Some(mut apt) = Apt::find(self.project, self.ui, architecture)? else {
-            bail!(
-                "a statically linked busybox for {} is missing: {install}give --initrd FILE",
-                value_name(guest)
-            );
+            bail!("a statically linked busybox for {} is missing: {install}give --initrd FILE", guest);
         };
-        let advice =
-            || format!("cannot fetch busybox for {}; {install}give --initrd FILE", value_name(guest));
+        let advice = || format!("cannot fetch busybox for {}; {install}give --initrd FILE", guest);
         let package = apt.first_known(&["busybox-static"]).with_context(advice)?;
         apt.fetch(&package, &tree).with_context(advice)?;
         in_tree().context("package busybox-static has no bin/busybox")

@@ -62,8 +62,8 @@ pub struct MakeArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["guest", "kernel", "initrd", "append", "protocol", "put", "exec", "mem"])]
     pub config: Option<PathBuf>,
 
-    /// The guest to fetch: a kernel of Debian's and a busybox for it. Default: debian-amd64
-    #[arg(long, value_enum, help_heading = "Guest")]
+    /// The guest to fetch, by a name as of `pal run --guest`. Default: debian-amd64
+    #[arg(long, value_name = "NAME", help_heading = "Guest")]
     pub guest: Option<Guest>,
     /// Another kernel for it: a Linux bzImage, a PVH ELF file or a multiboot1 ELF32 file
     #[arg(long, value_name = "FILE", help_heading = "Guest")]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 
 use super::args::{MakeArgs, Port, Timeout};
 use crate::{
-    cli::{Guest, Mode, Protocol, value_name},
+    cli::{Guest, Mode, Protocol},
     guest::vm::{Place, Vm, check_all, from_word},
     status::Usage,
 };
@@ -173,7 +173,9 @@ impl Spec {
 fn from_options(args: &MakeArgs) -> Vm {
     let name = match (args.guest, &args.kernel) {
         (None, Some(_)) => "guest".to_owned(),
-        (guest, _) => value_name(guest.unwrap_or(Guest::DebianAmd64)),
+        // Names of packages may be longer than a guest's can be.
+        (Some(Guest::Package(_)), _) => "guest".to_owned(),
+        (guest, _) => guest.unwrap_or(Guest::DebianAmd64).to_string(),
     };
     let mut vm = Vm {
         guest: args.guest,

@@ -173,6 +173,7 @@ fn from_options(args: &RunArgs) -> Result<Vm> {
     Ok(Vm {
         guest: Some(args.guest),
         kernel: args.kernel.clone(),
+        kernel_modules: args.modules.clone(),
         initrd: args.initrd.clone(),
         modules: args.module.iter().map(|module| read_module(module)).collect(),
         append: args.append.clone(),
