@@ -48,7 +48,7 @@ const TRAP: usize = 25;
 static TSS: Cell<[u32; 26]> = Cell::new([0; 26]);
 static TSS16: Cell<[u16; 22]> = Cell::new([0; 22]);
 static STACK: Cell<[u32; 64]> = Cell::new([0; 64]);
-static POINTER: Cell<[u32; 2]> = Cell::new([0; 2]);
+static POINTERS: [Cell<[u32; 2]>; 16] = [const { Cell::new([0; 2]) }; 16];
 
 /// Page directories that map everything to itself, in pages of 4 MiB.
 #[repr(C, align(4096))]
@@ -196,8 +196,9 @@ fn first(n: usize) -> u32 {
 
 /// A far pointer to a selector.
 fn to(selector: u64) -> u64 {
-    POINTER.set([0x1234_5678, selector as u32]);
-    POINTER.ptr() as u64
+    let pointer = &POINTERS[selector as usize / 8 % 16];
+    pointer.set([0x1234_5678, selector as u32]);
+    pointer.ptr() as u64
 }
 
 fn is_busy(selector: u64) -> bool {
