@@ -81,6 +81,15 @@ pub fn root() -> Option<Hpa> {
 /// Makes sure that `range` can be accessed: what is not mapped yet is mapped as device memory. Fails for page 0,
 /// for guard pages, and beyond [`HIGHEST`].
 pub fn map_device(range: Range<u64>) -> Result<(), MapError> {
+    map_missing(range, DEVICE)
+}
+
+/// The same for memory that the boot loader's map does not mention: cached, as RAM is.
+pub fn map_memory(range: Range<u64>) -> Result<(), MapError> {
+    map_missing(range, RAM)
+}
+
+fn map_missing(range: Range<u64>, attr: PageAttr) -> Result<(), MapError> {
     let range = pages(&range)?;
     let forbidden = |page| range.contains(Gpa(page));
     if forbidden(0) || percpu::guards().any(forbidden) || range.end.0 > HIGHEST {
@@ -95,7 +104,7 @@ pub fn map_device(range: Range<u64>) -> Result<(), MapError> {
             Found::Hole(hole) => {
                 let hole = hole.intersect(range);
                 // Not present before: processors cache no such thing.
-                let _: Flush = tables.map(hole, Hpa(hole.start.0), DEVICE)?;
+                let _: Flush = tables.map(hole, Hpa(hole.start.0), attr)?;
                 hole.end
             }
         };

@@ -55,6 +55,13 @@ pub enum BuildError {
         /// Those of them that run guests.
         fit: PcpuSet,
     },
+    /// The machine memory that a disk shall be in cannot be its.
+    Disk {
+        /// Where it begins.
+        address: u64,
+        /// Why not.
+        why: &'static str,
+    },
     /// A file cannot be loaded.
     Load(LoadError),
     /// The guest's tables do not fit where firmware puts them.
@@ -89,6 +96,9 @@ impl fmt::Display for BuildError {
                 f,
                 "`affinity` names no processor of this machine, which has {pcpus}, counted from 0; change it or leave it out"
             ),
+            BuildError::Disk { address, why } => {
+                write!(f, "there can be no disk in machine memory at {address:#x} (`disks.address`): {why}")
+            }
             BuildError::Load(e) => e.fmt(f),
             BuildError::Firmware(e) => e.fmt(f),
         }

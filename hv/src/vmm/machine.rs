@@ -15,7 +15,7 @@ use spin::{Mutex, RwLock};
 use super::backend::Backend;
 use super::console::Console;
 use super::guest::{Guest, Holder, cpuid_policy};
-use super::memory::{DiskPages, Frames, HostMemory};
+use super::memory::{DiskPages, Frames, HostMemory, UnmappedMemory};
 use super::others::VcpusOf;
 use super::pcpu::ConsolePort;
 use super::telemetry;
@@ -210,8 +210,16 @@ impl<B: Backend> Machine<B> {
             );
         }
         let number = guest.number;
-        let devices =
-            devices::make(number, config, &self.files, &DiskPages, &mut self.switches.lock(), seed.bytes)?;
+        let media = UnmappedMemory(&self.host.boot);
+        let devices = devices::make(
+            number,
+            config,
+            &self.files,
+            &DiskPages,
+            &media,
+            &mut self.switches.lock(),
+            seed.bytes,
+        )?;
         // The configuration has checked that there is room for them.
         guest.vm.attach(devices).expect("a bus without other functions");
         Ok(())

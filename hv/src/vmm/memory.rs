@@ -1,7 +1,17 @@
-//! The running host's memory as VMs use it: table frames, guest RAM, pages of disks.
+//! The running host's memory as VMs use it: table frames, guest RAM, pages of disks, and disks that are machine memory.
 
 use crate::arch::addr::{Hfn, Hpa};
-use crate::device::virtio::disk::{Page, Pages};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::slice;
+
+use spin::Mutex;
+
+use crate::boot::paging;
+use crate::device::virtio::disk::{Medium, Page, Pages};
+use crate::firmware::info::BootInfo;
+use crate::guest::devices::Media;
 use crate::mem::frame::{self, Block, Node};
 use crate::mem::host_access::HostAccess;
 use crate::mem::host_ram::HostRam;
@@ -122,5 +132,54 @@ impl Pages for DiskPages {
         let frame = Hpa(&raw mut *page as u64);
         // SAFETY: `take` got it there, the last reference to it ends here, and no table ever led to it.
         unsafe { frame::free(frame, 0) }
+    }
+}
+
+/// Machine memory that the boot loader's map does not mention, for disks: an emulator's, with a file behind it.
+#[derive(Debug)]
+pub struct UnmappedMemory<'a>(pub &'a BootInfo);
+
+/// The machine memory that disks have now.
+static TAKEN: Mutex<Vec<Range<u64>>> = Mutex::new(Vec::new());
+
+impl Media for UnmappedMemory<'_> {
+    fn take(&self, address: u64, bytes: u64) -> Result<Box<dyn Medium>, &'static str> {
+        let range = address..address.checked_add(bytes).ok_or("it ends beyond the address space")?;
+        let meets = |other: &Range<u64>| range.start < other.end && other.start < range.end;
+        if self.0.regions.iter().any(|region| meets(&region.range)) {
+            return Err(
+                "the machine's memory map has something else there; name memory that it does not mention",
+            );
+        }
+        let mut taken = TAKEN.lock();
+        if taken.iter().any(meets) {
+            return Err("another disk has that memory, perhaps of a guest that is just ending; try it again");
+        }
+        paging::map_memory(range.clone()).map_err(|_| "it cannot be mapped")?;
+        taken.push(range.clone());
+        Ok(Box::new(Taken(range)))
+    }
+}
+
+/// Memory that is one disk's, until it is dropped.
+#[derive(Debug)]
+struct Taken(Range<u64>);
+
+impl Medium for Taken {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the range is mapped and stays so, no memory map has it, so that nothing else uses it, and `TAKEN` keeps it
+        // for this value, which is borrowed.
+        unsafe { slice::from_raw_parts(self.0.start as *const u8, (self.0.end - self.0.start) as usize) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above; and this value is borrowed exclusively.
+        unsafe { slice::from_raw_parts_mut(self.0.start as *mut u8, (self.0.end - self.0.start) as usize) }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        TAKEN.lock().retain(|range| range.start != self.0.start);
     }
 }

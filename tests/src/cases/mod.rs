@@ -4,6 +4,7 @@ mod bad_input;
 mod bench;
 mod bochs;
 mod boot;
+mod disks;
 mod files;
 mod guests;
 mod isolation;
@@ -84,6 +85,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
     let cases = [
         bochs::CASES,
         boot::CASES,
+        disks::CASES,
         files::CASES,
         guests::CASES,
         isolation::CASES,

@@ -48,7 +48,7 @@ pub fn noise_and_sum(context: &Context, name: &str, kib: u32) -> Result<(String,
 }
 
 /// An image of an ext4 file system with a file `motd` and a file of noise, and that file's sum.
-fn ext4(context: &Context) -> Result<(String, String)> {
+pub fn ext4(context: &Context) -> Result<(String, String)> {
     let root = context.path("root");
     fs::create_dir_all(format!("{root}/etc"))?;
     fs::write(format!("{root}/etc/motd"), "from the disk\n")?;

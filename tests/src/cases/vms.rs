@@ -185,11 +185,11 @@ fn lives(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The machine has less memory than `pal` would give it. The hypervisor keeps what it needs for the guest that begins anew again and
+/// The machine has less memory than `pal` would give it, and the disk is of no whole pages, so that it is not mapped. The hypervisor keeps what it needs for the guest that begins anew again and
 /// again; what the writer had comes back, with what was written to the disk.
 fn full(context: &Context) -> Result<()> {
     fs::copy(&context.kit, context.path("kit"))?;
-    fs::File::create(context.path("disk"))?.set_len(64 << 20)?;
+    fs::File::create(context.path("disk"))?.set_len((64 << 20) + 512)?;
     let config = context.file(
         "lab.toml",
         "version = 1\nconsole = \"shell\"\n\

@@ -53,6 +53,7 @@ Examples:
                                                     a disk, with the root file system on it
   cargo pal run --machine native --disk root.ext4 --net lan --virtio-console --entropy
                                                     QEMU's devices stand in for the hypervisor's
+  cargo pal run --disk data.ext4:rw                 a disk whose file keeps what the guest writes
   cargo pal run --guest debian-686-pae              a 32-bit guest with PAE page tables
   cargo pal run --guest debian-amd64-backports --exec 'uname -r'
   cargo pal run --kernel bzImage --modules out/lib/modules/6.12.1 --disk root.ext4
@@ -213,9 +214,9 @@ pub struct RunArgs {
     /// A module for a multiboot or PVH kernel, optionally with words for its command line; may be repeated
     #[arg(long, value_name = "FILE[ WORDS]", help_heading = "Guest")]
     pub module: Vec<String>,
-    /// Give the guest a disk (virtio): it starts with the contents of FILE, which stays as it is; `:ro` forbids writing. May be
-    /// repeated; the word root=/dev/vda on the kernel's command line takes the first for the root file system
-    #[arg(long, value_name = "FILE[:ro]", help_heading = "Guest")]
+    /// Give the guest a disk (virtio): it starts with the contents of FILE, which stays as it is; with `:rw` FILE keeps what the
+    /// guest writes, `:ro` forbids writing. May be repeated; the word root=/dev/vda on the kernel's command line takes the first for the root file system
+    #[arg(long, value_name = "FILE[:ro|:rw]", help_heading = "Guest")]
     pub disk: Vec<String>,
     /// Give the guest a network card (virtio) at the switch of this name; may be repeated
     #[arg(long, value_name = "SWITCH", help_heading = "Guest")]

@@ -1,9 +1,11 @@
-//! A RAM disk over a file that nobody changes: what is written goes to pages of its own.
+//! A RAM disk: over a file that nobody changes, where what is written goes to pages of its own; or in memory of the machine that
+//! is the disk's alone ([`Medium`]), where it goes to its place.
 //!
 //! The pages are taken ([`Pages`]) when they are first written, as many as the disk has at most, and given back when the VM ends; a
 //! reset of the guest keeps them, as a disk does. A guest decides how many that are: they must not come from what the hypervisor
 //! cannot do without.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -25,14 +27,33 @@ pub trait Pages: fmt::Debug + Sync {
     fn give_back(&self, page: &'static mut Page);
 }
 
+/// Memory of the machine that holds a disk's contents. An emulator may have a file behind it, so that what is written lasts.
+pub trait Medium: fmt::Debug + Send + Sync {
+    /// The contents.
+    fn bytes(&self) -> &[u8];
+
+    /// The contents, to be changed.
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
 /// A disk.
 #[derive(Debug)]
 pub struct RamDisk {
-    base: &'static [u8],
-    /// Room for all pages, and those that have been written; none if it cannot be written.
-    pages: Vec<Option<&'static mut Page>>,
-    memory: &'static dyn Pages,
+    contents: Contents,
     read_only: bool,
+}
+
+#[derive(Debug)]
+enum Contents {
+    /// A file, which stays as it is.
+    File {
+        base: &'static [u8],
+        /// Room for all pages, and those that have been written; none if it cannot be written.
+        pages: Vec<Option<&'static mut Page>>,
+        memory: &'static dyn Pages,
+    },
+    /// Memory that changes.
+    InPlace(Box<dyn Medium>),
 }
 
 /// Why an access was not done, or not to its end.
@@ -57,12 +78,20 @@ impl RamDisk {
         if pages.try_reserve_exact(count).is_ok() {
             pages.resize_with(count, || None);
         }
-        RamDisk { base, pages, memory, read_only }
+        RamDisk { contents: Contents::File { base, pages, memory }, read_only }
     }
 
-    /// Its size.
+    /// The disk that is in `medium`, of whole sectors.
+    pub fn in_place(medium: Box<dyn Medium>, read_only: bool) -> RamDisk {
+        RamDisk { contents: Contents::InPlace(medium), read_only }
+    }
+
+    /// Its size. The last sector of a medium that ends within one does not count.
     pub fn sectors(&self) -> u64 {
-        (self.base.len() as u64).div_ceil(SECTOR)
+        match &self.contents {
+            Contents::File { base, .. } => (base.len() as u64).div_ceil(SECTOR),
+            Contents::InPlace(medium) => medium.bytes().len() as u64 / SECTOR,
+        }
     }
 
     /// Whether it cannot be written.
@@ -70,9 +99,12 @@ impl RamDisk {
         self.read_only
     }
 
-    /// Pages of 4 KiB that have been written.
+    /// Pages of 4 KiB that have been taken for what was written.
     pub fn pages_written(&self) -> usize {
-        self.pages.iter().flatten().count()
+        match &self.contents {
+            Contents::File { pages, .. } => pages.iter().flatten().count(),
+            Contents::InPlace(_) => 0,
+        }
     }
 
     /// Whether `bytes` from `at` on are on the disk.
@@ -90,9 +122,16 @@ impl RamDisk {
         if !self.contains(at, bytes) {
             return Err(DiskError::End);
         }
+        let (base, pages) = match &self.contents {
+            Contents::File { base, pages, .. } => (base, pages),
+            Contents::InPlace(medium) => {
+                let piece = medium.bytes().get(at as usize..(at + bytes) as usize).ok_or(DiskError::End)?;
+                return sink(0, piece).map_err(DiskError::Other);
+            }
+        };
         for (page, start, len, done) in pieces(at, bytes) {
-            let written = self.pages.get(page).and_then(Option::as_ref);
-            let original = || self.base.get(page * PAGE..).unwrap_or_default();
+            let written = pages.get(page).and_then(Option::as_ref);
+            let original = || base.get(page * PAGE..).unwrap_or_default();
             let piece = written.map_or_else(original, |page| page.as_slice());
             // The last page of the file may end early.
             let have = piece.get(start..).unwrap_or_default();
@@ -119,6 +158,10 @@ impl RamDisk {
         if !self.contains(at, bytes) {
             return Err(DiskError::End);
         }
+        if let Contents::InPlace(medium) = &mut self.contents {
+            let place = medium.bytes_mut().get_mut(at as usize..(at + bytes) as usize);
+            return source(0, place.ok_or(DiskError::End)?).map_err(DiskError::Other);
+        }
         for (page, start, len, done) in pieces(at, bytes) {
             let page = self.own(page).ok_or(DiskError::Memory)?;
             source(done, &mut page[start..start + len]).map_err(DiskError::Other)?;
@@ -128,11 +171,12 @@ impl RamDisk {
 
     /// The page's own copy, made now if there is none.
     fn own(&mut self, page: usize) -> Option<&mut Page> {
-        let slot = self.pages.get_mut(page)?;
+        let Contents::File { base, pages, memory } = &mut self.contents else { return None };
+        let slot = pages.get_mut(page)?;
         if slot.is_none() {
-            let original = self.base.get(page * PAGE..).unwrap_or_default();
+            let original = base.get(page * PAGE..).unwrap_or_default();
             let original = &original[..original.len().min(PAGE)];
-            let copy = self.memory.take()?;
+            let copy = memory.take()?;
             let (from_file, rest) = copy.split_at_mut(original.len());
             from_file.copy_from_slice(original);
             rest.fill(0);
@@ -144,7 +188,9 @@ impl RamDisk {
 
 impl Drop for RamDisk {
     fn drop(&mut self) {
-        self.pages.drain(..).flatten().for_each(|page| self.memory.give_back(page));
+        if let Contents::File { pages, memory, .. } = &mut self.contents {
+            pages.drain(..).flatten().for_each(|page| memory.give_back(page));
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use super::ConfigError;
 use super::table::Table;
@@ -12,11 +13,30 @@ pub const MAX_DISKS: usize = 8;
 /// The most network cards that a guest can have.
 pub const MAX_NETWORKS: usize = 4;
 
-/// A disk: a file in memory, and what the guest writes beside it.
+/// Machine memory below this address is no disk's: firmware, devices and most of the RAM are there.
+const LOWEST: u64 = 4 << 30;
+/// Machine memory ends here at the latest.
+const HIGHEST: u64 = 1 << 47;
+
+/// Where the contents of a disk are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DiskSource {
+    /// In a file that the boot loader passed, which stays as it is.
+    File(String),
+    /// In machine memory that no memory map mentions. The guest changes it.
+    Memory {
+        /// Machine-physical address, a multiple of 4096 from 4 GiB on.
+        address: u64,
+        /// Bytes, a multiple of 512.
+        bytes: u64,
+    },
+}
+
+/// A disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskConfig {
-    /// File name.
-    pub file: String,
+    /// Its contents.
+    pub source: DiskSource,
     /// The guest cannot write it.
     pub read_only: bool,
 }
@@ -63,9 +83,7 @@ impl DeviceConfig {
         };
         most("disks", self.disks.len(), MAX_DISKS)?;
         most("networks", self.networks.len(), MAX_NETWORKS)?;
-        if self.disks.iter().any(|disk| disk.file.is_empty()) {
-            return Err("`disks.file` is empty; name a file that the boot loader passes".to_string());
-        }
+        self.disks.iter().try_for_each(DiskConfig::validate)?;
         let is_name =
             |name: &String| (1..=32).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic());
         if !self.networks.iter().all(is_name) {
@@ -78,9 +96,39 @@ impl DeviceConfig {
 
 impl DiskConfig {
     fn read(mut table: Table<'_>) -> Result<DiskConfig, ConfigError> {
-        let file = table.required_string("file")?;
+        let source = match (table.integer("address")?, table.integer("bytes")?) {
+            (Some(address), Some(bytes)) => DiskSource::Memory { address, bytes },
+            _ => DiskSource::File(table.required_string("file")?),
+        };
         let read_only = table.boolean("read_only")?.unwrap_or(false);
         table.finish()?;
-        Ok(DiskConfig { file, read_only })
+        Ok(DiskConfig { source, read_only })
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        match self.source {
+            DiskSource::File(ref file) if file.is_empty() => {
+                Err("`disks.file` is empty; name a file that the boot loader passes".to_string())
+            }
+            DiskSource::Memory { address, .. } if !address.is_multiple_of(4096) || address < LOWEST => {
+                Err(format!("`disks.address` is {address:#x}; it must be a multiple of 4096 from 4 GiB on"))
+            }
+            DiskSource::Memory { address, bytes } => {
+                let fits = address.checked_add(bytes).is_some_and(|end| end <= HIGHEST);
+                let valid = bytes > 0 && bytes.is_multiple_of(512) && fits;
+                let text =
+                    || format!("`disks.bytes` is {bytes}; it must be a multiple of 512, and end below 2^47");
+                valid.then_some(()).ok_or_else(text)
+            }
+            DiskSource::File(_) => Ok(()),
+        }
+    }
+
+    /// The machine memory that it takes.
+    pub fn memory(&self) -> Option<Range<u64>> {
+        match self.source {
+            DiskSource::Memory { address, bytes } => Some(address..address + bytes),
+            DiskSource::File(_) => None,
+        }
     }
 }

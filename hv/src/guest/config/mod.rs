@@ -27,7 +27,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use devices::{ConsoleKind, DeviceConfig, DiskConfig};
+pub use devices::{ConsoleKind, DeviceConfig, DiskConfig, DiskSource};
 
 pub use share::Share;
 use table::{Table, line_of};
@@ -162,6 +162,7 @@ impl Config {
                 twin.name
             )));
         }
+        check_memory(&vm)?;
         let Some(name) = console else { return Ok(Config { vm, console: 0 }) };
         let console = vm.iter().position(|vm| vm.name == name).ok_or_else(|| {
             let name = name.escape_default();
@@ -170,6 +171,20 @@ impl Config {
             ))
         })?;
         Ok(Config { vm, console })
+    }
+}
+
+/// Finds disks that have the same machine memory.
+fn check_memory(vms: &[VmConfig]) -> Result<(), ConfigError> {
+    let disks = vms.iter().flat_map(|vm| vm.devices.disks.iter().map(move |disk| (vm, disk)));
+    let mut taken: Vec<_> = disks.filter_map(|(vm, disk)| Some((disk.memory()?, vm))).collect();
+    taken.sort_by_key(|(range, _)| range.start);
+    match taken.windows(2).find(|pair| pair[0].0.end > pair[1].0.start) {
+        None => Ok(()),
+        Some(pair) => Err(ConfigError::new(format!(
+            "vm \"{}\": `disks.address` {:#x} is memory of another disk, of vm \"{}\"; give each its own",
+            pair[1].1.name, pair[1].0.start, pair[0].1.name
+        ))),
     }
 }
 

@@ -42,8 +42,8 @@ fn reads_devices() {
          networks = [\"lan\", \"lan\"]\nconsole = \"virtio\"\nentropy = true\n"
     );
     let devices = &Config::parse(text.as_bytes()).unwrap().vm[0].devices;
-    assert_eq!(devices.disks[0], DiskConfig { file: "root".into(), read_only: false });
-    assert_eq!(devices.disks[1], DiskConfig { file: "data".into(), read_only: true });
+    assert_eq!(devices.disks[0], DiskConfig { source: DiskSource::File("root".into()), read_only: false });
+    assert_eq!(devices.disks[1], DiskConfig { source: DiskSource::File("data".into()), read_only: true });
     assert_eq!(devices.networks, ["lan", "lan"]);
     assert_eq!((devices.console, devices.entropy), (ConsoleKind::Virtio, true));
     let none = &Config::parse(MINIMAL.as_bytes()).unwrap().vm[0].devices;
@@ -51,6 +51,17 @@ fn reads_devices() {
     for (line, complaint) in [
         ("disks = [\"root\"]", "`disks` must be an array of tables"),
         ("disks = [{ file = \"\" }]", "`disks.file` is empty"),
+        ("disks = [{ address = 0x1_0000_0000 }]", "`file` is missing"),
+        ("disks = [{ file = \"a\", address = 0x1_0000_0000, bytes = 512 }]", "unknown key `file`"),
+        ("disks = [{ address = 0x1_0000_0200, bytes = 512 }]", "`disks.address` is 0x100000200; it must"),
+        ("disks = [{ address = 0xffff_f000, bytes = 512 }]", "`disks.address` is 0xfffff000; it must"),
+        ("disks = [{ address = 0x1_0000_0000, bytes = 0 }]", "`disks.bytes` is 0; it must"),
+        ("disks = [{ address = 0x1_0000_0000, bytes = 513 }]", "`disks.bytes` is 513; it must"),
+        ("disks = [{ address = 0x7fff_ffff_f000, bytes = 4608 }]", "`disks.bytes` is 4608; it must"),
+        (
+            "disks = [{ address = 0x1_0000_1000, bytes = 512 }, { address = 0x1_0000_0000, bytes = 4608 }]",
+            "`disks.address` 0x100001000 is memory of another disk",
+        ),
         ("disks = [{ file = \"a\", readonly = true }]", "unknown key `readonly`"),
         ("networks = \"lan\"", "`networks` must be an array of strings"),
         ("networks = [\"a b\"]", "`networks` must name switches"),

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::{cpio::Archive, files::Files};
+use super::{cpio::Archive, disk::Contents, files::Files};
 
 /// A guest to be packed.
 pub struct Guest<'a> {
@@ -17,15 +17,6 @@ pub struct Guest<'a> {
     pub files: &'a Files,
     /// The kernel's command line.
     pub cmdline: &'a str,
-}
-
-/// A disk.
-#[derive(Clone)]
-pub struct Disk {
-    /// Contents.
-    pub contents: Vec<u8>,
-    /// The guest cannot write it.
-    pub read_only: bool,
 }
 
 /// A file with the name by which messages call it.
@@ -90,11 +81,13 @@ pub struct CpuEntry<'a> {
     pub without: &'a [String],
 }
 
-/// A disk of a guest.
-#[derive(Serialize)]
+/// A disk of a guest: a file, or where in the machine's memory it is mapped.
+#[derive(Default, Serialize)]
 #[allow(missing_docs)]
 pub struct DiskEntry {
-    pub file: String,
+    pub file: Option<String>,
+    pub address: Option<u64>,
+    pub bytes: Option<u64>,
     pub read_only: bool,
 }
 
@@ -114,11 +107,17 @@ pub fn config(console: Option<&str>, vm: &[Vm]) -> Result<String> {
     toml::to_string(&Config { version: 1, console, vm }).context("cannot write palimpsest.toml")
 }
 
-/// Packs guests. A file that several of them have is packed once.
+/// Packs guests. A file that several of them have is packed once. Mapped disks are where `addresses` say, in the order of guests
+/// and disks.
 ///
 /// # Errors
 /// Files of 4 GiB and more.
-pub fn pack(guests: &[Guest], console: Option<&str>) -> Result<Vec<u8>> {
+pub fn pack(
+    guests: &[Guest],
+    console: Option<&str>,
+    addresses: impl IntoIterator<Item = u64>,
+) -> Result<Vec<u8>> {
+    let mut addresses = addresses.into_iter();
     let mut names = Names::default();
     let mut entries = Vec::new();
     for (number, Guest { vm, files, cmdline }) in guests.iter().enumerate() {
@@ -133,9 +132,18 @@ pub fn pack(guests: &[Guest], console: Option<&str>) -> Result<Vec<u8>> {
             let file = names.add(format!("{folder}module{index}"), contents);
             entry.modules.push(ModuleEntry { file, cmdline });
         }
-        for (index, Disk { contents, read_only }) in files.disks.iter().enumerate() {
-            let file = names.add(format!("{folder}disk{index}"), contents);
-            entry.disks.push(DiskEntry { file, read_only: *read_only });
+        for (index, disk) in files.disks.iter().enumerate() {
+            let mut place = DiskEntry { read_only: disk.read_only, ..DiskEntry::default() };
+            match &disk.contents {
+                Contents::Read(contents) => {
+                    place.file = Some(names.add(format!("{folder}disk{index}"), contents));
+                }
+                Contents::Mapped(file) => {
+                    place.address = Some(addresses.next().context("a mapped disk without an address")?);
+                    place.bytes = Some(file.bytes);
+                }
+            }
+            entry.disks.push(place);
         }
         entries.push(entry);
     }
@@ -167,6 +175,7 @@ impl<'a> Names<'a> {
 mod tests {
     use super::*;
     use crate::guest::{
+        disk::{Disk, MappedFile},
         image::Image,
         vm::{Console, Vm as Described},
     };
@@ -189,7 +198,7 @@ mod tests {
             ours: false,
             gets: vec![],
             modules: vec![Module { contents: vec![2], cmdline: "a \"quoted\" word".into() }],
-            disks: vec![Disk { contents: vec![3], read_only: true }],
+            disks: vec![Disk { contents: Contents::Read(vec![3]), read_only: true }],
         };
         (vm, files)
     }
@@ -198,13 +207,14 @@ mod tests {
     fn config_of(archive: &[u8]) -> toml::Table {
         let text = String::from_utf8_lossy(archive);
         let start = text.find("version = 1").unwrap();
-        text[start..].split("070701").next().unwrap().parse().unwrap()
+        let text = text[start..].split("070701").next().unwrap();
+        text.trim_end_matches('\0').parse().unwrap()
     }
 
     #[test]
     fn the_configuration_is_what_the_hypervisor_reads() {
         let (vm, files) = guest("guest");
-        let archive = pack(&[Guest { vm: &vm, files: &files, cmdline: "console=ttyS0" }], None).unwrap();
+        let archive = pack(&[Guest { vm: &vm, files: &files, cmdline: "console=ttyS0" }], None, []).unwrap();
         assert!(archive.starts_with(b"070701"));
         let config = config_of(&archive);
         assert_eq!(config["version"].as_integer(), Some(1));
@@ -225,12 +235,27 @@ mod tests {
     }
 
     #[test]
+    fn mapped_disks_are_named_by_their_places() {
+        let (vm, mut files) = guest("guest");
+        let lock = tempfile::tempfile().unwrap();
+        let file = MappedFile { path: "d".into(), bytes: 8192, write_back: false, lock };
+        files.disks.insert(0, Disk { contents: Contents::Mapped(file), read_only: false });
+        let guests = [Guest { vm: &vm, files: &files, cmdline: "" }];
+        assert!(pack(&guests, None, []).is_err());
+        let config = config_of(&pack(&guests, None, [64 << 30]).unwrap());
+        let disks = &config["vm"][0]["disks"];
+        assert_eq!(disks[0]["address"].as_integer(), Some(64 << 30));
+        assert_eq!((disks[0]["bytes"].as_integer(), disks[0].get("file")), (Some(8192), None));
+        assert_eq!((disks[1]["file"].as_str(), disks[1].get("address")), (Some("disk1"), None));
+    }
+
+    #[test]
     fn what_guests_share_is_packed_once() {
         let ((a, shared), (b, mut other)) = (guest("a"), guest("b"));
-        other.disks[0].contents = vec![4];
+        other.disks[0].contents = Contents::Read(vec![4]);
         let guests =
             [Guest { vm: &a, files: &shared, cmdline: "" }, Guest { vm: &b, files: &other, cmdline: "" }];
-        let config = config_of(&pack(&guests, Some("b")).unwrap());
+        let config = config_of(&pack(&guests, Some("b"), []).unwrap());
         assert_eq!(config["console"].as_str(), Some("b"));
         let file = |vm: usize, what: &str| config["vm"][vm][what].as_str().map(str::to_owned);
         assert_eq!(file(0, "kernel").as_deref(), Some("vm0/kernel/vmlinuz"));

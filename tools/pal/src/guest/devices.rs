@@ -7,17 +7,17 @@ use anyhow::Result;
 use super::vm::Disk;
 use crate::status::Usage;
 
-/// Reads `--disk FILE[:ro]`. A file whose own name ends in `:ro` wins over the split.
+/// Reads `--disk FILE[:ro|:rw]`. A file whose own name ends so wins over the split.
 ///
 /// # Errors
 /// A FILE that does not exist.
 pub fn disk(argument: &str) -> Result<Disk> {
-    let (file, read_only) = match argument.strip_suffix(":ro") {
-        Some(file) if !Path::new(argument).exists() => (file, true),
-        _ => (argument, false),
+    let (file, how) = match argument.rsplit_once(':') {
+        Some((file, how @ ("ro" | "rw"))) if !Path::new(argument).exists() => (file, how),
+        _ => (argument, ""),
     };
     fs::metadata(file).map_err(|error| Usage::new(format!("--disk {file}: {error}")))?;
-    Ok(Disk { file: file.into(), read_only })
+    Ok(Disk { file: file.into(), read_only: how == "ro", write_back: how == "rw" })
 }
 
 #[cfg(test)]
@@ -30,8 +30,14 @@ mod tests {
         let file = folder.path().join("disk");
         fs::write(&file, "x").unwrap();
         let name = file.to_str().unwrap();
-        assert_eq!(disk(name).unwrap(), Disk { file: file.clone(), read_only: false });
-        assert_eq!(disk(&format!("{name}:ro")).unwrap(), Disk { file, read_only: true });
+        let is = |read_only, write_back| Disk { file: file.clone(), read_only, write_back };
+        assert_eq!(disk(name).unwrap(), is(false, false));
+        assert_eq!(disk(&format!("{name}:ro")).unwrap(), is(true, false));
+        assert_eq!(disk(&format!("{name}:rw")).unwrap(), is(false, true));
+        let colon = folder.path().join("disk:rw");
+        fs::write(&colon, "x").unwrap();
+        assert_eq!(disk(colon.to_str().unwrap()).unwrap().file, colon);
+        assert!(disk(&format!("{name}:rx")).is_err());
         assert!(disk("/no/such/disk").unwrap_err().is::<Usage>());
     }
 }

@@ -5,7 +5,8 @@ use std::{fs, path::Path};
 use anyhow::Result;
 
 use super::{
-    bundle::{Disk, File, Module},
+    bundle::{File, Module},
+    disk::Disk,
     drivers,
     get::Get,
     image::Image,
@@ -33,11 +34,12 @@ pub struct Files {
 }
 
 impl Files {
-    /// Reads the files. What the person gave is read before anything is fetched.
+    /// Reads the files. What the person gave is read before anything is fetched. With `can_map` disks stay in their files where
+    /// possible.
     ///
     /// # Errors
     /// [`crate::status::Usage`] for files that cannot work, others for default files that are not to be had.
-    pub fn read(vm: &Vm, needs: &Needs) -> Result<Files> {
+    pub fn read(vm: &Vm, needs: &Needs, can_map: bool) -> Result<Files> {
         let read = |key: &str, path: &Path| {
             fs::read(path).map_err(|error| vm.wrong(key, format!(" {}: {error}", path.display())))
         };
@@ -52,10 +54,7 @@ impl Files {
             Ok(Module { contents: read("modules", &module.file)?, cmdline })
         });
         let modules = modules.collect::<Result<Vec<_>>>()?;
-        let disks = vm.disks.iter().map(|disk| {
-            let contents = read("disks", &disk.file)?;
-            Ok(Disk { contents, read_only: disk.read_only })
-        });
+        let disks = vm.disks.iter().map(|disk| Disk::open(vm, disk, can_map));
         let disks = disks.collect::<Result<Vec<_>>>()?;
         drivers::check(vm)?;
         let own = vm.initrd.as_deref().map(|path| read("initrd", path)).transpose()?;

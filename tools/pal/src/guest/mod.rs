@@ -4,6 +4,7 @@
 pub mod bundle;
 pub mod cpio;
 pub mod devices;
+pub mod disk;
 mod drivers;
 /// The names of CPUID features, shared with the hypervisor.
 #[path = "../../../../hv/src/guest/cpuid/feature.rs"]

@@ -139,11 +139,14 @@ pub struct Cpu {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Disk {
-    /// The file with its contents, which stays as it is.
+    /// The file with its contents.
     pub file: PathBuf,
     /// The guest cannot write it.
     #[serde(default)]
     pub read_only: bool,
+    /// What the guest writes goes to the file, which otherwise stays as it is.
+    #[serde(default)]
+    pub write_back: bool,
 }
 
 /// A guest's console.
@@ -367,6 +370,11 @@ impl Vm {
             })
             .or_else(|| self.cpu_mistake())
             .or_else(|| too_many("disks", self.disks.len(), MOST_DISKS))
+            .or_else(|| {
+                let both = self.disks.iter().any(|disk| disk.read_only && disk.write_back);
+                let text = ": `read_only` and `write_back` exclude each other; leave one of them out";
+                both.then(|| ("disks", text.to_owned()))
+            })
             .or_else(|| too_many("networks", self.networks.len(), MOST_NETWORKS))
             .or_else(|| {
                 let named = self.networks.iter().all(|name| is_name(name));
@@ -495,6 +503,10 @@ mod tests {
             ("name = \"a\"\nvcpus = 2\ncpu = { without = [\"apic\"] }", "`cpu` hides the local APIC"),
             ("name = \"a\"\nnetworks = [\"a\", \"a\", \"a\", \"a\", \"a\"]", "`networks` has 5 entries"),
             ("name = \"a\"\nnetworks = [\"a b\"]", "`networks`: the names of switches must be"),
+            (
+                "name = \"a\"\ndisks = [{ file = \"d\", read_only = true, write_back = true }]",
+                "`disks`: `read_only` and `write_back` exclude",
+            ),
             ("name = \"a\"\ncmdline = \"a\\u0000\"", "`cmdline` holds a zero byte"),
             ("name = \"a\"\ninitrd = \"i\"\nexec = \"e\"", "line 5: vm \"a\": `initrd`: `exec` is for"),
             ("name = \"a\"\ninitrd = \"i\"\nget = [\"/e\"]", "line 5: vm \"a\": `initrd`: `get` is for"),
@@ -525,7 +537,7 @@ mod tests {
         assert_eq!(vm.put, ["/lab/p:/q", "/r"]);
         assert_eq!((vm.get, vm.folder), (vec!["/s:t".to_owned()], "/lab".into()));
         assert_eq!(vm.modules[0].file, Path::new("/lab/m"));
-        assert_eq!(vm.disks, [Disk { file: "/lab/d".into(), read_only: true }]);
+        assert_eq!(vm.disks, [Disk { file: "/lab/d".into(), read_only: true, write_back: false }]);
         assert_eq!(vm.console, Console::Virtio);
     }
 }

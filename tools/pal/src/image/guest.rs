@@ -8,6 +8,7 @@ use crate::{
     cli::Mode,
     guest::{
         bundle,
+        disk::Contents,
         files::Files,
         image::{Elf, Image as Kernel},
         vm::Vm,
@@ -54,7 +55,7 @@ pub fn add<'a>(spec: &Spec, vm: &'a Vm, needs: &Needs, image: &mut Image) -> Res
     if count > most {
         return Err(vm.wrong("modules", format!(" and disks are {count}; {most} are the most on an image")));
     }
-    let Files { kernel, kind, initrd, ours, gets: _, modules: files, disks } = Files::read(vm, needs)?;
+    let Files { kernel, kind, initrd, ours, gets: _, modules: files, disks } = Files::read(vm, needs, false)?;
 
     let folder = format!("guests/{}", plain(&vm.name));
     let mut put = |name: &str, contents| -> Result<Placed> {
@@ -71,7 +72,9 @@ pub fn add<'a>(spec: &Spec, vm: &'a Vm, needs: &Needs, image: &mut Image) -> Res
     }
     let mut placed_disks = Vec::new();
     for (index, disk) in disks.into_iter().enumerate() {
-        placed_disks.push((put(&format!("disk{index}"), disk.contents)?, disk.read_only));
+        if let Contents::Read(contents) = disk.contents {
+            placed_disks.push((put(&format!("disk{index}"), contents)?, disk.read_only));
+        }
     }
     let words = |console: &str| command_line(vm, console, kind.is_linux(), ours);
     let console = match spec.serial {
@@ -140,7 +143,11 @@ impl Ready<'_> {
                 .map(|(placed, cmdline)| bundle::ModuleEntry { file: name(placed), cmdline })
                 .collect(),
             disks: disks
-                .map(|(placed, read_only)| bundle::DiskEntry { file: name(placed), read_only: *read_only })
+                .map(|(placed, read_only)| bundle::DiskEntry {
+                    file: Some(name(placed)),
+                    read_only: *read_only,
+                    ..bundle::DiskEntry::default()
+                })
                 .collect(),
             ..entry
         }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     cli::{self, RunArgs},
-    guest::{files::Files, vm::Vm},
+    guest::{disk::Disk, files::Files, vm::Vm},
     host::needs::Needs,
 };
 
@@ -40,6 +40,7 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch
                 &qemu::Spec {
                     qemu: &qemu,
                     memory_mib: boot.memory_mib,
+                    disks: &boot.disks,
                     cpus: args.pcpus,
                     kernel: &boot.image,
                     initrd: bundle.map(|bundle| qemu::escape_commas(&bundle.to_string_lossy())),
@@ -76,6 +77,7 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch
                 &qemu::Spec {
                     qemu: &qemu,
                     memory_mib: args.mem,
+                    disks: &[],
                     cpus: Pcpus::new(args.vcpus),
                     kernel: &boot.kernel,
                     initrd: boot.initrd,
@@ -124,19 +126,23 @@ struct Hypervisor {
     image: PathBuf,
     bundle: Option<Vec<u8>>,
     memory_mib: u64,
+    /// The disks that are not in the bundle.
+    disks: Vec<qemu::MappedDisk>,
 }
 
 impl Hypervisor {
     fn new(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>) -> Result<Self> {
         let given = prepared.and_then(|prepared| prepared.hypervisor.clone());
         let image = given.map_or_else(|| needs.hypervisor(), Ok)?;
-        let bundle = prepared.map(Prepared::bundle).transpose()?;
+        let disks = prepared.map_or_else(Vec::new, |prepared| qemu::place(prepared.mapped()));
+        let addresses = || disks.iter().map(|disk| disk.address);
+        let bundle = prepared.map(|prepared| prepared.bundle(addresses())).transpose()?;
         let bundle_mib = bundle.as_ref().map_or(0, |bundle| (bundle.len() as u64).div_ceil(1 << 20));
         let guests = prepared.map_or(&[][..], |prepared| &prepared.guests);
         let guests_mib: u64 = guests.iter().map(|guest| guest.vm.memory_mib + shadow_mib(&guest.vm)).sum();
         let guests_mib = if guests.is_empty() { args.mem } else { guests_mib };
         let unpacked_mib = bundle_mib.max(written_mib(guests.iter().map(|guest| &guest.files)));
-        Ok(Self { image, bundle, memory_mib: guests_mib + HYPERVISOR_MIB + bundle_mib + unpacked_mib })
+        Ok(Self { image, bundle, disks, memory_mib: guests_mib + HYPERVISOR_MIB + bundle_mib + unpacked_mib })
     }
 
     /// Its command line, with what it does at the end.
@@ -163,10 +169,10 @@ impl Hypervisor {
     }
 }
 
-/// What guests can write to their disks: each has pages of its own, also where several have the same file.
+/// What guests can write to disks from the bundle: each has pages of its own, also where several have the same file.
 fn written_mib<'a>(files: impl Iterator<Item = &'a Files>) -> u64 {
     let disks = files.flat_map(|files| &files.disks).filter(|disk| !disk.read_only);
-    disks.map(|disk| (disk.contents.len() as u64).div_ceil(1 << 20)).sum()
+    disks.filter_map(Disk::read).map(|contents| (contents.len() as u64).div_ceil(1 << 20)).sum()
 }
 
 /// Memory for shadow tables. Where their number is not given, the hypervisor allows one page of them for each 64 of memory.

@@ -1,7 +1,7 @@
 //! QEMU's own virtio devices, which stand in for the hypervisor's where a guest runs without it (`--machine native`).
 //!
 //! What the guest can tell from: names and serial numbers of disks are the same, and so is what a disk forbids; what it
-//! writes is gone after the run.
+//! writes is gone after the run, unless the disk is written back.
 
 use std::path::Path;
 
@@ -21,7 +21,8 @@ pub fn arguments(vm: &Vm) -> Result<Vec<String>> {
     for (number, disk) in vm.disks.iter().enumerate() {
         let file = absolute(&disk.file)?;
         let read_only = if disk.read_only { ",readonly=on" } else { "" };
-        add("-drive", format!("if=none,id=disk{number},format=raw,snapshot=on{read_only},file={file}"));
+        let snapshot = if disk.write_back { "" } else { ",snapshot=on" };
+        add("-drive", format!("if=none,id=disk{number},format=raw{snapshot}{read_only},file={file}"));
         add("-device", format!("virtio-blk-pci,drive=disk{number},serial=disk{number}"));
     }
     for (number, name) in vm.networks.iter().enumerate() {
@@ -53,8 +54,9 @@ mod tests {
         assert!(arguments(&Vm::named("guest")).unwrap().is_empty());
         let vm = Vm {
             disks: vec![
-                Disk { file: "/a,b".into(), read_only: false },
-                Disk { file: "c:d".into(), read_only: true },
+                Disk { file: "/a,b".into(), read_only: false, write_back: false },
+                Disk { file: "c:d".into(), read_only: true, write_back: false },
+                Disk { file: "/e".into(), read_only: false, write_back: true },
             ],
             networks: ["lan", "wan", "lan"].map(String::from).into(),
             entropy: true,
@@ -66,6 +68,7 @@ mod tests {
             "-device virtio-blk-pci,drive=disk1,serial=disk1",
             "id=disk1,format=raw,snapshot=on,readonly=on,file=/",
             "/c:d ",
+            "-drive if=none,id=disk2,format=raw,file=/e ",
             "-netdev hubport,id=net0,hubid=0 ",
             "-netdev hubport,id=net1,hubid=1 ",
             "-netdev hubport,id=net2,hubid=0 ",

@@ -71,7 +71,7 @@ pub fn run(args: &RunArgs, project: &Project, ui: &Ui) -> Result<u8> {
     advice::advice(args, guests.map(|guest| &guest.vm)).iter().for_each(|text| ui.say(text));
     let consoles = Consoles::new(&plan, args.log_dir.as_deref())?;
     let mut machine = boot::start(args, &needs, prepared.as_ref(), scratch.path())?;
-    drop(prepared);
+    let _locks = prepared.map(Prepared::into_locks);
     if interactive {
         ui.say("Ctrl-a x quits, Ctrl-a h helps");
     }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashSet,
-    fs,
+    fs::{self, File},
     io::Read,
     path::{Path, PathBuf},
 };
@@ -14,6 +14,7 @@ use crate::{
     cli::{MODEL, Machine, Protocol, RunArgs},
     guest::{
         bundle, devices,
+        disk::{Contents, Disk, MappedFile},
         files::Files,
         image::{Elf, Image},
         vm::{Console, Cpu, Module, Vm, check_all},
@@ -142,16 +143,31 @@ impl Prepared {
         Ok(Prepared { guests, console, hypervisor: spec.hypervisor, words: spec.hypervisor_cmdline })
     }
 
-    /// The guests as the hypervisor gets them.
+    /// The disks that are mapped, in the order of guests and disks.
+    pub fn mapped(&self) -> impl Iterator<Item = &MappedFile> {
+        self.guests.iter().flat_map(|guest| &guest.files.disks).filter_map(Disk::mapped)
+    }
+
+    /// What keeps others from the files of disks; the rest is not needed once the machine runs.
+    pub fn into_locks(self) -> Vec<File> {
+        let disks = self.guests.into_iter().flat_map(|guest| guest.files.disks);
+        let lock = |disk: Disk| match disk.contents {
+            Contents::Mapped(file) => Some(file.lock),
+            Contents::Read(_) => None,
+        };
+        disks.filter_map(lock).collect()
+    }
+
+    /// The guests as the hypervisor gets them, with mapped disks at these addresses.
     ///
     /// # Errors
     /// Files of 4 GiB and more.
-    pub fn bundle(&self) -> Result<Vec<u8>> {
+    pub fn bundle(&self, addresses: impl IntoIterator<Item = u64>) -> Result<Vec<u8>> {
         let guests = self.guests.iter();
         let guests: Vec<_> =
             guests.map(|Guest { vm, files, cmdline, .. }| bundle::Guest { vm, files, cmdline }).collect();
         let console = (self.console != 0).then(|| self.guests[self.console].vm.name.as_str());
-        bundle::pack(&guests, console)
+        bundle::pack(&guests, console, addresses)
     }
 }
 
@@ -199,7 +215,7 @@ fn from_options(args: &RunArgs) -> Result<Vm> {
 
 impl Guest {
     fn new(args: &RunArgs, vm: Vm, needs: &Needs) -> Result<Guest> {
-        let files = Files::read(&vm, needs)?;
+        let files = Files::read(&vm, needs, !args.machine.is_bochs())?;
         check_image(args, &files)?;
         let nonce = files.ours.then(nonce).transpose()?;
         let cmdline = command_line(args, &vm, &files.kind, nonce.as_deref());

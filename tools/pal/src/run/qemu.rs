@@ -12,6 +12,8 @@ use std::{
 
 use anyhow::Result;
 
+use crate::guest::disk::MappedFile;
+
 use super::{
     machine::{self, Emulator, Machine},
     pcpus::Pcpus,
@@ -20,12 +22,43 @@ use super::{
 /// The processor of every machine that QEMU emulates: the hypervisor runs on it, and `--machine native` measures against it.
 const CPU: &str = "EPYC,+svm,+npt";
 
+/// Where mapped disks begin, far above the memory of a machine.
+const DISKS: u64 = 64 << 30;
+/// Their addresses are multiples of this, so that the hypervisor maps them by large pages.
+const DISK_ALIGNMENT: u64 = 2 << 20;
+
+/// A file that lies in the machine's memory and is a disk of a guest's.
+pub struct MappedDisk {
+    /// The file, in QEMU's syntax.
+    pub path: String,
+    /// Where it begins.
+    pub address: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// What is written goes to the file.
+    pub write_back: bool,
+}
+
+/// Gives mapped disks places in the machine's memory.
+pub fn place<'a>(files: impl Iterator<Item = &'a MappedFile>) -> Vec<MappedDisk> {
+    let mut next = DISKS;
+    let disk = |file: &MappedFile| {
+        let address = next;
+        next = (next + file.bytes).next_multiple_of(DISK_ALIGNMENT);
+        let path = escape_commas(&file.path.to_string_lossy());
+        MappedDisk { path, address, bytes: file.bytes, write_back: file.write_back }
+    };
+    files.map(disk).collect()
+}
+
 /// What to emulate.
 pub struct Spec<'a> {
     /// The QEMU program.
     pub qemu: &'a Path,
     /// Machine memory in MiB.
     pub memory_mib: u64,
+    /// Disks that are files mapped into its memory.
+    pub disks: &'a [MappedDisk],
     /// Processors.
     pub cpus: Pcpus,
     /// `-kernel`.
@@ -60,7 +93,15 @@ impl Spec<'_> {
                 .map(String::from)
                 .into();
         let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
-        add(&["-m", &format!("{}M", self.memory_mib), "-smp", &self.cpus.to_string()]);
+        add(&["-m", &self.memory(), "-smp", &self.cpus.to_string()]);
+        for (number, disk) in self.disks.iter().enumerate() {
+            let MappedDisk { path, address, bytes, write_back } = disk;
+            let share = if *write_back { "on" } else { "off" };
+            let backend =
+                format!("memory-backend-file,id=pal-disk{number},size={bytes},share={share},mem-path={path}");
+            add(&["-object", &backend]);
+            add(&["-device", &format!("pc-dimm,memdev=pal-disk{number},addr={address:#x}")]);
+        }
         if self.icount {
             add(&["-icount", "shift=0,sleep=off"]);
         }
@@ -84,6 +125,15 @@ impl Spec<'_> {
         }
         arguments.extend(self.extra.iter().cloned());
         arguments
+    }
+
+    /// The machine's memory. Mapped disks are memory modules in slots of their own, which no memory map mentions; the region for
+    /// them reaches from the memory's end to that of the last disk.
+    fn memory(&self) -> String {
+        let own = format!("{}M", self.memory_mib);
+        let Some(last) = self.disks.last() else { return own };
+        let most = (last.address + last.bytes).div_ceil(1 << 30) + self.memory_mib.div_ceil(1 << 10);
+        format!("{own},slots={},maxmem={most}G", self.disks.len())
     }
 
     /// Starts QEMU with the machine halted until QMP says `cont`. QEMU dies with pal, whatever happens to pal.
@@ -190,9 +240,17 @@ mod tests {
 
     #[test]
     fn arguments() {
+        let file = |path: &str, bytes, write_back| MappedFile {
+            path: path.into(),
+            bytes,
+            write_back,
+            lock: tempfile::tempfile().unwrap(),
+        };
+        let disks = place([file("a,b", 4096, true), file("c", 3 << 30, false)].iter());
         let spec = Spec {
             qemu: Path::new("qemu"),
             memory_mib: 64,
+            disks: &disks,
             cpus: "4,sockets=2".parse().unwrap(),
             kernel: Path::new("k"),
             initrd: Some(escape_commas("a,b")),
@@ -208,7 +266,11 @@ mod tests {
         };
         let line = spec.arguments().join(" ");
         for part in [
-            "-m 64M",
+            "-m 64M,slots=2,maxmem=69G",
+            "-object memory-backend-file,id=pal-disk0,size=4096,share=on,mem-path=a,,b",
+            "-device pc-dimm,memdev=pal-disk0,addr=0x1000000000",
+            "size=3221225472,share=off,mem-path=c",
+            "memdev=pal-disk1,addr=0x1000200000",
             "-smp 4,sockets=2,cores=2,threads=1",
             "-icount shift=0,sleep=off",
             "-no-reboot",
@@ -220,5 +282,7 @@ mod tests {
             assert!(line.contains(part), "{part}: {line}");
         }
         assert!(line.ends_with("-trace x") && !line.contains("pc-testdev"));
+        let line = Spec { disks: &[], ..spec }.arguments().join(" ");
+        assert!(line.contains("-m 64M -smp") && !line.contains("pc-dimm"), "{line}");
     }
 }

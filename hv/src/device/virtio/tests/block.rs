@@ -103,6 +103,47 @@ fn a_file_of_any_length_is_filled_up_with_zeroes() {
     assert!(disk.read(0, 5121, |_, _| Ok::<_, ()>(())).is_err());
 }
 
+/// A medium that others can look at.
+#[derive(Debug)]
+struct Shown(Vec<u8>, std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl disk::Medium for Shown {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.1.lock().unwrap().clone_from(&self.0);
+    }
+}
+
+#[test]
+fn a_medium_holds_what_is_written_in_its_place() {
+    let seen = std::sync::Arc::default();
+    let medium = |bytes: usize| Box::new(Shown(vec![7; bytes], std::sync::Arc::clone(&seen)));
+    // The end of the last sector is missing, so the sector is.
+    assert_eq!(disk::RamDisk::in_place(medium(1023), false).sectors(), 1);
+    let mut driver = driver_of(disk::RamDisk::in_place(medium(32 * 512), false));
+    driver.put(DATA, &[0xaa; 1024]);
+    assert_eq!(request(&mut driver, 1, 7, 1024, 3), (0, 1), "across two pages");
+    assert_eq!(request(&mut driver, 1, 31, 1024, 1), (1, 1), "beyond the end");
+    assert_eq!(request(&mut driver, 4, 0, 0, 1), (0, 1), "a flush has nothing left to do");
+    assert_eq!(request(&mut driver, 0, 6, 1024, 2), (0, 1025));
+    assert_eq!(driver.bytes(DATA, 1024), [[7; 512], [0xaa; 512]].concat());
+    drop(driver);
+    let expected = [vec![7; 7 * 512], vec![0xaa; 1024], vec![7; 23 * 512]].concat();
+    assert!(*seen.lock().unwrap() == expected);
+    let mut driver = driver_of(disk::RamDisk::in_place(medium(4096), true));
+    assert_eq!(request(&mut driver, 1, 0, 512, 1), (1, 1), "read-only");
+    assert_eq!(request(&mut driver, 0, 0, 512, 1), (0, 513));
+}
+
 #[test]
 fn writes_survive_a_reset() {
     let mut driver = with_disk(8, false);

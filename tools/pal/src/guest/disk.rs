@@ -1,0 +1,151 @@
+//! A guest's disks: which of them a machine takes from their files where they are, and which travel in the bundle.
+//!
+//! QEMU maps a file into the machine's memory, where the hypervisor finds it: nothing is copied, and what a guest writes goes to the
+//! file, or to memory of QEMU's own (a private mapping). Everywhere else, and for files that cannot be mapped, the contents are in
+//! the bundle.
+
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    path::PathBuf,
+};
+
+use anyhow::Result;
+
+use super::vm::{self, Vm};
+
+/// What is mapped is whole pages.
+const PAGE: u64 = 4096;
+
+/// A disk.
+pub struct Disk {
+    /// Where its contents come from.
+    pub contents: Contents,
+    /// The guest cannot write it.
+    pub read_only: bool,
+}
+
+/// The contents of a disk.
+pub enum Contents {
+    /// Read already, for the bundle.
+    Read(Vec<u8>),
+    /// In a file that is mapped.
+    Mapped(MappedFile),
+}
+
+/// A file that is mapped into the machine's memory, or without the hypervisor is a disk of QEMU's.
+pub struct MappedFile {
+    /// The file.
+    pub path: PathBuf,
+    /// Its size, a multiple of 4096.
+    pub bytes: u64,
+    /// What is written goes to the file.
+    pub write_back: bool,
+    /// Keeps other runs from writing it meanwhile, or from using it while it is written.
+    pub lock: File,
+}
+
+impl Disk {
+    /// Opens a disk's file, or reads it where it is not to be mapped.
+    ///
+    /// # Errors
+    /// [`crate::status::Usage`]: it cannot be read, or not be written back to, or somebody else has it.
+    pub fn open(vm: &Vm, disk: &vm::Disk, can_map: bool) -> Result<Disk> {
+        let wrong = |text: String| Err(vm.wrong("disks", format!(" {}: {text}", disk.file.display())));
+        // QEMU opens each file for writing, also where it does not write.
+        let file = match OpenOptions::new().read(true).write(true).open(&disk.file) {
+            Ok(file) => Some(file),
+            Err(error) if disk.write_back => return wrong(error.to_string()),
+            Err(_) => None,
+        };
+        let bytes = file.as_ref().and_then(|file| Some(file.metadata().ok()?).filter(fs::Metadata::is_file));
+        let bytes = bytes.map_or(0, |metadata| metadata.len());
+        let fits = bytes > 0 && bytes.is_multiple_of(PAGE);
+        if disk.write_back && !can_map {
+            return wrong(
+                "only QEMU's machines (--machine qemu-svm, native) write a disk back to its file".into(),
+            );
+        }
+        if disk.write_back && !fits {
+            return wrong(format!(
+                "only a file of whole pages can be written back to: `truncate -s %4096 {}` fills it up",
+                disk.file.display()
+            ));
+        }
+        let Some(lock) = file.filter(|_| can_map && fits) else {
+            return match fs::read(&disk.file) {
+                Ok(contents) => Ok(Disk { contents: Contents::Read(contents), read_only: disk.read_only }),
+                Err(error) => wrong(error.to_string()),
+            };
+        };
+        let locked = if disk.write_back { lock.try_lock() } else { lock.try_lock_shared() };
+        match locked {
+            Err(TryLockError::WouldBlock) if disk.write_back => {
+                return wrong("something else uses it, another run or another disk of this one".into());
+            }
+            Err(TryLockError::WouldBlock) => {
+                return wrong("something else writes it, another run or another disk of this one".into());
+            }
+            // A file system without locks.
+            Ok(()) | Err(TryLockError::Error(_)) => {}
+        }
+        let (path, write_back) = (disk.file.clone(), disk.write_back);
+        let contents = Contents::Mapped(MappedFile { path, bytes, write_back, lock });
+        Ok(Disk { contents, read_only: disk.read_only })
+    }
+
+    /// The file, if it is mapped.
+    pub fn mapped(&self) -> Option<&MappedFile> {
+        match &self.contents {
+            Contents::Mapped(file) => Some(file),
+            Contents::Read(_) => None,
+        }
+    }
+
+    /// The contents, if they travel in the bundle.
+    pub fn read(&self) -> Option<&[u8]> {
+        match &self.contents {
+            Contents::Read(contents) => Some(contents),
+            Contents::Mapped(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_mapped_where_that_is_possible() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, bytes: usize| {
+            let path = dir.path().join(name);
+            fs::write(&path, vec![7; bytes]).unwrap();
+            vm::Disk { file: path, read_only: false, write_back: false }
+        };
+        let vm = Vm::named("guest");
+        let (pages, odd, empty) = (file("pages", 8192), file("odd", 8193), file("empty", 0));
+        let bytes = |disk, can_map| {
+            let disk = Disk::open(&vm, disk, can_map).unwrap();
+            (disk.mapped().map(|file| file.bytes), disk.read().map(<[u8]>::len))
+        };
+        assert_eq!(bytes(&pages, true), (Some(8192), None));
+        assert_eq!(bytes(&pages, false), (None, Some(8192)));
+        assert_eq!(bytes(&odd, true), (None, Some(8193)));
+        assert_eq!(bytes(&empty, true), (None, Some(0)));
+
+        let back = |disk: &vm::Disk| vm::Disk { write_back: true, ..disk.clone() };
+        let error = |disk: &vm::Disk, can_map| Disk::open(&vm, disk, can_map).err().unwrap().to_string();
+        assert!(error(&back(&odd), true).contains("truncate -s %4096"));
+        assert!(error(&back(&pages), false).contains("qemu-svm"));
+        assert!(
+            error(&back(&vm::Disk { file: dir.path().into(), ..pages.clone() }), true).contains("--disk")
+        );
+        // One that is written is nobody else's.
+        let held = Disk::open(&vm, &back(&pages), true).unwrap();
+        assert!(held.mapped().unwrap().write_back);
+        assert!(error(&pages, true).contains("something else writes it"));
+        drop(held);
+        let _two = [&pages, &pages].map(|disk| Disk::open(&vm, disk, true).unwrap());
+        assert!(error(&back(&pages), true).contains("something else uses it"));
+    }
+}
