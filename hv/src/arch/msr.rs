@@ -3,7 +3,11 @@
 
 pub const TSC: u32 = 0x10;
 pub const APIC_BASE: u32 = 0x1b;
+pub const SPEC_CTRL: u32 = 0x48;
+pub const PRED_CMD: u32 = 0x49;
 pub const MTRR_CAP: u32 = 0xfe;
+pub const ARCH_CAPABILITIES: u32 = 0x10a;
+pub const FLUSH_CMD: u32 = 0x10b;
 pub const SYSENTER_CS: u32 = 0x174;
 pub const SYSENTER_ESP: u32 = 0x175;
 pub const SYSENTER_EIP: u32 = 0x176;
@@ -28,3 +32,4 @@ pub const GS_BASE: u32 = 0xc000_0101;
 pub const KERNEL_GS_BASE: u32 = 0xc000_0102;
 pub const TSC_AUX: u32 = 0xc000_0103;
 pub const HWCR: u32 = 0xc001_0015;
+pub const VIRT_SPEC_CTRL: u32 = 0xc001_011f;

@@ -10,6 +10,7 @@ use log::LevelFilter;
 
 use crate::hw::pm::ExitAction;
 use crate::hw::uart::SerialPort;
+use crate::virt::speculation::Mitigations;
 
 /// The options with their defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub struct HvOptions {
     pub console: Option<SerialPort>,
     /// Machine-readable records.
     pub telemetry: Option<SerialPort>,
+    /// What is done against leaks by speculation.
+    pub mitigations: Mitigations,
     /// Emit a statistics record when a guest ends.
     pub stats: bool,
     /// Record the output of guests, also if there is only one.
@@ -89,6 +92,7 @@ impl Default for HvOptions {
             loglevel: LevelFilter::Info,
             console: Some(SerialPort::Com1),
             telemetry: None,
+            mitigations: Mitigations::Auto,
             stats: false,
             consoles: false,
             exit: None,
@@ -133,6 +137,7 @@ impl HvOptions {
             "console" => self.console = Some(SerialPort::parse(value)?),
             "telemetry" if value == "none" => self.telemetry = None,
             "telemetry" => self.telemetry = Some(SerialPort::parse(value)?),
+            "mitigations" => self.mitigations = Mitigations::parse(value)?,
             "stats" => self.stats = parse_switch(value)?,
             "consoles" => self.consoles = parse_switch(value)?,
             "pcpus" => self.pcpus = value.parse().ok().filter(|most| *most > 0)?,
@@ -177,13 +182,14 @@ mod tests {
 
     #[test]
     fn reads_words_and_lets_later_ones_win() {
-        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 stats=on consoles=on exit=isa-debug:0xf4  console=com2 pcpus=3";
+        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 mitigations=off stats=on consoles=on exit=isa-debug:0xf4  console=com2 pcpus=3";
         let (options, unknown) = HvOptions::parse(line);
         assert_eq!(unknown.as_slice(), ["palimpsest"]);
         let expected = HvOptions {
             loglevel: LevelFilter::Debug,
             console: Some(SerialPort::Com2),
             telemetry: Some(SerialPort::Com2),
+            mitigations: Mitigations::Off,
             stats: true,
             consoles: true,
             exit: Some(ExitAction::IsaDebug(0xf4)),

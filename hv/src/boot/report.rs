@@ -11,6 +11,7 @@ use log::info;
 
 use super::host::Host;
 use super::{console, log as hv_log, paging, percpu, screen, smp};
+use crate::arch::msr::ARCH_CAPABILITIES;
 use crate::firmware::smbios;
 use crate::hw::pm::ExitAction;
 use crate::hw::uart::SerialPort;
@@ -18,6 +19,7 @@ use crate::hw::{cpu, msr, pm};
 use crate::mem::frame;
 use crate::probe::{self, Extension, Facts, Processor, Virtualization};
 use crate::virt::feature::Feature;
+use crate::virt::speculation::{self, Mitigations, Model, Offers, Plan};
 use crate::virt::{svm, vmx};
 
 fn cpuid(leaf: u32, subleaf: u32) -> [u32; 4] {
@@ -33,6 +35,14 @@ pub fn vendor() -> ArrayString<12> {
 /// The processor's name; empty if it does not say.
 pub fn brand() -> ArrayString<48> {
     probe::brand(&cpuid)
+}
+
+/// What is done about speculation, and what the processor says in ARCH_CAPABILITIES (0 without it).
+pub fn speculation(wanted: Mitigations) -> (Plan, u64) {
+    let offers = Offers::read(cpuid);
+    // SAFETY: it is read where CPUID says that it exists.
+    let says = if offers.arch_capabilities { unsafe { msr::read(ARCH_CAPABILITIES) } } else { 0 };
+    (speculation::needs(offers, says, Model::read(cpuid), wanted), says)
 }
 
 /// Whether this machine is a virtual one whose processor says so.
@@ -52,6 +62,7 @@ fn facts(host: &Host) -> Facts<'_> {
         sound_xsavec: host.sound_xsavec,
         caches: probe::caches(&cpuid),
         virtualization: None,
+        speculation: speculation(host.options.mitigations).0,
         frames: frame::stats(),
         tsc_khz: host.tsc_khz,
         tsc_source: host.tsc_source,

@@ -16,6 +16,7 @@ pub mod pic;
 pub mod pm;
 pub mod port;
 pub mod random;
+pub mod speculation;
 pub mod timer;
 pub mod tsc;
 pub mod uart;

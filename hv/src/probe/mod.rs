@@ -30,6 +30,7 @@ use crate::mem::frame;
 use crate::sched::topology::Topology;
 use crate::screen::Layout;
 use crate::virt::feature::{Feature, Listed};
+use crate::virt::speculation::{Mitigation, Plan, State};
 
 /// A virtualization extension that can be used.
 #[derive(Clone, Debug)]
@@ -70,6 +71,8 @@ pub struct Facts<'a> {
     pub caches: Caches,
     /// The virtualization extension; `None` if nobody has looked.
     pub virtualization: Option<Virtualization>,
+    /// What is done about speculation.
+    pub speculation: Plan,
     /// Frames for guests and tables.
     pub frames: frame::Stats,
     /// Frequency of the time-stamp counter in kHz.
@@ -143,6 +146,9 @@ impl Facts<'_> {
         if !self.sound_xsavec {
             line(format_args!("processor: {LOSSY_XSAVEC}"));
         }
+        // What needs nothing is in the full report.
+        let news = |mitigation: &&Mitigation| !matches!(mitigation.state, State::NotNeeded(_));
+        self.speculation.list.iter().filter(news).for_each(|it| line(format_args!("speculation: {it}")));
     }
 
     fn firmware(&self) -> &'static str {
@@ -199,6 +205,8 @@ impl Display for Full<'_> {
         }
         self.0.caches.iter().try_for_each(|cache| writeln!(f, "  cache: {cache}"))?;
         self.virtualization(f)?;
+        writeln!(f, "speculation:")?;
+        self.0.speculation.list.iter().try_for_each(|it| writeln!(f, "  {it}"))?;
         write!(f, "PCPUs: {} in the MADT", acpi.cpus.len())?;
         match acpi.cpus.as_slice() {
             [] => writeln!(f, "; the one that started is used")?,

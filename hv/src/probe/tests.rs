@@ -8,6 +8,7 @@ use super::*;
 use crate::firmware::info::{Region, RegionKind};
 use crate::firmware::iommu::{Iommu, Kind};
 use crate::screen;
+use crate::virt::speculation::{self, Mitigations, Model, Offers};
 
 /// Answers of a processor: those of (leaf, subleaf), else zeroes.
 struct Answers(BTreeMap<(u32, u32), [u32; 4]>);
@@ -183,6 +184,12 @@ fn facts<'a>(answers: &Answers, boot: &'a BootInfo, acpi: &'a Acpi) -> Facts<'a>
         sound_xsavec: true,
         caches: caches(&answers.ask()),
         virtualization: None,
+        speculation: speculation::needs(
+            Offers::read(answers.ask()),
+            0,
+            Model::read(answers.ask()),
+            Mitigations::Auto,
+        ),
         frames: frame::Stats { total: 0x40_0000, free: 0x3f_ff00, ..frame::Stats::default() },
         tsc_khz: 3_408_000,
         tsc_source: tsc::Source::Cpuid,
@@ -194,7 +201,7 @@ fn facts<'a>(answers: &Answers, boot: &'a BootInfo, acpi: &'a Acpi) -> Facts<'a>
 }
 
 #[test]
-fn a_start_takes_six_lines() {
+fn a_start_takes_six_lines_and_one_for_each_weakness() {
     let (boot, acpi) = (boot(), acpi());
     let mut lines = vec![];
     facts(&skylake(), &boot, &acpi).brief(|line| lines.push(line.to_string()));
@@ -207,17 +214,21 @@ fn a_start_takes_six_lines() {
             "memory: 16384 MiB for guests and tables, 16383 MiB free",
             "time: TSC at 3408000 kHz (from CPUID)",
             "interrupts: x2APIC with TSC deadline, 0 I/O APICs, Intel VT-d with 2 units, not used",
+            "speculation: branch target injection (Spectre v2): needed, but there is no IBPB; update the firmware or the microcode",
+            "speculation: L1 terminal fault: needed, but there is no FLUSH_CMD; update the firmware or the microcode",
+            "speculation: data sampling (MDS, TAA): needed, but VERW does not clear buffers (no MD_CLEAR); update the firmware or the microcode",
+            "speculation: iTLB multihit: on: nested leaves of 4 KiB",
         ]
     );
     let nothing = (BootInfo::default(), Acpi::default());
     lines.clear();
     facts(&k10(), &nothing.0, &nothing.1).brief(|line| lines.push(line.to_string()));
-    assert_eq!(lines[5..], ["interrupts: xAPIC, 0 I/O APICs"]);
+    assert_eq!(lines[5], "interrupts: xAPIC, 0 I/O APICs");
     lines.clear();
     let lossy = Facts { sound_xsavec: false, ..facts(&skylake(), &boot, &acpi) };
     lossy.brief(|line| lines.push(line.to_string()));
     let loss = "its XSAVEC loses AVX state and is hidden from guests";
-    assert_eq!(lines[6..], [format!("processor: {loss}")]);
+    assert_eq!(lines[6], format!("processor: {loss}"));
     assert!(lossy.full().to_string().contains(&format!(", XSAVE\n  {loss}\n")));
     lines.clear();
     Facts { pcpus: 3, ..facts(&k10(), &boot, &acpi) }.brief(|line| lines.push(line.to_string()));
@@ -263,6 +274,11 @@ processor: AMD Ryzen 7 3700X 8-Core Processor (AuthenticAMD, family 23 model 113
 virtualization: AMD-V, 16 ASIDs
   has: nested paging
   has no next RIP: something slower
+speculation:
+  branch target injection (Spectre v2): needed, but there is no IBPB; update the firmware or the microcode
+  L1 terminal fault: nothing needed (not this processor)
+  data sampling (MDS, TAA): nothing needed (not this processor)
+  iTLB multihit: nothing needed (not this processor)
 PCPUs: 4 in the MADT, APIC IDs 0 to 6; 4 started
   4 cores in 1 package, last-level caches of PCPUs 0-1, 2-3, 1 memory node
 memory: 16383 MiB usable, up to 0x480000000

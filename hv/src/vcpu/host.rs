@@ -74,6 +74,12 @@ pub trait Host {
     /// Sets TSC_AUX, if the processor has it.
     fn set_tsc_aux(&mut self, value: u64);
 
+    /// The guest wants this in SPEC_CTRL from now on; it has the MSR.
+    fn set_spec_ctrl(&mut self, wanted: u64);
+
+    /// Writes bit 0 of this MSR, PRED_CMD or FLUSH_CMD, which the processor has.
+    fn forget_speculation(&mut self, msr: u32);
+
     /// Clears DR0 to DR3.
     fn clear_breakpoints(&mut self);
 }

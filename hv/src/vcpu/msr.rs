@@ -208,6 +208,8 @@ fn perform<V: Virt, M: HostMemory, H: Host>(
             mmu::follow_pat(vcpu, vm);
         }
         MsrEffect::TscAux(value) => host.set_tsc_aux(value),
+        MsrEffect::SpecCtrl(wanted) => host.set_spec_ctrl(wanted),
+        MsrEffect::Command(msr) => host.forget_speculation(msr),
         MsrEffect::KvmSystemTime(value) => {
             vcpu.pv_clock.set_address(value);
             update_clock(vcpu, vm, host, tsc);

@@ -1,10 +1,13 @@
 //! A VM without hardware, and a scripted PCPU to run it on, for tests of what works on VMs and VCPUs.
 
+mod processor;
+
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
+use self::processor::cpuid;
 use crate::arch::addr::{Gpa, Hfn, Hpa, PageSize};
 use crate::arch::state::{ArchState, Segment, cr0, cr4, rflags};
 use crate::guest::build::{self, HostFacts};
@@ -123,6 +126,7 @@ impl Scene {
             invariant_tsc: true,
             xcr0: 7,
             pv_clock: false,
+            arch_capabilities: 0,
             hidden: config.vm[0].hidden,
         };
         let vcpu = Vcpu::new(0, Fake::new(script.iter().copied()), CpuidTable::new(&policy, cpuid), TSC_KHZ);
@@ -132,21 +136,6 @@ impl Scene {
     /// The VCPU.
     pub fn vcpu(&mut self) -> &mut Vcpu<Fake> {
         &mut self.vcpus[0]
-    }
-}
-
-/// A processor with what the tests need: XSAVE with AVX, SMEP, NX, long mode.
-fn cpuid(leaf: u32, sub: u32) -> [u32; 4] {
-    match (leaf, sub) {
-        (0, _) => [0xd, 0x6874_7541, 0x444d_4163, 0x6974_6e65],
-        (1, _) => [0x00a0_0f11, 0x0080_0800, 0x7efa_320b, 0x178b_fbff],
-        (7, 0) => [0, 0x219c_97a9, 0x0040_069c, 0x10],
-        (0xd, 0) => [7, 0x240, 0x340, 0],
-        (0xd, 2) => [0x100, 0x240, 0, 0],
-        (0x8000_0000, _) => [0x8000_0008, 0x6874_7541, 0x444d_4163, 0x6974_6e65],
-        (0x8000_0001, _) => [0x00a0_0f11, 0, 0x75c2_37ff, 0x2fd3_fbff],
-        (0x8000_0008, _) => [0x3030, 0, 0, 0],
-        _ => [0; 4],
     }
 }
 
@@ -190,6 +179,8 @@ pub struct ScriptHost {
     pub xcr0: u64,
     /// TSC_AUX.
     pub tsc_aux: u64,
+    /// Writes of SPEC_CTRL, PRED_CMD and FLUSH_CMD.
+    pub speculation: Vec<(u32, u64)>,
     /// VCPUs that were kicked.
     pub kicks: Vec<u32>,
     /// How often the breakpoints were cleared.
@@ -299,6 +290,12 @@ impl Host for ScriptHost {
     }
     fn set_tsc_aux(&mut self, value: u64) {
         self.tsc_aux = value;
+    }
+    fn set_spec_ctrl(&mut self, wanted: u64) {
+        self.speculation.push((crate::arch::msr::SPEC_CTRL, wanted));
+    }
+    fn forget_speculation(&mut self, msr: u32) {
+        self.speculation.push((msr, 1));
     }
     fn clear_breakpoints(&mut self) {
         self.assert_released();

@@ -11,6 +11,7 @@ pub mod exit;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
 pub mod feature;
+pub mod speculation;
 pub mod svm;
 pub mod vmx;
 

@@ -7,12 +7,14 @@ use core::fmt::Display;
 
 use super::machine::cpuid;
 use crate::arch::addr::PageSize;
+use crate::arch::msr::SPEC_CTRL;
 use crate::arch::state::VcpuState;
 use crate::guest::msr::PASS_THROUGH;
 use crate::hw::msr;
 use crate::paging::guest_walk::PagingFeatures;
 use crate::virt::Virt;
 use crate::virt::feature::Feature;
+use crate::virt::speculation::Measures;
 use crate::virt::svm::{self, Svm, SvmCpu};
 use crate::virt::vmx::{self, Vmx, VmxCpu};
 
@@ -45,8 +47,8 @@ pub trait Backend: Sized + Send + Sync + 'static {
         values
     }
 
-    /// A VCPU after RESET.
-    fn vcpu(&self) -> Self::Virt;
+    /// A VCPU after RESET, of a VM with these measures.
+    fn vcpu(&self, measures: &Measures) -> Self::Virt;
 }
 
 /// CPUID 8000_0001h EDX: 1 GiB pages.
@@ -88,7 +90,9 @@ impl Backend for Amd {
         let features = Amd::features_here()?;
         log::info!("AMD-V: {features}");
         let io_map = Arc::new(svm::IoMap::intercept_all());
-        let msr_map = Arc::new(svm::MsrMap::opening(&PASS_THROUGH));
+        let spec_ctrl = features.spec_ctrl.then_some(SPEC_CTRL);
+        let open: Vec<u32> = PASS_THROUGH.into_iter().chain(spec_ctrl).collect();
+        let msr_map = Arc::new(svm::MsrMap::opening(&open[..]));
         Ok(Amd { features, io_map, msr_map })
     }
 
@@ -120,7 +124,8 @@ impl Backend for Amd {
         (paging, if gib_pages { PageSize::Size1G } else { PageSize::Size2M })
     }
 
-    fn vcpu(&self) -> Svm {
+    /// No AMD processor needs anything at entries.
+    fn vcpu(&self, _: &Measures) -> Svm {
         Svm::new(self.features, self.io_map.clone(), self.msr_map.clone())
     }
 }
@@ -198,7 +203,8 @@ impl Backend for Intel {
         self.features.executable(leaf, subleaf, values)
     }
 
-    fn vcpu(&self) -> Vmx {
+    fn vcpu(&self, measures: &Measures) -> Vmx {
         Vmx::new(self.features, self.io_bitmaps.clone(), self.msr_bitmap.clone(), self.tsc_khz)
+            .guarded(measures)
     }
 }

@@ -24,6 +24,7 @@ use crate::sched::{VcpuId, VmId};
 use crate::vcpu::next_rip::NextRips;
 use crate::vcpu::outcome::Stop;
 use crate::vcpu::{Vcpu, mmu};
+use crate::virt::speculation::Measures;
 use crate::virt::{Roots, Virt};
 use crate::vm::Vm;
 use crate::vm::work;
@@ -96,6 +97,8 @@ pub struct Guest<B: Backend> {
     pub config: VmConfig,
     /// Its number in the configuration.
     pub number: u32,
+    /// What is done so that it learns nothing of others by speculation.
+    pub measures: Measures,
     /// What its VCPUs share.
     pub vm: VmOf<B>,
     /// Its number in the scheduler.
@@ -126,11 +129,13 @@ impl<B: Backend> Guest<B> {
         facts: &HostFacts,
         mut ram: Lent<Frames>,
         holder: Holder,
+        measures: Measures,
     ) -> Result<Guest<B>, BuildError> {
         let vm = build::build(config, memory, facts, |bytes| ram.block(bytes))?;
         Ok(Guest {
             config: config.clone(),
             number,
+            measures,
             vm,
             sched_vm: VmId(0),
             handles: Vec::new(),
@@ -166,7 +171,8 @@ impl<B: Backend> Guest<B> {
                 return Err(BuildError::Room("virtual processors"));
             }
             vm.mailboxes[id as usize].reset();
-            let mut vcpu = Box::new(Vcpu::new(id, backend.vcpu(), cpuid(id), vm.clock.tsc_khz()));
+            let mut vcpu =
+                Box::new(Vcpu::new(id, backend.vcpu(&self.measures), cpuid(id), vm.clock.tsc_khz()));
             if id == 0 {
                 boot.arch.store(&mut vcpu.virt);
             } else {
@@ -304,7 +310,13 @@ impl<B: Backend> Guest<B> {
 }
 
 /// The CPUID answers of a guest's VCPUs.
-pub fn cpuid_policy(config: &VmConfig, id: u32, tsc_khz: u64, xcr0: u64) -> CpuidPolicy {
+pub fn cpuid_policy(
+    config: &VmConfig,
+    id: u32,
+    tsc_khz: u64,
+    xcr0: u64,
+    arch_capabilities: u64,
+) -> CpuidPolicy {
     CpuidPolicy {
         apic_id: id,
         vcpus: config.vcpus,
@@ -312,6 +324,7 @@ pub fn cpuid_policy(config: &VmConfig, id: u32, tsc_khz: u64, xcr0: u64) -> Cpui
         invariant_tsc: true,
         xcr0,
         pv_clock: config.pv_clock,
+        arch_capabilities,
         hidden: config.hidden,
     }
 }

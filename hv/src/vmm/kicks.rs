@@ -21,6 +21,7 @@ use crate::paging::format::NestedAttr;
 use crate::paging::range::{Flush, GpaRange};
 use crate::paging::table::Table;
 use crate::smp::mailbox::{self, Carrier, Mailbox};
+use crate::virt::speculation::Measures;
 use crate::virt::{Ended, Exit, FlushScope, Offer, Roots, Virt};
 
 /// The page that holds the first instruction after RESET, and where in it that is.
@@ -79,7 +80,7 @@ fn tables<B: Backend>() -> Table<<B::Virt as Virt>::NestedFormat, HostTables> {
 /// Enters a guest with a register that no processor accepts, and shows what the backend says of that.
 fn is_refused<B: Backend>(backend: &B, cpu: &mut <B::Virt as Virt>::Cpu) -> bool {
     let tables = tables::<B>();
-    let mut virt = Box::new(backend.vcpu());
+    let mut virt = Box::new(backend.vcpu(&Measures::default()));
     let state = ArchState::reset();
     ArchState { cr0: state.cr0 | 1 << 32, ..state }.store(&mut *virt);
     virt.set_paging(Roots::Nested(tables.root().base()));
@@ -156,7 +157,7 @@ fn spin<B: Backend>(
     let mut tables = tables::<B>();
     let _unused_yet: Flush =
         tables.map(GpaRange::page(PAGE), page, NestedAttr::RAM).expect("memory for tables");
-    let mut virt = Box::new(backend.vcpu());
+    let mut virt = Box::new(backend.vcpu(&Measures::default()));
     let mut state = ArchState::reset();
     state.rflags |= guest.flags;
     state.store(&mut *virt);

@@ -19,9 +19,10 @@ use super::memory::{DiskPages, Frames, HostMemory, UnmappedMemory};
 use super::others::VcpusOf;
 use super::pcpu::ConsolePort;
 use super::telemetry;
+use crate::arch::addr::PageSize;
 use crate::arch::state::cr4;
 use crate::boot::host::Host;
-use crate::boot::{percpu, smp};
+use crate::boot::{percpu, report, smp};
 use crate::guest::build::{BuildError, HostFacts};
 use crate::guest::bundle::BootFiles;
 use crate::guest::config::{Config, VmConfig};
@@ -31,6 +32,7 @@ use crate::hw::{cmos, cpu, pm, random};
 use crate::mem::lent::Lent;
 use crate::sched::topology::{PcpuSet, Topology};
 use crate::sched::{Config as SchedConfig, Credit, Kick, Scheduler, VcpuId};
+use crate::virt::speculation::Plan;
 
 /// XCR0 bits that guests may have: x87, SSE, AVX, AVX-512.
 const GUEST_XCR0: u64 = 0xe7;
@@ -53,6 +55,10 @@ pub type VcpuOf<B> = (Arc<Guest<B>>, u32);
 pub struct Machine<B: Backend> {
     /// The host.
     pub host: &'static Host,
+    /// What is done about speculation.
+    pub plan: Plan,
+    /// What the processor says in ARCH_CAPABILITIES; 0 without it.
+    arch_capabilities: u64,
     /// The processor's virtualization.
     pub backend: &'static B,
     /// Who runs where.
@@ -95,9 +101,12 @@ impl<B: Backend> Machine<B> {
             guest: Mutex::new(None),
             holders: AtomicU32::new(0),
         };
+        let (plan, arch_capabilities) = report::speculation(host.options.mitigations);
         let records = vms > 1 || host.options.consoles;
         Machine {
             host,
+            plan,
+            arch_capabilities,
             backend,
             sched: Scheduler::new(topology, sched_config, sched_config.credit()),
             console: Console::new(port, vms, config.console as u32, records),
@@ -161,6 +170,8 @@ impl<B: Backend> Machine<B> {
 
     fn make(&'static self, number: u32, config: &VmConfig) -> Result<Arc<Guest<B>>, BuildError> {
         let (paging, largest_leaf) = self.backend.paging();
+        let measures = self.plan.measures.for_guest(config.mitigations);
+        let largest_leaf = if measures.small_leaves { PageSize::Size4K } else { largest_leaf };
         let facts = HostFacts {
             tsc_khz: self.host.tsc_khz,
             tsc: cpu::rdtsc(),
@@ -178,7 +189,7 @@ impl<B: Backend> Machine<B> {
         let holder = Holder::new(&self.entries[number as usize].holders);
         // SAFETY: a guest drops its RAM after its tables.
         let ram = Lent::from(unsafe { Frames::new() });
-        let mut guest = Guest::new(config, number, memory, &facts, ram, holder)?;
+        let mut guest = Guest::new(config, number, memory, &facts, ram, holder, measures)?;
         self.attach_devices(&mut guest)?;
         let now = cpu::rdtsc();
         let full = "the scheduler has room for all of the configuration";
@@ -232,7 +243,9 @@ impl<B: Backend> Machine<B> {
             (0xd, 1, [eax, ..]) if !self.host.sound_xsavec => [eax & !XSAVEC, 0, 0, 0],
             (_, _, values) => self.backend.executable(leaf, subleaf, values),
         };
-        let table = |id| CpuidTable::new(&cpuid_policy(&guest.config, id, self.host.tsc_khz, xcr0), answers);
+        let caps = guest.measures.arch_capabilities(self.arch_capabilities);
+        let policy = |id| cpuid_policy(&guest.config, id, self.host.tsc_khz, xcr0, caps);
+        let table = |id| CpuidTable::new(&policy(id), answers);
         guest.begin(self.backend, &self.files, cpu::rdtsc(), table)?;
         self.let_run(guest);
         Ok(())

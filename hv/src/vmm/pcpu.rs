@@ -7,16 +7,18 @@ use super::backend::Backend;
 use super::console::{Port, Written};
 use super::machine::Machine;
 use super::telemetry;
+use crate::arch;
 use crate::arch::state::cr4;
 use crate::boot::console::Console;
 use crate::boot::percpu::{PerCpu, work};
 use crate::boot::smp;
 use crate::device::virtio::switch::Woken;
 use crate::hw::context::Context;
-use crate::hw::{cpu, fpu, lapic, msr};
+use crate::hw::{cpu, fpu, lapic, msr, speculation};
 use crate::sched::VcpuId;
 use crate::sched::topology::PcpuId;
 use crate::vcpu::host::Host;
+use crate::virt::speculation::{Load, Measures, Turn};
 use crate::vm::mailbox::Mailbox;
 use crate::vm::work as vcpu_work;
 
@@ -53,6 +55,8 @@ pub struct Pcpu<B: Backend> {
     entered: Option<u64>,
     /// When the timer interrupts; `u64::MAX` if it is not armed.
     armed: u64,
+    /// What it has done about speculation.
+    turn: Turn,
     /// VCPUs that went to sleep here, and when they want to be woken.
     sleepers: Vec<(u64, VcpuId)>,
 }
@@ -60,7 +64,16 @@ pub struct Pcpu<B: Backend> {
 impl<B: Backend> Pcpu<B> {
     /// The PCPU that executes this.
     pub fn new(machine: &'static Machine<B>, cpu: &'static PerCpu) -> Pcpu<B> {
-        Pcpu { machine, cpu, guest: 0, until: 0, entered: None, armed: u64::MAX, sleepers: Vec::new() }
+        Pcpu {
+            machine,
+            cpu,
+            guest: 0,
+            until: 0,
+            entered: None,
+            armed: u64::MAX,
+            turn: Turn::default(),
+            sleepers: Vec::new(),
+        }
     }
 
     /// Its number.
@@ -164,6 +177,22 @@ impl<B: Backend> Pcpu<B> {
     pub fn save(&self, context: &mut Context) {
         // SAFETY: the worker calls this for the VCPU that it has restored.
         unsafe { context.save() }
+    }
+
+    /// A VCPU of a VM with these measures comes in: what the last one has taught the processor is not its business.
+    #[inline(always)]
+    pub fn part_from_last(&mut self, measures: &Measures, load: Load) {
+        if self.machine.plan.measures.has_turns() {
+            self.write_turn(measures, load);
+        }
+    }
+
+    #[cold]
+    fn write_turn(&mut self, measures: &Measures, load: Load) {
+        for (index, value) in self.turn.load(measures, load) {
+            // SAFETY: measures that the processor does not offer are not on, and the values are of bits that it has.
+            unsafe { msr::write(index, value) }
+        }
     }
 
     /// Puts them in.
@@ -293,6 +322,18 @@ impl<B: Backend> Host for Pcpu<B> {
     fn set_tsc_aux(&mut self, value: u64) {
         // SAFETY: guests are offered TSC_AUX only where the processor has it, and the host does not use it.
         unsafe { msr::write(msr::TSC_AUX, value) }
+    }
+
+    fn set_spec_ctrl(&mut self, wanted: u64) {
+        if let Some(value) = self.turn.set(&self.machine.plan.measures, wanted) {
+            // SAFETY: the processor has the MSR, and guests may write the bits only that it has.
+            unsafe { msr::write(arch::msr::SPEC_CTRL, value) }
+        }
+    }
+
+    fn forget_speculation(&mut self, index: u32) {
+        // SAFETY: guests are offered these MSRs only where the processor has them.
+        unsafe { speculation::command(index) }
     }
 
     fn clear_breakpoints(&mut self) {

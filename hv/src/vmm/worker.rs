@@ -13,6 +13,7 @@ use crate::vcpu::host::Host as _;
 use crate::vcpu::outcome::Return;
 use crate::vcpu::run::run;
 use crate::virt::Virt;
+use crate::virt::speculation::Load;
 
 /// The VCPU in a PCPU.
 struct Loaded<B: Backend> {
@@ -147,6 +148,8 @@ impl<B: Backend> Worker<B> {
         let (guest, id) = self.machine.vcpu(handle).expect("the scheduler knows VCPUs that there are");
         let mut parked = guest.take(id);
         self.pcpu.restore(&mut parked.context);
+        let wanted = Load { vm: guest.number, spec_ctrl: parked.vcpu.msrs.spec_ctrl() };
+        self.pcpu.part_from_last(&guest.measures, wanted);
         self.loaded = Some(Loaded { handle, guest, id, parked });
     }
 }

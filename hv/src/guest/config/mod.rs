@@ -34,6 +34,7 @@ use table::{Table, line_of};
 
 use super::cpuid::FeatureSet;
 use crate::paging::policy::Mode;
+use crate::virt::speculation::Mitigations;
 use crate::vm::layout::{MAX_MEMORY_MIB, MIN_MEMORY_MIB};
 
 /// The version of the schema that this hypervisor reads.
@@ -90,6 +91,8 @@ pub struct VmConfig {
     pub pv_clock: bool,
     /// A guest that dies is started anew, as after a reset.
     pub restart: bool,
+    /// What is done so that it learns nothing of others by speculation.
+    pub mitigations: Mitigations,
     /// CPUID features that it does not see.
     pub hidden: FeatureSet,
     /// Its virtio devices.
@@ -121,6 +124,8 @@ pub enum Protocol {
     /// Multiboot 1.
     Multiboot1,
 }
+
+const MITIGATIONS: [(&str, Mitigations); 2] = [("auto", Mitigations::Auto), ("off", Mitigations::Off)];
 
 const PROTOCOLS: [(&str, Protocol); 5] = [
     ("auto", Protocol::Auto),
@@ -216,6 +221,7 @@ impl VmConfig {
             test_device: table.boolean("test_device")?.unwrap_or(false),
             pv_clock: table.boolean("pv_clock")?.unwrap_or(true),
             restart: table.boolean("restart")?.unwrap_or(false),
+            mitigations: table.choice("mitigations", &MITIGATIONS, Mitigations::default())?,
             hidden: cpu::hidden(&mut table)?,
             devices: DeviceConfig::read(&mut table)?,
         };

@@ -32,6 +32,10 @@ fn reads_every_key() {
     assert_eq!(vm.protocol, Protocol::Multiboot1);
     assert_eq!(vm.modules[0], ModuleConfig { file: "m".into(), cmdline: "m 1".into() });
     assert_eq!(vm.modules[1].cmdline, "");
+    assert_eq!(vm.mitigations, Mitigations::Auto);
+    let off = Config::parse(format!("{MINIMAL}mitigations = \"off\"\n").as_bytes()).unwrap();
+    assert_eq!(off.vm[0].mitigations, Mitigations::Off);
+    assert!(message(&format!("{MINIMAL}mitigations = \"on\"\n")).contains("use one of auto, off"));
     assert!(vm.permissive_msr && vm.test_device && vm.restart && !vm.pv_clock && vm.vcpus == 4);
 }
 

@@ -1,10 +1,11 @@
 //! Applies the policy to the host's values.
 
 use super::feature::FeatureSet;
-use super::mask::{self, ext1, leaf_d1_eax, leaf1_ecx, leaf1_edx, leaf7};
+use super::mask::{self, ext1, ext8, leaf_d1_eax, leaf1_ecx, leaf1_edx, leaf7};
 use super::xsave::XsaveSizes;
 use super::{CpuLimits, CpuidTable, HV_BASE, KVM_BASE, KVM_SIGNATURE, LEAVES, ROWS, Regs, SIGNATURE, Slot};
 use crate::arch::state::{cr4, efer};
+use crate::virt::speculation::spec_ctrl;
 
 /// What a VCPU's CPUID values depend on beside the host.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +22,8 @@ pub struct CpuidPolicy {
     pub xcr0: u64,
     /// Offer the KVM-compatible clock.
     pub pv_clock: bool,
+    /// What the guest reads from ARCH_CAPABILITIES, if it has that.
+    pub arch_capabilities: u64,
     /// Features that the guest must not see, whether the host has them or the hypervisor.
     pub hidden: FeatureSet,
 }
@@ -249,7 +252,8 @@ impl<H: Fn(u32, u32) -> Regs> Builder<'_, H> {
         // Linear addresses of 48 bits; the guest-physical width is the host's.
         let widths = 48 << 8 | self.phys_bits(widths);
         let cores = if amd { self.apic_id_bits() << 12 | (vcpus - 1).min(255) } else { 0 };
-        self.put(0x8000_0008, [widths, ebx & mask::EXT8_EBX, cores, 0]);
+        let virt_ssbd = if ebx & ext8::SSBD != 0 { ext8::VIRT_SSBD } else { 0 };
+        self.put(0x8000_0008, [widths, ebx & ext8::EBX | virt_ssbd, cores, 0]);
         self.put(0x8000_0021, [self.host(0x8000_0021)[0] & mask::EXT21_EAX, 0, 0, 0]);
     }
 
@@ -264,7 +268,8 @@ impl<H: Fn(u32, u32) -> Regs> Builder<'_, H> {
         let amd = self.is_amd();
         let mut table = self.table;
         let [_, _, ecx1, edx1] = *table.get(1, 0);
-        let [_, ebx7, ecx7, _] = *table.get(7, 0);
+        let [_, ebx7, ecx7, edx7] = *table.get(7, 0);
+        let ebx8 = table.get(0x8000_0008, 0)[1];
         let [_, _, _, ext_edx] = *table.get(0x8000_0001, 0);
         let set = |pairs: &[(u32, u32, u64)]| {
             pairs.iter().filter(|(value, bit, _)| value & bit != 0).fold(0, |mask, (.., bits)| mask | bits)
@@ -307,6 +312,20 @@ impl<H: Fn(u32, u32) -> Regs> Builder<'_, H> {
             mtrr: edx1 & leaf1_edx::MTRR != 0,
             pat: edx1 & leaf1_edx::PAT != 0,
             mca: edx1 & leaf1_edx::MCA != 0,
+            spec_ctrl: set(&[
+                (edx7, leaf7::EDX_IBRS_IBPB, spec_ctrl::IBRS),
+                (edx7, leaf7::EDX_STIBP, spec_ctrl::STIBP),
+                (edx7, leaf7::EDX_SSBD, spec_ctrl::SSBD),
+                (ebx8, ext8::IBRS, spec_ctrl::IBRS),
+                (ebx8, ext8::STIBP, spec_ctrl::STIBP),
+                (ebx8, ext8::SSBD, spec_ctrl::SSBD),
+                (ebx8, ext8::PSFD, spec_ctrl::PSFD),
+            ]),
+            barrier: edx7 & leaf7::EDX_IBRS_IBPB != 0 || ebx8 & ext8::IBPB != 0,
+            flush_l1d: edx7 & leaf7::EDX_FLUSH_L1D != 0,
+            virt_ssbd: ebx8 & ext8::VIRT_SSBD != 0,
+            arch_capabilities: (edx7 & leaf7::EDX_ARCH_CAPABILITIES != 0)
+                .then_some(self.policy.arch_capabilities),
         };
         table.refresh(0, 1);
         table

@@ -4,8 +4,7 @@
 //!
 //! Hidden on purpose: VMX, SVM, SMX and SGX (no nested virtualization), MONITOR and MWAITX (exit on every
 //! idle loop), performance counters, debug store, IBS (host state), LA57 (4-level walkers), PKU, CET, AMX,
-//! MPX, PT (state that is not switched), TSX (deprecated), speculation-control MSRs (not virtualized),
-//! TOPOEXT (flat topology).
+//! MPX, PT (state that is not switched), TSX (deprecated), TOPOEXT (flat topology).
 
 /// A mask with these bits.
 const fn bits(list: &[u32]) -> u32 {
@@ -82,8 +81,18 @@ pub mod leaf7 {
     pub const ECX_NEED_AVX: u32 = super::bits(&[9, 10]);
     /// VBMI, VBMI2, VNNI, BITALG, VPOPCNTDQ.
     pub const ECX_NEED_AVX512: u32 = super::bits(&[1, 6, 11, 12, 14]);
-    /// FSRM, MD_CLEAR, SERIALIZE.
-    pub const EDX: u32 = super::bits(&[4, 10, 14]);
+    pub const EDX_IBRS_IBPB: u32 = 1 << 26;
+    pub const EDX_STIBP: u32 = 1 << 27;
+    pub const EDX_FLUSH_L1D: u32 = 1 << 28;
+    pub const EDX_ARCH_CAPABILITIES: u32 = 1 << 29;
+    pub const EDX_SSBD: u32 = 1 << 31;
+    /// FSRM, MD_CLEAR, SERIALIZE; speculation control.
+    pub const EDX: u32 = super::bits(&[4, 10, 14])
+        | EDX_IBRS_IBPB
+        | EDX_STIBP
+        | EDX_FLUSH_L1D
+        | EDX_ARCH_CAPABILITIES
+        | EDX_SSBD;
     /// Sub-leaf 1 EAX: fast short REP forms.
     pub const SUB1_EAX: u32 = super::bits(&[10, 11, 12]);
     /// Sub-leaf 1 EAX: AVX-VNNI.
@@ -123,8 +132,19 @@ pub mod ext1 {
 
 /// Leaf 0x8000_0007 EDX: the TSC runs at one rate in all states.
 pub const EXT7_EDX_INVARIANT_TSC: u32 = 1 << 8;
-/// Leaf 0x8000_0008 EBX: CLZERO, XSAVE saves error pointers, WBNOINVD.
-pub const EXT8_EBX: u32 = bits(&[0, 2, 9]);
+/// Leaf 0x8000_0008 EBX.
+pub mod ext8 {
+    pub const IBPB: u32 = 1 << 12;
+    pub const IBRS: u32 = 1 << 14;
+    pub const STIBP: u32 = 1 << 15;
+    pub const SSBD: u32 = 1 << 24;
+    /// VIRT_SPEC_CTRL; offered where there is SSBD, by which it is done.
+    pub const VIRT_SSBD: u32 = 1 << 25;
+    pub const PSFD: u32 = 1 << 28;
+    /// CLZERO, XSAVE saves error pointers, WBNOINVD; speculation control, STIBP always on, SSB_NO, BTC_NO.
+    pub const EBX: u32 = super::bits(&[0, 2, 9, 17, 26, 29]) | IBPB | IBRS | STIBP | SSBD | PSFD;
+}
+
 /// Leaf 0x8000_0021 EAX: no nested data breakpoints, LFENCE serializes, a null selector clears the base.
 pub const EXT21_EAX: u32 = bits(&[0, 2, 6]);
 

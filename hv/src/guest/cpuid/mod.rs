@@ -85,6 +85,16 @@ pub struct CpuLimits {
     pub pat: bool,
     /// The machine-check registers exist.
     pub mca: bool,
+    /// SPEC_CTRL bits that are not reserved; 0 without the MSR.
+    pub spec_ctrl: u64,
+    /// PRED_CMD exists.
+    pub barrier: bool,
+    /// FLUSH_CMD exists.
+    pub flush_l1d: bool,
+    /// VIRT_SPEC_CTRL exists.
+    pub virt_ssbd: bool,
+    /// What ARCH_CAPABILITIES holds, if it exists.
+    pub arch_capabilities: Option<u64>,
 }
 
 impl CpuidTable {

@@ -59,6 +59,7 @@ const POLICY: CpuidPolicy = CpuidPolicy {
     invariant_tsc: true,
     xcr0: 0b1110_0111,
     pv_clock: true,
+    arch_capabilities: 5,
     hidden: FeatureSet::NONE,
 };
 
@@ -178,7 +179,7 @@ fn hides_what_is_not_virtualized() {
             "TSC_ADJUST, SGX, TSX, MPX, PT"
         );
         assert_eq!(ecx & (1 << 3 | 1 << 4 | 1 << 7 | 1 << 16), 0, "PKU, CET, LA57");
-        assert_eq!(edx >> 26, 0, "speculation control");
+        assert_eq!(edx & (1 << 30), 0, "CORE_CAPABILITIES");
         assert_eq!(t.get(0xa, 0), &[0; 4], "performance counters");
         assert_eq!(t.get(0x8000_000a, 0), &[0; 4], "SVM");
         assert_eq!(t.get(0x8000_0001, 0)[2] & (1 << 2 | 1 << 22 | 1 << 29), 0, "SVM, TOPOEXT, MWAITX");
@@ -192,13 +193,26 @@ fn passes_what_is() {
     assert_eq!(t.get(1, 0)[2], 0xf7fa_3203, "all but MONITOR; TSC deadline, hypervisor");
     assert_eq!(t.get(7, 0)[1], 0x219c_97a9 & !(1 << 12 | 1 << 15), "all but the cache monitors");
     assert_eq!(t.get(0x8000_0002, 0), &[0x2044_4d41, 0x4359_5045, 0x3133_3720, 0x3634_2033]);
-    assert_eq!(t.get(0x8000_0008, 0), &[0x3030, 0x205, 0x2002, 0]);
+    assert_eq!(t.get(0x8000_0008, 0), &[0x3030, 0x1302_d205, 0x2002, 0]);
     assert_eq!(t.get(0x8000_0007, 0), &[0, 0, 0, 0x100]);
     let limits = t.limits();
     assert_eq!(limits.efer, efer::SCE | efer::LME | efer::LMA | efer::NXE | efer::FFXSR);
     assert_eq!(limits.cr4, 0x37_0fff | cr4::PVI, "all but LA57, VMXE, SMXE, PKE, CET");
     assert!(limits.amd && limits.tsc_aux && limits.phys_bits == 48 && limits.xcr0 == 7);
     assert!(!table(SKYLAKE).limits().amd);
+}
+
+#[test]
+fn guests_can_protect_themselves() {
+    let limits = *table(SKYLAKE).limits();
+    assert_eq!((limits.spec_ctrl, limits.arch_capabilities), (7, Some(5)));
+    assert!(limits.barrier && limits.flush_l1d && !limits.virt_ssbd);
+    let limits = *table(MILAN).limits();
+    assert_eq!((limits.spec_ctrl, limits.arch_capabilities), (0x87, None));
+    assert!(limits.barrier && !limits.flush_l1d && limits.virt_ssbd);
+    let limits = *hiding(MILAN, &["amd_ssbd", "amd_ibpb"]).limits();
+    assert!(limits.spec_ctrl == 0x83 && !limits.barrier && !limits.virt_ssbd);
+    assert_eq!(hiding(SKYLAKE, &["arch_capabilities"]).limits().arch_capabilities, None);
 }
 
 #[test]

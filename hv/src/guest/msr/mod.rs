@@ -22,6 +22,7 @@ pub use unknown::UnknownMsrs;
 use super::cpuid::CpuLimits;
 use crate::arch::msr as index;
 use crate::arch::state::{cr0, efer};
+use crate::virt::speculation;
 
 /// MSRs that the guest reads and writes directly: its own SYSENTER, SYSCALL and segment base registers, which
 /// are switched with the guest.
@@ -89,6 +90,10 @@ pub enum MsrEffect {
     Pat(u64),
     /// The new `TSC_AUX`.
     TscAux(u64),
+    /// What SPEC_CTRL is to hold while the guest runs.
+    SpecCtrl(u64),
+    /// Write bit 0 to this MSR now: PRED_CMD or FLUSH_CMD.
+    Command(u32),
     /// The paravirtual clock's address and enable bit (bit 0).
     KvmSystemTime(u64),
     /// Write the wall clock at this address, now.
@@ -121,6 +126,8 @@ pub struct MsrState {
     hwcr: u64,
     kvm_system_time: u64,
     kvm_wall_clock: u64,
+    spec_ctrl: u64,
+    virt_spec_ctrl: u64,
     unknown: UnknownMsrs,
 }
 
@@ -142,6 +149,8 @@ impl Default for MsrState {
             hwcr: HWCR_TSC_FREQ_SEL,
             kvm_system_time: 0,
             kvm_wall_clock: 0,
+            spec_ctrl: 0,
+            virt_spec_ctrl: 0,
             unknown: UnknownMsrs::default(),
         }
     }
@@ -155,6 +164,9 @@ impl MsrState {
         }
         if let Some(value) = self.value(msr, ctx) {
             return MsrRead::Value(value);
+        }
+        if is_command(msr, ctx.limits) {
+            return MsrRead::Fault;
         }
         match promised::answer(msr, ctx.limits.amd) {
             Some(Answer::Ignored(value) | Answer::Fixed(value)) => MsrRead::Value(value),
@@ -171,6 +183,13 @@ impl MsrState {
     pub fn write(&mut self, msr: u32, value: u64, ctx: &MsrContext<'_>) -> MsrWrite {
         if let Some(device) = device(msr, ctx.limits) {
             return MsrWrite::Device(device);
+        }
+        if is_command(msr, ctx.limits) {
+            return match value {
+                0 => MsrWrite::Done,
+                speculation::COMMAND => MsrWrite::Effect(MsrEffect::Command(msr)),
+                _ => MsrWrite::Fault,
+            };
         }
         if self.value(msr, ctx).is_some() {
             return self.store(msr, value, ctx).unwrap_or(MsrWrite::Fault);
@@ -195,6 +214,12 @@ impl MsrState {
         self.pat
     }
 
+    /// What SPEC_CTRL is to hold while the guest runs: both of its MSRs ask for it.
+    #[inline]
+    pub fn spec_ctrl(&self) -> u64 {
+        self.spec_ctrl | self.virt_spec_ctrl
+    }
+
     /// `TSC_AUX`
     pub fn tsc_aux(&self) -> u32 {
         self.tsc_aux
@@ -207,6 +232,9 @@ impl MsrState {
             index::EFER => ctx.efer & ctx.limits.efer,
             index::PAT if ctx.limits.pat => self.pat,
             index::TSC_AUX if ctx.limits.tsc_aux => self.tsc_aux.into(),
+            index::SPEC_CTRL if ctx.limits.spec_ctrl != 0 => self.spec_ctrl,
+            index::VIRT_SPEC_CTRL if ctx.limits.virt_ssbd => self.virt_spec_ctrl,
+            index::ARCH_CAPABILITIES => ctx.limits.arch_capabilities?,
             index::KVM_SYSTEM_TIME if ctx.pv_clock => self.kvm_system_time,
             index::KVM_WALL_CLOCK if ctx.pv_clock => self.kvm_wall_clock,
             index::MCG_CAP | index::MCG_STATUS if ctx.limits.mca => 0,
@@ -235,6 +263,16 @@ impl MsrState {
                 self.tsc_aux = value as u32;
                 return Some(MsrWrite::Effect(MsrEffect::TscAux(self.tsc_aux.into())));
             }
+            index::SPEC_CTRL => {
+                self.spec_ctrl = (value & !ctx.limits.spec_ctrl == 0).then_some(value)?;
+                return Some(MsrWrite::Effect(MsrEffect::SpecCtrl(self.spec_ctrl())));
+            }
+            index::VIRT_SPEC_CTRL => {
+                // Other bits are reserved, and ignored (AMD, "Speculative Store Bypass Disable").
+                self.virt_spec_ctrl = value & speculation::spec_ctrl::SSBD;
+                return Some(MsrWrite::Effect(MsrEffect::SpecCtrl(self.spec_ctrl())));
+            }
+            index::ARCH_CAPABILITIES => return None,
             index::KVM_SYSTEM_TIME => {
                 self.kvm_system_time = value;
                 return Some(MsrWrite::Effect(MsrEffect::KvmSystemTime(value)));
@@ -253,6 +291,11 @@ impl MsrState {
         }
         Some(MsrWrite::Done)
     }
+}
+
+/// An MSR that is only written, to have something done.
+fn is_command(msr: u32, limits: &CpuLimits) -> bool {
+    msr == index::PRED_CMD && limits.barrier || msr == index::FLUSH_CMD && limits.flush_l1d
 }
 
 fn device(msr: u32, limits: &CpuLimits) -> Option<DeviceMsr> {
@@ -291,6 +334,9 @@ pub fn fuzz_one(data: &[u8]) {
             mtrr: op[0] & 4 != 0,
             pat: op[0] & 8 != 0,
             mca: true,
+            spec_ctrl: 7,
+            barrier: true,
+            virt_ssbd: true,
             ..CpuLimits::default()
         };
         let ctx = MsrContext { limits: &limits, cr0: 0, efer: 0, permissive: op[0] & 1 != 0, pv_clock: true };

@@ -80,6 +80,11 @@ fn the_page_says_what_the_code_does() {
             mtrr: true,
             pat: true,
             mca: true,
+            spec_ctrl: 7,
+            barrier: true,
+            flush_l1d: !amd,
+            virt_ssbd: amd,
+            arch_capabilities: (!amd).then_some(0),
             ..none
         };
         let with = MsrContext { limits: &all, cr0: 0, efer: 0, permissive: false, pv_clock: true };

@@ -17,7 +17,35 @@ const LIMITS: CpuLimits = CpuLimits {
     mtrr: true,
     pat: true,
     mca: true,
+    spec_ctrl: 0x87,
+    barrier: true,
+    flush_l1d: false,
+    virt_ssbd: true,
+    arch_capabilities: None,
 };
+
+#[test]
+fn speculation_is_the_guests_to_control() {
+    let mut s = MsrState::default();
+    let amd = ctx(&LIMITS);
+    assert_eq!(s.write(index::SPEC_CTRL, 3, &amd), MsrWrite::Effect(MsrEffect::SpecCtrl(3)));
+    assert_eq!(s.write(index::SPEC_CTRL, 8, &amd), MsrWrite::Fault);
+    assert_eq!(s.write(index::VIRT_SPEC_CTRL, u64::MAX, &amd), MsrWrite::Effect(MsrEffect::SpecCtrl(7)));
+    assert_eq!(s.read(index::SPEC_CTRL, &amd), MsrRead::Value(3), "the other MSR's bit is not shown");
+    assert_eq!(s.read(index::VIRT_SPEC_CTRL, &amd), MsrRead::Value(4));
+    assert_eq!(s.write(index::PRED_CMD, 1, &amd), MsrWrite::Effect(MsrEffect::Command(index::PRED_CMD)));
+    assert_eq!(s.write(index::PRED_CMD, 0, &amd), MsrWrite::Done);
+    assert_eq!(s.write(index::PRED_CMD, 2, &amd), MsrWrite::Fault);
+    assert_eq!(s.read(index::PRED_CMD, &amd), MsrRead::Fault);
+    assert!(s.unknown().iter().next().is_none());
+    let intel =
+        CpuLimits { amd: false, virt_ssbd: false, flush_l1d: true, arch_capabilities: Some(0x29), ..LIMITS };
+    let intel = ctx(&intel);
+    assert_eq!(s.read(index::ARCH_CAPABILITIES, &intel), MsrRead::Value(0x29));
+    assert_eq!(s.write(index::ARCH_CAPABILITIES, 0x29, &intel), MsrWrite::Fault);
+    assert_eq!(s.write(index::FLUSH_CMD, 1, &intel), MsrWrite::Effect(MsrEffect::Command(index::FLUSH_CMD)));
+    assert_eq!(s.read(index::VIRT_SPEC_CTRL, &intel), MsrRead::Fault);
+}
 
 fn ctx(limits: &CpuLimits) -> MsrContext<'_> {
     MsrContext { limits, cr0: 0, efer: 0, permissive: false, pv_clock: true }

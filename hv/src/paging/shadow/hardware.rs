@@ -37,7 +37,8 @@ impl HardwareControls {
     }
 }
 
-/// The highest bit of a physical address, in an entry.
+/// The highest bit of a physical address, in an entry. Processors with L1 terminal fault look up what the other address bits
+/// name: page 0, of which the hypervisor uses nothing and guests get nothing (`boot::memory`), as with entries of all zeroes.
 pub(super) const RESERVED: u64 = 1 << 51;
 
 /// Whether that bit is reserved on a processor with so many of them.

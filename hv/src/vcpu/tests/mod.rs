@@ -13,6 +13,7 @@ mod interrupts;
 mod memory;
 mod modes;
 mod random;
+mod speculation;
 mod time;
 
 use crate::arch::state::{Gpr, VcpuState};

@@ -23,6 +23,8 @@ pub struct Features {
     pub pause_filter: bool,
     /// Virtual NMIs, whose blocking the processor tracks.
     pub virtual_nmi: bool,
+    /// VMRUN switches SPEC_CTRL (APM 2, 15.37): the guest has it for itself.
+    pub spec_ctrl: bool,
     /// The processor ignores the interrupt shadow in the VMCB at VMRUN (QEMU's emulation does), so that it must be
     /// honoured in software.
     pub ignores_interrupt_shadow: bool,
@@ -89,6 +91,7 @@ impl Features {
             decode_assists: edx & 1 << 7 != 0,
             pause_filter: edx & 1 << 10 != 0,
             virtual_nmi: edx & 1 << 25 != 0,
+            spec_ctrl: edx & 1 << 20 != 0,
             ignores_interrupt_shadow: is_tcg,
             misjudges_task_priority: is_tcg,
             takes_all_for_cr0: is_tcg,

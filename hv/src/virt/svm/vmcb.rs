@@ -89,7 +89,10 @@ pub struct Vmcb {
     pub br_to: u64,
     pub last_exc_from: u64,
     pub last_exc_to: u64,
-    _reserved_698: [u8; 0x968],
+    _reserved_698: [u8; 0x48],
+    /// The guest's SPEC_CTRL, where VMRUN switches it.
+    pub spec_ctrl: u64,
+    _reserved_6e8: [u8; 0x918],
 }
 
 const _: () = {
@@ -120,6 +123,7 @@ const _: () = {
     assert!(offset_of!(Vmcb, cr2) == 0x640);
     assert!(offset_of!(Vmcb, g_pat) == 0x668);
     assert!(offset_of!(Vmcb, last_exc_to) == 0x690);
+    assert!(offset_of!(Vmcb, spec_ctrl) == 0x6e0);
 };
 
 impl Vmcb {

@@ -7,29 +7,35 @@ use super::decode::{event, may_interrupt_delivery, reason};
 use super::field::{control, exit, guest, host};
 use super::instr;
 use super::{Vmx, system, vpid};
+use crate::arch::msr::FLUSH_CMD;
 use crate::arch::state::{VcpuState, efer};
 use crate::arch::vector;
 use crate::hw::msr::EFER;
 use crate::virt::Ended;
+use crate::virt::speculation::{COMMAND, Measures};
 
 /// Bits of [`Vmx::work`]. While it is 0, an entry is VMRESUME alone.
 pub(super) mod work {
     /// The VMCS has not been entered yet.
-    pub const LOAD: u8 = 1 << 0;
+    pub const LOAD: u16 = 1 << 0;
     /// Translations must be dropped.
-    pub const FLUSH: u8 = 1 << 1;
+    pub const FLUSH: u16 = 1 << 1;
     /// Fields must be written.
-    pub const CHANGED: u8 = 1 << 2;
+    pub const CHANGED: u16 = 1 << 2;
     /// An exception or NMI waits.
-    pub const EVENT: u8 = 1 << 3;
+    pub const EVENT: u16 = 1 << 3;
     /// The offer of an interrupt changed, or may be taken now.
-    pub const OFFER: u8 = 1 << 4;
+    pub const OFFER: u16 = 1 << 4;
     /// The guest exits when it can take the offer.
-    pub const WINDOW: u8 = 1 << 5;
+    pub const WINDOW: u16 = 1 << 5;
     /// This entry delivers an event.
-    pub const INJECTING: u8 = 1 << 6;
+    pub const INJECTING: u16 = 1 << 6;
     /// The guest is in its NMI handler.
-    pub const NMI_BLOCKED: u8 = 1 << 7;
+    pub const NMI_BLOCKED: u16 = 1 << 7;
+    /// The level-1 data cache must be flushed.
+    pub const FLUSH_L1D: u16 = 1 << 8;
+    /// Buffers are cleared before each entry: always set where that is needed, so that all others do not look.
+    pub const GUARD: u16 = 1 << 9;
 }
 
 /// Interruptibility: blocking by STI and by MOV SS.
@@ -43,6 +49,16 @@ const PAUSE_GAP: u64 = 128;
 const PAUSE_WINDOW: u64 = 4096;
 
 impl Vmx {
+    /// The same VCPU with what is done at its entries so that the guest learns nothing of others.
+    #[must_use]
+    pub fn guarded(mut self, measures: &Measures) -> Vmx {
+        self.flushes_l1d = measures.flush_l1d;
+        if measures.clear_buffers {
+            self.request(work::GUARD);
+        }
+        self
+    }
+
     /// Does what an entry needs beyond VMRESUME: see [`work`].
     #[cold]
     #[inline(never)]
@@ -58,7 +74,8 @@ impl Vmx {
         if self.ended.get() && self.cache.get(Field::Interruptibility) & SHADOW != 0 {
             self.set(Field::Interruptibility, self.cache.get(Field::Interruptibility) & !SHADOW);
         }
-        if work & !(work::LOAD | work::FLUSH | work::CHANGED) != 0 {
+        const NO_EVENTS: u16 = work::LOAD | work::FLUSH | work::CHANGED | work::FLUSH_L1D | work::GUARD;
+        if work & !NO_EVENTS != 0 {
             self.prepare_injection();
         }
         self.set(Field::Processor, self.processor_controls());
@@ -74,6 +91,29 @@ impl Vmx {
         self.done(work::CHANGED);
         // SAFETY: this VCPU's VMCS is current; what is skipped does not exist.
         unsafe { self.cache.write_back(|field| self.lacks(field)) };
+        if self.work.get() & (work::FLUSH_L1D | work::GUARD) != 0 {
+            self.leave_nothing();
+        }
+    }
+
+    /// Last before the entry, which then loads the guest's own registers only.
+    fn leave_nothing(&mut self) {
+        if self.work.get() & work::FLUSH_L1D != 0 {
+            self.done(work::FLUSH_L1D);
+            // SAFETY: this is asked for only where the processor has FLUSH_CMD.
+            unsafe { instr::write_msr(FLUSH_CMD, COMMAND) };
+        }
+        if self.work.get() & work::GUARD != 0 {
+            instr::clear_buffers();
+        }
+    }
+
+    /// The processor was the host's for a while.
+    #[inline(always)]
+    pub(super) fn visited(&self) {
+        if self.flushes_l1d {
+            self.request(work::FLUSH_L1D);
+        }
     }
 
     /// Whether the processor does not have a field that others have.
@@ -173,6 +213,7 @@ impl Vmx {
             unsafe { instr::write_msr(index, value) };
         }
         self.live.set(true);
+        self.visited();
     }
 
     /// What the preemption timer counts down from.
@@ -240,7 +281,7 @@ impl Vmx {
                 self.injection.iret_faulted = true;
             }
         }
-        if self.work.get() == 0 && self.vectoring & event::VALID == 0 {
+        if self.work.get() & !work::GUARD == 0 && self.vectoring & event::VALID == 0 {
             return Some(Ended::Alone);
         }
         self.finish_injection(reason)

@@ -60,11 +60,13 @@ pub struct Vmx {
     block: Box<GuestBlock>,
     cache: Cache,
     /// Why an entry or exit is not the common one: see [`work`].
-    work: Cell<u8>,
+    work: Cell<u16>,
     /// An instruction has been executed in software since the last exit: the interrupt shadow in the VMCS is over.
     ended: Cell<bool>,
     /// What exits do not save is in the processor.
     live: Cell<bool>,
+    /// The level-1 data cache is flushed when the host has used the processor.
+    flushes_l1d: bool,
     debug_open: bool,
     /// Reason of the last exit.
     reason: u32,
@@ -102,6 +104,7 @@ impl Vmx {
             work: Cell::new(work::LOAD),
             ended: Cell::new(false),
             live: Cell::new(false),
+            flushes_l1d: false,
             debug_open: false,
             reason: reason::INIT,
             vectoring: 0,
@@ -126,12 +129,12 @@ impl Vmx {
 
     /// Asks for `bits` of [`work`] at the next entry.
     #[inline(always)]
-    fn request(&self, bits: u8) {
+    fn request(&self, bits: u16) {
         self.work.set(self.work.get() | bits);
     }
 
     #[inline(always)]
-    fn done(&self, bits: u8) {
+    fn done(&self, bits: u16) {
         self.work.set(self.work.get() & !bits);
     }
 
@@ -153,14 +156,8 @@ impl Vmx {
         self.debug_open = false;
         self.injection = Injection::default();
         self.set_task_priority(0);
-        self.work.set(self.work.get() & work::LOAD);
+        self.work.set(self.work.get() & (work::LOAD | work::FLUSH_L1D | work::GUARD));
         self.request(work::FLUSH | work::EVENT | work::CHANGED);
-    }
-
-    fn set_part(&self, seg: SegReg, part: Part, value: u64) {
-        if self.cache.set_segment(seg, part, value) {
-            self.request(work::CHANGED);
-        }
     }
 }
 
@@ -220,7 +217,9 @@ impl Virt for Vmx {
 
     /// Exits give the processor back: they load all of the host's state, and interrupts are closed.
     #[inline(always)]
-    fn release(&mut self, _cpu: &mut VmxCpu) {}
+    fn release(&mut self, _cpu: &mut VmxCpu) {
+        self.visited();
+    }
 
     fn depart(&mut self, _cpu: &mut VmxCpu) {
         self.unload();

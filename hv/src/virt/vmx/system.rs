@@ -2,6 +2,7 @@
 //! no use for them (Intel SDM 3, 24.4.1).
 
 use super::cache::{Field, Part};
+use super::entry::work;
 use super::{Vmx, instr};
 use crate::arch::msr as index;
 use crate::arch::state::SegReg;
@@ -77,5 +78,12 @@ impl Vmx {
             }
         }
         true
+    }
+
+    /// Sets a part of a segment register.
+    pub(super) fn set_part(&self, seg: SegReg, part: Part, value: u64) {
+        if self.cache.set_segment(seg, part, value) {
+            self.request(work::CHANGED);
+        }
     }
 }

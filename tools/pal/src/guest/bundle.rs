@@ -71,6 +71,7 @@ pub struct Vm<'a> {
     pub modules: Vec<ModuleEntry<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<DiskEntry>,
+    pub mitigations: Option<super::vm::Mitigations>,
     pub cpu: Option<CpuEntry<'a>>,
 }
 

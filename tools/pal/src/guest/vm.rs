@@ -5,7 +5,7 @@
 use std::{fmt::Display, path::Path, path::PathBuf, rc::Rc, str::FromStr};
 
 use clap::ValueEnum;
-use serde::{Deserialize, Deserializer, de::Error as _};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use toml::de::{DeTable, DeValue};
 
 use super::bundle;
@@ -96,6 +96,9 @@ pub struct Vm {
     /// It is started anew when it dies.
     #[serde(default)]
     pub restart: bool,
+    /// What is done against leaks by speculation.
+    #[serde(default)]
+    pub mitigations: Option<Mitigations>,
     /// Its processor.
     #[serde(default)]
     pub cpu: Cpu,
@@ -124,6 +127,16 @@ pub struct Module {
     pub file: PathBuf,
     /// Its command line; the file's name if there is none.
     pub cmdline: Option<String>,
+}
+
+/// What is done so that a guest learns nothing of others by speculation.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mitigations {
+    /// What the processor needs.
+    Auto,
+    /// Nothing.
+    Off,
 }
 
 /// The processor as a guest sees it.
@@ -248,6 +261,7 @@ impl Vm {
             test_device: false,
             pv_clock: true,
             restart: false,
+            mitigations: None,
             cpu: Cpu::default(),
             disks: Vec::new(),
             networks: Vec::new(),
@@ -465,6 +479,7 @@ impl Vm {
             entropy: self.entropy.then_some(true),
             modules: Vec::new(),
             disks: Vec::new(),
+            mitigations: self.mitigations,
             cpu: (!self.cpu.without.is_empty()).then(|| bundle::CpuEntry { without: &self.cpu.without }),
         }
     }

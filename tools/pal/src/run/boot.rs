@@ -160,6 +160,10 @@ impl Hypervisor {
         if args.has_records() {
             words += " consoles=on";
         }
+        // Bochs says that it is a processor that leaks, and has nothing to leak.
+        if args.machine.is_bochs() {
+            words += " mitigations=off";
+        }
         let described = prepared.map_or("", |prepared| &prepared.words);
         for word in described.split_whitespace().chain(args.hv_arg.iter().map(String::as_str)) {
             words += " ";

@@ -62,6 +62,10 @@ pub struct Processor {
     pub writes: u64,
     /// Interruption word and error code of the last entry.
     pub delivered: (u32, u64),
+    /// Executions of VERW, with the FLUSH_CMDs before each.
+    pub cleared: Vec<u32>,
+    /// Writes of FLUSH_CMD.
+    pub l1d_flushes: u32,
     /// NMIs handed to the host.
     pub nmis: u32,
     /// Executions of INVEPT and INVVPID: kind and operand.
@@ -197,6 +201,10 @@ pub fn set_dr6(value: u64) {
     with(|it| it.dr6 = value);
 }
 
+pub fn clear_buffers() {
+    with(|it| it.cleared.push(it.l1d_flushes));
+}
+
 pub fn take_nmi() {
     with(|it| it.nmis += 1);
 }
@@ -206,7 +214,10 @@ pub unsafe fn read_msr(msr: u32) -> u64 {
 }
 
 pub unsafe fn write_msr(msr: u32, value: u64) {
-    with(|it| _ = it.msrs.insert(msr, value));
+    with(|it| {
+        it.l1d_flushes += u32::from(msr == crate::arch::msr::FLUSH_CMD);
+        it.msrs.insert(msr, value);
+    });
 }
 
 pub unsafe fn write_host_state(_: &Features, write: impl Fn(u32, u64)) {

@@ -8,6 +8,7 @@ use core::arch::{asm, global_asm};
 use super::{FAIL_INVALID, FAIL_VALID, Failed, GuestBlock};
 use crate::arch::addr::Hpa;
 pub use crate::hw::msr::{read as read_msr, write as write_msr};
+pub use crate::hw::speculation::clear_buffers;
 use crate::virt::vmx::field;
 
 /// Enters VMX operation with this VMXON region.

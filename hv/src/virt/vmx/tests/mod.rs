@@ -3,6 +3,7 @@
 mod debug;
 mod nmi;
 mod parked;
+mod speculation;
 mod turns;
 
 use super::controls::{processor, secondary};
