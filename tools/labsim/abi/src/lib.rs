@@ -10,6 +10,7 @@
 //! A reader checks [`Header::magic`] and [`Header::version`], and takes the place of a record from
 //! [`Header::record_offset`] and [`Header::record_bytes`]: later versions may append fields, never move them.
 #![no_std]
+#![forbid(unsafe_code)]
 
 /// "PALLABS" and a zero byte.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"PALLABS\0");

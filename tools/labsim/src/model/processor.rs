@@ -72,6 +72,8 @@ pub struct Processor<M> {
     control: Control,
     /// The host's, while a guest runs.
     host: Option<Control>,
+    /// The running guest's nested tables.
+    nested: Option<u64>,
     regime: Option<Regime>,
     asid: u16,
     /// The ASID itself, if it is one of those that share the last place.

@@ -107,6 +107,11 @@ impl<M: Memory> Processor<M> {
         Place::Memory(pa)
     }
 
+    /// The frame of code that the filter knows.
+    pub fn quick_code(&mut self, va: u64) -> Option<u64> {
+        self.tlbs.quick(Port::Code, va)
+    }
+
     /// Instructions at `va`, which end before `end`; the lines of the pages are fetched.
     pub fn fetch(&mut self, va: u64, end: u64, check: &impl Check) {
         let first = va >> LINE;

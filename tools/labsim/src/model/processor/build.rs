@@ -85,6 +85,7 @@ impl Shared {
             side: Side::Host,
             control: Control::default(),
             host: None,
+            nested: None,
             regime: None,
             asid: 0,
             wide_asid: 0,

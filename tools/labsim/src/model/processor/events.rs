@@ -21,11 +21,11 @@ impl<M: Memory> Processor<M> {
 
     fn load(&mut self, control: Control) {
         self.control = control;
-        let nested = self.regime.and_then(|regime| regime.nested);
-        self.set_regime(nested);
+        self.set_regime();
     }
 
-    fn set_regime(&mut self, nested: Option<u64>) {
+    fn set_regime(&mut self) {
+        let nested = self.nested;
         let global_pages = self.control.has_global_pages();
         let cr3 = self.control.cr3;
         self.regime = self.control.format().map(|format| Regime { format, cr3, global_pages, nested });
@@ -88,7 +88,8 @@ impl<M: Memory> Processor<M> {
         }
         self.asid = asid;
         self.control = vmcb.control;
-        self.set_regime(vmcb.nested);
+        self.nested = vmcb.nested;
+        self.set_regime();
         self.take_tags();
     }
 
@@ -101,7 +102,8 @@ impl<M: Memory> Processor<M> {
         self.stall(self.costs.vmexit);
         self.asid = 0;
         self.control = host;
-        self.set_regime(None);
+        self.nested = None;
+        self.set_regime();
         self.take_tags();
     }
 

@@ -1,0 +1,211 @@
+//! What happens while the machine runs.
+
+use std::ffi::{c_uint, c_void};
+
+use labsim::model::{
+    context::Vmcb,
+    decode::Operation,
+    memory::Memory,
+    processor::{Place, Request, Truth},
+    walk::Format,
+};
+
+use crate::{
+    ffi,
+    state::{Pending, Vcpu, plugin},
+    translate::Block,
+};
+
+/// An instruction that changes the context.
+pub struct Instruction {
+    /// What it does.
+    pub operation: Operation,
+    /// Where the next one is.
+    pub next: u64,
+}
+
+/// The last place in a line from which an access of 16 bytes, the longest, does not cross it.
+const LAST_SAFE: u64 = 48;
+/// The x2APIC's interrupt command register (APM 2, 16.11).
+const X2APIC_ICR: u64 = 0x830;
+
+/// A load or store.
+pub extern "C" fn access<const CACHES: bool>(vcpu: c_uint, info: ffi::MemInfo, va: u64, _data: *mut c_void) {
+    // SAFETY: a callback of this processor.
+    let state = unsafe { Vcpu::of(vcpu) };
+    if va & 63 <= LAST_SAFE && state.processor.quick::<CACHES>(va).is_some() {
+        return;
+    }
+    slow_access(vcpu, info, va);
+}
+
+/// A load or store that is compared with QEMU's translation in any case.
+pub extern "C" fn checked_access(vcpu: c_uint, info: ffi::MemInfo, va: u64, _data: *mut c_void) {
+    slow_access(vcpu, info, va);
+}
+
+#[inline(never)]
+fn slow_access(vcpu: c_uint, info: ffi::MemInfo, va: u64) {
+    // SAFETY: a callback of this processor, and of this access.
+    let (state, len, write) = unsafe {
+        (Vcpu::of(vcpu), 1 << ffi::qemu_plugin_mem_size_shift(info), ffi::qemu_plugin_mem_is_store(info))
+    };
+    // VMRUN and #VMEXIT access control block and save area by physical address, in the middle of any instruction.
+    if info & 15 == state.physical_mark {
+        return;
+    }
+    let user = state.processor.in_guest() && is_low(state, va);
+    let request = Request { va, len, write, user };
+    if state.processor.access(request, &|va| truth(info, va)) == Place::Doorbell {
+        state.processor.sync(state.instructions());
+    }
+}
+
+/// Whether a guest's address is in the half that kernels leave to programs.
+fn is_low(state: &Vcpu, va: u64) -> bool {
+    match state.processor.control().format() {
+        Some(Format::Long) => va >> 47 == 0,
+        Some(Format::Off) | None => false,
+        Some(_) => va < 3 << 30,
+    }
+}
+
+fn truth(info: ffi::MemInfo, va: u64) -> Truth {
+    // SAFETY: in the callback of this access; the answer is used at once.
+    unsafe {
+        let address = ffi::qemu_plugin_get_hwaddr(info, va);
+        if address.is_null() {
+            return Truth::Unknown;
+        }
+        let pa = ffi::qemu_plugin_hwaddr_phys_addr(address);
+        // ROM and the like are no devices to QEMU, but no RAM of the file's either.
+        let device = ffi::qemu_plugin_hwaddr_is_io(address) || plugin().ram.read_u64(pa & !7).is_none();
+        if device { Truth::Device } else { Truth::At(pa) }
+    }
+}
+
+/// VMRUN's own accesses: the first one to the control block shows how QEMU marks accesses by physical address.
+pub extern "C" fn vmrun_access(vcpu: c_uint, info: ffi::MemInfo, va: u64, _data: *mut c_void) {
+    // SAFETY: a callback of this processor.
+    let state = unsafe { Vcpu::of(vcpu) };
+    if va >> 12 == state.vmcb >> 12 {
+        state.physical_mark = info & 15;
+    }
+}
+
+/// A block begins whose code is elsewhere than the last one's, or which has to look at what happened before.
+pub extern "C" fn block(vcpu: c_uint, data: *mut c_void) {
+    // SAFETY: a callback of this processor, with the data of its registration.
+    let (state, block) = unsafe { (Vcpu::of(vcpu), &*data.cast::<Block>()) };
+    // SAFETY: this processor's words.
+    unsafe { (*state.score).code = block.code };
+    if block.after_vmrun && state.processor.in_guest() {
+        // What was pending was intercepted.
+        state.pending = Pending::default();
+        let instructions = state.instructions();
+        state.processor.vmexit(instructions);
+    }
+    if state.pending.any {
+        apply(state);
+    }
+    let moved = moved(state, block);
+    state.processor.fetch(block.va.wrapping_add(moved), block.end.wrapping_add(moved), &|va: u64| {
+        let at_first = va.wrapping_sub(moved);
+        let known = block.pa.iter().flatten().find(|(at, _)| at >> 12 == at_first >> 12);
+        known.map_or(Truth::Unknown, |(_, pa)| Truth::At((pa & !0xfff) | (va & 0xfff)))
+    });
+}
+
+/// QEMU has one translation of code for all linear addresses that it is mapped to, and tells the one at which it was
+/// translated. This is how far the block is from there: 0, unless the page at that address is not the block's.
+fn moved(state: &mut Vcpu, block: &Block) -> u64 {
+    let expected = block.pa[0].map(|(_, pa)| pa >> 12);
+    if expected.is_none() || state.processor.quick_code(block.va) == expected {
+        return 0;
+    }
+    // SAFETY: in a callback that may read registers.
+    let moved = unsafe { state.registers.get(crate::registers::RIP) }.wrapping_sub(block.va);
+    // RIP lacks the base of its segment: 0 wherever there is paging, but for programs of another age.
+    if moved & 0xfff == 0 && state.processor.control().format() != Some(Format::Off) { moved } else { 0 }
+}
+
+/// Applies what the last instructions did.
+#[cold]
+fn apply(state: &mut Vcpu) {
+    let pending = std::mem::take(&mut state.pending);
+    let processor = &mut state.processor;
+    if pending.cr3 {
+        processor.write_cr3();
+    }
+    if pending.control {
+        // SAFETY: in a callback that may read registers.
+        processor.set_control(unsafe { state.registers.control() });
+    }
+    match pending.invlpg {
+        Some(Some(va)) => processor.invlpg(va),
+        Some(None) => processor.invpcid(),
+        None => {}
+    }
+    if let Some((va, asid)) = pending.invlpga {
+        processor.invlpga(va, asid);
+    }
+    if pending.invpcid {
+        processor.invpcid();
+    }
+    if pending.ipi {
+        processor.ipi();
+    }
+}
+
+/// An instruction that changes the context is about to be executed.
+pub extern "C" fn instruction(vcpu: c_uint, data: *mut c_void) {
+    use crate::registers::{RAX, RCX};
+    // SAFETY: a callback of this processor that may read registers, with the data of its registration.
+    let (state, instruction) = unsafe { (Vcpu::of(vcpu), &*data.cast::<Instruction>()) };
+    // SAFETY: as above.
+    let get = |state: &Vcpu, register| unsafe { state.registers.get(register) };
+    let mut pending = std::mem::take(&mut state.pending);
+    pending.any = true;
+    match &instruction.operation {
+        Operation::MovCr(register) => {
+            pending.control = true;
+            pending.cr3 |= *register == 3;
+        }
+        Operation::Invlpg(operand) => {
+            let wide = state.processor.control().format() == Some(Format::Long);
+            // SAFETY: as above.
+            pending.invlpg = Some(unsafe { state.registers.address(operand, instruction.next, wide) });
+        }
+        Operation::Invlpga => pending.invlpga = Some((get(state, RAX), get(state, RCX) as u32)),
+        Operation::Invpcid => pending.invpcid = true,
+        Operation::Wrmsr => {
+            pending.ipi |= get(state, RCX) as u32 as u64 == X2APIC_ICR;
+            // EFER may be what is written.
+            pending.control = true;
+        }
+        Operation::Vmrun => {
+            state.pending = pending;
+            enter(state, get(state, RAX));
+            state.ask();
+            return;
+        }
+    }
+    state.pending = pending;
+    state.ask();
+}
+
+fn enter(state: &mut Vcpu, vmcb: u64) {
+    if state.processor.in_guest() {
+        // A guest's own: it is intercepted, always.
+        return;
+    }
+    // What came before in the same block.
+    apply(state);
+    state.vmcb = vmcb;
+    let instructions = state.instructions();
+    let host = state.processor.control();
+    match Vmcb::read(&plugin().ram, vmcb) {
+        Some(vmcb) => state.processor.vmrun(&vmcb, host, instructions),
+        None => eprintln!("labsim: VMRUN with its control block at {vmcb:#x}, where there is no memory"),
+    }
+}

@@ -1,0 +1,60 @@
+//! The lab machine as a plugin of QEMU's: feeds what a machine executes into [`labsim`]'s model of its processors.
+//!
+//! What it sees, and how (docs/lab.md has the limits):
+//! - loads and stores: a callback for each, after it;
+//! - code: a callback for a block that is elsewhere than the last one; instructions are counted without a callback;
+//! - the context: MOV to control registers, INVLPG, VMRUN and their like by their bytes; values from QEMU's registers
+//!   when the next block begins, because only then it is clear that nothing intercepted the instruction;
+//! - #VMEXIT: the block behind a VMRUN is executed.
+//!
+//! Unsafe code is here and in the other modules of this crate only; `labsim` has none.
+
+mod callbacks;
+mod ffi;
+mod memory;
+mod options;
+mod registers;
+mod state;
+mod translate;
+
+use std::ffi::{c_char, c_int};
+
+use state::{Plugin, Vcpu};
+
+/// The interface that this plugin was written for; QEMU looks at it.
+#[unsafe(no_mangle)]
+#[used]
+pub static qemu_plugin_version: c_int = ffi::VERSION;
+
+/// Called by QEMU once. A status other than 0 ends QEMU.
+///
+/// # Safety
+/// `info` and `argv` are what the interface says they are.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn qemu_plugin_install(
+    id: ffi::Id,
+    info: *const ffi::Info,
+    argc: c_int,
+    argv: *const *const c_char,
+) -> c_int {
+    // SAFETY: by the caller.
+    let installed =
+        unsafe { options::Options::read(argc, argv).and_then(|options| Plugin::new(options, &*info)) };
+    match installed {
+        Ok(plugin) => {
+            // SAFETY: registers callbacks of the types that the interface asks for.
+            unsafe {
+                plugin.install();
+                ffi::qemu_plugin_register_vcpu_init_cb(id, Vcpu::start);
+                ffi::qemu_plugin_register_vcpu_tb_trans_cb(id, translate::block);
+                ffi::qemu_plugin_register_flush_cb(id, translate::flushed);
+                ffi::qemu_plugin_register_atexit_cb(id, state::finish, std::ptr::null_mut());
+            }
+            0
+        }
+        Err(text) => {
+            eprintln!("labsim: {text}");
+            -1
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The plugin's arguments.
+
+use std::ffi::{CStr, c_char};
+
+use labsim::{
+    machine::{self, Machine},
+    model::processor::Checking,
+};
+
+/// How much is modelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Model {
+    /// Instructions are counted.
+    Count,
+    /// TLBs and walks; every reference of a walk costs the same.
+    Tlb,
+    /// Caches and memory, too.
+    Full,
+}
+
+/// What was asked for.
+pub struct Options {
+    /// The machine.
+    pub machine: Machine,
+    /// The file that is the machine's memory.
+    pub ram: String,
+    /// How much is modelled.
+    pub model: Model,
+    /// What is compared with QEMU's translation.
+    pub check: Checking,
+    /// The file for the report.
+    pub report: Option<String>,
+    /// The file that is the counters' memory.
+    pub share: Option<String>,
+    /// Where the machine sees it.
+    pub share_at: u64,
+}
+
+impl Options {
+    /// Reads them. An error says what is wrong.
+    ///
+    /// # Safety
+    /// `arguments` are that many strings that end with a zero.
+    pub unsafe fn read(count: i32, arguments: *const *const c_char) -> Result<Options, String> {
+        let (mut machine, mut ram, mut report, mut share) = (None, None, None, None);
+        let (mut model, mut check, mut share_at) = (Model::Full, Checking::Misses, 0);
+        for index in 0..usize::try_from(count).unwrap_or(0) {
+            // SAFETY: by the caller.
+            let argument = unsafe { CStr::from_ptr(*arguments.add(index)) }.to_string_lossy().into_owned();
+            let (key, value) = argument.split_once('=').unwrap_or((&argument, ""));
+            let unknown = |known: &str| Err(format!("{key}={value}: use one of {known}"));
+            match key {
+                "machine" => machine = Some(value.to_owned()),
+                "ram" => ram = Some(value.to_owned()),
+                "report" => report = Some(value.to_owned()),
+                "share" => share = Some(value.to_owned()),
+                "share_at" => {
+                    let digits = value.trim_start_matches("0x");
+                    share_at = u64::from_str_radix(digits, 16)
+                        .map_err(|_| format!("share_at={value}: not a hexadecimal address"))?;
+                }
+                "model" => match value {
+                    "count" => model = Model::Count,
+                    "tlb" => model = Model::Tlb,
+                    "full" => model = Model::Full,
+                    _ => return unknown("count, tlb, full"),
+                },
+                "check" => match value {
+                    "off" => check = Checking::Off,
+                    "miss" => check = Checking::Misses,
+                    "all" => check = Checking::All,
+                    _ => return unknown("off, miss, all"),
+                },
+                _ => {
+                    return Err(format!(
+                        "{key}: unknown; known are machine, ram, model, check, report, share, share_at"
+                    ));
+                }
+            }
+        }
+        let file = machine.ok_or("machine=FILE is missing: the description of a machine")?;
+        let text = std::fs::read_to_string(&file).map_err(|error| format!("{file}: {error}"))?;
+        let machine = machine::read(&text, &file).map_err(|error| error.to_string())?;
+        let ram = ram.ok_or("ram=FILE is missing: the file behind -machine memory-backend=")?;
+        Ok(Options { machine, ram, model, check, report, share, share_at })
+    }
+}
+
+/// The word for it in reports.
+pub fn check_name(check: Checking) -> &'static str {
+    match check {
+        Checking::Off => "off",
+        Checking::Misses => "miss",
+        Checking::All => "all",
+    }
+}
+
+/// The word for it in reports.
+pub fn model_name(model: Model) -> &'static str {
+    match model {
+        Model::Count => "count",
+        Model::Tlb => "tlb",
+        Model::Full => "full",
+    }
+}

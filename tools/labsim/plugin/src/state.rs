@@ -1,0 +1,270 @@
+//! What the plugin has: one [`Plugin`], and one [`Vcpu`] for each processor of the machine.
+
+use std::{
+    ffi::{CStr, c_uint, c_void},
+    sync::{
+        Mutex, OnceLock, PoisonError,
+        atomic::{
+            AtomicPtr,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
+};
+
+use labsim::{
+    abi::{Header, MAGIC, PAGE, PCPUS, Record, VERSION},
+    model::{
+        Processor,
+        processor::{Checking, Shared},
+    },
+    report::{About, report},
+};
+
+use crate::{
+    ffi,
+    memory::{Mapping, Ram, other_mapping},
+    options::{Model, Options, check_name, model_name},
+    registers::Registers,
+};
+
+/// Words of a processor that translated code changes.
+#[repr(C)]
+pub struct Score {
+    /// Instructions.
+    pub instructions: u64,
+    /// The code that runs: see [`crate::translate`]. Another value has the next block call back.
+    pub code: u64,
+}
+
+/// The plugin as a whole.
+pub struct Plugin {
+    /// How much is modelled.
+    pub model: Model,
+    /// What is compared.
+    pub check: Checking,
+    /// The machine's memory.
+    pub ram: Ram,
+    ram_file: String,
+    /// Where QEMU has the memory, found when the first code is translated.
+    mapped: OnceLock<Option<std::ops::Range<u64>>>,
+    score: *mut ffi::Scoreboard,
+    records: *mut Record,
+    shared: Mutex<Shared>,
+    report: Option<String>,
+    machine: String,
+    mhz: u32,
+    pcpus: usize,
+}
+
+// SAFETY: the raw pointers are to memory that lives as long as the process: QEMU's scoreboard, of which each processor
+// uses its own words, and the records, of which each processor writes its own.
+unsafe impl Send for Plugin {}
+// SAFETY: as above.
+unsafe impl Sync for Plugin {}
+
+static PLUGIN: OnceLock<Plugin> = OnceLock::new();
+static VCPUS: [AtomicPtr<Vcpu>; PCPUS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; PCPUS];
+
+/// The plugin. Callbacks are registered only after it is there.
+pub fn plugin() -> &'static Plugin {
+    PLUGIN.get().expect("the plugin was installed")
+}
+
+impl Plugin {
+    /// Prepares everything but the processors.
+    ///
+    /// # Safety
+    /// QEMU is in `qemu_plugin_install`.
+    pub unsafe fn new(options: Options, info: &ffi::Info) -> Result<Plugin, String> {
+        let (oldest, newest) = (info.version.min, info.version.cur);
+        if !(oldest..=newest).contains(&ffi::VERSION) {
+            return Err(format!(
+                "this QEMU has plugin interfaces {oldest} to {newest}, not {}",
+                ffi::VERSION
+            ));
+        }
+        // SAFETY: a string of QEMU's.
+        let target = unsafe { CStr::from_ptr(info.target_name) };
+        if target != c"x86_64" || !info.system_emulation {
+            return Err(format!("{target:?} is not a PC: use qemu-system-x86_64"));
+        }
+        let pcpus = usize::try_from(info.max_vcpus).unwrap_or(0);
+        if !(1..=PCPUS).contains(&pcpus) {
+            return Err(format!("{pcpus} processors: the model has 1 to {PCPUS}"));
+        }
+        let ram = Ram::new(&options.ram)?;
+        let bytes = PAGE * (1 + pcpus);
+        let memory = match &options.share {
+            Some(path) => Mapping::new(path)?,
+            None => anonymous(bytes),
+        };
+        if memory.len < bytes as u64 {
+            return Err(format!("share: {bytes} bytes are needed for {pcpus} processors"));
+        }
+        let mhz = *options.machine.mhz.get_ref();
+        let header = Header {
+            magic: MAGIC,
+            version: VERSION,
+            pcpus: pcpus as u32,
+            record_offset: PAGE as u64,
+            record_bytes: PAGE as u64,
+            khz: u64::from(mhz) * 1000,
+        };
+        // SAFETY: the memory is large enough, aligned to pages, and nobody reads it yet.
+        unsafe {
+            std::ptr::write_bytes(memory.base, 0, bytes);
+            memory.base.cast::<Header>().write(header);
+        }
+        let share =
+            options.share.as_ref().map_or(0..0, |_| options.share_at..options.share_at + bytes as u64);
+        let machine = options.machine.name.get_ref().clone();
+        let with_caches = options.model == Model::Full;
+        let shared = Shared::new(options.machine, ram.split, pcpus as u32, with_caches, options.check, share);
+        Ok(Plugin {
+            model: options.model,
+            check: options.check,
+            ram,
+            ram_file: options.ram,
+            mapped: OnceLock::new(),
+            // SAFETY: QEMU allocates it.
+            score: unsafe { ffi::qemu_plugin_scoreboard_new(size_of::<Score>()) },
+            // SAFETY: within the memory.
+            records: unsafe { memory.base.add(PAGE) }.cast(),
+            shared: Mutex::new(shared),
+            report: options.report,
+            machine,
+            mhz,
+            pcpus,
+        })
+    }
+
+    /// Makes it the plugin.
+    pub fn install(self) {
+        let _ = PLUGIN.set(self);
+    }
+
+    /// The word of a scoreboard at this offset of [`Score`].
+    pub fn word(&self, offset: usize) -> ffi::ScoreWord {
+        ffi::ScoreWord { score: self.score, offset }
+    }
+
+    /// The physical address of code that QEMU has at `host`.
+    pub fn physical(&self, host: u64) -> Option<u64> {
+        let mapped = self.mapped.get_or_init(|| other_mapping(&self.ram_file, self.ram.base())).as_ref()?;
+        mapped.contains(&host).then(|| self.ram.physical(host - mapped.start))
+    }
+}
+
+fn anonymous(bytes: usize) -> Mapping {
+    let pages = vec![[0u64; PAGE / 8]; bytes.div_ceil(PAGE)].into_boxed_slice();
+    Mapping { base: Box::leak(pages).as_mut_ptr().cast(), len: bytes as u64 }
+}
+
+/// What the last instructions did to the context, to be applied when the next block begins.
+#[derive(Default)]
+pub struct Pending {
+    /// A control register was written.
+    pub control: bool,
+    /// It was CR3.
+    pub cr3: bool,
+    /// INVLPG; `None` inside if the address is not known, so that all goes.
+    pub invlpg: Option<Option<u64>>,
+    /// INVLPGA.
+    pub invlpga: Option<(u64, u32)>,
+    /// INVPCID.
+    pub invpcid: bool,
+    /// An interrupt command by WRMSR.
+    pub ipi: bool,
+    /// Any of these.
+    pub any: bool,
+}
+
+/// A processor.
+pub struct Vcpu {
+    /// The model of it.
+    pub processor: Processor<Ram>,
+    /// Its registers.
+    pub registers: Registers,
+    /// Its words.
+    pub score: *mut Score,
+    /// See there.
+    pub pending: Pending,
+    /// Where the control block of the last VMRUN is.
+    pub vmcb: u64,
+    /// QEMU's mark of accesses by physical address, in the low bits of what it tells of an access. It is learnt from the
+    /// first access of VMRUN to the control block. 16 matches none.
+    pub physical_mark: u32,
+}
+
+impl Vcpu {
+    /// A processor starts; on its thread.
+    pub extern "C" fn start(_id: ffi::Id, vcpu: c_uint) {
+        let plugin = plugin();
+        let Some(place) = VCPUS.get(vcpu as usize).filter(|_| (vcpu as usize) < plugin.pcpus) else { return };
+        // SAFETY: this is the callback of the processor's start.
+        let registers = unsafe { Registers::new() }.unwrap_or_else(|name| {
+            eprintln!("labsim: this QEMU does not show the register {name}: use version 10.0");
+            std::process::exit(1)
+        });
+        // SAFETY: each processor takes its own record, once, in memory that is never freed; records are a page apart.
+        let record = unsafe { &mut *plugin.records.byte_add(vcpu as usize * PAGE) };
+        let mut shared = plugin.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let processor = shared.processor(vcpu, plugin.ram, record);
+        // SAFETY: the processor exists.
+        let score = unsafe { ffi::qemu_plugin_scoreboard_find(plugin.score, vcpu) }.cast::<Score>();
+        let pending = Pending { control: true, any: true, ..Pending::default() };
+        let state = Vcpu { processor, registers, score, pending, vmcb: 0, physical_mark: 16 };
+        place.store(Box::into_raw(Box::new(state)), Release);
+        // SAFETY: just stored.
+        unsafe { Vcpu::of(vcpu) }.ask();
+    }
+
+    /// The processor of this number.
+    ///
+    /// # Safety
+    /// In one of its callbacks, which run on its own thread; nobody else has a reference to it.
+    #[inline(always)]
+    pub unsafe fn of(vcpu: c_uint) -> &'static mut Vcpu {
+        // SAFETY: it was stored before any callback, is never freed, and by the caller nobody else uses it.
+        unsafe { &mut *VCPUS.get_unchecked(vcpu as usize % PCPUS).load(Relaxed) }
+    }
+
+    /// Instructions so far.
+    pub fn instructions(&self) -> u64 {
+        // SAFETY: this processor's words.
+        unsafe { (*self.score).instructions }
+    }
+
+    /// The next block calls back, whichever it is.
+    pub fn ask(&mut self) {
+        // SAFETY: as above.
+        unsafe { (*self.score).code = u64::MAX }
+    }
+}
+
+/// QEMU ends: writes the report.
+pub extern "C" fn finish(_id: ffi::Id, _data: *mut c_void) {
+    let plugin = plugin();
+    let vcpus = VCPUS.iter().map(|place| place.load(Acquire)).take_while(|vcpu| !vcpu.is_null());
+    let records: Vec<Record> = vcpus
+        .map(|vcpu| {
+            // SAFETY: stored by `start`, never freed. A processor that still runs may be in the middle of an update: then
+            // a count of its may be off by what it is just adding.
+            let vcpu = unsafe { &mut *vcpu };
+            let instructions = vcpu.instructions();
+            vcpu.processor.sync(instructions);
+            *vcpu.processor.record()
+        })
+        .collect();
+    let (model, check) = (model_name(plugin.model), check_name(plugin.check));
+    let about = About { machine: &plugin.machine, mhz: plugin.mhz, model, check };
+    let text = format!("{:#}\n", report(&about, &records));
+    match &plugin.report {
+        Some(path) => {
+            if let Err(error) = std::fs::write(path, text) {
+                eprintln!("labsim: cannot write the report {path}: {error}");
+            }
+        }
+        None => eprint!("{text}"),
+    }
+}

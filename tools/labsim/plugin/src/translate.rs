@@ -1,0 +1,165 @@
+//! Code that QEMU translates: which callbacks it gets.
+
+use std::{
+    ffi::c_void,
+    mem::offset_of,
+    sync::{Mutex, PoisonError},
+};
+
+use labsim::model::decode::{Operation, decode};
+
+use crate::{
+    callbacks::{self, Instruction},
+    ffi,
+    options::Model,
+    state::{Score, plugin},
+};
+
+/// A block, for its callback.
+pub struct Block {
+    /// Where it begins.
+    pub va: u64,
+    /// Where it ends.
+    pub end: u64,
+    /// What [`Score::code`] says while it, or another block of the same pages or lines, runs.
+    pub code: u64,
+    /// The physical address of its begin, and of its first instruction on its second page with that one's linear address.
+    pub pa: [Option<(u64, u64)>; 2],
+    /// It is what follows a VMRUN.
+    pub after_vmrun: bool,
+}
+
+/// What callbacks have pointers to: freed when QEMU has dropped all translated code.
+#[derive(Default)]
+struct Kept {
+    blocks: Vec<*mut Block>,
+    instructions: Vec<*mut Instruction>,
+    /// Linear and host address of what follows each VMRUN.
+    after_vmrun: Vec<(u64, u64)>,
+}
+
+// SAFETY: the pointers are boxes that only this list owns.
+unsafe impl Send for Kept {}
+
+static KEPT: Mutex<Option<Kept>> = Mutex::new(None);
+
+/// A block is being translated.
+pub extern "C" fn block(_id: ffi::Id, block: *mut ffi::Block) {
+    let plugin = plugin();
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let kept = kept.get_or_insert_default();
+    // SAFETY: in this callback the block is valid, and so are its instructions.
+    unsafe {
+        let count = ffi::qemu_plugin_tb_n_insns(block);
+        let word = plugin.word(offset_of!(Score, instructions));
+        ffi::qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(block, ffi::ADD, word, count as u64);
+        if plugin.model == Model::Count || count == 0 {
+            return;
+        }
+        let info = Box::into_raw(Box::new(describe(block, count, kept)));
+        kept.blocks.push(info);
+        let after_vmrun = (*info).after_vmrun;
+        if after_vmrun {
+            ffi::qemu_plugin_register_vcpu_tb_exec_cb(
+                block,
+                callbacks::block,
+                ffi::READS_REGISTERS,
+                info.cast(),
+            );
+        } else {
+            ffi::qemu_plugin_register_vcpu_tb_exec_cond_cb(
+                block,
+                callbacks::block,
+                ffi::READS_REGISTERS,
+                ffi::NOT_EQUAL,
+                plugin.word(offset_of!(Score, code)),
+                (*info).code,
+                info.cast(),
+            );
+        }
+        for index in 0..count {
+            instruction(ffi::qemu_plugin_tb_get_insn(block, index), kept);
+        }
+    }
+}
+
+/// # Safety
+/// The block is being translated and has so many instructions, at least one.
+unsafe fn describe(block: *mut ffi::Block, count: usize, kept: &Kept) -> Block {
+    let plugin = plugin();
+    // SAFETY: by the caller.
+    let (places, bytes): (Vec<_>, Vec<_>) = unsafe {
+        let instructions = (0..count).map(|index| ffi::qemu_plugin_tb_get_insn(block, index));
+        instructions
+            .map(|i| {
+                let place = (ffi::qemu_plugin_insn_vaddr(i), ffi::qemu_plugin_insn_haddr(i) as u64);
+                (place, ffi::qemu_plugin_insn_size(i) as u64)
+            })
+            .unzip()
+    };
+    let (va, host) = places[0];
+    let end = places[count - 1].0.wrapping_add(bytes[count - 1]);
+    let shift = if plugin.model == Model::Full { 6 } else { 12 };
+    // Blocks of the same lines (or pages) need no callback between them.
+    let spans = (end.wrapping_sub(1) >> shift).wrapping_sub(va >> shift) & 0xff;
+    let physical = |place: &(u64, u64)| Some((place.0, plugin.physical(place.1)?));
+    let second = places.iter().find(|place| place.0 >> 12 != va >> 12);
+    Block {
+        va,
+        end,
+        code: (va >> shift) << 8 | spans,
+        pa: [physical(&places[0]), second.and_then(physical)],
+        after_vmrun: host != 0 && kept.after_vmrun.contains(&(va, host)),
+    }
+}
+
+/// # Safety
+/// The instruction is being translated.
+unsafe fn instruction(instruction: *mut ffi::Instruction, kept: &mut Kept) {
+    let plugin = plugin();
+    let mut bytes = [0u8; 15];
+    // SAFETY: by the caller; at most that many bytes are written.
+    let (len, va, host) = unsafe {
+        let len = ffi::qemu_plugin_insn_data(instruction, bytes.as_mut_ptr().cast(), bytes.len());
+        let va = ffi::qemu_plugin_insn_vaddr(instruction);
+        (len.min(bytes.len()), va, ffi::qemu_plugin_insn_haddr(instruction) as u64)
+    };
+    // A byte from 40 to 4f is a whole instruction in 32-bit code, so that there it is never taken for a prefix.
+    let operation = decode(&bytes[..len], true);
+    let next = va.wrapping_add(len as u64);
+    if let Some(operation) = operation {
+        let info = Box::into_raw(Box::new(Instruction { operation, next }));
+        kept.instructions.push(info);
+        // SAFETY: by the caller; the callback's data lives until the code is dropped.
+        unsafe {
+            let (callback, flags) = (callbacks::instruction, ffi::READS_REGISTERS);
+            ffi::qemu_plugin_register_vcpu_insn_exec_cb(instruction, callback, flags, info.cast());
+        }
+    }
+    let callback: ffi::AccessCallback = match (operation, plugin.model, plugin.check) {
+        (Some(Operation::Vmrun), ..) => {
+            let site = (next, host + len as u64);
+            if host != 0 && !kept.after_vmrun.contains(&site) {
+                kept.after_vmrun.push(site);
+            }
+            callbacks::vmrun_access
+        }
+        (_, _, labsim::model::processor::Checking::All) => callbacks::checked_access,
+        (_, Model::Full, _) => callbacks::access::<true>,
+        _ => callbacks::access::<false>,
+    };
+    let (flags, kinds, none) = (ffi::NO_REGISTERS, ffi::LOADS_AND_STORES, std::ptr::null_mut::<c_void>());
+    // SAFETY: by the caller.
+    unsafe { ffi::qemu_plugin_register_vcpu_mem_cb(instruction, callback, flags, kinds, none) };
+}
+
+/// QEMU has dropped all translated code: no callback has a pointer any longer.
+pub extern "C" fn flushed(_id: ffi::Id) {
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(kept) = kept.as_mut() else { return };
+    // SAFETY: they came from boxes, and leave the lists here.
+    unsafe {
+        kept.blocks.drain(..).for_each(|block| drop(Box::from_raw(block)));
+        kept.instructions.drain(..).for_each(|instruction| drop(Box::from_raw(instruction)));
+    }
+}
