@@ -9,6 +9,7 @@ mod files;
 mod guests;
 mod isolation;
 mod kit;
+mod lab;
 mod long_mode;
 mod media;
 mod monitor;
@@ -95,6 +96,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         smp::CASES,
         monitor::CASES,
         kit::CASES,
+        lab::CASES,
         long_mode::CASES,
         media::CASES,
         torture::CASES,

@@ -10,7 +10,12 @@ use std::{
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use crate::host::guests::Guest;
-use crate::{bench::args::BenchArgs, image::args::ImageArgs, run::pcpus::Pcpus};
+use crate::{
+    bench::args::BenchArgs,
+    image::args::ImageArgs,
+    lab::args::{LabArgs, LabRunArgs},
+    run::pcpus::Pcpus,
+};
 
 /// Palimpsest's tool: build the hypervisor, run guests on it, test it.
 #[derive(Parser)]
@@ -34,6 +39,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Make media that boot real machines: ISO, USB, network; or show what one holds
     Image(ImageArgs),
+    /// List, show or check descriptions of lab machines, which `run --lab` models
+    Lab(LabArgs),
     /// Print the path of a guest's kernel, downloading it if needed
     Kernel(KernelArgs),
     /// Show what is installed on this machine, what is missing, and what to type
@@ -61,6 +68,7 @@ Examples:
   cargo pal run --config lab.toml --pcpus 4         several guests from a file (docs/configuration.md)
   cargo pal run --config lab.toml --console db --log-dir logs
                                                     with the console of one, and a log file for each
+  cargo pal run --lab westmere-x5660 --exec true    on a modelled machine: TLB misses, walks, caches (docs/lab.md)
   cargo pal run --probe                             what the hypervisor finds on the machine
   cargo pal run --kernel kit.elf --module 'data.bin first second' --test-device
 
@@ -196,6 +204,10 @@ pub struct RunArgs {
     /// Write the whole console output of each guest to DIR/NAME.log, and the hypervisor's log to DIR/hypervisor.log
     #[arg(long, value_name = "DIR", conflicts_with = "probe", help_heading = "Several guests")]
     pub log_dir: Option<PathBuf>,
+
+    /// The lab machine
+    #[command(flatten)]
+    pub lab: LabRunArgs,
 
     /// The guest to fetch, a kernel of Debian's and a busybox for it: debian-amd64, debian-amd64-generic, debian-amd64-rt,
     /// debian-amd64-backports, debian-686, debian-686-pae, debian-686-rt, or the name of any package linux-image-…

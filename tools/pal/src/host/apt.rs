@@ -1,7 +1,7 @@
 //! Packages through apt, on Debian and its relatives.
 //!
 //! Downloads never touch the system: when the system's package lists are empty or old, or name another architecture's
-//! packages, pal keeps lists of its own under `target/pal/apt*`, which needs no privileges. Only [`Apt::install`] changes
+//! packages, or Debian's backports are wanted, pal keeps lists of its own under `target/pal/apt*`, which needs no privileges. Only [`Apt::install`] changes
 //! the machine, and only after the person agreed.
 
 use std::{
@@ -129,30 +129,44 @@ impl<'a> Apt<'a> {
     /// # Errors
     /// No network, no such package, no space.
     pub fn fetch(&mut self, package: &str, into: &Path) -> Result<()> {
+        self.fetch_all(&[package], into)
+    }
+
+    /// The same with several packages, one over the other.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn fetch_all(&mut self, packages: &[&str], into: &Path) -> Result<()> {
         let parent = into.parent().context("a directory needs a parent")?;
         let scratch =
             tempfile::tempdir_in(parent).with_context(|| format!("cannot write to {}", parent.display()))?;
-        if let Err(error) = self.download(package, scratch.path()) {
+        if let Err(error) = self.download(packages, scratch.path()) {
             // Old lists name versions that are gone from the server.
             if self.fresh {
                 return Err(error);
             }
             let updated = self.update();
-            self.download(package, scratch.path()).or_else(|error| updated.and(Err(error)))?;
+            self.download(packages, scratch.path()).or_else(|error| updated.and(Err(error)))?;
         }
-        let mut files = fs::read_dir(scratch.path())?.filter_map(|entry| Some(entry.ok()?.path()));
-        let deb = files.find(|path| path.extension().is_some_and(|extension| extension == "deb"));
-        let deb = deb.with_context(|| format!("apt-get download {package} left no .deb file"))?;
+        let files = fs::read_dir(scratch.path())?.filter_map(|entry| Some(entry.ok()?.path()));
+        let debs = files.filter(|path| path.extension().is_some_and(|extension| extension == "deb"));
+        let debs: Vec<_> = debs.collect();
+        let names = packages.join(", ");
+        if debs.len() != packages.len() {
+            bail!("apt-get download {names} left {} .deb files", debs.len());
+        }
         let tree = scratch.path().join("tree");
-        self.ui
-            .run(&format!("unpacking {package}"), Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&tree))?;
+        for deb in debs {
+            let mut unpack = Command::new("dpkg-deb");
+            self.ui.run(&format!("unpacking {names}"), unpack.arg("-x").arg(&deb).arg(&tree))?;
+        }
         fs::rename(&tree, into).with_context(|| format!("cannot create {}", into.display()))
     }
 
-    fn download(&self, package: &str, into: &Path) -> Result<()> {
+    fn download(&self, packages: &[&str], into: &Path) -> Result<()> {
         let mut download = self.command("apt-get");
-        self.ui
-            .run(&format!("downloading {package}"), download.args(["download", package]).current_dir(into))?;
+        let text = format!("downloading {}", packages.join(", "));
+        self.ui.run(&text, download.arg("download").args(packages).current_dir(into))?;
         Ok(())
     }
 

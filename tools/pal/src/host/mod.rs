@@ -4,6 +4,7 @@ pub mod apt;
 mod backports;
 pub mod guests;
 pub mod needs;
+pub mod qemu;
 
 use std::{
     env,

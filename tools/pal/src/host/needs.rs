@@ -221,6 +221,17 @@ impl Needs<'_> {
         self.ui.run("building the hypervisor", &mut self.project.build_hypervisor())?;
         Ok(self.project.hypervisor())
     }
+
+    /// The lab machine's plugin for QEMU.
+    ///
+    /// # Errors
+    /// The build fails.
+    pub fn lab_plugin(&self) -> Result<PathBuf> {
+        let mut command = self.project.cargo();
+        command.args(["build", "--quiet", "--profile", "lab", "--package", "labsim-plugin"]);
+        self.ui.run("building the lab machine", &mut command)?;
+        Ok(self.project.target.join("lab/liblabsim_plugin.so"))
+    }
 }
 
 /// The newest kernel in the cache.
@@ -275,7 +286,10 @@ pub fn is_static_elf(path: &Path, architecture: Architecture) -> bool {
 }
 
 /// Keeps other pal processes out of a cache directory until dropped.
-fn lock(dir: &Path) -> Result<File> {
+///
+/// # Errors
+/// The directory cannot be written to.
+pub fn lock(dir: &Path) -> Result<File> {
     let path = dir.join(".lock");
     let file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
     file.lock().with_context(|| format!("cannot lock {}", path.display()))?;

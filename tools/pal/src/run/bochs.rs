@@ -123,6 +123,7 @@ impl Spec<'_> {
             telemetry,
             log,
             stderr,
+            lab: None,
             _scratch: scratch,
         })
     }

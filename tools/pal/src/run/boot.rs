@@ -16,6 +16,7 @@ use crate::{
     cli::{self, RunArgs},
     guest::{disk::Disk, files::Files, vm::Vm},
     host::needs::Needs,
+    lab::attach::Lab,
 };
 
 /// Memory that the hypervisor uses for itself, besides the guests' and the bundle: its image, heap and page tables.
@@ -30,14 +31,14 @@ const SHADOW_PAGE_KIB: u64 = 26;
 pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch: &Path) -> Result<Machine> {
     match args.machine {
         cli::Machine::QemuSvm => {
-            let qemu = needs.qemu(args.qemu.as_deref())?;
+            let (qemu, lab) = emulator(args, args.pcpus.count, needs)?;
             let boot = Hypervisor::new(args, needs, prepared)?;
             let bundle = boot.bundle.as_ref();
             let bundle =
                 bundle.map(|bundle| machine::scratch_file(scratch, "bundle.cpio", bundle)).transpose()?;
             start_qemu(
                 needs,
-                &qemu::Spec {
+                qemu::Spec {
                     qemu: &qemu,
                     memory_mib: boot.memory_mib,
                     disks: &boot.disks,
@@ -50,6 +51,7 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch
                     test_device: false,
                     devices: Vec::new(),
                     virtio_console: false,
+                    lab,
                     icount: args.icount,
                     no_reboot: true,
                     extra: &args.qemu_arg,
@@ -69,12 +71,12 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch
             start_bochs(args, needs, &bochs, args.mem, medium)
         }
         cli::Machine::Native => {
-            let qemu = needs.qemu(args.qemu.as_deref())?;
+            let (qemu, lab) = emulator(args, args.vcpus, needs)?;
             let guest = only(prepared)?;
             let boot = native_files(guest, scratch)?;
             start_qemu(
                 needs,
-                &qemu::Spec {
+                qemu::Spec {
                     qemu: &qemu,
                     memory_mib: args.mem,
                     disks: &[],
@@ -87,6 +89,7 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch
                     test_device: args.test_device,
                     devices: devices::arguments(&guest.vm)?,
                     virtio_console: guest.vm.has_virtio_console(),
+                    lab,
                     icount: args.icount,
                     no_reboot: args.exec.is_some(),
                     extra: &args.qemu_arg,
@@ -101,7 +104,15 @@ fn only(prepared: Option<&Prepared>) -> Result<&Guest> {
     prepared.and_then(|prepared| prepared.guests.first()).context("no guest to run")
 }
 
-fn start_qemu(needs: &Needs, spec: &qemu::Spec) -> Result<Machine> {
+/// The QEMU to start, and what models the machine if that was asked for.
+fn emulator(args: &RunArgs, pcpus: u32, needs: &Needs) -> Result<(PathBuf, Option<Lab>)> {
+    match Lab::new(&args.lab, args.qemu.as_deref(), pcpus, needs)? {
+        Some(lab) => Ok((lab.qemu.program.clone(), Some(lab))),
+        None => Ok((needs.qemu(args.qemu.as_deref())?, None)),
+    }
+}
+
+fn start_qemu(needs: &Needs, spec: qemu::Spec) -> Result<Machine> {
     needs.ui.detail(&format!("{} {}", spec.qemu.display(), spec.arguments().join(" ")));
     spec.start()
 }

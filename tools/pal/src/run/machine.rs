@@ -17,6 +17,7 @@ use rustix::process::{Signal, kill_process, set_parent_process_death_signal};
 use tempfile::TempDir;
 
 use super::{bochs, qemu};
+use crate::lab::attach::Lab;
 
 /// The programs that emulate machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +57,8 @@ pub struct Machine {
     pub log: PathBuf,
     /// What it wrote to its standard error.
     pub stderr: PathBuf,
+    /// What models it while it runs.
+    pub lab: Option<Lab>,
     /// Everything that it needs until it ends.
     pub _scratch: TempDir,
 }

@@ -26,6 +26,8 @@ use std::io::{IsTerminal, stdin};
 
 use anyhow::Result;
 
+pub use qemu::escape_commas;
+
 use crate::{cli::RunArgs, host::needs::Needs, project::Project, status::exit, ui::Ui};
 use consoles::Consoles;
 use prepare::Prepared;
@@ -95,6 +97,14 @@ pub fn run(args: &RunArgs, project: &Project, ui: &Ui) -> Result<u8> {
     };
     if let Some(path) = &args.stats {
         stats::write(path, args, &outcome, status)?;
+    }
+    if let Some(lab) = machine.lab.take() {
+        machine.stop();
+        if let Err(error) = lab.finish(&args.lab, ui) {
+            // What the guest came to counts for more.
+            ui.error(&format!("{error:#}"));
+            return Ok(if status == 0 { exit::TOOL } else { status });
+        }
     }
     Ok(status)
 }

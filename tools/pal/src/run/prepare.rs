@@ -60,6 +60,9 @@ pub struct Prepared {
 pub fn check(args: &RunArgs) -> Result<()> {
     let wrong = |text: &str| Err(Usage::new(text).into());
     if args.machine.is_bochs() {
+        if args.lab.lab.is_some() {
+            return wrong("--lab models machines that QEMU emulates: take --machine qemu-svm or native");
+        }
         if args.qemu.is_some() || !args.qemu_arg.is_empty() {
             return wrong(
                 "--qemu and --qemu-arg: Bochs emulates this machine; --bochs and --bochs-line are for it",
@@ -73,6 +76,10 @@ pub fn check(args: &RunArgs) -> Result<()> {
     }
     if !args.machine.has_hypervisor() && (args.config.is_some() || args.log_dir.is_some()) {
         return wrong("--config and --log-dir need the hypervisor, and there is none on this machine");
+    }
+    if let Some(name) = &args.lab.lab {
+        // Mistakes in a description are found before anything is built.
+        crate::lab::find(name)?;
     }
     match args.machine {
         Machine::Native | Machine::BochsNative if args.pcpus != Pcpus::ONE => {

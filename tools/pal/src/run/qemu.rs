@@ -18,6 +18,7 @@ use super::{
     machine::{self, Emulator, Machine},
     pcpus::Pcpus,
 };
+use crate::lab::attach::Lab;
 
 /// The processor of every machine that QEMU emulates: the hypervisor runs on it, and `--machine native` measures against it.
 const CPU: &str = "EPYC,+svm,+npt";
@@ -77,6 +78,8 @@ pub struct Spec<'a> {
     pub devices: Vec<String>,
     /// The console is a virtio console, and the serial port is a second stream.
     pub virtio_console: bool,
+    /// What models the machine while it runs.
+    pub lab: Option<Lab>,
     /// Deterministic time.
     pub icount: bool,
     /// A reset ends QEMU.
@@ -88,8 +91,9 @@ pub struct Spec<'a> {
 impl Spec<'_> {
     /// QEMU's arguments, without those that connect it to pal.
     pub fn arguments(&self) -> Vec<String> {
+        let machine = if self.lab.is_some() { "q35,memory-backend=lab" } else { "q35" };
         let mut arguments: Vec<String> =
-            ["-machine", "q35", "-cpu", CPU, "-accel", "tcg", "-display", "none", "-nodefaults"]
+            ["-machine", machine, "-cpu", CPU, "-accel", "tcg", "-display", "none", "-nodefaults"]
                 .map(String::from)
                 .into();
         let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
@@ -140,7 +144,7 @@ impl Spec<'_> {
     ///
     /// # Errors
     /// The program does not start.
-    pub fn start(&self) -> Result<Machine> {
+    pub fn start(mut self) -> Result<Machine> {
         let scratch = machine::scratch()?;
         let log = scratch.path().join("qemu.log");
         let stderr = scratch.path().join("stderr");
@@ -152,6 +156,12 @@ impl Spec<'_> {
         let mut command = Command::new(self.qemu);
         command.args(self.arguments()).arg("-S");
         let mut ends = Vec::new();
+        let lab = self.lab.take();
+        if let Some(lab) = &lab {
+            let memory = lab.memory(self.memory_mib)?;
+            command.args(lab.arguments(&memory, self.memory_mib));
+            ends.push(memory);
+        }
         let mut connect = |id: &str, end: UnixStream| {
             command.arg("-chardev").arg(format!("socket,id={id},fd={}", end.as_raw_fd()));
             ends.push(OwnedFd::from(end));
@@ -188,6 +198,7 @@ impl Spec<'_> {
             telemetry,
             log,
             stderr,
+            lab,
             _scratch: scratch,
         })
     }
@@ -260,6 +271,7 @@ mod tests {
             test_device: false,
             devices: vec!["-device".into(), "virtio-rng-pci".into()],
             virtio_console: false,
+            lab: None,
             icount: true,
             no_reboot: true,
             extra: &["-trace".into(), "x".into()],

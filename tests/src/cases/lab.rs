@@ -1,0 +1,104 @@
+//! The lab machine: its translations against QEMU's own, and its descriptions.
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::{Case, only, stress};
+use crate::context::Context;
+
+pub const CASES: &[Case] = &[
+    only("qemu-svm", "lab machine: descriptions", descriptions),
+    only("qemu-svm", "lab machine: equal, switch=50, two processors", |c| {
+        equal(
+            c,
+            &stress::AMD64,
+            "all",
+            &["--mode", "switch=50", "--pcpus", "2", "--vcpus", "2"],
+            1_000_000_000,
+        )
+    }),
+    only("qemu-svm", "lab machine: equal, PAE tables, nested", |c| {
+        equal(c, &stress::PAE, "miss", &[], 10_000)
+    }),
+    only("native", "lab machine: equal, without hypervisor", native),
+    only("qemu-svm", "lab machine: equal, 4-level tables, nested", |c| {
+        equal(c, &stress::AMD64, "all", &["--mode", "nested"], 300_000_000)
+    })
+    .at_length(),
+    only("qemu-svm", "lab machine: equal, 4-level tables, shadow", |c| {
+        equal(c, &stress::AMD64, "all", &["--mode", "shadow"], 300_000_000)
+    })
+    .at_length(),
+    only("qemu-svm", "lab machine: equal, 2-level tables, switch=50", |c| {
+        equal(c, &stress::I686, "all", &["--mode", "switch=50"], 1_000_000_000)
+    })
+    .at_length(),
+    only("qemu-svm", "lab machine: equal, PAE tables, shadow", |c| {
+        equal(c, &stress::PAE, "all", &["--mode", "shadow"], 1_000_000_000)
+    })
+    .at_length(),
+];
+
+/// The stress program in this guest, with so many translations compared at least, and all of them equal.
+fn equal(context: &Context, guest: &stress::Guest, check: &str, options: &[&str], least: u64) -> Result<()> {
+    let report = context.path("report.json");
+    let lab = ["--lab", "westmere-x5660", "--lab-check", check, "--lab-report", &report];
+    stress::stress(context, guest, &["1", "1"], &[&lab, options].concat())?;
+    compared(&report, least)?;
+    Ok(())
+}
+
+/// The sum of a counter over the report's processors and sides.
+fn sum(report: &Value, counter: &str) -> u64 {
+    let pcpus = report["pcpus"].as_array().into_iter().flatten();
+    let sides =
+        pcpus.flat_map(|pcpu| ["host", "guest_nested", "guest_shadow"].map(|side| &pcpu[side][counter]));
+    sides.filter_map(Value::as_u64).sum()
+}
+
+fn compared(path: &str, least: u64) -> Result<Value> {
+    let text = std::fs::read_to_string(path).context("there is no report")?;
+    let report: Value = serde_json::from_str(&text)?;
+    let [equal, differ, faults] =
+        ["checks_equal", "checks_differ", "walk_faults"].map(|name| sum(&report, name));
+    ensure!(equal >= least && differ == 0, "{equal} translations are equal, {differ} differ");
+    // What is accessed is mapped, unless another processor has just taken it away.
+    ensure!(faults < 1000, "{faults} walks found nothing");
+    Ok(report)
+}
+
+/// Without the hypervisor everything is the host's, and no walk has two dimensions.
+fn native(context: &Context) -> Result<()> {
+    let report = context.path("report.json");
+    let lab = ["--lab", "zen3", "--lab-check", "miss", "--lab-report", &report];
+    context.run(&[&lab[..], &["--exec", "echo it runs"]].concat())?.status(0)?.prints("it runs\n")?;
+    let report = compared(&report, 5_000)?;
+    ensure!(report["machine"] == "zen3" && report["pcpus"][0]["guest_nested"]["instructions"] == 0);
+    let host = &report["pcpus"][0]["host"];
+    ensure!(
+        host["vmruns"] == 0
+            && host["walk_refs"].as_u64() > Some(5_000)
+            && host["l2_misses"].as_u64() > Some(0)
+    );
+    Ok(())
+}
+
+fn descriptions(context: &Context) -> Result<()> {
+    context.pal(["lab", "list"], None)?.status(0)?.has("westmere-x5660")?.has("zen3")?;
+    context.pal(["lab", "show", "zen3"], None)?.status(0)?.has("reach 8 MiB")?.has("[assumed")?;
+    let text = context.pal(["lab", "show", "--toml", "zen3"], None)?.status(0)?.stdout();
+    let good = context.file("good.toml", &text)?;
+    context.pal(["lab", "check", &good], None)?.status(0)?.has("zen3")?;
+    let bad = context.file("bad.toml", text.replacen("ways = 16", "ways = 17", 1))?;
+    let line = text.lines().take_while(|line| !line.contains("ways = 16")).count();
+    let error = context.pal(["lab", "check", &bad], None)?.status(2)?.says("17 ways do not divide")?;
+    let named = error.stderr.split("bad.toml:").nth(1).and_then(|rest| rest.split(':').next()?.parse().ok());
+    let named: usize = named.context("no line is named")?;
+    ensure!((line - 6..=line + 1).contains(&named), "line {named} is named; the mistake is near {line}");
+    for words in [&["--lab", "zen33"][..], &["--lab", &bad], &["--lab-check", "all"]] {
+        context.run(&[words, &["--exec", "true"]].concat())?.status(2)?;
+    }
+    let bochs = ["run", "--machine", "bochs-vtx", "--lab", "zen3", "--exec", "true"];
+    context.pal(bochs, None)?.status(2)?.says("--lab")?;
+    Ok(())
+}

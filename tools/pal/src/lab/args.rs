@@ -1,0 +1,82 @@
+//! Options of `pal lab`, and of `pal run` for the lab machine.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+/// Options of `pal lab`.
+#[derive(Args)]
+pub struct LabArgs {
+    /// What to do
+    #[command(subcommand)]
+    pub command: LabCommand,
+}
+
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  cargo pal lab show westmere-x5660             structures, reach of each TLB, latencies, and where figures come from
+  cargo pal lab show --toml zen3 > mine.toml    a description to change
+  cargo pal run --lab mine.toml --exec true     a run on it";
+
+/// What `pal lab` does.
+#[derive(Subcommand)]
+pub enum LabCommand {
+    /// List the machines that come with Palimpsest
+    List,
+    /// Show a machine: its structures, and what follows from them
+    #[command(after_help = SHOW_EXAMPLES)]
+    Show {
+        /// A machine's name, or the file that describes one
+        #[arg(value_name = "NAME|FILE")]
+        machine: String,
+        /// Print the description itself
+        #[arg(long)]
+        toml: bool,
+    },
+    /// Check the file that describes a machine
+    Check {
+        /// The file (docs/lab.md)
+        file: PathBuf,
+    },
+}
+
+/// Options of `pal run`.
+#[derive(Args)]
+pub struct LabRunArgs {
+    /// Model the translation caches, page walks, caches and memory of a machine while QEMU runs: one that comes with
+    /// Palimpsest (`cargo pal lab list`), or the one that FILE describes (docs/lab.md). Takes QEMU 9.2 or newer, which is
+    /// fetched if it is not installed
+    #[arg(long, value_name = "NAME|FILE", help_heading = "Lab machine")]
+    pub lab: Option<String>,
+    /// How much is modelled: `full`; `tlb`, without caches; `count`, instructions only
+    #[arg(long, value_enum, default_value_t = Model::Full, requires = "lab", help_heading = "Lab machine")]
+    pub lab_model: Model,
+    /// Compare the model's translations with QEMU's own: at each TLB `miss`, or at `all` accesses; a difference is an error
+    #[arg(long, value_enum, default_value_t = Check::Off, requires = "lab", help_heading = "Lab machine")]
+    pub lab_check: Check,
+    /// Write all counters to FILE as JSON at the end
+    #[arg(long, value_name = "FILE", requires = "lab", help_heading = "Lab machine")]
+    pub lab_report: Option<PathBuf>,
+}
+
+/// How much is modelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Model {
+    /// Instructions are counted.
+    Count,
+    /// TLBs and walks.
+    Tlb,
+    /// Caches and memory, too.
+    Full,
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Check {
+    /// Nothing.
+    Off,
+    /// What misses the TLBs.
+    Miss,
+    /// Every access.
+    All,
+}

@@ -1,0 +1,122 @@
+//! What a lab machine adds to a run of QEMU: the program itself, the machine's memory as a file that the plugin can map
+//! as well, the plugin, its report.
+
+use std::{
+    fs,
+    os::fd::{AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{args::LabRunArgs, find, summary};
+use crate::{
+    cli::value_name,
+    host::{needs::Needs, qemu::Emulator},
+    run::escape_commas,
+    status::Usage,
+    ui::Ui,
+};
+
+/// Processors that the model has at most.
+const PCPUS: u32 = labsim::abi::PCPUS as u32;
+
+/// A lab machine, ready to be started.
+pub struct Lab {
+    /// The QEMU that runs it.
+    pub qemu: Emulator,
+    plugin: PathBuf,
+    dir: TempDir,
+    options: String,
+}
+
+impl Lab {
+    /// Finds or fetches what it takes; `None` if none was asked for. `pcpus`: processors of the machine.
+    ///
+    /// # Errors
+    /// [`Usage`] for descriptions and options that cannot work; others for what is missing.
+    pub fn new(args: &LabRunArgs, qemu: Option<&Path>, pcpus: u32, needs: &Needs) -> Result<Option<Lab>> {
+        let Some(name) = &args.lab else { return Ok(None) };
+        let (text, _) = find(name)?;
+        if pcpus > PCPUS {
+            return Err(
+                Usage::new(format!("--lab: {pcpus} processors; the model has {PCPUS} at most")).into()
+            );
+        }
+        let qemu = Emulator::with_plugins(qemu, needs)?;
+        let plugin = needs.lab_plugin()?;
+        let dir = tempfile::Builder::new()
+            .prefix("pal-lab-")
+            .tempdir()
+            .context("cannot create a scratch directory")?;
+        fs::write(dir.path().join("machine.toml"), text).context("cannot write the machine's description")?;
+        let options = format!("model={},check={}", value_name(args.lab_model), value_name(args.lab_check));
+        Ok(Some(Lab { qemu, plugin, dir, options }))
+    }
+
+    /// The machine's memory, which vanishes with its last user.
+    ///
+    /// # Errors
+    /// There is not so much.
+    pub fn memory(&self, mib: u64) -> Result<OwnedFd> {
+        let file =
+            memfd_create("pal-lab", MemfdFlags::CLOEXEC).context("cannot create the machine's memory")?;
+        ftruncate(&file, mib << 20).context("cannot create the machine's memory")?;
+        Ok(file)
+    }
+
+    /// QEMU's arguments, besides `-machine`'s `memory-backend=lab`. `memory` is inherited under the same number.
+    pub fn arguments(&self, memory: &OwnedFd, mib: u64) -> Vec<String> {
+        let ram = format!("/proc/self/fd/{}", memory.as_raw_fd());
+        let path = |path: &Path| escape_commas(&path.to_string_lossy());
+        let machine = path(&self.dir.path().join("machine.toml"));
+        let plugin = format!(
+            "{},machine={machine},ram={ram},report={},{}",
+            path(&self.plugin),
+            path(&self.report_file()),
+            self.options
+        );
+        let memory = format!("memory-backend-file,id=lab,size={mib}M,mem-path={ram},share=on");
+        ["-object", &memory, "-plugin", &plugin]
+            .map(str::to_owned)
+            .into_iter()
+            .chain(self.qemu.data())
+            .collect()
+    }
+
+    fn report_file(&self) -> PathBuf {
+        self.dir.path().join("report.json")
+    }
+
+    /// Reads the report after the run, says what is in it, and keeps it where `--lab-report` wants it.
+    ///
+    /// # Errors
+    /// There is none; it cannot be kept; translations differ.
+    pub fn finish(&self, args: &LabRunArgs, ui: &Ui) -> Result<()> {
+        let Ok(text) = fs::read_to_string(self.report_file()) else {
+            bail!(
+                "the lab machine left no report: QEMU was ended before it could write one, or did not load the plugin (-v shows its words)"
+            );
+        };
+        let report: Value = serde_json::from_str(&text).context("the lab machine's report is not whole")?;
+        if let Some(path) = &args.lab_report {
+            fs::write(path, &text)
+                .with_context(|| format!("--lab-report: cannot write {}", path.display()))?;
+        }
+        ui.say(&summary::lines(&report));
+        let (equal, differ) = summary::checks(&report);
+        if differ > 0 {
+            bail!(
+                "the lab machine's translations differ from QEMU's: {differ} of {} that were compared",
+                equal + differ
+            );
+        }
+        if equal > 0 {
+            ui.say(&format!("the lab machine's translations are QEMU's: all {equal} that were compared"));
+        }
+        Ok(())
+    }
+}
