@@ -144,6 +144,7 @@ impl Svm {
         state.store(self);
         let vmcb = self.hidden_mut();
         vmcb.int_ctl &= int_ctl::V_INTR_MASKING | int_ctl::V_NMI_ENABLE;
+        vmcb.intercept_misc2 |= misc2::VMRUN;
         vmcb.int_state = 0;
         vmcb.event_inj = 0;
         vmcb.exit_int_info = 0;
@@ -228,6 +229,7 @@ impl Virt for Svm {
         if self.hidden.get() == Hidden::InVmcb {
             return;
         }
+        self.refuse_lost_root();
         self.save_hidden();
         hw::cpu::cli();
         // SAFETY: SVM is on; the host's state was saved when this PCPU was enabled and has not changed since.

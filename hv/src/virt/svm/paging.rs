@@ -4,7 +4,7 @@
 //! what the guest put there; [`crate::arch::VcpuState`] shows the latter. All that would show the guest the difference,
 //! or change what its addresses mean, is intercepted. AMD APM 2, 15.25 and 15.16.
 
-use super::vmcb::{clean, cr, exit_code, misc1, misc3};
+use super::vmcb::{clean, cr, exit_code, misc1, misc2, misc3};
 use super::{Features, Svm, instr};
 use crate::arch::addr::{Gva, Hpa};
 use crate::arch::state::{VcpuState, efer};
@@ -92,12 +92,30 @@ impl Svm {
     }
 
     /// Whether the processor has replaced the shadow root by the guest's CR3: see [`Features::misses_task_switches`]. Asked at
-    /// interrupts of the host, which come in any case, and at the guest's end.
+    /// exits that end the guest's turn or its life, so that the others cost no more.
     #[inline(always)]
     pub(super) fn has_lost_root(&self) -> bool {
-        matches!(self.block.vmcb.exit_code, exit_code::INTR | exit_code::SHUTDOWN)
-            && self.features.misses_task_switches
+        let code = self.block.vmcb.exit_code;
+        let asks =
+            matches!(code, exit_code::INTR | exit_code::SHUTDOWN) || code as u32 == exit_code::INVALID_LOW;
+        asks && self.lost_root()
+    }
+
+    fn lost_root(&self) -> bool {
+        self.features.misses_task_switches
             && self.believed.is_some_and(|guest| guest.lost || guest.root.0 != self.block.vmcb.cr3)
+    }
+
+    /// Keeps a guest that has lost its shadow root from being entered again: without this intercept the processor refuses.
+    /// Called when the host takes the processor back. A guest that only faults never gets as far as another exit.
+    pub(super) fn refuse_lost_root(&mut self) {
+        if self.lost_root() {
+            if let Some(guest) = &mut self.believed {
+                guest.lost = true;
+            }
+            self.block.vmcb.intercept_misc2 &= !misc2::VMRUN;
+            self.dirty(clean::INTERCEPTS);
+        }
     }
 
     fn paging_changed(&mut self) {

@@ -56,6 +56,27 @@ fn cr0_is_watched_with_the_others_where_the_processor_asks_for_it_alone() {
     }
 }
 
+#[test]
+fn a_guest_that_has_lost_its_shadow_root_is_not_entered_again() {
+    let features = Features { misses_task_switches: true, ..Features::default() };
+    let mut svm = Svm::new(features, Arc::new(IoMap::intercept_all()), Arc::new(MsrMap::intercept_all()));
+    svm.use_roots(Roots::Shadow(Hpa(0x2000)));
+    svm.block.vmcb.exit_code = exit_code::INTR;
+    svm.refuse_lost_root();
+    assert_eq!((svm.exit(), svm.block.vmcb.intercept_misc2 & misc2::VMRUN), (Exit::Interrupt, misc2::VMRUN));
+    // What a task switch does to it.
+    svm.block.vmcb.cr3 = 0x7000;
+    assert_eq!(svm.exit(), Exit::TaskSwitchMissed);
+    svm.refuse_lost_root();
+    // Meanwhile the guest has changed its address space.
+    svm.use_roots(Roots::Shadow(Hpa(0x3000)));
+    assert_eq!(svm.block.vmcb.intercept_misc2 & misc2::VMRUN, 0);
+    svm.block.vmcb.exit_code = u64::from(exit_code::INVALID_LOW);
+    assert_eq!(svm.exit(), Exit::TaskSwitchMissed);
+    svm.reset();
+    assert_ne!(svm.block.vmcb.intercept_misc2 & misc2::VMRUN, 0);
+}
+
 /// A guest on a processor that ignores interrupt shadows, which has just executed STI; an interrupt waits if `offer`.
 fn after_sti(offer: bool) -> Svm {
     let features = Features { ignores_interrupt_shadow: true, ..Features::default() };
