@@ -1,6 +1,6 @@
 //! The commands and their grammar: one table, from which lines are parsed and help is printed.
 //!
-//! Words are separated by blanks. Any beginning of a command's name that no other shares will do. Addresses are
+//! Words are separated by blanks. A command's name can be abbreviated to an unambiguous prefix. Addresses are
 //! hexadecimal with or without 0x, or the name of a register; other numbers are decimal, or hexadecimal with 0x.
 
 use core::fmt;
@@ -11,15 +11,15 @@ use super::vms::Action;
 use crate::arch::state::Gpr;
 use crate::paging::policy::Mode;
 
-/// Bytes that one dump shows at most.
+/// Maximum bytes of one dump.
 pub const LONGEST_DUMP: u64 = 4096;
-/// Bytes that a dump shows unless told otherwise.
+/// Default bytes of a dump.
 const DUMP: u64 = 64;
 
-/// An address as a person writes it.
+/// An address argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// This one.
+    /// A literal address.
     At(u64),
     /// CS:RIP as a linear address.
     Rip,
@@ -31,59 +31,59 @@ pub enum Place {
     Cr3,
 }
 
-/// What a person wants.
+/// A parsed command.
 #[derive(Clone, Copy, Debug)]
 pub enum Command<'a> {
-    /// The list of commands, or all about one.
+    /// List the commands, or explain one.
     Help(Option<&'static Description>),
-    /// VMs.
+    /// List the VMs.
     Vms,
-    /// Virtual processors.
+    /// List the VCPUs.
     Vcpus,
-    /// Registers of a VCPU.
+    /// Show the registers of a VCPU.
     Registers(u32),
-    /// The guest's memory, or what is at a guest-physical address.
+    /// Show the P2m, or its entry for one guest-physical address.
     P2m(Option<Place>),
-    /// The guest's page tables at a linear address.
+    /// Walk the guest's page tables for a linear address.
     Walk(Place),
-    /// So many bytes at a linear address.
+    /// Dump this many bytes at a linear address.
     Dump(Place, u64),
-    /// So many bytes at a guest-physical address.
+    /// Dump this many bytes at a guest-physical address.
     DumpPhysical(Place, u64),
-    /// Exit counters.
+    /// Show the exit counters.
     Stats,
     /// Show or change how the guest's memory is virtualized.
     Mode(Option<Mode>),
-    /// The shadow tables.
+    /// Show the shadow pages.
     Shadow,
-    /// The host.
+    /// Show the host.
     Host,
-    /// Do something to a VM: that of this name, or the one that is looked at.
+    /// Act on the VM with this name, or on the selected one.
     Act(Action, Option<&'a str>),
-    /// Look at another VM.
+    /// Select another VM.
     Select(&'a str),
-    /// Give a VM the console.
+    /// Select a VM and connect the console to it.
     Console(&'a str),
-    /// Press its power button.
+    /// Press the selected VM's power button.
     PowerButton,
     /// Send a VCPU an NMI.
     Nmi(u32),
     /// Show or set the least severe level of the hypervisor's log.
     LogLevel(Option<LevelFilter>),
-    /// Leave the monitor.
+    /// Quit the monitor.
     Quit,
 }
 
-/// One command for people.
+/// One command of the table.
 #[derive(Clone, Copy)]
 pub struct Description {
     /// Its name.
     pub name: &'static str,
-    /// What follows the name.
+    /// Its arguments.
     pub arguments: &'static str,
-    /// What it does.
+    /// What it does, as `help` shows it.
     pub what: &'static str,
-    /// A line to try.
+    /// An example.
     pub example: &'static str,
     parse: for<'a> fn(&mut Words<'a>) -> Result<Command<'a>, ParseError<'a>>,
 }
@@ -110,93 +110,95 @@ macro_rules! commands {
 }
 
 commands! {
-    "help" "[COMMAND]" "this list, or a command with an example" "help walk"
+    "help" "[COMMAND]" "list the commands, or explain one" "help walk"
         |words| Ok(Command::Help(words.next().map(find).transpose()?));
-    "vms" "" "state, VCPUs, memory, mode, time and exits of each VM" "vms" |_| Ok(Command::Vms);
-    "select" "NAME" "look at another VM: the commands below are about it" "select web"
+    "vms" "" "list the VMs: state, memory, VCPUs, uptime, CPU time, exits, mode" "vms" |_| Ok(Command::Vms);
+    "select" "NAME" "select another VM for the commands below; it is paused meanwhile" "select web"
         |words| Ok(Command::Select(words.name()?));
-    "console" "NAME" "look at a VM and give it the console" "console web"
+    "console" "NAME" "select a VM and connect the console to it" "console web"
         |words| Ok(Command::Console(words.name()?));
-    "vcpus" "" "state, place, pending work and exits of each VCPU" "vcpus" |_| Ok(Command::Vcpus);
-    "regs" "[VCPU]" "registers" "regs 0" |words| Ok(Command::Registers(words.vcpu()?));
-    "p2m" "[GPA]" "where the guest's memory is, or one guest-physical address" "p2m fee00000"
+    "vcpus" "" "list the VCPUs: state, RIP, exits, pending events" "vcpus" |_| Ok(Command::Vcpus);
+    "regs" "[VCPU]" "show the registers of a VCPU" "regs 0" |words| Ok(Command::Registers(words.vcpu()?));
+    "p2m" "[GPA]" "show the physical memory map, or one guest-physical address" "p2m fee00000"
         |words| Ok(Command::P2m(words.optional_place()?));
-    "walk" "ADDRESS" "the guest's page tables at a linear address" "walk rip"
+    "walk" "ADDRESS" "walk the guest's page tables for a linear address" "walk rip"
         |words| Ok(Command::Walk(words.place()?));
-    "x" "ADDRESS [BYTES]" "memory at a linear address" "x rsp 128"
+    "x" "ADDRESS [BYTES]" "dump memory at a linear address" "x rsp 128"
         |words| Ok(Command::Dump(words.place()?, words.length()?));
-    "xp" "GPA [BYTES]" "memory at a guest-physical address" "xp f0000 36"
+    "xp" "GPA [BYTES]" "dump memory at a guest-physical address" "xp f0000 36"
         |words| Ok(Command::DumpPhysical(words.place()?, words.length()?));
-    "stats" "" "exits by reason, interrupts, nested faults, unknown MSRs and ports" "stats"
+    "stats" "" "count exits by reason, injected events, nested faults, unknown MSRs and ports" "stats"
         |_| Ok(Command::Stats);
-    "mode" "[MODE]" "paging and its changes; or set it: nested, shadow, or switch=N, both by turns" "mode shadow"
+    "mode" "[MODE]" "show or set the paging mode: nested, shadow, or switch=N (both by turns)" "mode shadow"
         |words| Ok(Command::Mode(words.mode()?));
-    "shadow" "" "the shadow tables: pages in use and counters" "shadow" |_| Ok(Command::Shadow);
-    "host" "" "the host's memory and clock" "host" |_| Ok(Command::Host);
-    "pause" "[NAME]" "let a VM stand still, also after the monitor is left" "pause web"
+    "shadow" "" "show the shadow pages in use and the counters of shadow paging" "shadow" |_| Ok(Command::Shadow);
+    "host" "" "show the host's memory and TSC frequency" "host" |_| Ok(Command::Host);
+    "pause" "[NAME]" "pause a VM; it stays paused after you quit the monitor" "pause web"
         |words| Ok(Command::Act(Action::Pause, words.next()));
-    "resume" "[NAME]" "let it go on; without NAME, leave the monitor for it" "resume web"
+    "resume" "[NAME]" "resume a VM; without NAME, resume the selected one and quit the monitor" "resume web"
         |words| Ok(Command::Act(Action::Resume, words.next()));
     "start" "NAME" "start a VM that has ended, was stopped or destroyed" "start web"
         |words| Ok(Command::Act(Action::Start, Some(words.name()?)));
-    "stop" "NAME" "switch a VM off at once; its memory can still be looked at" "stop web"
+    "stop" "NAME" "power a VM off at once; keep its memory for inspection" "stop web"
         |words| Ok(Command::Act(Action::Stop, Some(words.name()?)));
-    "restart" "NAME" "boot a VM anew" "restart web"
+    "restart" "NAME" "reboot a VM" "restart web"
         |words| Ok(Command::Act(Action::Restart, Some(words.name()?)));
-    "destroy" "NAME" "take a VM away; its memory is wiped and free again" "destroy web"
+    "destroy" "NAME" "destroy a VM; clear and free its memory" "destroy web"
         |words| Ok(Command::Act(Action::Destroy, Some(words.name()?)));
-    "reset" "" "as restart, and leave the monitor" "reset" |_| Ok(Command::Act(Action::Restart, None));
-    "poweroff" "" "turn the guest's machine off at once: it ends" "poweroff"
+    "reset" "" "reboot the selected VM and quit the monitor" "reset" |_| Ok(Command::Act(Action::Restart, None));
+    "poweroff" "" "power the selected VM off at once and quit the monitor" "poweroff"
         |_| Ok(Command::Act(Action::PowerOff, None));
-    "press-power-button" "" "ask the guest to shut down (ACPI)" "press-power-button"
+    "press-power-button" "" "press the ACPI power button: ask the guest to shut down" "press-power-button"
         |_| Ok(Command::PowerButton);
-    "nmi" "[VCPU]" "send a VCPU a non-maskable interrupt" "nmi 0" |words| Ok(Command::Nmi(words.vcpu()?));
-    "loglevel" "[LEVEL]" "the hypervisor's log: off, error, warn, info, debug or trace" "loglevel debug"
+    "nmi" "[VCPU]" "send a VCPU an NMI" "nmi 0" |words| Ok(Command::Nmi(words.vcpu()?));
+    "loglevel" "[LEVEL]" "show or set the log level: off, error, warn, info, debug or trace" "loglevel debug"
         |words| Ok(Command::LogLevel(words.level()?));
-    "quit" "" "leave the monitor, as Ctrl-a p does" "quit" |_| Ok(Command::Quit);
-    "exit" "" "the same" "exit" |_| Ok(Command::Quit);
+    "quit" "" "quit the monitor, as Ctrl-a p does" "quit" |_| Ok(Command::Quit);
+    "exit" "" "same as quit" "exit" |_| Ok(Command::Quit);
 }
 
-/// Why a line is not understood.
+/// Why a line cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseError<'a> {
     /// No command begins with this.
     Unknown(&'a str),
-    /// Several do.
+    /// Several commands begin with this.
     Ambiguous(&'a str),
-    /// Something is missing.
-    Missing(&'static str),
-    /// This word is not what should be there.
+    /// This argument is missing, of the command with this name.
+    Missing(&'static str, &'static str),
+    /// This word is not what the command expects.
     Not(&'a str, &'static str),
-    /// Nothing should be there.
-    TooMuch(&'a str),
+    /// The command with this name takes no such argument.
+    Unexpected(&'a str, &'static str),
 }
 
 impl fmt::Display for ParseError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            ParseError::Unknown(word) => write!(f, "{word}: no such command; `help` lists them"),
+            ParseError::Unknown(word) => write!(f, "unknown command `{word}`; `help` lists the commands"),
             ParseError::Ambiguous(word) => {
-                write!(f, "{word}: which one?")?;
+                write!(f, "ambiguous command `{word}`:")?;
                 matching(word).try_for_each(|command| write!(f, " {}", command.name))
             }
-            ParseError::Missing(what) => write!(f, "{what} is missing; try `help` and the command's name"),
-            ParseError::Not(word, what) => write!(f, "{word}: not {what}"),
-            ParseError::TooMuch(word) => {
-                write!(f, "{word}: too much; try `help` and the command's name")
+            ParseError::Missing(what, command) => write!(f, "missing {what}; see `help {command}`"),
+            ParseError::Not(word, what) => write!(f, "`{word}` is not {what}"),
+            ParseError::Unexpected(word, command) => {
+                write!(f, "unexpected argument `{word}`; see `help {command}`")
             }
         }
     }
 }
 
-/// Understands a line; `None`: it is blank.
+/// Parses a line; `None`: it is blank.
 pub fn parse(line: &str) -> Result<Option<Command<'_>>, ParseError<'_>> {
-    let mut words = Words(line.split_ascii_whitespace());
-    let Some(name) = words.next() else { return Ok(None) };
-    let command = (find(name)?.parse)(&mut words)?;
+    let mut rest = line.split_ascii_whitespace();
+    let Some(name) = rest.next() else { return Ok(None) };
+    let description = find(name)?;
+    let mut words = Words { rest, command: description.name };
+    let command = (description.parse)(&mut words)?;
     match words.next() {
         None => Ok(Some(command)),
-        Some(word) => Err(ParseError::TooMuch(word)),
+        Some(word) => Err(ParseError::Unexpected(word, description.name)),
     }
 }
 
@@ -204,7 +206,7 @@ fn matching(word: &str) -> impl Iterator<Item = &'static Description> {
     COMMANDS.iter().filter(move |command| command.name.starts_with(word))
 }
 
-/// The command of this name, or the only one that begins so.
+/// The command with this name or unambiguous prefix.
 fn find(word: &str) -> Result<&'static Description, ParseError<'_>> {
     if let Some(exact) = COMMANDS.iter().find(|command| command.name == word) {
         return Ok(exact);
@@ -217,23 +219,27 @@ fn find(word: &str) -> Result<&'static Description, ParseError<'_>> {
     }
 }
 
-/// What follows a command's name.
-struct Words<'a>(core::str::SplitAsciiWhitespace<'a>);
+/// The arguments of a command.
+struct Words<'a> {
+    rest: core::str::SplitAsciiWhitespace<'a>,
+    /// The command's name, for messages.
+    command: &'static str,
+}
 
 impl<'a> Words<'a> {
     fn next(&mut self) -> Option<&'a str> {
-        self.0.next()
+        self.rest.next()
     }
 
     fn name(&mut self) -> Result<&'a str, ParseError<'a>> {
-        self.next().ok_or(ParseError::Missing("the VM's name"))
+        self.next().ok_or(ParseError::Missing("VM name", self.command))
     }
 
     fn vcpu(&mut self) -> Result<u32, ParseError<'a>> {
         let Some(word) = self.next() else { return Ok(0) };
         number(word)
             .and_then(|n| u32::try_from(n).ok())
-            .ok_or(ParseError::Not(word, "a VCPU's number; `vcpus` lists them"))
+            .ok_or(ParseError::Not(word, "a VCPU number; `vcpus` lists them"))
     }
 
     fn length(&mut self) -> Result<u64, ParseError<'a>> {
@@ -243,7 +249,8 @@ impl<'a> Words<'a> {
     }
 
     fn place(&mut self) -> Result<Place, ParseError<'a>> {
-        self.optional_place()?.ok_or(ParseError::Missing("the address"))
+        let missing = ParseError::Missing("address", self.command);
+        self.optional_place()?.ok_or(missing)
     }
 
     fn optional_place(&mut self) -> Result<Option<Place>, ParseError<'a>> {
@@ -261,7 +268,7 @@ impl<'a> Words<'a> {
         let Some(word) = self.next() else { return Ok(None) };
         Mode::parse(word)
             .map(Some)
-            .ok_or(ParseError::Not(word, "nested, shadow, or switch=N with N from 1 on"))
+            .ok_or(ParseError::Not(word, "nested, shadow, or switch=N with N of at least 1"))
     }
 
     fn level(&mut self) -> Result<Option<LevelFilter>, ParseError<'a>> {
@@ -295,7 +302,7 @@ fn digits(word: &str, radix: u32) -> Option<u64> {
     word.starts_with(|c: char| c.is_digit(radix)).then(|| u64::from_str_radix(word, radix).ok())?
 }
 
-/// Parses an arbitrary line: it must not panic, and what it understands stays within bounds.
+/// Parses an arbitrary line: it must not panic, and lengths stay within bounds.
 #[cfg(any(test, feature = "testing"))]
 pub fn fuzz_one(data: &[u8]) {
     let line = alloc::string::String::from_utf8_lossy(data);
@@ -327,32 +334,32 @@ mod tests {
             ("", "None"),
             (" \t ", "None"),
             ("help", "Some(Help(None))"),
-            ("h p2m", "h: which one? help host"),
+            ("h p2m", "ambiguous command `h`: help host"),
             ("he p2", "Some(Help(Some(p2m)))"),
-            ("help me", "me: no such command; `help` lists them"),
+            ("help me", "unknown command `me`; `help` lists the commands"),
             ("regs", "Some(Registers(0))"),
             ("regs 3", "Some(Registers(3))"),
-            ("regs 4294967296", "4294967296: not a VCPU's number; `vcpus` lists them"),
+            ("regs 4294967296", "`4294967296` is not a VCPU number; `vcpus` lists them"),
             ("p2m", "Some(P2m(None))"),
             ("p2m fee00000", "Some(P2m(Some(At(4276092928))))"),
             ("p2m 0xFEE00000", "Some(P2m(Some(At(4276092928))))"),
-            ("p2m +1", "+1: not a hexadecimal address or a register"),
-            ("p2m 0x", "0x: not a hexadecimal address or a register"),
-            ("p2m 10000000000000000", "10000000000000000: not a hexadecimal address or a register"),
-            ("walk", "the address is missing; try `help` and the command's name"),
+            ("p2m +1", "`+1` is not a hexadecimal address or a register"),
+            ("p2m 0x", "`0x` is not a hexadecimal address or a register"),
+            ("p2m 10000000000000000", "`10000000000000000` is not a hexadecimal address or a register"),
+            ("walk", "missing address; see `help walk`"),
             ("walk r10", "Some(Walk(Gpr(R10)))"),
             ("walk cr3", "Some(Walk(Cr3))"),
             ("x rip", "Some(Dump(Rip, 64))"),
             ("x 10 0x10", "Some(Dump(At(16), 16))"),
             ("xp 10 4096", "Some(DumpPhysical(At(16), 4096))"),
-            ("xp 10 4097", "4097: not a number of bytes, 1 to 4096"),
-            ("xp 10 0", "0: not a number of bytes, 1 to 4096"),
-            ("stats now", "now: too much; try `help` and the command's name"),
-            ("res", "res: which one? resume restart reset"),
+            ("xp 10 4097", "`4097` is not a number of bytes, 1 to 4096"),
+            ("xp 10 0", "`0` is not a number of bytes, 1 to 4096"),
+            ("stats now", "unexpected argument `now`; see `help stats`"),
+            ("res", "ambiguous command `res`: resume restart reset"),
             ("pause", "Some(Act(Pause, None))"),
             ("resume web", "Some(Act(Resume, Some(\"web\")))"),
-            ("start", "the VM's name is missing; try `help` and the command's name"),
-            ("destroy a b", "b: too much; try `help` and the command's name"),
+            ("start", "missing VM name; see `help start`"),
+            ("destroy a b", "unexpected argument `b`; see `help destroy`"),
             ("destroy a", "Some(Act(Destroy, Some(\"a\")))"),
             ("se web", "Some(Select(\"web\"))"),
             ("console web", "Some(Console(\"web\"))"),
@@ -360,12 +367,15 @@ mod tests {
             ("mode", "Some(Mode(None))"),
             ("mode nested", "Some(Mode(Some(Nested)))"),
             ("mode switch=50", "Some(Mode(Some(Switch(50))))"),
-            ("mode switch=0", "switch=0: not nested, shadow, or switch=N with N from 1 on"),
-            ("mode switch=4294967296", "switch=4294967296: not nested, shadow, or switch=N with N from 1 on"),
-            ("mode Shadow", "Shadow: not nested, shadow, or switch=N with N from 1 on"),
-            ("s", "s: which one? select stats shadow start stop"),
-            ("st", "st: which one? stats start stop"),
-            ("loglevel all", "all: not off, error, warn, info, debug or trace"),
+            ("mode switch=0", "`switch=0` is not nested, shadow, or switch=N with N of at least 1"),
+            (
+                "mode switch=4294967296",
+                "`switch=4294967296` is not nested, shadow, or switch=N with N of at least 1",
+            ),
+            ("mode Shadow", "`Shadow` is not nested, shadow, or switch=N with N of at least 1"),
+            ("s", "ambiguous command `s`: select stats shadow start stop"),
+            ("st", "ambiguous command `st`: stats start stop"),
+            ("loglevel all", "`all` is not off, error, warn, info, debug or trace"),
             ("q", "Some(Quit)"),
             ("exit", "Some(Quit)"),
         ] {

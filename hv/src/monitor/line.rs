@@ -1,7 +1,7 @@
 //! A line editor for a VT100-like terminal: ASCII text, the usual keys, a short history.
 //!
 //! Owns the line that is being typed; the monitor feeds it bytes and gives it a screen to draw on. It asks the terminal
-//! nothing, so that a script can type as well as a person. Lines longer than the terminal is wide are drawn badly but
+//! nothing, so that scripts can type too. Lines longer than the terminal is wide are drawn badly but
 //! taken correctly. Control sequences: ECMA-48; DEC VT100 user guide, chapter 3.
 
 use core::fmt::{self, Write};
@@ -21,7 +21,7 @@ pub type Line = ArrayString<LENGTH>;
 pub enum Entered {
     /// The line goes on, or a new one begins.
     Nothing,
-    /// The person finished this line.
+    /// A finished line.
     Line(Line),
     /// Ctrl-d on an empty line.
     End,
@@ -62,9 +62,9 @@ pub struct Editor {
     after_return: bool,
     /// Oldest first.
     history: ArrayVec<Line, REMEMBERED>,
-    /// The line of `history` that is shown; its length: the person's own.
+    /// The line of `history` that is shown; its length: the draft.
     shown: usize,
-    /// The person's own line while another is shown.
+    /// The draft, while a line of the history is shown.
     draft: Line,
 }
 
@@ -215,7 +215,7 @@ impl Editor {
         before.rfind(' ').map_or(0, |blank| blank + 1)
     }
 
-    /// Shows another line of the history, or the person's own after the last.
+    /// Shows another line of the history, or the draft after the last.
     fn show(&mut self, which: Option<usize>, screen: &mut dyn Write) {
         let Some(which) = which.filter(|&n| n <= self.history.len()) else { return };
         if self.shown == self.history.len() {

@@ -1,13 +1,13 @@
-//! The monitor: a person at the serial console looks at VMs and steers them.
+//! The monitor: an operator at the serial console inspects and controls VMs.
 //!
-//! The worker of the first PCPU owns one [`Monitor`] and enters it when a person asks for it and the run loop has returned. One VM is
-//! looked at, at first the one that has the console: it stands still until the person leaves or looks at another; the others go
-//! on. [`mod@line`] edits what is typed, [`command`] understands it, [`view`] carries it out on a borrowed view of the VM, and
-//! [`vms`] is what concerns VMs as a whole. What must hold: nothing here writes guest memory or registers but
-//! through the same doors as devices (interrupts, NMI, reset), and no input makes it panic or print without end.
+//! The worker of the first PCPU owns one [`Monitor`] and enters it on `Ctrl-a p`, once the run loop has returned. One VM is
+//! selected, at first the one that has the console: it is paused until the operator quits or selects another; the others run.
+//! [`mod@line`] edits the input line, [`command`] parses it, [`view`] performs it on a borrowed view of the VM, and [`vms`] covers
+//! operations on whole VMs. What must hold: nothing here writes guest memory or registers except through the interfaces that
+//! devices use (interrupts, NMI, reset), and no input makes it panic or print without end.
 //!
-//! Time goes on while a guest stands still, as for a machine whose lid was closed without its knowledge: its TSC and its
-//! clocks jump, and every timer that fell due raises its interrupt once.
+//! Time does not stop for a paused guest, as for a suspended machine: its TSC and its clocks jump, and every timer that expired
+//! raises its interrupt once.
 
 pub mod command;
 pub mod line;
@@ -28,19 +28,19 @@ use show::{help, stats, vms as list};
 use view::HostReport;
 use vms::{Action, Refused, State, Vms};
 
-/// Stands before every line that is typed.
+/// The prompt of each input line.
 const PROMPT: &str = "monitor> ";
 
-/// What the person did.
+/// A key of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
-    /// Typed this.
+    /// An ordinary byte.
     Byte(u8),
-    /// Pressed the keys that lead into the monitor and out of it.
+    /// The escape sequence that enters and quits the monitor.
     Monitor,
 }
 
-/// The person's terminal.
+/// The operator's terminal.
 pub trait Terminal {
     /// Waits for the next key.
     fn key(&mut self) -> Key;
@@ -64,10 +64,10 @@ impl<T: Terminal> Write for Screen<'_, T> {
     }
 }
 
-/// The person leaves.
+/// The session ends.
 struct Leave;
 
-/// The monitor of one console. It remembers what was typed from one visit to the next.
+/// The monitor of one console. Its line history survives from one session to the next.
 #[derive(Debug)]
 pub struct Monitor {
     line: Editor,
@@ -80,7 +80,7 @@ impl Default for Monitor {
 }
 
 impl Monitor {
-    /// Serves the person until the guest that has the console shall go on.
+    /// Runs a session, until the guest that has the console is to run again.
     pub fn enter<T: Terminal + Vms>(&mut self, on: &mut T, host: impl Fn() -> HostReport) {
         let mut selected = on.console();
         on.keep(selected);
@@ -90,7 +90,7 @@ impl Monitor {
             State::Absent => writeln!(Screen(on), "\nmonitor: {name} has ended; `help` lists the commands"),
             _ => writeln!(
                 Screen(on),
-                "\nmonitor: {name} stands still; `help` lists the commands, `quit` goes back"
+                "\nmonitor: {name} is paused; `help` lists the commands, `quit` resumes it"
             ),
         };
         loop {
@@ -99,8 +99,8 @@ impl Monitor {
             let console = on.console();
             let name = on.name(console).to_string();
             let _ = match on.state(console) {
-                State::Running => writeln!(Screen(on), "monitor: {name} goes on"),
-                State::Absent => writeln!(Screen(on), "monitor: left"),
+                State::Running => writeln!(Screen(on), "monitor: {name} resumed"),
+                State::Absent => writeln!(Screen(on), "monitor: quit"),
                 State::Paused | State::Stopped => {
                     wait_for_return(on, console);
                     selected = console;
@@ -112,7 +112,7 @@ impl Monitor {
         }
     }
 
-    /// Reads and performs commands until one leads out.
+    /// Reads and performs commands until one ends the session.
     fn converse<T: Terminal + Vms>(
         &mut self,
         on: &mut T,
@@ -143,7 +143,7 @@ impl Monitor {
     }
 }
 
-/// Understands and performs one line.
+/// Parses and performs one line.
 fn perform<T: Terminal + Vms>(
     text: &str,
     on: &mut T,
@@ -175,11 +175,13 @@ fn perform<T: Terminal + Vms>(
                 on.keep(vm);
                 if matches!(command, Command::Console(_)) {
                     on.set_console(vm);
-                    writeln!(answer, "{name} has the console when you leave")?;
+                    writeln!(answer, "{name} gets the console when you quit the monitor")?;
                 }
                 match on.state(vm) {
                     State::Absent => writeln!(answer, "{}", Refused::Absent.explain(name))?,
-                    state => writeln!(answer, "{name} stands still while you look at it; it is {state}")?,
+                    state => {
+                        writeln!(answer, "{name} is paused while it is selected; its own state: {state}")?
+                    }
                 }
             }
             Err(why) => writeln!(answer, "{why}")?,
@@ -196,7 +198,7 @@ fn perform<T: Terminal + Vms>(
     Ok(None)
 }
 
-/// Does something to a VM as a whole. Without a name it concerns the one that is looked at, and what lets it run leads out.
+/// Performs an action on a VM. Without a name it applies to the selected one, and an action that lets it run ends the session.
 fn act<T: Terminal + Vms>(
     action: Action,
     name: Option<&str>,
@@ -212,7 +214,7 @@ fn act<T: Terminal + Vms>(
         }
     };
     match on.act(action, vm) {
-        // The monitor says that the guest goes on.
+        // The end of the session reports that the guest is resumed.
         Ok(()) if name.is_none() && action != Action::Pause => return Ok(Some(Leave)),
         Ok(()) => writeln!(answer, "{}", action.done(on.name(vm)))?,
         Err(refused) => writeln!(answer, "{}", refused.explain(on.name(vm)))?,
@@ -220,12 +222,14 @@ fn act<T: Terminal + Vms>(
     Ok(None)
 }
 
-/// The person left, and the guest that has the console stands still.
+/// Waits after the end of a session while the guest that has the console is paused or off.
 fn wait_for_return<T: Terminal + Vms>(on: &mut T, vm: usize) {
     let name = on.name(vm).to_string();
     let hint = match on.state(vm) {
-        State::Stopped => format!("monitor: {name} is off; Ctrl-a p, then `start {name}`, starts it"),
-        _ => format!("monitor: {name} is paused; Ctrl-a p, then `resume`, lets it go on"),
+        State::Stopped => {
+            format!("monitor: {name} is off; to start it, press Ctrl-a p and type `start {name}`")
+        }
+        _ => format!("monitor: {name} is paused; to resume it, press Ctrl-a p and type `resume`"),
     };
     let _ = writeln!(Screen(on), "{hint}");
     loop {

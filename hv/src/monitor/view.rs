@@ -1,6 +1,6 @@
 //! A VM as the monitor sees it, and commands carried out on it.
 //!
-//! Borrowed from the VM's owner while its VCPUs stand still. Answers are text; `show` writes the longer ones.
+//! Borrowed from the VM's owner while its VCPUs are paused. Answers are text; `show` writes the longer ones.
 
 use alloc::boxed::Box;
 use core::fmt::{self, Write};
@@ -15,7 +15,7 @@ use crate::virt::Virt;
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
 
-/// The host for people.
+/// Facts about the host.
 #[derive(Clone, Debug, Default)]
 pub struct HostReport {
     /// Frequency of the TSC.
@@ -24,11 +24,11 @@ pub struct HostReport {
     pub pcpus: usize,
     /// Frames in use and free.
     pub frames: frame::Stats,
-    /// Bytes that the hypervisor's heap has taken.
+    /// Size of the hypervisor's heap in bytes.
     pub heap_bytes: u64,
 }
 
-/// One VM whose VCPUs stand still.
+/// One VM whose VCPUs are paused.
 pub struct View<'a, V: Virt, M: HostMemory> {
     /// The VM.
     pub vm: &'a Vm<V::NestedFormat, M>,
@@ -38,7 +38,7 @@ pub struct View<'a, V: Virt, M: HostMemory> {
     pub started: u64,
     /// Host TSC now.
     pub tsc: u64,
-    /// The host's TSC as it goes on.
+    /// Reads the host's TSC.
     pub clock: &'a dyn Fn() -> u64,
 }
 
@@ -77,7 +77,7 @@ impl<V: Virt, M: HostMemory> View<'_, V, M> {
     }
 
     fn no_such_vcpu(&self, id: u32, answer: &mut dyn Write) -> fmt::Result {
-        writeln!(answer, "no VCPU {id}; {} has {}, counted from 0", self.vm.name, self.vcpus.len())
+        writeln!(answer, "no VCPU {id}; {} has {}, numbered from 0", self.vm.name, self.vcpus.len())
     }
 
     fn set_mode(&mut self, mode: Mode, answer: &mut dyn Write) -> fmt::Result {
@@ -89,7 +89,7 @@ impl<V: Virt, M: HostMemory> View<'_, V, M> {
             let pages = self.vm.shadow_pages;
             writeln!(
                 answer,
-                "the mode stays: the host has no memory for {pages} shadow pages (`shadow_pages`)"
+                "mode not changed: the host has no memory for {pages} shadow pages (`shadow_pages`)"
             )?;
         }
         Ok(())
@@ -98,7 +98,7 @@ impl<V: Virt, M: HostMemory> View<'_, V, M> {
     fn nmi(&mut self, id: u32, answer: &mut dyn Write) -> fmt::Result {
         let Some(vcpu) = self.vcpus.get_mut(id as usize) else { return self.no_such_vcpu(id, answer) };
         vcpu.request(work::NMI);
-        writeln!(answer, "VCPU {id} takes it as soon as the guest goes on")
+        writeln!(answer, "NMI pending; VCPU {id} takes it when the guest resumes")
     }
 
     fn press_power_button(&mut self, answer: &mut dyn Write) -> fmt::Result {
@@ -107,6 +107,6 @@ impl<V: Virt, M: HostMemory> View<'_, V, M> {
         if let Some(first) = self.vcpus.first_mut() {
             first.receive(&self.vm.mailboxes, &mut messages);
         }
-        writeln!(answer, "pressed; it is for the guest to act upon it once it goes on")
+        writeln!(answer, "power button pressed; the guest sees it when it resumes")
     }
 }

@@ -1,7 +1,7 @@
-//! The machine's VMs as the monitor steers them, by their numbers in the configuration.
+//! What the monitor needs from the machine's VMs, which it names by their index in the configuration.
 //!
-//! Implemented by `vmm::visit` for the running machine, and by a model in the tests. What must hold: a VM whose person looks at it
-//! ([`Vms::keep`]) stands still until [`Vms::release`]; the others go on, but for the moment in which they are counted.
+//! Implemented by `vmm::visit` for the running machine, and by a model in the tests. What must hold: the
+//! selected VM ([`Vms::keep`]) is paused until [`Vms::release`]; the others run, except while they are counted.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -12,16 +12,16 @@ use crate::paging::policy::Mode;
 use crate::virt::Virt;
 use crate::vm::HostMemory;
 
-/// How a VM is.
+/// A VM's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It runs, or would if nobody looked at it.
+    /// It runs, or would run if it were not selected.
     Running,
-    /// It stands still until it is resumed.
+    /// Paused until it is resumed.
     Paused,
-    /// It is switched off, with its memory as it was.
+    /// Powered off; its memory is kept.
     Stopped,
-    /// It has ended, or was destroyed: it has no memory.
+    /// Ended or destroyed: it has no memory.
     Absent,
 }
 
@@ -36,68 +36,68 @@ impl fmt::Display for State {
     }
 }
 
-/// What a person can do to a VM as a whole.
+/// An operation on a VM as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Start one that is stopped or absent.
     Start,
-    /// Switch it off; its memory stays as it is.
+    /// Power it off; keep its memory.
     Stop,
-    /// Let it stand still, also after the monitor is left.
+    /// Pause it, also after the end of the monitor session.
     Pause,
-    /// Let it go on.
+    /// Resume it.
     Resume,
-    /// Boot it anew.
+    /// Reboot it.
     Restart,
-    /// Switch it off as it would do itself: it ends.
+    /// Power it off as the guest itself would: it ends.
     PowerOff,
-    /// Take it away; its memory is filled with zeroes and given back.
+    /// Destroy it; its memory is cleared and freed.
     Destroy,
 }
 
 impl Action {
-    /// What it has come to, for people; `name` is the VM's.
+    /// The answer when it is done; `name` is the VM's.
     pub fn done(self, name: &str) -> String {
         match self {
             Action::Start => format!("{name} starts"),
             Action::Stop => {
-                format!("{name} is off; its memory can be looked at until `start {name}` or `destroy {name}`")
+                format!("{name} is off; its memory is kept until `start {name}` or `destroy {name}`")
             }
-            Action::Pause => format!("{name} stands still until `resume`, also after you leave"),
-            Action::Resume => format!("{name} goes on"),
-            Action::Restart => format!("{name} boots anew"),
+            Action::Pause => format!("{name} is paused until `resume`, also after you quit the monitor"),
+            Action::Resume => format!("{name} resumed"),
+            Action::Restart => format!("{name} restarts"),
             Action::PowerOff => format!("{name} has ended"),
-            Action::Destroy => format!("{name} is gone, and its memory free"),
+            Action::Destroy => format!("{name} destroyed, its memory freed"),
         }
     }
 }
 
-/// Why an action was not done.
+/// Why an action was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The VM is not there.
+    /// The VM is absent.
     Absent,
-    /// It is there already.
+    /// It has been started already.
     Runs,
-    /// It is switched off.
+    /// It is powered off.
     Stopped,
-    /// It could not be started, for this reason.
+    /// It cannot be started, for this reason.
     Failed(String),
 }
 
 impl Refused {
-    /// For people, with what to do; `name` is the VM's.
+    /// The answer, with the next step; `name` is the VM's.
     pub fn explain(&self, name: &str) -> String {
         match self {
-            Refused::Absent => format!("{name} is not there; `start {name}` starts it"),
-            Refused::Runs => format!("{name} is there already; `restart {name}` boots it anew"),
+            Refused::Absent => format!("{name} has ended or was destroyed; `start {name}` starts it"),
+            Refused::Runs => format!("{name} has been started already; `restart {name}` reboots it"),
             Refused::Stopped => format!("{name} is off; `start {name}` starts it"),
             Refused::Failed(why) => format!("{name} cannot be started: {why}"),
         }
     }
 }
 
-/// A VM in a line. Times are ticks.
+/// A row of the list of VMs. Times are TSC ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Virtual processors.
@@ -108,13 +108,13 @@ pub struct Summary {
     pub mode: Mode,
     /// Since its last start or reset.
     pub uptime: u64,
-    /// Time that its VCPUs ran, added up, since it was made.
+    /// CPU time: the sum of its VCPUs' run time since it was created.
     pub ran: u64,
     /// Exits since its last start or reset.
     pub exits: u64,
 }
 
-/// What is done with a VM that stands still.
+/// A function on a paused VM.
 pub type Look<'f, V, M> = dyn FnMut(&mut View<'_, V, M>) + 'f;
 
 /// The VMs of the configuration.
@@ -124,7 +124,7 @@ pub trait Vms {
     /// Their memory.
     type Memory: HostMemory;
 
-    /// How many there are.
+    /// Their number.
     fn count(&self) -> usize;
 
     /// The name of one.
@@ -133,35 +133,35 @@ pub trait Vms {
     /// Frequency of the TSC.
     fn tsc_khz(&self) -> u64;
 
-    /// Which one has the console.
+    /// The one that has the console.
     fn console(&self) -> usize;
 
     /// Gives one the console.
     fn set_console(&mut self, vm: usize);
 
-    /// How one is.
+    /// The state of one.
     fn state(&self, vm: usize) -> State;
 
-    /// One is looked at from now on. Any other is not.
+    /// Selects one: it is paused, and the one selected before may run again.
     fn keep(&mut self, vm: usize);
 
-    /// The one that was looked at goes on, if it may.
+    /// Ends the selection: the selected one runs again, unless its own state forbids it.
     fn release(&mut self);
 
-    /// One in a line; `None` if it is absent.
+    /// The row of one; `None` if it is absent.
     fn summary(&mut self, vm: usize) -> Option<Summary>;
 
-    /// Shows one that is kept to `f`. False: it is absent.
+    /// Calls `f` on the selected one. False: it is absent.
     fn look(&mut self, vm: usize, f: &mut Look<'_, Self::Virt, Self::Memory>) -> bool;
 
-    /// Does something to one.
+    /// Performs an action on one.
     fn act(&mut self, action: Action, vm: usize) -> Result<(), Refused>;
 }
 
-/// The number of a VM by its name, or what to tell the person.
+/// The index of a VM by its name, or the answer that says that there is none.
 pub fn find(vms: &impl Vms, name: &str) -> Result<usize, String> {
     (0..vms.count()).find(|vm| vms.name(*vm) == name).ok_or_else(|| {
-        let mut answer = format!("no VM is called {name}; there are");
+        let mut answer = format!("no VM named {name}; the VMs are");
         for vm in 0..vms.count() {
             answer += if vm == 0 { " " } else { ", " };
             answer += vms.name(vm);

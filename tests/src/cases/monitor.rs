@@ -19,7 +19,7 @@ pub const CASES: &[Case] = &[
 /// Enters the monitor.
 pub fn enter(person: &mut Person) -> Result<()> {
     person.types("\x01p")?;
-    person.sees("stands still")?;
+    person.sees("is paused")?;
     person.sees("monitor> ")
 }
 
@@ -39,7 +39,7 @@ pub fn leave(person: &mut Person, answer: &str) -> Result<()> {
 
 /// Leaves the monitor and powers the guest off from its shell.
 fn finish(person: &mut Person) -> Result<()> {
-    leave(person, "goes on")?;
+    leave(person, "resumed")?;
     person.types("exit\r")?;
     ensure!(person.ends()? == Some(0), "{}", person.shown);
     Ok(())
@@ -49,18 +49,18 @@ fn look(context: &Context) -> Result<()> {
     let mut person = Person::start(context, &["--mem", "300"])?;
     person.sees("guest:")?;
     enter(&mut person)?;
-    ask(&mut person, "help", &["vms", "press-power-button", "Any unmistakable"])?;
+    ask(&mut person, "help", &["vms", "press-power-button", "Commands can be"])?;
     ask(&mut person, "vms", &["* guest", "running", "300 MiB", " s ", "nested"])?;
     ask(&mut person, "vcpus", &["64-bit", "0xffffffff"])?;
     ask(&mut person, "regs", &["RIP ffffffff", "CR3 ", "EFER 0d01", "LSTAR ffffffff", "local APIC"])?;
     ask(&mut person, "stats", &["cpuid ", "all ", "100.0 %", "external interrupts"])?;
     ask(&mut person, "p2m", &["00000000000000-", "RAM at host", "of 2 MiB", "accessed"])?;
-    ask(&mut person, "p2m fee00000", &["devices", "not mapped"])?;
-    ask(&mut person, "walk rip", &["4 levels", "level 4", "leaf", "supervisor", "RAM at host"])?;
+    ask(&mut person, "p2m fee00000", &["MMIO", "not mapped"])?;
+    ask(&mut person, "walk rip", &["4-level paging", "level 4", "leaf", "supervisor", "RAM at host"])?;
     ask(&mut person, "x rip 16", &["ffffffff"])?;
     ask(&mut person, "xp f0000 16", &["52 53 44 20 50 54 52 20", "RSD PTR"])?;
     ask(&mut person, "host", &["TSC at", "frames free"])?;
-    ask(&mut person, "frobnicate", &["no such command"])?;
+    ask(&mut person, "frobnicate", &["unknown command"])?;
     // The up key brings the line back.
     person.types("\x1b[A\x1b[A\r")?;
     person.sees("frames free")?;
@@ -74,17 +74,14 @@ fn look_at_shadow(context: &Context) -> Result<()> {
     enter(&mut person)?;
     ask(&mut person, "vms", &["running", " shadow"])?;
     ask(&mut person, "regs", &["RIP ffffffff", "CR3 ", "EFER 0d01"])?;
-    ask(&mut person, "walk rip", &["4 levels", "level 4", "leaf", "supervisor", "RAM at host"])?;
+    ask(&mut person, "walk rip", &["4-level paging", "level 4", "leaf", "supervisor", "RAM at host"])?;
     ask(&mut person, "x rip 16", &["ffffffff"])?;
     ask(&mut person, "stats", &["page-fault ", "all "])?;
     ask(&mut person, "shadow", &["pages ", " of 1024", "filled ", "roots-found "])?;
     ask(
         &mut person,
         "mode",
-        &[
-            "mode shadow: its policy wants shadow tables, shadow tables are in force",
-            "to nested tables: 0 times",
-        ],
+        &["mode shadow: policy requests shadow tables; shadow tables in use", "to nested tables: 0 times"],
     )?;
     finish(&mut person)
 }
@@ -104,14 +101,14 @@ fn change_mode(context: &Context) -> Result<()> {
         ("nested", "nested"),
     ] {
         enter(&mut person)?;
-        ask(&mut person, &format!("mode {mode}"), &[&format!("mode {mode}, uses {tables}")])?;
-        leave(&mut person, "goes on")?;
+        ask(&mut person, &format!("mode {mode}"), &[&format!("mode {mode}: policy requests {tables}")])?;
+        leave(&mut person, "resumed")?;
         std::thread::sleep(std::time::Duration::from_secs(1));
     }
     person.types(":\r")?;
     person.sees("many 1 right 1")?;
     enter(&mut person)?;
-    ask(&mut person, "mode both", &["not nested, shadow, or switch=N"])?;
+    ask(&mut person, "mode both", &["is not nested, shadow, or switch=N"])?;
     finish(&mut person)
 }
 
@@ -128,7 +125,7 @@ fn pause(context: &Context) -> Result<()> {
     person.sees("monitor> ")?;
     ask(&mut person, "vms", &["paused"])?;
     person.types("resume\r")?;
-    person.sees("goes on")?;
+    person.sees("resumed")?;
     person.types("echo and$((1+1))now\r")?;
     person.sees("and2now")?;
     ensure!(!person.shown.contains("not2now"), "{}", person.shown);
@@ -169,7 +166,7 @@ fn restart_command(context: &Context) -> Result<()> {
     enter(&mut person)?;
     ask(&mut person, "stop job", &["job"])?;
     ask(&mut person, "start job", &["job"])?;
-    ask(&mut person, "destroy shell", &["shell is gone"])?;
+    ask(&mut person, "destroy shell", &["shell destroyed"])?;
     leave(&mut person, "be2gins")?;
     // The command's console is in raw mode.
     person.types("7\n")?;
@@ -198,7 +195,7 @@ fn deaf(context: &Context) -> Result<()> {
     person.types(&"much text that nobody reads ".repeat(4))?;
     enter(&mut person)?;
     ask(&mut person, "vcpus", &["running", "32-bit"])?;
-    leave(&mut person, "goes on")?;
+    leave(&mut person, "resumed")?;
     enter(&mut person)?;
     person.types("poweroff\r")?;
     ensure!(person.ends()? == Some(0), "{}", person.shown);

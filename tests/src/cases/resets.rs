@@ -32,9 +32,9 @@ fn beside(context: &Context) -> Result<()> {
     person.sees("kit: reset")?;
     // The shell boots in peace.
     enter(&mut person)?;
-    ask(&mut person, "pause again", &["again stands still"])?;
+    ask(&mut person, "pause again", &["again is paused"])?;
     ask(&mut person, "console shell", &["shell has the console"])?;
-    leave(&mut person, "shell goes on")?;
+    leave(&mut person, "shell resumed")?;
     person.sees("guest:")?;
     // How often it looks at the clock in six seconds, how often others ran between two looks, and for how long in all, in hundredths.
     person.types("up() { read up rest < /proc/uptime; up=${up%.*}${up#*.}; }\r")?;
@@ -44,20 +44,20 @@ fn beside(context: &Context) -> Result<()> {
          [ $d -gt 2 ] && gaps=$((gaps + 1)) && waited=$((waited + d)); done; echo \"co\"unt $n $gaps $waited is; }\r",
     )?;
     enter(&mut person)?;
-    ask(&mut person, "resume again", &["again goes on"])?;
-    leave(&mut person, "shell goes on")?;
+    ask(&mut person, "resume again", &["again resumed"])?;
+    leave(&mut person, "shell resumed")?;
     let [beside, gaps, waited] = counted(&mut person)?;
     enter(&mut person)?;
     for _ in 0..15 {
         ask(&mut person, "vms", &["again", "running", "* shell"])?;
-        ask(&mut person, "select again", &["again stands still"])?;
+        ask(&mut person, "select again", &["again is paused"])?;
         ask(&mut person, "regs", &["RIP"])?;
-        ask(&mut person, "select shell", &["shell stands still"])?;
+        ask(&mut person, "select shell", &["shell is paused"])?;
     }
-    ask(&mut person, "restart again", &["again boots anew"])?;
-    ask(&mut person, "pause again", &["again stands still"])?;
-    ask(&mut person, "select shell", &["shell stands still"])?;
-    leave(&mut person, "shell goes on")?;
+    ask(&mut person, "restart again", &["again restarts"])?;
+    ask(&mut person, "pause again", &["again is paused"])?;
+    ask(&mut person, "select shell", &["shell is paused"])?;
+    leave(&mut person, "shell resumed")?;
     let [alone, gaps_alone, waited_alone] = counted(&mut person)?;
     // Half of it is due, and this machine may be busy with something else at either time.
     ensure!(alone > 0 && beside * 5 >= alone, "{beside} beside the other, {alone} alone\n{}", person.shown);
@@ -116,23 +116,23 @@ fn person(context: &Context) -> Result<()> {
     person.sees("kit: idle")?;
     enter(&mut person)?;
     for _ in 0..5 {
-        ask(&mut person, "pause again", &["again stands still"])?;
+        ask(&mut person, "pause again", &["again is paused"])?;
         ask(&mut person, "vms", &["again", "paused", "* idle"])?;
-        ask(&mut person, "resume again", &["again goes on"])?;
-        ask(&mut person, "restart again", &["again boots anew"])?;
+        ask(&mut person, "resume again", &["again resumed"])?;
+        ask(&mut person, "restart again", &["again restarts"])?;
         ask(&mut person, "stop again", &["again is off"])?;
         ask(&mut person, "vms", &["again", "stopped", "* idle"])?;
         ask(&mut person, "start again", &["again starts"])?;
-        ask(&mut person, "select again", &["again stands still"])?;
-        ask(&mut person, "restart again", &["again boots anew"])?;
+        ask(&mut person, "select again", &["again is paused"])?;
+        ask(&mut person, "restart again", &["again restarts"])?;
         ask(&mut person, "regs", &["RIP"])?;
-        ask(&mut person, "select idle", &["idle stands still"])?;
-        ask(&mut person, "destroy again", &["again is gone"])?;
+        ask(&mut person, "select idle", &["idle is paused"])?;
+        ask(&mut person, "destroy again", &["again destroyed"])?;
         ask(&mut person, "start again", &["again starts"])?;
     }
-    ask(&mut person, "destroy again", &["again is gone"])?;
+    ask(&mut person, "destroy again", &["again destroyed"])?;
     person.types("destroy idle\r")?;
-    person.sees("idle is gone")?;
+    person.sees("idle destroyed")?;
     person.types("quit\r")?;
     ensure!(person.ends()? == Some(0), "{}", person.shown);
     Ok(())

@@ -138,7 +138,7 @@ fn lives(context: &Context) -> Result<()> {
     person.types(&format!("{work}{verdict}\r"))?;
     enter(&mut person)?;
     ask(&mut person, "vms", &["kit ", "running", "32 MiB", "* shell", "running", "128 MiB", "console"])?;
-    ask(&mut person, "select kit", &["kit stands still", "running"])?;
+    ask(&mut person, "select kit", &["kit is paused", "running"])?;
     ask(&mut person, "vcpus", &["32-bit"])?;
     let before = shell_ran(&mut person)?;
     ask(&mut person, "stop kit", &["kit is off"])?;
@@ -146,15 +146,15 @@ fn lives(context: &Context) -> Result<()> {
     ask(&mut person, "resume kit", &["kit is off; `start kit`"])?;
     ask(&mut person, "start kit", &["kit starts"])?;
     ask(&mut person, "start kit", &["there already"])?;
-    ask(&mut person, "pause kit", &["kit stands still"])?;
+    ask(&mut person, "pause kit", &["kit is paused"])?;
     ask(&mut person, "vms", &["* kit", "paused", "shell", "running"])?;
-    ask(&mut person, "resume kit", &["kit goes on"])?;
-    ask(&mut person, "restart kit", &["kit boots anew"])?;
+    ask(&mut person, "resume kit", &["kit resumed"])?;
+    ask(&mut person, "restart kit", &["kit restarts"])?;
     let mut free = Vec::new();
     for _ in 0..4 {
-        ask(&mut person, "destroy kit", &["kit is gone, and its memory free"])?;
+        ask(&mut person, "destroy kit", &["kit destroyed, its memory freed"])?;
         free.push(free_frames(&mut person)?);
-        ask(&mut person, "regs", &["kit is not there; `start kit` starts it"])?;
+        ask(&mut person, "regs", &["kit has ended or was destroyed; `start kit` starts it"])?;
         ask(&mut person, "start kit", &["kit starts"])?;
     }
     // At first the heap may grow.
@@ -162,11 +162,11 @@ fn lives(context: &Context) -> Result<()> {
     let after = shell_ran(&mut person)?;
     ensure!(after > before, "the other has not run: {before} ms, {after} ms");
     ask(&mut person, "console kit", &["kit has the console"])?;
-    leave(&mut person, "kit goes on")?;
+    leave(&mut person, "kit resumed")?;
     enter(&mut person)?;
-    ask(&mut person, "destroy kit", &["kit is gone"])?;
+    ask(&mut person, "destroy kit", &["kit destroyed"])?;
     // The console has passed to the only one that is left.
-    leave(&mut person, "shell goes on")?;
+    leave(&mut person, "shell resumed")?;
     person.types(":\r")?;
     person.sees("right 1")?;
     // What it has not shown yet would be shown beside the next one's output.
@@ -174,11 +174,11 @@ fn lives(context: &Context) -> Result<()> {
     person.sees("guest:")?;
     // When all have gone, it is that of the next one to start.
     enter(&mut person)?;
-    ask(&mut person, "destroy shell", &["shell is gone"])?;
+    ask(&mut person, "destroy shell", &["shell destroyed"])?;
     ask(&mut person, "start kit", &["kit starts"])?;
-    ask(&mut person, "destroy kit", &["kit is gone"])?;
+    ask(&mut person, "destroy kit", &["kit destroyed"])?;
     ask(&mut person, "start shell", &["shell starts"])?;
-    leave(&mut person, "shell goes on")?;
+    leave(&mut person, "shell resumed")?;
     person.sees("guest:")?;
     person.types("exit\r")?;
     ensure!(person.ends()? == Some(0), "{}", person.shown);
@@ -201,7 +201,7 @@ fn full(context: &Context) -> Result<()> {
     person.sees("guest:")?;
     enter(&mut person)?;
     let before = free_frames(&mut person)?;
-    leave(&mut person, "shell goes on")?;
+    leave(&mut person, "shell resumed")?;
     person
         .types("dd if=/dev/zero of=/dev/vda bs=64k; sync; dmesg | grep -q 'vda.*WRITE' && echo \"fu\"ll\r")?;
     person.sees("full")?;
@@ -210,7 +210,7 @@ fn full(context: &Context) -> Result<()> {
     enter(&mut person)?;
     let least = free_frames(&mut person)?;
     ask(&mut person, "vms", &["again", "running", "* shell", "running"])?;
-    ask(&mut person, "destroy shell", &["shell is gone, and its memory free"])?;
+    ask(&mut person, "destroy shell", &["shell destroyed, its memory freed"])?;
     let after = free_frames(&mut person)?;
     let memory = 96 << 8;
     ensure!(
@@ -246,9 +246,9 @@ fn crowded(context: &Context) -> Result<()> {
     ask(&mut person, "vms", &["* one", "running", "many"])?;
     ensure!(free_frames(&mut person)? == free, "memory is lost\n{}", person.shown);
     // In the place of the other one it has room.
-    ask(&mut person, "destroy one", &["one is gone"])?;
+    ask(&mut person, "destroy one", &["one destroyed"])?;
     ask(&mut person, "start many", &["many starts"])?;
-    ask(&mut person, "destroy many", &["many is gone"])?;
+    ask(&mut person, "destroy many", &["many destroyed"])?;
     ask(&mut person, "start one", &["one starts"])?;
     ask(&mut person, "vms", &["one", "running"])?;
     person.types("\x01x")?;
@@ -311,13 +311,13 @@ fn flooded(context: &Context) -> Result<()> {
     person.sees("42 send")?;
     enter(&mut person)?;
     // The sender goes on.
-    ask(&mut person, "select kit", &["kit stands still"])?;
+    ask(&mut person, "select kit", &["kit is paused"])?;
     for _ in 0..4 {
-        ask(&mut person, "destroy kit", &["kit is gone"])?;
+        ask(&mut person, "destroy kit", &["kit destroyed"])?;
         ask(&mut person, "start kit", &["kit starts"])?;
     }
     ask(&mut person, "vms", &["* kit", "running", "sender", "running"])?;
-    leave(&mut person, "sender goes on")?;
+    leave(&mut person, "sender resumed")?;
     // It has sent meanwhile, and is not only about to.
     person
         .types("now=$(sent); echo $before, then $now; [ $now -gt $((before + 100)) ] && echo \"ma\"ny\r")?;

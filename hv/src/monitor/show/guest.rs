@@ -34,7 +34,7 @@ pub fn vcpus<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Wri
     Ok(())
 }
 
-/// The kind of code that runs.
+/// The mode the VCPU's code runs in.
 fn code(state: &impl VcpuState) -> &'static str {
     match (state.cr0() & cr0::PE != 0, state.code_bitness()) {
         (false, _) => "real mode",
@@ -94,7 +94,7 @@ pub fn registers<V: Virt>(vcpu: &Vcpu<V>, answer: &mut dyn Write) -> fmt::Result
     }
     write!(answer, "local APIC: TPR {:02x} PPR {:02x}", vcpu.lapic.tpr(), vcpu.lapic.ppr())?;
     match vcpu.lapic.pending() {
-        Some(vector) => writeln!(answer, ", vector {vector:02x} waits"),
-        None => writeln!(answer, ", nothing waits"),
+        Some(vector) => writeln!(answer, ", vector {vector:02x} pending"),
+        None => writeln!(answer, ", no interrupt pending"),
     }
 }

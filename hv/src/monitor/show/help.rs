@@ -1,4 +1,4 @@
-//! What the commands are.
+//! `help`.
 
 use core::fmt::{self, Write};
 
@@ -13,13 +13,13 @@ pub fn help(answer: &mut dyn Write) -> fmt::Result {
         writeln!(answer, "  {name}{blank}{arguments:width$} {what}")?;
     }
     answer.write_str(
-        "Any unmistakable beginning of a name will do. Addresses are hexadecimal, or a register:\n\
+        "Commands can be abbreviated to an unambiguous prefix. Addresses are hexadecimal, or a register:\n\
          rip, rax … r15, cr2, cr3; other numbers are decimal. Try: walk rip   x rsp 128   p2m fee00000\n",
     )
 }
 
-/// All about one.
+/// Explains one command.
 pub fn explain(command: &Description, answer: &mut dyn Write) -> fmt::Result {
     let Description { name, arguments, what, example, .. } = command;
-    writeln!(answer, "  {name} {arguments}\n  {what}\n  for example: {example}")
+    writeln!(answer, "  {name} {arguments}\n  {what}\n  example: {example}")
 }

@@ -18,7 +18,7 @@ use crate::paging::{GpaRange, P2mEntry};
 use crate::virt::Virt;
 use crate::vm::HostMemory;
 
-/// Regions that are listed at most.
+/// Maximum number of listed regions.
 const MOST_REGIONS: usize = 48;
 
 /// Leaves of each size, and the bytes whose accessed and dirty bits are set.
@@ -40,7 +40,7 @@ impl Census {
 /// The P2m's regions and a census of the nested tables.
 pub fn regions<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Write) -> fmt::Result {
     let memory = view.vm.memory.read();
-    writeln!(answer, "{:<31} {:>12}  what", "guest-physical", "size")?;
+    writeln!(answer, "{:<31} {:>12}  type", "guest-physical", "size")?;
     let mut regions = memory.p2m.regions();
     for (range, entry) in regions.by_ref().take(MOST_REGIONS) {
         write!(answer, "{:014x}-{:014x}   {:>12}  ", range.start, range.end, Bytes(range.len()))?;
@@ -49,7 +49,7 @@ pub fn regions<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn W
     }
     match regions.count() {
         0 => {}
-        more => writeln!(answer, "and {more} more; `p2m ADDRESS` looks at one")?,
+        more => writeln!(answer, "{more} more; `p2m ADDRESS` shows a single one")?,
     }
     let mut census = Census::default();
     memory.nested.for_each_leaf(GpaRange::ALL, |leaf| census.add(&leaf));
@@ -57,7 +57,7 @@ pub fn regions<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn W
     writeln!(answer, "nested leaves: {large} of 1 GiB, {medium} of 2 MiB, {small} of 4 KiB")?;
     writeln!(
         answer,
-        "nested leaves hold {} accessed, {} dirty",
+        "nested leaves cover {} accessed, {} dirty",
         Bytes(census.accessed),
         Bytes(census.dirty)
     )?;
@@ -92,16 +92,16 @@ pub fn translation<V: Virt, M: HostMemory>(
 fn what(entry: P2mEntry, answer: &mut dyn Write) -> fmt::Result {
     match entry {
         P2mEntry::Ram { hpa, writable: true } => write!(answer, "RAM at host {hpa}"),
-        P2mEntry::Ram { hpa, writable: false } => write!(answer, "RAM, writes watched, at host {hpa}"),
+        P2mEntry::Ram { hpa, writable: false } => write!(answer, "write-protected RAM at host {hpa}"),
         P2mEntry::Rom { hpa } => write!(answer, "ROM at host {hpa}"),
-        P2mEntry::Mmio => answer.write_str("devices"),
-        P2mEntry::Hole => answer.write_str("nothing"),
+        P2mEntry::Mmio => answer.write_str("MMIO"),
+        P2mEntry::Hole => answer.write_str("unmapped"),
     }
 }
 
 fn rights(rights: Rights) -> &'static str {
     match (rights.contains(Rights::WRITE), rights.contains(Rights::EXECUTE)) {
-        _ if rights.is_empty() => "closed",
+        _ if rights.is_empty() => "no access",
         (true, true) => "read, write, execute",
         (true, false) => "read, write",
         (false, true) => "read, execute",
@@ -109,7 +109,7 @@ fn rights(rights: Rights) -> &'static str {
     }
 }
 
-/// The guest's tables on the way to a linear address.
+/// The guest's page-table walk for a linear address.
 pub fn walk<V: Virt, M: HostMemory>(
     view: &View<'_, V, M>,
     place: Place,
@@ -118,12 +118,12 @@ pub fn walk<V: Virt, M: HostMemory>(
     let at = Gva(resolve(view, place, true));
     let Some(state) = paging(view) else { return Ok(()) };
     let kind = match state.kind() {
-        PagingKind::Off => "off",
-        PagingKind::TwoLevel => "of 2 levels",
-        PagingKind::Pae => "of 3 levels (PAE)",
-        PagingKind::FourLevel => "of 4 levels",
+        PagingKind::Off => "no paging",
+        PagingKind::TwoLevel => "2-level paging",
+        PagingKind::Pae => "3-level paging (PAE)",
+        PagingKind::FourLevel => "4-level paging",
     };
-    writeln!(answer, "linear {at}: paging {kind}, CR3 {:#x}", state.cr3)?;
+    writeln!(answer, "linear {at}: {kind}, CR3 {:#x}", state.cr3)?;
     if state.kind() == PagingKind::FourLevel && !is_canonical(at) {
         return writeln!(answer, "not canonical: an access takes #GP");
     }
@@ -178,15 +178,15 @@ impl fmt::Display for Page<'_> {
     }
 }
 
-/// Why there is no memory at a linear address.
+/// Why a linear address is not mapped.
 struct Unmapped(WalkError);
 
 impl fmt::Display for Unmapped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             WalkError::PageFault(code) => write!(f, "not mapped: a read takes #PF with error code {code:#x}"),
-            WalkError::NotRam { table } => write!(f, "the table at {table} is not in memory"),
-            WalkError::Contended => write!(f, "the tables change all the time"),
+            WalkError::NotRam { table } => write!(f, "the table at {table} is outside RAM"),
+            WalkError::Contended => write!(f, "another VCPU keeps changing the tables"),
         }
     }
 }
@@ -219,7 +219,7 @@ pub fn dump<V: Virt, M: HostMemory>(
             };
             let len = (row.len() - done).min((PAGE_SIZE - at.offset()) as usize);
             if let Err(NotRam { gpa }) = ram.read(gpa, &mut row[done..done + len]) {
-                writeln!(answer, "{at}: guest-physical {gpa} is not memory")?;
+                writeln!(answer, "{at}: guest-physical {gpa} is not RAM or ROM")?;
                 return Ok(false);
             }
             done += len;
@@ -240,13 +240,13 @@ pub fn dump_physical<V: Virt, M: HostMemory>(
     rows(start, bytes, answer, |at, row, answer| match memory.ram().read(Gpa(at), row) {
         Ok(()) => Ok(true),
         Err(NotRam { gpa }) => {
-            writeln!(answer, "{gpa}: not memory; `p2m {gpa:x}` tells what is there")?;
+            writeln!(answer, "{gpa}: not RAM or ROM; `p2m {gpa:x}` shows what is mapped there")?;
             Ok(false)
         }
     })
 }
 
-/// Writes rows of 16 bytes as `read` fills them, until it has said why it cannot.
+/// Writes rows of 16 bytes as `read` fills them, until it reports why it cannot.
 fn rows(
     start: u64,
     bytes: u64,
@@ -288,7 +288,7 @@ fn paging<V: Virt, M: HostMemory>(view: &View<'_, V, M>) -> Option<PagingState> 
     Some(PagingState { cr4: state.cr4 & !cr4::SMAP, ..state })
 }
 
-/// The address that is meant, by the registers of VCPU 0.
+/// Resolves a place to an address, by the registers of VCPU 0.
 fn resolve<V: Virt, M: HostMemory>(view: &View<'_, V, M>, place: Place, linear: bool) -> u64 {
     let Some(state) = view.vcpus.first().map(|vcpu| &vcpu.virt) else { return 0 };
     let based = |value: u64, seg| match linear && !state.is_64bit() {

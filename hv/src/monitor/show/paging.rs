@@ -13,28 +13,28 @@ pub fn mode<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Writ
     let translation = &view.vm.translation;
     let (mode, wanted, in_force) =
         (translation.mode(), translation.wanted().name(), translation.in_force().name());
-    writeln!(answer, "mode {mode}: its policy wants {wanted} tables, {in_force} tables are in force")?;
+    writeln!(answer, "mode {mode}: policy requests {wanted} tables; {in_force} tables in use")?;
     for vcpu in view.vcpus.iter() {
         let (mmu, counts) = (&vcpu.mmu, vcpu.mmu.switches);
-        writeln!(answer, "VCPU {}: uses {} tables", vcpu.id, mmu.engine().name())?;
+        writeln!(answer, "VCPU {}: {} tables", vcpu.id, mmu.engine().name())?;
         cost("to nested tables", counts.to_nested, answer)?;
         cost("to shadow tables", counts.to_shadow, answer)?;
         let each = |sum: u64| sum / counts.settled.max(1);
         writeln!(
             answer,
-            "faults settled {} times, after {} ticks and {} faults each",
+            "refill after a change: {} times, mean {} ticks and {} faults",
             counts.settled,
             each(counts.settling_ticks),
             each(counts.settling_faults)
         )?;
-        writeln!(answer, "nested tables for a single instruction: {} times", counts.nested_steps)?;
+        writeln!(answer, "single instructions on nested tables: {}", counts.nested_steps)?;
     }
     Ok(())
 }
 
 fn cost(direction: &str, cost: Cost, answer: &mut dyn Write) -> fmt::Result {
     let each = cost.ticks / cost.count.max(1);
-    writeln!(answer, "{direction}: {} times, {each} ticks each, {} the longest", cost.count, cost.longest)
+    writeln!(answer, "{direction}: {} times, mean {each} ticks, longest {}", cost.count, cost.longest)
 }
 
 /// The pool of shadow pages, and what the engine has counted.

@@ -10,7 +10,7 @@ use crate::vcpu::Vcpu;
 use crate::virt::Virt;
 use crate::vm::HostMemory;
 
-/// Everything that is counted since the VM's start or reset.
+/// The counters since the VM's start or reset.
 pub fn stats<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Write) -> fmt::Result {
     let ticks = view.tsc.wrapping_sub(view.started);
     let uptime = Seconds { ticks, khz: view.vm.clock.tsc_khz() };
@@ -65,7 +65,7 @@ fn exits<V: Virt>(vcpu: &Vcpu<V>, uptime: u64, answer: &mut dyn Write) -> fmt::R
     }
     line("all", total)?;
     let share = Share { part: total.ticks, whole: uptime };
-    writeln!(answer, "the hypervisor's handling of exits took {share} of the time")
+    writeln!(answer, "exit handling took {share} of the uptime")
 }
 
 fn unknown_msrs<V: Virt>(vcpu: &Vcpu<V>, answer: &mut dyn Write) -> fmt::Result {
@@ -90,7 +90,7 @@ pub fn host(host: &HostReport, answer: &mut dyn Write) -> fmt::Result {
     let mib = |frames: u64| frames.saturating_mul(PAGE_SIZE) >> 20;
     writeln!(
         answer,
-        "memory: {} of {} frames free ({} of {} MiB), {} requests found no block",
+        "memory: {} of {} frames free ({} of {} MiB), {} allocations failed",
         frames.free,
         frames.total,
         mib(frames.free),

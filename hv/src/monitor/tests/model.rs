@@ -1,4 +1,4 @@
-//! A machine of scripted VMs, and a person with a script.
+//! A machine of scripted VMs, and a terminal with scripted input.
 
 use alloc::collections::VecDeque;
 

@@ -47,8 +47,8 @@ fn leaving_lets_the_guest_go_on() {
     for text in ["quit\r", "exit\r", "q\r", "^", "\x04", "resume\r", "\r\rvms\r^", "half a line^"] {
         let mut world = World::new([Scene::new()]);
         let shown = converse(&mut Monitor::default(), &mut world, text);
-        assert!(shown.starts_with("\nmonitor: guest stands still"), "{shown}");
-        assert!(shown.ends_with("\nmonitor: guest goes on\n"), "{shown}");
+        assert!(shown.starts_with("\nmonitor: guest is paused"), "{shown}");
+        assert!(shown.ends_with("\nmonitor: guest resumed\n"), "{shown}");
         assert_eq!(world.kept, None, "{text:?}");
     }
 }
@@ -59,26 +59,26 @@ fn a_paused_guest_stays_so() {
     let script = "pause\rvms\rquit\rvms\r^vms\r^\r^resume\r";
     let shown = converse(&mut Monitor::default(), &mut world, script);
     assert_eq!(
-        shown.matches("guest is paused; Ctrl-a p, then `resume`, lets it go on").count(),
+        shown.matches("guest is paused; to resume it, press Ctrl-a p and type `resume`").count(),
         4,
         "{shown}"
     );
     assert_eq!(
-        shown.matches(" paused ").count(),
+        shown.matches("guest            paused").count(),
         2,
         "vms typed to the paused guest is not a command\n{shown}"
     );
-    assert!(shown.ends_with("monitor: guest goes on\n"));
+    assert!(shown.ends_with("monitor: guest resumed\n"));
 }
 
 #[test]
 fn reset_and_poweroff_end_the_visit_and_the_pause() {
     let (mut monitor, mut world) = (Monitor::default(), World::new([Scene::new()]));
     let shown = converse(&mut monitor, &mut world, "pause\rreset\r");
-    assert!(shown.ends_with("monitor: guest goes on\n"), "{shown}");
+    assert!(shown.ends_with("monitor: guest resumed\n"), "{shown}");
     assert_eq!(world.state(0), State::Running);
     let shown = converse(&mut monitor, &mut world, "poweroff\r");
-    assert!(shown.ends_with("monitor: left\n"), "{shown}");
+    assert!(shown.ends_with("monitor: quit\n"), "{shown}");
     assert_eq!(world.done, [(Action::Pause, 0), (Action::Restart, 0), (Action::PowerOff, 0)]);
 }
 
@@ -117,11 +117,11 @@ fn registers() {
         "TR 0000 base",
         "DR6 ffff0ff0 DR7 00000400",
         "LSTAR 0000000000000abc\n",
-        "local APIC: TPR 00 PPR 00, nothing waits",
+        "local APIC: TPR 00 PPR 00, no interrupt pending",
     ] {
         assert!(text.contains(part), "no {part:?} in\n{text}");
     }
-    assert_eq!(answer(&mut scene, "regs 1"), "no VCPU 1; guest has 1, counted from 0\n");
+    assert_eq!(answer(&mut scene, "regs 1"), "no VCPU 1; guest has 1, numbered from 0\n");
 }
 
 #[test]
@@ -130,9 +130,9 @@ fn memory_map() {
     let text = answer(&mut scene, "p2m");
     for part in [
         "00000000000000-00000001400000         20 MiB  RAM at host 0x10000000\n",
-        "000000fee00000-000000fee01000          4 KiB  devices\n",
+        "000000fee00000-000000fee01000          4 KiB  MMIO\n",
         "nested leaves: 0 of 1 GiB, 10 of 2 MiB, 0 of 4 KiB\n",
-        "nested leaves hold 0 bytes accessed, 0 bytes dirty\n",
+        "nested leaves cover 0 bytes accessed, 0 bytes dirty\n",
     ] {
         assert!(text.contains(part), "no {part:?} in\n{text}");
     }
@@ -140,10 +140,10 @@ fn memory_map() {
         answer(&mut scene, "p2m 201234"),
         "0x201234: RAM at host 0x10201234\nnested: 2 MiB leaf from 0x200000, read, write, execute\n"
     );
-    assert_eq!(answer(&mut scene, "p2m fee00000"), "0xfee00000: devices\nnested: not mapped\n");
+    assert_eq!(answer(&mut scene, "p2m fee00000"), "0xfee00000: MMIO\nnested: not mapped\n");
     assert_eq!(
         answer(&mut scene, "p2m ffffffffffffffff"),
-        "0xffffffffffffffff: nothing\nnested: not mapped\n"
+        "0xffffffffffffffff: unmapped\nnested: not mapped\n"
     );
 }
 
@@ -152,7 +152,7 @@ fn page_walks() {
     let mut scene = long_mode();
     let text = answer(&mut scene, "walk rip");
     for part in [
-        "linear 0xffffffff80001234: paging of 4 levels, CR3 0x1018\n",
+        "linear 0xffffffff80001234: 4-level paging, CR3 0x1018\n",
         "  level 4 at 000000001ff8: 0000000000003023 table\n",
         "  level 2 at 000000005000: 00000000000001e3 leaf\n",
         "  guest-physical 0x1234: 2 MiB page, supervisor, write, execute, global, dirty, PAT 0\n",
@@ -168,7 +168,7 @@ fn page_walks() {
     assert!(text.ends_with("not present\n  not mapped: a read takes #PF with error code 0x0\n"), "{text}");
     assert!(answer(&mut scene, "walk 800000000000").ends_with("not canonical: an access takes #GP\n"));
     scene.vcpu().virt.regs.cr3 = 0xffff_f000;
-    assert!(answer(&mut scene, "walk rip").contains("the table at 0xfffffff8 is not in memory"));
+    assert!(answer(&mut scene, "walk rip").contains("the table at 0xfffffff8 is outside RAM"));
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn dumps() {
     assert_eq!(
         answer(&mut scene, "x rsp 24"),
         "0000000000400ff0  00 00 00 00 00 00 00 00 41 42 43 44 45 46 47 48  ........ABCDEFGH\n\
-         0x401000: guest-physical 0xfee00000 is not memory\n"
+         0x401000: guest-physical 0xfee00000 is not RAM or ROM\n"
     );
     assert_eq!(
         answer(&mut scene, "xp 123ffc 4"),
@@ -187,15 +187,15 @@ fn dumps() {
     assert_eq!(answer(&mut scene, "x ffffffff80000000 4096").lines().count(), 256);
     assert!(answer(&mut scene, "x 7ffffffffff8").starts_with("0x7ffffffffff8: not mapped"));
     assert!(answer(&mut scene, "x fffffffffffffff8").starts_with("0xfffffffffffffff8: not mapped"));
-    assert!(answer(&mut scene, "xp fffffffffffffff8 4096").contains("not memory"));
-    assert!(answer(&mut scene, "xp fee00000").starts_with("0xfee00000: not memory"));
+    assert!(answer(&mut scene, "xp fffffffffffffff8 4096").contains("not RAM or ROM"));
+    assert!(answer(&mut scene, "xp fee00000").starts_with("0xfee00000: not RAM or ROM"));
 }
 
 #[test]
 fn real_mode_addresses_have_segments() {
     let mut scene = Scene::new();
     let text = answer(&mut scene, "walk rip");
-    assert!(text.starts_with("linear 0xfffffff0: paging off"), "{text}");
+    assert!(text.starts_with("linear 0xfffffff0: no paging"), "{text}");
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn statistics() {
     assert_eq!(row("cpuid "), ["3", "300", "100", "0.0", "%"]);
     assert_eq!(row("io "), ["1", "616999700", "616999700", "99.9", "%"]);
     assert_eq!(row("all "), ["4", "617000000", "154250000", "100.0", "%"]);
-    for part in ["took 50.0 % of the time", "9 NMIs", "4 filled", "unknown MSRs: none", "400-ffff: 0"] {
+    for part in ["took 50.0 % of the uptime", "9 NMIs", "4 filled", "unknown MSRs: none", "400-ffff: 0"] {
         assert!(text.contains(part), "no {part:?} in\n{text}");
     }
     assert!(answer(&mut scene, "host").starts_with("PCPUs: 1; TSC at 1000000 kHz\n"));
@@ -225,13 +225,15 @@ fn modes() {
     scene.vm.shadow_pages = 16;
     assert!(answer(&mut scene, "shadow").starts_with("no shadow tables so far; `mode shadow` makes "));
     let text = answer(&mut scene, "mode");
+    assert!(text.starts_with("mode nested: policy requests nested tables; nested tables in use\n"), "{text}");
+    assert!(text.contains("\nVCPU 0: nested tables\n"), "{text}");
+    let text = answer(&mut scene, "mode shadow");
     assert!(
-        text.starts_with("mode nested: its policy wants nested tables, nested tables are in force\n"),
+        text.starts_with(
+            "mode shadow: policy requests shadow tables; shadow tables in use\nVCPU 0: shadow tables\n"
+        ),
         "{text}"
     );
-    assert!(text.contains("\nVCPU 0: uses nested tables\n"), "{text}");
-    let text = answer(&mut scene, "mode shadow");
-    assert!(text.starts_with("mode shadow: its policy wants shadow tables, shadow tables are in force\nVCPU 0: uses shadow tables\n"), "{text}");
     assert!(
         text.contains("to nested tables: 0 times") && text.contains("to shadow tables: 1 times"),
         "{text}"
@@ -241,12 +243,15 @@ fn modes() {
     assert!(answer(&mut scene, "walk rsp").contains("CR3 0x1018\n"), "the guest's");
     let text = answer(&mut scene, "mode switch=7");
     assert!(
-        text.starts_with("mode switch=7: its policy wants shadow tables, shadow tables are in force\n"),
+        text.starts_with("mode switch=7: policy requests shadow tables; shadow tables in use\n"),
         "{text}"
     );
     let text = answer(&mut scene, "mode nested");
-    assert!(text.contains("\nVCPU 0: uses nested tables\nto nested tables: 1 times"), "{text}");
-    assert_eq!(answer(&mut scene, "mode both"), "both: not nested, shadow, or switch=N with N from 1 on\n");
+    assert!(text.contains("\nVCPU 0: nested tables\nto nested tables: 1 times"), "{text}");
+    assert_eq!(
+        answer(&mut scene, "mode both"),
+        "`both` is not nested, shadow, or switch=N with N of at least 1\n"
+    );
 }
 
 #[test]
@@ -255,8 +260,8 @@ fn a_mode_without_memory_for_it_is_not_taken() {
     scene.vm.shadow_pages = 4096;
     for mode in ["shadow", "switch=3"] {
         let text = answer(&mut scene, &format!("mode {mode}"));
-        assert!(text.starts_with("the mode stays: the host has no memory for 4096 shadow pages"), "{text}");
-        assert!(text.contains("\nVCPU 0: uses nested tables\n"), "{text}");
+        assert!(text.starts_with("mode not changed: the host has no memory for 4096 shadow pages"), "{text}");
+        assert!(text.contains("\nVCPU 0: nested tables\n"), "{text}");
     }
 }
 
@@ -265,7 +270,7 @@ fn events_reach_the_guest() {
     let mut scene = Scene::new();
     answer(&mut scene, "nmi");
     assert_ne!(scene.vcpu().work & work::NMI, 0);
-    assert_eq!(answer(&mut scene, "nmi 9"), "no VCPU 9; guest has 1, counted from 0\n");
+    assert_eq!(answer(&mut scene, "nmi 9"), "no VCPU 9; guest has 1, numbered from 0\n");
     answer(&mut scene, "press-power-button");
     // PM1_STS.PWRBTN_STS
     let status = scene.vm.chipset.lock().io_read(layout::PM1A_EVENT, 2, Nanos(0), &mut Messages::new());
@@ -280,6 +285,6 @@ fn help_explains() {
         assert!(text.contains(&format!("\n  {}", command.name)) || text.starts_with("  help"));
     }
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
-    assert!(answer(&mut scene, "help walk").contains("for example: walk rip"));
-    assert!(answer(&mut scene, "frobnicate").starts_with("frobnicate: no such command"));
+    assert!(answer(&mut scene, "help walk").contains("example: walk rip"));
+    assert!(answer(&mut scene, "frobnicate").starts_with("unknown command `frobnicate`"));
 }

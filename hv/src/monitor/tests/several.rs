@@ -28,7 +28,7 @@ fn the_list_tells_who_is_looked_at_and_who_has_the_console() {
     assert_eq!(line("  web"), [&["web", "running"][..], &numbers, &["console"]].concat());
     assert_eq!(line("* db"), [&["*", "db", "running"][..], &numbers].concat());
     assert_eq!(line("  mail"), ["mail", "-"]);
-    assert!(shown.ends_with("monitor: web goes on\n"), "the one that has the console: {shown}");
+    assert!(shown.ends_with("monitor: web resumed\n"), "the one that has the console: {shown}");
 }
 
 #[test]
@@ -36,10 +36,10 @@ fn commands_are_about_the_one_that_is_looked_at() {
     let mut world = world();
     let shown = converse(&mut Monitor::default(), &mut world, "regs 5\rselect mail\rregs 5\rpause\r^");
     assert!(shown.contains("no VCPU 5; web has 1"), "{shown}");
-    assert!(shown.contains("mail stands still while you look at it; it is running"), "{shown}");
+    assert!(shown.contains("mail is paused while it is selected; its own state: running"), "{shown}");
     assert!(shown.contains("no VCPU 5; mail has 1"), "{shown}");
     assert_eq!(world.done, [(Action::Pause, 2)]);
-    assert!(shown.ends_with("monitor: web goes on\n"), "another one rests: {shown}");
+    assert!(shown.ends_with("monitor: web resumed\n"), "another one rests: {shown}");
 }
 
 #[test]
@@ -59,13 +59,13 @@ fn a_life() {
     ];
     assert_eq!(world.done, actions.map(|action| (action, 1)));
     for part in [
-        "db is off; its memory can be looked at until `start db` or `destroy db`",
+        "db is off; its memory is kept until `start db` or `destroy db`",
         "db starts",
-        "db stands still until `resume`",
-        "db goes on",
-        "db boots anew",
-        "db is gone, and its memory free",
-        "db is not there; `start db` starts it",
+        "db is paused until `resume`",
+        "db resumed",
+        "db restarts",
+        "db destroyed, its memory freed",
+        "db has ended or was destroyed; `start db` starts it",
         "RIP 000000000000fff0",
     ] {
         assert!(shown.contains(part), "no {part:?} in\n{shown}");
@@ -78,11 +78,11 @@ fn what_cannot_be_is_explained() {
     let script = "start web\rdestroy mail\rdestroy mail\rstop db\rpause db\rselect x\rdestroy\r^";
     let shown = converse(&mut Monitor::default(), &mut world, script);
     for part in [
-        "web is there already; `restart web` boots it anew",
-        "mail is not there; `start mail` starts it",
+        "web has been started already; `restart web` reboots it",
+        "mail has ended or was destroyed; `start mail` starts it",
         "db is off; `start db` starts it",
-        "no VM is called x; there are web, db, mail",
-        "the VM's name is missing",
+        "no VM named x; the VMs are web, db, mail",
+        "missing VM name",
     ] {
         assert!(shown.contains(part), "no {part:?} in\n{shown}");
     }
@@ -93,6 +93,10 @@ fn the_console_moves_and_waits_for_a_vm_that_is_off() {
     let mut world = world();
     let shown = converse(&mut Monitor::default(), &mut world, "console db\rstop db\r^\r^start db\r^");
     assert_eq!(world.console, 1);
-    assert_eq!(shown.matches("db is off; Ctrl-a p, then `start db`, starts it").count(), 2, "{shown}");
-    assert!(shown.ends_with("monitor: db goes on\n"), "{shown}");
+    assert_eq!(
+        shown.matches("db is off; to start it, press Ctrl-a p and type `start db`").count(),
+        2,
+        "{shown}"
+    );
+    assert!(shown.ends_with("monitor: db resumed\n"), "{shown}");
 }
