@@ -92,7 +92,7 @@ fn configure(boot: &BootInfo) -> (HvOptions, Option<Layout>) {
     let screen = screen::start(boot);
     pm::set_action(options.ending(report::is_virtual()));
     for word in unknown {
-        ::log::warn!("command line: {word:?} is not understood");
+        ::log::warn!("command line: unknown option {word:?} ignored");
     }
     (options, screen)
 }
@@ -116,9 +116,9 @@ fn leave_page_zero(boot: &mut BootInfo) {
 /// Copies what the loader put into `range` to free memory and returns where it is now.
 fn moved(boot: &BootInfo, range: &Range<u64>) -> Range<u64> {
     let len = range.end - range.start;
-    let free = memory::free(boot, image::all()).expect("the memory map has too many pieces");
+    let free = memory::free(boot, image::all()).expect("the memory map has too many ranges");
     let home = free.iter().find(|home| home.end.min(BOOT_MAP).saturating_sub(home.start) >= len);
-    let home = home.unwrap_or_else(|| panic!("no {len} free bytes in a row below 4 GiB")).start;
+    let home = home.unwrap_or_else(|| panic!("no {len} contiguous free bytes below 4 GiB")).start;
     let bytes = BootMemory.bytes(range.start, len).expect("it was readable when it was parsed");
     // SAFETY: free memory, mapped by the boot tables, nobody's yet.
     unsafe { core::slice::from_raw_parts_mut(home as *mut u8, len as usize) }.copy_from_slice(bytes);
@@ -127,7 +127,7 @@ fn moved(boot: &BootInfo, range: &Range<u64>) -> Range<u64> {
 
 /// Starts the frame allocator and the hypervisor's own page tables.
 fn start_memory(boot: &BootInfo) {
-    let pieces = "the memory map has too many pieces";
+    let pieces = "the memory map has too many ranges";
     let ram = memory::ram(boot).expect(pieces);
     let mut free = memory::free(boot, image::all()).expect(pieces);
     // Modules may lie above the last free range; their memory is released one day.
@@ -138,7 +138,7 @@ fn start_memory(boot: &BootInfo) {
         .iter()
         .find(|range| range.start + bytes <= range.end.min(BOOT_MAP))
         .map(|range| range.start..range.start + bytes)
-        .unwrap_or_else(|| panic!("no {bytes} bytes in a row below 4 GiB for the frame allocator"));
+        .unwrap_or_else(|| panic!("no {bytes} contiguous bytes below 4 GiB for the frame allocator"));
     free.remove(home.clone()).expect(pieces);
     // SAFETY: free memory, mapped by the boot tables; the frames are handed over once, when they are mapped.
     unsafe {

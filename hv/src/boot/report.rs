@@ -80,7 +80,7 @@ pub fn print(host: &Host) {
         info!("module: {} KiB at {:#x} {}", bytes.div_ceil(1024), module.range.start, module.command_line);
     }
     if boot.dropped_regions > 0 {
-        log::warn!("{} entries of the memory map are empty or too many", boot.dropped_regions);
+        log::warn!("{} entries of the memory map are dropped: empty, or too many", boot.dropped_regions);
     }
 }
 

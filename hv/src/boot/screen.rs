@@ -24,7 +24,7 @@ fn layout(boot: &BootInfo) -> Option<Layout> {
     let place = layout.memory();
     let is_ram = |range: core::ops::Range<u64>| range.start < place.end && place.start < range.end;
     if memory::ram(boot).ok()?.iter().any(is_ram) {
-        ::log::warn!("the screen is not used: it would lie in RAM, at {:#x}", place.start);
+        ::log::warn!("the screen is not used: its framebuffer at {:#x} overlaps RAM", place.start);
         return None;
     }
     Some(layout)

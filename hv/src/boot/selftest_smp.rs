@@ -145,7 +145,7 @@ pub fn panic_elsewhere(host: &'static Host) {
     let busy: Job = Box::leak(Box::new(move |pcpu: &'static PerCpu| {
         let start = cpu::rdtsc();
         while cpu::rdtsc() - start < 100 * host.tsc_khz {
-            ::log::info!("selftest: PCPU {} is at work", pcpu.index);
+            ::log::info!("selftest: PCPU {} is running", pcpu.index);
         }
         if pcpu.index == last {
             panic!("on request, on PCPU {last}");
@@ -155,7 +155,7 @@ pub fn panic_elsewhere(host: &'static Host) {
             panic!("another one");
         }
         loop {
-            ::log::info!("selftest: PCPU {} is at work", pcpu.index);
+            ::log::info!("selftest: PCPU {} is running", pcpu.index);
         }
     }));
     smp::run_everywhere(host.cpu, busy);

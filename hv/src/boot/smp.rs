@@ -115,7 +115,7 @@ pub fn start(host: &'static Host, most: usize) {
     for id in wanted {
         if let Err(why) = start_one(host, *id, page, end) {
             log::warn!(
-                "the PCPU with APIC ID {id} {why}: it is left out; if a power cycle does not help, switch it off in the firmware's setup"
+                "the PCPU with APIC ID {id} is not used: {why}; if a power cycle does not help, disable it in the firmware setup"
             );
         }
     }
@@ -124,8 +124,8 @@ pub fn start(host: &'static Host, most: usize) {
 /// Starts one. It has until `end`, or a little while from now.
 fn start_one(host: &Host, apic_id: u32, page: u64, end: u64) -> Result<(), &'static str> {
     let index = percpu::count();
-    let home = percpu::make(index).ok_or("gets no memory")?;
-    paging::unmap_guard(home.guard).map_err(|_| "gets no guard page")?;
+    let home = percpu::make(index).ok_or("no memory for it")?;
+    paging::unmap_guard(home.guard).map_err(|_| "no guard page for its stack")?;
     // SAFETY: within the new stack.
     unsafe { ((home.stack_top - 8) as *mut u64).write(home.pcpu as u64) };
     // SAFETY: a variable of this module.
@@ -144,16 +144,16 @@ fn start_one(host: &Host, apic_id: u32, page: u64, end: u64) -> Result<(), &'sta
     while !is_here() {
         // The stack is its own, or nobody's.
         if cpu::rdtsc() > end && !has_come() && stack.swap(0, Ordering::SeqCst) != 0 {
-            return Err("does not start");
+            return Err("it did not start");
         }
         if cpu::rdtsc() > end + ticks(host, PATIENCE_MS * 1000) {
-            return Err("has got lost on its way");
+            return Err("it started, but did not finish its initialization");
         }
         core::hint::spin_loop();
     }
-    let pcpu = percpu::get(index).ok_or("is not listed")?;
+    let pcpu = percpu::get(index).ok_or("it is not listed")?;
     if pcpu.apic_id() != apic_id {
-        log::warn!("the PCPU with APIC ID {apic_id} says that it has ID {}", pcpu.apic_id());
+        log::warn!("the PCPU with APIC ID {apic_id} reports APIC ID {}", pcpu.apic_id());
     }
     compare_clocks(host, pcpu);
     Ok(())
@@ -299,8 +299,7 @@ fn compare_clocks(host: &Host, pcpu: &PerCpu) {
     pcpu.tsc_skew.store(skew.ticks(), Ordering::Relaxed);
     if skew.ticks().unsigned_abs() > SKEW_TICKS {
         log::warn!(
-            "PCPU {}: its TSC differs from the first one's by {} ticks: VCPUs that move there see time jump; keep them from it by \
-             `affinity`",
+            "PCPU {}: its TSC differs from PCPU 0's by {} ticks; VCPUs that migrate there see time jump; exclude it by `affinity`",
             pcpu.index,
             skew.ticks()
         );

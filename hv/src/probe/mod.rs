@@ -195,7 +195,7 @@ impl Display for Full<'_> {
         }
         writeln!(f, "processor: {processor}")?;
         if let Some(below) = &processor.below {
-            writeln!(f, "  it is a virtual one, of {below}")?;
+            writeln!(f, "  it is virtual: the hypervisor below is {below}")?;
         }
         let [physical, linear] = processor.address_bits;
         writeln!(f, "  addresses: {physical} bits physical, {linear} bits linear")?;
@@ -226,7 +226,7 @@ impl Display for Full<'_> {
         writeln!(f, "interrupts: {}", self.0.interrupts())?;
         match acpi.iommu {
             Some(iommu) => writeln!(f, "IOMMU: {iommu}, not used")?,
-            None => writeln!(f, "IOMMU: none that the ACPI tables name")?,
+            None => writeln!(f, "IOMMU: none in the ACPI tables")?,
         }
         writeln!(f, "time: TSC at {} kHz, from {}", self.0.tsc_khz, self.0.tsc_source)?;
         let tables = acpi.tables.iter().map(ascii);
@@ -283,7 +283,7 @@ impl Full<'_> {
                 Err(why) => writeln!(f, "screen: cannot be used: {why}: {other}"),
                 Ok(_) => writeln!(f, "screen: cannot be used where it is: {other}"),
             },
-            (None, None) => writeln!(f, "screen: none that the boot loader names"),
+            (None, None) => writeln!(f, "screen: none reported by the boot loader"),
         }
     }
 }

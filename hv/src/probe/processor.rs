@@ -104,7 +104,7 @@ fn identity(signature: u32) -> [u32; 3] {
 impl fmt::Display for Processor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [family, model, stepping] = self.identity;
-        let name = if self.brand.is_empty() { "a nameless processor" } else { &self.brand };
+        let name = if self.brand.is_empty() { "a processor without a brand string" } else { &self.brand };
         write!(f, "{name} ({}, family {family} model {model} stepping {stepping})", self.vendor)
     }
 }

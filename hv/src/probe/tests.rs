@@ -298,7 +298,7 @@ screen: 80 x 25 characters, at 0xb8000
     let text = facts.full().to_string();
     assert!(text.contains("\nvirtualization: cannot be used: firmware disabled it\n"), "{text}");
     assert!(
-        text.ends_with("\nscreen: none that the boot loader names\n") && !text.contains("serial"),
+        text.ends_with("\nscreen: none reported by the boot loader\n") && !text.contains("serial"),
         "{text}"
     );
     boot.framebuffer = Some(screen::Framebuffer { kind: screen::Kind::Other(0), ..framebuffer });

@@ -49,8 +49,7 @@ pub fn nested<V: Virt, M: HostMemory, H: Host>(
             Outcome::Resume
         }
         Ok(_) if vcpu.virt.was_delivering() => {
-            let what =
-                format!("the delivery of an interrupt or exception touches {gpa}, where there is no memory");
+            let what = format!("the delivery of an interrupt or exception accesses {gpa}, which is not RAM");
             Outcome::Stop(died(vcpu, Cause::EmulationFailure, what))
         }
         // A fetch whose page walk ends in a hole is the guest's page fault.
@@ -135,6 +134,6 @@ pub fn emulate_write<V: Virt, M: HostMemory, H: Host>(
 
 #[cold]
 pub(super) fn fetch_outside_ram<V: Virt>(vcpu: &Vcpu<V>, gpa: Gpa) -> Outcome {
-    let what = format!("the guest jumped to guest-physical {gpa}, where there is no memory");
+    let what = format!("the guest jumped to guest-physical {gpa}, which is not RAM or ROM");
     Outcome::Stop(died(vcpu, Cause::EmulationFailure, what))
 }

@@ -61,7 +61,7 @@ fn physical_bits() -> u8 {
 }
 
 /// Why a PCPU other than the first cannot run guests.
-const DIFFERS: &str = "its virtualization extension offers something else than the first processor's";
+const DIFFERS: &str = "its virtualization features differ from those of PCPU 0";
 
 /// AMD-V.
 pub struct Amd {
@@ -168,7 +168,7 @@ impl Backend for Intel {
         }
         if unlock.is_some() {
             log::info!(
-                "firmware has left VT-x open: it is switched on, and locked until the next power cycle"
+                "the firmware left VT-x unlocked: it is enabled, and locked until the next power cycle"
             );
         }
         // SAFETY: the caller's promise, and the features are this PCPU's, too.

@@ -42,10 +42,10 @@ struct Guest {
 
 const GUESTS: [Guest; 4] = [
     Guest { name: "a loop", code: &[0xeb, 0xfe], flags: rflags::IF, offer: Offer::None },
-    Guest { name: "a loop with interrupts closed", code: &[0xeb, 0xfe], flags: 0, offer: Offer::None },
+    Guest { name: "a loop with interrupts disabled", code: &[0xeb, 0xfe], flags: 0, offer: Offer::None },
     Guest { name: "a loop of CPUID", code: &[0x0f, 0xa2, 0xeb, 0xfc], flags: rflags::IF, offer: Offer::None },
     Guest {
-        name: "a loop of CPUID with an interrupt offered",
+        name: "a loop of CPUID with a pending interrupt",
         code: &[0x0f, 0xa2, 0xeb, 0xfc],
         flags: 0,
         offer: Offer::Vector(0x40),
@@ -88,7 +88,7 @@ fn is_refused<B: Backend>(backend: &B, cpu: &mut <B::Virt as Virt>::Cpu) -> bool
     let refused = virt.exit() == Exit::InvalidState;
     // The report is still to be had when the processor is another VCPU's.
     virt.depart(cpu);
-    log::info!("selftest: a guest that is refused: {}", virt.exit_report());
+    log::info!("selftest: guest with invalid state: {}", virt.exit_report());
     refused
 }
 
@@ -133,7 +133,7 @@ fn kick(host: &Host, number: u32, guest: &Guest) {
     ticks.sort_unstable();
     let ns = |ticks: Option<&u64>| ticks.map_or(0, |ticks| ticks * 1_000_000 / host.tsc_khz);
     log::info!(
-        "selftest: {}: left after {} ns, at most {} ns; {} kicks for {}",
+        "selftest: {}: shootdown latency: median {} ns, longest {} ns; {} kicks for {}",
         guest.name,
         ns(ticks.get(ticks.len() / 2)),
         ns(ticks.last()),

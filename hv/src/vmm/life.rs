@@ -139,7 +139,7 @@ impl<B: Backend> Machine<B> {
                 }
             }
             Err(_) => {
-                let why = "a page of the guest's memory was taken away by its test device; start it anew";
+                let why = "the test device removed a page of the guest's memory, so it cannot be reset; start it again";
                 failed(&why, STATUS_DIED);
             }
         }
@@ -224,7 +224,7 @@ impl<B: Backend> Machine<B> {
             self.console.set_focus(next.number);
             // One that has ended meanwhile may not know that it had the console.
             if self.guest(next.number as usize).is_some() {
-                ::log::info!("the console is that of {} now", next.config.name);
+                ::log::info!("the console is connected to {}", next.config.name);
                 return;
             }
         }

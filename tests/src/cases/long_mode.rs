@@ -125,7 +125,7 @@ fn jump_to_device(context: &Context) -> Result<()> {
 }
 
 fn stack_in_hole(context: &Context) -> Result<()> {
-    context.long_mode("dies.stack-in-hole", &[])?.status(3)?.says("0xd0000ff8, where there is no memory")?;
+    context.long_mode("dies.stack-in-hole", &[])?.status(3)?.says("0xd0000ff8, which is not RAM")?;
     Ok(())
 }
 

@@ -22,7 +22,7 @@ fn report(context: &Context) -> Result<()> {
         "machine: QEMU, ",
         "firmware: SeaBIOS, ",
         "processor: AMD EPYC Processor (AuthenticAMD, family 23 model 1 stepping 2)\n",
-        "  it is a virtual one, of TCGTCGTCGTCG\n",
+        "  it is virtual: the hypervisor below is TCGTCGTCGTCG\n",
         "  cache: L2 512 KiB",
         "virtualization: AMD-V, 16 ASIDs\n  has: nested paging\n  has no next RIP: ",
         "PCPUs: 4 in the MADT, APIC IDs 0 to 3; 4 started\n",
@@ -69,7 +69,7 @@ fn two(context: &Context) -> Result<()> {
     let report = context.run(&options)?.status(0)?.says("selftest: a loop with interrupts closed: ")?;
     // Until now no entry has failed that should not.
     let report = report
-        .says("selftest: a guest that is refused: VMCS: exit 0x80000021")?
+        .says("selftest: guest with invalid state: VMCS: exit 0x80000021")?
         .says("broken: CR0 has upper bits\n")?;
     let report = report.says("selftest: passed on 2 PCPUs")?.has("interrupts: x2APIC with TSC deadline")?;
     report.has("PCPUs: 2 in the MADT, APIC IDs 0 to 1; 2 started\n")?;

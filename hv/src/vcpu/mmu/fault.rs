@@ -41,7 +41,12 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
         counts.settled += 1;
         counts.settling_ticks += settled.ticks;
         counts.settling_faults += settled.faults;
-        log::debug!("{}: faults settled after {} ticks, {} faults", vm.name, settled.ticks, settled.faults);
+        log::debug!(
+            "{}: shadow tables refilled after {} ticks, {} faults",
+            vm.name,
+            settled.ticks,
+            settled.faults
+        );
     }
     let access = Access {
         write: error & error_code::WRITE != 0,
@@ -91,8 +96,7 @@ fn device<V: Virt, M: HostMemory, H: Host>(
     tsc: u64,
 ) -> Outcome {
     if vcpu.virt.was_delivering() {
-        let what =
-            format!("the delivery of an interrupt or exception touches {gpa}, where there is no memory");
+        let what = format!("the delivery of an interrupt or exception accesses {gpa}, which is not RAM");
         return Outcome::Stop(died(vcpu, Cause::EmulationFailure, what));
     }
     if access.execute {
@@ -125,8 +129,7 @@ fn emulate_write<V: Virt, M: HostMemory, H: Host>(
     if let_through(vcpu, vm, written.gpa) {
         return Outcome::Resume;
     }
-    let what =
-        "the delivery of an interrupt or exception writes where it cannot, and there are no nested tables";
+    let what = "the delivery of an interrupt or exception writes to a protected page, and there are no nested tables to execute it on";
     Outcome::Stop(death.map_or_else(|| died(vcpu, Cause::EmulationFailure, what.into()), Stop::Died))
 }
 
