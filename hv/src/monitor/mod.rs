@@ -83,7 +83,7 @@ impl Monitor {
     /// Runs a session, until the guest that has the console is to run again.
     pub fn enter<T: Terminal + Vms>(&mut self, on: &mut T, host: impl Fn() -> HostReport) {
         let mut selected = on.console();
-        on.keep(selected);
+        on.select(selected);
         let name = on.name(selected).to_string();
         // A terminal takes everything: the results of writing to it mean nothing.
         let _ = match on.state(selected) {
@@ -95,7 +95,7 @@ impl Monitor {
         };
         loop {
             self.converse(on, &mut selected, &host);
-            on.release();
+            on.deselect();
             let console = on.console();
             let name = on.name(console).to_string();
             let _ = match on.state(console) {
@@ -104,7 +104,7 @@ impl Monitor {
                 State::Paused | State::Stopped => {
                     wait_for_return(on, console);
                     selected = console;
-                    on.keep(selected);
+                    on.select(selected);
                     continue;
                 }
             };
@@ -172,7 +172,7 @@ fn perform<T: Terminal + Vms>(
         Command::Select(name) | Command::Console(name) => match vms::find(on, name) {
             Ok(vm) => {
                 *selected = vm;
-                on.keep(vm);
+                on.select(vm);
                 if matches!(command, Command::Console(_)) {
                     on.set_console(vm);
                     writeln!(answer, "{name} gets the console when you quit the monitor")?;

@@ -1,7 +1,7 @@
 //! What the monitor needs from the machine's VMs, which it names by their index in the configuration.
 //!
-//! Implemented by `vmm::visit` for the running machine, and by a model in the tests. What must hold: the
-//! selected VM ([`Vms::keep`]) is paused until [`Vms::release`]; the others run, except while they are counted.
+//! Implemented by `vmm::session` for the running machine, and by a model in the tests. What must hold: the
+//! selected VM ([`Vms::select`]) is paused until [`Vms::deselect`]; the others run, except while they are counted.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -19,7 +19,7 @@ pub enum State {
     Running,
     /// Paused until it is resumed.
     Paused,
-    /// Powered off; its memory is kept.
+    /// Powered off; its memory is selected.
     Stopped,
     /// Ended or destroyed: it has no memory.
     Absent,
@@ -61,7 +61,7 @@ impl Action {
         match self {
             Action::Start => format!("{name} starts"),
             Action::Stop => {
-                format!("{name} is off; its memory is kept until `start {name}` or `destroy {name}`")
+                format!("{name} is off; its memory is selected until `start {name}` or `destroy {name}`")
             }
             Action::Pause => format!("{name} is paused until `resume`, also after you quit the monitor"),
             Action::Resume => format!("{name} resumed"),
@@ -143,10 +143,10 @@ pub trait Vms {
     fn state(&self, vm: usize) -> State;
 
     /// Selects one: it is paused, and the one selected before may run again.
-    fn keep(&mut self, vm: usize);
+    fn select(&mut self, vm: usize);
 
     /// Ends the selection: the selected one runs again, unless its own state forbids it.
-    fn release(&mut self);
+    fn deselect(&mut self);
 
     /// The row of one; `None` if it is absent.
     fn summary(&mut self, vm: usize) -> Option<Summary>;

@@ -1,8 +1,8 @@
-//! The serial console that guests, the monitor and a person share: escape keys on the way in, bytes on the way out.
+//! The serial console that guests and the monitor share: escape keys in the input, bytes of output.
 //!
 //! One guest has the console: it gets what is typed, and its output is shown. The output of all guests is recorded line by line
-//! as well, if the machine has a place for records. While a person is at the monitor, the output of the guest that has the console
-//! waits, and when there is much of it, so does the guest. The first PCPU drains the port, because it takes its interrupt; any PCPU
+//! as well, if the machine has a place for records. During a monitor session the output of the guest that has the console is
+//! buffered; when the buffer is full, the guest waits. The first PCPU drains the port, because it takes its interrupt; any PCPU
 //! writes for the guest that it runs.
 
 use alloc::vec::Vec;
@@ -28,7 +28,7 @@ pub trait Port {
 /// Bytes of a line that is recorded at once.
 const LINE: usize = 256;
 
-/// Bytes of output that wait for the end of a visit to the monitor.
+/// Bytes of output that are buffered during a monitor session.
 const BEHIND: usize = 2048;
 
 /// No guest.
@@ -196,7 +196,7 @@ impl<P: Port> Console<P> {
         }
     }
 
-    /// Whether the person waits for the monitor: to come, or to take what was typed.
+    /// Whether the escape key has requested the monitor, or keys wait for it.
     #[inline(always)]
     pub fn wants_monitor(&self) -> bool {
         self.monitor_wanted.load(Ordering::Relaxed)

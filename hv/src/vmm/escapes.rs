@@ -1,22 +1,22 @@
-//! The escape keys of a console: what a person types is for the guest, or for the hypervisor.
+//! The escape keys of a console: they separate input for the guest from input for the hypervisor.
 
 /// Ctrl-a, the escape key.
 const ESCAPE: u8 = 0x01;
 
-/// What came of one byte from the person's side.
+/// The result of one byte of input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
     /// Nothing yet.
     None,
     /// A byte as typed.
     Byte(u8),
-    /// The person wants the monitor, or to leave it.
+    /// Enter or quit the monitor.
     Monitor,
-    /// The person wants to know the keys.
+    /// Show the keys.
     Help,
 }
 
-/// The keys, for people.
+/// The help text.
 pub const HELP: &str = "Ctrl-a p: monitor   Ctrl-a h: this help   Ctrl-a Ctrl-a: send Ctrl-a to the guest";
 
 /// Recognizes escape sequences in console input.

@@ -1,7 +1,7 @@
-//! One VM of the machine with its VCPUs: how it is made, how it begins, how it ends.
+//! One VM of the machine with its VCPUs, and the states of its lifecycle.
 //!
-//! Its VCPUs are in their places here while no PCPU runs them; the worker that runs one takes it out, and puts it back
-//! before it tells the scheduler. So whoever has seen all of them off their PCPUs can have all of them.
+//! A VCPU that no PCPU runs is stored here. The worker that runs one takes it out, and puts it back before it tells the scheduler.
+//! So a caller that has seen all VCPUs of the VM descheduled can take all of them.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -12,7 +12,7 @@ use spin::Mutex;
 
 use super::backend::Backend;
 use super::memory::{Frames, HostMemory};
-use super::renewal::{Renewal, Step};
+use super::restart::{Restart, Step};
 use crate::guest::build::{self, BuildError, HostFacts};
 use crate::guest::bundle::Files;
 use crate::guest::config::VmConfig;
@@ -29,25 +29,25 @@ use crate::virt::{Roots, Virt};
 use crate::vm::Vm;
 use crate::vm::work;
 
-/// A VCPU that no PCPU runs, with what it leaves in one.
-pub struct Parked<V: Virt> {
+/// A descheduled VCPU, with the registers that its PCPU held.
+pub struct DescheduledVcpu<V: Virt> {
     /// The VCPU.
     pub vcpu: Box<Vcpu<V>>,
     /// Its registers that entries do not switch.
     pub context: Box<Context>,
 }
 
-/// Whether a VM runs.
+/// The state of a VM's lifecycle.
 #[derive(Debug)]
-enum Life {
-    /// It does, unless it is paused.
-    Lives,
-    /// It has stopped, and stands still as soon as its VCPUs have left their PCPUs.
-    Stops(End),
-    /// Somebody sees to what follows.
-    IsSeenTo,
-    /// It starts anew, in the turns of its first VCPU; the others stand still.
-    Renews(Renewal),
+enum Lifecycle {
+    /// It runs, unless it is paused.
+    Running,
+    /// It has stopped; its VCPUs may still be on PCPUs.
+    Stopping(End),
+    /// A PCPU performs its start, end or restart.
+    Transition,
+    /// It restarts, in the time slices of its first VCPU; the others are descheduled.
+    Restarting(Restart),
 }
 
 /// Why a VM has stopped.
@@ -55,34 +55,34 @@ enum Life {
 pub enum End {
     /// It ran, and stopped.
     Stop(Stop),
-    /// It could not be started anew: why, and the run's exit status.
+    /// It could not be restarted: why, and the run's exit status.
     Failed(String, u32),
 }
 
-/// What a person has asked for that lasts when they have left.
+/// What the operator has requested: it outlasts the monitor session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rest {
-    /// Nothing: it runs.
-    No,
-    /// It stands still, and can go on.
+pub enum AdminState {
+    /// It runs.
+    Running,
+    /// Paused until it is resumed.
     Paused,
-    /// It is switched off; its memory stays as it was.
+    /// Powered off; its memory is kept.
     Off,
 }
 
-/// Counts a guest until its memory has been given back.
+/// Counts a guest until its memory has been freed.
 #[derive(Debug)]
-pub struct Holder(&'static AtomicU32);
+pub struct MemoryRef(&'static AtomicU32);
 
-impl Holder {
-    /// Counts in this word.
-    pub fn new(count: &'static AtomicU32) -> Holder {
+impl MemoryRef {
+    /// Counts in this word until it is dropped.
+    pub fn new(count: &'static AtomicU32) -> MemoryRef {
         count.fetch_add(1, Ordering::SeqCst);
-        Holder(count)
+        MemoryRef(count)
     }
 }
 
-impl Drop for Holder {
+impl Drop for MemoryRef {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -93,7 +93,7 @@ pub type VmOf<B> = Vm<<<B as Backend>::Virt as Virt>::NestedFormat, HostMemory>;
 
 /// One VM.
 pub struct Guest<B: Backend> {
-    /// What was asked for.
+    /// Its configuration.
     pub config: VmConfig,
     /// Its number in the configuration.
     pub number: u32,
@@ -105,19 +105,19 @@ pub struct Guest<B: Backend> {
     pub sched_vm: VmId,
     /// The numbers of its VCPUs in the scheduler.
     pub handles: Vec<VcpuId>,
-    parked: Vec<Mutex<Option<Parked<B::Virt>>>>,
-    life: Mutex<Life>,
-    /// Whether it says `Lives`: each turn asks.
-    lives: AtomicBool,
-    /// Held by whoever sees to its end, until it is gone, or lets it start anew or begin; and by the monitor while it makes sure that the
-    /// VM stands still. Taken before all others of the VM.
-    pub(super) steer: Mutex<()>,
-    rest: Mutex<Rest>,
+    vcpus: Vec<Mutex<Option<DescheduledVcpu<B::Virt>>>>,
+    lifecycle: Mutex<Lifecycle>,
+    /// Whether `lifecycle` is `Running`, without the lock: checked in each time slice.
+    running: AtomicBool,
+    /// Held while a PCPU ends, restarts or starts the VM, and by the monitor while it checks that the VM is descheduled. Taken
+    /// before all other locks of the VM.
+    pub(super) lifecycle_lock: Mutex<()>,
+    admin_state: Mutex<AdminState>,
     started: AtomicU64,
-    /// Dropped after all that uses it.
+    /// Dropped after everything that uses it.
     _ram: Lent<Frames>,
     /// Dropped last.
-    _holder: Holder,
+    _memory_ref: MemoryRef,
 }
 
 impl<B: Backend> Guest<B> {
@@ -128,7 +128,7 @@ impl<B: Backend> Guest<B> {
         memory: HostMemory,
         facts: &HostFacts,
         mut ram: Lent<Frames>,
-        holder: Holder,
+        memory_ref: MemoryRef,
         measures: Measures,
     ) -> Result<Guest<B>, BuildError> {
         let vm = build::build(config, memory, facts, |bytes| ram.block(bytes))?;
@@ -139,21 +139,21 @@ impl<B: Backend> Guest<B> {
             vm,
             sched_vm: VmId(0),
             handles: Vec::new(),
-            parked: (0..config.vcpus).map(|_| Mutex::new(None)).collect(),
-            life: Mutex::new(Life::IsSeenTo),
-            lives: AtomicBool::new(false),
-            steer: Mutex::new(()),
-            rest: Mutex::new(Rest::No),
+            vcpus: (0..config.vcpus).map(|_| Mutex::new(None)).collect(),
+            lifecycle: Mutex::new(Lifecycle::Transition),
+            running: AtomicBool::new(false),
+            lifecycle_lock: Mutex::new(()),
+            admin_state: Mutex::new(AdminState::Running),
             started: AtomicU64::new(facts.tsc),
             _ram: ram,
-            _holder: holder,
+            _memory_ref: memory_ref,
         })
     }
 
     /// What a VCPU takes at most: it, what it remembers of instructions, and the pages that the processor wants.
     const VCPU_BYTES: usize = size_of::<Vcpu<B::Virt>>() + NextRips::BYTES + (40 << 10);
 
-    /// Loads the kernel and parks new VCPUs, as after RESET. The memory is all zeroes; no VCPU is on a PCPU.
+    /// Loads the kernel and makes new VCPUs, as after RESET. The memory is all zeroes; no VCPU is on a PCPU.
     pub fn begin(
         &self,
         backend: &B,
@@ -164,8 +164,8 @@ impl<B: Backend> Guest<B> {
         let vm = &self.vm;
         let boot = build::fill(vm, &self.config, files, vm.nanos(tsc))?;
         vm.translation.reset();
-        for (id, place) in (0..).zip(&self.parked) {
-            // The old one leaves room for the new one.
+        for (id, place) in (0..).zip(&self.vcpus) {
+            // A restart reuses the memory of the old VCPU.
             let is_first = place.lock().take().is_none();
             if is_first && !heap::has_room(Self::VCPU_BYTES) {
                 return Err(BuildError::Room("virtual processors"));
@@ -187,18 +187,18 @@ impl<B: Backend> Guest<B> {
                 mmu::be_paranoid(&mut vcpu, entries);
             }
             vcpu.virt.set_tsc_offset(tsc.wrapping_neg());
-            *place.lock() = Some(Parked { vcpu, context: Box::new(Context::after_reset()) });
-            // Last: whoever had a VCPU here finds one, also if the guest cannot begin anew.
+            *place.lock() = Some(DescheduledVcpu { vcpu, context: Box::new(Context::after_reset()) });
+            // Last: each VCPU is in its place, also if the restart fails.
             has_tables.map_err(|_| BuildError::Shadow)?;
         }
         // Each has dropped the shadow tables of those before it, and these are not told if the scheduler says that they run here.
         vm.mailboxes.iter().for_each(|mailbox| mailbox.request(work::RELOAD));
         vm.hlt.reset();
         self.started.store(tsc, Ordering::Relaxed);
-        self.set_rest(Rest::No);
-        let mut life = self.life.lock();
-        *life = Life::Lives;
-        self.lives.store(true, Ordering::Release);
+        self.set_admin_state(AdminState::Running);
+        let mut lifecycle = self.lifecycle.lock();
+        *lifecycle = Lifecycle::Running;
+        self.running.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -207,103 +207,103 @@ impl<B: Backend> Guest<B> {
         self.started.load(Ordering::Relaxed)
     }
 
-    /// What a person has asked for.
-    pub fn rest(&self) -> Rest {
-        *self.rest.lock()
+    /// The operator's request.
+    pub fn admin_state(&self) -> AdminState {
+        *self.admin_state.lock()
     }
 
-    /// A person asks for this. The caller makes the VCPUs stand still, or lets them run.
-    pub fn set_rest(&self, rest: Rest) {
-        *self.rest.lock() = rest;
+    /// Sets the operator's request. The caller pauses or resumes the VCPUs.
+    pub fn set_admin_state(&self, admin_state: AdminState) {
+        *self.admin_state.lock() = admin_state;
     }
 
     /// Takes a VCPU to run it.
     ///
     /// # Panics
     /// If it is taken: the scheduler gives a VCPU to one PCPU at a time.
-    pub fn take(&self, id: u32) -> Parked<B::Virt> {
-        self.parked[id as usize].lock().take().expect("a VCPU on two PCPUs")
+    pub fn take(&self, id: u32) -> DescheduledVcpu<B::Virt> {
+        self.vcpus[id as usize].lock().take().expect("a VCPU on two PCPUs")
     }
 
     /// Puts it back.
-    pub fn park(&self, id: u32, parked: Parked<B::Virt>) {
-        *self.parked[id as usize].lock() = Some(parked);
+    pub fn put_vcpu(&self, id: u32, vcpu: DescheduledVcpu<B::Virt>) {
+        *self.vcpus[id as usize].lock() = Some(vcpu);
     }
 
-    /// Takes all VCPUs, which stand still.
-    pub fn take_all(&self) -> Vec<Parked<B::Virt>> {
+    /// Takes all VCPUs, which are descheduled.
+    pub fn take_vcpus(&self) -> Vec<DescheduledVcpu<B::Virt>> {
         (0..self.config.vcpus).map(|id| self.take(id)).collect()
     }
 
     /// Puts them back.
-    pub fn park_all(&self, all: Vec<Parked<B::Virt>>) {
-        (0..).zip(all).for_each(|(id, parked)| self.park(id, parked));
+    pub fn put_vcpus(&self, all: Vec<DescheduledVcpu<B::Virt>>) {
+        (0..).zip(all).for_each(|(id, vcpu)| self.put_vcpu(id, vcpu));
     }
 
-    /// The VM stops for this reason, unless it has stopped already. Its VCPUs must be made to stand still.
+    /// The VM stops for this reason, unless it has stopped already. The caller pauses its VCPUs.
     pub fn stop(&self, stop: Stop) {
-        let mut life = self.life.lock();
-        if matches!(*life, Life::Lives | Life::Renews(_)) {
-            *life = Life::Stops(End::Stop(stop));
-            self.lives.store(false, Ordering::Release);
+        let mut lifecycle = self.lifecycle.lock();
+        if matches!(*lifecycle, Lifecycle::Running | Lifecycle::Restarting(_)) {
+            *lifecycle = Lifecycle::Stopping(End::Stop(stop));
+            self.running.store(false, Ordering::Release);
         }
     }
 
-    /// Its new start has failed: why, and the run's exit status. Its first VCPU must be made to stand still.
+    /// Its restart has failed: why, and the run's exit status. The caller pauses its first VCPU.
     pub fn fail(&self, why: String, status: u32) {
-        *self.life.lock() = Life::Stops(End::Failed(why, status));
+        *self.lifecycle.lock() = Lifecycle::Stopping(End::Failed(why, status));
     }
 
-    /// Why it has stopped; to one caller, who sees to what follows.
+    /// Why it has stopped; returned to one caller, which ends or restarts it.
     pub fn take_stop(&self) -> Option<End> {
-        let mut life = self.life.lock();
-        match core::mem::replace(&mut *life, Life::IsSeenTo) {
-            Life::Stops(end) => Some(end),
+        let mut lifecycle = self.lifecycle.lock();
+        match core::mem::replace(&mut *lifecycle, Lifecycle::Transition) {
+            Lifecycle::Stopping(end) => Some(end),
             other => {
-                *life = other;
+                *lifecycle = other;
                 None
             }
         }
     }
 
-    /// It starts anew. Its first VCPU must be let run.
-    pub fn renew(&self, stop: Stop) {
-        let renewal = Renewal::new(stop, self.started(), self.vm.clock.tsc_khz());
-        *self.life.lock() = Life::Renews(renewal);
+    /// Begins its restart. The caller resumes its first VCPU.
+    pub fn begin_restart(&self, stop: Stop) {
+        let restart = Restart::new(stop, self.started(), self.vm.clock.tsc_khz());
+        *self.lifecycle.lock() = Lifecycle::Restarting(restart);
     }
 
-    /// What the first VCPU has to do, at this host TSC, for the VM to start anew; `None`: it does not.
+    /// The next step of the restart at this host TSC, for the first VCPU; `None`: it does not restart.
     pub fn next_step(&self, now: u64) -> Option<Step> {
-        match &mut *self.life.lock() {
-            Life::Renews(renewal) => Some(renewal.next(now)),
+        match &mut *self.lifecycle.lock() {
+            Lifecycle::Restarting(restart) => Some(restart.next(now)),
             _ => None,
         }
     }
 
     /// Whether it runs, unless it is paused.
     #[inline]
-    pub fn lives(&self) -> bool {
-        self.lives.load(Ordering::Acquire)
+    pub fn is_running(&self) -> bool {
+        self.running.load(Ordering::Acquire)
     }
 
-    /// Whether it starts anew.
-    pub fn renews(&self) -> bool {
-        matches!(*self.life.lock(), Life::Renews(_))
+    /// Whether it restarts.
+    pub fn is_restarting(&self) -> bool {
+        matches!(*self.lifecycle.lock(), Lifecycle::Restarting(_))
     }
 
-    /// Whether its end or new start is still to be seen to.
-    pub fn has_stopped(&self) -> bool {
-        matches!(*self.life.lock(), Life::Stops(_) | Life::IsSeenTo)
+    /// Whether it has stopped, and is not ended or restarted yet.
+    pub fn is_stopping(&self) -> bool {
+        matches!(*self.lifecycle.lock(), Lifecycle::Stopping(_) | Lifecycle::Transition)
     }
 
-    /// Calls `f` with the VCPUs that may run: all of a VM that lives, the first of one that starts anew. It does not stop meanwhile, so
-    /// whoever stops it afterwards has them stand still.
-    pub fn for_those_that_may_run(&self, f: impl FnMut(&VcpuId)) {
-        let life = self.life.lock();
-        let count = match &*life {
-            Life::Lives => self.handles.len(),
-            Life::Renews(_) => 1,
-            Life::Stops(_) | Life::IsSeenTo => 0,
+    /// Calls `f` with the VCPUs that may run: all of a running VM, the first of one that restarts. The VM cannot stop meanwhile, so
+    /// a later stop pauses them all.
+    pub fn for_each_runnable(&self, f: impl FnMut(&VcpuId)) {
+        let lifecycle = self.lifecycle.lock();
+        let count = match &*lifecycle {
+            Lifecycle::Running => self.handles.len(),
+            Lifecycle::Restarting(_) => 1,
+            Lifecycle::Stopping(_) | Lifecycle::Transition => 0,
         };
         self.handles.iter().take(count).for_each(f);
     }

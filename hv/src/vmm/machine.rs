@@ -1,7 +1,7 @@
 //! The machine with all its guests.
 //!
 //! Made once and never dropped. Every PCPU has a worker ([`super::worker`]) that asks the scheduler what to run. How VMs are made
-//! is here, what becomes of them in [`super::life`]; any PCPU may do it.
+//! is here, their lifecycle in [`super::lifecycle`]; any PCPU may do it.
 //!
 //! Locks: `vcpus` and those of [`Entry`] are held for a moment, and none of the machine's is taken while one is held (docs/architecture.md).
 
@@ -14,7 +14,7 @@ use spin::{Mutex, RwLock};
 
 use super::backend::Backend;
 use super::console::Console;
-use super::guest::{Guest, Holder, cpuid_policy};
+use super::guest::{Guest, MemoryRef, cpuid_policy};
 use super::memory::{DiskPages, Frames, HostMemory, UnmappedMemory};
 use super::others::VcpusOf;
 use super::pcpu::ConsolePort;
@@ -44,8 +44,8 @@ pub const STATUS_USAGE: u32 = 2;
 pub(super) struct Entry<B: Backend> {
     pub(super) config: VmConfig,
     pub(super) guest: Mutex<Option<Arc<Guest<B>>>>,
-    /// Guests whose memory is not back yet.
-    pub(super) holders: AtomicU32,
+    /// Guests whose memory is not freed yet.
+    pub(super) memory_refs: AtomicU32,
 }
 
 /// A VCPU of a guest.
@@ -61,7 +61,7 @@ pub struct Machine<B: Backend> {
     arch_capabilities: u64,
     /// The processor's virtualization.
     pub backend: &'static B,
-    /// Who runs where.
+    /// The scheduler.
     pub sched: Scheduler<Credit>,
     /// The serial console.
     pub console: Console<ConsolePort>,
@@ -71,8 +71,9 @@ pub struct Machine<B: Backend> {
     pub(super) vcpus: RwLock<Vec<Option<VcpuOf<B>>>>,
     /// The networks between guests.
     switches: Mutex<Switches>,
-    /// Guests that have not ended, one more while the machine starts, and one while a person is at the monitor.
-    pub(super) left: AtomicU32,
+    /// References that keep the machine running: one per guest that has not ended, one during the start of the machine, one during
+    /// a monitor session.
+    pub(super) running_refs: AtomicU32,
     /// The worst status of those that have.
     pub(super) status: AtomicU32,
 }
@@ -99,7 +100,7 @@ impl<B: Backend> Machine<B> {
         let entry = |config: &VmConfig| Entry {
             config: config.clone(),
             guest: Mutex::new(None),
-            holders: AtomicU32::new(0),
+            memory_refs: AtomicU32::new(0),
         };
         let (plan, arch_capabilities) = report::speculation(host.options.mitigations);
         let records = vms > 1 || host.options.consoles;
@@ -114,7 +115,7 @@ impl<B: Backend> Machine<B> {
             entries: config.vm.iter().map(entry).collect(),
             vcpus: RwLock::new((0..vcpus).map(|_| None).collect()),
             switches: Mutex::new(Switches::default()),
-            left: AtomicU32::new(1),
+            running_refs: AtomicU32::new(1),
             status: AtomicU32::new(pm::STATUS_OK),
         }
     }
@@ -145,7 +146,7 @@ impl<B: Backend> Machine<B> {
     /// people.
     pub fn start(&'static self, number: usize) -> Result<(), String> {
         let config = &self.entries[number].config;
-        self.left.fetch_add(1, Ordering::SeqCst);
+        self.running_refs.fetch_add(1, Ordering::SeqCst);
         telemetry::record("start", |json| json.text("vm", &config.name));
         let guest = match self.make(number as u32, config) {
             Ok(guest) => guest,
@@ -161,7 +162,7 @@ impl<B: Backend> Machine<B> {
             } else {
                 "config-error"
             };
-            self.forget(&guest);
+            self.remove(&guest);
             self.report_end(config, reason, 0, &e, STATUS_USAGE);
             return Err(e.to_string());
         }
@@ -186,10 +187,10 @@ impl<B: Backend> Machine<B> {
         if affinity.and(topology.all()).is_empty() {
             return Err(BuildError::Affinity { pcpus: topology.len(), fit: topology.all() });
         }
-        let holder = Holder::new(&self.entries[number as usize].holders);
+        let memory_ref = MemoryRef::new(&self.entries[number as usize].memory_refs);
         // SAFETY: a guest drops its RAM after its tables.
         let ram = Lent::from(unsafe { Frames::new() });
-        let mut guest = Guest::new(config, number, memory, &facts, ram, holder, measures)?;
+        let mut guest = Guest::new(config, number, memory, &facts, ram, memory_ref, measures)?;
         self.attach_devices(&mut guest)?;
         let now = cpu::rdtsc();
         let full = "the scheduler has room for all of the configuration";
@@ -236,7 +237,7 @@ impl<B: Backend> Machine<B> {
         Ok(())
     }
 
-    /// Loads a guest whose VCPUs stand still, and lets them run.
+    /// Loads a guest whose VCPUs are descheduled, and resumes them.
     pub(super) fn begin(&self, guest: &Guest<B>) -> Result<(), BuildError> {
         let xcr0 = if cpu::cr4() & cr4::OSXSAVE != 0 { GUEST_XCR0 } else { 0 };
         let answers = |leaf, subleaf| match (leaf, subleaf, cpuid(leaf, subleaf)) {
@@ -247,7 +248,7 @@ impl<B: Backend> Machine<B> {
         let policy = |id| cpuid_policy(&guest.config, id, self.host.tsc_khz, xcr0, caps);
         let table = |id| CpuidTable::new(&policy(id), answers);
         guest.begin(self.backend, &self.files, cpu::rdtsc(), table)?;
-        self.let_run(guest);
+        self.resume(guest);
         Ok(())
     }
 }

@@ -12,9 +12,7 @@ mod escapes;
 #[cfg(feature = "baremetal")]
 mod guest;
 #[cfg(feature = "baremetal")]
-mod kicks;
-#[cfg(feature = "baremetal")]
-mod life;
+mod lifecycle;
 #[cfg(feature = "baremetal")]
 mod machine;
 #[cfg(feature = "baremetal")]
@@ -26,14 +24,16 @@ mod pcpu;
 #[cfg(feature = "baremetal")]
 mod pcpus;
 #[cfg_attr(not(feature = "baremetal"), allow(dead_code))]
-mod renewal;
-#[cfg_attr(not(feature = "baremetal"), allow(dead_code))]
 pub mod report;
+#[cfg_attr(not(feature = "baremetal"), allow(dead_code))]
+mod restart;
+#[cfg(feature = "baremetal")]
+mod selftest_shootdown;
+#[cfg(feature = "baremetal")]
+mod session;
 #[cfg(feature = "baremetal")]
 mod start;
 #[cfg(feature = "baremetal")]
 mod telemetry;
-#[cfg(feature = "baremetal")]
-mod visit;
 #[cfg(feature = "baremetal")]
 mod worker;

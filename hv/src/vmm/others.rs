@@ -1,7 +1,7 @@
-//! How a VCPU has the other VCPUs of its VM forget translations.
+//! TLB shootdown among the VCPUs of a VM.
 //!
-//! Each of them finds in its mailbox what it has to do before its next entry; the PCPUs that run one are asked to look, and waited
-//! for. One that begins to run meanwhile looks by itself.
+//! Each target finds a flush request in its mailbox before its next entry; the PCPUs that run one now are kicked and waited for. A
+//! VCPU that is scheduled meanwhile checks its mailbox anyway.
 
 use alloc::sync::{Arc, Weak};
 

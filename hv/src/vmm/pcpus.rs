@@ -4,12 +4,13 @@ use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::backend::{Amd, Backend, Intel};
-use super::{kicks, start};
+use super::{selftest_shootdown, start};
 use crate::boot::host::Host;
 use crate::boot::percpu::PerCpu;
 use crate::boot::smp;
 
-/// Switches virtualization on, on every PCPU, for good; runs guests there and kicks them. Says on how many PCPUs that failed.
+/// Enables virtualization on every PCPU and leaves it enabled; runs guests there and kicks them. Returns on how many PCPUs that
+/// failed.
 // SAFETY: declared with the same signature in `boot::start`, and nothing else has this name.
 #[unsafe(no_mangle)]
 fn selftest_virtualization(host: &'static Host) -> u32 {
@@ -31,7 +32,7 @@ fn test<B: Backend + 'static>(host: &'static Host) -> u32 {
             // SAFETY: the PCPU has started, and nobody else uses the extension.
             match unsafe { backend.enable() } {
                 Ok(mut cpu) => {
-                    let failed = !kicks::run(host, backend, pcpu, &mut cpu);
+                    let failed = !selftest_shootdown::run(host, backend, pcpu, &mut cpu);
                     FAILURES.fetch_add(failed.into(), Ordering::SeqCst);
                     // The processor goes on using it.
                     core::mem::forget(cpu);

@@ -67,13 +67,13 @@ fn run_guests<B: Backend>(host: &'static Host) -> ! {
         ConsolePort(log::console()),
     )));
     for number in 0..config.vm.len() {
-        // Who fails has reported it.
+        // A failure is reported already.
         let _reported = machine.start(number);
     }
-    // From here on the guests keep the machine going.
-    machine.one_less();
+    // From here on only the guests keep the machine running.
+    machine.put();
     let work = move |pcpu: &'static PerCpu| {
-        // Who has nothing to run guests with stays parked.
+        // A PCPU without virtualization stays halted.
         let cpu = cpus[pcpu.index as usize].lock().take();
         if let Some(cpu) = cpu {
             Worker::new(machine, pcpu, cpu).run()

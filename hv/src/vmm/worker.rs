@@ -1,9 +1,9 @@
-//! What a PCPU does: it asks the scheduler which VCPU to run, runs it, and asks again. One worker for each PCPU, for ever.
+//! What a PCPU does: it asks the scheduler which VCPU to run, runs it, and asks again. One worker per PCPU; it never returns.
 
 use alloc::sync::Arc;
 
 use super::backend::Backend;
-use super::guest::{Guest, Parked};
+use super::guest::{DescheduledVcpu, Guest};
 use super::machine::Machine;
 use super::pcpu::Pcpu;
 use crate::boot::percpu::PerCpu;
@@ -20,7 +20,7 @@ struct Loaded<B: Backend> {
     handle: VcpuId,
     guest: Arc<Guest<B>>,
     id: u32,
-    parked: Parked<B::Virt>,
+    taken: DescheduledVcpu<B::Virt>,
 }
 
 /// One PCPU at work.
@@ -56,7 +56,7 @@ impl<B: Backend> Worker<B> {
     pub fn run(mut self) -> ! {
         loop {
             if self.pcpu.is_first() && self.machine.console.wants_monitor() {
-                self.visit();
+                self.monitor_session();
             }
             self.turn();
         }
@@ -69,7 +69,7 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    /// The same for who waits for something of which no interrupt tells: it comes back soon.
+    /// The same for a caller that polls for an event without an interrupt: it returns within a millisecond or a time slice.
     pub(super) fn brief_turn(&mut self) {
         if !self.step() {
             self.pcpu.idle_briefly();
@@ -92,23 +92,23 @@ impl<B: Backend> Worker<B> {
         self.machine.send(self.machine.sched.context_saved(self.pcpu.id(), now));
         let switches = left.is_some();
         if let Some(guest) = left {
-            self.machine.look_after(&guest);
+            self.machine.reap(&guest);
         }
         self.pcpu.begin(self.loaded.as_ref().map(|loaded| loaded.guest.number), decision.until);
-        let Some(Loaded { handle, guest, parked, .. }) = &mut self.loaded else { return false };
-        if !guest.lives() {
-            self.renew();
+        let Some(Loaded { handle, guest, taken, .. }) = &mut self.loaded else { return false };
+        if !guest.is_running() {
+            self.continue_restart();
             return true;
         }
-        let end = run(&mut parked.vcpu, &guest.vm, &mut self.cpu, &mut self.pcpu);
-        let turns = &mut parked.vcpu.turns;
+        let end = run(&mut taken.vcpu, &guest.vm, &mut self.cpu, &mut self.pcpu);
+        let turns = &mut taken.vcpu.turns;
         turns.decisions.add(decided.wrapping_sub(now));
         if let Some(entered) = self.pcpu.entered().filter(|_| switches) {
             turns.switches.add(entered.wrapping_sub(decided));
         }
         match end {
             Return::Idle => {
-                self.pcpu.sleep(*handle, parked.vcpu.due);
+                self.pcpu.sleep(*handle, taken.vcpu.due);
                 self.why = Why::Block;
             }
             Return::Yield => {}
@@ -118,14 +118,14 @@ impl<B: Backend> Worker<B> {
         true
     }
 
-    /// The guest of the VCPU here has stopped: the VCPU is about to leave, or it is the first one and starts the guest anew.
+    /// The guest of the loaded VCPU has stopped: the VCPU leaves, or it is the first one and continues the restart.
     #[cold]
     #[inline(never)]
-    fn renew(&mut self) {
+    fn continue_restart(&mut self) {
         let Some(Loaded { handle, .. }) = &self.loaded else { return };
         let handle = *handle;
         let Some(guest) = self.unload() else { return };
-        if let Some(due) = self.machine.renew(&guest, &mut self.pcpu) {
+        if let Some(due) = self.machine.restart_step(&guest, &mut self.pcpu) {
             self.pcpu.sleep(handle, due);
             self.why = Why::Block;
         }
@@ -135,10 +135,10 @@ impl<B: Backend> Worker<B> {
     /// Takes the VCPU out of the PCPU, if there is one; its guest. Part of each switch.
     #[inline(always)]
     fn unload(&mut self) -> Option<Arc<Guest<B>>> {
-        let Loaded { guest, id, mut parked, .. } = self.loaded.take()?;
-        parked.vcpu.virt.depart(&mut self.cpu);
-        self.pcpu.save(&mut parked.context);
-        guest.park(id, parked);
+        let Loaded { guest, id, mut taken, .. } = self.loaded.take()?;
+        taken.vcpu.virt.depart(&mut self.cpu);
+        self.pcpu.save(&mut taken.context);
+        guest.put_vcpu(id, taken);
         Some(guest)
     }
 
@@ -146,10 +146,10 @@ impl<B: Backend> Worker<B> {
     #[inline(always)]
     fn load(&mut self, handle: VcpuId) {
         let (guest, id) = self.machine.vcpu(handle).expect("the scheduler knows VCPUs that there are");
-        let mut parked = guest.take(id);
-        self.pcpu.restore(&mut parked.context);
-        let wanted = Load { vm: guest.number, spec_ctrl: parked.vcpu.msrs.spec_ctrl() };
+        let mut taken = guest.take(id);
+        self.pcpu.restore(&mut taken.context);
+        let wanted = Load { vm: guest.number, spec_ctrl: taken.vcpu.msrs.spec_ctrl() };
         self.pcpu.part_from_last(&guest.measures, wanted);
-        self.loaded = Some(Loaded { handle, guest, id, parked });
+        self.loaded = Some(Loaded { handle, guest, id, taken });
     }
 }

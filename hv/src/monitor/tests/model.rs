@@ -21,7 +21,7 @@ pub struct World {
     /// The one that has the console.
     pub console: usize,
     /// The one that is looked at.
-    pub kept: Option<usize>,
+    pub selected: Option<usize>,
     /// All that was done.
     pub done: Vec<(Action, usize)>,
 }
@@ -30,7 +30,7 @@ impl World {
     /// A machine on which these VMs run.
     pub fn new(scenes: impl IntoIterator<Item = Scene>) -> World {
         let vms = scenes.into_iter().map(|scene| (scene, State::Running)).collect();
-        World { keys: VecDeque::new(), shown: vec![], vms, console: 0, kept: None, done: vec![] }
+        World { keys: VecDeque::new(), shown: vec![], vms, console: 0, selected: None, done: vec![] }
     }
 }
 
@@ -72,12 +72,12 @@ impl Vms for World {
         self.vms[vm].1
     }
 
-    fn keep(&mut self, vm: usize) {
-        self.kept = Some(vm);
+    fn select(&mut self, vm: usize) {
+        self.selected = Some(vm);
     }
 
-    fn release(&mut self) {
-        self.kept = None;
+    fn deselect(&mut self) {
+        self.selected = None;
     }
 
     fn summary(&mut self, vm: usize) -> Option<Summary> {
@@ -93,7 +93,7 @@ impl Vms for World {
     }
 
     fn look(&mut self, vm: usize, f: &mut Look<'_, Fake, Memory>) -> bool {
-        assert_eq!(self.kept, Some(vm), "it stands still");
+        assert_eq!(self.selected, Some(vm), "it is paused");
         let (Scene { vm, vcpus }, state) = &mut self.vms[vm];
         if *state == State::Absent {
             return false;

@@ -49,7 +49,7 @@ fn leaving_lets_the_guest_go_on() {
         let shown = converse(&mut Monitor::default(), &mut world, text);
         assert!(shown.starts_with("\nmonitor: guest is paused"), "{shown}");
         assert!(shown.ends_with("\nmonitor: guest resumed\n"), "{shown}");
-        assert_eq!(world.kept, None, "{text:?}");
+        assert_eq!(world.selected, None, "{text:?}");
     }
 }
 

@@ -1,14 +1,14 @@
-//! A person's visit to the monitor, on the first PCPU: the VM that is looked at stands still, the others go on.
+//! A monitor session, on the first PCPU: the selected VM is paused, the others run.
 //!
-//! While the person thinks, the PCPU works on ([`Worker::turn`]); and also while it waits for a VM to stand still, to begin or to be
-//! gone, but then it halts only for moments ([`Worker::brief_turn`]), as nobody would wake it.
+//! Between keys the PCPU runs VCPUs as usual ([`Worker::turn`]). So it does while it waits for a VM to be descheduled, started or
+//! freed, but then it halts only briefly ([`Worker::brief_turn`]), because no interrupt reports these events.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use super::backend::Backend;
-use super::guest::{Guest, Parked, Rest};
+use super::guest::{AdminState, DescheduledVcpu, Guest};
 use super::memory::HostMemory;
 use super::worker::Worker;
 use crate::boot::host::Host;
@@ -19,25 +19,25 @@ use crate::monitor::vms::{Action, Look, Refused, State, Summary, Vms};
 use crate::monitor::{Key, Terminal};
 use crate::vcpu::outcome::Stop;
 
-/// The monitor's side of a PCPU that goes on working.
-struct AtWork<'a, B: Backend> {
+/// The machine as the monitor uses it during a session.
+struct Session<'a, B: Backend> {
     worker: &'a mut Worker<B>,
-    /// The VM that is looked at.
-    kept: Option<usize>,
+    /// The selected VM, which is paused.
+    selected: Option<usize>,
 }
 
-impl<B: Backend> AtWork<'_, B> {
-    /// A VM, made to stand still: it does so from now on until it is let run. `None`: it is not there.
-    fn still(&mut self, vm: usize) -> Option<Arc<Guest<B>>> {
+impl<B: Backend> Session<'_, B> {
+    /// Pauses a VM and waits until it is descheduled; it stays so until [`Session::resume`]. `None`: it is absent.
+    fn pause_and_wait(&mut self, vm: usize) -> Option<Arc<Guest<B>>> {
         let machine = self.worker.machine;
         loop {
             let guest = machine.guest(vm)?;
-            // Whoever lets it start anew or begin holds the lock meanwhile: what has been held before does not count.
-            let stands_still = guest.steer.try_lock().is_some_and(|_steer| {
-                machine.hold(&guest);
-                machine.is_off(&guest) && !guest.has_stopped()
+            // A PCPU that restarts or starts it holds the lock and resumes its VCPUs: pause them again after that.
+            let is_paused = guest.lifecycle_lock.try_lock().is_some_and(|_lifecycle_lock| {
+                machine.pause(&guest);
+                machine.is_descheduled(&guest) && !guest.is_stopping()
             });
-            if stands_still {
+            if is_paused {
                 return Some(guest);
             }
             drop(guest);
@@ -45,30 +45,30 @@ impl<B: Backend> AtWork<'_, B> {
         }
     }
 
-    /// A VM that stands still stops, and what follows is seen to.
+    /// Stops a descheduled VM, and ends or restarts it.
     fn stop(&mut self, guest: &Arc<Guest<B>>, stop: Stop) {
         self.worker.machine.stop(guest, stop);
-        self.worker.machine.look_after(guest);
+        self.worker.machine.reap(guest);
     }
 
-    /// Starts a VM anew that stands still, and waits until it begins.
+    /// Restarts a descheduled VM, and waits until it runs.
     fn restart(&mut self, guest: &Arc<Guest<B>>) {
         self.stop(guest, Stop::Restart);
-        while guest.renews() {
+        while guest.is_restarting() {
             self.worker.brief_turn();
         }
     }
 
-    /// A VM may go on, unless it is looked at or a person wants it to rest.
-    fn let_run(&self, vm: usize, guest: &Guest<B>) {
-        if self.kept != Some(vm) && guest.rest() == Rest::No {
-            self.worker.machine.let_run(guest);
+    /// Resumes a VM, unless it is selected, paused or powered off.
+    fn resume(&self, vm: usize, guest: &Guest<B>) {
+        if self.selected != Some(vm) && guest.admin_state() == AdminState::Running {
+            self.worker.machine.resume(guest);
         }
     }
 
-    /// Waits until the memory of a VM that has ended is free again.
+    /// Waits until the memory of an ended VM is free.
     fn wait_for_memory(&mut self, vm: usize) {
-        while self.worker.machine.entries[vm].holders.load(Ordering::SeqCst) != 0 {
+        while self.worker.machine.entries[vm].memory_refs.load(Ordering::SeqCst) != 0 {
             self.worker.brief_turn();
         }
     }
@@ -79,17 +79,18 @@ impl<B: Backend> AtWork<'_, B> {
         f: impl FnOnce(&mut View<'_, B::Virt, HostMemory>) -> R,
     ) -> R {
         let (mut vcpus, contexts): (Vec<_>, Vec<_>) =
-            guest.take_all().into_iter().map(|parked| (parked.vcpu, parked.context)).unzip();
+            guest.take_vcpus().into_iter().map(|descheduled| (descheduled.vcpu, descheduled.context)).unzip();
         let tsc = cpu::rdtsc();
         let (vm, started) = (&guest.vm, guest.started());
         let result = f(&mut View { vm, vcpus: &mut vcpus, started, tsc, clock: &cpu::rdtsc });
-        let parked = vcpus.into_iter().zip(contexts).map(|(vcpu, context)| Parked { vcpu, context });
-        guest.park_all(parked.collect());
+        let descheduled =
+            vcpus.into_iter().zip(contexts).map(|(vcpu, context)| DescheduledVcpu { vcpu, context });
+        guest.put_vcpus(descheduled.collect());
         result
     }
 }
 
-impl<B: Backend> Terminal for AtWork<'_, B> {
+impl<B: Backend> Terminal for Session<'_, B> {
     fn key(&mut self) -> Key {
         loop {
             if let Some(key) = self.worker.machine.console.key() {
@@ -104,7 +105,7 @@ impl<B: Backend> Terminal for AtWork<'_, B> {
     }
 }
 
-impl<B: Backend> Vms for AtWork<'_, B> {
+impl<B: Backend> Vms for Session<'_, B> {
     type Virt = B::Virt;
     type Memory = HostMemory;
 
@@ -129,31 +130,31 @@ impl<B: Backend> Vms for AtWork<'_, B> {
     }
 
     fn state(&self, vm: usize) -> State {
-        match self.worker.machine.guest(vm).map(|guest| guest.rest()) {
+        match self.worker.machine.guest(vm).map(|guest| guest.admin_state()) {
             None => State::Absent,
-            Some(Rest::No) => State::Running,
-            Some(Rest::Paused) => State::Paused,
-            Some(Rest::Off) => State::Stopped,
+            Some(AdminState::Running) => State::Running,
+            Some(AdminState::Paused) => State::Paused,
+            Some(AdminState::Off) => State::Stopped,
         }
     }
 
-    fn keep(&mut self, vm: usize) {
-        if self.kept != Some(vm) {
-            self.release();
+    fn select(&mut self, vm: usize) {
+        if self.selected != Some(vm) {
+            self.deselect();
         }
-        self.kept = Some(vm);
-        let _stands_still = self.still(vm);
+        self.selected = Some(vm);
+        let _paused = self.pause_and_wait(vm);
     }
 
-    fn release(&mut self) {
-        let Some(vm) = self.kept.take() else { return };
+    fn deselect(&mut self) {
+        let Some(vm) = self.selected.take() else { return };
         if let Some(guest) = self.worker.machine.guest(vm) {
-            self.let_run(vm, &guest);
+            self.resume(vm, &guest);
         }
     }
 
     fn summary(&mut self, vm: usize) -> Option<Summary> {
-        let guest = self.still(vm)?;
+        let guest = self.pause_and_wait(vm)?;
         let sched = &self.worker.machine.sched;
         let now = cpu::rdtsc();
         let ran =
@@ -166,38 +167,38 @@ impl<B: Backend> Vms for AtWork<'_, B> {
             ran,
             exits: view.vcpus.iter().map(|vcpu| vcpu.exits.total().count).sum(),
         });
-        self.let_run(vm, &guest);
+        self.resume(vm, &guest);
         Some(summary)
     }
 
     fn look(&mut self, vm: usize, f: &mut Look<'_, B::Virt, HostMemory>) -> bool {
-        let Some(guest) = self.still(vm) else { return false };
+        let Some(guest) = self.pause_and_wait(vm) else { return false };
         self.with_view(&guest, f);
-        self.let_run(vm, &guest);
+        self.resume(vm, &guest);
         true
     }
 
     fn act(&mut self, action: Action, vm: usize) -> Result<(), Refused> {
         let machine = self.worker.machine;
-        let Some(guest) = self.still(vm) else {
+        let Some(guest) = self.pause_and_wait(vm) else {
             if action != Action::Start {
                 return Err(Refused::Absent);
             }
             self.wait_for_memory(vm);
             machine.start(vm).map_err(Refused::Failed)?;
-            // Nobody has the console if all had ended.
+            // If all VMs had ended, no VM has the console.
             if machine.guest(self.console()).is_none() {
                 self.set_console(vm);
             }
             return Ok(());
         };
-        let rest = guest.rest();
+        let admin_state = guest.admin_state();
         match action {
-            Action::Start if rest != Rest::Off => {
-                self.let_run(vm, &guest);
+            Action::Start if admin_state != AdminState::Off => {
+                self.resume(vm, &guest);
                 return Err(Refused::Runs);
             }
-            Action::Pause | Action::Resume if rest == Rest::Off => return Err(Refused::Stopped),
+            Action::Pause | Action::Resume if admin_state == AdminState::Off => return Err(Refused::Stopped),
             Action::Start | Action::Restart => self.restart(&guest),
             Action::PowerOff => self.stop(&guest, Stop::PowerOff),
             Action::Destroy => {
@@ -205,40 +206,40 @@ impl<B: Backend> Vms for AtWork<'_, B> {
                 drop(guest);
                 self.wait_for_memory(vm);
             }
-            Action::Stop => guest.set_rest(Rest::Off),
-            Action::Pause => guest.set_rest(Rest::Paused),
+            Action::Stop => guest.set_admin_state(AdminState::Off),
+            Action::Pause => guest.set_admin_state(AdminState::Paused),
             Action::Resume => {
-                guest.set_rest(Rest::No);
-                self.let_run(vm, &guest);
+                guest.set_admin_state(AdminState::Running);
+                self.resume(vm, &guest);
             }
         }
-        // One that has started anew stands still again if the person looks at it.
-        if self.kept == Some(vm) {
-            let _stands_still = self.still(vm);
+        // If the selected VM was restarted, pause it again.
+        if self.selected == Some(vm) {
+            let _paused = self.pause_and_wait(vm);
         }
         Ok(())
     }
 }
 
 impl<B: Backend> Worker<B> {
-    /// Serves the person at the console. On the first PCPU.
-    pub(super) fn visit(&mut self) {
+    /// Runs a monitor session. On the first PCPU.
+    pub(super) fn monitor_session(&mut self) {
         let machine = self.machine;
         machine.console.enter_monitor();
-        // The person may start again what they have taken away.
-        machine.stay();
+        // The machine must not end with its last guest now: the operator may start another.
+        machine.get();
         let mut monitor = core::mem::take(&mut self.monitor);
-        let mut on = AtWork { worker: self, kept: None };
+        let mut on = Session { worker: self, selected: None };
         let pcpus = machine.sched.topology().all().len();
         monitor.enter(&mut on, || host_report(machine.host, pcpus));
         self.monitor = monitor;
         machine.console.leave_monitor();
         self.pcpu.drain_console();
-        machine.one_less();
+        machine.put();
     }
 }
 
-/// The host for the monitor; guests run on so many PCPUs.
+/// The facts about the host; `pcpus` is the number of PCPUs that run guests.
 fn host_report(host: &Host, pcpus: usize) -> HostReport {
     HostReport { tsc_khz: host.tsc_khz, pcpus, frames: frame::stats(), heap_bytes: heap::bytes() }
 }

@@ -1,8 +1,8 @@
-//! What becomes of a VM: it stands still and goes on, stops, starts anew, ends. And what a person can do to it.
+//! The lifecycle of a VM: pause, resume, stop, restart, end.
 //!
-//! Any PCPU does this, whoever gets there, but for the work of a new start: that is done in the turns of the VM's first VCPU
-//! ([`Machine::renew`]). A VM stands still once the scheduler says that no PCPU has one of its VCPUs; a person's commands come from the
-//! monitor, on the first PCPU ([`super::visit`]), and concern VMs that stand still.
+//! The PCPU that sees the last VCPU of a stopped VM leave performs its end. A restart is work of the VM's first VCPU, in its time
+//! slices ([`Machine::restart_step`]). A VM is descheduled once the scheduler says that no PCPU has one of its VCPUs. The monitor's
+//! commands come from the first PCPU ([`super::session`]), and apply to descheduled VMs.
 
 use alloc::string::ToString;
 use alloc::sync::Arc;
@@ -13,8 +13,8 @@ use super::backend::Backend;
 use super::guest::{End, Guest};
 use super::machine::{Machine, STATUS_USAGE};
 use super::pcpu::Pcpu;
-use super::renewal::Step;
 use super::report::{self, DeathReport};
+use super::restart::Step;
 use super::telemetry;
 use crate::boot::log;
 use crate::device::message::Messages;
@@ -29,10 +29,10 @@ use crate::vcpu::outcome::Stop;
 const STATUS_DIED: u32 = 3;
 
 impl<B: Backend> Machine<B> {
-    /// Makes the VCPUs of a guest leave their PCPUs, some time soon.
-    pub fn hold(&self, guest: &Guest<B>) {
+    /// Pauses the VCPUs of a guest: they leave their PCPUs soon, see [`Machine::is_descheduled`].
+    pub fn pause(&self, guest: &Guest<B>) {
         for handle in &guest.handles {
-            // One that is paused already stays so.
+            // A VCPU that is paused already needs no kick.
             if let Ok(kick) = self.sched.pause(*handle, cpu::rdtsc()) {
                 self.send(kick);
             }
@@ -40,18 +40,18 @@ impl<B: Backend> Machine<B> {
     }
 
     /// Whether no PCPU has a VCPU of the guest.
-    pub fn is_off(&self, guest: &Guest<B>) -> bool {
+    pub fn is_descheduled(&self, guest: &Guest<B>) -> bool {
         guest.handles.iter().all(|handle| self.sched.runs_on(*handle).is_none())
     }
 
-    /// Lets the VCPUs of a guest run that were held, as far as it has not stopped.
-    pub fn let_run(&self, guest: &Guest<B>) {
-        guest.for_those_that_may_run(|handle| {
+    /// Resumes the paused VCPUs of a guest, unless it has stopped.
+    pub fn resume(&self, guest: &Guest<B>) {
+        guest.for_each_runnable(|handle| {
             let now = cpu::rdtsc();
             if let Ok(kick) = self.sched.resume(*handle, now) {
                 self.send(kick);
             }
-            // Each looks whether there is anything to do.
+            // Each checks its mailbox and its timers, and may block again.
             self.send(self.sched.wake(*handle, now));
         });
     }
@@ -61,54 +61,54 @@ impl<B: Backend> Machine<B> {
     #[inline(never)]
     pub fn stop(&self, guest: &Guest<B>, stop: Stop) {
         guest.stop(stop);
-        self.hold(guest);
+        self.pause(guest);
     }
 
-    /// Sees to the end or new start of a guest that has stopped, once it stands still. To be called whenever one of its VCPUs
-    /// has left a PCPU.
+    /// Ends or restarts a guest that has stopped, once it is descheduled. To be called whenever one of its VCPUs has left a
+    /// PCPU.
     #[inline]
-    pub fn look_after(&self, guest: &Arc<Guest<B>>) {
-        if !guest.lives() && self.is_off(guest) {
-            self.see_to(guest);
+    pub fn reap(&self, guest: &Arc<Guest<B>>) {
+        if !guest.is_running() && self.is_descheduled(guest) {
+            self.finish(guest);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn see_to(&self, guest: &Arc<Guest<B>>) {
+    fn finish(&self, guest: &Arc<Guest<B>>) {
         let Some(end) = guest.take_stop() else { return };
-        // Nobody who waits for this lock has taken the stop: it is the monitor, for a moment.
-        let _steer = guest.steer.lock();
+        // Only the monitor can hold the lock here, for a moment: `take_stop` returns the stop to one caller.
+        let _lifecycle_lock = guest.lifecycle_lock.lock();
         let stop = match end {
             End::Stop(stop) => stop,
             End::Failed(why, status) => {
-                self.forget(guest);
+                self.remove(guest);
                 return self.report_end(&guest.config, "load-error", 0, &why, status);
             }
         };
         let reason = report::reason(&stop);
         let end = |value, detail: &dyn Display, status| {
             self.report_run(guest);
-            self.forget(guest);
+            self.remove(guest);
             self.report_end(&guest.config, reason, value, detail, status);
         };
         match stop {
-            Stop::Reset | Stop::Restart => self.start_anew(guest, stop),
-            Stop::Died(_) if guest.config.restart => self.start_anew(guest, stop),
+            Stop::Reset | Stop::Restart => self.restart(guest, stop),
+            Stop::Died(_) if guest.config.restart => self.restart(guest, stop),
             Stop::TestExit(value) => end(value, &"", pm::STATUS_OK),
             Stop::Died(death) => end(0, &DeathReport(&death), STATUS_DIED),
             Stop::PowerOff | Stop::Destroyed => end(0, &"", pm::STATUS_OK),
         }
     }
 
-    fn start_anew(&self, guest: &Guest<B>, stop: Stop) {
-        guest.renew(stop);
-        self.let_run(guest);
+    fn restart(&self, guest: &Guest<B>, stop: Stop) {
+        guest.begin_restart(stop);
+        self.resume(guest);
     }
 
-    /// Goes on with starting a guest anew, in a turn of its first VCPU, while all of them are in their places: until that is done, or the PCPU is
-    /// wanted for something else, or there is nothing to do before the host TSC that is returned.
-    pub(super) fn renew(&self, guest: &Guest<B>, pcpu: &mut Pcpu<B>) -> Option<u64> {
+    /// Continues the restart of a guest, in a time slice of its first VCPU, while all its VCPUs are descheduled. Returns when the
+    /// restart is complete or the PCPU is needed, or the host TSC before which there is nothing to do.
+    pub(super) fn restart_step(&self, guest: &Guest<B>, pcpu: &mut Pcpu<B>) -> Option<u64> {
         loop {
             match guest.next_step(cpu::rdtsc())? {
                 Step::Report(stop) => self.report_reset(guest, &stop),
@@ -122,17 +122,17 @@ impl<B: Backend> Machine<B> {
         }
     }
 
-    /// Clears a piece of a guest's memory, or lets it begin if there are no more.
+    /// Clears the next piece of a guest's memory, or starts the guest after the last one.
     fn clear(&self, guest: &Guest<B>, piece: u64) {
         // The end follows when the VCPU has left its PCPU.
         let failed = |why: &dyn Display, status| {
             guest.fail(why.to_string(), status);
-            self.hold(guest);
+            self.pause(guest);
         };
         match build::scrub(&guest.vm, piece) {
             Ok(true) => {}
             Ok(false) => {
-                let _steer = guest.steer.lock();
+                let _lifecycle_lock = guest.lifecycle_lock.lock();
                 guest.vm.chipset.lock().reset();
                 if let Err(e) = self.begin(guest) {
                     failed(&e, STATUS_USAGE);
@@ -145,7 +145,7 @@ impl<B: Backend> Machine<B> {
         }
     }
 
-    /// Reports that a guest starts anew, and why.
+    /// Reports the restart of a guest, and its reason.
     fn report_reset(&self, guest: &Guest<B>, stop: &Stop) {
         self.report_run(guest);
         let name = &guest.config.name;
@@ -160,31 +160,31 @@ impl<B: Backend> Machine<B> {
         ::log::info!("{name}: reset");
     }
 
-    /// Reports the last of what a stopped guest has said, and what it has been through.
+    /// Flushes the console output of a stopped guest, and reports its statistics.
     fn report_run(&self, guest: &Guest<B>) {
         self.flush_console(guest);
         if !self.host.options.stats {
             return;
         }
         let now = cpu::rdtsc();
-        let all = guest.take_all();
-        for parked in &all {
-            let handle = guest.handles[parked.vcpu.id as usize];
+        let all = guest.take_vcpus();
+        for descheduled in &all {
+            let handle = guest.handles[descheduled.vcpu.id as usize];
             let time = self.sched.status(handle, now).map(|status| status.stats).unwrap_or_default();
             telemetry::record("stats", |json| {
-                report::stats(json, &parked.vcpu, &guest.vm, now)?;
+                report::stats(json, &descheduled.vcpu, &guest.vm, now)?;
                 report::time(json, &time)?;
-                if parked.vcpu.id == 0 {
+                if descheduled.vcpu.id == 0 {
                     let pcpus = self.sched.topology().all().into_iter();
                     report::pcpus(json, pcpus.map(|pcpu| (pcpu, self.sched.pcpu_stats(pcpu, now))))?;
                 }
                 report::host(json, &frame::stats(), heap::bytes())
             });
         }
-        guest.park_all(all);
+        guest.put_vcpus(all);
     }
 
-    /// Sends the last of a stopped guest's console output, as far as the console takes it in time.
+    /// Flushes a stopped guest's console output, as far as the console takes it in time.
     fn flush_console(&self, guest: &Guest<B>) {
         let finish = |byte| {
             if let Some(line) = self.console.finish(guest.number, byte) {
@@ -203,8 +203,8 @@ impl<B: Backend> Machine<B> {
         finish(None);
     }
 
-    /// A guest has ended: nothing leads to it any more but what the caller holds. Its memory goes when that goes.
-    pub(super) fn forget(&self, guest: &Arc<Guest<B>>) {
+    /// Removes an ended guest from the machine. Its memory is freed with the last reference to it.
+    pub(super) fn remove(&self, guest: &Arc<Guest<B>>) {
         for handle in &guest.handles {
             self.vcpus.write()[usize::from(handle.0)] = None;
             let gone = self.sched.remove_vcpu(*handle, cpu::rdtsc());
@@ -218,11 +218,11 @@ impl<B: Backend> Machine<B> {
         }
     }
 
-    /// The guest that had the console has ended: the first of those that live gets it.
+    /// Connects the console to the first guest that is left.
     fn pass_console(&self) {
         while let Some(next) = (0..self.entries.len()).find_map(|number| self.guest(number)) {
             self.console.set_focus(next.number);
-            // One that has ended meanwhile may not know that it had the console.
+            // It may have ended before it got the console, and then it has not passed it on.
             if self.guest(next.number as usize).is_some() {
                 ::log::info!("the console is connected to {}", next.config.name);
                 return;
@@ -251,17 +251,17 @@ impl<B: Backend> Machine<B> {
             json.text("detail", detail)
         });
         self.status.fetch_max(status, Ordering::SeqCst);
-        self.one_less();
+        self.put();
     }
 
-    /// The machine goes on, also if all guests end, until [`Machine::one_less`].
-    pub fn stay(&self) {
-        self.left.fetch_add(1, Ordering::SeqCst);
+    /// Takes a reference that keeps the machine running, also when all guests have ended, until [`Machine::put`].
+    pub fn get(&self) {
+        self.running_refs.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// One that kept the machine going does so no longer. The last one ends it.
-    pub fn one_less(&self) {
-        if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+    /// Drops a reference that kept the machine running. The last one ends the machine.
+    pub fn put(&self) {
+        if self.running_refs.fetch_sub(1, Ordering::SeqCst) == 1 {
             log::drain();
             pm::end_machine(self.status.load(Ordering::SeqCst))
         }

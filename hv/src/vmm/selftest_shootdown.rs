@@ -1,5 +1,5 @@
-//! A test of the host: PCPUs run guests that would never leave by themselves, and are asked to forget translations. Before that
-//! the processor refuses a guest, and the log says why.
+//! A self-test of shootdowns: PCPUs run guests that never exit by themselves, and are requested to flush their translations. Before
+//! that, the entry of a guest with invalid state fails, and the log says why.
 //!
 //! It measures how long a kick takes to end a guest, and how many have no effect (docs/design/0011-smp.md).
 
@@ -29,7 +29,7 @@ const PAGE: Gpa = Gpa(0xffff_f000);
 const ENTRY: u64 = 0xff0;
 /// Kicks of each kind.
 const ROUNDS: usize = 20;
-/// A kick is repeated after so long.
+/// A kick is repeated after this time.
 const PATIENCE_MS: u64 = 20;
 
 /// What a guest does.
