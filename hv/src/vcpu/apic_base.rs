@@ -4,7 +4,7 @@
 //! the VM; the bus then tells the APIC of the one from what the others find there. Intel SDM 3, 11.4.3 to 11.4.5; AMD APM 2,
 //! 16.3.1 and 16.3.2.
 //!
-//! [`Covered`]: crate::guest::covered::Covered
+//! [`Covered`]: crate::vm::covered::Covered
 
 use crate::arch::addr::Gpa;
 use crate::vcpu::Vcpu;

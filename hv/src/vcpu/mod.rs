@@ -43,7 +43,7 @@ use crate::virt::Virt;
 use crate::vm::pvclock::PvClock;
 use crate::vm::work;
 
-/// One VCPU. Everything here belongs to it alone; what it shares with others is in `guest::vm::Vm`.
+/// One VCPU. Everything here belongs to it alone; what it shares with others is in `vm::Vm`.
 pub struct Vcpu<V: Virt> {
     /// Number in the VM and local APIC ID.
     pub id: u32,

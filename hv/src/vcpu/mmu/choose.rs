@@ -26,7 +26,11 @@ pub(super) fn choose<V: Virt, M: HostMemory>(
             return Ok(None);
         }
         NestedStep::Done => vcpu.mmu.nested_step = NestedStep::None,
-        NestedStep::None if V::UNRESTRICTED && !vm.translation.counts_exits() => {
+        NestedStep::None
+            if V::UNRESTRICTED
+                && !vm.translation.counts_exits()
+                && vcpu.mmu.engine == vm.translation.wanted() =>
+        {
             // Whatever kept it from an engine is over.
             publish(vcpu, vm, Engines::ALL);
             return Ok(None);

@@ -166,8 +166,8 @@ impl Svm {
         if info & event::VALID == 0 {
             return;
         }
-        if self.injection.interrupted.take() == Some(Event::Nmi) && !self.features.virtual_nmi {
-            self.await_iret();
+        if self.injection.interrupted.take() == Some(Event::Nmi) {
+            self.block_nmis();
         } else if is_external(info)
             && let Offer::Vector(vector) | Offer::ExtInt(vector) =
                 core::mem::take(&mut self.injection.offered)

@@ -43,8 +43,23 @@ impl Svm {
         is_iret
     }
 
+    /// An NMI has been delivered in software: others are blocked.
+    pub(super) fn block_nmis(&mut self) {
+        if self.features.virtual_nmi {
+            self.block.vmcb.int_ctl |= int_ctl::V_NMI_MASK;
+            self.dirty(clean::INTERRUPT);
+        } else {
+            self.await_iret();
+        }
+    }
+
     /// NMIs are no longer blocked.
     pub(super) fn end_nmi_handler(&mut self) {
+        if self.features.virtual_nmi {
+            // The processor has not executed the IRET.
+            self.block.vmcb.int_ctl &= !int_ctl::V_NMI_MASK;
+            self.dirty(clean::INTERRUPT);
+        }
         self.injection.leaving_nmi = false;
         self.block.vmcb.intercept_misc1 &= !misc1::IRET;
         self.dirty(clean::INTERCEPTS);

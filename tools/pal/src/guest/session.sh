@@ -17,7 +17,7 @@ packed() {
     if [ -f "$1" ]; then
         $bb gzip -c < "$1" | $bb base64
     elif [ -d "$1" ]; then
-        $bb tar -c -f - -C "${1%/*}/" "${1##*/}" | $bb gzip -c | $bb base64
+        $bb tar -c -f - -C "${1%/*}/" -- "${1##*/}" | $bb gzip -c | $bb base64
     elif [ -e "$1" ]; then
         return 253
     else

@@ -186,3 +186,19 @@ fn processors_with_virtual_nmis_do_it_themselves() {
     svm.reset();
     assert_eq!(bits(&svm), 1 << 26);
 }
+
+#[test]
+fn task_switches_in_software_block_and_unblock_virtual_ones() {
+    let mut svm = svm(Features { virtual_nmi: true, ..Features::default() });
+    let masked = |svm: &Svm| svm.block.vmcb.int_ctl & int_ctl::V_NMI_MASK != 0;
+    // Delivered through a task gate.
+    svm.block.vmcb.exit_int_info = NMI;
+    svm.request(work::EVENT);
+    assert!(!leave(&mut svm, exit_code::TASK_SWITCH, AFTER, 0));
+    svm.finish_delivery();
+    assert_eq!((enter(&mut svm), masked(&svm), awaits_iret(&svm)), (0, true, false));
+    assert!(!svm.event_pending());
+    // The task's IRET.
+    svm.unblock_nmis();
+    assert!(!masked(&svm));
+}
