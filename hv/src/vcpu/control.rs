@@ -1,19 +1,21 @@
 //! Control registers: what a guest may read and write, and what follows from it.
 //!
-//! In nested mode only writes of CR4 come here (and of CR8 on processors that misjudge it); with shadow tables also all
-//! writes of CR0 and CR3, reads of what the processor holds differently, INVLPG and INVPCID. AMD APM 2, 3.1 and 5.5.
-//! QEMU's emulation may bring any access to any of them, as one to CR0.
+//! In nested mode only writes of CR4 come here (and of CR8 on processors that misjudge it); with shadow tables also
+//! writes of CR0 that change more than TS and MP, writes of CR3, reads of what the processor holds differently, INVLPG and
+//! INVPCID. AMD APM 2, 3.1 and 5.5. QEMU's emulation may bring a read of any of them, as one of CR0.
 
 use crate::arch::addr::{Gva, is_canonical};
 use crate::arch::state::{Gpr, SegReg, Segment, cr0, cr4, efer};
 use crate::arch::{Exception, RegMove};
 use crate::emulate::{
-    self, Fault, Insn, MAX_LEN, Mode, Op, System, decode, invlpg_address, invpcid_operands, register_move,
+    self, Fault, Insn, MAX_LEN, Mode, Op, System, decode, invlpg_address, invpcid_operands, mask,
+    register_move,
 };
 use crate::paging::guest_walk::PagingState;
 use crate::vcpu::bus::Bus;
 use crate::vcpu::dispatch::{died, next_rip};
 use crate::vcpu::host::Host;
+use crate::vcpu::next_rip::ControlAccess;
 use crate::vcpu::outcome::{Cause, Outcome};
 use crate::vcpu::port::{self, Port};
 use crate::vcpu::{Vcpu, mmu, pointers};
@@ -22,6 +24,7 @@ use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
 
 /// Handles a MOV to or from a control register, CLTS, LMSW or SMSW.
+#[inline(always)]
 pub fn control<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
@@ -30,24 +33,48 @@ pub fn control<V: Virt, M: HostMemory, H: Host>(
     tsc: u64,
 ) -> Outcome {
     if access.index == 0 && access.gpr.is_none() {
-        return machine_status(vcpu, vm, host, tsc);
-    }
-    if access.index == 3 && access.write {
-        return write_of_cr3(vcpu, vm, access);
+        return unnamed(vcpu, vm, access.write).unwrap_or_else(|| machine_status(vcpu, vm, host, tsc));
     }
     let Some((gpr, next)) = operand(vcpu, vm, access) else { return Outcome::Resume };
     if access.write { write(vcpu, vm, access.index, gpr, next) } else { read(vcpu, access.index, gpr, next) }
 }
 
-/// The short way of a write of CR3.
-#[inline(always)]
-pub fn write_of_cr3<V: Virt, M: HostMemory>(
+/// An access to CR0, or to what the processor takes for it, of which it tells only the direction: executed as what is
+/// at RIP. `None` if that has an operand in memory, or is something else by now.
+#[inline]
+fn unnamed<V: Virt, M: HostMemory>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
-    access: RegMove,
+    write: bool,
+) -> Option<Outcome> {
+    let (access, next) =
+        vcpu.next_rips.control_access(&vcpu.virt, write, |virt, bytes| port::fetch(virt, vm, bytes))?;
+    Some(match access {
+        ControlAccess::Write { index, gpr } => self::write(vcpu, vm, index, gpr, next),
+        ControlAccess::Read { index, gpr } => read(vcpu, index, gpr, next),
+        ControlAccess::Clts => write_cr0(vcpu, vm, vcpu.virt.cr0() & !cr0::TS, next),
+        ControlAccess::LoadStatus(gpr) => load_status(vcpu, vm, vcpu.virt.gpr(gpr) as u16, next),
+        ControlAccess::StoreStatus(gpr, size) => {
+            let (old, cr0) = (vcpu.virt.gpr(gpr), vcpu.virt.cr0());
+            // Words keep the rest of the register, doublewords clear its upper half.
+            let kept = if size >= 4 { 0 } else { old & !mask(size) };
+            vcpu.virt.set_gpr(gpr, kept | cr0 & mask(size));
+            Outcome::Next(next)
+        }
+    })
+}
+
+/// LMSW.
+fn load_status<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    value: u16,
+    next: u64,
 ) -> Outcome {
-    let Some((gpr, next)) = operand(vcpu, vm, access) else { return Outcome::Resume };
-    write(vcpu, vm, 3, gpr, next)
+    const LOADED: u64 = cr0::MP | cr0::EM | cr0::TS;
+    // PE can be set, not cleared.
+    let new = vcpu.virt.cr0() & !LOADED | u64::from(value) & (LOADED | cr0::PE);
+    write_cr0(vcpu, vm, new, next)
 }
 
 /// The register of a MOV to or from a control register, and RIP after it.
@@ -197,10 +224,20 @@ fn write_cr0<V: Virt, M: HostMemory>(
         vcpu.virt.set_efer(ext);
     }
     if changed & (cr0::PG | cr0::WP | cr0::PE) != 0 {
-        vcpu.virt.flush(FlushScope::All);
-        vcpu.request_root();
+        follow_tables(vcpu, vm);
     }
     Outcome::Next(next)
+}
+
+/// The registers that decide how tables are read have changed: nothing that is cached counts, and with shadow tables it is
+/// another root, which is found at once where no other tables may be due first.
+fn follow_tables<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
+    vcpu.virt.flush(FlushScope::All);
+    if V::UNRESTRICTED && vcpu.mmu.is_shadow() {
+        mmu::load(vcpu, vm);
+    } else {
+        vcpu.request_root();
+    }
 }
 
 /// Loads what the processor keeps of the tables, for registers that become what `change` makes of them. False: #GP(0).
@@ -246,8 +283,7 @@ fn write_cr4<V: Virt, M: HostMemory>(
         vcpu.cpuid.refresh(value, vcpu.xcr0);
     }
     if (value ^ old) & TRANSLATING != 0 {
-        vcpu.virt.flush(FlushScope::All);
-        vcpu.request_root();
+        follow_tables(vcpu, vm);
     }
     Outcome::Next(next)
 }
@@ -264,7 +300,7 @@ fn after<V: Virt>(vcpu: &Vcpu<V>, insn: &Insn) -> u64 {
     if insn.mode == Mode::Bits64 { next } else { next & 0xffff_ffff }
 }
 
-/// Accesses to CR0, or to what the processor takes for it, whose operand it does not report.
+/// LMSW and SMSW of memory.
 #[cold]
 fn machine_status<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
@@ -275,29 +311,15 @@ fn machine_status<V: Virt, M: HostMemory, H: Host>(
     // Something else is at RIP by now: it is executed as what it is.
     let Some(insn) = current(vcpu, vm) else { return Outcome::Resume };
     let next = after(vcpu, &insn);
-    let old = vcpu.virt.cr0();
     match insn.op {
-        Op::System(System::MovControl) => match register_move(&insn) {
-            Some(RegMove { index, write: true, gpr: Some(gpr) }) => write(vcpu, vm, index, gpr, next),
-            Some(RegMove { index, write: false, gpr: Some(gpr) }) => read(vcpu, index, gpr, next),
-            _ => Outcome::Resume,
-        },
-        Op::System(System::Clts) => write_cr0(vcpu, vm, old & !cr0::TS, next),
         Op::System(System::Lmsw) => {
-            match with_port(vcpu, vm, host, tsc, |virt, port| emulate::read_msw(&insn, virt, port)) {
-                Ok(value) => {
-                    const LOADED: u64 = cr0::MP | cr0::EM | cr0::TS;
-                    let value = u64::from(value);
-                    // PE can be set, not cleared.
-                    write_cr0(vcpu, vm, old & !LOADED | value & (LOADED | cr0::PE), next)
-                }
-                Err(outcome) => outcome,
-            }
+            with_port(vcpu, vm, host, tsc, |virt, port| emulate::read_msw(&insn, virt, port))
+                .map_or_else(|outcome| outcome, |value| load_status(vcpu, vm, value, next))
         }
         Op::System(System::Smsw) => {
-            let done =
-                with_port(vcpu, vm, host, tsc, |virt, port| emulate::write_msw(&insn, virt, port, old));
-            done.map_or_else(|outcome| outcome, |()| Outcome::Next(next))
+            let cr0 = vcpu.virt.cr0();
+            with_port(vcpu, vm, host, tsc, |virt, port| emulate::write_msw(&insn, virt, port, cr0))
+                .map_or_else(|outcome| outcome, |()| Outcome::Next(next))
         }
         _ => Outcome::Resume,
     }

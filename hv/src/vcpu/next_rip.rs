@@ -9,8 +9,9 @@
 use alloc::boxed::Box;
 use alloc::vec;
 
+use crate::arch::RegMove;
 use crate::arch::state::{Gpr, SegReg, VcpuState};
-use crate::emulate::{Base, Insn, MAX_LEN, Mode, Op, System, decode, register_move};
+use crate::emulate::{Base, Insn, MAX_LEN, Mode, Op, Operand, System, decode, register_move};
 
 /// Entries for each kind of instruction.
 const ENTRIES: usize = 128;
@@ -26,11 +27,67 @@ struct Entry {
 /// Found by no lookup: CR3 has no such value.
 const EMPTY: Entry = Entry { rip: 0, cr3: u64::MAX, cs_base: 0, next: 0 };
 
-/// The table of one VCPU, 90 KiB.
+/// An access to a control register, as the code has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControlAccess {
+    /// MOV to control register `index`.
+    Write {
+        /// 0 to 15.
+        index: u8,
+        /// The source.
+        gpr: Gpr,
+    },
+    /// MOV from control register `index`.
+    Read {
+        /// 0 to 15.
+        index: u8,
+        /// The destination.
+        gpr: Gpr,
+    },
+    /// CLTS.
+    Clts,
+    /// LMSW of a register.
+    LoadStatus(Gpr),
+    /// SMSW to a register, of so many bytes.
+    StoreStatus(Gpr, u8),
+}
+
+impl ControlAccess {
+    /// What `insn` is; `None` for others, and for LMSW and SMSW of memory.
+    pub fn of(insn: &Insn) -> Option<ControlAccess> {
+        match (insn.op, insn.dst) {
+            (Op::System(System::MovControl), _) => match register_move(insn)? {
+                RegMove { index, write: true, gpr } => Some(ControlAccess::Write { index, gpr: gpr? }),
+                RegMove { index, write: false, gpr } => Some(ControlAccess::Read { index, gpr: gpr? }),
+            },
+            (Op::System(System::Clts), _) => Some(ControlAccess::Clts),
+            (Op::System(System::Lmsw), Operand::Gpr(gpr)) => Some(ControlAccess::LoadStatus(gpr)),
+            (Op::System(System::Smsw), Operand::Gpr(gpr)) => Some(ControlAccess::StoreStatus(gpr, insn.size)),
+            _ => None,
+        }
+    }
+
+    /// Whether it exits as a write.
+    pub const fn is_write(self) -> bool {
+        matches!(self, ControlAccess::Write { .. } | ControlAccess::Clts | ControlAccess::LoadStatus(_))
+    }
+}
+
+/// A [`ControlAccess`] that was found, and where it ends.
+#[derive(Clone, Copy)]
+struct FoundAccess {
+    entry: Entry,
+    mode: Mode,
+    access: ControlAccess,
+}
+
+/// The table of one VCPU, 97 KiB.
 pub struct NextRips {
     entries: Box<[[Entry; ENTRIES]; System::COUNT]>,
     /// The one register that is the operand, where there is one.
     operands: Box<[[Option<Gpr>; ENTRIES]; System::COUNT]>,
+    /// Accesses to control registers of which the exit does not say what they are.
+    accesses: Box<[FoundAccess; ENTRIES]>,
 }
 
 impl Default for NextRips {
@@ -39,13 +96,17 @@ impl Default for NextRips {
         NextRips {
             entries: entries.try_into().unwrap_or_else(|_| unreachable!("as many as asked for")),
             operands: Box::new([[None; ENTRIES]; System::COUNT]),
+            accesses: Box::new(
+                [FoundAccess { entry: EMPTY, mode: Mode::Bits64, access: ControlAccess::Clts }; ENTRIES],
+            ),
         }
     }
 }
 
 impl NextRips {
     /// What a table takes beside itself.
-    pub const BYTES: usize = ENTRIES * System::COUNT * (size_of::<Entry>() + size_of::<Option<Gpr>>());
+    pub const BYTES: usize = ENTRIES
+        * (System::COUNT * (size_of::<Entry>() + size_of::<Option<Gpr>>()) + size_of::<FoundAccess>());
 
     /// RIP after the instruction of kind `what` at CS:RIP. On a miss `fetch` fills a buffer with the bytes there and
     /// returns how many it could read. `None`: the bytes are not such an instruction (any more); entering the guest at
@@ -72,6 +133,37 @@ impl NextRips {
         Some(next)
     }
 
+    /// The access to a control register at CS:RIP, a write or a read as the exit says, and RIP after it. What was found is
+    /// trusted as in [`NextRips::get`], but never at CPL 3, where programs may execute SMSW. `None`: something else, or an
+    /// operand in memory.
+    #[inline]
+    pub fn control_access<S: VcpuState>(
+        &mut self,
+        state: &S,
+        write: bool,
+        fetch: impl FnOnce(&S, &mut [u8; MAX_LEN]) -> usize,
+    ) -> Option<(ControlAccess, u64)> {
+        let (rip, cr3, mode) = (state.rip(), state.address_space(), Mode::of(state));
+        let cs_base = state.segment(SegReg::Cs).base;
+        let found = &mut self.accesses[index(rip, cr3)];
+        let entry = &found.entry;
+        if entry.rip == rip
+            && entry.cr3 == cr3
+            && entry.cs_base == cs_base
+            && found.mode == mode
+            && found.access.is_write() == write
+        {
+            return Some((found.access, entry.next));
+        }
+        let (access, len) = find_access(mode, |bytes| fetch(state, bytes))?;
+        let next = rip.wrapping_add(u64::from(len));
+        let next = if mode == Mode::Bits64 { next } else { next & 0xffff_ffff };
+        if state.cpl() != 3 {
+            *found = FoundAccess { entry: Entry { rip, cr3, cs_base, next }, mode, access };
+        }
+        Some((access, next))
+    }
+
     /// The register that is the only operand of the instruction that [`NextRips::get`] has just found: the general
     /// one of a MOV to or from a control register, the address of an INVLPG in plain `[register]` form.
     #[inline]
@@ -85,6 +177,16 @@ impl NextRips {
 #[inline(always)]
 fn index(rip: u64, cr3: u64) -> usize {
     (rip >> 1 ^ cr3 >> 12) as usize % ENTRIES
+}
+
+/// The access to a control register that `fetch` finds, and its length.
+#[cold]
+#[inline(never)]
+fn find_access(mode: Mode, fetch: impl FnOnce(&mut [u8; MAX_LEN]) -> usize) -> Option<(ControlAccess, u8)> {
+    let mut bytes = [0; MAX_LEN];
+    let have = fetch(&mut bytes).min(MAX_LEN);
+    let insn = decode(&bytes[..have], mode).ok()?;
+    Some((ControlAccess::of(&insn)?, insn.len))
 }
 
 /// RIP after the instruction, its operand, and whether both may be remembered.

@@ -102,8 +102,8 @@ fn other<V: Virt, M: HostMemory, H: Host>(
     begin: u64,
 ) -> (ExitKind, Outcome) {
     vcpu.note_taken();
-    if let Some(access) = vcpu.virt.cr3_write() {
-        return (ExitKind::ControlReg, control::write_of_cr3(vcpu, vm, access));
+    if let Some(access) = vcpu.virt.control_access() {
+        return (ExitKind::ControlReg, control::control(vcpu, vm, host, access, begin));
     }
     let exit = vcpu.virt.exit();
     (ExitKind::of(&exit), dispatch::dispatch(vcpu, vm, host, &exit, begin))

@@ -114,8 +114,9 @@ pub trait Virt: VcpuState + Sized {
     /// The address and the processor's error code, if the exit is a page fault.
     fn page_fault(&self) -> Option<(Gva, u32)>;
 
-    /// The access, if the exit is a write of CR3: the most frequent one on shadow tables, after page faults.
-    fn cr3_write(&self) -> Option<RegMove> {
+    /// The access, if the exit is one to a control register: with writes of CR3 the most frequent one on shadow tables, after
+    /// page faults. `None` may also be an access of a rarer form, which [`Virt::exit`] tells.
+    fn control_access(&self) -> Option<RegMove> {
         None
     }
 

@@ -28,8 +28,11 @@ pub fn exit(vmcb: &Vmcb, assists: bool) -> Exit {
         code::MSR => Exit::Rdmsr,
         code::HLT => Exit::Hlt,
         code::NESTED_FAULT => nested_fault(vmcb),
-        code::CR3_WRITE | code::CR3_READ => {
+        code::CR_READ..=code::LAST_CR => {
             Exit::ControlReg(reg_move(vmcb, vmcb.exit_code & 0x10 != 0, assists))
+        }
+        code::CR0_SEL_WRITE => {
+            Exit::ControlReg(RegMove { index: 0, write: true, ..reg_move(vmcb, true, assists) })
         }
         code::INVLPG => Exit::Invlpg(assists.then_some(Gva(vmcb.exit_info1))),
         code::INTR => Exit::Interrupt,
@@ -46,10 +49,6 @@ fn rare(vmcb: &Vmcb, assists: bool) -> Exit {
         return Exit::InvalidState;
     }
     match raw {
-        code::CR_READ..=code::LAST_CR => Exit::ControlReg(reg_move(vmcb, raw & 0x10 != 0, assists)),
-        code::CR0_SEL_WRITE => {
-            Exit::ControlReg(RegMove { index: 0, write: true, ..reg_move(vmcb, true, assists) })
-        }
         code::DR_READ..=code::LAST_DR => Exit::DebugReg(RegMove {
             gpr: assists.then(|| Gpr::from_encoding(vmcb.exit_info1 as u8)),
             index: (raw & 0xf) as u8,
@@ -101,10 +100,10 @@ fn nested_fault(vmcb: &Vmcb) -> Exit {
     }
 }
 
-/// The access, if the exit is a write of CR3.
+/// The access, if the exit is one to a control register and not that of the selective intercept.
 #[inline(always)]
-pub fn cr3_write(vmcb: &Vmcb, assists: bool) -> Option<RegMove> {
-    (vmcb.exit_code == code::CR3_WRITE).then(|| reg_move(vmcb, true, assists))
+pub fn control_access(vmcb: &Vmcb, assists: bool) -> Option<RegMove> {
+    (vmcb.exit_code <= code::LAST_CR).then(|| reg_move(vmcb, vmcb.exit_code & 0x10 != 0, assists))
 }
 
 /// APM 2, 15.8.1: with decode assists bit 63 marks a MOV, bits 3:0 name its operand.

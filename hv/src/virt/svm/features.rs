@@ -31,9 +31,10 @@ pub struct Features {
     /// The processor lets virtual interrupts of the class in CR8 pass, and fails when a guest writes CR8 while one is
     /// offered (QEMU's emulation does both), so that CR8 must be compared in software.
     pub misjudges_task_priority: bool,
-    /// The processor may intercept every MOV to or from a control register by CR0's bit alone, and report CR0
-    /// (QEMU's emulation does in newer versions: 10.0, not 7.2), so that CR0 must be watched wherever another one is.
-    pub takes_all_for_cr0: bool,
+    /// The processor may intercept every MOV from a control register by CR0's bit alone, and report CR0 (QEMU's
+    /// emulation does from version 9.1 on), so that reads of CR0 must be watched wherever those of another one are. Writes
+    /// are told apart.
+    pub takes_reads_for_cr0: bool,
     /// The processor executes task switches although they are intercepted, and loads CR3 from the TSS (QEMU's emulation does),
     /// which replaces the root of shadow tables.
     pub misses_task_switches: bool,
@@ -94,7 +95,7 @@ impl Features {
             spec_ctrl: edx & 1 << 20 != 0,
             ignores_interrupt_shadow: is_tcg,
             misjudges_task_priority: is_tcg,
-            takes_all_for_cr0: is_tcg,
+            takes_reads_for_cr0: is_tcg,
             misses_task_switches: is_tcg,
         })
     }

@@ -109,7 +109,7 @@ impl Svm {
             | misc2::MWAIT
             | misc2::XSETBV
             | misc2::RDPRU;
-        vmcb.intercept_cr = paging::always(&features);
+        vmcb.intercept_cr = paging::ALWAYS;
         vmcb.intercept_exceptions = exit::EXCEPTIONS as u32;
         if features.pause_filter {
             vmcb.intercept_misc1 |= misc1::PAUSE;
@@ -221,8 +221,8 @@ impl Virt for Svm {
     }
 
     #[inline(always)]
-    fn cr3_write(&self) -> Option<RegMove> {
-        decode::cr3_write(&self.block.vmcb, self.features.decode_assists)
+    fn control_access(&self) -> Option<RegMove> {
+        decode::control_access(&self.block.vmcb, self.features.decode_assists)
     }
 
     fn release(&mut self, cpu: &mut SvmCpu) {

@@ -7,7 +7,7 @@
 use super::vmcb::{clean, cr, exit_code, misc1, misc2, misc3};
 use super::{Features, Svm, instr};
 use crate::arch::addr::{Gva, Hpa};
-use crate::arch::state::{VcpuState, efer};
+use crate::arch::state::{VcpuState, cr0, efer};
 use crate::arch::vector;
 use crate::hw::msr;
 use crate::paging::shadow::HardwareControls;
@@ -29,16 +29,18 @@ pub(super) struct Believed {
 }
 
 /// The intercepts of control registers that every mode has: a write of CR4 may set bits that this machine or policy does
-/// not have. Where CR8 is watched at times, so is CR0 ([`Features::takes_all_for_cr0`]).
-pub(super) fn always(features: &Features) -> u32 {
-    intercepts(features, cr::CR4_WRITE)
-}
+/// not have.
+pub(super) const ALWAYS: u32 = cr::CR4_WRITE;
 
 /// What to intercept so that the `watched` accesses to control registers exit.
 fn intercepts(features: &Features, watched: u32) -> u32 {
-    let cr0_for = |mask, bit| if features.takes_all_for_cr0 && watched & mask != 0 { bit } else { 0 };
-    watched | cr0_for(cr::READS, cr::CR0_READ) | cr0_for(cr::WRITES, cr::CR0_WRITE)
+    let reads_exit = watched & cr::READS != 0;
+    watched | if features.takes_reads_for_cr0 && reads_exit { cr::CR0_READ } else { 0 }
 }
+
+/// What a write of CR0 may change without an exit, by the selective intercept of CR0 (APM 2, 15.9): what no table depends on,
+/// and kernels change at each switch between processes.
+const FREE_CR0: u64 = cr0::TS | cr0::MP;
 
 /// The PAT of the host, which the guest has on shadow tables: entries switch it only with nested ones (APM 2, 15.25.8).
 pub(super) fn host_pat() -> u64 {
@@ -67,12 +69,14 @@ impl Svm {
     fn use_nested(&mut self, root: Hpa) {
         let vmcb = &mut self.block.vmcb;
         (vmcb.np_control, vmcb.nested_cr3) = (1, root.0);
+        self.learn_cr0();
+        let vmcb = &mut self.block.vmcb;
         if let Some(guest) = self.believed.take() {
             (vmcb.cr0, vmcb.cr3, vmcb.cr4) = (guest.cr0, guest.cr3, guest.cr4);
             vmcb.efer = guest.efer | efer::SVME;
-            vmcb.intercept_cr = vmcb.intercept_cr & cr::CR8_WRITE | always(&self.features);
+            vmcb.intercept_cr = vmcb.intercept_cr & cr::CR8_WRITE | ALWAYS;
             vmcb.intercept_exceptions &= !(1 << vector::PF);
-            vmcb.intercept_misc1 &= !misc1::INVLPG;
+            vmcb.intercept_misc1 &= !(misc1::INVLPG | misc1::CR0_SEL_WRITE);
             vmcb.intercept_misc3 &= !misc3::INVPCID;
         }
         self.paging_changed();
@@ -85,7 +89,7 @@ impl Svm {
         vmcb.cr3 = root.0;
         vmcb.np_control = 0;
         vmcb.intercept_exceptions |= 1 << vector::PF;
-        vmcb.intercept_misc1 |= misc1::INVLPG;
+        vmcb.intercept_misc1 |= misc1::INVLPG | misc1::CR0_SEL_WRITE;
         vmcb.intercept_misc3 |= misc3::INVPCID;
         self.follow_believed();
         self.paging_changed();
@@ -123,6 +127,20 @@ impl Svm {
         self.request(work::FLUSH);
     }
 
+    /// The guest's CR0 on shadow tables: some of its bits may have changed without an exit.
+    #[inline]
+    pub(super) fn cr0_of(&self, guest: &Believed) -> u64 {
+        guest.cr0 & !FREE_CR0 | self.block.vmcb.cr0 & FREE_CR0
+    }
+
+    /// Takes over what the guest has changed in CR0 without an exit, before [`Svm::follow_believed`] writes it.
+    pub(super) fn learn_cr0(&mut self) {
+        if let Some(guest) = self.believed {
+            let cr0 = self.cr0_of(&guest);
+            self.believed = Some(Believed { cr0, ..guest });
+        }
+    }
+
     /// Brings the VMCB in step with [`Believed`], after a change of it; nothing to do without shadow tables.
     pub(super) fn follow_believed(&mut self) {
         let Some(guest) = self.believed else { return };
@@ -130,9 +148,10 @@ impl Svm {
         let vmcb = &mut self.block.vmcb;
         (vmcb.cr0, vmcb.cr4) = (hardware.cr0, hardware.cr4);
         vmcb.efer = hardware.efer | efer::SVME;
-        let mut watched = cr::CR4_WRITE | cr::CR0_WRITE | cr::CR3_WRITE | cr::CR3_READ;
+        let mut watched = ALWAYS | cr::CR3_WRITE | cr::CR3_READ;
+        // The selective intercept compares with what the processor holds: that must be what the guest believes.
         if hardware.cr0 != guest.cr0 {
-            watched |= cr::CR0_READ;
+            watched |= cr::CR0_READ | cr::CR0_WRITE;
         }
         if hardware.cr4 != guest.cr4 {
             watched |= cr::CR4_READ;

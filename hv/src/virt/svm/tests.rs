@@ -5,7 +5,7 @@ mod nmi;
 use super::vmcb::cr;
 use super::*;
 use crate::arch::msr as index;
-use crate::arch::state::cr0;
+use crate::arch::state::{cr0, cr4, efer};
 
 #[test]
 fn init_leaves_msrs_and_caches_alone_and_reset_does_not() {
@@ -40,19 +40,25 @@ fn init_leaves_msrs_and_caches_alone_and_reset_does_not() {
 }
 
 #[test]
-fn cr0_is_watched_with_the_others_where_the_processor_asks_for_it_alone() {
-    for (takes_all_for_cr0, nested, shadow) in [
-        (false, cr::CR4_WRITE, cr::CR3_READ | cr::CR3_WRITE | cr::CR4_WRITE | cr::CR0_WRITE),
-        (true, cr::CR4_WRITE | cr::CR0_WRITE, cr::CR3_READ | cr::CR0_READ | cr::CR4_WRITE | cr::CR0_WRITE),
-    ] {
-        let features = Features { takes_all_for_cr0, ..Features::default() };
+fn cr0_is_watched_no_more_than_needed() {
+    let reads = cr::CR3_READ | cr::CR0_READ;
+    for (takes_reads_for_cr0, shadow) in [(false, cr::CR3_READ), (true, reads)] {
+        let features = Features { takes_reads_for_cr0, ..Features::default() };
         let mut svm = Svm::new(features, Arc::new(IoMap::intercept_all()), Arc::new(MsrMap::intercept_all()));
-        svm.use_roots(Roots::Nested(Hpa(0x1000)));
-        assert_eq!(svm.block.vmcb.intercept_cr, nested);
-        svm.use_roots(Roots::Shadow(Hpa(0x2000)));
-        assert_eq!(svm.block.vmcb.intercept_cr & shadow, shadow);
-        svm.use_roots(Roots::Nested(Hpa(0x1000)));
-        assert_eq!(svm.block.vmcb.intercept_cr, nested);
+        let watched = |svm: &Svm| (svm.block.vmcb.intercept_cr, svm.block.vmcb.intercept_misc1 & 1 << 5);
+        svm.set_cr0(cr0::PE | cr0::PG | cr0::WP | cr0::ET);
+        svm.set_cr4(cr4::PAE);
+        for _ in 0..2 {
+            svm.use_roots(Roots::Nested(Hpa(0x1000)));
+            // No access to CR0 exits.
+            assert_eq!(watched(&svm), (cr::CR4_WRITE, 0));
+            svm.use_roots(Roots::Shadow(Hpa(0x2000)));
+            // Writes of CR0 only if they change more than TS and MP.
+            assert_eq!(watched(&svm), (shadow | cr::CR3_WRITE | cr::CR4_WRITE, 1 << 5));
+        }
+        // What the guest reads is no longer what the processor holds, nor what a write changes.
+        svm.set_cr0(cr0::PE | cr0::PG | cr0::ET);
+        assert_eq!(watched(&svm).0, reads | cr::CR0_WRITE | cr::CR3_WRITE | cr::CR4_WRITE);
     }
 }
 
@@ -75,6 +81,30 @@ fn a_guest_that_has_lost_its_shadow_root_is_not_entered_again() {
     assert_eq!(svm.exit(), Exit::TaskSwitchMissed);
     svm.reset();
     assert_ne!(svm.block.vmcb.intercept_misc2 & misc2::VMRUN, 0);
+}
+
+/// On shadow tables a guest changes TS and MP of the processor's CR0, not of a copy.
+#[test]
+fn bits_of_cr0_that_change_without_an_exit_are_not_lost() {
+    let mut svm =
+        Svm::new(Features::default(), Arc::new(IoMap::intercept_all()), Arc::new(MsrMap::intercept_all()));
+    let cr0 = cr0::PE | cr0::PG | cr0::ET | cr0::NE;
+    svm.set_cr0(cr0 | cr0::TS);
+    svm.use_roots(Roots::Shadow(Hpa(0x2000)));
+    assert_eq!(svm.block.vmcb.cr0, cr0 | cr0::TS | cr0::WP);
+    // CLTS, and MOV with MP.
+    svm.block.vmcb.cr0 = cr0 | cr0::MP | cr0::WP;
+    assert_eq!(svm.cr0(), cr0 | cr0::MP);
+    for change in [|s: &mut Svm| s.set_cr4(cr4::PAE), |s: &mut Svm| s.set_efer(efer::LME)] {
+        change(&mut svm);
+        assert_eq!((svm.cr0(), svm.block.vmcb.cr0), (cr0 | cr0::MP, cr0 | cr0::MP | cr0::WP));
+    }
+    // What is set here counts.
+    svm.set_cr0(cr0 | cr0::TS);
+    assert_eq!((svm.cr0(), svm.block.vmcb.cr0), (cr0 | cr0::TS, cr0 | cr0::TS | cr0::WP));
+    svm.block.vmcb.cr0 = cr0 | cr0::MP | cr0::WP;
+    svm.use_roots(Roots::Nested(Hpa(0x1000)));
+    assert_eq!((svm.cr0(), svm.block.vmcb.cr0), (cr0 | cr0::MP, cr0 | cr0::MP));
 }
 
 /// A guest on a processor that ignores interrupt shadows, which has just executed STI; an interrupt waits if `offer`.

@@ -46,7 +46,7 @@ impl VcpuState for Svm {
     fn cr0(&self) -> u64 {
         match &self.believed {
             None => self.block.vmcb.cr0,
-            Some(guest) => guest.cr0,
+            Some(guest) => self.cr0_of(guest),
         }
     }
 
@@ -97,6 +97,7 @@ impl VcpuState for Svm {
     }
 
     fn set_cr4(&mut self, value: u64) {
+        self.learn_cr0();
         match &mut self.believed {
             None => self.block.vmcb.cr4 = value,
             Some(guest) => guest.cr4 = value,
@@ -115,6 +116,7 @@ impl VcpuState for Svm {
     }
 
     fn set_efer(&mut self, value: u64) {
+        self.learn_cr0();
         match &mut self.believed {
             None => self.block.vmcb.efer = value | efer::SVME,
             Some(guest) => guest.efer = value,

@@ -142,6 +142,8 @@ pub mod misc1 {
     pub const NMI: u32 = 1 << 1;
     pub const INIT: u32 = 1 << 3;
     pub const VINTR: u32 = 1 << 4;
+    /// Writes of CR0 that change more than TS and MP.
+    pub const CR0_SEL_WRITE: u32 = 1 << 5;
     pub const RDPMC: u32 = 1 << 15;
     pub const CPUID: u32 = 1 << 18;
     pub const IRET: u32 = 1 << 20;
@@ -187,7 +189,6 @@ pub mod misc3 {
 #[allow(missing_docs)]
 pub mod cr {
     pub const READS: u32 = 0xffff;
-    pub const WRITES: u32 = 0xffff << 16;
     pub const CR0_READ: u32 = 1 << 0;
     pub const CR3_READ: u32 = 1 << 3;
     pub const CR4_READ: u32 = 1 << 4;

@@ -1,5 +1,8 @@
 //! What interrupts between processors take: figures for `cargo pal bench --smp`, which reads the lines with its mark. All that
-//! can fail is that one does not come.
+//! can fail is that one does not come. And what accesses to control registers take ([`control`]).
+
+#[path = "measure_control.rs"]
+mod control;
 
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
@@ -10,7 +13,11 @@ use crate::machine::smp::{self, Processor};
 use crate::machine::{lapic, time, trap};
 use crate::say;
 
-pub const CASES: &[Case] = &[case("measure.ipi-xapic", xapic), case("measure.ipi-x2apic", x2apic)];
+pub const CASES: &[Case] = &[
+    case("measure.ipi-xapic", xapic),
+    case("measure.ipi-x2apic", x2apic),
+    case("measure.control", control::measure),
+];
 
 const V: u8 = 0x74;
 /// Samples of one round trip each, and those before them that do not count. On a busy machine now and then a processor waits for
