@@ -19,7 +19,7 @@ pub(super) fn is_canonical(state: &impl VcpuState, linear: u64) -> bool {
 }
 
 /// Whether segment types are not checked: real mode and virtual-8086 mode.
-fn is_real_or_v86(state: &impl VcpuState) -> bool {
+pub(super) fn is_real_or_v86(state: &impl VcpuState) -> bool {
     state.cr0() & cr0::PE == 0 || state.rflags() & rflags::VM != 0
 }
 

@@ -3,7 +3,7 @@
 //! Pure functions of the bytes. Which operation an instruction is stands in `opcode`; this file turns its operands
 //! into the compact form. Guest-controlled bytes never cause more than an error here.
 
-use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, OpKind, Register};
+use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, Instruction, MemorySize, OpKind, Register};
 
 use super::insn::*;
 use super::opcode::operation;
@@ -95,9 +95,23 @@ fn supported(i: &Instruction, mut insn: Insn) -> Option<Insn> {
         insn.mem.addr_size = string_address_size(i)?;
         return Some(insn);
     }
+    if irregular(i, &mut insn)? {
+        return Some(insn);
+    }
     let operands = |n| if n < i.op_count() { operand(i, n) } else { Some(Operand::None) };
-    // Cache lines and INVLPG's operand have no size.
-    let unsized_operand = matches!(insn.op, Op::FlushLine | Op::Nop | Op::System(_)).then_some(0);
+    // Cache lines and INVLPG's operand have no size; others hold more than one item.
+    let no_item = matches!(
+        insn.op,
+        Op::FlushLine
+            | Op::Nop
+            | Op::System(_)
+            | Op::LoadFar(_)
+            | Op::Bound
+            | Op::MoveLine
+            | Op::StoreTable(_)
+            | Op::LoadTable(_)
+    );
+    let unsized_operand = no_item.then_some(0);
     let sizes = |n| if n < i.op_count() { operand_size(i, n).or(unsized_operand) } else { Some(0) };
     (insn.dst, insn.src, insn.count) = (operands(0)?, operands(1)?, operands(2)?);
     (insn.size, insn.src_size) = (sizes(0)?, sizes(1)?);
@@ -114,6 +128,53 @@ fn supported(i: &Instruction, mut insn: Insn) -> Option<Insn> {
     Some(insn)
 }
 
+/// Instructions whose operands are implied, or of no size that the compact form has; false for any other.
+fn irregular(i: &Instruction, insn: &mut Insn) -> Option<bool> {
+    insn.size = match insn.op {
+        Op::JumpFar | Op::CallFar => match i.memory_size() {
+            MemorySize::SegPtr16 => 2,
+            MemorySize::SegPtr32 => 4,
+            MemorySize::SegPtr64 => 8,
+            _ => return None,
+        },
+        // Two slots each, or eight, or (ENTER) as many as the level says and one.
+        Op::RetFar => stack_bytes(i)?.checked_sub(u32::from(i.immediate16()))? as u8 / 2,
+        Op::PushFlags | Op::Leave => {
+            insn.imm = 0;
+            slot_size(i)
+        }
+        Op::PushAll | Op::PopAll => stack_bytes(i)? as u8 / 8,
+        Op::Enter { .. } => slot_size(i),
+        Op::Xlat => 1,
+        _ => return Some(false),
+    };
+    size_of(insn.size.into())?;
+    match insn.op {
+        Op::JumpFar | Op::CallFar => insn.mem = memory(i, insn.mode)?,
+        Op::RetFar | Op::Enter { .. } => insn.imm = u64::from(i.immediate16()),
+        Op::Xlat => {
+            insn.mem.segment = segment(i, insn.mode, false);
+            insn.mem.addr_size = i.memory_base().size() as u8;
+        }
+        _ => {}
+    }
+    Some(true)
+}
+
+/// By how much the stack pointer changes.
+fn stack_bytes(i: &Instruction) -> Option<u32> {
+    Some(i.stack_pointer_increment().unsigned_abs())
+}
+
+/// The size of a stack slot of an instruction that names it only by its operand size.
+fn slot_size(i: &Instruction) -> u8 {
+    match i.code() {
+        Code::Pushfw | Code::Leavew | Code::Enterw_imm16_imm8 => 2,
+        Code::Pushfd | Code::Leaved | Code::Enterd_imm16_imm8 => 4,
+        _ => 8,
+    }
+}
+
 /// Brings the operands of the irregular instructions into the compact form's roles.
 fn adjust(i: &Instruction, insn: &mut Insn) -> Option<()> {
     match insn.op {
@@ -127,7 +188,13 @@ fn adjust(i: &Instruction, insn: &mut Insn) -> Option<()> {
             };
             insn.size = size_of(usize::try_from(slot).ok()?)?;
         }
-        Op::Pop => insn.size = size_of(usize::try_from(i.stack_pointer_increment()).ok()?)?,
+        Op::Pop | Op::PopSegment => insn.size = size_of(usize::try_from(i.stack_pointer_increment()).ok()?)?,
+        Op::LoadLdt | Op::LoadTask | Op::Inspect(Descriptor::Readable | Descriptor::Writable) => {
+            insn.src = insn.dst;
+        }
+        Op::LoadTable(_) => {
+            insn.size = if matches!(i.code(), Code::Lgdt_m1632_16 | Code::Lidt_m1632_16) { 2 } else { 4 }
+        }
         Op::Jmp => (insn.src, insn.src_size, insn.size) = (insn.dst, insn.size, branch_size(i, insn)?),
         Op::Imul if i.op_count() == 2 => insn.count = insn.dst,
         Op::Imul => insn.count = Operand::Immediate,

@@ -80,6 +80,31 @@ impl<S: VcpuState, M: Memory> Exec<'_, S, M> {
             Op::Div { signed } => self.divide(signed),
             Op::Push => self.push(),
             Op::Pop => self.pop(),
+            Op::PushFlags => self.push_flags(),
+            Op::PushAll => self.push_all(),
+            Op::PopAll => self.pop_all(),
+            Op::PopSegment => self.pop_segment(),
+            Op::Enter { level } => self.enter(level),
+            Op::Leave => self.leave(),
+            Op::LoadSegment => self.load_segment(),
+            Op::LoadFar(reg) => self.load_far(reg),
+            Op::JumpFar => self.jump_far(),
+            Op::CallFar => self.call_far(),
+            Op::RetFar => self.ret_far(),
+            Op::LoadLdt => self.load_ldt(),
+            Op::LoadTask => self.load_task(),
+            Op::Inspect(what) => self.inspect(what),
+            Op::StoreTable(table) => self.store_table(table),
+            Op::LoadTable(table) => self.load_table(table),
+            Op::StoreSelector(reg) => self.store_selector(reg),
+            Op::Bound => self.bound(),
+            Op::Xlat => self.translate(),
+            Op::Crc32 => self.checksum(),
+            Op::MoveLine => self.move_line(),
+            Op::AdjustLevel => self.adjust_level(),
+            Op::AddCarry { overflow } => self.add_carry(overflow),
+            Op::System(System::Smsw) => self.store_status(),
+            Op::System(System::Lmsw) => self.load_status(),
             Op::Call => self.call(),
             Op::Jmp => self.jump(),
             Op::Ret => self.ret(),
@@ -300,7 +325,7 @@ impl<S: VcpuState, M: Memory> Exec<'_, S, M> {
 
     /// `dst = f(dst)`, atomically with LOCK; a memory operand is `reach` bytes further. The old value, or `None` if
     /// other processors kept changing it.
-    fn modify(&mut self, size: u8, reach: u64, f: impl Fn(u64) -> u64) -> Res<Option<u64>, M> {
+    pub(super) fn modify(&mut self, size: u8, reach: u64, f: impl Fn(u64) -> u64) -> Res<Option<u64>, M> {
         if self.insn.dst != Operand::Memory {
             let old = self.get(self.insn.dst, size)?;
             self.set_register(self.insn.dst, size, f(old));

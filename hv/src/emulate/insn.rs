@@ -3,6 +3,7 @@
 //! It does not depend on where the instruction stands (RIP-relative operands and branch targets are kept relative
 //! to the next instruction), so a cached copy serves every address at which the same bytes are found.
 
+pub use super::kinds::*;
 use crate::arch::state::{Gpr, SegReg, VcpuState};
 
 /// How the code segment makes the processor read instructions.
@@ -37,130 +38,6 @@ impl Mode {
             _ => Mode::Bits32,
         }
     }
-}
-
-/// Two-operand arithmetic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Alu {
-    Add,
-    Or,
-    Adc,
-    Sbb,
-    And,
-    Sub,
-    Xor,
-    /// SUB that keeps only the flags.
-    Cmp,
-    /// AND that keeps only the flags.
-    Test,
-}
-
-/// One-operand arithmetic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Unary {
-    Inc,
-    Dec,
-    Not,
-    Neg,
-}
-
-/// Shifts and rotates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Shift {
-    Rol,
-    Ror,
-    Rcl,
-    Rcr,
-    Shl,
-    Shr,
-    Sar,
-}
-
-/// Bit test, and what happens to the bit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum BitTest {
-    Test,
-    Set,
-    Reset,
-    Complement,
-}
-
-/// Bit searches and counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum BitScan {
-    Bsf,
-    Bsr,
-    Tzcnt,
-    Lzcnt,
-    Popcnt,
-}
-
-/// String instructions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Strings {
-    Movs,
-    Stos,
-    Lods,
-    Cmps,
-    Scas,
-    Ins,
-    Outs,
-}
-
-/// Repeat prefix of a string instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Repeat {
-    /// No prefix: once.
-    Once,
-    /// F3: REP, or REPE for CMPS and SCAS.
-    WhileEqual,
-    /// F2: REPNE for CMPS and SCAS; the same as REP for the others.
-    WhileNotEqual,
-}
-
-/// Instructions that the emulator does not execute but whose operands or length a backend asks for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
-#[repr(u8)]
-pub enum System {
-    #[default]
-    Cpuid = 1,
-    Hlt,
-    Rdmsr,
-    Wrmsr,
-    /// MOV to or from CR0 to CR15.
-    MovControl,
-    /// MOV to or from DR0 to DR15.
-    MovDebug,
-    Clts,
-    Lmsw,
-    Smsw,
-    Invlpg,
-    Invpcid,
-    Xsetbv,
-    /// VMCALL or VMMCALL.
-    Hypercall,
-    /// INVD or WBINVD (WBNOINVD too).
-    Wbinvd,
-    Rdpmc,
-    Rdtsc,
-    Rdtscp,
-    Pause,
-    Monitor,
-    Mwait,
-    /// IN or OUT with one data item: also executed by the emulator.
-    Io,
-}
-
-impl System {
-    /// How many kinds there are, numbered from 1.
-    pub const COUNT: usize = System::Io as usize;
 }
 
 /// What an instruction does.
@@ -206,6 +83,55 @@ pub enum Op {
     },
     Push,
     Pop,
+    /// PUSHF, without VM and RF.
+    PushFlags,
+    /// PUSHA
+    PushAll,
+    /// POPA
+    PopAll,
+    /// POP of a segment register, `dst`.
+    PopSegment,
+    /// ENTER: `imm` is the frame's size, `level` that of nesting.
+    Enter {
+        level: u8,
+    },
+    Leave,
+    /// MOV to a segment register, `dst`.
+    LoadSegment,
+    /// LES, LDS, LSS, LFS, LGS: this register, and `dst`.
+    LoadFar(SegReg),
+    /// JMP far, through memory.
+    JumpFar,
+    /// CALL far, through memory.
+    CallFar,
+    /// RET far; `imm` more bytes are released.
+    RetFar,
+    /// LLDT of `src`.
+    LoadLdt,
+    /// LTR of `src`.
+    LoadTask,
+    /// LAR, LSL, VERR, VERW of `src`.
+    Inspect(Descriptor),
+    /// SGDT, SIDT
+    StoreTable(Table),
+    /// LGDT, LIDT
+    LoadTable(Table),
+    /// SLDT, STR
+    StoreSelector(SegReg),
+    /// BOUND: `dst` against two values of its size.
+    Bound,
+    /// XLAT
+    Xlat,
+    /// CRC32: `src` has [`Insn::src_size`].
+    Crc32,
+    /// MOVDIR64B: 64 bytes to ES:`dst`.
+    MoveLine,
+    /// ARPL
+    AdjustLevel,
+    /// ADCX (with CF), ADOX (with OF).
+    AddCarry {
+        overflow: bool,
+    },
     /// CALL near, to `src`.
     Call,
     /// JMP near, to `src`.

@@ -14,30 +14,37 @@
 //!   them, which is unchanged or cleared), segment limits, canonical addresses, #AC, the order of faults.
 //! - Decoding never trusts bytes read earlier: a cached form is used only if the bytes are still the same.
 //!
-//! Not covered: far control transfers, loads of segment registers, x87, AVX, and data breakpoints (DR7) on emulated
-//! accesses. Those instructions end in [`Outcome::Unsupported`], with no effect.
+//! Not covered: far transfers through gates and to other privilege levels, IRET, POPF, x87, arithmetic of vectors, AVX, and
+//! data breakpoints (DR7) on emulated accesses; `tests/forms.rs` has the list. Those instructions end in
+//! [`Outcome::Unsupported`], with no effect. MOV SS and POP SS open no interrupt shadow.
 //!
 //! Files: `insn` (the compact form), `opcode` and `decode` (iced to compact form), `cache` (decoded forms by
 //! address), `fetch`, `address` (segmentation), `operand` (reading and writing operands), `flags` (arithmetic),
 //! `execute` (the choice among operations and the simple ones), `multiply`, `strings`, `stack`, `vector`, `port`,
+//! `descriptor` (segment registers), `far` (far transfers), `tables` (GDTR, IDTR and so on), `special` (the rest),
 //! `system` (operands of CR, DR and INVLPG instructions for processors without decode assists), `task` (task switches).
 
 mod address;
 mod cache;
 mod decode;
+mod descriptor;
 mod execute;
+mod far;
 mod fetch;
 mod flags;
 #[cfg(any(test, feature = "testing"))]
 mod fuzz;
 mod insn;
+mod kinds;
 mod multiply;
 mod opcode;
 mod operand;
 mod port;
+mod special;
 mod stack;
 mod strings;
 mod system;
+mod tables;
 pub mod task;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -3,6 +3,7 @@
 use iced_x86::{Code, Instruction, Mnemonic, OpKind};
 
 use super::insn::*;
+use crate::arch::state::SegReg;
 
 /// Which operation this is.
 pub(super) fn operation(i: &Instruction) -> Option<Op> {
@@ -47,10 +48,13 @@ pub(super) fn operation(i: &Instruction) -> Option<Op> {
         M::Mov => match (i.op0_register(), i.op1_register()) {
             (a, b) if a.is_cr() || b.is_cr() => system(System::MovControl),
             (a, b) if a.is_dr() || b.is_dr() => system(System::MovDebug),
-            (a, b) if a.is_segment_register() || a.is_tr() || b.is_tr() => None,
+            (a, b) if a.is_tr() || b.is_tr() => None,
+            (a, _) if a.is_segment_register() => Some(Op::LoadSegment),
             _ => Some(Op::Mov),
         },
-        M::Movnti => Some(Op::Mov),
+        M::Movnti | M::Movdiri => Some(Op::Mov),
+        M::Movdir64b => Some(Op::MoveLine),
+        M::Arpl => Some(Op::AdjustLevel),
         M::Movzx => Some(Op::MovZx),
         M::Movsx | M::Movsxd => Some(Op::MovSx),
         M::Movbe => Some(Op::MovBe),
@@ -64,16 +68,51 @@ pub(super) fn operation(i: &Instruction) -> Option<Op> {
         M::Div => Some(Op::Div { signed: false }),
         M::Idiv => Some(Op::Div { signed: true }),
         M::Push => Some(Op::Push),
-        M::Pop if i.op0_register().is_segment_register() => None,
+        M::Pop if i.op0_register().is_segment_register() => Some(Op::PopSegment),
         M::Pop => Some(Op::Pop),
-        M::Call | M::Jmp if i.is_call_far_indirect() || i.is_jmp_far_indirect() => None,
+        M::Call if i.is_call_far_indirect() => Some(Op::CallFar),
+        M::Jmp if i.is_jmp_far_indirect() => Some(Op::JumpFar),
+        M::Retf => Some(Op::RetFar),
+        M::Enter => Some(Op::Enter { level: i.immediate8_2nd() & 31 }),
+        M::Leave => Some(Op::Leave),
+        M::Pushf | M::Pushfd | M::Pushfq => Some(Op::PushFlags),
+        M::Pusha | M::Pushad => Some(Op::PushAll),
+        M::Popa | M::Popad => Some(Op::PopAll),
+        M::Les => Some(Op::LoadFar(SegReg::Es)),
+        M::Lds => Some(Op::LoadFar(SegReg::Ds)),
+        M::Lss => Some(Op::LoadFar(SegReg::Ss)),
+        M::Lfs => Some(Op::LoadFar(SegReg::Fs)),
+        M::Lgs => Some(Op::LoadFar(SegReg::Gs)),
+        M::Lldt => Some(Op::LoadLdt),
+        M::Ltr => Some(Op::LoadTask),
+        M::Lar => Some(Op::Inspect(Descriptor::Rights)),
+        M::Lsl => Some(Op::Inspect(Descriptor::Limit)),
+        M::Verr => Some(Op::Inspect(Descriptor::Readable)),
+        M::Verw => Some(Op::Inspect(Descriptor::Writable)),
+        M::Sgdt => Some(Op::StoreTable(Table::Global)),
+        M::Sidt => Some(Op::StoreTable(Table::Interrupt)),
+        M::Lgdt => Some(Op::LoadTable(Table::Global)),
+        M::Lidt => Some(Op::LoadTable(Table::Interrupt)),
+        M::Sldt => Some(Op::StoreSelector(SegReg::Ldtr)),
+        M::Str => Some(Op::StoreSelector(SegReg::Tr)),
+        M::Bound => Some(Op::Bound),
+        M::Xlatb => Some(Op::Xlat),
+        M::Crc32 => Some(Op::Crc32),
+        M::Adcx => Some(Op::AddCarry { overflow: false }),
+        M::Adox => Some(Op::AddCarry { overflow: true }),
         M::Call => Some(Op::Call),
         M::Jmp => Some(Op::Jmp),
         M::Ret => Some(Op::Ret),
         M::In => Some(Op::In),
         M::Out => Some(Op::Out),
         M::Clflush | M::Clflushopt | M::Clwb => Some(Op::FlushLine),
+        // The register form of one of them is #UD on AMD's processors.
+        M::Reservednop if i.op0_kind() == OpKind::Memory => Some(Op::Nop),
         M::Nop
+        | M::Cldemote
+        | M::Prefetchwt1
+        | M::Prefetchit0
+        | M::Prefetchit1
         | M::Prefetch
         | M::Prefetchw
         | M::Prefetchnta
@@ -165,9 +204,20 @@ fn vector(i: &Instruction) -> Option<Op> {
             (0, true, true)
         }
         M::Movd | M::Movq | M::Movss | M::Movsd | M::Movntq => (0, true, false),
+        M::Movntss | M::Movntsd => (0, true, false),
+        M::Pextrb | M::Pextrw | M::Pextrd | M::Pextrq | M::Extractps if store => (lane(i)?, true, false),
+        M::Pinsrb | M::Pinsrw | M::Pinsrd | M::Pinsrq if !store => (lane(i)?, false, false),
         M::Movlps | M::Movlpd => (0, false, false),
         M::Movhps | M::Movhpd => (64, false, false),
         _ => return None,
     };
     Some(if store { Op::VectorStore { shift, aligned } } else { Op::VectorLoad { shift, clear, aligned } })
+}
+
+/// The first bit of the element that the immediate names, of elements as wide as the memory operand.
+fn lane(i: &Instruction) -> Option<u8> {
+    let bytes = i.memory_size().size();
+    let register = if i.op0_register().is_mm() { 8 } else { 16 };
+    let lanes = usize::checked_div(register, bytes)?;
+    u8::try_from((usize::from(i.immediate8()) & (lanes - 1)) * bytes * 8).ok()
 }

@@ -2,7 +2,7 @@
 
 use super::Memory;
 use super::execute::{Exec, Flow, Res};
-use super::insn::Operand;
+use super::insn::{Operand, mask};
 use crate::arch::addr::Gva;
 use crate::arch::state::{VcpuState, cr0, cr4};
 use crate::arch::{Exception, vector};
@@ -41,9 +41,9 @@ impl<S: VcpuState, M: Memory> Exec<'_, S, M> {
         let len = usize::from(self.insn.size).min(16);
         self.mem.read(at, &mut bytes[..len], self.access(false))?;
         let loaded = u128::from_le_bytes(bytes) << shift;
-        let kept = if clear { 0 } else { old & !(u128::from(u64::MAX) << shift) };
+        let kept = if clear { 0 } else { old & !(u128::from(mask(self.insn.size)) << shift) };
         match self.insn.dst {
-            Operand::Mmx(n) => self.mem.set_mmx(n, loaded as u64)?,
+            Operand::Mmx(n) => self.mem.set_mmx(n, (kept | loaded) as u64)?,
             Operand::Xmm(n) => self.mem.set_xmm(n, kept | loaded)?,
             _ => {}
         }

@@ -22,6 +22,7 @@ pub const CASES: &[Case] = &[
     both("manuals: I/O APIC", |c| group(c, "ioapic", &[])).also(SHADOW),
     both("manuals: PIC", |c| group(c, "pic", &[])).also(SHADOW),
     both("manuals: test device", |c| group(c, "testdev", &[])).also(SHADOW),
+    only("qemu-svm", "cost of control registers", cost_of_control_registers).also(SHADOW),
     both("manuals: INS and OUTS", |c| group(c, "strings", &[])).also(SHADOW),
     both("manuals: instructions on devices", |c| group(c, "mmio", &[])).also(SHADOW),
     both("manuals: delivery of exceptions", |c| group(c, "delivery", &[])).also(SHADOW),
@@ -74,6 +75,31 @@ fn without_x2apic(context: &Context) -> Result<()> {
     let finished =
         context.long_mode(words, &["--without", "x2apic,tsc_deadline_timer", "--without", "avx"])?;
     finished.has(", 0 failed")?.lacks("FAIL")?.has("skip msr.x2apic-registers")?.status(0)?;
+    Ok(())
+}
+
+/// The most instructions that an access to a control register may take, the hypervisor's included. A toggle is two writes.
+/// The second figure is that on shadow tables.
+const CONTROL_COSTS: &[(&str, u64, u64)] = &[
+    ("toggle-ts", 10, 10),
+    ("clts", 10, 10),
+    ("smsw", 10, 350),
+    ("toggle-em", 10, 1000),
+    ("toggle-wp", 10, 1600),
+    ("toggle-pge", 800, 1400),
+    ("smsw-without-wp", 10, 350),
+    ("clts-without-wp", 10, 450),
+];
+
+fn cost_of_control_registers(context: &Context) -> Result<()> {
+    let finished = context.long_mode("measure.control", &["--icount"])?.status(0)?;
+    for (name, nested, shadow) in CONTROL_COSTS {
+        let most = if context.mode == Some("shadow") { shadow } else { nested };
+        let line = finished.stdout().lines().find_map(|line| {
+            line.strip_prefix("control ")?.strip_prefix(name)?.strip_prefix(' ')?.trim().parse::<u64>().ok()
+        });
+        ensure!(line.is_some_and(|took| took <= *most), "{name} took {line:?}, of {most} at most");
+    }
     Ok(())
 }
 

@@ -1,7 +1,9 @@
 //! The emulator against the processor that runs the tests, against tables from the manuals, and against random bytes.
 
 mod decode;
+mod descriptors;
 mod faults;
+mod forms;
 mod modes;
 mod native;
 mod strings;

@@ -51,8 +51,15 @@ fn random_bytes(random: &mut Random) -> [u8; MAX_LEN] {
     if random.once_in(2) {
         put(0x40 | random.below(16) as u8);
     }
-    match random.below(10) {
+    match random.below(12) {
         0..3 => {}
+        // Stack frames, XLAT, and (with 0F 38) CRC32, ADCX and ADOX.
+        10 => put(*[0xc8, 0xc9, 0xd7].get(random.below(3) as usize).expect("one of three")),
+        11 => {
+            put(0x0f);
+            put(0x38);
+            put(*[0xf0, 0xf1, 0xf6].get(random.below(3) as usize).expect("one of three"));
+        }
         // The groups of one-operand arithmetic, shifts and branches.
         3 => put(*[0xf6, 0xf7, 0xfe, 0xff, 0xd1, 0xd3, 0x83]
             .get(random.below(7) as usize)
@@ -79,6 +86,23 @@ fn is_testable(insn: &Insn) -> bool {
     let never = matches!(insn.op, Op::Unsupported | Op::System(_));
     let present = match insn.op {
         Op::MovBe => is_x86_feature_detected!("movbe"),
+        Op::Crc32 => is_x86_feature_detected!("sse4.2"),
+        Op::AddCarry { .. } => is_x86_feature_detected!("adx"),
+        // They need the kernel, or tables that are the kernel's.
+        Op::LoadSegment
+        | Op::PopSegment
+        | Op::LoadFar(_)
+        | Op::JumpFar
+        | Op::CallFar
+        | Op::RetFar
+        | Op::LoadLdt
+        | Op::LoadTask
+        | Op::Inspect(_)
+        | Op::StoreTable(_)
+        | Op::LoadTable(_)
+        | Op::StoreSelector(_) => false,
+        // With flags that are the host's.
+        Op::PushFlags | Op::MoveLine => false,
         Op::Scan(BitScan::Lzcnt) => is_x86_feature_detected!("lzcnt"),
         Op::Scan(BitScan::Tzcnt) => is_x86_feature_detected!("bmi1"),
         Op::Scan(BitScan::Popcnt) => is_x86_feature_detected!("popcnt"),
@@ -98,6 +122,10 @@ impl Case {
     /// A random instruction with random registers; `None` if it is none, or cannot run here.
     pub(super) fn random(random: &mut Random) -> Option<Case> {
         let bytes = random_bytes(random);
+        // MOVDIRI is a MOV to the emulator, and no processor here has it.
+        if bytes.windows(3).any(|part| part == [0x0f, 0x38, 0xf9]) {
+            return None;
+        }
         let insn = decode(&bytes, Mode::Bits64).ok().filter(is_testable)?;
         let gprs = core::array::from_fn(|_| value(random));
         let xmm = core::array::from_fn(|_| u128::from(random.next()) << 64 | u128::from(random.next()));
@@ -211,6 +239,21 @@ impl Case {
                 Operand::Immediate => {}
                 _ => self.set(Gpr::Rcx, random.below(17)),
             },
+            Op::Enter { .. } => {
+                self.set(Gpr::Rbp, target);
+                // Frames apart, or one in the other.
+                let apart = DATA + 0x3400 + random.below(0x800);
+                self.set(Gpr::Rsp, if random.once_in(2) { apart } else { target + 8 * random.below(8) });
+                // A frame that fits into RAM: the operand's upper byte is the third of the instruction's last four.
+                let at = usize::from(self.insn.len) - 2;
+                self.bytes[at] &= 0xf;
+                self.insn = decode(&self.bytes, Mode::Bits64).ok()?;
+            }
+            Op::Leave => self.set(Gpr::Rbp, target),
+            Op::Xlat => self.set(
+                Gpr::Rbx,
+                target.wrapping_sub(if self.insn.mem.segment == SegReg::Gs { GS_BASE } else { 0 }),
+            ),
             Op::Push | Op::Pop => self.set(Gpr::Rsp, DATA + 0x1000 + random.below(0x1000)),
             Op::Ret => {
                 self.set(Gpr::Rsp, target);
@@ -293,6 +336,7 @@ pub(super) fn kind(insn: &Insn) -> String {
         Op::Strings(op) => format!("{op:?}{}", if insn.repeat == Repeat::Once { "" } else { " repeated" }),
         Op::Set(_) => "Set".into(),
         Op::Cmov(_) => "Cmov".into(),
+        Op::Enter { .. } => "Enter".into(),
         op => format!("{op:?}").replace([',', ':'], "").replace(" }", "").replace(" {", ""),
     };
     let memory = insn.dst == Operand::Memory || insn.src == Operand::Memory;
@@ -329,6 +373,15 @@ pub(super) fn expected_kinds() -> Vec<String> {
     add("Xchg", &[1, 2, 4, 8], &[register, lock]);
     add("CmpxchgPair", &[8, 16], &[memory, lock]);
     add("Set", &[1], &[register, memory]);
+    add("Leave", &[2, 8], &[register]);
+    add("Xlat", &[1], &[register]);
+    if is_x86_feature_detected!("sse4.2") {
+        add("Crc32", &[4, 8], &[register, memory]);
+    }
+    if is_x86_feature_detected!("adx") {
+        add("AddCarry_overflow_false AddCarry_overflow_true", &[4, 8], &[register, memory]);
+    }
+    add("Enter", &[2, 8], &[register]);
     add("Push Pop", &[2, 8], &[register, memory]);
     add("Call Jmp", &[8], &[register, memory]);
     add("Ret", &[8], &[register]);

@@ -94,6 +94,8 @@ macro_rules! same_as_ram {
     })+};
 }
 
+pub(super) use same_as_ram;
+
 fn arithmetic(c: &mut Check) {
     halt_hpet();
     for (value, register) in [

@@ -12,6 +12,7 @@ mod measure;
 mod memory;
 mod mmio;
 mod mmio_faults;
+mod mmio_system;
 mod msr;
 mod pic;
 mod shared;
@@ -46,6 +47,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         strings::CASES,
         mmio::CASES,
         mmio_faults::CASES,
+        mmio_system::CASES,
         delivery::CASES,
         svm::CASES,
         tasks::CASES,
