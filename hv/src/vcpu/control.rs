@@ -1,16 +1,11 @@
 //! Control registers: what a guest may read and write, and what follows from it.
 //!
 //! In nested mode only writes of CR4 come here (and of CR8 on processors that misjudge it); with shadow tables also
-//! writes of CR0 that change more than TS and MP, writes of CR3, reads of what the processor holds differently, INVLPG and
-//! INVPCID. AMD APM 2, 3.1 and 5.5. QEMU's emulation may bring a read of any of them, as one of CR0.
+//! writes of CR0 that change more than TS and MP, writes of CR3, and reads of what the processor holds differently. AMD APM 2, 3.1 and 5.5. QEMU's emulation may bring a read of any of them, as one of CR0.
 
-use crate::arch::addr::{Gva, is_canonical};
 use crate::arch::state::{Gpr, SegReg, Segment, cr0, cr4, efer};
 use crate::arch::{Exception, RegMove};
-use crate::emulate::{
-    self, Fault, Insn, MAX_LEN, Mode, Op, System, decode, invlpg_address, invpcid_operands, mask,
-    register_move,
-};
+use crate::emulate::{self, Fault, Insn, MAX_LEN, Mode, Op, System, decode, mask, register_move};
 use crate::paging::guest_walk::PagingState;
 use crate::vcpu::bus::Bus;
 use crate::vcpu::dispatch::{died, next_rip};
@@ -289,13 +284,13 @@ fn write_cr4<V: Virt, M: HostMemory>(
 }
 
 /// The instruction at CS:RIP.
-fn current<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> Option<Insn> {
+pub(super) fn current<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> Option<Insn> {
     let mut bytes = [0; MAX_LEN];
     let have = port::fetch(&vcpu.virt, vm, &mut bytes);
     decode(&bytes[..have], Mode::of(&vcpu.virt)).ok()
 }
 
-fn after<V: Virt>(vcpu: &Vcpu<V>, insn: &Insn) -> u64 {
+pub(super) fn after<V: Virt>(vcpu: &Vcpu<V>, insn: &Insn) -> u64 {
     let next = vcpu.virt.rip().wrapping_add(u64::from(insn.len));
     if insn.mode == Mode::Bits64 { next } else { next & 0xffff_ffff }
 }
@@ -326,7 +321,7 @@ fn machine_status<V: Virt, M: HostMemory, H: Host>(
 }
 
 /// Runs `operands`, which reads or writes guest memory for one instruction.
-fn with_port<V: Virt, M: HostMemory, H: Host, T>(
+pub(super) fn with_port<V: Virt, M: HostMemory, H: Host, T>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
     host: &mut H,
@@ -344,63 +339,4 @@ fn with_port<V: Virt, M: HostMemory, H: Host, T>(
         }),
         stop => Err(stop),
     }
-}
-
-/// Handles INVLPG on shadow tables; `address` is the operand if the processor reported it.
-pub fn invlpg<V: Virt, M: HostMemory>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    address: Option<Gva>,
-) -> Outcome {
-    let Some(next) = next_rip(vcpu, vm, System::Invlpg) else { return Outcome::Resume };
-    let gva = match address.or_else(|| simple_address(vcpu)) {
-        Some(gva) => gva,
-        None => match current(vcpu, vm).and_then(|insn| invlpg_address(&insn, &vcpu.virt)) {
-            Some(gva) => gva,
-            None => return Outcome::Resume,
-        },
-    };
-    if is_canonical(gva) {
-        mmu::invlpg(vcpu, vm, gva);
-    }
-    Outcome::Next(next)
-}
-
-/// The operand of an INVLPG that is nothing but a register, as it was found when the instruction was decoded.
-fn simple_address<V: Virt>(vcpu: &Vcpu<V>) -> Option<Gva> {
-    let value = vcpu.virt.gpr(vcpu.next_rips.operand(&vcpu.virt, System::Invlpg)?);
-    Some(match vcpu.virt.is_64bit() {
-        true => Gva(value),
-        false => Gva(vcpu.virt.segment(SegReg::Ds).base.wrapping_add(value) & 0xffff_ffff),
-    })
-}
-
-/// Handles INVPCID on shadow tables, which do not tell address spaces apart: all types flush everything.
-pub fn invpcid<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
-    tsc: u64,
-) -> Outcome {
-    let insn = current(vcpu, vm).filter(|insn| insn.op == Op::System(System::Invpcid));
-    let Some(insn) = insn else { return Outcome::Resume };
-    let operands = with_port(vcpu, vm, host, tsc, |virt, port| invpcid_operands(&insn, virt, port));
-    let (kind, descriptor) = match operands {
-        Ok(operands) => operands,
-        Err(outcome) => return outcome,
-    };
-    // AMD APM 3, INVPCID: reserved bits, an address that is not canonical, PCIDs that are not in use.
-    let (pcid, address) = (descriptor as u64, (descriptor >> 64) as u64);
-    let pcids = vcpu.virt.cr4() & cr4::PCIDE != 0;
-    let bad = match kind {
-        0 => pcid >> 12 != 0 || !is_canonical(Gva(address)) || !pcids && pcid != 0,
-        1 => pcid >> 12 != 0 || !pcids && pcid != 0,
-        2 | 3 => false,
-        _ => true,
-    };
-    if bad {
-        return Outcome::Inject(Exception::GP0);
-    }
-    mmu::flush_all(vcpu, vm);
-    Outcome::Next(after(vcpu, &insn))
 }

@@ -13,7 +13,7 @@ use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Death, Outcome, Stop};
 use crate::vcpu::port;
 use crate::vcpu::run::single_step;
-use crate::vcpu::{Vcpu, control, io, memory_fault, mmu, msr, task, xcr};
+use crate::vcpu::{Vcpu, control, invalidate, io, memory_fault, mmu, msr, task, xcr};
 use crate::virt::{Exit, FlushScope, Virt};
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
@@ -40,7 +40,7 @@ pub fn dispatch<V: Virt, M: HostMemory, H: Host>(
             memory_fault::nested(vcpu, vm, host, gpa, access, walk, tsc)
         }
         Exit::ControlReg(access) => control::control(vcpu, vm, host, access, tsc),
-        Exit::Invlpg(gva) => control::invlpg(vcpu, vm, gva),
+        Exit::Invlpg(gva) => invalidate::invlpg(vcpu, vm, gva),
         Exit::Interrupt => Outcome::HostInterrupt,
         _ => rare(vcpu, vm, host, exit, tsc),
     }
@@ -56,7 +56,7 @@ fn rare<V: Virt, M: HostMemory, H: Host>(
     tsc: u64,
 ) -> Outcome {
     match *exit {
-        Exit::Invpcid => control::invpcid(vcpu, vm, host, tsc),
+        Exit::Invpcid => invalidate::invpcid(vcpu, vm, host, tsc),
         Exit::DebugReg(_) => {
             vcpu.virt.open_debug_registers();
             Outcome::Resume

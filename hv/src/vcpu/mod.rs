@@ -17,6 +17,7 @@ pub mod run;
 mod console;
 mod control;
 mod devices;
+mod invalidate;
 mod io;
 mod memory_fault;
 mod msr;

@@ -68,7 +68,7 @@ fn random_bytes(random: &mut Random) -> [u8; MAX_LEN] {
             put(0x0f);
             put(*[0xc7, 0xb8, 0xbc, 0xbd].get(random.below(4) as usize).expect("one of four"));
         }
-        5..9 => put(0x0f),
+        5..=8 => put(0x0f),
         _ => {
             put(0x0f);
             put(0x38);
