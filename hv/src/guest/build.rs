@@ -20,6 +20,7 @@ use crate::guest::load::{self, BootState, LoadError, Request};
 use crate::mem::guest_memory::{GuestMemory, NotRam};
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::guest_walk::PagingFeatures;
+use crate::paging::shadow::Limit;
 use crate::paging::{GpaRange, MapError, Nested, P2m};
 use crate::probe;
 use crate::sched::topology::PcpuSet;
@@ -174,7 +175,10 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
         memory: RwLock::new(Memory { p2m, nested, host, covered: Covered::default() }),
         writers: Writers::default(),
         shadow: Mutex::new(None),
-        shadow_pages: config.shadow_pages.unwrap_or_else(|| default_shadow_pages(layout.ram_bytes())),
+        shadow_limit: config
+            .shadow_pages
+            .map_or_else(|| Limit::default_for(layout.ram_bytes()), Limit::pages)
+            .for_vcpus(config.vcpus as usize),
         mailboxes: (0..config.vcpus).map(Mailbox::new).collect(),
         hlt: HltTracker::default(),
         translation: Translation::default(),
@@ -188,11 +192,6 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
         permissive_msr: config.permissive_msr,
         covers: AtomicBool::new(false),
     })
-}
-
-/// One page for each 64 of the guest's memory, and never so few that a small kernel has to share them out.
-fn default_shadow_pages(ram_bytes: u64) -> usize {
-    ((ram_bytes >> 18) as usize).clamp(512, 1 << 17)
 }
 
 /// What the device bus or the local APICs serve. Nearly all of the PCI windows is empty; who answers there is the bus's

@@ -2,7 +2,7 @@
 //!
 //! The algorithms ([`index_set`], [`buddy`], [`ranges`], [`lent`]) are pure. [`frame`] holds the machine's frames and `heap`
 //! grows from them; [`guest_memory`], [`host_access`] and [`table_memory`] are the traits by which everything else reaches
-//! memory; [`tables`] and [`host_ram`] reach frames for the mappers and for guest memory. These four touch
+//! memory; [`tables`], [`pieces`] and [`host_ram`] reach frames for the mappers, for long arrays, and for guest memory. These five touch
 //! memory and are the only ones here with unsafe code.
 
 pub mod buddy;
@@ -14,6 +14,7 @@ pub mod host_access;
 pub mod host_ram;
 pub mod index_set;
 pub mod lent;
+pub mod pieces;
 pub mod ranges;
 pub mod table_memory;
 pub mod tables;

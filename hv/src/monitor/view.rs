@@ -86,7 +86,7 @@ impl<V: Virt, M: HostMemory> View<'_, V, M> {
             others.iter_mut().try_for_each(|vcpu| mmu::follow_mode(vcpu, self.vm, self.clock))
         });
         if done.is_err() {
-            let pages = self.vm.shadow_pages;
+            let pages = self.vm.shadow_limit.pages;
             writeln!(
                 answer,
                 "mode not changed: the host has no memory for {pages} shadow pages (`shadow_pages`)"

@@ -40,7 +40,7 @@ pub const START: u64 = 5_000_000_000;
 #[derive(Clone)]
 pub struct Memory {
     /// Frames of all tables, the retired ones too.
-    pub(super) tables: Rc<Arena>,
+    pub tables: Rc<Arena>,
     bytes: Rc<VecHost>,
 }
 
@@ -116,8 +116,10 @@ impl Scene {
             },
             largest_leaf: PageSize::Size2M,
         };
-        let memory =
-            Memory { tables: Rc::new(Arena::new(64)), bytes: Rc::new(VecHost::new(RAM, RAM_BYTES as usize)) };
+        let memory = Memory {
+            tables: Rc::new(Arena::new(160)),
+            bytes: Rc::new(VecHost::new(RAM, RAM_BYTES as usize)),
+        };
         let vm = build::build(&config.vm[0], memory, &facts, |bytes| Some((RAM, bytes))).unwrap();
         let policy = CpuidPolicy {
             apic_id: 0,

@@ -35,7 +35,7 @@ use crate::paging::guest_walk::PagingFeatures;
 use crate::paging::nested::Nested;
 use crate::paging::p2m::P2m;
 use crate::paging::range::Changed;
-use crate::paging::shadow::{Others, Shadow};
+use crate::paging::shadow::{Limit, Others, Shadow};
 use crate::paging::vm_memory::VmMemory;
 use crate::smp::lock::{self, Writers};
 use crate::vm::covered::Covered;
@@ -82,8 +82,8 @@ pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     pub writers: Writers,
     /// The shadow tables, once they have been used.
     pub shadow: Mutex<Option<Shadow<M, F>>>,
-    /// How many pages they may have.
-    pub shadow_pages: usize,
+    /// How many pages they may have, and how much memory.
+    pub shadow_limit: Limit,
     /// What others leave for its VCPUs, by number.
     pub mailboxes: Vec<Mailbox>,
     /// Its VCPUs that no device's interrupt will wake.

@@ -177,7 +177,8 @@ fn paging<V: Virt, M: HostMemory>(
     json.end()?;
     if let Some(statistics) = vm.shadow.lock().as_ref().map(Shadow::statistics) {
         json.begin_object("shadow")?;
-        json.number("pool", vm.shadow_pages)?;
+        json.number("pool", vm.shadow_limit.pages)?;
+        json.number("pool-bytes", vm.shadow_limit.bytes())?;
         for (name, count) in statistics.named() {
             json.number(name, count)?;
         }

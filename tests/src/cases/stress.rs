@@ -4,9 +4,9 @@
 
 use std::{path::Path, process::Command};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
-use super::{Case, only};
+use super::{Case, boot::read_stats, only};
 use crate::context::{BOCHS_TIMEOUT, Context};
 
 /// The program's arguments: seed and rounds. It takes seconds.
@@ -57,7 +57,17 @@ pub fn stress(context: &Context, guest: &Guest, arguments: &[&str], options: &[&
     );
     let limit = if context.on_bochs() { BOCHS_TIMEOUT } else { "500" };
     let base = ["--guest", guest.name, "--put", &put, "--exec", &command, "--timeout", limit];
-    context.run(&[&base, options].concat())?.status(0)?.prints(&here(program, arguments)?)?;
+    let (path, here) = (context.path("stats.json"), here(program, arguments)?);
+    if !options.contains(&"shadow") {
+        context.run(&[&base, options].concat())?.status(0)?.prints(&here)?;
+        return Ok(());
+    }
+    context.run(&[&base, options, &["--stats", &path]].concat())?.status(0)?.prints(&here)?;
+    // The default limit is a fiftieth of the guest's 256 MiB; this takes less, and nothing is evicted.
+    let stats = read_stats(&path)?;
+    let counted = |name: &str| stats["guests"][0]["paging"]["shadow"][name].as_u64();
+    let most = counted("most-bytes").is_some_and(|most| (1 << 20..(256 << 20) / 50).contains(&most));
+    ensure!(most && counted("evictions") == Some(0), "{stats}");
     Ok(())
 }
 

@@ -155,7 +155,7 @@ pub struct RunArgs {
     /// for N exits
     #[arg(long, value_name = "nested|shadow|switch=N", default_value_t = Mode::Nested, help_heading = "Machine")]
     pub mode: Mode,
-    /// Pages of shadow tables at most. Default: one for each 64 pages of guest memory
+    /// Pages of shadow tables at most. Default: what fits a fiftieth of guest memory
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=1 << 20), help_heading = "Machine")]
     pub shadow_pages: Option<u32>,
     /// Check all shadow tables against the guest's own before every entry into the guest, or every Nth, and end it at the

@@ -77,7 +77,7 @@ pub struct VmConfig {
     pub share: Share,
     /// How the guest's memory is virtualized.
     pub mode: Mode,
-    /// Pages of shadow tables at most, 16 to [`MAX_SHADOW_PAGES`]; by default one for each 64 of the guest's memory.
+    /// Pages of shadow tables at most, 16 to [`MAX_SHADOW_PAGES`]; by default what fits a fiftieth of the guest's memory.
     pub shadow_pages: Option<usize>,
     /// Shadow tables are checked before every so many entries.
     pub paranoid: Option<NonZeroU32>,

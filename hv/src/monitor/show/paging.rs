@@ -42,11 +42,12 @@ pub fn shadow<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Wr
     let Some(statistics) = view.vm.shadow.lock().as_ref().map(Shadow::statistics) else {
         return writeln!(
             answer,
-            "no shadow tables so far; `mode shadow` makes {} pages for them",
-            view.vm.shadow_pages
+            "no shadow tables so far; `mode shadow` allows {} pages of them, and {} KiB for all",
+            view.vm.shadow_limit.pages,
+            view.vm.shadow_limit.bytes() >> 10
         );
     };
-    writeln!(answer, "{:<17} {:>12} of {}", "pages", statistics.pages, view.vm.shadow_pages)?;
+    writeln!(answer, "{:<17} {:>12} of {}", "pages", statistics.pages, view.vm.shadow_limit.pages)?;
     for (name, count) in statistics.named().iter().filter(|(name, _)| *name != "pages") {
         writeln!(answer, "{name:<17} {count:>12}")?;
     }

@@ -7,6 +7,7 @@ use crate::device::{Nanos, layout, message::Messages};
 use crate::mem::guest_memory::GuestMemory;
 use crate::monitor::Monitor;
 use crate::monitor::vms::{Action, State, Vms as _};
+use crate::paging::shadow::Limit;
 use crate::trace::exits::ExitKind;
 use crate::vcpu::testing::{Scene, TSC_KHZ};
 use crate::vm::work;
@@ -222,8 +223,8 @@ fn statistics() {
 #[test]
 fn modes() {
     let mut scene = long_mode();
-    scene.vm.shadow_pages = 16;
-    assert!(answer(&mut scene, "shadow").starts_with("no shadow tables so far; `mode shadow` makes "));
+    scene.vm.shadow_limit = Limit::pages(16);
+    assert!(answer(&mut scene, "shadow").starts_with("no shadow tables so far; `mode shadow` allows "));
     let text = answer(&mut scene, "mode");
     assert!(text.starts_with("mode nested: policy requests nested tables; nested tables in use\n"), "{text}");
     assert!(text.contains("\nVCPU 0: nested tables\n"), "{text}");
@@ -257,7 +258,8 @@ fn modes() {
 #[test]
 fn a_mode_without_memory_for_it_is_not_taken() {
     let mut scene = long_mode();
-    scene.vm.shadow_pages = 4096;
+    scene.vm.shadow_limit = Limit::pages(4096);
+    scene.vm.memory.read().host.tables.set_limit(0);
     for mode in ["shadow", "switch=3"] {
         let text = answer(&mut scene, &format!("mode {mode}"));
         assert!(text.starts_with("mode not changed: the host has no memory for 4096 shadow pages"), "{text}");

@@ -14,6 +14,7 @@ use super::Shadow;
 use super::pool::PageId;
 use super::role::Source;
 use super::root::root_key;
+use super::sync::Unsync;
 use crate::arch::addr::{Gpa, Hfn};
 use crate::mem::guest_memory::GuestMemory;
 use crate::mem::table_memory::{ENTRIES, TableMemory};
@@ -69,12 +70,13 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
     fn unsync(&self) -> Result<(), Box<Disagreement>> {
         let pool = &self.shadow.pool;
         let list = &self.shadow.unsync;
-        for &id in list {
+        for &Unsync { id, number } in list {
             let page = pool.page(id);
             let frame = Hfn(page.key.number());
             if !page.unsync
                 || page.key.level() != 1 && !self.shadow.loose
                 || !page.key.is_table()
+                || number != page.key.number()
                 || pool.is_watched(frame)
             {
                 return Err(self.report("a page cannot be unsync", id, 0, None));
@@ -83,12 +85,12 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
         let mut count = 0;
         for id in pool.ids().filter(|&id| pool.page(id).unsync) {
             count += 1;
-            if !list.contains(&id) {
+            if !list.iter().any(|page| page.id == id) {
                 return Err(self.report("an unsync page is not listed", id, 0, None));
             }
         }
         if count != list.len() {
-            return Err(self.report("a page is listed twice as unsync", list[0], 0, None));
+            return Err(self.report("a page is listed twice as unsync", list[0].id, 0, None));
         }
         Ok(())
     }

@@ -93,7 +93,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         gva: Gva,
         access: Access,
     ) -> (ShadowOutcome, TlbFlush) {
-        self.pool.begin();
+        self.begin();
         self.statistics.faults += 1;
         let gva = Gva(gva.0 & self.linear);
         let outcome = match self.quick(p2m, memory, state, gva, access) {
@@ -159,7 +159,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 let own = index(gva, 1);
                 match self.find_leaf(p2m, memory, state, gva, access) {
                     _ if fault.is_override() => 0,
-                    Ok(leaf) if leaf.key.is_table() => self.prefetch_near(p2m, memory, &leaf, own, gva),
+                    Ok(leaf) if leaf.key.is_table() => self.prefetch_near(p2m, memory, &leaf, own),
                     Ok(leaf) => self.prefetch_direct(p2m, &leaf, own, gva),
                     Err(_) => 0,
                 }

@@ -16,7 +16,7 @@
 //! The caller owes: all writes to guest memory that do not go through these tables (devices, the emulator)
 //! are told; every change of the P2m as well ([`apply`](Shadow::apply)); page faults are taken with the
 //! guest's registers in a [`PagingState`](super::guest_walk::PagingState), while the processor itself runs with [`HardwareControls`].
-//! Nothing is allocated after [`Shadow::new`].
+//! Frames of the pool are the only thing that is allocated after [`Shadow::new`], and operations get by without any.
 
 mod check;
 mod fill;
@@ -41,6 +41,7 @@ pub use hardware::{HardwareControls, exiting_faults};
 pub use others::Others;
 use others::View;
 pub use pat::PatEntries;
+pub use pool::Limit;
 
 use crate::arch::addr::{Gfn, Gpa, Gva, Hfn};
 
@@ -53,6 +54,7 @@ use alloc::vec::Vec;
 use pool::{PageId, Pool};
 use role::Key;
 use root::Recent;
+use sync::Unsync;
 use way::Found;
 
 /// The smallest pool: what one fault uses, twice.
@@ -163,13 +165,18 @@ pub struct Statistics {
     pub shootdowns: u64,
     /// Pages in use now.
     pub pages: u64,
+    /// Bytes of host memory that the tables and all that belongs to them take now, and at the most so far.
+    pub bytes: u64,
+    pub most_bytes: u64,
 }
 
 impl Statistics {
     /// All counters with their names in statistics and telemetry.
-    pub fn named(&self) -> [(&'static str, u64); 14] {
+    pub fn named(&self) -> [(&'static str, u64); 16] {
         [
             ("pages", self.pages),
+            ("bytes", self.bytes),
+            ("most-bytes", self.most_bytes),
             ("faults", self.faults),
             ("filled", self.filled),
             ("prefetched", self.prefetched),
@@ -212,7 +219,8 @@ impl Default for Tuning {
 #[derive(Debug)]
 pub struct Shadow<M: TableMemory, F: PteFormat> {
     pool: Pool<M, F>,
-    unsync: Vec<PageId>,
+    /// Pages whose tables the guest writes itself.
+    unsync: Vec<Unsync>,
     /// There may be pages above level 1 among them.
     loose: bool,
     /// Pages that the guest has just unlinked.
@@ -236,10 +244,15 @@ pub struct Shadow<M: TableMemory, F: PteFormat> {
 }
 
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
-    /// An engine with `pages` shadow pages of 4 KiB (at least 16, at most 2^20 are taken), and about 22 KiB
-    /// of lists for each of them, on a processor with so many bits of physical addresses.
-    pub fn new(memory: M, pages: usize, physical_bits: u8, tuning: Tuning) -> Result<Self, MapError> {
-        let pool = Pool::new(memory, pages.clamp(MIN_PAGES, MAX_PAGES), physical_bits)?;
+    /// An engine whose shadow pages take no more than `limit` (a number of pages, or memory), on a processor with so many bits
+    /// of physical addresses.
+    pub fn new(
+        memory: M,
+        limit: impl Into<Limit>,
+        physical_bits: u8,
+        tuning: Tuning,
+    ) -> Result<Self, MapError> {
+        let pool = Pool::new(memory, limit.into(), physical_bits)?;
         let tuning = Tuning {
             window: tuning.window.clamp(1, 64),
             direct_window: tuning.direct_window.clamp(1, 128),
@@ -266,10 +279,32 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         })
     }
 
+    /// Begins an operation: pages that it uses stay until the next.
+    #[inline(always)]
+    fn begin(&mut self) {
+        self.pool.begin();
+        if self.pool.is_short() {
+            self.relieve();
+        }
+    }
+
+    /// Makes room for what is known about entries.
+    #[cold]
+    #[inline(never)]
+    fn relieve(&mut self) {
+        self.pool.relieve();
+        self.forget_evicted();
+    }
+
+    #[cold]
+    fn forget_evicted(&mut self) {
+        self.unsync.retain(|page| self.pool.page(page.id).is_in_use());
+    }
+
     /// Takes over INVLPG of an address, under the root in use. (INVPCID for other address spaces and all
     /// other flushes: [`flush_all`](Self::flush_all).)
     pub fn invlpg(&mut self, memory: &impl GuestMemory, gva: Gva) -> TlbFlush {
-        self.pool.begin();
+        self.begin();
         let gva = Gva(gva.0 & self.linear);
         self.resync_address(memory, gva);
         self.pool.take_owed_and(self.pool.flush_of_page(gva))
@@ -277,7 +312,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 
     /// Takes over a flush of everything, global translations included.
     pub fn flush_all(&mut self, memory: &impl GuestMemory) -> TlbFlush {
-        self.pool.begin();
+        self.begin();
         self.resync_all(memory);
         self.pool.take_owed_and(TlbFlush::All)
     }
@@ -318,11 +353,19 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         (Reload, self.pool.take_owed_and(TlbFlush::None))
     }
 
+    /// Drops all shadow pages and gives their memory back: the guest does without them from now on. No other VCPU uses them.
+    pub fn give_back(&mut self) -> TlbFlush {
+        let (_nobody_uses_them, flush) = self.drop_everything();
+        self.pool.give_back();
+        flush
+    }
+
     /// What happened so far.
     pub fn statistics(&self) -> Statistics {
         let pages = self.pool.in_use() as u64;
         let (evictions, shootdowns) = (self.pool.evictions, self.pool.tells());
-        Statistics { pages, evictions, shootdowns, ..self.statistics }
+        let (bytes, most_bytes) = self.pool.bytes();
+        Statistics { pages, bytes, most_bytes, evictions, shootdowns, ..self.statistics }
     }
 
     /// The page with this key, found in step with the guest's table, or made.
@@ -339,9 +382,13 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if key.is_table() {
             self.watch(memory, Hfn(key.number()));
         }
+        let evictions = self.pool.evictions;
         let id = self.pool.create(key, gfn);
-        // Others may have been evicted with the one that is used again.
-        self.unsync.retain(|&other| other != id && self.pool.page(other).is_in_use());
+        if self.pool.evictions != evictions {
+            // Others may have been evicted with the one that is used again.
+            self.unsync.retain(|other| other.id != id);
+            self.forget_evicted();
+        }
         id
     }
 }

@@ -1,9 +1,14 @@
 //! Shadow pages and who refers to whom: the only code that writes shadow entries.
 //!
-//! Everything is allocated when the pool is made. Each of the 512 entries of each page is on at most one list:
-//! one that points to a page is on the list of that page's *parents*; a leaf is on the *reverse map* of the
-//! host frame (or aligned 2 MiB) that it maps, a hash list that may also hold leaves of others. So whatever
-//! is unmapped, protected or freed is found without a search, and is taken off its list in constant time.
+//! Each of the 512 entries of each page is on at most one list: one that points to a page is on the list of that page's
+//! *parents*; a leaf is on the *reverse map* of the host frame (or aligned 2 MiB) that it maps, a hash list that may also
+//! hold leaves of others. So whatever is unmapped, protected or freed is found without a search, and is taken off its list in
+//! constant time.
+//!
+//! Memory is of three kinds. Records of pages and heads of lists are made with the pool, in [pieces](Pieces) of a frame.
+//! Tables are taken as pages are needed ([`grow`]), and so is what is known about entries, for 64 of them at a time
+//! ([`chunks`]): up to the pool's [`Limit`] of frames, or as many as the host has; then pages are evicted. What has not been
+//! used for long is given back.
 //!
 //! What must hold: an entry is present if and only if it is on a list; pages are on the hash list of their
 //! number; the table pages in each 2 MiB of host memory are counted in `crowded` (which may count those of
@@ -11,42 +16,49 @@
 //! have cached its address.
 
 mod check;
+mod chunks;
 mod entries;
 mod gaps;
+mod grow;
 mod leaves;
+mod limit;
 mod release;
 mod shared;
+mod stock;
 mod tables;
 
+use chunks::Chunks;
 pub(super) use leaves::is_stale;
+pub use limit::Limit;
 use shared::Shared;
-use tables::Tables;
+use stock::{Frames, Stack};
+use tables::{Filter, Tables};
 
 use super::TlbFlush;
 use super::role::Key;
 use crate::arch::addr::{Gfn, Hfn};
+use crate::mem::pieces::Pieces;
 use crate::mem::table_memory::{ENTRIES, TableMemory};
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::ADDRESS;
-use crate::paging::table::MapError;
-use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 /// No page, no entry.
 const NONE: u32 = u32::MAX;
-/// In `before`: not an entry but the head of the list.
+/// In `before`: not an entry but the head of the list; of leaves, with the list's number.
 const HEAD: u32 = 1 << 31;
 
 /// An index of a page.
 pub(super) type PageId = u32;
 
-/// A shadow page.
+/// A shadow page. Sixteen make a piece.
 #[derive(Debug)]
+#[repr(align(256))]
 pub(super) struct Page {
     pub key: Key,
     /// Where the guest's table is, for [`Source::Table`](super::role::Source::Table).
     pub gfn: Gfn,
-    /// Where the shadow page is.
+    /// Where the shadow page is; [`NO_TABLE`] if it has no memory at the moment.
     pub frame: Hfn,
     /// The guest may write its table: entries may be out of date until the next flush.
     pub unsync: bool,
@@ -65,7 +77,41 @@ pub(super) struct Page {
     unlinked: u32,
     /// One bit for each present entry.
     present: [u64; ENTRIES / 64],
+    /// Where what is known about its entries is, for 64 of them each; 0 where nothing is known.
+    chunks: [u64; ENTRIES / 64],
+    /// One bit for each entry that is absent: see [`gaps`].
+    absent: [u64; ENTRIES / 64],
+    /// The first entry that points to it.
+    parents: u32,
+    /// The next page on the list of its number, or of free pages.
     next: u32,
+}
+
+/// The frame of a page without memory.
+const NO_TABLE: Hfn = Hfn(0);
+
+impl Page {
+    /// One that stands for nothing and has no memory.
+    const fn bare(next: PageId) -> Page {
+        Page {
+            key: Key::VOID,
+            gfn: Gfn(0),
+            frame: NO_TABLE,
+            unsync: false,
+            writes: 0,
+            quiet: 0,
+            in_use: false,
+            stale: false,
+            referenced: false,
+            stamp: 0,
+            unlinked: 0,
+            present: [0; ENTRIES / 64],
+            chunks: [0; ENTRIES / 64],
+            absent: [0; ENTRIES / 64],
+            parents: NONE,
+            next,
+        }
+    }
 }
 
 impl Page {
@@ -74,16 +120,28 @@ impl Page {
         self.in_use
     }
 
-    /// 64 entries, a bit for each: which are present.
+    /// All entries, a bit for each: which are present.
     #[inline(always)]
-    pub(super) fn present(&self, word: usize) -> u64 {
-        self.present[word]
+    pub(super) fn all_present(&self) -> [u64; ENTRIES / 64] {
+        self.present
+    }
+
+    /// 64 entries, among them this one.
+    #[inline(always)]
+    pub(super) fn present_around(&self, index: usize) -> u64 {
+        self.present[word(index)]
     }
 
     /// Whether an entry is present.
     #[inline(always)]
     pub(super) fn is_present(&self, index: usize) -> bool {
-        self.present[index / 64] >> (index % 64) & 1 != 0
+        self.present[word(index)] >> (index % 64) & 1 != 0
+    }
+
+    /// Whether an entry points to it.
+    #[inline(always)]
+    pub(super) fn is_linked(&self) -> bool {
+        self.parents != NONE
     }
 
     /// The first empty entry from `index` on.
@@ -115,17 +173,27 @@ impl Page {
 #[derive(Debug)]
 pub(super) struct Pool<M: TableMemory, F: PteFormat> {
     memory: M,
-    pages: Vec<Page>,
-    /// What is known about the entries of each page.
-    slots: Vec<[Slot; ENTRIES]>,
+    pages: Pieces<Page>,
     /// Counts links above level 2 that went: see [`Pool::links`].
     links: u64,
-    /// The first entry of each list: parents by page, then reverse maps by hash.
-    heads: Vec<u32>,
+    /// The first leaf of each list of the reverse maps, by hash.
+    lists: Pieces<u32>,
     /// The first page by hash of the number.
-    buckets: Vec<u32>,
-    crowded: Vec<u32>,
-    free: Vec<u32>,
+    buckets: Pieces<u32>,
+    /// Which frames are tables, roughly.
+    filter: Filter,
+    crowded: Pieces<u32>,
+    /// Pages that stand for nothing: with a table, and without memory.
+    free: Stack,
+    bare: Stack,
+    /// Of the free ones: how many there were at the least since pages were given back last.
+    idle: usize,
+    /// Pages that were freed.
+    released: u64,
+    /// What is known about entries.
+    chunks: Chunks,
+    /// Frames of tables and chunks.
+    frames: Frames,
     /// Pages from this one on have not been used since all were freed last.
     used: PageId,
     hand: usize,
@@ -141,22 +209,15 @@ pub(super) struct Pool<M: TableMemory, F: PteFormat> {
     direct: usize,
     /// What entries are that are not filled: see [`gaps`].
     open: u64,
-    /// For each page one bit for each entry that is absent. Empty where nobody asks.
-    absent: Vec<[u64; ENTRIES / 64]>,
     format: PhantomData<fn() -> F>,
     shared: Shared,
     pub evictions: u64,
 }
 
-/// What is known about a present entry.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Slot {
-    /// For a leaf, what the guest's entry was when this was filled; otherwise the page it points to.
-    pub note: u64,
-    /// The next of its list.
-    after: u32,
-    /// The one before, or `HEAD | index of the head`.
-    before: u32,
+/// The group of 64 that an entry belongs to.
+#[inline(always)]
+fn word(index: usize) -> usize {
+    index / 64 % (ENTRIES / 64)
 }
 
 #[inline(always)]
@@ -166,69 +227,7 @@ fn hash(number: u64) -> usize {
 
 const LARGE_FRAMES: u64 = 512;
 
-/// A vector that will not grow beyond `count`; no memory for it is no reason to panic.
-fn room<T>(count: usize) -> Result<Vec<T>, MapError> {
-    let mut vector = Vec::new();
-    vector.try_reserve_exact(count).map_err(|_| MapError::OutOfFrames)?;
-    Ok(vector)
-}
-
-/// `count` times the same.
-fn filled<T: Clone>(value: T, count: usize) -> Result<Vec<T>, MapError> {
-    let mut vector = room(count)?;
-    vector.resize(count, value);
-    Ok(vector)
-}
-
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
-    pub(super) fn new(memory: M, count: usize, physical_bits: u8) -> Result<Pool<M, F>, MapError> {
-        let lists = (count * 64).next_power_of_two();
-        let mut pool = Pool {
-            memory,
-            pages: room(count)?,
-            slots: filled([Slot { note: 0, after: NONE, before: NONE }; ENTRIES], count)?,
-            links: 0,
-            heads: filled(NONE, count + lists)?,
-            buckets: filled(NONE, (2 * count).next_power_of_two())?,
-            crowded: filled(0, (4 * count).next_power_of_two())?,
-            free: room(count)?,
-            used: 0,
-            hand: 0,
-            operation: 0,
-            root: None,
-            owed: TlbFlush::None,
-            lingering: false,
-            direct: 0,
-            open: 0,
-            absent: Vec::new(),
-            format: PhantomData,
-            shared: Shared::default(),
-            evictions: 0,
-        };
-        pool.free.extend((0..count as u32).rev());
-        for _ in 0..count {
-            // On failure, dropping the pool gives back what there is.
-            let frame = pool.memory.allocate_low().ok_or(MapError::OutOfFrames)?;
-            pool.pages.push(Page {
-                key: Key::VOID,
-                gfn: Gfn(0),
-                frame,
-                unsync: false,
-                writes: 0,
-                quiet: 0,
-                in_use: false,
-                stale: false,
-                referenced: false,
-                stamp: 0,
-                unlinked: 0,
-                present: [0; ENTRIES / 64],
-                next: NONE,
-            });
-        }
-        pool.open_all(physical_bits)?;
-        Ok(pool)
-    }
-
     /// The memory of the tables.
     #[cfg(test)]
     pub(super) fn memory(&self) -> &M {
@@ -246,7 +245,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     }
 
     pub(super) fn in_use(&self) -> usize {
-        self.pages.len() - self.free.len() - self.shared.in_limbo()
+        self.frames.tables - self.free.len - self.shared.in_limbo()
     }
 
     /// Begins an operation: pages that are used from now on stay until the next begins.
@@ -263,6 +262,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     }
 
     /// A fault leads through a page.
+    #[inline(always)]
     pub(super) fn pass(&mut self, id: PageId) {
         let operation = self.operation;
         let page = self.page_mut(id);
@@ -277,7 +277,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// The page with this key.
     pub(super) fn find(&self, key: Key) -> Option<PageId> {
-        self.chain(key.number()).find(|&id| self.page(id).key == key)
+        self.tables().find(key)
     }
 
     /// The pages that shadow the guest table at `frame`.
@@ -287,7 +287,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     #[inline(always)]
     fn tables(&self) -> Tables<'_> {
-        Tables { pages: &self.pages, buckets: &self.buckets }
+        Tables { pages: &self.pages, buckets: &self.buckets, filter: &self.filter }
     }
 
     /// One of them, for callers that change pages on the way.
@@ -331,29 +331,22 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// A new, empty page; an old one is evicted if there is no other.
     pub(super) fn create(&mut self, key: Key, gfn: Gfn) -> PageId {
-        let id = match self.free.pop() {
+        let id = match self.free.pop(&self.pages) {
             Some(id) => id,
             None => self.make_room(),
         };
+        self.idle = self.idle.min(self.free.len);
         self.used = self.used.max(id + 1);
         self.sweep(id);
         let bucket = self.bucket(key.number());
         let next = core::mem::replace(&mut self.buckets[bucket], id);
         let page = self.page_mut(id);
-        *page = Page {
-            key,
-            gfn,
-            frame: page.frame,
-            unsync: false,
-            in_use: true,
-            next,
-            writes: 0,
-            quiet: 0,
-            ..*page
-        };
+        (page.key, page.gfn, page.next) = (key, gfn, next);
+        (page.unsync, page.in_use, page.writes, page.quiet) = (false, true, 0, 0);
         if key.is_table() {
             let crowd = self.crowd(Hfn(key.number()));
             self.crowded[crowd] += 1;
+            self.filter.add(key.number());
         }
         self.direct += usize::from(key.is_direct());
         self.begin_gaps(id);
@@ -369,8 +362,6 @@ const fn leaf_address(level: u8) -> u64 {
 
 impl<M: TableMemory, F: PteFormat> Drop for Pool<M, F> {
     fn drop(&mut self) {
-        for page in &self.pages {
-            self.memory.free(page.frame);
-        }
+        self.free_all();
     }
 }

@@ -69,7 +69,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             return Some(ShadowOutcome::EmulateWrite(Gpa(now & ADDRESS | gva.offset())));
         }
         self.put(&leaf, index, gva, now, to, writable);
-        let prefetched = self.prefetch_near(p2m, memory, &leaf, index, gva);
+        let prefetched = self.prefetch_near(p2m, memory, &leaf, index);
         Some(ShadowOutcome::Filled { prefetched })
     }
 
@@ -138,12 +138,25 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     fn put_entry(&mut self, table: PageId, index: usize, gva: Gva, entry: u64, note: u64) {
         let entry = self.typed(entry, 1);
         if self.pool.page(table).is_present(index) {
-            if self.pool.entry(table, index) != entry {
-                self.pool.owed = self.pool.owed.and(TlbFlush::Page(gva));
-            }
-            self.pool.zap(table, index);
+            self.replace(table, index, gva, entry);
         }
-        self.pool.map(table, index, entry, note);
+        self.pool.map_at(table, index, 1, entry, note);
+    }
+
+    /// Empties an entry that is about to become another one.
+    #[inline]
+    fn replace(&mut self, table: PageId, index: usize, gva: Gva, entry: u64) {
+        if self.pool.entry(table, index) != entry {
+            self.pool.owed = self.pool.owed.and(TlbFlush::Page(gva));
+        }
+        self.pool.zap(table, index);
+    }
+
+    /// Makes an empty entry the leaf of a guest entry with its accessed bit set, ahead of its use.
+    #[inline(always)]
+    fn put_ahead(&mut self, leaf: &Leaf, index: usize, raw: u64, to: Hpa, writable: bool) {
+        let entry = self.typed(leaf.key.leaf(raw, to, writable) | TAKES_WRITES, 1);
+        self.pool.map_at(leaf.table, index, 1, entry, raw);
     }
 
     /// Fills empty entries around the one that was needed: upwards and downwards as long as the guest has accessed them
@@ -155,26 +168,27 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         memory: &impl GuestMemory,
         leaf: &Leaf,
         own: usize,
-        gva: Gva,
     ) -> u8 {
         let window = usize::from(self.tuning.window);
         let first = own & !(window - 1);
-        let region = gva.0 & !0x1f_ffff;
+        // Windows are within 64 entries, and each entry is looked at once.
+        let present = self.pool.page(leaf.table).present_around(own);
+        let is_empty = |index: usize| present >> (index % 64) & 1 == 0;
         let mut filled = 0;
         let mut index = own + 1;
-        while index < first + window && self.fill_near(p2m, memory, leaf, index, region) {
+        while index < first + window && is_empty(index) && self.fill_near(p2m, memory, leaf, index) {
             filled += 1;
             index += 1;
         }
         index = own;
-        while index > first && self.fill_near(p2m, memory, leaf, index - 1, region) {
+        while index > first && is_empty(index - 1) && self.fill_near(p2m, memory, leaf, index - 1) {
             filled += 1;
             index -= 1;
         }
         filled
     }
 
-    /// Fills one entry ahead of its use; returns whether it did.
+    /// Fills one entry, which is empty, ahead of its use; returns whether it did.
     #[inline(always)]
     fn fill_near(
         &mut self,
@@ -182,12 +196,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         memory: &impl GuestMemory,
         leaf: &Leaf,
         index: usize,
-        region: u64,
     ) -> bool {
         const WANTED: u64 = PRESENT | ACCESSED;
-        if self.pool.page(leaf.table).is_present(index) {
-            return false;
-        }
         let Some(raw) = leaf.read(memory, index) else { return false };
         if F::FILTERS_FAULTS && raw & PRESENT == 0 {
             // Most likely the next that the guest touches.
@@ -198,7 +208,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         let Some(to) = self.place(p2m, Gpa(raw & ADDRESS)) else { return false };
         let writable = !self.pool.is_watched(to.frame());
-        self.put(leaf, index, Gva(region | (index as u64) << 12), raw, to, writable);
+        self.put_ahead(leaf, index, raw, to, writable);
         true
     }
 

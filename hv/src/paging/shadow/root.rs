@@ -48,7 +48,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         memory: &impl GuestMemory,
         state: &PagingState,
     ) -> (Root, TlbFlush) {
-        self.pool.begin();
+        self.begin();
         if !self.unsync.is_empty() {
             self.resync_all(memory);
         }
@@ -93,8 +93,11 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     ) -> (PageId, Key) {
         for (loaded, id, key) in self.recent.roots.iter().flatten() {
             let (id, key) = (*id, *key);
+            if !loaded.are(state) {
+                continue;
+            }
             let page = self.pool.page(id);
-            if loaded.are(state) && page.is_in_use() && page.key == key {
+            if page.is_in_use() && page.key == key {
                 self.statistics.roots_found += 1;
                 return (id, key);
             }

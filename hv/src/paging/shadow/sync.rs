@@ -10,9 +10,18 @@ use crate::mem::table_memory::{ENTRIES, TableMemory};
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, ADDRESS, DIRTY, GLOBAL, NO_EXECUTE, PRESENT, USER, WRITE};
 use crate::paging::p2m::P2m;
+use core::hint::cold_path;
 
 /// Shadow pages that may be unsync at a time: a flush looks at each.
 pub(super) const MAX_UNSYNC: usize = 64;
+
+/// A page whose table the guest writes itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unsync {
+    pub id: PageId,
+    /// Of its key: the table.
+    pub number: u64,
+}
 
 /// Whether an entry that can be a leaf still leads to the same memory, and no bit is reserved that was not.
 fn only_rights_changed(key: Key, then: u64, now: u64) -> bool {
@@ -26,7 +35,7 @@ fn only_rights_changed(key: Key, then: u64, now: u64) -> bool {
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// `len` bytes of guest memory at `gpa` have been written by the hypervisor: the emulator or a device.
     pub fn written(&mut self, p2m: &P2m<impl TableMemory>, gpa: Gpa, len: u64) -> TlbFlush {
-        self.pool.begin();
+        self.begin();
         let mut done = 0;
         while done < len {
             let Some(at) = gpa.checked_add(done) else { break };
@@ -113,7 +122,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 
     /// Frees a page that may be unsync.
     fn free(&mut self, id: PageId) {
-        self.unsync.retain(|&other| other != id);
+        self.unsync.retain(|other| other.id != id);
         self.pool.release(id);
     }
 
@@ -159,7 +168,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         memory: &impl GuestMemory,
         gpa: Gpa,
     ) -> Option<TlbFlush> {
-        self.pool.begin();
+        self.begin();
         let frame = p2m.translate(gpa).writable()?.frame();
         let count = self.pool.shadows(frame).count();
         if !self.pool.is_watched(frame) || count > MAX_UNSYNC {
@@ -175,8 +184,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 
     /// Watches all tables above level 1 again.
     fn tighten(&mut self, memory: &impl GuestMemory) {
-        while let Some(&id) = self.unsync.iter().find(|&&id| self.pool.page(id).key.level() > 1) {
-            self.watch(memory, Hfn(self.pool.page(id).key.number()));
+        while let Some(page) = self.unsync.iter().find(|page| self.pool.page(page.id).key.level() > 1) {
+            self.watch(memory, Hfn(page.number));
         }
         self.loose = false;
     }
@@ -184,7 +193,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// The guest writes to a table, which `count` pages shadow, until its next flush.
     fn leave_to_guest(&mut self, memory: &impl GuestMemory, frame: Hfn, count: usize) {
         while self.unsync.len() + count > MAX_UNSYNC {
-            let oldest = self.pool.page(self.unsync[0]).key.number();
+            let oldest = self.unsync[0].number;
             self.watch(memory, Hfn(oldest));
         }
         let mut seen = 0;
@@ -196,7 +205,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             }
             (page.unsync, page.quiet) = (true, 0);
             self.pool.forget_all_absent(id);
-            self.unsync.push(id);
+            self.unsync.push(Unsync { id, number: frame.0 });
         }
         self.statistics.unsynced += 1;
     }
@@ -211,7 +220,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             seen += 1;
             let page = self.pool.page_mut(id);
             (page.unsync, page.writes) = (false, 0);
-            self.unsync.retain(|&other| other != id);
+            self.unsync.retain(|other| other.id != id);
         }
         // From here on no entry that is made writes to it, not even its own.
         self.pool.protect(frame);
@@ -230,18 +239,18 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         // Seldom is one, and only then they are gone through again.
         let mut done = false;
         for at in 0..self.unsync.len() {
-            let id = self.unsync[at];
+            let id = self.unsync[at].id;
             let changed = self.resync_page(memory, id);
             let page = self.pool.page_mut(id);
             page.quiet = if changed { 0 } else { page.quiet.saturating_add(1) };
-            done |= self.is_done(id);
+            done |= page.quiet >= self.tuning.quiet || !page.is_linked();
         }
-        while done && let Some(at) = self.unsync.iter().position(|&id| self.is_done(id)) {
-            let id = self.unsync[at];
+        while done && let Some(at) = self.unsync.iter().position(|page| self.is_done(page.id)) {
+            let Unsync { id, number } = self.unsync[at];
             if self.pool.is_orphan(id) {
                 self.free(id);
             } else {
-                self.watch(memory, Hfn(self.pool.page(id).key.number()));
+                self.watch(memory, Hfn(number));
             }
         }
     }
@@ -254,23 +263,23 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 
     /// Brings a page of level 1 in step; returns whether anything had changed. Others are emptied.
     pub(super) fn resync_page(&mut self, memory: &impl GuestMemory, id: PageId) -> bool {
-        if self.pool.page(id).key.level() > 1 {
+        let key = self.pool.page(id).key;
+        if key.level() > 1 {
             self.pool.leave_pieces();
             self.pool.clear(id);
             return true;
         }
-        match self.pool.page(id).key.entry_bytes() {
-            4 => self.resync_entries::<4>(memory, id),
-            _ => self.resync_entries::<8>(memory, id),
+        match key.entry_bytes() {
+            4 => self.resync_entries::<4>(memory, id, key),
+            _ => self.resync_entries::<8>(memory, id, key),
         }
     }
 
-    fn resync_entries<const BYTES: u64>(&mut self, memory: &impl GuestMemory, id: PageId) -> bool {
+    fn resync_entries<const BYTES: u64>(&mut self, memory: &impl GuestMemory, id: PageId, key: Key) -> bool {
         let page = self.pool.page(id);
-        let (key, base) = (page.key, page.gfn.base().0);
+        let base = page.gfn.base().0;
         let mut any = false;
-        for word in 0..ENTRIES / 64 {
-            let present = self.pool.page(id).present(word);
+        for (word, present) in page.all_present().into_iter().enumerate() {
             if present == 0 {
                 continue;
             }
@@ -280,7 +289,10 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             let mut changed = 0;
             let notes = self.pool.notes(id, word);
             let mut read = memory.entries::<BYTES>(at, present, |n, now| {
-                changed |= u64::from(now != notes[n & 63].note) << n;
+                if now != notes.get(n) {
+                    cold_path();
+                    changed |= 1 << n;
+                }
             });
             if changed != 0 && read.is_ok() {
                 let (mut rest, mut stale) = (0, 0);
@@ -301,7 +313,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             }
             if read.is_err() {
                 self.pool.clear(id);
-                any = true;
+                return true;
             }
         }
         any
@@ -311,10 +323,10 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// dirty bits that came to it. With other rights on the same memory it stays, otherwise it goes.
     fn change(&mut self, id: PageId, key: Key, index: usize, now: u64) {
         self.statistics.resynced_entries += 1;
-        if !only_rights_changed(key, self.pool.note(id, index), now) {
+        let (raw, note) = self.pool.leaf(id, index);
+        if !only_rights_changed(key, note, now) {
             return self.pool.zap(id, index);
         }
-        let raw = self.pool.entry(id, index);
         let takes_writes = raw & TAKES_WRITES != 0 && !self.pool.is_watched(Hpa(raw & ADDRESS).frame());
         let entry = self.typed(key.leaf(now, Hpa(raw & ADDRESS), takes_writes), 1);
         self.pool.change(id, index, entry | raw & TAKES_WRITES, now);
@@ -333,11 +345,14 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let number = table.map(|id| self.pool.page(id).key.number());
         let at = index(gva, 1);
         for n in 0..self.unsync.len() {
-            let id = self.unsync[n];
-            let wanted = number.is_none_or(|number| number == self.pool.page(id).key.number());
-            if wanted && self.pool.page(id).is_present(at) {
-                let key = self.pool.page(id).key;
-                let entry = Gpa(self.pool.page(id).gfn.base().0 + key.entry_offset(at));
+            let Unsync { id, number: own } = self.unsync[n];
+            if number.is_some_and(|number| number != own) {
+                continue;
+            }
+            let page = self.pool.page(id);
+            if page.is_present(at) {
+                let key = page.key;
+                let entry = Gpa(page.gfn.base().0 + key.entry_offset(at));
                 match memory.read_entry(entry, key.entry_bytes()) {
                     Ok(now) if !is_stale(self.pool.note(id, at), now) => {}
                     Ok(now) => self.change(id, key, at, now),

@@ -122,8 +122,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         let (mut table, mut level) = (root, self.pool.page(root).key.level());
         while level > 1 {
-            self.pool.pass(table);
-            table = match self.pool.child(table, index(gva, level)) {
+            table = match self.pool.step(table, index(gva, level)) {
                 Some(child) => child,
                 None => self.grow(p2m, memory, state, table, gva, access)?,
             };

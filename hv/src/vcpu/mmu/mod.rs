@@ -147,7 +147,11 @@ pub fn follow_mode<V: Virt, M: HostMemory>(
     if !V::UNRESTRICTED || vm.translation.counts_exits() {
         vcpu.request(work::MMU);
     }
-    switch(vcpu, vm, vm.translation.wanted(), tsc)
+    switch(vcpu, vm, vm.translation.wanted(), tsc)?;
+    if !vm.translation.mode().engines().contains(Engine::Shadow) {
+        switch::give_back(vcpu, vm);
+    }
+    Ok(())
 }
 
 /// Finds the shadow root for the guest's registers and hands it to the processor.

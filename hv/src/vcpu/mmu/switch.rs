@@ -39,9 +39,8 @@ pub(super) fn prepare<V: Virt, M: HostMemory>(
     let memory = vm.read_memory(&mut vcpu.work).host.clone();
     let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
     if shadow.is_none() {
-        // The roots of the other VCPUs stay, whatever else is needed.
-        let pages = vm.shadow_pages + vm.mailboxes.len() - 1;
-        let mut tables = Shadow::new(memory, pages, vm.paging_features.physical_bits, Tuning::default())?;
+        let bits = vm.paging_features.physical_bits;
+        let mut tables = Shadow::new(memory, vm.shadow_limit, bits, Tuning::default())?;
         if let Some(others) = vm.others.get() {
             tables.share(vm.mailboxes.len(), others.clone());
         }
@@ -71,6 +70,17 @@ pub(super) fn follow<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::Nest
         // One that was about to execute its instruction finds its fault again.
         vcpu.mmu.nested_step = NestedStep::None;
         adopt(vcpu, vm, now);
+    }
+}
+
+/// Gives back the memory of shadow tables that nobody uses, as a person has asked for nested ones.
+pub(super) fn give_back<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
+    let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
+    // The engine in force changes under this lock alone.
+    if vm.translation.in_force() == Engine::Nested
+        && let Some(shadow) = &mut *shadow
+    {
+        let _flushed_with_the_next_root = shadow.give_back();
     }
 }
 

@@ -21,8 +21,10 @@ use crate::{
 
 /// Memory that the hypervisor uses for itself, besides the guests' and the bundle: its image, heap and page tables.
 const HYPERVISOR_MIB: u64 = 192;
-/// Memory for one page of shadow tables and its lists. Whatever the mode, it may become another.
-const SHADOW_PAGE_KIB: u64 = 26;
+/// Memory for one page of shadow tables that is full, and its records. Whatever the mode, it may become another.
+const SHADOW_PAGE_KIB: u64 = 13;
+/// Memory for shadow tables at least, if their number is not given.
+const SHADOW_LEAST_MIB: u64 = 4;
 
 /// Starts the machine with the guests on the hypervisor, or one alone; or with the hypervisor and no guest.
 ///
@@ -190,10 +192,12 @@ fn written_mib<'a>(files: impl Iterator<Item = &'a Files>) -> u64 {
     disks.filter_map(Disk::read).map(|contents| (contents.len() as u64).div_ceil(1 << 20)).sum()
 }
 
-/// Memory for shadow tables. Where their number is not given, the hypervisor allows one page of them for each 64 of memory.
+/// Memory for shadow tables. Where their number is not given, the hypervisor allows a fiftieth of the guest's memory for them.
 fn shadow_mib(vm: &Vm) -> u64 {
-    let pages = vm.shadow_pages.map_or_else(|| (4 * vm.memory_mib).clamp(512, 1 << 17), u64::from);
-    (pages * SHADOW_PAGE_KIB).div_ceil(1024)
+    match vm.shadow_pages {
+        Some(pages) => (u64::from(pages) * SHADOW_PAGE_KIB).div_ceil(1024),
+        None => vm.memory_mib.div_ceil(50).max(SHADOW_LEAST_MIB),
+    }
 }
 
 /// What QEMU boots without a hypervisor.

@@ -51,6 +51,8 @@ enum Without {
 /// What both sides share.
 struct Machine {
     shadow: Vec<([AtomicU64; 2], Vec<Plain>)>,
+    /// Frames of what is known about entries, which no processor sees.
+    records: Vec<Vec<Plain>>,
     allocated: Plain,
     ram: Vec<Plain>,
     /// The first entry used of the guest's table of level 1 for address 2.
@@ -80,14 +82,22 @@ impl TableMemory for Handle {
     }
     fn free(&self, _: Hfn) {}
     fn load(&self, frame: Hfn, index: usize) -> u64 {
-        let (shared, rest) = &self.0.shadow[(frame.0 - FIRST) as usize];
+        let frame = (frame.0 - FIRST) as usize;
+        if frame >= PAGES {
+            return self.0.records[frame - PAGES][index].load(Ordering::Relaxed);
+        }
+        let (shared, rest) = &self.0.shadow[frame];
         match SHARED.iter().position(|&it| it == index) {
             Some(n) => shared[n].load(Ordering::Acquire),
             None => rest[index].load(Ordering::Relaxed),
         }
     }
     fn store(&self, frame: Hfn, index: usize, value: u64) {
-        let (shared, rest) = &self.0.shadow[(frame.0 - FIRST) as usize];
+        let frame = (frame.0 - FIRST) as usize;
+        if frame >= PAGES {
+            return self.0.records[frame - PAGES][index].store(value, Ordering::Relaxed);
+        }
+        let (shared, rest) = &self.0.shadow[frame];
         match SHARED.iter().position(|&it| it == index) {
             Some(n) => shared[n].store(value, Ordering::Release),
             None => rest[index].store(value, Ordering::Relaxed),
@@ -153,6 +163,8 @@ impl Handle {
         set(LEAVES + 1, 1, first);
         Handle(Arc::new(Machine {
             shadow: (0..PAGES).map(|_| table()).collect(),
+            // A pool takes its tables first.
+            records: (0..2 * PAGES).map(|_| (0..ENTRIES).map(|_| Plain::new(0)).collect()).collect(),
             allocated: Plain::new(0),
             ram,
             entry: AtomicU64::new(leaf(2)),

@@ -17,7 +17,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// One of the entries that point to a page.
     pub(in super::super) fn parent(&self, id: PageId) -> Option<(PageId, usize)> {
-        let slot = *self.heads.get(id as usize)?;
+        let slot = self.pages.iter().nth(id as usize)?.parents;
         (slot != NONE).then(|| Self::place(slot))
     }
 
@@ -25,7 +25,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     pub(in super::super) fn writable_leaf(&self, frame: Hfn) -> Option<(PageId, usize)> {
         let base = frame.base();
         [(base, 1), (base.align_down(LARGE_FRAMES << 12), 2)].into_iter().find_map(|(to, level)| {
-            let first = self.heads[self.reverse_map(to.0, level)];
+            let first = self.lists[self.reverse_map(to.0, level)];
             self.list(first).map(Self::place).find(|&(id, index)| {
                 let raw = self.entry(id, index);
                 self.page(id).in_use
@@ -40,36 +40,77 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     pub(in super::super) fn check_lists(&self) -> Result<(), Broken> {
         let present = self.check_pages()?;
         let mut listed = 0;
-        for head in 0..self.heads.len() {
-            let mut before = HEAD | head as u32;
-            let mut slot = self.heads[head];
-            while slot != NONE {
-                let (id, index) = Self::place(slot);
-                listed += 1;
-                if listed > present {
-                    return Err(("a list is a circle, or holds an entry that is not present", id, index));
-                }
-                let raw = self.entry(id, index);
-                let right = match self.child(id, index) {
-                    Some(child) => child as usize,
-                    None => self.reverse_map(raw, self.page(id).key.level()),
-                };
-                if raw & PRESENT == 0 || right != head || self.slot(slot).before != before {
-                    return Err(("an entry is on the wrong list", id, index));
-                }
-                (before, slot) = (slot, self.slot(slot).after);
-            }
+        for list in 0..self.lists.len() {
+            listed += self.check_list(self.lists[list], HEAD | list as u32, None, present)?;
+        }
+        for (id, page) in (0..).zip(self.pages.iter()) {
+            listed += self.check_list(page.parents, HEAD, Some(id), present)?;
         }
         if listed != present {
             return Err(("an entry is on no list", 0, 0));
         }
-        self.check_numbers()
+        self.check_numbers()?;
+        self.check_memory()
+    }
+
+    /// Checks a list: of leaves, or of what points to a page. Returns how long it is, at most `most`.
+    fn check_list(
+        &self,
+        mut slot: u32,
+        mut before: u32,
+        of: Option<PageId>,
+        most: usize,
+    ) -> Result<usize, Broken> {
+        let mut listed = 0;
+        while slot != NONE {
+            let (id, index) = Self::place(slot);
+            listed += 1;
+            if listed > most {
+                return Err(("a list is a circle, or holds an entry that is not present", id, index));
+            }
+            let raw = self.entry(id, index);
+            let child = self.child(id, index);
+            let list = || self.lists[self.reverse_map(raw, self.page(id).key.level())];
+            // The first of a list says which one it is.
+            let is_first = of.is_none() && before & HEAD != 0;
+            let (after, found) = self.record(id, index).neighbours(&self.memory);
+            if raw & PRESENT == 0 || child != of || found != before || is_first && list() != slot {
+                return Err(("an entry is on the wrong list", id, index));
+            }
+            (before, slot) = (slot, after);
+        }
+        Ok(listed)
+    }
+
+    /// Checks what is counted of memory, and that what is known about present entries has a place.
+    fn check_memory(&self) -> Result<(), Broken> {
+        let (mut tables, mut chunks) = (0, self.chunks.spare());
+        for (id, page) in (0..).zip(self.pages.iter()) {
+            tables += usize::from(page.frame != NO_TABLE);
+            chunks += page.chunks.iter().filter(|&&chunk| chunk != 0).count();
+            if (0..8).any(|word| page.present[word] != 0 && page.chunks[word] == 0) {
+                return Err(("nothing is known about an entry that is present", id, 0));
+            }
+        }
+        let free = self.free.len + self.shared.in_limbo();
+        if tables != self.frames.tables
+            || chunks != 4 * self.frames.chunks
+            || self.frames.total() > self.frames.limit
+            || tables + self.bare.len != self.pages.len()
+            || tables < free
+        {
+            return Err(("frames are counted wrongly", 0, 0));
+        }
+        self.chunks.check(&self.memory).map_err(|what| (what, 0, 0))
     }
 
     /// Checks each page by itself; returns how many entries are present.
     fn check_pages(&self) -> Result<usize, Broken> {
         let mut total = 0;
-        for (id, page) in (0..).zip(&self.pages) {
+        for (id, page) in (0..).zip(self.pages.iter()) {
+            if page.frame == NO_TABLE {
+                continue;
+            }
             let mut there = 0;
             for (word, &noted) in page.present.iter().enumerate() {
                 let is_present = |bit: usize| self.entry(id, 64 * word + bit) & PRESENT != 0;
@@ -88,7 +129,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             {
                 return Err(("an entry that is not filled is wrong", id, index));
             }
-            if !page.in_use && !page.stale && (there > 0 || self.heads[id as usize] != NONE) {
+            if !page.in_use && !page.stale && (there > 0 || page.parents != NONE) {
                 return Err(("a free page is used", id, 0));
             }
             total += there;
@@ -113,6 +154,9 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             {
                 return Err(("a page is not found by its number, or twice", id, 0));
             }
+            if key.is_table() && !self.tables().is_watched(Hfn(key.number())) && !self.page(id).unsync {
+                return Err(("a table is not watched", id, 0));
+            }
             if key.is_table() && !self.is_crowded(Hfn(key.number())) {
                 return Err(("a table is not counted", id, 0));
             }
@@ -128,6 +172,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     fn list(&self, first: u32) -> impl Iterator<Item = u32> + '_ {
         let some = |slot: u32| (slot != NONE).then_some(slot);
-        core::iter::successors(some(first), move |&slot| some(self.slot(slot).after))
+        let after = move |&slot: &u32| some(self.record_of(slot).neighbours(&self.memory).0);
+        core::iter::successors(some(first), after)
     }
 }

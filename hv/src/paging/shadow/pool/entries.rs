@@ -1,6 +1,7 @@
 //! Entries of shadow pages, and the reverse maps that find them: parents of a page, leaves of a frame.
 
 use super::super::TlbFlush;
+use super::chunks::{Chunk, Record};
 use super::gaps::{gap, if_filled};
 use super::*;
 use crate::arch::addr::{Hfn, Hpa};
@@ -11,17 +12,57 @@ use crate::paging::format::x86::{LARGE, PRESENT, WRITE};
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Whether nothing points to a page.
     pub(in super::super) fn is_orphan(&self, id: PageId) -> bool {
-        self.heads[id as usize] == NONE && !self.is_root(id)
+        self.page(id).parents == NONE && !self.is_root(id)
     }
 
     /// Makes all entries of a page not present.
     pub(in super::super) fn clear(&mut self, id: PageId) {
-        let mut from = 0;
-        while let Some(index) = self.page(id).next_present(from) {
-            self.zap(id, index);
-            from = index + 1;
+        let page = &self.pages[id as usize];
+        let (key, frame, present) = (page.key, page.frame, page.present);
+        let gap = gap::<F>(self.open, key);
+        for (word, mut bits) in present.into_iter().enumerate() {
+            if bits == 0 {
+                continue;
+            }
+            let page = &mut self.pages[id as usize];
+            page.present[word] = 0;
+            let chunk = Chunk::of(page, word);
+            while bits != 0 {
+                let index = word * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let raw = self.memory.load(frame, index);
+                self.memory.store(frame, index, gap);
+                self.take_off(key, raw, chunk.record(index));
+            }
         }
         self.forget_all_absent(id);
+    }
+
+    /// Takes an entry of a page with this key, which was `raw`, off its list.
+    #[inline(always)]
+    fn take_off(&mut self, key: Key, raw: u64, record: Record) {
+        let (after, before) = record.neighbours(&self.memory);
+        let level = key.level();
+        if level == 1 || raw & LARGE != 0 && !key.is_top() {
+            self.lingering |= raw & WRITE != 0;
+            if before & HEAD != 0 {
+                self.lists[(before & !HEAD) as usize] = after;
+            }
+        } else {
+            let child = record.note(&self.memory) as PageId;
+            self.links += u64::from(level > 2);
+            let page = self.page_mut(child);
+            page.unlinked = page.unlinked.wrapping_add(1);
+            if before & HEAD != 0 {
+                page.parents = after;
+            }
+        }
+        if before & HEAD == 0 {
+            self.record_of(before).set_after(&self.memory, after);
+        }
+        if after != NONE {
+            self.record_of(after).set_before(&self.memory, before);
+        }
     }
 
     /// An entry; zero if it is not filled.
@@ -32,68 +73,93 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// What was noted about a present entry: see [`link`](Self::link) and [`map`](Self::map).
     pub(in super::super) fn note(&self, id: PageId, index: usize) -> u64 {
-        self.slots[id as usize][index].note
-    }
-
-    /// The same of 64 entries.
-    pub(in super::super) fn notes(&self, id: PageId, word: usize) -> &[Slot; 64] {
-        self.slots[id as usize].as_chunks().0.get(word).expect("eight words")
+        self.record(id, index).note(&self.memory)
     }
 
     /// The page that an entry points to.
     #[inline]
     pub(in super::super) fn child(&self, id: PageId, index: usize) -> Option<PageId> {
-        let page = self.page(id);
+        self.child_of(self.page(id), index)
+    }
+
+    #[inline(always)]
+    fn child_of(&self, page: &Page, index: usize) -> Option<PageId> {
         let raw = if_filled::<F>(self.open, self.memory.load(page.frame, index));
         let leaf = page.key.level() == 1 || (raw & LARGE != 0 && !page.key.is_top());
-        (raw & PRESENT != 0 && !leaf).then(|| self.note(id, index) as PageId)
+        (raw & PRESENT != 0 && !leaf).then(|| Record::of(page, index).note(&self.memory) as PageId)
+    }
+
+    /// The same when a fault leads through the page.
+    #[inline(always)]
+    pub(in super::super) fn step(&mut self, id: PageId, index: usize) -> Option<PageId> {
+        self.pass(id);
+        self.child_of(self.page(id), index)
+    }
+
+    /// A present leaf, and what was noted about it.
+    #[inline(always)]
+    pub(in super::super) fn leaf(&self, id: PageId, index: usize) -> (u64, u64) {
+        let page = self.page(id);
+        (self.memory.load(page.frame, index), Record::of(page, index).note(&self.memory))
     }
 
     /// Makes an empty entry point to `child`.
     pub(in super::super) fn link(&mut self, id: PageId, index: usize, raw: u64, child: PageId) {
-        self.put(id, index, raw, u64::from(child), child as usize);
+        let slot = Self::number(id, index);
+        let first = core::mem::replace(&mut self.page_mut(child).parents, slot);
+        self.put(id, index, raw, u64::from(child), first, HEAD);
     }
 
     /// Makes an empty entry a leaf, and notes what the guest's entry is.
     #[inline(always)]
     pub(in super::super) fn map(&mut self, id: PageId, index: usize, raw: u64, note: u64) {
-        let head = self.reverse_map(raw, self.page(id).key.level());
-        self.put(id, index, raw, note, head);
+        let level = self.page(id).key.level();
+        self.map_at(id, index, level, raw, note);
     }
 
-    pub(super) fn put(&mut self, id: PageId, index: usize, raw: u64, note: u64, head: usize) {
+    /// The same of a page of this level.
+    #[inline(always)]
+    pub(in super::super) fn map_at(&mut self, id: PageId, index: usize, level: u8, raw: u64, note: u64) {
+        let list = self.reverse_map(raw, level);
+        let first = core::mem::replace(&mut self.lists[list], Self::number(id, index));
+        self.put(id, index, raw, note, first, HEAD | list as u32);
+    }
+
+    /// Fills an entry that is now before `first` on its list.
+    #[inline(always)]
+    fn put(&mut self, id: PageId, index: usize, raw: u64, note: u64, first: u32, before: u32) {
         self.forget_absent(id, index);
-        let slot = Self::number(id, index);
-        let first = core::mem::replace(&mut self.heads[head], slot);
-        self.slots[id as usize][index] = Slot { note, after: first, before: HEAD | head as u32 };
-        if first != NONE {
-            self.slot_mut(first).before = slot;
+        let mut page = &mut self.pages[id as usize];
+        if page.chunks[word(index)] == 0 {
+            page = Self::add_chunk(&self.memory, &mut self.chunks, &mut self.pages, id, index);
         }
-        let page = &mut self.pages[id as usize];
-        page.present[index / 64] |= 1 << (index % 64);
+        page.present[word(index)] |= 1 << (index % 64);
         page.referenced = true;
+        Record::of(page, index).write(&self.memory, note, first, before);
         self.memory.store(page.frame, index, raw);
+        if first != NONE {
+            self.record_of(first).set_before(&self.memory, Self::number(id, index));
+        }
     }
 
     /// What is known about an entry.
     #[inline(always)]
-    pub(super) fn slot(&self, slot: u32) -> &Slot {
-        let (id, index) = Self::place(slot);
-        &self.slots[id as usize][index]
+    pub(super) fn record(&self, id: PageId, index: usize) -> Record {
+        Record::of(self.page(id), index)
     }
 
     #[inline(always)]
-    fn slot_mut(&mut self, slot: u32) -> &mut Slot {
+    pub(super) fn record_of(&self, slot: u32) -> Record {
         let (id, index) = Self::place(slot);
-        &mut self.slots[id as usize][index]
+        self.record(id, index)
     }
 
     /// Changes the rights of a present leaf, and what is noted about it.
     pub(in super::super) fn change(&mut self, id: PageId, index: usize, raw: u64, note: u64) {
-        let frame = self.page(id).frame;
-        self.lingering |= self.memory.load(frame, index) & WRITE != 0 && raw & WRITE == 0;
-        self.slots[id as usize][index].note = note;
-        self.memory.store(frame, index, raw);
+        let page = &self.pages[id as usize];
+        self.lingering |= self.memory.load(page.frame, index) & WRITE != 0 && raw & WRITE == 0;
+        Record::of(page, index).set_note(&self.memory, note);
+        self.memory.store(page.frame, index, raw);
     }
 
     /// Makes an entry not present. Processors may still have it cached: whether they must forget it is up to
@@ -107,26 +173,9 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             return;
         }
         self.memory.store(page.frame, index, gap::<F>(open, page.key));
-        page.present[index / 64] &= !(1 << (index % 64));
-        let level = page.key.level();
-        if level == 1 || raw & LARGE != 0 && !page.key.is_top() {
-            self.lingering |= raw & WRITE != 0;
-        } else if level > 2 {
-            self.links += 1;
-        } else {
-            let child = self.note(id, index) as PageId;
-            let page = self.page_mut(child);
-            page.unlinked = page.unlinked.wrapping_add(1);
-        }
-        let Slot { before, after, .. } = self.slots[id as usize][index];
-        if before & HEAD != 0 {
-            self.heads[(before & !HEAD) as usize] = after;
-        } else {
-            self.slot_mut(before).after = after;
-        }
-        if after != NONE {
-            self.slot_mut(after).before = before;
-        }
+        page.present[word(index)] &= !(1 << (index % 64));
+        let (key, record) = (page.key, Record::of(page, index));
+        self.take_off(key, raw, record);
     }
 
     /// What is owed to the processor, and `more`: the caller now promises to do it.
@@ -154,15 +203,16 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     }
 
     pub(super) fn protect_leaves(&mut self, to: Hpa, level: u8) {
-        let mut slot = self.heads[self.reverse_map(to.0, level)];
+        let mut slot = self.lists[self.reverse_map(to.0, level)];
         while slot != NONE {
             let (id, index) = Self::place(slot);
-            let next = self.slot(slot).after;
-            let raw = self.entry(id, index);
-            if raw & leaf_address(level) == to.0 && self.page(id).key.level() == level && raw & WRITE != 0 {
+            let page = self.page(id);
+            let (next, _) = Record::of(page, index).neighbours(&self.memory);
+            let raw = self.memory.load(page.frame, index);
+            if raw & leaf_address(level) == to.0 && page.key.level() == level && raw & WRITE != 0 {
                 // A large leaf is filled again in pieces.
                 match level {
-                    1 => self.memory.store(self.page(id).frame, index, raw & !WRITE),
+                    1 => self.memory.store(page.frame, index, raw & !WRITE),
                     _ => self.zap(id, index),
                 }
                 self.owe_all();
@@ -173,8 +223,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     #[inline(always)]
     pub(super) fn reverse_map(&self, raw: u64, level: u8) -> usize {
-        let lists = self.heads.len() - self.pages.len();
-        self.pages.len() + (hash((raw & leaf_address(level)) | u64::from(level)) & (lists - 1))
+        hash((raw & leaf_address(level)) | u64::from(level)) & (self.lists.len() - 1)
     }
 
     /// All leaves: page, index, entry.

@@ -24,17 +24,16 @@ pub(super) fn if_filled<F: PteFormat>(open: u64, raw: u64) -> u64 {
 }
 
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
-    /// Fills all pages with open entries, if the processor's physical addresses have fewer than 52 bits.
-    pub(super) fn open_all(&mut self, physical_bits: u8) -> Result<(), MapError> {
-        if !F::FILTERS_FAULTS || !has_reserved_bit(physical_bits) {
-            return Ok(());
+    /// What entries that are not filled are, if the processor's physical addresses have so many bits.
+    pub(super) fn gaps_of(physical_bits: u8) -> u64 {
+        if F::FILTERS_FAULTS && has_reserved_bit(physical_bits) { PRESENT | RESERVED } else { 0 }
+    }
+
+    /// Fills a table that is all zeroes with open entries.
+    pub(super) fn open_all(&self, frame: Hfn) {
+        if self.open != 0 {
+            (0..ENTRIES).for_each(|index| self.memory.store(frame, index, self.open));
         }
-        self.open = PRESENT | RESERVED;
-        self.absent = filled([0; ENTRIES / 64], self.pages.len())?;
-        for page in &self.pages {
-            (0..ENTRIES).for_each(|index| self.memory.store(page.frame, index, self.open));
-        }
-        Ok(())
     }
 
     /// A page begins to stand for something: those for page-directory pointers have other gaps.
@@ -49,29 +48,27 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// Whether faults at this entry are the guest's own, and do not exit.
     pub(in super::super) fn is_absent(&self, id: PageId, index: usize) -> bool {
-        self.absent.get(id as usize).is_some_and(|bits| bits[index / 64] >> (index % 64) & 1 != 0)
+        self.page(id).absent[word(index)] >> (index % 64) & 1 != 0
     }
 
     /// The guest's entry is not present: faults there are its own. Not done while another processor may still be able to write to
     /// the guest's table.
     pub(in super::super) fn mark_absent(&mut self, id: PageId, index: usize) {
-        let page = self.page(id);
-        if page.unsync || page.is_present(index) || self.owed != TlbFlush::None {
+        let page = &mut self.pages[id as usize];
+        if self.open == 0 || page.unsync || page.is_present(index) || self.owed != TlbFlush::None {
             return;
         }
-        let frame = page.frame;
-        if let Some(bits) = self.absent.get_mut(id as usize) {
-            bits[index / 64] |= 1 << (index % 64);
-            self.memory.store(frame, index, 0);
-        }
+        page.absent[word(index)] |= 1 << (index % 64);
+        self.memory.store(page.frame, index, 0);
     }
 
     /// The guest's entry may have changed.
     #[inline(always)]
     pub(in super::super) fn forget_absent(&mut self, id: PageId, index: usize) {
         if F::FILTERS_FAULTS && self.is_absent(id, index) {
-            self.absent[id as usize][index / 64] &= !(1 << (index % 64));
-            self.memory.store(self.page(id).frame, index, self.open);
+            let page = &mut self.pages[id as usize];
+            page.absent[word(index)] &= !(1 << (index % 64));
+            self.memory.store(page.frame, index, self.open);
         }
     }
 
@@ -81,11 +78,11 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         if !F::FILTERS_FAULTS || self.open == 0 {
             return;
         }
-        let frame = self.page(id).frame;
-        for (word, bits) in self.absent[id as usize].iter_mut().enumerate() {
+        let page = &mut self.pages[id as usize];
+        for (word, bits) in page.absent.iter_mut().enumerate() {
             let mut rest = core::mem::take(bits);
             while rest != 0 {
-                self.memory.store(frame, word * 64 + rest.trailing_zeros() as usize, self.open);
+                self.memory.store(page.frame, word * 64 + rest.trailing_zeros() as usize, self.open);
                 rest &= rest - 1;
             }
         }
@@ -94,7 +91,9 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// No way that is known holds any longer, nor that a fault at the end of one would be the guest's own.
     pub(in super::super) fn forget_ways(&mut self) {
         self.links += 1;
-        (0..self.absent.len() as PageId).for_each(|id| self.forget_all_absent(id));
+        if F::FILTERS_FAULTS {
+            (0..self.used).for_each(|id| self.forget_all_absent(id));
+        }
     }
 
     /// Whether an entry that is not filled is what it should be.

@@ -3,6 +3,7 @@
 //! `mprotect` and `fork` change it for hundreds of entries at a time. Of a page, everything is looked up once.
 
 use super::super::role::{Controls, Key, TAKES_WRITES};
+use super::chunks::Chunk;
 use super::*;
 use crate::arch::addr::Hpa;
 use crate::paging::format::PteFormat;
@@ -21,22 +22,43 @@ pub(in super::super) struct Leaves<'a, M: TableMemory> {
     memory: &'a M,
     frame: Hfn,
     first: usize,
-    slots: &'a mut [Slot; 64],
+    chunk: Chunk,
     lingering: &'a mut bool,
     tables: Tables<'a>,
 }
 
+/// What was noted about 64 entries of a page.
+pub(in super::super) struct Notes<'a, M: TableMemory> {
+    memory: &'a M,
+    chunk: Chunk,
+}
+
+impl<M: TableMemory> Notes<'_, M> {
+    /// Of one of them, which is present.
+    #[inline(always)]
+    pub(in super::super) fn get(&self, n: usize) -> u64 {
+        self.chunk.record(n).note(self.memory)
+    }
+}
+
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
+    /// What was noted about the entries with a number of 64 times `word` and up, of which one is present.
+    #[inline(always)]
+    pub(in super::super) fn notes(&self, id: PageId, word: usize) -> Notes<'_, M> {
+        Notes { memory: &self.memory, chunk: Chunk::of(self.page(id), word) }
+    }
+
     /// The leaves with a number of 64 times `word` and up.
     pub(in super::super) fn leaves_of(&mut self, id: PageId, word: usize) -> Leaves<'_, M> {
-        let Pool { memory, pages, slots, buckets, lingering, .. } = self;
+        let Pool { memory, pages, buckets, filter, lingering, .. } = self;
+        let page = &pages[id as usize];
         Leaves {
             memory,
-            frame: pages[id as usize].frame,
+            frame: page.frame,
             first: word * 64,
-            slots: slots[id as usize].as_chunks_mut().0.get_mut(word).expect("eight words"),
+            chunk: Chunk::of(page, word),
             lingering,
-            tables: Tables { pages, buckets },
+            tables: Tables { pages, buckets, filter },
         }
     }
 }
@@ -46,16 +68,17 @@ impl<M: TableMemory> Leaves<'_, M> {
     /// it had. `None`: more has changed, and nothing is done.
     #[inline(always)]
     pub(in super::super) fn follow(&mut self, key: Key, n: usize, now: u64) -> Option<bool> {
-        let slot = &mut self.slots[n];
-        if !is_stale(slot.note, now) {
+        let record = self.chunk.record(n);
+        let then = record.note(self.memory);
+        if !is_stale(then, now) {
             return Some(false);
         }
         // Without CR0.WP the right to write takes that of the user away.
         let wp = key.controls().contains(Controls::WRITE_PROTECT);
-        if !wp || (slot.note ^ now) & !(ACCESSED | DIRTY) != WRITE || now & ACCESSED == 0 {
+        if !wp || (then ^ now) & !(ACCESSED | DIRTY) != WRITE || now & ACCESSED == 0 {
             return None;
         }
-        slot.note = now;
+        record.set_note(self.memory, now);
         let raw = self.memory.load(self.frame, self.first + n);
         let writable = now & (WRITE | DIRTY) == WRITE | DIRTY
             && key.allows_writes()

@@ -5,6 +5,9 @@ use crate::arch::addr::Hfn;
 use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
 
+/// Pages that are released between two looks at what has not been used.
+const TRIM_EVERY: u64 = 1024;
+
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Frees a page; what points to it becomes not present.
     pub(in super::super) fn release(&mut self, id: PageId) {
@@ -18,6 +21,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         if key.is_table() {
             let crowd = self.crowd(Hfn(key.number()));
             self.crowded[crowd] -= 1;
+            self.filter.remove(key.number());
         }
         let bucket = self.bucket(key.number());
         let next = self.page(id).next;
@@ -30,6 +34,10 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         self.direct -= usize::from(key.is_direct());
         self.page_mut(id).in_use = false;
         self.leave_in_limbo(id);
+        self.released += 1;
+        if self.released.is_multiple_of(TRIM_EVERY) {
+            self.trim();
+        }
     }
 
     /// Frees all pages, in time that depends on how many were used and not on their entries: these are cleared when the pages
@@ -47,10 +55,11 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
                 let (bucket, crowd) = (self.bucket(number), self.crowd(Hfn(number)));
                 self.buckets[bucket] = NONE;
                 self.crowded[crowd] = 0;
-                self.free.push(id);
+                self.free.push(&mut self.pages, id);
             }
         }
         self.direct = 0;
+        self.filter = Filter::EMPTY;
         self.owe_all();
         self.tell(true);
     }
@@ -67,26 +76,37 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         self.lingering = lingering;
     }
 
-    /// A free page where there was none.
+    /// A free page where there was none: new, or of those that are evicted.
     #[cold]
+    #[inline(never)]
     pub(super) fn make_room(&mut self) -> PageId {
         if self.shared.in_limbo() == 0 {
+            if let Some(id) = self.add_table() {
+                return id;
+            }
             for _ in 0..self.at_once() {
-                let victim = self.victim();
-                self.evictions += 1;
-                self.release(victim);
+                self.evict();
             }
         }
         self.end_limbo();
-        self.free.pop().expect("a page was just released")
+        self.free.pop(&self.pages).expect("a page was just released")
+    }
+
+    /// Releases the page that is used least.
+    pub(super) fn evict(&mut self) -> PageId {
+        let victim = self.victim();
+        self.evictions += 1;
+        self.release(victim);
+        victim
     }
 
     /// The page that the hand of the clock comes to first: not the root, not used by this operation, and not
     /// used since the hand was there last.
     fn victim(&mut self) -> PageId {
-        for _ in 0..2 * self.pages.len() {
-            let id = self.hand as PageId;
-            self.hand = (self.hand + 1) % self.pages.len();
+        let used = self.used as usize;
+        for _ in 0..2 * used {
+            let id = (self.hand % used) as PageId;
+            self.hand = (self.hand + 1) % used;
             let keep = self.page(id).stamp == self.operation || self.is_root(id);
             let page = self.page_mut(id);
             if page.in_use && !keep && !core::mem::take(&mut page.referenced) {
@@ -98,8 +118,8 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// Makes what points to a page not present.
     fn unlink(&mut self, id: PageId) {
-        while self.heads[id as usize] != NONE {
-            let (parent, index) = Self::place(self.heads[id as usize]);
+        while self.page(id).parents != NONE {
+            let (parent, index) = Self::place(self.page(id).parents);
             self.zap(parent, index);
         }
     }

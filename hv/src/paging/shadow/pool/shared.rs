@@ -5,17 +5,17 @@ use super::super::others::Others;
 use super::*;
 use crate::arch::addr::Gva;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::fmt;
 
 /// The other VCPUs, if there are any.
-#[derive(Default)]
 pub(super) struct Shared {
     others: Option<Arc<dyn Others>>,
     /// The roots in use by VCPU; that of the one that is served counts elsewhere.
     roots: Vec<Option<PageId>>,
     served: u32,
     /// Pages that are free as soon as the others, which may still walk them, have been told.
-    limbo: Vec<PageId>,
+    limbo: Stack,
     /// VCPUs, a bit for each, that may remember a part of a page of the guest's to which nothing leads any more: their next INVLPG
     /// flushes everything, because the guest flushes the page by any address in it.
     pieces: u64,
@@ -26,15 +26,28 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    /// No others.
+    pub(super) const fn new() -> Shared {
+        Shared {
+            others: None,
+            roots: Vec::new(),
+            served: 0,
+            limbo: Stack::EMPTY,
+            pieces: 0,
+            must_tell: false,
+            tells: 0,
+        }
+    }
+
     /// Pages that are not free yet.
     pub(super) fn in_limbo(&self) -> usize {
-        self.limbo.len()
+        self.limbo.len
     }
 }
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("roots", &self.roots).field("limbo", &self.limbo.len()).finish()
+        f.debug_struct("Shared").field("roots", &self.roots).field("limbo", &self.limbo.len).finish()
     }
 }
 
@@ -42,7 +55,6 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Several VCPUs use the pages.
     pub(in super::super) fn share(&mut self, vcpus: usize, others: Arc<dyn Others>) {
         self.shared.roots.resize(vcpus, None);
-        self.shared.limbo.reserve_exact(self.pages.len());
         self.shared.others = Some(others);
     }
 
@@ -82,15 +94,15 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     pub(super) fn leave_in_limbo(&mut self, id: PageId) {
         self.owed = TlbFlush::All;
         if self.shared.others.is_some() {
-            self.shared.limbo.push(id);
+            self.shared.limbo.push(&mut self.pages, id);
         } else {
-            self.free.push(id);
+            self.free.push(&mut self.pages, id);
         }
     }
 
     /// Released pages become free. The processor that is served may have them cached like the others.
     pub(super) fn end_limbo(&mut self) {
-        if !self.shared.limbo.is_empty() {
+        if self.shared.limbo.len > 0 {
             self.owed = TlbFlush::All;
             self.tell(false);
         }
@@ -98,7 +110,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// Pages to evict when one is needed: with others, several for one time that they are told.
     pub(super) fn at_once(&self) -> usize {
-        if self.shared.others.is_some() { (self.pages.len() / 32).clamp(1, 16) } else { 1 }
+        if self.shared.others.is_some() { (self.frames.tables / 32).clamp(1, 16) } else { 1 }
     }
 
     /// What shadows a page of the guest's in several parts is not to be found any more, and may be remembered: the guest will
@@ -133,7 +145,9 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         if let Some(others) = &self.shared.others {
             others.forget(reload);
             self.lingering = false;
-            self.free.append(&mut self.shared.limbo);
+            while let Some(id) = self.shared.limbo.pop(&self.pages) {
+                self.free.push(&mut self.pages, id);
+            }
             // The one that is served does what it owes first.
             self.shared.pieces = 0;
             self.shared.must_tell = false;
