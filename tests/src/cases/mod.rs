@@ -15,6 +15,7 @@ mod media;
 mod monitor;
 mod person;
 mod probe;
+mod remote;
 mod resets;
 mod smp;
 mod stress;
@@ -92,6 +93,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         isolation::CASES,
         person::CASES,
         probe::CASES,
+        remote::CASES,
         resets::CASES,
         smp::CASES,
         monitor::CASES,

@@ -14,7 +14,7 @@ use crate::{
     bench::args::BenchArgs,
     image::args::ImageArgs,
     lab::args::{LabArgs, LabRunArgs},
-    run::pcpus::Pcpus,
+    run::{pcpus::Pcpus, remote::place},
 };
 
 /// Palimpsest's tool: build the hypervisor, run guests on it, test it.
@@ -43,6 +43,14 @@ pub enum Command {
     Lab(LabArgs),
     /// Print the path of a guest's kernel, downloading it if needed
     Kernel(KernelArgs),
+    /// List the machines that are running
+    Ps,
+    /// Attach this terminal to the console of a running machine
+    Console(ConsoleArgs),
+    /// Talk to the monitor of a running machine, or have it perform one command
+    Monitor(MonitorArgs),
+    /// End the run of a machine, and return its exit status
+    Stop(StopArgs),
     /// Show what is installed on this machine, what is missing, and what to type
     Doctor,
 }
@@ -69,17 +77,18 @@ Examples:
   cargo pal run --config lab.toml --console db --log-dir logs
                                                     with the console of one, and a log file for each
   cargo pal run --lab westmere-x5660 --exec true    on a modelled machine: TLB misses, walks, caches (docs/lab.md)
+  cargo pal run --name lab < /dev/null &            in the background: see `cargo pal ps`, `cargo pal console --help`
   cargo pal run --probe                             what the hypervisor finds on the machine
   cargo pal run --kernel kit.elf --module 'data.bin first second' --test-device
 
 On the console, Ctrl-a is the escape key: Ctrl-a x quits, Ctrl-a h helps, Ctrl-a p enters the hypervisor's monitor.
 
 Exit status:
-  0    the guest powered off, and CMD returned 0
+  0    the guest powered off, and CMD returned 0; or `cargo pal stop` ended a run without CMD
   n    CMD's own status, or the value that the guest wrote to the test device
   1    pal failed: the hypervisor does not build, the emulator is missing or does not start; or a file of --get did not come
   2    unknown options, unusable files
-  3    the guest died, or ended before CMD did
+  3    the guest died, or ended before CMD did, also by `cargo pal stop`
   4    the hypervisor panicked
   5    the machine is unsuitable: no AMD-V or VT-x, or the firmware locked it
   124  the time limit passed
@@ -259,6 +268,9 @@ pub struct RunArgs {
     /// End the run after this time; 0 means never. Default: 300, on Bochs 3600, but never for a console on a terminal
     #[arg(long, value_name = "SECONDS", help_heading = "Run")]
     pub timeout: Option<u64>,
+    /// The machine's name for `cargo pal ps`, `console`, `monitor` and `stop` in other shells. Default: run- and the process id
+    #[arg(long, value_name = "NAME", value_parser = place::parse_name, help_heading = "Run")]
+    pub name: Option<String>,
     /// Write statistics to FILE as JSON: exits, injections, paging events, time (docs/telemetry.md)
     #[arg(long, value_name = "FILE", help_heading = "Run")]
     pub stats: Option<PathBuf>,
@@ -284,6 +296,63 @@ pub struct RunArgs {
     #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Run")]
     pub verbose: u8,
 }
+
+/// Options of `pal console`.
+#[derive(Args)]
+#[command(after_help = CONSOLE_EXAMPLES)]
+pub struct ConsoleArgs {
+    /// The machine, by its name in `cargo pal ps`. Default: the only one
+    pub name: Option<String>,
+}
+
+/// Options of `pal monitor`.
+#[derive(Args)]
+#[command(after_help = MONITOR_EXAMPLES)]
+pub struct MonitorArgs {
+    /// The machine, by its name in `cargo pal ps`. Default: the only one
+    #[arg(short, long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// What the monitor shall do; `help` lists its commands. Without one, this terminal talks with it
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<String>,
+}
+
+/// Options of `pal stop`.
+#[derive(Args)]
+#[command(after_help = STOP_EXAMPLES)]
+pub struct StopArgs {
+    /// The machine, by its name in `cargo pal ps`. Default: the only one
+    pub name: Option<String>,
+}
+
+const CONSOLE_EXAMPLES: &str = "\
+Examples:
+  cargo pal console                      the only machine's
+  cargo pal console lab                  that of `cargo pal run --name lab`
+  echo 'uname -a; exit' | cargo pal console lab
+                                         types this; shows output until the run ends
+
+Ctrl-a x detaches this terminal, and the run goes on; Ctrl-a a sends Ctrl-a. Several terminals may be attached.
+
+Exit status: 0 when detached; that of `cargo pal run` if the run ended; 1 if the connection was lost; 2 without such a machine.";
+
+const MONITOR_EXAMPLES: &str = "\
+Examples:
+  cargo pal monitor vms                  of the only machine
+  cargo pal monitor --name lab walk rip
+  cargo pal monitor --name lab           a conversation, until `quit`, Ctrl-d or Ctrl-a x
+
+The guest that has the console is paused meanwhile.
+
+Exit status: 0 when the monitor has answered, whatever it said; that of `cargo pal run` if the run ended meanwhile; 1 if the machine
+has no monitor or someone else is there; 2 without such a machine.";
+
+const STOP_EXAMPLES: &str = "\
+Examples:
+  cargo pal stop                         the only machine
+  cargo pal stop lab
+
+Exit status: that of `cargo pal run`: 0, or 3 if the command of --exec had not ended; 2 without such a machine.";
 
 /// Options of `pal kernel`.
 #[derive(Args)]

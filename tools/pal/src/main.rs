@@ -22,6 +22,7 @@ use clap::Parser;
 
 use cli::{Cli, Command};
 use project::Project;
+use run::remote;
 use ui::Ui;
 
 fn main() -> ExitCode {
@@ -51,6 +52,10 @@ fn perform(command: &Command, project: &Project, ui: &Ui) -> Result<u8> {
             println!("{}", host::needs::Needs { project, ui, yes: false }.kernel(args.guest)?.display());
             Ok(0)
         }
+        Command::Ps => remote::client::list(project, ui),
+        Command::Console(args) => remote::client::console(args.name.as_deref(), project, ui),
+        Command::Monitor(args) => remote::client::monitor(args.name.as_deref(), &args.command, project, ui),
+        Command::Stop(args) => remote::client::stop(args.name.as_deref(), project, ui),
         Command::Doctor => doctor::run(project, ui),
     }
 }

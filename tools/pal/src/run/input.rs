@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{Read, Write, stdin},
+    io::{Read, stdin},
     sync::{
         atomic::{AtomicBool, Ordering},
         mpsc::Sender,
@@ -10,7 +10,8 @@ use std::{
 };
 
 use super::{
-    keys::{Action, HELP, Keys, MONITOR},
+    keys::{Action, HELP, Keys},
+    remote::hub::Hub,
     session::Event,
     verdict::Stop,
 };
@@ -18,40 +19,54 @@ use crate::ui::Ui;
 
 /// Passes a person's keys to the console. `watched` becomes true when they ask for the monitor, whose words come between
 /// the guest's.
-pub fn type_keys(mut console: File, mut keys: Keys, watched: &AtomicBool, ui: &Ui, events: &Sender<Event>) {
+pub fn type_keys(
+    console: &File,
+    mut keys: Keys,
+    hub: &Hub,
+    watched: &AtomicBool,
+    ui: &Ui,
+    events: &Sender<Event>,
+) {
     let mut buffer = [0; 256];
+    let mut told = false;
     while let Ok(size @ 1..) = stdin().lock().read(&mut buffer) {
         for byte in &buffer[..size] {
             let sent = match keys.typed(*byte) {
-                Action::Pass => console.write_all(&[*byte]),
-                Action::Send(bytes) => console.write_all(bytes),
+                Action::Pass => hub.try_send(console, &[*byte]),
+                Action::Send(bytes) => hub.try_send(console, bytes),
                 Action::Quit => {
                     let _ = events.send(Event::Stop(Stop::Quit));
                     return;
                 }
                 Action::Help => {
                     ui.say(&format!("\n{HELP}"));
-                    Ok(())
+                    Ok(true)
                 }
                 Action::Monitor => {
                     watched.store(true, Ordering::Relaxed);
-                    console.write_all(MONITOR)
+                    hub.call(console)
                 }
                 Action::NoMonitor => {
                     ui.say("this machine has no hypervisor, so there is no monitor");
-                    Ok(())
+                    Ok(true)
                 }
-                Action::Nothing => Ok(()),
+                Action::Nothing => Ok(true),
             };
-            if sent.is_err() {
-                return;
+            match sent {
+                Ok(true) => told = false,
+                Ok(false) if told => {}
+                Ok(false) => {
+                    told = true;
+                    ui.say("another shell is at the monitor, and the guest paused: this key is lost");
+                }
+                Err(_) => return,
             }
         }
     }
 }
 
 /// Passes standard input to the console until it ends; the guest goes on.
-pub fn pipe_input(mut console: File, keys: &Keys) {
+pub fn pipe_input(console: &File, keys: &Keys, hub: &Hub) {
     let mut buffer = [0; 1024];
     while let Ok(size @ 1..) = stdin().lock().read(&mut buffer) {
         let mut bytes = Vec::with_capacity(2 * size);
@@ -61,7 +76,7 @@ pub fn pipe_input(mut console: File, keys: &Keys) {
                 _ => bytes.push(*byte),
             }
         }
-        if console.write_all(&bytes).is_err() {
+        if hub.send(console, &bytes).is_err() {
             return;
         }
     }

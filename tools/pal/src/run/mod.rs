@@ -16,6 +16,7 @@ pub mod pcpus;
 mod prepare;
 mod qemu;
 mod qmp;
+pub mod remote;
 mod session;
 mod stats;
 mod telemetry;
@@ -31,6 +32,7 @@ pub use qemu::escape_commas;
 use crate::{cli::RunArgs, host::needs::Needs, project::Project, status::exit, ui::Ui};
 use consoles::Consoles;
 use prepare::Prepared;
+use remote::Remote;
 use session::{Plan, PlannedGuest};
 
 /// Seconds after which a run without a person at a terminal is ended.
@@ -45,6 +47,7 @@ const BOCHS_TIMEOUT: u64 = 3600;
 pub fn run(args: &RunArgs, project: &Project, ui: &Ui) -> Result<u8> {
     prepare::check(args)?;
     stats::check(args.stats.as_deref())?;
+    Remote::check(args, project)?;
     let needs = Needs { project, ui, yes: args.yes };
     let scratch = tempfile::Builder::new().prefix("pal-").tempdir()?;
     let prepared = if args.probe { None } else { Some(Prepared::new(args, &needs)?) };
@@ -73,11 +76,12 @@ pub fn run(args: &RunArgs, project: &Project, ui: &Ui) -> Result<u8> {
     advice::advice(args, guests.map(|guest| &guest.vm)).iter().for_each(|text| ui.say(text));
     let consoles = Consoles::new(&plan, args.log_dir.as_deref())?;
     let mut machine = boot::start(args, &needs, prepared.as_ref(), scratch.path())?;
+    let remote = Remote::open(args, &plan, project, ui)?;
     let _locks = prepared.map(Prepared::into_locks);
     if interactive {
         ui.say("Ctrl-a x quits, Ctrl-a h helps");
     }
-    let outcome = session::run(&mut machine, &plan, consoles, ui)?;
+    let outcome = session::run(&mut machine, &plan, consoles, &remote, ui)?;
     let verdict = verdict::judge(&outcome.seen);
     verdict::others(&outcome.seen, &verdict).iter().for_each(|message| ui.error(message));
     let tail = verdict.guest.and_then(|guest| outcome.tails.get(guest)).unwrap_or(&outcome.tail);
@@ -91,7 +95,7 @@ pub fn run(args: &RunArgs, project: &Project, ui: &Ui) -> Result<u8> {
         ui.say(doubt);
     }
     outcome.missing.iter().for_each(|message| ui.error(message));
-    let status = match verdict.status {
+    let mut status = match verdict.status {
         0 if !outcome.missing.is_empty() => exit::TOOL,
         status => status,
     };
@@ -103,9 +107,10 @@ pub fn run(args: &RunArgs, project: &Project, ui: &Ui) -> Result<u8> {
         if let Err(error) = lab.finish(&args.lab, ui) {
             // What the guest came to counts for more.
             ui.error(&format!("{error:#}"));
-            return Ok(if status == 0 { exit::TOOL } else { status });
+            status = if status == 0 { exit::TOOL } else { status };
         }
     }
+    remote.end(status);
     Ok(status)
 }
 

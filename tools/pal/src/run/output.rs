@@ -13,6 +13,7 @@ use std::{
 use super::{
     console::{Marks, Newlines, Piece, Tail},
     fetch::Fetches,
+    remote::hub::Hub,
     session::{Event, Plan},
     verdict::Stop,
 };
@@ -49,6 +50,10 @@ pub struct Output {
     running: Option<&'static str>,
     /// Output does not go where the sign is.
     apart: bool,
+    /// Clients in other shells; takes what is theirs of the monitor.
+    hub: Arc<Hub>,
+    /// A person types at the terminal.
+    interactive: bool,
     events: Sender<Event>,
 }
 
@@ -90,6 +95,7 @@ impl Output {
         interactive: bool,
         (watched, tail, booting, phase): Shared,
         fetches: Option<Arc<Mutex<Fetches>>>,
+        hub: Arc<Hub>,
         events: Sender<Event>,
     ) -> Self {
         // A command's output comes without conversions; a terminal, too, wants what the guest's terminal driver made.
@@ -114,6 +120,8 @@ impl Output {
             phase,
             running: plan.running.filter(|_| !interactive),
             apart: plan.running.is_some() && !stdout().is_terminal(),
+            hub,
+            interactive,
             events,
         }
     }
@@ -130,6 +138,7 @@ impl Output {
 
     /// The console was closed.
     fn finish(&mut self) {
+        let _ = self.part(&Arc::clone(&self.hub).rest());
         if let Some(mut marks) = self.marks.take() {
             marks.finish(|piece| {
                 if let Piece::Text(text) = piece {
@@ -142,6 +151,12 @@ impl Output {
 
     /// Takes output of the console.
     pub fn pass(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        let hub = Arc::clone(&self.hub);
+        self.part(&hub.divert(bytes, self.interactive))
+    }
+
+    /// Takes what is not for a client at the monitor.
+    fn part(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         let Some(mut marks) = self.marks.take() else { return self.text(bytes) };
         let mut result = Ok(());
         marks.feed(bytes, |piece| {
@@ -214,7 +229,11 @@ impl Output {
     }
 
     fn text(&mut self, text: &[u8]) -> std::io::Result<()> {
+        if text.is_empty() {
+            return Ok(());
+        }
         self.tail.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(text);
+        self.hub.show(text);
         if !self.shown {
             if !self.watched.load(Ordering::Relaxed) {
                 if self.verbose {

@@ -32,6 +32,7 @@ use super::{
     machine::{Emulator, Machine},
     output::{self, Output},
     qmp::{self, Report},
+    remote::{Remote, hub::Hub},
     telemetry::{self, LONGEST_LINE, Record},
     terminal::Raw,
     verdict::{Guest, Observed, Stop},
@@ -118,7 +119,13 @@ pub enum Event {
 ///
 /// # Errors
 /// The terminal or a thread is not to be had.
-pub fn run(machine: &mut Machine, plan: &Plan, consoles: Consoles, ui: &Ui) -> Result<Outcome> {
+pub fn run(
+    machine: &mut Machine,
+    plan: &Plan,
+    consoles: Consoles,
+    remote: &Remote,
+    ui: &Ui,
+) -> Result<Outcome> {
     let (events, inbox) = channel();
     let PlannedGuest { exec, nonce, .. } = plan.console();
     let interactive = !exec && stdin().is_terminal();
@@ -138,7 +145,8 @@ pub fn run(machine: &mut Machine, plan: &Plan, consoles: Consoles, ui: &Ui) -> R
     let shared = (Arc::clone(&watched), Arc::clone(&tail), Arc::clone(&booting), phase.clone());
     // Where the hypervisor records all consoles, files are taken from there.
     let from_console = (!plan.records).then(|| Arc::clone(&fetches));
-    let output = Output::new(plan, ui, interactive, shared, from_console, events.clone());
+    let output =
+        Output::new(plan, ui, interactive, shared, from_console, Arc::clone(&remote.hub), events.clone());
     let writing = output.writing();
     let console = machine.console.try_clone().context("cannot share the console")?;
     let output = Arc::new(Mutex::new(output));
@@ -148,6 +156,7 @@ pub fn run(machine: &mut Machine, plan: &Plan, consoles: Consoles, ui: &Ui) -> R
         spawn("serial", move || output::copy(&output, serial, Output::aside))?;
     }
     spawn("console", move || output::copy(&output, console, Output::pass))?;
+    remote.serve(&machine.console, &events)?;
     if let Some(records) = machine.telemetry.as_ref().map(File::try_clone).transpose()? {
         open += 1;
         let (events, ui) = (events.clone(), *ui);
@@ -168,14 +177,15 @@ pub fn run(machine: &mut Machine, plan: &Plan, consoles: Consoles, ui: &Ui) -> R
         spawn("log", move || bochs::watch(&log, |message| drop(report.send(Event::Emulator(message)))))?;
     }
 
-    let mut session = Session::new(machine, plan, open, writing);
+    let mut session = Session::new(machine, plan, open, writing, &remote.hub);
+    let hub = Arc::clone(&remote.hub);
     let (keyboard, keys) = (session.machine.console.try_clone()?, Keys::new(plan.hypervisor));
     let mut start_input = Some(move |ui: Ui| {
         spawn("keyboard", move || {
             if interactive {
-                type_keys(keyboard, keys, &watched, &ui, &events)
+                type_keys(&keyboard, keys, &hub, &watched, &ui, &events)
             } else {
-                pipe_input(keyboard, &keys)
+                pipe_input(&keyboard, &keys, &hub)
             }
         })
     });
@@ -233,10 +243,17 @@ struct Session<'a> {
     ending: bool,
     /// The reader of standard output makes us wait.
     writing: Arc<AtomicBool>,
+    hub: &'a Hub,
 }
 
 impl<'a> Session<'a> {
-    fn new(machine: &'a mut Machine, plan: &'a Plan, open: u32, writing: Arc<AtomicBool>) -> Self {
+    fn new(
+        machine: &'a mut Machine,
+        plan: &'a Plan,
+        open: u32,
+        writing: Arc<AtomicBool>,
+        hub: &'a Hub,
+    ) -> Self {
         let guest =
             |guest: &PlannedGuest| Guest { name: guest.name.clone(), exec: guest.exec, ..Guest::default() };
         let seen = Observed {
@@ -250,7 +267,7 @@ impl<'a> Session<'a> {
         };
         let limit = plan.timeout.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
         let (stats, host, deadline, ending) = (Vec::new(), None, limit, false);
-        Self { machine, plan, seen, stats, host, open, deadline, limit, ending, writing }
+        Self { machine, plan, seen, stats, host, open, deadline, limit, ending, writing, hub }
     }
 
     /// Waits for one event and acts upon it.
@@ -309,6 +326,7 @@ impl<'a> Session<'a> {
             Record::Host(host) => {
                 self.host = Some(host);
                 // The serial port is set up: what is typed from now on is not lost.
+                self.hub.is_ready();
                 return if self.plan.console().nonce.is_none() { Next::Ready } else { Next::Go };
             }
             Record::Start { vm } => {

@@ -14,6 +14,8 @@ pub enum Stop {
     Quit,
     /// The time limit of so many seconds.
     Timeout(u64),
+    /// Another shell, by `pal stop`.
+    Asked,
     /// A signal to pal.
     Signal(i32),
     /// Nobody reads standard output any more.
@@ -132,6 +134,7 @@ pub fn judge(seen: &Observed) -> Verdict {
     }
     match seen.stop {
         Some(Stop::Quit) => return Verdict::silent(0),
+        Some(Stop::Asked) => return asked(seen),
         Some(Stop::Timeout(seconds)) => {
             let message = format!("no end{} after {seconds} s (see --timeout)", of_whom(seen));
             return Verdict::died(exit::TIMEOUT, message);
@@ -157,6 +160,16 @@ pub fn judge(seen: &Observed) -> Verdict {
         None if seen.hypervisor => vanished(seen),
         None => native(seen),
     }
+}
+
+/// Another shell ended the run: a command that has not ended has no status.
+fn asked(seen: &Observed) -> Verdict {
+    if seen.guests.iter().any(|guest| guest.exec && guest.end.is_none() && guest.command_status.is_none()) {
+        let message = "another shell stopped the run before the command of --exec ended";
+        return Verdict::refused(exit::GUEST_DIED, message);
+    }
+    let status = seen.guests.iter().filter_map(|guest| guest.command_status).find(|&status| status != 0);
+    worst(seen).unwrap_or(Verdict::silent(status.unwrap_or(0)))
 }
 
 /// What to say and to return for the first guest, in the order of the configuration, that has not ended well.
@@ -417,6 +430,12 @@ mod tests {
         let stopped =
             |stop| judge(&with(Observed { stop: Some(stop), ..native_run() }, |guest| guest.exec = true));
         assert_eq!(stopped(Stop::Quit), Verdict::silent(0));
+        assert_eq!(stopped(Stop::Asked).status, 3);
+        let asked = |change: fn(&mut Guest)| {
+            judge(&with(Observed { stop: Some(Stop::Asked), ..native_run() }, change)).status
+        };
+        assert_eq!(asked(|_| {}), 0);
+        assert_eq!(asked(|guest| (guest.exec, guest.command_status) = (true, Some(7))), 7);
         assert_eq!(stopped(Stop::Timeout(5)).status, 124);
         assert_eq!(stopped(Stop::Signal(15)), Verdict::silent(143));
         assert_eq!(stopped(Stop::StdoutClosed), Verdict::silent(141));

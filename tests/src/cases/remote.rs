@@ -1,0 +1,119 @@
+//! A running machine from other shells.
+
+use std::{
+    fs::{self, File},
+    process::{Child, Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail, ensure};
+
+use super::{Case, only};
+use crate::context::Context;
+
+pub const CASES: &[Case] = &[only("qemu-svm", "other shells reach a running machine", reach)];
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A program in the background, with its output in a file.
+struct Background {
+    child: Child,
+    output: String,
+}
+
+impl Background {
+    fn start(context: &Context, words: &[&str], input: Stdio, name: &str) -> Result<Self> {
+        let output = context.path(name);
+        let mut command = Command::new(&context.pal);
+        command.args(words).stdin(input).stdout(File::create(&output)?).stderr(Stdio::null());
+        Ok(Self { child: command.spawn()?, output })
+    }
+
+    fn shows(&self, text: &str) -> Result<()> {
+        wait_until(|| Ok(fs::read_to_string(&self.output)?.contains(text)), text)
+    }
+
+    fn ends(&mut self, expected: i32) -> Result<()> {
+        wait_until(|| Ok(self.child.try_wait()?.is_some()), "the end")?;
+        let status = self.child.wait()?.code();
+        ensure!(status == Some(expected), "{status:?}, not {expected}: {}", self.output);
+        Ok(())
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn wait_until(mut happened: impl FnMut() -> Result<bool>, what: &str) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        if happened()? {
+            return Ok(());
+        }
+        sleep(Duration::from_millis(50));
+    }
+    bail!("never saw {what:?}")
+}
+
+fn reach(context: &Context) -> Result<()> {
+    let name = format!("e2e-{}", std::process::id());
+    let on = |words: &[&str], input: Option<&[u8]>| context.pal(words, input);
+    let command = "stty -echo; echo one; read word; echo got $word; while :; do echo -; sleep 0.05; done";
+    let words = [&["run", "--name", &name, "--exec", command][..], &context.place()].concat();
+    let mut run = Background::start(context, &words, Stdio::null(), "run.out")?;
+    run.shows("one\n")?;
+    let pid = run.child.id().to_string();
+    on(&["ps"], None)?.status(0)?.has(&name)?.has(&pid)?.has("qemu-svm")?.has("nested")?;
+    on(&["monitor", "--name", "nobody", "vms"], None)?
+        .status(2)?
+        .says("no machine named nobody")?
+        .says(&name)?;
+    let other = context.pal([&words[..], &["--timeout", "9"]].concat(), None)?;
+    other.status(2)?.says("is running; choose another --name")?;
+
+    let monitor = |words: &[&str]| on(&[&["monitor", "--name", &name][..], words].concat(), None)?.status(0);
+    let vms = monitor(&["vms"])?.has("* guest")?.has("running")?.lacks("monitor")?;
+    ensure!(!vms.stdout().contains('\r') && vms.stdout().ends_with('\n'), "{:?}", vms.stdout());
+
+    // Its input waits for the guest.
+    let input = context.file("input", "hello\n")?;
+    let mut console =
+        Background::start(context, &["console", &name], Stdio::from(File::open(input)?), "console.out")?;
+    run.shows("got hello\n-\n")?;
+    console.shows("got hello")?;
+
+    // A paused guest stays with the monitor, which says less when it is called again.
+    monitor(&["pause"])?;
+    monitor(&["vms"])?.has("paused")?;
+    monitor(&["resume"])?.has("monitor: guest")?;
+    // A conversation by lines; what follows the line that leaves is for nobody.
+    let talk = on(&["monitor", "--name", &name], Some(b"vms\nloglevel\nquit\nlost\n"))?.status(0)?;
+    talk.has("monitor> vms\n")?.has("running")?.has("log level")?.has("monitor> quit\nmonitor: guest")?;
+
+    // A client that dies at the monitor: the guest goes on.
+    let (reader, writer) = std::io::pipe()?;
+    let talk = Background::start(context, &["monitor", "--name", &name], Stdio::from(reader), "talk.out")?;
+    talk.shows("monitor> ")?;
+    on(&["monitor", "--name", &name, "vms"], None)?.status(1)?.says("busy")?;
+    let size = || Ok::<_, anyhow::Error>(fs::metadata(&run.output)?.len());
+    let paused = size()?;
+    drop(talk);
+    wait_until(|| Ok(size()? > paused), "output after the client's death")?;
+    drop(writer);
+
+    on(&["stop", &name], None)?.status(3)?;
+    run.ends(3)?;
+    console.ends(3)?;
+    let output = fs::read_to_string(&run.output)?;
+    let rest = output.strip_prefix("one\ngot hello\n").unwrap_or("?");
+    let rest = rest.trim_end_matches('-').replace("-\n", "");
+    ensure!(rest.is_empty(), "the command's output is not alone: {output:?}");
+    on(&["stop", &name], None)?.status(2)?;
+    Ok(())
+}
