@@ -79,7 +79,8 @@ impl Memory for Ram {
 
 /// Where QEMU itself has mapped a file: the address in this process that is not `mine`.
 pub fn other_mapping(path: &str, mine: u64) -> Option<std::ops::Range<u64>> {
-    let path = std::fs::canonicalize(path).ok()?;
+    // A file without a name is given as an entry of /proc/self/fd, and that link is what the list calls it.
+    let path = std::fs::read_link(path).or_else(|_| std::fs::canonicalize(path)).ok()?;
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let number = |text: &str| u64::from_str_radix(text, 16).ok();
     maps.lines().filter(|line| line.ends_with(&*path.to_string_lossy())).find_map(|line| {
