@@ -9,13 +9,7 @@ use crate::context::Context;
 pub const CASES: &[Case] = &[
     only("qemu-svm", "lab machine: descriptions", descriptions),
     only("qemu-svm", "lab machine: equal, switch=50, two processors", |c| {
-        equal(
-            c,
-            &stress::AMD64,
-            "all",
-            &["--mode", "switch=50", "--pcpus", "2", "--vcpus", "2"],
-            1_000_000_000,
-        )
+        equal(c, &stress::AMD64, "all", &["--mode", "switch=50", "--pcpus", "2", "--vcpus", "2"], 500_000_000)
     }),
     only("qemu-svm", "lab machine: equal, PAE tables, nested", |c| {
         equal(c, &stress::PAE, "miss", &[], 10_000)
@@ -30,11 +24,11 @@ pub const CASES: &[Case] = &[
     })
     .at_length(),
     only("qemu-svm", "lab machine: equal, 2-level tables, switch=50", |c| {
-        equal(c, &stress::I686, "all", &["--mode", "switch=50"], 1_000_000_000)
+        equal(c, &stress::I686, "all", &["--mode", "switch=50"], 500_000_000)
     })
     .at_length(),
     only("qemu-svm", "lab machine: equal, PAE tables, shadow", |c| {
-        equal(c, &stress::PAE, "all", &["--mode", "shadow"], 1_000_000_000)
+        equal(c, &stress::PAE, "all", &["--mode", "shadow"], 500_000_000)
     })
     .at_length(),
 ];
@@ -43,7 +37,7 @@ pub const CASES: &[Case] = &[
 fn equal(context: &Context, guest: &stress::Guest, check: &str, options: &[&str], least: u64) -> Result<()> {
     let report = context.path("report.json");
     let lab = ["--lab", "westmere-x5660", "--lab-check", check, "--lab-report", &report];
-    stress::stress(context, guest, &["1", "1"], &[&lab, options].concat())?;
+    stress::stress(context, guest, &["1", "2"], &[&lab, options].concat())?;
     compared(&report, least)?;
     Ok(())
 }
@@ -61,9 +55,17 @@ fn compared(path: &str, least: u64) -> Result<Value> {
     let report: Value = serde_json::from_str(&text)?;
     let [equal, differ, faults] =
         ["checks_equal", "checks_differ", "walk_faults"].map(|name| sum(&report, name));
-    ensure!(equal >= least && differ == 0, "{equal} translations are equal, {differ} differ");
+    let alone = report["pcpus"].as_array().is_some_and(|pcpus| pcpus.len() == 1);
+    // On one processor there is nobody to race with; on several both may be right for a moment (docs/lab.md).
+    let raced = sum(&report, "checks_raced");
+    let allowed = if alone { 0 } else { equal / 1_000_000 };
+    ensure!(equal >= least && differ <= allowed, "{equal} translations are equal, {differ} differ");
+    ensure!(raced <= if alone { 0 } else { 100_000 }, "{raced} translations differ by a race");
     // What is accessed is mapped, unless another processor has just taken it away.
     ensure!(faults < 1000, "{faults} walks found nothing");
+    // Code was compared, too: QEMU has the answer for nearly all.
+    let unanswered = sum(&report, "checks_unanswered");
+    ensure!(unanswered < equal / 100, "of {unanswered} translations QEMU does not say where they lead");
     Ok(report)
 }
 

@@ -191,6 +191,9 @@ counters! {
     checks_unanswered,
     /// Translations that the model could not make: unknown kinds of tables.
     unmodelled,
+    /// Checks that did not equal the emulator's on a machine with several processors, while the tables say what the model
+    /// says: the emulator still has what another processor has just changed.
+    checks_raced,
 }
 
 impl Counters {

@@ -6,7 +6,7 @@ use labsim::model::{
     context::Vmcb,
     decode::Operation,
     memory::Memory,
-    processor::{Place, Request, Truth},
+    processor::{Checking, Place, Request, Truth},
     walk::Format,
 };
 
@@ -99,6 +99,14 @@ pub extern "C" fn block(vcpu: c_uint, data: *mut c_void) {
     let (state, block) = unsafe { (Vcpu::of(vcpu), &*data.cast::<Block>()) };
     // SAFETY: this processor's words.
     unsafe { (*state.score).code = block.code };
+    let checked = plugin().check == Checking::All;
+    if !block.after_vmrun
+        && !state.pending.any
+        && !checked
+        && state.processor.quick_fetch(block.va, block.quick_pa, block.lines)
+    {
+        return;
+    }
     if block.after_vmrun && state.processor.in_guest() {
         // What was pending was intercepted.
         state.pending = Pending::default();

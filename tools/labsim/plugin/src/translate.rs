@@ -25,6 +25,10 @@ pub struct Block {
     pub code: u64,
     /// The physical address of its begin, and of its first instruction on its second page with that one's linear address.
     pub pa: [Option<(u64, u64)>; 2],
+    /// The physical address of its begin if it is on one page of memory; otherwise one that no page has.
+    pub quick_pa: u64,
+    /// Its lines.
+    pub lines: u64,
     /// It is what follows a VMRUN.
     pub after_vmrun: bool,
 }
@@ -104,11 +108,15 @@ unsafe fn describe(block: *mut ffi::Block, count: usize, kept: &Kept) -> Block {
     let spans = (end.wrapping_sub(1) >> shift).wrapping_sub(va >> shift) & 0xff;
     let physical = |place: &(u64, u64)| Some((place.0, plugin.physical(place.1)?));
     let second = places.iter().find(|place| place.0 >> 12 != va >> 12);
+    let first = physical(&places[0]);
+    let one_page = end.wrapping_sub(1) >> 12 == va >> 12;
     Block {
         va,
+        quick_pa: first.filter(|_| one_page).map_or(u64::MAX, |(_, pa)| pa),
+        lines: (end.wrapping_sub(1) >> 6).wrapping_sub(va >> 6) + 1,
         end,
         code: (va >> shift) << 8 | spans,
-        pa: [physical(&places[0]), second.and_then(physical)],
+        pa: [first, second.and_then(physical)],
         after_vmrun: host != 0 && kept.after_vmrun.contains(&(va, host)),
     }
 }

@@ -15,6 +15,8 @@ pub struct Cache {
     /// The line of each set that was used last: a hit there changes nothing that any policy looks at.
     newest: Box<[AtomicU64]>,
     sets: u64,
+    /// For a power of two of sets; otherwise 0.
+    mask: u64,
     ways: usize,
     policy: Policy,
     clock: AtomicU64,
@@ -31,6 +33,7 @@ impl Cache {
             stamps: words(lines, 0),
             newest: words(sets, EMPTY),
             sets: sets as u64,
+            mask: if sets.is_power_of_two() && sets > 1 { sets as u64 - 1 } else { 0 },
             ways,
             policy,
             clock: AtomicU64::new(0),
@@ -40,7 +43,7 @@ impl Cache {
 
     #[inline(always)]
     fn set(&self, line: u64) -> usize {
-        let set = if self.sets.is_power_of_two() { line & (self.sets - 1) } else { line % self.sets };
+        let set = if self.mask != 0 { line & self.mask } else { line % self.sets };
         set as usize
     }
 

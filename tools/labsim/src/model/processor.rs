@@ -15,7 +15,7 @@ use labsim_abi::{Counters, Record, Side};
 use super::{
     context::Control,
     dirty::Tables,
-    hierarchy::Hierarchy,
+    hierarchy::{Hierarchy, LINE},
     memory::Memory,
     space::{Kind, Spaces},
     tlb::{Port, Tags, Tlbs},
@@ -66,6 +66,8 @@ pub struct Processor<M> {
     spaces: Spaces,
     costs: Costs,
     checking: Checking,
+    /// It is the machine's only processor.
+    alone: bool,
     /// The pages of memory that hold the records, whose accesses bring them up to date.
     doorbell: std::ops::Range<u64>,
     side: Side,
@@ -88,17 +90,37 @@ pub struct Processor<M> {
 }
 
 impl<M: Memory> Processor<M> {
-    /// The usual access: the page is in the first-level TLB, and its line, if caches are modelled, is the newest of its
-    /// set. `None`: [`access`](Self::access) has to see to it.
+    /// The usual access: the page is in the first-level TLB, and neither a device's nor a page table's. `None`:
+    /// [`access`](Self::access) has to see to it.
     #[inline(always)]
     pub fn quick<const CACHES: bool>(&mut self, va: u64) -> Option<u64> {
         let frame = self.tlbs.quick(Port::Data, va)?;
         let pa = frame << 12 | va & 0xfff;
-        if CACHES && !self.hierarchy.as_ref()?.is_newest(Port::Data, pa) {
-            return None;
-        }
         self.accesses += 1;
+        if CACHES && self.hierarchy.as_ref().is_some_and(|caches| !caches.is_newest(Port::Data, pa)) {
+            self.touch_cache(Port::Data, pa);
+        }
         Some(pa)
+    }
+
+    /// The usual block of code: it lies at `pa`, as far as the filter knows, and each of its lines is the newest of its
+    /// set. False: [`fetch`](Self::fetch) has to see to it.
+    #[inline]
+    pub fn quick_fetch(&mut self, va: u64, pa: u64, lines: u64) -> bool {
+        self.tlbs.quick(Port::Code, va) == Some(pa >> 12)
+            && self
+                .hierarchy
+                .as_ref()
+                .is_none_or(|caches| (0..lines).all(|line| caches.is_newest(Port::Code, pa + (line << LINE))))
+    }
+
+    /// An access of memory that is not the newest of its set.
+    #[inline(never)]
+    fn touch_cache(&mut self, port: Port, pa: u64) {
+        if let Some(hierarchy) = &mut self.hierarchy {
+            let counters = &mut self.record.sides[self.side as usize];
+            counters.stall_cycles += hierarchy.access(port, pa, counters);
+        }
     }
 
     /// Whose instructions run.

@@ -51,11 +51,15 @@ const LONG: Control = Control { cr0: 1 << 31, cr3: GIB, cr4: 0xa0, efer: 0x500 }
 const DOORBELL: u64 = 3 * GIB;
 
 fn processor(preset: &str, caches: bool) -> (Processor<Words>, Words) {
+    one_of(1, preset, caches, Checking::Misses)
+}
+
+fn one_of(pcpus: u32, preset: &str, caches: bool, checking: Checking) -> (Processor<Words>, Words) {
     let machine = machine::read(machine::preset(preset).unwrap(), preset).unwrap();
     let words = Words::default();
     words.map(GIB, 0, true);
     let doorbell = DOORBELL..DOORBELL + 0x1000;
-    let mut shared = Shared::new(machine, Split::q35(2 * GIB), 1, caches, Checking::Misses, doorbell);
+    let mut shared = Shared::new(machine, Split::q35(2 * GIB), pcpus, caches, checking, doorbell);
     let record = Box::leak(Box::new(Record { sides: Default::default(), doorbell: 0 }));
     let mut processor = shared.processor(0, words.clone(), record);
     processor.set_control(LONG);
@@ -190,6 +194,24 @@ fn a_change_of_tables_without_a_flush_is_not_seen() {
     processor.invlpg(0x5000);
     assert_eq!(processor.access(request, &same), Place::Memory(0x9000));
     assert_eq!(counters(&mut processor).checks_differ, 1);
+}
+
+#[test]
+fn only_what_the_tables_do_not_say_is_a_mistake_beside_others() {
+    let (mut processor, words) = one_of(2, "westmere-x5660", false, Checking::All);
+    let request = Request { va: 0x5000, len: 8, write: false, user: false };
+    words.set(GIB + 0x3000 + 5 * 8, 0x9000 | 0x67);
+    // The emulator still has what was there before.
+    processor.access(request, &|_| Truth::At(0x5000));
+    let counted = |processor: &mut Processor<Words>| {
+        let counters = counters(processor);
+        (counters.checks_equal, counters.checks_raced, counters.checks_differ)
+    };
+    assert_eq!(counted(&mut processor), (0, 1, 0));
+    // The model still has what was there before: a flush is missing.
+    words.set(GIB + 0x3000 + 5 * 8, 0x8000 | 0x67);
+    processor.access(request, &|_| Truth::At(0x8000));
+    assert_eq!(counted(&mut processor), (0, 1, 1));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::model::{
     hierarchy::{Hierarchy, LINE},
     memory::Memory,
     tlb::{Entry, Found, Port},
-    walk::{Access, Environment, Format},
+    walk::{Access, Environment, Format, Walker},
 };
 
 /// Where the emulator says that an access went.
@@ -82,14 +82,18 @@ impl<M: Memory> Processor<M> {
     fn part(&mut self, request: Request, check: &impl Check) -> Place {
         let Request { va, write, .. } = request;
         self.accesses += 1;
-        let frame = match self.tlbs.quick(Port::Data, va) {
-            Some(frame) => Some(frame),
-            None => self.translate(Port::Data, Access { va, write }, check),
+        let quick = self.tlbs.quick(Port::Data, va);
+        let Some(frame) = quick.or_else(|| self.translate(Port::Data, Access { va, write }, check)) else {
+            return Place::Unknown;
         };
-        let Some(frame) = frame else { return Place::Unknown };
         let pa = frame << 12 | va & 0xfff;
         if self.checking == Checking::All {
-            self.compare(check.truth(va), pa);
+            self.compare(check.truth(va), va, pa);
+        }
+        if quick.is_some() {
+            // Devices and page tables are kept out of the filter.
+            self.touch_cache(Port::Data, pa);
+            return Place::Memory(pa);
         }
         if self.doorbell.contains(&pa) {
             self.tlbs.forget_quick(va);
@@ -100,10 +104,7 @@ impl<M: Memory> Processor<M> {
             return Place::Device(pa);
         }
         self.watch_tables(request, pa);
-        if let Some(hierarchy) = &mut self.hierarchy {
-            let counters = &mut self.record.sides[self.side as usize];
-            counters.stall_cycles += hierarchy.access(Port::Data, pa, counters);
-        }
+        self.touch_cache(Port::Data, pa);
         Place::Memory(pa)
     }
 
@@ -123,12 +124,8 @@ impl<M: Memory> Processor<M> {
             if at & 0xfff == 0 && line != first {
                 frame = self.fetch_page(at, check);
             }
-            if let (Some(frame), Some(hierarchy)) = (frame, &mut self.hierarchy) {
-                let pa = frame << 12 | at & 0xfff;
-                if !hierarchy.is_newest(Port::Code, pa) {
-                    let counters = &mut self.record.sides[self.side as usize];
-                    counters.stall_cycles += hierarchy.access(Port::Code, pa, counters);
-                }
+            if let Some(frame) = frame {
+                self.touch_cache(Port::Code, frame << 12 | at & 0xfff);
             }
         }
     }
@@ -139,7 +136,7 @@ impl<M: Memory> Processor<M> {
             None => self.translate(Port::Code, Access { va, write: false }, check)?,
         };
         if self.checking == Checking::All {
-            self.compare(check.truth(va), frame << 12 | va & 0xfff);
+            self.compare(check.truth(va), va, frame << 12 | va & 0xfff);
         }
         Some(frame)
     }
@@ -216,20 +213,33 @@ impl<M: Memory> Processor<M> {
             self.tlbs.forget_all_quick();
         }
         if self.checking == Checking::Misses {
-            self.compare(check.truth(access.va), found.pa | access.va & 0xfff);
+            self.compare(check.truth(access.va), access.va, found.pa | access.va & 0xfff);
         }
         Some(found.pa >> 12)
     }
 
-    fn compare(&mut self, truth: Truth, pa: u64) {
+    fn compare(&mut self, truth: Truth, va: u64, pa: u64) {
         let in_memory = self.memory.read_u64(pa & !7).is_some();
+        let equal = truth == Truth::At(pa) || truth == Truth::Device && !in_memory;
+        let raced = !self.alone && !equal && truth != Truth::Unknown && self.tables_say(va) == Some(pa >> 12);
         let counters = self.counters();
         match truth {
             Truth::At(at) if at == pa => counters.checks_equal += 1,
             Truth::Device if !in_memory => counters.checks_equal += 1,
+            Truth::At(_) | Truth::Device if raced => counters.checks_raced += 1,
             Truth::At(_) | Truth::Device => counters.checks_differ += 1,
             Truth::Unknown => counters.checks_unanswered += 1,
         }
+    }
+
+    /// The frame that the tables have for an address at this moment, whatever is cached.
+    #[cold]
+    fn tables_say(&self, va: u64) -> Option<u64> {
+        let access = Access { va, write: false };
+        let mut env = Unseen(&self.memory);
+        let (found, _) =
+            Walker::default().walk(&self.regime?, access, self.walk_tags, &self.spaces, &mut env);
+        Some(found.ok()?.pa >> 12)
     }
 
     fn device(&mut self, va: u64, pa: u64, write: bool) {
@@ -295,5 +305,22 @@ impl<M: Memory> Environment for Surroundings<'_, M> {
             self.reference(pa);
         }
         used.dirty_due
+    }
+}
+
+/// Memory as a walk sees it that costs nothing and leaves no trace.
+struct Unseen<'a, M>(&'a M);
+
+impl<M: Memory> Memory for Unseen<'_, M> {
+    fn read_u64(&self, pa: u64) -> Option<u64> {
+        self.0.read_u64(pa)
+    }
+}
+
+impl<M: Memory> Environment for Unseen<'_, M> {
+    fn reference(&mut self, _pa: u64) {}
+
+    fn use_entry(&mut self, _pa: u64, _dirty: bool) -> bool {
+        false
     }
 }

@@ -29,6 +29,7 @@ pub struct Shared {
     caches: HashMap<(u32, u8), Arc<Cache>>,
     with_caches: bool,
     checking: Checking,
+    pcpus: u32,
     doorbell: Range<u64>,
 }
 
@@ -44,7 +45,7 @@ impl Shared {
     ) -> Shared {
         let memory = Arc::new(memory_map(&machine, ram, pcpus));
         let tables = Arc::new(Tables::new(ram.end()));
-        Shared { machine, tables, memory, caches: HashMap::new(), with_caches, checking, doorbell }
+        Shared { machine, tables, memory, caches: HashMap::new(), with_caches, checking, pcpus, doorbell }
     }
 
     /// The processor of this number, with nothing in its caches and registers as after a reset.
@@ -81,6 +82,7 @@ impl Shared {
             spaces: Spaces::default(),
             costs: costs(&self.machine),
             checking: self.checking,
+            alone: self.pcpus == 1,
             doorbell: self.doorbell.clone(),
             side: Side::Host,
             control: Control::default(),
