@@ -19,7 +19,7 @@ pub enum State {
     Running,
     /// Paused until it is resumed.
     Paused,
-    /// Powered off; its memory is selected.
+    /// Powered off; its memory is kept.
     Stopped,
     /// Ended or destroyed: it has no memory.
     Absent,
@@ -61,7 +61,7 @@ impl Action {
         match self {
             Action::Start => format!("{name} starts"),
             Action::Stop => {
-                format!("{name} is off; its memory is selected until `start {name}` or `destroy {name}`")
+                format!("{name} is off; its memory is kept until `start {name}` or `destroy {name}`")
             }
             Action::Pause => format!("{name} is paused until `resume`, also after you quit the monitor"),
             Action::Resume => format!("{name} resumed"),

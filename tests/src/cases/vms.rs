@@ -145,7 +145,7 @@ fn lives(context: &Context) -> Result<()> {
     ask(&mut person, "regs", &["RIP"])?;
     ask(&mut person, "resume kit", &["kit is off; `start kit`"])?;
     ask(&mut person, "start kit", &["kit starts"])?;
-    ask(&mut person, "start kit", &["there already"])?;
+    ask(&mut person, "start kit", &["started already"])?;
     ask(&mut person, "pause kit", &["kit is paused"])?;
     ask(&mut person, "vms", &["* kit", "paused", "shell", "running"])?;
     ask(&mut person, "resume kit", &["kit resumed"])?;

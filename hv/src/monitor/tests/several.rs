@@ -59,7 +59,7 @@ fn a_life() {
     ];
     assert_eq!(world.done, actions.map(|action| (action, 1)));
     for part in [
-        "db is off; its memory is selected until `start db` or `destroy db`",
+        "db is off; its memory is kept until `start db` or `destroy db`",
         "db starts",
         "db is paused until `resume`",
         "db resumed",
