@@ -33,7 +33,7 @@ fn beside(context: &Context) -> Result<()> {
     // The shell boots in peace.
     enter(&mut person)?;
     ask(&mut person, "pause again", &["again is paused"])?;
-    ask(&mut person, "console shell", &["shell has the console"])?;
+    ask(&mut person, "console shell", &["shell gets the console"])?;
     leave(&mut person, "shell resumed")?;
     person.sees("guest:")?;
     // How often it looks at the clock in six seconds, how often others ran between two looks, and for how long in all, in hundredths.

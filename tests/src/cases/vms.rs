@@ -161,7 +161,7 @@ fn lives(context: &Context) -> Result<()> {
     ensure!(free[1..].iter().all(|frames| *frames == free[1]), "{free:?}\n{}", person.shown);
     let after = shell_ran(&mut person)?;
     ensure!(after > before, "the other has not run: {before} ms, {after} ms");
-    ask(&mut person, "console kit", &["kit has the console"])?;
+    ask(&mut person, "console kit", &["kit gets the console"])?;
     leave(&mut person, "kit resumed")?;
     enter(&mut person)?;
     ask(&mut person, "destroy kit", &["kit destroyed"])?;
