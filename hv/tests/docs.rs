@@ -107,3 +107,31 @@ fn anchors_are_made_as_browsers_expect() {
     assert!(has_heading("# One\n## `pal` run\n", "pal-run"));
     assert!(!has_heading("One\n", "one"));
 }
+
+/// Columns of a line of prose at most.
+const WIDEST: usize = 100;
+
+/// Whether a line could have been broken: it is no table, heading or link target, and holds more than one word.
+fn can_be_broken(line: &str) -> bool {
+    let line = line.trim_start();
+    let code = line.starts_with('`') && line.ends_with('`') && line.matches('`').count() == 2;
+    !line.starts_with(['|', '#', '[', '>', '<']) && line.contains(' ') && !code
+}
+
+#[test]
+fn prose_is_wrapped() {
+    let mut wide = vec![];
+    for (page, text) in pages() {
+        let mut in_code = false;
+        for (number, line) in (1..).zip(text.lines()) {
+            if line.trim_start().starts_with("```") {
+                in_code = !in_code;
+            }
+            let indented = line.starts_with("    ") && !line.trim_start().starts_with(['-', '*']);
+            if !in_code && !indented && line.chars().count() > WIDEST && can_be_broken(line) {
+                wide.push(format!("{}:{number}: {} columns", page.display(), line.chars().count()));
+            }
+        }
+    }
+    assert!(wide.is_empty(), "wrap these lines at {WIDEST} columns:\n{}", wide.join("\n"));
+}
