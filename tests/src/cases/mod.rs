@@ -17,6 +17,7 @@ mod person;
 mod probe;
 mod remote;
 mod resets;
+mod root;
 mod smp;
 mod stress;
 mod torture;
@@ -95,6 +96,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         probe::CASES,
         remote::CASES,
         resets::CASES,
+        root::CASES,
         smp::CASES,
         monitor::CASES,
         kit::CASES,

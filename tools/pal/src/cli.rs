@@ -43,6 +43,8 @@ pub enum Command {
     Lab(LabArgs),
     /// Print the path of a guest's kernel, downloading it if needed
     Kernel(KernelArgs),
+    /// Make the root file system of a distribution, for `run --root`
+    Root(RootArgs),
     /// List the machines that are running
     Ps,
     /// Attach this terminal to the console of a running machine
@@ -68,6 +70,8 @@ Examples:
                                                     a disk, with the root file system on it
   cargo pal run --machine native --disk root.ext4 --net lan --virtio-console --entropy
                                                     QEMU's devices stand in for the hypervisor's
+  cargo pal run --root root.ext4 --mem 512          a distribution's root file system (see `cargo pal root`)
+  cargo pal run --root root.ext4:rw --exec 'apt list --installed'
   cargo pal run --disk data.ext4:rw                 a disk whose file keeps what the guest writes
   cargo pal run --guest debian-686-pae              a 32-bit guest with PAE page tables
   cargo pal run --guest debian-amd64-backports --exec 'uname -r'
@@ -102,7 +106,7 @@ The guest's output goes to standard output, everything else to standard error. W
 30 seconds says there where it is (PAL_PROGRESS=N: for N seconds; 0: never).";
 
 /// What makes no sense without a guest.
-const GUEST_OPTIONS: [&str; 20] = [
+const GUEST_OPTIONS: [&str; 21] = [
     "append",
     "disk",
     "entropy",
@@ -119,6 +123,7 @@ const GUEST_OPTIONS: [&str; 20] = [
     "permissive_msr",
     "protocol",
     "put",
+    "root",
     "stats",
     "test_device",
     "virtio_console",
@@ -126,7 +131,7 @@ const GUEST_OPTIONS: [&str; 20] = [
 ];
 
 /// What a description says in their place.
-const DESCRIBED: [&str; 23] = [
+const DESCRIBED: [&str; 24] = [
     "append",
     "disk",
     "entropy",
@@ -145,6 +150,7 @@ const DESCRIBED: [&str; 23] = [
     "probe",
     "protocol",
     "put",
+    "root",
     "shadow_pages",
     "test_device",
     "vcpus",
@@ -235,6 +241,11 @@ pub struct RunArgs {
     /// A module for a multiboot or PVH kernel, optionally with words for its command line; may be repeated
     #[arg(long, value_name = "FILE[ WORDS]", help_heading = "Guest")]
     pub module: Vec<String>,
+    /// Boot this root file system with its own init: a directory, of which an image is made, or an image. With `:rw` an image
+    /// keeps what the guest writes, `:ro` forbids writing; `--append init=PATH` takes another init. --exec, --put and --get
+    /// work in it
+    #[arg(long, value_name = "DIR|IMAGE[:ro|:rw]", help_heading = "Guest")]
+    pub root: Option<String>,
     /// Give the guest a disk (virtio): it starts with the contents of FILE, which stays as it is; with `:rw` FILE keeps what the
     /// guest writes, `:ro` forbids writing. May be repeated; the word root=/dev/vda on the kernel's command line takes the first for the root file system
     #[arg(long, value_name = "FILE[:ro|:rw]", help_heading = "Guest")]
@@ -360,6 +371,45 @@ pub struct KernelArgs {
     /// The guest, by a name as of `pal run --guest`
     #[arg(long, value_name = "NAME", default_value_t = Guest::DebianAmd64)]
     pub guest: Guest,
+}
+
+/// The distributions of `pal root`.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Distribution {
+    /// By mmdebstrap
+    Debian,
+}
+
+/// Options of `pal root`.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  cargo pal root debian bookworm -o root.ext4
+  cargo pal root debian trixie --packages stress-ng,python3 -o root.ext4
+  cargo pal run --root root.ext4 --mem 512 --exec 'stress-ng --cpu 1 --timeout 5'
+
+The root user has no password. Without root rights this needs user namespaces, as Debian allows them.")]
+pub struct RootArgs {
+    /// The distribution
+    #[arg(value_enum)]
+    pub distribution: Distribution,
+    /// Its release, such as bookworm
+    pub name: String,
+    /// Packages besides the smallest system with systemd and network commands
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    pub packages: Vec<String>,
+    /// The image
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Free space for what the guest writes; it takes none on this machine until then
+    #[arg(long, value_name = "MiB", default_value_t = 512, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    pub free: u64,
+    /// Where packages come from, as a URL or a line of sources.list. Default: mmdebstrap's
+    #[arg(long, value_name = "MIRROR")]
+    pub mirror: Option<String>,
+    /// Install missing programs without asking
+    #[arg(short, long)]
+    pub yes: bool,
 }
 
 /// Options of `pal test`.

@@ -134,7 +134,7 @@ pub fn pack(
             entry.modules.push(ModuleEntry { file, cmdline });
         }
         for (index, disk) in files.disks.iter().enumerate() {
-            let mut place = DiskEntry { read_only: disk.read_only, ..DiskEntry::default() };
+            let mut place = DiskEntry { read_only: disk.source.read_only, ..DiskEntry::default() };
             match &disk.contents {
                 Contents::Read(contents) => {
                     place.file = Some(names.add(format!("{folder}disk{index}"), contents));
@@ -181,6 +181,10 @@ mod tests {
         vm::{Console, Vm as Described},
     };
 
+    fn described(read_only: bool) -> super::super::vm::Disk {
+        super::super::vm::Disk { file: "d".into(), read_only, write_back: false }
+    }
+
     fn guest(name: &str) -> (Described, Files) {
         let vm = Described {
             memory_mib: 64,
@@ -199,7 +203,7 @@ mod tests {
             ours: false,
             gets: vec![],
             modules: vec![Module { contents: vec![2], cmdline: "a \"quoted\" word".into() }],
-            disks: vec![Disk { contents: Contents::Read(vec![3]), read_only: true }],
+            disks: vec![Disk { contents: Contents::Read(vec![3]), source: described(true) }],
         };
         (vm, files)
     }
@@ -239,8 +243,8 @@ mod tests {
     fn mapped_disks_are_named_by_their_places() {
         let (vm, mut files) = guest("guest");
         let lock = tempfile::tempfile().unwrap();
-        let file = MappedFile { path: "d".into(), bytes: 8192, write_back: false, lock };
-        files.disks.insert(0, Disk { contents: Contents::Mapped(file), read_only: false });
+        let file = MappedFile { path: "d".into(), bytes: 8192, write_back: false, _lock: lock, made: None };
+        files.disks.insert(0, Disk { contents: Contents::Mapped(file), source: described(false) });
         let guests = [Guest { vm: &vm, files: &files, cmdline: "" }];
         assert!(pack(&guests, None, []).is_err());
         let config = config_of(&pack(&guests, None, [64 << 30]).unwrap());

@@ -11,7 +11,10 @@ use std::{
 
 use anyhow::Result;
 
+use tempfile::TempPath;
+
 use super::vm::{self, Vm};
+use crate::host::{ext4, needs::Needs};
 
 /// What is mapped is whole pages.
 const PAGE: u64 = 4096;
@@ -20,8 +23,8 @@ const PAGE: u64 = 4096;
 pub struct Disk {
     /// Where its contents come from.
     pub contents: Contents,
-    /// The guest cannot write it.
-    pub read_only: bool,
+    /// How it was described; the file is the one with the contents.
+    pub source: vm::Disk,
 }
 
 /// The contents of a disk.
@@ -41,10 +44,35 @@ pub struct MappedFile {
     /// What is written goes to the file.
     pub write_back: bool,
     /// Keeps other runs from writing it meanwhile, or from using it while it is written.
-    pub lock: File,
+    pub _lock: File,
+    /// It was made for this run, and is removed after it.
+    pub made: Option<TempPath>,
 }
 
 impl Disk {
+    /// The disk with the root file system: a file, or one that is made of a directory.
+    ///
+    /// # Errors
+    /// As for [`Disk::open`]; a directory cannot be written back to, or its file system cannot be made.
+    pub fn root(vm: &Vm, root: &vm::Disk, needs: &Needs, can_map: bool) -> Result<Disk> {
+        if !root.file.is_dir() {
+            return Disk::open(vm, root, can_map);
+        }
+        if root.write_back {
+            let dir = root.file.display();
+            let text =
+                format!(" {dir}: a directory cannot be written back to; make an image of it: `mke2fs -d`");
+            return Err(vm.wrong("root", text));
+        }
+        let image = tempfile::Builder::new().prefix("pal-").suffix(".ext4").tempfile()?.into_temp_path();
+        ext4::make(&root.file, &image, ext4::FREE_MIB, needs.ui)?;
+        let mut disk = Disk::open(vm, &vm::Disk { file: image.to_path_buf(), ..root.clone() }, can_map)?;
+        if let Contents::Mapped(file) = &mut disk.contents {
+            file.made = Some(image);
+        }
+        Ok(disk)
+    }
+
     /// Opens a disk's file, or reads it where it is not to be mapped.
     ///
     /// # Errors
@@ -73,7 +101,7 @@ impl Disk {
         }
         let Some(lock) = file.filter(|_| can_map && fits) else {
             return match fs::read(&disk.file) {
-                Ok(contents) => Ok(Disk { contents: Contents::Read(contents), read_only: disk.read_only }),
+                Ok(contents) => Ok(Disk { contents: Contents::Read(contents), source: disk.clone() }),
                 Err(error) => wrong(error.to_string()),
             };
         };
@@ -89,8 +117,8 @@ impl Disk {
             Ok(()) | Err(TryLockError::Error(_)) => {}
         }
         let (path, write_back) = (disk.file.clone(), disk.write_back);
-        let contents = Contents::Mapped(MappedFile { path, bytes, write_back, lock });
-        Ok(Disk { contents, read_only: disk.read_only })
+        let contents = Contents::Mapped(MappedFile { path, bytes, write_back, _lock: lock, made: None });
+        Ok(Disk { contents, source: disk.clone() })
     }
 
     /// The file, if it is mapped.

@@ -10,8 +10,8 @@ use super::{
     drivers,
     get::Get,
     image::Image,
-    initramfs::{self, Contents, Put},
-    vm::Vm,
+    initramfs::{self, Contents, Put, Root},
+    vm::{self, Vm},
 };
 use crate::host::needs::Needs;
 
@@ -54,8 +54,9 @@ impl Files {
             Ok(Module { contents: read("modules", &module.file)?, cmdline })
         });
         let modules = modules.collect::<Result<Vec<_>>>()?;
-        let disks = vm.disks.iter().map(|disk| Disk::open(vm, disk, can_map));
-        let disks = disks.collect::<Result<Vec<_>>>()?;
+        let root = vm.root.iter().map(|root| Disk::root(vm, root, needs, can_map));
+        let disks = root.chain(vm.disks.iter().map(|disk| Disk::open(vm, disk, can_map)));
+        let mut disks = disks.collect::<Result<Vec<_>>>()?;
         drivers::check(vm)?;
         let own = vm.initrd.as_deref().map(|path| read("initrd", path)).transpose()?;
         let path = vm.kernel.clone().map_or_else(|| needs.kernel(vm.guest()), Ok)?;
@@ -74,6 +75,14 @@ impl Files {
             return Err(vm.wrong("modules", ": a Linux bzImage takes one initrd and no modules"));
         }
         let ours = kind.is_linux() && own.is_none();
+        let mut root = vm.root.as_ref().map(|_| Root::default());
+        if let (Some(root), Some(file)) =
+            (&mut root, needs.modules_disk(&path)?.filter(|_| vm.root.is_some()))
+        {
+            let modules = vm::Disk { file, read_only: true, write_back: false };
+            root.modules_disk = Some(format!("/dev/vd{}", char::from(b'a' + disks.len() as u8)));
+            disks.push(Disk::open(vm, &modules, can_map)?);
+        }
         let initrd = match own.map(|contents| (vm.initrd.as_deref(), contents)) {
             None if ours => {
                 let busybox = needs.busybox(vm.guest())?;
@@ -85,6 +94,7 @@ impl Files {
                     modules: &drivers,
                     command,
                     gets: &gets,
+                    root: root.as_ref(),
                 })?;
                 Some(File { name: "initramfs".into(), contents })
             }

@@ -26,14 +26,18 @@ exec </dev/console >/dev/console 2>&1
 nonce=
 size=
 root=
+init=
 for word in $(cat /proc/cmdline); do
     case $word in
     pal.nonce=*) nonce=${word#*=} ;;
     pal.term=*) TERM=${word#*=} ;;
     pal.size=*) size=${word#*=} ;;
     root=*) root=${word#*=} ;;
+    init=*) init=${word#*=} ;;
     esac
 done
+
+if [ -e /pal/root ]; then . /pal/root; fi
 
 # The root file system is on a disk: go on there, with what is here.
 if [ -n "$root" ] && [ "$1" != on-disk ]; then

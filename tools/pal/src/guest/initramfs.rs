@@ -61,6 +61,15 @@ pub struct Contents<'a> {
     pub command: Option<&'a str>,
     /// Files that it sends afterwards.
     pub gets: &'a [Get],
+    /// What it boots, if that is not this archive.
+    pub root: Option<&'a Root>,
+}
+
+/// A root file system of its own, on the first disk.
+#[derive(Default)]
+pub struct Root {
+    /// The disk with the modules of the kernel.
+    pub modules_disk: Option<String>,
 }
 
 /// Builds the archive.
@@ -87,8 +96,18 @@ pub fn build(contents: &Contents) -> Result<Vec<u8>> {
     for (number, (name, module)) in contents.modules.iter().enumerate() {
         tree.file(&format!("pal/modules/{number:02}-{name}.ko"), 0o644, module.clone());
     }
+    if let Some(root) = contents.root {
+        tree.file("pal/root", 0o644, include_bytes!("root.sh").to_vec());
+        tree.file("pal/start", 0o644, include_bytes!("start.sh").to_vec());
+        tree.file("pal/session.service", 0o644, include_bytes!("session.service").to_vec());
+        if let Some(device) = &root.modules_disk {
+            tree.file("pal/modules-disk", 0o644, device.clone().into_bytes());
+        }
+    }
+    // What is put into another root file system is copied there.
+    let place = if contents.root.is_some() { "pal/put/" } else { "" };
     for put in contents.puts {
-        tree.put(&put.file, put.guest_path.trim_matches('/'))?;
+        tree.put(&put.file, &format!("{place}{}", put.guest_path.trim_matches('/')))?;
     }
     tree.archive()
 }
@@ -193,6 +212,7 @@ mod tests {
             modules: &[("virtio".into(), vec![1])],
             command: Some("echo 'a \"b\" $c'"),
             gets: &[Get { guest_path: "/a b".into(), file: "b".into() }],
+            root: None,
         };
         let archive = build(&contents).unwrap();
         assert_eq!(archive, build(&contents).unwrap());

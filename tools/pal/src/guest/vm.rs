@@ -102,6 +102,8 @@ pub struct Vm {
     /// Its processor.
     #[serde(default)]
     pub cpu: Cpu,
+    /// The root file system that it boots: the first disk, or a directory that one is made of.
+    pub root: Option<Disk>,
     /// Its disks.
     #[serde(default)]
     pub disks: Vec<Disk>,
@@ -263,6 +265,7 @@ impl Vm {
             restart: false,
             mitigations: None,
             cpu: Cpu::default(),
+            root: None,
             disks: Vec::new(),
             networks: Vec::new(),
             console: Console::Serial,
@@ -275,7 +278,7 @@ impl Vm {
     pub fn relative_to(&mut self, dir: &Path) {
         let files = [&mut self.kernel, &mut self.kernel_modules, &mut self.initrd].into_iter().flatten();
         let modules = self.modules.iter_mut().map(|module| &mut module.file);
-        let disks = self.disks.iter_mut().map(|disk| &mut disk.file);
+        let disks = self.root.iter_mut().chain(&mut self.disks).map(|disk| &mut disk.file);
         files.chain(modules).chain(disks).for_each(|path| *path = dir.join(&*path));
         self.folder = dir.to_owned();
         let puts = self.put.iter_mut().filter(|put| !put.starts_with('/'));
@@ -289,14 +292,22 @@ impl Vm {
 
     /// A key that is there and means something to the default initramfs only.
     pub fn asks_of_default_guest(&self) -> Option<&'static str> {
-        let keys =
-            [("exec", self.exec.is_some()), ("put", !self.put.is_empty()), ("get", !self.get.is_empty())];
+        let keys = [
+            ("exec", self.exec.is_some()),
+            ("put", !self.put.is_empty()),
+            ("get", !self.get.is_empty()),
+            ("root", self.root.is_some()),
+        ];
         keys.into_iter().find(|(_, given)| *given).map(|(key, _)| key)
     }
 
     /// Whether it has virtio devices.
     pub fn has_devices(&self) -> bool {
-        !self.disks.is_empty() || !self.networks.is_empty() || self.has_virtio_console() || self.entropy
+        self.root.is_some()
+            || !self.disks.is_empty()
+            || !self.networks.is_empty()
+            || self.has_virtio_console()
+            || self.entropy
     }
 
     /// Whether its console is a virtio console.
@@ -383,9 +394,19 @@ impl Vm {
                 (self.paranoid == Some(0)).then_some(("paranoid", text))
             })
             .or_else(|| self.cpu_mistake())
-            .or_else(|| too_many("disks", self.disks.len(), MOST_DISKS))
             .or_else(|| {
-                let both = self.disks.iter().any(|disk| disk.read_only && disk.write_back);
+                // The root file system and the modules of the kernel are disks, too.
+                let most = if self.root.is_some() { MOST_DISKS - 2 } else { MOST_DISKS };
+                too_many("disks", self.disks.len(), most)
+            })
+            .or_else(|| {
+                let lonely = self.root.is_some() && self.exec.is_none() && !self.get.is_empty();
+                let (exec, root) = (self.called("exec"), self.called("root"));
+                lonely
+                    .then(|| ("get", format!(" needs {exec} beside {root}: it is done when that has ended")))
+            })
+            .or_else(|| {
+                let both = self.root.iter().chain(&self.disks).any(|disk| disk.read_only && disk.write_back);
                 let text = ": `read_only` and `write_back` exclude each other; leave one of them out";
                 both.then(|| ("disks", text.to_owned()))
             })

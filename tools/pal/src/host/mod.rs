@@ -2,6 +2,7 @@
 
 pub mod apt;
 mod backports;
+pub mod ext4;
 pub mod guests;
 pub mod needs;
 pub mod qemu;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use super::{
     apt::Apt,
-    find_program,
+    ext4, find_program,
     guests::{Architecture, Source, Suite},
 };
 use crate::{cli::Guest, project::Project, status::Usage, ui::Ui};
@@ -142,6 +142,56 @@ impl Needs<'_> {
         let package = apt.dependency(&latest, "linux-image-").with_context(advice)?.unwrap_or(latest);
         apt.fetch(&package, &cache.join(&package)).with_context(advice)?;
         cached_kernel(&cache).with_context(|| format!("package {package} has no boot/vmlinuz-*"))
+    }
+
+    /// A file system with the modules of a kernel whose package was unpacked around it, made once; none for a kernel from
+    /// elsewhere.
+    ///
+    /// # Errors
+    /// depmod or mke2fs is missing; the error says what to install.
+    pub fn modules_disk(&self, kernel: &Path) -> Result<Option<PathBuf>> {
+        let Some(package) = kernel.parent().and_then(Path::parent) else { return Ok(None) };
+        let name = kernel.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let Some(version) = name.strip_prefix("vmlinuz-") else { return Ok(None) };
+        let modules = package.join("lib/modules").join(version);
+        if !modules.is_dir() {
+            return Ok(None);
+        }
+        let cache = self.project.cache("modules")?;
+        let _lock = lock(&cache)?;
+        let image = cache.join(format!("{version}.ext4"));
+        if !image.exists() {
+            let depmod = || ext4::find_admin_program("depmod");
+            if depmod().is_none()
+                && let Some(apt) = Apt::find(self.project, self.ui, Architecture::Amd64)?
+            {
+                apt.install(&["kmod"], "depmod is missing", self.yes)?;
+            }
+            let depmod = depmod().context("depmod is missing: install kmod")?;
+            let mut command = std::process::Command::new(depmod);
+            self.ui.run("listing the kernel's modules", command.arg("-b").arg(package).arg(version))?;
+            let unfinished = cache.join(format!("{version}.part"));
+            ext4::make(&modules, &unfinished, 0, self.ui)?;
+            fs::rename(&unfinished, &image)?;
+        }
+        Ok(Some(image))
+    }
+
+    /// mmdebstrap, installed if it is missing.
+    ///
+    /// # Errors
+    /// It is not to be had; the error says what to install.
+    pub fn mmdebstrap(&self) -> Result<PathBuf> {
+        if let Some(path) = find_program("mmdebstrap") {
+            return Ok(path);
+        }
+        match Apt::find(self.project, self.ui, Architecture::Amd64)? {
+            Some(apt) => apt.install(&["mmdebstrap"], "mmdebstrap is missing", self.yes)?,
+            None => bail!(
+                "mmdebstrap is missing: install it, or give `run --root` a directory or image of your own"
+            ),
+        }
+        find_program("mmdebstrap").context("mmdebstrap is still not in PATH after the installation")
     }
 
     /// A statically linked busybox of the guest's architecture: the installed one, or one downloaded and kept under

@@ -73,7 +73,7 @@ pub fn add<'a>(spec: &Spec, vm: &'a Vm, needs: &Needs, image: &mut Image) -> Res
     let mut placed_disks = Vec::new();
     for (index, disk) in disks.into_iter().enumerate() {
         if let Contents::Read(contents) = disk.contents {
-            placed_disks.push((put(&format!("disk{index}"), contents)?, disk.read_only));
+            placed_disks.push((put(&format!("disk{index}"), contents)?, disk.source.read_only));
         }
     }
     let words = |console: &str| command_line(vm, console, kind.is_linux(), ours);

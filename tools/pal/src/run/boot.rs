@@ -89,7 +89,10 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch
                     telemetry: false,
                     exit_device: args.test_device,
                     test_device: args.test_device,
-                    devices: devices::arguments(&guest.vm)?,
+                    devices: devices::arguments(
+                        guest.files.disks.iter().map(|disk| &disk.source),
+                        &guest.vm,
+                    )?,
                     virtio_console: guest.vm.has_virtio_console(),
                     lab,
                     icount: args.icount,
@@ -188,7 +191,7 @@ impl Hypervisor {
 
 /// What guests can write to disks from the bundle: each has pages of its own, also where several have the same file.
 fn written_mib<'a>(files: impl Iterator<Item = &'a Files>) -> u64 {
-    let disks = files.flat_map(|files| &files.disks).filter(|disk| !disk.read_only);
+    let disks = files.flat_map(|files| &files.disks).filter(|disk| !disk.source.read_only);
     disks.filter_map(Disk::read).map(|contents| (contents.len() as u64).div_ceil(1 << 20)).sum()
 }
 

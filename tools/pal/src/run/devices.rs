@@ -8,17 +8,17 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::qemu::escape_commas;
-use crate::guest::vm::Vm;
+use crate::guest::vm::{Disk, Vm};
 
 /// QEMU's arguments for the guest's disks, network cards and source of random numbers. The console is connected with the others
 /// to pal ([`super::qemu::Spec::virtio_console`]).
 ///
 /// # Errors
 /// The current directory, which a file is relative to, is not to be had.
-pub fn arguments(vm: &Vm) -> Result<Vec<String>> {
+pub fn arguments<'a>(disks: impl Iterator<Item = &'a Disk>, vm: &Vm) -> Result<Vec<String>> {
     let mut arguments = Vec::new();
     let mut add = |option: &str, value: String| arguments.extend([option.to_owned(), value]);
-    for (number, disk) in vm.disks.iter().enumerate() {
+    for (number, disk) in disks.enumerate() {
         let file = absolute(&disk.file)?;
         let read_only = if disk.read_only { ",readonly=on" } else { "" };
         let snapshot = if disk.write_back { "" } else { ",snapshot=on" };
@@ -47,11 +47,10 @@ fn absolute(file: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guest::vm::Disk;
 
     #[test]
     fn each_device_has_its_stand_in() {
-        assert!(arguments(&Vm::named("guest")).unwrap().is_empty());
+        assert!(arguments([].iter(), &Vm::named("guest")).unwrap().is_empty());
         let vm = Vm {
             disks: vec![
                 Disk { file: "/a,b".into(), read_only: false, write_back: false },
@@ -62,7 +61,7 @@ mod tests {
             entropy: true,
             ..Vm::named("guest")
         };
-        let line = arguments(&vm).unwrap().join(" ");
+        let line = arguments(vm.disks.iter(), &vm).unwrap().join(" ");
         for part in [
             "-drive if=none,id=disk0,format=raw,snapshot=on,file=/a,,b ",
             "-device virtio-blk-pci,drive=disk1,serial=disk1",

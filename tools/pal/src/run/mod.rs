@@ -77,7 +77,7 @@ pub fn run(args: &RunArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let consoles = Consoles::new(&plan, args.log_dir.as_deref())?;
     let mut machine = boot::start(args, &needs, prepared.as_ref(), scratch.path())?;
     let remote = Remote::open(args, &plan, project, ui)?;
-    let _locks = prepared.map(Prepared::into_locks);
+    let _disks = prepared.map(Prepared::into_mapped);
     if interactive {
         ui.say("Ctrl-a x quits, Ctrl-a h helps");
     }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashSet,
-    fs::{self, File},
+    fs,
     io::Read,
     path::{Path, PathBuf},
 };
@@ -155,14 +155,14 @@ impl Prepared {
         self.guests.iter().flat_map(|guest| &guest.files.disks).filter_map(Disk::mapped)
     }
 
-    /// What keeps others from the files of disks; the rest is not needed once the machine runs.
-    pub fn into_locks(self) -> Vec<File> {
+    /// The disks' files, which the machine goes on using; the rest is not needed once it runs.
+    pub fn into_mapped(self) -> Vec<MappedFile> {
         let disks = self.guests.into_iter().flat_map(|guest| guest.files.disks);
-        let lock = |disk: Disk| match disk.contents {
-            Contents::Mapped(file) => Some(file.lock),
+        let file = |disk: Disk| match disk.contents {
+            Contents::Mapped(file) => Some(file),
             Contents::Read(_) => None,
         };
-        disks.filter_map(lock).collect()
+        disks.filter_map(file).collect()
     }
 
     /// The guests as the hypervisor gets them, with mapped disks at these addresses.
@@ -212,7 +212,8 @@ fn from_options(args: &RunArgs) -> Result<Vm> {
         permissive_msr: args.permissive_msr,
         cpu: Cpu { without: args.without.clone() },
         test_device: args.test_device,
-        disks: args.disk.iter().map(|disk| devices::disk(disk)).collect::<Result<_>>()?,
+        root: args.root.as_deref().map(|root| devices::disk("--root", root)).transpose()?,
+        disks: args.disk.iter().map(|disk| devices::disk("--disk", disk)).collect::<Result<_>>()?,
         networks: args.net.clone(),
         console: if args.virtio_console { Console::Virtio } else { Console::Serial },
         entropy: args.entropy,
@@ -224,7 +225,9 @@ impl Guest {
     fn new(args: &RunArgs, vm: Vm, needs: &Needs) -> Result<Guest> {
         let files = Files::read(&vm, needs, !args.machine.is_bochs())?;
         check_image(args, &files)?;
-        let nonce = files.ours.then(nonce).transpose()?;
+        // A distribution without a command shows all that its console says, from its boot on.
+        let marked = files.ours && (vm.root.is_none() || vm.exec.is_some());
+        let nonce = marked.then(nonce).transpose()?;
         let cmdline = command_line(args, &vm, &files.kind, nonce.as_deref());
         Ok(Guest { vm, files, cmdline, nonce })
     }
@@ -254,6 +257,13 @@ fn command_line(args: &RunArgs, vm: &Vm, image: &Image, nonce: Option<&str>) -> 
         }
         if args.verbose == 0 {
             words.push("quiet".to_owned());
+        }
+        if vm.root.is_some() {
+            // Cards have the names of this documentation.
+            words.push("net.ifnames=0".to_owned());
+            if vm.exec.is_some() {
+                words.push("systemd.show_status=false".to_owned());
+            }
         }
         if vm.exec.is_some() {
             // A dead kernel ends the run at once.

@@ -255,7 +255,8 @@ mod tests {
             path: path.into(),
             bytes,
             write_back,
-            lock: tempfile::tempfile().unwrap(),
+            _lock: tempfile::tempfile().unwrap(),
+            made: None,
         };
         let disks = place([file("a,b", 4096, true), file("c", 3 << 30, false)].iter());
         let spec = Spec {
