@@ -66,7 +66,7 @@ fn intel(context: &Context) -> Result<()> {
 fn two(context: &Context) -> Result<()> {
     let options =
         ["--probe", "--pcpus", "2", "--hv-arg", "selftest=smp", "--verbose", "--timeout", BOCHS_TIMEOUT];
-    let report = context.run(&options)?.status(0)?.says("selftest: a loop with interrupts closed: ")?;
+    let report = context.run(&options)?.status(0)?.says("selftest: a loop with interrupts disabled: ")?;
     // Until now no entry has failed that should not.
     let report = report
         .says("selftest: guest with invalid state: VMCS: exit 0x80000021")?
