@@ -18,7 +18,7 @@ use rustix::{
 
 use crate::context::Context;
 
-/// A running `pal run` with a terminal.
+/// A running `pal` with a terminal.
 pub struct Person {
     keyboard: File,
     screen: Receiver<Vec<u8>>,
@@ -35,6 +35,11 @@ pub struct Person {
 impl Person {
     /// Starts `pal run` with these options on the case's machine.
     pub fn start(context: &Context, options: &[&str]) -> Result<Self> {
+        Self::types_pal(context, &[&["run"], &context.place()[..], options].concat())
+    }
+
+    /// Starts `pal` with these arguments.
+    pub fn types_pal(context: &Context, arguments: &[&str]) -> Result<Self> {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
         grantpt(&master)?;
         unlockpt(&master)?;
@@ -42,7 +47,7 @@ impl Person {
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         let terminal = File::from(rustix::fs::open(name.as_c_str(), flags, Mode::empty())?);
         let mut command = Command::new(&context.pal);
-        command.arg("run").args(context.place()).args(options).env("TERM", "vt100");
+        command.args(arguments).env("TERM", "vt100");
         command.stdin(terminal.try_clone()?).stdout(terminal.try_clone()?).stderr(terminal.try_clone()?);
         let child = command.spawn().context("cannot start pal")?;
         let keyboard = File::from(master);

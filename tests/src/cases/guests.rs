@@ -1,8 +1,8 @@
 //! Debian's unmodified kernels, one for each kind of page tables.
 
-use std::path::Path;
+use std::{path::Path, process::Command, thread, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use super::{Case, both, only, virtio};
 use crate::context::Context;
@@ -13,6 +13,7 @@ pub const CASES: &[Case] = &[
     both("another kernel for a 32-bit guest", other_kernel),
     both("a kernel of the backports, and modules of a kernel of one's own", backports),
     only("native", "names of guests", names),
+    only("native", "two pals fetch kernels at once", at_once),
 ];
 
 /// What the kernel says about NX tells whether it uses PAE.
@@ -75,5 +76,45 @@ fn names(context: &Context) -> Result<()> {
     std::fs::create_dir(&empty)?;
     context.run(&["--modules", &empty])?.status(2)?.says("make modules_install")?;
     context.pal(["run", "--help"], None)?.status(0)?.has("debian-amd64-rt")?.has("--modules <DIR>")?;
+    Ok(())
+}
+
+/// Stands in for apt and dpkg: apt-get takes a while for the lists and gives up at once when another does so, as the real one.
+const APT: &str = r#"#!/bin/sh
+for word; do case "$word" in Dir::State::Lists=*) lists=${word#*=};; esac; done
+case "$0 $*" in
+*apt-cache*show*) [ -e "${lists:-/none}/here" ] && echo "Package: x";;
+*apt-cache*depends*) ;;
+*apt-get*indextargets*) ;;
+*apt-get*update*)
+    mkdir "$lists/held" 2>/dev/null || { echo "E: Could not get lock $lists/lock" >&2; exit 100; }
+    sleep 2; touch "$lists/here"; rmdir "$lists/held";;
+*apt-get*download*) for word; do package=$word; done; echo "$package" > "$package.deb";;
+*dpkg-deb*) for word; do tree=$word; done; mkdir -p "$tree/boot" && cp "$2" "$tree/boot/vmlinuz-$(cat "$2")";;
+esac
+"#;
+
+/// Both need the same lists of packages, which nobody has fetched yet. The second waits, says so, and finds them.
+fn at_once(context: &Context) -> Result<()> {
+    std::fs::create_dir(context.path("bin"))?;
+    for name in ["apt-get", "apt-cache", "dpkg-deb"] {
+        let program = context.file(&format!("bin/{name}"), APT)?;
+        std::fs::set_permissions(program, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    }
+    let path = format!("{}:{}", context.path("bin"), std::env::var("PATH").unwrap_or_default());
+    let fetch = |guest: &str| {
+        let mut command = Command::new(&context.pal);
+        command.args(["kernel", "--guest", guest]).env("PATH", &path);
+        command.env("CARGO_TARGET_DIR", context.path("target"));
+        context.wait_for(command, Duration::from_secs(120))?.status(0)
+    };
+    let [one, other] = thread::scope(|scope| {
+        let started = ["debian-amd64", "debian-amd64-generic"].map(|guest| scope.spawn(move || fetch(guest)));
+        started.map(|run| run.join().expect("no thread panics"))
+    });
+    let (one, other) = (one?.has("/boot/vmlinuz-linux-image-cloud-amd64")?, other?);
+    let other = other.has("/boot/vmlinuz-linux-image-amd64")?;
+    let waited = [&one, &other].map(|run| run.stderr.contains("waiting for another pal"));
+    ensure!(waited[0] != waited[1], "who waited: {waited:?}");
     Ok(())
 }

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Result, bail, ensure};
 
 use super::{Case, only};
-use crate::context::Context;
+use crate::{context::Context, pty::Person};
 
 pub const CASES: &[Case] = &[only("qemu-svm", "other shells reach a running machine", reach)];
 
@@ -64,7 +64,7 @@ fn wait_until(mut happened: impl FnMut() -> Result<bool>, what: &str) -> Result<
 fn reach(context: &Context) -> Result<()> {
     let name = format!("e2e-{}", std::process::id());
     let on = |words: &[&str], input: Option<&[u8]>| context.pal(words, input);
-    let command = "stty -echo; echo one; read word; echo got $word; while :; do echo -; sleep 0.05; done";
+    let command = "stty -echo; echo one; read word; echo got $word; read word; echo then $word; while :; do echo -; sleep 0.05; done";
     let words = [&["run", "--name", &name, "--exec", command][..], &context.place()].concat();
     let mut run = Background::start(context, &words, Stdio::null(), "run.out")?;
     run.shows("one\n")?;
@@ -85,8 +85,12 @@ fn reach(context: &Context) -> Result<()> {
     let input = context.file("input", "hello\n")?;
     let mut console =
         Background::start(context, &["console", &name], Stdio::from(File::open(input)?), "console.out")?;
-    run.shows("got hello\n-\n")?;
+    run.shows("got hello\n")?;
     console.shows("got hello")?;
+    at_the_console(context, &name)?;
+    run.shows("then there\n-\n")?;
+    console.shows("then there")?;
+    at_the_monitor(context, &name)?;
 
     // A paused guest stays with the monitor, which says less when it is called again.
     monitor(&["pause"])?;
@@ -111,9 +115,41 @@ fn reach(context: &Context) -> Result<()> {
     run.ends(3)?;
     console.ends(3)?;
     let output = fs::read_to_string(&run.output)?;
-    let rest = output.strip_prefix("one\ngot hello\n").unwrap_or("?");
+    let rest = output.strip_prefix("one\ngot hello\nthen there\n").unwrap_or("?");
     let rest = rest.trim_end_matches('-').replace("-\n", "");
     ensure!(rest.is_empty(), "the command's output is not alone: {output:?}");
     on(&["stop", &name], None)?.status(2)?;
+    Ok(())
+}
+
+/// A person at `pal console`, who reads, types, and leaves. In raw mode nothing echoes what is typed, and bytes come as they are.
+fn at_the_console(context: &Context, name: &str) -> Result<()> {
+    let mut person = Person::types_pal(context, &["console", name])?;
+    person.sees("Ctrl-a x detaches")?;
+    person.types("there\n")?;
+    person.sees("then there\n-\n")?;
+    ensure!(person.shown.matches("there").count() == 1, "an echo: {}", person.shown);
+    ensure!(!person.terminal_is_sane()?, "the terminal is not in raw mode");
+    person.types("\x01x")?;
+    person.sees("detached")?;
+    ensure!(person.ends()? == Some(0), "{}", person.shown);
+    ensure!(person.terminal_is_sane()?, "the terminal is still in raw mode");
+    Ok(())
+}
+
+/// A person at `pal monitor`, who leaves by `quit` and, the second time, by the escape key in the middle of a line.
+fn at_the_monitor(context: &Context, name: &str) -> Result<()> {
+    for end in ["quit\r", "stat\x01x"] {
+        let mut person = Person::types_pal(context, &["monitor", "--name", name])?;
+        person.sees("monitor> ")?;
+        ensure!(!person.terminal_is_sane()?, "the terminal is not in raw mode");
+        // Its line editor: the wrong letter goes.
+        person.types("vmz\x7fs\r")?;
+        person.sees("running")?;
+        person.sees("monitor> ")?;
+        person.types(end)?;
+        ensure!(person.ends()? == Some(0), "{}", person.shown);
+        ensure!(person.terminal_is_sane()?, "the terminal is still in raw mode");
+    }
     Ok(())
 }

@@ -232,7 +232,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE", help_heading = "Guest")]
     pub kernel: Option<PathBuf>,
     /// Where the modules of that kernel are, for drivers that are not built in: what `make modules_install` made, or a folder
-    /// lib/modules/VERSION. Kernels that are fetched bring theirs
+    /// lib/modules/RELEASE. Default: lib/modules/RELEASE beside the `boot` that the kernel lies in
     #[arg(long, value_name = "DIR", help_heading = "Guest")]
     pub modules: Option<PathBuf>,
     /// The initial RAM disk. Default for Linux kernels: a generated one with a busybox shell

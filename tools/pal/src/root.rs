@@ -17,7 +17,7 @@ use crate::{
     host::{ext4, needs::Needs},
     project::Project,
     status::Usage,
-    ui::Ui,
+    ui::{Ui, shell_word},
 };
 
 /// What a guest is more than apt: an init, what finds its modules, its network commands.
@@ -55,7 +55,8 @@ pub fn run(args: &RootArgs, project: &Project, ui: &Ui) -> Result<u8> {
     fs::File::create(&unfinished).map_err(place)?;
     ui.run("writing the image", Command::new("cp").arg("--sparse=always").arg(&image).arg(&unfinished))?;
     fs::rename(&unfinished, &args.output).map_err(place)?;
-    ui.say(&format!("{0}: boot it by `cargo pal run --root {0} --mem 512`", args.output.display()));
+    let image = args.output.to_string_lossy();
+    ui.say(&format!("{image}: boot it by `cargo pal run --root {} --mem 512`", shell_word(&image)));
     Ok(0)
 }
 
@@ -82,16 +83,14 @@ fn is_name(name: &str) -> bool {
 /// What is done to the new system, which is `$1`: a login without a password, a name, nothing that waits for a network or is
 /// not needed any more; and then the image, of a view without the file systems that are mounted in it.
 fn hooks(mke2fs: &Path, image: &Path, free_mib: u64) -> [String; 3] {
-    let quoted = |path: &Path| format!("'{}'", path.to_string_lossy().replace('\'', r"'\''"));
+    let [mke2fs, image] = [mke2fs, image].map(Path::to_string_lossy);
+    let (mke2fs, image) = (shell_word(&mke2fs), shell_word(&image));
     [
         r#"chroot "$1" passwd -d root > /dev/null"#.to_owned(),
         r#"echo palimpsest > "$1/etc/hostname"; printf '127.0.0.1 localhost\n127.0.1.1 palimpsest\n' > "$1/etc/hosts"; rm -rf "$1"/var/cache/apt/archives/*.deb"#
             .to_owned(),
         format!(
-            r#"set -e; m=$(mktemp -d); mount --bind "$1" "$m"; mib=$(du -sm "$m" | cut -f1); {} -q -F -t ext4 -E root_owner=0:0 -d "$m" {} $((mib * 11 / 10 + {free_mib} + 16))M; umount "$m"; rmdir "$m"; chmod 644 {}"#,
-            quoted(mke2fs),
-            quoted(image),
-            quoted(image)
+            r#"set -e; m=$(mktemp -d); mount --bind "$1" "$m"; mib=$(du -sm "$m" | cut -f1); {mke2fs} -q -F -t ext4 -E root_owner=0:0 -d "$m" {image} $((mib * 11 / 10 + {free_mib} + 16))M; umount "$m"; rmdir "$m"; chmod 644 {image}"#
         ),
     ]
 }
@@ -109,6 +108,6 @@ mod tests {
             assert!(super::packages(&[bad.to_owned()]).unwrap_err().is::<Usage>(), "{bad}");
         }
         let [.., last] = hooks(Path::new("/sbin/mke2fs"), Path::new("/a'b"), 7);
-        assert!(last.contains(r"'/a'\''b'") && last.contains("+ 7 + 16"), "{last}");
+        assert!(last.contains(r#""/a'b" $(("#) && last.contains("+ 7 + 16"), "{last}");
     }
 }

@@ -1,6 +1,7 @@
 //! What the person sees on standard error: messages, and spinners while something takes time.
 
 use std::{
+    borrow::Cow,
     io::{IsTerminal, Write, stderr},
     process::{Command, Output, Stdio},
     sync::atomic::{AtomicU32, Ordering},
@@ -109,6 +110,12 @@ impl Ui {
     }
 }
 
+/// A word of a command that a person may type, as a shell reads it.
+pub fn shell_word(text: &str) -> Cow<'_, str> {
+    // A zero cannot be typed at all; it is left as it is.
+    shlex::Quoter::new().allow_nul(true).quote(text).unwrap_or(Cow::Borrowed(text))
+}
+
 /// A running step; ends its spinner when dropped.
 pub struct Step {
     bar: Option<ProgressBar>,
@@ -129,6 +136,22 @@ impl Drop for Step {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
             STEPS.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_a_shell() {
+        for (text, word) in [("a/b-1.ext4", "a/b-1.ext4"), ("a b", "'a b'"), ("", "''"), ("$x", "'$x'")] {
+            assert_eq!(shell_word(text), word);
+        }
+        for text in ["a b", "a'b", "it's \"$HOME\" `x`\\", "*", "~", "a\nb", "!x"] {
+            let shell = Command::new("sh").args(["-c", &format!("printf %s {}", shell_word(text))]).output();
+            assert_eq!(String::from_utf8(shell.unwrap().stdout).unwrap(), text);
         }
     }
 }

@@ -11,7 +11,10 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::{record::Records, rows::Row};
-use crate::cli::{Machine, Mode, value_name};
+use crate::{
+    cli::{Machine, Mode, value_name},
+    ui::shell_word,
+};
 
 /// Guest memory in MiB: Linux turns huge pages off below 512.
 const MEMORY_MIB: u64 = 1024;
@@ -122,10 +125,8 @@ impl Setup {
         if !trouble.is_empty() {
             let said = String::from_utf8_lossy(&output.stderr);
             trouble.extend(said.lines().map(str::to_owned));
-            let quoted = command
-                .iter()
-                .map(|word| if word.contains(' ') { format!("'{word}'") } else { word.clone() });
-            trouble.push(format!("the command was: pal {}", quoted.collect::<Vec<_>>().join(" ")));
+            let words = command.iter().map(|word| shell_word(word));
+            trouble.push(format!("the command was: pal {}", words.collect::<Vec<_>>().join(" ")));
         }
         Ok((Sitting { records, command, stats: Value::Null, trouble: trouble.join("\n") }, success))
     }

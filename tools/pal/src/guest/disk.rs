@@ -14,7 +14,10 @@ use anyhow::Result;
 use tempfile::TempPath;
 
 use super::vm::{self, Vm};
-use crate::host::{ext4, needs::Needs};
+use crate::{
+    host::{ext4, needs::Needs},
+    ui::shell_word,
+};
 
 /// What is mapped is whole pages.
 const PAGE: u64 = 4096;
@@ -59,9 +62,11 @@ impl Disk {
             return Disk::open(vm, root, can_map);
         }
         if root.write_back {
-            let dir = root.file.display();
-            let text =
-                format!(" {dir}: a directory cannot be written back to; make an image of it: `mke2fs -d`");
+            let text = format!(
+                " {}: a directory cannot be written back to; make an image of it: `mke2fs -t ext4 -d {} root.ext4 2G`",
+                root.file.display(),
+                shell_word(&root.file.to_string_lossy())
+            );
             return Err(vm.wrong("root", text));
         }
         let image = tempfile::Builder::new().prefix("pal-").suffix(".ext4").tempfile()?.into_temp_path();
@@ -96,7 +101,7 @@ impl Disk {
         if disk.write_back && !fits {
             return wrong(format!(
                 "only a file of whole pages can be written back to: `truncate -s %4096 {}` fills it up",
-                disk.file.display()
+                shell_word(&disk.file.to_string_lossy())
             ));
         }
         let Some(lock) = file.filter(|_| can_map && fits) else {
@@ -151,7 +156,7 @@ mod tests {
             vm::Disk { file: path, read_only: false, write_back: false }
         };
         let vm = Vm::named("guest");
-        let (pages, odd, empty) = (file("pages", 8192), file("odd", 8193), file("empty", 0));
+        let (pages, odd, empty) = (file("pages", 8192), file("odd one", 8193), file("empty", 0));
         let bytes = |disk, can_map| {
             let disk = Disk::open(&vm, disk, can_map).unwrap();
             (disk.mapped().map(|file| file.bytes), disk.read().map(<[u8]>::len))
@@ -163,7 +168,8 @@ mod tests {
 
         let back = |disk: &vm::Disk| vm::Disk { write_back: true, ..disk.clone() };
         let error = |disk: &vm::Disk, can_map| Disk::open(&vm, disk, can_map).err().unwrap().to_string();
-        assert!(error(&back(&odd), true).contains("truncate -s %4096"));
+        let advice = format!("`truncate -s %4096 '{}/odd one'`", dir.path().display());
+        assert!(error(&back(&odd), true).contains(&advice));
         assert!(error(&back(&pages), false).contains("qemu-svm"));
         assert!(
             error(&back(&vm::Disk { file: dir.path().into(), ..pages.clone() }), true).contains("--disk")

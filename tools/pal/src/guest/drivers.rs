@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use super::vm::Vm;
+use super::{image, vm::Vm};
 
 /// The modules that drive the devices and read ext4, in an order in which they can be loaded. Kernels have some of them built
 /// in, and some not at all. Of a tree with a list of dependencies, other modules come along as they are needed.
@@ -68,19 +68,35 @@ pub fn check(vm: &Vm) -> Result<()> {
     Ok(())
 }
 
-/// The modules for a guest's devices: names and contents, in the order of loading. Without `kernel_modules` those of the package
-/// that was unpacked around `kernel`; none for a kernel from elsewhere.
+/// The directory with the modules of the kernel in this file, `lib/modules/RELEASE`: where `kernel_modules` says, else beside the
+/// `boot` that it lies in, in a package that was unpacked or on the machine itself. None for a kernel from elsewhere.
+///
+/// The release is the one that the kernel names, as it looks for its modules by that in the guest: files can be renamed, and a
+/// machine has the modules of all kernels that are installed. Only a kernel that names none is known by its file's name.
+pub fn folder(vm: &Vm, path: &Path, kernel: &[u8]) -> Option<PathBuf> {
+    let named =
+        || path.file_name()?.to_str()?.strip_prefix("vmlinuz-").filter(|name| image::is_release(name));
+    let release = image::release(kernel).or_else(named)?;
+    let around = match &vm.kernel_modules {
+        Some(dir) if dir.ends_with(release) => return Some(dir.clone()),
+        Some(dir) => dir,
+        None => path.parent()?.parent()?,
+    };
+    ["lib/modules", "usr/lib/modules"]
+        .into_iter()
+        .map(|folder| around.join(folder).join(release))
+        .find(|folder| folder.is_dir())
+}
+
+/// The modules for a guest's devices: names and contents, in the order of loading. Without `kernel_modules` those
+/// [beside](folder) the kernel, whose file and its contents these are.
 ///
 /// # Errors
 /// Files that cannot be read or unpacked.
-pub fn find(vm: &Vm, kernel: &Path) -> Result<Vec<(String, Vec<u8>)>> {
+pub fn find(vm: &Vm, path: &Path, kernel: &[u8]) -> Result<Vec<(String, Vec<u8>)>> {
     let mut files = Vec::new();
-    if let Some(dir) = &vm.kernel_modules {
-        collect(dir, &mut files)?;
-    } else if let Some(package) = kernel.parent().and_then(Path::parent) {
-        for folder in ["lib/modules", "usr/lib/modules"] {
-            collect(&package.join(folder), &mut files)?;
-        }
+    if let Some(dir) = vm.kernel_modules.clone().or_else(|| folder(vm, path, kernel)) {
+        collect(&dir, &mut files)?;
     }
     let list = files.iter().find(|path| path.ends_with("modules.dep"));
     let needs = list.map(fs::read_to_string).transpose().context("cannot read modules.dep")?;
@@ -174,15 +190,56 @@ mod tests {
     #[test]
     fn modules_come_in_order_and_those_that_are_missing_are_left_out() {
         let package = tree(&[
+            ("boot/vmlinuz-6.1", ""),
             ("lib/modules/6.1/kernel/drivers/virtio_blk.ko", "blk"),
             ("lib/modules/6.1/kernel/core/virtio.ko", "core"),
             ("lib/modules/6.1/kernel/rng-core.ko", "rng"),
             ("lib/modules/6.1/kernel/other.ko", ""),
         ]);
         let vm = Vm::named("guest");
-        let found = find(&vm, &package.path().join("boot/vmlinuz")).unwrap();
+        let found = find(&vm, &package.path().join("boot/vmlinuz-6.1"), b"").unwrap();
         assert_eq!(found, [module("virtio", "core"), module("virtio_blk", "blk"), module("rng_core", "rng")]);
-        assert!(find(&vm, Path::new("vmlinuz")).unwrap().is_empty());
+        assert!(find(&vm, Path::new("vmlinuz"), b"").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_kernel_gets_its_own_modules_among_those_of_several() {
+        // As on a machine with two kernels, each with its list.
+        let machine = tree(&[
+            ("boot/vmlinuz-6.1.0-9-amd64", ""),
+            ("lib/modules/6.1.0-9-amd64/kernel/virtio.ko", "old"),
+            ("lib/modules/6.1.0-9-amd64/kernel/virtio_blk.ko", "old blk"),
+            ("lib/modules/6.1.0-9-amd64/modules.dep", ""),
+            ("lib/modules/6.12.9/kernel/virtio.ko.xz", "not xz: must not be read"),
+            ("usr/lib/modules/6.12.9/kernel/virtio.ko", ""),
+            ("lib/modules/7.0/kernel/virtio.ko", "new"),
+        ]);
+        let vm = Vm::named("guest");
+        let kernel = |release: &str| {
+            let mut bytes = vec![0; 0x300];
+            bytes[0x202..0x206].copy_from_slice(b"HdrS");
+            bytes[0x20e..0x210].copy_from_slice(&0x80_u16.to_le_bytes());
+            bytes[0x280..0x280 + release.len()].copy_from_slice(release.as_bytes());
+            bytes
+        };
+        let found =
+            |file: &str, kernel: &[u8]| find(&vm, &machine.path().join("boot").join(file), kernel).unwrap();
+        let old = [module("virtio", "old"), module("virtio_blk", "old blk")];
+        assert_eq!(found("vmlinuz-6.1.0-9-amd64", &kernel("6.1.0-9-amd64 (root@host) #1")), old);
+        // The kernel's word counts, not its file's name.
+        assert_eq!(found("vmlinuz", &kernel("6.1.0-9-amd64 x")), old);
+        assert_eq!(found("vmlinuz-6.1.0-9-amd64", &kernel("7.0 x")), [module("virtio", "new")]);
+        // One without a word of its own.
+        assert_eq!(found("vmlinuz-7.0", b""), [module("virtio", "new")]);
+        // No modules here, and no others in their place.
+        assert!(found("vmlinuz-6.1.0-9-amd64", &kernel("8.0 x")).is_empty());
+        assert!(found("vmlinuz-..", b"").is_empty());
+        // Where a description says, all of one kernel or its own directory.
+        for dir in ["", "lib/modules/7.0"] {
+            let vm = Vm { kernel_modules: Some(machine.path().join(dir)), ..Vm::named("guest") };
+            let folder = folder(&vm, Path::new("bzImage"), &kernel("7.0 x"));
+            assert_eq!(folder, Some(machine.path().join("lib/modules/7.0")));
+        }
     }
 
     #[test]
@@ -193,7 +250,7 @@ mod tests {
         let dir = tree(&[&files[..], &[("6/modules.dep", dep)]].concat());
         let vm = Vm { kernel_modules: Some(dir.path().to_owned()), ..Vm::named("guest") };
         check(&vm).unwrap();
-        let found = find(&vm, Path::new("vmlinuz")).unwrap();
+        let found = find(&vm, Path::new("vmlinuz"), b"").unwrap();
         assert_eq!(found, [module("new_b", "b"), module("new_a", "a"), module("virtio_blk", "blk")]);
     }
 
@@ -203,9 +260,9 @@ mod tests {
         let status = Command::new("gzip").arg(dir.path().join("virtio.ko")).status().unwrap();
         assert!(status.success() && dir.path().join("virtio.ko.gz").exists());
         let vm = Vm { kernel_modules: Some(dir.path().to_owned()), ..Vm::named("guest") };
-        assert_eq!(find(&vm, Path::new("vmlinuz")).unwrap(), [module("virtio", "core")]);
+        assert_eq!(find(&vm, Path::new("vmlinuz"), b"").unwrap(), [module("virtio", "core")]);
         fs::write(dir.path().join("virtio.ko.gz"), "damaged").unwrap();
-        assert!(find(&vm, Path::new("vmlinuz")).unwrap_err().to_string().contains("cannot unpack"));
+        assert!(find(&vm, Path::new("vmlinuz"), b"").unwrap_err().to_string().contains("cannot unpack"));
     }
 
     #[test]

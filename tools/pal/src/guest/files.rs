@@ -76,9 +76,10 @@ impl Files {
         }
         let ours = kind.is_linux() && own.is_none();
         let mut root = vm.root.as_ref().map(|_| Root::default());
-        if let (Some(root), Some(file)) =
-            (&mut root, needs.modules_disk(&path)?.filter(|_| vm.root.is_some()))
+        if let Some(root) = &mut root
+            && let Some(folder) = drivers::folder(vm, &path, &kernel)
         {
+            let file = needs.modules_disk(&folder)?;
             let modules = vm::Disk { file, read_only: true, write_back: false };
             root.modules_disk = Some(format!("/dev/vd{}", char::from(b'a' + disks.len() as u8)));
             disks.push(Disk::open(vm, &modules, can_map)?);
@@ -86,7 +87,7 @@ impl Files {
         let initrd = match own.map(|contents| (vm.initrd.as_deref(), contents)) {
             None if ours => {
                 let busybox = needs.busybox(vm.guest())?;
-                let drivers = if vm.has_devices() { drivers::find(vm, &path)? } else { Vec::new() };
+                let drivers = if vm.has_devices() { drivers::find(vm, &path, &kernel)? } else { Vec::new() };
                 let command = vm.exec.as_deref();
                 let contents = initramfs::build(&Contents {
                     busybox: &busybox,

@@ -54,6 +54,30 @@ impl Image {
     }
 }
 
+/// The release that a Linux kernel says it is, as `uname -r` shows it in the guest and as its modules' directory is called.
+///
+/// `None` where it says none, or one that is no name of a directory: the caller makes a path of it.
+pub fn release(kernel: &[u8]) -> Option<&str> {
+    let version = if slice(kernel, 0x202, 4) == Some(b"HdrS") {
+        // `kernel_version`, from the end of the first sector; 0 if there is none.
+        let at = u16_at(kernel, 0x20e).filter(|&at| at != 0)?;
+        kernel.get(0x200 + usize::from(at)..)?
+    } else {
+        let prefix = b"Linux version ";
+        &kernel[find(kernel, prefix)? + prefix.len()..]
+    };
+    // The release, then who built it, when and how. Its length is limited by the kernel to 64 with the final zero.
+    let end = version.iter().take(64).position(|byte| matches!(byte, b' ' | 0))?;
+    let release = std::str::from_utf8(&version[..end]).ok()?;
+    is_release(release).then_some(release)
+}
+
+/// Whether a directory and a word on a command line may have this name.
+pub fn is_release(text: &str) -> bool {
+    text.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
+        && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/')
+}
+
 /// The oldest boot protocol of which the hypervisor's loader knows enough.
 const OLDEST_PROTOCOL: u16 = 0x202;
 /// The first that says how much memory the kernel needs to start.
@@ -345,6 +369,29 @@ mod tests {
     }
 
     #[test]
+    fn releases() {
+        let of = |version: &[u8], at: u16| {
+            let mut bytes = bzimage_bytes();
+            bytes[0x20e..0x210].copy_from_slice(&at.to_le_bytes());
+            let start = 0x200 + 0x100;
+            bytes[start..start + version.len()].copy_from_slice(version);
+            release(&bytes).map(str::to_owned)
+        };
+        assert_eq!(of(b"6.1.0-9-amd64 (root@host) #1 SMP\0", 0x100).as_deref(), Some("6.1.0-9-amd64"));
+        assert_eq!(of(b"6.12.0\0", 0x100).as_deref(), Some("6.12.0"));
+        // None, none that ends, none that is in the file, and none that may become a path.
+        assert_eq!(of(b"6.12.0\0", 0), None);
+        assert_eq!(of(&[b'6'; 64], 0x100), None);
+        assert_eq!(of(b"6.12.0\0", 0xffff), None);
+        for bad in [&b"\0"[..], b"../x\0", b"6/../x\0", b"-b\0", b"6\x01\0", b"6\xff\0"] {
+            assert_eq!(of(bad, 0x100), None, "{bad:?}");
+        }
+        let vmlinux = [&elf32_bytes(), &b"Linux version 6.9.1+ (root@host)"[..]].concat();
+        assert_eq!(release(&vmlinux), Some("6.9.1+"));
+        assert_eq!(release(&elf32_bytes()), None);
+    }
+
+    #[test]
     fn other_files_are_named() {
         assert!(Image::identify(b"").unwrap_err().contains("empty"));
         assert!(Image::identify(b"#!/bin/sh").unwrap_err().contains("script"));
@@ -359,6 +406,7 @@ mod tests {
             if kind == 1 { bytes.splice(0..0, header); }
             bytes.splice(0..bytes.len().min(prefix.len()), prefix);
             let _ = Image::identify(&bytes);
+            let _ = release(&bytes);
         }
     }
 }

@@ -1,11 +1,13 @@
 //! Packages through apt, on Debian and its relatives.
 //!
 //! Downloads never touch the system: when the system's package lists are empty or old, or name another architecture's
-//! packages, or Debian's backports are wanted, pal keeps lists of its own under `target/pal/apt*`, which needs no privileges. Only [`Apt::install`] changes
-//! the machine, and only after the person agreed.
+//! packages, or Debian's backports are wanted, pal keeps lists of its own under `target/pal/apt*`, which needs no privileges. apt
+//! gives up at once when another one uses its lists; so one pal at a time works with those of a directory, from the first look
+//! at them until the [`Apt`] is dropped. Only [`Apt::install`] changes the machine, and only after the person agreed.
 
 use std::{
-    env, fs,
+    env,
+    fs::{self, File},
     io::{BufRead, IsTerminal, Write, stderr, stdin},
     path::{Path, PathBuf},
     process::Command,
@@ -13,7 +15,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use super::{backports, find_program, guests::Architecture};
+use super::{backports, find_program, guests::Architecture, lock::lock};
 use crate::{project::Project, ui::Ui};
 
 /// Access to the package manager.
@@ -27,6 +29,8 @@ pub struct Apt<'a> {
     fresh: bool,
     /// A list of sources in the system's place.
     sources: Option<PathBuf>,
+    /// Keeps other pals out of `state` while it is in use.
+    lock: Option<File>,
 }
 
 impl<'a> Apt<'a> {
@@ -43,7 +47,7 @@ impl<'a> Apt<'a> {
             Architecture::I386 => ("apt-i386", true),
         };
         let state = prepare(project, state)?;
-        Ok(Some(Self { ui, architecture, state, private_lists, fresh: false, sources: None }))
+        Ok(Some(Self { ui, architecture, state, private_lists, fresh: false, sources: None, lock: None }))
     }
 
     /// Looks at Debian's backports from now on, by sources and lists of pal's own beside the system's, which stay as they are.
@@ -67,11 +71,20 @@ impl<'a> Apt<'a> {
         let targets = targets.env("LC_ALL", "C").output().context("cannot run apt-get")?;
         let mirror = backports::mirror(&String::from_utf8_lossy(&targets.stdout), codename);
         let suffix = if self.architecture == Architecture::I386 { "-i386" } else { "" };
+        self.lock = None;
         self.state = prepare(project, &format!("apt-backports{suffix}"))?;
+        self.lock()?;
         let sources = self.state.join("sources.list");
         fs::write(&sources, backports::sources(&mirror, codename))
             .with_context(|| format!("cannot write {}", sources.display()))?;
         (self.sources, self.private_lists, self.fresh) = (Some(sources), true, false);
+        Ok(())
+    }
+
+    fn lock(&mut self) -> Result<()> {
+        if self.lock.is_none() {
+            self.lock = Some(lock(&self.state, self.ui)?);
+        }
         Ok(())
     }
 
@@ -80,6 +93,7 @@ impl<'a> Apt<'a> {
     /// # Errors
     /// No package is known even after an update.
     pub fn first_known(&mut self, packages: &[&str]) -> Result<String> {
+        self.lock()?;
         // An update that failed in part may do all the same.
         let mut updated = Ok(());
         loop {
@@ -137,6 +151,7 @@ impl<'a> Apt<'a> {
     /// # Errors
     /// As above.
     pub fn fetch_all(&mut self, packages: &[&str], into: &Path) -> Result<()> {
+        self.lock()?;
         let parent = into.parent().context("a directory needs a parent")?;
         let scratch =
             tempfile::tempdir_in(parent).with_context(|| format!("cannot write to {}", parent.display()))?;
@@ -218,7 +233,9 @@ impl<'a> Apt<'a> {
             if !root {
                 command.args(["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]);
             }
-            command.env("DEBIAN_FRONTEND", "noninteractive").args(["-q", "-y"]).args(arguments);
+            // Another installation may be under way.
+            let wait = ["-o", "DPkg::Lock::Timeout=300"];
+            command.env("DEBIAN_FRONTEND", "noninteractive").args(["-q", "-y"]).args(wait).args(arguments);
             self.ui.run(text, &mut command)
         };
         if !root {

@@ -2,6 +2,7 @@
 
 use std::{
     fs::{self, File},
+    hash::{DefaultHasher, Hash, Hasher},
     io::Read,
     path::{Path, PathBuf},
 };
@@ -12,6 +13,7 @@ use super::{
     apt::Apt,
     ext4, find_program,
     guests::{Architecture, Source, Suite},
+    lock::lock,
 };
 use crate::{cli::Guest, project::Project, status::Usage, ui::Ui};
 
@@ -113,7 +115,7 @@ impl Needs<'_> {
     pub fn kernel(&self, guest: Guest) -> Result<PathBuf> {
         let Source { architecture, suite, kernels, kernel_cache, .. } = guest.source();
         let cache = self.project.cache(&kernel_cache)?;
-        let _lock = lock(&cache)?;
+        let _lock = lock(&cache, self.ui)?;
         if let Some(kernel) = cached_kernel(&cache) {
             return Ok(kernel);
         }
@@ -144,23 +146,21 @@ impl Needs<'_> {
         cached_kernel(&cache).with_context(|| format!("package {package} has no boot/vmlinuz-*"))
     }
 
-    /// A file system with the modules of a kernel whose package was unpacked around it, made once; none for a kernel from
-    /// elsewhere.
+    /// A file system with the modules in this directory, the `lib/modules/RELEASE` of a kernel. It is kept, and made again once
+    /// the directory has changed.
     ///
     /// # Errors
     /// depmod or mke2fs is missing; the error says what to install.
-    pub fn modules_disk(&self, kernel: &Path) -> Result<Option<PathBuf>> {
-        let Some(package) = kernel.parent().and_then(Path::parent) else { return Ok(None) };
-        let name = kernel.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let Some(version) = name.strip_prefix("vmlinuz-") else { return Ok(None) };
-        let modules = package.join("lib/modules").join(version);
-        if !modules.is_dir() {
-            return Ok(None);
-        }
+    pub fn modules_disk(&self, modules: &Path) -> Result<PathBuf> {
+        let wrong = || format!("no modules of a kernel: {}", modules.display());
+        let modules = &fs::canonicalize(modules).with_context(wrong)?;
+        let release = modules.file_name().with_context(wrong)?.to_string_lossy().into_owned();
+        let base = modules.ancestors().nth(3).with_context(wrong)?;
         let cache = self.project.cache("modules")?;
-        let _lock = lock(&cache)?;
-        let image = cache.join(format!("{version}.ext4"));
-        if !image.exists() {
+        let _lock = lock(&cache, self.ui)?;
+        // What depmod writes, which a new kernel's modules come with; packages leave it to their installation.
+        let list = modules.join("modules.dep");
+        if !list.exists() {
             let depmod = || ext4::find_admin_program("depmod");
             if depmod().is_none()
                 && let Some(apt) = Apt::find(self.project, self.ui, Architecture::Amd64)?
@@ -169,12 +169,19 @@ impl Needs<'_> {
             }
             let depmod = depmod().context("depmod is missing: install kmod")?;
             let mut command = std::process::Command::new(depmod);
-            self.ui.run("listing the kernel's modules", command.arg("-b").arg(package).arg(version))?;
-            let unfinished = cache.join(format!("{version}.part"));
-            ext4::make(&modules, &unfinished, 0, self.ui)?;
+            self.ui.run("listing the kernel's modules", command.arg("-b").arg(base).arg(&release))?;
+        }
+        // Kernels built in different places may have one release.
+        let mut place = DefaultHasher::new();
+        modules.hash(&mut place);
+        let image = cache.join(format!("{release}-{:016x}.ext4", place.finish()));
+        let modified = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+        if modified(&image).is_none_or(|made| Some(made) < modified(&list)) {
+            let unfinished = image.with_extension("part");
+            ext4::make(modules, &unfinished, 0, self.ui)?;
             fs::rename(&unfinished, &image)?;
         }
-        Ok(Some(image))
+        Ok(image)
     }
 
     /// mmdebstrap, installed if it is missing.
@@ -205,7 +212,7 @@ impl Needs<'_> {
             return Ok(path);
         }
         let cache = self.project.cache(busybox_cache)?;
-        let _lock = lock(&cache)?;
+        let _lock = lock(&cache, self.ui)?;
         let tree = cache.join("busybox-static");
         let in_tree = || {
             let paths = ["bin/busybox", "usr/bin/busybox"].map(|path| tree.join(path));
@@ -333,15 +340,4 @@ pub fn is_static_elf(path: &Path, architecture: Architecture) -> bool {
     (0..count).all(|index| {
         word(table.saturating_add(index * size).min(header.len()), 4).is_some_and(|kind| kind != 3)
     })
-}
-
-/// Keeps other pal processes out of a cache directory until dropped.
-///
-/// # Errors
-/// The directory cannot be written to.
-pub fn lock(dir: &Path) -> Result<File> {
-    let path = dir.join(".lock");
-    let file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
-    file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
-    Ok(file)
 }

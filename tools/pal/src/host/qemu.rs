@@ -11,7 +11,8 @@ use super::{
     apt::Apt,
     find_program,
     guests::Architecture,
-    needs::{Needs, QEMU, lock},
+    lock::lock,
+    needs::{Needs, QEMU},
 };
 use crate::status::Usage;
 
@@ -59,7 +60,7 @@ impl Emulator {
 
     fn fetched(needs: &Needs) -> Result<Emulator> {
         let cache = needs.project.cache("qemu")?;
-        let _lock = lock(&cache)?;
+        let _lock = lock(&cache, needs.ui)?;
         let tree = cache.join("backports");
         let program = tree.join("usr/bin").join(QEMU);
         if find_program(&program.to_string_lossy()).is_none() {

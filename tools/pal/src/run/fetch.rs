@@ -152,7 +152,11 @@ fn damaged() -> io::Error {
 /// What the decoder says of data that are not gzip's, in words for a person.
 fn readable(error: io::Error) -> io::Error {
     match error.kind() {
-        io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => damaged(),
+        // `WriteZero`: the decoder takes nothing more, as after the end of its data.
+        io::ErrorKind::InvalidInput
+        | io::ErrorKind::InvalidData
+        | io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::WriteZero => damaged(),
         _ => error,
     }
 }
@@ -287,6 +291,19 @@ mod tests {
         for name in names {
             assert_eq!(fs::read(dir.path().join(name)).unwrap(), b"old");
         }
+    }
+
+    #[test]
+    fn what_follows_the_end_of_the_data_is_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
+        packer.write_all(b"contents").unwrap();
+        let longer = [packer.finish().unwrap(), b"more".repeat(9)].concat();
+        let mut fetches = fetches(dir.path(), &["f"]);
+        fetches.begin(0, 0);
+        fetches.text(0, STANDARD.encode(longer).as_bytes());
+        fetches.end(0, 0, 0);
+        assert!(fetches.missing()[0].starts_with("--get /f: it arrived damaged"), "{:?}", fetches.missing());
     }
 
     #[test]
