@@ -3,7 +3,6 @@
 //! runs as a common program too. Arguments are names of rows; none means all. The word `quick` has each row take one sample.
 
 mod calls;
-mod crew;
 #[path = "../guest.rs"]
 mod guest;
 #[path = "../report.rs"]
@@ -13,6 +12,7 @@ mod report;
 mod sample;
 mod threads;
 mod turns;
+mod workers;
 
 use std::{env, io, process::ExitCode, thread};
 
@@ -46,14 +46,14 @@ const ROWS: [Row; 12] = [
     row("wake", 2, 101, turns::wake),
     row("turns-1", 1, 201, turns::turns::<0>),
     row("turns-2", 2, 201, turns::turns::<1>),
-    row("compute-1", 1, 11, crew::compute::<1>),
-    row("compute-2", 2, 11, crew::compute::<2>),
-    row("compute-3", 3, 11, crew::compute::<3>),
-    row("compute-4", 4, 11, crew::compute::<4>),
-    row("faults-1", 1, 11, crew::faults::<1>),
-    row("faults-2", 2, 11, crew::faults::<2>),
-    row("faults-3", 3, 11, crew::faults::<3>),
-    row("faults-4", 4, 11, crew::faults::<4>),
+    row("compute-1", 1, 11, workers::compute::<1>),
+    row("compute-2", 2, 11, workers::compute::<2>),
+    row("compute-3", 3, 11, workers::compute::<3>),
+    row("compute-4", 4, 11, workers::compute::<4>),
+    row("faults-1", 1, 11, workers::faults::<1>),
+    row("faults-2", 2, 11, workers::faults::<2>),
+    row("faults-3", 3, 11, workers::faults::<3>),
+    row("faults-4", 4, 11, workers::faults::<4>),
 ];
 
 /// The word that asks for one sample of each row.

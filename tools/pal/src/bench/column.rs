@@ -74,7 +74,7 @@ pub struct Setup {
 
 /// One run of a column.
 #[derive(Clone, Debug)]
-pub struct Sitting {
+pub struct Run {
     /// What the guest reported.
     pub records: Records,
     /// The arguments of `pal`.
@@ -90,13 +90,13 @@ impl Setup {
     ///
     /// # Errors
     /// `pal` does not start, or wrote unreadable statistics.
-    pub fn run(&self, column: Column, rows: &[&Row], stats: Option<&Path>) -> Result<Sitting> {
-        let (mut sitting, success) = self.perform(self.command(column, rows, stats), Some(rows.len()))?;
+    pub fn run(&self, column: Column, rows: &[&Row], stats: Option<&Path>) -> Result<Run> {
+        let (mut run, success) = self.perform(self.command(column, rows, stats), Some(rows.len()))?;
         if let Some(path) = stats.filter(|_| success) {
             let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-            sitting.stats = serde_json::from_slice(&text).context("pal run wrote unreadable statistics")?;
+            run.stats = serde_json::from_slice(&text).context("pal run wrote unreadable statistics")?;
         }
-        Ok(sitting)
+        Ok(run)
     }
 
     /// Runs `pal` with these arguments and reads what a guest reports, of so many rows if it counts them; also whether `pal` said
@@ -104,7 +104,7 @@ impl Setup {
     ///
     /// # Errors
     /// It does not start.
-    pub fn perform(&self, command: Vec<String>, rows: Option<usize>) -> Result<(Sitting, bool)> {
+    pub fn perform(&self, command: Vec<String>, rows: Option<usize>) -> Result<(Run, bool)> {
         let program = env::current_exe().context("cannot find my own program")?;
         let output = Command::new(program)
             .args(&command)
@@ -128,7 +128,7 @@ impl Setup {
             let words = command.iter().map(|word| shell_word(word));
             trouble.push(format!("the command was: pal {}", words.collect::<Vec<_>>().join(" ")));
         }
-        Ok((Sitting { records, command, stats: Value::Null, trouble: trouble.join("\n") }, success))
+        Ok((Run { records, command, stats: Value::Null, trouble: trouble.join("\n") }, success))
     }
 
     fn command(&self, column: Column, rows: &[&Row], stats: Option<&Path>) -> Vec<String> {

@@ -54,11 +54,11 @@ pub fn count(
     let path = scratch.join("stats.json");
     let mut run = |rows: &[&Row], name: &str| {
         progress(name);
-        let sitting = setup.run(column, rows, Some(&path))?;
-        if !sitting.trouble.is_empty() {
-            bail!("counting exits: {}", sitting.trouble);
+        let run = setup.run(column, rows, Some(&path))?;
+        if !run.trouble.is_empty() {
+            bail!("counting exits: {}", run.trouble);
         }
-        Ok((totals(&sitting.stats)?, sitting.records))
+        Ok((totals(&run.stats)?, run.records))
     };
     let nothing = rows::first_instruction();
     let (empty, _) = run(&[nothing], nothing.title)?;

@@ -26,20 +26,20 @@ pub fn document(
     let columns: Vec<Value> = results
         .columns
         .iter()
-        .map(|(column, sittings)| {
-            let first = sittings.first();
+        .map(|(column, runs)| {
+            let first = runs.first();
             json!({
                 "name": column.name(),
                 "machine": value_name(column.machine),
                 "mode": column.mode.map(|mode| mode.to_string()),
-                "command": first.map(|sitting| &sitting.command),
-                "switches": Switches::of(*column, sittings),
-                "guest": first.map(|sitting| &sitting.records.info),
-                "trouble": sittings.iter().map(|sitting| &sitting.trouble).filter(|text| !text.is_empty()).collect::<Vec<_>>(),
+                "command": first.map(|run| &run.command),
+                "switches": Switches::of(*column, runs),
+                "guest": first.map(|run| &run.records.info),
+                "trouble": runs.iter().map(|run| &run.trouble).filter(|text| !text.is_empty()).collect::<Vec<_>>(),
             })
         })
         .collect();
-    let runs = results.columns.iter().map(|(_, sittings)| sittings.len()).max();
+    let runs = results.columns.iter().map(|(_, runs)| runs.len()).max();
     json!({
         "schema": SCHEMA,
         "unit": "TSC ticks per operation; a tick is an instruction",

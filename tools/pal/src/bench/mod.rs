@@ -37,7 +37,7 @@ use crate::{
     ui::Ui,
 };
 use args::BenchArgs;
-use column::{Column, Setup, Sitting};
+use column::{Column, Run, Setup};
 use results::Results;
 use switches::Switches;
 
@@ -75,23 +75,23 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let runs = if results.rows.is_empty() { 0 } else { args.runs.unwrap_or(1) };
     for number in 1..=runs {
         let _step = ui.step(&format!("measuring, run {number} of {runs}"));
-        let sittings = side_by_side(&setup, &results, scratch.path())?;
-        for ((_, sittings), sitting) in results.columns.iter_mut().zip(sittings) {
-            sittings.push(sitting);
+        let round = side_by_side(&setup, &results, scratch.path())?;
+        for ((_, runs), run) in results.columns.iter_mut().zip(round) {
+            runs.push(run);
         }
     }
     let mut complete = true;
-    for (column, sittings) in &results.columns {
-        for sitting in sittings.iter().filter(|sitting| !sitting.trouble.is_empty()) {
+    for (column, runs) in &results.columns {
+        for run in runs.iter().filter(|run| !run.trouble.is_empty()) {
             complete = false;
-            ui.error(&format!("{}: {}", column.name(), sitting.trouble));
+            ui.error(&format!("{}: {}", column.name(), run.trouble));
         }
     }
     if !results.rows.is_empty() {
         print!("{}", table::render(&results));
     }
-    for (column, sittings) in &results.columns {
-        if let Some(switches) = Switches::of(*column, sittings) {
+    for (column, runs) in &results.columns {
+        if let Some(switches) = Switches::of(*column, runs) {
             print!("\n{}", table::switches(*column, &switches));
         }
     }
@@ -164,7 +164,7 @@ fn setup(args: &BenchArgs, needs: &Needs, name: &str, scratch: &Path) -> Result<
 }
 
 /// One run of every column, at the same time: an instruction takes the same virtual time however busy this machine is.
-fn side_by_side(setup: &Setup, results: &Results, scratch: &Path) -> Result<Vec<Sitting>> {
+fn side_by_side(setup: &Setup, results: &Results, scratch: &Path) -> Result<Vec<Run>> {
     thread::scope(|scope| {
         let start = |column: Column| {
             let stats = column.switches().then(|| scratch.join(format!("stats.{}.json", column.name())));

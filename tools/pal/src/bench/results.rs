@@ -1,7 +1,7 @@
 //! From runs to figures, and from figures to judgements.
 
 use super::{
-    column::{Column, Sitting},
+    column::{Column, Run},
     record::Figures,
     rows::{Comparison, Row},
     switches::Switches,
@@ -12,7 +12,7 @@ pub struct Results {
     /// The rows, in order.
     pub rows: Vec<&'static Row>,
     /// Each column with its runs; the first column is the reference.
-    pub columns: Vec<(Column, Vec<Sitting>)>,
+    pub columns: Vec<(Column, Vec<Run>)>,
 }
 
 /// A row's cost in one column, over all runs.
@@ -73,8 +73,8 @@ impl Judgement<'_> {
 impl Results {
     /// A row's cost in a column.
     pub fn cost(&self, row: &Row, column: Column) -> Option<Cost> {
-        let (_, sittings) = self.columns.iter().find(|(each, _)| *each == column)?;
-        Cost::new(sittings.iter().filter_map(|sitting| sitting.records.rows.get(row.name).cloned()).collect())
+        let (_, runs) = self.columns.iter().find(|(each, _)| *each == column)?;
+        Cost::new(runs.iter().filter_map(|run| run.records.rows.get(row.name).cloned()).collect())
     }
 
     /// The judgements of one column; none for the reference.
@@ -94,12 +94,11 @@ impl Results {
     /// The goals that are missed, as `column: row`.
     pub fn missed(&self) -> Vec<String> {
         let mut missed = Vec::new();
-        for (column, sittings) in &self.columns {
+        for (column, runs) in &self.columns {
             let name = column.name();
             let rows = self.judge(*column).into_iter().filter(|judgement| judgement.met() == Some(false));
             missed.extend(rows.map(|judgement| format!("{name}: {}", judgement.row.name)));
-            let switches =
-                Switches::of(*column, sittings).into_iter().flat_map(|switches| switches.directions);
+            let switches = Switches::of(*column, runs).into_iter().flat_map(|switches| switches.directions);
             let switches = switches.filter(|direction| !direction.met());
             missed.extend(switches.map(|direction| format!("{name}: a change {}", direction.name)));
         }
@@ -119,25 +118,25 @@ pub mod tests {
 
     pub const NESTED: Column = Column::hypervisor(Machine::QemuSvm, Mode::Nested);
 
-    fn sitting(figures: &[(&str, f64)]) -> Sitting {
+    fn run(figures: &[(&str, f64)]) -> Run {
         let mut records = Records { done: Some(figures.len()), ..Records::default() };
         for &(name, median) in figures {
             let figures =
                 Figures { median, min: median, max: median, mean: median, samples: 1, operations: 10 };
             records.rows.insert(name.to_owned(), figures);
         }
-        Sitting { records, command: vec!["run".into()], stats: Value::Null, trouble: String::new() }
+        Run { records, command: vec!["run".into()], stats: Value::Null, trouble: String::new() }
     }
 
     /// CPUID meets its goal in three runs, fork-wait misses it, ping-pong has no nested figure.
     pub fn example() -> Results {
         let names = ["cpuid", "fork-wait", "ping-pong"].map(String::from);
         let native = [("cpuid", 6.0), ("fork-wait", 1000.0), ("ping-pong", 5.0)];
-        let nested = |cpuid| sitting(&[("cpuid", cpuid), ("fork-wait", 1020.0)]);
+        let nested = |cpuid| run(&[("cpuid", cpuid), ("fork-wait", 1020.0)]);
         Results {
             rows: rows::select(&names).unwrap(),
             columns: vec![
-                (Column::native(Machine::QemuSvm), vec![sitting(&native); 3]),
+                (Column::native(Machine::QemuSvm), vec![run(&native); 3]),
                 (NESTED, vec![nested(100.0), nested(130.0), nested(110.0)]),
             ],
         }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    column::{Setup, Sitting},
+    column::{Run, Setup},
     program,
     table::{align, grouped, verdict},
 };
@@ -27,7 +27,7 @@ const WHAT: [&str; 2] = ["decision", "switch between VCPUs"];
 const GOALS: [f64; 2] = [300.0, 1500.0];
 
 /// One guest.
-struct Crew {
+struct Scenario {
     name: &'static str,
     title: &'static str,
     vcpus: u32,
@@ -36,11 +36,11 @@ struct Crew {
 }
 
 /// The guests: few VCPUs and more, and with what decisions have to look at besides.
-const CREWS: [Crew; 3] = [
-    Crew { name: "turns-2", title: "2 VCPUs", vcpus: 2, keys: "" },
-    Crew { name: "turns-8", title: "8 VCPUs, with an affinity", vcpus: 8, keys: "affinity = [0]\n" },
+const SCENARIOS: [Scenario; 3] = [
+    Scenario { name: "turns-2", title: "2 VCPUs", vcpus: 2, keys: "" },
+    Scenario { name: "turns-8", title: "8 VCPUs, with an affinity", vcpus: 8, keys: "affinity = [0]\n" },
     // Each run is paid for; the cap is so great that nobody is held back, which would make the PCPU halt.
-    Crew { name: "turns-capped", title: "4 VCPUs, with a cap", vcpus: 4, keys: "cap = 100\n" },
+    Scenario { name: "turns-capped", title: "4 VCPUs, with a cap", vcpus: 4, keys: "cap = 100\n" },
 ];
 
 /// What something took, of all VCPUs of a guest.
@@ -69,7 +69,7 @@ impl Cost {
 
 /// What was measured of one guest: decisions, switches.
 pub struct Measured {
-    crew: &'static Crew,
+    scenario: &'static Scenario,
     costs: [Cost; 2],
     command: Vec<String>,
     /// Why there may be nothing.
@@ -86,12 +86,12 @@ pub fn measure(setup: &Setup, needs: &Needs<'_>, scratch: &Path) -> Result<Vec<M
     let _step = ui.step("measuring the scheduler");
     thread::scope(|scope| {
         let threads: Vec<_> =
-            CREWS.iter().map(|crew| scope.spawn(|| crew.run(setup, &kit, scratch))).collect();
+            SCENARIOS.iter().map(|scenario| scope.spawn(|| scenario.run(setup, &kit, scratch))).collect();
         threads.into_iter().map(|thread| thread.join().expect("no thread panics")).collect()
     })
 }
 
-impl Crew {
+impl Scenario {
     fn run(&'static self, setup: &Setup, kit: &Path, scratch: &Path) -> Result<Measured> {
         let [description, stats] = ["toml", "json"].map(|end| scratch.join(format!("{}.{end}", self.name)));
         fs::write(&description, self.description(kit))
@@ -105,7 +105,7 @@ impl Crew {
         let command = ["run", "--icount"].map(String::from).into_iter();
         let command: Vec<_> =
             command.chain(options.into_iter().flat_map(|(name, value)| [name.to_owned(), value])).collect();
-        let (Sitting { mut trouble, command, .. }, success) = setup.perform(command, None)?;
+        let (Run { mut trouble, command, .. }, success) = setup.perform(command, None)?;
         let mut costs = [Cost::default(); 2];
         if success {
             let text = fs::read(&stats).with_context(|| format!("cannot read {}", stats.display()))?;
@@ -114,11 +114,11 @@ impl Crew {
                 trouble = "the hypervisor counted no switches".to_owned();
             }
         }
-        Ok(Measured { crew: self, costs, command, trouble })
+        Ok(Measured { scenario: self, costs, command, trouble })
     }
 
     fn description(&self, kit: &Path) -> String {
-        let Crew { vcpus, keys, .. } = self;
+        let Scenario { vcpus, keys, .. } = self;
         format!(
             "version = 1\n\n[[vm]]\nname = \"kit\"\nkernel = {:?}\ncmdline = \"kit tcg turns.ring\"\nmemory_mib = {MEMORY_MIB}\n\
              vcpus = {vcpus}\ntest_device = true\n{keys}",
@@ -154,7 +154,7 @@ pub fn table(all: &[Measured]) -> String {
     for measured in all {
         for ((cost, goal), what) in measured.costs.iter().zip(GOALS).zip(WHAT) {
             lines.push([
-                measured.crew.title.to_owned(),
+                measured.scenario.title.to_owned(),
                 what.to_owned(),
                 cost.count.to_string(),
                 grouped(cost.mean()),
@@ -181,9 +181,9 @@ pub fn json(all: &[Measured]) -> Value {
     let guest = |measured: &Measured| {
         let [decisions, switches] = [0, 1].map(|i| cost(&measured.costs[i], GOALS[i]));
         json!({
-            "name": measured.crew.name,
-            "guest": measured.crew.title,
-            "description": measured.crew.description(Path::new("kit")),
+            "name": measured.scenario.name,
+            "guest": measured.scenario.title,
+            "description": measured.scenario.description(Path::new("kit")),
             "command": measured.command,
             "trouble": measured.trouble,
             "decisions": decisions,
@@ -198,7 +198,7 @@ pub fn missed(all: &[Measured]) -> Vec<String> {
     let goals = |measured: &Measured| {
         let costs = measured.costs.into_iter().zip(GOALS).zip(WHAT);
         let missed = costs.filter(|((cost, goal), _)| !cost.met(*goal));
-        missed.map(|(_, what)| format!("{}: {what}", measured.crew.name)).collect::<Vec<_>>()
+        missed.map(|(_, what)| format!("{}: {what}", measured.scenario.name)).collect::<Vec<_>>()
     };
     all.iter().flat_map(goals).collect()
 }
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     fn measured(stats: &Value) -> Measured {
-        Measured { crew: &CREWS[0], costs: totals(stats), command: vec![], trouble: String::new() }
+        Measured { scenario: &SCENARIOS[0], costs: totals(stats), command: vec![], trouble: String::new() }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::column::{Column, Sitting};
+use super::column::{Column, Run};
 
 /// Ticks that the hypervisor may take for one change to nested tables, and to shadow tables before they are filled again.
 const GOALS: [(&str, f64); 2] = [("to nested tables", 20_000.0), ("to shadow tables", 200_000.0)];
@@ -62,12 +62,12 @@ pub struct Switches {
 
 impl Switches {
     /// The changes in a column's runs; `None` if it does not change its mode.
-    pub fn of(column: Column, sittings: &[Sitting]) -> Option<Self> {
+    pub fn of(column: Column, runs: &[Run]) -> Option<Self> {
         if !column.switches() {
             return None;
         }
         let mut sum = Counts::default();
-        for counts in sittings.iter().filter_map(counts) {
+        for counts in runs.iter().filter_map(counts) {
             sum.to_nested += counts.to_nested;
             sum.to_nested_ticks += counts.to_nested_ticks;
             sum.to_nested_longest = sum.to_nested_longest.max(counts.to_nested_longest);
@@ -102,8 +102,8 @@ impl Switches {
 }
 
 /// A run's counts, if its statistics have them.
-fn counts(sitting: &Sitting) -> Option<Counts> {
-    serde_json::from_value(sitting.stats.pointer("/guests/0/paging/switches")?.clone()).ok()
+fn counts(run: &Run) -> Option<Counts> {
+    serde_json::from_value(run.stats.pointer("/guests/0/paging/switches")?.clone()).ok()
 }
 
 #[cfg(test)]
@@ -121,18 +121,18 @@ pub mod tests {
     }
 
     /// A run that changed the mode `count` times in each direction.
-    pub fn sitting(count: u64, longest: u64) -> Sitting {
+    pub fn run(count: u64, longest: u64) -> Run {
         let stats = json!({"guests": [{"paging": {"switches": {
             "to-nested": count, "to-nested-ticks": 40 * count, "to-nested-longest": 45,
             "to-shadow": count, "to-shadow-ticks": 1000 * count, "to-shadow-longest": longest,
             "nested-steps": 3, "settled": 2, "settling-ticks": 500, "settling-faults": 30,
         }}}]});
-        Sitting { records: Records::default(), command: vec![], stats, trouble: String::new() }
+        Run { records: Records::default(), command: vec![], stats, trouble: String::new() }
     }
 
     #[test]
     fn runs_are_summed_and_the_longest_counts() {
-        let switches = Switches::of(column(), &[sitting(10, 199_000), sitting(30, 200_001)]).unwrap();
+        let switches = Switches::of(column(), &[run(10, 199_000), run(30, 200_001)]).unwrap();
         let [nested, shadow] = &switches.directions;
         assert_eq!((nested.count, nested.mean, nested.longest, nested.met()), (40, 40.0, 45.0, true));
         assert_eq!((shadow.count, shadow.mean, shadow.longest, shadow.met()), (40, 1000.0, 200_001.0, false));
@@ -141,8 +141,8 @@ pub mod tests {
 
     #[test]
     fn nothing_measured_is_a_miss() {
-        assert_eq!(Switches::of(Column::hypervisor(Machine::QemuSvm, Mode::Shadow), &[sitting(1, 1)]), None);
-        let lost = Sitting { stats: Value::Null, ..sitting(1, 1) };
+        assert_eq!(Switches::of(Column::hypervisor(Machine::QemuSvm, Mode::Shadow), &[run(1, 1)]), None);
+        let lost = Run { stats: Value::Null, ..run(1, 1) };
         assert!(Switches::of(column(), &[lost]).unwrap().directions.iter().all(|direction| !direction.met()));
     }
 }

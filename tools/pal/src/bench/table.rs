@@ -188,11 +188,11 @@ mod tests {
     #[test]
     fn changes_of_the_mode_are_judged() {
         let mut results = example();
-        results.columns.push((changes::column(), vec![changes::sitting(10, 200_001)]));
+        results.columns.push((changes::column(), vec![changes::run(10, 200_001)]));
         assert_eq!(render(&results), render(&example()), "no table of its own");
         assert_eq!(results.missed().last().unwrap(), "switch=50: a change to shadow tables");
-        let (column, sittings) = results.columns.last().unwrap();
-        let text = switches(*column, &Switches::of(*column, sittings).unwrap());
+        let (column, runs) = results.columns.last().unwrap();
+        let text = switches(*column, &Switches::of(*column, runs).unwrap());
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[1].starts_with("to nested tables") && lines[1].ends_with("≤ 20 000  met"), "{text}");
         assert!(lines[2].contains(" 200 001 ") && lines[2].ends_with("≤ 200 000  MISSED"), "{text}");

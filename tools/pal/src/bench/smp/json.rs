@@ -14,17 +14,17 @@ pub const SCHEMA: u64 = 1;
 
 /// The whole document.
 pub fn document(results: &Results, host: &Host, emulator: &str, project: &Project) -> Value {
-    let sitters = results.rounds.first().into_iter().flatten().map(|(sitter, _)| *sitter);
-    let guests: Vec<Value> = sitters
-        .map(|sitter| {
-            let each = || results.rounds.iter().flatten().filter(|(other, _)| *other == sitter);
-            let first = each().next().map(|(_, sitting)| sitting);
-            let trouble = each().map(|(_, sitting)| &sitting.trouble).filter(|text| !text.is_empty());
+    let guests = results.rounds.first().into_iter().flatten().map(|(guest, _)| *guest);
+    let guests: Vec<Value> = guests
+        .map(|guest| {
+            let each = || results.rounds.iter().flatten().filter(|(other, _)| *other == guest);
+            let first = each().next().map(|(_, run)| run);
+            let trouble = each().map(|(_, run)| &run.trouble).filter(|text| !text.is_empty());
             json!({
-                "name": sitter.name(),
-                "mode": sitter.mode.map(|mode| mode.to_string()),
-                "command": first.map(|sitting| &sitting.command),
-                "guest": first.map(|sitting| &sitting.records.info),
+                "name": guest.name(),
+                "mode": guest.mode.map(|mode| mode.to_string()),
+                "command": first.map(|run| &run.command),
+                "guest": first.map(|run| &run.records.info),
                 "trouble": trouble.collect::<Vec<_>>(),
             })
         })
@@ -32,7 +32,7 @@ pub fn document(results: &Results, host: &Host, emulator: &str, project: &Projec
     let rows = results.rows.iter().map(|row| {
         let columns = results.columns().map(|mode| {
             let ratio = mode.map(|mode| results.ratio(row, mode));
-            let scaling = row.crew.map(|_| results.scaling(row, mode));
+            let scaling = row.workers.map(|_| results.scaling(row, mode));
             let column = json!({
                 "cost": series(Some(&results.cost(row, mode))),
                 "ratio": series(ratio.as_ref()),
@@ -47,7 +47,7 @@ pub fn document(results: &Results, host: &Host, emulator: &str, project: &Projec
         json!({
             "name": row.name,
             "operation": row.title,
-            "threads": row.crew.map(|crew| crew.threads),
+            "threads": row.workers.map(|workers| workers.threads),
             "columns": Map::from_iter(columns),
         })
     });

@@ -3,13 +3,13 @@
 //! Instructions cannot tell: processors wait for each other while they run at the same time. So QEMU emulates four, each with a
 //! thread of its own and real time, and a guest's program measures in ticks of the time-stamp counter. Those depend on this
 //! machine and on what else it does; therefore the guest runs alone and on the hypervisor in turns, round by round, and
-//! what counts is the ratio within a round ([`results`]). [`rows`] says what is measured, [`sitting`] where.
+//! what counts is the ratio within a round ([`results`]). [`rows`] says what is measured, [`guests`] where.
 
+mod guests;
 mod host;
 mod json;
 mod results;
 mod rows;
-mod sitting;
 mod table;
 
 use std::time::Instant;
@@ -24,9 +24,9 @@ use crate::{
     status::{Usage, exit},
     ui::Ui,
 };
+use guests::{Files, Guest};
 use host::Host;
 use results::Results;
-use sitting::{Files, Sitter};
 
 /// How often everybody runs unless told otherwise.
 const ROUNDS: u32 = 5;
@@ -50,22 +50,22 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
     };
 
     let modes = if args.mode.is_empty() { vec![Mode::Nested, Mode::Shadow] } else { args.mode.clone() };
-    let sitters = Sitter::all(&rows, &modes);
+    let guests = Guest::all(&rows, &modes);
     let rounds = if args.quick { 1 } else { args.runs.unwrap_or(ROUNDS) };
     let mut results = Results { rows, modes, rounds: Vec::new() };
-    ui.say(&format!("{rounds} rounds of {} guests, one after the other", sitters.len()));
+    ui.say(&format!("{rounds} rounds of {} guests, one after the other", guests.len()));
     let start = Instant::now();
     let mut complete = true;
     for number in 1..=rounds {
         let mut round = Vec::new();
-        for &sitter in &sitters {
-            let _step = ui.step(&format!("round {number} of {rounds}: {}", sitter.name()));
-            let sitting = sitter.sit(&files, &results.rows, args.quick)?;
-            if !sitting.trouble.is_empty() {
+        for &guest in &guests {
+            let _step = ui.step(&format!("round {number} of {rounds}: {}", guest.name()));
+            let run = guest.run(&files, &results.rows, args.quick)?;
+            if !run.trouble.is_empty() {
                 complete = false;
-                ui.error(&format!("{}: {}", sitter.name(), sitting.trouble));
+                ui.error(&format!("{}: {}", guest.name(), run.trouble));
             }
-            round.push((sitter, sitting));
+            round.push((guest, run));
         }
         results.rounds.push(round);
         let took = start.elapsed().as_secs();

@@ -1,9 +1,9 @@
 //! From rounds to figures. A round is one run of everybody, one after the other; a ratio is that of a round, so that what
 //! else the machine does meanwhile weighs on both sides of it, and the figure is the median of the rounds.
 
-use super::{rows::Row, sitting::Sitter};
+use super::{guests::Guest, rows::Row};
 use crate::{
-    bench::{column::Sitting, record::Figures},
+    bench::{column::Run, record::Figures},
     cli::Mode,
 };
 
@@ -14,7 +14,7 @@ pub struct Results {
     /// The modes, in order.
     pub modes: Vec<Mode>,
     /// In each round, who sat and what came of it.
-    pub rounds: Vec<Vec<(Sitter, Sitting)>>,
+    pub rounds: Vec<Vec<(Guest, Run)>>,
 }
 
 /// One figure of every round that has it.
@@ -47,9 +47,9 @@ impl Series {
 impl Results {
     /// A row's figures in one round; without a mode, the native ones. A figure that is not a time does not count.
     fn figures(&self, round: usize, row: &Row, mode: Option<Mode>) -> Option<&Figures> {
-        let sitter = Sitter::of(row, mode);
-        let (_, sitting) = self.rounds.get(round)?.iter().find(|(each, _)| *each == sitter)?;
-        let figures = sitting.records.rows.get(row.record(mode.is_none()))?;
+        let guest = Guest::of(row, mode);
+        let (_, run) = self.rounds.get(round)?.iter().find(|(each, _)| *each == guest)?;
+        let figures = run.records.rows.get(row.record(mode.is_none()))?;
         (figures.median > 0.0 && figures.samples > 0).then_some(figures)
     }
 
@@ -83,8 +83,10 @@ impl Results {
     /// How much more a row's threads get done in the same time than one thread does; nothing for rows without threads, or if
     /// one thread was not measured.
     pub fn scaling(&self, row: &Row, mode: Option<Mode>) -> Series {
-        let work = row.crew.map(|crew| crew.work);
-        let alone = |each: &&&Row| each.crew.is_some_and(|crew| crew.threads == 1 && work == Some(crew.work));
+        let work = row.workers.map(|workers| workers.work);
+        let alone = |each: &&&Row| {
+            each.workers.is_some_and(|workers| workers.threads == 1 && work == Some(workers.work))
+        };
         let Some(alone) = self.rows.iter().find(alone) else { return Series::default() };
         self.series(|round| {
             let alone = self.figures(round, alone, mode)?;
@@ -136,19 +138,19 @@ pub mod tests {
 
     /// A round in which one thread natively needs `native` ticks for everything, N threads an Nth of it, and the hypervisor
     /// `times` as many.
-    fn round(rows: &[&'static Row], native: f64, times: f64) -> Vec<(Sitter, Sitting)> {
-        let sit = |sitter: Sitter| {
+    fn round(rows: &[&'static Row], native: f64, times: f64) -> Vec<(Guest, Run)> {
+        let run = |guest: Guest| {
             let mut records = Records { done: Some(rows.len()), ..Records::default() };
-            for row in rows.iter().filter(|row| Sitter::of(row, sitter.mode) == sitter) {
-                let threads = row.crew.map_or(1, |crew| crew.threads) as f64;
-                let times = if sitter.mode.is_some() { times } else { 1.0 };
-                let name = row.record(sitter.mode.is_none()).to_owned();
+            for row in rows.iter().filter(|row| Guest::of(row, guest.mode) == guest) {
+                let threads = row.workers.map_or(1, |workers| workers.threads) as f64;
+                let times = if guest.mode.is_some() { times } else { 1.0 };
+                let name = row.record(guest.mode.is_none()).to_owned();
                 records.rows.insert(name, figures(native * times / threads));
             }
             let command = vec!["run".to_owned()];
-            (sitter, Sitting { records, command, stats: Value::Null, trouble: String::new() })
+            (guest, Run { records, command, stats: Value::Null, trouble: String::new() })
         };
-        Sitter::all(rows, &[Mode::Nested]).into_iter().map(sit).collect()
+        Guest::all(rows, &[Mode::Nested]).into_iter().map(run).collect()
     }
 
     /// Three rounds of all rows with nested tables: the machine was busy in the second and in the third.

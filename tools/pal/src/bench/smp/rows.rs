@@ -19,7 +19,7 @@ pub enum Place {
 
 /// Rows that differ in the number of threads only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Crew {
+pub struct Workers {
     /// What they do.
     pub work: &'static str,
     /// How many they are.
@@ -38,7 +38,7 @@ pub struct Row {
     /// What the guest's program calls it natively and on the hypervisor.
     records: [&'static str; 2],
     /// The rows that it belongs to.
-    pub crew: Option<Crew>,
+    pub workers: Option<Workers>,
 }
 
 impl Row {
@@ -49,20 +49,20 @@ impl Row {
 }
 
 const fn spread(name: &'static str, title: &'static str) -> Row {
-    Row { name, title, place: Place::Spread, records: [name; 2], crew: None }
+    Row { name, title, place: Place::Spread, records: [name; 2], workers: None }
 }
 
-const fn crew(name: &'static str, title: &'static str, work: &'static str, threads: usize) -> Row {
-    Row { crew: Some(Crew { work, threads }), ..spread(name, title) }
+const fn workers(name: &'static str, title: &'static str, work: &'static str, threads: usize) -> Row {
+    Row { workers: Some(Workers { work, threads }), ..spread(name, title) }
 }
 
 /// A row of the kit's.
 const fn kit(name: &'static str, title: &'static str, ours: &'static str) -> Row {
     // The machine that QEMU emulates has no x2APIC.
-    Row { name, title, place: Place::Kit, records: ["ipi-xapic", ours], crew: None }
+    Row { name, title, place: Place::Kit, records: ["ipi-xapic", ours], workers: None }
 }
 
-/// The work of the rows of [`Crew`]s.
+/// The work of the rows of [`Workers`].
 pub const WORKS: [(&str, &str); 2] = [("compute", "compute"), ("faults", "page faults")];
 
 /// All rows, in order.
@@ -76,16 +76,16 @@ pub static ROWS: [Row; 13] = [
         title: "switch between two VCPUs (natively: two threads)",
         place: Place::Packed,
         records: ["turns-1", "turns-2"],
-        crew: None,
+        workers: None,
     },
-    crew("compute-1", "a thousand steps, 1 thread", "compute", 1),
-    crew("compute-2", "a thousand steps, 2 threads", "compute", 2),
-    crew("compute-3", "a thousand steps, 3 threads", "compute", 3),
-    crew("compute-4", "a thousand steps, 4 threads", "compute", 4),
-    crew("faults-1", "a page fault, 1 thread", "faults", 1),
-    crew("faults-2", "a page fault, 2 threads", "faults", 2),
-    crew("faults-3", "a page fault, 3 threads", "faults", 3),
-    crew("faults-4", "a page fault, 4 threads", "faults", 4),
+    workers("compute-1", "a thousand steps, 1 thread", "compute", 1),
+    workers("compute-2", "a thousand steps, 2 threads", "compute", 2),
+    workers("compute-3", "a thousand steps, 3 threads", "compute", 3),
+    workers("compute-4", "a thousand steps, 4 threads", "compute", 4),
+    workers("faults-1", "a page fault, 1 thread", "faults", 1),
+    workers("faults-2", "a page fault, 2 threads", "faults", 2),
+    workers("faults-3", "a page fault, 3 threads", "faults", 3),
+    workers("faults-4", "a page fault, 4 threads", "faults", 4),
 ];
 
 /// The rows of these names, or of these works, in the table's order; all if there is no name.
@@ -93,7 +93,9 @@ pub static ROWS: [Row; 13] = [
 /// # Errors
 /// [`Usage`] for an unknown name.
 pub fn select(names: &[String]) -> Result<Vec<&'static Row>, Usage> {
-    let is = |row: &Row, name: &String| row.name == name || row.crew.is_some_and(|crew| crew.work == name);
+    let is = |row: &Row, name: &String| {
+        row.name == name || row.workers.is_some_and(|workers| workers.work == name)
+    };
     if let Some(name) = names.iter().find(|name| !ROWS.iter().any(|row| is(row, name))) {
         let known: Vec<_> = ROWS.iter().map(|row| row.name).collect();
         return Err(Usage::new(format!(
@@ -124,8 +126,8 @@ mod tests {
     #[test]
     fn every_work_has_all_numbers_of_threads() {
         for (work, _) in WORKS {
-            let threads = ROWS.iter().filter_map(|row| row.crew.filter(|crew| crew.work == work));
-            assert!(threads.map(|crew| crew.threads).eq(1..=PROCESSORS), "{work}");
+            let threads = ROWS.iter().filter_map(|row| row.workers.filter(|workers| workers.work == work));
+            assert!(threads.map(|workers| workers.threads).eq(1..=PROCESSORS), "{work}");
         }
     }
 }

@@ -38,8 +38,11 @@ pub fn scaling(results: &Results) -> String {
     let mut lines = vec![heading];
     for (work, title) in WORKS {
         for row in &results.rows {
-            let Some(crew) = row.crew.filter(|crew| crew.work == work && crew.threads > 1) else { continue };
-            let mut line = vec![format!("{title}, {} threads", crew.threads)];
+            let Some(workers) = row.workers.filter(|workers| workers.work == work && workers.threads > 1)
+            else {
+                continue;
+            };
+            let mut line = vec![format!("{title}, {} threads", workers.threads)];
             let series: Vec<Series> = results.columns().map(|mode| results.scaling(row, mode)).collect();
             if series.iter().any(|series| series.median().is_some()) {
                 line.extend(series.iter().flat_map(|series| [times(series.median()), percent(series)]));

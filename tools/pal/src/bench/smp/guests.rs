@@ -1,4 +1,4 @@
-//! Who sits for the rows: a guest on the bare machine, and on the hypervisor in its modes and places.
+//! The guests that measure the rows: a guest guest on the bare machine, and on the hypervisor in its modes and places.
 
 use std::{fmt::Display, iter, path::PathBuf};
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::rows::{PROCESSORS, Place, Row};
 use crate::{
-    bench::column::{Setup, Sitting},
+    bench::column::{Run, Setup},
     cli::{Machine, Mode, value_name},
 };
 
@@ -29,20 +29,20 @@ pub struct Files {
 
 /// One guest of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sitter {
+pub struct Guest {
     /// The hypervisor's mode; `None` for the guest alone.
     pub mode: Option<Mode>,
     /// Where its processors are.
     pub place: Place,
 }
 
-impl Sitter {
+impl Guest {
     /// The guests of a round, in order: native first, then mode by mode.
     pub fn all(rows: &[&Row], modes: &[Mode]) -> Vec<Self> {
         let modes = iter::once(None).chain(modes.iter().copied().map(Some));
         let places = [Place::Kit, Place::Spread, Place::Packed];
         let all = modes.flat_map(|mode| places.map(|place| Self { mode, place }));
-        all.filter(|sitter| !sitter.records(rows).is_empty()).collect()
+        all.filter(|guest| !guest.records(rows).is_empty()).collect()
     }
 
     /// Whose figures of a row are those of a mode.
@@ -113,11 +113,11 @@ impl Sitter {
         command
     }
 
-    /// Lets it sit.
+    /// Runs it.
     ///
     /// # Errors
     /// `pal` does not start.
-    pub fn sit(self, files: &Files, rows: &[&Row], quick: bool) -> Result<Sitting> {
+    pub fn run(self, files: &Files, rows: &[&Row], quick: bool) -> Result<Run> {
         // The kit says by its exit status that it came to its end.
         let expected = (self.place != Place::Kit).then(|| self.records(rows).len());
         Ok(files.setup.perform(self.command(files, rows, quick), expected)?.0)
@@ -132,14 +132,14 @@ mod tests {
     #[test]
     fn each_row_has_its_place() {
         let rows = rows::select(&["ipi", "ipi-x2apic", "call", "switch"].map(String::from)).unwrap();
-        let sitters = Sitter::all(&rows, &[Mode::Nested, Mode::Shadow]);
-        let records: Vec<_> = sitters.iter().map(|sitter| sitter.records(&rows)).collect();
+        let guests = Guest::all(&rows, &[Mode::Nested, Mode::Shadow]);
+        let records: Vec<_> = guests.iter().map(|guest| guest.records(&rows)).collect();
         let native: [&[_]; 2] = [&["ipi-xapic"], &["call", "turns-1"]];
         let mode: [&[_]; 3] = [&["ipi-xapic", "ipi-x2apic"], &["call"], &["turns-2"]];
         assert_eq!(records, [&native[..], &mode, &mode].concat());
-        assert_eq!(Sitter::all(&rows[2..3], &[Mode::Nested]).len(), 2, "nobody is packed for nothing");
-        assert_eq!(sitters[4], Sitter::of(rows[3], Some(Mode::Nested)));
-        assert_eq!(sitters[4].name(), "nested, 2 VCPUs on one PCPU");
-        assert_eq!(sitters[0].name(), "native, 4 processors, the kit");
+        assert_eq!(Guest::all(&rows[2..3], &[Mode::Nested]).len(), 2, "nobody is packed for nothing");
+        assert_eq!(guests[4], Guest::of(rows[3], Some(Mode::Nested)));
+        assert_eq!(guests[4].name(), "nested, 2 VCPUs on one PCPU");
+        assert_eq!(guests[0].name(), "native, 4 processors, the kit");
     }
 }
