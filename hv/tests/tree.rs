@@ -54,7 +54,7 @@ const LAYERS: [(&str, &[&str]); 19] = [
     ),
 ];
 /// Models of tests, which play the layers above (other VCPUs, their mailboxes) for the code that they try.
-const PLAYS_ABOVE: [&str; 2] = ["paging/shadow/oracle/", "paging/shadow/others/interleavings.rs"];
+const PLAYS_ABOVE: [&str; 2] = ["paging/shadow/oracle/", "paging/shadow/shootdown/interleavings.rs"];
 
 /// Every source file of the hypervisor, tests left out, with its path below `src`.
 fn sources() -> Vec<(String, String)> {

@@ -1,4 +1,4 @@
-//! Instruction emulation for accesses that the processor could not complete: MMIO, string I/O, writes to watched
+//! Instruction emulation for accesses that the processor could not complete: MMIO, string I/O, writes to write-protected
 //! page tables. iced-x86 decodes, this module executes; it must be exact on RAM too, because an instruction
 //! may touch both.
 //!

@@ -182,7 +182,7 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
         mailboxes: (0..config.vcpus).map(Mailbox::new).collect(),
         hlt: HltTracker::default(),
         translation: Translation::default(),
-        others: Once::new(),
+        shootdown: Once::new(),
         layout,
         clock: Clock::new(facts.tsc_khz),
         start: facts.tsc,

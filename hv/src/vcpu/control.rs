@@ -13,7 +13,7 @@ use crate::vcpu::host::Host;
 use crate::vcpu::next_rip::ControlAccess;
 use crate::vcpu::outcome::{Cause, Outcome};
 use crate::vcpu::port::{self, Port};
-use crate::vcpu::{Vcpu, mmu, pointers};
+use crate::vcpu::{Vcpu, mmu, pdptrs};
 use crate::virt::{FlushScope, Virt};
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
@@ -242,11 +242,11 @@ fn loads_pointers<V: Virt, M: HostMemory>(
     vm: &Vm<V::NestedFormat, M>,
     change: impl FnOnce(PagingState) -> PagingState,
 ) -> bool {
-    if !V::KEEPS_POINTERS {
+    if !V::HAS_PDPTRS {
         return true;
     }
     let state = change(PagingState::of(&vcpu.virt, vm.paging_features));
-    pointers::load(vcpu, vm, &state)
+    pdptrs::load(vcpu, vm, &state)
 }
 
 /// CR4.PGE, PSE and so on: what is cached of the tables goes, or means something else (AMD APM 2, 5.5.2).

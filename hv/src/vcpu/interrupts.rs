@@ -7,7 +7,7 @@
 use crate::device::lapic::Lapic;
 use crate::device::message::{DeliveryMode, InterruptMessage, Messages};
 use crate::vcpu::Vcpu;
-use crate::virt::{Event, Offer, Virt};
+use crate::virt::{Event, PendingIrq, Virt};
 use crate::vm::mailbox::{self, Mailbox};
 use crate::vm::work;
 
@@ -25,7 +25,7 @@ pub struct InjectionCounts {
 /// The offer that stands, and counters.
 #[derive(Debug, Default)]
 pub struct Interrupts {
-    offered: Offer,
+    offered: PendingIrq,
     /// What has been delivered.
     pub counts: InjectionCounts,
 }
@@ -33,7 +33,7 @@ pub struct Interrupts {
 impl Interrupts {
     /// Nothing is offered any more.
     pub fn withdraw(&mut self) {
-        self.offered = Offer::None;
+        self.offered = PendingIrq::None;
     }
 }
 
@@ -44,7 +44,7 @@ impl<V: Virt> Vcpu<V> {
     pub fn note_taken(&mut self) {
         if let Some(vector) = self.virt.interrupt_taken() {
             self.interrupts.counts.interrupts += 1;
-            if let Offer::Vector(_) = core::mem::take(&mut self.interrupts.offered) {
+            if let PendingIrq::Vector(_) = core::mem::take(&mut self.interrupts.offered) {
                 self.lapic.take(vector);
             }
             self.request(work::INTERRUPTS);
@@ -55,28 +55,32 @@ impl<V: Virt> Vcpu<V> {
     /// PIC's, then the one that waits for a lower task priority (which the guest lowers without an exit).
     /// `pic_wants`: the PIC has an interrupt; `acknowledge` takes it.
     pub fn update_offer(&mut self, pic_wants: bool, acknowledge: impl FnOnce() -> u8) {
-        if let Offer::ExtInt(_) = self.interrupts.offered {
+        if let PendingIrq::ExtInt(_) = self.interrupts.offered {
             return;
         }
         self.sync_task_priority();
         let best = match self.lapic.pending() {
-            Some(vector) => Offer::Vector(vector),
+            Some(vector) => PendingIrq::Vector(vector),
             None if pic_wants && self.lapic.accepts_extint() => {
                 // Until the guest takes it, it may mask the line, or a better one may be raised.
-                if self.virt.can_take_interrupt() { Offer::ExtInt(acknowledge()) } else { Offer::Window }
+                if self.virt.can_take_interrupt() {
+                    PendingIrq::ExtInt(acknowledge())
+                } else {
+                    PendingIrq::Window
+                }
             }
-            None => self.lapic.requested().map_or(Offer::None, Offer::Vector),
+            None => self.lapic.requested().map_or(PendingIrq::None, PendingIrq::Vector),
         };
         self.interrupts.offered = best;
-        self.virt.offer_interrupt(best);
+        self.virt.set_pending_irq(best);
     }
 
     /// Whether an interrupt stands ready that wakes a halted VCPU whose interrupt flag is set.
     pub fn has_offer(&self) -> bool {
         match self.interrupts.offered {
-            Offer::Vector(vector) => vector >> 4 > self.virt.task_priority(),
-            Offer::ExtInt(_) => true,
-            Offer::None | Offer::Window => false,
+            PendingIrq::Vector(vector) => vector >> 4 > self.virt.task_priority(),
+            PendingIrq::ExtInt(_) => true,
+            PendingIrq::None | PendingIrq::Window => false,
         }
     }
 

@@ -21,7 +21,7 @@ mod invalidate;
 mod io;
 mod memory_fault;
 mod msr;
-mod pointers;
+mod pdptrs;
 mod startup;
 mod task;
 #[cfg(test)]
@@ -137,11 +137,11 @@ impl<V: Virt> Vcpu<V> {
     }
 
     /// The guest spins. Whether others should have the PCPU.
-    fn gives_way(&mut self, others_wait: bool) -> bool {
+    fn should_yield(&mut self, others_wait: bool) -> bool {
         self.work &= !work::SPIN;
-        let gives_way = others_wait && self.virt.has_spun();
-        self.yields += u64::from(gives_way);
-        gives_way
+        let should_yield = others_wait && self.virt.ple_expired();
+        self.yields += u64::from(should_yield);
+        should_yield
     }
 
     /// Asks for `bits` of [`work`] to be looked at before the next entry.

@@ -37,7 +37,7 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
     host: &mut H,
 ) -> Return {
     startup::awake(vcpu, vm);
-    vcpu.virt.expect_others(host.others_wait());
+    vcpu.virt.set_ple(host.others_wait());
     vcpu.armed = u64::MAX;
     // The others would only tell the first that there may be something, and so wake it at each of their turns.
     let console = if vcpu.id == 0 { work::CONSOLE } else { 0 };
@@ -64,7 +64,7 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
             vcpu.request(work::TIMERS);
         }
         let (kind, outcome) = match ended {
-            Ended::Alone if let Some(access) = vcpu.virt.io() => {
+            Ended::Plain if let Some(access) = vcpu.virt.io() => {
                 match io::io(vcpu, vm, host, access, begin) {
                     None => {
                         vcpu.exits.add_short(ExitKind::Io, begin as u32, host.tsc() as u32);
@@ -73,7 +73,7 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
                     Some(outcome) => (ExitKind::Io, outcome),
                 }
             }
-            Ended::Alone if let Some((gva, error)) = vcpu.virt.page_fault() => {
+            Ended::Plain if let Some((gva, error)) = vcpu.virt.page_fault() => {
                 match mmu::page_fault(vcpu, vm, host, gva, error, true, begin) {
                     Outcome::Resume => {
                         vcpu.exits.add_short(ExitKind::PageFault, begin as u32, host.tsc() as u32);
@@ -275,7 +275,7 @@ fn serve_pending<V: Virt, M: HostMemory, H: Host>(
     if host.is_wanted() {
         return Some(Return::Yield);
     }
-    if vcpu.work & work::SPIN != 0 && vcpu.gives_way(host.others_wait()) {
+    if vcpu.work & work::SPIN != 0 && vcpu.should_yield(host.others_wait()) {
         return Some(Return::Spin);
     }
     if vcpu.work & work::HALTED != 0 && wakes(vcpu) {

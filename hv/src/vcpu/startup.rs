@@ -7,7 +7,7 @@ use crate::vcpu::Vcpu;
 use crate::vcpu::dispatch::died;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Stop};
-use crate::virt::{Offer, Virt};
+use crate::virt::{PendingIrq, Virt};
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
 
@@ -60,7 +60,7 @@ fn init<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>)
     vcpu.lapic.init();
     vm.mailboxes[vcpu.id as usize].readdress(&vcpu.lapic);
     vcpu.interrupts.withdraw();
-    vcpu.virt.offer_interrupt(Offer::None);
+    vcpu.virt.set_pending_irq(PendingIrq::None);
     vcpu.work &= !(work::INIT | work::HALTED | work::NMI);
     vcpu.request(work::WAITS);
     vcpu.request_root();

@@ -10,7 +10,7 @@ use crate::arch::state::{ArchState, Gpr, SegReg, Segment, TableReg, VcpuState, r
 use crate::arch::{Exception, vector};
 use crate::paging::engine::{Engine, Engines};
 use crate::paging::format::npt::Npt;
-use crate::virt::{Ended, Event, Exit, FlushScope, IoExit, Offer, Roots, Virt};
+use crate::virt::{Ended, Event, Exit, FlushScope, IoExit, PendingIrq, Roots, Virt};
 
 /// What a scripted VCPU and a scripted PCPU share.
 #[derive(Debug, Default)]
@@ -69,7 +69,7 @@ pub struct Fake {
     pub msrs: BTreeMap<u32, u64>,
     exit: Option<Exit>,
     queued: Option<Event>,
-    offered: Offer,
+    offered: PendingIrq,
     taken: Option<u8>,
     task_priority: u8,
     tsc_offset: u64,
@@ -82,7 +82,7 @@ impl Fake {
     }
 
     fn take(&mut self, vector: u8) {
-        self.offered = Offer::None;
+        self.offered = PendingIrq::None;
         self.taken = Some(vector);
         self.interrupts.push(vector);
         // Through an interrupt gate.
@@ -93,7 +93,7 @@ impl Fake {
 impl Virt for Fake {
     type NestedFormat = Npt;
     type Cpu = ();
-    const KEEPS_POINTERS: bool = true;
+    const HAS_PDPTRS: bool = true;
     const UNRESTRICTED: bool = false;
 
     fn enter(&mut self, _cpu: &mut ()) -> Ended {
@@ -105,14 +105,16 @@ impl Virt for Fake {
         }
         let open = self.can_take_interrupt();
         let exit = match self.offered {
-            Offer::Window if open => {
-                self.offered = Offer::None;
+            PendingIrq::Window if open => {
+                self.offered = PendingIrq::None;
                 Exit::InterruptWindow
             }
             offered => {
                 match offered {
-                    Offer::Vector(vector) if open && vector >> 4 > self.task_priority => self.take(vector),
-                    Offer::ExtInt(vector) if open => self.take(vector),
+                    PendingIrq::Vector(vector) if open && vector >> 4 > self.task_priority => {
+                        self.take(vector)
+                    }
+                    PendingIrq::ExtInt(vector) if open => self.take(vector),
                     _ => {}
                 }
                 self.entered_in_shadow = core::mem::take(&mut self.shadow);
@@ -121,11 +123,11 @@ impl Virt for Fake {
         };
         self.exit = Some(exit);
         match exit {
-            _ if self.taken.is_some() || self.offered != Offer::None || self.interrupted.is_some() => {
+            _ if self.taken.is_some() || self.offered != PendingIrq::None || self.interrupted.is_some() => {
                 Ended::Other
             }
             Exit::Cpuid => Ended::Cpuid,
-            _ => Ended::Alone,
+            _ => Ended::Plain,
         }
     }
 
@@ -165,7 +167,7 @@ impl Virt for Fake {
 
     fn init(&mut self) {
         self.regs = ArchState::init(self.regs.cr0);
-        (self.queued, self.interrupted, self.offered, self.taken) = (None, None, Offer::None, None);
+        (self.queued, self.interrupted, self.offered, self.taken) = (None, None, PendingIrq::None, None);
     }
 
     fn next_rip(&self) -> Option<u64> {
@@ -200,7 +202,7 @@ impl Virt for Fake {
         self.nmi_blocked = false;
     }
 
-    fn offer_interrupt(&mut self, offer: Offer) {
+    fn set_pending_irq(&mut self, offer: PendingIrq) {
         self.offered = offer;
     }
 

@@ -33,7 +33,7 @@ pub enum Event {
 
 /// What the guest is to take as soon as it can (RFLAGS.IF, no interrupt shadow).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Offer {
+pub enum PendingIrq {
     /// Nothing.
     #[default]
     None,
@@ -41,7 +41,7 @@ pub enum Offer {
     Vector(u8),
     /// An interrupt of the PIC: CR8 does not matter.
     ExtInt(u8),
-    /// Not an interrupt yet: exit with [`Exit::InterruptWindow`] once the guest could take [`Offer::ExtInt`].
+    /// Not an interrupt yet: exit with [`Exit::InterruptWindow`] once the guest could take [`PendingIrq::ExtInt`].
     Window,
 }
 
@@ -61,7 +61,7 @@ pub enum Ended {
     /// [`Exit::Cpuid`]
     Cpuid,
     /// Another exit: see [`Virt::io`], [`Virt::page_fault`] and [`Virt::exit`].
-    Alone,
+    Plain,
     /// See [`Virt::exit`].
     Other,
 }
@@ -96,7 +96,7 @@ pub trait Virt: VcpuState + Sized {
 
     /// Whether the processor keeps the page-directory pointers of PAE paging in registers, so that whoever executes a load of
     /// CR3 in software (or of CR0 or CR4, where they imply one) has to [`Virt::set_pointers`].
-    const KEEPS_POINTERS: bool = false;
+    const HAS_PDPTRS: bool = false;
 
     /// Whether every processor of the vendor runs guests in any state on every engine: [`Virt::engines`] is always
     /// [`Engines::ALL`].
@@ -140,7 +140,7 @@ pub trait Virt: VcpuState + Sized {
     /// Queues an event for the next entry.
     fn inject(&mut self, event: Event);
 
-    /// Delivers a page fault at the next entry, for an instruction that did nothing else ([`Ended::Alone`]).
+    /// Delivers a page fault at the next entry, for an instruction that did nothing else ([`Ended::Plain`]).
     fn inject_page_fault(&mut self, gva: Gva, error: u32);
 
     /// Whether the next entry delivers an event: one that is queued, or one whose delivery was interrupted.
@@ -162,7 +162,7 @@ pub trait Virt: VcpuState + Sized {
 
     /// Offers an external interrupt, taken by the guest as soon as it can, during this or any later entry; replaces an
     /// earlier offer.
-    fn offer_interrupt(&mut self, offer: Offer);
+    fn set_pending_irq(&mut self, offer: PendingIrq);
 
     /// The offered vector if the guest has taken it since the last call.
     fn interrupt_taken(&mut self) -> Option<u8>;
@@ -232,10 +232,10 @@ pub trait Virt: VcpuState + Sized {
     fn open_debug_registers(&mut self);
 
     /// A run begins. Others wait for the PCPU: a guest that spins should exit ([`Exit::Pause`]); or nobody does, and it need not.
-    fn expect_others(&mut self, _wait: bool) {}
+    fn set_ple(&mut self, _wait: bool) {}
 
     /// Whether the guest has spun long enough that others should run, which the exit by PAUSE alone may not say.
-    fn has_spun(&mut self) -> bool {
+    fn ple_expired(&mut self) -> bool {
         true
     }
 

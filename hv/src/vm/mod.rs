@@ -2,7 +2,7 @@
 //!
 //! Made by `guest::build`, used by `vcpu::run` and the monitor. Lock order: `chipset`, then `memory`, then that of a virtio
 //! device, then `shadow`; none is held while a guest runs. Who holds `shadow` may wait for other PCPUs to forget translations
-//! ([`Others`]); so who waits for it, or for what others hold meanwhile, answers: [`Vm::lock_shadow`], [`Vm::lock_memory`],
+//! ([`Shootdown`]); so who waits for it, or for what others hold meanwhile, answers: [`Vm::lock_shadow`], [`Vm::lock_memory`],
 //! [`Vm::read_memory`]. Who waits for `memory` holds nothing for which others wait without an answer: not the chipset.
 
 pub mod clock;
@@ -35,7 +35,7 @@ use crate::paging::guest_walk::PagingFeatures;
 use crate::paging::nested::Nested;
 use crate::paging::p2m::P2m;
 use crate::paging::range::Changed;
-use crate::paging::shadow::{Limit, Others, Shadow};
+use crate::paging::shadow::{Limit, Shadow, Shootdown};
 use crate::paging::vm_memory::VmMemory;
 use crate::smp::lock::{self, Writers};
 use crate::vm::covered::Covered;
@@ -91,7 +91,7 @@ pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     /// Which engine translates the addresses of all its VCPUs.
     pub translation: Translation,
     /// How one VCPU has the others forget translations, if there are others.
-    pub others: Once<Arc<dyn Others>>,
+    pub shootdown: Once<Arc<dyn Shootdown>>,
     /// Where its RAM is.
     pub layout: MemoryLayout,
     /// From ticks to nanoseconds.
@@ -133,7 +133,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     pub fn lock_shadow(&self, vcpu: u32, work: &mut u32) -> MutexGuard<'_, Option<Shadow<M, F>>> {
         let mut guard = lock::take(|| self.shadow.try_lock(), || self.answer(work));
         if let Some(shadow) = &mut *guard {
-            shadow.serve(vcpu);
+            shadow.switch_vcpu(vcpu);
         }
         guard
     }
@@ -161,9 +161,9 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     #[cold]
     #[inline(never)]
     fn answer(&self, work: &mut u32) {
-        if let Some(others) = self.others.get() {
+        if let Some(others) = self.shootdown.get() {
             *work |= work::MAIL;
-            others.answer();
+            others.service();
         }
         core::hint::spin_loop();
     }
@@ -217,7 +217,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     /// Where the shadow tables of a VM with one VCPU say that code is: a short way to it. See [`Shadow::code`].
     #[inline]
     pub fn code(&self, gva: Gva, user: bool) -> Option<Hpa> {
-        if self.others.get().is_some() {
+        if self.shootdown.get().is_some() {
             return None;
         }
         self.shadow.lock().as_ref()?.code(gva, user)
@@ -226,9 +226,9 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     /// Has the other VCPUs forget what they remember of tables that have changed. This one answers meanwhile, as in
     /// [`Vm::lock_shadow`].
     pub fn tell_others(&self, work: &mut u32) {
-        if let Some(others) = self.others.get() {
+        if let Some(others) = self.shootdown.get() {
             *work |= work::MAIL;
-            others.forget(false);
+            others.request(false);
         }
     }
 

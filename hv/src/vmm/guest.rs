@@ -19,7 +19,7 @@ use crate::guest::config::VmConfig;
 use crate::guest::cpuid::{CpuidPolicy, CpuidTable};
 use crate::hw::context::Context;
 use crate::mem::heap;
-use crate::mem::lent::Lent;
+use crate::mem::vm_ram::VmRam;
 use crate::sched::{VcpuId, VmId};
 use crate::vcpu::next_rip::NextRips;
 use crate::vcpu::outcome::Stop;
@@ -115,7 +115,7 @@ pub struct Guest<B: Backend> {
     admin_state: Mutex<AdminState>,
     started: AtomicU64,
     /// Dropped after everything that uses it.
-    _ram: Lent<Frames>,
+    _ram: VmRam<Frames>,
     /// Dropped last.
     _memory_ref: MemoryRef,
 }
@@ -127,7 +127,7 @@ impl<B: Backend> Guest<B> {
         number: u32,
         memory: HostMemory,
         facts: &HostFacts,
-        mut ram: Lent<Frames>,
+        mut ram: VmRam<Frames>,
         memory_ref: MemoryRef,
         measures: Measures,
     ) -> Result<Guest<B>, BuildError> {
@@ -184,7 +184,7 @@ impl<B: Backend> Guest<B> {
                 _ => mmu::follow_mode(&mut vcpu, vm, || tsc),
             };
             if let Some(entries) = self.config.paranoid {
-                mmu::be_paranoid(&mut vcpu, entries);
+                mmu::audit_shadow(&mut vcpu, entries);
             }
             vcpu.virt.set_tsc_offset(tsc.wrapping_neg());
             *place.lock() = Some(DescheduledVcpu { vcpu, context: Box::new(Context::after_reset()) });

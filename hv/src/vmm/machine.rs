@@ -16,8 +16,8 @@ use super::backend::Backend;
 use super::console::Console;
 use super::guest::{Guest, MemoryRef, cpuid_policy};
 use super::memory::{DiskPages, Frames, HostMemory, UnmappedMemory};
-use super::others::VcpusOf;
 use super::pcpu::ConsolePort;
+use super::shootdown::VcpusOf;
 use super::telemetry;
 use crate::arch::addr::PageSize;
 use crate::arch::state::cr4;
@@ -29,7 +29,7 @@ use crate::guest::config::{Config, VmConfig};
 use crate::guest::cpuid::CpuidTable;
 use crate::guest::devices::{self, Switches};
 use crate::hw::{cmos, cpu, pm, random};
-use crate::mem::lent::Lent;
+use crate::mem::vm_ram::VmRam;
 use crate::sched::topology::{PcpuSet, Topology};
 use crate::sched::{Config as SchedConfig, Credit, Kick, Scheduler, VcpuId};
 use crate::virt::speculation::Plan;
@@ -189,7 +189,7 @@ impl<B: Backend> Machine<B> {
         }
         let memory_ref = MemoryRef::new(&self.entries[number as usize].memory_refs);
         // SAFETY: a guest drops its RAM after its tables.
-        let ram = Lent::from(unsafe { Frames::new() });
+        let ram = VmRam::from(unsafe { Frames::new() });
         let mut guest = Guest::new(config, number, memory, &facts, ram, memory_ref, measures)?;
         self.attach_devices(&mut guest)?;
         let now = cpu::rdtsc();
@@ -202,7 +202,7 @@ impl<B: Backend> Machine<B> {
         }
         let guest = Arc::new(guest);
         if config.vcpus > 1 {
-            guest.vm.others.call_once(|| Arc::new(VcpusOf::new(self, &guest)));
+            guest.vm.shootdown.call_once(|| Arc::new(VcpusOf::new(self, &guest)));
         }
         let mut vcpus = self.vcpus.write();
         for (id, handle) in (0..).zip(&guest.handles) {

@@ -15,9 +15,9 @@ use crate::guest::devices::Media;
 use crate::mem::frame::{self, Block, Node};
 use crate::mem::host_access::HostAccess;
 use crate::mem::host_ram::HostRam;
-use crate::mem::lent::Lender;
 use crate::mem::table_memory::TableMemory;
 use crate::mem::tables::HostTables;
+use crate::mem::vm_ram::RamSource;
 
 /// Tables from the frame allocator and bytes of guest RAM.
 #[derive(Clone, Debug)]
@@ -101,8 +101,8 @@ impl Frames {
     }
 }
 
-impl Lender for Frames {
-    fn lend(&self, order: u8) -> Option<Hpa> {
+impl RamSource for Frames {
+    fn take(&self, order: u8) -> Option<Hpa> {
         frame::alloc(order, Node(0))
     }
 
@@ -110,7 +110,7 @@ impl Lender for Frames {
         self.0.fill(block.start, block.bytes(), 0);
     }
 
-    fn take_back(&self, block: Block) {
+    fn give_back(&self, block: Block) {
         // SAFETY: the guest is gone, and no table leads here any more: the promise of `new`.
         unsafe { frame::free(block.start, block.order) }
     }

@@ -18,8 +18,6 @@ mod machine;
 #[cfg(feature = "baremetal")]
 mod memory;
 #[cfg(feature = "baremetal")]
-mod others;
-#[cfg(feature = "baremetal")]
 mod pcpu;
 #[cfg(feature = "baremetal")]
 mod pcpus;
@@ -31,6 +29,8 @@ mod restart;
 mod selftest_shootdown;
 #[cfg(feature = "baremetal")]
 mod session;
+#[cfg(feature = "baremetal")]
+mod shootdown;
 #[cfg(feature = "baremetal")]
 mod start;
 #[cfg(feature = "baremetal")]

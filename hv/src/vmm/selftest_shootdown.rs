@@ -22,7 +22,7 @@ use crate::paging::range::{Flush, GpaRange};
 use crate::paging::table::Table;
 use crate::smp::mailbox::{self, Carrier, Mailbox};
 use crate::virt::speculation::Measures;
-use crate::virt::{Ended, Exit, FlushScope, Offer, Roots, Virt};
+use crate::virt::{Ended, Exit, FlushScope, PendingIrq, Roots, Virt};
 
 /// The page that holds the first instruction after RESET, and where in it that is.
 const PAGE: Gpa = Gpa(0xffff_f000);
@@ -37,18 +37,23 @@ struct Guest {
     name: &'static str,
     code: &'static [u8],
     flags: u64,
-    offer: Offer,
+    offer: PendingIrq,
 }
 
 const GUESTS: [Guest; 4] = [
-    Guest { name: "a loop", code: &[0xeb, 0xfe], flags: rflags::IF, offer: Offer::None },
-    Guest { name: "a loop with interrupts disabled", code: &[0xeb, 0xfe], flags: 0, offer: Offer::None },
-    Guest { name: "a loop of CPUID", code: &[0x0f, 0xa2, 0xeb, 0xfc], flags: rflags::IF, offer: Offer::None },
+    Guest { name: "a loop", code: &[0xeb, 0xfe], flags: rflags::IF, offer: PendingIrq::None },
+    Guest { name: "a loop with interrupts disabled", code: &[0xeb, 0xfe], flags: 0, offer: PendingIrq::None },
+    Guest {
+        name: "a loop of CPUID",
+        code: &[0x0f, 0xa2, 0xeb, 0xfc],
+        flags: rflags::IF,
+        offer: PendingIrq::None,
+    },
     Guest {
         name: "a loop of CPUID with a pending interrupt",
         code: &[0x0f, 0xa2, 0xeb, 0xfc],
         flags: 0,
-        offer: Offer::Vector(0x40),
+        offer: PendingIrq::Vector(0x40),
     },
 ];
 
@@ -162,7 +167,7 @@ fn spin<B: Backend>(
     state.rflags |= guest.flags;
     state.store(&mut *virt);
     virt.set_paging(Roots::Nested(tables.root().base()));
-    virt.offer_interrupt(guest.offer);
+    virt.set_pending_irq(guest.offer);
     RUNNING.fetch_add(1, Ordering::SeqCst);
     while WHICH.load(Ordering::SeqCst) == number {
         let quick = virt.enter(cpu) == Ended::Cpuid;

@@ -6,7 +6,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
 
 use super::*;
 
-/// Whether the instruction may meet a device or a table that is watched.
+/// Whether the instruction may meet a device or a table that is write-protected.
 fn touches_memory(i: &Instruction) -> bool {
     let explicit = (0..i.op_count()).any(|n| {
         !matches!(
@@ -45,7 +45,7 @@ fn encodings(mode: Mode) -> impl Iterator<Item = [u8; MAX_LEN]> {
     })
 }
 
-/// What is not executed, and why: on a device it ends the guest; on a watched table the processor executes it.
+/// What is not executed, and why: on a device it ends the guest; on a write-protected table the processor executes it.
 fn reason(i: &Instruction) -> Option<&'static str> {
     let name = format!("{:?}", i.mnemonic()).to_lowercase();
     let one_of = |names: &str| names.split_whitespace().any(|n| n == name);

@@ -37,7 +37,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     ///
     /// - each present entry of each shadow page leads where the guest's entry and the P2m say, with no more rights; in
     ///   tables that are unsync, the entry is the one that was noted and not the one that is there now;
-    /// - the guest cannot write through any leaf to a table that is watched;
+    /// - the guest cannot write through any leaf to a table that is write-protected;
     /// - the root is that of `state`, and all lists and counters are right.
     ///
     /// To be called between operations, while the guest runs on these tables (after [`load`](Shadow::load) with these
@@ -59,7 +59,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, F, N, G> {
     fn root(&self) -> Result<(), Box<Disagreement>> {
         let Some(root) = self.shadow.pool.root() else { return Ok(()) };
-        let (key, _) = root_key(self.p2m, self.state, self.shadow.served);
+        let (key, _) = root_key(self.p2m, self.state, self.shadow.current_vcpu);
         if self.shadow.pool.page(root).key != key {
             return Err(self.report("the root is not that of the registers", root, 0, None));
         }
@@ -74,10 +74,10 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
             let page = pool.page(id);
             let frame = Hfn(page.key.number());
             if !page.unsync
-                || page.key.level() != 1 && !self.shadow.loose
+                || page.key.level() != 1 && !self.shadow.upper_unsync
                 || !page.key.is_table()
                 || number != page.key.number()
-                || pool.is_watched(frame)
+                || pool.is_write_protected(frame)
             {
                 return Err(self.report("a page cannot be unsync", id, 0, None));
             }
@@ -108,7 +108,7 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
             if !page.unsync
                 && let Some((leaf, index)) = pool.writable_leaf(frame)
             {
-                return Err(self.report("the guest can write to a watched table", leaf, index, None));
+                return Err(self.report("the guest can write to a write-protected table", leaf, index, None));
             }
         }
         for index in (0..ENTRIES).filter(|&index| pool.is_absent(id, index)) {

@@ -6,7 +6,7 @@
 //! behalf ([`written`](Shadow::written)). What must hold between two calls:
 //!
 //! - A present entry of a shadow page says what the guest's entry says now, with less rights at most; unless
-//!   the page is *unsync* (above level 1 only after [`let_through`](Shadow::let_through)): there it may say what the guest's entry was at any time since the
+//!   the page is *unsync* (above level 1 only after [`make_unsync`](Shadow::make_unsync)): there it may say what the guest's entry was at any time since the
 //!   guest's last flush.
 //! - A guest table with shadow pages that are in sync is not writable through any leaf. The caller performs
 //!   every [`TlbFlush`] before the guest goes on, so that no processor remembers otherwise.
@@ -19,29 +19,29 @@
 //! Frames of the pool are the only thing that is allocated after [`Shadow::new`], and operations get by without any.
 
 mod check;
-mod fill;
+mod fast_path;
 mod hardware;
+mod leaf_lookup;
 #[cfg(any(test, feature = "testing"))]
 mod model;
 #[cfg(any(test, feature = "testing"))]
 pub mod oracle;
-mod others;
 mod pat;
 mod pool;
-mod quick;
 mod role;
 mod root;
+mod shootdown;
+mod slow_path;
 mod sync;
 #[cfg(test)]
 mod tests;
-mod way;
 
 pub use check::Disagreement;
 pub use hardware::{HardwareControls, exiting_faults};
-pub use others::Others;
-use others::View;
 pub use pat::PatEntries;
 pub use pool::Limit;
+pub use shootdown::Shootdown;
+use shootdown::View;
 
 use crate::arch::addr::{Gfn, Gpa, Gva, Hfn};
 
@@ -51,11 +51,11 @@ use super::table::MapError;
 use crate::mem::guest_memory::GuestMemory;
 use crate::mem::table_memory::TableMemory;
 use alloc::vec::Vec;
+use leaf_lookup::LeafCache;
 use pool::{PageId, Pool};
 use role::Key;
 use root::Recent;
 use sync::Unsync;
-use way::Found;
 
 /// The smallest pool: what one fault uses, twice.
 const MIN_PAGES: usize = 16;
@@ -205,7 +205,7 @@ pub struct Tuning {
     pub unsync_after: u8,
     /// Writes to any other table, without a use in between, after which its shadow pages are dropped.
     pub flood: u8,
-    /// Flushes in a row without a change after which an unsync table is watched again.
+    /// Flushes in a row without a change after which an unsync table is write-protected again.
     pub quiet: u8,
 }
 
@@ -222,10 +222,10 @@ pub struct Shadow<M: TableMemory, F: PteFormat> {
     /// Pages whose tables the guest writes itself.
     unsync: Vec<Unsync>,
     /// There may be pages above level 1 among them.
-    loose: bool,
+    upper_unsync: bool,
     /// Pages that the guest has just unlinked.
     unlinked: Vec<PageId>,
-    found: Found,
+    leaf_cache: LeafCache,
     recent: Recent,
     /// Where the processor's PAT is not the guest's.
     pat: Option<PatEntries>,
@@ -238,7 +238,7 @@ pub struct Shadow<M: TableMemory, F: PteFormat> {
     tuning: Tuning,
     statistics: Statistics,
     /// The VCPU that is served, and what is known of the others.
-    served: u32,
+    current_vcpu: u32,
     is_shared: bool,
     views: Vec<View>,
 }
@@ -263,9 +263,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         Ok(Shadow {
             pool,
             unsync,
-            loose: false,
+            upper_unsync: false,
             unlinked,
-            found: Found::default(),
+            leaf_cache: LeafCache::default(),
             recent: Recent::default(),
             pat: None,
             linear: u64::MAX,
@@ -273,7 +273,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             table_reserved: [0; 3],
             tuning,
             statistics: Statistics::default(),
-            served: 0,
+            current_vcpu: 0,
             is_shared: false,
             views: Vec::new(),
         })
@@ -346,7 +346,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Drops all shadow pages: when the guest ran with other tables and wrote its own unseen.
     pub fn drop_everything(&mut self) -> (Reload, TlbFlush) {
         self.unsync.clear();
-        self.loose = false;
+        self.upper_unsync = false;
         self.recent = Recent::default();
         self.views.iter_mut().for_each(View::forget_roots);
         self.pool.release_all();
@@ -363,7 +363,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// What happened so far.
     pub fn statistics(&self) -> Statistics {
         let pages = self.pool.in_use() as u64;
-        let (evictions, shootdowns) = (self.pool.evictions, self.pool.tells());
+        let (evictions, shootdowns) = (self.pool.evictions, self.pool.shootdowns());
         let (bytes, most_bytes) = self.pool.bytes();
         Statistics { pages, bytes, most_bytes, evictions, shootdowns, ..self.statistics }
     }

@@ -11,14 +11,13 @@
 //! used for long is given back.
 //!
 //! What must hold: an entry is present if and only if it is on a list; pages are on the hash list of their
-//! number; the table pages in each 2 MiB of host memory are counted in `crowded` (which may count those of
+//! number; the table pages in each 2 MiB of host memory are counted in `pt_count_2m` (which may count those of
 //! other places too). A page that is freed leaves the obligation to flush ([`Pool::owed`]): processors may
 //! have cached its address.
 
 mod check;
 mod chunks;
 mod entries;
-mod gaps;
 mod grow;
 mod leaves;
 mod limit;
@@ -26,6 +25,7 @@ mod release;
 mod shared;
 mod stock;
 mod tables;
+mod unfilled;
 
 use chunks::Chunks;
 pub(super) use leaves::is_stale;
@@ -79,7 +79,7 @@ pub(super) struct Page {
     present: [u64; ENTRIES / 64],
     /// Where what is known about its entries is, for 64 of them each; 0 where nothing is known.
     chunks: [u64; ENTRIES / 64],
-    /// One bit for each entry that is absent: see [`gaps`].
+    /// One bit for each entry that is absent: see [`unfilled`].
     absent: [u64; ENTRIES / 64],
     /// The first entry that points to it.
     parents: u32,
@@ -182,7 +182,7 @@ pub(super) struct Pool<M: TableMemory, F: PteFormat> {
     buckets: Pieces<u32>,
     /// Which frames are tables, roughly.
     filter: Filter,
-    crowded: Pieces<u32>,
+    pt_count_2m: Pieces<u32>,
     /// Pages that stand for nothing: with a table, and without memory.
     free: Stack,
     bare: Stack,
@@ -204,11 +204,11 @@ pub(super) struct Pool<M: TableMemory, F: PteFormat> {
     pub owed: TlbFlush,
     /// A writable leaf was dropped without a flush since the last flush of everything: processors may still
     /// write through it.
-    lingering: bool,
+    stale_writable: bool,
     /// Pages that are made from memory under large guest pages.
     direct: usize,
-    /// What entries are that are not filled: see [`gaps`].
-    open: u64,
+    /// What entries are that are not filled: see [`unfilled`].
+    marker: u64,
     format: PhantomData<fn() -> F>,
     shared: Shared,
     pub evictions: u64,
@@ -297,8 +297,8 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// Whether the guest must not write to `frame` unseen.
     #[inline]
-    pub(super) fn is_watched(&self, frame: Hfn) -> bool {
-        self.tables().is_watched(frame)
+    pub(super) fn is_write_protected(&self, frame: Hfn) -> bool {
+        self.tables().is_write_protected(frame)
     }
 
     /// The root in use.
@@ -314,11 +314,11 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// Whether there may be guest tables in the 2 MiB of host memory around `frame`.
     pub(super) fn is_crowded(&self, frame: Hfn) -> bool {
-        self.crowded[self.crowd(frame)] != 0
+        self.pt_count_2m[self.crowd(frame)] != 0
     }
 
     fn crowd(&self, frame: Hfn) -> usize {
-        hash(frame.0 / LARGE_FRAMES) & (self.crowded.len() - 1)
+        hash(frame.0 / LARGE_FRAMES) & (self.pt_count_2m.len() - 1)
     }
 
     fn bucket(&self, number: u64) -> usize {
@@ -345,11 +345,11 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         (page.unsync, page.in_use, page.writes, page.quiet) = (false, true, 0, 0);
         if key.is_table() {
             let crowd = self.crowd(Hfn(key.number()));
-            self.crowded[crowd] += 1;
+            self.pt_count_2m[crowd] += 1;
             self.filter.add(key.number());
         }
         self.direct += usize::from(key.is_direct());
-        self.begin_gaps(id);
+        self.begin_unfilled(id);
         self.touch(id);
         id
     }

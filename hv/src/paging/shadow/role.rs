@@ -9,7 +9,7 @@ use crate::paging::format::x86::{
 use crate::paging::guest_walk::{PagingKind, PagingState, Rights};
 
 /// In a bit of leaves that the processor ignores: the memory can be written, whatever the guest's tables say.
-pub(super) const TAKES_WRITES: u64 = 1 << 9;
+pub(super) const HOST_WRITABLE: u64 = 1 << 9;
 
 bitflags::bitflags! {
     /// Registers that change what a guest entry means.

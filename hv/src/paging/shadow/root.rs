@@ -102,7 +102,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 return (id, key);
             }
         }
-        let (key, gfn) = root_key(p2m, state, self.served);
+        let (key, gfn) = root_key(p2m, state, self.current_vcpu);
         let id = match self.pool.find(key) {
             Some(id) => {
                 self.statistics.roots_found += 1;

@@ -1,8 +1,8 @@
-//! Writes to guest tables: dropped at once where tables are watched, found at the next flush where not.
+//! Writes to guest tables: dropped at once where tables are write-protected, found at the next flush where not.
 
-use super::fill::index;
 use super::pool::{PageId, is_stale};
-use super::role::{Controls, Key, TAKES_WRITES};
+use super::role::{Controls, HOST_WRITABLE, Key};
+use super::slow_path::index;
 use super::{Shadow, TlbFlush};
 use crate::arch::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE};
 use crate::mem::guest_memory::GuestMemory;
@@ -139,7 +139,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 
     /// Lets the guest write to a table, if it is one of level 1 only and has been written repeatedly. Returns
     /// whether it may.
-    pub(super) fn let_write(&mut self, memory: &impl GuestMemory, frame: Hfn) -> bool {
+    pub(super) fn allow_write(&mut self, memory: &impl GuestMemory, frame: Hfn) -> bool {
         let limit = self.tuning.unsync_after;
         let (mut count, mut writes) = (0, 0);
         for id in self.pool.shadows(frame) {
@@ -153,7 +153,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if limit == u8::MAX || writes < limit || count > MAX_UNSYNC {
             return false;
         }
-        self.leave_to_guest(memory, frame, count);
+        self.unsync_table(memory, frame, count);
         true
     }
 
@@ -162,7 +162,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     ///
     /// While there are such tables above level 1, faults walk the guest's from the root. At the flush all that was made from
     /// them is dropped. No instruction keeps faulting: what one fault fills stays until then.
-    pub fn let_through(
+    pub fn make_unsync(
         &mut self,
         p2m: &P2m<impl TableMemory>,
         memory: &impl GuestMemory,
@@ -171,27 +171,27 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.begin();
         let frame = p2m.translate(gpa).writable()?.frame();
         let count = self.pool.shadows(frame).count();
-        if !self.pool.is_watched(frame) || count > MAX_UNSYNC {
+        if !self.pool.is_write_protected(frame) || count > MAX_UNSYNC {
             return None;
         }
         if self.pool.shadows(frame).any(|id| self.pool.page(id).key.level() > 1) {
-            self.loose = true;
+            self.upper_unsync = true;
             self.pool.forget_ways();
         }
-        self.leave_to_guest(memory, frame, count);
+        self.unsync_table(memory, frame, count);
         Some(self.pool.take_owed_and(TlbFlush::None))
     }
 
     /// Watches all tables above level 1 again.
-    fn tighten(&mut self, memory: &impl GuestMemory) {
+    fn resync_upper(&mut self, memory: &impl GuestMemory) {
         while let Some(page) = self.unsync.iter().find(|page| self.pool.page(page.id).key.level() > 1) {
             self.watch(memory, Hfn(page.number));
         }
-        self.loose = false;
+        self.upper_unsync = false;
     }
 
     /// The guest writes to a table, which `count` pages shadow, until its next flush.
-    fn leave_to_guest(&mut self, memory: &impl GuestMemory, frame: Hfn, count: usize) {
+    fn unsync_table(&mut self, memory: &impl GuestMemory, frame: Hfn, count: usize) {
         while self.unsync.len() + count > MAX_UNSYNC {
             let oldest = self.unsync[0].number;
             self.watch(memory, Hfn(oldest));
@@ -212,7 +212,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 
     /// Makes sure that the guest does not write to `frame` unseen, and that what shadows it is in step.
     pub(super) fn watch(&mut self, memory: &impl GuestMemory, frame: Hfn) {
-        if self.pool.is_watched(frame) {
+        if self.pool.is_write_protected(frame) {
             return;
         }
         let mut seen = 0;
@@ -233,8 +233,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 
     /// Drops what has changed in all tables that the guest writes itself.
     pub(super) fn resync_all(&mut self, memory: &impl GuestMemory) {
-        if self.loose {
-            self.tighten(memory);
+        if self.upper_unsync {
+            self.resync_upper(memory);
         }
         // Seldom is one, and only then they are gone through again.
         let mut done = false;
@@ -323,13 +323,14 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// dirty bits that came to it. With other rights on the same memory it stays, otherwise it goes.
     fn change(&mut self, id: PageId, key: Key, index: usize, now: u64) {
         self.statistics.resynced_entries += 1;
-        let (raw, note) = self.pool.leaf(id, index);
-        if !only_rights_changed(key, note, now) {
+        let (raw, guest_pte) = self.pool.leaf(id, index);
+        if !only_rights_changed(key, guest_pte, now) {
             return self.pool.zap(id, index);
         }
-        let takes_writes = raw & TAKES_WRITES != 0 && !self.pool.is_watched(Hpa(raw & ADDRESS).frame());
+        let takes_writes =
+            raw & HOST_WRITABLE != 0 && !self.pool.is_write_protected(Hpa(raw & ADDRESS).frame());
         let entry = self.typed(key.leaf(now, Hpa(raw & ADDRESS), takes_writes), 1);
-        self.pool.change(id, index, entry | raw & TAKES_WRITES, now);
+        self.pool.change(id, index, entry | raw & HOST_WRITABLE, now);
     }
 
     /// Brings the entries for one address in step: in all pages of the table to which the root in use leads; where it leads to
@@ -338,8 +339,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if self.unsync.is_empty() {
             return;
         }
-        if self.loose {
-            self.tighten(memory);
+        if self.upper_unsync {
+            self.resync_upper(memory);
         }
         let table = self.table_of_leaves(gva);
         let number = table.map(|id| self.pool.page(id).key.number());
@@ -354,7 +355,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 let key = page.key;
                 let entry = Gpa(page.gfn.base().0 + key.entry_offset(at));
                 match memory.read_entry(entry, key.entry_bytes()) {
-                    Ok(now) if !is_stale(self.pool.note(id, at), now) => {}
+                    Ok(now) if !is_stale(self.pool.guest_pte(id, at), now) => {}
                     Ok(now) => self.change(id, key, at, now),
                     Err(_) => self.pool.zap(id, at),
                 }

@@ -349,7 +349,7 @@ fn faults_of_the_guests_own_do_not_exit_while_it_cannot_change_that_unseen() {
         for _ in 0..2 {
             let _nothing = shadow.written(p2m, Gpa(4 * PAGE_SIZE + 0x800), 8);
         }
-        assert!(shadow.let_write(&memory, Hfn(HOST.frame().0 + 4)));
+        assert!(shadow.allow_write(&memory, Hfn(HOST.frame().0 + 4)));
         assert_eq!((fault_code(shadow, 0x1000), fault_code(shadow, 0x3000)), (EXITS, EXITS));
         assert_eq!(touch(shadow, 0x3000), ShadowOutcome::GuestFault(0));
         assert_eq!(fault_code(shadow, 0x3000), EXITS);

@@ -33,10 +33,10 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
     if !vcpu.mmu.is_shadow() {
         return Outcome::Inject(Exception::page_fault(gva, error));
     }
-    if let Some(settling) = &mut vcpu.mmu.settling
-        && let Some(settled) = settling.fault(tsc)
+    if let Some(refill_window) = &mut vcpu.mmu.refill_window
+        && let Some(settled) = refill_window.fault(tsc)
     {
-        vcpu.mmu.settling = None;
+        vcpu.mmu.refill_window = None;
         let counts = &mut vcpu.mmu.switches;
         counts.settled += 1;
         counts.settling_ticks += settled.ticks;
@@ -105,7 +105,7 @@ fn device<V: Virt, M: HostMemory, H: Host>(
     emulate(vcpu, vm, host, tsc)
 }
 
-/// A write to a table that is watched: executed in software, or, where that is not possible, by the processor: on nested tables,
+/// A write to a table that is write-protected: executed in software, or, where that is not possible, by the processor: on nested tables,
 /// or, where there are none, with the table left to the guest until its next flush.
 fn emulate_write<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
@@ -126,20 +126,20 @@ fn emulate_write<V: Virt, M: HostMemory, H: Host>(
     if can_leave {
         return execute_on_nested(vcpu, vm, host);
     }
-    if let_through(vcpu, vm, written.gpa) {
+    if make_unsync(vcpu, vm, written.gpa) {
         return Outcome::Resume;
     }
     let what = "the delivery of an interrupt or exception writes to a protected page, and there are no nested tables to execute it on";
     Outcome::Stop(death.map_or_else(|| died(vcpu, Cause::EmulationFailure, what.into()), Stop::Died))
 }
 
-/// Whether the guest may now write to a table that was watched.
+/// Whether the guest may now write to a table that was write-protected.
 #[cold]
-fn let_through<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, gpa: Gpa) -> bool {
+fn make_unsync<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, gpa: Gpa) -> bool {
     let memory = vm.read_memory(&mut vcpu.work);
     let flush = {
         let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
-        shadow.as_mut().and_then(|shadow| shadow.let_through(&memory.p2m, &memory.ram(), gpa))
+        shadow.as_mut().and_then(|shadow| shadow.make_unsync(&memory.p2m, &memory.ram(), gpa))
     };
     flush.is_some_and(|flush| {
         vcpu.perform_flush(flush);

@@ -10,7 +10,7 @@
 mod choose;
 mod fault;
 mod paranoia;
-mod settle;
+mod refill_window;
 mod switch;
 
 use fault::no_memory;
@@ -31,7 +31,7 @@ use crate::virt::{FlushScope, Roots, Virt};
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
 use paranoia::Paranoia;
-use settle::Settling;
+use refill_window::RefillWindow;
 
 /// The execution of a single instruction on nested tables, where shadow paging cannot let it pass and the emulator does not
 /// know it. For its time the VCPU excludes all other engines.
@@ -57,7 +57,7 @@ pub struct Mmu {
     reload: bool,
     /// The root lies where the processor cannot reach it.
     out_of_reach: bool,
-    settling: Option<Settling>,
+    refill_window: Option<RefillWindow>,
     paranoia: Option<Paranoia>,
     /// Changes so far.
     pub switches: SwitchCounts,
@@ -71,7 +71,7 @@ impl Default for Mmu {
             nested_step: NestedStep::None,
             reload: false,
             out_of_reach: false,
-            settling: None,
+            refill_window: None,
             paranoia: None,
             switches: SwitchCounts::default(),
         }
@@ -116,7 +116,7 @@ impl<V: Virt> Vcpu<V> {
 }
 
 /// Has the shadow tables checked before every so many entries from now on.
-pub fn be_paranoid<V: Virt>(vcpu: &mut Vcpu<V>, every: NonZeroU32) {
+pub fn audit_shadow<V: Virt>(vcpu: &mut Vcpu<V>, every: NonZeroU32) {
     vcpu.mmu.paranoia = Some(Paranoia::new(every));
     vcpu.request(work::MMU);
 }

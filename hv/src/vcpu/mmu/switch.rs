@@ -4,7 +4,7 @@
 //! tables unseen, so that all shadow pages are dropped and filled again by faults. Everything else (events on their
 //! way, registers) stays as it is: the backend shows the guest's registers in either mode.
 
-use super::{NestedStep, Settling, follow_pat, load};
+use super::{NestedStep, RefillWindow, follow_pat, load};
 use crate::paging::MapError;
 use crate::paging::engine::Engine;
 use crate::paging::shadow::{Shadow, Tuning};
@@ -41,7 +41,7 @@ pub(super) fn prepare<V: Virt, M: HostMemory>(
     if shadow.is_none() {
         let bits = vm.paging_features.physical_bits;
         let mut tables = Shadow::new(memory, vm.shadow_limit, bits, Tuning::default())?;
-        if let Some(others) = vm.others.get() {
+        if let Some(others) = vm.shootdown.get() {
             tables.share(vm.mailboxes.len(), others.clone());
         }
         *shadow = Some(tables);
@@ -53,16 +53,16 @@ pub(super) fn prepare<V: Virt, M: HostMemory>(
 /// runs on shadow tables. When it returns none runs on the tables that were in use before. The caller holds the shadow tables.
 fn lead<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedFormat, M>, to: Engine) {
     let changed = vm.translation.enforce(to);
-    if let Some(others) = vm.others.get().filter(|_| changed) {
+    if let Some(others) = vm.shootdown.get().filter(|_| changed) {
         let all = vm.mailboxes.iter().filter(|mailbox| mailbox.id() != vcpu.id);
         all.for_each(|mailbox| mailbox.request(work::MMU));
-        others.forget(false);
+        others.request(false);
     }
 }
 
 /// Changes to the tables that the VM uses, if another VCPU has changed them.
 pub(super) fn follow<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
-    if vm.others.get().is_none() {
+    if vm.shootdown.get().is_none() {
         return;
     }
     let now = vm.translation.in_force();
@@ -94,14 +94,14 @@ fn adopt<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>
             if let Some(shadow) = &mut *vm.lock_shadow(vcpu.id, &mut vcpu.work) {
                 shadow.leave();
             }
-            vcpu.mmu.settling = None;
+            vcpu.mmu.refill_window = None;
             // A shadow root that was to be found before the next entry is not wanted any more.
             vcpu.mmu.reload = false;
         }
         Engine::Shadow => {
             follow_pat(vcpu, vm);
             load(vcpu, vm);
-            vcpu.mmu.settling = Some(Settling::new(vm.clock.tsc_khz()));
+            vcpu.mmu.refill_window = Some(RefillWindow::new(vm.clock.tsc_khz()));
         }
     }
 }

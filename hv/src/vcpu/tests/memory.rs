@@ -10,7 +10,7 @@ use crate::arch::{Access, Exception};
 use crate::device::layout::{PM1A_CONTROL, RESET_CONTROL, TEST_EXIT, TEST_FLUSH, TEST_UNMAP};
 use crate::device::message::Messages;
 use crate::paging::GpaRange;
-use crate::paging::shadow::Others;
+use crate::paging::shadow::Shootdown;
 use crate::paging::table::Found;
 use crate::vcpu::outcome::{Cause, Death, Stop};
 use crate::vcpu::run::run;
@@ -37,18 +37,18 @@ fn death(machine: &mut Machine) -> Box<Death> {
 #[derive(Default)]
 struct Told(AtomicU32);
 
-impl Others for Told {
-    fn forget(&self, reload: bool) {
+impl Shootdown for Told {
+    fn request(&self, reload: bool) {
         assert!(!reload);
         self.0.fetch_add(1, Ordering::Relaxed);
     }
-    fn answer(&self) {}
+    fn service(&self) {}
 }
 
 /// How often the VCPUs of a machine that has more than one are told while it plays its script.
 fn told(machine: &mut Machine) -> u32 {
     let others = Arc::new(Told::default());
-    machine.vm.others.call_once(|| others.clone());
+    machine.vm.shootdown.call_once(|| others.clone());
     machine.play();
     others.0.load(Ordering::Relaxed)
 }
@@ -92,9 +92,9 @@ fn ram_that_the_tables_lack_is_filled_in() {
 /// Whoever asks it to answer waits for the memory, which is read by somebody who never ends.
 struct Nobody;
 
-impl Others for Nobody {
-    fn forget(&self, _reload: bool) {}
-    fn answer(&self) {
+impl Shootdown for Nobody {
+    fn request(&self, _reload: bool) {}
+    fn service(&self) {
         panic!("waits for the memory");
     }
 }
@@ -107,7 +107,7 @@ fn only_what_changes_the_memory_waits_for_those_who_read_it() {
         |f| out(f, TEST_UNMAP, 4, 0x3_0000),
     ]);
     machine.code(&[0xa1, 0, 0, 0xd0, 0xfe]);
-    machine.vm.others.call_once(|| Arc::new(Nobody));
+    machine.vm.shootdown.call_once(|| Arc::new(Nobody));
     let reading = machine.vm.memory.read();
     let run = || run(&mut machine.vcpu, &machine.vm, &mut (), &mut machine.host);
     let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).expect_err("waits for ever");

@@ -8,7 +8,7 @@ use crate::arch::state::{Gpr, VcpuState, cr0, cr4, efer};
 use crate::arch::{Exception, RegMove};
 use crate::paging::engine::Engine;
 use crate::paging::policy::Mode;
-use crate::vcpu::mmu::{be_paranoid, page_fault, set_mode};
+use crate::vcpu::mmu::{audit_shadow, page_fault, set_mode};
 use crate::vcpu::outcome::{Cause, Outcome, Stop};
 use crate::vcpu::testing::{CODE, Machine};
 use crate::virt::fake::Step;
@@ -48,7 +48,7 @@ fn paranoid(script: &[Step]) -> Machine {
     machine.vcpu.virt.regs.cr3 = 0x5000;
     machine.vcpu.virt.regs.cr0 |= cr0::PG;
     set_mode(&mut machine.vcpu, &machine.vm, Mode::Shadow, || 0).unwrap();
-    be_paranoid(&mut machine.vcpu, NonZeroU32::MIN);
+    audit_shadow(&mut machine.vcpu, NonZeroU32::MIN);
     let outcome = page_fault(&mut machine.vcpu, &machine.vm, &mut machine.host, Gva(0x8000), 0, false, 0);
     assert!(matches!(outcome, Outcome::Resume));
     machine
@@ -200,7 +200,7 @@ mod waiting {
 
     use super::*;
     use crate::paging::format::npt::Npt;
-    use crate::paging::shadow::{Others, Shadow};
+    use crate::paging::shadow::{Shadow, Shootdown};
     use crate::vcpu::run::run;
     use crate::vcpu::testing::Memory;
     use crate::vm::Vm;
@@ -219,9 +219,9 @@ mod waiting {
     /// Another PCPU, which has the tables, asks all VCPUs to forget, and is done as soon as it has its answer.
     struct Other;
 
-    impl Others for Other {
-        fn forget(&self, _reload: bool) {}
-        fn answer(&self) {
+    impl Shootdown for Other {
+        fn request(&self, _reload: bool) {}
+        fn service(&self) {
             if let Some(tables) = TAKEN.take() {
                 VM.get().unwrap().mailboxes[0].request(work::FLUSH);
                 drop(tables);
@@ -244,7 +244,7 @@ mod waiting {
             },
         ]);
         let machine = Box::leak(Box::new(machine));
-        machine.vm.others.call_once(|| Arc::new(Other));
+        machine.vm.shootdown.call_once(|| Arc::new(Other));
         machine.vm.translation.enforce(Engine::Shadow);
         let vm = &machine.vm;
         VM.set(Some(vm));

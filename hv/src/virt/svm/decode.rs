@@ -13,7 +13,7 @@ use crate::virt::exit::{Exit, IoExit};
 pub fn quick(vmcb: &Vmcb) -> Ended {
     match vmcb.exit_code {
         code::CPUID => Ended::Cpuid,
-        _ => Ended::Alone,
+        _ => Ended::Plain,
     }
 }
 

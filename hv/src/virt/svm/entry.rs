@@ -2,7 +2,7 @@
 
 use super::asid::Asid;
 use super::vmcb::{Vmcb, clean, tlb_control};
-use super::{Hidden, Svm, SvmCpu, instr, pa};
+use super::{Svm, SvmCpu, VmloadState, instr, pa};
 use crate::arch::state::rflags;
 
 /// Bits of [`Svm::work`]. While it is 0, an entry is VMRUN alone.
@@ -11,7 +11,7 @@ pub(super) mod work {
     pub const FLUSH: u8 = 1 << 0;
     /// This entry drops translations by TLB_CONTROL.
     pub const FLUSHING: u8 = 1 << 1;
-    /// [`super::super::Hidden`] is not `Live`.
+    /// [`super::super::VmloadState`] is not `Live`.
     pub const HIDDEN: u8 = 1 << 2;
     /// An exception or NMI waits.
     pub const EVENT: u8 = 1 << 3;
@@ -81,10 +81,10 @@ impl Svm {
     /// Makes the VMCB's copy of the hidden state readable.
     #[inline]
     pub(super) fn save_hidden(&self) {
-        if self.hidden.get() == Hidden::Live {
+        if self.vmload.get() == VmloadState::Live {
             // SAFETY: SVM is on (a guest ran), the VMCB is this VCPU's own, and the processor still holds its state.
             unsafe { instr::vmsave(pa(&self.block.vmcb)) };
-            self.set_hidden(Hidden::Both);
+            self.set_vmload(VmloadState::Both);
         }
     }
 
@@ -92,32 +92,32 @@ impl Svm {
     #[inline]
     pub(super) fn hidden_mut(&mut self) -> &mut Vmcb {
         self.save_hidden();
-        if self.hidden.get() == Hidden::Both {
-            self.set_hidden(Hidden::VmcbNewer);
+        if self.vmload.get() == VmloadState::Both {
+            self.set_vmload(VmloadState::VmcbNewer);
         }
         &mut self.block.vmcb
     }
 
-    /// Every state but [`Hidden::Live`] must be left before the next entry.
-    pub(super) fn set_hidden(&self, state: Hidden) {
-        self.hidden.set(state);
+    /// Every state but [`VmloadState::Live`] must be left before the next entry.
+    pub(super) fn set_vmload(&self, state: VmloadState) {
+        self.vmload.set(state);
         self.request(work::HIDDEN);
     }
 
     /// Hands the processor to the guest, as far as VMRUN does not.
     fn load_hidden(&mut self) {
-        if matches!(self.hidden.get(), Hidden::InVmcb | Hidden::VmcbNewer) {
+        if matches!(self.vmload.get(), VmloadState::InVmcb | VmloadState::VmcbNewer) {
             // SAFETY: SVM is on (the caller holds an SvmCpu); with GIF = 0 no interrupt can meet the guest's TR. Physical
             // interrupts are masked in the guest by the host's IF as it is at VMRUN, so IF must be 1 then.
             unsafe {
-                if self.hidden.get() == Hidden::InVmcb {
+                if self.vmload.get() == VmloadState::InVmcb {
                     instr::clgi();
                     core::arch::asm!("sti", options(nomem, nostack));
                 }
                 instr::vmload(pa(&self.block.vmcb));
             }
         }
-        self.hidden.set(Hidden::Live);
+        self.vmload.set(VmloadState::Live);
         self.done(work::HIDDEN);
     }
 }

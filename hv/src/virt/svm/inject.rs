@@ -12,7 +12,7 @@ use super::vmcb::{clean, cr, event, exit_code, int_ctl, misc1};
 use crate::arch::addr::Gva;
 use crate::arch::state::{VcpuState, rflags};
 use crate::arch::{Exception, vector};
-use crate::virt::{Event, Offer, Virt};
+use crate::virt::{Event, PendingIrq, Virt};
 
 /// EVENTINJ for #PF, without the error code.
 const PAGE_FAULT: u64 = event::VALID | event::TYPE_EXCEPTION | event::ERROR_VALID | vector::PF as u64;
@@ -22,7 +22,7 @@ const PAGE_FAULT: u64 = event::VALID | event::TYPE_EXCEPTION | event::ERROR_VALI
 pub(super) struct Injection {
     pub(super) event: Option<Event>,
     pub(super) interrupted: Option<Event>,
-    offered: Offer,
+    offered: PendingIrq,
     pub(super) taken: Option<u8>,
     /// The IRET of the NMI handler has been intercepted, and is executed next: in a step.
     pub(super) leaving_nmi: bool,
@@ -48,7 +48,7 @@ impl Svm {
         self.dirty(clean::CR2);
     }
 
-    pub(super) fn offer(&mut self, offer: Offer) {
+    pub(super) fn offer(&mut self, offer: PendingIrq) {
         if offer != self.injection.offered {
             self.injection.offered = offer;
             self.request(work::OFFER);
@@ -72,7 +72,7 @@ impl Svm {
         self.done(work::EVENT);
         let hold = self.prepare_step();
         let offered = self.injection.offered;
-        let ctl = if hold || offered == Offer::None || self.is_held_by_cr8(offered) {
+        let ctl = if hold || offered == PendingIrq::None || self.is_held_by_cr8(offered) {
             self.done(work::ARMED);
             0
         } else {
@@ -99,18 +99,18 @@ impl Svm {
     }
 
     /// Whether an offer must not be armed because CR8 holds it back; where the processor judges that itself, never.
-    fn is_held_by_cr8(&self, offer: Offer) -> bool {
-        let Offer::Vector(vector) = offer else { return false };
+    fn is_held_by_cr8(&self, offer: PendingIrq) -> bool {
+        let PendingIrq::Vector(vector) = offer else { return false };
         self.features.misjudges_task_priority && vector >> 4 <= self.task_priority()
     }
 
     /// Intercepts what an offer needs: the window, and writes of CR8 where the processor misjudges them.
-    fn watch(&mut self, offer: Offer) {
+    fn watch(&mut self, offer: PendingIrq) {
         let vmcb = &mut self.block.vmcb;
         let (misc, registers) = (vmcb.intercept_misc1, vmcb.intercept_cr);
-        let is_window = offer == Offer::Window;
+        let is_window = offer == PendingIrq::Window;
         vmcb.intercept_misc1 = misc & !misc1::VINTR | if is_window { misc1::VINTR } else { 0 };
-        let holds = self.features.misjudges_task_priority && offer != Offer::None;
+        let holds = self.features.misjudges_task_priority && offer != PendingIrq::None;
         vmcb.intercept_cr = registers & !cr::CR8_WRITE | if holds { cr::CR8_WRITE } else { 0 };
         if (misc, registers) != (vmcb.intercept_misc1, vmcb.intercept_cr) {
             self.dirty(clean::INTERCEPTS);
@@ -134,7 +134,7 @@ impl Svm {
         }
         if self.block.vmcb.exit_code == exit_code::VINTR {
             // The window: the next offer follows.
-            self.injection.offered = Offer::None;
+            self.injection.offered = PendingIrq::None;
             self.done(work::ARMED);
             self.request(work::OFFER);
         } else if self.work.get() & work::ARMED != 0 {
@@ -145,7 +145,7 @@ impl Svm {
                 self.done(work::ARMED);
                 self.request(work::OFFER);
             } else {
-                if let Offer::Vector(vector) | Offer::ExtInt(vector) =
+                if let PendingIrq::Vector(vector) | PendingIrq::ExtInt(vector) =
                     core::mem::take(&mut self.injection.offered)
                 {
                     self.injection.taken = Some(vector);
@@ -169,7 +169,7 @@ impl Svm {
         if self.injection.interrupted.take() == Some(Event::Nmi) {
             self.block_nmis();
         } else if is_external(info)
-            && let Offer::Vector(vector) | Offer::ExtInt(vector) =
+            && let PendingIrq::Vector(vector) | PendingIrq::ExtInt(vector) =
                 core::mem::take(&mut self.injection.offered)
         {
             self.injection.taken = Some(vector);
@@ -188,13 +188,15 @@ impl Svm {
 }
 
 /// The part of `int_ctl` that makes the processor offer an interrupt.
-fn armed(offer: Offer) -> u64 {
+fn armed(offer: PendingIrq) -> u64 {
     let interrupt = |vector: u8| int_ctl::V_IRQ | u64::from(vector) << int_ctl::V_INTR_VECTOR_SHIFT;
     match offer {
-        Offer::None => 0,
-        Offer::Vector(vector) => interrupt(vector) | u64::from(vector >> 4) << int_ctl::V_INTR_PRIO_SHIFT,
-        Offer::ExtInt(vector) => interrupt(vector) | int_ctl::V_IGN_TPR,
-        Offer::Window => int_ctl::V_IRQ | int_ctl::V_IGN_TPR,
+        PendingIrq::None => 0,
+        PendingIrq::Vector(vector) => {
+            interrupt(vector) | u64::from(vector >> 4) << int_ctl::V_INTR_PRIO_SHIFT
+        }
+        PendingIrq::ExtInt(vector) => interrupt(vector) | int_ctl::V_IGN_TPR,
+        PendingIrq::Window => int_ctl::V_IRQ | int_ctl::V_IGN_TPR,
     }
 }
 
@@ -234,10 +236,10 @@ mod tests {
 
     #[test]
     fn the_task_priority_holds_only_what_the_local_apic_sends() {
-        assert_eq!(armed(Offer::None), 0);
-        assert_eq!(armed(Offer::Vector(0x61)), 0x61_0006_0100);
-        assert_eq!(armed(Offer::ExtInt(0x30)), 0x30_0010_0100);
-        assert_eq!(armed(Offer::Window), 0x10_0100);
+        assert_eq!(armed(PendingIrq::None), 0);
+        assert_eq!(armed(PendingIrq::Vector(0x61)), 0x61_0006_0100);
+        assert_eq!(armed(PendingIrq::ExtInt(0x30)), 0x30_0010_0100);
+        assert_eq!(armed(PendingIrq::Window), 0x10_0100);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! AMD-V (SVM): one [`Svm`] per VCPU over its VMCB, one [`SvmCpu`] per PCPU.
 //!
 //! The VMCB is the place of truth for all state that VMRUN switches; accessors read and write it directly. FS, GS, TR,
-//! LDTR and the system-call MSRs stay in the processor across exits ([`Hidden`]) and go to the VMCB only when somebody
+//! LDTR and the system-call MSRs stay in the processor across exits ([`VmloadState`]) and go to the VMCB only when somebody
 //! asks for them or the host needs the processor back. AMD APM volume 2, chapter 15.
 
 mod asid;
@@ -34,7 +34,7 @@ use self::asid::Asid;
 use self::entry::{end, work};
 use self::inject::Injection;
 use self::instr::GuestBlock;
-use self::paging::Believed;
+use self::paging::GuestCr;
 use self::switched::{switched, switched_mut};
 use self::vmcb::{Vmcb, clean, event, exit_code, int_ctl, misc1, misc2};
 use crate::arch::RegMove;
@@ -43,11 +43,11 @@ use crate::arch::state::{ArchState, VcpuState, rflags};
 use crate::hw;
 use crate::paging::format::npt::Npt;
 use crate::virt::exit;
-use crate::virt::{Ended, Event, Exit, FlushScope, IoExit, Offer, Roots, Virt};
+use crate::virt::{Ended, Event, Exit, FlushScope, IoExit, PendingIrq, Roots, Virt};
 
 /// Where the state that VMLOAD and VMSAVE move is right now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Hidden {
+enum VmloadState {
     /// In the VMCB; the processor holds the host's, and GIF is 1.
     InVmcb,
     /// In the processor; the VMCB is stale, and GIF is 0.
@@ -72,7 +72,7 @@ fn pa<T: Block>(block: &T) -> Hpa {
 /// One VCPU on AMD-V.
 pub struct Svm {
     block: Box<GuestBlock>,
-    hidden: Cell<Hidden>,
+    vmload: Cell<VmloadState>,
     features: Features,
     asid: Asid,
     /// The PCPU that it ran on last.
@@ -81,7 +81,7 @@ pub struct Svm {
     work: Cell<u8>,
     injection: Injection,
     /// With shadow tables: the control registers that the guest sees.
-    believed: Option<Believed>,
+    guest_cr: Option<GuestCr>,
     /// PAUSEs in this run.
     pauses: u8,
     // The VMCB holds their addresses.
@@ -119,13 +119,13 @@ impl Svm {
         vmcb.int_ctl = int_ctl::V_INTR_MASKING | virtual_nmi;
         let mut svm = Svm {
             block,
-            hidden: Cell::new(Hidden::InVmcb),
+            vmload: Cell::new(VmloadState::InVmcb),
             features,
             asid: Asid::default(),
             home: 0,
             work: Cell::new(work::FLUSH | work::HIDDEN),
             injection: Injection::default(),
-            believed: None,
+            guest_cr: None,
             pauses: 0,
             _io_map: io_map,
             _msr_map: msr_map,
@@ -226,7 +226,7 @@ impl Virt for Svm {
     }
 
     fn release(&mut self, cpu: &mut SvmCpu) {
-        if self.hidden.get() == Hidden::InVmcb {
+        if self.vmload.get() == VmloadState::InVmcb {
             return;
         }
         self.refuse_lost_root();
@@ -237,7 +237,7 @@ impl Virt for Svm {
             instr::vmload(pa(&*cpu.host));
             instr::stgi();
         }
-        self.set_hidden(Hidden::InVmcb);
+        self.set_vmload(VmloadState::InVmcb);
     }
 
     fn depart(&mut self, cpu: &mut SvmCpu) {
@@ -295,7 +295,7 @@ impl Virt for Svm {
     }
 
     #[inline]
-    fn offer_interrupt(&mut self, offer: Offer) {
+    fn set_pending_irq(&mut self, offer: PendingIrq) {
         self.offer(offer);
     }
 
@@ -383,11 +383,11 @@ impl Virt for Svm {
         self.dirty(clean::INTERCEPTS);
     }
 
-    fn expect_others(&mut self, wait: bool) {
+    fn set_ple(&mut self, wait: bool) {
         self.expect_spinning(wait);
     }
 
-    fn has_spun(&mut self) -> bool {
+    fn ple_expired(&mut self) -> bool {
         self.has_spun_enough()
     }
 

@@ -1,6 +1,6 @@
 //! What translates the guest's addresses: nested tables beside the guest's own, or shadow tables in their place.
 //!
-//! With shadow tables the VMCB holds the control registers that they need ([`HardwareControls`]), and [`Believed`] holds
+//! With shadow tables the VMCB holds the control registers that they need ([`HardwareControls`]), and [`GuestCr`] holds
 //! what the guest put there; [`crate::arch::VcpuState`] shows the latter. All that would show the guest the difference,
 //! or change what its addresses mean, is intercepted. AMD APM 2, 15.25 and 15.16.
 
@@ -17,7 +17,7 @@ use super::entry::work;
 
 /// Control registers as the guest believes them to be.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Believed {
+pub(super) struct GuestCr {
     pub cr0: u64,
     pub cr3: u64,
     pub cr4: u64,
@@ -53,12 +53,12 @@ impl Svm {
         match roots {
             Roots::Nested(root) => self.use_nested(root),
             Roots::Shadow(root) => {
-                if self.believed.is_none() {
+                if self.guest_cr.is_none() {
                     self.begin_shadow(root);
                 }
-                if let Some(believed) = &mut self.believed {
-                    believed.lost |= self.block.vmcb.cr3 != believed.root.0;
-                    believed.root = root;
+                if let Some(guest_cr) = &mut self.guest_cr {
+                    guest_cr.lost |= self.block.vmcb.cr3 != guest_cr.root.0;
+                    guest_cr.root = root;
                 }
                 self.block.vmcb.cr3 = root.0;
                 self.dirty(clean::CONTROL_REGS);
@@ -71,7 +71,7 @@ impl Svm {
         (vmcb.np_control, vmcb.nested_cr3) = (1, root.0);
         self.learn_cr0();
         let vmcb = &mut self.block.vmcb;
-        if let Some(guest) = self.believed.take() {
+        if let Some(guest) = self.guest_cr.take() {
             (vmcb.cr0, vmcb.cr3, vmcb.cr4) = (guest.cr0, guest.cr3, guest.cr4);
             vmcb.efer = guest.efer | efer::SVME;
             vmcb.intercept_cr = vmcb.intercept_cr & cr::CR8_WRITE | ALWAYS;
@@ -84,7 +84,7 @@ impl Svm {
 
     fn begin_shadow(&mut self, root: Hpa) {
         let (cr0, cr3, cr4) = (self.cr0(), self.cr3(), self.cr4());
-        self.believed = Some(Believed { cr0, cr3, cr4, efer: self.efer(), root, lost: false });
+        self.guest_cr = Some(GuestCr { cr0, cr3, cr4, efer: self.efer(), root, lost: false });
         let vmcb = &mut self.block.vmcb;
         vmcb.cr3 = root.0;
         vmcb.np_control = 0;
@@ -107,14 +107,14 @@ impl Svm {
 
     fn lost_root(&self) -> bool {
         self.features.misses_task_switches
-            && self.believed.is_some_and(|guest| guest.lost || guest.root.0 != self.block.vmcb.cr3)
+            && self.guest_cr.is_some_and(|guest| guest.lost || guest.root.0 != self.block.vmcb.cr3)
     }
 
     /// Keeps a guest that has lost its shadow root from being entered again: without this intercept the processor refuses.
     /// Called when the host takes the processor back. A guest that only faults never gets as far as another exit.
     pub(super) fn refuse_lost_root(&mut self) {
         if self.lost_root() {
-            if let Some(guest) = &mut self.believed {
+            if let Some(guest) = &mut self.guest_cr {
                 guest.lost = true;
             }
             self.block.vmcb.intercept_misc2 &= !misc2::VMRUN;
@@ -129,21 +129,21 @@ impl Svm {
 
     /// The guest's CR0 on shadow tables: some of its bits may have changed without an exit.
     #[inline]
-    pub(super) fn cr0_of(&self, guest: &Believed) -> u64 {
+    pub(super) fn cr0_of(&self, guest: &GuestCr) -> u64 {
         guest.cr0 & !FREE_CR0 | self.block.vmcb.cr0 & FREE_CR0
     }
 
     /// Takes over what the guest has changed in CR0 without an exit, before [`Svm::follow_believed`] writes it.
     pub(super) fn learn_cr0(&mut self) {
-        if let Some(guest) = self.believed {
+        if let Some(guest) = self.guest_cr {
             let cr0 = self.cr0_of(&guest);
-            self.believed = Some(Believed { cr0, ..guest });
+            self.guest_cr = Some(GuestCr { cr0, ..guest });
         }
     }
 
-    /// Brings the VMCB in step with [`Believed`], after a change of it; nothing to do without shadow tables.
+    /// Brings the VMCB in step with [`GuestCr`], after a change of it; nothing to do without shadow tables.
     pub(super) fn follow_believed(&mut self) {
-        let Some(guest) = self.believed else { return };
+        let Some(guest) = self.guest_cr else { return };
         let hardware = HardwareControls::new(guest.cr0, guest.cr4, guest.efer);
         let vmcb = &mut self.block.vmcb;
         (vmcb.cr0, vmcb.cr4) = (hardware.cr0, hardware.cr4);

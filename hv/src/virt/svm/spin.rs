@@ -12,7 +12,7 @@ pub(super) const FILTER: u16 = 3000;
 const EXITS: u8 = 16;
 
 impl Svm {
-    /// See [`Virt::expect_others`](crate::virt::Virt::expect_others).
+    /// See [`Virt::set_ple`](crate::virt::Virt::set_ple).
     pub(super) fn expect_spinning(&mut self, wanted: bool) {
         self.pauses = 0;
         let word = &mut self.block.vmcb.intercept_misc1;
@@ -23,7 +23,7 @@ impl Svm {
         self.dirty(clean::INTERCEPTS);
     }
 
-    /// See [`Virt::has_spun`](crate::virt::Virt::has_spun).
+    /// See [`Virt::ple_expired`](crate::virt::Virt::ple_expired).
     pub(super) fn has_spun_enough(&mut self) -> bool {
         self.pauses = self.pauses.saturating_add(1);
         self.features.pause_filter || self.pauses >= EXITS

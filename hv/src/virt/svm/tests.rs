@@ -114,7 +114,7 @@ fn after_sti(offer: bool) -> Svm {
     svm.block.vmcb.rip = 0x1000;
     svm.block.vmcb.rflags |= rflags::IF;
     if offer {
-        svm.offer_interrupt(Offer::Vector(0x61));
+        svm.set_pending_irq(PendingIrq::Vector(0x61));
     }
     leave(&mut svm, exit_code::INTR, 0x1000, 1);
     svm
@@ -150,7 +150,7 @@ fn a_shadow_outlives_exits_before_the_instruction_that_it_covers() {
             assert_eq!(svm.block.vmcb.rflags & rflags::TF, 0, "the guest's own flag");
             assert!(!svm.can_take_interrupt());
         }
-        svm.offer_interrupt(Offer::Vector(0x61));
+        svm.set_pending_irq(PendingIrq::Vector(0x61));
         assert_eq!(enter(&mut svm), (false, true));
         svm.block.vmcb.dr6 = 0xffff_0ff0 | 1 << 14;
         assert!(leave(&mut svm, exit_code::EXCEPTION + 1, 0x1003, 0), "the end of the step is nobody else's");

@@ -44,14 +44,14 @@ impl VcpuState for Svm {
     }
 
     fn cr0(&self) -> u64 {
-        match &self.believed {
+        match &self.guest_cr {
             None => self.block.vmcb.cr0,
             Some(guest) => self.cr0_of(guest),
         }
     }
 
     fn set_cr0(&mut self, value: u64) {
-        match &mut self.believed {
+        match &mut self.guest_cr {
             None => self.block.vmcb.cr0 = value,
             Some(guest) => guest.cr0 = value,
         }
@@ -70,7 +70,7 @@ impl VcpuState for Svm {
 
     #[inline(always)]
     fn cr3(&self) -> u64 {
-        match &self.believed {
+        match &self.guest_cr {
             None => self.block.vmcb.cr3,
             Some(guest) => guest.cr3,
         }
@@ -82,7 +82,7 @@ impl VcpuState for Svm {
     }
 
     fn set_cr3(&mut self, value: u64) {
-        match &mut self.believed {
+        match &mut self.guest_cr {
             None => self.block.vmcb.cr3 = value,
             Some(guest) => guest.cr3 = value,
         }
@@ -90,7 +90,7 @@ impl VcpuState for Svm {
     }
 
     fn cr4(&self) -> u64 {
-        match &self.believed {
+        match &self.guest_cr {
             None => self.block.vmcb.cr4,
             Some(guest) => guest.cr4,
         }
@@ -98,7 +98,7 @@ impl VcpuState for Svm {
 
     fn set_cr4(&mut self, value: u64) {
         self.learn_cr0();
-        match &mut self.believed {
+        match &mut self.guest_cr {
             None => self.block.vmcb.cr4 = value,
             Some(guest) => guest.cr4 = value,
         }
@@ -109,7 +109,7 @@ impl VcpuState for Svm {
     /// Without SVME, which the processor demands while a guest runs and the guest must not see.
     #[inline(always)]
     fn efer(&self) -> u64 {
-        match &self.believed {
+        match &self.guest_cr {
             None => self.block.vmcb.efer & !efer::SVME,
             Some(guest) => guest.efer,
         }
@@ -117,7 +117,7 @@ impl VcpuState for Svm {
 
     fn set_efer(&mut self, value: u64) {
         self.learn_cr0();
-        match &mut self.believed {
+        match &mut self.guest_cr {
             None => self.block.vmcb.efer = value | efer::SVME,
             Some(guest) => guest.efer = value,
         }

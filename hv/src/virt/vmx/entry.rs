@@ -135,7 +135,7 @@ impl Vmx {
         }
         self.keep_report();
         // Whoever changes to shadow tables meanwhile asks for them.
-        if self.believed.is_none() {
+        if self.guest_cr.is_none() {
             self.pointers = VcpuState::pointers(self);
         }
         self.saved.cr2 = instr::cr2();
@@ -240,7 +240,7 @@ impl Vmx {
         if self.debug_open {
             word &= !processor::MOV_DR;
         }
-        if self.believed.is_some() {
+        if self.guest_cr.is_some() {
             word |= processor::CR3_LOAD | processor::CR3_STORE | processor::INVLPG;
         }
         (word | self.injection.windows).into()
@@ -282,7 +282,7 @@ impl Vmx {
             }
         }
         if self.work.get() & !work::GUARD == 0 && self.vectoring & event::VALID == 0 {
-            return Some(Ended::Alone);
+            return Some(Ended::Plain);
         }
         self.finish_injection(reason)
     }

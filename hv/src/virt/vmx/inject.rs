@@ -14,14 +14,14 @@ use super::instr;
 use crate::arch::Exception;
 use crate::arch::addr::Gva;
 use crate::arch::state::{cr0, rflags};
-use crate::virt::{Ended, Event, Offer, Virt};
+use crate::virt::{Ended, Event, PendingIrq, Virt};
 
 /// What waits for the guest.
 #[derive(Debug, Default)]
 pub(super) struct Injection {
     pub(super) event: Option<Event>,
     pub(super) interrupted: Option<Event>,
-    offered: Offer,
+    offered: PendingIrq,
     /// The offered vector that this entry delivers.
     delivering: Option<u8>,
     pub(super) taken: Option<u8>,
@@ -47,7 +47,7 @@ impl Vmx {
         self.queue(Event::Exception(Exception::page_fault(gva, error)));
     }
 
-    pub(super) fn offer(&mut self, offer: Offer) {
+    pub(super) fn offer(&mut self, offer: PendingIrq) {
         if offer != self.injection.offered {
             self.injection.offered = offer;
             self.request(work::OFFER);
@@ -90,12 +90,12 @@ impl Vmx {
     fn prepare_offer(&mut self) {
         let mut threshold = 0;
         match self.injection.offered {
-            Offer::None => {}
-            Offer::Vector(vector) if vector >> 4 <= self.task_priority() => {
+            PendingIrq::None => {}
+            PendingIrq::Vector(vector) if vector >> 4 <= self.task_priority() => {
                 threshold = u64::from(vector >> 4);
                 self.request(work::WINDOW);
             }
-            Offer::Vector(vector) | Offer::ExtInt(vector)
+            PendingIrq::Vector(vector) | PendingIrq::ExtInt(vector)
                 if self.work.get() & work::INJECTING == 0 && self.can_take_interrupt() =>
             {
                 self.injection.delivering = Some(vector);
@@ -157,9 +157,9 @@ impl Vmx {
             }
             reason::INTERRUPT_WINDOW => {
                 self.request(work::OFFER);
-                if self.injection.offered == Offer::Window {
+                if self.injection.offered == PendingIrq::Window {
                     // The next offer follows.
-                    self.injection.offered = Offer::None;
+                    self.injection.offered = PendingIrq::None;
                     return Some(Ended::Other);
                 }
                 self.injection.taken.map(|_| Ended::Other)
@@ -202,7 +202,7 @@ impl Vmx {
     fn note_delivered(&mut self, delivering: Option<u8>) {
         if delivering.is_some() {
             self.injection.taken = delivering;
-            self.injection.offered = Offer::None;
+            self.injection.offered = PendingIrq::None;
         }
     }
 

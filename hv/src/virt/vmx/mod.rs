@@ -41,13 +41,13 @@ use self::decode::{event, may_interrupt_delivery, reason};
 use self::entry::{SHADOW, work};
 use self::inject::Injection;
 use self::instr::GuestBlock;
-use self::paging::Believed;
+use self::paging::GuestCr;
 use self::system::Saved;
 use crate::arch::addr::Gva;
 use crate::arch::state::{ArchState, Gpr, SegReg, VcpuState, cr0, rflags};
 use crate::paging::engine::{Engine, Engines};
 use crate::paging::format::ept::Ept;
-use crate::virt::{Ended, Event, Exit, FieldAccesses, FlushScope, IoExit, Offer, Roots, Virt};
+use crate::virt::{Ended, Event, Exit, FieldAccesses, FlushScope, IoExit, PendingIrq, Roots, Virt};
 
 /// The virtual APIC page. Only the task priority in it is used.
 #[repr(C, align(4096))]
@@ -80,7 +80,7 @@ pub struct Vmx {
     features: Features,
     injection: Injection,
     /// With shadow tables: the control registers that the guest sees.
-    believed: Option<Believed>,
+    guest_cr: Option<GuestCr>,
     /// Page-directory pointers for the next entry.
     pointers: Option<[u64; 4]>,
     saved: Saved,
@@ -113,7 +113,7 @@ impl Vmx {
             home: 0,
             features,
             injection: Injection::default(),
-            believed: None,
+            guest_cr: None,
             pointers: None,
             saved: Saved::default(),
             last_report: None,
@@ -147,7 +147,7 @@ impl Vmx {
 
     /// Puts the registers into `state`, and forgets events.
     fn start_over(&mut self, state: &ArchState) {
-        self.believed = None;
+        self.guest_cr = None;
         self.write_masks();
         state.store(self);
         self.set(Field::Interruptibility, 0);
@@ -164,7 +164,7 @@ impl Vmx {
 impl Virt for Vmx {
     type NestedFormat = Ept;
     type Cpu = VmxCpu;
-    const KEEPS_POINTERS: bool = true;
+    const HAS_PDPTRS: bool = true;
     const UNRESTRICTED: bool = false;
 
     #[inline(always)]
@@ -184,7 +184,7 @@ impl Virt for Vmx {
                     return Ended::Cpuid;
                 }
                 if reason == reason::IO {
-                    return Ended::Alone;
+                    return Ended::Plain;
                 }
             }
             if let Some(ended) = self.finish(reason) {
@@ -276,7 +276,7 @@ impl Virt for Vmx {
     }
 
     #[inline]
-    fn offer_interrupt(&mut self, offer: Offer) {
+    fn set_pending_irq(&mut self, offer: PendingIrq) {
         self.offer(offer);
     }
 

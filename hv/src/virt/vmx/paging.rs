@@ -1,7 +1,7 @@
 //! What translates the guest's addresses, and the control registers that follow from it.
 //!
 //! With nested tables the guest's CR3 and EFER are its own, and so are the bits of CR0 and CR4 that are not masked. With shadow
-//! tables the processor holds what they need ([`HardwareControls`]), and [`Believed`] what the guest put there. In either case the
+//! tables the processor holds what they need ([`HardwareControls`]), and [`GuestCr`] what the guest put there. In either case the
 //! guest reads the masked bits of CR0 and CR4 from their read shadows, without an exit, and what it changes there exits.
 //! CR3-target values are of no use to either: they would let a guest load CR3 with a value of its own, and with shadow
 //! tables that is never the processor's. Intel SDM 3, 24.6.6, 25.3 and 28.3.
@@ -21,7 +21,7 @@ use crate::virt::exit::{self};
 
 /// Control registers as the guest believes them to be, as far as no read shadow holds them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Believed {
+pub(super) struct GuestCr {
     pub cr3: u64,
     pub efer: u64,
     /// Page-directory pointers of PAE paging.
@@ -57,7 +57,7 @@ impl Vmx {
         match roots {
             Roots::Nested(root) => self.use_nested(root),
             Roots::Shadow(root) => {
-                if self.believed.is_none() {
+                if self.guest_cr.is_none() {
                     self.begin_shadow();
                 }
                 self.set(Field::Cr3, root.0);
@@ -69,7 +69,7 @@ impl Vmx {
         let (cr0, cr4, efer) = (self.cr0(), self.cr4(), self.efer());
         let flags = if self.features.ept_accessed_dirty { EPT_ACCESSED_DIRTY } else { 0 };
         self.set(Field::EptPointer, root.0 | EPT_WALK | flags);
-        if let Some(guest) = self.believed.take() {
+        if let Some(guest) = self.guest_cr.take() {
             self.set(Field::Cr3, guest.cr3);
             self.write_pointers(guest.pointers);
         }
@@ -79,12 +79,12 @@ impl Vmx {
     fn begin_shadow(&mut self) {
         let (cr0, cr4, efer) = (self.cr0(), self.cr4(), self.efer());
         let pointers = self.pointers().unwrap_or_default();
-        self.believed = Some(Believed { cr3: self.cr3(), efer, pointers });
+        self.guest_cr = Some(GuestCr { cr3: self.cr3(), efer, pointers });
         self.paging_changed(cr0, cr4, efer);
     }
 
     fn paging_changed(&mut self, cr0: u64, cr4: u64, efer: u64) {
-        let nested = self.believed.is_none();
+        let nested = self.guest_cr.is_none();
         let mut word = self.features.secondary;
         if nested {
             word |= secondary::EPT;
@@ -101,13 +101,13 @@ impl Vmx {
     /// Says which bits of CR0 and CR4 the guest reads from their shadows. Before that its registers cannot be told from the
     /// processor's.
     pub(super) fn write_masks(&mut self) {
-        let paging = if self.believed.is_none() { CR4_PAGING } else { 0 };
+        let paging = if self.guest_cr.is_none() { CR4_PAGING } else { 0 };
         self.set(Field::Cr0Mask, self.cr0_mask());
         self.set(Field::Cr4Mask, !(CR4_HARMLESS | paging));
     }
 
     fn cr0_mask(&self) -> u64 {
-        match (self.believed.is_some(), self.features.unrestricted) {
+        match (self.guest_cr.is_some(), self.features.unrestricted) {
             (true, _) => CR0_ALWAYS | CR0_SHADOW,
             (false, true) => CR0_ALWAYS,
             (false, false) => CR0_ALWAYS | cr0::PE | cr0::PG,
@@ -119,12 +119,12 @@ impl Vmx {
         self.set(Field::Cr0Shadow, cr0);
         self.set(Field::Cr4Shadow, cr4);
         let mut hardware = HardwareControls { cr0, cr4, efer };
-        if let Some(guest) = &mut self.believed {
+        if let Some(guest) = &mut self.guest_cr {
             guest.efer = efer;
             hardware = HardwareControls::new(cr0, cr4, efer);
         }
         self.choose_page_faults(cr4, efer);
-        let free = if self.believed.is_none() && self.features.unrestricted { cr0::PE | cr0::PG } else { 0 };
+        let free = if self.guest_cr.is_none() && self.features.unrestricted { cr0::PE | cr0::PG } else { 0 };
         let ones = self.features.cr0_ones & !free;
         self.set(Field::Cr0, (hardware.cr0 | ones) & !(cr0::CD | cr0::NW));
         // Machine checks are the host's; with MCE clear they would end it.
@@ -136,7 +136,7 @@ impl Vmx {
     /// exception bitmap says, any other the opposite.
     fn choose_page_faults(&self, cr4: u64, efer: u64) {
         const EXIT: u64 = 1 << vector::PF;
-        let (fault, mask) = match &self.believed {
+        let (fault, mask) = match &self.guest_cr {
             None => (0, 0),
             Some(_) => match exiting_faults(cr4, efer, self.features.physical_bits) {
                 None => (EXIT, 0),
@@ -156,7 +156,7 @@ impl Vmx {
     /// Sets the page-directory pointers of PAE paging. Entries load them from the VMCS with nested tables, and from the root
     /// without.
     pub(super) fn write_pointers(&mut self, pointers: [u64; 4]) {
-        match &mut self.believed {
+        match &mut self.guest_cr {
             None => {
                 self.pointers = Some(pointers);
                 self.request(work::CHANGED);
@@ -167,7 +167,7 @@ impl Vmx {
 
     /// The page-directory pointers of PAE paging, in use or not.
     pub(super) fn read_pointers(&self) -> [u64; 4] {
-        match (&self.believed, self.pointers) {
+        match (&self.guest_cr, self.pointers) {
             (Some(guest), _) => guest.pointers,
             (None, Some(pointers)) => pointers,
             (None, None) if self.live.get() => core::array::from_fn(|n| {
@@ -183,7 +183,7 @@ impl Vmx {
         let features = &self.features;
         // SAFETY: the processor has what its features say, and is in VMX operation.
         unsafe {
-            if self.believed.is_none() && features.ept {
+            if self.guest_cr.is_none() && features.ept {
                 let kind = if features.invept_context { 1 } else { 2 };
                 instr::invept(kind, self.cache.get(Field::EptPointer));
             } else if features.vpid {
@@ -197,7 +197,7 @@ impl Vmx {
         if self.work.get() & work::FLUSH != 0 || !self.features.vpid {
             return;
         }
-        if self.live.get() && self.believed.is_some() && self.features.invvpid_non_global {
+        if self.live.get() && self.guest_cr.is_some() && self.features.invvpid_non_global {
             // SAFETY: as above.
             unsafe { instr::invvpid(3, self.vpid, 0) };
         } else {

@@ -63,14 +63,14 @@ impl VcpuState for Vmx {
 
     #[inline(always)]
     fn cr3(&self) -> u64 {
-        match &self.believed {
+        match &self.guest_cr {
             None => self.cache.get(Field::Cr3),
             Some(guest) => guest.cr3,
         }
     }
 
     fn set_cr3(&mut self, value: u64) {
-        match &mut self.believed {
+        match &mut self.guest_cr {
             None => self.set(Field::Cr3, value),
             Some(guest) => guest.cr3 = value,
         }
@@ -86,7 +86,7 @@ impl VcpuState for Vmx {
 
     #[inline(always)]
     fn efer(&self) -> u64 {
-        match &self.believed {
+        match &self.guest_cr {
             None => self.cache.get(Field::Efer),
             Some(guest) => guest.efer,
         }

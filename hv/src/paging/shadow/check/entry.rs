@@ -9,7 +9,7 @@ use crate::paging::format::x86::{ACCESSED, DIRTY, LongMode, NO_EXECUTE, PRESENT,
 use crate::paging::format::{PteFormat, address_mask};
 use crate::paging::guest_walk::{Meaning, PagingKind, PagingState, meaning};
 use crate::paging::shadow::pool::PageId;
-use crate::paging::shadow::role::{Allowed, Controls, Role, Source, TAKES_WRITES};
+use crate::paging::shadow::role::{Allowed, Controls, HOST_WRITABLE, Role, Source};
 use alloc::boxed::Box;
 
 /// The bits of a leaf that can be fewer than the guest allows; U cannot, because SMEP and SMAP want it.
@@ -32,7 +32,7 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
         let Some((at, now)) = self.guest_entry(id, index) else {
             return Err(self.report("the guest's entry cannot be read", id, index, None));
         };
-        let guest = if pool.page(id).unsync { pool.note(id, index) } else { now };
+        let guest = if pool.page(id).unsync { pool.guest_pte(id, index) } else { now };
         // Tables that cannot be written keep the bits that they have.
         let guest =
             if self.p2m.translate(at).writable().is_none() { guest | ACCESSED | DIRTY } else { guest };
@@ -212,7 +212,7 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
         let Some(to) = entry.readable().filter(|to| len == span && to.is_aligned(span)) else {
             return Err(self.report("there is no such memory", id, index, None));
         };
-        if raw & TAKES_WRITES != 0 && entry.writable().is_none() {
+        if raw & HOST_WRITABLE != 0 && entry.writable().is_none() {
             return Err(self.report("the memory does not take writes", id, index, None));
         }
         let most = |attr: PageAttr| {
@@ -222,7 +222,7 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
         let is_within = |attr: PageAttr| {
             let most = most(attr);
             // Fetches may be forbidden too, never allowed.
-            (raw ^ most) & !(MAY_LACK | NO_EXECUTE | TAKES_WRITES) == 0
+            (raw ^ most) & !(MAY_LACK | NO_EXECUTE | HOST_WRITABLE) == 0
                 && raw & WRITE & !most == 0
                 && most & NO_EXECUTE & !raw == 0
         };

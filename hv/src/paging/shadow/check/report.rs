@@ -27,7 +27,7 @@ pub struct Disagreement {
     /// What it may be at most, if that is a value.
     pub expected: Option<u64>,
     /// For an entry of level 1: what the guest's entry was when it was made.
-    pub note: Option<u64>,
+    pub guest_pte: Option<u64>,
 }
 
 impl fmt::Display for Disagreement {
@@ -40,8 +40,8 @@ impl fmt::Display for Disagreement {
         if let Some(expected) = self.expected {
             write!(f, ", should be {expected:#x} at most")?;
         }
-        if let Some(note) = self.note {
-            write!(f, ", made from {note:#x}")?;
+        if let Some(guest_pte) = self.guest_pte {
+            write!(f, ", made from {guest_pte:#x}")?;
         }
         for (below, entry) in self.guest.iter().enumerate().rev() {
             if let Some((at, raw)) = entry {
@@ -87,7 +87,7 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
             index,
             shadow: pool.entry(id, index),
             expected,
-            note: (level == 1).then(|| pool.note(id, index)),
+            guest_pte: (level == 1).then(|| pool.guest_pte(id, index)),
         })
     }
 }

@@ -234,7 +234,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
                 ShadowOutcome::GuestFault(code) => Ok((Outcome::PageFault(code), false)),
                 ShadowOutcome::TableNotRam(table) => Ok((by_p2m(p2m, table, Access::WRITE), false)),
                 ShadowOutcome::EmulateWrite(gpa)
-                    if unknown && let Some(flush) = self.shadow.let_through(p2m, &memory, gpa) =>
+                    if unknown && let Some(flush) = self.shadow.make_unsync(p2m, &memory, gpa) =>
                 {
                     self.processor.flush(flush);
                     continue;
@@ -266,7 +266,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
         reads.then(|| self.shadow.code(gva, access.user)).flatten()
     }
 
-    /// The engine's own check, and that the processor cannot write to a watched table.
+    /// The engine's own check, and that the processor cannot write to a write-protected table.
     pub fn check(&self, p2m: &Guest, state: &PagingState) -> Result<(), String> {
         if !self.is_shadow {
             return Ok(());
@@ -279,8 +279,10 @@ impl<'a, F: Modelled> Machine<'a, F> {
                 continue;
             }
             let frame = Hfn(HOST.frame().0 + page);
-            if self.shadow.pool.is_watched(frame) && self.processor.can_write(frame.base()) {
-                return Err(format!("the processor remembers {frame:?}, a watched table, as writable"));
+            if self.shadow.pool.is_write_protected(frame) && self.processor.can_write(frame.base()) {
+                return Err(format!(
+                    "the processor remembers {frame:?}, a write-protected table, as writable"
+                ));
             }
         }
         Ok(())

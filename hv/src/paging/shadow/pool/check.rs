@@ -154,8 +154,9 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             {
                 return Err(("a page is not found by its number, or twice", id, 0));
             }
-            if key.is_table() && !self.tables().is_watched(Hfn(key.number())) && !self.page(id).unsync {
-                return Err(("a table is not watched", id, 0));
+            if key.is_table() && !self.tables().is_write_protected(Hfn(key.number())) && !self.page(id).unsync
+            {
+                return Err(("a table is not write-protected", id, 0));
             }
             if key.is_table() && !self.is_crowded(Hfn(key.number())) {
                 return Err(("a table is not counted", id, 0));
@@ -163,8 +164,8 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             tables += u64::from(key.is_table());
             direct += usize::from(key.is_direct());
         }
-        let crowded: u64 = self.crowded.iter().map(|&count| u64::from(count)).sum();
-        if crowded != tables || direct != self.direct || self.in_use() != self.ids().count() {
+        let pt_count_2m: u64 = self.pt_count_2m.iter().map(|&count| u64::from(count)).sum();
+        if pt_count_2m != tables || direct != self.direct || self.in_use() != self.ids().count() {
             return Err(("pages are counted wrongly", 0, 0));
         }
         Ok(())

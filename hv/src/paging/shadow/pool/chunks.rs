@@ -60,20 +60,20 @@ impl Record {
 
     /// Notes everything.
     #[inline(always)]
-    pub(super) fn write(self, memory: &impl TableMemory, note: u64, after: u32, before: u32) {
-        memory.store(self.frame, self.word, note);
+    pub(super) fn write(self, memory: &impl TableMemory, payload: u64, after: u32, before: u32) {
+        memory.store(self.frame, self.word, payload);
         memory.store(self.frame, self.word | 1, u64::from(before) << 32 | u64::from(after));
     }
 
     /// For a leaf, what the guest's entry was when this was filled; otherwise the page it points to.
     #[inline(always)]
-    pub(super) fn note(self, memory: &impl TableMemory) -> u64 {
+    pub(super) fn payload(self, memory: &impl TableMemory) -> u64 {
         memory.load(self.frame, self.word)
     }
 
     #[inline(always)]
-    pub(super) fn set_note(self, memory: &impl TableMemory, note: u64) {
-        memory.store(self.frame, self.word, note);
+    pub(super) fn set_payload(self, memory: &impl TableMemory, payload: u64) {
+        memory.store(self.frame, self.word, payload);
     }
 
     /// The next of its list, and the one before.
@@ -132,7 +132,7 @@ impl Chunks {
     }
 
     fn next(memory: &impl TableMemory, chunk: u64) -> u64 {
-        Chunk(chunk).record(0).note(memory)
+        Chunk(chunk).record(0).payload(memory)
     }
 
     /// Gives back frames of which all chunks are free, but keeps `keep` of them; returns how many. Looks at all free chunks.

@@ -2,7 +2,7 @@
 
 use super::super::TlbFlush;
 use super::chunks::{Chunk, Record};
-use super::gaps::{gap, if_filled};
+use super::unfilled::{if_filled, unfilled};
 use super::*;
 use crate::arch::addr::{Hfn, Hpa};
 use crate::mem::table_memory::{ENTRIES, TableMemory};
@@ -19,7 +19,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     pub(in super::super) fn clear(&mut self, id: PageId) {
         let page = &self.pages[id as usize];
         let (key, frame, present) = (page.key, page.frame, page.present);
-        let gap = gap::<F>(self.open, key);
+        let marker = unfilled::<F>(self.marker, key);
         for (word, mut bits) in present.into_iter().enumerate() {
             if bits == 0 {
                 continue;
@@ -31,7 +31,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
                 let index = word * 64 + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
                 let raw = self.memory.load(frame, index);
-                self.memory.store(frame, index, gap);
+                self.memory.store(frame, index, marker);
                 self.take_off(key, raw, chunk.record(index));
             }
         }
@@ -44,12 +44,12 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let (after, before) = record.neighbours(&self.memory);
         let level = key.level();
         if level == 1 || raw & LARGE != 0 && !key.is_top() {
-            self.lingering |= raw & WRITE != 0;
+            self.stale_writable |= raw & WRITE != 0;
             if before & HEAD != 0 {
                 self.lists[(before & !HEAD) as usize] = after;
             }
         } else {
-            let child = record.note(&self.memory) as PageId;
+            let child = record.payload(&self.memory) as PageId;
             self.links += u64::from(level > 2);
             let page = self.page_mut(child);
             page.unlinked = page.unlinked.wrapping_add(1);
@@ -68,12 +68,12 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// An entry; zero if it is not filled.
     #[inline]
     pub(in super::super) fn entry(&self, id: PageId, index: usize) -> u64 {
-        if_filled::<F>(self.open, self.memory.load(self.page(id).frame, index))
+        if_filled::<F>(self.marker, self.memory.load(self.page(id).frame, index))
     }
 
     /// What was noted about a present entry: see [`link`](Self::link) and [`map`](Self::map).
-    pub(in super::super) fn note(&self, id: PageId, index: usize) -> u64 {
-        self.record(id, index).note(&self.memory)
+    pub(in super::super) fn guest_pte(&self, id: PageId, index: usize) -> u64 {
+        self.record(id, index).payload(&self.memory)
     }
 
     /// The page that an entry points to.
@@ -84,9 +84,9 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     #[inline(always)]
     fn child_of(&self, page: &Page, index: usize) -> Option<PageId> {
-        let raw = if_filled::<F>(self.open, self.memory.load(page.frame, index));
+        let raw = if_filled::<F>(self.marker, self.memory.load(page.frame, index));
         let leaf = page.key.level() == 1 || (raw & LARGE != 0 && !page.key.is_top());
-        (raw & PRESENT != 0 && !leaf).then(|| Record::of(page, index).note(&self.memory) as PageId)
+        (raw & PRESENT != 0 && !leaf).then(|| Record::of(page, index).payload(&self.memory) as PageId)
     }
 
     /// The same when a fault leads through the page.
@@ -100,7 +100,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     #[inline(always)]
     pub(in super::super) fn leaf(&self, id: PageId, index: usize) -> (u64, u64) {
         let page = self.page(id);
-        (self.memory.load(page.frame, index), Record::of(page, index).note(&self.memory))
+        (self.memory.load(page.frame, index), Record::of(page, index).payload(&self.memory))
     }
 
     /// Makes an empty entry point to `child`.
@@ -112,22 +112,22 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// Makes an empty entry a leaf, and notes what the guest's entry is.
     #[inline(always)]
-    pub(in super::super) fn map(&mut self, id: PageId, index: usize, raw: u64, note: u64) {
+    pub(in super::super) fn map(&mut self, id: PageId, index: usize, raw: u64, guest_pte: u64) {
         let level = self.page(id).key.level();
-        self.map_at(id, index, level, raw, note);
+        self.map_at(id, index, level, raw, guest_pte);
     }
 
     /// The same of a page of this level.
     #[inline(always)]
-    pub(in super::super) fn map_at(&mut self, id: PageId, index: usize, level: u8, raw: u64, note: u64) {
+    pub(in super::super) fn map_at(&mut self, id: PageId, index: usize, level: u8, raw: u64, guest_pte: u64) {
         let list = self.reverse_map(raw, level);
         let first = core::mem::replace(&mut self.lists[list], Self::number(id, index));
-        self.put(id, index, raw, note, first, HEAD | list as u32);
+        self.put(id, index, raw, guest_pte, first, HEAD | list as u32);
     }
 
     /// Fills an entry that is now before `first` on its list.
     #[inline(always)]
-    fn put(&mut self, id: PageId, index: usize, raw: u64, note: u64, first: u32, before: u32) {
+    fn put(&mut self, id: PageId, index: usize, raw: u64, guest_pte: u64, first: u32, before: u32) {
         self.forget_absent(id, index);
         let mut page = &mut self.pages[id as usize];
         if page.chunks[word(index)] == 0 {
@@ -135,7 +135,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         }
         page.present[word(index)] |= 1 << (index % 64);
         page.referenced = true;
-        Record::of(page, index).write(&self.memory, note, first, before);
+        Record::of(page, index).write(&self.memory, guest_pte, first, before);
         self.memory.store(page.frame, index, raw);
         if first != NONE {
             self.record_of(first).set_before(&self.memory, Self::number(id, index));
@@ -155,10 +155,10 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     }
 
     /// Changes the rights of a present leaf, and what is noted about it.
-    pub(in super::super) fn change(&mut self, id: PageId, index: usize, raw: u64, note: u64) {
+    pub(in super::super) fn change(&mut self, id: PageId, index: usize, raw: u64, guest_pte: u64) {
         let page = &self.pages[id as usize];
-        self.lingering |= self.memory.load(page.frame, index) & WRITE != 0 && raw & WRITE == 0;
-        Record::of(page, index).set_note(&self.memory, note);
+        self.stale_writable |= self.memory.load(page.frame, index) & WRITE != 0 && raw & WRITE == 0;
+        Record::of(page, index).set_payload(&self.memory, guest_pte);
         self.memory.store(page.frame, index, raw);
     }
 
@@ -166,13 +166,13 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// the caller.
     #[inline]
     pub(in super::super) fn zap(&mut self, id: PageId, index: usize) {
-        let open = self.open;
+        let marker = self.marker;
         let page = &mut self.pages[id as usize];
-        let raw = if_filled::<F>(open, self.memory.load(page.frame, index));
+        let raw = if_filled::<F>(marker, self.memory.load(page.frame, index));
         if raw & PRESENT == 0 {
             return;
         }
-        self.memory.store(page.frame, index, gap::<F>(open, page.key));
+        self.memory.store(page.frame, index, unfilled::<F>(marker, page.key));
         page.present[word(index)] &= !(1 << (index % 64));
         let (key, record) = (page.key, Record::of(page, index));
         self.take_off(key, raw, record);
@@ -195,7 +195,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// The same, but other processors may remember it until [`Pool::count_on_protection`].
     pub(in super::super) fn withdraw(&mut self, frame: Hfn) {
-        if self.lingering {
+        if self.stale_writable {
             self.owe_all();
         }
         self.protect_leaves(frame.base(), 1);

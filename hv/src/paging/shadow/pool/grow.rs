@@ -40,7 +40,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             lists: none(lists)?,
             buckets: none(buckets)?,
             filter: Filter::EMPTY,
-            crowded: Pieces::new(counters, || 0).map_err(no_memory)?,
+            pt_count_2m: Pieces::new(counters, || 0).map_err(no_memory)?,
             free: Stack::EMPTY,
             bare: Stack::EMPTY,
             idle: 0,
@@ -52,9 +52,9 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             operation: 0,
             root: None,
             owed: TlbFlush::None,
-            lingering: false,
+            stale_writable: false,
             direct: 0,
-            open: Self::gaps_of(physical_bits),
+            marker: Self::unfilled_marker(physical_bits),
             format: PhantomData,
             shared: Shared::new(),
             evictions: 0,
@@ -86,7 +86,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             return None;
         }
         let frame = self.memory.allocate_low()?;
-        self.open_all(frame);
+        self.mark_all_unfilled(frame);
         let id = self.bare.pop(&self.pages)?;
         self.pages[id as usize].frame = frame;
         self.frames.tables += 1;

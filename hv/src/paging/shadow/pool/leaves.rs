@@ -2,7 +2,7 @@
 //!
 //! `mprotect` and `fork` change it for hundreds of entries at a time. Of a page, everything is looked up once.
 
-use super::super::role::{Controls, Key, TAKES_WRITES};
+use super::super::role::{Controls, HOST_WRITABLE, Key};
 use super::chunks::Chunk;
 use super::*;
 use crate::arch::addr::Hpa;
@@ -23,7 +23,7 @@ pub(in super::super) struct Leaves<'a, M: TableMemory> {
     frame: Hfn,
     first: usize,
     chunk: Chunk,
-    lingering: &'a mut bool,
+    stale_writable: &'a mut bool,
     tables: Tables<'a>,
 }
 
@@ -37,7 +37,7 @@ impl<M: TableMemory> Notes<'_, M> {
     /// Of one of them, which is present.
     #[inline(always)]
     pub(in super::super) fn get(&self, n: usize) -> u64 {
-        self.chunk.record(n).note(self.memory)
+        self.chunk.record(n).payload(self.memory)
     }
 }
 
@@ -50,14 +50,14 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// The leaves with a number of 64 times `word` and up.
     pub(in super::super) fn leaves_of(&mut self, id: PageId, word: usize) -> Leaves<'_, M> {
-        let Pool { memory, pages, buckets, filter, lingering, .. } = self;
+        let Pool { memory, pages, buckets, filter, stale_writable, .. } = self;
         let page = &pages[id as usize];
         Leaves {
             memory,
             frame: page.frame,
             first: word * 64,
             chunk: Chunk::of(page, word),
-            lingering,
+            stale_writable,
             tables: Tables { pages, buckets, filter },
         }
     }
@@ -69,7 +69,7 @@ impl<M: TableMemory> Leaves<'_, M> {
     #[inline(always)]
     pub(in super::super) fn follow(&mut self, key: Key, n: usize, now: u64) -> Option<bool> {
         let record = self.chunk.record(n);
-        let then = record.note(self.memory);
+        let then = record.payload(self.memory);
         if !is_stale(then, now) {
             return Some(false);
         }
@@ -78,13 +78,13 @@ impl<M: TableMemory> Leaves<'_, M> {
         if !wp || (then ^ now) & !(ACCESSED | DIRTY) != WRITE || now & ACCESSED == 0 {
             return None;
         }
-        record.set_note(self.memory, now);
+        record.set_payload(self.memory, now);
         let raw = self.memory.load(self.frame, self.first + n);
         let writable = now & (WRITE | DIRTY) == WRITE | DIRTY
             && key.allows_writes()
-            && raw & TAKES_WRITES != 0
-            && !self.tables.is_watched(Hpa(raw & ADDRESS).frame());
-        *self.lingering |= raw & WRITE != 0 && !writable;
+            && raw & HOST_WRITABLE != 0
+            && !self.tables.is_write_protected(Hpa(raw & ADDRESS).frame());
+        *self.stale_writable |= raw & WRITE != 0 && !writable;
         self.memory.store(self.frame, self.first + n, if writable { raw | WRITE } else { raw & !WRITE });
         Some(true)
     }

@@ -20,7 +20,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         self.clear(id);
         if key.is_table() {
             let crowd = self.crowd(Hfn(key.number()));
-            self.crowded[crowd] -= 1;
+            self.pt_count_2m[crowd] -= 1;
             self.filter.remove(key.number());
         }
         let bucket = self.bucket(key.number());
@@ -54,7 +54,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
                 let number = page.key.number();
                 let (bucket, crowd) = (self.bucket(number), self.crowd(Hfn(number)));
                 self.buckets[bucket] = NONE;
-                self.crowded[crowd] = 0;
+                self.pt_count_2m[crowd] = 0;
                 self.free.push(&mut self.pages, id);
             }
         }
@@ -70,10 +70,10 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             return;
         }
         // No processor remembers these entries: everything was flushed.
-        let lingering = self.lingering;
+        let stale_writable = self.stale_writable;
         self.unlink(id);
         self.clear(id);
-        self.lingering = lingering;
+        self.stale_writable = stale_writable;
     }
 
     /// A free page where there was none: new, or of those that are evicted.

@@ -1,7 +1,7 @@
 //! What several VCPUs that use the pages mean for the pool: more than one root, and flushes that others must do.
 
 use super::super::TlbFlush;
-use super::super::others::Others;
+use super::super::shootdown::Shootdown;
 use super::*;
 use crate::arch::addr::Gva;
 use alloc::sync::Arc;
@@ -10,52 +10,55 @@ use core::fmt;
 
 /// The other VCPUs, if there are any.
 pub(super) struct Shared {
-    others: Option<Arc<dyn Others>>,
+    shootdown: Option<Arc<dyn Shootdown>>,
     /// The roots in use by VCPU; that of the one that is served counts elsewhere.
     roots: Vec<Option<PageId>>,
-    served: u32,
+    current_vcpu: u32,
     /// Pages that are free as soon as the others, which may still walk them, have been told.
-    limbo: Stack,
+    pending_free: Stack,
     /// VCPUs, a bit for each, that may remember a part of a page of the guest's to which nothing leads any more: their next INVLPG
     /// flushes everything, because the guest flushes the page by any address in it.
     pieces: u64,
     /// Rights have been taken away that the others may remember.
-    must_tell: bool,
+    must_shoot_down: bool,
     /// How often the others were told.
-    tells: u64,
+    shootdowns: u64,
 }
 
 impl Shared {
     /// No others.
     pub(super) const fn new() -> Shared {
         Shared {
-            others: None,
+            shootdown: None,
             roots: Vec::new(),
-            served: 0,
-            limbo: Stack::EMPTY,
+            current_vcpu: 0,
+            pending_free: Stack::EMPTY,
             pieces: 0,
-            must_tell: false,
-            tells: 0,
+            must_shoot_down: false,
+            shootdowns: 0,
         }
     }
 
     /// Pages that are not free yet.
     pub(super) fn in_limbo(&self) -> usize {
-        self.limbo.len
+        self.pending_free.len
     }
 }
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("roots", &self.roots).field("limbo", &self.limbo.len).finish()
+        f.debug_struct("Shared")
+            .field("roots", &self.roots)
+            .field("pending_free", &self.pending_free.len)
+            .finish()
     }
 }
 
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Several VCPUs use the pages.
-    pub(in super::super) fn share(&mut self, vcpus: usize, others: Arc<dyn Others>) {
+    pub(in super::super) fn share(&mut self, vcpus: usize, others: Arc<dyn Shootdown>) {
         self.shared.roots.resize(vcpus, None);
-        self.shared.others = Some(others);
+        self.shared.shootdown = Some(others);
     }
 
     /// Another VCPU is served.
@@ -64,7 +67,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             *root = self.root;
         }
         self.root = self.shared.roots.get(to as usize).copied().flatten();
-        self.shared.served = to;
+        self.shared.current_vcpu = to;
     }
 
     /// The root in use changes.
@@ -87,14 +90,14 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Everything must be flushed, by all.
     pub(in super::super) fn owe_all(&mut self) {
         self.owed = TlbFlush::All;
-        self.shared.must_tell = true;
+        self.shared.must_shoot_down = true;
     }
 
     /// A page is released that processors may still walk: this one until it has flushed, the others until they are told.
     pub(super) fn leave_in_limbo(&mut self, id: PageId) {
         self.owed = TlbFlush::All;
-        if self.shared.others.is_some() {
-            self.shared.limbo.push(&mut self.pages, id);
+        if self.shared.shootdown.is_some() {
+            self.shared.pending_free.push(&mut self.pages, id);
         } else {
             self.free.push(&mut self.pages, id);
         }
@@ -102,7 +105,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// Released pages become free. The processor that is served may have them cached like the others.
     pub(super) fn end_limbo(&mut self) {
-        if self.shared.limbo.len > 0 {
+        if self.shared.pending_free.len > 0 {
             self.owed = TlbFlush::All;
             self.tell(false);
         }
@@ -110,7 +113,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// Pages to evict when one is needed: with others, several for one time that they are told.
     pub(super) fn at_once(&self) -> usize {
-        if self.shared.others.is_some() { (self.frames.tables / 32).clamp(1, 16) } else { 1 }
+        if self.shared.shootdown.is_some() { (self.frames.tables / 32).clamp(1, 16) } else { 1 }
     }
 
     /// What shadows a page of the guest's in several parts is not to be found any more, and may be remembered: the guest will
@@ -118,7 +121,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     #[cold]
     #[inline(never)]
     pub(in super::super) fn leave_pieces(&mut self) {
-        match self.shared.others {
+        match self.shared.shootdown {
             Some(_) => self.shared.pieces = u64::MAX,
             None => self.owed = TlbFlush::All,
         }
@@ -126,13 +129,13 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// What INVLPG flushes.
     pub(in super::super) fn flush_of_page(&self, gva: Gva) -> TlbFlush {
-        let all = self.shared.pieces >> (self.shared.served & 63) & 1 != 0;
+        let all = self.shared.pieces >> (self.shared.current_vcpu & 63) & 1 != 0;
         if all { TlbFlush::All } else { TlbFlush::Page(gva) }
     }
 
     /// What follows counts on it that rights have been taken away.
     pub(super) fn count_on_protection(&mut self) {
-        if self.shared.must_tell && self.shared.others.is_some() {
+        if self.shared.must_shoot_down && self.shared.shootdown.is_some() {
             // They may have been taken away on behalf of another VCPU.
             self.owed = TlbFlush::All;
             self.tell(false);
@@ -142,16 +145,16 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Has the others forget everything.
     #[cold]
     pub(in super::super) fn tell(&mut self, reload: bool) {
-        if let Some(others) = &self.shared.others {
-            others.forget(reload);
-            self.lingering = false;
-            while let Some(id) = self.shared.limbo.pop(&self.pages) {
+        if let Some(others) = &self.shared.shootdown {
+            others.request(reload);
+            self.stale_writable = false;
+            while let Some(id) = self.shared.pending_free.pop(&self.pages) {
                 self.free.push(&mut self.pages, id);
             }
             // The one that is served does what it owes first.
             self.shared.pieces = 0;
-            self.shared.must_tell = false;
-            self.shared.tells += 1;
+            self.shared.must_shoot_down = false;
+            self.shared.shootdowns += 1;
         }
     }
 
@@ -159,15 +162,15 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     #[cold]
     #[inline(never)]
     pub(super) fn flushes_all(&mut self) {
-        if self.shared.others.is_none() {
-            self.lingering = false;
+        if self.shared.shootdown.is_none() {
+            self.stale_writable = false;
             return;
         }
-        self.shared.pieces &= !(1 << (self.shared.served & 63));
+        self.shared.pieces &= !(1 << (self.shared.current_vcpu & 63));
     }
 
     /// How often other VCPUs had to forget.
-    pub(in super::super) fn tells(&self) -> u64 {
-        self.shared.tells
+    pub(in super::super) fn shootdowns(&self) -> u64 {
+        self.shared.shootdowns
     }
 }

@@ -87,7 +87,7 @@ impl<'a> Tables<'a> {
     }
 
     #[inline(always)]
-    pub(super) fn is_watched(self, frame: Hfn) -> bool {
+    pub(super) fn is_write_protected(self, frame: Hfn) -> bool {
         if !self.filter.has(frame.0) {
             return false;
         }

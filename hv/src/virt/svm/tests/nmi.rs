@@ -52,7 +52,7 @@ fn end_of_iret(svm: &mut Svm, flags: u64, dr6: u64) -> Exit {
 #[test]
 fn the_next_one_comes_right_after_the_handlers_iret() {
     let mut svm = at_iret();
-    svm.offer_interrupt(Offer::Vector(0x61));
+    svm.set_pending_irq(PendingIrq::Vector(0x61));
     assert_eq!(enter(&mut svm), 0);
     assert!(is_stepped(&svm) && svm.block.vmcb.int_ctl & int_ctl::V_IRQ == 0);
     assert_eq!(end_of_iret(&mut svm, rflags::FIXED, BS), Exit::NmiWindow);

@@ -68,7 +68,7 @@ impl Scene {
         vmx.set_rip(0x1000);
         vmx.set_paging(roots);
         let mut scene = Scene { vmx, cpu: VmxCpu::modelled() };
-        assert_eq!(scene.run(reason::INTERRUPT, &[]), Ended::Alone);
+        assert_eq!(scene.run(reason::INTERRUPT, &[]), Ended::Plain);
         scene
     }
 
@@ -201,7 +201,7 @@ fn page_faults_exit_by_tables_and_mode() {
 #[test]
 fn an_nmi_of_the_host_goes_to_its_handler() {
     let mut scene = Scene::nested();
-    assert_eq!(scene.run(reason::EXCEPTION, &[(exit::INTERRUPTION, 0x8000_0202)]), Ended::Alone);
+    assert_eq!(scene.run(reason::EXCEPTION, &[(exit::INTERRUPTION, 0x8000_0202)]), Ended::Plain);
     assert_eq!((scene.vmx.exit(), modelled::with(|it| it.nmis)), (Exit::Nmi, 1));
     // It has nothing to do with those of the guest.
     assert!(scene.vmx.can_take_nmi() && !scene.vmx.event_pending());
@@ -259,7 +259,7 @@ fn without_unrestricted_guests_nothing_runs_in_real_mode() {
 fn an_interrupt_waits_for_its_window() {
     let mut scene = Scene::nested();
     scene.run(reason::INTERRUPT, &[(guest::RFLAGS, rflags::FIXED)]);
-    scene.vmx.offer_interrupt(Offer::ExtInt(0x31));
+    scene.vmx.set_pending_irq(PendingIrq::ExtInt(0x31));
     scene.run(reason::INTERRUPT, &[]);
     let window = || field(control::PROCESSOR_BASED) & u64::from(processor::INTERRUPT_WINDOW) != 0;
     assert_eq!((scene.delivered().0, window(), scene.vmx.interrupt_taken()), (0, true, None));

@@ -52,7 +52,7 @@ impl<F: Modelled> Several<F> {
                 ShadowOutcome::Filled { .. } | ShadowOutcome::Retry => continue,
                 ShadowOutcome::EmulateWrite(gpa) => {
                     drop(p2m);
-                    if self.is_unknown() && self.let_through(v, gpa) {
+                    if self.is_unknown() && self.make_unsync(v, gpa) {
                         continue;
                     }
                     let hpa = world.p2m.borrow().translate(gpa).writable();
@@ -84,9 +84,9 @@ impl<F: Modelled> Several<F> {
         })
     }
 
-    fn let_through(&mut self, v: usize, gpa: Gpa) -> bool {
+    fn make_unsync(&mut self, v: usize, gpa: Gpa) -> bool {
         self.engine(v, |shadow, p2m, memory, _| {
-            let flush = shadow.let_through(p2m, memory, gpa);
+            let flush = shadow.make_unsync(p2m, memory, gpa);
             (flush.is_some(), flush.unwrap_or(TlbFlush::None))
         })
     }

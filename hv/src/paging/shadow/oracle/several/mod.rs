@@ -144,7 +144,7 @@ impl<F: Modelled> Several<F> {
         let p2m = world.p2m.borrow();
         let memory = Raced { walked: world.walked(&p2m), world };
         world.flush_point.set(world.changes.borrow().len());
-        self.shadow.serve(v as u32);
+        self.shadow.switch_vcpu(v as u32);
         let (result, flush) = call(&mut self.shadow, &p2m, &memory, &state);
         world.log(|| format!("      owed: {flush:x?}"));
         world.cpus[v].borrow_mut().processor.flush(flush);
@@ -163,7 +163,7 @@ impl<F: Modelled> Several<F> {
         flush == TlbFlush::All
     }
 
-    /// What must hold between two operations: what the engine's own check says, and that nobody can write to a watched table
+    /// What must hold between two operations: what the engine's own check says, and that nobody can write to a write-protected table
     /// by what he remembers.
     fn check(&mut self) -> Result<(), Fault> {
         for v in 0..self.world.cpus.len() {
@@ -171,15 +171,17 @@ impl<F: Modelled> Several<F> {
             if !has_root || self.world.mailboxes[v].has_mail() {
                 continue;
             }
-            self.shadow.serve(v as u32);
+            self.shadow.switch_vcpu(v as u32);
             let cpu = self.world.cpus[v].borrow();
             let p2m = self.world.p2m.borrow();
             let checked = self.shadow.check(&p2m, &self.world.walked(&p2m), &cpu.state);
             checked.map_err(|what| format!("VCPU {v}: {what}"))?;
             for page in (0..TABLES).chain((RAM / PAGE_SIZE)..(RAM / PAGE_SIZE + TABLES)) {
                 let frame = Hfn(HOST.frame().0 + page);
-                if self.shadow.pool.is_watched(frame) && cpu.processor.can_write(frame.base()) {
-                    return Err(format!("VCPU {v} remembers {frame:?}, a watched table, as writable"));
+                if self.shadow.pool.is_write_protected(frame) && cpu.processor.can_write(frame.base()) {
+                    return Err(format!(
+                        "VCPU {v} remembers {frame:?}, a write-protected table, as writable"
+                    ));
                 }
             }
         }

@@ -13,7 +13,7 @@ use crate::mem::host_access::{HostAccess, VecHost};
 use crate::mem::table_memory::TableMemory;
 use crate::paging::arena::Arena;
 use crate::paging::random::Random;
-use crate::paging::shadow::Others;
+use crate::paging::shadow::Shootdown;
 use crate::paging::shadow::oracle::layout::{self, TABLE_BYTES, TABLES};
 use crate::paging::shadow::oracle::stale::Change;
 use crate::paging::shadow::oracle::{Outcome, Walked};
@@ -229,7 +229,7 @@ impl World {
     }
 
     /// Has all VCPUs but the one that is served forget: what `vmm::others` does.
-    fn forget(&self, reload: bool) {
+    fn request(&self, reload: bool) {
         self.log(|| format!("      all others forget, reload: {reload}"));
         (0..3).for_each(|_| self.race_once_in(2));
         let bits = work::FLUSH | if reload { work::RELOAD } else { 0 };
@@ -282,12 +282,12 @@ fn with_world(f: impl FnOnce(&World)) {
 /// The VCPUs of this thread's machine.
 pub struct Everyone;
 
-impl Others for Everyone {
-    fn forget(&self, reload: bool) {
-        with_world(|world| world.forget(reload));
+impl Shootdown for Everyone {
+    fn request(&self, reload: bool) {
+        with_world(|world| world.request(reload));
     }
 
-    fn answer(&self) {}
+    fn service(&self) {}
 }
 
 /// The memory of the shadow tables, which other VCPUs walk meanwhile.

@@ -13,36 +13,36 @@ use crate::paging::shadow::hardware::{RESERVED, has_reserved_bit};
 
 /// What an entry is that is not filled. Page-directory pointers have no reserved bit that can be set.
 #[inline(always)]
-pub(super) fn gap<F: PteFormat>(open: u64, key: Key) -> u64 {
-    if !F::FILTERS_FAULTS || key.is_top() { 0 } else { open }
+pub(super) fn unfilled<F: PteFormat>(marker: u64, key: Key) -> u64 {
+    if !F::FILTERS_FAULTS || key.is_top() { 0 } else { marker }
 }
 
 /// An entry that is `raw` in memory, if it is filled; otherwise zero.
 #[inline(always)]
-pub(super) fn if_filled<F: PteFormat>(open: u64, raw: u64) -> u64 {
-    if F::FILTERS_FAULTS && open != 0 && raw & RESERVED != 0 { 0 } else { raw }
+pub(super) fn if_filled<F: PteFormat>(marker: u64, raw: u64) -> u64 {
+    if F::FILTERS_FAULTS && marker != 0 && raw & RESERVED != 0 { 0 } else { raw }
 }
 
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// What entries that are not filled are, if the processor's physical addresses have so many bits.
-    pub(super) fn gaps_of(physical_bits: u8) -> u64 {
+    pub(super) fn unfilled_marker(physical_bits: u8) -> u64 {
         if F::FILTERS_FAULTS && has_reserved_bit(physical_bits) { PRESENT | RESERVED } else { 0 }
     }
 
     /// Fills a table that is all zeroes with open entries.
-    pub(super) fn open_all(&self, frame: Hfn) {
-        if self.open != 0 {
-            (0..ENTRIES).for_each(|index| self.memory.store(frame, index, self.open));
+    pub(super) fn mark_all_unfilled(&self, frame: Hfn) {
+        if self.marker != 0 {
+            (0..ENTRIES).for_each(|index| self.memory.store(frame, index, self.marker));
         }
     }
 
     /// A page begins to stand for something: those for page-directory pointers have other gaps.
     #[inline(always)]
-    pub(super) fn begin_gaps(&mut self, id: PageId) {
+    pub(super) fn begin_unfilled(&mut self, id: PageId) {
         if F::FILTERS_FAULTS {
             let page = self.page(id);
-            let gap = gap::<F>(self.open, page.key);
-            (0..4).for_each(|index| self.memory.store(page.frame, index, gap));
+            let marker = unfilled::<F>(self.marker, page.key);
+            (0..4).for_each(|index| self.memory.store(page.frame, index, marker));
         }
     }
 
@@ -55,7 +55,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// the guest's table.
     pub(in super::super) fn mark_absent(&mut self, id: PageId, index: usize) {
         let page = &mut self.pages[id as usize];
-        if self.open == 0 || page.unsync || page.is_present(index) || self.owed != TlbFlush::None {
+        if self.marker == 0 || page.unsync || page.is_present(index) || self.owed != TlbFlush::None {
             return;
         }
         page.absent[word(index)] |= 1 << (index % 64);
@@ -68,21 +68,21 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         if F::FILTERS_FAULTS && self.is_absent(id, index) {
             let page = &mut self.pages[id as usize];
             page.absent[word(index)] &= !(1 << (index % 64));
-            self.memory.store(page.frame, index, self.open);
+            self.memory.store(page.frame, index, self.marker);
         }
     }
 
     /// All of the guest's table may change.
     #[inline(always)]
     pub(in super::super) fn forget_all_absent(&mut self, id: PageId) {
-        if !F::FILTERS_FAULTS || self.open == 0 {
+        if !F::FILTERS_FAULTS || self.marker == 0 {
             return;
         }
         let page = &mut self.pages[id as usize];
         for (word, bits) in page.absent.iter_mut().enumerate() {
             let mut rest = core::mem::take(bits);
             while rest != 0 {
-                self.memory.store(page.frame, word * 64 + rest.trailing_zeros() as usize, self.open);
+                self.memory.store(page.frame, word * 64 + rest.trailing_zeros() as usize, self.marker);
                 rest &= rest - 1;
             }
         }
@@ -101,7 +101,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let page = self.page(id);
         // A page for pointers uses four of its entries.
         let is_pointer = page.key.is_top() && index < 4 && (page.in_use || page.stale);
-        let wanted = if self.is_absent(id, index) || is_pointer { 0 } else { self.open };
+        let wanted = if self.is_absent(id, index) || is_pointer { 0 } else { self.marker };
         self.memory.load(page.frame, index) == wanted || !page.in_use && !page.stale && index < 4
     }
 }

@@ -9,7 +9,7 @@ use super::backend::Backend;
 use super::guest::Guest;
 use super::machine::Machine;
 use crate::boot::smp;
-use crate::paging::shadow::Others;
+use crate::paging::shadow::Shootdown;
 use crate::smp::mailbox;
 use crate::vm::work;
 
@@ -26,8 +26,8 @@ impl<B: Backend> VcpusOf<B> {
     }
 }
 
-impl<B: Backend> Others for VcpusOf<B> {
-    fn forget(&self, reload: bool) {
+impl<B: Backend> Shootdown for VcpusOf<B> {
+    fn request(&self, reload: bool) {
         let Some(guest) = self.guest.upgrade() else { return };
         let bits = work::FLUSH | if reload { work::RELOAD } else { 0 };
         let (sched, here) = (&self.machine.sched, smp::here());
@@ -43,7 +43,7 @@ impl<B: Backend> Others for VcpusOf<B> {
         }
     }
 
-    fn answer(&self) {
+    fn service(&self) {
         smp::answer_here();
     }
 }

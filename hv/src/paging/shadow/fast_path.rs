@@ -4,10 +4,10 @@
 //! Whatever is not plain (reserved bits, no CR0.WP, memory that is not RAM, a race with another VCPU) goes the way of
 //! [`super::fill`].
 
-use super::fill::index;
+use super::leaf_lookup::Leaf;
 use super::pool::PageId;
-use super::role::TAKES_WRITES;
-use super::way::Leaf;
+use super::role::HOST_WRITABLE;
+use super::slow_path::index;
 use super::{Shadow, ShadowOutcome, TlbFlush};
 use crate::arch::Access;
 use crate::arch::addr::{Gpa, Gva, Hfn, Hpa};
@@ -103,13 +103,13 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// leads to, which was one of an address space that is gone, or will be found again.
     #[inline(always)]
     pub(super) fn may_write(&mut self, memory: &impl GuestMemory, frame: Hfn, access: Access) -> bool {
-        !self.pool.is_watched(frame) || access.write && self.give_up_watching(memory, frame)
+        !self.pool.is_write_protected(frame) || access.write && self.unprotect(memory, frame)
     }
 
     #[inline(never)]
-    fn give_up_watching(&mut self, memory: &impl GuestMemory, frame: Hfn) -> bool {
+    fn unprotect(&mut self, memory: &impl GuestMemory, frame: Hfn) -> bool {
         self.drop_dead(frame);
-        !self.pool.is_watched(frame) || self.let_write(memory, frame)
+        !self.pool.is_write_protected(frame) || self.allow_write(memory, frame)
     }
 
     /// The memory at `gpa`, if it is plain RAM.
@@ -124,7 +124,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Makes the shadow entry of a guest entry with its accessed bit set.
     #[inline]
     fn put(&mut self, leaf: &Leaf, index: usize, gva: Gva, raw: u64, to: Hpa, writable: bool) {
-        let entry = leaf.key.leaf(raw, to, writable) | TAKES_WRITES;
+        let entry = leaf.key.leaf(raw, to, writable) | HOST_WRITABLE;
         self.put_entry(leaf.table, index, gva, entry, raw);
     }
 
@@ -135,12 +135,12 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     }
 
     #[inline(always)]
-    fn put_entry(&mut self, table: PageId, index: usize, gva: Gva, entry: u64, note: u64) {
+    fn put_entry(&mut self, table: PageId, index: usize, gva: Gva, entry: u64, guest_pte: u64) {
         let entry = self.typed(entry, 1);
         if self.pool.page(table).is_present(index) {
             self.replace(table, index, gva, entry);
         }
-        self.pool.map_at(table, index, 1, entry, note);
+        self.pool.map_at(table, index, 1, entry, guest_pte);
     }
 
     /// Empties an entry that is about to become another one.
@@ -155,7 +155,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Makes an empty entry the leaf of a guest entry with its accessed bit set, ahead of its use.
     #[inline(always)]
     fn put_ahead(&mut self, leaf: &Leaf, index: usize, raw: u64, to: Hpa, writable: bool) {
-        let entry = self.typed(leaf.key.leaf(raw, to, writable) | TAKES_WRITES, 1);
+        let entry = self.typed(leaf.key.leaf(raw, to, writable) | HOST_WRITABLE, 1);
         self.pool.map_at(leaf.table, index, 1, entry, raw);
     }
 
@@ -207,7 +207,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             return false;
         }
         let Some(to) = self.place(p2m, Gpa(raw & ADDRESS)) else { return false };
-        let writable = !self.pool.is_watched(to.frame());
+        let writable = !self.pool.is_write_protected(to.frame());
         self.put_ahead(leaf, index, raw, to, writable);
         true
     }
@@ -231,7 +231,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             from = index + 1;
             let offset = (index as u64) << 12;
             if let Some(to) = self.place(p2m, Gpa(leaf.first.0 + offset)) {
-                let writable = !self.pool.is_watched(to.frame());
+                let writable = !self.pool.is_write_protected(to.frame());
                 self.put_direct(leaf, index, Gva(region | offset), to, writable);
                 filled += 1;
             }

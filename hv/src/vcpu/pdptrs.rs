@@ -17,7 +17,7 @@ pub(super) fn load<V: Virt, M: HostMemory>(
     vm: &Vm<V::NestedFormat, M>,
     state: &PagingState,
 ) -> bool {
-    if !V::KEEPS_POINTERS || state.kind() != PagingKind::Pae {
+    if !V::HAS_PDPTRS || state.kind() != PagingKind::Pae {
         return true;
     }
     let (root, reserved) = (state.cr3 & 0xffff_ffe0, pointer_reserved(state));

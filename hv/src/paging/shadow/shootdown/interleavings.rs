@@ -4,7 +4,7 @@
 //! Engine, processor and requests are those of the other tests; the entries that both sides use are loom's. Each model is run
 //! without the steps that it is about, too, and must fail then.
 
-use super::Others;
+use super::Shootdown;
 use super::tests::{HOST, STATE};
 use crate::arch::Access;
 use crate::arch::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE};
@@ -132,8 +132,8 @@ impl GuestMemory for Handle {
     }
 }
 
-impl Others for Handle {
-    fn forget(&self, _: bool) {
+impl Shootdown for Handle {
+    fn request(&self, _: bool) {
         let machine = &*self.0;
         if machine.without == Without::Word {
             return;
@@ -143,7 +143,7 @@ impl Others for Handle {
             mailbox::shoot(&machine.requests, core::iter::once(1), u64::MAX, || ());
         }
     }
-    fn answer(&self) {}
+    fn service(&self) {}
 }
 
 impl Handle {
@@ -219,7 +219,7 @@ fn run(
     let mut shadow = Shadow::<Handle, Npt>::new(handle.clone(), PAGES, 40, tuning).unwrap();
     shadow.share(2, Arc::new(handle.clone()));
     let [root, _] = [1, 0].map(|vcpu| {
-        shadow.serve(vcpu);
+        shadow.switch_vcpu(vcpu);
         shadow.load(&p2m, &handle, &STATE).0
     });
     for &n in before {

@@ -8,7 +8,7 @@ const QUIET: u32 = 4;
 
 /// Faults since a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Settling {
+pub(super) struct RefillWindow {
     since: u64,
     window: u64,
     window_end: u64,
@@ -26,10 +26,10 @@ pub(super) struct Settled {
     pub faults: u64,
 }
 
-impl Settling {
+impl RefillWindow {
     /// After a change.
-    pub(super) fn new(tsc_khz: u64) -> Settling {
-        Settling { since: 0, window: tsc_khz.max(1), window_end: 0, before: u32::MAX, now: 0, total: 0 }
+    pub(super) fn new(tsc_khz: u64) -> RefillWindow {
+        RefillWindow { since: 0, window: tsc_khz.max(1), window_end: 0, before: u32::MAX, now: 0, total: 0 }
     }
 
     /// A fault at `tsc`; the answer if it is the first after the rate has settled.
@@ -56,8 +56,8 @@ mod tests {
     use super::*;
 
     fn feed(times: &[u64]) -> Option<Settled> {
-        let mut settling = Settling::new(100);
-        times.iter().find_map(|&at| settling.fault(at))
+        let mut refill_window = RefillWindow::new(100);
+        times.iter().find_map(|&at| refill_window.fault(at))
     }
 
     #[test]

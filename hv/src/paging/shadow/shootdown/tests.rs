@@ -36,9 +36,9 @@ const OTHER: PagingState = PagingState { cr3: 7 * PAGE_SIZE, ..STATE };
 
 struct Silent;
 
-impl Others for Silent {
-    fn forget(&self, _reload: bool) {}
-    fn answer(&self) {}
+impl Shootdown for Silent {
+    fn request(&self, _reload: bool) {}
+    fn service(&self) {}
 }
 
 fn entry(p2m: &P2m<&Arena>, host: &VecHost, at: u64, entry: u64) {
@@ -64,7 +64,7 @@ fn with_pages(ram: u64, pages: usize, f: impl FnOnce(&mut P2m<&Arena>, &VecHost,
     let mut shadow = Shadow::new(&arena, pages, 40, Tuning::default()).unwrap();
     shadow.share(2, Arc::new(Silent));
     for (vcpu, state) in [(1, STATE), (0, OTHER)] {
-        shadow.serve(vcpu);
+        shadow.switch_vcpu(vcpu);
         let _first = shadow.load(&p2m, &VmMemory::new(&p2m, &host), &state);
     }
     f(&mut p2m, &host, &mut shadow);
@@ -76,7 +76,7 @@ fn a_root_stays_while_another_vcpu_uses_it() {
         for n in 1..40 {
             let _nothing = shadow.written(p2m, Gpa(PAGE_SIZE + 8 * n), 8);
         }
-        shadow.serve(1);
+        shadow.switch_vcpu(1);
         shadow.check(p2m, &VmMemory::new(p2m, host), &STATE).unwrap();
     });
 }
@@ -89,7 +89,7 @@ fn no_vcpu_finds_a_root_where_its_table_was_before_memory_moved() {
         let (before, _) = shadow.load(p2m, &VmMemory::new(p2m, host), &OTHER);
         let changed = p2m.map_ram(page(7), place(9), true).unwrap();
         let changed = changed.and(p2m.map_ram(page(9), place(7), true).unwrap());
-        shadow.serve(1);
+        shadow.switch_vcpu(1);
         let _all_reload = shadow.apply(changed);
         let memory = VmMemory::new(p2m, host);
         // The second of these is in the same shadow page, for the same memory, as the root of VCPU 0 was.
@@ -98,7 +98,7 @@ fn no_vcpu_finds_a_root_where_its_table_was_before_memory_moved() {
         };
         let [_, again] = [1, 9].map(|n| root(shadow, n));
         assert_eq!(again, before);
-        shadow.serve(0);
+        shadow.switch_vcpu(0);
         assert_ne!(root(shadow, 7), again);
     });
 }
@@ -107,14 +107,14 @@ fn no_vcpu_finds_a_root_where_its_table_was_before_memory_moved() {
 fn one_address_of_a_large_page_flushes_all_its_parts_when_its_tables_are_gone() {
     with_guest(|p2m, host, shadow| {
         let memory = VmMemory::new(p2m, host);
-        shadow.serve(1);
+        shadow.switch_vcpu(1);
         let (_filled, _) = shadow.fault(p2m, &memory, &STATE, Gva(0x8000), Access::READ);
-        shadow.serve(0);
+        shadow.switch_vcpu(0);
         for n in 1..40 {
             let _nothing = shadow.written(p2m, Gpa(3 * PAGE_SIZE + 8 * n), 8);
         }
         // The guest changes the page, of which nothing is left, and flushes it everywhere.
-        shadow.serve(1);
+        shadow.switch_vcpu(1);
         assert_eq!(shadow.invlpg(&memory, Gva(0x8000)), TlbFlush::All);
         assert_eq!(shadow.invlpg(&memory, Gva(0x8000)), TlbFlush::Page(Gva(0x8000)));
     });
@@ -124,12 +124,12 @@ fn one_address_of_a_large_page_flushes_all_its_parts_when_its_tables_are_gone() 
 fn one_address_of_a_large_page_flushes_all_its_parts_when_the_guest_wrote_its_table_itself() {
     with_guest(|p2m, host, shadow| {
         let memory = VmMemory::new(p2m, host);
-        shadow.serve(1);
+        shadow.switch_vcpu(1);
         let (_filled, _) = shadow.fault(p2m, &memory, &STATE, Gva(0x8000), Access::READ);
-        assert!(shadow.let_through(p2m, &memory, Gpa(3 * PAGE_SIZE)).is_some());
+        assert!(shadow.make_unsync(p2m, &memory, Gpa(3 * PAGE_SIZE)).is_some());
         entry(p2m, host, 3 * PAGE_SIZE, 0);
         assert_eq!(shadow.invlpg(&memory, Gva(0x9000)), TlbFlush::All);
-        shadow.serve(0);
+        shadow.switch_vcpu(0);
         assert_eq!(shadow.invlpg(&memory, Gva(0x9000)), TlbFlush::All);
     });
 }
@@ -146,7 +146,7 @@ fn tables_that_the_guest_writes_are_evicted_together_and_not_freed_again_at_its_
             entry(p2m, host, 3 * PAGE_SIZE + 8 * n, table | 0x67);
             entry(p2m, host, table, table | 0x67);
         }
-        shadow.serve(1);
+        shadow.switch_vcpu(1);
         let touch = |shadow: &mut Shadow<_, _>, n: u64, access| {
             let (_filled, _) = shadow.fault(p2m, &memory, &STATE, Gva(n << 21), access);
         };
@@ -186,17 +186,17 @@ fn a_right_that_was_taken_on_behalf_of_another_vcpu_is_forgotten_before_it_count
             shadow.fault(p2m, &memory, state, Gva(gva), access)
         };
         for (vcpu, state) in [(0, OTHER), (1, STATE)] {
-            shadow.serve(vcpu);
+            shadow.switch_vcpu(vcpu);
             let _root = shadow.load(p2m, &memory, &state);
         }
         // VCPU 1 may write to it, and VCPU 0 takes that right away.
         let (outcome, _) = touch(shadow, &STATE, TABLE, Access::WRITE);
         assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
-        shadow.serve(0);
+        shadow.switch_vcpu(0);
         let nothing = ShadowOutcome::NotMapped(Gpa(0x40_0000));
         assert_eq!(touch(shadow, &OTHER, 1 << 30, Access::READ), (nothing, TlbFlush::All));
         assert_eq!(shadow.statistics().shootdowns, 1, "nothing counts on it yet");
-        shadow.serve(1);
+        shadow.switch_vcpu(1);
         assert_eq!(touch(shadow, &STATE, 1 << 39, Access::READ), (nothing, TlbFlush::All));
         assert_eq!(shadow.statistics().shootdowns, 2);
     });
@@ -212,7 +212,7 @@ fn a_page_that_another_vcpu_released_is_forgotten_before_it_becomes_another_one(
             entry(p2m, host, 3 * PAGE_SIZE + 8 * n, ((FIRST + n) * PAGE_SIZE) | 0x67);
             entry(p2m, host, (FIRST + n) * PAGE_SIZE, (4 * PAGE_SIZE) | 0x65);
         }
-        shadow.serve(1);
+        shadow.switch_vcpu(1);
         let touch = |shadow: &mut Shadow<_, _>, n: u64| {
             shadow.fault(p2m, &memory, &STATE, Gva(n << 21), Access::READ).1
         };
@@ -220,12 +220,12 @@ fn a_page_that_another_vcpu_released_is_forgotten_before_it_becomes_another_one(
         for n in 0..TABLES - 1 {
             assert_eq!(touch(shadow, n), TlbFlush::None);
         }
-        shadow.serve(0);
+        shadow.switch_vcpu(0);
         for n in 1..40 {
             let _released = shadow.written(p2m, Gpa(FIRST * PAGE_SIZE + 8 * n), 8);
         }
         assert_eq!((shadow.statistics().pages, shadow.statistics().shootdowns), (15, 0));
-        shadow.serve(1);
+        shadow.switch_vcpu(1);
         assert_eq!(touch(shadow, TABLES - 1), TlbFlush::All);
         assert_eq!((shadow.statistics().evictions, shadow.statistics().shootdowns), (0, 1));
     });
@@ -243,11 +243,11 @@ struct Late<'a> {
 #[derive(Clone, Default)]
 struct Told(Arc<AtomicBool>);
 
-impl Others for Told {
-    fn forget(&self, _reload: bool) {
+impl Shootdown for Told {
+    fn request(&self, _reload: bool) {
         self.0.store(true, Ordering::Relaxed);
     }
-    fn answer(&self) {}
+    fn service(&self) {}
 }
 
 impl GuestMemory for Late<'_> {
@@ -284,9 +284,9 @@ fn what_a_fault_read_before_the_others_were_told_leads_nowhere() {
             let plain = VmMemory::new(p2m, host);
             let late = Late { memory: VmMemory::new(p2m, host), at, before, told: &told };
             // VCPU 1 can write to the table of which the entry changes.
-            shadow.serve(1);
+            shadow.switch_vcpu(1);
             let (_filled, _) = shadow.fault(p2m, &plain, &STATE, Gva(at.frame().base().0), Access::WRITE);
-            shadow.serve(0);
+            shadow.switch_vcpu(0);
             let _root = shadow.load(p2m, &plain, &PAE);
             if at == lower {
                 // The table above is known, and the pointer to it is not.

@@ -1,6 +1,6 @@
 //! Host memory that a VM's RAM is in: taken block by block, and given back as a whole, wiped.
 //!
-//! `vmm::memory` lends from the frame allocator. What must hold: a block is given back once, full of zeroes, and after everything
+//! `vmm::memory` takes it from the frame allocator. What must hold: a block is given back once, full of zeroes, and after everything
 //! that led to it is gone; so a VM drops its memory last.
 
 use alloc::vec::Vec;
@@ -9,29 +9,29 @@ use super::buddy::MAX_ORDER;
 use super::frame::Block;
 use crate::arch::addr::{Hpa, PAGE_SHIFT};
 
-/// Whoever has the memory.
-pub trait Lender {
+/// Where the memory comes from: the frame allocator, or a model of it.
+pub trait RamSource {
     /// 2^order frames, if there are so many in one piece.
-    fn lend(&self, order: u8) -> Option<Hpa>;
+    fn take(&self, order: u8) -> Option<Hpa>;
 
     /// Fills a block with zeroes.
     fn wipe(&self, block: Block);
 
     /// Takes a block back.
-    fn take_back(&self, block: Block);
+    fn give_back(&self, block: Block);
 }
 
-/// Blocks that are lent. Dropped, they are wiped and given back.
+/// Blocks that are ram. Dropped, they are wiped and given back.
 #[derive(Debug)]
-pub struct Lent<L: Lender> {
-    lender: L,
+pub struct VmRam<L: RamSource> {
+    source: L,
     blocks: Vec<Block>,
 }
 
-impl<L: Lender> Lent<L> {
+impl<L: RamSource> VmRam<L> {
     /// Nothing yet.
-    pub fn from(lender: L) -> Lent<L> {
-        Lent { lender, blocks: Vec::new() }
+    pub fn from(source: L) -> VmRam<L> {
+        VmRam { source, blocks: Vec::new() }
     }
 
     /// The largest free block of at most `bytes`; its start and size.
@@ -39,17 +39,17 @@ impl<L: Lender> Lent<L> {
         let largest = bytes.checked_ilog2()?.checked_sub(PAGE_SHIFT)?.min(MAX_ORDER.into()) as u8;
         self.blocks.try_reserve(1).ok()?;
         let block =
-            (0..=largest).rev().find_map(|order| Some(Block { start: self.lender.lend(order)?, order }))?;
+            (0..=largest).rev().find_map(|order| Some(Block { start: self.source.take(order)?, order }))?;
         self.blocks.push(block);
         Some((block.start, block.bytes()))
     }
 }
 
-impl<L: Lender> Drop for Lent<L> {
+impl<L: RamSource> Drop for VmRam<L> {
     fn drop(&mut self) {
         for block in &self.blocks {
-            self.lender.wipe(*block);
-            self.lender.take_back(*block);
+            self.source.wipe(*block);
+            self.source.give_back(*block);
         }
     }
 }
@@ -94,15 +94,15 @@ mod tests {
         }
     }
 
-    impl Lender for &Machine {
-        fn lend(&self, order: u8) -> Option<Hpa> {
+    impl RamSource for &Machine {
+        fn take(&self, order: u8) -> Option<Hpa> {
             self.buddy.borrow_mut().alloc_below(order, Hfn(u64::MAX)).map(Hfn::base)
         }
         fn wipe(&self, block: Block) {
             self.bytes.fill(block.start, block.bytes(), 0);
             self.wiped.set(Some(block));
         }
-        fn take_back(&self, block: Block) {
+        fn give_back(&self, block: Block) {
             assert_eq!(self.wiped.take(), Some(block), "wiped before anybody else can have it");
             self.buddy.borrow_mut().free(block.start.frame(), block.order).unwrap();
         }
@@ -113,20 +113,20 @@ mod tests {
         #[test]
         fn what_comes_back_is_all_there_and_empty(steps in prop::collection::vec((any::<bool>(), 1u64..60), 1..40)) {
             let machine = Machine::new();
-            let mut vms: Vec<Lent<&Machine>> = vec![];
+            let mut vms: Vec<VmRam<&Machine>> = vec![];
             for (comes, pages) in steps {
                 if !comes && !vms.is_empty() {
                     vms.remove(pages as usize % vms.len());
                     continue;
                 }
-                let mut lent = Lent::from(&machine);
+                let mut ram = VmRam::from(&machine);
                 let mut left = pages * PAGE_SIZE;
-                while left > 0 && let Some((start, bytes)) = lent.block(left) {
+                while left > 0 && let Some((start, bytes)) = ram.block(left) {
                     prop_assert!(bytes <= left && start.is_aligned(bytes));
                     machine.bytes.fill(start, bytes, 0xa5);
                     left -= bytes;
                 }
-                vms.push(lent);
+                vms.push(ram);
             }
             let lent: u64 = vms.iter().flat_map(|vm| &vm.blocks).map(|block| block.bytes() / PAGE_SIZE).sum();
             prop_assert_eq!(machine.free(), FRAMES - lent);

@@ -1,7 +1,7 @@
 //! Page faults: what the guest's tables and the P2m say becomes shadow entries.
 
 use super::pool::PageId;
-use super::role::{Allowed, Controls, Key, Role, Source, TAKES_WRITES};
+use super::role::{Allowed, Controls, HOST_WRITABLE, Key, Role, Source};
 use super::root::root_key;
 use super::{Shadow, ShadowOutcome, TlbFlush};
 use crate::arch::Access;
@@ -122,7 +122,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         gva: Gva,
         access: Access,
     ) -> ShadowOutcome {
-        let tells = self.pool.tells();
+        let shootdowns = self.pool.shootdowns();
         let mut path = Path::default();
         let found = match walk(state, memory, gva, access, true, |step| path.see(step)) {
             Ok(found) => found,
@@ -148,8 +148,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             }
             _ => {}
         }
-        let table = self.descend(p2m, memory, &fault, tells);
-        if self.pool.tells() != tells {
+        let table = self.descend(p2m, memory, &fault, shootdowns);
+        if self.pool.shootdowns() != shootdowns {
             // Until then others could change what the walk has seen.
             return ShadowOutcome::Retry;
         }
@@ -176,14 +176,14 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         p2m: &P2m<impl TableMemory>,
         memory: &impl GuestMemory,
         fault: &Fault,
-        tells: u64,
+        shootdowns: u64,
     ) -> Option<PageId> {
-        let (key, gfn) = root_key(p2m, fault.state, self.served);
+        let (key, gfn) = root_key(p2m, fault.state, self.current_vcpu);
         let mut table = self.page(key, gfn, memory);
         let mut allowed = Allowed::all();
         let mut level = key.level();
         while level > 1 {
-            if self.pool.tells() != tells {
+            if self.pool.shootdowns() != shootdowns {
                 return None;
             }
             if level == 2 && fault.path.at(1).is_none() && self.fill_large(p2m, table, fault) {
@@ -244,8 +244,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if attr.write && self.pool.is_crowded(to.frame()) {
             return false;
         }
-        let note = fault.path.leaf().map_or(0, |step| step.raw);
-        self.put_leaf(table, 2, fault.gva, LongMode::leaf(to, 2, attr), note);
+        let guest_pte = fault.path.leaf().map_or(0, |step| step.raw);
+        self.put_leaf(table, 2, fault.gva, LongMode::leaf(to, 2, attr), guest_pte);
         true
     }
 
@@ -261,15 +261,15 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     ) -> bool {
         let entry = p2m.translate(found.gpa);
         let Some(to) = entry.readable().map(|to: Hpa| to.align_down(1 << 12)) else { return false };
-        let writable = entry.writable().is_some() && !self.pool.is_watched(to.frame());
+        let writable = entry.writable().is_some() && !self.pool.is_write_protected(to.frame());
         let attr = fault.attr(found, writable);
-        let note = leaf.map_or(0, |step| step.raw) | ACCESSED | if found.dirty { DIRTY } else { 0 };
-        let takes = if entry.writable().is_some() { TAKES_WRITES } else { 0 };
-        self.put_leaf(table, 1, gva, LongMode::leaf(to, 1, attr) | takes, note);
+        let guest_pte = leaf.map_or(0, |step| step.raw) | ACCESSED | if found.dirty { DIRTY } else { 0 };
+        let takes = if entry.writable().is_some() { HOST_WRITABLE } else { 0 };
+        self.put_leaf(table, 1, gva, LongMode::leaf(to, 1, attr) | takes, guest_pte);
         true
     }
 
-    fn put_leaf(&mut self, table: PageId, level: u8, gva: Gva, raw: u64, note: u64) {
+    fn put_leaf(&mut self, table: PageId, level: u8, gva: Gva, raw: u64, guest_pte: u64) {
         let index = index(gva, level);
         // The processor never needs to set these.
         let raw = self.typed(raw, level) | ACCESSED | DIRTY;
@@ -283,7 +283,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             }
         }
         self.pool.zap(table, index);
-        self.pool.map(table, index, raw, note);
+        self.pool.map(table, index, raw, guest_pte);
     }
 }
 

@@ -1,13 +1,13 @@
 //! The way down to the page of level 1 for an address: through shadow pages where they are, made where they are missing.
 //!
-//! The tables above level 1 are watched: each entry on the way is as it was when the link was made, with its accessed bit
+//! The tables above level 1 are write-protected: each entry on the way is as it was when the link was made, with its accessed bit
 //! set, and what they allow together is in the key of the page. So a way begins at the lowest page that is there, whatever
 //! lies above. It does not go through large pages, reserved bits, and memory that is not RAM, nor begin at the pages above
 //! the guest's own tables: that is [`super::fill`]'s.
 
-use super::fill::index;
 use super::pool::PageId;
 use super::role::Key;
+use super::slow_path::index;
 use super::{Shadow, ShadowOutcome};
 use crate::arch::Access;
 use crate::arch::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
@@ -30,10 +30,10 @@ pub(super) struct Leaf {
 
 /// Pages that were found lately, by 2 MiB of addresses: good under their root while no link goes.
 #[derive(Debug, Default)]
-pub(super) struct Found([Option<Known>; 8]);
+pub(super) struct LeafCache([Option<CachedLeaf>; 8]);
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct CachedLeaf {
     links: (u64, u32),
     place: u64,
     leaf: Leaf,
@@ -42,7 +42,7 @@ struct Known {
 /// A number that no page has.
 const NO_ROOT: PageId = super::MAX_PAGES as PageId;
 
-impl Found {
+impl LeafCache {
     /// Where the page for `gva` is kept.
     #[inline(always)]
     fn slot(gva: Gva) -> usize {
@@ -93,8 +93,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// The one that was found lately, if links still lead to it from the root in use.
     #[inline(always)]
     fn known_leaf(&self, gva: Gva) -> Option<&Leaf> {
-        let known = self.found.0[Found::slot(gva)].as_ref()?;
-        let is_good = known.place == Found::place(self.pool.root(), gva)
+        let known = self.leaf_cache.0[LeafCache::slot(gva)].as_ref()?;
+        let is_good = known.place == LeafCache::place(self.pool.root(), gva)
             && known.links == self.pool.links(known.leaf.table);
         is_good.then_some(&known.leaf)
     }
@@ -108,12 +108,12 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         gva: Gva,
         access: Access,
     ) -> Result<Leaf, NoWay> {
-        if self.loose {
+        if self.upper_unsync {
             return Err(None);
         }
         let root = self.pool.root().ok_or(None)?;
         let is_pae = self.pool.page(root).key.kind() == PagingKind::Pae;
-        // Page-directory pointers are not watched.
+        // Page-directory pointers are not write-protected.
         if is_pae {
             let directory = self.pool.child(root, index(gva, 3)).ok_or(None)?;
             if pdpte(state, memory, gva) != Some(self.pool.page(directory).gfn) {
@@ -124,7 +124,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         while level > 1 {
             table = match self.pool.step(table, index(gva, level)) {
                 Some(child) => child,
-                None => self.grow(p2m, memory, state, table, gva, access)?,
+                None => self.link_child(p2m, memory, state, table, gva, access)?,
             };
             level -= 1;
         }
@@ -139,8 +139,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             key,
         };
         if !is_pae {
-            let (links, place) = (self.pool.links(table), Found::place(Some(root), gva));
-            self.found.0[Found::slot(gva)] = Some(Known { links, place, leaf });
+            let (links, place) = (self.pool.links(table), LeafCache::place(Some(root), gva));
+            self.leaf_cache.0[LeafCache::slot(gva)] = Some(CachedLeaf { links, place, leaf });
         }
         Ok(leaf)
     }
@@ -168,7 +168,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     }
 
     /// Links the next page below `table`, which is above level 1, found or made.
-    fn grow(
+    fn link_child(
         &mut self,
         p2m: &P2m<impl TableMemory>,
         memory: &impl GuestMemory,

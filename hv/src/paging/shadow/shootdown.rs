@@ -18,14 +18,14 @@ use crate::paging::format::PteFormat;
 use alloc::sync::Arc;
 
 /// The other processors that use the tables.
-pub trait Others: Send + Sync {
+pub trait Shootdown: Send + Sync {
     /// Returns when no other VCPU of the VM will use what was cached or loaded before; `reload`: each asks for its root before it
     /// goes on.
-    fn forget(&self, reload: bool);
+    fn request(&self, reload: bool);
 
     /// Answers the others that wait for this processor to forget, while it waits itself. Before its VCPU goes on, it takes what
     /// they have left for it.
-    fn answer(&self);
+    fn service(&self);
 }
 
 /// What the engine knows of a VCPU that does not work on the tables at the moment.
@@ -46,7 +46,7 @@ impl View {
 
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Several VCPUs use these tables.
-    pub fn share(&mut self, vcpus: usize, others: Arc<dyn Others>) {
+    pub fn share(&mut self, vcpus: usize, others: Arc<dyn Shootdown>) {
         self.views.resize(vcpus, View { linear: u64::MAX, ..View::default() });
         self.pool.share(vcpus, others);
         self.is_shared = true;
@@ -54,19 +54,19 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 
     /// What follows concerns this VCPU.
     #[inline(always)]
-    pub fn serve(&mut self, vcpu: u32) {
+    pub fn switch_vcpu(&mut self, vcpu: u32) {
         if self.is_shared {
-            self.exchange(vcpu);
+            self.exchange_views(vcpu);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn exchange(&mut self, vcpu: u32) {
-        if self.served == vcpu {
+    fn exchange_views(&mut self, vcpu: u32) {
+        if self.current_vcpu == vcpu {
             return;
         }
-        if let Some(view) = self.views.get_mut(self.served as usize) {
+        if let Some(view) = self.views.get_mut(self.current_vcpu as usize) {
             *view = View {
                 recent: core::mem::take(&mut self.recent),
                 linear: self.linear,
@@ -75,13 +75,13 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             };
         }
         if let Some(view) = self.views.get_mut(vcpu as usize) {
-            self.pool.change_vcpu(self.served, vcpu);
+            self.pool.change_vcpu(self.current_vcpu, vcpu);
             self.recent = core::mem::take(&mut view.recent);
             self.linear = view.linear;
             self.reserved = view.reserved;
             self.table_reserved = view.table_reserved;
         }
-        self.served = vcpu;
+        self.current_vcpu = vcpu;
     }
 }
 
