@@ -31,6 +31,8 @@ pub struct HvOptions {
     pub exit: Option<ExitAction>,
     /// PCPUs that are used at most.
     pub pcpus: usize,
+    /// Physical address of the counters that a lab machine writes (`tools/labsim/abi`), a multiple of 4 KiB.
+    pub lab: Option<u64>,
     /// Print the hardware report and end.
     pub probe: bool,
     /// A test of the host.
@@ -97,6 +99,7 @@ impl Default for HvOptions {
             consoles: false,
             exit: None,
             pcpus: usize::MAX,
+            lab: None,
             probe: false,
             selftest: None,
         }
@@ -141,6 +144,7 @@ impl HvOptions {
             "stats" => self.stats = parse_switch(value)?,
             "consoles" => self.consoles = parse_switch(value)?,
             "pcpus" => self.pcpus = value.parse().ok().filter(|most| *most > 0)?,
+            "lab" => self.lab = Some(parse_page(value)?),
             "selftest" => self.selftest = Some(SelfTest::parse(value)?),
             "exit" => self.exit = Some(ExitAction::parse(value)?),
             _ => return None,
@@ -168,6 +172,12 @@ fn parse_switch(word: &str) -> Option<bool> {
     }
 }
 
+/// The hexadecimal address of a page other than the first.
+fn parse_page(word: &str) -> Option<u64> {
+    let address = u64::from_str_radix(word.strip_prefix("0x")?, 16).ok()?;
+    (address != 0 && address.is_multiple_of(4096)).then_some(address)
+}
+
 fn parse_port(word: &str) -> Option<u16> {
     match word.strip_prefix("0x") {
         Some(hex) => u16::from_str_radix(hex, 16).ok(),
@@ -182,7 +192,7 @@ mod tests {
 
     #[test]
     fn reads_words_and_lets_later_ones_win() {
-        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 mitigations=off stats=on consoles=on exit=isa-debug:0xf4  console=com2 pcpus=3";
+        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 mitigations=off stats=on consoles=on exit=isa-debug:0xf4  console=com2 pcpus=3 lab=0xfc0000000";
         let (options, unknown) = HvOptions::parse(line);
         assert_eq!(unknown.as_slice(), ["palimpsest"]);
         let expected = HvOptions {
@@ -194,6 +204,7 @@ mod tests {
             consoles: true,
             exit: Some(ExitAction::IsaDebug(0xf4)),
             pcpus: 3,
+            lab: Some(63 << 30),
             probe: false,
             selftest: Some(SelfTest::WriteCode),
         };
@@ -204,10 +215,11 @@ mod tests {
 
     #[test]
     fn a_bad_value_changes_nothing_and_is_reported() {
-        let (options, unknown) =
-            HvOptions::parse("loglevel=loud console=tty stats= exit=isa-debug:70000 exit=isa-debug pcpus=0");
+        let (options, unknown) = HvOptions::parse(
+            "loglevel=loud console=tty stats= exit=isa-debug:70000 exit=isa-debug pcpus=0 lab=0 lab=4096 lab=0x1001",
+        );
         assert_eq!(options, HvOptions::default());
-        assert_eq!(unknown.len(), 6);
+        assert_eq!(unknown.len(), 9);
     }
 
     #[test]

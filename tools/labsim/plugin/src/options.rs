@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char};
 
 use labsim::{
+    abi::PAGE,
     machine::{self, Machine},
     model::processor::Checking,
 };
@@ -32,8 +33,8 @@ pub struct Options {
     pub report: Option<String>,
     /// The file that is the counters' memory.
     pub share: Option<String>,
-    /// Where the machine sees it.
-    pub share_at: u64,
+    /// Where the machine sees it, if it does.
+    pub share_at: Option<u64>,
 }
 
 impl Options {
@@ -43,7 +44,7 @@ impl Options {
     /// `arguments` are that many strings that end with a zero.
     pub unsafe fn read(count: i32, arguments: *const *const c_char) -> Result<Options, String> {
         let (mut machine, mut ram, mut report, mut share) = (None, None, None, None);
-        let (mut model, mut check, mut share_at) = (Model::Full, Checking::Misses, 0);
+        let (mut model, mut check, mut share_at) = (Model::Full, Checking::Misses, None);
         for index in 0..usize::try_from(count).unwrap_or(0) {
             // SAFETY: by the caller.
             let argument = unsafe { CStr::from_ptr(*arguments.add(index)) }.to_string_lossy().into_owned();
@@ -56,8 +57,11 @@ impl Options {
                 "share" => share = Some(value.to_owned()),
                 "share_at" => {
                     let digits = value.trim_start_matches("0x");
-                    share_at = u64::from_str_radix(digits, 16)
-                        .map_err(|_| format!("share_at={value}: not a hexadecimal address"))?;
+                    let at = u64::from_str_radix(digits, 16).ok().filter(|at| at % PAGE as u64 == 0);
+                    share_at =
+                        Some(at.ok_or_else(|| {
+                            format!("share_at={value}: not the hexadecimal address of a page")
+                        })?);
                 }
                 "model" => match value {
                     "count" => model = Model::Count,

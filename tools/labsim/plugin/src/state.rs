@@ -115,11 +115,11 @@ impl Plugin {
             std::ptr::write_bytes(memory.base, 0, bytes);
             memory.base.cast::<Header>().write(header);
         }
-        let share =
-            options.share.as_ref().map_or(0..0, |_| options.share_at..options.share_at + bytes as u64);
+        let doorbell = options.share_at.map_or(0..0, |at| at..at + bytes as u64);
         let machine = options.machine.name.get_ref().clone();
         let with_caches = options.model == Model::Full;
-        let shared = Shared::new(options.machine, ram.split, pcpus as u32, with_caches, options.check, share);
+        let shared =
+            Shared::new(options.machine, ram.split, pcpus as u32, with_caches, options.check, doorbell);
         Ok(Plugin {
             model: options.model,
             check: options.check,

@@ -23,6 +23,26 @@ use crate::{
 
 /// Processors that the model has at most.
 const PCPUS: u32 = labsim::abi::PCPUS as u32;
+/// Where the hypervisor sees the counters (`tools/labsim/abi`): a memory module that no memory map mentions, above all
+/// memory of machines and below their mapped disks.
+pub const COUNTERS: u64 = 63 << 30;
+/// Bytes of the module: more than all records take.
+const COUNTERS_BYTES: u64 = 2 << 20;
+const _: () = assert!((labsim::abi::PAGE * (1 + labsim::abi::PCPUS)) as u64 <= COUNTERS_BYTES);
+
+/// What a lab machine's memory lies in: files that QEMU inherits under the same numbers.
+pub struct Memory {
+    ram: OwnedFd,
+    mib: u64,
+    counters: Option<OwnedFd>,
+}
+
+impl Memory {
+    /// The files, to be handed over.
+    pub fn files(self) -> impl Iterator<Item = OwnedFd> {
+        [Some(self.ram), self.counters].into_iter().flatten()
+    }
+}
 
 /// A lab machine, ready to be started.
 pub struct Lab {
@@ -31,14 +51,23 @@ pub struct Lab {
     plugin: PathBuf,
     dir: TempDir,
     options: String,
+    /// The machine has a hypervisor that reads the counters.
+    read: bool,
 }
 
 impl Lab {
-    /// Finds or fetches what it takes; `None` if none was asked for. `pcpus`: processors of the machine.
+    /// Finds or fetches what it takes; `None` if none was asked for. `pcpus`: processors of the machine; `read`: it sees
+    /// the counters, too, at [`COUNTERS`].
     ///
     /// # Errors
     /// [`Usage`] for descriptions and options that cannot work; others for what is missing.
-    pub fn new(args: &LabRunArgs, qemu: Option<&Path>, pcpus: u32, needs: &Needs) -> Result<Option<Lab>> {
+    pub fn new(
+        args: &LabRunArgs,
+        qemu: Option<&Path>,
+        pcpus: u32,
+        read: bool,
+        needs: &Needs,
+    ) -> Result<Option<Lab>> {
         let Some(name) = &args.lab else { return Ok(None) };
         let (text, _) = find(name)?;
         if pcpus > PCPUS {
@@ -54,37 +83,55 @@ impl Lab {
             .context("cannot create a scratch directory")?;
         fs::write(dir.path().join("machine.toml"), text).context("cannot write the machine's description")?;
         let options = format!("model={},check={}", value_name(args.lab_model), value_name(args.lab_check));
-        Ok(Some(Lab { qemu, plugin, dir, options }))
+        Ok(Some(Lab { qemu, plugin, dir, options, read }))
     }
 
-    /// The machine's memory, which vanishes with its last user.
+    /// Memory modules that the machine has because of this.
+    pub fn modules(&self) -> usize {
+        usize::from(self.read)
+    }
+
+    /// The machine's memory of so many MiB, which vanishes with its last user.
     ///
     /// # Errors
     /// There is not so much.
-    pub fn memory(&self, mib: u64) -> Result<OwnedFd> {
-        let file =
-            memfd_create("pal-lab", MemfdFlags::CLOEXEC).context("cannot create the machine's memory")?;
-        ftruncate(&file, mib << 20).context("cannot create the machine's memory")?;
-        Ok(file)
+    pub fn memory(&self, mib: u64) -> Result<Memory> {
+        let file = |name, bytes| -> rustix::io::Result<OwnedFd> {
+            let file = memfd_create(name, MemfdFlags::CLOEXEC)?;
+            ftruncate(&file, bytes)?;
+            Ok(file)
+        };
+        let counters = self.read.then(|| file("pal-lab-counters", COUNTERS_BYTES)).transpose();
+        let files = file("pal-lab", mib << 20).and_then(|ram| Ok(Memory { ram, mib, counters: counters? }));
+        files.context("cannot create the machine's memory")
     }
 
-    /// QEMU's arguments, besides `-machine`'s `memory-backend=lab`. `memory` is inherited under the same number.
-    pub fn arguments(&self, memory: &OwnedFd, mib: u64) -> Vec<String> {
-        let ram = format!("/proc/self/fd/{}", memory.as_raw_fd());
+    /// QEMU's arguments, besides `-machine`'s `memory-backend=lab` and slots for [`modules`](Self::modules).
+    pub fn arguments(&self, memory: &Memory) -> Vec<String> {
+        let file = |file: &OwnedFd| format!("/proc/self/fd/{}", file.as_raw_fd());
+        let ram = file(&memory.ram);
         let path = |path: &Path| escape_commas(&path.to_string_lossy());
         let machine = path(&self.dir.path().join("machine.toml"));
-        let plugin = format!(
+        let mut plugin = format!(
             "{},machine={machine},ram={ram},report={},{}",
             path(&self.plugin),
             path(&self.report_file()),
             self.options
         );
-        let memory = format!("memory-backend-file,id=lab,size={mib}M,mem-path={ram},share=on");
-        ["-object", &memory, "-plugin", &plugin]
-            .map(str::to_owned)
-            .into_iter()
-            .chain(self.qemu.data())
-            .collect()
+        let backend = |id: &str, size: String, path: &str| {
+            ["-object".into(), format!("memory-backend-file,id={id},size={size},mem-path={path},share=on")]
+        };
+        let mut arguments = Vec::from(backend("lab", format!("{}M", memory.mib), &ram));
+        if let Some(counters) = &memory.counters {
+            let path = file(counters);
+            plugin += &format!(",share={path},share_at={COUNTERS:#x}");
+            arguments.extend(backend("lab-counters", COUNTERS_BYTES.to_string(), &path));
+            let device = format!("pc-dimm,memdev=lab-counters,addr={COUNTERS:#x}");
+            arguments.extend(["-device".into(), device]);
+        }
+        arguments.extend(["-plugin".into(), plugin]);
+        arguments.extend(self.qemu.data());
+        arguments
     }
 
     fn report_file(&self) -> PathBuf {

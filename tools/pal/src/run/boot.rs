@@ -16,7 +16,7 @@ use crate::{
     cli::{self, RunArgs},
     guest::{disk::Disk, files::Files, vm::Vm},
     host::needs::Needs,
-    lab::attach::Lab,
+    lab::{self, attach::Lab},
 };
 
 /// Memory that the hypervisor uses for itself, besides the guests' and the bundle: its image, heap and page tables.
@@ -33,7 +33,7 @@ const SHADOW_LEAST_MIB: u64 = 4;
 pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch: &Path) -> Result<Machine> {
     match args.machine {
         cli::Machine::QemuSvm => {
-            let (qemu, lab) = emulator(args, args.pcpus.count, needs)?;
+            let (qemu, lab) = emulator(args, args.pcpus.count, true, needs)?;
             let boot = Hypervisor::new(args, needs, prepared)?;
             let bundle = boot.bundle.as_ref();
             let bundle =
@@ -73,7 +73,7 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch
             start_bochs(args, needs, &bochs, args.mem, medium)
         }
         cli::Machine::Native => {
-            let (qemu, lab) = emulator(args, args.vcpus, needs)?;
+            let (qemu, lab) = emulator(args, args.vcpus, false, needs)?;
             let guest = only(prepared)?;
             let boot = native_files(guest, scratch)?;
             start_qemu(
@@ -110,8 +110,8 @@ fn only(prepared: Option<&Prepared>) -> Result<&Guest> {
 }
 
 /// The QEMU to start, and what models the machine if that was asked for.
-fn emulator(args: &RunArgs, pcpus: u32, needs: &Needs) -> Result<(PathBuf, Option<Lab>)> {
-    match Lab::new(&args.lab, args.qemu.as_deref(), pcpus, needs)? {
+fn emulator(args: &RunArgs, pcpus: u32, hypervisor: bool, needs: &Needs) -> Result<(PathBuf, Option<Lab>)> {
+    match Lab::new(&args.lab, args.qemu.as_deref(), pcpus, hypervisor, needs)? {
         Some(lab) => Ok((lab.qemu.program.clone(), Some(lab))),
         None => Ok((needs.qemu(args.qemu.as_deref())?, None)),
     }
@@ -175,6 +175,9 @@ impl Hypervisor {
         }
         if args.has_records() {
             words += " consoles=on";
+        }
+        if args.lab.lab.is_some() {
+            words += &format!(" lab={:#x}", lab::attach::COUNTERS);
         }
         // Bochs says that it is a processor that leaks, and has nothing to leak.
         if args.machine.is_bochs() {

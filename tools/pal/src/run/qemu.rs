@@ -131,13 +131,18 @@ impl Spec<'_> {
         arguments
     }
 
-    /// The machine's memory. Mapped disks are memory modules in slots of their own, which no memory map mentions; the region for
-    /// them reaches from the memory's end to that of the last disk.
+    /// The machine's memory. Mapped disks, and the counters of a lab machine, are memory modules in slots of their own, which
+    /// no memory map mentions; the region for them reaches from the memory's end to that of the last one.
     fn memory(&self) -> String {
         let own = format!("{}M", self.memory_mib);
-        let Some(last) = self.disks.last() else { return own };
-        let most = (last.address + last.bytes).div_ceil(1 << 30) + self.memory_mib.div_ceil(1 << 10);
-        format!("{own},slots={},maxmem={most}G", self.disks.len())
+        let slots = self.disks.len() + self.lab.as_ref().map_or(0, Lab::modules);
+        if slots == 0 {
+            return own;
+        }
+        // A lab machine's module is below the disks.
+        let end = self.disks.last().map_or(DISKS, |last| last.address + last.bytes);
+        let most = end.div_ceil(1 << 30) + self.memory_mib.div_ceil(1 << 10);
+        format!("{own},slots={slots},maxmem={most}G")
     }
 
     /// Starts QEMU with the machine halted until QMP says `cont`. QEMU dies with pal, whatever happens to pal.
@@ -155,12 +160,12 @@ impl Spec<'_> {
 
         let mut command = Command::new(self.qemu);
         command.args(self.arguments()).arg("-S");
-        let mut ends = Vec::new();
+        let mut ends: Vec<OwnedFd> = Vec::new();
         let lab = self.lab.take();
         if let Some(lab) = &lab {
             let memory = lab.memory(self.memory_mib)?;
-            command.args(lab.arguments(&memory, self.memory_mib));
-            ends.push(memory);
+            command.args(lab.arguments(&memory));
+            ends.extend(memory.files());
         }
         let mut connect = |id: &str, end: UnixStream| {
             command.arg("-chardev").arg(format!("socket,id={id},fd={}", end.as_raw_fd()));
