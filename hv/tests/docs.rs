@@ -101,6 +101,20 @@ fn paths_in_the_text_exist() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
+/// The table that says where new code goes names files and directories that exist.
+#[test]
+fn places_for_new_code_exist() {
+    let text = std::fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let section =
+        text.split("### Where does it go?").nth(1).and_then(|rest| rest.split("\n#").next()).unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| "));
+    let paths: Vec<_> =
+        rows.flat_map(|row| row.split('`').skip(1).step_by(2)).filter(|code| code.contains('/')).collect();
+    let missing: Vec<_> = paths.iter().filter(|path| !root().join("hv/src").join(path).exists()).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    assert!(paths.len() > 30, "only {} paths found", paths.len());
+}
+
 #[test]
 fn anchors_are_made_as_browsers_expect() {
     assert_eq!(anchor(" When it ends: exit status"), "when-it-ends-exit-status");
