@@ -1,5 +1,7 @@
 //! The command line.
 
+mod help;
+
 use std::{
     fmt::{self, Display, Formatter},
     num::NonZeroU32,
@@ -19,7 +21,7 @@ use crate::{
 
 /// Palimpsest's tool: build the hypervisor, run guests on it, test it.
 #[derive(Parser)]
-#[command(name = "pal", bin_name = "cargo pal", version, max_term_width = 110, args_override_self = true)]
+#[command(name = "pal", bin_name = "cargo pal", version, max_term_width = 110, args_override_self = true, after_help = help::PAL)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -46,6 +48,7 @@ pub enum Command {
     /// Make the root file system of a distribution, for `run --root`
     Root(RootArgs),
     /// List the machines that are running
+    #[command(after_help = help::PS)]
     Ps,
     /// Attach this terminal to the console of a running machine
     Console(ConsoleArgs),
@@ -54,56 +57,9 @@ pub enum Command {
     /// End the run of a machine, and return its exit status
     Stop(StopArgs),
     /// Show what is installed on this machine, what is missing, and what to type
+    #[command(after_help = help::DOCTOR)]
     Doctor,
 }
-
-const RUN_EXAMPLES: &str = "\
-Examples:
-  cargo pal run                                     a shell in the default guest; `exit` powers it off
-  cargo pal run --exec 'uname -a; free'             one command, its output, its exit status
-  cargo pal run --put ./tool --exec '/tool --self-test'
-  cargo pal run --exec 'dmesg > /log' --get /log:boot.log
-                                                    a file out of the guest
-  cargo pal run --machine native --exec 'dmesg'     the same guest without the hypervisor, for comparison
-  cargo pal run --machine bochs-vtx --exec uname    on an Intel processor with VT-x; takes half a minute
-  cargo pal run --disk root.ext4 --append root=/dev/vda
-                                                    a disk, with the root file system on it
-  cargo pal run --machine native --disk root.ext4 --net lan --virtio-console --entropy
-                                                    QEMU's devices stand in for the hypervisor's
-  cargo pal run --root root.ext4 --mem 512          a distribution's root file system (see `cargo pal root`)
-  cargo pal run --root root.ext4:rw --exec 'apt list --installed'
-  cargo pal run --disk data.ext4:rw                 a disk whose file keeps what the guest writes
-  cargo pal run --guest debian-686-pae              a 32-bit guest with PAE page tables
-  cargo pal run --guest debian-amd64-backports --exec 'uname -r'
-  cargo pal run --kernel bzImage --modules out/lib/modules/6.12.1 --disk root.ext4
-  cargo pal run --kernel bzImage --initrd initrd.img --append 'console=ttyS0'
-  cargo pal run --config lab.toml --pcpus 4         several guests from a file (docs/configuration.md)
-  cargo pal run --config lab.toml --console db --log-dir logs
-                                                    with the console of one, and a log file for each
-  cargo pal run --lab westmere-x5660 --exec true    on a modelled machine: TLB misses, walks, caches (docs/lab.md)
-  cargo pal run --name lab < /dev/null &            in the background: see `cargo pal ps`, `cargo pal console --help`
-  cargo pal run --probe                             what the hypervisor finds on the machine
-  cargo pal run --kernel kit.elf --module 'data.bin first second' --test-device
-
-On the console, Ctrl-a is the escape key: Ctrl-a x quits, Ctrl-a h helps, Ctrl-a p enters the hypervisor's monitor.
-
-Exit status:
-  0    the guest powered off, and CMD returned 0; or `cargo pal stop` ended a run without CMD
-  n    CMD's own status, or the value that the guest wrote to the test device
-  1    pal failed: the hypervisor does not build, the emulator is missing or does not start; or a file of --get did not come
-  2    unknown options, unusable files
-  3    the guest died, or ended before CMD did, also by `cargo pal stop`
-  4    the hypervisor panicked
-  5    the machine is unsuitable: no AMD-V or VT-x, or the firmware locked it
-  124  the time limit passed
-  128+n  signal n ended pal; 141: the reader of standard output went away
-
-With several guests: 0 if all ended well, else what it would be for the first in the file that did not.
-
-An option that is given twice: the last one counts; those that may be repeated add up.
-
-The guest's output goes to standard output, everything else to standard error. Without a terminal a run that shows nothing for
-30 seconds says there where it is (PAL_PROGRESS=N: for N seconds; 0: never).";
 
 /// What makes no sense without a guest.
 const GUEST_OPTIONS: [&str; 21] = [
@@ -160,7 +116,7 @@ const DESCRIBED: [&str; 24] = [
 
 /// Options of `pal run`.
 #[derive(Args)]
-#[command(after_help = RUN_EXAMPLES)]
+#[command(after_help = help::RUN)]
 pub struct RunArgs {
     /// The machine: `qemu-svm` runs the guest on the hypervisor on an AMD processor that QEMU emulates, `native` runs it
     /// straight on the same emulated processor; `bochs-vtx` and `bochs-native` do so on an Intel processor that Bochs emulates
@@ -285,7 +241,8 @@ pub struct RunArgs {
     /// Write statistics to FILE as JSON: exits, injections, paging events, time (docs/telemetry.md)
     #[arg(long, value_name = "FILE", help_heading = "Run")]
     pub stats: Option<PathBuf>,
-    /// A word for the hypervisor's command line; may be repeated
+    /// A word for the hypervisor's command line, such as loglevel=debug or mitigations=off (docs/configuration.md); may be
+    /// repeated
     #[arg(long, value_name = "STR", allow_hyphen_values = true, help_heading = "Run")]
     pub hv_arg: Vec<String>,
     /// The QEMU to use instead of qemu-system-x86_64 in PATH
@@ -310,7 +267,7 @@ pub struct RunArgs {
 
 /// Options of `pal console`.
 #[derive(Args)]
-#[command(after_help = CONSOLE_EXAMPLES)]
+#[command(after_help = help::CONSOLE)]
 pub struct ConsoleArgs {
     /// The machine, by its name in `cargo pal ps`. Default: the only one
     pub name: Option<String>,
@@ -318,7 +275,7 @@ pub struct ConsoleArgs {
 
 /// Options of `pal monitor`.
 #[derive(Args)]
-#[command(after_help = MONITOR_EXAMPLES)]
+#[command(after_help = help::MONITOR)]
 pub struct MonitorArgs {
     /// The machine, by its name in `cargo pal ps`. Default: the only one
     #[arg(short, long, value_name = "NAME")]
@@ -330,43 +287,15 @@ pub struct MonitorArgs {
 
 /// Options of `pal stop`.
 #[derive(Args)]
-#[command(after_help = STOP_EXAMPLES)]
+#[command(after_help = help::STOP)]
 pub struct StopArgs {
     /// The machine, by its name in `cargo pal ps`. Default: the only one
     pub name: Option<String>,
 }
 
-const CONSOLE_EXAMPLES: &str = "\
-Examples:
-  cargo pal console                      the only machine's
-  cargo pal console lab                  that of `cargo pal run --name lab`
-  echo 'uname -a; exit' | cargo pal console lab
-                                         types this; shows output until the run ends
-
-Ctrl-a x detaches this terminal, and the run goes on; Ctrl-a a sends Ctrl-a. Several terminals may be attached.
-
-Exit status: 0 when detached; that of `cargo pal run` if the run ended; 1 if the connection was lost; 2 without such a machine.";
-
-const MONITOR_EXAMPLES: &str = "\
-Examples:
-  cargo pal monitor vms                  of the only machine
-  cargo pal monitor --name lab walk rip
-  cargo pal monitor --name lab           a conversation, until `quit`, Ctrl-d or Ctrl-a x
-
-The guest that has the console is paused meanwhile.
-
-Exit status: 0 when the monitor has answered, whatever it said; that of `cargo pal run` if the run ended meanwhile; 1 if the machine
-has no monitor or someone else is there; 2 without such a machine.";
-
-const STOP_EXAMPLES: &str = "\
-Examples:
-  cargo pal stop                         the only machine
-  cargo pal stop lab
-
-Exit status: that of `cargo pal run`: 0, or 3 if the command of --exec had not ended; 2 without such a machine.";
-
 /// Options of `pal kernel`.
 #[derive(Args)]
+#[command(after_help = help::KERNEL)]
 pub struct KernelArgs {
     /// The guest, by a name as of `pal run --guest`
     #[arg(long, value_name = "NAME", default_value_t = Guest::DebianAmd64)]
@@ -382,13 +311,7 @@ pub enum Distribution {
 
 /// Options of `pal root`.
 #[derive(Args)]
-#[command(after_help = "\
-Examples:
-  cargo pal root debian bookworm -o root.ext4
-  cargo pal root debian trixie --packages stress-ng,python3 -o root.ext4
-  cargo pal run --root root.ext4 --mem 512 --exec 'stress-ng --cpu 1 --timeout 5'
-
-The root user has no password. Without root rights this needs user namespaces, as Debian allows them.")]
+#[command(after_help = help::ROOT)]
 pub struct RootArgs {
     /// The distribution
     #[arg(value_enum)]
@@ -414,6 +337,7 @@ pub struct RootArgs {
 
 /// Options of `pal test`.
 #[derive(Args)]
+#[command(after_help = help::TEST)]
 pub struct TestArgs {
     /// Run only these steps: format, lint, image, unit, fuzz, native, qemu-svm, bochs-vtx
     pub step: Vec<String>,
@@ -427,6 +351,7 @@ pub struct TestArgs {
 
 /// Options of `pal fuzz`.
 #[derive(Args)]
+#[command(after_help = help::FUZZ)]
 pub struct FuzzArgs {
     /// The target; without one, pal lists them
     pub target: Option<String>,

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::{
     cli::Guest,
-    host::{find_program, guests::Architecture, needs},
+    host::{ext4, find_program, guests::Architecture, needs},
     project::Project,
     ui::Ui,
 };
@@ -40,13 +40,17 @@ pub fn run(project: &Project, _ui: &Ui) -> Result<u8> {
         },
         Item {
             name: "mke2fs",
-            purpose: "tests of disks (cargo pal test)".into(),
-            found: ["/usr/sbin/mke2fs", "/sbin/mke2fs"]
-                .map(str::to_owned)
-                .into_iter()
-                .find(|path| Path::new(path).exists()),
+            purpose: "disks of directories (run --root DIR)".into(),
+            found: ext4::find_admin_program("mke2fs").map(|path| path.display().to_string()),
             remedy: Some("apt-get install e2fsprogs"),
         },
+        Item {
+            name: "depmod",
+            purpose: "modules of a kernel for run --root".into(),
+            found: ext4::find_admin_program("depmod").map(|path| path.display().to_string()),
+            remedy: None,
+        },
+        program("mmdebstrap", "makes distributions (cargo pal root)", None),
         program("apt-get", "fetches what is missing", None),
         program("dpkg-deb", "unpacks packages", None),
     ];

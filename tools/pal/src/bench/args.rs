@@ -12,7 +12,7 @@ use crate::cli::{Machine, Mode};
 const BENCH_EXAMPLES: &str = "\
 Examples:
   cargo pal bench                          the table: native, ours, KVM's and Xen's figures, our goals
-  cargo pal bench --runs 3 --json out.json the same three times, with everything in a file
+  cargo pal bench --runs 3 --json out.json  the same three times, with everything in a file
   cargo pal bench --only cpuid --exits     one row, and what leaves the guest in it
   cargo pal bench --only scheduler         what decisions and switches between VCPUs take
   cargo pal bench --machine bochs-vtx      the same on an Intel processor with VT-x

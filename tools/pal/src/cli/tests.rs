@@ -1,5 +1,7 @@
 //! What the command line means.
 
+use clap::CommandFactory;
+
 use super::*;
 
 fn read(words: &[&str]) -> Result<RunArgs, String> {
@@ -20,4 +22,66 @@ fn the_last_of_two_counts() {
     assert_eq!((args.mem, args.icount, args.mode, args.exec.as_deref()), (96, true, Mode::Nested, Some("b")));
     assert_eq!(args.append, ["x", "y"]);
     assert!(read(&["--config", "lab.toml", "--mem", "64"]).is_err());
+}
+
+/// The help text of each subcommand, and of theirs.
+fn helps(command: &clap::Command, into: &mut Vec<String>) {
+    into.extend(command.get_after_help().map(ToString::to_string));
+    command.get_subcommands().for_each(|command| helps(command, into));
+}
+
+/// The words of each example behind `cargo pal`, without what is the shell's.
+fn examples() -> Vec<Vec<String>> {
+    let mut texts = Vec::new();
+    helps(&Cli::command(), &mut texts);
+    let lines = texts.iter().flat_map(|text| text.lines()).filter(|line| line.starts_with("  "));
+    let commands = lines.filter_map(|line| line.split_once("cargo pal ").map(|(_, words)| (line, words)));
+    commands
+        .filter(|(line, _)| !line.contains('`') || line.starts_with("  cargo pal "))
+        .map(|(line, words)| {
+            // A description follows after two spaces or more.
+            let command = words.split("  ").next().unwrap_or(words);
+            let words = shlex::split(command).unwrap_or_else(|| panic!("quotes: {line}"));
+            words.into_iter().take_while(|word| !["<", ">", "&", "|"].contains(&word.as_str())).collect()
+        })
+        .collect()
+}
+
+#[test]
+fn examples_are_command_lines() {
+    let examples = examples();
+    assert!(examples.len() > 70, "{}", examples.len());
+    for words in examples {
+        let line = ["pal"].into_iter().chain(words.iter().map(String::as_str));
+        match Cli::try_parse_from(line) {
+            Ok(_) => {}
+            Err(error) if error.kind() == clap::error::ErrorKind::DisplayHelp => {}
+            Err(error) => panic!("{words:?}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn each_option_of_run_has_an_example() {
+    let examples = examples();
+    let command = Cli::command();
+    let run = command.find_subcommand("run").unwrap();
+    for option in run.get_arguments().filter_map(clap::Arg::get_long) {
+        let long = format!("--{option}");
+        let has = |word: &String| word == &long || word.starts_with(&format!("{long}="));
+        assert!(examples.iter().any(|words| words[0] == "run" && words.iter().any(has)), "{long}");
+    }
+}
+
+#[test]
+fn each_subcommand_has_examples() {
+    let examples = examples();
+    for command in Cli::command().get_subcommands() {
+        let name = command.get_name();
+        assert!(examples.iter().any(|words| words.first().is_some_and(|word| word == name)), "{name}");
+    }
+    // Of what only a terminal of 80 columns shows whole.
+    for line in help::RUN.lines().filter(|line| line.starts_with("  ")) {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
 }

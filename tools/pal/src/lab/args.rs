@@ -4,8 +4,16 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+const EXAMPLES: &str = "\
+Examples:
+  cargo pal lab list
+  cargo pal lab show zen3
+  cargo pal lab check mine.toml
+  cargo pal run --lab zen3 --exec true    a run on one (docs/lab.md)";
+
 /// Options of `pal lab`.
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub struct LabArgs {
     /// What to do
     #[command(subcommand)]

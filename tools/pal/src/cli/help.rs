@@ -1,0 +1,196 @@
+//! What follows the options in the help texts: examples, exit statuses.
+//!
+//! A test reads each example as a command line, and sees that each option of `pal run` has one. Lines of examples have 80 columns
+//! at most, because clap breaks longer ones on a narrow terminal; other paragraphs are one line each, which it breaks by words.
+
+/// Of `pal` itself.
+pub const PAL: &str = "\
+Examples:
+  cargo pal run                     a shell in a guest; `exit` powers it off
+  cargo pal run --exec 'uname -a'   one command in a guest
+  cargo pal doctor                  what is installed here, and what is missing
+  cargo pal run --help              all options of `run`, with examples
+
+docs/guide.md explains what they do together.";
+
+/// Of `pal run`.
+pub const RUN: &str = "\
+Examples:
+  cargo pal run                       a shell in the default guest
+  cargo pal run --exec 'uname -a; free'
+                                      one command, its output, its exit status
+  cargo pal run --put ./tool --exec '/tool --self-test' --timeout 60 --yes
+  cargo pal run --exec 'dmesg > /log' --get /log:boot.log
+                                      a file out of the guest
+  cargo pal run --verbose             boot messages, and the hypervisor's log
+  cargo pal run --vcpus 4 --pcpus 4,sockets=2 --mem 1024
+
+The same guest elsewhere:
+  cargo pal run --machine native --exec dmesg
+                                      without the hypervisor, for comparison
+  cargo pal run --machine native --disk root.ext4 --net lan --entropy
+                                      its virtio devices are QEMU's
+  cargo pal run --machine bochs-vtx --exec uname
+                                      on an Intel processor; takes half a minute
+  cargo pal run --machine bochs-vtx --model core2_penryn_t9600 --mode shadow
+  cargo pal run --lab westmere-x5660 --lab-report report.json --exec true
+                                      on a modelled machine (docs/lab.md)
+  cargo pal run --lab zen3 --lab-model tlb --lab-check miss --exec true
+
+Disks and distributions:
+  cargo pal run --disk root.ext4 --append root=/dev/vda
+                                      a disk, with the root file system on it
+  cargo pal run --disk data.ext4:rw   its file keeps what the guest writes
+  cargo pal run --root root.ext4 --mem 512
+                                      a distribution with its own init
+                                      (`cargo pal root` makes one)
+  cargo pal run --root root.ext4:rw --exec 'apt list --installed'
+  cargo pal run --root ./rootfs --append init=/bin/sh --virtio-console
+
+Other kernels:
+  cargo pal run --guest debian-686-pae
+                                      a 32-bit guest with PAE page tables
+  cargo pal run --guest debian-amd64-backports --exec 'uname -r'
+  cargo pal run --guest linux-image-rt-amd64
+                                      any package of the machine's own sources
+  cargo pal run --kernel /boot/vmlinuz-6.1.0-9-amd64 --disk root.ext4
+                                      an installed one, with its modules
+  cargo pal run --kernel bzImage --modules out --disk root.ext4
+                                      one's own, after `make modules_install`
+  cargo pal run --kernel bzImage --initrd initrd.img --append console=ttyS0
+  cargo pal run --kernel vmlinux --protocol pvh
+  cargo pal run --kernel kit.elf --module 'data.bin first second' --test-device
+
+Several guests:
+  cargo pal run --config lab.toml --pcpus 4
+                                      from a file (docs/configuration.md)
+  cargo pal run --config lab.toml --console db --log-dir logs
+                                      at the console of one, a log for each
+
+From another shell:
+  cargo pal run --name lab < /dev/null &
+                                      then `cargo pal ps`, `cargo pal console lab`
+
+For those who measure, and look for mistakes:
+  cargo pal run --icount --exec true --stats stats.json
+                                      time by instructions; exits by reason
+  cargo pal run --mode shadow --shadow-pages 600 --paranoid=13 --exec true
+  cargo pal run --without x2apic,avx --exec 'cat /proc/cpuinfo'
+                                      a processor with fewer features
+  cargo pal run --kernel kit.elf --test-device --permissive-msr
+  cargo pal run --hv-arg mitigations=off --hv-arg loglevel=debug
+                                      words for the hypervisor
+  cargo pal run --qemu /opt/qemu/bin/qemu-system-x86_64 --qemu-arg=-no-reboot
+  cargo pal run --machine bochs-vtx --bochs /opt/bochs --bochs-line 'cpu: ips=9'
+  cargo pal run --probe               what the hypervisor finds on the machine
+
+On the console, Ctrl-a is the escape key: Ctrl-a x quits, Ctrl-a h helps, Ctrl-a p enters the hypervisor's monitor.
+
+Exit status:
+  0    the guest powered off, and CMD returned 0; or `cargo pal stop` ended a run
+       without CMD
+  n    CMD's own status, or the value that the guest wrote to the test device
+  1    pal failed: the hypervisor does not build, the emulator is missing or does
+       not start; or a file of --get did not come
+  2    unknown options, unusable files
+  3    the guest died, or ended before CMD did, also by `cargo pal stop`
+  4    the hypervisor panicked
+  5    the machine is unsuitable: no AMD-V or VT-x, or the firmware locked it
+  124  the time limit passed
+  128+n  signal n ended pal; 141: the reader of standard output went away
+
+With several guests: 0 if all ended well, else what it would be for the first in the file that did not.
+
+An option that is given twice: the last one counts; those that may be repeated add up.
+
+The guest's output goes to standard output, everything else to standard error. Without a terminal a run that shows nothing for 30 \
+seconds says there where it is (PAL_PROGRESS=N: for N seconds; 0: never).";
+
+/// Of `pal test`.
+pub const TEST: &str = "\
+Examples:
+  cargo pal test                      takes 24 minutes on two idle processors
+  cargo pal test format lint unit     some of it
+  cargo pal test --full --yes         takes hours
+
+Logs are under target/pal/test. docs/testing.md says what each step does.
+
+Exit status: 0 if nothing failed, else 1; 2 for unknown steps.";
+
+/// Of `pal fuzz`.
+pub const FUZZ: &str = "\
+Examples:
+  cargo pal fuzz                      lists the targets
+  cargo pal fuzz device-hpet --seconds 600
+
+Corpora and findings are kept under target/pal/fuzz.";
+
+/// Of `pal kernel`.
+pub const KERNEL: &str = "\
+Examples:
+  cargo pal kernel
+  cargo pal kernel --guest debian-amd64-backports
+  cargo pal kernel --guest linux-image-rt-amd64
+
+Nothing is installed: kernels are kept under target/pal.";
+
+/// Of `pal root`.
+pub const ROOT: &str = "\
+Examples:
+  cargo pal root debian bookworm -o root.ext4
+  cargo pal root debian trixie --packages stress-ng,python3 -o root.ext4
+  cargo pal root debian bookworm --free 4096 -o large.ext4
+  cargo pal run --root root.ext4 --mem 512 --exec 'stress-ng --cpu 1 --timeout 5'
+
+The root user has no password. Without root rights this needs user namespaces, as Debian allows them.";
+
+/// Of `pal ps`.
+pub const PS: &str = "\
+Examples:
+  cargo pal run --name lab < /dev/null > lab.log &
+  cargo pal ps                        its name, process, machine, mode, guests
+  cargo pal monitor --name lab vms    what it does
+  cargo pal stop lab
+
+Those of this user and this checkout are listed. Exit status: 0.";
+
+/// Of `pal console`.
+pub const CONSOLE: &str = "\
+Examples:
+  cargo pal console                   the only machine's
+  cargo pal console lab               that of `cargo pal run --name lab`
+  echo 'uname -a; exit' | cargo pal console lab
+                                      types this; shows output until the run ends
+
+Ctrl-a x detaches this terminal, and the run goes on; Ctrl-a a sends Ctrl-a. Several terminals may be attached.
+
+Exit status: 0 when detached; that of `cargo pal run` if the run ended; 1 if the connection was lost; 2 without such a machine.";
+
+/// Of `pal monitor`.
+pub const MONITOR: &str = "\
+Examples:
+  cargo pal monitor vms               of the only machine
+  cargo pal monitor help              the monitor's commands
+  cargo pal monitor --name lab walk rip
+  cargo pal monitor --name lab        a conversation, until `quit`, Ctrl-d or
+                                      Ctrl-a x
+
+The guest that has the console is paused meanwhile.
+
+Exit status: 0 when the monitor has answered, whatever it said; that of `cargo pal run` if the run ended meanwhile; 1 if the \
+machine has no monitor or someone else is there; 2 without such a machine.";
+
+/// Of `pal stop`.
+pub const STOP: &str = "\
+Examples:
+  cargo pal stop                      the only machine
+  cargo pal stop lab
+
+Exit status: that of `cargo pal run`: 0, or 3 if the command of --exec had not ended; 2 without such a machine.";
+
+/// Of `pal doctor`.
+pub const DOCTOR: &str = "\
+Examples:
+  cargo pal doctor
+
+Exit status: 0 if everything is there that `cargo pal run` and `cargo pal test` need, else 1.";
