@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod addr;
+pub mod counters;
 pub mod dump;
 pub mod exception;
 pub mod msr;

@@ -33,6 +33,8 @@ pub struct HvOptions {
     pub pcpus: usize,
     /// Physical address of the counters that a lab machine writes (`tools/labsim/abi`), a multiple of 4 KiB.
     pub lab: Option<u64>,
+    /// Use the performance counters.
+    pub counters: bool,
     /// Print the hardware report and end.
     pub probe: bool,
     /// A test of the host.
@@ -100,6 +102,7 @@ impl Default for HvOptions {
             exit: None,
             pcpus: usize::MAX,
             lab: None,
+            counters: false,
             probe: false,
             selftest: None,
         }
@@ -145,6 +148,7 @@ impl HvOptions {
             "consoles" => self.consoles = parse_switch(value)?,
             "pcpus" => self.pcpus = value.parse().ok().filter(|most| *most > 0)?,
             "lab" => self.lab = Some(parse_page(value)?),
+            "counters" => self.counters = parse_switch(value)?,
             "selftest" => self.selftest = Some(SelfTest::parse(value)?),
             "exit" => self.exit = Some(ExitAction::parse(value)?),
             _ => return None,
@@ -192,7 +196,7 @@ mod tests {
 
     #[test]
     fn reads_words_and_lets_later_ones_win() {
-        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 mitigations=off stats=on consoles=on exit=isa-debug:0xf4  console=com2 pcpus=3 lab=0xfc0000000";
+        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 mitigations=off stats=on consoles=on exit=isa-debug:0xf4  console=com2 pcpus=3 lab=0xfc0000000 counters=on";
         let (options, unknown) = HvOptions::parse(line);
         assert_eq!(unknown.as_slice(), ["palimpsest"]);
         let expected = HvOptions {
@@ -205,6 +209,7 @@ mod tests {
             exit: Some(ExitAction::IsaDebug(0xf4)),
             pcpus: 3,
             lab: Some(63 << 30),
+            counters: true,
             probe: false,
             selftest: Some(SelfTest::WriteCode),
         };

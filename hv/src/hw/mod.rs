@@ -14,6 +14,7 @@ pub mod msr;
 pub mod mtrr;
 pub mod pic;
 pub mod pm;
+pub mod pmu;
 pub mod port;
 pub mod random;
 pub mod speculation;

@@ -1,5 +1,6 @@
 //! What the run loop needs of the PCPU that it runs on. Bare metal implements it once; tests script it.
 
+use crate::arch::counters::BothSides;
 use crate::device::virtio::switch::Woken;
 use crate::vm::mailbox::Mailbox;
 
@@ -11,6 +12,11 @@ pub trait Host {
 
     /// The VCPU is entered after pending work was served; so it is at the first entry of each turn.
     fn entering(&mut self) {}
+
+    /// The PCPU's performance counters now; `None` if they are not used.
+    fn counters(&mut self) -> Option<BothSides> {
+        None
+    }
 
     /// Asks for an interrupt at or soon after this host TSC value; replaces an earlier wish. When the timer interrupts: then, or
     /// earlier for somebody else.

@@ -30,6 +30,7 @@ pub(crate) mod testing;
 mod tests;
 mod xcr;
 
+use crate::arch::counters::VcpuCounts;
 use crate::arch::state::Gpr;
 use crate::device::lapic::{Abilities, Lapic};
 use crate::emulate::DecodeCache;
@@ -78,6 +79,8 @@ pub struct Vcpu<V: Virt> {
     pub faults: FaultCounts,
     /// What it costs to let it run: kept by whoever does.
     pub turns: Turns,
+    /// Its part of the PCPUs' performance counters.
+    pub counts: VcpuCounts,
     /// How often it left the PCPU to others because it spun.
     pub yields: u64,
     /// Host TSC at which the PCPU's timer is armed, `u64::MAX` if it is not.
@@ -117,6 +120,7 @@ impl<V: Virt> Vcpu<V> {
             exits: ExitCounts::default(),
             faults: FaultCounts::default(),
             turns: Turns::default(),
+            counts: VcpuCounts::default(),
             yields: 0,
             armed: u64::MAX,
             due: u64::MAX,

@@ -11,6 +11,7 @@ use crate::arch::msr::SPEC_CTRL;
 use crate::arch::state::VcpuState;
 use crate::guest::msr::PASS_THROUGH;
 use crate::hw::msr;
+use crate::hw::pmu::{self, Counters, RealMsrs};
 use crate::paging::guest_walk::PagingFeatures;
 use crate::virt::Virt;
 use crate::virt::feature::Feature;
@@ -24,7 +25,8 @@ pub trait Backend: Sized + Send + Sync + 'static {
     type Virt: Virt<Cpu: Send> + VcpuState + Send;
 
     /// Finds out what the processor that executes this has, or says in one line why it cannot be used. Once for all PCPUs.
-    fn detect(tsc_khz: u64) -> Result<Self, Box<dyn Display>>;
+    /// `counters`: performance counters are wanted.
+    fn detect(tsc_khz: u64, counters: bool) -> Result<Self, Box<dyn Display>>;
 
     /// Switches it on, on the PCPU that executes this, or says in one line why that PCPU cannot be used: all have to offer
     /// the same.
@@ -32,6 +34,9 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// # Safety
     /// The PCPU has the host's final tables, and it is the one that will use the result. Once for each.
     unsafe fn enable(&self) -> Result<<Self::Virt as Virt>::Cpu, Box<dyn Display>>;
+
+    /// Starts the performance counters of the PCPU that executes this, if it has any that can be used. Once for each.
+    fn start_counters(&self) -> Counters;
 
     /// The vendor's name in telemetry.
     fn vendor(&self) -> &'static str;
@@ -86,7 +91,7 @@ impl Amd {
 impl Backend for Amd {
     type Virt = Svm;
 
-    fn detect(_: u64) -> Result<Amd, Box<dyn Display>> {
+    fn detect(_: u64, _: bool) -> Result<Amd, Box<dyn Display>> {
         let features = Amd::features_here()?;
         log::info!("AMD-V: {features}");
         let io_map = Arc::new(svm::IoMap::intercept_all());
@@ -102,6 +107,14 @@ impl Backend for Amd {
         }
         // SAFETY: the caller's promise, and the features are this PCPU's, too.
         Ok(unsafe { SvmCpu::enable(self.features) })
+    }
+
+    fn start_counters(&self) -> Counters {
+        match pmu::amd::Features::detect(cpuid) {
+            // SAFETY: the features are this processor's.
+            Some(features) => Counters::Amd(pmu::amd::Amd::start(features, unsafe { RealMsrs::new() })),
+            None => Counters::None,
+        }
     }
 
     fn vendor(&self) -> &'static str {
@@ -136,6 +149,7 @@ pub struct Intel {
     io_bitmaps: Arc<vmx::IoBitmaps>,
     msr_bitmap: Arc<vmx::MsrBitmap>,
     tsc_khz: u64,
+    counting: Option<pmu::intel::Features>,
 }
 
 impl Intel {
@@ -150,7 +164,7 @@ impl Intel {
 impl Backend for Intel {
     type Virt = Vmx;
 
-    fn detect(tsc_khz: u64) -> Result<Intel, Box<dyn Display>> {
+    fn detect(tsc_khz: u64, counters: bool) -> Result<Intel, Box<dyn Display>> {
         let (features, _) = Intel::features_here()?;
         log::info!("VT-x: {features}");
         if !features.ept {
@@ -158,7 +172,9 @@ impl Backend for Intel {
         }
         let io_bitmaps = Arc::new(vmx::IoBitmaps::exit_on_all());
         let msr_bitmap = Arc::new(vmx::MsrBitmap::opening(&PASS_THROUGH));
-        Ok(Intel { features, io_bitmaps, msr_bitmap, tsc_khz })
+        let counting =
+            if counters && features.switches_counters { pmu::intel::Features::detect(cpuid) } else { None };
+        Ok(Intel { features, io_bitmaps, msr_bitmap, tsc_khz, counting })
     }
 
     unsafe fn enable(&self) -> Result<VmxCpu, Box<dyn Display>> {
@@ -174,6 +190,14 @@ impl Backend for Intel {
         // SAFETY: the caller's promise, and the features are this PCPU's, too.
         let cpu = unsafe { VmxCpu::enable(&features, unlock) };
         cpu.map_err(|obstacle| Box::new(obstacle) as Box<dyn Display>)
+    }
+
+    fn start_counters(&self) -> Counters {
+        match &self.counting {
+            // SAFETY: the features are this processor's; PCPUs that differ from the first one run no guests.
+            Some(features) => Counters::Intel(pmu::intel::Intel::start(features, unsafe { RealMsrs::new() })),
+            None => Counters::None,
+        }
     }
 
     fn vendor(&self) -> &'static str {
@@ -206,5 +230,6 @@ impl Backend for Intel {
     fn vcpu(&self, measures: &Measures) -> Vmx {
         Vmx::new(self.features, self.io_bitmaps.clone(), self.msr_bitmap.clone(), self.tsc_khz)
             .guarded(measures)
+            .counted(self.counting.as_ref().map(pmu::intel::Features::switch))
     }
 }

@@ -7,6 +7,8 @@
 mod backend;
 #[cfg_attr(not(feature = "baremetal"), allow(dead_code))]
 mod console;
+#[cfg(feature = "baremetal")]
+mod counters;
 #[cfg_attr(not(feature = "baremetal"), allow(dead_code))]
 mod escapes;
 #[cfg(feature = "baremetal")]

@@ -5,15 +5,18 @@ use core::sync::atomic::Ordering;
 
 use super::backend::Backend;
 use super::console::{Port, Written};
+use super::counters;
 use super::machine::Machine;
 use super::telemetry;
 use crate::arch;
+use crate::arch::counters::BothSides;
 use crate::arch::state::cr4;
 use crate::boot::console::Console;
 use crate::boot::percpu::{PerCpu, work};
 use crate::boot::smp;
 use crate::device::virtio::switch::Woken;
 use crate::hw::context::Context;
+use crate::hw::pmu::{Counters, Pmu as _, StandStill};
 use crate::hw::{cpu, fpu, lapic, msr, speculation};
 use crate::sched::VcpuId;
 use crate::sched::topology::PcpuId;
@@ -57,6 +60,9 @@ pub struct Pcpu<B: Backend> {
     armed: u64,
     /// What it has done about speculation.
     turn: Turn,
+    /// Its performance counters; `None` unless they are used.
+    counters: Option<Counters>,
+    stand_still: StandStill,
     /// VCPUs that went to sleep here, and when they want to be woken.
     sleepers: Vec<(u64, VcpuId)>,
 }
@@ -72,6 +78,8 @@ impl<B: Backend> Pcpu<B> {
             entered: None,
             armed: u64::MAX,
             turn: Turn::default(),
+            counters: counters::start(machine.host, machine.backend, cpu.index),
+            stand_still: StandStill::default(),
             sleepers: Vec::new(),
         }
     }
@@ -97,6 +105,23 @@ impl<B: Backend> Pcpu<B> {
     /// When the VCPU was entered first in this turn, in ticks of the TSC.
     pub fn entered(&self) -> Option<u64> {
         self.entered
+    }
+
+    /// Gives counters up that do not count, after a VCPU's turn in which they ended with these values: what is absent is
+    /// better than a zero.
+    pub fn check_counters(&mut self, now: &BothSides) {
+        let ran = self.entered.is_some();
+        if let Some(counters) = self.counters.as_mut().filter(|counters| counters.are_some())
+            && self.stand_still.look(now, ran)
+        {
+            log::warn!(
+                "PCPU {}: its performance counters ({}) stand still while guests run: this machine only pretends to have \
+                 them. They are left out from now on",
+                self.cpu.index,
+                counters.name()
+            );
+            *counters = Counters::None;
+        }
     }
 
     /// A VCPU waits for an interrupt, but not longer than this.
@@ -212,6 +237,11 @@ impl<B: Backend> Host for Pcpu<B> {
         if self.entered.is_none() {
             self.entered = Some(self.tsc());
         }
+    }
+
+    #[inline]
+    fn counters(&mut self) -> Option<BothSides> {
+        Some(self.counters.as_mut()?.read())
     }
 
     fn arm_timer(&mut self, deadline: u64) -> u64 {

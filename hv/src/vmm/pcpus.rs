@@ -18,7 +18,7 @@ fn selftest_virtualization(host: &'static Host) -> u32 {
 }
 
 fn test<B: Backend + 'static>(host: &'static Host) -> u32 {
-    let backend: &'static B = match B::detect(host.tsc_khz) {
+    let backend: &'static B = match B::detect(host.tsc_khz, false) {
         Ok(backend) => Box::leak(Box::new(backend)),
         Err(obstacle) => {
             log::error!("{obstacle}");

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::arch::counters::{BothSides, Counts};
 use crate::arch::dump::Registers;
 use crate::mem::frame;
 use crate::paging::shadow::Shadow;
@@ -82,6 +83,7 @@ pub fn stats<V: Virt, M: HostMemory>(
     }
     scheduling(json, &vcpu.turns)?;
     json.number("yields", vcpu.yields)?;
+    counters(json, vcpu.counts.total())?;
     paging(json, vcpu, vm)?;
     json.begin_array("ignored_msrs")?;
     for (index, count) in vcpu.msrs.unknown().iter() {
@@ -125,6 +127,22 @@ pub fn pcpus(json: &mut Json<'_>, all: impl Iterator<Item = (PcpuId, PcpuStats)>
         json.number("kicks", stats.kicks)?;
         json.end()?;
     }
+    json.end()
+}
+
+/// The `counters` object of a `stats` record: what is absent is left out.
+fn counters(json: &mut Json<'_>, counts: &BothSides) -> fmt::Result {
+    let side = |json: &mut Json<'_>, name: &str, counts: &Counts| {
+        json.begin_object(name)?;
+        counts.iter().try_for_each(|(event, value)| json.number(event.name(), value))?;
+        json.end()
+    };
+    if *counts == BothSides::ABSENT {
+        return Ok(());
+    }
+    json.begin_object("counters")?;
+    side(json, "guest", &counts.guest)?;
+    side(json, "host", &counts.host)?;
     json.end()
 }
 

@@ -42,7 +42,8 @@ fn hypervisor_main(host: &'static Host) -> ! {
 
 /// Everything after the choice of the vendor.
 fn run_guests<B: Backend>(host: &'static Host) -> ! {
-    let backend = B::detect(host.tsc_khz).unwrap_or_else(|obstacle| unsuitable(&*obstacle));
+    let backend =
+        B::detect(host.tsc_khz, host.options.counters).unwrap_or_else(|obstacle| unsuitable(&*obstacle));
     let backend: &'static B = Box::leak(Box::new(backend));
     let cpus = enable_everywhere(host, backend);
     let unfit = percpu::all().filter(|pcpu| cpus[pcpu.index as usize].lock().is_none());

@@ -100,7 +100,14 @@ impl<B: Backend> Worker<B> {
             self.continue_restart();
             return true;
         }
+        if let Some(now) = self.pcpu.counters() {
+            taken.vcpu.counts.begin(&now);
+        }
         let end = run(&mut taken.vcpu, &guest.vm, &mut self.cpu, &mut self.pcpu);
+        if let Some(now) = self.pcpu.counters() {
+            taken.vcpu.counts.update(&now);
+            self.pcpu.check_counters(&now);
+        }
         let turns = &mut taken.vcpu.turns;
         turns.decisions.add(decided.wrapping_sub(now));
         if let Some(entered) = self.pcpu.entered().filter(|_| switches) {

@@ -14,6 +14,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "lab machine: equal, PAE tables, nested", |c| {
         equal(c, &stress::PAE, "miss", &[], 10_000)
     }),
+    only("qemu-svm", "lab machine: counters, switch=50", counters),
     only("native", "lab machine: equal, without hypervisor", native),
     only("qemu-svm", "lab machine: equal, 4-level tables, nested", |c| {
         equal(c, &stress::AMD64, "all", &["--mode", "nested"], 300_000_000)
@@ -82,6 +83,42 @@ fn native(context: &Context) -> Result<()> {
             && host["walk_refs"].as_u64() > Some(5_000)
             && host["l2_misses"].as_u64() > Some(0)
     );
+    Ok(())
+}
+
+/// What the hypervisor reads while it runs is what the model says at the end. Without a lab machine QEMU's processor pretends to
+/// have counters: they stand still, and are absent.
+fn counters(context: &Context) -> Result<()> {
+    let (report, stats) = (context.path("report.json"), context.path("stats.json"));
+    let lab = ["--lab", "zen3", "--lab-report", &report, "--mode", "switch=50"];
+    context.run(&[&lab[..], &["--stats", &stats, "--exec", "true"]].concat())?.status(0)?;
+    let read = |path: &str| -> Result<Value> { Ok(serde_json::from_str(&std::fs::read_to_string(path)?)?) };
+    let (model, read_by_it) = (read(&report)?, read(&stats)?["guests"][0]["counters"].clone());
+    let of = |sides: &[&str], names: &[&str]| -> u64 {
+        let values = sides.iter().flat_map(|side| names.iter().map(move |name| (side, name)));
+        values.filter_map(|(side, name)| model["pcpus"][0][side][name].as_u64()).sum()
+    };
+    let guest = ["guest_nested", "guest_shadow"];
+    for (key, names) in [
+        ("instructions", &["instructions"][..]),
+        ("cycles", &["cycles"]),
+        ("walks", &["dtlb_misses", "itlb_misses"]),
+        ("walk_refs", &["walk_refs"]),
+        ("llc_misses", &["llc_misses"]),
+        ("memory_local", &["memory_local"]),
+    ] {
+        let (ours, theirs) = (read_by_it["guest"][key].as_u64(), of(&guest, names));
+        // A walk that found nothing has missed, but has not come to an end.
+        let slack = if key == "walks" { of(&guest, &["walk_faults"]) } else { 0 };
+        let close = ours.is_some_and(|ours| ours > 0 && theirs.abs_diff(ours) <= slack);
+        ensure!(close, "guest {key}: the hypervisor read {ours:?}, the model has {theirs}");
+    }
+    let (ours, theirs) = (read_by_it["host"]["instructions"].as_u64(), of(&["host"], &["instructions"]));
+    ensure!(ours > Some(0) && ours < Some(theirs), "host: {ours:?} of {theirs}");
+    let plain = ["--hv-arg", "counters=on", "--stats", &stats, "--exec", "true"];
+    context.run(&plain)?.status(0)?.says("stand still")?;
+    let absent = &read(&stats)?["guests"][0]["counters"];
+    ensure!(absent.is_null(), "counters that stand still are reported: {absent}");
     Ok(())
 }
 

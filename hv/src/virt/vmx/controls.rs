@@ -53,6 +53,7 @@ pub mod secondary {
 pub mod exit {
     pub const SAVE_DEBUG: u32 = 1 << 2;
     pub const HOST_64BIT: u32 = 1 << 9;
+    pub const LOAD_PERF_GLOBAL_CTRL: u32 = 1 << 12;
     pub const SAVE_PAT: u32 = 1 << 18;
     pub const LOAD_PAT: u32 = 1 << 19;
     pub const SAVE_EFER: u32 = 1 << 20;
@@ -67,6 +68,7 @@ pub mod entry {
     pub const IA32E_GUEST: u32 = 1 << 9;
     pub const TO_SMM: u32 = 1 << 10;
     pub const LEAVES_DUAL_MONITOR: u32 = 1 << 11;
+    pub const LOAD_PERF_GLOBAL_CTRL: u32 = 1 << 13;
     pub const LOAD_PAT: u32 = 1 << 14;
     pub const LOAD_EFER: u32 = 1 << 15;
 }

@@ -59,6 +59,14 @@ impl Vmx {
         self
     }
 
+    /// The same VCPU with performance counters: entries and exits load these values of IA32_PERF_GLOBAL_CTRL, which enable
+    /// the counters of guests and of the host.
+    #[must_use]
+    pub fn counted(mut self, switch: Option<[u64; 2]>) -> Vmx {
+        self.counting = switch.filter(|_| self.features.switches_counters);
+        self
+    }
+
     /// Does what an entry needs beyond VMRESUME: see [`work`].
     #[cold]
     #[inline(never)]
@@ -182,7 +190,12 @@ impl Vmx {
             write(control::MSR_BITMAP, pa(&*self.msr_bitmap).0);
             write(control::VIRTUAL_APIC, pa(&*self.apic_page).0);
             write(control::PIN_BASED, features.pin.into());
-            write(control::EXIT_CONTROLS, features.exit.into());
+            let counters = if self.counting.is_some() { exit_control::LOAD_PERF_GLOBAL_CTRL } else { 0 };
+            write(control::EXIT_CONTROLS, (features.exit | counters).into());
+            if let Some([guest_counters, host_counters]) = self.counting {
+                write(guest::PERF_GLOBAL_CTRL, guest_counters);
+                write(host::PERF_GLOBAL_CTRL, host_counters);
+            }
             for zero in [
                 control::PAGE_FAULT_MATCH,
                 control::CR3_TARGETS,
@@ -225,9 +238,10 @@ impl Vmx {
     fn write_mode(&mut self) {
         let value = self.cache.get(Field::Efer);
         let long = if value & efer::LMA != 0 { entry::IA32E_GUEST } else { 0 };
+        let counters = if self.counting.is_some() { entry::LOAD_PERF_GLOBAL_CTRL } else { 0 };
         // SAFETY: this VCPU's VMCS is current; SCE means nothing to the host, whose other bits stay.
         unsafe {
-            self.cache.write(control::ENTRY_CONTROLS, (self.features.entry | long).into());
+            self.cache.write(control::ENTRY_CONTROLS, (self.features.entry | long | counters).into());
             if !self.features.switches_efer {
                 let host = instr::read_msr(EFER);
                 instr::write_msr(EFER, host & !efer::SCE | value & efer::SCE);

@@ -58,6 +58,8 @@ pub struct Features {
     pub switches_efer: bool,
     /// Entries and exits switch the PAT.
     pub switches_pat: bool,
+    /// Entries and exits can switch performance counters.
+    pub switches_counters: bool,
     /// Bits of physical addresses.
     pub physical_bits: u8,
     /// Accepted secondary controls.
@@ -162,6 +164,7 @@ impl Features {
         };
         let efer = switch(exit::SAVE_EFER | exit::LOAD_EFER, entry::LOAD_EFER);
         let pat = switch(exit::SAVE_PAT | exit::LOAD_PAT, entry::LOAD_PAT);
+        let counters = switch(exit::LOAD_PERF_GLOBAL_CTRL, entry::LOAD_PERF_GLOBAL_CTRL);
         let needed = pin::EXTERNAL_INTERRUPTS | pin::NMI | pin::VIRTUAL_NMI;
         let pin = adjust(Word::Pin, needed, pin::PREEMPTION_TIMER, pin)?;
         let needed = processor::TSC_OFFSET
@@ -186,6 +189,7 @@ impl Features {
             preemption_timer: (pin & pin::PREEMPTION_TIMER != 0).then(|| rdmsr(index::MISC) as u8 & 0x1f),
             switches_efer: efer != (0, 0),
             switches_pat: pat != (0, 0),
+            switches_counters: counters != (0, 0),
             pin,
             processor,
             exit,

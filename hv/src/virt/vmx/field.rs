@@ -60,6 +60,7 @@ pub mod guest {
     pub const DEBUGCTL: u32 = 0x2802;
     pub const PAT: u32 = 0x2804;
     pub const EFER: u32 = 0x2806;
+    pub const PERF_GLOBAL_CTRL: u32 = 0x2808;
     pub const POINTER_0: u32 = 0x280a;
     pub const POINTER_3: u32 = 0x2810;
     pub const ES_LIMIT: u32 = 0x4800;
@@ -96,6 +97,7 @@ pub mod host {
     pub const TR_SELECTOR: u32 = 0x0c0c;
     pub const PAT: u32 = 0x2c00;
     pub const EFER: u32 = 0x2c02;
+    pub const PERF_GLOBAL_CTRL: u32 = 0x2c04;
     pub const SYSENTER_CS: u32 = 0x4c00;
     pub const CR0: u32 = 0x6c00;
     pub const CR3: u32 = 0x6c02;

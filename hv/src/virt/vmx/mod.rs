@@ -86,6 +86,7 @@ pub struct Vmx {
     saved: Saved,
     /// Of an entry that failed before the VCPU left its PCPU.
     last_report: Option<String>,
+    counting: Option<[u64; 2]>, // IA32_PERF_GLOBAL_CTRL in the guest and in the host, if counters are used
     /// Ticks of the TSC after which the guest exits at the latest, where there is a preemption timer.
     slice: u64,
     // The VMCS holds their addresses.
@@ -117,6 +118,7 @@ impl Vmx {
             pointers: None,
             saved: Saved::default(),
             last_report: None,
+            counting: None,
             slice: tsc_khz,
             region: Region::new_boxed(features.revision),
             apic_page: Box::new(ApicPage([0; 4096])),

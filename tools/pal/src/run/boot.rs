@@ -169,6 +169,10 @@ impl Hypervisor {
         let mut words = format!("loglevel={level} exit={exit} telemetry=com2");
         if args.stats.is_some() {
             words += " stats=on";
+            // Their values are part of the statistics.
+            if args.lab.lab.is_some() {
+                words += " counters=on";
+            }
         }
         if args.probe {
             words += " probe";

@@ -18,6 +18,11 @@ pub(super) fn check(c: &mut Check<'_>) {
         !c.has(control::ENTRY_CONTROLS, entry::TO_SMM | entry::LEAVES_DUAL_MONITOR),
         "an entry control is for entries from SMM",
     );
+    c.rule(
+        c.has(control::ENTRY_CONTROLS, entry::LOAD_PERF_GLOBAL_CTRL)
+            == c.has(control::EXIT_CONTROLS, exit::LOAD_PERF_GLOBAL_CTRL),
+        "performance counters are switched one way only",
+    );
     for (count, list, what) in [
         (control::EXIT_MSR_STORES, control::EXIT_MSR_STORE_LIST, "the list of MSRs to store at exits"),
         (control::EXIT_MSR_LOADS, control::EXIT_MSR_LOAD_LIST, "the list of MSRs to load at exits"),

@@ -1,5 +1,6 @@
 //! The backend on a [modelled](super::instr::modelled) processor: what it reads and writes, and what becomes of events.
 
+mod counters;
 mod debug;
 mod nmi;
 mod parked;
@@ -33,6 +34,7 @@ const FEATURES: Features = Features {
     preemption_timer: Some(5),
     switches_efer: true,
     switches_pat: true,
+    switches_counters: false,
     physical_bits: 40,
     secondary: secondary::VPID,
     pin: 0,

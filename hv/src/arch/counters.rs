@@ -1,0 +1,246 @@
+//! What performance counters count, in words that no processor's manual owns: a closed list of events, and values for some of
+//! them.
+//!
+//! `hw::pmu` reads them, `vcpu` and `trace` add them up, policies compare them. A processor that cannot count an event has no
+//! value for it: absent is not zero, and stays absent in every sum and difference.
+
+/// Declares the events once: variants, names, places.
+macro_rules! events {
+    ($($(#[$doc:meta])* $event:ident $name:literal,)*) => {
+        /// Something that is counted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum CounterEvent { $($(#[$doc])* $event,)* }
+
+        impl CounterEvent {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &'static [CounterEvent] = &[$(CounterEvent::$event,)*];
+
+            /// The key in records and JSON.
+            pub const fn name(self) -> &'static str {
+                match self { $(CounterEvent::$event => $name,)* }
+            }
+        }
+    };
+}
+
+events! {
+    /// Instructions retired.
+    Instructions "instructions",
+    /// Cycles of the processor's clock while it is not halted.
+    Cycles "cycles",
+    /// Data accesses that missed all TLBs.
+    DtlbMisses "dtlb_misses",
+    /// Fetches that missed all TLBs.
+    ItlbMisses "itlb_misses",
+    /// Page walks that came to an end.
+    Walks "walks",
+    /// References to page tables that walks made.
+    WalkRefs "walk_refs",
+    /// Cycles in which a walk was going on.
+    WalkCycles "walk_cycles",
+    /// Misses of the second-level cache.
+    L2Misses "l2_misses",
+    /// Misses of the last-level cache.
+    LlcMisses "llc_misses",
+    /// Accesses of this node's memory.
+    MemoryLocal "memory_local",
+    /// Accesses of another node's memory.
+    MemoryRemote "memory_remote",
+    /// Accesses of the slow tier of memory.
+    MemorySlow "memory_slow",
+}
+
+/// How many events there are.
+pub const EVENTS: usize = CounterEvent::ALL.len();
+
+/// Values of some events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    /// A bit for each event that has a value.
+    present: u16,
+    values: [u64; EVENTS],
+}
+
+impl Counts {
+    /// No event has a value.
+    pub const ABSENT: Counts = Counts { present: 0, values: [0; EVENTS] };
+    /// All events at zero: what sums begin with.
+    pub const ZERO: Counts = Counts { present: (1 << EVENTS) - 1, values: [0; EVENTS] };
+
+    /// The value of an event, if it is counted.
+    #[inline]
+    pub fn get(&self, event: CounterEvent) -> Option<u64> {
+        self.has(event).then(|| self.values[event as usize])
+    }
+
+    /// Whether an event is counted.
+    #[inline]
+    pub const fn has(&self, event: CounterEvent) -> bool {
+        self.present >> event as u8 & 1 != 0
+    }
+
+    /// Whether any event is counted.
+    pub const fn is_absent(&self) -> bool {
+        self.present == 0
+    }
+
+    /// Gives an event a value.
+    pub fn set(&mut self, event: CounterEvent, value: u64) {
+        self.present |= 1 << event as u8;
+        self.values[event as usize] = value;
+    }
+
+    /// Adds to the value of an event, which has 0 if it had none.
+    pub fn add_to(&mut self, event: CounterEvent, value: u64) {
+        self.present |= 1 << event as u8;
+        let sum = &mut self.values[event as usize];
+        *sum = sum.wrapping_add(value);
+    }
+
+    /// What has been counted since `earlier`: of the events that both have.
+    #[must_use]
+    pub fn since(&self, earlier: &Counts) -> Counts {
+        self.combine(earlier, u64::wrapping_sub)
+    }
+
+    /// The sum with another part: of the events that both have.
+    #[must_use]
+    pub fn plus(&self, other: &Counts) -> Counts {
+        self.combine(other, u64::wrapping_add)
+    }
+
+    fn combine(&self, other: &Counts, op: impl Fn(u64, u64) -> u64) -> Counts {
+        let values = core::array::from_fn(|i| op(self.values[i], other.values[i]));
+        let mut result = Counts { present: self.present & other.present, values };
+        // Whatever is absent has no value at all, so that equal counts are equal.
+        for (i, value) in result.values.iter_mut().enumerate() {
+            if result.present >> i & 1 == 0 {
+                *value = 0;
+            }
+        }
+        result
+    }
+
+    /// The events that are counted, with their values, in the order of their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (CounterEvent, u64)> + '_ {
+        CounterEvent::ALL.iter().filter_map(|&event| Some((event, self.get(event)?)))
+    }
+
+    /// A bit for each event that has a value, and all values; 0 for the others.
+    pub const fn raw(&self) -> (u16, &[u64; EVENTS]) {
+        (self.present, &self.values)
+    }
+}
+
+/// Values of guests and of the hypervisor, apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BothSides {
+    /// While a guest executed.
+    pub guest: Counts,
+    /// While the hypervisor did.
+    pub host: Counts,
+}
+
+impl BothSides {
+    /// Nothing is counted.
+    pub const ABSENT: BothSides = BothSides { guest: Counts::ABSENT, host: Counts::ABSENT };
+    /// All events at zero.
+    pub const ZERO: BothSides = BothSides { guest: Counts::ZERO, host: Counts::ZERO };
+
+    /// See [`Counts::since`].
+    #[must_use]
+    pub fn since(&self, earlier: &BothSides) -> BothSides {
+        BothSides { guest: self.guest.since(&earlier.guest), host: self.host.since(&earlier.host) }
+    }
+
+    /// See [`Counts::plus`].
+    #[must_use]
+    pub fn plus(&self, other: &BothSides) -> BothSides {
+        BothSides { guest: self.guest.plus(&other.guest), host: self.host.plus(&other.host) }
+    }
+}
+
+/// What a VCPU has of the counters of the PCPUs that it ran on: the part of each that was counted during its stays there. So it
+/// is saved and restored with the VCPU, without a register being written.
+#[derive(Clone, Copy, Debug)]
+pub struct VcpuCounts {
+    /// The PCPU's values when the stay, or the part of it that is not summed up yet, began. `None` before the first one.
+    begun: Option<BothSides>,
+    total: BothSides,
+}
+
+impl Default for VcpuCounts {
+    fn default() -> VcpuCounts {
+        VcpuCounts { begun: None, total: BothSides::ZERO }
+    }
+}
+
+impl VcpuCounts {
+    /// A stay on a PCPU with these values begins.
+    pub fn begin(&mut self, now: &BothSides) {
+        self.begun = Some(*now);
+    }
+
+    /// Adds what was counted since the stay began, or since the last call.
+    pub fn update(&mut self, now: &BothSides) {
+        if let Some(begun) = self.begun.replace(*now) {
+            self.total = self.total.plus(&now.since(&begun));
+        }
+    }
+
+    /// The sum of all stays; nothing before the first one.
+    pub fn total(&self) -> &BothSides {
+        if self.begun.is_some() { &self.total } else { &BothSides::ABSENT }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(of: &[(CounterEvent, u64)]) -> Counts {
+        let mut counts = Counts::ABSENT;
+        of.iter().for_each(|&(event, value)| counts.set(event, value));
+        counts
+    }
+
+    #[test]
+    fn what_is_absent_stays_absent() {
+        let (a, b) = (CounterEvent::Instructions, CounterEvent::WalkCycles);
+        let both = counts(&[(a, 10), (b, 7)]);
+        let one = counts(&[(a, 4)]);
+        assert_eq!(both.since(&one), counts(&[(a, 6)]));
+        assert_eq!(one.plus(&both), counts(&[(a, 14)]));
+        assert_eq!(one.get(b), None);
+        assert_eq!(both.get(b), Some(7));
+        assert!(Counts::ABSENT.plus(&both).is_absent());
+        assert_eq!(Counts::ZERO.plus(&both), both);
+        assert_eq!(both.iter().collect::<Vec<_>>(), [(a, 10), (b, 7)]);
+    }
+
+    #[test]
+    fn a_counter_that_goes_round_is_no_jump() {
+        let a = CounterEvent::Cycles;
+        assert_eq!(counts(&[(a, 5)]).since(&counts(&[(a, u64::MAX - 4)])), counts(&[(a, 10)]));
+    }
+
+    #[test]
+    fn a_vcpu_has_its_stays_only() {
+        let a = CounterEvent::Instructions;
+        let at = |guest, host| BothSides { guest: counts(&[(a, guest)]), host: counts(&[(a, host)]) };
+        let mut vcpu = VcpuCounts::default();
+        assert_eq!(vcpu.total(), &BothSides::ABSENT);
+        vcpu.begin(&at(100, 10));
+        vcpu.update(&at(150, 11));
+        vcpu.update(&at(160, 12));
+        // Another PCPU, on which others ran before.
+        vcpu.begin(&at(7000, 500));
+        vcpu.update(&at(7001, 502));
+        assert_eq!(vcpu.total(), &at(61, 4));
+        // One whose counters stood still, and were given up.
+        vcpu.begin(&BothSides::ABSENT);
+        vcpu.update(&BothSides::ABSENT);
+        assert_eq!(vcpu.total(), &BothSides::ABSENT, "part of a sum is none");
+    }
+}

@@ -1,0 +1,130 @@
+//! The counters of a lab machine: a page of memory for each PCPU, which the model beside the emulator writes (`tools/labsim/abi`).
+//!
+//! Reading them takes loads only, and no exit. The model's own counters are this memory, so that they are exact, but for
+//! instructions and cycles: these are brought up to date by a load from the page itself ("doorbell").
+
+use core::ptr;
+
+use labsim_abi::{Counters as Page, Header, MAGIC, PAGE, Record, Side, VERSION};
+
+use super::Pmu;
+use crate::arch::counters::{BothSides, CounterEvent, Counts};
+
+/// Why there are no counters where they should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// No lab machine writes there.
+    Magic(u64),
+    /// It has another layout.
+    Version(u32),
+    /// It has no record of this PCPU.
+    Pcpu(u32),
+}
+
+impl core::fmt::Display for Unusable {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Unusable::Magic(found) => write!(
+                f,
+                "no lab machine's counters are there (they begin with {found:#x}); leave the word `lab=` to `pal run --lab`"
+            ),
+            Unusable::Version(found) => write!(
+                f,
+                "the lab machine's counters have layout {found}, not {VERSION}; build hypervisor and plugin from one source"
+            ),
+            Unusable::Pcpu(pcpus) => write!(f, "the lab machine has counters for {pcpus} processors only"),
+        }
+    }
+}
+
+/// The counters of one PCPU.
+#[derive(Debug)]
+pub struct Lab {
+    record: *const Record,
+}
+
+// SAFETY: it is read only, by volatile loads of what the model writes at any time.
+unsafe impl Send for Lab {}
+
+impl Lab {
+    /// Bytes that have to be mapped, from the address on.
+    pub const BYTES: u64 = (PAGE * (1 + labsim_abi::PCPUS)) as u64;
+
+    /// The record of PCPU `pcpu` in the memory at `address`.
+    ///
+    /// # Safety
+    /// [`Lab::BYTES`] at `address` are mapped for as long as the result lives; `address` is a multiple of 4 KiB.
+    pub unsafe fn new(address: u64, pcpu: u32) -> Result<Lab, Unusable> {
+        let header = address as *const Header;
+        // SAFETY: by the caller; the model writes the header once, before the machine starts.
+        let header = unsafe { ptr::read_volatile(header) };
+        if header.magic != MAGIC {
+            return Err(Unusable::Magic(header.magic));
+        }
+        if header.version != VERSION {
+            return Err(Unusable::Version(header.version));
+        }
+        let at = header.record_bytes.checked_mul(pcpu.into());
+        let at = at.and_then(|at| at.checked_add(header.record_offset));
+        let fits =
+            |at: &u64| at.is_multiple_of(8) && at.saturating_add(size_of::<Record>() as u64) <= Self::BYTES;
+        match at.filter(fits) {
+            Some(at) if pcpu < header.pcpus => Ok(Lab { record: (address + at) as *const Record }),
+            _ => Err(Unusable::Pcpu(header.pcpus)),
+        }
+    }
+
+    /// What a page says, in the words of all processors.
+    fn counts(page: &Page) -> Counts {
+        let walks = [
+            page.walks_4k_4k,
+            page.walks_4k_2m,
+            page.walks_4k_1g,
+            page.walks_2m_4k,
+            page.walks_2m_2m,
+            page.walks_2m_1g,
+            page.walks_1g_4k,
+            page.walks_1g_2m,
+            page.walks_1g_1g,
+        ];
+        let mut counts = Counts::ABSENT;
+        for (event, value) in [
+            (CounterEvent::Instructions, page.instructions),
+            (CounterEvent::Cycles, page.cycles),
+            (CounterEvent::DtlbMisses, page.dtlb_misses),
+            (CounterEvent::ItlbMisses, page.itlb_misses),
+            (CounterEvent::Walks, walks.iter().fold(0, |sum, walks| sum.wrapping_add(*walks))),
+            (CounterEvent::WalkRefs, page.walk_refs),
+            (CounterEvent::WalkCycles, page.walk_cycles),
+            (CounterEvent::L2Misses, page.l2_misses),
+            (CounterEvent::LlcMisses, page.llc_misses),
+            (CounterEvent::MemoryLocal, page.memory_local),
+            (CounterEvent::MemoryRemote, page.memory_remote),
+            (CounterEvent::MemorySlow, page.memory_slow),
+        ] {
+            counts.set(event, value);
+        }
+        counts
+    }
+}
+
+impl Pmu for Lab {
+    fn read(&mut self) -> BothSides {
+        // SAFETY: by `new`, all of the record is mapped; the first load brings it up to date.
+        let [host, nested, shadow] = unsafe {
+            let _up_to_date = ptr::read_volatile(&raw const (*self.record).doorbell);
+            Side::ALL.map(|side| ptr::read_volatile(&raw const (*self.record).sides[side as usize]))
+        };
+        let guest = Lab::counts(&nested).plus(&Lab::counts(&shadow));
+        BothSides { guest, host: Lab::counts(&host) }
+    }
+
+    /// The model interrupts nobody.
+    fn arm_overflow(&mut self, _: u32) -> bool {
+        false
+    }
+
+    fn take_overflow(&mut self) -> bool {
+        false
+    }
+}

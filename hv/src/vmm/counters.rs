@@ -1,0 +1,46 @@
+//! Starts the performance counters of a PCPU: a lab machine's where `lab=` says that there are some, otherwise the processor's.
+
+use super::backend::Backend;
+use crate::boot::host::Host;
+use crate::boot::paging;
+use crate::hw::pmu::{Counters, Listed, Pmu, lab::Lab};
+
+/// The counters of the PCPU `index`, which executes this, if `counters=on` asks for them. Without any, the log says why.
+pub fn start<B: Backend>(host: &Host, backend: &B, index: u32) -> Option<Counters> {
+    if !host.options.counters {
+        return None;
+    }
+    let mut counters = match host.options.lab {
+        Some(address) => lab(address, index),
+        None => backend.start_counters(),
+    };
+    let both = counters.read();
+    if index == host.cpu.index {
+        let (guest, host) = (Listed(&both.guest), Listed(&both.host));
+        match counters {
+            Counters::None => log::warn!(
+                "this processor has no performance counters that tell guests and hypervisor apart: none are reported"
+            ),
+            _ => log::info!(
+                "performance counters: {}; of guests {guest}; of the hypervisor {host}",
+                counters.name()
+            ),
+        }
+    }
+    Some(counters)
+}
+
+fn lab(address: u64, index: u32) -> Counters {
+    if paging::map_memory(address..address.saturating_add(Lab::BYTES)).is_err() {
+        log::error!("lab={address:#x}: no page can be mapped there; no counters are reported");
+        return Counters::None;
+    }
+    // SAFETY: the pages are mapped and never unmapped, and the command line's addresses are multiples of 4 KiB.
+    match unsafe { Lab::new(address, index) } {
+        Ok(lab) => Counters::Lab(lab),
+        Err(why) => {
+            log::error!("lab={address:#x}: {why}; no counters are reported");
+            Counters::None
+        }
+    }
+}
