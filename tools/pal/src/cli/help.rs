@@ -69,7 +69,7 @@ Several guests:
 
 From another shell:
   cargo pal run --name lab < /dev/null &
-                                      then `cargo pal ps`, `cargo pal console lab`
+                                      then `cargo pal ps`, `console lab`, …
 
 For those who measure, and look for mistakes:
   cargo pal run --icount --exec true --stats stats.json
