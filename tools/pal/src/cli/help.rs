@@ -87,11 +87,11 @@ For those who measure, and look for mistakes:
 On the console, Ctrl-a is the escape key: Ctrl-a x quits, Ctrl-a h helps, Ctrl-a p enters the hypervisor's monitor.
 
 Exit status:
-  0    the guest powered off, and CMD returned 0; or `cargo pal stop` ended a run
-       without CMD
+  0    the guest powered off, and CMD returned 0; or `cargo pal stop` ended a
+       run without CMD
   n    CMD's own status, or the value that the guest wrote to the test device
-  1    pal failed: the hypervisor does not build, the emulator is missing or does
-       not start; or a file of --get did not come
+  1    pal failed: the hypervisor does not build, the emulator is missing or
+       does not start; or a file of --get did not come
   2    unknown options, unusable files
   3    the guest died, or ended before CMD did, also by `cargo pal stop`
   4    the hypervisor panicked
