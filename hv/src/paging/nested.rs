@@ -3,7 +3,7 @@
 //! [`Nested`] owns one set of tables, built eagerly from the [`P2m`] and kept for the VM's life, whatever
 //! paging mode runs. All truth is in the P2m, so that a VM can keep several of these (one per cache domain)
 //! that differ only in which memory they leave closed. Changes return the [`Flush`] that the caller owes
-//! before the guest goes on; [`Nested::reclaim`] then frees the tables that the flush made unreachable.
+//! before the guest goes on; the tables that the flush makes unreachable are freed then ([`Nested::take_retired`]).
 //!
 //! On AMD the guest's own table walks count as user writes: a guest table in ROM faults as
 //! [`NestedOutcome::RomWrite`].
@@ -11,7 +11,7 @@
 use super::format::{NestedAttr, PteFormat, Rights};
 use super::p2m::{P2m, P2mEntry};
 use super::range::{Changed, Flush, GpaRange};
-use super::table::{AccessBits, Found, Leaf, MapError, Table};
+use super::table::{AccessBits, Found, Leaf, MapError, Retired, Table};
 use crate::arch::Access;
 use crate::arch::addr::{Gpa, Hpa, PageSize};
 use crate::mem::table_memory::TableMemory;
@@ -45,7 +45,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
     /// Tables of everything in `p2m`, with leaves up to `largest`.
     pub fn new(memory: M, largest: PageSize, p2m: &P2m<impl TableMemory>) -> Result<Self, MapError> {
         let mut nested = Nested { table: Table::new(memory, largest)? };
-        let _no_processor_uses_them_yet = nested.apply(p2m, Changed(GpaRange::ALL))?;
+        let _no_processor_uses_them_yet = nested.follow(p2m, GpaRange::ALL)?;
         nested.table.reclaim();
         Ok(nested)
     }
@@ -57,8 +57,13 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
 
     /// Takes over a change of the P2m. On an error the tables hold part of the change: flush everything.
     pub fn apply(&mut self, p2m: &P2m<impl TableMemory>, changed: Changed) -> Result<Flush, MapError> {
+        self.follow(p2m, changed.range)
+    }
+
+    /// Has the tables say of `range` what the P2m says.
+    fn follow(&mut self, p2m: &P2m<impl TableMemory>, range: GpaRange) -> Result<Flush, MapError> {
         let mut flush = Flush::None;
-        let mut rest = changed.0;
+        let mut rest = range;
         while !rest.is_empty() {
             let (entry, len) = p2m.run(rest.start, rest.len());
             let (run, after) = rest.split_at(len);
@@ -108,7 +113,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         if let Some(outcome) = self.look(gpa, access, p2m) {
             return Ok(outcome);
         }
-        let flush = self.apply(p2m, Changed(p2m.leaf_range(gpa)))?;
+        let flush = self.follow(p2m, p2m.leaf_range(gpa))?;
         Ok(NestedOutcome::Filled(flush))
     }
 
@@ -144,9 +149,9 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         self.table.walk(gpa)
     }
 
-    /// Frees tables that earlier changes replaced; to be called when their flushes are done.
-    pub fn reclaim(&mut self) {
-        self.table.reclaim();
+    /// The tables that earlier changes replaced, to be freed when their flushes are done.
+    pub fn take_retired(&mut self) -> Retired {
+        self.table.take_retired()
     }
 
     /// How many frames its tables take.

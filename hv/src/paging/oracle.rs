@@ -153,7 +153,7 @@ impl<F: Modelled> Machine for Hardware<'_, F> {
     fn changed(&mut self, p2m: &Guest, changed: Changed) {
         let flush = self.nested.apply(p2m, changed).unwrap();
         self.processor.borrow_mut().flush(flush);
-        self.nested.reclaim();
+        self.nested.take_retired().free(&self.arena);
     }
 
     fn access(&mut self, p2m: &Guest, state: &PagingState, gva: Gva, access: Access) -> Outcome {

@@ -8,9 +8,9 @@
 //! hands.
 
 use super::directory::Directory;
-use super::range::{Changed, Flush, GpaRange};
+use super::range::{Changed, Flush, GpaRange, OldFrames};
 use super::table::{Found, MapError, Table};
-use crate::arch::addr::{Gpa, Hfn, Hpa, PageSize};
+use crate::arch::addr::{Gpa, Hfn, Hpa, PAGE_SIZE, PageSize};
 use crate::mem::table_memory::TableMemory;
 
 pub use super::format::p2m::{P2mFormat, P2mKind};
@@ -107,6 +107,7 @@ impl<M: TableMemory> P2m<M> {
         chunks: impl IntoIterator<Item = (Hpa, u64)>,
     ) -> Result<(Changed, u64), MapError> {
         let mut filled = 0;
+        let was = self.changed_at(range).was;
         for (hpa, bytes) in chunks {
             let bytes = bytes.min(range.len() - filled);
             let part = GpaRange::new(Gpa(range.start.0 + filled), bytes).ok_or(MapError::Address)?;
@@ -116,22 +117,27 @@ impl<M: TableMemory> P2m<M> {
                 break;
             }
         }
-        Ok((Changed(GpaRange { end: Gpa(range.start.0 + filled), ..range }), filled))
+        Ok((Changed { range: GpaRange { end: Gpa(range.start.0 + filled), ..range }, was }, filled))
     }
 
     /// Makes `range` a hole.
     pub fn unmap(&mut self, range: GpaRange) -> Result<Changed, MapError> {
+        let was = self.old_frames(range, |_, _| P2mEntry::Hole);
         let result = self.table.unmap(range);
-        self.changed(range, result)
+        self.changed(range, was, result)
     }
 
     /// Lets the hypervisor see writes to the RAM of `range`, or no longer.
     pub fn set_writable(&mut self, range: GpaRange, writable: bool) -> Result<Changed, MapError> {
+        let was = self.old_frames(range, |_, old| match old {
+            P2mEntry::Ram { hpa, .. } => P2mEntry::Ram { hpa, writable },
+            other => other,
+        });
         let result = self.table.protect(range, |kind| match kind {
             P2mKind::Ram { .. } => P2mKind::Ram { writable },
             other => other,
         });
-        self.changed(range, result)
+        self.changed(range, was, result)
     }
 
     /// Makes leaves that touch `range` no larger than `size`. Translations stay the same; the engines may
@@ -150,7 +156,7 @@ impl<M: TableMemory> P2m<M> {
         };
         let grown = grown.intersect(GpaRange::ALL);
         let _software_tables_need_none = self.table.merge(grown);
-        Changed(grown)
+        Changed { range: grown, was: OldFrames::NONE }
     }
 
     /// What is at `gpa`.
@@ -224,13 +230,40 @@ impl<M: TableMemory> P2m<M> {
         }
     }
 
+    /// The change that `range` would have to be told as if all of it were about to go: for those who take translations away
+    /// and leave the memory.
+    pub fn changed_at(&self, range: GpaRange) -> Changed {
+        Changed { range, was: self.old_frames(range, |_, _| P2mEntry::Hole) }
+    }
+
     fn map(&mut self, range: GpaRange, to: Hpa, kind: P2mKind) -> Result<Changed, MapError> {
+        let was = self.old_frames(range, |at, _| P2mEntry::new(kind, to).after(at.0 - range.start.0));
         let result = self.table.map(range, to, kind);
-        self.changed(range, result)
+        self.changed(range, was, result)
+    }
+
+    /// The memory of `range` that is about to change; `new` says what an address translates to afterwards, of what it
+    /// translates to now.
+    fn old_frames(&self, range: GpaRange, new: impl Fn(Gpa, P2mEntry) -> P2mEntry) -> OldFrames {
+        let mut was = OldFrames::NONE;
+        let mut rest = range.intersect(GpaRange::ALL);
+        while !rest.is_empty() {
+            let (entry, len) = self.run(rest.start, rest.len());
+            if let Some(hpa) = entry.readable().filter(|_| new(rest.start, entry) != entry) {
+                was.add(hpa.frame(), len.div_ceil(PAGE_SIZE));
+            }
+            rest = rest.split_at(len).1;
+        }
+        was
     }
 
     /// Ends a change of `range`, which may have failed half-way.
-    fn changed(&mut self, range: GpaRange, result: Result<Flush, MapError>) -> Result<Changed, MapError> {
+    fn changed(
+        &mut self,
+        range: GpaRange,
+        was: OldFrames,
+        result: Result<Flush, MapError>,
+    ) -> Result<Changed, MapError> {
         let mut directory = core::mem::take(&mut self.directory);
         directory.update(range.intersect(GpaRange::ALL), |chunk| {
             let (entry, len) = self.run(chunk.start, chunk.len());
@@ -238,6 +271,6 @@ impl<M: TableMemory> P2m<M> {
         });
         self.directory = directory;
         let _software_tables_need_none = result?;
-        Ok(Changed(range))
+        Ok(Changed { range, was })
     }
 }

@@ -3,7 +3,7 @@
 //! A change to hardware tables returns a [`Flush`]: the caller owes it to every processor that may have run
 //! on the tables, before it lets the guest rely on the change or gives the old memory to anyone else.
 
-use crate::arch::addr::{Gpa, PAGE_SIZE};
+use crate::arch::addr::{Gpa, Hfn, PAGE_SIZE};
 
 /// Bits of a guest-physical address that four-level tables translate.
 pub const GPA_BITS: u32 = 48;
@@ -112,12 +112,61 @@ impl Flush {
 /// A change of the P2m: every engine that caches it must be told about this range.
 #[must_use = "the engines still hold the old translations"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Changed(pub GpaRange);
+pub struct Changed {
+    /// The addresses that may translate in another way now. An engine that keeps translations by address looks here.
+    pub range: GpaRange,
+    /// Where the part of `range` that did change was before. An engine with reverse maps looks here.
+    pub was: OldFrames,
+}
 
 impl Changed {
     /// Both.
     pub fn and(self, other: Changed) -> Changed {
-        Changed(self.0.hull(other.0))
+        let mut was = self.was;
+        match other.was.runs() {
+            Some(runs) => runs.iter().for_each(|&(start, frames)| was.add(start, frames)),
+            None => was = OldFrames::UNKNOWN,
+        }
+        Changed { range: self.range.hull(other.range), was }
+    }
+}
+
+/// Host frames that guest-physical memory was in before a change: an engine finds its entries by them, and after the change
+/// nothing else says what they were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OldFrames {
+    /// Contiguous runs: the first frame, and how many.
+    runs: [(Hfn, u64); OldFrames::MOST],
+    /// How many runs there are; above the most: any frame of the VM may have been meant.
+    count: usize,
+}
+
+impl OldFrames {
+    /// Runs that are told apart: most changes are of one.
+    const MOST: usize = 8;
+    /// There was no memory.
+    pub const NONE: OldFrames = OldFrames { runs: [(Hfn(0), 0); OldFrames::MOST], count: 0 };
+    /// Any frame.
+    pub const UNKNOWN: OldFrames = OldFrames { count: OldFrames::MOST + 1, ..OldFrames::NONE };
+
+    /// The runs; `None`: any frame.
+    pub fn runs(&self) -> Option<&[(Hfn, u64)]> {
+        self.runs.get(..self.count)
+    }
+
+    /// Adds `frames` frames from `start` on. More runs than can be told apart are any frame.
+    pub fn add(&mut self, start: Hfn, frames: u64) {
+        if let Some(last) = self.count.checked_sub(1).and_then(|last| self.runs.get_mut(last))
+            && self.count <= OldFrames::MOST
+            && last.0.0 + last.1 == start.0
+        {
+            last.1 += frames;
+            return;
+        }
+        match self.runs.get_mut(self.count) {
+            Some(run) => (*run, self.count) = ((start, frames), self.count + 1),
+            None => *self = OldFrames::UNKNOWN,
+        }
     }
 }
 
@@ -139,6 +188,29 @@ mod tests {
         assert_eq!(page(3).and(page(7)), Flush::Range(GpaRange::new(Gpa(0x3000), 0x5000).unwrap()));
         assert_eq!(page(3).and(Flush::All), Flush::All);
         assert!(page(3).covers(Gpa(0x3fff)) && !page(3).covers(Gpa(0x4000)));
+    }
+
+    #[test]
+    fn old_frames_add_up_until_there_are_too_many() {
+        let page = |gfn: u64, hfn: u64| {
+            let mut was = OldFrames::NONE;
+            was.add(Hfn(hfn), 1);
+            Changed { range: GpaRange::page(Gpa(gfn << 12)), was }
+        };
+        let both = page(3, 30).and(page(9, 40));
+        assert_eq!(both.range, GpaRange::new(Gpa(0x3000), 0x7000).unwrap());
+        assert_eq!(both.was.runs(), Some(&[(Hfn(30), 1), (Hfn(40), 1)][..]));
+        assert_eq!(
+            both.and(page(10, 41)).was.runs(),
+            Some(&[(Hfn(30), 1), (Hfn(40), 2)][..]),
+            "neighbours join"
+        );
+        let most = (0..8).map(|n| page(n, 2 * n)).reduce(Changed::and).unwrap();
+        assert_eq!(most.was.runs().map(<[_]>::len), Some(8));
+        for unknown in [most.and(page(8, 16)), page(8, 16).and(most), most.and(page(8, 16)).and(page(9, 17))]
+        {
+            assert_eq!(unknown.was.runs(), None);
+        }
     }
 
     #[test]

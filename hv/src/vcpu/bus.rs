@@ -13,7 +13,7 @@ use crate::device::effect::Effect;
 use crate::device::lapic::{Lapic, LapicEffect};
 use crate::device::message::Messages;
 use crate::paging::format::{NestedAttr, PteFormat};
-use crate::paging::range::{Changed, GpaRange};
+use crate::paging::range::{Flush, GpaRange};
 use crate::paging::shadow::TlbFlush;
 use crate::paging::{P2m, P2mEntry};
 use crate::vcpu::Vcpu;
@@ -287,25 +287,19 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
         if self.memory().p2m.translate(range.start).readable().is_none() {
             return;
         }
-        {
+        let (changed, flush, retired, host) = {
             let mut memory = self.vm.lock_memory(&mut self.left.work);
             if memory.p2m.split(range, PageSize::Size4K).is_err() {
                 return;
             }
             // On an error the tables are as they were: the split comes before the removal.
-            let _ = memory.nested.forget(range);
-        }
-        self.translations_changed(Changed(range));
-    }
-
-    /// Nested tables have changed at `changed`: shadow tables, this processor and the VM's other VCPUs follow.
-    fn translations_changed(&mut self, changed: Changed) {
-        self.left.flush = true;
-        if let Some(shadow) = &mut *self.vm.lock_shadow(self.vcpu, &mut self.left.work) {
-            let (reload, _everything) = shadow.apply(changed);
-            self.left.root |= reload.is_some();
-        }
-        self.vm.tell_others(&mut self.left.work);
+            let flush = memory.nested.forget(range).unwrap_or(Flush::None);
+            (memory.p2m.changed_at(range), flush, memory.nested.take_retired(), memory.host.clone())
+        };
+        let changes = self.vm.translations_changed(self.vcpu, &mut self.left.work, &[changed], flush);
+        self.left.flush |= changes.flush;
+        self.left.root |= changes.root;
+        retired.free(&host);
     }
 
     /// Writes `len` bytes of guest memory on the guest's behalf: it may be one of its tables. Another VCPU that sees what was

@@ -35,12 +35,8 @@ pub fn nested<V: Virt, M: HostMemory, H: Host>(
         memory.nested.look(gpa, access, &memory.p2m)
     };
     match known.map_or_else(|| fill(vcpu, vm, gpa, access), Ok) {
-        Ok(NestedOutcome::Filled(flush)) => {
+        Ok(NestedOutcome::Filled(_)) => {
             vcpu.faults.filled += 1;
-            if !flush.is_none() {
-                vcpu.virt.flush(FlushScope::All);
-                vm.tell_others(&mut vcpu.work);
-            }
             Outcome::Resume
         }
         Ok(NestedOutcome::Spurious) => {
@@ -62,7 +58,7 @@ pub fn nested<V: Virt, M: HostMemory, H: Host>(
     }
 }
 
-/// Has the tables allow what the P2m allows.
+/// Has the tables allow what the P2m allows; translations that this has replaced are forgotten by all on return.
 #[cold]
 fn fill<V: Virt, M: HostMemory>(
     vcpu: &mut Vcpu<V>,
@@ -70,9 +66,20 @@ fn fill<V: Virt, M: HostMemory>(
     gpa: Gpa,
     access: Access,
 ) -> Result<NestedOutcome, MapError> {
-    let mut memory = vm.lock_memory(&mut vcpu.work);
-    let memory = &mut *memory;
-    memory.nested.fault(gpa, access, &memory.p2m)
+    let (outcome, retired, host) = {
+        let mut memory = vm.lock_memory(&mut vcpu.work);
+        let memory = &mut *memory;
+        let outcome = memory.nested.fault(gpa, access, &memory.p2m)?;
+        (outcome, memory.nested.take_retired(), memory.host.clone())
+    };
+    if let NestedOutcome::Filled(flush) = outcome
+        && !flush.is_none()
+    {
+        vcpu.virt.flush(FlushScope::All);
+        vm.tell_others(&mut vcpu.work);
+    }
+    retired.free(&host);
+    Ok(outcome)
 }
 
 /// Executes the instruction at CS:RIP in software.

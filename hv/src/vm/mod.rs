@@ -30,12 +30,13 @@ use crate::device::{Nanos, Tsc};
 use crate::mem::host_access::HostAccess;
 use crate::mem::table_memory::TableMemory;
 use crate::paging::MapError;
+use crate::paging::engine::Engine;
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::guest_walk::PagingFeatures;
 use crate::paging::nested::Nested;
 use crate::paging::p2m::P2m;
-use crate::paging::range::Changed;
-use crate::paging::shadow::{Limit, Shadow, Shootdown};
+use crate::paging::range::{Changed, Flush};
+use crate::paging::shadow::{Limit, Shadow, Shootdown, TlbFlush};
 use crate::paging::vm_memory::VmMemory;
 use crate::smp::lock::{self, Writers};
 use crate::vm::covered::Covered;
@@ -180,29 +181,48 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         work: &mut u32,
         edit: impl FnOnce(&mut P2m<M>, &mut Covered) -> Result<Vec<Changed>, MapError>,
     ) -> Result<MapChanges, MapError> {
-        let changed = {
+        let (changed, flush, retired, host) = {
             let mut memory = self.lock_memory(work);
-            let Memory { p2m, nested, covered, .. } = &mut *memory;
+            let Memory { p2m, nested, covered, host } = &mut *memory;
             let changed = edit(p2m, covered)?;
             self.covers.store(!covered.is_empty(), Ordering::Release);
+            let mut flush = Flush::None;
             for &change in &changed {
                 // On an error the nested tables hold part of the change, which takes the page away all the same; what is
                 // missing follows at the next fault.
-                let _ = nested.apply(p2m, change);
+                flush = flush.and(nested.apply(p2m, change).unwrap_or(Flush::All));
             }
-            changed
+            (changed, flush, nested.take_retired(), host.clone())
         };
-        let mut changes = MapChanges { flush: !changed.is_empty(), root: false };
-        if let Some(shadow) = &mut *self.lock_shadow(vcpu, work) {
-            for change in changed {
-                let (reload, _everything) = shadow.apply(change);
-                changes.root |= reload.is_some();
+        let changes = self.translations_changed(vcpu, work, &changed, flush);
+        retired.free(&host);
+        Ok(changes)
+    }
+
+    /// Nested tables have changed, and owe `flush`: shadow tables and the other VCPUs follow, before this returns.
+    #[cold]
+    pub fn translations_changed(
+        &self,
+        vcpu: u32,
+        work: &mut u32,
+        changed: &[Changed],
+        flush: Flush,
+    ) -> MapChanges {
+        let mut changes = MapChanges::default();
+        let nested = {
+            let mut shadow = self.lock_shadow(vcpu, work);
+            if let Some(shadow) = &mut *shadow {
+                let (reload, owed) = shadow.apply(changed);
+                changes = MapChanges { flush: owed != TlbFlush::None, root: reload.is_some() };
             }
-        }
-        if changes.flush {
+            // The engine in force changes under this lock alone, and who comes to nested tables flushes everything.
+            self.translation.in_force() == Engine::Nested
+        };
+        if nested && !flush.is_none() {
+            changes.flush = true;
             self.tell_others(work);
         }
-        Ok(changes)
+        changes
     }
 
     /// Takes registers of local APICs off the guest's memory, for a reset. No VCPU runs.

@@ -18,6 +18,7 @@
 //! guest's registers in a [`PagingState`](super::guest_walk::PagingState), while the processor itself runs with [`HardwareControls`].
 //! Frames of the pool are the only thing that is allocated after [`Shadow::new`], and operations get by without any.
 
+mod apply;
 mod check;
 mod fast_path;
 mod hardware;
@@ -46,7 +47,6 @@ use shootdown::View;
 use crate::arch::addr::{Gfn, Gpa, Gva, Hfn};
 
 use super::format::PteFormat;
-use super::range::Changed;
 use super::table::MapError;
 use crate::mem::guest_memory::GuestMemory;
 use crate::mem::table_memory::TableMemory;
@@ -315,16 +315,6 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.begin();
         self.resync_all(memory);
         self.pool.take_owed_and(TlbFlush::All)
-    }
-
-    /// Takes over a change of the P2m. All shadow pages are dropped: changes are rare, and whatever leads to
-    /// memory that moved goes with them.
-    pub fn apply(&mut self, changed: Changed) -> (Option<Reload>, TlbFlush) {
-        if changed.0.is_empty() {
-            return (None, TlbFlush::None);
-        }
-        let (reload, flush) = self.drop_everything();
-        (Some(reload), flush)
     }
 
     /// Which entries of the processor's PAT stand for the guest's from now on, if not the same ones.

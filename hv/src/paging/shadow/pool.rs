@@ -202,9 +202,9 @@ pub(super) struct Pool<M: TableMemory, F: PteFormat> {
     root: Option<PageId>,
     /// What the caller owes before the guest goes on.
     pub owed: TlbFlush,
-    /// A writable leaf was dropped without a flush since the last flush of everything: processors may still
-    /// write through it.
-    stale_writable: bool,
+    /// The bits that leaves have lost without a flush since the last flush of everything, all bits of those that have gone:
+    /// processors may still write through them, or read.
+    stale: u64,
     /// Pages that are made from memory under large guest pages.
     direct: usize,
     /// What entries are that are not filled: see [`unfilled`].

@@ -30,6 +30,13 @@ struct Registers {
     efer: u64,
 }
 
+impl Recent {
+    /// Registers may stand for other tables from now on.
+    pub(super) fn forget_roots(&mut self) {
+        self.roots = Default::default();
+    }
+}
+
 impl Registers {
     #[inline(always)]
     fn are(&self, state: &PagingState) -> bool {

@@ -121,7 +121,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     }
 
     /// Frees a page that may be unsync.
-    fn free(&mut self, id: PageId) {
+    pub(super) fn free(&mut self, id: PageId) {
         self.unsync.retain(|other| other.id != id);
         self.pool.release(id);
     }

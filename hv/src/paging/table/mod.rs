@@ -124,14 +124,16 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
         }
     }
 
-    /// Frees the tables that earlier updates took out of the tree. To be called when the flushes that
-    /// those updates named are done: no processor may still walk the old tables.
+    /// The tables that earlier updates took out of the tree, to be freed when the flushes that those updates named are done. The
+    /// tree can be changed again meanwhile.
+    pub fn take_retired(&mut self) -> Retired {
+        Retired(self.retired.take())
+    }
+
+    /// Frees the tables that earlier updates took out of the tree: no processor may still walk them.
     pub fn reclaim(&mut self) {
-        while let Some(frame) = self.retired {
-            let next = self.memory.load(frame, 0);
-            self.retired = (next != 0).then(|| Hpa(next).frame());
-            self.memory.free(frame);
-        }
+        let retired = self.take_retired();
+        retired.free(&self.memory);
     }
 
     /// Takes a table and those below out of service.
@@ -150,6 +152,28 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
             self.retired = Some(table);
         } else {
             self.memory.free(table);
+        }
+    }
+}
+
+/// Tables that are out of the tree and that processors may still walk: a list, linked by the first entries.
+#[must_use = "the tables stay allocated until they are freed"]
+#[derive(Debug)]
+pub struct Retired(Option<Hfn>);
+
+impl Retired {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Frees them. `memory` is that of the tree, and every processor has flushed what the updates named.
+    pub fn free(self, memory: &impl TableMemory) {
+        let mut next = self.0;
+        while let Some(frame) = next {
+            let link = memory.load(frame, 0);
+            next = (link != 0).then(|| Hpa(link).frame());
+            memory.free(frame);
         }
     }
 }

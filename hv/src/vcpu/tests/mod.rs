@@ -10,6 +10,7 @@ mod devices;
 mod events;
 mod instructions;
 mod interrupts;
+mod map_changes;
 mod memory;
 mod modes;
 mod random;

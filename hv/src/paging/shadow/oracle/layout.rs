@@ -4,10 +4,11 @@
 //! entries make a tree, so that some tables serve at level 1 only; some lead to any other page.
 
 use super::Guest;
-use crate::arch::addr::{Gpa, Hpa, PAGE_SIZE};
+use crate::arch::addr::{Gpa, Hpa, PAGE_SIZE, PageSize};
+use crate::mem::host_access::{HostAccess, VecHost};
 use crate::paging::guest_walk::PagingKind;
 use crate::paging::random::Random;
-use crate::paging::range::{Changed, GpaRange};
+use crate::paging::range::{Changed, GpaRange, OldFrames};
 use crate::paging::shadow::Tuning;
 
 /// Where guest memory lies in host memory.
@@ -66,16 +67,43 @@ pub fn change_p2m(random: &mut Random, p2m: &mut Guest) -> (GpaRange, Changed) {
     let range = GpaRange::page(Gpa(page));
     let place = Hpa(HOST.0 + page + if random.once_in(3) { RAM } else { 0 });
     let all = GpaRange { start: Gpa(0), end: Gpa(RAM) };
-    let changed = match random.draw() % 8 {
+    let changed = match random.draw() % 10 {
         0 => p2m.unmap(range),
         1 => p2m.map_rom(range, place),
         2 => p2m.map_mmio(range),
         3 => p2m.map_ram(range, place, false),
         4 => Ok(p2m.merge(all)),
+        7 => p2m.set_writable(range, random.once_in(2)),
+        8 => p2m.split(range, PageSize::Size4K).map(|()| Changed { range, was: OldFrames::NONE }),
         5 | 6 => p2m.map_ram(all, HOST, true).map(|changed| changed.and(p2m.merge(all))),
         _ => p2m.map_ram(range, place, true),
     };
     (range, changed.expect("the arena is large"))
+}
+
+/// Tables that are to move, neighbours, and where each is and will be: to its other place. Only those that the guest can write now.
+pub fn moves(random: &mut Random, p2m: &Guest) -> Vec<(GpaRange, Hpa, Hpa)> {
+    let first = random.draw() % TABLES;
+    let pages = first..TABLES.min(first + 1 + random.draw() % 3);
+    let place = |page: u64| {
+        let range = GpaRange::page(Gpa(page * PAGE_SIZE));
+        let from = p2m.translate(range.start).writable()?;
+        let places = [HOST.0, HOST.0 + RAM].map(|base| Hpa(base + range.start.0));
+        Some((range, from, if from == places[0] { places[1] } else { places[0] }))
+    };
+    pages.filter_map(place).collect()
+}
+
+/// What is at `from` is at `to` as well.
+pub fn copy_page(host: &VecHost, from: Hpa, to: Hpa) {
+    host.write(to, &page_at(host, from));
+}
+
+/// A page of host memory.
+pub fn page_at(host: &VecHost, at: Hpa) -> Vec<u8> {
+    let mut bytes = vec![0; PAGE_SIZE as usize];
+    host.read(at, &mut bytes);
+    bytes
 }
 
 /// Eight random bytes for this place.

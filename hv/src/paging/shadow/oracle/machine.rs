@@ -1,6 +1,7 @@
 //! The machine under test: guest memory, both engines, and the modelled processor of each.
 
 use super::layout::{HOST, HOST_BYTES, TABLES};
+use super::twins::Omits;
 use super::two_dimensional::TwoDimensional;
 use super::{Guest, Outcome, Walked, by_p2m};
 use crate::arch::Access;
@@ -46,6 +47,8 @@ pub struct Machine<'a, F: Modelled> {
     /// The last access ended in a page fault that the processor delivered without an exit, maybe by upper entries that it
     /// remembered.
     pub delivered: bool,
+    /// What is left out of each change of the P2m.
+    pub omits: Omits,
     /// Faults so far. If this counts, the emulator does not know every other of the instructions.
     faults: Option<u64>,
 }
@@ -75,6 +78,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
             walks_rom,
             physical_bits,
             delivered: false,
+            omits: Omits::Nothing,
             faults: None,
         }
     }
@@ -136,13 +140,20 @@ impl<'a, F: Modelled> Machine<'a, F> {
         }
     }
 
-    /// The P2m has changed; returns whether everything that the guest could have cached is flushed.
-    pub fn changed(&mut self, p2m: &Guest, state: &PagingState, changed: Changed) -> bool {
-        let nested_flush = self.nested.apply(p2m, changed).expect("the arena is large");
-        self.two_dimensional.flush_nested(nested_flush);
-        self.nested.reclaim();
-        let (reload, flush) = self.shadow.apply(changed);
-        self.processor.flush(flush);
+    /// The P2m has changed; returns whether all that the guest could have cached is flushed, its own changes included.
+    pub fn changed(&mut self, p2m: &Guest, state: &PagingState, changes: &[Changed]) -> bool {
+        let mut nested_flush = Flush::None;
+        for &changed in changes {
+            nested_flush = nested_flush.and(self.nested.apply(p2m, changed).expect("the arena is large"));
+        }
+        let retired = self.nested.take_retired();
+        let told: Vec<Changed> = changes.iter().map(|&changed| self.omits.told(changed)).collect();
+        let (reload, flush) = self.shadow.apply(&told);
+        if self.omits != Omits::Flush {
+            self.two_dimensional.flush_nested(nested_flush);
+            self.processor.flush(flush);
+        }
+        retired.free(&self.arena);
         match (self.is_shadow, reload) {
             (false, _) => nested_flush != Flush::None,
             (true, None) => false,

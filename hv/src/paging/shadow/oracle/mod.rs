@@ -22,6 +22,7 @@ pub mod several;
 mod stale;
 #[cfg(test)]
 mod tests;
+mod twins;
 mod two_dimensional;
 
 pub use fuzz::fuzz_one;
@@ -40,11 +41,14 @@ use crate::paging::random::Random;
 use crate::paging::range::GpaRange;
 use crate::paging::vm_memory::VmMemory;
 use core::cell::RefCell;
+#[cfg(test)]
+pub(super) use layout::copy_page;
 use layout::{HOST, HOST_BYTES, RAM, TABLE_BYTES};
 use machine::{Machine, Stopped};
 use op::Op;
 use probe::Probe;
 use stale::Change;
+use twins::Omits;
 
 type Guest<'a> = P2m<&'a Arena>;
 
@@ -127,14 +131,26 @@ pub fn run(
     ops: &[u64],
     trace: Option<&RefCell<String>>,
 ) -> Result<(), String> {
+    run_without(Omits::Nothing, kind, seed, ops, trace)
+}
+
+/// The same of a machine that leaves a step out.
+fn run_without(
+    omits: Omits,
+    kind: Option<PagingKind>,
+    seed: u64,
+    ops: &[u64],
+    trace: Option<&RefCell<String>>,
+) -> Result<(), String> {
     if seed.count_ones().is_multiple_of(2) {
-        run_on::<Npt>(kind, seed, ops, trace)
+        run_on::<Npt>(omits, kind, seed, ops, trace)
     } else {
-        run_on::<Ept>(kind, seed, ops, trace)
+        run_on::<Ept>(omits, kind, seed, ops, trace)
     }
 }
 
 fn run_on<F: Modelled>(
+    omits: Omits,
     kind: Option<PagingKind>,
     seed: u64,
     ops: &[u64],
@@ -142,6 +158,7 @@ fn run_on<F: Modelled>(
 ) -> Result<(), String> {
     let arena = Arena::new(1000);
     let mut oracle = Oracle::<F>::new(&arena, kind, seed, trace);
+    oracle.machine.omits = omits;
     for (n, &number) in ops.iter().enumerate() {
         let op = Op::decode(number, oracle.probes.len());
         oracle.log(|| format!("{n}: {op:x?}"));

@@ -65,6 +65,10 @@ pub enum Op {
     P2m {
         random: u64,
     },
+    /// Memory moves to other frames with its contents.
+    Move {
+        random: u64,
+    },
     /// Other tables: nested ones, or shadow tables.
     Switch {
         shadow: bool,
@@ -108,7 +112,8 @@ impl Op {
                 let kinds = [PagingKind::Off, PagingKind::TwoLevel, PagingKind::Pae, PagingKind::FourLevel];
                 Op::Kind { kind: kinds[digits.take(4) as usize], random: digits.0 }
             }
-            119..123 => Op::Privilege { cpl: digits.take(4) as u8, ac: digits.take(2) != 0 },
+            119..122 => Op::Privilege { cpl: digits.take(4) as u8, ac: digits.take(2) != 0 },
+            122 => Op::Move { random: digits.0 },
             123..125 => Op::P2m { random: digits.0 },
             _ => Op::Switch { shadow: digits.take(4) != 0 },
         }

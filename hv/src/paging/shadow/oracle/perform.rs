@@ -10,6 +10,7 @@ use crate::mem::host_access::HostAccess;
 use crate::paging::guest_walk::{PagingKind, PagingState, peek};
 use crate::paging::model::Modelled;
 use crate::paging::random::Random;
+use crate::paging::range::Changed;
 use crate::paging::shadow::oracle::op::Op;
 
 impl<F: Modelled> Oracle<'_, F> {
@@ -75,6 +76,7 @@ impl<F: Modelled> Oracle<'_, F> {
                 self.state.rflags = if ac { rflags::AC } else { 0 };
             }
             Op::P2m { random } => self.change_p2m(&mut Random(random)),
+            Op::Move { random } => self.move_memory(&mut Random(random))?,
             Op::Switch { shadow } => {
                 if shadow != self.machine.is_shadow {
                     self.machine.switch(&self.p2m, &self.state, shadow);
@@ -313,11 +315,35 @@ impl<F: Modelled> Oracle<'_, F> {
     fn change_p2m(&mut self, random: &mut Random) {
         let (range, changed) = layout::change_p2m(random, &mut self.p2m);
         self.log(|| format!("    {range:?}: {:x?}", self.p2m.translate(range.start)));
-        if self.machine.changed(&self.p2m, &self.state, changed) {
+        self.p2m_changed(&[changed]);
+    }
+
+    fn p2m_changed(&mut self, changes: &[Changed]) {
+        if self.machine.changed(&self.p2m, &self.state, changes) {
             self.pointers_changed = false;
             self.all_fresh();
         } else {
             self.follow_all();
         }
+    }
+
+    /// As a migrator does it: the guest must not write, the contents are copied, the guest goes on in the other place.
+    fn move_memory(&mut self, random: &mut Random) -> Result<(), String> {
+        let moves = layout::moves(random, &self.p2m);
+        let protected = moves.iter().map(|&(range, ..)| self.p2m.set_writable(range, false));
+        let protected: Vec<_> = protected.map(|changed| changed.expect("the arena is large")).collect();
+        self.p2m_changed(&protected);
+        let probe = random.draw() as usize % self.probes.len();
+        let access = random.access(self.state.cpl);
+        self.access(probe, self.probes[probe].gva, access)?;
+        for &(_, from, to) in &moves {
+            [&self.software, &self.machine.host].iter().for_each(|host| layout::copy_page(host, from, to));
+        }
+        let moved = moves.iter().map(|&(range, _, to)| self.p2m.map_ram(range, to, true));
+        let moved: Vec<_> = moved.map(|changed| changed.expect("the arena is large")).collect();
+        self.log(|| format!("    moved: {moves:x?}"));
+        self.p2m_changed(&moved);
+        self.access(probe, self.probes[probe].gva, access)?;
+        Ok(())
     }
 }

@@ -60,6 +60,31 @@ fn engines_agree_while_the_kind_of_paging_changes() {
     check(None);
 }
 
+/// Random traces until one of them is found to be wrong.
+fn is_found_out(omits: Omits, kind: PagingKind) -> bool {
+    let mut random = Random(1);
+    (0..100).any(|_| {
+        let seed = random.draw();
+        let ops: Vec<u64> = (0..1000).map(|_| random.draw()).collect();
+        let run = || run_without(omits, Some(kind), seed, &ops, None);
+        catch_unwind(AssertUnwindSafe(run)).map_or(true, |result| result.is_err())
+    })
+}
+
+#[test]
+fn a_machine_that_does_not_zap_what_moves_is_found_out() {
+    for kind in [PagingKind::Off, PagingKind::TwoLevel, PagingKind::Pae, PagingKind::FourLevel] {
+        assert!(is_found_out(Omits::Zap, kind), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_machine_that_does_not_flush_what_moves_is_found_out() {
+    for kind in [PagingKind::Off, PagingKind::TwoLevel, PagingKind::Pae, PagingKind::FourLevel] {
+        assert!(is_found_out(Omits::Flush, kind), "{kind:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 30, ..ProptestConfig::default() })]
 

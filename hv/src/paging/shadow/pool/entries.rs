@@ -44,7 +44,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let (after, before) = record.neighbours(&self.memory);
         let level = key.level();
         if level == 1 || raw & LARGE != 0 && !key.is_top() {
-            self.stale_writable |= raw & WRITE != 0;
+            self.stale |= raw;
             if before & HEAD != 0 {
                 self.lists[(before & !HEAD) as usize] = after;
             }
@@ -157,7 +157,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Changes the rights of a present leaf, and what is noted about it.
     pub(in super::super) fn change(&mut self, id: PageId, index: usize, raw: u64, guest_pte: u64) {
         let page = &self.pages[id as usize];
-        self.stale_writable |= self.memory.load(page.frame, index) & WRITE != 0 && raw & WRITE == 0;
+        self.stale |= self.memory.load(page.frame, index) & !raw & WRITE;
         Record::of(page, index).set_payload(&self.memory, guest_pte);
         self.memory.store(page.frame, index, raw);
     }
@@ -195,7 +195,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// The same, but other processors may remember it until [`Pool::count_on_protection`].
     pub(in super::super) fn withdraw(&mut self, frame: Hfn) {
-        if self.stale_writable {
+        if self.stale & WRITE != 0 {
             self.owe_all();
         }
         self.protect_leaves(frame.base(), 1);
@@ -219,6 +219,35 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             }
             slot = next;
         }
+    }
+
+    /// Whether processors may still hold a translation by a leaf that has gone.
+    pub(in super::super) fn has_stale(&self) -> bool {
+        self.stale != 0
+    }
+
+    /// Takes all leaves away through which the memory at `frame` is reached; whether there were any.
+    pub(in super::super) fn unmap(&mut self, frame: Hfn) -> bool {
+        let small = self.unmap_leaves(frame.base(), 1);
+        self.unmap_leaves(frame.base().align_down(LARGE_FRAMES << 12), 2) || small
+    }
+
+    fn unmap_leaves(&mut self, to: Hpa, level: u8) -> bool {
+        let mut slot = self.lists[self.reverse_map(to.0, level)];
+        let mut any = false;
+        while slot != NONE {
+            let (id, index) = Self::place(slot);
+            let page = self.page(id);
+            let (next, _) = Record::of(page, index).neighbours(&self.memory);
+            // The list may hold leaves of other frames.
+            if self.memory.load(page.frame, index) & leaf_address(level) == to.0 && page.key.level() == level
+            {
+                self.zap(id, index);
+                any = true;
+            }
+            slot = next;
+        }
+        any
     }
 
     #[inline(always)]

@@ -52,7 +52,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             operation: 0,
             root: None,
             owed: TlbFlush::None,
-            stale_writable: false,
+            stale: 0,
             direct: 0,
             marker: Self::unfilled_marker(physical_bits),
             format: PhantomData,

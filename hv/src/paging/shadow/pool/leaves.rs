@@ -23,7 +23,7 @@ pub(in super::super) struct Leaves<'a, M: TableMemory> {
     frame: Hfn,
     first: usize,
     chunk: Chunk,
-    stale_writable: &'a mut bool,
+    stale: &'a mut u64,
     tables: Tables<'a>,
 }
 
@@ -50,14 +50,14 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// The leaves with a number of 64 times `word` and up.
     pub(in super::super) fn leaves_of(&mut self, id: PageId, word: usize) -> Leaves<'_, M> {
-        let Pool { memory, pages, buckets, filter, stale_writable, .. } = self;
+        let Pool { memory, pages, buckets, filter, stale, .. } = self;
         let page = &pages[id as usize];
         Leaves {
             memory,
             frame: page.frame,
             first: word * 64,
             chunk: Chunk::of(page, word),
-            stale_writable,
+            stale,
             tables: Tables { pages, buckets, filter },
         }
     }
@@ -84,8 +84,9 @@ impl<M: TableMemory> Leaves<'_, M> {
             && key.allows_writes()
             && raw & HOST_WRITABLE != 0
             && !self.tables.is_write_protected(Hpa(raw & ADDRESS).frame());
-        *self.stale_writable |= raw & WRITE != 0 && !writable;
-        self.memory.store(self.frame, self.first + n, if writable { raw | WRITE } else { raw & !WRITE });
+        let entry = if writable { raw | WRITE } else { raw & !WRITE };
+        *self.stale |= raw & !entry;
+        self.memory.store(self.frame, self.first + n, entry);
         Some(true)
     }
 }

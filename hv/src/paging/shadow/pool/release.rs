@@ -4,9 +4,15 @@ use super::*;
 use crate::arch::addr::Hfn;
 use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
+use alloc::vec::Vec;
 
 /// Pages that are released between two looks at what has not been used.
 const TRIM_EVERY: u64 = 1024;
+
+/// Whether `frames` frames from `first` on are partly in one of these runs.
+fn meets(runs: &[(Hfn, u64)], first: Hfn, frames: u64) -> bool {
+    runs.iter().any(|&(start, len)| first.0 < start.0 + len && start.0 < first.0 + frames)
+}
 
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Frees a page; what points to it becomes not present.
@@ -40,6 +46,36 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         }
     }
 
+    /// The pages whose guest table is in one of these runs of frames.
+    pub(in super::super) fn tables_in(&self, runs: &[(Hfn, u64)]) -> Vec<PageId> {
+        let is_hit =
+            |page: &Page| page.in_use && page.key.is_table() && meets(runs, Hfn(page.key.number()), 1);
+        (0..self.used).filter(|&id| is_hit(self.page(id))).collect()
+    }
+
+    /// Takes all leaves to these runs of frames away, by a look at all that there are; whether there were any.
+    pub(in super::super) fn unmap_runs(&mut self, runs: &[(Hfn, u64)]) -> bool {
+        let mut any = false;
+        for id in 0..self.used {
+            let page = self.page(id);
+            if !page.in_use || page.key.is_top() {
+                continue;
+            }
+            let level = page.key.level();
+            let span = if level == 1 { 1 } else { LARGE_FRAMES };
+            let mut from = 0;
+            while let Some(index) = self.page(id).next_present(from) {
+                from = index + 1;
+                let to = Hfn((self.entry(id, index) & leaf_address(level)) >> 12);
+                if self.child(id, index).is_none() && meets(runs, to, span) {
+                    self.zap(id, index);
+                    any = true;
+                }
+            }
+        }
+        any
+    }
+
     /// Frees all pages, in time that depends on how many were used and not on their entries: these are cleared when the pages
     /// are used again.
     pub(in super::super) fn release_all(&mut self) {
@@ -70,10 +106,10 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             return;
         }
         // No processor remembers these entries: everything was flushed.
-        let stale_writable = self.stale_writable;
+        let stale = self.stale;
         self.unlink(id);
         self.clear(id);
-        self.stale_writable = stale_writable;
+        self.stale = stale;
     }
 
     /// A free page where there was none: new, or of those that are evicted.

@@ -81,8 +81,21 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         self.root == Some(id) || self.shared.roots.contains(&Some(id))
     }
 
+    /// The roots in use.
+    pub(in super::super) fn roots(&self) -> impl Iterator<Item = PageId> {
+        self.root.into_iter().chain(self.shared.roots.iter().flatten().copied())
+    }
+
+    /// Whether a VCPU must look for its root again: the page is gone, or stood for a CR3 without memory.
+    pub(in super::super) fn lost_roots(&self) -> bool {
+        self.roots().any(|root| {
+            let page = self.page(root);
+            !page.in_use || page.key.is_direct()
+        })
+    }
+
     /// All roots are gone.
-    pub(super) fn forget_roots(&mut self) {
+    pub(in super::super) fn forget_roots(&mut self) {
         self.root = None;
         self.shared.roots.fill(None);
     }
@@ -147,7 +160,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     pub(in super::super) fn tell(&mut self, reload: bool) {
         if let Some(others) = &self.shared.shootdown {
             others.request(reload);
-            self.stale_writable = false;
+            self.stale = 0;
             while let Some(id) = self.shared.pending_free.pop(&self.pages) {
                 self.free.push(&mut self.pages, id);
             }
@@ -163,7 +176,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     #[inline(never)]
     pub(super) fn flushes_all(&mut self) {
         if self.shared.shootdown.is_none() {
-            self.stale_writable = false;
+            self.stale = 0;
             return;
         }
         self.shared.pieces &= !(1 << (self.shared.current_vcpu & 63));

@@ -90,7 +90,7 @@ fn no_vcpu_finds_a_root_where_its_table_was_before_memory_moved() {
         let changed = p2m.map_ram(page(7), place(9), true).unwrap();
         let changed = changed.and(p2m.map_ram(page(9), place(7), true).unwrap());
         shadow.switch_vcpu(1);
-        let _all_reload = shadow.apply(changed);
+        let _all_reload = shadow.apply(&[changed]);
         let memory = VmMemory::new(p2m, host);
         // The second of these is in the same shadow page, for the same memory, as the root of VCPU 0 was.
         let root = |shadow: &mut Shadow<_, _>, n| {
@@ -180,7 +180,7 @@ fn a_right_that_was_taken_on_behalf_of_another_vcpu_is_forgotten_before_it_count
         entry(p2m, host, PAGE_SIZE + 8, OTHER_WAY | 0x67);
         entry(p2m, host, OTHER_WAY, TABLE | 0x67);
         let (upper, place) = (GpaRange::page(Gpa(2 * PAGE_SIZE)), Hpa(HOST.0 + 2 * PAGE_SIZE));
-        let _all_reload = shadow.apply(p2m.map_rom(upper, place).unwrap());
+        let _all_reload = shadow.apply(&[p2m.map_rom(upper, place).unwrap()]);
         let memory = VmMemory::new(p2m, host);
         let touch = |shadow: &mut Shadow<_, _>, state, gva, access| {
             shadow.fault(p2m, &memory, state, Gva(gva), access)
@@ -195,10 +195,10 @@ fn a_right_that_was_taken_on_behalf_of_another_vcpu_is_forgotten_before_it_count
         shadow.switch_vcpu(0);
         let nothing = ShadowOutcome::NotMapped(Gpa(0x40_0000));
         assert_eq!(touch(shadow, &OTHER, 1 << 30, Access::READ), (nothing, TlbFlush::All));
-        assert_eq!(shadow.statistics().shootdowns, 1, "nothing counts on it yet");
+        assert_eq!(shadow.statistics().shootdowns, 0, "nothing counts on it yet");
         shadow.switch_vcpu(1);
         assert_eq!(touch(shadow, &STATE, 1 << 39, Access::READ), (nothing, TlbFlush::All));
-        assert_eq!(shadow.statistics().shootdowns, 2);
+        assert_eq!(shadow.statistics().shootdowns, 1);
     });
 }
 

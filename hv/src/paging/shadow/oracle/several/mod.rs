@@ -9,6 +9,7 @@
 mod access;
 mod cpu;
 mod large;
+mod moves;
 mod perform;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ mod world;
 
 use super::fuzz::trace;
 use super::layout::{self, HOST, HOST_BYTES, RAM, TABLE_BYTES, TABLES};
+use super::twins::Omits;
 use crate::arch::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE};
 use crate::mem::host_access::{HostAccess, VecHost};
 use crate::paging::arena::Arena;
@@ -52,18 +54,36 @@ struct Several<F: Modelled> {
 /// Runs a trace on several VCPUs; fails with what is wrong. Without a kind of paging, VCPUs change theirs. The seed decides
 /// about memory, registers, tuning, and the vendor. With `trace` what happened is told, too.
 pub fn run(kind: Option<PagingKind>, seed: u64, ops: &[u64], trace: bool) -> Result<(), Fault> {
+    run_without(Omits::Nothing, kind, seed, ops, trace)
+}
+
+/// The same of a hypervisor that leaves a step out.
+fn run_without(
+    omits: Omits,
+    kind: Option<PagingKind>,
+    seed: u64,
+    ops: &[u64],
+    trace: bool,
+) -> Result<(), Fault> {
     let outcome = if seed.count_ones().is_multiple_of(2) {
-        run_on::<Npt>(kind, seed, ops, trace)
+        run_on::<Npt>(omits, kind, seed, ops, trace)
     } else {
-        run_on::<Ept>(kind, seed, ops, trace)
+        run_on::<Ept>(omits, kind, seed, ops, trace)
     };
     World::remove();
     outcome
 }
 
-fn run_on<F: Modelled>(kind: Option<PagingKind>, seed: u64, ops: &[u64], trace: bool) -> Result<(), Fault> {
+fn run_on<F: Modelled>(
+    omits: Omits,
+    kind: Option<PagingKind>,
+    seed: u64,
+    ops: &[u64],
+    trace: bool,
+) -> Result<(), Fault> {
     let mut oracle = Several::<F>::new(kind, seed, trace);
     let world = oracle.world.clone();
+    world.omits.set(omits);
     let told = |n: usize, what: Fault| {
         let trace = world.trace.borrow();
         format!("{}operation {n}: {what}", trace.as_deref().unwrap_or_default())

@@ -79,7 +79,8 @@ impl<F: Modelled> Several<F> {
                 self.reload(v, Some(reload));
             }
             60 => self.follow(v, &mut random),
-            61 | 62 => self.world.cpus[v].borrow_mut().place = Place::Parked,
+            61 => self.move_memory(v, &mut random)?,
+            62 => self.world.cpus[v].borrow_mut().place = Place::Parked,
             _ => (0..4).for_each(|_| self.world.race()),
         }
         Ok(())
@@ -151,7 +152,7 @@ impl<F: Modelled> Several<F> {
         self.change(v, state);
     }
 
-    fn reload(&mut self, v: usize, reload: Option<Reload>) {
+    pub(super) fn reload(&mut self, v: usize, reload: Option<Reload>) {
         if reload.is_some() {
             self.load(v);
             self.world.cpus[v].borrow_mut().processor.flush(TlbFlush::All);
@@ -302,20 +303,5 @@ impl<F: Modelled> Several<F> {
         let p2m = self.world.p2m.borrow();
         let found = peek(&cpu.state, &self.world.walked(&p2m), gva, Access::WRITE).ok()?;
         (found.gpa.0 < TABLE_BYTES).then(|| found.gpa.frame().base())
-    }
-
-    fn change_p2m(&mut self, v: usize, random: &mut Random) {
-        // Until the call has returned the others may be where they were.
-        self.world.is_changing.set(true);
-        let (_, changed) = layout::change_p2m(random, &mut self.world.p2m.borrow_mut());
-        let reload = self.engine(v, |shadow, _, _, _| shadow.apply(changed));
-        self.world.is_changing.set(false);
-        if reload.is_some() {
-            // Before anybody runs again he has forgotten everything.
-            for cpu in &self.world.cpus {
-                cpu.borrow_mut().flushed_all(&self.world, true, false);
-            }
-        }
-        self.reload(v, reload);
     }
 }

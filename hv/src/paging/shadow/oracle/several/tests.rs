@@ -57,6 +57,31 @@ fn vcpus_that_change_the_kind_of_paging() {
     check(None);
 }
 
+/// Random traces until one of them is found to be wrong.
+fn is_found_out(omits: Omits, kind: PagingKind) -> bool {
+    let mut random = Random(1);
+    (0..100).any(|_| {
+        let seed = random.draw();
+        let ops: Vec<u64> = (0..600).map(|_| random.draw()).collect();
+        std::panic::catch_unwind(|| run_without(omits, Some(kind), seed, &ops, false))
+            .map_or(true, |result| result.is_err())
+    })
+}
+
+#[test]
+fn a_hypervisor_that_does_not_zap_what_moves_is_found_out() {
+    for kind in [PagingKind::Off, PagingKind::TwoLevel, PagingKind::Pae, PagingKind::FourLevel] {
+        assert!(is_found_out(Omits::Zap, kind), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_hypervisor_that_does_not_shoot_down_what_moves_is_found_out() {
+    for kind in [PagingKind::Off, PagingKind::TwoLevel, PagingKind::Pae, PagingKind::FourLevel] {
+        assert!(is_found_out(Omits::Flush, kind), "{kind:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 10, ..ProptestConfig::default() })]
 

@@ -16,6 +16,7 @@ use crate::paging::random::Random;
 use crate::paging::shadow::Shootdown;
 use crate::paging::shadow::oracle::layout::{self, TABLE_BYTES, TABLES};
 use crate::paging::shadow::oracle::stale::Change;
+use crate::paging::shadow::oracle::twins::Omits;
 use crate::paging::shadow::oracle::{Outcome, Walked};
 use crate::smp::mailbox::{self, Carrier};
 use crate::vm::mailbox::Mailbox;
@@ -64,6 +65,8 @@ pub struct World {
     racing: Cell<bool>,
     /// The P2m has changed, and nobody has been told.
     pub is_changing: Cell<bool>,
+    /// What the hypervisor leaves out of each change of the P2m.
+    pub omits: Cell<Omits>,
 }
 
 impl World {
@@ -85,6 +88,7 @@ impl World {
             trace: RefCell::new(None),
             racing: Cell::new(false),
             is_changing: Cell::new(false),
+            omits: Cell::default(),
         }
     }
 
@@ -231,6 +235,9 @@ impl World {
     /// Has all VCPUs but the one that is served forget: what `vmm::others` does.
     fn request(&self, reload: bool) {
         self.log(|| format!("      all others forget, reload: {reload}"));
+        if self.omits.get() == Omits::Flush && self.is_changing.get() {
+            return;
+        }
         (0..3).for_each(|_| self.race_once_in(2));
         let bits = work::FLUSH | if reload { work::RELOAD } else { 0 };
         let mut targets = Vec::new();

@@ -1,0 +1,98 @@
+//! Changes of the P2m: whatever was made from memory that is elsewhere now, or not writable any more, goes, and nothing else.
+//!
+//! A change says which host frames its range was in ([`OldFrames`](crate::paging::range::OldFrames)). The reverse maps name the
+//! leaves of each, and the table of numbers the shadow pages whose guest table is there. What has become memory needs nothing:
+//! shadow tables hold nothing of what is none, but for roots.
+//!
+//! Not in any reverse map, and so found by other means:
+//!
+//! - pages of PAE page-directory pointers: their number is a guest address, and the range says whether it is concerned;
+//! - roots that stand for a CR3 without memory: there may be memory now;
+//! - leaves that have gone without a flush, because the guest owes one: processors may reach the old frame through them until
+//!   then ([`Pool::has_stale`](super::pool::Pool::has_stale)).
+//!
+//! Unsync pages stay as they are: a change of the P2m is no flush of the guest's.
+
+use super::pool::PageId;
+use super::shootdown::View;
+use super::{Reload, Shadow, TlbFlush};
+use crate::arch::addr::{Gpa, Hfn};
+use crate::mem::table_memory::TableMemory;
+use crate::paging::format::PteFormat;
+use crate::paging::guest_walk::PagingKind;
+use crate::paging::range::{Changed, GpaRange};
+
+/// Frames that are looked up one by one. For more, one look at all pages in use is cheaper.
+const FEW: u64 = 4096;
+
+impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
+    /// Takes over changes of the P2m. On return no other VCPU uses what was there before; the caller's processor does as soon as it
+    /// has flushed, and has found its root again if that is asked for. One shootdown at most, and none if no processor can hold a
+    /// translation to what has changed.
+    ///
+    /// Changes of which the old places are not known drop all shadow pages.
+    pub fn apply(&mut self, changes: &[Changed]) -> (Option<Reload>, TlbFlush) {
+        let mut changes = changes.iter().filter(|change| !change.range.is_empty());
+        let Some(first) = changes.next() else { return (None, TlbFlush::None) };
+        let all = changes.fold(*first, |all, &change| all.and(change));
+        let Some(runs) = all.was.runs() else {
+            let (reload, flush) = self.drop_everything();
+            return (Some(reload), flush);
+        };
+        self.begin();
+        // CR3 may lead to another root now.
+        self.recent.forget_roots();
+        self.views.iter_mut().for_each(View::forget_roots);
+        let mut zapped = false;
+        if runs.iter().map(|run| run.1).sum::<u64>() <= FEW {
+            for frame in runs.iter().flat_map(|&(start, frames)| (start.0..start.0 + frames).map(Hfn)) {
+                zapped |= self.forget_frame(frame);
+            }
+        } else {
+            for id in self.pool.tables_in(runs) {
+                self.free(id);
+                zapped = true;
+            }
+            zapped |= self.pool.unmap_runs(runs);
+        }
+        zapped |= self.clear_pointers(all.range);
+        let reload = self.pool.lost_roots();
+        if reload {
+            self.pool.forget_roots();
+        }
+        if reload || zapped || !runs.is_empty() && self.pool.has_stale() {
+            self.pool.owe_all();
+            self.pool.tell(reload);
+        }
+        (reload.then_some(Reload), self.pool.take_owed_and(TlbFlush::None))
+    }
+
+    /// Nothing leads to a frame any more, and nothing is made from a table there. Whether anything was.
+    fn forget_frame(&mut self, frame: Hfn) -> bool {
+        let mut any = false;
+        while let Some(id) = self.pool.nth_shadow(frame, 0) {
+            self.free(id);
+            any = true;
+        }
+        self.pool.unmap(frame) || any
+    }
+
+    /// Faults read the page-directory pointers in `range` again; whether any were in use.
+    fn clear_pointers(&mut self, range: GpaRange) -> bool {
+        let concerned = |id: PageId| {
+            let key = self.pool.page(id).key;
+            let is_pae = key.is_top() && key.kind() == PagingKind::Pae;
+            is_pae
+                && range.contains(Gpa(key.number() << 5 & 0xffff_ffe0))
+                && self.pool.page(id).next_present(0).is_some()
+        };
+        let roots: alloc::vec::Vec<PageId> = self.pool.roots().filter(|&id| concerned(id)).collect();
+        for &root in &roots {
+            self.pool.clear(root);
+        }
+        !roots.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+//! Changes of the P2m while the VCPUs run.
+
+use super::{Fault, Guest, Several};
+use crate::paging::MapError;
+use crate::paging::model::Modelled;
+use crate::paging::random::Random;
+use crate::paging::range::Changed;
+use crate::paging::shadow::TlbFlush;
+use crate::paging::shadow::oracle::layout;
+use crate::paging::shadow::oracle::twins::Omits;
+
+impl<F: Modelled> Several<F> {
+    /// Something happens to a page of tables.
+    pub(super) fn change_p2m(&mut self, v: usize, random: &mut Random) {
+        self.edit(v, |p2m| Ok([layout::change_p2m(random, p2m).1].into()));
+    }
+
+    /// As a migrator does it: nobody can write, the contents are copied, all go on in the other place.
+    pub(super) fn move_memory(&mut self, v: usize, random: &mut Random) -> Result<(), Fault> {
+        let moves = layout::moves(random, &self.world.p2m.borrow());
+        self.world.log(|| format!("    moves: {moves:x?}"));
+        self.edit(v, |p2m| moves.iter().map(|&(range, ..)| p2m.set_writable(range, false)).collect());
+        (0..2).for_each(|_| self.world.race());
+        let copies: Vec<_> =
+            moves.iter().map(|&(_, from, _)| layout::page_at(&self.world.host, from)).collect();
+        moves.iter().for_each(|&(_, from, to)| layout::copy_page(&self.world.host, from, to));
+        (0..2).for_each(|_| self.world.race());
+        self.edit(v, |p2m| moves.iter().map(|&(range, _, to)| p2m.map_ram(range, to, true)).collect());
+        (0..2).for_each(|_| self.world.race());
+        for (&(range, from, _), copy) in moves.iter().zip(&copies) {
+            if layout::page_at(&self.world.host, from) != *copy {
+                return Err(format!("a store to {range:?} went to the old frame after that was copied"));
+            }
+        }
+        self.check()
+    }
+
+    /// The P2m changes, and the engine follows.
+    fn edit(&mut self, v: usize, edit: impl FnOnce(&mut Guest) -> Result<Vec<Changed>, MapError>) {
+        // Until the engine has been told the others may be where they were.
+        self.world.is_changing.set(true);
+        let changes = edit(&mut self.world.p2m.borrow_mut()).expect("the arena is large");
+        let omits = self.world.omits.get();
+        let told: Vec<Changed> = changes.into_iter().map(|changed| omits.told(changed)).collect();
+        let reload = self.engine(v, |shadow, _, _, _| {
+            let (reload, flush) = shadow.apply(&told);
+            (reload, if omits == Omits::Flush { TlbFlush::None } else { flush })
+        });
+        self.world.is_changing.set(false);
+        if reload.is_some() {
+            // Whoever finds his root again looks at all that the guest wrote.
+            for cpu in &self.world.cpus {
+                cpu.borrow_mut().flushed_all(&self.world, true, false);
+            }
+        }
+        self.reload(v, reload);
+    }
+}

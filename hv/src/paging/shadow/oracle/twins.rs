@@ -1,0 +1,25 @@
+//! Hypervisors that leave out a step of a change of the P2m: the oracle must find each of them out.
+
+use crate::paging::range::{Changed, OldFrames};
+
+/// The step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Omits {
+    /// None: the hypervisor as it is.
+    #[default]
+    Nothing,
+    /// The engine does not learn where the memory was, and so zaps nothing.
+    Zap,
+    /// Processors do not flush.
+    Flush,
+}
+
+impl Omits {
+    /// What the engine is told of a change.
+    pub fn told(self, changed: Changed) -> Changed {
+        match self {
+            Omits::Zap => Changed { was: OldFrames::NONE, ..changed },
+            Omits::Nothing | Omits::Flush => changed,
+        }
+    }
+}
