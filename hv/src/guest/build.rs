@@ -20,8 +20,9 @@ use crate::guest::load::{self, BootState, LoadError, Request};
 use crate::mem::guest_memory::{GuestMemory, NotRam};
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::guest_walk::PagingFeatures;
+use crate::paging::nested_trees::NestedTrees;
 use crate::paging::shadow::Limit;
-use crate::paging::{GpaRange, MapError, Nested, P2m};
+use crate::paging::{GpaRange, MapError, P2m};
 use crate::probe;
 use crate::sched::topology::PcpuSet;
 use crate::smp::lock::Writers;
@@ -162,7 +163,7 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
         let range = GpaRange::new(Gpa(mmio.start), (mmio.end - mmio.start).next_multiple_of(4096));
         let _the_engine_is_built_below = p2m.map_mmio(range.ok_or(MapError::Address)?)?;
     }
-    let nested = Nested::new(host.clone(), facts.largest_leaf, &p2m)?;
+    let nested = NestedTrees::new(host.clone(), facts.largest_leaf, &p2m)?;
     Ok(Vm {
         name: config.name.to_string(),
         chipset: Mutex::new(Chipset::new(&Options {

@@ -15,6 +15,7 @@ pub mod guest_walk;
 #[cfg(any(test, feature = "testing"))]
 pub mod model;
 pub mod nested;
+pub mod nested_trees;
 #[cfg(test)]
 mod oracle;
 pub mod p2m;
@@ -24,6 +25,7 @@ pub mod random;
 pub mod range;
 pub mod shadow;
 pub mod table;
+pub mod tree_key;
 pub mod vm_memory;
 
 pub use nested::{Nested, NestedOutcome};

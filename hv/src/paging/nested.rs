@@ -154,6 +154,11 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         self.table.take_retired()
     }
 
+    /// The same, in one list with those of another set of tables in the same memory.
+    pub fn take_retired_with(&mut self, others: Retired) -> Retired {
+        self.table.take_retired_with(others)
+    }
+
     /// How many frames its tables take.
     pub fn table_frames(&self) -> u64 {
         self.table.frames()

@@ -15,6 +15,9 @@ use crate::mem::table_memory::TableMemory;
 
 pub use super::format::p2m::{P2mFormat, P2mKind};
 
+/// Bits of the host-physical addresses that a P2m leads to: 256 TiB. The keys of shadow pages have room for the frames of no more.
+pub const HPA_BITS: u32 = 48;
+
 /// What is at a guest-physical address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum P2mEntry {
@@ -237,6 +240,9 @@ impl<M: TableMemory> P2m<M> {
     }
 
     fn map(&mut self, range: GpaRange, to: Hpa, kind: P2mKind) -> Result<Changed, MapError> {
+        if to.checked_add(range.len()).is_none_or(|end| end.0 > 1 << HPA_BITS) {
+            return Err(MapError::Address);
+        }
         let was = self.old_frames(range, |at, _| P2mEntry::new(kind, to).after(at.0 - range.start.0));
         let result = self.table.map(range, to, kind);
         self.changed(range, was, result)

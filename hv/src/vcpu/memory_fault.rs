@@ -32,7 +32,7 @@ pub fn nested<V: Virt, M: HostMemory, H: Host>(
     // Most faults are accesses to devices: they change nothing in the tables, and need only the P2m.
     let known = {
         let memory = vm.read_memory(&mut vcpu.work);
-        memory.nested.look(gpa, access, &memory.p2m)
+        memory.nested.tree(vcpu.mmu.tree()).look(gpa, access, &memory.p2m)
     };
     match known.map_or_else(|| fill(vcpu, vm, gpa, access), Ok) {
         Ok(NestedOutcome::Filled(_)) => {
@@ -66,10 +66,11 @@ fn fill<V: Virt, M: HostMemory>(
     gpa: Gpa,
     access: Access,
 ) -> Result<NestedOutcome, MapError> {
+    let tree = vcpu.mmu.tree();
     let (outcome, retired, host) = {
         let mut memory = vm.lock_memory(&mut vcpu.work);
         let memory = &mut *memory;
-        let outcome = memory.nested.fault(gpa, access, &memory.p2m)?;
+        let outcome = memory.nested.tree_mut(tree).fault(gpa, access, &memory.p2m)?;
         (outcome, memory.nested.take_retired(), memory.host.clone())
     };
     if let NestedOutcome::Filled(flush) = outcome

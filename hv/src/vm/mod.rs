@@ -33,7 +33,7 @@ use crate::paging::MapError;
 use crate::paging::engine::Engine;
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::guest_walk::PagingFeatures;
-use crate::paging::nested::Nested;
+use crate::paging::nested_trees::NestedTrees;
 use crate::paging::p2m::P2m;
 use crate::paging::range::{Changed, Flush};
 use crate::paging::shadow::{Limit, Shadow, Shootdown, TlbFlush};
@@ -55,7 +55,7 @@ pub struct Memory<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     /// The one truth.
     pub p2m: P2m<M>,
     /// The processor's view of it.
-    pub nested: Nested<F, M>,
+    pub nested: NestedTrees<F, M>,
     /// Access to the bytes.
     pub host: M,
     /// What registers of local APICs lie over.

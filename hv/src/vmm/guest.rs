@@ -20,6 +20,7 @@ use crate::guest::cpuid::{CpuidPolicy, CpuidTable};
 use crate::hw::context::Context;
 use crate::mem::heap;
 use crate::mem::vm_ram::VmRam;
+use crate::paging::tree_key::TreeKey;
 use crate::sched::{VcpuId, VmId};
 use crate::vcpu::next_rip::NextRips;
 use crate::vcpu::outcome::Stop;
@@ -178,7 +179,7 @@ impl<B: Backend> Guest<B> {
             } else {
                 vcpu.virt.reset();
             }
-            vcpu.virt.set_paging(Roots::Nested(vm.memory.read().nested.root()));
+            vcpu.virt.set_paging(Roots::Nested(vm.memory.read().nested.root(TreeKey::FIRST)));
             let has_tables = match id {
                 0 => mmu::set_mode(&mut vcpu, vm, self.config.mode, || tsc),
                 _ => mmu::follow_mode(&mut vcpu, vm, || tsc),

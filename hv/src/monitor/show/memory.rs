@@ -14,6 +14,7 @@ use crate::monitor::view::View;
 use crate::paging::format::{NestedAttr, Rights, x86};
 use crate::paging::guest_walk::{self, PagingKind, PagingState, Step, Translation, WalkError};
 use crate::paging::table::{Found, Leaf};
+use crate::paging::tree_key::TreeKey;
 use crate::paging::{GpaRange, P2mEntry};
 use crate::virt::Virt;
 use crate::vm::HostMemory;
@@ -52,7 +53,7 @@ pub fn regions<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn W
         more => writeln!(answer, "{more} more; `p2m ADDRESS` shows a single one")?,
     }
     let mut census = Census::default();
-    memory.nested.for_each_leaf(GpaRange::ALL, |leaf| census.add(&leaf));
+    memory.nested.tree(TreeKey::FIRST).for_each_leaf(GpaRange::ALL, |leaf| census.add(&leaf));
     let [small, medium, large] = census.leaves;
     writeln!(answer, "nested leaves: {large} of 1 GiB, {medium} of 2 MiB, {small} of 4 KiB")?;
     writeln!(
@@ -75,7 +76,7 @@ pub fn translation<V: Virt, M: HostMemory>(
     let memory = view.vm.memory.read();
     write!(answer, "{gpa}: ")?;
     what(memory.p2m.translate(gpa), answer)?;
-    match memory.nested.find(gpa) {
+    match memory.nested.tree(TreeKey::FIRST).find(gpa) {
         Found::Leaf(leaf) => writeln!(
             answer,
             "\nnested: {} leaf from {}, {}{}{}",

@@ -59,7 +59,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, F, N, G> {
     fn root(&self) -> Result<(), Box<Disagreement>> {
         let Some(root) = self.shadow.pool.root() else { return Ok(()) };
-        let (key, _) = root_key(self.p2m, self.state, self.shadow.current_vcpu);
+        let (key, _) = root_key(self.p2m, self.state, self.shadow.current_vcpu, self.shadow.tree);
         if self.shadow.pool.page(root).key != key {
             return Err(self.report("the root is not that of the registers", root, 0, None));
         }

@@ -48,6 +48,7 @@ use crate::arch::addr::{Gfn, Gpa, Gva, Hfn};
 
 use super::format::PteFormat;
 use super::table::MapError;
+use super::tree_key::TreeKey;
 use crate::mem::guest_memory::GuestMemory;
 use crate::mem::table_memory::TableMemory;
 use alloc::vec::Vec;
@@ -237,6 +238,8 @@ pub struct Shadow<M: TableMemory, F: PteFormat> {
     table_reserved: [u64; 3],
     tuning: Tuning,
     statistics: Statistics,
+    /// The set of tables of the VCPU in service.
+    tree: TreeKey,
     /// The VCPU that is served, and what is known of the others.
     current_vcpu: u32,
     is_shared: bool,
@@ -274,6 +277,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             tuning,
             statistics: Statistics::default(),
             current_vcpu: 0,
+            tree: TreeKey::FIRST,
             is_shared: false,
             views: Vec::new(),
         })

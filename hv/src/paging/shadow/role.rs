@@ -1,12 +1,14 @@
 //! What a shadow page stands for, packed into one number by which it is found again.
 
-use crate::arch::addr::{Hfn, Hpa};
+use crate::arch::addr::{Hfn, Hpa, PAGE_SHIFT};
 use crate::arch::state::cr4;
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{
     ACCESSED, DIRTY, GLOBAL, LongMode, NO_EXECUTE, PAT, PCD, PRESENT, PWT, PageAttr, USER, WRITE,
 };
 use crate::paging::guest_walk::{PagingKind, PagingState, Rights};
+use crate::paging::p2m::HPA_BITS;
+use crate::paging::tree_key::TreeKey;
 
 /// In a bit of leaves that the processor ignores: the memory can be written, whatever the guest's tables say.
 pub(super) const HOST_WRITABLE: u64 = 1 << 9;
@@ -85,20 +87,25 @@ pub(super) struct Role {
     pub controls: Controls,
     pub allowed: Allowed,
     pub source: Source,
+    /// The set of tables that it belongs to.
+    pub tree: TreeKey,
 }
 
 /// A source and a role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key(u64);
 
-const ROLE_BITS: u32 = 24;
+/// Where the set of tables is.
+const TREE: u32 = 22;
+const ROLE_BITS: u32 = TREE + TreeKey::BITS;
+const _: () = assert!(ROLE_BITS + HPA_BITS - PAGE_SHIFT <= 64, "a key has room for any frame of a P2m");
 
 impl Key {
     /// Of a page that stands for nothing.
     pub(super) const VOID: Key = Key(0);
 
     /// The key of what `number` stands for (a host frame for [`Source::Table`], a guest frame for
-    /// [`Source::Direct`], any below 2^40 for [`Source::Top`]) in this role.
+    /// [`Source::Direct`], any below 2^36 for [`Source::Top`]) in this role.
     pub(super) fn new(number: u64, role: Role) -> Key {
         let kind = match role.kind {
             PagingKind::Off => 0,
@@ -116,7 +123,8 @@ impl Key {
             | u64::from(role.quadrant & 3) << 5
             | u64::from(role.controls.bits()) << 7
             | u64::from(role.allowed.bits()) << 13
-            | source << 16;
+            | source << 16
+            | u64::from(role.tree.number()) << TREE;
         Key(number << ROLE_BITS | role)
     }
 
@@ -134,6 +142,7 @@ impl Key {
             controls: Controls::from_bits_truncate((self.0 >> 7) as u8 & 0x3f),
             allowed: Allowed::from_bits_truncate((self.0 >> 13) as u8 & 7),
             source,
+            tree: TreeKey::from_number(self.0 >> TREE),
         }
     }
 
@@ -158,7 +167,7 @@ impl Key {
 
     /// What a change of makes the processor's caches worthless.
     pub(super) fn controls_and_kind(self) -> u64 {
-        self.0 & (0x3f << 7 | 3 << 3)
+        self.0 & (0x3f << 7 | 3 << 3 | ((1 << TreeKey::BITS) - 1) << TREE)
     }
 
     /// The registers that its entries depend on.
@@ -325,9 +334,10 @@ mod tests {
                     controls: Controls::all(),
                     allowed: Allowed::all(),
                     source: Source::Table,
+                    tree: TreeKey::new(15, quadrant & 3).unwrap(),
                 };
-                let key = Key::new(0xff_ffff_ffff, role);
-                assert_eq!((key.number(), key.level(), key.is_table()), (0xff_ffff_ffff, level, true));
+                let key = Key::new(0xf_ffff_ffff, role);
+                assert_eq!((key.number(), key.level(), key.is_table()), (0xf_ffff_ffff, level, true));
                 assert_eq!(key.role(), role);
                 for offset in 0..4096 {
                     let hit = key.entries_at(offset, 1);

@@ -11,6 +11,7 @@ use crate::paging::format::address_mask;
 use crate::paging::format::x86::LARGE;
 use crate::paging::guest_walk::{PagingKind, PagingState, reserved};
 use crate::paging::p2m::P2m;
+use crate::paging::tree_key::TreeKey;
 
 /// Registers that were loaded lately, and the roots that were found for them.
 #[derive(Clone, Debug, Default)]
@@ -85,6 +86,14 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.table_reserved = [2, 3, 4].map(|level| LARGE | reserved(state, level));
     }
 
+    /// The VCPU in service uses the tables of this key from its next [`load`](Self::load) on, which must come before it goes on.
+    pub fn select(&mut self, tree: TreeKey) {
+        if self.tree != tree {
+            self.tree = tree;
+            self.recent.forget_roots();
+        }
+    }
+
     /// The processor uses other tables from now on.
     pub fn leave(&mut self) {
         self.pool.set_root(None);
@@ -109,7 +118,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 return (id, key);
             }
         }
-        let (key, gfn) = root_key(p2m, state, self.current_vcpu);
+        let (key, gfn) = root_key(p2m, state, self.current_vcpu, self.tree);
         let id = match self.pool.find(key) {
             Some(id) => {
                 self.statistics.roots_found += 1;
@@ -128,9 +137,14 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     }
 }
 
-/// The key of the root for these registers of a VCPU, and where the guest's root table is. Pages of pointers are each VCPU's own:
+/// The key of the root for these registers of a VCPU in this set of tables, and where the guest's root table is. Pages of pointers are each VCPU's own:
 /// with PAE paging they hold what the pointers were when this VCPU loaded them.
-pub(super) fn root_key(p2m: &P2m<impl TableMemory>, state: &PagingState, vcpu: u32) -> (Key, Gfn) {
+pub(super) fn root_key(
+    p2m: &P2m<impl TableMemory>,
+    state: &PagingState,
+    vcpu: u32,
+    tree: TreeKey,
+) -> (Key, Gfn) {
     let vcpu = u64::from(vcpu) << 27;
     let kind = state.kind();
     let role = Role {
@@ -140,6 +154,7 @@ pub(super) fn root_key(p2m: &P2m<impl TableMemory>, state: &PagingState, vcpu: u
         controls: Controls::of(state),
         allowed: Allowed::all(),
         source: Source::Top,
+        tree,
     };
     match kind {
         PagingKind::Off => (Key::new(vcpu, role), Gfn(0)),

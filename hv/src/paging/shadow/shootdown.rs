@@ -16,6 +16,7 @@ use super::Shadow;
 use super::root::Recent;
 use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
+use crate::paging::tree_key::TreeKey;
 use alloc::sync::Arc;
 
 /// The other processors that use the tables.
@@ -32,6 +33,7 @@ pub trait Shootdown: Send + Sync {
 /// What the engine knows of a VCPU that does not work on the tables at the moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
+    tree: TreeKey,
     recent: Recent,
     linear: u64,
     reserved: u64,
@@ -69,6 +71,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         if let Some(view) = self.views.get_mut(self.current_vcpu as usize) {
             *view = View {
+                tree: self.tree,
                 recent: core::mem::take(&mut self.recent),
                 linear: self.linear,
                 reserved: self.reserved,
@@ -77,6 +80,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         if let Some(view) = self.views.get_mut(vcpu as usize) {
             self.pool.change_vcpu(self.current_vcpu, vcpu);
+            self.tree = view.tree;
             self.recent = core::mem::take(&mut view.recent);
             self.linear = view.linear;
             self.reserved = view.reserved;

@@ -12,6 +12,7 @@ use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, DIRTY, LongMode, NO_EXECUTE, PRESENT, PageAttr, USER, WRITE};
 use crate::paging::guest_walk::{PagingKind, PagingState, Step, Translation, WalkError, walk};
 use crate::paging::p2m::{P2m, P2mEntry};
+use crate::paging::tree_key::TreeKey;
 
 /// The entries of the guest that a walk used, by level.
 #[derive(Default)]
@@ -178,7 +179,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         fault: &Fault,
         shootdowns: u64,
     ) -> Option<PageId> {
-        let (key, gfn) = root_key(p2m, fault.state, self.current_vcpu);
+        let (key, gfn) = root_key(p2m, fault.state, self.current_vcpu, self.tree);
         let mut table = self.page(key, gfn, memory);
         let mut allowed = Allowed::all();
         let mut level = key.level();
@@ -197,7 +198,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 let execute = fault.state.kind() == PagingKind::TwoLevel || step.raw & NO_EXECUTE == 0;
                 allowed.set(Allowed::EXECUTE, allowed.contains(Allowed::EXECUTE) && execute);
             }
-            let (key, gfn) = child_key(p2m, fault, level - 1, allowed);
+            let (key, gfn) = child_key(p2m, fault, level - 1, allowed, self.tree);
             let child = match self.pool.child(table, fault.index(level)) {
                 // In use under this link: flushes by the guest have reached it.
                 Some(linked) if self.pool.page(linked).key == key => {
@@ -288,7 +289,13 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 }
 
 /// The key of the shadow page of `level` on the way of a fault.
-fn child_key(p2m: &P2m<impl TableMemory>, fault: &Fault, level: u8, allowed: Allowed) -> (Key, Gfn) {
+fn child_key(
+    p2m: &P2m<impl TableMemory>,
+    fault: &Fault,
+    level: u8,
+    allowed: Allowed,
+    tree: TreeKey,
+) -> (Key, Gfn) {
     let kind = fault.state.kind();
     if let Some(step) = fault.path.at(level)
         && let Some(hpa) = p2m.translate(step.at).readable()
@@ -299,7 +306,8 @@ fn child_key(p2m: &P2m<impl TableMemory>, fault: &Fault, level: u8, allowed: All
             _ => 0,
         };
         let quadrant = quadrant as u8;
-        let role = Role { level, kind, quadrant, controls: fault.controls, allowed, source: Source::Table };
+        let (controls, source) = (fault.controls, Source::Table);
+        let role = Role { level, kind, quadrant, controls, allowed, source, tree };
         return (Key::new(hpa.frame().0, role), step.at.frame());
     }
     // Under a large page. All that its leaves depend on is in the key; the memory is the P2m's.
@@ -312,6 +320,7 @@ fn child_key(p2m: &P2m<impl TableMemory>, fault: &Fault, level: u8, allowed: All
         controls: Controls::empty(),
         allowed,
         source: Source::Direct(attr.pat | u8::from(attr.global) << 3),
+        tree,
     };
     let base = fault.found.gpa.align_down(1 << (12 + 9 * u32::from(level)));
     (Key::new(base.frame().0, role), base.frame())

@@ -130,6 +130,12 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
         Retired(self.retired.take())
     }
 
+    /// The same, in one list with those of another tree in the same memory.
+    pub fn take_retired_with(&mut self, others: Retired) -> Retired {
+        let retired = self.take_retired();
+        retired.and(others, &self.memory)
+    }
+
     /// Frees the tables that earlier updates took out of the tree: no processor may still walk them.
     pub fn reclaim(&mut self) {
         let retired = self.take_retired();
@@ -162,6 +168,22 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
 pub struct Retired(Option<Hfn>);
 
 impl Retired {
+    /// No tables.
+    pub const NONE: Retired = Retired(None);
+
+    /// Both, of trees in the same memory.
+    fn and(self, others: Retired, memory: &impl TableMemory) -> Retired {
+        let Some(mut last) = self.0 else { return others };
+        loop {
+            match memory.load(last, 0) {
+                0 => break,
+                link => last = Hpa(link).frame(),
+            }
+        }
+        memory.store(last, 0, others.0.map_or(0, |frame| frame.base().0));
+        self
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()

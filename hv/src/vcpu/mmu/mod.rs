@@ -15,7 +15,7 @@ mod switch;
 
 use fault::no_memory;
 pub use fault::page_fault;
-pub use switch::{SwitchCounts, switch};
+pub use switch::{SwitchCounts, set_tree, switch};
 
 use core::num::NonZeroU32;
 
@@ -25,6 +25,7 @@ use crate::paging::engine::{Engine, Engines};
 use crate::paging::guest_walk::PagingState;
 use crate::paging::policy::Mode;
 use crate::paging::shadow::{PatEntries, TlbFlush};
+use crate::paging::tree_key::TreeKey;
 use crate::vcpu::Vcpu;
 use crate::vcpu::outcome::Stop;
 use crate::virt::{FlushScope, Roots, Virt};
@@ -53,6 +54,8 @@ pub struct Mmu {
     /// The engines on which the guest can run in its state, as the VM's `translation` was told.
     supported: Engines,
     nested_step: NestedStep,
+    /// The set of tables that it uses, of either engine.
+    tree: TreeKey,
     /// The root must be found again before the next entry.
     reload: bool,
     /// The root lies where the processor cannot reach it.
@@ -69,6 +72,7 @@ impl Default for Mmu {
             engine: Engine::Nested,
             supported: Engines::ALL,
             nested_step: NestedStep::None,
+            tree: TreeKey::FIRST,
             reload: false,
             out_of_reach: false,
             refill_window: None,
@@ -82,6 +86,11 @@ impl Mmu {
     /// The engine whose tables the processor has.
     pub fn engine(&self) -> Engine {
         self.engine
+    }
+
+    /// The set of tables that it uses, of either engine.
+    pub fn tree(&self) -> TreeKey {
+        self.tree
     }
 
     /// Whether shadow tables translate.

@@ -8,9 +8,10 @@ use super::{NestedStep, RefillWindow, follow_pat, load};
 use crate::paging::MapError;
 use crate::paging::engine::Engine;
 use crate::paging::shadow::{Shadow, Tuning};
+use crate::paging::tree_key::TreeKey;
 use crate::trace::cost::Cost;
 use crate::vcpu::Vcpu;
-use crate::virt::{Roots, Virt};
+use crate::virt::{FlushScope, Roots, Virt};
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
 
@@ -89,7 +90,7 @@ fn adopt<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>
     vcpu.mmu.engine = to;
     match to {
         Engine::Nested => {
-            let root = vm.read_memory(&mut vcpu.work).nested.root();
+            let root = vm.read_memory(&mut vcpu.work).nested.root(vcpu.mmu.tree);
             vcpu.virt.set_paging(Roots::Nested(root));
             if let Some(shadow) = &mut *vm.lock_shadow(vcpu.id, &mut vcpu.work) {
                 shadow.leave();
@@ -99,11 +100,40 @@ fn adopt<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>
             vcpu.mmu.reload = false;
         }
         Engine::Shadow => {
+            if vcpu.mmu.tree != TreeKey::FIRST {
+                select(vcpu, vm);
+            }
             follow_pat(vcpu, vm);
             load(vcpu, vm);
             vcpu.mmu.refill_window = Some(RefillWindow::new(vm.clock.tsc_khz()));
         }
     }
+}
+
+/// The shadow engine finds the VCPU's roots by its key.
+#[cold]
+fn select<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
+    if let Some(shadow) = &mut *vm.lock_shadow(vcpu.id, &mut vcpu.work) {
+        shadow.select(vcpu.mmu.tree);
+    }
+}
+
+/// The VCPU runs on the tables of this key from its next entry on, with either engine. Nested tables of the key are there
+/// ([`NestedTrees::add`](crate::paging::nested_trees::NestedTrees::add)), or it runs on the first; a shadow root is found or made.
+pub fn set_tree<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, tree: TreeKey) {
+    if vcpu.mmu.tree == tree {
+        return;
+    }
+    vcpu.mmu.tree = tree;
+    select(vcpu, vm);
+    match vcpu.mmu.engine {
+        Engine::Nested => {
+            let root = vm.read_memory(&mut vcpu.work).nested.root(tree);
+            vcpu.virt.set_paging(Roots::Nested(root));
+        }
+        Engine::Shadow => vcpu.request_root(),
+    }
+    vcpu.virt.flush(FlushScope::All);
 }
 
 /// Changes the tables that translate from the next entry on. Fails only for want of host memory, the first time that

@@ -12,6 +12,7 @@ use crate::device::message::Messages;
 use crate::paging::GpaRange;
 use crate::paging::shadow::Shootdown;
 use crate::paging::table::Found;
+use crate::paging::tree_key::TreeKey;
 use crate::vcpu::outcome::{Cause, Death, Stop};
 use crate::vcpu::run::run;
 use crate::vcpu::testing::{CODE, Machine};
@@ -363,12 +364,16 @@ fn the_test_device_drops_translations_and_keeps_memory() {
         },
     ]);
     machine.write(0x3_0010, &[7; 4]);
-    assert!(matches!(machine.vm.memory.read().nested.find(Gpa(0x3_0000)), Found::Leaf(_)));
+    assert!(matches!(
+        machine.vm.memory.read().nested.tree(TreeKey::FIRST).find(Gpa(0x3_0000)),
+        Found::Leaf(_)
+    ));
     assert_eq!(told(&mut machine), 1, "other VCPUs drop theirs too");
     let memory = machine.vm.memory.read();
-    let (Found::Leaf(leaf), Some(hpa)) =
-        (memory.nested.find(Gpa(0x3_0000)), memory.p2m.translate(Gpa(0x3_0000)).readable())
-    else {
+    let (Found::Leaf(leaf), Some(hpa)) = (
+        memory.nested.tree(TreeKey::FIRST).find(Gpa(0x3_0000)),
+        memory.p2m.translate(Gpa(0x3_0000)).readable(),
+    ) else {
         panic!("the fault has filled in the page");
     };
     assert_eq!(leaf.to, hpa);

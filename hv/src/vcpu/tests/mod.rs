@@ -16,6 +16,7 @@ mod modes;
 mod random;
 mod speculation;
 mod time;
+mod trees;
 
 use crate::arch::state::{Gpr, VcpuState};
 use crate::virt::fake::Fake;

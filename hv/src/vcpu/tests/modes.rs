@@ -8,6 +8,7 @@ use crate::arch::state::{Gpr, VcpuState, cr0, cr4, efer};
 use crate::arch::{Exception, RegMove};
 use crate::paging::engine::Engine;
 use crate::paging::policy::Mode;
+use crate::paging::tree_key::TreeKey;
 use crate::vcpu::mmu::{audit_shadow, page_fault, set_mode};
 use crate::vcpu::outcome::{Cause, Outcome, Stop};
 use crate::vcpu::testing::{CODE, Machine};
@@ -147,7 +148,7 @@ fn tables_that_cannot_run_the_guest_make_way_for_the_others() {
         let mut machine = Machine::with("shadow_pages = 16\n", script);
         machine.vcpu.virt.regs.cr0 = cr0::ET | start;
         machine.vcpu.virt.needs = needs;
-        let root = machine.vm.memory.read().nested.root();
+        let root = machine.vm.memory.read().nested.root(TreeKey::FIRST);
         machine.vcpu.virt.set_paging(Roots::Nested(root));
         set_mode(&mut machine.vcpu, &machine.vm, mode, || 0).unwrap();
         machine.code(&[0x0f, 0xa2, 0x0f, 0xa2, 0x0f, 0xa2, 0x0f, 0xa2, 0x0f, 0xa2, 0x0f, 0xa2, 0x0f, 0xa2]);

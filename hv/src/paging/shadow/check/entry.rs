@@ -156,6 +156,7 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
                     controls: Controls::empty(),
                     allowed: Allowed::all(),
                     source: Source::Direct(0),
+                    tree: role.tree,
                 };
                 match pool.child(id, index) {
                     Some(child)

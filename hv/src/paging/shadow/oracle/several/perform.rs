@@ -12,6 +12,7 @@ use crate::paging::model::Modelled;
 use crate::paging::random::Random;
 use crate::paging::shadow::oracle::layout::{self, TABLE_BYTES};
 use crate::paging::shadow::{Reload, TlbFlush};
+use crate::paging::tree_key::TreeKey;
 use crate::vm::work;
 
 impl<F: Modelled> Several<F> {
@@ -48,10 +49,14 @@ impl<F: Modelled> Several<F> {
                 self.world.cpus[v].borrow_mut().flushed_all(&self.world, true, true);
             }
             48..52 => {
-                let same = random.once_in(3);
+                let mut same = random.once_in(3);
                 if !same {
                     let mut cpu = self.world.cpus[v].borrow_mut();
                     cpu.state.cr3 = layout::cr3(&mut random, cpu.state.kind());
+                }
+                if random.once_in(4) {
+                    self.select(v, &mut random);
+                    same = false;
                 }
                 self.load_registers(v, false, same);
             }
@@ -143,6 +148,14 @@ impl<F: Modelled> Several<F> {
         };
         let now = core::mem::replace(&mut self.world.cpus[v].borrow_mut().state, next);
         self.load_registers(v, flushes(&now) != flushes(&next), false);
+    }
+
+    /// The VCPU uses another set of tables.
+    fn select(&mut self, v: usize, random: &mut Random) {
+        let tree =
+            TreeKey::new((random.draw() % 2) as u8, (random.draw() % 2) as u8).expect("there are four each");
+        self.world.log(|| format!("    VCPU {v} uses {tree:?}"));
+        self.engine(v, |shadow, _, _, _| (shadow.select(tree), TlbFlush::None));
     }
 
     /// The VCPU does as another one does: same registers.

@@ -8,6 +8,7 @@ use crate::paging::format::npt::Npt;
 use crate::paging::guest_walk::PagingKind;
 use crate::paging::random::Random;
 use crate::paging::shadow::role::{Allowed, Controls, Role, Source};
+use crate::paging::tree_key::TreeKey;
 
 type Small<'a> = Pool<&'a Arena, Npt>;
 
@@ -15,7 +16,18 @@ type Small<'a> = Pool<&'a Arena, Npt>;
 fn key(n: u64) -> Key {
     let (controls, allowed) = (Controls::empty(), Allowed::all());
     let source = Source::Direct(0);
-    Key::new(n, Role { level: 1, kind: PagingKind::Off, quadrant: 0, controls, allowed, source })
+    Key::new(
+        n,
+        Role {
+            level: 1,
+            kind: PagingKind::Off,
+            quadrant: 0,
+            controls,
+            allowed,
+            source,
+            tree: TreeKey::FIRST,
+        },
+    )
 }
 
 /// A page with one leaf in each of so many groups of 64.
