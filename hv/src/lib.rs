@@ -10,7 +10,7 @@
 //! the guest again.
 #![cfg_attr(not(any(test, feature = "testing")), no_std)]
 #![deny(clippy::float_arithmetic)]
-// Links to private items work in the documentation for those who change the code (--document-private-items).
+// Links to private items work in the documentation of internals (--document-private-items).
 #![allow(rustdoc::private_intra_doc_links)]
 
 extern crate alloc;

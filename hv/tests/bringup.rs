@@ -127,7 +127,8 @@ fn grub_starts_it_by_multiboot2() {
     assert!(text.contains("first module") && text.contains("second"), "{text}");
 }
 
-/// GRUB does not ask whose the memory is. What firmware keeps there serves calls that nobody makes.
+/// GRUB loads the image there without a look at the memory map. What firmware keeps there serves calls that the hypervisor
+/// never makes.
 #[test]
 fn it_starts_in_memory_that_firmware_keeps() {
     if !grub::can_make_media(grub::BIOS) {

@@ -188,8 +188,8 @@ pub mod rflags {
     pub const AC: u64 = 1 << 18;
 }
 
-/// Read and write access to the registers of one VCPU. Setters store raw values: whoever calls them has
-/// validated the value as the architecture demands.
+/// Read and write access to the registers of one VCPU. Setters store raw values: callers have validated
+/// them as the architecture demands.
 #[allow(missing_docs)]
 pub trait VcpuState {
     fn gpr(&self, reg: Gpr) -> u64;

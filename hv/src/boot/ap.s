@@ -61,7 +61,7 @@ ap_long:
   xorl %eax, %eax
   movl %eax, %fs
   movl %eax, %gs
-  xchgq %rax, ap_stack(%rip)                    /* whoever takes the stack is the one that is awaited */
+  xchgq %rax, ap_stack(%rip)                    /* 0: the PCPU that starts this one has given up */
   testq %rax, %rax
   jz 1f
   movq %rax, %rsp

@@ -120,7 +120,7 @@ fn moved(boot: &BootInfo, range: &Range<u64>) -> Range<u64> {
     let home = free.iter().find(|home| home.end.min(BOOT_MAP).saturating_sub(home.start) >= len);
     let home = home.unwrap_or_else(|| panic!("no {len} contiguous free bytes below 4 GiB")).start;
     let bytes = BootMemory.bytes(range.start, len).expect("it was readable when it was parsed");
-    // SAFETY: free memory, mapped by the boot tables, nobody's yet.
+    // SAFETY: free memory, mapped by the boot tables; no reference to it exists yet.
     unsafe { core::slice::from_raw_parts_mut(home as *mut u8, len as usize) }.copy_from_slice(bytes);
     home..home + len
 }
@@ -178,7 +178,7 @@ fn start_interrupts(acpi: &Acpi, console: Option<SerialPort>) -> LocalApic {
         if paging::map_device(io_apic.address..io_apic.address + PAGE_SIZE).is_err() {
             continue;
         }
-        // SAFETY: the MADT says that there is one, it is mapped, and nobody else uses it.
+        // SAFETY: the MADT says that there is one, it is mapped, and this is its only user.
         let mut io_apic = unsafe { IoApic::new(io_apic.address, io_apic.gsi_base) };
         let id = u8::try_from(lapic.id).ok();
         if let (Some(id), Some((gsi, flags))) = (id, wire.filter(|(gsi, _)| io_apic.serves(*gsi))) {
@@ -200,7 +200,7 @@ impl LoaderMemory for BootMemory {
         // A part of it that lies behind the second map is not there twice.
         let base = if end <= AGAIN { BOOT_MAP } else { 0 };
         let readable = readable && base + at != 0;
-        // SAFETY: mapped, and nobody writes to the loader's memory while this borrow lives.
+        // SAFETY: mapped, and the loader's memory is not written while this borrow lives.
         readable.then(|| unsafe { core::slice::from_raw_parts((base + at) as *const u8, len as usize) })
     }
 }

@@ -70,10 +70,10 @@ fn wait_for_turn() -> Option<MutexGuard<'static, ()>> {
     })
 }
 
-/// Lets a panic write, whoever's turn it was.
+/// Releases the lock of the console by force, so that a panic can write.
 ///
 /// # Safety
-/// Nobody who was writing goes on.
+/// The holder of the lock, if there is one, does not continue.
 pub unsafe fn seize() {
     // SAFETY: the caller's promise; the lock guards a port and no data.
     unsafe { TURN.force_unlock() }

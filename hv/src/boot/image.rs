@@ -1,5 +1,5 @@
-//! Where the hypervisor's image lies: the linker script's symbols. And the note that tells its version to those who look
-//! at the file; the linker writes another with a hash of everything.
+//! Where the hypervisor's image lies: the linker script's symbols. Also the ELF note with its version, for tools that read
+//! the file; the linker adds a second note with a hash of the whole file (the build ID).
 
 use core::ops::Range;
 

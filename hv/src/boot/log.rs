@@ -43,7 +43,7 @@ pub fn telemetry() -> Option<Uart> {
 pub fn record(object: Arguments<'_>) {
     if let Some(mut port) = telemetry() {
         let _whole = LINE.lock();
-        // The port takes everything; there is nobody to tell if it does not.
+        // A serial port accepts every byte, and an error of the log could not be reported anywhere else.
         let _ = writeln!(port, "{object}");
     }
 }

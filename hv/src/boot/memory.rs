@@ -64,7 +64,7 @@ fn unused(info: &BootInfo) -> Result<Ranges, TooManyPieces> {
     Ok(unused)
 }
 
-/// All memory that the map calls RAM, whoever uses it: what the hypervisor maps cached.
+/// All memory that the map calls RAM, in use or not: the hypervisor maps it cached.
 pub fn ram(info: &BootInfo) -> Result<Ranges, TooManyPieces> {
     let mut ram = Ranges::new();
     for region in &info.regions {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn other_processors_start_in_a_page_that_is_nobodys() {
+    fn other_processors_start_in_an_unused_page() {
         let page = |regions: &[(Range<u64>, u32)], modules: &[(u64, u64)]| low_page(&info(regions, modules));
         assert_eq!(page(&[(0..0x100000, 1)], &[]), Some(0x9f000));
         assert_eq!(page(&[(0..0x2000, 1)], &[]), Some(0x1000));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the map says, a free page is whole, was called usable, and is nobody's.
+        /// Whatever the map says, a free page is whole, was called usable, and has no other use.
         #[test]
         fn free_pages_are_free(regions in prop::collection::vec((0u64..0x40_0000, 1u64..0x20_0000, 1u32..5), 1..12),
                                modules in prop::collection::vec((0u64..0x40_0000, 1u64..0x1_0000), 0..4)) {

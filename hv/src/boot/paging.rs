@@ -117,8 +117,8 @@ pub fn unmap_guard(page: u64) -> Result<(), MapError> {
     let mut tables = TABLES.lock();
     let tables = tables.as_mut().ok_or(MapError::Address)?;
     let _: Flush = tables.unmap(GpaRange::page(Gpa(page)))?;
-    // SAFETY: the same tables again: the flush that the line above asks for. PCPUs that have started go on with what
-    // they cached, which matters to none: nobody else uses the page.
+    // SAFETY: the same tables again: the flush that the line above asks for. PCPUs that have started keep
+    // what they cached, which is harmless: only this PCPU uses the page.
     unsafe { cpu::set_cr3(tables.root().base().0) };
     Ok(())
 }

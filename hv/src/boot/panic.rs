@@ -117,7 +117,7 @@ fn end(message: fmt::Arguments<'_>, frame: Option<&TrapFrame>, rbp: u64) -> ! {
     let depth = DEPTH.fetch_add(1, Ordering::Relaxed);
     if depth < 2 {
         let report = Report { message, frame, rbp, brief: depth > 0 };
-        // Nobody is left to be told that a port failed. The locks of the log may be held for ever: passed over.
+        // An error of a port cannot be reported anywhere. The locks of the log may be held for ever: they are bypassed.
         // SAFETY: this is the only PCPU that runs, or else one that does not come out of its lock, and it does not return.
         unsafe {
             screen::seize();

@@ -97,7 +97,7 @@ pub fn probe(host: &Host) -> ! {
         ExitAction::Reset => "it is reset now",
         ExitAction::IsaDebug(_) => "the emulated machine ends",
     };
-    // There is nobody to tell that a port failed.
+    // An error of a port cannot be reported anywhere else.
     let _ = write!(hv_log::console(), "{}end of the report; {end}\n", facts.full());
     hv_log::record(format_args!(r#"{{"v":1,"t":"end","vm":"","reason":"probe"}}"#));
     hv_log::drain();

@@ -46,7 +46,7 @@ fn processor(host: &Host, pcpu: &'static PerCpu) {
     let registers = [cpu::cr0(), cpu::cr3(), cpu::cr4()];
     static FIRST: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
     for (first, value) in FIRST.iter().zip(registers) {
-        // Whoever comes first says what all are to have.
+        // The first PCPU sets the value that all others must have.
         if let Err(other) = first.compare_exchange(0, value, Ordering::SeqCst, Ordering::SeqCst) {
             assert_eq!(other, value, "control registers differ");
         }

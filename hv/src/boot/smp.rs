@@ -101,7 +101,7 @@ pub fn start(host: &'static Host, most: usize) {
         return;
     };
     COMMON.call_once(|| Common { host, mtrrs: Mtrrs::read() });
-    // SAFETY: the page is RAM that nobody uses, and the code is shorter; the variables are this module's.
+    // SAFETY: the page is RAM without another use, and the code is shorter; the variables are this module's.
     unsafe {
         let code = &raw const ap_start;
         let length = (&raw const ap_start_end as usize) - code as usize;
@@ -142,7 +142,7 @@ fn start_one(host: &Host, apic_id: u32, page: u64, end: u64) -> Result<(), &'sta
     }
     let end = end.max(begin + ticks(host, LEAST_PATIENCE_MS * 1000));
     while !is_here() {
-        // The stack is its own, or nobody's.
+        // The exchange decides: the PCPU has taken its stack and owns it, or this one takes it and the late PCPU halts.
         if cpu::rdtsc() > end && !has_come() && stack.swap(0, Ordering::SeqCst) != 0 {
             return Err("it did not start");
         }

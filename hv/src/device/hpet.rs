@@ -142,7 +142,7 @@ impl Hpet {
             let asserted = timer.is_level() && self.status >> index & 1 != 0;
             let silent = !timer.is_enabled() || asserted || self.line(index) == 0;
             let wait = timer.ticks_to_match(self.counter())?;
-            // Matches that follow each other too fast coalesce: nobody could take that many interrupts.
+            // Matches that follow each other too fast coalesce: no guest could take that many interrupts, and each costs the host.
             let floods = timer.is_periodic() && timer.period() < HPET_MIN_TICKS.into();
             let wait = if floods { wait.max(HPET_MIN_TICKS.into()) } else { wait };
             (!silent).then_some(wait)

@@ -11,8 +11,8 @@ pub const fn size_mask(size: u8) -> u32 {
     }
 }
 
-/// Reads `size` bytes from byte `offset` (modulo 4) of `register`. Bytes beyond its end read as ones, as on a bus
-/// that nobody drives.
+/// Reads `size` bytes from byte `offset` (modulo 4) of `register`. Bytes beyond its end read as ones, as on an
+/// undriven bus.
 pub const fn read(register: u32, offset: u32, size: u8) -> u32 {
     let undriven = u32::MAX as u64;
     let wide = (undriven << 32 | register as u64) >> (8 * (offset & 3));

@@ -1,7 +1,7 @@
 //! Where the guest's devices are: ports, MMIO windows, interrupt lines.
 //!
 //! One place for the bus ([`super::chipset`]), which decodes these addresses, and for the ACPI tables, which tell
-//! the guest about them; whoever changes a number here changes both. The layout is that of a PC: ISA devices at
+//! the guest about them; so a change of a number here changes both. The layout is that of a PC: ISA devices at
 //! their traditional ports, interrupt controllers and HPET below 4 GiB, and between RAM and those the PCI windows.
 //!
 //! Facts for the ACPI tables that are not addresses: interrupts of ISA devices are edge-triggered and active high

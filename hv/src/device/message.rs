@@ -1,4 +1,4 @@
-//! Interrupt messages: what I/O APIC, MSI sources and local APICs send to local APICs, and who is addressed.
+//! Interrupt messages: what I/O APIC, MSI sources and local APICs send to local APICs, and which of them a message addresses.
 //!
 //! The VM takes messages out of [`Messages`] (or of [`super::lapic::LapicEffect::Ipi`]), finds the receivers
 //! with [`ApicAddress::matches`] and hands each of them the message through [`super::lapic::Lapic::deliver`]. A message's destination has 32 bits

@@ -16,8 +16,8 @@ use counter::Counter;
 
 /// The input clock.
 pub const PIT_CLOCK: Clock = Clock::new(1_193_182);
-/// A periodic output is looked at every so many ticks at most (10 µs): a guest may ask for edges faster than anybody
-/// can take interrupts, and those in between coalesce anyway.
+/// The shortest time between two looks at a periodic output, in ticks (10 µs): a guest may program edges faster than it can
+/// take interrupts, and the edges in between coalesce anyway.
 const MIN_WAKE_TICKS: i64 = 12;
 
 /// How a channel's 16-bit count passes the 8-bit port (the RW field of a control word).

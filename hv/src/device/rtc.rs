@@ -60,7 +60,7 @@ const IRQ: u8 = 1 << 7;
 #[derive(Clone, Debug)]
 pub struct Rtc {
     index: u8,
-    /// Time registers while the clock stands still, alarm registers, and memory from 0x0e on.
+    /// Time registers while the clock is stopped, alarm registers, and memory from 0x0e on.
     bytes: [u8; 128],
     a: u8,
     b: u8,
@@ -216,7 +216,7 @@ impl Rtc {
         self.base = date.seconds() - self.updates();
     }
 
-    /// The clock stands still: it is being set or its divider is held in reset.
+    /// The clock is stopped: it is being set, or its divider is held in reset.
     fn is_stopped(&self) -> bool {
         stops(self.a, self.b)
     }
@@ -328,7 +328,7 @@ impl Rtc {
 const MAX_EPOCH_S: i64 = 253_402_300_799;
 const TIME: [u8; 8] = [SECOND, MINUTE, HOUR, WEEKDAY, DAY, MONTH, YEAR, CENTURY];
 
-/// Whether these values of registers A and B make the clock stand still.
+/// Whether these values of registers A and B stop the clock.
 fn stops(a: u8, b: u8) -> bool {
     b & SET != 0 || a & DIVIDER_RESET == DIVIDER_RESET
 }

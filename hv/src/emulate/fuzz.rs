@@ -127,7 +127,7 @@ fn step(s: &mut ArchState, m: &mut TestMemory, cache: &mut DecodeCache) -> bool 
             assert!(!m.events.iter().any(written), "a fault had an effect");
             false
         }
-        Outcome::Stop(at) => panic!("nobody stopped, at {at:#x}"),
+        Outcome::Stop(at) => panic!("stopped without a stop flag, at {at:#x}"),
         Outcome::Unsupported(bytes) => {
             assert_eq!((&*s, &m.ram), (&before, &ram), "an unsupported instruction had an effect");
             // A far pointer is read before it turns out to be a gate's.

@@ -2,7 +2,7 @@
 //! page tables. iced-x86 decodes, this module executes; it must be exact on RAM too, because an instruction
 //! may touch both.
 //!
-//! Who calls it: exit dispatch, with the VCPU's registers ([`VcpuState`]) and a [`Memory`] that walks the guest's
+//! Called by exit dispatch, with the VCPU's registers ([`VcpuState`]) and a [`Memory`] that walks the guest's
 //! tables and routes each access to RAM or to a device. [`emulate`] runs one instruction (one bounded chunk of a
 //! repeated string instruction) and says what happened as an [`Outcome`]; it never touches memory, ports or registers
 //! otherwise.

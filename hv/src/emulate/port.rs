@@ -1,4 +1,4 @@
-//! IN and OUT, and who may use a port.
+//! IN and OUT, and the permission to use a port.
 //!
 //! AMD APM 2, section 12.2.4: at a CPL above IOPL, and in virtual-8086 mode, the TSS's I/O permission bitmap decides.
 

@@ -174,7 +174,7 @@ impl Acpi {
             rest = next;
             let fields = Fields(entry);
             match (kind, length) {
-                // The last ID of either size is everybody's.
+                // The highest ID of either size is the broadcast destination: no PCPU has it.
                 (0, 8..) if fields.u8(3) != u8::MAX => self.note_cpu(fields.u8(3).into(), fields.u32(4)),
                 (9, 16..) if fields.u32(4) != u32::MAX => self.note_cpu(fields.u32(4), fields.u32(8)),
                 (1, 12..) => {

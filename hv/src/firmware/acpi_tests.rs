@@ -65,7 +65,7 @@ fn machine(xsdt: bool) -> Vec<u8> {
     madt.extend([0, 8, 1, 3, 1, 0, 0, 0]);
     madt.extend([0, 8, 2, 4, 0, 0, 0, 0]); // disabled
     madt.extend([0, 8, 2, 5, 2, 0, 0, 0]); // not there, but could come
-    madt.extend([0, 8, 3, 255, 1, 0, 0, 0]); // everybody
+    madt.extend([0, 8, 3, 255, 1, 0, 0, 0]); // the broadcast destination
     madt.extend([9, 16, 0, 0, 0x34, 0x12, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
     madt.extend([9, 16, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]); // once more
     madt.extend([9, 16, 0, 0, 6, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);

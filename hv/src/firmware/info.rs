@@ -68,7 +68,7 @@ pub enum Error {
 /// What a range of the memory map holds; the numbers of E820, PVH and multiboot2 are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegionKind {
-    /// RAM for everybody.
+    /// Free RAM.
     Usable,
     /// Firmware or devices.
     Reserved,
@@ -140,7 +140,7 @@ pub struct BootInfo {
     pub rsdp: Option<u64>,
     /// The screen, unchecked.
     pub framebuffer: Option<Framebuffer>,
-    /// Who started the loader.
+    /// The firmware that started the loader.
     pub firmware: Firmware,
     /// Memory that still holds something the hypervisor reads during its start (an RSDP copy).
     pub in_use: Option<Range<u64>>,

@@ -1,6 +1,6 @@
 //! Which IOMMUs the ACPI tables name: DMAR for Intel's, IVRS for AMD's.
 //!
-//! The hypervisor passes no device to guests and uses none; whoever looks at a new machine wants to know. Intel VT-d
+//! For the hardware report only: the hypervisor passes no device to guests and uses no IOMMU. Intel VT-d
 //! specification 4.1, 8.1 to 8.3; AMD I/O virtualization specification 3.08, 5.2.
 
 use core::fmt;

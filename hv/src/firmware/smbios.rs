@@ -1,4 +1,4 @@
-//! Who made the machine and its firmware, from the SMBIOS tables: for the hardware report.
+//! Vendor and model of the machine and its firmware, from the SMBIOS tables: for the hardware report.
 //!
 //! Damaged tables count as absent; texts lose what is not printable. SMBIOS 3.6, 5.2 (entry points), 6.1 (structures and their
 //! texts), 7.1 (BIOS information), 7.2 (system information); UEFI 2.10, 4.3 (system table) and 4.6 (configuration table).

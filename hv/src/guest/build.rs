@@ -48,7 +48,7 @@ pub enum BuildError {
     Room(&'static str),
     /// No host memory for the tables that map the guest's memory.
     Tables(MapError),
-    /// No host memory for so many shadow pages.
+    /// No host memory for that many shadow pages.
     Shadow,
     /// The affinity names no processor of this machine that runs guests.
     Affinity {
@@ -195,8 +195,8 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     })
 }
 
-/// What the device bus or the local APICs serve. Nearly all of the PCI windows is empty; who answers there is the bus's
-/// business, because guests move functions.
+/// What the device bus or the local APICs serve. Nearly all of the PCI windows is empty; the bus decides which
+/// device answers there, because guests move functions.
 const MMIO: [Range<u64>; 5] =
     [devices::PCI_WINDOW_32, devices::ECAM, devices::IOAPIC, devices::HPET, devices::LOCAL_APIC];
 

@@ -47,7 +47,7 @@ impl Context {
     /// Puts them into the PCPU.
     ///
     /// # Safety
-    /// Nobody needs what was there.
+    /// The values that it overwrites are saved elsewhere or not needed.
     pub unsafe fn restore(&mut self) {
         let components = self.fpu.components();
         // SAFETY: as above; the values were there before, or are those after RESET.

@@ -89,7 +89,7 @@ pub struct FpuState {
     words: Vec<u64>,
     /// Components that XSAVE stores; 0 where the processor has FXSAVE only.
     components: u64,
-    /// The registers of whoever was there before have to be cleared: see [`leaves_pointers`].
+    /// XRSTOR may leave the x87 pointers of the previous VCPU, which must be cleared: see [`leaves_pointers`].
     clears: bool,
 }
 
@@ -142,7 +142,7 @@ impl FpuState {
     /// Loads the processor's registers from here.
     ///
     /// # Safety
-    /// XCR0 holds all components that the VCPU uses, and nobody needs the registers' old values.
+    /// XCR0 holds all components that the VCPU uses, and the registers' old values are saved or not needed.
     #[inline(never)]
     pub unsafe fn restore(&mut self) {
         let (area, low, high) = (self.area(), self.components as u32, (self.components >> 32) as u32);
@@ -165,7 +165,7 @@ impl FpuState {
 /// XCR0 is 1 afterwards, and all registers are as after reset.
 ///
 /// # Safety
-/// Nobody needs the registers' values.
+/// The registers' values are not needed.
 #[inline(never)]
 pub unsafe fn is_xsavec_sound() -> bool {
     const AVX: u64 = 1 << 2;

@@ -22,7 +22,7 @@ impl IoApic {
     /// Takes over the I/O APIC at `address` and masks all of its lines.
     ///
     /// # Safety
-    /// There is one, mapped uncached, whose first global system interrupt is `gsi_base`; nobody else uses it.
+    /// There is one, mapped uncached, whose first global system interrupt is `gsi_base`; the caller is its only user.
     pub unsafe fn new(address: u64, gsi_base: u32) -> IoApic {
         let mut io_apic = IoApic { registers: address as *mut u32, gsi_base, lines: 0 };
         io_apic.lines = (io_apic.read(VERSION) >> 16 & 0xff) + 1;

@@ -144,7 +144,7 @@ pub fn send_nmi(apic_id: u32) {
     command(apic_id, COMMAND_ASSERT | COMMAND_NMI);
 }
 
-/// Sends an interrupt once the last one is on its way. What was written to memory before is seen by whoever is interrupted.
+/// Sends an interrupt, after the previous one has been sent. The receiver sees all memory writes before this call.
 fn command(apic_id: u32, command: u32) {
     if is_x2apic() {
         // The MSR's write waits for no store (SDM 3, 11.12.3).

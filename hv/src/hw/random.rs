@@ -16,8 +16,8 @@ const TRIES: u32 = 100;
 pub struct Seed {
     /// The bytes.
     pub bytes: [u8; 32],
-    /// The processor's generator gave them. If not, they come from the jitter of its clock, which somebody who knows the
-    /// machine may guess: not for keys.
+    /// The processor's generator gave them. If not, they come from the jitter of its clock, which can be guessed with
+    /// knowledge of the machine: not for keys.
     pub secure: bool,
 }
 

@@ -44,7 +44,7 @@ impl Timer {
     }
 
     /// Interrupts when the TSC reaches `deadline`, or at once if it has. In one-shot mode the interrupt may come early,
-    /// because the counter is short: whoever takes it looks at the time and arms again.
+    /// because the counter has 32 bits only: the caller compares the time and arms again.
     pub fn arm(&self, deadline: u64, now: u64) {
         if self.tsc_deadline {
             // SAFETY: the mode was selected by `install`. A deadline in the past fires at once; 0 would disarm.

@@ -101,7 +101,7 @@ fn from_hypervisor(cpuid: impl Fn(u32) -> cpu::CpuidResult) -> Option<u64> {
     (khz != 0).then_some(khz.into())
 }
 
-/// The median of three measurements: one may be disturbed by firmware or by whoever runs this machine.
+/// The median of three measurements: one may be disturbed by an SMI, or by the hypervisor or emulator below.
 fn median(measure: impl Fn() -> Option<u64>) -> Option<u64> {
     let mut runs = [measure()?, measure()?, measure()?];
     runs.sort_unstable();
@@ -136,7 +136,7 @@ fn measure_pit() -> Option<u64> {
     const SPEAKER: u8 = 2;
     const OUTPUT: u8 = 1 << 5;
     let count = PIT_HZ / MEASURE_HZ;
-    // SAFETY: the host uses channel 2 for nothing else.
+    // SAFETY: the host has no other use for channel 2.
     unsafe {
         let control = port::in8(0x61) & !(GATE | SPEAKER);
         port::out8(0x61, control | GATE);

@@ -65,7 +65,7 @@ mod reg {
     pub const MCR: u16 = 4;
     /// Line status.
     pub const LSR: u16 = 5;
-    /// Scratch: kept by the chip, used by nobody.
+    /// Scratch: the chip stores it and does not use it.
     pub const SCR: u16 = 7;
 }
 
@@ -128,7 +128,7 @@ impl Uart {
         }
     }
 
-    /// Writes one byte as it is. False: the line does not move, as when nobody reads an emulated port's output. The way of
+    /// Writes one byte as it is. False: the transmitter stays full, as when an emulated port's output is not read. Used for
     /// a guest's console output.
     #[inline]
     pub fn try_write(self, byte: u8) -> bool {

@@ -15,7 +15,7 @@ impl VideoMemory {
     /// The memory that `layout` describes.
     ///
     /// # Safety
-    /// It is mapped writable as long as this is used, and is nobody's RAM.
+    /// It is mapped writable as long as this is used, and is not RAM.
     pub unsafe fn new(layout: &Layout) -> VideoMemory {
         VideoMemory { start: layout.memory().start, bytes: layout.bytes() }
     }

@@ -67,7 +67,7 @@ pub unsafe fn init(range: Range<Hfn>, memory: &'static mut [u64]) {
 /// Hands over the frames of `range`.
 ///
 /// # Safety
-/// They are RAM, mapped, and nobody uses them.
+/// They are RAM, mapped, and unused.
 pub unsafe fn add(range: Range<Hfn>) {
     let mut frames = FRAMES.lock();
     let frames = frames.as_mut().expect("frame allocator not started");
@@ -149,7 +149,7 @@ pub fn alloc_all(bytes: u64, node: Node) -> Option<Vec<Block>> {
             }
             None if order > 0 => order -= 1,
             None => {
-                // SAFETY: nobody has seen these blocks.
+                // SAFETY: these blocks were allocated above, and no copy of their addresses has left this function.
                 blocks.into_iter().for_each(|block: Block| unsafe { free(block.start, block.order) });
                 return None;
             }
@@ -167,7 +167,7 @@ pub fn alloc_below(order: u8, limit: Hpa) -> Option<Hpa> {
 /// Takes back a block of an allocation, or an aligned part of one.
 ///
 /// # Safety
-/// Nobody uses it any more, no guest table maps it, and TLBs have forgotten it.
+/// It is not used any more: no guest table maps it, and no TLB holds a guest's translation to it.
 ///
 /// # Panics
 /// If it is not allocated.

@@ -30,8 +30,8 @@ pub fn bytes() -> u64 {
     BYTES.load(Ordering::Relaxed)
 }
 
-/// Whether there are so many bytes (not 0) in one piece, without the block that is kept. For who is about to make so much, in parts that
-/// cannot fail.
+/// Whether `bytes` (not 0) are free in one piece, without the reserved block. For a caller that is about to allocate that much in
+/// small parts, each of which would panic on failure.
 pub fn has_room(bytes: usize) -> bool {
     let Ok(layout) = Layout::from_size_align(bytes, align_of::<u64>()) else { return false };
     // SAFETY: the size is not zero, and what is given back is what was got.
@@ -72,7 +72,7 @@ mod tests {
     use crate::arch::addr::{Hpa, PAGE_SIZE};
     use crate::mem::buddy::Buddy;
 
-    /// Makes new memory of this machine's the frames of the hypervisor. Nobody else in the tests has frames.
+    /// Allocates memory of the test machine and hands it over as frames. No other test uses the frame allocator.
     fn hand_over(frames: u64) {
         let bytes = (frames * PAGE_SIZE) as usize;
         let layout = Layout::from_size_align(bytes, bytes).unwrap();
@@ -80,7 +80,7 @@ mod tests {
         let start = Hpa(unsafe { std::alloc::alloc(layout) } as u64);
         let range = start.frame()..Hpa(start.0 + bytes as u64).frame();
         let words = vec![0; Buddy::words(&range)].leak();
-        // SAFETY: this is called once, and the memory is used for nothing else.
+        // SAFETY: this is called once, and the memory has no other use.
         unsafe {
             frame::init(range.clone(), words);
             frame::add(range);
@@ -122,7 +122,7 @@ mod tests {
         assert!(!has_room(LARGE) && bytes() == 0, "what is large gets nothing of it, either");
         // Frames that are free one by one are of no use to the heap: guests may have them.
         let give = |block: Hpa| {
-            // SAFETY: the block was allocated, and nobody uses it.
+            // SAFETY: the block was allocated, and is not used.
             unsafe { frame::free(block, 0) }
         };
         let odd = (0..512).step_by(2).map(|n| Hpa(large[0].0 + n * PAGE_SIZE));
@@ -143,7 +143,7 @@ mod tests {
         assert!(drain(64 << 10) > MIB);
         assert_eq!(frame::stats().free, 0);
         // Room is what the heap has beside that block.
-        // SAFETY: the block was allocated, and nobody uses it.
+        // SAFETY: the block was allocated, and is not used.
         unsafe { frame::free(largest[0], 10) };
         assert!(has_room(LARGE) && has_room(LARGE));
         assert_eq!(frame::stats().free, 512);
@@ -153,7 +153,7 @@ mod tests {
         assert!(!room.is_null() && drain(LARGE) >= MIB && !has_room(LARGE));
         assert_eq!(frame::stats().free, 512);
         assert!(drain(64 << 10) > MIB);
-        // SAFETY: it was allocated, and nobody uses it.
+        // SAFETY: it was allocated, and is not used.
         unsafe { HEAP.dealloc(room, layout) };
         assert!(!has_room(LARGE), "there is room, but no block is kept");
         assert_eq!(frame::stats().free, 0);

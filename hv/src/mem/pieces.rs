@@ -2,7 +2,7 @@
 //!
 //! [`Pieces`] has a fixed length, like a slice, and finds an element by two shifts and a table of pieces, which takes eight bytes
 //! for each piece: a 512th of the array. The shadow pool keeps its records in them. Frames come from [`super::frame`] and not from
-//! the heap, which never gives any back and keeps a block for those who cannot fail.
+//! the heap, which never returns memory and reserves a block for allocations that must not fail.
 //!
 //! Unsafe because elements live in frames: every element is written before the array exists, and dropped never
 //! (`T: Copy` or at least without `Drop`).

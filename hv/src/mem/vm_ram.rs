@@ -11,7 +11,7 @@ use crate::arch::addr::{Hpa, PAGE_SHIFT};
 
 /// Where the memory comes from: the frame allocator, or a model of it.
 pub trait RamSource {
-    /// 2^order frames, if there are so many in one piece.
+    /// 2^order contiguous frames, if there are any.
     fn take(&self, order: u8) -> Option<Hpa>;
 
     /// Fills a block with zeroes.
@@ -21,7 +21,7 @@ pub trait RamSource {
     fn give_back(&self, block: Block);
 }
 
-/// Blocks that are ram. Dropped, they are wiped and given back.
+/// The blocks of one VM's RAM. Dropped, they are wiped and given back.
 #[derive(Debug)]
 pub struct VmRam<L: RamSource> {
     source: L,
@@ -103,7 +103,7 @@ mod tests {
             self.wiped.set(Some(block));
         }
         fn give_back(&self, block: Block) {
-            assert_eq!(self.wiped.take(), Some(block), "wiped before anybody else can have it");
+            assert_eq!(self.wiped.take(), Some(block), "wiped before it can be allocated again");
             self.buddy.borrow_mut().free(block.start.frame(), block.order).unwrap();
         }
     }

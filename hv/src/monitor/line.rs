@@ -239,7 +239,7 @@ impl Editor {
         Entered::Line(line)
     }
 
-    /// Draws the whole line anew.
+    /// Redraws the whole line.
     fn draw(&self, screen: &mut dyn Write) {
         draw(screen, format_args!("\r{}{}\x1b[K", self.prompt, self.text));
         let behind = self.text.len() - self.cursor;
@@ -249,7 +249,7 @@ impl Editor {
     }
 }
 
-/// A terminal takes everything; there is nobody to tell if it does not.
+/// The terminal accepts everything, and an error could not be shown anywhere else.
 fn draw(screen: &mut dyn Write, text: fmt::Arguments<'_>) {
     let _ = screen.write_fmt(text);
 }

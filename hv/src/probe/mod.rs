@@ -57,7 +57,7 @@ pub struct Facts<'a> {
     pub boot: &'a BootInfo,
     /// What the ACPI tables say.
     pub acpi: &'a Acpi,
-    /// Who made the machine, if anybody has looked and found out.
+    /// Vendor and model of the machine, if the SMBIOS tables have been read and name them.
     pub identity: Option<Identity>,
     /// PCPUs that have started, the first one included.
     pub pcpus: usize,
@@ -69,7 +69,7 @@ pub struct Facts<'a> {
     pub sound_xsavec: bool,
     /// Its caches.
     pub caches: Caches,
-    /// The virtualization extension; `None` if nobody has looked.
+    /// The virtualization extension; `None` if it has not been probed.
     pub virtualization: Option<Virtualization>,
     /// What is done about speculation.
     pub speculation: Plan,
@@ -85,7 +85,7 @@ pub struct Facts<'a> {
     pub screen: Option<Layout>,
 }
 
-/// A number of bytes: in GiB if it is so many exactly, else in MiB, and below 1 MiB in KiB.
+/// A number of bytes: in GiB if it is a whole number of them, else in MiB, and below 1 MiB in KiB.
 pub struct Size(pub u64);
 
 impl Display for Size {

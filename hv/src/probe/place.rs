@@ -1,8 +1,8 @@
-//! Where the PCPU that is asked sits: package, last-level cache, core, thread, all parts of its APIC ID.
+//! Where the calling PCPU sits: package, last-level cache, core, thread, all parts of its APIC ID.
 //!
 //! By CPUID leaf 1Fh or 0Bh where there is one (Intel SDM 3, 9.9; AMD APM 3, appendix E), else by AMD's leaf 8000_001Eh with the size
-//! of 8000_0008h, else by the counts of leaves 1 and 4. Who shares the last cache is in leaf 4 or 8000_001Dh; where it is not, a
-//! package does.
+//! of 8000_0008h, else by the counts of leaves 1 and 4. The PCPUs that share the last cache are in leaf 4 or 8000_001Dh; where
+//! they are not, those of a package do.
 
 use core::fmt::{self, Display};
 
@@ -24,7 +24,7 @@ struct Shifts {
     package: u32,
 }
 
-/// Bits that tell so many apart.
+/// Bits needed for `count` different numbers.
 fn bits_for(count: u32) -> u32 {
     count.max(1).next_power_of_two().trailing_zeros()
 }

@@ -192,9 +192,8 @@ impl Heap {
         Some(taken)
     }
 
-    /// Puts an item where it belongs on the way up from a place that is free, and those that it passes down by one.
-    /// Adds to what is below each place what came there, if the item is one more; else that is to be added up anew.
-    /// Where it is now.
+    /// Sifts `item` up from the free place `from`; the items that it passes move down by one. Returns its place. The
+    /// unions in `below` stay right if the item is new to the heap; otherwise the caller recomputes them from there.
     #[inline]
     fn rise(&mut self, from: usize, item: Item) -> usize {
         let mut at = from;
@@ -212,9 +211,8 @@ impl Heap {
         at
     }
 
-    /// Puts an item where it belongs on the way down from a place that is free, after its equals: so what
-    /// [`Heap::first`] says stays true when the gap is closed. What is below is to be added up anew from where it is
-    /// now.
+    /// Sifts `item` down from the free place `from`, behind items with an equal key: so [`Heap::first`] is the same before
+    /// and after the gap is closed. Returns its place; the caller recomputes `below` from there.
     #[inline]
     fn sink(&mut self, from: usize, item: Item) -> usize {
         let mut at = from;

@@ -94,7 +94,7 @@ impl Topology {
         }))
     }
 
-    /// How many PCPUs there are, those that are left alone included: what numbers them needs so many places.
+    /// The number of PCPUs, excluded ones too: the size of tables that are indexed by PCPU.
     pub fn len(&self) -> usize {
         self.locations.len()
     }
@@ -208,8 +208,8 @@ impl PcpuSet {
         PcpuSet(self.0 & !other.0)
     }
 
-    /// The members in rising order, beginning with the first after `pcpu` and ending with `pcpu` itself. Whoever looks
-    /// for the first that will do begins with its own neighbours.
+    /// The members in rising order, beginning with the first after `pcpu` and ending with `pcpu` itself. A search for the
+    /// first suitable PCPU so begins with the neighbours of `pcpu`.
     #[inline]
     pub fn after(self, pcpu: PcpuId) -> impl Iterator<Item = PcpuId> {
         let turn = (u32::from(pcpu.0) + 1) % MAX_PCPUS as u32;

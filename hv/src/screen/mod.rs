@@ -214,7 +214,7 @@ impl<V: Video> fmt::Write for Terminal<'_, V> {
 /// Takes arbitrary bytes as a framebuffer's description and what is printed on it; for fuzzing.
 #[cfg(any(test, feature = "testing"))]
 pub fn fuzz_one(data: &[u8]) {
-    /// Memory that nobody looks at.
+    /// Memory whose contents no test checks.
     struct Bounds(u64);
     impl Video for Bounds {
         fn write(&mut self, offset: u64, bytes: &[u8]) {

@@ -1,10 +1,11 @@
 //! How a PCPU takes a lock whose holder may be waiting for that same PCPU to forget translations.
 //!
-//! What must hold: nobody waits in any other way for such a lock, nor for one that is held by somebody who waits for it. Who has
-//! answered while it waited looks into its VCPU's mailbox before it enters the guest.
+//! What must hold: every PCPU waits for such a lock in this way, and also for any lock whose holder may wait for it: otherwise
+//! the holder's shootdown would never be answered. A PCPU that has answered while it waited reads its VCPU's mailbox before it
+//! enters the guest.
 //!
-//! Of a lock with many readers and one writer, readers that come after a writer wait for it ([`Writers`]): else two that read by
-//! turns could keep it out for ever.
+//! Of a readers-writer lock, new readers wait behind a waiting writer ([`Writers`]): otherwise two alternating readers could
+//! starve it.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -21,13 +22,13 @@ pub fn take<T>(mut attempt: impl FnMut() -> Option<T>, mut answer: impl FnMut())
     }
 }
 
-/// Those who wait to write to what others read. What must hold: who reads already does not try to read again, for it may have to
-/// wait for a writer that waits for it.
+/// The number of waiting writers. What must hold: readers must not re-enter: a waiting writer would deadlock them, since the
+/// second attempt waits for the writer and the writer waits for the first.
 #[derive(Debug, Default)]
 pub struct Writers(AtomicU32);
 
 impl Writers {
-    /// Takes a lock to write: those who read end that, and nobody begins to any more.
+    /// Takes a lock to write: present readers finish, and no new one begins.
     pub fn write<'a, T>(&self, lock: &'a RwLock<T>, mut answer: impl FnMut()) -> RwLockWriteGuard<'a, T> {
         self.0.fetch_add(1, Ordering::Relaxed);
         let mut next = Some(take(|| lock.try_upgradeable_read(), &mut answer));
@@ -37,8 +38,8 @@ impl Writers {
         taken
     }
 
-    /// Waits after an attempt to read that has failed, and before the next one. Attempts count as readers for a moment, and if many
-    /// made them all the time there would always be some: so nobody does while somebody waits to write.
+    /// Waits between a failed attempt to read and the next one. An attempt counts as a reader for a moment (`spin::RwLock`), so
+    /// constant attempts could keep a writer out: there are none while a writer waits.
     pub fn let_pass(&self, mut answer: impl FnMut()) {
         answer();
         take(|| (self.0.load(Ordering::Relaxed) == 0).then_some(()), answer);

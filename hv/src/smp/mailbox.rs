@@ -1,14 +1,15 @@
 //! How a PCPU makes others forget translations (a TLB shootdown), and knows that they have.
 //!
-//! Each PCPU has a [`Mailbox`]: two counters. Who has changed tables asks each PCPU that may hold an old translation, wakes it by
-//! an interrupt, and waits until it has answered. The interrupt makes a running guest leave; one that is not running costs
-//! its entries nothing. The owner of a mailbox answers whenever it looks: from the run loop, and from every place where it waits.
+//! Each PCPU has a [`Mailbox`]: two counters. A PCPU that has changed tables posts a request to each PCPU that may hold an old
+//! translation, interrupts it, and waits until it has answered. The interrupt makes a running guest exit; entries of other
+//! guests pay nothing. The owner of a mailbox answers in the run loop, and at every place where it waits.
 //!
 //! What must hold:
-//! - Who takes a request makes sure that no guest instruction runs on its PCPU with what was cached before: it notes the
+//! - The PCPU that answers ensures that no guest instruction runs on it with what was cached before: it records the
 //!   flush where its next entry finds it, *before* it answers. The interrupt alone is not enough: an entry may deliver an
 //!   event, which reads memory, before it takes the interrupt.
-//! - Who waits answers its own mailbox while it waits, and holds no lock for which another PCPU waits without answering.
+//! - A PCPU that waits answers its own mailbox meanwhile, and holds no lock for which another PCPU waits without answering:
+//!   otherwise two of them could wait for each other.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -76,7 +77,7 @@ impl<C: Counter> Mailbox<C> {
 
     /// Asks the owner to forget. What the caller wrote before is seen by the owner when it takes the request.
     pub fn ask(&self) -> Ticket {
-        // Ordered with whatever else decides on whom to ask: the change of the tables comes first, for everybody.
+        // SeqCst: in the one order that all PCPUs see, the change of the tables precedes the request and the choice of its targets.
         Ticket(self.wanted.increment(Ordering::SeqCst) + 1)
     }
 
@@ -85,7 +86,7 @@ impl<C: Counter> Mailbox<C> {
         self.done.load(Ordering::Acquire) >= ticket.0
     }
 
-    /// For the owner: whether anybody waits. Cheap.
+    /// For the owner: whether a PCPU waits for its answer. Cheap.
     #[inline(always)]
     pub fn is_asked(&self) -> bool {
         self.wanted.load(Ordering::Relaxed) != self.done.load(Ordering::Relaxed)

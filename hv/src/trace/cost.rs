@@ -1,6 +1,6 @@
-//! What something costs that happens again and again.
+//! The cost of a repeated operation.
 
-/// Times that it took, in ticks of the host's TSC.
+/// How often it happened, and how long it took, in ticks of the host's TSC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// How often it happened.
@@ -12,7 +12,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// It happened once more and took so long.
+    /// Counts one more, which took `ticks`.
     pub fn add(&mut self, ticks: u64) {
         self.count += 1;
         self.ticks = self.ticks.wrapping_add(ticks);
@@ -20,7 +20,7 @@ impl Cost {
     }
 }
 
-/// What it took to let a VCPU run, again and again.
+/// What scheduling a VCPU has cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turns {
     /// The scheduler's decisions for it.

@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// QEMU's AMD machine without a window. It ends after so many seconds, and with the thread that starts it.
+/// QEMU's AMD machine without a window. It ends after `seconds`, and with the thread that starts it.
 pub fn machine(seconds: u32) -> Command {
     let mut command = Command::new("timeout");
     command.arg(seconds.to_string());

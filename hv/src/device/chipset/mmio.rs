@@ -9,7 +9,7 @@ use super::super::{Nanos, lanes};
 use super::Chipset;
 use crate::arch::addr::Gpa;
 
-/// Who answers at a guest-physical address that is not RAM.
+/// The device at a guest-physical address that is not RAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MmioDevice {
     /// The I/O APIC
@@ -40,7 +40,7 @@ impl Chipset {
             })
     }
 
-    /// Reads `size` bytes (1, 2, 4 or 8). Where nobody answers, all bits are ones.
+    /// Reads `size` bytes (1, 2, 4 or 8). Where no device answers, all bits are ones.
     pub fn mmio_read(&mut self, gpa: Gpa, size: u8, now: Nanos, messages: &mut Messages) -> u64 {
         match self.mmio_lookup(gpa) {
             Some((MmioDevice::IoApic, offset)) => {

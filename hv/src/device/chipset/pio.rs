@@ -9,7 +9,7 @@ use super::ports::PortDevice;
 use super::{Chipset, Controllers, Timed};
 
 impl Chipset {
-    /// IN: reads `size` bytes (1, 2 or 4) at `port`. Ports that nobody claims read as ones.
+    /// IN: reads `size` bytes (1, 2 or 4) at `port`. Ports that no device claims read as ones.
     #[inline]
     pub fn io_read(&mut self, port: u16, size: u8, now: Nanos, messages: &mut Messages) -> u32 {
         if port == UART + LINE_STATUS_REGISTER
@@ -76,8 +76,8 @@ impl Chipset {
             PortDevice::Test if self.test.is_some() => {
                 return self.test.as_ref().map_or(0, |test| test.read(port, size));
             }
-            PortDevice::Test | PortDevice::PciAddress | PortDevice::Nobody => {
-                return self.read_nobody(port, size);
+            PortDevice::Test | PortDevice::PciAddress | PortDevice::Unclaimed => {
+                return self.read_unclaimed(port, size);
             }
         };
         byte.into()
@@ -127,7 +127,9 @@ impl Chipset {
                 self.changed(Timed::Rtc, now, messages);
             }
             PortDevice::Test if self.test.is_some() => return self.write_test(port, size, value, messages),
-            PortDevice::Test | PortDevice::PciAddress | PortDevice::Nobody => self.count_nobody(port, size),
+            PortDevice::Test | PortDevice::PciAddress | PortDevice::Unclaimed => {
+                self.count_unclaimed(port, size)
+            }
         }
         Effect::None
     }
@@ -167,13 +169,13 @@ impl Chipset {
     }
 
     #[cold]
-    fn read_nobody(&mut self, port: u16, size: u8) -> u32 {
-        self.count_nobody(port, size);
+    fn read_unclaimed(&mut self, port: u16, size: u8) -> u32 {
+        self.count_unclaimed(port, size);
         lanes::size_mask(size)
     }
 
     #[cold]
-    fn count_nobody(&mut self, port: u16, size: u8) {
+    fn count_unclaimed(&mut self, port: u16, size: u8) {
         let class = match port {
             0..0x100 => &mut self.unclaimed.board,
             0x100..0x400 => &mut self.unclaimed.card,

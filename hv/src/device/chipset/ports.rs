@@ -8,7 +8,7 @@ use super::super::testdev::TestDevice;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(super) enum PortDevice {
-    Nobody,
+    Unclaimed,
     Pic,
     Pit,
     SystemControlB,
@@ -30,7 +30,7 @@ impl PortDevice {
     pub(super) fn at(port: u16) -> PortDevice {
         match PORTS.get(usize::from(port)) {
             Some(&device) => device,
-            None => PortDevice::Nobody,
+            None => PortDevice::Unclaimed,
         }
     }
 
@@ -66,7 +66,7 @@ const fn build() -> [PortDevice; END] {
         (PM_TIMER, PM_TIMER_LEN, Pm),
         (GPE0, GPE0_LEN, Pm),
     ];
-    let mut table = [Nobody; END];
+    let mut table = [Unclaimed; END];
     let mut range = 0;
     while range < ranges.len() {
         let (base, len, device) = ranges[range];
@@ -102,8 +102,8 @@ mod tests {
         assert_eq!(count(PortDevice::PciData), 4);
         assert_eq!(count(PortDevice::Pm), 14);
         assert_eq!(count(PortDevice::Test), 44);
-        assert_eq!(PortDevice::at(0x80), PortDevice::Nobody);
-        assert_eq!(PortDevice::at(0xffff), PortDevice::Nobody);
+        assert_eq!(PortDevice::at(0x80), PortDevice::Unclaimed);
+        assert_eq!(PortDevice::at(0xffff), PortDevice::Unclaimed);
         assert_eq!(PortDevice::at(0x3fd), PortDevice::Uart);
     }
 }

@@ -307,7 +307,11 @@ fn wide_accesses_to_byte_devices_are_split() {
     machine.set(UART + 3, 1, 0);
     assert_eq!(machine.output(UART, 2, 0x0041), Effect::ConsoleOutput(0x41));
     assert_eq!(machine.input(0x80, 4), 0xffff_ffff);
-    assert_eq!(machine.input(0x5e, 4) >> 24, machine.input(SYSTEM_CONTROL_B, 1), "nobody, then a device");
+    assert_eq!(
+        machine.input(0x5e, 4) >> 24,
+        machine.input(SYSTEM_CONTROL_B, 1),
+        "an unclaimed port, then a device"
+    );
     machine.set(0x80, 1, 0);
     machine.set(0x1f0, 2, 0);
     assert_eq!(machine.input(0xffff, 2), 0xffff);

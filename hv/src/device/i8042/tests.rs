@@ -27,7 +27,7 @@ fn configuration_byte() {
 }
 
 #[test]
-fn nobody_is_attached_and_that_is_known_at_once() {
+fn nothing_is_attached_and_that_is_known_at_once() {
     let mut controller = I8042::new();
     controller.memory[0] |= KEYBOARD_INTERRUPT | AUX_INTERRUPT;
     assert_eq!(controller.write_data(0xf2), Effect::None);

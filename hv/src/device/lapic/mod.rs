@@ -1,6 +1,6 @@
 //! The local APIC of one VCPU, in xAPIC and in x2APIC mode.
 //!
-//! Who calls it: the bus for accesses to its page, the MSR policy for 0x1b, 0x6e0 and 0x800–0x8ff, the VM to
+//! Called by the bus for accesses to its page, the MSR policy for 0x1b, 0x6e0 and 0x800–0x8ff, the VM to
 //! [`Lapic::deliver`] messages, and the run loop before each entry: [`Lapic::tick`] if [`Lapic::deadline`] has
 //! come, then [`Lapic::pending`] and, once the processor takes the interrupt, [`Lapic::acknowledge`].
 //! Everything that concerns other parts of the machine is returned: [`LapicEffect`] by what the guest does,

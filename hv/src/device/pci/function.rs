@@ -107,7 +107,7 @@ impl Function {
         (self.config[COMMAND] & enable != 0).then_some(address)
     }
 
-    /// Reads `size` bytes (1, 2 or 4) of configuration space; past its 256 bytes nobody answers.
+    /// Reads `size` bytes (1, 2 or 4) of configuration space; reads past its 256 bytes are ones.
     #[inline]
     pub fn read(&self, register: u16, size: u8) -> u32 {
         match self.config.get(usize::from(register / 4)) {

@@ -52,7 +52,7 @@ fn is_set_as_linux_sets_it() {
     let values = [(YEAR, 0x99), (MONTH, 0x12), (DAY, 0x31), (HOUR, 0x23), (MINUTE, 0x59), (SECOND, 0x59)];
     for (register, value) in values.into_iter().chain([(CENTURY, 0x19)]) {
         set(&mut rtc, register, value, now);
-        assert_eq!(get(&mut rtc, register, Nanos(5 * S)), value, "stands still");
+        assert_eq!(get(&mut rtc, register, Nanos(5 * S)), value, "stopped");
     }
     set(&mut rtc, REG_B, HOURS_24, Nanos(5 * S));
     let start = Nanos(6 * S + 123);

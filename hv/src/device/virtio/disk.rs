@@ -1,5 +1,5 @@
-//! A RAM disk: over a file that nobody changes, where what is written goes to pages of its own; or in memory of the machine that
-//! is the disk's alone ([`Medium`]), where it goes to its place.
+//! A RAM disk: over a file that is never changed, with written pages kept beside it (copy on write); or in machine memory of
+//! its own ([`Medium`]), written in place.
 //!
 //! The pages are taken ([`Pages`]) when they are first written, as many as the disk has at most, and given back when the VM ends; a
 //! reset of the guest keeps them, as a disk does. A guest decides how many that are: they must not come from what the hypervisor
@@ -23,7 +23,7 @@ pub trait Pages: fmt::Debug + Sync {
     /// A page that is the caller's alone, with anything in it; `None`: disks get no more.
     fn take(&self) -> Option<&'static mut Page>;
 
-    /// Takes back a page that [`Pages::take`] gave; nobody else finds what is in it.
+    /// Takes back a page that [`Pages::take`] gave, and wipes it: its contents are the guest's.
     fn give_back(&self, page: &'static mut Page);
 }
 
@@ -206,7 +206,7 @@ fn pieces(at: u64, bytes: u64) -> impl Iterator<Item = (usize, usize, usize, u64
     })
 }
 
-/// Pages of the program's own memory, so many at a time: for tests.
+/// Pages of the program's own memory, up to a limit: for tests.
 #[cfg(any(test, feature = "testing"))]
 #[derive(Debug)]
 pub struct FewPages {

@@ -183,12 +183,13 @@ impl Virtio {
         result
     }
 
-    /// Has one device served, and notes whether it has more to do. If it is at work already, nobody waits for it: it may be long
-    /// about that, and the caller has guest memory.
+    /// Has one device served, and records whether it has more to do. A device that is being served by another VCPU is not waited
+    /// for: that may take long, and the caller holds guest memory.
     fn serve_with(&self, slot: u8, serve: impl FnOnce(&mut Device) -> bool) {
         let Some(device) = self.0.slots.get(usize::from(slot)) else { return };
         let more = device.try_lock().is_none_or(|mut device| self.work_on(slot, &mut device, serve));
-        // With the device free again: who serves it and who finds it at work both look for this afterwards.
+        // After the device is unlocked: both the VCPU that served it and one that found it locked check this bit afterwards, so
+        // one of them serves what came in between.
         self.wait(slot, more);
     }
 

@@ -15,7 +15,7 @@ pub const MAX_QUEUES: usize = 2;
 /// What became of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Served {
-    /// Done; so many bytes were written to it, and so many were moved in all.
+    /// Done: bytes written to the chain, and bytes moved in all.
     Done { written: u32, moved: u32 },
     /// The device has no room or no data for (the rest of) it now.
     Later,
@@ -85,7 +85,7 @@ impl Model {
         }
     }
 
-    /// Serves one chain; `woken` collects whom its data reached.
+    /// Serves one chain; `woken` collects the VCPUs that its data reached.
     pub(super) fn serve(
         &mut self,
         queue: usize,
@@ -101,7 +101,7 @@ impl Model {
         }
     }
 
-    /// The driver starts anew.
+    /// The driver resets the device.
     pub(super) fn reset(&mut self) {
         match self {
             Model::Net(net) => net.reset(),

@@ -1,6 +1,6 @@
 //! Hardware task switches, for processors that leave them to the hypervisor (VT-x always, AMD-V when intercepted).
 //!
-//! Who calls it: `vcpu::task`, at a task-switch exit. A switch has two halves, because the new task may have other page
+//! Called by `vcpu::task`, at a task-switch exit. A switch has two halves, because the new task may have other page
 //! tables: [`leave`] does everything that can fail in the old task and commits, the caller loads CR3, and [`arrive`]
 //! loads the registers. What must hold: a fault of [`leave`] has had no effect; one of [`arrive`] is the new task's, whose
 //! TSS, flags, RIP and selectors are loaded by then. Contents of TSSs and descriptors are the guest's and are not

@@ -216,7 +216,7 @@ fn far_transfers() {
             assert_eq!(run(mode, &[0xff, 0x28], &pointer(selector)).0, expected);
             assert_eq!(run(mode, &[0xff, 0x18], &pointer(selector)).0, expected);
         }
-        // A task: somebody else's.
+        // A TSS: a task switch, which `emulate::task` executes and this module does not.
         assert!(matches!(run(mode, &[0xff, 0x28], &pointer(SEL_TASK)).0, Outcome::Unsupported(_)));
     }
     // A stack that cannot be written, and a descriptor that cannot be marked: nothing happens.

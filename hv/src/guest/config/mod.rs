@@ -79,7 +79,7 @@ pub struct VmConfig {
     pub mode: Mode,
     /// Pages of shadow tables at most, 16 to [`MAX_SHADOW_PAGES`]; by default what fits a fiftieth of the guest's memory.
     pub shadow_pages: Option<usize>,
-    /// Shadow tables are checked before every so many entries.
+    /// N: shadow tables are checked before every N-th entry.
     pub paranoid: Option<NonZeroU32>,
     /// How the kernel is started.
     pub protocol: Protocol,
@@ -89,7 +89,7 @@ pub struct VmConfig {
     pub test_device: bool,
     /// The guest sees a KVM-compatible paravirtual clock and so need not calibrate its TSC.
     pub pv_clock: bool,
-    /// A guest that dies is started anew, as after a reset.
+    /// A guest that dies is restarted, as after a reset.
     pub restart: bool,
     /// What is done so that it learns nothing of others by speculation.
     pub mitigations: Mitigations,
@@ -288,7 +288,7 @@ impl ModuleConfig {
     }
 }
 
-/// What is wrong with a configuration, for the person who wrote it.
+/// What is wrong with a configuration, for its author.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// The line, counted from 1.

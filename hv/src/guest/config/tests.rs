@@ -86,8 +86,8 @@ fn several_guests() {
     assert_eq!((config.vm.len(), config.console), (64, 2));
     assert_eq!(Config::parse(MINIMAL.as_bytes()).unwrap().console, 0);
     assert!(message(&format!("version = 1\n{}", many(65))).contains("there are 65 guests; the most is 64"));
-    let nobody = message(&format!("version = 1\nconsole = \"3\"\n{}", many(3)));
-    assert!(nobody.contains("`console` is \"3\"; use the name of a vm"), "{nobody}");
+    let unknown = message(&format!("version = 1\nconsole = \"3\"\n{}", many(3)));
+    assert!(unknown.contains("`console` is \"3\"; use the name of a vm"), "{unknown}");
 }
 
 #[test]

@@ -1,6 +1,5 @@
-//! The features that a guest may see if the host has them. What is not listed is hidden: a feature needs
-//! state that we switch, MSRs that we provide or nothing at all, and only somebody who has checked adds it
-//! here.
+//! The features that a guest may see if the host has them. What is not listed is hidden: before a
+//! feature is added here, check that all of its state is switched, and that the MSRs that it promises exist.
 //!
 //! Hidden on purpose: VMX, SVM, SMX and SGX (no nested virtualization), MONITOR and MWAITX (exit on every
 //! idle loop), performance counters, debug store, IBS (host state), LA57 (4-level walkers), PKU, CET, AMX,

@@ -47,7 +47,7 @@ fn flat(code: u16, gdt: u64) -> ArchState {
         state.segments[seg as usize] = Segment::flat(BOOT_DS, data);
     }
     state.segments[SegReg::Cs as usize] = Segment::flat(BOOT_CS, code);
-    // A present 32-bit TSS, as the PVH protocol demands; nobody switches to it.
+    // A present 32-bit TSS, as the PVH protocol demands; there is no switch to it.
     state.segments[SegReg::Tr as usize] = Segment { selector: 0, attributes: 0x8b, limit: 0x67, base: 0 };
     state.gdtr = TableReg { base: gdt, limit: 4 * 8 - 1 };
     state.idtr = TableReg { base: 0, limit: 0 };

@@ -1,4 +1,4 @@
-//! A bounded count of MSRs that nobody implements.
+//! A bounded count of accesses to MSRs that are not implemented.
 
 use arrayvec::ArrayVec;
 

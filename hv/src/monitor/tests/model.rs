@@ -13,7 +13,7 @@ pub const NOW: u64 = START + 1234 * TSC_KHZ;
 
 /// The machine, and what is typed and shown.
 pub struct World {
-    /// Whoever goes on reading after the script's end fails.
+    /// A read after the script's end fails the test.
     keys: VecDeque<Key>,
     shown: Vec<u8>,
     /// The VMs; those that are absent keep their scene.

@@ -1,4 +1,4 @@
-//! Who is held back by a cap is not forgotten, wherever it is.
+//! A VCPU that is throttled by a cap runs again in time, wherever it is moved.
 
 use super::super::topology::{PcpuId, PcpuSet, Topology};
 use super::super::{Credit, Kick, Scheduler, State, VcpuId, Why};
@@ -24,7 +24,7 @@ fn overdrawn() -> (Scheduler<Credit>, VcpuId, u64) {
 /// When what has been run for 100 ms of which 30 were saved up is paid for.
 const PAID: u64 = S + 170 * MS;
 
-/// A turn of a PCPU's run loop: what runs, until when, and whom it kicks.
+/// A turn of a PCPU's run loop: what runs, until when, and the PCPU to kick.
 fn turn(sched: &Scheduler<Credit>, pcpu: PcpuId, why: Why, now: u64) -> (Option<VcpuId>, u64, Kick) {
     let decision = sched.schedule(pcpu, why, now);
     (decision.run, decision.until, sched.context_saved(pcpu, now))
@@ -68,7 +68,7 @@ fn one_that_is_moved_to_a_pcpu_that_halts_is_looked_at_there() {
     assert_eq!(sched.move_to(id, P[1], now), Ok(Kick(Some(P[1]))));
     assert_eq!(turn(&sched, P[1], Why::Preempt, now), (None, PAID, Kick::NONE));
     assert_eq!(turn(&sched, P[1], Why::Preempt, PAID).0, Some(id));
-    // The one that it has left looks once for nothing.
+    // The PCPU that it has left still has a timer armed for it, and finds nothing to run.
     assert_eq!(turn(&sched, P[0], Why::Preempt, PAID), (None, u64::MAX, Kick::NONE));
 }
 

@@ -107,9 +107,9 @@ fn extreme_weights_get_their_shares_within_one_percent() {
 #[test]
 fn light_ones_get_their_shares_beside_heavy_ones() {
     let mixes: [(usize, usize, &[Spec]); 4] = [
-        // Who always runs, because it is entitled to more than a PCPU, keeps nobody back who has come to wait behind it,
+        // A VCPU that is entitled to more than a PCPU, and so always runs, does not delay one that waits behind it,
         (2, 1, &[(2, 0, 2), (1570, 0, 1), (51, 0, 2), (3, 0, 5)]),
-        // nor if that one has crossed LLCs just before.
+        // nor if the waiting one has just crossed LLCs.
         (8, 2, &[(1, 0, 7), (1, 0, 1), (737, 0, 3), (3, 0, 1)]),
         // A light one's slice is short also if the heavy ones wait elsewhere.
         (8, 4, &[(1097, 0, 8), (3, 0, 2), (6, 0, 1), (17, 0, 8), (698, 0, 1)]),

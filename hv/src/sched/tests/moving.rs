@@ -9,7 +9,7 @@ use super::sim::{Act, HOG, Input, MS, Rng, S, Sim, US, add, config, seeds};
 const P: [PcpuId; 8] =
     [PcpuId(0), PcpuId(1), PcpuId(2), PcpuId(3), PcpuId(4), PcpuId(5), PcpuId(6), PcpuId(7)];
 
-/// PCPU n decides and saves; who runs, and who is kicked.
+/// A PCPU decides and saves the context; the VCPU that runs, and the PCPU to kick.
 fn turn<Q: Policy>(sched: &Scheduler<Q>, pcpu: PcpuId, why: Why, now: u64) -> (Option<VcpuId>, Kick) {
     let decision = sched.schedule(pcpu, why, now);
     (decision.run, sched.context_saved(pcpu, now))
@@ -27,7 +27,7 @@ fn idle_pcpus_steal_within_the_llc_first() {
     // One waits on PCPU 1 and two on PCPU 2, all of which may run anywhere.
     let place = |pcpu, now| {
         let id = add(&sched, vm, PcpuSet::only(pcpu), now).unwrap();
-        assert_eq!(sched.wake(id, now), Kick::NONE, "nobody halts yet");
+        assert_eq!(sched.wake(id, now), Kick::NONE, "no PCPU halts yet");
         assert_eq!(sched.set_affinity(id, PcpuSet::ALL, now), Ok(Kick::NONE));
         id
     };
@@ -43,7 +43,7 @@ fn idle_pcpus_steal_within_the_llc_first() {
 }
 
 #[test]
-fn nobody_runs_on_a_pcpu_that_is_left_alone() {
+fn no_vcpu_runs_on_an_excluded_pcpu() {
     let alone = PcpuSet::only(P[1]);
     let sched = Scheduler::new(Topology::uniform(4, 2).without(alone), config(), config().credit());
     let vm = sched.add_vm(256, 0).unwrap();
@@ -93,7 +93,7 @@ fn who_has_just_crossed_llcs_is_left_there() {
     assert_ne!(sched.wake(third, now).0, Some(P[0]));
     assert_eq!(turn(&sched, P[1], Why::Yield, now), (Some(third), Kick::NONE));
     assert_eq!(turn(&sched, P[0], Why::Block, now).0, None, "the moved one is marked");
-    // Another 7 ms, and the mark is gone: who makes it wait says so to PCPU 0.
+    // After another 7 ms it may cross LLCs again: the PCPU that preempts it wakes PCPU 0.
     now += 2 * MS;
     assert_eq!(turn(&sched, P[1], Why::Yield, now).0, Some(moved));
     now += 7 * MS;
@@ -172,7 +172,7 @@ fn moves_take_a_running_vcpu_along() {
     for pcpu in P.into_iter().take(4) {
         assert_eq!(turn(&sched, pcpu, Why::Preempt, S).0, (pcpu == P[0]).then_some(id));
     }
-    // By somebody else: its PCPU lets it go, and the new one is told.
+    // A move of a running VCPU: its PCPU is kicked to preempt it, and then the new PCPU is kicked.
     assert_eq!(sched.move_to(id, P[2], S + MS), Ok(Kick(Some(P[0]))));
     assert!(sched.wanted(P[0]));
     let decision = sched.schedule(P[0], Why::Preempt, S + MS);
@@ -258,10 +258,10 @@ fn a_new_vcpu_does_not_run_before_it_is_resumed() {
     assert_eq!(turn(&sched, P[0], Why::Preempt, S).0, None);
     let id = sched.add_vcpu(vm, PcpuSet::ALL, S).unwrap();
     assert_eq!(sched.status(id, S).unwrap().state, State::Paused);
-    assert_eq!(sched.wake(id, S), Kick::NONE, "by somebody who means another one that had its number");
+    assert_eq!(sched.wake(id, S), Kick::NONE, "by a stale ID, of an earlier VCPU with the same number");
     assert_eq!(turn(&sched, P[0], Why::Preempt, S).0, None);
     assert!(sched.remove_vcpu(id, S).is_ok());
-    // Whoever was woken meanwhile runs as soon as it may.
+    // A VCPU that was woken meanwhile runs as soon as it is resumed.
     let id = sched.add_vcpu(vm, PcpuSet::ALL, S).unwrap();
     let _kick = sched.wake(id, S);
     assert_eq!(sched.resume(id, S), Ok(Kick(Some(P[0]))));
@@ -281,7 +281,7 @@ fn places_are_limited() {
     assert_eq!(sched.wake(VcpuId(7), 0), Kick::NONE);
 }
 
-/// Everything that can be done to VCPUs, at random, while the rules of any moment are checked. At the end nobody is lost.
+/// Everything that can be done to VCPUs, at random, while the invariants are checked. At the end no VCPU is lost.
 fn random_commands<Q: Policy + 'static>(seed: u64, policy: Q) {
     let mut rng = Rng(seed);
     let pcpus = 1 + rng.below(8) as usize;
@@ -369,7 +369,7 @@ fn random_commands<Q: Policy + 'static>(seed: u64, policy: Q) {
 }
 
 #[test]
-fn commands_at_random_lose_nobody() {
+fn random_commands_lose_no_vcpu() {
     for seed in seeds(24) {
         random_commands(seed, config().credit());
         random_commands(seed, config().round_robin());

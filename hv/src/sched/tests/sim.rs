@@ -1,7 +1,7 @@
 //! A machine in simulated time: PCPUs that run VCPUs, VCPUs that compute and sleep.
 //!
-//! Cycles are nanoseconds. After each event the rules that hold at any moment are checked: nobody runs twice or where he must not,
-//! and no PCPU idles while somebody waits whom it may take.
+//! Cycles are nanoseconds. After each event the invariants are checked: no VCPU runs twice or outside its affinity,
+//! and no PCPU idles while a VCPU waits that may run on it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -36,9 +36,9 @@ pub fn add<P: Policy>(
 /// What a VCPU does next.
 #[derive(Clone, Copy, Debug)]
 pub struct Act {
-    /// It computes for so long …
+    /// It computes for this time …
     pub run: u64,
-    /// … and then blocks for so long (`u64::MAX`: until somebody wakes it), or yields if 0.
+    /// … and then blocks for this time (`u64::MAX`: until it is woken), or yields if 0.
     pub sleep: u64,
     /// And wakes this one as it blocks.
     pub wakes: Option<VcpuId>,
@@ -145,7 +145,7 @@ impl<P: Policy> Sim<P> {
         id
     }
 
-    /// A VCPU that somebody else wakes.
+    /// A VCPU that only another one wakes.
     pub fn sleeping_vcpu(
         &mut self,
         vm: VmId,
@@ -337,7 +337,7 @@ impl<P: Policy> Sim<P> {
             }
             for other in &self.sched.pcpus {
                 let queue = other.queue.lock();
-                // Who decides in this very moment offers what it leaves.
+                // A PCPU that is kicked is about to decide; it wakes an idle one for what it leaves in its queue.
                 let kicked = self.cores[queue.pcpu.index()].kicked;
                 if queue.waiting.allowed().contains(me) && !kicked {
                     let others = self.cores.iter().filter(|core| core.kicked).count();

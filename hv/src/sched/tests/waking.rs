@@ -1,4 +1,4 @@
-//! Waking, sleeping, yielding: who is fast, and who gains nothing by it.
+//! Waking, sleeping, yielding: latencies, and that no pattern of them enlarges a share.
 
 use super::super::topology::{PcpuId, PcpuSet, Topology};
 use super::super::{State, VcpuId};
@@ -128,7 +128,7 @@ fn who_yields_lets_others_go_first() {
 }
 
 #[test]
-fn who_yields_to_nobody_goes_on() {
+fn a_yield_without_waiting_vcpus_continues() {
     let mut sim = Sim::credit(2, 2);
     let vm = sim.vm(256, 0);
     let id = sim.vcpu(vm, PcpuSet::ALL, |_| Act { run: 100 * US, sleep: 0, wakes: None });
@@ -136,9 +136,9 @@ fn who_yields_to_nobody_goes_on() {
     assert!(sim.ran(id) > S - MS);
 }
 
-/// Everybody who wants to run gets to within a bound: what the others use meanwhile, by weight, and a few slices.
+/// Every runnable VCPU runs within a bound: what the others use meanwhile, by weight, and a few slices.
 #[test]
-fn nobody_starves() {
+fn no_vcpu_starves() {
     let mut worst = 0.0;
     for seed in seeds(10) {
         let mut rng = Rng(seed);
@@ -188,7 +188,7 @@ fn nobody_starves() {
     println!("waited {worst} of the bound at most");
 }
 
-/// Those who want less than their part get all of it, and the hogs share the rest by weight.
+/// VCPUs that need less than their share get all that they need, and the hogs share the rest by weight.
 #[test]
 fn what_sleepers_leave_is_shared_by_weight() {
     let mut sim = Sim::credit(4, 2);

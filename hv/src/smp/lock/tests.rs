@@ -1,5 +1,5 @@
 //! VCPUs of a VM that take its shadow tables, change them, and have each other forget, in every order of their steps (with up to
-//! two preemptions): nobody waits for ever, and nothing is used that was to be forgotten.
+//! two preemptions): no VCPU waits for ever, and none uses a translation after its shootdown.
 
 use super::*;
 use crate::smp::mailbox;
@@ -13,7 +13,7 @@ use loom::thread;
 struct Spin(AtomicU64);
 
 const WRITER: u64 = 1 << 32;
-/// A writer waits until nobody reads any more.
+/// A writer waits for the present readers.
 const NEXT: u64 = 1 << 33;
 
 struct Guard<'a>(&'a AtomicU64, u64);
@@ -34,7 +34,7 @@ impl Spin {
         (before & (WRITER | NEXT) == 0).then_some(guard)
     }
 
-    /// Nobody begins to read any more.
+    /// New readers wait from now on.
     fn try_be_next(&self) -> Option<()> {
         (self.0.fetch_or(NEXT, Ordering::Acquire) & (WRITER | NEXT) == 0).then_some(())
     }
@@ -103,7 +103,7 @@ impl Vm {
         self.protect(me)
     }
 
-    /// The same by one who reads the memory.
+    /// The same by a VCPU that holds the memory for reading.
     fn protect(&self, me: usize) -> u64 {
         let _tables = self.lock_shadow(me);
         self.writable.store(false, Ordering::Release);
@@ -204,14 +204,14 @@ fn one_that_wants_the_memory_answers() {
     });
 }
 
-/// One wants to read the memory while somebody waits to change it, for the other one, who has the tables, and the memory for them.
+/// A VCPU tries to read the memory behind a waiting writer, which waits for a VCPU that holds the memory and the tables.
 #[test]
 fn one_that_lets_a_writer_go_first_answers() {
     check(|| {
         let vm = Vm::new();
         let over = Arc::new(AtomicBool::new(false));
         let memory = vm.read_memory(0);
-        vm.memory.try_be_next().expect("nobody else");
+        vm.memory.try_be_next().expect("no other writer");
         let reader = {
             let (vm, over) = (vm.clone(), over.clone());
             thread::spawn(move || {

@@ -11,9 +11,9 @@ use loom::thread;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wrong {
     Nothing,
-    /// Who has others forget looks where they run first.
+    /// The sender of the shootdown reads where VCPUs run before it posts.
     RunsFirst,
-    /// The VCPU looks what there is to do before it is in its place.
+    /// The VCPU reads its mailbox before it publishes where it runs.
     LooksFirst,
 }
 
@@ -28,7 +28,7 @@ struct Machine {
     /// For the VCPU: forget before the next entry.
     mail: AtomicBool,
     requests: Attentive,
-    /// Nobody may use the old entry any more.
+    /// The shootdown is over: the old entry must not be used any more.
     is_over: AtomicBool,
     wrong: Wrong,
 }

@@ -25,7 +25,7 @@ fn mailbox() -> Mailbox<Loom> {
     Mailbox::with(Loom::new(0), Loom::new(0))
 }
 
-/// The mailboxes of two PCPUs that look into them after each of their steps, so that nobody need kick them.
+/// The mailboxes of two PCPUs that read them after each of their steps, so that no kicks are needed.
 pub(crate) struct Attentive([Mailbox<Loom>; 2]);
 
 impl Attentive {

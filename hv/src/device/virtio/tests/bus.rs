@@ -76,7 +76,7 @@ fn bars_are_placed_at_power_on_and_move() {
         (board.read(first.wrapping_add(16), 4), board.read(second.wrapping_add(16), 4)),
         (0x1_ffff, 0x1_ffff)
     );
-    assert_eq!(board.read(second.wrapping_add(BAR_BYTES), 4), 0xffff_ffff, "nobody");
+    assert_eq!(board.read(second.wrapping_add(BAR_BYTES), 4), 0xffff_ffff, "no device there any more");
     let moved = Gpa(0x12_3400_0000);
     board.set(Board::config(1, 0x14), 4, moved.0 >> 32);
     board.set(Board::config(1, 0x10), 4, moved.0 & 0xffff_ffff);

@@ -89,7 +89,7 @@ fn impossible_frames_are_lost_and_so_is_what_finds_no_room() {
 }
 
 proptest! {
-    /// Every frame arrives once, in order, at those who should get it, as long as there is room.
+    /// Every frame arrives once, in order, at each addressed port, as long as there is room.
     #[test]
     fn frames_arrive_in_order(ops in prop::collection::vec((0usize..4, 0u8..6, any::<bool>()), 0..200)) {
         let switch = Switch::default();
@@ -137,8 +137,8 @@ fn frames_pass_from_vm_to_vm() {
     transmit(&mut a, &sent);
     assert!(a.woken.contains(1) && !a.woken.contains(0));
     assert!(b.devices.wants_service());
-    // No buffer yet: it waits, and nobody is asked again in vain.
-    let _nobody = b.devices.serve_next(&b.memory, &mut b.messages);
+    // No buffer yet: the frame waits, and the device does not ask to be served again in vain.
+    let _nothing_woken = b.devices.serve_next(&b.memory, &mut b.messages);
     assert!(!b.devices.wants_service() && b.interrupts().is_empty());
     b.add(0, &Chain { writable: vec![(BUFFERS, 12), (BUFFERS + 12, 1514)], ..Chain::default() });
     b.notify(0);
@@ -151,7 +151,7 @@ fn frames_pass_from_vm_to_vm() {
     b.notify(0);
     assert!(b.used(0).is_empty());
     transmit(&mut a, &sent);
-    let _nobody = b.devices.serve_next(&b.memory, &mut b.messages);
+    let _nothing_woken = b.devices.serve_next(&b.memory, &mut b.messages);
     assert_eq!(b.used(0).len(), 1);
 }
 
@@ -167,7 +167,7 @@ fn a_card_has_an_address_and_a_link() {
 }
 
 #[test]
-fn drivers_that_send_nonsense_harm_nobody() {
+fn malformed_chains_of_a_sender_do_not_reach_the_receiver() {
     let [mut a, b] = two_vms();
     for readable in [vec![], vec![(BUFFERS, 5)], vec![(BUFFERS, 12)], vec![(BUFFERS, 20000)]] {
         let mut chain = Chain { readable, ..Chain::default() };
@@ -182,6 +182,6 @@ fn drivers_that_send_nonsense_harm_nobody() {
     b.add(0, &Chain { writable: vec![(BUFFERS, 100)], ..Chain::default() });
     b.notify(0);
     transmit(&mut a, &frame(mac(1), mac(0), 89, 0));
-    let _nobody = b.devices.serve_next(&b.memory, &mut b.messages);
+    let _nothing_woken = b.devices.serve_next(&b.memory, &mut b.messages);
     assert!(b.needs_reset() && !a.needs_reset());
 }

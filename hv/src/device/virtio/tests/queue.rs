@@ -213,7 +213,7 @@ fn long_queues_are_served_in_parts() {
     assert_eq!(driver.used(0).len(), 2, "about 2 MiB");
     for left in [2, 1] {
         assert!(driver.devices.wants_service());
-        let _nobody = driver.devices.serve_next(&driver.memory, &mut driver.messages);
+        let _nothing_woken = driver.devices.serve_next(&driver.memory, &mut driver.messages);
         assert_eq!(driver.used(0).len(), left);
     }
     assert!(!driver.devices.wants_service());
@@ -229,10 +229,10 @@ fn a_device_at_work_is_not_waited_for() {
         driver.notify(0);
         for _ in 0..3 {
             assert!(driver.used(0).is_empty() && devices.wants_service());
-            let _nobody = devices.serve_next(&driver.memory, &mut driver.messages);
+            let _nothing_woken = devices.serve_next(&driver.memory, &mut driver.messages);
         }
     }
-    let _nobody = devices.serve_next(&driver.memory, &mut driver.messages);
+    let _nothing_woken = devices.serve_next(&driver.memory, &mut driver.messages);
     assert_eq!(driver.used(0).len(), 1);
     assert!(!devices.wants_service());
 }
@@ -250,6 +250,6 @@ fn devices_take_turns() {
     devices.0.waiting.store(7, Ordering::Relaxed);
     for left in [3, 3, 3, 2] {
         assert_eq!(devices.waiting(), left);
-        let _nobody = devices.serve_next(&driver.memory, &mut driver.messages);
+        let _nothing_woken = devices.serve_next(&driver.memory, &mut driver.messages);
     }
 }

@@ -28,7 +28,7 @@ fn output_comes_out_in_order_and_waits_for_room() {
         assert!(part.len() <= 1024);
         out.extend(part);
         assert!(driver.devices.wants_service());
-        let _nobody = driver.devices.serve_next(&driver.memory, &mut driver.messages);
+        let _nothing_woken = driver.devices.serve_next(&driver.memory, &mut driver.messages);
     }
     assert_eq!(out, text);
     assert_eq!(driver.used(1).len(), 2);
@@ -41,7 +41,7 @@ fn input_waits_for_buffers() {
     assert_eq!(driver.devices.console_room(), Some(256));
     (0..300u32).for_each(|n| driver.devices.console_input(n as u8));
     assert_eq!(driver.devices.console_room(), Some(0));
-    let _nobody = driver.devices.serve_next(&driver.memory, &mut driver.messages);
+    let _nothing_woken = driver.devices.serve_next(&driver.memory, &mut driver.messages);
     assert!(!driver.devices.wants_service());
     for (len, expected) in [(100, 100), (200, 156)] {
         let writable = vec![(BUFFERS, 1), (BUFFERS + 1, len - 1)];
@@ -52,7 +52,7 @@ fn input_waits_for_buffers() {
     driver.notify(0);
     assert!(driver.used(0).is_empty());
     driver.devices.console_input(b'x');
-    let _nobody = driver.devices.serve_next(&driver.memory, &mut driver.messages);
+    let _nothing_woken = driver.devices.serve_next(&driver.memory, &mut driver.messages);
     assert_eq!(driver.used(0)[0].1, 1);
 }
 

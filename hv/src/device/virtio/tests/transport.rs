@@ -110,7 +110,7 @@ fn a_full_sink_of_messages_loses_none() {
     flush(&mut driver);
     assert!(driver.devices.wants_service());
     driver.interrupts();
-    let _nobody = driver.devices.serve_next(&driver.memory, &mut driver.messages);
+    let _nothing_woken = driver.devices.serve_next(&driver.memory, &mut driver.messages);
     assert_eq!(driver.interrupts(), [0x52]);
     assert!(!driver.devices.wants_service());
 }

@@ -192,7 +192,7 @@ fn multiboot_address_fields_are_followed() {
 }
 
 #[test]
-fn multiboot_demands_that_nobody_knows_are_refused() {
+fn unknown_multiboot_requirements_are_refused() {
     let code = multiboot_header(1 << 3);
     let kernel = elf(false, 0x10_0000, &[(1, 0x10_0000, 0x10_0000, 16, 4, &code)]);
     assert!(load_err(&request(&kernel, 64)).to_string().contains("demands"));
