@@ -1,7 +1,7 @@
 //! The ways of translating a guest's addresses, and sets of them.
 //!
-//! A processor, and the state that a guest is in, supports a set of engines ([`Engines`]): data, so that who chooses asks
-//! the set and knows no pair of opposites. [`super::policy`] says which engine is wanted, `vm::translation` which one is in
+//! A processor, and the state that a guest is in, supports a set of engines ([`Engines`]): a value, so code that
+//! chooses tests the set instead of assuming that there are two engines. [`super::policy`] says which engine is wanted, `vm::translation` which one is in
 //! force, and `vcpu::mmu` performs a change.
 
 /// A way of translating guest-virtual to host-physical addresses.

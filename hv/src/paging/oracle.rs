@@ -90,7 +90,7 @@ impl Machine for Software {
             Ok(found) => by_p2m(p2m, found.gpa, access),
             Err(WalkError::PageFault(code)) => Outcome::PageFault(code),
             Err(WalkError::NotRam { table }) => by_p2m(p2m, table, Access::WRITE),
-            Err(WalkError::Contended) => panic!("nobody else is there"),
+            Err(WalkError::Contended) => panic!("there is no other processor"),
         }
     }
 

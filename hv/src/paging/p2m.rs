@@ -1,9 +1,9 @@
 //! The P2m: where each guest-physical page of a VM is. The one truth; nested and shadow tables are caches of
 //! it.
 //!
-//! Who uses it: the builder of a VM fills it; the paging engines fill their tables from it; the emulator,
+//! Users: the builder of a VM fills it; the paging engines fill their tables from it; the emulator,
 //! loaders and devices look addresses up (through [`VmMemory`](crate::paging::vm_memory::VmMemory)). What must hold:
-//! RAM and ROM leaves lead only to host frames that belong to this VM (whoever maps them owes that), and
+//! RAM and ROM leaves lead only to host frames that belong to this VM (the caller that maps them ensures that), and
 //! every [`Changed`] value reaches every engine of the VM before the guest runs again or the frames change
 //! hands.
 
@@ -233,8 +233,7 @@ impl<M: TableMemory> P2m<M> {
         }
     }
 
-    /// The change that `range` would have to be told as if all of it were about to go: for those who take translations away
-    /// and leave the memory.
+    /// A change as if all of `range` were unmapped: for callers that remove translations and keep the memory.
     pub fn changed_at(&self, range: GpaRange) -> Changed {
         Changed { range, was: self.old_frames(range, |_, _| P2mEntry::Hole) }
     }

@@ -92,7 +92,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
         self.left
     }
 
-    /// What guest-physical addresses lead to. Who has it already must not take it again.
+    /// The VM's memory, locked for reading. Must not be taken twice: a writer that waits in between would deadlock both.
     #[inline(always)]
     pub(super) fn memory(&mut self) -> RwLockReadGuard<'a, Memory<F, M>> {
         self.vm.read_memory(&mut self.left.work)
@@ -110,7 +110,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
         !self.left.messages.is_empty() || self.left.stop.is_some() || self.left.flush || self.is_late()
     }
 
-    /// Whether somebody should look soon who wants the PCPU: a sixteenth of a millisecond after the exit.
+    /// Whether the exit has taken a sixteenth of a millisecond: the run loop should check soon whether the PCPU is needed otherwise.
     #[inline]
     pub(super) fn is_late(&self) -> bool {
         self.host.tsc().wrapping_sub(self.tsc) > self.vm.clock.tsc_khz() / 16
@@ -264,8 +264,8 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
         }
     }
 
-    /// The test device takes a page away; once, so that VCPUs do not wait for those who do this again and again. Out of memory for
-    /// the split, the page stays: the guest sees that.
+    /// The test device takes a page away; once, so that a guest cannot make its other VCPUs wait for the memory's lock again and
+    /// again. Without memory for the split the page stays, which the guest can see.
     #[cold]
     fn unmap(&mut self, gpa: Gpa) {
         let Some(range) = GpaRange::new(gpa.align_down(4096), 4096) else { return };

@@ -18,8 +18,8 @@ pub trait Host {
         None
     }
 
-    /// Asks for an interrupt at or soon after this host TSC value; replaces an earlier wish. When the timer interrupts: then, or
-    /// earlier for somebody else.
+    /// Requests an interrupt at or soon after this host TSC value; replaces an earlier request. Returns when the timer will
+    /// interrupt: then, or earlier for another reason.
     fn arm_timer(&mut self, deadline: u64) -> u64;
 
     /// Whether the timer's interrupt has been taken since the last call. It may come early, by the error of the timer's
@@ -56,7 +56,7 @@ pub trait Host {
     /// Devices of these VMs have something to do: some VCPU of each looks soon ([`work::DEVICES`](super::work::DEVICES)).
     /// Without it they look at their next exit, a fraction of a second later.
     fn wake(&mut self, vms: Woken) {
-        let _nobody_is_in_a_hurry = vms;
+        let _no_wakeup_is_urgent = vms;
     }
 
     /// Reads the guest's XMM register `index` (0 to 15), which is in the processor.

@@ -130,7 +130,7 @@ impl<V: Virt> Vcpu<V> {
         self.notify(all, addressed, |mailbox| mailbox.post(message));
     }
 
-    /// Puts something into the mailboxes of `addressed` (but not this VCPU's own), who are told before the next entry.
+    /// Puts something into the mailboxes of `addressed` (but not this VCPU's own). They are kicked before the next entry.
     pub fn notify(&mut self, all: &[Mailbox], addressed: u64, put: impl Fn(&Mailbox)) {
         let others = addressed & !(1 << self.id);
         if others != 0 {
@@ -162,7 +162,7 @@ impl<V: Virt> Vcpu<V> {
             DeliveryMode::Nmi => self.request(work::NMI),
             DeliveryMode::ExtInt => self.request(work::INTERRUPTS),
             DeliveryMode::Init => self.request(work::INIT),
-            // Who sends it does not wait for it; there is no system management mode in this machine.
+            // A start-up IPI to itself has no effect, since the sender does not wait for start-up. This machine has no SMM.
             DeliveryMode::Startup | DeliveryMode::Smi => {}
         }
     }

@@ -77,7 +77,7 @@ pub struct Vcpu<V: Virt> {
     pub exits: ExitCounts,
     /// Nested fault statistics.
     pub faults: FaultCounts,
-    /// What it costs to let it run: kept by whoever does.
+    /// The cost of scheduling it, kept by its worker.
     pub turns: Turns,
     /// Its part of the PCPUs' performance counters.
     pub counts: VcpuCounts,

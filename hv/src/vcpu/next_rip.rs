@@ -48,7 +48,7 @@ pub enum ControlAccess {
     Clts,
     /// LMSW of a register.
     LoadStatus(Gpr),
-    /// SMSW to a register, of so many bytes.
+    /// SMSW to a register, and its operand size in bytes.
     StoreStatus(Gpr, u8),
 }
 

@@ -28,7 +28,7 @@ pub enum Outcome {
 pub enum Return {
     /// It waits for an interrupt: run it again when the armed timer or a kick has come.
     Idle,
-    /// It could go on, but the PCPU is wanted for another, or its VM shall stand still.
+    /// It could go on, but the PCPU is needed for another VCPU, or its VM is to be paused.
     Yield,
     /// It could go on, but spins while others wait for the PCPU.
     Spin,
@@ -43,7 +43,7 @@ pub enum Stop {
     PowerOff,
     /// The guest reset its machine.
     Reset,
-    /// A person wants it to start anew.
+    /// A restart was requested in the monitor.
     Restart,
     /// The guest ended the run through the test device.
     TestExit(u32),

@@ -225,8 +225,8 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> emulate::Memory fo
     }
 }
 
-/// Fetches the bytes at CS:RIP without any effect on the guest; returns how many are there. None while somebody waits to change
-/// the memory: the guest comes again.
+/// Fetches the bytes at CS:RIP without any effect on the guest; returns how many are there. None while a writer waits for
+/// the memory: the guest executes the instruction again.
 #[cold]
 pub fn fetch<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     state: &impl VcpuState,

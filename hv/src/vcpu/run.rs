@@ -208,7 +208,7 @@ fn serve<V: Virt, M: HostMemory, H: Host>(
         {
             return Some(Return::Stop(stop));
         }
-        // Who has waited for a lock has answered others meanwhile, and must do what they asked for.
+        // A VCPU that waited for a lock has answered shootdowns meanwhile: their flushes are in its mailbox, and come first.
         if vcpu.work & work::MAIL == 0 {
             host.entering();
             return None;
@@ -319,7 +319,7 @@ fn interrupt_entry<V: Virt, H: Host>(vcpu: &mut Vcpu<V>, cpu: &mut V::Cpu, host:
 /// Runs the timers that are due and arms the host's for the next one, or for [`LONGEST_MS`] from now.
 ///
 /// Interrupts of the host get lost: QEMU's emulation forgets to look at its local APIC if an interrupt is requested there
-/// during a VMRUN with V_IRQ. What is due by the clock counts as interrupted, and arming the timer anew makes the emulation
+/// during a VMRUN with V_IRQ. What is due by the clock counts as interrupted, and arming the timer again makes the emulation
 /// look. So no interrupt is late by more than [`LONGEST_MS`] while the guest runs; [`Host::idle`] looks itself.
 fn run_timers<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,

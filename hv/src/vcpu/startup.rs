@@ -81,7 +81,7 @@ pub(super) fn sleeps_forever<V: Virt, M: HostMemory>(
     if !deaf {
         return None;
     }
-    // Whoever has mail has not looked at it yet, and will come here again if it changes nothing.
+    // A VCPU with mail has not read it yet; if the mail does not wake the VM, that VCPU makes this check again.
     let has_mail = || vm.mailboxes.iter().any(|mailbox| mailbox.has_mail());
     if !vm.hlt.falls_asleep(vcpu.id, vm.mailboxes.len(), has_mail) {
         return None;

@@ -146,7 +146,7 @@ impl Scene {
 pub struct ScriptHost {
     /// Shared with the VCPU.
     pub cpu: Rc<Processor>,
-    /// Each look at the clock takes so long.
+    /// Ticks that each reading of the clock takes.
     pub slow: u64,
     /// When the timer interrupts.
     pub armed: Option<u64>,
@@ -356,7 +356,7 @@ impl Machine {
 
     /// Runs until the VM stops.
     pub fn run(&mut self) -> Stop {
-        self.run_or_yield().expect("nobody wants the PCPU")
+        self.run_or_yield().expect("no yield")
     }
 
     /// Runs until the VM stops, or (`None`) the PCPU is wanted for something else.

@@ -5,8 +5,8 @@ use crate::arch::task::TaskSwitch;
 use crate::arch::{Access, Exception, RegMove, vector};
 
 /// Exceptions that exit in every mode, one bit for each vector. Machine checks are the host's. The deliveries of the others can raise
-/// them anew (a data breakpoint on the stack; a stack in user mode that is not aligned), for ever and without an instruction of the
-/// guest's between (CVE-2015-8104, CVE-2015-5307): each of them has to pass the hypervisor.
+/// them again (a data breakpoint on the stack; an unaligned stack in user mode), without end and without a guest instruction in
+/// between (CVE-2015-8104, CVE-2015-5307): so each of them has to exit.
 pub const EXCEPTIONS: u64 = 1 << vector::DB | 1 << vector::AC | 1 << vector::MC;
 
 /// An IN, OUT, INS or OUTS.

@@ -94,8 +94,8 @@ pub trait Virt: VcpuState + Sized {
     /// What the backend keeps for each PCPU (host save areas, address space identifiers).
     type Cpu;
 
-    /// Whether the processor keeps the page-directory pointers of PAE paging in registers, so that whoever executes a load of
-    /// CR3 in software (or of CR0 or CR4, where they imply one) has to [`Virt::set_pointers`].
+    /// Whether the processor keeps the page-directory pointers of PAE paging in registers, so that software that
+    /// executes a load of CR3 (or of CR0 or CR4, where they imply one) must call [`Virt::set_pointers`].
     const HAS_PDPTRS: bool = false;
 
     /// Whether every processor of the vendor runs guests in any state on every engine: [`Virt::engines`] is always
@@ -231,7 +231,8 @@ pub trait Virt: VcpuState + Sized {
     /// Lets the guest use the debug registers without exits until [`Virt::reset`].
     fn open_debug_registers(&mut self);
 
-    /// A run begins. Others wait for the PCPU: a guest that spins should exit ([`Exit::Pause`]); or nobody does, and it need not.
+    /// A run begins. `wait`: other VCPUs wait for the PCPU, so a guest that spins should exit ([`Exit::Pause`]); otherwise it need
+    /// not.
     fn set_ple(&mut self, _wait: bool) {}
 
     /// Whether the guest has spun long enough that others should run, which the exit by PAUSE alone may not say.

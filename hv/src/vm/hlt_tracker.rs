@@ -1,9 +1,9 @@
 //! Which VCPUs of a VM sleep so that only mail wakes them, and whether all of them do for ever.
 //!
-//! A VCPU that begins to run says so ([`HltTracker::awake`]) before it looks into its mailbox; the last one that falls asleep looks
-//! whether there is mail for anybody. In between, one that it has seen asleep may wake, take its mail, and be about to act upon it; or have
-//! mailed to one whose mailbox was looked into before, and sleep again. So the awakenings are counted, and if there was one
-//! meanwhile, it is not the end: whoever has woken comes here again when it falls asleep.
+//! A VCPU that begins to run says so ([`HltTracker::awake`]) before it reads its mailbox; the last one that falls asleep checks
+//! all mailboxes. During this check a sleeping VCPU may wake, take its mail, and be about to act on it; or it may have sent mail
+//! to a VCPU whose mailbox was checked already, and sleep again. So wake-ups are counted, and if there was one during the check,
+//! the VM has not ended: the VCPU that woke makes the same check when it falls asleep.
 //!
 //! `tests/sched-loom` compiles this with `loom_model` set and looks at every order of the steps.
 
@@ -25,11 +25,11 @@ impl HltTracker {
     /// VCPU `id` begins to run, and has not looked into its mailbox yet.
     pub fn awake(&self, id: u32) {
         self.asleep.fetch_and(!(1 << id), Ordering::SeqCst);
-        // Last: it counts for whoever has still seen the bit.
+        // After the bit: a VCPU that has still read the bit as set will see the counter change.
         self.awakenings.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// VCPU `id` of so many falls asleep. Whether nobody will ever wake: all are asleep, and there is no mail for any of them.
+    /// VCPU `id` of `vcpus` falls asleep. True if none will ever wake: all are asleep, and no mailbox has mail.
     pub fn falls_asleep(&self, id: u32, vcpus: usize, has_mail: impl FnOnce() -> bool) -> bool {
         let all = u64::MAX >> (u64::BITS as usize - vcpus);
         let before = self.awakenings.load(Ordering::SeqCst);
@@ -37,7 +37,7 @@ impl HltTracker {
         asleep == all && !has_mail() && self.awakenings.load(Ordering::SeqCst) == before
     }
 
-    /// The VM begins anew.
+    /// The VM restarts.
     pub fn reset(&self) {
         self.asleep.store(0, Ordering::SeqCst);
     }

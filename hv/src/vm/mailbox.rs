@@ -99,7 +99,7 @@ impl Mailbox {
         }
         match message.mode {
             DeliveryMode::Startup => self.startup.store(message.vector, Ordering::Relaxed),
-            // What came before it finds nobody who waits for start-up.
+            // A start-up IPI before INIT is ignored: no processor waits for start-up then (Intel SDM 3, 8.4.4).
             DeliveryMode::Init => {
                 self.work.fetch_and(!work::STARTUP, Ordering::SeqCst);
             }
@@ -140,7 +140,7 @@ impl Mailbox {
         self.startup.load(Ordering::Relaxed)
     }
 
-    /// Forgets everything: a reset of the machine, while its VCPUs stand still.
+    /// Forgets everything: a reset of the machine, while none of its VCPUs runs.
     pub fn reset(&self) {
         self.work.store(0, Ordering::SeqCst);
         self.vectors.iter().for_each(|vectors| vectors.store(0, Ordering::Relaxed));

@@ -1,9 +1,10 @@
 //! A virtual machine: its memory, its chipset and its time. Shared by its VCPUs.
 //!
 //! Made by `guest::build`, used by `vcpu::run` and the monitor. Lock order: `chipset`, then `memory`, then that of a virtio
-//! device, then `shadow`; none is held while a guest runs. Who holds `shadow` may wait for other PCPUs to forget translations
-//! ([`Shootdown`]); so who waits for it, or for what others hold meanwhile, answers: [`Vm::lock_shadow`], [`Vm::lock_memory`],
-//! [`Vm::read_memory`]. Who waits for `memory` holds nothing for which others wait without an answer: not the chipset.
+//! device, then `shadow`; none is held while a guest runs. The holder of `shadow` may wait for other PCPUs
+//! in a [`Shootdown`]. So a PCPU that waits for it, or for a lock whose holder may wait for it, answers shootdowns meanwhile:
+//! [`Vm::lock_shadow`], [`Vm::lock_memory`], [`Vm::read_memory`]. A PCPU that waits for `memory` must not hold a lock for which
+//! others wait without answering, such as the chipset.
 
 pub mod clock;
 pub mod covered;
@@ -79,7 +80,7 @@ pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     pub virtio: Virtio,
     /// Its memory. For VCPUs: [`Vm::read_memory`], [`Vm::lock_memory`].
     pub memory: RwLock<Memory<F, M>>,
-    /// Who waits to change it.
+    /// Writers that wait for it.
     pub writers: Writers,
     /// The shadow tables, once they have been used.
     pub shadow: Mutex<Option<Shadow<M, F>>>,
@@ -107,7 +108,7 @@ pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     pub paging_features: PagingFeatures,
     /// Unknown MSRs read as zero instead of raising #GP.
     pub permissive_msr: bool,
-    /// Whether [`Memory::covered`] has any page, for those who do not hold the memory.
+    /// Whether [`Memory::covered`] has any page; readable without the memory's lock.
     pub covers: AtomicBool,
 }
 
@@ -128,8 +129,8 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         self.chipset.get_mut().attach(devices)
     }
 
-    /// Takes the shadow tables, to serve this VCPU. Whoever holds them may wait for this processor to forget translations: it
-    /// answers while it waits, and then [`work::MAIL`] is added to `work`.
+    /// Locks the shadow tables for work on behalf of this VCPU. Their holder may wait for this PCPU in a shootdown: so this
+    /// answers shootdowns while it waits, and then adds [`work::MAIL`] to `work`.
     #[inline(always)]
     pub fn lock_shadow(&self, vcpu: u32, work: &mut u32) -> MutexGuard<'_, Option<Shadow<M, F>>> {
         let mut guard = lock::take(|| self.shadow.try_lock(), || self.answer(work));
@@ -145,8 +146,8 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         self.writers.write(&self.memory, || self.answer(work))
     }
 
-    /// Takes the memory, to read it, after those who wait to change it; waits like [`Vm::lock_shadow`]. Who has it already must
-    /// not take it again.
+    /// Locks the memory for reading, behind waiting writers; waits like [`Vm::lock_shadow`]. Readers must not re-enter: a waiting
+    /// writer would deadlock them.
     #[inline(always)]
     pub fn read_memory(&self, work: &mut u32) -> RwLockReadGuard<'_, Memory<F, M>> {
         lock::take(|| self.memory.try_read(), || self.let_writers_pass(work))
@@ -215,7 +216,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
                 let (reload, owed) = shadow.apply(changed);
                 changes = MapChanges { flush: owed != TlbFlush::None, root: reload.is_some() };
             }
-            // The engine in force changes under this lock alone, and who comes to nested tables flushes everything.
+            // The engine in force changes under this lock alone, and a VCPU that changes to nested tables flushes everything.
             self.translation.in_force() == Engine::Nested
         };
         if nested && !flush.is_none() {

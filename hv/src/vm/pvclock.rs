@@ -29,7 +29,7 @@ impl TscScale {
         TscScale { mul: (ratio >> (32 + shift)) as u32, shift: shift as i8 }
     }
 
-    /// The nanoseconds that so many ticks take, exactly as a guest computes them; modulo 2^64.
+    /// The nanoseconds that `ticks` take, exactly as a guest computes them; modulo 2^64.
     pub const fn to_ns(self, ticks: u64) -> u64 {
         let shifted = if self.shift < 0 { ticks >> -self.shift } else { ticks << self.shift };
         ((shifted as u128 * self.mul as u128) >> 32) as u64

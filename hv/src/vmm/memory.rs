@@ -94,7 +94,7 @@ impl Frames {
     /// All frames of the first node.
     ///
     /// # Safety
-    /// Who borrows frames drops them after all tables that lead there.
+    /// Users of frames give them back only after all tables that map them are gone.
     pub const unsafe fn new() -> Frames {
         // SAFETY: only frames that were lent are filled.
         Frames(unsafe { HostRam::new() })

@@ -29,7 +29,7 @@ fn test<B: Backend + 'static>(host: &'static Host) -> u32 {
     smp::run_everywhere(
         host.cpu,
         Box::leak(Box::new(|pcpu: &'static PerCpu| {
-            // SAFETY: the PCPU has started, and nobody else uses the extension.
+            // SAFETY: the PCPU has started, and this is the only user of the extension.
             match unsafe { backend.enable() } {
                 Ok(mut cpu) => {
                     let failed = !selftest_shootdown::run(host, backend, pcpu, &mut cpu);

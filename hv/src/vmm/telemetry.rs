@@ -1,4 +1,4 @@
-//! Records for whoever started the machine (docs/telemetry.md).
+//! Telemetry records (docs/telemetry.md), for `pal` or another program at the telemetry port.
 
 use core::fmt::{self, Write};
 

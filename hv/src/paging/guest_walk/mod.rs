@@ -1,7 +1,7 @@
 //! Walks the guest's page tables in software, exactly as the processor would: same translations, same faults
 //! with the same error codes, accessed and dirty bits set in the same cases.
 //!
-//! Who calls it: the instruction emulator ([`translate`]), the monitor ([`peek`]), the shadow engine
+//! Callers: the instruction emulator ([`translate`]), the monitor ([`peek`]), the shadow engine
 //! ([`walk`], which shows every entry). It keeps nothing between calls. Every kind of paging is one
 //! monomorphic loop.
 //!

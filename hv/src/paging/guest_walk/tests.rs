@@ -58,7 +58,7 @@ fn compare(kind: PagingKind, seed: u64, walks: u32, seen: &mut Seen) {
             Err(WalkError::PageFault(code)) if code & error_code::RESERVED != 0 => seen.reserved += 1,
             Err(WalkError::PageFault(_)) => seen.forbidden += 1,
             Err(WalkError::NotRam { .. }) => seen.not_ram += 1,
-            Err(WalkError::Contended) => panic!("nobody else is there"),
+            Err(WalkError::Contended) => panic!("there is no other processor"),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The short way of a page fault: where there is a [way](super::way) down to a page of level 1, only one of the guest's
-//! entries must be looked at; under a large page none, because all that its pieces depend on is in their page's key.
+//! The fast path of a page fault: where [`super::leaf_lookup`] finds the page of level 1, only one guest entry must be read;
+//! under a large page none, because all that its small leaves depend on is in their page's key.
 //!
-//! Whatever is not plain (reserved bits, no CR0.WP, memory that is not RAM, a race with another VCPU) goes the way of
-//! [`super::fill`].
+//! All other cases (reserved bits, CR0.WP clear, memory that is not RAM, a race with another VCPU) take the
+//! [slow path](super::slow_path).
 
 use super::leaf_lookup::Leaf;
 use super::pool::PageId;
@@ -19,8 +19,8 @@ use crate::paging::guest_walk::{PagingState, error_code};
 use crate::paging::p2m::{P2m, P2mEntry};
 
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
-    /// Handles a fault the short way; `None`: it needs the long one, and nothing has happened but that accessed and dirty
-    /// bits may be set.
+    /// Handles a fault on the fast path. `None`: it needs the slow path, and nothing has changed but accessed and dirty bits
+    /// that may be set.
     #[inline(always)]
     pub(super) fn quick(
         &mut self,

@@ -41,7 +41,7 @@ impl HardwareControls {
 /// name: page 0, of which the hypervisor uses nothing and guests get nothing (`boot::memory`), as with entries of all zeroes.
 pub(super) const RESERVED: u64 = 1 << 51;
 
-/// Whether that bit is reserved on a processor with so many of them.
+/// Whether that bit is reserved on a processor with this many bits of physical addresses.
 pub(super) const fn has_reserved_bit(physical_bits: u8) -> bool {
     physical_bits < 52
 }

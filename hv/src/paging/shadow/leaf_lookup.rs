@@ -1,9 +1,9 @@
-//! The way down to the page of level 1 for an address: through shadow pages where they are, made where they are missing.
+//! Finds the shadow page of level 1 for an address; links the pages that are missing on the path to it.
 //!
-//! The tables above level 1 are write-protected: each entry on the way is as it was when the link was made, with its accessed bit
-//! set, and what they allow together is in the key of the page. So a way begins at the lowest page that is there, whatever
-//! lies above. It does not go through large pages, reserved bits, and memory that is not RAM, nor begin at the pages above
-//! the guest's own tables: that is [`super::fill`]'s.
+//! The tables above level 1 are write-protected: each guest entry on the path is as it was when the link was made, with its
+//! accessed bit set, and what the entries allow together is in the key of the page. So the walk begins at the lowest page that
+//! is linked, whatever lies above. It does not handle large pages, reserved bits, and memory that is not RAM, nor the top pages
+//! above the guest's own tables: that is the [slow path](super::slow_path).
 
 use super::pool::PageId;
 use super::role::Key;

@@ -1,13 +1,13 @@
 //! Shadow paging: tables that map guest-virtual to host-physical addresses, made from the guest's own tables
 //! and the [`P2m`](super::p2m::P2m) as the guest touches memory, and kept while they hold.
 //!
-//! [`Shadow`] owns the shadow pages of one VM in a bounded [`pool`]; its VCPUs work on them one at a time (see [`others`]). Who calls it: the exit handlers for
-//! page faults, INVLPG, and writes to CR0, CR3, CR4 and EFER; and whoever writes guest memory on the guest's
-//! behalf ([`written`](Shadow::written)). What must hold between two calls:
+//! [`Shadow`] owns the shadow pages of one VM in a bounded [`pool`]; its VCPUs work on them one at a time (see [`shootdown`]).
+//! Callers are the exit handlers for page faults, INVLPG, and writes to CR0, CR3, CR4 and EFER, and all code that writes guest
+//! memory on the guest's behalf ([`written`](Shadow::written)). What must hold between two calls:
 //!
 //! - A present entry of a shadow page says what the guest's entry says now, with less rights at most; unless
-//!   the page is *unsync* (above level 1 only after [`make_unsync`](Shadow::make_unsync)): there it may say what the guest's entry was at any time since the
-//!   guest's last flush.
+//!   the page is *unsync* (above level 1 only after [`make_unsync`](Shadow::make_unsync)): there it may say what the guest's
+//!   entry was at any time since the guest's last flush.
 //! - A guest table with shadow pages that are in sync is not writable through any leaf. The caller performs
 //!   every [`TlbFlush`] before the guest goes on, so that no processor remembers otherwise.
 //! - A leaf is present only if the guest's accessed bits are set on the way, and writable only if its dirty
@@ -349,7 +349,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 
     /// Drops all shadow pages and gives their memory back: the guest does without them from now on. No other VCPU uses them.
     pub fn give_back(&mut self) -> TlbFlush {
-        let (_nobody_uses_them, flush) = self.drop_everything();
+        let (_not_in_use, flush) = self.drop_everything();
         self.pool.give_back();
         flush
     }

@@ -1,4 +1,4 @@
-//! Shadow pages and who refers to whom: the only code that writes shadow entries.
+//! Shadow pages and the links between them: the only code that writes shadow entries.
 //!
 //! Each of the 512 entries of each page is on at most one list: one that points to a page is on the list of that page's
 //! *parents*; a leaf is on the *reverse map* of the host frame (or aligned 2 MiB) that it maps, a hash list that may also

@@ -6,7 +6,7 @@
 //!
 //! - the right to write to a table, before the table is read ([`super::pool::Pool::protect`]);
 //! - a page, before it becomes another ([`super::pool::Pool::create`]);
-//! - memory that was the guest's, before it becomes somebody else's ([`Shadow::apply`]);
+//! - memory that was the guest's, before it is used otherwise ([`Shadow::apply`]);
 //! - everything, when all pages are dropped.
 //!
 //! Pieces of a large page, which the guest flushes as one, are no reason to tell: each VCPU's next INVLPG flushes all of them

@@ -130,7 +130,7 @@ fn a_table_is_written_by_emulation_twice_and_then_by_the_guest() {
         write(4 * PAGE_SIZE + 16, (6 * PAGE_SIZE) | 7);
         let _flush = shadow.invlpg(&memory, Gva(0x2000));
         assert_eq!(shadow.statistics().resynced_entries, 3);
-        // A table that nothing points to any more is dropped, and made anew if it comes back.
+        // A table that nothing points to any more is dropped, and made again if it comes back.
         let made = shadow.statistics().pages_made;
         for entry in [0, (4 * PAGE_SIZE) | 7] {
             write(3 * PAGE_SIZE, entry);

@@ -1,6 +1,6 @@
 //! A radix tree from guest-physical addresses to leaves of a [`PteFormat`].
 //!
-//! What it owns: its table frames. Who uses it: the P2m (a software format) and the nested engine (the
+//! What it owns: its table frames. Users: the P2m (a software format) and the nested engine (the
 //! processors' formats). One writer at a time (`&mut self`), while processors walk the tables and set
 //! accessed and dirty bits.
 //!

@@ -124,7 +124,7 @@ impl<V: Virt> Vcpu<V> {
     }
 }
 
-/// Has the shadow tables checked before every so many entries from now on.
+/// Has the shadow tables checked before every `every`-th entry from now on.
 pub fn audit_shadow<V: Virt>(vcpu: &mut Vcpu<V>, every: NonZeroU32) {
     vcpu.mmu.paranoia = Some(Paranoia::new(every));
     vcpu.request(work::MMU);

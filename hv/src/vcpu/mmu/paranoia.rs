@@ -1,4 +1,4 @@
-//! Checks of the shadow tables before entries, for those who look for a mistake.
+//! Checks of the shadow tables before entries (`paranoid`), to debug the engine.
 
 use alloc::format;
 use core::num::NonZeroU32;
@@ -18,7 +18,7 @@ pub(super) struct Paranoia {
 }
 
 impl Paranoia {
-    /// Checks before one in so many entries.
+    /// Checks before every `every`-th entry.
     pub(super) fn new(every: NonZeroU32) -> Paranoia {
         Paranoia { every, entries: 0 }
     }

@@ -1,9 +1,9 @@
 //! When the faults that follow a change to shadow tables are over.
 //!
-//! Faults are counted in windows of 1 ms, from the first one on: a guest that sleeps or stands still has not begun. The
+//! Faults are counted in windows of 1 ms, from the first one on: a guest that sleeps or is paused has not begun. The
 //! rate has settled at the end of the first window that has not fewer faults than the one before it, or at most [`QUIET`].
 
-/// A window with at most so many faults is quiet.
+/// A window with at most this many faults is quiet.
 const QUIET: u32 = 4;
 
 /// Faults since a change.

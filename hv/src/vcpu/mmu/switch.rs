@@ -74,7 +74,7 @@ pub(super) fn follow<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::Nest
     }
 }
 
-/// Gives back the memory of shadow tables that nobody uses, as a person has asked for nested ones.
+/// Gives back the memory of the shadow tables, which no VCPU uses, after the monitor's `mode nested`.
 pub(super) fn give_back<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
     let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
     // The engine in force changes under this lock alone.

@@ -56,7 +56,7 @@ fn the_page_moves_over_ram_and_back() {
     assert_eq!(at(&machine, RAM), P2mEntry::Mmio);
     assert!(matches!(at(&machine, RAM + 0x1000), P2mEntry::Ram { .. }), "its neighbour stays");
     assert_eq!(bus_read(&mut machine, RAM + 0x30) & 0xff, 0x14, "the version");
-    assert_eq!(bus_read(&mut machine, PAGE + 0x30), u32::MAX, "nobody is at the old place");
+    assert_eq!(bus_read(&mut machine, PAGE + 0x30), u32::MAX, "no device at the old address");
     // To a hole, and back to where it came from.
     let Machine { vm, vcpu, .. } = &mut machine;
     assert!(write(vcpu, vm, HOLE | ON | BSP));

@@ -341,7 +341,7 @@ fn lengths_are_found_in_the_code() {
         },
         |f| {
             assert_eq!(f.rip(), CODE + 12);
-            // Other code is there now than the exit says: whoever replaced it was faster.
+            // Another VCPU has replaced the code between the exit and the fetch.
             Exit::Cpuid
         },
     ]);

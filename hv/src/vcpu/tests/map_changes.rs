@@ -1,4 +1,4 @@
-//! Changes of the guest-physical address space: who is told, and what becomes of the memory of nested tables.
+//! Changes of the guest-physical address space: which VCPUs are shot down, and what becomes of the memory of nested tables.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};

@@ -90,10 +90,10 @@ fn ram_that_the_tables_lack_is_filled_in() {
     assert_eq!(machine.vcpu.virt.regs.rip, CODE);
 }
 
-/// Whoever asks it to answer waits for the memory, which is read by somebody who never ends.
-struct Nobody;
+/// Panics when it has to answer: the caller then waits for the memory, whose reader never ends.
+struct Waits;
 
-impl Shootdown for Nobody {
+impl Shootdown for Waits {
     fn request(&self, _reload: bool) {}
     fn service(&self) {
         panic!("waits for the memory");
@@ -108,7 +108,7 @@ fn only_what_changes_the_memory_waits_for_those_who_read_it() {
         |f| out(f, TEST_UNMAP, 4, 0x3_0000),
     ]);
     machine.code(&[0xa1, 0, 0, 0xd0, 0xfe]);
-    machine.vm.shootdown.call_once(|| Arc::new(Nobody));
+    machine.vm.shootdown.call_once(|| Arc::new(Waits));
     let reading = machine.vm.memory.read();
     let run = || run(&mut machine.vcpu, &machine.vm, &mut (), &mut machine.host);
     let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).expect_err("waits for ever");

@@ -213,7 +213,7 @@ mod waiting {
 
     thread_local! {
         static VM: Cell<Option<&'static Vm<Npt, Memory>>> = const { Cell::new(None) };
-        /// Somebody else has the tables.
+        /// The tables' lock, held as if by another VCPU.
         static TAKEN: RefCell<Option<Tables>> = const { RefCell::new(None) };
     }
 

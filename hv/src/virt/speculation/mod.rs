@@ -1,7 +1,7 @@
 //! What must be done so that guests learn nothing of each other by speculative execution, and what guests can do themselves.
 //!
 //! [`needs`] decides once, from what the processor says of itself: no hardware is touched. [`Plan`] is its answer, with a
-//! reason for each mitigation, for the log and the hardware report. Who carries it out: [`Turn`] when a PCPU takes another
+//! reason for each mitigation, for the log and the hardware report. It is carried out by [`Turn`] when a PCPU takes another
 //! VCPU (barrier, SPEC_CTRL); `virt::vmx` before entries (buffers, level-1 data cache); the builder of VMs (small leaves).
 //! What guests get is decided by CPUID's policy (`guest::cpuid`) and kept by `guest::msr`.
 //!
@@ -97,7 +97,7 @@ pub enum State {
     On(&'static str),
     /// The processor lacks what it takes.
     Unavailable(&'static str),
-    /// It would be needed, but nobody wants it.
+    /// It would be needed, but is turned off by `mitigations=off`.
     Off,
 }
 
@@ -122,7 +122,7 @@ impl fmt::Display for Mitigation {
     }
 }
 
-/// What is done, as those need it who do it.
+/// What is done, in the form that entries and switches use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measures {
     /// IBPB when a PCPU changes VMs.

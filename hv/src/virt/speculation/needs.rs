@@ -3,21 +3,21 @@
 use super::models::{self, spared};
 use super::{Measures, Mitigation, Mitigations, Plan, State, arch, spec_ctrl};
 
-/// Who made a processor.
+/// The vendor of a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vendor {
     /// Intel
     Intel,
     /// AMD, or Hygon
     Amd,
-    /// Anybody else
+    /// Any other vendor.
     Other,
 }
 
 /// Which processor it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Model {
-    /// Who made it.
+    /// The vendor.
     pub vendor: Vendor,
     /// Display family.
     pub family: u32,

@@ -155,7 +155,7 @@ fn cpuid_is_read_where_it_says_something() {
     assert_eq!(Model::read(milan), Model { vendor: Vendor::Amd, family: 0x19, model: 1 });
     let offers = Offers { spec_ctrl: true, ibpb: true, virtual_spec_ctrl: true, ..Offers::default() };
     assert_eq!(Offers::read(milan), offers);
-    // Leaves beyond the last are nobody's.
+    // Leaves beyond the last have no meaning.
     assert_eq!(
         Offers::read(|leaf, _| if leaf & 0x7fff_ffff == 0 { [0; 4] } else { [u32::MAX; 4] }),
         Offers::default()

@@ -1,8 +1,8 @@
 //! AMD-V (SVM): one [`Svm`] per VCPU over its VMCB, one [`SvmCpu`] per PCPU.
 //!
 //! The VMCB is the place of truth for all state that VMRUN switches; accessors read and write it directly. FS, GS, TR,
-//! LDTR and the system-call MSRs stay in the processor across exits ([`VmloadState`]) and go to the VMCB only when somebody
-//! asks for them or the host needs the processor back. AMD APM volume 2, chapter 15.
+//! LDTR and the system-call MSRs stay in the processor across exits ([`VmloadState`]) and are saved to the VMCB only when a
+//! handler accesses them or the host needs its own. AMD APM volume 2, chapter 15.
 
 mod asid;
 mod cpu;
@@ -346,7 +346,7 @@ impl Virt for Svm {
 
     fn flush(&mut self, scope: FlushScope) {
         match scope {
-            // TLB_CONTROL could spare global ones, where there is the choice of an ASID; nobody has measured whether that pays.
+            // TLB_CONTROL could spare global ones, where there is the choice of an ASID; whether that pays has not been measured.
             FlushScope::All | FlushScope::NonGlobal => self.request(work::FLUSH),
             FlushScope::Address(gva) => self.flush_page(gva),
         }

@@ -153,7 +153,10 @@ fn a_shadow_outlives_exits_before_the_instruction_that_it_covers() {
         svm.set_pending_irq(PendingIrq::Vector(0x61));
         assert_eq!(enter(&mut svm), (false, true));
         svm.block.vmcb.dr6 = 0xffff_0ff0 | 1 << 14;
-        assert!(leave(&mut svm, exit_code::EXCEPTION + 1, 0x1003, 0), "the end of the step is nobody else's");
+        assert!(
+            leave(&mut svm, exit_code::EXCEPTION + 1, 0x1003, 0),
+            "the #DB at the end of the step is not the guest's"
+        );
         assert!(svm.can_take_interrupt());
         assert_eq!(enter(&mut svm), (true, false));
     }

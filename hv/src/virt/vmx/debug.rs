@@ -1,5 +1,5 @@
 //! Debug exceptions. They exit before the debug registers say what they are about, and INT1 before it has executed (Intel SDM 3,
-//! 17.2.3, 17.2.4, 27.1 and table 27-1); who delivers them anew has done the rest.
+//! 17.2.3, 17.2.4, 27.1 and table 27-1); so the code that delivers them updates the registers first.
 
 use super::Vmx;
 use super::cache::Field;
@@ -7,7 +7,7 @@ use super::decode::event;
 use super::entry::SHADOW;
 use crate::arch::state::VcpuState;
 
-/// Of DR6 and of the qualification: breakpoints that were met. Each exception says it anew.
+/// Of DR6 and of the qualification: breakpoints that were met. Each exception sets them again.
 const BREAKPOINTS: u64 = 0xf;
 /// A debug register was used although [`GENERAL_DETECT`] was set, and a single step: only software clears these.
 const STICKY: u64 = 1 << 13 | 1 << 14;

@@ -43,9 +43,9 @@ pub(super) const SHADOW: u64 = 3;
 /// Interruptibility: blocking by NMI.
 pub(super) const NMI_BLOCKING: u64 = 1 << 3;
 
-/// PAUSEs at most so many ticks apart are one loop (SDM 3, 24.6.13).
+/// PAUSEs at most this many ticks apart are one loop (SDM 3, 24.6.13). KVM's default.
 const PAUSE_GAP: u64 = 128;
-/// A loop of PAUSE exits after so many ticks.
+/// A loop of PAUSE exits after this many ticks. KVM's default.
 const PAUSE_WINDOW: u64 = 4096;
 
 impl Vmx {
@@ -142,7 +142,7 @@ impl Vmx {
             return;
         }
         self.keep_report();
-        // Whoever changes to shadow tables meanwhile asks for them.
+        // A change to shadow tables while the VCPU is descheduled reads them.
         if self.guest_cr.is_none() {
             self.pointers = VcpuState::pointers(self);
         }
@@ -274,7 +274,7 @@ impl Vmx {
         self.vectoring = 0;
         self.injection.iret_faulted = false;
         if reason == reason::PREEMPTION_TIMER && self.features.exit & exit_control::SAVE_TIMER != 0 {
-            // SAFETY: after an exit of this VCPU. The timer has run out, and is not loaded anew by itself.
+            // SAFETY: after an exit of this VCPU. The timer has expired, and exits save 0: nothing else reloads it.
             unsafe { self.cache.write(guest::PREEMPTION_TIMER, self.timer()) };
         }
         if may_interrupt_delivery(reason) {

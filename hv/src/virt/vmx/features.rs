@@ -279,7 +279,7 @@ impl Features {
                 "EPT accessed and dirty bits",
                 "ept-ad",
                 self.ept_accessed_dirty,
-                "nobody sees what a guest uses",
+                "no record of the pages that a guest uses",
             ),
             feature("EPT leaves of 2 MiB", "ept-2m", self.ept_2m, "leaves of 4 KiB"),
             feature("EPT leaves of 1 GiB", "ept-1g", self.ept_1g, "leaves of 2 MiB"),

@@ -1,6 +1,6 @@
 //! Intel VT-x: one [`Vmx`] per VCPU over its VMCS, one [`VmxCpu`] per PCPU.
 //!
-//! Fields of the guest state are read when somebody asks and written when they changed ([`cache`]). What exits leave in the
+//! Fields of the guest state are read at their first use after an exit, and written when they changed ([`cache`]). What exits leave in the
 //! processor (CR2, DR6, system-call MSRs) stays there: the host uses none of it. When the VCPU departs from its PCPU, all of
 //! that is taken out. Intel SDM volume 3, chapters 23 to 31.
 

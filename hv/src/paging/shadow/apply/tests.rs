@@ -1,4 +1,4 @@
-//! What goes at a change of the P2m, what stays, and whether anybody is told.
+//! Which entries a change of the P2m zaps, which stay, and whether a shootdown is due.
 
 use super::*;
 use crate::arch::Access;

@@ -7,7 +7,7 @@ use core::cell::RefCell;
 /// Operations of one input at most.
 const MOST: usize = 4000;
 
-/// The trace that `data` stands for, of at most so many operations: a byte for the kind of paging, eight for the seed, eight for each
+/// The trace that `data` encodes, of at most `most` operations: a byte for the kind of paging, eight for the seed, eight for each
 /// operation.
 pub(super) fn trace(data: &[u8], most: usize) -> Option<(Option<PagingKind>, Vec<u64>)> {
     let (kind, rest) = data.split_first()?;

@@ -133,7 +133,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
 
     /// The hypervisor has written to guest memory.
     pub fn written(&mut self, p2m: &Guest, gpa: Gpa, len: u64) {
-        // With nested tables nobody needs to tell.
+        // With nested tables writes need not be reported.
         if self.is_shadow || len.is_multiple_of(2) {
             let flush = self.shadow.written(p2m, gpa, len);
             self.processor.flush(flush);
@@ -258,7 +258,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
                 | ShadowOutcome::RomWrite(gpa)
                 | ShadowOutcome::WriteProtected(gpa)
                 | ShadowOutcome::NotMapped(gpa) => stopped(gpa),
-                ShadowOutcome::Retry => Err("nobody else is there".into()),
+                ShadowOutcome::Retry => Err("there is no other processor".into()),
             };
         }
         Err("the access faults for ever".into())

@@ -198,8 +198,8 @@ impl<F: Modelled> Oracle<'_, F> {
             .access(&self.p2m, &self.state, gva, access)
             .map_err(|what| format!("{gva} {access:?}: {what}"))?;
         if pointers != self.pointers() {
-            // The walk set bits in page-directory pointers, which are entries of a table too. Whoever walks twice sees
-            // others then.
+            // The walk set bits in page-directory pointers, which are entries of a table too. A second walk
+            // sees the new entries.
             copy_tables(&self.machine.host, &self.software);
             self.pointers_changed = true;
             self.none_fresh();

@@ -142,7 +142,7 @@ impl<F: Modelled> Oracle<'_, F> {
         Some(core::array::from_fn(|n| u64::from_le_bytes(core::array::from_fn(|byte| all[8 * n + byte]))))
     }
 
-    /// The guest (unseen), or whoever tells the engines (`told`), writes to memory. Nothing happens if that is no RAM.
+    /// The guest writes to memory unseen, or a device or the emulator with a report to the engines (`told`). No effect outside RAM.
     pub(super) fn store(&mut self, gpa: Gpa, bytes: &[u8], told: bool) {
         let words: Vec<u64> = (gpa.0 & !7..gpa.0 + bytes.len() as u64).step_by(8).collect();
         let place = |at: u64| self.p2m.translate(Gpa(at)).writable();

@@ -18,7 +18,7 @@ const WORDS: usize = ENTRIES / EACH;
 /// Instead of neighbours. An entry's number is below 2^29.
 const FREE: u64 = ((HEAD - 2) as u64) << 32;
 
-/// Chunks that nobody uses.
+/// Free chunks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Chunks {
     /// The first of them, or 0; word 0 of each names the next.

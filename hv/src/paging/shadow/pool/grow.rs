@@ -16,12 +16,12 @@ const NEEDED: usize = 16;
 /// Heads of reverse maps for each page.
 const LISTS: usize = 64;
 
-/// The lengths of the arrays for so many pages: lists, buckets, counters of tables.
+/// The lengths of the arrays for `pages` pages: lists, buckets, counters of tables.
 fn lengths(pages: usize) -> [usize; 3] {
     [LISTS * pages, 2 * pages, 4 * pages].map(usize::next_power_of_two)
 }
 
-/// Frames of records and heads of lists for so many pages.
+/// Frames of records and heads of lists for `pages` pages.
 pub(super) fn record_frames(pages: usize) -> usize {
     let heads: usize = lengths(pages).into_iter().map(Pieces::<u32>::frames).sum();
     Pieces::<Page>::frames(pages) + heads
@@ -106,7 +106,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         true
     }
 
-    /// Whether the limit allows one more frame, perhaps because chunks that nobody uses are given back.
+    /// Whether the limit allows one more frame, perhaps after free chunks are given back.
     fn may_grow(&mut self) -> bool {
         if self.frames.total() >= self.frames.limit && self.chunks.spare() > self.frames.chunks {
             self.trim_chunks();
@@ -128,7 +128,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         }
         while self.is_short() && !self.add_chunks() {
             match self.free.pop(&self.pages) {
-                // Rather a page that stands for nothing.
+                // A free page first: it costs no refilling fault.
                 Some(id) if self.frames.tables > self.frames.reserve => self.take_table(id),
                 free => {
                     free.into_iter().for_each(|id| self.free.push(&mut self.pages, id));
@@ -205,7 +205,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         self.trim_chunks();
     }
 
-    /// Gives back frames of chunks that nobody uses, but for as many as half of those in use.
+    /// Gives back frames of free chunks, except half as many as are in use.
     fn trim_chunks(&mut self) {
         let used = self.frames.chunks - self.chunks.spare() / chunks::EACH;
         let reserve = 2 * self.frames.reserve;

@@ -6,7 +6,7 @@ use crate::arch::addr::PAGE_SIZE;
 use crate::mem::table_memory::ENTRIES;
 use crate::paging::shadow::{MAX_PAGES, MIN_PAGES};
 
-/// The share of a guest's memory that its shadow tables take at most, if nobody says otherwise: one in so many.
+/// The default limit: shadow tables take at most one part in this many of a guest's memory (2 %, as in KVM).
 const SHARE: u64 = 50;
 /// Never so few pages that a small kernel has to share them out.
 const FEWEST: usize = 512;
@@ -40,7 +40,7 @@ impl Limit {
         Limit { pages, frames, roots: 1 }
     }
 
-    /// The same for so many VCPUs, each of which has a root that stays, whatever else is needed.
+    /// The same for `vcpus` VCPUs, whose roots are never evicted.
     pub fn for_vcpus(self, vcpus: usize) -> Limit {
         let more = vcpus.saturating_sub(1);
         Limit { pages: self.pages + more, frames: self.frames + 3 * more, roots: vcpus.max(1) }

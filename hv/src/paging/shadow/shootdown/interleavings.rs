@@ -42,7 +42,7 @@ enum Without {
     Nothing,
     /// The other VCPU is not told.
     Word,
-    /// Nobody waits for its answer.
+    /// The sender does not wait for its answer.
     Wait,
     /// It answers, and does not forget.
     Flush,
@@ -318,10 +318,10 @@ macro_rules! fails {
 }
 
 fails! {
-    a_page_is_walked_if_nobody_is_told: reuse(Word), "another one's";
-    a_page_is_walked_if_nobody_waits: reuse(Wait), "another one's";
+    a_page_is_walked_without_a_request: reuse(Word), "another one's";
+    a_page_is_walked_if_the_sender_does_not_wait: reuse(Wait), "another one's";
     a_page_is_walked_if_nothing_is_forgotten: reuse(Flush), "another one's";
-    a_table_is_written_if_nobody_is_told: become_table(Word), "unseen";
-    a_table_is_written_if_nobody_waits: become_table(Wait), "unseen";
+    a_table_is_written_without_a_request: become_table(Word), "unseen";
+    a_table_is_written_if_the_sender_does_not_wait: become_table(Wait), "unseen";
     a_table_is_written_if_nothing_is_forgotten: become_table(Flush), "unseen";
 }

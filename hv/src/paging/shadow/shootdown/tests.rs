@@ -51,7 +51,7 @@ fn with_guest(f: impl FnOnce(&mut P2m<&Arena>, &VecHost, &mut Shadow<&Arena, Npt
     with_pages(16, 16, f);
 }
 
-/// The same with so many pages of guest memory, and so many shadow pages.
+/// The same with `ram` pages of guest memory, and `pages` shadow pages.
 fn with_pages(ram: u64, pages: usize, f: impl FnOnce(&mut P2m<&Arena>, &VecHost, &mut Shadow<&Arena, Npt>)) {
     let arena = Arena::new(100);
     let mut p2m = P2m::new(&arena).unwrap();
@@ -150,7 +150,7 @@ fn tables_that_the_guest_writes_are_evicted_together_and_not_freed_again_at_its_
         let touch = |shadow: &mut Shadow<_, _>, n: u64, access| {
             let (_filled, _) = shadow.fault(p2m, &memory, &STATE, Gva(n << 21), access);
         };
-        // The guest writes the first two, which nobody uses for longest when the pages have run out.
+        // The guest writes the first two, which are the least recently used when the pool is full.
         for n in 0..2 {
             touch(shadow, n, Access::READ);
             touch(shadow, n, Access::WRITE);

@@ -33,7 +33,7 @@ fn exceptions_that_can_come_without_end_exit() {
 fn a_debug_exception_reaches_the_debug_registers() {
     let mut scene = Scene::nested();
     assert_eq!(raised(&mut scene, BS, 0xffff_0ff0, 0x400), (0xffff_4ff0, 0x400));
-    // Breakpoints are said anew, the rest stays until software clears it.
+    // Breakpoint bits are replaced, the others stay until software clears them.
     assert_eq!(raised(&mut scene, 2, 0xffff_6ff5, 0x402), (0xffff_6ff2, 0x402));
     // The use of a debug register, once.
     assert_eq!(raised(&mut scene, 1 << 13, 0xffff_0ff0, 0x2400), (0xffff_2ff0, 0x400));

@@ -183,8 +183,8 @@ impl<F: Modelled> Several<F> {
         flush == TlbFlush::All
     }
 
-    /// What must hold between two operations: what the engine's own check says, and that nobody can write to a write-protected table
-    /// by what he remembers.
+    /// What must hold between two operations: what the engine's own check says, and that no processor can write to a write-protected
+    /// table through a cached translation.
     fn check(&mut self) -> Result<(), Fault> {
         for v in 0..self.world.cpus.len() {
             let has_root = self.world.cpus[v].borrow().work & work::RELOAD == 0;

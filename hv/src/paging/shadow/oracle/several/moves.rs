@@ -15,7 +15,7 @@ impl<F: Modelled> Several<F> {
         self.edit(v, |p2m| Ok([layout::change_p2m(random, p2m).1].into()));
     }
 
-    /// As a migrator does it: nobody can write, the contents are copied, all go on in the other place.
+    /// As a migrator does it: write-protect, copy, map the new place.
     pub(super) fn move_memory(&mut self, v: usize, random: &mut Random) -> Result<(), Fault> {
         let moves = layout::moves(random, &self.world.p2m.borrow());
         self.world.log(|| format!("    moves: {moves:x?}"));
@@ -48,7 +48,7 @@ impl<F: Modelled> Several<F> {
         });
         self.world.is_changing.set(false);
         if reload.is_some() {
-            // Whoever finds his root again looks at all that the guest wrote.
+            // A VCPU that looks up its root again compares all unsync tables.
             for cpu in &self.world.cpus {
                 cpu.borrow_mut().flushed_all(&self.world, true, false);
             }

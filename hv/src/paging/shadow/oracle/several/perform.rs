@@ -269,7 +269,7 @@ impl<F: Modelled> Several<F> {
         }
     }
 
-    /// Somebody who tells the engine writes.
+    /// A write that is reported to the engine, as a device's or the emulator's is.
     pub(super) fn write_told(&mut self, v: usize, gpa: Gpa, bytes: &[u8]) {
         if self.world.write(gpa, bytes) {
             self.world.race();

@@ -28,7 +28,7 @@ use std::rc::Rc;
 thread_local! {
     /// The memory of all tables of this thread's oracles.
     static ARENA: &'static Arena = Box::leak(Box::new(Arena::new(4000)));
-    /// The machine of this thread, for those whom nobody passes it.
+    /// The machine of this thread, for callbacks that get no reference to it.
     static WORLD: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
 }
 
@@ -63,7 +63,7 @@ pub struct World {
     pub broken: RefCell<Option<Fault>>,
     pub trace: RefCell<Option<String>>,
     racing: Cell<bool>,
-    /// The P2m has changed, and nobody has been told.
+    /// The P2m has changed, and the shootdown has not been sent yet.
     pub is_changing: Cell<bool>,
     /// What the hypervisor leaves out of each change of the P2m.
     pub omits: Cell<Omits>,
@@ -268,7 +268,7 @@ impl Carrier for World {
         if cpu.place == Place::Guest {
             cpu.place = Place::Host;
         }
-        // Whoever answers looks into its other mailbox before it goes on.
+        // A PCPU that answers also reads the VCPU's mailbox before it goes on.
         if let Some(taken) = self.requests[pcpu as usize].take() {
             self.requests[pcpu as usize].answer(taken);
         }

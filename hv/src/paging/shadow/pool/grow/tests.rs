@@ -30,7 +30,7 @@ fn key(n: u64) -> Key {
     )
 }
 
-/// A page with one leaf in each of so many groups of 64.
+/// A page with one leaf in each of `groups` groups of 64.
 fn page(pool: &mut Small<'_>, n: u64, groups: usize) -> PageId {
     pool.begin();
     if pool.is_short() {

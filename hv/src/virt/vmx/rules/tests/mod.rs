@@ -289,7 +289,7 @@ proptest! {
         let known: Vec<u32> = fields.keys().copied().collect();
         fields.extend(values.iter().map(|&(n, value)| (known[n as usize % known.len()], value)));
         let [guest, ..] = broken(&fields, &facts());
-        // Whoever breaks no rule is at least in a mode that exists.
+        // A state that breaks no rule is at least in a mode that exists.
         if guest.is_empty() {
             prop_assert!(fields[&guest::CR0] & cr0::PG == 0 || fields[&guest::CR0] & cr0::PE != 0);
         }
