@@ -74,7 +74,9 @@ pub fn end_machine(status: u32) -> ! {
         Some(ExitAction::IsaDebug(port)) => {
             // SAFETY: the port is the debug-exit device's, says the command line.
             unsafe { port::out32(*port, status) };
-            power_off()
+            // The emulator ends a moment later. Until then nothing more is executed, so that runs that repeat also end
+            // after the same number of instructions.
+            cpu::halt_forever()
         }
         Some(ExitAction::PowerOff) => power_off(),
         Some(ExitAction::Reset) => reset(),

@@ -11,11 +11,13 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "lab machine: equal, switch=50, two processors", |c| {
         equal(c, &stress::AMD64, "all", &["--mode", "switch=50", "--pcpus", "2", "--vcpus", "2"], 500_000_000)
     }),
+    only("qemu-svm", "lab machine: a broken model is found", broken),
     only("qemu-svm", "lab machine: equal, PAE tables, nested", |c| {
         equal(c, &stress::PAE, "miss", &[], 10_000)
     }),
     only("qemu-svm", "lab machine: counters, switch=50", counters),
     only("native", "lab machine: equal, without hypervisor", native),
+    only("qemu-svm", "lab machine: two deterministic runs are equal", deterministic),
     only("qemu-svm", "lab machine: equal, 4-level tables, nested", |c| {
         equal(c, &stress::AMD64, "all", &["--mode", "nested"], 300_000_000)
     })
@@ -43,6 +45,15 @@ fn equal(context: &Context, guest: &stress::Guest, check: &str, options: &[&str]
     Ok(())
 }
 
+/// A model that does not see INVLPG differs, also where several processors race.
+fn broken(context: &Context) -> Result<()> {
+    let lab = ["--lab", "westmere-x5660", "--lab-check", "all", "--lab-broken", "invlpg"];
+    let several = ["--pcpus", "2", "--vcpus", "2", "--mode", "nested", "--exec", "true"];
+    let run = context.run(&[&lab[..], &several].concat())?.status(1)?;
+    run.says("translations differ from QEMU's: ")?.says("the model has frame")?;
+    Ok(())
+}
+
 /// The sum of a counter over the report's processors and sides.
 fn sum(report: &Value, counter: &str) -> u64 {
     let pcpus = report["pcpus"].as_array().into_iter().flatten();
@@ -57,13 +68,13 @@ fn compared(path: &str, least: u64) -> Result<Value> {
     let [equal, differ, faults] =
         ["checks_equal", "checks_differ", "walk_faults"].map(|name| sum(&report, name));
     let alone = report["pcpus"].as_array().is_some_and(|pcpus| pcpus.len() == 1);
-    // On one processor there is nobody to race with; on several both may be right for a moment (docs/lab.md).
+    ensure!(equal >= least && differ == 0, "{equal} translations are equal, {differ} differ");
+    // On one processor there is nobody to race with. On several a processor that the host stops in the middle of a change
+    // may keep others with what was for as long.
     let raced = sum(&report, "checks_raced");
-    let allowed = if alone { 0 } else { equal / 1_000_000 };
-    ensure!(equal >= least && differ <= allowed, "{equal} translations are equal, {differ} differ");
-    ensure!(raced <= if alone { 0 } else { 100_000 }, "{raced} translations differ by a race");
+    ensure!(raced <= if alone { 0 } else { equal / 100 }, "{raced} translations differ by a race");
     // What is accessed is mapped, unless another processor has just taken it away.
-    ensure!(faults < 1000, "{faults} walks found nothing");
+    ensure!(faults <= if alone { 1000 } else { equal / 100 }, "{faults} walks found nothing");
     // Code was compared, too: QEMU has the answer for nearly all.
     let unanswered = sum(&report, "checks_unanswered");
     ensure!(unanswered < equal / 100, "of {unanswered} translations QEMU does not say where they lead");
@@ -119,6 +130,28 @@ fn counters(context: &Context) -> Result<()> {
     context.run(&plain)?.status(0)?.says("stand still")?;
     let absent = &read(&stats)?["guests"][0]["counters"];
     ensure!(absent.is_null(), "counters that stand still are reported: {absent}");
+    Ok(())
+}
+
+/// Two runs with one seed leave the same report and statistics, and say the same; the guest's own random numbers are of
+/// that seed, too, and another seed has others.
+fn deterministic(context: &Context) -> Result<()> {
+    let run = |name: &str, seed: &str| -> Result<[Vec<u8>; 3]> {
+        let [report, stats] = ["report", "stats"].map(|file| context.path(&format!("{name}.{file}")));
+        let command = "date -u; od -An -N8 -tx8 /dev/urandom; cat /proc/uptime";
+        let files = ["--lab-report", &report, "--stats", &stats, "--exec", command];
+        let options = ["--lab", "zen3", "--mode", "switch=50", seed];
+        let said = context.run(&[&options[..], &files].concat())?.status(0)?.stdout();
+        Ok([std::fs::read(&report)?, std::fs::read(&stats)?, said.into()])
+    };
+    let [one, again, other] =
+        [("one", "--deterministic"), ("again", "--deterministic=1"), ("other", "--deterministic=2")]
+            .map(|(name, seed)| run(name, seed));
+    let ([one, again], other) = ([one?, again?], other?);
+    for (which, (one, again)) in ["reports", "statistics", "outputs"].iter().zip(one.iter().zip(&again)) {
+        ensure!(one == again, "two {which} of one seed differ");
+    }
+    ensure!(one[0] != other[0] && one[2] != other[2], "another seed changes nothing");
     Ok(())
 }
 

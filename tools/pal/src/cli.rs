@@ -150,6 +150,18 @@ pub struct RunArgs {
     /// processor only
     #[arg(long, help_heading = "Machine")]
     pub icount: bool,
+    /// Repeat a run exactly: deterministic time, and random numbers from SEED, processor and clock of a fixed date. What is
+    /// typed into a guest comes when it comes. QEMU only, with one processor
+    #[arg(
+        long,
+        value_name = "SEED",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "1",
+        conflicts_with = "pcpus",
+        help_heading = "Machine"
+    )]
+    pub deterministic: Option<u64>,
     /// Give the guest the test device: a byte, word or long written to port 0xf4 ends the run
     #[arg(long, help_heading = "Machine")]
     pub test_device: bool,
@@ -377,6 +389,11 @@ impl RunArgs {
     /// Whether the guest gets virtio devices.
     pub fn has_devices(&self) -> bool {
         !self.disk.is_empty() || !self.net.is_empty() || self.virtio_console || self.entropy
+    }
+
+    /// Whether one instruction is one nanosecond.
+    pub fn has_icount(&self) -> bool {
+        self.icount || self.deterministic.is_some()
     }
 
     /// Whether the hypervisor tells the guests' consoles apart, in records.

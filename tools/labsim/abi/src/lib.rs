@@ -40,7 +40,7 @@ pub struct Header {
 }
 
 /// Whose counters they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Side {
     /// The hypervisor, or everything on a machine without one.
@@ -191,8 +191,8 @@ counters! {
     checks_unanswered,
     /// Translations that the model could not make: unknown kinds of tables.
     unmodelled,
-    /// Checks that did not equal the emulator's on a machine with several processors, while the tables say what the model
-    /// says: the emulator still has what another processor has just changed.
+    /// Checks that did not equal the emulator's on a machine with several processors, and need not: the emulator or the
+    /// model still has what another processor has just changed.
     checks_raced,
 }
 

@@ -19,6 +19,15 @@ pub enum Model {
     Full,
 }
 
+/// A mistake on purpose, which the comparison with QEMU has to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// INVLPG is not seen.
+    Invlpg,
+    /// Writes of CR3 are not seen.
+    Cr3,
+}
+
 /// What was asked for.
 pub struct Options {
     /// The machine.
@@ -29,6 +38,8 @@ pub struct Options {
     pub model: Model,
     /// What is compared with QEMU's translation.
     pub check: Checking,
+    /// What the model is to do wrong.
+    pub broken: Option<Broken>,
     /// The file for the report.
     pub report: Option<String>,
     /// The file that is the counters' memory.
@@ -44,6 +55,7 @@ impl Options {
     /// `arguments` are that many strings that end with a zero.
     pub unsafe fn read(count: i32, arguments: *const *const c_char) -> Result<Options, String> {
         let (mut machine, mut ram, mut report, mut share) = (None, None, None, None);
+        let mut broken = None;
         let (mut model, mut check, mut share_at) = (Model::Full, Checking::Misses, None);
         for index in 0..usize::try_from(count).unwrap_or(0) {
             // SAFETY: by the caller.
@@ -75,9 +87,14 @@ impl Options {
                     "all" => check = Checking::All,
                     _ => return unknown("off, miss, all"),
                 },
+                "broken" => match value {
+                    "invlpg" => broken = Some(Broken::Invlpg),
+                    "cr3" => broken = Some(Broken::Cr3),
+                    _ => return unknown("invlpg, cr3"),
+                },
                 _ => {
                     return Err(format!(
-                        "{key}: unknown; known are machine, ram, model, check, report, share, share_at"
+                        "{key}: unknown; known are machine, ram, model, check, broken, report, share, share_at"
                     ));
                 }
             }
@@ -86,7 +103,7 @@ impl Options {
         let text = std::fs::read_to_string(&file).map_err(|error| format!("{file}: {error}"))?;
         let machine = machine::read(&text, &file).map_err(|error| error.to_string())?;
         let ram = ram.ok_or("ram=FILE is missing: the file behind -machine memory-backend=")?;
-        Ok(Options { machine, ram, model, check, report, share, share_at })
+        Ok(Options { machine, ram, model, check, broken, report, share, share_at })
     }
 }
 

@@ -15,6 +15,7 @@ use labsim::{
     abi::{Header, MAGIC, PAGE, PCPUS, Record, VERSION},
     model::{
         Processor,
+        decode::Operation,
         processor::{Checking, Shared},
     },
     report::{About, report},
@@ -23,7 +24,7 @@ use labsim::{
 use crate::{
     ffi,
     memory::{Mapping, Ram, other_mapping},
-    options::{Model, Options, check_name, model_name},
+    options::{Broken, Model, Options, check_name, model_name},
     registers::Registers,
 };
 
@@ -42,6 +43,7 @@ pub struct Plugin {
     pub model: Model,
     /// What is compared.
     pub check: Checking,
+    broken: Option<Broken>,
     /// The machine's memory.
     pub ram: Ram,
     ram_file: String,
@@ -123,6 +125,7 @@ impl Plugin {
         Ok(Plugin {
             model: options.model,
             check: options.check,
+            broken: options.broken,
             ram,
             ram_file: options.ram,
             mapped: OnceLock::new(),
@@ -136,6 +139,20 @@ impl Plugin {
             mhz,
             pcpus,
         })
+    }
+
+    /// Whether every access has to come to the model: it compares each, or needs each store to the tables.
+    pub fn sees_all(&self) -> bool {
+        self.check == Checking::All || self.check == Checking::Misses && self.pcpus > 1
+    }
+
+    /// Whether this is what a broken model does not see.
+    pub fn overlooks(&self, operation: &Operation) -> bool {
+        match self.broken {
+            Some(Broken::Invlpg) => matches!(operation, Operation::Invlpg(_)),
+            Some(Broken::Cr3) => matches!(operation, Operation::MovCr(3)),
+            None => false,
+        }
     }
 
     /// Makes it the plugin.
@@ -246,14 +263,15 @@ impl Vcpu {
 pub extern "C" fn finish(_id: ffi::Id, _data: *mut c_void) {
     let plugin = plugin();
     let vcpus = VCPUS.iter().map(|place| place.load(Acquire)).take_while(|vcpu| !vcpu.is_null());
-    let records: Vec<Record> = vcpus
+    let records: Vec<(Record, Vec<String>)> = vcpus
         .map(|vcpu| {
             // SAFETY: stored by `start`, never freed. A processor that still runs may be in the middle of an update: then
             // a count of its may be off by what it is just adding.
             let vcpu = unsafe { &mut *vcpu };
             let instructions = vcpu.instructions();
+            vcpu.processor.settle(true);
             vcpu.processor.sync(instructions);
-            *vcpu.processor.record()
+            (*vcpu.processor.record(), vcpu.processor.differences().to_vec())
         })
         .collect();
     let (model, check) = (model_name(plugin.model), check_name(plugin.check));

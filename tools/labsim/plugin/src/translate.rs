@@ -133,7 +133,7 @@ unsafe fn instruction(instruction: *mut ffi::Instruction, kept: &mut Kept) {
         (len.min(bytes.len()), va, ffi::qemu_plugin_insn_haddr(instruction) as u64)
     };
     // A byte from 40 to 4f is a whole instruction in 32-bit code, so that there it is never taken for a prefix.
-    let operation = decode(&bytes[..len], true);
+    let operation = decode(&bytes[..len], true).filter(|operation| !plugin.overlooks(operation));
     let next = va.wrapping_add(len as u64);
     if let Some(operation) = operation {
         let info = Box::into_raw(Box::new(Instruction { operation, next }));
@@ -144,16 +144,16 @@ unsafe fn instruction(instruction: *mut ffi::Instruction, kept: &mut Kept) {
             ffi::qemu_plugin_register_vcpu_insn_exec_cb(instruction, callback, flags, info.cast());
         }
     }
-    let callback: ffi::AccessCallback = match (operation, plugin.model, plugin.check) {
-        (Some(Operation::Vmrun), ..) => {
+    let callback: ffi::AccessCallback = match (operation, plugin.model) {
+        (Some(Operation::Vmrun), _) => {
             let site = (next, host + len as u64);
             if host != 0 && !kept.after_vmrun.contains(&site) {
                 kept.after_vmrun.push(site);
             }
             callbacks::vmrun_access
         }
-        (_, _, labsim::model::processor::Checking::All) => callbacks::checked_access,
-        (_, Model::Full, _) => callbacks::access::<true>,
+        _ if plugin.sees_all() => callbacks::checked_access,
+        (_, Model::Full) => callbacks::access::<true>,
         _ => callbacks::access::<false>,
     };
     let (flags, kinds, none) = (ffi::NO_REGISTERS, ffi::LOADS_AND_STORES, std::ptr::null_mut::<c_void>());

@@ -104,18 +104,20 @@ impl Tables {
         }
     }
 
+    /// A walker is about to read an entry of this page.
+    #[inline]
+    pub fn watch(&self, pa: u64) {
+        if self.flags(pa) == 0 {
+            self.set(pa, TABLE);
+            self.found.fetch_add(1, Relaxed);
+        }
+    }
+
     /// A walker uses the entry at `pa`, and dirties it if `dirty`.
     #[inline]
     pub fn use_entry(&self, pa: u64, dirty: bool) -> Used {
-        match self.flags(pa) {
-            0 => {
-                self.set(pa, TABLE);
-                self.found.fetch_add(1, Relaxed);
-            }
-            flags if flags & DUE != 0 => return self.use_due(pa >> 2, dirty),
-            _ => {}
-        }
-        Used::default()
+        self.watch(pa);
+        if self.flags(pa) & DUE != 0 { self.use_due(pa >> 2, dirty) } else { Used::default() }
     }
 
     #[cold]

@@ -23,5 +23,6 @@ pub mod processor;
 pub mod space;
 pub mod tlb;
 pub mod walk;
+pub mod witness;
 
 pub use processor::Processor;

@@ -6,6 +6,7 @@
 
 mod access;
 mod build;
+mod check;
 mod events;
 
 use std::sync::Arc;
@@ -20,9 +21,11 @@ use super::{
     space::{Kind, Spaces},
     tlb::{Port, Tags, Tlbs},
     walk::{Regime, WalkTags, Walker},
+    witness::Witness,
 };
-pub use access::{Check, Place, Request, Truth};
+pub use access::{Place, Request};
 pub use build::Shared;
+pub use check::{Check, Truth};
 
 /// Cycles that something costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,8 +69,10 @@ pub struct Processor<M> {
     spaces: Spaces,
     costs: Costs,
     checking: Checking,
-    /// It is the machine's only processor.
-    alone: bool,
+    /// Of a checked machine with several processors.
+    witness: Option<Witness>,
+    /// What is known of the first differences.
+    differences: Vec<String>,
     /// The pages of memory that hold the records, whose accesses bring them up to date.
     doorbell: std::ops::Range<u64>,
     side: Side,

@@ -208,10 +208,45 @@ fn only_what_the_tables_do_not_say_is_a_mistake_beside_others() {
         (counters.checks_equal, counters.checks_raced, counters.checks_differ)
     };
     assert_eq!(counted(&mut processor), (0, 1, 0));
-    // The model still has what was there before: a flush is missing.
+    // The model still has what was there before, and no other processor has changed it: a flush is missing.
     words.set(GIB + 0x3000 + 5 * 8, 0x8000 | 0x67);
     processor.access(request, &|_| Truth::At(0x8000));
+    assert_eq!(counted(&mut processor), (0, 1, 0), "it is not settled yet");
+    processor.settle(true);
     assert_eq!(counted(&mut processor), (0, 1, 1));
+    assert!(processor.differences()[0].contains("frame 0x9 for page 0x5; met 1 times: no other processor"));
+}
+
+#[test]
+fn what_another_processor_changed_is_a_race_until_the_flush() {
+    let machine = machine::read(machine::preset("zen3").unwrap(), "zen3").unwrap();
+    let words = Words::default();
+    words.map(GIB, 0, true);
+    let mut shared = Shared::new(machine, Split::q35(2 * GIB), 2, false, Checking::All, 0..0);
+    let mut next = |number| {
+        let record = Box::leak(Box::new(Record { sides: Default::default(), doorbell: 0 }));
+        let mut processor = shared.processor(number, words.clone(), record);
+        processor.set_control(LONG);
+        processor
+    };
+    let (mut one, mut other) = (next(0), next(1));
+    let load = |one: &mut Processor<Words>, truth| {
+        let request = Request { va: 0x5000, len: 8, write: false, user: false };
+        one.access(request, &|_| Truth::At(truth));
+        one.settle(true);
+        let counters = counters(one);
+        (counters.checks_raced, counters.checks_differ)
+    };
+    assert_eq!(load(&mut one, 0x5000), (0, 0));
+    // The other changes the entry, through the mapping of memory to itself.
+    let entry = GIB + 0x3000 + 5 * 8;
+    words.set(entry, 0x8000 | 0x67);
+    words.set(GIB + 0x1008, GIB | 0xe7);
+    other.access(Request { va: entry, len: 8, write: true, user: false }, &same);
+    assert_eq!(load(&mut one, 0x8000), (1, 0));
+    // With the flush this is a mistake of the model: it is told to forget, and then remembers.
+    one.witness.as_mut().unwrap().flush_page(0, 0x5000);
+    assert_eq!(load(&mut one, 0x8000), (1, 1));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::{
 };
 
 /// Which of the two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Port {
     /// Loads and stores.
     Data = 0,

@@ -62,9 +62,21 @@ pub struct LabRunArgs {
     /// Compare the model's translations with QEMU's own: at each TLB `miss`, or at `all` accesses; a difference is an error
     #[arg(long, value_enum, default_value_t = Check::Off, requires = "lab", help_heading = "Lab machine")]
     pub lab_check: Check,
+    /// Let the model overlook something: a comparison then has to find differences
+    #[arg(long, value_enum, requires = "lab", hide = true)]
+    pub lab_broken: Option<Broken>,
     /// Write all counters to FILE as JSON at the end
     #[arg(long, value_name = "FILE", requires = "lab", help_heading = "Lab machine")]
     pub lab_report: Option<PathBuf>,
+}
+
+/// What a model overlooks, to see that a comparison finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Broken {
+    /// INVLPG.
+    Invlpg,
+    /// Writes of CR3.
+    Cr3,
 }
 
 /// How much is modelled.

@@ -63,6 +63,11 @@ pub fn check(args: &RunArgs) -> Result<()> {
         if args.lab.lab.is_some() {
             return wrong("--lab models machines that QEMU emulates: take --machine qemu-svm or native");
         }
+        if args.deterministic.is_some() {
+            return wrong(
+                "--deterministic: QEMU's machines only; Bochs takes random numbers and its date from this machine",
+            );
+        }
         if args.qemu.is_some() || !args.qemu_arg.is_empty() {
             return wrong(
                 "--qemu and --qemu-arg: Bochs emulates this machine; --bochs and --bochs-line are for it",
@@ -94,6 +99,9 @@ pub fn check(args: &RunArgs) -> Result<()> {
         Machine::Native | Machine::BochsNative if !args.without.is_empty() => wrong(
             "--without hides features of the processor from guests of the hypervisor; leave it out, or choose another --machine",
         ),
+        Machine::Native if args.deterministic.is_some() && args.vcpus > 1 => {
+            wrong("--deterministic: the machine has one processor: leave --vcpus out")
+        }
         Machine::BochsNative if args.has_devices() => wrong(
             "--disk, --net, --virtio-console and --entropy: Bochs has no such devices; --machine native has",
         ),
@@ -227,7 +235,7 @@ impl Guest {
         check_image(args, &files)?;
         // A distribution without a command shows all that its console says, from its boot on.
         let marked = files.ours && (vm.root.is_none() || vm.exec.is_some());
-        let nonce = marked.then(nonce).transpose()?;
+        let nonce = marked.then(|| nonce(args.deterministic)).transpose()?;
         let cmdline = command_line(args, &vm, &files.kind, nonce.as_deref());
         Ok(Guest { vm, files, cmdline, nonce })
     }
@@ -269,21 +277,25 @@ fn command_line(args: &RunArgs, vm: &Vm, image: &Image, nonce: Option<&str>) -> 
             // A dead kernel ends the run at once.
             words.push("panic=-1".to_owned());
         }
-        if args.machine == Machine::Native && !args.icount {
+        if args.machine == Machine::Native && !args.has_icount() {
             // Linux wants to see ticks within some milliseconds of the TSC, in which a busy machine may not run QEMU at all.
             // On the hypervisor it knows that it is a guest, and trusts the timer.
             words.push("no_timer_check".to_owned());
         }
     }
     if let Some(nonce) = nonce {
-        words.push(format!("pal.nonce={nonce}{}", terminal::describe()));
+        let terminal = if args.deterministic.is_some() { String::new() } else { terminal::describe() };
+        words.push(format!("pal.nonce={nonce}{terminal}"));
     }
     words.extend(vm.append.iter().cloned());
     words.join(" ")
 }
 
-/// A word that nobody can guess.
-fn nonce() -> Result<String> {
+/// A word that nobody can guess; or, for a run that repeats, the one of its seed.
+fn nonce(seed: Option<u64>) -> Result<String> {
+    if let Some(seed) = seed {
+        return Ok(format!("{seed:016x}"));
+    }
     let mut bytes = [0; 8];
     fs::File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(&mut bytes))

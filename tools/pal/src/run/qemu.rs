@@ -82,6 +82,8 @@ pub struct Spec<'a> {
     pub lab: Option<Lab>,
     /// Deterministic time.
     pub icount: bool,
+    /// What random numbers come from, and a clock that begins at a fixed date.
+    pub seed: Option<u64>,
     /// A reset ends QEMU.
     pub no_reboot: bool,
     /// The person's own arguments.
@@ -108,6 +110,9 @@ impl Spec<'_> {
         }
         if self.icount {
             add(&["-icount", "shift=0,sleep=off"]);
+        }
+        if let Some(seed) = self.seed {
+            add(&["-seed", &seed.to_string(), "-rtc", "base=2000-01-01T00:00:00,clock=vm"]);
         }
         if self.no_reboot {
             add(&["-no-reboot"]);
@@ -279,6 +284,7 @@ mod tests {
             virtio_console: false,
             lab: None,
             icount: true,
+            seed: Some(7),
             no_reboot: true,
             extra: &["-trace".into(), "x".into()],
         };
@@ -291,6 +297,7 @@ mod tests {
             "memdev=pal-disk1,addr=0x1000200000",
             "-smp 4,sockets=2,cores=2,threads=1",
             "-icount shift=0,sleep=off",
+            "-seed 7 -rtc base=2000-01-01T00:00:00,clock=vm",
             "-no-reboot",
             "-initrd a,,b",
             "-append x y",

@@ -50,7 +50,7 @@ pub fn write(path: &Path, args: &RunArgs, outcome: &Outcome, status: u8) -> Resu
         "schema": telemetry::VERSION,
         "machine": value_name(args.machine),
         "mode": mode,
-        "icount": args.icount || args.machine.is_bochs(),
+        "icount": args.has_icount() || args.machine.is_bochs(),
         "status": status,
         "host": outcome.host,
         "vms": if hypervisor { vms } else { Vec::new() },

@@ -2,37 +2,15 @@
 
 use labsim_abi::Counters;
 
-use super::{Checking, Costs, Processor};
+use super::{Check, Checking, Costs, Processor};
 use crate::model::{
     dirty::Tables,
     hierarchy::{Hierarchy, LINE},
     memory::Memory,
     tlb::{Entry, Found, Port},
-    walk::{Access, Environment, Format, Walker},
+    walk::{Access, Environment, Format},
+    witness::Witness,
 };
-
-/// Where the emulator says that an access went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Truth {
-    /// It does not say.
-    Unknown,
-    /// To a device's registers.
-    Device,
-    /// To this physical address.
-    At(u64),
-}
-
-/// Asks the emulator where an address leads.
-pub trait Check {
-    /// Called at most once for each translation.
-    fn truth(&self, va: u64) -> Truth;
-}
-
-impl<F: Fn(u64) -> Truth> Check for F {
-    fn truth(&self, va: u64) -> Truth {
-        self(va)
-    }
-}
 
 /// A load or store.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +54,9 @@ impl<M: Memory> Processor<M> {
             let second = last & !((1 << LINE) - 1);
             self.part(Request { va: second, len: last - second + 1, ..request }, check);
         }
+        if let Some(witness) = &self.witness {
+            witness.advance();
+        }
         place
     }
 
@@ -88,7 +69,10 @@ impl<M: Memory> Processor<M> {
         };
         let pa = frame << 12 | va & 0xfff;
         if self.checking == Checking::All {
-            self.compare(check.truth(va), va, pa);
+            self.compare(Port::Data, check.truth(va), va, pa);
+        }
+        if let (Some(witness), true) = (&self.witness, write && self.tables.is_table(pa)) {
+            witness.stored(pa, request.len);
         }
         if quick.is_some() {
             // Devices and page tables are kept out of the filter.
@@ -136,7 +120,7 @@ impl<M: Memory> Processor<M> {
             None => self.translate(Port::Code, Access { va, write: false }, check)?,
         };
         if self.checking == Checking::All {
-            self.compare(check.truth(va), va, frame << 12 | va & 0xfff);
+            self.compare(Port::Code, check.truth(va), va, frame << 12 | va & 0xfff);
         }
         Some(frame)
     }
@@ -194,6 +178,7 @@ impl<M: Memory> Processor<M> {
             Port::Data => counters.dtlb_misses += 1,
             Port::Code => counters.itlb_misses += 1,
         }
+        let now = self.witness.as_ref().map(Witness::now);
         let (memory, tables, costs) = (&self.memory, &*self.tables, &self.costs);
         let hierarchy = self.hierarchy.as_mut();
         let mut env = Surroundings { memory, tables, costs, hierarchy, counters, cycles: 0 };
@@ -207,39 +192,18 @@ impl<M: Memory> Processor<M> {
             return None;
         };
         counters.count_walk(found.guest_shift, found.nested_shift);
+        if let (Some(witness), Some(now)) = (&mut self.witness, now) {
+            witness.filled(self.asid, port, access.va, &found, now);
+        }
         self.tlbs.fill(port, access.va, &found, self.tags, &self.spaces);
         let epoch = self.tables.epoch();
         if std::mem::replace(&mut self.tables_epoch, epoch) != epoch {
             self.tlbs.forget_all_quick();
         }
         if self.checking == Checking::Misses {
-            self.compare(check.truth(access.va), access.va, found.pa | access.va & 0xfff);
+            self.compare(port, check.truth(access.va), access.va, found.pa | access.va & 0xfff);
         }
         Some(found.pa >> 12)
-    }
-
-    fn compare(&mut self, truth: Truth, va: u64, pa: u64) {
-        let in_memory = self.memory.read_u64(pa & !7).is_some();
-        let equal = truth == Truth::At(pa) || truth == Truth::Device && !in_memory;
-        let raced = !self.alone && !equal && truth != Truth::Unknown && self.tables_say(va) == Some(pa >> 12);
-        let counters = self.counters();
-        match truth {
-            Truth::At(at) if at == pa => counters.checks_equal += 1,
-            Truth::Device if !in_memory => counters.checks_equal += 1,
-            Truth::At(_) | Truth::Device if raced => counters.checks_raced += 1,
-            Truth::At(_) | Truth::Device => counters.checks_differ += 1,
-            Truth::Unknown => counters.checks_unanswered += 1,
-        }
-    }
-
-    /// The frame that the tables have for an address at this moment, whatever is cached.
-    #[cold]
-    fn tables_say(&self, va: u64) -> Option<u64> {
-        let access = Access { va, write: false };
-        let mut env = Unseen(&self.memory);
-        let (found, _) =
-            Walker::default().walk(&self.regime?, access, self.walk_tags, &self.spaces, &mut env);
-        Some(found.ok()?.pa >> 12)
     }
 
     fn device(&mut self, va: u64, pa: u64, write: bool) {
@@ -286,6 +250,8 @@ impl<M: Memory> Surroundings<'_, M> {
 
 impl<M: Memory> Memory for Surroundings<'_, M> {
     fn read_u64(&self, pa: u64) -> Option<u64> {
+        // Before it is read: a store that comes after is seen then.
+        self.tables.watch(pa);
         self.memory.read_u64(pa)
     }
 }
@@ -305,22 +271,5 @@ impl<M: Memory> Environment for Surroundings<'_, M> {
             self.reference(pa);
         }
         used.dirty_due
-    }
-}
-
-/// Memory as a walk sees it that costs nothing and leaves no trace.
-struct Unseen<'a, M>(&'a M);
-
-impl<M: Memory> Memory for Unseen<'_, M> {
-    fn read_u64(&self, pa: u64) -> Option<u64> {
-        self.0.read_u64(pa)
-    }
-}
-
-impl<M: Memory> Environment for Unseen<'_, M> {
-    fn reference(&mut self, _pa: u64) {}
-
-    fn use_entry(&mut self, _pa: u64, _dirty: bool) -> bool {
-        false
     }
 }

@@ -18,6 +18,7 @@ use crate::{
         space::{Kind, Spaces},
         tlb::{Port, Tags, Tlbs},
         walk::{WalkTags, Walker},
+        witness::{Stores, Witness},
     },
 };
 
@@ -29,7 +30,7 @@ pub struct Shared {
     caches: HashMap<(u32, u8), Arc<Cache>>,
     with_caches: bool,
     checking: Checking,
-    pcpus: u32,
+    stores: Option<Arc<Stores>>,
     doorbell: Range<u64>,
 }
 
@@ -45,7 +46,9 @@ impl Shared {
     ) -> Shared {
         let memory = Arc::new(memory_map(&machine, ram, pcpus));
         let tables = Arc::new(Tables::new(ram.end()));
-        Shared { machine, tables, memory, caches: HashMap::new(), with_caches, checking, pcpus, doorbell }
+        // On one processor nothing explains a difference.
+        let stores = (checking != Checking::Off && pcpus > 1).then(Arc::default);
+        Shared { machine, tables, memory, caches: HashMap::new(), with_caches, checking, stores, doorbell }
     }
 
     /// The processor of this number, with nothing in its caches and registers as after a reset.
@@ -72,6 +75,7 @@ impl Shared {
                 self.machine.nested_tlb.iter().map(|a| geometry(a.get_ref().shape(), a.get_ref().classes())),
             ),
         };
+        let witness = self.stores.as_ref().map(|stores| Witness::new(number, Arc::clone(stores)));
         let mut processor = Processor {
             memory,
             tables: Arc::clone(&self.tables),
@@ -82,7 +86,8 @@ impl Shared {
             spaces: Spaces::default(),
             costs: costs(&self.machine),
             checking: self.checking,
-            alone: self.pcpus == 1,
+            witness,
+            differences: Vec::new(),
             doorbell: self.doorbell.clone(),
             side: Side::Host,
             control: Control::default(),

@@ -42,6 +42,9 @@ impl<M: Memory> Processor<M> {
     pub fn invlpg(&mut self, va: u64) {
         self.counters().invlpgs += 1;
         self.stall(self.costs.invlpg);
+        if let Some(witness) = &mut self.witness {
+            witness.flush_page(self.asid, va);
+        }
         self.tlbs.invalidate(va, self.tags);
         self.walker.forget_linear(self.walk_tags.linear);
         self.tlbs.flushed(self.asid);
@@ -110,6 +113,9 @@ impl<M: Memory> Processor<M> {
     /// Forgets an address space: with its global pages or without, and with its nested tables or without.
     fn flush(&mut self, asid: u16, global: bool, nested: bool) {
         self.counters().flushes += 1;
+        if let Some(witness) = &mut self.witness {
+            witness.flush(asid, global);
+        }
         let mut began_again = self.spaces.flush(asid, Kind::Linear);
         if global {
             began_again |= self.spaces.flush(asid, Kind::Global);
@@ -128,6 +134,9 @@ impl<M: Memory> Processor<M> {
     /// Empties everything.
     fn flush_all(&mut self) {
         self.counters().flushes += 1;
+        if let Some(witness) = &mut self.witness {
+            witness.flush_all();
+        }
         self.tlbs.clear();
         self.walker.clear();
         self.take_tags();
