@@ -121,7 +121,7 @@ mod tests {
     const PAGE: u64 = 0x1000;
     const HOST: u64 = 0x10_0000;
 
-    /// Pages 0 to 7: RAM, RAM (contiguous), RAM (elsewhere), ROM, MMIO, hole, RAM that is watched, RAM.
+    /// Pages 0 to 7: RAM, RAM (contiguous), RAM (elsewhere), ROM, MMIO, hole, RAM that is write-protected, RAM.
     fn memory() -> (P2m<&'static Arena>, VecHost) {
         let arena = Box::leak(Box::new(Arena::new(100)));
         let mut p2m = P2m::new(&*arena).unwrap();

@@ -22,7 +22,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Handles a fault on the fast path. `None`: it needs the slow path, and nothing has changed but accessed and dirty bits
     /// that may be set.
     #[inline(always)]
-    pub(super) fn quick(
+    pub(super) fn fast_path(
         &mut self,
         p2m: &P2m<impl TableMemory>,
         memory: &impl GuestMemory,
@@ -35,7 +35,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             Err(outcome) => return outcome,
         };
         if leaf.key.is_direct() {
-            return self.quick_direct(p2m, memory, state, &leaf, gva, access);
+            return self.fast_path_direct(p2m, memory, state, &leaf, gva, access);
         }
         let index = index(gva, 1);
         let raw = leaf.read(memory, index)?;
@@ -74,7 +74,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     }
 
     /// The same under a large page.
-    fn quick_direct(
+    fn fast_path_direct(
         &mut self,
         p2m: &P2m<impl TableMemory>,
         memory: &impl GuestMemory,

@@ -56,8 +56,8 @@ impl LeafCache {
     }
 }
 
-/// There is no way: the guest's fault, or nothing that is known here.
-pub(super) type NoWay = Option<ShadowOutcome>;
+/// No page of level 1 was found: the outcome, or `None` if the slow path must decide.
+pub(super) type NotFound = Option<ShadowOutcome>;
 
 impl Leaf {
     /// Where the guest's entry is.
@@ -83,7 +83,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         state: &PagingState,
         gva: Gva,
         access: Access,
-    ) -> Result<Leaf, NoWay> {
+    ) -> Result<Leaf, NotFound> {
         match self.known_leaf(gva) {
             Some(leaf) => Ok(*leaf),
             None => self.find_leaf(p2m, memory, state, gva, access),
@@ -107,7 +107,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         state: &PagingState,
         gva: Gva,
         access: Access,
-    ) -> Result<Leaf, NoWay> {
+    ) -> Result<Leaf, NotFound> {
         if self.upper_unsync {
             return Err(None);
         }
@@ -145,11 +145,11 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         Ok(leaf)
     }
 
-    /// Takes the right to write to all tables on the way of an address that are not shadowed yet: the other VCPUs are told once, when
+    /// Write-protects all tables on the path of an address that are not shadowed yet: with one shootdown, when
     /// the first of them is shadowed.
     #[cold]
     #[inline(never)]
-    fn watch_way(
+    fn write_protect_path(
         &mut self,
         p2m: &P2m<impl TableMemory>,
         memory: &impl GuestMemory,
@@ -176,7 +176,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         table: PageId,
         gva: Gva,
         access: Access,
-    ) -> Result<PageId, NoWay> {
+    ) -> Result<PageId, NotFound> {
         let page = self.pool.page(table);
         let (key, gfn) = (page.key, page.gfn);
         let (level, bytes) = (key.level(), key.entry_bytes());
@@ -200,7 +200,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             return Err(None);
         }
         if self.is_shared {
-            self.watch_way(p2m, memory, state, gva);
+            self.write_protect_path(p2m, memory, state, gva);
         }
         let child = self.page(key.below(raw, index, to.frame()), below.frame(), memory);
         self.connect(table, index, child);

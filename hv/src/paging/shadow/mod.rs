@@ -10,7 +10,7 @@
 //!   entry was at any time since the guest's last flush.
 //! - A guest table with shadow pages that are in sync is not writable through any leaf. The caller performs
 //!   every [`TlbFlush`] before the guest goes on, so that no processor remembers otherwise.
-//! - A leaf is present only if the guest's accessed bits are set on the way, and writable only if its dirty
+//! - A leaf is present only if the guest's accessed bits are set on the path, and writable only if its dirty
 //!   bit is.
 //!
 //! The caller owes: all writes to guest memory that do not go through these tables (devices, the emulator)
@@ -71,7 +71,7 @@ const MAX_PAGES: usize = 1 << 20;
 pub enum TlbFlush {
     /// Nothing.
     None,
-    /// Translations of this page, global ones too, and the cached upper entries on its way (INVLPG).
+    /// Translations of this page, global ones too, and the cached upper entries on its path (INVLPG).
     Page(Gva),
     /// All but global translations, and all cached upper entries (a write to CR3).
     NonGlobal,
@@ -240,7 +240,7 @@ pub struct Shadow<M: TableMemory, F: PteFormat> {
     statistics: Statistics,
     /// The set of tables of the VCPU in service.
     tree: TreeKey,
-    /// The VCPU that is served, and what is known of the others.
+    /// The VCPU that the engine works for, and the state of the others.
     current_vcpu: u32,
     is_shared: bool,
     views: Vec<View>,
@@ -374,7 +374,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         self.statistics.pages_made += 1;
         if key.is_table() {
-            self.watch(memory, Hfn(key.number()));
+            self.write_protect(memory, Hfn(key.number()));
         }
         let evictions = self.pool.evictions;
         let id = self.pool.create(key, gfn);

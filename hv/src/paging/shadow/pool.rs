@@ -245,7 +245,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     }
 
     pub(super) fn in_use(&self) -> usize {
-        self.frames.tables - self.free.len - self.shared.in_limbo()
+        self.frames.tables - self.free.len - self.shared.pending_free_pages()
     }
 
     /// Begins an operation: pages that are used from now on stay until the next begins.
@@ -269,7 +269,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         (page.referenced, page.stamp, page.writes) = (true, operation, 0);
     }
 
-    /// Two numbers that stay the same as long as the way from a root to a page of level 1 does.
+    /// Two numbers that change whenever a link on the path from a root to a page of level 1 goes.
     #[inline(always)]
     pub(super) fn links(&self, id: PageId) -> (u64, u32) {
         (self.links, self.page(id).unlinked)
@@ -290,7 +290,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         Tables { pages: &self.pages, buckets: &self.buckets, filter: &self.filter }
     }
 
-    /// One of them, for callers that change pages on the way.
+    /// The `n`-th of them, for callers that change pages while they iterate.
     pub(super) fn nth_shadow(&self, frame: Hfn, n: usize) -> Option<PageId> {
         self.shadows(frame).nth(n)
     }

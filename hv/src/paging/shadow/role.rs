@@ -76,7 +76,7 @@ pub(super) enum Source {
     Direct(u8),
 }
 
-/// The way to read the source.
+/// How the source is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Role {
     /// The level of the shadow page, 1 to 4.

@@ -97,7 +97,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.begin();
         self.statistics.faults += 1;
         let gva = Gva(gva.0 & self.linear);
-        let outcome = match self.quick(p2m, memory, state, gva, access) {
+        let outcome = match self.fast_path(p2m, memory, state, gva, access) {
             Some(outcome) => outcome,
             None => self.walk_and_fill(p2m, memory, state, gva, access),
         };
@@ -113,7 +113,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         (outcome, self.pool.take_owed_and(TlbFlush::None))
     }
 
-    /// The long way: a walk of the guest's tables from the root.
+    /// The slow path: a walk of the guest's tables from the root.
     #[inline(never)]
     fn walk_and_fill(
         &mut self,
@@ -170,8 +170,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         ShadowOutcome::Filled { prefetched }
     }
 
-    /// Makes the way down to the page of level 1 that the leaf belongs in; `None` if a large leaf was made
-    /// on the way, or the others had to be told, more often than `tells`, that one of the tables must not be written.
+    /// Links the pages down to the page of level 1 that the leaf belongs in; `None` if a large leaf was made instead,
+    /// or if there were more than `tells` shootdowns, to write-protect one of the tables: what the walk has read may be out of date.
     fn descend(
         &mut self,
         p2m: &P2m<impl TableMemory>,
@@ -288,7 +288,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     }
 }
 
-/// The key of the shadow page of `level` on the way of a fault.
+/// The key of the shadow page of `level` on the path of a fault.
 fn child_key(
     p2m: &P2m<impl TableMemory>,
     fault: &Fault,

@@ -82,7 +82,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 
     /// Drops an entry that the guest has changed. The guest owes a flush; but it flushes a large page as one,
     /// with any address in it, and the processor may have it in pieces. A table that nothing points to any more is most
-    /// likely dead, and on its way to become something else.
+    /// likely dead, and about to be reused.
     fn unlink(&mut self, id: PageId, index: usize) {
         self.pool.forget_absent(id, index);
         if !self.pool.page(id).is_present(index) {
@@ -176,7 +176,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         if self.pool.shadows(frame).any(|id| self.pool.page(id).key.level() > 1) {
             self.upper_unsync = true;
-            self.pool.forget_ways();
+            self.pool.forget_paths();
         }
         self.unsync_table(memory, frame, count);
         Some(self.pool.take_owed_and(TlbFlush::None))
@@ -185,7 +185,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Watches all tables above level 1 again.
     fn resync_upper(&mut self, memory: &impl GuestMemory) {
         while let Some(page) = self.unsync.iter().find(|page| self.pool.page(page.id).key.level() > 1) {
-            self.watch(memory, Hfn(page.number));
+            self.write_protect(memory, Hfn(page.number));
         }
         self.upper_unsync = false;
     }
@@ -194,7 +194,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     fn unsync_table(&mut self, memory: &impl GuestMemory, frame: Hfn, count: usize) {
         while self.unsync.len() + count > MAX_UNSYNC {
             let oldest = self.unsync[0].number;
-            self.watch(memory, Hfn(oldest));
+            self.write_protect(memory, Hfn(oldest));
         }
         let mut seen = 0;
         while let Some(id) = self.pool.nth_shadow(frame, seen) {
@@ -211,7 +211,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     }
 
     /// Makes sure that the guest does not write to `frame` unseen, and that what shadows it is in step.
-    pub(super) fn watch(&mut self, memory: &impl GuestMemory, frame: Hfn) {
+    pub(super) fn write_protect(&mut self, memory: &impl GuestMemory, frame: Hfn) {
         if self.pool.is_write_protected(frame) {
             return;
         }
@@ -250,7 +250,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             if self.pool.is_orphan(id) {
                 self.free(id);
             } else {
-                self.watch(memory, Hfn(number));
+                self.write_protect(memory, Hfn(number));
             }
         }
     }

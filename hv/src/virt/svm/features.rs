@@ -32,7 +32,7 @@ pub struct Features {
     /// offered (QEMU's emulation does both), so that CR8 must be compared in software.
     pub misjudges_task_priority: bool,
     /// The processor may intercept every MOV from a control register by CR0's bit alone, and report CR0 (QEMU's
-    /// emulation does from version 9.1 on), so that reads of CR0 must be watched wherever those of another one are. Writes
+    /// emulation does from version 9.1 on), so that reads of CR0 must be intercepted wherever those of another one are. Writes
     /// are told apart.
     pub takes_reads_for_cr0: bool,
     /// The processor executes task switches although they are intercepted, and loads CR3 from the TSS (QEMU's emulation does),

@@ -152,7 +152,7 @@ impl Svm {
                 }
                 self.done(work::ARMED);
                 if self.features.misjudges_task_priority {
-                    // CR8 need not be watched any longer.
+                    // CR8 need not be intercepted any longer.
                     self.request(work::OFFER);
                 }
             }

@@ -32,10 +32,10 @@ pub(super) struct GuestCr {
 /// not have.
 pub(super) const ALWAYS: u32 = cr::CR4_WRITE;
 
-/// What to intercept so that the `watched` accesses to control registers exit.
-fn intercepts(features: &Features, watched: u32) -> u32 {
-    let reads_exit = watched & cr::READS != 0;
-    watched | if features.takes_reads_for_cr0 && reads_exit { cr::CR0_READ } else { 0 }
+/// What to intercept so that the `intercepted` accesses to control registers exit.
+fn intercepts(features: &Features, intercepted: u32) -> u32 {
+    let reads_exit = intercepted & cr::READS != 0;
+    intercepted | if features.takes_reads_for_cr0 && reads_exit { cr::CR0_READ } else { 0 }
 }
 
 /// What a write of CR0 may change without an exit, by the selective intercept of CR0 (APM 2, 15.9): what no table depends on,
@@ -148,15 +148,15 @@ impl Svm {
         let vmcb = &mut self.block.vmcb;
         (vmcb.cr0, vmcb.cr4) = (hardware.cr0, hardware.cr4);
         vmcb.efer = hardware.efer | efer::SVME;
-        let mut watched = ALWAYS | cr::CR3_WRITE | cr::CR3_READ;
+        let mut intercepted = ALWAYS | cr::CR3_WRITE | cr::CR3_READ;
         // The selective intercept compares with what the processor holds: that must be what the guest believes.
         if hardware.cr0 != guest.cr0 {
-            watched |= cr::CR0_READ | cr::CR0_WRITE;
+            intercepted |= cr::CR0_READ | cr::CR0_WRITE;
         }
         if hardware.cr4 != guest.cr4 {
-            watched |= cr::CR4_READ;
+            intercepted |= cr::CR4_READ;
         }
-        vmcb.intercept_cr = vmcb.intercept_cr & cr::CR8_WRITE | intercepts(&self.features, watched);
+        vmcb.intercept_cr = vmcb.intercept_cr & cr::CR8_WRITE | intercepts(&self.features, intercepted);
         self.dirty(clean::CONTROL_REGS | clean::INTERCEPTS);
     }
 

@@ -45,20 +45,20 @@ fn cr0_is_watched_no_more_than_needed() {
     for (takes_reads_for_cr0, shadow) in [(false, cr::CR3_READ), (true, reads)] {
         let features = Features { takes_reads_for_cr0, ..Features::default() };
         let mut svm = Svm::new(features, Arc::new(IoMap::intercept_all()), Arc::new(MsrMap::intercept_all()));
-        let watched = |svm: &Svm| (svm.block.vmcb.intercept_cr, svm.block.vmcb.intercept_misc1 & 1 << 5);
+        let intercepted = |svm: &Svm| (svm.block.vmcb.intercept_cr, svm.block.vmcb.intercept_misc1 & 1 << 5);
         svm.set_cr0(cr0::PE | cr0::PG | cr0::WP | cr0::ET);
         svm.set_cr4(cr4::PAE);
         for _ in 0..2 {
             svm.use_roots(Roots::Nested(Hpa(0x1000)));
             // No access to CR0 exits.
-            assert_eq!(watched(&svm), (cr::CR4_WRITE, 0));
+            assert_eq!(intercepted(&svm), (cr::CR4_WRITE, 0));
             svm.use_roots(Roots::Shadow(Hpa(0x2000)));
             // Writes of CR0 only if they change more than TS and MP.
-            assert_eq!(watched(&svm), (shadow | cr::CR3_WRITE | cr::CR4_WRITE, 1 << 5));
+            assert_eq!(intercepted(&svm), (shadow | cr::CR3_WRITE | cr::CR4_WRITE, 1 << 5));
         }
         // What the guest reads is no longer what the processor holds, nor what a write changes.
         svm.set_cr0(cr0::PE | cr0::PG | cr0::ET);
-        assert_eq!(watched(&svm).0, reads | cr::CR0_WRITE | cr::CR3_WRITE | cr::CR4_WRITE);
+        assert_eq!(intercepted(&svm).0, reads | cr::CR0_WRITE | cr::CR3_WRITE | cr::CR4_WRITE);
     }
 }
 

@@ -16,7 +16,7 @@ pub struct Disagreement {
     pub what: &'static str,
     /// The first address that the entry translates, if the root in use leads to it.
     pub gva: Option<Gva>,
-    /// The guest's entries on the way there, by level: place, and value now.
+    /// The guest's entries on the path there, by level: place, and value now.
     pub guest: [Option<(Gpa, u64)>; 4],
     /// The level of the shadow page.
     pub level: u8,

@@ -92,7 +92,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
                 return Err(("nothing is known about an entry that is present", id, 0));
             }
         }
-        let free = self.free.len + self.shared.in_limbo();
+        let free = self.free.len + self.shared.pending_free_pages();
         if tables != self.frames.tables
             || chunks != 4 * self.frames.chunks
             || self.frames.total() > self.frames.limit
@@ -125,7 +125,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
                 there += found.count_ones() as usize;
             }
             if let Some(index) =
-                (0..ENTRIES).find(|&index| !page.is_present(index) && !self.is_right_gap(id, index))
+                (0..ENTRIES).find(|&index| !page.is_present(index) && !self.is_rightly_unfilled(id, index))
             {
                 return Err(("an entry that is not filled is wrong", id, index));
             }

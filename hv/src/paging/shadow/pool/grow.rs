@@ -10,7 +10,7 @@
 use super::*;
 use crate::paging::table::MapError;
 
-/// Chunks that an operation uses at most, generously: one for each link on the way of a fault, for its leaf, and for what is
+/// Chunks that an operation uses at most, generously: one for each link on the path of a fault, for its leaf, and for what is
 /// filled ahead.
 const NEEDED: usize = 16;
 /// Heads of reverse maps for each page.

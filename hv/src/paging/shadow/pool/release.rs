@@ -116,7 +116,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     #[cold]
     #[inline(never)]
     pub(super) fn make_room(&mut self) -> PageId {
-        if self.shared.in_limbo() == 0 {
+        if self.shared.pending_free_pages() == 0 {
             if let Some(id) = self.add_table() {
                 return id;
             }

@@ -11,7 +11,7 @@ use core::fmt;
 /// The other VCPUs, if there are any.
 pub(super) struct Shared {
     shootdown: Option<Arc<dyn Shootdown>>,
-    /// The roots in use by VCPU; that of the one that is served counts elsewhere.
+    /// The roots in use by VCPU; that of the current VCPU is kept apart.
     roots: Vec<Option<PageId>>,
     current_vcpu: u32,
     /// Pages that are free as soon as the others, which may still walk them, have been told.
@@ -40,7 +40,7 @@ impl Shared {
     }
 
     /// Pages that are not free yet.
-    pub(super) fn in_limbo(&self) -> usize {
+    pub(super) fn pending_free_pages(&self) -> usize {
         self.pending_free.len
     }
 }
@@ -61,7 +61,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         self.shared.shootdown = Some(others);
     }
 
-    /// Another VCPU is served.
+    /// Another VCPU becomes the current one.
     pub(in super::super) fn change_vcpu(&mut self, from: u32, to: u32) {
         if let Some(root) = self.shared.roots.get_mut(from as usize) {
             *root = self.root;
@@ -116,7 +116,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         }
     }
 
-    /// Released pages become free. The processor that is served may have them cached like the others.
+    /// Released pages become free. The current VCPU's processor may have them cached like the others.
     pub(super) fn end_limbo(&mut self) {
         if self.shared.pending_free.len > 0 {
             self.owed = TlbFlush::All;
@@ -164,7 +164,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             while let Some(id) = self.shared.pending_free.pop(&self.pages) {
                 self.free.push(&mut self.pages, id);
             }
-            // The one that is served does what it owes first.
+            // The current VCPU does its own flush first.
             self.shared.pieces = 0;
             self.shared.must_shoot_down = false;
             self.shared.shootdowns += 1;

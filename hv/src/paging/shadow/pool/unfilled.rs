@@ -88,8 +88,8 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         }
     }
 
-    /// No way that is known holds any longer, nor that a fault at the end of one would be the guest's own.
-    pub(in super::super) fn forget_ways(&mut self) {
+    /// Invalidates all cached paths to pages of level 1, and with them the knowledge that a fault there is the guest's own.
+    pub(in super::super) fn forget_paths(&mut self) {
         self.links += 1;
         if F::FILTERS_FAULTS {
             (0..self.used).for_each(|id| self.forget_all_absent(id));
@@ -97,7 +97,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     }
 
     /// Whether an entry that is not filled is what it should be.
-    pub(super) fn is_right_gap(&self, id: PageId, index: usize) -> bool {
+    pub(super) fn is_rightly_unfilled(&self, id: PageId, index: usize) -> bool {
         let page = self.page(id);
         // A page for pointers uses four of its entries.
         let is_pointer = page.key.is_top() && index < 4 && (page.in_use || page.stale);
