@@ -135,7 +135,7 @@ impl Context {
         finish(command, input, self.scratch.path(), patience)
     }
 
-    /// Another program, for at most so long.
+    /// Another program, for at most `patience`.
     pub fn wait_for(&self, command: Command, patience: Duration) -> Result<Finished> {
         finish(command, None, self.scratch.path(), patience)
     }

@@ -33,7 +33,7 @@ pub fn error(text: &str) {
     println!("{MARK}{{\"error\":{}}}", quote(text));
 }
 
-/// The last record: so many rows were asked for.
+/// The last record: the number of rows that were asked for.
 pub fn done(rows: usize) {
     println!("{MARK}{{\"done\":{rows}}}");
 }

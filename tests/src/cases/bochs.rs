@@ -94,7 +94,7 @@ fn devices(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// It begins anew whenever it has ended its virtual machine, until the time is up; nothing else ends.
+/// It restarts whenever it has ended its virtual machine, until the time is up; nothing else ends.
 fn hostile(context: &Context) -> Result<()> {
     let kernel = context.hostile.to_string_lossy();
     let config = context.file(

@@ -38,7 +38,7 @@ pub const CASES: &[Case] = &[
     both("the end of the input does not end the guest", input_ends),
     only("qemu-svm", "a time limit ends a sleeping guest", timeout),
     only("qemu-svm", "a flood of output ends with the time limit", flood),
-    both("nobody reads the output", closed_output),
+    both("the reader of the output goes away", closed_output),
     both("a panic of the guest's kernel is a death", kernel_panic).also(SHADOW),
     both("a reset during exec is a death", reset).also(SHADOW),
     both("a power-off during exec is not a success", early_power_off).also(SHADOW),
@@ -146,7 +146,7 @@ fn much_output(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Starts a command whose output nobody reads yet, through a pipe of one page.
+/// Starts a command whose output is not read yet, through a pipe of one page.
 fn start_unread(context: &Context, command: &str) -> Result<(Child, PipeReader)> {
     let (reader, writer) = pipe()?;
     rustix::pipe::fcntl_setpipe_size(&writer, 4096)?;

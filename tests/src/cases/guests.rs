@@ -43,7 +43,7 @@ fn other_kernel(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Its drivers are modules, which Debian packs. By its name on the hypervisor; on the bare machine as somebody's own, which lies
+/// Its drivers are modules, which Debian packs. By its name on the hypervisor; on the bare machine as a kernel of one's own, which lies
 /// elsewhere than its modules.
 fn backports(context: &Context) -> Result<()> {
     let kernel = context.pal(["kernel", "--guest", "debian-amd64-backports"], None)?.status(0)?.stdout();
@@ -94,7 +94,7 @@ case "$0 $*" in
 esac
 "#;
 
-/// Both need the same lists of packages, which nobody has fetched yet. The second waits, says so, and finds them.
+/// Both need the same lists of packages, which no run has fetched yet. The second waits, says so, and finds them.
 fn at_once(context: &Context) -> Result<()> {
     std::fs::create_dir(context.path("bin"))?;
     for name in ["apt-get", "apt-cache", "dpkg-deb"] {

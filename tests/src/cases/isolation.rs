@@ -1,6 +1,6 @@
 //! A hostile guest beside one that works: what the one does, the other must not notice.
 //!
-//! `tests/kits/hostile` does random things to its virtual machine, which is started anew whenever that ends it. Linux computes
+//! `tests/kits/hostile` does random things to its virtual machine, and is restarted whenever that ends it. Linux computes
 //! checksums meanwhile. They must be right; Linux must get its share of the processors, by the hypervisor's own accounts, to which
 //! a busy development machine makes no difference, and roughly by what it gets done; and the hypervisor must not need more and more memory.
 
@@ -39,28 +39,28 @@ const WEIGHTS: [u64; 2] = [512, 256];
 /// Of Linux. A clock that it came to distrust under load would make it change its own code while it runs, which the emulator may mix
 /// up (docs/design/0006).
 const COMMAND_LINE: &str = "console=ttyS0 panic=10 quiet tsc=reliable";
-/// How often the hostile guest begins anew, at least.
+/// How often the hostile guest restarts, at least.
 const ROUNDS: usize = 2;
 /// VCPUs of Linux.
 const VCPUS: u64 = 4;
 /// VCPUs of the hostile guest.
 const HOSTILE_VCPUS: u64 = 4;
-/// Of the time that is due to it, Linux gets at least so many percent.
+/// Linux gets at least this percentage of the time that is due to it.
 const LEAST_PERCENT: u64 = 80;
-/// Linux computes for so many seconds without the hostile guest,
+/// Linux computes for this many seconds without the hostile guest,
 const ALONE: u64 = 8;
-/// and beside it at least so many percent of what it then did in the same time of real processors; two thirds are due to it. There may be
-/// fewer of those than PCPUs, and others may want them, more at one time than at the other.
+/// and beside it does at least this percentage of the work that it then did in the same time of real processors. 67 % are due
+/// to it; the bound is lower because there may be fewer real processors than PCPUs, with a load that changes meanwhile.
 const LEAST_WORK_PERCENT: u64 = 33;
-/// The hypervisor's heap may grow by so much from the first start of the hostile guest to the last, in bytes: it grows by
+/// The hypervisor's heap may grow by this much from the first start of the hostile guest to the last, in bytes: it grows by
 /// 2 MiB at a time.
 const GROWTH: u64 = 4 << 20;
-/// When nothing has been heard of the hostile guest for so long, it is started anew from the monitor: it may have put all of its processors
+/// When nothing has been heard of the hostile guest for this time, it is restarted from the monitor: it may have put all of its processors
 /// to sleep, or into a loop without interrupts, and would leave Linux alone for the rest of the time.
 const SILENCE: Duration = Duration::from_secs(10);
 /// What is typed for that. Its processors' states are kept in the machine's console.
 const NUDGE: &[u8] = b"\x01pvcpus\rrestart hostile\rquit\r";
-/// A busy machine may take so many times as long as the guest is meant to run, and this on top.
+/// A busy machine may take this many times as long as the guest is meant to run, plus this time.
 const PATIENCE: (u32, Duration) = (10, Duration::from_secs(900));
 
 /// A minute of the guests' time, and less in other modes.
@@ -76,7 +76,7 @@ fn long(context: &Context) -> Result<()> {
     isolation(context, minutes * 60, number("ISOLATION_SEED").unwrap_or(clock))
 }
 
-/// Loops on all VCPUs that compute sums for so many seconds of the guest's time and count them.
+/// Loops on all VCPUs that compute sums for `seconds` of the guest's time and count them.
 fn work(seconds: u64) -> String {
     format!(
         "up() {{ read up rest < /proc/uptime; up=${{up%%.*}}; }}\n\
@@ -133,7 +133,7 @@ struct Machine {
     command: Command,
     telemetry: PathBuf,
     console: PathBuf,
-    /// How often the hostile guest must begin anew.
+    /// How often the hostile guest must restart.
     rounds: usize,
 }
 
@@ -150,7 +150,7 @@ impl Machine {
             .context("no kernel in the image")?;
         let mode = context.mode.unwrap_or("nested");
         let [linux, hostile] = WEIGHTS;
-        // What has the console stands still while the monitor is used.
+        // The guest that has the console is paused while the monitor is used.
         let focus = seed.map_or("", |_| "console = \"hostile\"\n");
         let mut description = format!(
             "version = 1\n{focus}\
@@ -191,7 +191,7 @@ impl Machine {
         Ok(Self { command, telemetry: telemetry.into(), console: console.into(), rounds })
     }
 
-    /// Runs it until Linux has ended and the hostile guest has begun anew a few times; what the hypervisor has told until then, and the
+    /// Runs it until Linux has ended and the hostile guest has restarted a few times; what the hypervisor has told until then, and the
     /// processor time that it took while Linux computed.
     fn run(mut self, patience: Duration) -> Result<(Vec<Value>, u64)> {
         let mut qemu = Running(self.command.spawn().context("cannot start qemu-system-x86_64")?);

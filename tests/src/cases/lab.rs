@@ -36,7 +36,7 @@ pub const CASES: &[Case] = &[
     .at_length(),
 ];
 
-/// The stress program in this guest, with so many translations compared at least, and all of them equal.
+/// The stress program in this guest, with at least `least` translations compared, and all of them equal.
 fn equal(context: &Context, guest: &stress::Guest, check: &str, options: &[&str], least: u64) -> Result<()> {
     let report = context.path("report.json");
     let lab = ["--lab", "westmere-x5660", "--lab-check", check, "--lab-report", &report];
@@ -69,7 +69,7 @@ fn compared(path: &str, least: u64) -> Result<Value> {
         ["checks_equal", "checks_differ", "walk_faults"].map(|name| sum(&report, name));
     let alone = report["pcpus"].as_array().is_some_and(|pcpus| pcpus.len() == 1);
     ensure!(equal >= least && differ == 0, "{equal} translations are equal, {differ} differ");
-    // On one processor there is nobody to race with. On several a processor that the host stops in the middle of a change
+    // On one processor there are no races. On several a processor that the host stops in the middle of a change
     // may keep others with what was for as long.
     let raced = sum(&report, "checks_raced");
     ensure!(raced <= if alone { 0 } else { equal / 100 }, "{raced} translations differ by a race");
@@ -98,7 +98,7 @@ fn native(context: &Context) -> Result<()> {
 }
 
 /// What the hypervisor reads while it runs is what the model says at the end. Without a lab machine QEMU's processor pretends to
-/// have counters: they stand still, and are absent.
+/// have counters: they do not advance, and are absent.
 fn counters(context: &Context) -> Result<()> {
     let (report, stats) = (context.path("report.json"), context.path("stats.json"));
     let lab = ["--lab", "zen3", "--lab-report", &report, "--mode", "switch=50"];
@@ -129,7 +129,7 @@ fn counters(context: &Context) -> Result<()> {
     let plain = ["--hv-arg", "counters=on", "--stats", &stats, "--exec", "true"];
     context.run(&plain)?.status(0)?.says("stand still")?;
     let absent = &read(&stats)?["guests"][0]["counters"];
-    ensure!(absent.is_null(), "counters that stand still are reported: {absent}");
+    ensure!(absent.is_null(), "counters that do not advance are reported: {absent}");
     Ok(())
 }
 

@@ -68,7 +68,7 @@ fn start(context: &Context, firmware: Firmware, medium: &[&str]) -> Result<Finis
     machine.args(medium);
     // Longer than a busy machine takes by far; it is there so that nothing stays behind.
     let finished = context.wait_for(machine, Duration::from_secs(280))?.status(0)?;
-    // OVMF and the iPXE in it write on the serial port what they start; on BIOS nobody does.
+    // OVMF and the iPXE in it write on the serial port what they start; a BIOS does not.
     let uefi = ["BdsDxe: starting Boot", "x64.efi... ok"].iter().any(|line| finished.stdout().contains(line));
     ensure!(uefi == (firmware == Firmware::Uefi), "the other firmware booted\n{}", finished.stdout());
     Ok(finished)

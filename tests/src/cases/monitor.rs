@@ -192,7 +192,7 @@ fn deaf(context: &Context) -> Result<()> {
     let kit = context.kit.to_string_lossy().into_owned();
     let mut person = Person::start(context, &["--kernel", &kit, "--append", "spin"])?;
     person.sees("kit: spin")?;
-    person.types(&"much text that nobody reads ".repeat(4))?;
+    person.types(&"much text that is not read ".repeat(4))?;
     enter(&mut person)?;
     ask(&mut person, "vcpus", &["running", "32-bit"])?;
     leave(&mut person, "resumed")?;

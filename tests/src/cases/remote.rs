@@ -70,9 +70,9 @@ fn reach(context: &Context) -> Result<()> {
     run.shows("one\n")?;
     let pid = run.child.id().to_string();
     on(&["ps"], None)?.status(0)?.has(&name)?.has(&pid)?.has("qemu-svm")?.has("nested")?;
-    on(&["monitor", "--name", "nobody", "vms"], None)?
+    on(&["monitor", "--name", "missing", "vms"], None)?
         .status(2)?
-        .says("no machine named nobody")?
+        .says("no machine named missing")?
         .says(&name)?;
     let other = context.pal([&words[..], &["--timeout", "9"]].concat(), None)?;
     other.status(2)?.says("is running; choose another --name")?;
@@ -96,7 +96,7 @@ fn reach(context: &Context) -> Result<()> {
     monitor(&["pause"])?;
     monitor(&["vms"])?.has("paused")?;
     monitor(&["resume"])?.has("monitor: guest")?;
-    // A conversation by lines; what follows the line that leaves is for nobody.
+    // A conversation by lines; input after `quit` is dropped.
     let talk = on(&["monitor", "--name", &name], Some(b"vms\nloglevel\nquit\nlost\n"))?.status(0)?;
     talk.has("monitor> vms\n")?.has("running")?.has("log level")?.has("monitor> quit\nmonitor: guest")?;
 

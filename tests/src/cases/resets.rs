@@ -103,7 +103,7 @@ fn brake(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Nearly all of the time the guest waits until it may begin anew.
+/// Nearly all of the time the guest waits until it may restart.
 fn person(context: &Context) -> Result<()> {
     fs::copy(&context.kit, context.path("kit"))?;
     let config = context.file(

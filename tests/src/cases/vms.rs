@@ -185,8 +185,9 @@ fn lives(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The machine has less memory than `pal` would give it, and the disk is of no whole pages, so that it is not mapped. The hypervisor keeps what it needs for the guest that begins anew again and
-/// again; what the writer had comes back, with what was written to the disk.
+/// The machine has less memory than `pal` would give it, and the disk is not of whole pages, so that it is not mapped. The
+/// hypervisor keeps what it needs for the guest that restarts again and again; the memory of the writer, and of the pages that
+/// it wrote to the disk, is freed.
 fn full(context: &Context) -> Result<()> {
     fs::copy(&context.kit, context.path("kit"))?;
     fs::File::create(context.path("disk"))?.set_len((64 << 20) + 512)?;

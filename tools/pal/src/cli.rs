@@ -424,7 +424,7 @@ pub enum Mode {
     Nested,
     /// Shadow page tables.
     Shadow,
-    /// Both in turn, for so many exits each.
+    /// Both in turn, for this many exits each.
     Switch(NonZeroU32),
 }
 

@@ -45,7 +45,7 @@ pub fn run(args: &FuzzArgs, project: &Project, ui: &Ui) -> Result<u8> {
     Ok(u8::from(!status.success()))
 }
 
-/// Runs every target for so many seconds, as many at a time as there are processors, with their output in `log`.
+/// Runs every target for `seconds`, as many at a time as there are processors, with their output in `log`.
 ///
 /// # Errors
 /// The build fails.

@@ -36,7 +36,7 @@ pub fn run(args: &RootArgs, project: &Project, ui: &Ui) -> Result<u8> {
     }
     let mmdebstrap = needs.mmdebstrap()?;
     let mke2fs = ext4::find_admin_program("mke2fs").context("mke2fs is missing: install e2fsprogs")?;
-    // Whoever the files belong to inside a user namespace, he can write here.
+    // Writable for all, since a user namespace maps the owners of files to other users.
     let scratch = tempfile::Builder::new().prefix("pal-").tempdir()?;
     fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o777))?;
     let image = scratch.path().join("root.ext4");
@@ -49,7 +49,7 @@ pub fn run(args: &RootArgs, project: &Project, ui: &Ui) -> Result<u8> {
     command.args(args.mirror.iter());
     let text = format!("making Debian {}: {} and what they need", args.name, packages.join(", "));
     ui.run(&text, &mut command)?;
-    // A copy, because the file may belong to somebody else; its holes stay.
+    // A copy, because the file may belong to another user; its holes stay.
     let place = |error: std::io::Error| Usage::new(format!("-o {}: {error}", args.output.display()));
     let unfinished = PathBuf::from(format!("{}.part", args.output.display()));
     fs::File::create(&unfinished).map_err(place)?;

@@ -177,7 +177,7 @@ impl Surroundings<'_> {
     }
 
     fn end_to_end(&self, log: &Path, machines: &[&str]) -> Result<Counts> {
-        // Everything that the cases need is here before they start, so that downloads are in nobody's time.
+        // Everything that the cases need is here before they start, so that downloads do not count for the time of any case.
         let needs = Needs { project: self.project, ui: self.ui, yes: false };
         for guest in Guest::TESTED {
             needs.kernel(guest)?;

@@ -38,7 +38,7 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// A result inside a timed batch: there is nobody to return it to, and figures of failed calls would be wrong.
+/// A result inside a timed batch: it cannot be returned from there, and figures of failed calls would be wrong.
 #[track_caller]
 fn must<T>(result: io::Result<T>) -> T {
     match result {

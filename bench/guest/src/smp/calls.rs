@@ -51,7 +51,7 @@ pub fn call(samples: &mut Samples, count: usize) -> io::Result<()> {
     });
     result?;
     let (calls, operations) = (called(1)? - before, samples.summary().operations);
-    // Where the other thread was not running for a moment, there was nobody to interrupt.
+    // Where the other thread was not running for a moment, there was no running thread to interrupt.
     if calls < operations / 2 {
         return Err(io::Error::other(format!("{calls} interrupts came of {operations}")));
     }

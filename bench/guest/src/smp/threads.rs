@@ -1,4 +1,4 @@
-//! What the rows have in common: threads that stay on their processors, and a bell that wakes those who sleep.
+//! What the rows have in common: threads that stay on their processors, and a bell that wakes sleeping ones.
 
 use std::{
     io, mem, ptr,
@@ -25,7 +25,7 @@ pub fn usage(who: libc::c_int) -> io::Result<libc::rusage> {
     }
 }
 
-/// How often the calling thread has left its processor to another, or to nobody.
+/// How often the calling thread has left its processor to another one, or to the idle task.
 pub fn switches() -> io::Result<i64> {
     usage(libc::RUSAGE_THREAD).map(|usage| usage.ru_nvcsw + usage.ru_nivcsw)
 }
@@ -35,7 +35,7 @@ pub fn switches() -> io::Result<i64> {
 pub struct Bell(AtomicU32);
 
 impl Bell {
-    /// Counts up, wakes all who sleep, and returns the new number.
+    /// Counts up, wakes all sleeping threads, and returns the new number.
     pub fn ring(&self) -> u32 {
         let number = self.0.fetch_add(1, Ordering::AcqRel) + 1;
         // SAFETY: the address is that of a word that lives; waking changes no memory.

@@ -86,7 +86,7 @@ pub fn turns<const OTHER: usize>(samples: &mut Samples, count: usize) -> io::Res
         bell.ring();
         other.join().expect("it does not panic")
     })?;
-    // Who is woken before it sleeps need not; then the other one has slept.
+    // A thread that is woken before it sleeps does not sleep; then the other one has.
     let (switches, rounds) = (switches()? - before + theirs, samples.summary().operations as i64 / 2);
     if switches < rounds / 2 {
         return Err(io::Error::other(format!("{switches} times a thread slept, in {rounds} rounds")));

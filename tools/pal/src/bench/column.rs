@@ -99,7 +99,7 @@ impl Setup {
         Ok(run)
     }
 
-    /// Runs `pal` with these arguments and reads what a guest reports, of so many rows if it counts them; also whether `pal` said
+    /// Runs `pal` with these arguments and reads what a guest reports, with the number of rows if it counts them; also whether `pal` said
     /// that all went well.
     ///
     /// # Errors

@@ -96,7 +96,7 @@ fn totals(stats: &Value) -> Result<Totals> {
     Ok(totals)
 }
 
-/// What `totals` has more than `empty`, for each of so many operations.
+/// What `totals` has more than `empty`, divided by the number of operations.
 fn difference(totals: &Totals, empty: &Totals, operations: u64) -> BTreeMap<String, Exit> {
     let each = |all: u64, less: u64| (all as f64 - less as f64) / operations.max(1) as f64;
     let mut exits = BTreeMap::new();

@@ -69,7 +69,7 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
     };
     let columns = modes.into_iter().map(|mode| Column::hypervisor(args.machine, mode));
     let columns = iter::once(Column::native(args.machine)).chain(columns).map(|column| (column, Vec::new()));
-    // Without rows there is nobody to run.
+    // Without rows no guest need run.
     let columns = columns.filter(|_| !rows.is_empty()).collect();
     let mut results = Results { rows, columns };
     let runs = if results.rows.is_empty() { 0 } else { args.runs.unwrap_or(1) };

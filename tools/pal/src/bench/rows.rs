@@ -61,7 +61,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// What to compare a mode's figures with. Nobody else was measured on Bochs, and what it counts differs.
+    /// What to compare a mode's figures with. No other hypervisor was measured on Bochs, and its ticks count differently.
     pub fn comparison(&self, machine: Machine, mode: Mode) -> &Comparison {
         match mode {
             Mode::Nested | Mode::Shadow if machine.is_bochs() => {

@@ -39,7 +39,7 @@ struct Scenario {
 const SCENARIOS: [Scenario; 3] = [
     Scenario { name: "turns-2", title: "2 VCPUs", vcpus: 2, keys: "" },
     Scenario { name: "turns-8", title: "8 VCPUs, with an affinity", vcpus: 8, keys: "affinity = [0]\n" },
-    // Each run is paid for; the cap is so great that nobody is held back, which would make the PCPU halt.
+    // Each run is charged; the cap is so large that no VCPU is throttled, which would make the PCPU halt.
     Scenario { name: "turns-capped", title: "4 VCPUs, with a cap", vcpus: 4, keys: "cap = 100\n" },
 ];
 

@@ -71,9 +71,11 @@ From another shell:
   cargo pal run --name lab < /dev/null &
                                       then `cargo pal ps`, `console lab`, …
 
-For those who measure, and look for mistakes:
+To measure and to debug:
   cargo pal run --icount --exec true --stats stats.json
                                       time by instructions; exits by reason
+  cargo pal run --deterministic=7 --exec 'uname -a'
+                                      the same run each time, random numbers too
   cargo pal run --mode shadow --shadow-pages 600 --paranoid=13 --exec true
   cargo pal run --without x2apic,avx --exec 'cat /proc/cpuinfo'
                                       a processor with fewer features

@@ -81,7 +81,7 @@ impl Disk {
     /// Opens a disk's file, or reads it where it is not to be mapped.
     ///
     /// # Errors
-    /// [`crate::status::Usage`]: it cannot be read, or not be written back to, or somebody else has it.
+    /// [`crate::status::Usage`]: it cannot be read, or not be written back to, or another run has it open.
     pub fn open(vm: &Vm, disk: &vm::Disk, can_map: bool) -> Result<Disk> {
         let wrong = |text: String| Err(vm.wrong("disks", format!(" {}: {text}", disk.file.display())));
         // QEMU opens each file for writing, also where it does not write.
@@ -174,7 +174,7 @@ mod tests {
         assert!(
             error(&back(&vm::Disk { file: dir.path().into(), ..pages.clone() }), true).contains("--disk")
         );
-        // One that is written is nobody else's.
+        // One that is written is locked against other runs.
         let held = Disk::open(&vm, &back(&pages), true).unwrap();
         assert!(held.mapped().unwrap().write_back);
         assert!(error(&pages, true).contains("something else writes it"));

@@ -1,6 +1,6 @@
 //! Recognises kernel files before anything is started, so that a wrong file gets an answer that says what it is.
 //!
-//! The hypervisor's loaders check the same files again, more deeply: they trust nobody. Offsets: Linux
+//! The hypervisor's loaders check the same files again, more deeply: they trust no file. Offsets: Linux
 //! `Documentation/arch/x86/boot.rst` (bzImage), the System V ABI (ELF), Multiboot Specification 0.6.96 section 3.1,
 //! Xen's `xen/include/public/elfnote.h` (PVH).
 
@@ -66,7 +66,7 @@ pub fn release(kernel: &[u8]) -> Option<&str> {
         let prefix = b"Linux version ";
         &kernel[find(kernel, prefix)? + prefix.len()..]
     };
-    // The release, then who built it, when and how. Its length is limited by the kernel to 64 with the final zero.
+    // The release, then its builder, date and options. Its length is limited by the kernel to 64 with the final zero.
     let end = version.iter().take(64).position(|byte| matches!(byte, b' ' | 0))?;
     let release = std::str::from_utf8(&version[..end]).ok()?;
     is_release(release).then_some(release)

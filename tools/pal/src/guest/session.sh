@@ -1,5 +1,5 @@
 # What a guest of pal's does on its console, included by the scripts that start it: a shell, or the command of --exec, between
-# marks; then it sends the files of --get. Whoever includes this has set:
+# marks; then it sends the files of --get. The including script has set:
 #   bb      a busybox with all of its tools
 #   pal     the folder with pal's files
 #   nonce   the random word of the marks; without one, on a machine without pal, there are none
@@ -42,14 +42,14 @@ if [ -e $pal/command ]; then
     if [ -n "$nonce" ]; then $bb stty raw -echo; fi
     set -- $shell $pal/command
 else
-    # Input from a pipe is not echoed: nobody types.
+    # Input from a pipe is not echoed: it is not typed.
     if [ "$TERM" = dumb ]; then $bb stty -echo; else unset LS_COLORS; fi
     if [ -n "$size" ]; then $bb stty rows "${size%x*}" cols "${size#*x}"; fi
     export PS1='guest:\w\$ '
     set -- $shell
 fi
 mark begin
-# The end of a session hangs its terminal up, which drops output that is still on its way. So whoever leads the session
+# The end of a session hangs its terminal up, which drops output that is still on its way. So the session's leader
 # waits for that: setting a mode does. It may not be in the foreground then.
 $bb setsid $bb cttyhack $bb sh -c 'bb=$1; shift; "$@"; status=$?; trap "" TTOU; $bb stty raw -echo; exit $status' sh $bb "$@"
 status=$?

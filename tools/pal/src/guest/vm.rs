@@ -79,7 +79,7 @@ pub struct Vm {
     pub mode: Option<Mode>,
     /// Pages of shadow tables at most.
     pub shadow_pages: Option<u32>,
-    /// Shadow tables are checked before every so many entries.
+    /// N: shadow tables are checked before every N-th entry.
     pub paranoid: Option<u32>,
     /// How the kernel is started.
     #[serde(default = "auto", deserialize_with = "choice")]
@@ -93,7 +93,7 @@ pub struct Vm {
     /// The clock for hypervisors' guests is there.
     #[serde(default = "yes")]
     pub pv_clock: bool,
-    /// It is started anew when it dies.
+    /// It is restarted when it dies.
     #[serde(default)]
     pub restart: bool,
     /// What is done against leaks by speculation.

@@ -21,7 +21,7 @@ pub fn find_admin_program(name: &str) -> Option<PathBuf> {
     find_program(name).or_else(|| places.iter().find_map(|place| find_program(place)))
 }
 
-/// Makes the image of a directory, with so much free space. What belongs to the person who runs this belongs to root in it.
+/// Makes the image of a directory, with `free_mib` of free space. Files of the calling user belong to root in it.
 ///
 /// # Errors
 /// mke2fs is missing or fails; files that cannot be read.
@@ -107,7 +107,7 @@ mod tests {
         fs::write(dir.path().join("f"), "x").unwrap();
         let user = fs::metadata(dir.path()).unwrap().uid();
         let mut found = Found::default();
-        // As somebody else than root; as root there is nothing to do.
+        // For another user than root; as root there is nothing to do.
         found.add(dir.path(), dir.path(), user).unwrap();
         let expected = if user == 0 { "" } else { "sif \"/f\" uid 0\n" };
         assert!(String::from_utf8(found.own).unwrap().contains(expected));

@@ -95,10 +95,10 @@ impl Lab {
         usize::from(self.read)
     }
 
-    /// The machine's memory of so many MiB, which vanishes with its last user.
+    /// The machine's memory of `mib` MiB, which is freed with its last user.
     ///
     /// # Errors
-    /// There is not so much.
+    /// There is not enough.
     pub fn memory(&self, mib: u64) -> Result<Memory> {
         let file = |name, bytes| -> rustix::io::Result<OwnedFd> {
             let file = memfd_create(name, MemfdFlags::CLOEXEC)?;

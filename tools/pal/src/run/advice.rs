@@ -1,6 +1,6 @@
 //! What a person should know at the start of a run: that what they ask for is slow on this machine, and what to do.
 //!
-//! Whoever waits for a guest's time limit to pass learns nothing from that. Pure, so that each case is tested.
+//! Otherwise the first sign of it is a guest's time limit that passes, which does not explain itself. Pure, so that each case is tested.
 
 use std::thread::available_parallelism;
 

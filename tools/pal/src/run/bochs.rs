@@ -57,8 +57,8 @@ impl Spec<'_> {
         let (model, cpus) = (self.model, self.cpus.bochs());
         let (guest, host) = (self.memory_mib, self.memory_mib.min(HOST_MIB));
         let ([console, telemetry], msrs) = (ports, u8::from(self.permissive_msr));
-        // A guest alone may ask what it likes of its APIC. Nobody reads the terminal on which Bochs shows the screen: with the few bytes of a
-        // look in each second of the machine's time its buffer does not fill, upon which Bochs would wait for ever.
+        // A guest alone may ask what it likes of its APIC. The terminal on which Bochs shows the screen is not read: with one update in each
+        // second of the machine's time its buffer does not fill; otherwise Bochs would block for ever.
         let mut text = format!(
             "plugin_ctrl: unmapped=1, biosdev=1, speaker=0, extfpuirq=1, parallel=0, serial=1, gameport=0, sb16=0, es1370=0\n\
              display_library: term\n\
@@ -143,7 +143,7 @@ impl Starting {
             match listener.accept() {
                 Ok((stream, _)) => {
                     stream.set_nonblocking(false)?;
-                    // A key is one byte, and somebody waits for its echo.
+                    // A key is one byte, and a person waits for its echo.
                     stream.set_nodelay(true)?;
                     return Ok(File::from(OwnedFd::from(stream)));
                 }

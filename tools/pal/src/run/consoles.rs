@@ -49,7 +49,7 @@ impl Log {
     }
 }
 
-/// Writes to a log file if there is one; who cannot be written is complained about once.
+/// Writes to a log file if there is one; a file that cannot be written is reported once.
 fn write(log: &mut Option<Log>, bytes: &[u8], ui: &Ui) {
     let Some(Log { path, file }) = log else { return };
     if let Err(error) = file.write_all(bytes) {

@@ -161,7 +161,7 @@ fn readable(error: io::Error) -> io::Error {
     }
 }
 
-/// A file that takes so many bytes.
+/// A file with a limit of bytes.
 struct Bounded {
     file: NamedTempFile,
     left: u64,
@@ -269,7 +269,7 @@ mod tests {
             fetches.text(0, text);
             fetches.end(0, number, status);
         }
-        // Out of turn, or from nobody.
+        // Out of turn, or from an unknown sender.
         fetches.text(0, b"x");
         fetches.begin(0, 99);
         fetches.text(0, b"x");

@@ -79,7 +79,7 @@ impl Machine {
         self.child.wait().ok()
     }
 
-    /// Waits for the emulator's end, for so long.
+    /// Waits for the emulator's end, for `patience` at most.
     pub fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
         let deadline = Instant::now() + patience;
         loop {

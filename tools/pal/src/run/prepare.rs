@@ -291,7 +291,7 @@ fn command_line(args: &RunArgs, vm: &Vm, image: &Image, nonce: Option<&str>) -> 
     words.join(" ")
 }
 
-/// A word that nobody can guess; or, for a run that repeats, the one of its seed.
+/// A word that cannot be guessed; or, for a run that repeats, the one of its seed.
 fn nonce(seed: Option<u64>) -> Result<String> {
     if let Some(seed) = seed {
         return Ok(format!("{seed:016x}"));

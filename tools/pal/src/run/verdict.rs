@@ -12,13 +12,13 @@ use crate::status::exit;
 pub enum Stop {
     /// `Ctrl-a x`.
     Quit,
-    /// The time limit of so many seconds.
+    /// The time limit, in seconds.
     Timeout(u64),
     /// Another shell, by `pal stop`.
     Asked,
     /// A signal to pal.
     Signal(i32),
-    /// Nobody reads standard output any more.
+    /// The reader of standard output is gone.
     StdoutClosed,
     /// The guest restarted during `--exec`, or by a triple fault.
     Restart,
@@ -183,7 +183,7 @@ pub fn others(seen: &Observed, verdict: &Verdict) -> Vec<String> {
     others.filter_map(|other| other.message).collect()
 }
 
-/// What else than the hypervisor may be to blame for an end on a machine of so many processors, and what to do about it.
+/// Causes outside the hypervisor for an end on a machine of `pcpus` processors, and what to do about them.
 pub fn doubt(seen: &Observed, verdict: &Verdict, pcpus: u32) -> Option<&'static str> {
     // A guest may end with the same status.
     let died = verdict.guest.is_none() && verdict.status == exit::HYPERVISOR_DIED;
@@ -282,8 +282,8 @@ fn native(seen: &Observed) -> Verdict {
     if let Some(registers) = &seen.triple_fault {
         return Verdict::died(exit::GUEST_DIED, format!("the guest died: triple fault\n{registers}"));
     }
-    let nobody = Guest::default();
-    let guest = seen.guests.first().unwrap_or(&nobody);
+    let unseen = Guest::default();
+    let guest = seen.guests.first().unwrap_or(&unseen);
     match (seen.shutdown.as_deref(), seen.code) {
         (Some("guest-shutdown"), _) => powered_off(guest),
         (Some("guest-reset"), _) => restarted(guest),
@@ -372,7 +372,7 @@ mod tests {
             seen.guests[0].command_status = Some(7);
             seen.guests[0].end = end(Reason::PowerOff);
             assert_eq!(judge(&seen).status, 7);
-            // A guest without a command goes on, whoever restarts it.
+            // A guest without a command goes on, whatever restarts it.
             let mut shell = Guest { exec: false, ..exec() };
             assert!(!shell.reset(by) && !shell.reset(ResetBy::Guest));
         }

@@ -12,7 +12,7 @@ use crate::{
 
 /// Guest memory in MiB, Linux' and the kit's.
 const MEMORY_MIB: [u64; 2] = [512, 64];
-/// Words for the guest's kernel: as for guests with one processor, but nobody compares how much is printed.
+/// Words for the guest's kernel: as for guests with one processor, but the amount of output need not be equal.
 const APPEND: &str = "loglevel=4 panic=-1 mitigations=off nokaslr norandmaps";
 /// Far beyond what a run takes on a busy machine.
 const TIMEOUT_SECONDS: u64 = 500;
@@ -21,7 +21,7 @@ const PACKED_VCPUS: usize = 2;
 
 /// What the guests are made of.
 pub struct Files {
-    /// Linux, its program, and what everybody uses.
+    /// Linux, its program, and what all guests share.
     pub setup: Setup,
     /// The long-mode kit.
     pub kit: PathBuf,
@@ -137,7 +137,7 @@ mod tests {
         let native: [&[_]; 2] = [&["ipi-xapic"], &["call", "turns-1"]];
         let mode: [&[_]; 3] = [&["ipi-xapic", "ipi-x2apic"], &["call"], &["turns-2"]];
         assert_eq!(records, [&native[..], &mode, &mode].concat());
-        assert_eq!(Guest::all(&rows[2..3], &[Mode::Nested]).len(), 2, "nobody is packed for nothing");
+        assert_eq!(Guest::all(&rows[2..3], &[Mode::Nested]).len(), 2, "only guests that have rows");
         assert_eq!(guests[4], Guest::of(rows[3], Some(Mode::Nested)));
         assert_eq!(guests[4].name(), "nested, 2 VCPUs on one PCPU");
         assert_eq!(guests[0].name(), "native, 4 processors, the kit");

@@ -28,7 +28,7 @@ use guests::{Files, Guest};
 use host::Host;
 use results::Results;
 
-/// How often everybody runs unless told otherwise.
+/// Rounds by default.
 const ROUNDS: u32 = 5;
 
 /// Measures, prints the tables, and returns the exit status.

@@ -1,4 +1,4 @@
-//! From rounds to figures. A round is one run of everybody, one after the other; a ratio is that of a round, so that what
+//! From rounds to figures. A round is one run of each guest, one after the other; a ratio is that of a round, so that what
 //! else the machine does meanwhile weighs on both sides of it, and the figure is the median of the rounds.
 
 use super::{guests::Guest, rows::Row};
@@ -13,7 +13,7 @@ pub struct Results {
     pub rows: Vec<&'static Row>,
     /// The modes, in order.
     pub modes: Vec<Mode>,
-    /// In each round, who sat and what came of it.
+    /// For each round, its guests and their results.
     pub rounds: Vec<Vec<(Guest, Run)>>,
 }
 
@@ -75,7 +75,7 @@ impl Results {
         self.runs(row, mode).iter().map(|figures| figures.min).min_by(f64::total_cmp)
     }
 
-    /// The fastest sample in a mode as a multiple of the fastest native one: what it takes when nobody has to wait for a turn.
+    /// The fastest sample in a mode as a multiple of the fastest native one: the cost when no processor has to wait for another.
     pub fn best_ratio(&self, row: &Row, mode: Mode) -> Option<f64> {
         Some(self.best(row, Some(mode))? / self.best(row, None)?)
     }

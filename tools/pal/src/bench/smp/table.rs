@@ -58,8 +58,8 @@ pub fn notes(host: &Host) -> Vec<String> {
     let mut notes = Vec::new();
     if host.processors < PROCESSORS {
         notes.push(format!(
-            "{PROCESSORS} emulated processors share the {} of this machine: nobody can get more done at a time, and who waits \
-             for another waits for its turn, too; compare with the native column",
+            "{PROCESSORS} emulated processors share the {} of this machine: more threads cannot get more done there, and a processor \
+             that waits for another one also waits until that one is scheduled; compare with the native column",
             host.processors
         ));
     }

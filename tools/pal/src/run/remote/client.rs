@@ -57,7 +57,7 @@ fn row([name, pid, machine, mode, since, guests]: [&str; 6]) -> String {
     format!("{name:<16} {pid:>8} {machine:<13} {mode:<10} {since:<12} {guests}\n")
 }
 
-/// A duration of so many seconds, in the two largest units.
+/// A duration in the two largest units.
 fn duration(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),

@@ -28,7 +28,7 @@ const ANSWER: usize = 1 << 20;
 const FAREWELL: Duration = Duration::from_secs(1);
 /// How long the monitor may take for a line before another one is sent to it.
 const AGAIN: Duration = Duration::from_secs(10);
-/// How often those who wait look whether there is a reason not to.
+/// How often waiting threads check whether to stop waiting.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// See the [module](self).
@@ -98,7 +98,7 @@ impl Hub {
         self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Wakes those who wait for news.
+    /// Wakes the threads that wait for news.
     pub fn wake(&self) {
         self.changed.notify_all();
     }

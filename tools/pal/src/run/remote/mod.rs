@@ -5,7 +5,7 @@
 //! in the console's output. [`client`] is the other end.
 //!
 //! The protocol is a stream of frames ([`wire`]): a byte that says what it is, two bytes of length, least significant first, and
-//! so many bytes. A client begins with `?`, a [`Request`] as JSON. The answers:
+//! the contents. A client begins with `?`, a [`Request`] as JSON. The answers:
 //!
 //! | request | the run sends | the client may send |
 //! |---|---|---|

@@ -1,7 +1,7 @@
 //! Where the sockets of running machines are: `target/pal/run/NAME`, in a directory that only its owner can enter.
 //!
 //! A socket's path has at most 107 bytes, fewer than many a checkout's. So sockets are reached through the directory's descriptor.
-//! A socket that refuses connections is a killed run's, and goes. Who creates or removes one holds the directory's lock, because a
+//! A socket that refuses connections is a killed run's, and goes. The directory's lock is held while one is created or removed, because a
 //! socket also refuses for a moment after its birth.
 
 use std::{
@@ -94,7 +94,7 @@ impl Place {
         Ok(Some(listener))
     }
 
-    /// Removes a socket that nobody listens at. The lock is held.
+    /// Removes a socket without a listener. The lock is held.
     fn remove_stale(&self, name: &str) {
         let path = self.socket(name);
         let refused = |error: io::Error| error.kind() == ErrorKind::ConnectionRefused;

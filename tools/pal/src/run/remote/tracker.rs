@@ -63,7 +63,7 @@ impl Tracker {
         matches!(self.at, At::Called | At::First | At::Inside)
     }
 
-    /// The monitor was left while the guest that has the console does not run: what is typed is for nobody.
+    /// The monitor was left while the guest that has the console does not run: what is typed is lost.
     pub fn is_resting(&self) -> bool {
         self.at == At::Resting
     }
@@ -162,7 +162,7 @@ mod tests {
             assert_eq!(
                 split(&mut tracker, "a\r\nmonitor: I am a guest\r\n", size)[1],
                 "",
-                "nobody called it"
+                "the monitor was not entered"
             );
             tracker.call();
             assert!(tracker.is_inside());
