@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// Where paths in the text start.
-const TREES: [&str; 6] = ["hv/", "tools/", "tests/", "docs/", "bench/", "fuzz/"];
+const TREES: [&str; 7] = ["abi/", "hv/", "tools/", "tests/", "docs/", "bench/", "fuzz/"];
 
 fn root() -> PathBuf {
     // Asked for when it runs: a checkout that was copied keeps its compiled tests.

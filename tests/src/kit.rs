@@ -29,6 +29,9 @@ const OPTIONS: [&str; 16] = [
     "-Wl,-z,noexecstack",
 ];
 
+/// Where `palimpsest.h` is, from a kit.
+const HEADERS: &str = "../../../abi/include";
+
 /// The kernels that the cases start, and the programs that they take along.
 pub struct Kits {
     /// Does what the words on its command line say.
@@ -68,7 +71,7 @@ fn multiboot1(dir: &Path) -> Result<PathBuf> {
     let mut compile = Command::new("cc");
     compile.current_dir(&source).args(["-m32", "-march=i686", "-O1"]).args(OPTIONS);
     compile.args(["-Wl,-T,link.ld", "-o"]).arg(&program);
-    compile.args(["start.s", "real.s", "kit.c", "acpi.c", "words.c"]);
+    compile.args(["-I", HEADERS, "start.s", "real.s", "kit.c", "acpi.c", "words.c"]);
     run(&mut compile, "cc; install gcc")?;
     Ok(program)
 }

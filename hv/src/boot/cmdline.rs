@@ -5,12 +5,12 @@
 //! Later words win. A word that is not understood is reported and otherwise ignored: a boot loader may add
 //! its own.
 
+use abi::config::Mitigations;
 use arrayvec::ArrayVec;
 use log::LevelFilter;
 
 use crate::hw::pm::ExitAction;
 use crate::hw::uart::SerialPort;
-use crate::virt::speculation::Mitigations;
 
 /// The options with their defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct HvOptions {
     pub exit: Option<ExitAction>,
     /// PCPUs that are used at most.
     pub pcpus: usize,
-    /// Physical address of the counters that a lab machine writes (`tools/labsim/abi`), a multiple of 4 KiB.
+    /// Physical address of the counters that a lab machine writes (`abi::lab`), a multiple of 4 KiB.
     pub lab: Option<u64>,
     /// Use the performance counters.
     pub counters: bool,
@@ -143,7 +143,7 @@ impl HvOptions {
             "console" => self.console = Some(SerialPort::parse(value)?),
             "telemetry" if value == "none" => self.telemetry = None,
             "telemetry" => self.telemetry = Some(SerialPort::parse(value)?),
-            "mitigations" => self.mitigations = Mitigations::parse(value)?,
+            "mitigations" => self.mitigations = value.parse().ok()?,
             "stats" => self.stats = parse_switch(value)?,
             "consoles" => self.consoles = parse_switch(value)?,
             "pcpus" => self.pcpus = value.parse().ok().filter(|most| *most > 0)?,

@@ -5,6 +5,7 @@
 
 use core::fmt::{Arguments, Write};
 
+use abi::telemetry::{Kind, VERSION};
 use log::{LevelFilter, Log, Metadata, Record};
 use spin::{Mutex, Once};
 
@@ -82,7 +83,8 @@ impl Log for Serial {
             let _ = writeln!(Screen, "[hv] {short}{}", line.args());
             if line.target() != RECORDED {
                 record(format_args!(
-                    r#"{{"v":1,"t":"log","level":"{level}","msg":{}}}"#,
+                    r#"{{"v":{VERSION},"t":"{}","level":"{level}","msg":{}}}"#,
+                    Kind::Log,
                     Quoted(line.args())
                 ));
             }

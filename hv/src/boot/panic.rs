@@ -8,6 +8,8 @@ use core::fmt::{self, Display, Write};
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use abi::telemetry::{Kind, VERSION};
+
 use super::percpu::PerCpu;
 use super::trap::TrapFrame;
 use super::{console, image, log, percpu, screen};
@@ -127,7 +129,7 @@ fn end(message: fmt::Arguments<'_>, frame: Option<&TrapFrame>, rbp: u64) -> ! {
         let _ = write!(Lines(console), "\n{report}");
         let _ = console.write_str("\n");
         if let Some(mut port) = log::telemetry() {
-            let _ = port.write_str("\n{\"v\":1,\"t\":\"panic\",\"msg\":\"");
+            let _ = write!(port, "\n{{\"v\":{VERSION},\"t\":\"{}\",\"msg\":\"", Kind::Panic);
             let _ = write!(Escape(port), "{report}");
             let _ = port.write_str("\"}\n");
         }
@@ -151,7 +153,7 @@ pub fn exception(frame: &TrapFrame, name: &str) -> ! {
 /// Ends because the host machine cannot run guests.
 pub fn unsuitable(reason: impl Display) -> ! {
     ::log::error!(target: log::RECORDED, "{reason}");
-    log::record(format_args!(r#"{{"v":1,"t":"unsuitable","detail":{}}}"#, Quoted(&reason)));
+    log::record(format_args!(r#"{{"v":{VERSION},"t":"{}","detail":{}}}"#, Kind::Unsuitable, Quoted(&reason)));
     log::drain();
     pm::end_machine(pm::STATUS_UNSUITABLE)
 }

@@ -6,6 +6,7 @@
 
 use core::fmt::Write;
 
+use abi::telemetry::{EndReason, Kind, VERSION};
 use arrayvec::{ArrayString, ArrayVec};
 use log::info;
 
@@ -99,7 +100,11 @@ pub fn probe(host: &Host) -> ! {
     };
     // An error of a port cannot be reported anywhere else.
     let _ = write!(hv_log::console(), "{}end of the report; {end}\n", facts.full());
-    hv_log::record(format_args!(r#"{{"v":1,"t":"end","vm":"","reason":"probe"}}"#));
+    hv_log::record(format_args!(
+        r#"{{"v":{VERSION},"t":"{}","vm":"","reason":"{}"}}"#,
+        Kind::End,
+        EndReason::Probe
+    ));
     hv_log::drain();
     pm::end_machine(pm::STATUS_OK)
 }

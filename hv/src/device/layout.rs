@@ -82,20 +82,13 @@ pub const PM_LEN: u16 = 0x40;
 /// SLP_TYP for S5 (soft off), for the `\_S5` package.
 pub const SLEEP_TYPE_S5: u8 = 5;
 
-/// Test device: a latch of 4 bytes.
-pub const TEST_LATCH: u16 = 0xe0;
-/// Test device: translations of the page at the physical address written are dropped.
-pub const TEST_FLUSH: u16 = 0xe4;
-/// Test device: the latch at [`TEST_LATCH`] once more.
-pub const TEST_LATCH_BYTES: u16 = 0xe8;
-/// Test device: a write to one of 4 ports ends the run.
-pub const TEST_EXIT: u16 = 0xf4;
-/// Test device: port `TEST_IRQ + n` drives interrupt line `n`, 0 to 23.
-pub const TEST_IRQ: u16 = 0x2000;
-/// Test device: the page at the physical address written is taken away. QEMU's has no such port.
-pub const TEST_UNMAP: u16 = TEST_IRQ + GSI_COUNT as u16;
+pub use abi::testdev::{
+    EXIT as TEST_EXIT, FLUSH as TEST_FLUSH, IRQ as TEST_IRQ, LATCH as TEST_LATCH,
+    LATCH_BYTES as TEST_LATCH_BYTES, UNMAP as TEST_UNMAP,
+};
+const _: () = assert!(abi::testdev::IRQS == GSI_COUNT as u16);
 /// Test device: memory that keeps what is written to it, and whose every access exits.
-pub const TEST_MEMORY: Range<u64> = 0xff00_0000..0xff01_0000;
+pub const TEST_MEMORY: Range<u64> = abi::testdev::MEMORY..abi::testdev::MEMORY + abi::testdev::MEMORY_BYTES;
 
 /// The GSI at which pin `pin` (0 for INTA) of PCI device `device` on bus 0 arrives: 16 to 19, level-triggered and
 /// active low. Neighbours are spread over them; the HPET's lines lie above.

@@ -10,8 +10,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
-/// The configuration's file name.
-pub const CONFIG_NAME: &str = "palimpsest.toml";
+use abi::config::FILE_NAME;
 
 /// A set of files by name.
 pub trait Files {
@@ -36,7 +35,7 @@ impl BootModule<'_> {
     }
 }
 
-/// All files that a boot loader passed: those of the first module that is an archive with a [`CONFIG_NAME`]
+/// All files that a boot loader passed: those of the first module that is an archive with a [`FILE_NAME`]
 /// in it, and every module by its own name.
 #[derive(Debug)]
 pub struct BootFiles<'a> {
@@ -52,7 +51,7 @@ impl<'a> BootFiles<'a> {
         let mut bundle = None;
         for module in modules {
             match Bundle::parse(module.bytes) {
-                Ok(b) if b.get(CONFIG_NAME).is_some() => {
+                Ok(b) if b.get(FILE_NAME).is_some() => {
                     bundle = Some(b);
                     break;
                 }
@@ -61,7 +60,7 @@ impl<'a> BootFiles<'a> {
             }
         }
         let files = BootFiles { modules, bundle };
-        match files.get(CONFIG_NAME) {
+        match files.get(FILE_NAME) {
             Some(_) => Ok(files),
             None => Err(broken.unwrap_or(BundleError::NoConfig { modules: modules.len() })),
         }
@@ -208,13 +207,13 @@ impl fmt::Display for BundleError {
             BundleError::NoConfig { modules: 0 } => {
                 write!(
                     f,
-                    "the boot loader passed no module; pass a bundle, or {CONFIG_NAME} and the files that it \
+                    "the boot loader passed no module; pass a bundle, or {FILE_NAME} and the files that it \
                      names"
                 )
             }
             BundleError::NoConfig { modules } => write!(
                 f,
-                "none of the {modules} boot modules is or holds {CONFIG_NAME}; pass a bundle, or a module of \
+                "none of the {modules} boot modules is or holds {FILE_NAME}; pass a bundle, or a module of \
                  that name"
             ),
         }
@@ -247,7 +246,7 @@ fn check(data: &[u8]) {
     }
     let modules = [BootModule { cmdline: "a b", bytes: data }];
     if let Ok(files) = BootFiles::open(&modules) {
-        assert!(files.get(CONFIG_NAME).is_some() && !files.names().is_empty());
+        assert!(files.get(FILE_NAME).is_some() && !files.names().is_empty());
     }
 }
 
@@ -297,7 +296,7 @@ mod tests {
         let files = BootFiles::open(&modules).unwrap();
         assert_eq!(files.get("initrd.img"), Some(&initramfs[..]));
         assert_eq!(files.get("init"), None);
-        assert_eq!(files.get(CONFIG_NAME), Some(&b"version = 1"[..]));
+        assert_eq!(files.get(FILE_NAME), Some(&b"version = 1"[..]));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use core::fmt::Write;
 
 use super::build::BuildError;
 use super::bundle::Files;
-use super::config::{ConsoleKind, DiskSource, VmConfig};
+use super::config::{Console, DiskSource, VmConfig};
 use super::load::{LoadError, Problem};
 use crate::device::virtio::block::Block;
 use crate::device::virtio::disk::{Medium, Pages, RamDisk};
@@ -70,7 +70,7 @@ pub fn make(
         let added = devices.net(Mac::of(&config.name, card), &switches.get(network)).is_some();
         added.then_some(()).ok_or(BuildError::Room("network cards"))?;
     }
-    if config.devices.console == ConsoleKind::Virtio {
+    if config.devices.console == Console::Virtio {
         devices.console();
     }
     if config.devices.entropy {

@@ -266,9 +266,9 @@ impl<'a> Words<'a> {
 
     fn mode(&mut self) -> Result<Option<Mode>, ParseError<'a>> {
         let Some(word) = self.next() else { return Ok(None) };
-        Mode::parse(word)
+        word.parse()
             .map(Some)
-            .ok_or(ParseError::Not(word, "nested, shadow, or switch=N with N of at least 1"))
+            .map_err(|_| ParseError::Not(word, "nested, shadow, or switch=N with N of at least 1"))
     }
 
     fn level(&mut self) -> Result<Option<LevelFilter>, ParseError<'a>> {

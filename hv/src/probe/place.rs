@@ -6,6 +6,8 @@
 
 use core::fmt::{self, Display};
 
+use abi::telemetry::key;
+
 use super::Row;
 use super::cache::caches;
 use super::processor::Cpuid;
@@ -108,14 +110,14 @@ fn counts(cpuid: Cpuid<'_>) -> Shifts {
 
 /// Where each PCPU is, for the `host` record.
 pub fn record(json: &mut Json<'_>, topology: &Topology) -> fmt::Result {
-    json.begin_array("topology")?;
+    json.begin_array(key::TOPOLOGY)?;
     for place in topology.all().into_iter().filter_map(|pcpu| topology.location(pcpu)) {
         json.begin_object("")?;
-        json.number("package", place.package)?;
-        json.number("llc", place.llc)?;
-        json.number("core", place.core)?;
-        json.number("thread", place.thread)?;
-        json.number("node", place.node)?;
+        json.number(key::PACKAGE, place.package)?;
+        json.number(key::LLC, place.llc)?;
+        json.number(key::CORE, place.core)?;
+        json.number(key::THREAD, place.thread)?;
+        json.number(key::NODE, place.node)?;
         json.end()?;
     }
     json.end()

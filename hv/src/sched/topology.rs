@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 /// The greatest number of PCPUs. Machines with more leave the rest out.
-pub const MAX_PCPUS: usize = 64;
+pub const MAX_PCPUS: usize = abi::config::MAX_PCPUS as usize;
 
 /// Number of a PCPU: 0 for the one that booted, then in the order of the MADT, without gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,15 +5,7 @@
 use super::cap::Cap;
 use super::sync::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Weights of VMs.
-pub const MIN_WEIGHT: u32 = 1;
-/// The weight of a VM whose configuration names none.
-pub const DEFAULT_WEIGHT: u32 = 256;
-/// The greatest weight.
-pub const MAX_WEIGHT: u32 = 65_535;
-
-/// The greatest number of VMs.
-pub const MAX_VMS: usize = 64;
+pub use abi::config::{DEFAULT_WEIGHT, MAX_VMS, MAX_WEIGHT, MIN_WEIGHT};
 
 /// `value` times `factor`, which is in units of 2^-32.
 #[inline]

@@ -1,73 +1,32 @@
 //! Counters of exits: how often each kind happened and how long the hypervisor took for it.
 
+use abi::telemetry::ExitKind;
+
 use crate::arch::{Exception, vector};
 use crate::virt::Exit;
 
-macro_rules! kinds {
-    ($($kind:ident $name:literal,)*) => {
-        /// A kind of exit, for statistics.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[repr(u8)]
-        #[allow(missing_docs)]
-        pub enum ExitKind { $($kind,)* }
-
-        impl ExitKind {
-            /// All kinds, in the order of their numbers.
-            pub const ALL: &'static [ExitKind] = &[$(ExitKind::$kind,)*];
-
-            /// The name in statistics records.
-            pub const fn name(self) -> &'static str {
-                match self { $(ExitKind::$kind => $name,)* }
-            }
-        }
-    };
-}
-
-kinds! {
-    Cpuid "cpuid",
-    Hlt "hlt",
-    Io "io",
-    Rdmsr "rdmsr",
-    Wrmsr "wrmsr",
-    NestedFault "nested-fault",
-    PageFault "page-fault",
-    Exception "exception",
-    ControlReg "control-reg",
-    DebugReg "debug-reg",
-    Xsetbv "xsetbv",
-    Invlpg "invlpg",
-    Hypercall "hypercall",
-    Interrupt "interrupt",
-    Window "window",
-    Shutdown "shutdown",
-    Pause "pause",
-    Other "other",
-}
-
-impl ExitKind {
-    /// The kind of this exit.
-    #[inline(always)]
-    pub const fn of(exit: &Exit) -> ExitKind {
-        match exit {
-            Exit::Cpuid => ExitKind::Cpuid,
-            Exit::Hlt => ExitKind::Hlt,
-            Exit::Io(_) => ExitKind::Io,
-            Exit::Rdmsr => ExitKind::Rdmsr,
-            Exit::Wrmsr => ExitKind::Wrmsr,
-            Exit::NestedFault { .. } => ExitKind::NestedFault,
-            Exit::Exception(Exception { vector: vector::PF, .. }) => ExitKind::PageFault,
-            Exit::Exception(_) => ExitKind::Exception,
-            Exit::ControlReg(_) => ExitKind::ControlReg,
-            Exit::DebugReg(_) => ExitKind::DebugReg,
-            Exit::Xsetbv => ExitKind::Xsetbv,
-            Exit::Invlpg(_) | Exit::Invpcid => ExitKind::Invlpg,
-            Exit::Hypercall => ExitKind::Hypercall,
-            Exit::Interrupt | Exit::Nmi => ExitKind::Interrupt,
-            Exit::InterruptWindow | Exit::NmiWindow => ExitKind::Window,
-            Exit::Shutdown => ExitKind::Shutdown,
-            Exit::Pause => ExitKind::Pause,
-            _ => ExitKind::Other,
-        }
+/// The kind of this exit.
+#[inline(always)]
+pub const fn kind(exit: &Exit) -> ExitKind {
+    match exit {
+        Exit::Cpuid => ExitKind::Cpuid,
+        Exit::Hlt => ExitKind::Hlt,
+        Exit::Io(_) => ExitKind::Io,
+        Exit::Rdmsr => ExitKind::Rdmsr,
+        Exit::Wrmsr => ExitKind::Wrmsr,
+        Exit::NestedFault { .. } => ExitKind::NestedFault,
+        Exit::Exception(Exception { vector: vector::PF, .. }) => ExitKind::PageFault,
+        Exit::Exception(_) => ExitKind::Exception,
+        Exit::ControlReg(_) => ExitKind::ControlReg,
+        Exit::DebugReg(_) => ExitKind::DebugReg,
+        Exit::Xsetbv => ExitKind::Xsetbv,
+        Exit::Invlpg(_) | Exit::Invpcid => ExitKind::Invlpg,
+        Exit::Hypercall => ExitKind::Hypercall,
+        Exit::Interrupt | Exit::Nmi => ExitKind::Interrupt,
+        Exit::InterruptWindow | Exit::NmiWindow => ExitKind::Window,
+        Exit::Shutdown => ExitKind::Shutdown,
+        Exit::Pause => ExitKind::Pause,
+        _ => ExitKind::Other,
     }
 }
 

@@ -18,9 +18,6 @@ use crate::virt::{Exit, FlushScope, Virt};
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
 
-/// KVM's own number for a hypercall that does not exist (Linux, kvm_para.h); not the ENOSYS of system calls.
-const KVM_ENOSYS: u64 = 1000;
-
 /// Decides what happens after `exit`, which came at host TSC `tsc`.
 #[inline(always)]
 pub fn dispatch<V: Virt, M: HostMemory, H: Host>(
@@ -63,8 +60,7 @@ fn rare<V: Virt, M: HostMemory, H: Host>(
         }
         Exit::Xsetbv => xcr::xsetbv(vcpu, vm, host),
         Exit::Hypercall => with_next(vcpu, vm, System::Hypercall, |vcpu, rip| {
-            // No hypercalls yet: -KVM_ENOSYS, which callers of KVM's interface take for "not implemented".
-            vcpu.virt.set_gpr(Gpr::Rax, KVM_ENOSYS.wrapping_neg());
+            vcpu.virt.set_gpr(Gpr::Rax, abi::hypercall::NOT_IMPLEMENTED);
             Outcome::Next(rip)
         }),
         // Processors look at this before the intercept; QEMU's emulation does not.

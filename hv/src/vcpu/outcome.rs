@@ -1,5 +1,7 @@
 //! What the handling of an exit decides; only the run loop performs it.
 
+use abi::telemetry::EndReason;
+
 use alloc::string::String;
 
 use crate::arch::Exception;
@@ -84,16 +86,16 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// The name in telemetry records.
-    pub const fn name(self) -> &'static str {
+    /// The word for it in telemetry records.
+    pub const fn reason(self) -> EndReason {
         match self {
-            Cause::TripleFault => "triple-fault",
-            Cause::UnknownExit => "unknown-exit",
-            Cause::InvalidState => "invalid-state",
-            Cause::EmulationFailure => "emulation-failure",
-            Cause::OutOfMemory => "out-of-memory",
-            Cause::HaltedForever => "halted-forever",
-            Cause::ShadowDisagreement => "shadow-disagreement",
+            Cause::TripleFault => EndReason::TripleFault,
+            Cause::UnknownExit => EndReason::UnknownExit,
+            Cause::InvalidState => EndReason::InvalidState,
+            Cause::EmulationFailure => EndReason::EmulationFailure,
+            Cause::OutOfMemory => EndReason::OutOfMemory,
+            Cause::HaltedForever => EndReason::HaltedForever,
+            Cause::ShadowDisagreement => EndReason::ShadowDisagreement,
         }
     }
 }

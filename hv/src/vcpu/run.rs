@@ -3,11 +3,13 @@
 //! The only place that reads the clock, performs outcomes, and lets the host take interrupts. A hot exit goes through
 //! [`run`] alone; [`serve`] is entered only when the pending-work word is not zero.
 
+use abi::telemetry::ExitKind;
+
 use crate::arch::state::rflags;
 use crate::arch::{Exception, vector};
 use crate::device::Tsc;
 use crate::device::message::Messages;
-use crate::trace::exits::ExitKind;
+use crate::trace::exits::kind;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Outcome, Return, Stop};
 use crate::vcpu::{Vcpu, console, control, devices, dispatch, io, mmu, startup};
@@ -106,7 +108,7 @@ fn other<V: Virt, M: HostMemory, H: Host>(
         return (ExitKind::ControlReg, control::control(vcpu, vm, host, access, begin));
     }
     let exit = vcpu.virt.exit();
-    (ExitKind::of(&exit), dispatch::dispatch(vcpu, vm, host, &exit, begin))
+    (kind(&exit), dispatch::dispatch(vcpu, vm, host, &exit, begin))
 }
 
 /// Carries out what dispatch decided.

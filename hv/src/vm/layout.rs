@@ -7,6 +7,7 @@
 
 use core::ops::Range;
 
+use abi::config::{MAX_MEMORY_MIB, MIN_MEMORY_MIB};
 use arrayvec::ArrayVec;
 
 use crate::arch::addr::Gpa;
@@ -16,10 +17,6 @@ use crate::device::layout::{ECAM, PCI_WINDOW_32};
 pub const MIB: u64 = 1 << 20;
 /// What is cleared of a guest's RAM at once, in bytes: RAM consists of whole pieces.
 pub const PIECE: u64 = 256 << 10;
-/// The smallest guest in MiB.
-pub const MIN_MEMORY_MIB: u64 = 20;
-/// The largest guest in MiB: 64 TiB, which leaves most of a 48-bit physical address space to devices.
-pub const MAX_MEMORY_MIB: u64 = 64 << 20;
 /// RAM below 4 GiB ends here at the latest; PCI windows follow.
 pub const LOW_RAM_LIMIT: u64 = PCI_WINDOW_32.start;
 /// RAM beyond [`LOW_RAM_LIMIT`] continues here.

@@ -9,6 +9,8 @@ use alloc::sync::Arc;
 use core::fmt::Display;
 use core::sync::atomic::Ordering;
 
+use abi::telemetry::{EndReason, Kind, key};
+
 use super::backend::Backend;
 use super::guest::{End, Guest};
 use super::machine::{Machine, STATUS_USAGE};
@@ -83,7 +85,7 @@ impl<B: Backend> Machine<B> {
             End::Stop(stop) => stop,
             End::Failed(why, status) => {
                 self.remove(guest);
-                return self.report_end(&guest.config, "load-error", 0, &why, status);
+                return self.report_end(&guest.config, EndReason::LoadError, 0, &why, status);
             }
         };
         let reason = report::reason(&stop);
@@ -150,12 +152,12 @@ impl<B: Backend> Machine<B> {
         self.report_run(guest);
         let name = &guest.config.name;
         if let Stop::Died(death) = stop {
-            ::log::warn!("{name}: {}: {}", death.cause.name(), death.what);
+            ::log::warn!("{name}: {}: {}", death.cause.reason(), death.what);
         }
         let by = report::reset_by(stop);
-        telemetry::record("reset", |json| {
-            json.text("vm", name)?;
-            json.text("by", by)
+        telemetry::record(Kind::Reset, |json| {
+            json.text(key::VM, name)?;
+            json.text(key::BY, by)
         });
         ::log::info!("{name}: reset");
     }
@@ -171,7 +173,7 @@ impl<B: Backend> Machine<B> {
         for descheduled in &all {
             let handle = guest.handles[descheduled.vcpu.id as usize];
             let time = self.sched.status(handle, now).map(|status| status.stats).unwrap_or_default();
-            telemetry::record("stats", |json| {
+            telemetry::record(Kind::Stats, |json| {
                 report::stats(json, &descheduled.vcpu, &guest.vm, now)?;
                 report::time(json, &time)?;
                 if descheduled.vcpu.id == 0 {
@@ -234,7 +236,7 @@ impl<B: Backend> Machine<B> {
     pub(super) fn report_end(
         &self,
         config: &VmConfig,
-        reason: &str,
+        reason: EndReason,
         value: u32,
         detail: &dyn Display,
         status: u32,
@@ -244,11 +246,11 @@ impl<B: Backend> Machine<B> {
         } else {
             ::log::error!(target: log::RECORDED, "{}: {}", config.name, detail.to_string());
         }
-        telemetry::record("end", |json| {
-            json.text("vm", &config.name)?;
-            json.text("reason", reason)?;
-            json.number("value", value)?;
-            json.text("detail", detail)
+        telemetry::record(Kind::End, |json| {
+            json.text(key::VM, &config.name)?;
+            json.text(key::REASON, reason)?;
+            json.number(key::VALUE, value)?;
+            json.text(key::DETAIL, detail)
         });
         self.status.fetch_max(status, Ordering::SeqCst);
         self.put();

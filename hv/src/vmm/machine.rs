@@ -10,6 +10,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use abi::telemetry::{EndReason, Kind, key};
 use spin::{Mutex, RwLock};
 
 use super::backend::Backend;
@@ -147,20 +148,20 @@ impl<B: Backend> Machine<B> {
     pub fn start(&'static self, number: usize) -> Result<(), String> {
         let config = &self.entries[number].config;
         self.running_refs.fetch_add(1, Ordering::SeqCst);
-        telemetry::record("start", |json| json.text("vm", &config.name));
+        telemetry::record(Kind::Start, |json| json.text(key::VM, &config.name));
         let guest = match self.make(number as u32, config) {
             Ok(guest) => guest,
             Err(e) => {
-                self.report_end(config, "config-error", 0, &e, STATUS_USAGE);
+                self.report_end(config, EndReason::ConfigError, 0, &e, STATUS_USAGE);
                 return Err(e.to_string());
             }
         };
         *self.entries[number].guest.lock() = Some(guest.clone());
         if let Err(e) = self.begin(&guest) {
             let reason = if matches!(e, BuildError::Load(_) | BuildError::Firmware(_)) {
-                "load-error"
+                EndReason::LoadError
             } else {
-                "config-error"
+                EndReason::ConfigError
             };
             self.remove(&guest);
             self.report_end(config, reason, 0, &e, STATUS_USAGE);

@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use abi::telemetry::{EndReason, ExitKind, ResetBy, key};
+
 use crate::arch::counters::{BothSides, Counts};
 use crate::arch::dump::Registers;
 use crate::mem::frame;
@@ -9,7 +11,6 @@ use crate::paging::shadow::Shadow;
 use crate::sched::topology::PcpuId;
 use crate::sched::{PcpuStats, VcpuStats};
 use crate::trace::cost::{Cost, Turns};
-use crate::trace::exits::ExitKind;
 use crate::trace::record::Json;
 use crate::vcpu::Vcpu;
 use crate::vcpu::outcome::{Death, Stop};
@@ -17,22 +18,22 @@ use crate::virt::Virt;
 use crate::vm::{HostMemory, Vm};
 
 /// The reason of an `end` record.
-pub fn reason(stop: &Stop) -> &'static str {
+pub fn reason(stop: &Stop) -> EndReason {
     match stop {
-        Stop::PowerOff => "power-off",
-        Stop::Reset | Stop::Restart => "reset",
-        Stop::Destroyed => "destroyed",
-        Stop::TestExit(_) => "test-device",
-        Stop::Died(death) => death.cause.name(),
+        Stop::PowerOff => EndReason::PowerOff,
+        Stop::Reset | Stop::Restart => EndReason::Reset,
+        Stop::Destroyed => EndReason::Destroyed,
+        Stop::TestExit(_) => EndReason::TestDevice,
+        Stop::Died(death) => death.cause.reason(),
     }
 }
 
 /// On whose request a VM that stopped for this reason is restarted, for a `reset` record.
-pub fn reset_by(stop: &Stop) -> &'static str {
+pub fn reset_by(stop: &Stop) -> ResetBy {
     match stop {
-        Stop::Restart => "monitor",
-        Stop::Died(_) => "death",
-        _ => "guest",
+        Stop::Restart => ResetBy::Monitor,
+        Stop::Died(_) => ResetBy::Death,
+        _ => ResetBy::Guest,
     }
 }
 
@@ -42,7 +43,7 @@ pub struct DeathReport<'a>(pub &'a Death);
 impl fmt::Display for DeathReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let death = self.0;
-        writeln!(f, "{}: {}", death.cause.name(), death.what)?;
+        writeln!(f, "{}: {}", death.cause.reason(), death.what)?;
         Registers(&death.state).fmt(f)
     }
 }
@@ -54,42 +55,42 @@ pub fn stats<V: Virt, M: HostMemory>(
     vm: &Vm<V::NestedFormat, M>,
     tsc: u64,
 ) -> fmt::Result {
-    json.text("vm", &vm.name)?;
-    json.number("vcpu", vcpu.id)?;
-    json.number("tsc", tsc.wrapping_add(vcpu.virt.tsc_offset()))?;
-    json.begin_array("exits")?;
+    json.text(key::VM, &vm.name)?;
+    json.number(key::VCPU, vcpu.id)?;
+    json.number(key::TSC, tsc.wrapping_add(vcpu.virt.tsc_offset()))?;
+    json.begin_array(key::EXITS)?;
     for &kind in ExitKind::ALL {
         let exits = vcpu.exits.of(kind);
         if exits.count != 0 {
             json.begin_object("")?;
-            json.text("reason", kind.name())?;
-            json.number("count", exits.count)?;
-            json.number("ticks", exits.ticks)?;
+            json.text(key::REASON, kind.name())?;
+            json.number(key::COUNT, exits.count)?;
+            json.number(key::TICKS, exits.ticks)?;
             json.end()?;
         }
     }
     json.end()?;
     let counts = vcpu.interrupts.counts;
-    json.begin_object("injections")?;
-    json.number("external-interrupt", counts.interrupts)?;
-    json.number("exception", counts.exceptions)?;
-    json.number("nmi", counts.nmis)?;
+    json.begin_object(key::INJECTIONS)?;
+    json.number(key::EXTERNAL_INTERRUPT, counts.interrupts)?;
+    json.number(key::EXCEPTION, counts.exceptions)?;
+    json.number(key::NMI, counts.nmis)?;
     json.end()?;
     if let Some(fields) = vcpu.virt.field_accesses() {
-        json.begin_object("vmcs")?;
-        json.number("reads", fields.reads)?;
-        json.number("writes", fields.writes)?;
+        json.begin_object(key::VMCS)?;
+        json.number(key::READS, fields.reads)?;
+        json.number(key::WRITES, fields.writes)?;
         json.end()?;
     }
     scheduling(json, &vcpu.turns)?;
-    json.number("yields", vcpu.yields)?;
+    json.number(key::YIELDS, vcpu.yields)?;
     counters(json, vcpu.counts.total())?;
     paging(json, vcpu, vm)?;
-    json.begin_array("ignored_msrs")?;
+    json.begin_array(key::IGNORED_MSRS)?;
     for (index, count) in vcpu.msrs.unknown().iter() {
         json.begin_object("")?;
-        json.text("msr", format_args!("{index:#x}"))?;
-        json.number("count", count)?;
+        json.text(key::MSR, format_args!("{index:#x}"))?;
+        json.number(key::COUNT, count)?;
         json.end()?;
     }
     json.end()
@@ -97,16 +98,16 @@ pub fn stats<V: Virt, M: HostMemory>(
 
 /// The `time` object of a `stats` record: what the scheduler has counted, in ticks.
 pub fn time(json: &mut Json<'_>, stats: &VcpuStats) -> fmt::Result {
-    json.begin_object("time")?;
+    json.begin_object(key::TIME)?;
     for (name, value) in [
-        ("ran", stats.ran),
-        ("waited", stats.waited),
-        ("capped", stats.capped),
-        ("wakes", stats.wakes),
-        ("boosts", stats.boosts),
-        ("steals", stats.steals),
-        ("moves-within-cache", stats.near_moves),
-        ("moves-across-caches", stats.far_moves),
+        (key::RAN, stats.ran),
+        (key::WAITED, stats.waited),
+        (key::CAPPED, stats.capped),
+        (key::WAKES, stats.wakes),
+        (key::BOOSTS, stats.boosts),
+        (key::STEALS, stats.steals),
+        (key::MOVES_WITHIN_CACHE, stats.near_moves),
+        (key::MOVES_ACROSS_CACHES, stats.far_moves),
     ] {
         json.number(name, value)?;
     }
@@ -115,16 +116,16 @@ pub fn time(json: &mut Json<'_>, stats: &VcpuStats) -> fmt::Result {
 
 /// The `pcpus` array of a `stats` record: what each PCPU that runs guests has done.
 pub fn pcpus(json: &mut Json<'_>, all: impl Iterator<Item = (PcpuId, PcpuStats)>) -> fmt::Result {
-    json.begin_array("pcpus")?;
+    json.begin_array(key::PCPUS)?;
     for (pcpu, stats) in all {
         json.begin_object("")?;
-        json.number("pcpu", pcpu.0)?;
-        json.number("busy", stats.busy)?;
-        json.number("idle", stats.idle)?;
-        json.number("decisions", stats.decisions)?;
-        json.number("switches", stats.switches)?;
-        json.number("steals", stats.steals)?;
-        json.number("kicks", stats.kicks)?;
+        json.number(key::PCPU, pcpu.0)?;
+        json.number(key::BUSY, stats.busy)?;
+        json.number(key::IDLE, stats.idle)?;
+        json.number(key::DECISIONS, stats.decisions)?;
+        json.number(key::SWITCHES, stats.switches)?;
+        json.number(key::STEALS, stats.steals)?;
+        json.number(key::KICKS, stats.kicks)?;
         json.end()?;
     }
     json.end()
@@ -140,17 +141,17 @@ fn counters(json: &mut Json<'_>, counts: &BothSides) -> fmt::Result {
     if *counts == BothSides::ABSENT {
         return Ok(());
     }
-    json.begin_object("counters")?;
-    side(json, "guest", &counts.guest)?;
-    side(json, "host", &counts.host)?;
+    json.begin_object(key::COUNTERS)?;
+    side(json, key::GUEST, &counts.guest)?;
+    side(json, key::HOST, &counts.host)?;
     json.end()
 }
 
 /// The `scheduling` object of a `stats` record.
 fn scheduling(json: &mut Json<'_>, turns: &Turns) -> fmt::Result {
-    json.begin_object("scheduling")?;
-    cost(json, ["decisions", "decision-ticks", "decision-longest"], turns.decisions)?;
-    cost(json, ["switches", "switch-ticks", "switch-longest"], turns.switches)?;
+    json.begin_object(key::SCHEDULING)?;
+    cost(json, [key::DECISIONS, key::DECISION_TICKS, key::DECISION_LONGEST], turns.decisions)?;
+    cost(json, [key::SWITCHES, key::SWITCH_TICKS, key::SWITCH_LONGEST], turns.switches)?;
     json.end()
 }
 
@@ -161,9 +162,9 @@ fn cost(json: &mut Json<'_>, names: [&str; 3], cost: Cost) -> fmt::Result {
 
 /// The `host` object of a `stats` record: the memory of the machine.
 pub fn host(json: &mut Json<'_>, frames: &frame::Stats, heap_bytes: u64) -> fmt::Result {
-    json.begin_object("host")?;
-    json.number("free-frames", frames.free)?;
-    json.number("heap-bytes", heap_bytes)?;
+    json.begin_object(key::HOST)?;
+    json.number(key::FREE_FRAMES, frames.free)?;
+    json.number(key::HEAP_BYTES, heap_bytes)?;
     json.end()
 }
 
@@ -173,30 +174,30 @@ fn paging<V: Virt, M: HostMemory>(
     vcpu: &Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
 ) -> fmt::Result {
-    json.begin_object("paging")?;
-    json.text("mode", vm.translation.mode())?;
+    json.begin_object(key::PAGING)?;
+    json.text(key::MODE, vm.translation.mode())?;
     let faults = vcpu.faults;
-    json.number("nested-filled", faults.filled)?;
-    json.number("nested-spurious", faults.spurious)?;
-    json.number("emulated", faults.emulated)?;
+    json.number(key::NESTED_FILLED, faults.filled)?;
+    json.number(key::NESTED_SPURIOUS, faults.spurious)?;
+    json.number(key::EMULATED, faults.emulated)?;
     {
         let memory = vm.memory.read();
-        json.number("nested-table-frames", memory.nested.table_frames())?;
-        json.number("p2m-table-frames", memory.p2m.table_frames())?;
+        json.number(key::NESTED_TABLE_FRAMES, memory.nested.table_frames())?;
+        json.number(key::P2M_TABLE_FRAMES, memory.p2m.table_frames())?;
     }
     let counts = vcpu.mmu.switches;
-    json.begin_object("switches")?;
-    cost(json, ["to-nested", "to-nested-ticks", "to-nested-longest"], counts.to_nested)?;
-    cost(json, ["to-shadow", "to-shadow-ticks", "to-shadow-longest"], counts.to_shadow)?;
-    json.number("nested-steps", counts.nested_steps)?;
-    json.number("settled", counts.settled)?;
-    json.number("settling-ticks", counts.settling_ticks)?;
-    json.number("settling-faults", counts.settling_faults)?;
+    json.begin_object(key::SWITCHES)?;
+    cost(json, [key::TO_NESTED, key::TO_NESTED_TICKS, key::TO_NESTED_LONGEST], counts.to_nested)?;
+    cost(json, [key::TO_SHADOW, key::TO_SHADOW_TICKS, key::TO_SHADOW_LONGEST], counts.to_shadow)?;
+    json.number(key::NESTED_STEPS, counts.nested_steps)?;
+    json.number(key::SETTLED, counts.settled)?;
+    json.number(key::SETTLING_TICKS, counts.settling_ticks)?;
+    json.number(key::SETTLING_FAULTS, counts.settling_faults)?;
     json.end()?;
     if let Some(statistics) = vm.shadow.lock().as_ref().map(Shadow::statistics) {
-        json.begin_object("shadow")?;
-        json.number("pool", vm.shadow_limit.pages)?;
-        json.number("pool-bytes", vm.shadow_limit.bytes())?;
+        json.begin_object(key::SHADOW)?;
+        json.number(key::POOL, vm.shadow_limit.pages)?;
+        json.number(key::POOL_BYTES, vm.shadow_limit.bytes())?;
         for (name, count) in statistics.named() {
             json.number(name, count)?;
         }

@@ -4,6 +4,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt::{self, Display};
 
+use abi::config::FILE_NAME;
+use abi::telemetry::{EndReason, Kind, key};
 use spin::Mutex;
 
 use super::backend::{Amd, Backend, Intel};
@@ -17,7 +19,7 @@ use crate::boot::panic::unsuitable;
 use crate::boot::percpu::{self, PerCpu};
 use crate::boot::{log, report as boot_report, smp};
 use crate::emulate;
-use crate::guest::bundle::{BootFiles, BootModule, CONFIG_NAME, Files};
+use crate::guest::bundle::{BootFiles, BootModule, Files};
 use crate::guest::config::Config;
 use crate::hw::{cpu, pm};
 use crate::mem::frame;
@@ -49,7 +51,7 @@ fn run_guests<B: Backend>(host: &'static Host) -> ! {
     let unfit = percpu::all().filter(|pcpu| cpus[pcpu.index as usize].lock().is_none());
     let unfit = unfit.map(|pcpu| PcpuId(pcpu.index as u8)).collect();
     let topology = smp::topology().clone().without(unfit);
-    telemetry::record("host", |json| report_host(json, host, backend, &topology));
+    telemetry::record(Kind::Host, |json| report_host(json, host, backend, &topology));
     emulate::prepare_decoder();
     let modules = host.boot.modules.iter().enumerate();
     let modules: Vec<BootModule<'static>> = modules
@@ -57,7 +59,7 @@ fn run_guests<B: Backend>(host: &'static Host) -> ! {
         .collect();
     let modules: &'static [BootModule<'static>] = Box::leak(modules.into_boxed_slice());
     let files = BootFiles::open(modules).unwrap_or_else(|e| refuse(&e));
-    let text = files.get(CONFIG_NAME).unwrap_or_default();
+    let text = files.get(FILE_NAME).unwrap_or_default();
     let config = Config::parse(text).unwrap_or_else(|e| refuse(&e));
     let machine: &'static Machine<B> = Box::leak(Box::new(Machine::new(
         host,
@@ -113,14 +115,14 @@ fn enable_everywhere<B: Backend>(host: &'static Host, backend: &'static B) -> &'
 
 /// The fields of the `host` record.
 fn report_host(json: &mut Json<'_>, host: &Host, backend: &impl Backend, topology: &Topology) -> fmt::Result {
-    json.text("version", env!("CARGO_PKG_VERSION"))?;
-    json.text("vendor", backend.vendor())?;
-    json.text("model", boot_report::brand())?;
-    json.number("tsc_hz", host.tsc_khz * 1000)?;
-    json.number("memory_mib", (frame::stats().total * PAGE_SIZE) >> 20)?;
-    json.number("pcpus", topology.all().len())?;
+    json.text(key::VERSION, env!("CARGO_PKG_VERSION"))?;
+    json.text(key::VENDOR, backend.vendor())?;
+    json.text(key::MODEL, boot_report::brand())?;
+    json.number(key::TSC_HZ, host.tsc_khz * 1000)?;
+    json.number(key::MEMORY_MIB, (frame::stats().total * PAGE_SIZE) >> 20)?;
+    json.number(key::PCPUS, topology.all().len())?;
     probe::record(json, topology)?;
-    json.begin_array("features")?;
+    json.begin_array(key::FEATURES)?;
     for feature in backend.features().iter().filter(|feature| feature.present) {
         json.text("", feature.id)?;
     }
@@ -130,10 +132,10 @@ fn report_host(json: &mut Json<'_>, host: &Host, backend: &impl Backend, topolog
 /// Ends the machine because the configuration is unusable.
 fn refuse(why: &dyn Display) -> ! {
     ::log::error!(target: log::RECORDED, "{why}");
-    telemetry::record("end", |json| {
-        json.text("vm", "")?;
-        json.text("reason", "config-error")?;
-        json.text("detail", why)
+    telemetry::record(Kind::End, |json| {
+        json.text(key::VM, "")?;
+        json.text(key::REASON, EndReason::ConfigError)?;
+        json.text(key::DETAIL, why)
     });
     log::drain();
     pm::end_machine(STATUS_USAGE)

@@ -2,14 +2,13 @@
 
 use core::fmt::{self, Write};
 
+use abi::telemetry::{Kind, VERSION, key};
+
 use crate::boot::log;
 use crate::trace::record::Json;
 
-/// Version of the schema.
-const VERSION: u32 = 1;
-
 /// Sends one record of this type; `fill` writes its fields. Without a telemetry port nothing happens.
-pub fn record(kind: &str, fill: impl Fn(&mut Json<'_>) -> fmt::Result) {
+pub fn record(kind: Kind, fill: impl Fn(&mut Json<'_>) -> fmt::Result) {
     if log::telemetry().is_some() {
         // Written first: `fill` may take locks, and the log's comes after all of them.
         let text = alloc::format!("{}", Shown(kind, fill));
@@ -19,9 +18,9 @@ pub fn record(kind: &str, fill: impl Fn(&mut Json<'_>) -> fmt::Result) {
 
 /// Sends a piece of a guest's console output: bytes as the characters with these numbers.
 pub fn console(vm: &str, bytes: &[u8]) {
-    record("console", |json| {
-        json.text("vm", vm)?;
-        json.text("text", Latin1(bytes))
+    record(Kind::Console, |json| {
+        json.text(key::VM, vm)?;
+        json.text(key::TEXT, Latin1(bytes))
     });
 }
 
@@ -33,13 +32,13 @@ impl fmt::Display for Latin1<'_> {
     }
 }
 
-struct Shown<'a, F>(&'a str, F);
+struct Shown<F>(Kind, F);
 
-impl<F: Fn(&mut Json<'_>) -> fmt::Result> fmt::Display for Shown<'_, F> {
+impl<F: Fn(&mut Json<'_>) -> fmt::Result> fmt::Display for Shown<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut json = Json::object(f)?;
-        json.number("v", VERSION)?;
-        json.text("t", self.0)?;
+        json.number(key::V, VERSION)?;
+        json.text(key::T, self.0)?;
         (self.1)(&mut json)?;
         json.end()
     }

@@ -1,6 +1,8 @@
 /* What the kit can do. Each word prints one "kit:" line with what it saw, or ends the run. */
 #include "kit.h"
 
+#include <palimpsest.h>
+
 static int is(const char *a, const char *b) {
     while (*a && *a == *b) {
         a++, b++;
@@ -52,18 +54,18 @@ static void latch(void) {
     kit_print("kit: latch %x %x %x\n", byte, word, inl(0xe0));
 }
 
-/* Raises and lowers an interrupt line through the test device's ports from 0x2000. */
+/* Raises and lowers an interrupt line through the test device's ports from PALIMPSEST_TEST_IRQ. */
 static void interrupt(u32 line) {
     trap_count[32 + line] = 0;
     outb(0x21, (u8) ~(4u | (line < 8 ? 1u << line : 0u)));
     outb(0xa1, (u8) ~(line >= 8 ? 1u << (line - 8) : 0u));
-    outb((u16)(0x2000 + line), 1);
+    outb((u16)(PALIMPSEST_TEST_IRQ + line), 1);
     __asm__ volatile("sti; nop");
     for (u32 patience = 0; patience < 1000 && !trap_count[32 + line]; patience++) {
         (void)inb(0x80);
     }
     __asm__ volatile("cli");
-    outb((u16)(0x2000 + line), 0);
+    outb((u16)(PALIMPSEST_TEST_IRQ + line), 0);
     outb(0x21, 0xff);
     outb(0xa1, 0xff);
     kit_print("kit: irq %u came %u\n", line, trap_count[32 + line] != 0);
@@ -134,11 +136,11 @@ static void rom(void) {
 void kit_word(const char *name, const char *value) {
     u32 n = number(value);
     if (is(name, "exit")) {
-        outb(0xf4, (u8)n);
+        outb(PALIMPSEST_TEST_EXIT, (u8)n);
     } else if (is(name, "exit16")) {
-        outw(0xf4, (u16)n);
+        outw(PALIMPSEST_TEST_EXIT, (u16)n);
     } else if (is(name, "exit32")) {
-        outl(0xf4, n);
+        outl(PALIMPSEST_TEST_EXIT, n);
     } else if (is(name, "print")) {
         kit_print("kit: %s\n", value);
     } else if (is(name, "reset")) {
@@ -179,7 +181,7 @@ void kit_word(const char *name, const char *value) {
     } else if (is(name, "read")) {
         kit_print("kit: [%x] = %x\n", n, *(volatile u32 *)n);
     } else if (is(name, "unmap")) {
-        outl(0x2018, n);
+        outl(PALIMPSEST_TEST_UNMAP, n);
     } else if (is(name, "msr")) {
         read_msr(n);
     } else if (is(name, "cpuid")) {

@@ -104,7 +104,7 @@ fn large_guest(context: &Context) -> Result<()> {
     context.run(&[&options[..], &["--exec", "true"]].concat())?.status(0)?;
     let stats = read_stats(&path)?;
     let counted = |name: &str| stats["guests"][0]["paging"]["shadow"][name].as_u64();
-    ensure!(counted("pool") > Some(10_000) && counted("most-bytes") < Some(10 << 20), "{stats}");
+    ensure!(counted("pool") > Some(10_000) && counted("most_bytes") < Some(10 << 20), "{stats}");
     Ok(())
 }
 
@@ -375,7 +375,7 @@ fn stats(context: &Context) -> Result<()> {
     let path = context.path("stats.json");
     context.run(&["--stats", &path, "--exec", "exit 3"])?.status(3)?;
     let stats = read_stats(&path)?;
-    ensure!(stats["schema"] == 1 && stats["machine"] == "qemu-svm" && stats["status"] == 3, "{stats}");
+    ensure!(stats["schema"] == 2 && stats["machine"] == "qemu-svm" && stats["status"] == 3, "{stats}");
     let guest = &stats["guests"][0];
     ensure!(guest["tsc"].as_u64().is_some_and(|tsc| tsc > 0), "{stats}");
     let exits = guest["exits"].as_array().map_or(&[][..], Vec::as_slice);
@@ -384,9 +384,9 @@ fn stats(context: &Context) -> Result<()> {
         cpuid.is_some_and(|exit| exit["count"].as_u64() > Some(0) && exit["ticks"].as_u64() > Some(0)),
         "{stats}"
     );
-    ensure!(guest["injections"]["external-interrupt"].as_u64() > Some(0), "{stats}");
+    ensure!(guest["injections"]["external_interrupt"].as_u64() > Some(0), "{stats}");
     let paging = &guest["paging"];
-    ensure!(paging["mode"] == "nested" && paging["switches"]["to-nested"] == 0, "{stats}");
+    ensure!(paging["mode"] == "nested" && paging["switches"]["to_nested"] == 0, "{stats}");
     ensure!(paging.get("shadow").is_none(), "{stats}");
     Ok(())
 }
@@ -401,7 +401,7 @@ fn changes(context: &Context) -> Result<()> {
     let paging = &stats["guests"][0]["paging"];
     ensure!(paging["mode"] == "switch=200" && stats["mode"] == "switch=200", "{stats}");
     let changes = |direction: &str| paging["switches"][direction].as_u64().unwrap_or_default();
-    ensure!(changes("to-nested") > 5 && changes("to-shadow") - changes("to-nested") <= 1, "{stats}");
+    ensure!(changes("to_nested") > 5 && changes("to_shadow") - changes("to_nested") <= 1, "{stats}");
     let counted = |name: &str| paging["shadow"][name].as_u64().unwrap_or_default();
     ensure!(counted("pool") == 818 && counted("filled") > 0 && counted("pages") > 0, "{stats}");
     Ok(())
@@ -411,7 +411,7 @@ fn native_stats(context: &Context) -> Result<()> {
     let path = context.path("stats.json");
     context.run(&["--stats", &path, "--exec", "true"])?.status(0)?;
     let stats = read_stats(&path)?;
-    ensure!(stats["schema"] == 1 && stats["machine"] == "native" && stats["mode"].is_null(), "{stats}");
+    ensure!(stats["schema"] == 2 && stats["machine"] == "native" && stats["mode"].is_null(), "{stats}");
     Ok(())
 }
 

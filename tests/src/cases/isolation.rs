@@ -291,8 +291,8 @@ fn judge(records: &[Value]) -> Result<()> {
     let memory = |record: &Value, what: &str| record["host"][what].as_u64();
     let (first, last) = (of("stats", "hostile").next(), of("stats", "hostile").next_back());
     let (first, last) = first.zip(last).context("no statistics")?;
-    let frames = memory(first, "free-frames").zip(memory(last, "free-frames")).context("no frames")?;
-    let heap = memory(first, "heap-bytes").zip(memory(last, "heap-bytes")).context("no heap")?;
+    let frames = memory(first, "free_frames").zip(memory(last, "free_frames")).context("no frames")?;
+    let heap = memory(first, "heap_bytes").zip(memory(last, "heap_bytes")).context("no heap")?;
     ensure!(heap.1 <= heap.0 + GROWTH, "the heap has grown from {} to {} bytes", heap.0, heap.1);
     let lost = frames.0.saturating_sub(frames.1) * 4096;
     ensure!(lost <= GROWTH, "free memory has gone from {} to {} frames", frames.0, frames.1);

@@ -77,7 +77,7 @@ fn look_at_shadow(context: &Context) -> Result<()> {
     ask(&mut person, "walk rip", &["4-level paging", "level 4", "leaf", "supervisor", "RAM at host"])?;
     ask(&mut person, "x rip 16", &["ffffffff"])?;
     ask(&mut person, "stats", &["page-fault ", "all "])?;
-    ask(&mut person, "shadow", &["pages ", " of 818", "filled ", "roots-found "])?;
+    ask(&mut person, "shadow", &["pages ", " of 818", "filled ", "roots_found "])?;
     ask(
         &mut person,
         "mode",

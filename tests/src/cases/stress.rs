@@ -66,7 +66,7 @@ pub fn stress(context: &Context, guest: &Guest, arguments: &[&str], options: &[&
     // The default limit is a fiftieth of the guest's 256 MiB; this takes less, and nothing is evicted.
     let stats = read_stats(&path)?;
     let counted = |name: &str| stats["guests"][0]["paging"]["shadow"][name].as_u64();
-    let most = counted("most-bytes").is_some_and(|most| (1 << 20..(256 << 20) / 50).contains(&most));
+    let most = counted("most_bytes").is_some_and(|most| (1 << 20..(256 << 20) / 50).contains(&most));
     ensure!(most && counted("evictions") == Some(0), "{stats}");
     Ok(())
 }

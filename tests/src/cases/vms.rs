@@ -93,7 +93,7 @@ fn limits(context: &Context) -> Result<()> {
     // They do not begin at the same moment.
     ensure!((80..=110).contains(&(percent("left")? + percent("right")?)), "{stats}");
     for name in ["left", "right"] {
-        let moves = of(name, "moves-within-cache")? + of(name, "moves-across-caches")?;
+        let moves = of(name, "moves_within_cache")? + of(name, "moves_across_caches")?;
         ensure!(moves + of(name, "steals")? + of(name, "capped")? == 0, "{stats}");
     }
     let ends = stats["guests"].as_array().into_iter().flatten();

@@ -8,5 +8,3 @@
 pub mod machine;
 pub mod model;
 pub mod report;
-
-pub use labsim_abi as abi;

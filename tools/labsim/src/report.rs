@@ -1,6 +1,6 @@
 //! The report that a run leaves: all counters of all processors, as JSON.
 
-use labsim_abi::{Record, Side};
+use abi::lab::{Record, Side};
 use serde_json::{Map, Value, json};
 
 /// Of the report's format.
@@ -30,7 +30,7 @@ fn pcpu(number: usize, (record, differences): &(Record, Vec<String>)) -> Value {
     sides.insert("pcpu".into(), number.into());
     for side in Side::ALL {
         let counters = &record.sides[side as usize];
-        let pairs = labsim_abi::Counters::NAMES.iter().zip(counters.values());
+        let pairs = abi::lab::Counters::NAMES.iter().zip(counters.values());
         let named = pairs.map(|(name, value)| ((*name).to_owned(), value.into())).collect::<Map<_, _>>();
         sides.insert(side.name().into(), named.into());
     }

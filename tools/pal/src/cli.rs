@@ -2,14 +2,13 @@
 
 mod help;
 
-use std::{
-    fmt::{self, Display, Formatter},
-    num::NonZeroU32,
-    path::PathBuf,
-    str::FromStr,
-};
+use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+pub use abi::{config::Protocol, mode::Mode};
+use clap::{
+    Args, Parser, Subcommand, ValueEnum,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+};
 
 pub use crate::host::guests::Guest;
 use crate::{
@@ -231,7 +230,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "STR", allow_hyphen_values = true, help_heading = "Guest")]
     pub append: Vec<String>,
     /// How the hypervisor starts the kernel; `auto` takes the best that the file offers
-    #[arg(long, value_enum, default_value_t = Protocol::Auto, help_heading = "Guest")]
+    #[arg(long, value_parser = protocol(), default_value_t = Protocol::Auto, help_heading = "Guest")]
     pub protocol: Protocol,
     /// Add a file or directory to the default guest, by default in its root directory; may be repeated
     #[arg(long, value_name = "FILE[:GUESTPATH]", help_heading = "Guest")]
@@ -417,59 +416,19 @@ impl Machine {
 /// The processor of Bochs' machine unless another is asked for: the one with the most features of VT-x.
 pub const MODEL: &str = "corei7_skylake_x";
 
-/// How guest memory is virtualized.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Nested page tables.
-    Nested,
-    /// Shadow page tables.
-    Shadow,
-    /// Both in turn, for this many exits each.
-    Switch(NonZeroU32),
-}
-
-impl FromStr for Mode {
-    type Err = String;
-
-    fn from_str(word: &str) -> Result<Mode, String> {
-        match word {
-            "nested" => Ok(Mode::Nested),
-            "shadow" => Ok(Mode::Shadow),
-            _ => word
-                .strip_prefix("switch=")
-                .and_then(|exits| exits.parse().ok())
-                .map(Mode::Switch)
-                .ok_or_else(|| {
-                    "use nested, shadow, or switch=N with N from 1 on, such as switch=50".to_owned()
-                }),
-        }
-    }
-}
-
-/// The name in palimpsest.toml and in statistics, too.
-impl Display for Mode {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Mode::Nested => f.write_str("nested"),
-            Mode::Shadow => f.write_str("shadow"),
-            Mode::Switch(exits) => write!(f, "switch={exits}"),
-        }
-    }
-}
-
-/// How a kernel is started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Protocol {
-    /// The best that the kernel file offers.
-    Auto,
-    /// Linux bzImage, entered in 64-bit mode.
-    Linux64,
-    /// Linux bzImage, entered in 32-bit mode.
-    Linux32,
-    /// The PVH entry of an ELF file.
-    Pvh,
-    /// Multiboot 1.
-    Multiboot1,
+/// Reads a boot protocol.
+pub fn protocol() -> impl TypedValueParser<Value = Protocol> {
+    let values = Protocol::ALL.iter().map(|protocol| {
+        let help = match protocol {
+            Protocol::Auto => "The best that the kernel file offers",
+            Protocol::Linux64 => "Linux bzImage, entered in 64-bit mode",
+            Protocol::Linux32 => "Linux bzImage, entered in 32-bit mode",
+            Protocol::Pvh => "The PVH entry of an ELF file",
+            Protocol::Multiboot1 => "Multiboot 1",
+        };
+        PossibleValue::new(protocol.name()).help(help)
+    });
+    PossibleValuesParser::new(values).try_map(|word| word.parse())
 }
 
 /// The name of a value on the command line, which is also its name in palimpsest.toml.

@@ -5,13 +5,10 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use abi::config::{Console, MAX_DISKS, MAX_NETWORKS, is_name};
+
 use super::ConfigError;
 use super::table::Table;
-
-/// The most disks that a guest can have.
-pub const MAX_DISKS: usize = 8;
-/// The most network cards that a guest can have.
-pub const MAX_NETWORKS: usize = 4;
 
 /// Machine memory below this address is no disk's: firmware, devices and most of the RAM are there.
 const LOWEST: u64 = 4 << 30;
@@ -41,18 +38,6 @@ pub struct DiskConfig {
     pub read_only: bool,
 }
 
-/// What a person's input goes to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ConsoleKind {
-    /// The serial port.
-    #[default]
-    Serial,
-    /// A virtio console, once its driver runs; the serial port before that.
-    Virtio,
-}
-
-const CONSOLES: [(&str, ConsoleKind); 2] = [("serial", ConsoleKind::Serial), ("virtio", ConsoleKind::Virtio)];
-
 /// The devices of a guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceConfig {
@@ -61,7 +46,7 @@ pub struct DeviceConfig {
     /// A network card for each name of a switch, at most [`MAX_NETWORKS`].
     pub networks: Vec<String>,
     /// The console.
-    pub console: ConsoleKind,
+    pub console: Console,
     /// A source of random numbers.
     pub entropy: bool,
 }
@@ -71,7 +56,7 @@ impl DeviceConfig {
         Ok(DeviceConfig {
             disks: table.tables("disks")?.into_iter().map(DiskConfig::read).collect::<Result<_, _>>()?,
             networks: table.strings("networks")?,
-            console: table.choice("console", &CONSOLES, ConsoleKind::default())?,
+            console: table.choice("console", Console::WORDS)?,
             entropy: table.boolean("entropy")?.unwrap_or(false),
         })
     }
@@ -84,9 +69,7 @@ impl DeviceConfig {
         most("disks", self.disks.len(), MAX_DISKS)?;
         most("networks", self.networks.len(), MAX_NETWORKS)?;
         self.disks.iter().try_for_each(DiskConfig::validate)?;
-        let is_name =
-            |name: &String| (1..=32).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic());
-        if !self.networks.iter().all(is_name) {
+        if !self.networks.iter().all(|name| is_name(name)) {
             return Err("`networks` must name switches by 1 to 32 printable ASCII characters without blanks"
                 .to_string());
         }

@@ -27,25 +27,18 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use devices::{ConsoleKind, DeviceConfig, DiskConfig, DiskSource};
+pub use devices::{DeviceConfig, DiskConfig, DiskSource};
 
 pub use share::Share;
 use table::{Table, line_of};
 
+pub use abi::config::{Console, Mitigations, Protocol};
+use abi::config::{
+    MAX_MEMORY_MIB, MAX_SHADOW_PAGES, MAX_VCPUS, MAX_VMS, MIN_MEMORY_MIB, MIN_SHADOW_PAGES, VERSION, is_name,
+};
+
 use super::cpuid::FeatureSet;
 use crate::paging::policy::Mode;
-use crate::virt::speculation::Mitigations;
-use crate::vm::layout::{MAX_MEMORY_MIB, MIN_MEMORY_MIB};
-
-/// The version of the schema that this hypervisor reads.
-pub const VERSION: u64 = 1;
-/// The most guests.
-pub const MAX_VMS: usize = 64;
-/// The most virtual processors that a guest can have.
-pub const MAX_VCPUS: u32 = 64;
-
-/// The most pages of shadow tables that a guest can have.
-pub const MAX_SHADOW_PAGES: u64 = 1 << 20;
 
 /// The whole file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +70,7 @@ pub struct VmConfig {
     pub share: Share,
     /// How the guest's memory is virtualized.
     pub mode: Mode,
-    /// Pages of shadow tables at most, 16 to [`MAX_SHADOW_PAGES`]; by default what fits a fiftieth of the guest's memory.
+    /// Pages of shadow tables at most, [`MIN_SHADOW_PAGES`] to [`MAX_SHADOW_PAGES`]; by default what fits a fiftieth of the guest's memory.
     pub shadow_pages: Option<usize>,
     /// N: shadow tables are checked before every N-th entry.
     pub paranoid: Option<NonZeroU32>,
@@ -109,32 +102,6 @@ pub struct ModuleConfig {
     pub cmdline: String,
 }
 
-/// A boot protocol.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Protocol {
-    /// What the kernel file offers, in the order of the other variants.
-    #[default]
-    Auto,
-    /// Linux bzImage, entered in 64-bit mode.
-    Linux64,
-    /// Linux bzImage, entered in 32-bit mode.
-    Linux32,
-    /// ELF with a PVH entry note.
-    Pvh,
-    /// Multiboot 1.
-    Multiboot1,
-}
-
-const MITIGATIONS: [(&str, Mitigations); 2] = [("auto", Mitigations::Auto), ("off", Mitigations::Off)];
-
-const PROTOCOLS: [(&str, Protocol); 5] = [
-    ("auto", Protocol::Auto),
-    ("linux64", Protocol::Linux64),
-    ("linux32", Protocol::Linux32),
-    ("pvh", Protocol::Pvh),
-    ("multiboot1", Protocol::Multiboot1),
-];
-
 impl Config {
     /// Parses and validates the file.
     pub fn parse(bytes: &[u8]) -> Result<Config, ConfigError> {
@@ -144,7 +111,7 @@ impl Config {
         })?;
         let mut root = Table::parse(text)?;
         let version = root.required_integer("version")?;
-        if version != VERSION {
+        if version != u64::from(VERSION) {
             return Err(ConfigError::new(format!(
                 "`version` is {version}; this hypervisor reads version {VERSION}"
             )));
@@ -216,12 +183,12 @@ impl VmConfig {
             paranoid: table
                 .integer("paranoid")?
                 .and_then(|entries| NonZeroU32::new(entries.try_into().unwrap_or(u32::MAX))),
-            protocol: table.choice("protocol", &PROTOCOLS, Protocol::default())?,
+            protocol: table.choice("protocol", Protocol::WORDS)?,
             permissive_msr: table.boolean("permissive_msr")?.unwrap_or(false),
             test_device: table.boolean("test_device")?.unwrap_or(false),
             pv_clock: table.boolean("pv_clock")?.unwrap_or(true),
             restart: table.boolean("restart")?.unwrap_or(false),
-            mitigations: table.choice("mitigations", &MITIGATIONS, Mitigations::default())?,
+            mitigations: table.choice("mitigations", Mitigations::WORDS)?,
             hidden: cpu::hidden(&mut table)?,
             devices: DeviceConfig::read(&mut table)?,
         };
@@ -239,14 +206,14 @@ impl VmConfig {
             v if v > max => Err(format!("`{key}` is {v}; the most is {max}")),
             _ => Ok(()),
         };
-        if self.name.is_empty() || self.name.len() > 32 || !self.name.bytes().all(|b| b.is_ascii_graphic()) {
+        if !is_name(&self.name) {
             return Err("`name` must be 1 to 32 printable ASCII characters without blanks".to_string());
         }
         within("memory_mib", self.memory_mib, MIN_MEMORY_MIB, MAX_MEMORY_MIB)?;
         within("vcpus", self.vcpus.into(), 1, MAX_VCPUS.into())?;
         self.share.validate(self.vcpus)?;
         if let Some(pages) = self.shadow_pages {
-            within("shadow_pages", pages as u64, 16, MAX_SHADOW_PAGES)?;
+            within("shadow_pages", pages as u64, MIN_SHADOW_PAGES.into(), MAX_SHADOW_PAGES.into())?;
         }
         cpu::validate(self.hidden, self.vcpus)?;
         self.devices.validate()?;
@@ -270,12 +237,9 @@ impl VmConfig {
 fn mode(table: &mut Table<'_>) -> Result<Mode, ConfigError> {
     let line = table.line();
     let Some(word) = table.string("mode")? else { return Ok(Mode::default()) };
-    Mode::parse(&word).ok_or_else(|| ConfigError {
+    word.parse().map_err(|unknown| ConfigError {
         line: Some(line),
-        message: format!(
-            "`mode` is \"{}\"; use nested, shadow, or switch=N (change every N exits)",
-            word.escape_default()
-        ),
+        message: format!("`mode` is \"{}\"; {unknown}", word.escape_default()),
     })
 }
 
@@ -305,7 +269,7 @@ impl ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(super::bundle::CONFIG_NAME)?;
+        f.write_str(abi::config::FILE_NAME)?;
         if let Some(line) = self.line {
             write!(f, ", line {line}")?;
         }

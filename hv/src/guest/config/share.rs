@@ -3,20 +3,15 @@
 use alloc::format;
 use alloc::string::String;
 
+use abi::config::{DEFAULT_WEIGHT, MAX_PCPUS, MAX_WEIGHT, MIN_WEIGHT, max_cap};
+
 use super::ConfigError;
 use super::table::Table;
-
-/// The weight of a guest that has none in its configuration.
-pub const DEFAULT_WEIGHT: u32 = 256;
-/// The greatest weight.
-pub const MAX_WEIGHT: u32 = 65_535;
-/// PCPUs that `affinity` can name: 0 to 63.
-const MAX_PCPUS: u64 = 64;
 
 /// What the scheduler gives a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// While PCPUs are scarce, guests get time in proportion to their weights: 1 to [`MAX_WEIGHT`].
+    /// While PCPUs are scarce, guests get time in proportion to their weights: [`MIN_WEIGHT`] to [`MAX_WEIGHT`].
     pub weight: u32,
     /// The most that it gets, in percent of one PCPU for all its VCPUs together; 0: no limit.
     pub cap: u32,
@@ -39,7 +34,7 @@ impl Share {
         let line = table.line();
         let affinity = match table.integers("affinity")? {
             None => u64::MAX,
-            Some(pcpus) => match pcpus.iter().find(|n| **n >= MAX_PCPUS) {
+            Some(pcpus) => match pcpus.iter().find(|n| **n >= u64::from(MAX_PCPUS)) {
                 Some(n) => {
                     let message = format!("`affinity` names processor {n}; they are counted from 0 to 63");
                     return Err(ConfigError { line: Some(line), message });
@@ -51,9 +46,9 @@ impl Share {
     }
 
     pub(super) fn validate(&self, vcpus: u32) -> Result<(), String> {
-        let most = vcpus.saturating_mul(100);
-        if !(1..=MAX_WEIGHT).contains(&self.weight) {
-            return Err(format!("`weight` is {}; it can be 1 to {MAX_WEIGHT}", self.weight));
+        let most = max_cap(vcpus);
+        if !(MIN_WEIGHT..=MAX_WEIGHT).contains(&self.weight) {
+            return Err(format!("`weight` is {}; it can be {MIN_WEIGHT} to {MAX_WEIGHT}", self.weight));
         }
         if self.cap > most {
             return Err(format!(

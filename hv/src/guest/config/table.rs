@@ -7,6 +7,7 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::str::FromStr;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -69,21 +70,19 @@ impl<'a> Table<'a> {
         })
     }
 
-    /// Takes one of several words; the default is the first of them.
-    pub fn choice<T: Copy>(
+    /// Takes one of several words, for what its type has by default if the key is absent.
+    pub fn choice<T: Default + FromStr>(
         &mut self,
         key: &'static str,
-        choices: &[(&'static str, T)],
-        default: T,
+        words: &[&'static str],
     ) -> Result<T, ConfigError> {
         let line = self.line_of_key(key);
         let Some(word) = self.string(key)? else {
-            return Ok(default);
+            return Ok(T::default());
         };
-        choices.iter().find(|(name, _)| *name == word).map(|&(_, value)| value).ok_or_else(|| {
-            let names: Vec<_> = choices.iter().map(|&(name, _)| name).collect();
+        word.parse().map_err(|_| {
             let message =
-                format!("`{key}` is \"{}\"; use one of {}", word.escape_default(), names.join(", "));
+                format!("`{key}` is \"{}\"; use one of {}", word.escape_default(), words.join(", "));
             ConfigError { line, message }
         })
     }

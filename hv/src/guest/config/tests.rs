@@ -1,4 +1,5 @@
 use super::*;
+use abi::config::keys;
 use proptest::prelude::*;
 
 const MINIMAL: &str = "version = 1\n[[vm]]\nname = \"a\"\nkernel = \"k\"\nmemory_mib = 64\n";
@@ -49,7 +50,7 @@ fn reads_devices() {
     assert_eq!(devices.disks[0], DiskConfig { source: DiskSource::File("root".into()), read_only: false });
     assert_eq!(devices.disks[1], DiskConfig { source: DiskSource::File("data".into()), read_only: true });
     assert_eq!(devices.networks, ["lan", "lan"]);
-    assert_eq!((devices.console, devices.entropy), (ConsoleKind::Virtio, true));
+    assert_eq!((devices.console, devices.entropy), (Console::Virtio, true));
     let none = &Config::parse(MINIMAL.as_bytes()).unwrap().vm[0].devices;
     assert_eq!(*none, DeviceConfig::default());
     for (line, complaint) in [
@@ -76,6 +77,32 @@ fn reads_devices() {
         let message = message(&format!("{MINIMAL}{line}\n"));
         assert!(message.contains(complaint), "{line}: {message}");
     }
+}
+
+/// The keys that are accepted where `text` ends, as the complaint about an unknown one lists them; sorted.
+fn accepted(text: &str) -> Vec<String> {
+    let complaint = message(text);
+    let known = complaint.split_once("known here: ").expect("an unknown key").1;
+    let mut known: Vec<_> = known.split(", ").map(String::from).collect();
+    known.sort();
+    known
+}
+
+#[test]
+fn the_keys_are_those_of_the_schema() {
+    let sorted = |keys: &[&str]| {
+        let mut keys: Vec<_> = keys.iter().map(|key| key.to_string()).collect();
+        keys.sort();
+        keys
+    };
+    let file = MINIMAL.replace("version = 1", "version = 1\nunknown = 1");
+    assert_eq!(accepted(&file), sorted(keys::FILE));
+    assert_eq!(accepted(&format!("{MINIMAL}unknown = 1")), sorted(keys::VM));
+    assert_eq!(accepted(&format!("{MINIMAL}cpu = {{ unknown = 1 }}")), sorted(keys::CPU));
+    let module = "modules = [{ file = \"m\", unknown = 1 }]";
+    assert_eq!(accepted(&format!("{MINIMAL}{module}")), sorted(keys::MODULE));
+    let disk = "disks = [{ file = \"d\", unknown = 1 }]";
+    assert_eq!(accepted(&format!("{MINIMAL}{disk}")), sorted(keys::DISK));
 }
 
 #[test]

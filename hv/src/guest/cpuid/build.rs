@@ -1,6 +1,6 @@
 //! Applies the policy to the host's values.
 
-use super::feature::FeatureSet;
+use super::FeatureSet;
 use super::mask::{self, ext1, ext8, leaf_d1_eax, leaf1_ecx, leaf1_edx, leaf7};
 use super::xsave::XsaveSizes;
 use super::{CpuLimits, CpuidTable, HV_BASE, KVM_BASE, KVM_SIGNATURE, LEAVES, ROWS, Regs, SIGNATURE, Slot};

@@ -7,14 +7,13 @@
 //! appendix E, Intel SDM 2A CPUID.
 
 mod build;
-mod feature;
 mod mask;
 #[cfg(test)]
 mod tests;
 mod xsave;
 
+pub use abi::feature::FeatureSet;
 pub use build::CpuidPolicy;
-pub use feature::FeatureSet;
 use xsave::XsaveSizes;
 
 use crate::arch::state::cr4;

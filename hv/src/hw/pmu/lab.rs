@@ -1,11 +1,11 @@
-//! The counters of a lab machine: a page of memory for each PCPU, which the model beside the emulator writes (`tools/labsim/abi`).
+//! The counters of a lab machine: a page of memory for each PCPU, which the model beside the emulator writes (`abi::lab`).
 //!
 //! Reading them takes loads only, and no exit. The model's own counters are this memory, so that they are exact, but for
 //! instructions and cycles: these are brought up to date by a load from the page itself ("doorbell").
 
 use core::ptr;
 
-use labsim_abi::{Counters as Page, Header, MAGIC, PAGE, Record, Side, VERSION};
+use abi::lab::{Counters as Page, Header, MAGIC, PAGE, Record, Side, VERSION};
 
 use super::Pmu;
 use crate::arch::counters::{BothSides, CounterEvent, Counts};
@@ -48,7 +48,7 @@ unsafe impl Send for Lab {}
 
 impl Lab {
     /// Bytes that have to be mapped, from the address on.
-    pub const BYTES: u64 = (PAGE * (1 + labsim_abi::PCPUS)) as u64;
+    pub const BYTES: u64 = (PAGE * (1 + abi::lab::PCPUS)) as u64;
 
     /// The record of PCPU `pcpu` in the memory at `address`.
     ///

@@ -247,7 +247,7 @@ fn an_overflow_of_intel_s_fixed_counter_is_acknowledged() {
 
 #[test]
 fn a_lab_machine_s_page_is_checked_and_read() {
-    use labsim_abi::{Counters as Page, Header, MAGIC, PAGE, Record, VERSION};
+    use abi::lab::{Counters as Page, Header, MAGIC, PAGE, Record, VERSION};
     let mut memory = vec![[0u64; PAGE / 8]; super::lab::Lab::BYTES as usize / PAGE];
     // Pages of a vector may begin anywhere.
     let address = memory.as_mut_ptr() as u64;

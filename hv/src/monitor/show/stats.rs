@@ -5,10 +5,11 @@ use core::fmt::{self, Write};
 use super::{Bytes, Seconds, Share, Tenths};
 use crate::arch::addr::PAGE_SIZE;
 use crate::monitor::view::{HostReport, View};
-use crate::trace::exits::{ExitCount, ExitKind};
+use crate::trace::exits::ExitCount;
 use crate::vcpu::Vcpu;
 use crate::virt::Virt;
 use crate::vm::HostMemory;
+use abi::telemetry::ExitKind;
 
 /// The counters since the VM's start or reset.
 pub fn stats<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Write) -> fmt::Result {

@@ -8,9 +8,9 @@ use crate::mem::guest_memory::GuestMemory;
 use crate::monitor::Monitor;
 use crate::monitor::vms::{Action, State, Vms as _};
 use crate::paging::shadow::Limit;
-use crate::trace::exits::ExitKind;
 use crate::vcpu::testing::{Scene, TSC_KHZ};
 use crate::vm::work;
+use abi::telemetry::ExitKind;
 
 /// A guest in 64-bit mode with 2 MiB of RAM at ffffffff80000000 and one page, at 12_3456 in RAM, at 40_0000.
 fn long_mode() -> Scene {

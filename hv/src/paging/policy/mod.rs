@@ -5,19 +5,20 @@
 //! and stores what it wants. So it runs under `cargo test` on a recorded trace, and a wrong policy costs time, never
 //! correctness: a change of the engine is right at any exit.
 //!
-//! To add one: a module here, a variant of [`Policy`], and its name in [`Mode`].
+//! To add one: a module here, a variant of [`Policy`], its name in [`Mode`] (the crate `abi`), and its
+//! engines in [`engines_of`].
 
-mod mode;
 mod switch;
 #[cfg(test)]
 mod tests;
 
 use core::num::NonZeroU32;
 
-pub use mode::Mode;
 use switch::Switch;
 
-use super::engine::Engine;
+pub use abi::mode::Mode;
+
+use super::engine::{Engine, Engines};
 
 /// What a policy is told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,15 @@ pub struct Decision {
     pub engine: Engine,
     /// When to ask again.
     pub next: Next,
+}
+
+/// The engines that a mode may use, apart from what the processor forces.
+pub const fn engines_of(mode: Mode) -> Engines {
+    match mode {
+        Mode::Nested => Engines::only(Engine::Nested),
+        Mode::Shadow => Engines::only(Engine::Shadow),
+        Mode::Switch(_) => Engines::ALL,
+    }
 }
 
 /// The policy of a VM.

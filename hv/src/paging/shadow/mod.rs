@@ -51,6 +51,7 @@ use super::table::MapError;
 use super::tree_key::TreeKey;
 use crate::mem::guest_memory::GuestMemory;
 use crate::mem::table_memory::TableMemory;
+use abi::telemetry::key;
 use alloc::vec::Vec;
 use leaf_lookup::LeafCache;
 use pool::{PageId, Pool};
@@ -175,22 +176,22 @@ impl Statistics {
     /// All counters with their names in statistics and telemetry.
     pub fn named(&self) -> [(&'static str, u64); 16] {
         [
-            ("pages", self.pages),
-            ("bytes", self.bytes),
-            ("most-bytes", self.most_bytes),
-            ("faults", self.faults),
-            ("filled", self.filled),
-            ("prefetched", self.prefetched),
-            ("guest-faults", self.guest_faults),
-            ("emulated-writes", self.emulated_writes),
-            ("roots-found", self.roots_found),
-            ("roots-made", self.roots_made),
-            ("pages-made", self.pages_made),
-            ("evictions", self.evictions),
-            ("unsynced", self.unsynced),
-            ("resynced-entries", self.resynced_entries),
-            ("floods", self.floods),
-            ("shootdowns", self.shootdowns),
+            (key::PAGES, self.pages),
+            (key::BYTES, self.bytes),
+            (key::MOST_BYTES, self.most_bytes),
+            (key::FAULTS, self.faults),
+            (key::FILLED, self.filled),
+            (key::PREFETCHED, self.prefetched),
+            (key::GUEST_FAULTS, self.guest_faults),
+            (key::EMULATED_WRITES, self.emulated_writes),
+            (key::ROOTS_FOUND, self.roots_found),
+            (key::ROOTS_MADE, self.roots_made),
+            (key::PAGES_MADE, self.pages_made),
+            (key::EVICTIONS, self.evictions),
+            (key::UNSYNCED, self.unsynced),
+            (key::RESYNCED_ENTRIES, self.resynced_entries),
+            (key::FLOODS, self.floods),
+            (key::SHOOTDOWNS, self.shootdowns),
         ]
     }
 }

@@ -23,7 +23,7 @@ use crate::arch::addr::Gva;
 use crate::paging::MapError;
 use crate::paging::engine::{Engine, Engines};
 use crate::paging::guest_walk::PagingState;
-use crate::paging::policy::Mode;
+use crate::paging::policy::{Mode, engines_of};
 use crate::paging::shadow::{PatEntries, TlbFlush};
 use crate::paging::tree_key::TreeKey;
 use crate::vcpu::Vcpu;
@@ -139,7 +139,7 @@ pub fn set_mode<V: Virt, M: HostMemory>(
     tsc: impl Fn() -> u64,
 ) -> Result<(), MapError> {
     // Here, so that no change fails later.
-    if mode.engines().contains(Engine::Shadow) {
+    if engines_of(mode).contains(Engine::Shadow) {
         switch::prepare(vcpu, vm)?;
     }
     vm.translation.request(mode);
@@ -157,7 +157,7 @@ pub fn follow_mode<V: Virt, M: HostMemory>(
         vcpu.request(work::MMU);
     }
     switch(vcpu, vm, vm.translation.wanted(), tsc)?;
-    if !vm.translation.mode().engines().contains(Engine::Shadow) {
+    if !engines_of(vm.translation.mode()).contains(Engine::Shadow) {
         switch::give_back(vcpu, vm);
     }
     Ok(())

@@ -3,11 +3,11 @@
 use super::*;
 use crate::arch::state::{SegReg, cr0, cr4, efer, rflags};
 use crate::arch::{Exception, RegMove, msr, vector};
-use crate::trace::exits::ExitKind;
 use crate::vcpu::outcome::{Cause, Stop};
 use crate::vcpu::testing::{CODE, Machine, START};
 use crate::virt::fake::Step;
 use crate::virt::{Event, FlushScope, Virt};
+use abi::telemetry::ExitKind;
 
 const NEXT: u64 = CODE + 2;
 const DB: Event = Event::Exception(Exception { vector: vector::DB, error: None, cr2: None });

@@ -17,6 +17,7 @@ mod turn;
 
 use core::fmt;
 
+pub use abi::config::Mitigations;
 pub use needs::{Model, Offers, Vendor, needs};
 pub use turn::{Load, Turn, Writes};
 
@@ -65,27 +66,6 @@ pub mod arch {
         | 1 << 26
         | 1 << 27
         | 1 << 28;
-}
-
-/// Whether anything is done (`mitigations=` on the hypervisor's command line and in a guest's description).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mitigations {
-    /// What the processor needs.
-    #[default]
-    Auto,
-    /// Nothing: guests are trusted.
-    Off,
-}
-
-impl Mitigations {
-    /// `auto` or `off`; `None` for anything else.
-    pub fn parse(word: &str) -> Option<Mitigations> {
-        match word {
-            "auto" => Some(Mitigations::Auto),
-            "off" => Some(Mitigations::Off),
-            _ => None,
-        }
-    }
 }
 
 /// What is done about a weakness of the processor.

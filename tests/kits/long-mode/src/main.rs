@@ -95,7 +95,7 @@ fn set_up() {
 
 /// Ends the run through the test device, or without one as Bochs' machine is switched off; without that, too, stops.
 pub fn end(status: u8) -> ! {
-    insn::outb(0xf4, status);
+    insn::outb(abi::testdev::EXIT, status);
     serial::drain();
     b"Shutdown".iter().for_each(|&letter| insn::outb(0x8900, letter));
     loop {

@@ -2,8 +2,8 @@
 
 use std::ffi::{CStr, c_char};
 
+use abi::lab::PAGE;
 use labsim::{
-    abi::PAGE,
     machine::{self, Machine},
     model::processor::Checking,
 };

@@ -11,8 +11,8 @@ use std::{
     },
 };
 
+use abi::lab::{Header, MAGIC, PAGE, PCPUS, Record, VERSION};
 use labsim::{
-    abi::{Header, MAGIC, PAGE, PCPUS, Record, VERSION},
     model::{
         Processor,
         decode::Operation,

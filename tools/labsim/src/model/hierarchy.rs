@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use labsim_abi::Counters;
+use abi::lab::Counters;
 
 use super::{cache::Cache, prefetch::Prefetcher, tlb::Port};
 

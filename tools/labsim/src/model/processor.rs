@@ -2,7 +2,7 @@
 //!
 //! For each access the emulator calls [`Processor::quick`], and where that declines, [`Processor::access`]; for each block
 //! of code [`Processor::fetch`]; and the functions of `events` for what changes the context. All counts go straight into
-//! the record of [`labsim_abi`].
+//! the record of [`abi::lab`].
 
 mod access;
 mod build;
@@ -11,7 +11,7 @@ mod events;
 
 use std::sync::Arc;
 
-use labsim_abi::{Counters, Record, Side};
+use abi::lab::{Counters, Record, Side};
 
 use super::{
     context::Control,

@@ -19,7 +19,7 @@ use std::{
     },
 };
 
-use labsim_abi::Side;
+use abi::lab::Side;
 
 use super::{
     tlb::{Port, class_of},

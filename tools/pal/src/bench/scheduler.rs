@@ -130,7 +130,6 @@ impl Scenario {
 /// Decisions and switches in a document of `pal run --stats`.
 fn totals(stats: &Value) -> [Cost; 2] {
     #[derive(Deserialize)]
-    #[serde(rename_all = "kebab-case")]
     struct Counts {
         decisions: u64,
         decision_ticks: u64,
@@ -215,8 +214,8 @@ mod tests {
     fn vcpus_are_summed_and_means_are_judged() {
         let vcpu = |switches: u64| {
             json!({"scheduling": {
-                "decisions": 100, "decision-ticks": 29_000, "decision-longest": 500,
-                "switches": switches, "switch-ticks": 1501 * switches, "switch-longest": 1501,
+                "decisions": 100, "decision_ticks": 29_000, "decision_longest": 500,
+                "switches": switches, "switch_ticks": 1501 * switches, "switch_longest": 1501,
             }})
         };
         let all = [measured(&json!({"guests": [vcpu(10), vcpu(30), {"vm": "another"}]}))];

@@ -9,7 +9,6 @@ const GOALS: [(&str, f64); 2] = [("to nested tables", 20_000.0), ("to shadow tab
 
 /// The object in a `stats` record.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
 struct Counts {
     to_nested: u64,
     to_nested_ticks: u64,
@@ -123,9 +122,9 @@ pub mod tests {
     /// A run that changed the mode `count` times in each direction.
     pub fn run(count: u64, longest: u64) -> Run {
         let stats = json!({"guests": [{"paging": {"switches": {
-            "to-nested": count, "to-nested-ticks": 40 * count, "to-nested-longest": 45,
-            "to-shadow": count, "to-shadow-ticks": 1000 * count, "to-shadow-longest": longest,
-            "nested-steps": 3, "settled": 2, "settling-ticks": 500, "settling-faults": 30,
+            "to_nested": count, "to_nested_ticks": 40 * count, "to_nested_longest": 45,
+            "to_shadow": count, "to_shadow_ticks": 1000 * count, "to_shadow_longest": longest,
+            "nested_steps": 3, "settled": 2, "settling_ticks": 500, "settling_faults": 30,
         }}}]});
         Run { records: Records::default(), command: vec![], stats, trouble: String::new() }
     }

@@ -1,9 +1,10 @@
 //! The bundle: a cpio archive that carries the guest's files and `palimpsest.toml`, which says how to run them.
 //! QEMU passes one initial RAM disk to the hypervisor, so everything travels in it. The hypervisor defines the schema
-//! (`hv/src/guest/config`).
+//! (the crate `abi` and `hv/src/guest/config`).
 
 use std::collections::HashMap;
 
+use abi::config::{FILE_NAME, VERSION};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
@@ -59,7 +60,7 @@ pub struct Vm<'a> {
     pub mode: String,
     pub shadow_pages: Option<u32>,
     pub paranoid: Option<u32>,
-    pub protocol: String,
+    pub protocol: &'static str,
     pub permissive_msr: bool,
     pub test_device: bool,
     pub pv_clock: bool,
@@ -71,7 +72,7 @@ pub struct Vm<'a> {
     pub modules: Vec<ModuleEntry<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<DiskEntry>,
-    pub mitigations: Option<super::vm::Mitigations>,
+    pub mitigations: Option<&'static str>,
     pub cpu: Option<CpuEntry<'a>>,
 }
 
@@ -105,7 +106,7 @@ pub struct ModuleEntry<'a> {
 /// # Errors
 /// None that is known.
 pub fn config(console: Option<&str>, vm: &[Vm]) -> Result<String> {
-    toml::to_string(&Config { version: 1, console, vm }).context("cannot write palimpsest.toml")
+    toml::to_string(&Config { version: VERSION, console, vm }).context("cannot write palimpsest.toml")
 }
 
 /// Packs guests. A file that several of them have is packed once. Mapped disks are where `addresses` say, in the order of guests
@@ -149,7 +150,7 @@ pub fn pack(
         entries.push(entry);
     }
     let mut archive = Archive::new();
-    archive.file("palimpsest.toml", 0o644, config(console, &entries)?.as_bytes())?;
+    archive.file(FILE_NAME, 0o644, config(console, &entries)?.as_bytes())?;
     names.order.iter().try_for_each(|(name, contents)| archive.file(name, 0o644, contents))?;
     Ok(archive.finish())
 }
@@ -174,6 +175,8 @@ impl<'a> Names<'a> {
 
 #[cfg(test)]
 mod tests {
+    use abi::config::keys;
+
     use super::*;
     use crate::guest::{
         disk::{Disk, MappedFile},
@@ -237,6 +240,42 @@ mod tests {
         assert_eq!(vm["disks"][0]["read_only"].as_bool(), Some(true));
         assert_eq!(vm["networks"][0].as_str(), Some("lan"));
         assert_eq!((vm["console"].as_str(), vm["entropy"].as_bool()), (Some("virtio"), Some(true)));
+    }
+
+    /// The keys of a table that has all of them, in the order of `keys`.
+    fn written(table: &toml::Value, keys: &[&'static str]) -> Vec<&'static str> {
+        let table = table.as_table().unwrap();
+        let unknown: Vec<_> = table.keys().filter(|key| !keys.contains(&key.as_str())).collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
+        keys.iter().copied().filter(|key| table.contains_key(*key)).collect()
+    }
+
+    #[test]
+    fn all_keys_of_the_schema_are_written() {
+        let (vm, files) = guest("guest");
+        let vm = Described {
+            cap: Some(50),
+            shadow_pages: Some(16),
+            paranoid: Some(1),
+            restart: true,
+            mitigations: Some(crate::guest::vm::Mitigations::Off),
+            cpu: crate::guest::vm::Cpu { without: vec!["avx".into()] },
+            ..vm
+        };
+        let initrd = Some(File { name: "initrd".into(), contents: vec![9] });
+        let lock = tempfile::tempfile().unwrap();
+        let mapped = MappedFile { path: "d".into(), bytes: 8192, write_back: false, _lock: lock, made: None };
+        let mut files = Files { initrd, ..files };
+        files.disks.push(Disk { contents: Contents::Mapped(mapped), source: described(true) });
+        let guests = [Guest { vm: &vm, files: &files, cmdline: "" }];
+        let config = config_of(&pack(&guests, Some("guest"), [64 << 30]).unwrap());
+        assert_eq!(written(&config.clone().into(), keys::FILE), keys::FILE);
+        let vm = &config["vm"][0];
+        assert_eq!(written(vm, keys::VM), keys::VM);
+        assert_eq!(written(&vm["modules"][0], keys::MODULE), keys::MODULE);
+        assert_eq!(written(&vm["cpu"], keys::CPU), keys::CPU);
+        assert_eq!(written(&vm["disks"][0], keys::DISK), ["file", "read_only"]);
+        assert_eq!(written(&vm["disks"][1], keys::DISK), ["address", "bytes", "read_only"]);
     }
 
     #[test]

@@ -6,10 +6,6 @@ pub mod cpio;
 pub mod devices;
 pub mod disk;
 mod drivers;
-/// The names of CPUID features, shared with the hypervisor.
-#[path = "../../../../hv/src/guest/cpuid/feature.rs"]
-#[allow(dead_code)]
-pub mod feature;
 pub mod files;
 pub mod get;
 pub mod image;

@@ -2,29 +2,25 @@
 //!
 //! [`Vm::check`] finds what the hypervisor would refuse, here where file, line and key can still be named.
 
-use std::{fmt::Display, path::Path, path::PathBuf, rc::Rc, str::FromStr};
+use std::{fmt::Display, ops::RangeInclusive, path::Path, path::PathBuf, rc::Rc, str::FromStr};
 
-use clap::ValueEnum;
-use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+pub use abi::config::{Console, MAX_VMS, Mitigations};
+use abi::{
+    config::{
+        MAX_DISKS, MAX_MEMORY_MIB, MAX_NETWORKS, MAX_PCPUS, MAX_SHADOW_PAGES, MAX_VCPUS, MAX_WEIGHT,
+        MIN_MEMORY_MIB, MIN_SHADOW_PAGES, MIN_WEIGHT, Protocol, is_name, max_cap,
+    },
+    feature::FeatureSet,
+    mode::Mode,
+};
+use serde::{Deserialize, Deserializer, de::Error as _};
 use toml::de::{DeTable, DeValue};
 
 use super::bundle;
-use super::feature::FeatureSet;
-use crate::{
-    cli::{Guest, Mode, Protocol, value_name},
-    status::Usage,
-};
+use crate::{cli::Guest, status::Usage};
 
 /// What a guest's memory is between, in MiB.
-const MEMORY: std::ops::RangeInclusive<u64> = 20..=1 << 30;
-/// The limits of `hv/src/guest/config`.
-const MOST_VCPUS: u32 = 64;
-const MOST_WEIGHT: u32 = 65_535;
-const MOST_PCPUS: u32 = 64;
-const MOST_DISKS: usize = 8;
-const MOST_NETWORKS: usize = 4;
-/// Guests that the hypervisor takes at most.
-pub const MOST_VMS: usize = 64;
+const MEMORY: RangeInclusive<u64> = MIN_MEMORY_MIB..=MAX_MEMORY_MIB;
 
 /// A guest.
 #[derive(Deserialize)]
@@ -82,7 +78,7 @@ pub struct Vm {
     /// N: shadow tables are checked before every N-th entry.
     pub paranoid: Option<u32>,
     /// How the kernel is started.
-    #[serde(default = "auto", deserialize_with = "choice")]
+    #[serde(default = "auto", deserialize_with = "from_word")]
     pub protocol: Protocol,
     /// Unknown MSRs read as zero.
     #[serde(default)]
@@ -97,7 +93,7 @@ pub struct Vm {
     #[serde(default)]
     pub restart: bool,
     /// What is done against leaks by speculation.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "mitigations")]
     pub mitigations: Option<Mitigations>,
     /// Its processor.
     #[serde(default)]
@@ -111,7 +107,7 @@ pub struct Vm {
     #[serde(default)]
     pub networks: Vec<String>,
     /// What a person's input goes to.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "from_word")]
     pub console: Console,
     /// The guest has a source of random numbers.
     #[serde(default)]
@@ -129,16 +125,6 @@ pub struct Module {
     pub file: PathBuf,
     /// Its command line; the file's name if there is none.
     pub cmdline: Option<String>,
-}
-
-/// What is done so that a guest learns nothing of others by speculation.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mitigations {
-    /// What the processor needs.
-    Auto,
-    /// Nothing.
-    Off,
 }
 
 /// The processor as a guest sees it.
@@ -162,17 +148,6 @@ pub struct Disk {
     /// What the guest writes goes to the file, which otherwise stays as it is.
     #[serde(default)]
     pub write_back: bool,
-}
-
-/// A guest's console.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum Console {
-    /// The serial port.
-    #[default]
-    Serial,
-    /// A virtio console.
-    Virtio,
 }
 
 /// Where a guest's description is.
@@ -225,12 +200,8 @@ fn words<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
     Ok(vec![String::deserialize(from)?])
 }
 
-fn choice<'de, D: Deserializer<'de>, T: ValueEnum>(from: D) -> Result<T, D::Error> {
-    let word = String::deserialize(from)?;
-    T::from_str(&word, false).map_err(|_| {
-        let names: Vec<_> = T::value_variants().iter().map(|value| value_name(value.clone())).collect();
-        D::Error::custom(format!("{word:?} is not one of {}", names.join(", ")))
-    })
+fn mitigations<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Mitigations>, D::Error> {
+    from_word(from).map(Some)
 }
 
 impl Vm {
@@ -353,17 +324,16 @@ impl Vm {
             let fits = (least..=most).contains(&value);
             (!fits).then(|| (key, format!(" is {value}; it can be {least} to {most}")))
         };
-        let is_name =
-            |name: &str| (1..=32).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic());
         let only = "must be 1 to 32 printable ASCII characters without blanks";
         let too_many = |key, count: usize, most: usize| {
             (count > most).then(|| (key, format!(" has {count} entries; the most is {most}")))
         };
         let share = || {
-            let weight =
-                self.weight.and_then(|weight| out_of("weight", weight.into(), 1, MOST_WEIGHT.into()));
+            let weight = self
+                .weight
+                .and_then(|weight| out_of("weight", weight.into(), MIN_WEIGHT.into(), MAX_WEIGHT.into()));
             let cap = u64::from(self.cap.unwrap_or(0));
-            let most = 100 * u64::from(self.vcpus);
+            let most = u64::from(max_cap(self.vcpus));
             let cap = (cap > most).then(|| {
                 let vcpus = self.vcpus;
                 (
@@ -383,12 +353,19 @@ impl Vm {
         (!is_name(&self.name))
             .then(|| ("name", format!(" {only}")))
             .or_else(|| {
-                let text = format!(" is {}; a guest can have 20 MiB to 1 PiB", self.memory_mib);
+                let text = format!(
+                    " is {}; a guest can have {MIN_MEMORY_MIB} to {MAX_MEMORY_MIB} MiB",
+                    self.memory_mib
+                );
                 (!MEMORY.contains(&self.memory_mib)).then_some(("memory_mib", text))
             })
-            .or_else(|| out_of("vcpus", self.vcpus.into(), 1, MOST_VCPUS.into()))
+            .or_else(|| out_of("vcpus", self.vcpus.into(), 1, MAX_VCPUS.into()))
             .or_else(share)
-            .or_else(|| self.shadow_pages.and_then(|n| out_of("shadow_pages", n.into(), 16, 1 << 20)))
+            .or_else(|| {
+                self.shadow_pages.and_then(|n| {
+                    out_of("shadow_pages", n.into(), MIN_SHADOW_PAGES.into(), MAX_SHADOW_PAGES.into())
+                })
+            })
             .or_else(|| {
                 let text = " is 0; it can be 1 (each entry is checked) and more".to_owned();
                 (self.paranoid == Some(0)).then_some(("paranoid", text))
@@ -396,7 +373,7 @@ impl Vm {
             .or_else(|| self.cpu_mistake())
             .or_else(|| {
                 // The root file system and the modules of the kernel are disks, too.
-                let most = if self.root.is_some() { MOST_DISKS - 2 } else { MOST_DISKS };
+                let most = if self.root.is_some() { MAX_DISKS - 2 } else { MAX_DISKS };
                 too_many("disks", self.disks.len(), most)
             })
             .or_else(|| {
@@ -410,7 +387,7 @@ impl Vm {
                 let text = ": `read_only` and `write_back` exclude each other; leave one of them out";
                 both.then(|| ("disks", text.to_owned()))
             })
-            .or_else(|| too_many("networks", self.networks.len(), MOST_NETWORKS))
+            .or_else(|| too_many("networks", self.networks.len(), MAX_NETWORKS))
             .or_else(|| {
                 let named = self.networks.iter().all(|name| is_name(name));
                 (!named).then(|| ("networks", format!(": the names of switches {only}")))
@@ -441,8 +418,8 @@ impl Vm {
         if pcpus.is_empty() {
             return Some(("affinity", " is empty; name processors, or leave it out for all".into()));
         }
-        let far = pcpus.iter().find(|n| **n >= MOST_PCPUS)?;
-        Some(("affinity", format!(" names processor {far}; they are counted from 0 to {}", MOST_PCPUS - 1)))
+        let far = pcpus.iter().find(|n| **n >= MAX_PCPUS)?;
+        Some(("affinity", format!(" names processor {far}; they are counted from 0 to {}", MAX_PCPUS - 1)))
     }
 }
 
@@ -456,8 +433,8 @@ pub fn check_all(vms: &[Vm]) -> anyhow::Result<()> {
         if vms[..number].iter().any(|other| other.name == vm.name) {
             return Err(vm.wrong("name", " is taken; give each guest its own"));
         }
-        if number >= MOST_VMS {
-            return Err(vm.wrong("name", format!(": there are more than {MOST_VMS} guests")));
+        if number >= MAX_VMS {
+            return Err(vm.wrong("name", format!(": there are more than {MAX_VMS} guests")));
         }
     }
     Ok(())
@@ -490,17 +467,17 @@ impl Vm {
             mode: self.mode.unwrap_or(Mode::Nested).to_string(),
             shadow_pages: self.shadow_pages,
             paranoid: self.paranoid,
-            protocol: value_name(self.protocol),
+            protocol: self.protocol.name(),
             permissive_msr: self.permissive_msr,
             test_device: self.test_device,
             pv_clock: self.pv_clock,
             restart: self.restart.then_some(true),
             networks: &self.networks,
-            console: self.has_virtio_console().then_some("virtio"),
+            console: self.has_virtio_console().then_some(self.console.name()),
             entropy: self.entropy.then_some(true),
             modules: Vec::new(),
             disks: Vec::new(),
-            mitigations: self.mitigations,
+            mitigations: self.mitigations.map(Mitigations::name),
             cpu: (!self.cpu.without.is_empty()).then(|| bundle::CpuEntry { without: &self.cpu.without }),
         }
     }
@@ -523,7 +500,7 @@ mod tests {
             ("name = \"a b\"", "lab.toml, line 4: vm \"a b\": `name` must be 1 to 32"),
             (
                 "name = \"a\"\nmemory_mib = 19",
-                "lab.toml, line 5: vm \"a\": `memory_mib` is 19; a guest can have 20 MiB",
+                "lab.toml, line 5: vm \"a\": `memory_mib` is 19; a guest can have 20 to 67108864 MiB",
             ),
             ("name = \"a\"\nvcpus = 65", "line 5: vm \"a\": `vcpus` is 65; it can be 1 to 64"),
             ("name = \"a\"\nweight = 0", "`weight` is 0; it can be 1 to 65535"),
@@ -552,7 +529,10 @@ mod tests {
         }
         assert!(read("name = \"a\"\nweight = 1\ncap = 100\naffinity = [0, 63]").check().is_ok());
         let options = Vm { memory_mib: 19, ..Vm::named("guest") };
-        assert_eq!(options.check().unwrap_err().to_string(), "--mem is 19; a guest can have 20 MiB to 1 PiB");
+        assert_eq!(
+            options.check().unwrap_err().to_string(),
+            "--mem is 19; a guest can have 20 to 67108864 MiB"
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::{path::PathBuf, str::FromStr};
 
 use clap::{Args, Subcommand};
 
-use crate::cli::{Guest, Mode, Protocol};
+use crate::cli::{Guest, Mode, Protocol, protocol};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -78,7 +78,7 @@ pub struct MakeArgs {
     #[arg(long, value_name = "MiB", help_heading = "Guest")]
     pub mem: Option<u64>,
     /// How the hypervisor starts the kernel. Default: auto
-    #[arg(long, value_enum, help_heading = "Guest")]
+    #[arg(long, value_parser = protocol(), help_heading = "Guest")]
     pub protocol: Option<Protocol>,
     /// Add a file or directory to the default guest, by default in its root directory; may be repeated
     #[arg(long, value_name = "FILE[:GUESTPATH]", help_heading = "Guest")]

@@ -22,13 +22,13 @@ use crate::{
 };
 
 /// Processors that the model has at most.
-const PCPUS: u32 = labsim::abi::PCPUS as u32;
-/// Where the hypervisor sees the counters (`tools/labsim/abi`): a memory module that no memory map mentions, above all
+const PCPUS: u32 = abi::lab::PCPUS as u32;
+/// Where the hypervisor sees the counters (`the module `lab` of the crate `abi``): a memory module that no memory map mentions, above all
 /// memory of machines and below their mapped disks.
 pub const COUNTERS: u64 = 63 << 30;
 /// Bytes of the module: more than all records take.
 const COUNTERS_BYTES: u64 = 2 << 20;
-const _: () = assert!((labsim::abi::PAGE * (1 + labsim::abi::PCPUS)) as u64 <= COUNTERS_BYTES);
+const _: () = assert!((abi::lab::PAGE * (1 + abi::lab::PCPUS)) as u64 <= COUNTERS_BYTES);
 
 /// What a lab machine's memory lies in: files that QEMU inherits under the same numbers.
 pub struct Memory {

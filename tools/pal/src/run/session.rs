@@ -351,7 +351,7 @@ impl<'a> Session<'a> {
 
     /// A guest has ended. Whom a person took away they may start again.
     fn end(&mut self, end: telemetry::End) -> Next {
-        let stays = end.reason == telemetry::Reason::Destroyed;
+        let stays = end.reason == Some(telemetry::EndReason::Destroyed);
         match self.guest(&end.vm) {
             Some(guest) => guest.end = Some(end),
             None => self.seen.end = Some(end),

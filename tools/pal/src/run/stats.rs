@@ -5,6 +5,7 @@ use std::{
     path::Path,
 };
 
+use abi::telemetry::EndReason;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
@@ -42,7 +43,7 @@ pub fn write(path: &Path, args: &RunArgs, outcome: &Outcome, status: u8) -> Resu
         .guests
         .iter()
         .map(|guest| {
-            let end = guest.end.as_ref().map(|end| &end.reason);
+            let end = guest.end.as_ref().map(|end| end.reason.map_or("other", EndReason::name));
             json!({ "name": guest.name, "end": end, "command": guest.command_status })
         })
         .collect();

@@ -3,7 +3,7 @@
 
 use super::{
     machine::Emulator,
-    telemetry::{End, Reason, ResetBy},
+    telemetry::{End, EndReason, ResetBy},
 };
 use crate::status::exit;
 
@@ -78,8 +78,8 @@ impl Guest {
 
     /// It was restarted. True if that ends the run: its command has to run once, and no person at the monitor has asked for another
     /// time.
-    pub fn reset(&mut self, by: ResetBy) -> bool {
-        if self.exec && by != ResetBy::Monitor {
+    pub fn reset(&mut self, by: Option<ResetBy>) -> bool {
+        if self.exec && by != Some(ResetBy::Monitor) {
             self.end = Some(End::reset(self.name.clone()));
             return true;
         }
@@ -187,8 +187,8 @@ pub fn others(seen: &Observed, verdict: &Verdict) -> Vec<String> {
 pub fn doubt(seen: &Observed, verdict: &Verdict, pcpus: u32) -> Option<&'static str> {
     // A guest may end with the same status.
     let died = verdict.guest.is_none() && verdict.status == exit::HYPERVISOR_DIED;
-    let reason = |guest: &Guest| guest.end.as_ref().map(|end| end.reason);
-    let lost = died || seen.guests.iter().any(|guest| reason(guest) == Some(Reason::TripleFault));
+    let reason = |guest: &Guest| guest.end.as_ref().and_then(|end| end.reason);
+    let lost = died || seen.guests.iter().any(|guest| reason(guest) == Some(EndReason::TripleFault));
     (lost && seen.hypervisor && seen.emulator == Emulator::Qemu && pcpus > 1).then_some(
         "on several processors QEMU itself may have gone wrong: keep guests off processor 0 by `affinity` in a file for \
          --config, or try --pcpus 1 (why: \"The first processor\" in docs/design/0006-emulated-svm.md)",
@@ -226,23 +226,25 @@ fn ended(guest: &Guest, end: &End) -> Verdict {
         let separator = if end.detail.is_empty() { "" } else { "\n" };
         format!("{text}{separator}{}", end.detail)
     };
+    let died = |how: &str| Verdict::died(exit::GUEST_DIED, with_detail(&format!("the guest died{how}")));
     match end.reason {
-        Reason::PowerOff => powered_off(guest),
-        Reason::Probe | Reason::Destroyed => Verdict::silent(0),
-        Reason::Reset => restarted(guest),
+        Some(EndReason::PowerOff) => powered_off(guest),
+        Some(EndReason::Probe | EndReason::Destroyed) => Verdict::silent(0),
+        Some(EndReason::Reset) => restarted(guest),
         // An exit status has eight bits.
-        Reason::TestDevice => Verdict::silent((end.value & 0xff) as u8),
-        Reason::TripleFault => Verdict::died(exit::GUEST_DIED, with_detail("the guest died: triple fault")),
-        Reason::UnknownExit => Verdict::died(exit::GUEST_DIED, with_detail("the guest died: unknown exit")),
-        Reason::InvalidState => {
-            Verdict::died(exit::GUEST_DIED, with_detail("the guest died: the processor refused its state"))
+        Some(EndReason::TestDevice) => Verdict::silent((end.value & 0xff) as u8),
+        Some(EndReason::TripleFault) => died(": triple fault"),
+        Some(EndReason::UnknownExit) => died(": unknown exit"),
+        Some(EndReason::InvalidState) => died(": the processor refused its state"),
+        Some(EndReason::EmulationFailure) => died(": an instruction cannot be emulated"),
+        Some(EndReason::HaltedForever) => died(": HLT with interrupts disabled, which nothing can end"),
+        Some(EndReason::ShadowDisagreement) => died(": its shadow tables are not what its own tables say"),
+        Some(EndReason::OutOfMemory) => died(": the host has no memory left for it"),
+        None => died(""),
+        Some(EndReason::LoadError) => {
+            Verdict::refused(exit::USAGE, with_detail("the guest cannot be loaded:"))
         }
-        Reason::EmulationFailure => {
-            Verdict::died(exit::GUEST_DIED, with_detail("the guest died: an instruction cannot be emulated"))
-        }
-        Reason::Other => Verdict::died(exit::GUEST_DIED, with_detail("the guest died")),
-        Reason::LoadError => Verdict::refused(exit::USAGE, with_detail("the guest cannot be loaded:")),
-        Reason::ConfigError => {
+        Some(EndReason::ConfigError) => {
             Verdict::refused(exit::USAGE, with_detail("the hypervisor refuses the configuration:"))
         }
     }
@@ -312,11 +314,12 @@ mod tests {
         Observed { started: true, code: Some(0), guests, ..Observed::default() }
     }
 
-    fn end(reason: Reason) -> Option<End> {
+    fn end(reason: impl Into<Option<EndReason>>) -> Option<End> {
+        let reason = reason.into();
         Some(End { vm: "guest".into(), reason, value: 0x1_2a, detail: "RIP=1".into() })
     }
 
-    fn nested_run(reason: Reason) -> Observed {
+    fn nested_run(reason: impl Into<Option<EndReason>>) -> Observed {
         let mut seen = Observed { hypervisor: true, ..native_run() };
         seen.guests[0].end = end(reason);
         seen
@@ -355,10 +358,10 @@ mod tests {
     fn a_command_ends_with_a_reset_unless_a_person_asked_for_it() {
         let exec = || Guest { name: "guest".into(), exec: true, ..Guest::default() };
         for (by, ends) in [
-            (ResetBy::Guest, true),
-            (ResetBy::Death, true),
-            (ResetBy::Other, true),
-            (ResetBy::Monitor, false),
+            (Some(ResetBy::Guest), true),
+            (Some(ResetBy::Death), true),
+            (None, true),
+            (Some(ResetBy::Monitor), false),
         ] {
             // Once more: the command had ended, and the guest was restarted before it was off.
             let mut guest = Guest { command_status: Some(9), ..exec() };
@@ -370,11 +373,11 @@ mod tests {
             }
             assert_eq!(seen.guests[0], exec(), "nothing is left of the first time");
             seen.guests[0].command_status = Some(7);
-            seen.guests[0].end = end(Reason::PowerOff);
+            seen.guests[0].end = end(EndReason::PowerOff);
             assert_eq!(judge(&seen).status, 7);
             // A guest without a command goes on, whatever restarts it.
             let mut shell = Guest { exec: false, ..exec() };
-            assert!(!shell.reset(by) && !shell.reset(ResetBy::Guest));
+            assert!(!shell.reset(by) && !shell.reset(Some(ResetBy::Guest)));
         }
     }
 
@@ -394,18 +397,20 @@ mod tests {
     #[test]
     fn the_hypervisors_word_counts() {
         for (reason, status) in [
-            (Reason::PowerOff, 0),
-            (Reason::Probe, 0),
-            (Reason::Destroyed, 0),
-            (Reason::Reset, 3),
-            (Reason::TestDevice, 0x2a),
-            (Reason::TripleFault, 3),
-            (Reason::UnknownExit, 3),
-            (Reason::InvalidState, 3),
-            (Reason::EmulationFailure, 3),
-            (Reason::Other, 3),
-            (Reason::LoadError, 2),
-            (Reason::ConfigError, 2),
+            (EndReason::PowerOff, 0),
+            (EndReason::Probe, 0),
+            (EndReason::Destroyed, 0),
+            (EndReason::Reset, 3),
+            (EndReason::TestDevice, 0x2a),
+            (EndReason::TripleFault, 3),
+            (EndReason::UnknownExit, 3),
+            (EndReason::InvalidState, 3),
+            (EndReason::EmulationFailure, 3),
+            (EndReason::HaltedForever, 3),
+            (EndReason::ShadowDisagreement, 3),
+            (EndReason::OutOfMemory, 3),
+            (EndReason::LoadError, 2),
+            (EndReason::ConfigError, 2),
         ] {
             let verdict = judge(&nested_run(reason));
             assert_eq!(verdict.status, status, "{reason:?}");
@@ -414,12 +419,18 @@ mod tests {
                 explained,
                 !matches!(
                     reason,
-                    Reason::PowerOff | Reason::Probe | Reason::Destroyed | Reason::Reset | Reason::TestDevice
+                    EndReason::PowerOff
+                        | EndReason::Probe
+                        | EndReason::Destroyed
+                        | EndReason::Reset
+                        | EndReason::TestDevice
                 ),
                 "{reason:?}"
             );
         }
-        let run = with(nested_run(Reason::PowerOff), |guest| guest.end = None);
+        let later = judge(&nested_run(None));
+        assert!(later.status == 3 && later.message.unwrap().contains("RIP=1"), "a reason of a later version");
+        let run = with(nested_run(EndReason::PowerOff), |guest| guest.end = None);
         assert_eq!(judge(&run).status, 4);
         assert_eq!(judge(&Observed { panic: Some("boom".into()), ..run.clone() }).status, 4);
         assert_eq!(judge(&Observed { unsuitable: Some("no SVM".into()), ..run }).status, 5);
@@ -444,13 +455,13 @@ mod tests {
 
     #[test]
     fn what_the_emulator_may_have_done() {
-        let dead = nested_run(Reason::TripleFault);
+        let dead = nested_run(EndReason::TripleFault);
         let told = |seen: &Observed, pcpus| doubt(seen, &judge(seen), pcpus).is_some();
         assert!(told(&dead, 2) && !told(&dead, 1));
         assert!(!told(&Observed { emulator: Emulator::Bochs, ..dead.clone() }, 2));
-        assert!(!told(&nested_run(Reason::PowerOff), 2) && !told(&nested_run(Reason::LoadError), 2));
+        assert!(!told(&nested_run(EndReason::PowerOff), 2) && !told(&nested_run(EndReason::LoadError), 2));
         let four = |guest: &mut Guest| (guest.exec, guest.command_status) = (true, Some(4));
-        assert!(!told(&with(nested_run(Reason::PowerOff), four), 2), "the guest's own status");
+        assert!(!told(&with(nested_run(EndReason::PowerOff), four), 2), "the guest's own status");
         let mut late = Observed { stop: Some(Stop::Timeout(5)), ..dead.clone() };
         late.guests.insert(0, Guest::default());
         assert!(told(&late, 2), "another one has not ended");
@@ -461,32 +472,32 @@ mod tests {
 
     #[test]
     fn several_guests() {
-        let guest = |name: &str, reason: Option<Reason>| Guest {
+        let guest = |name: &str, reason: Option<EndReason>| Guest {
             name: name.into(),
             end: reason.and_then(end),
             ..Guest::default()
         };
         let run = |guests: Vec<Guest>| Observed { hypervisor: true, guests, ..native_run() };
-        let well = run(vec![guest("a", Some(Reason::PowerOff)), guest("b", Some(Reason::Destroyed))]);
+        let well = run(vec![guest("a", Some(EndReason::PowerOff)), guest("b", Some(EndReason::Destroyed))]);
         assert_eq!(judge(&well), Verdict::silent(0));
         let bad = run(vec![
-            guest("a", Some(Reason::PowerOff)),
-            guest("b", Some(Reason::TripleFault)),
-            guest("c", Some(Reason::TestDevice)),
+            guest("a", Some(EndReason::PowerOff)),
+            guest("b", Some(EndReason::TripleFault)),
+            guest("c", Some(EndReason::TestDevice)),
         ]);
         let verdict = judge(&bad);
         assert_eq!((verdict.status, verdict.guest), (3, Some(1)), "the first in order");
         assert_eq!(others(&bad, &verdict), ["c ended with 42"]);
         assert!(verdict.message.unwrap().starts_with("b: the guest died: triple fault"));
-        let command = Guest { exec: true, command_status: Some(7), ..guest("b", Some(Reason::PowerOff)) };
-        let verdict = judge(&run(vec![guest("a", Some(Reason::PowerOff)), command]));
+        let command = Guest { exec: true, command_status: Some(7), ..guest("b", Some(EndReason::PowerOff)) };
+        let verdict = judge(&run(vec![guest("a", Some(EndReason::PowerOff)), command]));
         assert_eq!((verdict.status, verdict.message.as_deref()), (7, Some("b ended with 7")));
-        let late = run(vec![guest("a", Some(Reason::TripleFault)), guest("b", None), guest("c", None)]);
+        let late = run(vec![guest("a", Some(EndReason::TripleFault)), guest("b", None), guest("c", None)]);
         let verdict = judge(&Observed { stop: Some(Stop::Timeout(5)), ..late.clone() });
         assert_eq!(verdict.status, 124);
         assert!(verdict.message.unwrap().contains("no end of b, c after 5 s"));
         assert_eq!(judge(&Observed { stop: Some(Stop::Quit), ..late.clone() }), Verdict::silent(0));
         assert_eq!(judge(&late).status, 3, "the machine is gone, and that may be why");
-        assert_eq!(judge(&run(vec![guest("a", Some(Reason::PowerOff)), guest("b", None)])).status, 4);
+        assert_eq!(judge(&run(vec![guest("a", Some(EndReason::PowerOff)), guest("b", None)])).status, 4);
     }
 }

@@ -22,7 +22,7 @@ const V: u8 = 0x61;
 
 /// Drives an interrupt line.
 fn line(n: u16, high: bool) {
-    outb(0x2000 + n, high.into());
+    outb(abi::testdev::IRQ + n, high.into());
 }
 
 /// Whether there are lines to drive.

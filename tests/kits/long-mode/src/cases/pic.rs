@@ -27,7 +27,7 @@ fn set_up() {
 }
 
 fn line(n: u16, high: bool) {
-    outb(0x2000 + n, high.into());
+    outb(abi::testdev::IRQ + n, high.into());
 }
 
 fn masks(c: &mut Check) {

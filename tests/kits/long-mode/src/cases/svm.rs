@@ -56,7 +56,7 @@ fn vmmcall(c: &mut Check) {
             asm!("vmmcall", inout("rax") answer);
         }
     }
-    c.equal("a hypercall that does not exist", answer, -1000i64 as u64);
+    c.equal("a hypercall that does not exist", answer, abi::hypercall::NOT_IMPLEMENTED);
 }
 
 fn monitor(c: &mut Check) {

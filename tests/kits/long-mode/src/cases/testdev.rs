@@ -2,6 +2,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
+use abi::testdev::{EXIT, FLUSH, IRQ, IRQS, MEMORY, UNMAP};
+
 use super::smp::{LONG, with_all};
 use crate::check::{Case, Check, case};
 use crate::machine::insn::*;
@@ -16,13 +18,6 @@ pub const CASES: &[Case] = &[
     case("testdev.unmap", unmap),
     case("shared.unmap", unmap_from_others),
 ];
-
-/// Drops the hypervisor's translations of a page.
-const FLUSH: u16 = 0xe4;
-/// Takes a page away; this hypervisor's own.
-const UNMAP: u16 = 0x2018;
-/// Device memory.
-const MEMORY: u64 = 0xff00_0000;
 
 fn latch(c: &mut Check) {
     outl(0xe0, 0x4433_2211);
@@ -61,8 +56,8 @@ fn latch(c: &mut Check) {
 /// What can only be written reads as zero.
 fn silent(c: &mut Check) {
     c.equal("the flush", (inb(FLUSH), inw(FLUSH), inl(FLUSH)), (0, 0, 0));
-    c.equal("the lines", (inb(0x2000), inb(0x2017)), (0, 0));
-    c.equal("the exit", (inb(0xf4), inl(0xf4)), (0, 0));
+    c.equal("the lines", (inb(IRQ), inb(IRQ + IRQS - 1)), (0, 0));
+    c.equal("the exit", (inb(EXIT), inl(EXIT)), (0, 0));
 }
 
 fn memory(c: &mut Check) {

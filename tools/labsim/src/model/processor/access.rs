@@ -1,6 +1,6 @@
 //! Accesses and fetches: translation, comparison with the emulator's, caches.
 
-use labsim_abi::Counters;
+use abi::lab::Counters;
 
 use super::{Check, Checking, Costs, Processor};
 use crate::model::{
@@ -32,7 +32,7 @@ pub enum Place {
     Memory(u64),
     /// To a device, or nowhere.
     Device(u64),
-    /// To the records of [`labsim_abi`]: the caller calls [`Processor::sync`].
+    /// To the records of [`abi::lab`]: the caller calls [`Processor::sync`].
     Doorbell,
     /// The model does not know.
     Unknown,

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, ops::Range, sync::Arc};
 
-use labsim_abi::{Record, Side};
+use abi::lab::{Record, Side};
 
 use super::{Checking, Costs, Processor};
 use crate::{

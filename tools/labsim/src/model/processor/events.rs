@@ -1,6 +1,6 @@
 //! What changes a processor's context, and what that flushes: no more than the hardware would.
 
-use labsim_abi::Side;
+use abi::lab::Side;
 
 use super::Processor;
 use crate::model::{

@@ -9,17 +9,17 @@
 //!
 //! A reader checks [`Header::magic`] and [`Header::version`], and takes the place of a record from
 //! [`Header::record_offset`] and [`Header::record_bytes`]: later versions may append fields, never move them.
-#![no_std]
-#![forbid(unsafe_code)]
 
-/// "PALLABS" and a zero byte.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"PALLABS\0");
-/// Of this layout. It changes when a field changes its meaning or place.
-pub const VERSION: u32 = 1;
-/// Bytes of the header, and of each record: one page, so that a page of the modelled machine belongs to one processor.
-pub const PAGE: usize = 4096;
-/// Processors that one machine has at most.
-pub const PCPUS: usize = 64;
+constants! {
+    /// "PALLABS" and a zero byte, as a little-endian number.
+    MAGIC: u64 = u64::from_le_bytes(*b"PALLABS\0");
+    /// Of this layout. It changes when a field changes its meaning or place.
+    VERSION: u32 = 1;
+    /// Bytes of the header, and of each record: one page, so that a page of the modelled machine belongs to one processor.
+    PAGE: usize = 4096;
+    /// Processors that one machine has at most.
+    PCPUS: usize = 64;
+}
 
 /// What begins the shared memory.
 #[repr(C)]

@@ -1,0 +1,143 @@
+/* What kernels and programs in C must agree on with Palimpsest.
+ * Generated from the crate `abi`; do not edit. `PALIMPSEST_UPDATE=1 cargo test -p abi` writes it.
+ */
+#ifndef PALIMPSEST_H
+#define PALIMPSEST_H
+
+#ifndef __ASSEMBLER__
+#include <stdint.h>
+#endif
+
+/* Hypercalls */
+/* The error for a hypercall that does not exist, negated in RAX: KVM's own number (Linux, `kvm_para.h`), not the ENOSYS of
+ * system calls. */
+#define PALIMPSEST_HYPERCALL_KVM_ENOSYS 1000
+
+/* The test device */
+/* A latch of four bytes; what is written is read back. */
+#define PALIMPSEST_TEST_LATCH 224
+/* A dword written drops the hypervisor's translations of the page at that guest-physical address; its contents stay. */
+#define PALIMPSEST_TEST_FLUSH 228
+/* The latch again. */
+#define PALIMPSEST_TEST_LATCH_BYTES 232
+/* A write ends the run with that value. */
+#define PALIMPSEST_TEST_EXIT 244
+/* A byte written to IRQ + n drives interrupt line n: 1 raises it, 0 lowers it. */
+#define PALIMPSEST_TEST_IRQ 0x2000
+/* Interrupt lines. */
+#define PALIMPSEST_TEST_IRQS 24
+/* A dword written takes the page at that guest-physical address away for good. */
+#define PALIMPSEST_TEST_UNMAP 0x2018
+/* Device memory: each access exits, and reads return what was written. */
+#define PALIMPSEST_TEST_MEMORY 0xff000000
+/* Bytes of the device memory. */
+#define PALIMPSEST_TEST_MEMORY_BYTES 0x10000
+
+/* Limits of palimpsest.toml */
+/* Version of the schema of the configuration. */
+#define PALIMPSEST_CONFIG_VERSION 1
+/* VMs of one configuration at most. */
+#define PALIMPSEST_CONFIG_MAX_VMS 64
+/* VCPUs of a VM at most. */
+#define PALIMPSEST_CONFIG_MAX_VCPUS 64
+/* PCPUs that `affinity` can name, from 0 on. */
+#define PALIMPSEST_CONFIG_MAX_PCPUS 64
+/* RAM of a VM at least, in MiB. */
+#define PALIMPSEST_CONFIG_MIN_MEMORY_MIB 20
+/* RAM of a VM at most, in MiB: 64 TiB, which leaves most of a 48-bit physical address space to devices. */
+#define PALIMPSEST_CONFIG_MAX_MEMORY_MIB 0x4000000
+/* The weight of a VM that names none. */
+#define PALIMPSEST_CONFIG_DEFAULT_WEIGHT 256
+/* The least weight. */
+#define PALIMPSEST_CONFIG_MIN_WEIGHT 1
+/* The greatest weight. */
+#define PALIMPSEST_CONFIG_MAX_WEIGHT 0xffff
+/* The least `shadow_pages`. */
+#define PALIMPSEST_CONFIG_MIN_SHADOW_PAGES 16
+/* The greatest `shadow_pages`. */
+#define PALIMPSEST_CONFIG_MAX_SHADOW_PAGES 0x100000
+/* Disks of a VM at most. */
+#define PALIMPSEST_CONFIG_MAX_DISKS 8
+/* Network cards of a VM at most. */
+#define PALIMPSEST_CONFIG_MAX_NETWORKS 4
+/* Bytes of a name at most. */
+#define PALIMPSEST_CONFIG_MAX_NAME 32
+
+/* Telemetry */
+/* Version of the records' schema. */
+#define PALIMPSEST_TELEMETRY_VERSION 2
+
+/* Lab machines */
+/* "PALLABS" and a zero byte, as a little-endian number. */
+#define PALIMPSEST_LAB_MAGIC 0x5342414c4c4150ull
+/* Of this layout. It changes when a field changes its meaning or place. */
+#define PALIMPSEST_LAB_VERSION 1
+/* Bytes of the header, and of each record: one page, so that a page of the modelled machine belongs to one processor. */
+#define PALIMPSEST_LAB_PAGE 0x1000
+/* Processors that one machine has at most. */
+#define PALIMPSEST_LAB_PCPUS 64
+
+#ifndef __ASSEMBLER__
+/* The lab machine's counters in shared memory: this, then one record for each PCPU. */
+struct palimpsest_lab_header {
+    uint64_t magic;
+    uint32_t version, pcpus;
+    uint64_t record_offset, record_bytes, khz;
+};
+
+struct palimpsest_lab_counters {
+    uint64_t instructions;
+    uint64_t cycles;
+    uint64_t stall_cycles;
+    uint64_t accesses;
+    uint64_t line_crossings;
+    uint64_t page_crossings;
+    uint64_t dtlb_l1_misses;
+    uint64_t dtlb_misses;
+    uint64_t itlb_l1_misses;
+    uint64_t itlb_misses;
+    uint64_t walk_refs;
+    uint64_t walk_refs_uncached;
+    uint64_t walk_cycles;
+    uint64_t walk_faults;
+    uint64_t accessed_writes;
+    uint64_t dirty_writes;
+    uint64_t walks_4k_4k;
+    uint64_t walks_4k_2m;
+    uint64_t walks_4k_1g;
+    uint64_t walks_2m_4k;
+    uint64_t walks_2m_2m;
+    uint64_t walks_2m_1g;
+    uint64_t walks_1g_4k;
+    uint64_t walks_1g_2m;
+    uint64_t walks_1g_1g;
+    uint64_t l1d_misses;
+    uint64_t l1i_misses;
+    uint64_t l2_misses;
+    uint64_t llc_misses;
+    uint64_t memory_local;
+    uint64_t memory_remote;
+    uint64_t memory_slow;
+    uint64_t prefetches;
+    uint64_t device_accesses;
+    uint64_t vmruns;
+    uint64_t vmexits;
+    uint64_t cr3_writes;
+    uint64_t invlpgs;
+    uint64_t flushes;
+    uint64_t ipis;
+    uint64_t checks_equal;
+    uint64_t checks_differ;
+    uint64_t checks_unanswered;
+    uint64_t unmodelled;
+    uint64_t checks_raced;
+};
+
+/* A record: host, guest_nested, guest_shadow. */
+struct palimpsest_lab_record {
+    struct palimpsest_lab_counters sides[3];
+    uint64_t doorbell;
+};
+#endif
+
+#endif

@@ -1,0 +1,29 @@
+//! What programs that are built apart from each other must agree on, each item once.
+//!
+//! | module | agreed between |
+//! |---|---|
+//! | [`config`], [`mode`], [`feature`] | who writes `palimpsest.toml` (people, `pal`) and the hypervisor, which reads it |
+//! | [`telemetry`] | the hypervisor, which sends records, and `pal`, which reads them |
+//! | [`hypercall`], [`testdev`] | the hypervisor and the kernels that run in its VMs |
+//! | [`lab`] | the lab machine's plugin, which counts, and whoever maps its counters |
+//!
+//! Kernels and programs in C include `abi/include/palimpsest.h`. It is generated: a test of this crate fails when it differs from
+//! what the constants here say, and `PALIMPSEST_UPDATE=1 cargo test -p abi` writes it.
+//!
+//! The crate allocates nothing and depends on nothing, so that it can be linked everywhere. A change that an older partner would
+//! misunderstand raises the version of its module ([`config::VERSION`], [`telemetry::VERSION`], [`lab::VERSION`]).
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[macro_use]
+mod macros;
+
+pub mod config;
+pub mod feature;
+pub mod hypercall;
+pub mod lab;
+pub mod mode;
+pub mod telemetry;
+pub mod testdev;
+
+pub use macros::{Constant, UnknownWord};

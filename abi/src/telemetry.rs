@@ -1,0 +1,200 @@
+//! Telemetry: types of records, their keys, and the words for what happened (docs/telemetry.md says what they mean).
+//!
+//! Keys are lower-case words joined by `_`; values that are words are joined by `-`. Adding a type, a key or a word is no new
+//! version, as readers ignore what they do not know; removing one or changing what it means is.
+
+/// Version of the schema: the `v` of each record.
+pub const VERSION: u32 = 2;
+/// Bytes of a record at most; a longer line is none.
+pub const LONGEST_LINE: usize = 1 << 20;
+
+words! {
+    /// The type of a record: its `t`.
+    Kind {
+        /// A line of the hypervisor's log.
+        Log = "log",
+        /// The machine.
+        Host = "host",
+        /// A guest starts.
+        Start = "start",
+        /// A guest was restarted.
+        Reset = "reset",
+        /// A guest ended.
+        End = "end",
+        /// A piece of a guest's console output.
+        Console = "console",
+        /// A VCPU's statistics.
+        Stats = "stats",
+        /// The hypervisor found a broken invariant.
+        Panic = "panic",
+        /// The machine cannot run the hypervisor.
+        Unsuitable = "unsuitable",
+    }
+}
+
+words! {
+    /// Why a guest ended: the `reason` of an `end` record.
+    EndReason {
+        /// ACPI S5.
+        PowerOff = "power-off",
+        /// There was no guest: the hypervisor has reported on the machine.
+        Probe = "probe",
+        /// It asked for a reset and is not restarted.
+        Reset = "reset",
+        /// A person destroyed it in the monitor.
+        Destroyed = "destroyed",
+        /// It wrote to the test device's exit port.
+        TestDevice = "test-device",
+        /// SHUTDOWN: an exception during the delivery of a double fault.
+        TripleFault = "triple-fault",
+        /// An exit that the hypervisor does not know.
+        UnknownExit = "unknown-exit",
+        /// The processor refused the guest's state.
+        InvalidState = "invalid-state",
+        /// An instruction that cannot be emulated.
+        EmulationFailure = "emulation-failure",
+        /// HLT with interrupts disabled, which nothing can end.
+        HaltedForever = "halted-forever",
+        /// The shadow tables are not what the guest's tables say.
+        ShadowDisagreement = "shadow-disagreement",
+        /// The host has no memory left for what the guest needs.
+        OutOfMemory = "out-of-memory",
+        /// Its files cannot be loaded.
+        LoadError = "load-error",
+        /// The configuration is refused.
+        ConfigError = "config-error",
+    }
+}
+
+words! {
+    /// On whose request a guest was restarted: the `by` of a `reset` record.
+    ResetBy {
+        /// The guest asked for a reset.
+        Guest = "guest",
+        /// It died and has `restart`.
+        Death = "death",
+        /// A person at the monitor.
+        Monitor = "monitor",
+    }
+}
+
+words! {
+    /// A kind of exit: the `reason` of an element of `exits`.
+    ExitKind {
+        /// CPUID.
+        Cpuid = "cpuid",
+        /// HLT.
+        Hlt = "hlt",
+        /// IN, OUT, INS, OUTS.
+        Io = "io",
+        /// RDMSR.
+        Rdmsr = "rdmsr",
+        /// WRMSR.
+        Wrmsr = "wrmsr",
+        /// A fault on nested tables.
+        NestedFault = "nested-fault",
+        /// A page fault on shadow tables.
+        PageFault = "page-fault",
+        /// Any other exception.
+        Exception = "exception",
+        /// An access of a control register.
+        ControlReg = "control-reg",
+        /// An access of a debug register.
+        DebugReg = "debug-reg",
+        /// XSETBV.
+        Xsetbv = "xsetbv",
+        /// INVLPG and INVPCID.
+        Invlpg = "invlpg",
+        /// VMMCALL or VMCALL.
+        Hypercall = "hypercall",
+        /// An interrupt of the host.
+        Interrupt = "interrupt",
+        /// The guest can take an interrupt or NMI now.
+        Window = "window",
+        /// A triple fault.
+        Shutdown = "shutdown",
+        /// PAUSE in a loop.
+        Pause = "pause",
+        /// All others.
+        Other = "other",
+    }
+}
+
+/// Declares keys, and the list of all of them.
+macro_rules! keys {
+    ($($name:ident = $key:literal,)*) => {
+        /// The keys of records. docs/telemetry.md says in which record each is, and what it means.
+        #[allow(missing_docs)]
+        pub mod key {
+            $(pub const $name: &str = $key;)*
+
+            /// All keys.
+            pub const ALL: &[(&str, &str)] = &[$((stringify!($name), $key),)*];
+        }
+    };
+}
+
+#[rustfmt::skip]
+keys! {
+    // In several records.
+    V = "v", T = "t", VM = "vm", VCPU = "vcpu", VCPUS = "vcpus", PCPU = "pcpu", PCPUS = "pcpus",
+    REASON = "reason", COUNT = "count", TICKS = "ticks", DETAIL = "detail", VALUE = "value",
+    // log, panic, console, reset
+    LEVEL = "level", MSG = "msg", TEXT = "text", BY = "by",
+    // host
+    VERSION = "version", VENDOR = "vendor", MODEL = "model", TSC_HZ = "tsc_hz", MEMORY_MIB = "memory_mib", FEATURES = "features",
+    TOPOLOGY = "topology", PACKAGE = "package", LLC = "llc", CORE = "core", THREAD = "thread", NODE = "node",
+    // stats
+    TSC = "tsc", EXITS = "exits", INJECTIONS = "injections", EXTERNAL_INTERRUPT = "external_interrupt", EXCEPTION = "exception",
+    NMI = "nmi", VMCS = "vmcs", READS = "reads", WRITES = "writes", YIELDS = "yields", IGNORED_MSRS = "ignored_msrs", MSR = "msr",
+    // stats.scheduling
+    SCHEDULING = "scheduling", DECISIONS = "decisions", DECISION_TICKS = "decision_ticks", DECISION_LONGEST = "decision_longest",
+    SWITCHES = "switches", SWITCH_TICKS = "switch_ticks", SWITCH_LONGEST = "switch_longest",
+    // stats.counters; events have the names of `hv/src/arch/counters.rs`
+    COUNTERS = "counters", GUEST = "guest",
+    // stats.time
+    TIME = "time", RAN = "ran", WAITED = "waited", CAPPED = "capped", WAKES = "wakes", BOOSTS = "boosts", STEALS = "steals",
+    MOVES_WITHIN_CACHE = "moves_within_cache", MOVES_ACROSS_CACHES = "moves_across_caches",
+    // stats.pcpus
+    BUSY = "busy", IDLE = "idle", KICKS = "kicks",
+    // stats.host
+    HOST = "host", FREE_FRAMES = "free_frames", HEAP_BYTES = "heap_bytes",
+    // stats.paging
+    PAGING = "paging", MODE = "mode", NESTED_FILLED = "nested_filled", NESTED_SPURIOUS = "nested_spurious", EMULATED = "emulated",
+    NESTED_TABLE_FRAMES = "nested_table_frames", P2M_TABLE_FRAMES = "p2m_table_frames",
+    // stats.paging.switches
+    TO_NESTED = "to_nested", TO_NESTED_TICKS = "to_nested_ticks", TO_NESTED_LONGEST = "to_nested_longest",
+    TO_SHADOW = "to_shadow", TO_SHADOW_TICKS = "to_shadow_ticks", TO_SHADOW_LONGEST = "to_shadow_longest",
+    NESTED_STEPS = "nested_steps", SETTLED = "settled", SETTLING_TICKS = "settling_ticks", SETTLING_FAULTS = "settling_faults",
+    // stats.paging.shadow
+    SHADOW = "shadow", POOL = "pool", POOL_BYTES = "pool_bytes", PAGES = "pages", BYTES = "bytes", MOST_BYTES = "most_bytes",
+    FAULTS = "faults", FILLED = "filled", PREFETCHED = "prefetched", GUEST_FAULTS = "guest_faults",
+    EMULATED_WRITES = "emulated_writes", ROOTS_FOUND = "roots_found", ROOTS_MADE = "roots_made", PAGES_MADE = "pages_made",
+    EVICTIONS = "evictions", UNSYNCED = "unsynced", RESYNCED_ENTRIES = "resynced_entries", FLOODS = "floods",
+    SHOOTDOWNS = "shootdowns",
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_spelt_one_way_and_stand_once() {
+        for (n, (name, key)) in key::ALL.iter().enumerate() {
+            assert_eq!(name.to_lowercase(), **key);
+            assert!(key.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'), "{key}");
+            assert!(key::ALL[..n].iter().all(|(_, other)| other != key), "{key} stands twice");
+        }
+    }
+
+    #[test]
+    fn words_are_spelt_one_way() {
+        let words = [Kind::WORDS, EndReason::WORDS, ResetBy::WORDS, ExitKind::WORDS].concat();
+        let good = |word: &str| word.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
+        let bad: Vec<_> = words.iter().filter(|word| !good(word)).collect();
+        assert!(bad.is_empty(), "{bad:?}");
+    }
+}

@@ -1,0 +1,113 @@
+//! The C header says what the crate says. `PALIMPSEST_UPDATE=1 cargo test -p abi` writes it.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use abi::{Constant, config, hypercall, lab, telemetry, testdev};
+
+/// What precedes everything.
+const HEAD: &str = "\
+/* What kernels and programs in C must agree on with Palimpsest.
+ * Generated from the crate `abi`; do not edit. `PALIMPSEST_UPDATE=1 cargo test -p abi` writes it.
+ */
+#ifndef PALIMPSEST_H
+#define PALIMPSEST_H
+
+#ifndef __ASSEMBLER__
+#include <stdint.h>
+#endif
+";
+
+/// A comment of one or several lines.
+fn comment(out: &mut String, indent: &str, docs: &[&str]) {
+    let lines: Vec<_> = docs.iter().map(|line| line.trim()).collect();
+    writeln!(out, "{indent}/* {} */", lines.join(&format!("\n{indent} * "))).unwrap();
+}
+
+fn constants(out: &mut String, title: &str, prefix: &str, constants: &[Constant]) {
+    writeln!(out, "\n/* {title} */").unwrap();
+    for Constant { name, docs, value } in constants {
+        comment(out, "", docs);
+        // Assemblers know no suffixes: only what needs more than 32 bits has one.
+        let suffix = if *value > u32::MAX.into() { "ull" } else { "" };
+        let value = if *value < 4096 { value.to_string() } else { format!("{value:#x}{suffix}") };
+        writeln!(out, "#define PALIMPSEST_{prefix}_{name} {value}").unwrap();
+    }
+}
+
+/// The structures in the shared memory of a lab machine.
+fn lab_structures(out: &mut String) {
+    out.push_str("\n#ifndef __ASSEMBLER__\n/* The lab machine's counters in shared memory: this, then one record for each PCPU. */\n");
+    out.push_str("struct palimpsest_lab_header {\n    uint64_t magic;\n    uint32_t version, pcpus;\n");
+    out.push_str("    uint64_t record_offset, record_bytes, khz;\n};\n\n");
+    out.push_str("struct palimpsest_lab_counters {\n");
+    lab::Counters::NAMES.iter().for_each(|name| writeln!(out, "    uint64_t {name};").unwrap());
+    out.push_str("};\n\n");
+    let sides: Vec<_> = lab::Side::ALL.iter().map(|side| side.name()).collect();
+    writeln!(out, "/* A record: {}. */", sides.join(", ")).unwrap();
+    out.push_str("struct palimpsest_lab_record {\n");
+    writeln!(out, "    struct palimpsest_lab_counters sides[{}];", sides.len()).unwrap();
+    out.push_str("    uint64_t doorbell;\n};\n#endif\n");
+}
+
+fn render() -> String {
+    let mut out = HEAD.to_owned();
+    constants(&mut out, "Hypercalls", "HYPERCALL", hypercall::CONSTANTS);
+    constants(&mut out, "The test device", "TEST", testdev::CONSTANTS);
+    constants(&mut out, "Limits of palimpsest.toml", "CONFIG", config::CONSTANTS);
+    let docs: &'static [&'static str] = &["Version of the records' schema."];
+    let version = Constant { name: "VERSION", docs, value: telemetry::VERSION.into() };
+    constants(&mut out, "Telemetry", "TELEMETRY", &[version]);
+    constants(&mut out, "Lab machines", "LAB", lab::CONSTANTS);
+    lab_structures(&mut out);
+    out.push_str("\n#endif\n");
+    out
+}
+
+fn path() -> PathBuf {
+    // Asked for when it runs: a checkout that was copied keeps its compiled tests.
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it");
+    Path::new(&package).join("include/palimpsest.h")
+}
+
+#[test]
+fn the_header_is_what_the_crate_says() {
+    let wanted = render();
+    if std::env::var_os("PALIMPSEST_UPDATE").is_some() {
+        std::fs::write(path(), &wanted).unwrap();
+    }
+    let found = std::fs::read_to_string(path()).unwrap_or_default();
+    assert!(
+        found == wanted,
+        "abi/include/palimpsest.h is not what the crate says: write it with `PALIMPSEST_UPDATE=1 cargo test -p abi`"
+    );
+}
+
+/// The compiler's layout of the structures is the crate's.
+#[test]
+fn the_header_compiles_and_has_the_same_layout() {
+    let sizes = [
+        ("header", size_of::<lab::Header>()),
+        ("counters", size_of::<lab::Counters>()),
+        ("record", size_of::<lab::Record>()),
+    ];
+    let mut source = format!("#include \"{}\"\n#include <stddef.h>\n", path().display());
+    for (name, bytes) in sizes {
+        writeln!(source, "_Static_assert(sizeof(struct palimpsest_lab_{name}) == {bytes}, \"{name}\");")
+            .unwrap();
+    }
+    let doorbell = std::mem::offset_of!(lab::Record, doorbell);
+    writeln!(
+        source,
+        "_Static_assert(offsetof(struct palimpsest_lab_record, doorbell) == {doorbell}, \"doorbell\");"
+    )
+    .unwrap();
+    let options = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "-x", "c", "-"];
+    let mut compiler = std::process::Command::new("cc")
+        .args(options)
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .expect("cc; install gcc");
+    std::io::Write::write_all(&mut compiler.stdin.take().unwrap(), source.as_bytes()).unwrap();
+    assert!(compiler.wait().unwrap().success());
+}
