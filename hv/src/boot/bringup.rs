@@ -20,6 +20,7 @@ use crate::hw::uart::SerialPort;
 use crate::hw::{fpu, pic, pm, tsc};
 use crate::mem::buddy::Buddy;
 use crate::mem::frame;
+use crate::mem::frame_record;
 use crate::screen::Layout;
 
 global_asm!(include_str!("entry.s"));
@@ -146,6 +147,10 @@ fn start_memory(boot: &BootInfo) {
         add_frames(&free, 0..BOOT_MAP);
         paging::start(&ram).unwrap_or_else(|e| panic!("no memory for the host's page tables: {e:?}"));
         add_frames(&free, BOOT_MAP..u64::MAX);
+    }
+    let frames = |range: Range<u64>| Hpa(range.start).frame()..Hpa(range.end).frame();
+    if frame_record::start(ram.iter().map(frames)).is_err() {
+        ::log::warn!("no memory for the records of frames: the machine does without them");
     }
 }
 

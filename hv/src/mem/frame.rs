@@ -9,6 +9,7 @@ use core::ops::Range;
 use spin::Mutex;
 
 use super::buddy::{Buddy, FreeError, MAX_ORDER, ORDERS};
+use super::frame_record::{self, Kind, Owner};
 use crate::arch::addr::{Hfn, Hpa, PAGE_SHIFT, PAGE_SIZE};
 
 /// The NUMA node near which frames are wanted; not looked at yet.
@@ -172,6 +173,9 @@ pub fn alloc_below(order: u8, limit: Hpa) -> Option<Hpa> {
 /// # Panics
 /// If it is not allocated.
 pub unsafe fn free(block: Hpa, order: u8) {
+    if let Some(records) = frame_record::all() {
+        records.assign(block.frame(), 1 << order, Owner::Host, Kind::Other);
+    }
     let mut frames = FRAMES.lock();
     let buddy = &mut frames.as_mut().expect("frame allocator not started").buddy;
     match buddy.free(block.frame(), order) {

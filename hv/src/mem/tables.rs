@@ -5,7 +5,8 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::frame::{self, Node};
-use crate::arch::addr::Hfn;
+use super::frame_record::{self, Kind, Owner};
+use crate::arch::addr::{Hfn, Hpa};
 use crate::mem::table_memory::{ENTRIES, TableMemory};
 
 /// Table frames from the frame allocator.
@@ -13,9 +14,19 @@ use crate::mem::table_memory::{ENTRIES, TableMemory};
 pub struct HostTables {
     /// Where the frames should be.
     pub node: Node,
+    /// Whose tables they are.
+    pub owner: Owner,
 }
 
 impl HostTables {
+    /// Notes whose a new frame is.
+    fn assign(&self, block: Hpa) -> Hfn {
+        if let Some(records) = frame_record::all() {
+            records.assign(block.frame(), 1, self.owner, Kind::Table);
+        }
+        block.frame()
+    }
+
     fn entry(&self, table: Hfn, index: usize) -> &AtomicU64 {
         assert!(index < ENTRIES);
         // SAFETY: `table` came from `allocate`, so that it is a mapped frame of our own that is only accessed as
@@ -26,11 +37,11 @@ impl HostTables {
 
 impl TableMemory for HostTables {
     fn allocate(&self) -> Option<Hfn> {
-        frame::alloc_zeroed(0, self.node).map(|block| block.frame())
+        frame::alloc_zeroed(0, self.node).map(|block| self.assign(block))
     }
 
     fn allocate_low(&self) -> Option<Hfn> {
-        frame::alloc_low_zeroed(self.node).map(|block| block.frame())
+        frame::alloc_low_zeroed(self.node).map(|block| self.assign(block))
     }
 
     fn free(&self, table: Hfn) {

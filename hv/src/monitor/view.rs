@@ -9,6 +9,7 @@ use super::command::Command;
 use super::show::{guest, memory, paging, stats};
 use crate::device::message::Messages;
 use crate::mem::frame;
+use crate::mem::frame_record::Kind;
 use crate::paging::policy::Mode;
 use crate::vcpu::{Vcpu, mmu};
 use crate::virt::Virt;
@@ -24,6 +25,8 @@ pub struct HostReport {
     pub pcpus: usize,
     /// Frames in use and free.
     pub frames: frame::Stats,
+    /// Frames by [`Kind`](crate::mem::frame_record::Kind), if the machine has records of them.
+    pub kinds: Option<[u64; Kind::COUNT]>,
     /// Size of the hypervisor's heap in bytes.
     pub heap_bytes: u64,
 }

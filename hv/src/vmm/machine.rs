@@ -30,6 +30,7 @@ use crate::guest::config::{Config, VmConfig};
 use crate::guest::cpuid::CpuidTable;
 use crate::guest::devices::{self, Switches};
 use crate::hw::{cmos, cpu, pm, random};
+use crate::mem::frame_record::Owner;
 use crate::mem::vm_ram::VmRam;
 use crate::sched::topology::{PcpuSet, Topology};
 use crate::sched::{Config as SchedConfig, Credit, Kick, Scheduler, VcpuId};
@@ -181,8 +182,9 @@ impl<B: Backend> Machine<B> {
             paging,
             largest_leaf,
         };
+        let owner = Owner::Vm(u16::try_from(number).unwrap_or(u16::MAX - 1));
         // SAFETY: guests get RAM from `Ram` only, which takes it from the frame allocator.
-        let memory = unsafe { HostMemory::new() };
+        let memory = unsafe { HostMemory::new(owner) };
         let affinity = PcpuSet::from_bits(config.share.affinity);
         let topology = self.sched.topology();
         if affinity.and(topology.all()).is_empty() {
@@ -190,7 +192,7 @@ impl<B: Backend> Machine<B> {
         }
         let memory_ref = MemoryRef::new(&self.entries[number as usize].memory_refs);
         // SAFETY: a guest drops its RAM after its tables.
-        let ram = VmRam::from(unsafe { Frames::new() });
+        let ram = VmRam::from(unsafe { Frames::new(owner) });
         let mut guest = Guest::new(config, number, memory, &facts, ram, memory_ref, measures)?;
         self.attach_devices(&mut guest)?;
         let now = cpu::rdtsc();

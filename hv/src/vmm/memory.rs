@@ -13,6 +13,7 @@ use crate::device::virtio::disk::{Medium, Page, Pages};
 use crate::firmware::info::BootInfo;
 use crate::guest::devices::Media;
 use crate::mem::frame::{self, Block, Node};
+use crate::mem::frame_record::{self, Kind, Owner};
 use crate::mem::host_access::HostAccess;
 use crate::mem::host_ram::HostRam;
 use crate::mem::table_memory::TableMemory;
@@ -27,13 +28,13 @@ pub struct HostMemory {
 }
 
 impl HostMemory {
-    /// Memory of the first node.
+    /// Memory of the first node, with tables that are this owner's.
     ///
     /// # Safety
     /// VMs that use it have RAM only in frames that were allocated for them.
-    pub const unsafe fn new() -> HostMemory {
+    pub const unsafe fn new(owner: Owner) -> HostMemory {
         // SAFETY: the caller's promise.
-        HostMemory { tables: HostTables { node: Node(0) }, ram: unsafe { HostRam::new() } }
+        HostMemory { tables: HostTables { node: Node(0), owner }, ram: unsafe { HostRam::new() } }
     }
 }
 
@@ -88,26 +89,39 @@ impl HostAccess for HostMemory {
 
 /// The frame allocator as it lends memory for guests' RAM.
 #[derive(Debug)]
-pub struct Frames(HostRam);
+pub struct Frames {
+    ram: HostRam,
+    owner: Owner,
+}
 
 impl Frames {
-    /// All frames of the first node.
+    /// All frames of the first node, for this owner.
     ///
     /// # Safety
     /// Users of frames give them back only after all tables that map them are gone.
-    pub const unsafe fn new() -> Frames {
+    pub const unsafe fn new(owner: Owner) -> Frames {
         // SAFETY: only frames that were lent are filled.
-        Frames(unsafe { HostRam::new() })
+        Frames { ram: unsafe { HostRam::new() }, owner }
     }
 }
 
 impl RamSource for Frames {
     fn take(&self, order: u8) -> Option<Hpa> {
-        frame::alloc(order, Node(0))
+        let start = frame::alloc(order, Node(0))?;
+        if let Some(records) = frame_record::all() {
+            records.assign(start.frame(), 1 << order, self.owner, Kind::Ram);
+        }
+        Some(start)
     }
 
     fn wipe(&self, block: Block) {
-        self.0.fill(block.start, block.bytes(), 0);
+        // Nothing is wiped that became somebody else's.
+        if let Some(frame) = frame_record::all()
+            .and_then(|records| records.foreign(block.start.frame(), 1 << block.order, self.owner))
+        {
+            panic!("{} in the RAM of {:?} is not its own", frame.base(), self.owner);
+        }
+        self.ram.fill(block.start, block.bytes(), 0);
     }
 
     fn give_back(&self, block: Block) {

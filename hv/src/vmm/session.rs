@@ -13,6 +13,7 @@ use super::memory::HostMemory;
 use super::worker::Worker;
 use crate::boot::host::Host;
 use crate::hw::cpu;
+use crate::mem::frame_record::{self, Records};
 use crate::mem::{frame, heap};
 use crate::monitor::view::{HostReport, View};
 use crate::monitor::vms::{Action, Look, Refused, State, Summary, Vms};
@@ -241,5 +242,6 @@ impl<B: Backend> Worker<B> {
 
 /// The facts about the host; `pcpus` is the number of PCPUs that run guests.
 fn host_report(host: &Host, pcpus: usize) -> HostReport {
-    HostReport { tsc_khz: host.tsc_khz, pcpus, frames: frame::stats(), heap_bytes: heap::bytes() }
+    let kinds = frame_record::all().map(Records::census);
+    HostReport { tsc_khz: host.tsc_khz, pcpus, frames: frame::stats(), kinds, heap_bytes: heap::bytes() }
 }

@@ -59,7 +59,7 @@ fn look(context: &Context) -> Result<()> {
     ask(&mut person, "walk rip", &["4-level paging", "level 4", "leaf", "supervisor", "RAM at host"])?;
     ask(&mut person, "x rip 16", &["ffffffff"])?;
     ask(&mut person, "xp f0000 16", &["52 53 44 20 50 54 52 20", "RSD PTR"])?;
-    ask(&mut person, "host", &["TSC at", "frames free"])?;
+    ask(&mut person, "host", &["TSC at", "frames free", "frames of guests' RAM"])?;
     ask(&mut person, "frobnicate", &["unknown command"])?;
     // The up key brings the line back.
     person.types("\x1b[A\x1b[A\r")?;

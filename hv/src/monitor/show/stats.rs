@@ -4,6 +4,7 @@ use core::fmt::{self, Write};
 
 use super::{Bytes, Seconds, Share, Tenths};
 use crate::arch::addr::PAGE_SIZE;
+use crate::mem::frame_record::Kind;
 use crate::monitor::view::{HostReport, View};
 use crate::trace::exits::ExitCount;
 use crate::vcpu::Vcpu;
@@ -98,6 +99,10 @@ pub fn host(host: &HostReport, answer: &mut dyn Write) -> fmt::Result {
         mib(frames.total),
         frames.failures
     )?;
+    if let Some(kinds) = host.kinds {
+        let [ram, tables] = [Kind::Ram, Kind::Table].map(|kind| kinds[kind as usize]);
+        writeln!(answer, "in use: {ram} frames of guests' RAM ({} MiB), {tables} page tables", mib(ram))?;
+    }
     let largest = frames.free_blocks.iter().rposition(|&blocks| blocks != 0);
     let largest = largest.map_or(0, |order| PAGE_SIZE << order);
     writeln!(answer, "largest free block: {}; heap: {}", Bytes(largest), Bytes(host.heap_bytes))
