@@ -29,7 +29,7 @@ extern u8 blocks[MOST * BLOCK];
 static inline struct processor *processor(u32 number) { return (struct processor *)(blocks + number * BLOCK + TRAP_STACK); }
 
 extern u64 memory_bytes;
-// Memory that nobody minds: the second half of it.
+// Memory without another use: the second half of it.
 static inline u64 scratch_begin(void) { return memory_bytes / 2; }
 
 // ---- random numbers: each processor has a sequence of its own

@@ -1,8 +1,8 @@
 // A guest that does whatever a guest should not: `seed=N [round=N] [actions=N] [only=NAME]`.
 //
-// Every processor does random things to its machine, for ever. Sooner or later a round ends: the processors have done so many
-// things and reset the machine, or it dies of what they do. It is then started anew with the number of the next round, which
-// lives in the clock's memory. What a processor does in a round follows from the seed, the round and its number; what comes of
+// Every processor does random things to its machine, for ever. Sooner or later a round ends: the processors have done all
+// their actions and reset the machine, or it dies of one. It is then restarted with the number of the next round, which
+// is kept in the clock's memory. What a processor does in a round follows from the seed, the round and its number; what comes of
 // it also from how the processors happen to meet.
 #include "hostile.h"
 
@@ -31,7 +31,7 @@ enum { COUNT = sizeof ACTIONS / sizeof *ACTIONS };
 // ---- text
 
 static void put(char letter) {
-    // Somebody may have broken the port.
+    // Another processor may have misprogrammed the port.
     for (u32 i = 0; i < 10000 && !(inb(0x3fd) & 0x20); i++) {
     }
     outb(0x3f8, (u8)letter);

@@ -1,4 +1,4 @@
-// Page tables with entries that nobody would write, and the registers that say how they are read.
+// Page tables with entries that no kernel would write, and the registers that say how they are read.
 #include "hostile.h"
 
 static inline void forget(u64 at) { __asm__ volatile("invlpg (%0)" : : "r"(at) : "memory"); }

@@ -22,7 +22,7 @@ static u64 find(u32 device, u64 *notify) {
             if ((base & 6) == 4)
                 base |= (u64)config(device, 0x14 + 4 * bar) << 32;
             place = (base & ~15ull) + config(device, at + 8);
-            // Somebody may have moved it out of what is mapped.
+            // Another processor may have moved it out of the mapped range.
             if (place < 0xc0000000 || place > 0xfffff000)
                 place = 0;
             if (kind == 1)

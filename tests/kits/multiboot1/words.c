@@ -71,7 +71,7 @@ static void interrupt(u32 line) {
     kit_print("kit: irq %u came %u\n", line, trap_count[32 + line] != 0);
 }
 
-/* Ticks of the PIT's channel 0 as interrupts; ends after so many. */
+/* Ticks of the PIT's channel 0 as interrupts; ends after `count`. */
 static void ticks(u32 count) {
     trap_count[32] = 0;
     outb(0x43, 0x34);
@@ -85,7 +85,7 @@ static void ticks(u32 count) {
     kit_print("kit: ticks %u\n", count);
 }
 
-/* Computes until the clock has gone on so many seconds. */
+/* Computes until the clock has advanced by `seconds`. */
 static void compute(u32 seconds) {
     u8 last = 0xff;
     for (u32 seen = 0; seen <= seconds;) {

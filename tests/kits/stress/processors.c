@@ -9,7 +9,7 @@ static volatile u32 waiting, gate; // of the barrier
 static u8 *stacks;
 static long members[MOST];
 
-// Waits until `*word` is `value`. If another has failed by then, nobody will come any more.
+// Waits until `*word` is `value`. If another has failed by then, the value will never come.
 static void wait_until(volatile u32 *word, u32 value) {
     for (u32 spins = 0; *word != value; spins++) {
         __builtin_ia32_pause();
@@ -45,7 +45,7 @@ static void with_team(int (*run)(word)) {
 
 // ---- changes of mappings that others use
 
-// Pages of a board show pages of a file, or pages that are nobody else's. Each such page has an id; each worker has a word in it.
+// Pages of a board show pages of a file, or private pages. Each such page has an id; each worker has a word in it.
 enum { BOARD = 16, FILE_IDS = 24, IDS = FILE_IDS + BOARD + 1, HOLE = IDS, CHANGES = 5 };
 
 static u8 *board, *window; // the window shows the whole file, and never changes
@@ -173,7 +173,7 @@ static void check_board(word worker, u32 turn) {
     }
 }
 
-// Nobody has written to a page of the file that he should not have.
+// No worker has written to a page of the file that is not its own.
 static void check_file(word worker, u32 turn) {
     for (u32 id = 0; id < FILE_IDS; id++) {
         u32 value = *in_page(window, id, (u32)worker * OWN + 1);
@@ -293,7 +293,7 @@ static u32 pass_tokens(u32 worker) {
     return token;
 }
 
-// Two in turn; who is not in turn sleeps.
+// Two in turn; the other one sleeps.
 static void take_turns(u32 worker) {
     volatile u32 *turn = &turns_of[worker & ~1u];
     if ((worker | 1) >= team)

@@ -76,7 +76,7 @@ _Noreturn void fail(const char *format, ...);
 // Memory that all processes share.
 struct shared {
     volatile u32 operations; // of processes that have ended
-    volatile u32 failed;     // somebody has said why
+    volatile u32 failed;     // a process has reported the cause
     volatile u32 total;      // each process adds what it will tell its parent about
     volatile u32 sums[4096]; // by children, in places that their parents chose
     volatile u32 used;       // of `sums`

@@ -21,7 +21,7 @@ fn turn<P: Policy>(sched: &Scheduler<P>, pcpu: PcpuId, why: Why, now: u64) -> (O
     (run, sched.context_saved(pcpu, now))
 }
 
-/// Two PCPUs that share an LLC, and so many VCPUs of one VM that may run, and are blocked.
+/// Two PCPUs that share an LLC, and N blocked VCPUs of one VM that may run.
 fn machine<const N: usize>() -> (Sched<Credit>, [VcpuId; N]) {
     machine_with(CONFIG.credit())
 }
@@ -47,7 +47,7 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// All that was kicked takes its turn, until nobody is. Then the VCPU must run or have run.
+/// All kicked PCPUs decide, until none is kicked. Then the VCPU must run or have run.
 fn settle<P: Policy>(sched: &Scheduler<P>, kicks: &[Kick], now: u64) {
     let mut kicks: Vec<Kick> = kicks.to_vec();
     for pcpu in [P0, P1] {
@@ -65,7 +65,7 @@ fn settle<P: Policy>(sched: &Scheduler<P>, kicks: &[Kick], now: u64) {
     }
 }
 
-/// One PCPU halts while somebody wakes a VCPU of its queue.
+/// One PCPU halts while another wakes a VCPU of its queue.
 #[test]
 fn a_wake_up_is_not_lost_on_a_pcpu_that_halts() {
     check(|| {
@@ -160,7 +160,7 @@ fn a_pause_meets_a_theft() {
     });
 }
 
-/// Somebody wakes a VCPU that is gone, while a new one gets its number: that does not run before it is resumed, and then it does.
+/// A PCPU wakes a VCPU that is gone, while a new one gets its number: that does not run before it is resumed, and then it does.
 #[test]
 fn a_late_wake_up_lets_no_new_one_run() {
     check(|| {

@@ -5,7 +5,7 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use sched_loom::hlt_tracker::HltTracker;
 
-/// VCPUs of a VM, of which all but the first sleep, and who has mail.
+/// VCPUs of a VM, of which all but the first sleep, and which of them have mail.
 struct Vm<const N: usize> {
     hlt_tracker: HltTracker,
     mail: [AtomicBool; N],
@@ -61,6 +61,6 @@ fn one_whom_another_has_mailed_is_not_asleep() {
         };
         let ends = [vm.ends(0), other.join().unwrap()];
         assert_eq!(ends, [false, false]);
-        assert!(vm.wakes(2) && vm.ends(2), "nobody has anything to do any more");
+        assert!(vm.wakes(2) && vm.ends(2), "no VCPU has anything to do any more");
     });
 }

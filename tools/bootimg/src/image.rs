@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{Error, grub::FOLDER as LOADER, hash::sha256, netboot::SCRIPT};
 
-/// The time that files get if nobody says another: 2000-01-01.
+/// The time of files by default: 2000-01-01.
 pub const DEFAULT_EPOCH: u32 = 946_684_800;
 
 /// The firmware that an image boots on.

@@ -12,7 +12,7 @@ use crate::{
 pub const SCRIPT: &str = "palimpsest.ipxe";
 
 /// For iPXE. The loader asks iPXE for the name of the boot file, and so learns where everything is. It is this script's,
-/// if DHCP named it; newer versions of iPXE (2020 and later) know it whoever named it.
+/// if DHCP named it; newer versions of iPXE (2020 and later) know it in any case.
 const TEXT: &str = "#!ipxe
 isset ${cwduri} && set netX/filename ${cwduri}palimpsest.ipxe ||
 iseq ${platform} efi && goto efi ||

@@ -88,7 +88,7 @@ enum Places {
     Fat(fat::Geometry, Vec<u32>),
 }
 
-/// Finds the file system of an image. Its files fit into it together, so that nobody reads more than there is.
+/// Finds the file system of an image. Its files fit into it together, so a reader of all of them reads a bounded amount.
 fn examine(source: &impl Source) -> Result<(Inspection, Places), Damaged> {
     let (found, places) = find(source)?;
     let total = found.files.iter().try_fold(0u64, |sum, (_, size)| sum.checked_add(*size));

@@ -8,7 +8,7 @@ use std::{
 
 use labsim::model::memory::{Memory, Split};
 
-/// A file that is mapped for as long as the process lives, shared with whoever else maps it.
+/// A file that is mapped for as long as the process lives, shared with other processes that map it.
 #[derive(Clone, Copy)]
 pub struct Mapping {
     /// Where it is.

@@ -112,7 +112,7 @@ impl Plugin {
             record_bytes: PAGE as u64,
             khz: u64::from(mhz) * 1000,
         };
-        // SAFETY: the memory is large enough, aligned to pages, and nobody reads it yet.
+        // SAFETY: the memory is large enough, aligned to pages, and is not read yet.
         unsafe {
             std::ptr::write_bytes(memory.base, 0, bytes);
             memory.base.cast::<Header>().write(header);
@@ -239,10 +239,10 @@ impl Vcpu {
     /// The processor of this number.
     ///
     /// # Safety
-    /// In one of its callbacks, which run on its own thread; nobody else has a reference to it.
+    /// In one of its callbacks, which run on its own thread; no other reference to it exists.
     #[inline(always)]
     pub unsafe fn of(vcpu: c_uint) -> &'static mut Vcpu {
-        // SAFETY: it was stored before any callback, is never freed, and by the caller nobody else uses it.
+        // SAFETY: it was stored before any callback, is never freed, and the caller ensures that there is no other reference.
         unsafe { &mut *VCPUS.get_unchecked(vcpu as usize % PCPUS).load(Relaxed) }
     }
 

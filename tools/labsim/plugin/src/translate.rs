@@ -88,7 +88,7 @@ pub extern "C" fn block(_id: ffi::Id, block: *mut ffi::Block) {
 }
 
 /// # Safety
-/// The block is being translated and has so many instructions, at least one.
+/// The block is being translated and has `count` instructions, at least one.
 unsafe fn describe(block: *mut ffi::Block, count: usize, kept: &Kept) -> Block {
     let plugin = plugin();
     // SAFETY: by the caller.

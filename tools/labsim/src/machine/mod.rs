@@ -111,7 +111,7 @@ pub enum FullyAssociative {
 }
 
 impl Ways {
-    /// The number, of an array with so many entries.
+    /// The number of ways, of an array with `entries` entries.
     pub fn of(self, entries: usize) -> usize {
         match self {
             Ways::Count(ways) => ways,
@@ -196,7 +196,7 @@ pub struct WalkerSpec {
     pub source: String,
 }
 
-/// Who has a cache.
+/// The processors that share a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sharing {
@@ -222,7 +222,7 @@ pub struct Cache {
     pub policy: Policy,
     /// Cycles of a hit. At the first level only walks pay them.
     pub latency: u64,
-    /// Who has it.
+    /// The processors that share it.
     pub shared: Sharing,
     /// Where the figures come from.
     pub source: String,

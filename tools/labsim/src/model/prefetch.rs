@@ -1,7 +1,7 @@
 //! A stride prefetcher, as they sit beside a second-level cache: it sees the first level's misses, page by page.
 //!
 //! Two steps of the same length in one page are a stream; each further step brings the next lines in. A stream ends at
-//! its page, as in processors, because the next physical page is anybody's.
+//! its page, as in processors, because the next physical page may belong to anything.
 
 /// Lines in a page.
 const LINES: u64 = 64;
@@ -24,7 +24,7 @@ pub struct Prefetcher {
 }
 
 impl Prefetcher {
-    /// One that follows so many pages at a time, so many lines ahead.
+    /// One that follows `streams` pages at a time, `degree` lines ahead.
     pub fn new(streams: usize, degree: u64) -> Prefetcher {
         let empty = Stream { page: u64::MAX, last: 0, stride: 0, used: 0 };
         Prefetcher { streams: vec![empty; streams], degree, clock: 0 }

@@ -152,7 +152,7 @@ impl<M: Memory> Processor<M> {
         &mut self.record.sides[self.side as usize]
     }
 
-    /// Brings the record up to date; so many instructions were executed in all.
+    /// Brings the record up to date; `instructions` were executed in all.
     pub fn sync(&mut self, instructions: u64) {
         let executed = instructions.wrapping_sub(std::mem::replace(&mut self.instructions, instructions));
         let accesses = std::mem::take(&mut self.accesses);

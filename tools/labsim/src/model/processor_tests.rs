@@ -83,7 +83,7 @@ fn counters(processor: &mut Processor<Words>) -> Counters {
     record.sides[processor.side() as usize]
 }
 
-/// L1 misses and walks of a second round through so many pages of 4 KiB.
+/// L1 misses and walks of a second round through `pages` pages of 4 KiB.
 fn round(preset: &str, pages: u64) -> (u64, u64) {
     let (mut processor, _) = processor(preset, false);
     let go = |processor: &mut Processor<Words>| (0..pages).for_each(|page| load(processor, page << 12));

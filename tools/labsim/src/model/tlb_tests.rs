@@ -56,7 +56,7 @@ fn each_level_reaches_as_far_as_it_has_entries() {
 }
 
 #[test]
-fn large_pages_that_nobody_holds_are_splintered_and_go_at_once() {
+fn large_pages_without_an_array_are_splintered_and_go_at_once() {
     let (mut tlbs, spaces) = (small_machine(Policy::Lru), Spaces::default());
     let va = 5 << 30;
     for offset in [0, 0x20_0000, 0x20_1000] {

@@ -71,7 +71,7 @@ fn alignment(c: &mut Check) {
     set_cr0(before);
     c.equal_but_tcg("an access that is not aligned", (trap.vector, trap.error), (vector::AC, 0));
     let trap = user::run(user_unaligned, 0);
-    c.equal("the same where nobody minds", trap.vector, user::DONE);
+    c.equal("the same with no check enabled", trap.vector, user::DONE);
 }
 
 #[unsafe(naked)]

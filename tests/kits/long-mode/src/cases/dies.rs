@@ -70,7 +70,7 @@ fn stack_in_hole(_: &mut Check) {
 }
 
 fn unknown_instruction(_: &mut Check) {
-    // x87 on a device register: nobody does that.
+    // x87 on a device register: no compiler emits that, and the emulator does not execute it.
     // SAFETY: ends the guest.
     unsafe { asm!("fld qword ptr [{}]", in(reg) 0xfed0_00f0_u64) };
     say!("FAIL dies.unknown-instruction: it goes on");

@@ -201,7 +201,7 @@ fn nmi_hlt(c: &mut Check) {
     }
 }
 
-/// In the first so many handlers, sends the next NMI.
+/// The number of handlers, from the first on, that send the next NMI.
 const ROW: u32 = 50;
 
 fn nmi_after_iret(c: &mut Check) {

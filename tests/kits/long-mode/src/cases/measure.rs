@@ -45,7 +45,7 @@ fn x2apic(c: &mut Check) {
     });
 }
 
-/// To whom the other processor answers.
+/// The processor that the other one answers.
 static ASKER: AtomicU32 = AtomicU32::new(0);
 static STOP: AtomicU32 = AtomicU32::new(0);
 

@@ -30,7 +30,7 @@ const fn mark(n: u64) -> u64 {
     0x5ca1_ab1e_0000 + n
 }
 
-/// The page that everybody reads.
+/// The page that all processors read.
 const SHARED: usize = 3;
 /// What is to be flushed, and how: see [`flush`].
 static HOW: AtomicU64 = AtomicU64::new(0);
@@ -119,7 +119,7 @@ fn reader(me: &'static Processor, i: u64) {
     set_cr3(root);
 }
 
-/// The entry changes; after everybody has flushed, nobody may use what it said before.
+/// The entry changes; after all processors have flushed, none may use the old translation.
 fn shootdown(c: &mut Check, asleep: bool) {
     prepare();
     with_all(c, |c, all| {
@@ -174,7 +174,7 @@ fn shootdown(c: &mut Check, asleep: bool) {
     });
 }
 
-/// Lets the readers read for a moment: until somebody has compared, or for no time at all.
+/// Lets the readers read for a moment: until one has compared, or for no time at all.
 fn open(round: u64) {
     let compared = || processors().iter().map(|p| p.word.load(SeqCst)).sum::<u64>();
     let before = compared();
@@ -219,7 +219,7 @@ fn dirty(c: &mut Check) {
                     break;
                 }
                 if try_write(page(SHARED) + 8, next).is_ok() {
-                    // Nobody minds if another has counted, too.
+                    // Another processor may have counted, too: that is harmless.
                     _ = WRITTEN.compare_exchange(next, next + 1, SeqCst, SeqCst);
                 }
             }
@@ -246,7 +246,7 @@ fn dirty(c: &mut Check) {
             c.equal("the entry", old & !D, scratch(0) | PW | A);
             (0..5).for_each(|_| _ = cpuid(0, 0));
             c.equal("nothing is written after the shootdown", peek(frame), after);
-            c.equal("nobody revives the entry", peek::<u64>(entry(SHARED) as u64), 0);
+            c.equal("no processor writes the entry back", peek::<u64>(entry(SHARED) as u64), 0);
         }
         WRITTEN.store(END, SeqCst);
         all.iter().for_each(|p| c.holds("it ends", p.is_done(LONG)));
@@ -293,7 +293,7 @@ fn count(counter: usize, kind: u64) {
     }
 }
 
-/// Everybody adds to entries of one table, while it is used for translations: no addition is lost.
+/// All processors add to entries of one table, while it is used for translations: no addition is lost.
 fn locked(c: &mut Check) {
     with_all(c, |c, all| {
         (0..4).for_each(|n| poke(entry(COUNTERS + n) as u64, 0u64));

@@ -66,7 +66,7 @@ fn start(c: &mut Check) {
         for (i, p) in all.iter().enumerate() {
             c.equal("its job", p.word.load(SeqCst), i as u64 + 1);
         }
-        c.equal("nobody started twice", processors().len(), all.len());
+        c.equal("none started twice", processors().len(), all.len());
     });
 }
 
@@ -91,7 +91,7 @@ fn init(c: &mut Check) {
                 set_cr2(0x1234_5000);
                 set_dr0(0x5678);
                 STAYS.store(staying(), SeqCst);
-                // INIT comes while it waits for nothing.
+                // INIT comes while it loops.
                 loop {
                     core::hint::spin_loop();
                 }
@@ -175,7 +175,7 @@ fn ipi_xapic(c: &mut Check) {
         sent(c, "to all", ALL, 0, 1, |_| 1);
         sent(c, "to all others", OTHERS, 0, 0, |_| 1);
         sent(c, "physical broadcast", 0, 0xff, 1, |_| 1);
-        sent(c, "to nobody", 0, 0x77, 0, |_| 0);
+        sent(c, "to no processor", 0, 0x77, 0, |_| 0);
         for mask in [0x01, 0x02, 0x03, 0x06, 0xfe, 0xff, 0] {
             sent(c, "flat logical", LOGICAL, mask, mask & 1, |i| flat(i, mask));
         }
@@ -309,7 +309,7 @@ fn storm(c: &mut Check) {
 static NEWEST: AtomicU64 = AtomicU64::new(0);
 static BACKWARDS: AtomicU64 = AtomicU64::new(0);
 
-/// Nobody sees a time before one that another has written down: a later reading is a larger one, on any processor.
+/// No processor reads a time before one that another has written down: a later reading is a larger one, on any processor.
 fn tsc(c: &mut Check) {
     with_all(c, |c, all| {
         NEWEST.store(0, SeqCst);

@@ -151,8 +151,8 @@ fn unmap(c: &mut Check) {
 static STEP: AtomicU64 = AtomicU64::new(0);
 const END: u64 = u64::MAX;
 
-/// A page goes that others read without an exit, which alone would have them forget where it was. Whoever knows that it is gone
-/// must find it so.
+/// A page is removed that other processors read without an exit, at which they would flush anyway. A processor that knows that
+/// it is gone must not reach it.
 fn unmap_from_others(c: &mut Check) {
     if !is_palimpsest() {
         return c.skip("this machine's test device does not unmap");

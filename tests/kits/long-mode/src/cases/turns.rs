@@ -19,7 +19,7 @@ const PATIENCE_MS: u64 = 50;
 
 /// How many have been taken.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
-/// Who takes part.
+/// The processors that take part.
 static MEMBERS: AtomicUsize = AtomicUsize::new(0);
 static IDS: [AtomicU32; MOST + 1] = [const { AtomicU32::new(0) }; MOST + 1];
 
@@ -44,7 +44,7 @@ fn ring(c: &mut Check) {
     c.equal("turns", TAKEN.load(SeqCst), TURNS);
     let mine = TURNS.div_ceil(all.len() as u64 + 1);
     for other in all {
-        // One for each turn and one at the end, or fewer: who sees its turn before it halts takes two at once later.
+        // One for each turn and one at the end, or fewer: a processor that sees its turn before it halts takes two at once later.
         let came = u64::from(other.count(V));
         c.holds(
             format_args!("interrupts of processor {}: {came}", other.id()),

@@ -174,9 +174,9 @@ impl fmt::Display for Step {
             INVPCID => write!(f, "INVPCID type {}, PCID {}, {address:x}", value & 0xff, value >> 8),
             _ => {
                 let what = ["read", "write", "execute", "modify"][op as usize & 3];
-                let who = if op & USER != 0 { "user" } else { "supervisor" };
+                let mode = if op & USER != 0 { "user" } else { "supervisor" };
                 let ac = if op & AC != 0 { " with AC" } else { "" };
-                write!(f, "{who} {what} {address:x}{ac}")
+                write!(f, "{mode} {what} {address:x}{ac}")
             }
         }
     }

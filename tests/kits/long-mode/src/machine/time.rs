@@ -18,7 +18,7 @@ pub fn tsc_hz() -> u64 {
     TSC_HZ.get()
 }
 
-/// TSC ticks in so many microseconds.
+/// TSC ticks in `n` microseconds.
 pub fn micros(n: u64) -> u64 {
     tsc_hz() * n / 1_000_000
 }
@@ -50,7 +50,7 @@ pub fn sample(counter: &impl Fn() -> u64) -> (u64, u64) {
     (best.1, best.2)
 }
 
-/// Waits until `done`, at most so many milliseconds; whether it came.
+/// Waits until `done`, at most `millis`; whether it came.
 pub fn wait(millis: u64, done: impl Fn() -> bool) -> bool {
     let end = rdtsc() + micros(millis * 1000);
     while !done() {

@@ -35,7 +35,7 @@ impl Stage {
         Stage { region, _space: space }
     }
 
-    /// Maps a page anew.
+    /// Maps a page again, to its own target.
     fn map(&self, page: u64, flags: u64) {
         self.map_to(page, target(page), flags);
     }
@@ -93,7 +93,7 @@ pub fn idt(c: &mut Check) {
             c.equal("its page", stage.touched(FIRST), A | flags & D);
             c.equal("the next page", stage.touched(FIRST + 1) & D, 0);
         }
-        // Reading a gate is a supervisor access, whoever caused it.
+        // Reading a gate is a supervisor access at any CPL.
         stage.map(FIRST, 0);
         trap::load_idt_at(base);
         let got = raise();

@@ -252,7 +252,7 @@ impl<'a> Script<'a> {
         self.ever_uncertain |= bits;
     }
 
-    /// What was uncertain and will be looked at has been written anew.
+    /// Everything uncertain that will be compared has been written again.
     pub fn settle(&mut self) {
         self.uncertain = 0;
     }

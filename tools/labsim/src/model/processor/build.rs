@@ -35,7 +35,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// For a checked machine with so much memory and so many processors. `doorbell`: where it sees the records.
+    /// For a checked machine, its memory and number of processors. `doorbell`: where it sees the records.
     pub fn new(
         machine: Machine,
         ram: Split,

@@ -35,7 +35,7 @@ impl<F: Fn(u64) -> Truth> Check for F {
 
 /// Differences that are described at most.
 const DESCRIBED: usize = 16;
-/// Differences are settled after so many, those of one page in a row counted as one.
+/// Differences are settled when there are this many, those of one page in a row counted as one.
 const SETTLED_AT_ONCE: usize = 64;
 
 impl<M: Memory> Processor<M> {
