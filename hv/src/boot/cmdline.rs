@@ -119,6 +119,7 @@ impl HvOptions {
         let mut unknown = UnknownWords::new();
         for word in line.split_ascii_whitespace() {
             if options.apply(word).is_none() {
+                // Beyond 16 they are not reported: an unknown word has no effect anyway.
                 let _ = unknown.try_push(word);
             }
         }

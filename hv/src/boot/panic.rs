@@ -126,6 +126,7 @@ fn end(message: fmt::Arguments<'_>, frame: Option<&TrapFrame>, rbp: u64) -> ! {
             console::seize();
         }
         let mut console = log::console();
+        // Errors of the ports are ignored: the panic goes on to whatever else can show it.
         let _ = write!(Lines(console), "\n{report}");
         let _ = console.write_str("\n");
         if let Some(mut port) = log::telemetry() {

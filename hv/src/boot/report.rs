@@ -114,6 +114,7 @@ fn virtualization() -> Virtualization {
     const VMX: u32 = 1 << 5;
     let shortened = |obstacle: &dyn core::fmt::Display| {
         let mut text = ArrayString::new();
+        // A longer text is cut.
         let _ = write!(text, "{obstacle}");
         text
     };

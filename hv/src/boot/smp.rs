@@ -39,10 +39,11 @@ const PATIENCE_MS: u64 = 5000;
 const LEAST_PATIENCE_MS: u64 = 300;
 /// After this time without an answer a PCPU is kicked again.
 const KICK_MS: u64 = 1;
-/// Rounds in which clocks are compared, and their time at most.
+/// Rounds in which clocks are compared: each narrows the bounds ([`Skew`]). The limit is for machines where a round is slow, as
+/// where emulated processors share one processor.
 const ROUNDS: u32 = 64;
 const ROUNDS_MS: u64 = 20;
-/// A difference of clocks that is not worth a warning: a microsecond at any frequency is more.
+/// A difference of clocks that is not worth a warning: less than a microsecond at any frequency.
 const SKEW_TICKS: u64 = 500;
 
 /// What the first PCPU tells the others.

@@ -311,6 +311,7 @@ fn ascii(name: &[u8; 4]) -> ArrayString<4> {
     let mut text = ArrayString::new();
     for byte in name {
         let shown = if byte.is_ascii_graphic() { char::from(*byte) } else { '.' };
+        // Four ASCII characters fit.
         let _ = text.try_push(shown);
     }
     text

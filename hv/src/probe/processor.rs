@@ -37,6 +37,7 @@ fn text<const N: usize>(registers: impl IntoIterator<Item = u32>) -> ArrayString
     let bytes = registers.into_iter().flat_map(u32::to_le_bytes);
     for byte in bytes.filter(|b| b.is_ascii_graphic() || *b == b' ') {
         if !(text.is_empty() && byte == b' ') {
+            // A longer name is cut.
             let _ = text.try_push(char::from(byte));
         }
     }

@@ -163,7 +163,8 @@ pub fn leave_word<V: Copy>(
     running
 }
 
-/// PCPUs that are asked before the first answer is awaited.
+/// PCPUs that are asked before the first answer is awaited, so that their answers overlap: as many as the scheduler has
+/// (`sched::topology::MAX_PCPUS`), in a fixed array because a shootdown must not allocate.
 const AT_ONCE: usize = 64;
 
 fn wait(carrier: &impl Carrier, pcpu: u32, ticket: Ticket, patience: u64, answer: &mut impl FnMut()) {

@@ -23,11 +23,12 @@ use crate::virt::Virt;
 use crate::vm::work;
 use crate::vm::{HostMemory, Memory, Vm};
 
-/// Pieces of guest memory that one pass notes before it gives up telling them apart.
+/// Writes of one pass that are recorded one by one. After more, all shadow pages are dropped: right, and slower only for a guest
+/// that uses shadow tables.
 const MOST_WRITES: usize = 64;
 
-/// Guest memory as devices reach it. What they write may be one of the guest's tables: it is recorded, and reported to the shadow engine when
-/// the device is unlocked: the holder of the shadow tables may wait, in a shootdown, for a PCPU that waits for the device.
+/// Guest memory as devices reach it. What they write may be one of the guest's tables: it is recorded, and reported to the
+/// shadow engine when the device is unlocked: the holder of the shadow tables may wait, in a shootdown, for a PCPU that waits for the device.
 pub(super) struct Dma<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     memory: &'a Memory<F, M>,
     written: RefCell<ArrayVec<(Gpa, u64), MOST_WRITES>>,

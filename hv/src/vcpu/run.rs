@@ -17,7 +17,8 @@ use crate::virt::{Ended, Event, Virt};
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
 
-/// The host's timer is never armed for later than this.
+/// The host's timer is never armed for later than this while a guest runs: a bound for interrupts that an emulator loses, see
+/// [`run_timers`].
 const LONGEST_MS: u64 = 250;
 
 /// The VCPU that serves the chipset: its timers, the PICs' interrupts, the console.

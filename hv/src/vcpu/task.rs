@@ -22,7 +22,8 @@ use crate::vm::{HostMemory, Vm};
 /// DR6.BT: the debug trap of a TSS.
 const DR6_BT: u64 = 1 << 15;
 
-/// How often the new task's registers are loaded, while other VCPUs change its page tables.
+/// How often the new task's registers are loaded, while other VCPUs change its page tables. A bound, because the guest decides how
+/// long that goes on; after it the VM ends.
 const ATTEMPTS: usize = 1000;
 
 /// What a half came to, if it did not come to its end.
