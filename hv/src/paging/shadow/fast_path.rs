@@ -130,7 +130,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 
     /// Makes the shadow entry of a piece of a large page.
     fn put_direct(&mut self, leaf: &Leaf, index: usize, gva: Gva, to: Hpa, writable: bool) {
-        let entry = leaf.key.piece(to, writable);
+        let entry = leaf.key.piece(to, writable) | HOST_WRITABLE;
         self.put_entry(leaf.table, index, gva, entry, 0);
     }
 

@@ -161,6 +161,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             if !is_pointer
                 && let Some(to) = p2m.translate(step.at).readable()
                 && self.pool.shadows(to.frame()).next().is_none()
+                && !self.starts_unsync(step.level, to.frame())
             {
                 self.pool.withdraw(to.frame());
             }

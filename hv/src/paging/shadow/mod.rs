@@ -22,6 +22,7 @@ mod apply;
 mod check;
 mod fast_path;
 mod hardware;
+mod inherit;
 mod leaf_lookup;
 #[cfg(any(test, feature = "testing"))]
 mod model;
@@ -213,7 +214,7 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Tuning {
-        Tuning { window: 8, direct_window: 64, unsync_after: 0, flood: 16, quiet: 8 }
+        Tuning { window: 16, direct_window: 64, unsync_after: 0, flood: 16, quiet: 8 }
     }
 }
 
@@ -227,6 +228,8 @@ pub struct Shadow<M: TableMemory, F: PteFormat> {
     upper_unsync: bool,
     /// Pages that the guest has just unlinked.
     unlinked: Vec<PageId>,
+    /// A root from which the guest has taken all entries of its user.
+    dying: Option<PageId>,
     leaf_cache: LeafCache,
     recent: Recent,
     /// Where the processor's PAT is not the guest's.
@@ -269,6 +272,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             unsync,
             upper_unsync: false,
             unlinked,
+            dying: None,
             leaf_cache: LeafCache::default(),
             recent: Recent::default(),
             pat: None,
@@ -374,15 +378,16 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             return id;
         }
         self.statistics.pages_made += 1;
-        if key.is_table() {
-            self.write_protect(memory, Hfn(key.number()));
-        }
+        let starts_unsync = key.is_table() && self.starts_unsync_or_write_protect(memory, key);
         let evictions = self.pool.evictions;
         let id = self.pool.create(key, gfn);
         if self.pool.evictions != evictions {
             // Others may have been evicted with the one that is used again.
             self.unsync.retain(|other| other.id != id);
             self.forget_evicted();
+        }
+        if starts_unsync {
+            self.start_unsync(id);
         }
         id
     }

@@ -67,6 +67,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         self.pool.touch(root);
         self.pool.set_root(Some(root));
+        if self.dying.is_some() {
+            self.drop_dying_root();
+        }
         let long = !key.is_top();
         if !long && key.kind() == PagingKind::Pae {
             // The pointers are those of this moment; faults read them again.
@@ -125,8 +128,11 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 id
             }
             None => {
+                // The guest copies what all its address spaces have in common from one to the next.
                 self.statistics.roots_made += 1;
-                self.page(key, gfn, memory)
+                let id = self.page(key, gfn, memory);
+                self.inherit_links(p2m, memory, state, id);
+                id
             }
         };
         let registers = Registers { cr0: state.cr0, cr3: state.cr3, cr4: state.cr4, efer: state.efer };

@@ -50,11 +50,19 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 
     fn written_frame(&mut self, frame: Hfn, offset: u64, len: u64) {
         let mut seen = 0;
+        let mut emptied = None;
         while let Some(id) = self.pool.nth_shadow(frame, seen) {
             seen += 1;
             let key = self.pool.page(id).key;
+            let before = self.unlinked.len();
             for index in key.entries_at(offset, len) {
                 self.unlink(id, index);
+            }
+            if self.unlinked.len() > before {
+                self.see_root_die(id);
+                if self.pool.page(id).next_present(0).is_none() {
+                    emptied = Some(id);
+                }
             }
             let page = self.pool.page_mut(id);
             page.writes = page.writes.saturating_add(1);
@@ -77,6 +85,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             if self.pool.page(id).is_in_use() && self.pool.is_orphan(id) {
                 self.drop_page(id);
             }
+        }
+        if let Some(id) = emptied {
+            self.drop_empty(id);
         }
     }
 
@@ -120,10 +131,16 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.free(id);
     }
 
-    /// Frees a page that may be unsync.
+    /// Frees a page that may be unsync. The guest writes its table without a fault from now on, if nothing else shadows it.
     pub(super) fn free(&mut self, id: PageId) {
-        self.unsync.retain(|other| other.id != id);
+        if self.pool.page(id).unsync {
+            self.unsync.retain(|other| other.id != id);
+        }
+        let key = self.pool.page(id).key;
         self.pool.release(id);
+        if key.is_table() {
+            self.pool.unprotect(Hfn(key.number()));
+        }
     }
 
     /// Frees what shadows `frame` if nothing points to it and it is not the root in use: before a write to it, it was a

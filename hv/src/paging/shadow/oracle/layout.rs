@@ -51,7 +51,7 @@ fn use_of(page: u64) -> Use {
 pub fn tuning(random: &mut Random) -> (Tuning, usize) {
     let mut choose = |n: u64| random.draw() % n;
     let tuning = Tuning {
-        window: 1 << choose(4),
+        window: 1 << choose(5),
         direct_window: 1 << choose(7),
         unsync_after: [0, 0, 1, 2, u8::MAX][choose(5) as usize],
         flood: [3, 16][choose(2) as usize],

@@ -1,13 +1,14 @@
 //! Entries of shadow pages, and the reverse maps that find them: parents of a page, leaves of a frame.
 
 use super::super::TlbFlush;
+use super::super::role::HOST_WRITABLE;
 use super::chunks::{Chunk, Record};
 use super::unfilled::{if_filled, unfilled};
 use super::*;
 use crate::arch::addr::{Hfn, Hpa};
 use crate::mem::table_memory::{ENTRIES, TableMemory};
 use crate::paging::format::PteFormat;
-use crate::paging::format::x86::{LARGE, PRESENT, WRITE};
+use crate::paging::format::x86::{DIRTY, LARGE, PRESENT, WRITE};
 
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Whether nothing points to a page.
@@ -248,6 +249,50 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             slot = next;
         }
         any
+    }
+
+    /// Whether a leaf of level 1 allows writes to `frame`.
+    pub(in super::super) fn is_writable(&self, frame: Hfn) -> bool {
+        let to = frame.base().0;
+        let mut slot = self.lists[self.reverse_map(to, 1)];
+        while slot != NONE {
+            let (id, index) = Self::place(slot);
+            let page = self.page(id);
+            let raw = self.memory.load(page.frame, index);
+            if raw & leaf_address(1) == to && page.key.level() == 1 && raw & WRITE != 0 {
+                return true;
+            }
+            (slot, _) = Record::of(page, index).neighbours(&self.memory);
+        }
+        false
+    }
+
+    /// Gives the right to write to `frame` back to the leaves that lack it only because tables are write-protected.
+    pub(in super::super) fn unprotect(&mut self, frame: Hfn) {
+        if self.is_write_protected(frame) {
+            return;
+        }
+        let to = frame.base().0;
+        let mut slot = self.lists[self.reverse_map(to, 1)];
+        while slot != NONE {
+            let (id, index) = Self::place(slot);
+            let page = self.page(id);
+            let record = Record::of(page, index);
+            let raw = self.memory.load(page.frame, index);
+            let key = page.key;
+            if raw & leaf_address(1) == to
+                && key.level() == 1
+                && raw & HOST_WRITABLE != 0
+                && key.allows_writes()
+            {
+                // Pieces of a large page have its dirty bit's meaning in their page's key.
+                const BOTH: u64 = WRITE | DIRTY;
+                if key.is_direct() || record.payload(&self.memory) & BOTH == BOTH {
+                    self.memory.store(page.frame, index, raw | WRITE);
+                }
+            }
+            (slot, _) = record.neighbours(&self.memory);
+        }
     }
 
     #[inline(always)]

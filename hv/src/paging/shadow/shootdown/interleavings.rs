@@ -215,7 +215,8 @@ fn run(
     let arena = Arena::new(64);
     let mut p2m = P2m::new(&arena).unwrap();
     let _no_engine_yet = p2m.map_ram(GpaRange::new(Gpa(0), RAM * PAGE_SIZE).unwrap(), HOST, true).unwrap();
-    let tuning = Tuning { window: 1, direct_window: 1, ..Tuning::default() };
+    // A table that starts unsync is nothing that counts on the others.
+    let tuning = Tuning { window: 1, direct_window: 1, unsync_after: 1, ..Tuning::default() };
     let mut shadow = Shadow::<Handle, Npt>::new(handle.clone(), PAGES, 40, tuning).unwrap();
     shadow.share(2, Arc::new(handle.clone()));
     let [root, _] = [1, 0].map(|vcpu| {

@@ -275,6 +275,8 @@ fn what_a_fault_read_before_the_others_were_told_leads_nowhere() {
     for (at, before) in [(upper, page(11)), (lower, page(13))] {
         with_guest(|p2m, host, shadow| {
             let told = Told::default();
+            // Tables are write-protected as they are shadowed, which is what others are told of.
+            shadow.tuning.unsync_after = 1;
             shadow.share(2, Arc::new(told.clone()));
             entry(p2m, host, 8 * PAGE_SIZE, (9 * PAGE_SIZE) | 1);
             entry(p2m, host, upper.0, page(10));

@@ -1,0 +1,142 @@
+//! Address spaces that come and go: what a new root has in common with the one in use, and what is left of one that dies.
+//!
+//! A guest makes an address space by copying the entries of its kernel into a new root table, and ends it by clearing the
+//! entries of its user, table by table, from below. Either is seen here without a fault for each entry.
+
+use super::Shadow;
+use super::pool::{Page, PageId};
+use super::role::Key;
+use super::sync::{MAX_UNSYNC, Unsync};
+use crate::arch::addr::{Gpa, Hfn};
+use crate::mem::guest_memory::GuestMemory;
+use crate::mem::table_memory::TableMemory;
+use crate::paging::format::PteFormat;
+use crate::paging::format::x86::{ACCESSED, ADDRESS, LARGE, PRESENT};
+use crate::paging::guest_walk::{PagingState, reserved};
+use crate::paging::p2m::P2m;
+
+/// The first entry of a root table for addresses whose highest bit is set.
+const UPPER_HALF: usize = 256;
+
+impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
+    /// Links below a root that was just made what is linked below the root in use, wherever the guest's entries lead to the same
+    /// tables with the same rights. Only entries that the guest has used already are looked at: no accessed bit is set.
+    #[inline(never)]
+    pub(super) fn inherit_links(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        state: &PagingState,
+        root: PageId,
+    ) {
+        let Some(used) = self.pool.root() else { return };
+        let (key, base) = (self.pool.page(root).key, self.pool.page(root).gfn.base());
+        // While tables above level 1 are unsync, links may lead elsewhere than the guest's entries.
+        if self.upper_unsync || !key.is_table() || key.level() != 4 || self.pool.page(used).key.level() != 4 {
+            return;
+        }
+        let forbidden = LARGE | reserved(state, 4);
+        let mut from = 0;
+        while let Some(index) = self.pool.page(used).next_present(from) {
+            from = index + 1;
+            let Some(child) = self.pool.child(used, index) else { continue };
+            let at = base.0 + key.entry_offset(index);
+            let Ok(raw) = memory.read_entry(Gpa(at), key.entry_bytes()) else { continue };
+            if raw & (PRESENT | ACCESSED | forbidden) != PRESENT | ACCESSED {
+                continue;
+            }
+            let Some(to) = p2m.translate(Gpa(raw & ADDRESS)).readable() else { continue };
+            if self.pool.page(child).key == key.below(raw, index, to.frame())
+                && !self.pool.page(root).is_present(index)
+            {
+                self.connect(root, index, child);
+            }
+        }
+    }
+
+    /// The guest has taken an entry away from a table: perhaps the last one of its user in a root, which it frees soon.
+    pub(super) fn see_root_die(&mut self, id: PageId) {
+        let page = self.pool.page(id);
+        if page.key.level() == 4 && page.key.is_table() && !Self::has_lower_half(page) {
+            self.dying = Some(id);
+        }
+    }
+
+    fn has_lower_half(page: &Page) -> bool {
+        page.next_present(0).is_some_and(|index| index < UPPER_HALF)
+    }
+
+    /// Frees the root that the guest is about to free, as soon as no VCPU has it any more: the guest would fault when it
+    /// writes to the table.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn drop_dying_root(&mut self) {
+        let Some(id) = self.dying.filter(|&id| self.pool.root() != Some(id)) else { return };
+        self.dying = None;
+        let page = self.pool.page(id);
+        let is_root = page.is_in_use() && page.key.is_table() && page.key.level() == 4 && !page.unsync;
+        if is_root && !Self::has_lower_half(page) && self.pool.is_orphan(id) {
+            // What hangs on it is the kernel's, and found again.
+            self.statistics.dead += 1;
+            self.free(id);
+        }
+    }
+
+    /// Whether the guest goes on writing to a table of this level that is shadowed for the first time: it can, so it has just
+    /// made the table, and will hardly have made all its entries. That spares it the fault of the next write, and the
+    /// other VCPUs a shootdown. Where processors deliver page faults to the guest by themselves, they do so only below tables
+    /// that are write-protected.
+    pub(super) fn starts_unsync(&self, level: u8, frame: Hfn) -> bool {
+        level == 1
+            && !F::FILTERS_FAULTS
+            && self.tuning.unsync_after == 0
+            && self.unsync.len() < MAX_UNSYNC
+            && !self.pool.is_write_protected(frame)
+            && self.pool.is_writable(frame)
+    }
+
+    /// The same of the table that a new page will have. If not, it is write-protected from here on.
+    pub(super) fn starts_unsync_or_write_protect(&mut self, memory: &impl GuestMemory, key: Key) -> bool {
+        let frame = Hfn(key.number());
+        let starts_unsync = self.starts_unsync(key.level(), frame);
+        if !starts_unsync {
+            self.write_protect(memory, frame);
+        }
+        starts_unsync
+    }
+
+    /// The guest writes to the table of a new page until its next flush.
+    pub(super) fn start_unsync(&mut self, id: PageId) {
+        let page = self.pool.page_mut(id);
+        (page.unsync, page.quiet) = (true, 0);
+        let number = page.key.number();
+        self.unsync.push(Unsync { id, number });
+        self.statistics.unsynced += 1;
+    }
+
+    /// Frees pages of levels 2 and 3 that have no entry left, from this one upwards: the guest has taken the last entry of a table
+    /// away, and is about to do so above it. Roots of four levels are left to [`Self::drop_dying_root`].
+    pub(super) fn drop_empty(&mut self, mut id: PageId) {
+        loop {
+            let page = self.pool.page(id);
+            let is_empty = page.is_in_use() && page.next_present(0).is_none();
+            let (level, is_table) = (page.key.level(), page.key.is_table());
+            if level == 4 {
+                return self.see_root_die(id);
+            }
+            if !is_empty || page.unsync || !is_table || level == 1 || self.pool.is_root(id) {
+                return;
+            }
+            let parent = self.pool.parent(id);
+            self.statistics.dead += 1;
+            self.free(id);
+            match parent {
+                Some((parent, _)) => id = parent,
+                None => return,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+//! What a new address space costs no fault for.
+
+use crate::arch::Access;
+use crate::arch::addr::{Gpa, Gva, PAGE_SIZE};
+use crate::mem::host_access::VecHost;
+use crate::paging::arena::Arena;
+use crate::paging::format::PteFormat;
+use crate::paging::format::ept::Ept;
+use crate::paging::format::npt::Npt;
+use crate::paging::format::x86::{ADDRESS, WRITE};
+use crate::paging::guest_walk::PagingState;
+use crate::paging::p2m::P2m;
+use crate::paging::shadow::tests::{HOST, STATE, with_guest, with_guest_on};
+use crate::paging::shadow::{Shadow, ShadowOutcome};
+use crate::paging::vm_memory::VmMemory;
+
+#[test]
+fn a_new_root_inherits_links_of_used_entries_with_the_same_rights() {
+    // Accessed or not, writable or not.
+    for (bits, inherits) in [(0x27, true), (7, false), (0x25, false)] {
+        with_guest(|p2m, write, host, shadow| {
+            let memory = VmMemory::new(p2m, host);
+            let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(0), Access::READ);
+            assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
+            write(7 * PAGE_SIZE, (2 * PAGE_SIZE) | bits);
+            let other = PagingState { cr3: 7 * PAGE_SIZE, ..STATE };
+            let _flush = shadow.load(p2m, &memory, &other);
+            assert_eq!(shadow.code(Gva(0), true).is_some(), inherits, "{bits:#x}");
+            shadow.check(p2m, &memory, &other).unwrap();
+        });
+    }
+}
+
+/// The right to write that leaves give to a page of the guest's.
+fn is_writable<F: PteFormat>(shadow: &Shadow<&Arena, F>, page: u64) -> bool {
+    let to = HOST.0 + page * PAGE_SIZE;
+    shadow.pool.leaves().any(|(_, _, raw)| raw & ADDRESS == to && raw & WRITE != 0)
+}
+
+/// Two tables of level 1, the one in page 6 below the second entry of level 2. The first one maps it, with its dirty bit set.
+fn two_tables(write: &dyn Fn(u64, u64)) {
+    write(3 * PAGE_SIZE + 8, (6 * PAGE_SIZE) | 0x67);
+    write(4 * PAGE_SIZE + 8, (6 * PAGE_SIZE) | 0x67);
+    write(6 * PAGE_SIZE, (8 * PAGE_SIZE) | 0x67);
+}
+
+fn first_use<F: PteFormat>(p2m: &P2m<&Arena>, host: &VecHost, shadow: &mut Shadow<&Arena, F>) {
+    let memory = VmMemory::new(p2m, host);
+    shadow.tuning.unsync_after = 0;
+    let _mapped = shadow.fault(p2m, &memory, &STATE, Gva(0x1000), Access::WRITE);
+    assert!(is_writable(shadow, 6));
+    let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(0x20_0000), Access::READ);
+    assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
+    shadow.check(p2m, &memory, &STATE).unwrap();
+}
+
+#[test]
+fn a_table_that_the_guest_can_write_to_starts_unsync() {
+    with_guest_on::<Npt>(|p2m, write, host, shadow| {
+        two_tables(write);
+        first_use(p2m, host, shadow);
+        assert!(is_writable(shadow, 6));
+        assert_eq!(shadow.statistics().unsynced, 1);
+        // What the guest changes unseen is found at its flush.
+        write(6 * PAGE_SIZE, 0);
+        let memory = VmMemory::new(p2m, host);
+        let _flush = shadow.invlpg(&memory, Gva(0x20_0000));
+        assert_eq!(shadow.statistics().resynced_entries, 1);
+        let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(0x20_0000), Access::READ);
+        assert_eq!(outcome, ShadowOutcome::GuestFault(0));
+    });
+    // Faults without an exit need tables that are write-protected.
+    with_guest_on::<Ept>(|p2m, write, host, shadow| {
+        two_tables(write);
+        first_use(p2m, host, shadow);
+        assert!(!is_writable(shadow, 6));
+        assert_eq!(shadow.statistics().unsynced, 0);
+    });
+}
+
+#[test]
+fn a_dead_table_can_be_written_without_a_fault() {
+    with_guest(|p2m, write, host, shadow| {
+        let memory = VmMemory::new(p2m, host);
+        two_tables(write);
+        let _table = shadow.fault(p2m, &memory, &STATE, Gva(0x20_0000), Access::READ);
+        let _mapped = shadow.fault(p2m, &memory, &STATE, Gva(0x1000), Access::READ);
+        assert!(!is_writable(shadow, 6));
+        write(3 * PAGE_SIZE + 8, 0);
+        let _flush = shadow.written(p2m, Gpa(3 * PAGE_SIZE + 8), 8);
+        assert!(is_writable(shadow, 6));
+        shadow.check(p2m, &memory, &STATE).unwrap();
+        // The last entry of level 2: the tables above have none left, and go with it.
+        write(3 * PAGE_SIZE, 0);
+        let _flush = shadow.written(p2m, Gpa(3 * PAGE_SIZE), 8);
+        assert_eq!(shadow.statistics().pages, 1);
+        // The root goes when it is left.
+        write(PAGE_SIZE, 0);
+        let _flush = shadow.written(p2m, Gpa(PAGE_SIZE), 8);
+        let _flush = shadow.load(p2m, &memory, &PagingState { cr3: 7 * PAGE_SIZE, ..STATE });
+        assert_eq!(shadow.statistics().pages, 1);
+    });
+}
