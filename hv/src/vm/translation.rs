@@ -81,8 +81,13 @@ impl Translation {
 
     /// Gives the VM the policy of this mode and asks it for the first time.
     pub fn request(&self, mode: Mode) {
+        self.adopt(mode, Policy::new(mode));
+    }
+
+    /// Gives the VM any policy, under the name of a mode.
+    pub(crate) fn adopt(&self, mode: Mode, policy: Policy) {
         let mut asked = self.asked.lock();
-        *asked = Asked { mode, policy: Policy::new(mode), period: 0 };
+        *asked = Asked { mode, policy, period: 0 };
         self.left.store(0, Ordering::SeqCst);
         self.decide(&mut asked, Event::Start);
     }

@@ -73,6 +73,9 @@ pub enum Policy {
     Fixed(Engine),
     /// All engines by turns.
     Switch(Switch),
+    /// Any engine for any number of exits, from the state of a generator: what no policy should do, and any may.
+    #[cfg(any(test, feature = "testing"))]
+    Random(u64),
 }
 
 impl Policy {
@@ -90,6 +93,22 @@ impl Policy {
         match self {
             Policy::Fixed(engine) => Decision { engine: *engine, next: Next::Never },
             Policy::Switch(switch) => switch.on(event, sample),
+            #[cfg(any(test, feature = "testing"))]
+            Policy::Random(state) => random(state),
         }
     }
+}
+
+/// Whatever comes, as a function of the state alone.
+#[cfg(any(test, feature = "testing"))]
+fn random(state: &mut u64) -> Decision {
+    let mut random = super::random::Random(*state);
+    let engine = Engine::ALL[random.draw() as usize % Engine::COUNT];
+    let exits = [1, 3, 20, 100][random.draw() as usize % 4];
+    let next = match NonZeroU32::new(exits) {
+        Some(exits) if !random.once_in(16) => Next::Exits(exits),
+        _ => Next::Never,
+    };
+    *state = random.0;
+    Decision { engine, next }
 }

@@ -168,8 +168,10 @@ impl<'a, F: Modelled> Machine<'a, F> {
     pub fn switch(&mut self, p2m: &Guest, state: &PagingState, shadow: bool) {
         self.is_shadow = shadow;
         if shadow {
-            let (_loaded_next, flush) = self.shadow.drop_everything();
-            self.processor.flush(flush);
+            if self.omits != Omits::Drop {
+                let (_loaded_next, flush) = self.shadow.drop_everything();
+                self.processor.flush(flush);
+            }
             self.load(p2m, state, true);
         } else {
             // The processor comes from other tables.

@@ -33,13 +33,16 @@ use crate::arch::addr::{Gpa, Gva, Hpa};
 use crate::mem::guest_memory::{GuestMemory, NotRam};
 use crate::mem::host_access::{HostAccess, VecHost};
 use crate::paging::arena::Arena;
+use crate::paging::engine::{Engine, Engines};
 use crate::paging::format::{ept::Ept, npt::Npt};
 use crate::paging::guest_walk::{PagingKind, PagingState, WalkError, translate};
 use crate::paging::model::Modelled;
 use crate::paging::p2m::{P2m, P2mEntry};
+use crate::paging::policy::{Mode, Policy};
 use crate::paging::random::Random;
 use crate::paging::range::GpaRange;
 use crate::paging::vm_memory::VmMemory;
+use crate::vm::translation::Translation;
 use core::cell::RefCell;
 #[cfg(test)]
 pub(super) use layout::copy_page;
@@ -115,6 +118,10 @@ struct Oracle<'a, F: Modelled> {
     loads_pointers: bool,
     /// The kind of paging changes.
     changes_kind: bool,
+    /// Which engine is in force: the machine's one VCPU makes an exit after each operation.
+    translation: Translation,
+    /// The engines that the VCPU can run on in its state.
+    supported: Engines,
     trace: Option<&'a RefCell<String>>,
 }
 
@@ -221,8 +228,16 @@ impl<'a, F: Modelled> Oracle<'a, F> {
             pointers_changed: false,
             loads_pointers,
             changes_kind: kind.is_none(),
+            translation: Translation::default(),
+            supported: Engines::ALL,
             trace,
         };
+        // The machine begins on shadow tables, and most stay there for a while.
+        oracle.translation.adopt(Mode::Shadow, Policy::Fixed(Engine::Shadow));
+        oracle.translation.enforce(Engine::Shadow);
+        if random.once_in(4) {
+            oracle.take_policy(&mut random);
+        }
         oracle.log(|| format!("{tuning:?}, {pages} pages, tables in ROM are walked: {walks_rom}"));
         oracle.load(true);
         oracle

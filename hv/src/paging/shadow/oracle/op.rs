@@ -2,6 +2,7 @@
 //! something.
 
 use crate::arch::Access;
+use crate::paging::engine::Engine;
 use crate::paging::guest_walk::PagingKind;
 
 /// One operation. Probes are numbers of addresses, `random` feeds what has many forms.
@@ -69,9 +70,13 @@ pub enum Op {
     Move {
         random: u64,
     },
-    /// Other tables: nested ones, or shadow tables.
-    Switch {
-        shadow: bool,
+    /// The VM gets another policy.
+    Policy {
+        random: u64,
+    },
+    /// The VCPU's state changes: an engine that it can run on is none any more, or all are.
+    Exclude {
+        engine: Option<Engine>,
     },
 }
 
@@ -115,7 +120,11 @@ impl Op {
             119..122 => Op::Privilege { cpl: digits.take(4) as u8, ac: digits.take(2) != 0 },
             122 => Op::Move { random: digits.0 },
             123..125 => Op::P2m { random: digits.0 },
-            _ => Op::Switch { shadow: digits.take(4) != 0 },
+            125 | 126 => Op::Policy { random: digits.0 },
+            _ => Op::Exclude {
+                engine: [None, None, None, Some(Engine::Nested), Some(Engine::Shadow)]
+                    [digits.take(5) as usize],
+            },
         }
     }
 }

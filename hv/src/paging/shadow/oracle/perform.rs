@@ -7,11 +7,14 @@ use crate::arch::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
 use crate::arch::state::{cr4, rflags};
 use crate::mem::guest_memory::GuestMemory;
 use crate::mem::host_access::HostAccess;
+use crate::paging::engine::{Engine, Engines};
 use crate::paging::guest_walk::{PagingKind, PagingState, peek};
 use crate::paging::model::Modelled;
+use crate::paging::policy::{Mode, Policy};
 use crate::paging::random::Random;
 use crate::paging::range::Changed;
 use crate::paging::shadow::oracle::op::Op;
+use core::num::NonZeroU32;
 
 impl<F: Modelled> Oracle<'_, F> {
     pub(super) fn perform(&mut self, op: Op) -> Result<(), String> {
@@ -77,15 +80,39 @@ impl<F: Modelled> Oracle<'_, F> {
             }
             Op::P2m { random } => self.change_p2m(&mut Random(random)),
             Op::Move { random } => self.move_memory(&mut Random(random))?,
-            Op::Switch { shadow } => {
-                if shadow != self.machine.is_shadow {
-                    self.machine.switch(&self.p2m, &self.state, shadow);
-                    self.pointers_changed = false;
-                    self.all_fresh();
-                }
+            Op::Policy { random } => self.take_policy(&mut Random(random)),
+            Op::Exclude { engine } => {
+                let before = self.supported;
+                self.supported = engine.map_or(Engines::ALL, |engine| Engines::only(engine.next()));
+                self.translation.publish(0, before, self.supported);
             }
         }
+        self.exit();
         Ok(())
+    }
+
+    /// The VM gets a policy.
+    pub(super) fn take_policy(&mut self, random: &mut Random) {
+        let policy = match random.draw() % 4 {
+            0 => Policy::Fixed(Engine::Nested),
+            1 => Policy::Fixed(Engine::Shadow),
+            2 => Policy::new(Mode::Switch(NonZeroU32::MIN.saturating_add(random.draw() as u32 % 50))),
+            _ => Policy::Random(random.draw()),
+        };
+        self.log(|| format!("    {policy:?}"));
+        self.translation.adopt(Mode::default(), policy);
+    }
+
+    /// An exit: what the policy wants comes into force, if the VCPU can run on it.
+    fn exit(&mut self) {
+        let _looked_at_in_any_case = self.translation.count_exit();
+        let Some(to) = self.translation.target(self.supported) else { return };
+        if self.translation.enforce(to) {
+            self.log(|| format!("    {} tables", to.name()));
+            self.machine.switch(&self.p2m, &self.state, to == Engine::Shadow);
+            self.pointers_changed = false;
+            self.all_fresh();
+        }
     }
 
     fn invlpg(&mut self, probe: usize) {

@@ -1,4 +1,4 @@
-//! Hypervisors that leave out a step of a change of the P2m: the oracle must find each of them out.
+//! Hypervisors that leave out a step of a change of the P2m, or of the engine: the oracle must find each of them out.
 
 use crate::paging::range::{Changed, OldFrames};
 
@@ -12,6 +12,8 @@ pub enum Omits {
     Zap,
     /// Processors do not flush.
     Flush,
+    /// Shadow pages are kept over a time on nested tables: not a change of the P2m, but of the engine.
+    Drop,
 }
 
 impl Omits {
@@ -19,7 +21,7 @@ impl Omits {
     pub fn told(self, changed: Changed) -> Changed {
         match self {
             Omits::Zap => Changed { was: OldFrames::NONE, ..changed },
-            Omits::Nothing | Omits::Flush => changed,
+            Omits::Nothing | Omits::Flush | Omits::Drop => changed,
         }
     }
 }
