@@ -3,8 +3,11 @@
 use std::{env, fs, io, path::Path};
 
 /// The crates, with what the names of their targets begin with.
-const CRATES: [(&str, &str, &str); 2] =
-    [("hv", "../hv/src", ""), ("bootimg", "../tools/bootimg/src", "bootimg-")];
+const CRATES: [(&str, &str, &str); 3] = [
+    ("hv", "../hv/src", ""),
+    ("bootimg", "../tools/bootimg/src", "bootimg-"),
+    ("labsim", "../tools/labsim/src", "labsim-"),
+];
 
 fn main() -> io::Result<()> {
     let mut entries = String::new();

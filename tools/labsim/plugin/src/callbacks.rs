@@ -33,10 +33,16 @@ const X2APIC_ICR: u64 = 0x830;
 pub extern "C" fn access<const CACHES: bool>(vcpu: c_uint, info: ffi::MemInfo, va: u64, _data: *mut c_void) {
     // SAFETY: a callback of this processor.
     let state = unsafe { Vcpu::of(vcpu) };
-    if va & 63 <= LAST_SAFE && state.processor.quick::<CACHES>(va).is_some() {
+    if !crosses_line(info, va) && state.processor.quick::<CACHES>(va).is_some() {
         return;
     }
     slow_access(vcpu, info, va);
+}
+
+#[inline(always)]
+fn crosses_line(info: ffi::MemInfo, va: u64) -> bool {
+    // SAFETY: by the callers, in the callback of this access.
+    va & 63 > LAST_SAFE && (va & 63) + (1 << unsafe { ffi::qemu_plugin_mem_size_shift(info) }) > 64
 }
 
 /// A load or store that is compared with QEMU's translation in any case.

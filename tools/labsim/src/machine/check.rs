@@ -23,6 +23,9 @@ const MOST_ENTRIES: usize = 32768;
 /// The largest cache: 1 GiB.
 const MOST_KIB: usize = 1 << 20;
 
+/// The longest that anything takes, in cycles: sums of many stay far from 64 bits.
+const MOST_CYCLES: u64 = 1_000_000;
+
 /// Reads a description and checks it. `file` is its name in errors.
 ///
 /// # Errors
@@ -95,6 +98,13 @@ fn sourced<T>(at: &Spanned<T>, source: &str) -> Result<(), Problem> {
     Ok(())
 }
 
+fn takes<T>(at: &Spanned<T>, cycles: impl IntoIterator<Item = u64>) -> Result<(), Problem> {
+    match cycles.into_iter().find(|cycles| *cycles > MOST_CYCLES) {
+        Some(cycles) => problem(at, format!("{cycles} cycles: nothing takes more than {MOST_CYCLES}")),
+        None => Ok(()),
+    }
+}
+
 fn not_empty<T>(at: &Spanned<T>, empty: bool, key: &str, words: &str) -> Result<(), Problem> {
     if empty {
         return problem(at, format!("{key} is empty: name one or more of {words}"));
@@ -127,6 +137,7 @@ fn tlbs(machine: &Machine) -> Result<(), Problem> {
         shape(array, tlb.shape(), "TLB")?;
         not_empty(array, tlb.pages.is_empty(), "pages", "\"4K\", \"2M\", \"1G\"")?;
         sourced(array, &tlb.source)?;
+        takes(array, [tlb.latency])?;
         if !(1..=2).contains(&tlb.level) {
             return problem(array, format!("a TLB's level is 1 or 2, not {}", tlb.level));
         }
@@ -178,6 +189,7 @@ fn caches(machine: &Machine) -> Result<(), Problem> {
         let Shape { entries, ways, policy } = cache.shape();
         set(spanned, entries, ways, policy, "lines of 64 bytes")?;
         sourced(spanned, &cache.source)?;
+        takes(spanned, [cache.latency])?;
         match (cache.level, cache.port) {
             (1, Port::Data | Port::Code) if cache.shared == Sharing::Pcpu => {}
             (1, Port::Both) => {
@@ -221,12 +233,15 @@ fn rest(machine: &Machine) -> Result<(), Problem> {
         sourced(spanned, &prefetch.source)?;
     }
     memory(machine)?;
-    sourced(&machine.cost, &machine.cost.get_ref().source)
+    let cost = machine.cost.get_ref();
+    takes(&machine.cost, [cost.vmrun, cost.vmexit, cost.invlpg, cost.cr3_write, cost.ipi])?;
+    sourced(&machine.cost, &cost.source)
 }
 
 fn memory(machine: &Machine) -> Result<(), Problem> {
     let memory = machine.memory.get_ref();
     sourced(&machine.memory, &memory.source)?;
+    takes(&machine.memory, [memory.local, memory.remote, memory.slow])?;
     let mut levels: Vec<_> =
         machine.cache.iter().map(Spanned::get_ref).map(|c| (c.level, c.latency)).collect();
     levels.sort_unstable();

@@ -56,6 +56,8 @@ fn impossible_geometry() {
     );
     let plru = "entries = 12\nways = \"full\"\npolicy = \"plru\"";
     assert!(error("entries = 64\nways = 4\npolicy = \"lru\"", plru).contains("power of two"));
+    assert!(error("vmrun = ", "vmrun = 9999").contains("nothing takes more than 1000000"));
+    assert!(error("slow = ", "slow = 9999").contains("nothing takes more than 1000000"));
     assert!(error("version = 1", "version = 2").contains("write 1"));
     assert!(error("begins_at = 1", "begins_at = 3").contains("level 1 or 2"));
     assert!(error("pcpus_per_domain = 6", "pcpus_per_domain = 0").contains("1 or more"));

@@ -4,6 +4,8 @@
 //! cause and what to do. Every table says in `source` where its figures come from, or that they are assumed.
 
 mod check;
+#[cfg(any(test, feature = "testing"))]
+mod fuzz;
 mod presets;
 mod show;
 
@@ -12,6 +14,8 @@ use toml::Spanned;
 
 use crate::model::policy::Policy;
 pub use check::{Error, read};
+#[cfg(any(test, feature = "testing"))]
+pub use fuzz::fuzz_one;
 pub use presets::{PRESETS, preset};
 pub use show::show;
 

@@ -1,6 +1,6 @@
 //! Data and instruction caches by physical line. A cache may be shared by processors that run at the same time.
 //!
-//! Words are relaxed atomics: two processors that touch one set at once may lose an update of each other's, never more.
+//! Words are relaxed atomics: two processors that touch one set at once may lose a line, or keep one twice, never more.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -10,9 +10,10 @@ const EMPTY: u64 = u64::MAX;
 
 /// One cache.
 pub struct Cache {
+    /// The ways of each set: for LRU in the order of use, the last one first, which needs no stamps.
     lines: Box<[AtomicU64]>,
     stamps: Box<[AtomicU64]>,
-    /// The line of each set that was used last: a hit there changes nothing that any policy looks at.
+    /// The line of each set that was used last: a hit there changes nothing that any policy looks at. Empty for LRU.
     newest: Box<[AtomicU64]>,
     sets: u64,
     /// For a power of two of sets; otherwise 0.
@@ -28,10 +29,11 @@ impl Cache {
     pub fn new(lines: usize, ways: usize, policy: Policy) -> Cache {
         let words = |count: usize, word: u64| (0..count).map(|_| AtomicU64::new(word)).collect();
         let sets = lines / ways;
+        let ordered = policy == Policy::Lru;
         Cache {
             lines: words(lines, EMPTY),
-            stamps: words(lines, 0),
-            newest: words(sets, EMPTY),
+            stamps: words(if ordered { 0 } else { lines }, 0),
+            newest: words(if ordered { 0 } else { sets }, EMPTY),
             sets: sets as u64,
             mask: if sets.is_power_of_two() && sets > 1 { sets as u64 - 1 } else { 0 },
             ways,
@@ -50,12 +52,33 @@ impl Cache {
     /// The usual hit: the line is the newest of its set.
     #[inline(always)]
     pub fn is_newest(&self, line: u64) -> bool {
-        self.newest[self.set(line)].load(Relaxed) == line
+        let set = self.set(line);
+        let newest =
+            if self.policy == Policy::Lru { &self.lines[set * self.ways] } else { &self.newest[set] };
+        newest.load(Relaxed) == line
     }
 
     /// Looks a line up and brings it in. True if it was there.
+    #[inline]
     pub fn touch(&self, line: u64) -> bool {
         let set = self.set(line);
+        if self.policy != Policy::Lru {
+            return self.touch_stamp(set, line);
+        }
+        // The line comes to the front; what was before it moves back by one.
+        let mut before = line;
+        for way in &self.lines[set * self.ways..(set + 1) * self.ways] {
+            let known = way.load(Relaxed);
+            way.store(before, Relaxed);
+            if known == line {
+                return true;
+            }
+            before = known;
+        }
+        false
+    }
+
+    fn touch_stamp(&self, set: usize, line: u64) -> bool {
         if self.newest[set].load(Relaxed) == line {
             return true;
         }

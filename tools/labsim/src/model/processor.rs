@@ -148,6 +148,11 @@ impl<M: Memory> Processor<M> {
         self.record
     }
 
+    /// The end of the processor: its record may be another's.
+    pub fn into_record(self) -> &'static mut Record {
+        self.record
+    }
+
     fn counters(&mut self) -> &mut Counters {
         &mut self.record.sides[self.side as usize]
     }
