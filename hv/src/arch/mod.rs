@@ -7,6 +7,7 @@ pub mod access;
 pub mod addr;
 pub mod counters;
 pub mod dump;
+pub mod emulator;
 pub mod exception;
 pub mod msr;
 pub mod register_move;

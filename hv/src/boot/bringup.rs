@@ -74,7 +74,9 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
     let sound_xsavec = unsafe { fpu::is_xsavec_sound() };
     let host =
         HOST.call_once(|| Host { boot, options, acpi, cpu, lapic, tsc_khz, timer, tsc_source, sound_xsavec });
-    smp::start(host, host.options.pcpus);
+    // Tests of the host and its report use all PCPUs alike.
+    let runs_guests = host.options.selftest.is_none() && !host.options.probe;
+    smp::start(host, if runs_guests { smp::to_start(&host.options) } else { host.options.pcpus });
     report::print(host);
     if let Some(test) = host.options.selftest {
         selftest::run(test, host);

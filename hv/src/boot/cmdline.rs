@@ -11,6 +11,7 @@ use log::LevelFilter;
 
 use crate::hw::pm::ExitAction;
 use crate::hw::uart::SerialPort;
+use crate::smp::first::FirstPcpu;
 
 /// The options with their defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,8 +30,10 @@ pub struct HvOptions {
     pub consoles: bool,
     /// What to do at the end, if that was given.
     pub exit: Option<ExitAction>,
-    /// PCPUs that are used at most.
+    /// PCPUs that are used at most; one that runs no guests comes on top.
     pub pcpus: usize,
+    /// Whether the first PCPU runs guests.
+    pub first_pcpu: FirstPcpu,
     /// Physical address of the counters that a lab machine writes (`abi::lab`), a multiple of 4 KiB.
     pub lab: Option<u64>,
     /// Use the performance counters.
@@ -101,6 +104,7 @@ impl Default for HvOptions {
             consoles: false,
             exit: None,
             pcpus: usize::MAX,
+            first_pcpu: FirstPcpu::Auto,
             lab: None,
             counters: false,
             probe: false,
@@ -148,6 +152,7 @@ impl HvOptions {
             "stats" => self.stats = parse_switch(value)?,
             "consoles" => self.consoles = parse_switch(value)?,
             "pcpus" => self.pcpus = value.parse().ok().filter(|most| *most > 0)?,
+            "first-pcpu" => self.first_pcpu = FirstPcpu::parse(value)?,
             "lab" => self.lab = Some(parse_page(value)?),
             "counters" => self.counters = parse_switch(value)?,
             "selftest" => self.selftest = Some(SelfTest::parse(value)?),
@@ -197,7 +202,7 @@ mod tests {
 
     #[test]
     fn reads_words_and_lets_later_ones_win() {
-        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 mitigations=off stats=on consoles=on exit=isa-debug:0xf4  console=com2 pcpus=3 lab=0xfc0000000 counters=on";
+        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 mitigations=off stats=on consoles=on exit=isa-debug:0xf4  console=com2 pcpus=3 first-pcpu=host lab=0xfc0000000 counters=on";
         let (options, unknown) = HvOptions::parse(line);
         assert_eq!(unknown.as_slice(), ["palimpsest"]);
         let expected = HvOptions {
@@ -209,6 +214,7 @@ mod tests {
             consoles: true,
             exit: Some(ExitAction::IsaDebug(0xf4)),
             pcpus: 3,
+            first_pcpu: FirstPcpu::Host,
             lab: Some(63 << 30),
             counters: true,
             probe: false,
@@ -222,10 +228,10 @@ mod tests {
     #[test]
     fn a_bad_value_changes_nothing_and_is_reported() {
         let (options, unknown) = HvOptions::parse(
-            "loglevel=loud console=tty stats= exit=isa-debug:70000 exit=isa-debug pcpus=0 lab=0 lab=4096 lab=0x1001",
+            "loglevel=loud console=tty stats= exit=isa-debug:70000 exit=isa-debug pcpus=0 first-pcpu=1 lab=0 lab=4096 lab=0x1001",
         );
         assert_eq!(options, HvOptions::default());
-        assert_eq!(unknown.len(), 9);
+        assert_eq!(unknown.len(), 10);
     }
 
     #[test]

@@ -6,18 +6,21 @@
 //! stack and halts.
 
 use core::arch::global_asm;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use spin::Once;
 
+use super::cmdline::HvOptions;
 use super::host::Host;
 use super::percpu::{self, Job, PerCpu};
 use super::{idt, memory, paging, processor};
+use crate::arch::emulator::is_qemu_tcg;
 use crate::arch::state::efer;
 use crate::hw::mtrr::Mtrrs;
 use crate::hw::{cpu, fpu, lapic, msr};
 use crate::probe;
 use crate::sched::topology::{Location, MAX_PCPUS, PcpuId, Topology};
+use crate::smp::first::Numbering;
 use crate::smp::mailbox::{self, Carrier, Mailbox};
 use crate::smp::skew::Skew;
 
@@ -68,18 +71,58 @@ fn delay(ticks: u64) {
 
 static TOPOLOGY: Once<Topology> = Once::new();
 
+/// The first PCPU runs no guests. Set before the first guest is made.
+static FIRST_IS_APART: AtomicBool = AtomicBool::new(false);
+
+/// How PCPUs are numbered.
+pub fn numbering() -> Numbering {
+    Numbering { count: percpu::count(), first_is_apart: FIRST_IS_APART.load(Ordering::Relaxed) }
+}
+
+/// The PCPU with this number.
+pub fn pcpu(id: PcpuId) -> Option<&'static PerCpu> {
+    percpu::get(numbering().index(id))
+}
+
+/// Whether the first PCPU should leave guests to others.
+fn first_is_for_host(options: &HvOptions) -> bool {
+    options.first_pcpu.is_for_host(is_qemu_tcg(cpuid))
+}
+
+/// How many PCPUs to start for guests on as many as the command line says.
+pub fn to_start(options: &HvOptions) -> usize {
+    options.first_pcpu.to_start(options.pcpus, is_qemu_tcg(cpuid))
+}
+
+/// Decides whether the first PCPU runs guests, knowing which PCPUs, by their indices, can run them; from now on they have their
+/// final numbers. To be called once, before any PCPU has asked for one.
+pub fn set_first_apart(options: &HvOptions, can_run: impl Fn(u32) -> bool) -> Numbering {
+    let others_can = (1..percpu::count()).any(can_run);
+    FIRST_IS_APART.store(first_is_for_host(options) && others_can, Ordering::Relaxed);
+    numbering()
+}
+
+/// Where the PCPUs are that may run guests, in the order of their numbers.
+pub fn guest_topology() -> Topology {
+    let numbering = numbering();
+    let ids = (0..numbering.numbered()).map(|number| PcpuId(number as u8));
+    let pcpus = ids.filter_map(|id| percpu::get(numbering.index(id)));
+    Topology::new(pcpus.map(|pcpu| pcpu.place.get().copied().unwrap_or_default()))
+}
+
 /// Where all PCPUs are. Once all have started.
 pub fn topology() -> &'static Topology {
     TOPOLOGY
         .call_once(|| Topology::new(percpu::all().map(|pcpu| pcpu.place.get().copied().unwrap_or_default())))
 }
 
+fn cpuid(leaf: u32, subleaf: u32) -> [u32; 4] {
+    let r = cpu::cpuid(leaf, subleaf);
+    [r.eax, r.ebx, r.ecx, r.edx]
+}
+
 /// Notes where the PCPU that executes this is.
 fn find_place(host: &Host, pcpu: &PerCpu) {
-    let cpuid = |leaf, subleaf| {
-        let r = cpu::cpuid(leaf, subleaf);
-        [r.eax, r.ebx, r.ecx, r.edx]
-    };
     let node = host.acpi.numa.node_of(pcpu.apic_id());
     pcpu.place.call_once(|| Location { node, ..probe::place(&cpuid, pcpu.apic_id()) });
 }
@@ -208,7 +251,7 @@ pub fn answer_idle(pcpu: &PerCpu) {
 /// The number of the PCPU that executes this.
 pub fn here() -> PcpuId {
     // SAFETY: PCPUs are installed before they do anything.
-    PcpuId(unsafe { PerCpu::current() }.index as u8)
+    numbering().id(unsafe { PerCpu::current() }.index)
 }
 
 /// Answers what the PCPU that executes this is asked. Before its next entry, its VCPU looks into its mailbox.
@@ -300,8 +343,8 @@ fn compare_clocks(host: &Host, pcpu: &PerCpu) {
     pcpu.tsc_skew.store(skew.ticks(), Ordering::Relaxed);
     if skew.ticks().unsigned_abs() > SKEW_TICKS {
         log::warn!(
-            "PCPU {}: its TSC differs from PCPU 0's by {} ticks; VCPUs that migrate there see time jump; exclude it by `affinity`",
-            pcpu.index,
+            "the PCPU with APIC ID {}: its TSC differs from the first one's by {} ticks; VCPUs that migrate there see time jump; exclude it by `affinity`",
+            pcpu.apic_id(),
             skew.ticks()
         );
     }

@@ -23,7 +23,7 @@ use super::telemetry;
 use crate::arch::addr::PageSize;
 use crate::arch::state::cr4;
 use crate::boot::host::Host;
-use crate::boot::{percpu, report, smp};
+use crate::boot::{report, smp};
 use crate::guest::build::{BuildError, HostFacts};
 use crate::guest::bundle::BootFiles;
 use crate::guest::config::{Config, VmConfig};
@@ -139,7 +139,7 @@ impl<B: Backend> Machine<B> {
 
     /// Tells a PCPU to ask the scheduler.
     pub fn send(&self, kick: Kick) {
-        if let Some(pcpu) = kick.0.and_then(|id| percpu::get(id.0.into())) {
+        if let Some(pcpu) = kick.0.and_then(smp::pcpu) {
             smp::kick(pcpu);
         }
     }

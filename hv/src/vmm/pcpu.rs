@@ -50,6 +50,8 @@ impl Port for ConsolePort {
 pub struct Pcpu<B: Backend> {
     machine: &'static Machine<B>,
     cpu: &'static PerCpu,
+    id: PcpuId,
+    runs_guests: bool,
     /// The guest whose VCPU it runs.
     guest: u32,
     /// When to ask the scheduler again, in ticks of the TSC.
@@ -70,9 +72,12 @@ pub struct Pcpu<B: Backend> {
 impl<B: Backend> Pcpu<B> {
     /// The PCPU that executes this.
     pub fn new(machine: &'static Machine<B>, cpu: &'static PerCpu) -> Pcpu<B> {
+        let id = smp::numbering().id(cpu.index);
         Pcpu {
             machine,
             cpu,
+            id,
+            runs_guests: machine.sched.topology().location(id).is_some(),
             guest: 0,
             until: 0,
             entered: None,
@@ -86,7 +91,12 @@ impl<B: Backend> Pcpu<B> {
 
     /// Its number.
     pub fn id(&self) -> PcpuId {
-        PcpuId(self.cpu.index as u8)
+        self.id
+    }
+
+    /// Whether the scheduler gives it VCPUs. The first PCPU may be without.
+    pub fn runs_guests(&self) -> bool {
+        self.runs_guests
     }
 
     /// Whether it is the one that has booted, which takes the console's interrupts.
@@ -117,7 +127,7 @@ impl<B: Backend> Pcpu<B> {
             log::warn!(
                 "PCPU {}: its performance counters ({}) stand still while guests run: this machine only pretends to have \
                  them. They are left out from now on",
-                self.cpu.index,
+                self.id,
                 counters.name()
             );
             *counters = Counters::None;
@@ -290,7 +300,7 @@ impl<B: Backend> Host for Pcpu<B> {
             self.wake_sleepers(now);
         }
         now >= self.until
-            || self.machine.sched.wanted(self.id())
+            || self.runs_guests && self.machine.sched.wanted(self.id())
             || self.is_first() && self.machine.console.wants_monitor()
     }
 

@@ -38,7 +38,8 @@ impl<B: Backend> Shootdown for VcpusOf<B> {
             |(_, handle)| sched.runs_on(*handle),
         );
         if !targets.is_empty() {
-            let targets = targets.into_iter().map(|pcpu| pcpu.0.into());
+            let numbering = smp::numbering();
+            let targets = targets.into_iter().map(|pcpu| numbering.index(pcpu));
             smp::shoot(self.machine.host, targets, smp::answer_here);
         }
     }

@@ -1,6 +1,7 @@
 //! From the running host to running guests: configuration, backend, VMs, workers.
 
 use alloc::boxed::Box;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt::{self, Display};
 
@@ -24,7 +25,7 @@ use crate::guest::config::Config;
 use crate::hw::{cpu, pm};
 use crate::mem::frame;
 use crate::probe;
-use crate::sched::topology::{PcpuId, Topology};
+use crate::sched::topology::Topology;
 use crate::trace::record::Json;
 use crate::virt::Virt;
 
@@ -48,9 +49,23 @@ fn run_guests<B: Backend>(host: &'static Host) -> ! {
         B::detect(host.tsc_khz, host.options.counters).unwrap_or_else(|obstacle| unsuitable(&*obstacle));
     let backend: &'static B = Box::leak(Box::new(backend));
     let cpus = enable_everywhere(host, backend);
-    let unfit = percpu::all().filter(|pcpu| cpus[pcpu.index as usize].lock().is_none());
-    let unfit = unfit.map(|pcpu| PcpuId(pcpu.index as u8)).collect();
-    let topology = smp::topology().clone().without(unfit);
+    let can_run = |index: u32| matches!(*cpus[index as usize].lock(), Some(Ok(_)));
+    let numbering = smp::set_first_apart(&host.options, can_run);
+    let unfit = percpu::all().map(|pcpu| pcpu.index).filter(|index| !can_run(*index));
+    let unfit = unfit.map(|index| numbering.id(index)).collect();
+    for pcpu in percpu::all() {
+        if let Some(Err(obstacle)) = &*cpus[pcpu.index as usize].lock() {
+            ::log::error!("PCPU {} runs no guests: {obstacle}", numbering.id(pcpu.index));
+        }
+    }
+    let topology = smp::guest_topology().without(unfit);
+    if numbering.first_is_apart {
+        ::log::info!(
+            "the first PCPU runs no guests (first-pcpu=guests: it does); the other {}, numbered from 0: {}",
+            numbering.numbered(),
+            probe::shape(&topology)
+        );
+    }
     telemetry::record(Kind::Host, |json| report_host(json, host, backend, &topology));
     emulate::prepare_decoder();
     let modules = host.boot.modules.iter().enumerate();
@@ -78,7 +93,7 @@ fn run_guests<B: Backend>(host: &'static Host) -> ! {
     let work = move |pcpu: &'static PerCpu| {
         // A PCPU without virtualization stays halted.
         let cpu = cpus[pcpu.index as usize].lock().take();
-        if let Some(cpu) = cpu {
+        if let Some(Ok(cpu)) = cpu {
             Worker::new(machine, pcpu, cpu).run()
         }
     };
@@ -88,26 +103,23 @@ fn run_guests<B: Backend>(host: &'static Host) -> ! {
     unreachable!("workers do not return, and the first PCPU has one")
 }
 
-/// What each PCPU runs guests with, by its number, until its worker takes it.
-type Cpus<B> = [Mutex<Option<<<B as Backend>::Virt as Virt>::Cpu>>];
+/// What each PCPU runs guests with, by its index, until its worker takes it; or why it cannot.
+type Cpus<B> = [Mutex<Option<Result<<<B as Backend>::Virt as Virt>::Cpu, String>>>];
 
-/// Switches virtualization on, on every PCPU. Without it on the first one nothing runs; others that refuse are reported and have
-/// nothing.
+/// Switches virtualization on, on every PCPU. Without it on the first one nothing runs; others may refuse.
 fn enable_everywhere<B: Backend>(host: &'static Host, backend: &'static B) -> &'static Cpus<B> {
     let cpus: Vec<_> = percpu::all().map(|_| Mutex::new(None)).collect();
     let cpus: &'static Cpus<B> = Box::leak(cpus.into_boxed_slice());
     // SAFETY: bring-up has installed the host's tables on this PCPU.
     let first = unsafe { backend.enable() }.unwrap_or_else(|obstacle| unsuitable(&*obstacle));
-    *cpus[host.cpu.index as usize].lock() = Some(first);
+    *cpus[host.cpu.index as usize].lock() = Some(Ok(first));
     let enable = move |pcpu: &'static PerCpu| {
         if pcpu.index == host.cpu.index {
             return;
         }
         // SAFETY: this PCPU's own tables are in place, too.
-        match unsafe { backend.enable() } {
-            Ok(cpu) => *cpus[pcpu.index as usize].lock() = Some(cpu),
-            Err(obstacle) => ::log::error!("PCPU {} runs no guests: {obstacle}", pcpu.index),
-        }
+        let enabled = unsafe { backend.enable() }.map_err(|obstacle| obstacle.to_string());
+        *cpus[pcpu.index as usize].lock() = Some(enabled);
     };
     smp::run_everywhere(host.cpu, Box::leak(Box::new(enable)));
     cpus

@@ -78,6 +78,10 @@ impl<B: Backend> Worker<B> {
 
     /// Runs one VCPU until it waits or its time is up. False: there is none to run.
     fn step(&mut self) -> bool {
+        if !self.pcpu.runs_guests() {
+            self.pcpu.begin(None, u64::MAX);
+            return false;
+        }
         let now = self.pcpu.tsc();
         let why = core::mem::replace(&mut self.why, Why::Preempt);
         let decision = self.machine.sched.schedule(self.pcpu.id(), why, now);

@@ -31,7 +31,7 @@ pub fn log(context: &Context, name: &str) -> Result<String> {
     fs::read_to_string(&path).with_context(|| path)
 }
 
-/// The machine has two packages; the guests differ in everything that a description can say.
+/// The machine has two packages, and one processor more that runs no guests; the guests differ in everything that a description can say.
 fn three(context: &Context) -> Result<()> {
     let config = context.file(
         "lab.toml",
@@ -48,7 +48,8 @@ fn three(context: &Context) -> Result<()> {
         .run_with(&[&options[..], &["--log-dir", &logs, "--stats", &stats]].concat(), Some(b"hello\n"))?
         .status(7)?
         .prints("I am 2db, hello\n")?
-        .says("db ended with 7")?;
+        .says("db ended with 7")?
+        .says("the machine has 5 processors: QEMU's first is the hypervisor's alone")?;
     let has = |text: String, part: &str| {
         ensure!(text.contains(part), "no {part:?} in\n{text}");
         ensure!(text.matches("I am").count() < 2, "another's output\n{text}");
@@ -67,6 +68,15 @@ fn three(context: &Context) -> Result<()> {
     ensure!(of("db")[0]["paging"]["mode"] == "shadow", "{stats}");
     ensure!(vcpus.iter().all(|vcpu| vcpu["time"]["ran"].as_u64() > Some(0)), "{stats}");
     ensure!(stats["vms"][1]["command"] == 7 && stats["vms"][2]["end"] == "power-off", "{stats}");
+    // Processors are those that were asked for, by their numbers.
+    let host = &stats["host"];
+    let packages: Vec<_> = (0..5).map(|pcpu| host["topology"][pcpu]["package"].as_u64()).collect();
+    ensure!(host["pcpus"] == 4 && packages[4].is_none(), "{host}");
+    ensure!(packages[0] == packages[1] && packages[2] == packages[3] && packages[0] != packages[2], "{host}");
+    let last = vcpus.iter().find_map(|vcpu| vcpu["pcpus"].as_array()).context("no processors")?;
+    let numbers: Vec<_> = last.iter().map(|pcpu| pcpu["pcpu"].as_u64()).collect();
+    ensure!(numbers == [0, 1, 2, 3].map(Some), "{last:?}");
+    has(log(context, "hypervisor")?, "last-level caches of PCPUs 0-1, 2-3")?;
     Ok(())
 }
 

@@ -1,6 +1,8 @@
 //! The decision: from what a processor says of itself to what is done.
 
 use super::models::{self, spared};
+use crate::arch::emulator::is_qemu_tcg;
+
 use super::{Measures, Mitigation, Mitigations, Plan, State, arch, spec_ctrl};
 
 /// The vendor of a processor.
@@ -73,8 +75,6 @@ impl Offers {
         let [_, structured, _, intel] = basic(7);
         let amd = extended(0x8000_0008)[1];
         let svm = if has(extended(0x8000_0001)[2], 2) { extended(0x8000_000a)[3] } else { 0 };
-        let below = cpuid(0x4000_0000, 0);
-        let tcg = [*b"TCGT", *b"CGTC", *b"GTCG"].map(u32::from_le_bytes);
         Offers {
             spec_ctrl: [26, 27, 31].iter().any(|&bit| has(intel, bit))
                 || [14, 15, 24, 28].iter().any(|&bit| has(amd, bit)),
@@ -84,7 +84,7 @@ impl Offers {
             arch_capabilities: has(intel, 29),
             rtm: has(structured, 11),
             virtual_spec_ctrl: has(svm, 20),
-            emulated: has(cpuid(1, 0)[2], 31) && below[1..] == tcg,
+            emulated: is_qemu_tcg(&cpuid),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::arch::emulator::is_qemu_tcg;
 use crate::virt::feature::{Feature, Listed};
 
 /// The SVM features that the backend uses where present.
@@ -79,10 +80,7 @@ impl Features {
             return Err(Unsuitable::DisabledByFirmware);
         }
         let [_, asids, _, edx] = cpuid(0x8000_000a, 0);
-        let [_, b, c, d] = cpuid(0x4000_0000, 0);
-        let hypervisor = cpuid(1, 0)[2] >> 31 != 0;
-        let tcg = [u32::from_le_bytes(*b"TCGT"), u32::from_le_bytes(*b"CGTC"), u32::from_le_bytes(*b"GTCG")];
-        let is_tcg = hypervisor && [b, c, d] == tcg;
+        let is_tcg = is_qemu_tcg(cpuid);
         Ok(Features {
             asids,
             nested_paging: edx & 1 << 0 != 0,

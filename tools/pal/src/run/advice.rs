@@ -10,15 +10,29 @@ use crate::{
 };
 
 /// The sentences for a run of these guests, each said once.
-pub fn advice<'a>(args: &RunArgs, guests: impl IntoIterator<Item = &'a Vm>) -> Vec<String> {
+/// `spare`: the machine has one processor more than was asked for.
+pub fn advice<'a>(args: &RunArgs, spare: bool, guests: impl IntoIterator<Item = &'a Vm>) -> Vec<String> {
     // Where the number is not to be had there is nothing to say.
     let here =
         available_parallelism().map_or(u32::MAX, |count| u32::try_from(count.get()).unwrap_or(u32::MAX));
     let guests = guests.into_iter();
-    processors(args, here)
+    spare
+        .then(|| first_processor(args))
         .into_iter()
+        .chain(processors(args, here))
         .chain(guests.filter_map(|vm| slow_mode(args.machine, vm)).take(1))
         .collect()
+}
+
+/// One processor more than was asked for.
+fn first_processor(args: &RunArgs) -> String {
+    let count = args.pcpus.count;
+    format!(
+        "the machine has {} processors: QEMU's first is the hypervisor's alone, guests run on the other {count}, numbered 0 to {} \
+         (why: \"The first processor\" in docs/design/0006-emulated-svm.md)",
+        count + 1,
+        count - 1
+    )
 }
 
 /// More emulated processors than there are here.
@@ -105,6 +119,11 @@ mod tests {
         assert!(slow_mode(Machine::BochsVtx, &vm(Mode::Shadow, 1)).unwrap().contains("--timeout"));
         assert_eq!(slow_mode(Machine::BochsVtx, &vm(Mode::Nested, 2)), None);
         let guests = [vm(Mode::Shadow, 2), vm(Mode::Shadow, 2)];
-        assert_eq!(advice(&args(""), &guests).len(), 1, "once");
+        assert_eq!(advice(&args(""), false, &guests).len(), 1, "once");
+        let text = advice(&args("--pcpus 2"), true, &[]).remove(0);
+        assert!(
+            text.starts_with("the machine has 3 processors") && text.contains("numbered 0 to 1"),
+            "{text}"
+        );
     }
 }

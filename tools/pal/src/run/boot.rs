@@ -8,7 +8,7 @@ use super::{
     bochs, devices,
     machine::{self, Machine},
     medium,
-    pcpus::Pcpus,
+    pcpus::{self, Pcpus},
     prepare::{Guest, Prepared},
     qemu,
 };
@@ -45,6 +45,7 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch
                     memory_mib: boot.memory_mib,
                     disks: &boot.disks,
                     cpus: args.pcpus,
+                    spare_cpu: pcpus::has_spare(args, prepared.map_or("", |prepared| &prepared.words)),
                     kernel: &boot.image,
                     initrd: bundle.map(|bundle| qemu::escape_commas(&bundle.to_string_lossy())),
                     append: &boot.words("isa-debug:0xf4", args, prepared),
@@ -84,6 +85,7 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch
                     memory_mib: args.mem,
                     disks: &[],
                     cpus: Pcpus::new(args.vcpus),
+                    spare_cpu: false,
                     kernel: &boot.kernel,
                     initrd: boot.initrd,
                     append: &guest.cmdline,
@@ -183,7 +185,8 @@ impl Hypervisor {
             words += " consoles=on";
         }
         if args.lab.lab.is_some() {
-            words += &format!(" lab={:#x}", lab::attach::COUNTERS);
+            // It has the processors that were asked for, and no other.
+            words += &format!(" lab={:#x} first-pcpu=guests", lab::attach::COUNTERS);
         }
         // Bochs says that it is a processor that leaks, and has nothing to leak.
         if args.machine.is_bochs() {

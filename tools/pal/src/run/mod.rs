@@ -73,7 +73,8 @@ pub fn run(args: &RunArgs, project: &Project, ui: &Ui) -> Result<u8> {
         given => given.or(Some(if bochs { BOCHS_TIMEOUT } else { DEFAULT_TIMEOUT })),
     };
     let guests = prepared.iter().flat_map(|prepared| &prepared.guests);
-    advice::advice(args, guests.map(|guest| &guest.vm)).iter().for_each(|text| ui.say(text));
+    let spare = pcpus::has_spare(args, prepared.as_ref().map_or("", |prepared| &prepared.words));
+    advice::advice(args, spare, guests.map(|guest| &guest.vm)).iter().for_each(|text| ui.say(text));
     let consoles = Consoles::new(&plan, args.log_dir.as_deref())?;
     let mut machine = boot::start(args, &needs, prepared.as_ref(), scratch.path())?;
     let remote = Remote::open(args, &plan, project, ui)?;
@@ -91,7 +92,7 @@ pub fn run(args: &RunArgs, project: &Project, ui: &Ui) -> Result<u8> {
     if let Some(message) = &verdict.message {
         ui.error(message);
     }
-    if let Some(doubt) = verdict::doubt(&outcome.seen, &verdict, args.pcpus.count) {
+    if let Some(doubt) = verdict::doubt(&outcome.seen, &verdict, if spare { 1 } else { args.pcpus.count }) {
         ui.say(doubt);
     }
     outcome.missing.iter().for_each(|message| ui.error(message));

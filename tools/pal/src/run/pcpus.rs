@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
+use crate::cli::{Machine, RunArgs};
+
 /// The most that QEMU's machine has.
 const MOST: u32 = 255;
 
@@ -75,6 +77,47 @@ impl Pcpus {
     }
 }
 
+/// The most with which QEMU's machine gets one more: the hypervisor starts 64.
+const MOST_WITH_SPARE: u32 = 63;
+
+/// Whether QEMU's machine has one processor more than `--pcpus` says: its first, which QEMU's emulation may spoil while others
+/// compute (docs/design/0006-emulated-svm.md). The hypervisor runs no guests there and numbers the others from 0, if there are others.
+/// Not where the hypervisor's command line, with these words, says that it shall; nor on a lab machine, which has what was asked for.
+pub fn has_spare(args: &RunArgs, words: &str) -> bool {
+    let words = words.split_whitespace().chain(args.hv_arg.iter().flat_map(|arg| arg.split_whitespace()));
+    args.machine == Machine::QemuSvm
+        && (2..=MOST_WITH_SPARE).contains(&args.pcpus.count)
+        && !args.probe
+        && args.lab.lab.is_none()
+        && words.filter_map(|word| word.strip_prefix("first-pcpu=")).next_back() != Some("guests")
+}
+
+impl Pcpus {
+    /// QEMU's arguments for these, and with `spare` one more before them. If their packages were described, it has one of its own.
+    pub fn qemu(self, model: &str, spare: bool) -> Vec<String> {
+        if !spare {
+            return vec!["-smp".into(), self.to_string()];
+        }
+        if self.shape == [0; 3] {
+            return vec!["-smp".into(), Pcpus::new(self.count + 1).to_string()];
+        }
+        // `-smp` fills packages from the first on; a package with one of several cores takes processors one by one.
+        let [packages, cores, threads] = self.parts();
+        let sockets = packages + 1;
+        let most = sockets * cores * threads;
+        let mut arguments = vec![
+            "-smp".into(),
+            format!("1,sockets={sockets},cores={cores},threads={threads},maxcpus={most}"),
+        ];
+        for number in 0..self.count {
+            let (core, thread) = (number / threads, number % threads);
+            let place = format!("socket-id={},core-id={},thread-id={thread}", 1 + core / cores, core % cores);
+            arguments.extend(["-device".into(), format!("{model}-x86_64-cpu,{place}")]);
+        }
+        arguments
+    }
+}
+
 /// QEMU's `-smp`.
 impl fmt::Display for Pcpus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -90,7 +133,64 @@ impl fmt::Display for Pcpus {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::cli::{Cli, Command};
+
+    #[test]
+    fn one_more_for_the_hypervisor() {
+        let with = |text: &str, words: &str| {
+            let Command::Run(args) =
+                Cli::parse_from(["pal", "run"].into_iter().chain(text.split_whitespace())).command
+            else {
+                unreachable!()
+            };
+            has_spare(&args, words)
+        };
+        assert!(with("--pcpus 2", "") && with("--pcpus 63,sockets=3 --hv-arg first-pcpu=host", "stats=on"));
+        for without in
+            ["", "--pcpus 64", "--pcpus 2 --probe", "--pcpus 2 --lab zen3", "--pcpus 2 --machine bochs-vtx"]
+        {
+            assert!(!with(without, ""), "{without}");
+        }
+        // The last word wins, as in the hypervisor.
+        assert!(!with("--pcpus 2 --hv-arg first-pcpu=guests", "first-pcpu=auto"));
+        assert!(!with("--pcpus 2", "stats=on first-pcpu=guests"));
+        assert!(with("--pcpus 2 --hv-arg first-pcpu=auto", "first-pcpu=guests"));
+    }
+
+    #[test]
+    fn qemus_processors() {
+        let words = |text: &str, spare| text.parse::<Pcpus>().unwrap().qemu("EPYC", spare).join(" ");
+        assert_eq!(words("4,sockets=2", false), "-smp 4,sockets=2,cores=2,threads=1");
+        assert_eq!(words("4", true), "-smp 5");
+        let place = |socket, core, thread| {
+            format!(" -device EPYC-x86_64-cpu,socket-id={socket},core-id={core},thread-id={thread}")
+        };
+        assert_eq!(
+            words("4,sockets=2", true),
+            [
+                "-smp 1,sockets=3,cores=2,threads=1,maxcpus=6".into(),
+                place(1, 0, 0),
+                place(1, 1, 0),
+                place(2, 0, 0),
+                place(2, 1, 0)
+            ]
+            .concat()
+        );
+        assert_eq!(
+            words("4,cores=2,threads=2", true),
+            [
+                "-smp 1,sockets=2,cores=2,threads=2,maxcpus=8".into(),
+                place(1, 0, 0),
+                place(1, 0, 1),
+                place(1, 1, 0),
+                place(1, 1, 1)
+            ]
+            .concat()
+        );
+    }
 
     #[test]
     fn shapes() {

@@ -22,6 +22,8 @@ use crate::lab::attach::Lab;
 
 /// The processor of every machine that QEMU emulates: the hypervisor runs on it, and `--machine native` measures against it.
 const CPU: &str = "EPYC,+svm,+npt";
+/// Its name alone.
+const MODEL: &str = "EPYC";
 
 /// Where mapped disks begin, far above the memory of a machine.
 const DISKS: u64 = 64 << 30;
@@ -62,6 +64,8 @@ pub struct Spec<'a> {
     pub disks: &'a [MappedDisk],
     /// Processors.
     pub cpus: Pcpus,
+    /// There is one more before them.
+    pub spare_cpu: bool,
     /// `-kernel`.
     pub kernel: &'a Path,
     /// `-initrd`, in QEMU's syntax.
@@ -99,7 +103,9 @@ impl Spec<'_> {
                 .map(String::from)
                 .into();
         let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
-        add(&["-m", &self.memory(), "-smp", &self.cpus.to_string()]);
+        add(&["-m", &self.memory()]);
+        arguments.extend(self.cpus.qemu(MODEL, self.spare_cpu));
+        let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
         for (number, disk) in self.disks.iter().enumerate() {
             let MappedDisk { path, address, bytes, write_back } = disk;
             let share = if *write_back { "on" } else { "off" };
@@ -274,6 +280,7 @@ mod tests {
             memory_mib: 64,
             disks: &disks,
             cpus: "4,sockets=2".parse().unwrap(),
+            spare_cpu: false,
             kernel: Path::new("k"),
             initrd: Some(escape_commas("a,b")),
             append: "x y",

@@ -183,15 +183,16 @@ pub fn others(seen: &Observed, verdict: &Verdict) -> Vec<String> {
     others.filter_map(|other| other.message).collect()
 }
 
-/// Causes outside the hypervisor for an end on a machine of `pcpus` processors, and what to do about them.
+/// Causes outside the hypervisor for an end on a machine whose guests run on `pcpus` processors, the first included, and what to
+/// do about them.
 pub fn doubt(seen: &Observed, verdict: &Verdict, pcpus: u32) -> Option<&'static str> {
     // A guest may end with the same status.
     let died = verdict.guest.is_none() && verdict.status == exit::HYPERVISOR_DIED;
     let reason = |guest: &Guest| guest.end.as_ref().and_then(|end| end.reason);
     let lost = died || seen.guests.iter().any(|guest| reason(guest) == Some(EndReason::TripleFault));
     (lost && seen.hypervisor && seen.emulator == Emulator::Qemu && pcpus > 1).then_some(
-        "on several processors QEMU itself may have gone wrong: keep guests off processor 0 by `affinity` in a file for \
-         --config, or try --pcpus 1 (why: \"The first processor\" in docs/design/0006-emulated-svm.md)",
+        "on several processors QEMU itself may have gone wrong: keep guests off its first one by --hv-arg first-pcpu=host, \
+         or try --pcpus 1 (why: \"The first processor\" in docs/design/0006-emulated-svm.md)",
     )
 }
 
