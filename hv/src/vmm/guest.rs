@@ -1,18 +1,17 @@
-//! One VM of the machine with its VCPUs, and the states of its lifecycle.
+//! One VM of the machine with its VCPUs, and its lifecycle behind a lock.
 //!
 //! A VCPU that no PCPU runs is stored here. The worker that runs one takes it out, and puts it back before it tells the scheduler.
 //! So a caller that has seen all VCPUs of the VM descheduled can take all of them.
 
 use alloc::boxed::Box;
-use alloc::string::String;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use spin::Mutex;
 
 use super::backend::Backend;
 use super::memory::{Frames, HostMemory};
-use super::restart::{Restart, Step};
+use super::state::{Action, AdminState, Event, Lifecycle, MemoryRef};
 use crate::guest::build::{self, BuildError, HostFacts};
 use crate::guest::bundle::Files;
 use crate::guest::config::VmConfig;
@@ -23,7 +22,6 @@ use crate::mem::vm_ram::VmRam;
 use crate::paging::tree_key::TreeKey;
 use crate::sched::{VcpuId, VmId};
 use crate::vcpu::next_rip::NextRips;
-use crate::vcpu::outcome::Stop;
 use crate::vcpu::{Vcpu, mmu};
 use crate::virt::speculation::Measures;
 use crate::virt::{Roots, Virt};
@@ -36,57 +34,6 @@ pub struct DescheduledVcpu<V: Virt> {
     pub vcpu: Box<Vcpu<V>>,
     /// Its registers that entries do not switch.
     pub context: Box<Context>,
-}
-
-/// The state of a VM's lifecycle.
-#[derive(Debug)]
-enum Lifecycle {
-    /// It runs, unless it is paused.
-    Running,
-    /// It has stopped; its VCPUs may still be on PCPUs.
-    Stopping(End),
-    /// A PCPU performs its start, end or restart.
-    Transition,
-    /// It restarts, in the time slices of its first VCPU; the others are descheduled.
-    Restarting(Restart),
-}
-
-/// Why a VM has stopped.
-#[derive(Debug)]
-pub enum End {
-    /// It ran, and stopped.
-    Stop(Stop),
-    /// It could not be restarted: why, and the run's exit status.
-    Failed(String, u32),
-}
-
-/// What the operator has requested: it outlasts the monitor session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AdminState {
-    /// It runs.
-    Running,
-    /// Paused until it is resumed.
-    Paused,
-    /// Powered off; its memory is kept.
-    Off,
-}
-
-/// Counts a guest until its memory has been freed.
-#[derive(Debug)]
-pub struct MemoryRef(&'static AtomicU32);
-
-impl MemoryRef {
-    /// Counts in this word until it is dropped.
-    pub fn new(count: &'static AtomicU32) -> MemoryRef {
-        count.fetch_add(1, Ordering::SeqCst);
-        MemoryRef(count)
-    }
-}
-
-impl Drop for MemoryRef {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
 }
 
 /// The VM of a backend.
@@ -108,13 +55,11 @@ pub struct Guest<B: Backend> {
     pub handles: Vec<VcpuId>,
     vcpus: Vec<Mutex<Option<DescheduledVcpu<B::Virt>>>>,
     lifecycle: Mutex<Lifecycle>,
-    /// Whether `lifecycle` is `Running`, without the lock: checked in each time slice.
+    /// [`Lifecycle::is_running`] without the lock: checked in each time slice.
     running: AtomicBool,
     /// Held while a PCPU ends, restarts or starts the VM, and by the monitor while it checks that the VM is descheduled. Taken
     /// before all other locks of the VM.
     pub(super) lifecycle_lock: Mutex<()>,
-    admin_state: Mutex<AdminState>,
-    started: AtomicU64,
     /// Dropped after everything that uses it.
     _ram: VmRam<Frames>,
     /// Dropped last.
@@ -141,11 +86,9 @@ impl<B: Backend> Guest<B> {
             sched_vm: VmId(0),
             handles: Vec::new(),
             vcpus: (0..config.vcpus).map(|_| Mutex::new(None)).collect(),
-            lifecycle: Mutex::new(Lifecycle::Transition),
+            lifecycle: Mutex::new(Lifecycle::new(config.restart, facts.tsc_khz, facts.tsc)),
             running: AtomicBool::new(false),
             lifecycle_lock: Mutex::new(()),
-            admin_state: Mutex::new(AdminState::Running),
-            started: AtomicU64::new(facts.tsc),
             _ram: ram,
             _memory_ref: memory_ref,
         })
@@ -154,14 +97,23 @@ impl<B: Backend> Guest<B> {
     /// What a VCPU takes at most: it, what it remembers of instructions, and the pages that the processor wants.
     const VCPU_BYTES: usize = size_of::<Vcpu<B::Virt>>() + NextRips::BYTES + (40 << 10);
 
-    /// Loads the kernel and makes new VCPUs, as after RESET. The memory is all zeroes; no VCPU is on a PCPU.
+    /// Tells its lifecycle of an event; what the caller must do then.
+    pub fn on(&self, event: Event) -> Action {
+        let mut lifecycle = self.lifecycle.lock();
+        let action = lifecycle.on(event);
+        self.running.store(lifecycle.is_running(), Ordering::Release);
+        action
+    }
+
+    /// Loads the kernel and makes new VCPUs, as after RESET; what the caller must do then. The memory is all zeroes; no VCPU is on
+    /// a PCPU.
     pub fn begin(
         &self,
         backend: &B,
         files: &impl Files,
         tsc: u64,
         cpuid: impl Fn(u32) -> CpuidTable,
-    ) -> Result<(), BuildError> {
+    ) -> Result<Action, BuildError> {
         let vm = &self.vm;
         let boot = build::fill(vm, &self.config, files, vm.nanos(tsc))?;
         vm.translation.reset();
@@ -195,27 +147,22 @@ impl<B: Backend> Guest<B> {
         // Each has dropped the shadow tables of those before it, and these are not told if the scheduler says that they run here.
         vm.mailboxes.iter().for_each(|mailbox| mailbox.request(work::RELOAD));
         vm.hlt.reset();
-        self.started.store(tsc, Ordering::Relaxed);
-        self.set_admin_state(AdminState::Running);
-        let mut lifecycle = self.lifecycle.lock();
-        *lifecycle = Lifecycle::Running;
-        self.running.store(true, Ordering::Release);
-        Ok(())
+        Ok(self.on(Event::Began(tsc)))
     }
 
     /// Host TSC at its last start or reset.
     pub fn started(&self) -> u64 {
-        self.started.load(Ordering::Relaxed)
+        self.lifecycle.lock().started()
     }
 
     /// The operator's request.
     pub fn admin_state(&self) -> AdminState {
-        *self.admin_state.lock()
+        self.lifecycle.lock().admin_state()
     }
 
     /// Sets the operator's request. The caller pauses or resumes the VCPUs.
     pub fn set_admin_state(&self, admin_state: AdminState) {
-        *self.admin_state.lock() = admin_state;
+        self.lifecycle.lock().set_admin_state(admin_state);
     }
 
     /// Takes a VCPU to run it.
@@ -241,46 +188,6 @@ impl<B: Backend> Guest<B> {
         (0..).zip(all).for_each(|(id, vcpu)| self.put_vcpu(id, vcpu));
     }
 
-    /// The VM stops for this reason, unless it has stopped already. The caller pauses its VCPUs.
-    pub fn stop(&self, stop: Stop) {
-        let mut lifecycle = self.lifecycle.lock();
-        if matches!(*lifecycle, Lifecycle::Running | Lifecycle::Restarting(_)) {
-            *lifecycle = Lifecycle::Stopping(End::Stop(stop));
-            self.running.store(false, Ordering::Release);
-        }
-    }
-
-    /// Its restart has failed: why, and the run's exit status. The caller pauses its first VCPU.
-    pub fn fail(&self, why: String, status: u32) {
-        *self.lifecycle.lock() = Lifecycle::Stopping(End::Failed(why, status));
-    }
-
-    /// Why it has stopped; returned to one caller, which ends or restarts it.
-    pub fn take_stop(&self) -> Option<End> {
-        let mut lifecycle = self.lifecycle.lock();
-        match core::mem::replace(&mut *lifecycle, Lifecycle::Transition) {
-            Lifecycle::Stopping(end) => Some(end),
-            other => {
-                *lifecycle = other;
-                None
-            }
-        }
-    }
-
-    /// Begins its restart. The caller resumes its first VCPU.
-    pub fn begin_restart(&self, stop: Stop) {
-        let restart = Restart::new(stop, self.started(), self.vm.clock.tsc_khz());
-        *self.lifecycle.lock() = Lifecycle::Restarting(restart);
-    }
-
-    /// The next step of the restart at this host TSC, for the first VCPU; `None`: it does not restart.
-    pub fn next_step(&self, now: u64) -> Option<Step> {
-        match &mut *self.lifecycle.lock() {
-            Lifecycle::Restarting(restart) => Some(restart.next(now)),
-            _ => None,
-        }
-    }
-
     /// Whether it runs, unless it is paused.
     #[inline]
     pub fn is_running(&self) -> bool {
@@ -289,23 +196,19 @@ impl<B: Backend> Guest<B> {
 
     /// Whether it restarts.
     pub fn is_restarting(&self) -> bool {
-        matches!(*self.lifecycle.lock(), Lifecycle::Restarting(_))
+        self.lifecycle.lock().is_restarting()
     }
 
     /// Whether it has stopped, and is not ended or restarted yet.
     pub fn is_stopping(&self) -> bool {
-        matches!(*self.lifecycle.lock(), Lifecycle::Stopping(_) | Lifecycle::Transition)
+        self.lifecycle.lock().is_stopping()
     }
 
     /// Calls `f` with the VCPUs that may run: all of a running VM, the first of one that restarts. The VM cannot stop meanwhile, so
     /// a later stop pauses them all.
     pub fn for_each_runnable(&self, f: impl FnMut(&VcpuId)) {
         let lifecycle = self.lifecycle.lock();
-        let count = match &*lifecycle {
-            Lifecycle::Running => self.handles.len(),
-            Lifecycle::Restarting(_) => 1,
-            Lifecycle::Stopping(_) | Lifecycle::Transition => 0,
-        };
+        let count = lifecycle.runnable(self.handles.len());
         self.handles.iter().take(count).for_each(f);
     }
 }

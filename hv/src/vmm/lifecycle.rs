@@ -1,4 +1,4 @@
-//! The lifecycle of a VM: pause, resume, stop, restart, end.
+//! What the lifecycle of a VM asks for ([`super::state`]) is performed here: pause, resume, stop, restart, end.
 //!
 //! The PCPU that sees the last VCPU of a stopped VM leave performs its end. A restart is work of the VM's first VCPU, in its time
 //! slices ([`Machine::restart_step`]). A VM is descheduled once the scheduler says that no PCPU has one of its VCPUs. The monitor's
@@ -12,11 +12,12 @@ use core::sync::atomic::Ordering;
 use abi::telemetry::{EndReason, Kind, key};
 
 use super::backend::Backend;
-use super::guest::{End, Guest};
+use super::guest::Guest;
 use super::machine::{Machine, STATUS_USAGE};
 use super::pcpu::Pcpu;
 use super::report::{self, DeathReport};
 use super::restart::Step;
+use super::state::{Action, End, Event};
 use super::telemetry;
 use crate::boot::log;
 use crate::device::message::Messages;
@@ -58,12 +59,23 @@ impl<B: Backend> Machine<B> {
         });
     }
 
+    /// Performs what the lifecycle of a guest asks for.
+    pub(super) fn perform(&self, guest: &Guest<B>, action: Action) {
+        match action {
+            Action::Nothing => {}
+            Action::Pause => self.pause(guest),
+            Action::Resume => self.resume(guest),
+            Action::End(_) | Action::Restart(_) | Action::Step(_) => {
+                debug_assert!(false, "{action:?} has a caller of its own");
+            }
+        }
+    }
+
     /// A guest stops.
     #[cold]
     #[inline(never)]
     pub fn stop(&self, guest: &Guest<B>, stop: Stop) {
-        guest.stop(stop);
-        self.pause(guest);
+        self.perform(guest, guest.on(Event::Stop(stop)));
     }
 
     /// Ends or restarts a guest that has stopped, once it is descheduled. To be called whenever one of its VCPUs has left a
@@ -78,41 +90,49 @@ impl<B: Backend> Machine<B> {
     #[cold]
     #[inline(never)]
     fn finish(&self, guest: &Arc<Guest<B>>) {
-        let Some(end) = guest.take_stop() else { return };
-        // Only the monitor can hold the lock here, for a moment: `take_stop` returns the stop to one caller.
-        let _lifecycle_lock = guest.lifecycle_lock.lock();
+        let action = guest.on(Event::Descheduled);
+        // Only the monitor can hold the lock here, for a moment: an end or restart is returned to one caller.
+        match action {
+            Action::End(end) => {
+                let _lifecycle_lock = guest.lifecycle_lock.lock();
+                self.end(guest, end);
+            }
+            Action::Restart(stop) => {
+                let _lifecycle_lock = guest.lifecycle_lock.lock();
+                self.perform(guest, guest.on(Event::BeginRestart(stop)));
+            }
+            other => self.perform(guest, other),
+        }
+    }
+
+    /// Ends a guest: reports it, and removes it.
+    fn end(&self, guest: &Arc<Guest<B>>, end: End) {
+        let config = &guest.config;
         let stop = match end {
             End::Stop(stop) => stop,
             End::Failed(why, status) => {
                 self.remove(guest);
-                return self.report_end(&guest.config, EndReason::LoadError, 0, &why, status);
+                return self.report_end(config, EndReason::LoadError, 0, &why, status);
             }
         };
+        self.report_run(guest);
+        self.remove(guest);
         let reason = report::reason(&stop);
-        let end = |value, detail: &dyn Display, status| {
-            self.report_run(guest);
-            self.remove(guest);
-            self.report_end(&guest.config, reason, value, detail, status);
-        };
         match stop {
-            Stop::Reset | Stop::Restart => self.restart(guest, stop),
-            Stop::Died(_) if guest.config.restart => self.restart(guest, stop),
-            Stop::TestExit(value) => end(value, &"", pm::STATUS_OK),
-            Stop::Died(death) => end(0, &DeathReport(&death), STATUS_DIED),
-            Stop::PowerOff | Stop::Destroyed => end(0, &"", pm::STATUS_OK),
+            Stop::Died(death) => self.report_end(config, reason, 0, &DeathReport(&death), STATUS_DIED),
+            Stop::TestExit(value) => self.report_end(config, reason, value, &"", pm::STATUS_OK),
+            Stop::PowerOff | Stop::Destroyed | Stop::Reset | Stop::Restart => {
+                self.report_end(config, reason, 0, &"", pm::STATUS_OK);
+            }
         }
-    }
-
-    fn restart(&self, guest: &Guest<B>, stop: Stop) {
-        guest.begin_restart(stop);
-        self.resume(guest);
     }
 
     /// Continues the restart of a guest, in a time slice of its first VCPU, while all its VCPUs are descheduled. Returns when the
     /// restart is complete or the PCPU is needed, or the host TSC before which there is nothing to do.
     pub(super) fn restart_step(&self, guest: &Guest<B>, pcpu: &mut Pcpu<B>) -> Option<u64> {
         loop {
-            match guest.next_step(cpu::rdtsc())? {
+            let Action::Step(step) = guest.on(Event::Slice(cpu::rdtsc())) else { return None };
+            match step {
                 Step::Report(stop) => self.report_reset(guest, &stop),
                 Step::Wait(due) => return Some(due),
                 Step::Clear(piece) => self.clear(guest, piece),
@@ -128,8 +148,7 @@ impl<B: Backend> Machine<B> {
     fn clear(&self, guest: &Guest<B>, piece: u64) {
         // The end follows when the VCPU has left its PCPU.
         let failed = |why: &dyn Display, status| {
-            guest.fail(why.to_string(), status);
-            self.pause(guest);
+            self.perform(guest, guest.on(Event::Failed(why.to_string(), status)));
         };
         match build::scrub(&guest.vm, piece) {
             Ok(true) => {}

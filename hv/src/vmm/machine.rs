@@ -15,10 +15,11 @@ use spin::{Mutex, RwLock};
 
 use super::backend::Backend;
 use super::console::Console;
-use super::guest::{Guest, MemoryRef, cpuid_policy};
+use super::guest::{Guest, cpuid_policy};
 use super::memory::{DiskPages, Frames, HostMemory, UnmappedMemory};
 use super::pcpu::ConsolePort;
 use super::shootdown::VcpusOf;
+use super::state::MemoryRef;
 use super::telemetry;
 use crate::arch::addr::PageSize;
 use crate::arch::state::cr4;
@@ -250,8 +251,8 @@ impl<B: Backend> Machine<B> {
         let caps = guest.measures.arch_capabilities(self.arch_capabilities);
         let policy = |id| cpuid_policy(&guest.config, id, self.host.tsc_khz, xcr0, caps);
         let table = |id| CpuidTable::new(&policy(id), answers);
-        guest.begin(self.backend, &self.files, cpu::rdtsc(), table)?;
-        self.resume(guest);
+        let action = guest.begin(self.backend, &self.files, cpu::rdtsc(), table)?;
+        self.perform(guest, action);
         Ok(())
     }
 }

@@ -35,6 +35,8 @@ mod session;
 mod shootdown;
 #[cfg(feature = "baremetal")]
 mod start;
+#[cfg_attr(not(feature = "baremetal"), allow(dead_code))]
+mod state;
 #[cfg(feature = "baremetal")]
 mod telemetry;
 #[cfg(feature = "baremetal")]

@@ -8,8 +8,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use super::backend::Backend;
-use super::guest::{AdminState, DescheduledVcpu, Guest};
+use super::guest::{DescheduledVcpu, Guest};
 use super::memory::HostMemory;
+use super::state::{AdminState, Order};
 use super::worker::Worker;
 use crate::boot::host::Host;
 use crate::hw::cpu;
@@ -193,24 +194,21 @@ impl<B: Backend> Vms for Session<'_, B> {
             }
             return Ok(());
         };
-        let admin_state = guest.admin_state();
-        match action {
-            Action::Start if admin_state != AdminState::Off => {
-                self.resume(vm, &guest);
-                return Err(Refused::Runs);
-            }
-            Action::Pause | Action::Resume if admin_state == AdminState::Off => return Err(Refused::Stopped),
-            Action::Start | Action::Restart => self.restart(&guest),
-            Action::PowerOff => self.stop(&guest, Stop::PowerOff),
-            Action::Destroy => {
-                self.stop(&guest, Stop::Destroyed);
+        let order = guest.admin_state().admit(action);
+        if matches!(order, Err(Refused::Runs)) {
+            self.resume(vm, &guest);
+        }
+        match order? {
+            Order::Stop(Stop::Restart) => self.restart(&guest),
+            Order::Stop(stop) => {
+                self.stop(&guest, stop);
                 drop(guest);
-                self.wait_for_memory(vm);
+                if action == Action::Destroy {
+                    self.wait_for_memory(vm);
+                }
             }
-            Action::Stop => guest.set_admin_state(AdminState::Off),
-            Action::Pause => guest.set_admin_state(AdminState::Paused),
-            Action::Resume => {
-                guest.set_admin_state(AdminState::Running);
+            Order::Set(admin_state) => {
+                guest.set_admin_state(admin_state);
                 self.resume(vm, &guest);
             }
         }
