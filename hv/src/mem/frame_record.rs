@@ -1,13 +1,13 @@
-//! What is known of each frame of the machine's RAM: to whom it belongs, what it is for, and how it was used.
+//! A record of each frame of the machine's RAM: its owner, its kind, and the history of its use.
 //!
 //! A [`FrameRecord`] takes 16 bytes for 4 KiB, 0.4 % of memory. `boot` makes the records of all RAM once ([`start`]), in pieces
-//! of one frame. The fields are atomic, so that whoever has the frame writes its record without a lock:
+//! of one frame. The fields are atomic, so that the user of a frame writes its record without a lock:
 //!
 //! | field | written by |
 //! |---|---|
-//! | owner, kind | whoever takes frames: `vmm::memory` (RAM of VMs), [`tables`](super::tables) (page tables); cleared by [`frame::free`](super::frame::free) |
-//! | history | whoever samples accessed bits ([`FrameRecord::sample`]); nobody does yet |
-//! | tier, region | nobody yet: room for the kind of memory, and for a group of pages that are handled alike |
+//! | owner, kind | the code that takes frames: `vmm::memory` (RAM of VMs), [`tables`](super::tables) (page tables); cleared by [`frame::free`](super::frame::free) |
+//! | history | not used yet: for samples of accessed bits ([`FrameRecord::sample`]) |
+//! | tier, region | not used yet: room for the kind of memory, and for a group of pages that are handled alike |
 //!
 //! A frame without an owner is free, or the hypervisor's own. Memory that the boot loader's map does not mention has no records.
 
@@ -20,10 +20,10 @@ use spin::Once;
 use super::pieces::{OutOfMemory, Pieces};
 use crate::arch::addr::Hfn;
 
-/// To whom a frame belongs.
+/// The owner of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Owner {
-    /// The hypervisor, or nobody: the frame is free.
+    /// The hypervisor, or the frame is free.
     #[default]
     Host,
     /// The VM with this number in the configuration.
@@ -85,7 +85,7 @@ pub struct FrameRecord {
 const _: () = assert!(size_of::<FrameRecord>() == 16);
 
 impl FrameRecord {
-    /// To whom it belongs.
+    /// Its owner.
     pub fn owner(&self) -> Owner {
         self.owner.load(Ordering::Relaxed).checked_sub(1).map_or(Owner::Host, Owner::Vm)
     }
@@ -95,7 +95,7 @@ impl FrameRecord {
         Kind::from_number(self.kind.load(Ordering::Relaxed))
     }
 
-    /// The frame begins to be somebody's: nothing is known of its use.
+    /// The frame gets an owner: nothing is known of its use yet.
     fn assign(&self, owner: Owner, kind: Kind) {
         self.owner.store(owner.number(), Ordering::Relaxed);
         self.kind.store(kind as u8, Ordering::Relaxed);
@@ -171,7 +171,7 @@ impl Records {
         (index < run.records.len()).then(|| &run.records[index])
     }
 
-    /// `frames` frames from `start` on begin to be somebody's. What has no record is left out.
+    /// `frames` frames from `start` on get an owner. Frames without a record are left out.
     pub fn assign(&self, start: Hfn, frames: u64, owner: Owner, kind: Kind) {
         let all = (start.0..start.0.saturating_add(frames)).filter_map(|frame| self.get(Hfn(frame)));
         all.for_each(|record| record.assign(owner, kind));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_somebodys_until_they_are_given_back() {
+    fn frames_have_an_owner_until_they_are_given_back() {
         let records = records();
         records.assign(Hfn(0x110), 0x10, Owner::Vm(0), Kind::Ram);
         records.assign(Hfn(0x120), 1, Owner::Host, Kind::Table);

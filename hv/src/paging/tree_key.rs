@@ -18,7 +18,7 @@ impl TreeKey {
     /// Domain 0, phase 0: the only one of most VMs.
     pub const FIRST: TreeKey = TreeKey(0);
 
-    /// The key of a cache domain and a phase; `None` if there are not so many.
+    /// The key of a cache domain and a phase; `None` if a number is out of range.
     pub const fn new(domain: u8, phase: u8) -> Option<TreeKey> {
         if domain < TreeKey::DOMAINS && phase < TreeKey::PHASES {
             Some(TreeKey(phase << 4 | domain))

@@ -115,7 +115,7 @@ impl RamSource for Frames {
     }
 
     fn wipe(&self, block: Block) {
-        // Nothing is wiped that became somebody else's.
+        // A block with a frame that its record assigns to another owner is not wiped.
         if let Some(frame) = frame_record::all()
             .and_then(|records| records.foreign(block.start.frame(), 1 << block.order, self.owner))
         {

@@ -125,7 +125,7 @@ impl<B: Backend> Pcpu<B> {
             && self.stand_still.look(now, ran)
         {
             log::warn!(
-                "PCPU {}: its performance counters ({}) stand still while guests run: this machine only pretends to have \
+                "PCPU {}: its performance counters ({}) do not advance while guests run: this machine only pretends to have \
                  them. They are left out from now on",
                 self.id,
                 counters.name()

@@ -127,7 +127,7 @@ fn counters(context: &Context) -> Result<()> {
     let (ours, theirs) = (read_by_it["host"]["instructions"].as_u64(), of(&["host"], &["instructions"]));
     ensure!(ours > Some(0) && ours < Some(theirs), "host: {ours:?} of {theirs}");
     let plain = ["--hv-arg", "counters=on", "--stats", &stats, "--exec", "true"];
-    context.run(&plain)?.status(0)?.says("stand still")?;
+    context.run(&plain)?.status(0)?.says("do not advance")?;
     let absent = &read(&stats)?["guests"][0]["counters"];
     ensure!(absent.is_null(), "counters that do not advance are reported: {absent}");
     Ok(())

@@ -1,4 +1,4 @@
-//! Why a guest could not be loaded, for the person who chose the files.
+//! Why a guest could not be loaded, for the author of its configuration.
 
 use alloc::string::String;
 use core::fmt;

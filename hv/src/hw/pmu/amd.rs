@@ -51,7 +51,7 @@ impl Features {
         (extended_leaf & 1 << 2 != 0).then_some(Features { family, extended: extended_leaf & 1 << 23 != 0 })
     }
 
-    /// The events in the order of their use to those who read them.
+    /// The events, the most useful ones first.
     fn events(self) -> impl Iterator<Item = (CounterEvent, Side, Select)> {
         let [dtlb, itlb, l2] = self.misses();
         let guest = |event, select: Option<Select>| Some((event, Side::Guest, select?));

@@ -119,7 +119,7 @@ impl Pmu for Lab {
         BothSides { guest, host: Lab::counts(&host) }
     }
 
-    /// The model interrupts nobody.
+    /// The model has no overflow interrupt.
     fn arm_overflow(&mut self, _: u32) -> bool {
         false
     }

@@ -69,7 +69,7 @@ pub trait Pmu {
 /// The counters of a PCPU, whatever they are.
 #[derive(Debug)]
 pub enum Counters<M = RealMsrs> {
-    /// There are none, or nobody asked for them.
+    /// There are none, or they were not requested (`counters=on`).
     None,
     /// A lab machine's.
     Lab(lab::Lab),
@@ -140,7 +140,7 @@ impl fmt::Display for Listed<'_> {
     }
 }
 
-/// Notices counters that stand still: of a processor that has them by CPUID and does not count, as emulators do, or of a model
+/// Detects counters that do not advance: of a processor that has them by CPUID and does not count, as emulators do, or of a model
 /// that has stopped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StandStill {
@@ -153,7 +153,7 @@ impl StandStill {
     /// After this many silent looks the counters are given up. A guest may be entered and exit before its first instruction.
     const LIMIT: u8 = 32;
 
-    /// Looks at the values; `ran` says that guests have executed since the last look. True: they stand still.
+    /// Looks at the values; `ran` says that guests have executed since the last look. True: they do not advance.
     pub fn look(&mut self, now: &BothSides, ran: bool) -> bool {
         let Some(instructions) = now.guest.get(CounterEvent::Instructions) else { return false };
         let moved = instructions != core::mem::replace(&mut self.last, instructions);

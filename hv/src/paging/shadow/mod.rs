@@ -251,8 +251,8 @@ pub struct Shadow<M: TableMemory, F: PteFormat> {
 }
 
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
-    /// An engine whose shadow pages take no more than `limit` (a number of pages, or memory), on a processor with so many bits
-    /// of physical addresses.
+    /// An engine whose shadow pages take no more than `limit` (a number of pages, or memory), on a processor with `physical_bits`
+    /// bits of physical addresses.
     pub fn new(
         memory: M,
         limit: impl Into<Limit>,

@@ -24,7 +24,7 @@ pub(super) fn if_filled<F: PteFormat>(marker: u64, raw: u64) -> u64 {
 }
 
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
-    /// What entries that are not filled are, if the processor's physical addresses have so many bits.
+    /// What entries that are not filled are, if the processor's physical addresses have `physical_bits` bits.
     pub(super) fn unfilled_marker(physical_bits: u8) -> u64 {
         if F::FILTERS_FAULTS && has_reserved_bit(physical_bits) { PRESENT | RESERVED } else { 0 }
     }
