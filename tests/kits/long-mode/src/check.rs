@@ -2,6 +2,8 @@
 
 use core::fmt::{self, Debug, Write};
 
+use crate::machine::{is_palimpsest, lapic};
+
 /// One case.
 pub struct Case {
     /// Its name: a group, a dot, and what it is about.
@@ -103,6 +105,18 @@ impl Check {
     /// This machine lacks what the case is about.
     pub fn skip(&mut self, why: &'static str) {
         self.skipped = Some(why);
+    }
+
+    /// Skips a case about x2APIC mode where there is none, or no way back from it: the way leads through an APIC that is off,
+    /// which Bochs' never turns on again.
+    pub fn lacks_x2apic(&mut self) -> bool {
+        let why = match () {
+            () if !lapic::has_x2() => "no x2APIC",
+            () if self.bochs && !is_palimpsest() => "Bochs' local APIC stays off once it was turned off",
+            () => return false,
+        };
+        self.skip(why);
+        true
     }
 
     /// The first failures.

@@ -30,8 +30,8 @@ fn xapic(c: &mut Check) {
 }
 
 fn x2apic(c: &mut Check) {
-    if !lapic::has_x2() {
-        return c.skip("no x2APIC");
+    if c.lacks_x2apic() {
+        return;
     }
     fn enter() {
         lapic::set_x2(true);

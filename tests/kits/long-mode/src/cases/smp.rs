@@ -201,8 +201,8 @@ fn ipi_xapic(c: &mut Check) {
 }
 
 fn ipi_x2apic(c: &mut Check) {
-    if !lapic::has_x2() {
-        return c.skip("no x2APIC");
+    if c.lacks_x2apic() {
+        return;
     }
     with_all(c, |c, all| {
         all_do(c, all, |me, _| {
