@@ -28,7 +28,7 @@ pub struct GateEvent {
 /// privileges), and nothing of the descriptor is trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskSwitch {
-    /// The selector of the new task's TSS.
+    /// The selector of the new task's TSS. Of an IRET it is of no account: that of the back link counts.
     pub selector: u16,
     /// What asks for it.
     pub source: TaskSource,

@@ -215,8 +215,9 @@ fn write_cr0<V: Virt, M: HostMemory>(
         return Outcome::Inject(Exception::GP0);
     }
     vcpu.virt.set_cr0(new);
-    if enables || disables {
+    if changed & (cr0::PG | cr0::PE) != 0 {
         vcpu.virt.set_efer(ext);
+        vcpu.request(work::MMU);
     }
     if changed & (cr0::PG | cr0::WP | cr0::PE) != 0 {
         follow_tables(vcpu, vm);

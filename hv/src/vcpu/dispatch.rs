@@ -96,12 +96,7 @@ fn rare<V: Virt, M: HostMemory, H: Host>(
             Outcome::Stop(died(vcpu, Cause::InvalidState, what))
         }
         Exit::TaskSwitch(request) => task::switch(vcpu, vm, host, &request, tsc),
-        Exit::TaskSwitchMissed => {
-            let what = "a hardware task switch on shadow tables: QEMU's emulation executes it although it is intercepted, and \
-                        loses the shadow tables; run this guest with `--mode nested`"
-                .into();
-            Outcome::Stop(died(vcpu, Cause::UnknownExit, what))
-        }
+        Exit::LoadTask => mmu::execute_on_nested(vcpu, vm, host),
         Exit::Unknown { .. } => {
             let what = alloc::format!("unknown exit {exit:x?}; {}", vcpu.virt.exit_report());
             Outcome::Stop(died(vcpu, Cause::UnknownExit, what))

@@ -51,12 +51,12 @@ fn try_switch<V: Virt, M: HostMemory, H: Host>(
     // None: another VCPU has just overwritten the instruction. The guest tries again.
     let next = if request.is_by_instruction() { next_rip(vcpu, vm) } else { Some(vcpu.virt.rip()) };
     let next = next.ok_or(Outcome::Resume)?;
+    let request = &match request.source {
+        TaskSource::Iret => TaskSwitch { selector: back_link(vcpu, vm, host, tsc)?, ..*request },
+        _ => *request,
+    };
     let left = half(vcpu, vm, host, tsc, |state, port| task::leave(state, port, request, next))?;
-    let new = left.map_err(|fault| match fault {
-        Fault::Exception(exception) => Outcome::Inject(exception),
-        // No effect so far that another attempt does not repeat.
-        Fault::Stop(_) => Outcome::Resume,
-    })?;
+    let new = left.map_err(again)?;
     // From here on the new task runs.
     vcpu.virt.clear_interrupt_shadow();
     vcpu.virt.finish_delivery();
@@ -98,6 +98,25 @@ fn half<V: Virt, M: HostMemory, H: Host, T>(
         Outcome::Resume => Ok(result),
         outcome => Err(outcome),
     }
+}
+
+/// What a fault of the old task comes to.
+fn again(fault: Fault<PortStop>) -> Outcome {
+    match fault {
+        Fault::Exception(exception) => Outcome::Inject(exception),
+        // No effect so far that another attempt does not repeat.
+        Fault::Stop(_) => Outcome::Resume,
+    }
+}
+
+/// The selector of the task to which the current one returns. Not every exit of an IRET tells it.
+fn back_link<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    tsc: u64,
+) -> Half<u16> {
+    half(vcpu, vm, host, tsc, |state, port| task::back_link(state, port))?.map_err(again)
 }
 
 /// The debug trap before the new task's first instruction.

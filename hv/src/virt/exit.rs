@@ -84,9 +84,8 @@ pub enum Exit {
     Mwait,
     /// A hardware task switch, which is to be executed in software.
     TaskSwitch(TaskSwitch),
-    /// The processor has executed a task switch although that is intercepted, and has put the guest's CR3 in the place of the
-    /// shadow root (QEMU's emulation).
-    TaskSwitchMissed,
+    /// LTR, where the TSS in use has a [guarded page](super::Virt::guarded_page).
+    LoadTask,
     /// A virtualization instruction (VMRUN, VMLOAD, CLGI, VMXON, …): #UD for a guest without nested virtualization
     VirtInstruction,
     /// The processor refused to enter the guest: its state is inconsistent.

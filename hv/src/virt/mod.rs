@@ -204,6 +204,13 @@ pub trait Virt: VcpuState + Sized {
         Engines::ALL
     }
 
+    /// The page of linear addresses that the guest must not be able to write on shadow tables in the state in which it is,
+    /// because the processor executes task switches by itself: it writes to the current TSS first, faults there, and leaves the
+    /// root alone. The guest's own writes are executed for it. Asked before each entry in such a state.
+    fn guarded_page(&mut self) -> Option<Gva> {
+        None
+    }
+
     /// Sets the page-directory pointers, where the processor keeps them. The caller has validated them.
     fn set_pointers(&mut self, _pointers: [u64; 4]) {}
 

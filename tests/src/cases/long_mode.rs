@@ -26,8 +26,7 @@ pub const CASES: &[Case] = &[
     both("manuals: INS and OUTS", |c| group(c, "strings", &[])).also(SHADOW),
     both("manuals: instructions on devices", |c| group(c, "mmio", &[])).also(SHADOW),
     both("manuals: delivery of exceptions", |c| group(c, "delivery", &[])).also(SHADOW),
-    both("manuals: task switches", |c| group(c, "tasks", &[])),
-    only("qemu-svm", "a task switch that loses the shadow tables", lost_tables),
+    both("manuals: task switches", |c| group(c, "tasks", &[])).also(SHADOW),
     both("manuals: instructions of absent features", |c| group(c, "svm", &[])).also(SHADOW),
     only("qemu-svm", "no guest writes back the host's caches", write_back).also(SHADOW),
     both("manuals: memory beyond RAM", |c| group(c, "memory", &[])).also(SHADOW),
@@ -119,13 +118,6 @@ fn deterministic(context: &Context) -> Result<()> {
         "timers.one timers.periodic timers.deadline timers.divide timers.pit timers.hpet interrupts.sti interrupts.priority ipi.nmi",
         &["--icount"],
     )
-}
-
-/// The emulation executes task switches although they are intercepted: the guest must not be entered again after one.
-fn lost_tables(context: &Context) -> Result<()> {
-    let finished = context.long_mode("tasks.jump", &["--mode", "shadow"])?.status(3)?;
-    finished.says("a hardware task switch on shadow tables")?.says("--mode nested")?;
-    Ok(())
 }
 
 fn triple_fault(context: &Context) -> Result<()> {

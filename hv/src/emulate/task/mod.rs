@@ -57,6 +57,13 @@ fn selector_fault<S>(vector: u8, selector: u16, ext: u32) -> Fault<S> {
     Fault::Exception(Exception { vector, error, cr2: None })
 }
 
+/// The selector in the current TSS of the task to which an IRET returns.
+pub fn back_link<S: VcpuState, M: Memory>(state: &S, mem: &mut M) -> Res<u16, M> {
+    let mut link = [0; 2];
+    mem.read(Gva(state.segment(SegReg::Tr).base & 0xffff_ffff), &mut link, Access::READ)?;
+    Ok(u16::from_le_bytes(link))
+}
+
 /// Checks the new task's TSS, saves the old task, and makes the new TSS the current one. `next`: RIP of the instruction
 /// after the one that asks, if one does. A fault has had no effect.
 pub fn leave<S: VcpuState, M: Memory>(

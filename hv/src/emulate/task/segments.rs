@@ -30,7 +30,8 @@ pub fn load<S: VcpuState, M: Memory>(state: &mut S, mem: &mut M, image: &Image, 
 }
 
 /// Gives all registers their selectors, and the processor a state in which it can deliver a fault: code of the new privilege
-/// level, and a stack that takes nothing.
+/// level, and a stack that takes nothing. Its selector has that level, too, whatever the TSS says: not every processor with
+/// VT-x is entered with another one (SDM 3, 27.3.1.2).
 fn place<S: VcpuState>(state: &mut S, image: &Image, is_virtual: bool, cpl: u8) {
     let dpl = u16::from(cpl) << 5;
     for (reg, selector) in SELECTORS.into_iter().zip(image.selectors) {
@@ -39,7 +40,10 @@ fn place<S: VcpuState>(state: &mut S, image: &Image, is_virtual: bool, cpl: u8) 
                 Segment { selector, attributes: VIRTUAL_8086, limit: 0xffff, base: u64::from(selector) << 4 }
             }
             SegReg::Cs => Segment::flat(selector, 0xc9b | dpl),
-            SegReg::Ss => Segment { selector, attributes: 0x93 | dpl, limit: 0, base: 0 },
+            SegReg::Ss => {
+                let selector = selector & !3 | u16::from(cpl);
+                Segment { selector, attributes: 0x93 | dpl, limit: 0, base: 0 }
+            }
             _ => Segment { selector, ..Segment::default() },
         };
         state.set_segment(reg, segment);

@@ -82,6 +82,12 @@ fn what_a_task_loads_is_checked_in_the_order_of_the_manual() {
         let got = arrive(&mut state, &mut mem, &new);
         assert_eq!(got, Err(Fault::Exception(fault)), "{offset:#x}: {value:#x}");
         assert_eq!(state.rip, 0x7777, "the new task's fault");
+        let (cs, ss) = (state.segment(SegReg::Cs), state.segment(SegReg::Ss));
+        assert_eq!(
+            (ss.selector & 3, ss.dpl().into()),
+            (cs.selector & 3, cs.selector & 3),
+            "what VT-x demands"
+        );
     }
 }
 

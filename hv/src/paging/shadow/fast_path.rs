@@ -34,7 +34,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             Ok(leaf) => leaf,
             Err(outcome) => return outcome,
         };
-        if leaf.key.is_direct() {
+        if !leaf.key.is_plain_table() {
             return self.fast_path_direct(p2m, memory, state, &leaf, gva, access);
         }
         let index = index(gva, 1);
@@ -83,6 +83,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         gva: Gva,
         access: Access,
     ) -> Option<ShadowOutcome> {
+        if leaf.key.is_guarded() {
+            return None;
+        }
         let rights = leaf.key.direct_rights();
         if !state.allows(access, rights) || access.write && !rights.writable {
             return None;

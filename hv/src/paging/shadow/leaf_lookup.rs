@@ -181,7 +181,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let page = self.pool.page(table);
         let (key, gfn) = (page.key, page.gfn);
         let (level, bytes) = (key.level(), key.entry_bytes());
-        if !key.is_table() {
+        if !key.is_plain_table() {
             return Err(None);
         }
         let index = index(gva, level);

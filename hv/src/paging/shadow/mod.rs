@@ -21,6 +21,7 @@
 mod apply;
 mod check;
 mod fast_path;
+mod guard;
 mod hardware;
 mod inherit;
 mod leaf_lookup;
@@ -54,6 +55,7 @@ use crate::mem::guest_memory::GuestMemory;
 use crate::mem::table_memory::TableMemory;
 use abi::telemetry::key;
 use alloc::vec::Vec;
+use guard::Guards;
 use leaf_lookup::LeafCache;
 use pool::{PageId, Pool};
 use role::Key;
@@ -234,6 +236,7 @@ pub struct Shadow<M: TableMemory, F: PteFormat> {
     recent: Recent,
     /// Where the processor's PAT is not the guest's.
     pat: Option<PatEntries>,
+    guards: Guards,
     /// The bits of an address that count.
     linear: u64,
     /// What must be zero in the guest's entries of level 1.
@@ -276,6 +279,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             leaf_cache: LeafCache::default(),
             recent: Recent::default(),
             pat: None,
+            guards: Guards::default(),
             linear: u64::MAX,
             reserved: 0,
             table_reserved: [0; 3],

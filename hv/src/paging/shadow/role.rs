@@ -89,6 +89,8 @@ pub(super) struct Role {
     pub source: Source,
     /// The set of tables that it belongs to.
     pub tree: TreeKey,
+    /// A [guarded](super::guard) address leads through it, so that it serves no other addresses.
+    pub guarded: bool,
 }
 
 /// A source and a role.
@@ -98,6 +100,9 @@ pub(super) struct Key(u64);
 /// Where the set of tables is.
 const TREE: u32 = 22;
 const ROLE_BITS: u32 = TREE + TreeKey::BITS;
+/// Of a table: it is guarded. What stands for memory has other things there, and says it by a kind of paging, which it has not.
+const GUARDED: u64 = 1 << 18;
+const GUARDED_KIND: u64 = 2;
 const _: () = assert!(ROLE_BITS + HPA_BITS - PAGE_SHIFT <= 64, "a key has room for any frame of a P2m");
 
 impl Key {
@@ -113,10 +118,13 @@ impl Key {
             PagingKind::Pae => 2,
             PagingKind::FourLevel => 3,
         };
-        let source = match role.source {
-            Source::Table => 0,
-            Source::Top => 1,
-            Source::Direct(leaf) => 2 | u64::from(leaf) << 2,
+        let (source, kind) = match role.source {
+            Source::Table if role.guarded => (GUARDED >> 16, kind),
+            Source::Table => (0, kind),
+            Source::Top => (1, kind),
+            Source::Direct(leaf) => {
+                (2 | u64::from(leaf) << 2, if role.guarded { GUARDED_KIND } else { kind })
+            }
         };
         let role = u64::from(role.level & 7)
             | kind << 3
@@ -137,16 +145,17 @@ impl Key {
         };
         Role {
             level: self.level(),
-            kind: self.kind(),
+            kind: if self.is_direct() { PagingKind::Off } else { self.kind() },
             quadrant: self.quadrant() as u8,
             controls: Controls::from_bits_truncate((self.0 >> 7) as u8 & 0x3f),
             allowed: Allowed::from_bits_truncate((self.0 >> 13) as u8 & 7),
             source,
             tree: TreeKey::from_number(self.0 >> TREE),
+            guarded: self.is_guarded(),
         }
     }
 
-    /// The kind of paging that it is for; off for what stands for memory.
+    /// The kind of paging that it is for. Not for what stands for memory.
     pub(super) fn kind(self) -> PagingKind {
         match self.0 >> 3 & 3 {
             0 => PagingKind::Off,
@@ -258,6 +267,21 @@ impl Key {
         self.0 >> 16 & 3 == 1
     }
 
+    /// Whether its entries follow those of a guest table, and nothing else is to be known of them.
+    #[inline(always)]
+    pub(super) fn is_plain_table(self) -> bool {
+        self.0 & (3 << 16 | GUARDED) == 0
+    }
+
+    /// Whether a [guarded](super::guard) address leads through it.
+    pub(super) fn is_guarded(self) -> bool {
+        match self.0 >> 16 & 3 {
+            0 => self.0 & GUARDED != 0,
+            2 => self.0 >> 3 & 3 != 0,
+            _ => false,
+        }
+    }
+
     /// Whether it stands for a stretch of guest-physical memory.
     pub(super) fn is_direct(self) -> bool {
         self.0 >> 16 & 3 == 2
@@ -335,6 +359,7 @@ mod tests {
                     allowed: Allowed::all(),
                     source: Source::Table,
                     tree: TreeKey::new(15, quadrant & 3).unwrap(),
+                    guarded: quadrant & 1 != 0,
                 };
                 let key = Key::new(0xf_ffff_ffff, role);
                 assert_eq!((key.number(), key.level(), key.is_table()), (0xf_ffff_ffff, level, true));

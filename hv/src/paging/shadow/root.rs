@@ -161,6 +161,7 @@ pub(super) fn root_key(
         allowed: Allowed::all(),
         source: Source::Top,
         tree,
+        guarded: false,
     };
     match kind {
         PagingKind::Off => (Key::new(vcpu, role), Gfn(0)),

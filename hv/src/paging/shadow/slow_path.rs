@@ -158,8 +158,12 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             Some(table) => {
                 self.fill(p2m, table, &fault, gva, &found, fault.path.leaf());
                 let own = index(gva, 1);
+                let key = self.pool.page(table).key;
+                if access.write && self.guards(key, own) {
+                    return ShadowOutcome::EmulateWrite(gpa);
+                }
                 match self.find_leaf(p2m, memory, state, gva, access) {
-                    _ if fault.is_override() => 0,
+                    _ if fault.is_override() || key.is_guarded() => 0,
                     Ok(leaf) if leaf.key.is_table() => self.prefetch_near(p2m, memory, &leaf, own),
                     Ok(leaf) => self.prefetch_direct(p2m, &leaf, own, gva),
                     Err(_) => 0,
@@ -187,7 +191,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             if self.pool.shootdowns() != shootdowns {
                 return None;
             }
-            if level == 2 && fault.path.at(1).is_none() && self.fill_large(p2m, table, fault) {
+            let guarded = self.guards(self.pool.page(table).key, fault.index(level));
+            if level == 2 && fault.path.at(1).is_none() && !guarded && self.fill_large(p2m, table, fault) {
                 return None;
             }
             if let Some(step) = fault.path.at(level)
@@ -198,7 +203,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 let execute = fault.state.kind() == PagingKind::TwoLevel || step.raw & NO_EXECUTE == 0;
                 allowed.set(Allowed::EXECUTE, allowed.contains(Allowed::EXECUTE) && execute);
             }
-            let (key, gfn) = child_key(p2m, fault, level - 1, allowed, self.tree);
+            let (key, gfn) = child_key(p2m, fault, level - 1, allowed, (self.tree, guarded));
             let child = match self.pool.child(table, fault.index(level)) {
                 // In use under this link: flushes by the guest have reached it.
                 Some(linked) if self.pool.page(linked).key == key => {
@@ -262,10 +267,12 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     ) -> bool {
         let entry = p2m.translate(found.gpa);
         let Some(to) = entry.readable().map(|to: Hpa| to.align_down(1 << 12)) else { return false };
-        let writable = entry.writable().is_some() && !self.pool.is_write_protected(to.frame());
+        let host_writable =
+            entry.writable().is_some() && !self.guards(self.pool.page(table).key, index(gva, 1));
+        let writable = host_writable && !self.pool.is_write_protected(to.frame());
         let attr = fault.attr(found, writable);
         let guest_pte = leaf.map_or(0, |step| step.raw) | ACCESSED | if found.dirty { DIRTY } else { 0 };
-        let takes = if entry.writable().is_some() { HOST_WRITABLE } else { 0 };
+        let takes = if host_writable { HOST_WRITABLE } else { 0 };
         self.put_leaf(table, 1, gva, LongMode::leaf(to, 1, attr) | takes, guest_pte);
         true
     }
@@ -294,7 +301,7 @@ fn child_key(
     fault: &Fault,
     level: u8,
     allowed: Allowed,
-    tree: TreeKey,
+    (tree, guarded): (TreeKey, bool),
 ) -> (Key, Gfn) {
     let kind = fault.state.kind();
     if let Some(step) = fault.path.at(level)
@@ -307,7 +314,7 @@ fn child_key(
         };
         let quadrant = quadrant as u8;
         let (controls, source) = (fault.controls, Source::Table);
-        let role = Role { level, kind, quadrant, controls, allowed, source, tree };
+        let role = Role { level, kind, quadrant, controls, allowed, source, tree, guarded };
         return (Key::new(hpa.frame().0, role), step.at.frame());
     }
     // Under a large page. All that its leaves depend on is in the key; the memory is the P2m's.
@@ -321,6 +328,7 @@ fn child_key(
         allowed,
         source: Source::Direct(attr.pat | u8::from(attr.global) << 3),
         tree,
+        guarded,
     };
     let base = fault.found.gpa.align_down(1 << (12 + 9 * u32::from(level)));
     (Key::new(base.frame().0, role), base.frame())

@@ -105,8 +105,8 @@ fn device<V: Virt, M: HostMemory, H: Host>(
     emulate(vcpu, vm, host, tsc)
 }
 
-/// A write to a table that is write-protected: executed in software, or, where that is not possible, by the processor: on nested tables,
-/// or, where there are none, with the table left to the guest until its next flush.
+/// A write to a table that is write-protected, or to a guarded page: executed in software, or, where that is not possible, by the
+/// processor: on nested tables, or, where there are none, with the table left to the guest until its next flush.
 fn emulate_write<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
@@ -149,7 +149,7 @@ fn make_unsync<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedForm
 
 /// Lets the processor execute the instruction with nested tables, until its next exit.
 #[cold]
-fn execute_on_nested<V: Virt, M: HostMemory, H: Host>(
+pub fn execute_on_nested<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
     host: &H,

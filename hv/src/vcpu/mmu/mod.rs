@@ -9,12 +9,13 @@
 
 mod choose;
 mod fault;
+mod guard;
 mod paranoia;
 mod refill_window;
 mod switch;
 
 use fault::no_memory;
-pub use fault::page_fault;
+pub use fault::{execute_on_nested, page_fault};
 pub use switch::{SwitchCounts, set_tree, switch};
 
 use core::num::NonZeroU32;
@@ -60,6 +61,8 @@ pub struct Mmu {
     reload: bool,
     /// The root lies where the processor cannot reach it.
     out_of_reach: bool,
+    /// The page that the shadow tables guard for this VCPU.
+    guarded: Option<Gva>,
     refill_window: Option<RefillWindow>,
     paranoia: Option<Paranoia>,
     /// Changes so far.
@@ -75,6 +78,7 @@ impl Default for Mmu {
             tree: TreeKey::FIRST,
             reload: false,
             out_of_reach: false,
+            guarded: None,
             refill_window: None,
             paranoia: None,
             switches: SwitchCounts::default(),
@@ -237,6 +241,7 @@ pub fn serve<V: Virt, M: HostMemory>(
     if let Some(to) = choose::choose(vcpu, vm)? {
         switch(vcpu, vm, to, &tsc).map_err(|error| no_memory(vcpu, error))?;
     }
+    guard::follow(vcpu, vm);
     if vcpu.mmu.reload {
         load(vcpu, vm);
     }
@@ -244,7 +249,7 @@ pub fn serve<V: Virt, M: HostMemory>(
         return Err(no_memory(vcpu, MapError::Address));
     }
     paranoia::check(vcpu, vm)?;
-    if choose::wants_each_entry(vcpu, vm) || vcpu.mmu.paranoia.is_some() {
+    if choose::wants_each_entry(vcpu, vm) || vcpu.mmu.paranoia.is_some() || vcpu.mmu.guarded.is_some() {
         vcpu.request(work::MMU);
     }
     Ok(())

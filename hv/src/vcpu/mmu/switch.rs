@@ -105,6 +105,8 @@ fn adopt<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>
             }
             follow_pat(vcpu, vm);
             load(vcpu, vm);
+            // For what is guarded.
+            vcpu.request(work::MMU);
             vcpu.mmu.refill_window = Some(RefillWindow::new(vm.clock.tsc_khz()));
         }
     }

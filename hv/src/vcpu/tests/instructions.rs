@@ -372,7 +372,6 @@ fn deaths_are_reported_with_registers() {
     expect_death(|_| Exit::InvalidState, Cause::InvalidState, &["refused", "fake: entry 2"]);
     let unknown: Step = |_| Exit::Unknown { code: 0x99, info1: 0xabc, info2: 0xdef };
     expect_death(unknown, Cause::UnknownExit, &["99", "abc", "def", "fake: entry 2"]);
-    expect_death(|_| Exit::TaskSwitchMissed, Cause::UnknownExit, &["shadow tables", "--mode nested"]);
     let cr5: Step = |_| Exit::ControlReg(RegMove { index: 5, write: true, gpr: Some(Gpr::Rax) });
     expect_death(cr5, Cause::UnknownExit, &["control register"]);
 }

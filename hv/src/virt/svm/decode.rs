@@ -59,6 +59,7 @@ fn rare(vmcb: &Vmcb, assists: bool) -> Exit {
         }
         code::NMI => Exit::Nmi,
         code::INIT => Exit::Init,
+        code::TR_WRITE => Exit::LoadTask,
         code::RDPMC => Exit::Rdpmc,
         code::IRET => Exit::NmiWindow,
         code::INVD | code::WBINVD => Exit::Wbinvd,
@@ -117,15 +118,23 @@ fn reg_move(vmcb: &Vmcb, write: bool, assists: bool) -> RegMove {
     }
 }
 
+/// Information of a task switch: IRET asks for it.
+const TASK_RETURN: u64 = 1 << 36;
+
+/// Makes the exit of an IRET that of the task switch that it is. To which task, the back link says.
+pub fn make_task_return(vmcb: &mut Vmcb) {
+    vmcb.exit_code = code::TASK_SWITCH;
+    (vmcb.exit_info1, vmcb.exit_info2) = (0, TASK_RETURN);
+}
+
 /// APM 2, 15.14.1.
 fn task_switch(vmcb: &Vmcb) -> TaskSwitch {
-    const IRET: u64 = 1 << 36;
     const JUMP: u64 = 1 << 38;
     const HAS_ERROR: u64 = 1 << 44;
     let (selector, info) = (vmcb.exit_info1 as u16, vmcb.exit_info2);
     let event = vmcb.exit_int_info;
     let source = match () {
-        () if info & IRET != 0 => TaskSource::Iret,
+        () if info & TASK_RETURN != 0 => TaskSource::Iret,
         () if info & JUMP != 0 => TaskSource::Jump,
         () if event & event::VALID != 0 => {
             let error = (info & HAS_ERROR != 0).then_some(info as u32);

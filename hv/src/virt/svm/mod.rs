@@ -144,7 +144,6 @@ impl Svm {
         state.store(self);
         let vmcb = self.hidden_mut();
         vmcb.int_ctl &= int_ctl::V_INTR_MASKING | int_ctl::V_NMI_ENABLE;
-        vmcb.intercept_misc2 |= misc2::VMRUN;
         vmcb.int_state = 0;
         vmcb.event_inj = 0;
         vmcb.exit_int_info = 0;
@@ -200,9 +199,6 @@ impl Virt for Svm {
     #[inline]
     fn exit(&self) -> Exit {
         self.keep_shadow();
-        if self.has_lost_root() {
-            return Exit::TaskSwitchMissed;
-        }
         decode::exit(&self.block.vmcb, self.features.decode_assists)
     }
 
@@ -229,7 +225,6 @@ impl Virt for Svm {
         if self.vmload.get() == VmloadState::InVmcb {
             return;
         }
-        self.refuse_lost_root();
         self.save_hidden();
         hw::cpu::cli();
         // SAFETY: SVM is on; the host's state was saved when this PCPU was enabled and has not changed since.
@@ -342,6 +337,10 @@ impl Virt for Svm {
 
     fn set_paging(&mut self, roots: Roots) {
         self.use_roots(roots);
+    }
+
+    fn guarded_page(&mut self) -> Option<Gva> {
+        self.task_page()
     }
 
     fn flush(&mut self, scope: FlushScope) {

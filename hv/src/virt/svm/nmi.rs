@@ -5,10 +5,11 @@
 //! ([`super::step`]), so that the exit after it is before the next instruction. An IRET that faults does not end the
 //! blocking, neither here nor where the processor tracks it ("successfully completes", 15.21.10).
 
-use super::Svm;
 use super::entry::work;
 use super::inject::encode;
 use super::vmcb::{clean, exit_code, int_ctl, misc1};
+use super::{Svm, decode};
+use crate::arch::state::{cr0, efer, rflags};
 use crate::virt::{Event, Virt};
 
 impl Svm {
@@ -32,15 +33,28 @@ impl Svm {
         self.dirty(clean::INTERCEPTS);
     }
 
-    /// Whether the exit is the IRET of an NMI handler. The guest goes on with a step over it.
+    /// Whether the exit is the IRET of an NMI handler, and the guest goes on with a step over it. One that returns from a task
+    /// is executed in software instead, like all task switches: it would save the step's trap flag in the TSS.
     pub(super) fn note_iret(&mut self) -> bool {
         let is_iret = self.block.vmcb.exit_code == exit_code::IRET;
+        if is_iret && self.is_in_nested_task() {
+            decode::make_task_return(&mut self.block.vmcb);
+            return false;
+        }
         if is_iret {
             self.injection.leaving_nmi = true;
             self.block.vmcb.intercept_misc1 &= !misc1::IRET;
             self.dirty(clean::INTERCEPTS);
         }
         is_iret
+    }
+
+    /// Whether an IRET is a task switch.
+    fn is_in_nested_task(&self) -> bool {
+        let vmcb = &self.block.vmcb;
+        vmcb.rflags & (rflags::NT | rflags::VM) == rflags::NT
+            && vmcb.cr0 & cr0::PE != 0
+            && vmcb.efer & efer::LMA == 0
     }
 
     /// An NMI has been delivered in software: others are blocked.

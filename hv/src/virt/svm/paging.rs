@@ -4,7 +4,7 @@
 //! what the guest put there; [`crate::arch::VcpuState`] shows the latter. All that would show the guest the difference,
 //! or change what its addresses mean, is intercepted. AMD APM 2, 15.25 and 15.16.
 
-use super::vmcb::{clean, cr, exit_code, misc1, misc2, misc3};
+use super::vmcb::{clean, cr, misc1, misc3};
 use super::{Features, Svm, instr};
 use crate::arch::addr::{Gva, Hpa};
 use crate::arch::state::{VcpuState, cr0, efer};
@@ -22,10 +22,6 @@ pub(super) struct GuestCr {
     pub cr3: u64,
     pub cr4: u64,
     pub efer: u64,
-    /// The root of the shadow tables, which the VMCB's CR3 is.
-    root: Hpa,
-    /// The VMCB's CR3 was found to be another.
-    lost: bool,
 }
 
 /// The intercepts of control registers that every mode has: a write of CR4 may set bits that this machine or policy does
@@ -54,11 +50,7 @@ impl Svm {
             Roots::Nested(root) => self.use_nested(root),
             Roots::Shadow(root) => {
                 if self.guest_cr.is_none() {
-                    self.begin_shadow(root);
-                }
-                if let Some(guest_cr) = &mut self.guest_cr {
-                    guest_cr.lost |= self.block.vmcb.cr3 != guest_cr.root.0;
-                    guest_cr.root = root;
+                    self.begin_shadow();
                 }
                 self.block.vmcb.cr3 = root.0;
                 self.dirty(clean::CONTROL_REGS);
@@ -76,17 +68,16 @@ impl Svm {
             vmcb.efer = guest.efer | efer::SVME;
             vmcb.intercept_cr = vmcb.intercept_cr & cr::CR8_WRITE | ALWAYS;
             vmcb.intercept_exceptions &= !(1 << vector::PF);
-            vmcb.intercept_misc1 &= !(misc1::INVLPG | misc1::CR0_SEL_WRITE);
+            vmcb.intercept_misc1 &= !(misc1::INVLPG | misc1::CR0_SEL_WRITE | misc1::TR_WRITE);
             vmcb.intercept_misc3 &= !misc3::INVPCID;
         }
         self.paging_changed();
     }
 
-    fn begin_shadow(&mut self, root: Hpa) {
+    fn begin_shadow(&mut self) {
         let (cr0, cr3, cr4) = (self.cr0(), self.cr3(), self.cr4());
-        self.guest_cr = Some(GuestCr { cr0, cr3, cr4, efer: self.efer(), root, lost: false });
+        self.guest_cr = Some(GuestCr { cr0, cr3, cr4, efer: self.efer() });
         let vmcb = &mut self.block.vmcb;
-        vmcb.cr3 = root.0;
         vmcb.np_control = 0;
         vmcb.intercept_exceptions |= 1 << vector::PF;
         vmcb.intercept_misc1 |= misc1::INVLPG | misc1::CR0_SEL_WRITE;
@@ -95,31 +86,18 @@ impl Svm {
         self.paging_changed();
     }
 
-    /// Whether the processor has replaced the shadow root by the guest's CR3: see [`Features::misses_task_switches`]. Asked at
-    /// exits that end the guest's turn or its life, so that the others cost no more.
-    #[inline(always)]
-    pub(super) fn has_lost_root(&self) -> bool {
-        let code = self.block.vmcb.exit_code;
-        let asks =
-            matches!(code, exit_code::INTR | exit_code::SHUTDOWN) || code as u32 == exit_code::INVALID_LOW;
-        asks && self.lost_root()
-    }
-
-    fn lost_root(&self) -> bool {
-        self.features.misses_task_switches
-            && self.guest_cr.is_some_and(|guest| guest.lost || guest.root.0 != self.block.vmcb.cr3)
-    }
-
-    /// Keeps a guest that has lost its shadow root from being entered again: without this intercept the processor refuses.
-    /// Called when the host takes the processor back. A guest that only faults never gets as far as another exit.
-    pub(super) fn refuse_lost_root(&mut self) {
-        if self.lost_root() {
-            if let Some(guest) = &mut self.guest_cr {
-                guest.lost = true;
-            }
-            self.block.vmcb.intercept_misc2 &= !misc2::VMRUN;
+    /// See [`Virt::guarded_page`](crate::virt::Virt::guarded_page): where task switches are not intercepted, the page of the
+    /// current TSS, as long as the guest can execute one. LTR exits then, so that the VMCB's copy of TR is the right one.
+    pub(super) fn task_page(&mut self) -> Option<Gva> {
+        let guest = self.guest_cr.filter(|_| self.features.misses_task_switches)?;
+        let can_switch = guest.cr0 & cr0::PE != 0 && guest.efer & efer::LMA == 0;
+        if can_switch != (self.block.vmcb.intercept_misc1 & misc1::TR_WRITE != 0) {
+            self.save_hidden();
+            self.block.vmcb.intercept_misc1 ^= misc1::TR_WRITE;
             self.dirty(clean::INTERCEPTS);
         }
+        // The emulation writes to the first byte of the TSS before anything else.
+        can_switch.then_some(Gva(self.block.vmcb.tr.base & 0xffff_f000))
     }
 
     fn paging_changed(&mut self) {

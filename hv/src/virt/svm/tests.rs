@@ -6,6 +6,7 @@ use super::vmcb::cr;
 use super::*;
 use crate::arch::msr as index;
 use crate::arch::state::{cr0, cr4, efer};
+use crate::arch::{SegReg, Segment};
 
 #[test]
 fn init_leaves_msrs_and_caches_alone_and_reset_does_not() {
@@ -62,25 +63,37 @@ fn cr0_is_watched_no_more_than_needed() {
     }
 }
 
+/// Where the processor executes task switches by itself: the TSS is guarded while there can be one, and is the current one.
 #[test]
-fn a_guest_that_has_lost_its_shadow_root_is_not_entered_again() {
-    let features = Features { misses_task_switches: true, ..Features::default() };
-    let mut svm = Svm::new(features, Arc::new(IoMap::intercept_all()), Arc::new(MsrMap::intercept_all()));
-    svm.use_roots(Roots::Shadow(Hpa(0x2000)));
-    svm.block.vmcb.exit_code = exit_code::INTR;
-    svm.refuse_lost_root();
-    assert_eq!((svm.exit(), svm.block.vmcb.intercept_misc2 & misc2::VMRUN), (Exit::Interrupt, misc2::VMRUN));
-    // What a task switch does to it.
-    svm.block.vmcb.cr3 = 0x7000;
-    assert_eq!(svm.exit(), Exit::TaskSwitchMissed);
-    svm.refuse_lost_root();
-    // Meanwhile the guest has changed its address space.
-    svm.use_roots(Roots::Shadow(Hpa(0x3000)));
-    assert_eq!(svm.block.vmcb.intercept_misc2 & misc2::VMRUN, 0);
-    svm.block.vmcb.exit_code = u64::from(exit_code::INVALID_LOW);
-    assert_eq!(svm.exit(), Exit::TaskSwitchMissed);
-    svm.reset();
-    assert_ne!(svm.block.vmcb.intercept_misc2 & misc2::VMRUN, 0);
+fn the_current_tss_is_guarded_where_task_switches_are_missed() {
+    for misses_task_switches in [true, false] {
+        let features = Features { misses_task_switches, ..Features::default() };
+        let mut svm = Svm::new(features, Arc::new(IoMap::intercept_all()), Arc::new(MsrMap::intercept_all()));
+        let page = |svm: &mut Svm| {
+            let page = svm.guarded_page();
+            assert_eq!(page.is_some(), svm.block.vmcb.intercept_misc1 & misc1::TR_WRITE != 0, "LTR exits");
+            page.map(|gva| gva.0)
+        };
+        let guarded = |at| misses_task_switches.then_some(at);
+        svm.set_cr0(cr0::PE);
+        svm.set_segment(SegReg::Tr, Segment { base: 0x1_8000_5f98, ..svm.segment(SegReg::Tr) });
+        assert_eq!(page(&mut svm), None, "nested tables");
+        svm.use_roots(Roots::Shadow(Hpa(0x2000)));
+        assert_eq!(page(&mut svm), guarded(0x8000_5000));
+        svm.set_segment(SegReg::Tr, Segment { base: 0x7000, ..svm.segment(SegReg::Tr) });
+        assert_eq!(page(&mut svm), guarded(0x7000));
+        // Real mode and long mode have no task switches.
+        svm.set_cr0(0);
+        assert_eq!(page(&mut svm), None);
+        svm.set_cr0(cr0::PE | cr0::PG);
+        assert_eq!(page(&mut svm), guarded(0x7000));
+        svm.set_efer(efer::LME | efer::LMA);
+        assert_eq!(page(&mut svm), None);
+        svm.set_efer(0);
+        assert_eq!(page(&mut svm), guarded(0x7000));
+        svm.use_roots(Roots::Nested(Hpa(0x1000)));
+        assert_eq!(page(&mut svm), None);
+    }
 }
 
 /// On shadow tables a guest changes TS and MP of the processor's CR0, not of a copy.

@@ -144,6 +144,7 @@ pub mod misc1 {
     pub const VINTR: u32 = 1 << 4;
     /// Writes of CR0 that change more than TS and MP.
     pub const CR0_SEL_WRITE: u32 = 1 << 5;
+    pub const TR_WRITE: u32 = 1 << 13;
     pub const RDPMC: u32 = 1 << 15;
     pub const CPUID: u32 = 1 << 18;
     pub const IRET: u32 = 1 << 20;
@@ -264,6 +265,7 @@ pub mod exit_code {
     pub const INIT: u64 = 0x63;
     pub const VINTR: u64 = 0x64;
     pub const CR0_SEL_WRITE: u64 = 0x65;
+    pub const TR_WRITE: u64 = 0x6d;
     pub const RDPMC: u64 = 0x6f;
     pub const CPUID: u64 = 0x72;
     pub const IRET: u64 = 0x74;

@@ -50,7 +50,13 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
                 allowed
                     .set(Allowed::EXECUTE, allowed.contains(Allowed::EXECUTE) && is_executable(role, guest));
                 let quadrant = if role.kind == PagingKind::TwoLevel { index as u8 & 1 } else { 0 };
-                self.link(id, index, Role { level: role.level - 1, quadrant, allowed, ..role }, table)
+                let guarded = self.shadow.guards(pool.page(id).key, index);
+                self.link(
+                    id,
+                    index,
+                    Role { level: role.level - 1, quadrant, allowed, guarded, ..role },
+                    table,
+                )
             }
             Meaning::Page { gpa, shift, pat, global } => {
                 let page = Page::new(role, guest, gpa, shift, pat, global);
@@ -84,6 +90,7 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
         if key.number() != gpa.align_down(span).frame().0
             || direct.level != role.level - 1
             || direct.kind != PagingKind::Off
+            || direct.guarded != self.shadow.guards(pool.page(id).key, index)
             || !(fits(&page.plain) || page.overridden.as_ref().is_some_and(fits))
         {
             return Err(self.report("the page under a large page is another one", id, index, None));
@@ -108,7 +115,10 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
         match pool.child(id, index) {
             Some(child) => {
                 let key = pool.page(child).key;
-                if key.role() != (Role { level: role.level - 1, ..role }) || key.number() != gpa.frame().0 {
+                let guarded = self.shadow.guards(pool.page(id).key, index);
+                if key.role() != (Role { level: role.level - 1, guarded, ..role })
+                    || key.number() != gpa.frame().0
+                {
                     return Err(self.report("the page below is another one", id, index, None));
                 }
                 self.link_bits(id, index, child)
@@ -129,7 +139,8 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
     /// A page-directory pointer over the tables of a guest with fewer levels.
     pub(super) fn pointer(&self, id: PageId, role: Role, index: usize) -> Result<(), Box<Disagreement>> {
         let pool = &self.shadow.pool;
-        let below = Role { level: 2, source: Source::Table, ..role };
+        let guarded = self.shadow.guards(pool.page(id).key, index);
+        let below = Role { level: 2, source: Source::Table, guarded, ..role };
         match role.kind {
             PagingKind::TwoLevel => {
                 // Above it is the number of the VCPU.
@@ -157,6 +168,7 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
                     allowed: Allowed::all(),
                     source: Source::Direct(0),
                     tree: role.tree,
+                    guarded,
                 };
                 match pool.child(id, index) {
                     Some(child)
@@ -213,6 +225,9 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
         let Some(to) = entry.readable().filter(|to| len == span && to.is_aligned(span)) else {
             return Err(self.report("there is no such memory", id, index, None));
         };
+        if raw & WRITE != 0 && self.shadow.guards(self.shadow.pool.page(id).key, index) {
+            return Err(self.report("the guest can write to a guarded page", id, index, None));
+        }
         if raw & HOST_WRITABLE != 0 && entry.writable().is_none() {
             return Err(self.report("the memory does not take writes", id, index, None));
         }

@@ -51,6 +51,8 @@ pub struct Machine<'a, F: Modelled> {
     pub omits: Omits,
     /// Faults so far. If this counts, the emulator does not know every other of the instructions.
     faults: Option<u64>,
+    /// Pages that the guest must not write by itself outside of long mode.
+    guarded: Vec<Gva>,
 }
 
 impl<'a, F: Modelled> Machine<'a, F> {
@@ -80,12 +82,20 @@ impl<'a, F: Modelled> Machine<'a, F> {
             delivered: false,
             omits: Omits::Nothing,
             faults: None,
+            guarded: Vec::new(),
         }
     }
 
     /// The emulator knows only some of the instructions that write to tables.
     pub fn emulate_less(&mut self) {
         self.faults = Some(0);
+    }
+
+    /// Guards the page of an address, for another VCPU than those before.
+    pub fn guard(&mut self, gva: Gva) {
+        let (_loaded_next, flush) = self.shadow.guard(self.guarded.len() as u32, Some(gva));
+        self.processor.flush(flush);
+        self.guarded.push(gva);
     }
 
     /// Whether tables that cannot be written are like no memory to walks.
@@ -189,7 +199,12 @@ impl<'a, F: Modelled> Machine<'a, F> {
     ) -> Result<(Outcome, bool), String> {
         self.delivered = false;
         if self.is_shadow {
-            return self.shadow_access(p2m, state, gva, access);
+            let got = self.shadow_access(p2m, state, gva, access)?;
+            let is_open = |gva: &Gva| self.processor.remembered_write(linear(state.kind(), *gva)).is_some();
+            if state.kind() != PagingKind::FourLevel && self.guarded.iter().any(is_open) {
+                return Err("the processor remembers a guarded page as writable".into());
+            }
+            return Ok(got);
         }
         let root = self.nested.root().frame();
         let gva = linear(state.kind(), gva);

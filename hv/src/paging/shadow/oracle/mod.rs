@@ -218,6 +218,10 @@ impl<'a, F: Modelled> Oracle<'a, F> {
         if random.once_in(2) {
             machine.emulate_less();
         }
+        let probes: Vec<Probe> = probes;
+        for probe in probes.iter().filter(|_| random.once_in(8)).take(2) {
+            machine.guard(probe.gva);
+        }
         let mut oracle = Oracle {
             p2m,
             state,

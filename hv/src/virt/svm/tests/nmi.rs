@@ -202,3 +202,35 @@ fn task_switches_in_software_block_and_unblock_virtual_ones() {
     svm.unblock_nmis();
     assert!(!masked(&svm));
 }
+
+/// Its flags would be saved with the step's trap flag.
+#[test]
+fn an_iret_that_returns_from_a_task_is_executed_in_software() {
+    use crate::arch::task::{TaskSource, TaskSwitch};
+    let task_return = Exit::TaskSwitch(TaskSwitch { selector: 0, source: TaskSource::Iret });
+    let mut svm = svm(Features::default());
+    svm.set_cr0(cr0::PE);
+    svm.inject(Event::Nmi);
+    assert_eq!(enter(&mut svm), NMI);
+    for _ in 0..2 {
+        svm.block.vmcb.rflags |= rflags::NT;
+        assert!(!leave(&mut svm, exit_code::IRET, IRET, 0));
+        assert_eq!((svm.exit(), is_stepped(&svm), svm.can_take_nmi()), (task_return, false, false));
+        // It may fault, and comes again.
+        assert!(awaits_iret(&svm));
+        enter(&mut svm);
+        assert!(!is_stepped(&svm));
+    }
+    svm.unblock_nmis();
+    assert!(svm.can_take_nmi() && !awaits_iret(&svm));
+    // In virtual-8086 mode and in long mode the flag means nothing.
+    for (flags, ext) in [(rflags::NT | rflags::VM, 0), (rflags::NT, efer::LME | efer::LMA)] {
+        let mut svm = self::svm(Features::default());
+        svm.set_cr0(cr0::PE | cr0::PG);
+        svm.set_efer(ext);
+        svm.inject(Event::Nmi);
+        assert_eq!(enter(&mut svm), NMI);
+        svm.block.vmcb.rflags |= flags;
+        assert!(leave(&mut svm, exit_code::IRET, IRET, 0));
+    }
+}

@@ -19,6 +19,7 @@ mod shared;
 mod smp;
 mod strings;
 mod svm;
+mod task_modes;
 mod tasks;
 mod testdev;
 mod timers;
@@ -51,6 +52,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         delivery::CASES,
         svm::CASES,
         tasks::CASES,
+        task_modes::CASES,
         memory::CASES,
         dies::CASES,
         crate::torture::CASES,

@@ -61,12 +61,58 @@ task_tr:
   xor eax, eax
   str ax
   ret
+/* The word at EDX. */
+.global task_load
+task_load:
+  mov eax, [edx]
+  ret
+/* Other tasks that stay: they end the step in which they began. The second one runs in user mode, and finds its CS. */
+.global task_stays
+task_stays:
+  int 0x80
+.global task_user
+task_user:
+  mov [task_log + 4], esp
+  xor eax, eax
+  mov eax, cs
+  int 0x80
 /* An NMI to this processor; the local APIC is at EDX. */
 .global task_nmi
 task_nmi:
   mov dword ptr [edx + 0x300], 0x400
   nop
   ret
+
+/* An NMI handler: counts, and sends the next one as long as there are fewer than task_nmi_row; it has to wait for IRET. Notes
+   how often it came elsewhere than the first one did, or while another one ran. */
+.global task_nmi_handler
+task_nmi_handler:
+  pushad
+  inc dword ptr [task_nmi_count]
+  inc dword ptr [task_nmi_depth]
+  cmp dword ptr [task_nmi_depth], 1
+  je 1f
+  inc dword ptr [task_nmi_nested]
+1:
+  mov eax, [esp + 32]                           /* EIP of the frame */
+  cmp dword ptr [task_nmi_count], 1
+  jne 2f
+  mov [task_nmi_first], eax
+2:
+  cmp eax, [task_nmi_first]
+  je 3f
+  inc dword ptr [task_nmi_elsewhere]
+3:
+  mov eax, [task_nmi_count]
+  cmp eax, [task_nmi_row]
+  jae 4f
+  mov dword ptr [0xfee00300], 0x400
+  xor eax, eax
+  cpuid                                         /* an exit, where there is a hypervisor */
+4:
+  dec dword ptr [task_nmi_depth]
+  popad
+  iretd
 
 /* The other task: notes what it finds, and goes back as task_back says. Relative to EIP only in its jumps. */
 .global task_other
@@ -99,6 +145,12 @@ task_other:
   jz 1f
   pop dword ptr [task_log + 40]
 1:
+  mov eax, [task_nmi_row]                       /* as an NMI handler: the next one, which has to wait for IRET */
+  cmp eax, [task_log + 32]
+  jbe 3f
+  mov dword ptr [0xfee00300], 0x400
+  nop
+3:
   mov eax, [task_back]
   test eax, eax
   jnz 2f
@@ -124,5 +176,18 @@ task_saved_eip:
 task_pop:
   .long 0
 task_back:
+  .long 0
+.global task_nmi_row, task_nmi_count, task_nmi_nested, task_nmi_first, task_nmi_elsewhere
+task_nmi_row:
+  .long 0
+task_nmi_count:
+  .long 0
+task_nmi_depth:
+  .long 0
+task_nmi_nested:
+  .long 0
+task_nmi_first:
+  .long 0
+task_nmi_elsewhere:
   .long 0
 .code64

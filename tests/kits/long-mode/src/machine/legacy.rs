@@ -26,8 +26,11 @@ pub struct Job {
     pub user_base: u32,
 }
 
-/// A 32-bit TSS (AMD APM 2, 12.2.4): ESP0, SS0; no I/O permissions.
-static TSS: Cell<[u32; 26]> = Cell::new([0; 26]);
+/// A 32-bit TSS (AMD APM 2, 12.2.4): ESP0, SS0; no I/O permissions. In a page of its own: shadow paging on QEMU's emulation
+/// executes all writes to it in software.
+#[repr(align(4096))]
+struct TssPage(Cell<[u32; 26]>);
+static TSS: TssPage = TssPage(Cell::new([0; 26]));
 static JOB: Cell<Job> = Cell::new(Job { cr0: 0, cr3: 0, cr4: 0, efer: 0, steps: 0, user_base: 0 });
 
 unsafe extern "C" {
@@ -53,14 +56,14 @@ pub fn descriptor(selector: u64) -> u64 {
 
 /// The TSS with which an excursion begins, at selector 28h, as words.
 pub fn tss() -> *mut u32 {
-    TSS.ptr().cast()
+    TSS.0.ptr().cast()
 }
 
 /// Performs `steps` after `prepare` has changed the tables: the IDT, and the TSS with which the excursion begins.
 pub fn run_with(job: Job, steps: &mut [Step], prepare: impl FnOnce(&mut [u64; 129], &mut [u32; 26])) {
     set_up();
     // SAFETY: static tables that the processor does not use now, and nothing else refers to.
-    unsafe { prepare(&mut *(&raw mut legacy_idt), &mut *TSS.ptr()) };
+    unsafe { prepare(&mut *(&raw mut legacy_idt), &mut *TSS.0.ptr()) };
     perform(job, steps);
 }
 
@@ -83,8 +86,8 @@ fn set_up() {
     tss[1] = &raw const legacy_stack_top as u32;
     tss[2] = 0x10;
     tss[25] = 104 << 16;
-    TSS.set(tss);
-    let base = TSS.ptr() as u64;
+    TSS.0.set(tss);
+    let base = TSS.0.ptr() as u64;
     let gate = |stub: usize, flags: u64| {
         let at = &raw const legacy_stubs as u64 + stub as u64 * 16;
         at & 0xffff | 0x08 << 16 | flags << 32 | (at >> 16) << 48

@@ -26,6 +26,7 @@ fn key(n: u64) -> Key {
             allowed,
             source,
             tree: TreeKey::FIRST,
+            guarded: false,
         },
     )
 }
