@@ -21,6 +21,8 @@ use sample::Samples;
 
 /// The name under which the program exits before doing anything.
 const EXIT_AT_ONCE: &CStr = c"exit";
+/// The word for twice the batches of each row.
+const TWICE: &str = "twice";
 /// The row that is measured before `main`.
 const FIRST_INSTRUCTION: &str = "first-instruction";
 
@@ -58,7 +60,7 @@ fn run(wanted: &[String]) -> c_int {
     }
     for row in ROWS.iter().filter(|row| is_wanted(row.name)) {
         rows += 1;
-        let mut samples = Samples::default();
+        let mut samples = Samples::new(wanted.iter().any(|word| word == TWICE));
         match (row.measure)(&mut samples) {
             Ok(()) => report::row(row.name, &samples.summary()),
             Err(error) => {

@@ -25,9 +25,16 @@ pub struct Samples {
     ticks: Vec<u64>,
     /// Operations performed in all, warm-up included.
     operations: u64,
+    /// Twice the batches.
+    twice: bool,
 }
 
 impl Samples {
+    /// None yet. `twice`: each row takes two times its batches, so that what a batch causes can be told from what precedes it.
+    pub fn new(twice: bool) -> Self {
+        Self { twice, ..Self::default() }
+    }
+
     /// Times `count` batches of `batch` operations each; `operation` performs a batch.
     pub fn take(&mut self, count: usize, batch: u64, mut operation: impl FnMut()) {
         self.take_prepared(count, batch, || (), |()| operation());
@@ -41,6 +48,7 @@ impl Samples {
         mut prepare: impl FnMut() -> P,
         mut operation: impl FnMut(P) -> R,
     ) {
+        let count = if self.twice { 2 * count } else { count };
         self.batch = batch;
         self.ticks.reserve(count);
         for index in 0..WARM_UP + count {
@@ -58,7 +66,7 @@ impl Samples {
 
     /// The figures of a value that is known without measuring.
     pub fn known(value: u64) -> Self {
-        Self { batch: 1, ticks: vec![value], operations: 1 }
+        Self { batch: 1, ticks: vec![value], operations: 1, twice: false }
     }
 
     /// Ticks per operation.
@@ -107,10 +115,13 @@ mod tests {
 
     #[test]
     fn figures_are_per_operation() {
-        let summary = Samples { batch: 10, ticks: vec![30, 10, 20], operations: 60 }.summary();
+        let summary = Samples { batch: 10, ticks: vec![30, 10, 20], operations: 60, twice: false }.summary();
         let expected = Summary { median: 2.0, min: 1.0, max: 3.0, mean: 2.0, samples: 3, operations: 60 };
         assert_eq!(summary, expected);
-        assert_eq!(Samples { batch: 1, ticks: vec![4, 1], operations: 2 }.summary().median, 2.5);
+        assert_eq!(
+            Samples { batch: 1, ticks: vec![4, 1], operations: 2, twice: false }.summary().median,
+            2.5
+        );
         assert_eq!(Samples::default().summary().median, 0.0);
     }
 

@@ -91,7 +91,15 @@ impl Setup {
     /// # Errors
     /// `pal` does not start, or wrote unreadable statistics.
     pub fn run(&self, column: Column, rows: &[&Row], stats: Option<&Path>) -> Result<Run> {
-        let (mut run, success) = self.perform(self.command(column, rows, stats), Some(rows.len()))?;
+        self.run_with(column, rows, stats, "")
+    }
+
+    /// The same with more words for the guest's program.
+    ///
+    /// # Errors
+    /// Those of [`Self::run`].
+    pub fn run_with(&self, column: Column, rows: &[&Row], stats: Option<&Path>, words: &str) -> Result<Run> {
+        let (mut run, success) = self.perform(self.command(column, rows, stats, words), Some(rows.len()))?;
         if let Some(path) = stats.filter(|_| success) {
             let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
             run.stats = serde_json::from_slice(&text).context("pal run wrote unreadable statistics")?;
@@ -131,7 +139,7 @@ impl Setup {
         Ok((Run { records, command, stats: Value::Null, trouble: trouble.join("\n") }, success))
     }
 
-    fn command(&self, column: Column, rows: &[&Row], stats: Option<&Path>) -> Vec<String> {
+    fn command(&self, column: Column, rows: &[&Row], stats: Option<&Path>, words: &str) -> Vec<String> {
         let mut command = vec!["run".to_owned(), "--icount".to_owned()];
         let bochs = column.machine.is_bochs();
         let mut add = |option: &str, value: String| command.extend([option.to_owned(), value]);
@@ -155,7 +163,7 @@ impl Setup {
         // What follows two dashes is for the first process.
         let names = rows.iter().map(|row| row.name).collect::<Vec<_>>();
         let more = if column.machine == Machine::BochsNative { BOCHS_NATIVE_APPEND } else { "" };
-        add("--append", format!("{APPEND}{more} -- {}", names.join(" ")));
+        add("--append", format!("{APPEND}{more} -- {}{words}", names.join(" ")));
         command
     }
 }

@@ -1,8 +1,8 @@
-//! What leaves the guest in each row: the exits of a run with that row alone, less those of a run with the one row that
-//! performs nothing, for each operation. Time being counted in instructions, both runs do the same until the row begins,
-//! and both print one record.
+//! What leaves the guest in each row: the exits of a run with that row alone and twice its batches, less those of a run with
+//! that row alone, for each operation more. Time being counted in instructions, both runs do the same until the first one
+//! is done, its preparation and the output included.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, path::Path, thread};
 
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
@@ -10,8 +10,11 @@ use serde_json::Value;
 
 use super::{
     column::{Column, Setup},
-    rows::{self, Row},
+    rows::{self, ExitFigures, Row},
 };
+
+/// The guest's word for twice the batches, as it follows the rows.
+const TWICE: &str = " twice";
 
 /// Exits for one reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -32,12 +35,35 @@ pub struct Exits {
 }
 
 impl Exits {
+    /// Exits for all reasons.
+    pub fn total(&self) -> f64 {
+        self.each.values().map(|exit| exit.count).sum()
+    }
+
+    /// What they are compared with in a column.
+    pub fn figures(&self, column: Column) -> Option<ExitFigures> {
+        self.row.exits(column.machine, column.mode?)
+    }
+
+    /// Whether the goal is met, if there is one.
+    pub fn met(&self, column: Column) -> Option<bool> {
+        Some(self.total() <= self.figures(column)?.goal)
+    }
+
     /// The reasons, the costliest first.
     pub fn by_cost(&self) -> impl Iterator<Item = (&str, &Exit)> {
         let mut each: Vec<_> = self.each.iter().map(|(reason, exit)| (reason.as_str(), exit)).collect();
         each.sort_unstable_by(|one, other| other.1.ticks.total_cmp(&one.1.ticks));
         each.into_iter()
     }
+}
+
+/// The goals that are missed, as `column: row (exits)`.
+pub fn missed(exits: &[(Column, Vec<Exits>)]) -> Vec<String> {
+    let rows = exits.iter().flat_map(|(column, rows)| rows.iter().map(move |row| (*column, row)));
+    rows.filter(|(column, row)| row.met(*column) == Some(false))
+        .map(|(column, row)| format!("{}: {} (exits)", column.name(), row.row.name))
+        .collect()
 }
 
 /// Counts the exits of each row in a column.
@@ -51,24 +77,27 @@ pub fn count(
     scratch: &Path,
     mut progress: impl FnMut(&str),
 ) -> Result<Vec<Exits>> {
-    let path = scratch.join("stats.json");
-    let mut run = |rows: &[&Row], name: &str| {
-        progress(name);
-        let run = setup.run(column, rows, Some(&path))?;
+    let run = |row: &Row, words: &str| {
+        let path = scratch.join(format!("stats{}.json", words.trim()));
+        let run = setup.run_with(column, &[row], Some(&path), words)?;
         if !run.trouble.is_empty() {
             bail!("counting exits: {}", run.trouble);
         }
-        Ok((totals(&run.stats)?, run.records))
-    };
-    let nothing = rows::first_instruction();
-    let (empty, _) = run(&[nothing], nothing.title)?;
-    let mut all = Vec::new();
-    for &row in rows.iter().filter(|row| row.name != nothing.name) {
-        let (totals, records) = run(&[row], row.title)?;
-        let Some(figures) = records.rows.get(row.name) else {
+        let Some(figures) = run.records.rows.get(row.name) else {
             bail!("counting exits: no figures of {}", row.name)
         };
-        all.push(Exits { row, each: difference(&totals, &empty, figures.operations) });
+        Ok((totals(&run.stats)?, figures.operations))
+    };
+    let mut all = Vec::new();
+    for &row in rows.iter().filter(|row| row.name != rows::first_instruction().name) {
+        progress(row.title);
+        let (once, twice) = thread::scope(|scope| {
+            let once = scope.spawn(|| run(row, ""));
+            let twice = run(row, TWICE);
+            (once.join().expect("no thread panics"), twice)
+        });
+        let ((once, few), (twice, many)) = (once?, twice?);
+        all.push(Exits { row, each: difference(&twice, &once, many.saturating_sub(few)) });
     }
     Ok(all)
 }
@@ -114,6 +143,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cli::{Machine, Mode};
 
     #[test]
     fn exits_of_an_operation() {
@@ -126,7 +156,26 @@ mod tests {
         let (empty, full) = (totals(&document(50)).unwrap(), totals(&document(250)).unwrap());
         let exits = Exits { row: &crate::bench::rows::ROWS[0], each: difference(&full, &empty, 100) };
         assert_eq!(exits.by_cost().collect::<Vec<_>>(), [("cpuid", &Exit { count: 2.0, ticks: 200.0 })]);
+        assert_eq!(
+            (exits.total(), exits.met(Column::hypervisor(Machine::QemuSvm, Mode::Shadow))),
+            (2.0, None)
+        );
         assert!(totals(&json!({"guests": []})).is_err());
         assert!(totals(&Value::Null).is_err());
+    }
+
+    #[test]
+    fn goals_are_those_of_the_machine_and_of_shadow_tables() {
+        let row = &crate::bench::rows::select(&["first-touch".into()]).unwrap()[0];
+        let each = BTreeMap::from([("page-fault".to_owned(), Exit { count: 2.0, ticks: 900.0 })]);
+        let exits = || vec![Exits { row, each: each.clone() }];
+        let counted = [
+            (Column::hypervisor(Machine::QemuSvm, Mode::Shadow), exits()),
+            (Column::hypervisor(Machine::BochsVtx, Mode::Shadow), exits()),
+            (Column::hypervisor(Machine::QemuSvm, Mode::Nested), exits()),
+        ];
+        let met = counted.each_ref().map(|(column, exits)| exits[0].met(*column));
+        assert_eq!(met, [Some(true), Some(false), None]);
+        assert_eq!(missed(&counted), ["shadow: first-touch (exits)"]);
     }
 }

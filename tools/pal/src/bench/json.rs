@@ -59,11 +59,14 @@ pub fn document(
             results.judge(*column).iter().map(|judgement| comparison(&name, judgement)).collect::<Vec<_>>()
         }).collect::<Vec<_>>(),
         "exits": exits.iter().flat_map(|(column, rows)| {
-            let column = column.name();
+            let (of, column) = (*column, column.name());
             let row = move |exits: &Exits| json!({
                 "column": column,
                 "row": exits.row.name,
                 "per_operation": exits.each,
+                "total": exits.total(),
+                "compared_with": exits.figures(of),
+                "met": exits.met(of),
             });
             rows.iter().map(row)
         }).collect::<Vec<_>>(),

@@ -87,8 +87,9 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
             ui.error(&format!("{}: {}", column.name(), run.trouble));
         }
     }
+    let exits = count_exits(&setup, &results, args, scratch.path(), ui)?;
     if !results.rows.is_empty() {
-        print!("{}", table::render(&results));
+        print!("{}", table::render(&results, &exits));
     }
     for (column, runs) in &results.columns {
         if let Some(switches) = Switches::of(*column, runs) {
@@ -105,11 +106,10 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
         ui.error(&format!("scheduler: {}", measured.trouble));
     }
 
-    let exits = if args.exits { count_exits(&setup, &results, scratch.path(), ui)? } else { Vec::new() };
-    for (column, exits) in &exits {
+    for (column, exits) in exits.iter().filter(|_| args.exits) {
         print!("\n{}", table::exits(*column, exits));
     }
-    let missed = [results.missed(), scheduler::missed(&scheduler)].concat();
+    let missed = [results.missed(), exits::missed(&exits), scheduler::missed(&scheduler)].concat();
     if let Some(path) = &args.json {
         let mut document = json::document(&results, &exits, &missed, &version(&setup.emulator), project);
         document[scheduler::NAME] = scheduler::json(&scheduler);
@@ -175,10 +175,12 @@ fn side_by_side(setup: &Setup, results: &Results, scratch: &Path) -> Result<Vec<
     })
 }
 
-/// The exits of each row in the columns that stay in one mode.
+/// The exits of each row in the columns that stay in one mode, if they were asked for; otherwise, on QEMU, of the rows that
+/// have a goal for them. Bochs is too slow for that.
 fn count_exits(
     setup: &Setup,
     results: &Results,
+    args: &BenchArgs,
     scratch: &Path,
     ui: &Ui,
 ) -> Result<Vec<(Column, Vec<exits::Exits>)>> {
@@ -193,7 +195,14 @@ fn count_exits(
             step.take();
             step = Some(ui.step(&format!("counting exits, {}: {row}", column.name())));
         };
-        all.push((*column, exits::count(setup, *column, &results.rows, scratch, progress)?));
+        let is_counted = |row: &&&rows::Row| {
+            let has_goal = column.mode.is_some_and(|mode| row.exits(column.machine, mode).is_some());
+            args.exits || has_goal && !args.machine.is_bochs()
+        };
+        let rows: Vec<_> = results.rows.iter().filter(is_counted).copied().collect();
+        if !rows.is_empty() {
+            all.push((*column, exits::count(setup, *column, &rows, scratch, progress)?));
+        }
     }
     Ok(all)
 }

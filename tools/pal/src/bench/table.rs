@@ -10,25 +10,38 @@ use super::{
 
 /// The table of each column that is compared with the reference. Where the mode changes, most of the time passes with
 /// nested tables, which cause few exits: such figures are for the JSON file.
-pub fn render(results: &Results) -> String {
+pub fn render(results: &Results, exits: &[(Column, Vec<Exits>)]) -> String {
     let mut text = String::new();
     for (column, _) in results.columns.iter().filter(|(column, _)| !column.switches()) {
         let judgements = results.judge(*column);
         if !judgements.is_empty() {
             let gap = if text.is_empty() { "" } else { "\n" };
-            text += &format!("{gap}{}", comparison(*column, &judgements));
+            let exits = exits.iter().find(|(each, _)| each == column).map_or(&[][..], |(_, exits)| exits);
+            text += &format!("{gap}{}", comparison(*column, &judgements, exits));
         }
     }
     if text.is_empty() { reference(results) } else { text }
 }
 
-fn comparison(column: Column, judgements: &[Judgement]) -> String {
+fn comparison(column: Column, judgements: &[Judgement], exits: &[Exits]) -> String {
     let name = column.name();
-    let mut lines =
-        vec![["operation", "native", &name, "ratio", "spread", "KVM", "Xen", "goal", ""].map(String::from)];
+    let heading = ["operation", "native", &name, "ratio", "spread", "KVM", "Xen", "goal", ""];
+    let more = ["exits", "KVM", "goal", ""];
+    let with_exits = |line: &[String], more: [String; 4]| -> Vec<String> {
+        line.iter().cloned().chain(more.into_iter().take(if exits.is_empty() { 0 } else { 4 })).collect()
+    };
+    let mut lines = vec![with_exits(&heading.map(String::from), more.map(String::from))];
     for judgement in judgements {
         let comparison = judgement.comparison;
-        lines.push([
+        let counted = exits.iter().find(|exits| exits.row.name == judgement.row.name);
+        let figures = counted.and_then(|exits| exits.figures(column));
+        let more = [
+            counted.map_or_else(dash, |exits| decimal(exits.total())),
+            figures.and_then(|figures| figures.kvm).map_or_else(dash, decimal),
+            figures.map_or_else(dash, |figures| format!("≤ {}", decimal(figures.goal))),
+            counted.and_then(|exits| exits.met(column)).map_or("", verdict).to_owned(),
+        ];
+        let line = [
             judgement.row.title.to_owned(),
             cost(judgement.native.as_ref()),
             cost(judgement.ours.as_ref()),
@@ -38,15 +51,22 @@ fn comparison(column: Column, judgements: &[Judgement]) -> String {
             comparison.xen.map_or_else(dash, figure),
             comparison.goal.map_or_else(dash, |goal| format!("≤ {}", figure(goal))),
             judgement.met().map_or("", verdict).to_owned(),
-        ]);
+        ];
+        lines.push(with_exits(&line, more));
     }
-    let verdicts: Vec<bool> = judgements.iter().filter_map(Judgement::met).collect();
-    let mut text = align(&lines, &[0, 8]);
+    let exits = exits.iter().filter_map(|exits| exits.met(column));
+    let verdicts: Vec<bool> = judgements.iter().filter_map(Judgement::met).chain(exits).collect();
+    let mut text = align(&lines, &[0, 8, 12]);
     if !verdicts.is_empty() {
         let met = verdicts.iter().filter(|met| **met).count();
         text += &format!("\n{met} of {} goals met\n", verdicts.len());
     }
     text
+}
+
+/// Exits for each operation.
+fn decimal(count: f64) -> String {
+    if count < 10.0 { format!("{count:.2}") } else { format!("{count:.1}") }
 }
 
 fn reference(results: &Results) -> String {
@@ -168,7 +188,12 @@ pub fn grouped(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::{results::tests::example, switches::tests as changes};
+    use crate::bench::{
+        exits::Exit,
+        results::tests::{NESTED, example},
+        rows,
+        switches::tests as changes,
+    };
 
     #[test]
     fn numbers_are_grouped() {
@@ -189,7 +214,7 @@ mod tests {
     fn changes_of_the_mode_are_judged() {
         let mut results = example();
         results.columns.push((changes::column(), vec![changes::run(10, 200_001)]));
-        assert_eq!(render(&results), render(&example()), "no table of its own");
+        assert_eq!(render(&results, &[]), render(&example(), &[]), "no table of its own");
         assert_eq!(results.missed().last().unwrap(), "switch=50: a change to shadow tables");
         let (column, runs) = results.columns.last().unwrap();
         let text = switches(*column, &Switches::of(*column, runs).unwrap());
@@ -201,11 +226,24 @@ mod tests {
 
     #[test]
     fn the_table_shows_misses() {
-        let text = render(&example());
+        let text = render(&example(), &[]);
+        assert!(!text.contains("exits"), "{text}");
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[1].starts_with("CPUID ") && lines[1].ends_with("≤ 120  met"), "{text}");
         assert!(lines[2].contains("1.020×") && lines[2].ends_with("≤ 1.01×  MISSED"), "{text}");
         assert!(lines[3].contains(" – ") && lines[3].ends_with("MISSED"), "{text}");
         assert!(text.ends_with("1 of 3 goals met\n"), "{text}");
+    }
+
+    #[test]
+    fn exits_stand_beside_the_figures() {
+        let row = rows::select(&["fork-wait".into()]).unwrap()[0];
+        let each = std::iter::once(("page-fault".to_owned(), Exit { count: 30.25, ticks: 900.0 })).collect();
+        let text = render(&example(), &[(NESTED, vec![Exits { row, each }])]);
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[0].ends_with("exits  KVM  goal"), "{text}");
+        let words = |line: &str| line.split_whitespace().rev().take(4).map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(words(lines[1]), ["–", "–", "–", "met"], "{text}");
+        assert_eq!(words(lines[2]), ["–", "–", "30.2", "MISSED"], "{text}");
     }
 }
