@@ -25,6 +25,8 @@ words! {
         Console = "console",
         /// A VCPU's statistics.
         Stats = "stats",
+        /// A sample, or an event of a trace.
+        Records = "records",
         /// The hypervisor found a broken invariant.
         Panic = "panic",
         /// The machine cannot run the hypervisor.
@@ -144,6 +146,8 @@ keys! {
     // host
     VERSION = "version", VENDOR = "vendor", MODEL = "model", TSC_HZ = "tsc_hz", MEMORY_MIB = "memory_mib", FEATURES = "features",
     TOPOLOGY = "topology", PACKAGE = "package", LLC = "llc", CORE = "core", THREAD = "thread", NODE = "node",
+    // records
+    RING = "ring", DROPPED = "dropped", WORDS = "words",
     // stats
     TSC = "tsc", EXITS = "exits", INJECTIONS = "injections", EXTERNAL_INTERRUPT = "external_interrupt", EXCEPTION = "exception",
     NMI = "nmi", VMCS = "vmcs", READS = "reads", WRITES = "writes", YIELDS = "yields", IGNORED_MSRS = "ignored_msrs", MSR = "msr",

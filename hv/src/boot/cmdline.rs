@@ -38,10 +38,38 @@ pub struct HvOptions {
     pub lab: Option<u64>,
     /// Use the performance counters.
     pub counters: bool,
+    /// Milliseconds between samples of a VM.
+    pub samples: Option<u32>,
+    /// Trace exits, decisions of the scheduler and changes of the mode.
+    pub trace: bool,
+    /// Where samples and traces go; without it through the telemetry port.
+    pub records: Option<RecordMemory>,
     /// Print the hardware report and end.
     pub probe: bool,
     /// A test of the host.
     pub selftest: Option<SelfTest>,
+}
+
+/// Milliseconds between samples at most: a minute.
+const SLOWEST_SAMPLES: u32 = 60_000;
+
+/// Memory for samples and traces that no memory map mentions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordMemory {
+    /// Its physical address, a multiple of 4 KiB.
+    pub address: u64,
+    /// Its size, a multiple of 4 KiB up to 1 GiB.
+    pub bytes: u64,
+}
+
+impl RecordMemory {
+    /// `ADDRESS,BYTES`.
+    fn parse(word: &str) -> Option<RecordMemory> {
+        let (address, bytes) = word.split_once(',')?;
+        let bytes = bytes.parse().ok().filter(|bytes: &u64| (4096..=1 << 30).contains(bytes))?;
+        let memory = RecordMemory { address: parse_page(address)?, bytes };
+        bytes.is_multiple_of(4096).then_some(memory)
+    }
 }
 
 /// A test of the host that end-to-end tests ask for; all but the first four end in a panic.
@@ -107,6 +135,9 @@ impl Default for HvOptions {
             first_pcpu: FirstPcpu::Auto,
             lab: None,
             counters: false,
+            samples: None,
+            trace: false,
+            records: None,
             probe: false,
             selftest: None,
         }
@@ -155,6 +186,12 @@ impl HvOptions {
             "first-pcpu" => self.first_pcpu = FirstPcpu::parse(value)?,
             "lab" => self.lab = Some(parse_page(value)?),
             "counters" => self.counters = parse_switch(value)?,
+            "samples" if value == "off" => self.samples = None,
+            "samples" => {
+                self.samples = Some(value.parse().ok().filter(|ms| (1..=SLOWEST_SAMPLES).contains(ms))?);
+            }
+            "trace" => self.trace = parse_switch(value)?,
+            "records" => self.records = Some(RecordMemory::parse(value)?),
             "selftest" => self.selftest = Some(SelfTest::parse(value)?),
             "exit" => self.exit = Some(ExitAction::parse(value)?),
             _ => return None,
@@ -202,7 +239,7 @@ mod tests {
 
     #[test]
     fn reads_words_and_lets_later_ones_win() {
-        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 mitigations=off stats=on consoles=on exit=isa-debug:0xf4  console=com2 pcpus=3 first-pcpu=host lab=0xfc0000000 counters=on";
+        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 mitigations=off stats=on consoles=on exit=isa-debug:0xf4  console=com2 pcpus=3 first-pcpu=host lab=0xfc0000000 counters=on samples=20 trace=on records=0xf80000000,8192";
         let (options, unknown) = HvOptions::parse(line);
         assert_eq!(unknown.as_slice(), ["palimpsest"]);
         let expected = HvOptions {
@@ -217,6 +254,9 @@ mod tests {
             first_pcpu: FirstPcpu::Host,
             lab: Some(63 << 30),
             counters: true,
+            samples: Some(20),
+            trace: true,
+            records: Some(RecordMemory { address: 62 << 30, bytes: 8192 }),
             probe: false,
             selftest: Some(SelfTest::WriteCode),
         };
@@ -228,10 +268,10 @@ mod tests {
     #[test]
     fn a_bad_value_changes_nothing_and_is_reported() {
         let (options, unknown) = HvOptions::parse(
-            "loglevel=loud console=tty stats= exit=isa-debug:70000 exit=isa-debug pcpus=0 first-pcpu=1 lab=0 lab=4096 lab=0x1001",
+            "loglevel=loud console=tty stats= exit=isa-debug:70000 exit=isa-debug pcpus=0 first-pcpu=1 lab=0 lab=4096 lab=0x1001 samples=0 samples=60001 trace=yes records=0x1000 records=0x1000,4095 records=0x10,4096",
         );
         assert_eq!(options, HvOptions::default());
-        assert_eq!(unknown.len(), 10);
+        assert_eq!(unknown.len(), 16);
     }
 
     #[test]

@@ -31,6 +31,7 @@ use crate::vm::covered::Covered;
 use crate::vm::hlt_tracker::HltTracker;
 use crate::vm::layout::{HIGH_RAM_BASE, MemoryLayout, PIECE};
 use crate::vm::mailbox::Mailbox;
+use crate::vm::sampling::Sampling;
 use crate::vm::translation::Translation;
 use crate::vm::{HostMemory, Memory, Vm};
 
@@ -183,6 +184,7 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
         mailboxes: (0..config.vcpus).map(Mailbox::new).collect(),
         hlt: HltTracker::default(),
         translation: Translation::default(),
+        sampling: Sampling::new(config.vcpus),
         shootdown: Once::new(),
         layout,
         clock: Clock::new(facts.tsc_khz),

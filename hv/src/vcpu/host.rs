@@ -1,5 +1,7 @@
 //! What the run loop needs of the PCPU that it runs on. Bare metal implements it once; tests script it.
 
+use records::trace::What;
+
 use crate::arch::counters::BothSides;
 use crate::device::virtio::switch::Woken;
 use crate::vm::mailbox::Mailbox;
@@ -16,6 +18,26 @@ pub trait Host {
     /// The PCPU's performance counters now; `None` if they are not used.
     fn counters(&mut self) -> Option<BothSides> {
         None
+    }
+
+    /// The number of the VCPU's VM in the configuration.
+    fn vm_number(&self) -> u8 {
+        0
+    }
+
+    /// Takes a sample of the VM ([`records::sample`]).
+    fn record_sample(&mut self, record: &[u64]) {
+        let _nobody_reads_it = record;
+    }
+
+    /// Whether events on this PCPU are wanted by [`Host::trace`].
+    fn is_traced(&self) -> bool {
+        false
+    }
+
+    /// Takes an event of the VM that runs here: of VCPU `vcpu`, from `tsc` on, at an address or 0.
+    fn trace(&mut self, what: What, vcpu: u32, tsc: u64, ticks: u64, at: u64) {
+        let _nobody_reads_it = (what, vcpu, tsc, ticks, at);
     }
 
     /// Requests an interrupt at or soon after this host TSC value; replaces an earlier request. Returns when the timer will

@@ -13,6 +13,7 @@ pub mod next_rip;
 pub mod outcome;
 pub mod port;
 pub mod run;
+pub mod sampling;
 
 mod console;
 mod control;
@@ -28,6 +29,7 @@ mod task;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod timers;
 mod xcr;
 
 use crate::arch::counters::VcpuCounts;
@@ -81,6 +83,10 @@ pub struct Vcpu<V: Virt> {
     pub turns: Turns,
     /// Its part of the PCPUs' performance counters.
     pub counts: VcpuCounts,
+    /// Ticks of the host's TSC that it has run, up to the begin of its turn on a PCPU: kept by whoever lets it run.
+    pub ran: u64,
+    /// Host TSC at that begin.
+    pub turn_began: u64,
     /// How often it left the PCPU to others because it spun.
     pub yields: u64,
     /// Host TSC at which the PCPU's timer is armed, `u64::MAX` if it is not.
@@ -121,6 +127,8 @@ impl<V: Virt> Vcpu<V> {
             faults: FaultCounts::default(),
             turns: Turns::default(),
             counts: VcpuCounts::default(),
+            ran: 0,
+            turn_began: 0,
             yields: 0,
             armed: u64::MAX,
             due: u64::MAX,

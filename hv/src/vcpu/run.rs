@@ -4,28 +4,20 @@
 //! [`run`] alone; [`serve`] is entered only when the pending-work word is not zero.
 
 use abi::telemetry::ExitKind;
+use records::trace::What;
 
 use crate::arch::state::rflags;
 use crate::arch::{Exception, vector};
-use crate::device::Tsc;
-use crate::device::message::Messages;
 use crate::trace::exits::kind;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Outcome, Return, Stop};
-use crate::vcpu::{Vcpu, console, control, devices, dispatch, io, mmu, startup};
+use crate::vcpu::{Vcpu, console, control, devices, dispatch, io, mmu, startup, timers};
 use crate::virt::{Ended, Event, Virt};
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
 
-/// The host's timer is never armed for later than this while a guest runs: a bound for interrupts that an emulator loses, see
-/// [`run_timers`].
-const LONGEST_MS: u64 = 250;
-
 /// The VCPU that serves the chipset: its timers, the PICs' interrupts, the console.
-const FIRST: u64 = 1;
-
-/// How often a console that takes no more output is asked again, and how long devices with work left wait at most.
-const RETRY_MS: u64 = 1;
+pub(super) const FIRST: u64 = 1;
 
 /// DR6.BS: the exception is a single-step trap.
 const DR6_BS: u64 = 1 << 14;
@@ -45,6 +37,21 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
     // The others would only tell the first that there may be something, and so wake it at each of their turns.
     let console = if vcpu.id == 0 { work::CONSOLE } else { 0 };
     vcpu.request(work::TIMERS | work::INTERRUPTS | work::MAIL | console);
+    // Two loops: one that does not trace does not look whether it should.
+    if host.is_traced() {
+        turn::<_, _, _, true>(vcpu, vm, cpu, host)
+    } else {
+        turn::<_, _, _, false>(vcpu, vm, cpu, host)
+    }
+}
+
+#[inline(always)]
+fn turn<V: Virt, M: HostMemory, H: Host, const TRACED: bool>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    cpu: &mut V::Cpu,
+    host: &mut H,
+) -> Return {
     loop {
         if vcpu.work != 0
             && let Some(end) = serve(vcpu, vm, cpu, host)
@@ -55,13 +62,18 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
         let ended = vcpu.virt.enter(cpu);
         if ended == Ended::Cpuid {
             let begin = host.tsc() as u32;
+            let rip = if TRACED { vcpu.virt.rip() } else { 0 };
             if dispatch::quick_cpuid(vcpu, vm) {
+                if TRACED {
+                    trace_exit(vcpu, host, ExitKind::Cpuid, begin, rip);
+                }
                 vcpu.exits.add_short(ExitKind::Cpuid, begin, host.tsc() as u32);
                 continue;
             }
         }
         let begin = host.tsc();
-        // The timer's interrupt has come or is about to, or it was lost: see `run_timers`. (It is never lost at an entry
+        let rip = if TRACED { vcpu.virt.rip() } else { 0 };
+        // The timer's interrupt has come or is about to, or it was lost: see `timers::run`. (It is never lost at an entry
         // that ends as CPUID above: then no interrupt was offered to the guest.)
         if begin >= vcpu.armed {
             vcpu.request(work::TIMERS);
@@ -70,6 +82,9 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
             Ended::Plain if let Some(access) = vcpu.virt.io() => {
                 match io::io(vcpu, vm, host, access, begin) {
                     None => {
+                        if TRACED {
+                            trace_exit(vcpu, host, ExitKind::Io, begin as u32, rip);
+                        }
                         vcpu.exits.add_short(ExitKind::Io, begin as u32, host.tsc() as u32);
                         continue;
                     }
@@ -79,6 +94,9 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
             Ended::Plain if let Some((gva, error)) = vcpu.virt.page_fault() => {
                 match mmu::page_fault(vcpu, vm, host, gva, error, true, begin) {
                     Outcome::Resume => {
+                        if TRACED {
+                            trace_exit(vcpu, host, ExitKind::PageFault, begin as u32, rip);
+                        }
                         vcpu.exits.add_short(ExitKind::PageFault, begin as u32, host.tsc() as u32);
                         continue;
                     }
@@ -88,12 +106,24 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
             _ => other(vcpu, vm, host, begin),
         };
         let stop = perform(vcpu, outcome);
+        if TRACED {
+            trace_exit(vcpu, host, kind, begin as u32, rip);
+        }
         vcpu.exits.add(kind, host.tsc().wrapping_sub(begin));
         if let Some(stop) = stop {
             vcpu.virt.release(cpu);
             return Return::Stop(stop);
         }
     }
+}
+
+/// Notes an exit that began when the low half of the TSC was `begin`, less than 2^32 ticks ago.
+#[cold]
+#[inline(never)]
+fn trace_exit<V: Virt, H: Host>(vcpu: &Vcpu<V>, host: &mut H, kind: ExitKind, begin: u32, rip: u64) {
+    let now = host.tsc();
+    let ticks = u64::from((now as u32).wrapping_sub(begin));
+    host.trace(What::Exit(kind as u8), vcpu.id, now.wrapping_sub(ticks), ticks, rip);
 }
 
 /// Any exit that has no short way. Apart, so that [`run`] keeps its registers.
@@ -206,10 +236,15 @@ fn serve<V: Virt, M: HostMemory, H: Host>(
             return Some(end);
         }
         // Last, because it counts entries.
-        if vcpu.work & (work::MAIL | work::MMU) == work::MMU
-            && let Err(stop) = mmu::serve(vcpu, vm, || host.tsc())
-        {
-            return Some(Return::Stop(stop));
+        if vcpu.work & (work::MAIL | work::MMU) == work::MMU {
+            let (engine, begin) = (vcpu.mmu.engine(), host.tsc());
+            if let Err(stop) = mmu::serve(vcpu, vm, || host.tsc()) {
+                return Some(Return::Stop(stop));
+            }
+            if vcpu.mmu.engine() != engine && host.is_traced() {
+                let ticks = host.tsc().wrapping_sub(begin);
+                host.trace(What::Switch(vcpu.mmu.engine() as u8), vcpu.id, begin, ticks, 0);
+            }
         }
         // A VCPU that waited for a lock has answered shootdowns meanwhile: their flushes are in its mailbox, and come first.
         if vcpu.work & work::MAIL == 0 {
@@ -258,7 +293,7 @@ fn serve_pending<V: Virt, M: HostMemory, H: Host>(
     }
     if vcpu.work & work::TIMERS != 0 {
         vcpu.work &= !work::TIMERS;
-        run_timers(vcpu, vm, cpu, host);
+        timers::run(vcpu, vm, cpu, host);
     }
     if vcpu.work & work::INTERRUPTS != 0 {
         vcpu.work &= !work::INTERRUPTS;
@@ -317,72 +352,4 @@ fn kick<V: Virt, M: HostMemory, H: Host>(
 fn interrupt_entry<V: Virt, H: Host>(vcpu: &mut Vcpu<V>, cpu: &mut V::Cpu, host: &mut H) {
     vcpu.virt.release(cpu);
     vcpu.armed = host.arm_timer(host.tsc());
-}
-
-/// Runs the timers that are due and arms the host's for the next one, or for [`LONGEST_MS`] from now.
-///
-/// Interrupts of the host get lost: QEMU's emulation forgets to look at its local APIC if an interrupt is requested there
-/// during a VMRUN with V_IRQ. What is due by the clock counts as interrupted, and arming the timer again makes the emulation
-/// look. So no interrupt is late by more than [`LONGEST_MS`] while the guest runs; [`Host::idle`] looks itself.
-fn run_timers<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    cpu: &mut V::Cpu,
-    host: &mut H,
-) {
-    let tsc = host.tsc();
-    let now = vm.ticks(tsc);
-    if vcpu.lapic.deadline().is_some_and(|at| at <= now) {
-        vcpu.lapic.tick(now);
-        vcpu.request(work::INTERRUPTS);
-    }
-    let (chipset_next, longest) = if vcpu.id == 0 {
-        run_chipset(vcpu, vm, host, now)
-    } else {
-        let chipset = vm.chipset.lock();
-        let first_is_wanted = chipset.wants_service() || !chipset.console_is_ready();
-        drop(chipset);
-        if first_is_wanted {
-            vcpu.notify(&vm.mailboxes, FIRST, |first| first.request(work::TIMERS | work::INTERRUPTS));
-        }
-        (None, LONGEST_MS)
-    };
-    let next = [vcpu.lapic.deadline(), chipset_next].into_iter().flatten().min();
-    let next = next.map_or(u64::MAX, |at| at.0.saturating_add(vm.start));
-    let longest = if vm.virtio.wants_service() { RETRY_MS } else { longest };
-    let next = next.min(tsc.saturating_add(vm.clock.tsc_khz() * longest));
-    if host.timer_fired() || tsc >= vcpu.armed {
-        vcpu.armed = u64::MAX;
-    }
-    // An earlier interrupt than needed only leads back here.
-    if next < vcpu.armed {
-        vcpu.virt.release(cpu);
-        vcpu.armed = host.arm_timer(next);
-    }
-    vcpu.due = next;
-}
-
-/// Runs the chipset's timers that are due. When it wants to be served next, and after how many milliseconds at the latest.
-fn run_chipset<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
-    now: Tsc,
-) -> (Option<Tsc>, u64) {
-    let mut chipset = vm.chipset.lock();
-    let nanos = vm.clock.nanos(now);
-    if chipset.deadline().is_some_and(|at| at <= nanos) {
-        let mut messages = Messages::new();
-        chipset.tick(nanos, &mut messages);
-        vcpu.receive(&vm.mailboxes, &mut messages);
-        vcpu.request(work::INTERRUPTS);
-    }
-    if !chipset.console_is_ready() {
-        console::resume_output(vcpu, vm, &mut chipset, nanos, host);
-        if chipset.console_is_ready() {
-            vm.virtio.resume_output();
-        }
-    }
-    let next = chipset.deadline().map(|at| vm.clock.tsc_at(at));
-    (next, if chipset.console_is_ready() { LONGEST_MS } else { RETRY_MS })
 }

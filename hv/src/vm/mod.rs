@@ -12,6 +12,7 @@ pub mod hlt_tracker;
 pub mod layout;
 pub mod mailbox;
 pub mod pvclock;
+pub mod sampling;
 pub mod translation;
 pub mod work;
 
@@ -44,6 +45,7 @@ use crate::vm::covered::Covered;
 use crate::vm::hlt_tracker::HltTracker;
 use crate::vm::layout::MemoryLayout;
 use crate::vm::mailbox::Mailbox;
+use crate::vm::sampling::Sampling;
 use crate::vm::translation::Translation;
 
 /// Host memory as VMs use it: tables and bytes by physical address.
@@ -92,6 +94,8 @@ pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     pub hlt: HltTracker,
     /// Which engine translates the addresses of all its VCPUs.
     pub translation: Translation,
+    /// Its samples.
+    pub sampling: Sampling,
     /// How one VCPU has the others forget translations, if there are others.
     pub shootdown: Once<Arc<dyn Shootdown>>,
     /// Where its RAM is.

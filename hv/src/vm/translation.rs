@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 use spin::Mutex;
 
 use crate::paging::engine::{Engine, Engines};
-use crate::paging::policy::{Event, Mode, Next, Policy, Sample};
+use crate::paging::policy::{Event, Mode, Next, Period, Policy, Sample};
 
 /// An engine that several VCPUs read and write.
 #[derive(Debug, Default)]
@@ -38,6 +38,8 @@ struct Asked {
     policy: Policy,
     /// Exits between the last decision and the next.
     period: i32,
+    /// The sums at the end of the last period of samples, and what was counted in it.
+    samples: Option<(Period, Option<Period>)>,
 }
 
 /// Which engine translates a VM's addresses.
@@ -60,7 +62,7 @@ impl Default for Translation {
     fn default() -> Translation {
         let mode = Mode::default();
         Translation {
-            asked: Mutex::new(Asked { mode, policy: Policy::new(mode), period: 0 }),
+            asked: Mutex::new(Asked { mode, policy: Policy::new(mode), period: 0, samples: None }),
             wanted: AtomicEngine::default(),
             in_force: AtomicEngine::default(),
             excluded: Default::default(),
@@ -74,6 +76,7 @@ impl Translation {
     /// Back to what a VM starts with: nested tables, which every VCPU has after a reset, and no VCPU's exclusions.
     /// No VCPU runs.
     pub fn reset(&self) {
+        self.asked.lock().samples = None;
         self.in_force.swap(Engine::Nested);
         self.wanted.swap(Engine::Nested);
         self.excluded.iter().for_each(|vcpus| vcpus.store(0, Ordering::SeqCst));
@@ -87,7 +90,7 @@ impl Translation {
     /// Gives the VM any policy, under the name of a mode.
     pub(crate) fn adopt(&self, mode: Mode, policy: Policy) {
         let mut asked = self.asked.lock();
-        *asked = Asked { mode, policy, period: 0 };
+        *asked = Asked { mode, policy, period: 0, samples: asked.samples };
         self.left.store(0, Ordering::SeqCst);
         self.decide(&mut asked, Event::Start);
     }
@@ -130,9 +133,22 @@ impl Translation {
         self.wanted() != before
     }
 
+    /// A period of samples is over, with these sums since the VM's start: the policy sees what they have grown by.
+    pub fn end_period(&self, sums: Period) {
+        let mut asked = self.asked.lock();
+        let last = asked.samples.map(|(before, _)| sums.since(&before));
+        asked.samples = Some((sums, last));
+    }
+
+    /// The last whole period of samples.
+    pub fn last_period(&self) -> Option<Period> {
+        self.asked.lock().samples?.1
+    }
+
     /// Asks the policy and stores what it wants; whether it is to be asked again at once.
     fn decide(&self, asked: &mut Asked, event: Event) -> bool {
-        let sample = Sample { engine: self.wanted(), exits: asked.period.unsigned_abs() };
+        let period = asked.samples.and_then(|(_, last)| last);
+        let sample = Sample { engine: self.wanted(), exits: asked.period.unsigned_abs(), period };
         let decision = asked.policy.on(event, &sample);
         self.wanted.swap(decision.engine);
         let Next::Exits(exits) = decision.next else {
@@ -204,6 +220,23 @@ mod tests {
         assert_eq!((translation.wanted(), translation.mode()), (Engine::Shadow, Mode::Shadow));
         translation.reset();
         assert_eq!((translation.wanted(), translation.in_force()), (Engine::Nested, Engine::Nested));
+    }
+
+    #[test]
+    fn policies_see_what_a_period_has_added() {
+        use crate::arch::counters::{CounterEvent, Counts};
+        let sums = |n: u64| {
+            let mut guest = Counts::ABSENT;
+            guest.set(CounterEvent::Instructions, 1000 * n);
+            Period { nanos: n, exits: 2 * n, paging_exits: n, guest_faults: 0, guest, host: Counts::ABSENT }
+        };
+        let translation = Translation::default();
+        translation.end_period(sums(3));
+        assert_eq!(translation.last_period(), None, "the first one has no begin");
+        translation.end_period(sums(10));
+        assert_eq!(translation.last_period(), Some(sums(7)));
+        translation.request(Mode::Shadow);
+        assert_eq!(translation.last_period(), Some(sums(7)), "another policy begins with it");
     }
 
     #[test]

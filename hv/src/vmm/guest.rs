@@ -117,6 +117,7 @@ impl<B: Backend> Guest<B> {
         let vm = &self.vm;
         let boot = build::fill(vm, &self.config, files, vm.nanos(tsc))?;
         vm.translation.reset();
+        vm.sampling.reset();
         for (id, place) in (0..).zip(&self.vcpus) {
             // A restart reuses the memory of the old VCPU.
             let is_first = place.lock().take().is_none();

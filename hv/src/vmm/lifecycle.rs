@@ -27,6 +27,7 @@ use crate::hw::{cpu, pm};
 use crate::mem::{frame, heap};
 use crate::vcpu::host::Host as _;
 use crate::vcpu::outcome::Stop;
+use crate::vcpu::sampling;
 
 /// A guest died.
 const STATUS_DIED: u32 = 3;
@@ -184,6 +185,11 @@ impl<B: Backend> Machine<B> {
     /// Flushes the console output of a stopped guest, and reports its statistics.
     fn report_run(&self, guest: &Guest<B>) {
         self.flush_console(guest);
+        if let Some(records) = &self.records {
+            let number = guest.number as u8;
+            sampling::close(&guest.vm, number, cpu::rdtsc(), true, |record| records.push_sample(record));
+            records.send_all();
+        }
         if !self.host.options.stats {
             return;
         }

@@ -10,21 +10,23 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use ::records::pcpus::{self, Pcpu};
 use abi::telemetry::{EndReason, Kind, key};
 use spin::{Mutex, RwLock};
 
 use super::backend::Backend;
 use super::console::Console;
+use super::console_port::ConsolePort;
 use super::guest::{Guest, cpuid_policy};
 use super::memory::{DiskPages, Frames, HostMemory, UnmappedMemory};
-use super::pcpu::ConsolePort;
+use super::records::Records;
 use super::shootdown::VcpusOf;
 use super::state::MemoryRef;
 use super::telemetry;
-use crate::arch::addr::PageSize;
+use crate::arch::addr::{PAGE_SIZE, PageSize};
 use crate::arch::state::cr4;
 use crate::boot::host::Host;
-use crate::boot::{report, smp};
+use crate::boot::{percpu, report, smp};
 use crate::guest::build::{BuildError, HostFacts};
 use crate::guest::bundle::BootFiles;
 use crate::guest::config::{Config, VmConfig};
@@ -33,6 +35,7 @@ use crate::guest::devices::{self, Switches};
 use crate::hw::{cmos, cpu, pm, random};
 use crate::mem::frame_record::Owner;
 use crate::mem::vm_ram::VmRam;
+use crate::mem::{frame, heap};
 use crate::sched::topology::{PcpuSet, Topology};
 use crate::sched::{Config as SchedConfig, Credit, Kick, Scheduler, VcpuId};
 use crate::virt::speculation::Plan;
@@ -68,6 +71,8 @@ pub struct Machine<B: Backend> {
     pub sched: Scheduler<Credit>,
     /// The serial console.
     pub console: Console<ConsolePort>,
+    /// Samples and traces, if they are wanted.
+    pub records: Option<Records>,
     files: BootFiles<'static>,
     pub(super) entries: Vec<Entry<B>>,
     /// By their numbers in the scheduler.
@@ -114,6 +119,7 @@ impl<B: Backend> Machine<B> {
             backend,
             sched: Scheduler::new(topology, sched_config, sched_config.credit()),
             console: Console::new(port, vms, config.console as u32, records),
+            records: Records::start(host, percpu::count() as usize),
             files,
             entries: config.vm.iter().map(entry).collect(),
             vcpus: RwLock::new((0..vcpus).map(|_| None).collect()),
@@ -136,6 +142,18 @@ impl<B: Backend> Machine<B> {
     /// The name of the VM with this number in the configuration.
     pub fn name(&self, number: u32) -> &str {
         self.entries.get(number as usize).map_or("", |entry| &entry.config.name)
+    }
+
+    /// Adds what the PCPUs have done up to now to the samples.
+    pub fn record_pcpus(&self, records: &Records, now: u64) {
+        let pcpus = self.sched.topology().all().into_iter().map(|pcpu| {
+            let stats = self.sched.pcpu_stats(pcpu, now);
+            Pcpu { pcpu: pcpu.0.into(), busy: stats.busy, idle: stats.idle }
+        });
+        let mut record = [0; pcpus::MOST];
+        let free = frame::stats().free * PAGE_SIZE;
+        let words = pcpus::write(now, free, heap::bytes(), pcpus, &mut record);
+        records.push_sample(&record[..words]);
     }
 
     /// Tells a PCPU to ask the scheduler.
@@ -196,6 +214,9 @@ impl<B: Backend> Machine<B> {
         let ram = VmRam::from(unsafe { Frames::new(owner) });
         let mut guest = Guest::new(config, number, memory, &facts, ram, memory_ref, measures)?;
         self.attach_devices(&mut guest)?;
+        if let (Some(ms), Some(_)) = (self.host.options.samples, &self.records) {
+            guest.vm.sampling.start(u64::from(ms) * self.host.tsc_khz, facts.tsc);
+        }
         let now = cpu::rdtsc();
         let full = "the scheduler has room for all of the configuration";
         guest.sched_vm = self.sched.add_vm(config.share.weight, config.share.cap).expect(full);

@@ -8,6 +8,8 @@ mod backend;
 #[cfg_attr(not(feature = "baremetal"), allow(dead_code))]
 mod console;
 #[cfg(feature = "baremetal")]
+mod console_port;
+#[cfg(feature = "baremetal")]
 mod counters;
 #[cfg_attr(not(feature = "baremetal"), allow(dead_code))]
 mod escapes;
@@ -23,6 +25,8 @@ mod memory;
 mod pcpu;
 #[cfg(feature = "baremetal")]
 mod pcpus;
+#[cfg(feature = "baremetal")]
+mod records;
 #[cfg_attr(not(feature = "baremetal"), allow(dead_code))]
 pub mod report;
 #[cfg_attr(not(feature = "baremetal"), allow(dead_code))]

@@ -3,15 +3,16 @@
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
+use ::records::trace::{Event, What};
+
 use super::backend::Backend;
-use super::console::{Port, Written};
+use super::console::Written;
 use super::counters;
 use super::machine::Machine;
 use super::telemetry;
 use crate::arch;
 use crate::arch::counters::BothSides;
 use crate::arch::state::cr4;
-use crate::boot::console::Console;
 use crate::boot::percpu::{PerCpu, work};
 use crate::boot::smp;
 use crate::device::virtio::switch::Woken;
@@ -27,24 +28,6 @@ use crate::vm::work as vcpu_work;
 
 /// How long a PCPU halts that waits for something of which no interrupt tells.
 const MOMENT_MS: u64 = 1;
-
-/// The serial port of the console.
-pub struct ConsolePort(pub Console);
-
-impl Port for ConsolePort {
-    fn read(&mut self) -> Option<u8> {
-        self.0.try_read()
-    }
-
-    #[inline]
-    fn write(&mut self, byte: u8) -> bool {
-        self.0.try_write(byte)
-    }
-
-    fn finish(&mut self, byte: u8) {
-        self.0.write_bytes(&[byte]);
-    }
-}
 
 /// One PCPU.
 pub struct Pcpu<B: Backend> {
@@ -65,6 +48,8 @@ pub struct Pcpu<B: Backend> {
     /// Its performance counters; `None` unless they are used.
     counters: Option<Counters>,
     stand_still: StandStill,
+    /// Its events are wanted.
+    traced: bool,
     /// VCPUs that went to sleep here, and when they want to be woken.
     sleepers: Vec<(u64, VcpuId)>,
 }
@@ -85,6 +70,7 @@ impl<B: Backend> Pcpu<B> {
             turn: Turn::default(),
             counters: counters::start(machine.host, machine.backend, cpu.index),
             stand_still: StandStill::default(),
+            traced: machine.records.as_ref().is_some_and(|records| records.traces(cpu.index)),
             sleepers: Vec::new(),
         }
     }
@@ -156,7 +142,14 @@ impl<B: Backend> Pcpu<B> {
 
     /// Waits until there may be something to do.
     pub fn idle(&mut self) {
+        self.send_records();
         self.idle_until(u64::MAX);
+    }
+
+    /// Sends samples and traces where nobody else takes them out of memory, until there is something to do.
+    fn send_records(&mut self) {
+        let Some(records) = self.machine.records.as_ref().filter(|_| self.is_first()) else { return };
+        while !self.is_wanted() && !self.has(work::CONSOLE | work::TIMER) && records.send_one() {}
     }
 
     /// Waits for a moment.
@@ -246,6 +239,29 @@ impl<B: Backend> Host for Pcpu<B> {
     fn entering(&mut self) {
         if self.entered.is_none() {
             self.entered = Some(self.tsc());
+        }
+    }
+
+    fn vm_number(&self) -> u8 {
+        self.guest as u8
+    }
+
+    fn record_sample(&mut self, record: &[u64]) {
+        if let Some(records) = &self.machine.records {
+            records.push_sample(record);
+            self.machine.record_pcpus(records, self.tsc());
+        }
+    }
+
+    #[inline]
+    fn is_traced(&self) -> bool {
+        self.traced
+    }
+
+    fn trace(&mut self, what: What, vcpu: u32, tsc: u64, ticks: u64, at: u64) {
+        if let Some(records) = &self.machine.records {
+            let event = Event { what, vm: self.guest as u8, vcpu: vcpu as u8, tsc, ticks, at };
+            records.push_event(self.cpu.index, &event.write());
         }
     }
 

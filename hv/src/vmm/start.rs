@@ -10,8 +10,8 @@ use abi::telemetry::{EndReason, Kind, key};
 use spin::Mutex;
 
 use super::backend::{Amd, Backend, Intel};
+use super::console_port::ConsolePort;
 use super::machine::{Machine, STATUS_USAGE};
-use super::pcpu::ConsolePort;
 use super::telemetry;
 use super::worker::Worker;
 use crate::arch::addr::PAGE_SIZE;

@@ -2,6 +2,8 @@
 
 use alloc::sync::Arc;
 
+use records::trace::What;
+
 use super::backend::Backend;
 use super::guest::{DescheduledVcpu, Guest};
 use super::machine::Machine;
@@ -12,6 +14,7 @@ use crate::sched::{VcpuId, Why};
 use crate::vcpu::host::Host as _;
 use crate::vcpu::outcome::Return;
 use crate::vcpu::run::run;
+use crate::vcpu::sampling;
 use crate::virt::Virt;
 use crate::virt::speculation::Load;
 
@@ -86,6 +89,10 @@ impl<B: Backend> Worker<B> {
         let why = core::mem::replace(&mut self.why, Why::Preempt);
         let decision = self.machine.sched.schedule(self.pcpu.id(), why, now);
         let decided = self.pcpu.tsc();
+        if let Some(loaded) = &mut self.loaded {
+            let vcpu = &mut loaded.taken.vcpu;
+            vcpu.ran = vcpu.ran.wrapping_add(now.wrapping_sub(vcpu.turn_began));
+        }
         let mut left = None;
         if decision.run != self.loaded.as_ref().map(|loaded| loaded.handle) {
             left = self.unload();
@@ -99,10 +106,19 @@ impl<B: Backend> Worker<B> {
             self.machine.reap(&guest);
         }
         self.pcpu.begin(self.loaded.as_ref().map(|loaded| loaded.guest.number), decision.until);
-        let Some(Loaded { handle, guest, taken, .. }) = &mut self.loaded else { return false };
+        let Some(Loaded { handle, guest, id, taken }) = &mut self.loaded else {
+            if self.pcpu.is_traced() {
+                self.pcpu.trace(What::Idle, 0, now, decided.wrapping_sub(now), 0);
+            }
+            return false;
+        };
         if !guest.is_running() {
             self.continue_restart();
             return true;
+        }
+        taken.vcpu.turn_began = decided;
+        if self.pcpu.is_traced() {
+            self.pcpu.trace(What::Run, *id, now, decided.wrapping_sub(now), 0);
         }
         if let Some(now) = self.pcpu.counters() {
             taken.vcpu.counts.begin(&now);
@@ -111,6 +127,10 @@ impl<B: Backend> Worker<B> {
         if let Some(now) = self.pcpu.counters() {
             taken.vcpu.counts.update(&now);
             self.pcpu.check_counters(&now);
+        }
+        if guest.vm.sampling.is_on() {
+            let tsc = self.pcpu.tsc();
+            sampling::publish(&mut taken.vcpu, &guest.vm, &mut self.pcpu, tsc);
         }
         let turns = &mut taken.vcpu.turns;
         turns.decisions.add(decided.wrapping_sub(now));

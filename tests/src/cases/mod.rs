@@ -15,6 +15,7 @@ mod media;
 mod monitor;
 mod person;
 mod probe;
+mod records;
 mod remote;
 mod resets;
 mod root;
@@ -101,6 +102,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         monitor::CASES,
         kit::CASES,
         lab::CASES,
+        records::CASES,
         long_mode::CASES,
         media::CASES,
         torture::CASES,

@@ -15,7 +15,7 @@ use crate::{
     bench::args::BenchArgs,
     image::args::ImageArgs,
     lab::args::{LabArgs, LabRunArgs},
-    run::{pcpus::Pcpus, remote::place},
+    run::{pcpus::Pcpus, records::args::RecordArgs, remote::place},
 };
 
 /// Palimpsest's tool: build the hypervisor, run guests on it, test it.
@@ -190,6 +190,10 @@ pub struct RunArgs {
     /// The lab machine
     #[command(flatten)]
     pub lab: LabRunArgs,
+
+    /// Samples and traces
+    #[command(flatten)]
+    pub records: RecordArgs,
 
     /// The guest to fetch, a kernel of Debian's and a busybox for it: debian-amd64, debian-amd64-generic, debian-amd64-rt,
     /// debian-amd64-backports, debian-686, debian-686-pae, debian-686-rt, or the name of any package linux-image-…

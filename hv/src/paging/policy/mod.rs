@@ -19,6 +19,7 @@ use switch::Switch;
 pub use abi::mode::Mode;
 
 use super::engine::{Engine, Engines};
+use crate::arch::counters::Counts;
 
 /// What a policy is told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,41 @@ pub struct Sample {
     pub engine: Engine,
     /// Exits of all VCPUs since the last decision.
     pub exits: u32,
+    /// The last period of samples, if there are samples and one is over.
+    pub period: Option<Period>,
+}
+
+/// What the VM's VCPUs counted together in a period of samples (`vm::sampling`). Of performance counters an event that the
+/// processor does not count is absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Period {
+    /// How long it took, in nanoseconds of the VM's time.
+    pub nanos: u64,
+    /// Exits of any kind.
+    pub exits: u64,
+    /// Exits by page faults on shadow tables and by faults on nested tables.
+    pub paging_exits: u64,
+    /// Page faults of the guest's own that shadow paging has seen.
+    pub guest_faults: u64,
+    /// Performance counters of the guest.
+    pub guest: Counts,
+    /// And of the hypervisor while it worked for the guest.
+    pub host: Counts,
+}
+
+impl Period {
+    /// From sums since the VM's start: what came after `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Period) -> Period {
+        Period {
+            nanos: self.nanos.wrapping_sub(earlier.nanos),
+            exits: self.exits.wrapping_sub(earlier.exits),
+            paging_exits: self.paging_exits.wrapping_sub(earlier.paging_exits),
+            guest_faults: self.guest_faults.wrapping_sub(earlier.guest_faults),
+            guest: self.guest.since(&earlier.guest),
+            host: self.host.since(&earlier.host),
+        }
+    }
 }
 
 /// When the policy is to be asked again.

@@ -40,7 +40,8 @@ fn a_policy_stays_within_its_modes_engines() {
     for word in ["nested", "shadow", "switch=1"] {
         let mode: Mode = word.parse().unwrap();
         let mut policy = Policy::new(mode);
-        let mut sample = Sample { engine: engines_of(mode).choose(Engine::Nested).unwrap(), exits: 1 };
+        let mut sample =
+            Sample { engine: engines_of(mode).choose(Engine::Nested).unwrap(), exits: 1, period: None };
         for event in [Event::Start, Event::Exits, Event::Exits, Event::Exits] {
             sample.engine = policy.on(event, &sample).engine;
             assert!(engines_of(mode).contains(sample.engine), "{word}");

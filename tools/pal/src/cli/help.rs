@@ -36,6 +36,15 @@ The same guest elsewhere:
   cargo pal run --lab westmere-x5660 --lab-report report.json --exec true
                                       on a modelled machine (docs/lab.md)
   cargo pal run --lab zen3 --lab-model tlb --lab-check miss --exec true
+  cargo pal run --lab zen3 --deterministic --exec true
+                                      repeats to the last count
+
+What it does, while it does it (docs/telemetry.md):
+  cargo pal run --lab zen3 --samples samples.jsonl --exec true
+                                      counters every 10 ms, as JSON lines
+  cargo pal run --samples samples.jsonl --sample-ms 100
+  cargo pal run --trace trace.json --exec true
+                                      each exit, for https://ui.perfetto.dev
 
 Disks and distributions:
   cargo pal run --disk root.ext4 --append root=/dev/vda

@@ -11,6 +11,7 @@ use super::{
     pcpus::{self, Pcpus},
     prepare::{Guest, Prepared},
     qemu,
+    records::Memory,
 };
 use crate::{
     cli::{self, RunArgs},
@@ -30,7 +31,13 @@ const SHADOW_LEAST_MIB: u64 = 4;
 ///
 /// # Errors
 /// The hypervisor does not build; the emulator, or what makes its boot medium, is missing or fails.
-pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch: &Path) -> Result<Machine> {
+pub fn start(
+    args: &RunArgs,
+    needs: &Needs,
+    prepared: Option<&Prepared>,
+    records: Option<Memory>,
+    scratch: &Path,
+) -> Result<Machine> {
     match args.machine {
         cli::Machine::QemuSvm => {
             let (qemu, lab) = emulator(args, args.pcpus.count, true, needs)?;
@@ -48,13 +55,14 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch
                     spare_cpu: pcpus::has_spare(args, prepared.map_or("", |prepared| &prepared.words)),
                     kernel: &boot.image,
                     initrd: bundle.map(|bundle| qemu::escape_commas(&bundle.to_string_lossy())),
-                    append: &boot.words("isa-debug:0xf4", args, prepared),
+                    append: &boot.words("isa-debug:0xf4", args, prepared, records.as_ref()),
                     telemetry: true,
                     exit_device: true,
                     test_device: false,
                     devices: Vec::new(),
                     virtio_console: false,
                     lab,
+                    records,
                     icount: args.has_icount(),
                     seed: args.deterministic,
                     no_reboot: true,
@@ -65,7 +73,7 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch
         cli::Machine::BochsVtx => {
             let bochs = needs.bochs(args.bochs.as_deref())?;
             let boot = Hypervisor::new(args, needs, prepared)?;
-            let words = boot.words("poweroff", args, prepared);
+            let words = boot.words("poweroff", args, prepared, None);
             let medium = medium::hypervisor(scratch, &boot.image, &words, boot.bundle)?;
             start_bochs(args, needs, &bochs, boot.memory_mib, medium)
         }
@@ -98,6 +106,7 @@ pub fn start(args: &RunArgs, needs: &Needs, prepared: Option<&Prepared>, scratch
                     )?,
                     virtio_console: guest.vm.has_virtio_console(),
                     lab,
+                    records: None,
                     icount: args.has_icount(),
                     seed: args.deterministic,
                     no_reboot: args.exec.is_some(),
@@ -166,17 +175,28 @@ impl Hypervisor {
     }
 
     /// Its command line, with what it does at the end.
-    fn words(&self, exit: &str, args: &RunArgs, prepared: Option<&Prepared>) -> String {
+    fn words(
+        &self,
+        exit: &str,
+        args: &RunArgs,
+        prepared: Option<&Prepared>,
+        records: Option<&Memory>,
+    ) -> String {
         // What goes to a file only does not disturb.
         let verbose = args.verbose.max(u8::from(args.log_dir.is_some()));
         let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
         let mut words = format!("loglevel={level} exit={exit} telemetry=com2");
         if args.stats.is_some() {
             words += " stats=on";
-            // Their values are part of the statistics.
-            if args.lab.lab.is_some() {
-                words += " counters=on";
-            }
+        }
+        // Their values are part of the statistics and of the samples.
+        if args.lab.lab.is_some() && (args.stats.is_some() || args.records.is_on()) {
+            words += " counters=on";
+        }
+        if args.records.is_on() {
+            words += &format!(" samples={}", args.records.sample_ms);
+            words += if args.records.trace.is_some() { " trace=on" } else { "" };
+            words += &records.map_or_else(String::new, Memory::word);
         }
         if args.probe {
             words += " probe";

@@ -16,6 +16,7 @@ pub mod pcpus;
 mod prepare;
 mod qemu;
 mod qmp;
+pub mod records;
 pub mod remote;
 mod session;
 mod stats;
@@ -32,6 +33,7 @@ pub use qemu::escape_commas;
 use crate::{cli::RunArgs, host::needs::Needs, project::Project, status::exit, ui::Ui};
 use consoles::Consoles;
 use prepare::Prepared;
+use records::Recorder;
 use remote::Remote;
 use session::{Plan, PlannedGuest};
 
@@ -76,13 +78,28 @@ pub fn run(args: &RunArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let spare = pcpus::has_spare(args, prepared.as_ref().map_or("", |prepared| &prepared.words));
     advice::advice(args, spare, guests.map(|guest| &guest.vm)).iter().for_each(|text| ui.say(text));
     let consoles = Consoles::new(&plan, args.log_dir.as_deref())?;
-    let mut machine = boot::start(args, &needs, prepared.as_ref(), scratch.path())?;
+    let mut recorder = Recorder::new(args, &plan)?;
+    let traced = if args.records.trace.is_some() { args.pcpus.count } else { 0 };
+    let in_memory = recorder.is_some() && !bochs;
+    let memory = in_memory.then(|| records::Memory::new(traced)).transpose()?;
+    let words = memory.as_ref().map(records::Memory::words);
+    let mut machine = boot::start(args, &needs, prepared.as_ref(), memory, scratch.path())?;
+    if let (Some(recorder), Some(words)) = (&mut recorder, words) {
+        recorder.watch(words)?;
+    }
+    let feed = recorder.as_ref().map(Recorder::feed);
     let remote = Remote::open(args, &plan, project, ui)?;
     let _disks = prepared.map(Prepared::into_mapped);
     if interactive {
         ui.say("Ctrl-a x quits, Ctrl-a h helps");
     }
-    let outcome = session::run(&mut machine, &plan, consoles, &remote, ui)?;
+    let outcome = session::run(&mut machine, &plan, consoles, &remote, feed, ui);
+    if let Some(recorder) = recorder {
+        // Also after an error: the files end well.
+        machine.stop();
+        recorder.finish(ui);
+    }
+    let outcome = outcome?;
     let verdict = verdict::judge(&outcome.seen);
     verdict::others(&outcome.seen, &verdict).iter().for_each(|message| ui.error(message));
     let tail = verdict.guest.and_then(|guest| outcome.tails.get(guest)).unwrap_or(&outcome.tail);

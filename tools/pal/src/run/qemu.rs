@@ -17,6 +17,7 @@ use crate::guest::disk::MappedFile;
 use super::{
     machine::{self, Emulator, Machine},
     pcpus::Pcpus,
+    records::Memory,
 };
 use crate::lab::attach::Lab;
 
@@ -84,6 +85,8 @@ pub struct Spec<'a> {
     pub virtio_console: bool,
     /// What models the machine while it runs.
     pub lab: Option<Lab>,
+    /// The memory for samples and traces.
+    pub records: Option<Memory>,
     /// Deterministic time.
     pub icount: bool,
     /// What random numbers come from, and a clock that begins at a fixed date.
@@ -113,6 +116,9 @@ impl Spec<'_> {
                 format!("memory-backend-file,id=pal-disk{number},size={bytes},share={share},mem-path={path}");
             add(&["-object", &backend]);
             add(&["-device", &format!("pc-dimm,memdev=pal-disk{number},addr={address:#x}")]);
+        }
+        if let Some(records) = &self.records {
+            add(&records.arguments().each_ref().map(String::as_str));
         }
         if self.icount {
             add(&["-icount", "shift=0,sleep=off"]);
@@ -146,11 +152,13 @@ impl Spec<'_> {
     /// no memory map mentions; the region for them reaches from the memory's end to that of the last one.
     fn memory(&self) -> String {
         let own = format!("{}M", self.memory_mib);
-        let slots = self.disks.len() + self.lab.as_ref().map_or(0, Lab::modules);
+        let slots = self.disks.len()
+            + self.lab.as_ref().map_or(0, Lab::modules)
+            + usize::from(self.records.is_some());
         if slots == 0 {
             return own;
         }
-        // A lab machine's module is below the disks.
+        // The other modules are below the disks.
         let end = self.disks.last().map_or(DISKS, |last| last.address + last.bytes);
         let most = end.div_ceil(1 << 30) + self.memory_mib.div_ceil(1 << 10);
         format!("{own},slots={slots},maxmem={most}G")
@@ -172,6 +180,7 @@ impl Spec<'_> {
         let mut command = Command::new(self.qemu);
         command.args(self.arguments()).arg("-S");
         let mut ends: Vec<OwnedFd> = Vec::new();
+        ends.extend(self.records.take().map(Memory::into_file));
         let lab = self.lab.take();
         if let Some(lab) = &lab {
             let memory = lab.memory(self.memory_mib)?;
@@ -290,6 +299,7 @@ mod tests {
             devices: vec!["-device".into(), "virtio-rng-pci".into()],
             virtio_console: false,
             lab: None,
+            records: None,
             icount: true,
             seed: Some(7),
             no_reboot: true,

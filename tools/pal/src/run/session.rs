@@ -32,6 +32,7 @@ use super::{
     machine::{Emulator, Machine},
     output::{self, Output},
     qmp::{self, Report},
+    records::Feed,
     remote::{Remote, hub::Hub},
     telemetry::{self, LONGEST_LINE, Record},
     terminal::Raw,
@@ -124,6 +125,7 @@ pub fn run(
     plan: &Plan,
     consoles: Consoles,
     remote: &Remote,
+    feed: Option<Feed>,
     ui: &Ui,
 ) -> Result<Outcome> {
     let (events, inbox) = channel();
@@ -161,7 +163,7 @@ pub fn run(
         open += 1;
         let (events, ui) = (events.clone(), *ui);
         let (consoles, fetches) = (Arc::clone(&consoles), Arc::clone(&fetches));
-        spawn("telemetry", move || read_records(records, &consoles, &fetches, &ui, &events))?;
+        spawn("telemetry", move || read_records(records, &consoles, &fetches, feed.as_ref(), &ui, &events))?;
     }
     if let Some(protocol) = machine.qmp.take() {
         open += 1;
@@ -339,7 +341,9 @@ impl<'a> Session<'a> {
                 let ends_run = self.guest(&vm).is_some_and(|guest| guest.reset(by));
                 return if ends_run { Next::Done } else { Next::Go };
             }
-            Record::Log { .. } | Record::Console { .. } | Record::Unknown => return Next::Go,
+            Record::Log { .. } | Record::Console { .. } | Record::Records { .. } | Record::Unknown => {
+                return Next::Go;
+            }
         }
         self.end_soon();
         Next::Go
@@ -424,6 +428,7 @@ fn read_records(
     stream: File,
     consoles: &Mutex<Consoles>,
     fetches: &Mutex<Fetches>,
+    feed: Option<&Feed>,
     ui: &Ui,
     events: &Sender<Event>,
 ) {
@@ -454,7 +459,15 @@ fn read_records(
                     let _ = events.send(Event::CommandEnded(guest, status));
                 }
             }
+            Ok(Record::Records { ring, pcpu, dropped, words }) => {
+                if let Some(feed) = feed {
+                    feed.record((ring == "trace").then_some(pcpu), &words, dropped);
+                }
+            }
             Ok(record) => {
+                if let (Record::Host(host), Some(feed)) = (&record, feed) {
+                    feed.set_tsc_hz(host["tsc_hz"].as_u64().unwrap_or(0));
+                }
                 if let Record::End(telemetry::End { vm, detail, .. }) = &record
                     && !detail.is_empty()
                 {

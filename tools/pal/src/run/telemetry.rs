@@ -41,6 +41,19 @@ pub enum Record {
         /// Bytes as the characters with these numbers.
         text: String,
     },
+    /// A sample, or an event of a trace, where the machine shares no memory with pal.
+    Records {
+        /// `samples` or `trace`.
+        ring: String,
+        /// Of a trace: the PCPU.
+        #[serde(default)]
+        pcpu: usize,
+        /// Records of this ring that were dropped so far.
+        #[serde(default)]
+        dropped: u64,
+        /// The record's words in hexadecimal.
+        words: String,
+    },
     /// A guest has ended.
     End(End),
     /// A guest's statistics.

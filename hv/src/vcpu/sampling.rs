@@ -1,0 +1,122 @@
+//! What a VCPU does for samples: it publishes what it has counted, and ends the VM's period if that is over.
+//!
+//! Called from the run loop's timers and when the VCPU leaves its PCPU: never on the way of an exit. `vm::sampling` says what
+//! a sample is, `records` how it looks.
+
+use abi::telemetry::ExitKind;
+use records::sample::{COUNTERS, Counters, EXITS, MOST, Sums};
+
+use crate::arch::counters::{CounterEvent, Counts, EVENTS};
+use crate::paging::format::{NestedAttr, PteFormat};
+use crate::paging::policy::Period;
+use crate::paging::shadow::Shadow;
+use crate::vcpu::Vcpu;
+use crate::vcpu::host::Host;
+use crate::virt::Virt;
+use crate::vm::sampling::Published;
+use crate::vm::{HostMemory, Vm};
+
+const _: () = assert!(ExitKind::ALL.len() == EXITS.len() && EVENTS == COUNTERS.len());
+
+/// Publishes the VCPU's sums at host TSC `tsc`, and writes a sample if the VM's period is over. When the next one is due.
+#[cold]
+#[inline(never)]
+pub fn publish<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    tsc: u64,
+) -> u64 {
+    if let Some(now) = host.counters() {
+        vcpu.counts.update(&now);
+    }
+    let ran = vcpu.ran.wrapping_add(tsc.wrapping_sub(vcpu.turn_began));
+    vm.sampling.publish(vcpu.id, &Published { sums: sums(vcpu), ran });
+    if tsc >= vm.sampling.due() {
+        let number = host.vm_number();
+        close(vm, number, tsc, false, |record| host.record_sample(record));
+    }
+    vm.sampling.due()
+}
+
+/// Writes a sample of the VM with this number in the configuration, of what the VCPUs have published: if the period is over, or
+/// as the last one.
+pub fn close<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
+    vm: &Vm<F, M>,
+    number: u8,
+    tsc: u64,
+    demanded: bool,
+    record_sample: impl FnOnce(&[u64]),
+) {
+    let shadow = || {
+        let shadow = vm.shadow.try_lock()?;
+        let statistics = shadow.as_ref().map(Shadow::statistics).unwrap_or_default();
+        Some(([statistics.faults, statistics.guest_faults], [statistics.pages, statistics.bytes]))
+    };
+    let Some((mut sample, ran)) = vm.sampling.close(tsc, demanded, shadow) else { return };
+    sample.vm = number;
+    sample.time_ns = vm.nanos(tsc).0;
+    sample.engine = vm.translation.in_force() as u8;
+    let mut record = [0; MOST];
+    let words = sample.write(ran, &mut record);
+    record_sample(&record[..words]);
+    vm.translation.end_period(period(&sample));
+}
+
+/// What policies see of a sample.
+fn period(sample: &records::sample::Sample) -> Period {
+    let counts = |side: &Counters| {
+        let mut counts = Counts::ABSENT;
+        for (at, &event) in CounterEvent::ALL.iter().enumerate() {
+            if let Some(value) = side.get(at) {
+                counts.set(event, value);
+            }
+        }
+        counts
+    };
+    let exits = &sample.sums.exits;
+    Period {
+        nanos: sample.time_ns,
+        exits: exits.iter().fold(0u64, |sum, count| sum.wrapping_add(*count)),
+        paging_exits: exits[ExitKind::PageFault as usize].wrapping_add(exits[ExitKind::NestedFault as usize]),
+        guest_faults: sample.shadow_faults[1],
+        guest: counts(&sample.sums.counters[0]),
+        host: counts(&sample.sums.counters[1]),
+    }
+}
+
+/// What the VCPU has counted.
+fn sums<V: Virt>(vcpu: &Vcpu<V>) -> Sums {
+    let counters = |counts: &Counts| {
+        let (present, values) = counts.raw();
+        Counters { present: present.into(), values: *values }
+    };
+    let total = vcpu.counts.total();
+    let mut sums = Sums::ZERO;
+    for (at, &kind) in ExitKind::ALL.iter().enumerate() {
+        let exits = vcpu.exits.of(kind);
+        (sums.exits[at], sums.exit_ticks[at]) = (exits.count, exits.ticks);
+    }
+    let switches = &vcpu.mmu.switches;
+    (sums.nested_filled, sums.emulated) = (vcpu.faults.filled, vcpu.faults.emulated);
+    sums.switches = [switches.to_nested.count, switches.to_shadow.count];
+    sums.switch_ticks = switches.to_nested.ticks.wrapping_add(switches.to_shadow.ticks);
+    sums.interrupts = vcpu.interrupts.counts.interrupts;
+    sums.counters = [counters(&total.guest), counters(&total.host)];
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_have_the_names_of_exits_and_events() {
+        for (word, key) in ExitKind::WORDS.iter().zip(EXITS) {
+            assert_eq!(word.replace('-', "_"), key);
+        }
+        for (event, key) in CounterEvent::ALL.iter().zip(COUNTERS) {
+            assert_eq!(event.name(), key);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! A VCPU's timers: those of its local APIC and, of the first one, the chipset's; and the host's timer, armed for the next of them.
+//!
+//! Called by the run loop when [`work::TIMERS`] is set.
+
+use crate::device::Tsc;
+use crate::device::message::Messages;
+use crate::vcpu::host::Host;
+use crate::vcpu::run::FIRST;
+use crate::vcpu::{Vcpu, console, sampling};
+use crate::virt::Virt;
+use crate::vm::work;
+use crate::vm::{HostMemory, Vm};
+
+/// The host's timer is never armed for later than this while a guest runs: a bound for interrupts that an emulator loses, see
+/// [`run`].
+const LONGEST_MS: u64 = 250;
+
+/// How often a console that takes no more output is asked again, and how long devices with work left wait at most.
+const RETRY_MS: u64 = 1;
+
+/// Runs the timers that are due and arms the host's for the next one, or for [`LONGEST_MS`] from now.
+///
+/// Interrupts of the host get lost: QEMU's emulation forgets to look at its local APIC if an interrupt is requested there
+/// during a VMRUN with V_IRQ. What is due by the clock counts as interrupted, and arming the timer again makes the emulation
+/// look. So no interrupt is late by more than [`LONGEST_MS`] while the guest runs; [`Host::idle`] looks itself.
+pub(super) fn run<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    cpu: &mut V::Cpu,
+    host: &mut H,
+) {
+    let tsc = host.tsc();
+    let now = vm.ticks(tsc);
+    if vcpu.lapic.deadline().is_some_and(|at| at <= now) {
+        vcpu.lapic.tick(now);
+        vcpu.request(work::INTERRUPTS);
+    }
+    let (chipset_next, longest) = if vcpu.id == 0 {
+        run_chipset(vcpu, vm, host, now)
+    } else {
+        let chipset = vm.chipset.lock();
+        let first_is_wanted = chipset.wants_service() || !chipset.console_is_ready();
+        drop(chipset);
+        if first_is_wanted {
+            vcpu.notify(&vm.mailboxes, FIRST, |first| first.request(work::TIMERS | work::INTERRUPTS));
+        }
+        (None, LONGEST_MS)
+    };
+    let next = [vcpu.lapic.deadline(), chipset_next].into_iter().flatten().min();
+    let next = next.map_or(u64::MAX, |at| at.0.saturating_add(vm.start));
+    let next = if vm.sampling.is_on() { next.min(sampling::publish(vcpu, vm, host, tsc)) } else { next };
+    let longest = if vm.virtio.wants_service() { RETRY_MS } else { longest };
+    let next = next.min(tsc.saturating_add(vm.clock.tsc_khz() * longest));
+    if host.timer_fired() || tsc >= vcpu.armed {
+        vcpu.armed = u64::MAX;
+    }
+    // An earlier interrupt than needed only leads back here.
+    if next < vcpu.armed {
+        vcpu.virt.release(cpu);
+        vcpu.armed = host.arm_timer(next);
+    }
+    vcpu.due = next;
+}
+
+/// Runs the chipset's timers that are due. When it wants to be served next, and after how many milliseconds at the latest.
+fn run_chipset<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    now: Tsc,
+) -> (Option<Tsc>, u64) {
+    let mut chipset = vm.chipset.lock();
+    let nanos = vm.clock.nanos(now);
+    if chipset.deadline().is_some_and(|at| at <= nanos) {
+        let mut messages = Messages::new();
+        chipset.tick(nanos, &mut messages);
+        vcpu.receive(&vm.mailboxes, &mut messages);
+        vcpu.request(work::INTERRUPTS);
+    }
+    if !chipset.console_is_ready() {
+        console::resume_output(vcpu, vm, &mut chipset, nanos, host);
+        if chipset.console_is_ready() {
+            vm.virtio.resume_output();
+        }
+    }
+    let next = chipset.deadline().map(|at| vm.clock.tsc_at(at));
+    (next, if chipset.console_is_ready() { LONGEST_MS } else { RETRY_MS })
+}

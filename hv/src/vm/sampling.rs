@@ -1,0 +1,172 @@
+//! Samples of a VM: at most one in each period of its time, of what all its VCPUs have counted.
+//!
+//! Each VCPU publishes its sums here when its period is over or it leaves its PCPU ([`Sampling::publish`]); the first one that
+//! finds the VM's period over adds them up ([`Sampling::close`]). So nobody is interrupted for a sample, and the sums of VCPUs
+//! that run elsewhere are old by one period at most. While no VCPU runs there are no samples, and the next one is of all that
+//! time.
+//!
+//! Off, [`Sampling::due`] is never, and nothing else is ever looked at. Locks: `vcpus` and `closing` are leaf locks, held for as
+//! long as a copy takes; who finds `closing` taken leaves the sample to whoever has it.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use records::sample::{Sample, Sums};
+use spin::Mutex;
+
+/// What a VCPU has counted since the VM's start or reset.
+#[derive(Clone, Copy, Debug)]
+pub struct Published {
+    /// Its counters.
+    pub sums: Sums,
+    /// Ticks that it has run.
+    pub ran: u64,
+}
+
+impl Published {
+    const NOTHING: Published = Published { sums: Sums::ZERO, ran: 0 };
+}
+
+/// The VM's samples.
+#[derive(Debug)]
+pub struct Sampling {
+    /// Ticks of the host's TSC between two samples; 0: there are none.
+    period: u64,
+    /// The host's TSC at which the next one is due.
+    due: AtomicU64,
+    vcpus: Vec<Mutex<Published>>,
+    resets: AtomicU8,
+    closing: Mutex<Closing>,
+}
+
+/// What is kept between samples.
+#[derive(Debug, Default)]
+struct Closing {
+    /// Of the last sample.
+    shadow_faults: [u64; 2],
+    shadow_memory: [u64; 2],
+}
+
+impl Sampling {
+    /// For a VM with so many VCPUs: off.
+    pub fn new(vcpus: u32) -> Sampling {
+        Sampling {
+            period: 0,
+            due: AtomicU64::new(u64::MAX),
+            vcpus: (0..vcpus).map(|_| Mutex::new(Published::NOTHING)).collect(),
+            resets: AtomicU8::new(0),
+            closing: Mutex::new(Closing::default()),
+        }
+    }
+
+    /// Turns samples on, at most one in each `period` ticks (at least 1), the first one that long after `now`.
+    pub fn start(&mut self, period: u64, now: u64) {
+        self.period = period.max(1);
+        *self.due.get_mut() = now.saturating_add(self.period);
+    }
+
+    /// The VM is reset: its new VCPUs begin to count. No VCPU runs.
+    pub fn reset(&self) {
+        self.resets.fetch_add(1, Ordering::Relaxed);
+        self.vcpus.iter().for_each(|vcpu| *vcpu.lock() = Published::NOTHING);
+    }
+
+    /// Whether there are samples.
+    #[inline(always)]
+    pub const fn is_on(&self) -> bool {
+        self.period != 0
+    }
+
+    /// The host's TSC at which the next sample is due; `u64::MAX`: never.
+    #[inline(always)]
+    pub fn due(&self) -> u64 {
+        self.due.load(Ordering::Relaxed)
+    }
+
+    /// VCPU `id` has counted this so far.
+    pub fn publish(&self, id: u32, published: &Published) {
+        if let Some(vcpu) = self.vcpus.get(id as usize) {
+            *vcpu.lock() = *published;
+        }
+    }
+
+    /// Adds up what the VCPUs have published and ends the period, if it is over by `now` or that is demanded; `shadow` is asked
+    /// for faults and memory of shadow paging, and says `None` where it would have to wait. The sample, with the ticks that
+    /// each VCPU has run. `None`: somebody else has just done it.
+    pub fn close(
+        &self,
+        now: u64,
+        demanded: bool,
+        shadow: impl FnOnce() -> Option<([u64; 2], [u64; 2])>,
+    ) -> Option<(Sample, impl Iterator<Item = u64> + '_)> {
+        let mut closing = self.closing.try_lock()?;
+        if !self.is_on() || now < self.due() && !demanded {
+            return None;
+        }
+        self.due.store(now.saturating_add(self.period), Ordering::Relaxed);
+        let mut sums = Sums::ZERO;
+        self.vcpus.iter().for_each(|vcpu| sums.add(&vcpu.lock().sums));
+        if let Some((faults, memory)) = shadow() {
+            (closing.shadow_faults, closing.shadow_memory) = (faults, memory);
+        }
+        let sample = Sample {
+            vcpus: self.vcpus.len() as u8,
+            resets: self.resets.load(Ordering::Relaxed),
+            tsc: now,
+            shadow_faults: closing.shadow_faults,
+            shadow_memory: closing.shadow_memory,
+            sums,
+            ..Sample::default()
+        };
+        Some((sample, self.vcpus.iter().map(|vcpu| vcpu.lock().ran)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn published(exits: u64, ran: u64) -> Published {
+        let mut sums = Sums::ZERO;
+        sums.exits[0] = exits;
+        Published { sums, ran }
+    }
+
+    fn close(sampling: &Sampling, now: u64, demanded: bool) -> Option<(u64, [u64; 2], Vec<u64>)> {
+        let (sample, ran) =
+            sampling.close(now, demanded, || now.is_multiple_of(2).then_some(([now, 0], [0; 2])))?;
+        Some((sample.sums.exits[0], sample.shadow_faults, ran.collect()))
+    }
+
+    #[test]
+    fn nothing_is_due_while_it_is_off() {
+        let sampling = Sampling::new(1);
+        assert_eq!((sampling.due(), sampling.is_on()), (u64::MAX, false));
+        assert_eq!(close(&sampling, 100, true), None);
+    }
+
+    #[test]
+    fn one_sample_for_each_period_of_what_all_have_published() {
+        let mut sampling = Sampling::new(2);
+        sampling.start(1000, 500);
+        sampling.publish(0, &published(3, 40));
+        assert_eq!(close(&sampling, 1499, false), None, "not due");
+        sampling.publish(1, &published(5, 60));
+        assert_eq!(close(&sampling, 1502, false), Some((8, [1502, 0], vec![40, 60])));
+        assert_eq!(close(&sampling, 1503, false), None, "another VCPU comes for the same period");
+        sampling.publish(1, &published(6, 70));
+        assert_eq!(sampling.due(), 2502);
+        let kept = [1502, 0];
+        assert_eq!(close(&sampling, 9001, false), Some((9, kept, vec![40, 70])), "late, and shadow is taken");
+        assert_eq!(close(&sampling, 9002, true), Some((9, [9002, 0], vec![40, 70])), "the end");
+        sampling.publish(2, &published(1, 1));
+    }
+
+    #[test]
+    fn who_meets_another_leaves_it_the_sample() {
+        let mut sampling = Sampling::new(1);
+        sampling.start(10, 0);
+        let _other = sampling.closing.lock();
+        assert_eq!(close(&sampling, 50, false), None);
+    }
+}
