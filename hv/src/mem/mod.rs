@@ -1,6 +1,6 @@
 //! Host memory: frame allocator and heap.
 //!
-//! The algorithms ([`index_set`], [`buddy`], [`ranges`], [`lent`]) are pure. [`frame`] holds the machine's frames and `heap`
+//! The algorithms ([`index_set`], [`buddy`], [`ranges`], [`vm_ram`]) are pure. [`frame`] holds the machine's frames and `heap`
 //! grows from them, and [`frame_record`] says whose each is; [`guest_memory`], [`host_access`] and [`table_memory`] are the traits by which everything else reaches
 //! memory; [`tables`], [`pieces`] and [`host_ram`] reach frames for the mappers, for long arrays, and for guest memory. These five touch
 //! memory and are the only ones here with unsafe code.

@@ -25,7 +25,7 @@ pub struct HostReport {
     pub pcpus: usize,
     /// Frames in use and free.
     pub frames: frame::Stats,
-    /// Frames by [`Kind`](crate::mem::frame_record::Kind), if the machine has records of them.
+    /// Frames by [`Kind`], if the machine has records of them.
     pub kinds: Option<[u64; Kind::COUNT]>,
     /// Size of the hypervisor's heap in bytes.
     pub heap_bytes: u64,

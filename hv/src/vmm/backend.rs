@@ -9,7 +9,8 @@ use super::machine::cpuid;
 use crate::arch::addr::PageSize;
 use crate::arch::msr::SPEC_CTRL;
 use crate::arch::state::VcpuState;
-use crate::guest::msr::PASS_THROUGH;
+use crate::guest::cpuid::CpuLimits;
+use crate::guest::msr::pass_through;
 use crate::hw::msr;
 use crate::hw::pmu::{self, Counters, RealMsrs};
 use crate::paging::guest_walk::PagingFeatures;
@@ -23,6 +24,9 @@ use crate::virt::vmx::{self, Vmx, VmxCpu};
 pub trait Backend: Sized + Send + Sync + 'static {
     /// One VCPU.
     type Virt: Virt<Cpu: Send> + VcpuState + Send;
+
+    /// Which MSRs a VM accesses without an exit: one page or two that its VCPUs share.
+    type MsrMap: Send + Sync;
 
     /// Finds out what the processor that executes this has, or says in one line why it cannot be used. Once for all PCPUs.
     /// `counters`: performance counters are wanted.
@@ -52,8 +56,11 @@ pub trait Backend: Sized + Send + Sync + 'static {
         values
     }
 
-    /// A VCPU after RESET, of a VM with these measures.
-    fn vcpu(&self, measures: &Measures) -> Self::Virt;
+    /// The map for VMs with these limits: opens the MSRs of no feature that is hidden from them.
+    fn msr_map(&self, limits: &CpuLimits) -> Arc<Self::MsrMap>;
+
+    /// A VCPU after RESET, of a VM with these measures and this map.
+    fn vcpu(&self, measures: &Measures, msr_map: &Arc<Self::MsrMap>) -> Self::Virt;
 }
 
 /// CPUID 8000_0001h EDX: 1 GiB pages.
@@ -72,7 +79,6 @@ const DIFFERS: &str = "its virtualization features differ from those of PCPU 0";
 pub struct Amd {
     features: svm::Features,
     io_map: Arc<svm::IoMap>,
-    msr_map: Arc<svm::MsrMap>,
 }
 
 impl Amd {
@@ -90,15 +96,13 @@ impl Amd {
 
 impl Backend for Amd {
     type Virt = Svm;
+    type MsrMap = svm::MsrMap;
 
     fn detect(_: u64, _: bool) -> Result<Amd, Box<dyn Display>> {
         let features = Amd::features_here()?;
         log::info!("AMD-V: {features}");
         let io_map = Arc::new(svm::IoMap::intercept_all());
-        let spec_ctrl = features.spec_ctrl.then_some(SPEC_CTRL);
-        let open: Vec<u32> = PASS_THROUGH.into_iter().chain(spec_ctrl).collect();
-        let msr_map = Arc::new(svm::MsrMap::opening(&open[..]));
-        Ok(Amd { features, io_map, msr_map })
+        Ok(Amd { features, io_map })
     }
 
     unsafe fn enable(&self) -> Result<SvmCpu, Box<dyn Display>> {
@@ -137,9 +141,16 @@ impl Backend for Amd {
         (paging, if gib_pages { PageSize::Size1G } else { PageSize::Size2M })
     }
 
+    fn msr_map(&self, limits: &CpuLimits) -> Arc<svm::MsrMap> {
+        // With V_SPEC_CTRL the processor keeps the guest's value apart from the host's, so that no access needs an exit.
+        let spec_ctrl = (self.features.spec_ctrl && limits.spec_ctrl != 0).then_some(SPEC_CTRL);
+        let open: Vec<u32> = pass_through(limits).chain(spec_ctrl).collect();
+        Arc::new(svm::MsrMap::opening(&open[..]))
+    }
+
     /// No AMD processor needs anything at entries.
-    fn vcpu(&self, _: &Measures) -> Svm {
-        Svm::new(self.features, self.io_map.clone(), self.msr_map.clone())
+    fn vcpu(&self, _: &Measures, msr_map: &Arc<svm::MsrMap>) -> Svm {
+        Svm::new(self.features, self.io_map.clone(), msr_map.clone())
     }
 }
 
@@ -147,7 +158,6 @@ impl Backend for Amd {
 pub struct Intel {
     features: vmx::Features,
     io_bitmaps: Arc<vmx::IoBitmaps>,
-    msr_bitmap: Arc<vmx::MsrBitmap>,
     tsc_khz: u64,
     counting: Option<pmu::intel::Features>,
 }
@@ -163,6 +173,7 @@ impl Intel {
 
 impl Backend for Intel {
     type Virt = Vmx;
+    type MsrMap = vmx::MsrBitmap;
 
     fn detect(tsc_khz: u64, counters: bool) -> Result<Intel, Box<dyn Display>> {
         let (features, _) = Intel::features_here()?;
@@ -171,10 +182,9 @@ impl Backend for Intel {
             log::warn!("without EPT all guests run on shadow tables");
         }
         let io_bitmaps = Arc::new(vmx::IoBitmaps::exit_on_all());
-        let msr_bitmap = Arc::new(vmx::MsrBitmap::opening(&PASS_THROUGH));
         let counting =
             if counters && features.switches_counters { pmu::intel::Features::detect(cpuid) } else { None };
-        Ok(Intel { features, io_bitmaps, msr_bitmap, tsc_khz, counting })
+        Ok(Intel { features, io_bitmaps, tsc_khz, counting })
     }
 
     unsafe fn enable(&self) -> Result<VmxCpu, Box<dyn Display>> {
@@ -227,8 +237,13 @@ impl Backend for Intel {
         self.features.executable(leaf, subleaf, values)
     }
 
-    fn vcpu(&self, measures: &Measures) -> Vmx {
-        Vmx::new(self.features, self.io_bitmaps.clone(), self.msr_bitmap.clone(), self.tsc_khz)
+    fn msr_map(&self, limits: &CpuLimits) -> Arc<vmx::MsrBitmap> {
+        let open: Vec<u32> = pass_through(limits).collect();
+        Arc::new(vmx::MsrBitmap::opening(&open[..]))
+    }
+
+    fn vcpu(&self, measures: &Measures, msr_map: &Arc<vmx::MsrBitmap>) -> Vmx {
+        Vmx::new(self.features, self.io_bitmaps.clone(), msr_map.clone(), self.tsc_khz)
             .guarded(measures)
             .counted(self.counting.as_ref().map(pmu::intel::Features::switch))
     }

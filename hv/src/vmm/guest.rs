@@ -12,6 +12,7 @@ use spin::Mutex;
 use super::backend::Backend;
 use super::memory::{Frames, HostMemory};
 use super::state::{Action, AdminState, Event, Lifecycle, MemoryRef};
+use crate::arch::addr::PAGE_SIZE;
 use crate::guest::build::{self, BuildError, HostFacts};
 use crate::guest::bundle::Files;
 use crate::guest::config::VmConfig;
@@ -118,6 +119,10 @@ impl<B: Backend> Guest<B> {
         let boot = build::fill(vm, &self.config, files, vm.nanos(tsc))?;
         vm.translation.reset();
         vm.sampling.reset();
+        if !heap::has_room(size_of::<B::MsrMap>() + PAGE_SIZE as usize) {
+            return Err(BuildError::Room("the MSR permission map"));
+        }
+        let msr_map = backend.msr_map(cpuid(0).limits());
         for (id, place) in (0..).zip(&self.vcpus) {
             // A restart reuses the memory of the old VCPU.
             let is_first = place.lock().take().is_none();
@@ -125,8 +130,12 @@ impl<B: Backend> Guest<B> {
                 return Err(BuildError::Room("virtual processors"));
             }
             vm.mailboxes[id as usize].reset();
-            let mut vcpu =
-                Box::new(Vcpu::new(id, backend.vcpu(&self.measures), cpuid(id), vm.clock.tsc_khz()));
+            let mut vcpu = Box::new(Vcpu::new(
+                id,
+                backend.vcpu(&self.measures, &msr_map),
+                cpuid(id),
+                vm.clock.tsc_khz(),
+            ));
             if id == 0 {
                 boot.arch.store(&mut vcpu.virt);
             } else {

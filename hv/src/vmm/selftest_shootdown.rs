@@ -14,6 +14,7 @@ use crate::arch::state::{ArchState, VcpuState, rflags};
 use crate::boot::host::Host;
 use crate::boot::percpu::{self, PerCpu};
 use crate::boot::smp::{self, Pcpus};
+use crate::guest::cpuid::CpuLimits;
 use crate::hw::cpu;
 use crate::mem::frame::{self, Node};
 use crate::mem::tables::HostTables;
@@ -85,7 +86,7 @@ fn tables<B: Backend>() -> Table<<B::Virt as Virt>::NestedFormat, HostTables> {
 /// Enters a guest with a register that no processor accepts, and shows what the backend says of that.
 fn is_refused<B: Backend>(backend: &B, cpu: &mut <B::Virt as Virt>::Cpu) -> bool {
     let tables = tables::<B>();
-    let mut virt = Box::new(backend.vcpu(&Measures::default()));
+    let mut virt = Box::new(backend.vcpu(&Measures::default(), &backend.msr_map(&CpuLimits::default())));
     let state = ArchState::reset();
     ArchState { cr0: state.cr0 | 1 << 32, ..state }.store(&mut *virt);
     virt.set_paging(Roots::Nested(tables.root().base()));
@@ -162,7 +163,7 @@ fn spin<B: Backend>(
     let mut tables = tables::<B>();
     let _unused_yet: Flush =
         tables.map(GpaRange::page(PAGE), page, NestedAttr::RAM).expect("memory for tables");
-    let mut virt = Box::new(backend.vcpu(&Measures::default()));
+    let mut virt = Box::new(backend.vcpu(&Measures::default(), &backend.msr_map(&CpuLimits::default())));
     let mut state = ArchState::reset();
     state.rflags |= guest.flags;
     state.store(&mut *virt);

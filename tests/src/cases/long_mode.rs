@@ -14,6 +14,8 @@ pub const CASES: &[Case] = &[
     both("manuals: MSRs", |c| group(c, "msr", &[])).also(SHADOW),
     only("qemu-svm", "manuals: MSRs, permissive", permissive),
     only("qemu-svm", "manuals: without x2APIC", without_x2apic).also(SHADOW),
+    only("qemu-svm", "manuals: without SYSENTER", |c| group(c, "msr.hidden", &["--without", "sep"]))
+        .also(SHADOW),
     both("manuals: control registers", |c| group(c, "control", &[])).also(SHADOW),
     both("manuals: debugging", |c| group(c, "debug", &[])).also(SHADOW),
     both("manuals: interrupts", |c| group(c, "interrupts", &[])).also(SHADOW),

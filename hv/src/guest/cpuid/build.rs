@@ -304,6 +304,7 @@ impl<H: Fn(u32, u32) -> Regs> Builder<'_, H> {
                 0 => 36,
                 bits => bits,
             },
+            sysenter: edx1 & leaf1_edx::SEP != 0,
             tsc_aux: ext_edx & ext1::EDX_RDTSCP != 0 || ecx7 & leaf7::ECX_RDPID != 0,
             amd,
             apic: edx1 & leaf1_edx::APIC != 0,

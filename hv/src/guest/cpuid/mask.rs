@@ -43,6 +43,7 @@ pub mod leaf1_edx {
     pub const PAE: u32 = 1 << 6;
     pub const MCE: u32 = 1 << 7;
     pub const APIC: u32 = 1 << 9;
+    pub const SEP: u32 = 1 << 11;
     pub const MTRR: u32 = 1 << 12;
     pub const PGE: u32 = 1 << 13;
     pub const MCA: u32 = 1 << 14;

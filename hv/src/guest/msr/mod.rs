@@ -24,8 +24,8 @@ use crate::arch::msr as index;
 use crate::arch::state::{cr0, efer};
 use crate::virt::speculation;
 
-/// MSRs that the guest reads and writes directly: its own SYSENTER, SYSCALL and segment base registers, which
-/// are switched with the guest.
+/// MSRs that a guest reads and writes directly if its CPUID has the feature that they belong to: its own SYSENTER, SYSCALL
+/// and segment base registers, which are switched with the guest.
 pub const PASS_THROUGH: [u32; 10] = [
     index::SYSENTER_CS,
     index::SYSENTER_ESP,
@@ -38,6 +38,17 @@ pub const PASS_THROUGH: [u32; 10] = [
     index::GS_BASE,
     index::KERNEL_GS_BASE,
 ];
+
+/// Those of [`PASS_THROUGH`] that a guest with these limits has. The others exit and raise #GP, as on a processor
+/// without the feature.
+pub fn pass_through(limits: &CpuLimits) -> impl Iterator<Item = u32> {
+    let limits = *limits;
+    PASS_THROUGH.into_iter().filter(move |msr| match *msr {
+        index::SYSENTER_CS | index::SYSENTER_ESP | index::SYSENTER_EIP => limits.sysenter,
+        index::STAR | index::LSTAR | index::CSTAR | index::SFMASK => limits.efer & efer::SCE != 0,
+        _ => limits.efer & efer::LME != 0,
+    })
+}
 
 /// An MSR that a device answers for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

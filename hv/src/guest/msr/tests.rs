@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 const LIMITS: CpuLimits = CpuLimits {
+    sysenter: true,
     cr4: 0,
     efer: 0xd01,
     xcr0: 7,
@@ -186,4 +187,15 @@ proptest! {
         let bytes = |(a, msr, v): &(u8, u32, u64)| [&[*a][..], &msr.to_le_bytes(), &v.to_le_bytes()].concat();
         fuzz_one(&ops.iter().flat_map(bytes).collect::<Vec<_>>());
     }
+}
+
+#[test]
+fn registers_of_hidden_features_are_not_passed_through() {
+    let all = CpuLimits { sysenter: true, efer: efer::SCE | efer::LME | efer::LMA, ..CpuLimits::default() };
+    assert!(pass_through(&all).eq(PASS_THROUGH));
+    let open = |limits: CpuLimits| pass_through(&limits).collect::<Vec<_>>();
+    let [.., fs, gs, kernel_gs] = PASS_THROUGH;
+    assert_eq!(open(CpuLimits { sysenter: false, ..all })[..], PASS_THROUGH[3..]);
+    assert_eq!(open(CpuLimits { sysenter: false, efer: efer::LME, ..all }), [fs, gs, kernel_gs]);
+    assert_eq!(open(CpuLimits { efer: efer::SCE, ..all })[..], PASS_THROUGH[..7]);
 }

@@ -22,6 +22,7 @@ pub const CASES: &[Case] = &[
     case("msr.canonical", canonical),
     case("msr.user-mode", user_mode),
     case("msr.syscall", syscall),
+    case("msr.hidden", hidden),
 ];
 
 const EFER: u32 = 0xc000_0080;
@@ -294,5 +295,15 @@ fn syscall(c: &mut Check) {
     c.equal("SYSCALL without EFER.SCE", trap.vector, vector::UD);
     for (msr, value) in saved {
         wrmsr(msr, value);
+    }
+}
+
+/// Registers that no exit guards where the feature is there.
+fn hidden(c: &mut Check) {
+    let has_sysenter = cpuid(1, 0)[3] >> 11 & 1 != 0;
+    let fault = if has_sysenter { None } else { GP };
+    for msr in [0x174, 0x175, 0x176] {
+        c.raises(format_args!("RDMSR {msr:x}, SYSENTER: {has_sysenter}"), fault, || _ = rdmsr(msr));
+        c.raises(format_args!("WRMSR {msr:x}, SYSENTER: {has_sysenter}"), fault, || wrmsr(msr, 0));
     }
 }
