@@ -87,7 +87,7 @@ fn debian(context: &Context) -> Result<()> {
 fn refused(context: &Context) -> Result<()> {
     fs::create_dir_all(context.path("empty"))?;
     let empty = context.path("empty");
-    context.run(&["--root", &format!("{empty}:rw")])?.status(2)?.says("mke2fs -d")?;
+    context.run(&["--root", &format!("{empty}:rw")])?.status(2)?.says("mke2fs -t ext4 -d")?;
     context.run(&["--root", "none"])?.status(2)?.says("--root none")?;
     context.run(&["--root", &empty, "--get", "/x"])?.status(2)?.says("--exec")?;
     let kit = context.kit.to_string_lossy().into_owned();

@@ -354,7 +354,7 @@ impl Vm {
             .then(|| ("name", format!(" {only}")))
             .or_else(|| {
                 let text = format!(
-                    " is {}; a guest can have {MIN_MEMORY_MIB} to {MAX_MEMORY_MIB} MiB",
+                    " is {}; a guest can have {MIN_MEMORY_MIB} MiB to {MAX_MEMORY_MIB} MiB",
                     self.memory_mib
                 );
                 (!MEMORY.contains(&self.memory_mib)).then_some(("memory_mib", text))
@@ -500,7 +500,7 @@ mod tests {
             ("name = \"a b\"", "lab.toml, line 4: vm \"a b\": `name` must be 1 to 32"),
             (
                 "name = \"a\"\nmemory_mib = 19",
-                "lab.toml, line 5: vm \"a\": `memory_mib` is 19; a guest can have 20 to 67108864 MiB",
+                "lab.toml, line 5: vm \"a\": `memory_mib` is 19; a guest can have 20 MiB to 67108864 MiB",
             ),
             ("name = \"a\"\nvcpus = 65", "line 5: vm \"a\": `vcpus` is 65; it can be 1 to 64"),
             ("name = \"a\"\nweight = 0", "`weight` is 0; it can be 1 to 65535"),
@@ -531,7 +531,7 @@ mod tests {
         let options = Vm { memory_mib: 19, ..Vm::named("guest") };
         assert_eq!(
             options.check().unwrap_err().to_string(),
-            "--mem is 19; a guest can have 20 to 67108864 MiB"
+            "--mem is 19; a guest can have 20 MiB to 67108864 MiB"
         );
     }
 

@@ -151,15 +151,16 @@ fn view(stream: &mut UnixStream, hub: &Arc<Hub>, console: &Arc<File>) -> io::Res
         }
         gone.store(true, Ordering::Relaxed);
     })?;
-    loop {
+    // Also while there is output all the time: a client that detaches does not want the rest.
+    while !gone.load(Ordering::Relaxed) {
         match output.recv_timeout(Duration::from_millis(200)) {
             Ok(bytes) => wire::write(stream, Kind::Output, &bytes)?,
-            Err(RecvTimeoutError::Timeout) if gone.load(Ordering::Relaxed) => return Ok(()),
             Err(RecvTimeoutError::Timeout) => {}
             // The run has ended, or the client was too slow.
             Err(RecvTimeoutError::Disconnected) => return status(stream, hub.wait_for_end(|| true)),
         }
     }
+    Ok(())
 }
 
 /// As no escape sequences of the hypervisor's.
