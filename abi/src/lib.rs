@@ -5,7 +5,7 @@
 //! | [`config`], [`mode`], [`feature`] | who writes `palimpsest.toml` (people, `pal`) and the hypervisor, which reads it |
 //! | [`telemetry`] | the hypervisor, which sends records, and `pal`, which reads them |
 //! | [`hypercall`], [`testdev`] | the hypervisor and the kernels that run in its VMs |
-//! | [`lab`] | the lab machine's plugin, which counts, and whoever maps its counters |
+//! | [`lab`] | the lab machine's plugin, which counts, and the readers of its counters |
 //!
 //! Kernels and programs in C include `abi/include/palimpsest.h`. It is generated: a test of this crate fails when it differs from
 //! what the constants here say, and `PALIMPSEST_UPDATE=1 cargo test -p abi` writes it.

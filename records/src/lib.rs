@@ -23,7 +23,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"PALRECS\0");
 pub const VERSION: u64 = 1;
 /// Words of the header: a page.
 pub const HEADER_WORDS: usize = 512;
-/// Traces of so many PCPUs at most.
+/// The most PCPUs that have traces.
 pub const PCPUS: usize = 64;
 
 /// A record's first word: its kind, its length in words (this one included), and 32 bits of its own.
@@ -50,7 +50,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Divides this many words: with a ring of traces for each of so many PCPUs, or without. `None`: too few.
+    /// Divides this many words: with a ring of traces for each of this number of PCPUs, or without. `None`: too few.
     pub fn divide(words: usize, tsc_khz: u64, traces: usize) -> Option<Header> {
         let room = words.checked_sub(HEADER_WORDS)?;
         let (sample_words, trace_words) = match traces {
@@ -77,7 +77,7 @@ impl Header {
         }
     }
 
-    /// Reads it. `None`: nobody has written it yet; an error: it is not what this program understands.
+    /// Reads it. `None`: it was not written yet; an error: it is not what this program understands.
     pub fn read(memory: &[AtomicU64]) -> Result<Option<Header>, &'static str> {
         let word = |at: usize| memory.get(at).map_or(0, |word| word.load(Ordering::Acquire));
         match (word(0), word(1)) {

@@ -27,7 +27,7 @@ pub trait Host {
 
     /// Takes a sample of the VM ([`records::sample`]).
     fn record_sample(&mut self, record: &[u64]) {
-        let _nobody_reads_it = record;
+        let _ignored = record;
     }
 
     /// Whether events on this PCPU are wanted by [`Host::trace`].
@@ -37,7 +37,7 @@ pub trait Host {
 
     /// Takes an event of the VM that runs here: of VCPU `vcpu`, from `tsc` on, at an address or 0.
     fn trace(&mut self, what: What, vcpu: u32, tsc: u64, ticks: u64, at: u64) {
-        let _nobody_reads_it = (what, vcpu, tsc, ticks, at);
+        let _ignored = (what, vcpu, tsc, ticks, at);
     }
 
     /// Requests an interrupt at or soon after this host TSC value; replaces an earlier request. Returns when the timer will

@@ -83,7 +83,7 @@ pub struct Vcpu<V: Virt> {
     pub turns: Turns,
     /// Its part of the PCPUs' performance counters.
     pub counts: VcpuCounts,
-    /// Ticks of the host's TSC that it has run, up to the begin of its turn on a PCPU: kept by whoever lets it run.
+    /// Ticks of the host's TSC that it has run, up to the begin of its turn on a PCPU: kept by the worker of its PCPU.
     pub ran: u64,
     /// Host TSC at that begin.
     pub turn_began: u64,

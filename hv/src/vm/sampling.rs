@@ -1,12 +1,12 @@
 //! Samples of a VM: at most one in each period of its time, of what all its VCPUs have counted.
 //!
 //! Each VCPU publishes its sums here when its period is over or it leaves its PCPU ([`Sampling::publish`]); the first one that
-//! finds the VM's period over adds them up ([`Sampling::close`]). So nobody is interrupted for a sample, and the sums of VCPUs
+//! finds the VM's period over adds them up ([`Sampling::close`]). So no VCPU is interrupted for a sample, and the sums of VCPUs
 //! that run elsewhere are old by one period at most. While no VCPU runs there are no samples, and the next one is of all that
 //! time.
 //!
 //! Off, [`Sampling::due`] is never, and nothing else is ever looked at. Locks: `vcpus` and `closing` are leaf locks, held for as
-//! long as a copy takes; who finds `closing` taken leaves the sample to whoever has it.
+//! long as a copy takes; a VCPU that finds `closing` taken leaves the sample to the one that holds it.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -48,7 +48,7 @@ struct Closing {
 }
 
 impl Sampling {
-    /// For a VM with so many VCPUs: off.
+    /// For a VM with this number of VCPUs: off.
     pub fn new(vcpus: u32) -> Sampling {
         Sampling {
             period: 0,
@@ -92,7 +92,7 @@ impl Sampling {
 
     /// Adds up what the VCPUs have published and ends the period, if it is over by `now` or that is demanded; `shadow` is asked
     /// for faults and memory of shadow paging, and says `None` where it would have to wait. The sample, with the ticks that
-    /// each VCPU has run. `None`: somebody else has just done it.
+    /// each VCPU has run. `None`: another VCPU has just done it.
     pub fn close(
         &self,
         now: u64,

@@ -146,7 +146,7 @@ impl<B: Backend> Pcpu<B> {
         self.idle_until(u64::MAX);
     }
 
-    /// Sends samples and traces where nobody else takes them out of memory, until there is something to do.
+    /// Sends samples and traces where pal does not take them out of memory, until there is something to do.
     fn send_records(&mut self) {
         let Some(records) = self.machine.records.as_ref().filter(|_| self.is_first()) else { return };
         while !self.is_wanted() && !self.has(work::CONSOLE | work::TIMER) && records.send_one() {}

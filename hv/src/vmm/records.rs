@@ -2,7 +2,7 @@
 //! through the telemetry port when the first PCPU has nothing else to do, and at the end of a guest.
 //!
 //! Made once, before the first guest. The rings of traces are written by their PCPU alone; that of samples under a lock, which
-//! is a leaf and held for a copy. A full ring drops and counts, and nobody waits.
+//! is a leaf and held for a copy. A full ring drops and counts, and no PCPU waits.
 
 use alloc::boxed::Box;
 use alloc::string::String;

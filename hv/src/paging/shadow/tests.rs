@@ -32,6 +32,15 @@ pub(super) const STATE: PagingState = PagingState {
     },
 };
 
+/// Other PCPUs that have nothing to forget.
+#[derive(Debug)]
+pub(super) struct Silent;
+
+impl Shootdown for Silent {
+    fn request(&self, _reload: bool) {}
+    fn service(&self) {}
+}
+
 /// Guest memory of 16 pages: tables of levels 4 to 1 in pages 1 to 4, for one page of which the frame is 5.
 pub(super) fn with_guest(
     f: impl FnOnce(&P2m<&Arena>, &dyn Fn(u64, u64), &VecHost, &mut Shadow<&Arena, Npt>),

@@ -3,44 +3,20 @@
 use super::*;
 use crate::arch::Access;
 use crate::arch::addr::{Gva, Hpa, PAGE_SIZE};
-use crate::arch::state::{cr0, cr4, efer};
 use crate::mem::guest_memory::GuestMemory;
 use crate::mem::host_access::VecHost;
 use crate::paging::arena::Arena;
 use crate::paging::format::npt::Npt;
-use crate::paging::guest_walk::{PagingFeatures, PagingState};
+use crate::paging::guest_walk::PagingState;
 use crate::paging::p2m::P2m;
-use crate::paging::shadow::{ShadowOutcome, Shootdown, Tuning};
+use crate::paging::shadow::tests::{HOST, STATE as LONG, Silent};
+use crate::paging::shadow::{ShadowOutcome, Tuning};
 use crate::paging::vm_memory::VmMemory;
 use alloc::sync::Arc;
 
-const HOST: Hpa = Hpa(0x8000_0000);
 const PAGES: u64 = 64;
-const LONG: PagingState = PagingState {
-    cr0: cr0::PE | cr0::PG | cr0::WP,
-    cr3: PAGE_SIZE,
-    cr4: cr4::PAE,
-    efer: efer::LME | efer::LMA | efer::NXE,
-    rflags: 0,
-    cpl: 0,
-    pdptes: None,
-    features: PagingFeatures {
-        physical_bits: 40,
-        gib_pages: true,
-        upper_global_reserved: false,
-        pointer_bits_reserved: true,
-    },
-};
 /// The tables from level 2 down, below pointers in page 6.
 const PAE: PagingState = PagingState { cr3: 6 * PAGE_SIZE, efer: 0, ..LONG };
-
-#[derive(Debug)]
-struct Silent;
-
-impl Shootdown for Silent {
-    fn request(&self, _: bool) {}
-    fn service(&self) {}
-}
 
 fn page(n: u64) -> GpaRange {
     GpaRange::page(Gpa(n * PAGE_SIZE))

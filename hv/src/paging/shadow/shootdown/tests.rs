@@ -3,43 +3,22 @@
 use super::*;
 use crate::arch::Access;
 use crate::arch::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
-use crate::arch::state::{cr0, cr4, efer};
+use crate::arch::state::efer;
 use crate::mem::guest_memory::{GuestMemory, NotRam};
 use crate::mem::host_access::VecHost;
 use crate::paging::arena::Arena;
 use crate::paging::format::npt::Npt;
-use crate::paging::guest_walk::{PagingFeatures, PagingState};
+use crate::paging::guest_walk::PagingState;
 use crate::paging::p2m::P2m;
 use crate::paging::range::GpaRange;
+use crate::paging::shadow::tests::Silent;
+pub(super) use crate::paging::shadow::tests::{HOST, STATE};
 use crate::paging::shadow::{ShadowOutcome, TlbFlush, Tuning};
 use crate::paging::vm_memory::VmMemory;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-pub(super) const HOST: Hpa = Hpa(0x8000_0000);
-pub(super) const STATE: PagingState = PagingState {
-    cr0: cr0::PE | cr0::PG | cr0::WP,
-    cr3: PAGE_SIZE,
-    cr4: cr4::PAE,
-    efer: efer::LME | efer::LMA | efer::NXE,
-    rflags: 0,
-    cpl: 0,
-    pdptes: None,
-    features: PagingFeatures {
-        physical_bits: 40,
-        gib_pages: true,
-        upper_global_reserved: false,
-        pointer_bits_reserved: true,
-    },
-};
 /// The registers of the other VCPU.
 const OTHER: PagingState = PagingState { cr3: 7 * PAGE_SIZE, ..STATE };
-
-struct Silent;
-
-impl Shootdown for Silent {
-    fn request(&self, _reload: bool) {}
-    fn service(&self) {}
-}
 
 fn entry(p2m: &P2m<&Arena>, host: &VecHost, at: u64, entry: u64) {
     VmMemory::new(p2m, host).write(Gpa(at), &entry.to_le_bytes()).unwrap();

@@ -27,7 +27,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// For samples, and for traces of so many processors.
+    /// For samples, and for traces of this number of processors.
     ///
     /// # Errors
     /// There is not so much.
@@ -37,7 +37,7 @@ impl Memory {
             let file = memfd_create("pal-records", MemfdFlags::CLOEXEC)?;
             ftruncate(&file, bytes)?;
             let size = bytes as usize;
-            // SAFETY: a new mapping of a file that nobody shortens, never undone; whoever else maps it accesses it by atomic words,
+            // SAFETY: a new mapping of a file that is never shortened, never undone; the other side accesses it by atomic words,
             // for which all values are valid.
             let words = unsafe {
                 let at = mmap(

@@ -28,7 +28,7 @@ impl Samples {
         Samples { names, ..Samples::default() }
     }
 
-    /// The nanoseconds of so many ticks.
+    /// The nanoseconds that this number of ticks takes.
     pub fn nanos(&self, ticks: u64) -> u64 {
         (u128::from(ticks) * 1_000_000 / u128::from(self.khz.max(1))) as u64
     }
