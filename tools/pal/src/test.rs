@@ -59,6 +59,8 @@ const STEPS: [Step; 8] = [
 
 /// The steps that start emulated machines.
 const NEED_QEMU: [&str; 3] = ["unit", "native", "qemu-svm"];
+/// What a whole run on a clean checkout leaves in `target/`, in bytes, with some room for the machines' disks.
+const DISK_BYTES: u64 = 6 << 30;
 /// Seconds for each fuzz target.
 const FUZZ_SECONDS: u32 = 2;
 
@@ -97,6 +99,7 @@ pub fn run(args: &TestArgs, project: &Project, ui: &Ui) -> Result<u8> {
         needs.bochs(None)?;
     }
     let logs = project.cache("test")?;
+    warn_of_a_full_disk(&logs, ui);
     let start = Instant::now();
     let mut total = Counts::default();
     let builds = STEPS.iter().filter(wanted).filter_map(|step| builds_alone(step.name, project)).collect();
@@ -222,18 +225,50 @@ fn counted(log: &str, succeeded: bool) -> Counts {
     counts
 }
 
-/// The part of a log that explains a failure.
+/// Says it before anything is built: a compiler or an emulator that meets a full disk gives reasons that mislead.
+fn warn_of_a_full_disk(folder: &Path, ui: &Ui) {
+    let Ok(disk) = rustix::fs::statvfs(folder) else { return };
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    if free < DISK_BYTES {
+        ui.warn(&format!(
+            "{} has {} MiB left, and a whole run on a clean checkout takes about {} MiB: make room if a step fails",
+            folder.display(),
+            free >> 20,
+            DISK_BYTES >> 20
+        ));
+    }
+}
+
+/// The part of a log that explains a failure, without the tests that passed and the packages that were compiled.
 fn end_of(log: &Path) -> String {
     let text = String::from_utf8_lossy(&std::fs::read(log).unwrap_or_default()).into_owned();
-    let boring =
-        |line: &&str| !(line.starts_with("ok ") || line.starts_with("test ") && line.ends_with("... ok"));
-    let lines: Vec<_> = text.lines().filter(boring).collect();
+    let lines: Vec<_> = text.lines().filter(|line| !expected(line)).collect();
     lines[lines.len().saturating_sub(100)..].join("\n")
+}
+
+/// A line of a log that says that something went as it should.
+fn expected(line: &str) -> bool {
+    const CARGO: [&str; 6] =
+        ["Compiling ", "Checking ", "Downloading ", "Downloaded ", "Documenting ", "Blocking "];
+    line.starts_with("ok ")
+        || line.starts_with("test ") && line.ends_with("... ok")
+        || line.starts_with(' ') && CARGO.iter().any(|word| line.trim_start().starts_with(word))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failure_is_shown_without_what_went_well() {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let compiled = "   Compiling syn v2.0.119\n".repeat(200);
+        let text = format!(
+            "error: could not compile `hv`\n{compiled}test a ... ok\nok      b\ntest c ... FAILED\n  left: 1\n"
+        );
+        std::fs::write(log.path(), text).unwrap();
+        assert_eq!(end_of(log.path()), "error: could not compile `hv`\ntest c ... FAILED\n  left: 1");
+    }
 
     #[test]
     fn counts_come_from_the_harnesses() {
