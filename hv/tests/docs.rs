@@ -149,3 +149,19 @@ fn prose_is_wrapped() {
     }
     assert!(wide.is_empty(), "wrap these lines at {WIDEST} columns:\n{}", wide.join("\n"));
 }
+
+/// Lines of a design note at most: two pages of print. What does not fit is reference (a page of `docs/`) or a note of its own.
+const LONGEST_NOTE: usize = 125;
+
+#[test]
+fn design_notes_stay_short() {
+    let notes =
+        pages().into_iter().filter(|(page, _)| page.parent().is_some_and(|dir| dir.ends_with("docs/design")));
+    let lengths: Vec<_> = notes.map(|(page, text)| (page, text.lines().count())).collect();
+    assert!(lengths.len() >= 10, "the design notes have moved");
+    let long: Vec<_> = lengths.iter().filter(|(_, lines)| *lines > LONGEST_NOTE).collect();
+    assert!(
+        long.is_empty(),
+        "design notes of more than {LONGEST_NOTE} lines; shorten or split them: {long:?}"
+    );
+}

@@ -63,7 +63,7 @@ impl Check {
         }
     }
 
-    /// `got` must be `want`, except that QEMU's emulation is known to be wrong here (docs/design/0006-emulated-svm.md).
+    /// `got` must be `want`, except that QEMU's emulation is known to be wrong here (docs/qemu.md).
     pub fn equal_but_tcg<T: PartialEq + Debug>(&mut self, what: impl fmt::Display, got: T, want: T) {
         if got != want && self.tcg {
             self.known += 1;
