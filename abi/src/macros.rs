@@ -36,15 +36,23 @@ pub struct UnknownWord {
 
 impl fmt::Display for UnknownWord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("use ")?;
-        let last = self.expected.len().saturating_sub(1);
-        self.expected.iter().enumerate().try_for_each(|(n, word)| {
-            let before = match n {
-                0 => "",
-                _ if n == last => " or ",
-                _ => ", ",
-            };
-            write!(f, "{before}{word}")
+        write!(f, "use {}", List { words: self.expected, last: "or" })
+    }
+}
+
+/// Words as a sentence has them, the last one after `last`.
+pub(crate) struct List {
+    pub words: &'static [&'static str],
+    pub last: &'static str,
+}
+
+impl fmt::Display for List {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let end = self.words.len().saturating_sub(1);
+        self.words.iter().enumerate().try_for_each(|(n, word)| match n {
+            0 => f.write_str(word),
+            _ if n == end => write!(f, " {} {word}", self.last),
+            _ => write!(f, ", {word}"),
         })
     }
 }

@@ -4,6 +4,9 @@ use core::fmt;
 use core::num::NonZeroU32;
 use core::str::FromStr;
 
+use crate::macros::List;
+use crate::policy;
+
 /// What a person asks for: which policy chooses the engine of a VM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
@@ -14,15 +17,71 @@ pub enum Mode {
     Shadow,
     /// Nested and shadow tables in turn, changing every N exits of the VM.
     Switch(NonZeroU32),
+    /// Either, by chance.
+    Random(policy::Random),
+    /// By fixed thresholds.
+    Threshold(policy::Threshold),
+    /// DSP-SAMPLE.
+    DspSample(policy::DspSample),
+    /// DAV²M.
+    Dav2m(policy::Dav2m),
+    /// DSP-OFFSET.
+    DspOffset(policy::DspOffset),
+    /// ASP-SVM.
+    AspSvm(policy::AspSvm),
+}
+
+impl Mode {
+    /// Whether its policy decides by what is counted in periods of samples.
+    pub const fn needs_samples(self) -> bool {
+        !matches!(self, Mode::Nested | Mode::Shadow | Mode::Switch(_))
+    }
+
+    /// Whether its policy compares performance counters.
+    pub const fn needs_counters(self) -> bool {
+        self.needs_samples() && !matches!(self, Mode::Random(_))
+    }
 }
 
 /// A word that is no mode; it is shown as what would be one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnknownMode;
+pub enum UnknownMode {
+    /// There is no policy of this name.
+    Name,
+    /// The policy has no parameter of this name.
+    Key {
+        /// The policy.
+        policy: &'static str,
+        /// The parameters that it has.
+        keys: &'static [&'static str],
+    },
+    /// The value of a parameter is no number, or out of range.
+    Value {
+        /// The parameter.
+        key: &'static str,
+        /// What it may be.
+        range: policy::Range,
+    },
+    /// Parameters that do not fit together.
+    Contradiction(&'static str),
+}
 
 impl fmt::Display for UnknownMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("use nested, shadow, or switch=N with N from 1 on, such as switch=50")
+        match self {
+            UnknownMode::Name => f.write_str(
+                "use nested, shadow, switch=N with N from 1 on (such as switch=50), or a policy: random, threshold, \
+                 dsp-sample, dav2m, dsp-offset, asp-svm, each with its parameters (such as dav2m,window_inst=50000000)",
+            ),
+            UnknownMode::Key { policy, keys } => {
+                let keys = List { words: keys, last: "and" };
+                write!(f, "{policy} takes its parameters as key=value; the keys are {keys}")
+            }
+            UnknownMode::Value { key, range } => {
+                write!(f, "{key} is a number from {} to {}", range.least, range.most)
+            }
+            UnknownMode::Contradiction(what) => f.write_str(what),
+        }
     }
 }
 
@@ -32,14 +91,21 @@ impl FromStr for Mode {
     type Err = UnknownMode;
 
     fn from_str(word: &str) -> Result<Mode, UnknownMode> {
-        match word {
-            "nested" => Ok(Mode::Nested),
-            "shadow" => Ok(Mode::Shadow),
+        let (name, parameters) = word.split_at(word.find(',').unwrap_or(word.len()));
+        match name {
+            "nested" if parameters.is_empty() => Ok(Mode::Nested),
+            "shadow" if parameters.is_empty() => Ok(Mode::Shadow),
+            policy::Random::NAME => policy::Random::parse(parameters).map(Mode::Random),
+            policy::Threshold::NAME => policy::Threshold::parse(parameters).map(Mode::Threshold),
+            policy::DspSample::NAME => policy::DspSample::parse(parameters).map(Mode::DspSample),
+            policy::Dav2m::NAME => policy::Dav2m::checked(parameters).map(Mode::Dav2m),
+            policy::DspOffset::NAME => policy::DspOffset::parse(parameters).map(Mode::DspOffset),
+            policy::AspSvm::NAME => policy::AspSvm::parse(parameters).map(Mode::AspSvm),
             _ => word
                 .strip_prefix("switch=")
                 .and_then(|exits| exits.parse().ok())
                 .map(Mode::Switch)
-                .ok_or(UnknownMode),
+                .ok_or(UnknownMode::Name),
         }
     }
 }
@@ -50,6 +116,12 @@ impl fmt::Display for Mode {
             Mode::Nested => f.write_str("nested"),
             Mode::Shadow => f.write_str("shadow"),
             Mode::Switch(exits) => write!(f, "switch={exits}"),
+            Mode::Random(random) => random.fmt(f),
+            Mode::Threshold(threshold) => threshold.fmt(f),
+            Mode::DspSample(sample) => sample.fmt(f),
+            Mode::Dav2m(dav2m) => dav2m.fmt(f),
+            Mode::DspOffset(model) => model.fmt(f),
+            Mode::AspSvm(model) => model.fmt(f),
         }
     }
 }
@@ -65,17 +137,83 @@ mod tests {
 
     #[test]
     fn what_is_no_mode() {
-        for word in
-            ["", "Nested", "switch", "switch=", "switch=0", "switch=-1", "switch=4294967296", "nested "]
-        {
-            assert_eq!(word.parse::<Mode>(), Err(UnknownMode), "{word}");
+        for word in [
+            "",
+            "Nested",
+            "switch",
+            "switch=",
+            "switch=0",
+            "switch=-1",
+            "switch=4294967296",
+            "nested ",
+            "nested,",
+            "shadow,seed=1",
+            "dav2m=3",
+            "offset",
+        ] {
+            assert_eq!(word.parse::<Mode>(), Err(UnknownMode::Name), "{word}");
         }
+    }
+
+    #[test]
+    fn what_is_wrong_with_parameters_is_said() {
+        for (word, why) in [
+            (
+                "random,period=3",
+                "random takes its parameters as key=value; the keys are seed and interval_ms",
+            ),
+            ("random,", "random takes its parameters as key=value; the keys are seed and interval_ms"),
+            ("random,seed", "seed is a number from 0 to 9223372036854775807"),
+            ("random,seed=-1", "seed is a number from 0 to 9223372036854775807"),
+            ("dsp-sample,interval_ms=0", "interval_ms is a number from 1 to 60000"),
+            ("dsp-sample,interval_ms=60001", "interval_ms is a number from 1 to 60000"),
+            ("dsp-offset,faults=99999999999999999999", "faults is a number from -65536000 to 65536000"),
+            (
+                "dav2m,window_inst=30000000",
+                "dav2m needs window_inst <= window_vexit < window_tmiss < window_trans",
+            ),
+            (
+                "dav2m,window_tmiss=20000000",
+                "dav2m needs window_inst <= window_vexit < window_tmiss < window_trans",
+            ),
+        ] {
+            assert_eq!(word.parse::<Mode>().unwrap_err().to_string(), why, "{word}");
+        }
+    }
+
+    #[test]
+    fn parameters_are_optional_and_come_back() {
+        for word in [
+            "random",
+            "random,seed=7",
+            "threshold,faults=5,interval_ms=10",
+            "dsp-sample,exploit=9",
+            "dav2m",
+            "dav2m,window_inst=1000,threshold_vexit=3",
+            "dsp-offset,faults=-65536000,bias=17",
+            "asp-svm,misses=-3",
+        ] {
+            let mode: Mode = word.parse().unwrap();
+            assert_eq!(mode.to_string().parse(), Ok(mode), "{word}");
+        }
+        assert_eq!(
+            "random,seed=3,seed=1".parse::<Mode>().unwrap().to_string(),
+            "random",
+            "the last one, the default"
+        );
     }
 
     proptest! {
         #[test]
         fn names_come_back(exits in 1..=u32::MAX) {
             for mode in [Mode::Nested, Mode::Shadow, Mode::Switch(NonZeroU32::new(exits).unwrap())] {
+                prop_assert_eq!(mode.to_string().parse(), Ok(mode));
+            }
+        }
+
+        #[test]
+        fn no_word_panics(word in "(random|threshold|dsp-sample|dav2m|dsp-offset|asp-svm)(,(seed|faults|misses|window_inst|margin)?=?-?[0-9]{0,20}){0,4}") {
+            if let Ok(mode) = word.parse::<Mode>() {
                 prop_assert_eq!(mode.to_string().parse(), Ok(mode));
             }
         }

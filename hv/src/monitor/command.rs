@@ -9,7 +9,7 @@ use log::LevelFilter;
 
 use super::vms::Action;
 use crate::arch::state::Gpr;
-use crate::paging::policy::Mode;
+use crate::paging::policy::{Mode, UnknownMode};
 
 /// Maximum bytes of one dump.
 pub const LONGEST_DUMP: u64 = 4096;
@@ -129,7 +129,7 @@ commands! {
         |words| Ok(Command::DumpPhysical(words.place()?, words.length()?));
     "stats" "" "count exits by reason, injected events, nested faults, unknown MSRs and ports" "stats"
         |_| Ok(Command::Stats);
-    "mode" "[MODE]" "show or set the paging mode: nested, shadow, or switch=N (both by turns)" "mode shadow"
+    "mode" "[MODE]" "show or set the paging mode: nested, shadow, switch=N, or a policy" "mode shadow"
         |words| Ok(Command::Mode(words.mode()?));
     "shadow" "" "show the shadow pages in use and the counters of shadow paging" "shadow" |_| Ok(Command::Shadow);
     "host" "" "show the host's memory and TSC frequency" "host" |_| Ok(Command::Host);
@@ -168,6 +168,8 @@ pub enum ParseError<'a> {
     Missing(&'static str, &'static str),
     /// This word is not what the command expects.
     Not(&'a str, &'static str),
+    /// This word is no mode.
+    Mode(&'a str, UnknownMode),
     /// The command with this name takes no such argument.
     Unexpected(&'a str, &'static str),
 }
@@ -182,6 +184,7 @@ impl fmt::Display for ParseError<'_> {
             }
             ParseError::Missing(what, command) => write!(f, "missing {what}; see `help {command}`"),
             ParseError::Not(word, what) => write!(f, "`{word}` is not {what}"),
+            ParseError::Mode(word, why) => write!(f, "`{word}` is no mode: {why}"),
             ParseError::Unexpected(word, command) => {
                 write!(f, "unexpected argument `{word}`; see `help {command}`")
             }
@@ -266,9 +269,7 @@ impl<'a> Words<'a> {
 
     fn mode(&mut self) -> Result<Option<Mode>, ParseError<'a>> {
         let Some(word) = self.next() else { return Ok(None) };
-        word.parse()
-            .map(Some)
-            .map_err(|_| ParseError::Not(word, "nested, shadow, or switch=N with N of at least 1"))
+        word.parse().map(Some).map_err(|why| ParseError::Mode(word, why))
     }
 
     fn level(&mut self) -> Result<Option<LevelFilter>, ParseError<'a>> {

@@ -14,7 +14,7 @@ use crate::vcpu::Vcpu;
 use crate::vcpu::host::Host;
 use crate::virt::Virt;
 use crate::vm::sampling::Published;
-use crate::vm::{HostMemory, Vm};
+use crate::vm::{HostMemory, Vm, work};
 
 const _: () = assert!(ExitKind::ALL.len() == EXITS.len() && EVENTS == COUNTERS.len());
 
@@ -34,33 +34,45 @@ pub fn publish<V: Virt, M: HostMemory, H: Host>(
     vm.sampling.publish(vcpu.id, &Published { sums: sums(vcpu), ran });
     if tsc >= vm.sampling.due() {
         let number = host.vm_number();
-        close(vm, number, tsc, false, |record| host.record_sample(record));
+        let changed = close(vm, number, tsc, false, |record| host.record_sample(record));
+        if changed {
+            // The VM's other VCPUs are led by the one that changes first.
+            vcpu.request(work::MMU);
+        }
     }
     vm.sampling.due()
 }
 
 /// Writes a sample of the VM with this number in the configuration, of what the VCPUs have published: if the period is over, or
-/// as the last one.
+/// as the last one. Whether its policy wants another engine now.
 pub fn close<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     vm: &Vm<F, M>,
     number: u8,
     tsc: u64,
     demanded: bool,
     record_sample: impl FnOnce(&[u64]),
-) {
+) -> bool {
     let shadow = || {
         let shadow = vm.shadow.try_lock()?;
         let statistics = shadow.as_ref().map(Shadow::statistics).unwrap_or_default();
         Some(([statistics.faults, statistics.guest_faults], [statistics.pages, statistics.bytes]))
     };
-    let Some((mut sample, ran)) = vm.sampling.close(tsc, demanded, shadow) else { return };
+    let Some((mut sample, ran)) = vm.sampling.close(tsc, demanded, shadow) else { return false };
     sample.vm = number;
     sample.time_ns = vm.nanos(tsc).0;
     sample.engine = vm.translation.in_force() as u8;
     let mut record = [0; MOST];
     let words = sample.write(ran, &mut record);
     record_sample(&record[..words]);
-    vm.translation.end_period(period(&sample));
+    let end = vm.translation.end_period(period(&sample));
+    if end.blind {
+        log::warn!(
+            "guest{number}: {} compares instructions, cycles and misses of the TLB, which are not counted here (counters=on; on \
+             emulators: pal run --lab): it changes nothing",
+            vm.translation.mode()
+        );
+    }
+    end.changed
 }
 
 /// What policies see of a sample.

@@ -31,7 +31,7 @@ impl Published {
 #[derive(Debug)]
 pub struct Sampling {
     /// Ticks of the host's TSC between two samples; 0: there are none.
-    period: u64,
+    period: AtomicU64,
     /// The host's TSC at which the next one is due.
     due: AtomicU64,
     vcpus: Vec<Mutex<Published>>,
@@ -51,7 +51,7 @@ impl Sampling {
     /// For a VM with this number of VCPUs: off.
     pub fn new(vcpus: u32) -> Sampling {
         Sampling {
-            period: 0,
+            period: AtomicU64::new(0),
             due: AtomicU64::new(u64::MAX),
             vcpus: (0..vcpus).map(|_| Mutex::new(Published::NOTHING)).collect(),
             resets: AtomicU8::new(0),
@@ -59,10 +59,13 @@ impl Sampling {
         }
     }
 
-    /// Turns samples on, at most one in each `period` ticks (at least 1), the first one that long after `now`.
-    pub fn start(&mut self, period: u64, now: u64) {
-        self.period = period.max(1);
-        *self.due.get_mut() = now.saturating_add(self.period);
+    /// Turns samples on, at most one in each `period` ticks (at least 1), the first one that long after `now`. They stay as they
+    /// are if they are on.
+    pub fn start(&self, period: u64, now: u64) {
+        let period = period.max(1);
+        if self.period.compare_exchange(0, period, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.due.store(now.saturating_add(period), Ordering::Relaxed);
+        }
     }
 
     /// The VM is reset: its new VCPUs begin to count. No VCPU runs.
@@ -73,8 +76,8 @@ impl Sampling {
 
     /// Whether there are samples.
     #[inline(always)]
-    pub const fn is_on(&self) -> bool {
-        self.period != 0
+    pub fn is_on(&self) -> bool {
+        self.period.load(Ordering::Relaxed) != 0
     }
 
     /// The host's TSC at which the next sample is due; `u64::MAX`: never.
@@ -103,7 +106,7 @@ impl Sampling {
         if !self.is_on() || now < self.due() && !demanded {
             return None;
         }
-        self.due.store(now.saturating_add(self.period), Ordering::Relaxed);
+        self.due.store(now.saturating_add(self.period.load(Ordering::Relaxed)), Ordering::Relaxed);
         let mut sums = Sums::ZERO;
         self.vcpus.iter().for_each(|vcpu| sums.add(&vcpu.lock().sums));
         if let Some((faults, memory)) = shadow() {
@@ -147,8 +150,9 @@ mod tests {
 
     #[test]
     fn one_sample_for_each_period_of_what_all_have_published() {
-        let mut sampling = Sampling::new(2);
+        let sampling = Sampling::new(2);
         sampling.start(1000, 500);
+        sampling.start(3, 7);
         sampling.publish(0, &published(3, 40));
         assert_eq!(close(&sampling, 1499, false), None, "not due");
         sampling.publish(1, &published(5, 60));
@@ -164,7 +168,7 @@ mod tests {
 
     #[test]
     fn who_meets_another_leaves_it_the_sample() {
-        let mut sampling = Sampling::new(1);
+        let sampling = Sampling::new(1);
         sampling.start(10, 0);
         let _other = sampling.closing.lock();
         assert_eq!(close(&sampling, 50, false), None);

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 use spin::Mutex;
 
 use crate::paging::engine::{Engine, Engines};
-use crate::paging::policy::{Event, Mode, Next, Period, Policy, Sample};
+use crate::paging::policy::{Event, Mode, Next, Period, Policy, Sample, can_compare};
 
 /// An engine that several VCPUs read and write.
 #[derive(Debug, Default)]
@@ -38,8 +38,22 @@ struct Asked {
     policy: Policy,
     /// Exits between the last decision and the next.
     period: i32,
+    /// The policy is asked at the end of each period of samples.
+    at_periods: bool,
+    /// The policy needs counters, and the machine has none; it has been said.
+    is_blind: bool,
     /// The sums at the end of the last period of samples, and what was counted in it.
     samples: Option<(Period, Option<Period>)>,
+}
+
+/// What the end of a period of samples has led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct PeriodEnd {
+    /// Another engine is wanted now.
+    pub changed: bool,
+    /// The policy compares counters that this machine does not have, as was not known before.
+    pub blind: bool,
 }
 
 /// Which engine translates a VM's addresses.
@@ -58,11 +72,17 @@ pub struct Translation {
     left: AtomicI32,
 }
 
+impl Asked {
+    fn new(mode: Mode, policy: Policy, samples: Option<(Period, Option<Period>)>) -> Asked {
+        Asked { mode, policy, period: 0, at_periods: false, is_blind: false, samples }
+    }
+}
+
 impl Default for Translation {
     fn default() -> Translation {
         let mode = Mode::default();
         Translation {
-            asked: Mutex::new(Asked { mode, policy: Policy::new(mode), period: 0, samples: None }),
+            asked: Mutex::new(Asked::new(mode, Policy::new(mode), None)),
             wanted: AtomicEngine::default(),
             in_force: AtomicEngine::default(),
             excluded: Default::default(),
@@ -90,7 +110,7 @@ impl Translation {
     /// Gives the VM any policy, under the name of a mode.
     pub(crate) fn adopt(&self, mode: Mode, policy: Policy) {
         let mut asked = self.asked.lock();
-        *asked = Asked { mode, policy, period: 0, samples: asked.samples };
+        *asked = Asked::new(mode, policy, asked.samples);
         self.left.store(0, Ordering::SeqCst);
         self.decide(&mut asked, Event::Start);
     }
@@ -133,11 +153,21 @@ impl Translation {
         self.wanted() != before
     }
 
-    /// A period of samples is over, with these sums since the VM's start: the policy sees what they have grown by.
-    pub fn end_period(&self, sums: Period) {
+    /// A period of samples is over, with these sums since the VM's start: the policy sees what they have grown by, and decides
+    /// if it waits for that.
+    pub fn end_period(&self, sums: Period) -> PeriodEnd {
         let mut asked = self.asked.lock();
         let last = asked.samples.map(|(before, _)| sums.since(&before));
         asked.samples = Some((sums, last));
+        let mut end = PeriodEnd { changed: false, blind: false };
+        let Some(period) = last.filter(|_| asked.at_periods) else { return end };
+        if asked.mode.needs_counters() && !asked.is_blind && !can_compare(&period) {
+            (asked.is_blind, end.blind) = (true, true);
+        }
+        let before = self.wanted();
+        let _no_exits_are_left_over = self.decide(&mut asked, Event::Period);
+        end.changed = self.wanted() != before;
+        end
     }
 
     /// The last whole period of samples.
@@ -151,6 +181,7 @@ impl Translation {
         let sample = Sample { engine: self.wanted(), exits: asked.period.unsigned_abs(), period };
         let decision = asked.policy.on(event, &sample);
         self.wanted.swap(decision.engine);
+        asked.at_periods = decision.next == Next::Period;
         let Next::Exits(exits) = decision.next else {
             self.counts.store(false, Ordering::SeqCst);
             return false;
@@ -193,6 +224,8 @@ impl Translation {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
     use core::num::NonZeroU32;
 
@@ -231,12 +264,36 @@ mod tests {
             Period { nanos: n, exits: 2 * n, paging_exits: n, guest_faults: 0, guest, host: Counts::ABSENT }
         };
         let translation = Translation::default();
-        translation.end_period(sums(3));
+        let nothing = PeriodEnd { changed: false, blind: false };
+        assert_eq!(translation.end_period(sums(3)), nothing);
         assert_eq!(translation.last_period(), None, "the first one has no begin");
-        translation.end_period(sums(10));
+        assert_eq!(translation.end_period(sums(10)), nothing);
         assert_eq!(translation.last_period(), Some(sums(7)));
         translation.request(Mode::Shadow);
         assert_eq!(translation.last_period(), Some(sums(7)), "another policy begins with it");
+    }
+
+    #[test]
+    fn policies_are_asked_at_the_end_of_periods() {
+        use crate::arch::counters::Counts;
+        let sums = |ms: u64| Period {
+            nanos: ms * 1_000_000,
+            exits: 0,
+            paging_exits: 0,
+            guest_faults: 0,
+            guest: Counts::ABSENT,
+            host: Counts::ABSENT,
+        };
+        let translation = Translation::default();
+        translation.request("random,interval_ms=10".parse().unwrap());
+        let ends: Vec<PeriodEnd> = (0..100).map(|n| translation.end_period(sums(10 * n))).collect();
+        let changes = ends.iter().filter(|end| end.changed).count();
+        assert!((25..75).contains(&changes), "{changes} changes in 100 draws");
+        assert!(ends.iter().all(|end| !end.blind), "it compares nothing");
+        assert!(!translation.counts_exits());
+        translation.request("dav2m".parse().unwrap());
+        let blind = [1000, 1010, 1020].map(|ms| translation.end_period(sums(ms)).blind);
+        assert_eq!(blind, [true, false, false], "said once");
     }
 
     #[test]

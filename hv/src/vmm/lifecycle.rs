@@ -187,7 +187,12 @@ impl<B: Backend> Machine<B> {
         self.flush_console(guest);
         if let Some(records) = &self.records {
             let number = guest.number as u8;
-            sampling::close(&guest.vm, number, cpu::rdtsc(), true, |record| records.push_sample(record));
+            let is_wanted = self.host.options.samples.is_some();
+            let _the_vm_has_ended = sampling::close(&guest.vm, number, cpu::rdtsc(), true, |record| {
+                if is_wanted {
+                    records.push_sample(record);
+                }
+            });
             records.send_all();
         }
         if !self.host.options.stats {

@@ -14,6 +14,7 @@ mod long_mode;
 mod media;
 mod monitor;
 mod person;
+mod policies;
 mod probe;
 mod records;
 mod remote;
@@ -94,6 +95,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         guests::CASES,
         isolation::CASES,
         person::CASES,
+        policies::CASES,
         probe::CASES,
         remote::CASES,
         resets::CASES,

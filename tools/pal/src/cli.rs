@@ -121,9 +121,10 @@ pub struct RunArgs {
     /// straight on the same emulated processor; `bochs-vtx` and `bochs-native` do so on an Intel processor that Bochs emulates
     #[arg(long, value_enum, default_value_t = Machine::QemuSvm, help_heading = "Machine")]
     pub machine: Machine,
-    /// How the hypervisor virtualizes guest memory: `nested` tables, `shadow` tables, or `switch=N`, either of them in turn
-    /// for N exits
-    #[arg(long, value_name = "nested|shadow|switch=N", default_value_t = Mode::Nested, help_heading = "Machine")]
+    /// How the hypervisor virtualizes guest memory: `nested` tables, `shadow` tables, `switch=N`, either of them in turn for N
+    /// exits, or a policy that chooses while the guest runs, with its parameters: `dav2m`, `dsp-sample`, `dsp-offset`,
+    /// `asp-svm`, `threshold`, `random` (docs/policies.md)
+    #[arg(long, visible_alias = "policy", value_name = "MODE[,key=value]", default_value_t = Mode::Nested, help_heading = "Machine")]
     pub mode: Mode,
     /// Pages of shadow tables at most. Default: what fits a fiftieth of guest memory
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=1 << 20), help_heading = "Machine")]

@@ -8,15 +8,28 @@
 //! To add one: a module here, a variant of [`Policy`], its name in [`Mode`] (the crate `abi`), and its
 //! engines in [`engines_of`].
 
+mod dav2m;
+mod dsp_sample;
+mod interval;
+mod linear;
+mod random;
 mod switch;
 #[cfg(test)]
 mod tests;
+mod threshold;
+mod window;
 
 use core::num::NonZeroU32;
 
+use dav2m::Dav2m;
+use dsp_sample::DspSample;
+use linear::Linear;
+use random::Random;
 use switch::Switch;
+use threshold::Threshold;
 
-pub use abi::mode::Mode;
+pub use abi::mode::{Mode, UnknownMode};
+pub use random::split_mix;
 
 use super::engine::{Engine, Engines};
 use crate::arch::counters::Counts;
@@ -28,6 +41,8 @@ pub enum Event {
     Start,
     /// The VM's VCPUs have together made the exits that the policy asked for ([`Next::Exits`]).
     Exits,
+    /// A period of samples is over ([`Next::Period`]).
+    Period,
 }
 
 /// What is known of the VM since the last decision.
@@ -37,7 +52,7 @@ pub struct Sample {
     pub engine: Engine,
     /// Exits of all VCPUs since the last decision.
     pub exits: u32,
-    /// The last period of samples, if there are samples and one is over.
+    /// The last period of samples, if there are samples and one is over; with [`Event::Period`] the one that is over now.
     pub period: Option<Period>,
 }
 
@@ -74,6 +89,11 @@ impl Period {
     }
 }
 
+/// Whether `period` has what policies compare: instructions and cycles of the guest, and misses of its TLB.
+pub fn can_compare(period: &Period) -> bool {
+    window::Window::of(period).is_some()
+}
+
 /// When the policy is to be asked again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
@@ -81,6 +101,8 @@ pub enum Next {
     Never,
     /// After this many exits of the VM's VCPUs together.
     Exits(NonZeroU32),
+    /// At the end of the next period of samples.
+    Period,
 }
 
 /// What a policy wants.
@@ -93,25 +115,36 @@ pub struct Decision {
     pub next: Next,
 }
 
-/// The engines that a mode may use, apart from what the processor forces.
+/// The engines that a mode may use, apart from what the processor forces: a policy that chooses may choose any.
 pub const fn engines_of(mode: Mode) -> Engines {
     match mode {
         Mode::Nested => Engines::only(Engine::Nested),
         Mode::Shadow => Engines::only(Engine::Shadow),
-        Mode::Switch(_) => Engines::ALL,
+        _ => Engines::ALL,
     }
 }
 
 /// The policy of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "there is one for each VM, and it is not moved")]
 pub enum Policy {
     /// Always the same engine.
     Fixed(Engine),
     /// All engines by turns.
     Switch(Switch),
+    /// Either for each interval, by chance.
+    Random(Random),
+    /// Fixed thresholds.
+    Threshold(Threshold),
+    /// Exploration and exploitation.
+    DspSample(DspSample),
+    /// Dynamic thresholds.
+    Dav2m(Dav2m),
+    /// A linear model.
+    Linear(Linear),
     /// Any engine for any number of exits, from the state of a generator: what no policy should do, and any may.
     #[cfg(any(test, feature = "testing"))]
-    Random(u64),
+    Wild(u64),
 }
 
 impl Policy {
@@ -121,6 +154,12 @@ impl Policy {
             Mode::Nested => Policy::Fixed(Engine::Nested),
             Mode::Shadow => Policy::Fixed(Engine::Shadow),
             Mode::Switch(exits) => Policy::Switch(Switch::new(exits)),
+            Mode::Random(parameters) => Policy::Random(Random::new(parameters)),
+            Mode::Threshold(parameters) => Policy::Threshold(Threshold::new(parameters)),
+            Mode::DspSample(parameters) => Policy::DspSample(DspSample::new(parameters)),
+            Mode::Dav2m(parameters) => Policy::Dav2m(Dav2m::new(parameters)),
+            Mode::DspOffset(model) => Policy::Linear(Linear::from(model)),
+            Mode::AspSvm(model) => Policy::Linear(Linear::from(model)),
         }
     }
 
@@ -129,15 +168,20 @@ impl Policy {
         match self {
             Policy::Fixed(engine) => Decision { engine: *engine, next: Next::Never },
             Policy::Switch(switch) => switch.on(event, sample),
+            Policy::Random(random) => random.on(event, sample),
+            Policy::Threshold(threshold) => threshold.on(event, sample),
+            Policy::DspSample(dsp_sample) => dsp_sample.on(event, sample),
+            Policy::Dav2m(dav2m) => dav2m.on(event, sample),
+            Policy::Linear(linear) => linear.on(event, sample),
             #[cfg(any(test, feature = "testing"))]
-            Policy::Random(state) => random(state),
+            Policy::Wild(state) => wild(state),
         }
     }
 }
 
 /// Whatever comes, as a function of the state alone.
 #[cfg(any(test, feature = "testing"))]
-fn random(state: &mut u64) -> Decision {
+fn wild(state: &mut u64) -> Decision {
     let mut random = super::random::Random(*state);
     let engine = Engine::ALL[random.draw() as usize % Engine::COUNT];
     let exits = [1, 3, 20, 100][random.draw() as usize % 4];

@@ -22,7 +22,7 @@ impl Switch {
     pub(super) fn on(&mut self, event: Event, sample: &Sample) -> Decision {
         let engine = match event {
             Event::Start => sample.engine,
-            Event::Exits => sample.engine.next(),
+            Event::Exits | Event::Period => sample.engine.next(),
         };
         Decision { engine, next: Next::Exits(self.exits) }
     }

@@ -1,6 +1,21 @@
-//! Policies on traces: a line for each event, with what the policy must want after it.
+//! Policies on traces: a line for each event, with what the policy must want after it; and on guests of which it is known what
+//! each engine costs them.
+#![expect(
+    clippy::float_arithmetic,
+    reason = "the trainer's side of the comparison runs on people's machines"
+)]
 
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::dav2m::State;
 use super::*;
+use crate::arch::counters::CounterEvent;
+
+/// Every mode.
+const WORDS: [&str; 9] =
+    ["nested", "shadow", "switch=1", "random", "threshold", "dsp-sample", "dav2m", "dsp-offset", "asp-svm"];
 
 /// Plays `trace`, one event a line: `start` or the number of exits that were made, then the engine that must be wanted, and
 /// after how many exits the policy must ask to be told (`-` for never).
@@ -15,6 +30,7 @@ fn play(mode: &str, trace: &str) {
         let next = match decision.next {
             Next::Never => "-".to_string(),
             Next::Exits(exits) => exits.to_string(),
+            Next::Period => "period".to_string(),
         };
         assert_eq!([decision.engine.name(), &next], words[1..], "{mode}, line {}", n + 1);
         sample.engine = decision.engine;
@@ -37,7 +53,7 @@ fn switch_takes_turns() {
 
 #[test]
 fn a_policy_stays_within_its_modes_engines() {
-    for word in ["nested", "shadow", "switch=1"] {
+    for word in WORDS {
         let mode: Mode = word.parse().unwrap();
         let mut policy = Policy::new(mode);
         let mut sample =
@@ -45,6 +61,285 @@ fn a_policy_stays_within_its_modes_engines() {
         for event in [Event::Start, Event::Exits, Event::Exits, Event::Exits] {
             sample.engine = policy.on(event, &sample).engine;
             assert!(engines_of(mode).contains(sample.engine), "{word}");
+        }
+    }
+}
+
+/// What a guest does in a million of its instructions.
+#[derive(Clone, Copy)]
+struct Work {
+    /// Its page faults, each an exit with shadow paging.
+    faults: u64,
+    /// Misses of its TLB with nested and with shadow paging.
+    misses: u64,
+}
+
+/// Much paging and no misses; misses and no paging; neither.
+const PAGING: Work = Work { faults: 300, misses: 100 };
+const MISSES: Work = Work { faults: 1, misses: 20_000 };
+const NEITHER: Work = Work { faults: 2, misses: 10 };
+
+/// A machine that executes [`Work`]: a fault on shadow tables costs 3000 cycles, a miss 30 with shadow paging and 120 with
+/// nested paging, a change of the engine 2 million.
+struct Machine {
+    policy: Policy,
+    engine: Engine,
+    changes: u32,
+    /// Cycles that it took, and that each engine alone would have taken.
+    cycles: u64,
+    alone: [u64; 2],
+    /// Periods spent with shadow paging.
+    shadow: u32,
+    /// Cycles of a change that the next period pays.
+    owed: u64,
+}
+
+impl Machine {
+    fn new(mode: &str) -> Machine {
+        let mut policy = Policy::new(mode.parse().unwrap());
+        let decision = policy.on(Event::Start, &Sample::default());
+        Machine { policy, engine: decision.engine, changes: 0, cycles: 0, alone: [0; 2], shadow: 0, owed: 0 }
+    }
+
+    /// Ten milliseconds of a processor of 200 MHz and one cycle for an instruction, at best.
+    fn period(&mut self, work: Work) {
+        const MILLIONS: u64 = 2;
+        let cost = |engine| match engine {
+            Engine::Shadow => MILLIONS * (work.faults * 3000 + work.misses * 30),
+            Engine::Nested => MILLIONS * work.misses * 120,
+        };
+        let own = cost(self.engine) + core::mem::take(&mut self.owed);
+        let mut guest = Counts::ABSENT;
+        guest.set(CounterEvent::Instructions, MILLIONS * 1_000_000);
+        guest.set(CounterEvent::Cycles, MILLIONS * 1_000_000);
+        guest.set(CounterEvent::DtlbMisses, MILLIONS * work.misses);
+        let mut host = Counts::ABSENT;
+        host.set(CounterEvent::Cycles, own);
+        let is_shadow = self.engine == Engine::Shadow;
+        let seen = if is_shadow { MILLIONS * work.faults } else { 0 };
+        let period =
+            Period { nanos: 10_000_000, exits: seen, paging_exits: seen, guest_faults: seen, guest, host };
+        self.cycles += MILLIONS * 1_000_000 + own;
+        for (alone, engine) in self.alone.iter_mut().zip([Engine::Nested, Engine::Shadow]) {
+            *alone += MILLIONS * 1_000_000 + cost(engine);
+        }
+        self.shadow += u32::from(is_shadow);
+        let decision =
+            self.policy.on(Event::Period, &Sample { engine: self.engine, exits: 0, period: Some(period) });
+        assert_eq!(decision.next, Next::Period);
+        if decision.engine != self.engine {
+            (self.changes, self.owed) = (self.changes + 1, 2_000_000);
+        }
+        self.engine = decision.engine;
+    }
+
+    fn run(mode: &str, works: impl IntoIterator<Item = (Work, u32)>) -> Machine {
+        let mut machine = Machine::new(mode);
+        for (work, periods) in works {
+            (0..periods).for_each(|_| machine.period(work));
+        }
+        machine
+    }
+
+    /// Cycles beyond those of the better engine alone, in thousandths.
+    fn loss_milli(&self) -> i64 {
+        let best = self.alone.into_iter().min().unwrap() as i64;
+        (self.cycles as i64 - best) * 1000 / best
+    }
+
+    fn dav2m(&self) -> State {
+        let Policy::Dav2m(dav2m) = &self.policy else { panic!("another policy") };
+        dav2m.state()
+    }
+}
+
+#[test]
+fn adaptive_policies_find_the_better_engine() {
+    // A minute each; `dav2m` needs its first second to find misses, which is most of what it loses.
+    for (mode, loss) in
+        [("dav2m", 20), ("dsp-sample", 80), ("threshold", 30), ("dsp-offset,bias=-524288", 30)]
+    {
+        for (what, work, shadow) in [("paging", PAGING, false), ("misses", MISSES, true)] {
+            let machine = Machine::run(mode, [(work, 6000)]);
+            let share = machine.shadow as f64 / 6000.0;
+            assert!(
+                if shadow { share > 0.9 } else { share < 0.15 },
+                "{mode} on {what}: shadow paging {share}"
+            );
+            assert!(
+                machine.loss_milli() <= loss,
+                "{mode} on {what}: {} thousandths lost",
+                machine.loss_milli()
+            );
+        }
+    }
+}
+
+#[test]
+fn dav2m_follows_phases_and_rests_without_them() {
+    let phases = (0..8).flat_map(|_| [(PAGING, 3000), (MISSES, 3000)]);
+    let machine = Machine::run("dav2m", phases);
+    assert!(
+        machine.cycles < machine.alone.into_iter().min().unwrap(),
+        "ahead of both: {}",
+        machine.loss_milli()
+    );
+    let machine = Machine::run("dav2m", [(NEITHER, 60_000)]);
+    assert!(machine.changes <= 13 && machine.loss_milli() <= 1, "{} changes", machine.changes);
+}
+
+#[test]
+fn dav2m_goes_through_its_states() {
+    // Ten periods to a unit of window_inst, as many to a window for exits, a hundred to one for misses.
+    let mut machine = Machine::new("dav2m");
+    let go = |machine: &mut Machine, work, periods, state| {
+        (0..periods - 1).for_each(|_| machine.period(work));
+        assert_ne!(machine.dav2m(), state, "too early");
+        machine.period(work);
+        assert_eq!(machine.dav2m(), state);
+    };
+    go(&mut machine, MISSES, 100, State::PreShadow);
+    assert_eq!(machine.engine, Engine::Shadow);
+    go(&mut machine, MISSES, 100, State::Shadow);
+    // 600 exits in a period are more than 200.
+    go(&mut machine, PAGING, 1, State::PreNested);
+    assert_eq!(machine.engine, Engine::Nested);
+    go(&mut machine, PAGING, 10, State::Prepaging);
+    go(&mut machine, PAGING, 20, State::Nested);
+    // A probe that fails: shadow paging is tried for the misses, and left for the faults that come.
+    go(&mut machine, MISSES, 100, State::PreShadow);
+    go(&mut machine, PAGING, 1, State::PreNested);
+    assert_eq!(machine.changes, 4);
+}
+
+#[test]
+fn a_failed_probe_makes_the_next_one_rarer() {
+    // Misses enough for a probe, but shadow paging costs more: each probe fails.
+    let work = Work { faults: 100, misses: 60 };
+    let probes = |periods| Machine::run("dav2m,threshold_vexit=100000000", [(work, periods)]).changes;
+    let (early, late) = (probes(2_000), probes(20_000) - probes(18_000));
+    assert!(early >= 2 && late == 0, "{early} changes at first, {late} in as many periods later");
+}
+
+#[test]
+fn dsp_sample_explores_and_exploits() {
+    let mut machine = Machine::new("dsp-sample,interval_ms=10,explore=3,exploit=50");
+    let engines: Vec<bool> = (0..112)
+        .map(|_| {
+            machine.period(PAGING);
+            machine.engine == Engine::Shadow
+        })
+        .collect();
+    assert_eq!(engines[..6], [true, false, true, false, true, false], "by turns, then the better one");
+    assert!(engines[6..56].iter().all(|shadow| !shadow));
+    assert_eq!(engines[56..59], [true, false, true], "again");
+}
+
+#[test]
+fn random_depends_on_its_seed_alone() {
+    let draws = |mode: &str, work: Work| -> Vec<bool> {
+        let mut machine = Machine::new(mode);
+        (0..1000)
+            .map(|_| {
+                machine.period(work);
+                machine.engine == Engine::Shadow
+            })
+            .collect()
+    };
+    let (one, other) = ("random,seed=5,interval_ms=10", "random,seed=6,interval_ms=10");
+    assert_eq!(draws(one, PAGING), draws(one, MISSES));
+    assert_ne!(draws(one, PAGING), draws(other, PAGING));
+    let shadow = draws(one, PAGING).iter().filter(|shadow| **shadow).count();
+    assert!((430..570).contains(&shadow), "{shadow} of 1000");
+}
+
+#[test]
+fn thresholds_are_rates_of_instructions() {
+    let mut machine = Machine::new("threshold,faults=100,misses=2000,interval_ms=10");
+    let mut engine = |work| {
+        machine.period(work);
+        machine.engine
+    };
+    assert_eq!(engine(Work { faults: 0, misses: 2000 }), Engine::Nested, "not more");
+    assert_eq!(engine(Work { faults: 0, misses: 2001 }), Engine::Shadow);
+    assert_eq!(engine(Work { faults: 100, misses: 0 }), Engine::Shadow, "not more");
+    assert_eq!(engine(Work { faults: 101, misses: 9999 }), Engine::Nested);
+    assert_eq!(
+        engine(Work { faults: 0, misses: 9999 }),
+        Engine::Nested,
+        "its faults are hidden: as many as last seen"
+    );
+}
+
+/// A model as a trainer has it.
+fn exact(model: &abi::policy::DspOffset, faults: u64, misses: u64) -> f64 {
+    let weight = |weight: i64| weight as f64 / 65536.0;
+    weight(model.faults) * (faults as f64 + 1.0).log2()
+        + weight(model.misses) * (misses as f64 + 1.0).log2()
+        + weight(model.bias)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    #[test]
+    fn linear_models_decide_as_their_trainer(
+        weights in prop::array::uniform3(-300_000..300_000i64),
+        counts in prop::array::uniform2((0..40u32, any::<u64>())),
+        margin in 0..100_000i64,
+    ) {
+        let [faults, misses, bias] = weights;
+        let model = abi::policy::DspOffset { faults, misses, bias, margin, interval_ms: 1 };
+        let [faults, misses] = counts.map(|(bits, random)| random >> (63 - bits));
+        let (sum, margin) = (exact(&model, faults, misses), margin as f64 / 65536.0);
+        let expected = if sum > margin { Some(Engine::Shadow) } else if sum < -margin { Some(Engine::Nested) } else { None };
+        // Two logarithms are short by at most a 65536th each, times a weight of at most 5.
+        prop_assume!((sum.abs() - margin).abs() > 12.0 / 65536.0);
+        prop_assert_eq!(linear::decide(&model, faults, misses), expected);
+    }
+}
+
+#[test]
+fn the_largest_model_does_not_overflow() {
+    let most = 1000 << 16;
+    for sign in [-1, 1] {
+        let model = abi::policy::DspOffset {
+            faults: sign * most,
+            misses: sign * most,
+            bias: sign * 100 * most,
+            margin: most,
+            interval_ms: 1,
+        };
+        let expected = if sign > 0 { Engine::Shadow } else { Engine::Nested };
+        assert_eq!(linear::decide(&model, u64::MAX, u64::MAX), Some(expected));
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_counted_a_policy_decides(
+        word in prop::sample::select(&WORDS[3..]),
+        periods in prop::collection::vec((prop::array::uniform6(prop_oneof![0..9u64, any::<u64>()]), 0..16u8), 1..200),
+    ) {
+        let mut policy = Policy::new(word.parse().unwrap());
+        let mut sample = Sample::default();
+        sample.engine = policy.on(Event::Start, &sample).engine;
+        for ([nanos, exits, faults, instructions, cycles, misses], present) in periods {
+            let mut guest = Counts::ABSENT;
+            let events = [CounterEvent::Instructions, CounterEvent::Cycles, CounterEvent::DtlbMisses, CounterEvent::Walks];
+            for (bit, (event, value)) in events.into_iter().zip([instructions, cycles, misses, misses]).enumerate() {
+                if present >> bit & 1 != 0 {
+                    guest.set(event, value);
+                }
+            }
+            let period = Period { nanos, exits, paging_exits: exits, guest_faults: faults, guest, host: Counts::ABSENT };
+            sample.period = Some(period);
+            let decision = policy.on(Event::Period, &sample);
+            prop_assert_eq!(decision.next, Next::Period);
+            if !can_compare(&period) && word != "random" {
+                prop_assert_eq!(decision.engine, sample.engine, "nothing was counted");
+            }
+            sample.engine = decision.engine;
         }
     }
 }

@@ -134,6 +134,9 @@ pub fn audit_shadow<V: Virt>(vcpu: &mut Vcpu<V>, every: NonZeroU32) {
     vcpu.request(work::MMU);
 }
 
+/// Milliseconds between samples where only a policy asks for them.
+const SAMPLES_MS: u64 = 10;
+
 /// Has the VM run in `mode` from now on; for one of its VCPUs, the others come by [`follow_mode`]. Fails only for want of host
 /// memory; then nothing has changed.
 pub fn set_mode<V: Virt, M: HostMemory>(
@@ -146,6 +149,9 @@ pub fn set_mode<V: Virt, M: HostMemory>(
     if engines_of(mode).contains(Engine::Shadow) {
         switch::prepare(vcpu, vm)?;
     }
+    if mode.needs_samples() {
+        vm.sampling.start(SAMPLES_MS * vm.clock.tsc_khz(), tsc());
+    }
     vm.translation.request(mode);
     follow_mode(vcpu, vm, tsc)
 }
@@ -157,6 +163,10 @@ pub fn follow_mode<V: Virt, M: HostMemory>(
     tsc: impl Fn() -> u64,
 ) -> Result<(), MapError> {
     vcpu.mmu.nested_step = NestedStep::None;
+    if vm.sampling.is_on() {
+        // The first sample may be due before the timer that it has armed so far.
+        vcpu.request(work::TIMERS);
+    }
     if !V::UNRESTRICTED || vm.translation.counts_exits() {
         vcpu.request(work::MMU);
     }

@@ -101,7 +101,7 @@ impl Row {
             }
             Mode::Nested => &self.nested,
             Mode::Shadow => &self.shadow,
-            Mode::Switch(_) => &NOTHING,
+            _ => &NOTHING,
         }
     }
 }

@@ -35,6 +35,8 @@ The same guest elsewhere:
   cargo pal run --machine bochs-vtx --model core2_penryn_t9600 --mode shadow
   cargo pal run --lab westmere-x5660 --lab-report report.json --exec true
                                       on a modelled machine (docs/lab.md)
+  cargo pal run --lab zen3 --policy dav2m --samples samples.jsonl
+                                      chooses between nested and shadow paging
   cargo pal run --lab zen3 --lab-model tlb --lab-check miss --exec true
   cargo pal run --lab zen3 --deterministic --exec true
                                       repeats to the last count

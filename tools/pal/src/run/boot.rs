@@ -189,8 +189,8 @@ impl Hypervisor {
         if args.stats.is_some() {
             words += " stats=on";
         }
-        // Their values are part of the statistics and of the samples.
-        if args.lab.lab.is_some() && (args.stats.is_some() || args.records.is_on()) {
+        // Their values are part of the statistics and of the samples; policies compare them, and the monitor may change the mode.
+        if args.lab.lab.is_some() {
             words += " counters=on";
         }
         if args.records.is_on() {

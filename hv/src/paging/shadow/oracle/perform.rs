@@ -97,7 +97,7 @@ impl<F: Modelled> Oracle<'_, F> {
             0 => Policy::Fixed(Engine::Nested),
             1 => Policy::Fixed(Engine::Shadow),
             2 => Policy::new(Mode::Switch(NonZeroU32::MIN.saturating_add(random.draw() as u32 % 50))),
-            _ => Policy::Random(random.draw()),
+            _ => Policy::Wild(random.draw()),
         };
         self.log(|| format!("    {policy:?}"));
         self.translation.adopt(Mode::default(), policy);
