@@ -4,6 +4,7 @@
 //! All other cases (reserved bits, CR0.WP clear, memory that is not RAM, a race with another VCPU) take the
 //! [slow path](super::slow_path).
 
+use super::fault::{AddressSpace, PageFault};
 use super::leaf_lookup::Leaf;
 use super::pool::PageId;
 use super::role::HOST_WRITABLE;
@@ -15,7 +16,7 @@ use crate::mem::guest_memory::GuestMemory;
 use crate::mem::table_memory::{ENTRIES, TableMemory};
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, ADDRESS, DIRTY, PRESENT};
-use crate::paging::guest_walk::{PagingState, error_code};
+use crate::paging::guest_walk::error_code;
 use crate::paging::p2m::{P2m, P2mEntry};
 
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
@@ -24,33 +25,31 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     #[inline(always)]
     pub(super) fn fast_path(
         &mut self,
-        p2m: &P2m<impl TableMemory>,
-        memory: &impl GuestMemory,
-        state: &PagingState,
-        gva: Gva,
-        access: Access,
+        space: AddressSpace<'_, impl TableMemory, impl GuestMemory>,
+        fault: PageFault,
     ) -> Option<ShadowOutcome> {
-        let leaf = match self.leaf(p2m, memory, state, gva, access) {
+        let leaf = match self.leaf(space, fault) {
             Ok(leaf) => leaf,
             Err(outcome) => return outcome,
         };
         if !leaf.key.is_plain_table() {
-            return self.fast_path_direct(p2m, memory, state, &leaf, gva, access);
+            return self.fast_path_direct(space, fault, &leaf);
         }
+        let (AddressSpace { p2m, ram, state }, PageFault { gva, access }) = (space, fault);
         let index = index(gva, 1);
-        let raw = leaf.read(memory, index)?;
+        let raw = leaf.read(ram, index)?;
         if raw & PRESENT == 0 {
             if F::FILTERS_FAULTS {
                 self.pool.mark_absent(leaf.table, index);
             }
-            return Some(ShadowOutcome::GuestFault(state.fault_code(access, 0)));
+            return Some(ShadowOutcome::GuestFault(fault.code(state, 0)));
         }
         if raw & self.reserved != 0 {
             return None;
         }
         let rights = leaf.key.rights(raw);
         if !state.allows(access, rights) {
-            return Some(ShadowOutcome::GuestFault(state.fault_code(access, error_code::PRESENT)));
+            return Some(ShadowOutcome::GuestFault(fault.code(state, error_code::PRESENT)));
         }
         if access.write && !rights.writable {
             return None;
@@ -58,34 +57,32 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let bits = if access.write { ACCESSED | DIRTY } else { ACCESSED };
         let now = raw | bits;
         if now != raw {
-            let set = memory.compare_exchange(leaf.at(index), leaf.bytes as usize, raw, now);
+            let set = ram.compare_exchange(leaf.at(index), leaf.bytes as usize, raw, now);
             if set != Ok(true) {
                 return None;
             }
         }
         let to = self.place(p2m, Gpa(now & ADDRESS))?;
-        let writable = self.may_write(memory, to.frame(), access);
+        let writable = self.may_write(ram, to.frame(), access);
         if access.write && !writable {
             return Some(ShadowOutcome::EmulateWrite(Gpa(now & ADDRESS | gva.offset())));
         }
         self.put(&leaf, index, gva, now, to, writable);
-        let prefetched = self.prefetch_near(p2m, memory, &leaf, index);
+        let prefetched = self.prefetch_near(p2m, ram, &leaf, index);
         Some(ShadowOutcome::Filled { prefetched })
     }
 
     /// The same under a large page.
     fn fast_path_direct(
         &mut self,
-        p2m: &P2m<impl TableMemory>,
-        memory: &impl GuestMemory,
-        state: &PagingState,
+        space: AddressSpace<'_, impl TableMemory, impl GuestMemory>,
+        fault: PageFault,
         leaf: &Leaf,
-        gva: Gva,
-        access: Access,
     ) -> Option<ShadowOutcome> {
         if leaf.key.is_guarded() {
             return None;
         }
+        let (AddressSpace { p2m, ram, state }, PageFault { gva, access }) = (space, fault);
         let rights = leaf.key.direct_rights();
         if !state.allows(access, rights) || access.write && !rights.writable {
             return None;
@@ -93,7 +90,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let index = index(gva, 1);
         let gpa = Gpa(leaf.first.0 + ((index as u64) << 12));
         let to = self.place(p2m, gpa)?;
-        let writable = self.may_write(memory, to.frame(), access);
+        let writable = self.may_write(ram, to.frame(), access);
         if access.write && !writable {
             return Some(ShadowOutcome::EmulateWrite(Gpa(gpa.0 | gva.offset())));
         }

@@ -4,6 +4,7 @@
 //! entries of its user, table by table, from below. Either is seen here without a fault for each entry.
 
 use super::Shadow;
+use super::fault::AddressSpace;
 use super::pool::{Page, PageId};
 use super::role::Key;
 use super::sync::{MAX_UNSYNC, Unsync};
@@ -12,8 +13,7 @@ use crate::mem::guest_memory::GuestMemory;
 use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, ADDRESS, LARGE, PRESENT};
-use crate::paging::guest_walk::{PagingState, reserved};
-use crate::paging::p2m::P2m;
+use crate::paging::guest_walk::reserved;
 
 /// The first entry of a root table for addresses whose highest bit is set.
 const UPPER_HALF: usize = 256;
@@ -24,11 +24,10 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     #[inline(never)]
     pub(super) fn inherit_links(
         &mut self,
-        p2m: &P2m<impl TableMemory>,
-        memory: &impl GuestMemory,
-        state: &PagingState,
+        space: AddressSpace<'_, impl TableMemory, impl GuestMemory>,
         root: PageId,
     ) {
+        let AddressSpace { p2m, ram, state } = space;
         let Some(used) = self.pool.root() else { return };
         let (key, base) = (self.pool.page(root).key, self.pool.page(root).gfn.base());
         // While tables above level 1 are unsync, links may lead elsewhere than the guest's entries.
@@ -41,7 +40,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             from = index + 1;
             let Some(child) = self.pool.child(used, index) else { continue };
             let at = base.0 + key.entry_offset(index);
-            let Ok(raw) = memory.read_entry(Gpa(at), key.entry_bytes()) else { continue };
+            let Ok(raw) = ram.read_entry(Gpa(at), key.entry_bytes()) else { continue };
             if raw & (PRESENT | ACCESSED | forbidden) != PRESENT | ACCESSED {
                 continue;
             }

@@ -5,6 +5,7 @@
 //! is linked, whatever lies above. It does not handle large pages, reserved bits, and memory that is not RAM, nor the top pages
 //! above the guest's own tables: that is the [slow path](super::slow_path).
 
+use super::fault::{AddressSpace, PageFault};
 use super::pool::PageId;
 use super::role::Key;
 use super::slow_path::index;
@@ -15,8 +16,7 @@ use crate::mem::guest_memory::GuestMemory;
 use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, ADDRESS, NO_EXECUTE, PRESENT, USER, leaf_address};
-use crate::paging::guest_walk::{PagingKind, PagingState, pdpte, walk};
-use crate::paging::p2m::P2m;
+use crate::paging::guest_walk::{PagingKind, pdpte, walk};
 
 /// A page of level 1, and what it is made from.
 #[derive(Clone, Copy, Debug)]
@@ -78,15 +78,12 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     #[inline(always)]
     pub(super) fn leaf(
         &mut self,
-        p2m: &P2m<impl TableMemory>,
-        memory: &impl GuestMemory,
-        state: &PagingState,
-        gva: Gva,
-        access: Access,
+        space: AddressSpace<'_, impl TableMemory, impl GuestMemory>,
+        fault: PageFault,
     ) -> Result<Leaf, NotFound> {
-        match self.known_leaf(gva) {
+        match self.known_leaf(fault.gva) {
             Some(leaf) => Ok(*leaf),
-            None => self.find_leaf(p2m, memory, state, gva, access),
+            None => self.find_leaf(space, fault),
         }
     }
 
@@ -102,21 +99,19 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     #[inline(never)]
     pub(super) fn find_leaf(
         &mut self,
-        p2m: &P2m<impl TableMemory>,
-        memory: &impl GuestMemory,
-        state: &PagingState,
-        gva: Gva,
-        access: Access,
+        space: AddressSpace<'_, impl TableMemory, impl GuestMemory>,
+        fault: PageFault,
     ) -> Result<Leaf, NotFound> {
         if self.upper_unsync {
             return Err(None);
         }
+        let gva = fault.gva;
         let root = self.pool.root().ok_or(None)?;
         let is_pae = self.pool.page(root).key.kind() == PagingKind::Pae;
         // Page-directory pointers are not write-protected.
         if is_pae {
             let directory = self.pool.child(root, index(gva, 3)).ok_or(None)?;
-            if pdpte(state, memory, gva) != Some(self.pool.page(directory).gfn) {
+            if pdpte(space.state, space.ram, gva) != Some(self.pool.page(directory).gfn) {
                 return Err(None);
             }
         }
@@ -124,7 +119,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         while level > 1 {
             table = match self.pool.step(table, index(gva, level)) {
                 Some(child) => child,
-                None => self.link_child(p2m, memory, state, table, gva, access)?,
+                None => self.link_child(space, fault, table)?,
             };
             level -= 1;
         }
@@ -149,14 +144,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// the first of them is shadowed.
     #[cold]
     #[inline(never)]
-    fn write_protect_path(
-        &mut self,
-        p2m: &P2m<impl TableMemory>,
-        memory: &impl GuestMemory,
-        state: &PagingState,
-        gva: Gva,
-    ) {
-        let _or_fault = walk(state, memory, gva, Access::READ, false, |step| {
+    fn write_protect_path(&mut self, space: AddressSpace<'_, impl TableMemory, impl GuestMemory>, gva: Gva) {
+        let AddressSpace { p2m, ram, state } = space;
+        let _or_fault = walk(state, ram, gva, Access::READ, false, |step| {
             let is_pointer = step.level == 3 && state.kind() == PagingKind::Pae;
             if !is_pointer
                 && let Some(to) = p2m.translate(step.at).readable()
@@ -171,39 +161,36 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Links the next page below `table`, which is above level 1, found or made.
     fn link_child(
         &mut self,
-        p2m: &P2m<impl TableMemory>,
-        memory: &impl GuestMemory,
-        state: &PagingState,
+        space: AddressSpace<'_, impl TableMemory, impl GuestMemory>,
+        fault: PageFault,
         table: PageId,
-        gva: Gva,
-        access: Access,
     ) -> Result<PageId, NotFound> {
+        let AddressSpace { p2m, ram, state } = space;
         let page = self.pool.page(table);
         let (key, gfn) = (page.key, page.gfn);
         let (level, bytes) = (key.level(), key.entry_bytes());
         if !key.is_plain_table() {
             return Err(None);
         }
-        let index = index(gva, level);
+        let index = index(fault.gva, level);
         let at = Gpa(gfn.base().0 + key.entry_offset(index));
-        let raw = memory.read_entry(at, bytes).map_err(|_| None)?;
+        let raw = ram.read_entry(at, bytes).map_err(|_| None)?;
         if raw & PRESENT == 0 {
-            self.mark_absent_near(memory, table, index);
-            return Err(Some(ShadowOutcome::GuestFault(state.fault_code(access, 0))));
+            self.mark_absent_near(ram, table, index);
+            return Err(Some(ShadowOutcome::GuestFault(fault.code(state, 0))));
         }
         if raw & self.table_reserved[usize::from(level) - 2] != 0 {
             return Err(None);
         }
         let below = Gpa(raw & ADDRESS);
         let to = p2m.translate(below).readable().ok_or(None)?;
-        if raw & ACCESSED == 0 && memory.compare_exchange(at, bytes as usize, raw, raw | ACCESSED) != Ok(true)
-        {
+        if raw & ACCESSED == 0 && ram.compare_exchange(at, bytes as usize, raw, raw | ACCESSED) != Ok(true) {
             return Err(None);
         }
         if self.is_shared {
-            self.write_protect_path(p2m, memory, state, gva);
+            self.write_protect_path(space, fault.gva);
         }
-        let child = self.page(key.below(raw, index, to.frame()), below.frame(), memory);
+        let child = self.page(key.below(raw, index, to.frame()), below.frame(), ram);
         self.connect(table, index, child);
         Ok(child)
     }

@@ -21,6 +21,7 @@
 mod apply;
 mod check;
 mod fast_path;
+mod fault;
 mod guard;
 mod hardware;
 mod inherit;
@@ -40,6 +41,7 @@ mod sync;
 mod tests;
 
 pub use check::Disagreement;
+pub use fault::{AddressSpace, PageFault};
 pub use hardware::{HardwareControls, exiting_faults};
 pub use pat::PatEntries;
 pub use pool::Limit;

@@ -1,5 +1,6 @@
 //! The root for the guest's registers.
 
+use super::fault::AddressSpace;
 use super::pool::PageId;
 use super::role::{Allowed, Controls, Key, Role, Source};
 use super::{Root, Shadow, TlbFlush};
@@ -50,20 +51,15 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// guest was allowed to do, and after [`Reload`](super::Reload). Entries that the guest changed unseen are dropped, as
     /// after any flush of the guest's.
     #[inline(always)]
-    pub fn load(
-        &mut self,
-        p2m: &P2m<impl TableMemory>,
-        memory: &impl GuestMemory,
-        state: &PagingState,
-    ) -> (Root, TlbFlush) {
+    pub fn load(&mut self, space: AddressSpace<'_, impl TableMemory, impl GuestMemory>) -> (Root, TlbFlush) {
         self.begin();
         if !self.unsync.is_empty() {
-            self.resync_all(memory);
+            self.resync_all(space.ram);
         }
-        let (root, key) = self.find_root(p2m, memory, state);
+        let (root, key) = self.find_root(space);
         let same = self.recent.means == Some(key.controls_and_kind());
         if !same {
-            self.change_meaning(state, key);
+            self.change_meaning(space.state, key);
         }
         self.pool.touch(root);
         self.pool.set_root(Some(root));
@@ -104,12 +100,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     }
 
     /// The root page and its key: of those that were in use lately, found in the pool, or made.
-    fn find_root(
-        &mut self,
-        p2m: &P2m<impl TableMemory>,
-        memory: &impl GuestMemory,
-        state: &PagingState,
-    ) -> (PageId, Key) {
+    fn find_root(&mut self, space: AddressSpace<'_, impl TableMemory, impl GuestMemory>) -> (PageId, Key) {
+        let AddressSpace { p2m, ram, state } = space;
         for (loaded, id, key) in self.recent.roots.iter().flatten() {
             let (id, key) = (*id, *key);
             if !loaded.are(state) {
@@ -130,8 +122,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             None => {
                 // The guest copies what all its address spaces have in common from one to the next.
                 self.statistics.roots_made += 1;
-                let id = self.page(key, gfn, memory);
-                self.inherit_links(p2m, memory, state, id);
+                let id = self.page(key, gfn, ram);
+                self.inherit_links(space, id);
                 id
             }
         };

@@ -1,10 +1,10 @@
 //! Page faults: what the guest's tables and the P2m say becomes shadow entries.
 
+use super::fault::{AddressSpace, PageFault};
 use super::pool::PageId;
 use super::role::{Allowed, Controls, HOST_WRITABLE, Key, Role, Source};
 use super::root::root_key;
 use super::{Shadow, ShadowOutcome, TlbFlush};
-use crate::arch::Access;
 use crate::arch::addr::{Gfn, Gva, Hpa, PageSize};
 use crate::mem::guest_memory::GuestMemory;
 use crate::mem::table_memory::TableMemory;
@@ -35,18 +35,20 @@ impl Path {
 }
 
 /// One fault, and what the guest's tables say about it.
-struct Fault<'a> {
+struct GuestWalk<'a> {
     state: &'a PagingState,
     controls: Controls,
-    gva: Gva,
-    access: Access,
+    fault: PageFault,
+    /// The entries on the path.
     path: Path,
+    /// Where they lead.
     found: Translation,
 }
 
-impl Fault<'_> {
+impl GuestWalk<'_> {
     /// The rights of a leaf with this guest translation, on memory that can be written if `writable`.
-    fn attr(&self, found: &Translation, writable: bool) -> PageAttr {
+    fn attr(&self, writable: bool) -> PageAttr {
+        let found = &self.found;
         let mut attr = PageAttr {
             write: found.writable && found.dirty,
             user: found.user,
@@ -68,12 +70,12 @@ impl Fault<'_> {
 
     /// A supervisor write without CR0.WP.
     fn is_override(&self) -> bool {
-        self.access.write && !self.access.user && !self.controls.contains(Controls::WRITE_PROTECT)
+        self.fault.access.write && !self.fault.access.user && !self.controls.contains(Controls::WRITE_PROTECT)
     }
 
-    /// The shift of an entry of a shadow page of `level`, and the entry for the address.
+    /// The entry of a shadow page of `level` for the address.
     fn index(&self, level: u8) -> usize {
-        index(self.gva, level)
+        index(self.fault.gva, level)
     }
 }
 
@@ -83,23 +85,19 @@ pub(super) fn index(gva: Gva, level: u8) -> usize {
 }
 
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
-    /// Handles a page fault of the processor at `gva` (which is canonical): `access` is what the error code
-    /// says the guest did. The guest's accessed and dirty bits are set as the processor would.
+    /// Handles a page fault of the processor. The guest's accessed and dirty bits are set as the processor would.
     #[inline(always)]
     pub fn fault(
         &mut self,
-        p2m: &P2m<impl TableMemory>,
-        memory: &impl GuestMemory,
-        state: &PagingState,
-        gva: Gva,
-        access: Access,
+        space: AddressSpace<'_, impl TableMemory, impl GuestMemory>,
+        fault: PageFault,
     ) -> (ShadowOutcome, TlbFlush) {
         self.begin();
         self.statistics.faults += 1;
-        let gva = Gva(gva.0 & self.linear);
-        let outcome = match self.fast_path(p2m, memory, state, gva, access) {
+        let fault = PageFault { gva: Gva(fault.gva.0 & self.linear), ..fault };
+        let outcome = match self.fast_path(space, fault) {
             Some(outcome) => outcome,
-            None => self.walk_and_fill(p2m, memory, state, gva, access),
+            None => self.walk_and_fill(space, fault),
         };
         match outcome {
             ShadowOutcome::Filled { prefetched } => {
@@ -117,22 +115,20 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     #[inline(never)]
     fn walk_and_fill(
         &mut self,
-        p2m: &P2m<impl TableMemory>,
-        memory: &impl GuestMemory,
-        state: &PagingState,
-        gva: Gva,
-        access: Access,
+        space: AddressSpace<'_, impl TableMemory, impl GuestMemory>,
+        fault: PageFault,
     ) -> ShadowOutcome {
+        let (AddressSpace { p2m, ram, state }, PageFault { gva, access }) = (space, fault);
         let shootdowns = self.pool.shootdowns();
         let mut path = Path::default();
-        let found = match walk(state, memory, gva, access, true, |step| path.see(step)) {
+        let found = match walk(state, ram, gva, access, true, |step| path.see(step)) {
             Ok(found) => found,
             Err(WalkError::PageFault(code)) => return ShadowOutcome::GuestFault(code),
             Err(WalkError::NotRam { table }) => return ShadowOutcome::TableNotRam(table),
             Err(WalkError::Contended) => return ShadowOutcome::Retry,
         };
         let gpa = found.gpa;
-        let fault = Fault { state, controls: Controls::of(state), gva, access, path, found };
+        let walk = GuestWalk { state, controls: Controls::of(state), fault, path, found };
         match p2m.translate(gpa) {
             P2mEntry::Hole => return ShadowOutcome::NotMapped(gpa),
             P2mEntry::Mmio => return ShadowOutcome::Mmio(gpa),
@@ -141,30 +137,30 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 return ShadowOutcome::WriteProtected(gpa);
             }
             P2mEntry::Ram { hpa, .. } if access.write => {
-                let smap = fault.controls.contains(Controls::SMAP) && found.user && !found.writable;
+                let smap = walk.controls.contains(Controls::SMAP) && walk.found.user && !walk.found.writable;
                 // Out of the user's reach would also be out of SMAP's.
-                if smap || !self.may_write(memory, hpa.frame(), access) {
+                if smap || !self.may_write(ram, hpa.frame(), access) {
                     return ShadowOutcome::EmulateWrite(gpa);
                 }
             }
             _ => {}
         }
-        let table = self.descend(p2m, memory, &fault, shootdowns);
+        let table = self.descend(p2m, ram, &walk, shootdowns);
         if self.pool.shootdowns() != shootdowns {
             // Until then others could change what the walk has seen.
             return ShadowOutcome::Retry;
         }
         let prefetched = match table {
             Some(table) => {
-                self.fill(p2m, table, &fault, gva, &found, fault.path.leaf());
+                self.fill(p2m, table, &walk);
                 let own = index(gva, 1);
                 let key = self.pool.page(table).key;
                 if access.write && self.guards(key, own) {
                     return ShadowOutcome::EmulateWrite(gpa);
                 }
-                match self.find_leaf(p2m, memory, state, gva, access) {
-                    _ if fault.is_override() || key.is_guarded() => 0,
-                    Ok(leaf) if leaf.key.is_table() => self.prefetch_near(p2m, memory, &leaf, own),
+                match self.find_leaf(space, fault) {
+                    _ if walk.is_override() || key.is_guarded() => 0,
+                    Ok(leaf) if leaf.key.is_table() => self.prefetch_near(p2m, ram, &leaf, own),
                     Ok(leaf) => self.prefetch_direct(p2m, &leaf, own, gva),
                     Err(_) => 0,
                 }
@@ -175,44 +171,44 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     }
 
     /// Links the pages down to the page of level 1 that the leaf belongs in; `None` if a large leaf was made instead,
-    /// or if there were more than `tells` shootdowns, to write-protect one of the tables: what the walk has read may be out of date.
+    /// or if there were more than `shootdowns` of them, to write-protect one of the tables: what the walk has read may be out of date.
     fn descend(
         &mut self,
         p2m: &P2m<impl TableMemory>,
-        memory: &impl GuestMemory,
-        fault: &Fault,
+        ram: &impl GuestMemory,
+        walk: &GuestWalk,
         shootdowns: u64,
     ) -> Option<PageId> {
-        let (key, gfn) = root_key(p2m, fault.state, self.current_vcpu, self.tree);
-        let mut table = self.page(key, gfn, memory);
+        let (key, gfn) = root_key(p2m, walk.state, self.current_vcpu, self.tree);
+        let mut table = self.page(key, gfn, ram);
         let mut allowed = Allowed::all();
         let mut level = key.level();
         while level > 1 {
             if self.pool.shootdowns() != shootdowns {
                 return None;
             }
-            let guarded = self.guards(self.pool.page(table).key, fault.index(level));
-            if level == 2 && fault.path.at(1).is_none() && !guarded && self.fill_large(p2m, table, fault) {
+            let guarded = self.guards(self.pool.page(table).key, walk.index(level));
+            if level == 2 && walk.path.at(1).is_none() && !guarded && self.fill_large(p2m, table, walk) {
                 return None;
             }
-            if let Some(step) = fault.path.at(level)
-                && !(fault.state.kind() == PagingKind::Pae && level == 3)
+            if let Some(step) = walk.path.at(level)
+                && !(walk.state.kind() == PagingKind::Pae && level == 3)
             {
                 allowed.set(Allowed::WRITE, allowed.contains(Allowed::WRITE) && step.raw & WRITE != 0);
                 allowed.set(Allowed::USER, allowed.contains(Allowed::USER) && step.raw & USER != 0);
-                let execute = fault.state.kind() == PagingKind::TwoLevel || step.raw & NO_EXECUTE == 0;
+                let execute = walk.state.kind() == PagingKind::TwoLevel || step.raw & NO_EXECUTE == 0;
                 allowed.set(Allowed::EXECUTE, allowed.contains(Allowed::EXECUTE) && execute);
             }
-            let (key, gfn) = child_key(p2m, fault, level - 1, allowed, (self.tree, guarded));
-            let child = match self.pool.child(table, fault.index(level)) {
+            let (key, gfn) = child_key(p2m, walk, level - 1, allowed, (self.tree, guarded));
+            let child = match self.pool.child(table, walk.index(level)) {
                 // In use under this link: flushes by the guest have reached it.
                 Some(linked) if self.pool.page(linked).key == key => {
                     self.pool.touch(linked);
                     linked
                 }
                 _ => {
-                    let child = self.page(key, gfn, memory);
-                    self.connect(table, fault.index(level), child);
+                    let child = self.page(key, gfn, ram);
+                    self.connect(table, walk.index(level), child);
                     child
                 }
             };
@@ -242,39 +238,31 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 
     /// Makes a 2 MiB leaf, if the guest's page is as large, its memory is contiguous, and no guest table in
     /// it must be protected.
-    fn fill_large(&mut self, p2m: &P2m<impl TableMemory>, table: PageId, fault: &Fault) -> bool {
+    fn fill_large(&mut self, p2m: &P2m<impl TableMemory>, table: PageId, walk: &GuestWalk) -> bool {
         let size = PageSize::Size2M.bytes();
-        let (entry, len) = p2m.run(fault.found.gpa.align_down(size), size);
+        let (entry, len) = p2m.run(walk.found.gpa.align_down(size), size);
         let Some(to) = entry.readable().filter(|to| len == size && to.is_aligned(size)) else { return false };
-        let attr = fault.attr(&fault.found, entry.writable().is_some());
+        let attr = walk.attr(entry.writable().is_some());
         if attr.write && self.pool.is_crowded(to.frame()) {
             return false;
         }
-        let guest_pte = fault.path.leaf().map_or(0, |step| step.raw);
-        self.put_leaf(table, 2, fault.gva, LongMode::leaf(to, 2, attr), guest_pte);
+        let guest_pte = walk.path.leaf().map_or(0, |step| step.raw);
+        self.put_leaf(table, 2, walk.fault.gva, LongMode::leaf(to, 2, attr), guest_pte);
         true
     }
 
-    /// Makes the leaf of level 1 for `gva`; returns whether there is one.
-    fn fill(
-        &mut self,
-        p2m: &P2m<impl TableMemory>,
-        table: PageId,
-        fault: &Fault,
-        gva: Gva,
-        found: &Translation,
-        leaf: Option<Step>,
-    ) -> bool {
-        let entry = p2m.translate(found.gpa);
-        let Some(to) = entry.readable().map(|to: Hpa| to.align_down(1 << 12)) else { return false };
+    /// Makes the leaf of level 1, if the address leads to memory.
+    fn fill(&mut self, p2m: &P2m<impl TableMemory>, table: PageId, walk: &GuestWalk) {
+        let entry = p2m.translate(walk.found.gpa);
+        let Some(to) = entry.readable().map(|to: Hpa| to.align_down(1 << 12)) else { return };
         let host_writable =
-            entry.writable().is_some() && !self.guards(self.pool.page(table).key, index(gva, 1));
+            entry.writable().is_some() && !self.guards(self.pool.page(table).key, walk.index(1));
         let writable = host_writable && !self.pool.is_write_protected(to.frame());
-        let attr = fault.attr(found, writable);
-        let guest_pte = leaf.map_or(0, |step| step.raw) | ACCESSED | if found.dirty { DIRTY } else { 0 };
+        let attr = walk.attr(writable);
+        let dirty = if walk.found.dirty { DIRTY } else { 0 };
+        let guest_pte = walk.path.leaf().map_or(0, |step| step.raw) | ACCESSED | dirty;
         let takes = if host_writable { HOST_WRITABLE } else { 0 };
-        self.put_leaf(table, 1, gva, LongMode::leaf(to, 1, attr) | takes, guest_pte);
-        true
+        self.put_leaf(table, 1, walk.fault.gva, LongMode::leaf(to, 1, attr) | takes, guest_pte);
     }
 
     fn put_leaf(&mut self, table: PageId, level: u8, gva: Gva, raw: u64, guest_pte: u64) {
@@ -295,30 +283,30 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     }
 }
 
-/// The key of the shadow page of `level` on the path of a fault.
+/// The key of the shadow page of `level` on the path of a walk.
 fn child_key(
     p2m: &P2m<impl TableMemory>,
-    fault: &Fault,
+    walk: &GuestWalk,
     level: u8,
     allowed: Allowed,
     (tree, guarded): (TreeKey, bool),
 ) -> (Key, Gfn) {
-    let kind = fault.state.kind();
-    if let Some(step) = fault.path.at(level)
+    let kind = walk.state.kind();
+    if let Some(step) = walk.path.at(level)
         && let Some(hpa) = p2m.translate(step.at).readable()
     {
         let quadrant = match (kind, level) {
-            (PagingKind::TwoLevel, 2) => fault.gva.0 >> 30 & 3,
-            (PagingKind::TwoLevel, 1) => fault.gva.0 >> 21 & 1,
+            (PagingKind::TwoLevel, 2) => walk.fault.gva.0 >> 30 & 3,
+            (PagingKind::TwoLevel, 1) => walk.fault.gva.0 >> 21 & 1,
             _ => 0,
         };
         let quadrant = quadrant as u8;
-        let (controls, source) = (fault.controls, Source::Table);
+        let (controls, source) = (walk.controls, Source::Table);
         let role = Role { level, kind, quadrant, controls, allowed, source, tree, guarded };
         return (Key::new(hpa.frame().0, role), step.at.frame());
     }
     // Under a large page. All that its leaves depend on is in the key; the memory is the P2m's.
-    let attr = fault.attr(&fault.found, true);
+    let attr = walk.attr(true);
     let allowed = Allowed::of(attr.write, attr.user, attr.execute);
     let role = Role {
         level,
@@ -330,6 +318,6 @@ fn child_key(
         tree,
         guarded,
     };
-    let base = fault.found.gpa.align_down(1 << (12 + 9 * u32::from(level)));
+    let base = walk.found.gpa.align_down(1 << (12 + 9 * u32::from(level)));
     (Key::new(base.frame().0, role), base.frame())
 }

@@ -41,6 +41,15 @@ impl Shootdown for Silent {
     fn service(&self) {}
 }
 
+/// The address space of a guest with the registers in [`STATE`].
+fn space<'a, T: TableMemory, G: GuestMemory>(p2m: &'a P2m<T>, ram: &'a G) -> AddressSpace<'a, T, G> {
+    AddressSpace::new(p2m, ram, &STATE)
+}
+
+fn page_fault(gva: u64, access: Access) -> PageFault {
+    PageFault::new(Gva(gva), access)
+}
+
 /// Guest memory of 16 pages: tables of levels 4 to 1 in pages 1 to 4, for one page of which the frame is 5.
 pub(super) fn with_guest(
     f: impl FnOnce(&P2m<&Arena>, &dyn Fn(u64, u64), &VecHost, &mut Shadow<&Arena, Npt>),
@@ -63,7 +72,7 @@ pub(super) fn with_guest_on<F: PteFormat>(
         write(level * PAGE_SIZE, ((level + 1) * PAGE_SIZE) | 7);
     }
     let mut shadow = Shadow::new(&arena, 16, 40, Tuning { unsync_after: 2, ..Tuning::default() }).unwrap();
-    let _first = shadow.load(&p2m, &VmMemory::new(&p2m, &host), &STATE);
+    let _first = shadow.load(space(&p2m, &VmMemory::new(&p2m, &host)));
     f(&p2m, &write, &host, &mut shadow);
 }
 
@@ -71,7 +80,7 @@ pub(super) fn with_guest_on<F: PteFormat>(
 fn a_frame_that_lingers_writable_in_the_tlb_is_flushed_when_it_becomes_a_table() {
     with_guest(|p2m, write, host, shadow| {
         let memory = VmMemory::new(p2m, host);
-        let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(0), Access::WRITE);
+        let (outcome, _) = shadow.fault(space(p2m, &memory), page_fault(0, Access::WRITE));
         assert_eq!(outcome, ShadowOutcome::Filled { prefetched: 0 });
         write(4 * PAGE_SIZE, 0);
         // The guest owes the flush, and does not do it.
@@ -79,7 +88,7 @@ fn a_frame_that_lingers_writable_in_the_tlb_is_flushed_when_it_becomes_a_table()
         write(3 * PAGE_SIZE + 8, (5 * PAGE_SIZE) | 7);
         let _nothing = shadow.written(p2m, Gpa(3 * PAGE_SIZE + 8), 8);
         write(5 * PAGE_SIZE, (6 * PAGE_SIZE) | 7);
-        let (outcome, flush) = shadow.fault(p2m, &memory, &STATE, Gva(0x20_0000), Access::READ);
+        let (outcome, flush) = shadow.fault(space(p2m, &memory), page_fault(0x20_0000, Access::READ));
         assert_eq!((outcome, flush), (ShadowOutcome::Filled { prefetched: 0 }, TlbFlush::All));
     });
 }
@@ -88,16 +97,16 @@ fn a_frame_that_lingers_writable_in_the_tlb_is_flushed_when_it_becomes_a_table()
 fn an_address_space_that_comes_back_needs_no_fault() {
     with_guest(|p2m, write, host, shadow| {
         let memory = VmMemory::new(p2m, host);
-        let (first, _) = shadow.load(p2m, &memory, &STATE);
-        let _filled = shadow.fault(p2m, &memory, &STATE, Gva(0), Access::READ);
+        let (first, _) = shadow.load(space(p2m, &memory));
+        let _filled = shadow.fault(space(p2m, &memory), page_fault(0, Access::READ));
         write(7 * PAGE_SIZE, (2 * PAGE_SIZE) | 7);
         let other = PagingState { cr3: 7 * PAGE_SIZE, ..STATE };
-        let (second, flush) = shadow.load(p2m, &memory, &other);
+        let (second, flush) = shadow.load(AddressSpace::new(p2m, &memory, &other));
         assert_eq!((second == first, flush), (false, TlbFlush::NonGlobal));
         let pages = shadow.statistics().pages_made;
-        let _filled = shadow.fault(p2m, &memory, &other, Gva(0), Access::READ);
+        let _filled = shadow.fault(AddressSpace::new(p2m, &memory, &other), page_fault(0, Access::READ));
         assert_eq!(shadow.statistics().pages_made, pages, "the lower tables are shared");
-        assert_eq!(shadow.load(p2m, &memory, &STATE), (first, TlbFlush::NonGlobal));
+        assert_eq!(shadow.load(space(p2m, &memory)), (first, TlbFlush::NonGlobal));
     });
 }
 
@@ -110,7 +119,7 @@ fn a_table_is_written_by_emulation_twice_and_then_by_the_guest() {
         for _ in 0..2 {
             let mut outcomes = 0;
             loop {
-                let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(0x1000), Access::WRITE);
+                let (outcome, _) = shadow.fault(space(p2m, &memory), page_fault(0x1000, Access::WRITE));
                 outcomes += 1;
                 if outcome == ShadowOutcome::EmulateWrite(Gpa(4 * PAGE_SIZE)) {
                     break;
@@ -120,21 +129,21 @@ fn a_table_is_written_by_emulation_twice_and_then_by_the_guest() {
             write(4 * PAGE_SIZE + 16, (6 * PAGE_SIZE) | 7);
             let _nothing = shadow.written(p2m, Gpa(4 * PAGE_SIZE + 16), 8);
         }
-        let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(0x1000), Access::WRITE);
+        let (outcome, _) = shadow.fault(space(p2m, &memory), page_fault(0x1000, Access::WRITE));
         assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
         assert_eq!(shadow.statistics().unsynced, 1);
         // Unseen; found when the guest flushes.
-        let _filled = shadow.fault(p2m, &memory, &STATE, Gva(0x2000), Access::READ);
+        let _filled = shadow.fault(space(p2m, &memory), page_fault(0x2000, Access::READ));
         write(4 * PAGE_SIZE + 16, 0);
         assert_eq!(shadow.invlpg(&memory, Gva(0x2000)), TlbFlush::Page(Gva(0x2000)));
         assert_eq!(shadow.statistics().resynced_entries, 1);
         let change_unseen = |shadow: &mut Shadow<&Arena, Npt>| {
             write(4 * PAGE_SIZE + 16, (6 * PAGE_SIZE) | 7);
-            let _filled = shadow.fault(p2m, &memory, &STATE, Gva(0x2000), Access::READ);
+            let _filled = shadow.fault(space(p2m, &memory), page_fault(0x2000, Access::READ));
         };
         change_unseen(shadow);
         write(4 * PAGE_SIZE + 16, 0);
-        let _same_root = shadow.load(p2m, &memory, &STATE);
+        let _same_root = shadow.load(space(p2m, &memory));
         assert_eq!(shadow.statistics().resynced_entries, 2);
         // An accessed bit that the guest clears is a change too.
         change_unseen(shadow);
@@ -150,9 +159,9 @@ fn a_table_is_written_by_emulation_twice_and_then_by_the_guest() {
         // So are those above it, whose last entry it was.
         assert_eq!(shadow.statistics().dead, 3);
         write(4 * PAGE_SIZE + 16, 0);
-        let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(0x2000), Access::READ);
+        let (outcome, _) = shadow.fault(space(p2m, &memory), page_fault(0x2000, Access::READ));
         assert_eq!(outcome, ShadowOutcome::GuestFault(0));
-        let _filled = shadow.fault(p2m, &memory, &STATE, Gva(0), Access::READ);
+        let _filled = shadow.fault(space(p2m, &memory), page_fault(0, Access::READ));
         assert_eq!(shadow.statistics().pages_made, made + 3);
     });
 }
@@ -163,7 +172,7 @@ fn invlpg_reaches_tables_to_which_nothing_leads_at_that_moment() {
         let memory = VmMemory::new(p2m, host);
         const OTHER: u64 = 1 << 30;
         let fault = |shadow: &mut Shadow<&Arena, Npt>, gva, access| {
-            shadow.fault(p2m, &memory, &STATE, Gva(gva), access).0
+            shadow.fault(space(p2m, &memory), page_fault(gva, access)).0
         };
         // Page 1 of the address space is its own table of level 1, which is also used 1 GiB further up.
         write(4 * PAGE_SIZE + 8, (4 * PAGE_SIZE) | 7);
@@ -200,13 +209,13 @@ fn a_table_that_the_guest_writes_is_in_step_when_it_gets_another_place() {
         write(4 * PAGE_SIZE + 16, page(6));
         while shadow.statistics().unsynced == 0 {
             if let (ShadowOutcome::EmulateWrite(at), _) =
-                shadow.fault(p2m, &memory, &STATE, Gva(0x1000), Access::WRITE)
+                shadow.fault(space(p2m, &memory), page_fault(0x1000, Access::WRITE))
             {
                 let _nothing = shadow.written(p2m, at, 8);
             }
         }
         let touch = |shadow: &mut Shadow<&Arena, Npt>, gva| {
-            let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(gva), Access::READ);
+            let (outcome, _) = shadow.fault(space(p2m, &memory), page_fault(gva, Access::READ));
             assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
         };
         let place =
@@ -237,17 +246,17 @@ fn a_right_to_write_that_comes_unseen_does_not_reach_watched_tables() {
         second(5);
         while shadow.statistics().unsynced == 0 {
             if let (ShadowOutcome::EmulateWrite(at), _) =
-                shadow.fault(p2m, &memory, &STATE, Gva(0x1000), Access::WRITE)
+                shadow.fault(space(p2m, &memory), page_fault(0x1000, Access::WRITE))
             {
                 let _nothing = shadow.written(p2m, at, 8);
             }
         }
         for page in [2, 3] {
-            let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(page * PAGE_SIZE), Access::READ);
+            let (outcome, _) = shadow.fault(space(p2m, &memory), page_fault(page * PAGE_SIZE, Access::READ));
             assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
         }
         second(7);
-        let _same_root = shadow.load(p2m, &memory, &STATE);
+        let _same_root = shadow.load(space(p2m, &memory));
         let writable = |shadow: &Shadow<&Arena, Npt>, page| {
             shadow.pool.writable_leaf(Hpa(HOST.0 + page * PAGE_SIZE).frame()).is_some()
         };
@@ -265,7 +274,8 @@ fn a_large_page_that_is_mapped_in_pieces_is_flushed_when_an_entry_on_its_way_cha
             // Nothing is there yet.
             assert_eq!(shadow.written(p2m, at, 8), TlbFlush::None);
             for page in [8, 9] {
-                let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(page * PAGE_SIZE), Access::READ);
+                let (outcome, _) =
+                    shadow.fault(space(p2m, &memory), page_fault(page * PAGE_SIZE, Access::READ));
                 assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
             }
             write(at.0, 0);
@@ -281,7 +291,7 @@ fn a_table_that_maps_itself_is_watched_in_its_own_entry_too() {
         let memory = VmMemory::new(p2m, host);
         write(4 * PAGE_SIZE + 8, (4 * PAGE_SIZE) | 7);
         let touch = |shadow: &mut Shadow<&Arena, Npt>| loop {
-            let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(0x1000), Access::WRITE);
+            let (outcome, _) = shadow.fault(space(p2m, &memory), page_fault(0x1000, Access::WRITE));
             match outcome {
                 ShadowOutcome::EmulateWrite(gpa) => {
                     let _nothing = shadow.written(p2m, gpa, 8);
@@ -296,7 +306,7 @@ fn a_table_that_maps_itself_is_watched_in_its_own_entry_too() {
         write(4 * PAGE_SIZE + 8, (4 * PAGE_SIZE) | 0x267);
         write(3 * PAGE_SIZE + 8, (4 * PAGE_SIZE) | 5);
         let _nothing = shadow.written(p2m, Gpa(3 * PAGE_SIZE + 8), 8);
-        let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(0x20_0000), Access::READ);
+        let (outcome, _) = shadow.fault(space(p2m, &memory), page_fault(0x20_0000, Access::READ));
         assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
         assert_eq!(shadow.check(p2m, &memory, &STATE), Ok(()));
     });
@@ -317,8 +327,8 @@ fn tables_in_rom_do_not_fault_for_ever() {
         let _no_engine_yet = rom.map_ram(data, Hpa(HOST.0 + data.start.0), true).unwrap();
         let memory = VmMemory::new(&rom, host);
         let mut shadow: Shadow<_, Npt> = Shadow::new(&arena, 16, 40, Tuning::default()).unwrap();
-        let _first = shadow.load(&rom, &memory, &STATE);
-        let (outcome, _) = shadow.fault(&rom, &memory, &STATE, Gva(0), Access::WRITE);
+        let _first = shadow.load(space(&rom, &memory));
+        let (outcome, _) = shadow.fault(space(&rom, &memory), page_fault(0, Access::WRITE));
         assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
         let writable = shadow.pool.leaves().any(|(_, _, raw)| raw & 2 != 0);
         assert!(writable, "the write would fault again");
@@ -341,8 +351,9 @@ fn faults_of_the_guests_own_do_not_exit_while_it_cannot_change_that_unseen() {
     assert_eq!(exiting_faults(STATE.cr4, STATE.efer, 40), Some(error_code::PRESENT));
     with_guest_on::<Ept>(|p2m, write, host, shadow| {
         let memory = VmMemory::new(p2m, host);
-        let touch =
-            |shadow: &mut Shadow<_, _>, gva| shadow.fault(p2m, &memory, &STATE, Gva(gva), Access::READ).0;
+        let touch = |shadow: &mut Shadow<_, _>, gva| {
+            shadow.fault(space(p2m, &memory), page_fault(gva, Access::READ)).0
+        };
         // Nothing is known at first. What a look-ahead finds is.
         assert_eq!(fault_code(shadow, 0x1000), EXITS);
         let _filled = touch(shadow, 0);
@@ -366,13 +377,13 @@ fn faults_of_the_guests_own_do_not_exit_while_it_cannot_change_that_unseen() {
         assert_eq!(touch(shadow, 0x3000), ShadowOutcome::GuestFault(0));
         assert_eq!(fault_code(shadow, 0x3000), EXITS);
         let _all = shadow.drop_everything();
-        let _root = shadow.load(p2m, &memory, &STATE);
+        let _root = shadow.load(space(p2m, &memory));
         assert_eq!((fault_code(shadow, 0x1000), fault_code(shadow, 0x40_0000)), (EXITS, EXITS));
     });
     // AMD's processors have no such choice.
     with_guest(|p2m, _, host, shadow| {
         assert_eq!(fault_code(shadow, 0x1000), ITS_OWN);
-        let _own = shadow.fault(p2m, &VmMemory::new(p2m, host), &STATE, Gva(0x20_0000), Access::READ);
+        let _own = shadow.fault(space(p2m, &VmMemory::new(p2m, host)), page_fault(0x20_0000, Access::READ));
         assert_eq!(fault_code(shadow, 0x1000), ITS_OWN);
     });
 }

@@ -9,7 +9,7 @@ use crate::arch::{Access, Exception};
 use crate::paging::MapError;
 use crate::paging::engine::{Engine, Engines};
 use crate::paging::guest_walk::{PagingState, error_code};
-use crate::paging::shadow::ShadowOutcome;
+use crate::paging::shadow::{AddressSpace, PageFault, ShadowOutcome};
 use crate::vcpu::Vcpu;
 use crate::vcpu::dispatch::died;
 use crate::vcpu::host::Host;
@@ -58,7 +58,7 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
         let memory = vm.read_memory(&mut vcpu.work);
         let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
         let Some(shadow) = &mut *shadow else { return Outcome::Resume };
-        shadow.fault(&memory.p2m, &memory.ram(), &state, gva, access)
+        shadow.fault(AddressSpace::new(&memory.p2m, &memory.ram(), &state), PageFault::new(gva, access))
     };
     vcpu.perform_flush(flush);
     match outcome {

@@ -25,7 +25,7 @@ use crate::paging::MapError;
 use crate::paging::engine::{Engine, Engines};
 use crate::paging::guest_walk::PagingState;
 use crate::paging::policy::{Mode, engines_of};
-use crate::paging::shadow::{PatEntries, TlbFlush};
+use crate::paging::shadow::{AddressSpace, PatEntries, TlbFlush};
 use crate::paging::tree_key::TreeKey;
 use crate::vcpu::Vcpu;
 use crate::vcpu::outcome::Stop;
@@ -184,7 +184,7 @@ pub fn load<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat,
     let memory = vm.read_memory(&mut vcpu.work);
     let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
     let Some(shadow) = &mut *shadow else { return };
-    let (root, flush) = shadow.load(&memory.p2m, &memory.ram(), &state);
+    let (root, flush) = shadow.load(AddressSpace::new(&memory.p2m, &memory.ram(), &state));
     vcpu.virt.set_paging(Roots::Shadow(root.frame.base()));
     vcpu.perform_flush(flush);
     if !root.is_reachable() {

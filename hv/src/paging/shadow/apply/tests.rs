@@ -10,7 +10,7 @@ use crate::paging::format::npt::Npt;
 use crate::paging::guest_walk::PagingState;
 use crate::paging::p2m::P2m;
 use crate::paging::shadow::tests::{HOST, STATE as LONG, Silent};
-use crate::paging::shadow::{ShadowOutcome, Tuning};
+use crate::paging::shadow::{AddressSpace, PageFault, ShadowOutcome, Tuning};
 use crate::paging::vm_memory::VmMemory;
 use alloc::sync::Arc;
 
@@ -52,10 +52,11 @@ fn with_guest(
     shadow.share(1, Arc::new(Silent));
     let touch = |p2m: &P2m<&Arena>, shadow: &mut Shadow<&Arena, Npt>, gva: u64| {
         let memory = VmMemory::new(p2m, &host);
-        let (outcome, _) = shadow.fault(p2m, &memory, &state, Gva(gva), Access::READ);
+        let (outcome, _) =
+            shadow.fault(AddressSpace::new(p2m, &memory, &state), PageFault::new(Gva(gva), Access::READ));
         assert!(matches!(outcome, ShadowOutcome::Filled { .. }), "{gva:#x}: {outcome:?}");
     };
-    let _first = shadow.load(&p2m, &VmMemory::new(&p2m, &host), &state);
+    let _first = shadow.load(AddressSpace::new(&p2m, &VmMemory::new(&p2m, &host), &state));
     [0, 8 << 20].iter().for_each(|&gva| touch(&p2m, &mut shadow, gva));
     f(&mut p2m, &host, &mut shadow, &touch);
     shadow.check(&p2m, &VmMemory::new(&p2m, &host), &state).unwrap();
@@ -92,7 +93,7 @@ fn a_root_that_moves_is_looked_for_again() {
         crate::paging::shadow::oracle::copy_page(host, place(1), place(PAGES));
         let changed = p2m.map_ram(page(1), place(PAGES), true).unwrap();
         assert_eq!(shadow.apply(&[changed]), (Some(Reload), TlbFlush::All));
-        let _found = shadow.load(p2m, &VmMemory::new(p2m, host), &LONG);
+        let _found = shadow.load(AddressSpace::new(p2m, &VmMemory::new(p2m, host), &LONG));
         let made = shadow.statistics().pages_made;
         touch(p2m, shadow, 0);
         assert_eq!(shadow.statistics().pages_made, made, "all below the root is still there");
@@ -110,7 +111,8 @@ fn pointers_whose_memory_goes_lead_nowhere() {
         assert_eq!(shadow.apply(&[gone]), (None, TlbFlush::All));
         assert_eq!(shadow.code(Gva(0), true), None);
         let memory = VmMemory::new(p2m, host);
-        let (outcome, _) = shadow.fault(p2m, &memory, &PAE, Gva(0), Access::READ);
+        let (outcome, _) =
+            shadow.fault(AddressSpace::new(p2m, &memory, &PAE), PageFault::new(Gva(0), Access::READ));
         assert_eq!(outcome, ShadowOutcome::TableNotRam(Gpa(6 * PAGE_SIZE)));
         let back = p2m.map_ram(page(6), place(6), true).unwrap();
         assert_eq!(shadow.apply(&[back]), (None, TlbFlush::None));
@@ -122,12 +124,12 @@ fn pointers_whose_memory_goes_lead_nowhere() {
 fn a_root_without_memory_is_looked_for_when_there_is_some() {
     with_guest(LONG, |p2m, host, shadow, _| {
         let state = PagingState { cr3: 2 * PAGES * PAGE_SIZE, ..LONG };
-        let (nothing, _) = shadow.load(p2m, &VmMemory::new(p2m, host), &state);
+        let (nothing, _) = shadow.load(AddressSpace::new(p2m, &VmMemory::new(p2m, host), &state));
         let range = GpaRange::page(Gpa(state.cr3));
         let changed = p2m.map_ram(range, place(PAGES + 1), true).unwrap();
         assert_eq!(shadow.apply(&[changed]), (Some(Reload), TlbFlush::All));
-        assert_ne!(shadow.load(p2m, &VmMemory::new(p2m, host), &state).0, nothing);
-        let _back = shadow.load(p2m, &VmMemory::new(p2m, host), &LONG);
+        assert_ne!(shadow.load(AddressSpace::new(p2m, &VmMemory::new(p2m, host), &state)).0, nothing);
+        let _back = shadow.load(AddressSpace::new(p2m, &VmMemory::new(p2m, host), &LONG));
     });
 }
 

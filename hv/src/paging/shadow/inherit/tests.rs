@@ -11,7 +11,7 @@ use crate::paging::format::x86::{ADDRESS, WRITE};
 use crate::paging::guest_walk::PagingState;
 use crate::paging::p2m::P2m;
 use crate::paging::shadow::tests::{HOST, STATE, with_guest, with_guest_on};
-use crate::paging::shadow::{Shadow, ShadowOutcome};
+use crate::paging::shadow::{AddressSpace, PageFault, Shadow, ShadowOutcome};
 use crate::paging::vm_memory::VmMemory;
 
 #[test]
@@ -20,11 +20,12 @@ fn a_new_root_inherits_links_of_used_entries_with_the_same_rights() {
     for (bits, inherits) in [(0x27, true), (7, false), (0x25, false)] {
         with_guest(|p2m, write, host, shadow| {
             let memory = VmMemory::new(p2m, host);
-            let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(0), Access::READ);
+            let (outcome, _) =
+                shadow.fault(AddressSpace::new(p2m, &memory, &STATE), PageFault::new(Gva(0), Access::READ));
             assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
             write(7 * PAGE_SIZE, (2 * PAGE_SIZE) | bits);
             let other = PagingState { cr3: 7 * PAGE_SIZE, ..STATE };
-            let _flush = shadow.load(p2m, &memory, &other);
+            let _flush = shadow.load(AddressSpace::new(p2m, &memory, &other));
             assert_eq!(shadow.code(Gva(0), true).is_some(), inherits, "{bits:#x}");
             shadow.check(p2m, &memory, &other).unwrap();
         });
@@ -47,9 +48,11 @@ fn two_tables(write: &dyn Fn(u64, u64)) {
 fn first_use<F: PteFormat>(p2m: &P2m<&Arena>, host: &VecHost, shadow: &mut Shadow<&Arena, F>) {
     let memory = VmMemory::new(p2m, host);
     shadow.tuning.unsync_after = 0;
-    let _mapped = shadow.fault(p2m, &memory, &STATE, Gva(0x1000), Access::WRITE);
+    let _mapped =
+        shadow.fault(AddressSpace::new(p2m, &memory, &STATE), PageFault::new(Gva(0x1000), Access::WRITE));
     assert!(is_writable(shadow, 6));
-    let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(0x20_0000), Access::READ);
+    let (outcome, _) =
+        shadow.fault(AddressSpace::new(p2m, &memory, &STATE), PageFault::new(Gva(0x20_0000), Access::READ));
     assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
     shadow.check(p2m, &memory, &STATE).unwrap();
 }
@@ -66,7 +69,8 @@ fn a_table_that_the_guest_can_write_to_starts_unsync() {
         let memory = VmMemory::new(p2m, host);
         let _flush = shadow.invlpg(&memory, Gva(0x20_0000));
         assert_eq!(shadow.statistics().resynced_entries, 1);
-        let (outcome, _) = shadow.fault(p2m, &memory, &STATE, Gva(0x20_0000), Access::READ);
+        let (outcome, _) = shadow
+            .fault(AddressSpace::new(p2m, &memory, &STATE), PageFault::new(Gva(0x20_0000), Access::READ));
         assert_eq!(outcome, ShadowOutcome::GuestFault(0));
     });
     // Faults without an exit need tables that are write-protected.
@@ -83,8 +87,10 @@ fn a_dead_table_can_be_written_without_a_fault() {
     with_guest(|p2m, write, host, shadow| {
         let memory = VmMemory::new(p2m, host);
         two_tables(write);
-        let _table = shadow.fault(p2m, &memory, &STATE, Gva(0x20_0000), Access::READ);
-        let _mapped = shadow.fault(p2m, &memory, &STATE, Gva(0x1000), Access::READ);
+        let _table = shadow
+            .fault(AddressSpace::new(p2m, &memory, &STATE), PageFault::new(Gva(0x20_0000), Access::READ));
+        let _mapped =
+            shadow.fault(AddressSpace::new(p2m, &memory, &STATE), PageFault::new(Gva(0x1000), Access::READ));
         assert!(!is_writable(shadow, 6));
         write(3 * PAGE_SIZE + 8, 0);
         let _flush = shadow.written(p2m, Gpa(3 * PAGE_SIZE + 8), 8);
@@ -97,7 +103,8 @@ fn a_dead_table_can_be_written_without_a_fault() {
         // The root goes when it is left.
         write(PAGE_SIZE, 0);
         let _flush = shadow.written(p2m, Gpa(PAGE_SIZE), 8);
-        let _flush = shadow.load(p2m, &memory, &PagingState { cr3: 7 * PAGE_SIZE, ..STATE });
+        let _flush =
+            shadow.load(AddressSpace::new(p2m, &memory, &PagingState { cr3: 7 * PAGE_SIZE, ..STATE }));
         assert_eq!(shadow.statistics().pages, 1);
     });
 }

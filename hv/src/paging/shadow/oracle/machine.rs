@@ -15,7 +15,9 @@ use crate::paging::nested::{Nested, NestedOutcome};
 use crate::paging::p2m::P2mEntry;
 use crate::paging::range::{Changed, Flush};
 use crate::paging::shadow::model::{Registers, ShadowProcessor};
-use crate::paging::shadow::{HardwareControls, Root, Shadow, ShadowOutcome, TlbFlush, exiting_faults};
+use crate::paging::shadow::{
+    AddressSpace, HardwareControls, PageFault, Root, Shadow, ShadowOutcome, TlbFlush, exiting_faults,
+};
 
 /// The address as the kind of paging sees it.
 pub fn linear(kind: PagingKind, gva: Gva) -> Gva {
@@ -67,7 +69,8 @@ impl<'a, F: Modelled> Machine<'a, F> {
         physical_bits: u8,
     ) -> Machine<'a, F> {
         let nested = Nested::new(arena, PageSize::Size2M, p2m).expect("the arena is large");
-        let (root, _the_processor_is_new) = shadow.load(p2m, &Walked::new(p2m, &host, !walks_rom), state);
+        let (root, _the_processor_is_new) =
+            shadow.load(AddressSpace::new(p2m, &Walked::new(p2m, &host, !walks_rom), state));
         Machine {
             arena,
             host,
@@ -108,7 +111,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
     pub fn load(&mut self, p2m: &Guest, state: &PagingState, everything: bool) -> bool {
         if self.is_shadow {
             let memory = Walked::new(p2m, &self.host, !self.walks_rom);
-            let (root, flush) = self.shadow.load(p2m, &memory, state);
+            let (root, flush) = self.shadow.load(AddressSpace::new(p2m, &memory, state));
             self.root = root;
             self.processor.flush(flush);
             flush == TlbFlush::All
@@ -254,7 +257,8 @@ impl<'a, F: Modelled> Machine<'a, F> {
             }
             let unknown = self.is_unknown();
             let memory = Walked::new(p2m, &self.host, !self.walks_rom);
-            let (outcome, flush) = self.shadow.fault(p2m, &memory, state, gva, access);
+            let (outcome, flush) =
+                self.shadow.fault(AddressSpace::new(p2m, &memory, state), PageFault::new(gva, access));
             self.processor.flush(flush);
             let stopped = |gpa| Ok((Outcome::Stopped(gpa, p2m.translate(gpa)), false));
             return match outcome {

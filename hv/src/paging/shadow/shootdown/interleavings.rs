@@ -15,7 +15,7 @@ use crate::paging::format::npt::Npt;
 use crate::paging::p2m::P2m;
 use crate::paging::range::GpaRange;
 use crate::paging::shadow::model::{Registers, ShadowProcessor};
-use crate::paging::shadow::{Root, Shadow, ShadowOutcome, TlbFlush, Tuning};
+use crate::paging::shadow::{AddressSpace, PageFault, Root, Shadow, ShadowOutcome, TlbFlush, Tuning};
 use crate::smp::mailbox::{self, tests::Attentive};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool as PlainBool, AtomicU64 as Plain, Ordering};
@@ -221,11 +221,13 @@ fn run(
     shadow.share(2, Arc::new(handle.clone()));
     let [root, _] = [1, 0].map(|vcpu| {
         shadow.switch_vcpu(vcpu);
-        shadow.load(&p2m, &handle, &STATE).0
+        shadow.load(AddressSpace::new(&p2m, &handle, &STATE)).0
     });
     for &n in before {
-        let (outcome, _) =
-            shadow.fault(&p2m, &handle, &STATE, gva(n), if n == 1 { access } else { Access::READ });
+        let (outcome, _) = shadow.fault(
+            AddressSpace::new(&p2m, &handle, &STATE),
+            PageFault::new(gva(n), if n == 1 { access } else { Access::READ }),
+        );
         assert_eq!(outcome, ShadowOutcome::Filled { prefetched: 0 });
     }
     handle.0.runs.store(true, Ordering::Relaxed);
@@ -247,7 +249,8 @@ fn run(
             }
         })
     };
-    let (outcome, _) = shadow.fault(&p2m, &handle, &STATE, gva(2), Access::READ);
+    let (outcome, _) =
+        shadow.fault(AddressSpace::new(&p2m, &handle, &STATE), PageFault::new(gva(2), Access::READ));
     assert_eq!(outcome, ShadowOutcome::Filled { prefetched: 0 });
     over.store(true, Ordering::Release);
     other.join().unwrap();

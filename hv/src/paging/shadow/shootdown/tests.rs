@@ -13,7 +13,7 @@ use crate::paging::p2m::P2m;
 use crate::paging::range::GpaRange;
 use crate::paging::shadow::tests::Silent;
 pub(super) use crate::paging::shadow::tests::{HOST, STATE};
-use crate::paging::shadow::{ShadowOutcome, TlbFlush, Tuning};
+use crate::paging::shadow::{AddressSpace, PageFault, ShadowOutcome, TlbFlush, Tuning};
 use crate::paging::vm_memory::VmMemory;
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -44,7 +44,7 @@ fn with_pages(ram: u64, pages: usize, f: impl FnOnce(&mut P2m<&Arena>, &VecHost,
     shadow.share(2, Arc::new(Silent));
     for (vcpu, state) in [(1, STATE), (0, OTHER)] {
         shadow.switch_vcpu(vcpu);
-        let _first = shadow.load(&p2m, &VmMemory::new(&p2m, &host), &state);
+        let _first = shadow.load(AddressSpace::new(&p2m, &VmMemory::new(&p2m, &host), &state));
     }
     f(&mut p2m, &host, &mut shadow);
 }
@@ -65,7 +65,7 @@ fn no_vcpu_finds_a_root_where_its_table_was_before_memory_moved() {
     with_guest(|p2m, host, shadow| {
         let page = |n: u64| GpaRange::page(Gpa(n * PAGE_SIZE));
         let place = |n: u64| Hpa(HOST.0 + n * PAGE_SIZE);
-        let (before, _) = shadow.load(p2m, &VmMemory::new(p2m, host), &OTHER);
+        let (before, _) = shadow.load(AddressSpace::new(p2m, &VmMemory::new(p2m, host), &OTHER));
         let changed = p2m.map_ram(page(7), place(9), true).unwrap();
         let changed = changed.and(p2m.map_ram(page(9), place(7), true).unwrap());
         shadow.switch_vcpu(1);
@@ -73,7 +73,7 @@ fn no_vcpu_finds_a_root_where_its_table_was_before_memory_moved() {
         let memory = VmMemory::new(p2m, host);
         // The second of these is in the same shadow page, for the same memory, as the root of VCPU 0 was.
         let root = |shadow: &mut Shadow<_, _>, n| {
-            shadow.load(p2m, &memory, &PagingState { cr3: n * PAGE_SIZE, ..STATE }).0
+            shadow.load(AddressSpace::new(p2m, &memory, &PagingState { cr3: n * PAGE_SIZE, ..STATE })).0
         };
         let [_, again] = [1, 9].map(|n| root(shadow, n));
         assert_eq!(again, before);
@@ -87,7 +87,8 @@ fn one_address_of_a_large_page_flushes_all_its_parts_when_its_tables_are_gone() 
     with_guest(|p2m, host, shadow| {
         let memory = VmMemory::new(p2m, host);
         shadow.switch_vcpu(1);
-        let (_filled, _) = shadow.fault(p2m, &memory, &STATE, Gva(0x8000), Access::READ);
+        let (_filled, _) =
+            shadow.fault(AddressSpace::new(p2m, &memory, &STATE), PageFault::new(Gva(0x8000), Access::READ));
         shadow.switch_vcpu(0);
         for n in 1..40 {
             let _nothing = shadow.written(p2m, Gpa(3 * PAGE_SIZE + 8 * n), 8);
@@ -104,7 +105,8 @@ fn one_address_of_a_large_page_flushes_all_its_parts_when_the_guest_wrote_its_ta
     with_guest(|p2m, host, shadow| {
         let memory = VmMemory::new(p2m, host);
         shadow.switch_vcpu(1);
-        let (_filled, _) = shadow.fault(p2m, &memory, &STATE, Gva(0x8000), Access::READ);
+        let (_filled, _) =
+            shadow.fault(AddressSpace::new(p2m, &memory, &STATE), PageFault::new(Gva(0x8000), Access::READ));
         assert!(shadow.make_unsync(p2m, &memory, Gpa(3 * PAGE_SIZE)).is_some());
         entry(p2m, host, 3 * PAGE_SIZE, 0);
         assert_eq!(shadow.invlpg(&memory, Gva(0x9000)), TlbFlush::All);
@@ -127,7 +129,8 @@ fn tables_that_the_guest_writes_are_evicted_together_and_not_freed_again_at_its_
         }
         shadow.switch_vcpu(1);
         let touch = |shadow: &mut Shadow<_, _>, n: u64, access| {
-            let (_filled, _) = shadow.fault(p2m, &memory, &STATE, Gva(n << 21), access);
+            let (_filled, _) =
+                shadow.fault(AddressSpace::new(p2m, &memory, &STATE), PageFault::new(Gva(n << 21), access));
         };
         // The guest writes the first two, which are the least recently used when the pool is full.
         for n in 0..2 {
@@ -162,11 +165,11 @@ fn a_right_that_was_taken_on_behalf_of_another_vcpu_is_forgotten_before_it_count
         let _all_reload = shadow.apply(&[p2m.map_rom(upper, place).unwrap()]);
         let memory = VmMemory::new(p2m, host);
         let touch = |shadow: &mut Shadow<_, _>, state, gva, access| {
-            shadow.fault(p2m, &memory, state, Gva(gva), access)
+            shadow.fault(AddressSpace::new(p2m, &memory, state), PageFault::new(Gva(gva), access))
         };
         for (vcpu, state) in [(0, OTHER), (1, STATE)] {
             shadow.switch_vcpu(vcpu);
-            let _root = shadow.load(p2m, &memory, &state);
+            let _root = shadow.load(AddressSpace::new(p2m, &memory, &state));
         }
         // VCPU 1 may write to it, and VCPU 0 takes that right away.
         let (outcome, _) = touch(shadow, &STATE, TABLE, Access::WRITE);
@@ -193,7 +196,9 @@ fn a_page_that_another_vcpu_released_is_forgotten_before_it_becomes_another_one(
         }
         shadow.switch_vcpu(1);
         let touch = |shadow: &mut Shadow<_, _>, n: u64| {
-            shadow.fault(p2m, &memory, &STATE, Gva(n << 21), Access::READ).1
+            shadow
+                .fault(AddressSpace::new(p2m, &memory, &STATE), PageFault::new(Gva(n << 21), Access::READ))
+                .1
         };
         // All pages but those of two roots and of levels 3 and 2.
         for n in 0..TABLES - 1 {
@@ -266,19 +271,27 @@ fn what_a_fault_read_before_the_others_were_told_leads_nowhere() {
             let late = Late { memory: VmMemory::new(p2m, host), at, before, told: &told };
             // VCPU 1 can write to the table of which the entry changes.
             shadow.switch_vcpu(1);
-            let (_filled, _) = shadow.fault(p2m, &plain, &STATE, Gva(at.frame().base().0), Access::WRITE);
+            let (_filled, _) = shadow.fault(
+                AddressSpace::new(p2m, &plain, &STATE),
+                PageFault::new(Gva(at.frame().base().0), Access::WRITE),
+            );
             shadow.switch_vcpu(0);
-            let _root = shadow.load(p2m, &plain, &PAE);
+            let _root = shadow.load(AddressSpace::new(p2m, &plain, &PAE));
             if at == lower {
                 // The table above is known, and the pointer to it is not.
-                let (_filled, _) = shadow.fault(p2m, &plain, &PAE, Gva(0x20_1000), Access::READ);
-                let _root = shadow.load(p2m, &plain, &PAE);
+                let (_filled, _) = shadow.fault(
+                    AddressSpace::new(p2m, &plain, &PAE),
+                    PageFault::new(Gva(0x20_1000), Access::READ),
+                );
+                let _root = shadow.load(AddressSpace::new(p2m, &plain, &PAE));
             }
             told.0.store(false, Ordering::Relaxed);
-            let (outcome, _) = shadow.fault(p2m, &late, &PAE, Gva(0x1000), Access::READ);
+            let (outcome, _) =
+                shadow.fault(AddressSpace::new(p2m, &late, &PAE), PageFault::new(Gva(0x1000), Access::READ));
             assert_eq!((outcome, told.0.load(Ordering::Relaxed)), (ShadowOutcome::Retry, true));
             shadow.check(p2m, &plain, &PAE).unwrap();
-            let (outcome, _) = shadow.fault(p2m, &late, &PAE, Gva(0x1000), Access::READ);
+            let (outcome, _) =
+                shadow.fault(AddressSpace::new(p2m, &late, &PAE), PageFault::new(Gva(0x1000), Access::READ));
             assert_eq!(outcome, ShadowOutcome::Filled { prefetched: 0 });
             shadow.check(p2m, &plain, &PAE).unwrap();
         });

@@ -5,7 +5,7 @@ use crate::arch::Access;
 use crate::arch::addr::{Gpa, Hpa};
 use crate::paging::model::Modelled;
 use crate::paging::shadow::oracle::{Outcome, by_p2m};
-use crate::paging::shadow::{ShadowOutcome, TlbFlush};
+use crate::paging::shadow::{AddressSpace, PageFault, ShadowOutcome, TlbFlush};
 
 /// Attempts of an access, each of which may be undone by what others do.
 const ATTEMPTS: usize = 60;
@@ -44,8 +44,9 @@ impl<F: Modelled> Several<F> {
                 return Ok(None);
             }
             drop(cpu);
-            let outcome =
-                self.engine(v, |shadow, p2m, memory, state| shadow.fault(p2m, memory, state, gva, access));
+            let outcome = self.engine(v, |shadow, p2m, memory, state| {
+                shadow.fault(AddressSpace::new(p2m, memory, state), PageFault::new(gva, access))
+            });
             world.log(|| format!("    VCPU {v}: {gva} {access:?}: {outcome:x?}"));
             let p2m = world.p2m.borrow();
             let outcome = match outcome {

@@ -28,7 +28,7 @@ use crate::paging::p2m::P2m;
 use crate::paging::random::Random;
 use crate::paging::range::GpaRange;
 use crate::paging::shadow::model::ShadowProcessor;
-use crate::paging::shadow::{Root, Shadow, TlbFlush};
+use crate::paging::shadow::{AddressSpace, Root, Shadow, TlbFlush};
 use crate::vm::work;
 use cpu::{Cpu, Place, Probe};
 use std::rc::Rc;
@@ -174,7 +174,7 @@ impl<F: Modelled> Several<F> {
     /// The VCPU loads its root; returns whether global translations are gone, too.
     fn load(&mut self, v: usize) -> bool {
         let (root, flush) = self.engine(v, |shadow, p2m, memory, state| {
-            let (root, flush) = shadow.load(p2m, memory, state);
+            let (root, flush) = shadow.load(AddressSpace::new(p2m, memory, state));
             ((root, flush), flush)
         });
         let mut cpu = self.world.cpus[v].borrow_mut();

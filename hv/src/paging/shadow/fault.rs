@@ -1,0 +1,62 @@
+//! What a fault is handled with: the guest's address space, and the access that failed.
+
+use crate::arch::Access;
+use crate::arch::addr::Gva;
+use crate::mem::guest_memory::GuestMemory;
+use crate::mem::table_memory::TableMemory;
+use crate::paging::guest_walk::PagingState;
+use crate::paging::p2m::P2m;
+
+/// What decides where the guest's addresses lead, besides the shadow tables: the registers, the guest's own tables (which are in
+/// its RAM), and where that RAM is.
+///
+/// It is passed by value: in inlined callers its fields then stay in registers.
+#[derive(Debug)]
+pub struct AddressSpace<'a, T: TableMemory, G: GuestMemory> {
+    /// Where guest-physical addresses lead.
+    pub p2m: &'a P2m<T>,
+    /// The RAM that they lead to, as the guest sees it.
+    pub ram: &'a G,
+    /// The registers of the VCPU.
+    pub state: &'a PagingState,
+}
+
+impl<'a, T: TableMemory, G: GuestMemory> AddressSpace<'a, T, G> {
+    /// The address space of a VCPU with these registers.
+    #[inline(always)]
+    pub fn new(p2m: &'a P2m<T>, ram: &'a G, state: &'a PagingState) -> Self {
+        AddressSpace { p2m, ram, state }
+    }
+}
+
+// Not derived: that would ask the same of the two memories.
+impl<T: TableMemory, G: GuestMemory> Clone for AddressSpace<'_, T, G> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T: TableMemory, G: GuestMemory> Copy for AddressSpace<'_, T, G> {}
+
+/// A page fault of the processor on shadow tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageFault {
+    /// The address, which is canonical.
+    pub gva: Gva,
+    /// What the error code says the guest did there.
+    pub access: Access,
+}
+
+impl PageFault {
+    /// A fault of `access` at `gva`.
+    #[inline(always)]
+    pub fn new(gva: Gva, access: Access) -> PageFault {
+        PageFault { gva, access }
+    }
+
+    /// The error code with which the guest takes it, if it is the guest's own; `code` holds P and RSVD.
+    #[inline(always)]
+    pub(super) fn code(self, state: &PagingState, code: u32) -> u32 {
+        state.fault_code(self.access, code)
+    }
+}
