@@ -9,6 +9,7 @@ use crate::emulate::{self, Fault, Insn, MAX_LEN, Mode, Op, System, decode, mask,
 use crate::paging::guest_walk::PagingState;
 use crate::vcpu::bus::Bus;
 use crate::vcpu::dispatch::{died, next_rip};
+use crate::vcpu::exit_context::ExitContext;
 use crate::vcpu::host::Host;
 use crate::vcpu::next_rip::ControlAccess;
 use crate::vcpu::outcome::{Cause, Outcome};
@@ -20,15 +21,11 @@ use crate::vm::{HostMemory, Vm};
 
 /// Handles a MOV to or from a control register, CLTS, LMSW or SMSW.
 #[inline(always)]
-pub fn control<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
-    access: RegMove,
-    tsc: u64,
-) -> Outcome {
+pub fn control<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>, access: RegMove) -> Outcome {
+    let ExitContext { vcpu, vm, host, tsc } = cx;
     if access.index == 0 && access.gpr.is_none() {
-        return unnamed(vcpu, vm, access.write).unwrap_or_else(|| machine_status(vcpu, vm, host, tsc));
+        return unnamed(vcpu, vm, access.write)
+            .unwrap_or_else(|| machine_status(ExitContext { vcpu, vm, host, tsc }));
     }
     let Some((gpr, next)) = operand(vcpu, vm, access) else { return Outcome::Resume };
     if access.write { write(vcpu, vm, access.index, gpr, next) } else { read(vcpu, access.index, gpr, next) }
@@ -298,24 +295,22 @@ pub(super) fn after<V: Virt>(vcpu: &Vcpu<V>, insn: &Insn) -> u64 {
 
 /// LMSW and SMSW of memory.
 #[cold]
-fn machine_status<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
-    tsc: u64,
-) -> Outcome {
+fn machine_status<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>) -> Outcome {
+    let ExitContext { vcpu, vm, host, tsc } = cx;
     // Something else is at RIP by now: it is executed as what it is.
     let Some(insn) = current(vcpu, vm) else { return Outcome::Resume };
     let next = after(vcpu, &insn);
     match insn.op {
         Op::System(System::Lmsw) => {
-            with_port(vcpu, vm, host, tsc, |virt, port| emulate::read_msw(&insn, virt, port))
+            with_port(ExitContext { vcpu, vm, host, tsc }, |virt, port| emulate::read_msw(&insn, virt, port))
                 .map_or_else(|outcome| outcome, |value| load_status(vcpu, vm, value, next))
         }
         Op::System(System::Smsw) => {
             let cr0 = vcpu.virt.cr0();
-            with_port(vcpu, vm, host, tsc, |virt, port| emulate::write_msw(&insn, virt, port, cr0))
-                .map_or_else(|outcome| outcome, |()| Outcome::Next(next))
+            with_port(ExitContext { vcpu, vm, host, tsc }, |virt, port| {
+                emulate::write_msw(&insn, virt, port, cr0)
+            })
+            .map_or_else(|outcome| outcome, |()| Outcome::Next(next))
         }
         _ => Outcome::Resume,
     }
@@ -323,12 +318,10 @@ fn machine_status<V: Virt, M: HostMemory, H: Host>(
 
 /// Runs `operands`, which reads or writes guest memory for one instruction.
 pub(super) fn with_port<V: Virt, M: HostMemory, H: Host, T>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
-    tsc: u64,
+    cx: ExitContext<'_, V, M, H>,
     operands: impl FnOnce(&mut V, &mut Port<'_, V::NestedFormat, M, H>) -> Result<T, Fault<port::PortStop>>,
 ) -> Result<T, Outcome> {
+    let ExitContext { vcpu, vm, host, tsc } = cx;
     let paging = PagingState::of(&vcpu.virt, vm.paging_features);
     let mut port = Port::new(Bus::new(vm, &mut vcpu.lapic, host, tsc), paging, None);
     let result = operands(&mut vcpu.virt, &mut port);

@@ -9,6 +9,7 @@ use crate::arch::addr::Gva;
 use crate::arch::state::{ArchState, Gpr, cr0, cr4};
 use crate::arch::{Exception, vector};
 use crate::emulate::System;
+use crate::vcpu::exit_context::ExitContext;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Death, Outcome, Stop};
 use crate::vcpu::port;
@@ -20,86 +21,73 @@ use crate::vm::{HostMemory, Vm};
 
 /// Decides what happens after `exit`, which came at host TSC `tsc`.
 #[inline(always)]
-pub fn dispatch<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
-    exit: &Exit,
-    tsc: u64,
-) -> Outcome {
+pub fn dispatch<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>, exit: &Exit) -> Outcome {
     match *exit {
-        Exit::Cpuid => cpuid(vcpu, vm, host),
-        Exit::Io(io) => io::io(vcpu, vm, host, io, tsc).unwrap_or(Outcome::Resume),
-        Exit::Wrmsr => msr::write(vcpu, vm, host, tsc),
-        Exit::Rdmsr => msr::read(vcpu, vm, tsc),
-        Exit::Hlt => with_next(vcpu, vm, System::Hlt, |_, rip| Outcome::Halt(rip)),
-        Exit::NestedFault { gpa, access, walk, .. } => {
-            memory_fault::nested(vcpu, vm, host, gpa, access, walk, tsc)
-        }
-        Exit::ControlReg(access) => control::control(vcpu, vm, host, access, tsc),
-        Exit::Invlpg(gva) => invalidate::invlpg(vcpu, vm, gva),
+        Exit::Cpuid => cpuid(cx.vcpu, cx.vm, cx.host),
+        Exit::Io(io) => io::io(cx.vcpu, cx.vm, cx.host, io, cx.tsc).unwrap_or(Outcome::Resume),
+        Exit::Wrmsr => msr::write(cx),
+        Exit::Rdmsr => msr::read(cx.vcpu, cx.vm, cx.tsc),
+        Exit::Hlt => with_next(cx.vcpu, cx.vm, System::Hlt, |_, rip| Outcome::Halt(rip)),
+        Exit::NestedFault { gpa, access, walk, .. } => memory_fault::nested(cx, gpa, access, walk),
+        Exit::ControlReg(access) => control::control(cx, access),
+        Exit::Invlpg(gva) => invalidate::invlpg(cx.vcpu, cx.vm, gva),
         Exit::Interrupt => Outcome::HostInterrupt,
-        _ => rare(vcpu, vm, host, exit, tsc),
+        _ => rare(cx, exit),
     }
 }
 
 #[cold]
 #[inline(never)]
-fn rare<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
-    exit: &Exit,
-    tsc: u64,
-) -> Outcome {
+fn rare<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>, exit: &Exit) -> Outcome {
     match *exit {
-        Exit::Invpcid => invalidate::invpcid(vcpu, vm, host, tsc),
+        Exit::Invpcid => invalidate::invpcid(cx),
         Exit::DebugReg(_) => {
-            vcpu.virt.open_debug_registers();
+            cx.vcpu.virt.open_debug_registers();
             Outcome::Resume
         }
-        Exit::Xsetbv => xcr::xsetbv(vcpu, vm, host),
-        Exit::Hypercall => with_next(vcpu, vm, System::Hypercall, |vcpu, rip| {
+        Exit::Xsetbv => xcr::xsetbv(cx.vcpu, cx.vm, cx.host),
+        Exit::Hypercall => with_next(cx.vcpu, cx.vm, System::Hypercall, |vcpu, rip| {
             vcpu.virt.set_gpr(Gpr::Rax, abi::hypercall::NOT_IMPLEMENTED);
             Outcome::Next(rip)
         }),
         // Processors look at this before the intercept; QEMU's emulation does not.
-        Exit::Wbinvd if vcpu.virt.cpl() != 0 => Outcome::Inject(Exception::GP0),
-        Exit::Wbinvd => with_next(vcpu, vm, System::Wbinvd, |_, rip| Outcome::Next(rip)),
-        Exit::Pause => with_next(vcpu, vm, System::Pause, |vcpu, rip| {
+        Exit::Wbinvd if cx.vcpu.virt.cpl() != 0 => Outcome::Inject(Exception::GP0),
+        Exit::Wbinvd => with_next(cx.vcpu, cx.vm, System::Wbinvd, |_, rip| Outcome::Next(rip)),
+        Exit::Pause => with_next(cx.vcpu, cx.vm, System::Pause, |vcpu, rip| {
             vcpu.request(work::SPIN);
             Outcome::Next(rip)
         }),
-        Exit::Rdpmc => rdpmc(vcpu, vm),
+        Exit::Rdpmc => rdpmc(cx.vcpu, cx.vm),
         Exit::Mwait | Exit::VirtInstruction => Outcome::Inject(Exception::UD),
         Exit::InterruptWindow => {
-            vcpu.request(work::INTERRUPTS);
+            cx.vcpu.request(work::INTERRUPTS);
             Outcome::Resume
         }
         Exit::NmiWindow | Exit::Init => Outcome::Resume,
         Exit::Nmi => Outcome::HostInterrupt,
         Exit::Exception(Exception { vector: vector::PF, error: Some(error), cr2: Some(gva) }) => {
-            mmu::page_fault(vcpu, vm, host, Gva(gva), error, false, tsc)
+            mmu::page_fault(cx.vcpu, cx.vm, cx.host, Gva(gva), error, false, cx.tsc)
         }
         Exit::Exception(exception) => {
             // Its delivery may raise the next one at once, which the processor puts before interrupts: the host looks for them.
-            vcpu.request(work::HOST);
+            cx.vcpu.request(work::HOST);
             Outcome::Inject(exception)
         }
         Exit::Shutdown => Outcome::Stop(died(
-            vcpu,
+            cx.vcpu,
             Cause::TripleFault,
             "an exception could not be delivered, nor a double fault".into(),
         )),
         Exit::InvalidState => {
-            let what = alloc::format!("the processor refused the guest's state; {}", vcpu.virt.exit_report());
-            Outcome::Stop(died(vcpu, Cause::InvalidState, what))
+            let what =
+                alloc::format!("the processor refused the guest's state; {}", cx.vcpu.virt.exit_report());
+            Outcome::Stop(died(cx.vcpu, Cause::InvalidState, what))
         }
-        Exit::TaskSwitch(request) => task::switch(vcpu, vm, host, &request, tsc),
-        Exit::LoadTask => mmu::execute_on_nested(vcpu, vm, host),
+        Exit::TaskSwitch(request) => task::switch(cx, &request),
+        Exit::LoadTask => mmu::execute_on_nested(cx.vcpu, cx.vm, cx.host),
         Exit::Unknown { .. } => {
-            let what = alloc::format!("unknown exit {exit:x?}; {}", vcpu.virt.exit_report());
-            Outcome::Stop(died(vcpu, Cause::UnknownExit, what))
+            let what = alloc::format!("unknown exit {exit:x?}; {}", cx.vcpu.virt.exit_report());
+            Outcome::Stop(died(cx.vcpu, Cause::UnknownExit, what))
         }
         Exit::Cpuid
         | Exit::Io(_)
@@ -109,7 +97,7 @@ fn rare<V: Virt, M: HostMemory, H: Host>(
         | Exit::NestedFault { .. }
         | Exit::ControlReg(_)
         | Exit::Invlpg(_)
-        | Exit::Interrupt => dispatch(vcpu, vm, host, exit, tsc),
+        | Exit::Interrupt => dispatch(cx, exit),
     }
 }
 

@@ -6,6 +6,7 @@ use crate::arch::state::{SegReg, cr4};
 use crate::emulate::{Op, System, invlpg_address, invpcid_operands};
 use crate::vcpu::control::{after, current, with_port};
 use crate::vcpu::dispatch::next_rip;
+use crate::vcpu::exit_context::ExitContext;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::Outcome;
 use crate::vcpu::{Vcpu, mmu};
@@ -42,15 +43,12 @@ fn simple_address<V: Virt>(vcpu: &Vcpu<V>) -> Option<Gva> {
 }
 
 /// Handles INVPCID on shadow tables, which do not tell address spaces apart: all types flush everything.
-pub fn invpcid<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
-    tsc: u64,
-) -> Outcome {
+pub fn invpcid<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>) -> Outcome {
+    let ExitContext { vcpu, vm, host, tsc } = cx;
     let insn = current(vcpu, vm).filter(|insn| insn.op == Op::System(System::Invpcid));
     let Some(insn) = insn else { return Outcome::Resume };
-    let operands = with_port(vcpu, vm, host, tsc, |virt, port| invpcid_operands(&insn, virt, port));
+    let operands =
+        with_port(ExitContext { vcpu, vm, host, tsc }, |virt, port| invpcid_operands(&insn, virt, port));
     let (kind, descriptor) = match operands {
         Ok(operands) => operands,
         Err(outcome) => return outcome,

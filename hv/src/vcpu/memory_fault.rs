@@ -11,6 +11,7 @@ use crate::paging::{MapError, NestedOutcome};
 use crate::vcpu::Vcpu;
 use crate::vcpu::bus::Bus;
 use crate::vcpu::dispatch::died;
+use crate::vcpu::exit_context::ExitContext;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Outcome};
 use crate::vcpu::port::{Port, PortStop, Written};
@@ -21,14 +22,12 @@ use crate::vm::{HostMemory, Vm};
 
 /// Handles an access that the nested tables do not allow.
 pub fn nested<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
+    cx: ExitContext<'_, V, M, H>,
     gpa: Gpa,
     access: Access,
     walk: bool,
-    tsc: u64,
 ) -> Outcome {
+    let ExitContext { vcpu, vm, host, tsc } = cx;
     // Most faults are accesses to devices: they change nothing in the tables, and need only the P2m.
     let known = {
         let memory = vm.read_memory(&mut vcpu.work);
@@ -50,7 +49,7 @@ pub fn nested<V: Virt, M: HostMemory, H: Host>(
         }
         // A fetch whose page walk ends in a hole is the guest's page fault.
         Ok(_) if access.execute && !walk => fetch_outside_ram(vcpu, gpa),
-        Ok(_) => emulate(vcpu, vm, host, tsc),
+        Ok(_) => emulate(ExitContext { vcpu, vm, host, tsc }),
         Err(error) => {
             let what = format!("no memory for nested tables at {gpa}: {error:?}; give the host more memory");
             Outcome::Stop(died(vcpu, Cause::OutOfMemory, what))
@@ -84,23 +83,16 @@ fn fill<V: Virt, M: HostMemory>(
 }
 
 /// Executes the instruction at CS:RIP in software.
-pub fn emulate<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
-    tsc: u64,
-) -> Outcome {
-    emulate_write(vcpu, vm, host, None, tsc)
+pub fn emulate<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>) -> Outcome {
+    emulate_write(cx, None)
 }
 
 /// The same, with what is known about its write.
 pub fn emulate_write<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
+    cx: ExitContext<'_, V, M, H>,
     written: Option<Written>,
-    tsc: u64,
 ) -> Outcome {
+    let ExitContext { vcpu, vm, host, tsc } = cx;
     vcpu.faults.emulated += 1;
     vcpu.sync_task_priority();
     let paging = PagingState::of(&vcpu.virt, vm.paging_features);

@@ -18,6 +18,7 @@ pub mod sampling;
 mod console;
 mod control;
 mod devices;
+pub mod exit_context;
 mod invalidate;
 mod io;
 mod memory_fault;

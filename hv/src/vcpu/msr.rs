@@ -10,6 +10,7 @@ use crate::guest::msr::{DeviceMsr, MsrContext, MsrEffect, MsrRead, MsrWrite};
 use crate::vcpu::bus::Bus;
 use crate::vcpu::devices::Dma;
 use crate::vcpu::dispatch::next_rip;
+use crate::vcpu::exit_context::ExitContext;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::Outcome;
 use crate::vcpu::{Vcpu, apic_base, mmu};
@@ -20,19 +21,17 @@ use crate::vm::{HostMemory, Vm};
 
 /// Handles WRMSR.
 #[inline]
-pub fn write<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
-    tsc: u64,
-) -> Outcome {
+pub fn write<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>) -> Outcome {
+    let ExitContext { vcpu, vm, host, tsc } = cx;
     let Some(next) = next_rip(vcpu, vm, System::Wrmsr) else { return Outcome::Resume };
     let low = |reg| vcpu.virt.gpr(reg) & 0xffff_ffff;
     let (msr, value) = (low(Gpr::Rcx) as u32, low(Gpr::Rdx) << 32 | low(Gpr::Rax));
     match msr {
         index::TSC_DEADLINE if vcpu.lapic.has_tsc_deadline() => write_deadline(vcpu, vm, value, tsc, next),
-        index::X2APIC_FIRST..=index::X2APIC_LAST => write_x2apic(vcpu, vm, host, msr, value, tsc, next),
-        _ => write_rare(vcpu, vm, host, msr, value, tsc, next),
+        index::X2APIC_FIRST..=index::X2APIC_LAST => {
+            write_x2apic(ExitContext { vcpu, vm, host, tsc }, msr, value, next)
+        }
+        _ => write_rare(ExitContext { vcpu, vm, host, tsc }, msr, value, next),
     }
 }
 
@@ -72,14 +71,12 @@ fn arm_deadline<V: Virt, M: HostMemory>(
 
 #[inline]
 fn write_x2apic<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
+    cx: ExitContext<'_, V, M, H>,
     msr: u32,
     value: u64,
-    tsc: u64,
     next: u64,
 ) -> Outcome {
+    let ExitContext { vcpu, vm, host, tsc } = cx;
     vcpu.sync_task_priority();
     let Ok(effect) = vcpu.lapic.write_msr(msr, value, vm.ticks(tsc)) else {
         return Outcome::Inject(Exception::GP0);
@@ -151,21 +148,19 @@ fn context<'a, V: Virt, M: HostMemory>(
 
 #[cold]
 fn write_rare<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
+    cx: ExitContext<'_, V, M, H>,
     msr: u32,
     value: u64,
-    tsc: u64,
     next: u64,
 ) -> Outcome {
+    let ExitContext { vcpu, vm, host, tsc } = cx;
     let limits = *vcpu.cpuid.limits();
     let answer = vcpu.msrs.write(msr, value, &context(&vcpu.virt, vm, &limits));
     let accepted = match answer {
         MsrWrite::Done => true,
         MsrWrite::Fault => false,
         MsrWrite::Effect(effect) => {
-            perform(vcpu, vm, host, effect, tsc);
+            perform(ExitContext { vcpu, vm, host, tsc }, effect);
             true
         }
         MsrWrite::Device(DeviceMsr::Tsc) => {
@@ -174,25 +169,20 @@ fn write_rare<V: Virt, M: HostMemory, H: Host>(
             if deadline != 0 {
                 arm_deadline(vcpu, vm, deadline, tsc);
             }
-            update_clock(vcpu, vm, host, tsc);
+            update_clock(ExitContext { vcpu, vm, host, tsc });
             true
         }
         MsrWrite::Device(DeviceMsr::ApicBase) => apic_base::write(vcpu, vm, value),
         MsrWrite::Device(DeviceMsr::TscDeadline) => return write_deadline(vcpu, vm, value, tsc, next),
         MsrWrite::Device(DeviceMsr::X2apic(_)) => {
-            return write_x2apic(vcpu, vm, host, msr, value, tsc, next);
+            return write_x2apic(ExitContext { vcpu, vm, host, tsc }, msr, value, next);
         }
     };
     if accepted { Outcome::Next(next) } else { Outcome::Inject(Exception::GP0) }
 }
 
-fn perform<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
-    effect: MsrEffect,
-    tsc: u64,
-) {
+fn perform<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>, effect: MsrEffect) {
+    let ExitContext { vcpu, vm, host, tsc } = cx;
     match effect {
         MsrEffect::Efer(value) => {
             let old = vcpu.virt.efer();
@@ -212,11 +202,11 @@ fn perform<V: Virt, M: HostMemory, H: Host>(
         MsrEffect::Command(msr) => host.forget_speculation(msr),
         MsrEffect::KvmSystemTime(value) => {
             vcpu.pv_clock.set_address(value);
-            update_clock(vcpu, vm, host, tsc);
+            update_clock(ExitContext { vcpu, vm, host, tsc });
         }
         MsrEffect::KvmWallClock(at) => {
             let (seconds, nanos) = vm.wall_at_zero;
-            write_memory(vcpu, vm, host, tsc, |_, memory| {
+            write_memory(ExitContext { vcpu, vm, host, tsc }, |_, memory| {
                 pvclock::write_wall_clock(memory, Gpa(at), seconds, nanos);
             });
         }
@@ -224,24 +214,20 @@ fn perform<V: Virt, M: HostMemory, H: Host>(
 }
 
 /// Tells the guest's paravirtual clock the time.
-fn update_clock<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
-    tsc: u64,
-) {
+fn update_clock<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>) {
+    let ExitContext { vcpu, vm, host, tsc } = cx;
     let guest_tsc = Tsc(tsc.wrapping_add(vcpu.virt.tsc_offset()));
-    write_memory(vcpu, vm, host, tsc, |clock, memory| clock.update(memory, guest_tsc, vm.nanos(tsc)));
+    write_memory(ExitContext { vcpu, vm, host, tsc }, |clock, memory| {
+        clock.update(memory, guest_tsc, vm.nanos(tsc))
+    });
 }
 
 /// Has the clock's structures written, wherever the guest wants them: even to its page tables.
 fn write_memory<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
-    tsc: u64,
+    cx: ExitContext<'_, V, M, H>,
     write: impl FnOnce(&mut PvClock, &Dma<'_, V::NestedFormat, M>),
 ) {
+    let ExitContext { vcpu, vm, host, tsc } = cx;
     let mut bus = Bus::new(vm, &mut vcpu.lapic, host, tsc);
     bus.with_memory(|memory, _| write(&mut vcpu.pv_clock, memory));
     let left = bus.finish();

@@ -9,6 +9,7 @@ use records::trace::What;
 use crate::arch::state::rflags;
 use crate::arch::{Exception, vector};
 use crate::trace::exits::kind;
+use crate::vcpu::exit_context::ExitContext;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Outcome, Return, Stop};
 use crate::vcpu::{Vcpu, console, control, devices, dispatch, io, mmu, startup, timers};
@@ -103,7 +104,7 @@ fn turn<V: Virt, M: HostMemory, H: Host, const TRACED: bool>(
                     outcome => (ExitKind::PageFault, outcome),
                 }
             }
-            _ => other(vcpu, vm, host, begin),
+            _ => other(ExitContext { vcpu, vm, host, tsc: begin }),
         };
         let stop = perform(vcpu, outcome);
         if TRACED {
@@ -128,18 +129,13 @@ fn trace_exit<V: Virt, H: Host>(vcpu: &Vcpu<V>, host: &mut H, kind: ExitKind, be
 
 /// Any exit that has no short way. Apart, so that [`run`] keeps its registers.
 #[inline(never)]
-fn other<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
-    begin: u64,
-) -> (ExitKind, Outcome) {
-    vcpu.note_taken();
-    if let Some(access) = vcpu.virt.control_access() {
-        return (ExitKind::ControlReg, control::control(vcpu, vm, host, access, begin));
+fn other<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>) -> (ExitKind, Outcome) {
+    cx.vcpu.note_taken();
+    if let Some(access) = cx.vcpu.virt.control_access() {
+        return (ExitKind::ControlReg, control::control(cx, access));
     }
-    let exit = vcpu.virt.exit();
-    (kind(&exit), dispatch::dispatch(vcpu, vm, host, &exit, begin))
+    let exit = cx.vcpu.virt.exit();
+    (kind(&exit), dispatch::dispatch(cx, &exit))
 }
 
 /// Carries out what dispatch decided.

@@ -12,6 +12,7 @@ use crate::vcpu::Vcpu;
 use crate::vcpu::bus::Bus;
 use crate::vcpu::control::load_cr3;
 use crate::vcpu::dispatch::died;
+use crate::vcpu::exit_context::ExitContext;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Outcome};
 use crate::vcpu::port::{self, Port, PortStop};
@@ -32,30 +33,28 @@ type Half<T> = Result<T, Outcome>;
 /// Executes a task switch.
 #[cold]
 pub fn switch<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
+    cx: ExitContext<'_, V, M, H>,
     request: &TaskSwitch,
-    tsc: u64,
 ) -> Outcome {
-    try_switch(vcpu, vm, host, request, tsc).unwrap_or_else(|outcome| outcome)
+    try_switch(cx, request).unwrap_or_else(|outcome| outcome)
 }
 
 fn try_switch<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
+    cx: ExitContext<'_, V, M, H>,
     request: &TaskSwitch,
-    tsc: u64,
 ) -> Half<Outcome> {
+    let ExitContext { vcpu, vm, host, tsc } = cx;
     // None: another VCPU has just overwritten the instruction. The guest tries again.
     let next = if request.is_by_instruction() { next_rip(vcpu, vm) } else { Some(vcpu.virt.rip()) };
     let next = next.ok_or(Outcome::Resume)?;
     let request = &match request.source {
-        TaskSource::Iret => TaskSwitch { selector: back_link(vcpu, vm, host, tsc)?, ..*request },
+        TaskSource::Iret => {
+            TaskSwitch { selector: back_link(ExitContext { vcpu, vm, host, tsc })?, ..*request }
+        }
         _ => *request,
     };
-    let left = half(vcpu, vm, host, tsc, |state, port| task::leave(state, port, request, next))?;
+    let left =
+        half(ExitContext { vcpu, vm, host, tsc }, |state, port| task::leave(state, port, request, next))?;
     let new = left.map_err(again)?;
     // From here on the new task runs.
     vcpu.virt.clear_interrupt_shadow();
@@ -68,7 +67,7 @@ fn try_switch<V: Virt, M: HostMemory, H: Host>(
     let tables = new.cr3().filter(|_| vcpu.virt.cr0() & cr0::PG != 0);
     let loaded = tables.is_none_or(|cr3| load_cr3(vcpu, vm, cr3.into()));
     for _ in 0..ATTEMPTS {
-        match half(vcpu, vm, host, tsc, |state, port| task::arrive(state, port, &new))? {
+        match half(ExitContext { vcpu, vm, host, tsc }, |state, port| task::arrive(state, port, &new))? {
             // Invalid page-directory pointers.
             Ok(_) | Err(Fault::Exception(_)) if !loaded => return Ok(Outcome::Inject(Exception::GP0)),
             Ok(true) => return Ok(trap(vcpu)),
@@ -83,12 +82,10 @@ fn try_switch<V: Virt, M: HostMemory, H: Host>(
 
 /// Runs one half of a switch on the guest's memory as its registers translate it now.
 fn half<V: Virt, M: HostMemory, H: Host, T>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
-    tsc: u64,
+    cx: ExitContext<'_, V, M, H>,
     run: impl FnOnce(&mut V, &mut Port<'_, V::NestedFormat, M, H>) -> Result<T, Fault<PortStop>>,
 ) -> Half<Result<T, Fault<PortStop>>> {
+    let ExitContext { vcpu, vm, host, tsc } = cx;
     let paging = PagingState::of(&vcpu.virt, vm.paging_features);
     let bus = Bus::new(vm, &mut vcpu.lapic, host, tsc);
     let mut port = Port::new(bus, paging, None);
@@ -110,13 +107,8 @@ fn again(fault: Fault<PortStop>) -> Outcome {
 }
 
 /// The selector of the task to which the current one returns. Not every exit of an IRET tells it.
-fn back_link<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
-    tsc: u64,
-) -> Half<u16> {
-    half(vcpu, vm, host, tsc, |state, port| task::back_link(state, port))?.map_err(again)
+fn back_link<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>) -> Half<u16> {
+    half(cx, |state, port| task::back_link(state, port))?.map_err(again)
 }
 
 /// The debug trap before the new task's first instruction.

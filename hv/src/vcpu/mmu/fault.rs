@@ -12,6 +12,7 @@ use crate::paging::guest_walk::{PagingState, error_code};
 use crate::paging::shadow::{AddressSpace, PageFault, ShadowOutcome};
 use crate::vcpu::Vcpu;
 use crate::vcpu::dispatch::died;
+use crate::vcpu::exit_context::ExitContext;
 use crate::vcpu::host::Host;
 use crate::vcpu::memory_fault::{self, emulate, fetch_outside_ram};
 use crate::vcpu::outcome::{Cause, Outcome, Stop};
@@ -21,6 +22,8 @@ use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
 
 /// Handles #PF at `gva` with the processor's error code. `alone`: nothing else happened at this exit.
+///
+/// Not by way of [`ExitContext`], for the reason given at [`io`](crate::vcpu::io::io).
 pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
@@ -70,7 +73,7 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
         }
         ShadowOutcome::GuestFault(error) => Outcome::Inject(Exception::page_fault(gva, error)),
         ShadowOutcome::EmulateWrite(gpa) => {
-            emulate_write(vcpu, vm, host, Written { gva, gpa, user: access.user }, tsc)
+            emulate_write(ExitContext { vcpu, vm, host, tsc }, Written { gva, gpa, user: access.user })
         }
         // Where there is no memory tables read as ones: present, with every reserved bit set.
         ShadowOutcome::TableNotRam(_) => {
@@ -82,43 +85,35 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
         ShadowOutcome::Mmio(gpa)
         | ShadowOutcome::NotMapped(gpa)
         | ShadowOutcome::RomWrite(gpa)
-        | ShadowOutcome::WriteProtected(gpa) => device(vcpu, vm, host, gpa, access, tsc),
+        | ShadowOutcome::WriteProtected(gpa) => device(ExitContext { vcpu, vm, host, tsc }, gpa, access),
     }
 }
 
 /// An access to what is not memory, or not memory that can be written.
 fn device<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
+    cx: ExitContext<'_, V, M, H>,
     gpa: Gpa,
     access: Access,
-    tsc: u64,
 ) -> Outcome {
-    if vcpu.virt.was_delivering() {
+    if cx.vcpu.virt.was_delivering() {
         let what = format!("the delivery of an interrupt or exception accesses {gpa}, which is not RAM");
-        return Outcome::Stop(died(vcpu, Cause::EmulationFailure, what));
+        return Outcome::Stop(died(cx.vcpu, Cause::EmulationFailure, what));
     }
     if access.execute {
-        return fetch_outside_ram(vcpu, gpa);
+        return fetch_outside_ram(cx.vcpu, gpa);
     }
-    emulate(vcpu, vm, host, tsc)
+    emulate(cx)
 }
 
 /// A write to a table that is write-protected, or to a guarded page: executed in software, or, where that is not possible, by the
 /// processor: on nested tables, or, where there are none, with the table left to the guest until its next flush.
-fn emulate_write<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    host: &mut H,
-    written: Written,
-    tsc: u64,
-) -> Outcome {
+fn emulate_write<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>, written: Written) -> Outcome {
+    let ExitContext { vcpu, vm, host, tsc } = cx;
     let can_leave = V::UNRESTRICTED || vcpu.virt.engines().contains(Engine::Nested);
     let death = if vcpu.virt.was_delivering() {
         None
     } else {
-        match memory_fault::emulate_write(vcpu, vm, host, Some(written), tsc) {
+        match memory_fault::emulate_write(ExitContext { vcpu, vm, host, tsc }, Some(written)) {
             Outcome::Stop(Stop::Died(death)) if death.cause == Cause::EmulationFailure => Some(death),
             outcome => return outcome,
         }
