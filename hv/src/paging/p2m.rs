@@ -102,27 +102,6 @@ impl<M: TableMemory> P2m<M> {
         self.map(range, Hpa(range.start.0), P2mKind::Mmio)
     }
 
-    /// Fills `range` with RAM from pieces of host memory `(start, bytes)` in order; returns what was filled,
-    /// which is less than `range` if the pieces run out.
-    pub fn populate(
-        &mut self,
-        range: GpaRange,
-        chunks: impl IntoIterator<Item = (Hpa, u64)>,
-    ) -> Result<(Changed, u64), MapError> {
-        let mut filled = 0;
-        let was = self.changed_at(range).was;
-        for (hpa, bytes) in chunks {
-            let bytes = bytes.min(range.len() - filled);
-            let part = GpaRange::new(Gpa(range.start.0 + filled), bytes).ok_or(MapError::Address)?;
-            let _whole_range_is_named_below = self.map_ram(part, hpa, true)?;
-            filled += bytes;
-            if filled == range.len() {
-                break;
-            }
-        }
-        Ok((Changed { range: GpaRange { end: Gpa(range.start.0 + filled), ..range }, was }, filled))
-    }
-
     /// Makes `range` a hole.
     pub fn unmap(&mut self, range: GpaRange) -> Result<Changed, MapError> {
         let was = self.old_frames(range, |_, _| P2mEntry::Hole);

@@ -100,7 +100,8 @@ impl RamDisk {
     }
 
     /// Pages of 4 KiB that have been taken for what was written.
-    pub fn pages_written(&self) -> usize {
+    #[cfg(test)]
+    pub(super) fn pages_written(&self) -> usize {
         match &self.contents {
             Contents::File { pages, .. } => pages.iter().flatten().count(),
             Contents::InPlace(_) => 0,

@@ -235,19 +235,3 @@ fn out_of_frames_is_an_error() {
     assert!(Nested::<Npt, _>::new(&arena, PageSize::Size1G, &p2m).is_ok());
     assert_eq!(arena.in_use(), p2m.table_frames() as usize);
 }
-
-#[test]
-fn chunks_of_host_memory_fill_a_range_in_order() {
-    let arena = Arena::new(100);
-    let mut p2m = P2m::new(&arena).unwrap();
-    let chunks = [(Hpa(HOST), M2), (Hpa(HOST + 8 * M2), 3 * M2)];
-    let (changed, filled) = p2m.populate(range(M2, 3 * M2), chunks).unwrap();
-    assert_eq!((changed.range, filled), (range(M2, 3 * M2), 3 * M2));
-    assert_eq!(p2m.translate(Gpa(M2)).readable(), Some(Hpa(HOST)));
-    assert_eq!(p2m.translate(Gpa(2 * M2 + 5)).writable(), Some(Hpa(HOST + 8 * M2 + 5)));
-    assert_eq!(p2m.translate(Gpa(4 * M2)), P2mEntry::Hole);
-    let (changed, filled) = p2m.populate(range(G1, 3 * M2), [(Hpa(HOST), M2)]).unwrap();
-    assert_eq!((changed.range, filled), (range(G1, M2), M2));
-    let regions: Vec<_> = p2m.regions().map(|(range, _)| range).collect();
-    assert_eq!(regions, [range(M2, M2), range(2 * M2, 2 * M2), range(G1, M2)]);
-}
