@@ -203,6 +203,19 @@ impl LoaderMemory for TestMemory<'_> {
     }
 }
 
+/// Has a loader's parser read arbitrary bytes, the first of which is where it begins: whatever it finds lies within them. For
+/// fuzzing.
+#[cfg(any(test, feature = "testing"))]
+pub fn check_parser<'a>(data: &'a [u8], parse: impl FnOnce(&TestMemory<'a>, u64) -> Result<BootInfo, Error>) {
+    let base = 0x1000;
+    if let Ok(info) = parse(&TestMemory { base, bytes: data }, base) {
+        assert!(info.regions.iter().all(|r| !r.range.is_empty()));
+        for module in &info.modules {
+            assert!(module.range.start >= base && module.range.end <= base + data.len() as u64);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

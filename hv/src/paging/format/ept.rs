@@ -70,14 +70,6 @@ impl PteFormat for Ept {
         };
         Entry::Leaf { to: Hpa(leaf_address(raw, level)), attr: NestedAttr { rights, memory } }
     }
-
-    fn must_flush(old: NestedAttr, new: NestedAttr) -> bool {
-        NestedAttr::must_flush(old, new)
-    }
-
-    fn is_present(attr: NestedAttr) -> bool {
-        !attr.rights.is_empty()
-    }
 }
 
 #[cfg(test)]

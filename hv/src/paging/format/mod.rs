@@ -30,7 +30,7 @@ pub enum Entry<A> {
 /// The bits of one table format.
 pub trait PteFormat: Send + Sync + 'static {
     /// What a leaf carries besides an address.
-    type Attr: Copy + PartialEq + Debug;
+    type Attr: LeafAttr;
 
     /// Whether processors walk such tables and cache what they find.
     const HARDWARE: bool;
@@ -50,13 +50,16 @@ pub trait PteFormat: Send + Sync + 'static {
 
     /// What an entry of a table of `level` says.
     fn decode(raw: u64, level: u8) -> Entry<Self::Attr>;
+}
 
-    /// Whether the processor must forget a leaf with `old` when it becomes one with `new` at the same
-    /// address: something that was allowed no longer is, or is cached in another way.
-    fn must_flush(old: Self::Attr, new: Self::Attr) -> bool;
+/// What a leaf carries besides an address, and what that means for TLBs.
+pub trait LeafAttr: Copy + PartialEq + Debug {
+    /// Whether the processor must forget the leaf when it becomes one with `new` at the same address: something that was
+    /// allowed no longer is, or is cached in another way.
+    fn must_flush(self, new: Self) -> bool;
 
-    /// Whether a processor can use (and so cache) a leaf with these attributes.
-    fn is_present(attr: Self::Attr) -> bool;
+    /// Whether a processor can use (and so cache) such a leaf.
+    fn is_present(self) -> bool;
 }
 
 bitflags::bitflags! {
@@ -104,9 +107,15 @@ impl NestedAttr {
         NestedAttr { rights: Rights::READ.union(Rights::EXECUTE), memory: MemoryType::WriteBack };
     /// RAM that is known but closed to the guest.
     pub const CLOSED: NestedAttr = NestedAttr { rights: Rights::empty(), memory: MemoryType::WriteBack };
+}
 
-    fn must_flush(old: NestedAttr, new: NestedAttr) -> bool {
-        !old.rights.is_empty() && (!new.rights.contains(old.rights) || old.memory != new.memory)
+impl LeafAttr for NestedAttr {
+    fn must_flush(self, new: NestedAttr) -> bool {
+        self.is_present() && (!new.rights.contains(self.rights) || self.memory != new.memory)
+    }
+
+    fn is_present(self) -> bool {
+        !self.rights.is_empty()
     }
 }
 
@@ -144,7 +153,7 @@ mod tests {
                 for bits in [0, F::ACCESSED, F::DIRTY, F::ACCESSED | F::DIRTY] {
                     assert_eq!(F::decode(raw | bits, level), Entry::Leaf { to, attr }, "level {level}");
                 }
-                assert!(!F::must_flush(attr, attr));
+                assert!(!attr.must_flush(attr));
             }
         }
     }
@@ -181,8 +190,7 @@ mod tests {
             (closed, NestedAttr::RAM, false),
             (NestedAttr::RAM, NestedAttr { memory: MemoryType::Uncacheable, ..NestedAttr::RAM }, true),
         ] {
-            assert_eq!(npt::Npt::must_flush(old, new), flush, "{old:?} {new:?}");
-            assert_eq!(ept::Ept::must_flush(old, new), flush, "{old:?} {new:?}");
+            assert_eq!(old.must_flush(new), flush, "{old:?} {new:?}");
         }
     }
 

@@ -4,7 +4,7 @@
 //! guest-physical address, so that they split and merge like memory.
 
 use super::x86::{ADDRESS, leaf_address};
-use super::{Entry, PteFormat};
+use super::{Entry, LeafAttr, PteFormat};
 use crate::arch::addr::{Hfn, Hpa};
 
 const KIND: u64 = 7;
@@ -68,12 +68,15 @@ impl PteFormat for P2mFormat {
         };
         Entry::Leaf { to: Hpa(leaf_address(raw, level)), attr }
     }
+}
 
-    fn must_flush(_: P2mKind, _: P2mKind) -> bool {
+/// No processor walks these tables.
+impl LeafAttr for P2mKind {
+    fn must_flush(self, _: P2mKind) -> bool {
         false
     }
 
-    fn is_present(_: P2mKind) -> bool {
+    fn is_present(self) -> bool {
         false
     }
 }

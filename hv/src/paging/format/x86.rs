@@ -4,7 +4,7 @@
 //! entries. [`LongMode`] is the format of 64-bit and PAE tables that map guest-virtual addresses: shadow
 //! tables.
 
-use super::{Entry, PteFormat};
+use super::{Entry, LeafAttr, PteFormat};
 use crate::arch::addr::{Hfn, Hpa};
 
 /// Present.
@@ -111,17 +111,19 @@ impl PteFormat for LongMode {
         };
         Entry::Leaf { to: Hpa(leaf_address(raw, level)), attr }
     }
+}
 
-    fn must_flush(old: PageAttr, new: PageAttr) -> bool {
+impl LeafAttr for PageAttr {
+    fn must_flush(self, new: PageAttr) -> bool {
         let lost = |old: bool, new: bool| old && !new;
-        lost(old.write, new.write)
-            || lost(old.execute, new.execute)
-            || old.user != new.user
-            || old.global != new.global
-            || old.pat != new.pat
+        lost(self.write, new.write)
+            || lost(self.execute, new.execute)
+            || self.user != new.user
+            || self.global != new.global
+            || self.pat != new.pat
     }
 
-    fn is_present(_: PageAttr) -> bool {
+    fn is_present(self) -> bool {
         true
     }
 }

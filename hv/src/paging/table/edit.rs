@@ -5,7 +5,7 @@
 
 use super::{ENTRIES, MapError, ROOT_LEVEL, Table, TableMemory, entry_range, is_page_aligned, parts, span};
 use crate::arch::addr::{Gpa, Hfn, Hpa, PAGE_SIZE, PageSize};
-use crate::paging::format::{Entry, PteFormat};
+use crate::paging::format::{Entry, LeafAttr, PteFormat};
 use crate::paging::range::{Flush, GpaRange};
 
 /// What to do with an entry.
@@ -179,9 +179,9 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
             let (kept, flush) = match (F::decode(raw, level), new) {
                 (Entry::Empty, _) => (0, false),
                 (Entry::Leaf { to, attr }, Some((new_to, new_attr))) if to == new_to => {
-                    (raw & (F::ACCESSED | F::DIRTY), F::must_flush(attr, new_attr))
+                    (raw & (F::ACCESSED | F::DIRTY), attr.must_flush(new_attr))
                 }
-                (Entry::Leaf { attr, .. }, _) => (0, F::is_present(attr)),
+                (Entry::Leaf { attr, .. }, _) => (0, attr.is_present()),
                 (Entry::Table(child), Some(new)) if self.uniform(child, level - 1) == Some(new) => {
                     (F::ACCESSED | F::DIRTY, true)
                 }
