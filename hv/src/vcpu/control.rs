@@ -1,17 +1,18 @@
 //! Control registers: what a guest may read and write, and what follows from it.
 //!
+//! What guests repeat has a short way (`quick_control`) that comes first and falls back to this one.
 //! In nested mode only writes of CR4 come here (and of CR8 on processors that misjudge it); with shadow tables also
 //! writes of CR0 that change more than TS and MP, writes of CR3, and reads of what the processor holds differently. AMD APM 2, 3.1 and 5.5. QEMU's emulation may bring a read of any of them, as one of CR0.
 
 use crate::arch::state::{Gpr, SegReg, Segment, cr0, cr4, efer};
 use crate::arch::{Exception, RegMove};
-use crate::emulate::{self, Fault, Insn, MAX_LEN, Mode, Op, System, decode, mask, register_move};
+use crate::emulate::{self, Fault, Insn, MAX_LEN, Mode, Op, System, decode, mask};
 use crate::paging::guest_walk::PagingState;
 use crate::vcpu::bus::Bus;
-use crate::vcpu::dispatch::{died, next_rip};
+use crate::vcpu::dispatch::{died, next_rip, stale_code};
 use crate::vcpu::exit_context::ExitContext;
 use crate::vcpu::host::Host;
-use crate::vcpu::next_rip::ControlAccess;
+use crate::vcpu::next_rip::{ControlAccess, FoundControl};
 use crate::vcpu::outcome::{Cause, Outcome};
 use crate::vcpu::port::{self, Port};
 use crate::vcpu::{Vcpu, mmu, pdptrs};
@@ -23,37 +24,45 @@ use crate::vm::{HostMemory, Vm};
 #[inline(always)]
 pub fn control<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>, access: RegMove) -> Outcome {
     let ExitContext { vcpu, vm, host, tsc } = cx;
-    if access.index == 0 && access.gpr.is_none() {
-        return unnamed(vcpu, vm, access.write)
+    let Some(gpr) = access.gpr else {
+        return unnamed(vcpu, vm, access)
             .unwrap_or_else(|| machine_status(ExitContext { vcpu, vm, host, tsc }));
-    }
-    let Some((gpr, next)) = operand(vcpu, vm, access) else { return Outcome::Resume };
+    };
+    let Some(next) = next_rip(vcpu, vm, System::MovControl) else { return Outcome::Resume };
     if access.write { write(vcpu, vm, access.index, gpr, next) } else { read(vcpu, access.index, gpr, next) }
 }
 
-/// An access to CR0, or to what the processor takes for it, of which it tells only the direction: executed as what is
+/// An access of which the processor does not tell the operand, or that is none to what the exit says: executed as what is
 /// at RIP. `None` if that has an operand in memory, or is something else by now.
 #[inline]
 fn unnamed<V: Virt, M: HostMemory>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
-    write: bool,
+    exit: RegMove,
 ) -> Option<Outcome> {
-    let (access, next) =
-        vcpu.next_rips.control_access(&vcpu.virt, write, |virt, bytes| port::fetch(virt, vm, bytes))?;
+    let FoundControl { access, next, .. } = match vcpu.next_rips.known_control(&vcpu.virt, exit) {
+        Some(known) => known,
+        None => vcpu.next_rips.find_control(&vcpu.virt, exit, |virt, bytes| port::fetch(virt, vm, bytes))?,
+    };
     Some(match access {
         ControlAccess::Write { index, gpr } => self::write(vcpu, vm, index, gpr, next),
         ControlAccess::Read { index, gpr } => read(vcpu, index, gpr, next),
         ControlAccess::Clts => write_cr0(vcpu, vm, vcpu.virt.cr0() & !cr0::TS, next),
         ControlAccess::LoadStatus(gpr) => load_status(vcpu, vm, vcpu.virt.gpr(gpr) as u16, next),
         ControlAccess::StoreStatus(gpr, size) => {
-            let (old, cr0) = (vcpu.virt.gpr(gpr), vcpu.virt.cr0());
-            // Words keep the rest of the register, doublewords clear its upper half.
-            let kept = if size >= 4 { 0 } else { old & !mask(size) };
-            vcpu.virt.set_gpr(gpr, kept | cr0 & mask(size));
+            store_status(vcpu, gpr, size);
             Outcome::Next(next)
         }
     })
+}
+
+/// SMSW to a register, with an operand of `size` bytes.
+#[inline(always)]
+pub(super) fn store_status<V: Virt>(vcpu: &mut Vcpu<V>, gpr: Gpr, size: u8) {
+    let (old, cr0) = (vcpu.virt.gpr(gpr), vcpu.virt.cr0());
+    // Words keep the rest of the register, doublewords clear its upper half.
+    let kept = if size >= 4 { 0 } else { old & !mask(size) };
+    vcpu.virt.set_gpr(gpr, kept | cr0 & mask(size));
 }
 
 /// LMSW.
@@ -69,40 +78,23 @@ fn load_status<V: Virt, M: HostMemory>(
     write_cr0(vcpu, vm, new, next)
 }
 
-/// The register of a MOV to or from a control register, and RIP after it.
-#[inline(always)]
-fn operand<V: Virt, M: HostMemory>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    access: RegMove,
-) -> Option<(Gpr, u64)> {
-    let next = next_rip(vcpu, vm, System::MovControl)?;
-    let gpr = match access.gpr {
-        Some(gpr) => gpr,
-        // What was decoded for RIP names the register too.
-        None if vcpu.virt.next_rip().is_none() => vcpu.next_rips.operand(&vcpu.virt, System::MovControl)?,
-        None => decoded_operand(vcpu, vm)?,
-    };
-    Some((gpr, next))
-}
-
-/// The same on a processor that tells RIP after the instruction, but not its register (AMD's families before 15h).
-#[cold]
-fn decoded_operand<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> Option<Gpr> {
-    register_move(&current(vcpu, vm)?)?.gpr
-}
-
 fn read<V: Virt>(vcpu: &mut Vcpu<V>, index: u8, gpr: Gpr, next: u64) -> Outcome {
-    let value = match index {
-        0 => vcpu.virt.cr0(),
-        2 => vcpu.virt.cr2(),
-        3 => vcpu.virt.cr3(),
-        4 => vcpu.virt.cr4(),
-        8 => u64::from(vcpu.virt.task_priority()),
-        _ => return unexpected(vcpu, index),
-    };
+    let Some(value) = register(&vcpu.virt, index) else { return unexpected(vcpu, index) };
     vcpu.virt.set_gpr(gpr, value);
     Outcome::Next(next)
+}
+
+/// What the guest reads from a control register.
+#[inline(always)]
+pub(super) fn register<V: Virt>(virt: &V, index: u8) -> Option<u64> {
+    Some(match index {
+        0 => virt.cr0(),
+        2 => virt.cr2(),
+        3 => virt.cr3(),
+        4 => virt.cr4(),
+        8 => u64::from(virt.task_priority()),
+        _ => return None,
+    })
 }
 
 #[inline(always)]
@@ -298,7 +290,10 @@ pub(super) fn after<V: Virt>(vcpu: &Vcpu<V>, insn: &Insn) -> u64 {
 fn machine_status<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>) -> Outcome {
     let ExitContext { vcpu, vm, host, tsc } = cx;
     // Something else is at RIP by now: it is executed as what it is.
-    let Some(insn) = current(vcpu, vm) else { return Outcome::Resume };
+    let Some(insn) = current(vcpu, vm) else {
+        stale_code(vcpu);
+        return Outcome::Resume;
+    };
     let next = after(vcpu, &insn);
     match insn.op {
         Op::System(System::Lmsw) => {
@@ -312,7 +307,10 @@ fn machine_status<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>)
             })
             .map_or_else(|outcome| outcome, |()| Outcome::Next(next))
         }
-        _ => Outcome::Resume,
+        _ => {
+            stale_code(vcpu);
+            Outcome::Resume
+        }
     }
 }
 

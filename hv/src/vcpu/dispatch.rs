@@ -196,7 +196,7 @@ pub(super) fn next_rip<V: Virt, M: HostMemory>(
 /// Something else is at RIP than what exited. Maybe the processor used a translation that the guest's tables no longer
 /// have: without it, entering again makes progress.
 #[cold]
-fn stale_code<V: Virt>(vcpu: &mut Vcpu<V>) {
+pub(super) fn stale_code<V: Virt>(vcpu: &mut Vcpu<V>) {
     vcpu.virt.flush(FlushScope::All);
 }
 

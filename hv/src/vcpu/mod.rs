@@ -24,6 +24,7 @@ mod io;
 mod memory_fault;
 mod msr;
 mod pdptrs;
+mod quick_control;
 mod startup;
 mod task;
 #[cfg(test)]

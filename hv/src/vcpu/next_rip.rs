@@ -10,7 +10,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 
 use crate::arch::RegMove;
-use crate::arch::state::{Gpr, SegReg, VcpuState};
+use crate::arch::state::{Gpr, SegReg, VcpuState, efer};
 use crate::emulate::{Base, Insn, MAX_LEN, Mode, Op, Operand, System, decode, register_move};
 
 /// Entries for each kind of instruction.
@@ -67,18 +67,48 @@ impl ControlAccess {
         }
     }
 
-    /// Whether it exits as a write.
-    pub const fn is_write(self) -> bool {
-        matches!(self, ControlAccess::Write { .. } | ControlAccess::Clts | ControlAccess::LoadStatus(_))
+    /// Whether it can exit as an access of this kind. A read may be taken for one of CR0, whatever it reads.
+    fn can_exit_as(self, index: u8, write: bool) -> bool {
+        match self {
+            ControlAccess::Write { index: own, .. } => write && own == index,
+            ControlAccess::Read { index: own, .. } => !write && (own == index || index == 0),
+            ControlAccess::Clts | ControlAccess::LoadStatus(_) => write && index == 0,
+            ControlAccess::StoreStatus(..) => !write && index == 0,
+        }
     }
 }
 
-/// A [`ControlAccess`] that was found, and where it ends.
+/// A [`ControlAccess`] that was found, where it ends, and what makes it another one.
 #[derive(Clone, Copy)]
 struct FoundAccess {
     entry: Entry,
-    mode: Mode,
+    /// See [`code_segment`].
+    code: u32,
+    /// The exit: the register's number, and [`WRITE`].
+    exit: u8,
     access: ControlAccess,
+    /// See [`FoundControl::mask`].
+    mask: u64,
+}
+
+/// In [`FoundAccess::exit`].
+const WRITE: u8 = 1 << 7;
+
+/// An access to a control register, ready to be executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundControl {
+    /// What it is.
+    pub access: ControlAccess,
+    /// RIP after it.
+    pub next: u64,
+    /// The bits of a general register that a MOV moves: the upper half is not part of a 32-bit operand.
+    pub mask: u64,
+}
+
+/// What the mode follows from: the attributes of the code segment, and EFER.LMA.
+#[inline(always)]
+fn code_segment(state: &impl VcpuState) -> u32 {
+    u32::from(state.segment(SegReg::Cs).attributes) | ((state.efer() & efer::LMA) as u32) << 16
 }
 
 /// The table of one VCPU, 97 KiB.
@@ -97,7 +127,8 @@ impl Default for NextRips {
             entries: entries.try_into().unwrap_or_else(|_| unreachable!("as many as asked for")),
             operands: Box::new([[None; ENTRIES]; System::COUNT]),
             accesses: Box::new(
-                [FoundAccess { entry: EMPTY, mode: Mode::Bits64, access: ControlAccess::Clts }; ENTRIES],
+                [FoundAccess { entry: EMPTY, code: 0, exit: 0, access: ControlAccess::Clts, mask: 0 };
+                    ENTRIES],
             ),
         }
     }
@@ -133,43 +164,61 @@ impl NextRips {
         Some(next)
     }
 
-    /// The access to a control register at CS:RIP, a write or a read as the exit says, and RIP after it. What was found is
-    /// trusted as in [`NextRips::get`], but never at CPL 3, where programs may execute SMSW. `None`: something else, or an
-    /// operand in memory.
-    #[inline]
-    pub fn control_access<S: VcpuState>(
-        &mut self,
-        state: &S,
-        write: bool,
-        fetch: impl FnOnce(&S, &mut [u8; MAX_LEN]) -> usize,
-    ) -> Option<(ControlAccess, u64)> {
-        let (rip, cr3, mode) = (state.rip(), state.address_space(), Mode::of(state));
-        let cs_base = state.segment(SegReg::Cs).base;
-        let found = &mut self.accesses[index(rip, cr3)];
-        let entry = &found.entry;
-        if entry.rip == rip
+    /// The access to a control register at CS:RIP that exits as `exit`, if it was found there before: trusted as in
+    /// [`NextRips::get`].
+    #[inline(always)]
+    pub fn known_control(&self, state: &impl VcpuState, exit: RegMove) -> Option<FoundControl> {
+        let (rip, cr3) = (state.rip(), state.address_space());
+        let found = &self.accesses[index(rip, cr3)];
+        let FoundAccess { entry, access, mask, .. } = *found;
+        let same = entry.rip == rip
             && entry.cr3 == cr3
-            && entry.cs_base == cs_base
-            && found.mode == mode
-            && found.access.is_write() == write
-        {
-            return Some((found.access, entry.next));
-        }
-        let (access, len) = find_access(mode, |bytes| fetch(state, bytes))?;
-        let next = rip.wrapping_add(u64::from(len));
-        let next = if mode == Mode::Bits64 { next } else { next & 0xffff_ffff };
-        if state.cpl() != 3 {
-            *found = FoundAccess { entry: Entry { rip, cr3, cs_base, next }, mode, access };
-        }
-        Some((access, next))
+            && entry.cs_base == state.segment(SegReg::Cs).base
+            && found.code == code_segment(state)
+            && found.exit == exit_code(exit);
+        same.then_some(FoundControl { access, next: entry.next, mask })
     }
 
-    /// The register that is the only operand of the instruction that [`NextRips::get`] has just found: the general
-    /// one of a MOV to or from a control register, the address of an INVLPG in plain `[register]` form.
+    /// The same, found by what `fetch` reads at CS:RIP and then remembered; but never at CPL 3, where programs may execute SMSW.
+    /// `None`: something else, or an operand in memory.
+    #[cold]
+    pub fn find_control<S: VcpuState>(
+        &mut self,
+        state: &S,
+        exit: RegMove,
+        fetch: impl FnOnce(&S, &mut [u8; MAX_LEN]) -> usize,
+    ) -> Option<FoundControl> {
+        let (rip, cr3, mode) = (state.rip(), state.address_space(), Mode::of(state));
+        let (access, len) = find_access(mode, |bytes| fetch(state, bytes))?;
+        let next = rip.wrapping_add(u64::from(len));
+        let wide = mode == Mode::Bits64;
+        let (next, mask) = if wide { (next, u64::MAX) } else { (next & 0xffff_ffff, 0xffff_ffff) };
+        // Code that was overwritten after the exit is executed as what it is, but its next exit is another one.
+        if state.cpl() != 3 && access.can_exit_as(exit.index, exit.write) {
+            let cs_base = state.segment(SegReg::Cs).base;
+            self.accesses[index(rip, cr3)] = FoundAccess {
+                entry: Entry { rip, cr3, cs_base, next },
+                code: code_segment(state),
+                exit: exit_code(exit),
+                access,
+                mask,
+            };
+        }
+        Some(FoundControl { access, next, mask })
+    }
+
+    /// The register that is the only operand of the instruction that [`NextRips::get`] has just found: the address of an
+    /// INVLPG in plain `[register]` form.
     #[inline]
     pub fn operand(&self, state: &impl VcpuState, what: System) -> Option<Gpr> {
         self.operands[what as usize - 1][index(state.rip(), state.address_space())]
     }
+}
+
+/// For [`FoundAccess::exit`].
+#[inline(always)]
+fn exit_code(exit: RegMove) -> u8 {
+    exit.index | if exit.write { WRITE } else { 0 }
 }
 
 /// With the address space in the index, the two that take turns where a program is executed again and again (a fork's
@@ -225,9 +274,6 @@ fn find<S: VcpuState>(
 
 /// See [`NextRips::operand`].
 fn simple_operand(insn: &Insn) -> Option<Gpr> {
-    if let Some(access) = register_move(insn) {
-        return access.gpr;
-    }
     let mem = &insn.mem;
     let plain = mem.index.is_none() && mem.disp == 0 && mem.segment == SegReg::Ds;
     // Of 16 bits, it would be a part of the register.

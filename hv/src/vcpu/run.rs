@@ -12,7 +12,7 @@ use crate::trace::exits::kind;
 use crate::vcpu::exit_context::ExitContext;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Outcome, Return, Stop};
-use crate::vcpu::{Vcpu, console, control, devices, dispatch, io, mmu, startup, timers};
+use crate::vcpu::{Vcpu, console, control, devices, dispatch, io, mmu, quick_control, startup, timers};
 use crate::virt::{Ended, Event, Virt};
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
@@ -103,6 +103,16 @@ fn turn<V: Virt, M: HostMemory, H: Host, const TRACED: bool>(
                     }
                     outcome => (ExitKind::PageFault, outcome),
                 }
+            }
+            _ if let Some(access) = vcpu.virt.control_access()
+                && let Some(next) = quick_control::execute(vcpu, vm, access) =>
+            {
+                complete(vcpu, next);
+                if TRACED {
+                    trace_exit(vcpu, host, ExitKind::ControlReg, begin as u32, rip);
+                }
+                vcpu.exits.add_short(ExitKind::ControlReg, begin as u32, host.tsc() as u32);
+                continue;
             }
             _ => other(ExitContext { vcpu, vm, host, tsc: begin }),
         };

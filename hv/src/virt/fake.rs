@@ -7,7 +7,7 @@ use core::cell::Cell;
 
 use crate::arch::addr::Gva;
 use crate::arch::state::{ArchState, Gpr, SegReg, Segment, TableReg, VcpuState, rflags};
-use crate::arch::{Exception, vector};
+use crate::arch::{Exception, RegMove, vector};
 use crate::paging::engine::{Engine, Engines};
 use crate::paging::format::npt::Npt;
 use crate::virt::{Ended, Event, Exit, FlushScope, IoExit, PendingIrq, Roots, Virt};
@@ -128,6 +128,13 @@ impl Virt for Fake {
             }
             Exit::Cpuid => Ended::Cpuid,
             _ => Ended::Plain,
+        }
+    }
+
+    fn control_access(&self) -> Option<RegMove> {
+        match self.exit {
+            Some(Exit::ControlReg(access)) => Some(access),
+            _ => None,
         }
     }
 

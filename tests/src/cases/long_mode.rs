@@ -84,12 +84,13 @@ fn without_x2apic(context: &Context) -> Result<()> {
 const CONTROL_COSTS: &[(&str, u64, u64)] = &[
     ("toggle-ts", 10, 10),
     ("clts", 10, 10),
-    ("smsw", 10, 350),
-    ("toggle-em", 10, 1000),
-    ("toggle-wp", 10, 1600),
-    ("toggle-pge", 800, 1400),
-    ("smsw-without-wp", 10, 350),
-    ("clts-without-wp", 10, 450),
+    ("smsw", 10, 250),
+    ("toggle-em", 10, 600),
+    ("toggle-wp", 10, 880),
+    ("toggle-pge", 600, 880),
+    ("smsw-without-wp", 10, 250),
+    ("clts-without-wp", 10, 300),
+    ("toggle-ts-without-wp", 10, 600),
 ];
 
 fn cost_of_control_registers(context: &Context) -> Result<()> {

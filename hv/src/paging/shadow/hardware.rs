@@ -22,6 +22,11 @@ impl HardwareControls {
         HardwareControls::new(state.cr0, state.cr4, state.efer)
     }
 
+    /// CR0 for a guest that believes in this one.
+    pub const fn cr0(cr0: u64) -> u64 {
+        cr0 | cr0::PG | cr0::WP
+    }
+
     /// For a guest that believes in these registers.
     pub fn new(cr0: u64, cr4: u64, efer: u64) -> HardwareControls {
         let mut hidden = cr4::PCIDE;
@@ -30,7 +35,7 @@ impl HardwareControls {
         }
         let long = if efer & efer::LMA != 0 { efer::LME } else { 0 };
         HardwareControls {
-            cr0: cr0 | cr0::PG | cr0::WP,
+            cr0: HardwareControls::cr0(cr0),
             cr4: cr4 & !hidden | cr4::PAE,
             efer: efer & !efer::LME | long | efer::NXE,
         }

@@ -10,8 +10,7 @@
 //!   entry was at any time since the guest's last flush.
 //! - A guest table with shadow pages that are in sync is not writable through any leaf. The caller performs
 //!   every [`TlbFlush`] before the guest goes on, so that no processor remembers otherwise.
-//! - A leaf is present only if the guest's accessed bits are set on the path, and writable only if its dirty
-//!   bit is.
+//! - A leaf is present only if the guest's accessed bits are set on the path, and writable only if its dirty bit is.
 //!
 //! The caller owes: all writes to guest memory that do not go through these tables (devices, the emulator)
 //! are told; every change of the P2m as well ([`apply`](Shadow::apply)); page faults are taken with the
@@ -45,6 +44,7 @@ pub use fault::{AddressSpace, PageFault};
 pub use hardware::{HardwareControls, exiting_faults};
 pub use pat::PatEntries;
 pub use pool::Limit;
+pub use root::Registers;
 pub use shootdown::Shootdown;
 use shootdown::View;
 

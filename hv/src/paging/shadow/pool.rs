@@ -261,6 +261,21 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         page.stamp = operation;
     }
 
+    /// An operation of its own: a page that still has this key becomes the root in use. Where it is.
+    #[inline(always)]
+    pub(super) fn use_root(&mut self, id: PageId, key: Key) -> Option<Hfn> {
+        let operation = self.operation + 1;
+        let page = self.page_mut(id);
+        if !page.in_use || page.key != key {
+            return None;
+        }
+        (page.referenced, page.stamp) = (true, operation);
+        let frame = page.frame;
+        self.operation = operation;
+        self.set_root(Some(id));
+        Some(frame)
+    }
+
     /// A fault leads through a page.
     #[inline(always)]
     pub(super) fn pass(&mut self, id: PageId) {

@@ -179,6 +179,14 @@ impl Key {
         self.0 & (0x3f << 7 | 3 << 3 | ((1 << TreeKey::BITS) - 1) << TREE)
     }
 
+    /// Whether guest entries have the same bits reserved, and addresses the same width, as where [`Key::controls_and_kind`] is
+    /// `other`: all that differs decides about rights and global translations.
+    #[inline(always)]
+    pub(super) fn reads_entries_as(self, other: u64) -> bool {
+        let rights = Controls::WRITE_PROTECT | Controls::SMEP | Controls::SMAP | Controls::GLOBAL;
+        (self.controls_and_kind() ^ other) & !(u64::from(rights.bits()) << 7) == 0
+    }
+
     /// The registers that its entries depend on.
     pub(super) fn controls(self) -> Controls {
         Controls::from_bits_truncate((self.0 >> 7 & 0x3f) as u8)

@@ -24,18 +24,40 @@ pub(super) struct Recent {
 }
 
 /// What decides about the root.
-#[derive(Clone, Copy, Debug)]
-struct Registers {
-    cr0: u64,
-    cr3: u64,
-    cr4: u64,
-    efer: u64,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registers {
+    /// CR0
+    pub cr0: u64,
+    /// CR3
+    pub cr3: u64,
+    /// CR4
+    pub cr4: u64,
+    /// EFER
+    pub efer: u64,
 }
 
 impl Recent {
     /// Registers may stand for other tables from now on.
     pub(super) fn forget_roots(&mut self) {
         self.roots = Default::default();
+    }
+}
+
+impl Recent {
+    /// The root that was found for these registers. What differs most often after a change of control registers comes first.
+    #[inline(always)]
+    fn find(&self, registers: &Registers) -> Option<(PageId, Key)> {
+        for slot in &self.roots {
+            if let Some((loaded, id, key)) = slot
+                && loaded.cr4 == registers.cr4
+                && loaded.cr0 == registers.cr0
+                && loaded.cr3 == registers.cr3
+                && loaded.efer == registers.efer
+            {
+                return Some((*id, *key));
+            }
+        }
+        None
     }
 }
 
@@ -74,6 +96,25 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let flush = if same { TlbFlush::NonGlobal } else { TlbFlush::All };
         let root = Root { frame: self.pool.page(root).frame, long };
         (root, self.pool.take_owed_and(flush))
+    }
+
+    /// The root for these registers, if it was in use lately and nothing else is due: what guests do that change CR0.WP or
+    /// CR4.PGE and change it back. Only four levels; the pointers of other roots may be due. As after [`Shadow::load`], all is
+    /// flushed that the guest's change of registers flushes.
+    #[inline(always)]
+    pub fn load_recent(&mut self, registers: &Registers) -> Option<(Root, TlbFlush)> {
+        if !self.unsync.is_empty() || self.dying.is_some() || self.pool.is_short() {
+            return None;
+        }
+        let (id, key) = self.recent.find(registers)?;
+        // What `change_meaning` finds is the same, then.
+        if key.is_top() || !key.reads_entries_as(self.recent.means?) {
+            return None;
+        }
+        let frame = self.pool.use_root(id, key)?;
+        self.statistics.roots_found += 1;
+        self.recent.means = Some(key.controls_and_kind());
+        Some((Root { frame, long: true }, self.pool.take_owed_and(TlbFlush::All)))
     }
 
     /// Entries mean something else from now on.

@@ -25,7 +25,7 @@ use crate::paging::MapError;
 use crate::paging::engine::{Engine, Engines};
 use crate::paging::guest_walk::PagingState;
 use crate::paging::policy::{Mode, engines_of};
-use crate::paging::shadow::{AddressSpace, PatEntries, TlbFlush};
+use crate::paging::shadow::{AddressSpace, PatEntries, Registers, TlbFlush};
 use crate::paging::tree_key::TreeKey;
 use crate::vcpu::Vcpu;
 use crate::vcpu::outcome::Stop;
@@ -191,6 +191,26 @@ pub fn load<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat,
         vcpu.mmu.out_of_reach = true;
         vcpu.request(work::MMU);
     }
+}
+
+/// The same, if it is a root that was in use lately and nothing must be done for it but to load it. False: nothing has changed.
+#[inline(always)]
+pub fn load_recent<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> bool {
+    let registers = Registers {
+        cr0: vcpu.virt.cr0(),
+        cr3: vcpu.virt.cr3(),
+        cr4: vcpu.virt.cr4(),
+        efer: vcpu.virt.efer(),
+    };
+    // Without the VM's memory: the root is looked up, not made, and whoever changes the P2m takes the shadow tables after it.
+    let Some(mut shadow) = vm.shadow.try_lock() else { return false };
+    let Some(shadow) = &mut *shadow else { return false };
+    shadow.switch_vcpu(vcpu.id);
+    let Some((root, flush)) = shadow.load_recent(&registers) else { return false };
+    vcpu.mmu.reload = false;
+    vcpu.virt.set_paging(Roots::Shadow(root.frame.base()));
+    vcpu.perform_flush(flush);
+    true
 }
 
 /// The guest's PAT may have changed, or shadow tables are about to be used: memory keeps the types that the guest gives it.

@@ -1,9 +1,15 @@
 //! Control registers and XCR0, and instructions that an emulated processor takes further than a real one.
 
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cell::RefCell;
+use std::thread_local;
+
 use super::instructions::{expect_gp, xcr0_operands};
 use super::*;
-use crate::arch::state::{SegReg, Segment, cr4, efer};
+use crate::arch::state::{SegReg, Segment, cr0, cr4, efer};
 use crate::arch::{Exception, RegMove};
+use crate::paging::random::Random;
 use crate::vcpu::testing::{CODE, Machine};
 use crate::virt::fake::Step;
 use crate::virt::{Event, Virt};
@@ -96,4 +102,64 @@ fn xcr0_follows_its_rules() {
     let mut machine = Machine::new(&[|f| xsetbv(f, 0, 7)]);
     machine.play();
     assert_eq!((machine.host.xcr0, machine.vcpu.xcr0), (7, 7));
+}
+
+/// What an access does where it was seen before is what it does the first time, in every mode that the fake runs in.
+#[test]
+fn the_short_way_has_the_effect_of_the_common_one() {
+    const ACCESSES: [(RegMove, &[u8]); 6] = {
+        const fn exit(index: u8, write: bool) -> RegMove {
+            RegMove { index, write, gpr: None }
+        }
+        [
+            (exit(0, true), &[0x0f, 0x22, 0xc6]),
+            (exit(4, true), &[0x0f, 0x22, 0xe6]),
+            (exit(0, false), &[0x0f, 0x20, 0xc6]),
+            (exit(4, false), &[0x0f, 0x20, 0xe6]),
+            (exit(0, true), &[0x0f, 0x06]),
+            (exit(0, false), &[0x66, 0x0f, 0x01, 0xe6]),
+        ]
+    };
+    // The script's steps are functions: what they are to do is static. The access, and CR0, CR4 and RSI before it, last first.
+    type Before = [u64; 3];
+    thread_local!(static NEXT: RefCell<Vec<(RegMove, Before, bool)>> = const { RefCell::new(Vec::new()) });
+    const STEP: Step = |f| {
+        let (access, [cr0, cr4, value], long) = NEXT.with_borrow_mut(|next| next.pop()).unwrap();
+        let regs = &mut f.regs;
+        (regs.rip, regs.cr0, regs.cr4) = (CODE, cr0, cr4);
+        if long {
+            (regs.efer, regs.segments[SegReg::Cs as usize]) =
+                (efer::LME | efer::LMA, Segment::flat(8, 0xa9b));
+        }
+        f.set_gpr(Gpr::Rsi, value);
+        Exit::ControlReg(access)
+    };
+    let play = |script: &[Step], code: &[u8]| {
+        let mut machine = Machine::new(script);
+        machine.code(code);
+        machine.play();
+        let virt = &machine.vcpu.virt;
+        (virt.regs.clone(), virt.delivered.clone(), virt.flushes.clone())
+    };
+    let mut random = Random(12);
+    for (n, (access, code)) in (0..600).zip(ACCESSES.into_iter().cycle()) {
+        let long = n % 4 < 2;
+        let paging = if long { cr0::PG } else { 0 };
+        let cr0 = cr0::PE | cr0::ET | paging | random.draw() & (cr0::WP | cr0::TS | cr0::NE | cr0::AM);
+        let cr4 = if long { cr4::PAE } else { 0 } | random.draw() & cr4::PGE;
+        let same = if access.index == 0 { cr0 } else { cr4 };
+        let value = match random.draw() % 4 {
+            0 => random.draw(),
+            1 => same ^ 1 << (random.draw() % 64),
+            _ => same ^ random.draw() & (cr0::WP | cr0::TS | cr0::ET | cr4::PGE),
+        };
+        let last = (access, [cr0, cr4, value], long);
+        NEXT.set(vec![last]);
+        let common = play(&[STEP], code);
+        // The first one changes nothing, and is remembered.
+        NEXT.set(vec![last, (access, [cr0, cr4, same], long)]);
+        let short = play(&[STEP, STEP], code);
+        assert_eq!((&common.0, &common.1), (&short.0, &short.1), "{code:x?}: {cr0:x} {cr4:x} {value:x}");
+        assert!(short.2.ends_with(&common.2), "{code:x?}: {cr0:x} {cr4:x} {value:x}: {:?}", short.2);
+    }
 }

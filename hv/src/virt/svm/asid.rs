@@ -30,6 +30,17 @@ impl AsidPool {
         asid.generation == self.generation
     }
 
+    /// One that has not been given out in this generation, if there is any left.
+    #[inline(always)]
+    pub fn next_unused(&mut self) -> Option<Asid> {
+        let value = self.next;
+        if value >= self.count {
+            return None;
+        }
+        self.next = value + 1;
+        Some(Asid { value, generation: self.generation })
+    }
+
     /// A fresh ASID. The flag says that the whole TLB must be flushed at the entry that first uses it.
     pub fn allocate(&mut self) -> (Asid, bool) {
         let wrapped = self.next >= self.count;

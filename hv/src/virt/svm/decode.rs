@@ -31,9 +31,7 @@ pub fn exit(vmcb: &Vmcb, assists: bool) -> Exit {
         code::CR_READ..=code::LAST_CR => {
             Exit::ControlReg(reg_move(vmcb, vmcb.exit_code & 0x10 != 0, assists))
         }
-        code::CR0_SEL_WRITE => {
-            Exit::ControlReg(RegMove { index: 0, write: true, ..reg_move(vmcb, true, assists) })
-        }
+        code::CR0_SEL_WRITE => Exit::ControlReg(RegMove { index: 0, ..reg_move(vmcb, true, assists) }),
         code::INVLPG => Exit::Invlpg(assists.then_some(Gva(vmcb.exit_info1))),
         code::INTR => Exit::Interrupt,
         code::VINTR => Exit::InterruptWindow,
@@ -101,10 +99,14 @@ fn nested_fault(vmcb: &Vmcb) -> Exit {
     }
 }
 
-/// The access, if the exit is one to a control register and not that of the selective intercept.
+/// The access, if the exit is one to a control register.
 #[inline(always)]
 pub fn control_access(vmcb: &Vmcb, assists: bool) -> Option<RegMove> {
-    (vmcb.exit_code <= code::LAST_CR).then(|| reg_move(vmcb, vmcb.exit_code & 0x10 != 0, assists))
+    match vmcb.exit_code {
+        code::CR_READ..=code::LAST_CR => Some(reg_move(vmcb, vmcb.exit_code & 0x10 != 0, assists)),
+        code::CR0_SEL_WRITE => Some(RegMove { index: 0, ..reg_move(vmcb, true, assists) }),
+        _ => None,
+    }
 }
 
 /// APM 2, 15.8.1: with decode assists bit 63 marks a MOV, bits 3:0 name its operand.

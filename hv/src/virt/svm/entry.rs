@@ -30,6 +30,10 @@ impl Svm {
     #[cold]
     #[inline(never)]
     pub(super) fn prepare(&mut self, cpu: &mut SvmCpu) {
+        // What an entry mostly needs, if anything.
+        if self.work.get() == work::FLUSH && self.take_next_asid(cpu) {
+            return;
+        }
         if self.work.get() & (work::FLUSH | work::HIDDEN) != 0 {
             self.prepare_tlb(cpu);
             self.load_hidden();
@@ -49,6 +53,20 @@ impl Svm {
             self.done(work::FLUSHING);
         }
         self.finish_injection()
+    }
+
+    /// Flushes by an ASID that has not been used, if there is one and that is how it is done here.
+    #[inline(always)]
+    fn take_next_asid(&mut self, cpu: &mut SvmCpu) -> bool {
+        if self.home != cpu.id() || self.features.flush_by_asid {
+            return false;
+        }
+        let Some(asid) = cpu.asids.next_unused() else { return false };
+        self.asid = asid;
+        self.block.vmcb.asid = asid.value;
+        self.dirty(clean::ASID);
+        self.work.set(0);
+        true
     }
 
     /// Gives the VMCB an ASID of this PCPU and asks for the flushes that are due.

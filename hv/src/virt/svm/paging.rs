@@ -119,6 +119,22 @@ impl Svm {
         }
     }
 
+    /// What [`Svm::follow_believed`] does after a change of CR0, which becomes `guest`, that leaves PG alone.
+    #[inline]
+    pub(super) fn follow_cr0(&mut self, guest: u64) {
+        let hardware = HardwareControls::cr0(guest);
+        // Where reads of CR0 exit for the sake of others', they go on to.
+        let reads = if self.features.takes_reads_for_cr0 { 0 } else { cr::CR0_READ };
+        let vmcb = &mut self.block.vmcb;
+        vmcb.cr0 = hardware;
+        if hardware == guest {
+            vmcb.intercept_cr &= !(cr::CR0_WRITE | reads);
+        } else {
+            vmcb.intercept_cr |= cr::CR0_WRITE | reads;
+        }
+        self.dirty(clean::CONTROL_REGS | clean::INTERCEPTS);
+    }
+
     /// Brings the VMCB in step with [`GuestCr`], after a change of it; nothing to do without shadow tables.
     pub(super) fn follow_believed(&mut self) {
         let Some(guest) = self.guest_cr else { return };

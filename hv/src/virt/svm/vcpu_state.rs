@@ -2,7 +2,7 @@
 
 use super::Svm;
 use super::vmcb::clean;
-use crate::arch::state::{Gpr, SegReg, Segment, TableReg, VcpuState, efer};
+use crate::arch::state::{Gpr, SegReg, Segment, TableReg, VcpuState, cr0, cr4, efer};
 
 impl VcpuState for Svm {
     #[inline(always)]
@@ -51,12 +51,17 @@ impl VcpuState for Svm {
     }
 
     fn set_cr0(&mut self, value: u64) {
-        match &mut self.guest_cr {
-            None => self.block.vmcb.cr0 = value,
-            Some(guest) => guest.cr0 = value,
+        let Some(guest) = &mut self.guest_cr else {
+            self.block.vmcb.cr0 = value;
+            return self.dirty(clean::CONTROL_REGS);
+        };
+        let changed = guest.cr0 ^ value;
+        guest.cr0 = value;
+        if changed & cr0::PG == 0 {
+            self.follow_cr0(value);
+        } else {
+            self.follow_believed();
         }
-        self.follow_believed();
-        self.dirty(clean::CONTROL_REGS);
     }
 
     fn cr2(&self) -> u64 {
@@ -97,13 +102,19 @@ impl VcpuState for Svm {
     }
 
     fn set_cr4(&mut self, value: u64) {
-        self.learn_cr0();
-        match &mut self.guest_cr {
-            None => self.block.vmcb.cr4 = value,
-            Some(guest) => guest.cr4 = value,
+        let Some(guest) = &mut self.guest_cr else {
+            self.block.vmcb.cr4 = value;
+            return self.dirty(clean::CONTROL_REGS);
+        };
+        let changed = guest.cr4 ^ value;
+        guest.cr4 = value;
+        if changed & !cr4::PGE == 0 {
+            // Shadow paging leaves it to the guest.
+            self.block.vmcb.cr4 ^= changed;
+            return self.dirty(clean::CONTROL_REGS);
         }
+        self.learn_cr0();
         self.follow_believed();
-        self.dirty(clean::CONTROL_REGS);
     }
 
     /// Without SVME, which the processor demands while a guest runs and the guest must not see.

@@ -8,7 +8,9 @@ use crate::arch::Access;
 use crate::arch::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE, PageSize};
 use crate::arch::state::cr4;
 use crate::mem::host_access::VecHost;
+use crate::mem::table_memory::TableMemory;
 use crate::paging::arena::Arena;
+use crate::paging::format::PteFormat;
 use crate::paging::guest_walk::{PagingKind, PagingState};
 use crate::paging::model::Modelled;
 use crate::paging::nested::{Nested, NestedOutcome};
@@ -18,6 +20,19 @@ use crate::paging::shadow::model::{Registers, ShadowProcessor};
 use crate::paging::shadow::{
     AddressSpace, HardwareControls, PageFault, Root, Shadow, ShadowOutcome, TlbFlush, exiting_faults,
 };
+
+/// The root for these registers as a VCPU finds it that changes them and changes them back; half of the time, for the sake of
+/// the common way.
+pub fn recent<M: TableMemory, F: PteFormat>(
+    shadow: &mut Shadow<M, F>,
+    state: &PagingState,
+) -> Option<(Root, TlbFlush)> {
+    if shadow.statistics().faults.is_multiple_of(2) {
+        return None;
+    }
+    let PagingState { cr0, cr3, cr4, efer, .. } = *state;
+    shadow.load_recent(&super::super::Registers { cr0, cr3, cr4, efer })
+}
 
 /// The address as the kind of paging sees it.
 pub fn linear(kind: PagingKind, gva: Gva) -> Gva {
@@ -111,7 +126,10 @@ impl<'a, F: Modelled> Machine<'a, F> {
     pub fn load(&mut self, p2m: &Guest, state: &PagingState, everything: bool) -> bool {
         if self.is_shadow {
             let memory = Walked::new(p2m, &self.host, !self.walks_rom);
-            let (root, flush) = self.shadow.load(AddressSpace::new(p2m, &memory, state));
+            let (root, flush) = match recent(&mut self.shadow, state) {
+                Some(recent) => recent,
+                None => self.shadow.load(AddressSpace::new(p2m, &memory, state)),
+            };
             self.root = root;
             self.processor.flush(flush);
             flush == TlbFlush::All

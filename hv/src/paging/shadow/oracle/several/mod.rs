@@ -17,6 +17,7 @@ mod world;
 
 use super::fuzz::trace;
 use super::layout::{self, HOST, HOST_BYTES, RAM, TABLE_BYTES, TABLES};
+use super::machine::recent;
 use super::twins::Omits;
 use crate::arch::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE};
 use crate::mem::host_access::{HostAccess, VecHost};
@@ -174,7 +175,8 @@ impl<F: Modelled> Several<F> {
     /// The VCPU loads its root; returns whether global translations are gone, too.
     fn load(&mut self, v: usize) -> bool {
         let (root, flush) = self.engine(v, |shadow, p2m, memory, state| {
-            let (root, flush) = shadow.load(AddressSpace::new(p2m, memory, state));
+            let found = recent(shadow, state);
+            let (root, flush) = found.unwrap_or_else(|| shadow.load(AddressSpace::new(p2m, memory, state)));
             ((root, flush), flush)
         });
         let mut cpu = self.world.cpus[v].borrow_mut();
