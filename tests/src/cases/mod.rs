@@ -21,6 +21,7 @@ mod remote;
 mod resets;
 mod root;
 mod smp;
+mod speculation;
 mod stress;
 mod torture;
 mod virtio;
@@ -101,6 +102,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         resets::CASES,
         root::CASES,
         smp::CASES,
+        speculation::CASES,
         monitor::CASES,
         kit::CASES,
         lab::CASES,

@@ -10,6 +10,7 @@ use crate::context::{Context, Finished};
 pub const CASES: &[Case] = &[
     both("manuals: several processors", |c| kit(c, "smp")).also(&["shadow"]),
     both("manuals: page tables that processors share", |c| kit(c, "shared")).also(&["shadow", "switch=50"]),
+    only("qemu-svm", "task switches while the mode changes", tasks),
     only("qemu-svm", "four processors of a guest on four in two packages", four).also(&["shadow"]),
     only("qemu-svm", "four processors of a guest take turns on one", turns),
     only("qemu-svm", "sixteen processors of a guest on four", sixteen).also(&["shadow"]).at_length(),
@@ -31,6 +32,15 @@ const TWO_DOMAINS: [&str; 2] = ["--pcpus", "4,sockets=2"];
 fn kit(context: &Context, cases: &str) -> Result<()> {
     let machine: &[&str] = if context.nested() { &TWO_DOMAINS } else { &[] };
     group(context, cases, &[&["--vcpus", "4"], machine].concat())
+}
+
+/// On one processor, on several at once, and under sabotage. (In the first two modes `manuals` has them.)
+fn tasks(context: &Context) -> Result<()> {
+    for mode in ["switch=1", "switch=7", "switch=100"] {
+        let options = ["--vcpus", "4", "--mode", mode];
+        group(context, "tasks smp.tasks", &[&options[..], &TWO_DOMAINS].concat())?;
+    }
+    Ok(())
 }
 
 /// Four processes that compute the same checksum, and one line when each is done.

@@ -17,6 +17,7 @@ pub const CASES: &[Case] = &[
     case("measure.ipi-xapic", xapic),
     case("measure.ipi-x2apic", x2apic),
     case("measure.control", control::measure),
+    case("measure.cpuid", control::measure_cpuid),
 ];
 
 const V: u8 = 0x74;

@@ -17,9 +17,12 @@ mod msr;
 mod pic;
 mod shared;
 mod smp;
+mod speculation;
 mod strings;
 mod svm;
 mod task_modes;
+mod task_pages;
+mod task_storm;
 mod tasks;
 mod testdev;
 mod timers;
@@ -33,6 +36,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
     [
         cpuid::CASES,
         msr::CASES,
+        speculation::CASES,
         control::CASES,
         debug::CASES,
         interrupts::CASES,
@@ -53,6 +57,8 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         svm::CASES,
         tasks::CASES,
         task_modes::CASES,
+        task_pages::CASES,
+        task_storm::CASES,
         memory::CASES,
         dies::CASES,
         crate::torture::CASES,

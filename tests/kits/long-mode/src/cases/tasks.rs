@@ -95,7 +95,7 @@ pub(super) struct Scene {
     pub(super) pae: Option<u32>,
 }
 
-fn system(base: u64, limit: u64, kind: u64) -> u64 {
+pub(super) fn system(base: u64, limit: u64, kind: u64) -> u64 {
     limit & 0xffff | (base & 0xff_ffff) << 16 | kind << 40 | (limit >> 16 & 0xf) << 48 | (base >> 24) << 56
 }
 
@@ -132,12 +132,17 @@ impl Scene {
         Scene { skip, pop, jumps_back, paging, tss, descriptors, gate: None, link: 0, pae: None }
     }
 
-    fn descriptor(&mut self, selector: u64, value: u64) {
+    pub(super) fn descriptor(&mut self, selector: u64, value: u64) {
         self.descriptors[(selector as usize - 0x30) / 8] = value;
     }
 
     /// Has the first task do this; what came of each step.
     pub(super) fn play<const N: usize>(&self, code: [(Code, u64); N]) -> [Step; N] {
+        self.perform(code.map(|(code, value)| Step::new(EXECUTE, address(code), value)))
+    }
+
+    /// The same for steps of any kind.
+    pub(super) fn perform<const N: usize>(&self, wanted: [Step; N]) -> [Step; N] {
         for (n, directory) in DIRECTORIES.0.iter().enumerate() {
             let user = 4 * n as u32;
             directory.set(core::array::from_fn(|n| (n as u32) << 22 | 0xe3 | user));
@@ -153,10 +158,8 @@ impl Scene {
             (&raw mut task_pop).write_volatile(self.pop.into());
             (&raw mut task_back).write_volatile(self.jumps_back.into());
         }
-        let mut steps = [Step::new(END, 0, 0); 8];
-        for (step, (code, value)) in steps.iter_mut().zip(code) {
-            *step = Step::new(EXECUTE, address(code), value);
-        }
+        let mut steps = [Step::new(END, 0, 0); 13];
+        steps[..N].copy_from_slice(&wanted);
         let cr0 = if self.paging || self.pae.is_some() { 0x8000_0031 } else { 0x31 };
         let cr3 = self.pae.unwrap_or(DIRECTORIES.0[0].ptr() as u32);
         let cr4 = if self.pae.is_some() { 0x30 } else { 0x10 };
