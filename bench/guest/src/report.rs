@@ -13,6 +13,15 @@ pub fn row(name: &str, summary: &Summary) {
     println!("{MARK}{}", figures(name, summary));
 }
 
+/// A row's mean over a second.
+pub fn second(name: &str, summary: &Summary) {
+    let Summary { mean, samples, operations, .. } = summary;
+    println!(
+        "{MARK}{{\"second\":{},\"mean\":{mean:.3},\"samples\":{samples},\"operations\":{operations}}}",
+        quote(name)
+    );
+}
+
 /// All rows' records are of one length: printing them costs the same, so that exits can be counted without them.
 fn figures(name: &str, summary: &Summary) -> String {
     let Summary { median, min, max, mean, samples, operations } = summary;

@@ -1,7 +1,11 @@
 //! Measuring: an operation is performed in batches, a batch is timed with the time-stamp counter, and the figures are
-//! those of the batches divided by their size. Medians leave out the batches that a timer tick fell into; means keep them.
+//! those of the batches divided by their size. Medians leave out the batches that a timer tick fell into; means keep them, and
+//! those over a second hold all that happens periodically.
 
-use std::arch::x86_64::{_mm_lfence, _rdtsc};
+use std::{
+    arch::x86_64::{_mm_lfence, _rdtsc},
+    time::{Duration, Instant},
+};
 
 /// Batches that are performed but not counted: they fill caches, page tables and allocators.
 const WARM_UP: usize = 3;
@@ -16,23 +20,40 @@ pub fn now() -> u64 {
     }
 }
 
+/// For how long batches are performed to see what happens periodically: some hundred ticks of a guest's timer.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// How many batches a row takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Length {
+    /// As many as the row asks for.
+    #[default]
+    Usual,
+    /// Two times as many, so that what a batch causes can be told from what precedes it.
+    Twice,
+    /// As many as fit in a second by the system's clock. Only their sum is kept: they may be a million.
+    Second,
+}
+
 /// The batches of one row.
 #[derive(Default)]
 pub struct Samples {
     /// Operations in a batch.
     batch: u64,
-    /// Ticks of each counted batch.
+    /// Ticks of each counted batch; of none that is counted over a second.
     ticks: Vec<u64>,
+    /// Their sum, and their number.
+    total: u64,
+    taken: usize,
     /// Operations performed in all, warm-up included.
     operations: u64,
-    /// Twice the batches.
-    twice: bool,
+    length: Length,
 }
 
 impl Samples {
-    /// None yet. `twice`: each row takes two times its batches, so that what a batch causes can be told from what precedes it.
-    pub fn new(twice: bool) -> Self {
-        Self { twice, ..Self::default() }
+    /// None yet.
+    pub fn new(length: Length) -> Self {
+        Self { length, ..Self::default() }
     }
 
     /// Times `count` batches of `batch` operations each; `operation` performs a batch.
@@ -48,25 +69,46 @@ impl Samples {
         mut prepare: impl FnMut() -> P,
         mut operation: impl FnMut(P) -> R,
     ) {
-        let count = if self.twice { 2 * count } else { count };
-        self.batch = batch;
-        self.ticks.reserve(count);
-        for index in 0..WARM_UP + count {
+        let mut perform = || {
             let prepared = prepare();
             let start = now();
             let result = operation(prepared);
             let ticks = now() - start;
             drop(result);
-            self.operations += batch;
-            if index >= WARM_UP {
-                self.ticks.push(ticks);
+            ticks
+        };
+        self.batch = batch;
+        for _ in 0..WARM_UP {
+            perform();
+        }
+        match self.length {
+            Length::Usual => self.keep(count, &mut perform),
+            Length::Twice => self.keep(2 * count, &mut perform),
+            Length::Second => {
+                let start = Instant::now();
+                while start.elapsed() < SECOND {
+                    self.total += perform();
+                    self.taken += 1;
+                }
             }
         }
+        self.operations += batch * (WARM_UP + self.taken) as u64;
+    }
+
+    /// Keeps the ticks of `count` batches.
+    fn keep(&mut self, count: usize, perform: &mut impl FnMut() -> u64) {
+        self.ticks.reserve(count);
+        for _ in 0..count {
+            let ticks = perform();
+            self.ticks.push(ticks);
+            self.total += ticks;
+        }
+        self.taken += count;
     }
 
     /// The figures of a value that is known without measuring.
     pub fn known(value: u64) -> Self {
-        Self { batch: 1, ticks: vec![value], operations: 1, twice: false }
+        Self { batch: 1, ticks: vec![value], total: value, taken: 1, operations: 1, length: Length::Usual }
     }
 
     /// Ticks per operation.
@@ -85,8 +127,8 @@ impl Samples {
             median,
             min: at(0),
             max: at(sorted.len().saturating_sub(1)),
-            mean: each(sorted.iter().sum()) / sorted.len().max(1) as f64,
-            samples: sorted.len(),
+            mean: each(self.total) / self.taken.max(1) as f64,
+            samples: self.taken,
             operations: self.operations,
         }
     }
@@ -113,25 +155,44 @@ pub struct Summary {
 mod tests {
     use super::*;
 
+    fn samples(batch: u64, ticks: Vec<u64>, operations: u64) -> Samples {
+        let (total, taken) = (ticks.iter().sum(), ticks.len());
+        Samples { batch, ticks, total, taken, operations, length: Length::Usual }
+    }
+
     #[test]
     fn figures_are_per_operation() {
-        let summary = Samples { batch: 10, ticks: vec![30, 10, 20], operations: 60, twice: false }.summary();
+        let summary = samples(10, vec![30, 10, 20], 60).summary();
         let expected = Summary { median: 2.0, min: 1.0, max: 3.0, mean: 2.0, samples: 3, operations: 60 };
         assert_eq!(summary, expected);
-        assert_eq!(
-            Samples { batch: 1, ticks: vec![4, 1], operations: 2, twice: false }.summary().median,
-            2.5
-        );
+        assert_eq!(samples(1, vec![4, 1], 2).summary().median, 2.5);
         assert_eq!(Samples::default().summary().median, 0.0);
     }
 
     #[test]
     fn warm_up_is_performed_but_not_counted() {
-        let mut samples = Samples::default();
-        let (mut prepared, mut performed) = (0, 0);
-        samples.take_prepared(5, 7, || prepared += 1, |()| performed += 1);
-        assert_eq!((prepared, performed), (5 + WARM_UP, 5 + WARM_UP));
-        assert_eq!(samples.ticks.len(), 5);
-        assert_eq!(samples.operations, 7 * (5 + WARM_UP as u64));
+        for (length, count) in [(Length::Usual, 5), (Length::Twice, 10)] {
+            let mut samples = Samples::new(length);
+            let (mut prepared, mut performed) = (0, 0);
+            samples.take_prepared(5, 7, || prepared += 1, |()| performed += 1);
+            assert_eq!((prepared, performed), (count + WARM_UP, count + WARM_UP));
+            assert_eq!((samples.ticks.len(), samples.taken), (count, count));
+            assert_eq!(samples.operations, 7 * (count + WARM_UP) as u64);
+        }
+    }
+
+    #[test]
+    fn a_second_is_filled_with_batches() {
+        let mut samples = Samples::new(Length::Second);
+        let start = Instant::now();
+        let mut performed = 0;
+        samples.take(1, 3, || {
+            performed += 1;
+            std::thread::sleep(Duration::from_millis(100));
+        });
+        assert!(start.elapsed() >= SECOND && performed > WARM_UP && samples.ticks.is_empty());
+        let summary = samples.summary();
+        assert_eq!((summary.samples, summary.operations), (performed - WARM_UP, 3 * performed as u64));
+        assert!(summary.mean > 0.0);
     }
 }

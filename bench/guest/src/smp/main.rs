@@ -5,6 +5,7 @@
 mod calls;
 #[path = "../guest.rs"]
 mod guest;
+#[allow(dead_code, reason = "the other program has figures over a second")]
 #[path = "../report.rs"]
 mod report;
 #[allow(dead_code, reason = "the other program has figures that it need not measure")]

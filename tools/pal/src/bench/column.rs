@@ -24,9 +24,11 @@ const MEMORY_MIB: u64 = 1024;
 const APPEND: &str = "loglevel=7 panic=-1 mitigations=off nokaslr norandmaps";
 /// More words for Linux alone on Bochs, whose CPUID tells a wrong frequency of the TSC: Linux would wait 35 times too long.
 const BOCHS_NATIVE_APPEND: &str = " tsc_early_khz=100000";
-const TIMEOUT_SECONDS: u64 = 600;
+const TIMEOUT_SECONDS: u64 = 1800;
 /// The same on Bochs.
 const BOCHS_TIMEOUT_SECONDS: u64 = 7200;
+/// The guest's word for means over a second, as it follows the rows.
+const SECOND: &str = " second";
 
 /// One column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,15 +88,16 @@ pub struct Run {
 }
 
 impl Setup {
-    /// Runs a column once. A guest that does not measure everything is no error: what it did measure counts.
+    /// Runs a column once, with the means over a second where they are shown. A guest that does not measure everything is no
+    /// error: what it did measure counts.
     ///
     /// # Errors
     /// `pal` does not start, or wrote unreadable statistics.
     pub fn run(&self, column: Column, rows: &[&Row], stats: Option<&Path>) -> Result<Run> {
-        self.run_with(column, rows, stats, "")
+        self.run_with(column, rows, stats, if column.switches() { "" } else { SECOND })
     }
 
-    /// The same with more words for the guest's program.
+    /// The same with more words for the guest's program, each after a space.
     ///
     /// # Errors
     /// Those of [`Self::run`].

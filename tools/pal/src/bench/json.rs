@@ -77,11 +77,12 @@ pub fn document(
 
 /// Column name → cost.
 fn costs(results: &Results, row: &super::rows::Row) -> Value {
-    let cost = |Cost { median, runs, .. }: Cost| json!({ "median": median, "runs": runs });
+    let cost = |column: Column| {
+        let Cost { median, runs, .. } = results.cost(row, column)?;
+        Some(json!({ "median": median, "runs": runs, "over_second": results.second(row, column) }))
+    };
     let columns = results.columns.iter();
-    Value::Object(Map::from_iter(
-        columns.filter_map(|(column, _)| Some((column.name(), results.cost(row, *column).map(cost)?))),
-    ))
+    Value::Object(Map::from_iter(columns.filter_map(|(column, _)| Some((column.name(), cost(*column)?)))))
 }
 
 fn comparison(column: &str, judgement: &Judgement) -> Value {
@@ -89,6 +90,7 @@ fn comparison(column: &str, judgement: &Judgement) -> Value {
         "column": column,
         "row": judgement.row.name,
         "ratio": judgement.ratio(),
+        "ratio_over_second": judgement.ratio_over_second(),
         "spread": judgement.ours.as_ref().map(Cost::spread),
         "kvm": judgement.comparison.kvm,
         "xen": judgement.comparison.xen,
@@ -120,6 +122,8 @@ mod tests {
         assert_eq!(document["schema"], SCHEMA);
         assert_eq!(document["runs"], 3);
         assert_eq!(document["rows"][0]["costs"]["nested"]["median"], 110.0);
+        let over_second = document["rows"][0]["costs"]["nested"]["over_second"].as_f64();
+        assert!(over_second.is_some_and(|mean| (mean - 121.0).abs() < 1e-9), "{over_second:?}");
         assert_eq!(document["rows"][0]["costs"]["nested"]["runs"].as_array().unwrap().len(), 3);
         assert!(document["rows"][2]["costs"].get("nested").is_none());
         let comparison = &document["comparisons"][1];

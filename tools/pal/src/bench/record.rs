@@ -24,6 +24,17 @@ pub struct Figures {
     pub operations: u64,
 }
 
+/// A row's figure over a second.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Second {
+    /// Ticks per operation, of all batches that a second holds.
+    pub mean: f64,
+    /// Batches.
+    pub samples: u64,
+    /// Operations performed.
+    pub operations: u64,
+}
+
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Record {
@@ -31,6 +42,11 @@ enum Record {
         row: String,
         #[serde(flatten)]
         figures: Figures,
+    },
+    Second {
+        second: String,
+        #[serde(flatten)]
+        figure: Second,
     },
     Info {
         info: String,
@@ -49,6 +65,8 @@ enum Record {
 pub struct Records {
     /// The rows.
     pub rows: BTreeMap<String, Figures>,
+    /// The rows' means over a second, if they were asked for.
+    pub seconds: BTreeMap<String, Second>,
     /// Kernel, processor, settings.
     pub info: BTreeMap<String, String>,
     /// What went wrong in the guest.
@@ -65,6 +83,7 @@ impl Records {
         for json in output.lines().filter_map(|line| line.split_once(MARK)) {
             match serde_json::from_str(json.1.trim_end()) {
                 Ok(Record::Row { row, figures }) => drop(records.rows.insert(row, figures)),
+                Ok(Record::Second { second, figure }) => drop(records.seconds.insert(second, figure)),
                 Ok(Record::Info { info, value }) => drop(records.info.insert(info, value)),
                 Ok(Record::Error { error }) => records.errors.push(error),
                 Ok(Record::Done { done }) => records.done = Some(done),
@@ -86,10 +105,12 @@ mod tests {
         let records = Records::read(
             "[    0.1] Linux\r\n@bench {\"info\":\"cpu\",\"value\":\"a \\\"b\\\"\"}\r\n\
              [    0.2] x@bench {\"row\":\"cpuid\",\"unit\":\"tsc\",\"median\":6.5,\"min\":6,\"max\":7,\"mean\":6.6,\
-             \"samples\":3,\"operations\":9}\r\n@bench {\"error\":\"e\"}\n@bench {\"row\":\"x\"}\n@bench {\"done\":2}\n",
+             \"samples\":3,\"operations\":9}\r\n@bench {\"error\":\"e\"}\n\
+             @bench {\"second\":\"cpuid\",\"mean\":6.75,\"samples\":5,\"operations\":1600}\n@bench {\"row\":\"x\"}\n@bench {\"done\":2}\n",
         );
         assert_eq!(records.info["cpu"], "a \"b\"");
         assert_eq!((records.rows["cpuid"].median, records.rows["cpuid"].operations), (6.5, 9));
+        assert_eq!(records.seconds["cpuid"], Second { mean: 6.75, samples: 5, operations: 1600 });
         assert_eq!(records.errors.len(), 2, "{:?}", records.errors);
         assert_eq!(records.done, Some(2));
         assert_eq!(Records::read("@bench").done, None);

@@ -50,6 +50,8 @@ pub struct Judgement<'a> {
     pub native: Option<Cost>,
     /// On the hypervisor.
     pub ours: Option<Cost>,
+    /// The mean over a second natively and on the hypervisor, with all that happens periodically.
+    pub seconds: [Option<f64>; 2],
     /// What it is compared with.
     pub comparison: &'a Comparison,
 }
@@ -58,6 +60,12 @@ impl Judgement<'_> {
     /// The cost as a multiple of the native one.
     pub fn ratio(&self) -> Option<f64> {
         Some(self.ours.as_ref()?.median / self.native.as_ref()?.median)
+    }
+
+    /// The hypervisor's mean over a second as a multiple of the native one.
+    pub fn ratio_over_second(&self) -> Option<f64> {
+        let [native, ours] = self.seconds;
+        Some(ours? / native.filter(|native| *native > 0.0)?)
     }
 
     /// True if the goal is met; a row that was not measured misses it. `None` if there is no goal.
@@ -77,6 +85,15 @@ impl Results {
         Cost::new(runs.iter().filter_map(|run| run.records.rows.get(row.name).cloned()).collect())
     }
 
+    /// A row's mean over a second in a column: the median of the runs'.
+    pub fn second(&self, row: &Row, column: Column) -> Option<f64> {
+        let (_, runs) = self.columns.iter().find(|(each, _)| *each == column)?;
+        let mut means: Vec<f64> =
+            runs.iter().filter_map(|run| Some(run.records.seconds.get(row.name)?.mean)).collect();
+        means.sort_unstable_by(f64::total_cmp);
+        means.get(means.len() / 2).copied()
+    }
+
     /// The judgements of one column; none for the reference.
     pub fn judge(&self, column: Column) -> Vec<Judgement<'static>> {
         let (Some(mode), Some((reference, _))) = (column.mode, self.columns.first()) else {
@@ -86,6 +103,7 @@ impl Results {
             row,
             native: self.cost(row, *reference),
             ours: self.cost(row, column),
+            seconds: [*reference, column].map(|column| self.second(row, column)),
             comparison: row.comparison(column.machine, mode),
         };
         self.rows.iter().map(judge).collect()
@@ -112,7 +130,10 @@ pub mod tests {
 
     use super::*;
     use crate::{
-        bench::{record::Records, rows},
+        bench::{
+            record::{Records, Second},
+            rows,
+        },
         cli::{Machine, Mode},
     };
 
@@ -124,6 +145,9 @@ pub mod tests {
             let figures =
                 Figures { median, min: median, max: median, mean: median, samples: 1, operations: 10 };
             records.rows.insert(name.to_owned(), figures);
+            // A timer's interrupts, which the medians leave out, take a tenth.
+            let second = Second { mean: median * 1.1, samples: 1, operations: 10 };
+            records.seconds.insert(name.to_owned(), second);
         }
         Run { records, command: vec!["run".into()], stats: Value::Null, trouble: String::new() }
     }
@@ -152,6 +176,8 @@ pub mod tests {
         );
         assert_eq!(judgements[1].ratio(), Some(1.02));
         assert_eq!(judgements[2].ratio(), None);
+        let over_second = |row: usize| judgements[row].ratio_over_second().map(|ratio| (ratio * 1e3).round());
+        assert_eq!([over_second(0), over_second(1), over_second(2)], [Some(18_333.0), Some(1020.0), None]);
         let cpuid = judgements[0].ours.as_ref().unwrap();
         assert_eq!((cpuid.median, cpuid.spread()), (110.0, 30.0 / 110.0));
         assert_eq!(results.missed(), ["nested: fork-wait", "nested: ping-pong"]);

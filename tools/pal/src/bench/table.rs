@@ -25,7 +25,8 @@ pub fn render(results: &Results, exits: &[(Column, Vec<Exits>)]) -> String {
 
 fn comparison(column: Column, judgements: &[Judgement], exits: &[Exits]) -> String {
     let name = column.name();
-    let heading = ["operation", "native", &name, "ratio", "spread", "KVM", "Xen", "goal", ""];
+    let heading =
+        ["operation", "native", &name, "ratio", "spread", "over 1 s", "ratio", "KVM", "Xen", "goal", ""];
     let more = ["exits", "KVM", "goal", ""];
     let with_exits = |line: &[String], more: [String; 4]| -> Vec<String> {
         line.iter().cloned().chain(more.into_iter().take(if exits.is_empty() { 0 } else { 4 })).collect()
@@ -47,6 +48,8 @@ fn comparison(column: Column, judgements: &[Judgement], exits: &[Exits]) -> Stri
             cost(judgement.ours.as_ref()),
             judgement.ratio().map_or_else(dash, times),
             judgement.ours.as_ref().map_or_else(dash, spread),
+            judgement.seconds[1].map_or_else(dash, grouped),
+            judgement.ratio_over_second().map_or_else(dash, times),
             comparison.kvm.map_or_else(dash, figure),
             comparison.xen.map_or_else(dash, figure),
             comparison.goal.map_or_else(dash, |goal| format!("≤ {}", figure(goal))),
@@ -56,7 +59,7 @@ fn comparison(column: Column, judgements: &[Judgement], exits: &[Exits]) -> Stri
     }
     let exits = exits.iter().filter_map(|exits| exits.met(column));
     let verdicts: Vec<bool> = judgements.iter().filter_map(Judgement::met).chain(exits).collect();
-    let mut text = align(&lines, &[0, 8, 12]);
+    let mut text = align(&lines, &[0, 10, 14]);
     if !verdicts.is_empty() {
         let met = verdicts.iter().filter(|met| **met).count();
         text += &format!("\n{met} of {} goals met\n", verdicts.len());
@@ -70,13 +73,15 @@ fn decimal(count: f64) -> String {
 }
 
 fn reference(results: &Results) -> String {
-    let mut lines = vec![["operation", "native", "spread"].map(String::from)];
+    let mut lines = vec![["operation", "native", "spread", "over 1 s"].map(String::from)];
     for row in &results.rows {
-        let measured = results.columns.first().and_then(|(column, _)| results.cost(row, *column));
+        let column = results.columns.first().map(|(column, _)| *column);
+        let measured = column.and_then(|column| results.cost(row, column));
         lines.push([
             row.title.to_owned(),
             cost(measured.as_ref()),
             measured.as_ref().map_or_else(dash, spread),
+            column.and_then(|column| results.second(row, column)).map_or_else(dash, grouped),
         ]);
     }
     align(&lines, &[0])
@@ -231,6 +236,9 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[1].starts_with("CPUID ") && lines[1].ends_with("≤ 120  met"), "{text}");
         assert!(lines[2].contains("1.020×") && lines[2].ends_with("≤ 1.01×  MISSED"), "{text}");
+        // The mean over a second stands beside the median, and its ratio beside the median's.
+        assert!(lines[1].contains("  121  18.333×  "), "{text}");
+        assert!(lines[2].contains("  1 122   1.020×  "), "{text}");
         assert!(lines[3].contains(" – ") && lines[3].ends_with("MISSED"), "{text}");
         assert!(text.ends_with("1 of 3 goals met\n"), "{text}");
     }
