@@ -119,9 +119,9 @@ fn missing(c: &mut Check) {
     // SAFETY: faults.
     unsafe {
         c.raises("CR1", UD, || core::arch::asm!("mov rax, cr1", out("rax") _));
-        c.raises_but_tcg("CR5", UD, || core::arch::asm!(".byte 0x0f, 0x20, 0xe8", out("rax") _));
-        c.raises_but_tcg("CR7", UD, || core::arch::asm!(".byte 0x0f, 0x20, 0xf8", out("rax") _));
-        c.raises_but_tcg("CR9", UD, || core::arch::asm!(".byte 0x44, 0x0f, 0x20, 0xc8", out("rax") _));
+        c.raises("CR5", UD, || core::arch::asm!(".byte 0x0f, 0x20, 0xe8", out("rax") _));
+        c.raises("CR7", UD, || core::arch::asm!(".byte 0x0f, 0x20, 0xf8", out("rax") _));
+        c.raises("CR9", UD, || core::arch::asm!(".byte 0x44, 0x0f, 0x20, 0xc8", out("rax") _));
     }
 }
 
@@ -186,7 +186,7 @@ fn xcr0(c: &mut Check) {
     c.equal("x87 is always in XCR0", before & 1, 1);
     c.raises("XCR0 = 0", GP, || set(0));
     c.raises("SSE without x87", GP, || set(2));
-    c.raises_but_tcg("AVX without SSE", GP, || set(5));
+    c.raises("AVX without SSE", GP, || set(5));
     set(before);
     c.raises("bit 63", GP, || set(1 << 63 | 1));
     c.raises("a component that does not exist", GP, || set(1 | 1 << 40));

@@ -262,7 +262,7 @@ fn gates(c: &mut Check) {
     c.equal("#UD comes back", there.vector, NONE);
     arrives(c, "#UD", true);
     c.equal("ESP", log(1), stack());
-    c.equal_but_tcg("saved RF", first(EFLAGS) & RF, RF);
+    c.equal_but_tcg("saved RF", first(EFLAGS) & RF, RF, 0);
     let scene = Scene { gate: Some(13), skip: 2, pop: true, ..Scene::new() };
     let [there] = scene.play([(task_gs, 0x1008)]);
     c.equal("#GP comes back", there.vector, NONE);
@@ -291,9 +291,9 @@ fn trap(c: &mut Check) {
         [(task_dr6 as Code, 0xffff_0ff0), (task_jump, to(OTHER)), (task_dr6, 0xffff_0ff0), (task_tr, 0)];
     let [_, there, dr6, tr] = scene.play(steps);
     // QEMU's emulation does not look at T.
-    c.equal_but_tcg("#DB", there.vector, 1);
-    c.equal_but_tcg("DR6.BT", dr6.value >> 15 & 1, 1);
-    c.equal_but_tcg("before its first instruction", (log(8), tr.value), (0, OTHER));
+    c.equal_but_tcg("#DB", there.vector, 1, GP.into());
+    c.equal_but_tcg("DR6.BT", dr6.value >> 15 & 1, 1, 0);
+    c.equal_but_tcg("before its first instruction", (log(8), tr.value), (0, OTHER), (1, OTHER));
     let scene = Scene { jumps_back: true, ..Scene::new() };
     let [_, there, dr7] = scene.play([(task_dr7, 0x6ff), (task_jump, to(OTHER)), (task_dr7, 0x400)]);
     c.equal("comes back", there.vector, NONE);

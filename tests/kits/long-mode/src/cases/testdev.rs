@@ -144,7 +144,7 @@ fn unmap(c: &mut Check) {
     c.raises("a page table in RAM", None, || _ = peek::<u64>(at));
     outl(UNMAP, table as u32);
     invlpg(at);
-    c.raises_but_tcg("a page table in missing memory", Some((14, 9)), || _ = peek::<u64>(at));
+    c.raises("a page table in missing memory", Some((14, 9)), || _ = peek::<u64>(at));
 }
 
 /// Twice the number of the page that all read; plus 1 when it is gone; or [`END`].

@@ -45,11 +45,11 @@ fn lapic_rate() -> u64 {
     (c0 - c1) * tsc_hz() / (t1 - t0)
 }
 
-/// Of some measurements the one nearest to `wanted`: the host may be busy during others.
-fn nearest(wanted: u64, mut measure: impl FnMut() -> u64) -> u64 {
+/// Of some measurements the one nearest to `wanted`: the host may be busy during others. Where time is exact, one must do.
+fn nearest(c: &mut Check, wanted: u64, mut measure: impl FnMut(&mut Check) -> u64) -> u64 {
     let mut best = u64::MAX;
-    for _ in 0..30 {
-        let value = measure();
+    for _ in 0..if c.exact { 1 } else { 30 } {
+        let value = measure(c);
         if value.abs_diff(wanted) < best.abs_diff(wanted) {
             best = value;
         }
@@ -72,6 +72,9 @@ fn one_shot(c: &mut Check) {
         }
         let took = log_of(V).last().unwrap_or_default().tsc - start;
         c.holds("not before its time", took >= micros(19_800));
+        if c.exact {
+            c.near("each 20 ms in TSC ticks", took, micros(20_000), 10);
+        }
         best = best.min(took);
     }
     c.near("20 ms in TSC ticks", best, micros(20_000), 200);
@@ -94,7 +97,7 @@ fn one_shot_stops(c: &mut Check) {
 fn periodic(c: &mut Check) {
     let hz = lapic_hz();
     lapic::write(reg::LVT_TIMER, lapic::PERIODIC | u32::from(V));
-    let took = nearest(micros(40_000), || {
+    let took = nearest(c, micros(40_000), |_| {
         let first = trap::count(V);
         let start = rdtsc();
         lapic::write(reg::INITIAL_COUNT, (hz / 250) as u32);
@@ -144,19 +147,28 @@ fn deadline(c: &mut Check) {
         }
         let came = log_of(V).last().unwrap_or_default().tsc;
         c.holds("not before its time", came >= at);
+        if c.exact {
+            c.holds("each is less than 0.1 ms late", came.saturating_sub(at) < micros(100));
+        }
         best = best.min(came.saturating_sub(at));
         c.equal("the deadline is gone", rdmsr(lapic::DEADLINE_MSR), 0);
     }
     c.holds("the best is less than 1 ms late", best < micros(1000));
-    wrmsr(lapic::DEADLINE_MSR, rdtsc() + micros(500));
+    let at = rdtsc() + micros(10_000);
+    wrmsr(lapic::DEADLINE_MSR, at);
     wrmsr(lapic::DEADLINE_MSR, 0);
-    wait(2, || false);
+    // A busy host may let the deadline pass between the two.
+    let in_time = rdtsc() < at;
+    wait(12, || false);
     window();
-    c.equal("none after disarming", trap::count(V), 20);
+    if in_time {
+        c.equal("none after disarming", trap::count(V), 20);
+    }
+    let before = trap::count(V);
     lapic::write(reg::LVT_TIMER, V.into());
     wrmsr(lapic::DEADLINE_MSR, 1);
     window();
-    c.equal("none in another mode", (trap::count(V), rdmsr(lapic::DEADLINE_MSR)), (20, 0));
+    c.equal("none in another mode", (trap::count(V), rdmsr(lapic::DEADLINE_MSR)), (before, 0));
 }
 
 fn deadline_past(c: &mut Check) {
@@ -196,10 +208,10 @@ fn pit(c: &mut Check) {
     outb(0x43, 0xb4);
     outb(0x42, 0);
     outb(0x42, 0);
-    let rate = nearest(tsc_hz(), || measure(30, PIT_HZ, 0xffff, pit_count));
+    let rate = nearest(c, tsc_hz(), |_| measure(30, PIT_HZ, 0xffff, pit_count));
     c.near("TSC rate by the PIT", rate, tsc_hz(), 10);
     // Mode 0: the output rises at the end.
-    let took = nearest(micros(20_000), || {
+    let took = nearest(c, micros(20_000), |c| {
         outb(0x43, 0xb0);
         outb(0x42, 0x38);
         outb(0x42, 0x5d);
@@ -217,7 +229,7 @@ fn pit_interrupt(c: &mut Check) {
     outb(0x43, 0x34);
     outb(0x40, 0xa4);
     outb(0x40, 0x12);
-    let took = nearest(micros(40_000), || {
+    let took = nearest(c, micros(40_000), |_| {
         let first = trap::count(V);
         while trap::count(V) == first {
             sti_hlt();
