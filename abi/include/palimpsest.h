@@ -76,6 +76,12 @@
 #define PALIMPSEST_LAB_PAGE 0x1000
 /* Processors that one machine has at most. */
 #define PALIMPSEST_LAB_PCPUS 64
+/* Displacement of the no-op that begins the region in RAX: see [`MARKS`]. */
+#define PALIMPSEST_LAB_MARK_BEGIN 0x1ab00b61
+/* Displacement of the no-op that ends it. */
+#define PALIMPSEST_LAB_MARK_END 0x1ab00e4d
+/* Regions have the numbers below this. */
+#define PALIMPSEST_LAB_REGIONS 64
 
 #ifndef __ASSEMBLER__
 /* The lab machine's counters in shared memory: this, then one record for each PCPU. */

@@ -19,7 +19,18 @@ constants! {
     PAGE: usize = 4096;
     /// Processors that one machine has at most.
     PCPUS: usize = 64;
+    /// Displacement of the no-op that begins the region in RAX: see [`MARKS`].
+    MARK_BEGIN: u32 = 0x1ab0_0b61;
+    /// Displacement of the no-op that ends it.
+    MARK_END: u32 = 0x1ab0_0e4d;
+    /// Regions have the numbers below this.
+    REGIONS: usize = 64;
 }
+
+/// The bytes before the displacement of a mark: NOP with an operand in memory at RAX plus 32 bits, which no compiler chooses for
+/// padding with these displacements. A program marks with it what it wants to know the cost of: the report has the counters
+/// of each region.
+pub const MARKS: [u8; 4] = [0x0f, 0x1f, 0x84, 0x00];
 
 /// What begins the shared memory.
 #[repr(C)]
@@ -92,6 +103,11 @@ macro_rules! counters {
             /// The values, in the order of the names.
             pub fn values(&self) -> [u64; Self::NAMES.len()] {
                 [$(self.$name),*]
+            }
+
+            /// What was counted since `before`, field by field.
+            pub fn since(&self, before: &Counters) -> Counters {
+                Counters { $($name: self.$name.wrapping_sub(before.$name)),* }
             }
 
             /// Adds another set, field by field.
@@ -241,6 +257,7 @@ mod tests {
         let mut sum = counters;
         sum.add(&counters);
         assert_eq!((sum.walk_refs, sum.unmodelled, sum.cycles), (14, 18, 0));
+        assert_eq!(sum.since(&counters), counters);
     }
 
     #[test]

@@ -24,10 +24,10 @@ pub fn second(name: &str, summary: &Summary) {
 
 /// All rows' records are of one length: printing them costs the same, so that exits can be counted without them.
 fn figures(name: &str, summary: &Summary) -> String {
-    let Summary { median, min, max, mean, samples, operations } = summary;
+    let Summary { median, min, max, mean, samples, batch, operations } = summary;
     format!(
         "{{\"row\":{:20},\"unit\":\"tsc\",\"median\":{median:16.3},\"min\":{min:16.3},\"max\":{max:16.3},\
-         \"mean\":{mean:16.3},\"samples\":{samples:8},\"operations\":{operations:8}}}",
+         \"mean\":{mean:16.3},\"samples\":{samples:8},\"batch\":{batch:8},\"operations\":{operations:8}}}",
         quote(name)
     )
 }
@@ -72,7 +72,15 @@ mod tests {
         let summary = |value: u64| {
             let figure = value as f64;
             let (samples, operations) = (value as usize % 1000, value % 100_000);
-            Summary { median: figure, min: figure, max: figure, mean: figure, samples, operations }
+            Summary {
+                median: figure,
+                min: figure,
+                max: figure,
+                mean: figure,
+                samples,
+                batch: operations,
+                operations,
+            }
         };
         assert_eq!(
             figures("cpuid", &summary(6)).len(),

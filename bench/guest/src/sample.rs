@@ -3,7 +3,10 @@
 //! those over a second hold all that happens periodically.
 
 use std::{
-    arch::x86_64::{_mm_lfence, _rdtsc},
+    arch::{
+        asm,
+        x86_64::{_mm_lfence, _rdtsc},
+    },
     time::{Duration, Instant},
 };
 
@@ -22,6 +25,21 @@ pub fn now() -> u64 {
 
 /// For how long batches are performed to see what happens periodically: some hundred ticks of a guest's timer.
 const SECOND: Duration = Duration::from_secs(1);
+
+/// Tells a lab machine (docs/lab.md) that what it is to count under this number begins or ends. Elsewhere it is a no-op.
+fn mark<const MARK: u32>(region: u64) {
+    const { assert!(matches!(abi::lab::MARKS, [0x0f, 0x1f, 0x84, 0x00])) };
+    // SAFETY: a no-op.
+    unsafe {
+        asm!(
+            ".byte 0x0f, 0x1f, 0x84, 0x00",
+            ".long {mark}",
+            mark = const MARK,
+            in("rax") region,
+            options(nostack, preserves_flags),
+        );
+    }
+}
 
 /// How many batches a row takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,12 +66,14 @@ pub struct Samples {
     /// Operations performed in all, warm-up included.
     operations: u64,
     length: Length,
+    /// The number under which a lab machine counts the batches.
+    region: Option<u64>,
 }
 
 impl Samples {
-    /// None yet.
-    pub fn new(length: Length) -> Self {
-        Self { length, ..Self::default() }
+    /// None yet. `region`: the number under which a lab machine counts what the batches take.
+    pub fn new(length: Length, region: Option<u64>) -> Self {
+        Self { length, region, ..Self::default() }
     }
 
     /// Times `count` batches of `batch` operations each; `operation` performs a batch.
@@ -69,18 +89,26 @@ impl Samples {
         mut prepare: impl FnMut() -> P,
         mut operation: impl FnMut(P) -> R,
     ) {
-        let mut perform = || {
+        let mut perform = |region: Option<u64>| {
             let prepared = prepare();
+            if let Some(region) = region {
+                mark::<{ abi::lab::MARK_BEGIN }>(region);
+            }
             let start = now();
             let result = operation(prepared);
             let ticks = now() - start;
+            if let Some(region) = region {
+                mark::<{ abi::lab::MARK_END }>(region);
+            }
             drop(result);
             ticks
         };
         self.batch = batch;
         for _ in 0..WARM_UP {
-            perform();
+            perform(None);
         }
+        let region = self.region;
+        let mut perform = || perform(region);
         match self.length {
             Length::Usual => self.keep(count, &mut perform),
             Length::Twice => self.keep(2 * count, &mut perform),
@@ -108,7 +136,7 @@ impl Samples {
 
     /// The figures of a value that is known without measuring.
     pub fn known(value: u64) -> Self {
-        Self { batch: 1, ticks: vec![value], total: value, taken: 1, operations: 1, length: Length::Usual }
+        Self { batch: 1, ticks: vec![value], total: value, taken: 1, operations: 1, ..Self::default() }
     }
 
     /// Ticks per operation.
@@ -129,6 +157,7 @@ impl Samples {
             max: at(sorted.len().saturating_sub(1)),
             mean: each(self.total) / self.taken.max(1) as f64,
             samples: self.taken,
+            batch: self.batch,
             operations: self.operations,
         }
     }
@@ -147,6 +176,8 @@ pub struct Summary {
     pub mean: f64,
     /// Counted batches.
     pub samples: usize,
+    /// Operations in one of them.
+    pub batch: u64,
     /// Operations performed in all, warm-up included.
     pub operations: u64,
 }
@@ -157,13 +188,14 @@ mod tests {
 
     fn samples(batch: u64, ticks: Vec<u64>, operations: u64) -> Samples {
         let (total, taken) = (ticks.iter().sum(), ticks.len());
-        Samples { batch, ticks, total, taken, operations, length: Length::Usual }
+        Samples { batch, ticks, total, taken, operations, ..Samples::default() }
     }
 
     #[test]
     fn figures_are_per_operation() {
         let summary = samples(10, vec![30, 10, 20], 60).summary();
-        let expected = Summary { median: 2.0, min: 1.0, max: 3.0, mean: 2.0, samples: 3, operations: 60 };
+        let expected =
+            Summary { median: 2.0, min: 1.0, max: 3.0, mean: 2.0, samples: 3, batch: 10, operations: 60 };
         assert_eq!(summary, expected);
         assert_eq!(samples(1, vec![4, 1], 2).summary().median, 2.5);
         assert_eq!(Samples::default().summary().median, 0.0);
@@ -172,7 +204,7 @@ mod tests {
     #[test]
     fn warm_up_is_performed_but_not_counted() {
         for (length, count) in [(Length::Usual, 5), (Length::Twice, 10)] {
-            let mut samples = Samples::new(length);
+            let mut samples = Samples::new(length, None);
             let (mut prepared, mut performed) = (0, 0);
             samples.take_prepared(5, 7, || prepared += 1, |()| performed += 1);
             assert_eq!((prepared, performed), (count + WARM_UP, count + WARM_UP));
@@ -183,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_second_is_filled_with_batches() {
-        let mut samples = Samples::new(Length::Second);
+        let mut samples = Samples::new(Length::Second, None);
         let start = Instant::now();
         let mut performed = 0;
         samples.take(1, 3, || {

@@ -210,7 +210,7 @@ impl<B: Backend> Machine<B> {
                     let pcpus = self.sched.topology().all().into_iter();
                     report::pcpus(json, pcpus.map(|pcpu| (pcpu, self.sched.pcpu_stats(pcpu, now))))?;
                 }
-                report::host(json, &frame::stats(), heap::bytes())
+                report::host(json, &frame::stats(), heap::bytes(), now)
             });
         }
         guest.put_vcpus(all);

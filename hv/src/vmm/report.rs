@@ -161,10 +161,11 @@ fn cost(json: &mut Json<'_>, names: [&str; 3], cost: Cost) -> fmt::Result {
 }
 
 /// The `host` object of a `stats` record: the memory of the machine.
-pub fn host(json: &mut Json<'_>, frames: &frame::Stats, heap_bytes: u64) -> fmt::Result {
+pub fn host(json: &mut Json<'_>, frames: &frame::Stats, heap_bytes: u64, tsc: u64) -> fmt::Result {
     json.begin_object(key::HOST)?;
     json.number(key::FREE_FRAMES, frames.free)?;
     json.number(key::HEAP_BYTES, heap_bytes)?;
+    json.number(key::TSC, tsc)?;
     json.end()
 }
 

@@ -8,13 +8,13 @@ use super::{
 };
 use crate::sample::Samples;
 
-const PAGE: usize = 4096;
-const HUGE: usize = 2 << 20;
+pub const PAGE: usize = 4096;
+pub const HUGE: usize = 2 << 20;
 /// Pages in the rows that touch several.
 const PAGES: usize = 256;
 
 /// Pages of a private anonymous mapping.
-struct Region {
+pub struct Region {
     base: *mut u8,
     pages: usize,
     /// What is unmapped in the end: more than the region where it is aligned, nothing where it is part of another.
@@ -23,23 +23,28 @@ struct Region {
 
 impl Region {
     /// Maps `pages` pages, without huge pages.
-    fn small(pages: usize) -> io::Result<Self> {
+    pub fn small(pages: usize) -> io::Result<Self> {
         let mapped = map(pages * PAGE)?;
         let region = Self { base: mapped, pages, mapped: (mapped, pages * PAGE) };
         region.advise(libc::MADV_NOHUGEPAGE)?;
         Ok(region)
     }
 
-    /// Maps one huge page's worth of memory, aligned so that one huge page can back it.
-    fn huge() -> io::Result<Self> {
-        let mapped = map(2 * HUGE)?;
+    /// Maps so many bytes of huge pages, aligned so that those can back them.
+    pub fn huge(bytes: usize) -> io::Result<Self> {
+        let mapped = map(bytes + HUGE)?;
         let region = Self {
             base: mapped.map_addr(|at| at.next_multiple_of(HUGE)),
-            pages: HUGE / PAGE,
-            mapped: (mapped, 2 * HUGE),
+            pages: bytes / PAGE,
+            mapped: (mapped, bytes + HUGE),
         };
         region.advise(libc::MADV_HUGEPAGE)?;
         Ok(region)
+    }
+
+    /// Where it begins.
+    pub fn base(&self) -> *mut u8 {
+        self.base
     }
 
     /// One page of the region, which must outlive it.
@@ -59,7 +64,7 @@ impl Region {
     }
 
     /// Writes a byte to each page.
-    fn write(&self) {
+    pub fn write(&self) {
         for page in 0..self.pages {
             // SAFETY: inside the mapping, which is writable here.
             unsafe { self.base.add(page * PAGE).write_volatile(1) };
@@ -84,7 +89,7 @@ fn map(size: usize) -> io::Result<*mut u8> {
 }
 
 /// Page faults of this process so far that needed no disk.
-fn faults() -> io::Result<i64> {
+pub fn faults() -> io::Result<i64> {
     // SAFETY: all zeroes is a value of this C structure, and the call fills it.
     unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
@@ -149,7 +154,7 @@ pub fn huge_touch(samples: &mut Samples) -> io::Result<()> {
     samples.take_prepared(
         15,
         (HUGE / PAGE) as u64,
-        || must(Region::huge()),
+        || must(Region::huge(HUGE)),
         |region| {
             region.write();
             region

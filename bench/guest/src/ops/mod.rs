@@ -1,6 +1,7 @@
 //! The operations: one function per row. Each prepares what it needs, takes samples and leaves nothing behind, so that
 //! any choice of rows in any order gives the same figures.
 
+mod access;
 mod memory;
 mod process;
 mod trap;
@@ -8,6 +9,7 @@ mod trap;
 use std::io;
 
 use crate::sample::Samples;
+pub use access::Access;
 
 /// One row of the table.
 pub struct Row {

@@ -178,6 +178,17 @@ pub extern "C" fn instruction(vcpu: c_uint, data: *mut c_void) {
     let (state, instruction) = unsafe { (Vcpu::of(vcpu), &*data.cast::<Instruction>()) };
     // SAFETY: as above.
     let get = |state: &Vcpu, register| unsafe { state.registers.get(register) };
+    if let Operation::Begin | Operation::End = instruction.operation {
+        // The instructions of the whole block count already.
+        let number = get(state, RAX);
+        state.processor.sync(state.instructions());
+        let record = state.processor.record();
+        match instruction.operation {
+            Operation::Begin => state.regions.begin(number, record),
+            _ => state.regions.end(number, record),
+        }
+        return;
+    }
     let mut pending = std::mem::take(&mut state.pending);
     pending.any = true;
     match &instruction.operation {
@@ -203,6 +214,8 @@ pub extern "C" fn instruction(vcpu: c_uint, data: *mut c_void) {
             state.ask();
             return;
         }
+        // They change nothing.
+        Operation::Begin | Operation::End => {}
     }
     state.pending = pending;
     state.ask();

@@ -17,8 +17,9 @@ use labsim::{
         Processor,
         decode::Operation,
         processor::{Checking, Shared},
+        regions::Regions,
     },
-    report::{About, report},
+    report::{About, Pcpu, report},
 };
 
 use crate::{
@@ -206,6 +207,8 @@ pub struct Vcpu {
     pub score: *mut Score,
     /// See there.
     pub pending: Pending,
+    /// What programs on it have marked.
+    pub regions: Regions,
     /// Where the control block of the last VMRUN is.
     pub vmcb: u64,
     /// QEMU's mark of accesses by physical address, in the low bits of what it tells of an access. It is learnt from the
@@ -230,7 +233,8 @@ impl Vcpu {
         // SAFETY: the processor exists.
         let score = unsafe { ffi::qemu_plugin_scoreboard_find(plugin.score, vcpu) }.cast::<Score>();
         let pending = Pending { control: true, any: true, ..Pending::default() };
-        let state = Vcpu { processor, registers, score, pending, vmcb: 0, physical_mark: 16 };
+        let regions = Regions::default();
+        let state = Vcpu { processor, registers, score, pending, regions, vmcb: 0, physical_mark: 16 };
         place.store(Box::into_raw(Box::new(state)), Release);
         // SAFETY: just stored.
         unsafe { Vcpu::of(vcpu) }.ask();
@@ -263,7 +267,7 @@ impl Vcpu {
 pub extern "C" fn finish(_id: ffi::Id, _data: *mut c_void) {
     let plugin = plugin();
     let vcpus = VCPUS.iter().map(|place| place.load(Acquire)).take_while(|vcpu| !vcpu.is_null());
-    let records: Vec<(Record, Vec<String>)> = vcpus
+    let pcpus: Vec<Pcpu> = vcpus
         .map(|vcpu| {
             // SAFETY: stored by `start`, never freed. A processor that still runs may be in the middle of an update: then
             // a count of its may be off by what it is just adding.
@@ -271,12 +275,13 @@ pub extern "C" fn finish(_id: ffi::Id, _data: *mut c_void) {
             let instructions = vcpu.instructions();
             vcpu.processor.settle(true);
             vcpu.processor.sync(instructions);
-            (*vcpu.processor.record(), vcpu.processor.differences().to_vec())
+            let differences = vcpu.processor.differences().to_vec();
+            Pcpu { record: *vcpu.processor.record(), differences, regions: vcpu.regions.all().to_vec() }
         })
         .collect();
     let (model, check) = (model_name(plugin.model), check_name(plugin.check));
     let about = About { machine: &plugin.machine, mhz: plugin.mhz, model, check };
-    let text = format!("{:#}\n", report(&about, &records));
+    let text = format!("{:#}\n", report(&about, &pcpus));
     match &plugin.report {
         Some(path) => {
             if let Err(error) = std::fs::write(path, text) {

@@ -1,5 +1,7 @@
 //! Which instructions matter to translation and time, from their bytes (AMD APM 3, appendix A).
 
+use abi::lab::{MARK_BEGIN, MARK_END};
+
 /// What an instruction does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -15,6 +17,10 @@ pub enum Operation {
     Vmrun,
     /// WRMSR: the register in ECX.
     Wrmsr,
+    /// A program's mark: the region in RAX begins.
+    Begin,
+    /// It ends.
+    End,
 }
 
 /// A memory operand.
@@ -58,6 +64,11 @@ pub fn decode(bytes: &[u8], wide: bool) -> Option<Operation> {
         (0x38, [0x82, ..]) => Some(Operation::Invpcid),
         (0x01, [0xd8, ..]) => Some(Operation::Vmrun),
         (0x01, [0xdf, ..]) => Some(Operation::Invlpga),
+        (0x1f, [0x84, 0x00, tail @ ..]) => match u32::from_le_bytes(*tail.first_chunk()?) {
+            MARK_BEGIN => Some(Operation::Begin),
+            MARK_END => Some(Operation::End),
+            _ => None,
+        },
         (0x01, [modrm, tail @ ..]) if modrm >> 6 != 3 && modrm >> 3 & 7 == 7 => {
             let operand = operand(*modrm, tail, rex)?;
             Some(Operation::Invlpg(Operand { segment, unusual, ..operand }))
@@ -120,6 +131,12 @@ mod tests {
         ] {
             assert_eq!(decode(bytes, true), Some(operation));
         }
+        let mark = |displacement: u32| [&abi::lab::MARKS[..], &displacement.to_le_bytes()].concat();
+        assert_eq!(decode(&mark(MARK_BEGIN), true), Some(Operation::Begin));
+        assert_eq!(decode(&mark(MARK_END), true), Some(Operation::End));
+        // Padding, and a mark that is cut off.
+        assert_eq!(decode(&mark(0), true), None);
+        assert_eq!(decode(&mark(MARK_END)[..7], true), None);
         for bytes in
             [&[0x0f, 0x20, 0xd8][..], &[0x0f, 0x01, 0xf8], &[0x90], &[], &[0x0f], &[0x48], &[0x0f, 0x01]]
         {

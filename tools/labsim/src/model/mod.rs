@@ -20,6 +20,7 @@ pub mod memory;
 pub mod policy;
 pub mod prefetch;
 pub mod processor;
+pub mod regions;
 pub mod space;
 pub mod tlb;
 pub mod walk;

@@ -19,6 +19,9 @@ Examples:
   cargo pal bench --smp                    guests with several processors, beside native; takes some minutes
   cargo pal bench --smp --runs 9 --only ipi wake --json out.json
   cargo pal bench --smp --quick            one sample of everything: does it work?
+  cargo pal bench --lab westmere-x5660     modelled cycles, those of page walks apart; takes some minutes
+  cargo pal bench --lab all --only chase-4k-256m fork-wait populate
+                                           nested against shadow tables on every machine that there is a model of
 
 The emulator counts instructions as time, so figures repeat and do not depend on this machine's speed (docs/benchmarks.md).
 With --smp time is real: leave the machine alone meanwhile, and trust the ratios to native rather than the ticks.
@@ -41,7 +44,7 @@ pub struct BenchArgs {
     /// The hypervisor's machine: on bochs-vtx a run takes many minutes
     #[arg(long, value_parser = hypervisors(), default_value = "qemu-svm")]
     pub machine: Machine,
-    /// Measure only these rows: cpuid, pci-read, fork-wait, …, scheduler; with --smp ipi, call, …
+    /// Measure only these rows: cpuid, pci-read, fork-wait, …, scheduler; with --smp ipi, call, …; with --lab also chase, gups, …
     #[arg(long, value_name = "ROW", num_args = 1..)]
     pub only: Vec<String>,
     /// Measure only these modes: nested, shadow, or switch=N, which also shows what a change of the mode costs. Default:
@@ -55,6 +58,10 @@ pub struct BenchArgs {
     /// QEMU emulates, in real time
     #[arg(long, conflicts_with_all = ["exits", "check"])]
     pub smp: bool,
+    /// Measure in modelled cycles of these lab machines, with those of page walks apart: names, files that describe one, or `all`
+    /// (docs/lab.md). Adds the rows chase, gups, stream and populate
+    #[arg(long, value_name = "NAME|FILE", num_args = 1.., conflicts_with_all = ["smp", "exits", "check", "runs", "bochs"])]
+    pub lab: Vec<String>,
     /// Take one sample of each row, once
     #[arg(long, requires = "smp", conflicts_with = "runs")]
     pub quick: bool,

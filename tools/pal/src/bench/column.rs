@@ -24,7 +24,7 @@ const MEMORY_MIB: u64 = 1024;
 const APPEND: &str = "loglevel=7 panic=-1 mitigations=off nokaslr norandmaps";
 /// More words for Linux alone on Bochs, whose CPUID tells a wrong frequency of the TSC: Linux would wait 35 times too long.
 const BOCHS_NATIVE_APPEND: &str = " tsc_early_khz=100000";
-const TIMEOUT_SECONDS: u64 = 1800;
+pub const TIMEOUT_SECONDS: u64 = 1800;
 /// The same on Bochs.
 const BOCHS_TIMEOUT_SECONDS: u64 = 7200;
 /// The guest's word for means over a second, as it follows the rows.
@@ -150,23 +150,31 @@ impl Setup {
         if let Some(mode) = column.mode {
             add("--mode", mode.to_string());
         }
-        add("--mem", MEMORY_MIB.to_string());
         let limit = if bochs { BOCHS_TIMEOUT_SECONDS } else { TIMEOUT_SECONDS };
         add("--timeout", limit.to_string());
         add(if bochs { "--bochs" } else { "--qemu" }, self.emulator.display().to_string());
-        if !bochs {
+        if let Some(path) = stats {
+            add("--stats", path.display().to_string());
+        }
+        let names = rows.iter().map(|row| row.name).collect::<Vec<_>>();
+        command.extend(self.guest(column, &names, words));
+        command
+    }
+
+    /// The arguments of `pal run` for the guest, whose program performs these rows; more words for it each follow a space.
+    pub fn guest(&self, column: Column, names: &[&str], words: &str) -> Vec<String> {
+        let mut arguments = Vec::new();
+        let mut add = |option: &str, value: String| arguments.extend([option.to_owned(), value]);
+        add("--mem", MEMORY_MIB.to_string());
+        if !column.machine.is_bochs() {
             // A native guest that resets would start again.
             add("--qemu-arg", "-no-reboot".to_owned());
         }
         add("--kernel", self.kernel.display().to_string());
         add("--initrd", self.initrd.display().to_string());
-        if let Some(path) = stats {
-            add("--stats", path.display().to_string());
-        }
         // What follows two dashes is for the first process.
-        let names = rows.iter().map(|row| row.name).collect::<Vec<_>>();
         let more = if column.machine == Machine::BochsNative { BOCHS_NATIVE_APPEND } else { "" };
         add("--append", format!("{APPEND}{more} -- {}{words}", names.join(" ")));
-        command
+        arguments
     }
 }

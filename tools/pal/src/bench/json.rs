@@ -34,6 +34,7 @@ pub fn document(
                 "mode": column.mode.map(|mode| mode.to_string()),
                 "command": first.map(|run| &run.command),
                 "switches": Switches::of(*column, runs),
+                "power_on": results.power_on(*column),
                 "guest": first.map(|run| &run.records.info),
                 "trouble": runs.iter().map(|run| &run.trouble).filter(|text| !text.is_empty()).collect::<Vec<_>>(),
             })
@@ -94,8 +95,10 @@ fn comparison(column: &str, judgement: &Judgement) -> Value {
         "spread": judgement.ours.as_ref().map(Cost::spread),
         "kvm": judgement.comparison.kvm,
         "xen": judgement.comparison.xen,
+        "peers_native": judgement.row.peers_native,
         "goal": judgement.comparison.goal,
         "met": judgement.met(),
+        "left": judgement.left(),
     })
 }
 

@@ -3,12 +3,14 @@
 //! A guest program performs the operations of [`rows`], once on the emulated machine alone and once on the hypervisor on
 //! the same machine ([`column`]), with QEMU or Bochs counting instructions as time. So every figure is the guest's work plus the
 //! hypervisor's, and repeats. [`smp`] measures guests with several processors, in real time. `docs/benchmarks.md` explains
-//! how to read both. [`scheduler`] reads what decisions and switches between VCPUs take in the hypervisor's statistics.
+//! how to read both. [`lab`] counts modelled cycles.
+//! [`scheduler`] reads what decisions and switches between VCPUs take in the hypervisor's statistics.
 
 pub mod args;
 mod column;
 mod exits;
 mod json;
+mod lab;
 mod program;
 mod record;
 mod results;
@@ -54,6 +56,9 @@ const BOCHS_MODES: [&str; 2] = ["nested", "shadow"];
 pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
     if args.smp {
         return smp::run(args, project, ui);
+    }
+    if !args.lab.is_empty() {
+        return lab::run(args, project, ui);
     }
     let (rows, scheduler) = select(args)?;
     check_json(args)?;
@@ -167,7 +172,7 @@ fn setup(args: &BenchArgs, needs: &Needs, name: &str, scratch: &Path) -> Result<
 fn side_by_side(setup: &Setup, results: &Results, scratch: &Path) -> Result<Vec<Run>> {
     thread::scope(|scope| {
         let start = |column: Column| {
-            let stats = column.switches().then(|| scratch.join(format!("stats.{}.json", column.name())));
+            let stats = column.mode.map(|_| scratch.join(format!("stats.{}.json", column.name())));
             scope.spawn(move || setup.run(column, &results.rows, stats.as_deref()))
         };
         let threads: Vec<_> = results.columns.iter().map(|(column, _)| start(*column)).collect();

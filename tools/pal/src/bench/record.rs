@@ -20,6 +20,8 @@ pub struct Figures {
     pub mean: f64,
     /// Batches.
     pub samples: u64,
+    /// Operations in each of them.
+    pub batch: u64,
     /// Operations performed in all, with those that were not timed.
     pub operations: u64,
 }
@@ -105,7 +107,7 @@ mod tests {
         let records = Records::read(
             "[    0.1] Linux\r\n@bench {\"info\":\"cpu\",\"value\":\"a \\\"b\\\"\"}\r\n\
              [    0.2] x@bench {\"row\":\"cpuid\",\"unit\":\"tsc\",\"median\":6.5,\"min\":6,\"max\":7,\"mean\":6.6,\
-             \"samples\":3,\"operations\":9}\r\n@bench {\"error\":\"e\"}\n\
+             \"samples\":3,\"batch\":2,\"operations\":9}\r\n@bench {\"error\":\"e\"}\n\
              @bench {\"second\":\"cpuid\",\"mean\":6.75,\"samples\":5,\"operations\":1600}\n@bench {\"row\":\"x\"}\n@bench {\"done\":2}\n",
         );
         assert_eq!(records.info["cpu"], "a \"b\"");

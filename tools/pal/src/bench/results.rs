@@ -3,7 +3,7 @@
 use super::{
     column::{Column, Run},
     record::Figures,
-    rows::{Comparison, Row},
+    rows::{Comparison, Row, first_instruction},
     switches::Switches,
 };
 
@@ -68,6 +68,12 @@ impl Judgement<'_> {
         Some(ours? / native.filter(|native| *native > 0.0)?)
     }
 
+    /// How much of the goal is left, as a share of it; below 0 if it is missed.
+    pub fn left(&self) -> Option<f64> {
+        let limit = self.comparison.goal?.ticks(self.native.as_ref()?.median);
+        Some(1.0 - self.ours.as_ref()?.median / limit)
+    }
+
     /// True if the goal is met; a row that was not measured misses it. `None` if there is no goal.
     pub fn met(&self) -> Option<bool> {
         let goal = self.comparison.goal?;
@@ -92,6 +98,24 @@ impl Results {
             runs.iter().filter_map(|run| Some(run.records.seconds.get(row.name)?.mean)).collect();
         means.sort_unstable_by(f64::total_cmp);
         means.get(means.len() / 2).copied()
+    }
+
+    /// Ticks from power-on to the guest's first user instruction: what the row counts, and on the hypervisor what its own start
+    /// and the loading of the guest took before. The median of the runs.
+    pub fn power_on(&self, column: Column) -> Option<f64> {
+        let (_, runs) = self.columns.iter().find(|(each, _)| *each == column)?;
+        let ticks = |run: &Run| {
+            let first = run.records.rows.get(first_instruction().name)?.median;
+            if column.mode.is_none() {
+                return Some(first);
+            }
+            // The guest's counter begins with the guest, the host's at power-on.
+            let tsc = |path: &str| run.stats.pointer(path)?.as_u64();
+            Some(first + tsc("/guests/0/host/tsc")?.wrapping_sub(tsc("/guests/0/tsc")?) as f64)
+        };
+        let mut all: Vec<f64> = runs.iter().filter_map(ticks).collect();
+        all.sort_unstable_by(f64::total_cmp);
+        all.get(all.len() / 2).copied()
     }
 
     /// The judgements of one column; none for the reference.
@@ -142,8 +166,15 @@ pub mod tests {
     fn run(figures: &[(&str, f64)]) -> Run {
         let mut records = Records { done: Some(figures.len()), ..Records::default() };
         for &(name, median) in figures {
-            let figures =
-                Figures { median, min: median, max: median, mean: median, samples: 1, operations: 10 };
+            let figures = Figures {
+                median,
+                min: median,
+                max: median,
+                mean: median,
+                samples: 1,
+                batch: 5,
+                operations: 10,
+            };
             records.rows.insert(name.to_owned(), figures);
             // A timer's interrupts, which the medians leave out, take a tenth.
             let second = Second { mean: median * 1.1, samples: 1, operations: 10 };
@@ -167,6 +198,20 @@ pub mod tests {
     }
 
     #[test]
+    fn the_hypervisors_own_start_counts_from_power_on() {
+        let mut results = example();
+        assert_eq!(results.power_on(NESTED), None, "the row was not measured");
+        let native = Column::native(Machine::QemuSvm);
+        results.columns = vec![(native, vec![run(&[("first-instruction", 1000.0)])]), (NESTED, vec![])];
+        let mut nested = run(&[("first-instruction", 900.0)]);
+        nested.stats = serde_json::json!({"guests": [{"tsc": 5_000, "host": {"tsc": 5_300}}]});
+        results.columns[1].1.push(nested);
+        assert_eq!((results.power_on(native), results.power_on(NESTED)), (Some(1000.0), Some(1200.0)));
+        results.columns[1].1[0].stats = Value::Null;
+        assert_eq!(results.power_on(NESTED), None);
+    }
+
+    #[test]
     fn goals_are_judged_by_the_median_run() {
         let results = example();
         let judgements = results.judge(NESTED);
@@ -176,6 +221,8 @@ pub mod tests {
         );
         assert_eq!(judgements[1].ratio(), Some(1.02));
         assert_eq!(judgements[2].ratio(), None);
+        let left = |row: usize| judgements[row].left().map(|left| (left * 1e4).round());
+        assert_eq!([left(0), left(1), left(2)], [Some(833.0), Some(-99.0), None]);
         let over_second = |row: usize| judgements[row].ratio_over_second().map(|ratio| (ratio * 1e3).round());
         assert_eq!([over_second(0), over_second(1), over_second(2)], [Some(18_333.0), Some(1020.0), None]);
         let cpuid = judgements[0].ours.as_ref().unwrap();

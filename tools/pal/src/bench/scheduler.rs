@@ -33,14 +33,36 @@ struct Scenario {
     vcpus: u32,
     /// More keys of its description.
     keys: &'static str,
+    /// Its VCPUs must be kept off the PCPU by their cap for some of the time.
+    is_throttled: bool,
 }
 
 /// The guests: few VCPUs and more, and with what decisions have to look at besides.
-const SCENARIOS: [Scenario; 3] = [
-    Scenario { name: "turns-2", title: "2 VCPUs", vcpus: 2, keys: "" },
-    Scenario { name: "turns-8", title: "8 VCPUs, with an affinity", vcpus: 8, keys: "affinity = [0]\n" },
-    // Each run is charged; the cap is so large that no VCPU is throttled, which would make the PCPU halt.
-    Scenario { name: "turns-capped", title: "4 VCPUs, with a cap", vcpus: 4, keys: "cap = 100\n" },
+const SCENARIOS: [Scenario; 4] = [
+    Scenario { name: "turns-2", title: "2 VCPUs", vcpus: 2, keys: "", is_throttled: false },
+    Scenario {
+        name: "turns-8",
+        title: "8 VCPUs, with an affinity",
+        vcpus: 8,
+        keys: "affinity = [0]\n",
+        is_throttled: false,
+    },
+    // Each run is charged; the cap is so large that no VCPU is throttled.
+    Scenario {
+        name: "turns-capped",
+        title: "4 VCPUs, with a cap",
+        vcpus: 4,
+        keys: "cap = 100\n",
+        is_throttled: false,
+    },
+    // Decisions find that the cap is spent, halt the PCPU, and let the VCPUs run again in the next period.
+    Scenario {
+        name: "turns-throttled",
+        title: "4 VCPUs, throttled",
+        vcpus: 4,
+        keys: "cap = 90\n",
+        is_throttled: true,
+    },
 ];
 
 /// What something took, of all VCPUs of a guest.
@@ -109,9 +131,12 @@ impl Scenario {
         let mut costs = [Cost::default(); 2];
         if success {
             let text = fs::read(&stats).with_context(|| format!("cannot read {}", stats.display()))?;
-            costs = totals(&serde_json::from_slice(&text).context("pal run wrote unreadable statistics")?);
+            let stats = serde_json::from_slice(&text).context("pal run wrote unreadable statistics")?;
+            costs = totals(&stats);
             if costs[1].count == 0 {
                 trouble = "the hypervisor counted no switches".to_owned();
+            } else if self.is_throttled && capped(&stats) == 0 {
+                trouble = format!("{}: no VCPU was throttled", self.name);
             }
         }
         Ok(Measured { scenario: self, costs, command, trouble })
@@ -145,6 +170,12 @@ fn totals(stats: &Value) -> [Cost; 2] {
         costs[1].add([counts.switches, counts.switch_ticks, counts.switch_longest]);
     }
     costs
+}
+
+/// Ticks for which caps have kept VCPUs off the PCPU, in a document of `pal run --stats`.
+fn capped(stats: &Value) -> u64 {
+    let vcpus = stats["guests"].as_array().into_iter().flatten();
+    vcpus.filter_map(|vcpu| vcpu["time"]["capped"].as_u64()).sum()
 }
 
 /// The table for people.
@@ -229,6 +260,13 @@ mod tests {
         let document = json(&all);
         assert_eq!(document[0]["decisions"]["met"], true);
         assert_eq!(document[0]["switches"]["mean"], 1551.0);
+    }
+
+    #[test]
+    fn time_at_the_cap_is_summed() {
+        let vcpu = |capped: u64| json!({"time": {"ran": 5, "capped": capped}});
+        assert_eq!(capped(&json!({"guests": [vcpu(3), vcpu(4), {}]})), 7);
+        assert_eq!(capped(&Value::Null), 0);
     }
 
     #[test]

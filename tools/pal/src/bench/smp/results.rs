@@ -133,7 +133,7 @@ pub mod tests {
     use crate::bench::{record::Records, smp::rows};
 
     fn figures(median: f64) -> Figures {
-        Figures { median, min: median, max: median, mean: median, samples: 10, operations: 130 }
+        Figures { median, min: median, max: median, mean: median, samples: 10, batch: 10, operations: 130 }
     }
 
     /// A round in which one thread natively needs `native` ticks for everything, N threads an Nth of it, and the hypervisor
