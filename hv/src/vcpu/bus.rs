@@ -309,7 +309,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
         let mut shadow = self.vm.lock_shadow(self.vcpu, &mut self.left.work);
         let result = write();
         if let Some(shadow) = &mut *shadow {
-            let flush = shadow.written(&memory.p2m, gpa, len as u64);
+            let flush = shadow.written(&memory.p2m, &memory.ram(), gpa, len as u64);
             self.left.flush |= flush != TlbFlush::None;
         }
         result

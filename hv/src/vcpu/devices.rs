@@ -129,7 +129,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'_, F, M, H> {
                 return;
             }
             for (gpa, len) in &*dma.written.borrow() {
-                let flush = shadow.written(&dma.memory.p2m, *gpa, *len);
+                let flush = shadow.written(&dma.memory.p2m, &dma.memory.ram(), *gpa, *len);
                 self.left.flush |= flush != TlbFlush::None;
             }
         }

@@ -7,16 +7,19 @@ use super::Shadow;
 use super::fault::AddressSpace;
 use super::pool::{Page, PageId};
 use super::role::Key;
+use super::root::root_key;
 use super::sync::{MAX_UNSYNC, Unsync};
 use crate::arch::addr::{Gpa, Hfn};
 use crate::mem::guest_memory::GuestMemory;
-use crate::mem::table_memory::TableMemory;
+use crate::mem::table_memory::{ENTRIES, TableMemory};
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, ADDRESS, LARGE, PRESENT};
 use crate::paging::guest_walk::reserved;
 
 /// The first entry of a root table for addresses whose highest bit is set.
 const UPPER_HALF: usize = 256;
+/// Pages that are looked at to find out whether an address space is at its end: more than a process has, mostly.
+const FEW: u32 = 64;
 
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Links below a root that was just made what is linked below the root in use, wherever the guest's entries lead to the same
@@ -78,6 +81,112 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             // What hangs on it is the kernel's, and found again.
             self.statistics.dead += 1;
             self.free(id);
+        }
+    }
+
+    /// The guest has taken a table of level 1 away from this page of level 2. If no user memory is mapped any more below the
+    /// root, it takes all others away next, table by table: then their shadow pages go now, so that it does not fault at each.
+    ///
+    /// Whether an address space ends is a guess, and a wrong one costs faults that fill the pages again. Guests that unmap the
+    /// memory of a process before they free its tables (Linux does) are always understood.
+    #[inline(never)]
+    pub(super) fn see_space_end(&mut self, memory: &impl GuestMemory, id: PageId) {
+        let Some(root) = self.user_root(id) else { return };
+        if self.maps_any(memory, root, UPPER_HALF, &mut { FEW }) {
+            return;
+        }
+        let mut from = 0;
+        while let Some(index) = self.pool.page(root).next_present(from).filter(|&index| index < UPPER_HALF) {
+            self.unlink(root, index);
+            from = index + 1;
+        }
+        self.drop_unlinked();
+        if self.pool.is_orphan(root) {
+            self.statistics.dead += 1;
+            self.free(root);
+        } else {
+            self.dying = Some(root);
+            self.open_dying_root(memory, root);
+        }
+    }
+
+    /// The root of four levels to which a page of level 2 belongs: one of them, if there are several.
+    fn user_root(&self, id: PageId) -> Option<PageId> {
+        if self.upper_unsync || !self.pool.page(id).is_in_use() {
+            return None;
+        }
+        let (above, _) = self.pool.parent(id)?;
+        let (root, index) = self.pool.parent(above)?;
+        let key = self.pool.page(root).key;
+        (key.level() == 4 && key.is_plain_table() && index < UPPER_HALF).then_some(root)
+    }
+
+    /// Whether one of the first `end` entries of a page leads to memory that the guest still maps, as far as it is shadowed. After
+    /// `rest` more pages: yes.
+    fn maps_any(&self, memory: &impl GuestMemory, id: PageId, end: usize, rest: &mut u32) -> bool {
+        let page = self.pool.page(id);
+        *rest = rest.saturating_sub(1);
+        if *rest == 0 || !page.key.is_plain_table() {
+            return true;
+        }
+        let mut from = 0;
+        while let Some(index) = page.next_present(from).filter(|&index| index < end) {
+            from = index + 1;
+            let is_mapped = match self.pool.child(id, index) {
+                Some(child) => self.maps_any(memory, child, ENTRIES, rest),
+                // In step with the guest's entry, which is present.
+                None if !page.unsync => true,
+                None => {
+                    let at = Gpa(page.gfn.base().0 + page.key.entry_offset(index));
+                    memory.read_entry(at, page.key.entry_bytes()).is_ok_and(|raw| raw & PRESENT != 0)
+                }
+            };
+            if is_mapped {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The guest writes to the table of a dying root without a fault, until another root is loaded: it clears the entries of its
+    /// user one by one.
+    fn open_dying_root(&mut self, memory: &impl GuestMemory, root: PageId) {
+        let frame = Hfn(self.pool.page(root).key.number());
+        let is_wanted = !F::FILTERS_FAULTS
+            && self.pool.root() == Some(root)
+            && self.tuning.unsync_after == 0
+            && self.unsync.len() < MAX_UNSYNC
+            && !self.pool.is_root_of_others(root)
+            && self.pool.shadows(frame).count() == 1;
+        if is_wanted {
+            self.upper_unsync = true;
+            self.pool.forget_paths();
+            self.unsync_table(memory, frame, 1);
+            self.pool.unprotect(frame);
+        }
+    }
+
+    /// Another root is about to be loaded. If the one in use is dying, and the guest writes to its table, that need not be
+    /// write-protected again: the root goes with this load ([`Self::drop_dying_root`]).
+    #[cold]
+    #[inline(never)]
+    pub(super) fn leave_dying_root(&mut self, space: AddressSpace<'_, impl TableMemory, impl GuestMemory>) {
+        let Some(id) = self.dying.filter(|&id| self.pool.root() == Some(id)) else { return };
+        let page = self.pool.page(id);
+        let (key, _) = root_key(space.p2m, space.state, self.current_vcpu, self.tree);
+        let is_left = page.is_in_use()
+            && page.unsync
+            && page.key.is_table()
+            && page.key.level() == 4
+            && key.number() != page.key.number()
+            && !Self::has_lower_half(page)
+            && !page.is_linked()
+            && !self.pool.is_root_of_others(id);
+        if is_left {
+            self.pool.forget_former_root();
+            self.pool.page_mut(id).unsync = false;
+            self.unsync.retain(|other| other.id != id);
+            self.upper_unsync = self.unsync.iter().any(|other| self.pool.page(other.id).key.level() > 1);
         }
     }
 

@@ -76,6 +76,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     pub fn load(&mut self, space: AddressSpace<'_, impl TableMemory, impl GuestMemory>) -> (Root, TlbFlush) {
         self.begin();
         if !self.unsync.is_empty() {
+            if self.dying.is_some() {
+                self.leave_dying_root(space);
+            }
             self.resync_all(space.ram);
         }
         let (root, key) = self.find_root(space);

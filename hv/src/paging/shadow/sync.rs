@@ -34,23 +34,29 @@ fn only_rights_changed(key: Key, then: u64, now: u64) -> bool {
 
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// `len` bytes of guest memory at `gpa` have been written by the hypervisor: the emulator or a device.
-    pub fn written(&mut self, p2m: &P2m<impl TableMemory>, gpa: Gpa, len: u64) -> TlbFlush {
+    pub fn written(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        gpa: Gpa,
+        len: u64,
+    ) -> TlbFlush {
         self.begin();
         let mut done = 0;
         while done < len {
             let Some(at) = gpa.checked_add(done) else { break };
             let part = (PAGE_SIZE - at.offset()).min(len - done);
             if let Some(hpa) = p2m.translate(at).readable() {
-                self.written_frame(hpa.frame(), at.offset(), part);
+                self.written_frame(memory, hpa.frame(), at.offset(), part);
             }
             done += part;
         }
         self.pool.take_owed_and(TlbFlush::None)
     }
 
-    fn written_frame(&mut self, frame: Hfn, offset: u64, len: u64) {
+    fn written_frame(&mut self, memory: &impl GuestMemory, frame: Hfn, offset: u64, len: u64) {
         let mut seen = 0;
-        let mut emptied = None;
+        let (mut emptied, mut lost) = (None, None);
         while let Some(id) = self.pool.nth_shadow(frame, seen) {
             seen += 1;
             let key = self.pool.page(id).key;
@@ -63,6 +69,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 if self.pool.page(id).next_present(0).is_none() {
                     emptied = Some(id);
                 }
+                lost = (key.level() == 2).then_some(id).or(lost);
             }
             let page = self.pool.page_mut(id);
             page.writes = page.writes.saturating_add(1);
@@ -81,20 +88,28 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 seen -= 1;
             }
         }
-        while let Some(id) = self.unlinked.pop() {
-            if self.pool.page(id).is_in_use() && self.pool.is_orphan(id) {
-                self.drop_page(id);
-            }
+        self.drop_unlinked();
+        if let Some(id) = lost {
+            self.see_space_end(memory, id);
         }
         if let Some(id) = emptied {
             self.drop_empty(id);
         }
     }
 
+    /// Frees the pages that were unlinked if nothing points to them any more, and so on below them.
+    pub(super) fn drop_unlinked(&mut self) {
+        while let Some(id) = self.unlinked.pop() {
+            if self.pool.page(id).is_in_use() && self.pool.is_orphan(id) {
+                self.drop_page(id);
+            }
+        }
+    }
+
     /// Drops an entry that the guest has changed. The guest owes a flush; but it flushes a large page as one,
     /// with any address in it, and the processor may have it in pieces. A table that nothing points to any more is most
     /// likely dead, and about to be reused.
-    fn unlink(&mut self, id: PageId, index: usize) {
+    pub(super) fn unlink(&mut self, id: PageId, index: usize) {
         self.pool.forget_absent(id, index);
         if !self.pool.page(id).is_present(index) {
             return;
@@ -208,7 +223,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     }
 
     /// The guest writes to a table, which `count` pages shadow, until its next flush.
-    fn unsync_table(&mut self, memory: &impl GuestMemory, frame: Hfn, count: usize) {
+    pub(super) fn unsync_table(&mut self, memory: &impl GuestMemory, frame: Hfn, count: usize) {
         while self.unsync.len() + count > MAX_UNSYNC {
             let oldest = self.unsync[0].number;
             self.write_protect(memory, Hfn(oldest));

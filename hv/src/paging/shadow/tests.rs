@@ -84,9 +84,9 @@ fn a_frame_that_lingers_writable_in_the_tlb_is_flushed_when_it_becomes_a_table()
         assert_eq!(outcome, ShadowOutcome::Filled { prefetched: 0 });
         write(4 * PAGE_SIZE, 0);
         // The guest owes the flush, and does not do it.
-        assert_eq!(shadow.written(p2m, Gpa(4 * PAGE_SIZE), 8), TlbFlush::None);
+        assert_eq!(shadow.written(p2m, &memory, Gpa(4 * PAGE_SIZE), 8), TlbFlush::None);
         write(3 * PAGE_SIZE + 8, (5 * PAGE_SIZE) | 7);
-        let _nothing = shadow.written(p2m, Gpa(3 * PAGE_SIZE + 8), 8);
+        let _nothing = shadow.written(p2m, &memory, Gpa(3 * PAGE_SIZE + 8), 8);
         write(5 * PAGE_SIZE, (6 * PAGE_SIZE) | 7);
         let (outcome, flush) = shadow.fault(space(p2m, &memory), page_fault(0x20_0000, Access::READ));
         assert_eq!((outcome, flush), (ShadowOutcome::Filled { prefetched: 0 }, TlbFlush::All));
@@ -127,7 +127,7 @@ fn a_table_is_written_by_emulation_twice_and_then_by_the_guest() {
                 assert!(outcomes < 3);
             }
             write(4 * PAGE_SIZE + 16, (6 * PAGE_SIZE) | 7);
-            let _nothing = shadow.written(p2m, Gpa(4 * PAGE_SIZE + 16), 8);
+            let _nothing = shadow.written(p2m, &memory, Gpa(4 * PAGE_SIZE + 16), 8);
         }
         let (outcome, _) = shadow.fault(space(p2m, &memory), page_fault(0x1000, Access::WRITE));
         assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
@@ -154,7 +154,7 @@ fn a_table_is_written_by_emulation_twice_and_then_by_the_guest() {
         let made = shadow.statistics().pages_made;
         for entry in [0, (4 * PAGE_SIZE) | 7] {
             write(3 * PAGE_SIZE, entry);
-            let _everything = shadow.written(p2m, Gpa(3 * PAGE_SIZE), 8);
+            let _everything = shadow.written(p2m, &memory, Gpa(3 * PAGE_SIZE), 8);
         }
         // So are those above it, whose last entry it was.
         assert_eq!(shadow.statistics().dead, 3);
@@ -179,12 +179,12 @@ fn invlpg_reaches_tables_to_which_nothing_leads_at_that_moment() {
         write(4 * PAGE_SIZE + 16, (6 * PAGE_SIZE) | 7);
         let upper = |shadow: &mut Shadow<&Arena, Npt>, entry| {
             write(2 * PAGE_SIZE + 8, entry);
-            let _nothing = shadow.written(p2m, Gpa(2 * PAGE_SIZE + 8), 8);
+            let _nothing = shadow.written(p2m, &memory, Gpa(2 * PAGE_SIZE + 8), 8);
         };
         upper(shadow, (3 * PAGE_SIZE) | 7);
         while shadow.statistics().unsynced == 0 {
             if let ShadowOutcome::EmulateWrite(at) = fault(shadow, 0x1000, Access::WRITE) {
-                let _nothing = shadow.written(p2m, at, 8);
+                let _nothing = shadow.written(p2m, &memory, at, 8);
             }
         }
         assert!(matches!(fault(shadow, OTHER + 0x2000, Access::READ), ShadowOutcome::Filled { .. }));
@@ -211,7 +211,7 @@ fn a_table_that_the_guest_writes_is_in_step_when_it_gets_another_place() {
             if let (ShadowOutcome::EmulateWrite(at), _) =
                 shadow.fault(space(p2m, &memory), page_fault(0x1000, Access::WRITE))
             {
-                let _nothing = shadow.written(p2m, at, 8);
+                let _nothing = shadow.written(p2m, &memory, at, 8);
             }
         }
         let touch = |shadow: &mut Shadow<&Arena, Npt>, gva| {
@@ -225,7 +225,7 @@ fn a_table_that_the_guest_writes_is_in_step_when_it_gets_another_place() {
         // Unseen, and not flushed. At the other address there was nothing that could be remembered.
         write(4 * PAGE_SIZE + 16, page(8));
         write(3 * PAGE_SIZE + 8, page(4));
-        let _nothing = shadow.written(p2m, Gpa(3 * PAGE_SIZE + 8), 8);
+        let _nothing = shadow.written(p2m, &memory, Gpa(3 * PAGE_SIZE + 8), 8);
         touch(shadow, 0x20_0000);
         assert_eq!(place(shadow, 0x20_2000), None);
         touch(shadow, 0x20_2000);
@@ -248,7 +248,7 @@ fn a_right_to_write_that_comes_unseen_does_not_reach_watched_tables() {
             if let (ShadowOutcome::EmulateWrite(at), _) =
                 shadow.fault(space(p2m, &memory), page_fault(0x1000, Access::WRITE))
             {
-                let _nothing = shadow.written(p2m, at, 8);
+                let _nothing = shadow.written(p2m, &memory, at, 8);
             }
         }
         for page in [2, 3] {
@@ -272,7 +272,7 @@ fn a_large_page_that_is_mapped_in_pieces_is_flushed_when_an_entry_on_its_way_cha
             let at = Gpa(level * PAGE_SIZE);
             write(3 * PAGE_SIZE, 0x87);
             // Nothing is there yet.
-            assert_eq!(shadow.written(p2m, at, 8), TlbFlush::None);
+            assert_eq!(shadow.written(p2m, &memory, at, 8), TlbFlush::None);
             for page in [8, 9] {
                 let (outcome, _) =
                     shadow.fault(space(p2m, &memory), page_fault(page * PAGE_SIZE, Access::READ));
@@ -280,7 +280,7 @@ fn a_large_page_that_is_mapped_in_pieces_is_flushed_when_an_entry_on_its_way_cha
             }
             write(at.0, 0);
             // The guest will flush one address only.
-            assert_eq!(shadow.written(p2m, at, 8), TlbFlush::All);
+            assert_eq!(shadow.written(p2m, &memory, at, 8), TlbFlush::All);
         });
     }
 }
@@ -294,7 +294,7 @@ fn a_table_that_maps_itself_is_watched_in_its_own_entry_too() {
             let (outcome, _) = shadow.fault(space(p2m, &memory), page_fault(0x1000, Access::WRITE));
             match outcome {
                 ShadowOutcome::EmulateWrite(gpa) => {
-                    let _nothing = shadow.written(p2m, gpa, 8);
+                    let _nothing = shadow.written(p2m, &memory, gpa, 8);
                 }
                 _ if shadow.statistics().unsynced > 0 => break,
                 _ => {}
@@ -305,7 +305,7 @@ fn a_table_that_maps_itself_is_watched_in_its_own_entry_too() {
         // Unseen: a bit for software in the entry of the table itself. Then the table serves in another role too.
         write(4 * PAGE_SIZE + 8, (4 * PAGE_SIZE) | 0x267);
         write(3 * PAGE_SIZE + 8, (4 * PAGE_SIZE) | 5);
-        let _nothing = shadow.written(p2m, Gpa(3 * PAGE_SIZE + 8), 8);
+        let _nothing = shadow.written(p2m, &memory, Gpa(3 * PAGE_SIZE + 8), 8);
         let (outcome, _) = shadow.fault(space(p2m, &memory), page_fault(0x20_0000, Access::READ));
         assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
         assert_eq!(shadow.check(p2m, &memory, &STATE), Ok(()));
@@ -366,11 +366,11 @@ fn faults_of_the_guests_own_do_not_exit_while_it_cannot_change_that_unseen() {
         assert_eq!(fault_code(shadow, 0x100_0000), EXITS);
         // A write ends that for what it touches.
         write(3 * PAGE_SIZE + 8, (6 * PAGE_SIZE) | 7);
-        let _nothing = shadow.written(p2m, Gpa(3 * PAGE_SIZE + 8), 8);
+        let _nothing = shadow.written(p2m, &memory, Gpa(3 * PAGE_SIZE + 8), 8);
         assert_eq!((fault_code(shadow, 0x20_0000), fault_code(shadow, 0x40_0000)), (EXITS, ITS_OWN));
         // A table that the guest may write is not trusted.
         for _ in 0..2 {
-            let _nothing = shadow.written(p2m, Gpa(4 * PAGE_SIZE + 0x800), 8);
+            let _nothing = shadow.written(p2m, &memory, Gpa(4 * PAGE_SIZE + 0x800), 8);
         }
         assert!(shadow.allow_write(&memory, Hfn(HOST.frame().0 + 4)));
         assert_eq!((fault_code(shadow, 0x1000), fault_code(shadow, 0x3000)), (EXITS, EXITS));

@@ -35,9 +35,11 @@ pub struct Exits {
 }
 
 impl Exits {
-    /// Exits for all reasons.
+    /// Exits for all reasons but port I/O, unless that is what the row does. The operations of the other rows make none; what there
+    /// is of it belongs to the kernel's console, and the two runs may differ by some hundreds.
     pub fn total(&self) -> f64 {
-        self.each.values().map(|exit| exit.count).sum()
+        let counts = |reason: &str| reason != "io" || self.row.name == rows::PCI_READ;
+        self.each.iter().filter(|(reason, _)| counts(reason)).map(|(_, exit)| exit.count).sum()
     }
 
     /// What they are compared with in a column.
@@ -167,7 +169,9 @@ mod tests {
     #[test]
     fn goals_are_those_of_the_machine_and_of_shadow_tables() {
         let row = &crate::bench::rows::select(&["first-touch".into()]).unwrap()[0];
-        let each = BTreeMap::from([("page-fault".to_owned(), Exit { count: 2.0, ticks: 900.0 })]);
+        let exit = |count| Exit { count, ticks: 900.0 };
+        // Port I/O is not the row's.
+        let each = BTreeMap::from([("page-fault".to_owned(), exit(2.0)), ("io".to_owned(), exit(0.5))]);
         let exits = || vec![Exits { row, each: each.clone() }];
         let counted = [
             (Column::hypervisor(Machine::QemuSvm, Mode::Shadow), exits()),

@@ -143,7 +143,7 @@ fn what_no_processor_can_hold_is_no_reason_for_a_shootdown() {
         assert_eq!(shadow.statistics().shootdowns, 0);
         // The guest takes a page away and owes the flush: it could still be remembered.
         VmMemory::new(p2m, host).write(Gpa(4 * PAGE_SIZE), &[0; 8]).unwrap();
-        assert_eq!(shadow.written(p2m, Gpa(4 * PAGE_SIZE), 8), TlbFlush::None);
+        assert_eq!(shadow.written(p2m, &VmMemory::new(p2m, host), Gpa(4 * PAGE_SIZE), 8), TlbFlush::None);
         let changed = p2m.unmap(page(16)).unwrap();
         assert_eq!(shadow.apply(&[changed]), (None, TlbFlush::All));
         assert_eq!(shadow.statistics().shootdowns, 1);

@@ -2,6 +2,7 @@
 
 use crate::arch::Access;
 use crate::arch::addr::{Gpa, Gva, PAGE_SIZE};
+use crate::mem::guest_memory::GuestMemory;
 use crate::mem::host_access::VecHost;
 use crate::paging::arena::Arena;
 use crate::paging::format::PteFormat;
@@ -93,18 +94,103 @@ fn a_dead_table_can_be_written_without_a_fault() {
             shadow.fault(AddressSpace::new(p2m, &memory, &STATE), PageFault::new(Gva(0x1000), Access::READ));
         assert!(!is_writable(shadow, 6));
         write(3 * PAGE_SIZE + 8, 0);
-        let _flush = shadow.written(p2m, Gpa(3 * PAGE_SIZE + 8), 8);
+        let _flush = shadow.written(p2m, &memory, Gpa(3 * PAGE_SIZE + 8), 8);
         assert!(is_writable(shadow, 6));
         shadow.check(p2m, &memory, &STATE).unwrap();
         // The last entry of level 2: the tables above have none left, and go with it.
         write(3 * PAGE_SIZE, 0);
-        let _flush = shadow.written(p2m, Gpa(3 * PAGE_SIZE), 8);
+        let _flush = shadow.written(p2m, &memory, Gpa(3 * PAGE_SIZE), 8);
         assert_eq!(shadow.statistics().pages, 1);
         // The root goes when it is left.
         write(PAGE_SIZE, 0);
-        let _flush = shadow.written(p2m, Gpa(PAGE_SIZE), 8);
+        let _flush = shadow.written(p2m, &memory, Gpa(PAGE_SIZE), 8);
         let _flush =
             shadow.load(AddressSpace::new(p2m, &memory, &PagingState { cr3: 7 * PAGE_SIZE, ..STATE }));
         assert_eq!(shadow.statistics().pages, 1);
+    });
+}
+
+const UPPER: u64 = 0xffff_8000_0000_0000;
+
+/// An address space with two tables of level 1, both unsync, and a mapping of the first pages in its upper half. Of the user's
+/// memory is mapped what `left` says.
+fn unmapped<F: PteFormat>(left: bool, check: impl Fn(&P2m<&Arena>, &VecHost, &mut Shadow<&Arena, F>)) {
+    with_guest_on::<F>(|p2m, write, host, shadow| {
+        let memory = VmMemory::new(p2m, host);
+        shadow.tuning.unsync_after = 0;
+        two_tables(write);
+        for (at, to) in [(PAGE_SIZE + 0x800, 9), (9 * PAGE_SIZE, 10), (10 * PAGE_SIZE, 11)] {
+            write(at, (to * PAGE_SIZE) | 0x67);
+        }
+        (0..8).for_each(|page| write(11 * PAGE_SIZE + 8 * page, (page * PAGE_SIZE) | 0x67));
+        for (page, access) in [(4, Access::WRITE), (6, Access::WRITE), (3, Access::READ)] {
+            let _mapped = shadow.fault(
+                AddressSpace::new(p2m, &memory, &STATE),
+                PageFault::new(Gva(UPPER + page * PAGE_SIZE), access),
+            );
+        }
+        for gva in [0, 0x20_0000] {
+            let (outcome, _) =
+                shadow.fault(AddressSpace::new(p2m, &memory, &STATE), PageFault::new(Gva(gva), Access::READ));
+            assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
+        }
+        // Where they do not start unsync, they are now.
+        for page in [4, 6] {
+            let _unsync = shadow.fault(
+                AddressSpace::new(p2m, &memory, &STATE),
+                PageFault::new(Gva(UPPER + page * PAGE_SIZE), Access::WRITE),
+            );
+        }
+        assert_eq!([1, 2, 3, 4, 6].map(|page| is_writable(shadow, page)), [false, false, false, true, true]);
+        // What the tables of level 1 hold goes first, then the first of these tables.
+        write(4 * PAGE_SIZE, 0);
+        write(4 * PAGE_SIZE + 8, 0);
+        write(6 * PAGE_SIZE, if left { (8 * PAGE_SIZE) | 0x65 } else { 0 });
+        write(3 * PAGE_SIZE, 0);
+        let _flush = shadow.written(p2m, &memory, Gpa(3 * PAGE_SIZE), 8);
+        shadow.check(p2m, &memory, &STATE).unwrap();
+        check(p2m, host, shadow);
+    });
+}
+
+#[test]
+fn the_tables_of_an_address_space_at_its_end_can_be_written_without_a_fault() {
+    unmapped::<Npt>(false, |p2m, host, shadow| {
+        assert_eq!([1, 2, 3, 4, 6].map(|page| is_writable(shadow, page)), [true; 5]);
+        assert_eq!(shadow.statistics().pages, 4, "the root and the upper half");
+        // The guest clears the root unseen, and leaves it.
+        let memory = VmMemory::new(p2m, host);
+        memory.write(Gpa(PAGE_SIZE), &[0; 8]).unwrap();
+        memory.write(Gpa(7 * PAGE_SIZE + 0x800), &((9 * PAGE_SIZE) | 0x67).to_le_bytes()).unwrap();
+        let other = PagingState { cr3: 7 * PAGE_SIZE, ..STATE };
+        let _flush = shadow.load(AddressSpace::new(p2m, &memory, &other));
+        assert_eq!(shadow.statistics().pages, 4, "another root, and the upper half");
+        assert!(shadow.code(Gva(UPPER), true).is_some(), "links were inherited");
+        assert!(is_writable(shadow, 1));
+        shadow.check(p2m, &memory, &other).unwrap();
+    });
+    // There roots stay write-protected.
+    unmapped::<Ept>(false, |_, _, shadow| {
+        assert_eq!([1, 2, 3, 4, 6].map(|page| is_writable(shadow, page)), [false, true, true, true, true]);
+    });
+}
+
+#[test]
+fn an_open_root_that_stays_in_use_is_compared_at_the_next_flush() {
+    unmapped::<Npt>(false, |p2m, host, shadow| {
+        let memory = VmMemory::new(p2m, host);
+        // The upper half leads elsewhere, unseen.
+        memory.write(Gpa(PAGE_SIZE + 0x800), &[0; 8]).unwrap();
+        let _flush = shadow.load(AddressSpace::new(p2m, &memory, &STATE));
+        assert!(!is_writable(shadow, 1) && shadow.code(Gva(UPPER), true).is_none());
+        shadow.check(p2m, &memory, &STATE).unwrap();
+    });
+}
+
+#[test]
+fn an_address_space_that_maps_memory_is_not_at_its_end() {
+    unmapped::<Npt>(true, |_, _, shadow| {
+        assert_eq!([1, 2, 3].map(|page| is_writable(shadow, page)), [false; 3]);
+        assert_eq!(shadow.statistics().pages, 7);
     });
 }

@@ -166,7 +166,8 @@ impl<'a, F: Modelled> Machine<'a, F> {
     pub fn written(&mut self, p2m: &Guest, gpa: Gpa, len: u64) {
         // With nested tables writes need not be reported.
         if self.is_shadow || len.is_multiple_of(2) {
-            let flush = self.shadow.written(p2m, gpa, len);
+            let memory = Walked::new(p2m, &self.host, !self.walks_rom);
+            let flush = self.shadow.written(p2m, &memory, gpa, len);
             self.processor.flush(flush);
         }
     }

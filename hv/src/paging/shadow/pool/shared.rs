@@ -81,6 +81,19 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         self.root == Some(id) || self.shared.roots.contains(&Some(id))
     }
 
+    /// Whether a page is the root of another VCPU than the current one.
+    pub(in super::super) fn is_root_of_others(&self, id: PageId) -> bool {
+        let current = self.shared.current_vcpu as usize;
+        self.shared.roots.iter().enumerate().any(|(vcpu, &root)| vcpu != current && root == Some(id))
+    }
+
+    /// The root that the current VCPU had when it became the current one is of no interest any more.
+    pub(in super::super) fn forget_former_root(&mut self) {
+        if let Some(root) = self.shared.roots.get_mut(self.shared.current_vcpu as usize) {
+            *root = None;
+        }
+    }
+
     /// The roots in use.
     pub(in super::super) fn roots(&self) -> impl Iterator<Item = PageId> {
         self.root.into_iter().chain(self.shared.roots.iter().flatten().copied())

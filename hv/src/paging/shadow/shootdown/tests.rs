@@ -53,7 +53,7 @@ fn with_pages(ram: u64, pages: usize, f: impl FnOnce(&mut P2m<&Arena>, &VecHost,
 fn a_root_stays_while_another_vcpu_uses_it() {
     with_guest(|p2m, host, shadow| {
         for n in 1..40 {
-            let _nothing = shadow.written(p2m, Gpa(PAGE_SIZE + 8 * n), 8);
+            let _nothing = shadow.written(p2m, &VmMemory::new(p2m, host), Gpa(PAGE_SIZE + 8 * n), 8);
         }
         shadow.switch_vcpu(1);
         shadow.check(p2m, &VmMemory::new(p2m, host), &STATE).unwrap();
@@ -91,7 +91,7 @@ fn one_address_of_a_large_page_flushes_all_its_parts_when_its_tables_are_gone() 
             shadow.fault(AddressSpace::new(p2m, &memory, &STATE), PageFault::new(Gva(0x8000), Access::READ));
         shadow.switch_vcpu(0);
         for n in 1..40 {
-            let _nothing = shadow.written(p2m, Gpa(3 * PAGE_SIZE + 8 * n), 8);
+            let _nothing = shadow.written(p2m, &VmMemory::new(p2m, host), Gpa(3 * PAGE_SIZE + 8 * n), 8);
         }
         // The guest changes the page, of which nothing is left, and flushes it everywhere.
         shadow.switch_vcpu(1);
@@ -206,7 +206,7 @@ fn a_page_that_another_vcpu_released_is_forgotten_before_it_becomes_another_one(
         }
         shadow.switch_vcpu(0);
         for n in 1..40 {
-            let _released = shadow.written(p2m, Gpa(FIRST * PAGE_SIZE + 8 * n), 8);
+            let _released = shadow.written(p2m, &VmMemory::new(p2m, host), Gpa(FIRST * PAGE_SIZE + 8 * n), 8);
         }
         assert_eq!((shadow.statistics().pages, shadow.statistics().shootdowns), (15, 0));
         shadow.switch_vcpu(1);

@@ -87,12 +87,12 @@ impl<F: Modelled> Several<F> {
                 let table = at.frame().base().0;
                 for n in 1..20 {
                     let near = Gpa(table + (at.offset() + n * 8) % PAGE_SIZE);
-                    self.engine(v, |shadow, p2m, _, _| ((), shadow.written(p2m, near, 8)));
+                    self.engine(v, |shadow, p2m, memory, _| ((), shadow.written(p2m, memory, near, 8)));
                 }
             }
             3 => {
                 // The same value again.
-                self.engine(v, |shadow, p2m, _, _| ((), shadow.written(p2m, at, bytes as u64)));
+                self.engine(v, |shadow, p2m, memory, _| ((), shadow.written(p2m, memory, at, bytes as u64)));
             }
             4 => {
                 // Other addresses take its place.

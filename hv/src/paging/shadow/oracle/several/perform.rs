@@ -265,7 +265,7 @@ impl<F: Modelled> Several<F> {
             && emulate
         {
             self.world.race();
-            self.engine(v, |shadow, p2m, _, _| ((), shadow.written(p2m, gpa, 8)));
+            self.engine(v, |shadow, p2m, memory, _| ((), shadow.written(p2m, memory, gpa, 8)));
         }
     }
 
@@ -273,7 +273,9 @@ impl<F: Modelled> Several<F> {
     pub(super) fn write_told(&mut self, v: usize, gpa: Gpa, bytes: &[u8]) {
         if self.world.write(gpa, bytes) {
             self.world.race();
-            self.engine(v, |shadow, p2m, _, _| ((), shadow.written(p2m, gpa, bytes.len() as u64)));
+            self.engine(v, |shadow, p2m, memory, _| {
+                ((), shadow.written(p2m, memory, gpa, bytes.len() as u64))
+            });
         }
     }
 
