@@ -13,7 +13,7 @@ use super::p2m::{P2m, P2mEntry};
 use super::range::{Changed, Flush, GpaRange};
 use super::table::{AccessBits, Found, Leaf, MapError, Retired, Table};
 use crate::arch::Access;
-use crate::arch::addr::{Gpa, Hpa, PageSize};
+use crate::arch::addr::{Gfn, Gpa, Hpa, PageSize};
 use crate::mem::table_memory::TableMemory;
 
 /// What became of a nested fault.
@@ -39,12 +39,14 @@ pub enum NestedOutcome {
 #[derive(Debug)]
 pub struct Nested<F: PteFormat<Attr = NestedAttr>, M: TableMemory> {
     table: Table<F, M>,
+    /// Leaves have gone although the P2m has not changed there, and their dirty bits with them.
+    lost_bits: bool,
 }
 
 impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
     /// Tables of everything in `p2m`, with leaves up to `largest`.
     pub fn new(memory: M, largest: PageSize, p2m: &P2m<impl TableMemory>) -> Result<Self, MapError> {
-        let mut nested = Nested { table: Table::new(memory, largest)? };
+        let mut nested = Nested { table: Table::new(memory, largest)?, lost_bits: false };
         let _no_processor_uses_them_yet = nested.follow(p2m, GpaRange::ALL)?;
         nested.table.reclaim();
         Ok(nested)
@@ -57,7 +59,9 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
 
     /// Takes over a change of the P2m. On an error the tables hold part of the change: flush everything.
     pub fn apply(&mut self, p2m: &P2m<impl TableMemory>, changed: Changed) -> Result<Flush, MapError> {
-        self.follow(p2m, changed.range)
+        let flush = self.follow(p2m, changed.range);
+        self.lost_bits |= flush.is_err();
+        flush
     }
 
     /// Has the tables say of `range` what the P2m says.
@@ -120,6 +124,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
     /// Drops the translations of `range`; accesses fault, and [`Nested::fault`] fills them in again. Leaves that reach beyond
     /// the range are split. To be able to refill no more than that, the P2m must be split there too.
     pub fn forget(&mut self, range: GpaRange) -> Result<Flush, MapError> {
+        self.lost_bits = true;
         self.table.unmap(range)
     }
 
@@ -132,6 +137,30 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         f: impl FnMut(Leaf<NestedAttr>),
     ) -> Result<Flush, MapError> {
         self.table.harvest(range, which, f)
+    }
+
+    /// From now on [`is_written`](Self::is_written) tells which of these pages of guest memory are written, where processors set
+    /// dirty bits; from when they have flushed everything. A large leaf tells of all its pages; one is split each time, so that no
+    /// call takes long and the next ones tell more.
+    pub fn watch(&mut self, pages: impl Iterator<Item = Gfn>) {
+        let mut may_split = true;
+        self.lost_bits = false;
+        for page in pages {
+            let size = self.table.clear_dirty(page.base());
+            if may_split && size.is_some_and(|size| size != PageSize::Size4K) {
+                may_split = false;
+                // Without memory it stays large. Whoever comes to these tables flushes.
+                let _split = self.table.split(GpaRange::page(page.base()), PageSize::Size4K);
+            }
+        }
+    }
+
+    /// Whether a page may have been written since [`watch`](Self::watch) was called for it.
+    pub fn is_written(&self, page: Gfn) -> bool {
+        match self.table.walk(page.base()) {
+            Found::Leaf(leaf) => leaf.dirty || self.lost_bits,
+            Found::Hole(_) => true,
+        }
     }
 
     /// Calls `f` for every leaf that touches `range`, changing nothing.
@@ -181,5 +210,7 @@ fn needed(access: Access) -> Rights {
     rights
 }
 
+#[cfg(test)]
+mod moves;
 #[cfg(test)]
 mod tests;

@@ -12,7 +12,7 @@ use super::p2m::P2m;
 use super::range::{Changed, Flush, GpaRange};
 use super::table::{MapError, Retired};
 use super::tree_key::TreeKey;
-use crate::arch::addr::{Hpa, PageSize};
+use crate::arch::addr::{Gfn, Hpa, PageSize};
 use crate::mem::table_memory::TableMemory;
 
 /// All of them. There is always [`TreeKey::FIRST`].
@@ -105,6 +105,16 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> NestedTrees<F, M> {
             }
         }
         result.map(|()| flush)
+    }
+
+    /// All sets tell from now on which of these pages are written: see [`Nested::watch`].
+    pub fn watch(&mut self, pages: impl Iterator<Item = Gfn> + Clone) {
+        self.iter_mut().for_each(|tree| tree.watch(pages.clone()));
+    }
+
+    /// Whether a page may have been written through one of the sets: see [`Nested::is_written`].
+    pub fn is_written(&self, page: Gfn) -> bool {
+        self.iter().any(|(_, tree)| tree.is_written(page))
     }
 
     /// The tables that earlier changes replaced in all sets, to be freed when their flushes are done.

@@ -204,6 +204,11 @@ pub trait Virt: VcpuState + Sized {
         Engines::ALL
     }
 
+    /// Whether the processor sets dirty bits in nested tables, at each write of the guest's.
+    fn sets_dirty_bits(&self) -> bool {
+        false
+    }
+
     /// The page of linear addresses that the guest must not be able to write on shadow tables in the state in which it is,
     /// because the processor executes task switches by itself: it writes to the current TSS first, faults there, and leaves the
     /// root alone. The guest's own writes are executed for it. Asked before each entry in such a state.

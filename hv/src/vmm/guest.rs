@@ -118,6 +118,10 @@ impl<B: Backend> Guest<B> {
         let vm = &self.vm;
         let boot = build::fill(vm, &self.config, files, vm.nanos(tsc))?;
         vm.translation.reset();
+        if let Some(shadow) = &mut *vm.shadow.lock() {
+            // They were made from memory that has been written without a word to them.
+            let _new_vcpus_load_roots = shadow.drop_everything();
+        }
         vm.sampling.reset();
         if !heap::has_room(size_of::<B::MsrMap>() + PAGE_SIZE as usize) {
             return Err(BuildError::Room("the MSR permission map"));

@@ -31,6 +31,7 @@ mod model;
 pub mod oracle;
 mod pat;
 mod pool;
+mod resume;
 mod role;
 mod root;
 mod shootdown;
@@ -48,11 +49,10 @@ pub use root::Registers;
 pub use shootdown::Shootdown;
 use shootdown::View;
 
-use crate::arch::addr::{Gfn, Gpa, Gva, Hfn};
-
 use super::format::PteFormat;
 use super::table::MapError;
 use super::tree_key::TreeKey;
+use crate::arch::addr::{Gfn, Gpa, Gva, Hfn};
 use crate::mem::guest_memory::GuestMemory;
 use crate::mem::table_memory::TableMemory;
 use abi::telemetry::key;

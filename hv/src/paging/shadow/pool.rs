@@ -290,6 +290,11 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         (self.links, self.page(id).unlinked)
     }
 
+    /// The number after that of the last page in use.
+    pub(super) fn end(&self) -> PageId {
+        self.used
+    }
+
     /// The page with this key.
     pub(super) fn find(&self, key: Key) -> Option<PageId> {
         self.tables().find(key)

@@ -1,7 +1,7 @@
 //! Reading a [`Table`]: its leaves in order, and their accessed and dirty bits.
 
-use super::{Found, Leaf, MapError, ROOT_LEVEL, Table, TableMemory, is_page_aligned, leaf, parts};
-use crate::arch::addr::{Gpa, Hfn};
+use super::{Found, Leaf, MapError, ROOT_LEVEL, Table, TableMemory, index, is_page_aligned, leaf, parts};
+use crate::arch::addr::{Gpa, Hfn, PageSize};
 use crate::paging::format::{Entry, PteFormat};
 use crate::paging::range::{Flush, GpaRange};
 
@@ -70,6 +70,31 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
             }
         }
         flush
+    }
+
+    /// Clears the dirty bit of the leaf for `gpa`, and returns the leaf's size; `None`: there is no leaf. Until they have flushed,
+    /// processors may write there without setting it again.
+    pub fn clear_dirty(&mut self, gpa: Gpa) -> Option<PageSize> {
+        if !GpaRange::ALL.contains(gpa) {
+            return None;
+        }
+        let (mut table, mut level) = (self.root, ROOT_LEVEL);
+        loop {
+            let index = index(gpa, level);
+            let mut raw = self.memory.load(table, index);
+            match F::decode(raw, level) {
+                Entry::Empty => return None,
+                Entry::Table(child) => (table, level) = (child, level - 1),
+                Entry::Leaf { to, attr } => {
+                    while raw & F::DIRTY != 0
+                        && let Err(now) = self.memory.compare_exchange(table, index, raw, raw & !F::DIRTY)
+                    {
+                        raw = now;
+                    }
+                    return Some(leaf::<F>(gpa, level, raw, to, attr).size);
+                }
+            }
+        }
     }
 
     /// Calls `f` for every leaf that touches `range`, changing nothing.

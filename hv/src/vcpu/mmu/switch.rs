@@ -1,7 +1,8 @@
 //! The change from nested to shadow tables and back, at any exit.
 //!
-//! To nested: the nested tables were kept, so that nothing needs to be built. To shadow: the guest may have written its
-//! tables unseen, so that all shadow pages are dropped and filled again by faults. Everything else (events on their
+//! To nested: the nested tables were kept, so that nothing needs to be built; their dirty bits are cleared where the guest has
+//! its tables. To shadow: the guest may have written its tables unseen, so that the shadow pages of those that are dirty are
+//! compared; without dirty bits all are dropped, and filled again by faults. Everything else (events on their
 //! way, registers) stays as it is: the backend shows the guest's registers in either mode.
 
 use super::{NestedStep, RefillWindow, follow_pat, load};
@@ -138,6 +139,35 @@ pub fn set_tree<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFor
     vcpu.virt.flush(FlushScope::All);
 }
 
+/// All VCPUs change to nested tables, which tell from then on which of the guest's tables are written.
+fn lead_to_nested<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
+    // No VCPU comes to the nested tables while their dirty bits are being cleared.
+    let mut memory = vcpu.virt.sets_dirty_bits().then(|| vm.lock_memory(&mut vcpu.work));
+    let shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
+    // Where another VCPU was first, the guest may have written its tables since, and the dirty bits must stay.
+    let is_first = vm.translation.in_force() != Engine::Nested;
+    lead(vcpu, vm, Engine::Nested);
+    if let (true, Some(memory), Some(shadow)) = (is_first, &mut memory, &*shadow) {
+        memory.nested.watch(shadow.tables());
+    }
+}
+
+/// All VCPUs change to shadow tables. What is kept of them is right again.
+fn lead_to_shadow<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
+    let memory = vm.read_memory(&mut vcpu.work);
+    let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
+    // At its start a VCPU is on nested tables while the VM may be on shadow tables: nothing was watched then.
+    let is_watched = vcpu.virt.sets_dirty_bits() && vm.translation.in_force() == Engine::Nested;
+    lead(vcpu, vm, Engine::Shadow);
+    let Some(shadow) = &mut *shadow else { return };
+    let _the_root_is_loaded_next = if is_watched {
+        let bits = vm.paging_features.physical_bits;
+        shadow.resume(&memory.p2m, &memory.ram(), bits, |page| memory.nested.is_written(page))
+    } else {
+        shadow.drop_everything()
+    };
+}
+
 /// Changes the tables that translate from the next entry on. Fails only for want of host memory, the first time that
 /// shadow tables are used; then nothing has changed.
 pub fn switch<V: Virt, M: HostMemory>(
@@ -153,12 +183,9 @@ pub fn switch<V: Virt, M: HostMemory>(
     if to == Engine::Shadow {
         prepare(vcpu, vm)?;
     }
-    {
-        let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
-        lead(vcpu, vm, to);
-        if let Some(shadow) = shadow.as_mut().filter(|_| to == Engine::Shadow) {
-            let _the_root_is_loaded_below = shadow.drop_everything();
-        }
+    match to {
+        Engine::Nested => lead_to_nested(vcpu, vm),
+        Engine::Shadow => lead_to_shadow(vcpu, vm),
     }
     adopt(vcpu, vm, to);
     let ticks = tsc().wrapping_sub(begin);

@@ -339,6 +339,10 @@ impl Virt for Svm {
         self.use_roots(roots);
     }
 
+    fn sets_dirty_bits(&self) -> bool {
+        true
+    }
+
     fn guarded_page(&mut self) -> Option<Gva> {
         self.task_page()
     }

@@ -35,7 +35,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use core::cell::Cell;
 
-use self::cache::{Cache, Field, Part};
+use self::cache::{Cache, Field};
 use self::cpu::Region;
 use self::decode::{event, may_interrupt_delivery, reason};
 use self::entry::{SHADOW, work};
@@ -44,8 +44,8 @@ use self::instr::GuestBlock;
 use self::paging::GuestCr;
 use self::system::Saved;
 use crate::arch::addr::Gva;
-use crate::arch::state::{ArchState, Gpr, SegReg, VcpuState, cr0, rflags};
-use crate::paging::engine::{Engine, Engines};
+use crate::arch::state::{ArchState, Gpr, VcpuState, rflags};
+use crate::paging::engine::Engines;
 use crate::paging::format::ept::Ept;
 use crate::virt::{Ended, Event, Exit, FieldAccesses, FlushScope, IoExit, PendingIrq, Roots, Virt};
 
@@ -338,17 +338,12 @@ impl Virt for Vmx {
         self.use_roots(roots);
     }
 
-    /// On nested tables only an unrestricted guest runs without paging or protection. Shadow tables are used in the place of no
-    /// paging; but there is no paging in real mode, nor with the code segment of real mode, which a guest keeps until its first
-    /// far jump (SDM 3, 27.3.1.2); virtual-8086 mode has such a one, too.
+    fn sets_dirty_bits(&self) -> bool {
+        self.features.ept_accessed_dirty
+    }
+
     fn engines(&self) -> Engines {
-        const PROTECTED_PAGING: u64 = cr0::PE | cr0::PG;
-        const CODE: u64 = 8;
-        let cr0 = self.cr0();
-        let protected = self.features.unrestricted || cr0 & PROTECTED_PAGING == PROTECTED_PAGING;
-        let in_code = || self.cache.segment(SegReg::Cs, Part::Rights) & CODE != 0;
-        let paged = cr0 & cr0::PE != 0 && (in_code() || self.rflags() & rflags::VM != 0);
-        Engines::NONE.with(Engine::Nested, self.features.ept && protected).with(Engine::Shadow, paged)
+        self.usable_engines()
     }
 
     fn set_pointers(&mut self, pointers: [u64; 4]) {

@@ -7,14 +7,15 @@
 //! tables that is never the processor's. Intel SDM 3, 24.6.6, 25.3 and 28.3.
 
 use super::Vmx;
-use super::cache::Field;
+use super::cache::{Field, Part};
 use super::controls::secondary;
 use super::entry::work;
 use super::field::guest;
 use super::instr;
 use crate::arch::addr::{Gva, Hpa, is_canonical};
-use crate::arch::state::{VcpuState, cr0, cr4};
+use crate::arch::state::{SegReg, VcpuState, cr0, cr4, rflags};
 use crate::arch::vector;
+use crate::paging::engine::{Engine, Engines};
 use crate::paging::shadow::{HardwareControls, exiting_faults};
 use crate::virt::Roots;
 use crate::virt::exit::{self};
@@ -63,6 +64,19 @@ impl Vmx {
                 self.set(Field::Cr3, root.0);
             }
         }
+    }
+
+    /// On nested tables only an unrestricted guest runs without paging or protection. Shadow tables are used in the place of no
+    /// paging; but there is no paging in real mode, nor with the code segment of real mode, which a guest keeps until its first
+    /// far jump (SDM 3, 27.3.1.2); virtual-8086 mode has such a one, too.
+    pub(super) fn usable_engines(&self) -> Engines {
+        const PROTECTED_PAGING: u64 = cr0::PE | cr0::PG;
+        const CODE: u64 = 8;
+        let cr0 = self.cr0();
+        let protected = self.features.unrestricted || cr0 & PROTECTED_PAGING == PROTECTED_PAGING;
+        let in_code = || self.cache.segment(SegReg::Cs, Part::Rights) & CODE != 0;
+        let paged = cr0 & cr0::PE != 0 && (in_code() || self.rflags() & rflags::VM != 0);
+        Engines::NONE.with(Engine::Nested, self.features.ept && protected).with(Engine::Shadow, paged)
     }
 
     fn use_nested(&mut self, root: Hpa) {

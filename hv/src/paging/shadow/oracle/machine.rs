@@ -57,6 +57,8 @@ pub struct Machine<'a, F: Modelled> {
     root: Root,
     /// Shadow tables translate, not nested ones.
     pub is_shadow: bool,
+    /// The processor sets dirty bits in nested tables, so that shadow pages are kept meanwhile.
+    pub sets_dirty_bits: bool,
     /// Tables in ROM are walked, by shadow paging.
     walks_rom: bool,
     /// Of the processor.
@@ -95,6 +97,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
             processor: ShadowProcessor::default(),
             root,
             is_shadow: true,
+            sets_dirty_bits: true,
             walks_rom,
             physical_bits,
             delivered: false,
@@ -164,8 +167,8 @@ impl<'a, F: Modelled> Machine<'a, F> {
 
     /// The hypervisor has written to guest memory.
     pub fn written(&mut self, p2m: &Guest, gpa: Gpa, len: u64) {
-        // With nested tables writes need not be reported.
-        if self.is_shadow || len.is_multiple_of(2) {
+        // With nested tables writes need not be reported if all pages are dropped afterwards.
+        if self.is_shadow || self.sets_dirty_bits || len.is_multiple_of(2) {
             let memory = Walked::new(p2m, &self.host, !self.walks_rom);
             let flush = self.shadow.written(p2m, &memory, gpa, len);
             self.processor.flush(flush);
@@ -200,14 +203,23 @@ impl<'a, F: Modelled> Machine<'a, F> {
     pub fn switch(&mut self, p2m: &Guest, state: &PagingState, shadow: bool) {
         self.is_shadow = shadow;
         if shadow {
-            if self.omits != Omits::Drop {
-                let (_loaded_next, flush) = self.shadow.drop_everything();
-                self.processor.flush(flush);
-            }
+            let (_loaded_next, flush) = if self.sets_dirty_bits {
+                let memory = Walked::new(p2m, &self.host, !self.walks_rom);
+                let (nested, omits) = (&self.nested, self.omits);
+                let is_written = |page| omits != Omits::Compare && nested.is_written(page);
+                self.shadow.resume(p2m, &memory, state.features.physical_bits, is_written)
+            } else {
+                self.shadow.drop_everything()
+            };
+            self.processor.flush(flush);
             self.load(p2m, state, true);
         } else {
+            if self.sets_dirty_bits {
+                self.nested.watch(self.shadow.tables());
+            }
             // The processor comes from other tables.
             self.two_dimensional.flush(TlbFlush::All);
+            self.two_dimensional.flush_nested(Flush::All);
         }
     }
 

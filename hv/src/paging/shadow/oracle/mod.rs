@@ -218,6 +218,7 @@ impl<'a, F: Modelled> Oracle<'a, F> {
         if random.once_in(2) {
             machine.emulate_less();
         }
+        machine.sets_dirty_bits = !random.once_in(4);
         let probes: Vec<Probe> = probes;
         for probe in probes.iter().filter(|_| random.once_in(8)).take(2) {
             machine.guard(probe.gva);

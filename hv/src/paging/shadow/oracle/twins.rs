@@ -12,8 +12,8 @@ pub enum Omits {
     Zap,
     /// Processors do not flush.
     Flush,
-    /// Shadow pages are kept over a time on nested tables: not a change of the P2m, but of the engine.
-    Drop,
+    /// Shadow pages that are kept over a time on nested tables are not compared: not a change of the P2m, but of the engine.
+    Compare,
 }
 
 impl Omits {
@@ -21,7 +21,7 @@ impl Omits {
     pub fn told(self, changed: Changed) -> Changed {
         match self {
             Omits::Zap => Changed { was: OldFrames::NONE, ..changed },
-            Omits::Nothing | Omits::Flush | Omits::Drop => changed,
+            Omits::Nothing | Omits::Flush | Omits::Compare => changed,
         }
     }
 }

@@ -14,7 +14,7 @@ use super::instr::modelled::{self, Processor};
 use super::instr::{FAIL_INVALID, FAIL_VALID};
 use super::*;
 use crate::arch::addr::Hpa;
-use crate::arch::state::{Segment, efer};
+use crate::arch::state::{SegReg, Segment, cr0, efer};
 use crate::arch::{Access, Exception, vector};
 use crate::paging::engine::{Engine, Engines};
 use crate::paging::guest_walk::error_code;

@@ -1,0 +1,163 @@
+//! Memory that moves under a guest on nested tables, with several VCPUs: as a migrator does it, write-protect, copy, map elsewhere.
+//!
+//! Each VCPU has a modelled processor that keeps what it has walked until *it* is told to flush. Between the steps of a move the
+//! VCPUs go on reading and writing. A read must return what was written last, by whichever VCPU; no store may reach a frame that
+//! has been copied.
+
+use super::*;
+use crate::arch::Access;
+use crate::mem::host_access::{HostAccess, VecHost};
+use crate::paging::arena::Arena;
+use crate::paging::format::{ept::Ept, npt::Npt};
+use crate::paging::model::{Modelled, Processor};
+use crate::paging::random::Random;
+
+const PAGE: u64 = 0x1000;
+/// Guest memory: two large leaves at first, of which the first pages are used and move.
+const RAM: u64 = 0x40_0000;
+const USED: u64 = 6;
+/// Each page has two places, this far from each other.
+const HOST: Hpa = Hpa(0x4000_0000);
+const POISON: u64 = 0xdead;
+
+/// What is left out.
+#[derive(Clone, Copy, PartialEq)]
+enum Omits {
+    Nothing,
+    /// The other VCPUs do not flush.
+    Shootdown,
+    /// Memory is not write-protected before it is copied.
+    Protect,
+}
+
+struct Machine<'a, F: Modelled> {
+    arena: &'a Arena,
+    p2m: P2m<&'a Arena>,
+    nested: Nested<F, &'a Arena>,
+    processors: Vec<Processor>,
+    host: VecHost,
+    /// What each page holds.
+    expected: [u64; USED as usize],
+    random: Random,
+    omits: Omits,
+}
+
+impl<'a, F: Modelled> Machine<'a, F> {
+    fn new(arena: &'a Arena, seed: u64, omits: Omits) -> Self {
+        let mut p2m = P2m::new(arena).unwrap();
+        let _nothing_yet = p2m.map_ram(GpaRange::new(Gpa(0), RAM).unwrap(), HOST, true).unwrap();
+        let nested = Nested::new(arena, PageSize::Size2M, &p2m).unwrap();
+        let mut random = Random(seed);
+        let processors = (0..2 + random.draw() % 3).map(|_| Processor::new(F::VENDOR)).collect();
+        let host = VecHost::new(HOST, 2 * RAM as usize);
+        Machine { arena, p2m, nested, processors, host, expected: [0; USED as usize], random, omits }
+    }
+
+    /// A VCPU reads or writes a page.
+    fn access(&mut self) -> Result<(), String> {
+        let v = self.random.draw() as usize % self.processors.len();
+        let page = self.random.draw() % USED;
+        let access = if self.random.once_in(2) { Access::WRITE } else { Access::READ };
+        let (gpa, root) = (Gpa(page * PAGE), self.nested.root().frame());
+        let Ok(hpa) = self.processors[v].access(&self.arena, root, gpa, access) else {
+            return match self.nested.fault(gpa, access, &self.p2m).unwrap() {
+                NestedOutcome::WriteProtected if access.write => Ok(()),
+                said => Err(format!("VCPU {v}, page {page}, {access:?}: {said:?}")),
+            };
+        };
+        if access.write {
+            let value = self.random.draw() | 1 << 63;
+            self.host.write(hpa, &value.to_le_bytes());
+            self.expected[page as usize] = value;
+            return Ok(());
+        }
+        let (found, expected) = (self.host.load(hpa), self.expected[page as usize]);
+        let place = format!("VCPU {v}, page {page} at {hpa}");
+        if found == expected { Ok(()) } else { Err(format!("{place}: {found:#x}, should be {expected:#x}")) }
+    }
+
+    fn accesses(&mut self) -> Result<(), String> {
+        (0..self.random.draw() % 6).try_for_each(|_| self.access())
+    }
+
+    /// The nested tables follow a change of the P2m, and all VCPUs flush.
+    fn follow(&mut self, changed: Changed) {
+        let flush = self.nested.apply(&self.p2m, changed).unwrap();
+        let retired = self.nested.take_retired();
+        let told = if self.omits == Omits::Shootdown { 1 } else { self.processors.len() };
+        self.processors[..told].iter_mut().for_each(|processor| processor.flush(flush));
+        if told > 1 {
+            retired.free(&self.arena);
+        }
+    }
+
+    fn move_page(&mut self) -> Result<(), String> {
+        let page = self.random.draw() % USED;
+        let range = GpaRange::page(Gpa(page * PAGE));
+        let from = self.p2m.translate(range.start).writable().unwrap();
+        let home = Hpa(HOST.0 + page * PAGE);
+        let to = if from == home { Hpa(home.0 + RAM) } else { home };
+        if self.omits != Omits::Protect {
+            let changed = self.p2m.set_writable(range, false).unwrap();
+            self.follow(changed);
+        }
+        self.accesses()?;
+        self.host.write(to, &self.host.load(from).to_le_bytes());
+        self.accesses()?;
+        let changed = self.p2m.map_ram(range, to, true).unwrap();
+        self.follow(changed);
+        // From now on the frame is another's.
+        self.host.write(from, &POISON.to_le_bytes());
+        self.accesses()?;
+        let left = self.host.load(from);
+        if left == POISON { Ok(()) } else { Err(format!("a store to page {page} went to its old frame")) }
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        match self.random.draw() % 8 {
+            0 | 1 => self.move_page()?,
+            2 => {
+                let changed = self.p2m.merge(GpaRange::ALL);
+                self.follow(changed);
+            }
+            3 => {
+                // What tells which pages are written changes no translation.
+                let pages = (0..USED).map(|page| Gpa(page * PAGE).frame());
+                self.nested.watch(pages);
+                self.processors.iter_mut().for_each(|processor| processor.flush(Flush::All));
+                let before = self.expected;
+                self.accesses()?;
+                for (page, _) in (0..).zip(before).filter(|&(page, was)| self.expected[page as usize] != was)
+                {
+                    if !self.nested.is_written(Gpa(page * PAGE).frame()) {
+                        return Err(format!("page {page} was written, and its dirty bit is clear"));
+                    }
+                }
+            }
+            _ => {}
+        }
+        self.accesses()
+    }
+}
+
+fn run<F: Modelled>(omits: Omits, seed: u64) -> Result<(), String> {
+    let arena = Arena::new(400);
+    let mut machine = Machine::<F>::new(&arena, seed, omits);
+    (0..200).try_for_each(|n| machine.step().map_err(|what| format!("seed {seed}, step {n}: {what}")))
+}
+
+#[test]
+fn memory_moves_under_several_vcpus() {
+    for seed in 0..60 {
+        run::<Npt>(Omits::Nothing, seed).unwrap();
+        run::<Ept>(Omits::Nothing, seed).unwrap();
+    }
+}
+
+#[test]
+fn moves_without_a_shootdown_or_protection_are_found_out() {
+    for omits in [Omits::Shootdown, Omits::Protect] {
+        assert!((0..20).any(|seed| run::<Npt>(omits, seed).is_err()));
+        assert!((0..20).any(|seed| run::<Ept>(omits, seed).is_err()));
+    }
+}
