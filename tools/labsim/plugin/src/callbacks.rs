@@ -6,7 +6,7 @@ use labsim::model::{
     context::Vmcb,
     decode::Operation,
     memory::Memory,
-    processor::{Checking, Place, Request, Truth},
+    processor::{Place, Request, Truth},
     walk::Format,
 };
 
@@ -31,18 +31,37 @@ const X2APIC_ICR: u64 = 0x830;
 
 /// A load or store.
 pub extern "C" fn access<const CACHES: bool>(vcpu: c_uint, info: ffi::MemInfo, va: u64, _data: *mut c_void) {
-    // SAFETY: a callback of this processor.
-    let state = unsafe { Vcpu::of(vcpu) };
-    if !crosses_line(info, va) && state.processor.quick::<CACHES>(va).is_some() {
-        return;
+    if va & 63 > LAST_SAFE {
+        late_access::<CACHES>(vcpu, info, va);
+    } else {
+        short_access::<CACHES>(vcpu, info, va);
     }
-    slow_access(vcpu, info, va);
 }
 
+/// A load or store near the end of a line. Apart from the others, which then need no stack.
+#[inline(never)]
+fn late_access<const CACHES: bool>(vcpu: c_uint, info: ffi::MemInfo, va: u64) {
+    // SAFETY: by the caller, in the callback of this access.
+    let len = 1 << unsafe { ffi::qemu_plugin_mem_size_shift(info) };
+    if (va & 63) + len > 64 {
+        slow_access(vcpu, info, va);
+    } else {
+        short_access::<CACHES>(vcpu, info, va);
+    }
+}
+
+/// A load or store in one line.
 #[inline(always)]
-fn crosses_line(info: ffi::MemInfo, va: u64) -> bool {
-    // SAFETY: by the callers, in the callback of this access.
-    va & 63 > LAST_SAFE && (va & 63) + (1 << unsafe { ffi::qemu_plugin_mem_size_shift(info) }) > 64
+fn short_access<const CACHES: bool>(vcpu: c_uint, info: ffi::MemInfo, va: u64) {
+    // SAFETY: a callback of this processor.
+    let state = unsafe { Vcpu::of(vcpu) };
+    if state.is_physical(info) {
+        return;
+    }
+    // SAFETY: in the callback of this access.
+    if !state.processor.quick::<CACHES>(va, || unsafe { ffi::qemu_plugin_mem_is_store(info) }) {
+        slow_access(vcpu, info, va);
+    }
 }
 
 /// A load or store that is compared with QEMU's translation in any case.
@@ -56,8 +75,7 @@ fn slow_access(vcpu: c_uint, info: ffi::MemInfo, va: u64) {
     let (state, len, write) = unsafe {
         (Vcpu::of(vcpu), 1 << ffi::qemu_plugin_mem_size_shift(info), ffi::qemu_plugin_mem_is_store(info))
     };
-    // VMRUN and #VMEXIT access control block and save area by physical address, in the middle of any instruction.
-    if info & 15 == state.physical_mark {
+    if state.is_physical(info) {
         return;
     }
     let user = state.processor.in_guest() && is_low(state, va);
@@ -105,10 +123,8 @@ pub extern "C" fn block(vcpu: c_uint, data: *mut c_void) {
     let (state, block) = unsafe { (Vcpu::of(vcpu), &*data.cast::<Block>()) };
     // SAFETY: this processor's words.
     unsafe { (*state.score).code = block.code };
-    let checked = plugin().check == Checking::All;
-    if !block.after_vmrun
+    if block.is_quick
         && !state.pending.any
-        && !checked
         && state.processor.quick_fetch(block.va, block.quick_pa, block.lines)
     {
         return;

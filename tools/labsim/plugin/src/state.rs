@@ -15,6 +15,7 @@ use abi::lab::{Header, MAGIC, PAGE, PCPUS, Record, VERSION};
 use labsim::{
     model::{
         Processor,
+        cache::REACH,
         decode::Operation,
         processor::{Checking, Shared},
         regions::Regions,
@@ -96,6 +97,12 @@ impl Plugin {
             return Err(format!("{pcpus} processors: the model has 1 to {PCPUS}"));
         }
         let ram = Ram::new(&options.ram)?;
+        if ram.split.end() > REACH {
+            return Err(format!(
+                "{} GiB of memory: the model's caches hold lines of 255 GiB at most",
+                ram.split.end() >> 30
+            ));
+        }
         let bytes = PAGE * (1 + pcpus);
         let memory = match &options.share {
             Some(path) => Mapping::new(path)?,
@@ -248,6 +255,13 @@ impl Vcpu {
     pub unsafe fn of(vcpu: c_uint) -> &'static mut Vcpu {
         // SAFETY: it was stored before any callback, is never freed, and the caller ensures that there is no other reference.
         unsafe { &mut *VCPUS.get_unchecked(vcpu as usize % PCPUS).load(Relaxed) }
+    }
+
+    /// Whether an access is by physical address. VMRUN and #VMEXIT access control block and save area so, in the middle of
+    /// any instruction, and VMLOAD and VMSAVE do. Asked before anything is looked up: a page of the same number may be known.
+    #[inline(always)]
+    pub fn is_physical(&self, info: ffi::MemInfo) -> bool {
+        info & 15 == self.physical_mark
     }
 
     /// Instructions so far.

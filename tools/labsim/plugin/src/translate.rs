@@ -6,7 +6,10 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use labsim::model::decode::{Operation, decode};
+use labsim::model::{
+    decode::{Operation, decode},
+    processor::Checking,
+};
 
 use crate::{
     callbacks::{self, Instruction},
@@ -15,22 +18,25 @@ use crate::{
     state::{Score, plugin},
 };
 
-/// A block, for its callback.
+/// A block, for its callback. What every callback looks at is in the first line of the host's cache.
+#[repr(C, align(64))]
 pub struct Block {
-    /// Where it begins.
-    pub va: u64,
-    /// Where it ends.
-    pub end: u64,
     /// What [`Score::code`] says while it, or another block of the same pages or lines, runs.
     pub code: u64,
-    /// The physical address of its begin, and of its first instruction on its second page with that one's linear address.
-    pub pa: [Option<(u64, u64)>; 2],
+    /// Where it begins.
+    pub va: u64,
     /// The physical address of its begin if it is on one page of memory; otherwise one that no page has.
     pub quick_pa: u64,
     /// Its lines.
     pub lines: u64,
+    /// It is neither what follows a VMRUN nor compared with QEMU in any case.
+    pub is_quick: bool,
     /// It is what follows a VMRUN.
     pub after_vmrun: bool,
+    /// Where it ends.
+    pub end: u64,
+    /// The physical address of its begin, and of its first instruction on its second page with that one's linear address.
+    pub pa: [Option<(u64, u64)>; 2],
 }
 
 /// What callbacks have pointers to: freed when QEMU has dropped all translated code.
@@ -110,6 +116,7 @@ unsafe fn describe(block: *mut ffi::Block, count: usize, kept: &Kept) -> Block {
     let second = places.iter().find(|place| place.0 >> 12 != va >> 12);
     let first = physical(&places[0]);
     let one_page = end.wrapping_sub(1) >> 12 == va >> 12;
+    let after_vmrun = host != 0 && kept.after_vmrun.contains(&(va, host));
     Block {
         va,
         quick_pa: first.filter(|_| one_page).map_or(u64::MAX, |(_, pa)| pa),
@@ -117,7 +124,8 @@ unsafe fn describe(block: *mut ffi::Block, count: usize, kept: &Kept) -> Block {
         end,
         code: (va >> shift) << 8 | spans,
         pa: [first, second.and_then(physical)],
-        after_vmrun: host != 0 && kept.after_vmrun.contains(&(va, host)),
+        is_quick: !after_vmrun && plugin.check != Checking::All,
+        after_vmrun,
     }
 }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 use toml::Spanned;
 
 use super::{Cache, Machine, Policy, Port, Shape, Sharing};
+use crate::model::cache::PLRU_WAYS;
 
 /// What is wrong with a description.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -188,6 +189,12 @@ fn caches(machine: &Machine) -> Result<(), Problem> {
         }
         let Shape { entries, ways, policy } = cache.shape();
         set(spanned, entries, ways, policy, "lines of 64 bytes")?;
+        if policy == Policy::Plru && ways > PLRU_WAYS {
+            return problem(
+                spanned,
+                format!("a cache with plru has {PLRU_WAYS} ways at most, not {ways}: take lru"),
+            );
+        }
         sourced(spanned, &cache.source)?;
         takes(spanned, [cache.latency])?;
         match (cache.level, cache.port) {

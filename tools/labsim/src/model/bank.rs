@@ -1,9 +1,10 @@
 //! Set-associative arrays that are looked up together: a level of TLBs, the walk caches, a nested TLB.
 //!
 //! Each array holds entries of one or more *classes* (page sizes, or levels of tables: 0 to 2). A key is class, tag and
-//! page number, exact, so that nothing aliases.
+//! page number, exact, so that nothing aliases. Arrays of many ways have an [`Index`], so that no lookup searches them.
 
 use super::{
+    index::Index,
     policy::{Policy, SEED},
     space::Tag,
 };
@@ -54,16 +55,23 @@ impl Key {
     }
 }
 
+/// Arrays with more ways than this have an index.
+const SEARCHED: usize = 8;
+
 struct Array {
     geometry: Geometry,
     base: usize,
     sets: usize,
+    /// Where the keys are, in an array with too many ways to search.
+    index: Option<Index>,
 }
 
 /// Arrays that are looked up together.
 #[derive(Default)]
 pub struct Bank {
     arrays: Vec<Array>,
+    /// The classes that any array holds, a bit for each.
+    classes: u8,
     keys: Vec<u64>,
     values: Vec<u64>,
     stamps: Vec<u64>,
@@ -77,7 +85,9 @@ impl Bank {
         let mut bank = Bank { random: SEED, ..Bank::default() };
         for geometry in geometries {
             let (base, sets) = (bank.keys.len(), geometry.entries / geometry.ways);
-            bank.arrays.push(Array { geometry, base, sets });
+            let index = (geometry.ways > SEARCHED).then(|| Index::new(base, geometry.entries));
+            bank.arrays.push(Array { geometry, base, sets, index });
+            bank.classes |= geometry.classes;
             bank.keys.resize(base + geometry.entries, EMPTY);
         }
         bank.values = vec![0; bank.keys.len()];
@@ -86,8 +96,9 @@ impl Bank {
     }
 
     /// Whether entries of this class have a place here.
+    #[inline]
     pub fn holds(&self, class: u32) -> bool {
-        self.arrays.iter().any(|array| array.geometry.classes >> class & 1 != 0)
+        self.classes >> class & 1 != 0
     }
 
     /// Whether there is any array.
@@ -101,6 +112,10 @@ impl Bank {
         let key = Key::new(class, page, tag);
         for array in &self.arrays {
             if array.geometry.classes >> class & 1 != 0 {
+                if let Some(index) = &array.index {
+                    let slot = index.find(key.0, &self.keys)?;
+                    return Some((slot, self.values[slot]));
+                }
                 let first = array.first(key);
                 let ways = &self.keys[first..first + array.geometry.ways];
                 if let Some(way) = ways.iter().position(|k| *k == key.0) {
@@ -112,6 +127,7 @@ impl Bank {
     }
 
     /// Finds an entry and counts as a use of it.
+    #[inline]
     pub fn get(&mut self, class: u32, page: u64, tag: Tag) -> Option<(usize, u64)> {
         let found = self.find(class, page, tag)?;
         self.touch(found.0);
@@ -156,16 +172,27 @@ impl Bank {
         is_live: impl Fn(Tag) -> bool,
     ) -> Option<(usize, Option<Key>)> {
         let key = Key::new(class, page, tag);
-        let array = self.arrays.iter().find(|array| array.geometry.classes >> class & 1 != 0)?;
+        let array = self.arrays.iter_mut().find(|array| array.geometry.classes >> class & 1 != 0)?;
         let (first, ways) = (array.first(key), array.geometry.ways);
         let set = &self.keys[first..first + ways];
-        let place = set.iter().position(|k| *k == key.0);
+        let place = match &array.index {
+            Some(index) => index.find(key.0, &self.keys).map(|slot| slot - first),
+            None => set.iter().position(|k| *k == key.0),
+        };
         let place = place.or_else(|| set.iter().position(|k| *k == EMPTY || !is_live(Key(*k).tag())));
         let way = place.unwrap_or_else(|| {
             array.geometry.policy.victim(ways, |way| self.stamps[first + way], &mut self.random)
         });
         let slot = first + way;
-        let old = std::mem::replace(&mut self.keys[slot], key.0);
+        let old = self.keys[slot];
+        if let Some(index) = array.index.as_mut().filter(|_| old != key.0) {
+            if old != EMPTY {
+                index.remove(slot, &self.keys);
+            }
+            self.keys[slot] = key.0;
+            index.insert(slot, &self.keys);
+        }
+        self.keys[slot] = key.0;
         self.values[slot] = value;
         self.clock += 1;
         self.stamps[slot] = self.clock;
@@ -174,23 +201,32 @@ impl Bank {
 
     /// Takes out every entry for which this holds.
     pub fn remove_if(&mut self, mut condition: impl FnMut(Key, u64) -> bool) {
-        for (key, value) in self.keys.iter_mut().zip(&self.values) {
-            if *key != EMPTY && condition(Key(*key), *value) {
-                *key = EMPTY;
+        for slot in 0..self.keys.len() {
+            if self.keys[slot] != EMPTY && condition(Key(self.keys[slot]), self.values[slot]) {
+                self.vacate(slot);
             }
         }
+    }
+
+    fn vacate(&mut self, slot: usize) {
+        let array = self.arrays.iter_mut().rfind(|array| array.base <= slot);
+        if let Some(index) = array.and_then(|array| array.index.as_mut()) {
+            index.remove(slot, &self.keys);
+        }
+        self.keys[slot] = EMPTY;
     }
 
     /// Takes one entry out.
     pub fn remove(&mut self, class: u32, page: u64, tag: Tag) {
         if let Some((slot, _)) = self.find(class, page, tag) {
-            self.keys[slot] = EMPTY;
+            self.vacate(slot);
         }
     }
 
     /// Empties all.
     pub fn clear(&mut self) {
         self.keys.fill(EMPTY);
+        self.arrays.iter_mut().filter_map(|array| array.index.as_mut()).for_each(Index::clear);
     }
 }
 

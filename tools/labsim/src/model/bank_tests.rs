@@ -44,7 +44,8 @@ const TAG: Tag = Tag(5);
 
 fn geometry() -> impl Strategy<Value = Geometry> {
     let policy = prop_oneof![Just(Policy::Lru), Just(Policy::Fifo)];
-    (1usize..9, 1usize..9, policy).prop_map(|(sets, ways, policy)| Geometry {
+    // More than `SEARCHED` ways, too.
+    (1usize..9, 1usize..13, policy).prop_map(|(sets, ways, policy)| Geometry {
         entries: sets * ways,
         ways,
         policy,

@@ -1,57 +1,78 @@
 //! Data and instruction caches by physical line. A cache may be shared by processors that run at the same time.
 //!
+//! What a policy needs is kept small, because the host's own caches hold it: LRU keeps the ways of a set in the order of
+//! use, tree-PLRU one bit for each node of a set's tree, FIFO the way that is next. Results are those of the policies on
+//! time stamps (`policy.rs`), to the last line; a test compares them.
+//!
 //! Words are relaxed atomics: two processors that touch one set at once may lose a line, or keep one twice, never more.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use super::policy::{Policy, SEED};
+use super::{
+    policy::{Policy, SEED},
+    search::position,
+};
 
-const EMPTY: u64 = u64::MAX;
+/// No line.
+const EMPTY: u32 = u32::MAX;
+/// Bytes of memory whose lines have numbers here: 256 GiB, less the line that stands for none.
+pub const REACH: u64 = (EMPTY as u64) << super::hierarchy::LINE;
+/// Ways of a set at most with [`Policy::Plru`]: nodes of a tree in one word.
+pub const PLRU_WAYS: usize = 64;
 
 /// One cache.
 pub struct Cache {
-    /// The ways of each set: for LRU in the order of use, the last one first, which needs no stamps.
-    lines: Box<[AtomicU64]>,
-    stamps: Box<[AtomicU64]>,
+    /// The ways of each set: for LRU in the order of use, the last one first.
+    lines: Box<[AtomicU32]>,
     /// The line of each set that was used last: a hit there changes nothing that any policy looks at. Empty for LRU.
-    newest: Box<[AtomicU64]>,
-    sets: u64,
+    newest: Box<[AtomicU32]>,
+    /// PLRU: a bit for each node of the set's tree, the root's is bit 1; set if the right half is to go. FIFO: the way that
+    /// goes next. Empty for the others.
+    state: Box<[AtomicU64]>,
+    /// PLRU: for each way, the nodes above it, and those of them that a use of it sets.
+    paths: Box<[(u64, u64)]>,
+    sets: u32,
     /// For a power of two of sets; otherwise 0.
-    mask: u64,
+    mask: u32,
     ways: usize,
     policy: Policy,
-    clock: AtomicU64,
     random: AtomicU64,
 }
 
 impl Cache {
-    /// An empty cache of `lines` lines, which `ways` divides.
+    /// An empty cache of `lines` lines, which `ways` divides. PLRU has a power of two of ways, [`PLRU_WAYS`] at most.
     pub fn new(lines: usize, ways: usize, policy: Policy) -> Cache {
-        let words = |count: usize, word: u64| (0..count).map(|_| AtomicU64::new(word)).collect();
+        let empty = |count: usize| (0..count).map(|_| AtomicU32::new(EMPTY)).collect();
         let sets = lines / ways;
         let ordered = policy == Policy::Lru;
+        let has_state = matches!(policy, Policy::Plru | Policy::Fifo);
         Cache {
-            lines: words(lines, EMPTY),
-            stamps: words(if ordered { 0 } else { lines }, 0),
-            newest: words(if ordered { 0 } else { sets }, EMPTY),
-            sets: sets as u64,
-            mask: if sets.is_power_of_two() && sets > 1 { sets as u64 - 1 } else { 0 },
+            lines: empty(lines),
+            newest: empty(if ordered { 0 } else { sets }),
+            state: (0..if has_state { sets } else { 0 }).map(|_| AtomicU64::new(0)).collect(),
+            paths: if policy == Policy::Plru {
+                (0..ways).map(|way| path(way, ways)).collect()
+            } else {
+                [].into()
+            },
+            sets: sets as u32,
+            mask: if sets.is_power_of_two() && sets > 1 { sets as u32 - 1 } else { 0 },
             ways,
             policy,
-            clock: AtomicU64::new(0),
             random: AtomicU64::new(SEED),
         }
     }
 
     #[inline(always)]
-    fn set(&self, line: u64) -> usize {
+    fn set(&self, line: u32) -> usize {
         let set = if self.mask != 0 { line & self.mask } else { line % self.sets };
         set as usize
     }
 
-    /// The usual hit: the line is the newest of its set.
+    /// The usual hit: the line is the newest of its set. Here and elsewhere, lines are below [`REACH`].
     #[inline(always)]
     pub fn is_newest(&self, line: u64) -> bool {
+        let line = line as u32;
         let set = self.set(line);
         let newest =
             if self.policy == Policy::Lru { &self.lines[set * self.ways] } else { &self.newest[set] };
@@ -61,96 +82,98 @@ impl Cache {
     /// Looks a line up and brings it in. True if it was there.
     #[inline]
     pub fn touch(&self, line: u64) -> bool {
+        let line = line as u32;
         let set = self.set(line);
-        if self.policy != Policy::Lru {
-            return self.touch_stamp(set, line);
-        }
-        // The line comes to the front; what was before it moves back by one.
-        let mut before = line;
-        for way in &self.lines[set * self.ways..(set + 1) * self.ways] {
-            let known = way.load(Relaxed);
-            way.store(before, Relaxed);
-            if known == line {
-                return true;
-            }
-            before = known;
-        }
-        false
+        let ways = &self.lines[set * self.ways..(set + 1) * self.ways];
+        if self.policy == Policy::Lru { touch_ordered(ways, line) } else { self.touch_in(set, ways, line) }
     }
 
-    fn touch_stamp(&self, set: usize, line: u64) -> bool {
+    #[inline]
+    fn touch_in(&self, set: usize, ways: &[AtomicU32], line: u32) -> bool {
         if self.newest[set].load(Relaxed) == line {
             return true;
         }
-        let (first, time) = (set * self.ways, self.clock.load(Relaxed) + 1);
-        self.clock.store(time, Relaxed);
         self.newest[set].store(line, Relaxed);
-        let ways = &self.lines[first..first + self.ways];
-        let stamps = &self.stamps[first..first + self.ways];
-        if let Some(way) = ways.iter().position(|known| known.load(Relaxed) == line) {
-            if self.policy.sees_hits() {
-                stamps[way].store(time, Relaxed);
-            }
-            return true;
-        }
-        let empty = ways.iter().position(|known| known.load(Relaxed) == EMPTY);
-        let way = empty.unwrap_or_else(|| {
-            let mut random = self.random.load(Relaxed);
-            let way = self.policy.victim(self.ways, |way| stamps[way].load(Relaxed), &mut random);
-            self.random.store(random, Relaxed);
+        let found = way_of(ways, line);
+        let way = found.unwrap_or_else(|| {
+            let way = self.victim(set, ways);
+            ways[way].store(line, Relaxed);
             way
         });
-        ways[way].store(line, Relaxed);
-        stamps[way].store(time, Relaxed);
-        false
+        if self.policy == Policy::Plru {
+            let (nodes, right) = self.paths[way];
+            let tree = &self.state[set];
+            tree.store(tree.load(Relaxed) & !nodes | right, Relaxed);
+        }
+        found.is_some()
+    }
+
+    /// The way of a full set that goes, or the first empty one.
+    fn victim(&self, set: usize, ways: &[AtomicU32]) -> usize {
+        if self.policy == Policy::Fifo {
+            // Lines are never taken out, so that the first round fills the empty ways in their order.
+            let way = self.state[set].load(Relaxed) as usize % self.ways;
+            self.state[set].store((way + 1) as u64, Relaxed);
+            return way;
+        }
+        if let Some(empty) = way_of(ways, EMPTY) {
+            return empty;
+        }
+        if self.policy == Policy::Plru {
+            let tree = self.state[set].load(Relaxed);
+            let mut node = 1;
+            while node < self.ways {
+                node = 2 * node + (tree >> node & 1) as usize;
+            }
+            return node - self.ways;
+        }
+        let mut random = self.random.load(Relaxed);
+        let way = self.policy.victim(self.ways, |_| 0, &mut random);
+        self.random.store(random, Relaxed);
+        way
     }
 
     /// Whether the line is there; changes nothing.
+    #[inline]
     pub fn contains(&self, line: u64) -> bool {
-        let first = self.set(line) * self.ways;
-        self.lines[first..first + self.ways].iter().any(|known| known.load(Relaxed) == line)
+        let first = self.set(line as u32) * self.ways;
+        way_of(&self.lines[first..first + self.ways], line as u32).is_some()
     }
+}
+
+/// The line comes to the front; what was before it moves back by one.
+#[inline]
+fn touch_ordered(ways: &[AtomicU32], line: u32) -> bool {
+    let mut before = line;
+    for way in ways {
+        let known = way.load(Relaxed);
+        way.store(before, Relaxed);
+        if known == line {
+            return true;
+        }
+        before = known;
+    }
+    false
+}
+
+/// The way that has the line.
+#[inline(always)]
+fn way_of(ways: &[AtomicU32], line: u32) -> Option<usize> {
+    position(ways.len(), |way| ways[way].load(Relaxed) == line)
+}
+
+/// The nodes above a way in a tree of `ways` leaves, and those of them that point to the right after a use of it.
+fn path(way: usize, ways: usize) -> (u64, u64) {
+    let (mut nodes, mut right, mut node) = (0, 0, way + ways);
+    while node > 1 {
+        let is_left = node & 1 == 0;
+        node /= 2;
+        nodes |= 1 << node;
+        right |= u64::from(is_left) << node;
+    }
+    (nodes, right)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn behaves_as_lists(
-            (sets, ways) in (1u64..7, 1usize..9),
-            fifo in any::<bool>(),
-            trace in prop::collection::vec(0u64..100, 1..600),
-        ) {
-            let policy = if fifo { Policy::Fifo } else { Policy::Lru };
-            let cache = Cache::new(sets as usize * ways, ways, policy);
-            let mut lists: Vec<Vec<u64>> = vec![vec![]; sets as usize];
-            for line in trace {
-                let list = &mut lists[(line % sets) as usize];
-                let at = list.iter().position(|known| *known == line);
-                prop_assert_eq!(cache.contains(line), at.is_some());
-                match at {
-                    Some(at) if !fifo => drop(list.remove(at)),
-                    _ => {}
-                }
-                if at.is_none() || !fifo {
-                    list.insert(0, line);
-                    list.truncate(ways);
-                }
-                prop_assert_eq!(cache.touch(line), at.is_some());
-                prop_assert!(cache.is_newest(line));
-            }
-        }
-    }
-
-    #[test]
-    fn any_policy_keeps_what_fits() {
-        for policy in [Policy::Lru, Policy::Plru, Policy::Fifo, Policy::Random] {
-            let cache = Cache::new(64, 4, policy);
-            (0..64).for_each(|line| assert!(!cache.touch(line)));
-            (0..64).rev().for_each(|line| assert!(cache.touch(line), "{policy:?}"));
-        }
-    }
-}
+#[path = "cache_tests.rs"]
+mod tests;

@@ -5,12 +5,9 @@
 //! read entries from are watched, and each store to one notes the bits that it left clear. What was stored before a page
 //! was first walked is not known, and counts as set.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
-    },
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
 };
 
 use super::memory::Memory;
@@ -20,9 +17,12 @@ const TABLE: u8 = 1;
 /// Some of its entries have bits to be set.
 const DUE: u8 = 2;
 
-const PRESENT: u32 = 1;
-const ACCESSED: u32 = 1 << 5;
-const DIRTY: u32 = 1 << 6;
+const PRESENT: u8 = 1;
+const ACCESSED: u8 = 1 << 5;
+const DIRTY: u8 = 1 << 6;
+
+/// The bits to be set of each four bytes of a frame: entries of four bytes, and the low halves of those of eight.
+type Due = [AtomicU8; 1024];
 
 /// What a walker's use of an entry comes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,8 +38,8 @@ pub struct Used {
 /// The watched frames of a machine, for all of its processors.
 pub struct Tables {
     frames: Box<[AtomicU8]>,
-    /// By a quarter of the address: entries of four bytes, and the low halves of those of eight.
-    due: Mutex<HashMap<u64, u32>>,
+    /// Of frames that ever had any.
+    due: Box<[OnceLock<Box<Due>>]>,
     /// Frames that were found to be tables so far.
     found: AtomicU64,
 }
@@ -47,8 +47,12 @@ pub struct Tables {
 impl Tables {
     /// For physical addresses below `end`.
     pub fn new(end: u64) -> Tables {
-        let frames = (0..end.div_ceil(4096)).map(|_| AtomicU8::new(0)).collect();
-        Tables { frames, due: Mutex::default(), found: AtomicU64::new(0) }
+        let frames = end.div_ceil(4096);
+        Tables {
+            frames: (0..frames).map(|_| AtomicU8::new(0)).collect(),
+            due: (0..frames).map(|_| OnceLock::new()).collect(),
+            found: AtomicU64::new(0),
+        }
     }
 
     fn flags(&self, pa: u64) -> u8 {
@@ -61,8 +65,10 @@ impl Tables {
         }
     }
 
-    fn due(&self) -> MutexGuard<'_, HashMap<u64, u32>> {
-        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The bits of the four bytes at `pa`, if its frame ever had any.
+    fn due(&self, pa: u64) -> Option<&AtomicU8> {
+        let due = self.due.get((pa >> 12) as usize)?.get()?;
+        Some(&due[(pa >> 2) as usize % due.len()])
     }
 
     /// Changes whenever another frame is watched: quick ways around [`stored`](Self::stored) have to be closed then.
@@ -80,10 +86,8 @@ impl Tables {
     /// The page is no table any longer: user mode accesses it.
     pub fn forget(&self, pa: u64) {
         if self.flags(pa) & DUE != 0 {
-            let mut due = self.due();
-            for word in (pa >> 12) * 1024..(pa >> 12) * 1024 + 1024 {
-                due.remove(&word);
-            }
+            let due = self.due.get((pa >> 12) as usize).and_then(OnceLock::get);
+            due.into_iter().flat_map(|due| due.iter()).for_each(|bits| bits.store(0, Relaxed));
         }
         self.set(pa, 0);
     }
@@ -91,15 +95,17 @@ impl Tables {
     /// Something of `len` bytes was stored.
     pub fn stored(&self, pa: u64, len: u64, memory: &impl Memory) {
         let (first, last) = (pa >> 2, (pa + len.max(1) - 1) >> 2);
-        for word in first..=last {
-            let entry = memory.read_u32(word << 2).unwrap_or(0);
+        for pa in (first..=last).map(|word| word << 2) {
+            let entry = memory.read_u32(pa).unwrap_or(0) as u8;
             let bits = if entry & PRESENT == 0 { 0 } else { !entry & (ACCESSED | DIRTY) };
-            let flags = self.flags(word << 2);
-            if bits != 0 {
-                self.due().insert(word, bits);
-                self.set(word << 2, flags | DUE);
-            } else if flags & DUE != 0 {
-                self.due().remove(&word);
+            if bits != 0
+                && let Some(due) = self.due.get((pa >> 12) as usize)
+            {
+                due.get_or_init(|| Box::new([const { AtomicU8::new(0) }; 1024]));
+                self.set(pa, self.flags(pa) | DUE);
+            }
+            if let Some(due) = self.due(pa) {
+                due.store(bits, Relaxed);
             }
         }
     }
@@ -117,22 +123,19 @@ impl Tables {
     #[inline]
     pub fn use_entry(&self, pa: u64, dirty: bool) -> Used {
         self.watch(pa);
-        if self.flags(pa) & DUE != 0 { self.use_due(pa >> 2, dirty) } else { Used::default() }
+        if self.flags(pa) & DUE != 0 { self.use_due(pa, dirty) } else { Used::default() }
     }
 
     #[cold]
-    fn use_due(&self, word: u64, dirty: bool) -> Used {
-        let mut due = self.due();
-        let Some(bits) = due.get_mut(&word) else { return Used::default() };
+    fn use_due(&self, pa: u64, dirty: bool) -> Used {
+        let Some(due) = self.due(pa) else { return Used::default() };
+        let bits = due.load(Relaxed);
         let used = Used {
-            accessed: *bits & ACCESSED != 0,
-            dirtied: dirty && *bits & DIRTY != 0,
-            dirty_due: !dirty && *bits & DIRTY != 0,
+            accessed: bits & ACCESSED != 0,
+            dirtied: dirty && bits & DIRTY != 0,
+            dirty_due: !dirty && bits & DIRTY != 0,
         };
-        *bits &= if used.dirty_due { DIRTY } else { 0 };
-        if *bits == 0 {
-            due.remove(&word);
-        }
+        due.store(bits & if used.dirty_due { DIRTY } else { 0 }, Relaxed);
         used
     }
 }

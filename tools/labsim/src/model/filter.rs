@@ -5,12 +5,14 @@
 
 use super::{bank::Bank, space::ASIDS};
 
-const ENTRIES: usize = 256;
+const ENTRIES: usize = 512;
 /// Identifiers of address spaces here: 12 bits above a page number of 52.
 const SPACES: u64 = 1 << 12;
 const NOTHING: u64 = u64::MAX;
 /// The slot of entries whose uses do not matter.
 const NO_SLOT: u64 = 0xffff;
+/// In an entry's word: stores have to be looked up.
+const LOADS_ONLY: u64 = 1 << 63;
 
 #[derive(Clone, Copy)]
 struct Entry {
@@ -39,16 +41,20 @@ impl Default for Filter {
 }
 
 impl Filter {
-    /// Looks an address up, counts as a use of the entry in `bank`, and returns the 4 KiB frame's number.
+    /// Looks an address up, counts as a use of the entry in `bank`, and returns the 4 KiB frame's number. `is_store` is
+    /// asked only where it matters.
     #[inline(always)]
-    pub fn get(&self, va: u64, bank: &mut Bank) -> Option<u64> {
+    pub fn get(&self, va: u64, bank: &mut Bank, is_store: impl FnOnce() -> bool) -> Option<u64> {
         let page = va >> 12;
         let entry = &self.entries[page as usize % ENTRIES];
         if entry.key != page | self.space {
             return None;
         }
+        if entry.word & LOADS_ONLY != 0 && is_store() {
+            return None;
+        }
         bank.touch_stamp((entry.word & NO_SLOT) as usize);
-        Some(entry.word >> 16)
+        Some((entry.word & !LOADS_ONLY) >> 16)
     }
 
     /// The slot in `bank` has this frame for the page of `va`.
@@ -69,6 +75,14 @@ impl Filter {
             if (entry.key & PAGES) >> (9 * class) == page & PAGES >> (9 * class) {
                 entry.key = NOTHING;
             }
+        }
+    }
+
+    /// Stores to this page are looked up from now on.
+    pub fn only_loads(&mut self, va: u64) {
+        let entry = &mut self.entries[(va >> 12) as usize % ENTRIES];
+        if entry.key == va >> 12 | self.space {
+            entry.word |= LOADS_ONLY;
         }
     }
 
@@ -122,17 +136,20 @@ mod tests {
         let (mut filter, mut bank) = (Filter::default(), bank(Policy::Lru));
         let va = 0xffff_8000_0020_1000;
         filter.put(va, 0x1234, 1, &bank);
-        assert_eq!(filter.get(va + 0xfff, &mut bank), Some(0x1234));
+        assert_eq!(filter.get(va + 0xfff, &mut bank, || true), Some(0x1234));
         filter.switch(7);
-        assert_eq!(filter.get(va, &mut bank), None);
+        assert_eq!(filter.get(va, &mut bank, || true), None);
         filter.switch(0);
-        assert_eq!(filter.get(va, &mut bank), Some(0x1234));
+        assert_eq!(filter.get(va, &mut bank, || true), Some(0x1234));
+        filter.only_loads(va);
+        assert_eq!(filter.get(va, &mut bank, || true), None);
+        assert_eq!(filter.get(va, &mut bank, || false), Some(0x1234));
         filter.evict(1, (va >> 21) & 0x7ff_ffff);
-        assert_eq!(filter.get(va, &mut bank), None);
+        assert_eq!(filter.get(va, &mut bank, || false), None);
         filter.put(va, 1, 0, &bank);
         filter.flush(0);
         filter.switch(0);
-        assert_eq!(filter.get(va, &mut bank), None);
+        assert_eq!(filter.get(va, &mut bank, || true), None);
     }
 
     #[test]
@@ -142,7 +159,7 @@ mod tests {
         for _ in 0..2 * SPACES {
             filter.flush(3);
             filter.switch(3);
-            assert_eq!(filter.get(0x1000, &mut bank), None);
+            assert_eq!(filter.get(0x1000, &mut bank, || true), None);
             filter.put(0x1000, 6, 0, &bank);
         }
     }

@@ -3,6 +3,8 @@
 //! Two steps of the same length in one page are a stream; each further step brings the next lines in. A stream ends at
 //! its page, as in processors, because the next physical page may belong to anything.
 
+use super::search::position;
+
 /// Lines in a page.
 const LINES: u64 = 64;
 /// The longest step, in lines.
@@ -10,7 +12,6 @@ const LONGEST: i64 = 32;
 
 #[derive(Clone, Copy)]
 struct Stream {
-    page: u64,
     last: u64,
     stride: i64,
     used: u64,
@@ -18,7 +19,9 @@ struct Stream {
 
 /// See the module.
 pub struct Prefetcher {
-    streams: Vec<Stream>,
+    /// The page of each stream, apart from the rest, because each miss looks at all of them.
+    pages: Box<[u64]>,
+    streams: Box<[Stream]>,
     degree: u64,
     clock: u64,
 }
@@ -26,24 +29,28 @@ pub struct Prefetcher {
 impl Prefetcher {
     /// One that follows `streams` pages at a time, `degree` lines ahead.
     pub fn new(streams: usize, degree: u64) -> Prefetcher {
-        let empty = Stream { page: u64::MAX, last: 0, stride: 0, used: 0 };
-        Prefetcher { streams: vec![empty; streams], degree, clock: 0 }
+        let empty = Stream { last: 0, stride: 0, used: 0 };
+        Prefetcher {
+            pages: vec![u64::MAX; streams].into(),
+            streams: vec![empty; streams].into(),
+            degree,
+            clock: 0,
+        }
     }
 
     /// A miss of the first level; `bring` gets the lines to fetch.
+    #[inline]
     pub fn miss(&mut self, line: u64, mut bring: impl FnMut(u64)) {
         self.clock += 1;
         let page = line / LINES;
-        let known = self.streams.iter_mut().find(|stream| stream.page == page);
-        let Some(stream) = known else {
-            if let Some(oldest) = self.streams.iter_mut().min_by_key(|stream| stream.used) {
-                *oldest = Stream { page, last: line, stride: 0, used: self.clock };
-            }
+        let Some(known) = position(self.pages.len(), |stream| self.pages[stream] == page) else {
+            self.begin(page, line);
             return;
         };
+        let stream = &mut self.streams[known];
         let step = line as i64 - stream.last as i64;
         let follows = step != 0 && step == stream.stride && step.abs() <= LONGEST;
-        *stream = Stream { page, last: line, stride: step, used: self.clock };
+        *stream = Stream { last: line, stride: step, used: self.clock };
         if follows {
             for ahead in 1..=self.degree as i64 {
                 let next = line as i64 + step * ahead;
@@ -51,6 +58,15 @@ impl Prefetcher {
                     bring(next as u64);
                 }
             }
+        }
+    }
+
+    /// A new stream in the place of the one used longest ago.
+    fn begin(&mut self, page: u64, line: u64) {
+        let places = self.pages.iter_mut().zip(&mut self.streams);
+        if let Some((place, stream)) = places.min_by_key(|(_, stream)| stream.used) {
+            *place = page;
+            *stream = Stream { last: line, stride: 0, used: self.clock };
         }
     }
 }

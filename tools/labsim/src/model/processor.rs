@@ -95,24 +95,26 @@ pub struct Processor<M> {
 }
 
 impl<M: Memory> Processor<M> {
-    /// The usual access: the page is in the first-level TLB, and neither a device's nor a page table's. `None`:
-    /// [`access`](Self::access) has to see to it.
+    /// The usual access, of one line: the page is in the first-level TLB and no device's, and it is no store to a page
+    /// table. False: [`access`](Self::access) has to see to it.
     #[inline(always)]
-    pub fn quick<const CACHES: bool>(&mut self, va: u64) -> Option<u64> {
-        let frame = self.tlbs.quick(Port::Data, va)?;
-        let pa = frame << 12 | va & 0xfff;
+    pub fn quick<const CACHES: bool>(&mut self, va: u64, is_store: impl FnOnce() -> bool) -> bool {
+        let Some(frame) = self.tlbs.quick(Port::Data, va, is_store) else { return false };
         self.accesses += 1;
-        if CACHES && self.hierarchy.as_ref().is_some_and(|caches| !caches.is_newest(Port::Data, pa)) {
-            self.touch_cache(Port::Data, pa);
+        if CACHES {
+            let pa = frame << 12 | va & 0xfff;
+            if self.hierarchy.as_ref().is_some_and(|caches| !caches.is_newest(Port::Data, pa)) {
+                self.touch_cache(Port::Data, pa);
+            }
         }
-        Some(pa)
+        true
     }
 
     /// The usual block of code: it lies at `pa`, as far as the filter knows, and each of its lines is the newest of its
     /// set. False: [`fetch`](Self::fetch) has to see to it.
     #[inline]
     pub fn quick_fetch(&mut self, va: u64, pa: u64, lines: u64) -> bool {
-        self.tlbs.quick(Port::Code, va) == Some(pa >> 12)
+        self.tlbs.quick(Port::Code, va, || false) == Some(pa >> 12)
             && self
                 .hierarchy
                 .as_ref()

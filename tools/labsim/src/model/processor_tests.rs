@@ -72,7 +72,7 @@ fn same(va: u64) -> Truth {
 }
 
 fn load(processor: &mut Processor<Words>, va: u64) {
-    if processor.quick::<true>(va).is_none() {
+    if !processor.quick::<true>(va, || false) {
         processor.access(Request { va, len: 8, write: false, user: false }, &same);
     }
 }
@@ -330,3 +330,6 @@ fn five_levels_are_said_not_to_be_modelled() {
     load(&mut processor, 0x5000);
     assert_eq!(counters(&mut processor).unmodelled, 1);
 }
+
+#[path = "processor_quick_tests.rs"]
+mod quick;

@@ -77,9 +77,9 @@ impl Tlbs {
 
     /// The usual hit: the frame, if the filter knows it.
     #[inline(always)]
-    pub fn quick(&mut self, port: Port, va: u64) -> Option<u64> {
+    pub fn quick(&mut self, port: Port, va: u64, is_store: impl FnOnce() -> bool) -> Option<u64> {
         let First { bank, filter, .. } = &mut self.first[port as usize];
-        filter.get(va, bank)
+        filter.get(va, bank, is_store)
     }
 
     /// Looks an address up in both levels. What the second has goes into the first as well.
@@ -163,6 +163,11 @@ impl Tlbs {
     /// Entries of an address space became invalid by their tags: the filters forget it, too.
     pub fn flushed(&mut self, asid: u16) {
         self.first.iter_mut().for_each(|first| first.filter.flush(asid));
+    }
+
+    /// Keeps stores to this page out of the filter until they are looked up again.
+    pub fn only_loads_quick(&mut self, va: u64) {
+        self.first.iter_mut().for_each(|first| first.filter.only_loads(va));
     }
 
     /// Keeps accesses of this page out of the filter until they are looked up again.

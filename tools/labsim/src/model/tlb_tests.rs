@@ -106,10 +106,10 @@ fn clean_entries_keep_out_of_the_quick_way() {
     let (mut tlbs, spaces) = (small_machine(Policy::Lru), Spaces::default());
     let clean = Translation { clean: true, ..page(0x1000, 12, 12) };
     tlbs.fill(Port::Data, 0x1000, &clean, tags(&spaces, 0), &spaces);
-    assert_eq!(tlbs.quick(Port::Data, 0x1000), None);
+    assert_eq!(tlbs.quick(Port::Data, 0x1000, || true), None);
     let found = tlbs.look(Port::Data, 0x1000, tags(&spaces, 0), &spaces);
     assert_eq!(found, Found::First(Entry { frame: 0x40001, clean: true }));
-    assert_eq!(tlbs.quick(Port::Data, 0x1000), None);
+    assert_eq!(tlbs.quick(Port::Data, 0x1000, || true), None);
 }
 
 proptest! {
@@ -150,7 +150,7 @@ proptest! {
                 _ => {}
             }
             let looked = without.look(Port::Data, va, tags(&spaces, asid), &spaces);
-            match with.quick(Port::Data, va) {
+            match with.quick(Port::Data, va, || true) {
                 Some(frame) => prop_assert_eq!(looked, Found::First(Entry { frame, clean: false })),
                 None => prop_assert_eq!(with.look(Port::Data, va, tags(&spaces, asid), &spaces), looked),
             }

@@ -63,7 +63,7 @@ impl<M: Memory> Processor<M> {
     fn part(&mut self, request: Request, check: &impl Check) -> Place {
         let Request { va, write, .. } = request;
         self.accesses += 1;
-        let quick = self.tlbs.quick(Port::Data, va);
+        let quick = self.tlbs.quick(Port::Data, va, || write);
         let Some(frame) = quick.or_else(|| self.translate(Port::Data, Access { va, write }, check)) else {
             return Place::Unknown;
         };
@@ -75,7 +75,7 @@ impl<M: Memory> Processor<M> {
             witness.stored(pa, request.len);
         }
         if quick.is_some() {
-            // Devices and page tables are kept out of the filter.
+            // Devices are kept out of the filter, and stores to page tables.
             self.touch_cache(Port::Data, pa);
             return Place::Memory(pa);
         }
@@ -94,7 +94,7 @@ impl<M: Memory> Processor<M> {
 
     /// The frame of code that the filter knows.
     pub fn quick_code(&mut self, va: u64) -> Option<u64> {
-        self.tlbs.quick(Port::Code, va)
+        self.tlbs.quick(Port::Code, va, || false)
     }
 
     /// Instructions at `va`, which end before `end`; the lines of the pages are fetched.
@@ -115,7 +115,7 @@ impl<M: Memory> Processor<M> {
     }
 
     fn fetch_page(&mut self, va: u64, check: &impl Check) -> Option<u64> {
-        let frame = match self.tlbs.quick(Port::Code, va) {
+        let frame = match self.tlbs.quick(Port::Code, va, || false) {
             Some(frame) => frame,
             None => self.translate(Port::Code, Access { va, write: false }, check)?,
         };
@@ -214,14 +214,14 @@ impl<M: Memory> Processor<M> {
         }
     }
 
-    /// Tells stores to page tables, whose pages are kept out of the quick way.
+    /// Tells stores to page tables, which are kept out of the quick way.
     fn watch_tables(&mut self, request: Request, pa: u64) {
         if self.tables.is_table(pa) {
             if request.user {
                 self.tables.forget(pa);
                 return;
             }
-            self.tlbs.forget_quick(request.va);
+            self.tlbs.only_loads_quick(request.va);
             if request.write {
                 self.tables.stored(pa, request.len, &self.memory);
             }
