@@ -40,7 +40,7 @@ pub enum Command {
     Bench(BenchArgs),
     /// Make media that boot real machines: ISO, USB, network; or show what one holds
     Image(ImageArgs),
-    /// List, show or check descriptions of lab machines, which `run --lab` models
+    /// List, show or check descriptions of lab machines, which `run --lab` models; measure what that costs
     Lab(LabArgs),
     /// Print the path of a guest's kernel, downloading it if needed
     Kernel(KernelArgs),

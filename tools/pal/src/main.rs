@@ -48,7 +48,7 @@ fn perform(command: &Command, project: &Project, ui: &Ui) -> Result<u8> {
         Command::Fuzz(args) => fuzz::run(args, project, ui),
         Command::Bench(args) => bench::run(args, project, ui),
         Command::Image(args) => image::run(args, project, ui),
-        Command::Lab(args) => lab::run(args),
+        Command::Lab(args) => lab::run(args, project, ui),
         Command::Kernel(args) => {
             println!("{}", host::needs::Needs { project, ui, yes: false }.kernel(args.guest)?.display());
             Ok(0)

@@ -21,6 +21,8 @@ static STEPS: AtomicU32 = AtomicU32::new(0);
 pub struct Ui {
     terminal: bool,
     colour: bool,
+    /// Nothing is said but warnings and errors.
+    quiet: bool,
     /// How often `--verbose` was given.
     pub verbose: u8,
 }
@@ -29,12 +31,19 @@ impl Ui {
     /// Looks at standard error and at NO_COLOR.
     pub fn new(verbose: u8) -> Self {
         let terminal = stderr().is_terminal();
-        Self { terminal, colour: terminal && std::env::var_os("NO_COLOR").is_none(), verbose }
+        Self { terminal, colour: terminal && std::env::var_os("NO_COLOR").is_none(), quiet: false, verbose }
+    }
+
+    /// For what another command does many times: warnings and errors only.
+    pub fn quiet() -> Self {
+        Self { quiet: true, ..Self::new(0) }
     }
 
     /// A message of one or more lines.
     pub fn say(&self, text: &str) {
-        self.line("36", "pal:", text);
+        if !self.quiet {
+            self.line("36", "pal:", text);
+        }
     }
 
     /// Something that the person should look at; the run goes on.

@@ -4,11 +4,14 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use crate::cli::Mode;
+
 const EXAMPLES: &str = "\
 Examples:
   cargo pal lab list
   cargo pal lab show zen3
   cargo pal lab check mine.toml
+  cargo pal lab speed zen3                what the model costs in time
   cargo pal run --lab zen3 --exec true    a run on one (docs/lab.md)";
 
 /// Options of `pal lab`.
@@ -46,6 +49,38 @@ pub enum LabCommand {
         /// The file (docs/lab.md)
         file: PathBuf,
     },
+    /// Measure the processor time that the model takes: QEMU with TLBs only, with everything, and without, in turn
+    #[command(after_help = SPEED_EXAMPLES)]
+    Speed(SpeedArgs),
+}
+
+const SPEED_EXAMPLES: &str = "\
+Examples:
+  cargo pal lab speed                           takes some minutes
+  cargo pal lab speed zen3 --rounds 9           the more often, the better, on a machine with other work
+  cargo pal lab speed zen3 --mode shadow --deterministic";
+
+/// Options of `pal lab speed`.
+#[derive(Args)]
+pub struct SpeedArgs {
+    /// A machine's name, or the file that describes one
+    #[arg(value_name = "NAME|FILE", default_value = "westmere-x5660")]
+    pub machine: String,
+    /// How often everything is run
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// How the hypervisor virtualizes guest memory
+    #[arg(long, value_name = "nested|shadow|switch=N", default_value_t = Mode::Nested)]
+    pub mode: Mode,
+    /// Count time in instructions, with the model and without, so that all runs execute the same
+    #[arg(long)]
+    pub deterministic: bool,
+    /// The QEMU program, 9.2 or newer
+    #[arg(long, value_name = "PATH")]
+    pub qemu: Option<PathBuf>,
+    /// Download what is missing without asking
+    #[arg(long)]
+    pub yes: bool,
 }
 
 /// Options of `pal run`.

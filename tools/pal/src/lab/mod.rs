@@ -2,6 +2,7 @@
 
 pub mod args;
 pub mod attach;
+mod speed;
 mod summary;
 
 use std::{fs, path::Path};
@@ -9,14 +10,14 @@ use std::{fs, path::Path};
 use anyhow::Result;
 use labsim::machine::{self, Machine};
 
-use crate::status::Usage;
+use crate::{project::Project, status::Usage, ui::Ui};
 use args::{LabArgs, LabCommand};
 
 /// `pal lab`.
 ///
 /// # Errors
-/// [`Usage`] for unknown names and wrong descriptions.
-pub fn run(args: &LabArgs) -> Result<u8> {
+/// [`Usage`] for unknown names and wrong descriptions; others where a measurement fails.
+pub fn run(args: &LabArgs, project: &Project, ui: &Ui) -> Result<u8> {
     match &args.command {
         LabCommand::List => {
             for (name, text) in machine::PRESETS {
@@ -31,6 +32,7 @@ pub fn run(args: &LabArgs) -> Result<u8> {
             let machine = read(&text_of(file)?, &file.to_string_lossy())?;
             println!("{}: {}, {}", file.display(), machine.name.get_ref(), machine.description);
         }
+        LabCommand::Speed(args) => return speed::run(args, project, ui),
     }
     Ok(0)
 }

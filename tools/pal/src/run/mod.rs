@@ -3,6 +3,7 @@
 mod advice;
 mod bochs;
 mod boot;
+mod children;
 mod console;
 mod consoles;
 mod devices;
@@ -47,6 +48,14 @@ const BOCHS_TIMEOUT: u64 = 3600;
 /// [`crate::status::Usage`] for options and files that cannot work, found before anything is started; others for
 /// what is missing on this machine.
 pub fn run(args: &RunArgs, project: &Project, ui: &Ui) -> Result<u8> {
+    Ok(measured(args, project, ui)?.0)
+}
+
+/// The same; with the milliseconds that the emulator's process ran as a user program.
+///
+/// # Errors
+/// As for [`run`].
+pub fn measured(args: &RunArgs, project: &Project, ui: &Ui) -> Result<(u8, u64)> {
     prepare::check(args)?;
     stats::check(args.stats.as_deref())?;
     Remote::check(args, project)?;
@@ -84,6 +93,8 @@ pub fn run(args: &RunArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let memory = in_memory.then(|| records::Memory::new(traced)).transpose()?;
     let words = memory.as_ref().map(records::Memory::words);
     let mut machine = boot::start(args, &needs, prepared.as_ref(), memory, scratch.path())?;
+    // Builds, which are children as well, are done by now.
+    let before = children::user_milliseconds();
     if let (Some(recorder), Some(words)) = (&mut recorder, words) {
         recorder.watch(words)?;
     }
@@ -129,7 +140,9 @@ pub fn run(args: &RunArgs, project: &Project, ui: &Ui) -> Result<u8> {
         }
     }
     remote.end(status);
-    Ok(status)
+    // Waits for its end, which its time is known from.
+    drop(machine);
+    Ok((status, children::user_milliseconds().saturating_sub(before)))
 }
 
 /// What the session has to know of the guests.
