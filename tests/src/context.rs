@@ -34,6 +34,8 @@ pub struct Context {
     pub long_mode: PathBuf,
     /// The stress program, for 64-bit and 32-bit guests.
     pub stress: [PathBuf; 2],
+    /// The program that measures time.
+    pub clock: PathBuf,
     /// The hostile kit.
     pub hostile: PathBuf,
     /// The machine to run on.
@@ -51,6 +53,7 @@ impl Context {
             kit: kits.multiboot1.clone(),
             long_mode: kits.long_mode.clone(),
             stress: kits.stress.clone(),
+            clock: kits.clock.clone(),
             hostile: kits.hostile.clone(),
             machine,
             mode,

@@ -1,5 +1,5 @@
-//! Builds what is under `tests/kits`: the multiboot1 kit and the stress program with the system's C compiler, the long-mode kit
-//! with cargo.
+//! Builds what is under `tests/kits`: the multiboot1 kit, the stress and the clock program with the system's C compiler, the
+//! long-mode kit with cargo.
 
 use std::{
     env,
@@ -40,6 +40,8 @@ pub struct Kits {
     pub long_mode: PathBuf,
     /// A Linux program that stresses memory, for 64-bit and 32-bit guests.
     pub stress: [PathBuf; 2],
+    /// A Linux program that measures time, with the system's C library.
+    pub clock: PathBuf,
     /// Does random things to its machine.
     pub hostile: PathBuf,
 }
@@ -51,6 +53,7 @@ impl Kits {
             multiboot1: multiboot1(dir).context("the multiboot1 kit does not build")?,
             long_mode: long_mode(dir).context("the long-mode kit does not build")?,
             stress: stress(dir).context("the stress program does not build")?,
+            clock: clock(dir).context("the clock program does not build")?,
             hostile: hostile(dir).context("the hostile kit does not build")?,
         })
     }
@@ -89,6 +92,25 @@ fn stress(dir: &Path) -> Result<[PathBuf; 2]> {
         Ok(program)
     };
     Ok([build("64")?, build("32")?])
+}
+
+fn clock(dir: &Path) -> Result<PathBuf> {
+    let program = dir.join("clock");
+    let mut compile = Command::new("cc");
+    compile.current_dir(package()?.join("kits/clock"));
+    compile.args([
+        "-std=gnu11",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-O2",
+        "-static",
+        "-pthread",
+        "clock.c",
+        "-o",
+    ]);
+    run(compile.arg(&program), "cc; install gcc and libc6-dev")?;
+    Ok(program)
 }
 
 fn hostile(dir: &Path) -> Result<PathBuf> {

@@ -36,6 +36,8 @@ pub struct HvOptions {
     pub first_pcpu: FirstPcpu,
     /// Physical address of the counters that a lab machine writes (`abi::lab`), a multiple of 4 KiB.
     pub lab: Option<u64>,
+    /// Time follows the lab machine's cycles.
+    pub lab_time: bool,
     /// Use the performance counters.
     pub counters: bool,
     /// Milliseconds between samples of a VM.
@@ -134,6 +136,7 @@ impl Default for HvOptions {
             pcpus: usize::MAX,
             first_pcpu: FirstPcpu::Auto,
             lab: None,
+            lab_time: false,
             counters: false,
             samples: None,
             trace: false,
@@ -185,6 +188,7 @@ impl HvOptions {
             "pcpus" => self.pcpus = value.parse().ok().filter(|most| *most > 0)?,
             "first-pcpu" => self.first_pcpu = FirstPcpu::parse(value)?,
             "lab" => self.lab = Some(parse_page(value)?),
+            "lab-time" => self.lab_time = parse_switch(value)?,
             "counters" => self.counters = parse_switch(value)?,
             "samples" if value == "off" => self.samples = None,
             "samples" => {
@@ -239,7 +243,7 @@ mod tests {
 
     #[test]
     fn reads_words_and_lets_later_ones_win() {
-        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 mitigations=off stats=on consoles=on exit=isa-debug:0xf4  console=com2 pcpus=3 first-pcpu=host lab=0xfc0000000 counters=on samples=20 trace=on records=0xf80000000,8192";
+        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 mitigations=off stats=on consoles=on exit=isa-debug:0xf4  console=com2 pcpus=3 first-pcpu=host lab=0xfc0000000 lab-time=on counters=on samples=20 trace=on records=0xf80000000,8192";
         let (options, unknown) = HvOptions::parse(line);
         assert_eq!(unknown.as_slice(), ["palimpsest"]);
         let expected = HvOptions {
@@ -253,6 +257,7 @@ mod tests {
             pcpus: 3,
             first_pcpu: FirstPcpu::Host,
             lab: Some(63 << 30),
+            lab_time: true,
             counters: true,
             samples: Some(20),
             trace: true,

@@ -5,4 +5,5 @@
 pub mod first;
 pub mod lock;
 pub mod mailbox;
+pub mod modelled;
 pub mod skew;

@@ -14,7 +14,7 @@ use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Death, Outcome, Stop};
 use crate::vcpu::port;
 use crate::vcpu::run::single_step;
-use crate::vcpu::{Vcpu, control, invalidate, io, memory_fault, mmu, msr, task, xcr};
+use crate::vcpu::{Vcpu, control, invalidate, io, memory_fault, mmu, msr, task, time_stamp, xcr};
 use crate::virt::{Exit, FlushScope, Virt};
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
@@ -58,6 +58,7 @@ fn rare<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>, exit: &Ex
             Outcome::Next(rip)
         }),
         Exit::Rdpmc => rdpmc(cx.vcpu, cx.vm),
+        Exit::Rdtsc | Exit::Rdtscp => time_stamp::read(cx.vcpu, cx.vm, *exit == Exit::Rdtscp, cx.tsc),
         Exit::Mwait | Exit::VirtInstruction => Outcome::Inject(Exception::UD),
         Exit::InterruptWindow => {
             cx.vcpu.request(work::INTERRUPTS);

@@ -31,6 +31,7 @@ mod task;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod time_stamp;
 mod timers;
 mod xcr;
 

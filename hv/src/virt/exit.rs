@@ -78,6 +78,10 @@ pub enum Exit {
     Wbinvd,
     /// RDPMC
     Rdpmc,
+    /// RDTSC, only where time is modelled. QEMU's emulation reports RDTSCP as this, too.
+    Rdtsc,
+    /// RDTSCP
+    Rdtscp,
     /// PAUSE (filter count exceeded)
     Pause,
     /// MONITOR or MWAIT

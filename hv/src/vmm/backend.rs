@@ -61,6 +61,12 @@ pub trait Backend: Sized + Send + Sync + 'static {
 
     /// A VCPU after RESET, of a VM with these measures and this map.
     fn vcpu(&self, measures: &Measures, msr_map: &Arc<Self::MsrMap>) -> Self::Virt;
+
+    /// Whether [`Backend::intercept_tsc`] works: lab machines model one vendor's processors.
+    const MODELLED_TIME: bool = false;
+
+    /// Has the guest exit where it reads its TSC.
+    fn intercept_tsc(_: &mut Self::Virt) {}
 }
 
 /// CPUID 8000_0001h EDX: 1 GiB pages.
@@ -151,6 +157,12 @@ impl Backend for Amd {
     /// No AMD processor needs anything at entries.
     fn vcpu(&self, _: &Measures, msr_map: &Arc<svm::MsrMap>) -> Svm {
         Svm::new(self.features, self.io_map.clone(), msr_map.clone())
+    }
+
+    const MODELLED_TIME: bool = true;
+
+    fn intercept_tsc(virt: &mut Svm) {
+        virt.intercept_tsc();
     }
 }
 

@@ -1,5 +1,8 @@
 //! Starts the performance counters of a PCPU: a lab machine's where `lab=` says that there are some, otherwise the processor's.
 
+use alloc::format;
+use alloc::string::String;
+
 use super::backend::Backend;
 use crate::boot::host::Host;
 use crate::boot::paging;
@@ -31,16 +34,20 @@ pub fn start<B: Backend>(host: &Host, backend: &B, index: u32) -> Option<Counter
 }
 
 fn lab(address: u64, index: u32) -> Counters {
-    if paging::map_memory(address..address.saturating_add(Lab::BYTES)).is_err() {
-        log::error!("lab={address:#x}: no page can be mapped there; no counters are reported");
-        return Counters::None;
-    }
-    // SAFETY: the pages are mapped and never unmapped, and the command line's addresses are multiples of 4 KiB.
-    match unsafe { Lab::new(address, index) } {
-        Ok(lab) => Counters::Lab(lab),
+    match map_lab(address, index) {
+        Ok((lab, _)) => Counters::Lab(lab),
         Err(why) => {
-            log::error!("lab={address:#x}: {why}; no counters are reported");
+            log::error!("{why}; no counters are reported");
             Counters::None
         }
     }
+}
+
+/// The lab machine's counters of the PCPU `index`, and the kHz of its cycles; or why there are none.
+pub fn map_lab(address: u64, index: u32) -> Result<(Lab, u64), String> {
+    if paging::map_memory(address..address.saturating_add(Lab::BYTES)).is_err() {
+        return Err(format!("lab={address:#x}: no page can be mapped there"));
+    }
+    // SAFETY: the pages are mapped and never unmapped, and the command line's addresses are multiples of 4 KiB.
+    unsafe { Lab::new(address, index) }.map_err(|why| format!("lab={address:#x}: {why}"))
 }

@@ -113,6 +113,7 @@ impl<B: Backend> Guest<B> {
         backend: &B,
         files: &impl Files,
         tsc: u64,
+        modelled_time: bool,
         cpuid: impl Fn(u32) -> CpuidTable,
     ) -> Result<Action, BuildError> {
         let vm = &self.vm;
@@ -154,6 +155,9 @@ impl<B: Backend> Guest<B> {
                 mmu::audit_shadow(&mut vcpu, entries);
             }
             vcpu.virt.set_tsc_offset(tsc.wrapping_neg());
+            if modelled_time {
+                B::intercept_tsc(&mut vcpu.virt);
+            }
             *place.lock() = Some(DescheduledVcpu { vcpu, context: Box::new(Context::after_reset()) });
             // Last: each VCPU is in its place, also if the restart fails.
             has_tables.map_err(|_| BuildError::Shadow)?;

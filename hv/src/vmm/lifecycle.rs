@@ -23,7 +23,7 @@ use crate::boot::log;
 use crate::device::message::Messages;
 use crate::guest::build;
 use crate::guest::config::VmConfig;
-use crate::hw::{cpu, pm};
+use crate::hw::pm;
 use crate::mem::{frame, heap};
 use crate::vcpu::host::Host as _;
 use crate::vcpu::outcome::Stop;
@@ -37,7 +37,7 @@ impl<B: Backend> Machine<B> {
     pub fn pause(&self, guest: &Guest<B>) {
         for handle in &guest.handles {
             // A VCPU that is paused already needs no kick.
-            if let Ok(kick) = self.sched.pause(*handle, cpu::rdtsc()) {
+            if let Ok(kick) = self.sched.pause(*handle, self.now()) {
                 self.send(kick);
             }
         }
@@ -51,7 +51,7 @@ impl<B: Backend> Machine<B> {
     /// Resumes the paused VCPUs of a guest, unless it has stopped.
     pub fn resume(&self, guest: &Guest<B>) {
         guest.for_each_runnable(|handle| {
-            let now = cpu::rdtsc();
+            let now = self.now();
             if let Ok(kick) = self.sched.resume(*handle, now) {
                 self.send(kick);
             }
@@ -130,9 +130,13 @@ impl<B: Backend> Machine<B> {
 
     /// Continues the restart of a guest, in a time slice of its first VCPU, while all its VCPUs are descheduled. Returns when the
     /// restart is complete or the PCPU is needed, or the host TSC before which there is nothing to do.
-    pub(super) fn restart_step(&self, guest: &Guest<B>, pcpu: &mut Pcpu<B>) -> Option<u64> {
+    pub(super) fn restart_step<const LAB: bool>(
+        &self,
+        guest: &Guest<B>,
+        pcpu: &mut Pcpu<B, LAB>,
+    ) -> Option<u64> {
         loop {
-            let Action::Step(step) = guest.on(Event::Slice(cpu::rdtsc())) else { return None };
+            let Action::Step(step) = guest.on(Event::Slice(self.now())) else { return None };
             match step {
                 Step::Report(stop) => self.report_reset(guest, &stop),
                 Step::Wait(due) => return Some(due),
@@ -188,7 +192,7 @@ impl<B: Backend> Machine<B> {
         if let Some(records) = &self.records {
             let number = guest.number as u8;
             let is_wanted = self.host.options.samples.is_some();
-            let _the_vm_has_ended = sampling::close(&guest.vm, number, cpu::rdtsc(), true, |record| {
+            let _the_vm_has_ended = sampling::close(&guest.vm, number, self.now(), true, |record| {
                 if is_wanted {
                     records.push_sample(record);
                 }
@@ -198,7 +202,7 @@ impl<B: Backend> Machine<B> {
         if !self.host.options.stats {
             return;
         }
-        let now = cpu::rdtsc();
+        let now = self.now();
         let all = guest.take_vcpus();
         for descheduled in &all {
             let handle = guest.handles[descheduled.vcpu.id as usize];
@@ -226,7 +230,7 @@ impl<B: Backend> Machine<B> {
         let mut chipset = guest.vm.chipset.lock();
         chipset.set_console_ready(true);
         // The guest will not take the interrupt.
-        while let Some(byte) = chipset.console_backlog(guest.vm.nanos(cpu::rdtsc()), &mut Messages::new()) {
+        while let Some(byte) = chipset.console_backlog(guest.vm.nanos(self.now()), &mut Messages::new()) {
             finish(Some(byte));
         }
         while let Some(byte) = guest.vm.virtio.console_output() {
@@ -239,7 +243,7 @@ impl<B: Backend> Machine<B> {
     pub(super) fn remove(&self, guest: &Arc<Guest<B>>) {
         for handle in &guest.handles {
             self.vcpus.write()[usize::from(handle.0)] = None;
-            let gone = self.sched.remove_vcpu(*handle, cpu::rdtsc());
+            let gone = self.sched.remove_vcpu(*handle, self.now());
             debug_assert!(gone.is_ok(), "{gone:?}");
         }
         let gone = self.sched.remove_vm(guest.sched_vm);

@@ -18,6 +18,7 @@ use super::backend::Backend;
 use super::console::Console;
 use super::console_port::ConsolePort;
 use super::guest::{Guest, cpuid_policy};
+use super::lab_time::LabTime;
 use super::memory::{DiskPages, Frames, HostMemory, UnmappedMemory};
 use super::records::Records;
 use super::shootdown::VcpusOf;
@@ -71,6 +72,10 @@ pub struct Machine<B: Backend> {
     pub sched: Scheduler<Credit>,
     /// The serial console.
     pub console: Console<ConsolePort>,
+    /// Modelled time, if the machine follows it.
+    pub lab_time: Option<LabTime>,
+    /// Frequency of [`Machine::now`], which guests see as their TSC's.
+    pub khz: u64,
     /// Samples and traces, if they are wanted.
     pub records: Option<Records>,
     files: BootFiles<'static>,
@@ -93,7 +98,7 @@ pub(super) fn cpuid(leaf: u32, subleaf: u32) -> [u32; 4] {
 }
 
 impl<B: Backend> Machine<B> {
-    /// The machine, before its first guest. Guests run on the PCPUs of `topology`.
+    /// The machine, before its first guest. Guests run on the PCPUs of `topology`. `lab_time`: modelled time, if it follows that.
     pub fn new(
         host: &'static Host,
         backend: &'static B,
@@ -101,10 +106,12 @@ impl<B: Backend> Machine<B> {
         files: BootFiles<'static>,
         config: &Config,
         port: ConsolePort,
+        lab_time: Option<LabTime>,
     ) -> Machine<B> {
+        let khz = lab_time.as_ref().map_or(host.tsc_khz, LabTime::khz);
         let vcpus: u32 = config.vm.iter().map(|vm| vm.vcpus).sum();
         let (vms, vcpus) = (config.vm.len(), vcpus as usize);
-        let sched_config = SchedConfig { vms, vcpus, ..SchedConfig::new(host.tsc_khz) };
+        let sched_config = SchedConfig { vms, vcpus, ..SchedConfig::new(khz) };
         let entry = |config: &VmConfig| Entry {
             config: config.clone(),
             guest: Mutex::new(None),
@@ -119,13 +126,23 @@ impl<B: Backend> Machine<B> {
             backend,
             sched: Scheduler::new(topology, sched_config, sched_config.credit()),
             console: Console::new(port, vms, config.console as u32, records),
-            records: Records::start(host, percpu::count() as usize),
+            records: Records::start(host, percpu::count() as usize, khz),
+            lab_time,
+            khz,
             files,
             entries: config.vm.iter().map(entry).collect(),
             vcpus: RwLock::new((0..vcpus).map(|_| None).collect()),
             switches: Mutex::new(Switches::default()),
             running_refs: AtomicU32::new(1),
             status: AtomicU32::new(pm::STATUS_OK),
+        }
+    }
+
+    /// The time: the host's TSC, or modelled cycles. All of the hypervisor that concerns VMs goes by it.
+    pub fn now(&self) -> u64 {
+        match &self.lab_time {
+            None => cpu::rdtsc(),
+            Some(time) => time.now(percpu::current_index().unwrap_or(self.host.cpu.index)),
         }
     }
 
@@ -195,8 +212,8 @@ impl<B: Backend> Machine<B> {
         let measures = self.plan.measures.for_guest(config.mitigations);
         let largest_leaf = if measures.small_leaves { PageSize::Size4K } else { largest_leaf };
         let facts = HostFacts {
-            tsc_khz: self.host.tsc_khz,
-            tsc: cpu::rdtsc(),
+            tsc_khz: self.khz,
+            tsc: self.now(),
             wall_seconds: cmos::unix_seconds(),
             paging,
             largest_leaf,
@@ -215,9 +232,9 @@ impl<B: Backend> Machine<B> {
         let mut guest = Guest::new(config, number, memory, &facts, ram, memory_ref, measures)?;
         self.attach_devices(&mut guest)?;
         if let (Some(ms), Some(_)) = (self.host.options.samples, &self.records) {
-            guest.vm.sampling.start(u64::from(ms) * self.host.tsc_khz, facts.tsc);
+            guest.vm.sampling.start(u64::from(ms) * self.khz, facts.tsc);
         }
-        let now = cpu::rdtsc();
+        let now = self.now();
         let full = "the scheduler has room for all of the configuration";
         guest.sched_vm = self.sched.add_vm(config.share.weight, config.share.cap).expect(full);
         let handles = (0..config.vcpus).map(|_| self.sched.add_vcpu(guest.sched_vm, affinity, now));
@@ -270,9 +287,9 @@ impl<B: Backend> Machine<B> {
             (_, _, values) => self.backend.executable(leaf, subleaf, values),
         };
         let caps = guest.measures.arch_capabilities(self.arch_capabilities);
-        let policy = |id| cpuid_policy(&guest.config, id, self.host.tsc_khz, xcr0, caps);
+        let policy = |id| cpuid_policy(&guest.config, id, self.khz, xcr0, caps);
         let table = |id| CpuidTable::new(&policy(id), answers);
-        let action = guest.begin(self.backend, &self.files, cpu::rdtsc(), table)?;
+        let action = guest.begin(self.backend, &self.files, self.now(), self.lab_time.is_some(), table)?;
         self.perform(guest, action);
         Ok(())
     }

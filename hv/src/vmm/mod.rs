@@ -16,6 +16,10 @@ mod escapes;
 #[cfg(feature = "baremetal")]
 mod guest;
 #[cfg(feature = "baremetal")]
+mod idle;
+#[cfg(feature = "baremetal")]
+mod lab_time;
+#[cfg(feature = "baremetal")]
 mod lifecycle;
 #[cfg(feature = "baremetal")]
 mod machine;

@@ -8,6 +8,7 @@ use ::records::trace::{Event, What};
 use super::backend::Backend;
 use super::console::Written;
 use super::counters;
+use super::lab_time::LabTime;
 use super::machine::Machine;
 use super::telemetry;
 use crate::arch;
@@ -18,7 +19,7 @@ use crate::boot::smp;
 use crate::device::virtio::switch::Woken;
 use crate::hw::context::Context;
 use crate::hw::pmu::{Counters, Pmu as _, StandStill};
-use crate::hw::{cpu, fpu, lapic, msr, speculation};
+use crate::hw::{cpu, fpu, msr, speculation};
 use crate::sched::VcpuId;
 use crate::sched::topology::PcpuId;
 use crate::vcpu::host::Host;
@@ -26,13 +27,10 @@ use crate::virt::speculation::{Load, Measures, Turn};
 use crate::vm::mailbox::Mailbox;
 use crate::vm::work as vcpu_work;
 
-/// How long a PCPU halts that waits for something of which no interrupt tells.
-const MOMENT_MS: u64 = 1;
-
-/// One PCPU.
-pub struct Pcpu<B: Backend> {
-    machine: &'static Machine<B>,
-    cpu: &'static PerCpu,
+/// One PCPU. `LAB`: time is modelled; otherwise no code asks whether it is.
+pub struct Pcpu<B: Backend, const LAB: bool> {
+    pub(super) machine: &'static Machine<B>,
+    pub(super) cpu: &'static PerCpu,
     id: PcpuId,
     runs_guests: bool,
     /// The guest whose VCPU it runs.
@@ -42,7 +40,7 @@ pub struct Pcpu<B: Backend> {
     /// When the VCPU was entered first in this turn.
     entered: Option<u64>,
     /// When the timer interrupts; `u64::MAX` if it is not armed.
-    armed: u64,
+    pub(super) armed: u64,
     /// What it has done about speculation.
     turn: Turn,
     /// Its performance counters; `None` unless they are used.
@@ -54,10 +52,14 @@ pub struct Pcpu<B: Backend> {
     sleepers: Vec<(u64, VcpuId)>,
 }
 
-impl<B: Backend> Pcpu<B> {
+impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
     /// The PCPU that executes this.
-    pub fn new(machine: &'static Machine<B>, cpu: &'static PerCpu) -> Pcpu<B> {
+    pub fn new(machine: &'static Machine<B>, cpu: &'static PerCpu) -> Pcpu<B, LAB> {
         let id = smp::numbering().id(cpu.index);
+        // The first one has begun with the clock.
+        if let Some(time) = machine.lab_time.as_ref().filter(|_| cpu.index != machine.host.cpu.index) {
+            time.resume(cpu.index);
+        }
         Pcpu {
             machine,
             cpu,
@@ -93,6 +95,9 @@ impl<B: Backend> Pcpu<B> {
     /// A turn begins: with a VCPU of this guest, until then. It will look into its mailbox first.
     pub fn begin(&mut self, guest: Option<u32>, until: u64) {
         smp::answer_here();
+        if let Some(time) = self.lab_time() {
+            time.check(self.cpu.index);
+        }
         self.guest = guest.unwrap_or(u32::MAX);
         self.until = until;
         self.entered = None;
@@ -140,47 +145,33 @@ impl<B: Backend> Pcpu<B> {
         });
     }
 
-    /// Waits until there may be something to do.
-    pub fn idle(&mut self) {
-        self.send_records();
-        self.idle_until(u64::MAX);
+    /// Modelled time, if this PCPU follows it.
+    #[inline(always)]
+    pub(super) fn lab_time(&self) -> Option<&'static LabTime> {
+        if LAB { self.machine.lab_time.as_ref() } else { None }
     }
 
-    /// Sends samples and traces where pal does not take them out of memory, until there is something to do.
-    fn send_records(&mut self) {
-        let Some(records) = self.machine.records.as_ref().filter(|_| self.is_first()) else { return };
-        while !self.is_wanted() && !self.has(work::CONSOLE | work::TIMER) && records.send_one() {}
-    }
-
-    /// Waits for a moment.
-    pub fn idle_briefly(&mut self) {
-        self.idle_until(self.tsc().saturating_add(self.machine.host.tsc_khz * MOMENT_MS));
-    }
-
-    /// Waits until there may be something to do, but not longer than this.
-    fn idle_until(&mut self, deadline: u64) {
-        self.arm_timer(deadline);
-        if self.is_wanted() || self.has(work::CONSOLE | work::TIMER) {
-            return self.look();
+    /// Arms the timer for this or what else is due earlier; when that is. `is_halted`: the PCPU will be halted meanwhile.
+    #[inline]
+    pub(super) fn arm(&mut self, deadline: u64, is_halted: bool) -> u64 {
+        let sleepers = self.sleepers.iter().map(|(at, _)| *at);
+        let next = sleepers.chain([deadline, self.until]).min().unwrap_or(u64::MAX);
+        // When modelled time comes to the same deadline depends on what is executed.
+        if (LAB || next != self.armed) && next != u64::MAX {
+            self.armed = next;
+            let timer = &self.machine.host.timer;
+            match self.lab_time() {
+                None => timer.arm(next, self.tsc()),
+                Some(time) => {
+                    let at = time.host_deadline(self.cpu.index, next, is_halted);
+                    timer.arm(at, cpu::rdtsc_unordered());
+                }
+            }
         }
-        lapic::look_again();
-        // SAFETY: the IDT is loaded and no lock is held that a handler takes (handlers take none).
-        unsafe { cpu::wait_for_interrupt() }
-        self.look();
+        next
     }
 
-    /// Acts upon what interrupts have noted.
-    fn look(&mut self) {
-        let noted = self.cpu.take_pending();
-        if noted & work::TIMER != 0 {
-            self.armed = u64::MAX;
-        }
-        if noted & work::CONSOLE != 0 {
-            self.drain_console();
-        }
-    }
-
-    fn has(&self, bits: u32) -> bool {
+    pub(super) fn has(&self, bits: u32) -> bool {
         self.cpu.pending.load(Ordering::Relaxed) & bits != 0
     }
 
@@ -198,7 +189,8 @@ impl<B: Backend> Pcpu<B> {
 
     fn wake_vcpu(&self, mailbox: &Mailbox) {
         let handle = VcpuId(mailbox.handle() as u16);
-        self.machine.send(self.machine.sched.wake(handle, cpu::rdtsc()));
+        let now = self.lab_time().map_or_else(cpu::rdtsc, |time| time.now(self.cpu.index));
+        self.machine.send(self.machine.sched.wake(handle, now));
     }
 
     /// Takes a VCPU's registers out of the processor.
@@ -230,10 +222,10 @@ impl<B: Backend> Pcpu<B> {
     }
 }
 
-impl<B: Backend> Host for Pcpu<B> {
+impl<B: Backend, const LAB: bool> Host for Pcpu<B, LAB> {
     #[inline(always)]
     fn tsc(&self) -> u64 {
-        cpu::rdtsc_unordered()
+        self.lab_time().map_or_else(cpu::rdtsc_unordered, |time| time.now(self.cpu.index))
     }
 
     fn entering(&mut self) {
@@ -273,13 +265,7 @@ impl<B: Backend> Host for Pcpu<B> {
     }
 
     fn arm_timer(&mut self, deadline: u64) -> u64 {
-        let sleepers = self.sleepers.iter().map(|(at, _)| *at);
-        let next = sleepers.chain([deadline, self.until]).min().unwrap_or(u64::MAX);
-        if next != self.armed && next != u64::MAX {
-            self.armed = next;
-            self.machine.host.timer.arm(next, self.tsc());
-        }
-        next
+        self.arm(deadline, false)
     }
 
     fn timer_fired(&mut self) -> bool {

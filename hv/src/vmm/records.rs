@@ -34,8 +34,8 @@ pub struct Records {
 }
 
 impl Records {
-    /// The rings that the command line asks for, for this many PCPUs. `None`: none, or the log says why not.
-    pub fn start(host: &Host, pcpus: usize) -> Option<Records> {
+    /// The rings that the command line asks for, for this many PCPUs, with times in ticks of `khz`. `None`: none, or the log says why not.
+    pub fn start(host: &Host, pcpus: usize, khz: u64) -> Option<Records> {
         let options = &host.options;
         if options.samples.is_none() && !options.trace {
             return None;
@@ -49,7 +49,7 @@ impl Records {
                 Box::leak(words.into_boxed_slice())
             }
         };
-        let header = Header::divide(memory.len(), host.tsc_khz, traces);
+        let header = Header::divide(memory.len(), khz, traces);
         let rings = header.and_then(|header| {
             let traces = (0..traces).map(|pcpu| header.trace(memory, pcpu)).collect::<Option<Vec<_>>>()?;
             Some((header, header.samples(memory)?, traces))

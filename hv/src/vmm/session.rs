@@ -12,8 +12,6 @@ use super::guest::{DescheduledVcpu, Guest};
 use super::memory::HostMemory;
 use super::state::{AdminState, Order};
 use super::worker::Worker;
-use crate::boot::host::Host;
-use crate::hw::cpu;
 use crate::mem::frame_record::{self, Records};
 use crate::mem::{frame, heap};
 use crate::monitor::view::{HostReport, View};
@@ -22,13 +20,13 @@ use crate::monitor::{Key, Terminal};
 use crate::vcpu::outcome::Stop;
 
 /// The machine as the monitor uses it during a session.
-struct Session<'a, B: Backend> {
-    worker: &'a mut Worker<B>,
+struct Session<'a, B: Backend, const LAB: bool> {
+    worker: &'a mut Worker<B, LAB>,
     /// The selected VM, which is paused.
     selected: Option<usize>,
 }
 
-impl<B: Backend> Session<'_, B> {
+impl<B: Backend, const LAB: bool> Session<'_, B, LAB> {
     /// Pauses a VM and waits until it is descheduled; it stays so until [`Session::resume`]. `None`: it is absent.
     fn pause_and_wait(&mut self, vm: usize) -> Option<Arc<Guest<B>>> {
         let machine = self.worker.machine;
@@ -82,9 +80,10 @@ impl<B: Backend> Session<'_, B> {
     ) -> R {
         let (mut vcpus, contexts): (Vec<_>, Vec<_>) =
             guest.take_vcpus().into_iter().map(|descheduled| (descheduled.vcpu, descheduled.context)).unzip();
-        let tsc = cpu::rdtsc();
+        let machine = self.worker.machine;
+        let tsc = machine.now();
         let (vm, started) = (&guest.vm, guest.started());
-        let result = f(&mut View { vm, vcpus: &mut vcpus, started, tsc, clock: &cpu::rdtsc });
+        let result = f(&mut View { vm, vcpus: &mut vcpus, started, tsc, clock: &|| machine.now() });
         let descheduled =
             vcpus.into_iter().zip(contexts).map(|(vcpu, context)| DescheduledVcpu { vcpu, context });
         guest.put_vcpus(descheduled.collect());
@@ -92,7 +91,7 @@ impl<B: Backend> Session<'_, B> {
     }
 }
 
-impl<B: Backend> Terminal for Session<'_, B> {
+impl<B: Backend, const LAB: bool> Terminal for Session<'_, B, LAB> {
     fn key(&mut self) -> Key {
         loop {
             if let Some(key) = self.worker.machine.console.key() {
@@ -107,7 +106,7 @@ impl<B: Backend> Terminal for Session<'_, B> {
     }
 }
 
-impl<B: Backend> Vms for Session<'_, B> {
+impl<B: Backend, const LAB: bool> Vms for Session<'_, B, LAB> {
     type Virt = B::Virt;
     type Memory = HostMemory;
 
@@ -120,7 +119,7 @@ impl<B: Backend> Vms for Session<'_, B> {
     }
 
     fn tsc_khz(&self) -> u64 {
-        self.worker.machine.host.tsc_khz
+        self.worker.machine.khz
     }
 
     fn console(&self) -> usize {
@@ -158,7 +157,7 @@ impl<B: Backend> Vms for Session<'_, B> {
     fn summary(&mut self, vm: usize) -> Option<Summary> {
         let guest = self.pause_and_wait(vm)?;
         let sched = &self.worker.machine.sched;
-        let now = cpu::rdtsc();
+        let now = self.worker.machine.now();
         let ran =
             guest.handles.iter().filter_map(|handle| sched.status(*handle, now)).map(|s| s.stats.ran).sum();
         let summary = self.with_view(&guest, |view| Summary {
@@ -220,7 +219,7 @@ impl<B: Backend> Vms for Session<'_, B> {
     }
 }
 
-impl<B: Backend> Worker<B> {
+impl<B: Backend, const LAB: bool> Worker<B, LAB> {
     /// Runs a monitor session. On the first PCPU.
     pub(super) fn monitor_session(&mut self) {
         let machine = self.machine;
@@ -230,7 +229,7 @@ impl<B: Backend> Worker<B> {
         let mut monitor = core::mem::take(&mut self.monitor);
         let mut on = Session { worker: self, selected: None };
         let pcpus = machine.sched.topology().all().len();
-        monitor.enter(&mut on, || host_report(machine.host, pcpus));
+        monitor.enter(&mut on, || host_report(machine.khz, pcpus));
         self.monitor = monitor;
         machine.console.leave_monitor();
         self.pcpu.drain_console();
@@ -239,7 +238,7 @@ impl<B: Backend> Worker<B> {
 }
 
 /// The facts about the host; `pcpus` is the number of PCPUs that run guests.
-fn host_report(host: &Host, pcpus: usize) -> HostReport {
+fn host_report(tsc_khz: u64, pcpus: usize) -> HostReport {
     let kinds = frame_record::all().map(Records::census);
-    HostReport { tsc_khz: host.tsc_khz, pcpus, frames: frame::stats(), kinds, heap_bytes: heap::bytes() }
+    HostReport { tsc_khz, pcpus, frames: frame::stats(), kinds, heap_bytes: heap::bytes() }
 }

@@ -11,6 +11,7 @@ use spin::Mutex;
 
 use super::backend::{Amd, Backend, Intel};
 use super::console_port::ConsolePort;
+use super::lab_time::LabTime;
 use super::machine::{Machine, STATUS_USAGE};
 use super::telemetry;
 use super::worker::Worker;
@@ -66,7 +67,9 @@ fn run_guests<B: Backend>(host: &'static Host) -> ! {
             probe::shape(&topology)
         );
     }
-    telemetry::record(Kind::Host, |json| report_host(json, host, backend, &topology));
+    let lab_time = LabTime::start::<B>(host);
+    let khz = lab_time.as_ref().map_or(host.tsc_khz, LabTime::khz);
+    telemetry::record(Kind::Host, |json| report_host(json, khz, backend, &topology));
     emulate::prepare_decoder();
     let modules = host.boot.modules.iter().enumerate();
     let modules: Vec<BootModule<'static>> = modules
@@ -83,6 +86,7 @@ fn run_guests<B: Backend>(host: &'static Host) -> ! {
         files,
         &config,
         ConsolePort(log::console()),
+        lab_time,
     )));
     for number in 0..config.vm.len() {
         // A failure is reported already.
@@ -94,7 +98,12 @@ fn run_guests<B: Backend>(host: &'static Host) -> ! {
         // A PCPU without virtualization stays halted.
         let cpu = cpus[pcpu.index as usize].lock().take();
         if let Some(Ok(cpu)) = cpu {
-            Worker::new(machine, pcpu, cpu).run()
+            // Compiled apart, so that no exit asks which clock there is.
+            if B::MODELLED_TIME && machine.lab_time.is_some() {
+                Worker::<B, true>::new(machine, pcpu, cpu).run()
+            } else {
+                Worker::<B, false>::new(machine, pcpu, cpu).run()
+            }
         }
     };
     let job: &'static (dyn Fn(&'static PerCpu) + Sync) = Box::leak(Box::new(work));
@@ -126,11 +135,11 @@ fn enable_everywhere<B: Backend>(host: &'static Host, backend: &'static B) -> &'
 }
 
 /// The fields of the `host` record.
-fn report_host(json: &mut Json<'_>, host: &Host, backend: &impl Backend, topology: &Topology) -> fmt::Result {
+fn report_host(json: &mut Json<'_>, khz: u64, backend: &impl Backend, topology: &Topology) -> fmt::Result {
     json.text(key::VERSION, env!("CARGO_PKG_VERSION"))?;
     json.text(key::VENDOR, backend.vendor())?;
     json.text(key::MODEL, boot_report::brand())?;
-    json.number(key::TSC_HZ, host.tsc_khz * 1000)?;
+    json.number(key::TSC_HZ, khz * 1000)?;
     json.number(key::MEMORY_MIB, (frame::stats().total * PAGE_SIZE) >> 20)?;
     json.number(key::PCPUS, topology.all().len())?;
     probe::record(json, topology)?;

@@ -26,11 +26,11 @@ struct Loaded<B: Backend> {
     taken: DescheduledVcpu<B::Virt>,
 }
 
-/// One PCPU at work.
-pub struct Worker<B: Backend> {
+/// One PCPU at work. `LAB`: see [`Pcpu`].
+pub struct Worker<B: Backend, const LAB: bool> {
     pub(super) machine: &'static Machine<B>,
     cpu: <B::Virt as Virt>::Cpu,
-    pub(super) pcpu: Pcpu<B>,
+    pub(super) pcpu: Pcpu<B, LAB>,
     loaded: Option<Loaded<B>>,
     /// What to tell the scheduler about the VCPU that ran last.
     why: Why,
@@ -38,13 +38,13 @@ pub struct Worker<B: Backend> {
     pub(super) monitor: Monitor,
 }
 
-impl<B: Backend> Worker<B> {
+impl<B: Backend, const LAB: bool> Worker<B, LAB> {
     /// The worker of the PCPU that executes this, on which virtualization is on.
     pub fn new(
         machine: &'static Machine<B>,
         pcpu: &'static PerCpu,
         cpu: <B::Virt as Virt>::Cpu,
-    ) -> Worker<B> {
+    ) -> Worker<B, LAB> {
         Worker {
             machine,
             cpu,

@@ -10,6 +10,7 @@ mod guests;
 mod isolation;
 mod kit;
 mod lab;
+mod lab_time;
 mod long_mode;
 mod media;
 mod monitor;
@@ -106,6 +107,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         monitor::CASES,
         kit::CASES,
         lab::CASES,
+        lab_time::CASES,
         records::CASES,
         long_mode::CASES,
         media::CASES,

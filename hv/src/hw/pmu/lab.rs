@@ -45,16 +45,18 @@ pub struct Lab {
 
 // SAFETY: it is read only, by volatile loads of what the model writes at any time.
 unsafe impl Send for Lab {}
+// SAFETY: the same.
+unsafe impl Sync for Lab {}
 
 impl Lab {
     /// Bytes that have to be mapped, from the address on.
     pub const BYTES: u64 = (PAGE * (1 + abi::lab::PCPUS)) as u64;
 
-    /// The record of PCPU `pcpu` in the memory at `address`.
+    /// The record of PCPU `pcpu` in the memory at `address`, and the kHz of the modelled clock.
     ///
     /// # Safety
     /// [`Lab::BYTES`] at `address` are mapped for as long as the result lives; `address` is a multiple of 4 KiB.
-    pub unsafe fn new(address: u64, pcpu: u32) -> Result<Lab, Unusable> {
+    pub unsafe fn new(address: u64, pcpu: u32) -> Result<(Lab, u64), Unusable> {
         let header = address as *const Header;
         // SAFETY: by the caller; the model writes the header once, before the machine starts.
         let header = unsafe { ptr::read_volatile(header) };
@@ -69,8 +71,21 @@ impl Lab {
         let fits =
             |at: &u64| at.is_multiple_of(8) && at.saturating_add(size_of::<Record>() as u64) <= Self::BYTES;
         match at.filter(fits) {
-            Some(at) if pcpu < header.pcpus => Ok(Lab { record: (address + at) as *const Record }),
+            Some(at) if pcpu < header.pcpus => {
+                Ok((Lab { record: (address + at) as *const Record }, header.khz))
+            }
             _ => Err(Unusable::Pcpu(header.pcpus)),
+        }
+    }
+
+    /// All cycles of the PCPU up to now, of guests and of the host. The PCPU itself executes this.
+    #[inline]
+    pub fn cycles(&self) -> u64 {
+        // SAFETY: as in `read`.
+        unsafe {
+            let _up_to_date = ptr::read_volatile(&raw const (*self.record).doorbell);
+            let of = |side: Side| ptr::read_volatile(&raw const (*self.record).sides[side as usize].cycles);
+            Side::ALL.into_iter().fold(0, |sum: u64, side| sum.wrapping_add(of(side)))
         }
     }
 

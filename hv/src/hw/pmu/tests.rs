@@ -264,13 +264,13 @@ fn a_lab_machine_s_page_is_checked_and_read() {
         pcpus: 2,
         record_offset: PAGE as u64,
         record_bytes: PAGE as u64,
-        khz: 1,
+        khz: 7,
     };
     let page =
         |n| Page { instructions: n, dtlb_misses: 2 * n, walks_4k_2m: n, walks_2m_2m: n, ..Page::default() };
     write(header, Record { sides: [page(1), page(10), page(100)], doorbell: 0 });
     // SAFETY: the vector lives until the end, and is as long as that.
-    let lab = |pcpu| unsafe { lab::Lab::new(address, pcpu) };
+    let lab = |pcpu| unsafe { lab::Lab::new(address, pcpu) }.map(|(lab, khz)| (lab, assert_eq!(khz, 7)).0);
     let both = lab(1).unwrap().read();
     assert_eq!(both.host.get(CounterEvent::Instructions), Some(1));
     assert_eq!(both.guest.get(CounterEvent::Instructions), Some(110), "on nested and on shadow tables");

@@ -16,6 +16,7 @@ mod modes;
 mod random;
 mod speculation;
 mod time;
+mod time_stamp;
 mod trees;
 
 use crate::arch::state::{Gpr, VcpuState};

@@ -59,6 +59,8 @@ fn rare(vmcb: &Vmcb, assists: bool) -> Exit {
         code::INIT => Exit::Init,
         code::TR_WRITE => Exit::LoadTask,
         code::RDPMC => Exit::Rdpmc,
+        code::RDTSC => Exit::Rdtsc,
+        code::RDTSCP => Exit::Rdtscp,
         code::IRET => Exit::NmiWindow,
         code::INVD | code::WBINVD => Exit::Wbinvd,
         code::PAUSE => Exit::Pause,
@@ -244,6 +246,11 @@ mod tests {
         let pf = Exception { vector: 14, error: Some(0x6), cr2: Some(0x7fff_0000) };
         assert_eq!(decode(0x4e, 6, 0x7fff_0000, false), Exit::Exception(pf));
         assert_eq!(decode(0x46, 0, 0, false), Exit::Exception(Exception::UD));
+    }
+
+    #[test]
+    fn reads_of_the_tsc() {
+        assert_eq!([0x6e, 0x87].map(|raw| decode(raw, 0, 0, false)), [Exit::Rdtsc, Exit::Rdtscp]);
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod step;
 mod switched;
 #[cfg(test)]
 mod tests;
+mod time;
 mod vcpu_state;
 mod vmcb;
 

@@ -145,6 +145,7 @@ pub mod misc1 {
     /// Writes of CR0 that change more than TS and MP.
     pub const CR0_SEL_WRITE: u32 = 1 << 5;
     pub const TR_WRITE: u32 = 1 << 13;
+    pub const RDTSC: u32 = 1 << 14;
     pub const RDPMC: u32 = 1 << 15;
     pub const CPUID: u32 = 1 << 18;
     pub const IRET: u32 = 1 << 20;
@@ -172,6 +173,7 @@ pub mod misc2 {
     pub const STGI: u32 = 1 << 4;
     pub const CLGI: u32 = 1 << 5;
     pub const SKINIT: u32 = 1 << 6;
+    pub const RDTSCP: u32 = 1 << 7;
     /// WBNOINVD, too.
     pub const WBINVD: u32 = 1 << 9;
     pub const MONITOR: u32 = 1 << 10;
@@ -266,6 +268,7 @@ pub mod exit_code {
     pub const VINTR: u64 = 0x64;
     pub const CR0_SEL_WRITE: u64 = 0x65;
     pub const TR_WRITE: u64 = 0x6d;
+    pub const RDTSC: u64 = 0x6e;
     pub const RDPMC: u64 = 0x6f;
     pub const CPUID: u64 = 0x72;
     pub const IRET: u64 = 0x74;
@@ -282,6 +285,7 @@ pub mod exit_code {
     pub const VMMCALL: u64 = 0x81;
     pub const VMLOAD: u64 = 0x82;
     pub const SKINIT: u64 = 0x86;
+    pub const RDTSCP: u64 = 0x87;
     pub const WBINVD: u64 = 0x89;
     pub const MONITOR: u64 = 0x8a;
     pub const MWAIT: u64 = 0x8b;

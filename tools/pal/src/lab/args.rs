@@ -97,6 +97,9 @@ pub struct LabRunArgs {
     /// Compare the model's translations with QEMU's own: at each TLB `miss`, or at `all` accesses; a difference is an error
     #[arg(long, value_enum, default_value_t = Check::Off, requires = "lab", help_heading = "Lab machine")]
     pub lab_check: Check,
+    /// Let time in the machine follow the model's cycles: guests' clocks and timers, the scheduler, the statistics
+    #[arg(long, help_heading = "Lab machine")]
+    pub lab_time: bool,
     /// Let the model overlook something: a comparison then has to find differences
     #[arg(long, value_enum, requires = "lab", hide = true)]
     pub lab_broken: Option<Broken>,

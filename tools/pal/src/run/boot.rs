@@ -208,6 +208,9 @@ impl Hypervisor {
             // It has the processors that were asked for, and no other.
             words += &format!(" lab={:#x} first-pcpu=guests", lab::attach::COUNTERS);
         }
+        if args.lab.lab_time {
+            words += " lab-time=on";
+        }
         // Bochs says that it is a processor that leaks, and has nothing to leak.
         if args.machine.is_bochs() {
             words += " mitigations=off";

@@ -82,6 +82,16 @@ pub fn check(args: &RunArgs) -> Result<()> {
     if !args.machine.has_hypervisor() && (args.config.is_some() || args.log_dir.is_some()) {
         return wrong("--config and --log-dir need the hypervisor, and there is none on this machine");
     }
+    if args.lab.lab_time && args.lab.lab.is_none() {
+        return wrong(
+            "--lab-time: time follows the cycles of a lab machine; choose one by --lab NAME (`cargo pal lab list`)",
+        );
+    }
+    if args.lab.lab_time && !args.machine.has_hypervisor() {
+        return wrong(
+            "--lab-time: it is the hypervisor that keeps modelled time, and there is none on this machine; --lab-report has its cycles",
+        );
+    }
     if let Some(name) = &args.lab.lab {
         // Mistakes in a description are found before anything is built.
         crate::lab::find(name)?;

@@ -1,0 +1,59 @@
+//! A PCPU that has no VCPU to run: it halts until an interrupt, and looks at what has come.
+
+use super::backend::Backend;
+use super::pcpu::Pcpu;
+use crate::boot::percpu::work;
+use crate::hw::{cpu, lapic};
+use crate::vcpu::host::Host as _;
+
+/// How long a PCPU halts that waits for something of which no interrupt tells.
+const MOMENT_MS: u64 = 1;
+
+impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
+    /// Waits until there may be something to do.
+    pub fn idle(&mut self) {
+        self.send_records();
+        self.idle_until(u64::MAX);
+    }
+
+    /// Sends samples and traces where pal does not take them out of memory, until there is something to do.
+    fn send_records(&mut self) {
+        let Some(records) = self.machine.records.as_ref().filter(|_| self.is_first()) else { return };
+        while !self.is_wanted() && !self.has(work::CONSOLE | work::TIMER) && records.send_one() {}
+    }
+
+    /// Waits for a moment.
+    pub fn idle_briefly(&mut self) {
+        self.idle_until(self.tsc().saturating_add(self.machine.khz * MOMENT_MS));
+    }
+
+    /// Waits until there may be something to do, but not longer than this.
+    fn idle_until(&mut self, deadline: u64) {
+        self.arm(deadline, true);
+        if self.is_wanted() || self.has(work::CONSOLE | work::TIMER) {
+            return self.look();
+        }
+        lapic::look_again();
+        let lab_time = self.lab_time();
+        if let Some(time) = lab_time {
+            time.halt(self.cpu.index);
+        }
+        // SAFETY: the IDT is loaded and no lock is held that a handler takes (handlers take none).
+        unsafe { cpu::wait_for_interrupt() }
+        if let Some(time) = lab_time {
+            time.resume(self.cpu.index);
+        }
+        self.look();
+    }
+
+    /// Acts upon what interrupts have noted.
+    pub(super) fn look(&mut self) {
+        let noted = self.cpu.take_pending();
+        if noted & work::TIMER != 0 {
+            self.armed = u64::MAX;
+        }
+        if noted & work::CONSOLE != 0 {
+            self.drain_console();
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Modelled time (`lab-time=on`): the lab machine's counters behind [`ModelledClock`].
+//!
+//! The hypervisor's one clock then: [`Machine::now`](super::machine::Machine::now) and the workers' `Pcpu` read it in place of the
+//! TSC, so that VMs, scheduler, statistics and records follow it. Durations of the host itself (a lost interrupt, a processor
+//! that does not answer) stay in ticks of the host's TSC. docs/design/0020-modelled-time.md.
+
+use alloc::vec::Vec;
+
+use super::backend::Backend;
+use super::counters;
+use crate::boot::host::Host;
+use crate::boot::percpu;
+use crate::hw::cpu;
+use crate::hw::pmu::lab::Lab;
+use crate::smp::modelled::{ModelledClock, Reading};
+
+/// The clock of a lab machine, and what it reads.
+pub struct LabTime {
+    clock: ModelledClock,
+    /// By the indices of the PCPUs.
+    counters: Vec<Lab>,
+}
+
+impl LabTime {
+    /// The clock that the command line asks for. `None`: none, or the log says why time follows the processor's clock.
+    pub fn start<B: Backend>(host: &Host) -> Option<LabTime> {
+        if !host.options.lab_time {
+            return None;
+        }
+        match Self::find::<B>(host) {
+            Ok(time) => {
+                log::info!("time follows the lab machine's cycles, at {} kHz", time.clock.khz());
+                Some(time)
+            }
+            Err(why) => {
+                log::error!("lab-time=on: {why}; time follows the processor's clock");
+                None
+            }
+        }
+    }
+
+    fn find<B: Backend>(host: &Host) -> Result<LabTime, alloc::string::String> {
+        use alloc::string::ToString;
+        if !B::MODELLED_TIME {
+            return Err("lab machines have AMD-V".to_string());
+        }
+        let Some(address) = host.options.lab else {
+            return Err("this is no lab machine; start it by `pal run --lab NAME --lab-time`".to_string());
+        };
+        let pcpus = percpu::all().map(|pcpu| counters::map_lab(address, pcpu.index));
+        let counters = pcpus.collect::<Result<Vec<_>, _>>()?;
+        let khz = counters.first().map_or(0, |(_, khz)| *khz);
+        if khz == 0 {
+            return Err("the lab machine's clock has 0 kHz".to_string());
+        }
+        let counters: Vec<Lab> = counters.into_iter().map(|(lab, _)| lab).collect();
+        let clock = ModelledClock::new(counters.len(), khz, host.tsc_khz, cpu::rdtsc());
+        let time = LabTime { clock, counters };
+        time.resume(host.cpu.index);
+        Ok(time)
+    }
+
+    /// Its frequency.
+    pub fn khz(&self) -> u64 {
+        self.clock.khz()
+    }
+
+    #[inline]
+    fn read(&self, pcpu: u32) -> Reading {
+        // A PCPU without counters would show a counter that does not move, and the clock knows what to do then.
+        let cycles = self.counters.get(pcpu as usize).map_or(0, Lab::cycles);
+        Reading { cycles, tsc: cpu::rdtsc_unordered() }
+    }
+
+    /// The time. PCPU `pcpu` executes this.
+    #[inline]
+    pub fn now(&self, pcpu: u32) -> u64 {
+        self.clock.now(pcpu as usize, self.read(pcpu))
+    }
+
+    /// PCPU `pcpu`, which executes this, is about to be halted.
+    pub fn halt(&self, pcpu: u32) {
+        self.clock.halt(pcpu as usize, self.read(pcpu));
+    }
+
+    /// PCPU `pcpu`, which executes this, was halted, or begins to run guests.
+    pub fn resume(&self, pcpu: u32) {
+        self.clock.resume(pcpu as usize, self.read(pcpu));
+    }
+
+    /// The host's TSC for a timer of PCPU `pcpu`, which executes this: [`ModelledClock::host_deadline`].
+    pub fn host_deadline(&self, pcpu: u32, deadline: u64, is_halted: bool) -> u64 {
+        self.clock.host_deadline(pcpu as usize, self.read(pcpu), deadline, is_halted)
+    }
+
+    /// Says once if a counter has stopped.
+    pub fn check(&self, pcpu: u32) {
+        if self.clock.take_failure() {
+            log::error!(
+                "the lab machine's cycles of PCPU {pcpu} or another do not advance: from now on time follows the processor's clock"
+            );
+        }
+    }
+}
