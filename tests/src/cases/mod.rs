@@ -19,6 +19,7 @@ mod policies;
 mod probe;
 mod records;
 mod remote;
+mod report;
 mod resets;
 mod root;
 mod smp;

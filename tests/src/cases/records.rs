@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use super::{Case, only};
+use super::{Case, only, report};
 use crate::context::Context;
 
 pub const CASES: &[Case] = &[
@@ -71,7 +71,7 @@ fn agree(context: &Context) -> Result<()> {
         .sum();
     ensure!(of("exit") == exits, "{} events for {exits} exits", of("exit"));
     ensure!(of("mode") > 0 && of("run") > 0, "{} changes of the mode, {} runs", of("mode"), of("run"));
-    Ok(())
+    report::check(context, &samples)
 }
 
 fn files(context: &Context) -> Result<()> {

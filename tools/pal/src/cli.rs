@@ -1,6 +1,6 @@
 //! The command line.
 
-mod help;
+pub mod help;
 
 use std::path::PathBuf;
 
@@ -15,6 +15,7 @@ use crate::{
     bench::args::BenchArgs,
     image::args::ImageArgs,
     lab::args::{LabArgs, LabRunArgs},
+    report::ReportArgs,
     run::{pcpus::Pcpus, records::args::RecordArgs, remote::place},
 };
 
@@ -49,6 +50,8 @@ pub enum Command {
     /// List the machines that are running
     #[command(after_help = help::PS)]
     Ps,
+    /// Make a page of HTML of the samples of one run or several
+    Report(ReportArgs),
     /// Attach this terminal to the console of a running machine
     Console(ConsoleArgs),
     /// Talk to the monitor of a running machine, or have it perform one command

@@ -10,6 +10,7 @@ mod image;
 mod lab;
 mod progress;
 mod project;
+mod report;
 mod root;
 mod run;
 mod status;
@@ -54,6 +55,7 @@ fn perform(command: &Command, project: &Project, ui: &Ui) -> Result<u8> {
             Ok(0)
         }
         Command::Root(args) => root::run(args, project, ui),
+        Command::Report(args) => report::run(args, ui),
         Command::Ps => remote::client::list(project, ui),
         Command::Console(args) => remote::client::console(args.name.as_deref(), project, ui),
         Command::Monitor(args) => remote::client::monitor(args.name.as_deref(), &args.command, project, ui),

@@ -169,6 +169,19 @@ Examples:
 
 Those of this user and this checkout are listed. Exit status: 0.";
 
+/// Of `pal report`.
+pub const REPORT: &str = "\
+Examples:
+  cargo pal run --lab zen3 --samples nested.jsonl --exec 'free; ps'
+  cargo pal run --lab zen3 --samples shadow.jsonl --mode shadow --exec 'free; ps'
+  cargo pal report nested.jsonl       report.html
+  cargo pal report nested.jsonl shadow.jsonl -o both.html
+                                      two runs beside each other
+
+The page holds all that it needs: it can be sent and opened anywhere, without a network.
+
+Exit status: 0; 2 for a file that has no samples, and where the page cannot be written.";
+
 /// Of `pal console`.
 pub const CONSOLE: &str = "\
 Examples:

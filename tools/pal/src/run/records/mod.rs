@@ -29,7 +29,8 @@ use crate::{
     ui::Ui,
 };
 use file::Lines;
-use sample::{Samples, VERSION};
+use sample::Samples;
+pub use sample::VERSION;
 use trace::Trace;
 
 /// How often the memory is looked into.
@@ -78,11 +79,14 @@ impl Recorder {
         let mut sample_file = create("--samples", &args.records.samples)?;
         let mut trace_file = create("--trace", &args.records.trace)?;
         let names: Vec<_> = plan.guests.iter().map(|guest| guest.name.clone()).collect();
+        // As it is now: the file may change, and so may what this pal has of its own.
+        let lab_machine = args.lab.lab.as_deref().map(crate::lab::find).transpose()?.map(|it| it.0);
         let about = json!({
             "v": VERSION,
             "t": "run",
             "machine": value_name(args.machine),
             "lab": args.lab.lab,
+            "lab_machine": lab_machine,
             "mode": args.config.is_none().then(|| args.mode.to_string()),
             "sample_ms": args.records.sample_ms,
             "pcpus": args.pcpus.count,

@@ -1,0 +1,199 @@
+//! Charts as SVG, drawn by plotters: what a figure was over time, and which mode was in force.
+//!
+//! Colours are variables of the page's style sheet, so that one drawing fits light and dark. plotters knows numbers only, so
+//! each variable has one that stands for it.
+
+use anyhow::{Result, anyhow};
+use plotters::{coord::Shift, prelude::*};
+
+use super::figures::Step;
+
+/// A series: its steps, and the number of its colour.
+pub type Line = (usize, Vec<Step>);
+
+/// A stretch of one mode: seconds from, seconds to, shadow tables were in force.
+pub type Stretch = (f64, f64, bool);
+
+const WIDTH: u32 = 920;
+const HEIGHT: u32 = 230;
+/// Height of a row of the chart of modes.
+const ROW: u32 = 36;
+/// Colours in the style sheet.
+pub const COLOURS: usize = 8;
+
+const INK: RGBColor = RGBColor(1, 2, 3);
+const GRID: RGBColor = RGBColor(1, 2, 4);
+const NESTED: RGBColor = RGBColor(1, 2, 5);
+const SHADOW: RGBColor = RGBColor(1, 2, 6);
+
+/// The number that stands for the colour of a series.
+fn colour(number: usize) -> RGBColor {
+    RGBColor(1, 3, (number % COLOURS) as u8)
+}
+
+/// Puts the style sheet's variables in the place of the numbers.
+fn with_variables(mut svg: String) -> String {
+    for (number, name) in [(INK, "ink"), (GRID, "grid"), (NESTED, "nested"), (SHADOW, "shadow")] {
+        svg = svg.replace(&hex(number), &format!("var(--{name})"));
+    }
+    for number in 0..COLOURS {
+        svg = svg.replace(&hex(colour(number)), &format!("var(--s{number})"));
+    }
+    svg
+}
+
+fn hex(RGBColor(red, green, blue): RGBColor) -> String {
+    format!("#{red:02X}{green:02X}{blue:02X}")
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Drawn<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// Where the figures are in a drawing, in its pixels: from left to right, from top to bottom.
+type Box4 = [i32; 4];
+
+fn draw(size: (u32, u32), body: impl FnOnce(&Area<'_>) -> Drawn<Box4>) -> Result<(String, Box4)> {
+    let mut text = String::new();
+    let place = {
+        let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
+        body(&area).and_then(|place| area.present().map(|()| place).map_err(Into::into))
+    };
+    let place = place.map_err(|error| anyhow!("cannot draw a chart: {error}"))?;
+    Ok((with_variables(text), place))
+}
+
+fn font(size: u32) -> TextStyle<'static> {
+    TextStyle::from(("sans-serif", size).into_font()).color(&INK)
+}
+
+/// A number on an axis, in few characters.
+fn label(value: &f64) -> String {
+    let size = value.abs();
+    match size {
+        0.0 => "0".into(),
+        1e9.. => format!("{:.4} G", value / 1e9).replace(".0000", ""),
+        _ if size >= 1e6 => trim(value / 1e6, " M"),
+        _ if size >= 1e4 => trim(value / 1e3, " k"),
+        _ => trim(*value, ""),
+    }
+}
+
+fn trim(value: f64, unit: &str) -> String {
+    let text = format!("{value:.3}");
+    format!("{}{unit}", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+/// Draws a figure from 0 to this second, and tells where and how high it is. `None`: no series has a step.
+///
+/// # Errors
+/// The library cannot draw it.
+pub fn figure(lines: &[Line], end: f64) -> Result<Option<(String, Box4, f64)>> {
+    let highest = lines.iter().flat_map(|(_, steps)| steps).map(|step| step.2).reduce(f64::max);
+    let Some(highest) = highest else { return Ok(None) };
+    let top = if highest > 0.0 { highest * 1.08 } else { 1.0 };
+    let body = |area: &Area<'_>| -> Drawn<Box4> {
+        let mut chart = ChartBuilder::on(area)
+            .margin_top(8)
+            .margin_right(16)
+            .x_label_area_size(34)
+            .y_label_area_size(64)
+            .build_cartesian_2d(0.0..end, 0.0..top)?;
+        chart
+            .configure_mesh()
+            .x_desc("seconds")
+            .disable_x_mesh()
+            .y_labels(6)
+            .x_labels(12)
+            .x_label_formatter(&label)
+            .y_label_formatter(&label)
+            .axis_style(GRID)
+            .bold_line_style(GRID)
+            .light_line_style(TRANSPARENT)
+            .label_style(font(13))
+            .draw()?;
+        for (number, steps) in lines {
+            // Where time is missing between two steps, the line is interrupted.
+            for run in steps.chunk_by(|a, b| b.0 - a.1 < 1e-6) {
+                let points = run.iter().flat_map(|(begin, end, value)| [(*begin, *value), (*end, *value)]);
+                let style = ShapeStyle::from(colour(*number)).stroke_width(2);
+                chart.draw_series(LineSeries::new(points, style))?;
+            }
+        }
+        let (x, y) = chart.plotting_area().get_pixel_range();
+        Ok([x.start, x.end, y.start, y.end])
+    };
+    let (svg, place) = draw((WIDTH, HEIGHT), body)?;
+    Ok(Some((svg, place, top)))
+}
+
+/// Draws a row for each series: which mode was in force when.
+///
+/// # Errors
+/// The library cannot draw it.
+pub fn modes(rows: &[(&str, Vec<Stretch>)], end: f64) -> Result<String> {
+    let height = ROW * rows.len() as u32 + 44;
+    let body = |area: &Area<'_>| -> Drawn<Box4> {
+        let mut chart = ChartBuilder::on(area)
+            .margin_top(4)
+            .margin_right(16)
+            .x_label_area_size(34)
+            .y_label_area_size(64)
+            .build_cartesian_2d(0.0..end, 0.0..rows.len() as f64)?;
+        chart
+            .configure_mesh()
+            .x_desc("seconds")
+            .disable_mesh()
+            .disable_y_axis()
+            .y_labels(0)
+            .x_labels(12)
+            .x_label_formatter(&label)
+            .axis_style(GRID)
+            .label_style(font(13))
+            .draw()?;
+        for (row, (name, stretches)) in rows.iter().rev().enumerate() {
+            let row = row as f64;
+            let bands = stretches.iter().map(|(begin, end, shadow)| {
+                let colour = if *shadow { SHADOW } else { NESTED };
+                Rectangle::new([(*begin, row + 0.08), (*end, row + 0.5)], colour.filled())
+            });
+            chart.draw_series(bands)?;
+            chart.draw_series([Text::new((*name).to_owned(), (0.0, row + 0.92), font(13))])?;
+        }
+        let (x, y) = chart.plotting_area().get_pixel_range();
+        Ok([x.start, x.end, y.start, y.end])
+    };
+    Ok(draw((WIDTH, height), body)?.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_what_there_is() {
+        assert!(figure(&[(0, vec![])], 1.0).unwrap().is_none());
+        let lines =
+            [(0, vec![(0.0, 1.0, 5.0), (1.0, 2.0, 0.0), (4.0, 5.0, 2.0)]), (9, vec![(0.0, 2.0, 3.0)])];
+        let (svg, [left, right, top, bottom], high) = figure(&lines, 5.0).unwrap().unwrap();
+        assert!(svg.starts_with("<svg") && svg.matches("<polyline").count() >= 3, "{svg}");
+        assert!(svg.contains("var(--s0)") && svg.contains("var(--s1)") && svg.contains("var(--ink)"));
+        assert!(!svg.contains("#0102") && !svg.contains("#0103"));
+        assert!(left < right && top < bottom && (high - 5.4).abs() < 1e-9);
+        assert!(figure(&[(0, vec![(0.0, 0.0, 0.0)])], 1e-9).unwrap().is_some(), "nothing but zeros");
+    }
+
+    #[test]
+    fn draws_modes() {
+        let svg = modes(&[("a<b", vec![(0.0, 1.0, false), (1.0, 2.0, true)])], 2.0).unwrap();
+        assert!(
+            svg.contains("a&lt;b") && svg.contains("var(--nested)") && svg.contains("var(--shadow)"),
+            "{svg}"
+        );
+    }
+
+    #[test]
+    fn labels_are_short() {
+        let labels = [0.0, 0.25, 500.0, 20_000.0, 1_500_000.0, 2e9].map(|value| label(&value));
+        assert_eq!(labels, ["0", "0.25", "500", "20 k", "1.5 M", "2 G"]);
+    }
+}
