@@ -27,7 +27,7 @@ use super::telemetry;
 use crate::arch::addr::{PAGE_SIZE, PageSize};
 use crate::arch::state::cr4;
 use crate::boot::host::Host;
-use crate::boot::{percpu, report, smp};
+use crate::boot::{report, smp};
 use crate::guest::build::{BuildError, HostFacts};
 use crate::guest::bundle::BootFiles;
 use crate::guest::config::{Config, VmConfig};
@@ -118,15 +118,16 @@ impl<B: Backend> Machine<B> {
             memory_refs: AtomicU32::new(0),
         };
         let (plan, arch_capabilities) = report::speculation(host.options.mitigations);
-        let records = vms > 1 || host.options.consoles;
+        let console_records = vms > 1 || host.options.consoles;
+        let records = Records::start(host, topology.len(), khz);
         Machine {
             host,
             plan,
             arch_capabilities,
             backend,
             sched: Scheduler::new(topology, sched_config, sched_config.credit()),
-            console: Console::new(port, vms, config.console as u32, records),
-            records: Records::start(host, percpu::count() as usize, khz),
+            console: Console::new(port, vms, config.console as u32, console_records),
+            records,
             lab_time,
             khz,
             files,

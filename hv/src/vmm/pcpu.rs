@@ -72,7 +72,7 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
             turn: Turn::default(),
             counters: counters::start(machine.host, machine.backend, cpu.index),
             stand_still: StandStill::default(),
-            traced: machine.records.as_ref().is_some_and(|records| records.traces(cpu.index)),
+            traced: machine.records.as_ref().is_some_and(|records| records.traces(id)),
             sleepers: Vec::new(),
         }
     }
@@ -255,7 +255,7 @@ impl<B: Backend, const LAB: bool> Host for Pcpu<B, LAB> {
     fn trace(&mut self, what: What, vcpu: u32, tsc: u64, ticks: u64, at: u64) {
         if let Some(records) = &self.machine.records {
             let event = Event { what, vm: self.guest as u8, vcpu: vcpu as u8, tsc, ticks, at };
-            records.push_event(self.cpu.index, &event.write());
+            records.push_event(self.id, &event.write());
         }
     }
 

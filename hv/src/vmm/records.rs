@@ -19,6 +19,7 @@ use super::telemetry;
 use crate::boot::cmdline::RecordMemory;
 use crate::boot::host::Host;
 use crate::boot::paging;
+use crate::sched::topology::PcpuId;
 
 /// Words of the rings where there is no common memory: samples of some minutes at the default period, and the first moments of
 /// a trace.
@@ -34,7 +35,8 @@ pub struct Records {
 }
 
 impl Records {
-    /// The rings that the command line asks for, for this many PCPUs, with times in ticks of `khz`. `None`: none, or the log says why not.
+    /// The rings that the command line asks for, for this many PCPUs of the scheduler, with times in ticks of `khz`. `None`: none,
+    /// or the log says why not.
     pub fn start(host: &Host, pcpus: usize, khz: u64) -> Option<Records> {
         let options = &host.options;
         if options.samples.is_none() && !options.trace {
@@ -69,15 +71,17 @@ impl Records {
         let _dropped = !self.samples.lock().push(record);
     }
 
-    /// Whether this PCPU's events are wanted.
-    pub fn traces(&self, pcpu: u32) -> bool {
-        self.traces.len() > pcpu as usize
+    /// Whether the events of the PCPU with this number are wanted. Those of a first PCPU that runs no guests are not: its number
+    /// comes after all others, and nothing is traced there.
+    pub fn traces(&self, pcpu: PcpuId) -> bool {
+        self.traces.len() > pcpu.index()
     }
 
-    /// Adds an event of this PCPU, which executes this.
+    /// Adds an event of this PCPU, which executes this. The number is the scheduler's, as in samples and statistics: readers
+    /// know no other.
     #[inline]
-    pub fn push_event(&self, pcpu: u32, record: &[u64]) {
-        if let Some(ring) = self.traces.get(pcpu as usize) {
+    pub fn push_event(&self, pcpu: PcpuId, record: &[u64]) {
+        if let Some(ring) = self.traces.get(pcpu.index()) {
             let _dropped = !ring.push(record);
         }
     }

@@ -1,5 +1,7 @@
 //! Samples and traces: they agree with the statistics, and their files can be read whatever happened.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
@@ -70,6 +72,18 @@ fn agree(context: &Context) -> Result<()> {
         .filter_map(|(_, count)| count.as_u64())
         .sum();
     ensure!(of("exit") == exits, "{} events for {exits} exits", of("exit"));
+    // PCPUs have the same numbers in both, which are the scheduler's: the machine's first one runs no guests here.
+    let pcpus = |of: &mut dyn Iterator<Item = &Value>| of.filter_map(Value::as_u64).collect::<BTreeSet<_>>();
+    let traced = pcpus(&mut events.iter().filter(|event| event["cat"] == "run").map(|event| &event["tid"]));
+    let sampled = lines.iter().flat_map(|line| line["pcpus"].as_array().into_iter().flatten());
+    let sampled = pcpus(&mut sampled.map(|pcpu| &pcpu["pcpu"]));
+    ensure!(
+        traced == sampled && sampled == [0, 1].into(),
+        "PCPUs {traced:?} in the trace, {sampled:?} in samples"
+    );
+    let exits_on =
+        pcpus(&mut events.iter().filter(|event| event["cat"] == "exit").map(|event| &event["args"]["pcpu"]));
+    ensure!(exits_on == sampled, "exits on PCPUs {exits_on:?}");
     ensure!(of("mode") > 0 && of("run") > 0, "{} changes of the mode, {} runs", of("mode"), of("run"));
     report::check(context, &samples)
 }
