@@ -6,6 +6,7 @@ mod cases;
 mod context;
 mod kit;
 mod pty;
+mod screen;
 
 use std::{
     collections::VecDeque,

@@ -13,10 +13,10 @@ use anyhow::{Context as _, Result, bail};
 use rustix::{
     fs::{Mode, OFlags},
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
-    termios::{LocalModes, tcgetattr},
+    termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize},
 };
 
-use crate::context::Context;
+use crate::{context::Context, screen};
 
 /// A running `pal` with a terminal.
 pub struct Person {
@@ -40,12 +40,21 @@ impl Person {
 
     /// Starts `pal` with these arguments.
     pub fn types_pal(context: &Context, arguments: &[&str]) -> Result<Self> {
+        Self::types_pal_on(context, None, arguments)
+    }
+
+    /// Starts `pal` with these arguments on a terminal of this many columns and rows; `None`: one that does not know.
+    pub fn types_pal_on(context: &Context, size: Option<(usize, usize)>, arguments: &[&str]) -> Result<Self> {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
         grantpt(&master)?;
         unlockpt(&master)?;
         let name = ptsname(&master, Vec::new())?;
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         let terminal = File::from(rustix::fs::open(name.as_c_str(), flags, Mode::empty())?);
+        if let Some((columns, rows)) = size {
+            let (ws_col, ws_row) = (columns as u16, rows as u16);
+            tcsetwinsize(&terminal, Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 })?;
+        }
         let mut command = Command::new(&context.pal);
         command.args(arguments).env("TERM", "vt100");
         command.stdin(terminal.try_clone()?).stdout(terminal.try_clone()?).stderr(terminal.try_clone()?);
@@ -82,6 +91,24 @@ impl Person {
                 Ok(bytes) => self.shown += &String::from_utf8_lossy(&bytes),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     bail!("never saw {part:?}\n--- shown\n{}", self.shown)
+                }
+            }
+        }
+    }
+
+    /// Waits until what a full-screen program has drawn is as wanted, and returns its lines.
+    pub fn draws(&mut self, what: &str, wanted: impl Fn(&[String]) -> bool) -> Result<Vec<String>> {
+        let deadline = Instant::now() + self.patience;
+        loop {
+            let lines = screen::lines(&self.shown);
+            if wanted(&lines) {
+                self.seen = self.shown.len();
+                return Ok(lines);
+            }
+            match self.screen.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(bytes) => self.shown += &String::from_utf8_lossy(&bytes),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    bail!("never drew {what}\n--- screen\n{}", lines.join("\n"))
                 }
             }
         }

@@ -28,6 +28,7 @@ mod stress;
 mod torture;
 mod virtio;
 mod vms;
+mod watch;
 
 use anyhow::Result;
 
@@ -118,6 +119,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         virtio::CASES,
         bench::CASES,
         vms::CASES,
+        watch::CASES,
     ];
     cases.into_iter().flatten()
 }

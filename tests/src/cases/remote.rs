@@ -18,24 +18,24 @@ pub const CASES: &[Case] = &[only("qemu-svm", "other shells reach a running mach
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A program in the background, with its output in a file.
-struct Background {
-    child: Child,
-    output: String,
+pub(super) struct Background {
+    pub child: Child,
+    pub output: String,
 }
 
 impl Background {
-    fn start(context: &Context, words: &[&str], input: Stdio, name: &str) -> Result<Self> {
+    pub fn start(context: &Context, words: &[&str], input: Stdio, name: &str) -> Result<Self> {
         let output = context.path(name);
         let mut command = Command::new(&context.pal);
         command.args(words).stdin(input).stdout(File::create(&output)?).stderr(Stdio::null());
         Ok(Self { child: command.spawn()?, output })
     }
 
-    fn shows(&self, text: &str) -> Result<()> {
+    pub fn shows(&self, text: &str) -> Result<()> {
         wait_until(|| Ok(fs::read_to_string(&self.output)?.contains(text)), text)
     }
 
-    fn ends(&mut self, expected: i32) -> Result<()> {
+    pub fn ends(&mut self, expected: i32) -> Result<()> {
         wait_until(|| Ok(self.child.try_wait()?.is_some()), "the end")?;
         let status = self.child.wait()?.code();
         ensure!(status == Some(expected), "{status:?}, not {expected}: {}", self.output);

@@ -2,7 +2,10 @@
 
 pub mod help;
 
-use std::path::PathBuf;
+use std::{
+    io::{IsTerminal, stdin},
+    path::PathBuf,
+};
 
 pub use abi::{config::Protocol, mode::Mode};
 use clap::{
@@ -17,6 +20,7 @@ use crate::{
     lab::args::{LabArgs, LabRunArgs},
     report::ReportArgs,
     run::{pcpus::Pcpus, records::args::RecordArgs, remote::place},
+    top::args::TopArgs,
 };
 
 /// Palimpsest's tool: build the hypervisor, run guests on it, test it.
@@ -50,6 +54,8 @@ pub enum Command {
     /// List the machines that are running
     #[command(after_help = help::PS)]
     Ps,
+    /// Show what the guests of a running machine do, as top does of processes
+    Top(TopArgs),
     /// Make a page of HTML of the samples of one run or several
     Report(ReportArgs),
     /// Attach this terminal to the console of a running machine
@@ -406,6 +412,15 @@ impl RunArgs {
     /// Whether the hypervisor tells the guests' consoles apart, in records.
     pub fn has_records(&self) -> bool {
         self.config.is_some() || self.log_dir.is_some()
+    }
+
+    /// Whether the hypervisor takes samples: where that was asked for, and where a person may want to watch the machine from
+    /// another shell. A deterministic run is the same whether a person is there or not.
+    pub fn takes_samples(&self) -> bool {
+        let can =
+            self.machine == Machine::QemuSvm && !self.probe && !self.icount && self.deterministic.is_none();
+        let is_at_console = self.exec.is_none() && stdin().is_terminal();
+        self.records.is_on() || can && (self.name.is_some() || is_at_console)
     }
 }
 

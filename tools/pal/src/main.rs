@@ -15,6 +15,7 @@ mod root;
 mod run;
 mod status;
 mod test;
+mod top;
 mod ui;
 
 use std::process::ExitCode;
@@ -56,6 +57,7 @@ fn perform(command: &Command, project: &Project, ui: &Ui) -> Result<u8> {
         }
         Command::Root(args) => root::run(args, project, ui),
         Command::Report(args) => report::run(args, ui),
+        Command::Top(args) => top::run(args, project, ui),
         Command::Ps => remote::client::list(project, ui),
         Command::Console(args) => remote::client::console(args.name.as_deref(), project, ui),
         Command::Monitor(args) => remote::client::monitor(args.name.as_deref(), &args.command, project, ui),

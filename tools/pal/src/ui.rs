@@ -4,7 +4,10 @@ use std::{
     borrow::Cow,
     io::{IsTerminal, Write, stderr},
     process::{Command, Output, Stdio},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -15,6 +18,24 @@ use crate::progress::{self, Phase};
 
 /// Spinners on the terminal.
 static STEPS: AtomicU32 = AtomicU32::new(0);
+/// Messages that wait while something else has the terminal.
+static HELD: Mutex<Option<String>> = Mutex::new(None);
+
+fn held() -> MutexGuard<'static, Option<String>> {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Messages wait from now on: something else has the terminal.
+pub fn hold() {
+    *held() = Some(String::new());
+}
+
+/// The terminal is free: messages that waited are shown.
+pub fn release() {
+    if let Some(lines) = held().take() {
+        let _ = stderr().write_all(lines.as_bytes());
+    }
+}
 
 /// The style of messages, fixed at start.
 #[derive(Clone, Copy)]
@@ -75,7 +96,10 @@ impl Ui {
         } else {
             format!("{begin}{label} {text}{end}")
         };
-        let _ = stderr().write_all(line.as_bytes());
+        match held().as_mut() {
+            Some(lines) => lines.push_str(&line),
+            None => drop(stderr().write_all(line.as_bytes())),
+        }
         progress::heard();
     }
 

@@ -49,6 +49,9 @@ What it does, while it does it (docs/telemetry.md):
   cargo pal run --samples samples.jsonl --sample-ms 100
   cargo pal run --trace trace.json --exec true
                                       each exit, for https://ui.perfetto.dev
+  cargo pal run --top --lab zen3      a screen as top's, then the console
+  cargo pal run --watch --exec 'sleep 60'
+                                      for `cargo pal top` in another shell
 
 Disks and distributions:
   cargo pal run --disk root.ext4 --append root=/dev/vda
@@ -168,6 +171,21 @@ Examples:
   cargo pal stop lab
 
 Those of this user and this checkout are listed. Exit status: 0.";
+
+/// Of `pal top`.
+pub const TOP: &str = "\
+Examples:
+  cargo pal run --name lab < /dev/null > lab.log &
+  cargo pal top                       the only machine, every second
+  cargo pal top lab -d 5
+  cargo pal top --once                one screen as text
+  cargo pal top -b -n 3 > top.txt     three of them, for a script
+
+Keys: q leaves and h shows the others. Only machines that take samples can be shown: runs with --name, --watch, --samples or \
+--trace, and those with a person at their console.
+
+Exit status: 0, also when the run ends meanwhile; 1 if the machine takes no samples or the connection was lost; 2 without such a \
+machine.";
 
 /// Of `pal report`.
 pub const REPORT: &str = "\

@@ -193,7 +193,7 @@ impl Hypervisor {
         if args.lab.lab.is_some() {
             words += " counters=on";
         }
-        if args.records.is_on() {
+        if args.takes_samples() {
             words += &format!(" samples={}", args.records.sample_ms);
             words += if args.records.trace.is_some() { " trace=on" } else { "" };
             words += &records.map_or_else(String::new, Memory::word);

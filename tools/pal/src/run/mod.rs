@@ -24,14 +24,21 @@ mod stats;
 mod telemetry;
 mod terminal;
 mod verdict;
+pub mod watch;
 
-use std::io::{IsTerminal, stdin};
+use std::io::{IsTerminal, stdin, stdout};
 
 use anyhow::Result;
 
 pub use qemu::escape_commas;
 
-use crate::{cli::RunArgs, host::needs::Needs, project::Project, status::exit, ui::Ui};
+use crate::{
+    cli::RunArgs,
+    host::needs::Needs,
+    project::Project,
+    status::{Usage, exit},
+    ui::Ui,
+};
 use consoles::Consoles;
 use prepare::Prepared;
 use records::Recorder;
@@ -70,6 +77,7 @@ pub fn measured(args: &RunArgs, project: &Project, ui: &Ui) -> Result<(u8, u64)>
         hypervisor: args.machine.has_hypervisor(),
         test_device: args.test_device,
         timeout: None,
+        top: args.records.top,
         starting: if bochs {
             "the guest starts; on Bochs that takes a minute or two"
         } else {
@@ -77,6 +85,10 @@ pub fn measured(args: &RunArgs, project: &Project, ui: &Ui) -> Result<(u8, u64)>
         },
         running: bochs.then_some("Bochs is at work"),
     };
+    if args.records.top && !(stdin().is_terminal() && stdout().is_terminal()) {
+        let text = "--top draws on a terminal, and there is none here: take --watch, and `cargo pal top -b` in another shell";
+        return Err(Usage::new(text).into());
+    }
     let interactive = !plan.console().exec && !args.probe && stdin().is_terminal();
     plan.timeout = match args.timeout {
         Some(0) => None,
@@ -100,6 +112,7 @@ pub fn measured(args: &RunArgs, project: &Project, ui: &Ui) -> Result<(u8, u64)>
     }
     let feed = recorder.as_ref().map(Recorder::feed);
     let remote = Remote::open(args, &plan, project, ui)?;
+    feed.iter().for_each(|feed| remote.hub.set_feed(feed.clone()));
     let _disks = prepared.map(Prepared::into_mapped);
     if interactive {
         ui.say("Ctrl-a x quits, Ctrl-a h helps");

@@ -16,6 +16,7 @@ use super::{
     remote::hub::Hub,
     session::{Event, Plan},
     verdict::Stop,
+    watch::Hold,
 };
 use crate::{
     progress::{self, Phase},
@@ -52,14 +53,17 @@ pub struct Output {
     apart: bool,
     /// Clients in other shells; takes what is theirs of the monitor.
     hub: Arc<Hub>,
+    /// Something else may have the terminal.
+    hold: Arc<Hold>,
     /// A person types at the terminal.
     interactive: bool,
     events: Sender<Event>,
 }
 
 /// What the output shares with the session: whether a person is at the monitor; the last lines; the sign that the guest
-/// starts; the phase of a run without a terminal.
-pub type Shared = (Arc<AtomicBool>, Arc<Mutex<Tail>>, Arc<Mutex<Option<Step>>>, Option<Arc<Phase>>);
+/// starts; the phase of a run without a terminal; whether something else has the terminal.
+pub type Shared =
+    (Arc<AtomicBool>, Arc<Mutex<Tail>>, Arc<Mutex<Option<Step>>>, Option<Arc<Phase>>, Arc<Hold>);
 
 /// Copies a stream until the emulator closes it, and reports marks and a reader that went away.
 pub fn copy(
@@ -93,7 +97,7 @@ impl Output {
         plan: &Plan,
         ui: &Ui,
         interactive: bool,
-        (watched, tail, booting, phase): Shared,
+        (watched, tail, booting, phase, hold): Shared,
         fetches: Option<Arc<Mutex<Fetches>>>,
         hub: Arc<Hub>,
         events: Sender<Event>,
@@ -121,6 +125,7 @@ impl Output {
             running: plan.running.filter(|_| !interactive),
             apart: plan.running.is_some() && !stdout().is_terminal(),
             hub,
+            hold,
             interactive,
             events,
         }
@@ -236,7 +241,7 @@ impl Output {
         self.hub.show(text);
         if !self.shown {
             if !self.watched.load(Ordering::Relaxed) {
-                if self.verbose {
+                if self.verbose && self.hold.take(text).is_none() {
                     let _ = std::io::stderr().write_all(text);
                     progress::heard();
                 }
@@ -250,12 +255,14 @@ impl Output {
         } else {
             self.end_booting()
         }
+        let converted = self.newlines.as_mut().map(|newlines| newlines.convert(text));
+        let text = converted.as_deref().unwrap_or(text);
+        if let Some(result) = self.hold.take(text) {
+            return result;
+        }
         let mut stdout = stdout().lock();
         self.writing.store(true, Ordering::Relaxed);
-        let result = match &mut self.newlines {
-            Some(newlines) => stdout.write_all(&newlines.convert(text)),
-            None => stdout.write_all(text),
-        };
+        let result = stdout.write_all(text);
         let result = result.and_then(|()| stdout.flush());
         self.writing.store(false, Ordering::Relaxed);
         result

@@ -37,6 +37,7 @@ use super::{
     telemetry::{self, LONGEST_LINE, Record},
     terminal::Raw,
     verdict::{Guest, Observed, Stop},
+    watch::{Hold, Top},
 };
 use crate::{guest::get::Get, progress::Phase, ui::Ui};
 
@@ -55,6 +56,8 @@ pub struct Plan {
     pub test_device: bool,
     /// The time limit in seconds.
     pub timeout: Option<u64>,
+    /// Top has the terminal at first.
+    pub top: bool,
     /// What the person reads while the guest starts.
     pub starting: &'static str,
     /// What they read after that until there is output, if the machine takes long.
@@ -135,7 +138,12 @@ pub fn run(
     let fetches = Arc::new(Mutex::new(Fetches::new(plan)));
     let raw = interactive.then(Raw::enter).transpose()?;
     let tail = Arc::new(Mutex::new(Tail::default()));
-    let shows_start = (nonce.is_some() || plan.running.is_some()) && ui.verbose == 0;
+    let hold = Arc::new(Hold::default());
+    let top = match feed.clone().filter(|_| plan.top) {
+        Some(feed) => Some(Top::start(&remote.hub.about.name, feed, &hold, *ui)?),
+        None => None,
+    };
+    let shows_start = (nonce.is_some() || plan.running.is_some()) && ui.verbose == 0 && !plan.top;
     let booting = Arc::new(Mutex::new((shows_start && ui.has_terminal()).then(|| ui.step(plan.starting))));
     // Other guests do not say when they are ready.
     let phase = if nonce.is_some() { plan.starting } else { "the guest runs" };
@@ -144,7 +152,8 @@ pub fn run(
     watch_signals(events.clone())?;
     let mut open = 1;
     let watched = Arc::new(AtomicBool::new(false));
-    let shared = (Arc::clone(&watched), Arc::clone(&tail), Arc::clone(&booting), phase.clone());
+    let shared =
+        (Arc::clone(&watched), Arc::clone(&tail), Arc::clone(&booting), phase.clone(), Arc::clone(&hold));
     // Where the hypervisor records all consoles, files are taken from there.
     let from_console = (!plan.records).then(|| Arc::clone(&fetches));
     let output =
@@ -181,9 +190,11 @@ pub fn run(
 
     let mut session = Session::new(machine, plan, open, writing, &remote.hub);
     let hub = Arc::clone(&remote.hub);
+    let waits = Arc::clone(&hold);
     let (keyboard, keys) = (session.machine.console.try_clone()?, Keys::new(plan.hypervisor));
     let mut start_input = Some(move |ui: Ui| {
         spawn("keyboard", move || {
+            waits.wait();
             if interactive {
                 type_keys(&keyboard, keys, &hub, &watched, &ui, &events)
             } else {
@@ -207,6 +218,9 @@ pub fn run(
             }
             Next::Done => break,
         }
+    }
+    if let Some(top) = top {
+        top.end();
     }
     booting.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
     drop(phase);

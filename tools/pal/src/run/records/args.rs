@@ -17,11 +17,18 @@ pub struct RecordArgs {
     /// Write every exit, every decision of the scheduler and every change of the mode to FILE, for https://ui.perfetto.dev
     #[arg(long, value_name = "FILE", help_heading = "Samples and traces")]
     pub trace: Option<PathBuf>,
+    /// Take samples without a file, for `cargo pal top` in another shell. A run with a --name or a person at its console does
+    /// so anyway, unless its time is deterministic
+    #[arg(long, help_heading = "Samples and traces")]
+    pub watch: bool,
+    /// Show what the guests do on this terminal, as `cargo pal top` does; q leaves it for the console
+    #[arg(long, help_heading = "Samples and traces")]
+    pub top: bool,
 }
 
 impl RecordArgs {
-    /// Whether samples are taken.
+    /// Whether samples were asked for.
     pub fn is_on(&self) -> bool {
-        self.samples.is_some() || self.trace.is_some()
+        self.samples.is_some() || self.trace.is_some() || self.watch || self.top
     }
 }

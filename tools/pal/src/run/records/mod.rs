@@ -1,5 +1,5 @@
 //! Samples and traces of a run: taken out of the memory that the machine shares with pal, or out of records on its second serial
-//! port, and written where `--samples` and `--trace` want them.
+//! port, and written where `--samples` and `--trace` want them; `cargo pal top` gets the lines as they come.
 
 pub mod args;
 mod file;
@@ -11,6 +11,7 @@ use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
     thread::{self, JoinHandle},
     time::Duration,
@@ -35,6 +36,8 @@ use trace::Trace;
 
 /// How often the memory is looked into.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Lines that wait for a viewer at most; one that does not take them misses some.
+const WAITING: usize = 256;
 
 /// What a run does with samples and traces.
 pub struct Recorder {
@@ -49,9 +52,14 @@ struct State {
     trace: Trace,
     sample_file: Option<Lines>,
     trace_file: Option<Lines>,
+    viewers: Vec<SyncSender<String>>,
+    /// The first line, for viewers that come later.
+    about: String,
     /// The memory, until its owner has gone.
     memory: Option<&'static [std::sync::atomic::AtomicU64]>,
     header: Option<Header>,
+    /// A person wants them: what goes wrong is told.
+    asked: bool,
     /// What is wrong with the memory.
     wrong: Option<&'static str>,
     /// Records that were dropped: samples, events.
@@ -65,12 +73,11 @@ impl Recorder {
     /// # Errors
     /// [`Usage`]: there is no hypervisor to take any, or a file cannot be written.
     pub fn new(args: &RunArgs, plan: &Plan) -> Result<Option<Recorder>> {
-        if !args.records.is_on() {
+        if !args.takes_samples() {
             return Ok(None);
         }
         if !args.machine.has_hypervisor() {
-            let text =
-                "--samples and --trace: the hypervisor takes samples, and there is none on this machine";
+            let text = "--samples, --trace, --watch and --top: the hypervisor takes samples, and there is none on this machine";
             return Err(Usage::new(text).into());
         }
         let create = |option, path: &Option<std::path::PathBuf>| -> Result<Option<Lines>, Usage> {
@@ -109,9 +116,12 @@ impl Recorder {
             trace: Trace::default(),
             sample_file,
             trace_file,
+            viewers: Vec::new(),
+            about,
             memory: None,
             header: None,
             wrong: None,
+            asked: args.records.is_on(),
             dropped: [0; 2],
             count: [0; 2],
         };
@@ -172,6 +182,15 @@ impl Feed {
     /// The machine's clock, which the host record tells.
     pub fn set_tsc_hz(&self, hz: u64) {
         lock(&self.0).samples.khz = hz / 1000;
+    }
+
+    /// The lines of the samples from now on, after the one that says what runs.
+    pub fn view(&self) -> Receiver<String> {
+        let (sender, receiver) = sync_channel(WAITING);
+        let mut state = lock(&self.0);
+        let _room = sender.try_send(state.about.clone());
+        state.viewers.push(sender);
+        receiver
     }
 }
 
@@ -274,11 +293,17 @@ impl State {
         if let Some(file) = self.trace_file.as_mut().filter(|_| !out.trace.is_empty()) {
             file.add(out.trace.as_bytes());
         }
+        self.viewers.retain(|viewer| {
+            // One that does not keep up misses some; one that has gone is forgotten.
+            let mut lines = out.samples.lines().map(|line| viewer.try_send(format!("{line}\n")));
+            !lines.any(|sent| matches!(sent, Err(TrySendError::Disconnected(_))))
+        });
     }
 
     /// The last lines, and what there is to say.
     fn finish(&mut self, ui: &Ui) {
         self.drain();
+        self.viewers.clear();
         let end = json!({
             "v": VERSION,
             "t": "end",
@@ -297,6 +322,9 @@ impl State {
         }
         for file in [&self.sample_file, &self.trace_file].into_iter().flatten() {
             file.error().into_iter().for_each(|error| ui.error(error));
+        }
+        if !self.asked {
+            return;
         }
         if let Some(why) = self.wrong {
             ui.error(&format!("no samples were taken: {why}"));

@@ -1,9 +1,10 @@
-//! The other shell's side: `pal ps`, `pal console`, `pal monitor`, `pal stop`.
+//! The other shell's side: `pal ps`, `pal console`, `pal monitor`, `pal top`, `pal stop`.
 
 use std::{
     io::{IsTerminal, Read, Write, stdin, stdout},
     net::Shutdown,
     os::unix::net::UnixStream,
+    sync::mpsc::{Receiver, sync_channel},
     thread,
     time::{Duration, SystemTime},
 };
@@ -17,14 +18,17 @@ use super::{
 };
 use crate::{
     project::Project,
-    run::{console::Newlines, terminal::Raw},
+    run::{console::Newlines, telemetry::LONGEST_LINE, terminal::Raw},
     status::exit,
+    top::Watched,
     ui::Ui,
 };
 
 /// How long a run may take to say what it is.
 const PATIENCE: Duration = Duration::from_secs(5);
 const ESCAPE: u8 = 0x01;
+/// Lines of samples that wait to be shown.
+const QUEUE: usize = 256;
 
 /// Lists the running machines.
 ///
@@ -128,6 +132,54 @@ pub fn monitor(name: Option<&str>, command: &[String], project: &Project, ui: &U
         End::Closed => bail!("the machine closed the connection"),
         End::Refused(why) => bail!("{why}"),
     }
+}
+
+/// The name of a machine, and its samples as they come.
+///
+/// # Errors
+/// No such machine; it does not answer.
+pub fn watch(name: Option<&str>, project: &Project) -> Result<(String, Receiver<Watched>)> {
+    let mut stream = Place::new(project)?.find(name)?;
+    request(&mut stream, &Request::Watch)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let name = match wire::read(&mut stream).context("the machine does not answer")? {
+        Some((Kind::About, bytes)) => serde_json::from_slice::<About>(&bytes)?.name,
+        Some((Kind::Refused, why)) => bail!("{}", String::from_utf8_lossy(&why)),
+        _ => bail!("the machine closed the connection"),
+    };
+    stream.set_read_timeout(None)?;
+    let (sender, receiver) = sync_channel(QUEUE);
+    thread::Builder::new().name("samples".into()).spawn(move || {
+        let mut rest = Vec::new();
+        loop {
+            let news = match wire::read(&mut stream) {
+                Ok(Some((Kind::Output, bytes))) => {
+                    rest.extend_from_slice(&bytes);
+                    while let Some(end) = rest.iter().position(|&byte| byte == b'\n') {
+                        let line: Vec<u8> = rest.drain(..=end).collect();
+                        let line = String::from_utf8_lossy(&line).into_owned();
+                        if sender.send(Watched::Line(line)).is_err() {
+                            return;
+                        }
+                    }
+                    if rest.len() <= LONGEST_LINE {
+                        continue;
+                    }
+                    Watched::Lost
+                }
+                Ok(Some((Kind::Status, bytes))) => {
+                    Watched::Ended(bytes.first().copied().unwrap_or(exit::TOOL))
+                }
+                Ok(Some((Kind::Refused, why))) => {
+                    Watched::Refused(String::from_utf8_lossy(&why).into_owned())
+                }
+                Ok(_) | Err(_) => Watched::Lost,
+            };
+            let _nobody_listens = sender.send(news);
+            return;
+        }
+    })?;
+    Ok((name, receiver))
 }
 
 /// Ends a run and returns the status that it ends with.

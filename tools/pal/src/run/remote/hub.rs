@@ -8,7 +8,7 @@ use std::{
     fs::File,
     io::{self, Write},
     sync::{
-        Condvar, Mutex, MutexGuard, PoisonError,
+        Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
         mpsc::{Receiver, SyncSender, sync_channel},
     },
     time::{Duration, Instant},
@@ -18,7 +18,7 @@ use super::{
     About,
     tracker::{Tracker, Whose},
 };
-use crate::run::keys::MONITOR;
+use crate::run::{keys::MONITOR, records::Feed};
 
 /// Pieces of output that wait for a client before it is dropped.
 const QUEUE: usize = 64;
@@ -39,6 +39,7 @@ pub struct Hub {
     state: Mutex<State>,
     changed: Condvar,
     input: Mutex<()>,
+    feed: OnceLock<Feed>,
 }
 
 /// What is shared.
@@ -78,7 +79,17 @@ impl Hub {
     /// That of a run.
     pub fn new(about: About, hypervisor: bool) -> Hub {
         let (state, changed, input) = (Mutex::default(), Condvar::new(), Mutex::default());
-        Hub { about, hypervisor, state, changed, input }
+        Hub { about, hypervisor, state, changed, input, feed: OnceLock::new() }
+    }
+
+    /// The run takes samples.
+    pub fn set_feed(&self, feed: Feed) {
+        let _once = self.feed.set(feed);
+    }
+
+    /// The run's samples, if it takes any.
+    pub fn feed(&self) -> Option<&Feed> {
+        self.feed.get()
     }
 
     /// Whether the console is the hypervisor's.

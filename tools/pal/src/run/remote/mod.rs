@@ -1,4 +1,4 @@
-//! A running machine from another shell: `pal ps`, `pal console`, `pal monitor`, `pal stop`.
+//! A running machine from another shell: `pal ps`, `pal console`, `pal monitor`, `pal top`, `pal stop`.
 //!
 //! Each run has a socket under its name in `target/pal/run`, which only its owner can open ([`place`]). The run serves clients
 //! there ([`server`]); what they and the terminal share of the console is in the [`hub`]. [`tracker`] finds the monitor's words
@@ -12,6 +12,7 @@
 //! | `about` | `a`: [`About`] as JSON | |
 //! | `console` | `o`: output, as it comes | `i`: input |
 //! | `monitor` | `o`: the monitor's output, then `.` when the monitor was left | `i`: keys, without `command` |
+//! | `watch` | `a` as for `about`, then `o`: lines of samples, as they come | |
 //! | `stop` | nothing until the run ends | |
 //!
 //! To each the answer may be `!`, why it cannot be done, and `s`, one byte: the run has ended with this exit status. After `.`, `!`
@@ -53,6 +54,8 @@ pub enum Request {
         /// The command.
         command: Option<String>,
     },
+    /// The lines of the samples.
+    Watch,
     /// The end of the run.
     Stop,
 }

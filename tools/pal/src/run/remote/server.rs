@@ -106,6 +106,7 @@ fn serve(
                 }
             }
         }
+        Some(Request::Watch) => watch(stream, hub),
         Some(Request::Stop) => {
             let _ = events.send(Event::Stop(Stop::Asked));
             status(stream, hub.wait_for_end(|| false))
@@ -216,6 +217,28 @@ fn only_answer(output: &[u8]) -> &[u8] {
     answer.strip_suffix(PROMPT).unwrap_or(answer)
 }
 
+/// Sends a client the lines of the samples until it goes.
+fn watch(stream: &mut UnixStream, hub: &Hub) -> io::Result<()> {
+    let Some(feed) = hub.feed() else {
+        let name = &hub.about.name;
+        let why = match hub.has_hypervisor() {
+            true => {
+                format!("{name} takes no samples; start it with --watch, or with --samples FILE or --name")
+            }
+            false => format!(
+                "{name} runs without the hypervisor, which takes the samples: choose another --machine"
+            ),
+        };
+        return wire::write(stream, Kind::Refused, why.as_bytes());
+    };
+    wire::write(stream, Kind::About, &serde_json::to_vec(&hub.about)?)?;
+    for line in feed.view() {
+        wire::write(stream, Kind::Output, line.as_bytes())?;
+    }
+    // The machine is gone; the run will soon say how.
+    status(stream, hub.wait_for_end(|| false))
+}
+
 /// A person or a script at the monitor, until they leave it or go away.
 fn converse(stream: &mut UnixStream, hub: &Arc<Hub>, console: &File) -> io::Result<()> {
     let (sender, keys) = sync_channel(QUEUE);
@@ -317,6 +340,18 @@ mod tests {
         assert_eq!(only_answer(b"vms\r\n* guest\r\nmonitor> "), b"* guest\r\n");
         assert_eq!(only_answer(b"resume\r\nmonitor: guest resumed\r\n"), b"monitor: guest resumed\r\n");
         assert_eq!(only_answer(b"frob"), b"");
+    }
+
+    #[test]
+    fn a_run_without_samples_says_how_to_have_them() {
+        for (hypervisor, step) in [(true, "--watch"), (false, "--machine")] {
+            let hub = Hub::new(super::super::About { name: "lab".into(), ..Default::default() }, hypervisor);
+            let (mut client, mut run) = UnixStream::pair().unwrap();
+            watch(&mut run, &hub).unwrap();
+            let (kind, why) = wire::read(&mut client).unwrap().unwrap();
+            let why = String::from_utf8(why).unwrap();
+            assert!(kind == Kind::Refused && why.contains("lab") && why.contains(step), "{why}");
+        }
     }
 
     #[test]
