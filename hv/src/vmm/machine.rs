@@ -27,7 +27,7 @@ use super::telemetry;
 use crate::arch::addr::{PAGE_SIZE, PageSize};
 use crate::arch::state::cr4;
 use crate::boot::host::Host;
-use crate::boot::{report, smp};
+use crate::boot::{percpu, report, smp};
 use crate::guest::build::{BuildError, HostFacts};
 use crate::guest::bundle::BootFiles;
 use crate::guest::config::{Config, VmConfig};

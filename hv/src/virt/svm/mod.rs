@@ -43,8 +43,7 @@ use crate::arch::addr::{Gva, Hpa};
 use crate::arch::state::{ArchState, VcpuState, rflags};
 use crate::hw;
 use crate::paging::format::npt::Npt;
-use crate::virt::exit;
-use crate::virt::{Ended, Event, Exit, FlushScope, IoExit, PendingIrq, Roots, Virt};
+use crate::virt::{Ended, Event, Exit, FlushScope, IoExit, PendingIrq, Roots, Virt, exit};
 
 /// Where the state that VMLOAD and VMSAVE move is right now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -62,7 +62,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Programs have the first half of the pages; the rest is the kernel's.
 fn is_user(va: u64) -> bool {
-    va < PAGES / 2 << 12
+    va < (PAGES / 2) << 12
 }
 
 fn access(processor: &mut Processor<Words>, is_quick: bool, va: u64, len: u64, write: bool) {
@@ -77,8 +77,8 @@ fn access(processor: &mut Processor<Words>, is_quick: bool, va: u64, len: u64, w
 }
 
 fn fetch(processor: &mut Processor<Words>, is_quick: bool, va: u64, len: u64) {
-    let (lines, end) = ((va + len - 1 >> LINE) - (va >> LINE) + 1, va + len);
-    let pa = if va >> 12 == end - 1 >> 12 { va } else { u64::MAX };
+    let (lines, end) = (((va + len - 1) >> LINE) - (va >> LINE) + 1, va + len);
+    let pa = if va >> 12 == (end - 1) >> 12 { va } else { u64::MAX };
     if !is_quick {
         processor.tlbs.forget_all_quick();
     } else if processor.quick_fetch(va, pa, lines) {

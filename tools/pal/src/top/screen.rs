@@ -107,15 +107,19 @@ fn press(key: KeyEvent, view: &mut View) -> bool {
     if key.kind == KeyEventKind::Release {
         return true;
     }
-    if key.modifiers.contains(KeyModifiers::CONTROL) {
-        return key.code != KeyCode::Char('c');
-    }
+    let code = match key.code {
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
+        // A line feed, which scripts send for Enter.
+        KeyCode::Char('j') if key.modifiers.contains(KeyModifiers::CONTROL) => KeyCode::Enter,
+        _ if key.modifiers.contains(KeyModifiers::CONTROL) => return true,
+        code => code,
+    };
     view.message = None;
     if let Some(typed) = view.typed.take() {
-        type_delay(typed, key.code, view);
+        type_delay(typed, code, view);
         return true;
     }
-    match key.code {
+    match code {
         KeyCode::Char('q') => return false,
         KeyCode::Char('h' | '?') => (view.help, view.scroll) = (!view.help, 0),
         KeyCode::Char('d' | 's') => view.typed = Some(String::new()),
@@ -219,6 +223,9 @@ mod tests {
         assert!(leaves(KeyCode::Char('q'), KeyModifiers::NONE));
         assert!(leaves(KeyCode::Char('c'), KeyModifiers::CONTROL));
         assert!(!leaves(KeyCode::F(1), KeyModifiers::NONE));
+        keys(&mut view, "d7");
+        assert!(press(KeyEvent::new(KeyCode::Char('j'), KeyModifiers::CONTROL), &mut view));
+        assert_eq!((view.delay, view.typed), (7.0, None));
     }
 
     #[test]
