@@ -41,7 +41,7 @@ The same guest elsewhere:
   cargo pal run --lab zen3 --deterministic --exec true
                                       repeats to the last count
   cargo pal run --lab zen3 --lab-time --exec 'time ls'
-                                      the guest's clocks follow the modelled cycles
+                                      its clocks follow the modelled cycles
 
 What it does, while it does it (docs/telemetry.md):
   cargo pal run --lab zen3 --samples samples.jsonl --exec true
