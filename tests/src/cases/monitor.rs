@@ -108,7 +108,7 @@ fn change_mode(context: &Context) -> Result<()> {
     person.types(":\r")?;
     person.sees("many 1 right 1")?;
     enter(&mut person)?;
-    ask(&mut person, "mode both", &["is not nested, shadow, or switch=N"])?;
+    ask(&mut person, "mode both", &["is no mode: use nested, shadow"])?;
     finish(&mut person)
 }
 
