@@ -84,7 +84,7 @@ fn top(context: &Context) -> Result<()> {
     run.ends(3)?;
     person.sees("has ended with status 3")?;
     ensure!(person.ends()? == Some(0) && person.terminal_is_sane()?, "the terminal is not as before");
-    context.pal(["top", &name], None)?.status(2)?.says("cargo pal run")?;
+    context.pal(["top", &name], None)?.status(2)?.says("is running")?;
     Ok(())
 }
 

@@ -35,17 +35,20 @@ struct Scenario {
     keys: &'static str,
     /// Its VCPUs must be kept off the PCPU by their cap for some of the time.
     is_throttled: bool,
+    /// Instructions of a decision and of a switch on average, at most.
+    goals: [f64; 2],
 }
 
 /// The guests: few VCPUs and more, and with what decisions have to look at besides.
 const SCENARIOS: [Scenario; 4] = [
-    Scenario { name: "turns-2", title: "2 VCPUs", vcpus: 2, keys: "", is_throttled: false },
+    Scenario { name: "turns-2", title: "2 VCPUs", vcpus: 2, keys: "", is_throttled: false, goals: GOALS },
     Scenario {
         name: "turns-8",
         title: "8 VCPUs, with an affinity",
         vcpus: 8,
         keys: "affinity = [0]\n",
         is_throttled: false,
+        goals: GOALS,
     },
     // Each run is charged; the cap is so large that no VCPU is throttled.
     Scenario {
@@ -54,14 +57,17 @@ const SCENARIOS: [Scenario; 4] = [
         vcpus: 4,
         keys: "cap = 100\n",
         is_throttled: false,
+        goals: GOALS,
     },
     // Decisions find that the cap is spent, halt the PCPU, and let the VCPUs run again in the next period.
     Scenario {
         name: "turns-throttled",
         title: "4 VCPUs, throttled",
         vcpus: 4,
-        keys: "cap = 90\n",
+        keys: "cap = 5\n",
         is_throttled: true,
+        // Most decisions find nothing to run and look at all queues before the PCPU halts: nobody waits for these.
+        goals: [1150.0, 1700.0],
     },
 ];
 
@@ -182,7 +188,7 @@ fn capped(stats: &Value) -> u64 {
 pub fn table(all: &[Measured]) -> String {
     let mut lines = vec![["on one PCPU", "", "times", "mean", "longest", "goal", ""].map(String::from)];
     for measured in all {
-        for ((cost, goal), what) in measured.costs.iter().zip(GOALS).zip(WHAT) {
+        for ((cost, goal), what) in measured.costs.iter().zip(measured.scenario.goals).zip(WHAT) {
             lines.push([
                 measured.scenario.title.to_owned(),
                 what.to_owned(),
@@ -209,7 +215,7 @@ pub fn json(all: &[Measured]) -> Value {
         })
     };
     let guest = |measured: &Measured| {
-        let [decisions, switches] = [0, 1].map(|i| cost(&measured.costs[i], GOALS[i]));
+        let [decisions, switches] = [0, 1].map(|i| cost(&measured.costs[i], measured.scenario.goals[i]));
         json!({
             "name": measured.scenario.name,
             "guest": measured.scenario.title,
@@ -226,7 +232,7 @@ pub fn json(all: &[Measured]) -> Value {
 /// The goals that are missed.
 pub fn missed(all: &[Measured]) -> Vec<String> {
     let goals = |measured: &Measured| {
-        let costs = measured.costs.into_iter().zip(GOALS).zip(WHAT);
+        let costs = measured.costs.into_iter().zip(measured.scenario.goals).zip(WHAT);
         let missed = costs.filter(|((cost, goal), _)| !cost.met(*goal));
         missed.map(|(_, what)| format!("{}: {what}", measured.scenario.name)).collect::<Vec<_>>()
     };
