@@ -135,7 +135,7 @@ parameters! {
         window_vexit: u64 = 20_000_000, 1000, MOST_INSTRUCTIONS;
         /// Instructions in which misses of the TLB are counted, and of a probe of shadow paging.
         window_tmiss: u64 = 200_000_000, 1000, MOST_INSTRUCTIONS;
-        /// Changes in the same direction within so many instructions raise both thresholds.
+        /// Two changes in the same direction within this many instructions raise both thresholds.
         window_trans: u64 = 2_000_000_000, 1000, MOST_INSTRUCTIONS;
         /// Instructions after a probe of nested paging in which misses of the TLB do not count.
         window_prepaging: u64 = 40_000_000, 1000, MOST_INSTRUCTIONS;
@@ -151,7 +151,7 @@ parameters! {
 }
 
 /// Largest weight of a linear model: beyond it one miss would outweigh all else.
-const LARGEST_WEIGHT: i64 = 1000 * ONE;
+pub const LARGEST_WEIGHT: i64 = 1000 * ONE;
 
 parameters! {
     /// `dsp-offset`: a linear model of page faults and misses of the TLB (Bae et al., ICPP 2018, 3.2), as `pal` reads it from a

@@ -13,8 +13,18 @@ use crate::virt::{FlushScope, Virt};
 use crate::vm::{HostMemory, Vm};
 
 /// Executes the access that exited as `exit`; RIP after it. `None`: nothing has been done.
-#[inline(never)]
+#[inline(always)]
 pub fn execute<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    exit: RegMove,
+) -> Option<u64> {
+    // CR3 has no short way, and is not to be looked up twice.
+    if exit.index == 3 { None } else { execute_known(vcpu, vm, exit) }
+}
+
+#[inline(never)]
+fn execute_known<V: Virt, M: HostMemory>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
     exit: RegMove,

@@ -104,9 +104,7 @@ fn turn<V: Virt, M: HostMemory, H: Host, const TRACED: bool>(
                     outcome => (ExitKind::PageFault, outcome),
                 }
             }
-            // CR3 has no short way: it would be looked up twice.
             _ if let Some(access) = vcpu.virt.control_access()
-                && access.index != 3
                 && let Some(next) = quick_control::execute(vcpu, vm, access) =>
             {
                 complete(vcpu, next);

@@ -4,6 +4,7 @@
 //! TSC, so that VMs, scheduler, statistics and records follow it. Durations of the host itself (a lost interrupt, a processor
 //! that does not answer) stay in ticks of the host's TSC. docs/design/0020-modelled-time.md.
 
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use super::backend::Backend;
@@ -39,8 +40,7 @@ impl LabTime {
         }
     }
 
-    fn find<B: Backend>(host: &Host) -> Result<LabTime, alloc::string::String> {
-        use alloc::string::ToString;
+    fn find<B: Backend>(host: &Host) -> Result<LabTime, String> {
         if !B::MODELLED_TIME {
             return Err("lab machines have AMD-V".to_string());
         }

@@ -189,14 +189,12 @@ impl<B: Backend> Machine<B> {
     /// Flushes the console output of a stopped guest, and reports its statistics.
     fn report_run(&self, guest: &Guest<B>) {
         self.flush_console(guest);
-        if let Some(records) = &self.records {
+        if let Some(records) = self.sample_records() {
             let number = guest.number as u8;
-            let is_wanted = self.host.options.samples.is_some();
-            let _the_vm_has_ended = sampling::close(&guest.vm, number, self.now(), true, |record| {
-                if is_wanted {
-                    records.push_sample(record);
-                }
-            });
+            let push = |record: &[u64]| records.push_sample(record);
+            let _the_vm_has_ended = sampling::close(&guest.vm, number, self.now(), true, push);
+        }
+        if let Some(records) = &self.records {
             records.send_all();
         }
         if !self.host.options.stats {

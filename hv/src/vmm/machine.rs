@@ -162,6 +162,11 @@ impl<B: Backend> Machine<B> {
         self.entries.get(number as usize).map_or("", |entry| &entry.config.name)
     }
 
+    /// Where samples go, if they were asked for: a policy has samples taken that leave for nowhere.
+    pub fn sample_records(&self) -> Option<&Records> {
+        self.records.as_ref().filter(|_| self.host.options.samples.is_some())
+    }
+
     /// Adds what the PCPUs have done up to now to the samples.
     pub fn record_pcpus(&self, records: &Records, now: u64) {
         let pcpus = self.sched.topology().all().into_iter().map(|pcpu| {

@@ -239,9 +239,7 @@ impl<B: Backend, const LAB: bool> Host for Pcpu<B, LAB> {
     }
 
     fn record_sample(&mut self, record: &[u64]) {
-        // A policy may want samples that nobody reads.
-        let is_wanted = self.machine.host.options.samples.is_some();
-        if let Some(records) = self.machine.records.as_ref().filter(|_| is_wanted) {
+        if let Some(records) = self.machine.sample_records() {
             records.push_sample(record);
             self.machine.record_pcpus(records, self.tsc());
         }

@@ -19,7 +19,7 @@
 //! exit and at each overflow of a counter; here all is decided at the end of a period of samples, in which several units of
 //! `window_inst` instructions may have ended.
 
-use abi::policy::Dav2m as Parameters;
+use abi::policy::{Dav2m as Parameters, MILLI};
 
 use super::window::{Speed, Window};
 use super::{Decision, Event, Next, Sample};
@@ -144,24 +144,18 @@ impl Dav2m {
             State::PreShadow if !over(parameters.window_tmiss) => State::PreShadow,
             State::PreShadow => {
                 let [nested, _] = self.before;
-                if self.average().is_slower(nested, parameters.factor_milli) {
-                    self.threshold_tmiss = self.raised(self.threshold_tmiss, parameters.threshold_tmiss);
-                    State::Nested
-                } else {
-                    self.threshold_tmiss = self.lowered(self.threshold_tmiss, parameters.threshold_tmiss);
-                    State::Shadow
-                }
+                let failed = self.average().is_slower(nested, parameters.factor_milli);
+                self.threshold_tmiss =
+                    self.adjusted(self.threshold_tmiss, parameters.threshold_tmiss, failed);
+                if failed { State::Nested } else { State::Shadow }
             }
             State::PreNested if !over(parameters.window_vexit) => State::PreNested,
             State::PreNested => {
                 let [_, shadow] = self.before;
-                if self.average().is_slower(shadow, parameters.factor_milli) {
-                    self.threshold_vexit = self.raised(self.threshold_vexit, parameters.threshold_vexit);
-                    State::Shadow
-                } else {
-                    self.threshold_vexit = self.lowered(self.threshold_vexit, parameters.threshold_vexit);
-                    State::Prepaging
-                }
+                let failed = self.average().is_slower(shadow, parameters.factor_milli);
+                self.threshold_vexit =
+                    self.adjusted(self.threshold_vexit, parameters.threshold_vexit, failed);
+                if failed { State::Shadow } else { State::Prepaging }
             }
             State::Prepaging if over(parameters.window_prepaging) => State::Nested,
             State::Prepaging => State::Prepaging,
@@ -182,8 +176,8 @@ impl Dav2m {
             let since = &mut self.since[usize::from(to == Engine::Nested)];
             if core::mem::replace(since, 0) < self.parameters.window_trans {
                 let parameters = &self.parameters;
-                self.threshold_vexit = self.raised(self.threshold_vexit, parameters.threshold_vexit);
-                self.threshold_tmiss = self.raised(self.threshold_tmiss, parameters.threshold_tmiss);
+                self.threshold_vexit = self.adjusted(self.threshold_vexit, parameters.threshold_vexit, true);
+                self.threshold_tmiss = self.adjusted(self.threshold_tmiss, parameters.threshold_tmiss, true);
             }
             (self.steps, self.step) = ([Speed::default(); STEPS], Speed::default());
         }
@@ -197,20 +191,13 @@ impl Dav2m {
         if sum.instructions == 0 { self.step } else { sum }
     }
 
-    /// `threshold`, which began as `first`, after a probe that failed.
-    fn raised(&self, threshold: u64, first: u64) -> u64 {
-        scaled(threshold, self.parameters.raise_milli, 1000, first)
+    /// `threshold`, which began as `first`, raised after a probe that failed and lowered after one that succeeded; within [`SPAN`]
+    /// of `first`, and never 0.
+    fn adjusted(&self, threshold: u64, first: u64, failed: bool) -> u64 {
+        let Parameters { raise_milli, lower_milli, .. } = self.parameters;
+        let (times, by) = if failed { (raise_milli, MILLI) } else { (MILLI, lower_milli) };
+        let scaled = u128::from(threshold) * u128::from(times) / u128::from(by.max(1));
+        let scaled = u64::try_from(scaled).unwrap_or(u64::MAX);
+        scaled.clamp((first / SPAN).max(1), first.saturating_mul(SPAN))
     }
-
-    /// And after one that succeeded.
-    fn lowered(&self, threshold: u64, first: u64) -> u64 {
-        scaled(threshold, 1000, self.parameters.lower_milli, first)
-    }
-}
-
-/// A threshold times a fraction, within [`SPAN`] of what it was at `first`, and never 0.
-fn scaled(threshold: u64, times: u32, by: u32, first: u64) -> u64 {
-    let scaled = u128::from(threshold) * u128::from(times) / u128::from(by.max(1));
-    let scaled = u64::try_from(scaled).unwrap_or(u64::MAX);
-    scaled.clamp((first / SPAN).max(1), first.saturating_mul(SPAN))
 }

@@ -4,7 +4,7 @@
 //! The better one has more instructions for a cycle, the cycles of the hypervisor included: what a change of the engine costs counts
 //! against the interval after it.
 
-use abi::policy::DspSample as Parameters;
+use abi::policy::{DspSample as Parameters, MILLI};
 
 use super::interval::Interval;
 use super::window::{Speed, Window};
@@ -59,7 +59,7 @@ impl DspSample {
                     return other(engine);
                 }
                 let [nested, shadow] = *sums;
-                let better = if nested.is_slower(shadow, 1000) { Engine::Shadow } else { Engine::Nested };
+                let better = if nested.is_slower(shadow, MILLI) { Engine::Shadow } else { Engine::Nested };
                 self.phase = Phase::Exploit { left: self.parameters.exploit };
                 better
             }

@@ -5,7 +5,7 @@
 //! All is in integers: logarithms, weights and sums have 16 bits behind the point. A weight is at most 1000 and a logarithm at
 //! most 64, so no sum can overflow.
 
-use abi::policy::{AspSvm, DspOffset};
+use abi::policy::{AspSvm, DspOffset, LARGEST_WEIGHT, ONE};
 
 use super::interval::{Faults, Interval};
 use super::window::log2;
@@ -52,15 +52,12 @@ impl Linear {
 
 /// What the model wants after an interval with this many page faults and misses of the TLB; `None` within the margin.
 pub fn decide(model: &DspOffset, faults: u64, misses: u64) -> Option<Engine> {
-    let weighted = |weight: i64, count: u64| weight.clamp(-MOST, MOST) * log2(count);
+    let weighted = |weight: i64, count: u64| weight.clamp(-LARGEST_WEIGHT, LARGEST_WEIGHT) * log2(count);
     let weighted = weighted(model.faults, faults) + weighted(model.misses, misses);
-    let sum = (weighted >> 16) + model.bias;
+    let sum = weighted.div_euclid(ONE) + model.bias;
     match sum {
         _ if sum > model.margin => Some(Engine::Shadow),
         _ if sum < -model.margin => Some(Engine::Nested),
         _ => None,
     }
 }
-
-/// The largest weight (`abi::policy` allows no larger one).
-const MOST: i64 = 1000 << 16;

@@ -1,5 +1,7 @@
 //! What a policy compares: sums over some periods of samples, and cycles per instruction.
 
+use abi::policy::MILLI;
+
 use super::Period;
 use crate::arch::counters::CounterEvent;
 
@@ -98,7 +100,7 @@ impl Speed {
             return false;
         }
         let product = |cycles: u64, instructions: u64| u128::from(cycles) * u128::from(instructions);
-        let mine = product(self.cycles, other.instructions).saturating_mul(1000);
+        let mine = product(self.cycles, other.instructions).saturating_mul(MILLI.into());
         mine > product(other.cycles, self.instructions).saturating_mul(factor_milli.into())
     }
 }
