@@ -1,5 +1,5 @@
 //! A sample: what a VM and its VCPUs have counted up to a moment. All values are sums since the VM's last start, so that a sample
-//! that was dropped costs resolution and no count; who reads two of them subtracts.
+//! that was dropped costs resolution and no count; a reader subtracts two of them.
 
 use crate::{head, parse_head};
 

@@ -149,7 +149,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
             let size = self.table.clear_dirty(page.base());
             if may_split && size.is_some_and(|size| size != PageSize::Size4K) {
                 may_split = false;
-                // Without memory it stays large. Whoever comes to these tables flushes.
+                // Without memory it stays large. Every VCPU that comes to these tables flushes.
                 let _split = self.table.split(GpaRange::page(page.base()), PageSize::Size4K);
             }
         }

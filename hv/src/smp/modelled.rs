@@ -1,6 +1,6 @@
 //! The clock of a lab machine: one time for all PCPUs, made of the cycles that each of them has been charged by the model.
 //!
-//! A PCPU's own time is its cycle counter plus a base. The machine's time is the latest that any PCPU has read. Who is behind when
+//! A PCPU's own time is its cycle counter plus a base. The machine's time is the latest that any PCPU has read. A PCPU that is behind when
 //! it reads moves its base up to that, as if it had waited. So no reading is before an earlier one, on whichever PCPU, and a VCPU
 //! that migrates needs nothing. On one PCPU the clock is the counter. A halted PCPU is charged nothing and adds nothing; while all
 //! of them are halted, time passes as on the host's clock. If the counter of a PCPU stops, the whole machine goes on by the host's
@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use spin::Mutex;
 
-/// So many readings in a row at which a PCPU's counter has not moved mean that it has stopped. Between two readings the PCPU
+/// This many readings in a row at which a PCPU's counter has not moved mean that it has stopped. Between two readings the PCPU
 /// executes instructions, each of which is a cycle.
 const STOPPED_AFTER: u32 = 256;
 
@@ -24,7 +24,7 @@ const NEAR_US: u64 = 10;
 /// costs interrupts: these are the two sides.
 const LATE_US: u64 = 1000;
 
-/// Rates are measured over so much modelled time at least, in µs.
+/// Rates are measured over this much modelled time at least, in µs.
 const MEASURE_US: u64 = 50;
 
 /// What a PCPU reads at one moment.
@@ -89,7 +89,7 @@ pub struct ModelledClock {
     /// The host's clock is used, from this time at TSC 0 on (modulo 2^64).
     is_plain: AtomicBool,
     plain_base: AtomicU64,
-    /// Somebody was told of it.
+    /// It has been reported.
     is_reported: AtomicBool,
     activity: Mutex<Activity>,
     parts: Box<[Part]>,
@@ -138,7 +138,7 @@ impl ModelledClock {
     #[inline]
     fn publish(&self, part: &Part, cycles: u64) -> u64 {
         let own = part.base.load(Ordering::Relaxed).wrapping_add(cycles);
-        // Acquire and release: who has seen a time in memory and reads the clock then reads no earlier one.
+        // Acquire and release: a PCPU that has seen a time in memory and reads the clock then reads no earlier one.
         let latest = self.latest.fetch_max(own, Ordering::AcqRel);
         if latest > own {
             part.base.store(latest.wrapping_sub(cycles), Ordering::Relaxed);
@@ -176,7 +176,7 @@ impl ModelledClock {
         self.latest.fetch_max(own, Ordering::AcqRel).max(own)
     }
 
-    /// Whether a counter has stopped and nobody was told yet: true once.
+    /// Whether a counter has stopped and that was not reported yet: true once.
     pub fn take_failure(&self) -> bool {
         self.is_plain.load(Ordering::Relaxed) && !self.is_reported.swap(true, Ordering::Relaxed)
     }

@@ -125,7 +125,7 @@ fn a_stopped_counter_leaves_the_hosts_clock() {
     assert_eq!(world.clock.host_deadline(0, at, now + KHZ, false), world.tsc + HOST_KHZ - 1, "rounded down");
 }
 
-/// The timer of a PCPU whose modelled cycles cost so many host ticks: how late the modelled time is when the deadline is noticed,
+/// The timer of a PCPU whose modelled cycles cost this many host ticks: how late the modelled time is when the deadline is noticed,
 /// and how many interrupts it took.
 fn wait(world: &mut World, deadline: u64, ticks_per_kilocycle: u64, is_halted: bool) -> (u64, u32) {
     for interrupts in 0..10_000 {

@@ -30,7 +30,7 @@ const OWN_TRACE_WORDS: usize = 32 << 10;
 pub struct Records {
     samples: Mutex<Ring<'static>>,
     traces: Vec<Ring<'static>>,
-    /// They leave through the telemetry port: who takes records out of them has this.
+    /// They leave through the telemetry port: the one reader at a time holds this.
     port: Option<Mutex<()>>,
 }
 

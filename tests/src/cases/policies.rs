@@ -11,8 +11,8 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "policies: wrong parameters, and no counters", refused),
 ];
 
-/// `dsp-sample` tries both engines all the time, on two VCPUs; `random` needs no counters, and gets no samples that nobody
-/// wants.
+/// `dsp-sample` tries both engines all the time, on two VCPUs; `random` needs no counters, and changes
+/// nothing but the engine.
 fn explores(context: &Context) -> Result<()> {
     let samples = context.path("samples.jsonl");
     let lab =

@@ -93,7 +93,7 @@ fn offered(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// A CPUID exit takes the same instructions, whoever turns the mitigations off.
+/// A CPUID exit takes the same instructions, wherever the mitigations are turned off.
 fn cost(context: &Context) -> Result<()> {
     fs::copy(&context.long_mode, context.path("kit"))?;
     let description = |mitigations: &str| {

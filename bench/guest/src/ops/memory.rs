@@ -30,7 +30,7 @@ impl Region {
         Ok(region)
     }
 
-    /// Maps so many bytes of huge pages, aligned so that those can back them.
+    /// Maps this many bytes of huge pages, aligned so that those can back them.
     pub fn huge(bytes: usize) -> io::Result<Self> {
         let mapped = map(bytes + HUGE)?;
         let region = Self {

@@ -68,7 +68,7 @@ pub struct CpuLimits {
     pub xcr0: u64,
     /// Width of a guest-physical address in bits.
     pub phys_bits: u8,
-    /// SYSENTER and SYSEXIT exist, hence their three MSRs.
+    /// SYSENTER and SYSEXIT exist, and so do their three MSRs.
     pub sysenter: bool,
     /// RDTSCP or RDPID, hence the MSR TSC_AUX, exist.
     pub tsc_aux: bool,

@@ -32,7 +32,7 @@ impl Interval {
     }
 }
 
-/// What is known of the guest's page faults. Shadow paging sees them all; with nested paging nobody tells the hypervisor, so that the
+/// What is known of the guest's page faults. Shadow paging sees them all; with nested paging the hypervisor sees none, so that the
 /// last rate that was seen stands for the present one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Faults {

@@ -75,7 +75,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         id: PageId,
     ) {
         let (key, base) = (self.pool.page(id).key, self.pool.page(id).gfn.base().0);
-        // Bits that may be reserved: who uses one of them fills the entry again. With 32-bit entries there is only PS.
+        // Bits that may be reserved: a use of one of them fills the entry again. With 32-bit entries there is only PS.
         let global = if key.level() > 2 { GLOBAL } else { 0 };
         let unusual = LARGE | NO_EXECUTE | HIGH | reserved_address_bits(physical_bits) | global;
         let mut from = 0;

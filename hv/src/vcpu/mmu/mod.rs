@@ -202,7 +202,7 @@ pub fn load_recent<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::Nested
         cr4: vcpu.virt.cr4(),
         efer: vcpu.virt.efer(),
     };
-    // Without the VM's memory: the root is looked up, not made, and whoever changes the P2m takes the shadow tables after it.
+    // Without the VM's memory: the root is looked up, not made, and a change of the P2m takes the shadow tables after it.
     let Some(mut shadow) = vm.shadow.try_lock() else { return false };
     let Some(shadow) = &mut *shadow else { return false };
     shadow.switch_vcpu(vcpu.id);

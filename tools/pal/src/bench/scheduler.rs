@@ -66,7 +66,7 @@ const SCENARIOS: [Scenario; 4] = [
         vcpus: 4,
         keys: "cap = 5\n",
         is_throttled: true,
-        // Most decisions find nothing to run and look at all queues before the PCPU halts: nobody waits for these.
+        // Most decisions find nothing to run and look at all queues before the PCPU halts: they delay no VCPU.
         goals: [1150.0, 1700.0],
     },
 ];

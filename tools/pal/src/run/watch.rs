@@ -52,7 +52,7 @@ impl Hold {
     fn release(&self) {
         let mut held = self.file();
         if let Some(mut file) = held.take() {
-            // Whoever reads standard output may have gone; the run finds that out by itself.
+            // The reader of standard output may have gone; the run finds that out by itself.
             let _ = file.seek(SeekFrom::Start(0)).and_then(|_| copy(&mut file, &mut stdout().lock()));
             let _ = stdout().flush();
         }

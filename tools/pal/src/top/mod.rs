@@ -134,7 +134,7 @@ fn batch(lines: &Receiver<Watched>, view: &View, refreshes: u64) -> Result<Optio
             let between = if number == 0 { "" } else { "\n" };
             let text = format!("{between}{}", draw::text(&state.refresh(), view));
             if stdout().write_all(text.as_bytes()).and_then(|()| stdout().flush()).is_err() {
-                // Who reads this has seen enough.
+                // The reader has closed the pipe.
                 return Ok(None);
             }
         }

@@ -30,7 +30,7 @@ impl Memory {
     /// For samples, and for traces of this number of processors.
     ///
     /// # Errors
-    /// There is not so much.
+    /// The machine below has less memory.
     pub fn new(traced: u32) -> Result<Memory> {
         let bytes = SAMPLES + TRACE * u64::from(traced);
         let memory = || -> rustix::io::Result<(OwnedFd, &'static [AtomicU64])> {
