@@ -82,7 +82,8 @@ impl Side {
 pub struct Record {
     /// By [`Side`].
     pub sides: [Counters; 3],
-    /// Any access of the modelled machine to this page brings the record up to date; this word has no other use.
+    /// Any access of the modelled machine to this page brings the record up to date; this word has no other use. A store
+    /// to it says that the run ends: the report has what the storing processor had counted until then.
     pub doorbell: u64,
 }
 

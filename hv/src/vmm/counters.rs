@@ -5,7 +5,7 @@ use alloc::string::String;
 
 use super::backend::Backend;
 use crate::boot::host::Host;
-use crate::boot::paging;
+use crate::boot::{paging, percpu};
 use crate::hw::pmu::{Counters, Listed, Pmu, lab::Lab};
 
 /// The counters of the PCPU `index`, which executes this, if `counters=on` asks for them. Without any, the log says why.
@@ -40,6 +40,15 @@ fn lab(address: u64, index: u32) -> Counters {
             log::error!("{why}; no counters are reported");
             Counters::None
         }
+    }
+}
+
+/// The last guest has ended: what follows on the PCPU that executes this does not count. Only a lab machine cares.
+pub fn run_ends(host: &Host) {
+    if let (Some(address), Some(index)) = (host.options.lab, percpu::current_index())
+        && let Ok((lab, _)) = map_lab(address, index)
+    {
+        lab.run_ends();
     }
 }
 

@@ -12,6 +12,7 @@ use core::sync::atomic::Ordering;
 use abi::telemetry::{EndReason, Kind, key};
 
 use super::backend::Backend;
+use super::counters;
 use super::guest::Guest;
 use super::machine::{Machine, STATUS_USAGE};
 use super::pcpu::Pcpu;
@@ -196,6 +197,9 @@ impl<B: Backend> Machine<B> {
         }
         if let Some(records) = &self.records {
             records.send_all();
+        }
+        if self.running_refs.load(Ordering::SeqCst) == 1 {
+            counters::run_ends(self.host);
         }
         if !self.host.options.stats {
             return;

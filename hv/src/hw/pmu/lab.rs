@@ -1,7 +1,8 @@
 //! The counters of a lab machine: a page of memory for each PCPU, which the model beside the emulator writes (`abi::lab`).
 //!
 //! Reading them takes loads only, and no exit. The model's own counters are this memory, so that they are exact, but for
-//! instructions and cycles: these are brought up to date by a load from the page itself ("doorbell").
+//! instructions and cycles: these are brought up to date by a load from the page itself ("doorbell"). A store says that the
+//! run ends ([`Lab::run_ends`]).
 
 use core::ptr;
 
@@ -87,6 +88,14 @@ impl Lab {
             let of = |side: Side| ptr::read_volatile(&raw const (*self.record).sides[side as usize].cycles);
             Side::ALL.into_iter().fold(0, |sum: u64, side| sum.wrapping_add(of(side)))
         }
+    }
+
+    /// Tells the lab machine that the PCPU, which executes this, does nothing more that counts. Statistics follow, and how
+    /// often the hypervisor asks until the serial port has sent them depends on how busy the machine below is, as does what
+    /// it executes until the emulator has ended: with these instructions no two runs would be equal.
+    pub fn run_ends(self) {
+        // SAFETY: the record is mapped, by `new`; it is in RAM, and the word has no other use.
+        unsafe { ptr::write_volatile(&raw mut (*self.record.cast_mut()).doorbell, 1) };
     }
 
     /// What a page says, in the words of all processors.

@@ -82,6 +82,9 @@ fn slow_access(vcpu: c_uint, info: ffi::MemInfo, va: u64) {
     let request = Request { va, len, write, user };
     if state.processor.access(request, &|va| truth(info, va)) == Place::Doorbell {
         state.processor.sync(state.instructions());
+        if write {
+            state.run_ends();
+        }
     }
 }
 

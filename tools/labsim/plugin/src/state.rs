@@ -221,6 +221,8 @@ pub struct Vcpu {
     /// QEMU's mark of accesses by physical address, in the low bits of what it tells of an access. It is learnt from the
     /// first access of VMRUN to the control block. 16 matches none.
     pub physical_mark: u32,
+    /// What it had counted when it said that the run ends.
+    ended: Option<Pcpu>,
 }
 
 impl Vcpu {
@@ -241,7 +243,8 @@ impl Vcpu {
         let score = unsafe { ffi::qemu_plugin_scoreboard_find(plugin.score, vcpu) }.cast::<Score>();
         let pending = Pending { control: true, any: true, ..Pending::default() };
         let regions = Regions::default();
-        let state = Vcpu { processor, registers, score, pending, regions, vmcb: 0, physical_mark: 16 };
+        let state =
+            Vcpu { processor, registers, score, pending, regions, vmcb: 0, physical_mark: 16, ended: None };
         place.store(Box::into_raw(Box::new(state)), Release);
         // SAFETY: just stored.
         unsafe { Vcpu::of(vcpu) }.ask();
@@ -270,6 +273,20 @@ impl Vcpu {
         unsafe { (*self.score).instructions }
     }
 
+    /// The run ends here, says the machine: what follows is not reported.
+    pub fn run_ends(&mut self) {
+        self.ended = Some(self.counted());
+    }
+
+    /// What it has counted.
+    fn counted(&mut self) -> Pcpu {
+        let instructions = self.instructions();
+        self.processor.settle(true);
+        self.processor.sync(instructions);
+        let differences = self.processor.differences().to_vec();
+        Pcpu { record: *self.processor.record(), differences, regions: self.regions.all().to_vec() }
+    }
+
     /// The next block calls back, whichever it is.
     pub fn ask(&mut self) {
         // SAFETY: as above.
@@ -286,11 +303,7 @@ pub extern "C" fn finish(_id: ffi::Id, _data: *mut c_void) {
             // SAFETY: stored by `start`, never freed. A processor that still runs may be in the middle of an update: then
             // a count of its may be off by what it is just adding.
             let vcpu = unsafe { &mut *vcpu };
-            let instructions = vcpu.instructions();
-            vcpu.processor.settle(true);
-            vcpu.processor.sync(instructions);
-            let differences = vcpu.processor.differences().to_vec();
-            Pcpu { record: *vcpu.processor.record(), differences, regions: vcpu.regions.all().to_vec() }
+            vcpu.ended.take().unwrap_or_else(|| vcpu.counted())
         })
         .collect();
     let (model, check) = (model_name(plugin.model), check_name(plugin.check));
