@@ -97,7 +97,7 @@ pub mod keys {
     #[rustfmt::skip]
     pub const VM: &[&str] = &[
         "name", "kernel", "initrd", "modules", "cmdline", "memory_mib", "vcpus", "weight", "cap", "affinity", "mode",
-        "shadow_pages", "paranoid", "protocol", "permissive_msr", "test_device", "pv_clock", "restart", "mitigations", "cpu",
+        "shadow_pages", "audit_shadow", "protocol", "permissive_msr", "test_device", "pv_clock", "restart", "mitigations", "cpu",
         "disks", "networks", "console", "entropy",
     ];
     /// An element of `modules`.

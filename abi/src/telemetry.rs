@@ -169,7 +169,7 @@ keys! {
     // stats.paging.switches
     TO_NESTED = "to_nested", TO_NESTED_TICKS = "to_nested_ticks", TO_NESTED_LONGEST = "to_nested_longest",
     TO_SHADOW = "to_shadow", TO_SHADOW_TICKS = "to_shadow_ticks", TO_SHADOW_LONGEST = "to_shadow_longest",
-    NESTED_STEPS = "nested_steps", SETTLED = "settled", SETTLING_TICKS = "settling_ticks", SETTLING_FAULTS = "settling_faults",
+    NESTED_STEPS = "nested_steps", REFILLED = "refilled", REFILL_TICKS = "refill_ticks", REFILL_FAULTS = "refill_faults",
     // stats.paging.shadow
     SHADOW = "shadow", POOL = "pool", POOL_BYTES = "pool_bytes", PAGES = "pages", BYTES = "bytes", MOST_BYTES = "most_bytes",
     FAULTS = "faults", FILLED = "filled", PREFETCHED = "prefetched", GUEST_FAULTS = "guest_faults",

@@ -151,7 +151,7 @@ impl<B: Backend> Guest<B> {
                 0 => mmu::set_mode(&mut vcpu, vm, self.config.mode, || tsc),
                 _ => mmu::follow_mode(&mut vcpu, vm, || tsc),
             };
-            if let Some(entries) = self.config.paranoid {
+            if let Some(entries) = self.config.audit_shadow {
                 mmu::audit_shadow(&mut vcpu, entries);
             }
             vcpu.virt.set_tsc_offset(tsc.wrapping_neg());

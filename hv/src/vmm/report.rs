@@ -191,9 +191,9 @@ fn paging<V: Virt, M: HostMemory>(
     cost(json, [key::TO_NESTED, key::TO_NESTED_TICKS, key::TO_NESTED_LONGEST], counts.to_nested)?;
     cost(json, [key::TO_SHADOW, key::TO_SHADOW_TICKS, key::TO_SHADOW_LONGEST], counts.to_shadow)?;
     json.number(key::NESTED_STEPS, counts.nested_steps)?;
-    json.number(key::SETTLED, counts.settled)?;
-    json.number(key::SETTLING_TICKS, counts.settling_ticks)?;
-    json.number(key::SETTLING_FAULTS, counts.settling_faults)?;
+    json.number(key::REFILLED, counts.refilled)?;
+    json.number(key::REFILL_TICKS, counts.refill_ticks)?;
+    json.number(key::REFILL_FAULTS, counts.refill_faults)?;
     json.end()?;
     if let Some(statistics) = vm.shadow.lock().as_ref().map(Shadow::statistics) {
         json.begin_object(key::SHADOW)?;

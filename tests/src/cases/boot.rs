@@ -18,7 +18,7 @@ pub const CASES: &[Case] = &[
     both("exec prints the output and nothing else", exec)
         .also(&["shadow", "switch=1"])
         .more(&["switch=7", "switch=50"]),
-    only("qemu-svm", "shadow tables are checked while a guest boots", paranoid),
+    only("qemu-svm", "shadow tables are checked while a guest boots", audited),
     only("qemu-svm", "a boot with few shadow pages", small_pool),
     only("qemu-svm", "a large guest on shadow tables", large_guest),
     both("exec returns the command's status", status),
@@ -77,10 +77,10 @@ fn without_x2apic(context: &Context) -> Result<()> {
 }
 
 /// In each of these the shadow tables are filled, emptied and searched for mistakes.
-fn paranoid(context: &Context) -> Result<()> {
+fn audited(context: &Context) -> Result<()> {
     for mode in ["shadow", "switch=7"] {
         // A prime, so that no rhythm of exits evades it.
-        let options = ["--paranoid=29", "--shadow-pages", "512", "--exec", "echo checked"];
+        let options = ["--audit-shadow=29", "--shadow-pages", "512", "--exec", "echo checked"];
         context.run(&[&["--mode", mode], &options[..]].concat())?.status(0)?.prints("checked\n")?;
     }
     Ok(())

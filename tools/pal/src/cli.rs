@@ -83,7 +83,7 @@ const GUEST_OPTIONS: [&str; 21] = [
     "module",
     "modules",
     "net",
-    "paranoid",
+    "audit_shadow",
     "permissive_msr",
     "protocol",
     "put",
@@ -109,7 +109,7 @@ const DESCRIBED: [&str; 24] = [
     "module",
     "modules",
     "net",
-    "paranoid",
+    "audit_shadow",
     "permissive_msr",
     "probe",
     "protocol",
@@ -141,7 +141,7 @@ pub struct RunArgs {
     /// Check all shadow tables against the guest's own before every entry into the guest, or every Nth, and end it at the
     /// first difference: slow, for finding mistakes
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Machine")]
-    pub paranoid: Option<u32>,
+    pub audit_shadow: Option<u32>,
     /// Guest memory in MiB
     #[arg(long, value_name = "MiB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1 << 30), help_heading = "Machine")]
     pub mem: u64,

@@ -73,7 +73,7 @@ pub struct VmConfig {
     /// Pages of shadow tables at most, [`MIN_SHADOW_PAGES`] to [`MAX_SHADOW_PAGES`]; by default what fits a fiftieth of the guest's memory.
     pub shadow_pages: Option<usize>,
     /// N: shadow tables are checked before every N-th entry.
-    pub paranoid: Option<NonZeroU32>,
+    pub audit_shadow: Option<NonZeroU32>,
     /// How the kernel is started.
     pub protocol: Protocol,
     /// Unknown MSRs read as zero and ignore writes, instead of #GP.
@@ -180,8 +180,8 @@ impl VmConfig {
             shadow_pages: table
                 .integer("shadow_pages")?
                 .map(|pages| usize::try_from(pages).unwrap_or(usize::MAX)),
-            paranoid: table
-                .integer("paranoid")?
+            audit_shadow: table
+                .integer("audit_shadow")?
                 .and_then(|entries| NonZeroU32::new(entries.try_into().unwrap_or(u32::MAX))),
             protocol: table.choice("protocol", Protocol::WORDS)?,
             permissive_msr: table.boolean("permissive_msr")?.unwrap_or(false),

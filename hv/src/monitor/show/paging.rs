@@ -19,13 +19,13 @@ pub fn mode<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Writ
         writeln!(answer, "VCPU {}: {} tables", vcpu.id, mmu.engine().name())?;
         cost("to nested tables", counts.to_nested, answer)?;
         cost("to shadow tables", counts.to_shadow, answer)?;
-        let each = |sum: u64| sum / counts.settled.max(1);
+        let each = |sum: u64| sum / counts.refilled.max(1);
         writeln!(
             answer,
             "refill after a change: {} times, mean {} ticks and {} faults",
-            counts.settled,
-            each(counts.settling_ticks),
-            each(counts.settling_faults)
+            counts.refilled,
+            each(counts.refill_ticks),
+            each(counts.refill_faults)
         )?;
         writeln!(answer, "single instructions on nested tables: {}", counts.nested_steps)?;
     }

@@ -327,17 +327,17 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         self.root
     }
 
-    /// Whether any large page of the guest is mapped in pieces.
-    pub(super) fn has_pieces(&self) -> bool {
+    /// Whether any large page of the guest is split.
+    pub(super) fn has_split(&self) -> bool {
         self.direct > 0
     }
 
     /// Whether there may be guest tables in the 2 MiB of host memory around `frame`.
-    pub(super) fn is_crowded(&self, frame: Hfn) -> bool {
-        self.pt_count_2m[self.crowd(frame)] != 0
+    pub(super) fn has_tables_near(&self, frame: Hfn) -> bool {
+        self.pt_count_2m[self.region_2m(frame)] != 0
     }
 
-    fn crowd(&self, frame: Hfn) -> usize {
+    fn region_2m(&self, frame: Hfn) -> usize {
         hash(frame.0 / LARGE_FRAMES) & (self.pt_count_2m.len() - 1)
     }
 
@@ -364,8 +364,8 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         (page.key, page.gfn, page.next) = (key, gfn, next);
         (page.unsync, page.in_use, page.writes, page.quiet) = (false, true, 0, 0);
         if key.is_table() {
-            let crowd = self.crowd(Hfn(key.number()));
-            self.pt_count_2m[crowd] += 1;
+            let region = self.region_2m(Hfn(key.number()));
+            self.pt_count_2m[region] += 1;
             self.filter.add(key.number());
         }
         self.direct += usize::from(key.is_direct());

@@ -10,7 +10,7 @@
 //! - everything, when all pages are dropped.
 //!
 //! Pieces of a large page, which the guest flushes as one, are no reason to tell: each VCPU's next INVLPG flushes all of them
-//! ([`super::pool::Pool::leave_pieces`]).
+//! ([`super::pool::Pool::flush_split`]).
 
 use super::Shadow;
 use super::root::Recent;

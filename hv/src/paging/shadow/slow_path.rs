@@ -243,7 +243,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let (entry, len) = p2m.run(walk.found.gpa.align_down(size), size);
         let Some(to) = entry.readable().filter(|to| len == size && to.is_aligned(size)) else { return false };
         let attr = walk.attr(entry.writable().is_some());
-        if attr.write && self.pool.is_crowded(to.frame()) {
+        if attr.write && self.pool.has_tables_near(to.frame()) {
             return false;
         }
         let guest_pte = walk.path.leaf().map_or(0, |step| step.raw);
@@ -273,7 +273,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if old & PRESENT != 0 && old != raw {
             let large = self.pool.child(table, index).is_some();
             if large {
-                self.pool.leave_pieces();
+                self.pool.flush_split();
             } else {
                 self.pool.owed = self.pool.owed.and(TlbFlush::Page(gva));
             }

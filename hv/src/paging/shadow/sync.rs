@@ -116,14 +116,14 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         let key = self.pool.page(id).key;
         let child = self.pool.child(id, index);
-        let in_pieces = match child.map(|child| self.pool.page(child).key) {
+        let is_split = match child.map(|child| self.pool.page(child).key) {
             // A 4 MiB page is two leaves; other leaves are all of their page.
             None => key.level() > 1 && key.entry_bytes() == 4,
-            Some(child) if child.is_table() => key.level() > 2 && self.pool.has_pieces(),
+            Some(child) if child.is_table() => key.level() > 2 && self.pool.has_split(),
             Some(_) => true,
         };
-        if in_pieces {
-            self.pool.leave_pieces();
+        if is_split {
+            self.pool.flush_split();
         }
         self.pool.zap(id, index);
         if let Some(child) = child
@@ -297,7 +297,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     pub(super) fn resync_page(&mut self, memory: &impl GuestMemory, id: PageId) -> bool {
         let key = self.pool.page(id).key;
         if key.level() > 1 {
-            self.pool.leave_pieces();
+            self.pool.flush_split();
             self.pool.clear(id);
             return true;
         }

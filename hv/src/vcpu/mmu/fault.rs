@@ -37,18 +37,18 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
         return Outcome::Inject(Exception::page_fault(gva, error));
     }
     if let Some(refill_window) = &mut vcpu.mmu.refill_window
-        && let Some(settled) = refill_window.fault(tsc)
+        && let Some(refilled) = refill_window.fault(tsc)
     {
         vcpu.mmu.refill_window = None;
         let counts = &mut vcpu.mmu.switches;
-        counts.settled += 1;
-        counts.settling_ticks += settled.ticks;
-        counts.settling_faults += settled.faults;
+        counts.refilled += 1;
+        counts.refill_ticks += refilled.ticks;
+        counts.refill_faults += refilled.faults;
         log::debug!(
             "{}: shadow tables refilled after {} ticks, {} faults",
             vm.name,
-            settled.ticks,
-            settled.faults
+            refilled.ticks,
+            refilled.faults
         );
     }
     let access = Access {

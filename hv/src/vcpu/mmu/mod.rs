@@ -7,10 +7,10 @@
 //!
 //! Locks: the VM's memory, then its shadow tables.
 
+mod audit;
 mod choose;
 mod fault;
 mod guard;
-mod paranoia;
 mod refill_window;
 mod switch;
 
@@ -32,7 +32,7 @@ use crate::vcpu::outcome::Stop;
 use crate::virt::{FlushScope, Roots, Virt};
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
-use paranoia::Paranoia;
+use audit::Audit;
 use refill_window::RefillWindow;
 
 /// The execution of a single instruction on nested tables, where shadow paging cannot let it pass and the emulator does not
@@ -64,7 +64,7 @@ pub struct Mmu {
     /// The page that the shadow tables guard for this VCPU.
     guarded: Option<Gva>,
     refill_window: Option<RefillWindow>,
-    paranoia: Option<Paranoia>,
+    audit: Option<Audit>,
     /// Changes so far.
     pub switches: SwitchCounts,
 }
@@ -80,7 +80,7 @@ impl Default for Mmu {
             out_of_reach: false,
             guarded: None,
             refill_window: None,
-            paranoia: None,
+            audit: None,
             switches: SwitchCounts::default(),
         }
     }
@@ -130,7 +130,7 @@ impl<V: Virt> Vcpu<V> {
 
 /// Has the shadow tables checked before every `every`-th entry from now on.
 pub fn audit_shadow<V: Virt>(vcpu: &mut Vcpu<V>, every: NonZeroU32) {
-    vcpu.mmu.paranoia = Some(Paranoia::new(every));
+    vcpu.mmu.audit = Some(Audit::new(every));
     vcpu.request(work::MMU);
 }
 
@@ -278,8 +278,8 @@ pub fn serve<V: Virt, M: HostMemory>(
     if core::mem::take(&mut vcpu.mmu.out_of_reach) {
         return Err(no_memory(vcpu, MapError::Address));
     }
-    paranoia::check(vcpu, vm)?;
-    if choose::wants_each_entry(vcpu, vm) || vcpu.mmu.paranoia.is_some() || vcpu.mmu.guarded.is_some() {
+    audit::check(vcpu, vm)?;
+    if choose::wants_each_entry(vcpu, vm) || vcpu.mmu.audit.is_some() || vcpu.mmu.guarded.is_some() {
         vcpu.request(work::MMU);
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! When the faults that follow a change to shadow tables are over.
 //!
 //! Faults are counted in windows of 1 ms, from the first one on: a guest that sleeps or is paused has not begun. The
-//! rate has settled at the end of the first window that has not fewer faults than the one before it, or at most [`QUIET`].
+//! tables count as refilled at the end of the first window that has not fewer faults than the one before it, or at most [`QUIET`].
 
 /// A window with at most this many faults is quiet.
 const QUIET: u32 = 4;
@@ -19,7 +19,7 @@ pub(super) struct RefillWindow {
 
 /// How long it took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Settled {
+pub(super) struct Refilled {
     /// Host TSC ticks since the first fault after the change.
     pub ticks: u64,
     /// Faults until then.
@@ -32,15 +32,15 @@ impl RefillWindow {
         RefillWindow { since: 0, window: tsc_khz.max(1), window_end: 0, before: u32::MAX, now: 0, total: 0 }
     }
 
-    /// A fault at `tsc`; the answer if it is the first after the rate has settled.
-    pub(super) fn fault(&mut self, tsc: u64) -> Option<Settled> {
+    /// A fault at `tsc`; the answer if it is the first after they were refilled.
+    pub(super) fn fault(&mut self, tsc: u64) -> Option<Refilled> {
         if self.total == 0 {
             self.since = tsc;
             self.window_end = tsc.saturating_add(self.window);
         }
         while tsc >= self.window_end {
             if self.now <= QUIET || self.now >= self.before {
-                return Some(Settled { ticks: self.window_end - self.since, faults: self.total });
+                return Some(Refilled { ticks: self.window_end - self.since, faults: self.total });
             }
             (self.before, self.now) = (self.now, 0);
             self.window_end = self.window_end.saturating_add(self.window);
@@ -55,27 +55,27 @@ impl RefillWindow {
 mod tests {
     use super::*;
 
-    fn feed(times: &[u64]) -> Option<Settled> {
+    fn feed(times: &[u64]) -> Option<Refilled> {
         let mut refill_window = RefillWindow::new(100);
         times.iter().find_map(|&at| refill_window.fault(at))
     }
 
     #[test]
-    fn falling_rates_have_not_settled() {
+    fn falling_rates_have_not_refilled() {
         let mut times: Vec<u64> = (0..30).map(|n| 1000 + n).collect();
         times.extend((0..20).map(|n| 1100 + n));
         assert_eq!(feed(&times), None);
         times.extend((0..20).map(|n| 1200 + n));
         times.push(1300);
-        assert_eq!(feed(&times), Some(Settled { ticks: 300, faults: 70 }));
+        assert_eq!(feed(&times), Some(Refilled { ticks: 300, faults: 70 }));
     }
 
     #[test]
-    fn silence_settles() {
+    fn silence_has_refilled() {
         let mut times: Vec<u64> = (0..30).map(|n| 1000 + n).collect();
         times.push(9000);
-        assert_eq!(feed(&times), Some(Settled { ticks: 200, faults: 30 }));
-        assert_eq!(feed(&[1000, 1100]), Some(Settled { ticks: 100, faults: 1 }));
+        assert_eq!(feed(&times), Some(Refilled { ticks: 200, faults: 30 }));
+        assert_eq!(feed(&[1000, 1100]), Some(Refilled { ticks: 100, faults: 1 }));
         assert_eq!(feed(&[0, 99]), None);
     }
 }

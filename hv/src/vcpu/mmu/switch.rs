@@ -25,12 +25,12 @@ pub struct SwitchCounts {
     pub to_shadow: Cost,
     /// Of the changes: those for a single instruction that only nested tables could let pass.
     pub nested_steps: u64,
-    /// Changes to shadow tables after which the rate of faults has settled before the next change.
-    pub settled: u64,
+    /// Changes to shadow tables that faults had filled again before the next change.
+    pub refilled: u64,
     /// Host TSC ticks that this took, together.
-    pub settling_ticks: u64,
+    pub refill_ticks: u64,
     /// Faults during that time, together.
-    pub settling_faults: u64,
+    pub refill_faults: u64,
 }
 
 /// Makes the pool of shadow pages, if there is none.

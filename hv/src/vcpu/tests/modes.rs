@@ -42,7 +42,7 @@ fn a_root_that_is_to_be_loaded_is_forgotten_with_the_shadow_tables() {
 }
 
 /// A guest with two levels of tables, whose page at 8000 is mapped and has been filled.
-fn paranoid(script: &[Step]) -> Machine {
+fn audited(script: &[Step]) -> Machine {
     let mut machine = Machine::with("shadow_pages = 16\n", script);
     machine.write(0x5000, &0x6027u32.to_le_bytes());
     machine.write(0x6000 + 4 * 8, &0x0002_0067u32.to_le_bytes());
@@ -56,10 +56,10 @@ fn paranoid(script: &[Step]) -> Machine {
 }
 
 #[test]
-fn paranoia_finds_tables_that_were_changed_behind_the_engines_back() {
+fn audits_find_tables_that_were_changed_behind_the_engines_back() {
     let script: [Step; 40] = [|_| Exit::Cpuid; 40];
-    paranoid(&script).play();
-    let mut machine = paranoid(&script);
+    audited(&script).play();
+    let mut machine = audited(&script);
     machine.write(0x6000 + 4 * 8, &0x0003_0067u32.to_le_bytes());
     let Stop::Died(death) = machine.run() else { panic!("the guest goes on") };
     assert_eq!(death.cause, Cause::ShadowDisagreement);
@@ -72,7 +72,7 @@ fn paranoia_finds_tables_that_were_changed_behind_the_engines_back() {
 
 /// The paravirtual clock's structures may lie on page tables: the shadow tables follow what is written there.
 #[test]
-fn paranoia_finds_nothing_behind_the_clock() {
+fn audits_find_nothing_behind_the_clock() {
     const WALL_CLOCK: u32 = 0x4b56_4d00;
     const SYSTEM_TIME: u32 = 0x4b56_4d01;
     const TSC: u32 = 0x10;
@@ -83,7 +83,7 @@ fn paranoia_finds_nothing_behind_the_clock() {
         &[|f| wrmsr(f, SYSTEM_TIME, 0x6021), again, |f| wrmsr(f, TSC, 5), again],
     ];
     for script in scripts {
-        let mut machine = paranoid(script);
+        let mut machine = audited(script);
         machine.code(&[0x0f, 0xa2, 0x0f, 0xa2, 0x0f, 0xa2, 0x0f, 0xa2]);
         machine.play();
         assert_ne!(machine.read::<4>(0x6000 + 4 * 8), 0x0002_0067u32.to_le_bytes());
@@ -107,7 +107,7 @@ fn a_nested_step_executes_its_instruction_whatever_the_mode() {
     let scripts: [(Mode, &[Step]); 2] =
         [(Mode::Shadow, &[fault, fault, nested]), (Mode::Switch(two), &[nested, fault, fault, nested])];
     for (mode, script) in scripts {
-        let mut machine = paranoid(script);
+        let mut machine = audited(script);
         set_mode(&mut machine.vcpu, &machine.vm, Mode::Nested, || 0).unwrap();
         // FXSAVE to the page directory is a write that only the processor can do.
         machine.code(&[0x0f, 0xae, 0x05, 0x00, 0x90, 0x00, 0x00]);
@@ -232,7 +232,7 @@ mod waiting {
 
     #[test]
     fn what_it_answers_while_it_waits_is_done_before_the_entry() {
-        let machine = paranoid(&[
+        let machine = audited(&[
             |f| {
                 f.flushes.clear();
                 TAKEN.set(VM.get().map(|vm| vm.shadow.lock()));

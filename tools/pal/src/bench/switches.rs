@@ -17,9 +17,9 @@ struct Counts {
     to_shadow_ticks: u64,
     to_shadow_longest: u64,
     nested_steps: u64,
-    settled: u64,
-    settling_ticks: u64,
-    settling_faults: u64,
+    refilled: u64,
+    refill_ticks: u64,
+    refill_faults: u64,
 }
 
 /// Changes in one direction.
@@ -51,12 +51,12 @@ pub struct Switches {
     pub directions: [Direction; 2],
     /// Changes for one instruction, counted in `directions` too.
     pub nested_steps: u64,
-    /// Changes to shadow tables after which the rate of faults settled before the next change.
-    pub settled: u64,
+    /// Changes to shadow tables that faults had filled again before the next change.
+    pub refilled: u64,
     /// Mean ticks until then.
-    pub settling_ticks: f64,
+    pub refill_ticks: f64,
     /// Mean faults until then.
-    pub settling_faults: f64,
+    pub refill_faults: f64,
 }
 
 impl Switches {
@@ -74,9 +74,9 @@ impl Switches {
             sum.to_shadow_ticks += counts.to_shadow_ticks;
             sum.to_shadow_longest = sum.to_shadow_longest.max(counts.to_shadow_longest);
             sum.nested_steps += counts.nested_steps;
-            sum.settled += counts.settled;
-            sum.settling_ticks += counts.settling_ticks;
-            sum.settling_faults += counts.settling_faults;
+            sum.refilled += counts.refilled;
+            sum.refill_ticks += counts.refill_ticks;
+            sum.refill_faults += counts.refill_faults;
         }
         let mean = |ticks: u64, count: u64| ticks as f64 / count.max(1) as f64;
         let direction = |(name, goal), count, ticks, longest: u64| Direction {
@@ -86,16 +86,16 @@ impl Switches {
             longest: longest as f64,
             goal,
         };
-        let Counts { settled, settling_ticks, settling_faults, nested_steps, .. } = sum;
+        let Counts { refilled, refill_ticks, refill_faults, nested_steps, .. } = sum;
         Some(Self {
             directions: [
                 direction(GOALS[0], sum.to_nested, sum.to_nested_ticks, sum.to_nested_longest),
                 direction(GOALS[1], sum.to_shadow, sum.to_shadow_ticks, sum.to_shadow_longest),
             ],
             nested_steps,
-            settled,
-            settling_ticks: mean(settling_ticks, settled),
-            settling_faults: mean(settling_faults, settled),
+            refilled,
+            refill_ticks: mean(refill_ticks, refilled),
+            refill_faults: mean(refill_faults, refilled),
         })
     }
 }
@@ -124,7 +124,7 @@ pub mod tests {
         let stats = json!({"guests": [{"paging": {"switches": {
             "to_nested": count, "to_nested_ticks": 40 * count, "to_nested_longest": 45,
             "to_shadow": count, "to_shadow_ticks": 1000 * count, "to_shadow_longest": longest,
-            "nested_steps": 3, "settled": 2, "settling_ticks": 500, "settling_faults": 30,
+            "nested_steps": 3, "refilled": 2, "refill_ticks": 500, "refill_faults": 30,
         }}}]});
         Run { records: Records::default(), command: vec![], stats, trouble: String::new() }
     }
@@ -135,7 +135,7 @@ pub mod tests {
         let [nested, shadow] = &switches.directions;
         assert_eq!((nested.count, nested.mean, nested.longest, nested.met()), (40, 40.0, 45.0, true));
         assert_eq!((shadow.count, shadow.mean, shadow.longest, shadow.met()), (40, 1000.0, 200_001.0, false));
-        assert_eq!((switches.nested_steps, switches.settled, switches.settling_ticks), (6, 4, 250.0));
+        assert_eq!((switches.nested_steps, switches.refilled, switches.refill_ticks), (6, 4, 250.0));
     }
 
     #[test]

@@ -127,14 +127,14 @@ pub fn switches(column: Column, switches: &Switches) -> String {
             verdict(direction.met()).to_owned(),
         ]);
     }
-    let settling = format!(
-        "faults settled before the next change: {} times, after {} ticks and {} faults; single instructions on nested tables: {}\n",
-        switches.settled,
-        grouped(switches.settling_ticks),
-        grouped(switches.settling_faults),
+    let refill = format!(
+        "filled again before the next change: {} times, after {} ticks and {} faults; single instructions on nested tables: {}\n",
+        switches.refilled,
+        grouped(switches.refill_ticks),
+        grouped(switches.refill_faults),
         switches.nested_steps
     );
-    align(&lines, &[0, 5]) + &settling
+    align(&lines, &[0, 5]) + &refill
 }
 
 /// The exits of each row in a column, the costliest reasons first.

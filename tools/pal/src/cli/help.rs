@@ -92,7 +92,7 @@ To measure and to debug:
                                       time by instructions; exits by reason
   cargo pal run --deterministic=7 --exec 'uname -a'
                                       the same run each time, random numbers too
-  cargo pal run --mode shadow --shadow-pages 600 --paranoid=13 --exec true
+  cargo pal run --mode shadow --shadow-pages 600 --audit-shadow=13 --exec true
   cargo pal run --without x2apic,avx --exec 'cat /proc/cpuinfo'
                                       a processor with fewer features
   cargo pal run --kernel kit.elf --test-device --permissive-msr

@@ -59,7 +59,7 @@ pub struct Vm<'a> {
     pub affinity: Option<&'a [u32]>,
     pub mode: String,
     pub shadow_pages: Option<u32>,
-    pub paranoid: Option<u32>,
+    pub audit_shadow: Option<u32>,
     pub protocol: &'static str,
     pub permissive_msr: bool,
     pub test_device: bool,
@@ -256,7 +256,7 @@ mod tests {
         let vm = Described {
             cap: Some(50),
             shadow_pages: Some(16),
-            paranoid: Some(1),
+            audit_shadow: Some(1),
             restart: true,
             mitigations: Some(crate::guest::vm::Mitigations::Off),
             cpu: crate::guest::vm::Cpu { without: vec!["avx".into()] },

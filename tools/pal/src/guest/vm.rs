@@ -76,7 +76,7 @@ pub struct Vm {
     /// Pages of shadow tables at most.
     pub shadow_pages: Option<u32>,
     /// N: shadow tables are checked before every N-th entry.
-    pub paranoid: Option<u32>,
+    pub audit_shadow: Option<u32>,
     /// How the kernel is started.
     #[serde(default = "auto", deserialize_with = "from_word")]
     pub protocol: Protocol,
@@ -228,7 +228,7 @@ impl Vm {
             affinity: None,
             mode: None,
             shadow_pages: None,
-            paranoid: None,
+            audit_shadow: None,
             protocol: auto(),
             permissive_msr: false,
             test_device: false,
@@ -368,7 +368,7 @@ impl Vm {
             })
             .or_else(|| {
                 let text = " is 0; it can be 1 (each entry is checked) and more".to_owned();
-                (self.paranoid == Some(0)).then_some(("paranoid", text))
+                (self.audit_shadow == Some(0)).then_some(("audit_shadow", text))
             })
             .or_else(|| self.cpu_mistake())
             .or_else(|| {
@@ -466,7 +466,7 @@ impl Vm {
             affinity: self.affinity.as_deref(),
             mode: self.mode.unwrap_or(Mode::Nested).to_string(),
             shadow_pages: self.shadow_pages,
-            paranoid: self.paranoid,
+            audit_shadow: self.audit_shadow,
             protocol: self.protocol.name(),
             permissive_msr: self.permissive_msr,
             test_device: self.test_device,
@@ -508,7 +508,7 @@ mod tests {
             ("name = \"a\"\naffinity = []", "`affinity` is empty"),
             ("name = \"a\"\naffinity = [1, 64]", "`affinity` names processor 64"),
             ("name = \"a\"\nshadow_pages = 15", "`shadow_pages` is 15"),
-            ("name = \"a\"\nparanoid = 0", "`paranoid` is 0"),
+            ("name = \"a\"\naudit_shadow = 0", "`audit_shadow` is 0"),
             (
                 "name = \"a\"\ncpu = { without = [\"x2apci\"] }",
                 "line 5: vm \"a\": `cpu`: \"x2apci\" is no feature",

@@ -225,7 +225,7 @@ fn from_options(args: &RunArgs) -> Result<Vm> {
         vcpus: args.vcpus,
         mode: Some(args.mode),
         shadow_pages: args.shadow_pages,
-        paranoid: args.paranoid,
+        audit_shadow: args.audit_shadow,
         protocol: args.protocol,
         permissive_msr: args.permissive_msr,
         cpu: Cpu { without: args.without.clone() },

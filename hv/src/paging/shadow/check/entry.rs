@@ -65,7 +65,7 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
         }
     }
 
-    /// A leaf of the guest: a leaf, or memory in pieces.
+    /// A leaf of the guest: a leaf, or a split page.
     fn page_entry(&self, id: PageId, role: Role, index: usize, page: &Page) -> Result<(), Box<Disagreement>> {
         let pool = &self.shadow.pool;
         let span = 1 << (12 + 9 * u32::from(role.level - 1));

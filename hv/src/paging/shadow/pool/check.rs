@@ -158,7 +158,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             {
                 return Err(("a table is not write-protected", id, 0));
             }
-            if key.is_table() && !self.is_crowded(Hfn(key.number())) {
+            if key.is_table() && !self.has_tables_near(Hfn(key.number())) {
                 return Err(("a table is not counted", id, 0));
             }
             tables += u64::from(key.is_table());

@@ -211,7 +211,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             let (next, _) = Record::of(page, index).neighbours(&self.memory);
             let raw = self.memory.load(page.frame, index);
             if raw & leaf_address(level) == to.0 && page.key.level() == level && raw & WRITE != 0 {
-                // A large leaf is filled again in pieces.
+                // A large leaf is filled again, split.
                 match level {
                     1 => self.memory.store(page.frame, index, raw & !WRITE),
                     _ => self.zap(id, index),

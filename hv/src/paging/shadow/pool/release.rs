@@ -18,15 +18,15 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Frees a page; what points to it becomes not present.
     pub(in super::super) fn release(&mut self, id: PageId) {
         let key = self.page(id).key;
-        let has_pieces = key.is_direct() || key.level() > 1 && (self.has_pieces() || key.entry_bytes() == 4);
-        if has_pieces && self.page(id).next_present(0).is_some() {
-            self.leave_pieces();
+        let has_split = key.is_direct() || key.level() > 1 && (self.has_split() || key.entry_bytes() == 4);
+        if has_split && self.page(id).next_present(0).is_some() {
+            self.flush_split();
         }
         self.unlink(id);
         self.clear(id);
         if key.is_table() {
-            let crowd = self.crowd(Hfn(key.number()));
-            self.pt_count_2m[crowd] -= 1;
+            let region = self.region_2m(Hfn(key.number()));
+            self.pt_count_2m[region] -= 1;
             self.filter.remove(key.number());
         }
         let bucket = self.bucket(key.number());
@@ -39,7 +39,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         }
         self.direct -= usize::from(key.is_direct());
         self.page_mut(id).in_use = false;
-        self.leave_in_limbo(id);
+        self.retire(id);
         self.released += 1;
         if self.released.is_multiple_of(TRIM_EVERY) {
             self.trim();
@@ -88,9 +88,9 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             if core::mem::take(&mut page.in_use) {
                 page.stale = true;
                 let number = page.key.number();
-                let (bucket, crowd) = (self.bucket(number), self.crowd(Hfn(number)));
+                let (bucket, region) = (self.bucket(number), self.region_2m(Hfn(number)));
                 self.buckets[bucket] = NONE;
-                self.pt_count_2m[crowd] = 0;
+                self.pt_count_2m[region] = 0;
                 self.free.push(&mut self.pages, id);
             }
         }
@@ -124,7 +124,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
                 self.evict();
             }
         }
-        self.end_limbo();
+        self.flush_pending_free();
         self.free.pop(&self.pages).expect("a page was just released")
     }
 

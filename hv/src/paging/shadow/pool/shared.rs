@@ -18,7 +18,7 @@ pub(super) struct Shared {
     pending_free: Stack,
     /// VCPUs, a bit for each, that may remember a part of a page of the guest's to which nothing leads any more: their next INVLPG
     /// flushes everything, because the guest flushes the page by any address in it.
-    pieces: u64,
+    split: u64,
     /// Rights have been taken away that the others may remember.
     must_shoot_down: bool,
     /// How often the others were told.
@@ -33,7 +33,7 @@ impl Shared {
             roots: Vec::new(),
             current_vcpu: 0,
             pending_free: Stack::EMPTY,
-            pieces: 0,
+            split: 0,
             must_shoot_down: false,
             shootdowns: 0,
         }
@@ -120,7 +120,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     }
 
     /// A page is released that processors may still walk: this one until it has flushed, the others until they are told.
-    pub(super) fn leave_in_limbo(&mut self, id: PageId) {
+    pub(super) fn retire(&mut self, id: PageId) {
         self.owed = TlbFlush::All;
         if self.shared.shootdown.is_some() {
             self.shared.pending_free.push(&mut self.pages, id);
@@ -130,7 +130,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     }
 
     /// Released pages become free. The current VCPU's processor may have them cached like the others.
-    pub(super) fn end_limbo(&mut self) {
+    pub(super) fn flush_pending_free(&mut self) {
         if self.shared.pending_free.len > 0 {
             self.owed = TlbFlush::All;
             self.tell(false);
@@ -146,16 +146,16 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// flush the page by one address. With others each finds that out at its next INVLPG.
     #[cold]
     #[inline(never)]
-    pub(in super::super) fn leave_pieces(&mut self) {
+    pub(in super::super) fn flush_split(&mut self) {
         match self.shared.shootdown {
-            Some(_) => self.shared.pieces = u64::MAX,
+            Some(_) => self.shared.split = u64::MAX,
             None => self.owed = TlbFlush::All,
         }
     }
 
     /// What INVLPG flushes.
     pub(in super::super) fn flush_of_page(&self, gva: Gva) -> TlbFlush {
-        let all = self.shared.pieces >> (self.shared.current_vcpu & 63) & 1 != 0;
+        let all = self.shared.split >> (self.shared.current_vcpu & 63) & 1 != 0;
         if all { TlbFlush::All } else { TlbFlush::Page(gva) }
     }
 
@@ -178,7 +178,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
                 self.free.push(&mut self.pages, id);
             }
             // The current VCPU does its own flush first.
-            self.shared.pieces = 0;
+            self.shared.split = 0;
             self.shared.must_shoot_down = false;
             self.shared.shootdowns += 1;
         }
@@ -192,7 +192,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             self.stale = 0;
             return;
         }
-        self.shared.pieces &= !(1 << (self.shared.current_vcpu & 63));
+        self.shared.split &= !(1 << (self.shared.current_vcpu & 63));
     }
 
     /// How often other VCPUs had to forget.

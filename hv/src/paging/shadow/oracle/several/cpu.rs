@@ -24,7 +24,7 @@ pub enum Place {
     /// It waits for the shadow tables, and answers.
     Waits,
     /// On no PCPU.
-    Parked,
+    Descheduled,
 }
 
 /// An address that the guest uses on a VCPU.

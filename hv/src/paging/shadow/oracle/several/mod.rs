@@ -129,7 +129,7 @@ impl<F: Modelled> Several<F> {
                 state,
                 processor: ShadowProcessor::default(),
                 root: Root { frame: Hfn(0), long: true },
-                place: Place::Parked,
+                place: Place::Descheduled,
                 work: work::RELOAD,
                 probes: addresses.iter().map(probe).collect(),
             }

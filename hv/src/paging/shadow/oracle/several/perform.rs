@@ -85,7 +85,7 @@ impl<F: Modelled> Several<F> {
             }
             60 => self.follow(v, &mut random),
             61 => self.move_memory(v, &mut random)?,
-            62 => self.world.cpus[v].borrow_mut().place = Place::Parked,
+            62 => self.world.cpus[v].borrow_mut().place = Place::Descheduled,
             _ => (0..4).for_each(|_| self.world.race()),
         }
         Ok(())

@@ -246,7 +246,7 @@ impl World {
                 continue;
             }
             self.mailboxes[v].request(bits);
-            if cpu.borrow().place != Place::Parked {
+            if cpu.borrow().place != Place::Descheduled {
                 targets.push(v as u32);
             }
         }

@@ -1,4 +1,4 @@
-//! Checks of the shadow tables before entries (`paranoid`), to debug the engine.
+//! Checks of the shadow tables before entries (`audit_shadow`), to debug the engine.
 
 use alloc::format;
 use core::num::NonZeroU32;
@@ -12,15 +12,15 @@ use crate::vm::{HostMemory, Vm};
 
 /// When the next check is due. One looks at all shadow pages, so that people may want fewer than one for each entry.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Paranoia {
+pub(super) struct Audit {
     every: NonZeroU32,
     entries: u32,
 }
 
-impl Paranoia {
+impl Audit {
     /// Checks before every `every`-th entry.
-    pub(super) fn new(every: NonZeroU32) -> Paranoia {
-        Paranoia { every, entries: 0 }
+    pub(super) fn new(every: NonZeroU32) -> Audit {
+        Audit { every, entries: 0 }
     }
 }
 
@@ -30,9 +30,9 @@ pub(super) fn check<V: Virt, M: HostMemory>(
     vm: &Vm<V::NestedFormat, M>,
 ) -> Result<(), Stop> {
     let shadow_in_use = vcpu.mmu.is_shadow();
-    let Some(paranoia) = vcpu.mmu.paranoia.as_mut().filter(|_| shadow_in_use) else { return Ok(()) };
-    paranoia.entries = (paranoia.entries + 1) % paranoia.every;
-    if paranoia.entries != 0 {
+    let Some(audit) = vcpu.mmu.audit.as_mut().filter(|_| shadow_in_use) else { return Ok(()) };
+    audit.entries = (audit.entries + 1) % audit.every;
+    if audit.entries != 0 {
         return Ok(());
     }
     let state = PagingState::of(&vcpu.virt, vm.paging_features);
