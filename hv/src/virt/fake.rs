@@ -57,6 +57,8 @@ pub struct Fake {
     pub shadow: bool,
     /// Whether the last entry began in an interrupt shadow.
     pub entered_in_shadow: bool,
+    /// Reported as [`Virt::sets_dirty_bits`].
+    pub sets_dirty_bits: bool,
     /// Whether the debug registers are open.
     pub debug_open: bool,
     /// The event whose delivery the last exit interrupted.
@@ -199,6 +201,10 @@ impl Virt for Fake {
 
     fn take_interrupted_event(&mut self) -> Option<Event> {
         self.interrupted.take()
+    }
+
+    fn sets_dirty_bits(&self) -> bool {
+        self.sets_dirty_bits
     }
 
     fn finish_delivery(&mut self) {

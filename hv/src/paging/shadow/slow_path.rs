@@ -246,8 +246,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if attr.write && self.pool.has_tables_near(to.frame()) {
             return false;
         }
-        let guest_pte = walk.path.leaf().map_or(0, |step| step.raw);
-        self.put_leaf(table, 2, walk.fault.gva, LongMode::leaf(to, 2, attr), guest_pte);
+        self.put_leaf(table, 2, walk, LongMode::leaf(to, 2, attr));
         true
     }
 
@@ -259,13 +258,15 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             entry.writable().is_some() && !self.guards(self.pool.page(table).key, walk.index(1));
         let writable = host_writable && !self.pool.is_write_protected(to.frame());
         let attr = walk.attr(writable);
-        let dirty = if walk.found.dirty { DIRTY } else { 0 };
-        let guest_pte = walk.path.leaf().map_or(0, |step| step.raw) | ACCESSED | dirty;
         let takes = if host_writable { HOST_WRITABLE } else { 0 };
-        self.put_leaf(table, 1, walk.fault.gva, LongMode::leaf(to, 1, attr) | takes, guest_pte);
+        self.put_leaf(table, 1, walk, LongMode::leaf(to, 1, attr) | takes);
     }
 
-    fn put_leaf(&mut self, table: PageId, level: u8, gva: Gva, raw: u64, guest_pte: u64) {
+    fn put_leaf(&mut self, table: PageId, level: u8, walk: &GuestWalk, raw: u64) {
+        let gva = walk.fault.gva;
+        // As it is now: the walk has set these bits. A guest that clears them is to see them set again.
+        let dirty = if walk.found.dirty { DIRTY } else { 0 };
+        let guest_pte = walk.path.leaf().map_or(0, |step| step.raw) | ACCESSED | dirty;
         let index = index(gva, level);
         // The processor never needs to set these.
         let raw = self.typed(raw, level) | ACCESSED | DIRTY;

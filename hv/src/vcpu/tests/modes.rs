@@ -3,17 +3,20 @@
 use core::num::NonZeroU32;
 
 use super::wrmsr;
-use crate::arch::addr::Gva;
+use crate::arch::addr::{Gpa, Gva, Hpa};
 use crate::arch::state::{Gpr, VcpuState, cr0, cr4, efer};
 use crate::arch::{Exception, RegMove};
+use crate::mem::table_memory::TableMemory;
 use crate::paging::engine::Engine;
 use crate::paging::policy::Mode;
+use crate::paging::shadow::Shootdown;
 use crate::paging::tree_key::TreeKey;
-use crate::vcpu::mmu::{audit_shadow, page_fault, set_mode};
+use crate::vcpu::mmu::{audit_shadow, page_fault, set_mode, switch};
 use crate::vcpu::outcome::{Cause, Outcome, Stop};
-use crate::vcpu::testing::{CODE, Machine};
+use crate::vcpu::testing::{CODE, Machine, Scene};
 use crate::virt::fake::Step;
 use crate::virt::{Exit, FlushScope, Roots, Virt};
+use alloc::sync::Arc;
 
 const EFER: u32 = 0xc000_0080;
 
@@ -53,6 +56,56 @@ fn audited(script: &[Step]) -> Machine {
     let outcome = page_fault(&mut machine.vcpu, &machine.vm, &mut machine.host, Gva(0x8000), 0, false, 0);
     assert!(matches!(outcome, Outcome::Resume));
     machine
+}
+
+/// Sets the dirty bit of the nested leaf at `gpa`, as the processor does when the guest writes there.
+fn set_nested_dirty(machine: &Machine, gpa: u64) {
+    let memory = machine.vm.memory.read();
+    let tables = &memory.host.tables;
+    let mut table = memory.nested.root(TreeKey::FIRST).frame();
+    for level in (1..=4).rev() {
+        let index = (gpa >> (12 + 9 * (level - 1)) & 511) as usize;
+        let raw = tables.load(table, index);
+        assert!(raw & 1 != 0, "there is an entry at level {level}");
+        if level == 1 || raw & 0x80 != 0 {
+            return tables.store(table, index, raw | 0x40);
+        }
+        table = Hpa(raw & 0x000f_ffff_ffff_f000).frame();
+    }
+}
+
+#[test]
+fn the_second_vcpu_on_its_way_to_nested_tables_clears_no_dirty_bits() {
+    struct Nobody;
+    impl Shootdown for Nobody {
+        fn request(&self, _reload: bool) {}
+        fn service(&self) {}
+    }
+    let mut machine = Machine::with("shadow_pages = 16\nvcpus = 2\n", &[]);
+    machine.vm.shootdown.call_once(|| Arc::new(Nobody));
+    machine.write(0x5000, &0x6027u32.to_le_bytes());
+    machine.write(0x6000 + 4 * 8, &0x0002_0067u32.to_le_bytes());
+    let Scene { vcpus: [mut second], .. } = Scene::new();
+    second.id = 1;
+    for vcpu in [&mut machine.vcpu, &mut second] {
+        vcpu.virt.sets_dirty_bits = true;
+        vcpu.virt.regs.cr3 = 0x5000;
+        vcpu.virt.regs.cr0 |= cr0::PG | cr0::PE;
+        set_mode(vcpu, &machine.vm, Mode::Shadow, || 0).unwrap();
+        assert!(matches!(vcpu.virt.roots, Some(Roots::Shadow(_))));
+    }
+    // Now there is a page that shadows the table at 6000.
+    let outcome = page_fault(&mut machine.vcpu, &machine.vm, &mut machine.host, Gva(0x8000), 0, false, 0);
+    assert!(matches!(outcome, Outcome::Resume));
+    let is_written = |machine: &Machine| machine.vm.memory.read().nested.is_written(Gpa(0x6000).frame());
+    set_nested_dirty(&machine, 0x6000);
+    switch(&mut machine.vcpu, &machine.vm, Engine::Nested, || 0).unwrap();
+    assert!(!is_written(&machine), "the first one clears what was");
+    set_nested_dirty(&machine, 0x6000);
+    // It has decided before it could see that the first one was on its way.
+    switch(&mut second, &machine.vm, Engine::Nested, || 0).unwrap();
+    assert!(matches!(second.virt.roots, Some(Roots::Nested(_))));
+    assert!(is_written(&machine), "the guest has written since");
 }
 
 #[test]

@@ -1,15 +1,17 @@
 //! What stays of shadow pages over a time on nested tables.
 
 use crate::arch::Access;
-use crate::arch::addr::{Gfn, Gva, PAGE_SIZE};
+use crate::arch::addr::{Gfn, Gpa, Gva, Hpa, PAGE_SIZE};
+use crate::mem::guest_memory::GuestMemory;
 use crate::mem::host_access::VecHost;
 use crate::paging::arena::Arena;
 use crate::paging::format::PteFormat;
 use crate::paging::format::ept::Ept;
 use crate::paging::format::npt::Npt;
 use crate::paging::p2m::P2m;
-use crate::paging::shadow::tests::{STATE, with_guest_on};
-use crate::paging::shadow::{AddressSpace, PageFault, Shadow, ShadowOutcome};
+use crate::paging::range::GpaRange;
+use crate::paging::shadow::tests::{HOST, STATE, with_guest_on};
+use crate::paging::shadow::{AddressSpace, PageFault, Shadow, ShadowOutcome, Tuning};
 use crate::paging::vm_memory::VmMemory;
 
 /// The guest writes an entry on nested tables. What its address translates to when it is back, if no fault is needed, and how many
@@ -60,4 +62,38 @@ fn resumes<F: PteFormat>() {
 fn pages_of_tables_that_say_the_same_stay() {
     resumes::<Npt>();
     resumes::<Ept>();
+}
+
+/// A large page: its accessed bit, which the walk has set, is set again after the guest has cleared it.
+#[test]
+fn an_accessed_bit_of_a_large_page_that_is_cleared_meanwhile_is_seen() {
+    const MIB_2: u64 = 2 << 20;
+    with_guest_on::<Npt>(|_, write, host, _| {
+        let arena = Arena::new(100);
+        let mut p2m = P2m::new(&arena).unwrap();
+        // The tables below 2 MiB, and a contiguous page of 2 MiB above, of which nothing is read.
+        let (tables, large) = (GpaRange::new(Gpa(0), 6 * PAGE_SIZE), GpaRange::new(Gpa(MIB_2), MIB_2));
+        let _no_engine_yet = p2m.map_ram(tables.unwrap(), HOST, true).unwrap();
+        let _no_engine_yet = p2m.map_ram(large.unwrap(), Hpa(4 * MIB_2), true).unwrap();
+        let memory = VmMemory::new(&p2m, host);
+        let mut shadow: Shadow<&Arena, Npt> = Shadow::new(&arena, 16, 40, Tuning::default()).unwrap();
+        let entry = Gpa(3 * PAGE_SIZE);
+        write(entry.0, MIB_2 | 0x87);
+        let space = AddressSpace::new(&p2m, &memory, &STATE);
+        let touch = |shadow: &mut Shadow<&Arena, Npt>| {
+            let (outcome, _) = shadow.fault(space, PageFault::new(Gva(0), Access::WRITE));
+            assert!(matches!(outcome, ShadowOutcome::Filled { .. }), "{outcome:?}");
+            assert_eq!(memory.read_u64(entry).unwrap() & 0xff, 0xe7);
+        };
+        let _first = shadow.load(space);
+        touch(&mut shadow);
+        for cleared in [0xa7, 0xc7] {
+            shadow.leave();
+            write(entry.0, MIB_2 | cleared);
+            let (_, _all) = shadow.resume(&p2m, &memory, 40, |_| true);
+            let _all = shadow.load(space);
+            shadow.check(&p2m, &memory, &STATE).unwrap();
+            touch(&mut shadow);
+        }
+    });
 }

@@ -10,6 +10,7 @@ mod access;
 mod cpu;
 mod large;
 mod moves;
+mod nested_time;
 mod perform;
 #[cfg(test)]
 mod tests;
@@ -181,7 +182,7 @@ impl<F: Modelled> Several<F> {
         });
         let mut cpu = self.world.cpus[v].borrow_mut();
         cpu.root = root;
-        cpu.work &= !work::RELOAD;
+        cpu.work &= !(work::RELOAD | work::MMU);
         flush == TlbFlush::All
     }
 
@@ -189,7 +190,7 @@ impl<F: Modelled> Several<F> {
     /// table through a cached translation.
     fn check(&mut self) -> Result<(), Fault> {
         for v in 0..self.world.cpus.len() {
-            let has_root = self.world.cpus[v].borrow().work & work::RELOAD == 0;
+            let has_root = self.world.cpus[v].borrow().work & (work::RELOAD | work::MMU) == 0;
             if !has_root || self.world.mailboxes[v].has_mail() {
                 continue;
             }

@@ -78,8 +78,9 @@ impl<F: Modelled> Several<F> {
             55 => self.adopt(v, probe, &mut random)?,
             56..58 => self.dma(v, &mut random),
             58 => self.change_p2m(v, &mut random),
+            59 if random.once_in(2) => self.spend_time_on_nested_tables(v, &mut random)?,
             59 => {
-                // As on the way back from nested tables.
+                // As on the way back from nested tables without dirty bits.
                 let reload = self.engine(v, |shadow, _, _, _| shadow.drop_everything());
                 self.reload(v, Some(reload));
             }
@@ -107,7 +108,7 @@ impl<F: Modelled> Several<F> {
             }
             cpu.collect(&self.world.mailboxes[v]);
             cpu.place = Place::Guest;
-            cpu.work & work::RELOAD != 0
+            cpu.work & (work::RELOAD | work::MMU) != 0
         };
         if reload {
             self.load(v);
@@ -115,21 +116,23 @@ impl<F: Modelled> Several<F> {
     }
 
     /// The guest's own flushes end here, as the engine has done them.
-    pub(super) fn load_registers(&mut self, v: usize, everything: bool, mut same: bool) {
-        {
-            let p2m = self.world.p2m.borrow();
-            let mut cpu = self.world.cpus[v].borrow_mut();
-            let base = cpu.state.cr3 & 0xffff_ffe0;
-            let memory = self.world.walked(&p2m);
-            // The hypervisor lets the guest load only what is valid.
-            let pointer = |n| memory.read_u64(Gpa(base + 8 * n as u64)).unwrap_or(0) & 0xffff_f019;
-            let pointers = (cpu.state.kind() == PagingKind::Pae).then(|| core::array::from_fn(pointer));
-            same &= cpu.state.pdptes == pointers;
-            cpu.state.pdptes = pointers;
-        }
+    pub(super) fn load_registers(&mut self, v: usize, everything: bool, same: bool) {
+        let same = same & self.load_pointers(v);
         let everything = self.load(v) || everything;
         self.world.log(|| format!("    {:x?}", self.world.cpus[v].borrow().state));
         self.world.cpus[v].borrow_mut().flushed_all(&self.world, everything, same);
+    }
+
+    /// A load of CR3 loads the PDPTEs, too; returns whether they stay the same.
+    pub(super) fn load_pointers(&self, v: usize) -> bool {
+        let p2m = self.world.p2m.borrow();
+        let mut cpu = self.world.cpus[v].borrow_mut();
+        let base = cpu.state.cr3 & 0xffff_ffe0;
+        let memory = self.world.walked(&p2m);
+        // The hypervisor lets the guest load only what is valid.
+        let pointer = |n| memory.read_u64(Gpa(base + 8 * n as u64)).unwrap_or(0) & 0xffff_f019;
+        let pointers = (cpu.state.kind() == PagingKind::Pae).then(|| core::array::from_fn(pointer));
+        core::mem::replace(&mut cpu.state.pdptes, pointers) == pointers
     }
 
     pub(super) fn change_registers(&mut self, v: usize, kind: PagingKind, random: &mut Random) {
@@ -217,7 +220,7 @@ impl<F: Modelled> Several<F> {
     }
 
     /// An entry on the way of a probe, or any other.
-    fn entry_on_way(&self, v: usize, probe: usize, random: &mut Random) -> Gpa {
+    pub(super) fn entry_on_way(&self, v: usize, probe: usize, random: &mut Random) -> Gpa {
         let cpu = self.world.cpus[v].borrow();
         let p2m = self.world.p2m.borrow();
         let mut path = Vec::new();

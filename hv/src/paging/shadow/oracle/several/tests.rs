@@ -82,6 +82,11 @@ fn a_hypervisor_that_does_not_shoot_down_what_moves_is_found_out() {
     }
 }
 
+#[test]
+fn a_hypervisor_that_does_not_compare_what_was_kept_is_found_out() {
+    assert!(is_found_out(Omits::Compare, PagingKind::FourLevel));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 10, ..ProptestConfig::default() })]
 

@@ -149,7 +149,7 @@ impl World {
     fn step(&self, v: usize, cpu: &mut Cpu) -> Result<(), Fault> {
         if cpu.place == Place::Host {
             cpu.collect(&self.mailboxes[v]);
-            if cpu.work & work::RELOAD != 0 {
+            if cpu.work & (work::RELOAD | work::MMU) != 0 {
                 // That takes the lock.
                 return Ok(());
             }
@@ -233,7 +233,7 @@ impl World {
     }
 
     /// Has all VCPUs but the one that is served forget: what `vmm::others` does.
-    fn request(&self, reload: bool) {
+    pub fn request(&self, reload: bool) {
         self.log(|| format!("      all others forget, reload: {reload}"));
         if self.omits.get() == Omits::Flush && self.is_changing.get() {
             return;
