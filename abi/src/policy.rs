@@ -184,6 +184,14 @@ parameters! {
     }
 }
 
+impl From<AspSvm> for DspOffset {
+    /// The same model with no margin.
+    fn from(model: AspSvm) -> DspOffset {
+        let AspSvm { faults, misses, bias, interval_ms } = model;
+        DspOffset { faults, misses, bias, margin: 0, interval_ms }
+    }
+}
+
 impl Dav2m {
     /// What [`Dav2m::parse`] makes, if the windows fit together.
     ///

@@ -22,8 +22,7 @@ pub struct Linear {
 
 impl From<AspSvm> for Linear {
     fn from(model: AspSvm) -> Linear {
-        let AspSvm { faults, misses, bias, interval_ms } = model;
-        Linear::from(DspOffset { faults, misses, bias, margin: 0, interval_ms })
+        Linear::from(DspOffset::from(model))
     }
 }
 

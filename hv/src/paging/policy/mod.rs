@@ -29,6 +29,7 @@ use switch::Switch;
 use threshold::Threshold;
 
 pub use abi::mode::{Mode, UnknownMode};
+pub use linear::decide;
 pub use random::split_mix;
 
 use super::engine::{Engine, Engines};

@@ -1,0 +1,107 @@
+"""The command line behind `cargo pal train` and `cargo pal evaluate`, which check what a person types before."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from . import Refusal, asp, estimate, intervals, log, offset, replay
+
+USAGE = 2
+"""The exit status for what a person gave that is of no use."""
+
+
+def main(words):
+    """Performs a command; the exit status."""
+    parser = argparse.ArgumentParser(prog="palimpsest_train")
+    commands = parser.add_subparsers(dest="command", required=True)
+    train = commands.add_parser("train")
+    train.add_argument("policy", choices=["dsp-offset", "asp-svm"])
+    train.add_argument("logs", nargs="+", type=Path)
+    train.add_argument("--output", required=True, type=Path)
+    train.add_argument("--specific", action="store_true")
+    train.add_argument("--interval-ms", type=int, default=asp.INTERVAL_MS)
+    train.add_argument("--version-of-pal", default="")
+    judge = commands.add_parser("evaluate")
+    judge.add_argument("--log", required=True, type=Path)
+    judge.add_argument("--replay", required=True)
+    judge.add_argument("--policy", action="append", required=True, nargs=2, metavar=("NAME", "WORDS"))
+    arguments = parser.parse_args(words)
+    try:
+        (perform_train if arguments.command == "train" else perform_evaluate)(arguments)
+    except Refusal as refusal:
+        print(refusal, file=sys.stderr)
+        return USAGE
+    return 0
+
+
+def perform_train(arguments):
+    """Trains one model, or one for each workload, writes them, and prints what was learnt."""
+    logs = [log.read(path) for path in arguments.logs]
+    for each in logs:
+        if each.damaged:
+            print(f"{each.path}: {each.damaged} lines were left out: damaged, or without counters")
+    for group, output in groups(logs, arguments):
+        if arguments.policy == "dsp-offset":
+            trained = offset.train(group)
+            remarks = offset.remarks(trained)
+        else:
+            trained = asp.train(group, arguments.interval_ms)
+            remarks = asp.remarks(trained)
+        print("\n".join(remarks))
+        write(output, trained.model.toml([f"Trained by `cargo pal train {arguments.policy}`.", *remarks]))
+        print(f"wrote {output}: cargo pal run --policy {arguments.policy},model={output}")
+        print(f"for a description or the monitor: mode {trained.model.words()}")
+
+
+def groups(logs, arguments):
+    """The logs that are trained from together, with the file of each model."""
+    if not arguments.specific:
+        return [(logs, arguments.output)]
+    if arguments.policy == "dsp-offset":
+        parts = [[each] for each in logs]
+    else:
+        parts = list({each.workload: [other for other in logs if other.workload == each.workload] for each in logs}.values())
+    names = [part[0].path.stem for part in parts]
+    if len(set(names)) < len(names):
+        raise Refusal("--specific names each model after its log, and two logs have the same name: rename one")
+    output = arguments.output
+    return [(part, output.with_name(f"{output.stem}-{name}{output.suffix}")) for part, name in zip(parts, names)]
+
+
+def write(path, text):
+    """Writes a model; the file is whole or not there."""
+    partial = path.with_name(path.name + ".part")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    except OSError as error:
+        raise Refusal(f"--output {path}: {error.strerror}; choose another place") from error
+
+
+def perform_evaluate(arguments):
+    """Prints what policies would have gained."""
+    source = log.read(arguments.log)
+    data = intervals.of(source)
+    print(f"{source.path}: {len(data)} intervals of {data.interval_ms} ms, {data.left_out} left out; {source.workload}")
+    print("instructions per cycle, 95 % confidence: inverse propensity (IPS), doubly robust (DR)")
+    print(f"{'':<24} {'over the log':<30} {'over nested':<30} {'over shadow':<30}")
+    for name, words in arguments.policy:
+        choices = chosen(words, arguments, source, data)
+        gained = estimate.gains(data, choices)
+        matched = ((choices.before == data.before) & (choices.engine == data.engine)).sum()
+        print(f"{name}: {(choices.engine == 1).mean():.0%} shadow, {(choices.engine != choices.before).sum()} changes, "
+              f"{matched} intervals match the log")
+        for label, which in (("IPS", "ips"), ("DR", "dr")):
+            print(f"  {label:<22} " + " ".join(f"{getattr(each, which)!s:<30}" for each in gained.values()).rstrip())
+
+
+def chosen(words, arguments, source, data):
+    """The choices of a policy for the intervals of the log."""
+    if words in ("nested", "shadow"):
+        return estimate.Choices.static(("nested", "shadow").index(words), len(data))
+    return replay.choices(arguments.replay, words, source, data)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

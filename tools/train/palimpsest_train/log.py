@@ -1,0 +1,135 @@
+"""Files of samples (`cargo pal run --samples FILE`; docs/telemetry.md): what ran, and the samples of one VM as a table.
+
+A file may come from a run that was killed, or be something else. Lines that cannot be read are left out and counted; a file
+from which nothing can be learnt is refused with what to do.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from . import ENGINES, SHADOW, Refusal
+
+VERSION = 1
+"""The version of the schema of samples that is understood."""
+LONGEST_LINE = 1 << 20
+MOST = 1 << 48
+"""A counter that grew by more than this between two samples ran backwards: the hypervisor leaves such a period out, too."""
+COLUMNS = {
+    "time_ns": pl.Int64,
+    "span_ns": pl.Int64,
+    "engine": pl.Int8,
+    "instructions": pl.Int64,
+    "guest_cycles": pl.Int64,
+    "host_cycles": pl.Int64,
+    "misses": pl.Int64,
+    "faults": pl.Int64,
+}
+
+
+@dataclass
+class Log:
+    """A file of samples."""
+
+    path: Path
+    run: dict
+    """Its first line."""
+    samples: pl.DataFrame
+    """With the columns of `COLUMNS`, in the order of time."""
+    damaged: int
+    """Lines that could not be used."""
+    dropped: int
+    """Samples that the run lost, if its last line is there to say so."""
+
+    @property
+    def mode(self):
+        """The policy that ran, as `--policy` takes it; `None` where each VM had its own."""
+        return self.run.get("mode")
+
+    @property
+    def workload(self):
+        """What ran: runs of the same command on the same machine can be compared."""
+        words = [str(word) for word in self.run.get("command") or []]
+        executed = [after for word, after in zip(words, words[1:]) if word == "--exec"]
+        executed += [word.removeprefix("--exec=") for word in words if word.startswith("--exec=")]
+        return f"{executed[-1] if executed else 'a console'} on {self.run.get('lab') or self.run.get('machine')}"
+
+    @property
+    def parameters(self):
+        """The policy's name, and its parameters as texts."""
+        name, *rest = (self.mode or "").split(",")
+        return name, dict(word.split("=", 1) for word in rest if "=" in word)
+
+
+def read(path):
+    """Reads a file.
+
+    Raises `Refusal` where it is something else, holds no samples, or those of several VMs.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            return parse(path, file)
+    except OSError as error:
+        raise Refusal(f"{path}: {error.strerror or error}") from error
+
+
+def parse(path, file):
+    """Reads lines of samples from a binary file."""
+    run, rows, vms, damaged, dropped, resets = None, [], set(), 0, 0, 0
+    while line := file.readline(LONGEST_LINE):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            kind, version = record["t"], record["v"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            damaged += 1
+            continue
+        if not isinstance(version, int) or version > VERSION:
+            raise Refusal(f"{path}: its schema is version {version!r}, and version {VERSION} is known here: "
+                          "take the checkout that wrote it")
+        if kind == "run" and run is None:
+            run = record
+        elif kind == "sample":
+            row = sample(record)
+            if row is None:
+                damaged += 1
+                continue
+            resets += bool(rows and row[0] < rows[-1][0])
+            vms.add(record.get("vm"))
+            rows.append(row)
+        elif kind == "end":
+            dropped = record.get("dropped", 0)
+    if run is None:
+        raise Refusal(f"{path}: not a file of samples: `cargo pal run --samples FILE` writes one")
+    if not rows:
+        raise Refusal(f"{path}: no sample in it has counters of instructions, cycles and misses of the TLB: run it on a lab "
+                      "machine (`cargo pal run --lab NAME`), and for longer than some periods of samples")
+    if len(vms) > 1:
+        names = ", ".join(sorted(str(name) for name in vms))
+        raise Refusal(f"{path}: samples of several VMs ({names}): make a log with one VM in it")
+    if resets:
+        raise Refusal(f"{path}: the VM was restarted while it ran: make a log of one start")
+    return Log(path, run, pl.DataFrame(rows, schema=COLUMNS, orient="row"), damaged, dropped)
+
+
+def sample(record):
+    """A sample as a row; `None` where it is damaged or lacks a counter that policies compare.
+
+    What counts is what the hypervisor's policies see (`hv/src/paging/policy/window.rs`): walks stand in for misses where only
+    those are counted, and a period in which a counter ran backwards is none.
+    """
+    try:
+        guest, host = record["guest"], record["host"]
+        misses = guest["dtlb_misses"] if "dtlb_misses" in guest else guest["walks"]
+        engine = ENGINES.index(record["engine"])
+        row = [record["time_ns"], record["span_ns"], engine, guest["instructions"], guest["cycles"], host.get("cycles", 0),
+               misses, record["faults"]["guest"] if engine == SHADOW else 0]
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return None
+    if not all(isinstance(value, int) and 0 <= value <= MOST for value in row[1:]) or not isinstance(row[0], int):
+        return None
+    return row if 0 <= row[0] < 1 << 62 else None
