@@ -21,6 +21,7 @@ use crate::{
     report::ReportArgs,
     run::{pcpus::Pcpus, records::args::RecordArgs, remote::place},
     top::args::TopArgs,
+    train::{EvaluateArgs, TrainArgs},
 };
 
 /// Palimpsest's tool: build the hypervisor, run guests on it, test it.
@@ -58,6 +59,10 @@ pub enum Command {
     Top(TopArgs),
     /// Make a page of HTML of the samples of one run or several
     Report(ReportArgs),
+    /// Train a policy that chooses between nested and shadow paging, from samples of runs
+    Train(TrainArgs),
+    /// Estimate from one log of random choices what other policies would have gained
+    Evaluate(EvaluateArgs),
     /// Attach this terminal to the console of a running machine
     Console(ConsoleArgs),
     /// Talk to the monitor of a running machine, or have it perform one command
@@ -132,8 +137,8 @@ pub struct RunArgs {
     pub machine: Machine,
     /// How the hypervisor virtualizes guest memory: `nested` tables, `shadow` tables, `switch=N`, either of them in turn for N
     /// exits, or a policy that chooses while the guest runs, with its parameters: `dav2m`, `dsp-sample`, `dsp-offset`,
-    /// `asp-svm`, `threshold`, `random` (docs/policies.md)
-    #[arg(long, visible_alias = "policy", value_name = "MODE[,key=value]", default_value_t = Mode::Nested, help_heading = "Machine")]
+    /// `asp-svm`, `threshold`, `random`; `model=FILE` stands for what `cargo pal train` has learnt (docs/policies.md)
+    #[arg(long, visible_alias = "policy", value_name = "MODE[,key=value]", default_value_t = Mode::Nested, value_parser = crate::train::model::mode, help_heading = "Machine")]
     pub mode: Mode,
     /// Pages of shadow tables at most. Default: what fits a fiftieth of guest memory
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=1 << 20), help_heading = "Machine")]
@@ -364,7 +369,7 @@ pub struct RootArgs {
 #[derive(Args)]
 #[command(after_help = help::TEST)]
 pub struct TestArgs {
-    /// Run only these steps: format, lint, image, unit, fuzz, native, qemu-svm, bochs-vtx
+    /// Run only these steps: format, lint, image, unit, fuzz, native, qemu-svm, bochs-vtx, train
     pub step: Vec<String>,
     /// Run also the tests that take long
     #[arg(long)]

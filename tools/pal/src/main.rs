@@ -16,6 +16,7 @@ mod run;
 mod status;
 mod test;
 mod top;
+mod train;
 mod ui;
 
 use std::process::ExitCode;
@@ -57,6 +58,8 @@ fn perform(command: &Command, project: &Project, ui: &Ui) -> Result<u8> {
         }
         Command::Root(args) => root::run(args, project, ui),
         Command::Report(args) => report::run(args, ui),
+        Command::Train(args) => train::train(args, project, ui),
+        Command::Evaluate(args) => train::evaluate(args, project, ui),
         Command::Top(args) => top::run(args, project, ui),
         Command::Ps => remote::client::list(project, ui),
         Command::Console(args) => remote::client::console(args.name.as_deref(), project, ui),

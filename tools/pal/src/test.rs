@@ -16,6 +16,7 @@ use crate::{
     host::needs::Needs,
     project::Project,
     status::Usage,
+    train,
     ui::Ui,
 };
 
@@ -26,7 +27,7 @@ struct Step {
     run: fn(&Surroundings, log: &Path) -> Result<Counts>,
 }
 
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 9] = [
     Step {
         name: "format",
         what: "the source is formatted",
@@ -40,6 +41,7 @@ const STEPS: [Step; 8] = [
     },
     Step { name: "unit", what: "unit and property tests; the image is free of SSE", run: unit },
     Step { name: "fuzz", what: "a short run of every fuzz target", run: short_fuzz },
+    Step { name: "train", what: "the trainer of policies, on logs with a known answer", run: trainer },
     Step {
         name: "native",
         what: "end to end, without the hypervisor",
@@ -59,6 +61,8 @@ const STEPS: [Step; 8] = [
 
 /// The steps that start emulated machines.
 const NEED_QEMU: [&str; 3] = ["unit", "native", "qemu-svm"];
+/// The step that needs the trainer's environment. A person without a network goes without it.
+const TRAIN: &str = "train";
 /// What a whole run on a clean checkout leaves in `target/`, in bytes, with some room for the machines' disks.
 const DISK_BYTES: u64 = 6 << 30;
 /// Seconds for each fuzz target.
@@ -98,6 +102,12 @@ pub fn run(args: &TestArgs, project: &Project, ui: &Ui) -> Result<u8> {
     if STEPS.iter().filter(wanted).any(|step| step.name == "bochs-vtx") {
         needs.bochs(None)?;
     }
+    let skipped = if STEPS.iter().filter(wanted).any(|step| step.name == TRAIN) {
+        needs.trainer().err().filter(|_| std::env::var_os("CI").is_none())
+    } else {
+        None
+    };
+    let wanted = |step: &&Step| wanted(step) && (skipped.is_none() || step.name != TRAIN);
     let logs = project.cache("test")?;
     warn_of_a_full_disk(&logs, ui);
     let start = Instant::now();
@@ -123,6 +133,10 @@ pub fn run(args: &TestArgs, project: &Project, ui: &Ui) -> Result<u8> {
         if counts.failed > 0 {
             println!("{note}{}\nThe whole log: {}\n", end_of(&log), log.display());
         }
+    }
+    if let Some(why) = &skipped {
+        // In CI it is a failure of the step, not something to be missed.
+        println!("skipped train: {why:#}");
     }
     // Each build has been waited for by its step.
     let _nothing_failed_here = ahead.join();
@@ -167,6 +181,17 @@ fn unit(at: &Surroundings, log: &Path) -> Result<Counts> {
     Ok(counted(&std::fs::read_to_string(log)?, succeeded))
 }
 
+/// The trainer's own tests, beside the hypervisor's policies.
+fn trainer(at: &Surroundings, log: &Path) -> Result<Counts> {
+    let needs = Needs { project: at.project, ui: at.ui, yes: false };
+    let python = needs.trainer()?;
+    let mut command = train::python::command(at.project, &python);
+    command.args(["unittest", "discover", "--start-directory", "tests", "--top-level-directory", "."]);
+    command.current_dir(at.project.root.join(train::python::TRAINER));
+    let succeeded = at.run(log, command.env("POLICY_REPLAY", needs.policy_replay()?))?;
+    Ok(counted(&std::fs::read_to_string(log)?, succeeded))
+}
+
 fn short_fuzz(at: &Surroundings, log: &Path) -> Result<Counts> {
     let failed = fuzz::run_all(at.project, at.ui, FUZZ_SECONDS, &mut File::create(log)?)?;
     Ok(Counts { passed: failed.total - failed.failed, failed: failed.failed })
@@ -207,7 +232,8 @@ impl Surroundings<'_> {
     }
 }
 
-/// Adds up the lines that test harnesses end with: "N passed" and "N failed" in one line.
+/// Adds up the lines that test harnesses end with: "N passed" and "N failed" in one line. Python's says "Ran N tests in" and then
+/// "FAILED (failures=N, errors=N)".
 fn counted(log: &str, succeeded: bool) -> Counts {
     let mut counts = Counts::default();
     for line in log.lines().filter(|line| line.starts_with("test result:") || line.starts_with("e2e: ")) {
@@ -217,6 +243,18 @@ fn counted(log: &str, succeeded: bool) -> Counts {
         };
         counts.passed += number_before(" passed");
         counts.failed += number_before(" failed");
+    }
+    let number_after = |text: &str, word: &str| -> u64 {
+        let after = text.split(word).nth(1).unwrap_or_default();
+        after.split(|c: char| !c.is_ascii_digit()).next().and_then(|number| number.parse().ok()).unwrap_or(0)
+    };
+    for line in log.lines().filter(|line| line.starts_with("Ran ") && line.contains(" test")) {
+        counts.passed += number_after(line, "Ran ");
+    }
+    for line in log.lines().filter(|line| line.starts_with("FAILED (")) {
+        let failed = number_after(line, "failures=") + number_after(line, "errors=");
+        counts.failed += failed;
+        counts.passed = counts.passed.saturating_sub(failed);
     }
     // A harness that dies does not count.
     if !succeeded && counts.failed == 0 {
@@ -276,6 +314,9 @@ mod tests {
                    test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\n\
                    test result: FAILED. 10 passed; 2 failed; 0 ignored\ne2e: 5 passed, 1 failed in 7 s\n";
         assert_eq!(counted(log, false), Counts { passed: 18, failed: 3 });
+        let python = "..F\nRan 30 tests in 9.1s\n\nFAILED (failures=1, errors=2)\n";
+        assert_eq!(counted(python, false), Counts { passed: 27, failed: 3 });
+        assert_eq!(counted("Ran 1 test in 0.1s\n\nOK\n", true), Counts { passed: 1, failed: 0 });
         assert_eq!(counted("error: does not compile", false), Counts { passed: 0, failed: 1 });
     }
 }

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
-GRID = tuple(10.0**power for power in range(-3, 4))
+GRID = tuple(10.0**power for power in range(-3, 3))
 FOLDS = 5
 BLOCKS = 25
 """Runs of neighbouring instances that are dealt out to the folds by turns."""
@@ -45,7 +45,7 @@ def fit_once(contexts, labels, weights, c):
     constant = deviation < 1e-9
     scaled = (contexts - mean) / np.where(constant, 1.0, deviation)
     # The bias is regularized like a weight by this solver; a large constant feature makes that of no account.
-    machine = LinearSVC(C=c, loss="hinge", dual=True, intercept_scaling=10.0, max_iter=20_000, random_state=0)
+    machine = LinearSVC(C=c, loss="hinge", dual=True, intercept_scaling=10.0, max_iter=5_000, random_state=0)
     with warnings.catch_warnings():
         # A large C on noise may not converge; cross-validation then finds it no better than others.
         warnings.simplefilter("ignore", ConvergenceWarning)

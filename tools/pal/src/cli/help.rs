@@ -37,6 +37,8 @@ The same guest elsewhere:
                                       on a modelled machine (docs/lab.md)
   cargo pal run --lab zen3 --policy dav2m --samples samples.jsonl
                                       chooses between nested and shadow paging
+  cargo pal run --lab zen3 --policy random,interval_ms=20 --samples random.jsonl
+                                      a log for `cargo pal train`
   cargo pal run --lab zen3 --lab-model tlb --lab-check miss --exec true
   cargo pal run --lab zen3 --deterministic --exec true
                                       repeats to the last count
@@ -199,6 +201,29 @@ Examples:
 The page holds all that it needs: it can be sent and opened anywhere, without a network.
 
 Exit status: 0; 2 for a file that has no samples, and where the page cannot be written.";
+
+/// Of `pal train`.
+pub const TRAIN: &str = "\
+Examples:
+  cargo pal run --lab zen3 --policy random,interval_ms=20 --samples random.jsonl
+  cargo pal train dsp-offset random.jsonl -o model.toml
+  cargo pal run --lab zen3 --policy dsp-offset,faults=-9,misses=70000
+  cargo pal train dsp-offset gcc.jsonl redis.jsonl --specific
+                                      model-gcc.toml and model-redis.toml
+  cargo pal train asp-svm nested.jsonl shadow.jsonl --interval-ms 20
+
+The first run of it fetches Python packages into target/pal, once. docs/policies.md says what is learnt, and how.
+
+Exit status: 0; 2 for logs of which nothing can be learnt; 1 where the environment cannot be made.";
+
+/// Of `pal evaluate`.
+pub const EVALUATE: &str = "\
+Examples:
+  cargo pal run --lab zen3 --policy random,interval_ms=20 --samples random.jsonl
+  cargo pal evaluate --log random.jsonl --policy nested --policy shadow
+  cargo pal evaluate --log random.jsonl --policy threshold,faults=50,interval_ms=20
+
+Exit status: 0; 2 for a log without chance, and for policies that no log can judge; 1 where the environment cannot be made.";
 
 /// Of `pal console`.
 pub const CONSOLE: &str = "\

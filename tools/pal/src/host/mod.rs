@@ -4,7 +4,7 @@ pub mod apt;
 mod backports;
 pub mod ext4;
 pub mod guests;
-mod lock;
+pub mod lock;
 pub mod needs;
 pub mod qemu;
 

@@ -1,0 +1,143 @@
+//! `pal train` and `pal evaluate`: linear policies from files of samples, and what policies would have gained in one.
+//!
+//! What is typed is checked here; the work is done by `tools/train`, a Python package in an environment of its own ([`python`]).
+//! Decisions of policies come from the hypervisor's own code (`tools/policy-replay`), models are read by [`model`].
+
+pub mod model;
+pub mod python;
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+
+use crate::{
+    cli::{Mode, value_name},
+    host::needs::Needs,
+    project::Project,
+    status::{Usage, exit},
+    ui::Ui,
+};
+
+/// The policies that are trained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Trainable {
+    /// From logs of `random`: one run of each workload is enough
+    DspOffset,
+    /// From runs of the same workloads with `nested` and with `shadow`
+    AspSvm,
+}
+
+/// Options of `pal train`.
+#[derive(Args)]
+#[command(after_help = crate::cli::help::TRAIN)]
+pub struct TrainArgs {
+    /// The policy
+    #[arg(value_enum)]
+    pub policy: Trainable,
+    /// Files of samples (`cargo pal run --samples FILE`)
+    #[arg(required = true, value_name = "LOG")]
+    pub logs: Vec<PathBuf>,
+    /// The model
+    #[arg(short, long, value_name = "FILE", default_value = "model.toml")]
+    pub output: PathBuf,
+    /// A model for each workload, named after its log, instead of one for all
+    #[arg(long)]
+    pub specific: bool,
+    /// Milliseconds of the model's intervals, for asp-svm; dsp-offset takes those of its logs. Default: 1000
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    pub interval_ms: Option<u32>,
+    /// Install missing packages without asking
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// Options of `pal evaluate`.
+#[derive(Args)]
+#[command(after_help = crate::cli::help::EVALUATE)]
+pub struct EvaluateArgs {
+    /// A file of samples of a run with `--policy random`
+    #[arg(long, value_name = "LOG")]
+    pub log: PathBuf,
+    /// A policy: nested, shadow, threshold, dsp-offset or asp-svm, with its parameters; may be repeated
+    #[arg(long, required = true, value_name = "NAME[,key=value]")]
+    pub policy: Vec<String>,
+    /// Install missing packages without asking
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// Trains a model.
+///
+/// # Errors
+/// The environment cannot be made; [`Usage`] for options that do not fit together.
+pub fn train(args: &TrainArgs, project: &Project, ui: &Ui) -> Result<u8> {
+    if args.interval_ms.is_some() && args.policy != Trainable::AspSvm {
+        let why = "--interval-ms is for asp-svm: dsp-offset takes the intervals that its logs were made with \
+                   (`--policy random,interval_ms=N`)";
+        return Err(Usage::new(why).into());
+    }
+    let python = Needs { project, ui, yes: args.yes }.trainer()?;
+    let mut command = python::command(project, &python);
+    command.args(["palimpsest_train", "train", &value_name(args.policy)]);
+    command.arg("--output").arg(&args.output).args(args.specific.then_some("--specific"));
+    command.args(args.interval_ms.map(|ms| format!("--interval-ms={ms}")));
+    // Behind `--` a name that begins with a hyphen is a name.
+    perform(command.arg("--").args(&args.logs), ui)
+}
+
+/// Judges policies by a log.
+///
+/// # Errors
+/// The environment cannot be made; [`Usage`] for what is no policy.
+pub fn evaluate(args: &EvaluateArgs, project: &Project, ui: &Ui) -> Result<u8> {
+    let read = |word: &String| -> Result<(String, Mode), Usage> {
+        let mode = model::mode(word).map_err(|why| Usage::new(format!("--policy {word}: {why}")))?;
+        Ok((word.clone(), mode))
+    };
+    let policies = args.policy.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    let needs = Needs { project, ui, yes: args.yes };
+    let python = needs.trainer()?;
+    let mut command = python::command(project, &python);
+    command.args(["palimpsest_train", "evaluate", "--replay"]).arg(needs.policy_replay()?);
+    command.arg("--log").arg(&args.log);
+    for (word, mode) in &policies {
+        command.args(["--policy", word, &mode.to_string()]);
+    }
+    perform(&mut command, ui)
+}
+
+impl Needs<'_> {
+    /// The hypervisor's policies as a program, built from this checkout.
+    ///
+    /// # Errors
+    /// The build fails.
+    pub fn policy_replay(&self) -> Result<PathBuf> {
+        let mut command = self.project.cargo();
+        command.args(["build", "--quiet", "--package", "policy-replay"]);
+        self.ui.run("building the policies", &mut command)?;
+        Ok(self.project.target.join("debug/policy-replay"))
+    }
+}
+
+/// Runs the trainer; what it refuses is this command's error.
+fn perform(command: &mut Command, ui: &Ui) -> Result<u8> {
+    let done = command
+        .output()
+        .with_context(|| format!("cannot start {}", Path::new(command.get_program()).display()))?;
+    print!("{}", String::from_utf8_lossy(&done.stdout));
+    let said = String::from_utf8_lossy(&done.stderr);
+    match done.status.code() {
+        Some(0) => {
+            if !said.trim().is_empty() {
+                ui.warn(&said);
+            }
+            Ok(0)
+        }
+        Some(code) if code == i32::from(exit::USAGE) => Err(Usage::new(said.trim()).into()),
+        _ => anyhow::bail!("the trainer failed ({}): {}", done.status, said.trim()),
+    }
+}
