@@ -167,7 +167,7 @@ def remarks(trained):
         lines.append(f"  phase {number + 1}, {phase.begin:.0%} to {phase.end:.0%} of `{phase.workload}`: log2 of page faults {faults:.1f}, "
                      f"of TLB misses {misses:.1f}; shadow {np.expm1(phase.gain):+.1%} instructions per cycle")
     model, fit = trained.model, trained.fit
-    lines.append(f"{model.faults:+.4f} · log2(1 + page faults) {model.misses:+.4f} · log2(1 + TLB misses) {model.bias:+.4f}; "
+    lines.append(f"{model.faults:+z.4f} · log2(1 + page faults) {model.misses:+z.4f} · log2(1 + TLB misses) {model.bias:+z.4f}; "
                  "above 0 shadow, below nested")
     gains = ", ".join(f"{each:g}: {gain:+.3f}" for each, gain in fit.gains.items()) or "too few phases to choose"
     lines.append(f"C = {fit.c:g}; by cross-validation ({gains})")

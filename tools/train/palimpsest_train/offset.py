@@ -78,7 +78,7 @@ def remarks(trained):
             inside = data.phase == number
             lines.append("  " + phase_line(data, wanted, number, inside))
     model, fit = trained.model, trained.fit
-    lines.append(f"{model.faults:+.4f} · log2(1 + page faults) {model.misses:+.4f} · log2(1 + TLB misses) {model.bias:+.4f}; "
+    lines.append(f"{model.faults:+z.4f} · log2(1 + page faults) {model.misses:+z.4f} · log2(1 + TLB misses) {model.bias:+z.4f}; "
                  "above the margin shadow, below its negative nested")
     length = float(np.hypot(model.faults, model.misses))
     width = f", {1 / length:.2f} in log2 of counts from 0 to the margin of the support vectors" if length > 1e-3 else "; the same for all counts"
