@@ -54,7 +54,11 @@ fn trained(context: &Context) -> Result<()> {
     let policy = format!("dsp-offset,model={model}");
     let judged = context.pal(["evaluate", "--log", &log, "--policy", "nested", "--policy", &policy], None)?;
     judged.status(0)?.has("over shadow")?.has(&policy)?;
-    context.run(&[&lab[..], &["--policy", &policy, "--stats", &stats]].concat())?.status(0)?.prints(sum)?;
+    let counted = ["--lab", "zen3", "--lab-model", "tlb", "--exec", "seq 999 | md5sum"];
+    context
+        .run(&[&counted[..], &["--policy", &policy, "--stats", &stats]].concat())?
+        .status(0)?
+        .prints(sum)?;
     let stats: Value = serde_json::from_str(&std::fs::read_to_string(&stats)?)?;
     // The parameters of the file, which are integers and not the defaults.
     let text = std::fs::read_to_string(&model)?;

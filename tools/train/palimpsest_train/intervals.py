@@ -88,12 +88,14 @@ def of(log, least=LEAST):
                       "action: make a longer log, or shorter intervals (`--policy random,interval_ms=N`)")
     # The samples begin one period after the policy: the hypervisor's first sum has nothing to be compared with. Where they
     # were lost the draws no longer fit, and the rest is refused below.
-    usable = (engine == drawn[:-1]) & table["pure"].to_numpy() & (table["instructions"].to_numpy() > 0)
+    as_drawn = (engine == drawn[:-1]) & table["pure"].to_numpy()
+    # A guest that sleeps shows nothing.
+    usable = as_drawn & (table["instructions"].to_numpy() > 0)
     if log.dropped:
         raise Refusal(f"{log.path}: {log.dropped} samples were dropped, so that the draws cannot be told: make it again with "
                       "longer periods (`--sample-ms`)")
-    if len(table) >= least and usable.mean() < 0.75:
-        raise Refusal(f"{log.path}: in {np.sum(~usable)} of {len(table)} intervals the engine is not the one that seed {seed} draws: "
+    if len(table) >= least and as_drawn.mean() < 0.75:
+        raise Refusal(f"{log.path}: in {np.sum(~as_drawn)} of {len(table)} intervals the engine is not the one that seed {seed} draws: "
                       "something else chose it too; make a log with one policy from its start, and without commands of the monitor")
     return contexts(log, table, periods, usable, interval_ms, least)
 

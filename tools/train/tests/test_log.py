@@ -30,6 +30,16 @@ class Logs(unittest.TestCase):
         first = int(np.flatnonzero(drawn == SHADOW)[0])
         self.assertEqual(len(data), 200 - first - 1, "nothing is known before the first interval with shadow paging")
 
+    def test_idle_intervals_are_left_out(self):
+        lines = synthetic.random_text(WORK).splitlines()
+        for at in range(40, 160):
+            lines[at] = lines[at].replace('"instructions": 1000000', '"instructions": 0')
+        data = intervals.of(synthetic.parsed("\n".join(lines)))
+        # An interval after an idle one has no context.
+        self.assertEqual(data.left_out + len(data), 200)
+        self.assertTrue(60 <= len(data) < 80, len(data))
+        self.assertTrue(np.all(data.counts == [10, 500]))
+
     def test_draws_are_the_hypervisors(self):
         # The first outputs of SplitMix64 with the seed 0, from its authors' program.
         first = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F, 0xF88BB8A8724C81EC]
