@@ -5,13 +5,48 @@
 #define PALIMPSEST_H
 
 #ifndef __ASSEMBLER__
+#ifdef __KERNEL__
+#include <linux/types.h>
+#else
 #include <stdint.h>
+#endif
 #endif
 
 /* Hypercalls */
+/* The CPUID leaf with the hypervisor's signature, "PalimpsestHV" in EBX, ECX and EDX. */
+#define PALIMPSEST_HYPERCALL_CPUID_BASE 0x40000000
+/* The first number of Palimpsest's own, "PAL" and a zero byte; KVM counts from 1. */
+#define PALIMPSEST_HYPERCALL_FIRST 0x50414c00
+/* Registers the counter page of this VCPU. RBX: its guest-physical address, aligned to 4096, with bit 0 set; 0 takes the
+ * registration back. RCX: the version of the page's layout. A later call replaces the page of an earlier one. A reset takes
+ * it back, INIT does not, as with MSR_KVM_STEAL_TIME. The hypervisor only reads the page, and only for samples. */
+#define PALIMPSEST_HYPERCALL_COUNTER_PAGE 0x50414c01
+/* Bit 0 of RBX: the page is registered. */
+#define PALIMPSEST_HYPERCALL_COUNTER_PAGE_ENABLED 1
+/* Version of the layout of `struct palimpsest_counter_page`. Fields are added in its reserved part without a new one. */
+#define PALIMPSEST_HYPERCALL_COUNTER_PAGE_VERSION 1
+/* Bytes of a counter page. */
+#define PALIMPSEST_HYPERCALL_COUNTER_PAGE_BYTES 0x1000
+/* The error for a caller that is not the kernel (CPL is not 0), negated in RAX. */
+#define PALIMPSEST_HYPERCALL_KVM_EPERM 1
+/* The error for an address that is not RAM of the guest, negated in RAX. */
+#define PALIMPSEST_HYPERCALL_KVM_EFAULT 14
+/* The error for an address that is not aligned or has reserved bits set, negated in RAX. */
+#define PALIMPSEST_HYPERCALL_KVM_EINVAL 22
+/* The error for a version of the layout that this hypervisor does not know, negated in RAX. */
+#define PALIMPSEST_HYPERCALL_KVM_EOPNOTSUPP 95
 /* The error for a hypercall that does not exist, negated in RAX: KVM's own number (Linux, `kvm_para.h`), not the ENOSYS of
  * system calls. */
 #define PALIMPSEST_HYPERCALL_KVM_ENOSYS 1000
+
+#ifndef __ASSEMBLER__
+/* The page on which a VCPU's kernel counts: 64-bit numbers that only grow. */
+struct palimpsest_counter_page {
+    uint64_t page_faults_user;
+    uint64_t page_faults_kernel;
+    uint64_t reserved[510];
+};
+#endif
 
 /* The test device */
 /* A latch of four bytes; what is written is read back. */

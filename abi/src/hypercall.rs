@@ -1,10 +1,37 @@
 //! Hypercalls: VMMCALL on AMD, VMCALL on Intel, in KVM's convention: the number in RAX, arguments in RBX, RCX, RDX and RSI, the
-//! answer in RAX, a negative one for an error (Linux, `Documentation/virt/kvm/x86/hypercalls.rst`).
+//! answer in RAX, a negative one for an error (Linux, `Documentation/virt/kvm/x86/hypercalls.rst`). Outside of 64-bit mode only
+//! the low half of each register counts.
 //!
-//! There are none yet. Their numbers are to be declared here; CPUID tells guests of KVM's interface, so numbers that KVM uses keep
-//! its meaning.
+//! A guest looks for the signature [`SIGNATURE`] in CPUID leaf [`CPUID_BASE`] first; a hypercall that this version does not
+//! have answers [`NOT_IMPLEMENTED`]. CPUID tells guests of KVM's interface too, so numbers that KVM uses keep its meaning; those
+//! of Palimpsest's own begin at [`FIRST`].
+
+/// What CPUID leaf [`CPUID_BASE`] has in EBX, ECX and EDX.
+pub const SIGNATURE: &[u8; 12] = b"PalimpsestHV";
 
 constants! {
+    /// The CPUID leaf with the hypervisor's signature, "PalimpsestHV" in EBX, ECX and EDX.
+    CPUID_BASE: u32 = 0x4000_0000;
+    /// The first number of Palimpsest's own, "PAL" and a zero byte; KVM counts from 1.
+    FIRST: u64 = 0x5041_4c00;
+    /// Registers the counter page of this VCPU. RBX: its guest-physical address, aligned to 4096, with bit 0 set; 0 takes the
+    /// registration back. RCX: the version of the page's layout. A later call replaces the page of an earlier one. A reset takes
+    /// it back, INIT does not, as with MSR_KVM_STEAL_TIME. The hypervisor only reads the page, and only for samples.
+    COUNTER_PAGE: u64 = FIRST + 1;
+    /// Bit 0 of RBX: the page is registered.
+    COUNTER_PAGE_ENABLED: u64 = 1;
+    /// Version of the layout of `struct palimpsest_counter_page`. Fields are added in its reserved part without a new one.
+    COUNTER_PAGE_VERSION: u64 = 1;
+    /// Bytes of a counter page.
+    COUNTER_PAGE_BYTES: usize = 4096;
+    /// The error for a caller that is not the kernel (CPL is not 0), negated in RAX.
+    KVM_EPERM: u64 = 1;
+    /// The error for an address that is not RAM of the guest, negated in RAX.
+    KVM_EFAULT: u64 = 14;
+    /// The error for an address that is not aligned or has reserved bits set, negated in RAX.
+    KVM_EINVAL: u64 = 22;
+    /// The error for a version of the layout that this hypervisor does not know, negated in RAX.
+    KVM_EOPNOTSUPP: u64 = 95;
     /// The error for a hypercall that does not exist, negated in RAX: KVM's own number (Linux, `kvm_para.h`), not the ENOSYS of
     /// system calls.
     KVM_ENOSYS: u64 = 1000;
@@ -13,10 +40,40 @@ constants! {
 /// What RAX holds after a hypercall that does not exist.
 pub const NOT_IMPLEMENTED: u64 = KVM_ENOSYS.wrapping_neg();
 
+/// The page on which a VCPU's kernel counts, for the hypervisor to read: little-endian 64-bit numbers that only grow. The kernel
+/// alone writes it, and it may begin with any values: what is counted is their growth.
+#[repr(C, align(4096))]
+#[derive(Clone, Copy, Debug)]
+pub struct CounterPage {
+    /// Page faults of programs, whether the kernel then finds a page or not.
+    pub page_faults_user: u64,
+    /// Page faults of the kernel itself.
+    pub page_faults_kernel: u64,
+    /// Zero; counters to come.
+    pub reserved: [u64; 510],
+}
+
+impl CounterPage {
+    /// The counters in their order, as the C header names them.
+    pub const NAMES: &'static [&'static str] = &["page_faults_user", "page_faults_kernel"];
+}
+
+const _: () = assert!(size_of::<CounterPage>() == COUNTER_PAGE_BYTES);
+const _: () = assert!(core::mem::offset_of!(CounterPage, page_faults_kernel) == 8);
+
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
-    fn a_missing_hypercall_answers_as_kvm_does() {
-        assert_eq!(super::NOT_IMPLEMENTED as i64, -1000);
+    fn errors_are_those_of_kvm() {
+        assert_eq!(NOT_IMPLEMENTED as i64, -1000);
+        assert_eq!([KVM_EPERM, KVM_EFAULT, KVM_EINVAL, KVM_EOPNOTSUPP], [1, 14, 22, 95]);
+    }
+
+    #[test]
+    fn numbers_fit_kernels_of_32_bits() {
+        assert!(u32::try_from(COUNTER_PAGE).is_ok());
+        assert_eq!(FIRST.to_be_bytes()[4..], *b"PAL\0");
     }
 }

@@ -41,6 +41,11 @@ impl Mode {
     pub const fn needs_counters(self) -> bool {
         self.needs_samples() && !matches!(self, Mode::Random(_))
     }
+
+    /// Whether its policy compares the guest's page faults.
+    pub const fn needs_page_faults(self) -> bool {
+        matches!(self, Mode::Threshold(_) | Mode::DspOffset(_) | Mode::AspSvm(_))
+    }
 }
 
 /// A word that is no mode; it is shown as what would be one.

@@ -14,7 +14,11 @@ const HEAD: &str = "\
 #define PALIMPSEST_H
 
 #ifndef __ASSEMBLER__
+#ifdef __KERNEL__
+#include <linux/types.h>
+#else
 #include <stdint.h>
+#endif
 #endif
 ";
 
@@ -35,6 +39,16 @@ fn constants(out: &mut String, title: &str, prefix: &str, constants: &[Constant]
     }
 }
 
+/// The page that a guest's kernel counts on.
+fn counter_page(out: &mut String) {
+    out.push_str("\n#ifndef __ASSEMBLER__\n/* The page on which a VCPU's kernel counts: 64-bit numbers that only grow. */\n");
+    out.push_str("struct palimpsest_counter_page {\n");
+    let names = hypercall::CounterPage::NAMES;
+    names.iter().for_each(|name| writeln!(out, "    uint64_t {name};").unwrap());
+    let reserved = hypercall::COUNTER_PAGE_BYTES / 8 - names.len();
+    writeln!(out, "    uint64_t reserved[{reserved}];\n}};\n#endif").unwrap();
+}
+
 /// The structures in the shared memory of a lab machine.
 fn lab_structures(out: &mut String) {
     out.push_str("\n#ifndef __ASSEMBLER__\n/* The lab machine's counters in shared memory: this, then one record for each PCPU. */\n");
@@ -53,6 +67,7 @@ fn lab_structures(out: &mut String) {
 fn render() -> String {
     let mut out = HEAD.to_owned();
     constants(&mut out, "Hypercalls", "HYPERCALL", hypercall::CONSTANTS);
+    counter_page(&mut out);
     constants(&mut out, "The test device", "TEST", testdev::CONSTANTS);
     constants(&mut out, "Limits of palimpsest.toml", "CONFIG", config::CONSTANTS);
     let docs: &'static [&'static str] = &["Version of the records' schema."];
@@ -87,21 +102,28 @@ fn the_header_is_what_the_crate_says() {
 #[test]
 fn the_header_compiles_and_has_the_same_layout() {
     let sizes = [
-        ("header", size_of::<lab::Header>()),
-        ("counters", size_of::<lab::Counters>()),
-        ("record", size_of::<lab::Record>()),
+        ("lab_header", size_of::<lab::Header>()),
+        ("lab_counters", size_of::<lab::Counters>()),
+        ("lab_record", size_of::<lab::Record>()),
+        ("counter_page", size_of::<hypercall::CounterPage>()),
     ];
     let mut source = format!("#include \"{}\"\n#include <stddef.h>\n", path().display());
     for (name, bytes) in sizes {
-        writeln!(source, "_Static_assert(sizeof(struct palimpsest_lab_{name}) == {bytes}, \"{name}\");")
-            .unwrap();
+        writeln!(source, "_Static_assert(sizeof(struct palimpsest_{name}) == {bytes}, \"{name}\");").unwrap();
     }
-    let doorbell = std::mem::offset_of!(lab::Record, doorbell);
-    writeln!(
-        source,
-        "_Static_assert(offsetof(struct palimpsest_lab_record, doorbell) == {doorbell}, \"doorbell\");"
-    )
-    .unwrap();
+    let places = [
+        ("lab_record", "doorbell", std::mem::offset_of!(lab::Record, doorbell)),
+        ("counter_page", "page_faults_user", std::mem::offset_of!(hypercall::CounterPage, page_faults_user)),
+        (
+            "counter_page",
+            "page_faults_kernel",
+            std::mem::offset_of!(hypercall::CounterPage, page_faults_kernel),
+        ),
+    ];
+    for (of, field, at) in places {
+        let what = format!("offsetof(struct palimpsest_{of}, {field}) == {at}");
+        writeln!(source, "_Static_assert({what}, \"{field}\");").unwrap();
+    }
     let options = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "-x", "c", "-"];
     let mut compiler = std::process::Command::new("cc")
         .args(options)

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// Where paths in the text start.
-const TREES: [&str; 7] = ["abi/", "hv/", "tools/", "tests/", "docs/", "bench/", "fuzz/"];
+const TREES: [&str; 8] = ["abi/", "hv/", "tools/", "tests/", "docs/", "bench/", "fuzz/", "guest-kits/"];
 
 fn root() -> PathBuf {
     // Asked for when it runs: a checkout that was copied keeps its compiled tests.

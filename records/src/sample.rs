@@ -26,8 +26,8 @@ pub const EXITS: [&str; 18] = [
     "pause",
     "other",
 ];
-/// Events of performance counters, in the hypervisor's order; keys of JSON objects.
-pub const COUNTERS: [&str; 12] = [
+/// Events of performance counters, and the guest's own count of its page faults, in the hypervisor's order; keys of JSON objects.
+pub const COUNTERS: [&str; 13] = [
     "instructions",
     "cycles",
     "dtlb_misses",
@@ -40,6 +40,7 @@ pub const COUNTERS: [&str; 12] = [
     "memory_local",
     "memory_remote",
     "memory_slow",
+    "page_faults",
 ];
 /// Engines of address translation, in the hypervisor's order.
 pub const ENGINES: [&str; 2] = ["nested", "shadow"];
@@ -49,7 +50,7 @@ pub const ENGINES: [&str; 2] = ["nested", "shadow"];
 pub struct Counters {
     /// A bit for each event that is counted.
     pub present: u64,
-    /// The values.
+    /// The values. A sum whose event is not counted for a while keeps its value.
     pub values: [u64; COUNTERS.len()],
 }
 

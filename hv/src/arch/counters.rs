@@ -1,7 +1,7 @@
 //! What performance counters count, in words that no processor's manual owns: a closed list of events, and values for some of
 //! them.
 //!
-//! `hw::pmu` reads them, `vcpu` and `trace` add them up, policies compare them. A processor that cannot count an event has no
+//! `hw::pmu` reads them (but page faults, which the guest counts), `vcpu` and `trace` add them up, policies compare them. A processor that cannot count an event has no
 //! value for it: absent is not zero, and stays absent in every sum and difference.
 
 /// Declares the events once: variants, names, places.
@@ -49,6 +49,8 @@ events! {
     MemoryRemote "memory_remote",
     /// Accesses of the slow tier of memory.
     MemorySlow "memory_slow",
+    /// Page faults of the guest's own, as its kernel counts them (`vm::counter_page`): no processor's counter.
+    PageFaults "page_faults",
 }
 
 /// How many events there are.

@@ -14,7 +14,7 @@ use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Death, Outcome, Stop};
 use crate::vcpu::port;
 use crate::vcpu::run::single_step;
-use crate::vcpu::{Vcpu, control, invalidate, io, memory_fault, mmu, msr, task, time_stamp, xcr};
+use crate::vcpu::{Vcpu, control, hypercall, invalidate, io, memory_fault, mmu, msr, task, time_stamp, xcr};
 use crate::virt::{Exit, FlushScope, Virt};
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
@@ -46,10 +46,7 @@ fn rare<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>, exit: &Ex
             Outcome::Resume
         }
         Exit::Xsetbv => xcr::xsetbv(cx.vcpu, cx.vm, cx.host),
-        Exit::Hypercall => with_next(cx.vcpu, cx.vm, System::Hypercall, |vcpu, rip| {
-            vcpu.virt.set_gpr(Gpr::Rax, abi::hypercall::NOT_IMPLEMENTED);
-            Outcome::Next(rip)
-        }),
+        Exit::Hypercall => hypercall::hypercall(cx),
         // Processors look at this before the intercept; QEMU's emulation does not.
         Exit::Wbinvd if cx.vcpu.virt.cpl() != 0 => Outcome::Inject(Exception::GP0),
         Exit::Wbinvd => with_next(cx.vcpu, cx.vm, System::Wbinvd, |_, rip| Outcome::Next(rip)),

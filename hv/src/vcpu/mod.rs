@@ -19,6 +19,7 @@ mod console;
 mod control;
 mod devices;
 pub mod exit_context;
+mod hypercall;
 mod invalidate;
 mod io;
 mod memory_fault;
@@ -47,6 +48,7 @@ use crate::vcpu::interrupts::Interrupts;
 use crate::vcpu::mmu::Mmu;
 use crate::vcpu::next_rip::NextRips;
 use crate::virt::Virt;
+use crate::vm::counter_page::CounterPage;
 use crate::vm::pvclock::PvClock;
 use crate::vm::work;
 
@@ -64,6 +66,8 @@ pub struct Vcpu<V: Virt> {
     pub msrs: MsrState,
     /// The paravirtual clock.
     pub pv_clock: PvClock,
+    /// The page on which its kernel counts page faults.
+    pub counter_page: CounterPage,
     /// XCR0, which is in the processor while the guest runs.
     pub xcr0: u64,
     /// Decoded instructions.
@@ -119,6 +123,7 @@ impl<V: Virt> Vcpu<V> {
             cpuid,
             msrs: MsrState::default(),
             pv_clock: PvClock::new(tsc_khz as u32),
+            counter_page: CounterPage::default(),
             xcr0: 1,
             decode: DecodeCache::new(),
             next_rips: NextRips::default(),
@@ -149,6 +154,11 @@ impl<V: Virt> Vcpu<V> {
     /// After RESET and INIT, EDX has family, model and stepping (AMD APM 2, table 14-1).
     fn sign(&mut self) {
         self.virt.set_gpr(Gpr::Rdx, self.cpuid.get(1, 0)[0].into());
+    }
+
+    /// Ticks that it has run by host TSC `tsc`, in a turn that goes on.
+    pub fn ran_until(&self, tsc: u64) -> u64 {
+        self.ran.wrapping_add(tsc.wrapping_sub(self.turn_began))
     }
 
     /// The guest spins. Whether others should have the PCPU.

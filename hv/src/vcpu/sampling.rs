@@ -8,12 +8,13 @@ use records::sample::{COUNTERS, Counters, EXITS, MOST, Sums};
 
 use crate::arch::counters::{CounterEvent, Counts, EVENTS};
 use crate::paging::format::{NestedAttr, PteFormat};
-use crate::paging::policy::Period;
+use crate::paging::policy::{Mode, Period};
 use crate::paging::shadow::Shadow;
 use crate::vcpu::Vcpu;
 use crate::vcpu::host::Host;
 use crate::virt::Virt;
 use crate::vm::sampling::Published;
+use crate::vm::translation::PeriodEnd;
 use crate::vm::{HostMemory, Vm, work};
 
 const _: () = assert!(ExitKind::ALL.len() == EXITS.len() && EVENTS == COUNTERS.len());
@@ -30,7 +31,11 @@ pub fn publish<V: Virt, M: HostMemory, H: Host>(
     if let Some(now) = host.counters() {
         vcpu.counts.update(&now);
     }
-    let ran = vcpu.ran.wrapping_add(tsc.wrapping_sub(vcpu.turn_began));
+    let ran = vcpu.ran_until(tsc);
+    if vcpu.counter_page.is_registered() {
+        let memory = vm.read_memory(&mut vcpu.work);
+        vcpu.counter_page.update(&memory.ram(), ran);
+    }
     vm.sampling.publish(vcpu.id, &Published { sums: sums(vcpu), ran });
     if tsc >= vm.sampling.due() {
         let number = host.vm_number();
@@ -65,14 +70,24 @@ pub fn close<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     let words = sample.write(ran, &mut record);
     record_sample(&record[..words]);
     let end = vm.translation.end_period(period(&sample));
+    warn(number, &end, vm.translation.mode());
+    end.changed
+}
+
+/// Says once what a policy lacks.
+fn warn(number: u8, end: &PeriodEnd, mode: Mode) {
     if end.blind {
         log::warn!(
-            "guest{number}: {} compares instructions, cycles and misses of the TLB, which are not counted here (counters=on; on \
-             emulators: pal run --lab): it changes nothing",
-            vm.translation.mode()
+            "guest{number}: {mode} compares instructions, cycles and misses of the TLB, which are not counted here (counters=on; \
+             on emulators: pal run --lab): it changes nothing"
         );
     }
-    end.changed
+    if end.lacks_page_faults {
+        log::warn!(
+            "guest{number}: {mode} compares page faults, which nested paging does not show and the guest does not count: it takes \
+             the rate that shadow paging last showed; load the guest kit's module in the guest (pal run --kit)"
+        );
+    }
 }
 
 /// What policies see of a sample.
@@ -115,6 +130,10 @@ fn sums<V: Virt>(vcpu: &Vcpu<V>) -> Sums {
     sums.switch_ticks = switches.to_nested.ticks.wrapping_add(switches.to_shadow.ticks);
     sums.interrupts = vcpu.interrupts.counts.interrupts;
     sums.counters = [counters(&total.guest), counters(&total.host)];
+    // The sum stays where the guest stops counting for a while.
+    let guest = &mut sums.counters[0];
+    guest.values[CounterEvent::PageFaults as usize] = vcpu.counter_page.page_faults();
+    guest.present |= u64::from(vcpu.counter_page.is_registered()) << CounterEvent::PageFaults as u32;
     sums
 }
 

@@ -7,6 +7,7 @@
 //! others wait without answering, such as the chipset.
 
 pub mod clock;
+pub mod counter_page;
 pub mod covered;
 pub mod hlt_tracker;
 pub mod layout;

@@ -14,6 +14,8 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use records::sample::{Sample, Sums};
 use spin::Mutex;
 
+use crate::arch::counters::CounterEvent;
+
 /// What a VCPU has counted since the VM's start or reset.
 #[derive(Clone, Copy, Debug)]
 pub struct Published {
@@ -45,6 +47,8 @@ struct Closing {
     /// Of the last sample.
     shadow_faults: [u64; 2],
     shadow_memory: [u64; 2],
+    /// Ticks that each VCPU had run by then.
+    ran: Vec<u64>,
 }
 
 impl Sampling {
@@ -55,7 +59,7 @@ impl Sampling {
             due: AtomicU64::new(u64::MAX),
             vcpus: (0..vcpus).map(|_| Mutex::new(Published::NOTHING)).collect(),
             resets: AtomicU8::new(0),
-            closing: Mutex::new(Closing::default()),
+            closing: Mutex::new(Closing { ran: alloc::vec![0; vcpus as usize], ..Closing::default() }),
         }
     }
 
@@ -93,6 +97,27 @@ impl Sampling {
         }
     }
 
+    /// Adds up what the VCPUs have published; `ran` has what each had run at the last sample, and gets what it has run now.
+    ///
+    /// Page faults are counted if all VCPUs count theirs: those that ran since the last sample, as one that the guest has taken
+    /// offline has no page any more, and no page faults.
+    fn sum(&self, ran: &mut [u64]) -> Sums {
+        const PAGE_FAULTS: u64 = 1 << CounterEvent::PageFaults as u32;
+        let mut sums = Sums::ZERO;
+        let (mut some_count, mut all_count) = (false, true);
+        for (vcpu, ran) in self.vcpus.iter().zip(ran) {
+            let published = *vcpu.lock();
+            let counts = published.sums.counters[0].present & PAGE_FAULTS != 0;
+            let has_run = core::mem::replace(ran, published.ran) != published.ran;
+            some_count |= counts && has_run;
+            all_count &= counts || !has_run;
+            sums.add(&published.sums);
+        }
+        sums.counters[0].present &= !PAGE_FAULTS;
+        sums.counters[0].present |= if some_count && all_count { PAGE_FAULTS } else { 0 };
+        sums
+    }
+
     /// Adds up what the VCPUs have published and ends the period, if it is over by `now` or that is demanded; `shadow` is asked
     /// for faults and memory of shadow paging, and says `None` where it would have to wait. The sample, with the ticks that
     /// each VCPU has run. `None`: another VCPU has just done it.
@@ -107,8 +132,7 @@ impl Sampling {
             return None;
         }
         self.due.store(now.saturating_add(self.period.load(Ordering::Relaxed)), Ordering::Relaxed);
-        let mut sums = Sums::ZERO;
-        self.vcpus.iter().for_each(|vcpu| sums.add(&vcpu.lock().sums));
+        let sums = self.sum(&mut closing.ran);
         if let Some((faults, memory)) = shadow() {
             (closing.shadow_faults, closing.shadow_memory) = (faults, memory);
         }
@@ -164,6 +188,39 @@ mod tests {
         assert_eq!(close(&sampling, 9001, false), Some((9, kept, vec![40, 70])), "late, and shadow is taken");
         assert_eq!(close(&sampling, 9002, true), Some((9, [9002, 0], vec![40, 70])), "the end");
         sampling.publish(2, &published(1, 1));
+    }
+
+    #[test]
+    fn page_faults_are_known_where_all_vcpus_that_run_count_them() {
+        const AT: usize = CounterEvent::PageFaults as usize;
+        let counting = |faults, counts, ran| {
+            let mut published = published(0, ran);
+            published.sums.counters[0].values[AT] = faults;
+            published.sums.counters[0].present = u64::from(counts) << AT | 1;
+            published
+        };
+        let sampling = Sampling::new(2);
+        sampling.start(10, 0);
+        let known = |now| {
+            let (sample, _) = sampling.close(now, false, || None).unwrap();
+            (sample.sums.counters[0].get(AT), sample.sums.counters[0].values[AT])
+        };
+        sampling.publish(0, &counting(0, false, 100));
+        assert_eq!(known(10), (None, 0), "the second has published nothing yet");
+        sampling.publish(0, &counting(5, true, 200));
+        assert_eq!(known(20), (Some(5), 5));
+        sampling.publish(0, &counting(6, true, 300));
+        sampling.publish(1, &counting(0, false, 50));
+        assert_eq!(known(30), (None, 6));
+        sampling.publish(0, &counting(7, true, 400));
+        sampling.publish(1, &counting(4, true, 90));
+        assert_eq!(known(40), (Some(11), 11));
+        sampling.publish(0, &counting(8, true, 500));
+        sampling.publish(1, &counting(4, false, 90));
+        assert_eq!(known(50), (Some(12), 12), "the second is offline; its sum stays");
+        assert_eq!(known(60), (None, 12), "none has run");
+        sampling.publish(0, &counting(8, false, 600));
+        assert_eq!(known(70), (None, 12), "the module is gone");
     }
 
     #[test]

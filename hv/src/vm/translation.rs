@@ -14,6 +14,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use spin::Mutex;
 
+use crate::arch::counters::CounterEvent;
 use crate::paging::engine::{Engine, Engines};
 use crate::paging::policy::{Event, Mode, Next, Period, Policy, Sample, can_compare};
 
@@ -42,6 +43,8 @@ struct Asked {
     at_periods: bool,
     /// The policy needs counters, and the machine has none; it has been said.
     is_blind: bool,
+    /// How long, in nanoseconds, the policy has done without page faults that it compares. At [`PATIENCE_NS`] that is said.
+    without_page_faults: u64,
     /// The sums at the end of the last period of samples, and what was counted in it.
     samples: Option<(Period, Option<Period>)>,
 }
@@ -54,7 +57,12 @@ pub struct PeriodEnd {
     pub changed: bool,
     /// The policy compares counters that this machine does not have, as was not known before.
     pub blind: bool,
+    /// The policy compares page faults that nobody has counted for a while, as was not known before.
+    pub lacks_page_faults: bool,
 }
+
+/// How long a policy does without page faults before that is said: a guest loads the module that counts them after its boot.
+const PATIENCE_NS: u64 = 10_000_000_000;
 
 /// Which engine translates a VM's addresses.
 #[derive(Debug)]
@@ -74,7 +82,7 @@ pub struct Translation {
 
 impl Asked {
     fn new(mode: Mode, policy: Policy, samples: Option<(Period, Option<Period>)>) -> Asked {
-        Asked { mode, policy, period: 0, at_periods: false, is_blind: false, samples }
+        Asked { mode, policy, period: 0, at_periods: false, is_blind: false, without_page_faults: 0, samples }
     }
 }
 
@@ -159,10 +167,16 @@ impl Translation {
         let mut asked = self.asked.lock();
         let last = asked.samples.map(|(before, _)| sums.since(&before));
         asked.samples = Some((sums, last));
-        let mut end = PeriodEnd { changed: false, blind: false };
+        let mut end = PeriodEnd { changed: false, blind: false, lacks_page_faults: false };
         let Some(period) = last.filter(|_| asked.at_periods) else { return end };
         if asked.mode.needs_counters() && !asked.is_blind && !can_compare(&period) {
             (asked.is_blind, end.blind) = (true, true);
+        }
+        let hidden = self.in_force() == Engine::Nested && !period.guest.has(CounterEvent::PageFaults);
+        if asked.mode.needs_page_faults() && hidden && !asked.is_blind {
+            let before = asked.without_page_faults;
+            asked.without_page_faults = before.saturating_add(period.nanos);
+            end.lacks_page_faults = before < PATIENCE_NS && asked.without_page_faults >= PATIENCE_NS;
         }
         let before = self.wanted();
         let _no_exits_are_left_over = self.decide(&mut asked, Event::Period);
@@ -264,7 +278,7 @@ mod tests {
             Period { nanos: n, exits: 2 * n, paging_exits: n, guest_faults: 0, guest, host: Counts::ABSENT }
         };
         let translation = Translation::default();
-        let nothing = PeriodEnd { changed: false, blind: false };
+        let nothing = PeriodEnd { changed: false, blind: false, lacks_page_faults: false };
         assert_eq!(translation.end_period(sums(3)), nothing);
         assert_eq!(translation.last_period(), None, "the first one has no begin");
         assert_eq!(translation.end_period(sums(10)), nothing);

@@ -21,12 +21,10 @@ use crate::arch::state::cr4;
 /// EAX, EBX, ECX, EDX.
 pub type Regs = [u32; 4];
 
-/// Signature of our own leaves at 0x4000_0000, in EBX, ECX, EDX.
-pub const SIGNATURE: &[u8; 12] = b"PalimpsestHV";
+pub use abi::hypercall::{CPUID_BASE as HV_BASE, SIGNATURE};
+
 /// Signature of the KVM-compatible leaves at [`KVM_BASE`].
 pub const KVM_SIGNATURE: &[u8; 12] = b"KVMKVMKVM\0\0\0";
-/// Our own leaves.
-pub const HV_BASE: u32 = 0x4000_0000;
 /// KVM-compatible leaves, present if the guest has a paravirtual clock.
 pub const KVM_BASE: u32 = 0x4000_0100;
 

@@ -32,8 +32,9 @@ impl Interval {
     }
 }
 
-/// What is known of the guest's page faults. Shadow paging sees them all; with nested paging the hypervisor sees none, so that the
-/// last rate that was seen stands for the present one.
+/// What is known of the guest's page faults. Its kernel may count them ([`CounterEvent::PageFaults`](crate::arch::counters)).
+/// Without that, shadow paging sees them; with nested paging the hypervisor sees none, so that the last rate that was seen
+/// stands for the present one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Faults {
     /// In a million instructions, when they were last seen.
@@ -43,9 +44,14 @@ pub(super) struct Faults {
 impl Faults {
     /// Page faults of the guest in a million of its instructions.
     pub(super) fn rate(&mut self, window: &Window, sample: &Sample) -> u64 {
-        if sample.engine == Engine::Shadow {
+        if Faults::are_known(window, sample) {
             self.last = window.per_million(window.faults);
         }
         self.last
+    }
+
+    /// Whether those of this interval are known.
+    pub(super) fn are_known(window: &Window, sample: &Sample) -> bool {
+        !window.not_counted || sample.engine == Engine::Shadow
     }
 }

@@ -42,7 +42,7 @@ impl Linear {
             // Where nested paging hides the page faults, as many as the last known rate gives.
             let rate = u128::from(self.faults.rate(&window, sample));
             let hidden = rate * u128::from(window.instructions) / 1_000_000;
-            let faults = if sample.engine == Engine::Shadow { window.faults } else { hidden as u64 };
+            let faults = if Faults::are_known(&window, sample) { window.faults } else { hidden as u64 };
             engine = decide(&self.model, faults, window.misses).unwrap_or(engine);
         }
         Decision { engine, next: Next::Period }

@@ -69,7 +69,7 @@ pub struct Period {
     pub paging_exits: u64,
     /// Page faults of the guest's own that shadow paging has seen.
     pub guest_faults: u64,
-    /// Performance counters of the guest.
+    /// Performance counters of the guest, and its own count of its page faults.
     pub guest: Counts,
     /// And of the hypervisor while it worked for the guest.
     pub host: Counts,

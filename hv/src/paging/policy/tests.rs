@@ -154,6 +154,29 @@ impl Machine {
 }
 
 #[test]
+fn page_faults_that_the_guest_counts_are_seen_with_nested_paging() {
+    // Many misses and many page faults: nested paging should stay, and without the count a policy sees misses only.
+    for mode in ["threshold", "dsp-offset", "asp-svm"] {
+        for (counted, wanted) in [(Some(3_000_000), Engine::Nested), (None, Engine::Shadow)] {
+            let mut policy = Policy::new(mode.parse().unwrap());
+            let _nested = policy.on(Event::Start, &Sample::default());
+            let mut guest = Counts::ABSENT;
+            guest.set(CounterEvent::Instructions, 1_000_000_000);
+            guest.set(CounterEvent::Cycles, 1_000_000_000);
+            guest.set(CounterEvent::DtlbMisses, 2_500_000);
+            counted.into_iter().for_each(|count| guest.set(CounterEvent::PageFaults, count));
+            let (nanos, host) = (1_000_000_000, Counts::ABSENT);
+            let period = Period { nanos, exits: 9, paging_exits: 9, guest_faults: 0, guest, host };
+            let sample = Sample { engine: Engine::Nested, exits: 0, period: Some(period) };
+            assert_eq!(policy.on(Event::Period, &sample).engine, wanted, "{mode}, {counted:?}");
+            // With shadow paging, too, the guest's own count is the better one.
+            let sample = Sample { engine: Engine::Shadow, ..sample };
+            assert_eq!(policy.on(Event::Period, &sample).engine, wanted, "{mode}, {counted:?}");
+        }
+    }
+}
+
+#[test]
 fn adaptive_policies_find_the_better_engine() {
     // A minute each; `dav2m` needs its first second to find misses, which is most of what it loses.
     for (mode, loss) in

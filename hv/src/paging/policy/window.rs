@@ -18,8 +18,10 @@ pub(super) struct Window {
     pub misses: u64,
     /// Exits for shadow paging, or faults of nested tables.
     pub paging_exits: u64,
-    /// Page faults of the guest, as far as they are known.
+    /// Page faults of the guest, as far as they are known: what its kernel has counted, or else what shadow paging has seen.
     pub faults: u64,
+    /// In part of the window the guest's kernel did not count them.
+    pub not_counted: bool,
 }
 
 impl Window {
@@ -35,13 +37,16 @@ impl Window {
         let misses = [CounterEvent::DtlbMisses, CounterEvent::Walks]
             .into_iter()
             .find_map(|event| period.guest.get(event))?;
+        // Preferred with shadow paging, too: on VT-x most page faults never reach it.
+        let counted = period.guest.get(CounterEvent::PageFaults);
         let window = Window {
             nanos: period.nanos,
             instructions,
             cycles: cycles.checked_add(own)?,
             misses,
             paging_exits: period.paging_exits,
-            faults: period.guest_faults,
+            faults: counted.unwrap_or(period.guest_faults),
+            not_counted: counted.is_none(),
         };
         let all =
             [window.nanos, window.instructions, window.cycles, misses, window.paging_exits, window.faults];
@@ -59,6 +64,7 @@ impl Window {
         self.misses = self.misses.saturating_add(later.misses);
         self.paging_exits = self.paging_exits.saturating_add(later.paging_exits);
         self.faults = self.faults.saturating_add(later.faults);
+        self.not_counted |= later.not_counted;
     }
 
     /// How often something happened in a million instructions; nothing if the guest executed none.

@@ -6,6 +6,7 @@
 mod apic_base;
 mod console;
 mod control;
+mod counter_page;
 mod devices;
 mod events;
 mod instructions;

@@ -47,16 +47,35 @@ fn vmmcall(c: &mut Check) {
     if !is_palimpsest() {
         return c.skip("without a hypervisor VMMCALL and VMCALL are #UD or ignored");
     }
-    let mut answer = 0x1234_5678_u64;
-    // SAFETY: asks for a hypercall that does not exist.
+    use abi::hypercall::{COUNTER_PAGE, KVM_EFAULT, KVM_EINVAL, KVM_EOPNOTSUPP, NOT_IMPLEMENTED};
+    c.equal("a hypercall that does not exist", hypercall(0x1234_5678, 0, 0), NOT_IMPLEMENTED);
+    // The page is looked at by the hypervisor only, and only if there are samples.
+    let page = crate::machine::paging::scratch(0);
+    for (what, value, version, error) in [
+        ("a counter page", page | 1, 1, 0),
+        ("another layout", page | 1, 2, KVM_EOPNOTSUPP),
+        ("a bit that means nothing", page | 3, 1, KVM_EINVAL),
+        ("an address that is not aligned", (page + 8) | 1, 1, KVM_EINVAL),
+        ("the I/O APIC as a counter page", 0xfec0_0001, 1, KVM_EFAULT),
+        ("no memory as a counter page", (1 << 45) | 1, 1, KVM_EFAULT),
+        ("no counter page", 0, 0, 0),
+    ] {
+        c.equal(what, hypercall(COUNTER_PAGE, value, version), error.wrapping_neg());
+    }
+}
+
+/// A hypercall with two arguments. It may have the hypervisor read the page that it names.
+fn hypercall(number: u64, first: u64, second: u64) -> u64 {
+    let mut answer = number;
+    // SAFETY: no hypercall changes memory or registers but RAX. RBX is the compiler's own and cannot be named.
     unsafe {
         if is_intel() {
-            asm!("vmcall", inout("rax") answer);
+            asm!("xchg rbx, {0}", "vmcall", "xchg rbx, {0}", inout(reg) first => _, inout("rax") answer, in("rcx") second);
         } else {
-            asm!("vmmcall", inout("rax") answer);
+            asm!("xchg rbx, {0}", "vmmcall", "xchg rbx, {0}", inout(reg) first => _, inout("rax") answer, in("rcx") second);
         }
     }
-    c.equal("a hypercall that does not exist", answer, abi::hypercall::NOT_IMPLEMENTED);
+    answer
 }
 
 fn monitor(c: &mut Check) {
@@ -141,6 +160,8 @@ fn user_mode(c: &mut Check) {
         let vmrun = user::run(user_vmrun, 0).vector;
         c.holds("VMRUN in user mode is #UD or #GP", vmrun == vector::UD || vmrun == vector::GP);
         let hypercall = if is_intel() { user_vmcall } else { user_vmmcall };
-        c.equal("a hypercall in user mode", user::run(hypercall, 0).vector, user::DONE);
+        let trap = user::run(hypercall, 0);
+        let refused = abi::hypercall::KVM_EPERM.wrapping_neg();
+        c.equal("a hypercall in user mode", (trap.vector, trap.rax), (user::DONE, refused));
     }
 }

@@ -72,8 +72,9 @@ impl Samples {
         };
         let side = |side: usize| {
             let (now, last) = (&now.sums.counters[side], &last.sums.counters[side]);
-            // Before the first sample all events count from 0.
-            let begin = |event| if last_time == 0 { 0 } else { last.get(event).unwrap_or(0) };
+            // Before the first sample all events count from 0. A guest that stops counting page faults, and begins again, goes on
+            // from the same sum.
+            let begin = |event: usize| if last_time == 0 { 0 } else { last.values[event] };
             let counted = (0..COUNTERS.len()).filter_map(|event| Some((event, present(now, event)?)));
             let values = counted
                 .map(|(event, value)| (COUNTERS[event].to_owned(), json!(value.wrapping_sub(begin(event)))));
@@ -177,6 +178,26 @@ mod tests {
             (&json!({ "page_fault": 3 }), &json!({ "instructions": 10 }))
         );
         assert_eq!(samples.read(&[records::head(99, 1, 0)]), None);
+    }
+
+    #[test]
+    fn a_count_that_was_not_known_for_a_while_goes_on() {
+        let mut samples = Samples { khz: 2_000_000, ..Samples::default() };
+        let mut read = |time, count, known: bool| {
+            let mut counters =
+                Counters { present: u64::from(known) << (COUNTERS.len() - 1), ..Counters::default() };
+            counters.values[COUNTERS.len() - 1] = count;
+            let mut sample = Sample { vcpus: 1, time_ns: time, tsc: 2 * time, ..Sample::default() };
+            sample.sums.counters[0] = counters;
+            let mut record = [0; MOST];
+            let words = sample.write([0].into_iter(), &mut record);
+            samples.read(&record[..words]).unwrap()["guest"].clone()
+        };
+        let none = json!({});
+        assert_eq!(read(1000, 0, false), none);
+        assert_eq!(read(2000, 40, true), json!({ "page_faults": 40 }));
+        assert_eq!(read(3000, 45, false), none);
+        assert_eq!(read(4000, 52, true), json!({ "page_faults": 7 }), "and not all 52");
     }
 
     #[test]
