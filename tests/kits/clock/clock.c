@@ -4,6 +4,7 @@
  *
  *   clock chase KIB LOADS   the chain visits each page of KIB KiB once in each round, in random order, each at another line
  *   clock warp N LOOPS      N threads, each on a processor of its own
+ *   clock touch PAGES       no time: PAGES page faults, and how many the guest kit has counted meanwhile
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -136,12 +137,40 @@ static int warp(long threads, long loops)
     return shared.backwards != 0;
 }
 
+/* The guest kit's count, of programs; -1 where its module is not loaded. */
+static long long counted(void)
+{
+    long long count = -1;
+    FILE *file = fopen("/sys/kernel/palimpsest/page_faults_user", "r");
+    if (file) {
+        if (fscanf(file, "%lld", &count) != 1)
+            count = -1;
+        fclose(file);
+    }
+    return count;
+}
+
+static int touch(size_t pages)
+{
+    volatile char *memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return 2;
+    madvise((void *)memory, pages * PAGE, MADV_NOHUGEPAGE);
+    long long before = counted();
+    for (size_t i = 0; i < pages; i++)
+        memory[i * PAGE] = 1;
+    printf("touch pages=%zu counted=%lld\n", pages, before < 0 ? before : counted() - before);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 4 && !strcmp(argv[1], "chase"))
         return chase(strtoul(argv[2], NULL, 0), strtoull(argv[3], NULL, 0));
     if (argc == 4 && !strcmp(argv[1], "warp"))
         return warp(strtol(argv[2], NULL, 0), strtol(argv[3], NULL, 0));
-    fprintf(stderr, "clock chase KIB LOADS | clock warp THREADS LOOPS\n");
+    if (argc == 3 && !strcmp(argv[1], "touch"))
+        return touch(strtoul(argv[2], NULL, 0));
+    fprintf(stderr, "clock chase KIB LOADS | clock warp THREADS LOOPS | clock touch PAGES\n");
     return 2;
 }

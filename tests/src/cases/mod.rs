@@ -6,6 +6,7 @@ mod bochs;
 mod boot;
 mod disks;
 mod files;
+mod guest_kit;
 mod guests;
 mod isolation;
 mod kit;
@@ -96,6 +97,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         boot::CASES,
         disks::CASES,
         files::CASES,
+        guest_kit::CASES,
         guests::CASES,
         isolation::CASES,
         person::CASES,

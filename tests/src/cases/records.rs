@@ -15,13 +15,13 @@ pub const CASES: &[Case] = &[
 ];
 
 /// The lines of a file of samples.
-fn lines(path: &str) -> Result<Vec<Value>> {
+pub fn lines(path: &str) -> Result<Vec<Value>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("no {path}"))?;
     text.lines().map(|line| serde_json::from_str(line).with_context(|| line.to_owned())).collect()
 }
 
 /// The sum of a number over the samples of a VM.
-fn sum(lines: &[Value], vm: &str, value: impl Fn(&Value) -> &Value) -> u64 {
+pub fn sum(lines: &[Value], vm: &str, value: impl Fn(&Value) -> &Value) -> u64 {
     let samples = lines.iter().filter(|line| line["t"] == "sample" && line["vm"] == vm);
     samples.filter_map(|line| value(line).as_u64()).sum()
 }

@@ -17,6 +17,7 @@ pub use crate::host::guests::Guest;
 use crate::{
     bench::args::BenchArgs,
     image::args::ImageArgs,
+    kit::KitArgs,
     lab::args::{LabArgs, LabRunArgs},
     report::ReportArgs,
     run::{pcpus::Pcpus, records::args::RecordArgs, remote::place},
@@ -50,6 +51,9 @@ pub enum Command {
     Lab(LabArgs),
     /// Print the path of a guest's kernel, downloading it if needed
     Kernel(KernelArgs),
+    /// Build the guest kit, a module that counts a guest's page faults, and print its path; `run --kit` does so and loads it
+    #[command(after_help = help::KIT)]
+    Kit(KitArgs),
     /// Make the root file system of a distribution, for `run --root`
     Root(RootArgs),
     /// List the machines that are running
@@ -75,7 +79,7 @@ pub enum Command {
 }
 
 /// What makes no sense without a guest.
-const GUEST_OPTIONS: [&str; 21] = [
+const GUEST_OPTIONS: [&str; 22] = [
     "append",
     "disk",
     "entropy",
@@ -84,6 +88,7 @@ const GUEST_OPTIONS: [&str; 21] = [
     "guest",
     "initrd",
     "kernel",
+    "kit",
     "mode",
     "module",
     "modules",
@@ -100,7 +105,7 @@ const GUEST_OPTIONS: [&str; 21] = [
 ];
 
 /// What a description says in their place.
-const DESCRIBED: [&str; 24] = [
+const DESCRIBED: [&str; 25] = [
     "append",
     "disk",
     "entropy",
@@ -109,6 +114,7 @@ const DESCRIBED: [&str; 24] = [
     "guest",
     "initrd",
     "kernel",
+    "kit",
     "mem",
     "mode",
     "module",
@@ -258,6 +264,10 @@ pub struct RunArgs {
     /// directory comes as a tar archive. May be repeated
     #[arg(long, value_name = "GUESTPATH[:FILE]", help_heading = "Guest")]
     pub get: Vec<String>,
+    /// Load the guest kit in the default guest: a kernel module that counts its page faults, for policies and samples with
+    /// nested paging (docs/guide.md). It is built once, by make and gcc, against headers that are fetched
+    #[arg(long, help_heading = "Guest")]
+    pub kit: bool,
     /// Run one shell command in the default guest, print its output, power off
     #[arg(long, value_name = "CMD", allow_hyphen_values = true, help_heading = "Guest")]
     pub exec: Option<String>,

@@ -50,6 +50,7 @@ pub fn run(project: &Project, _ui: &Ui) -> Result<u8> {
             found: ext4::find_admin_program("depmod").map(|path| path.display().to_string()),
             remedy: None,
         },
+        program("make", "builds the guest kit (run --kit)", Some("apt-get install make")),
         program("mmdebstrap", "makes distributions (cargo pal root)", None),
         program("apt-get", "fetches what is missing", None),
         program("dpkg-deb", "unpacks packages", None),

@@ -7,6 +7,7 @@ mod fuzz;
 mod guest;
 mod host;
 mod image;
+mod kit;
 mod lab;
 mod progress;
 mod project;
@@ -56,6 +57,7 @@ fn perform(command: &Command, project: &Project, ui: &Ui) -> Result<u8> {
             println!("{}", host::needs::Needs { project, ui, yes: false }.kernel(args.guest)?.display());
             Ok(0)
         }
+        Command::Kit(args) => kit::run(args, &host::needs::Needs { project, ui, yes: args.yes }),
         Command::Root(args) => root::run(args, project, ui),
         Command::Report(args) => report::run(args, ui),
         Command::Train(args) => train::train(args, project, ui),

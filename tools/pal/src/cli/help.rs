@@ -39,6 +39,8 @@ The same guest elsewhere:
                                       chooses between nested and shadow paging
   cargo pal run --lab zen3 --policy random,interval_ms=20 --samples random.jsonl
                                       a log for `cargo pal train`
+  cargo pal run --lab zen3 --policy threshold --kit
+                                      the guest counts its page faults for it
   cargo pal run --lab zen3 --lab-model tlb --lab-check miss --exec true
   cargo pal run --lab zen3 --deterministic --exec true
                                       repeats to the last count
@@ -153,6 +155,17 @@ Examples:
   cargo pal kernel --guest linux-image-rt-amd64
 
 Nothing is installed: kernels are kept under target/pal.";
+
+/// Of `pal kit`.
+pub const KIT: &str = "\
+Examples:
+  cargo pal kit                       for the kernel of the default guest
+  cargo pal kit --guest debian-amd64-backports
+  cargo pal kit --kernel bzImage --modules out
+                                      for one's own, after `make modules_install`
+  cargo pal run --kit --exec 'cat /sys/kernel/palimpsest/page_faults_user'
+
+Nothing is installed but make and a compiler, if they are missing: headers and modules are kept under target/pal.";
 
 /// Of `pal root`.
 pub const ROOT: &str = "\

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::{
     bundle::{File, Module},
@@ -13,7 +13,7 @@ use super::{
     initramfs::{self, Contents, Put, Root},
     vm::{self, Vm},
 };
-use crate::host::needs::Needs;
+use crate::{host::needs::Needs, kit};
 
 /// A guest's files.
 pub struct Files {
@@ -87,7 +87,14 @@ impl Files {
         let initrd = match own.map(|contents| (vm.initrd.as_deref(), contents)) {
             None if ours => {
                 let busybox = needs.busybox(vm.guest())?;
-                let drivers = if vm.has_devices() { drivers::find(vm, &path, &kernel)? } else { Vec::new() };
+                let mut drivers =
+                    if vm.has_devices() { drivers::find(vm, &path, &kernel)? } else { Vec::new() };
+                if vm.kit {
+                    let module = kit::build(vm, needs, &path, &kernel)?;
+                    let contents =
+                        fs::read(&module).with_context(|| format!("cannot read {}", module.display()))?;
+                    drivers.push((kit::NAME.to_owned(), contents));
+                }
                 let command = vm.exec.as_deref();
                 let contents = initramfs::build(&Contents {
                     busybox: &busybox,

@@ -16,7 +16,7 @@ export PATH=/bin:/usr/bin:/sbin:/usr/sbin:/pal/bin HOME=/root USER=root TERM=dum
 hostname palimpsest
 ip link set lo up 2>/dev/null
 
-# Drivers of virtio devices, in an order in which they can be loaded.
+# Drivers of virtio devices, in an order in which they can be loaded, and the guest kit (--kit).
 for module in /pal/modules/*.ko; do
     [ -e "$module" ] && insmod "$module"
 done

@@ -5,7 +5,7 @@ pub mod bundle;
 pub mod cpio;
 pub mod devices;
 pub mod disk;
-mod drivers;
+pub mod drivers;
 pub mod files;
 pub mod get;
 pub mod image;

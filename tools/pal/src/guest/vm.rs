@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use toml::de::{DeTable, DeValue};
 
 use super::bundle;
-use crate::{cli::Guest, status::Usage};
+use crate::{cli::Guest, host::guests::Architecture, status::Usage};
 
 /// What a guest's memory is between, in MiB.
 const MEMORY: RangeInclusive<u64> = MIN_MEMORY_MIB..=MAX_MEMORY_MIB;
@@ -58,6 +58,9 @@ pub struct Vm {
     /// Where files that it sends go unless they say it themselves.
     #[serde(skip)]
     pub folder: PathBuf,
+    /// It loads the guest kit, which counts its page faults.
+    #[serde(default)]
+    pub kit: bool,
     /// RAM in MiB.
     #[serde(default = "memory")]
     pub memory_mib: u64,
@@ -220,6 +223,7 @@ impl Vm {
             exec: None,
             put: Vec::new(),
             get: Vec::new(),
+            kit: false,
             folder: PathBuf::new(),
             memory_mib: memory(),
             vcpus: one(),
@@ -268,6 +272,7 @@ impl Vm {
             ("put", !self.put.is_empty()),
             ("get", !self.get.is_empty()),
             ("root", self.root.is_some()),
+            ("kit", self.kit),
         ];
         keys.into_iter().find(|(_, given)| *given).map(|(key, _)| key)
     }
@@ -371,6 +376,12 @@ impl Vm {
                 (self.audit_shadow == Some(0)).then_some(("audit_shadow", text))
             })
             .or_else(|| self.cpu_mistake())
+            .or_else(|| {
+                let text =
+                    ": the guest kit is built for 64-bit guests; a 32-bit one can build guest-kits/linux itself, by its Makefile";
+                let is_32 = self.guest().source().architecture == Architecture::I386;
+                (self.kit && is_32).then(|| ("kit", text.to_owned()))
+            })
             .or_else(|| {
                 // The root file system and the modules of the kernel are disks, too.
                 let most = if self.root.is_some() { MAX_DISKS - 2 } else { MAX_DISKS };
@@ -520,6 +531,11 @@ mod tests {
                 "name = \"a\"\ndisks = [{ file = \"d\", read_only = true, write_back = true }]",
                 "`disks`: `read_only` and `write_back` exclude",
             ),
+            (
+                "name = \"a\"\nguest = \"debian-686\"\nkit = true",
+                "line 6: vm \"a\": `kit`: the guest kit is built for",
+            ),
+            ("name = \"a\"\ninitrd = \"i\"\nkit = true", "`initrd`: `kit` is for"),
             ("name = \"a\"\ncmdline = \"a\\u0000\"", "`cmdline` holds a zero byte"),
             ("name = \"a\"\ninitrd = \"i\"\nexec = \"e\"", "line 5: vm \"a\": `initrd`: `exec` is for"),
             ("name = \"a\"\ninitrd = \"i\"\nget = [\"/e\"]", "line 5: vm \"a\": `initrd`: `get` is for"),

@@ -204,9 +204,9 @@ mod tests {
         let spec = parse(
             "version = 1\nlabel = \"LAB\"\nhypervisor = \"hv\"\nhypervisor_cmdline = \"stats=on\"\nserial = \"com2\"\n\
              together = true\nconsole = \"a\"\ntimeout = \"never\"\ndefault = \"a shadow\"\nmodes = [\"shadow\", \"switch=7\"]\nnative = false\nprobe = false\n\
-             [[vm]]\nname = \"a\"\nguest = \"debian-686\"\nkernel = \"k\"\ncmdline = \"c\"\nappend = \"d\"\nnative_cmdline = \"n\"\n\
+             [[vm]]\nname = \"a\"\nguest = \"debian-amd64-rt\"\nkernel = \"k\"\ncmdline = \"c\"\nappend = \"d\"\nnative_cmdline = \"n\"\n\
              exec = \"e\"\nput = [\"p:/q\"]\nweight = 512\ncap = 50\naffinity = [1]\nnetworks = [\"lan\"]\n\
-             disks = [{ file = \"d\" }]\nconsole = \"virtio\"\nentropy = true\nmemory_mib = 64\nvcpus = 1\nmode = \"nested\"\nshadow_pages = 16\naudit_shadow = 13\n\
+             kit = true\ndisks = [{ file = \"d\" }]\nconsole = \"virtio\"\nentropy = true\nmemory_mib = 64\nvcpus = 1\nmode = \"nested\"\nshadow_pages = 16\naudit_shadow = 13\n\
              protocol = \"pvh\"\npermissive_msr = true\ntest_device = true\npv_clock = false\nrestart = true\n\
              modules = [{ file = \"m\", cmdline = \"m x\" }]\n",
         )
@@ -214,12 +214,9 @@ mod tests {
         assert_eq!((spec.serial, spec.timeout), (Port(Some(1)), Timeout(None)));
         assert_eq!(spec.hypervisor.as_deref(), Some(Path::new("/lab/hv")));
         let vm = &spec.vm[0];
-        assert_eq!(
-            (vm.guest, vm.mode, vm.protocol),
-            (Some(Guest::Debian686), Some(Mode::Nested), Protocol::Pvh)
-        );
+        assert_eq!((vm.guest, vm.mode, vm.protocol), (Some(Guest::Rt), Some(Mode::Nested), Protocol::Pvh));
         assert_eq!(vm.kernel.as_deref(), Some(Path::new("/lab/k")));
-        assert!(spec.together && spec.console.as_deref() == Some("a"));
+        assert!(vm.kit && spec.together && spec.console.as_deref() == Some("a"));
         assert_eq!((vm.append.concat(), vm.weight, vm.cap), ("d".to_owned(), Some(512), Some(50)));
         assert_eq!((vm.put[0].as_str(), vm.modules[0].file.as_path()), ("/lab/p:/q", Path::new("/lab/m")));
     }

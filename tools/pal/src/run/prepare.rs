@@ -103,6 +103,9 @@ pub fn check(args: &RunArgs) -> Result<()> {
         Machine::Native | Machine::BochsNative if args.protocol != Protocol::Auto => wrong(
             "--protocol is for the hypervisor's loader; without the hypervisor QEMU or GRUB chooses how to start a kernel",
         ),
+        Machine::Native | Machine::BochsNative if args.kit => {
+            wrong("--kit: the module counts for the hypervisor, and there is none on this machine")
+        }
         Machine::Native | Machine::BochsNative if args.probe => {
             wrong("--probe: it is the hypervisor that reports, and there is none on this machine")
         }
@@ -221,6 +224,7 @@ fn from_options(args: &RunArgs) -> Result<Vm> {
         exec: args.exec.clone(),
         put: args.put.clone(),
         get: args.get.clone(),
+        kit: args.kit,
         memory_mib: args.mem,
         vcpus: args.vcpus,
         mode: Some(args.mode),

@@ -1,0 +1,85 @@
+//! The guest kit: its module counts page faults, and the hypervisor reads them.
+
+use anyhow::{Result, ensure};
+
+use super::{Case, SHADOW, only, records};
+use crate::context::Context;
+
+pub const CASES: &[Case] = &[
+    only("qemu-svm", "guest kit: page faults are counted and sampled", counts).also(SHADOW),
+    only("qemu-svm", "guest kit: refused", refused),
+];
+
+/// Page faults that a program makes on purpose, with the module for the first time, without it, and with it again.
+const TOUCHED: [u64; 3] = [3000, 1000, 2000];
+/// Page faults of a program's and its kernel's own that come along while it makes those.
+const OWN: u64 = 60;
+
+fn counts(context: &Context) -> Result<()> {
+    let samples = context.path("samples.jsonl");
+    let put = format!("{}:/clock", context.clock.display());
+    let [first, none, again] = TOUCHED;
+    // A file that is open keeps the module no longer than the reading of it takes. The last sample before the module goes is of
+    // a moment without page faults.
+    let command = format!(
+        "kit=/sys/kernel/palimpsest; cat $kit/registered $kit/layout; exec 9<$kit/registered; /clock touch {first}
+        total() {{ echo total $(($(cat $kit/page_faults_user) + $(cat $kit/page_faults_kernel))); }}
+        total; sleep 0.2; rmmod palimpsest && ls $kit 2>&1; exec 9<&-; /clock touch {none}
+        insmod /pal/modules/*palimpsest.ko && insmod /pal/modules/*palimpsest.ko 2>/dev/null || echo loaded once
+        /clock touch {again}; echo 0 >/sys/devices/system/cpu/cpu1/online; cat $kit/registered
+        echo 1 >/sys/devices/system/cpu/cpu1/online; cat $kit/registered; total; sleep 0.2"
+    );
+    let machine = ["--kit", "--vcpus", "2", "--samples", &samples, "--put", &put, "--exec", &command];
+    let run = context.run(&machine)?.status(0)?;
+    let said = run.stdout();
+    let lines: Vec<&str> = said.lines().collect();
+    ensure!(lines[..2] == ["0-1", "1"], "CPUs with a page, and its layout: {said}");
+    ensure!(said.contains("/sys/kernel/palimpsest: No such file"), "the module has gone: {said}");
+    ensure!(said.contains("loaded once\n"), "{said}");
+    ensure!(said.contains("\n0\n0-1\n"), "a CPU goes and comes: {said}");
+    let numbers = |key: &str| -> Vec<i64> {
+        said.split_whitespace().filter_map(|word| word.strip_prefix(key)?.parse().ok()).collect()
+    };
+    let counted = numbers("counted=");
+    ensure!(counted.len() == 3 && counted[1] == -1, "{said}");
+    for (touched, counted) in [(first, counted[0]), (again, counted[2])] {
+        let counted = counted as u64;
+        ensure!((touched..=touched + OWN).contains(&counted), "{counted} counted, {touched} made: {said}");
+    }
+    let totals = said.lines().filter_map(|line| line.strip_prefix("total ")?.parse::<u64>().ok());
+    let totals: Vec<u64> = totals.collect();
+    ensure!(totals.len() == 2, "{said}");
+
+    let lines = records::lines(&samples)?;
+    let counting = lines.iter().filter(|line| line["guest"]["page_faults"].is_u64());
+    let counting: Vec<_> = counting.cloned().collect();
+    ensure!(counting.iter().any(|line| line["engine"] == context.mode.unwrap_or("nested")), "wrong mode");
+    let sampled = records::sum(&counting, "guest", |line| &line["guest"]["page_faults"]);
+    // What the shell and its programs do between a total and the end of counting is in the samples alone.
+    let (least, made) = (totals.iter().sum::<u64>(), TOUCHED.iter().sum::<u64>());
+    ensure!(
+        (least * 97 / 100..=least + made / 2).contains(&sampled),
+        "{sampled} in samples, {totals:?} in the guest"
+    );
+    if context.mode == Some("shadow") {
+        let seen = records::sum(&counting, "guest", |line| &line["faults"]["guest"]);
+        ensure!(
+            (seen * 95 / 100..=seen * 105 / 100).contains(&sampled),
+            "the guest counted {sampled}, shadow paging {seen}"
+        );
+    }
+    Ok(())
+}
+
+fn refused(context: &Context) -> Result<()> {
+    let native = ["run", "--machine", "native", "--kit", "--exec", "true"];
+    context.pal(native, None)?.status(2)?.says("there is none on this machine")?;
+    context.run(&["--guest", "debian-686", "--kit", "--exec", "true"])?.status(2)?.says("64-bit guests")?;
+    let initrd = context.file("initrd", "")?;
+    context.run(&["--initrd", &initrd, "--kit"])?.status(2)?.says("--kit")?;
+    // Built once: the same file comes again.
+    let kit = || context.pal(["kit"], None)?.status(0);
+    let (first, second) = (kit()?.stdout(), kit()?.stdout());
+    ensure!(first == second && std::path::Path::new(first.trim()).is_file(), "{first} and {second}");
+    Ok(())
+}
