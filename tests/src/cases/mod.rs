@@ -4,6 +4,7 @@ mod bad_input;
 mod bench;
 mod bochs;
 mod boot;
+mod compare;
 mod disks;
 mod files;
 mod guest_kit;
@@ -95,6 +96,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
     let cases = [
         bochs::CASES,
         boot::CASES,
+        compare::CASES,
         disks::CASES,
         files::CASES,
         guest_kit::CASES,

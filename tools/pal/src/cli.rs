@@ -16,6 +16,7 @@ use clap::{
 pub use crate::host::guests::Guest;
 use crate::{
     bench::args::BenchArgs,
+    compare::args::CompareArgs,
     image::args::ImageArgs,
     kit::KitArgs,
     lab::args::{LabArgs, LabRunArgs},
@@ -23,6 +24,7 @@ use crate::{
     run::{pcpus::Pcpus, records::args::RecordArgs, remote::place},
     top::args::TopArgs,
     train::{EvaluateArgs, TrainArgs},
+    workload::args::WorkloadArgs,
 };
 
 /// Palimpsest's tool: build the hypervisor, run guests on it, test it.
@@ -49,6 +51,10 @@ pub enum Command {
     Image(ImageArgs),
     /// List, show or check descriptions of lab machines, which `run --lab` models; measure what that costs
     Lab(LabArgs),
+    /// List workloads of a fixed amount of work, or run one and say what it took
+    Workload(WorkloadArgs),
+    /// Compare policies on workloads: time relative to the better engine, changes, and when which engine was in force
+    Compare(CompareArgs),
     /// Print the path of a guest's kernel, downloading it if needed
     Kernel(KernelArgs),
     /// Build the guest kit, a module that counts a guest's page faults, and print its path; `run --kit` does so and loads it

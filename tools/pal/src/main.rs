@@ -2,6 +2,7 @@
 
 mod bench;
 mod cli;
+mod compare;
 mod doctor;
 mod fuzz;
 mod guest;
@@ -14,11 +15,13 @@ mod project;
 mod report;
 mod root;
 mod run;
+mod samples;
 mod status;
 mod test;
 mod top;
 mod train;
 mod ui;
+mod workload;
 
 use std::process::ExitCode;
 
@@ -53,6 +56,8 @@ fn perform(command: &Command, project: &Project, ui: &Ui) -> Result<u8> {
         Command::Bench(args) => bench::run(args, project, ui),
         Command::Image(args) => image::run(args, project, ui),
         Command::Lab(args) => lab::run(args, project, ui),
+        Command::Workload(args) => workload::run(args, project, ui),
+        Command::Compare(args) => compare::run(args, project, ui),
         Command::Kernel(args) => {
             println!("{}", host::needs::Needs { project, ui, yes: false }.kernel(args.guest)?.display());
             Ok(0)

@@ -11,7 +11,7 @@ mod column;
 mod exits;
 mod json;
 mod lab;
-mod program;
+pub mod program;
 mod record;
 mod results;
 mod rows;

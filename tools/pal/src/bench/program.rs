@@ -15,6 +15,7 @@ use crate::{
     ui::Ui,
 };
 
+/// The package of the benchmarks' programs.
 const PACKAGE: &str = "bench-guest";
 /// The program for one processor.
 pub const ONE: &str = "bench-guest";
@@ -28,14 +29,20 @@ const FLAGS: &str =
 /// Builds a program: [`ONE`] or [`SEVERAL`].
 ///
 /// # Errors
-/// It does not compile; no static C library.
+/// Those of [`build_of`].
 pub fn build(project: &Project, ui: &Ui, name: &str) -> Result<PathBuf> {
-    let arguments = ["build", "--quiet", "--package", PACKAGE, "--bin", name];
+    build_of(project, ui, PACKAGE, name)
+}
+
+/// Builds a program of a package, static.
+///
+/// # Errors
+/// It does not compile; no static C library.
+pub fn build_of(project: &Project, ui: &Ui, package: &str, name: &str) -> Result<PathBuf> {
+    let arguments = ["build", "--quiet", "--package", package, "--bin", name];
     let arguments = [&arguments[..], &["--profile", PROFILE, "--target", TARGET]].concat();
     ui.run("building the guest's program", project.cargo().args(arguments).args(["--config", FLAGS]))
-        .context(
-            "the benchmark's guest needs a static C library: libc6-dev on Debian, glibc-static on Fedora",
-        )?;
+        .context("a guest's program needs a static C library: libc6-dev on Debian, glibc-static on Fedora")?;
     let program = project.target.join(TARGET).join(PROFILE).join(name);
     if !is_static_elf(&program, Architecture::Amd64) {
         bail!("{} is not a static program", program.display());

@@ -3,7 +3,7 @@
 //! A figure is a quotient of two sums, so that one of several samples together is exact: neither a mean of means nor one that
 //! stands for its neighbours.
 
-use super::run::{Run, Sample};
+use crate::samples::{Run, Sample};
 
 /// A series: one VM of one run.
 pub struct Series<'a> {

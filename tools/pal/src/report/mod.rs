@@ -1,12 +1,11 @@
 //! `pal report`: files of samples as one page of HTML, which needs no network: timelines, tables, a comparison of the runs, and
 //! what ran.
 //!
-//! [`run`] reads files, [`figures`] says what is shown of them, [`chart`] draws, [`page`] puts it together.
+//! [`crate::samples`] reads files, [`figures`] says what is shown of them, [`chart`] draws, [`page`] puts it together.
 
-mod chart;
-mod figures;
-mod page;
-mod run;
+pub mod chart;
+pub mod figures;
+pub mod page;
 
 use std::{fs, path::PathBuf};
 
@@ -14,10 +13,10 @@ use anyhow::Result;
 use clap::Args;
 
 use crate::{
+    samples::Run,
     status::Usage,
     ui::{Ui, shell_word},
 };
-use run::Run;
 
 /// Options of `pal report`.
 #[derive(Args)]

@@ -10,14 +10,15 @@ use serde_json::{Map, Value, json};
 use super::{
     chart::{self, COLOURS, Stretch},
     figures::{self, FIGURES, Figure, Series, TOTALS},
-    run::{Run, Sample},
 };
+use crate::samples::{Run, Sample};
 
-const STYLE: &str = include_str!("page.css");
+/// The style sheet.
+pub const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
 /// Text inside HTML.
-fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
@@ -82,7 +83,7 @@ fn summary(runs: &[Run], all: &[Series<'_>], end: f64) -> String {
 }
 
 /// The modes of a series, neighbours of one mode together.
-fn stretches(samples: &[&Sample]) -> Vec<Stretch> {
+pub fn stretches(samples: &[&Sample]) -> Vec<Stretch> {
     let mut all: Vec<Stretch> = Vec::new();
     for group in figures::groups(samples) {
         let (begin, end) = figures::times(group);
@@ -236,7 +237,7 @@ fn data_of(all: &[Series<'_>]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::run::tests::{ABOUT, END, line};
+    use crate::samples::tests::{ABOUT, END, line};
 
     fn run(name: &str, vm: &str, exits: u64) -> Run {
         let about = ABOUT.replace("\"a\"", &json!(vm).to_string());

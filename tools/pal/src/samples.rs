@@ -1,4 +1,5 @@
-//! A file of samples, read line by line: what ran, and what each sample counted.
+//! A file of samples, read line by line: what ran, and what each sample counted. `pal report`, `pal workload` and
+//! `pal compare` read files.
 //!
 //! Files come from runs that were killed, from full disks, from other versions of `pal`, and from a slip of the hand. What can be
 //! read is used, what cannot is counted, and a file in which nothing can be read is refused with what to do.
@@ -47,6 +48,8 @@ pub struct Sample {
     pub vm: usize,
     /// The end of that time, in nanoseconds since the first sample of the machine.
     pub machine_ns: u64,
+    /// The same since the VM's start.
+    pub time_ns: u64,
     /// How long it was.
     pub span_ns: u64,
     /// Shadow tables were in force at its end.
@@ -169,6 +172,7 @@ impl Run {
         Some(Sample {
             vm,
             machine_ns: line["machine_ns"].as_u64()?,
+            time_ns: number(&line["time_ns"]),
             span_ns: line["span_ns"].as_u64()?,
             shadow: line["engine"] == "shadow",
             switches: number(&line["switches"]["to_nested"])
@@ -234,7 +238,7 @@ impl Run {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -312,7 +316,7 @@ pub(super) mod tests {
             text.truncate(length - cut % length);
             if let Ok(run) = Run::read(text.as_slice()) {
                 prop_assert!(run.samples.len() <= 2 && run.ending().len() < 400);
-                prop_assert!(super::super::page::page(&[run]).is_ok());
+                prop_assert!(crate::report::page::page(&[run]).is_ok());
             }
         }
     }

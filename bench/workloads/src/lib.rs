@@ -1,0 +1,153 @@
+//! The list of workloads: what the guest's program (`main.rs`) can do, and what `pal workload list` shows.
+//!
+//! The published policies were measured with SPEC CPU, which is licensed and therefore absent. Each workload here has one
+//! trait of those programs in a pure form; the list says which, and why it may stand in for them.
+
+/// What a workload suffers from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Misses of the TLB, with hardly a change of page tables: shadow paging should win.
+    Tlb,
+    /// Changes of page tables and of address spaces: nested paging should win.
+    Paging,
+    /// Both in turn: a policy that changes can be ahead of either.
+    Phases,
+    /// Neither: no policy may cost anything.
+    Indifferent,
+}
+
+impl Kind {
+    /// A word or two.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Tlb => "TLB-bound",
+            Kind::Paging => "paging-bound",
+            Kind::Phases => "phases",
+            Kind::Indifferent => "indifferent",
+        }
+    }
+}
+
+/// A workload.
+#[derive(Clone, Copy, Debug)]
+pub struct Workload {
+    /// Its name on command lines.
+    pub name: &'static str,
+    /// What it suffers from.
+    pub kind: Kind,
+    /// What it does at scale 1.
+    pub work: &'static str,
+    /// Which published workload it stands in for, and why.
+    pub stands_for: &'static str,
+}
+
+/// A workload of the list.
+const fn workload(name: &'static str, kind: Kind, work: &'static str, stands_for: &'static str) -> Workload {
+    Workload { name, kind, work, stands_for }
+}
+
+/// All workloads, in the order of the list.
+pub const WORKLOADS: &[Workload] = &[
+    workload(
+        "gups",
+        Kind::Tlb,
+        "3 million updates of random words of 256 MiB",
+        "HPCC RandomAccess: no locality, so that nearly each access misses TLB and caches",
+    ),
+    workload(
+        "chase",
+        Kind::Tlb,
+        "10 million loads, each the address of the next, 2048 lines, one in every 32 pages of 256 MiB",
+        "429.mcf and 471.omnetpp: a hot set of small nodes strewn over much memory, which fits a cache but no TLB",
+    ),
+    workload(
+        "spmv",
+        Kind::Tlb,
+        "2 products of a sparse matrix of 2^18 rows, 8 entries in each, with a vector of 128 MiB",
+        "450.soplex and 436.cactusADM: sparse algebra with gathers from a vector beyond the TLB",
+    ),
+    workload(
+        "bfs",
+        Kind::Tlb,
+        "2 breadth-first searches of a random graph of 2^17 vertices of 1 KiB and 2^20 edges",
+        "Graph500 and 473.astar: each edge leads to another page",
+    ),
+    workload(
+        "fork-exec",
+        Kind::Paging,
+        "100 processes, each forked and executed anew, one after the other",
+        "the shell scripts and `make` around 403.gcc and kernbench: an address space for a moment's work",
+    ),
+    workload(
+        "mmap-churn",
+        Kind::Paging,
+        "150 mappings of 256 pages, each written, protected, written again and unmapped",
+        "the allocation of 403.gcc and 253.perlbmk: memory comes from the kernel and goes back",
+    ),
+    workload(
+        "fork-server",
+        Kind::Paging,
+        "200 children of a parent of 8 MiB, each writing to 32 of its pages",
+        "servers that fork for each request, as those of SPECweb and of LMbench's lat_proc",
+    ),
+    workload(
+        "copy-on-write",
+        Kind::Paging,
+        "40 children, each writing to all of 1024 pages that it shares with its parent",
+        "redis that saves its memory, and 176.gcc: faults on pages that are there, but may not be written",
+    ),
+    workload(
+        "phases",
+        Kind::Phases,
+        "chase and mmap-churn in turn, 3 times each",
+        "403.gcc: passes that allocate and passes that walk what was allocated; each side is better for a while",
+    ),
+    workload(
+        "phases-fork",
+        Kind::Phases,
+        "bfs and fork-server in turn, 2 times each",
+        "a build that starts its tools between long computations, as kernbench with 471.omnetpp",
+    ),
+    workload(
+        "matmul",
+        Kind::Indifferent,
+        "6 products of matrices of 160 rows and columns, in the first caches",
+        "416.gamess and 444.namd: computing in a small working set",
+    ),
+    workload(
+        "sha256",
+        Kind::Indifferent,
+        "SHA-256 of 16 KiB, 400 times over",
+        "456.hmmer and 464.h264ref: integer loops in a small working set",
+    ),
+];
+
+/// The workload of this name.
+pub fn find(name: &str) -> Option<&'static Workload> {
+    WORKLOADS.iter().find(|workload| workload.name == name)
+}
+
+/// Where the program prints its record: this and a JSON object with the keys `workload`, `scale_milli`, `checksum`,
+/// `tsc_begin`, `tsc_end`; or `error`.
+pub const MARK: &str = "@workload ";
+/// The number under which a lab machine counts the work (docs/lab.md).
+pub const REGION: u64 = 0;
+/// Thousandths of the scale, at least and at most.
+pub const SCALES: std::ops::RangeInclusive<u32> = 1..=1_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_words() {
+        for (at, workload) in WORKLOADS.iter().enumerate() {
+            assert!(WORKLOADS[..at].iter().all(|other| other.name != workload.name), "{}", workload.name);
+            let is_word = |name: &str| {
+                name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+            };
+            assert!(is_word(workload.name) && !workload.stands_for.is_empty() && !workload.work.is_empty());
+        }
+        assert!(find("gups").is_some() && find("Gups").is_none());
+    }
+}

@@ -1,0 +1,138 @@
+//! The guest's program of `cargo pal workload`: does a fixed amount of one kind of work, and prints its checksum. It is made
+//! to be a Linux guest's first process (then it powers the machine off at the end), but runs as a common program too.
+//! Arguments: the workload's name, and thousandths of the scale.
+//!
+//! What a workload needs is there before the work begins; the work alone is marked for the lab machine. The program is
+//! static and has one thread.
+#![cfg_attr(not(test), no_main)]
+
+mod compute;
+#[path = "../../guest/src/guest.rs"]
+#[allow(dead_code, reason = "the benchmark also describes its guest")]
+mod guest;
+mod memory;
+mod paging;
+mod phases;
+mod random;
+mod report;
+mod sys;
+
+use std::{
+    env,
+    ffi::{CStr, c_char, c_int},
+    io,
+};
+
+/// The name under which the program exits at once, with its first argument as status.
+const EXIT_AT_ONCE: &CStr = c"exit";
+
+/// The work, after what it needs has been prepared; its checksum.
+type Work = Box<dyn FnOnce() -> io::Result<u64>>;
+
+/// Rounds of `chase` at scale 1, of `mmap-churn`, `bfs` and `fork-server`.
+const CHASE: u64 = 10_000_000;
+const CHURN: u64 = 150;
+const SEARCHES: u64 = 2;
+const SERVE: u64 = 200;
+
+/// Prepares this many rounds.
+type Prepare = fn(u64) -> io::Result<Work>;
+
+/// Each workload with its rounds at scale 1.
+const WORKS: &[(&str, u64, Prepare)] = &[
+    ("gups", 3_000_000, memory::gups),
+    ("chase", CHASE, memory::chase),
+    ("spmv", 2, memory::spmv),
+    ("bfs", SEARCHES, memory::bfs),
+    ("fork-exec", 100, paging::fork_exec),
+    ("mmap-churn", CHURN, paging::mmap_churn),
+    ("fork-server", SERVE, paging::fork_server),
+    ("copy-on-write", 40, paging::copy_on_write),
+    ("phases", CHURN, phases::phases),
+    ("phases-fork", SEARCHES, phases::phases_fork),
+    ("matmul", 6, compute::matmul),
+    ("sha256", 400, compute::sha256),
+];
+
+/// Called by the C library. Not Rust's own `main`, whose runtime makes a dozen system calls first.
+///
+/// # Safety
+/// `arguments` is a C program's list of `count` arguments.
+#[cfg_attr(not(test), unsafe(export_name = "main"))]
+pub unsafe extern "C" fn start(count: c_int, arguments: *const *const c_char) -> c_int {
+    // SAFETY: the caller's promise; the first of at least two arguments is a C string.
+    if count == 2 && unsafe { CStr::from_ptr(*arguments) } == EXIT_AT_ONCE {
+        // SAFETY: as above, of the second one.
+        return paging::exit_with(unsafe { CStr::from_ptr(*arguments.add(1)) }.to_bytes()).into();
+    }
+    let first = guest::is_first_process();
+    if first {
+        guest::prepare();
+    }
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let status = match perform(&arguments) {
+        Ok(()) => 0,
+        Err(error) => {
+            report::error(&error.to_string());
+            1
+        }
+    };
+    if first {
+        guest::power_off();
+    }
+    status
+}
+
+/// Performs the work that the arguments name, and reports it.
+fn perform(arguments: &[String]) -> io::Result<()> {
+    let usage = || io::Error::other("arguments: a workload's name, and thousandths of its scale");
+    // The kernel hands over unknown words of its own command line before them, such as `nokaslr`.
+    let [.., name, scale] = arguments else { return Err(usage()) };
+    let scale = scale.parse().ok().filter(|scale| workloads::SCALES.contains(scale)).ok_or_else(usage)?;
+    let work = prepare(name, scale)?;
+    sys::mark::<{ abi::lab::MARK_BEGIN }>();
+    let begin = sys::tsc();
+    let sum = work();
+    let end = sys::tsc();
+    sys::mark::<{ abi::lab::MARK_END }>();
+    report::done(name, scale, sum?, begin, end);
+    Ok(())
+}
+
+/// Prepares a workload at this many thousandths of its scale: one round at least.
+fn prepare(name: &str, scale: u32) -> io::Result<Work> {
+    let work = WORKS.iter().find(|(known, ..)| *known == name);
+    let (_, rounds, prepare) = work.ok_or_else(|| io::Error::other(format!("no such workload: {name}")))?;
+    prepare((rounds * u64::from(scale) / 1000).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_and_the_program_agree() {
+        let names: Vec<_> = workloads::WORKLOADS.iter().map(|workload| workload.name).collect();
+        assert_eq!(names, WORKS.iter().map(|(name, ..)| *name).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_checksum_is_that_of_the_work() {
+        // Not `fork-exec`, which executes this program.
+        for (name, ..) in WORKS.iter().filter(|(name, ..)| *name != "fork-exec") {
+            let sum = |scale| prepare(name, scale).unwrap()().unwrap();
+            let (one, again) = (sum(10), sum(10));
+            assert_eq!(one, again, "{name}");
+            assert_ne!(one, sum(1000), "{name}: more work is another sum");
+        }
+    }
+
+    #[test]
+    fn wrong_arguments_are_refused() {
+        let perform =
+            |words: &[&str]| perform(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
+        for words in [&[][..], &["gups"], &["gups", "0"], &["gups", "x"], &["gup", "1"]] {
+            assert!(perform(words).is_err(), "{words:?}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What the workloads ask of the kernel: memory, processes, the marks of a lab machine.
+
+use std::{
+    arch::{
+        asm,
+        x86_64::{_mm_lfence, _rdtsc},
+    },
+    io, ptr, slice,
+};
+
+use libc::{c_int, pid_t};
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+
+/// Private anonymous memory in pages of 4 KiB.
+pub struct Area {
+    base: *mut u8,
+    bytes: usize,
+}
+
+impl Area {
+    /// Maps memory; nothing of it is there yet.
+    pub fn new(bytes: usize) -> io::Result<Area> {
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping where the kernel likes it.
+        let at = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let area = Area { base: at.cast(), bytes };
+        // Huge pages would take the misses away that the workload is about.
+        // SAFETY: the range is ours.
+        check(unsafe { libc::madvise(at, bytes, libc::MADV_NOHUGEPAGE) })?;
+        Ok(area)
+    }
+
+    /// The memory as 64-bit words.
+    pub fn words(&mut self) -> &mut [u64] {
+        // SAFETY: the mapping has this size and is aligned to pages; the kernel fills it with zeroes, a value of any
+        // integer; it is borrowed as long as the slice.
+        unsafe { slice::from_raw_parts_mut(self.base.cast(), self.bytes / size_of::<u64>()) }
+    }
+
+    /// Allows writing, or forbids it.
+    pub fn protect(&mut self, writable: bool) -> io::Result<()> {
+        let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        // SAFETY: the range is ours; the caller has no slice of it, and writes to it only while that is allowed.
+        check(unsafe { libc::mprotect(self.base.cast(), self.bytes, protection) }).map(drop)
+    }
+
+    /// Writes to all of it, and again: what the kernel and the hypervisor do for new pages is done afterwards.
+    pub fn settle(&mut self) {
+        self.touch(0);
+        self.touch(0);
+    }
+
+    /// Adds this to the first word of each page.
+    pub fn touch(&mut self, value: u64) {
+        for word in self.words().iter_mut().step_by(PAGE / size_of::<u64>()) {
+            // SAFETY: a word of ours. Volatile, because the compiler would leave out what changes nothing.
+            unsafe { ptr::from_mut(word).write_volatile(word.wrapping_add(value)) };
+        }
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and gone after this.
+        unsafe { libc::munmap(self.base.cast(), self.bytes) };
+    }
+}
+
+/// Turns a system call's -1 into an error.
+pub fn check(result: c_int) -> io::Result<c_int> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Forks; the child runs `body` and exits with what it returns.
+pub fn fork(body: impl FnOnce() -> u8) -> io::Result<pid_t> {
+    // SAFETY: this program has one thread, so the child may do whatever its parent may.
+    match unsafe { libc::fork() } {
+        0 => {
+            let status = body();
+            // SAFETY: ends this process; nothing runs afterwards.
+            unsafe { libc::_exit(status.into()) }
+        }
+        result => check(result),
+    }
+}
+
+/// Waits for a child to exit; its status.
+pub fn wait(child: pid_t) -> io::Result<u8> {
+    let mut status: c_int = 0;
+    // SAFETY: `status` is a valid place for the result.
+    check(unsafe { libc::waitpid(child, &mut status, 0) })?;
+    if libc::WIFEXITED(status) {
+        return Ok(libc::WEXITSTATUS(status) as u8);
+    }
+    Err(io::Error::other(format!("a child ended with wait status {status:#x}")))
+}
+
+/// The time-stamp counter after everything before it has happened.
+pub fn tsc() -> u64 {
+    // SAFETY: LFENCE is part of SSE2, which every x86-64 processor has; RDTSC is allowed in user space by default.
+    unsafe {
+        _mm_lfence();
+        _rdtsc()
+    }
+}
+
+/// Tells a lab machine that the work begins or ends. Elsewhere it is a no-op.
+pub fn mark<const MARK: u32>() {
+    const { assert!(matches!(abi::lab::MARKS, [0x0f, 0x1f, 0x84, 0x00])) };
+    // SAFETY: a no-op.
+    unsafe {
+        asm!(
+            ".byte 0x0f, 0x1f, 0x84, 0x00",
+            ".long {mark}",
+            mark = const MARK,
+            in("rax") workloads::REGION,
+            options(nostack, preserves_flags),
+        );
+    }
+}

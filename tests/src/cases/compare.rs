@@ -1,0 +1,70 @@
+//! Workloads, and policies compared on them.
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::{Case, only};
+use crate::context::Context;
+
+pub const CASES: &[Case] = &[
+    only("qemu-svm", "compare: two static modes, and again from the file", compares),
+    only("qemu-svm", "compare: wrong names and files", refused),
+];
+
+/// A workload that changes page tables takes shadow paging longer, and comes to the same. The second comparison finds both
+/// cells in the file, and runs nothing.
+fn compares(context: &Context) -> Result<()> {
+    let (json, html, csv) = (context.path("c.json"), context.path("c.html"), context.path("c.csv"));
+    let what = ["compare", "--policies", "nested,shadow", "--workloads", "mmap-churn", "--scale", "0.05"];
+    let files = ["--json", &json, "--html", &html, "--csv", &csv];
+    let first = context.pal([&what[..], &files].concat(), None)?.status(0)?;
+    first.has("mmap-churn")?.has("+0.0 %")?.has("all workloads")?;
+    let text = std::fs::read_to_string(&json)?;
+    let document: Value = serde_json::from_str(&text)?;
+    let cell = |policy: &str| {
+        let cells = document["cells"].as_array().into_iter().flatten();
+        cells
+            .clone()
+            .find(|cell| cell["policy"] == policy)
+            .with_context(|| format!("no {policy}: {document:#}"))
+    };
+    let (nested, shadow) = (cell("nested")?, cell("shadow")?);
+    ensure!(nested["checksum"] == shadow["checksum"], "{} and {}", nested["checksum"], shadow["checksum"]);
+    let table = document["table"].as_array().context("no table")?;
+    let relative =
+        table.iter().find(|row| row["policy"] == "shadow").and_then(|row| row["relative"].as_f64());
+    ensure!(relative > Some(1.2), "shadow paging takes {relative:?} times as long");
+    for (cell, idle) in [(nested, "shadow_cycles"), (shadow, "nested_cycles")] {
+        ensure!(cell[idle] == 0 && cell["changes"] == 0, "the other engine was in force: {cell:#}");
+        let modes = cell["timeline"]["modes"].as_array().map(Vec::len);
+        ensure!(modes == Some(1), "{modes:?} stretches of one mode");
+    }
+    // The samples are of the work itself: each of its 256 pages faults on shadow tables, several times in a round.
+    let exits = |cell: &Value| -> f64 {
+        let steps = cell["timeline"]["metrics"][1].as_array().into_iter().flatten();
+        steps.filter_map(|step| Some((step[1].as_f64()? - step[0].as_f64()?) * step[2].as_f64()?)).sum()
+    };
+    let (nested, shadow) = (exits(nested), exits(shadow));
+    ensure!(shadow > 4000.0 && nested < 1000.0, "exits in the timelines: nested {nested}, shadow {shadow}");
+    let page = std::fs::read_to_string(&html)?;
+    ensure!(page.contains("<svg") && page.contains("mmap-churn"), "{page}");
+    ensure!(std::fs::read_to_string(&csv)?.lines().count() == 3);
+
+    let again = context.pal([&what[..], &files].concat(), None)?.status(0)?;
+    again.says("2 of 2 cells are in the file already")?;
+    let now: Value = serde_json::from_str(&std::fs::read_to_string(&json)?)?;
+    ensure!(now["cells"] == document["cells"], "the cells have changed");
+    Ok(())
+}
+
+fn refused(context: &Context) -> Result<()> {
+    let pal = |words: &[&str]| context.pal(words.to_vec(), None);
+    pal(&["compare", "--policies", "dav3m"])?.status(2)?.says("dav3m")?;
+    pal(&["compare", "--workloads", "gup"])?.status(2)?.says("gups, chase")?;
+    let other = context.file("other.json", "{}")?;
+    pal(&["compare", "--json", &other])?.status(2)?.says("no comparison of policies")?;
+    pal(&["workload", "run", "gup"])?.status(2)?.says("no such workload")?;
+    pal(&["workload", "run", "gups", "--exec", "true"])?.status(2)?.says("--exec")?;
+    pal(&["workload", "list"])?.status(0)?.has("SPEC CPU")?.has("phases-fork")?;
+    Ok(())
+}

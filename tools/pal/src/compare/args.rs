@@ -1,0 +1,107 @@
+//! Options of `pal compare`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::workload::args::scale;
+
+const EXAMPLES: &str = "\
+Examples:
+  cargo pal compare --quick                all policies on a few workloads; some minutes
+  cargo pal compare --policies nested,shadow,dav2m --workloads chase,phases
+  cargo pal compare --policies dsp-sample,interval_ms=20,exploit=9,nested,shadow
+                                           a part with `=` belongs to the policy before it
+  cargo pal compare --seeds 5 --lab zen3 --json zen3.json --html zen3.html
+                                           type it again, and it goes on where it was
+
+Each cell is one deterministic `pal run` on a lab machine; of it the marked work alone counts, with what the hypervisor did for it. \
+Times are modelled cycles, relative to the better of nested and shadow (docs/policies.md).
+
+Exit status: 0; 1 if a cell failed, or checksums differ; 2 usage.";
+
+/// Options of `pal compare`.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CompareArgs {
+    /// The policies, as `pal run --policy` takes them. Default: all that need no model
+    #[arg(long, value_name = "A,B,…", num_args = 1..)]
+    pub policies: Vec<String>,
+    /// The workloads, by their names in `cargo pal workload list`. Default: some of each kind
+    #[arg(long, value_name = "X,Y,…", num_args = 1.., value_delimiter = ',')]
+    pub workloads: Vec<String>,
+    /// Runs of each cell, with the seeds 1 to N; the table has the medians
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub seeds: u32,
+    /// Short runs of fewer workloads; the default policies decide in shorter windows accordingly
+    #[arg(long)]
+    pub quick: bool,
+    /// How much work, as a multiple of what the list of workloads says. Default: 4, with --quick 1
+    #[arg(long, value_name = "FACTOR", value_parser = scale)]
+    pub scale: Option<u32>,
+    /// The lab machine: a name of `cargo pal lab list`, or the file that describes one
+    #[arg(long, value_name = "NAME|FILE", default_value = "opteron-2350")]
+    pub lab: String,
+    /// Let time in the machine follow the modelled cycles, as `pal run --lab-time` does
+    #[arg(long)]
+    pub lab_time: bool,
+    /// Cells that run side by side; it changes no result. Default: as many as this machine has processors
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub jobs: Option<u32>,
+    /// Write all cells to FILE as JSON, after each of them. Those that it has already, of the same inputs, are not run again
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write a line for each cell to FILE
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Write a page with tables and timelines to FILE, which needs nothing else
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Install missing packages without asking
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// The policies of `--policies`: a part with `=` is a parameter of the policy before it, but for `switch=N`.
+pub fn policies(words: &[String]) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for word in words {
+        let first = all.len();
+        for part in word.split(',') {
+            let is_parameter = part.contains('=') && !part.starts_with("switch=");
+            match all[first..].last_mut() {
+                Some(policy) if is_parameter => *policy += &format!(",{part}"),
+                _ => all.push(part.to_owned()),
+            }
+        }
+    }
+    let mut known = Vec::new();
+    all.retain(|policy| {
+        !known.contains(policy) && {
+            known.push(policy.clone());
+            true
+        }
+    });
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_belong_to_the_policy_before_them() {
+        let read =
+            |words: &[&str]| policies(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
+        assert_eq!(
+            read(&[
+                "nested,dsp-sample,interval_ms=20,exploit=9,switch=50",
+                "dsp-offset,model=a.toml",
+                "nested"
+            ]),
+            ["nested", "dsp-sample,interval_ms=20,exploit=9", "switch=50", "dsp-offset,model=a.toml"]
+        );
+        assert_eq!(read(&["seed=3"]), ["seed=3"], "refused as a policy later");
+        assert_eq!(read(&[""]), [""]);
+    }
+}

@@ -1,0 +1,253 @@
+//! A cell of the comparison: one policy, one workload, one seed; what is run for it, and what came of it.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use serde::{Deserialize, Serialize};
+use workloads::Workload;
+
+use crate::{
+    cli::Mode,
+    report::{
+        chart::Stretch,
+        figures::{FIGURES, Step},
+        page::stretches,
+    },
+    samples::{Run, Sample},
+    workload::runner::{self, Measured, Setup},
+};
+
+/// What is run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The workload.
+    pub workload: &'static str,
+    /// The policy, as it was given.
+    pub policy: String,
+    /// The seed of the deterministic run.
+    pub seed: u32,
+    /// Thousandths of the workload's scale.
+    pub scale_milli: u32,
+    /// Options of `pal run` that all cells share.
+    pub options: Vec<String>,
+}
+
+impl Plan {
+    /// All options of `pal run`. `random` takes the cell's seed, unless it has one.
+    pub fn options(&self) -> Vec<String> {
+        let policy = match self.policy.parse::<Mode>() {
+            Ok(Mode::Random(_)) if !self.policy.contains("seed=") => {
+                format!("{},seed={}", self.policy, self.seed)
+            }
+            _ => self.policy.clone(),
+        };
+        let mut options = vec![format!("--deterministic={}", self.seed), "--mode".to_owned(), policy];
+        options.extend(self.options.iter().cloned());
+        options
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// The run failed, or lacks what a comparison needs.
+    pub fn perform(&self, setup: &Setup, workload: &Workload, inputs: String) -> Result<Cell> {
+        let measured = runner::perform(setup, workload, self.scale_milli, &self.options())?;
+        let (Some(cycles), Some(samples)) = (measured.cycles, &measured.samples) else {
+            bail!("no modelled cycles or no samples: a comparison takes a lab machine");
+        };
+        if samples.end.is_none() || samples.broken > 0 {
+            bail!("the samples are damaged: {}", samples.ending());
+        }
+        let timeline = Timeline::of(samples, measured.begin_ns);
+        let changes = measured.changes().unwrap_or(0);
+        let Measured { record, command, .. } = measured;
+        Ok(Cell {
+            workload: self.workload.to_owned(),
+            policy: self.policy.clone(),
+            seed: self.seed,
+            scale_milli: self.scale_milli,
+            inputs,
+            host_cycles: cycles.host,
+            nested_cycles: cycles.nested,
+            shadow_cycles: cycles.shadow,
+            changes,
+            checksum: record.checksum,
+            command,
+            timeline,
+        })
+    }
+}
+
+/// What came of a cell, as the JSON file keeps it.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Cell {
+    /// The workload.
+    pub workload: String,
+    /// The policy.
+    pub policy: String,
+    /// The seed.
+    pub seed: u32,
+    /// Thousandths of the workload's scale.
+    pub scale_milli: u32,
+    /// The hash of all that the result depends on.
+    pub inputs: String,
+    /// Modelled cycles of the hypervisor for the work.
+    pub host_cycles: u64,
+    /// Those of the guest on nested tables.
+    pub nested_cycles: u64,
+    /// Those of the guest on shadow tables.
+    pub shadow_cycles: u64,
+    /// Changes of the mode meanwhile.
+    pub changes: u64,
+    /// What the work came to.
+    pub checksum: String,
+    /// The arguments of `pal`.
+    pub command: Vec<String>,
+    /// What happened when.
+    pub timeline: Timeline,
+}
+
+impl Cell {
+    /// Modelled cycles of the work, the hypervisor's included.
+    pub fn cycles(&self) -> u64 {
+        self.host_cycles.saturating_add(self.nested_cycles).saturating_add(self.shadow_cycles)
+    }
+
+    /// The part of the guest's cycles that it spent on shadow tables.
+    pub fn shadow_share(&self) -> f64 {
+        let guest = self.nested_cycles.saturating_add(self.shadow_cycles);
+        self.shadow_cycles as f64 / guest.max(1) as f64
+    }
+}
+
+/// What happened when, in seconds of the VM's time since the work began.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Timeline {
+    /// Which engine was in force.
+    pub modes: Vec<Stretch>,
+    /// Each metric of [`METRICS`].
+    pub metrics: Vec<Vec<Step>>,
+}
+
+/// The metrics of a timeline: places in the report's [`FIGURES`]. Both modes show them.
+pub const METRICS: [usize; 2] = [3, 0];
+
+impl Timeline {
+    fn of(run: &Run, begin_ns: Option<u64>) -> Timeline {
+        let begin = begin_ns.unwrap_or_else(|| run.samples.first().map_or(0, |first| first.time_ns));
+        // Times of the VM in the place of the machine's.
+        let moved: Vec<Sample> = run
+            .samples
+            .iter()
+            .map(|sample| Sample { machine_ns: sample.time_ns.saturating_sub(begin), ..sample.clone() })
+            .collect();
+        let samples: Vec<&Sample> = moved.iter().collect();
+        let short = |value: f64| (value * 1e6).round() / 1e6;
+        let metric = |figure: usize| {
+            let steps = FIGURES[figure].steps(&samples).into_iter();
+            steps.map(|(from, to, value)| (short(from), short(to), short(value))).collect()
+        };
+        Timeline {
+            modes: stretches(&samples)
+                .into_iter()
+                .map(|(from, to, shadow)| (short(from), short(to), shadow))
+                .collect(),
+            metrics: METRICS.map(metric).into(),
+        }
+    }
+}
+
+/// The hash of everything that cells depend on, but for their own options.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn inputs(files: &[&Path], texts: &[&str]) -> Result<String> {
+    let mut all = String::new();
+    for path in files {
+        let contents = std::fs::read(path).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+        all += &bootimg::sha256(&contents);
+    }
+    texts.iter().for_each(|text| all += &format!(" {}", bootimg::sha256(text.as_bytes())));
+    Ok(bootimg::sha256(all.as_bytes()))
+}
+
+/// The hash for one cell: that of all, its options, and the files that its policy names.
+pub fn inputs_of(plan: &Plan, all: &str) -> String {
+    let mut text = format!("{all} {} {} {:?}", plan.workload, plan.scale_milli, plan.options());
+    let values = plan.policy.split(',').filter_map(|part| part.split_once('='));
+    for contents in values.filter_map(|(_, value)| std::fs::read(value).ok()) {
+        text += &bootimg::sha256(&contents);
+    }
+    bootimg::sha256(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(policy: &str) -> Plan {
+        Plan {
+            workload: "gups",
+            policy: policy.into(),
+            seed: 7,
+            scale_milli: 1000,
+            options: vec!["--lab".into(), "zen3".into()],
+        }
+    }
+
+    #[test]
+    fn options_have_the_seed() {
+        let options = |policy: &str| plan(policy).options().join(" ");
+        assert_eq!(options("shadow"), "--deterministic=7 --mode shadow --lab zen3");
+        assert_eq!(
+            options("random,interval_ms=5"),
+            "--deterministic=7 --mode random,interval_ms=5,seed=7 --lab zen3"
+        );
+        assert_eq!(options("random,seed=3"), "--deterministic=7 --mode random,seed=3 --lab zen3");
+    }
+
+    #[test]
+    fn other_inputs_have_other_hashes() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("model");
+        let model = plan(&format!("dsp-offset,model={}", file.display()));
+        let hash = |plan: &Plan| inputs_of(plan, "all");
+        let absent = hash(&model);
+        std::fs::write(&file, "a").unwrap();
+        let one = hash(&model);
+        std::fs::write(&file, "b").unwrap();
+        let mut hashes = vec![absent, one, hash(&model), hash(&plan("nested")), hash(&plan("shadow"))];
+        hashes.push(hash(&Plan { scale_milli: 1, ..plan("nested") }));
+        hashes.push(inputs_of(&plan("nested"), "other"));
+        let before = hashes.len();
+        hashes.sort();
+        hashes.dedup();
+        assert_eq!(hashes.len(), before);
+        assert_eq!(hash(&plan("nested")), hash(&plan("nested")));
+        assert!(inputs(&[Path::new("/no/such/file")], &[]).is_err());
+        assert_ne!(inputs(&[&file], &["x"]).unwrap(), inputs(&[&file], &["y"]).unwrap());
+    }
+
+    #[test]
+    fn a_timeline_begins_with_the_work() {
+        let sample = |time_ns, shadow| Sample {
+            time_ns,
+            span_ns: 1_000_000_000,
+            shadow,
+            exits: vec![(0, 5)],
+            ..Sample::default()
+        };
+        let samples =
+            vec![sample(11_000_000_000, false), sample(12_000_000_000, true), sample(13_000_000_000, true)];
+        let timeline = Timeline::of(&Run { samples, ..Run::default() }, Some(10_000_000_000));
+        assert_eq!(timeline.modes, [(0.0, 1.0, false), (1.0, 3.0, true)]);
+        assert_eq!(timeline.metrics, [vec![], vec![(0.0, 1.0, 5.0), (1.0, 2.0, 5.0), (2.0, 3.0, 5.0)]]);
+    }
+
+    #[test]
+    fn shares_of_cells() {
+        let cell = Cell { host_cycles: 10, nested_cycles: 60, shadow_cycles: 30, ..Cell::default() };
+        assert_eq!(cell.cycles(), 100);
+        assert!((cell.shadow_share() - 1.0 / 3.0).abs() < 1e-9 && Cell::default().shadow_share() == 0.0);
+    }
+}

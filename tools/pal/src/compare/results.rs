@@ -1,0 +1,164 @@
+//! What is known of all cells: medians over seeds, times relative to the better static mode, and what does not fit together.
+
+use super::cell::Cell;
+
+/// The policies that never change.
+const STATIC: [&str; 2] = ["nested", "shadow"];
+
+/// A policy on a workload: the median over its seeds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row<'a> {
+    /// The workload.
+    pub workload: &'a str,
+    /// The policy.
+    pub policy: &'a str,
+    /// The run in the middle, by cycles; of an even number the upper one.
+    pub median: &'a Cell,
+    /// Runs.
+    pub seeds: usize,
+    /// How far the runs are apart: the slowest to the fastest.
+    pub spread: f64,
+    /// Its cycles to those of the better of nested and shadow; `None`: neither was run.
+    pub relative: Option<f64>,
+}
+
+/// A row for each workload and policy that has a cell, in these orders.
+pub fn rows<'a>(cells: &'a [Cell], workloads: &'a [String], policies: &'a [String]) -> Vec<Row<'a>> {
+    let mut all = Vec::new();
+    for workload in workloads {
+        let median = |policy: &str| {
+            let mut runs: Vec<&Cell> =
+                cells.iter().filter(|cell| cell.workload == *workload && cell.policy == policy).collect();
+            runs.sort_by_key(|cell| cell.cycles());
+            let (least, most) = (runs.first()?.cycles(), runs.last()?.cycles());
+            Some((runs[runs.len() / 2], runs.len(), most as f64 / least.max(1) as f64))
+        };
+        let better = STATIC.iter().filter_map(|policy| median(policy)).map(|(cell, ..)| cell.cycles()).min();
+        all.extend(policies.iter().filter_map(|policy| {
+            let (cell, seeds, spread) = median(policy)?;
+            let relative =
+                better.filter(|cycles| *cycles > 0).map(|cycles| cell.cycles() as f64 / cycles as f64);
+            Some(Row { workload, policy, median: cell, seeds, spread, relative })
+        }));
+    }
+    all
+}
+
+/// A policy over all workloads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Overall<'a> {
+    /// The policy.
+    pub policy: &'a str,
+    /// The geometric mean of its times relative to the better static mode.
+    pub mean: f64,
+    /// The worst of them, and its workload.
+    pub worst: (f64, &'a str),
+}
+
+/// The policies that have been on all workloads: others cannot be compared.
+pub fn overall<'a>(rows: &[Row<'a>], workloads: &[String], policies: &'a [String]) -> Vec<Overall<'a>> {
+    let of = |policy: &'a String| {
+        let mine = rows.iter().filter(|row| row.policy == policy);
+        let mine: Vec<_> = mine.filter_map(|row| Some((row.relative?, row.workload))).collect();
+        if mine.is_empty() || mine.len() < workloads.len() {
+            return None;
+        }
+        let mean = (mine.iter().map(|(relative, _)| relative.ln()).sum::<f64>() / mine.len() as f64).exp();
+        let worst = mine.into_iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+        Some(Overall { policy, mean, worst })
+    };
+    policies.iter().filter_map(of).collect()
+}
+
+/// Workloads whose cells do not all have one checksum: something was computed wrongly.
+pub fn disagreements(cells: &[Cell], workloads: &[String]) -> Vec<String> {
+    let of = |workload: &&String| {
+        let mut sums: Vec<_> = cells
+            .iter()
+            .filter(|cell| cell.workload == **workload)
+            .map(|cell| (cell.scale_milli, &cell.checksum))
+            .collect();
+        sums.sort_unstable();
+        sums.dedup();
+        sums.windows(2).any(|pair| pair[0].0 == pair[1].0)
+    };
+    workloads.iter().filter(of).cloned().collect()
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    pub fn words(words: &[&str]) -> Vec<String> {
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    pub fn cell(workload: &str, policy: &str, seed: u32, cycles: u64) -> Cell {
+        Cell {
+            workload: workload.into(),
+            policy: policy.into(),
+            seed,
+            host_cycles: cycles / 10,
+            nested_cycles: cycles - cycles / 10,
+            checksum: "ab".into(),
+            ..Cell::default()
+        }
+    }
+
+    /// Two workloads; nested tables are better for one, shadow tables for the other.
+    pub fn example() -> (Vec<Cell>, Vec<String>, Vec<String>) {
+        let mut cells =
+            vec![cell("a", "nested", 1, 110), cell("a", "nested", 2, 120), cell("a", "nested", 3, 90)];
+        cells.extend([cell("a", "shadow", 1, 100), cell("a", "dav2m,window_inst=1000", 1, 101)]);
+        cells.extend([cell("b", "nested", 1, 50), cell("b", "shadow", 1, 200)]);
+        (cells, words(&["a", "b"]), words(&["nested", "shadow", "dav2m,window_inst=1000"]))
+    }
+
+    #[test]
+    fn medians_are_compared_with_the_better_static_mode() {
+        let (cells, workloads, policies) = example();
+        let rows = rows(&cells, &workloads, &policies);
+        let of = |row: &Row| {
+            (
+                row.workload.to_owned(),
+                row.median.cycles(),
+                row.seeds,
+                row.relative.map(|it| (it * 1000.0) as u64),
+            )
+        };
+        let of: Vec<_> = rows.iter().map(of).collect();
+        let row =
+            |workload: &str, cycles, seeds, relative| (workload.to_owned(), cycles, seeds, Some(relative));
+        let expected = [
+            row("a", 110, 3, 1100),
+            row("a", 100, 1, 1000),
+            row("a", 101, 1, 1010),
+            row("b", 50, 1, 1000),
+            row("b", 200, 1, 4000),
+        ];
+        assert_eq!(of, expected);
+        assert!((rows[0].spread - 120.0 / 90.0).abs() < 1e-9);
+        let overall = overall(&rows, &workloads, &policies);
+        assert_eq!(overall.len(), 2, "a policy that lacks a workload has no mean");
+        assert!((overall[1].mean - 2.0).abs() < 1e-9 && overall[1].worst == (4.0, "b"), "{overall:?}");
+    }
+
+    #[test]
+    fn without_static_modes_nothing_is_relative() {
+        let cells = [cell("a", "dav2m", 1, 100)];
+        let (workloads, policies) = (words(&["a"]), words(&["dav2m"]));
+        let rows = rows(&cells, &workloads, &policies);
+        assert_eq!((rows.len(), rows[0].relative), (1, None));
+        assert!(overall(&rows, &workloads, &policies).is_empty());
+    }
+
+    #[test]
+    fn checksums_of_one_scale_agree() {
+        let (mut cells, workloads, _) = example();
+        assert!(disagreements(&cells, &workloads).is_empty());
+        cells[1].checksum = "cd".into();
+        assert_eq!(disagreements(&cells, &workloads), ["a"]);
+        cells[1].scale_milli = 5;
+        assert!(disagreements(&cells, &workloads).is_empty());
+    }
+}

@@ -1,0 +1,290 @@
+//! One run of a workload: `pal run` in a process of its own, and what its record, the lab machine's report and the samples say.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use serde_json::Value;
+use workloads::Workload;
+
+use super::record::{self, Record};
+use crate::{
+    bench::program,
+    cli::{Cli, Command as Subcommand, Guest, Machine, RunArgs},
+    host::{needs::Needs, qemu::Emulator},
+    samples::Run,
+    status::Usage,
+    ui::shell_word,
+};
+
+/// Guest memory in MiB: the largest workloads take 300, and Linux turns huge pages off below 512.
+const MEMORY_MIB: u64 = 1024;
+/// Words for the guest's kernel: without mitigations and the kernel's own address randomization runs differ less by chance.
+const APPEND: &str = "mitigations=off nokaslr panic=-1";
+const TIMEOUT_SECONDS: u64 = 3600;
+
+/// What every run uses.
+pub struct Setup {
+    /// The guest's kernel.
+    pub kernel: PathBuf,
+    /// The initial RAM disk with the program.
+    pub initrd: PathBuf,
+    /// The hypervisor.
+    pub hypervisor: PathBuf,
+}
+
+impl Setup {
+    /// Builds or finds everything; the initial RAM disk lies in `scratch`. With `lab` also what lab machines take, so that runs
+    /// side by side need not.
+    ///
+    /// # Errors
+    /// Something is missing here, or does not compile.
+    pub fn new(needs: &Needs, lab: bool, scratch: &Path) -> Result<Setup> {
+        let initrd = scratch.join("initrd");
+        let program = program::build_of(needs.project, needs.ui, "workloads", "workloads")?;
+        fs::write(&initrd, program::initramfs(&program)?)
+            .with_context(|| format!("cannot write {}", initrd.display()))?;
+        if lab {
+            Emulator::with_plugins(None, needs)?;
+            needs.lab_plugin()?;
+        }
+        Ok(Setup { kernel: needs.kernel(Guest::DebianAmd64)?, initrd, hypervisor: needs.hypervisor()? })
+    }
+}
+
+/// Modelled cycles of the work, by the side that they were counted on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cycles {
+    /// The hypervisor's, or all without one.
+    pub host: u64,
+    /// The guest's on nested tables.
+    pub nested: u64,
+    /// The guest's on shadow tables.
+    pub shadow: u64,
+}
+
+impl Cycles {
+    /// Of everything.
+    pub fn all(self) -> u64 {
+        self.host.saturating_add(self.nested).saturating_add(self.shadow)
+    }
+
+    /// Of the work's region in a lab machine's report; `None`: it was not counted.
+    fn of(report: &Value) -> Option<Cycles> {
+        let pcpus = report["pcpus"].as_array()?;
+        let regions = pcpus.iter().flat_map(|pcpu| pcpu["regions"].as_array().into_iter().flatten());
+        let regions: Vec<&Value> = regions.filter(|region| region["region"] == workloads::REGION).collect();
+        let counted = regions.iter().any(|region| region["times"].as_u64() > Some(0));
+        let sum = |side: abi::lab::Side| {
+            let each = regions.iter().filter_map(|region| region[side.name()]["cycles"].as_u64());
+            each.fold(0, u64::saturating_add)
+        };
+        let [host, nested, shadow] = abi::lab::Side::ALL.map(sum);
+        counted.then_some(Cycles { host, nested, shadow })
+    }
+}
+
+/// What a run has shown.
+#[derive(Debug)]
+pub struct Measured {
+    /// What the guest's program said.
+    pub record: Record,
+    /// Modelled cycles, on a lab machine.
+    pub cycles: Option<Cycles>,
+    /// The samples of the work, where the hypervisor takes any.
+    pub samples: Option<Run>,
+    /// The VM's time in nanoseconds when the work began, if it is known.
+    pub begin_ns: Option<u64>,
+    /// What `pal run` was told.
+    pub command: Vec<String>,
+}
+
+impl Measured {
+    /// Changes of the mode while the work was done, as exact as samples are.
+    pub fn changes(&self) -> Option<u64> {
+        let samples = &self.samples.as_ref()?.samples;
+        Some(samples.iter().fold(0, |sum, sample| sum.saturating_add(sample.switches)))
+    }
+}
+
+/// Reads options of `pal run` and refuses those that a workload leaves no room for.
+///
+/// # Errors
+/// [`Usage`], with what is wrong.
+pub fn options(words: &[String]) -> Result<RunArgs> {
+    let line = ["pal".to_owned(), "run".to_owned()].into_iter().chain(words.iter().cloned());
+    let parsed = Cli::try_parse_from(line).map_err(|error| Usage::new(error.render().to_string()))?;
+    let Subcommand::Run(args) = parsed.command else { bail!("`run` is `pal run`") };
+    let other = [
+        ("--config", args.config.is_some()),
+        ("--exec", args.exec.is_some()),
+        ("--initrd", args.initrd.is_some()),
+        ("--root", args.root.is_some()),
+        ("--probe", args.probe),
+        ("--module", !args.module.is_empty()),
+        ("--put", !args.put.is_empty()),
+        ("--get", !args.get.is_empty()),
+    ];
+    if let Some((option, _)) = other.iter().find(|(_, given)| *given) {
+        return Err(Usage::new(format!(
+            "{option}: the guest of a workload is its own program; leave it out"
+        ))
+        .into());
+    }
+    Ok(*args)
+}
+
+/// Runs a workload with these options of `pal run`.
+///
+/// # Errors
+/// [`Usage`] for options; the run failed, with what it said and its command.
+pub fn perform(setup: &Setup, workload: &Workload, scale: u32, words: &[String]) -> Result<Measured> {
+    let args = options(words)?;
+    let scratch = tempfile::Builder::new().prefix("pal-workload-").tempdir()?;
+    let mut command: Vec<String> = ["run", "--mem"].map(str::to_owned).into();
+    command.push(MEMORY_MIB.to_string());
+    let mut add = |option: &str, value: &str| command.extend([option.to_owned(), value.to_owned()]);
+    // What the person gives comes later, and counts.
+    add("--timeout", &TIMEOUT_SECONDS.to_string());
+    add("--kernel", &setup.kernel.display().to_string());
+    add("--initrd", &setup.initrd.display().to_string());
+    let mut file = |option: &str, given: Option<&PathBuf>, wanted: bool| {
+        let path = given.cloned().or_else(|| wanted.then(|| scratch.path().join(&option[2..])));
+        if let (Some(path), None) = (&path, given) {
+            add(option, &path.display().to_string());
+        }
+        path
+    };
+    let sampled = args.machine == Machine::QemuSvm;
+    let report = file("--lab-report", args.lab.lab_report.as_ref(), args.lab.lab.is_some());
+    let samples = file("--samples", args.records.samples.as_ref(), sampled);
+    let stats = file("--stats", args.stats.as_ref(), sampled);
+    if args.lab.lab.is_none() && !args.has_icount() && args.pcpus == crate::run::pcpus::Pcpus::ONE {
+        command.push("--icount".to_owned());
+    }
+    command.extend(words.iter().cloned());
+    // What follows two dashes is for the first process.
+    command.extend(["--append".to_owned(), format!("{APPEND} -- {} {scale}", workload.name)]);
+    let record = execute(setup, &command)?;
+    let read = |path: &Option<PathBuf>| -> Result<Value> {
+        let Some(path) = path else { return Ok(Value::Null) };
+        let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        serde_json::from_slice(&text).with_context(|| format!("{} is not whole", path.display()))
+    };
+    let (report, stats) = (read(&report)?, read(&stats)?);
+    let cycles = Cycles::of(&report);
+    if cycles.is_none() && args.lab.lab.is_some() {
+        bail!("the lab machine's report lacks the work: it was not marked, or the guest was reset meanwhile");
+    }
+    let all = samples.map(|path| Run::open(&path)).transpose()?;
+    let last_ns = all.as_ref().and_then(|run| run.samples.last()).map(|last| last.time_ns);
+    let time = |tsc| vm_time(&stats, last_ns?, tsc);
+    let (begin_ns, end_ns) = (time(record.tsc_begin), time(record.tsc_end));
+    let samples = all.map(|run| within(run, begin_ns, end_ns));
+    Ok(Measured { record, cycles, samples, begin_ns, command })
+}
+
+/// The VM's time in nanoseconds at a value of the guest's time-stamp counter, which starts later: when the guest has been loaded.
+/// The last sample and the statistics are of one moment, the guest's end, and say how much later.
+fn vm_time(stats: &Value, last_ns: u64, tsc: u64) -> Option<u64> {
+    let hz = stats["host"]["tsc_hz"].as_u64().filter(|hz| *hz > 0)?;
+    let ended = stats["guests"][0]["tsc"].as_u64()?.checked_sub(tsc)?;
+    let before_end = u128::from(ended) * 1_000_000_000 / u128::from(hz);
+    last_ns.checked_sub(u64::try_from(before_end).ok()?)
+}
+
+/// The samples that were taken of the work: those that ended after its begin, and began before its end.
+fn within(mut run: Run, begin: Option<u64>, end: Option<u64>) -> Run {
+    if let (Some(begin), Some(end)) = (begin, end) {
+        run.samples.retain(|sample| {
+            sample.time_ns > begin && sample.time_ns - sample.span_ns.min(sample.time_ns) < end
+        });
+    }
+    run
+}
+
+/// Runs `pal`, and finds the record in what the guest printed.
+fn execute(setup: &Setup, command: &[String]) -> Result<Record> {
+    let program = env::current_exe().context("cannot find my own program")?;
+    let mut pal = Command::new(program);
+    pal.args(command).env("PALIMPSEST_HV", &setup.hypervisor).stdin(Stdio::null());
+    let output = pal.output().context("cannot start pal")?;
+    let trouble = match record::read(&String::from_utf8_lossy(&output.stdout)) {
+        Ok(record) if output.status.success() => return Ok(record),
+        Ok(_) => format!("pal run: {}", output.status),
+        Err(_) if output.status.code() == Some(crate::status::exit::USAGE.into()) => {
+            "pal run refused it".to_owned()
+        }
+        Err(trouble) => trouble,
+    };
+    let words: Vec<_> = command.iter().map(|word| shell_word(word)).collect();
+    let said = String::from_utf8_lossy(&output.stderr);
+    bail!("{trouble}\n{}\nthe command was: pal {}", said.trim_end(), words.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::samples::Sample;
+
+    fn words(words: &[&str]) -> Vec<String> {
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    #[test]
+    fn options_that_choose_another_guest_are_refused() {
+        assert!(options(&words(&["--lab", "zen3", "--policy", "dav2m", "--deterministic"])).is_ok());
+        for wrong in [
+            &["--exec", "true"][..],
+            &["--initrd", "x"],
+            &["--probe"],
+            &["--put", "a"],
+            &["--no-such"],
+            &["--mode", "x"],
+        ] {
+            let error = options(&words(wrong)).err().unwrap();
+            assert!(error.is::<Usage>() && error.to_string().contains(wrong[0]), "{error}");
+        }
+    }
+
+    #[test]
+    fn cycles_are_those_of_the_region() {
+        let region = |number, times| {
+            json!({ "region": number, "times": times, "host": { "cycles": 5 },
+            "guest_nested": { "cycles": 7 }, "guest_shadow": {} })
+        };
+        let report =
+            json!({ "pcpus": [{ "regions": [region(0, 1), region(3, 1)] }, { "regions": [region(0, 0)] }] });
+        let cycles = Cycles::of(&report).unwrap();
+        assert_eq!((cycles, cycles.all()), (Cycles { host: 10, nested: 14, shadow: 0 }, 24));
+        assert_eq!(Cycles::of(&json!({ "pcpus": [{ "regions": [region(0, 0)] }] })), None);
+        assert_eq!(Cycles::of(&Value::Null), None);
+    }
+
+    #[test]
+    fn times_of_the_vm_are_counted_back_from_its_end() {
+        // The guest's counter began 300 ns after the VM's time.
+        let stats = json!({ "host": { "tsc_hz": 2_000_000_000u64 }, "guests": [{ "tsc": 2_000 }] });
+        assert_eq!(vm_time(&stats, 1_300, 2_000), Some(1_300));
+        assert_eq!(vm_time(&stats, 1_300, 0), Some(300));
+        for (stats, last, tsc) in [(&Value::Null, 9, 0), (&stats, 9, 0), (&stats, 1_300, 2_001)] {
+            assert_eq!(vm_time(stats, last, tsc), None);
+        }
+    }
+
+    #[test]
+    fn samples_of_the_work_are_kept() {
+        let sample = |time_ns| Sample { time_ns, span_ns: 10, switches: 1, ..Sample::default() };
+        let run = || Run { samples: (1..=9).map(|n| sample(10 * n)).collect(), ..Run::default() };
+        let times = |run: Run| run.samples.iter().map(|sample| sample.time_ns).collect::<Vec<_>>();
+        assert_eq!(times(within(run(), Some(35), Some(61))), [40, 50, 60, 70]);
+        assert_eq!(times(within(run(), None, None)).len(), 9);
+        assert_eq!(times(within(run(), Some(900), Some(u64::MAX))).len(), 0);
+    }
+}
