@@ -188,6 +188,12 @@ pub mod rflags {
     pub const AC: u64 = 1 << 18;
 }
 
+/// [`VcpuState::code_segment`] for these attributes of CS and this EFER.
+#[inline(always)]
+pub const fn code_segment(attributes: u16, efer: u64) -> u64 {
+    attributes as u64 | efer << 16
+}
+
 /// Read and write access to the registers of one VCPU. Setters store raw values: callers have validated
 /// them as the architecture demands.
 #[allow(missing_docs)]
@@ -234,6 +240,12 @@ pub trait VcpuState {
     #[inline(always)]
     fn address_space(&self) -> u64 {
         self.cr3()
+    }
+
+    /// What the width of its code follows from, for comparison: the attributes of CS, and EFER, whose LMA counts, above them.
+    #[inline(always)]
+    fn code_segment(&self) -> u64 {
+        code_segment(self.segment(SegReg::Cs).attributes, self.efer())
     }
 
     /// Whether the VCPU executes 64-bit code (EFER.LMA and CS.L).

@@ -57,6 +57,15 @@ pub fn rdtsc_unordered() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
+/// The low half of what [`rdtsc_unordered`] returns: nothing is done about the upper one.
+#[inline(always)]
+pub fn rdtsc_low() -> u32 {
+    let low: u32;
+    // SAFETY: RDTSC has no side effects.
+    unsafe { asm!("rdtsc", out("eax") low, out("edx") _, options(nomem, nostack, preserves_flags)) };
+    low
+}
+
 /// Opens interrupts for the two instructions in which a pending one is taken, then closes them.
 ///
 /// # Safety

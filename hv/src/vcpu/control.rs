@@ -16,7 +16,7 @@ use crate::vcpu::next_rip::{ControlAccess, FoundControl};
 use crate::vcpu::outcome::{Cause, Outcome};
 use crate::vcpu::port::{self, Port};
 use crate::vcpu::{Vcpu, mmu, pdptrs};
-use crate::virt::{FlushScope, Virt};
+use crate::virt::{FlushScope, Virt, exit};
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
 
@@ -38,11 +38,14 @@ pub fn control<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>, ac
 fn unnamed<V: Virt, M: HostMemory>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
-    exit: RegMove,
+    access: RegMove,
 ) -> Option<Outcome> {
-    let FoundControl { access, next, .. } = match vcpu.next_rips.known_control(&vcpu.virt, exit) {
-        Some(known) => known,
-        None => vcpu.next_rips.find_control(&vcpu.virt, exit, |virt, bytes| port::fetch(virt, vm, bytes))?,
+    let number = exit::control::number(access);
+    let FoundControl { access, next, .. } = match vcpu.next_rips.known_control(&vcpu.virt, number) {
+        Some(known) => *known,
+        None => {
+            vcpu.next_rips.find_control(&vcpu.virt, access, |virt, bytes| port::fetch(virt, vm, bytes))?
+        }
     };
     Some(match access {
         ControlAccess::Write { index, gpr } => self::write(vcpu, vm, index, gpr, next),

@@ -115,22 +115,31 @@ fn rdpmc<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>
     })
 }
 
-/// The short way of CPUID: answered if this returns true, otherwise the exit goes the common way.
+/// The fast path of CPUID: answered if this returns true, otherwise the exit goes the common way.
 #[inline(always)]
-pub fn quick_cpuid<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> bool {
-    vcpu.virt.gpr(Gpr::Rax) as u32 != XSAVE_LEAF && answer_cpuid(vcpu, vm)
+pub fn quick_cpuid<V: Virt>(vcpu: &mut Vcpu<V>) -> bool {
+    if vcpu.virt.gpr(Gpr::Rax) as u32 == XSAVE_LEAF {
+        return false;
+    }
+    let next = match vcpu.virt.next_rip() {
+        Some(next) => next,
+        None => match vcpu.next_rips.known(&vcpu.virt, System::Cpuid) {
+            Some(next) => next,
+            None => return false,
+        },
+    };
+    answer_cpuid(vcpu, next);
+    true
 }
 
-/// Answers CPUID, unless something else is at RIP by now.
+/// Answers CPUID; the guest goes on at `next`.
 #[inline(always)]
-fn answer_cpuid<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> bool {
-    let Some(next) = next_rip(vcpu, vm, System::Cpuid) else { return false };
+fn answer_cpuid<V: Virt>(vcpu: &mut Vcpu<V>, next: u64) {
     let leaf = vcpu.virt.gpr(Gpr::Rax) as u32;
     let values = vcpu.cpuid.get(leaf, vcpu.virt.gpr(Gpr::Rcx) as u32);
     if vcpu.virt.answer_cpuid(values, next) {
         single_step(vcpu);
     }
-    true
 }
 
 /// CPUID with something else to look at.
@@ -140,7 +149,10 @@ fn cpuid<V: Virt, M: HostMemory, H: Host>(
     host: &H,
 ) -> Outcome {
     sync_xcr0(vcpu, host);
-    let _or_the_guest_tries_again = answer_cpuid(vcpu, vm);
+    // Otherwise something else is at RIP by now, and the guest tries again.
+    if let Some(next) = next_rip(vcpu, vm, System::Cpuid) {
+        answer_cpuid(vcpu, next);
+    }
     Outcome::Resume
 }
 

@@ -12,6 +12,12 @@ pub trait Host {
     /// The host's TSC.
     fn tsc(&self) -> u64;
 
+    /// Its low half, which is enough where the two ends of a short time are subtracted.
+    #[inline(always)]
+    fn tsc_low(&self) -> u32 {
+        self.tsc() as u32
+    }
+
     /// The VCPU is entered after pending work was served; so it is at the first entry of each turn.
     fn entering(&mut self) {}
 

@@ -10,8 +10,9 @@ use alloc::boxed::Box;
 use alloc::vec;
 
 use crate::arch::RegMove;
-use crate::arch::state::{Gpr, SegReg, VcpuState, efer};
+use crate::arch::state::{Gpr, SegReg, VcpuState};
 use crate::emulate::{Base, Insn, MAX_LEN, Mode, Op, Operand, System, decode, register_move};
+use crate::virt::exit::control;
 
 /// Entries for each kind of instruction.
 const ENTRIES: usize = 128;
@@ -78,21 +79,28 @@ impl ControlAccess {
     }
 }
 
-/// A [`ControlAccess`] that was found, where it ends, and what makes it another one.
+/// A [`ControlAccess`] that was found, and what makes it another one.
 #[derive(Clone, Copy)]
 struct FoundAccess {
-    entry: Entry,
-    /// See [`code_segment`].
-    code: u32,
-    /// The exit: the register's number, and [`WRITE`].
+    rip: u64,
+    cr3: u64,
+    cs_base: u64,
+    /// [`VcpuState::code_segment`].
+    code: u64,
+    /// The exit: [`control::number`].
     exit: u8,
-    access: ControlAccess,
-    /// See [`FoundControl::mask`].
-    mask: u64,
+    found: FoundControl,
 }
 
-/// In [`FoundAccess::exit`].
-const WRITE: u8 = 1 << 7;
+/// Found by no lookup: CR3 has no such value.
+const NO_ACCESS: FoundAccess = FoundAccess {
+    rip: 0,
+    cr3: u64::MAX,
+    cs_base: 0,
+    code: 0,
+    exit: 0,
+    found: FoundControl { access: ControlAccess::Clts, next: 0, mask: 0 },
+};
 
 /// An access to a control register, ready to be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,12 +111,6 @@ pub struct FoundControl {
     pub next: u64,
     /// The bits of a general register that a MOV moves: the upper half is not part of a 32-bit operand.
     pub mask: u64,
-}
-
-/// What the mode follows from: the attributes of the code segment, and EFER.LMA.
-#[inline(always)]
-fn code_segment(state: &impl VcpuState) -> u32 {
-    u32::from(state.segment(SegReg::Cs).attributes) | ((state.efer() & efer::LMA) as u32) << 16
 }
 
 /// The table of one VCPU, 97 KiB.
@@ -126,10 +128,7 @@ impl Default for NextRips {
         NextRips {
             entries: entries.try_into().unwrap_or_else(|_| unreachable!("as many as asked for")),
             operands: Box::new([[None; ENTRIES]; System::COUNT]),
-            accesses: Box::new(
-                [FoundAccess { entry: EMPTY, code: 0, exit: 0, access: ControlAccess::Clts, mask: 0 };
-                    ENTRIES],
-            ),
+            accesses: Box::new([NO_ACCESS; ENTRIES]),
         }
     }
 }
@@ -149,34 +148,53 @@ impl NextRips {
         what: System,
         fetch: impl FnOnce(&S, &mut [u8; MAX_LEN]) -> usize,
     ) -> Option<u64> {
+        match self.known(state, what) {
+            Some(next) => Some(next),
+            None => self.find(state, what, fetch),
+        }
+    }
+
+    /// The same, if it was found before.
+    #[inline(always)]
+    pub fn known<S: VcpuState>(&self, state: &S, what: System) -> Option<u64> {
         let (rip, cr3) = (state.rip(), state.address_space());
         let cs_base = state.segment(SegReg::Cs).base;
-        let index = index(rip, cr3);
-        let entry = &mut self.entries[what as usize - 1][index];
-        if entry.rip == rip && entry.cr3 == cr3 && entry.cs_base == cs_base {
-            return Some(entry.next);
-        }
+        let entry = &self.entries[what as usize - 1][index(rip, cr3)];
+        let is_same = entry.rip == rip && entry.cr3 == cr3 && entry.cs_base == cs_base;
+        is_same.then_some(entry.next)
+    }
+
+    /// The same on a miss. Computes the index once more, so that a hit keeps nothing in registers for it.
+    #[cold]
+    #[inline(never)]
+    fn find<S: VcpuState>(
+        &mut self,
+        state: &S,
+        what: System,
+        fetch: impl FnOnce(&S, &mut [u8; MAX_LEN]) -> usize,
+    ) -> Option<u64> {
         let (next, operand, lasts) = find(state, what, fetch)?;
         if lasts {
-            self.operands[what as usize - 1][index] = operand;
-            *entry = Entry { rip, cr3, cs_base, next };
+            let (rip, cr3) = (state.rip(), state.address_space());
+            let (kind, index) = (what as usize - 1, index(rip, cr3));
+            self.operands[kind][index] = operand;
+            self.entries[kind][index] = Entry { rip, cr3, cs_base: state.segment(SegReg::Cs).base, next };
         }
         Some(next)
     }
 
-    /// The access to a control register at CS:RIP that exits as `exit`, if it was found there before: trusted as in
-    /// [`NextRips::get`].
+    /// The access to a control register at CS:RIP that exits with this [`control::number`], if it was found there before: trusted
+    /// as in [`NextRips::get`].
     #[inline(always)]
-    pub fn known_control(&self, state: &impl VcpuState, exit: RegMove) -> Option<FoundControl> {
+    pub fn known_control(&self, state: &impl VcpuState, exit: u8) -> Option<&FoundControl> {
         let (rip, cr3) = (state.rip(), state.address_space());
-        let found = &self.accesses[index(rip, cr3)];
-        let FoundAccess { entry, access, mask, .. } = *found;
-        let same = entry.rip == rip
-            && entry.cr3 == cr3
-            && entry.cs_base == state.segment(SegReg::Cs).base
-            && found.code == code_segment(state)
-            && found.exit == exit_code(exit);
-        same.then_some(FoundControl { access, next: entry.next, mask })
+        let known = &self.accesses[index(rip, cr3)];
+        let is_same = known.rip == rip
+            && known.cr3 == cr3
+            && known.exit == exit
+            && known.cs_base == state.segment(SegReg::Cs).base
+            && known.code == state.code_segment();
+        is_same.then_some(&known.found)
     }
 
     /// The same, found by what `fetch` reads at CS:RIP and then remembered; but never at CPL 3, where programs may execute SMSW.
@@ -193,18 +211,14 @@ impl NextRips {
         let next = rip.wrapping_add(u64::from(len));
         let wide = mode == Mode::Bits64;
         let (next, mask) = if wide { (next, u64::MAX) } else { (next & 0xffff_ffff, 0xffff_ffff) };
+        let found = FoundControl { access, next, mask };
         // Code that was overwritten after the exit is executed as what it is, but its next exit is another one.
         if state.cpl() != 3 && access.can_exit_as(exit.index, exit.write) {
             let cs_base = state.segment(SegReg::Cs).base;
-            self.accesses[index(rip, cr3)] = FoundAccess {
-                entry: Entry { rip, cr3, cs_base, next },
-                code: code_segment(state),
-                exit: exit_code(exit),
-                access,
-                mask,
-            };
+            let (code, exit) = (state.code_segment(), control::number(exit));
+            self.accesses[index(rip, cr3)] = FoundAccess { rip, cr3, cs_base, code, exit, found };
         }
-        Some(FoundControl { access, next, mask })
+        Some(found)
     }
 
     /// The register that is the only operand of the instruction that [`NextRips::get`] has just found: the address of an
@@ -213,12 +227,6 @@ impl NextRips {
     pub fn operand(&self, state: &impl VcpuState, what: System) -> Option<Gpr> {
         self.operands[what as usize - 1][index(state.rip(), state.address_space())]
     }
-}
-
-/// For [`FoundAccess::exit`].
-#[inline(always)]
-fn exit_code(exit: RegMove) -> u8 {
-    exit.index | if exit.write { WRITE } else { 0 }
 }
 
 /// With the address space in the index, the two that take turns where a program is executed again and again (a fork's
@@ -239,8 +247,6 @@ fn find_access(mode: Mode, fetch: impl FnOnce(&mut [u8; MAX_LEN]) -> usize) -> O
 }
 
 /// RIP after the instruction, its operand, and whether both may be remembered.
-#[cold]
-#[inline(never)]
 fn find<S: VcpuState>(
     state: &S,
     what: System,

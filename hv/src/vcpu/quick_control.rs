@@ -1,41 +1,65 @@
-//! Short ways of accesses to control registers: those that guests repeat, as they were found at the same place before.
+//! The fast path of accesses to control registers: those that guests repeat, as they were found at the same place before.
 //!
-//! Called by the run loop before the common way ([`control`]), which it leaves everything to that may fault, change the
-//! kind of paging, or need the guest's memory. What must hold: where this returns a RIP, the access has had the same effect that
-//! the common way would have given it. Where the processor intercepts single bits (VT-x), few of these accesses exit.
+//! Part of the run loop, which tells these exits apart by their code. It leaves everything to the common path ([`super::control`]) that
+//! may fault, change the kind of paging, or need the guest's memory. What must hold: where this returns a RIP, the access has
+//! had the same effect that the common path would have given it. What the guest has taken of interrupts is noted at the next exit
+//! of another kind, as after CPUID. Where the processor intercepts single bits (VT-x), few of these accesses exit, and none
+//! come here.
 
 use crate::arch::RegMove;
 use crate::arch::state::{Gpr, cr0, cr4, efer};
 use crate::vcpu::control::{register, store_status};
 use crate::vcpu::next_rip::{ControlAccess, FoundControl};
 use crate::vcpu::{Vcpu, mmu};
+use crate::virt::exit::control;
 use crate::virt::{FlushScope, Virt};
 use crate::vm::{HostMemory, Vm};
 
-/// Executes the access that exited as `exit`; RIP after it. `None`: nothing has been done.
+/// Executes an access ([`control`]'s number) with this operand, if the processor tells it; RIP after it. `None`: nothing has
+/// been done.
 #[inline(always)]
 pub fn execute<V: Virt, M: HostMemory>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
-    exit: RegMove,
+    number: u8,
+    gpr: Option<Gpr>,
 ) -> Option<u64> {
-    // CR3 has no short way, and is not to be looked up twice.
-    if exit.index == 3 { None } else { execute_known(vcpu, vm, exit) }
+    match (number, gpr) {
+        // CR3 has no fast path, and is not to be looked up twice.
+        (control::CR3_READ | control::CR3_WRITE, _) => None,
+        (_, None) => {
+            let found = *vcpu.next_rips.known_control(&vcpu.virt, number)?;
+            execute_found(vcpu, vm, found)
+        }
+        (_, Some(gpr)) => execute_named(vcpu, vm, control::access(number, Some(gpr)), gpr),
+    }
 }
 
+/// The same with an operand that the processor tells.
 #[inline(never)]
-fn execute_known<V: Virt, M: HostMemory>(
+fn execute_named<V: Virt, M: HostMemory>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
     exit: RegMove,
+    gpr: Gpr,
 ) -> Option<u64> {
-    let FoundControl { access, next, mask } = match exit.gpr {
-        None => vcpu.next_rips.known_control(&vcpu.virt, exit)?,
-        Some(gpr) => named(vcpu, exit, gpr)?,
-    };
+    let next = vcpu.virt.next_rip()?;
+    let mask = if vcpu.virt.is_64bit() { u64::MAX } else { 0xffff_ffff };
+    let RegMove { index, write, .. } = exit;
+    let access = if write { ControlAccess::Write { index, gpr } } else { ControlAccess::Read { index, gpr } };
+    execute_found(vcpu, vm, FoundControl { access, next, mask })
+}
+
+#[inline(always)]
+fn execute_found<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    found: FoundControl,
+) -> Option<u64> {
+    let FoundControl { access, next, mask } = found;
     match access {
-        ControlAccess::Write { index: 0, gpr } => write_cr0(vcpu, vm, vcpu.virt.gpr(gpr) & mask)?,
         ControlAccess::Write { index: 4, gpr } => write_cr4(vcpu, vm, vcpu.virt.gpr(gpr) & mask)?,
+        ControlAccess::Write { index: 0, gpr } => write_cr0(vcpu, vm, vcpu.virt.gpr(gpr) & mask)?,
         ControlAccess::Read { index, gpr } => {
             let value = register(&vcpu.virt, index)?;
             vcpu.virt.set_gpr(gpr, value);
@@ -44,18 +68,7 @@ fn execute_known<V: Virt, M: HostMemory>(
         ControlAccess::Clts => write_cr0(vcpu, vm, vcpu.virt.cr0() & !cr0::TS)?,
         _ => return None,
     }
-    vcpu.note_taken();
     Some(next)
-}
-
-/// What the processor says itself.
-#[inline(always)]
-fn named<V: Virt>(vcpu: &Vcpu<V>, exit: RegMove, gpr: Gpr) -> Option<FoundControl> {
-    let next = vcpu.virt.next_rip()?;
-    let mask = if vcpu.virt.is_64bit() { u64::MAX } else { 0xffff_ffff };
-    let RegMove { index, write, .. } = exit;
-    let access = if write { ControlAccess::Write { index, gpr } } else { ControlAccess::Read { index, gpr } };
-    Some(FoundControl { access, next, mask })
 }
 
 /// A change of bits that no rule of CR0 connects with others, nor with other registers.
@@ -74,7 +87,13 @@ fn write_cr0<V: Virt, M: HostMemory>(
     }
     vcpu.virt.set_cr0(old ^ changed);
     if changed & cr0::WP != 0 {
-        follow_tables(vcpu, vm);
+        // The TLB has rights that no longer hold, and shadow tables have another root: most often the one before.
+        vcpu.virt.flush(FlushScope::All);
+        if !V::UNRESTRICTED {
+            vcpu.request_root();
+        } else if vcpu.mmu.is_shadow() && !mmu::load_recent(vcpu, vm, old ^ changed) {
+            mmu::load(vcpu, vm);
+        }
     }
     Some(())
 }
@@ -89,23 +108,20 @@ fn write_cr4<V: Virt, M: HostMemory>(
     let changed = vcpu.virt.cr4() ^ value;
     // Where the processor keeps page-directory pointers, this loads them.
     let loads_pointers = V::HAS_PDPTRS && value & cr4::PAE != 0 && vcpu.virt.efer() & efer::LMA == 0;
-    if changed & !cr4::PGE != 0 || value & !vcpu.cpuid.limits().cr4 != 0 || loads_pointers {
+    // All other bits are those that the guest has, and so may have.
+    let has_pge = vcpu.cpuid.limits().cr4 & cr4::PGE != 0;
+    if changed & !cr4::PGE != 0 || !has_pge || loads_pointers {
         return None;
     }
     vcpu.virt.set_cr4(value);
     if changed != 0 {
-        follow_tables(vcpu, vm);
+        // Global translations go, too (AMD APM 2, 5.5.2).
+        vcpu.virt.flush(FlushScope::All);
+        if !V::UNRESTRICTED {
+            vcpu.request_root();
+        } else if vcpu.mmu.is_shadow() && !mmu::flushed_by_guest(vcpu, vm) {
+            mmu::load(vcpu, vm);
+        }
     }
     Some(())
-}
-
-/// All translations go, global ones too (AMD APM 2, 5.5.2), and shadow tables have another root: most often the one before.
-#[inline(always)]
-fn follow_tables<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
-    vcpu.virt.flush(FlushScope::All);
-    if !V::UNRESTRICTED {
-        vcpu.request_root();
-    } else if vcpu.mmu.is_shadow() && !mmu::load_recent(vcpu, vm) {
-        mmu::load(vcpu, vm);
-    }
 }

@@ -7,13 +7,13 @@ use abi::telemetry::ExitKind;
 use records::trace::What;
 
 use crate::arch::state::rflags;
-use crate::arch::{Exception, vector};
+use crate::arch::{Exception, RegMove, vector};
 use crate::trace::exits::kind;
 use crate::vcpu::exit_context::ExitContext;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Outcome, Return, Stop};
 use crate::vcpu::{Vcpu, console, control, devices, dispatch, io, mmu, quick_control, startup, timers};
-use crate::virt::{Ended, Event, Virt};
+use crate::virt::{Ended, Event, Virt, exit};
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
 
@@ -60,61 +60,56 @@ fn turn<V: Virt, M: HostMemory, H: Host, const TRACED: bool>(
             vcpu.virt.release(cpu);
             return end;
         }
-        let ended = vcpu.virt.enter(cpu);
-        if ended == Ended::Cpuid {
-            let begin = host.tsc() as u32;
-            let rip = if TRACED { vcpu.virt.rip() } else { 0 };
-            if dispatch::quick_cpuid(vcpu, vm) {
-                if TRACED {
-                    trace_exit(vcpu, host, ExitKind::Cpuid, begin, rip);
+        let (begin, rip, (kind, outcome)) = match vcpu.virt.enter(cpu) {
+            Ended::Cpuid => {
+                let begin = host.tsc_low();
+                let rip = if TRACED { vcpu.virt.rip() } else { 0 };
+                if dispatch::quick_cpuid(vcpu) {
+                    count_short::<_, _, TRACED>(vcpu, host, ExitKind::Cpuid, begin, rip);
+                    continue;
                 }
-                vcpu.exits.add_short(ExitKind::Cpuid, begin, host.tsc() as u32);
-                continue;
+                let begin = begin_exit(vcpu, host);
+                (begin, rip, other(ExitContext { vcpu, vm, host, tsc: begin }))
             }
-        }
-        let begin = host.tsc();
-        let rip = if TRACED { vcpu.virt.rip() } else { 0 };
-        // The timer's interrupt has come or is about to, or it was lost: see `timers::run`. (It is never lost at an entry
-        // that ends as CPUID above: then no interrupt was offered to the guest.)
-        if begin >= vcpu.armed {
-            vcpu.request(work::TIMERS);
-        }
-        let (kind, outcome) = match ended {
-            Ended::Plain if let Some(access) = vcpu.virt.io() => {
-                match io::io(vcpu, vm, host, access, begin) {
-                    None => {
-                        if TRACED {
-                            trace_exit(vcpu, host, ExitKind::Io, begin as u32, rip);
-                        }
-                        vcpu.exits.add_short(ExitKind::Io, begin as u32, host.tsc() as u32);
-                        continue;
-                    }
-                    Some(outcome) => (ExitKind::Io, outcome),
-                }
-            }
-            Ended::Plain if let Some((gva, error)) = vcpu.virt.page_fault() => {
+            Ended::PageFault(gva, error) => {
+                let begin = begin_exit(vcpu, host);
+                let rip = if TRACED { vcpu.virt.rip() } else { 0 };
                 match mmu::page_fault(vcpu, vm, host, gva, error, true, begin) {
                     Outcome::Resume => {
-                        if TRACED {
-                            trace_exit(vcpu, host, ExitKind::PageFault, begin as u32, rip);
-                        }
-                        vcpu.exits.add_short(ExitKind::PageFault, begin as u32, host.tsc() as u32);
+                        count_short::<_, _, TRACED>(vcpu, host, ExitKind::PageFault, begin as u32, rip);
                         continue;
                     }
-                    outcome => (ExitKind::PageFault, outcome),
+                    outcome => (begin, rip, (ExitKind::PageFault, outcome)),
                 }
             }
-            _ if let Some(access) = vcpu.virt.control_access()
-                && let Some(next) = quick_control::execute(vcpu, vm, access) =>
-            {
-                complete(vcpu, next);
-                if TRACED {
-                    trace_exit(vcpu, host, ExitKind::ControlReg, begin as u32, rip);
+            Ended::ControlReg { access, gpr } => {
+                let begin = host.tsc_low();
+                let rip = if TRACED { vcpu.virt.rip() } else { 0 };
+                if let Some(next) = quick_control::execute(vcpu, vm, access, gpr) {
+                    complete(vcpu, next);
+                    count_short::<_, _, TRACED>(vcpu, host, ExitKind::ControlReg, begin, rip);
+                    continue;
                 }
-                vcpu.exits.add_short(ExitKind::ControlReg, begin as u32, host.tsc() as u32);
-                continue;
+                let begin = begin_exit(vcpu, host);
+                let access = exit::control::access(access, gpr);
+                (begin, rip, control_register(ExitContext { vcpu, vm, host, tsc: begin }, access))
             }
-            _ => other(ExitContext { vcpu, vm, host, tsc: begin }),
+            Ended::Io(access) => {
+                let begin = begin_exit(vcpu, host);
+                let rip = if TRACED { vcpu.virt.rip() } else { 0 };
+                match io::io(vcpu, vm, host, access, begin) {
+                    None => {
+                        count_short::<_, _, TRACED>(vcpu, host, ExitKind::Io, begin as u32, rip);
+                        continue;
+                    }
+                    Some(outcome) => (begin, rip, (ExitKind::Io, outcome)),
+                }
+            }
+            Ended::Other => {
+                let begin = begin_exit(vcpu, host);
+                let rip = if TRACED { vcpu.virt.rip() } else { 0 };
+                (begin, rip, other(ExitContext { vcpu, vm, host, tsc: begin }))
+            }
         };
         let stop = perform(vcpu, outcome);
         if TRACED {
@@ -128,6 +123,33 @@ fn turn<V: Virt, M: HostMemory, H: Host, const TRACED: bool>(
     }
 }
 
+/// The time at which an exit begins.
+#[inline(always)]
+fn begin_exit<V: Virt, H: Host>(vcpu: &mut Vcpu<V>, host: &H) -> u64 {
+    let begin = host.tsc();
+    // The timer's interrupt has come or is about to, or it was lost: see `timers::run`. (It is never lost at an entry that ends
+    // as CPUID or an access to a control register on the fast path: then no interrupt was offered to the guest.)
+    if begin >= vcpu.armed {
+        vcpu.request(work::TIMERS);
+    }
+    begin
+}
+
+/// Counts an exit that a fast path has completed, and that began when the low half of the TSC was `begin`.
+#[inline(always)]
+fn count_short<V: Virt, H: Host, const TRACED: bool>(
+    vcpu: &mut Vcpu<V>,
+    host: &mut H,
+    kind: ExitKind,
+    begin: u32,
+    rip: u64,
+) {
+    if TRACED {
+        trace_exit(vcpu, host, kind, begin, rip);
+    }
+    vcpu.exits.add_short(kind, begin, host.tsc_low());
+}
+
 /// Notes an exit that began when the low half of the TSC was `begin`, less than 2^32 ticks ago.
 #[cold]
 #[inline(never)]
@@ -137,15 +159,22 @@ fn trace_exit<V: Virt, H: Host>(vcpu: &Vcpu<V>, host: &mut H, kind: ExitKind, be
     host.trace(What::Exit(kind as u8), vcpu.id, now.wrapping_sub(ticks), ticks, rip);
 }
 
-/// Any exit that has no short way. Apart, so that [`run`] keeps its registers.
+/// Any exit that has no fast path. Apart, so that [`run`] keeps its registers.
 #[inline(never)]
 fn other<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>) -> (ExitKind, Outcome) {
     cx.vcpu.note_taken();
-    if let Some(access) = cx.vcpu.virt.control_access() {
-        return (ExitKind::ControlReg, control::control(cx, access));
-    }
     let exit = cx.vcpu.virt.exit();
     (kind(&exit), dispatch::dispatch(cx, &exit))
+}
+
+/// An access to a control register that the fast path leaves to the common one.
+#[inline(never)]
+fn control_register<V: Virt, M: HostMemory, H: Host>(
+    cx: ExitContext<'_, V, M, H>,
+    access: RegMove,
+) -> (ExitKind, Outcome) {
+    cx.vcpu.note_taken();
+    (ExitKind::ControlReg, control::control(cx, access))
 }
 
 /// Carries out what dispatch decided.

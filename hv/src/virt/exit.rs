@@ -9,6 +9,31 @@ use crate::arch::{Access, Exception, RegMove, vector};
 /// between (CVE-2015-8104, CVE-2015-5307): so each of them has to exit.
 pub const EXCEPTIONS: u64 = 1 << vector::DB | 1 << vector::AC | 1 << vector::MC;
 
+/// An access to a control register as one number: that of the register, and whether it is written.
+pub mod control {
+    use crate::arch::RegMove;
+    use crate::arch::state::Gpr;
+
+    /// The access writes.
+    pub const WRITE: u8 = 1 << 4;
+    /// A read of CR3.
+    pub const CR3_READ: u8 = 3;
+    /// A write of CR3.
+    pub const CR3_WRITE: u8 = WRITE | 3;
+
+    /// The number of an access.
+    #[inline(always)]
+    pub fn number(access: RegMove) -> u8 {
+        access.index | if access.write { WRITE } else { 0 }
+    }
+
+    /// The access of a number.
+    #[inline(always)]
+    pub fn access(number: u8, gpr: Option<Gpr>) -> RegMove {
+        RegMove { index: number & 0xf, write: number & WRITE != 0, gpr }
+    }
+}
+
 /// An IN, OUT, INS or OUTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoExit {

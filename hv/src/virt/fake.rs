@@ -7,10 +7,11 @@ use core::cell::Cell;
 
 use crate::arch::addr::Gva;
 use crate::arch::state::{ArchState, Gpr, SegReg, Segment, TableReg, VcpuState, rflags};
-use crate::arch::{Exception, RegMove, vector};
+use crate::arch::{Exception, vector};
 use crate::paging::engine::{Engine, Engines};
 use crate::paging::format::npt::Npt;
-use crate::virt::{Ended, Event, Exit, FlushScope, IoExit, PendingIrq, Roots, Virt};
+use crate::virt::exit::control;
+use crate::virt::{Ended, Event, Exit, FlushScope, PendingIrq, Roots, Virt};
 
 /// What a scripted VCPU and a scripted PCPU share.
 #[derive(Debug, Default)]
@@ -129,35 +130,19 @@ impl Virt for Fake {
                 Ended::Other
             }
             Exit::Cpuid => Ended::Cpuid,
-            _ => Ended::Plain,
-        }
-    }
-
-    fn control_access(&self) -> Option<RegMove> {
-        match self.exit {
-            Some(Exit::ControlReg(access)) => Some(access),
-            _ => None,
+            Exit::Io(io) => Ended::Io(io),
+            Exit::ControlReg(access) => {
+                Ended::ControlReg { access: control::number(access), gpr: access.gpr }
+            }
+            Exit::Exception(Exception { vector: vector::PF, error: Some(error), cr2: Some(gva) }) => {
+                Ended::PageFault(Gva(gva), error)
+            }
+            _ => Ended::Other,
         }
     }
 
     fn exit(&self) -> Exit {
         self.exit.unwrap_or(Exit::Shutdown)
-    }
-
-    fn io(&self) -> Option<IoExit> {
-        match self.exit {
-            Some(Exit::Io(io)) => Some(io),
-            _ => None,
-        }
-    }
-
-    fn page_fault(&self) -> Option<(Gva, u32)> {
-        match self.exit {
-            Some(Exit::Exception(Exception { vector: vector::PF, error: Some(error), cr2: Some(gva) })) => {
-                Some((Gva(gva), error))
-            }
-            _ => None,
-        }
     }
 
     fn release(&mut self, _cpu: &mut ()) {

@@ -18,7 +18,8 @@ pub mod vmx;
 pub use exit::{Exit, IoExit};
 
 use crate::arch::addr::{Gva, Hpa};
-use crate::arch::{Exception, RegMove, VcpuState};
+use crate::arch::state::Gpr;
+use crate::arch::{Exception, VcpuState};
 use crate::paging::engine::Engines;
 use crate::paging::format::{NestedAttr, PteFormat};
 
@@ -54,16 +55,36 @@ pub enum Roots {
     Shadow(Hpa),
 }
 
-/// How an entry ended, at first sight: the run loop has short ways for the exits that are frequent and simple. They are
-/// reported only if nothing else happened (no event was delivered, interrupted or is still on its way).
+/// How an entry ended. The run loop has fast paths for the exits that are frequent and simple. They are decoded here, once,
+/// and only if nothing else happened (no event was delivered, interrupted or is still on its way).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// [`Exit::Cpuid`]
     Cpuid,
-    /// Another exit: see [`Virt::io`], [`Virt::page_fault`] and [`Virt::exit`].
-    Plain,
-    /// See [`Virt::exit`].
+    /// A page fault: its address, and the processor's error code.
+    PageFault(Gva, u32),
+    /// [`Exit::Io`]
+    Io(IoExit),
+    /// [`Exit::ControlReg`], where it is frequent (if the processor cannot intercept single bits).
+    ControlReg {
+        /// Which register, and whether it is written: see [`exit::control`].
+        access: u8,
+        /// The general-purpose operand: see [`RegMove::gpr`](crate::arch::RegMove::gpr).
+        gpr: Option<Gpr>,
+    },
+    /// Any exit: see [`Virt::exit`].
     Other,
+}
+
+/// What a backend has found where more may have happened than an exit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finished {
+    /// Nothing has: the exit can be decoded for a fast path.
+    Plain,
+    /// It has, or it is still on its way.
+    Other,
+    /// The exit was of no interest, and the guest just goes on.
+    Nothing,
 }
 
 /// Which translations the guest must no longer use.
@@ -108,18 +129,6 @@ pub trait Virt: VcpuState + Sized {
     /// Why the last entry ended.
     fn exit(&self) -> Exit;
 
-    /// The access, if the exit is one to a port.
-    fn io(&self) -> Option<IoExit>;
-
-    /// The address and the processor's error code, if the exit is a page fault.
-    fn page_fault(&self) -> Option<(Gva, u32)>;
-
-    /// The access, if the exit is one to a control register: with writes of CR3 the most frequent one on shadow tables, after
-    /// page faults. `None` may also be an access of a rarer form, which [`Virt::exit`] tells.
-    fn control_access(&self) -> Option<RegMove> {
-        None
-    }
-
     /// Gives the processor back to the host: guest state that entries leave in registers goes to memory, host
     /// interrupts can be taken again (once the host opens them). Cheap if there is nothing to do.
     fn release(&mut self, cpu: &mut Self::Cpu);
@@ -140,7 +149,7 @@ pub trait Virt: VcpuState + Sized {
     /// Queues an event for the next entry.
     fn inject(&mut self, event: Event);
 
-    /// Delivers a page fault at the next entry, for an instruction that did nothing else ([`Ended::Plain`]).
+    /// Delivers a page fault at the next entry, for an instruction that did nothing else ([`Ended::PageFault`]).
     fn inject_page_fault(&mut self, gva: Gva, error: u32);
 
     /// Whether the next entry delivers an event: one that is queued, or one whose delivery was interrupted.

@@ -228,6 +228,11 @@ impl<B: Backend, const LAB: bool> Host for Pcpu<B, LAB> {
         self.lab_time().map_or_else(cpu::rdtsc_unordered, |time| time.now(self.cpu.index))
     }
 
+    #[inline(always)]
+    fn tsc_low(&self) -> u32 {
+        self.lab_time().map_or_else(cpu::rdtsc_low, |time| time.now(self.cpu.index) as u32)
+    }
+
     fn entering(&mut self) {
         if self.entered.is_none() {
             self.entered = Some(self.tsc());

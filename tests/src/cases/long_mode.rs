@@ -118,13 +118,14 @@ fn without_x2apic(context: &Context) -> Result<()> {
 const CONTROL_COSTS: &[(&str, u64, u64)] = &[
     ("toggle-ts", 10, 10),
     ("clts", 10, 10),
-    ("smsw", 10, 250),
-    ("toggle-em", 10, 600),
-    ("toggle-wp", 10, 880),
-    ("toggle-pge", 600, 880),
-    ("smsw-without-wp", 10, 250),
-    ("clts-without-wp", 10, 300),
-    ("toggle-ts-without-wp", 10, 600),
+    ("read-cr0", 10, 150),
+    ("smsw", 10, 160),
+    ("toggle-em", 10, 330),
+    ("toggle-wp", 10, 600),
+    ("toggle-pge", 380, 400),
+    ("smsw-without-wp", 10, 160),
+    ("clts-without-wp", 10, 165),
+    ("toggle-ts-without-wp", 10, 330),
 ];
 
 fn cost_of_control_registers(context: &Context) -> Result<()> {

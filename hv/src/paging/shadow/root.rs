@@ -49,8 +49,8 @@ impl Recent {
     fn find(&self, registers: &Registers) -> Option<(PageId, Key)> {
         for slot in &self.roots {
             if let Some((loaded, id, key)) = slot
-                && loaded.cr4 == registers.cr4
                 && loaded.cr0 == registers.cr0
+                && loaded.cr4 == registers.cr4
                 && loaded.cr3 == registers.cr3
                 && loaded.efer == registers.efer
             {
@@ -106,7 +106,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// flushed that the guest's change of registers flushes.
     #[inline(always)]
     pub fn load_recent(&mut self, registers: &Registers) -> Option<(Root, TlbFlush)> {
-        if !self.unsync.is_empty() || self.dying.is_some() || self.pool.is_short() {
+        // No page is made, so that it does not matter whether the pool is short.
+        if !self.unsync.is_empty() || self.dying.is_some() {
             return None;
         }
         let (id, key) = self.recent.find(registers)?;
@@ -118,6 +119,13 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.statistics.roots_found += 1;
         self.recent.means = Some(key.controls_and_kind());
         Some((Root { frame, long: true }, self.pool.take_owed_and(TlbFlush::All)))
+    }
+
+    /// Whether a flush of everything by the guest that leaves its root alone is all that is to be done for it: no entries may have
+    /// been changed unseen, and no pointers are to be loaded, because there are four levels.
+    #[inline(always)]
+    pub fn is_in_step(&self) -> bool {
+        self.unsync.is_empty() && self.dying.is_none() && self.linear == u64::MAX
     }
 
     /// Entries mean something else from now on.
@@ -173,8 +181,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         };
         let registers = Registers { cr0: state.cr0, cr3: state.cr3, cr4: state.cr4, efer: state.efer };
         let slots = self.recent.roots.len();
+        self.recent.roots[self.recent.next % slots] = Some((registers, id, key));
         self.recent.next = (self.recent.next + 1) % slots;
-        self.recent.roots[self.recent.next] = Some((registers, id, key));
         (id, key)
     }
 }

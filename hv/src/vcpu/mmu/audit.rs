@@ -3,7 +3,6 @@
 use alloc::format;
 use core::num::NonZeroU32;
 
-use crate::paging::guest_walk::PagingState;
 use crate::vcpu::Vcpu;
 use crate::vcpu::dispatch::died;
 use crate::vcpu::outcome::{Cause, Stop};
@@ -35,7 +34,7 @@ pub(super) fn check<V: Virt, M: HostMemory>(
     if audit.entries != 0 {
         return Ok(());
     }
-    let state = PagingState::of(&vcpu.virt, vm.paging_features);
+    let state = super::shadowed_state(vcpu, vm);
     let memory = vm.read_memory(&mut vcpu.work);
     let checked = {
         let shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);

@@ -3,12 +3,12 @@
 use alloc::format;
 
 use super::choose::publish;
-use super::{NestedStep, switch};
+use super::{NestedStep, shadowed_state, switch};
 use crate::arch::addr::{Gpa, Gva};
 use crate::arch::{Access, Exception};
 use crate::paging::MapError;
 use crate::paging::engine::{Engine, Engines};
-use crate::paging::guest_walk::{PagingState, error_code};
+use crate::paging::guest_walk::error_code;
 use crate::paging::shadow::{AddressSpace, PageFault, ShadowOutcome};
 use crate::vcpu::Vcpu;
 use crate::vcpu::dispatch::died;
@@ -56,7 +56,7 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
         execute: error & error_code::FETCH != 0,
         user: error & error_code::USER != 0,
     };
-    let state = PagingState::of(&vcpu.virt, vm.paging_features);
+    let state = shadowed_state(vcpu, vm);
     let (outcome, flush) = {
         let memory = vm.read_memory(&mut vcpu.work);
         let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);

@@ -21,6 +21,7 @@ pub use switch::{SwitchCounts, set_tree, switch};
 use core::num::NonZeroU32;
 
 use crate::arch::addr::Gva;
+use crate::arch::state::cr4;
 use crate::paging::MapError;
 use crate::paging::engine::{Engine, Engines};
 use crate::paging::guest_walk::PagingState;
@@ -177,10 +178,21 @@ pub fn follow_mode<V: Virt, M: HostMemory>(
     Ok(())
 }
 
+/// The guest's registers as the shadow engine is told them: with CR4.PGE, whatever the guest has there. The processor has the
+/// guest's own PGE, and without it ignores the G bits of entries; so the same tables serve both, and no change of PGE, by
+/// which kernels flush, needs another root.
+pub(super) fn shadowed_state<V: Virt, M: HostMemory>(
+    vcpu: &Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+) -> PagingState {
+    let state = PagingState::of(&vcpu.virt, vm.paging_features);
+    PagingState { cr4: state.cr4 | cr4::PGE, ..state }
+}
+
 /// Finds the shadow root for the guest's registers and hands it to the processor.
 pub fn load<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
     vcpu.mmu.reload = false;
-    let state = PagingState::of(&vcpu.virt, vm.paging_features);
+    let state = shadowed_state(vcpu, vm);
     let memory = vm.read_memory(&mut vcpu.work);
     let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
     let Some(shadow) = &mut *shadow else { return };
@@ -193,15 +205,15 @@ pub fn load<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat,
     }
 }
 
-/// The same, if it is a root that was in use lately and nothing must be done for it but to load it. False: nothing has changed.
+/// The same for a guest with this CR0, if it is a root that was in use lately and nothing must be done for it but to load it. False: nothing has changed.
 #[inline(always)]
-pub fn load_recent<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> bool {
-    let registers = Registers {
-        cr0: vcpu.virt.cr0(),
-        cr3: vcpu.virt.cr3(),
-        cr4: vcpu.virt.cr4(),
-        efer: vcpu.virt.efer(),
-    };
+pub fn load_recent<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    cr0: u64,
+) -> bool {
+    let registers =
+        Registers { cr0, cr3: vcpu.virt.cr3(), cr4: vcpu.virt.cr4() | cr4::PGE, efer: vcpu.virt.efer() };
     // Without the VM's memory: the root is looked up, not made, and a change of the P2m takes the shadow tables after it.
     let Some(mut shadow) = vm.shadow.try_lock() else { return false };
     let Some(shadow) = &mut *shadow else { return false };
@@ -211,6 +223,17 @@ pub fn load_recent<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::Nested
     vcpu.virt.set_paging(Roots::Shadow(root.frame.base()));
     vcpu.perform_flush(flush);
     true
+}
+
+/// A flush of everything by the guest, which the caller asks the processor for: whether that is all, because the guest has not
+/// changed its tables unseen. False: the root must be loaded.
+#[inline(always)]
+pub fn flushed_by_guest<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> bool {
+    // Without the VM's memory, as above.
+    let Some(mut shadow) = vm.shadow.try_lock() else { return false };
+    let Some(shadow) = &mut *shadow else { return false };
+    shadow.switch_vcpu(vcpu.id);
+    shadow.is_in_step()
 }
 
 /// The guest's PAT may have changed, or shadow tables are about to be used: memory keeps the types that the guest gives it.

@@ -6,14 +6,30 @@ use crate::arch::state::Gpr;
 use crate::arch::task::{TaskSource, TaskSwitch};
 use crate::arch::{Access, Exception, RegMove, vector};
 use crate::virt::Ended;
-use crate::virt::exit::{Exit, IoExit};
+use crate::virt::exit::{Exit, IoExit, control};
 
-/// The exits that have short ways.
+/// The exits that have fast paths.
 #[inline(always)]
-pub fn quick(vmcb: &Vmcb) -> Ended {
-    match vmcb.exit_code {
-        code::CPUID => Ended::Cpuid,
-        _ => Ended::Plain,
+pub fn ended(vmcb: &Vmcb, assists: bool) -> Ended {
+    const CPUID: u32 = code::CPUID as u32;
+    const LAST_CR: u32 = code::LAST_CR as u32;
+    let raw = vmcb.exit_code;
+    // In this order, and by the lower half of the code, so that the compiler does not make one search of all.
+    match raw as u32 {
+        CPUID => return Ended::Cpuid,
+        _ if raw == code::PAGE_FAULT => {
+            return Ended::PageFault(Gva(vmcb.exit_info2), vmcb.exit_info1 as u32);
+        }
+        // As the processor numbers them.
+        access @ ..=LAST_CR => {
+            return Ended::ControlReg { access: access as u8, gpr: operand(vmcb, assists) };
+        }
+        _ => {}
+    }
+    match raw {
+        code::CR0_SEL_WRITE => Ended::ControlReg { access: control::WRITE, gpr: operand(vmcb, assists) },
+        code::IOIO => Ended::Io(io(vmcb)),
+        _ => Ended::Other,
     }
 }
 
@@ -101,25 +117,16 @@ fn nested_fault(vmcb: &Vmcb) -> Exit {
     }
 }
 
-/// The access, if the exit is one to a control register.
 #[inline(always)]
-pub fn control_access(vmcb: &Vmcb, assists: bool) -> Option<RegMove> {
-    match vmcb.exit_code {
-        code::CR_READ..=code::LAST_CR => Some(reg_move(vmcb, vmcb.exit_code & 0x10 != 0, assists)),
-        code::CR0_SEL_WRITE => Some(RegMove { index: 0, ..reg_move(vmcb, true, assists) }),
-        _ => None,
-    }
+fn reg_move(vmcb: &Vmcb, write: bool, assists: bool) -> RegMove {
+    RegMove { index: (vmcb.exit_code & 0xf) as u8, write, gpr: operand(vmcb, assists) }
 }
 
 /// APM 2, 15.8.1: with decode assists bit 63 marks a MOV, bits 3:0 name its operand.
 #[inline(always)]
-fn reg_move(vmcb: &Vmcb, write: bool, assists: bool) -> RegMove {
+fn operand(vmcb: &Vmcb, assists: bool) -> Option<Gpr> {
     let is_mov = assists && vmcb.exit_info1 >> 63 != 0;
-    RegMove {
-        index: (vmcb.exit_code & 0xf) as u8,
-        write,
-        gpr: is_mov.then(|| Gpr::from_encoding(vmcb.exit_info1 as u8)),
-    }
+    is_mov.then(|| Gpr::from_encoding(vmcb.exit_info1 as u8))
 }
 
 /// Information of a task switch: IRET asks for it.

@@ -1,9 +1,10 @@
 //! What an entry needs beyond VMRUN, when [`super::work`] says so: the TLB, the hidden state, events.
 
 use super::asid::Asid;
-use super::vmcb::{Vmcb, clean, tlb_control};
+use super::vmcb::{Vmcb, clean, event, tlb_control};
 use super::{Svm, SvmCpu, VmloadState, instr, pa};
 use crate::arch::state::rflags;
+use crate::virt::Finished;
 
 /// Bits of [`Svm::work`]. While it is 0, an entry is VMRUN alone.
 pub(super) mod work {
@@ -30,10 +31,6 @@ impl Svm {
     #[cold]
     #[inline(never)]
     pub(super) fn prepare(&mut self, cpu: &mut SvmCpu) {
-        // What an entry mostly needs, if anything.
-        if self.work.get() == work::FLUSH && self.take_next_asid(cpu) {
-            return;
-        }
         if self.work.get() & (work::FLUSH | work::HIDDEN) != 0 {
             self.prepare_tlb(cpu);
             self.load_hidden();
@@ -44,21 +41,24 @@ impl Svm {
         self.prepare_injection();
     }
 
-    /// Notes what came of [`Svm::prepare`]. True: the exit was of no interest, and the guest just goes on.
+    /// Notes what came of [`Svm::prepare`].
     #[cold]
     #[inline(never)]
-    pub(super) fn finish(&mut self) -> bool {
+    pub(super) fn finish(&mut self) -> Finished {
         if self.work.get() & work::FLUSHING != 0 {
             self.block.vmcb.tlb_control = tlb_control::NOTHING;
             self.done(work::FLUSHING);
+            if self.work.get() == 0 && self.block.vmcb.exit_int_info & event::VALID == 0 {
+                return Finished::Plain;
+            }
         }
-        self.finish_injection()
+        if self.finish_injection() { Finished::Nothing } else { Finished::Other }
     }
 
-    /// Flushes by an ASID that has not been used, if there is one and that is how it is done here.
+    /// Flushes by an ASID that has not been used, if nothing else is to be done, there is one, and that is how it is done here.
     #[inline(always)]
-    fn take_next_asid(&mut self, cpu: &mut SvmCpu) -> bool {
-        if self.home != cpu.id() || self.features.flush_by_asid {
+    pub(super) fn take_next_asid(&mut self, cpu: &mut SvmCpu) -> bool {
+        if self.work.get() != work::FLUSH || self.home != cpu.id() || self.features.flush_by_asid {
             return false;
         }
         let Some(asid) = cpu.asids.next_unused() else { return false };

@@ -37,13 +37,12 @@ use self::inject::Injection;
 use self::instr::GuestBlock;
 use self::paging::GuestCr;
 use self::switched::{switched, switched_mut};
-use self::vmcb::{Vmcb, clean, event, exit_code, int_ctl, misc1, misc2};
-use crate::arch::RegMove;
+use self::vmcb::{Vmcb, clean, event, int_ctl, misc1, misc2};
 use crate::arch::addr::{Gva, Hpa};
 use crate::arch::state::{ArchState, VcpuState, rflags};
 use crate::hw;
 use crate::paging::format::npt::Npt;
-use crate::virt::{Ended, Event, Exit, FlushScope, IoExit, PendingIrq, Roots, Virt, exit};
+use crate::virt::{Ended, Event, Exit, Finished, FlushScope, PendingIrq, Roots, Virt, exit};
 
 /// Where the state that VMLOAD and VMSAVE move is right now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,7 +174,8 @@ impl Virt for Svm {
     #[inline(always)]
     fn enter(&mut self, cpu: &mut SvmCpu) -> Ended {
         loop {
-            if self.work.get() != 0 {
+            // What an entry mostly needs, if anything, is another ASID.
+            if self.work.get() != 0 && !self.take_next_asid(cpu) {
                 self.prepare(cpu);
             }
             let block: *mut GuestBlock = &mut *self.block;
@@ -187,12 +187,18 @@ impl Virt for Svm {
             };
             // Processors without clean bits ignore the field.
             vmcb.clean = clean::ALL;
-            if self.work.get() == 0 && vmcb.exit_int_info & event::VALID == 0 {
-                return decode::quick(vmcb);
+            let is_plain = self.work.get() == 0 && vmcb.exit_int_info & event::VALID == 0;
+            match if is_plain { Finished::Plain } else { self.finish() } {
+                Finished::Plain => {}
+                Finished::Other => return Ended::Other,
+                Finished::Nothing => continue,
             }
-            if !self.finish() {
-                return Ended::Other;
+            let ended = decode::ended(&self.block.vmcb, self.features.decode_assists);
+            if let Ended::PageFault(..) = ended {
+                // The guest goes on at the same instruction.
+                self.keep_shadow();
             }
+            return ended;
         }
     }
 
@@ -200,25 +206,6 @@ impl Virt for Svm {
     fn exit(&self) -> Exit {
         self.keep_shadow();
         decode::exit(&self.block.vmcb, self.features.decode_assists)
-    }
-
-    #[inline(always)]
-    fn io(&self) -> Option<IoExit> {
-        (self.block.vmcb.exit_code == exit_code::IOIO).then(|| decode::io(&self.block.vmcb))
-    }
-
-    #[inline(always)]
-    fn page_fault(&self) -> Option<(Gva, u32)> {
-        let vmcb = &self.block.vmcb;
-        (vmcb.exit_code == exit_code::PAGE_FAULT).then(|| {
-            self.keep_shadow();
-            (Gva(vmcb.exit_info2), vmcb.exit_info1 as u32)
-        })
-    }
-
-    #[inline(always)]
-    fn control_access(&self) -> Option<RegMove> {
-        decode::control_access(&self.block.vmcb, self.features.decode_assists)
     }
 
     fn release(&mut self, cpu: &mut SvmCpu) {
@@ -335,6 +322,7 @@ impl Virt for Svm {
         self.set_virtual_tpr(value);
     }
 
+    #[inline(always)]
     fn set_paging(&mut self, roots: Roots) {
         self.use_roots(roots);
     }

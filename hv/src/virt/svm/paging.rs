@@ -45,6 +45,7 @@ pub(super) fn host_pat() -> u64 {
 }
 
 impl Svm {
+    #[inline(always)]
     pub(super) fn use_roots(&mut self, roots: Roots) {
         match roots {
             Roots::Nested(root) => self.use_nested(root),
@@ -58,6 +59,7 @@ impl Svm {
         }
     }
 
+    #[inline(never)]
     fn use_nested(&mut self, root: Hpa) {
         let vmcb = &mut self.block.vmcb;
         (vmcb.np_control, vmcb.nested_cr3) = (1, root.0);
@@ -74,6 +76,8 @@ impl Svm {
         self.paging_changed();
     }
 
+    #[cold]
+    #[inline(never)]
     fn begin_shadow(&mut self) {
         let (cr0, cr3, cr4) = (self.cr0(), self.cr3(), self.cr4());
         self.guest_cr = Some(GuestCr { cr0, cr3, cr4, efer: self.efer() });
@@ -106,7 +110,7 @@ impl Svm {
     }
 
     /// The guest's CR0 on shadow tables: some of its bits may have changed without an exit.
-    #[inline]
+    #[inline(always)]
     pub(super) fn cr0_of(&self, guest: &GuestCr) -> u64 {
         guest.cr0 & !FREE_CR0 | self.block.vmcb.cr0 & FREE_CR0
     }
@@ -120,7 +124,7 @@ impl Svm {
     }
 
     /// What [`Svm::follow_believed`] does after a change of CR0, which becomes `guest`, that leaves PG alone.
-    #[inline]
+    #[inline(always)]
     pub(super) fn follow_cr0(&mut self, guest: u64) {
         let hardware = HardwareControls::cr0(guest);
         // Where reads of CR0 exit for the sake of others', they go on to.
@@ -133,6 +137,13 @@ impl Svm {
             vmcb.intercept_cr |= cr::CR0_WRITE | reads;
         }
         self.dirty(clean::CONTROL_REGS | clean::INTERCEPTS);
+    }
+
+    /// [`Svm::follow_believed`], after what the guest has changed without an exit is known.
+    #[inline(never)]
+    pub(super) fn follow_all(&mut self) {
+        self.learn_cr0();
+        self.follow_believed();
     }
 
     /// Brings the VMCB in step with [`GuestCr`], after a change of it; nothing to do without shadow tables.

@@ -2,7 +2,7 @@
 
 mod nmi;
 
-use super::vmcb::cr;
+use super::vmcb::{cr, exit_code};
 use super::*;
 use crate::arch::msr as index;
 use crate::arch::state::{cr0, cr4, efer};

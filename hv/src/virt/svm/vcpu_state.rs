@@ -2,7 +2,7 @@
 
 use super::Svm;
 use super::vmcb::clean;
-use crate::arch::state::{Gpr, SegReg, Segment, TableReg, VcpuState, cr0, cr4, efer};
+use crate::arch::state::{Gpr, SegReg, Segment, TableReg, VcpuState, code_segment, cr0, cr4, efer};
 
 impl VcpuState for Svm {
     #[inline(always)]
@@ -43,6 +43,7 @@ impl VcpuState for Svm {
         self.block.vmcb.rflags = value;
     }
 
+    #[inline(always)]
     fn cr0(&self) -> u64 {
         match &self.guest_cr {
             None => self.block.vmcb.cr0,
@@ -50,6 +51,7 @@ impl VcpuState for Svm {
         }
     }
 
+    #[inline(always)]
     fn set_cr0(&mut self, value: u64) {
         let Some(guest) = &mut self.guest_cr else {
             self.block.vmcb.cr0 = value;
@@ -86,6 +88,12 @@ impl VcpuState for Svm {
         self.block.vmcb.cr3
     }
 
+    /// With the VMCB's EFER: shadow tables leave its LMA as it is.
+    #[inline(always)]
+    fn code_segment(&self) -> u64 {
+        code_segment(self.block.vmcb.cs.attributes, self.block.vmcb.efer)
+    }
+
     fn set_cr3(&mut self, value: u64) {
         match &mut self.guest_cr {
             None => self.block.vmcb.cr3 = value,
@@ -94,6 +102,7 @@ impl VcpuState for Svm {
         self.dirty(clean::CONTROL_REGS);
     }
 
+    #[inline(always)]
     fn cr4(&self) -> u64 {
         match &self.guest_cr {
             None => self.block.vmcb.cr4,
@@ -101,6 +110,7 @@ impl VcpuState for Svm {
         }
     }
 
+    #[inline(always)]
     fn set_cr4(&mut self, value: u64) {
         let Some(guest) = &mut self.guest_cr else {
             self.block.vmcb.cr4 = value;
@@ -113,8 +123,7 @@ impl VcpuState for Svm {
             self.block.vmcb.cr4 ^= changed;
             return self.dirty(clean::CONTROL_REGS);
         }
-        self.learn_cr0();
-        self.follow_believed();
+        self.follow_all();
     }
 
     /// Without SVME, which the processor demands while a guest runs and the guest must not see.

@@ -11,7 +11,7 @@ use crate::arch::msr::FLUSH_CMD;
 use crate::arch::state::{VcpuState, efer};
 use crate::arch::vector;
 use crate::hw::msr::EFER;
-use crate::virt::Ended;
+use crate::virt::Finished;
 use crate::virt::speculation::{COMMAND, Measures};
 
 /// Bits of [`Vmx::work`]. While it is 0, an entry is VMRESUME alone.
@@ -260,12 +260,11 @@ impl Vmx {
         (word | self.injection.windows).into()
     }
 
-    /// Notes what came of an entry that was not the common one, or of an exit that may have interrupted something. `None`: the
-    /// exit was of no interest, and the guest just goes on.
+    /// Notes what came of an entry that was not the common one, or of an exit that may have interrupted something.
     #[inline(never)]
-    pub(super) fn finish(&mut self, reason: u32) -> Option<Ended> {
+    pub(super) fn finish(&mut self, reason: u32) -> Finished {
         if reason & reason::ENTRY_FAILED != 0 {
-            return Some(Ended::Other);
+            return Finished::Other;
         }
         if self.work.get() & work::LOAD != 0 {
             self.block.launched = 1;
@@ -296,7 +295,7 @@ impl Vmx {
             }
         }
         if self.work.get() & !work::GUARD == 0 && self.vectoring & event::VALID == 0 {
-            return Some(Ended::Plain);
+            return Finished::Plain;
         }
         self.finish_injection(reason)
     }

@@ -14,7 +14,7 @@ use super::instr;
 use crate::arch::Exception;
 use crate::arch::addr::Gva;
 use crate::arch::state::{cr0, rflags};
-use crate::virt::{Ended, Event, PendingIrq, Virt};
+use crate::virt::{Event, Finished, PendingIrq, Virt};
 
 /// What waits for the guest.
 #[derive(Debug, Default)]
@@ -135,8 +135,13 @@ impl Vmx {
         self.request(work::INJECTING);
     }
 
-    /// Notes what became of the events of the last entry. `None`: the guest just goes on.
-    pub(super) fn finish_injection(&mut self, reason: u32) -> Option<Ended> {
+    /// What an exit was that is of interest only because of what the guest has taken.
+    fn delivered_or_nothing(&self) -> Finished {
+        if self.injection.taken.is_some() { Finished::Other } else { Finished::Nothing }
+    }
+
+    /// Notes what became of the events of the last entry.
+    pub(super) fn finish_injection(&mut self, reason: u32) -> Finished {
         self.done(work::INJECTING);
         let delivering = self.injection.delivering.take();
         if self.vectoring & event::VALID != 0 {
@@ -153,16 +158,16 @@ impl Vmx {
         match reason {
             reason::TPR_BELOW_THRESHOLD => {
                 self.request(work::OFFER);
-                self.injection.taken.map(|_| Ended::Other)
+                self.delivered_or_nothing()
             }
             reason::INTERRUPT_WINDOW => {
                 self.request(work::OFFER);
                 if self.injection.offered == PendingIrq::Window {
                     // The next offer follows.
                     self.injection.offered = PendingIrq::None;
-                    return Some(Ended::Other);
+                    return Finished::Other;
                 }
-                self.injection.taken.map(|_| Ended::Other)
+                self.delivered_or_nothing()
             }
             reason::NMI_WINDOW => {
                 self.done(work::NMI_BLOCKED);
@@ -173,9 +178,9 @@ impl Vmx {
                 if core::mem::take(&mut self.injection.nmi_window) && shadow & SHADOW != 0 {
                     self.set(Field::Interruptibility, shadow & !SHADOW);
                 }
-                Some(Ended::Other)
+                Finished::Other
             }
-            _ => Some(Ended::Other),
+            _ => Finished::Other,
         }
     }
 

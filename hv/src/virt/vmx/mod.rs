@@ -47,7 +47,7 @@ use crate::arch::addr::Gva;
 use crate::arch::state::{ArchState, Gpr, VcpuState, rflags};
 use crate::paging::engine::Engines;
 use crate::paging::format::ept::Ept;
-use crate::virt::{Ended, Event, Exit, FieldAccesses, FlushScope, IoExit, PendingIrq, Roots, Virt};
+use crate::virt::{Ended, Event, Exit, FieldAccesses, Finished, FlushScope, IoExit, PendingIrq, Roots, Virt};
 
 /// The virtual APIC page. Only the task priority in it is used.
 #[repr(C, align(4096))]
@@ -161,6 +161,32 @@ impl Vmx {
         self.work.set(self.work.get() & (work::LOAD | work::FLUSH_L1D | work::GUARD));
         self.request(work::FLUSH | work::EVENT | work::CHANGED);
     }
+
+    /// The access of an I/O exit.
+    #[inline(always)]
+    fn io(&self) -> IoExit {
+        decode::io(self.qualification(), self.after_exit())
+    }
+
+    /// The address and the processor's error code, if the exit is a page fault.
+    #[inline(always)]
+    fn page_fault(&self) -> Option<(Gva, u32)> {
+        if self.reason != reason::EXCEPTION {
+            return None;
+        }
+        // SAFETY: after an exit of this VCPU.
+        decode::page_fault(self.interruption, |field| unsafe { self.cache.read(field) })
+    }
+
+    /// An exit with which nothing else happened. Accesses to control registers are not told apart: few of them exit.
+    #[inline(always)]
+    fn decode_plain(&self) -> Ended {
+        match self.page_fault() {
+            Some((gva, error)) => Ended::PageFault(gva, error),
+            None if self.reason == reason::IO => Ended::Io(self.io()),
+            None => Ended::Other,
+        }
+    }
 }
 
 impl Virt for Vmx {
@@ -186,35 +212,23 @@ impl Virt for Vmx {
                     return Ended::Cpuid;
                 }
                 if reason == reason::IO {
-                    return Ended::Plain;
+                    return Ended::Io(self.io());
                 }
             }
-            if let Some(ended) = self.finish(reason) {
-                return ended;
+            match self.finish(reason) {
+                Finished::Plain => return self.decode_plain(),
+                Finished::Other => return Ended::Other,
+                Finished::Nothing => {}
             }
         }
     }
 
     fn exit(&self) -> Exit {
         match self.reason {
-            reason::IO => Exit::Io(decode::io(self.qualification(), self.after_exit())),
+            reason::IO => Exit::Io(self.io()),
             // SAFETY: after an exit of this VCPU.
             reason => decode::exit(reason, |field| unsafe { self.cache.read(field) }),
         }
-    }
-
-    #[inline(always)]
-    fn io(&self) -> Option<IoExit> {
-        (self.reason == reason::IO).then(|| decode::io(self.qualification(), self.after_exit()))
-    }
-
-    #[inline(always)]
-    fn page_fault(&self) -> Option<(Gva, u32)> {
-        if self.reason != reason::EXCEPTION {
-            return None;
-        }
-        // SAFETY: after an exit of this VCPU.
-        decode::page_fault(self.interruption, |field| unsafe { self.cache.read(field) })
     }
 
     /// Exits give the processor back: they load all of the host's state, and interrupts are closed.

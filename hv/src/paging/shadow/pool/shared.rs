@@ -185,8 +185,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     }
 
     /// The processor flushes everything, because of what was done to the tables, or because the guest wants it.
-    #[cold]
-    #[inline(never)]
+    #[inline(always)]
     pub(super) fn flushes_all(&mut self) {
         if self.shared.shootdown.is_none() {
             self.stale = 0;
