@@ -1,6 +1,6 @@
 //! Control registers: what a guest may read and write, and what follows from it.
 //!
-//! What guests repeat has a short way (`quick_control`) that comes first and falls back to this one.
+//! What guests repeat has a fast path (`quick_control`) that comes first and falls back to this one.
 //! In nested mode only writes of CR4 come here (and of CR8 on processors that misjudge it); with shadow tables also
 //! writes of CR0 that change more than TS and MP, writes of CR3, and reads of what the processor holds differently. AMD APM 2, 3.1 and 5.5. QEMU's emulation may bring a read of any of them, as one of CR0.
 

@@ -1,7 +1,7 @@
 //! The fast path of accesses to control registers: those that guests repeat, as they were found at the same place before.
 //!
-//! Part of the run loop, which tells these exits apart by their code. It leaves everything to the common path ([`super::control`]) that
-//! may fault, change the kind of paging, or need the guest's memory. What must hold: where this returns a RIP, the access has
+//! Part of the run loop, which tells these exits apart by their code. It leaves everything to the common path
+//! ([`super::control`]) that may fault, change the kind of paging, or need the guest's memory. What must hold: where this returns a RIP, the access has
 //! had the same effect that the common path would have given it. What the guest has taken of interrupts is noted at the next exit
 //! of another kind, as after CPUID. Where the processor intercepts single bits (VT-x), few of these accesses exit, and none
 //! come here.

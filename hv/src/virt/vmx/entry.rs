@@ -3,16 +3,17 @@
 use super::cache::Field;
 use super::controls::{entry, exit as exit_control, processor};
 use super::cpu::{VmxCpu, pa};
-use super::decode::{event, may_interrupt_delivery, reason};
+use super::decode::{self, event, may_interrupt_delivery, reason};
 use super::field::{control, exit, guest, host};
 use super::instr;
 use super::{Vmx, system, vpid};
+use crate::arch::addr::Gva;
 use crate::arch::msr::FLUSH_CMD;
 use crate::arch::state::{VcpuState, efer};
 use crate::arch::vector;
 use crate::hw::msr::EFER;
-use crate::virt::Finished;
 use crate::virt::speculation::{COMMAND, Measures};
+use crate::virt::{Ended, Finished, IoExit};
 
 /// Bits of [`Vmx::work`]. While it is 0, an entry is VMRESUME alone.
 pub(super) mod work {
@@ -298,6 +299,32 @@ impl Vmx {
             return Finished::Plain;
         }
         self.finish_injection(reason)
+    }
+
+    /// The access of an I/O exit.
+    #[inline(always)]
+    pub(super) fn io(&self) -> IoExit {
+        decode::io(self.qualification(), self.after_exit())
+    }
+
+    /// The address and the processor's error code, if the exit is a page fault.
+    #[inline(always)]
+    pub(super) fn page_fault(&self) -> Option<(Gva, u32)> {
+        if self.reason != reason::EXCEPTION {
+            return None;
+        }
+        // SAFETY: after an exit of this VCPU.
+        decode::page_fault(self.interruption, |field| unsafe { self.cache.read(field) })
+    }
+
+    /// An exit with which nothing else happened. Accesses to control registers are not told apart: few of them exit.
+    #[inline(always)]
+    pub(super) fn decode_plain(&self) -> Ended {
+        match self.page_fault() {
+            Some((gva, error)) => Ended::PageFault(gva, error),
+            None if self.reason == reason::IO => Ended::Io(self.io()),
+            None => Ended::Other,
+        }
     }
 
     /// Whether an IRET that unblocked NMIs has faulted (SDM 3, 27.2.3).

@@ -47,7 +47,7 @@ use crate::arch::addr::Gva;
 use crate::arch::state::{ArchState, Gpr, VcpuState, rflags};
 use crate::paging::engine::Engines;
 use crate::paging::format::ept::Ept;
-use crate::virt::{Ended, Event, Exit, FieldAccesses, Finished, FlushScope, IoExit, PendingIrq, Roots, Virt};
+use crate::virt::{Ended, Event, Exit, FieldAccesses, Finished, FlushScope, PendingIrq, Roots, Virt};
 
 /// The virtual APIC page. Only the task priority in it is used.
 #[repr(C, align(4096))]
@@ -160,32 +160,6 @@ impl Vmx {
         self.set_task_priority(0);
         self.work.set(self.work.get() & (work::LOAD | work::FLUSH_L1D | work::GUARD));
         self.request(work::FLUSH | work::EVENT | work::CHANGED);
-    }
-
-    /// The access of an I/O exit.
-    #[inline(always)]
-    fn io(&self) -> IoExit {
-        decode::io(self.qualification(), self.after_exit())
-    }
-
-    /// The address and the processor's error code, if the exit is a page fault.
-    #[inline(always)]
-    fn page_fault(&self) -> Option<(Gva, u32)> {
-        if self.reason != reason::EXCEPTION {
-            return None;
-        }
-        // SAFETY: after an exit of this VCPU.
-        decode::page_fault(self.interruption, |field| unsafe { self.cache.read(field) })
-    }
-
-    /// An exit with which nothing else happened. Accesses to control registers are not told apart: few of them exit.
-    #[inline(always)]
-    fn decode_plain(&self) -> Ended {
-        match self.page_fault() {
-            Some((gva, error)) => Ended::PageFault(gva, error),
-            None if self.reason == reason::IO => Ended::Io(self.io()),
-            None => Ended::Other,
-        }
     }
 }
 
