@@ -57,6 +57,11 @@ pub trait Host {
     /// Takes the host interrupts that are pending.
     fn serve_interrupts(&mut self);
 
+    /// Has an interrupt wait for the PCPU that executes this: the next entry ends as soon as it has delivered its event, before
+    /// the guest's first instruction. At once, unlike the timer: on an emulator that fires from another thread, and a guest
+    /// that exits at each instruction would arm it again each time.
+    fn interrupt_self(&mut self);
+
     /// Has the VCPU of this mailbox look into it soon: by an interrupt to the PCPU that runs it, or by waking it.
     fn kick(&mut self, mailbox: &Mailbox);
 

@@ -386,5 +386,5 @@ fn kick<V: Virt, M: HostMemory, H: Host>(
 #[cold]
 fn interrupt_entry<V: Virt, H: Host>(vcpu: &mut Vcpu<V>, cpu: &mut V::Cpu, host: &mut H) {
     vcpu.virt.release(cpu);
-    vcpu.armed = host.arm_timer(host.tsc());
+    host.interrupt_self();
 }

@@ -21,7 +21,7 @@ use crate::paging::format::npt::Npt;
 use crate::paging::guest_walk::PagingFeatures;
 use crate::vcpu::Vcpu;
 use crate::vcpu::host::Host;
-use crate::vcpu::outcome::{Return, Stop};
+use crate::vcpu::outcome::{Cause, Return, Stop};
 use crate::vcpu::run::run;
 use crate::virt::Virt;
 use crate::virt::fake::{Fake, Processor, Step};
@@ -152,9 +152,8 @@ pub struct ScriptHost {
     pub armed: Option<u64>,
     /// The timer interrupts so much too early, once.
     pub early: u64,
-    /// So many of the timer's interrupts get lost if they come while the guest runs.
+    /// So many of the timer's interrupts get lost if they come while the guest runs, and whether one was.
     pub losses: usize,
-    /// An interrupt of the timer got lost.
     lost: bool,
     /// The timer has interrupted.
     pub fired: bool,
@@ -183,10 +182,12 @@ pub struct ScriptHost {
     pub tsc_aux: u64,
     /// Writes of SPEC_CTRL, PRED_CMD and FLUSH_CMD.
     pub speculation: Vec<(u32, u64)>,
-    /// VCPUs that were kicked.
-    pub kicks: Vec<u32>,
+    /// How often an interrupt was to wait for the PCPU itself.
+    pub self_interrupts: u32,
     /// How often the breakpoints were cleared.
     pub breakpoints_cleared: u32,
+    /// VCPUs that were kicked.
+    pub kicks: Vec<u32>,
 }
 
 impl ScriptHost {
@@ -232,6 +233,10 @@ impl Host for ScriptHost {
         self.arms += 1;
         self.armed = Some(deadline);
         deadline
+    }
+    fn interrupt_self(&mut self) {
+        self.assert_released();
+        self.self_interrupts += 1;
     }
     fn timer_fired(&mut self) -> bool {
         core::mem::take(&mut self.fired)
@@ -374,10 +379,8 @@ impl Machine {
 
     /// Runs to the end of the script, where the guest triple-faults.
     pub fn play(&mut self) {
-        match self.run() {
-            Stop::Died(death) if death.cause == crate::vcpu::outcome::Cause::TripleFault => {}
-            stop => panic!("{stop:?}"),
-        }
+        let stop = self.run();
+        assert!(matches!(&stop, Stop::Died(death) if death.cause == Cause::TripleFault), "{stop:?}");
         assert!(self.vcpu.virt.script.is_empty());
     }
 }

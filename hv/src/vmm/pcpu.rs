@@ -288,6 +288,10 @@ impl<B: Backend, const LAB: bool> Host for Pcpu<B, LAB> {
         }
     }
 
+    fn interrupt_self(&mut self) {
+        smp::kick(self.cpu);
+    }
+
     fn kick(&mut self, mailbox: &Mailbox) {
         self.wake_vcpu(mailbox);
     }
