@@ -89,6 +89,20 @@ words! {
     }
 }
 
+words! {
+    /// The largest pages that nested tables map a guest's memory with.
+    #[derive(Default)]
+    NestedPage {
+        /// 4 KiB.
+        Small = "4K",
+        /// 2 MiB.
+        Large = "2M",
+        /// As large as the processor has them.
+        #[default]
+        Huge = "1G",
+    }
+}
+
 /// The keys of each table.
 pub mod keys {
     /// The whole file.
@@ -97,7 +111,7 @@ pub mod keys {
     #[rustfmt::skip]
     pub const VM: &[&str] = &[
         "name", "kernel", "initrd", "modules", "cmdline", "memory_mib", "vcpus", "weight", "cap", "affinity", "mode",
-        "shadow_pages", "audit_shadow", "protocol", "permissive_msr", "test_device", "pv_clock", "restart", "mitigations", "cpu",
+        "nested_page", "shadow_pages", "audit_shadow", "protocol", "permissive_msr", "test_device", "pv_clock", "restart", "mitigations", "cpu",
         "disks", "networks", "console", "entropy",
     ];
     /// An element of `modules`.

@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use ::records::pcpus::{self, Pcpu};
+use abi::config::NestedPage;
 use abi::telemetry::{EndReason, Kind, key};
 use spin::{Mutex, RwLock};
 
@@ -216,7 +217,12 @@ impl<B: Backend> Machine<B> {
     fn make(&'static self, number: u32, config: &VmConfig) -> Result<Arc<Guest<B>>, BuildError> {
         let (paging, largest_leaf) = self.backend.paging();
         let measures = self.plan.measures.for_guest(config.mitigations);
-        let largest_leaf = if measures.small_leaves { PageSize::Size4K } else { largest_leaf };
+        let largest_leaf = match config.nested_page {
+            _ if measures.small_leaves => PageSize::Size4K,
+            NestedPage::Small => PageSize::Size4K,
+            NestedPage::Large => largest_leaf.min(PageSize::Size2M),
+            NestedPage::Huge => largest_leaf,
+        };
         let facts = HostFacts {
             tsc_khz: self.khz,
             tsc: self.now(),

@@ -97,11 +97,11 @@ fn native(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// What the hypervisor reads while it runs is what the model says at the end. Without a lab machine QEMU's processor pretends to
+/// What the hypervisor reads while it runs is what the model says at the end. Nested pages are as small as was asked for. Without a lab machine QEMU's processor pretends to
 /// have counters: they do not advance, and are absent.
 fn counters(context: &Context) -> Result<()> {
     let (report, stats) = (context.path("report.json"), context.path("stats.json"));
-    let lab = ["--lab", "zen3", "--lab-report", &report, "--mode", "switch=50"];
+    let lab = ["--lab", "zen3", "--lab-report", &report, "--mode", "switch=50", "--nested-page", "4K"];
     context.run(&[&lab[..], &["--stats", &stats, "--exec", "true"]].concat())?.status(0)?;
     let read = |path: &str| -> Result<Value> { Ok(serde_json::from_str(&std::fs::read_to_string(path)?)?) };
     let (model, read_by_it) = (read(&report)?, read(&stats)?["guests"][0]["counters"].clone());
@@ -110,6 +110,8 @@ fn counters(context: &Context) -> Result<()> {
         values.filter_map(|(side, name)| model["pcpus"][0][side][name].as_u64()).sum()
     };
     let guest = ["guest_nested", "guest_shadow"];
+    let [small, large] = ["walks_4k_4k", "walks_4k_2m"].map(|walks| of(&["guest_nested"], &[walks]));
+    ensure!(small > 0 && large == 0, "nested pages of 4 KiB: {small} walks, of 2 MiB: {large}");
     for (key, names) in [
         ("instructions", &["instructions"][..]),
         ("cycles", &["cycles"]),

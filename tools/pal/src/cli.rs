@@ -7,7 +7,10 @@ use std::{
     path::PathBuf,
 };
 
-pub use abi::{config::Protocol, mode::Mode};
+pub use abi::{
+    config::{NestedPage, Protocol},
+    mode::Mode,
+};
 use clap::{
     Args, Parser, Subcommand, ValueEnum,
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
@@ -85,8 +88,9 @@ pub enum Command {
 }
 
 /// What makes no sense without a guest.
-const GUEST_OPTIONS: [&str; 22] = [
+const GUEST_OPTIONS: [&str; 23] = [
     "append",
+    "audit_shadow",
     "disk",
     "entropy",
     "exec",
@@ -98,8 +102,8 @@ const GUEST_OPTIONS: [&str; 22] = [
     "mode",
     "module",
     "modules",
+    "nested_page",
     "net",
-    "audit_shadow",
     "permissive_msr",
     "protocol",
     "put",
@@ -111,8 +115,9 @@ const GUEST_OPTIONS: [&str; 22] = [
 ];
 
 /// What a description says in their place.
-const DESCRIBED: [&str; 25] = [
+const DESCRIBED: [&str; 26] = [
     "append",
+    "audit_shadow",
     "disk",
     "entropy",
     "exec",
@@ -125,8 +130,8 @@ const DESCRIBED: [&str; 25] = [
     "mode",
     "module",
     "modules",
+    "nested_page",
     "net",
-    "audit_shadow",
     "permissive_msr",
     "probe",
     "protocol",
@@ -152,6 +157,10 @@ pub struct RunArgs {
     /// `asp-svm`, `threshold`, `random`; `model=FILE` stands for what `cargo pal train` has learnt (docs/policies.md)
     #[arg(long, visible_alias = "policy", value_name = "MODE[,key=value]", default_value_t = Mode::Nested, value_parser = crate::train::model::mode, help_heading = "Machine")]
     pub mode: Mode,
+    /// The largest pages that nested tables map guest memory with: 4K, 2M, or 1G where the processor has them. Small ones make
+    /// walks dearer, as where host memory is fragmented
+    #[arg(long, value_name = "SIZE", value_parser = PossibleValuesParser::new(NestedPage::WORDS).try_map(|word| word.parse::<NestedPage>()), help_heading = "Machine")]
+    pub nested_page: Option<NestedPage>,
     /// Pages of shadow tables at most. Default: what fits a fiftieth of guest memory
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=1 << 20), help_heading = "Machine")]
     pub shadow_pages: Option<u32>,

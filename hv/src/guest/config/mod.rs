@@ -32,7 +32,7 @@ pub use devices::{DeviceConfig, DiskConfig, DiskSource};
 pub use share::Share;
 use table::{Table, line_of};
 
-pub use abi::config::{Console, Mitigations, Protocol};
+pub use abi::config::{Console, Mitigations, NestedPage, Protocol};
 use abi::config::{
     MAX_MEMORY_MIB, MAX_SHADOW_PAGES, MAX_VCPUS, MAX_VMS, MIN_MEMORY_MIB, MIN_SHADOW_PAGES, VERSION, is_name,
 };
@@ -70,6 +70,8 @@ pub struct VmConfig {
     pub share: Share,
     /// How the guest's memory is virtualized.
     pub mode: Mode,
+    /// The largest pages of its nested tables.
+    pub nested_page: NestedPage,
     /// Pages of shadow tables at most, [`MIN_SHADOW_PAGES`] to [`MAX_SHADOW_PAGES`]; by default what fits a fiftieth of the guest's memory.
     pub shadow_pages: Option<usize>,
     /// N: shadow tables are checked before every N-th entry.
@@ -177,6 +179,7 @@ impl VmConfig {
             vcpus: table.integer("vcpus")?.unwrap_or(1).try_into().unwrap_or(u32::MAX),
             share: Share::read(&mut table)?,
             mode: mode(&mut table)?,
+            nested_page: table.choice("nested_page", NestedPage::WORDS)?,
             shadow_pages: table
                 .integer("shadow_pages")?
                 .map(|pages| usize::try_from(pages).unwrap_or(usize::MAX)),

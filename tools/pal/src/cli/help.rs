@@ -41,6 +41,8 @@ The same guest elsewhere:
                                       a log for `cargo pal train`
   cargo pal run --lab zen3 --policy threshold --kit
                                       the guest counts its page faults for it
+  cargo pal run --lab opteron-2350 --nested-page 4K --exec true
+                                      dearer walks through nested tables
   cargo pal run --lab zen3 --lab-model tlb --lab-check miss --exec true
   cargo pal run --lab zen3 --deterministic --exec true
                                       repeats to the last count

@@ -58,6 +58,7 @@ pub struct Vm<'a> {
     pub cap: Option<u32>,
     pub affinity: Option<&'a [u32]>,
     pub mode: String,
+    pub nested_page: Option<&'static str>,
     pub shadow_pages: Option<u32>,
     pub audit_shadow: Option<u32>,
     pub protocol: &'static str,
@@ -255,6 +256,7 @@ mod tests {
         let (vm, files) = guest("guest");
         let vm = Described {
             cap: Some(50),
+            nested_page: Some(crate::guest::vm::NestedPage::Small),
             shadow_pages: Some(16),
             audit_shadow: Some(1),
             restart: true,

@@ -4,7 +4,7 @@
 
 use std::{fmt::Display, ops::RangeInclusive, path::Path, path::PathBuf, rc::Rc, str::FromStr};
 
-pub use abi::config::{Console, MAX_VMS, Mitigations};
+pub use abi::config::{Console, MAX_VMS, Mitigations, NestedPage};
 use abi::{
     config::{
         MAX_DISKS, MAX_MEMORY_MIB, MAX_NETWORKS, MAX_PCPUS, MAX_SHADOW_PAGES, MAX_VCPUS, MAX_WEIGHT,
@@ -76,6 +76,9 @@ pub struct Vm {
     /// How its memory is virtualized.
     #[serde(default, deserialize_with = "mode")]
     pub mode: Option<Mode>,
+    /// The largest pages of its nested tables.
+    #[serde(default, deserialize_with = "nested_page")]
+    pub nested_page: Option<NestedPage>,
     /// Pages of shadow tables at most.
     pub shadow_pages: Option<u32>,
     /// N: shadow tables are checked before every N-th entry.
@@ -207,6 +210,10 @@ fn mitigations<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Mitigations>
     from_word(from).map(Some)
 }
 
+fn nested_page<'de, D: Deserializer<'de>>(from: D) -> Result<Option<NestedPage>, D::Error> {
+    from_word(from).map(Some)
+}
+
 impl Vm {
     /// A guest with this name and nothing else said.
     pub fn named(name: impl Into<String>) -> Vm {
@@ -231,6 +238,7 @@ impl Vm {
             cap: None,
             affinity: None,
             mode: None,
+            nested_page: None,
             shadow_pages: None,
             audit_shadow: None,
             protocol: auto(),
@@ -309,7 +317,9 @@ impl Vm {
             "kernel_modules" => "modules",
             "disks" => "disk",
             "networks" => "net",
+            "nested_page" => "nested-page",
             "shadow_pages" => "shadow-pages",
+            "audit_shadow" => "audit-shadow",
             "cpu" => "without",
             other => other,
         };
@@ -476,6 +486,7 @@ impl Vm {
             cap: self.cap,
             affinity: self.affinity.as_deref(),
             mode: self.mode.unwrap_or(Mode::Nested).to_string(),
+            nested_page: self.nested_page.map(NestedPage::name),
             shadow_pages: self.shadow_pages,
             audit_shadow: self.audit_shadow,
             protocol: self.protocol.name(),

@@ -206,7 +206,7 @@ mod tests {
              together = true\nconsole = \"a\"\ntimeout = \"never\"\ndefault = \"a shadow\"\nmodes = [\"shadow\", \"switch=7\"]\nnative = false\nprobe = false\n\
              [[vm]]\nname = \"a\"\nguest = \"debian-amd64-rt\"\nkernel = \"k\"\ncmdline = \"c\"\nappend = \"d\"\nnative_cmdline = \"n\"\n\
              exec = \"e\"\nput = [\"p:/q\"]\nweight = 512\ncap = 50\naffinity = [1]\nnetworks = [\"lan\"]\n\
-             kit = true\ndisks = [{ file = \"d\" }]\nconsole = \"virtio\"\nentropy = true\nmemory_mib = 64\nvcpus = 1\nmode = \"nested\"\nshadow_pages = 16\naudit_shadow = 13\n\
+             kit = true\ndisks = [{ file = \"d\" }]\nconsole = \"virtio\"\nentropy = true\nmemory_mib = 64\nvcpus = 1\nmode = \"nested\"\nnested_page = \"2M\"\nshadow_pages = 16\naudit_shadow = 13\n\
              protocol = \"pvh\"\npermissive_msr = true\ntest_device = true\npv_clock = false\nrestart = true\n\
              modules = [{ file = \"m\", cmdline = \"m x\" }]\n",
         )

@@ -228,6 +228,7 @@ fn from_options(args: &RunArgs) -> Result<Vm> {
         memory_mib: args.mem,
         vcpus: args.vcpus,
         mode: Some(args.mode),
+        nested_page: args.nested_page,
         shadow_pages: args.shadow_pages,
         audit_shadow: args.audit_shadow,
         protocol: args.protocol,
