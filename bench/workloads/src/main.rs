@@ -26,8 +26,9 @@ use std::{
 /// The name under which the program exits at once, with its first argument as status.
 const EXIT_AT_ONCE: &CStr = c"exit";
 
-/// The work, after what it needs has been prepared; its checksum.
-type Work = Box<dyn FnOnce() -> io::Result<u64>>;
+/// The work, after what it needs has been prepared; its checksum. To be done once; what it needs is given back with it, after
+/// the end.
+type Work = Box<dyn FnMut() -> io::Result<u64>>;
 
 /// Rounds of `chase` at scale 1, of `mmap-churn`, `bfs` and `fork-server`.
 const CHASE: u64 = 10_000_000;
@@ -89,7 +90,7 @@ fn perform(arguments: &[String]) -> io::Result<()> {
     // The kernel hands over unknown words of its own command line before them, such as `nokaslr`.
     let [.., name, scale] = arguments else { return Err(usage()) };
     let scale = scale.parse().ok().filter(|scale| workloads::SCALES.contains(scale)).ok_or_else(usage)?;
-    let work = prepare(name, scale)?;
+    let mut work = prepare(name, scale)?;
     sys::mark::<{ abi::lab::MARK_BEGIN }>();
     let begin = sys::tsc();
     let sum = work();
