@@ -159,7 +159,7 @@ pub struct RunArgs {
     pub mode: Mode,
     /// The largest pages that nested tables map guest memory with: 4K, 2M, or 1G where the processor has them. Small ones make
     /// walks dearer, as where host memory is fragmented
-    #[arg(long, value_name = "SIZE", value_parser = PossibleValuesParser::new(NestedPage::WORDS).try_map(|word| word.parse::<NestedPage>()), help_heading = "Machine")]
+    #[arg(long, value_name = "SIZE", value_parser = nested_page(), help_heading = "Machine")]
     pub nested_page: Option<NestedPage>,
     /// Pages of shadow tables at most. Default: what fits a fiftieth of guest memory
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=1 << 20), help_heading = "Machine")]
@@ -482,6 +482,11 @@ pub fn protocol() -> impl TypedValueParser<Value = Protocol> {
         PossibleValue::new(protocol.name()).help(help)
     });
     PossibleValuesParser::new(values).try_map(|word| word.parse())
+}
+
+/// The sizes of `--nested-page`.
+pub fn nested_page() -> impl TypedValueParser<Value = NestedPage> {
+    PossibleValuesParser::new(NestedPage::WORDS).try_map(|word| word.parse())
 }
 
 /// The name of a value on the command line, which is also its name in palimpsest.toml.

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::workload::args::scale;
+use crate::{
+    cli::{NestedPage, nested_page},
+    workload::args::scale,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -12,6 +15,7 @@ Examples:
   cargo pal compare --policies nested,shadow,dav2m --workloads chase,phases
   cargo pal compare --policies dsp-sample,interval_ms=20,exploit=9,nested,shadow
                                            a part with `=` belongs to the policy before it
+  cargo pal compare --workloads chase,gups --nested-page 4K
   cargo pal compare --seeds 5 --lab zen3 --json zen3.json --html zen3.html
                                            type it again, and it goes on where it was
 
@@ -42,6 +46,9 @@ pub struct CompareArgs {
     /// The lab machine: a name of `cargo pal lab list`, or the file that describes one
     #[arg(long, value_name = "NAME|FILE", default_value = "opteron-2350")]
     pub lab: String,
+    /// The largest pages that nested tables map guest memory with, as `pal run --nested-page`: with 4K walks are dearer
+    #[arg(long, value_name = "SIZE", value_parser = nested_page())]
+    pub nested_page: Option<NestedPage>,
     /// Let time in the machine follow the modelled cycles, as `pal run --lab-time` does
     #[arg(long)]
     pub lab_time: bool,

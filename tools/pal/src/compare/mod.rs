@@ -77,6 +77,9 @@ impl Comparison {
         });
         let scale_milli = args.scale.unwrap_or(if args.quick { QUICK_SCALE } else { SCALE });
         let mut options = words(&["--lab", &args.lab]);
+        if let Some(size) = args.nested_page {
+            options.extend(["--nested-page".to_owned(), size.name().to_owned()]);
+        }
         if args.lab_time {
             options.push("--lab-time".to_owned());
         }
@@ -126,7 +129,7 @@ pub fn run(args: &CompareArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let inputs = cell::inputs(&files, &[&description, &String::from_utf8_lossy(&qemu.stdout)])?;
 
     let board = Board::new(&comparison, &inputs, kept);
-    let about = json!({ "lab": args.lab, "lab_time": args.lab_time, "seeds": args.seeds, "version": env!("CARGO_PKG_VERSION") });
+    let about = json!({ "lab": args.lab, "nested_page": args.nested_page.unwrap_or_default().name(), "lab_time": args.lab_time, "seeds": args.seeds, "version": env!("CARGO_PKG_VERSION") });
     {
         let reused = board.lock().cells.len();
         if reused > 0 {
