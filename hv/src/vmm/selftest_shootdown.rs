@@ -170,12 +170,17 @@ fn spin<B: Backend>(
     virt.set_paging(Roots::Nested(tables.root().base()));
     virt.set_pending_irq(guest.offer);
     RUNNING.fetch_add(1, Ordering::SeqCst);
+    let mut turns = 0u32;
     while WHICH.load(Ordering::SeqCst) == number {
         let quick = virt.enter(cpu) == Ended::Cpuid;
         match if quick { Exit::Cpuid } else { virt.exit() } {
             Exit::Cpuid => {
                 let next = virt.rip() + 2;
                 virt.answer_cpuid(&[0; 4], next);
+                // Bochs lets its processors run in turn, for a fixed number of instructions, and a guest with interrupts
+                // disabled sees a kick only if such a turn ends in the guest. A loop of fixed length might never.
+                turns = turns.wrapping_add(1);
+                (0..turns % 16).for_each(|_| core::hint::spin_loop());
             }
             Exit::Interrupt => {
                 virt.release(cpu);
