@@ -5,6 +5,7 @@
 //! It is small, static and has one thread, because its own size is part of what fork and exec cost.
 #![cfg_attr(not(test), no_main)]
 
+mod clock;
 mod first;
 mod guest;
 mod ops;

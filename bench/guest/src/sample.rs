@@ -2,44 +2,16 @@
 //! those of the batches divided by their size. Medians leave out the batches that a timer tick fell into; means keep them, and
 //! those over a second hold all that happens periodically.
 
-use std::{
-    arch::{
-        asm,
-        x86_64::{_mm_lfence, _rdtsc},
-    },
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
+
+use crate::clock::mark;
+pub use crate::clock::now;
 
 /// Batches that are performed but not counted: they fill caches, page tables and allocators.
 const WARM_UP: usize = 3;
 
-/// The time-stamp counter after everything before it has happened. Where QEMU counts instructions (`-icount shift=0`),
-/// a tick is an instruction.
-pub fn now() -> u64 {
-    // SAFETY: LFENCE is part of SSE2, which every x86-64 processor has; RDTSC is allowed in user space by default.
-    unsafe {
-        _mm_lfence();
-        _rdtsc()
-    }
-}
-
 /// For how long batches are performed to see what happens periodically: some hundred ticks of a guest's timer.
 const SECOND: Duration = Duration::from_secs(1);
-
-/// Tells a lab machine (docs/lab.md) that what it is to count under this number begins or ends. Elsewhere it is a no-op.
-fn mark<const MARK: u32>(region: u64) {
-    const { assert!(matches!(abi::lab::MARKS, [0x0f, 0x1f, 0x84, 0x00])) };
-    // SAFETY: a no-op.
-    unsafe {
-        asm!(
-            ".byte 0x0f, 0x1f, 0x84, 0x00",
-            ".long {mark}",
-            mark = const MARK,
-            in("rax") region,
-            options(nostack, preserves_flags),
-        );
-    }
-}
 
 /// How many batches a row takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

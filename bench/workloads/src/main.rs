@@ -6,6 +6,8 @@
 //! static and has one thread.
 #![cfg_attr(not(test), no_main)]
 
+#[path = "../../guest/src/clock.rs"]
+mod clock;
 mod compute;
 #[path = "../../guest/src/guest.rs"]
 #[allow(dead_code, reason = "the benchmark also describes its guest")]
@@ -91,11 +93,11 @@ fn perform(arguments: &[String]) -> io::Result<()> {
     let [.., name, scale] = arguments else { return Err(usage()) };
     let scale = scale.parse().ok().filter(|scale| workloads::SCALES.contains(scale)).ok_or_else(usage)?;
     let mut work = prepare(name, scale)?;
-    sys::mark::<{ abi::lab::MARK_BEGIN }>();
-    let begin = sys::tsc();
+    clock::mark::<{ abi::lab::MARK_BEGIN }>(workloads::REGION);
+    let begin = clock::now();
     let sum = work();
-    let end = sys::tsc();
-    sys::mark::<{ abi::lab::MARK_END }>();
+    let end = clock::now();
+    clock::mark::<{ abi::lab::MARK_END }>(workloads::REGION);
     report::done(name, scale, sum?, begin, end);
     Ok(())
 }

@@ -1,12 +1,6 @@
-//! What the workloads ask of the kernel: memory, processes, the marks of a lab machine.
+//! What the workloads ask of the kernel: memory and processes.
 
-use std::{
-    arch::{
-        asm,
-        x86_64::{_mm_lfence, _rdtsc},
-    },
-    io, ptr, slice,
-};
+use std::{io, ptr, slice};
 
 use libc::{c_int, pid_t};
 
@@ -99,28 +93,4 @@ pub fn wait(child: pid_t) -> io::Result<u8> {
         return Ok(libc::WEXITSTATUS(status) as u8);
     }
     Err(io::Error::other(format!("a child ended with wait status {status:#x}")))
-}
-
-/// The time-stamp counter after everything before it has happened.
-pub fn tsc() -> u64 {
-    // SAFETY: LFENCE is part of SSE2, which every x86-64 processor has; RDTSC is allowed in user space by default.
-    unsafe {
-        _mm_lfence();
-        _rdtsc()
-    }
-}
-
-/// Tells a lab machine that the work begins or ends. Elsewhere it is a no-op.
-pub fn mark<const MARK: u32>() {
-    const { assert!(matches!(abi::lab::MARKS, [0x0f, 0x1f, 0x84, 0x00])) };
-    // SAFETY: a no-op.
-    unsafe {
-        asm!(
-            ".byte 0x0f, 0x1f, 0x84, 0x00",
-            ".long {mark}",
-            mark = const MARK,
-            in("rax") workloads::REGION,
-            options(nostack, preserves_flags),
-        );
-    }
 }

@@ -3,6 +3,8 @@
 //! runs as a common program too. Arguments are names of rows; none means all. The word `quick` has each row take one sample.
 
 mod calls;
+#[path = "../clock.rs"]
+mod clock;
 #[path = "../guest.rs"]
 mod guest;
 #[allow(dead_code, reason = "the other program has figures over a second")]
