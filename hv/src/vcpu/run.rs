@@ -57,7 +57,7 @@ fn turn<V: Virt, M: HostMemory, H: Host, const TRACED: bool>(
         if vcpu.work != 0
             && let Some(end) = serve(vcpu, vm, cpu, host)
         {
-            vcpu.virt.release(cpu);
+            vcpu.virt.load_host_state(cpu);
             return end;
         }
         let (begin, rip, (kind, outcome)) = match vcpu.virt.enter(cpu) {
@@ -117,7 +117,7 @@ fn turn<V: Virt, M: HostMemory, H: Host, const TRACED: bool>(
         }
         vcpu.exits.add(kind, host.tsc().wrapping_sub(begin));
         if let Some(stop) = stop {
-            vcpu.virt.release(cpu);
+            vcpu.virt.load_host_state(cpu);
             return Return::Stop(stop);
         }
     }
@@ -299,7 +299,7 @@ fn serve_pending<V: Virt, M: HostMemory, H: Host>(
 ) -> Option<Return> {
     if vcpu.work & work::HOST != 0 {
         vcpu.work &= !work::HOST;
-        vcpu.virt.release(cpu);
+        vcpu.virt.load_host_state(cpu);
         host.serve_interrupts();
         vcpu.request(work::TIMERS | work::MAIL);
     }
@@ -374,7 +374,7 @@ fn kick<V: Virt, M: HostMemory, H: Host>(
     host: &mut H,
 ) {
     vcpu.work &= !work::KICK;
-    vcpu.virt.release(cpu);
+    vcpu.virt.load_host_state(cpu);
     let kicks = core::mem::take(&mut vcpu.kicks);
     vm.mailboxes
         .iter()
@@ -385,6 +385,6 @@ fn kick<V: Virt, M: HostMemory, H: Host>(
 /// Has the next entry end before the guest's first instruction, but after the delivery of an event: for an NMI behind it.
 #[cold]
 fn interrupt_entry<V: Virt, H: Host>(vcpu: &mut Vcpu<V>, cpu: &mut V::Cpu, host: &mut H) {
-    vcpu.virt.release(cpu);
+    vcpu.virt.load_host_state(cpu);
     host.interrupt_self();
 }

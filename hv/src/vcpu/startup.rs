@@ -28,7 +28,7 @@ pub(super) fn serve<V: Virt, M: HostMemory, H: Host>(
         if vcpu.lapic.is_bsp() {
             return Some(Stop::Reset);
         }
-        vcpu.virt.release(cpu);
+        vcpu.virt.load_host_state(cpu);
         host.clear_breakpoints();
         init(vcpu, vm);
     }

@@ -56,7 +56,7 @@ pub(super) fn run<V: Virt, M: HostMemory, H: Host>(
     }
     // An earlier interrupt than needed only leads back here.
     if next < vcpu.armed {
-        vcpu.virt.release(cpu);
+        vcpu.virt.load_host_state(cpu);
         vcpu.armed = host.arm_timer(next);
     }
     vcpu.due = next;

@@ -145,12 +145,12 @@ impl Virt for Fake {
         self.exit.unwrap_or(Exit::Shutdown)
     }
 
-    fn release(&mut self, _cpu: &mut ()) {
+    fn load_host_state(&mut self, _cpu: &mut ()) {
         self.cpu.held.set(false);
     }
 
-    fn depart(&mut self, cpu: &mut ()) {
-        self.release(cpu);
+    fn put(&mut self, cpu: &mut ()) {
+        self.load_host_state(cpu);
     }
 
     fn reset(&mut self) {

@@ -2,7 +2,7 @@
 //!
 //! A backend owns the hardware control block of one VCPU and implements [`Virt`] (and [`VcpuState`]) over it. Its
 //! only caller is `vcpu::run`; handlers see registers through [`VcpuState`] and never a vendor's structure.
-//! What must hold: between [`Virt::enter`] and [`Virt::release`] the processor still holds guest state that
+//! What must hold: between [`Virt::enter`] and [`Virt::load_host_state`] the processor still holds guest state that
 //! entries do not switch (hidden segment state, system-call MSRs) and takes no host interrupts, so nothing that sleeps or
 //! waits for an interrupt may run there.
 
@@ -131,10 +131,10 @@ pub trait Virt: VcpuState + Sized {
 
     /// Gives the processor back to the host: guest state that entries leave in registers goes to memory, host
     /// interrupts can be taken again (once the host opens them). Cheap if there is nothing to do.
-    fn release(&mut self, cpu: &mut Self::Cpu);
+    fn load_host_state(&mut self, cpu: &mut Self::Cpu);
 
     /// Takes everything of the VCPU out of the PCPU, so that another VCPU can use that, and this one run anywhere.
-    fn depart(&mut self, cpu: &mut Self::Cpu);
+    fn put(&mut self, cpu: &mut Self::Cpu);
 
     /// Puts every register and pending event into the state after RESET; intercepts and paging stay.
     fn reset(&mut self);

@@ -93,7 +93,7 @@ fn is_refused<B: Backend>(backend: &B, cpu: &mut <B::Virt as Virt>::Cpu) -> bool
     let _other = virt.enter(cpu);
     let refused = virt.exit() == Exit::InvalidState;
     // The report is still to be had when the processor is another VCPU's.
-    virt.depart(cpu);
+    virt.put(cpu);
     log::info!("selftest: guest with invalid state: {}", virt.exit_report());
     refused
 }
@@ -183,7 +183,7 @@ fn spin<B: Backend>(
                 (0..turns % 16).for_each(|_| core::hint::spin_loop());
             }
             Exit::Interrupt => {
-                virt.release(cpu);
+                virt.load_host_state(cpu);
                 // SAFETY: it is installed, and no lock is held.
                 unsafe { cpu::interrupt_window() };
                 if let Some(taken) = pcpu.shootdown.take() {
@@ -198,7 +198,7 @@ fn spin<B: Backend>(
             }
         }
     }
-    virt.release(cpu);
+    virt.load_host_state(cpu);
     while WHICH.load(Ordering::SeqCst) == number {
         smp::answer_idle(pcpu);
         core::hint::spin_loop();

@@ -167,7 +167,7 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
     #[inline(always)]
     fn unload(&mut self) -> Option<Arc<Guest<B>>> {
         let Loaded { guest, id, mut taken, .. } = self.loaded.take()?;
-        taken.vcpu.virt.depart(&mut self.cpu);
+        taken.vcpu.virt.put(&mut self.cpu);
         self.pcpu.save(&mut taken.context);
         guest.put_vcpu(id, taken);
         Some(guest)

@@ -1,6 +1,6 @@
 //! The hypervisor's monitor, as a person at a terminal uses it.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
 use super::{Case, only};
 use crate::{context::Context, pty::Person};
@@ -31,6 +31,23 @@ pub fn ask(person: &mut Person, command: &str, answer: &[&str]) -> Result<()> {
     person.sees("monitor> ")
 }
 
+/// Enters the monitor while the guest's kernel runs.
+///
+/// A shell that has just shown its prompt is on a CPU for a moment longer, before it waits in the kernel.
+fn enter_in_kernel(person: &mut Person) -> Result<()> {
+    for _ in 0..100 {
+        enter(person)?;
+        let before = person.shown.len();
+        ask(person, "regs", &["RIP ", "local APIC"])?;
+        if person.shown[before..].contains("RIP ffffffff") {
+            return Ok(());
+        }
+        leave(person, "resumed")?;
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    bail!("the guest never waits in its kernel\n--- shown\n{}", person.shown)
+}
+
 /// Leaves the monitor and waits for these words.
 pub fn leave(person: &mut Person, answer: &str) -> Result<()> {
     person.types("quit\r")?;
@@ -48,7 +65,7 @@ fn finish(person: &mut Person) -> Result<()> {
 fn look(context: &Context) -> Result<()> {
     let mut person = Person::start(context, &["--mem", "300"])?;
     person.sees("guest:")?;
-    enter(&mut person)?;
+    enter_in_kernel(&mut person)?;
     ask(&mut person, "help", &["vms", "press-power-button", "Commands can be"])?;
     ask(&mut person, "vms", &["* guest", "running", "300 MiB", " s ", "nested"])?;
     ask(&mut person, "vcpus", &["64-bit", "0xffffffff"])?;
@@ -71,7 +88,7 @@ fn look(context: &Context) -> Result<()> {
 fn look_at_shadow(context: &Context) -> Result<()> {
     let mut person = Person::start(context, &["--mode", "shadow"])?;
     person.sees("guest:")?;
-    enter(&mut person)?;
+    enter_in_kernel(&mut person)?;
     ask(&mut person, "vms", &["running", " shadow"])?;
     ask(&mut person, "regs", &["RIP ffffffff", "CR3 ", "EFER 0d01"])?;
     ask(&mut person, "walk rip", &["4-level paging", "level 4", "leaf", "supervisor", "RAM at host"])?;

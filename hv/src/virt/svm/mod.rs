@@ -208,7 +208,7 @@ impl Virt for Svm {
         decode::exit(&self.block.vmcb, self.features.decode_assists)
     }
 
-    fn release(&mut self, cpu: &mut SvmCpu) {
+    fn load_host_state(&mut self, cpu: &mut SvmCpu) {
         if self.vmload.get() == VmloadState::InVmcb {
             return;
         }
@@ -222,8 +222,8 @@ impl Virt for Svm {
         self.set_vmload(VmloadState::InVmcb);
     }
 
-    fn depart(&mut self, cpu: &mut SvmCpu) {
-        self.release(cpu);
+    fn put(&mut self, cpu: &mut SvmCpu) {
+        self.load_host_state(cpu);
     }
 
     fn reset(&mut self) {

@@ -207,11 +207,11 @@ impl Virt for Vmx {
 
     /// Exits give the processor back: they load all of the host's state, and interrupts are closed.
     #[inline(always)]
-    fn release(&mut self, _cpu: &mut VmxCpu) {
+    fn load_host_state(&mut self, _cpu: &mut VmxCpu) {
         self.visited();
     }
 
-    fn depart(&mut self, _cpu: &mut VmxCpu) {
+    fn put(&mut self, _cpu: &mut VmxCpu) {
         self.unload();
     }
 

@@ -13,9 +13,9 @@ fn words() -> [bool; 2] {
 }
 
 /// A VCPU that is away from its PCPU, so that its VMCS is written whole at the next entry.
-fn parked(features: Features, switch: Option<[u64; 2]>) -> Scene {
+fn descheduled(features: Features, switch: Option<[u64; 2]>) -> Scene {
     let mut scene = Scene::new(features, Roots::Nested(Hpa(0x5000)));
-    scene.vmx.depart(&mut scene.cpu);
+    scene.vmx.put(&mut scene.cpu);
     let Scene { vmx, cpu } = scene;
     let mut scene = Scene { vmx: vmx.counted(switch), cpu };
     scene.vmx.set_efer(efer::LME | efer::LMA | efer::NXE | efer::SCE);
@@ -25,7 +25,7 @@ fn parked(features: Features, switch: Option<[u64; 2]>) -> Scene {
 
 #[test]
 fn entries_load_the_guests_counters_and_exits_the_hosts() {
-    let mut scene = parked(SWITCHING, Some([0x3_0000_0005, 0xa]));
+    let mut scene = descheduled(SWITCHING, Some([0x3_0000_0005, 0xa]));
     assert_eq!(words(), [true, true]);
     assert_eq!(field(guest::PERF_GLOBAL_CTRL), 0x3_0000_0005);
     assert_eq!(field(host::PERF_GLOBAL_CTRL), 0xa);
@@ -38,7 +38,7 @@ fn entries_load_the_guests_counters_and_exits_the_hosts() {
 #[test]
 fn without_counters_or_without_the_controls_nothing_is_switched() {
     for (features, switch) in [(SWITCHING, None), (FEATURES, Some([1, 2]))] {
-        let _scene = parked(features, switch);
+        let _scene = descheduled(features, switch);
         assert_eq!(words(), [false, false]);
     }
 }

@@ -76,7 +76,7 @@ fn a_step_waits_for_the_end_of_the_shadow_of_mov_ss() {
     scene.run(reason::INTERRUPT, &[]);
     assert_eq!(shadow_and_pending(), (MOV_SS, BS));
     // Also on another PCPU.
-    scene.vmx.depart(&mut scene.cpu);
+    scene.vmx.put(&mut scene.cpu);
     scene.run(reason::CPUID, &shadow(MOV_SS, true));
     // An instruction that ends in software has its step from there.
     let next = scene.vmx.next_rip().unwrap();

@@ -2,8 +2,8 @@
 
 mod counters;
 mod debug;
+mod descheduled;
 mod nmi;
-mod parked;
 mod speculation;
 mod turns;
 

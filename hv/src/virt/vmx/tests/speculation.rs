@@ -10,7 +10,7 @@ fn done() -> (usize, u32) {
 
 fn guarded(measures: Measures) -> Scene {
     let mut scene = Scene::nested();
-    scene.vmx.depart(&mut scene.cpu);
+    scene.vmx.put(&mut scene.cpu);
     let Scene { vmx, cpu } = scene;
     modelled::with(|it| it.cleared.clear());
     Scene { vmx: vmx.guarded(&measures), cpu }
@@ -25,7 +25,7 @@ fn buffers_are_cleared_before_each_entry() {
         assert!(matches!(scene.run(reason, &[]), Ended::Io(_) | Ended::Other));
         assert_eq!(done(), (entries, 0));
         if entries == 2 {
-            scene.vmx.depart(&mut scene.cpu);
+            scene.vmx.put(&mut scene.cpu);
         }
     }
     scene.vmx.init();
@@ -39,10 +39,10 @@ fn the_l1_cache_is_flushed_when_the_host_has_used_the_processor() {
     assert!(matches!(scene.run(reason::IO, &[]), Ended::Io(_)));
     assert!(matches!(scene.run(reason::IO, &[]), Ended::Io(_)));
     assert_eq!(done(), (2, 1), "the guest's own exits leave its own data");
-    scene.vmx.release(&mut scene.cpu);
+    scene.vmx.load_host_state(&mut scene.cpu);
     assert!(matches!(scene.run(reason::IO, &[]), Ended::Io(_)));
     assert_eq!(done(), (3, 2));
-    scene.vmx.depart(&mut scene.cpu);
+    scene.vmx.put(&mut scene.cpu);
     assert!(matches!(scene.run(reason::IO, &[]), Ended::Io(_)));
     assert_eq!(done(), (4, 3));
     // The flush comes first: VERW is the last thing before the entry.
@@ -53,7 +53,7 @@ fn the_l1_cache_is_flushed_when_the_host_has_used_the_processor() {
 fn what_needs_nothing_gets_nothing() {
     let mut scene = guarded(Measures::default());
     for _ in 0..3 {
-        scene.vmx.release(&mut scene.cpu);
+        scene.vmx.load_host_state(&mut scene.cpu);
         assert!(matches!(scene.run(reason::IO, &[]), Ended::Io(_)));
     }
     assert_eq!(done(), (0, 0));

@@ -34,7 +34,7 @@ fn field_in(it: &mut Processor, number: u32) -> u64 {
 fn exits_do_not_lengthen_a_guests_turn() {
     let mut scene = Scene::nested();
     scene.vmx.slice = 1 << 15;
-    scene.vmx.depart(&mut scene.cpu);
+    scene.vmx.put(&mut scene.cpu);
     let full = (1 << 15) >> 5;
     for _ in 0..3 {
         let mut turns = 0;
@@ -80,14 +80,14 @@ fn no_more_is_dropped_than_must_be() {
     // All of it covers the rest.
     assert_eq!(dropped(&mut scene, &[FlushScope::All, FlushScope::NonGlobal, page]), [(1, 0)]);
     assert_eq!(dropped(&mut scene, &[FlushScope::NonGlobal, FlushScope::All]), [(3, 0), (1, 0)]);
-    // A parked VCPU may go on elsewhere before it comes back here.
-    scene.vmx.depart(&mut scene.cpu);
+    // A descheduled VCPU may go on elsewhere before it comes back here.
+    scene.vmx.put(&mut scene.cpu);
     assert_eq!(dropped(&mut scene, &[FlushScope::NonGlobal]), [(1, 0)]);
-    scene.vmx.depart(&mut scene.cpu);
+    scene.vmx.put(&mut scene.cpu);
     assert_eq!(dropped(&mut scene, &[page]), [(1, 0)]);
-    scene.vmx.depart(&mut scene.cpu);
+    scene.vmx.put(&mut scene.cpu);
     assert_eq!(dropped(&mut scene, &[]), [], "back on the same PCPU");
-    scene.vmx.depart(&mut scene.cpu);
+    scene.vmx.put(&mut scene.cpu);
     let _elsewhere = scene.go_to(1);
     assert_eq!(dropped(&mut scene, &[]), [(1, 0)], "on another one");
     let features = Features { invvpid_non_global: false, invvpid_context: false, ..FEATURES };

@@ -25,31 +25,31 @@ fn pae() -> Scene {
     scene
 }
 
-fn park(scene: &mut Scene) {
-    scene.vmx.depart(&mut scene.cpu);
+fn deschedule(scene: &mut Scene) {
+    scene.vmx.put(&mut scene.cpu);
     assert!(!modelled::with(|it| it.current.is_some()));
 }
 
 #[test]
-fn page_directory_pointers_stay_while_a_vcpu_is_parked() {
+fn page_directory_pointers_stay_while_a_vcpu_is_descheduled() {
     let mut scene = pae();
     assert_eq!(scene.vmx.pointers(), Some(POINTERS));
-    park(&mut scene);
+    deschedule(&mut scene);
     assert_eq!(scene.vmx.pointers(), Some(POINTERS));
     let _last = scene.go_to(1);
     scene.run(reason::INTERRUPT, &[]);
     assert_eq!((pointers_in_fields(), scene.vmx.pointers()), (POINTERS, Some(POINTERS)));
     // What the guest loads afterwards is what counts.
     scene.run(reason::INTERRUPT, &fields_of(OTHERS));
-    park(&mut scene);
+    deschedule(&mut scene);
     scene.run(reason::INTERRUPT, &[]);
     assert_eq!((pointers_in_fields(), scene.vmx.pointers()), (OTHERS, Some(OTHERS)));
 }
 
 #[test]
-fn page_directory_pointers_stay_over_changes_of_a_parked_vcpus_tables() {
+fn page_directory_pointers_stay_over_changes_of_a_descheduled_vcpus_tables() {
     let mut scene = pae();
-    park(&mut scene);
+    deschedule(&mut scene);
     scene.vmx.set_paging(Roots::Shadow(Hpa(0x5000)));
     assert_eq!((scene.vmx.pointers(), scene.vmx.cr3()), (Some(POINTERS), 0x4000));
     scene.run(reason::INTERRUPT, &[]);
@@ -58,7 +58,7 @@ fn page_directory_pointers_stay_over_changes_of_a_parked_vcpus_tables() {
     scene.vmx.set_pointers(OTHERS);
     scene.vmx.set_cr3(0x8000);
     scene.run(reason::INTERRUPT, &[]);
-    park(&mut scene);
+    deschedule(&mut scene);
     assert_eq!(scene.vmx.pointers(), Some(OTHERS));
     scene.vmx.set_paging(Roots::Nested(Hpa(0x5000)));
     assert_eq!(scene.vmx.pointers(), Some(OTHERS));
@@ -70,12 +70,12 @@ fn page_directory_pointers_stay_over_changes_of_a_parked_vcpus_tables() {
 }
 
 #[test]
-fn the_state_of_a_parked_vcpu_can_be_looked_at_and_changed() {
+fn the_state_of_a_descheduled_vcpu_can_be_looked_at_and_changed() {
     let mut scene = Scene::nested();
     scene.run(reason::INTERRUPT, &[(guest::RSP, 0x7000), (guest::CR3, 0x4000)]);
     modelled::with(|it| (it.cr2, it.dr6) = (0x1234, 0xffff_0ff1));
     let state = ArchState::load(&scene.vmx);
-    park(&mut scene);
+    deschedule(&mut scene);
     modelled::with(|it| (it.cr2, it.dr6) = (0, 0));
     assert_eq!(ArchState::load(&scene.vmx), state);
     assert_eq!((state.cr2, state.dr6, state.cr3), (0x1234, 0xffff_0ff1, 0x4000));
@@ -89,7 +89,7 @@ fn fields_are_counted_when_a_vcpu_moves() {
     let mut scene = Scene::nested();
     let writes = modelled::with(|it| it.writes);
     for turn in 1..4 {
-        park(&mut scene);
+        deschedule(&mut scene);
         let _last = scene.go_to(turn);
         scene.run(reason::CPUID, &[LENGTH]);
     }
@@ -103,7 +103,7 @@ fn vcpus_that_take_turns_keep_apart() {
     let roots = Roots::Shadow(Hpa(0x5000));
     let mut vcpus = [Scene::new, Scene::another].map(|scene| {
         let mut scene = scene(FEATURES, roots);
-        park(&mut scene);
+        deschedule(&mut scene);
         scene
     });
     let mut cpus = [VmxCpu::modelled(), VmxCpu::modelled()];
@@ -131,7 +131,7 @@ fn vcpus_that_take_turns_keep_apart() {
         assert!(!scene.vmx.end_instruction(next));
         scene.vmx.set_dr6(value);
         assert!(scene.vmx.set_switched_msr(index::LSTAR, value));
-        park(scene);
+        deschedule(scene);
         core::mem::swap(&mut scene.cpu, &mut cpus[pcpu]);
     }
 }
@@ -158,12 +158,12 @@ fn a_report_outlives_the_stay_in_the_processor() {
     scene.run(reason::ENTRY_FAILED | 33, &[(guest::RFLAGS, 0x200)]);
     let report = scene.vmx.exit_report();
     assert!(report.contains("RFLAGS has wrong"), "{report}");
-    park(&mut scene);
+    deschedule(&mut scene);
     modelled::with(|it| it.fields().clear());
     assert_eq!(scene.vmx.exit_report(), report);
     let mut scene = Scene::nested();
     scene.run(reason::EPT_MISCONFIGURATION, &[]);
-    park(&mut scene);
+    deschedule(&mut scene);
     assert!(scene.vmx.exit_report().contains("exit 0x31"), "{}", scene.vmx.exit_report());
     let new = Vmx::new(FEATURES, Arc::new(IoBitmaps::exit_on_all()), Arc::new(MsrBitmap::opening(&[])), 1);
     assert_eq!(new.exit_report(), "not entered yet");
