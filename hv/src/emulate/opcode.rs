@@ -8,6 +8,7 @@ use crate::arch::state::SegReg;
 /// Which operation this is.
 pub(super) fn operation(i: &Instruction) -> Option<Op> {
     use Mnemonic as M;
+    // First, because MOVSD and CMPSD are also names of SSE instructions.
     if i.is_string_instruction() {
         return strings(i.mnemonic());
     }
@@ -48,10 +49,12 @@ pub(super) fn operation(i: &Instruction) -> Option<Op> {
         M::Mov => match (i.op0_register(), i.op1_register()) {
             (a, b) if a.is_cr() || b.is_cr() => system(System::MovControl),
             (a, b) if a.is_dr() || b.is_dr() => system(System::MovDebug),
+            // Test registers went with the 486: #UD since.
             (a, b) if a.is_tr() || b.is_tr() => None,
             (a, _) if a.is_segment_register() => Some(Op::LoadSegment),
             _ => Some(Op::Mov),
         },
+        // Their hints are about caches, which emulated devices do not have.
         M::Movnti | M::Movdiri => Some(Op::Mov),
         M::Movdir64b => Some(Op::MoveLine),
         M::Arpl => Some(Op::AdjustLevel),
@@ -70,6 +73,7 @@ pub(super) fn operation(i: &Instruction) -> Option<Op> {
         M::Push => Some(Op::Push),
         M::Pop if i.op0_register().is_segment_register() => Some(Op::PopSegment),
         M::Pop => Some(Op::Pop),
+        // Through memory only: a far pointer in the instruction accesses no device.
         M::Call if i.is_call_far_indirect() => Some(Op::CallFar),
         M::Jmp if i.is_jmp_far_indirect() => Some(Op::JumpFar),
         M::Retf => Some(Op::RetFar),
@@ -190,6 +194,7 @@ fn condition(i: &Instruction) -> Option<Op> {
 /// SSE and MMX moves with a memory operand.
 fn vector(i: &Instruction) -> Option<Op> {
     use Mnemonic as M;
+    // Between registers they access no memory, and do not come here.
     let store = i.op0_kind() == OpKind::Memory;
     if !store && i.op1_kind() != OpKind::Memory {
         return None;
@@ -198,6 +203,7 @@ fn vector(i: &Instruction) -> Option<Op> {
     if !vector.is_xmm() && !vector.is_mm() {
         return None;
     }
+    // Where in the register the operand is, whether a load clears the rest, whether the address must be aligned (#GP).
     let (shift, clear, aligned) = match i.mnemonic() {
         M::Movups | M::Movupd | M::Movdqu | M::Lddqu => (0, true, false),
         M::Movaps | M::Movapd | M::Movdqa | M::Movntps | M::Movntpd | M::Movntdq | M::Movntdqa => {

@@ -149,6 +149,7 @@ fn write_cr3<V: Virt, M: HostMemory>(
     if value >> vm.paging_features.physical_bits.min(52) != 0 {
         return Outcome::Inject(Exception::GP0);
     }
+    // Only PAE's page-directory pointers can refuse it, where the processor reads them at this moment (Intel SDM 3, 4.4.1).
     if load_cr3(vcpu, vm, value) { Outcome::Next(next) } else { Outcome::Inject(Exception::GP0) }
 }
 
@@ -188,6 +189,7 @@ fn write_cr0<V: Virt, M: HostMemory>(
     let disables = changed & old & cr0::PG != 0;
     let (four, ext) = (vcpu.virt.cr4(), vcpu.virt.efer());
     let long_code = vcpu.virt.segment(SegReg::Cs).attributes & Segment::LONG != 0;
+    // AMD APM 2, 3.1.1 and 14.6.1.
     if value >> 32 != 0
         || new & (cr0::PG | cr0::PE) == cr0::PG
         || new & (cr0::NW | cr0::CD) == cr0::NW
@@ -196,6 +198,7 @@ fn write_cr0<V: Virt, M: HostMemory>(
     {
         return Outcome::Inject(Exception::GP0);
     }
+    // Long mode begins and ends with paging, not with EFER.LME.
     let ext = match () {
         () if enables && ext & efer::LME != 0 => ext | efer::LMA,
         () if disables => ext & !efer::LMA,
@@ -209,8 +212,10 @@ fn write_cr0<V: Virt, M: HostMemory>(
     vcpu.virt.set_cr0(new);
     if changed & (cr0::PG | cr0::PE) != 0 {
         vcpu.virt.set_efer(ext);
+        // The set of engines that this state can run on may be another one now.
         vcpu.request(work::MMU);
     }
+    // WP decides which shadow pages fit: a read-only leaf is writable for the supervisor without it.
     if changed & (cr0::PG | cr0::WP | cr0::PE) != 0 {
         follow_tables(vcpu, vm);
     }
@@ -253,6 +258,7 @@ fn write_cr4<V: Virt, M: HostMemory>(
 ) -> Outcome {
     let old = vcpu.virt.cr4();
     let long = vcpu.virt.efer() & efer::LMA != 0;
+    // AMD APM 2, 5.5.1: PCIDs need long mode, and begin with PCID 0.
     let starts_pcid = value & !old & cr4::PCIDE != 0;
     if value & !vcpu.cpuid.limits().cr4 != 0
         || long && value & cr4::PAE == 0
@@ -267,6 +273,7 @@ fn write_cr4<V: Virt, M: HostMemory>(
         return Outcome::Inject(Exception::GP0);
     }
     vcpu.virt.set_cr4(value);
+    // CPUID function 1 shows the bit, and leaf 0Dh what XCR0 enables.
     if (value ^ old) & cr4::OSXSAVE != 0 {
         vcpu.cpuid.refresh(value, vcpu.xcr0);
     }

@@ -38,11 +38,13 @@ pub fn nested<V: Virt, M: HostMemory, H: Host>(
             vcpu.faults.filled += 1;
             Outcome::Resume
         }
+        // The tables allow it already: another VCPU has filled the entry, or the TLB was older than the tables.
         Ok(NestedOutcome::Spurious) => {
             vcpu.faults.spurious += 1;
             vcpu.virt.flush(FlushScope::All);
             Outcome::Resume
         }
+        // From here on the access goes to a device or to nothing. An event's delivery cannot be emulated.
         Ok(_) if vcpu.virt.was_delivering() => {
             let what = format!("the delivery of an interrupt or exception accesses {gpa}, which is not RAM");
             Outcome::Stop(died(vcpu, Cause::EmulationFailure, what))
@@ -72,12 +74,14 @@ fn fill<V: Virt, M: HostMemory>(
         let outcome = memory.nested.tree_mut(tree).fault(gpa, access, &memory.p2m)?;
         (outcome, memory.nested.take_retired(), memory.host.clone())
     };
+    // An entry that was empty is in no TLB. One that was split or replaced may be, in that of each VCPU.
     if let NestedOutcome::Filled(flush) = outcome
         && !flush.is_none()
     {
         vcpu.virt.flush(FlushScope::All);
         vm.tell_others(&mut vcpu.work);
     }
+    // Tables go back only after `tell_others` has returned: until then another processor may walk them.
     retired.free(&host);
     Ok(outcome)
 }
@@ -94,6 +98,7 @@ pub fn emulate_write<V: Virt, M: HostMemory, H: Host>(
 ) -> Outcome {
     let ExitContext { vcpu, vm, host, tsc } = cx;
     vcpu.faults.emulated += 1;
+    // The processor may hold a newer TPR than the local APIC's page, which the instruction may access.
     vcpu.sync_task_priority();
     let paging = PagingState::of(&vcpu.virt, vm.paging_features);
     let bus = Bus::new(vm, &mut vcpu.lapic, host, tsc);
@@ -109,6 +114,7 @@ pub fn emulate_write<V: Virt, M: HostMemory, H: Host>(
             }
             Outcome::Resume
         }
+        // A repeated string instruction has done a part, as the processor's may, and RIP still points to it.
         emulate::Outcome::Continue => {
             // After its first iteration a repeated instruction can be interrupted.
             if vcpu.virt.rflags() & rflags::RF != 0 {

@@ -34,8 +34,9 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
 ) -> Return {
     startup::awake(vcpu, vm);
     vcpu.virt.set_ple(host.others_wait());
+    // Another VCPU may have used this PCPU's timer meanwhile: `timers::run` arms it again.
     vcpu.armed = u64::MAX;
-    // The others would only tell the first that there may be something, and so wake it at each of their turns.
+    // Only VCPU 0 polls the console; the others would merely kick it at every run.
     let console = if vcpu.id == 0 { work::CONSOLE } else { 0 };
     vcpu.request(work::TIMERS | work::INTERRUPTS | work::MAIL | console);
     // Two loops: one that does not trace does not look whether it should.
@@ -54,6 +55,7 @@ fn turn<V: Virt, M: HostMemory, H: Host, const TRACED: bool>(
     host: &mut H,
 ) -> Return {
     loop {
+        // The one test before each entry. Whatever must happen there has a bit in this word.
         if vcpu.work != 0
             && let Some(end) = serve(vcpu, vm, cpu, host)
         {
@@ -223,6 +225,7 @@ pub fn inject<V: Virt>(vcpu: &mut Vcpu<V>, exception: Exception) -> Option<Stop>
                 return Some(dispatch::died(vcpu, Cause::TripleFault, what));
             }
         },
+        // An NMI is not lost by a fault in its delivery: it stays pending behind the exception.
         Some(Event::Nmi) => {
             vcpu.request(work::NMI);
             exception
@@ -246,6 +249,7 @@ fn queue<V: Virt>(vcpu: &mut Vcpu<V>, merged: Exception) {
 
 /// The exception that two in a row make; `None` is a triple fault.
 fn merge(first: Exception, second: Exception) -> Option<Exception> {
+    // AMD APM 2, table 8-4. After a page fault both classes make a double fault; after a contributory one a page fault does not.
     let contributory = |v: u8| matches!(v, vector::DE | vector::TS | vector::NP | vector::SS | vector::GP);
     let fault = contributory(second.vector) || second.vector == vector::PF;
     match first.vector {
@@ -299,14 +303,17 @@ fn serve_pending<V: Virt, M: HostMemory, H: Host>(
 ) -> Option<Return> {
     if vcpu.work & work::HOST != 0 {
         vcpu.work &= !work::HOST;
+        // Interrupts are taken with the host's own GS, TR and descriptor tables.
         vcpu.virt.load_host_state(cpu);
         host.serve_interrupts();
+        // It may have been the timer's, or another PCPU's kick.
         vcpu.request(work::TIMERS | work::MAIL);
     }
     if vcpu.work & work::MAIL != 0 {
         vcpu.work &= !work::MAIL;
         vcpu.collect(&vm.mailboxes[vcpu.id as usize]);
     }
+    // After the mail, which may ask for it; before anything below reads guest memory through a root that is going.
     if vcpu.work & (work::FLUSH | work::RELOAD) != 0 {
         mmu::forget(vcpu);
     }
@@ -330,8 +337,10 @@ fn serve_pending<V: Virt, M: HostMemory, H: Host>(
         vcpu.work &= !work::TIMERS;
         timers::run(vcpu, vm, cpu, host);
     }
+    // After devices and timers, which raise them.
     if vcpu.work & work::INTERRUPTS != 0 {
         vcpu.work &= !work::INTERRUPTS;
+        // The PICs' output leads to the first VCPU alone, as on a PC.
         if vcpu.id == 0 {
             let mut chipset = vm.chipset.lock();
             vcpu.update_offer(chipset.intr_output(), || chipset.pic_acknowledge());

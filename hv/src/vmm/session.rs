@@ -54,6 +54,7 @@ impl<B: Backend, const LAB: bool> Session<'_, B, LAB> {
     /// Restarts a descheduled VM, and waits until it runs.
     fn restart(&mut self, guest: &Arc<Guest<B>>) {
         self.stop(guest, Stop::Restart);
+        // The VM's first VCPU clears its memory, in turns like any other's, on whichever PCPU takes it.
         while guest.is_restarting() {
             self.worker.brief_turn();
         }
@@ -73,6 +74,7 @@ impl<B: Backend, const LAB: bool> Session<'_, B, LAB> {
         }
     }
 
+    /// Calls `f` with a descheduled VM and its VCPUs, which are taken out of their places meanwhile.
     fn with_view<R>(
         &mut self,
         guest: &Guest<B>,
@@ -194,6 +196,7 @@ impl<B: Backend, const LAB: bool> Vms for Session<'_, B, LAB> {
             return Ok(());
         };
         let order = guest.admin_state().admit(action);
+        // It was paused only to be asked.
         if matches!(order, Err(Refused::Runs)) {
             self.resume(vm, &guest);
         }

@@ -89,10 +89,12 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
         let why = core::mem::replace(&mut self.why, Why::Preempt);
         let decision = self.machine.sched.schedule(self.pcpu.id(), why, now);
         let decided = self.pcpu.tsc();
+        // The scheduler's own time is not the VCPU's.
         if let Some(loaded) = &mut self.loaded {
             let vcpu = &mut loaded.taken.vcpu;
             vcpu.ran = vcpu.ran.wrapping_add(now.wrapping_sub(vcpu.turn_began));
         }
+        // The VCPU that ran stays loaded if it goes on: most turns switch nothing.
         let mut left = None;
         if decision.run != self.loaded.as_ref().map(|loaded| loaded.handle) {
             left = self.unload();
@@ -100,8 +102,10 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
                 self.load(handle);
             }
         }
+        // Until here no other PCPU may take the VCPU that left: its registers were in this one.
         self.machine.send(self.machine.sched.context_saved(self.pcpu.id(), now));
         let switches = left.is_some();
+        // It may have been the last VCPU to leave a VM that has stopped.
         if let Some(guest) = left {
             self.machine.reap(&guest);
         }
@@ -120,6 +124,7 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
         if self.pcpu.is_traced() {
             self.pcpu.trace(What::Run, *id, now, decided.wrapping_sub(now), 0);
         }
+        // Counters are the PCPU's. What they count between these two readings is the VCPU's.
         if let Some(now) = self.pcpu.counters() {
             taken.vcpu.counts.begin(&now);
         }
@@ -179,6 +184,8 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
         let (guest, id) = self.machine.vcpu(handle).expect("the scheduler knows VCPUs that there are");
         let mut taken = guest.take(id);
         self.pcpu.restore(&mut taken.context);
+        // After the registers: what the last guest has left in the processor's predictors and buffers must not be of use to this
+        // one.
         let wanted = Load { vm: guest.number, spec_ctrl: taken.vcpu.msrs.spec_ctrl() };
         self.pcpu.part_from_last(&guest.measures, wanted);
         self.loaded = Some(Loaded { handle, guest, id, taken });

@@ -39,6 +39,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let index = index(gva, 1);
         let raw = leaf.read(ram, index)?;
         if raw & PRESENT == 0 {
+            // Where the processor filters faults by their error code (VT-x), the next one here needs no exit.
             if F::FILTERS_FAULTS {
                 self.pool.mark_absent(leaf.table, index);
             }
@@ -51,10 +52,13 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if !state.allows(access, rights) {
             return Some(ShadowOutcome::GuestFault(fault.code(state, error_code::PRESENT)));
         }
+        // Allowed although read-only: a supervisor write with CR0.WP clear, for which the slow path has a rule of its own.
         if access.write && !rights.writable {
             return None;
         }
         let bits = if access.write { ACCESSED | DIRTY } else { ACCESSED };
+        // Before the shadow entry exists, as a processor does: an entry is used only once its bits are set. The exchange fails
+        // if another processor has changed the entry since it was read.
         let now = raw | bits;
         if now != raw {
             let set = ram.compare_exchange(leaf.at(index), leaf.bytes as usize, raw, now);
@@ -63,6 +67,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             }
         }
         let to = self.place(p2m, Gpa(now & ADDRESS))?;
+        // A frame that holds a guest table with a shadow is mapped read-only, so that writes to it are seen.
         let writable = self.may_write(ram, to.frame(), access);
         if access.write && !writable {
             return Some(ShadowOutcome::EmulateWrite(Gpa(now & ADDRESS | gva.offset())));
@@ -79,6 +84,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         fault: PageFault,
         leaf: &Leaf,
     ) -> Option<ShadowOutcome> {
+        // One of its pages must stay read-only: see `guard`.
         if leaf.key.is_guarded() {
             return None;
         }
@@ -146,6 +152,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Empties an entry that is about to become another one.
     #[inline]
     fn replace(&mut self, table: PageId, index: usize, gva: Gva, entry: u64) {
+        // Only this address's translation can be stale, and only if the entry says something else now.
         if self.pool.entry(table, index) != entry {
             self.pool.owed = self.pool.owed.and(TlbFlush::Page(gva));
         }
@@ -169,6 +176,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         leaf: &Leaf,
         own: usize,
     ) -> u8 {
+        // A power of two, so that windows are aligned.
         let window = usize::from(self.tuning.window);
         let first = own & !(window - 1);
         // Windows are within 64 entries, and each entry is looked at once.
@@ -203,6 +211,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             // Most likely the next that the guest touches.
             self.pool.mark_absent(leaf.table, index);
         }
+        // Without the accessed bit it must not be filled: the processor would use the entry and the guest never see the bit.
         if raw & WANTED != WANTED || raw & self.reserved != 0 {
             return false;
         }

@@ -33,6 +33,7 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
     alone: bool,
     tsc: u64,
 ) -> Outcome {
+    // With nested tables #PF is intercepted only while an IRET is stepped over, and is the guest's.
     if !vcpu.mmu.is_shadow() {
         return Outcome::Inject(Exception::page_fault(gva, error));
     }
@@ -57,15 +58,18 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
         user: error & error_code::USER != 0,
     };
     let state = shadowed_state(vcpu, vm);
+    // Both locks end with the block: what follows may emulate an instruction, which takes them again.
     let (outcome, flush) = {
         let memory = vm.read_memory(&mut vcpu.work);
         let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
         let Some(shadow) = &mut *shadow else { return Outcome::Resume };
         shadow.fault(AddressSpace::new(&memory.p2m, &memory.ram(), &state), PageFault::new(gva, access))
     };
+    // Before the guest runs again, whatever the outcome: entries may have been replaced on the way to it.
     vcpu.perform_flush(flush);
     match outcome {
         ShadowOutcome::Filled { .. } | ShadowOutcome::Retry => Outcome::Resume,
+        // The usual case skips `inject`: without an event in delivery there is nothing to merge with.
         ShadowOutcome::GuestFault(error) if alone => {
             vcpu.interrupts.counts.exceptions += 1;
             vcpu.virt.inject_page_fault(gva, error);
@@ -95,6 +99,7 @@ fn device<V: Virt, M: HostMemory, H: Host>(
     gpa: Gpa,
     access: Access,
 ) -> Outcome {
+    // The processor was pushing a frame or reading the IDT: there is no instruction that could be emulated.
     if cx.vcpu.virt.was_delivering() {
         let what = format!("the delivery of an interrupt or exception accesses {gpa}, which is not RAM");
         return Outcome::Stop(died(cx.vcpu, Cause::EmulationFailure, what));
@@ -109,7 +114,9 @@ fn device<V: Virt, M: HostMemory, H: Host>(
 /// processor: on nested tables, or, where there are none, with the table left to the guest until its next flush.
 fn emulate_write<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>, written: Written) -> Outcome {
     let ExitContext { vcpu, vm, host, tsc } = cx;
+    // On AMD-V nested tables take a guest in any state. VT-x without unrestricted guest needs one that pages.
     let can_leave = V::UNRESTRICTED || vcpu.virt.engines().contains(Engine::Nested);
+    // First in software, which is cheapest and keeps the page protected. The delivery of an event is not an instruction.
     let death = if vcpu.virt.was_delivering() {
         None
     } else {

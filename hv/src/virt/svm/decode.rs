@@ -17,6 +17,7 @@ pub fn ended(vmcb: &Vmcb, assists: bool) -> Ended {
     // In this order, and by the lower half of the code, so that the compiler does not make one search of all.
     match raw as u32 {
         CPUID => return Ended::Cpuid,
+        // Only with shadow tables is it intercepted (and while an IRET is stepped over).
         _ if raw == code::PAGE_FAULT => {
             return Ended::PageFault(Gva(vmcb.exit_info2), vmcb.exit_info1 as u32);
         }
@@ -40,6 +41,7 @@ pub fn exit(vmcb: &Vmcb, assists: bool) -> Exit {
     match vmcb.exit_code {
         code::CPUID => Exit::Cpuid,
         code::IOIO => Exit::Io(io(vmcb)),
+        // The exit code is the same for both directions.
         code::MSR if vmcb.exit_info1 & 1 != 0 => Exit::Wrmsr,
         code::MSR => Exit::Rdmsr,
         code::HLT => Exit::Hlt,
@@ -77,6 +79,7 @@ fn rare(vmcb: &Vmcb, assists: bool) -> Exit {
         code::RDPMC => Exit::Rdpmc,
         code::RDTSC => Exit::Rdtsc,
         code::RDTSCP => Exit::Rdtscp,
+        // It is intercepted only while an NMI waits for the end of another's handler.
         code::IRET => Exit::NmiWindow,
         code::INVD | code::WBINVD => Exit::Wbinvd,
         code::PAUSE => Exit::Pause,
@@ -105,7 +108,8 @@ pub fn io(vmcb: &Vmcb) -> IoExit {
     }
 }
 
-/// APM 2, 15.25.6.
+/// APM 2, 15.25.6: bits 4:0 are those of a page fault's error code, bit 33 tells a walk of the guest's tables from the access
+/// that needed it.
 #[inline(always)]
 fn nested_fault(vmcb: &Vmcb) -> Exit {
     let info = vmcb.exit_info1;

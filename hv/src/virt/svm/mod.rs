@@ -109,12 +109,14 @@ impl Svm {
             | misc2::XSETBV
             | misc2::RDPRU;
         vmcb.intercept_cr = paging::ALWAYS;
+        // #PF is added with shadow tables (`paging`), those that IRET can raise while one is stepped over (`step`).
         vmcb.intercept_exceptions = exit::EXCEPTIONS as u32;
         if features.pause_filter {
             vmcb.intercept_misc1 |= misc1::PAUSE;
             vmcb.pause_filter_count = spin::FILTER;
         }
         let virtual_nmi = if features.virtual_nmi { int_ctl::V_NMI_ENABLE } else { 0 };
+        // The guest's IF masks virtual interrupts only; physical ones end the guest by the host's IF.
         vmcb.int_ctl = int_ctl::V_INTR_MASKING | virtual_nmi;
         let mut svm = Svm {
             block,
@@ -213,6 +215,7 @@ impl Virt for Svm {
             return;
         }
         self.save_hidden();
+        // With GIF set again an interrupt could come before the host's TR and GS are there.
         hw::cpu::cli();
         // SAFETY: SVM is on; the host's state was saved when this PCPU was enabled and has not changed since.
         unsafe {
@@ -223,6 +226,7 @@ impl Virt for Svm {
     }
 
     fn put(&mut self, cpu: &mut SvmCpu) {
+        // All else is in the VMCB already, which any processor can run.
         self.load_host_state(cpu);
     }
 
@@ -328,6 +332,7 @@ impl Virt for Svm {
     }
 
     fn sets_dirty_bits(&self) -> bool {
+        // AMD APM 2, 15.25.5: nested tables have the bits of any page table.
         true
     }
 

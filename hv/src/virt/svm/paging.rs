@@ -86,7 +86,7 @@ impl Svm {
         vmcb.intercept_exceptions |= 1 << vector::PF;
         vmcb.intercept_misc1 |= misc1::INVLPG | misc1::CR0_SEL_WRITE;
         vmcb.intercept_misc3 |= misc3::INVPCID;
-        self.follow_believed();
+        self.follow_guest_cr();
         self.paging_changed();
     }
 
@@ -115,7 +115,7 @@ impl Svm {
         guest.cr0 & !FREE_CR0 | self.block.vmcb.cr0 & FREE_CR0
     }
 
-    /// Takes over what the guest has changed in CR0 without an exit, before [`Svm::follow_believed`] writes it.
+    /// Takes over what the guest has changed in CR0 without an exit, before [`Svm::follow_guest_cr`] writes it.
     pub(super) fn learn_cr0(&mut self) {
         if let Some(guest) = self.guest_cr {
             let cr0 = self.cr0_of(&guest);
@@ -123,7 +123,7 @@ impl Svm {
         }
     }
 
-    /// What [`Svm::follow_believed`] does after a change of CR0, which becomes `guest`, that leaves PG alone.
+    /// What [`Svm::follow_guest_cr`] does after a change of CR0, which becomes `guest`, that leaves PG alone.
     #[inline(always)]
     pub(super) fn follow_cr0(&mut self, guest: u64) {
         let hardware = HardwareControls::cr0(guest);
@@ -139,15 +139,15 @@ impl Svm {
         self.dirty(clean::CONTROL_REGS | clean::INTERCEPTS);
     }
 
-    /// [`Svm::follow_believed`], after what the guest has changed without an exit is known.
+    /// [`Svm::follow_guest_cr`], after what the guest has changed without an exit is known.
     #[inline(never)]
     pub(super) fn follow_all(&mut self) {
         self.learn_cr0();
-        self.follow_believed();
+        self.follow_guest_cr();
     }
 
     /// Brings the VMCB in step with [`GuestCr`], after a change of it; nothing to do without shadow tables.
-    pub(super) fn follow_believed(&mut self) {
+    pub(super) fn follow_guest_cr(&mut self) {
         let Some(guest) = self.guest_cr else { return };
         let hardware = HardwareControls::new(guest.cr0, guest.cr4, guest.efer);
         let vmcb = &mut self.block.vmcb;

@@ -43,6 +43,8 @@ impl VcpuState for Svm {
         self.block.vmcb.rflags = value;
     }
 
+    // With shadow tables the VMCB's control registers are those that shadow paging needs; the guest's own are in `guest_cr`.
+
     #[inline(always)]
     fn cr0(&self) -> u64 {
         match &self.guest_cr {
@@ -59,10 +61,11 @@ impl VcpuState for Svm {
         };
         let changed = guest.cr0 ^ value;
         guest.cr0 = value;
+        // Without a change of PG neither EFER nor CR4 of the VMCB depends on it.
         if changed & cr0::PG == 0 {
             self.follow_cr0(value);
         } else {
-            self.follow_believed();
+            self.follow_guest_cr();
         }
     }
 
@@ -136,12 +139,13 @@ impl VcpuState for Svm {
     }
 
     fn set_efer(&mut self, value: u64) {
+        // The guest may have changed TS and MP without an exit.
         self.learn_cr0();
         match &mut self.guest_cr {
             None => self.block.vmcb.efer = value | efer::SVME,
             Some(guest) => guest.efer = value,
         }
-        self.follow_believed();
+        self.follow_guest_cr();
         self.dirty(clean::CONTROL_REGS);
     }
 
@@ -170,6 +174,7 @@ impl VcpuState for Svm {
             SegReg::Cs => self.block.vmcb.cs,
             SegReg::Ss => self.block.vmcb.ss,
             SegReg::Ds => self.block.vmcb.ds,
+            // VMRUN does not switch these: the processor may hold the newest ones.
             hidden => {
                 self.save_hidden();
                 match hidden {
@@ -188,6 +193,7 @@ impl VcpuState for Svm {
             SegReg::Cs => self.block.vmcb.cs = value,
             SegReg::Ss => {
                 self.block.vmcb.ss = value;
+                // AMD APM 2, 15.5.1: the VMCB has a field for the CPL, which is SS.DPL.
                 self.block.vmcb.cpl = value.dpl();
             }
             SegReg::Ds => self.block.vmcb.ds = value,

@@ -65,6 +65,7 @@ pub fn exit(reason: u32, read: impl Fn(u32) -> u64) -> Exit {
         reason::WRMSR => Exit::Wrmsr,
         reason::RDMSR => Exit::Rdmsr,
         reason::HLT => Exit::Hlt,
+        // No linear address is needed: the emulator walks the guest's tables itself.
         reason::EPT_VIOLATION => violation(read(field::QUALIFICATION), Gpa(read(field::GUEST_PHYSICAL))),
         reason::CONTROL_REGISTER => control_register(read(field::QUALIFICATION)),
         reason::INVLPG => Exit::Invlpg(Some(Gva(read(field::QUALIFICATION)))),
@@ -123,6 +124,7 @@ fn violation(qualification: u64, gpa: Gpa) -> Exit {
         access: Access {
             write: qualification & 1 << 1 != 0,
             execute: qualification & 1 << 2 != 0,
+            // EPT tells user from supervisor nowhere, and nothing below asks.
             user: false,
         },
         present: qualification & 7 << 3 != 0,
@@ -137,7 +139,7 @@ fn control_register(qualification: u64) -> Exit {
     Exit::ControlReg(match qualification >> 4 & 3 {
         0 => RegMove { index, write: true, gpr: Some(gpr) },
         1 => RegMove { index, write: false, gpr: Some(gpr) },
-        // CLTS, LMSW
+        // CLTS and LMSW: both write CR0, and are decoded from memory, as on AMD-V without decode assists.
         _ => RegMove { index: 0, write: true, gpr: None },
     })
 }
@@ -167,6 +169,7 @@ fn task_switch(read: impl Fn(u32) -> u64) -> TaskSwitch {
         1 => TaskSource::Iret,
         2 => TaskSource::Jump,
         _ => {
+            // Which gate, the event says whose delivery the switch is part of.
             let word = read(field::VECTORING) as u32;
             let error = (word & event::ERROR_VALID != 0).then(|| read(field::VECTORING_ERROR) as u32);
             TaskSource::Gate(event::of_gate(word, error))

@@ -7,7 +7,7 @@ use clap::{
     builder::{PossibleValuesParser, TypedValueParser},
 };
 
-use crate::cli::{Machine, Mode};
+use crate::cli::{Machine, Mode, NestedPage, nested_page};
 
 const BENCH_EXAMPLES: &str = "\
 Examples:
@@ -20,7 +20,7 @@ Examples:
   cargo pal bench --smp --runs 9 --only ipi wake --json out.json
   cargo pal bench --smp --quick            one sample of everything: does it work?
   cargo pal bench --lab westmere-x5660     modelled cycles, those of page walks apart; takes some minutes
-  cargo pal bench --lab all --only chase-4k-256m fork-wait populate
+  cargo pal bench --lab all --nested-page 4K --only chase-4k-256m fork-wait populate
                                            nested against shadow tables on every machine that there is a model of
 
 The emulator counts instructions as time, so figures repeat and do not depend on this machine's speed (docs/benchmarks.md).
@@ -62,6 +62,10 @@ pub struct BenchArgs {
     /// (docs/lab.md). Adds the rows chase, gups, stream and populate
     #[arg(long, value_name = "NAME|FILE", num_args = 1.., conflicts_with_all = ["smp", "exits", "check", "runs", "bochs"])]
     pub lab: Vec<String>,
+    /// With --lab: the largest pages that nested tables map guest memory with, as `pal run --nested-page`: with 4K walks are
+    /// dearer
+    #[arg(long, value_name = "SIZE", value_parser = nested_page(), requires = "lab")]
+    pub nested_page: Option<NestedPage>,
     /// Take one sample of each row, once
     #[arg(long, requires = "smp", conflicts_with = "runs")]
     pub quick: bool,

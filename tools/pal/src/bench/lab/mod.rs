@@ -22,7 +22,7 @@ use super::{
     program, setup, write_json,
 };
 use crate::{
-    cli::{Machine, Mode, value_name},
+    cli::{Machine, Mode, NestedPage, value_name},
     host::{needs::Needs, qemu::Emulator},
     project::Project,
     status::{Usage, exit},
@@ -57,11 +57,20 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let modes = if args.mode.is_empty() { vec![Mode::Nested, Mode::Shadow] } else { args.mode.clone() };
     let mut columns = vec![Column::native(Machine::QemuSvm)];
     columns.extend(modes.into_iter().map(|mode| Column::hypervisor(Machine::QemuSvm, mode)));
+    if let Some(size) = args.nested_page {
+        println!("Nested tables map guest memory with pages of at most {}.\n", size.name());
+    }
     let mut all = Vec::new();
     let mut complete = true;
     for ((name, _), rows) in machines.into_iter().zip(chosen) {
         let _step = ui.step(&format!("measuring on {name}"));
-        let bench = Bench { setup: &setup, qemu: args.qemu.as_deref(), machine: &name, rows: &rows };
+        let bench = Bench {
+            setup: &setup,
+            qemu: args.qemu.as_deref(),
+            machine: &name,
+            rows: &rows,
+            nested_page: args.nested_page,
+        };
         let measured = bench.side_by_side(&columns, scratch.path())?;
         for each in measured.iter().filter(|measured| !measured.trouble.is_empty()) {
             complete = false;
@@ -102,6 +111,7 @@ struct Bench<'a> {
     qemu: Option<&'a Path>,
     machine: &'a str,
     rows: &'a [Row],
+    nested_page: Option<NestedPage>,
 }
 
 impl Bench<'_> {
@@ -135,6 +145,9 @@ impl Bench<'_> {
         add("--machine", value_name(column.machine));
         if let Some(mode) = column.mode {
             add("--mode", mode.to_string());
+            if let Some(size) = self.nested_page {
+                add("--nested-page", size.name().to_owned());
+            }
         }
         add("--timeout", TIMEOUT_SECONDS.to_string());
         if let Some(qemu) = self.qemu {
