@@ -17,8 +17,8 @@ use crate::hw::{cpu, lapic, pm};
 use crate::trace::json::{Escape, Quoted};
 
 /// The PCPU that has panicked.
-static WHO: AtomicU32 = AtomicU32::new(NOBODY);
-const NOBODY: u32 = u32::MAX;
+static REPORTER: AtomicU32 = AtomicU32::new(NONE);
+const NONE: u32 = u32::MAX;
 /// How many panics have begun on it.
 static DEPTH: AtomicU32 = AtomicU32::new(0);
 /// How often it looks whether another PCPU has stopped: a fraction of a second. One may be where NMIs do not reach it.
@@ -86,8 +86,8 @@ fn backtrace(mut rbp: u64, mut each: impl FnMut(u64) -> fmt::Result) -> fmt::Res
 
 /// Stops the PCPU that executes this, if another one has panicked.
 pub fn stop_if_over() {
-    let who = WHO.load(Ordering::Acquire);
-    if who != NOBODY && percpu::current_index() != Some(who) {
+    let who = REPORTER.load(Ordering::Acquire);
+    if who != NONE && percpu::current_index() != Some(who) {
         // SAFETY: there is a PCPU that has panicked, and this is another one: all are installed before they are listed.
         unsafe { PerCpu::current() }.stopped.store(true, Ordering::Release);
         cpu::halt_forever()
@@ -112,7 +112,7 @@ fn stop_others(me: u32) {
 fn end(message: fmt::Arguments<'_>, frame: Option<&TrapFrame>, rbp: u64) -> ! {
     cpu::cli();
     let me = percpu::current_index().unwrap_or(0);
-    match WHO.compare_exchange(NOBODY, me, Ordering::AcqRel, Ordering::Acquire) {
+    match REPORTER.compare_exchange(NONE, me, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => stop_others(me),
         Err(_) => stop_if_over(),
     }

@@ -128,8 +128,8 @@ mod tests {
                 }
                 vms.push(ram);
             }
-            let lent: u64 = vms.iter().flat_map(|vm| &vm.blocks).map(|block| block.bytes() / PAGE_SIZE).sum();
-            prop_assert_eq!(machine.free(), FRAMES - lent);
+            let in_use: u64 = vms.iter().flat_map(|vm| &vm.blocks).map(|block| block.bytes() / PAGE_SIZE).sum();
+            prop_assert_eq!(machine.free(), FRAMES - in_use);
             drop(vms);
             prop_assert_eq!(machine.free(), FRAMES);
             prop_assert!(machine.is_zero());

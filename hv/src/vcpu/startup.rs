@@ -77,8 +77,8 @@ pub(super) fn sleeps_forever<V: Virt, M: HostMemory>(
     vcpu: &Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
 ) -> Option<Stop> {
-    let deaf = vcpu.work & work::WAITS != 0 || vcpu.virt.rflags() & rflags::IF == 0;
-    if !deaf {
+    let takes_no_interrupt = vcpu.work & work::WAITS != 0 || vcpu.virt.rflags() & rflags::IF == 0;
+    if !takes_no_interrupt {
         return None;
     }
     // A VCPU with mail has not read it yet; if the mail does not wake the VM, that VCPU makes this check again.

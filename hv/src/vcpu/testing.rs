@@ -150,9 +150,9 @@ pub struct ScriptHost {
     pub slow: u64,
     /// When the timer interrupts.
     pub armed: Option<u64>,
-    /// The timer interrupts so much too early, once.
+    /// By how much the timer interrupts too early, once.
     pub early: u64,
-    /// So many of the timer's interrupts get lost if they come while the guest runs, and whether one was.
+    /// How many of the timer's interrupts get lost if they come while the guest runs, and whether one was.
     pub losses: usize,
     lost: bool,
     /// The timer has interrupted.

@@ -49,14 +49,14 @@ mod tests {
 
     #[test]
     fn the_last_one_ends_the_vm_unless_there_is_mail() {
-        let deaf = HltTracker::default();
-        assert!(!deaf.falls_asleep(0, 2, || false));
-        assert!(!deaf.falls_asleep(1, 2, || true));
+        let tracker = HltTracker::default();
+        assert!(!tracker.falls_asleep(0, 2, || false));
+        assert!(!tracker.falls_asleep(1, 2, || true));
         // It has looked, and found nothing that lets it go on.
-        deaf.awake(1);
-        assert!(deaf.falls_asleep(1, 2, || false));
-        deaf.reset();
-        assert!(!deaf.falls_asleep(1, 2, || false));
+        tracker.awake(1);
+        assert!(tracker.falls_asleep(1, 2, || false));
+        tracker.reset();
+        assert!(!tracker.falls_asleep(1, 2, || false));
         assert!(HltTracker::default().falls_asleep(0, 1, || false));
     }
 }

@@ -14,7 +14,7 @@ use crate::device::lapic::Lapic;
 use crate::device::message::{ApicAddress, DeliveryMode, InterruptMessage};
 
 /// What the scheduler calls no VCPU.
-const NOBODY: u32 = u16::MAX as u32;
+const NONE: u32 = u16::MAX as u32;
 
 /// The mailbox of one VCPU.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Mailbox {
     pub fn new(id: u32) -> Mailbox {
         Mailbox {
             id,
-            handle: AtomicU32::new(NOBODY),
+            handle: AtomicU32::new(NONE),
             address: AtomicU64::new(Lapic::after_firmware(id).address().to_bits()),
             vectors: Default::default(),
             level: Default::default(),

@@ -32,7 +32,7 @@ const LINE: usize = 256;
 const BEHIND: usize = 2048;
 
 /// No guest.
-const NOBODY: u32 = u32::MAX;
+const NONE: u32 = u32::MAX;
 
 /// What became of a guest's byte.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ pub struct Written {
 /// The console.
 pub struct Console<P> {
     state: Mutex<State<P>>,
-    /// The guest that has the console, and whether it has input: its number, or [`NOBODY`].
+    /// The guest that has the console, and whether it has input: its number, or [`NONE`].
     input_for: AtomicU32,
     monitor_wanted: AtomicBool,
 }
@@ -83,7 +83,7 @@ impl<P: Port> Console<P> {
             keys: Deque::new(),
             lines: records.then(|| (0..guests).map(|_| ArrayVec::new()).collect()),
         };
-        let (input_for, monitor_wanted) = (AtomicU32::new(NOBODY), AtomicBool::new(false));
+        let (input_for, monitor_wanted) = (AtomicU32::new(NONE), AtomicBool::new(false));
         Console { state: Mutex::new(state), input_for, monitor_wanted }
     }
 
@@ -97,7 +97,7 @@ impl<P: Port> Console<P> {
         let mut state = self.state.lock();
         state.focus = guest;
         state.input.clear();
-        self.input_for.store(NOBODY, Ordering::Relaxed);
+        self.input_for.store(NONE, Ordering::Relaxed);
     }
 
     /// Takes what the port has received, as far as there is room. True: there is something for the guest that has the console.
@@ -125,7 +125,7 @@ impl<P: Port> Console<P> {
             self.monitor_wanted.store(true, Ordering::Relaxed);
         }
         let has_input = !state.input.is_empty();
-        self.input_for.store(if has_input { state.focus } else { NOBODY }, Ordering::Relaxed);
+        self.input_for.store(if has_input { state.focus } else { NONE }, Ordering::Relaxed);
         has_input
     }
 

@@ -219,7 +219,7 @@ pub struct FewPages {
 
 #[cfg(any(test, feature = "testing"))]
 impl FewPages {
-    /// So many.
+    /// A store of `most` pages.
     pub const fn new(most: usize) -> FewPages {
         FewPages { left: core::sync::atomic::AtomicUsize::new(most), free: spin::Mutex::new(Vec::new()) }
     }

@@ -9,7 +9,7 @@ pub mod vms;
 
 use core::fmt;
 
-/// So many ticks as seconds with milliseconds.
+/// Ticks as seconds with milliseconds.
 struct Seconds {
     ticks: u64,
     khz: u64,

@@ -76,13 +76,13 @@ fn set_nested_dirty(machine: &Machine, gpa: u64) {
 
 #[test]
 fn the_second_vcpu_on_its_way_to_nested_tables_clears_no_dirty_bits() {
-    struct Nobody;
-    impl Shootdown for Nobody {
+    struct NoOthers;
+    impl Shootdown for NoOthers {
         fn request(&self, _reload: bool) {}
         fn service(&self) {}
     }
     let mut machine = Machine::with("shadow_pages = 16\nvcpus = 2\n", &[]);
-    machine.vm.shootdown.call_once(|| Arc::new(Nobody));
+    machine.vm.shootdown.call_once(|| Arc::new(NoOthers));
     machine.write(0x5000, &0x6027u32.to_le_bytes());
     machine.write(0x6000 + 4 * 8, &0x0002_0067u32.to_le_bytes());
     let Scene { vcpus: [mut second], .. } = Scene::new();

@@ -23,7 +23,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// So many pages, however full they are.
+    /// A number of pages, however full they are.
     pub fn pages(pages: usize) -> Limit {
         let pages = pages.clamp(MIN_PAGES, MAX_PAGES);
         let frames = pages * (1 + ENTRIES / 64 / chunks::EACH) + chunks::EACH;
