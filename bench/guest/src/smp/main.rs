@@ -13,6 +13,7 @@ mod report;
 #[allow(dead_code, reason = "the other program has figures that it need not measure")]
 #[path = "../sample.rs"]
 mod sample;
+mod spaces;
 mod threads;
 mod turns;
 mod workers;
@@ -44,7 +45,7 @@ const fn row(
 
 /// All rows. What takes little time is sampled often and one by one: on a busy machine now and then a processor waits for its
 /// turn, and the median leaves those samples out.
-const ROWS: [Row; 12] = [
+const ROWS: [Row; 15] = [
     row("call", 2, 201, calls::call),
     row("wake", 2, 101, turns::wake),
     row("turns-1", 1, 201, turns::turns::<0>),
@@ -57,6 +58,9 @@ const ROWS: [Row; 12] = [
     row("faults-2", 2, 11, workers::faults::<2>),
     row("faults-3", 3, 11, workers::faults::<3>),
     row("faults-4", 4, 11, workers::faults::<4>),
+    row("spaces-1", 1, 7, spaces::spaces::<1>),
+    row("spaces-2", 2, 7, spaces::spaces::<2>),
+    row("spaces-4", 4, 7, spaces::spaces::<4>),
 ];
 
 /// The word that asks for one sample of each row.

@@ -26,7 +26,8 @@ Examples:
 The emulator counts instructions as time, so figures repeat and do not depend on this machine's speed (docs/benchmarks.md).
 With --smp time is real: leave the machine alone meanwhile, and trust the ratios to native rather than the ticks.
 
-Rows of --smp: ipi, ipi-x2apic, call, wake, switch, compute-1 to compute-4, faults-1 to faults-4; compute and faults mean all four.
+Rows of --smp: ipi, ipi-x2apic, call, wake, switch, compute-1 to compute-4, faults-1 to faults-4; compute and faults mean all four;
+spaces: one VM of several VCPUs beside several VMs of one.
 
 Exit status: 0, also if goals are missed; with --check 1 if one is; 1 if something could not be measured; 2 usage.";
 

@@ -13,9 +13,9 @@ use crate::{
 /// Guest memory in MiB, Linux' and the kit's.
 const MEMORY_MIB: [u64; 2] = [512, 64];
 /// Words for the guest's kernel: as for guests with one processor, but the amount of output need not be equal.
-const APPEND: &str = "loglevel=4 panic=-1 mitigations=off nokaslr norandmaps";
+pub const APPEND: &str = "loglevel=4 panic=-1 mitigations=off nokaslr norandmaps";
 /// Far beyond what a run takes on a busy machine.
-const TIMEOUT_SECONDS: u64 = 500;
+pub const TIMEOUT_SECONDS: u64 = 500;
 /// VCPUs of a guest that is [`Place::Packed`].
 const PACKED_VCPUS: usize = 2;
 

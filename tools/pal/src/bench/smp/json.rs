@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{
+    apart::Comparison,
     host::Host,
     results::{Results, Series, column_name},
     rows::PROCESSORS,
@@ -13,7 +14,13 @@ use crate::{bench::json::git, project::Project};
 pub const SCHEMA: u64 = 1;
 
 /// The whole document.
-pub fn document(results: &Results, host: &Host, emulator: &str, project: &Project) -> Value {
+pub fn document(
+    results: &Results,
+    comparisons: &[Comparison],
+    host: &Host,
+    emulator: &str,
+    project: &Project,
+) -> Value {
     let guests = results.rounds.first().into_iter().flatten().map(|(guest, _)| *guest);
     let guests: Vec<Value> = guests
         .map(|guest| {
@@ -64,6 +71,7 @@ pub fn document(results: &Results, host: &Host, emulator: &str, project: &Projec
         "rounds": results.rounds.len(),
         "guests": guests,
         "rows": rows.collect::<Vec<_>>(),
+        "comparisons": comparisons.iter().map(Comparison::json).collect::<Vec<_>>(),
         "missing": results.missing(),
     })
 }
@@ -84,7 +92,8 @@ mod tests {
     #[test]
     fn the_document_has_every_figure() {
         let host = Host { processors: 2, load: Some(0.5) };
-        let document = document(&example(), &host, "QEMU 1", &Project::locate().unwrap());
+        let document =
+            document(&example(), &Comparison::all(&[]), &host, "QEMU 1", &Project::locate().unwrap());
         assert_eq!((&document["schema"], &document["kind"]), (&json!(SCHEMA), &json!("smp")));
         assert_eq!((&document["rounds"], &document["host"]["processors"]), (&json!(3), &json!(2)));
         assert_eq!(document["guests"].as_array().unwrap().len(), 5);

@@ -5,6 +5,7 @@
 //! machine and on what else it does; therefore the guest runs alone and on the hypervisor in turns, round by round, and
 //! what counts is the ratio within a round ([`results`]). [`rows`] says what is measured, [`guests`] where.
 
+mod apart;
 mod guests;
 mod host;
 mod json;
@@ -24,6 +25,7 @@ use crate::{
     status::{Usage, exit},
     ui::Ui,
 };
+use apart::Comparison;
 use guests::{Files, Guest};
 use host::Host;
 use results::Results;
@@ -36,7 +38,8 @@ const ROUNDS: u32 = 5;
 /// # Errors
 /// [`Usage`] for options that cannot work; others for what is missing on this machine.
 pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
-    let rows = rows::select(&args.only)?;
+    let (with_apart, names) = apart::take(&args.only);
+    let rows = if names.is_empty() && !args.only.is_empty() { Vec::new() } else { rows::select(&names)? };
     if args.machine != Machine::QemuSvm {
         let text = "--smp: only QEMU's processors run at the same time; leave out --machine";
         return Err(Usage::new(text).into());
@@ -52,8 +55,16 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let modes = if args.mode.is_empty() { vec![Mode::Nested, Mode::Shadow] } else { args.mode.clone() };
     let guests = Guest::all(&rows, &modes);
     let rounds = if args.quick { 1 } else { args.runs.unwrap_or(ROUNDS) };
+    let mut comparisons = match &args.mode[..] {
+        _ if !with_apart => Vec::new(),
+        // With nested tables the hypervisor has hardly a part in it: that ratio is what the guest's kernel, the emulator and
+        // this machine make of it.
+        [] => Comparison::all(&[Mode::Nested, Mode::Shadow]),
+        modes => Comparison::all(modes),
+    };
     let mut results = Results { rows, modes, rounds: Vec::new() };
-    ui.say(&format!("{rounds} rounds of {} guests, one after the other", guests.len()));
+    let runs = guests.len() + 2 * comparisons.len();
+    ui.say(&format!("{rounds} rounds of {runs} runs, one after the other"));
     let start = Instant::now();
     let mut complete = true;
     for number in 1..=rounds {
@@ -68,6 +79,14 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
             round.push((guest, run));
         }
         results.rounds.push(round);
+        for comparison in &mut comparisons {
+            let _step = ui.step(&format!("round {number} of {rounds}: {}", comparison.name()));
+            comparison.measure(&files, scratch.path(), number, args.quick)?;
+            if !comparison.trouble.is_empty() {
+                complete = false;
+                ui.error(&format!("{}: {}", comparison.name(), comparison.trouble));
+            }
+        }
         let took = start.elapsed().as_secs();
         let left = took / u64::from(number) * u64::from(rounds - number);
         ui.say(&format!("round {number} of {rounds} done after {took} s, about {left} s to go"));
@@ -77,14 +96,23 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
         }
     }
 
-    print!("{}", table::costs(&results));
+    if !results.rows.is_empty() {
+        print!("{}", table::costs(&results));
+    }
     let scaling = table::scaling(&results);
     if !scaling.is_empty() {
         print!("\n{scaling}");
     }
+    if !comparisons.is_empty() {
+        let gap = if results.rows.is_empty() { "" } else { "\n" };
+        print!("{gap}{}", apart::table(&comparisons));
+    }
     table::notes(&host).iter().for_each(|note| println!("\nnote: {note}"));
     if let Some(path) = &args.json {
-        write_json(path, &json::document(&results, &host, &version(&files.setup.emulator), project))?;
+        write_json(
+            path,
+            &json::document(&results, &comparisons, &host, &version(&files.setup.emulator), project),
+        )?;
     }
     let missing = results.missing();
     if !missing.is_empty() {

@@ -21,6 +21,12 @@ pub struct Results {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series(Vec<f64>);
 
+impl FromIterator<f64> for Series {
+    fn from_iter<T: IntoIterator<Item = f64>>(values: T) -> Self {
+        Self(values.into_iter().collect())
+    }
+}
+
 impl Series {
     /// The middle one, or the mean of the two in the middle.
     pub fn median(&self) -> Option<f64> {

@@ -99,7 +99,7 @@ pub fn select(names: &[String]) -> Result<Vec<&'static Row>, Usage> {
     if let Some(name) = names.iter().find(|name| !ROWS.iter().any(|row| is(row, name))) {
         let known: Vec<_> = ROWS.iter().map(|row| row.name).collect();
         return Err(Usage::new(format!(
-            "--only {name}: no such row with --smp; there are {}, and compute and faults for all of theirs",
+            "--only {name}: no such row with --smp; there are {}, compute and faults for all of theirs, and spaces",
             known.join(", ")
         )));
     }

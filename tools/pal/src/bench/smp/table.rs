@@ -73,12 +73,14 @@ pub fn notes(host: &Host) -> Vec<String> {
     notes
 }
 
-fn times(ratio: Option<f64>) -> String {
+/// A ratio, or a dash.
+pub fn times(ratio: Option<f64>) -> String {
     ratio
         .map_or_else(dash, |times| if times < 10.0 { format!("{times:.2}×") } else { format!("{times:.0}×") })
 }
 
-fn percent(series: &Series) -> String {
+/// How far the rounds are apart.
+pub fn percent(series: &Series) -> String {
     series.spread().map_or_else(dash, |spread| format!("{:.0} %", 100.0 * spread))
 }
 
