@@ -29,6 +29,8 @@ pub enum Mode {
     DspOffset(policy::DspOffset),
     /// ASP-SVM.
     AspSvm(policy::AspSvm),
+    /// A contextual bandit.
+    Bandit(policy::Bandit),
 }
 
 impl Mode {
@@ -76,7 +78,7 @@ impl fmt::Display for UnknownMode {
         match self {
             UnknownMode::Name => f.write_str(
                 "use nested, shadow, switch=N with N from 1 on (such as switch=50), or a policy: random, threshold, \
-                 dsp-sample, dav2m, dsp-offset, asp-svm, each with its parameters (such as dav2m,window_inst=50000000)",
+                 dsp-sample, dav2m, dsp-offset, asp-svm, bandit, each with its parameters (such as dav2m,window_inst=50000000)",
             ),
             UnknownMode::Key { policy, keys } => {
                 let keys = List { words: keys, last: "and" };
@@ -106,6 +108,7 @@ impl FromStr for Mode {
             policy::Dav2m::NAME => policy::Dav2m::checked(parameters).map(Mode::Dav2m),
             policy::DspOffset::NAME => policy::DspOffset::parse(parameters).map(Mode::DspOffset),
             policy::AspSvm::NAME => policy::AspSvm::parse(parameters).map(Mode::AspSvm),
+            policy::Bandit::NAME => policy::Bandit::parse(parameters).map(Mode::Bandit),
             _ => word
                 .strip_prefix("switch=")
                 .and_then(|exits| exits.parse().ok())
@@ -127,6 +130,7 @@ impl fmt::Display for Mode {
             Mode::Dav2m(dav2m) => dav2m.fmt(f),
             Mode::DspOffset(model) => model.fmt(f),
             Mode::AspSvm(model) => model.fmt(f),
+            Mode::Bandit(bandit) => bandit.fmt(f),
         }
     }
 }
@@ -197,6 +201,7 @@ mod tests {
             "dav2m,window_inst=1000,threshold_vexit=3",
             "dsp-offset,faults=-65536000,bias=17",
             "asp-svm,misses=-3",
+            "bandit,interval_ms=20,explore_milli=0,settle=2",
         ] {
             let mode: Mode = word.parse().unwrap();
             assert_eq!(mode.to_string().parse(), Ok(mode), "{word}");
@@ -217,7 +222,7 @@ mod tests {
         }
 
         #[test]
-        fn no_word_panics(word in "(random|threshold|dsp-sample|dav2m|dsp-offset|asp-svm)(,(seed|faults|misses|window_inst|margin)?=?-?[0-9]{0,20}){0,4}") {
+        fn no_word_panics(word in "(random|threshold|dsp-sample|dav2m|dsp-offset|asp-svm|bandit)(,(seed|faults|misses|window_inst|margin)?=?-?[0-9]{0,20}){0,4}") {
             if let Ok(mode) = word.parse::<Mode>() {
                 prop_assert_eq!(mode.to_string().parse(), Ok(mode));
             }

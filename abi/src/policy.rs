@@ -184,6 +184,22 @@ parameters! {
     }
 }
 
+parameters! {
+    /// `bandit`: learns while the guest runs what either engine gains for each rate of page faults and of misses of the TLB.
+    Bandit "bandit" {
+        /// Milliseconds of an interval.
+        interval_ms: u32 = 50, 1, LONGEST_MS;
+        /// What trials of the other engine may lose in the long run, in thousandths of the guest's time; with 0 there are none.
+        explore_milli: u32 = 5, 0, MILLI;
+        /// By how much a gain may change in a minute, as a logarithm to the base of 2, in thousandths; less where it is seen not to.
+        drift_milli: u32 = 1000, 0, 10 * MILLI;
+        /// Gains below this are not worth a change, in thousandths.
+        margin_milli: u32 = 10, 0, MILLI;
+        /// Intervals of a trial at most, while the speed after a change still rises.
+        settle: u32 = 8, 2, 1000;
+    }
+}
+
 impl From<AspSvm> for DspOffset {
     /// The same model with no margin.
     fn from(model: AspSvm) -> DspOffset {

@@ -15,6 +15,7 @@ from .intervals import known_faults
 UNSUITABLE = {
     "dav2m": "it compares what its own probes of either engine bring",
     "dsp-sample": "it compares what its own probes of either engine bring",
+    "bandit": "it learns from what its own changes bring",
     "switch": "it counts exits",
 }
 """Policies whose decisions depend on what they did before in a way that a log of other choices does not show."""

@@ -8,10 +8,13 @@
 //! To add one: a module here, a variant of [`Policy`], its name in [`Mode`] (the crate `abi`), and its
 //! engines in [`engines_of`].
 
+mod bandit;
 mod dav2m;
 mod dsp_sample;
 mod interval;
 mod linear;
+#[cfg(test)]
+mod modelled;
 mod random;
 mod switch;
 #[cfg(test)]
@@ -21,6 +24,7 @@ mod window;
 
 use core::num::NonZeroU32;
 
+use bandit::Bandit;
 use dav2m::Dav2m;
 use dsp_sample::DspSample;
 use linear::Linear;
@@ -143,6 +147,8 @@ pub enum Policy {
     Dav2m(Dav2m),
     /// A linear model.
     Linear(Linear),
+    /// A contextual bandit.
+    Bandit(Bandit),
     /// Any engine for any number of exits, from the state of a generator: what no policy should do, and any may.
     #[cfg(any(test, feature = "testing"))]
     Wild(u64),
@@ -161,6 +167,7 @@ impl Policy {
             Mode::Dav2m(parameters) => Policy::Dav2m(Dav2m::new(parameters)),
             Mode::DspOffset(model) => Policy::Linear(Linear::from(model)),
             Mode::AspSvm(model) => Policy::Linear(Linear::from(model)),
+            Mode::Bandit(parameters) => Policy::Bandit(Bandit::new(parameters)),
         }
     }
 
@@ -174,6 +181,7 @@ impl Policy {
             Policy::DspSample(dsp_sample) => dsp_sample.on(event, sample),
             Policy::Dav2m(dav2m) => dav2m.on(event, sample),
             Policy::Linear(linear) => linear.on(event, sample),
+            Policy::Bandit(bandit) => bandit.on(event, sample),
             #[cfg(any(test, feature = "testing"))]
             Policy::Wild(state) => wild(state),
         }

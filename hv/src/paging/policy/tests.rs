@@ -10,12 +10,23 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::dav2m::State;
+use super::modelled::{MISSES, Machine, NEITHER, PAGING, Work};
 use super::*;
 use crate::arch::counters::CounterEvent;
 
 /// Every mode.
-const WORDS: [&str; 9] =
-    ["nested", "shadow", "switch=1", "random", "threshold", "dsp-sample", "dav2m", "dsp-offset", "asp-svm"];
+const WORDS: [&str; 10] = [
+    "nested",
+    "shadow",
+    "switch=1",
+    "random",
+    "threshold",
+    "dsp-sample",
+    "dav2m",
+    "dsp-offset",
+    "asp-svm",
+    "bandit",
+];
 
 /// Plays `trace`, one event a line: `start` or the number of exits that were made, then the engine that must be wanted, and
 /// after how many exits the policy must ask to be told (`-` for never).
@@ -65,92 +76,10 @@ fn a_policy_stays_within_its_modes_engines() {
     }
 }
 
-/// What a guest does in a million of its instructions.
-#[derive(Clone, Copy)]
-struct Work {
-    /// Its page faults, each an exit with shadow paging.
-    faults: u64,
-    /// Misses of its TLB with nested and with shadow paging.
-    misses: u64,
-}
-
-/// Much paging and no misses; misses and no paging; neither.
-const PAGING: Work = Work { faults: 300, misses: 100 };
-const MISSES: Work = Work { faults: 1, misses: 20_000 };
-const NEITHER: Work = Work { faults: 2, misses: 10 };
-
-/// A machine that executes [`Work`]: a fault on shadow tables costs 3000 cycles, a miss 30 with shadow paging and 120 with
-/// nested paging, a change of the engine 2 million.
-struct Machine {
-    policy: Policy,
-    engine: Engine,
-    changes: u32,
-    /// Cycles that it took, and that each engine alone would have taken.
-    cycles: u64,
-    alone: [u64; 2],
-    /// Periods spent with shadow paging.
-    shadow: u32,
-    /// Cycles of a change that the next period pays.
-    owed: u64,
-}
-
-impl Machine {
-    fn new(mode: &str) -> Machine {
-        let mut policy = Policy::new(mode.parse().unwrap());
-        let decision = policy.on(Event::Start, &Sample::default());
-        Machine { policy, engine: decision.engine, changes: 0, cycles: 0, alone: [0; 2], shadow: 0, owed: 0 }
-    }
-
-    /// Ten milliseconds of a processor of 200 MHz and one cycle for an instruction, at best.
-    fn period(&mut self, work: Work) {
-        const MILLIONS: u64 = 2;
-        let cost = |engine| match engine {
-            Engine::Shadow => MILLIONS * (work.faults * 3000 + work.misses * 30),
-            Engine::Nested => MILLIONS * work.misses * 120,
-        };
-        let own = cost(self.engine) + core::mem::take(&mut self.owed);
-        let mut guest = Counts::ABSENT;
-        guest.set(CounterEvent::Instructions, MILLIONS * 1_000_000);
-        guest.set(CounterEvent::Cycles, MILLIONS * 1_000_000);
-        guest.set(CounterEvent::DtlbMisses, MILLIONS * work.misses);
-        let mut host = Counts::ABSENT;
-        host.set(CounterEvent::Cycles, own);
-        let is_shadow = self.engine == Engine::Shadow;
-        let seen = if is_shadow { MILLIONS * work.faults } else { 0 };
-        let period =
-            Period { nanos: 10_000_000, exits: seen, paging_exits: seen, guest_faults: seen, guest, host };
-        self.cycles += MILLIONS * 1_000_000 + own;
-        for (alone, engine) in self.alone.iter_mut().zip([Engine::Nested, Engine::Shadow]) {
-            *alone += MILLIONS * 1_000_000 + cost(engine);
-        }
-        self.shadow += u32::from(is_shadow);
-        let decision =
-            self.policy.on(Event::Period, &Sample { engine: self.engine, exits: 0, period: Some(period) });
-        assert_eq!(decision.next, Next::Period);
-        if decision.engine != self.engine {
-            (self.changes, self.owed) = (self.changes + 1, 2_000_000);
-        }
-        self.engine = decision.engine;
-    }
-
-    fn run(mode: &str, works: impl IntoIterator<Item = (Work, u32)>) -> Machine {
-        let mut machine = Machine::new(mode);
-        for (work, periods) in works {
-            (0..periods).for_each(|_| machine.period(work));
-        }
-        machine
-    }
-
-    /// Cycles beyond those of the better engine alone, in thousandths.
-    fn loss_milli(&self) -> i64 {
-        let best = self.alone.into_iter().min().unwrap() as i64;
-        (self.cycles as i64 - best) * 1000 / best
-    }
-
-    fn dav2m(&self) -> State {
-        let Policy::Dav2m(dav2m) = &self.policy else { panic!("another policy") };
-        dav2m.state()
-    }
+/// Which state DAV²M is in.
+fn dav2m_state(machine: &Machine) -> State {
+    let Policy::Dav2m(dav2m) = &machine.policy else { panic!("another policy") };
+    dav2m.state()
 }
 
 #[test]
@@ -217,9 +146,9 @@ fn dav2m_goes_through_its_states() {
     let mut machine = Machine::new("dav2m");
     let go = |machine: &mut Machine, work, periods, state| {
         (0..periods - 1).for_each(|_| machine.period(work));
-        assert_ne!(machine.dav2m(), state, "too early");
+        assert_ne!(dav2m_state(machine), state, "too early");
         machine.period(work);
-        assert_eq!(machine.dav2m(), state);
+        assert_eq!(dav2m_state(machine), state);
     };
     go(&mut machine, MISSES, 100, State::PreShadow);
     assert_eq!(machine.engine, Engine::Shadow);

@@ -28,15 +28,16 @@ use cell::{Cell, Plan};
 use store::Failed;
 
 /// The policies that need no model.
-const POLICIES: [&str; 6] = ["nested", "shadow", "random", "threshold", "dsp-sample", "dav2m"];
+const POLICIES: [&str; 7] = ["nested", "shadow", "random", "threshold", "dsp-sample", "dav2m", "bandit"];
 /// The same with windows for `--quick`: a tenth of the default, or less where that would last for most of a run.
-const QUICK_POLICIES: [&str; 6] = [
+const QUICK_POLICIES: [&str; 7] = [
     "nested",
     "shadow",
     "random,interval_ms=20",
     "threshold,interval_ms=20",
     "dsp-sample,interval_ms=10,explore=2,exploit=20",
     "dav2m,window_inst=2000000,window_vexit=2000000,window_tmiss=10000000,window_trans=100000000,window_prepaging=4000000,threshold_vexit=20,threshold_tmiss=2000",
+    "bandit,interval_ms=10",
 ];
 /// Some workloads of each kind.
 const WORKLOADS: [&str; 7] = ["chase", "gups", "fork-exec", "mmap-churn", "phases", "phases-fork", "matmul"];
@@ -280,9 +281,9 @@ mod tests {
     #[test]
     fn defaults_are_policies_and_workloads_that_there_are() {
         let full = comparison(&[]).unwrap();
-        assert_eq!((full.policies.len(), full.plans.len()), (6, 6 * WORKLOADS.len()));
+        assert_eq!((full.policies.len(), full.plans.len()), (7, 7 * WORKLOADS.len()));
         let quick = comparison(&["--quick"]).unwrap();
-        assert_eq!(quick.plans.len(), 6 * QUICK_WORKLOADS.len());
+        assert_eq!(quick.plans.len(), 7 * QUICK_WORKLOADS.len());
         assert_eq!(quick.plans[0].scale_milli, QUICK_SCALE);
         let names = |policies: &[String]| {
             policies.iter().map(|policy| policy.split(',').next().unwrap().to_owned()).collect::<Vec<_>>()
