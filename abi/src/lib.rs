@@ -2,7 +2,7 @@
 //!
 //! | module | agreed between |
 //! |---|---|
-//! | [`config`], [`mode`], [`policy`], [`feature`] | who writes `palimpsest.toml` (people, `pal`) and the hypervisor, which reads it |
+//! | [`config`], [`mode`], [`policy`], [`schedule`], [`feature`] | who writes `palimpsest.toml` (people, `pal`) and the hypervisor, which reads it |
 //! | [`telemetry`] | the hypervisor, which sends records, and `pal`, which reads them |
 //! | [`hypercall`], [`testdev`] | the hypervisor and the kernels that run in its VMs |
 //! | [`lab`] | the lab machine's plugin, which counts, and the readers of its counters |
@@ -24,6 +24,7 @@ pub mod hypercall;
 pub mod lab;
 pub mod mode;
 pub mod policy;
+pub mod schedule;
 pub mod telemetry;
 pub mod testdev;
 

@@ -6,6 +6,7 @@ use core::str::FromStr;
 
 use crate::macros::List;
 use crate::policy;
+use crate::schedule::Oracle;
 
 /// What a person asks for: which policy chooses the engine of a VM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub enum Mode {
     AspSvm(policy::AspSvm),
     /// A contextual bandit.
     Bandit(policy::Bandit),
+    /// By a schedule.
+    Oracle(Oracle),
 }
 
 impl Mode {
@@ -78,7 +81,7 @@ impl fmt::Display for UnknownMode {
         match self {
             UnknownMode::Name => f.write_str(
                 "use nested, shadow, switch=N with N from 1 on (such as switch=50), or a policy: random, threshold, \
-                 dsp-sample, dav2m, dsp-offset, asp-svm, bandit, each with its parameters (such as dav2m,window_inst=50000000)",
+                 dsp-sample, dav2m, dsp-offset, asp-svm, bandit, oracle, each with its parameters (such as dav2m,window_inst=50000000)",
             ),
             UnknownMode::Key { policy, keys } => {
                 let keys = List { words: keys, last: "and" };
@@ -109,6 +112,7 @@ impl FromStr for Mode {
             policy::DspOffset::NAME => policy::DspOffset::parse(parameters).map(Mode::DspOffset),
             policy::AspSvm::NAME => policy::AspSvm::parse(parameters).map(Mode::AspSvm),
             policy::Bandit::NAME => policy::Bandit::parse(parameters).map(Mode::Bandit),
+            Oracle::NAME => Oracle::parse(parameters).map(Mode::Oracle),
             _ => word
                 .strip_prefix("switch=")
                 .and_then(|exits| exits.parse().ok())
@@ -131,6 +135,7 @@ impl fmt::Display for Mode {
             Mode::DspOffset(model) => model.fmt(f),
             Mode::AspSvm(model) => model.fmt(f),
             Mode::Bandit(bandit) => bandit.fmt(f),
+            Mode::Oracle(schedule) => schedule.fmt(f),
         }
     }
 }
@@ -202,6 +207,7 @@ mod tests {
             "dsp-offset,faults=-65536000,bias=17",
             "asp-svm,misses=-3",
             "bandit,interval_ms=20,explore_milli=0,settle=2",
+            "oracle,first=shadow,changes=7:12000",
         ] {
             let mode: Mode = word.parse().unwrap();
             assert_eq!(mode.to_string().parse(), Ok(mode), "{word}");
@@ -222,7 +228,7 @@ mod tests {
         }
 
         #[test]
-        fn no_word_panics(word in "(random|threshold|dsp-sample|dav2m|dsp-offset|asp-svm|bandit)(,(seed|faults|misses|window_inst|margin)?=?-?[0-9]{0,20}){0,4}") {
+        fn no_word_panics(word in "(random|threshold|dsp-sample|dav2m|dsp-offset|asp-svm|bandit|oracle)(,(seed|faults|misses|window_inst|margin)?=?-?[0-9]{0,20}){0,4}") {
             if let Ok(mode) = word.parse::<Mode>() {
                 prop_assert_eq!(mode.to_string().parse(), Ok(mode));
             }

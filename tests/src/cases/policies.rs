@@ -12,6 +12,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "policies: engines by turns on a lab machine", explores),
     only("qemu-svm", "policies: wrong parameters, and no counters", refused),
     only("qemu-svm", "policies: a guest under a model that was trained from its log", trained),
+    only("qemu-svm", "policies: a schedule from a file", scheduled),
 ];
 
 /// `dsp-sample` tries both engines all the time, on two VCPUs.
@@ -85,6 +86,42 @@ fn trained(context: &Context) -> Result<()> {
         .run(&["--policy", &cut, "--exec", "true"])?
         .status(2)?
         .says("`bias` is missing: the file was cut off")?;
+    Ok(())
+}
+
+/// `oracle` changes where its schedule says: at places in the guest's instructions, each within a period of samples.
+fn scheduled(context: &Context) -> Result<()> {
+    let (samples, changes) = (context.path("samples.jsonl"), [200_000_000, 400_000_000, 600_000_000]);
+    let text = "version = 1\npolicy = \"oracle\"\nfirst = \"nested\"\nchanges = [200000, 400000, 600000]\n";
+    let policy = format!("oracle,schedule={}", context.file("schedule.toml", text)?);
+    let lab = ["--lab", "zen3", "--lab-model", "tlb", "--deterministic", "--policy", &policy];
+    let run = ["--sample-ms", "2", "--samples", &samples, "--exec", "seq 999 | md5sum"];
+    let sum = "1b115938ca4b46b4411a2d8ef8b95e0e  -\n";
+    context.run(&[&lab[..], &run].concat())?.status(0)?.prints(sum)?;
+    let (mut done, mut found, mut before) = (0, Vec::new(), "nested".to_owned());
+    // The first sample has no period before it: a policy sees what comes after.
+    for line in
+        std::fs::read_to_string(&samples)?.lines().skip_while(|line| !line.contains("\"sample\"")).skip(1)
+    {
+        let line: Value = serde_json::from_str(line)?;
+        let Some(engine) = line["engine"].as_str() else { continue };
+        let instructions = line["guest"]["instructions"].as_u64().with_context(|| line.to_string())?;
+        if engine != before {
+            found.push((done, instructions));
+            engine.clone_into(&mut before);
+        }
+        done += instructions;
+    }
+    ensure!(found.len() == changes.len(), "{found:?} of {done}");
+    for ((place, period), due) in found.into_iter().zip(changes) {
+        // Half a period early or late, and the engine of a sample is the one at its end.
+        ensure!(place.abs_diff(due) <= 2 * period.max(4_000_000), "at {place}, not {due}");
+    }
+    let cut = context.file("cut.toml", &text[..text.len() - 9])?;
+    context
+        .run(&["--policy", &format!("oracle,schedule={cut}"), "--exec", "true"])?
+        .status(2)?
+        .says("not a model")?;
     Ok(())
 }
 

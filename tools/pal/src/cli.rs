@@ -154,7 +154,8 @@ pub struct RunArgs {
     pub machine: Machine,
     /// How the hypervisor virtualizes guest memory: `nested` tables, `shadow` tables, `switch=N`, either of them in turn for N
     /// exits, or a policy that chooses while the guest runs, with its parameters: `dav2m`, `dsp-sample`, `dsp-offset`,
-    /// `asp-svm`, `bandit`, `threshold`, `random`; `model=FILE` stands for what `cargo pal train` has learnt (docs/policies.md)
+    /// `asp-svm`, `bandit`, `threshold`, `random`; `oracle`; `model=FILE` and `schedule=FILE` stand for what `cargo pal train`
+    /// has made (docs/policies.md)
     #[arg(long, visible_alias = "policy", value_name = "MODE[,key=value]", default_value_t = Mode::Nested, value_parser = crate::train::model::mode, help_heading = "Machine")]
     pub mode: Mode,
     /// The largest pages that nested tables map guest memory with: 4K, 2M, or 1G where the processor has them. Small ones make

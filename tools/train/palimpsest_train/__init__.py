@@ -5,7 +5,8 @@
 for Paging Mode Selection (ICPP 2018), and of Kuang, Brown, Wang (Machine Learning 101, 2015).
 
 `log` reads files, `intervals` makes contexts and rewards of those of the policy `random`, `phases` finds change points, `svm` fits,
-`model` converts between floating point and the hypervisor's integers. `offset` and `asp` train, `replay` and `estimate` judge.
+`model` converts between floating point and the hypervisor's integers. `offset` and `asp` train, `oracle` makes schedules, `replay`
+and `estimate` judge.
 """
 
 NESTED, SHADOW = 0, 1

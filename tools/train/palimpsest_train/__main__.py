@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from . import Refusal, asp, estimate, intervals, log, offset, replay
+from . import Refusal, asp, estimate, intervals, log, offset, oracle, replay
 
 USAGE = 2
 """The exit status for what a person gave that is of no use."""
@@ -16,11 +16,12 @@ def main(words):
     parser = argparse.ArgumentParser(prog="palimpsest_train")
     commands = parser.add_subparsers(dest="command", required=True)
     train = commands.add_parser("train")
-    train.add_argument("policy", choices=["dsp-offset", "asp-svm"])
+    train.add_argument("policy", choices=["dsp-offset", "asp-svm", "oracle"])
     train.add_argument("logs", nargs="+", type=Path)
     train.add_argument("--output", required=True, type=Path)
     train.add_argument("--specific", action="store_true")
     train.add_argument("--interval-ms", type=int, default=asp.INTERVAL_MS)
+    train.add_argument("--change-cycles", type=int, default=oracle.CHANGE_CYCLES)
     train.add_argument("--version-of-pal", default="")
     judge = commands.add_parser("evaluate")
     judge.add_argument("--log", required=True, type=Path)
@@ -45,12 +46,16 @@ def perform_train(arguments):
         if arguments.policy == "dsp-offset":
             trained = offset.train(group)
             remarks = offset.remarks(trained)
+        elif arguments.policy == "oracle":
+            trained = oracle.train(group, arguments.change_cycles)
+            remarks = oracle.remarks(trained)
         else:
             trained = asp.train(group, arguments.interval_ms)
             remarks = asp.remarks(trained)
         print("\n".join(remarks))
         write(output, trained.model.toml([f"Trained by `cargo pal train {arguments.policy}`.", *remarks]))
-        print(f"wrote {output}: cargo pal run --policy {arguments.policy},model={output}")
+        key = "schedule" if arguments.policy == "oracle" else "model"
+        print(f"wrote {output}: cargo pal run --policy {arguments.policy},{key}={output}")
         print(f"for a description or the monitor: mode {trained.model.words()}")
 
 

@@ -92,13 +92,7 @@ def train(logs, interval_ms=INTERVAL_MS):
 def of_workload(workload, logs, interval_ms):
     """The phases of the runs of one workload."""
     runs = [Run.of(log) for log in logs]
-    totals = [run.instructions.sum() for run in runs]
-    if not all(totals):
-        raise Refusal(f"{logs[int(np.argmin(totals))].path}: the guest executed nothing in it")
-    if min(totals) < (1 - SAME_WORK) * max(totals):
-        low, high = logs[int(np.argmin(totals))].path, logs[int(np.argmax(totals))].path
-        raise Refusal(f"{low} and {high} are of `{workload}`, but the guest executed {min(totals):.3g} instructions in one and "
-                      f"{max(totals):.3g} in the other: asp-svm compares runs of the same work; use a command that does a fixed amount")
+    same_work(workload, logs, runs)
     seen = {engine for run in runs for engine in np.unique(run.engine)}
     if len(seen) < 2:
         only = ENGINES[int(seen.pop())]
@@ -113,6 +107,18 @@ def of_workload(workload, logs, interval_ms):
         raise Refusal(f"`{workload}` has no phase that its logs run on both engines for {LEAST_INTERVALS} intervals of {interval_ms} ms: "
                       "add logs with --policy nested and --policy shadow, or take a smaller --interval-ms")
     return found
+
+
+def same_work(workload, logs, runs):
+    """The instructions of each run; `Refusal` where they are not of the same work."""
+    totals = [run.instructions.sum() for run in runs]
+    if not all(totals):
+        raise Refusal(f"{logs[int(np.argmin(totals))].path}: the guest executed nothing in it")
+    if min(totals) < (1 - SAME_WORK) * max(totals):
+        low, high = logs[int(np.argmin(totals))].path, logs[int(np.argmax(totals))].path
+        raise Refusal(f"{low} and {high} are of `{workload}`, but the guest executed {min(totals):.3g} instructions in one and "
+                      f"{max(totals):.3g} in the other: runs of the same work are compared; use a command that does a fixed amount")
+    return totals
 
 
 def boundaries(runs, interval_ms):

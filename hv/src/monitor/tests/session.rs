@@ -252,7 +252,7 @@ fn modes() {
     assert_eq!(
         answer(&mut scene, "mode both"),
         "`both` is no mode: use nested, shadow, switch=N with N from 1 on (such as switch=50), or a policy: random, \
-             threshold, dsp-sample, dav2m, dsp-offset, asp-svm, bandit, each with its parameters (such as dav2m,window_inst=50000000)\n"
+             threshold, dsp-sample, dav2m, dsp-offset, asp-svm, bandit, oracle, each with its parameters (such as dav2m,window_inst=50000000)\n"
     );
 }
 

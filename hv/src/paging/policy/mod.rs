@@ -15,6 +15,7 @@ mod interval;
 mod linear;
 #[cfg(test)]
 mod modelled;
+mod oracle;
 mod random;
 mod switch;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use bandit::Bandit;
 use dav2m::Dav2m;
 use dsp_sample::DspSample;
 use linear::Linear;
+use oracle::Oracle;
 use random::Random;
 use switch::Switch;
 use threshold::Threshold;
@@ -149,6 +151,8 @@ pub enum Policy {
     Linear(Linear),
     /// A contextual bandit.
     Bandit(Bandit),
+    /// A schedule.
+    Oracle(Oracle),
     /// Any engine for any number of exits, from the state of a generator: what no policy should do, and any may.
     #[cfg(any(test, feature = "testing"))]
     Wild(u64),
@@ -168,6 +172,7 @@ impl Policy {
             Mode::DspOffset(model) => Policy::Linear(Linear::from(model)),
             Mode::AspSvm(model) => Policy::Linear(Linear::from(model)),
             Mode::Bandit(parameters) => Policy::Bandit(Bandit::new(parameters)),
+            Mode::Oracle(schedule) => Policy::Oracle(Oracle::new(schedule)),
         }
     }
 
@@ -182,6 +187,7 @@ impl Policy {
             Policy::Dav2m(dav2m) => dav2m.on(event, sample),
             Policy::Linear(linear) => linear.on(event, sample),
             Policy::Bandit(bandit) => bandit.on(event, sample),
+            Policy::Oracle(oracle) => oracle.on(event, sample),
             #[cfg(any(test, feature = "testing"))]
             Policy::Wild(state) => wild(state),
         }

@@ -15,7 +15,7 @@ use super::*;
 use crate::arch::counters::CounterEvent;
 
 /// Every mode.
-const WORDS: [&str; 10] = [
+const WORDS: [&str; 11] = [
     "nested",
     "shadow",
     "switch=1",
@@ -26,6 +26,7 @@ const WORDS: [&str; 10] = [
     "dsp-offset",
     "asp-svm",
     "bandit",
+    "oracle,first=shadow,changes=1:20:3000:400000",
 ];
 
 /// Plays `trace`, one event a line: `start` or the number of exits that were made, then the engine that must be wanted, and
@@ -221,6 +222,44 @@ fn thresholds_are_rates_of_instructions() {
         Engine::Nested,
         "its faults are hidden: as many as last seen"
     );
+}
+
+#[test]
+fn oracle_changes_at_the_nearest_period() {
+    // Two million instructions in each period: changes belong after 2, 6 and 7 of them.
+    let mut machine = Machine::new("oracle,first=shadow,changes=4000:11200:14900:16001");
+    assert_eq!(machine.engine, Engine::Shadow);
+    let engines: Vec<bool> = (0..10)
+        .map(|_| {
+            machine.period(NEITHER);
+            machine.engine == Engine::Shadow
+        })
+        .collect();
+    let expected = [true, false, false, false, false, true, false, true, true, true];
+    assert_eq!(engines, expected);
+    // Slower, the same work is done: the changes are at the same places.
+    let mut slow = Machine::new("oracle,first=shadow,changes=4000:11200:14900:16001");
+    slow.base_milli = 5000;
+    for shadow in expected {
+        slow.period(PAGING);
+        assert_eq!(slow.engine == Engine::Shadow, shadow);
+    }
+    // Asked for anew, it begins anew.
+    let decision = machine.policy.on(Event::Start, &Sample::default());
+    assert_eq!((decision.engine, decision.next), (Engine::Shadow, Next::Period));
+}
+
+#[test]
+fn oracle_is_ahead_of_all_that_do_not_know_the_future() {
+    let phases = || (0..8).flat_map(|_| [(PAGING, 3000), (MISSES, 3000)]);
+    let changes = (1..16).map(|phase| alloc::format!("{}", phase * 6_000_000)).collect::<Vec<_>>().join(":");
+    let oracle = Machine::run(&alloc::format!("oracle,changes={changes}"), phases());
+    for mode in ["dav2m", "dsp-sample", "bandit"] {
+        let other = Machine::run(mode, phases());
+        assert!(oracle.cycles < other.cycles, "{mode}: {} against {}", other.cycles, oracle.cycles);
+    }
+    assert_eq!(oracle.changes, 15);
+    assert!(oracle.loss_milli() < -200, "{} against the better engine alone", oracle.loss_milli());
 }
 
 /// A model as a trainer has it.

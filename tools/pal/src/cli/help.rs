@@ -226,6 +226,8 @@ Examples:
   cargo pal train dsp-offset gcc.jsonl redis.jsonl --specific
                                       model-gcc.toml and model-redis.toml
   cargo pal train asp-svm nested.jsonl shadow.jsonl --interval-ms 20
+  cargo pal train oracle nested.jsonl shadow.jsonl -o schedule.toml
+  cargo pal run --lab zen3 --policy oracle,first=shadow,changes=400000:900000
 
 The first run of it fetches Python packages into target/pal, once. docs/policies.md says what is learnt, and how.
 

@@ -1,4 +1,4 @@
-//! `pal train` and `pal evaluate`: linear policies from files of samples, and what policies would have gained in one.
+//! `pal train` and `pal evaluate`: linear policies and schedules from files of samples, and what policies would have gained in one.
 //!
 //! What is typed is checked here; the work is done by `tools/train`, a Python package in an environment of its own ([`python`]).
 //! Decisions of policies come from the hypervisor's own code (`tools/policy-replay`), models are read by [`model`].
@@ -29,6 +29,8 @@ pub enum Trainable {
     DspOffset,
     /// From runs of the same workloads with `nested` and with `shadow`
     AspSvm,
+    /// From runs of one workload with `nested` and with `shadow`: a schedule, for upper bounds
+    Oracle,
 }
 
 /// Options of `pal train`.
@@ -50,6 +52,9 @@ pub struct TrainArgs {
     /// Milliseconds of the model's intervals, for asp-svm; dsp-offset takes those of its logs. Default: 1000
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub interval_ms: Option<u32>,
+    /// What a change of the engine costs, for oracle: a schedule has none that gains less. Default: 1000000
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32))]
+    pub change_cycles: Option<u32>,
     /// Install missing packages without asking
     #[arg(short, long)]
     pub yes: bool,
@@ -80,11 +85,18 @@ pub fn train(args: &TrainArgs, project: &Project, ui: &Ui) -> Result<u8> {
                    (`--policy random,interval_ms=N`)";
         return Err(Usage::new(why).into());
     }
+    if args.change_cycles.is_some() && args.policy != Trainable::Oracle {
+        return Err(Usage::new(
+            "--change-cycles is for oracle: the others learn from logs what changes cost",
+        )
+        .into());
+    }
     let python = Needs { project, ui, yes: args.yes }.trainer()?;
     let mut command = python::command(project, &python);
     command.args(["palimpsest_train", "train", &value_name(args.policy)]);
     command.arg("--output").arg(&args.output).args(args.specific.then_some("--specific"));
     command.args(args.interval_ms.map(|ms| format!("--interval-ms={ms}")));
+    command.args(args.change_cycles.map(|cycles| format!("--change-cycles={cycles}")));
     // Behind `--` a name that begins with a hyphen is a name.
     perform(command.arg("--").args(&args.logs), ui)
 }

@@ -1,6 +1,7 @@
-//! Files of linear models, as `cargo pal train` writes them and `--policy dsp-offset,model=FILE` reads them.
+//! Files of linear models and schedules, as `cargo pal train` writes them and `--policy dsp-offset,model=FILE` and
+//! `--policy oracle,schedule=FILE` read them.
 //!
-//! A file is TOML with integers only: `version`, `policy`, and each of the policy's parameters. It is checked here with the
+//! A file is TOML: `version`, `policy`, and each of the policy's parameters, which are integers but for a schedule's. It is checked here with the
 //! hypervisor's own limits (`abi/src/policy.rs`) and becomes parameters: the hypervisor reads no files. A key that is missing,
 //! as in a file that was cut off, is refused, not replaced by its default.
 
@@ -9,6 +10,7 @@ use std::{fs::File, io::Read, path::Path};
 use abi::{
     mode::Mode,
     policy::{AspSvm, DspOffset},
+    schedule::Oracle,
 };
 use toml::{Table, Value};
 
@@ -17,24 +19,34 @@ const VERSION: i64 = 1;
 /// Bytes of a file at most; those with the remarks of the trainer have some thousands.
 const LONGEST: u64 = 1 << 20;
 
-/// Reads a mode with its parameters, of which `model=FILE` stands for those in a file. Parameters after it count more.
+/// Reads a mode with its parameters, of which `model=FILE` and `schedule=FILE` stand for those in a file. Parameters after it
+/// count more.
 ///
 /// # Errors
 /// What is wrong with the word or the file.
 pub fn mode(word: &str) -> Result<Mode, String> {
     let Some((name, parameters)) = word.split_once(',') else { return parse(word) };
-    let Some(file) = parameters.split(',').find_map(|parameter| parameter.strip_prefix("model=")) else {
-        return parse(word);
+    let named = |key: &str| {
+        let files = |parameter| str::strip_prefix(parameter, key)?.strip_prefix('=');
+        parameters.split(',').find_map(files)
     };
-    if name != DspOffset::NAME && name != AspSvm::NAME {
+    let (key, file) = match (named("model"), named("schedule")) {
+        (None, None) => return parse(word),
+        (Some(file), _) => ("model", file),
+        (None, Some(file)) => ("schedule", file),
+    };
+    if name != DspOffset::NAME && name != AspSvm::NAME && key == "model" {
         return Err(format!(
             "{name} has no model: model=FILE is for {} and {}",
             DspOffset::NAME,
             AspSvm::NAME
         ));
     }
-    let words = read(name, Path::new(file)).map_err(|why| format!("model {file}: {why}"))?;
-    let others = parameters.split(',').filter(|parameter| !parameter.starts_with("model="));
+    if name != Oracle::NAME && key == "schedule" {
+        return Err(format!("{name} has no schedule: schedule=FILE is for {}", Oracle::NAME));
+    }
+    let words = read(name, Path::new(file)).map_err(|why| format!("{key} {file}: {why}"))?;
+    let others = parameters.split(',').filter(|parameter| *parameter != format!("{key}={file}"));
     parse(&others.fold(words, |words, parameter| words + "," + parameter))
 }
 
@@ -72,18 +84,36 @@ fn check(policy: &str, text: &str) -> Result<String, String> {
         Some(Value::String(name)) => return Err(format!("it is for {name}, not for {policy}")),
         _ => return Err("not a model: it has no `policy`".into()),
     }
-    let keys = if policy == DspOffset::NAME { DspOffset::KEYS } else { AspSvm::KEYS };
+    let keys = match policy {
+        Oracle::NAME => Oracle::KEYS,
+        DspOffset::NAME => DspOffset::KEYS,
+        _ => AspSvm::KEYS,
+    };
     let mut words = policy.to_owned();
     for key in keys {
-        match table.remove(*key) {
-            Some(Value::Integer(value)) => words += &format!(",{key}={value}"),
-            Some(_) => return Err(format!("`{key}` is no integer")),
-            None => return Err(format!("`{key}` is missing: the file was cut off, or is of something else")),
-        }
+        let value = table
+            .remove(*key)
+            .ok_or_else(|| format!("`{key}` is missing: the file was cut off, or is of something else"))?;
+        words += &format!(",{key}={}", text_of(policy, key, &value)?);
     }
     match table.keys().next() {
         Some(key) => Err(format!("`{key}` is no parameter of {policy}")),
         None => Ok(words),
+    }
+}
+
+/// A parameter's value as the mode has it.
+fn text_of(policy: &str, key: &str, value: &Value) -> Result<String, String> {
+    match value {
+        Value::String(engine) if policy == Oracle::NAME && key == "first" => Ok(engine.clone()),
+        Value::Array(list) if policy == Oracle::NAME && key == "changes" => {
+            let numbers: Option<Vec<String>> =
+                list.iter().map(|value| Some(value.as_integer()?.to_string())).collect();
+            Ok(numbers.ok_or("`changes` is no list of integers")?.join(":"))
+        }
+        Value::Integer(value) if policy != Oracle::NAME => Ok(value.to_string()),
+        _ if policy == Oracle::NAME => Err(format!("`{key}` is not what a schedule has there")),
+        _ => Err(format!("`{key}` is no integer")),
     }
 }
 
@@ -134,10 +164,59 @@ mod tests {
         assert!(mode("dsp-offset,model=/dev/zero").unwrap_err().contains("not a model"));
     }
 
+    const SCHEDULE: &str =
+        "# remarks\nversion = 1\npolicy = \"oracle\"\nfirst = \"shadow\"\nchanges = [12, 3456, 70000]\n";
+
+    #[test]
+    fn a_schedule_becomes_parameters() {
+        let (_file, word) = with(SCHEDULE);
+        let word = word.replace("dsp-offset,model", "oracle,schedule");
+        assert_eq!(mode(&word).unwrap().to_string(), "oracle,first=shadow,changes=12:3456:70000");
+        assert_eq!(mode(&(word + ",first=nested")).unwrap().to_string(), "oracle,changes=12:3456:70000");
+        let (_file, empty) = with(&SCHEDULE.replace("12, 3456, 70000", ""));
+        assert_eq!(
+            mode(&empty.replace("dsp-offset,model", "oracle,schedule")).unwrap().to_string(),
+            "oracle,first=shadow"
+        );
+    }
+
+    #[test]
+    fn bad_schedules_are_refused_with_the_reason() {
+        let many = (1..40).map(|n| n.to_string()).collect::<Vec<_>>().join(", ");
+        for (from, to, why) in [
+            ("version = 1", "version = 2", "its version is 2"),
+            ("oracle", "dsp-offset", "it is for dsp-offset, not for oracle"),
+            ("first = \"shadow\"\n", "", "`first` is missing"),
+            ("\"shadow\"", "\"agile\"", "first is nested or shadow"),
+            ("\"shadow\"", "3", "`first` is not what a schedule has there"),
+            ("[12, 3456, 70000]", "7", "`changes` is not what a schedule has there"),
+            ("[12, 3456, 70000]", "[1, \"2\"]", "`changes` is no list of integers"),
+            ("[12, 3456, 70000]", "[12, 3456", "not a model: "),
+            ("12, 3456", "3456, 12", "changes are up to 32 rising numbers"),
+            ("12, 3456, 70000", "-5", "changes are up to 32 rising numbers"),
+            ("12, 3456, 70000", "4294967296", "changes are up to 32 rising numbers"),
+            ("12, 3456, 70000", many.as_str(), "changes are up to 32 rising numbers"),
+            ("changes", "margin = 1\nchanges", "`margin` is no parameter of oracle"),
+        ] {
+            let (_file, word) = with(&SCHEDULE.replace(from, to));
+            let error = mode(&word.replace("dsp-offset,model", "oracle,schedule")).unwrap_err();
+            assert!(error.contains(why) && error.starts_with("schedule /"), "{to}: {error}");
+        }
+        assert!(mode("dav2m,schedule=a").unwrap_err().contains("dav2m has no schedule"));
+        assert!(mode("oracle,model=a").unwrap_err().contains("oracle has no model"));
+        assert!(mode("oracle,schedule=/no/such").unwrap_err().contains("`cargo pal train` makes one"));
+    }
+
     proptest! {
         #[test]
-        fn no_text_panics(text in "\\PC{0,200}") {
-            let _ = check("dsp-offset", &text);
+        fn no_text_panics(text in "\\PC{0,200}", cut in 0..SCHEDULE.len()) {
+            for text in [&text, &(SCHEDULE[..cut].to_owned() + &text)] {
+                for policy in ["dsp-offset", "asp-svm", "oracle"] {
+                    if let Ok(words) = check(policy, text) {
+                        let _ = parse(&words);
+                    }
+                }
+            }
         }
 
         #[test]
