@@ -11,6 +11,8 @@
 mod bandit;
 mod dav2m;
 mod dsp_sample;
+#[cfg(any(test, feature = "testing"))]
+mod fuzz;
 mod interval;
 mod linear;
 #[cfg(test)]
@@ -35,6 +37,8 @@ use switch::Switch;
 use threshold::Threshold;
 
 pub use abi::mode::{Mode, UnknownMode};
+#[cfg(any(test, feature = "testing"))]
+pub use fuzz::fuzz_one;
 pub use linear::decide;
 pub use random::split_mix;
 
