@@ -15,6 +15,7 @@ Examples:
   cargo pal bench --runs 3 --json out.json  the same three times, with everything in a file
   cargo pal bench --only cpuid --exits     one row, and what leaves the guest in it
   cargo pal bench --only scheduler         what decisions and switches between VCPUs take
+  cargo pal bench --only policies          what a sample and the decision of each policy take, on a lab machine
   cargo pal bench --machine bochs-vtx      the same on an Intel processor with VT-x
   cargo pal bench --smp                    guests with several processors, beside native; takes some minutes
   cargo pal bench --smp --runs 9 --only ipi wake --json out.json
@@ -45,7 +46,7 @@ pub struct BenchArgs {
     /// The hypervisor's machine: on bochs-vtx a run takes many minutes
     #[arg(long, value_parser = hypervisors(), default_value = "qemu-svm")]
     pub machine: Machine,
-    /// Measure only these rows: cpuid, pci-read, fork-wait, …, scheduler; with --smp ipi, call, …; with --lab also chase, gups, …
+    /// Measure only these rows: cpuid, pci-read, fork-wait, …, scheduler, policies; with --smp ipi, call, …; with --lab also chase, gups, …
     #[arg(long, value_name = "ROW", num_args = 1..)]
     pub only: Vec<String>,
     /// Measure only these modes: nested, shadow, or switch=N, which also shows what a change of the mode costs. Default:

@@ -4,13 +4,15 @@
 //! the same machine ([`column`]), with QEMU or Bochs counting instructions as time. So every figure is the guest's work plus the
 //! hypervisor's, and repeats. [`smp`] measures guests with several processors, in real time. `docs/benchmarks.md` explains
 //! how to read both. [`lab`] counts modelled cycles.
-//! [`scheduler`] reads what decisions and switches between VCPUs take in the hypervisor's statistics.
+//! [`scheduler`] reads what decisions and switches between VCPUs take in the hypervisor's statistics, [`policies`] what samples and
+//! policies take.
 
 pub mod args;
 mod column;
 mod exits;
 mod json;
 mod lab;
+mod policies;
 pub mod program;
 mod record;
 mod results;
@@ -60,7 +62,7 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
     if !args.lab.is_empty() {
         return lab::run(args, project, ui);
     }
-    let (rows, scheduler) = select(args)?;
+    let (rows, scheduler, policies) = select(args)?;
     check_json(args)?;
     let needs = Needs { project, ui, yes: args.yes };
     let scratch = tempfile::Builder::new().prefix("pal-").tempdir()?;
@@ -111,13 +113,26 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
         ui.error(&format!("scheduler: {}", measured.trouble));
     }
 
+    let policies = if policies { policies::measure(&setup, &needs, scratch.path())? } else { Vec::new() };
+    if !policies.is_empty() {
+        let gap = if results.rows.is_empty() && scheduler.is_empty() { "" } else { "\n" };
+        print!("{gap}{}", policies::table(&policies));
+    }
+    for measured in policies.iter().filter(|measured| !measured.trouble.is_empty()) {
+        complete = false;
+        ui.error(&format!("policies: {}", measured.trouble));
+    }
+
     for (column, exits) in exits.iter().filter(|_| args.exits) {
         print!("\n{}", table::exits(*column, exits));
     }
-    let missed = [results.missed(), exits::missed(&exits), scheduler::missed(&scheduler)].concat();
+    let missed =
+        [results.missed(), exits::missed(&exits), scheduler::missed(&scheduler), policies::missed(&policies)]
+            .concat();
     if let Some(path) = &args.json {
         let mut document = json::document(&results, &exits, &missed, &version(&setup.emulator), project);
         document[scheduler::NAME] = scheduler::json(&scheduler);
+        document[policies::NAME] = policies::json(&policies);
         write_json(path, &document)?;
     }
     let missed = if args.check { missed } else { Vec::new() };
@@ -128,15 +143,19 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
     Ok(if failed { exit::TOOL } else { 0 })
 }
 
-/// The rows that were asked for, and whether the scheduler is measured: on QEMU, unless others were asked for.
-fn select(args: &BenchArgs) -> Result<(Vec<&'static rows::Row>, bool), Usage> {
-    let only: Vec<_> = args.only.iter().filter(|name| *name != scheduler::NAME).cloned().collect();
-    let named = only.len() < args.only.len();
-    if named && args.machine.is_bochs() {
-        return Err(Usage::new("--only scheduler: it is measured on QEMU only; leave out --machine"));
+/// The rows that were asked for, and whether the scheduler and policies are measured: the scheduler also unless others were asked
+/// for; both on QEMU alone.
+fn select(args: &BenchArgs) -> Result<(Vec<&'static rows::Row>, bool, bool), Usage> {
+    let tables = [scheduler::NAME, policies::NAME];
+    let only: Vec<_> = args.only.iter().filter(|name| !tables.contains(&name.as_str())).cloned().collect();
+    let named = tables.map(|table| args.only.iter().any(|name| name == table));
+    if let Some((table, _)) = tables.iter().zip(named).find(|(_, named)| *named && args.machine.is_bochs()) {
+        let why = format!("--only {table}: it is measured on QEMU only; leave out --machine");
+        return Err(Usage::new(why));
     }
-    let rows = if named && only.is_empty() { Vec::new() } else { rows::select(&only)? };
-    Ok((rows, named || args.only.is_empty() && args.mode.is_empty() && !args.machine.is_bochs()))
+    let rows = if named.contains(&true) && only.is_empty() { Vec::new() } else { rows::select(&only)? };
+    let everything = args.only.is_empty() && args.mode.is_empty() && !args.machine.is_bochs();
+    Ok((rows, named[0] || everything, named[1]))
 }
 
 /// Finds out early whether the file of `--json` can be written.
