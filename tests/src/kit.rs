@@ -48,14 +48,24 @@ pub struct Kits {
 
 impl Kits {
     /// Builds all of them into `dir`.
-    pub fn build(dir: &Path) -> Result<Self> {
-        Ok(Self {
-            multiboot1: multiboot1(dir).context("the multiboot1 kit does not build")?,
-            long_mode: long_mode(dir).context("the long-mode kit does not build")?,
-            stress: stress(dir).context("the stress program does not build")?,
-            clock: clock(dir).context("the clock program does not build")?,
-            hostile: hostile(dir).context("the hostile kit does not build")?,
-        })
+    pub fn build(dir: &Path) -> Result<()> {
+        let kits = Self::built(dir);
+        multiboot1(&kits.multiboot1).context("the multiboot1 kit does not build")?;
+        long_mode(&kits.long_mode).context("the long-mode kit does not build")?;
+        stress(&kits.stress).context("the stress program does not build")?;
+        clock(&kits.clock).context("the clock program does not build")?;
+        hostile(&kits.hostile, &dir.join("hostile64.elf")).context("the hostile kit does not build")
+    }
+
+    /// Those that were built into `dir`.
+    pub fn built(dir: &Path) -> Self {
+        Self {
+            multiboot1: dir.join("kit.elf"),
+            long_mode: dir.join("long-mode.elf"),
+            stress: ["stress64", "stress32"].map(|name| dir.join(name)),
+            clock: dir.join("clock"),
+            hostile: dir.join("hostile.elf"),
+        }
     }
 }
 
@@ -68,78 +78,62 @@ fn package() -> Result<PathBuf> {
     found.context("the sources of the kits are not here: run `cargo run -p e2e` in a checkout")
 }
 
-fn multiboot1(dir: &Path) -> Result<PathBuf> {
+fn multiboot1(program: &Path) -> Result<()> {
     let source = package()?.join("kits/multiboot1");
-    let program = dir.join("kit.elf");
     let mut compile = Command::new("cc");
     compile.current_dir(&source).args(["-m32", "-march=i686", "-O1"]).args(OPTIONS);
-    compile.args(["-Wl,-T,link.ld", "-o"]).arg(&program);
+    compile.args(["-Wl,-T,link.ld", "-o"]).arg(program);
     compile.args(["-I", HEADERS, "start.s", "real.s", "kit.c", "acpi.c", "words.c"]);
-    run(&mut compile, "cc; install gcc")?;
-    Ok(program)
+    run(&mut compile, "cc; install gcc")
 }
 
-fn stress(dir: &Path) -> Result<[PathBuf; 2]> {
+fn stress(programs: &[PathBuf; 2]) -> Result<()> {
     let source = package()?.join("kits/stress");
-    let build = |bits: &str| -> Result<PathBuf> {
-        let program = dir.join(format!("stress{bits}"));
+    for (bits, program) in ["64", "32"].iter().zip(programs) {
         let mut compile = Command::new("cc");
         compile.current_dir(&source).arg(format!("-m{bits}")).arg("-O2").args(OPTIONS);
-        compile.arg("-o").arg(&program).arg(format!("arch{bits}.s"));
+        compile.arg("-o").arg(program).arg(format!("arch{bits}.s"));
         let parts = ["stress", "system", "fault", "pages", "areas", "sharing", "exec", "processors"];
         compile.args(parts.map(|part| format!("{part}.c")));
         run(&mut compile, "cc; install gcc")?;
-        Ok(program)
-    };
-    Ok([build("64")?, build("32")?])
+    }
+    Ok(())
 }
 
-fn clock(dir: &Path) -> Result<PathBuf> {
-    let program = dir.join("clock");
+fn clock(program: &Path) -> Result<()> {
     let mut compile = Command::new("cc");
     compile.current_dir(package()?.join("kits/clock"));
-    compile.args([
-        "-std=gnu11",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-O2",
-        "-static",
-        "-pthread",
-        "clock.c",
-        "-o",
-    ]);
-    run(compile.arg(&program), "cc; install gcc and libc6-dev")?;
-    Ok(program)
+    let options = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-static", "-pthread"];
+    compile.args(options).args(["clock.c", "-o"]).arg(program);
+    run(&mut compile, "cc; install gcc and libc6-dev")
 }
 
-fn hostile(dir: &Path) -> Result<PathBuf> {
+/// `wide` is the ELF file on the way to `program`.
+fn hostile(program: &Path, wide: &Path) -> Result<()> {
     let source = package()?.join("kits/hostile");
-    let wide = dir.join("hostile64.elf");
     let mut compile = Command::new("cc");
     compile.current_dir(&source).args(["-m64", "-O1", "-mno-red-zone"]).args(OPTIONS);
-    compile.args(["-Wl,-T,link.ld", "-o"]).arg(&wide);
+    compile.args(["-Wl,-T,link.ld", "-o"]).arg(wide);
     compile.args(["start.s", "main.c", "apic.c", "devices.c", "tables.c", "code.c", "virtio.c"]);
     run(&mut compile, "cc; install gcc")?;
-    multiboot(&wide, &dir.join("hostile.elf"))
+    multiboot(wide, program)
 }
 
-fn long_mode(dir: &Path) -> Result<PathBuf> {
+fn long_mode(program: &Path) -> Result<()> {
     let package = package()?;
     let root = package.parent().context("tests is a directory of the workspace")?;
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
     // Warnings of the compiler about the flags are no concern of the tests.
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     run(cargo.current_dir(root).args(["kit", "--quiet"]).env_remove("RUSTFLAGS"), "cargo")?;
-    multiboot(&target.join("x86_64-unknown-linux-gnu/hv/long-mode-kit"), &dir.join("long-mode.elf"))
+    multiboot(&target.join("x86_64-unknown-linux-gnu/hv/long-mode-kit"), program)
 }
 
 /// Multiboot 1 knows 32-bit ELF files only: the same segments go into one.
-fn multiboot(wide: &Path, program: &Path) -> Result<PathBuf> {
+fn multiboot(wide: &Path, program: &Path) -> Result<()> {
     let mut wrap = Command::new("objcopy");
     wrap.args(["--input-target=elf64-x86-64", "--output-target=elf32-i386", "--strip-debug"]);
-    run(wrap.arg(wide).arg(program), "objcopy; install binutils")?;
-    Ok(program.to_owned())
+    run(wrap.arg(wide).arg(program), "objcopy; install binutils")
 }
 
 fn run(command: &mut Command, name: &str) -> Result<()> {

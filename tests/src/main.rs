@@ -6,19 +6,12 @@ mod cases;
 mod context;
 mod kit;
 mod pty;
+mod runner;
 mod screen;
 
-use std::{
-    collections::VecDeque,
-    iter,
-    path::PathBuf,
-    process::ExitCode,
-    sync::Mutex,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{iter, path::PathBuf, process::ExitCode};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::Parser;
 
 use cases::{Case, On};
@@ -36,8 +29,8 @@ struct Options {
     /// Run also the cases that take long
     #[arg(long)]
     full: bool,
-    /// Runs at the same time
-    #[arg(long, default_value_t = thread::available_parallelism().map_or(1, usize::from))]
+    /// Runs at the same time; default: half as many again as there are processors, because guests often wait
+    #[arg(long, default_value_t = runner::jobs())]
     jobs: usize,
     /// Only list the cases
     #[arg(long)]
@@ -45,6 +38,9 @@ struct Options {
     /// Only build the kernels and programs that the cases run, into this directory
     #[arg(long, value_name = "DIR")]
     kits: Option<PathBuf>,
+    /// Run the one case of this whole name in this process, with the kits of --kits
+    #[arg(long, value_name = "NAME", requires = "kits", hide = true)]
+    only: Option<String>,
     /// The pal program; default: the one next to this program
     #[arg(long, env = "PAL")]
     pal: Option<PathBuf>,
@@ -56,12 +52,6 @@ struct Run {
     case: &'static Case,
     machine: &'static str,
     mode: Option<&'static str>,
-}
-
-struct Report {
-    name: String,
-    took: Duration,
-    result: Result<()>,
 }
 
 fn main() -> ExitCode {
@@ -83,7 +73,7 @@ fn perform(options: &Options) -> Result<usize> {
         runs.iter().for_each(|run| println!("{}", run.name));
         return Ok(0);
     }
-    if let Some(dir) = &options.kits {
+    if let (Some(dir), None) = (&options.kits, &options.only) {
         std::fs::create_dir_all(dir)?;
         Kits::build(&std::path::absolute(dir)?)?;
         return Ok(0);
@@ -93,37 +83,21 @@ fn perform(options: &Options) -> Result<usize> {
         None => std::env::current_exe()?.with_file_name("pal"),
     };
     anyhow::ensure!(pal.is_file(), "{}: no such program; `cargo build -p pal` builds it", pal.display());
-    let shared = tempfile::tempdir()?;
-    let kits = Kits::build(shared.path())?;
-
-    let start = Instant::now();
-    let queue = Mutex::new(runs.into_iter().collect::<VecDeque<_>>());
-    let reports = Mutex::new(Vec::new());
-    thread::scope(|scope| {
-        for _ in 0..options.jobs.max(1) {
-            scope.spawn(|| {
-                while let Some(run) = { queue.lock().expect("no thread panics with the lock").pop_front() } {
-                    let report = perform_one(&run, &pal, &kits);
-                    print(&report);
-                    reports.lock().expect("no thread panics with the lock").push(report);
-                }
-            });
-        }
-    });
-    let reports = reports.into_inner().expect("the threads have ended");
-    let failed: Vec<_> = reports.iter().filter(|report| report.result.is_err()).collect();
-    for report in &failed {
-        println!("FAILED {}", report.name);
+    if let (Some(name), Some(kits)) = (&options.only, &options.kits) {
+        let run = runs.iter().find(|run| run.name == *name).context("no such case")?;
+        return Ok(usize::from(!runner::perform(run, &pal, &Kits::built(kits))));
     }
-    let seconds = start.elapsed().as_secs();
-    println!("e2e: {} passed, {} failed in {seconds} s", reports.len() - failed.len(), failed.len());
-    Ok(failed.len())
+    let kits = tempfile::tempdir()?;
+    Kits::build(kits.path())?;
+    let names = runs.into_iter().map(|run| run.name).collect();
+    runner::run_all(names, &runner::Places { pal: &pal, kits: kits.path() }, options.jobs)
 }
 
 fn select(options: &Options) -> Vec<Run> {
     let wanted = |machine: &&&'static str| {
         options.machine.is_empty() || options.machine.iter().any(|name| name == **machine)
     };
+    let full = options.full || options.only.is_some();
     let mut runs = Vec::new();
     for machine in MACHINES.iter().filter(wanted) {
         for case in cases::all() {
@@ -131,12 +105,12 @@ fn select(options: &Options) -> Vec<Run> {
                 On::Both => !machine.starts_with("bochs"),
                 On::Only(name) => name == *machine,
             };
-            if !applies || case.full && !options.full {
+            if !applies || case.full && !full {
                 continue;
             }
             let (modes, more): (&[_], &[_]) = match *machine {
                 "native" => (&[], &[]),
-                _ if options.full => (case.modes, case.more_modes),
+                _ if full => (case.modes, case.more_modes),
                 _ => (case.modes, &[]),
             };
             for mode in iter::once(None).chain(modes.iter().chain(more).map(|mode| Some(*mode))) {
@@ -149,23 +123,4 @@ fn select(options: &Options) -> Vec<Run> {
         }
     }
     runs
-}
-
-fn perform_one(run: &Run, pal: &std::path::Path, kits: &Kits) -> Report {
-    let start = Instant::now();
-    let result =
-        Context::new(pal, kits, run.machine, run.mode).and_then(|context| (run.case.check)(&context));
-    Report { name: run.name.clone(), took: start.elapsed(), result }
-}
-
-fn print(report: &Report) {
-    let seconds = report.took.as_secs_f32();
-    match &report.result {
-        Ok(()) => println!("ok     {} ({seconds:.1} s)", report.name),
-        Err(error) => println!("FAILED {} ({seconds:.1} s)\n{}", report.name, indent(&format!("{error:#}"))),
-    }
-}
-
-fn indent(text: &str) -> String {
-    text.lines().map(|line| format!("    {line}\n")).collect()
 }
