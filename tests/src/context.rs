@@ -23,6 +23,11 @@ const PATIENCE: Duration = Duration::from_secs(600);
 const BOCHS_PATIENCE: Duration = Duration::from_secs(1800);
 /// The time limit of its runs in seconds: nothing should come near it, however slow this machine is.
 pub const BOCHS_TIMEOUT: &str = "1700";
+/// A run that is to end by itself, and not by a limit, has ended by then. What takes
+/// seconds takes minutes where other programs want the processors.
+const SOON: Duration = Duration::from_secs(300);
+/// The longest time limit of [`Context::until_limit`], in seconds.
+const LONGEST_LIMIT: u64 = 400;
 
 /// The surroundings of one case.
 pub struct Context {
@@ -105,6 +110,28 @@ impl Context {
     /// The same with bytes on standard input.
     pub fn run_with(&self, options: &[&str], input: Option<&[u8]>) -> Result<Finished> {
         self.pal([&["run"], &self.place()[..], options].concat(), input)
+    }
+
+    /// Runs until a time limit ends it, of `seconds` at first. The guest must have said what it should until then: if it has not,
+    /// because the machine is busy, it gets a longer one. Each run must end by its limit.
+    pub fn until_limit(
+        &self,
+        mut seconds: u64,
+        run: impl Fn(&[&str]) -> Result<Finished>,
+        has_said: impl Fn(&str) -> bool,
+    ) -> Result<Finished> {
+        loop {
+            let finished = run(&["--timeout", &seconds.to_string()])?.status(124)?;
+            let finished = finished.says(&format!("{seconds} s"))?;
+            let limit = Duration::from_secs(seconds);
+            let in_time = (limit..limit + SOON).contains(&finished.took);
+            ensure!(in_time, "took {:?}, not {limit:?}\n{}", finished.took, finished.describe());
+            if has_said(&finished.stdout()) {
+                return Ok(finished);
+            }
+            seconds *= 2;
+            ensure!(seconds <= LONGEST_LIMIT, "it does not say what it should\n{}", finished.describe());
+        }
     }
 
     /// `pal run` of the kit with these words on its command line.
@@ -249,9 +276,9 @@ impl Finished {
         Ok(self)
     }
 
-    /// The run took no longer.
-    pub fn within(self, seconds: u64) -> Result<Self> {
-        ensure!(self.took < Duration::from_secs(seconds), "took {:?}\n{}", self.took, self.describe());
+    /// The run has not waited for anything: it ended long before any limit, as far as a busy machine can tell.
+    pub fn soon(self) -> Result<Self> {
+        ensure!(self.took < SOON, "took {:?}\n{}", self.took, self.describe());
         Ok(self)
     }
 

@@ -54,12 +54,7 @@ fn shadow_pages(context: &Context) -> Result<()> {
 
 fn missing(context: &Context) -> Result<()> {
     for option in ["--kernel", "--initrd", "--module", "--put", "--disk"] {
-        context
-            .run(&[option, "/no/such/file"])?
-            .status(2)?
-            .says(option)?
-            .says("/no/such/file")?
-            .within(30)?;
+        context.run(&[option, "/no/such/file"])?.status(2)?.says(option)?.says("/no/such/file")?.soon()?;
     }
     context.run(&["--qemu", "/no/such/qemu"])?.status(2)?.says("--qemu")?;
     context.run(&["--stats", "/no/such/dir/stats"])?.status(2)?.says("--stats")?;
@@ -76,7 +71,7 @@ fn no_kernels(context: &Context) -> Result<()> {
         ("script", b"#!/bin/sh\n", "script"),
     ] {
         let file = context.file(name, contents)?;
-        context.run(&["--kernel", &file])?.status(2)?.says(&file)?.says(what)?.within(30)?;
+        context.run(&["--kernel", &file])?.status(2)?.says(&file)?.says(what)?.soon()?;
     }
     Ok(())
 }
@@ -127,16 +122,16 @@ fn conflicts(context: &Context) -> Result<()> {
 
 fn little_memory(context: &Context) -> Result<()> {
     context.run(&["--mem", "19"])?.status(2)?.says("20 MiB")?;
-    context.run(&["--mem", "40", "--exec", "true"])?.status(2)?.says("at least --mem")?.within(30)?;
+    context.run(&["--mem", "40", "--exec", "true"])?.status(2)?.says("at least --mem")?.soon()?;
     let big = context.path("big.img");
     std::fs::File::create(&big)?.set_len(80 << 20)?;
-    context.run(&["--mem", "96", "--initrd", &big])?.status(2)?.says("initrd")?.within(30)?;
+    context.run(&["--mem", "96", "--initrd", &big])?.status(2)?.says("initrd")?.soon()?;
     Ok(())
 }
 
 fn qemu(context: &Context) -> Result<()> {
-    context.run(&["--qemu-arg", "-no-such-option"])?.status(1)?.says("-no-such-option")?.within(30)?;
-    context.run(&["--qemu", "/bin/false"])?.status(1)?.says("QEMU did not start")?.within(30)?;
+    context.run(&["--qemu-arg", "-no-such-option"])?.status(1)?.says("-no-such-option")?.soon()?;
+    context.run(&["--qemu", "/bin/false"])?.status(1)?.says("QEMU did not start")?.soon()?;
     // More processors than any machine has that these tests run on.
     let many = if context.nested() { ["--pcpus", "255"] } else { ["--vcpus", "64"] };
     context.run(&[&["--qemu", "/bin/false"], &many[..]].concat())?.status(1)?.says("take turns")?;
@@ -154,7 +149,7 @@ fn no_svm(context: &Context) -> Result<()> {
         .run(&["--qemu-arg=-cpu", "--qemu-arg=EPYC,-svm", "--exec", "true"])?
         .status(5)?
         .says("AMD-V")?
-        .within(30)?;
+        .soon()?;
     Ok(())
 }
 

@@ -1,46 +1,52 @@
 //! Debian's unmodified kernels, one for each kind of page tables.
 
-use std::{path::Path, process::Command, thread, time::Duration};
+use std::{
+    fs::{self, File},
+    path::Path,
+    process::{Command, ExitStatus},
+    thread,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{Case, both, only, virtio};
+use super::{Case, both, only, remote::wait_until, virtio};
 use crate::context::Context;
 
 pub const CASES: &[Case] = &[
-    both("a 32-bit guest with two levels of page tables", two_levels),
+    both("a 32-bit guest with two levels of page tables, by another kernel", two_levels),
     both("a 32-bit guest with PAE page tables", pae),
-    both("another kernel for a 32-bit guest", other_kernel),
     both("a kernel of the backports, and modules of a kernel of one's own", backports),
     only("native", "names of guests", names),
     only("native", "two pals fetch kernels at once", at_once),
 ];
 
 /// What the kernel says about NX tells whether it uses PAE.
-const COMMAND: &str = "uname -m; dmesg | grep -o 'NX (Execute Disable) protection.*'; cat /root/taken";
+const COMMAND: &str = "uname -m; dmesg | grep -o 'NX (Execute Disable) protection.*'\n\
+    echo \"$(uname -r | grep -o -e '-686.*') \"; cat /root/taken";
 
-fn boot(context: &Context, guest: &str, no_execute: &str) -> Result<()> {
+fn boot(context: &Context, options: &[&str], printed: &str) -> Result<()> {
     let file = context.file("taken", "along\n")?;
     let put = format!("{file}:/root/taken");
-    let finished = context.run(&["--guest", guest, "--put", &put, "--exec", COMMAND])?.status(0)?;
-    finished.prints(&format!("i686\nNX (Execute Disable) protection{no_execute}\nalong\n"))?.within(90)?;
+    let finished = context.run(&[options, &["--put", &put, "--exec", COMMAND]].concat())?.status(0)?;
+    finished.prints(printed)?.soon()?;
     Ok(())
 }
 
+/// `--kernel` takes the place of the guest's kernel; its busybox stays. (`stress` boots this guest by its name.)
 fn two_levels(context: &Context) -> Result<()> {
-    boot(context, "debian-686", " cannot be enabled: non-PAE kernel!")
+    let kernel = context.pal(["kernel", "--guest", "debian-686"], None)?.status(0)?.stdout();
+    let options = ["--guest", "debian-686-pae", "--kernel", kernel.trim()];
+    boot(
+        context,
+        &options,
+        "i686\nNX (Execute Disable) protection cannot be enabled: non-PAE kernel!\n-686 \nalong\n",
+    )
 }
 
 fn pae(context: &Context) -> Result<()> {
-    boot(context, "debian-686-pae", ": active")
-}
-
-/// `--kernel` takes the place of the guest's kernel; its busybox stays.
-fn other_kernel(context: &Context) -> Result<()> {
-    let kernel = context.pal(["kernel", "--guest", "debian-686"], None)?.status(0)?.stdout();
-    let options = ["--guest", "debian-686-pae", "--kernel", kernel.trim(), "--exec", "uname -rm"];
-    context.run(&options)?.status(0)?.has("-686 i686\n")?;
-    Ok(())
+    let guest = ["--guest", "debian-686-pae"];
+    boot(context, &guest, "i686\nNX (Execute Disable) protection: active\n-686-pae \nalong\n")
 }
 
 /// Its drivers are modules, which Debian packs. By its name on the hypervisor; on the bare machine as a kernel of one's own, which lies
@@ -54,7 +60,7 @@ fn backports(context: &Context) -> Result<()> {
         context.run(&[&["--guest", "debian-amd64-backports"], &command[..]].concat())?
     } else {
         let copy = context.path("vmlinuz");
-        std::fs::copy(kernel, &copy)?;
+        fs::copy(kernel, &copy)?;
         let package = kernel.ancestors().nth(2).context("a kernel lies in its package")?;
         let package = package.to_string_lossy();
         context.run(&[&["--kernel", &copy, "--modules", &package], &command[..]].concat())?
@@ -73,13 +79,14 @@ fn names(context: &Context) -> Result<()> {
         .status(2)?
         .says("--modules /no/such/dir: no such directory")?;
     let empty = context.path("empty");
-    std::fs::create_dir(&empty)?;
+    fs::create_dir(&empty)?;
     context.run(&["--modules", &empty])?.status(2)?.says("make modules_install")?;
     context.pal(["run", "--help"], None)?.status(0)?.has("debian-amd64-rt")?.has("--modules <DIR>")?;
     Ok(())
 }
 
-/// Stands in for apt and dpkg: apt-get takes a while for the lists and gives up at once when another does so, as the real one.
+/// Stands in for apt and dpkg: apt-get takes for the lists until it is told to go on, and gives up at once when another does so, as
+/// the real one.
 const APT: &str = r#"#!/bin/sh
 for word; do case "$word" in Dir::State::Lists=*) lists=${word#*=};; esac; done
 case "$0 $*" in
@@ -88,7 +95,8 @@ case "$0 $*" in
 *apt-get*indextargets*) ;;
 *apt-get*update*)
     mkdir "$lists/held" 2>/dev/null || { echo "E: Could not get lock $lists/lock" >&2; exit 100; }
-    sleep 2; touch "$lists/here"; rmdir "$lists/held";;
+    touch "$HOLD/updates"; until [ -e "$HOLD/go" ]; do sleep 0.1; done
+    touch "$lists/here"; rmdir "$lists/held";;
 *apt-get*download*) for word; do package=$word; done; echo "$package" > "$package.deb";;
 *dpkg-deb*) for word; do tree=$word; done; mkdir -p "$tree/boot" && cp "$2" "$tree/boot/vmlinuz-$(cat "$2")";;
 esac
@@ -96,25 +104,40 @@ esac
 
 /// Both need the same lists of packages, which no run has fetched yet. The second waits, says so, and finds them.
 fn at_once(context: &Context) -> Result<()> {
-    std::fs::create_dir(context.path("bin"))?;
+    fs::create_dir(context.path("bin"))?;
     for name in ["apt-get", "apt-cache", "dpkg-deb"] {
         let program = context.file(&format!("bin/{name}"), APT)?;
-        std::fs::set_permissions(program, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+        fs::set_permissions(program, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     }
     let path = format!("{}:{}", context.path("bin"), std::env::var("PATH").unwrap_or_default());
     let fetch = |guest: &str| {
         let mut command = Command::new(&context.pal);
-        command.args(["kernel", "--guest", guest]).env("PATH", &path);
+        command.args(["kernel", "--guest", guest]).env("PATH", &path).env("HOLD", context.path("bin"));
         command.env("CARGO_TARGET_DIR", context.path("target"));
-        context.wait_for(command, Duration::from_secs(120))?.status(0)
+        command
     };
-    let [one, other] = thread::scope(|scope| {
-        let started = ["debian-amd64", "debian-amd64-generic"].map(|guest| scope.spawn(move || fetch(guest)));
-        started.map(|run| run.join().expect("no thread panics"))
-    });
-    let (one, other) = (one?.has("/boot/vmlinuz-linux-image-cloud-amd64")?, other?);
-    let other = other.has("/boot/vmlinuz-linux-image-amd64")?;
-    let waited = [&one, &other].map(|run| run.stderr.contains("waiting for another pal"));
-    ensure!(waited[0] != waited[1], "who waited: {waited:?}");
-    Ok(())
+    thread::scope(|scope| {
+        let first = fetch("debian-amd64");
+        let first = scope.spawn(move || context.wait_for(first, Duration::from_secs(300)));
+        let (output, messages) = (context.path("output"), context.path("messages"));
+        let both = || -> Result<ExitStatus> {
+            wait_until(|| Ok(Path::new(&context.path("bin/updates")).exists()), "the first one's update")?;
+            let mut second = fetch("debian-amd64-generic");
+            second.stdout(File::create(&output)?).stderr(File::create(&messages)?);
+            let mut second = second.spawn()?;
+            let waits = || Ok(fs::read_to_string(&messages)?.contains("waiting for another pal"));
+            let waited = wait_until(waits, "the second one's word that it waits");
+            fs::write(context.path("bin/go"), "")?;
+            let status = second.wait()?;
+            waited.and(Ok(status))
+        };
+        let second = both();
+        // The first one ends in any case.
+        fs::write(context.path("bin/go"), "")?;
+        let first = first.join().expect("no thread panics")?.status(0)?;
+        first.has("/boot/vmlinuz-linux-image-cloud-amd64")?;
+        let (status, output) = (second?, fs::read_to_string(&output)?);
+        ensure!(status.success() && output.contains("/boot/vmlinuz-linux-image-amd64"), "{status}: {output}");
+        Ok(())
+    })
 }

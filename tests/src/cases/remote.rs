@@ -15,7 +15,7 @@ use crate::{context::Context, pty::Person};
 pub const CASES: &[Case] = &[only("qemu-svm", "other shells reach a running machine", reach)];
 
 /// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A program in the background, with its output in a file.
 pub(super) struct Background {
@@ -50,7 +50,8 @@ impl Drop for Background {
     }
 }
 
-fn wait_until(mut happened: impl FnMut() -> Result<bool>, what: &str) -> Result<()> {
+/// Looks again and again until it has happened.
+pub(super) fn wait_until(mut happened: impl FnMut() -> Result<bool>, what: &str) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
         if happened()? {

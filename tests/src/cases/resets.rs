@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Error, Result, ensure};
 
 use super::{
     Case,
@@ -43,35 +43,44 @@ fn beside(context: &Context) -> Result<()> {
          n=$((n + 1)); d=$((up - last)); last=$up; \
          [ $d -gt 2 ] && gaps=$((gaps + 1)) && waited=$((waited + d)); done; echo \"co\"unt $n $gaps $waited is; }\r",
     )?;
-    enter(&mut person)?;
-    ask(&mut person, "resume again", &["again resumed"])?;
-    leave(&mut person, "shell resumed")?;
-    let [beside, gaps, waited] = counted(&mut person)?;
-    enter(&mut person)?;
-    for _ in 0..15 {
-        ask(&mut person, "vms", &["again", "running", "* shell"])?;
-        ask(&mut person, "select again", &["again is paused"])?;
-        ask(&mut person, "regs", &["RIP"])?;
-        ask(&mut person, "select shell", &["shell is paused"])?;
+    // This machine may be busy with something else at either time, and is rarely so each time.
+    let mut missed = Vec::new();
+    while let Some(miss) = share(&mut person)? {
+        missed.push(miss);
+        ensure!(missed.len() < 4, "{missed:#?}\n{}", person.shown);
     }
-    ask(&mut person, "restart again", &["again restarts"])?;
-    ask(&mut person, "pause again", &["again is paused"])?;
-    ask(&mut person, "select shell", &["shell is paused"])?;
-    leave(&mut person, "shell resumed")?;
-    let [alone, gaps_alone, waited_alone] = counted(&mut person)?;
-    // Half of it is due, and this machine may be busy with something else at either time.
-    ensure!(alone > 0 && beside * 5 >= alone, "{beside} beside the other, {alone} alone\n{}", person.shown);
-    let mean = |waited: u64, gaps: u64| Duration::from_millis(waited * 10 / gaps.max(1));
-    let (each, busy) = (mean(waited, gaps), mean(waited_alone, gaps_alone));
-    // It waits for one turn of the other each time, and would for some hundred if a reset were done in one piece.
-    ensure!(
-        each < Duration::from_millis(200) + busy * 2,
-        "the other waited {gaps} times, for {each:?} each\n{}",
-        person.shown
-    );
     person.types("\x01x")?;
     person.ends()?;
     Ok(())
+}
+
+/// Compares what the shell gets done beside the other, which rests before and afterwards, with what it does alone. `None` if that is
+/// its due.
+fn share(person: &mut Person) -> Result<Option<String>> {
+    enter(person)?;
+    ask(person, "resume again", &["again resumed"])?;
+    leave(person, "shell resumed")?;
+    let [beside, gaps, waited] = counted(person)?;
+    enter(person)?;
+    for _ in 0..15 {
+        ask(person, "vms", &["again", "running", "* shell"])?;
+        ask(person, "select again", &["again is paused"])?;
+        ask(person, "regs", &["RIP"])?;
+        ask(person, "select shell", &["shell is paused"])?;
+    }
+    ask(person, "restart again", &["again restarts"])?;
+    ask(person, "pause again", &["again is paused"])?;
+    ask(person, "select shell", &["shell is paused"])?;
+    leave(person, "shell resumed")?;
+    let [alone, gaps_alone, waited_alone] = counted(person)?;
+    let mean = |waited: u64, gaps: u64| Duration::from_millis(waited * 10 / gaps.max(1));
+    let (each, busy) = (mean(waited, gaps), mean(waited_alone, gaps_alone));
+    // Half of the time is due to it. It waits for one turn of the other each time, and would for some hundred if a reset were
+    // done in one piece.
+    let due = alone > 0 && beside * 5 >= alone && each < Duration::from_millis(200) + busy * 2;
+    Ok((!due).then(|| {
+        format!("{beside} beside the other, {alone} alone; {gaps} times it waited, for {each:?} each")
+    }))
 }
 
 /// What the shell's function says.
@@ -94,11 +103,15 @@ fn brake(context: &Context) -> Result<()> {
          [[vm]]\nname = \"dies\"\nkernel = \"kit\"\nmemory_mib = 20\ncmdline = \"print=dies triple\"\nvcpus = 2\nrestart = true\nmode = \"shadow\"\n",
     )?;
     let logs = context.path("logs");
-    let options = ["--config", &config, "--pcpus", "2", "--log-dir", &logs, "--timeout", "10"];
-    let seconds = context.run(&options)?.status(124)?.took.as_secs() as usize + 1;
-    for (name, line) in [("resets", "kit: reset\n"), ("dies", "kit: dies\n")] {
-        let begun = vms::log(context, name)?.matches(line).count();
-        ensure!((2..=10 * seconds).contains(&begun), "{name} began {begun} times within {seconds} s");
+    let options = ["--config", &config, "--pcpus", "2", "--log-dir", &logs];
+    let guests = [("resets", "kit: reset\n"), ("dies", "kit: dies\n")];
+    let begun = |(name, line): (&str, &str)| Ok::<_, Error>(vms::log(context, name)?.matches(line).count());
+    let run = |limit: &[&str]| context.run(&[&options, limit].concat());
+    let again = |_: &str| guests.iter().all(|guest| begun(*guest).is_ok_and(|begun| begun >= 2));
+    let seconds = context.until_limit(6, run, again)?.took.as_secs() as usize + 1;
+    for guest in guests {
+        let begun = begun(guest)?;
+        ensure!(begun <= 10 * seconds, "{} began {begun} times within {seconds} s", guest.0);
     }
     Ok(())
 }

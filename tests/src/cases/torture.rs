@@ -31,8 +31,7 @@ cases! {
 
 fn torture(context: &Context, words: &str, options: &[&str]) -> Result<()> {
     let words = format!("torture {words}");
-    let options = [options, &["--timeout", "150"]].concat();
-    context.long_mode(&words, &options)?.has(", 0 failed")?.lacks("FAIL")?.status(0)?;
+    context.long_mode(&words, options)?.has(", 0 failed")?.lacks("FAIL")?.status(0)?;
     Ok(())
 }
 

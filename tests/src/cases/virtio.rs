@@ -167,15 +167,17 @@ fn console_input(context: &Context) -> Result<()> {
 }
 
 /// For two cards of one guest at the same switch, each in a network of its own.
-pub const NETWORK: &str = "unshare -n sleep 1000 & sleep 1; other=$!\n\
+pub const NETWORK: &str = "unshare -n sleep 1000 & other=$!\n\
+    until [ $(readlink /proc/$other/ns/net) != $(readlink /proc/self/ns/net) ]; do sleep 0.1; done\n\
     there() { nsenter -t $other -n \"$@\"; }\n\
     ip link set eth1 netns $other\n\
     ip addr add 10.0.0.1/24 dev eth0; ip link set eth0 up\n\
     there ip addr add 10.0.0.2/24 dev eth1; there ip link set eth1 up\n\
     ping -c 3 -w 30 10.0.0.2 | grep -o '[0-9]* packets received'\n\
     head -c 2000000 /dev/urandom > /sent\n\
-    tail -f /dev/null | there nc -l -p 5000 > /received & sleep 1\n\
-    nc 10.0.0.2 5000 < /sent; sleep 1\n\
+    tail -f /dev/null | there nc -l -p 5000 > /received &\n\
+    until there grep -qs :1388 /proc/net/tcp /proc/net/tcp6; do sleep 0.1; done\n\
+    nc 10.0.0.2 5000 < /sent; until [ $(wc -c < /received) -ge 2000000 ]; do sleep 0.1; done\n\
     cmp /sent /received && echo same; kill $other";
 
 fn network(context: &Context) -> Result<()> {

@@ -134,7 +134,7 @@ fn sent(c: &mut Check, what: &str, command: u64, destination: u32, here: u32, th
     all.iter().for_each(Processor::forget);
     lapic::send(command | u64::from(V), destination);
     let arrived = |i: usize| all[i].count(V);
-    time::wait(2_000, || (0..all.len()).all(|i| arrived(i) >= there(i)));
+    time::wait(LONG, || (0..all.len()).all(|i| arrived(i) >= there(i)));
     window();
     c.equal(format_args!("{what}: to itself"), trap::count(V) - before, here);
     for i in 0..all.len() {
@@ -149,7 +149,7 @@ fn sent_to_one(c: &mut Check, what: &str, command: u64, destination: u32) {
     let before = trap::count(V);
     lapic::send(command | LOWEST | u64::from(V), destination);
     let total = || trap::count(V) - before + all.iter().map(|p| p.count(V)).sum::<u32>();
-    time::wait(2_000, || {
+    time::wait(LONG, || {
         window();
         total() > 0
     });

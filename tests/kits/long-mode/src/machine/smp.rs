@@ -135,12 +135,16 @@ pub fn start_within(millis: u64) -> usize {
     time::wait(10, || false);
     lapic::send(STARTUP | OTHERS | START_PAGES[0] >> 12, 0);
     let mut known = 0;
-    // Where the processor says that it is not alone (HTT, and the count beside it), the first one may take long to come: the
-    // machine below may have much else to do.
+    // As many as the processor counts in its package (HTT, and the count beside it, which may be rounded up) do come, but may
+    // take long, above all the first: the machine below may have much else to do.
     let [_, ebx, _, edx] = cpuid(1, 0);
-    let has_others = edx >> 28 & 1 != 0 && ebx >> 16 & 0xff > 1;
+    let package = if edx >> 28 & 1 != 0 { ebx as usize >> 16 & 0xff } else { 1 };
     loop {
-        let patience = if known == 0 && has_others { millis.max(20_000) } else { millis };
+        let patience = match known {
+            0 if package > 1 => millis.max(20_000),
+            _ if known + 1 < package => millis.max(5_000),
+            _ => millis,
+        };
         let more = time::wait(patience, || processors().len() > known);
         known = processors().len();
         if !more {
