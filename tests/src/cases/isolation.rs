@@ -63,9 +63,9 @@ const NUDGE: &[u8] = b"\x01pvcpus\rrestart hostile\rquit\r";
 /// A busy machine may take this many times as long as the guest is meant to run, plus this time.
 const PATIENCE: (u32, Duration) = (10, Duration::from_secs(900));
 
-/// A minute of the guests' time, and less in other modes.
+/// Half a minute of the guests' time, and less in other modes.
 fn short(context: &Context) -> Result<()> {
-    isolation(context, if context.mode.is_none() { 60 } else { 20 }, 1)
+    isolation(context, if context.mode.is_none() { 30 } else { 20 }, 1)
 }
 
 /// For `ISOLATION_MINUTES` minutes, or 30, with the seed `ISOLATION_SEED`, or one of the clock's.

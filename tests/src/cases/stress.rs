@@ -10,7 +10,7 @@ use super::{Case, boot::read_stats, only};
 use crate::context::{BOCHS_TIMEOUT, Context};
 
 /// The program's arguments: seed and rounds. It takes seconds.
-const ARGUMENTS: [&str; 2] = ["1", "3"];
+const ARGUMENTS: [&str; 2] = ["1", "2"];
 
 /// A guest, with the bits of its programs.
 pub struct Guest {
