@@ -14,9 +14,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use rustix::process::{Signal, WaitOptions};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process};
 
-use crate::{Context, Kits, Run};
+use crate::{Context, Kits, Run, cases::person::children};
 
 /// How many of the dearest cases are listed at the end.
 const DEAREST: usize = 10;
@@ -60,14 +60,22 @@ pub fn perform(run: &Run, pal: &Path, kits: &Kits) -> bool {
     result.is_ok()
 }
 
-/// Waits for what the case has left behind: emulators that have just been killed.
+/// Waits for what the case has left behind: emulators that have just been killed. A case that has failed may have left a `pal` that
+/// runs on, with this process's output as its own, for whose end the runner would wait: it is killed.
 fn reap() {
-    for _ in 0..100 {
+    for attempt in 0..200 {
         match rustix::process::wait(WaitOptions::NOHANG) {
-            Ok(Some(_)) => {}
-            Ok(None) => thread::sleep(Duration::from_millis(20)),
+            Ok(Some(_)) => continue,
+            Ok(None) if attempt == 100 => {
+                for pid in children(std::process::id()) {
+                    let pid = Pid::from_raw(pid.cast_signed()).expect("a process has an id");
+                    let _it_may_have_ended = kill_process(pid, Signal::KILL);
+                }
+            }
+            Ok(None) => {}
             Err(_there_is_none) => return,
         }
+        thread::sleep(Duration::from_millis(20));
     }
 }
 

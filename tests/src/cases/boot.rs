@@ -168,13 +168,14 @@ fn slow_reader(context: &Context) -> Result<()> {
 fn late_reader(context: &Context) -> Result<()> {
     // A little more than the pipe holds: the machine is gone before it is read.
     let (mut child, mut reader) = start_unread(context, "seq -s, 1000 1840; exit 9")?;
-    let machine = loop {
-        let machine = children(child.id());
-        if rustix::io::ioctl_fionread(&reader)? > 0 && !machine.is_empty() {
-            break machine;
-        }
-        sleep(Duration::from_millis(100));
-    };
+    let mut machine = Vec::new();
+    while machine.is_empty() || rustix::io::ioctl_fionread(&reader)? == 0 {
+        ensure!(child.try_wait()?.is_none(), "pal has ended, and nobody has read its output");
+        let now = children(child.id());
+        // It may be gone when its output comes.
+        machine = if now.is_empty() { machine } else { now };
+        sleep(Duration::from_millis(50));
+    }
     let start = Instant::now();
     while !machine.iter().all(|&pid| is_gone(pid)) {
         ensure!(start.elapsed() < Duration::from_secs(120), "the machine waits for the reader");

@@ -16,7 +16,7 @@ mod lab_time;
 mod long_mode;
 mod media;
 mod monitor;
-mod person;
+pub mod person;
 mod policies;
 mod probe;
 mod records;
