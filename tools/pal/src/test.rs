@@ -65,6 +65,8 @@ const NEED_QEMU: [&str; 3] = ["unit", "native", "qemu-svm"];
 const TRAIN: &str = "train";
 /// What a whole run on a clean checkout leaves in `target/`, in bytes, with some room for the machines' disks.
 const DISK_BYTES: u64 = 6 << 30;
+/// How many of the dearest end-to-end cases are listed.
+const DEAREST: usize = 10;
 /// Seconds for each fuzz target.
 const FUZZ_SECONDS: u32 = 2;
 
@@ -116,7 +118,7 @@ pub fn run(args: &TestArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let ahead = thread::spawn(|| build_ahead(builds));
     for step in STEPS.iter().filter(wanted) {
         let log = logs.join(format!("{}.log", step.name));
-        let begin = Instant::now();
+        let (begin, spent) = (Instant::now(), processor_seconds());
         let result = {
             let _step = ui.step(&format!("{}: {}", step.name, step.what));
             (step.run)(&Surroundings { project, ui, full: args.full }, &log)
@@ -129,7 +131,11 @@ pub fn run(args: &TestArgs, project: &Project, ui: &Ui) -> Result<u8> {
         total.failed += counts.failed;
         let verdict = if counts.failed == 0 { "ok" } else { "FAILED" };
         let seconds = begin.elapsed().as_secs_f32();
-        println!("{verdict:<7} {:<9} {:>5} passed {seconds:>7.1} s  {}", step.name, counts.passed, step.what);
+        let cost = processor_seconds() - spent;
+        println!(
+            "{verdict:<7} {:<9} {:>5} passed {seconds:>7.1} s {cost:>7.1} s of processors  {}",
+            step.name, counts.passed, step.what
+        );
         if counts.failed > 0 {
             println!("{note}{}\nThe whole log: {}\n", end_of(&log), log.display());
         }
@@ -140,8 +146,13 @@ pub fn run(args: &TestArgs, project: &Project, ui: &Ui) -> Result<u8> {
     }
     // Each build has been waited for by its step.
     let _nothing_failed_here = ahead.join();
+    let read = |step: &Step| std::fs::read_to_string(logs.join(format!("{}.log", step.name))).ok();
+    for (cost, case) in dearest(STEPS.iter().filter(wanted).filter_map(read)) {
+        println!("{:<7} {:<9} {:>12} {:>7} s {cost:>7.1} s of processors  {case}", "", "dear", "", "");
+    }
     // The tally is a line of its own, the last one: CI reads it.
-    println!("{:<7} {:<9} {:>12} {:>7.1} s", "", "all", "", start.elapsed().as_secs_f32());
+    let (seconds, cost) = (start.elapsed().as_secs_f32(), processor_seconds());
+    println!("{:<7} {:<9} {:>12} {seconds:>7.1} s {cost:>7.1} s of processors", "", "all", "");
     println!("{} passed, {} failed", total.passed, total.failed);
     Ok(u8::from(total.failed > 0))
 }
@@ -215,7 +226,8 @@ impl Surroundings<'_> {
             needs.hypervisor()?;
         }
         let mut cases = self.project.cargo();
-        cases.args(["run", "--quiet", "--package", "e2e", "--"]);
+        // Named so, and not by its package: with the features of all packages, whose libraries the unit tests have built.
+        cases.args(["run", "--quiet", "--bin", "e2e", "--"]);
         cases.args(machines.iter().flat_map(|machine| ["--machine", machine]));
         cases.args(self.full.then_some("--full"));
         cases.env("PAL", std::env::current_exe()?).env("PALIMPSEST_HV", self.project.hypervisor());
@@ -263,6 +275,30 @@ fn counted(log: &str, succeeded: bool) -> Counts {
     counts
 }
 
+/// What this process and the children that it has waited for have used of processors, in seconds: what a step costs, also on a machine
+/// that is busy with something else. What is built ahead counts for the step during which that ends.
+fn processor_seconds() -> f32 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // User and system time, then the children's, in proc_pid_stat(5).
+    let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ').skip(11).take(4);
+    let ticks: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();
+    ticks as f32 / rustix::param::clock_ticks_per_second() as f32
+}
+
+/// The end-to-end cases of these logs that took the most of processors, and how many seconds.
+fn dearest(logs: impl Iterator<Item = String>) -> Vec<(f32, String)> {
+    let case = |line: &str| {
+        let (name, times) = line.strip_prefix("ok ")?.trim_start().rsplit_once(" (")?;
+        let cost = times.split_once("of processors ")?.1.strip_suffix(" s)")?;
+        Some((cost.parse().ok()?, name.to_owned()))
+    };
+    let mut cases: Vec<(f32, String)> =
+        logs.flat_map(|log| log.lines().filter_map(case).collect::<Vec<_>>()).collect();
+    cases.sort_by(|a, b| b.0.total_cmp(&a.0));
+    cases.truncate(DEAREST);
+    cases
+}
+
 /// Says it before anything is built: a compiler or an emulator that meets a full disk gives reasons that mislead.
 fn warn_of_a_full_disk(folder: &Path, ui: &Ui) {
     let Ok(disk) = rustix::fs::statvfs(folder) else { return };
@@ -306,6 +342,18 @@ mod tests {
         );
         std::fs::write(log.path(), text).unwrap();
         assert_eq!(end_of(log.path()), "error: could not compile `hv`\ntest c ... FAILED\n  left: 1");
+    }
+
+    #[test]
+    fn the_dearest_cases_are_found() {
+        let logs = [
+            "ok     a (b) (2.0 s, of processors 1.5 s)\n    note (1 s)\nFAILED c (1.0 s, of processors 9.0 s)\n",
+            "ok     d (1.0 s, of processors 10.0 s)\ndearest, of 9 s\n",
+        ];
+        let found = dearest(logs.map(str::to_owned).into_iter());
+        assert_eq!(found, [(10.0, "d".to_owned()), (1.5, "a (b)".to_owned())]);
+        // The kernel counts in hundredths.
+        assert!((0..1_000_000).any(|_| processor_seconds() > 0.0), "looking takes none");
     }
 
     #[test]

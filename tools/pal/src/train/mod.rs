@@ -129,7 +129,8 @@ impl Needs<'_> {
     /// The build fails.
     pub fn policy_replay(&self) -> Result<PathBuf> {
         let mut command = self.project.cargo();
-        command.args(["build", "--quiet", "--package", "policy-replay"]);
+        // With the features of all packages: what other builds of this checkout have left fits.
+        command.args(["build", "--quiet", "--bin", "policy-replay"]);
         self.ui.run("building the policies", &mut command)?;
         Ok(self.project.target.join("debug/policy-replay"))
     }
