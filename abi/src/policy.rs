@@ -129,8 +129,10 @@ parameters! {
     Dav2m "dav2m" {
         /// By how much the cycles per instruction of one engine must exceed the other's to be worse, in thousandths.
         factor_milli: u32 = 1100, MILLI, 100 * MILLI;
-        /// Instructions between two looks at the counters.
+        /// Instructions between two looks at the counters: a step of the moving averages.
         window_inst: u64 = 20_000_000, 1000, MOST_INSTRUCTIONS;
+        /// Steps of the moving averages. Fewer forget sooner what was before a phase, and what a change has cost.
+        steps: u32 = 10, 1, 10;
         /// Instructions in which exits for shadow paging are counted, and of a probe of nested paging.
         window_vexit: u64 = 20_000_000, 1000, MOST_INSTRUCTIONS;
         /// Instructions in which misses of the TLB are counted, and of a probe of shadow paging.

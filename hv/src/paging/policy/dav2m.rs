@@ -25,7 +25,7 @@ use super::window::{Speed, Window};
 use super::{Decision, Event, Next, Sample};
 use crate::paging::engine::Engine;
 
-/// Steps of the moving averages.
+/// Steps of the moving averages, at most.
 const STEPS: usize = 10;
 /// Thresholds stay between what they began with divided and multiplied by this: however often probes failed, a behaviour that lasts
 /// is found in the end.
@@ -187,7 +187,8 @@ impl Dav2m {
 
     /// The moving average: the last steps together, or what there is of the first one.
     fn average(&self) -> Speed {
-        let sum = self.steps.iter().fold(Speed::default(), |sum, step| sum.plus(*step));
+        let newest = self.steps.iter().rev().take(self.parameters.steps as usize);
+        let sum = newest.fold(Speed::default(), |sum, step| sum.plus(*step));
         if sum.instructions == 0 { self.step } else { sum }
     }
 

@@ -166,6 +166,20 @@ fn dav2m_goes_through_its_states() {
 }
 
 #[test]
+fn short_averages_compare_a_probe_with_the_present_phase() {
+    // The phase begins when most of the window is over. Ten steps are mostly of what was before it, and make the probe fail.
+    let probe = |steps| {
+        let mode = format!(
+            "dav2m,steps={steps},window_inst=2000000,window_vexit=16000000,window_tmiss=20000000,window_trans=100000000"
+        );
+        let machine = Machine::run(&mode, [(NEITHER, 8), (MISSES, 2 + 10)]);
+        (machine.changes, machine.dav2m())
+    };
+    assert_eq!(probe(10), (2, State::Nested));
+    assert_eq!(probe(2), (1, State::Shadow));
+}
+
+#[test]
 fn a_failed_probe_makes_the_next_one_rarer() {
     // Misses enough for a probe, but shadow paging costs more: each probe fails.
     let work = Work { faults: 100, misses: 60 };

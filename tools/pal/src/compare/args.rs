@@ -15,7 +15,8 @@ Examples:
   cargo pal compare --policies nested,shadow,dav2m --workloads chase,phases
   cargo pal compare --policies dsp-sample,interval_ms=20,exploit=9,nested,shadow
                                            a part with `=` belongs to the policy before it
-  cargo pal compare --workloads chase,gups --nested-page 4K
+  cargo pal compare --workloads chase,gups --nested-page 2M
+  cargo pal compare --policies nested,shadow,dsp-offset,train=specific
   cargo pal compare --seeds 5 --lab zen3 --json zen3.json --html zen3.html
                                            type it again, and it goes on where it was
 
@@ -28,7 +29,8 @@ Exit status: 0; 1 if a cell failed, or checksums differ; 2 usage.";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CompareArgs {
-    /// The policies, as `pal run --policy` takes them. Default: all that need no model
+    /// The policies, as `pal run --policy` takes them; with train=pooled or train=specific dsp-offset and asp-svm learn from this
+    /// comparison's own runs. Default: all
     #[arg(long, value_name = "A,B,…", num_args = 1..)]
     pub policies: Vec<String>,
     /// The workloads, by their names in `cargo pal workload list`. Default: some of each kind
@@ -37,18 +39,18 @@ pub struct CompareArgs {
     /// Runs of each cell, with the seeds 1 to N; the table has the medians
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub seeds: u32,
-    /// Short runs of fewer workloads; the default policies decide in shorter windows accordingly
+    /// Short runs of fewer workloads
     #[arg(long)]
     pub quick: bool,
-    /// How much work, as a multiple of what the list of workloads says. Default: 4, with --quick 1
+    /// How much work, as a multiple of what the list of workloads says. Default: 2, with --quick 0.5
     #[arg(long, value_name = "FACTOR", value_parser = scale)]
     pub scale: Option<u32>,
     /// The lab machine: a name of `cargo pal lab list`, or the file that describes one
     #[arg(long, value_name = "NAME|FILE", default_value = "opteron-2350")]
     pub lab: String,
-    /// The largest pages that nested tables map guest memory with, as `pal run --nested-page`: with 4K walks are dearer
-    #[arg(long, value_name = "SIZE", value_parser = nested_page())]
-    pub nested_page: Option<NestedPage>,
+    /// The largest pages that nested tables map guest memory with, as `pal run --nested-page`: with larger ones walks cost less
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = nested_page())]
+    pub nested_page: NestedPage,
     /// Let time in the machine follow the modelled cycles, as `pal run --lab-time` does
     #[arg(long)]
     pub lab_time: bool,

@@ -1,6 +1,6 @@
 //! A cell of the comparison: one policy, one workload, one seed; what is run for it, and what came of it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
@@ -22,28 +22,38 @@ use crate::{
 pub struct Plan {
     /// The workload.
     pub workload: &'static str,
-    /// The policy, as it was given.
+    /// The policy, as tables name it.
     pub policy: String,
+    /// What `pal run --mode` gets: the policy with its parameters, also those that were learnt.
+    pub mode: String,
     /// The seed of the deterministic run.
     pub seed: u32,
     /// Thousandths of the workload's scale.
     pub scale_milli: u32,
     /// Options of `pal run` that all cells share.
     pub options: Vec<String>,
+    /// Where the log of its samples is kept, if something is to be learnt from it.
+    pub logs: Option<PathBuf>,
 }
 
 impl Plan {
     /// All options of `pal run`. `random` takes the cell's seed, unless it has one.
     pub fn options(&self) -> Vec<String> {
-        let policy = match self.policy.parse::<Mode>() {
-            Ok(Mode::Random(_)) if !self.policy.contains("seed=") => {
-                format!("{},seed={}", self.policy, self.seed)
+        let mode = match self.mode.parse::<Mode>() {
+            Ok(Mode::Random(_)) if !self.mode.contains("seed=") => {
+                format!("{},seed={}", self.mode, self.seed)
             }
-            _ => self.policy.clone(),
+            _ => self.mode.clone(),
         };
-        let mut options = vec![format!("--deterministic={}", self.seed), "--mode".to_owned(), policy];
+        let mut options = vec![format!("--deterministic={}", self.seed), "--mode".to_owned(), mode];
         options.extend(self.options.iter().cloned());
         options
+    }
+
+    /// The log of its samples, if it is kept. `inputs`: the cell's hash.
+    pub fn log(&self, inputs: &str) -> Option<PathBuf> {
+        let name = format!("{}-{}.jsonl", self.workload, &inputs[..inputs.len().min(16)]);
+        self.logs.as_ref().map(|logs| logs.join(name))
     }
 
     /// Runs it.
@@ -51,7 +61,11 @@ impl Plan {
     /// # Errors
     /// The run failed, or lacks what a comparison needs.
     pub fn perform(&self, setup: &Setup, workload: &Workload, inputs: String) -> Result<Cell> {
-        let measured = runner::perform(setup, workload, self.scale_milli, &self.options())?;
+        let mut options = self.options();
+        if let Some(log) = self.log(&inputs) {
+            options.extend(["--samples".to_owned(), log.display().to_string()]);
+        }
+        let measured = runner::perform(setup, workload, self.scale_milli, &options)?;
         let (Some(cycles), Some(samples)) = (measured.cycles, &measured.samples) else {
             bail!("no modelled cycles or no samples: a comparison takes a lab machine");
         };
@@ -174,7 +188,7 @@ pub fn inputs(files: &[&Path], texts: &[&str]) -> Result<String> {
 /// The hash for one cell: that of all, its options, and the files that its policy names.
 pub fn inputs_of(plan: &Plan, all: &str) -> String {
     let mut text = format!("{all} {} {} {:?}", plan.workload, plan.scale_milli, plan.options());
-    let values = plan.policy.split(',').filter_map(|part| part.split_once('='));
+    let values = plan.mode.split(',').filter_map(|part| part.split_once('='));
     for contents in values.filter_map(|(_, value)| std::fs::read(value).ok()) {
         text += &bootimg::sha256(&contents);
     }
@@ -189,9 +203,11 @@ mod tests {
         Plan {
             workload: "gups",
             policy: policy.into(),
+            mode: policy.into(),
             seed: 7,
             scale_milli: 1000,
             options: vec!["--lab".into(), "zen3".into()],
+            logs: None,
         }
     }
 

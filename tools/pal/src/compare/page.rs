@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::{
     cell::METRICS,
-    results::{Overall, Row},
+    results::{Overall, Row, short, shortened},
     store::Failed,
     table::percent,
 };
@@ -29,9 +29,9 @@ const BARS: &str = ".bar { display: inline-block; height: .8em; background: var(
 pub fn page(
     rows: &[Row],
     overall: &[Overall],
+    policies: &[String],
     failed: &[Failed],
-    lab: &str,
-    description: &str,
+    (lab, description): (&str, &str),
 ) -> Result<String> {
     let title = format!("Palimpsest: policies compared on {}", escape(lab));
     let mut html = format!(
@@ -58,18 +58,20 @@ pub fn page(
             let _ = write!(
                 html,
                 "<tr><td>{}</td><td>{mean}</td><td>{worst}</td><td>{}</td></tr>",
-                escape(policy),
+                escape(short(policy, policies)),
                 escape(workload)
             );
         }
         html += "</table></div>\n";
     }
     for rows in rows.chunk_by(|a, b| a.workload == b.workload) {
-        html += &workload(rows)?;
+        html += &workload(rows, policies)?;
     }
+    let parameters: String =
+        shortened(policies).iter().map(|policy| format!("{}\n", escape(policy))).collect();
     let _ = writeln!(
         html,
-        "<h2>What ran</h2><details><summary>The machine {}</summary><pre>{}</pre></details>{}</body></html>",
+        "<h2>What ran</h2><p>Parameters of the policies:</p><pre>{parameters}</pre><details><summary>The machine {}</summary><pre>{}</pre></details>{}</body></html>",
         escape(lab),
         escape(description),
         commands(rows)
@@ -78,7 +80,8 @@ pub fn page(
 }
 
 /// A workload: its table with bars, and its timelines.
-fn workload(rows: &[Row]) -> Result<String> {
+fn workload(rows: &[Row], policies: &[String]) -> Result<String> {
+    let short = |row: &Row| short(row.policy, policies).to_owned();
     let known = workloads::find(rows[0].workload);
     let what = known.map_or("", |workload| workload.work);
     let mut html = format!("<h2>{} <small>{}</small></h2>", escape(rows[0].workload), escape(what));
@@ -91,7 +94,7 @@ fn workload(rows: &[Row]) -> Result<String> {
             html,
             "<tr><td>{}</td><td>{:.1}</td><td>{}</td><td style=\"text-align:left\"><span class=\"bar\" style=\"width:{width:.2}em\"></span></td>\
              <td>{}</td><td>{share:.0} %</td><td><span class=\"share\"><i style=\"width:{share:.1}%\"></i></span></td></tr>",
-            escape(row.policy),
+            escape(&short(row)),
             cell.cycles() as f64 / 1e6,
             percent(row.relative),
             cell.changes,
@@ -103,7 +106,12 @@ fn workload(rows: &[Row]) -> Result<String> {
         .flat_map(|row| row.median.timeline.modes.last())
         .map(|(_, end, _)| *end)
         .fold(1e-3, f64::max);
-    let modes: Vec<_> = rows.iter().map(|row| (row.policy, row.median.timeline.modes.clone())).collect();
+    let names: Vec<String> = rows.iter().map(short).collect();
+    let modes: Vec<_> = rows
+        .iter()
+        .zip(&names)
+        .map(|(row, name)| (name.as_str(), row.median.timeline.modes.clone()))
+        .collect();
     let legend = |entries: String| format!("<p class=\"legend\">{entries}</p>");
     let entry = |colour: &str, name: &str| {
         format!("<span><i style=\"background:var(--{colour})\"></i>{}</span>", escape(name))
@@ -115,7 +123,7 @@ fn workload(rows: &[Row]) -> Result<String> {
         let lines: Vec<_> = rows.iter().map(steps).enumerate().collect();
         let Some((svg, ..)) = chart::figure(&lines, end)? else { continue };
         let names =
-            rows.iter().enumerate().map(|(number, row)| entry(&format!("s{}", number % COLOURS), row.policy));
+            names.iter().enumerate().map(|(number, name)| entry(&format!("s{}", number % COLOURS), name));
         let _ = write!(
             html,
             "<h3>{} <small>{}</small></h3>{}<figure>{svg}</figure>",
@@ -153,8 +161,14 @@ mod tests {
         }
         let rows = rows(&cells, &workloads, &policies);
         let failed = [Failed { workload: "b".into(), policy: "<script>".into(), seed: 1, why: "<b>".into() }];
-        let page =
-            page(&rows, &overall(&rows, &workloads, &policies), &failed, "m<n", "</pre><script>").unwrap();
+        let page = page(
+            &rows,
+            &overall(&rows, &workloads, &policies),
+            &policies,
+            &failed,
+            ("m<n", "</pre><script>"),
+        )
+        .unwrap();
         // Modes and one metric for each of two workloads.
         assert_eq!(page.matches("<svg").count(), 4);
         assert!(

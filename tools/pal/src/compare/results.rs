@@ -70,6 +70,18 @@ pub fn overall<'a>(rows: &[Row<'a>], workloads: &[String], policies: &'a [String
     policies.iter().filter_map(of).collect()
 }
 
+/// A policy as tables name it: without its parameters, unless another one of these has the same name.
+pub fn short<'a>(policy: &'a str, policies: &[String]) -> &'a str {
+    let name = |policy: &'a str| policy.split(',').next().unwrap_or(policy);
+    let of_that_name = |other: &&String| other.split(',').next() == Some(name(policy));
+    if policies.iter().filter(of_that_name).count() > 1 { policy } else { name(policy) }
+}
+
+/// The policies whose parameters a table leaves out.
+pub fn shortened(policies: &[String]) -> Vec<&str> {
+    policies.iter().map(String::as_str).filter(|policy| short(policy, policies) != *policy).collect()
+}
+
 /// Workloads whose cells do not all have one checksum: something was computed wrongly.
 pub fn disagreements(cells: &[Cell], workloads: &[String]) -> Vec<String> {
     let of = |workload: &&String| {
@@ -150,6 +162,15 @@ pub mod tests {
         let rows = rows(&cells, &workloads, &policies);
         assert_eq!((rows.len(), rows[0].relative), (1, None));
         assert!(overall(&rows, &workloads, &policies).is_empty());
+    }
+
+    #[test]
+    fn names_are_short_unless_two_are_the_same() {
+        let policies =
+            words(&["nested", "dav2m,steps=3", "dsp-offset,train=pooled", "dsp-offset,train=specific"]);
+        let names: Vec<_> = policies.iter().map(|policy| short(policy, &policies)).collect();
+        assert_eq!(names, ["nested", "dav2m", "dsp-offset,train=pooled", "dsp-offset,train=specific"]);
+        assert_eq!(shortened(&policies), ["dav2m,steps=3"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{
     cell::Cell,
-    results::{Overall, Row},
+    results::{Overall, Row, short, shortened},
 };
 
 /// A time relative to the better static mode, in percent.
@@ -20,9 +20,10 @@ pub fn percent(relative: Option<f64>) -> String {
     }
 }
 
-/// The table.
-pub fn text(rows: &[Row], overall: &[Overall], lab: &str) -> String {
-    let widest = rows.iter().map(|row| row.policy.chars().count()).max().unwrap_or(0).max(6);
+/// The table, and below it the parameters of the policies.
+pub fn text(rows: &[Row], overall: &[Overall], policies: &[String], lab: &str) -> String {
+    let short = |policy| short(policy, policies);
+    let widest = policies.iter().map(|policy| short(policy).chars().count()).max().unwrap_or(0).max(6);
     let mut text = format!(
         "{lab}: modelled cycles of the work, the hypervisor's included, against the better of nested and shadow\n\n\
          {:<14} {:<widest$} {:>11} {:>9} {:>8} {:>7}\n",
@@ -37,7 +38,7 @@ pub fn text(rows: &[Row], overall: &[Overall], lab: &str) -> String {
         let _ = write!(
             text,
             "{workload:<14} {:<widest$} {mcycles:>11.1} {:>9} {:>8} {share:>5.0} %",
-            row.policy,
+            short(row.policy),
             percent(row.relative),
             row.median.changes,
         );
@@ -51,8 +52,14 @@ pub fn text(rows: &[Row], overall: &[Overall], lab: &str) -> String {
             write!(text, "\n{:<14} {:<widest$} {:>11} {:>9}\n", "all workloads", "policy", "mean", "worst");
         for Overall { policy, mean, worst: (worst, workload) } in overall {
             let (mean, worst) = (percent(Some(*mean)), percent(Some(*worst)));
+            let policy = short(policy);
             let _ = writeln!(text, "{:<14} {policy:<widest$} {mean:>11} {worst:>9} {workload}", "");
         }
+    }
+    let shortened = shortened(policies);
+    if !shortened.is_empty() {
+        text += "\nparameters:\n";
+        shortened.iter().for_each(|policy| text += &format!("  {policy}\n"));
     }
     text
 }
@@ -100,12 +107,16 @@ mod tests {
     fn a_table_of_medians() {
         let (cells, workloads, policies) = example();
         let rows = rows(&cells, &workloads, &policies);
-        let text = text(&rows, &overall(&rows, &workloads, &policies), "zen3");
+        let text = text(&rows, &overall(&rows, &workloads, &policies), &policies, "zen3");
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[3].starts_with("a              nested") && lines[3].contains("+10.0 %"), "{text}");
         assert!(lines[3].ends_with("of 3, 33.3 % apart"), "{text}");
         assert!(lines[4].starts_with("               shadow") && lines[4].contains("+0.0 %"), "{text}");
         assert!(text.contains("+300.0 % b"), "{text}");
+        assert!(
+            lines[5].starts_with("               dav2m  ") && text.ends_with("\n  dav2m,window_inst=1000\n"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -136,23 +136,35 @@ impl Drop for Machine {
 /// The program does not start.
 pub fn start(mut command: Command, ends: Vec<OwnedFd>, stderr: &Path) -> Result<Child> {
     command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(stderr)?);
-    let pal = rustix::process::getpid();
-    // SAFETY: between fork and exec the closure only makes system calls (fcntl, prctl, getppid), which are
-    // async-signal-safe, and touches no memory that another thread could hold locked.
+    // SAFETY: between fork and exec the closure only makes system calls (fcntl), which are async-signal-safe, and touches no memory
+    // that another thread could hold locked.
     unsafe {
         command.pre_exec(move || {
             for end in &ends {
                 rustix::io::fcntl_setfd(end.as_fd(), rustix::io::FdFlags::empty())?;
             }
-            set_parent_process_death_signal(Some(Signal::KILL))?;
+            Ok(())
+        });
+    }
+    end_with_pal(&mut command, Signal::KILL);
+    let name = command.get_program().to_string_lossy().into_owned();
+    command.spawn().with_context(|| format!("cannot start {name}"))
+}
+
+/// Has the command end with pal, whatever happens to pal: it gets `signal` when the thread that starts it ends.
+pub fn end_with_pal(command: &mut Command, signal: Signal) {
+    let pal = rustix::process::getpid();
+    // SAFETY: between fork and exec the closure only makes system calls (prctl, getppid), which are async-signal-safe, and touches
+    // no memory that another thread could hold locked.
+    unsafe {
+        command.pre_exec(move || {
+            set_parent_process_death_signal(Some(signal))?;
             if rustix::process::getppid() != Some(pal) {
                 return Err(std::io::Error::other("pal has ended"));
             }
             Ok(())
         });
     }
-    let name = command.get_program().to_string_lossy().into_owned();
-    command.spawn().with_context(|| format!("cannot start {name}"))
 }
 
 /// A scratch directory for one machine.
@@ -169,4 +181,22 @@ pub fn scratch_file(dir: &Path, name: &str, contents: &[u8]) -> Result<PathBuf> 
     let write = File::create(&path).and_then(|mut file| file.write_all(contents));
     write.with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    #[test]
+    fn a_command_ends_with_the_thread_that_started_it() {
+        let start = || {
+            let mut command = Command::new("sleep");
+            end_with_pal(&mut command, Signal::TERM);
+            command.arg("600").spawn().unwrap()
+        };
+        let mut child = std::thread::spawn(start).join().unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(Signal::TERM.as_raw()));
+    }
 }

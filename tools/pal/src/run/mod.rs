@@ -30,6 +30,7 @@ use std::io::{IsTerminal, stdin, stdout};
 
 use anyhow::Result;
 
+pub use machine::end_with_pal;
 pub use qemu::escape_commas;
 
 use crate::{

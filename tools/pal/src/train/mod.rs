@@ -75,11 +75,20 @@ pub struct EvaluateArgs {
     pub yes: bool,
 }
 
-/// Trains a model.
+/// Trains a model, and prints what was learnt.
 ///
 /// # Errors
-/// The environment cannot be made; [`Usage`] for options that do not fit together.
+/// As [`learn`]'s.
 pub fn train(args: &TrainArgs, project: &Project, ui: &Ui) -> Result<u8> {
+    print!("{}", learn(args, project, ui)?);
+    Ok(0)
+}
+
+/// Trains a model; what was learnt.
+///
+/// # Errors
+/// The environment cannot be made; [`Usage`] for options that do not fit together, and logs that nothing can be learnt from.
+pub fn learn(args: &TrainArgs, project: &Project, ui: &Ui) -> Result<String> {
     if args.interval_ms.is_some() && args.policy != Trainable::AspSvm {
         let why = "--interval-ms is for asp-svm: dsp-offset takes the intervals that its logs were made with \
                    (`--policy random,interval_ms=N`)";
@@ -119,7 +128,8 @@ pub fn evaluate(args: &EvaluateArgs, project: &Project, ui: &Ui) -> Result<u8> {
     for (word, mode) in &policies {
         command.args(["--policy", word, &mode.to_string()]);
     }
-    perform(&mut command, ui)
+    print!("{}", perform(&mut command, ui)?);
+    Ok(0)
 }
 
 impl Needs<'_> {
@@ -136,19 +146,18 @@ impl Needs<'_> {
     }
 }
 
-/// Runs the trainer; what it refuses is this command's error.
-fn perform(command: &mut Command, ui: &Ui) -> Result<u8> {
+/// Runs the trainer, and returns what it printed; what it refuses is this command's error.
+fn perform(command: &mut Command, ui: &Ui) -> Result<String> {
     let done = command
         .output()
         .with_context(|| format!("cannot start {}", Path::new(command.get_program()).display()))?;
-    print!("{}", String::from_utf8_lossy(&done.stdout));
     let said = String::from_utf8_lossy(&done.stderr);
     match done.status.code() {
         Some(0) => {
             if !said.trim().is_empty() {
                 ui.warn(&said);
             }
-            Ok(0)
+            Ok(String::from_utf8_lossy(&done.stdout).into_owned())
         }
         Some(code) if code == i32::from(exit::USAGE) => Err(Usage::new(said.trim()).into()),
         _ => anyhow::bail!("the trainer failed ({}): {}", done.status, said.trim()),

@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use rustix::process::Signal;
 use serde_json::Value;
 use workloads::Workload;
 
@@ -16,6 +17,7 @@ use crate::{
     bench::program,
     cli::{Cli, Command as Subcommand, Guest, Machine, RunArgs},
     host::{needs::Needs, qemu::Emulator},
+    run::end_with_pal,
     samples::Run,
     status::Usage,
     ui::shell_word,
@@ -144,7 +146,9 @@ pub fn options(words: &[String]) -> Result<RunArgs> {
 /// [`Usage`] for options; the run failed, with what it said and its command.
 pub fn perform(setup: &Setup, workload: &Workload, scale: u32, words: &[String]) -> Result<Measured> {
     let args = options(words)?;
-    let scratch = tempfile::Builder::new().prefix("pal-workload-").tempdir()?;
+    // Where the caller's is, so that all is gone with that.
+    let beside = setup.initrd.parent().unwrap_or(Path::new("."));
+    let scratch = tempfile::Builder::new().prefix("workload-").tempdir_in(beside)?;
     let mut command: Vec<String> = ["run", "--mem"].map(str::to_owned).into();
     command.push(MEMORY_MIB.to_string());
     let mut add = |option: &str, value: &str| command.extend([option.to_owned(), value.to_owned()]);
@@ -212,6 +216,8 @@ fn execute(setup: &Setup, command: &[String]) -> Result<Record> {
     let program = env::current_exe().context("cannot find my own program")?;
     let mut pal = Command::new(program);
     pal.args(command).env("PALIMPSEST_HV", &setup.hypervisor).stdin(Stdio::null());
+    // Whoever ends the comparison ends its runs; they clean up behind them.
+    end_with_pal(&mut pal, Signal::TERM);
     let output = pal.output().context("cannot start pal")?;
     let trouble = match record::read(&String::from_utf8_lossy(&output.stdout)) {
         Ok(record) if output.status.success() => return Ok(record),

@@ -1,0 +1,187 @@
+//! Cells side by side: what is still to be run, what came of the rest, and what all cells depend on.
+
+use std::{
+    collections::VecDeque,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Mutex, MutexGuard},
+    thread,
+    time::Instant,
+};
+
+use anyhow::Result;
+
+use super::{
+    cell::{self, Cell, Plan},
+    store::Failed,
+};
+use crate::{
+    host::{needs::Needs, qemu::Emulator},
+    ui::Ui,
+    workload::{find, runner::Setup},
+};
+
+/// What cells are run with, and the hash of it.
+pub struct Bench {
+    setup: Setup,
+    inputs: String,
+    jobs: usize,
+}
+
+impl Bench {
+    /// Builds or finds everything; files that runs need for a moment lie in `scratch`. `description` is the lab machine's. `jobs`:
+    /// cells side by side, as many as processors by default.
+    ///
+    /// # Errors
+    /// Something is missing here, or does not compile.
+    pub fn new(needs: &Needs, scratch: &Path, description: &str, jobs: Option<u32>) -> Result<Bench> {
+        let setup = Setup::new(needs, true, scratch)?;
+        let plugin = needs.lab_plugin()?;
+        let qemu = Command::new(&Emulator::with_plugins(None, needs)?.program).arg("--version").output()?;
+        let files = [&setup.hypervisor, &setup.kernel, &setup.initrd, &plugin].map(|path| path.as_path());
+        let inputs = cell::inputs(&files, &[description, &String::from_utf8_lossy(&qemu.stdout)])?;
+        let processors = || thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        Ok(Bench { setup, inputs, jobs: jobs.map_or_else(processors, |jobs| jobs as usize) })
+    }
+
+    /// Where the log of a cell is, if it is kept.
+    pub fn log(&self, plan: &Plan) -> Option<PathBuf> {
+        plan.log(&cell::inputs_of(plan, &self.inputs))
+    }
+
+    /// Runs the cells of `plans` that `kept` lacks; after each of them everything is kept by `save`. Returns all cells of `plans`,
+    /// and those that failed.
+    ///
+    /// # Errors
+    /// `save`'s.
+    pub fn perform(
+        &self,
+        plans: &[Plan],
+        kept: &[Cell],
+        ui: &Ui,
+        save: impl Fn(&[Cell], &[Failed]) -> Result<()> + Sync,
+    ) -> Result<(Vec<Cell>, Vec<Failed>)> {
+        let board = Board::new(plans, &self.inputs, kept);
+        let reused = board.lock().cells.len();
+        if reused > 0 {
+            ui.say(&format!("{reused} of {} cells are in the file already", plans.len()));
+        }
+        let _step = ui.step("comparing");
+        thread::scope(|scope| {
+            let work = || board.work(&self.setup, ui, &save);
+            let workers: Vec<_> = (0..self.jobs).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().try_for_each(|worker| worker.join().expect("no thread panics"))
+        })?;
+        let state = board.0.into_inner().expect("the threads have ended");
+        Ok((state.cells, state.failed))
+    }
+}
+
+/// What is still to be run, and what came of the rest.
+struct State {
+    queue: VecDeque<(Plan, String)>,
+    cells: Vec<Cell>,
+    failed: Vec<Failed>,
+    all: usize,
+}
+
+/// The state, shared by threads that run cells.
+struct Board(Mutex<State>);
+
+impl Board {
+    /// Cells of the same inputs are kept, if their log is still there where one is asked for.
+    fn new(plans: &[Plan], inputs: &str, kept: &[Cell]) -> Board {
+        let (mut queue, mut cells) = (VecDeque::new(), Vec::new());
+        for plan in plans {
+            let inputs = cell::inputs_of(plan, inputs);
+            let known = kept.iter().find(|cell| cell.inputs == inputs);
+            match known.filter(|_| plan.log(&inputs).is_none_or(|log| log.exists())) {
+                // Of the same inputs, but possibly under another name.
+                Some(cell) => cells.push(Cell { policy: plan.policy.clone(), ..cell.clone() }),
+                None => queue.push_back((plan.clone(), inputs)),
+            }
+        }
+        Board(Mutex::new(State { queue, cells, failed: Vec::new(), all: plans.len() }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no thread panics with the lock")
+    }
+
+    /// Runs cells until none is left; after each of them everything is kept by `save`.
+    fn work(&self, setup: &Setup, ui: &Ui, save: impl Fn(&[Cell], &[Failed]) -> Result<()>) -> Result<()> {
+        loop {
+            let Some((plan, inputs)) = self.lock().queue.pop_front() else { return Ok(()) };
+            let start = Instant::now();
+            let done = find(plan.workload)
+                .map_err(Into::into)
+                .and_then(|workload| plan.perform(setup, workload, inputs));
+            let seconds = start.elapsed().as_secs();
+            let mut state = self.lock();
+            let Plan { workload, policy, seed, .. } = &plan;
+            let number = state.cells.len() + state.failed.len() + 1;
+            let name = format!("{number} of {}: {workload}, {policy}, seed {seed}", state.all);
+            match done {
+                Ok(cell) => {
+                    ui.say(&format!("{name}: {:.1} Mcycles ({seconds} s)", cell.cycles() as f64 / 1e6));
+                    state.cells.push(cell);
+                }
+                Err(error) => {
+                    let why = format!("{error:#}");
+                    ui.error(&format!("{name}: {why}"));
+                    state.failed.push(Failed {
+                        workload: (*workload).to_owned(),
+                        policy: policy.clone(),
+                        seed: *seed,
+                        why,
+                    });
+                }
+            }
+            save(&state.cells, &state.failed)?;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::plan::words;
+
+    fn plan(policy: &str) -> Plan {
+        let (policy, mode) = (policy.to_owned(), policy.to_owned());
+        Plan {
+            workload: "gups",
+            policy,
+            mode,
+            seed: 1,
+            scale_milli: 1000,
+            options: words(&["--lab"]),
+            logs: None,
+        }
+    }
+
+    fn cell(plan: &Plan, all: &str) -> Cell {
+        Cell { policy: plan.policy.clone(), inputs: cell::inputs_of(plan, all), ..Cell::default() }
+    }
+
+    #[test]
+    fn cells_of_the_same_inputs_are_kept() {
+        let plans = [plan("nested"), plan("shadow")];
+        let board = Board::new(&plans, "all", &[cell(&plans[1], "all"), cell(&plans[0], "other")]);
+        let state = board.lock();
+        assert_eq!((state.cells.len(), state.queue.len()), (1, 1));
+        assert_eq!((state.cells[0].policy.as_str(), state.queue[0].0.policy.as_str()), ("shadow", "nested"));
+    }
+
+    #[test]
+    fn a_cell_whose_log_is_gone_is_run_again() {
+        let logs = tempfile::tempdir().unwrap();
+        let plan = Plan { logs: Some(logs.path().to_owned()), ..plan("nested") };
+        let kept = [cell(&plan, "all")];
+        let is_kept = || Board::new(std::slice::from_ref(&plan), "all", &kept).lock().cells.len() == 1;
+        assert!(!is_kept());
+        std::fs::write(plan.log(&kept[0].inputs).unwrap(), "").unwrap();
+        assert!(is_kept());
+    }
+}

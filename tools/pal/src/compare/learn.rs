@@ -1,0 +1,105 @@
+//! Policies that are trained on the comparison's own runs: `dsp-offset,train=pooled`, `asp-svm,train=specific`.
+//!
+//! The trainer is `pal train`'s. `dsp-offset` learns from the runs of `random` with the seed 1, `asp-svm` from those of `nested` and
+//! `shadow`; pooled: one model from all workloads, specific: one for each workload, from its own runs.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow};
+
+use crate::{
+    host::needs::Needs,
+    status::Usage,
+    train::{self, TrainArgs, Trainable, model},
+};
+
+/// Milliseconds of the intervals of what learns and what is learnt from.
+pub const INTERVAL_MS: u32 = 5;
+/// What `dsp-offset` learns from.
+pub const RANDOM: &str = "random,interval_ms=5";
+
+/// A policy that is trained here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pupil {
+    /// Which.
+    pub policy: Trainable,
+    /// A model for each workload, instead of one for all.
+    pub is_specific: bool,
+}
+
+impl Pupil {
+    /// The pupil that a policy of `--policies` names; `None`: it is trained already, or needs no training.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn of(policy: &str) -> Result<Option<Pupil>, Usage> {
+        let Some((name, parameters)) = policy.split_once(',') else { return Ok(None) };
+        let Some(how) = parameters.split(',').find_map(|parameter| parameter.strip_prefix("train=")) else {
+            return Ok(None);
+        };
+        let trainable = match name {
+            "dsp-offset" => Trainable::DspOffset,
+            "asp-svm" => Trainable::AspSvm,
+            _ => return Err(Usage::new("train= is for dsp-offset and asp-svm")),
+        };
+        match (how, parameters.contains(',')) {
+            ("pooled" | "specific", false) => {
+                Ok(Some(Pupil { policy: trainable, is_specific: how == "specific" }))
+            }
+            _ => {
+                Err(Usage::new("train= is pooled or specific, and stands alone: a model has all parameters"))
+            }
+        }
+    }
+
+    /// The policies that it learns from.
+    pub const fn teachers(self) -> &'static [&'static str] {
+        match self.policy {
+            Trainable::DspOffset => &[RANDOM],
+            Trainable::AspSvm | Trainable::Oracle => &["nested", "shadow"],
+        }
+    }
+
+    /// Learns from these logs: the policy with its parameters.
+    ///
+    /// # Errors
+    /// The trainer's.
+    pub fn learn(self, needs: &Needs, logs: Vec<PathBuf>, models: &Path) -> Result<String> {
+        let output = tempfile::Builder::new().prefix("model-").suffix(".toml").tempfile_in(models)?;
+        let args = TrainArgs {
+            policy: self.policy,
+            logs,
+            output: output.path().to_owned(),
+            specific: false,
+            interval_ms: (self.policy == Trainable::AspSvm).then_some(INTERVAL_MS),
+            change_cycles: None,
+            yes: needs.yes,
+        };
+        let said = train::learn(&args, needs.project, needs.ui)?;
+        needs.ui.detail(said.trim_end());
+        let name = crate::cli::value_name(self.policy);
+        let mode = model::mode(&format!("{name},model={}", output.path().display()));
+        mode.map(|mode| mode.to_string()).map_err(|why| anyhow!(why))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pupils_are_named_by_how_they_learn() {
+        let of = |policy: &str| Pupil::of(policy);
+        assert!(of("nested").unwrap().is_none() && of("dsp-offset,bias=3").unwrap().is_none());
+        let pupil = of("dsp-offset,train=specific").unwrap().unwrap();
+        assert!(pupil.is_specific && pupil.teachers() == [RANDOM]);
+        let pupil = of("asp-svm,train=pooled").unwrap().unwrap();
+        assert!(!pupil.is_specific && pupil.teachers() == ["nested", "shadow"]);
+        for wrong in
+            ["dav2m,train=pooled", "dsp-offset,train=x", "dsp-offset,train=pooled,bias=1", "asp-svm,train="]
+        {
+            assert!(of(wrong).is_err(), "{wrong}");
+        }
+        assert!(RANDOM.ends_with(&format!("={INTERVAL_MS}")));
+    }
+}

@@ -1,0 +1,342 @@
+//! What is compared: policies, workloads and seeds, as the cells that are run for them. Cells of policies that are trained here come
+//! last, because others are what they learn from.
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::{
+    args::{self, CompareArgs},
+    board::Bench,
+    cell::{Cell, Plan},
+    learn::{Pupil, RANDOM},
+    store::Failed,
+};
+use crate::{
+    cli::NestedPage,
+    host::needs::Needs,
+    status::Usage,
+    workload::{find, runner},
+};
+
+/// Milliseconds of a period of samples: a million instructions. A policy decides at its end.
+pub const SAMPLE_MS: u32 = 1;
+/// DAV²M with the windows of the paper divided by a thousand, as runs are some thousand times shorter, but for what does not shrink
+/// with them. To fill shadow tables again after a change takes thousands of exits in any run: exits are counted for longer, with a
+/// higher threshold. A sample is a step already, so that the moving averages have three steps: of ten, most would be of what was
+/// before the phase.
+pub const DAV2M: &str = "dav2m,window_inst=1000000,steps=3,window_vexit=9000000,window_tmiss=10000000,window_trans=50000000,\
+    window_prepaging=2000000,threshold_vexit=2500,threshold_tmiss=100000,raise_milli=1500";
+/// All policies, with intervals that fit the length of the runs.
+pub const POLICIES: [&str; 9] = [
+    "nested",
+    "shadow",
+    RANDOM,
+    "threshold,interval_ms=5",
+    "dsp-sample,interval_ms=2,explore=2,exploit=20",
+    DAV2M,
+    "bandit,interval_ms=10",
+    "dsp-offset,train=pooled",
+    "asp-svm,train=pooled",
+];
+/// Some workloads of each kind.
+pub const WORKLOADS: [&str; 7] =
+    ["chase", "gups", "fork-exec", "mmap-churn", "phases", "phases-fork", "matmul"];
+/// One of each kind.
+pub const QUICK_WORKLOADS: [&str; 3] = ["chase", "mmap-churn", "phases"];
+/// Scales in thousandths.
+const SCALE: u32 = 2000;
+const QUICK_SCALE: u32 = 500;
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The policies, as `--policies` names them.
+    pub policies: Vec<String>,
+    /// The workloads.
+    pub workloads: Vec<String>,
+    /// Runs of each.
+    pub seeds: u32,
+    /// Thousandths of the workloads' scale.
+    pub scale_milli: u32,
+    /// The lab machine.
+    pub lab: String,
+    /// The largest pages of nested tables.
+    pub nested_page: NestedPage,
+    /// Time follows the modelled cycles.
+    pub lab_time: bool,
+    /// Install missing packages without asking.
+    pub yes: bool,
+}
+
+impl Request {
+    /// What `pal compare` was told, with the defaults.
+    pub fn of(args: &CompareArgs) -> Request {
+        let policies =
+            if args.policies.is_empty() { words(&POLICIES) } else { args::policies(&args.policies) };
+        let workloads = match (args.workloads.is_empty(), args.quick) {
+            (true, true) => words(&QUICK_WORKLOADS),
+            (true, false) => words(&WORKLOADS),
+            (false, _) => args.workloads.clone(),
+        };
+        Request {
+            policies,
+            workloads,
+            seeds: args.seeds,
+            scale_milli: args.scale.unwrap_or(Request::scale(args.quick)),
+            lab: args.lab.clone(),
+            nested_page: args.nested_page,
+            lab_time: args.lab_time,
+            yes: args.yes,
+        }
+    }
+
+    /// How much work by default, in thousandths.
+    pub const fn scale(is_quick: bool) -> u32 {
+        if is_quick { QUICK_SCALE } else { SCALE }
+    }
+}
+
+/// Words of their own.
+pub fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// What was asked for, checked.
+pub struct Comparison {
+    request: Request,
+    /// The policies that are trained here.
+    pupils: Vec<(String, Pupil)>,
+}
+
+impl Comparison {
+    /// # Errors
+    /// [`Usage`] for names and parameters that there are not.
+    pub fn new(mut request: Request) -> Result<Comparison> {
+        let mut known = Vec::new();
+        request.workloads.retain(|name| {
+            !known.contains(name) && {
+                known.push(name.clone());
+                true
+            }
+        });
+        for workload in &request.workloads {
+            find(workload)?;
+        }
+        let mut pupils = Vec::new();
+        // Wrong parameters are found before anything is built.
+        for policy in &request.policies {
+            let wrong = |error: anyhow::Error| Usage::new(format!("--policies {policy}: {error}"));
+            match Pupil::of(policy).map_err(|error| wrong(error.into()))? {
+                Some(pupil) => pupils.push((policy.clone(), pupil)),
+                None => {
+                    runner::options(&["--mode".to_owned(), policy.clone()]).map_err(wrong)?;
+                }
+            }
+        }
+        Ok(Comparison { request, pupils })
+    }
+
+    /// The policies.
+    pub fn policies(&self) -> &[String] {
+        &self.request.policies
+    }
+
+    /// The workloads.
+    pub fn workloads(&self) -> &[String] {
+        &self.request.workloads
+    }
+
+    /// What is the same for all cells.
+    pub fn about(&self) -> Value {
+        let Request { lab, nested_page, lab_time, seeds, scale_milli, .. } = &self.request;
+        json!({ "lab": lab, "nested_page": nested_page.name(), "lab_time": lab_time, "seeds": seeds, "scale_milli": scale_milli,
+            "sample_ms": SAMPLE_MS, "version": env!("CARGO_PKG_VERSION") })
+    }
+
+    /// The cell of a workload and a policy, of which `mode` is what runs.
+    fn plan(&self, workload: &'static str, policy: &str, mode: &str, seed: u32) -> Plan {
+        let Request { lab, nested_page, lab_time, yes, scale_milli, .. } = &self.request;
+        let sample_ms = SAMPLE_MS.to_string();
+        let mut options =
+            words(&["--lab", lab, "--nested-page", nested_page.name(), "--sample-ms", &sample_ms]);
+        options.extend(lab_time.then(|| "--lab-time".to_owned()));
+        options.extend(yes.then(|| "--yes".to_owned()));
+        let (policy, mode) = (policy.to_owned(), mode.to_owned());
+        Plan { workload, policy, mode, seed, scale_milli: *scale_milli, options, logs: None }
+    }
+
+    /// The cells that need no training, with those that others learn from; logs of the latter are kept in `logs`.
+    pub fn first(&self, logs: &Path) -> Vec<Plan> {
+        let teachers: Vec<&str> =
+            self.pupils.iter().flat_map(|(_, pupil)| pupil.teachers()).copied().collect();
+        let mut policies: Vec<(&str, u32)> = self
+            .request
+            .policies
+            .iter()
+            .filter(|policy| self.pupils.iter().all(|(name, _)| name != *policy))
+            .map(|policy| (policy.as_str(), self.request.seeds))
+            .collect();
+        for teacher in &teachers {
+            if policies.iter().all(|(policy, _)| policy != teacher) {
+                policies.push((teacher, 1));
+            }
+        }
+        let mut plans = Vec::new();
+        for workload in self.known_workloads() {
+            for (policy, seeds) in &policies {
+                plans.extend((1..=*seeds).map(|seed| Plan {
+                    logs: (seed == 1 && teachers.contains(policy)).then(|| logs.to_owned()),
+                    ..self.plan(workload, policy, policy, seed)
+                }));
+            }
+        }
+        plans
+    }
+
+    fn known_workloads(&self) -> impl Iterator<Item = &'static str> {
+        self.request.workloads.iter().filter_map(|name| find(name).ok()).map(|workload| workload.name)
+    }
+
+    /// Runs what `kept` lacks: all cells, and those that failed. After each cell everything is kept by `save`.
+    ///
+    /// # Errors
+    /// `save`'s; a folder for logs cannot be made.
+    pub fn perform(
+        &self,
+        bench: &Bench,
+        needs: &Needs,
+        kept: &[Cell],
+        save: impl Fn(&[Cell], &[Failed]) -> Result<()> + Sync,
+    ) -> Result<(Vec<Cell>, Vec<Failed>)> {
+        let logs = needs.project.cache("compare")?;
+        let first = self.first(&logs);
+        let (mut cells, mut failed) = bench.perform(&first, kept, needs.ui, &save)?;
+        let mut plans = Vec::new();
+        for (policy, pupil) in &self.pupils {
+            let workloads: Vec<_> = self.known_workloads().collect();
+            let classes: Vec<Vec<&'static str>> = if pupil.is_specific {
+                workloads.into_iter().map(|one| vec![one]).collect()
+            } else {
+                vec![workloads]
+            };
+            for class in classes {
+                let teaches = |plan: &&Plan| {
+                    plan.logs.is_some()
+                        && class.contains(&plan.workload)
+                        && pupil.teachers().contains(&plan.policy.as_str())
+                };
+                let logs = first.iter().filter(teaches).filter_map(|plan| bench.log(plan)).collect();
+                match pupil.learn(needs, logs, &needs.project.cache("compare")?) {
+                    Ok(mode) => {
+                        needs.ui.say(&format!("{policy} for {}: {mode}", class.join(", ")));
+                        let seeds = 1..=self.request.seeds;
+                        plans.extend(class.iter().flat_map(|workload| {
+                            seeds.clone().map(|seed| self.plan(workload, policy, &mode, seed))
+                        }));
+                    }
+                    Err(error) => {
+                        let why = format!("it could not be trained: {error:#}");
+                        needs.ui.error(&format!("{policy}: {why}"));
+                        failed.extend(class.iter().map(|workload| Failed {
+                            workload: (*workload).to_owned(),
+                            policy: policy.clone(),
+                            seed: 1,
+                            why: why.clone(),
+                        }));
+                    }
+                }
+            }
+        }
+        let both = |cells: &[Cell], more: &[Cell]| [cells, more].concat();
+        let save = |more: &[Cell], wrong: &[Failed]| save(&both(&cells, more), &[&failed, wrong].concat());
+        let (more, wrong) = bench.perform(&plans, kept, needs.ui, save)?;
+        cells.extend(more);
+        failed.extend(wrong);
+        Ok((cells, failed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command as Subcommand};
+
+    fn comparison(words: &[&str]) -> Result<Comparison> {
+        let line = ["pal", "compare"].iter().chain(words);
+        let Subcommand::Compare(args) = Cli::try_parse_from(line)?.command else { panic!("compare") };
+        Comparison::new(Request::of(&args))
+    }
+
+    #[test]
+    fn defaults_are_policies_and_workloads_that_there_are() {
+        let full = comparison(&[]).unwrap();
+        // Two policies are trained first.
+        assert_eq!((full.policies().len(), full.pupils.len()), (POLICIES.len(), 2));
+        assert_eq!(full.first(Path::new("")).len(), (POLICIES.len() - 2) * WORKLOADS.len());
+        let quick = comparison(&["--quick"]).unwrap().first(Path::new("logs"));
+        assert_eq!(quick.len(), (POLICIES.len() - 2) * QUICK_WORKLOADS.len());
+        assert_eq!(quick[0].scale_milli, QUICK_SCALE);
+        assert!(quick[0].options().join(" ").contains("--nested-page 4K --sample-ms 1"));
+    }
+
+    #[test]
+    fn each_cell_is_planned_once() {
+        let words = [
+            "--policies",
+            "nested,shadow",
+            "nested",
+            "--workloads",
+            "gups,gups,matmul",
+            "--seeds",
+            "3",
+            "--scale",
+            "0.5",
+        ];
+        let plans = comparison(&words).unwrap().first(Path::new(""));
+        assert_eq!((plans.len(), plans[0].seed, plans[11].seed, plans[5].scale_milli), (12, 1, 3, 500));
+        assert!(plans.iter().all(|plan| plan.logs.is_none()));
+    }
+
+    #[test]
+    fn what_others_learn_from_is_run_and_its_log_kept() {
+        let plans = |policies: &str| {
+            let comparison =
+                comparison(&["--policies", policies, "--workloads", "gups", "--seeds", "2"]).unwrap();
+            let plans = comparison.first(Path::new("logs"));
+            plans.into_iter().map(|plan| (plan.policy, plan.seed, plan.logs.is_some())).collect::<Vec<_>>()
+        };
+        let plan = |policy: &str, seed, keeps| (policy.to_owned(), seed, keeps);
+        let nested = [plan("nested", 1, true), plan("nested", 2, false), plan("shadow", 1, true)];
+        assert_eq!(plans("nested,asp-svm,train=specific"), nested);
+        assert_eq!(plans("dsp-offset,train=pooled"), [plan(RANDOM, 1, true)]);
+    }
+
+    #[test]
+    fn wrong_names_are_usage() {
+        for (words, why) in [
+            (&["--policies", "dav3m"][..], "dav3m"),
+            (&["--policies", "dav2m,window=3"], "window_inst"),
+            (&["--policies", "dav2m,train=pooled"], "dsp-offset and asp-svm"),
+            (&["--workloads", "gup"], "gups"),
+        ] {
+            let error = comparison(words).err().unwrap();
+            assert!(error.is::<Usage>() && error.to_string().contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_log_is_named_after_its_cell() {
+        let comparison = comparison(&["--policies", "asp-svm,train=pooled", "--workloads", "gups"]).unwrap();
+        let plans = comparison.first(Path::new("logs"));
+        assert_eq!(
+            plans[0].log("0123456789abcdefgh"),
+            Some(PathBuf::from("logs/gups-0123456789abcdef.jsonl"))
+        );
+    }
+}
