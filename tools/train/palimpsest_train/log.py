@@ -54,6 +54,9 @@ class Log:
         words = [str(word) for word in self.run.get("command") or []]
         executed = [after for word, after in zip(words, words[1:]) if word == "--exec"]
         executed += [word.removeprefix("--exec=") for word in words if word.startswith("--exec=")]
+        # A program that is the guest's first process has its arguments behind two dashes, as those of `pal workload` have.
+        appended = [after for word, after in zip(words, words[1:]) if word == "--append" and " -- " in after]
+        executed = executed or [after.split(" -- ", 1)[1] for after in appended]
         return f"{executed[-1] if executed else 'a console'} on {self.run.get('lab') or self.run.get('machine')}"
 
     @property

@@ -30,6 +30,14 @@ class Logs(unittest.TestCase):
         first = int(np.flatnonzero(drawn == SHADOW)[0])
         self.assertEqual(len(data), 200 - first - 1, "nothing is known before the first interval with shadow paging")
 
+    def test_what_ran_is_a_workload(self):
+        def of(*words):
+            return synthetic.parsed(synthetic.random_text(WORK).replace(json.dumps(["pal", "run", "--exec", "sh /work"]), json.dumps(words))).workload
+
+        self.assertEqual(of("pal", "run", "--exec", "sh /work"), "sh /work on synthetic")
+        self.assertEqual(of("pal", "run", "--append", "quiet -- chase 500"), "chase 500 on synthetic")
+        self.assertEqual(of("pal", "run", "--append", "quiet"), "a console on synthetic")
+
     def test_idle_intervals_are_left_out(self):
         lines = synthetic.random_text(WORK).splitlines()
         for at in range(40, 160):
