@@ -24,6 +24,7 @@ use crate::{
     kit::KitArgs,
     lab::args::{LabArgs, LabRunArgs},
     report::ReportArgs,
+    reproduce::ReproduceArgs,
     run::{pcpus::Pcpus, records::args::RecordArgs, remote::place},
     top::args::TopArgs,
     train::{EvaluateArgs, TrainArgs},
@@ -58,6 +59,8 @@ pub enum Command {
     Workload(WorkloadArgs),
     /// Compare policies on workloads: time relative to the better engine, changes, and when which engine was in force
     Compare(CompareArgs),
+    /// Run what figures of the papers show, and say whether their claims hold here
+    Reproduce(ReproduceArgs),
     /// Print the path of a guest's kernel, downloading it if needed
     Kernel(KernelArgs),
     /// Build the guest kit, a module that counts a guest's page faults, and print its path; `run --kit` does so and loads it

@@ -13,6 +13,7 @@ mod lab;
 mod progress;
 mod project;
 mod report;
+mod reproduce;
 mod root;
 mod run;
 mod samples;
@@ -58,6 +59,7 @@ fn perform(command: &Command, project: &Project, ui: &Ui) -> Result<u8> {
         Command::Lab(args) => lab::run(args, project, ui),
         Command::Workload(args) => workload::run(args, project, ui),
         Command::Compare(args) => compare::run(args, project, ui),
+        Command::Reproduce(args) => reproduce::run(args, project, ui),
         Command::Kernel(args) => {
             println!("{}", host::needs::Needs { project, ui, yes: false }.kernel(args.guest)?.display());
             Ok(0)

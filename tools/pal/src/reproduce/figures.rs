@@ -1,0 +1,158 @@
+//! The figures: what is run for each, and of which paper it is. [`verdict`](super::verdict) has the claims.
+
+use crate::{
+    compare::{learn::RANDOM, plan::DAV2M},
+    status::Usage,
+};
+
+pub const NESTED: &str = "nested";
+pub const SHADOW: &str = "shadow";
+pub const SAMPLE: &str = "dsp-sample,interval_ms=2,explore=2,exploit=20";
+pub const SPECIFIC: &str = "dsp-offset,train=specific";
+pub const POOLED: &str = "dsp-offset,train=pooled";
+pub const ASP: &str = "asp-svm,train=pooled";
+
+/// What a figure is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// The time of DAV²M beside that of the static modes.
+    Dav2mTime,
+    /// How often it changes the mode.
+    Dav2mChanges,
+    /// The share of time in each mode.
+    Dav2mShares,
+    /// The time of the DSP paper's policies beside that of nested paging.
+    DspTime,
+    /// The modes that the pooled model chose.
+    DspShares,
+    /// What is run to train.
+    DspCost,
+}
+
+/// A figure.
+#[derive(Clone, Copy, Debug)]
+pub struct Figure {
+    /// Its name on command lines.
+    pub name: &'static str,
+    /// What it shows.
+    pub shows: &'static str,
+    /// The paper.
+    pub paper: &'static str,
+    /// What it is about.
+    pub subject: Subject,
+    /// The lab machines: as far as there are descriptions, those of the paper.
+    pub labs: &'static [&'static str],
+    /// The policies.
+    pub policies: &'static [&'static str],
+    /// The workloads.
+    pub workloads: &'static [&'static str],
+    /// The workloads with `--quick`.
+    pub quick: &'static [&'static str],
+}
+
+const DAV2M_PAPER: &str = "Bae, Lange, Dinda, ICAC 2011";
+const DSP_PAPER: &str = "Hiebel, Brown, Wang, ICPP 2018";
+const ALL: &[&str] = &["chase", "gups", "fork-exec", "mmap-churn", "phases", "phases-fork", "matmul"];
+const THREE: &[&str] = &["chase", "mmap-churn", "phases"];
+const DSP_POLICIES: &[&str] = &[NESTED, SHADOW, SAMPLE, SPECIFIC, POOLED, ASP];
+const NEHALEM: &[&str] = &["nehalem-i5"];
+
+/// A figure of the DAV²M paper, by default on its first machine alone.
+const fn dav2m(name: &'static str, shows: &'static str, subject: Subject) -> Figure {
+    let labs = &["opteron-2350"];
+    Figure {
+        name,
+        shows,
+        paper: DAV2M_PAPER,
+        subject,
+        labs,
+        policies: &[DAV2M],
+        workloads: ALL,
+        quick: THREE,
+    }
+}
+
+/// A figure of the DSP paper.
+const fn dsp(name: &'static str, shows: &'static str, subject: Subject) -> Figure {
+    Figure {
+        name,
+        shows,
+        paper: DSP_PAPER,
+        subject,
+        labs: NEHALEM,
+        policies: DSP_POLICIES,
+        workloads: ALL,
+        quick: THREE,
+    }
+}
+
+/// All of them, in the order of the list.
+pub const FIGURES: &[Figure] = &[
+    Figure {
+        labs: &["opteron-2350", "phenom-x2-550"],
+        policies: &[NESTED, SHADOW, DAV2M],
+        ..dav2m("dav2m-fig10", "the time of nested paging, shadow paging and DAV²M", Subject::Dav2mTime)
+    },
+    dav2m("dav2m-fig11", "how often DAV²M changes the mode", Subject::Dav2mChanges),
+    dav2m("dav2m-fig12", "the share of time that DAV²M spends in each mode", Subject::Dav2mShares),
+    // Integer programs: gcc, mcf, perlbench and others like them.
+    Figure {
+        workloads: &["chase", "bfs", "fork-exec", "mmap-churn", "phases", "phases-fork", "sha256"],
+        ..dsp(
+            "dsp-fig5",
+            "the time of all policies, relative to nested paging, on integer programs",
+            Subject::DspTime,
+        )
+    },
+    // cactusADM and soplex, gamess and namd.
+    Figure {
+        workloads: &["gups", "spmv", "matmul"],
+        quick: &["spmv", "matmul"],
+        ..dsp("dsp-fig6", "the same on numerical programs", Subject::DspTime)
+    },
+    Figure {
+        policies: &[POOLED],
+        ..dsp("dsp-fig7", "the share of time that the pooled model spends in each mode", Subject::DspShares)
+    },
+    Figure {
+        policies: &[NESTED, SHADOW, RANDOM],
+        ..dsp("dsp-cost", "how long what is run to train takes", Subject::DspCost)
+    },
+];
+
+/// The figure of this name.
+///
+/// # Errors
+/// [`Usage`]: there is none.
+pub fn find(name: &str) -> Result<&'static Figure, Usage> {
+    FIGURES.iter().find(|figure| figure.name == name).ok_or_else(|| {
+        let names: Vec<_> = FIGURES.iter().map(|figure| figure.name).collect();
+        Usage::new(format!("{name}: no such figure; there are {}", names.join(", ")))
+    })
+}
+
+/// The list of figures.
+pub fn list() -> String {
+    let line = |figure: &Figure| format!("{:<12} {} ({})\n", figure.name, figure.shows, figure.paper);
+    FIGURES.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::plan::POLICIES;
+
+    #[test]
+    fn figures_are_of_things_that_there_are() {
+        for figure in FIGURES {
+            let names = figure.workloads.iter().chain(figure.quick);
+            assert!(names.clone().all(|name| workloads::find(name).is_some()), "{}", figure.name);
+            // What is run for a comparison serves the figures, too.
+            let known = |policy: &&&str| **policy == SPECIFIC || POLICIES.contains(policy);
+            assert!(figure.policies.iter().all(|policy| known(&policy)), "{}", figure.name);
+            assert!(figure.labs.iter().all(|lab| crate::lab::find(lab).is_ok()), "{}", figure.name);
+            assert!(list().contains(figure.name) && find(figure.name).unwrap().name == figure.name);
+        }
+        assert!(find("dav2m-fig1").err().unwrap().to_string().contains("dav2m-fig10, dav2m-fig11"));
+    }
+}

@@ -1,0 +1,205 @@
+//! `pal reproduce`: figures of the papers, from cells as `pal compare` runs them. [`figures`] says what is run, [`verdict`] whether the
+//! claim's shape holds, [`page`] writes it down.
+
+mod figures;
+mod page;
+mod verdict;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::{
+    compare::{
+        board::Bench,
+        cell::Cell,
+        plan::{Comparison, Request, words},
+        results::{self, Row},
+        scratch::Scratch,
+        store::{self, Failed},
+    },
+    host::{lock::lock, needs::Needs},
+    project::Project,
+    status::Usage,
+    ui::Ui,
+    workload::args::scale,
+};
+use figures::Figure;
+use verdict::Claim;
+
+const EXAMPLES: &str = "\
+Examples:
+  cargo pal reproduce                      list the figures
+  cargo pal reproduce dav2m-fig10 --quick  short runs of three workloads
+  cargo pal reproduce dsp-fig5 --seeds 3 -o docs/results/dsp-fig5.md
+  cargo pal reproduce dav2m-fig11 --workloads phases --scale 4
+  cargo pal reproduce dsp-fig7 --quick --lab opteron-2350
+
+The workloads stand in for those of the papers (cargo pal workload list). All figures are modelled: the machine is a lab machine. \
+Cells are kept; what another figure or a comparison with the same --json has run is not run again.
+
+Exit status: 0, also if a claim's shape does not hold; 1 if something could not be run, and then nothing is claimed; 2 usage.";
+
+/// Options of `pal reproduce`.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ReproduceArgs {
+    /// The figure; without it they are listed
+    pub name: Option<String>,
+    /// Short runs of fewer workloads
+    #[arg(long)]
+    pub quick: bool,
+    /// Other workloads than the figure's
+    #[arg(long, value_name = "X,Y,…", num_args = 1.., value_delimiter = ',')]
+    pub workloads: Vec<String>,
+    /// How much work, as a multiple of what the list of workloads says. Default: 2, with --quick 0.5
+    #[arg(long, value_name = "FACTOR", value_parser = scale)]
+    pub scale: Option<u32>,
+    /// Runs of each cell; medians are compared
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub seeds: u32,
+    /// Another lab machine than the figure's
+    #[arg(long, value_name = "NAME")]
+    pub lab: Option<String>,
+    /// Cells that run side by side. Default: as many as this machine has processors
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub jobs: Option<u32>,
+    /// Where cells are kept, as by `pal compare --json`. Default: target/pal/reproduce/cells.json
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write the figure as a page of Markdown to FILE
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Install missing packages without asking
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// A figure on one machine.
+struct Part {
+    lab: String,
+    comparison: Comparison,
+    cells: Vec<Cell>,
+}
+
+impl Part {
+    fn rows(&self) -> Vec<Row<'_>> {
+        results::rows(&self.cells, self.comparison.workloads(), self.comparison.policies())
+    }
+}
+
+/// Runs what a figure needs, and says whether its claims hold.
+///
+/// # Errors
+/// [`Usage`] for names and files; a cell failed.
+pub fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
+    let Some(name) = &args.name else {
+        print!("{}", figures::list());
+        return Ok(0);
+    };
+    let figure = figures::find(name)?;
+    let parts = plan(args, figure)?;
+    let parts = perform(args, parts, project, ui)?;
+    let mut judged = Vec::new();
+    for part in &parts {
+        let claims = verdict::claims(figure.subject, &part.rows())
+            .map_err(|missing| anyhow::anyhow!("{missing} on {}: nothing is claimed of {name}", part.lab))?;
+        judged.push((part, claims));
+    }
+    for (part, claims) in &judged {
+        print!("{}", text(figure, part, claims));
+    }
+    if let Some(path) = &args.output {
+        let page = page::page(figure, args, &judged);
+        store::write(path, page.as_bytes())?;
+    }
+    Ok(0)
+}
+
+/// What is run on each machine.
+fn plan(args: &ReproduceArgs, figure: &Figure) -> Result<Vec<(String, String, Comparison)>> {
+    let labs = match &args.lab {
+        Some(lab) => vec![lab.clone()],
+        None => words(figure.labs),
+    };
+    let workloads = match (args.workloads.is_empty(), args.quick) {
+        (true, true) => words(figure.quick),
+        (true, false) => words(figure.workloads),
+        (false, _) => args.workloads.clone(),
+    };
+    let part = |lab: String| {
+        let (description, _) = crate::lab::find(&lab)?;
+        let request = Request {
+            policies: words(figure.policies),
+            workloads: workloads.clone(),
+            seeds: args.seeds,
+            scale_milli: args.scale.unwrap_or(Request::scale(args.quick)),
+            lab: lab.clone(),
+            nested_page: crate::cli::NestedPage::Small,
+            lab_time: false,
+            yes: args.yes,
+        };
+        Ok((lab, description, Comparison::new(request)?))
+    };
+    labs.into_iter().map(part).collect()
+}
+
+/// Runs what is not there yet.
+fn perform(
+    args: &ReproduceArgs,
+    parts: Vec<(String, String, Comparison)>,
+    project: &Project,
+    ui: &Ui,
+) -> Result<Vec<Part>> {
+    let cache = project.cache("reproduce")?;
+    let path = args.json.clone().unwrap_or_else(|| cache.join("cells.json"));
+    let _lock = lock(&cache, ui)?;
+    for file in [Some(&path), args.output.as_ref()].into_iter().flatten() {
+        let open = std::fs::OpenOptions::new().create(true).append(true).open(file);
+        open.map_err(|error| Usage::new(format!("{}: {error}; choose another place", file.display())))?;
+    }
+    let needs = Needs { project, ui, yes: args.yes };
+    let scratch = Scratch::new()?;
+    let mut done = Vec::new();
+    for (lab, description, comparison) in parts {
+        let kept = store::read(&path)?;
+        let bench = Bench::new(&needs, scratch.path(), &description, args.jobs)?;
+        // What others have put there stays there.
+        let save = |cells: &[Cell], failed: &[Failed]| {
+            let others = kept.iter().filter(|old| cells.iter().all(|new| new.inputs != old.inputs));
+            let all: Vec<Cell> = others.chain(cells).cloned().collect();
+            let document = store::document(&comparison.about(), &all, failed, &[], &[]);
+            store::write(&path, (document.to_string() + "\n").as_bytes())
+        };
+        let (cells, failed) = comparison.perform(&bench, &needs, &kept, save)?;
+        if let Some(Failed { workload, policy, why, .. }) = failed.first() {
+            bail!("{workload} with {policy} on {lab} failed, and nothing is claimed: {why}");
+        }
+        let disagreements = results::disagreements(&cells, comparison.workloads());
+        if let Some(workload) = disagreements.first() {
+            bail!(
+                "{workload}: the checksums of its cells differ on {lab}, and nothing is claimed; {} has them",
+                path.display()
+            );
+        }
+        store::read(&path).context("the cells were not kept")?;
+        done.push(Part { lab, comparison, cells });
+    }
+    Ok(done)
+}
+
+/// What a person reads of a part.
+fn text(figure: &Figure, part: &Part, claims: &[Claim]) -> String {
+    let rows = part.rows();
+    let policies = part.comparison.policies();
+    let head = format!("{}: {} ({})\n", figure.name, figure.shows, figure.paper);
+    let table = crate::compare::table::text(&rows, &[], policies, &part.lab);
+    let lines = claims.iter().map(|Claim { paper, ours, holds }| {
+        format!(
+            "\npaper  {paper}\nours   {ours} (modelled)\nshape  {}\n",
+            if *holds { "holds" } else { "does not hold" }
+        )
+    });
+    head + &table + &lines.collect::<String>()
+}
