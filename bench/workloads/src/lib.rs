@@ -1,7 +1,8 @@
 //! The list of workloads: what the guest's program (`main.rs`) can do, and what `pal workload list` shows.
 //!
-//! The published policies were measured with SPEC CPU, which is licensed and therefore absent. Each workload here has one
-//! trait of those programs in a pure form; the list says which, and why it may stand in for them.
+//! The published policies were measured with SPEC CPU, which is licensed and therefore absent. The first workloads have one
+//! trait of those programs each, in a pure form; the others are real programs from Debian's packages, with input that is made
+//! in the guest. The list says what each stands in for, and why it may.
 
 /// What a workload suffers from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +40,35 @@ pub struct Workload {
     pub work: &'static str,
     /// Which published workload it stands in for, and why.
     pub stands_for: &'static str,
+    /// The programs that it runs, if they are not part of ours.
+    pub programs: Option<Programs>,
+}
+
+/// Programs of Debian's.
+#[derive(Clone, Copy, Debug)]
+pub struct Programs {
+    /// The package that is looked for first.
+    pub package: &'static str,
+    /// Beginnings of the names of packages that it depends on and that are wanted as well; libraries always are.
+    pub with: &'static [&'static str],
+    /// Names of the files that are executed.
+    pub files: &'static [&'static str],
 }
 
 /// A workload of the list.
 const fn workload(name: &'static str, kind: Kind, work: &'static str, stands_for: &'static str) -> Workload {
-    Workload { name, kind, work, stands_for }
+    Workload { name, kind, work, stands_for, programs: None }
+}
+
+/// One that runs real programs.
+const fn program(
+    programs: Programs,
+    name: &'static str,
+    kind: Kind,
+    work: &'static str,
+    stands_for: &'static str,
+) -> Workload {
+    Workload { name, kind, work, stands_for, programs: Some(programs) }
 }
 
 /// All workloads, in the order of the list.
@@ -120,6 +145,55 @@ pub const WORKLOADS: &[Workload] = &[
         "SHA-256 of 16 KiB, 400 times over",
         "456.hmmer and 464.h264ref: integer loops in a small working set",
     ),
+    program(
+        Programs { package: "cpp", with: &["cpp-"], files: &["cc1"] },
+        "gcc",
+        Kind::Paging,
+        "cc1 -O2 on 2 files of 6 preprocessed functions in C, one after the other",
+        "403.gcc and 176.gcc, which are GCC on preprocessed sources, and the builds of kernbench",
+    ),
+    program(
+        Programs { package: "gzip", with: &[], files: &["gzip"] },
+        "gzip",
+        Kind::Indifferent,
+        "1.5 MiB of text compressed and unpacked again",
+        "164.gzip, which is the same program",
+    ),
+    program(
+        Programs { package: "bzip2", with: &[], files: &["bzip2"] },
+        "bzip2",
+        Kind::Tlb,
+        "768 KiB of text compressed and unpacked again",
+        "401.bzip2 and 256.bzip2, which are the same program: blocks are sorted and gathered across some MiB",
+    ),
+    program(
+        Programs { package: "perl-base", with: &[], files: &["perl"] },
+        "perl",
+        Kind::Tlb,
+        "a script counts, matches and sorts the words of 64 KiB of text",
+        "400.perlbench and 253.perlbmk, which are perl on scripts for mail and text",
+    ),
+    program(
+        Programs { package: "python3-minimal", with: &["python3", "libpython3"], files: &["python3"] },
+        "python",
+        Kind::Indifferent,
+        "a script makes trees, dictionaries and large numbers, 12 times over",
+        "no program of the papers: an interpreter that allocates many small objects, as 400.perlbench does",
+    ),
+    program(
+        Programs { package: "sqlite3", with: &[], files: &["sqlite3"] },
+        "sqlite",
+        Kind::Paging,
+        "10 thousand rows inserted, indexed, joined, changed and deleted, in a file with a journal",
+        "255.vortex: a database with its trees of pages in memory",
+    ),
+    program(
+        Programs { package: "redis-server", with: &["redis-"], files: &["redis-server", "redis-benchmark"] },
+        "redis",
+        Kind::Paging,
+        "redis-benchmark, 500 requests of each kind at random keys, by 8 clients",
+        "no program of SPEC CPU: a server in memory, whose time is system calls and hash tables, as memcached in later papers",
+    ),
 ];
 
 /// The workload of this name.
@@ -127,6 +201,8 @@ pub fn find(name: &str) -> Option<&'static Workload> {
     WORKLOADS.iter().find(|workload| workload.name == name)
 }
 
+/// Where the guest has a link to each file of [`Programs`], by its name.
+pub const PROGRAMS: &str = "/program";
 /// Where the program prints its record: this and a JSON object with the keys `workload`, `scale_milli`, `checksum`,
 /// `tsc_begin`, `tsc_end`; or `error`.
 pub const MARK: &str = "@workload ";

@@ -9,6 +9,7 @@ use crate::context::Context;
 pub const CASES: &[Case] = &[
     only("qemu-svm", "compare: two static modes, and again from the file", compares),
     only("qemu-svm", "compare: wrong names and files", refused),
+    only("qemu-svm", "workload: a program of Debian's", program),
 ];
 
 /// A workload that changes page tables takes shadow paging longer, and comes to the same. The second comparison finds both
@@ -54,6 +55,30 @@ fn compares(context: &Context) -> Result<()> {
     again.says("2 of 2 cells are in the file already")?;
     let now: Value = serde_json::from_str(&std::fs::read_to_string(&json)?)?;
     ensure!(now["cells"] == document["cells"], "the cells have changed");
+    Ok(())
+}
+
+/// gzip comes to the same in both modes, and says of which package it is.
+fn program(context: &Context) -> Result<()> {
+    let run = |mode: &str| {
+        let words = ["workload", "run", "gzip", "--scale", "0.02", "--deterministic", "--mode", mode];
+        context.pal(words.to_vec(), None)
+    };
+    let nested = run("nested")?;
+    if nested.stderr.contains("cannot fetch the programs of workload gzip")
+        && std::env::var_os("CI").is_none()
+    {
+        println!(
+            "note   no program was run: Debian's package gzip cannot be fetched (no network, or no apt)"
+        );
+        return Ok(());
+    }
+    let (nested, shadow) = (nested.status(0)?, run("shadow")?.status(0)?);
+    let checksum = |text: &str| text.lines().find(|line| line.starts_with("checksum")).map(str::to_owned);
+    let (one, other) = (checksum(&nested.stdout()), checksum(&shadow.stdout()));
+    ensure!(one.is_some() && one == other, "{one:?} and {other:?}");
+    // The program and the C library, by their versions.
+    nested.has("workload  gzip, scale 0.02")?.has("gzip 1.")?.has("libc6 2.")?;
     Ok(())
 }
 

@@ -75,7 +75,7 @@ fn packages(more: &[String]) -> Result<Vec<&str>> {
 }
 
 /// Whether Debian could call a package or a release so.
-fn is_name(name: &str) -> bool {
+pub fn is_name(name: &str) -> bool {
     let allowed = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || b"+-.".contains(&c);
     name.bytes().next().is_some_and(|c| c.is_ascii_alphanumeric()) && name.bytes().all(allowed)
 }

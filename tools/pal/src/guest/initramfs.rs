@@ -79,7 +79,7 @@ pub struct Root {
 pub fn build(contents: &Contents) -> Result<Vec<u8>> {
     let mut tree = Tree::default();
     for directory in ["bin", "dev", "pal", "proc", "root", "sys", "tmp"] {
-        tree.directories.insert(directory.to_owned());
+        tree.directory(directory);
     }
     let busybox =
         fs::read(contents.busybox).with_context(|| format!("cannot read {}", contents.busybox.display()))?;
@@ -112,15 +112,31 @@ pub fn build(contents: &Contents) -> Result<Vec<u8>> {
     tree.archive()
 }
 
+/// The contents of an archive, by paths without a leading slash.
 #[derive(Default)]
-struct Tree {
+pub struct Tree {
     directories: BTreeSet<String>,
-    files: BTreeMap<String, (u32, Vec<u8>)>,
-    links: BTreeMap<String, String>,
+    /// Permission bits and contents.
+    pub files: BTreeMap<String, (u32, Vec<u8>)>,
+    /// Symbolic links, to what they name.
+    pub links: BTreeMap<String, String>,
 }
 
 impl Tree {
-    fn file(&mut self, path: &str, mode: u32, contents: Vec<u8>) {
+    /// Adds an empty directory.
+    pub fn directory(&mut self, path: &str) {
+        self.parents(path);
+        self.directories.insert(path.to_owned());
+    }
+
+    /// Adds a symbolic link.
+    pub fn link(&mut self, path: &str, target: &str) {
+        self.parents(path);
+        self.links.insert(path.to_owned(), target.to_owned());
+    }
+
+    /// Adds a file with these permission bits, and the directories that it is in.
+    pub fn file(&mut self, path: &str, mode: u32, contents: Vec<u8>) {
         self.parents(path);
         self.files.insert(path.to_owned(), (mode, contents));
     }
@@ -140,14 +156,13 @@ impl Tree {
             self.file(guest_path, metadata.permissions().mode() & 0o777, contents);
             return Ok(());
         }
-        self.parents(guest_path);
-        self.directories.insert(guest_path.to_owned());
+        self.directory(guest_path);
         for entry in fs::read_dir(file).with_context(context)? {
             let entry = entry.with_context(context)?;
             let path = format!("{guest_path}/{}", entry.file_name().to_string_lossy());
             if entry.file_type().with_context(context)?.is_symlink() {
                 let target = fs::read_link(entry.path()).with_context(context)?;
-                self.links.insert(path, target.to_string_lossy().into_owned());
+                self.link(&path, &target.to_string_lossy());
             } else {
                 self.put(&entry.path(), &path)?;
             }
@@ -155,7 +170,11 @@ impl Tree {
         Ok(())
     }
 
-    fn archive(self) -> Result<Vec<u8>> {
+    /// The archive, with the console's device.
+    ///
+    /// # Errors
+    /// Files of 4 GiB and more.
+    pub fn archive(self) -> Result<Vec<u8>> {
         let mut archive = Archive::new();
         for directory in &self.directories {
             archive.directory(directory)?;

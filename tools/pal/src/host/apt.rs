@@ -138,19 +138,30 @@ impl<'a> Apt<'a> {
         Ok(dependencies.find(|name| name.starts_with(prefix)).map(str::to_owned))
     }
 
+    /// What the lists say of packages; those that they do not know are left out.
+    ///
+    /// # Errors
+    /// `apt-cache` cannot be run.
+    pub fn show(&self, packages: &[&str]) -> Result<String> {
+        let mut show = self.command("apt-cache");
+        let output = show.args(["show", "--no-all-versions"]).args(packages).output();
+        // Its status is an error if one of them is unknown.
+        Ok(String::from_utf8_lossy(&output.context("cannot run apt-cache")?.stdout).into_owned())
+    }
+
     /// Downloads `package` and unpacks it into the directory `into`, which exists only if that succeeded.
     ///
     /// # Errors
     /// No network, no such package, no space.
     pub fn fetch(&mut self, package: &str, into: &Path) -> Result<()> {
-        self.fetch_all(&[package], into)
+        self.fetch_all(&[package], into).map(drop)
     }
 
-    /// The same with several packages, one over the other.
+    /// The same with several packages, one over the other; each with its version, as `NAME VERSION`.
     ///
     /// # Errors
     /// As above.
-    pub fn fetch_all(&mut self, packages: &[&str], into: &Path) -> Result<()> {
+    pub fn fetch_all(&mut self, packages: &[&str], into: &Path) -> Result<Vec<String>> {
         self.lock()?;
         let parent = into.parent().context("a directory needs a parent")?;
         let scratch =
@@ -165,17 +176,24 @@ impl<'a> Apt<'a> {
         }
         let files = fs::read_dir(scratch.path())?.filter_map(|entry| Some(entry.ok()?.path()));
         let debs = files.filter(|path| path.extension().is_some_and(|extension| extension == "deb"));
-        let debs: Vec<_> = debs.collect();
+        let mut debs: Vec<_> = debs.collect();
+        debs.sort();
         let names = packages.join(", ");
         if debs.len() != packages.len() {
             bail!("apt-get download {names} left {} .deb files", debs.len());
         }
         let tree = scratch.path().join("tree");
+        let mut versions = Vec::new();
         for deb in debs {
             let mut unpack = Command::new("dpkg-deb");
             self.ui.run(&format!("unpacking {names}"), unpack.arg("-x").arg(&deb).arg(&tree))?;
+            let mut show = Command::new("dpkg-deb");
+            show.args(["--show", "--showformat=${Package} ${Version}"]).arg(&deb);
+            let output = self.ui.run(&format!("unpacking {names}"), &mut show)?;
+            versions.push(String::from_utf8_lossy(&output.stdout).trim().to_owned());
         }
-        fs::rename(&tree, into).with_context(|| format!("cannot create {}", into.display()))
+        fs::rename(&tree, into).with_context(|| format!("cannot create {}", into.display()))?;
+        Ok(versions)
     }
 
     fn download(&self, packages: &[&str], into: &Path) -> Result<()> {

@@ -25,6 +25,8 @@ Examples:
   cargo pal workload run chase --scale 0.1 --lab zen3 --deterministic --mode shadow
   cargo pal workload run fork-exec --lab zen3 --samples samples.jsonl
                                                 and `cargo pal report samples.jsonl`
+  cargo pal workload run gcc --lab opteron-2350 --deterministic --nested-page 4K
+                                                a program of Debian's, which is fetched once
 
 What follows the scale are options of `cargo pal run`, but for those that choose another guest. Without --lab time is counted in \
 instructions.

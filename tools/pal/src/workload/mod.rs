@@ -2,6 +2,7 @@
 //! runs it, here and for `pal compare`.
 
 pub mod args;
+mod programs;
 mod record;
 pub mod runner;
 
@@ -29,21 +30,29 @@ pub fn run(args: &WorkloadArgs, project: &Project, ui: &Ui) -> Result<u8> {
 /// # Errors
 /// [`Usage`]: there is none.
 pub fn find(name: &str) -> Result<&'static Workload, Usage> {
-    let names = || WORKLOADS.iter().map(|workload| workload.name).collect::<Vec<_>>().join(", ");
     workloads::find(name)
-        .ok_or_else(|| Usage::new(format!("{name}: no such workload; there are {}", names())))
+        .ok_or_else(|| Usage::new(format!("{name}: no such workload; there are {}", names(|_| true))))
+}
+
+/// The names of some workloads.
+fn names(of: impl Fn(&Workload) -> bool) -> String {
+    WORKLOADS.iter().filter(|one| of(one)).map(|one| one.name).collect::<Vec<_>>().join(", ")
 }
 
 /// The table of workloads.
 fn list() -> String {
-    let lines = WORKLOADS.iter().map(|Workload { name, kind, work, stands_for }| {
+    let lines = WORKLOADS.iter().map(|Workload { name, kind, work, stands_for, .. }| {
         format!("{name:<14} {:<13} {work}\n{:29}for {stands_for}\n", kind.name(), "")
     });
     let head =
         format!("{:<14} {:<13} {}\n", "workload", "kind", "work at scale 1, and what it stands in for");
-    let note = "SPEC CPU, with which the policies were published, is licensed and absent: these have one of its programs' traits \
-                each.\n";
-    head + &lines.collect::<String>() + note
+    let note = "SPEC CPU, with which the policies were published, is licensed and absent: the first workloads have one of its \
+                programs' traits each.\n";
+    let real = format!(
+        "{} are programs of Debian's, fetched by apt when first used, and not installed.\n",
+        names(|workload| workload.programs.is_some())
+    );
+    head + &lines.collect::<String>() + note + &real
 }
 
 fn run_one(args: &RunWorkload, project: &Project, ui: &Ui) -> Result<()> {
@@ -62,6 +71,9 @@ fn run_one(args: &RunWorkload, project: &Project, ui: &Ui) -> Result<()> {
         "ticks of the time-stamp counter"
     };
     print!("{}", lines(&measured, ticks));
+    if let Some(packages) = setup.packages(workload)? {
+        println!("packages  {}", packages.join(", "));
+    }
     Ok(())
 }
 
@@ -75,9 +87,11 @@ fn lines(measured: &Measured, ticks: &str) -> String {
         }
         None => format!("{} {ticks}", record.tsc_end - record.tsc_begin),
     };
+    let instructions =
+        measured.instructions.map(|count| format!("guest     {count} instructions\n")).unwrap_or_default();
     let changes = measured.changes().map_or_else(|| "not counted".to_owned(), |changes| changes.to_string());
     format!(
-        "workload  {}, scale {}\ntime      {time}\nchecksum  {}\nchanges   {changes} of the mode\n",
+        "workload  {}, scale {}\ntime      {time}\n{instructions}checksum  {}\nchanges   {changes} of the mode\n",
         record.workload,
         f64::from(record.scale_milli) / 1000.0,
         record.checksum
@@ -114,8 +128,14 @@ mod tests {
         };
         let sample = Sample { switches: 2, ..Sample::default() };
         let samples = Run { samples: vec![sample.clone(), sample], ..Run::default() };
-        let mut measured =
-            Measured { record, cycles: None, samples: None, begin_ns: None, command: Vec::new() };
+        let mut measured = Measured {
+            record,
+            cycles: None,
+            instructions: None,
+            samples: None,
+            begin_ns: None,
+            command: vec![],
+        };
         let text = lines(&measured, "instructions");
         assert!(
             text.contains("20 instructions") && text.contains("not counted") && text.contains("scale 0.05"),
@@ -123,7 +143,9 @@ mod tests {
         );
         measured.cycles = Some(Cycles { host: 25, nested: 75, shadow: 0 });
         measured.samples = Some(samples);
+        measured.instructions = Some(17);
         let text = lines(&measured, "");
         assert!(text.contains("100 modelled cycles, 25.0 %") && text.contains("changes   4"), "{text}");
+        assert!(text.contains("guest     17 instructions"), "{text}");
     }
 }

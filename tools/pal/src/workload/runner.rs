@@ -12,11 +12,14 @@ use rustix::process::Signal;
 use serde_json::Value;
 use workloads::Workload;
 
-use super::record::{self, Record};
+use super::{
+    programs,
+    record::{self, Record},
+};
 use crate::{
     bench::program,
     cli::{Cli, Command as Subcommand, Guest, Machine, RunArgs},
-    host::{needs::Needs, qemu::Emulator},
+    host::{lock::lock, needs::Needs, qemu::Emulator},
     run::end_with_pal,
     samples::Run,
     status::Usage,
@@ -30,22 +33,25 @@ const APPEND: &str = "mitigations=off nokaslr panic=-1";
 const TIMEOUT_SECONDS: u64 = 3600;
 
 /// What every run uses.
-pub struct Setup {
+pub struct Setup<'a> {
+    needs: &'a Needs<'a>,
     /// The guest's kernel.
     pub kernel: PathBuf,
-    /// The initial RAM disk with the program.
+    /// Our program.
+    program: PathBuf,
+    /// The initial RAM disk with it.
     pub initrd: PathBuf,
     /// The hypervisor.
     pub hypervisor: PathBuf,
 }
 
-impl Setup {
+impl<'a> Setup<'a> {
     /// Builds or finds everything; the initial RAM disk lies in `scratch`. With `lab` also what lab machines take, so that runs
     /// side by side need not.
     ///
     /// # Errors
     /// Something is missing here, or does not compile.
-    pub fn new(needs: &Needs, lab: bool, scratch: &Path) -> Result<Setup> {
+    pub fn new(needs: &'a Needs, lab: bool, scratch: &Path) -> Result<Setup<'a>> {
         let initrd = scratch.join("initrd");
         let program = program::build_of(needs.project, needs.ui, "workloads", "workloads")?;
         fs::write(&initrd, program::initramfs(&program)?)
@@ -54,7 +60,34 @@ impl Setup {
             Emulator::with_plugins(None, needs)?;
             needs.lab_plugin()?;
         }
-        Ok(Setup { kernel: needs.kernel(Guest::DebianAmd64)?, initrd, hypervisor: needs.hypervisor()? })
+        let (kernel, hypervisor) = (needs.kernel(Guest::DebianAmd64)?, needs.hypervisor()?);
+        Ok(Setup { needs, kernel, program, initrd, hypervisor })
+    }
+
+    /// The names and versions of the packages that a workload's programs are from; they are fetched. `None`: all of it is ours.
+    ///
+    /// # Errors
+    /// They are not to be had; the error says what to do.
+    pub fn packages(&self, workload: &Workload) -> Result<Option<Vec<String>>> {
+        workload.programs.as_ref().map(|programs| programs::fetch(self.needs, workload, programs)).transpose()
+    }
+
+    /// The initial RAM disk for a workload. One with programs is made when it is first asked for.
+    ///
+    /// # Errors
+    /// Those of [`Setup::packages`]; it cannot be written.
+    fn initrd_of(&self, workload: &Workload) -> Result<PathBuf> {
+        let Some(programs) = &workload.programs else { return Ok(self.initrd.clone()) };
+        self.packages(workload)?;
+        let path = self.initrd.with_file_name(format!("initrd-{}", workload.name));
+        // Runs side by side of the same workload: the first one makes it.
+        let folder = self.initrd.parent().context("a file has a folder")?;
+        let _lock = lock(folder, self.needs.ui)?;
+        if !path.exists() {
+            let contents = programs::initramfs(self.needs, workload, programs, &self.program)?;
+            fs::write(&path, contents).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(path)
     }
 }
 
@@ -77,17 +110,22 @@ impl Cycles {
 
     /// Of the work's region in a lab machine's report; `None`: it was not counted.
     fn of(report: &Value) -> Option<Cycles> {
-        let pcpus = report["pcpus"].as_array()?;
-        let regions = pcpus.iter().flat_map(|pcpu| pcpu["regions"].as_array().into_iter().flatten());
-        let regions: Vec<&Value> = regions.filter(|region| region["region"] == workloads::REGION).collect();
-        let counted = regions.iter().any(|region| region["times"].as_u64() > Some(0));
-        let sum = |side: abi::lab::Side| {
-            let each = regions.iter().filter_map(|region| region[side.name()]["cycles"].as_u64());
-            each.fold(0, u64::saturating_add)
-        };
-        let [host, nested, shadow] = abi::lab::Side::ALL.map(sum);
-        counted.then_some(Cycles { host, nested, shadow })
+        let [host, nested, shadow] = counted(report, "cycles")?;
+        Some(Cycles { host, nested, shadow })
     }
+}
+
+/// A counter of the work's region in a lab machine's report, in the order of the sides; `None`: the work was not counted.
+fn counted(report: &Value, counter: &str) -> Option<[u64; 3]> {
+    let pcpus = report["pcpus"].as_array()?;
+    let regions = pcpus.iter().flat_map(|pcpu| pcpu["regions"].as_array().into_iter().flatten());
+    let regions: Vec<&Value> = regions.filter(|region| region["region"] == workloads::REGION).collect();
+    let counted = regions.iter().any(|region| region["times"].as_u64() > Some(0));
+    let sum = |side: abi::lab::Side| {
+        let each = regions.iter().filter_map(|region| region[side.name()][counter].as_u64());
+        each.fold(0, u64::saturating_add)
+    };
+    counted.then(|| abi::lab::Side::ALL.map(sum))
 }
 
 /// What a run has shown.
@@ -97,6 +135,8 @@ pub struct Measured {
     pub record: Record,
     /// Modelled cycles, on a lab machine.
     pub cycles: Option<Cycles>,
+    /// Instructions of the guest, there.
+    pub instructions: Option<u64>,
     /// The samples of the work, where the hypervisor takes any.
     pub samples: Option<Run>,
     /// The VM's time in nanoseconds when the work began, if it is known.
@@ -155,7 +195,7 @@ pub fn perform(setup: &Setup, workload: &Workload, scale: u32, words: &[String])
     // What the person gives comes later, and counts.
     add("--timeout", &TIMEOUT_SECONDS.to_string());
     add("--kernel", &setup.kernel.display().to_string());
-    add("--initrd", &setup.initrd.display().to_string());
+    add("--initrd", &setup.initrd_of(workload)?.display().to_string());
     let mut file = |option: &str, given: Option<&PathBuf>, wanted: bool| {
         let path = given.cloned().or_else(|| wanted.then(|| scratch.path().join(&option[2..])));
         if let (Some(path), None) = (&path, given) {
@@ -189,7 +229,9 @@ pub fn perform(setup: &Setup, workload: &Workload, scale: u32, words: &[String])
     let time = |tsc| vm_time(&stats, last_ns?, tsc);
     let (begin_ns, end_ns) = (time(record.tsc_begin), time(record.tsc_end));
     let samples = all.map(|run| within(run, begin_ns, end_ns));
-    Ok(Measured { record, cycles, samples, begin_ns, command })
+    let instructions =
+        counted(&report, "instructions").map(|[_, nested, shadow]| nested.saturating_add(shadow));
+    Ok(Measured { record, cycles, instructions, samples, begin_ns, command })
 }
 
 /// The VM's time in nanoseconds at a value of the guest's time-stamp counter, which starts later: when the guest has been loaded.
