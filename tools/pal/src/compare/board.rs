@@ -23,19 +23,19 @@ use crate::{
 };
 
 /// What cells are run with, and the hash of it.
-pub struct Bench {
-    setup: Setup,
+pub struct Bench<'a> {
+    setup: Setup<'a>,
     inputs: String,
     jobs: usize,
 }
 
-impl Bench {
+impl<'a> Bench<'a> {
     /// Builds or finds everything; files that runs need for a moment lie in `scratch`. `description` is the lab machine's. `jobs`:
     /// cells side by side, as many as processors by default.
     ///
     /// # Errors
     /// Something is missing here, or does not compile.
-    pub fn new(needs: &Needs, scratch: &Path, description: &str, jobs: Option<u32>) -> Result<Bench> {
+    pub fn new(needs: &'a Needs<'a>, scratch: &Path, description: &str, jobs: Option<u32>) -> Result<Bench<'a>> {
         let setup = Setup::new(needs, true, scratch)?;
         let plugin = needs.lab_plugin()?;
         let qemu = Command::new(&Emulator::with_plugins(None, needs)?.program).arg("--version").output()?;
