@@ -35,7 +35,12 @@ impl<'a> Bench<'a> {
     ///
     /// # Errors
     /// Something is missing here, or does not compile.
-    pub fn new(needs: &'a Needs<'a>, scratch: &Path, description: &str, jobs: Option<u32>) -> Result<Bench<'a>> {
+    pub fn new(
+        needs: &'a Needs<'a>,
+        scratch: &Path,
+        description: &str,
+        jobs: Option<u32>,
+    ) -> Result<Bench<'a>> {
         let setup = Setup::new(needs, true, scratch)?;
         let plugin = needs.lab_plugin()?;
         let qemu = Command::new(&Emulator::with_plugins(None, needs)?.program).arg("--version").output()?;
