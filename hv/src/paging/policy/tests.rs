@@ -173,7 +173,7 @@ fn short_averages_compare_a_probe_with_the_present_phase() {
             "dav2m,steps={steps},window_inst=2000000,window_vexit=16000000,window_tmiss=20000000,window_trans=100000000"
         );
         let machine = Machine::run(&mode, [(NEITHER, 8), (MISSES, 2 + 10)]);
-        (machine.changes, machine.dav2m())
+        (machine.changes, dav2m_state(&machine))
     };
     assert_eq!(probe(10), (2, State::Nested));
     assert_eq!(probe(2), (1, State::Shadow));
