@@ -9,6 +9,7 @@ use crate::context::Context;
 pub const CASES: &[Case] = &[
     only("qemu-svm", "compare: two static modes, and again from the file", compares),
     only("qemu-svm", "compare: wrong names and files", refused),
+    only("qemu-svm", "reproduce: a figure says what its cells say", reproduces),
     only("qemu-svm", "workload: a program of Debian's", program),
 ];
 
@@ -88,8 +89,39 @@ fn refused(context: &Context) -> Result<()> {
     pal(&["compare", "--workloads", "gup"])?.status(2)?.says("gups, chase")?;
     let other = context.file("other.json", "{}")?;
     pal(&["compare", "--json", &other])?.status(2)?.says("no comparison of policies")?;
+    pal(&["reproduce", "dav2m-fig1"])?.status(2)?.says("dsp-cost")?;
+    pal(&["reproduce"])?.status(0)?.has("dsp-fig7")?;
     pal(&["workload", "run", "gup"])?.status(2)?.says("no such workload")?;
     pal(&["workload", "run", "gups", "--exec", "true"])?.status(2)?.says("--exec")?;
     pal(&["workload", "list"])?.status(0)?.has("SPEC CPU")?.has("phases-fork")?;
+    Ok(())
+}
+
+/// A figure of one small cell. Its words and its page have the numbers of the file, and another figure finds the cell there.
+fn reproduces(context: &Context) -> Result<()> {
+    let (json, page) = (context.path("cells.json"), context.path("figure.md"));
+    let small = ["--workloads", "mmap-churn", "--scale", "0.05", "--json", &json, "--output", &page];
+    let words = |name: &'static str| [&["reproduce", name][..], &small].concat();
+    let first = context.pal(words("dav2m-fig11"), None)?.status(0)?;
+    let document: Value = serde_json::from_str(&std::fs::read_to_string(&json)?)?;
+    let cell = &document["cells"][0];
+    let number = |key: &str| cell[key].as_u64().with_context(|| format!("no {key}: {cell:#}"));
+    let (changes, nested, shadow) = (number("changes")?, number("nested_cycles")?, number("shadow_cycles")?);
+    ensure!(nested + shadow > 1_000_000, "the guest took {nested} and {shadow} cycles");
+    let shape = |holds| if holds { "holds" } else { "does not hold" };
+    let ours = format!("mmap-churn {changes}");
+    first.has(&format!("ours   {ours} (modelled)"))?.has(&format!("shape  {}", shape(changes <= 13)))?;
+    let text = std::fs::read_to_string(&page)?;
+    ensure!(
+        text.contains(&format!("| {ours} | ")) && text.contains("cargo pal reproduce dav2m-fig11"),
+        "{text}"
+    );
+
+    let second = context.pal(words("dav2m-fig12"), None)?.status(0)?;
+    let second = second.says("1 of 1 cells are in the file already")?;
+    let share = 100.0 * nested as f64 / (nested + shadow) as f64;
+    second
+        .has(&format!("nested: mmap-churn {share:.0} %"))?
+        .has(&format!("shape  {}", shape(share >= 50.0)))?;
     Ok(())
 }

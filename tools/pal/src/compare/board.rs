@@ -52,7 +52,14 @@ impl<'a> Bench<'a> {
 
     /// Where the log of a cell is, if it is kept.
     pub fn log(&self, plan: &Plan) -> Option<PathBuf> {
-        plan.log(&cell::inputs_of(plan, &self.inputs))
+        plan.log(&self.inputs_of(plan))
+    }
+
+    /// The hash of all that a cell depends on, also of the versions of the programs that are fetched for its workload. Where these
+    /// are not to be had the cell will say so itself.
+    fn inputs_of(&self, plan: &Plan) -> String {
+        let packages = find(plan.workload).ok().and_then(|workload| self.setup.packages(workload).ok()?);
+        cell::inputs_of(plan, &[&[self.inputs.clone()][..], &packages.unwrap_or_default()].concat().join(" "))
     }
 
     /// Runs the cells of `plans` that `kept` lacks; after each of them everything is kept by `save`. Returns all cells of `plans`,
@@ -67,7 +74,7 @@ impl<'a> Bench<'a> {
         ui: &Ui,
         save: impl Fn(&[Cell], &[Failed]) -> Result<()> + Sync,
     ) -> Result<(Vec<Cell>, Vec<Failed>)> {
-        let board = Board::new(plans, &self.inputs, kept);
+        let board = Board::new(plans, |plan| self.inputs_of(plan), kept);
         let reused = board.lock().cells.len();
         if reused > 0 {
             ui.say(&format!("{reused} of {} cells are in the file already", plans.len()));
@@ -96,10 +103,10 @@ struct Board(Mutex<State>);
 
 impl Board {
     /// Cells of the same inputs are kept, if their log is still there where one is asked for.
-    fn new(plans: &[Plan], inputs: &str, kept: &[Cell]) -> Board {
+    fn new(plans: &[Plan], inputs_of: impl Fn(&Plan) -> String, kept: &[Cell]) -> Board {
         let (mut queue, mut cells) = (VecDeque::new(), Vec::new());
         for plan in plans {
-            let inputs = cell::inputs_of(plan, inputs);
+            let inputs = inputs_of(plan);
             let known = kept.iter().find(|cell| cell.inputs == inputs);
             match known.filter(|_| plan.log(&inputs).is_none_or(|log| log.exists())) {
                 // Of the same inputs, but possibly under another name.
@@ -173,7 +180,11 @@ mod tests {
     #[test]
     fn cells_of_the_same_inputs_are_kept() {
         let plans = [plan("nested"), plan("shadow")];
-        let board = Board::new(&plans, "all", &[cell(&plans[1], "all"), cell(&plans[0], "other")]);
+        let board = Board::new(
+            &plans,
+            |plan| cell::inputs_of(plan, "all"),
+            &[cell(&plans[1], "all"), cell(&plans[0], "other")],
+        );
         let state = board.lock();
         assert_eq!((state.cells.len(), state.queue.len()), (1, 1));
         assert_eq!((state.cells[0].policy.as_str(), state.queue[0].0.policy.as_str()), ("shadow", "nested"));
@@ -184,7 +195,8 @@ mod tests {
         let logs = tempfile::tempdir().unwrap();
         let plan = Plan { logs: Some(logs.path().to_owned()), ..plan("nested") };
         let kept = [cell(&plan, "all")];
-        let is_kept = || Board::new(std::slice::from_ref(&plan), "all", &kept).lock().cells.len() == 1;
+        let inputs = |plan: &Plan| cell::inputs_of(plan, "all");
+        let is_kept = || Board::new(std::slice::from_ref(&plan), inputs, &kept).lock().cells.len() == 1;
         assert!(!is_kept());
         std::fs::write(plan.log(&kept[0].inputs).unwrap(), "").unwrap();
         assert!(is_kept());
