@@ -98,6 +98,7 @@ case "$0 $*" in
     touch "$HOLD/updates"; until [ -e "$HOLD/go" ]; do sleep 0.1; done
     touch "$lists/here"; rmdir "$lists/held";;
 *apt-get*download*) for word; do package=$word; done; echo "$package" > "$package.deb";;
+*dpkg-deb*--show*) echo "$(cat "$3") 1";;
 *dpkg-deb*) for word; do tree=$word; done; mkdir -p "$tree/boot" && cp "$2" "$tree/boot/vmlinuz-$(cat "$2")";;
 esac
 "#;

@@ -29,11 +29,14 @@ fn shell(context: &Context) -> Result<()> {
     person.types("sh -c 'echo \"sec\"ond; exec sleep 1000'\r")?;
     person.sees("second")?;
     person.types("\x1a")?;
+    // With a prompt the shell has the terminal again; what is typed before may be dropped.
     person.sees("Stopped")?;
+    person.sees("guest:")?;
     person.types("echo \"li\"stens; read key; echo \"$key\" | od -c\r")?;
     person.sees("listens")?;
     person.types("\x01a\r")?;
     person.sees("001")?;
+    person.sees("guest:")?;
     person.types("kill -9 %1; wait; exit\r")?;
     ensure!(person.ends()? == Some(0), "{}", person.shown);
     ensure!(person.terminal_is_sane()?, "the terminal is still in raw mode");
