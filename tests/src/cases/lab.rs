@@ -9,38 +9,46 @@ use crate::context::Context;
 pub const CASES: &[Case] = &[
     only("qemu-svm", "lab machine: descriptions", descriptions),
     only("qemu-svm", "lab machine: equal, switch=50, two processors", |c| {
-        equal(c, &stress::AMD64, "all", &["--mode", "switch=50", "--pcpus", "2", "--vcpus", "2"], 500_000_000)
+        let two = ["--mode", "switch=50", "--pcpus", "2", "--vcpus", "2"];
+        equal(c, &stress::AMD64, "all", "1", &two, 250_000_000)
     }),
     only("qemu-svm", "lab machine: a broken model is found", broken),
     only("qemu-svm", "lab machine: equal, PAE tables, nested", |c| {
-        equal(c, &stress::PAE, "miss", &[], 10_000)
+        equal(c, &stress::PAE, "miss", "1", &[], 10_000)
     }),
     only("qemu-svm", "lab machine: counters, switch=50", counters),
     only("native", "lab machine: equal, without hypervisor", native),
     only("qemu-svm", "lab machine: two deterministic runs are equal", deterministic),
     only("qemu-svm", "lab machine: equal, 4-level tables, nested", |c| {
-        equal(c, &stress::AMD64, "all", &["--mode", "nested"], 300_000_000)
+        equal(c, &stress::AMD64, "all", "2", &["--mode", "nested"], 300_000_000)
     })
     .at_length(),
     only("qemu-svm", "lab machine: equal, 4-level tables, shadow", |c| {
-        equal(c, &stress::AMD64, "all", &["--mode", "shadow"], 300_000_000)
+        equal(c, &stress::AMD64, "all", "2", &["--mode", "shadow"], 300_000_000)
     })
     .at_length(),
     only("qemu-svm", "lab machine: equal, 2-level tables, switch=50", |c| {
-        equal(c, &stress::I686, "all", &["--mode", "switch=50"], 500_000_000)
+        equal(c, &stress::I686, "all", "2", &["--mode", "switch=50"], 500_000_000)
     })
     .at_length(),
     only("qemu-svm", "lab machine: equal, PAE tables, shadow", |c| {
-        equal(c, &stress::PAE, "all", &["--mode", "shadow"], 500_000_000)
+        equal(c, &stress::PAE, "all", "2", &["--mode", "shadow"], 500_000_000)
     })
     .at_length(),
 ];
 
-/// The stress program in this guest, with at least `least` translations compared, and all of them equal.
-fn equal(context: &Context, guest: &stress::Guest, check: &str, options: &[&str], least: u64) -> Result<()> {
+/// That many rounds of the stress program in this guest, with at least `least` translations compared, and all of them equal.
+fn equal(
+    context: &Context,
+    guest: &stress::Guest,
+    check: &str,
+    rounds: &str,
+    options: &[&str],
+    least: u64,
+) -> Result<()> {
     let report = context.path("report.json");
     let lab = ["--lab", "westmere-x5660", "--lab-check", check, "--lab-report", &report];
-    stress::stress(context, guest, &["1", "2"], &[&lab, options].concat())?;
+    stress::stress(context, guest, &["1", rounds], &[&lab, options].concat())?;
     compared(&report, least)?;
     Ok(())
 }

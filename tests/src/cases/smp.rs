@@ -10,7 +10,11 @@ use crate::context::{Context, Finished};
 pub const CASES: &[Case] = &[
     both("manuals: several processors", |c| kit(c, "smp")).also(&["shadow"]),
     both("manuals: page tables that processors share", |c| kit(c, "shared")).also(&["shadow", "switch=50"]),
-    only("qemu-svm", "task switches while the mode changes", tasks),
+    only("qemu-svm", "task switches while the mode changes", |c| tasks(c, &["switch=7"])),
+    only("qemu-svm", "task switches while the mode changes, at length", |c| {
+        tasks(c, &["switch=1", "switch=100"])
+    })
+    .at_length(),
     only("qemu-svm", "four processors of a guest on four in two packages", four).also(&["shadow"]),
     only("qemu-svm", "four processors of a guest take turns on one", turns),
     only("qemu-svm", "sixteen processors of a guest on four", sixteen).also(&["shadow"]).at_length(),
@@ -35,9 +39,9 @@ fn kit(context: &Context, cases: &str) -> Result<()> {
 }
 
 /// On one processor, on several at once, and under sabotage. (In the first two modes `manuals` has them.)
-fn tasks(context: &Context) -> Result<()> {
-    for mode in ["switch=1", "switch=7", "switch=100"] {
-        let options = ["--vcpus", "4", "--mode", mode];
+fn tasks(context: &Context, modes: &[&str]) -> Result<()> {
+    for mode in modes {
+        let options = ["--vcpus", "4", "--mode", *mode];
         group(context, "tasks smp.tasks", &[&options[..], &TWO_DOMAINS].concat())?;
     }
     Ok(())
