@@ -9,6 +9,7 @@ pub enum Omits {
     #[default]
     Nothing,
     /// The engine does not learn where the memory was, and so zaps nothing.
+    #[cfg_attr(not(test), expect(dead_code, reason = "fuzz targets have the hypervisor as it is"))]
     Zap,
     /// Processors do not flush.
     Flush,
