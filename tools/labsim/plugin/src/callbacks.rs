@@ -3,7 +3,7 @@
 use std::ffi::{c_uint, c_void};
 
 use labsim::model::{
-    context::Vmcb,
+    context::{Control, Vmcb},
     decode::Operation,
     memory::Memory,
     processor::{Place, Request, Truth},
@@ -133,13 +133,13 @@ pub extern "C" fn block(vcpu: c_uint, data: *mut c_void) {
         return;
     }
     if block.after_vmrun && state.processor.in_guest() {
-        // What was pending was intercepted.
-        state.pending = Pending::default();
+        leave(state);
         let instructions = state.instructions();
         state.processor.vmexit(instructions);
     }
     if state.pending.any {
-        apply(state);
+        // SAFETY: in a callback that may read registers.
+        apply(state, |state| unsafe { state.registers.control() });
     }
     let moved = moved(state, block);
     state.processor.fetch(block.va.wrapping_add(moved), block.end.wrapping_add(moved), &|va: u64| {
@@ -162,17 +162,28 @@ fn moved(state: &mut Vcpu, block: &Block) -> u64 {
     if moved & 0xfff == 0 && state.processor.control().format() != Some(Format::Off) { moved } else { 0 }
 }
 
-/// Applies what the last instructions did.
+/// The guest has been left. What is pending was intercepted, and not executed; or it was executed, and an interrupt came before
+/// the next block.
+fn leave(state: &mut Vcpu) {
+    let memory = &plugin().ram;
+    let executed = state.pending.any && Vmcb::intercepted(memory, state.vmcb) == Some(false);
+    if let Some(guest) = Vmcb::read(memory, state.vmcb).filter(|_| executed) {
+        apply(state, |_| guest.control);
+    }
+    state.pending = Pending::default();
+}
+
+/// Applies what the last instructions did. `control` reads the control registers as they are after them.
 #[cold]
-fn apply(state: &mut Vcpu) {
+fn apply(state: &mut Vcpu, control: impl FnOnce(&Vcpu) -> Control) {
     let pending = std::mem::take(&mut state.pending);
+    let control = pending.control.then(|| control(state));
     let processor = &mut state.processor;
     if pending.cr3 {
         processor.write_cr3();
     }
-    if pending.control {
-        // SAFETY: in a callback that may read registers.
-        processor.set_control(unsafe { state.registers.control() });
+    if let Some(control) = control {
+        processor.set_control(control);
     }
     match pending.invlpg {
         Some(Some(va)) => processor.invlpg(va),
@@ -246,7 +257,8 @@ fn enter(state: &mut Vcpu, vmcb: u64) {
         return;
     }
     // What came before in the same block.
-    apply(state);
+    // SAFETY: in a callback that may read registers.
+    apply(state, |state| unsafe { state.registers.control() });
     state.vmcb = vmcb;
     let instructions = state.instructions();
     let host = state.processor.control();

@@ -87,6 +87,15 @@ impl Vmcb {
         let control = Control { cr0: save(0x158)?, cr3: save(0x150)?, cr4: save(0x148)?, efer: save(0xd0)? };
         Some(Vmcb { asid: asid as u32, tlb_control, nested, control })
     }
+
+    /// Whether the exit that the control block reports came before the guest's last instruction was executed, if that is one that
+    /// the model follows: it was intercepted, or raised an exception that is (AMD APM 2, appendix C). All other exits, such as
+    /// those for interrupts, come after it. `None` where there is no memory.
+    pub fn intercepted(memory: &impl Memory, pa: u64) -> Option<bool> {
+        let code = memory.read_u64((pa & !0xfff) + 0x70)?;
+        // Control registers, #UD, #GP, CR0 selectively, INVLPG, INVLPGA, MSRs, VMRUN, INVPCID.
+        Some(matches!(code, 0..=0x1f | 0x46 | 0x4d | 0x65 | 0x79 | 0x7a | 0x7c | 0x80 | 0xa2))
+    }
 }
 
 #[cfg(test)]
@@ -126,5 +135,20 @@ mod tests {
         let vmcb = Vmcb { asid: 9, tlb_control: TlbControl::Asid, nested: Some(0x5000), control };
         assert_eq!(Vmcb::read(&Block, 0x7000), Some(vmcb));
         assert_eq!(Vmcb::read(&Block, 0x1000), None);
+    }
+
+    #[test]
+    fn interrupts_come_after_an_instruction() {
+        struct Ended(u64);
+        impl Memory for Ended {
+            fn read_u64(&self, pa: u64) -> Option<u64> {
+                (pa == 0x7070).then_some(self.0)
+            }
+        }
+        let intercepted = |code| Vmcb::intercepted(&Ended(code), 0x7008);
+        // A write of CR3, INVLPG, WRMSR; INTR, NMI, a nested page fault of what comes next.
+        assert_eq!([0x13, 0x79, 0x7c].map(intercepted), [Some(true); 3]);
+        assert_eq!([0x60, 0x61, 0x400].map(intercepted), [Some(false); 3]);
+        assert_eq!(Vmcb::intercepted(&Ended(0), 0x9000), None);
     }
 }
