@@ -95,7 +95,19 @@ struct State {
     queue: VecDeque<(Plan, String)>,
     cells: Vec<Cell>,
     failed: Vec<Failed>,
-    all: usize,
+    /// Inputs and policy of all cells, in the order of the plans.
+    order: Vec<(String, String)>,
+}
+
+impl State {
+    /// Adds a cell where it belongs: the order does not depend on which of two ends first.
+    fn add(&mut self, cell: Cell) {
+        let place = |cell: &Cell| {
+            self.order.iter().position(|(inputs, policy)| *inputs == cell.inputs && *policy == cell.policy)
+        };
+        let at = self.cells.partition_point(|known| place(known) <= place(&cell));
+        self.cells.insert(at, cell);
+    }
 }
 
 /// The state, shared by threads that run cells.
@@ -104,9 +116,10 @@ struct Board(Mutex<State>);
 impl Board {
     /// Cells of the same inputs are kept, if their log is still there where one is asked for.
     fn new(plans: &[Plan], inputs_of: impl Fn(&Plan) -> String, kept: &[Cell]) -> Board {
-        let (mut queue, mut cells) = (VecDeque::new(), Vec::new());
+        let (mut queue, mut cells, mut order) = (VecDeque::new(), Vec::new(), Vec::new());
         for plan in plans {
             let inputs = inputs_of(plan);
+            order.push((inputs.clone(), plan.policy.clone()));
             let known = kept.iter().find(|cell| cell.inputs == inputs);
             match known.filter(|_| plan.log(&inputs).is_none_or(|log| log.exists())) {
                 // Of the same inputs, but possibly under another name.
@@ -114,7 +127,7 @@ impl Board {
                 None => queue.push_back((plan.clone(), inputs)),
             }
         }
-        Board(Mutex::new(State { queue, cells, failed: Vec::new(), all: plans.len() }))
+        Board(Mutex::new(State { queue, cells, failed: Vec::new(), order }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -133,11 +146,11 @@ impl Board {
             let mut state = self.lock();
             let Plan { workload, policy, seed, .. } = &plan;
             let number = state.cells.len() + state.failed.len() + 1;
-            let name = format!("{number} of {}: {workload}, {policy}, seed {seed}", state.all);
+            let name = format!("{number} of {}: {workload}, {policy}, seed {seed}", state.order.len());
             match done {
                 Ok(cell) => {
                     ui.say(&format!("{name}: {:.1} Mcycles ({seconds} s)", cell.cycles() as f64 / 1e6));
-                    state.cells.push(cell);
+                    state.add(cell);
                 }
                 Err(error) => {
                     let why = format!("{error:#}");
@@ -188,6 +201,16 @@ mod tests {
         let state = board.lock();
         assert_eq!((state.cells.len(), state.queue.len()), (1, 1));
         assert_eq!((state.cells[0].policy.as_str(), state.queue[0].0.policy.as_str()), ("shadow", "nested"));
+    }
+
+    #[test]
+    fn cells_are_in_the_order_of_the_plans() {
+        let plans = ["nested", "shadow", "random"].map(plan);
+        let board = Board::new(&plans, |plan| cell::inputs_of(plan, "all"), &[cell(&plans[1], "all")]);
+        let mut state = board.lock();
+        [2, 0].into_iter().for_each(|number| state.add(cell(&plans[number], "all")));
+        let names: Vec<_> = state.cells.iter().map(|cell| cell.policy.as_str()).collect();
+        assert_eq!(names, ["nested", "shadow", "random"]);
     }
 
     #[test]
