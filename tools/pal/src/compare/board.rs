@@ -1,7 +1,7 @@
 //! Cells side by side: what is still to be run, what came of the rest, and what all cells depend on.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     num::NonZeroUsize,
     path::{Path, PathBuf},
     process::Command,
@@ -59,7 +59,7 @@ impl<'a> Bench<'a> {
     /// are not to be had the cell will say so itself.
     fn inputs_of(&self, plan: &Plan) -> String {
         let packages = find(plan.workload).ok().and_then(|workload| self.setup.packages(workload).ok()?);
-        cell::inputs_of(plan, &[&[self.inputs.clone()][..], &packages.unwrap_or_default()].concat().join(" "))
+        cell::inputs_of(plan, &format!("{} {}", self.inputs, packages.unwrap_or_default().join(" ")))
     }
 
     /// Runs the cells of `plans` that `kept` lacks; after each of them everything is kept by `save`. Returns all cells of `plans`,
@@ -86,27 +86,23 @@ impl<'a> Bench<'a> {
             workers.into_iter().try_for_each(|worker| worker.join().expect("no thread panics"))
         })?;
         let state = board.0.into_inner().expect("the threads have ended");
-        Ok((state.cells, state.failed))
+        Ok((state.cells(), state.failed))
     }
 }
 
 /// What is still to be run, and what came of the rest.
 struct State {
-    queue: VecDeque<(Plan, String)>,
-    cells: Vec<Cell>,
+    /// Numbers of plans, the plans, and the hashes of what they depend on.
+    queue: VecDeque<(usize, Plan, String)>,
+    /// By the number of the plan: the order does not depend on which of two ends first.
+    cells: BTreeMap<usize, Cell>,
     failed: Vec<Failed>,
-    /// Inputs and policy of all cells, in the order of the plans.
-    order: Vec<(String, String)>,
+    all: usize,
 }
 
 impl State {
-    /// Adds a cell where it belongs: the order does not depend on which of two ends first.
-    fn add(&mut self, cell: Cell) {
-        let place = |cell: &Cell| {
-            self.order.iter().position(|(inputs, policy)| *inputs == cell.inputs && *policy == cell.policy)
-        };
-        let at = self.cells.partition_point(|known| place(known) <= place(&cell));
-        self.cells.insert(at, cell);
+    fn cells(&self) -> Vec<Cell> {
+        self.cells.values().cloned().collect()
     }
 }
 
@@ -116,18 +112,19 @@ struct Board(Mutex<State>);
 impl Board {
     /// Cells of the same inputs are kept, if their log is still there where one is asked for.
     fn new(plans: &[Plan], inputs_of: impl Fn(&Plan) -> String, kept: &[Cell]) -> Board {
-        let (mut queue, mut cells, mut order) = (VecDeque::new(), Vec::new(), Vec::new());
-        for plan in plans {
+        let (mut queue, mut cells) = (VecDeque::new(), BTreeMap::new());
+        for (number, plan) in plans.iter().enumerate() {
             let inputs = inputs_of(plan);
-            order.push((inputs.clone(), plan.policy.clone()));
             let known = kept.iter().find(|cell| cell.inputs == inputs);
             match known.filter(|_| plan.log(&inputs).is_none_or(|log| log.exists())) {
                 // Of the same inputs, but possibly under another name.
-                Some(cell) => cells.push(Cell { policy: plan.policy.clone(), ..cell.clone() }),
-                None => queue.push_back((plan.clone(), inputs)),
+                Some(cell) => {
+                    cells.insert(number, Cell { policy: plan.policy.clone(), ..cell.clone() });
+                }
+                None => queue.push_back((number, plan.clone(), inputs)),
             }
         }
-        Board(Mutex::new(State { queue, cells, failed: Vec::new(), order }))
+        Board(Mutex::new(State { queue, cells, failed: Vec::new(), all: plans.len() }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -137,7 +134,7 @@ impl Board {
     /// Runs cells until none is left; after each of them everything is kept by `save`.
     fn work(&self, setup: &Setup, ui: &Ui, save: impl Fn(&[Cell], &[Failed]) -> Result<()>) -> Result<()> {
         loop {
-            let Some((plan, inputs)) = self.lock().queue.pop_front() else { return Ok(()) };
+            let Some((number, plan, inputs)) = self.lock().queue.pop_front() else { return Ok(()) };
             let start = Instant::now();
             let done = find(plan.workload)
                 .map_err(Into::into)
@@ -145,12 +142,12 @@ impl Board {
             let seconds = start.elapsed().as_secs();
             let mut state = self.lock();
             let Plan { workload, policy, seed, .. } = &plan;
-            let number = state.cells.len() + state.failed.len() + 1;
-            let name = format!("{number} of {}: {workload}, {policy}, seed {seed}", state.order.len());
+            let done_by_now = state.cells.len() + state.failed.len() + 1;
+            let name = format!("{done_by_now} of {}: {workload}, {policy}, seed {seed}", state.all);
             match done {
                 Ok(cell) => {
                     ui.say(&format!("{name}: {:.1} Mcycles ({seconds} s)", cell.cycles() as f64 / 1e6));
-                    state.add(cell);
+                    state.cells.insert(number, cell);
                 }
                 Err(error) => {
                     let why = format!("{error:#}");
@@ -163,7 +160,7 @@ impl Board {
                     });
                 }
             }
-            save(&state.cells, &state.failed)?;
+            save(&state.cells(), &state.failed)?;
         }
     }
 }
@@ -200,7 +197,7 @@ mod tests {
         );
         let state = board.lock();
         assert_eq!((state.cells.len(), state.queue.len()), (1, 1));
-        assert_eq!((state.cells[0].policy.as_str(), state.queue[0].0.policy.as_str()), ("shadow", "nested"));
+        assert_eq!((state.cells[&1].policy.as_str(), state.queue[0].1.policy.as_str()), ("shadow", "nested"));
     }
 
     #[test]
@@ -208,8 +205,11 @@ mod tests {
         let plans = ["nested", "shadow", "random"].map(plan);
         let board = Board::new(&plans, |plan| cell::inputs_of(plan, "all"), &[cell(&plans[1], "all")]);
         let mut state = board.lock();
-        [2, 0].into_iter().for_each(|number| state.add(cell(&plans[number], "all")));
-        let names: Vec<_> = state.cells.iter().map(|cell| cell.policy.as_str()).collect();
+        // The last one ends first.
+        while let Some((number, plan, _)) = state.queue.pop_back() {
+            state.cells.insert(number, cell(&plan, "all"));
+        }
+        let names: Vec<_> = state.cells().into_iter().map(|cell| cell.policy).collect();
         assert_eq!(names, ["nested", "shadow", "random"]);
     }
 

@@ -18,21 +18,21 @@ pub const INTERVAL_MS: u32 = 5;
 /// What `dsp-offset` learns from.
 pub const RANDOM: &str = "random,interval_ms=5";
 
-/// A policy that is trained here.
+/// A policy that is to be trained here, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pupil {
+pub struct Training {
     /// Which.
     pub policy: Trainable,
     /// A model for each workload, instead of one for all.
     pub is_specific: bool,
 }
 
-impl Pupil {
-    /// The pupil that a policy of `--policies` names; `None`: it is trained already, or needs no training.
+impl Training {
+    /// The training that a policy of `--policies` asks for; `None`: it is trained already, or needs no training.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn of(policy: &str) -> Result<Option<Pupil>, Usage> {
+    pub fn of(policy: &str) -> Result<Option<Training>, Usage> {
         let Some((name, parameters)) = policy.split_once(',') else { return Ok(None) };
         let Some(how) = parameters.split(',').find_map(|parameter| parameter.strip_prefix("train=")) else {
             return Ok(None);
@@ -44,7 +44,7 @@ impl Pupil {
         };
         match (how, parameters.contains(',')) {
             ("pooled" | "specific", false) => {
-                Ok(Some(Pupil { policy: trainable, is_specific: how == "specific" }))
+                Ok(Some(Training { policy: trainable, is_specific: how == "specific" }))
             }
             _ => {
                 Err(Usage::new("train= is pooled or specific, and stands alone: a model has all parameters"))
@@ -53,7 +53,7 @@ impl Pupil {
     }
 
     /// The policies that it learns from.
-    pub const fn teachers(self) -> &'static [&'static str] {
+    pub const fn learns_from(self) -> &'static [&'static str] {
         match self.policy {
             Trainable::DspOffset => &[RANDOM],
             Trainable::AspSvm | Trainable::Oracle => &["nested", "shadow"],
@@ -88,13 +88,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pupils_are_named_by_how_they_learn() {
-        let of = |policy: &str| Pupil::of(policy);
+    fn policies_say_how_they_learn() {
+        let of = |policy: &str| Training::of(policy);
         assert!(of("nested").unwrap().is_none() && of("dsp-offset,bias=3").unwrap().is_none());
-        let pupil = of("dsp-offset,train=specific").unwrap().unwrap();
-        assert!(pupil.is_specific && pupil.teachers() == [RANDOM]);
-        let pupil = of("asp-svm,train=pooled").unwrap().unwrap();
-        assert!(!pupil.is_specific && pupil.teachers() == ["nested", "shadow"]);
+        let training = of("dsp-offset,train=specific").unwrap().unwrap();
+        assert!(training.is_specific && training.learns_from() == [RANDOM]);
+        let training = of("asp-svm,train=pooled").unwrap().unwrap();
+        assert!(!training.is_specific && training.learns_from() == ["nested", "shadow"]);
         for wrong in
             ["dav2m,train=pooled", "dsp-offset,train=x", "dsp-offset,train=pooled,bias=1", "asp-svm,train="]
         {

@@ -10,7 +10,7 @@ use super::{
     args::{self, CompareArgs},
     board::Bench,
     cell::{Cell, Plan},
-    learn::{Pupil, RANDOM},
+    learn::{RANDOM, Training},
     store::Failed,
 };
 use crate::{
@@ -107,7 +107,7 @@ pub fn words(words: &[&str]) -> Vec<String> {
 pub struct Comparison {
     request: Request,
     /// The policies that are trained here.
-    pupils: Vec<(String, Pupil)>,
+    trainings: Vec<(String, Training)>,
 }
 
 impl Comparison {
@@ -124,18 +124,18 @@ impl Comparison {
         for workload in &request.workloads {
             find(workload)?;
         }
-        let mut pupils = Vec::new();
+        let mut trainings = Vec::new();
         // Wrong parameters are found before anything is built.
         for policy in &request.policies {
             let wrong = |error: anyhow::Error| Usage::new(format!("--policies {policy}: {error}"));
-            match Pupil::of(policy).map_err(|error| wrong(error.into()))? {
-                Some(pupil) => pupils.push((policy.clone(), pupil)),
+            match Training::of(policy).map_err(|error| wrong(error.into()))? {
+                Some(training) => trainings.push((policy.clone(), training)),
                 None => {
                     runner::options(&["--mode".to_owned(), policy.clone()]).map_err(wrong)?;
                 }
             }
         }
-        Ok(Comparison { request, pupils })
+        Ok(Comparison { request, trainings })
     }
 
     /// The policies.
@@ -169,25 +169,25 @@ impl Comparison {
 
     /// The cells that need no training, with those that others learn from; logs of the latter are kept in `logs`.
     pub fn first(&self, logs: &Path) -> Vec<Plan> {
-        let teachers: Vec<&str> =
-            self.pupils.iter().flat_map(|(_, pupil)| pupil.teachers()).copied().collect();
+        let learnt_from: Vec<&str> =
+            self.trainings.iter().flat_map(|(_, training)| training.learns_from()).copied().collect();
         let mut policies: Vec<(&str, u32)> = self
             .request
             .policies
             .iter()
-            .filter(|policy| self.pupils.iter().all(|(name, _)| name != *policy))
+            .filter(|policy| self.trainings.iter().all(|(name, _)| name != *policy))
             .map(|policy| (policy.as_str(), self.request.seeds))
             .collect();
-        for teacher in &teachers {
-            if policies.iter().all(|(policy, _)| policy != teacher) {
-                policies.push((teacher, 1));
+        for source in &learnt_from {
+            if policies.iter().all(|(policy, _)| policy != source) {
+                policies.push((source, 1));
             }
         }
         let mut plans = Vec::new();
         for workload in self.known_workloads() {
             for (policy, seeds) in &policies {
                 plans.extend((1..=*seeds).map(|seed| Plan {
-                    logs: (seed == 1 && teachers.contains(policy)).then(|| logs.to_owned()),
+                    logs: (seed == 1 && learnt_from.contains(policy)).then(|| logs.to_owned()),
                     ..self.plan(workload, policy, policy, seed)
                 }));
             }
@@ -210,25 +210,25 @@ impl Comparison {
         kept: &[Cell],
         save: impl Fn(&[Cell], &[Failed]) -> Result<()> + Sync,
     ) -> Result<(Vec<Cell>, Vec<Failed>)> {
-        let logs = needs.project.cache("compare")?;
-        let first = self.first(&logs);
+        let folder = needs.project.cache("compare")?;
+        let first = self.first(&folder);
         let (mut cells, mut failed) = bench.perform(&first, kept, needs.ui, &save)?;
         let mut plans = Vec::new();
-        for (policy, pupil) in &self.pupils {
+        for (policy, training) in &self.trainings {
             let workloads: Vec<_> = self.known_workloads().collect();
-            let classes: Vec<Vec<&'static str>> = if pupil.is_specific {
+            let classes: Vec<Vec<&'static str>> = if training.is_specific {
                 workloads.into_iter().map(|one| vec![one]).collect()
             } else {
                 vec![workloads]
             };
             for class in classes {
-                let teaches = |plan: &&Plan| {
+                let is_learnt_from = |plan: &&Plan| {
                     plan.logs.is_some()
                         && class.contains(&plan.workload)
-                        && pupil.teachers().contains(&plan.policy.as_str())
+                        && training.learns_from().contains(&plan.policy.as_str())
                 };
-                let logs = first.iter().filter(teaches).filter_map(|plan| bench.log(plan)).collect();
-                match pupil.learn(needs, logs, &needs.project.cache("compare")?) {
+                let logs = first.iter().filter(is_learnt_from).filter_map(|plan| bench.log(plan)).collect();
+                match training.learn(needs, logs, &folder) {
                     Ok(mode) => {
                         needs.ui.say(&format!("{policy} for {}: {mode}", class.join(", ")));
                         let seeds = 1..=self.request.seeds;
@@ -277,7 +277,7 @@ mod tests {
     fn defaults_are_policies_and_workloads_that_there_are() {
         let full = comparison(&[]).unwrap();
         // Two policies are trained first.
-        assert_eq!((full.policies().len(), full.pupils.len()), (POLICIES.len(), 2));
+        assert_eq!((full.policies().len(), full.trainings.len()), (POLICIES.len(), 2));
         assert_eq!(full.first(Path::new("")).len(), (POLICIES.len() - 2) * WORKLOADS.len());
         let quick = comparison(&["--quick"]).unwrap().first(Path::new("logs"));
         assert_eq!(quick.len(), (POLICIES.len() - 2) * QUICK_WORKLOADS.len());
