@@ -6,6 +6,15 @@ use crate::arch::counters::CounterEvent;
 /// What a period takes: which counters are present, and eight numbers.
 const PERIOD: usize = 1 + 8 * 8;
 
+/// What is counted of guests.
+pub(super) const OF_GUESTS: [CounterEvent; 5] = [
+    CounterEvent::Instructions,
+    CounterEvent::Cycles,
+    CounterEvent::DtlbMisses,
+    CounterEvent::Walks,
+    CounterEvent::PageFaults,
+];
+
 /// The first line is a mode, as a description or the monitor may have it. If it is one, what follows are periods of samples for its
 /// policy.
 ///
@@ -40,14 +49,7 @@ fn period(bytes: &[u8]) -> Period {
         u64::from_le_bytes(part.copied().unwrap_or_default())
     };
     let (mut guest, mut host) = (Counts::ABSENT, Counts::ABSENT);
-    let events = [
-        CounterEvent::Instructions,
-        CounterEvent::Cycles,
-        CounterEvent::DtlbMisses,
-        CounterEvent::Walks,
-        CounterEvent::PageFaults,
-    ];
-    for (n, event) in events.into_iter().enumerate().filter(|(n, _)| bytes[0] >> n & 1 != 0) {
+    for (n, event) in OF_GUESTS.into_iter().enumerate().filter(|(n, _)| bytes[0] >> n & 1 != 0) {
         guest.set(event, number(n));
     }
     host.set(CounterEvent::Cycles, u64::from(bytes[0]));

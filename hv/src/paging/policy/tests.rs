@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::dav2m::State;
+use super::fuzz::OF_GUESTS;
 use super::modelled::{MISSES, Machine, NEITHER, PAGING, Work};
 use super::*;
 use crate::arch::counters::CounterEvent;
@@ -258,7 +259,7 @@ fn oracle_changes_at_the_nearest_period() {
         slow.period(PAGING);
         assert_eq!(slow.engine == Engine::Shadow, shadow);
     }
-    // Asked for anew, it begins anew.
+    // A second start is the first one again.
     let decision = machine.policy.on(Event::Start, &Sample::default());
     assert_eq!((decision.engine, decision.next), (Engine::Shadow, Next::Period));
 }
@@ -331,15 +332,8 @@ proptest! {
         sample.engine = policy.on(Event::Start, &sample).engine;
         for ([nanos, exits, faults, instructions, cycles, misses], present) in periods {
             let mut guest = Counts::ABSENT;
-            let events = [
-                CounterEvent::Instructions,
-                CounterEvent::Cycles,
-                CounterEvent::DtlbMisses,
-                CounterEvent::Walks,
-                CounterEvent::PageFaults,
-            ];
             let values = [instructions, cycles, misses, misses, faults];
-            for (bit, (event, value)) in events.into_iter().zip(values).enumerate() {
+            for (bit, (event, value)) in OF_GUESTS.into_iter().zip(values).enumerate() {
                 if present >> bit & 1 != 0 {
                     guest.set(event, value);
                 }
