@@ -170,7 +170,7 @@ fn late_reader(context: &Context) -> Result<()> {
     let (mut child, mut reader) = start_unread(context, "seq -s, 1000 1840; exit 9")?;
     let mut machine = Vec::new();
     while machine.is_empty() || rustix::io::ioctl_fionread(&reader)? == 0 {
-        ensure!(child.try_wait()?.is_none(), "pal has ended, and nobody has read its output");
+        ensure!(child.try_wait()?.is_none(), "pal has ended before its output was read");
         let now = children(child.id());
         // It may be gone when its output comes.
         machine = if now.is_empty() { machine } else { now };

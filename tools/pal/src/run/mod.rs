@@ -3,7 +3,7 @@
 mod advice;
 mod bochs;
 mod boot;
-mod children;
+pub mod children;
 mod console;
 mod consoles;
 mod devices;
