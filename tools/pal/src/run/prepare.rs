@@ -281,6 +281,8 @@ fn command_line(args: &RunArgs, vm: &Vm, image: &Image, nonce: Option<&str>) -> 
         if args.verbose == 0 {
             words.push("quiet".to_owned());
         }
+        // Linux tests its ciphers at each start, which takes more than half of the time of a boot.
+        words.push("cryptomgr.notests".to_owned());
         if vm.root.is_some() {
             // Cards have the names of this documentation.
             words.push("net.ifnames=0".to_owned());
