@@ -11,13 +11,23 @@ use super::role::HOST_WRITABLE;
 use super::slow_path::index;
 use super::{Shadow, ShadowOutcome, TlbFlush};
 use crate::arch::Access;
-use crate::arch::addr::{Gpa, Gva, Hfn, Hpa};
+use crate::arch::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SHIFT};
 use crate::mem::guest_memory::GuestMemory;
 use crate::mem::table_memory::{ENTRIES, TableMemory};
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, ADDRESS, DIRTY, PRESENT};
 use crate::paging::guest_walk::error_code;
 use crate::paging::p2m::{P2m, P2mEntry};
+
+/// The last leaf that was filled ahead, without its address: most neighbours have the same rights.
+#[derive(Default)]
+struct LastLeaf {
+    /// The guest's entry without its address, and whether the memory may be written in the lowest of the address's bits. Never 0
+    /// for a leaf, which is present.
+    made_from: u64,
+    /// The shadow entry without its address.
+    bits: u64,
+}
 
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Handles a fault on the fast path. `None`: it needs the slow path, and nothing has changed but accessed and dirty bits
@@ -161,9 +171,21 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 
     /// Makes an empty entry the leaf of a guest entry with its accessed bit set, ahead of its use.
     #[inline(always)]
-    fn put_ahead(&mut self, leaf: &Leaf, index: usize, raw: u64, to: Hpa, writable: bool) {
-        let entry = self.typed(leaf.key.leaf(raw, to, writable) | HOST_WRITABLE, 1);
-        self.pool.map_at(leaf.table, index, 1, entry, raw);
+    fn put_ahead(
+        &mut self,
+        leaf: &Leaf,
+        index: usize,
+        raw: u64,
+        to: Hpa,
+        writable: bool,
+        last: &mut LastLeaf,
+    ) {
+        let made_from = raw & !ADDRESS | u64::from(writable) << PAGE_SHIFT;
+        if last.made_from != made_from {
+            let bits = self.typed(leaf.key.leaf(raw, Hpa(0), writable) | HOST_WRITABLE, 1);
+            *last = LastLeaf { made_from, bits };
+        }
+        self.pool.map_at(leaf.table, index, 1, to.0 | last.bits, raw);
     }
 
     /// Fills empty entries around the one that was needed: upwards and downwards as long as the guest has accessed them
@@ -183,13 +205,16 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let present = self.pool.page(leaf.table).present_around(own);
         let is_empty = |index: usize| present >> (index % 64) & 1 == 0;
         let mut filled = 0;
+        let mut last = LastLeaf::default();
         let mut index = own + 1;
-        while index < first + window && is_empty(index) && self.fill_near(p2m, memory, leaf, index) {
+        while index < first + window && is_empty(index) && self.fill_near(p2m, memory, leaf, index, &mut last)
+        {
             filled += 1;
             index += 1;
         }
         index = own;
-        while index > first && is_empty(index - 1) && self.fill_near(p2m, memory, leaf, index - 1) {
+        while index > first && is_empty(index - 1) && self.fill_near(p2m, memory, leaf, index - 1, &mut last)
+        {
             filled += 1;
             index -= 1;
         }
@@ -204,6 +229,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         memory: &impl GuestMemory,
         leaf: &Leaf,
         index: usize,
+        last: &mut LastLeaf,
     ) -> bool {
         const WANTED: u64 = PRESENT | ACCESSED;
         let Some(raw) = leaf.read(memory, index) else { return false };
@@ -217,7 +243,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         let Some(to) = self.place(p2m, Gpa(raw & ADDRESS)) else { return false };
         let writable = !self.pool.is_write_protected(to.frame());
-        self.put_ahead(leaf, index, raw, to, writable);
+        self.put_ahead(leaf, index, raw, to, writable, last);
         true
     }
 
