@@ -4,8 +4,8 @@
 //! standard input; each decision is a word on a line of standard output.
 //!
 //! - `policy-replay replay POLICY`: a line for each period of samples, `nanoseconds instructions guest-cycles host-cycles
-//!   TLB-misses page-faults`; `nested` or `shadow`, which is wanted at the start and after each period. In nested mode a policy
-//!   gets no page faults, as on a machine.
+//!   TLB-misses page-faults counted`; `nested` or `shadow`, which is wanted at the start and after each period. `counted` is 1 if
+//!   the guest counts its page faults itself; if not, a policy in nested mode gets none, as on a machine.
 //! - `policy-replay decide POLICY`: a line for each interval of a linear model, `page-faults TLB-misses`; `nested`, `shadow`, or
 //!   `stay` within its margin.
 
@@ -72,12 +72,15 @@ fn replay(mode: Mode, output: &mut impl Write) -> Result<(), String> {
     let mut sample = Sample::default();
     sample.engine = policy.on(Event::Start, &sample).engine;
     writeln!(output, "{}", sample.engine.name()).map_err(|error| error.to_string())?;
-    lines(|[nanos, instructions, cycles, host_cycles, misses, faults]| {
+    lines(|[nanos, instructions, cycles, host_cycles, misses, faults, counted]| {
         let (mut guest, mut host) = (Counts::ABSENT, Counts::ABSENT);
         guest.set(CounterEvent::Instructions, instructions);
         guest.set(CounterEvent::Cycles, cycles);
         guest.set(CounterEvent::DtlbMisses, misses);
         host.set(CounterEvent::Cycles, host_cycles);
+        if counted != 0 {
+            guest.set(CounterEvent::PageFaults, faults);
+        }
         let guest_faults = if sample.engine == Engine::Shadow { faults } else { 0 };
         // Of exits only the guest's page faults are known; no policy that is judged from a log looks at others.
         sample.period = Some(Period {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from . import ENGINES, NESTED, SHADOW, Refusal, phases
+from . import ENGINES, SHADOW, Refusal, phases
 
 PROPENSITY = 0.5
 """Of either engine in each interval of `random`."""
@@ -63,7 +63,7 @@ def draws(seed, count):
 
 
 def known_faults(rate, instructions):
-    """Page faults of an interval in nested mode: as many as the last known rate, in a million instructions, gives."""
+    """Page faults of an interval in which nobody counts them: as many as the last known rate, in a million instructions, gives."""
     return rate * instructions // 1_000_000
 
 
@@ -120,6 +120,8 @@ def cut(samples, interval_ms):
         *sums,
         # The engine that it ended with; a sample in which it changed counts as one of the new engine.
         pl.col("engine").last(),
+        # By the guest itself, in all of it.
+        counted=pl.col("counted").all(),
         # In force for all of it: a VCPU in another state may have kept it from being so.
         pure=pl.col("engine").n_unique() == 1,
         first=pl.col("row").min(),
@@ -133,12 +135,13 @@ def contexts(log, table, periods, usable, interval_ms, least):
     engine = table["engine"].to_numpy()
     instructions = [int(value) for value in table["instructions"]]
     counts, rate = [], None
+    known = (engine == SHADOW) | table["counted"].to_numpy()
     for number, (faults, misses) in enumerate(zip(table["faults"], table["misses"])):
-        if engine[number] == SHADOW and instructions[number] > 0:
+        if known[number] and instructions[number] > 0:
             rate = faults * 1_000_000 // instructions[number]
-        elif engine[number] == NESTED and rate is not None:
+        elif not known[number] and rate is not None:
             faults = known_faults(rate, instructions[number])
-        # Before shadow paging was first used nothing is known of the guest's page faults.
+        # Until the guest counts them or shadow paging is first used nothing is known of its page faults.
         counts.append((faults if rate is not None else -1, misses))
     counts = np.array(counts, dtype=np.int64).reshape(-1, 2)
     after = np.arange(1, len(table))

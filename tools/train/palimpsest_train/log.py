@@ -26,7 +26,9 @@ COLUMNS = {
     "host_cycles": pl.Int64,
     "misses": pl.Int64,
     "faults": pl.Int64,
+    "counted": pl.Boolean,
 }
+"""`counted`: the guest counted its page faults itself, so that they are known with either engine."""
 
 
 @dataclass
@@ -129,8 +131,10 @@ def sample(record):
         guest, host = record["guest"], record["host"]
         misses = guest["dtlb_misses"] if "dtlb_misses" in guest else guest["walks"]
         engine = ENGINES.index(record["engine"])
+        counted = "page_faults" in guest
+        faults = guest["page_faults"] if counted else record["faults"]["guest"] if engine == SHADOW else 0
         row = [record["time_ns"], record["span_ns"], engine, guest["instructions"], guest["cycles"], host.get("cycles", 0),
-               misses, record["faults"]["guest"] if engine == SHADOW else 0]
+               misses, faults, counted]
     except (KeyError, TypeError, AttributeError, ValueError):
         return None
     if not all(isinstance(value, int) and 0 <= value <= MOST for value in row[1:]) or not isinstance(row[0], int):

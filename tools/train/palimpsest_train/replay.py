@@ -1,14 +1,15 @@
 """What the hypervisor's own policies decide on a log: `tools/policy-replay` is their code, compiled for this machine.
 
 A line goes in for each period of samples, and the engine that is wanted after it comes out. A policy in nested mode sees no page
-faults, so only what it could have seen is handed over: `policy-replay` hides them by the policy's own engine.
+faults, unless the guest counts them itself, so only what it could have seen is handed over: `policy-replay` hides them by the
+policy's own engine.
 """
 
 import subprocess
 
 import numpy as np
 
-from . import ENGINES, NESTED, SHADOW, Refusal
+from . import ENGINES, SHADOW, Refusal
 from .estimate import Choices
 from .intervals import known_faults
 
@@ -44,12 +45,13 @@ def periods(program, policy, log):
     """The engine that the policy would have had in force in each sample of the log."""
     rows, rate = [], 0
     for row in log.samples[1:].iter_rows(named=True):
-        faults, instructions = row["faults"], row["instructions"]
-        if row["engine"] == SHADOW and instructions > 0:
+        faults, instructions, counted = row["faults"], row["instructions"], row["counted"]
+        known = counted or row["engine"] == SHADOW
+        if known and instructions > 0:
             rate = faults * 1_000_000 // instructions
-        elif row["engine"] == NESTED:
+        elif not known:
             faults = known_faults(rate, instructions)
-        rows.append(f"{row['span_ns']} {instructions} {row['guest_cycles']} {row['host_cycles']} {row['misses']} {faults}")
+        rows.append(f"{row['span_ns']} {instructions} {row['guest_cycles']} {row['host_cycles']} {row['misses']} {faults} {counted:d}")
     words = ask(program, ["replay", policy], rows)
     if len(words) != len(rows) + 1:
         raise RuntimeError(f"{program}: {len(words)} decisions for {len(rows)} periods")

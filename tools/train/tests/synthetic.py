@@ -16,26 +16,28 @@ def cycles(engine, faults, misses):
     return INSTRUCTIONS + (misses * 120 if engine == NESTED else misses * 30 + faults * 3000)
 
 
-def text(work, engines, mode, noise=0.0, seed=0, command="sh /work", change=0, end=True):
-    """A file of samples, one for each interval of 10 ms; `work` has page faults and misses of each."""
+def text(work, engines, mode, noise=0.0, seed=0, command="sh /work", change=0, end=True, counts=False):
+    """A file of samples, one for each interval of 10 ms; `work` has page faults and misses of each. `counts`: the guest counts its
+    page faults itself."""
     rng = np.random.default_rng(seed)
     run = {"v": 1, "t": "run", "machine": "qemu-svm", "lab": "synthetic", "mode": mode, "command": ["pal", "run", "--exec", command]}
-    lines, before = [run, sample(0, NESTED, 0, 0, 0)], NESTED
+    lines, before = [run, sample(0, NESTED, 0, 0, 0, counts)], NESTED
     for number, ((faults, misses), engine) in enumerate(zip(work, engines)):
         taken = cycles(engine, int(faults), int(misses)) * np.exp(noise * rng.normal()) + change * (engine != before)
-        lines.append(sample(number + 1, engine, int(faults), int(misses), int(taken)))
+        lines.append(sample(number + 1, engine, int(faults), int(misses), int(taken), counts))
         before = engine
     if end:
         lines.append({"v": 1, "t": "end", "records": len(lines), "dropped": 0})
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
-def sample(number, engine, faults, misses, taken):
+def sample(number, engine, faults, misses, taken, counts=False):
     """A line of 10 ms."""
+    counted = {"page_faults": faults} if counts else {}
     return {
         "v": 1, "t": "sample", "vm": "guest", "time_ns": number * 10_000_000, "span_ns": 10_000_000, "engine": ENGINES[engine],
         "faults": {"shadow": faults, "guest": faults if engine == SHADOW else 0},
-        "guest": {"instructions": INSTRUCTIONS if taken else 0, "cycles": taken, "dtlb_misses": misses}, "host": {"cycles": 0},
+        "guest": {"instructions": INSTRUCTIONS if taken else 0, "cycles": taken, "dtlb_misses": misses, **counted}, "host": {"cycles": 0},
     }  # fmt: skip
 
 

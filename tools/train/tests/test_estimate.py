@@ -130,6 +130,16 @@ class Replayed(unittest.TestCase):
         # It decides after an interval for the next one, and sees page faults since it runs on shadow tables.
         self.assertEqual([at[n] for n in (50, 60, 61, 100)], [SHADOW, SHADOW, NESTED, NESTED])
 
+    def test_page_faults_that_the_guest_counts(self):
+        work = [(5000, 20_000)] * 60 + [(0, 20_000)] * 60
+        for counts, wanted in ((False, NESTED), (True, SHADOW)):
+            log = synthetic.parsed(synthetic.random_text(work, counts=counts))
+            data = intervals.of(log)
+            choices = replay.choices(REPLAY, "threshold,faults=1000,misses=2000,interval_ms=10", log, data)
+            at = dict(zip(data.position, choices.engine))
+            # Without counts it stays with nested paging, where it sees no page faults any more.
+            self.assertEqual([at[50], at[100]], [NESTED, wanted])
+
     def test_no_policy(self):
         with self.assertRaisesRegex(replay.Refusal, "interval_ms is a number"):
             replay.periods(REPLAY, "threshold,interval_ms=0", synthetic.parsed(synthetic.random_text([(1, 1)] * 50)))

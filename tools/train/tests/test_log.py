@@ -30,6 +30,12 @@ class Logs(unittest.TestCase):
         first = int(np.flatnonzero(drawn == SHADOW)[0])
         self.assertEqual(len(data), 200 - first - 1, "nothing is known before the first interval with shadow paging")
 
+    def test_page_faults_that_the_guest_counts(self):
+        work = [(number % 50, 500) for number in range(200)]
+        data = intervals.of(synthetic.parsed(synthetic.random_text(work, counts=True)))
+        self.assertTrue(np.array_equal(data.counts[:, 0], [work[at - 1][0] for at in data.position]), "with either engine")
+        self.assertEqual(len(data), 199, "known from the beginning")
+
     def test_what_ran_is_a_workload(self):
         def of(*words):
             return synthetic.parsed(synthetic.random_text(WORK).replace(json.dumps(["pal", "run", "--exec", "sh /work"]), json.dumps(words))).workload
