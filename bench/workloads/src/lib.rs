@@ -203,6 +203,8 @@ pub fn find(name: &str) -> Option<&'static Workload> {
 
 /// Where the guest has a link to each file of [`Programs`], by its name.
 pub const PROGRAMS: &str = "/program";
+/// Where the guest kit lies, a kernel module that counts page faults, if the guest is to load it (docs/guest-kit.md).
+pub const KIT: &str = "/palimpsest.ko";
 /// Where the program prints its record: this and a JSON object with the keys `workload`, `scale_milli`, `checksum`,
 /// `tsc_begin`, `tsc_end`; or `error`.
 pub const MARK: &str = "@workload ";

@@ -23,6 +23,7 @@ mod sys;
 use std::{
     env,
     ffi::{CStr, c_char, c_int},
+    fs::File,
     io,
 };
 
@@ -99,6 +100,9 @@ fn perform(arguments: &[String]) -> io::Result<()> {
     if guest::is_first_process() && programs::PROGRAMS.iter().any(|(known, ..)| known == name) {
         programs::settle_guest()?;
     }
+    if guest::is_first_process() {
+        load_kit()?;
+    }
     let (mut work, check) = prepare(name, scale)?;
     clock::mark::<{ abi::lab::MARK_BEGIN }>(workloads::REGION);
     let begin = clock::now();
@@ -107,6 +111,15 @@ fn perform(arguments: &[String]) -> io::Result<()> {
     clock::mark::<{ abi::lab::MARK_END }>(workloads::REGION);
     report::done(name, scale, check(sum?)?, begin, end);
     Ok(())
+}
+
+/// Loads the guest kit, if the guest has it: it counts page faults from here on.
+fn load_kit() -> io::Result<()> {
+    let wrong = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", workloads::KIT));
+    match File::open(workloads::KIT) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        file => sys::load_module(&file.map_err(wrong)?).map_err(wrong),
+    }
 }
 
 /// Prepares a workload at this many thousandths of its scale: one round at least. What our own do is their checksum.

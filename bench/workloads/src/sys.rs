@@ -1,6 +1,6 @@
 //! What the workloads ask of the kernel: memory and processes.
 
-use std::{io, ptr, slice};
+use std::{fs::File, io, os::fd::AsRawFd, ptr, slice};
 
 use libc::{c_int, pid_t};
 
@@ -69,6 +69,15 @@ impl Drop for Area {
 /// Turns a system call's -1 into an error.
 pub fn check(result: c_int) -> io::Result<c_int> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Loads the kernel module in a file. Only the first process of a guest may.
+pub fn load_module(file: &File) -> io::Result<()> {
+    // SAFETY: the kernel reads the file and an empty list of parameters, a C string.
+    match unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), c"".as_ptr(), 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
 }
 
 /// Forks; the child runs `body` and exits with what it returns.

@@ -17,7 +17,17 @@ pub const CASES: &[Case] = &[
 /// cells in the file, and runs nothing.
 fn compares(context: &Context) -> Result<()> {
     let (json, html, csv) = (context.path("c.json"), context.path("c.html"), context.path("c.csv"));
-    let what = ["compare", "--policies", "nested,shadow", "--workloads", "mmap-churn", "--scale", "0.05"];
+    // No policy here looks at page faults.
+    let what = [
+        "compare",
+        "--policies",
+        "nested,shadow",
+        "--workloads",
+        "mmap-churn",
+        "--scale",
+        "0.05",
+        "--no-kit",
+    ];
     let files = ["--json", &json, "--html", &html, "--csv", &csv];
     let first = context.pal([&what[..], &files].concat(), None)?.status(0)?;
     first.has("mmap-churn")?.has("+0.0 %")?.has("all workloads")?;
@@ -59,11 +69,13 @@ fn compares(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// gzip comes to the same in both modes, and says of which package it is.
+/// gzip comes to the same in both modes, and says of which package it is. With the guest kit its page faults are counted while
+/// nested paging is used.
 fn program(context: &Context) -> Result<()> {
+    let samples = context.path("samples.jsonl");
     let run = |mode: &str| {
         let words = ["workload", "run", "gzip", "--scale", "0.02", "--deterministic", "--mode", mode];
-        context.pal(words.to_vec(), None)
+        context.pal([&words[..], &["--kit", "--samples", &samples]].concat(), None)
     };
     let nested = run("nested")?;
     if nested.stderr.contains("cannot fetch the programs of workload gzip")
@@ -74,7 +86,12 @@ fn program(context: &Context) -> Result<()> {
         );
         return Ok(());
     }
-    let (nested, shadow) = (nested.status(0)?, run("shadow")?.status(0)?);
+    let nested = nested.status(0)?;
+    let text = std::fs::read_to_string(&samples)?;
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let faults: u64 = lines.filter_map(|line| line["guest"]["page_faults"].as_u64()).sum();
+    ensure!(faults > 100, "{faults} page faults of a guest that starts gzip");
+    let shadow = run("shadow")?.status(0)?;
     let checksum = |text: &str| text.lines().find(|line| line.starts_with("checksum")).map(str::to_owned);
     let (one, other) = (checksum(&nested.stdout()), checksum(&shadow.stdout()));
     ensure!(one.is_some() && one == other, "{one:?} and {other:?}");
@@ -97,7 +114,8 @@ fn refused(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// A figure of one small cell. Its words and its page have the numbers of the file, and another figure finds the cell there.
+/// A figure of one small cell. Its words and its page have the numbers of the file, and another figure finds the cell there. Its
+/// guest loads the guest kit.
 fn reproduces(context: &Context) -> Result<()> {
     let (json, page) = (context.path("cells.json"), context.path("figure.md"));
     let small = ["--workloads", "mmap-churn", "--scale", "0.05", "--json", &json, "--output", &page];

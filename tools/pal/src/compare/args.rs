@@ -30,7 +30,7 @@ Exit status: 0; 1 if a cell failed, or checksums differ; 2 usage.";
 #[command(after_help = EXAMPLES)]
 pub struct CompareArgs {
     /// The policies, as `pal run --policy` takes them; with train=pooled or train=specific dsp-offset and asp-svm learn from this
-    /// comparison's own runs. Default: all
+    /// comparison's own runs, and with train=specific oracle has its schedule from them. Default: all
     #[arg(long, value_name = "A,B,…", num_args = 1..)]
     pub policies: Vec<String>,
     /// The workloads, by their names in `cargo pal workload list`. Default: some of each kind
@@ -42,7 +42,7 @@ pub struct CompareArgs {
     /// Short runs of fewer workloads
     #[arg(long)]
     pub quick: bool,
-    /// How much work, as a multiple of what the list of workloads says. Default: 2, with --quick 0.5
+    /// How much work, as a multiple of what the list of workloads says. Default: 2, with --quick 2 for chase and 0.5 for others
     #[arg(long, value_name = "FACTOR", value_parser = scale)]
     pub scale: Option<u32>,
     /// The lab machine: a name of `cargo pal lab list`, or the file that describes one
@@ -54,6 +54,9 @@ pub struct CompareArgs {
     /// Let time in the machine follow the modelled cycles, as `pal run --lab-time` does
     #[arg(long)]
     pub lab_time: bool,
+    /// Guests without the guest kit: page faults are then not known while nested paging is used
+    #[arg(long)]
+    pub no_kit: bool,
     /// Cells that run side by side; it changes no result. Default: as many as this machine has processors
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub jobs: Option<u32>,

@@ -10,7 +10,7 @@ use std::{
     time::Instant,
 };
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::{
     cell::{self, Cell, Plan},
@@ -30,8 +30,8 @@ pub struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// Builds or finds everything; files that runs need for a moment lie in `scratch`. `description` is the lab machine's. `jobs`:
-    /// cells side by side, as many as processors by default.
+    /// Builds or finds everything; files that runs need for a moment lie in `scratch`. `description` is the lab machine's. `kit`:
+    /// guests load the guest kit. `jobs`: cells side by side, as many as processors by default.
     ///
     /// # Errors
     /// Something is missing here, or does not compile.
@@ -39,9 +39,14 @@ impl<'a> Bench<'a> {
         needs: &'a Needs<'a>,
         scratch: &Path,
         description: &str,
+        kit: bool,
         jobs: Option<u32>,
     ) -> Result<Bench<'a>> {
-        let setup = Setup::new(needs, true, scratch)?;
+        let setup = Setup::new(needs, true, kit, scratch).context(if kit {
+            "guests load the guest kit, so that page faults are known with nested paging; --no-kit does without"
+        } else {
+            "workloads cannot be run"
+        })?;
         let plugin = needs.lab_plugin()?;
         let qemu = Command::new(&Emulator::with_plugins(None, needs)?.program).arg("--version").output()?;
         let files = [&setup.hypervisor, &setup.kernel, &setup.initrd, &plugin].map(|path| path.as_path());

@@ -1,7 +1,8 @@
 //! Policies that are trained on the comparison's own runs: `dsp-offset,train=pooled`, `asp-svm,train=specific`.
 //!
 //! The trainer is `pal train`'s. `dsp-offset` learns from the runs of `random` with the seed 1, `asp-svm` from those of `nested` and
-//! `shadow`; pooled: one model from all workloads, specific: one for each workload, from its own runs.
+//! `shadow`; pooled: one model from all workloads, specific: one for each workload, from its own runs. `oracle` has its schedule from
+//! the latter.
 
 use std::path::{Path, PathBuf};
 
@@ -40,7 +41,9 @@ impl Training {
         let trainable = match name {
             "dsp-offset" => Trainable::DspOffset,
             "asp-svm" => Trainable::AspSvm,
-            _ => return Err(Usage::new("train= is for dsp-offset and asp-svm")),
+            "oracle" if how == "specific" => Trainable::Oracle,
+            "oracle" => return Err(Usage::new("a schedule is for one workload: oracle,train=specific")),
+            _ => return Err(Usage::new("train= is for dsp-offset, asp-svm and oracle")),
         };
         match (how, parameters.contains(',')) {
             ("pooled" | "specific", false) => {
@@ -78,7 +81,8 @@ impl Training {
         let said = train::learn(&args, needs.project, needs.ui)?;
         needs.ui.detail(said.trim_end());
         let name = crate::cli::value_name(self.policy);
-        let mode = model::mode(&format!("{name},model={}", output.path().display()));
+        let what = if self.policy == Trainable::Oracle { "schedule" } else { "model" };
+        let mode = model::mode(&format!("{name},{what}={}", output.path().display()));
         mode.map(|mode| mode.to_string()).map_err(|why| anyhow!(why))
     }
 }
@@ -95,9 +99,15 @@ mod tests {
         assert!(training.is_specific && training.learns_from() == [RANDOM]);
         let training = of("asp-svm,train=pooled").unwrap().unwrap();
         assert!(!training.is_specific && training.learns_from() == ["nested", "shadow"]);
-        for wrong in
-            ["dav2m,train=pooled", "dsp-offset,train=x", "dsp-offset,train=pooled,bias=1", "asp-svm,train="]
-        {
+        let training = of("oracle,train=specific").unwrap().unwrap();
+        assert!(training.is_specific && training.learns_from() == ["nested", "shadow"]);
+        for wrong in [
+            "oracle,train=pooled",
+            "dav2m,train=pooled",
+            "dsp-offset,train=x",
+            "dsp-offset,train=pooled,bias=1",
+            "asp-svm,train=",
+        ] {
             assert!(of(wrong).is_err(), "{wrong}");
         }
         assert!(RANDOM.ends_with(&format!("={INTERVAL_MS}")));

@@ -34,7 +34,7 @@ pub const POLICIES: [&str; 9] = [
     "shadow",
     RANDOM,
     "threshold,interval_ms=5",
-    "dsp-sample,interval_ms=2,explore=2,exploit=20",
+    "dsp-sample,interval_ms=5,exploit=20",
     DAV2M,
     "bandit,interval_ms=10",
     "dsp-offset,train=pooled",
@@ -48,6 +48,8 @@ pub const QUICK_WORKLOADS: [&str; 3] = ["chase", "mmap-churn", "phases"];
 /// Scales in thousandths.
 const SCALE: u32 = 2000;
 const QUICK_SCALE: u32 = 500;
+/// What takes more with `--quick`: with less, `chase` is over before its intervals are more than what changes cost.
+const QUICK_LONGER: (&str, u32) = ("chase", 2000);
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -58,8 +60,10 @@ pub struct Request {
     pub workloads: Vec<String>,
     /// Runs of each.
     pub seeds: u32,
-    /// Thousandths of the workloads' scale.
-    pub scale_milli: u32,
+    /// Thousandths of the workloads' scale; `None`: each has its own.
+    pub scale_milli: Option<u32>,
+    /// Short runs.
+    pub is_quick: bool,
     /// The lab machine.
     pub lab: String,
     /// The largest pages of nested tables.
@@ -84,7 +88,8 @@ impl Request {
             policies,
             workloads,
             seeds: args.seeds,
-            scale_milli: args.scale.unwrap_or(Request::scale(args.quick)),
+            scale_milli: args.scale,
+            is_quick: args.quick,
             lab: args.lab.clone(),
             nested_page: args.nested_page,
             lab_time: args.lab_time,
@@ -92,9 +97,14 @@ impl Request {
         }
     }
 
-    /// How much work by default, in thousandths.
-    pub const fn scale(is_quick: bool) -> u32 {
-        if is_quick { QUICK_SCALE } else { SCALE }
+    /// How much work of a workload, in thousandths of its scale.
+    fn scale(&self, workload: &str) -> u32 {
+        let (longer, scale) = QUICK_LONGER;
+        self.scale_milli.unwrap_or(match self.is_quick {
+            false => SCALE,
+            true if workload == longer => scale,
+            true => QUICK_SCALE,
+        })
     }
 }
 
@@ -148,23 +158,38 @@ impl Comparison {
         &self.request.workloads
     }
 
-    /// What is the same for all cells.
+    /// How much work there is, as multiples of the workloads' scale: one for all, or with their names.
+    pub fn scales(&self) -> String {
+        let scale = |name: &String| f64::from(self.request.scale(name)) / 1000.0;
+        let named = |name: &String| format!("{} of {name}", scale(name));
+        match self.workloads() {
+            [first, others @ ..] if others.iter().all(|other| scale(other) == scale(first)) => {
+                scale(first).to_string()
+            }
+            all => all.iter().map(named).collect::<Vec<_>>().join(", "),
+        }
+    }
+
+    /// What is the same for all cells, and how much work there is.
     pub fn about(&self) -> Value {
-        let Request { lab, nested_page, lab_time, seeds, scale_milli, .. } = &self.request;
-        json!({ "lab": lab, "nested_page": nested_page.name(), "lab_time": lab_time, "seeds": seeds, "scale_milli": scale_milli,
+        let Request { lab, nested_page, lab_time, seeds, .. } = &self.request;
+        let scales = self.workloads().iter().map(|name| (name.clone(), self.request.scale(name).into()));
+        let scales: serde_json::Map<String, Value> = scales.collect();
+        json!({ "lab": lab, "nested_page": nested_page.name(), "lab_time": lab_time, "seeds": seeds, "scale_milli": scales,
             "sample_ms": SAMPLE_MS, "version": env!("CARGO_PKG_VERSION") })
     }
 
     /// The cell of a workload and a policy, of which `mode` is what runs.
     fn plan(&self, workload: &'static str, policy: &str, mode: &str, seed: u32) -> Plan {
-        let Request { lab, nested_page, lab_time, yes, scale_milli, .. } = &self.request;
+        let Request { lab, nested_page, lab_time, yes, .. } = &self.request;
         let sample_ms = SAMPLE_MS.to_string();
         let mut options =
             words(&["--lab", lab, "--nested-page", nested_page.name(), "--sample-ms", &sample_ms]);
         options.extend(lab_time.then(|| "--lab-time".to_owned()));
         options.extend(yes.then(|| "--yes".to_owned()));
         let (policy, mode) = (policy.to_owned(), mode.to_owned());
-        Plan { workload, policy, mode, seed, scale_milli: *scale_milli, options, logs: None }
+        let scale_milli = self.request.scale(workload);
+        Plan { workload, policy, mode, seed, scale_milli, options, logs: None }
     }
 
     /// The cells that need no training, with those that others learn from; logs of the latter are kept in `logs`.
@@ -281,7 +306,13 @@ mod tests {
         assert_eq!(full.first(Path::new("")).len(), (POLICIES.len() - 2) * WORKLOADS.len());
         let quick = comparison(&["--quick"]).unwrap().first(Path::new("logs"));
         assert_eq!(quick.len(), (POLICIES.len() - 2) * QUICK_WORKLOADS.len());
-        assert_eq!(quick[0].scale_milli, QUICK_SCALE);
+        let scale = |workload: &str| quick.iter().find(|plan| plan.workload == workload).unwrap().scale_milli;
+        assert_eq!((scale("chase"), scale("phases")), (QUICK_LONGER.1, QUICK_SCALE));
+        assert_eq!(
+            comparison(&["--quick"]).unwrap().scales(),
+            "2 of chase, 0.5 of mmap-churn, 0.5 of phases"
+        );
+        assert_eq!(full.scales(), "2");
         assert!(quick[0].options().join(" ").contains("--nested-page 4K --sample-ms 1"));
     }
 
@@ -322,7 +353,7 @@ mod tests {
         for (words, why) in [
             (&["--policies", "dav3m"][..], "dav3m"),
             (&["--policies", "dav2m,window=3"], "window_inst"),
-            (&["--policies", "dav2m,train=pooled"], "dsp-offset and asp-svm"),
+            (&["--policies", "dav2m,train=pooled"], "dsp-offset, asp-svm and oracle"),
             (&["--workloads", "gup"], "gups"),
         ] {
             let error = comparison(words).err().unwrap();

@@ -7,7 +7,7 @@ use crate::{
 
 pub const NESTED: &str = "nested";
 pub const SHADOW: &str = "shadow";
-pub const SAMPLE: &str = "dsp-sample,interval_ms=2,explore=2,exploit=20";
+pub const SAMPLE: &str = "dsp-sample,interval_ms=5,exploit=20";
 pub const SPECIFIC: &str = "dsp-offset,train=specific";
 pub const POOLED: &str = "dsp-offset,train=pooled";
 pub const ASP: &str = "asp-svm,train=pooled";

@@ -53,7 +53,7 @@ pub struct ReproduceArgs {
     /// Other workloads than the figure's
     #[arg(long, value_name = "X,Y,…", num_args = 1.., value_delimiter = ',')]
     pub workloads: Vec<String>,
-    /// How much work, as a multiple of what the list of workloads says. Default: 2, with --quick 0.5
+    /// How much work, as a multiple of what the list of workloads says. Default: 2, with --quick 2 for chase and 0.5 for others
     #[arg(long, value_name = "FACTOR", value_parser = scale)]
     pub scale: Option<u32>,
     /// Runs of each cell; medians are compared
@@ -62,6 +62,9 @@ pub struct ReproduceArgs {
     /// Another lab machine than the figure's
     #[arg(long, value_name = "NAME")]
     pub lab: Option<String>,
+    /// Guests without the guest kit: page faults are then not known while nested paging is used
+    #[arg(long)]
+    pub no_kit: bool,
     /// Cells that run side by side. Default: as many as this machine has processors
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub jobs: Option<u32>,
@@ -134,7 +137,8 @@ fn plan(args: &ReproduceArgs, figure: &Figure) -> Result<Vec<(String, String, Co
             policies: words(figure.policies),
             workloads: workloads.clone(),
             seeds: args.seeds,
-            scale_milli: args.scale.unwrap_or(Request::scale(args.quick)),
+            scale_milli: args.scale,
+            is_quick: args.quick,
             lab: lab.clone(),
             nested_page: crate::cli::NestedPage::Small,
             lab_time: false,
@@ -164,7 +168,7 @@ fn perform(
     let mut done = Vec::new();
     for (lab, description, comparison) in parts {
         let kept = store::read(&path)?;
-        let bench = Bench::new(&needs, scratch.path(), &description, args.jobs)?;
+        let bench = Bench::new(&needs, scratch.path(), &description, !args.no_kit, args.jobs)?;
         // What others have put there stays there.
         let save = |cells: &[Cell], failed: &[Failed]| {
             let others = kept.iter().filter(|old| cells.iter().all(|new| new.inputs != old.inputs));

@@ -28,7 +28,7 @@ pub fn page(figure: &Figure, args: &ReproduceArgs, parts: &[(&Part, Vec<Claim>)]
             text,
             "\n## {}\n\nScale {}, seeds {}, nested pages {}.\n\n| claim | here | shape |\n|---|---|---|\n",
             part.lab,
-            about["scale_milli"].as_f64().unwrap_or(0.0) / 1000.0,
+            part.comparison.scales(),
             about["seeds"],
             about["nested_page"].as_str().unwrap_or_default(),
         );
@@ -79,6 +79,9 @@ fn command(args: &ReproduceArgs) -> String {
     }
     if args.seeds != 1 {
         let _ = write!(command, " --seeds {}", args.seeds);
+    }
+    if args.no_kit {
+        command += " --no-kit";
     }
     if let Some(lab) = &args.lab {
         let _ = write!(command, " --lab {lab}");

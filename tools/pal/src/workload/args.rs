@@ -29,7 +29,7 @@ Examples:
                                                 a program of Debian's, which is fetched once
 
 What follows the scale are options of `cargo pal run`, but for those that choose another guest. Without --lab time is counted in \
-instructions.
+instructions; with --kit the guest counts its page faults (docs/guest-kit.md).
 
 Exit status: 0; that of `cargo pal run` if the run failed; 1 if the guest did not do the work; 2 usage.";
 

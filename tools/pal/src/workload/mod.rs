@@ -60,10 +60,12 @@ fn run_one(args: &RunWorkload, project: &Project, ui: &Ui) -> Result<()> {
     let options = runner::options(&args.options)?;
     let needs = Needs { project, ui, yes: options.yes };
     let scratch = tempfile::Builder::new().prefix("pal-").tempdir()?;
-    let setup = Setup::new(&needs, options.lab.lab.is_some(), scratch.path())?;
+    let setup = Setup::new(&needs, options.lab.lab.is_some(), options.kit, scratch.path())?;
+    // The module is in the workload's own RAM disk.
+    let words: Vec<String> = args.options.iter().filter(|word| *word != "--kit").cloned().collect();
     let measured = {
         let _step = ui.step(&format!("running {}", workload.name));
-        runner::perform(&setup, workload, args.scale, &args.options)?
+        runner::perform(&setup, workload, args.scale, &words)?
     };
     let ticks = if options.pcpus == crate::run::pcpus::Pcpus::ONE && !options.machine.is_bochs() {
         "instructions"

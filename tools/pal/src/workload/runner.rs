@@ -19,7 +19,9 @@ use super::{
 use crate::{
     bench::program,
     cli::{Cli, Command as Subcommand, Guest, Machine, RunArgs},
+    guest::{cpio::Archive, vm::Vm},
     host::{lock::lock, needs::Needs, qemu::Emulator},
+    kit,
     run::end_with_pal,
     samples::Run,
     status::Usage,
@@ -28,8 +30,11 @@ use crate::{
 
 /// Guest memory in MiB: the largest workloads take 300, and Linux turns huge pages off below 512.
 const MEMORY_MIB: u64 = 1024;
-/// Words for the guest's kernel: without mitigations and the kernel's own address randomization runs differ less by chance.
-const APPEND: &str = "mitigations=off nokaslr panic=-1";
+/// Words for the guest's kernel: without mitigations and the kernel's own address randomization runs differ less by chance. The
+/// tests of its ciphers and the reading of its certificates are left out: they are more than half of the instructions of its boot,
+/// and on a lab machine most of what a short run takes.
+const APPEND: &str =
+    "mitigations=off nokaslr panic=-1 cryptomgr.notests initcall_blacklist=load_system_certificate_list";
 const TIMEOUT_SECONDS: u64 = 3600;
 
 /// What every run uses.
@@ -43,25 +48,29 @@ pub struct Setup<'a> {
     pub initrd: PathBuf,
     /// The hypervisor.
     pub hypervisor: PathBuf,
+    /// An archive with the guest kit, which follows that of an initial RAM disk; empty: guests do without it.
+    kit: Vec<u8>,
 }
 
 impl<'a> Setup<'a> {
     /// Builds or finds everything; the initial RAM disk lies in `scratch`. With `lab` also what lab machines take, so that runs
-    /// side by side need not.
+    /// side by side need not. With `kit` guests load the guest kit before their work begins.
     ///
     /// # Errors
     /// Something is missing here, or does not compile.
-    pub fn new(needs: &'a Needs, lab: bool, scratch: &Path) -> Result<Setup<'a>> {
+    pub fn new(needs: &'a Needs, lab: bool, kit: bool, scratch: &Path) -> Result<Setup<'a>> {
+        let kernel = needs.kernel(Guest::DebianAmd64)?;
+        let kit = if kit { kit_archive(needs, &kernel)? } else { Vec::new() };
         let initrd = scratch.join("initrd");
         let program = program::build_of(needs.project, needs.ui, "workloads", "workloads")?;
-        fs::write(&initrd, program::initramfs(&program)?)
+        fs::write(&initrd, [program::initramfs(&program)?, kit.clone()].concat())
             .with_context(|| format!("cannot write {}", initrd.display()))?;
         if lab {
             Emulator::with_plugins(None, needs)?;
             needs.lab_plugin()?;
         }
-        let (kernel, hypervisor) = (needs.kernel(Guest::DebianAmd64)?, needs.hypervisor()?);
-        Ok(Setup { needs, kernel, program, initrd, hypervisor })
+        let hypervisor = needs.hypervisor()?;
+        Ok(Setup { needs, kernel, program, initrd, hypervisor, kit })
     }
 
     /// The names and versions of the packages that a workload's programs are from; they are fetched. `None`: all of it is ours.
@@ -85,10 +94,22 @@ impl<'a> Setup<'a> {
         let _lock = lock(folder, self.needs.ui)?;
         if !path.exists() {
             let contents = programs::initramfs(self.needs, workload, programs, &self.program)?;
-            fs::write(&path, contents).with_context(|| format!("cannot write {}", path.display()))?;
+            fs::write(&path, [&contents[..], &self.kit].concat())
+                .with_context(|| format!("cannot write {}", path.display()))?;
         }
         Ok(path)
     }
+}
+
+/// An archive with the guest kit for this kernel. Linux unpacks one after the other.
+fn kit_archive(needs: &Needs, kernel: &Path) -> Result<Vec<u8>> {
+    let vm = Vm { guest: Some(Guest::DebianAmd64), kit: true, ..Vm::named("guest") };
+    let contents = fs::read(kernel).with_context(|| format!("cannot read {}", kernel.display()))?;
+    let module = kit::build(&vm, needs, kernel, &contents)?;
+    let contents = fs::read(&module).with_context(|| format!("cannot read {}", module.display()))?;
+    let mut archive = Archive::new();
+    archive.file(workloads::KIT.trim_start_matches('/'), 0o600, &contents)?;
+    Ok(archive.finish())
 }
 
 /// Modelled cycles of the work, by the side that they were counted on.
