@@ -5,7 +5,9 @@ import os
 import sys
 from pathlib import Path
 
-from . import Refusal, asp, estimate, intervals, log, offset, oracle, replay
+import numpy as np
+
+from . import Refusal, actual, asp, estimate, intervals, log, offset, oracle, replay
 
 USAGE = 2
 """The exit status for what a person gave that is of no use."""
@@ -27,6 +29,7 @@ def main(words):
     judge.add_argument("--log", required=True, type=Path)
     judge.add_argument("--replay", required=True)
     judge.add_argument("--policy", action="append", required=True, nargs=2, metavar=("NAME", "WORDS"))
+    judge.add_argument("--run", action="append", default=[], type=Path)
     arguments = parser.parse_args(words)
     try:
         (perform_train if arguments.command == "train" else perform_evaluate)(arguments)
@@ -88,6 +91,9 @@ def perform_evaluate(arguments):
     """Prints what policies would have gained."""
     source = log.read(arguments.log)
     data = intervals.of(source)
+    runs = {run.mode: actual.speeds(run, source, data) for run in map(log.read, arguments.run)}
+    for mode in runs.keys() - {words for _, words in arguments.policy} - {"nested", "shadow"}:
+        raise Refusal(f"--run: none of the policies is {mode}, which ran there; add it with --policy")
     print(f"{source.path}: {len(data)} intervals of {data.interval_ms} ms, {data.left_out} left out; {source.workload}")
     print("instructions per cycle, 95 % confidence: inverse propensity (IPS), doubly robust (DR)")
     print(f"{'':<24} {'over the log':<30} {'over nested':<30} {'over shadow':<30}")
@@ -99,6 +105,9 @@ def perform_evaluate(arguments):
               f"{matched} intervals match the log")
         for label, which in (("IPS", "ips"), ("DR", "dr")):
             print(f"  {label:<22} " + " ".join(f"{getattr(each, which)!s:<30}" for each in gained.values()).rstrip())
+        if words in runs:
+            found = actual.compared(runs[words], np.log(data.speed), runs, gained)
+            print(f"  {'its own run':<22} " + " ".join(f"{each:<30}" for each in found).rstrip())
 
 
 def chosen(words, arguments, source, data):

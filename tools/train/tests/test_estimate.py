@@ -5,7 +5,7 @@ import unittest
 
 import numpy as np
 
-from palimpsest_train import NESTED, SHADOW, estimate, intervals, replay
+from palimpsest_train import NESTED, SHADOW, Refusal, actual, estimate, intervals, replay
 from palimpsest_train.model import Model
 from tests import synthetic
 
@@ -92,6 +92,32 @@ class Estimates(unittest.TestCase):
         alike = np.repeat(rng.normal(size=250), 4)
         widths = [(one.high - one.low) / np.std(terms) for terms in (alone, alike) for one in [estimate.Difference.of(terms)]]
         self.assertGreater(widths[1], 1.5 * widths[0])
+
+
+class Actual(unittest.TestCase):
+    """Runs of the same work, beside the estimates."""
+
+    def test_what_was_gained(self):
+        work = synthetic.phases(np.random.default_rng(5), 12)
+        source = synthetic.parsed(synthetic.random_text(work))
+        data = intervals.of(source)
+        logs = [synthetic.parsed(synthetic.text(work, [engine] * len(work), name)) for engine, name in ((NESTED, "nested"), (SHADOW, "shadow"))]
+        runs = {run.mode: actual.speeds(run, source, data) for run in logs}
+        truth = np.mean([np.log(synthetic.cycles(SHADOW, *map(int, work[at])) / synthetic.cycles(NESTED, *map(int, work[at]))) for at in data.position])
+        self.assertAlmostEqual(float(np.mean(runs["nested"] - runs["shadow"])), truth, 6)
+        gained = estimate.gains(data, estimate.Choices.static(NESTED, len(data)))
+        found = actual.compared(runs["nested"], np.log(data.speed), runs, gained)
+        self.assertEqual(found[1:], ["+0.0 %, in both", f"{np.expm1(truth) * 100:+.1f} %, in both"])
+        nonsense = actual.compared(runs["nested"] + 3, np.log(data.speed), {}, gained)
+        self.assertEqual(nonsense[1:], ["–", "–"])
+        self.assertIn("in neither", nonsense[0])
+
+    def test_other_work_is_refused(self):
+        source = synthetic.parsed(synthetic.random_text([(1, 1)] * 60))
+        data = intervals.of(source)
+        for other in (synthetic.text([(1, 1)] * 80, [NESTED] * 80, "nested"), synthetic.text([(1, 1)] * 60, [NESTED] * 60, "nested", command="sleep")):
+            with self.assertRaisesRegex(Refusal, "with the same command"):
+                actual.speeds(synthetic.parsed(other), source, data)
 
 
 class Replayed(unittest.TestCase):

@@ -239,6 +239,8 @@ Examples:
   cargo pal run --lab zen3 --policy random,interval_ms=20 --samples random.jsonl
   cargo pal evaluate --log random.jsonl --policy nested --policy shadow
   cargo pal evaluate --log random.jsonl --policy threshold,faults=50,interval_ms=20
+  cargo pal evaluate --log random.jsonl --policy shadow --run nested.jsonl --run shadow.jsonl
+                                           and what shadow paging really gained over nested paging
 
 Exit status: 0; 2 for a log without chance, and for policies that no log can judge; 1 where the environment cannot be made.";
 

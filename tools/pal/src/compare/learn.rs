@@ -14,10 +14,13 @@ use crate::{
     train::{self, TrainArgs, Trainable, model},
 };
 
-/// Milliseconds of the intervals of what learns and what is learnt from.
-pub const INTERVAL_MS: u32 = 5;
+/// Milliseconds of the intervals of what learns and what is learnt from: more than the first filling of shadow tables takes, during
+/// which the guest hardly runs and shows neither misses nor page faults.
+pub const INTERVAL_MS: u32 = 10;
 /// What `dsp-offset` learns from.
-pub const RANDOM: &str = "random,interval_ms=5";
+pub const RANDOM: &str = "random,interval_ms=10";
+/// What a change costs in the schedules of `oracle`: about what the first one does. More of them gain little.
+const CHANGE_CYCLES: u32 = 10_000_000;
 
 /// A policy that is to be trained here, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +78,7 @@ impl Training {
             output: output.path().to_owned(),
             specific: false,
             interval_ms: (self.policy == Trainable::AspSvm).then_some(INTERVAL_MS),
-            change_cycles: None,
+            change_cycles: (self.policy == Trainable::Oracle).then_some(CHANGE_CYCLES),
             yes: needs.yes,
         };
         let said = train::learn(&args, needs.project, needs.ui)?;

@@ -70,6 +70,10 @@ pub struct EvaluateArgs {
     /// A policy: nested, shadow, threshold, dsp-offset or asp-svm, with its parameters; may be repeated
     #[arg(long, required = true, value_name = "NAME[,key=value]")]
     pub policy: Vec<String>,
+    /// A file of samples of the same work under one of these policies: what it gained there is shown beside the estimates; may be
+    /// repeated, and takes runs of `nested` and `shadow` to compare with
+    #[arg(long, value_name = "LOG")]
+    pub run: Vec<PathBuf>,
     /// Install missing packages without asking
     #[arg(short, long)]
     pub yes: bool,
@@ -125,6 +129,9 @@ pub fn evaluate(args: &EvaluateArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let mut command = python::command(project, &python);
     command.args(["palimpsest_train", "evaluate", "--replay"]).arg(needs.policy_replay()?);
     command.arg("--log").arg(&args.log);
+    for run in &args.run {
+        command.arg("--run").arg(run);
+    }
     for (word, mode) in &policies {
         command.args(["--policy", word, &mode.to_string()]);
     }
