@@ -6,6 +6,7 @@
 //! | [`telemetry`] | the hypervisor, which sends records, and `pal`, which reads them |
 //! | [`hypercall`], [`testdev`] | the hypervisor and the kernels that run in its VMs |
 //! | [`lab`] | the lab machine's plugin, which counts, and the readers of its counters |
+//! | [`agile`] | a hypervisor with agile paging and a machine that models the processor for it |
 //!
 //! Kernels and programs in C include `abi/include/palimpsest.h`. It is generated: a test of this crate fails when it differs from
 //! what the constants here say, and `PALIMPSEST_UPDATE=1 cargo test -p abi` writes it.
@@ -18,6 +19,7 @@
 #[macro_use]
 mod macros;
 
+pub mod agile;
 pub mod config;
 pub mod feature;
 pub mod hypercall;
