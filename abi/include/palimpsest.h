@@ -174,10 +174,20 @@ struct palimpsest_lab_counters {
     uint64_t checks_raced;
 };
 
+/* Walks of agile paging, by where they leave the shadow tables. */
+struct palimpsest_lab_agile {
+    uint64_t walks[6];
+    uint64_t refs[6];
+    uint64_t refs_uncached[6];
+    uint64_t stand_ins, checks_stale;
+};
+
 /* A record: host, guest_nested, guest_shadow. */
 struct palimpsest_lab_record {
     struct palimpsest_lab_counters sides[3];
     uint64_t doorbell;
+    struct palimpsest_lab_counters stand_ins;
+    struct palimpsest_lab_agile agile;
 };
 #endif
 

@@ -14,6 +14,9 @@ pub const MAGIC: u64 = 0x4147_4c45;
 pub const STAND_IN: u64 = 1 << 0;
 /// Bit of the first word: the whole address space is walked nested, from the root.
 pub const ROOT_NESTED: u64 = 1 << 1;
+/// Bit of the first word: the register of the shadow root has the [switching bit](SWITCHING), so that the walk begins in the
+/// guest's root table. Unlike with [`ROOT_NESTED`], where that table is has not to be translated first.
+pub const ROOT_SWITCHING: u64 = 1 << 2;
 /// Bit of a present shadow entry above level 1 that points to a table: the walk goes on in the guest's table, with
 /// nested translation. The table that the entry points to stands in for what that walk would find.
 pub const SWITCHING: u64 = 1 << 58;
@@ -37,7 +40,8 @@ const _: () = assert!(VMCB_OFFSET + core::mem::size_of::<Words>() == 0x400);
 impl Words {
     /// The words while agile paging is in force.
     pub const fn new(stand_in: bool, root_nested: bool, guest_cr3: u64, nested_root: u64) -> Words {
-        let state = MAGIC << 32 | if stand_in { STAND_IN } else { 0 } | if root_nested { ROOT_NESTED } else { 0 };
+        let state =
+            MAGIC << 32 | if stand_in { STAND_IN } else { 0 } | if root_nested { ROOT_NESTED } else { 0 };
         Words { state, guest_cr3, nested_root, reserved: 0 }
     }
 
@@ -54,6 +58,11 @@ impl Words {
     /// Whether the whole address space is walked nested.
     pub const fn is_root_nested(&self) -> bool {
         self.is_valid() && self.state & ROOT_NESTED != 0
+    }
+
+    /// Whether the walk begins in the guest's root table, whose place is known.
+    pub const fn is_root_switching(&self) -> bool {
+        self.is_valid() && self.state & ROOT_SWITCHING != 0
     }
 }
 

@@ -78,13 +78,64 @@ impl Side {
 
 /// One processor.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Record {
     /// By [`Side`].
     pub sides: [Counters; 3],
     /// Any access of the modelled machine to this page brings the record up to date; this word has no other use. A store
     /// to it says that the run ends: the report has what the storing processor had counted until then.
     pub doorbell: u64,
+    /// The part of the host's counters that stood in for what the proposed processor of [`crate::agile`] does by itself: from each
+    /// #VMEXIT to the VMRUN that says so, both included. It is known at that VMRUN. What remains of the host's counters
+    /// without it is what that processor would have executed.
+    pub stand_ins: Counters,
+    /// Walks of the proposed processor.
+    pub agile: AgileCounters,
+}
+
+/// Where a walk of agile paging leaves the shadow tables for the guest's: the number of the guest's first table that is walked
+/// nested, by level; 0: none, and [`NESTED_FROM_CR3`]: all, and CR3 has to be translated, too.
+pub const SWITCHES: usize = 6;
+/// See [`SWITCHES`].
+pub const NESTED_FROM_CR3: usize = 5;
+/// References of a walk to pages of 4 KiB in both dimensions, without walk caches, by where it switches.
+pub const SWITCH_REFS: [u64; SWITCHES] = [4, 8, 12, 16, 20, 24];
+
+/// What is counted of walks with agile paging, by where they switch ([`SWITCHES`]). The counters of [`Side::Shadow`] have
+/// these walks, too.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AgileCounters {
+    /// Walks that found a page.
+    pub walks: [u64; SWITCHES],
+    /// Their references to page tables.
+    pub refs: [u64; SWITCHES],
+    /// The references that they would have made without walk caches and nested TLBs.
+    pub refs_uncached: [u64; SWITCHES],
+    /// VMRUNs that ended a stand-in.
+    pub stand_ins: u64,
+    /// Walks that found another page than the hypervisor's stand-in had, because the guest had changed its tables and not
+    /// flushed yet: a TLB may keep the old one.
+    pub checks_stale: u64,
+}
+
+impl AgileCounters {
+    /// All counters in their order, for what is done to each.
+    fn words(&mut self) -> impl Iterator<Item = &mut u64> {
+        let AgileCounters { walks, refs, refs_uncached, stand_ins, checks_stale } = self;
+        walks.iter_mut().chain(refs).chain(refs_uncached).chain([stand_ins, checks_stale])
+    }
+
+    /// What was counted since `before`, field by field.
+    pub fn since(mut self, mut before: AgileCounters) -> AgileCounters {
+        self.words().zip(before.words()).for_each(|(now, then)| *now = now.wrapping_sub(*then));
+        self
+    }
+
+    /// Adds another set, field by field.
+    pub fn add(&mut self, mut other: AgileCounters) {
+        self.words().zip(other.words()).for_each(|(sum, more)| *sum = sum.wrapping_add(*more));
+    }
 }
 
 /// Declares the counters once: fields, names, and places.
@@ -241,6 +292,8 @@ const _: () = {
     assert!(size_of::<Header>() == 40 && size_of::<Header>() <= PAGE);
     assert!(size_of::<Record>() <= PAGE && offset_of!(Record, doorbell) == size_of::<Counters>() * 3);
     assert!(size_of::<Counters>() == Counters::NAMES.len() * 8 && offset_of!(Counters, unmodelled) == 43 * 8);
+    assert!(offset_of!(Record, stand_ins) == offset_of!(Record, doorbell) + 8);
+    assert!(offset_of!(Record, agile) == offset_of!(Record, stand_ins) + size_of::<Counters>());
 };
 
 #[cfg(test)]
@@ -259,6 +312,15 @@ mod tests {
         sum.add(&counters);
         assert_eq!((sum.walk_refs, sum.unmodelled, sum.cycles), (14, 18, 0));
         assert_eq!(sum.since(&counters), counters);
+    }
+
+    #[test]
+    fn counters_of_agile_paging_are_added_field_by_field() {
+        let one = AgileCounters { walks: [1, 2, 3, 4, 5, 6], stand_ins: 7, ..AgileCounters::default() };
+        let mut sum = AgileCounters { refs: [1; SWITCHES], checks_stale: 2, ..one };
+        sum.add(one);
+        assert_eq!((sum.walks, sum.stand_ins, sum.refs), ([2, 4, 6, 8, 10, 12], 14, [1; SWITCHES]));
+        assert_eq!(sum.since(one), AgileCounters { refs: [1; SWITCHES], checks_stale: 2, ..one });
     }
 
     #[test]

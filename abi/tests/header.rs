@@ -57,11 +57,18 @@ fn lab_structures(out: &mut String) {
     out.push_str("struct palimpsest_lab_counters {\n");
     lab::Counters::NAMES.iter().for_each(|name| writeln!(out, "    uint64_t {name};").unwrap());
     out.push_str("};\n\n");
+    out.push_str("/* Walks of agile paging, by where they leave the shadow tables. */\n");
+    writeln!(out, "struct palimpsest_lab_agile {{").unwrap();
+    for name in ["walks", "refs", "refs_uncached"] {
+        writeln!(out, "    uint64_t {name}[{}];", lab::SWITCHES).unwrap();
+    }
+    out.push_str("    uint64_t stand_ins, checks_stale;\n};\n\n");
     let sides: Vec<_> = lab::Side::ALL.iter().map(|side| side.name()).collect();
     writeln!(out, "/* A record: {}. */", sides.join(", ")).unwrap();
     out.push_str("struct palimpsest_lab_record {\n");
     writeln!(out, "    struct palimpsest_lab_counters sides[{}];", sides.len()).unwrap();
-    out.push_str("    uint64_t doorbell;\n};\n#endif\n");
+    out.push_str("    uint64_t doorbell;\n    struct palimpsest_lab_counters stand_ins;\n");
+    out.push_str("    struct palimpsest_lab_agile agile;\n};\n#endif\n");
 }
 
 fn render() -> String {
@@ -104,6 +111,7 @@ fn the_header_compiles_and_has_the_same_layout() {
     let sizes = [
         ("lab_header", size_of::<lab::Header>()),
         ("lab_counters", size_of::<lab::Counters>()),
+        ("lab_agile", size_of::<lab::AgileCounters>()),
         ("lab_record", size_of::<lab::Record>()),
         ("counter_page", size_of::<hypercall::CounterPage>()),
     ];
@@ -113,6 +121,8 @@ fn the_header_compiles_and_has_the_same_layout() {
     }
     let places = [
         ("lab_record", "doorbell", std::mem::offset_of!(lab::Record, doorbell)),
+        ("lab_record", "agile", std::mem::offset_of!(lab::Record, agile)),
+        ("lab_agile", "checks_stale", std::mem::offset_of!(lab::AgileCounters, checks_stale)),
         ("counter_page", "page_faults_user", std::mem::offset_of!(hypercall::CounterPage, page_faults_user)),
         (
             "counter_page",

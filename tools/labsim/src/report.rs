@@ -1,6 +1,6 @@
 //! The report that a run leaves: all counters of all processors, as JSON.
 
-use abi::lab::{Counters, Record, Side};
+use abi::lab::{AgileCounters, Counters, Record, SWITCH_REFS, Side};
 use serde_json::{Map, Value, json};
 
 use crate::model::regions::Region;
@@ -38,7 +38,7 @@ pub fn report(about: &About, pcpus: &[Pcpu]) -> Value {
 }
 
 fn pcpu(number: usize, Pcpu { record, differences, regions }: &Pcpu) -> Value {
-    let mut pcpu = sides(&record.sides);
+    let mut pcpu = counted(record);
     pcpu.insert("pcpu".into(), number.into());
     if !differences.is_empty() {
         pcpu.insert("differences".into(), differences.as_slice().into());
@@ -46,7 +46,7 @@ fn pcpu(number: usize, Pcpu { record, differences, regions }: &Pcpu) -> Value {
     let marked = regions.iter().enumerate().filter(|(_, region)| region.times > 0);
     let marked: Vec<Value> = marked
         .map(|(number, region)| {
-            let mut counted = sides(&region.sides);
+            let mut counted = counted(&region.counted);
             counted.insert("region".into(), number.into());
             counted.insert("times".into(), region.times.into());
             counted.into()
@@ -58,14 +58,36 @@ fn pcpu(number: usize, Pcpu { record, differences, regions }: &Pcpu) -> Value {
     pcpu.into()
 }
 
-/// Counters by the names of their sides.
-fn sides(sides: &[Counters; 3]) -> Map<String, Value> {
-    let named = Side::ALL.map(|side| {
-        let pairs = Counters::NAMES.iter().zip(sides[side as usize].values());
-        let counters: Map<_, _> = pairs.map(|(name, value)| ((*name).to_owned(), value.into())).collect();
-        (side.name().to_owned(), counters.into())
+/// Counters by the names of their sides. What stood in for the proposed processor of agile paging is not among the host's.
+fn counted(record: &Record) -> Map<String, Value> {
+    let sides = Side::ALL.map(|side| {
+        let counters = &record.sides[side as usize];
+        let charged = match side {
+            Side::Host => counters.since(&record.stand_ins),
+            _ => *counters,
+        };
+        (side.name().to_owned(), named(&charged))
     });
-    named.into_iter().collect()
+    let mut all: Map<_, _> = sides.into_iter().collect();
+    if record.agile != AgileCounters::default() {
+        all.insert("stand_ins".into(), named(&record.stand_ins));
+        all.insert("agile".into(), agile(&record.agile));
+    }
+    all
+}
+
+fn named(counters: &Counters) -> Value {
+    let pairs = Counters::NAMES.iter().zip(counters.values());
+    pairs.map(|(name, value)| ((*name).to_owned(), value.into())).collect::<Map<_, _>>().into()
+}
+
+/// Walks of agile paging, in the order of [`abi::lab::SWITCHES`].
+fn agile(counted: &AgileCounters) -> Value {
+    let AgileCounters { walks, refs, refs_uncached, stand_ins, checks_stale } = counted;
+    json!({
+        "switch_refs": SWITCH_REFS, "walks": walks, "walk_refs": refs, "walk_refs_uncached": refs_uncached,
+        "stand_ins": stand_ins, "checks_stale": checks_stale,
+    })
 }
 
 #[cfg(test)]
@@ -74,10 +96,10 @@ mod tests {
 
     #[test]
     fn counters_stand_by_side() {
-        let mut record = Record { sides: Default::default(), doorbell: 0 };
+        let mut record = Record::default();
         record.sides[Side::Nested as usize].walk_refs = 24;
         let about = About { machine: "m", mhz: 2000, model: "full", check: "miss" };
-        let region = Region { times: 3, sides: record.sides };
+        let region = Region { times: 3, counted: record };
         let pcpus = [
             Pcpu { record, differences: vec![], regions: vec![] },
             Pcpu { record, differences: vec!["one".into()], regions: vec![Region::default(), region] },
@@ -93,6 +115,23 @@ mod tests {
             (&report["pcpus"][0]["differences"], &report["pcpus"][1]["differences"]),
             (&Value::Null, &json!(["one"]))
         );
+        assert_eq!(
+            (&report["pcpus"][0]["agile"], &report["pcpus"][0]["stand_ins"]),
+            (&Value::Null, &Value::Null)
+        );
         assert_eq!((&report["machine"], &report["pcpus"][1]["pcpu"]), (&json!("m"), &json!(1)));
+    }
+
+    #[test]
+    fn stand_ins_are_told_apart_from_the_host() {
+        let mut record = Record::default();
+        (record.sides[0].cycles, record.stand_ins.cycles) = (100, 30);
+        record.agile = AgileCounters { walks: [5, 4, 3, 2, 1, 0], stand_ins: 2, ..AgileCounters::default() };
+        let about = About { machine: "m", mhz: 2000, model: "full", check: "miss" };
+        let report = report(&about, &[Pcpu { record, differences: vec![], regions: vec![] }]);
+        let pcpu = &report["pcpus"][0];
+        assert_eq!((&pcpu["host"]["cycles"], &pcpu["stand_ins"]["cycles"]), (&json!(70), &json!(30)));
+        assert_eq!(pcpu["agile"]["walks"], json!([5, 4, 3, 2, 1, 0]));
+        assert_eq!((&pcpu["agile"]["stand_ins"], &pcpu["agile"]["switch_refs"][5]), (&json!(2), &json!(24)));
     }
 }

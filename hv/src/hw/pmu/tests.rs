@@ -268,7 +268,7 @@ fn a_lab_machine_s_page_is_checked_and_read() {
     };
     let page =
         |n| Page { instructions: n, dtlb_misses: 2 * n, walks_4k_2m: n, walks_2m_2m: n, ..Page::default() };
-    write(header, Record { sides: [page(1), page(10), page(100)], doorbell: 0 });
+    write(header, Record { sides: [page(1), page(10), page(100)], ..Record::default() });
     // SAFETY: the vector lives until the end, and is as long as that.
     let lab = |pcpu| unsafe { lab::Lab::new(address, pcpu) }.map(|(lab, khz)| (lab, assert_eq!(khz, 7)).0);
     let both = lab(1).unwrap().read();
@@ -277,7 +277,7 @@ fn a_lab_machine_s_page_is_checked_and_read() {
     assert_eq!(both.guest.get(CounterEvent::DtlbMisses), Some(220));
     assert_eq!(both.guest.get(CounterEvent::Walks), Some(220));
     assert_eq!(lab(2).unwrap_err(), lab::Unusable::Pcpu(2));
-    let record = Record { sides: [Page::default(); 3], doorbell: 0 };
+    let record = Record::default();
     write(Header { version: 9, ..header }, record);
     assert_eq!(lab(0).unwrap_err(), lab::Unusable::Version(9));
     write(Header { record_offset: u64::MAX - 7, ..header }, record);

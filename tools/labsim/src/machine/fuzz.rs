@@ -61,9 +61,7 @@ fn run(machine: Machine) {
         return;
     }
     let mut shared = Shared::new(machine, Split::q35(BYTES), 2, true, Checking::Misses, 0..0);
-    let record = RECORD
-        .take()
-        .unwrap_or_else(|| Box::leak(Box::new(Record { sides: Default::default(), doorbell: 0 })));
+    let record = RECORD.take().unwrap_or_else(|| Box::leak(Box::new(Record::default())));
     record.sides = Default::default();
     let mut processor = shared.processor(1, Tables, record);
     processor.set_control(Control { cr0: 1 << 31, cr3: 0, cr4: 0xa0, efer: 0x500 });

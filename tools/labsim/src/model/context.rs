@@ -1,6 +1,11 @@
 //! What a processor runs: control registers, and the parts of a VM control block that decide about translation.
 
-use super::{memory::Memory, walk::Format};
+use abi::agile::{VMCB_OFFSET, Words};
+
+use super::{
+    memory::Memory,
+    walk::{Agile, Format},
+};
 
 /// Control registers that decide about translation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,6 +20,7 @@ pub struct Control {
     pub efer: u64,
 }
 
+const CR0_WP: u64 = 1 << 16;
 const CR0_PG: u64 = 1 << 31;
 const CR4_PSE: u64 = 1 << 4;
 const CR4_PAE: u64 = 1 << 5;
@@ -69,7 +75,23 @@ pub struct Vmcb {
     pub nested: Option<u64>,
     /// The guest's registers.
     pub control: Control,
+    /// Agile paging, if that is in force.
+    pub agile: Option<AgileEntry>,
 }
+
+/// What VMRUN says of agile paging.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AgileEntry {
+    /// How the guest is translated. `None` where its tables have fewer than four levels: they are only shadowed.
+    pub agile: Option<Agile>,
+    /// The exit before stood in for what the proposed processor does by itself; with the exit's code (AMD APM 2, appendix C).
+    pub stand_in: Option<u64>,
+}
+
+/// Exit codes of what a guest of the proposed processor executes itself: writes of CR3, and INVLPG.
+pub const EXIT_WRITE_CR3: u64 = 0x13;
+/// See above.
+pub const EXIT_INVLPG: u64 = 0x79;
 
 impl Vmcb {
     /// Reads it; `None` where there is no memory.
@@ -85,7 +107,22 @@ impl Vmcb {
         };
         let nested = if word(0x90)? & 1 != 0 { Some(word(0xb0)?) } else { None };
         let control = Control { cr0: save(0x158)?, cr3: save(0x150)?, cr4: save(0x148)?, efer: save(0xd0)? };
-        Some(Vmcb { asid: asid as u32, tlb_control, nested, control })
+        let agile = Self::agile(&word, &control)?;
+        Some(Vmcb { asid: asid as u32, tlb_control, nested, control, agile })
+    }
+
+    /// The hypervisor's words in the bytes that are its own; one word is read if it is another hypervisor's.
+    fn agile(word: &impl Fn(u64) -> Option<u64>, control: &Control) -> Option<Option<AgileEntry>> {
+        let at = |index: u64| word(VMCB_OFFSET as u64 + 8 * index);
+        let state = Words { state: at(0)?, ..Words::default() };
+        if !state.is_valid() {
+            return Some(None);
+        }
+        let words = Words { guest_cr3: at(1)?, nested_root: at(2)?, ..state };
+        let agile = Agile::of(&words, control.cr0 & CR0_WP != 0);
+        let agile = agile.filter(|_| control.format() == Some(Format::Long));
+        let stand_in = if words.is_stand_in() { Some(word(0x70)?) } else { None };
+        Some(Some(AgileEntry { agile, stand_in }))
     }
 
     /// Whether the exit that the control block reports came before the guest's last instruction was executed, if that is one that
@@ -132,9 +169,43 @@ mod tests {
     #[test]
     fn control_blocks() {
         let control = Control { cr0: 0x8000_0011, cr3: 0x1234_5000, cr4: 0x20, efer: 0x500 };
-        let vmcb = Vmcb { asid: 9, tlb_control: TlbControl::Asid, nested: Some(0x5000), control };
+        let vmcb =
+            Vmcb { asid: 9, tlb_control: TlbControl::Asid, nested: Some(0x5000), control, agile: None };
         assert_eq!(Vmcb::read(&Block, 0x7000), Some(vmcb));
         assert_eq!(Vmcb::read(&Block, 0x1000), None);
+    }
+
+    #[test]
+    fn agile_paging_is_read_where_it_is_in_force() {
+        use crate::model::walk::Root;
+        struct Words([u64; 3], u64);
+        impl Memory for Words {
+            fn read_u64(&self, pa: u64) -> Option<u64> {
+                Some(match pa.checked_sub(0x7000)? {
+                    0x70 => EXIT_INVLPG,
+                    0x3e0 => self.0[0],
+                    0x3e8 => self.0[1],
+                    0x3f0 => self.0[2],
+                    0x4d0 => self.1,
+                    0x548 => CR4_PAE,
+                    0x558 => CR0_PG | CR0_WP,
+                    _ => 0,
+                })
+            }
+        }
+        let read = |words: abi::agile::Words, efer| {
+            let words = [words.state, words.guest_cr3, words.nested_root];
+            Vmcb::read(&Words(words, efer), 0x7000).unwrap().agile
+        };
+        let new = abi::agile::Words::new;
+        let agile = Agile { guest_cr3: 0x1000, nested_root: 0x2000, root: Root::Shadow, write_protect: true };
+        let entry = AgileEntry { agile: Some(agile), stand_in: None };
+        assert_eq!(read(new(false, false, 0x1000, 0x2000), EFER_LMA), Some(entry));
+        let stand_in = AgileEntry { stand_in: Some(EXIT_INVLPG), ..entry };
+        assert_eq!(read(new(true, false, 0x1000, 0x2000), EFER_LMA), Some(stand_in));
+        assert_eq!(read(new(true, true, 0x1000, 0x2000), 0), Some(AgileEntry { agile: None, ..stand_in }));
+        let other = abi::agile::Words { state: 1 << 32 | 1, guest_cr3: 0x1000, ..Default::default() };
+        assert_eq!(read(other, EFER_LMA), None);
     }
 
     #[test]

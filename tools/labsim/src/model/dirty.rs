@@ -110,6 +110,19 @@ impl Tables {
         }
     }
 
+    /// The bits that are to be set in the four bytes at `pa`: for [`restore`](Self::restore).
+    pub fn due_bits(&self, pa: u64) -> u8 {
+        if self.flags(pa) & DUE != 0 { self.due(pa).map_or(0, |due| due.load(Relaxed)) } else { 0 }
+    }
+
+    /// A store had set these bits in the place of a walker, for which they are still to be set.
+    pub fn restore(&self, pa: u64, bits: u8, memory: &impl Memory) {
+        let is_present = memory.read_u32(pa & !3).unwrap_or(0) as u8 & PRESENT != 0;
+        if let Some(due) = self.due(pa).filter(|_| is_present && bits != 0) {
+            due.fetch_or(bits, Relaxed);
+        }
+    }
+
     /// A walker is about to read an entry of this page.
     #[inline]
     pub fn watch(&self, pa: u64) {
@@ -179,6 +192,24 @@ mod tests {
         page.0.set(0);
         tables.stored(0x5008, 8, &page);
         assert_eq!(tables.use_entry(0x5008, true), Used::default());
+    }
+
+    #[test]
+    fn what_was_set_for_the_walker_is_due_again() {
+        let (tables, page) = (Tables::new(0x6000), Page(Cell::new(1)));
+        tables.use_entry(0x5008, false);
+        tables.stored(0x5008, 8, &page);
+        let due = tables.due_bits(0x5008);
+        page.0.set(0x61);
+        tables.stored(0x5008, 8, &page);
+        assert_eq!((due, tables.due_bits(0x5008)), (ACCESSED | DIRTY, 0));
+        tables.restore(0x5008, due, &page);
+        let first = Used { accessed: true, dirtied: true, dirty_due: false };
+        assert_eq!(tables.use_entry(0x5008, true), first);
+        page.0.set(0);
+        tables.stored(0x5008, 8, &page);
+        tables.restore(0x5008, due, &page);
+        assert_eq!((tables.due_bits(0x5008), tables.due_bits(0xffff_f000)), (0, 0));
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod access;
 mod build;
 mod check;
 mod events;
+mod exits;
 
 use std::sync::Arc;
 
@@ -20,8 +21,8 @@ use super::{
     memory::Memory,
     space::{Kind, Spaces},
     tlb::{Port, Tags, Tlbs},
-    walk::{Regime, WalkTags, Walker},
-    witness::Witness,
+    walk::{Agile, Regime, WalkTags, Walker},
+    witness::{Stores, Witness},
 };
 pub use access::{Place, Request};
 pub use build::Shared;
@@ -69,8 +70,12 @@ pub struct Processor<M> {
     spaces: Spaces,
     costs: Costs,
     checking: Checking,
-    /// Of a checked machine with several processors.
+    /// Of a checked machine with several processors, or where agile paging is in force.
     witness: Option<Witness>,
+    /// The machine has no other processor.
+    is_alone: bool,
+    /// Of a checked machine: what a witness is made of.
+    stores: Option<Arc<Stores>>,
     /// What is known of the first differences.
     differences: Vec<String>,
     /// The pages of memory that hold the records, whose accesses bring them up to date.
@@ -82,6 +87,9 @@ pub struct Processor<M> {
     /// The running guest's nested tables.
     nested: Option<u64>,
     regime: Option<Regime>,
+    /// Of the running guest, beside the regime of its shadow tables.
+    agile: Option<Agile>,
+    exit: exits::LastExit,
     asid: u16,
     /// The ASID itself, if it is one of those that share the last place.
     wide_asid: u32,
@@ -177,7 +185,8 @@ impl<M: Memory> Processor<M> {
     fn take_tags(&mut self) {
         let tag = |kind| self.spaces.tag(self.asid, kind);
         self.tags = Tags { own: tag(Kind::Linear), global: tag(Kind::Global) };
-        self.walk_tags = WalkTags { linear: self.tags.own, nested: tag(Kind::Nested) };
+        let nested = self.spaces.tag(self.exit.nested_asid(self.asid, &self.agile), Kind::Nested);
+        self.walk_tags = WalkTags { linear: self.tags.own, nested };
         self.tlbs.switch(self.asid);
     }
 }

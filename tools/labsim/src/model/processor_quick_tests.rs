@@ -107,7 +107,7 @@ fn perform(processor: &mut Processor<Words>, is_quick: bool, step: &Step) {
             // One with nested tables, which are the same, and one without.
             let nested = (asid == 1).then_some(GIB);
             let host = processor.control();
-            processor.vmrun(&Vmcb { asid, tlb_control, nested, control: LONG }, host, 0);
+            processor.vmrun(&Vmcb { asid, tlb_control, nested, control: LONG, agile: None }, host, 0);
         }
         Step::Vmrun { .. } => {}
         Step::Vmexit => processor.vmexit(0),
@@ -130,7 +130,7 @@ proptest! {
         let mut processors = [true, false].map(|is_quick| {
             let machine = machine::read(&text, "zen3").unwrap();
             let mut shared = Shared::new(machine, Split::q35(2 * GIB), 1, true, Checking::Off, 0..0);
-            let record = Box::leak(Box::new(Record { sides: Default::default(), doorbell: 0 }));
+            let record = Box::leak(Box::new(Record::default()));
             let mut processor = shared.processor(0, words.clone(), record);
             processor.set_control(LONG);
             (is_quick, processor)

@@ -60,7 +60,7 @@ fn one_of(pcpus: u32, preset: &str, caches: bool, checking: Checking) -> (Proces
     words.map(GIB, 0, true);
     let doorbell = DOORBELL..DOORBELL + 0x1000;
     let mut shared = Shared::new(machine, Split::q35(2 * GIB), pcpus, caches, checking, doorbell);
-    let record = Box::leak(Box::new(Record { sides: Default::default(), doorbell: 0 }));
+    let record = Box::leak(Box::new(Record::default()));
     let mut processor = shared.processor(0, words.clone(), record);
     processor.set_control(LONG);
     (processor, words)
@@ -123,6 +123,7 @@ fn guests_have_address_spaces_of_their_own() {
         tlb_control: TlbControl::Nothing,
         nested: Some(GIB + (16 << 20)),
         control: Control { cr3: 0x10_0000, ..LONG },
+        agile: None,
     };
     // The guest's tables, at guest-physical 1 MiB, which is the same physical address.
     words.map(0x10_0000, 0, true);
@@ -224,7 +225,7 @@ fn what_another_processor_changed_is_a_race_until_the_flush() {
     words.map(GIB, 0, true);
     let mut shared = Shared::new(machine, Split::q35(2 * GIB), 2, false, Checking::All, 0..0);
     let mut next = |number| {
-        let record = Box::leak(Box::new(Record { sides: Default::default(), doorbell: 0 }));
+        let record = Box::leak(Box::new(Record::default()));
         let mut processor = shared.processor(number, words.clone(), record);
         processor.set_control(LONG);
         processor
@@ -333,3 +334,6 @@ fn five_levels_are_said_not_to_be_modelled() {
 
 #[path = "processor_quick_tests.rs"]
 mod quick;
+
+#[path = "processor_agile_tests.rs"]
+mod agile;

@@ -5,35 +5,30 @@
 //! A processor has its own regions. The counters of all its sides are taken: a guest's region holds what the hypervisor
 //! did for it meanwhile.
 
-use abi::lab::{Counters, REGIONS, Record};
-
-/// The counters of the three sides.
-type Sides = [Counters; 3];
+use abi::lab::{REGIONS, Record};
 
 /// What is known of one region.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Region {
     /// How often it was begun and ended.
     pub times: u64,
     /// What was counted meanwhile, in all.
-    pub sides: Sides,
+    pub counted: Record,
 }
 
 /// The regions of one processor.
 #[derive(Default)]
 pub struct Regions {
     /// The number of the one that was begun, and the counters of that moment.
-    open: Option<(usize, Sides)>,
+    open: Option<(usize, Record)>,
     all: Vec<Region>,
 }
 
 impl Regions {
     /// A region begins; `record` is up to date. Another one that has not ended is forgotten, and so is a number that there is not.
     pub fn begin(&mut self, number: u64, record: &Record) {
-        self.open = usize::try_from(number)
-            .ok()
-            .filter(|number| *number < REGIONS)
-            .map(|number| (number, record.sides));
+        self.open =
+            usize::try_from(number).ok().filter(|number| *number < REGIONS).map(|number| (number, *record));
     }
 
     /// It ends, if it is the one that began last.
@@ -46,9 +41,12 @@ impl Regions {
         }
         let region = &mut self.all[open];
         region.times += 1;
-        for ((sum, now), before) in region.sides.iter_mut().zip(&record.sides).zip(&before) {
+        let counted = &mut region.counted;
+        for ((sum, now), before) in counted.sides.iter_mut().zip(&record.sides).zip(&before.sides) {
             sum.add(&now.since(before));
         }
+        counted.stand_ins.add(&record.stand_ins.since(&before.stand_ins));
+        counted.agile.add(record.agile.since(before.agile));
     }
 
     /// All, by their numbers; those that never ended have no times.
@@ -64,9 +62,11 @@ mod tests {
     use super::*;
 
     fn record(host: u64, nested: u64) -> Record {
-        let mut record = Record { sides: Default::default(), doorbell: 0 };
+        let mut record = Record::default();
         record.sides[Side::Host as usize].cycles = host;
         record.sides[Side::Nested as usize].walk_refs = nested;
+        record.stand_ins.cycles = host / 2;
+        record.agile.refs[1] = nested;
         record
     }
 
@@ -77,9 +77,12 @@ mod tests {
             regions.begin(number, &record(from.0, from.1));
             regions.end(number, &record(to.0, to.1));
         }
-        assert_eq!((regions.all().len(), &regions.all()[0]), (3, &Region::default()));
-        let expected = Region { times: 2, sides: record(6, 31).sides };
-        assert_eq!(regions.all()[2], expected);
+        let [first, _, region] = regions.all() else { panic!("three regions") };
+        assert_eq!((first.times, region.times), (0, 2));
+        let counted = &region.counted;
+        assert_eq!(counted.sides, record(6, 31).sides);
+        // 5 to 7, and 10 to 10.
+        assert_eq!((counted.stand_ins.cycles, counted.agile.refs[1]), (2, 31));
     }
 
     #[test]
@@ -99,6 +102,7 @@ mod tests {
         regions.begin(0, &at(7));
         regions.begin(0, &at(9));
         regions.end(0, &at(10));
-        assert_eq!(regions.all(), [Region { times: 1, sides: at(1).sides }]);
+        let [region] = regions.all() else { panic!("one region") };
+        assert_eq!((region.times, region.counted.sides), (1, at(1).sides));
     }
 }

@@ -8,11 +8,14 @@
 //! Formats: AMD APM 2, 5.2 (two-level, PAE) and 5.3 (4-level); 15.25 for nested paging. PAE's four page-directory
 //! pointers are registers of the processor and cost no reference.
 
+mod agile;
+
 use super::{
     bank::Bank,
     memory::Memory,
     space::{Spaces, Tag},
 };
+pub use agile::{Agile, AgileWalk, Root};
 
 /// Entry bits.
 const PRESENT: u64 = 1;
@@ -120,6 +123,8 @@ struct NestedLeaf {
     pa: u64,
     shift: u32,
     clean: bool,
+    /// What all levels allow, as [`agile`] writes it.
+    allows: u64,
 }
 
 /// One walk.
@@ -247,7 +252,7 @@ impl<E: Environment> Walk<'_, E> {
         charged: bool,
     ) -> Result<NestedLeaf, Fault> {
         let Some(root) = regime.nested else {
-            return Ok(NestedLeaf { pa: gpa & !0xfff, shift: 12, clean: false });
+            return Ok(NestedLeaf { pa: gpa & !0xfff, shift: 12, clean: false, allows: u64::MAX });
         };
         let tag = self.tags.nested;
         let walker = &mut *self.walker;
@@ -260,10 +265,12 @@ impl<E: Environment> Walk<'_, E> {
             })
             .flatten();
         let mut table = root & ADDRESS;
+        let mut allowed = u64::MAX;
         for level in (1..=4u32).rev() {
             let shift = 3 + 9 * level;
             let at = table + (gpa >> shift & 511) * 8;
             let entry = self.read(at, 8)?;
+            allowed &= agile::allows(entry);
             self.uncached += 1;
             let charged = charged && known.is_none_or(|known| level <= known);
             if charged {
@@ -278,7 +285,8 @@ impl<E: Environment> Walk<'_, E> {
                     self.keep(Dimension::NestedPages, super::tlb::class_of(shift), gpa >> shift);
                 }
                 let pa = frame(Format::Long, entry, shift) | gpa & ((1 << shift) - 1) & !0xfff;
-                return Ok(NestedLeaf { pa, shift, clean: dirty_due && entry & WRITABLE != 0 });
+                let clean = dirty_due && entry & WRITABLE != 0;
+                return Ok(NestedLeaf { pa, shift, clean, allows: allowed });
             }
             if charged {
                 self.env.use_entry(at, false);

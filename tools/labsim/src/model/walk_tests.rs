@@ -9,15 +9,15 @@ use super::*;
 
 const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
-const TABLE: u64 = PRESENT | WRITABLE | ACCESSED;
+pub const TABLE: u64 = PRESENT | WRITABLE | ACCESSED;
 
 /// Memory of 8-byte words, with accessed and dirty bits in place.
 #[derive(Default, Clone)]
-struct Words {
-    words: HashMap<u64, u64>,
-    references: Vec<u64>,
-    accessed: usize,
-    dirtied: usize,
+pub struct Words {
+    pub words: HashMap<u64, u64>,
+    pub references: Vec<u64>,
+    pub accessed: usize,
+    pub dirtied: usize,
 }
 
 impl Memory for Words {
@@ -51,7 +51,7 @@ impl Words {
     }
 
     /// Maps a page in tables of this format below `root`; new tables come from `next`, and `place` says where they are.
-    fn map(
+    pub fn map(
         &mut self,
         format: Format,
         root: u64,
@@ -86,7 +86,7 @@ impl Words {
     }
 }
 
-fn tags(spaces: &Spaces) -> WalkTags {
+pub fn tags(spaces: &Spaces) -> WalkTags {
     WalkTags { linear: spaces.tag(1, Kind::Linear), nested: spaces.tag(1, Kind::Nested) }
 }
 
@@ -162,7 +162,7 @@ fn without_paging_only_the_nested_tables_count() {
     assert_eq!((memory.references.len(), uncached), (4, 4));
 }
 
-fn bank(entries: usize, classes: u8) -> Bank {
+pub fn bank(entries: usize, classes: u8) -> Bank {
     Bank::new([Geometry { entries, ways: entries, policy: Policy::Lru, classes }])
 }
 

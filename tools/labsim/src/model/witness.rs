@@ -10,6 +10,10 @@
 //!
 //! What a processor changes itself explains nothing: it flushes before it relies on it. A store is known after it happened,
 //! when the emulator calls back; so differences are [settled](Witness::settle) once all other processors have gone on.
+//!
+//! With agile paging there is one more: a hypervisor's stand-in may keep, as a TLB may, what any processor has changed in
+//! the guest's tables, until the guest flushes. It is [stale](Witness::met_stale) if an entry on the way was stored to since the
+//! last flush that covers it.
 
 use std::{
     collections::HashMap,
@@ -42,15 +46,21 @@ pub struct Stores {
 impl Stores {
     fn stored(&self, pcpu: u32, pa: u64, len: u64) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = self.clock.fetch_add(1, Relaxed) + 1;
+        let now = self.tick();
         for word in pa >> 2..=(pa + len.max(1) - 1) >> 2 {
             last.insert((word, pcpu), now);
         }
     }
 
-    fn has_other(&self, pcpu: u32, entries: &[u64], since: u64) -> bool {
+    /// The time of something that happens now.
+    fn tick(&self) -> u64 {
+        self.clock.fetch_add(1, Relaxed) + 1
+    }
+
+    /// Whether another processor than this one, or any, has stored to one of these entries since then.
+    fn has_any(&self, except: Option<u32>, entries: &[u64], since: u64) -> bool {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = || (0..self.progress().len() as u32).filter(|other| *other != pcpu);
+        let others = || (0..self.progress().len() as u32).filter(|other| Some(*other) != except);
         let later = |key| last.get(&key).is_some_and(|at| *at > since);
         entries
             .iter()
@@ -69,7 +79,6 @@ struct Fill {
     global: bool,
     guest_class: u32,
     time: u64,
-    stores: u64,
 }
 
 /// A translation that is not the emulator's.
@@ -89,8 +98,11 @@ pub struct Difference {
 
 struct Open {
     times: u64,
-    /// In what walk it was found, if that is known and no flush came after it: when, in stores.
+    /// Since when a store explains it: since the walk that found it, if that is known and no flush came after it; or, of a
+    /// stand-in, since the last flush.
     filled: Option<u64>,
+    /// It is a stand-in's.
+    is_stale: bool,
     /// The entries of the present walk.
     entries: Vec<u64>,
     progress: Vec<u64>,
@@ -102,6 +114,8 @@ pub struct Settled {
     pub difference: Difference,
     /// How often it was met.
     pub times: u64,
+    /// It is one between a stand-in and the guest's tables.
+    pub is_stale: bool,
     /// It is a race; otherwise the reason why it is none.
     pub verdict: Result<(), &'static str>,
     /// The entries of the walk.
@@ -113,8 +127,6 @@ pub struct Witness {
     pcpu: u32,
     stores: Arc<Stores>,
     progress: Arc<AtomicU64>,
-    /// Grows with each flush.
-    time: u64,
     fills: HashMap<(u16, Port, u32, u64), Fill>,
     all: u64,
     spaces: HashMap<(u16, bool), u64>,
@@ -131,7 +143,6 @@ impl Witness {
             pcpu,
             stores,
             progress,
-            time: 0,
             fills: HashMap::new(),
             all: 0,
             spaces: HashMap::new(),
@@ -150,7 +161,7 @@ impl Witness {
         let class = class_of(found.shift());
         let frame = (found.pa >> 12) & !((1 << (9 * class)) - 1);
         let (guest_class, global) = (class_of(found.guest_shift), found.global);
-        let fill = Fill { frame, global, guest_class, time: self.time, stores: now };
+        let fill = Fill { frame, global, guest_class, time: now };
         self.fills.insert((asid, port, class, va >> (12 + 9 * class)), fill);
     }
 
@@ -167,8 +178,7 @@ impl Witness {
 
     /// Everything is to be forgotten.
     pub fn flush_all(&mut self) {
-        self.time += 1;
-        self.all = self.time;
+        self.all = self.stores.tick();
         self.fills.clear();
         self.spaces.clear();
         self.pages.clear();
@@ -176,28 +186,62 @@ impl Witness {
 
     /// An address space is to be forgotten, with its global pages or without.
     pub fn flush(&mut self, asid: u16, global: bool) {
-        self.time += 1;
-        self.spaces.insert((asid, false), self.time);
+        let now = self.stores.tick();
+        self.spaces.insert((asid, false), now);
         if global {
-            self.spaces.insert((asid, true), self.time);
+            self.spaces.insert((asid, true), now);
+        }
+    }
+
+    /// An address space begins to run. If it has not since all was flushed, its ASID is a new one, which flushes, too.
+    pub fn enter(&mut self, asid: u16) {
+        if !self.spaces.contains_key(&(asid, false)) {
+            self.flush(asid, true);
         }
     }
 
     /// A page is to be forgotten, whatever its size.
     pub fn flush_page(&mut self, asid: u16, va: u64) {
-        self.time += 1;
+        let now = self.stores.tick();
         for class in 0..3 {
-            self.pages.insert((asid, class, va >> (12 + 9 * class)), self.time);
+            self.pages.insert((asid, class, va >> (12 + 9 * class)), now);
         }
     }
 
     /// A difference was met; the walk of this moment has these entries. Returns how many wait to be settled.
     pub fn met(&mut self, difference: Difference, entries: Vec<u64>) -> usize {
         let filled = self.fill_of(&difference);
+        self.open(difference, filled, entries, false)
+    }
+
+    /// A stand-in for this page, which is of this size in the guest's tables, was met where these, with these entries, say
+    /// something else. Returns how many wait to be settled.
+    pub fn met_stale(
+        &mut self,
+        difference: Difference,
+        (guest_shift, global): (u32, bool),
+        entries: Vec<u64>,
+    ) -> usize {
+        let Difference { asid, page, .. } = difference;
+        let class = class_of(guest_shift);
+        let page_flushed = self.pages.get(&(asid, class, page >> (9 * class)));
+        let flushed = self.spaces.get(&(asid, global)).into_iter().chain(page_flushed).copied();
+        let since = flushed.chain([self.all]).max();
+        self.open(difference, since, entries, true)
+    }
+
+    fn open(
+        &mut self,
+        difference: Difference,
+        filled: Option<u64>,
+        entries: Vec<u64>,
+        is_stale: bool,
+    ) -> usize {
         let progress = self.stores.progress();
         let open = self.open.entry(difference).or_insert(Open {
             times: 0,
             filled,
+            is_stale,
             entries: vec![],
             progress: vec![],
         });
@@ -220,7 +264,7 @@ impl Witness {
             let page_flushed =
                 self.pages.get(&(*asid, fill.guest_class, page >> (9 * fill.guest_class))).copied();
             let last = [Some(self.all), flushed, page_flushed].into_iter().flatten().max();
-            (fill.frame + within == *frame && last <= Some(fill.time)).then_some(fill.stores)
+            (fill.frame + within == *frame && last <= Some(fill.time)).then_some(fill.time)
         });
         fills.min()
     }
@@ -237,102 +281,22 @@ impl Witness {
         let ready: Vec<Difference> =
             self.open.iter().filter(|(_, open)| all || gone_on(open)).map(|(key, _)| *key).collect();
         let settled = ready.into_iter().filter_map(|difference| {
-            let Open { times, filled, entries, .. } = self.open.remove(&difference)?;
+            let Open { times, filled, is_stale, entries, .. } = self.open.remove(&difference)?;
+            let except = (!is_stale).then_some(self.pcpu);
             let verdict = match filled {
                 None => Err("it was flushed, or never found by a walk"),
-                Some(since) if self.stores.has_other(self.pcpu, &entries, since) => Ok(()),
+                Some(since) if self.stores.has_any(except, &entries, since) => Ok(()),
+                Some(_) if is_stale => {
+                    Err("the stand-in has another, and nothing was stored since the last flush")
+                }
                 Some(_) => Err("no other processor has changed it"),
             };
-            Some(Settled { difference, times, verdict, entries })
+            Some(Settled { difference, times, is_stale, verdict, entries })
         });
         settled.collect()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FOUND: Translation =
-        Translation { pa: 0x7000, guest_shift: 12, nested_shift: 21, global: false, clean: false };
-    const DIFFERENCE: Difference =
-        Difference { side: Side::Nested, port: Port::Data, asid: 1, page: 5, frame: 7 };
-
-    fn two() -> (Witness, Witness) {
-        let stores = Arc::<Stores>::default();
-        (Witness::new(0, Arc::clone(&stores)), Witness::new(1, stores))
-    }
-
-    fn fill(witness: &mut Witness) {
-        let now = witness.now();
-        witness.filled(1, Port::Data, 0x5000, &FOUND, now);
-    }
-
-    /// What it settles at the end about the one difference, met now.
-    fn verdict(witness: &mut Witness) -> Result<(), &'static str> {
-        witness.met(DIFFERENCE, vec![0x100, 0x208]);
-        witness.settle(true).pop().unwrap().verdict
-    }
-
-    #[test]
-    fn only_what_another_changed_since_the_walk_is_a_race() {
-        let (mut one, other) = two();
-        other.stored(0x208, 8);
-        fill(&mut one);
-        assert!(verdict(&mut one).is_err(), "stored before the walk");
-        one.stored(0x208, 8);
-        assert!(verdict(&mut one).is_err(), "stored by itself");
-        other.stored(0x210, 8);
-        assert!(verdict(&mut one).is_err(), "another entry");
-        other.stored(0x20c, 4);
-        assert!(verdict(&mut one).is_ok());
-    }
-
-    #[test]
-    fn what_was_flushed_is_no_race() {
-        let (mut one, other) = two();
-        let mut after = |flush: &dyn Fn(&mut Witness)| {
-            fill(&mut one);
-            other.stored(0x100, 8);
-            flush(&mut one);
-            verdict(&mut one).is_ok()
-        };
-        assert!(after(&|_| {}));
-        assert!(!after(&|one| one.flush_page(1, 0x5123)));
-        assert!(!after(&|one| one.flush(1, false)));
-        assert!(!after(&|one| one.flush_all()));
-        assert!(after(&|one| one.flush_page(1, 0x6000)) && after(&|one| one.flush_page(2, 0x5000)));
-        assert!(after(&|one| one.flush(2, true)));
-    }
-
-    #[test]
-    fn it_waits_for_the_others_callbacks() {
-        let (mut one, other) = two();
-        fill(&mut one);
-        one.met(DIFFERENCE, vec![0x100]);
-        assert!(one.settle(false).is_empty());
-        // The other had stored already, and says so only now.
-        other.stored(0x100, 8);
-        other.advance();
-        one.met(DIFFERENCE, vec![0x100]);
-        assert!(one.settle(false).is_empty());
-        other.advance();
-        let settled = one.settle(false).pop().unwrap();
-        assert_eq!((settled.times, settled.verdict), (2, Ok(())));
-        assert!(one.settle(true).is_empty());
-    }
-
-    #[test]
-    fn pieces_of_large_pages() {
-        let (mut one, other) = two();
-        let large = Translation { pa: 0x20_3000, guest_shift: 21, nested_shift: 21, ..FOUND };
-        one.filled(1, Port::Code, 0x40_3000, &large, 0);
-        other.stored(0x100, 8);
-        let difference = Difference { page: 0x405, frame: 0x205, ..DIFFERENCE };
-        one.met(difference, vec![0x100]);
-        assert!(one.settle(true)[0].verdict.is_ok());
-        one.flush_page(1, 0x5f_f000);
-        one.met(difference, vec![0x100]);
-        assert!(one.settle(true)[0].verdict.is_err());
-    }
-}
+#[path = "witness_tests.rs"]
+mod tests;

@@ -42,7 +42,44 @@ pub fn lines(report: &Value) -> String {
             side.get("llc_misses"),
         );
     }
-    text
+    text + &agile(report).map_or_else(String::new, |agile| agile.line())
+}
+
+/// Walks of agile paging, and what stood in for its processor.
+struct Agile {
+    /// By where they switch: walks, and their references without walk caches.
+    walks: Vec<u64>,
+    refs: Vec<u64>,
+    stand_ins: u64,
+    stand_in_cycles: u64,
+}
+
+impl Agile {
+    fn line(&self) -> String {
+        let [walks, refs] = [&self.walks, &self.refs].map(|all| all.iter().sum::<u64>());
+        let shares = abi::lab::SWITCH_REFS.iter().zip(&self.walks);
+        let shares = shares.map(|(refs, of)| format!("{refs}: {} %", hundredths(of * 100, walks)));
+        format!(
+            "\n  agile: {walks} walks of {} references without walk caches ({}); {} stand-ins, whose {} cycles are not the host's",
+            hundredths(refs, walks),
+            shares.collect::<Vec<_>>().join(", "),
+            self.stand_ins,
+            self.stand_in_cycles,
+        )
+    }
+}
+
+/// What all processors have counted of agile paging, if any has.
+fn agile(report: &Value) -> Option<Agile> {
+    let pcpus = report["pcpus"].as_array()?.iter().filter(|pcpu| pcpu["agile"].is_object());
+    let all = |name: &str| -> Vec<u64> {
+        let at = |index| pcpus.clone().filter_map(|pcpu| pcpu["agile"][name][index].as_u64()).sum();
+        (0..abi::lab::SWITCHES).map(at).collect()
+    };
+    let sum = |part: &str, name: &str| pcpus.clone().filter_map(|pcpu| pcpu[part][name].as_u64()).sum();
+    let (walks, refs) = (all("walks"), all("walk_refs_uncached"));
+    let (stand_ins, stand_in_cycles) = (sum("agile", "stand_ins"), sum("stand_ins", "cycles"));
+    (pcpus.clone().count() > 0).then_some(Agile { walks, refs, stand_ins, stand_in_cycles })
 }
 
 /// Translations that were compared: those that are equal, those that differ, and those that need not be equal, because
@@ -88,5 +125,15 @@ mod tests {
         assert_eq!(checks(&report), (8, 2, 6));
         assert_eq!(differences(&report), "\n  PCPU 0: frame 1\n  PCPU 1: frame 1");
         assert_eq!(lines(&json!({})), "lab machine ?:");
+    }
+
+    #[test]
+    fn walks_of_agile_paging_are_told_by_where_they_switch() {
+        let pcpu = json!({ "agile": { "walks": [9, 1, 0, 0, 0, 0], "walk_refs_uncached": [36, 8, 0, 0, 0, 0],
+            "stand_ins": 3 }, "stand_ins": { "cycles": 70 } });
+        let report = json!({ "machine": "m", "pcpus": [pcpu, pcpu, {}] });
+        let expected = "lab machine m:\n  agile: 20 walks of 4.40 references without walk caches (4: 90.00 %, 8: 10.00 %, \
+                        12: 0.00 %, 16: 0.00 %, 20: 0.00 %, 24: 0.00 %); 6 stand-ins, whose 140 cycles are not the host's";
+        assert_eq!(lines(&report), expected);
     }
 }

@@ -179,10 +179,26 @@ impl<M: Memory> Processor<M> {
             Port::Code => counters.itlb_misses += 1,
         }
         let now = self.witness.as_ref().map(Witness::now);
+        let mut disagrees = false;
         let (memory, tables, costs) = (&self.memory, &*self.tables, &self.costs);
         let hierarchy = self.hierarchy.as_mut();
+        let before = counters.walk_refs;
         let mut env = Surroundings { memory, tables, costs, hierarchy, counters, cycles: 0 };
-        let (found, uncached) = self.walker.walk(regime, access, self.walk_tags, &self.spaces, &mut env);
+        let (found, uncached) = match &self.agile {
+            None => self.walker.walk(regime, access, self.walk_tags, &self.spaces, &mut env),
+            Some(agile) => {
+                let tags = (self.walk_tags, &self.spaces);
+                let walk = self.walker.walk_agile(regime, agile, access, tags, &mut env);
+                disagrees = walk.disagrees;
+                if walk.found.is_ok() {
+                    let counted = &mut self.record.agile;
+                    counted.walks[walk.switch] += 1;
+                    counted.refs[walk.switch] += env.counters.walk_refs - before;
+                    counted.refs_uncached[walk.switch] += walk.uncached;
+                }
+                (walk.found, walk.uncached)
+            }
+        };
         let cycles = env.cycles;
         counters.walk_refs_uncached += uncached;
         counters.walk_cycles += cycles;
@@ -192,8 +208,13 @@ impl<M: Memory> Processor<M> {
             return None;
         };
         counters.count_walk(found.guest_shift, found.nested_shift);
-        if let (Some(witness), Some(now)) = (&mut self.witness, now) {
+        if let (Some(witness), Some(now)) = (&mut self.witness, now)
+            && !self.is_alone
+        {
             witness.filled(self.asid, port, access.va, &found, now);
+        }
+        if disagrees {
+            self.stand_in_differs(port, access.va, &found);
         }
         self.tlbs.fill(port, access.va, &found, self.tags, &self.spaces);
         let epoch = self.tables.epoch();
@@ -223,6 +244,7 @@ impl<M: Memory> Processor<M> {
             }
             self.tlbs.only_loads_quick(request.va);
             if request.write {
+                self.note_store(pa);
                 self.tables.stored(pa, request.len, &self.memory);
             }
         }

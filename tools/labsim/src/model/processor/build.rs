@@ -4,7 +4,7 @@ use std::{collections::HashMap, ops::Range, sync::Arc};
 
 use abi::lab::{Record, Side};
 
-use super::{Checking, Costs, Processor};
+use super::{Checking, Costs, Processor, exits::LastExit};
 use crate::{
     machine::{self, Machine, Shape},
     model::{
@@ -31,6 +31,7 @@ pub struct Shared {
     with_caches: bool,
     checking: Checking,
     stores: Option<Arc<Stores>>,
+    is_alone: bool,
     doorbell: Range<u64>,
 }
 
@@ -46,9 +47,9 @@ impl Shared {
     ) -> Shared {
         let memory = Arc::new(memory_map(&machine, ram, pcpus));
         let tables = Arc::new(Tables::new(ram.end()));
-        // On one processor nothing explains a difference.
-        let stores = (checking != Checking::Off && pcpus > 1).then(Arc::default);
-        Shared { machine, tables, memory, caches: HashMap::new(), with_caches, checking, stores, doorbell }
+        let stores = (checking != Checking::Off).then(Arc::default);
+        let (caches, is_alone) = (HashMap::new(), pcpus <= 1);
+        Shared { machine, tables, memory, caches, with_caches, checking, stores, is_alone, doorbell }
     }
 
     /// The processor of this number, with nothing in its caches and registers as after a reset.
@@ -75,7 +76,9 @@ impl Shared {
                 self.machine.nested_tlb.iter().map(|a| geometry(a.get_ref().shape(), a.get_ref().classes())),
             ),
         };
-        let witness = self.stores.as_ref().map(|stores| Witness::new(number, Arc::clone(stores)));
+        // On one processor nothing explains a difference, but with agile paging.
+        let stores = self.stores.as_ref().filter(|_| !self.is_alone);
+        let witness = stores.map(|stores| Witness::new(number, Arc::clone(stores)));
         let mut processor = Processor {
             memory,
             tables: Arc::clone(&self.tables),
@@ -87,6 +90,8 @@ impl Shared {
             costs: costs(&self.machine),
             checking: self.checking,
             witness,
+            is_alone: self.is_alone,
+            stores: self.stores.clone(),
             differences: Vec::new(),
             doorbell: self.doorbell.clone(),
             side: Side::Host,
@@ -94,6 +99,8 @@ impl Shared {
             host: None,
             nested: None,
             regime: None,
+            agile: None,
+            exit: LastExit::default(),
             asid: 0,
             wide_asid: 0,
             tags: Tags {

@@ -6,7 +6,7 @@ use super::Processor;
 use crate::model::{
     memory::Memory,
     tlb::Port,
-    walk::{Access, Environment, Walker},
+    walk::{Access, Environment, Regime, Translation, Walker},
     witness::Difference,
 };
 
@@ -57,7 +57,7 @@ impl<M: Memory> Processor<M> {
         let (said, entries) = self.tables_say(va);
         let (page, frame) = (va >> 12, pa >> 12);
         let difference = Difference { side: self.side, port, asid: self.asid, page, frame };
-        let Some(witness) = &mut self.witness else {
+        let Some(witness) = self.witness.as_mut().filter(|_| !self.is_alone) else {
             self.counters().checks_differ += 1;
             self.describe(&difference, &format!("QEMU has {truth:x?}, the tables say {said:x?}"), &entries);
             return;
@@ -70,12 +70,26 @@ impl<M: Memory> Processor<M> {
         }
     }
 
+    /// A hypervisor's stand-in leads elsewhere than the guest's tables do, or allows more.
+    #[cold]
+    pub(super) fn stand_in_differs(&mut self, port: Port, va: u64, stand_in: &Translation) {
+        let (Some(regime), Some(agile)) = (&self.regime, &self.agile) else { return };
+        let (found, entries) = self.follow(&agile.nested(regime), va);
+        let (shift, frame) = found.map_or((12, u64::MAX), |found| (found.guest_shift, found.pa >> 12));
+        let Some(witness) = &mut self.witness else { return };
+        let difference = Difference { side: self.side, port, asid: self.asid, page: va >> 12, frame };
+        if witness.met_stale(difference, (shift, stand_in.global), entries) >= SETTLED_AT_ONCE {
+            self.settle(false);
+        }
+    }
+
     /// Decides which differences are races; `at_end` about all.
     pub fn settle(&mut self, at_end: bool) {
         let settled = self.witness.as_mut().map_or_else(Vec::new, |witness| witness.settle(at_end));
         for of in settled {
             let counters = &mut self.record.sides[of.difference.side as usize];
             match of.verdict {
+                Ok(()) if of.is_stale => self.record.agile.checks_stale += of.times,
                 Ok(()) => counters.checks_raced += of.times,
                 Err(why) => {
                     counters.checks_differ += of.times;
@@ -103,10 +117,16 @@ impl<M: Memory> Processor<M> {
     /// The frame that the tables have for an address at this moment, whatever is cached, and the entries on the way.
     fn tables_say(&self, va: u64) -> (Option<u64>, Vec<u64>) {
         let Some(regime) = &self.regime else { return (None, vec![]) };
+        let (found, entries) = self.follow(regime, va);
+        (found.map(|found| found.pa >> 12), entries)
+    }
+
+    /// Where these tables lead, and the entries on the way.
+    fn follow(&self, regime: &Regime, va: u64) -> (Option<Translation>, Vec<u64>) {
         let mut env = Unseen { memory: &self.memory, entries: RefCell::default() };
         let access = Access { va, write: false };
         let (found, _) = Walker::default().walk(regime, access, self.walk_tags, &self.spaces, &mut env);
-        (found.ok().map(|found| found.pa >> 12), env.entries.into_inner())
+        (found.ok(), env.entries.into_inner())
     }
 }
 

@@ -77,16 +77,18 @@ impl<M: Memory> Processor<M> {
         self.counters().vmruns += 1;
         self.stall(self.costs.vmrun);
         self.sync(instructions);
+        let asid = narrow(vmcb.asid);
+        self.note_entry(asid, vmcb.agile.as_ref());
         self.host = Some(host);
         self.side = if vmcb.nested.is_some() { Side::Nested } else { Side::Shadow };
-        let asid = narrow(vmcb.asid);
         if asid == ASIDS - 1 && std::mem::replace(&mut self.wide_asid, vmcb.asid) != vmcb.asid {
             self.flush(asid, true, true);
         }
         match vmcb.tlb_control {
             TlbControl::Nothing => {}
             TlbControl::All => self.flush_all(),
-            TlbControl::Asid => self.flush(asid, true, true),
+            // What stands in for a guest's own flush does not flush nested translations.
+            TlbControl::Asid => self.flush(asid, true, vmcb.agile.is_none_or(|it| it.stand_in.is_none())),
             TlbControl::AsidNonGlobal => self.flush(asid, false, false),
         }
         self.asid = asid;
@@ -101,6 +103,8 @@ impl<M: Memory> Processor<M> {
         let Some(host) = self.host.take() else { return };
         self.sync(instructions);
         self.side = Side::Host;
+        self.note_exit();
+        self.agile = None;
         self.counters().vmexits += 1;
         self.stall(self.costs.vmexit);
         self.asid = 0;
@@ -132,7 +136,7 @@ impl<M: Memory> Processor<M> {
     }
 
     /// Empties everything.
-    fn flush_all(&mut self) {
+    pub(super) fn flush_all(&mut self) {
         self.counters().flushes += 1;
         if let Some(witness) = &mut self.witness {
             witness.flush_all();
