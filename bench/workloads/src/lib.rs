@@ -145,6 +145,24 @@ pub const WORKLOADS: &[Workload] = &[
         "SHA-256 of 16 KiB, 400 times over",
         "456.hmmer and 464.h264ref: integer loops in a small working set",
     ),
+    workload(
+        "store",
+        Kind::Tlb,
+        "300 thousand requests at random keys of a store of 128 MiB, which gives 1 MiB back in every 4096th and takes another",
+        "memcached under load: lookups miss the TLB, items are evicted, and slabs come from the kernel and go back",
+    ),
+    workload(
+        "anneal",
+        Kind::Tlb,
+        "300 thousand moves of simulated annealing on a netlist of 2^17 elements in 64 MiB",
+        "PARSEC's canneal: two random elements and their neighbours for each move, in memory that stays",
+    ),
+    workload(
+        "dedup",
+        Kind::Paging,
+        "16 MiB of a stream cut into chunks by their content, of which the new ones are compressed, each in memory of its own",
+        "PARSEC's dedup: stages that take memory for what they hand on, and give it back",
+    ),
     program(
         Programs { package: "cpp", with: &["cpp-"], files: &["cc1"] },
         "gcc",

@@ -6,9 +6,11 @@
 //! static and has one thread.
 #![cfg_attr(not(test), no_main)]
 
+mod anneal;
 #[path = "../../guest/src/clock.rs"]
 mod clock;
 mod compute;
+mod dedup;
 #[path = "../../guest/src/guest.rs"]
 #[allow(dead_code, reason = "the benchmark also describes its guest")]
 mod guest;
@@ -18,6 +20,7 @@ mod phases;
 mod programs;
 mod random;
 mod report;
+mod store;
 mod sys;
 
 use std::{
@@ -60,6 +63,9 @@ const WORKS: &[(&str, u64, Prepare)] = &[
     ("phases-fork", SEARCHES, phases::phases_fork),
     ("matmul", 6, compute::matmul),
     ("sha256", 400, compute::sha256),
+    ("store", 300_000, store::store),
+    ("anneal", 300_000, anneal::anneal),
+    ("dedup", 128, dedup::dedup),
 ];
 
 /// Called by the C library. Not Rust's own `main`, whose runtime makes a dozen system calls first.
