@@ -14,7 +14,7 @@ use crate::{
         page::stretches,
     },
     samples::{Run, Sample},
-    workload::runner::{self, Measured, Setup},
+    workload::runner::{self, Measured, Setup, Switches},
 };
 
 /// What is run.
@@ -74,7 +74,8 @@ impl Plan {
         }
         let timeline = Timeline::of(samples, measured.begin_ns);
         let changes = measured.changes().unwrap_or(0);
-        let Measured { record, command, .. } = measured;
+        let Measured { record, command, switches, .. } = measured;
+        let Switches { walks, refs } = switches.unwrap_or_default();
         Ok(Cell {
             workload: self.workload.to_owned(),
             policy: self.policy.clone(),
@@ -85,6 +86,8 @@ impl Plan {
             nested_cycles: cycles.nested,
             shadow_cycles: cycles.shadow,
             changes,
+            agile_walks: if switches.is_some() { walks.into() } else { vec![] },
+            agile_refs: if switches.is_some() { refs.into() } else { vec![] },
             checksum: record.checksum,
             command,
             timeline,
@@ -113,6 +116,12 @@ pub struct Cell {
     pub shadow_cycles: u64,
     /// Changes of the mode meanwhile.
     pub changes: u64,
+    /// Walks of agile paging by where they switch ([`abi::lab::SWITCHES`]); empty: it was not in force.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agile_walks: Vec<u64>,
+    /// Their references without walk caches.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agile_refs: Vec<u64>,
     /// What the work came to.
     pub checksum: String,
     /// The arguments of `pal`.
@@ -125,6 +134,12 @@ impl Cell {
     /// Modelled cycles of the work, the hypervisor's included.
     pub fn cycles(&self) -> u64 {
         self.host_cycles.saturating_add(self.nested_cycles).saturating_add(self.shadow_cycles)
+    }
+
+    /// References of a walk of agile paging on average, without walk caches. `None`: it was not in force.
+    pub fn refs_per_walk(&self) -> Option<f64> {
+        let walks: u64 = self.agile_walks.iter().sum();
+        (walks > 0).then(|| self.agile_refs.iter().sum::<u64>() as f64 / walks as f64)
     }
 
     /// The part of the guest's cycles that it spent on shadow tables.
@@ -265,5 +280,8 @@ mod tests {
         let cell = Cell { host_cycles: 10, nested_cycles: 60, shadow_cycles: 30, ..Cell::default() };
         assert_eq!(cell.cycles(), 100);
         assert!((cell.shadow_share() - 1.0 / 3.0).abs() < 1e-9 && Cell::default().shadow_share() == 0.0);
+        assert_eq!(cell.refs_per_walk(), None);
+        let agile = Cell { agile_walks: vec![3, 1], agile_refs: vec![12, 8], ..cell };
+        assert_eq!(agile.refs_per_walk(), Some(5.0));
     }
 }

@@ -10,6 +10,7 @@ pub const SHADOW: &str = "shadow";
 pub const SAMPLE: &str = "dsp-sample,interval_ms=5,exploit=20";
 pub const SPECIFIC: &str = "dsp-offset,train=specific";
 pub const POOLED: &str = "dsp-offset,train=pooled";
+pub const AGILE: &str = "agile";
 pub const ASP: &str = "asp-svm,train=pooled";
 
 /// What a figure is about.
@@ -27,6 +28,8 @@ pub enum Subject {
     DspShares,
     /// What is run to train.
     DspCost,
+    /// References of a walk of agile paging.
+    AgileRefs,
 }
 
 /// A figure.
@@ -51,6 +54,7 @@ pub struct Figure {
 }
 
 const DAV2M_PAPER: &str = "Bae, Lange, Dinda, ICAC 2011";
+const AGILE_PAPER: &str = "Gandhi, Hill, Swift, ISCA 2016";
 const DSP_PAPER: &str = "Hiebel, Brown, Wang, ICPP 2018";
 const ALL: &[&str] = &["chase", "gups", "fork-exec", "mmap-churn", "phases", "phases-fork", "matmul"];
 const THREE: &[&str] = &["chase", "mmap-churn", "phases"];
@@ -118,6 +122,27 @@ pub const FIGURES: &[Figure] = &[
         policies: &[NESTED, SHADOW, RANDOM],
         ..dsp("dsp-cost", "how long what is run to train takes", Subject::DspCost)
     },
+    // graph500, memcached, canneal and dedup first; then what a policy may go wrong with.
+    Figure {
+        name: "agile-refs",
+        shows: "references of a walk of agile paging, by where it leaves the shadow tables",
+        paper: AGILE_PAPER,
+        subject: Subject::AgileRefs,
+        labs: &["sandybridge-ep"],
+        policies: &[AGILE],
+        workloads: &[
+            "bfs",
+            "store",
+            "anneal",
+            "dedup",
+            "gups",
+            "chase",
+            "fork-server",
+            "mmap-churn",
+            "phases",
+        ],
+        quick: &["bfs", "store", "anneal", "dedup"],
+    },
 ];
 
 /// The figure of this name.
@@ -148,7 +173,7 @@ mod tests {
             let names = figure.workloads.iter().chain(figure.quick);
             assert!(names.clone().all(|name| workloads::find(name).is_some()), "{}", figure.name);
             // What is run for a comparison serves the figures, too.
-            let known = |policy: &&&str| **policy == SPECIFIC || POLICIES.contains(policy);
+            let known = |policy: &&&str| [SPECIFIC, AGILE].contains(*policy) || POLICIES.contains(policy);
             assert!(figure.policies.iter().all(|policy| known(&policy)), "{}", figure.name);
             assert!(figure.labs.iter().all(|lab| crate::lab::find(lab).is_ok()), "{}", figure.name);
             assert!(list().contains(figure.name) && find(figure.name).unwrap().name == figure.name);

@@ -1,5 +1,7 @@
 //! What a paper claims of a figure, what came out here, and whether the claim's shape holds: pure, of a table's rows.
 
+mod agile;
+
 use workloads::Kind;
 
 use super::figures::{ASP, NESTED, POOLED, SHADOW, Subject};
@@ -49,6 +51,7 @@ pub fn claims(subject: Subject, rows: &[Row]) -> Result<Vec<Claim>, String> {
             ],
         ),
         Subject::DspCost => dsp_cost(&rows),
+        Subject::AgileRefs => agile::refs(&rows),
     }
 }
 
@@ -244,7 +247,7 @@ mod tests {
     };
 
     /// The claims of made-up cells.
-    fn judge(
+    pub fn judge(
         subject: Subject,
         cells: &[Cell],
         workloads: &[&str],

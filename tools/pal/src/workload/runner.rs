@@ -136,11 +136,40 @@ impl Cycles {
     }
 }
 
-/// A counter of the work's region in a lab machine's report, in the order of the sides; `None`: the work was not counted.
-fn counted(report: &Value, counter: &str) -> Option<[u64; 3]> {
+/// Walks of agile paging in the work, by where they switch ([`abi::lab::SWITCHES`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Switches {
+    /// Walks.
+    pub walks: [u64; abi::lab::SWITCHES],
+    /// Their references without walk caches.
+    pub refs: [u64; abi::lab::SWITCHES],
+}
+
+impl Switches {
+    /// Of the work's region in a lab machine's report; `None`: agile paging was not in force.
+    fn of(report: &Value) -> Option<Switches> {
+        let regions: Vec<&Value> =
+            regions(report)?.into_iter().filter(|region| region["agile"].is_object()).collect();
+        let all = |name: &str| {
+            std::array::from_fn(|at| {
+                let each = regions.iter().filter_map(|region| region["agile"][name][at].as_u64());
+                each.fold(0, u64::saturating_add)
+            })
+        };
+        (!regions.is_empty()).then(|| Switches { walks: all("walks"), refs: all("walk_refs_uncached") })
+    }
+}
+
+/// What the processors have counted in the work's region of a lab machine's report.
+fn regions(report: &Value) -> Option<Vec<&Value>> {
     let pcpus = report["pcpus"].as_array()?;
     let regions = pcpus.iter().flat_map(|pcpu| pcpu["regions"].as_array().into_iter().flatten());
-    let regions: Vec<&Value> = regions.filter(|region| region["region"] == workloads::REGION).collect();
+    Some(regions.filter(|region| region["region"] == workloads::REGION).collect())
+}
+
+/// A counter of the work's region in a lab machine's report, in the order of the sides; `None`: the work was not counted.
+fn counted(report: &Value, counter: &str) -> Option<[u64; 3]> {
+    let regions = regions(report)?;
     let counted = regions.iter().any(|region| region["times"].as_u64() > Some(0));
     let sum = |side: abi::lab::Side| {
         let each = regions.iter().filter_map(|region| region[side.name()][counter].as_u64());
@@ -158,6 +187,8 @@ pub struct Measured {
     pub cycles: Option<Cycles>,
     /// Instructions of the guest, there.
     pub instructions: Option<u64>,
+    /// Walks of agile paging, if that was in force there.
+    pub switches: Option<Switches>,
     /// The samples of the work, where the hypervisor takes any.
     pub samples: Option<Run>,
     /// The VM's time in nanoseconds when the work began, if it is known.
@@ -252,7 +283,8 @@ pub fn perform(setup: &Setup, workload: &Workload, scale: u32, words: &[String])
     let samples = all.map(|run| within(run, begin_ns, end_ns));
     let instructions =
         counted(&report, "instructions").map(|[_, nested, shadow]| nested.saturating_add(shadow));
-    Ok(Measured { record, cycles, instructions, samples, begin_ns, command })
+    let switches = Switches::of(&report);
+    Ok(Measured { record, cycles, instructions, switches, samples, begin_ns, command })
 }
 
 /// The VM's time in nanoseconds at a value of the guest's time-stamp counter, which starts later: when the guest has been loaded.
@@ -334,6 +366,17 @@ mod tests {
         assert_eq!((cycles, cycles.all()), (Cycles { host: 10, nested: 14, shadow: 0 }, 24));
         assert_eq!(Cycles::of(&json!({ "pcpus": [{ "regions": [region(0, 0)] }] })), None);
         assert_eq!(Cycles::of(&Value::Null), None);
+    }
+
+    #[test]
+    fn walks_of_agile_paging_are_those_of_the_region() {
+        let agile = json!({ "walks": [9, 1, 0, 0, 0, 2], "walk_refs_uncached": [36, 8, 0, 0, 0, 48] });
+        let region = |number| json!({ "region": number, "times": 1, "agile": agile });
+        let report =
+            json!({ "pcpus": [{ "regions": [region(0), region(3)] }, { "regions": [region(0)] }, {}] });
+        let expected = Switches { walks: [18, 2, 0, 0, 0, 4], refs: [72, 16, 0, 0, 0, 96] };
+        assert_eq!(Switches::of(&report), Some(expected));
+        assert_eq!(Switches::of(&json!({ "pcpus": [{ "regions": [{ "region": 0, "times": 1 }] }] })), None);
     }
 
     #[test]
