@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 use workloads::Workload;
 
+use super::plan::NATIVE;
 use crate::{
     cli::Mode,
     report::{
@@ -45,7 +46,8 @@ impl Plan {
             }
             _ => self.mode.clone(),
         };
-        let mut options = vec![format!("--deterministic={}", self.seed), "--mode".to_owned(), mode];
+        let (option, value) = if mode == NATIVE { ("--machine", mode) } else { ("--mode", mode) };
+        let mut options = vec![format!("--deterministic={}", self.seed), option.to_owned(), value];
         options.extend(self.options.iter().cloned());
         options
     }
@@ -66,13 +68,19 @@ impl Plan {
             options.extend(["--samples".to_owned(), log.display().to_string()]);
         }
         let measured = runner::perform(setup, workload, self.scale_milli, &options)?;
-        let (Some(cycles), Some(samples)) = (measured.cycles, &measured.samples) else {
-            bail!("no modelled cycles or no samples: a comparison takes a lab machine");
+        let (Some(cycles), Some(walk_cycles)) = (measured.cycles, measured.walk_cycles) else {
+            bail!("no modelled cycles: a comparison takes a lab machine");
         };
-        if samples.end.is_none() || samples.broken > 0 {
-            bail!("the samples are damaged: {}", samples.ending());
-        }
-        let timeline = Timeline::of(samples, measured.begin_ns);
+        let timeline = match &measured.samples {
+            // Without a hypervisor nobody takes any.
+            None if self.mode == NATIVE => Timeline::default(),
+            None => bail!("no samples: a comparison takes a lab machine"),
+            Some(samples) if samples.end.is_none() || samples.broken > 0 => {
+                bail!("the samples are damaged: {}", samples.ending())
+            }
+            Some(samples) => Timeline::of(samples, measured.begin_ns),
+        };
+        let guest_walks = walk_cycles.nested.saturating_add(walk_cycles.shadow);
         let changes = measured.changes().unwrap_or(0);
         let Measured { record, command, switches, .. } = measured;
         let Switches { walks, refs } = switches.unwrap_or_default();
@@ -86,6 +94,7 @@ impl Plan {
             nested_cycles: cycles.nested,
             shadow_cycles: cycles.shadow,
             changes,
+            walk_cycles: if self.mode == NATIVE { walk_cycles.host } else { guest_walks },
             agile_walks: if switches.is_some() { walks.into() } else { vec![] },
             agile_refs: if switches.is_some() { refs.into() } else { vec![] },
             checksum: record.checksum,
@@ -116,6 +125,9 @@ pub struct Cell {
     pub shadow_cycles: u64,
     /// Changes of the mode meanwhile.
     pub changes: u64,
+    /// Of the guest's cycles, or of all without a hypervisor, those of walks.
+    #[serde(default)]
+    pub walk_cycles: u64,
     /// Walks of agile paging by where they switch ([`abi::lab::SWITCHES`]); empty: it was not in force.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub agile_walks: Vec<u64>,

@@ -28,6 +28,8 @@ pub const SAMPLE_MS: u32 = 1;
 /// before the phase.
 pub const DAV2M: &str = "dav2m,window_inst=1000000,steps=3,window_vexit=9000000,window_tmiss=10000000,window_trans=50000000,\
     window_prepaging=2000000,threshold_vexit=2500,threshold_tmiss=100000,raise_milli=1500";
+/// In the place of a policy: the workload without a hypervisor.
+pub const NATIVE: &str = "native";
 /// All policies, with intervals that fit the length of the runs.
 pub const POLICIES: [&str; 9] = [
     "nested",
@@ -140,6 +142,7 @@ impl Comparison {
             let wrong = |error: anyhow::Error| Usage::new(format!("--policies {policy}: {error}"));
             match Training::of(policy).map_err(|error| wrong(error.into()))? {
                 Some(training) => trainings.push((policy.clone(), training)),
+                None if policy == NATIVE => {}
                 None => {
                     runner::options(&["--mode".to_owned(), policy.clone()]).map_err(wrong)?;
                 }
@@ -183,9 +186,11 @@ impl Comparison {
     fn plan(&self, workload: &'static str, policy: &str, mode: &str, seed: u32) -> Plan {
         let Request { lab, nested_page, lab_time, yes, .. } = &self.request;
         let sample_ms = SAMPLE_MS.to_string();
-        let mut options =
-            words(&["--lab", lab, "--nested-page", nested_page.name(), "--sample-ms", &sample_ms]);
-        options.extend(lab_time.then(|| "--lab-time".to_owned()));
+        let mut options = words(&["--lab", lab]);
+        if policy != NATIVE {
+            options.extend(words(&["--nested-page", nested_page.name(), "--sample-ms", &sample_ms]));
+            options.extend(lab_time.then(|| "--lab-time".to_owned()));
+        }
         options.extend(yes.then(|| "--yes".to_owned()));
         let (policy, mode) = (policy.to_owned(), mode.to_owned());
         let scale_milli = self.request.scale(workload);
@@ -314,6 +319,13 @@ mod tests {
         );
         assert_eq!(full.scales(), "2");
         assert!(quick[0].options().join(" ").contains("--nested-page 4K --sample-ms 1"));
+    }
+
+    #[test]
+    fn without_a_hypervisor_there_is_nothing_to_choose() {
+        let plans =
+            comparison(&["--policies", "native", "--workloads", "gups"]).unwrap().first(Path::new(""));
+        assert_eq!(plans[0].options().join(" "), "--deterministic=1 --machine native --lab opteron-2350");
     }
 
     #[test]

@@ -52,6 +52,7 @@ pub fn claims(subject: Subject, rows: &[Row]) -> Result<Vec<Claim>, String> {
         ),
         Subject::DspCost => dsp_cost(&rows),
         Subject::AgileRefs => agile::refs(&rows),
+        Subject::AgileTime => agile::time(&rows),
     }
 }
 

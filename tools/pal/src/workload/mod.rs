@@ -131,6 +131,7 @@ mod tests {
         let sample = Sample { switches: 2, ..Sample::default() };
         let samples = Run { samples: vec![sample.clone(), sample], ..Run::default() };
         let mut measured = Measured {
+            walk_cycles: None,
             switches: None,
             record,
             cycles: None,

@@ -129,9 +129,9 @@ impl Cycles {
         self.host.saturating_add(self.nested).saturating_add(self.shadow)
     }
 
-    /// Of the work's region in a lab machine's report; `None`: it was not counted.
-    fn of(report: &Value) -> Option<Cycles> {
-        let [host, nested, shadow] = counted(report, "cycles")?;
+    /// A counter of the work's region in a lab machine's report: `cycles`, or some of them. `None`: it was not counted.
+    fn of(report: &Value, counter: &str) -> Option<Cycles> {
+        let [host, nested, shadow] = counted(report, counter)?;
         Some(Cycles { host, nested, shadow })
     }
 }
@@ -185,6 +185,8 @@ pub struct Measured {
     pub record: Record,
     /// Modelled cycles, on a lab machine.
     pub cycles: Option<Cycles>,
+    /// Of these, the cycles of walks.
+    pub walk_cycles: Option<Cycles>,
     /// Instructions of the guest, there.
     pub instructions: Option<u64>,
     /// Walks of agile paging, if that was in force there.
@@ -272,7 +274,7 @@ pub fn perform(setup: &Setup, workload: &Workload, scale: u32, words: &[String])
         serde_json::from_slice(&text).with_context(|| format!("{} is not whole", path.display()))
     };
     let (report, stats) = (read(&report)?, read(&stats)?);
-    let cycles = Cycles::of(&report);
+    let (cycles, walk_cycles) = (Cycles::of(&report, "cycles"), Cycles::of(&report, "walk_cycles"));
     if cycles.is_none() && args.lab.lab.is_some() {
         bail!("the lab machine's report lacks the work: it was not marked, or the guest was reset meanwhile");
     }
@@ -284,7 +286,7 @@ pub fn perform(setup: &Setup, workload: &Workload, scale: u32, words: &[String])
     let instructions =
         counted(&report, "instructions").map(|[_, nested, shadow]| nested.saturating_add(shadow));
     let switches = Switches::of(&report);
-    Ok(Measured { record, cycles, instructions, switches, samples, begin_ns, command })
+    Ok(Measured { record, cycles, walk_cycles, instructions, switches, samples, begin_ns, command })
 }
 
 /// The VM's time in nanoseconds at a value of the guest's time-stamp counter, which starts later: when the guest has been loaded.
@@ -362,10 +364,10 @@ mod tests {
         };
         let report =
             json!({ "pcpus": [{ "regions": [region(0, 1), region(3, 1)] }, { "regions": [region(0, 0)] }] });
-        let cycles = Cycles::of(&report).unwrap();
+        let cycles = Cycles::of(&report, "cycles").unwrap();
         assert_eq!((cycles, cycles.all()), (Cycles { host: 10, nested: 14, shadow: 0 }, 24));
-        assert_eq!(Cycles::of(&json!({ "pcpus": [{ "regions": [region(0, 0)] }] })), None);
-        assert_eq!(Cycles::of(&Value::Null), None);
+        assert_eq!(Cycles::of(&json!({ "pcpus": [{ "regions": [region(0, 0)] }] }), "cycles"), None);
+        assert_eq!(Cycles::of(&Value::Null, "cycles"), None);
     }
 
     #[test]
