@@ -26,6 +26,7 @@ use crate::{
     report::ReportArgs,
     reproduce::ReproduceArgs,
     run::{pcpus::Pcpus, records::args::RecordArgs, remote::place},
+    sweep::SweepArgs,
     top::args::TopArgs,
     train::{EvaluateArgs, TrainArgs},
     workload::args::WorkloadArgs,
@@ -59,6 +60,8 @@ pub enum Command {
     Workload(WorkloadArgs),
     /// Compare policies on workloads: time relative to the better engine, changes, and when which engine was in force
     Compare(CompareArgs),
+    /// Compare policies on several machines as a workflow of Snakemake, here or on a cluster
+    Sweep(SweepArgs),
     /// Run what figures of the papers show, and say whether their claims hold here
     Reproduce(ReproduceArgs),
     /// Print the path of a guest's kernel, downloading it if needed

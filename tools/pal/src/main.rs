@@ -18,6 +18,7 @@ mod root;
 mod run;
 mod samples;
 mod status;
+mod sweep;
 mod test;
 mod top;
 mod train;
@@ -59,6 +60,7 @@ fn perform(command: &Command, project: &Project, ui: &Ui) -> Result<u8> {
         Command::Lab(args) => lab::run(args, project, ui),
         Command::Workload(args) => workload::run(args, project, ui),
         Command::Compare(args) => compare::run(args, project, ui),
+        Command::Sweep(args) => sweep::run(args, project, ui),
         Command::Reproduce(args) => reproduce::run(args, project, ui),
         Command::Kernel(args) => {
             println!("{}", host::needs::Needs { project, ui, yes: false }.kernel(args.guest)?.display());

@@ -19,6 +19,8 @@ Examples:
   cargo pal compare --policies nested,shadow,dsp-offset,train=specific
   cargo pal compare --seeds 5 --lab zen3 --json zen3.json --html zen3.html
                                            type it again, and it goes on where it was
+  cargo pal compare --quick --cells cells --plan
+                                           what `cargo pal sweep` runs on many machines
 
 Each cell is one deterministic `pal run` on a lab machine; of it the marked work alone counts, with what the hypervisor did for it. \
 Times are modelled cycles, relative to the better of nested and shadow (docs/policies.md).
@@ -69,6 +71,16 @@ pub struct CompareArgs {
     /// Write a page with tables and timelines to FILE, which needs nothing else
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Keep each cell in a file of its own in DIR too. Those that are there already, of the same inputs, are not run again
+    #[arg(long, value_name = "DIR")]
+    pub cells: Option<PathBuf>,
+    /// Run nothing: print a line of JSON for each cell, with its file in DIR, the cells that it learns from, and the command that
+    /// runs it alone
+    #[arg(long, requires = "cells")]
+    pub plan: bool,
+    /// Run this cell alone, and what it learns from where that is missing; --plan has the names
+    #[arg(long, value_name = "NAME", requires = "cells", conflicts_with_all = ["plan", "json", "csv", "html"])]
+    pub cell: Option<String>,
     /// Install missing packages without asking
     #[arg(short, long)]
     pub yes: bool,

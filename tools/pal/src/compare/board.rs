@@ -14,6 +14,7 @@ use anyhow::{Context, Result};
 
 use super::{
     cell::{self, Cell, Plan},
+    cells::Cells,
     store::Failed,
 };
 use crate::{
@@ -27,6 +28,7 @@ pub struct Bench<'a> {
     setup: Setup<'a>,
     inputs: String,
     jobs: usize,
+    cells: Option<Cells>,
 }
 
 impl<'a> Bench<'a> {
@@ -52,7 +54,17 @@ impl<'a> Bench<'a> {
         let files = [&setup.hypervisor, &setup.kernel, &setup.initrd, &plugin].map(|path| path.as_path());
         let inputs = cell::inputs(&files, &[description, &String::from_utf8_lossy(&qemu.stdout)])?;
         let processors = || thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        Ok(Bench { setup, inputs, jobs: jobs.map_or_else(processors, |jobs| jobs as usize) })
+        Ok(Bench { setup, inputs, jobs: jobs.map_or_else(processors, |jobs| jobs as usize), cells: None })
+    }
+
+    /// Has each cell kept in a file of its own as well.
+    pub fn keeping(self, cells: Option<Cells>) -> Bench<'a> {
+        Bench { cells, ..self }
+    }
+
+    /// Where cells are kept in files of their own.
+    pub const fn kept_in(&self) -> Option<&Cells> {
+        self.cells.as_ref()
     }
 
     /// Where the log of a cell is, if it is kept.
@@ -80,13 +92,16 @@ impl<'a> Bench<'a> {
         save: impl Fn(&[Cell], &[Failed]) -> Result<()> + Sync,
     ) -> Result<(Vec<Cell>, Vec<Failed>)> {
         let board = Board::new(plans, |plan| self.inputs_of(plan), kept);
+        if let Some(cells) = &self.cells {
+            board.lock().cells.iter().try_for_each(|(number, cell)| cells.add(&plans[*number], cell))?;
+        }
         let reused = board.lock().cells.len();
         if reused > 0 {
-            ui.say(&format!("{reused} of {} cells are in the file already", plans.len()));
+            ui.say(&format!("{reused} of {} cells are there already", plans.len()));
         }
         let _step = ui.step("comparing");
         thread::scope(|scope| {
-            let work = || board.work(&self.setup, ui, &save);
+            let work = || board.work(self, ui, &save);
             let workers: Vec<_> = (0..self.jobs).map(|_| scope.spawn(work)).collect();
             workers.into_iter().try_for_each(|worker| worker.join().expect("no thread panics"))
         })?;
@@ -137,13 +152,13 @@ impl Board {
     }
 
     /// Runs cells until none is left; after each of them everything is kept by `save`.
-    fn work(&self, setup: &Setup, ui: &Ui, save: impl Fn(&[Cell], &[Failed]) -> Result<()>) -> Result<()> {
+    fn work(&self, bench: &Bench, ui: &Ui, save: impl Fn(&[Cell], &[Failed]) -> Result<()>) -> Result<()> {
         loop {
             let Some((number, plan, inputs)) = self.lock().queue.pop_front() else { return Ok(()) };
             let start = Instant::now();
             let done = find(plan.workload)
                 .map_err(Into::into)
-                .and_then(|workload| plan.perform(setup, workload, inputs));
+                .and_then(|workload| plan.perform(&bench.setup, workload, inputs));
             let seconds = start.elapsed().as_secs();
             let mut state = self.lock();
             let Plan { workload, policy, seed, .. } = &plan;
@@ -151,6 +166,9 @@ impl Board {
             let name = format!("{done_by_now} of {}: {workload}, {policy}, seed {seed}", state.all);
             match done {
                 Ok(cell) => {
+                    if let Some(cells) = &bench.cells {
+                        cells.write(&plan, &cell)?;
+                    }
                     ui.say(&format!("{name}: {:.1} Mcycles ({seconds} s)", cell.cycles() as f64 / 1e6));
                     state.cells.insert(number, cell);
                 }
@@ -178,6 +196,7 @@ mod tests {
     fn plan(policy: &str) -> Plan {
         let (policy, mode) = (policy.to_owned(), policy.to_owned());
         Plan {
+            name: format!("gups-{policy}"),
             workload: "gups",
             policy,
             mode,

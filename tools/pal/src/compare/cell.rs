@@ -21,6 +21,8 @@ use crate::{
 /// What is run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
+    /// Its name, which nothing that is built here or learnt has a part in: what a file of its own is called.
+    pub name: String,
     /// The workload.
     pub workload: &'static str,
     /// The policy, as tables name it.
@@ -228,6 +230,7 @@ mod tests {
 
     fn plan(policy: &str) -> Plan {
         Plan {
+            name: "gups-1".into(),
             workload: "gups",
             policy: policy.into(),
             mode: policy.into(),

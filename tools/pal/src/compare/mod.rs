@@ -1,10 +1,11 @@
 //! `pal compare`: policies on workloads, side by side on one lab machine. Each [`cell`] is one deterministic `pal run`, and
 //! [`board`] runs them; [`plan`] says which there are, and trains what learns from others ([`learn`]); [`results`] has medians and
-//! what they are relative to; [`table`], [`page`] and [`store`] show and keep them. `pal reproduce` has its figures from here.
+//! what they are relative to; [`table`], [`page`], [`store`] and [`cells`] show and keep them. `pal reproduce` has its figures from here.
 
 pub mod args;
 pub mod board;
 pub mod cell;
+mod cells;
 pub mod learn;
 mod page;
 pub mod plan;
@@ -25,6 +26,7 @@ use crate::{
 use args::CompareArgs;
 use board::Bench;
 use cell::Cell;
+use cells::Cells;
 use plan::{Comparison, Request};
 use scratch::Scratch;
 use store::Failed;
@@ -36,17 +38,30 @@ use store::Failed;
 pub fn run(args: &CompareArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let comparison = Comparison::new(Request::of(args))?;
     let (description, _) = crate::lab::find(&args.lab)?;
-    let kept = args.json.as_deref().map_or_else(|| Ok(Vec::new()), store::read)?;
+    let cells = args.cells.as_deref().map(Cells::new).transpose()?;
+    if let Some(cells) = cells.as_ref().filter(|_| args.plan) {
+        cells.lines(&comparison).iter().for_each(|line| println!("{line}"));
+        return Ok(0);
+    }
+    let mut kept = args.json.as_deref().map_or_else(|| Ok(Vec::new()), store::read)?;
+    if let Some(cells) = &cells {
+        kept.extend(cells.read(&comparison)?);
+    }
     for path in [&args.json, &args.csv, &args.html].into_iter().flatten() {
         let open = std::fs::OpenOptions::new().create(true).append(true).open(path);
         open.map_err(|error| Usage::new(format!("{}: {error}; choose another place", path.display())))?;
     }
     let needs = Needs { project, ui, yes: args.yes };
     let scratch = Scratch::new()?;
-    let bench = Bench::new(&needs, scratch.path(), &description, !args.no_kit, args.jobs)?;
+    let bench =
+        Bench::new(&needs, scratch.path(), &description, !args.no_kit, args.jobs)?.keeping(cells);
     let about = comparison.about();
     let save = |cells: &[Cell], failed: &[Failed]| save(args, &comparison, &about, cells, failed);
     let end = comparison.perform(&bench, &needs, &kept, save)?;
+    if args.cell.is_some() {
+        // There is nothing to compare it with, and what failed has been said.
+        return Ok(if end.1.is_empty() { 0 } else { exit::TOOL });
+    }
     finish(args, &comparison, &about, &description, end, ui)
 }
 

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     cli::NestedPage,
-    host::needs::Needs,
+    host::{lock::lock, needs::Needs},
     status::Usage,
     workload::{find, runner},
 };
@@ -72,8 +72,12 @@ pub struct Request {
     pub nested_page: NestedPage,
     /// Time follows the modelled cycles.
     pub lab_time: bool,
+    /// Guests do without the guest kit.
+    pub no_kit: bool,
     /// Install missing packages without asking.
     pub yes: bool,
+    /// The name of the only cell that is wanted.
+    pub cell: Option<String>,
 }
 
 impl Request {
@@ -95,7 +99,9 @@ impl Request {
             lab: args.lab.clone(),
             nested_page: args.nested_page,
             lab_time: args.lab_time,
+            no_kit: args.no_kit,
             yes: args.yes,
+            cell: args.cell.clone(),
         }
     }
 
@@ -113,6 +119,21 @@ impl Request {
 /// Words of their own.
 pub fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// A policy that is trained here, with the workloads that one model learns from and is for.
+struct Class<'a> {
+    policy: &'a str,
+    training: Training,
+    workloads: Vec<&'static str>,
+}
+
+impl Class<'_> {
+    fn learns_from(&self, plan: &Plan) -> bool {
+        plan.logs.is_some()
+            && self.workloads.contains(&plan.workload)
+            && self.training.learns_from().contains(&plan.policy.as_str())
+    }
 }
 
 /// What was asked for, checked.
@@ -148,7 +169,17 @@ impl Comparison {
                 }
             }
         }
-        Ok(Comparison { request, trainings })
+        let comparison = Comparison { request, trainings };
+        if let Some(name) = comparison.request.cell.as_ref().filter(|_| comparison.cells().is_empty()) {
+            let why = "this comparison has no such cell; the same options with --plan list its cells";
+            return Err(Usage::new(format!("--cell {name}: {why}")).into());
+        }
+        Ok(comparison)
+    }
+
+    /// What was asked for.
+    pub const fn request(&self) -> &Request {
+        &self.request
     }
 
     /// The policies.
@@ -192,9 +223,34 @@ impl Comparison {
             options.extend(lab_time.then(|| "--lab-time".to_owned()));
         }
         options.extend(yes.then(|| "--yes".to_owned()));
+        let name = self.name(workload, policy, seed);
         let (policy, mode) = (policy.to_owned(), mode.to_owned());
-        let scale_milli = self.request.scale(workload);
-        Plan { workload, policy, mode, seed, scale_milli, options, logs: None }
+        Plan { name, workload, policy, mode, seed, scale_milli: self.request.scale(workload), options, logs: None }
+    }
+
+    /// The name of a cell. It follows from what was asked for alone, so that it is known before anything is built or learnt; a hash
+    /// tells apart what the words before it do not.
+    fn name(&self, workload: &str, policy: &str, seed: u32) -> String {
+        let Request { lab, nested_page, lab_time, no_kit, .. } = &self.request;
+        let class =
+            self.classes().into_iter().find(|it| it.policy == policy && it.workloads.contains(&workload));
+        let learnt_from = class.map(|class| class.workloads.join(",")).unwrap_or_default();
+        let (page, scale_milli) = (nested_page.name(), self.request.scale(workload));
+        let all = format!("{policy} {lab} {page} {lab_time} {no_kit} {scale_milli} {SAMPLE_MS} {learnt_from}");
+        let short = policy.split(',').next().unwrap_or(policy);
+        format!("{workload}-{short}-{seed}-{}", &bootimg::sha256(all.as_bytes())[..8])
+    }
+
+    /// What is trained here, model by model.
+    fn classes(&self) -> Vec<Class<'_>> {
+        let workloads: Vec<_> = self.known_workloads().collect();
+        let mut classes = Vec::new();
+        for (policy, training) in &self.trainings {
+            let size = if training.is_specific { 1 } else { workloads.len().max(1) };
+            let groups = workloads.chunks(size).map(<[_]>::to_vec);
+            classes.extend(groups.map(|workloads| Class { policy, training: *training, workloads }));
+        }
+        classes
     }
 
     /// The cells that need no training, with those that others learn from; logs of the latter are kept in `logs`.
@@ -216,13 +272,57 @@ impl Comparison {
         let mut plans = Vec::new();
         for workload in self.known_workloads() {
             for (policy, seeds) in &policies {
-                plans.extend((1..=*seeds).map(|seed| Plan {
-                    logs: (seed == 1 && learnt_from.contains(policy)).then(|| logs.to_owned()),
-                    ..self.plan(workload, policy, policy, seed)
+                plans.extend((1..=*seeds).map(|seed| {
+                    let plan = self.plan(workload, policy, policy, seed);
+                    if seed == 1 && learnt_from.contains(policy) {
+                        // Another name: where that cell was run without its log, it is to be run again.
+                        let name = format!("{}-log", plan.name);
+                        return Plan { name, logs: Some(logs.to_owned()), ..plan };
+                    }
+                    plan
                 }));
             }
         }
         plans
+    }
+
+    /// The cells of a model that is in `mode`, but for those that are not wanted.
+    fn trained(&self, class: &Class, mode: &str) -> Vec<Plan> {
+        let seeds = 1..=self.request.seeds;
+        let all = class
+            .workloads
+            .iter()
+            .flat_map(|workload| seeds.clone().map(|seed| self.plan(workload, class.policy, mode, seed)));
+        all.filter(|plan| self.request.cell.as_ref().is_none_or(|name| plan.name == *name)).collect()
+    }
+
+    /// What is run: the cells that need no training, and the models whose cells follow. Where one cell alone is wanted, these are
+    /// that cell, or what it learns from and its model.
+    fn wanted(&self, logs: &Path) -> (Vec<Plan>, Vec<Class<'_>>) {
+        let (mut first, mut classes) = (self.first(logs), self.classes());
+        if let Some(name) = &self.request.cell {
+            classes.retain(|class| !self.trained(class, "").is_empty());
+            first.retain(|plan| plan.name == *name || classes.iter().any(|class| class.learns_from(plan)));
+        }
+        (first, classes)
+    }
+
+    /// All cells that are run, in an order in which none comes before what it learns from. What will be learnt is not in them.
+    pub fn cells(&self) -> Vec<Plan> {
+        let (mut cells, classes) = self.wanted(Path::new(""));
+        for class in &classes {
+            cells.extend(self.trained(class, class.policy));
+        }
+        cells
+    }
+
+    /// The names of the cells that a cell learns from.
+    pub fn learns_from(&self, cell: &Plan) -> Vec<String> {
+        let (first, classes) = self.wanted(Path::new(""));
+        let class =
+            classes.iter().find(|it| it.policy == cell.policy && it.workloads.contains(&cell.workload));
+        let sources = first.iter().filter(|plan| class.is_some_and(|class| class.learns_from(plan)));
+        sources.map(|plan| plan.name.clone()).collect()
     }
 
     fn known_workloads(&self) -> impl Iterator<Item = &'static str> {
@@ -240,42 +340,38 @@ impl Comparison {
         kept: &[Cell],
         save: impl Fn(&[Cell], &[Failed]) -> Result<()> + Sync,
     ) -> Result<(Vec<Cell>, Vec<Failed>)> {
-        let folder = needs.project.cache("compare")?;
-        let first = self.first(&folder);
-        let (mut cells, mut failed) = bench.perform(&first, kept, needs.ui, &save)?;
+        let folder = match bench.kept_in() {
+            Some(cells) => cells.logs()?,
+            None => needs.project.cache("compare")?,
+        };
+        let (first, classes) = self.wanted(&folder);
+        let (mut cells, mut failed) = match bench.kept_in() {
+            // Others may be at what this cell learns from, too: whoever comes later finds it done.
+            Some(files) if self.request.cell.is_some() && !classes.is_empty() => {
+                let _lock = lock(&folder, needs.ui)?;
+                bench.perform(&first, &files.read(self)?, needs.ui, &save)?
+            }
+            _ => bench.perform(&first, kept, needs.ui, &save)?,
+        };
         let mut plans = Vec::new();
-        for (policy, training) in &self.trainings {
-            let workloads: Vec<_> = self.known_workloads().collect();
-            let classes: Vec<Vec<&'static str>> = if training.is_specific {
-                workloads.into_iter().map(|one| vec![one]).collect()
-            } else {
-                vec![workloads]
-            };
-            for class in classes {
-                let is_learnt_from = |plan: &&Plan| {
-                    plan.logs.is_some()
-                        && class.contains(&plan.workload)
-                        && training.learns_from().contains(&plan.policy.as_str())
-                };
-                let logs = first.iter().filter(is_learnt_from).filter_map(|plan| bench.log(plan)).collect();
-                match training.learn(needs, logs, &folder) {
-                    Ok(mode) => {
-                        needs.ui.say(&format!("{policy} for {}: {mode}", class.join(", ")));
-                        let seeds = 1..=self.request.seeds;
-                        plans.extend(class.iter().flat_map(|workload| {
-                            seeds.clone().map(|seed| self.plan(workload, policy, &mode, seed))
-                        }));
-                    }
-                    Err(error) => {
-                        let why = format!("it could not be trained: {error:#}");
-                        needs.ui.error(&format!("{policy}: {why}"));
-                        failed.extend(class.iter().map(|workload| Failed {
-                            workload: (*workload).to_owned(),
-                            policy: policy.clone(),
-                            seed: 1,
-                            why: why.clone(),
-                        }));
-                    }
+        for class in &classes {
+            let Class { policy, training, workloads } = class;
+            let sources = first.iter().filter(|plan| class.learns_from(plan));
+            let logs = sources.filter_map(|plan| bench.log(plan)).collect();
+            match training.learn(needs, logs, &folder) {
+                Ok(mode) => {
+                    needs.ui.say(&format!("{policy} for {}: {mode}", workloads.join(", ")));
+                    plans.extend(self.trained(class, &mode));
+                }
+                Err(error) => {
+                    let why = format!("it could not be trained: {error:#}");
+                    needs.ui.error(&format!("{policy}: {why}"));
+                    failed.extend(workloads.iter().map(|workload| Failed {
+                        workload: (*workload).to_owned(),
+                        policy: (*policy).to_owned(),
+                        seed: 1,
+                        why: why.clone(),
+                    }));
                 }
             }
         }

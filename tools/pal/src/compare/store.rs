@@ -32,7 +32,7 @@ pub struct Failed {
 /// # Errors
 /// [`Usage`]: it cannot be read, or is something else.
 pub fn read(path: &Path) -> Result<Vec<Cell>, Usage> {
-    let wrong = |why: String| Usage::new(format!("--json {}: {why}", path.display()));
+    let wrong = |why: String| Usage::new(format!("{}: {why}", path.display()));
     let text = match fs::read(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(wrong(error.to_string())),

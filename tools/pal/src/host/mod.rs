@@ -6,6 +6,7 @@ pub mod ext4;
 pub mod guests;
 pub mod lock;
 pub mod needs;
+pub mod python;
 pub mod qemu;
 
 use std::{

@@ -142,7 +142,9 @@ fn plan(args: &ReproduceArgs, figure: &Figure) -> Result<Vec<(String, String, Co
             lab: lab.clone(),
             nested_page: crate::cli::NestedPage::Small,
             lab_time: false,
+            no_kit: false,
             yes: args.yes,
+            cell: None,
         };
         Ok((lab, description, Comparison::new(request)?))
     };
