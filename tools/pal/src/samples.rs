@@ -1,8 +1,10 @@
-//! A file of samples, read line by line: what ran, and what each sample counted. `pal report`, `pal workload` and
+//! A file of samples, read [line by line](line): what ran, and what each sample counted. `pal report`, `pal workload` and
 //! `pal compare` read files.
 //!
 //! Files come from runs that were killed, from full disks, from other versions of `pal`, and from a slip of the hand. What can be
 //! read is used, what cannot is counted, and a file in which nothing can be read is refused with what to do.
+
+pub mod line;
 
 use std::{
     fs::File,
@@ -10,15 +12,14 @@ use std::{
     path::Path,
 };
 
-use records::sample::COUNTERS;
 use serde_json::Value;
 
 use crate::{run::records::VERSION, status::Usage};
+pub use line::Sample;
+use line::{Line, Names};
 
 /// Bytes of a line at most; those of samples have a few thousand.
 const LONGEST: u64 = 1 << 20;
-/// Names of VMs, and reasons of exits, at most.
-const MOST: usize = 1024;
 
 /// A file of samples.
 #[derive(Debug, Default)]
@@ -29,67 +30,14 @@ pub struct Run {
     pub about: Value,
     /// Its last line, if the run was not killed.
     pub end: Option<Value>,
-    /// Names of the VMs.
-    pub vms: Vec<String>,
-    /// Reasons of exits.
-    pub reasons: Vec<String>,
+    /// Names of the VMs, and reasons of exits.
+    pub names: Names,
     /// The samples, in their order.
     pub samples: Vec<Sample>,
     /// Lines that are not whole, or are something else.
     pub broken: usize,
     /// Lines of a later version of the schema.
     pub later: usize,
-}
-
-/// What a VM did in a time.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Sample {
-    /// The VM, by its place in [`Run::vms`].
-    pub vm: usize,
-    /// The end of that time, in nanoseconds since the first sample of the machine.
-    pub machine_ns: u64,
-    /// The same since the VM's start.
-    pub time_ns: u64,
-    /// How long it was.
-    pub span_ns: u64,
-    /// Shadow tables were in force at its end.
-    pub shadow: bool,
-    /// Changes of the mode.
-    pub switches: u64,
-    /// Faults: on shadow tables, on nested ones that filled an entry.
-    pub faults: [u64; 2],
-    /// Time that all VCPUs ran.
-    pub ran_ns: u64,
-    /// Bytes of shadow paging.
-    pub shadow_bytes: u64,
-    /// Exits, by the reason's place in [`Run::reasons`].
-    pub exits: Vec<(usize, u64)>,
-    /// Counters of the guest, in the order of [`COUNTERS`]; what is not counted is absent.
-    pub guest: [Option<u64>; COUNTERS.len()],
-    /// Cycles of the hypervisor's work for it.
-    pub host_cycles: Option<u64>,
-}
-
-impl Sample {
-    /// Exits of all reasons.
-    pub fn all_exits(&self) -> u64 {
-        self.exits.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count))
-    }
-
-    /// A counter of the guest.
-    pub fn counter(&self, name: &str) -> Option<u64> {
-        self.guest[COUNTERS.iter().position(|known| *known == name)?]
-    }
-}
-
-/// The place of a name in a list, where it is put if it is new. `None`: there is no room.
-fn place(names: &mut Vec<String>, name: &str) -> Option<usize> {
-    let at = names.iter().position(|known| known == name);
-    if at.is_none() && names.len() < MOST {
-        names.push(name.to_owned());
-        return Some(names.len() - 1);
-    }
-    at
 }
 
 impl Run {
@@ -132,58 +80,14 @@ impl Run {
     }
 
     fn add(&mut self, line: &[u8]) {
-        let Ok(line) = serde_json::from_slice::<Value>(line) else {
-            self.broken += 1;
-            return;
-        };
-        match (line["t"].as_str(), line["v"].as_u64()) {
-            (None, _) | (_, None) => self.broken += 1,
-            (_, Some(version)) if version > VERSION => self.later += 1,
-            (Some("run"), _) => self.begin(line),
-            (Some("sample"), _) => {
-                if let Some(sample) = self.sample(&line) {
-                    self.samples.push(sample);
-                } else {
-                    self.broken += 1;
-                }
-            }
-            (Some("end"), _) => self.end = Some(line),
-            // What a later version has added.
-            _ => {}
+        match self.names.read(line) {
+            Line::Run(about) => self.about = about,
+            Line::Sample(sample) => self.samples.push(*sample),
+            Line::End(end) => self.end = Some(end),
+            Line::Pcpus(_) | Line::Other => {}
+            Line::Later => self.later += 1,
+            Line::Broken => self.broken += 1,
         }
-    }
-
-    fn begin(&mut self, line: Value) {
-        for name in line["vms"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-            let _room = place(&mut self.vms, name);
-        }
-        self.about = line;
-    }
-
-    /// `None`: what every sample has is missing.
-    fn sample(&mut self, line: &Value) -> Option<Sample> {
-        let number = |value: &Value| value.as_u64().unwrap_or(0);
-        let vm = place(&mut self.vms, line["vm"].as_str()?)?;
-        let exits = line["exits"].as_object()?.iter().take(MOST);
-        let exits = exits
-            .filter_map(|(why, count)| Some((place(&mut self.reasons, why)?, count.as_u64()?)))
-            .collect();
-        let ran = line["vcpus"].as_array()?.iter().map(|vcpu| number(&vcpu["ran_ns"]));
-        Some(Sample {
-            vm,
-            machine_ns: line["machine_ns"].as_u64()?,
-            time_ns: number(&line["time_ns"]),
-            span_ns: line["span_ns"].as_u64()?,
-            shadow: line["engine"] == "shadow",
-            switches: number(&line["switches"]["to_nested"])
-                .saturating_add(number(&line["switches"]["to_shadow"])),
-            faults: [number(&line["faults"]["shadow"]), number(&line["faults"]["nested_filled"])],
-            ran_ns: ran.fold(0, u64::saturating_add),
-            shadow_bytes: number(&line["shadow_bytes"]),
-            exits,
-            guest: COUNTERS.map(|name| line["guest"][name].as_u64()),
-            host_cycles: line["host"]["cycles"].as_u64(),
-        })
     }
 
     /// Whether there is anything to show. `first` is how the file begins.
@@ -264,9 +168,15 @@ pub mod tests {
     #[test]
     fn a_file_is_read() {
         let run = read(&format!("{ABOUT}{}{}{END}", line("a", 1, 10), line("b", 2, 7))).unwrap();
-        assert_eq!((run.samples.len(), run.broken, &run.vms[..]), (2, 0, &["a".into(), "b".into()][..]));
+        assert_eq!(
+            (run.samples.len(), run.broken, &run.names.vms[..]),
+            (2, 0, &["a".into(), "b".into()][..])
+        );
         let sample = &run.samples[1];
-        assert_eq!((sample.all_exits(), sample.vm, sample.shadow, sample.ran_ns), (8, 1, true, 500_000_000));
+        assert_eq!(
+            (sample.all_exits(), sample.vm, sample.shadow, sample.all_ran_ns()),
+            (8, 1, true, 500_000_000)
+        );
         assert_eq!((sample.counter("cycles"), sample.counter("walks")), (Some(400), None));
         assert_eq!(run.ending(), "2 samples, 2 dropped");
     }

@@ -121,15 +121,16 @@ fn workload(rows: &[Row], policies: &[String]) -> Result<String> {
     for (place, figure) in METRICS.iter().enumerate() {
         let steps = |row: &Row| row.median.timeline.metrics.get(place).cloned().unwrap_or_default();
         let lines: Vec<_> = rows.iter().map(steps).enumerate().collect();
-        let Some((svg, ..)) = chart::figure(&lines, end)? else { continue };
+        let Some((svg, _, top)) = chart::figure(&lines, end)? else { continue };
         let names =
             names.iter().enumerate().map(|(number, name)| entry(&format!("s{}", number % COLOURS), name));
         let _ = write!(
             html,
-            "<h3>{} <small>{}</small></h3>{}<figure>{svg}</figure>",
+            "<h3>{} <small>{}</small></h3>{}<figure>{svg}</figure>{}",
             FIGURES[*figure].title,
             FIGURES[*figure].unit,
-            legend(names.collect())
+            legend(names.collect()),
+            chart::cut(&lines, top).map_or_else(String::new, |cut| format!("<p>{cut}</p>"))
         );
     }
     Ok(html)

@@ -83,14 +83,41 @@ fn trim(value: f64, unit: &str) -> String {
     format!("{}{unit}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
+/// The values of all steps, the least first.
+fn sorted(lines: &[Line]) -> Vec<f64> {
+    let mut values: Vec<_> = lines.iter().flat_map(|(_, steps)| steps).map(|step| step.2).collect();
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+/// Where the axis of values ends: above all of them, unless few are so high that the rest would lie on the ground. `None`: there
+/// are none.
+fn limit(lines: &[Line]) -> Option<f64> {
+    let values = sorted(lines);
+    let highest = *values.last()?;
+    // Of less than a hundred steps none is a rare one.
+    let usual = values[(values.len() - 1).saturating_sub(values.len() / 100)];
+    Some(match highest {
+        _ if usual > 0.0 && highest > 5.0 * usual => 2.0 * usual,
+        0.0 => 1.0,
+        _ => highest * 1.08,
+    })
+}
+
+/// What is to be said of a chart whose axis ends at `top`, below some of the values.
+pub fn cut(lines: &[Line], top: f64) -> Option<String> {
+    let values = sorted(lines);
+    let above = values.iter().filter(|value| **value > top).count();
+    let highest = label(values.last().filter(|_| above > 0)?);
+    Some(format!("{above} of {} steps are higher than the axis, up to {highest}.", values.len()))
+}
+
 /// Draws a figure from 0 to this second, and tells where and how high it is. `None`: no series has a step.
 ///
 /// # Errors
 /// The library cannot draw it.
 pub fn figure(lines: &[Line], end: f64) -> Result<Option<(String, Box4, f64)>> {
-    let highest = lines.iter().flat_map(|(_, steps)| steps).map(|step| step.2).reduce(f64::max);
-    let Some(highest) = highest else { return Ok(None) };
-    let top = if highest > 0.0 { highest * 1.08 } else { 1.0 };
+    let Some(top) = limit(lines) else { return Ok(None) };
     let body = |area: &Area<'_>| -> Drawn<Box4> {
         let mut chart = ChartBuilder::on(area)
             .margin_top(8)
@@ -114,7 +141,9 @@ pub fn figure(lines: &[Line], end: f64) -> Result<Option<(String, Box4, f64)>> {
         for (number, steps) in lines {
             // Where time is missing between two steps, the line is interrupted.
             for run in steps.chunk_by(|a, b| b.0 - a.1 < 1e-6) {
-                let points = run.iter().flat_map(|(begin, end, value)| [(*begin, *value), (*end, *value)]);
+                let points = run
+                    .iter()
+                    .flat_map(|(begin, end, value)| [(*begin, value.min(top)), (*end, value.min(top))]);
                 let style = ShapeStyle::from(colour(*number)).stroke_width(2);
                 chart.draw_series(LineSeries::new(points, style))?;
             }
@@ -180,6 +209,23 @@ mod tests {
         assert!(!svg.contains("#0102") && !svg.contains("#0103"));
         assert!(left < right && top < bottom && (high - 5.4).abs() < 1e-9);
         assert!(figure(&[(0, vec![(0.0, 0.0, 0.0)])], 1e-9).unwrap().is_some(), "nothing but zeros");
+    }
+
+    #[test]
+    fn a_rare_peak_does_not_flatten_the_rest() {
+        let steps = |peaks: usize, peak: f64| {
+            let value = |n| if n < peaks { peak } else { 1.0 + n as f64 / 400.0 };
+            vec![(0, (0..200).map(|n| (n as f64, n as f64 + 1.0, value(n))).collect::<Vec<_>>())]
+        };
+        let (svg, _, top) = figure(&steps(2, 1000.0), 200.0).unwrap().unwrap();
+        assert!((1.5..4.0).contains(&top) && svg.contains("<polyline"), "{top}");
+        let said = cut(&steps(2, 1000.0), top);
+        assert_eq!(said.as_deref(), Some("2 of 200 steps are higher than the axis, up to 1000."));
+        for (peaks, peak) in [(3, 1000.0), (2, 4.0), (0, 0.0)] {
+            let lines = steps(peaks, peak);
+            let (_, _, top) = figure(&lines, 200.0).unwrap().unwrap();
+            assert!(cut(&lines, top).is_none(), "{peaks} steps of {peak}: {top}");
+        }
     }
 
     #[test]

@@ -19,9 +19,10 @@ pub struct Series<'a> {
 pub fn series(runs: &[Run]) -> Vec<Series<'_>> {
     let mut all = Vec::new();
     for run in runs {
-        let mut of: Vec<_> = (0..run.vms.len()).map(|_| Vec::new()).collect();
+        let mut of: Vec<_> = (0..run.names.vms.len()).map(|_| Vec::new()).collect();
         run.samples.iter().for_each(|sample| of[sample.vm].push(sample));
-        let vms: Vec<_> = of.into_iter().zip(&run.vms).filter(|(samples, _)| !samples.is_empty()).collect();
+        let vms: Vec<_> =
+            of.into_iter().zip(&run.names.vms).filter(|(samples, _)| !samples.is_empty()).collect();
         let alone = vms.len() == 1;
         for (samples, vm) in vms {
             let name = if alone { run.name.clone() } else { format!("{} / {vm}", run.name) };
@@ -57,7 +58,7 @@ pub const FIGURES: [Figure; 8] = [
     Figure {
         title: "Processor time",
         unit: "% of one PCPU, all VCPUs together",
-        above: |it| Some(it.ran_ns),
+        above: |it| Some(it.all_ran_ns()),
         below: |it| Some(it.span_ns),
         factor: 100.0,
     },
@@ -149,7 +150,7 @@ impl Figure {
 /// The tables' figures: title, sum over a VM's samples.
 pub const TOTALS: [(&str, Part); 15] = [
     ("time, ms", |it| Some(it.span_ns)),
-    ("processor time, ms", |it| Some(it.ran_ns)),
+    ("processor time, ms", |it| Some(it.all_ran_ns())),
     ("exits", |it| Some(it.all_exits())),
     ("faults on shadow tables", |it| Some(it.faults[0])),
     ("nested faults that filled an entry", |it| Some(it.faults[1])),
@@ -173,7 +174,7 @@ pub fn total(samples: &[&Sample], (title, part): (&str, Part)) -> Option<u64> {
 
 /// The exits of one reason.
 pub fn exits(series: &Series<'_>, reason: &str) -> Option<u64> {
-    let at = series.run.reasons.iter().position(|known| known == reason)?;
+    let at = series.run.names.reasons.iter().position(|known| known == reason)?;
     let counts = series.samples.iter().flat_map(|sample| &sample.exits).filter(|(why, _)| *why == at);
     counts.map(|(_, count)| *count).reduce(u64::saturating_add)
 }

@@ -11,7 +11,10 @@ use super::{
     chart::{self, COLOURS, Stretch},
     figures::{self, FIGURES, Figure, Series, TOTALS},
 };
-use crate::samples::{Run, Sample};
+use crate::{
+    samples::{Run, Sample},
+    ui::shell_word,
+};
 
 /// The style sheet.
 pub const STYLE: &str = include_str!("page.css");
@@ -119,6 +122,7 @@ fn chart_of(figure: &Figure, all: &[Series<'_>], end: f64, data: &mut Vec<Value>
     };
     html += &legend(all);
     let _ = writeln!(html, "<figure data-figure=\"{}\">{svg}</figure>", data.len());
+    html += &chart::cut(&lines, top).map_or_else(String::new, |cut| format!("<p>{cut}</p>"));
     data.push(
         json!({ "title": figure.title, "unit": figure.unit, "place": place, "top": top, "steps": steps }),
     );
@@ -162,7 +166,7 @@ fn totals(all: &[Series<'_>]) -> String {
 }
 
 fn reasons(all: &[Series<'_>]) -> String {
-    let mut names: Vec<&String> = all.iter().flat_map(|series| &series.run.reasons).collect();
+    let mut names: Vec<&String> = all.iter().flat_map(|series| &series.run.names.reasons).collect();
     names.sort();
     names.dedup();
     let counts = |name: &str| all.iter().map(|series| figures::exits(series, name)).collect::<Vec<_>>();
@@ -187,7 +191,7 @@ fn about(run: &Run) -> String {
         Value::Null => "–".into(),
         Value::Array(all) => all
             .iter()
-            .map(|it| it.as_str().map_or_else(|| it.to_string(), str::to_owned))
+            .map(|it| it.as_str().map_or_else(|| it.to_string(), |word| shell_word(word).into_owned()))
             .collect::<Vec<_>>()
             .join(" "),
         other => other.to_string(),
@@ -223,7 +227,8 @@ fn about(run: &Run) -> String {
 fn data_of(all: &[Series<'_>]) -> Value {
     let one = |series: &Series<'_>| {
         let totals = TOTALS.map(|entry| (entry.0.to_owned(), json!(figures::total(&series.samples, entry))));
-        let exits = series.run.reasons.iter().map(|why| (why.clone(), json!(figures::exits(series, why))));
+        let exits =
+            series.run.names.reasons.iter().map(|why| (why.clone(), json!(figures::exits(series, why))));
         json!({
             "name": series.name,
             "samples": series.samples.len(),
@@ -260,6 +265,13 @@ mod tests {
         assert_eq!(data["series"][1]["totals"]["exits"], 7502);
         assert_eq!(data["series"][0]["exits"]["cpuid"], 3000);
         assert_eq!(data["figures"][0]["steps"][0], json!([[0.0, 1.0, 1001.0], [1.0, 2.0, 2001.0]]));
+    }
+
+    #[test]
+    fn a_command_can_be_typed_again() {
+        let mut run = run("one", "a", 1);
+        run.about["command"] = json!(["pal", "run", "--exec", "seq 9 | md5sum"]);
+        assert!(page(&[run]).unwrap().contains("pal run --exec 'seq 9 | md5sum'"));
     }
 
     #[test]

@@ -199,7 +199,7 @@ fn row(vm: &Vm) -> String {
     columns([
         &name(&vm.name, 16),
         &digits(vm.cpu(), 1),
-        if vm.engine.is_empty() { ABSENT } else { &vm.engine },
+        vm.engine.unwrap_or(ABSENT),
         &count(vm.switches_per_second()),
         &count(vm.exits_per_second()),
         &digits(vm.ipc(), 2),

@@ -108,8 +108,7 @@ fn take(state: &mut State, lines: &Receiver<Watched>, until: Instant) -> Option<
     // A run that sends without end does not keep keys waiting.
     for _ in 0..MOST_AT_ONCE {
         match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            // What is no JSON is no line of ours.
-            Ok(Watched::Line(line)) => serde_json::from_str(&line).iter().for_each(|line| state.add(line)),
+            Ok(Watched::Line(line)) => state.add(&line),
             Ok(end) => return Some(end),
             Err(RecvTimeoutError::Timeout) => return None,
             Err(RecvTimeoutError::Disconnected) => return Some(Watched::Lost),
@@ -155,7 +154,7 @@ mod tests {
     fn lines_are_taken_in_until_there_are_no_more() {
         let (sender, lines) = sync_channel(4);
         let mut state = State::default();
-        for line in ["{\"t\":\"run\",\"machine\":\"m\"}", "{\"t\":\"sam", "[[[["] {
+        for line in ["{\"v\":1,\"t\":\"run\",\"machine\":\"m\"}", "{\"t\":\"sam", "[[[["] {
             sender.send(Watched::Line(line.into())).unwrap();
         }
         assert!(take(&mut state, &lines, Instant::now()).is_none());

@@ -1,11 +1,14 @@
 //! What `pal top` knows: what the samples since the last refresh add up to, as rates.
 //!
-//! Every line of samples says what was counted and over which time. Both are summed, so that a line that is missed costs
+//! Every [line of samples](crate::samples::line) says what was counted and over which time. Both are summed, so that a line that is missed costs
 //! resolution and falsifies no rate. What no line has told since the last refresh is absent, which is not 0.
 
 use std::collections::BTreeMap;
 
+use records::sample::COUNTERS;
 use serde_json::Value;
+
+use crate::samples::line::{Line, MOST, Names, Sample};
 
 /// By what VMs are sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,8 +57,8 @@ impl Order {
 pub struct Vm {
     /// Its name.
     pub name: String,
-    /// The engine in force.
-    pub engine: String,
+    /// The engine in force, once a sample has told.
+    pub engine: Option<&'static str>,
     /// Changes of the engine.
     pub switches: u64,
     /// Time that the samples are of, in nanoseconds.
@@ -64,8 +67,8 @@ pub struct Vm {
     pub ran_ns: Vec<u64>,
     /// Exits by reason.
     pub exits: BTreeMap<String, u64>,
-    /// Counters of the guest; what is absent has no key.
-    pub guest: BTreeMap<String, u64>,
+    /// Counters of the guest, in the order of [`COUNTERS`]; what is not counted is absent.
+    pub guest: [Option<u64>; COUNTERS.len()],
     /// Bytes of shadow paging now.
     pub shadow_bytes: Option<u64>,
 }
@@ -92,7 +95,7 @@ impl Vm {
     }
 
     fn counter(&self, name: &str) -> Option<u64> {
-        self.guest.get(name).copied()
+        self.guest[COUNTERS.iter().position(|known| *known == name)?]
     }
 
     /// Instructions per cycle.
@@ -117,11 +120,27 @@ impl Vm {
         all.into_iter().filter_map(|(name, count)| Some((name, per_second(count, self.span_ns)?))).collect()
     }
 
+    /// Takes a sample in. `reasons`: the names of its exits.
+    fn add(&mut self, sample: &Sample, reasons: &[String]) {
+        self.engine = Some(if sample.shadow { "shadow" } else { "nested" });
+        self.shadow_bytes = Some(sample.shadow_bytes);
+        add(&mut self.switches, sample.switches);
+        add(&mut self.span_ns, sample.span_ns);
+        self.ran_ns.resize(sample.ran_ns.len(), 0);
+        self.ran_ns.iter_mut().zip(&sample.ran_ns).for_each(|(sum, ran)| add(sum, *ran));
+        for (reason, count) in &sample.exits {
+            add(self.exits.entry(reasons[*reason].clone()).or_default(), *count);
+        }
+        for (sum, count) in self.guest.iter_mut().zip(sample.guest) {
+            *sum = count.map_or(*sum, |count| Some(sum.unwrap_or(0).saturating_add(count)));
+        }
+    }
+
     /// Forgets what was counted. What is so at a moment, and not counted over a time, stays.
     fn begin_again(&mut self) {
-        let (name, engine) = (std::mem::take(&mut self.name), std::mem::take(&mut self.engine));
+        let name = std::mem::take(&mut self.name);
         let ran_ns = vec![0; self.ran_ns.len()];
-        *self = Vm { name, engine, ran_ns, shadow_bytes: self.shadow_bytes, ..Vm::default() };
+        *self = Vm { name, engine: self.engine, ran_ns, shadow_bytes: self.shadow_bytes, ..Vm::default() };
     }
 }
 
@@ -139,8 +158,8 @@ fn per_second(count: u64, nanos: u64) -> Option<u64> {
     Some(u64::try_from(rate).unwrap_or(u64::MAX))
 }
 
-fn add(sum: &mut u64, value: &Value) {
-    *sum = sum.saturating_add(value.as_u64().unwrap_or(0));
+fn add(sum: &mut u64, value: u64) {
+    *sum = sum.saturating_add(value);
 }
 
 /// Everything on the screen.
@@ -160,49 +179,42 @@ pub struct State {
     pub machine_ns: u64,
     /// A sample has come.
     pub sampled: bool,
+    /// What the lines' names are.
+    names: Names,
 }
-
-/// VMs and PCPUs at most; a machine has less.
-const MOST: usize = 1024;
 
 impl State {
     /// Takes a line of samples in; others change nothing.
-    pub fn add(&mut self, line: &Value) {
-        self.machine_ns = line["machine_ns"].as_u64().unwrap_or(self.machine_ns);
-        match line["t"].as_str() {
-            Some("run") => {
-                for name in line["vms"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-                    let _known = self.vm(name);
-                }
-                self.about = line.clone();
-            }
-            Some("pcpus") => {
-                (self.free_bytes, self.heap_bytes) =
-                    (line["free_bytes"].as_u64(), line["heap_bytes"].as_u64());
-                for pcpu in line["pcpus"].as_array().into_iter().flatten().take(MOST) {
-                    let times = self.pcpus.entry(pcpu["pcpu"].as_u64().unwrap_or(0)).or_default();
-                    add(&mut times.0, &pcpu["busy_ns"]);
-                    add(&mut times.1, &pcpu["idle_ns"]);
+    pub fn add(&mut self, line: &str) {
+        match self.names.read(line.as_bytes()) {
+            Line::Run(about) => self.about = about,
+            Line::Pcpus(line) => {
+                self.machine_ns = line.machine_ns;
+                (self.free_bytes, self.heap_bytes) = (line.free_bytes, line.heap_bytes);
+                for (pcpu, busy, idle) in line.pcpus {
+                    if self.pcpus.len() >= MOST && !self.pcpus.contains_key(&pcpu) {
+                        continue;
+                    }
+                    let times = self.pcpus.entry(pcpu).or_default();
+                    add(&mut times.0, busy);
+                    add(&mut times.1, idle);
                 }
             }
-            Some("sample") => {
+            Line::Sample(sample) => {
                 self.sampled = true;
-                if let Some(vm) = self.vm(line["vm"].as_str().unwrap_or("?")) {
-                    sample(vm, line);
-                }
+                self.machine_ns = sample.machine_ns;
+                self.know_vms();
+                self.vms[sample.vm].add(&sample, &self.names.reasons);
             }
-            _ => {}
+            Line::End(_) | Line::Later | Line::Other | Line::Broken => {}
         }
+        self.know_vms();
     }
 
-    /// The VM of this name; `None`: there are too many.
-    fn vm(&mut self, name: &str) -> Option<&mut Vm> {
-        let at = self.vms.iter().position(|vm| vm.name == name);
-        if at.is_none() && self.vms.len() < MOST {
-            self.vms.push(Vm { name: name.to_owned(), ..Vm::default() });
-            return self.vms.last_mut();
-        }
-        self.vms.get_mut(at?)
+    /// Has each VM that a line has named at its place.
+    fn know_vms(&mut self) {
+        let new = self.names.vms.iter().skip(self.vms.len());
+        self.vms.extend(new.map(|name| Vm { name: name.clone(), ..Vm::default() }));
     }
 
     /// What is shown, and a new beginning.
@@ -237,24 +249,6 @@ impl State {
     }
 }
 
-fn sample(vm: &mut Vm, line: &Value) {
-    vm.engine = line["engine"].as_str().unwrap_or("?").to_owned();
-    add(&mut vm.switches, &line["switches"]["to_nested"]);
-    add(&mut vm.switches, &line["switches"]["to_shadow"]);
-    add(&mut vm.span_ns, &line["span_ns"]);
-    vm.shadow_bytes = line["shadow_bytes"].as_u64();
-    let vcpus = line["vcpus"].as_array().map_or(&[][..], Vec::as_slice);
-    vm.ran_ns.resize(vcpus.len(), 0);
-    vm.ran_ns.iter_mut().zip(vcpus).for_each(|(sum, vcpu)| add(sum, &vcpu["ran_ns"]));
-    for (sums, key) in [(&mut vm.exits, "exits"), (&mut vm.guest, "guest")] {
-        for (name, value) in line[key].as_object().into_iter().flatten() {
-            if sums.len() < MOST || sums.contains_key(name) {
-                add(sums.entry(name.clone()).or_default(), value);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -262,15 +256,22 @@ pub(super) mod tests {
 
     pub fn example() -> State {
         let mut state = State::default();
-        state.add(&json!({ "t": "run", "machine": "qemu-svm", "lab": "zen3", "mode": "switch=50", "vms": ["web", "db"] }));
+        let mut add = |line: Value| state.add(&line.to_string());
+        add(
+            json!({ "v": 1, "t": "run", "machine": "qemu-svm", "lab": "zen3", "mode": "switch=50", "vms": ["web", "db"] }),
+        );
         for (vm, exits) in [("web", 500), ("db", 2000), ("web", 500)] {
-            state.add(&json!({ "t": "sample", "vm": vm, "span_ns": 10_000_000, "machine_ns": 30_000_000, "engine": "shadow",
+            add(
+                json!({ "v": 1, "t": "sample", "vm": vm, "span_ns": 10_000_000, "machine_ns": 30_000_000, "engine": "shadow",
                 "exits": { "page_fault": exits, "cpuid": 1 }, "switches": { "to_shadow": 1, "to_nested": 0 },
                 "guest": { "instructions": 1000, "cycles": 2000, "dtlb_misses": 3, "walk_cycles": 500 },
-                "vcpus": [{ "ran_ns": 4_000_000 }, { "ran_ns": 2_000_000 }], "shadow_bytes": 4096 }));
+                "vcpus": [{ "ran_ns": 4_000_000 }, { "ran_ns": 2_000_000 }], "shadow_bytes": 4096 }),
+            );
         }
-        state.add(&json!({ "t": "pcpus", "free_bytes": 1 << 30, "heap_bytes": 3 << 20,
-            "pcpus": [{ "pcpu": 0, "busy_ns": 3, "idle_ns": 1 }] }));
+        add(
+            json!({ "v": 1, "t": "pcpus", "machine_ns": 30_000_000, "free_bytes": 1 << 30, "heap_bytes": 3 << 20,
+            "pcpus": [{ "pcpu": 0, "busy_ns": 3, "idle_ns": 1 }] }),
+        );
         state
     }
 
@@ -308,10 +309,12 @@ pub(super) mod tests {
         assert_eq!(state.refresh(), example());
         let web = &state.vms[0];
         assert_eq!((web.cpu(), web.ipc(), web.exits_per_second(), web.misses()), (None, None, None, None));
-        assert_eq!((web.engine.as_str(), web.ran_ns.len(), web.shadow_bytes), ("shadow", 2, Some(4096)));
+        assert_eq!((web.engine, web.ran_ns.len(), web.shadow_bytes), (Some("shadow"), 2, Some(4096)));
         assert_eq!(state.busy().collect::<Vec<_>>(), [(0, None)]);
         // A machine that counts instructions alone.
-        state.add(&json!({ "t": "sample", "vm": "web", "span_ns": 10, "guest": { "instructions": 7 }, "exits": {} }));
+        let line = json!({ "v": 1, "t": "sample", "vm": "web", "span_ns": 10, "machine_ns": 40_000_000, "vcpus": [],
+            "guest": { "instructions": 7 }, "exits": {} });
+        state.add(&line.to_string());
         let web = &state.vms[0];
         assert_eq!((web.ipc(), web.misses(), web.exits_per_second()), (None, None, Some(0)));
     }
@@ -323,16 +326,17 @@ pub(super) mod tests {
             let mut state = example();
             let span = json!(number);
             for t in ["run", "pcpus", "sample", &text] {
-                let one = json!({ "t": t, "vm": text, "vms": [text, 1], "span_ns": span, "machine_ns": span, "exits": { "io": number },
+                let one = json!({ "v": 1, "t": t, "vm": text, "vms": [text, 1], "span_ns": span, "machine_ns": span, "exits": { "io": number },
                     "vcpus": [{ "ran_ns": number }, text], "pcpus": [{ "pcpu": number, "busy_ns": number, "idle_ns": number }, 3],
-                    "guest": { "cycles": number, "instructions": number }, "switches": number });
+                    "guest": { "cycles": number, "instructions": number }, "switches": number }).to_string();
                 state.add(&one);
                 state.add(&one);
             }
             for vm in &state.refresh().vms {
                 let _rates = (vm.cpu(), vm.exits_per_second(), vm.ipc(), vm.reasons());
             }
-            state.add(&json!([text]));
+            state.add(&json!([text]).to_string());
+            state.add(&text);
         }
     }
 }
