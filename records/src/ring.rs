@@ -1,7 +1,7 @@
 //! A ring of records with one writer and one reader, which may be different machines.
 //!
 //! The writer never waits: a record that does not fit is dropped and counted. The positions count words since the start, so that
-//! their difference is what the ring holds; what the reader wrote is not believed, as it may be in the middle of being killed.
+//! their difference is what the ring holds; what the reader wrote is not trusted, as it may be in the middle of being killed.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

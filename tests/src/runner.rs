@@ -18,8 +18,8 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process};
 
 use crate::{Context, Kits, Run, cases::person::children};
 
-/// How many of the costliest cases are listed at the end.
-const COSTLIEST: usize = 10;
+/// How many of the most expensive cases are listed at the end.
+const MOST_EXPENSIVE: usize = 10;
 /// What a case's process prints last.
 const COST: &str = "cost ";
 
@@ -101,8 +101,8 @@ pub fn run_all(names: VecDeque<String>, places: &Places, jobs: usize) -> Result<
     let failed = failed.count();
     reports.sort_by_key(|report| std::cmp::Reverse(report.cost));
     let cost: Duration = reports.iter().map(|report| report.cost).sum();
-    println!("costliest, of {:.0} s of processor time:", cost.as_secs_f32());
-    for report in reports.iter().take(COSTLIEST) {
+    println!("most expensive, of {:.0} s of processor time:", cost.as_secs_f32());
+    for report in reports.iter().take(MOST_EXPENSIVE) {
         println!("{:>9.1} s {}", report.cost.as_secs_f32(), report.name);
     }
     let seconds = start.elapsed().as_secs();

@@ -100,7 +100,7 @@ pub const WORKLOADS: &[Workload] = &[
     workload(
         "fork-exec",
         Kind::Paging,
-        "100 processes, each forked and executed anew, one after the other",
+        "100 processes, each forked and executed again, one after the other",
         "the shell scripts and `make` around 403.gcc and kernbench: an address space for a moment's work",
     ),
     workload(

@@ -8,7 +8,7 @@ use crate::{
     sys::{Area, PAGE, fork, wait},
 };
 
-/// Processes, each forked and executed anew.
+/// Processes, each forked and executed again.
 pub fn fork_exec(rounds: u64) -> io::Result<Work> {
     let program = CString::new(env::current_exe()?.into_os_string().into_vec())?;
     Ok(Box::new(move || {

@@ -240,7 +240,7 @@ mod tests {
         vcpu.begin(&at(7000, 500));
         vcpu.update(&at(7001, 502));
         assert_eq!(vcpu.total(), &at(61, 4));
-        // One whose counters stood still, and were given up.
+        // One whose counters did not advance, and were given up.
         vcpu.begin(&BothSides::ABSENT);
         vcpu.update(&BothSides::ABSENT);
         assert_eq!(vcpu.total(), &BothSides::ABSENT, "part of a sum is none");

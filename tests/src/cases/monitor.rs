@@ -11,7 +11,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "the monitor changes the mode while a guest works", change_mode),
     only("qemu-svm", "the monitor pauses and resumes a guest, resets it and powers it off", pause_and_reset),
     only("qemu-svm", "the monitor restarts a guest with a command", restart_command),
-    only("qemu-svm", "the monitor reaches a guest that does not listen", deaf),
+    only("qemu-svm", "the monitor reaches a guest that does not listen", reaches_a_busy_guest),
 ];
 
 /// Enters the monitor.
@@ -191,7 +191,7 @@ fn restart_command(context: &Context) -> Result<()> {
 }
 
 /// A kernel that never reads what is typed and never waits.
-fn deaf(context: &Context) -> Result<()> {
+fn reaches_a_busy_guest(context: &Context) -> Result<()> {
     let kit = context.kit.to_string_lossy().into_owned();
     let mut person = Person::start(context, &["--kernel", &kit, "--append", "spin"])?;
     person.sees("kit: spin")?;

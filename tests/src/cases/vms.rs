@@ -17,7 +17,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "a guest with a cap, and two that are pinned to one processor", limits),
     only("qemu-svm", "guests come and go while another one computes", lives),
     only("qemu-svm", "a guest writes to its disk until there is no memory", full),
-    only("qemu-svm", "a guest with more processors than there is memory for", crowded),
+    only("qemu-svm", "a guest with more processors than there is memory for", too_many_processors),
     only("qemu-svm", "two guests on a network", network),
     only("qemu-svm", "a guest starts on a network on which another one sends", flooded),
     only("qemu-svm", "one guest's console in a file", one_log),
@@ -240,7 +240,7 @@ fn full(context: &Context) -> Result<()> {
 }
 
 /// The RAM of `many` fits into the machine, its VCPUs and cards do not: it is refused, at boot and in the monitor, and `one` runs on.
-fn crowded(context: &Context) -> Result<()> {
+fn too_many_processors(context: &Context) -> Result<()> {
     fs::copy(&context.kit, context.path("kit"))?;
     let config = context.file(
         "lab.toml",

@@ -164,8 +164,8 @@ pub struct RunArgs {
     /// has made (docs/policies.md)
     #[arg(long, visible_alias = "policy", value_name = "MODE[,key=value]", default_value_t = Mode::Nested, value_parser = crate::train::model::mode, help_heading = "Machine")]
     pub mode: Mode,
-    /// The largest pages that nested tables map guest memory with: 4K, 2M, or 1G where the processor has them. Small ones make
-    /// walks dearer, as where host memory is fragmented
+    /// The largest pages that nested tables map guest memory with: 4K, 2M, or 1G where the processor has them. With small ones
+    /// walks cost more, as where host memory is fragmented
     #[arg(long, value_name = "SIZE", value_parser = nested_page(), help_heading = "Machine")]
     pub nested_page: Option<NestedPage>,
     /// Pages of shadow tables at most. Default: what fits a fiftieth of guest memory

@@ -66,8 +66,8 @@ const NEED_QEMU: [&str; 3] = ["unit", "native", "qemu-svm"];
 const TRAIN: &str = "train";
 /// What a whole run on a clean checkout leaves in `target/`, in bytes, with some room for the machines' disks.
 const DISK_BYTES: u64 = 6 << 30;
-/// How many of the costliest end-to-end cases are listed.
-const COSTLIEST: usize = 10;
+/// How many of the most expensive end-to-end cases are listed.
+const MOST_EXPENSIVE: usize = 10;
 /// Seconds for each fuzz target.
 const FUZZ_SECONDS: u32 = 2;
 
@@ -148,8 +148,8 @@ pub fn run(args: &TestArgs, project: &Project, ui: &Ui) -> Result<u8> {
     // Each build has been waited for by its step.
     let _nothing_failed_here = ahead.join();
     let read = |step: &Step| std::fs::read_to_string(logs.join(format!("{}.log", step.name))).ok();
-    for (cost, case) in costliest(STEPS.iter().filter(wanted).filter_map(read)) {
-        println!("{:<7} {:<9} {:>12} {:>7} s {cost:>7.1} s of processors  {case}", "", "costly", "", "");
+    for (cost, case) in most_expensive(STEPS.iter().filter(wanted).filter_map(read)) {
+        println!("{:<7} {:<9} {:>12} {:>7} s {cost:>7.1} s of processors  {case}", "", "expensive", "", "");
     }
     // The tally is a line of its own, the last one: CI reads it.
     let (seconds, cost) = (start.elapsed().as_secs_f32(), processor_seconds());
@@ -283,7 +283,7 @@ fn processor_seconds() -> f32 {
 }
 
 /// The end-to-end cases of these logs that took the most of processors, and how many seconds.
-fn costliest(logs: impl Iterator<Item = String>) -> Vec<(f32, String)> {
+fn most_expensive(logs: impl Iterator<Item = String>) -> Vec<(f32, String)> {
     let case = |line: &str| {
         let (name, times) = line.strip_prefix("ok ")?.trim_start().rsplit_once(" (")?;
         let cost = times.split_once("of processors ")?.1.strip_suffix(" s)")?;
@@ -292,7 +292,7 @@ fn costliest(logs: impl Iterator<Item = String>) -> Vec<(f32, String)> {
     let mut cases: Vec<(f32, String)> =
         logs.flat_map(|log| log.lines().filter_map(case).collect::<Vec<_>>()).collect();
     cases.sort_by(|a, b| b.0.total_cmp(&a.0));
-    cases.truncate(COSTLIEST);
+    cases.truncate(MOST_EXPENSIVE);
     cases
 }
 
@@ -342,12 +342,12 @@ mod tests {
     }
 
     #[test]
-    fn the_costliest_cases_are_found() {
+    fn the_most_expensive_cases_are_found() {
         let logs = [
             "ok     a (b) (2.0 s, of processors 1.5 s)\n    note (1 s)\nFAILED c (1.0 s, of processors 9.0 s)\n",
-            "ok     d (1.0 s, of processors 10.0 s)\ncostliest, of 9 s\n",
+            "ok     d (1.0 s, of processors 10.0 s)\nmost expensive, of 9 s\n",
         ];
-        let found = costliest(logs.map(str::to_owned).into_iter());
+        let found = most_expensive(logs.map(str::to_owned).into_iter());
         assert_eq!(found, [(10.0, "d".to_owned()), (1.5, "a (b)".to_owned())]);
         // The kernel counts in hundredths.
         assert!((0..1_000_000).any(|_| processor_seconds() > 0.0), "looking takes none");

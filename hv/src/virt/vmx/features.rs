@@ -91,7 +91,7 @@ pub enum Unsuitable {
     SmxOnly,
     /// The processor lacks what the backend cannot do without.
     Lacks(Missing),
-    /// VMXON failed for no reason that can be foretold.
+    /// VMXON failed for no reason that can be predicted.
     VmxonFailed,
 }
 

@@ -64,8 +64,8 @@ pub struct BenchArgs {
     /// (docs/lab.md). Adds the rows chase, gups, stream and populate
     #[arg(long, value_name = "NAME|FILE", num_args = 1.., conflicts_with_all = ["smp", "exits", "check", "runs", "bochs"])]
     pub lab: Vec<String>,
-    /// With --lab: the largest pages that nested tables map guest memory with, as `pal run --nested-page`: with 4K walks are
-    /// dearer
+    /// With --lab: the largest pages that nested tables map guest memory with, as `pal run --nested-page`: with 4K walks cost
+    /// more
     #[arg(long, value_name = "SIZE", value_parser = nested_page(), requires = "lab")]
     pub nested_page: Option<NestedPage>,
     /// Take one sample of each row, once

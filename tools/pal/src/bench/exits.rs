@@ -52,7 +52,7 @@ impl Exits {
         Some(self.total() <= self.figures(column)?.goal)
     }
 
-    /// The reasons, the costliest first.
+    /// The reasons, the most expensive first.
     pub fn by_cost(&self) -> impl Iterator<Item = (&str, &Exit)> {
         let mut each: Vec<_> = self.each.iter().map(|(reason, exit)| (reason.as_str(), exit)).collect();
         each.sort_unstable_by(|one, other| other.1.ticks.total_cmp(&one.1.ticks));

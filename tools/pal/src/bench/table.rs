@@ -137,7 +137,7 @@ pub fn switches(column: Column, switches: &Switches) -> String {
     align(&lines, &[0, 5]) + &refill
 }
 
-/// The exits of each row in a column, the costliest reasons first.
+/// The exits of each row in a column, the most expensive reasons first.
 pub fn exits(column: Column, rows: &[Exits]) -> String {
     let exit = format!("exit ({})", column.name());
     let mut lines = vec![["operation", &exit, "per operation", "ticks per operation"].map(String::from)];

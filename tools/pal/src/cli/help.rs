@@ -42,7 +42,7 @@ The same guest elsewhere:
   cargo pal run --lab zen3 --policy threshold --kit
                                       the guest counts its page faults for it
   cargo pal run --lab opteron-2350 --nested-page 4K --exec true
-                                      dearer walks through nested tables
+                                      more expensive walks of nested tables
   cargo pal run --lab zen3 --lab-model tlb --lab-check miss --exec true
   cargo pal run --lab zen3 --deterministic --exec true
                                       repeats to the last count
@@ -268,7 +268,7 @@ Examples:
 The guest that has the console is paused meanwhile.
 
 Exit status: 0 when the monitor has answered, whatever it said; that of `cargo pal run` if the run ended meanwhile; 1 if the \
-machine has no monitor or someone else is there; 2 without such a machine.";
+machine has no monitor or another shell is there; 2 without such a machine.";
 
 /// Of `pal stop`.
 pub const STOP: &str = "\

@@ -346,7 +346,7 @@ impl Comparison {
         };
         let (first, classes) = self.wanted(&folder);
         let (mut cells, mut failed) = match bench.kept_in() {
-            // Others may be at what this cell learns from, too: whoever comes later finds it done.
+            // Others may be at what this cell learns from, too: the next one finds it done.
             Some(files) if self.request.cell.is_some() && !classes.is_empty() => {
                 let _lock = lock(&folder, needs.ui)?;
                 bench.perform(&first, &files.read(self)?, needs.ui, &save)?

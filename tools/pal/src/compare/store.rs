@@ -83,7 +83,7 @@ pub fn document(
     })
 }
 
-/// Writes a file in one step: whoever is interrupted keeps the old one.
+/// Writes a file in one step: an interrupt leaves the old one.
 ///
 /// # Errors
 /// No space, no permission.

@@ -223,7 +223,7 @@ fn dsp_cost(rows: &Rows) -> Result<Vec<Claim>, String> {
     let (share, to_worse) = (random / both, random / worse);
     Ok(vec![
         claim(
-            "A random run is no dearer than one in the worse static mode",
+            "A random run is no more expensive than one in the worse static mode",
             format!("{} to the worse static modes, all workloads together", percent(Some(to_worse))),
             to_worse <= 1.0,
         ),

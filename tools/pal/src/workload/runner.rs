@@ -313,7 +313,7 @@ fn execute(setup: &Setup, command: &[String]) -> Result<Record> {
     let program = env::current_exe().context("cannot find my own program")?;
     let mut pal = Command::new(program);
     pal.args(command).env("PALIMPSEST_HV", &setup.hypervisor).stdin(Stdio::null());
-    // Whoever ends the comparison ends its runs; they clean up behind them.
+    // The end of a comparison is the end of its runs, which remove their files.
     end_with_pal(&mut pal, Signal::TERM);
     let output = pal.output().context("cannot start pal")?;
     let trouble = match record::read(&String::from_utf8_lossy(&output.stdout)) {

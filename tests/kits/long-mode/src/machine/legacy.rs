@@ -8,7 +8,7 @@ use super::{Cell, trap};
 
 core::arch::global_asm!(include_str!("legacy.s"));
 
-/// What an excursion begins with.
+/// What a stay in legacy mode begins with.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Job {
@@ -54,12 +54,12 @@ pub fn descriptor(selector: u64) -> u64 {
     unsafe { (&raw const legacy_more[(selector as usize - 0x30) / 8]).read_volatile() }
 }
 
-/// The TSS with which an excursion begins, at selector 28h, as words.
+/// The TSS with which a stay begins, at selector 28h, as words.
 pub fn tss() -> *mut u32 {
     TSS.0.ptr().cast()
 }
 
-/// Performs `steps` after `prepare` has changed the tables: the IDT, and the TSS with which the excursion begins.
+/// Performs `steps` after `prepare` has changed the tables: the IDT, and the TSS with which the stay begins.
 pub fn run_with(job: Job, steps: &mut [Step], prepare: impl FnOnce(&mut [u64; 129], &mut [u32; 26])) {
     set_up();
     // SAFETY: static tables that the processor does not use now, and nothing else refers to.

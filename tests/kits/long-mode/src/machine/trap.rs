@@ -169,7 +169,7 @@ pub fn begin_catch() {
     CAUGHT.set(None);
 }
 
-/// The trap that ended the last excursion to user mode.
+/// The trap that ended the last stay in user mode.
 pub fn caught() -> Trap {
     CAUGHT.get().unwrap_or(EMPTY)
 }

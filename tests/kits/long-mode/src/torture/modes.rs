@@ -46,7 +46,7 @@ pub fn changes(c: &mut Check) {
             region.store(&mut script, page, entry);
             script.invlpg(region.page(page));
         }
-        // Now and then the excursion ends with whatever is in use.
+        // Now and then the stay ends with whatever is in use.
         if random.below(4) == 0 {
             script.run();
         }

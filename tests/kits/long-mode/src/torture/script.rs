@@ -1,7 +1,7 @@
-//! Scripts: lists of steps, whose outcome is foretold while they are written down, then performed and compared.
+//! Scripts: lists of steps, whose outcome is predicted while they are written down, then performed and compared.
 
 use super::model::{Cpu, Kind, Setup, Walk, walk};
-use super::space::{self, STEPS, Space, USER_BASE, USER_BASE_32, WANTS, foretell, foretold};
+use super::space::{self, STEPS, Space, USER_BASE, USER_BASE_32, WANTS, predict, predicted};
 use super::verdict::{Outcome, Verdict, Want};
 use super::{Random, options};
 use crate::check::Check;
@@ -105,7 +105,7 @@ impl<'a> Script<'a> {
 
     /// A store of 4 or 8 bytes.
     pub fn store_sized(&mut self, at: u64, bytes: u64, value: u64) {
-        foretell(at, bytes, value);
+        predict(at, bytes, value);
         let op = if bytes == 4 { step::STORE4 } else { step::STORE8 };
         self.push(Step::new(op, at, value), Want::Nothing);
     }
@@ -115,9 +115,9 @@ impl<'a> Script<'a> {
         let walk = self.foresee(step::WRITE, at);
         let Ok(physical) = walk.result else { return self.c.fail(format_args!("{at:x} is not mapped")) };
         for &(entry, after) in walk.entries() {
-            foretell(entry, walk.bytes, after);
+            predict(entry, walk.bytes, after);
         }
-        foretell(physical, bytes, value);
+        predict(physical, bytes, value);
         let op = if bytes == 4 { step::STORE4 } else { step::STORE8 };
         self.push(Step::new(op, at, value), Want::Nothing);
     }
@@ -158,24 +158,24 @@ impl<'a> Script<'a> {
 
     /// What the model says about an access now.
     pub fn foresee(&self, op: u32, at: u64) -> Walk {
-        walk(&self.setup, &self.cpu, self.root, foretold, op, at)
+        walk(&self.setup, &self.cpu, self.root, predicted, op, at)
     }
 
     /// The same under another root.
     pub fn foresee_under(&self, root: u64, op: u32, at: u64) -> Walk {
-        walk(&self.setup, &self.cpu, root, foretold, op, at)
+        walk(&self.setup, &self.cpu, root, predicted, op, at)
     }
 
     /// The same if the entry at `entry` held `value`.
     pub fn foresee_with(&self, entry: u64, value: u64, op: u32, at: u64) -> Walk {
-        let memory = |at, bytes| if at == entry { value } else { foretold(at, bytes) };
+        let memory = |at, bytes| if at == entry { value } else { predicted(at, bytes) };
         walk(&self.setup, &self.cpu, self.root, memory, op, at)
     }
 
     fn outcome(&self, op: u32, walk: &Walk) -> Outcome {
         let value = walk.result.ok().and_then(|physical| match op & 3 {
-            step::READ | step::MODIFY => Some(foretold(physical, 4)),
-            step::EXECUTE => Some(foretold(physical + 1, 4)),
+            step::READ | step::MODIFY => Some(predicted(physical, 4)),
+            step::EXECUTE => Some(predicted(physical + 1, 4)),
             _ => None,
         });
         Outcome { fault: walk.result.err(), value }
@@ -207,14 +207,14 @@ impl<'a> Script<'a> {
         let value = self.counter;
         // The bits are set before the access, which may be to the entries themselves.
         for &(entry, after) in walk.entries() {
-            foretell(entry, walk.bytes, after);
+            predict(entry, walk.bytes, after);
         }
         let want = self.outcome(op, &walk);
         let other = older.map(|older| older.map(|older| self.outcome(op, &older)));
         if let Ok(physical) = walk.result {
             match op & 3 {
-                step::WRITE => foretell(physical, 4, value),
-                step::MODIFY => foretell(physical, 4, foretold(physical, 4) + value),
+                step::WRITE => predict(physical, 4, value),
+                step::MODIFY => predict(physical, 4, predicted(physical, 4) + value),
                 _ => {}
             }
         }
@@ -229,9 +229,9 @@ impl<'a> Script<'a> {
         walk
     }
 
-    /// Memory at a physical address must be as foretold; returns that.
+    /// Memory at a physical address must be as predicted; returns that.
     pub fn load(&mut self, at: u64, bytes: u64) -> u64 {
-        let value = foretold(at, bytes);
+        let value = predicted(at, bytes);
         let op = if bytes == 4 { step::LOAD4 } else { step::LOAD8 };
         self.push(Step::new(op, at, value), Want::Value { value, ignore: self.uncertain });
         value
@@ -304,7 +304,7 @@ impl<'a> Script<'a> {
         }
     }
 
-    /// Tables and targets must be as foretold.
+    /// Tables and targets must be as predicted.
     fn compare_memory(&mut self) {
         let (mut different, mut first) = (0, (0, 0, 0));
         let ignore = self.ever_uncertain | self.ever_uncertain << 32;

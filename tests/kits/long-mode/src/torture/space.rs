@@ -1,4 +1,4 @@
-//! The memory that the torture plays with: tables and targets at fixed places, and their mirror, where effects are foretold.
+//! The memory that the torture plays with: tables and targets at fixed places, and their mirror, where effects are predicted.
 //!
 //! Everything lies between 18 and 48 MiB. Tables begin where a large page that a table's entry is mistaken for has
 //! reserved bits set.
@@ -55,13 +55,13 @@ fn mirrored(at: u64) -> Option<u64> {
 }
 
 /// Memory as it will be.
-pub fn foretold(at: u64, bytes: u64) -> u64 {
+pub fn predicted(at: u64, bytes: u64) -> u64 {
     let at = mirrored(at).unwrap_or(at);
     if bytes == 4 { peek::<u32>(at).into() } else { peek(at) }
 }
 
 /// Foretells a store; one outside of the mirrored memory is none.
-pub fn foretell(at: u64, bytes: u64, value: u64) {
+pub fn predict(at: u64, bytes: u64, value: u64) {
     match (mirrored(at), bytes) {
         (Some(at), 4) => poke(at, value as u32),
         (Some(at), _) => poke(at, value),

@@ -9,7 +9,7 @@ use super::model::{Kind, Setup, Walk};
 use super::options;
 use super::region::{ALL, PAGES, Region, target};
 use super::script::Script;
-use super::space::{Space, foretold};
+use super::space::{Space, predicted};
 use crate::check::Check;
 use crate::machine::step::{EXECUTE, MODIFY, READ, USER, WRITE};
 
@@ -38,7 +38,7 @@ pub fn run(c: &mut Check, kind: Kind) {
 fn change_leaf(script: &mut Script<'_>, region: &Region, random: &mut Random, page: u64, op: u32) {
     let at = region.at(page, op);
     let entry = region.leaf(page);
-    let old = foretold(entry, super::model::entry_bytes(script.setup.kind));
+    let old = predicted(entry, super::model::entry_bytes(script.setup.kind));
     let older = script.foresee(op, at);
     script.store(entry, target(random.below(PAGES)) | flags(script.setup.kind, random));
     match random.below(8) {

@@ -114,7 +114,7 @@ pub fn console(name: Option<&str>, project: &Project, ui: &Ui) -> Result<u8> {
 /// Has the monitor of a machine perform a command, or lets a person or script talk with it.
 ///
 /// # Errors
-/// No such machine; it has no monitor, or someone else is there.
+/// No such machine; it has no monitor, or another shell is there.
 pub fn monitor(name: Option<&str>, command: &[String], project: &Project, ui: &Ui) -> Result<u8> {
     let mut stream = Place::new(project)?.find(name)?;
     let command = (!command.is_empty()).then(|| command.join(" "));

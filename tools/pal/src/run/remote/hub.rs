@@ -242,7 +242,7 @@ impl Hub {
         };
         let mut state = self.state();
         if state.visit.is_some() || state.tracker.is_inside() {
-            return Err(format!("the monitor of {} is busy: someone else is there", self.about.name));
+            return Err(format!("the monitor of {} is busy: another shell is there", self.about.name));
         }
         state.visit = Some(Visit::default());
         state.tracker.call();
