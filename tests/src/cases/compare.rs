@@ -1,9 +1,15 @@
 //! Workloads, and policies compared on them.
 
+use std::process::Stdio;
+
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use super::{Case, only};
+use super::{
+    Case, only,
+    person::{descendants, is_gone},
+    remote::{Background, wait_until},
+};
 use crate::context::Context;
 
 pub const CASES: &[Case] = &[
@@ -28,8 +34,11 @@ fn compares(context: &Context) -> Result<()> {
     let (json, html, csv) = (made("json"), made("html"), made("csv"));
     let files = ["--json", &json, "--html", &html, "--csv", &csv];
     let both = [&what[..], &["nested,shadow"], &cells, &files].concat();
+    let kept = context.path("interrupted.json");
+    let once_more = [&what[..], &["nested,shadow"], &cells, &["--json", &kept]].concat();
+    interrupted(context, &once_more)?;
     if !sweeps(context)? {
-        context.pal(both.clone(), None)?.status(0)?;
+        context.pal(both, None)?.status(0)?;
     }
     let text = std::fs::read_to_string(&json)?;
     let document: Value = serde_json::from_str(&text)?;
@@ -62,11 +71,32 @@ fn compares(context: &Context) -> Result<()> {
     ensure!(page.contains("<svg") && page.contains("mmap-churn"), "{page}");
     ensure!(std::fs::read_to_string(&csv)?.lines().count() == 3);
 
-    let again = context.pal(both, None)?.status(0)?;
+    let again = context.pal(once_more, None)?.status(0)?;
     again.says("2 of 2 cells are there already")?.has("+0.0 %")?.has("all workloads")?;
-    let now: Value = serde_json::from_str(&std::fs::read_to_string(&json)?)?;
+    let now: Value = serde_json::from_str(&std::fs::read_to_string(&kept)?)?;
     ensure!(now["cells"] == document["cells"], "the cells have changed");
     Ok(())
+}
+
+/// A comparison that is ended has none of its machines running; that its file can still be read, the next one shows.
+fn interrupted(context: &Context, words: &[&str]) -> Result<()> {
+    let mut run = Background::start(context, words, Stdio::null(), "interrupted.out")?;
+    let is_machine = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line);
+        // Not one that is asked for its version.
+        line.contains("qemu-system") && line.contains("-machine")
+    };
+    let mut started = Vec::new();
+    let machine_runs = || {
+        started = descendants(run.child.id());
+        Ok(started.iter().any(is_machine))
+    };
+    wait_until(machine_runs, "a machine of the comparison")?;
+    let pid = rustix::process::Pid::from_child(&run.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+    run.ends(128 + 15)?;
+    wait_until(|| Ok(started.iter().all(|pid| is_gone(*pid))), "the end of its machines")
 }
 
 /// The sweep says what it will run, runs it, and has nothing to do then. False: there is no Snakemake here, and no network.

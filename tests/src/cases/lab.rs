@@ -110,7 +110,10 @@ fn native(context: &Context) -> Result<()> {
 fn counters(context: &Context) -> Result<()> {
     let (report, stats) = (context.path("report.json"), context.path("stats.json"));
     let lab = ["--lab", "zen3", "--lab-report", &report, "--mode", "switch=50", "--nested-page", "4K"];
-    context.run(&[&lab[..], &["--stats", &stats, "--exec", "true"]].concat())?.status(0)?;
+    let samples = context.path("samples.jsonl");
+    let files = ["--stats", &stats, "--samples", &samples, "--exec", "true"];
+    context.run(&[&lab[..], &files].concat())?.status(0)?;
+    super::report::check_lab(context, &samples)?;
     let read = |path: &str| -> Result<Value> { Ok(serde_json::from_str(&std::fs::read_to_string(path)?)?) };
     let (model, read_by_it) = (read(&report)?, read(&stats)?["guests"][0]["counters"].clone());
     let of = |sides: &[&str], names: &[&str]| -> u64 {

@@ -112,6 +112,16 @@ pub fn children(pid: u32) -> Vec<u32> {
     text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
+/// The processes that a process has started, with whichever of its threads, and those that these have started.
+pub fn descendants(pid: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let words: Vec<_> =
+        lists.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect();
+    let children = words.iter().filter_map(|word| word.parse().ok());
+    children.flat_map(|child| [vec![child], descendants(child)].concat()).collect()
+}
+
 /// True if a process does not run any more; a zombie counts as gone.
 pub fn is_gone(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -65,6 +65,30 @@ pub fn check(context: &Context, samples: &str) -> Result<()> {
     browse(context, &html, &text)
 }
 
+/// Reports the samples of a lab machine: what its counters say is there, and what it is.
+pub fn check_lab(context: &Context, samples: &str) -> Result<()> {
+    let page = context.path("lab.html");
+    context.pal(["report", samples, "-o", &page], None)?.status(0)?;
+    let (html, text) = (fs::read_to_string(&page)?, fs::read_to_string(samples)?);
+    let lines: Vec<Value> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    for (title, counter) in [
+        ("instructions of the guest", "instructions"),
+        ("data TLB misses", "dtlb_misses"),
+        ("page walks", "walks"),
+        ("cycles of page walks", "walk_cycles"),
+        ("last-level cache misses", "llc_misses"),
+    ] {
+        let sum: u64 = lines.iter().filter_map(|line| line["guest"][counter].as_u64()).sum();
+        let cells = row(&html, "totals", title)?;
+        ensure!(sum > 0 && number(cells[0]) == Some(sum), "{title}: {cells:?}, not {sum}");
+    }
+    let shown =
+        ["The machine zen3</summary>", "[[walk_cache]]", "version of pal and hypervisor", "--lab zen3"];
+    let missing = shown.iter().find(|text| !html.contains(**text));
+    ensure!(missing.is_none() && !html.contains("Not counted in these runs"), "{missing:?}");
+    Ok(())
+}
+
 /// The page's values are those of the lines.
 fn values(html: &str, text: &str) -> Result<()> {
     let lines: Vec<Value> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
