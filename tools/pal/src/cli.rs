@@ -297,7 +297,8 @@ pub struct RunArgs {
     /// End the run after this time; 0 means never. Default: 300, on Bochs 3600, but never for a console on a terminal
     #[arg(long, value_name = "SECONDS", help_heading = "Run")]
     pub timeout: Option<u64>,
-    /// The machine's name for `cargo pal ps`, `console`, `monitor` and `stop` in other shells. Default: run- and the process id
+    /// The machine's name for `cargo pal ps`, `top`, `console`, `monitor` and `stop` in other shells. Default: run- and the process
+    /// id
     #[arg(long, value_name = "NAME", value_parser = place::parse_name, help_heading = "Run")]
     pub name: Option<String>,
     /// Write statistics to FILE as JSON: exits, injections, paging events, time (docs/telemetry.md)

@@ -52,6 +52,7 @@ pub fn run(project: &Project, _ui: &Ui) -> Result<u8> {
         },
         program("make", "builds the guest kit (run --kit)", Some("apt-get install make")),
         program("mmdebstrap", "makes distributions (cargo pal root)", None),
+        program("python3", "trains policies, sweeps (cargo pal train)", None),
         program("apt-get", "fetches what is missing", None),
         program("dpkg-deb", "unpacks packages", None),
     ];
