@@ -16,8 +16,12 @@ pub enum Mode {
     Nested,
     /// Shadow page tables.
     Shadow,
+    /// Agile paging: shadow page tables with nested parts.
+    Agile(policy::Agile),
     /// Nested and shadow tables in turn, changing every N exits of the VM.
     Switch(NonZeroU32),
+    /// Nested tables, shadow tables and agile paging in turn, changing every N exits of the VM.
+    SwitchAll(NonZeroU32),
     /// Either, by chance.
     Random(policy::Random),
     /// By fixed thresholds.
@@ -39,7 +43,7 @@ pub enum Mode {
 impl Mode {
     /// Whether its policy decides by what is counted in periods of samples.
     pub const fn needs_samples(self) -> bool {
-        !matches!(self, Mode::Nested | Mode::Shadow | Mode::Switch(_))
+        !matches!(self, Mode::Nested | Mode::Shadow | Mode::Agile(_) | Mode::Switch(_) | Mode::SwitchAll(_))
     }
 
     /// Whether its policy compares performance counters.
@@ -80,7 +84,7 @@ impl fmt::Display for UnknownMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             UnknownMode::Name => f.write_str(
-                "use nested, shadow, switch=N with N from 1 on (such as switch=50), or a policy: random, threshold, \
+                "use nested, shadow, agile, switch=N with N from 1 on (such as switch=50), or a policy: random, threshold, \
                  dsp-sample, dav2m, dsp-offset, asp-svm, bandit, oracle, each with its parameters (such as dav2m,window_inst=50000000)",
             ),
             UnknownMode::Key { policy, keys } => {
@@ -97,6 +101,19 @@ impl fmt::Display for UnknownMode {
 
 impl core::error::Error for UnknownMode {}
 
+/// After `switch=N`: all engines, not only nested and shadow tables.
+const ALL_ENGINES: &str = ",engines=all";
+
+/// `switch=N`, and what stands behind it.
+fn switch(name: &str, parameters: &str) -> Option<Mode> {
+    let exits = name.strip_prefix("switch=")?.parse().ok()?;
+    match parameters {
+        "" => Some(Mode::Switch(exits)),
+        ALL_ENGINES => Some(Mode::SwitchAll(exits)),
+        _ => None,
+    }
+}
+
 impl FromStr for Mode {
     type Err = UnknownMode;
 
@@ -105,6 +122,7 @@ impl FromStr for Mode {
         match name {
             "nested" if parameters.is_empty() => Ok(Mode::Nested),
             "shadow" if parameters.is_empty() => Ok(Mode::Shadow),
+            policy::Agile::NAME => policy::Agile::parse(parameters).map(Mode::Agile),
             policy::Random::NAME => policy::Random::parse(parameters).map(Mode::Random),
             policy::Threshold::NAME => policy::Threshold::parse(parameters).map(Mode::Threshold),
             policy::DspSample::NAME => policy::DspSample::parse(parameters).map(Mode::DspSample),
@@ -113,11 +131,7 @@ impl FromStr for Mode {
             policy::AspSvm::NAME => policy::AspSvm::parse(parameters).map(Mode::AspSvm),
             policy::Bandit::NAME => policy::Bandit::parse(parameters).map(Mode::Bandit),
             Oracle::NAME => Oracle::parse(parameters).map(Mode::Oracle),
-            _ => word
-                .strip_prefix("switch=")
-                .and_then(|exits| exits.parse().ok())
-                .map(Mode::Switch)
-                .ok_or(UnknownMode::Name),
+            _ => switch(name, parameters).ok_or(UnknownMode::Name),
         }
     }
 }
@@ -127,7 +141,9 @@ impl fmt::Display for Mode {
         match self {
             Mode::Nested => f.write_str("nested"),
             Mode::Shadow => f.write_str("shadow"),
+            Mode::Agile(agile) => agile.fmt(f),
             Mode::Switch(exits) => write!(f, "switch={exits}"),
+            Mode::SwitchAll(exits) => write!(f, "switch={exits}{ALL_ENGINES}"),
             Mode::Random(random) => random.fmt(f),
             Mode::Threshold(threshold) => threshold.fmt(f),
             Mode::DspSample(sample) => sample.fmt(f),
@@ -163,6 +179,9 @@ mod tests {
             "nested,",
             "shadow,seed=1",
             "dav2m=3",
+            "agile=3",
+            "switch=3,engines=two",
+            "switch,engines=all",
             "offset",
         ] {
             assert_eq!(word.parse::<Mode>(), Err(UnknownMode::Name), "{word}");
@@ -198,6 +217,8 @@ mod tests {
     #[test]
     fn parameters_are_optional_and_come_back() {
         for word in [
+            "agile",
+            "agile,window_ms=1,timeout_ms=60000,start_ms=0",
             "random",
             "random,seed=7",
             "threshold,faults=5,interval_ms=10",
@@ -222,7 +243,8 @@ mod tests {
     proptest! {
         #[test]
         fn names_come_back(exits in 1..=u32::MAX) {
-            for mode in [Mode::Nested, Mode::Shadow, Mode::Switch(NonZeroU32::new(exits).unwrap())] {
+            let exits = NonZeroU32::new(exits).unwrap();
+            for mode in [Mode::Nested, Mode::Shadow, Mode::Switch(exits), Mode::SwitchAll(exits)] {
                 prop_assert_eq!(mode.to_string().parse(), Ok(mode));
             }
         }

@@ -88,6 +88,18 @@ const MOST_INSTRUCTIONS: i64 = 1_000_000_000_000;
 const LONGEST_MS: i64 = 60_000;
 
 parameters! {
+    /// `agile`: the engine of that name, and when it moves tables between the shadow and the nested part of an address space.
+    Agile "agile" {
+        /// Milliseconds within which a second write to a table moves it to the nested part.
+        window_ms: u32 = 1000, 1, LONGEST_MS;
+        /// Milliseconds without a change after which a table moves to the shadow part.
+        timeout_ms: u32 = 1000, 1, LONGEST_MS;
+        /// Milliseconds of its own time for which an address space is nested from the root. 0: it begins in the shadow part.
+        start_ms: u32 = 1000, 0, LONGEST_MS;
+    }
+}
+
+parameters! {
     /// `random`: either engine with the same chance for each interval. Its logs train the other policies.
     Random "random" {
         /// What the sequence starts from.

@@ -169,6 +169,7 @@ keys! {
     // stats.paging.switches
     TO_NESTED = "to_nested", TO_NESTED_TICKS = "to_nested_ticks", TO_NESTED_LONGEST = "to_nested_longest",
     TO_SHADOW = "to_shadow", TO_SHADOW_TICKS = "to_shadow_ticks", TO_SHADOW_LONGEST = "to_shadow_longest",
+    TO_AGILE = "to_agile", TO_AGILE_TICKS = "to_agile_ticks", TO_AGILE_LONGEST = "to_agile_longest",
     NESTED_STEPS = "nested_steps", REFILLED = "refilled", REFILL_TICKS = "refill_ticks", REFILL_FAULTS = "refill_faults",
     // stats.paging.shadow
     SHADOW = "shadow", POOL = "pool", POOL_BYTES = "pool_bytes", PAGES = "pages", BYTES = "bytes", MOST_BYTES = "most_bytes",
@@ -176,6 +177,11 @@ keys! {
     EMULATED_WRITES = "emulated_writes", ROOTS_FOUND = "roots_found", ROOTS_MADE = "roots_made", PAGES_MADE = "pages_made",
     EVICTIONS = "evictions", UNSYNCED = "unsynced", RESYNCED_ENTRIES = "resynced_entries", FLOODS = "floods",
     SHOOTDOWNS = "shootdowns",
+    // stats.paging.agile
+    AGILE = "agile", NESTED_TABLES = "nested_tables", SHADOWED_TABLES = "shadowed_tables", FIRST_WRITES = "first_writes",
+    TABLES_TO_NESTED = "tables_to_nested", TABLES_TO_SHADOW = "tables_to_shadow", ROOTS_NESTED = "roots_nested",
+    ROOTS_TO_SHADOW = "roots_to_shadow", ROOT_HITS = "root_hits", ROOT_MISSES = "root_misses", STAND_INS = "stand_ins",
+    CHARGED_EXITS = "charged_exits",
 }
 
 #[cfg(test)]

@@ -56,6 +56,8 @@ pub enum Command<'a> {
     Mode(Option<Mode>),
     /// Show the shadow pages.
     Shadow,
+    /// Show which parts of the address spaces are nested.
+    Agile,
     /// Show the host.
     Host,
     /// Act on the VM with this name, or on the selected one.
@@ -129,9 +131,11 @@ commands! {
         |words| Ok(Command::DumpPhysical(words.place()?, words.length()?));
     "stats" "" "count exits by reason, injected events, nested faults, unknown MSRs and ports" "stats"
         |_| Ok(Command::Stats);
-    "mode" "[MODE]" "show or set the paging mode: nested, shadow, switch=N, or a policy" "mode shadow"
+    "mode" "[MODE]" "show or set the paging mode: nested, shadow, agile, switch=N, or a policy" "mode shadow"
         |words| Ok(Command::Mode(words.mode()?));
     "shadow" "" "show the shadow pages in use and the counters of shadow paging" "shadow" |_| Ok(Command::Shadow);
+    "agile" "" "show which page tables of each address space are shadowed, and which nested" "agile"
+        |_| Ok(Command::Agile);
     "host" "" "show the host's memory and TSC frequency" "host" |_| Ok(Command::Host);
     "pause" "[NAME]" "pause a VM; it stays paused after you quit the monitor" "pause web"
         |words| Ok(Command::Act(Action::Pause, words.next()));

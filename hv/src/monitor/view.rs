@@ -65,6 +65,7 @@ impl<V: Virt, M: HostMemory> View<'_, V, M> {
                 paging::mode(self, answer)
             }
             Command::Shadow => paging::shadow(self, answer),
+            Command::Agile => paging::agile(self, answer),
             Command::Nmi(id) => self.nmi(id, answer),
             Command::PowerButton => self.press_power_button(answer),
             // These are the monitor's own.

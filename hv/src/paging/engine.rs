@@ -13,21 +13,30 @@ pub enum Engine {
     Nested,
     /// The processor walks shadow tables, which stand in the place of the guest's.
     Shadow,
+    /// Shadow tables with [nested parts](super::shadow), which the guest writes without exits.
+    Agile,
 }
 
 impl Engine {
     /// How many there are.
-    pub const COUNT: usize = 2;
+    pub const COUNT: usize = 3;
 
     /// All of them, by number; an earlier one is preferred where the wanted one cannot be used.
-    pub const ALL: [Engine; Engine::COUNT] = [Engine::Nested, Engine::Shadow];
+    pub const ALL: [Engine; Engine::COUNT] = [Engine::Nested, Engine::Shadow, Engine::Agile];
 
     /// The name in logs and statistics.
     pub const fn name(self) -> &'static str {
         match self {
             Engine::Nested => "nested",
             Engine::Shadow => "shadow",
+            Engine::Agile => "agile",
         }
+    }
+
+    /// Whether the processor walks tables of the shadow engine, of either kind.
+    #[inline(always)]
+    pub const fn is_shadow(self) -> bool {
+        !matches!(self, Engine::Nested)
     }
 
     /// The engine after this one, and after the last one the first: a round through all.
@@ -57,9 +66,20 @@ impl Engines {
         if present { Engines(self.0 | 1 << engine as u8) } else { self }
     }
 
+    /// The set without `engine`.
+    #[must_use]
+    pub const fn without(self, engine: Engine) -> Engines {
+        Engines(self.0 & !(1 << engine as u8))
+    }
+
     /// Whether `engine` is in the set.
     pub const fn contains(self, engine: Engine) -> bool {
         self.0 & 1 << engine as u8 != 0
+    }
+
+    /// Whether one of them uses tables of the shadow engine.
+    pub const fn uses_shadow(self) -> bool {
+        self.contains(Engine::Shadow) || self.contains(Engine::Agile)
     }
 
     /// `wanted` if it is in the set, otherwise the first one that is; `None` from the empty set.
@@ -78,6 +98,7 @@ mod tests {
             assert_eq!(engine as usize, number);
             assert!(Engines::ALL.contains(engine) && !Engines::NONE.contains(engine));
         }
+        assert_eq!(Engines::ALL.without(Engine::Nested).choose(Engine::Nested), Some(Engine::Shadow));
         let round: Vec<_> = (0..Engine::COUNT)
             .scan(Engine::Shadow, |at, _| Some(core::mem::replace(at, at.next())))
             .collect();

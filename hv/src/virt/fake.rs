@@ -248,7 +248,10 @@ impl Virt for Fake {
 
     fn engines(&self) -> Engines {
         let runs = |needed: u64| self.regs.cr0 & needed == needed;
-        Engines::NONE.with(Engine::Nested, runs(self.needs.0)).with(Engine::Shadow, runs(self.needs.1))
+        Engines::NONE
+            .with(Engine::Nested, runs(self.needs.0))
+            .with(Engine::Shadow, runs(self.needs.1))
+            .with(Engine::Agile, runs(self.needs.1))
     }
 
     fn set_pointers(&mut self, pointers: [u64; 4]) {

@@ -228,6 +228,9 @@ pub trait Virt: VcpuState + Sized {
     /// Sets the page-directory pointers, where the processor keeps them. The caller has validated them.
     fn set_pointers(&mut self, _pointers: [u64; 4]) {}
 
+    /// What a machine that models the processor for agile paging is told at the next entries; `None`: it is not in force.
+    fn set_agile(&mut self, _state: Option<abi::agile::Words>) {}
+
     /// Drops translations before the next entry.
     fn flush(&mut self, scope: FlushScope);
 

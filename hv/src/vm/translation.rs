@@ -17,6 +17,7 @@ use spin::Mutex;
 use crate::arch::counters::CounterEvent;
 use crate::paging::engine::{Engine, Engines};
 use crate::paging::policy::{Event, Mode, Next, Period, Policy, Sample, can_compare};
+use crate::paging::shadow::AgileTimes;
 
 /// An engine that several VCPUs read and write.
 #[derive(Debug, Default)]
@@ -126,6 +127,14 @@ impl Translation {
     /// What was requested.
     pub fn mode(&self) -> Mode {
         self.asked.lock().mode
+    }
+
+    /// When agile paging moves tables.
+    pub fn agile_times(&self) -> AgileTimes {
+        match self.mode() {
+            Mode::Agile(parameters) => parameters.into(),
+            _ => abi::policy::Agile::default().into(),
+        }
     }
 
     /// The engine that the policy wants.

@@ -7,7 +7,8 @@ use abi::telemetry::{EndReason, ExitKind, ResetBy, key};
 use crate::arch::counters::{BothSides, Counts};
 use crate::arch::dump::Registers;
 use crate::mem::frame;
-use crate::paging::shadow::Shadow;
+use crate::paging::engine::Engine;
+use crate::paging::policy::engines_of;
 use crate::sched::topology::PcpuId;
 use crate::sched::{PcpuStats, VcpuStats};
 use crate::trace::cost::{Cost, Turns};
@@ -190,12 +191,22 @@ fn paging<V: Virt, M: HostMemory>(
     json.begin_object(key::SWITCHES)?;
     cost(json, [key::TO_NESTED, key::TO_NESTED_TICKS, key::TO_NESTED_LONGEST], counts.to_nested)?;
     cost(json, [key::TO_SHADOW, key::TO_SHADOW_TICKS, key::TO_SHADOW_LONGEST], counts.to_shadow)?;
+    cost(json, [key::TO_AGILE, key::TO_AGILE_TICKS, key::TO_AGILE_LONGEST], counts.to_agile)?;
     json.number(key::NESTED_STEPS, counts.nested_steps)?;
     json.number(key::REFILLED, counts.refilled)?;
     json.number(key::REFILL_TICKS, counts.refill_ticks)?;
     json.number(key::REFILL_FAULTS, counts.refill_faults)?;
     json.end()?;
-    if let Some(statistics) = vm.shadow.lock().as_ref().map(Shadow::statistics) {
+    if let Some((statistics, agile)) =
+        vm.shadow.lock().as_ref().map(|shadow| (shadow.statistics(), shadow.agile_counts()))
+    {
+        if engines_of(vm.translation.mode()).contains(Engine::Agile) {
+            json.begin_object(key::AGILE)?;
+            for (name, count) in agile.named().into_iter().chain(vcpu.mmu.agile.exits.named()) {
+                json.number(name, count)?;
+            }
+            json.end()?;
+        }
         json.begin_object(key::SHADOW)?;
         json.number(key::POOL, vm.shadow_limit.pages)?;
         json.number(key::POOL_BYTES, vm.shadow_limit.bytes())?;

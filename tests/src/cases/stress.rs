@@ -43,6 +43,7 @@ cases! {
     "qemu-svm", "switch=1": ["--mode", "switch=1"];
     "qemu-svm", "switch=7": ["--mode", "switch=7"], at_length;
     "qemu-svm", "switch=100": ["--mode", "switch=100"];
+    "qemu-svm", "agile": ["--mode", "agile,window_ms=50,timeout_ms=50,start_ms=20"], at_length;
 }
 
 /// Runs the program with these arguments in the guest, and on this machine: both say the same.

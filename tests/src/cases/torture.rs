@@ -27,6 +27,8 @@ cases! {
     "switch=1", "exits thin=2";
     "switch=7", "exits thin=2";
     "switch=100", "exits thin=2";
+    "agile,window_ms=20,timeout_ms=20,start_ms=5", "";
+    "switch=7,engines=all", "exits thin=2";
 }
 
 fn torture(context: &Context, words: &str, options: &[&str]) -> Result<()> {

@@ -3,6 +3,7 @@
 use core::fmt::{self, Write};
 
 use crate::monitor::view::View;
+use crate::paging::engine::Engine;
 use crate::paging::shadow::Shadow;
 use crate::trace::cost::Cost;
 use crate::virt::Virt;
@@ -19,6 +20,9 @@ pub fn mode<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Writ
         writeln!(answer, "VCPU {}: {} tables", vcpu.id, mmu.engine().name())?;
         cost("to nested tables", counts.to_nested, answer)?;
         cost("to shadow tables", counts.to_shadow, answer)?;
+        if counts.to_agile.count > 0 {
+            cost("to agile paging", counts.to_agile, answer)?;
+        }
         let each = |sum: u64| sum / counts.refilled.max(1);
         writeln!(
             answer,
@@ -35,6 +39,38 @@ pub fn mode<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Writ
 fn cost(direction: &str, cost: Cost, answer: &mut dyn Write) -> fmt::Result {
     let each = cost.ticks / cost.count.max(1);
     writeln!(answer, "{direction}: {} times, mean {each} ticks, longest {}", cost.count, cost.longest)
+}
+
+/// Address spaces by levels: tables shadowed and nested. Then what agile paging has counted.
+pub fn agile<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Write) -> fmt::Result {
+    if view.vm.translation.in_force() != Engine::Agile {
+        return writeln!(answer, "agile paging is not in use; `mode agile` begins it");
+    }
+    let Some((spaces, counts)) =
+        view.vm.shadow.lock().as_ref().map(|shadow| (shadow.agile_spaces(), shadow.agile_counts()))
+    else {
+        return Ok(());
+    };
+    writeln!(answer, "tables shadowed/nested:  level 4  level 3  level 2  level 1   nested  own time")?;
+    for space in &spaces {
+        write!(answer, "CR3 {:#018x} ", space.root.base().0)?;
+        for (shadowed, nested) in space.levels.iter().rev() {
+            write!(answer, " {shadowed:>4}/{nested:<3}")?;
+        }
+        let (shadowed, nested) = space.levels.iter().fold((0, 0), |sum, at| (sum.0 + at.0, sum.1 + at.1));
+        let share = 100 * nested / (shadowed + nested).max(1);
+        writeln!(answer, " {share:>5} %  {} ms", space.own / 1_000_000)?;
+    }
+    let mut exits = [0; 4];
+    for vcpu in view.vcpus.iter() {
+        exits.iter_mut().zip(vcpu.mmu.agile.exits.named()).for_each(|(sum, (_, count))| *sum += count);
+    }
+    let names = crate::vcpu::mmu::AgileExits::default().named();
+    let exits = names.iter().zip(exits).map(|((name, _), sum)| (*name, sum));
+    for (name, count) in counts.named().into_iter().chain(exits) {
+        writeln!(answer, "{name:<17} {count:>12}")?;
+    }
+    Ok(())
 }
 
 /// The pool of shadow pages, and what the engine has counted.

@@ -131,7 +131,9 @@ pub const fn engines_of(mode: Mode) -> Engines {
     match mode {
         Mode::Nested => Engines::only(Engine::Nested),
         Mode::Shadow => Engines::only(Engine::Shadow),
-        _ => Engines::ALL,
+        Mode::Agile(_) => Engines::only(Engine::Agile),
+        Mode::SwitchAll(_) => Engines::ALL,
+        _ => Engines::ALL.without(Engine::Agile),
     }
 }
 
@@ -168,7 +170,9 @@ impl Policy {
         match mode {
             Mode::Nested => Policy::Fixed(Engine::Nested),
             Mode::Shadow => Policy::Fixed(Engine::Shadow),
-            Mode::Switch(exits) => Policy::Switch(Switch::new(exits)),
+            Mode::Agile(_) => Policy::Fixed(Engine::Agile),
+            Mode::Switch(exits) => Policy::Switch(Switch::new(exits, false)),
+            Mode::SwitchAll(exits) => Policy::Switch(Switch::new(exits, true)),
             Mode::Random(parameters) => Policy::Random(Random::new(parameters)),
             Mode::Threshold(parameters) => Policy::Threshold(Threshold::new(parameters)),
             Mode::DspSample(parameters) => Policy::DspSample(DspSample::new(parameters)),

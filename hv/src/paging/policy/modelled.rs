@@ -90,7 +90,10 @@ impl<P: Decide> Machine<P> {
         let noise = (split_mix(&mut self.random) % (2 * self.noise_milli + 1)) * MILLIONS * 1000;
         let base = MILLIONS * (self.base_milli - 1000) * 1000 + noise;
         let cost = |engine| match engine {
-            Engine::Shadow => base + MILLIONS * (work.faults * 3000 + work.misses * shadow_miss),
+            // No policy here chooses agile paging; some ask what any engine would cost.
+            Engine::Shadow | Engine::Agile => {
+                base + MILLIONS * (work.faults * 3000 + work.misses * shadow_miss)
+            }
             Engine::Nested => base + MILLIONS * work.misses * nested_miss,
         };
         let own = cost(self.engine) + core::mem::take(&mut self.owed);

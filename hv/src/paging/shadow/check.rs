@@ -70,17 +70,22 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
     fn unsync(&self) -> Result<(), Box<Disagreement>> {
         let pool = &self.shadow.pool;
         let list = &self.shadow.unsync;
-        for &Unsync { id, number } in list {
+        for &Unsync { id, number, .. } in list {
             let page = pool.page(id);
             let frame = Hfn(page.key.number());
-            if !page.unsync
-                || page.key.level() != 1 && !self.shadow.upper_unsync
-                || !page.key.is_table()
-                || number != page.key.number()
-                || pool.is_write_protected(frame)
-            {
-                return Err(self.report("a page cannot be unsync", id, 0, None));
-            }
+            let why = match () {
+                () if !page.unsync => "a page on the list is not unsync",
+                () if !page.key.is_table() || number != page.key.number() => {
+                    "a page is listed as another one"
+                }
+                () if page.nested && !page.key.is_nestable() => "a page cannot be nested",
+                () if (page.nested || page.key.level() != 1) && !self.shadow.upper_unsync => {
+                    "it is not known that a page is unsync"
+                }
+                () if pool.is_write_protected(frame) => "a table is write-protected, and its page is unsync",
+                () => continue,
+            };
+            return Err(self.report(why, id, 0, None));
         }
         let mut count = 0;
         for id in pool.ids().filter(|&id| pool.page(id).unsync) {

@@ -34,7 +34,11 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let Some(used) = self.pool.root() else { return };
         let (key, base) = (self.pool.page(root).key, self.pool.page(root).gfn.base());
         // While tables above level 1 are unsync, links may lead elsewhere than the guest's entries.
-        if self.upper_unsync || !key.is_table() || key.level() != 4 || self.pool.page(used).key.level() != 4 {
+        if self.upper_unsync && self.agile.is_none()
+            || !key.is_table()
+            || key.level() != 4
+            || self.pool.page(used).key.level() != 4
+        {
             return;
         }
         let forbidden = LARGE | reserved(state, 4);
@@ -53,6 +57,10 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             {
                 self.connect(root, index, child);
             }
+        }
+        if self.upper_unsync {
+            // Not by way of the root that was in use: that has not been flushed.
+            self.sync_from(ram, root, true);
         }
     }
 
@@ -176,6 +184,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let (key, _) = root_key(space.p2m, space.state, self.current_vcpu, self.tree);
         let is_left = page.is_in_use()
             && page.unsync
+            && !page.nested
             && page.key.is_table()
             && page.key.level() == 4
             && key.number() != page.key.number()
@@ -186,7 +195,10 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             self.pool.forget_former_root();
             self.pool.page_mut(id).unsync = false;
             self.unsync.retain(|other| other.id != id);
-            self.upper_unsync = self.unsync.iter().any(|other| self.pool.page(other.id).key.level() > 1);
+            self.upper_unsync = self
+                .unsync
+                .iter()
+                .any(|other| self.pool.page(other.id).nested || self.pool.page(other.id).key.level() > 1);
         }
     }
 
@@ -206,6 +218,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// The same of the table that a new page will have. If not, it is write-protected from here on.
     pub(super) fn starts_unsync_or_write_protect(&mut self, memory: &impl GuestMemory, key: Key) -> bool {
         let frame = Hfn(key.number());
+        if self.agile.is_some() && self.starts_nested(memory, key) {
+            return true;
+        }
         let starts_unsync = self.starts_unsync(key.level(), frame);
         if !starts_unsync {
             self.write_protect(memory, frame);
@@ -218,8 +233,12 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let page = self.pool.page_mut(id);
         (page.unsync, page.quiet) = (true, 0);
         let number = page.key.number();
-        self.unsync.push(Unsync { id, number });
+        self.unsync.push(Unsync::new(id, number));
         self.statistics.unsynced += 1;
+        if self.agile.is_some() {
+            self.upper_unsync = true;
+            self.begin_nested(id);
+        }
     }
 
     /// Frees pages of levels 2 and 3 that have no entry left, from this one upwards: the guest has taken the last entry of a table

@@ -102,10 +102,10 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         space: AddressSpace<'_, impl TableMemory, impl GuestMemory>,
         fault: PageFault,
     ) -> Result<Leaf, NotFound> {
-        if self.upper_unsync {
+        let gva = fault.gva;
+        if self.upper_unsync && !self.is_path_protected(gva) {
             return Err(None);
         }
-        let gva = fault.gva;
         let root = self.pool.root().ok_or(None)?;
         let is_pae = self.pool.page(root).key.kind() == PagingKind::Pae;
         // Page-directory pointers are not write-protected.
@@ -124,20 +124,22 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             level -= 1;
         }
         self.pool.pass(table);
-        let page = self.pool.page(table);
-        let key = page.key;
-        let base = page.gfn.base().0;
-        let leaf = Leaf {
-            table,
-            first: Gpa(if key.is_table() { base + key.entry_offset(0) } else { base }),
-            bytes: key.entry_bytes(),
-            key,
-        };
+        let leaf = self.leaf_of(table);
         if !is_pae {
             let (links, place) = (self.pool.links(table), LeafCache::place(Some(root), gva));
             self.leaf_cache.0[LeafCache::slot(gva)] = Some(CachedLeaf { links, place, leaf });
         }
         Ok(leaf)
+    }
+
+    /// A page of level 1.
+    #[inline(always)]
+    pub(super) fn leaf_of(&self, table: PageId) -> Leaf {
+        let page = self.pool.page(table);
+        let key = page.key;
+        let base = page.gfn.base().0;
+        let first = Gpa(if key.is_table() { base + key.entry_offset(0) } else { base });
+        Leaf { table, first, bytes: key.entry_bytes(), key }
     }
 
     /// Write-protects all tables on the path of an address that are not shadowed yet: with one shootdown, when
@@ -190,8 +192,13 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if self.is_shared {
             self.write_protect_path(space, fault.gva);
         }
+        self.note_parent(table);
         let child = self.page(key.below(raw, index, to.frame()), below.frame(), ram);
         self.connect(table, index, child);
+        // The path below is not write-protected.
+        if self.upper_unsync && level > 2 && self.pool.page(child).unsync {
+            return Err(None);
+        }
         Ok(child)
     }
 

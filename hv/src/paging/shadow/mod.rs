@@ -17,6 +17,7 @@
 //! guest's registers in a [`PagingState`](super::guest_walk::PagingState), while the processor itself runs with [`HardwareControls`].
 //! Frames of the pool are the only thing that is allocated after [`Shadow::new`], and operations get by without any.
 
+mod agile;
 mod apply;
 mod check;
 mod fast_path;
@@ -36,10 +37,13 @@ mod role;
 mod root;
 mod shootdown;
 mod slow_path;
+mod statistics;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod unsync;
 
+pub use agile::{AgileCounts, AgileSpace, AgileTimes};
 pub use check::Disagreement;
 pub use fault::{AddressSpace, PageFault};
 pub use hardware::{HardwareControls, exiting_faults};
@@ -48,6 +52,7 @@ pub use pool::Limit;
 pub use root::Registers;
 pub use shootdown::Shootdown;
 use shootdown::View;
+pub use statistics::Statistics;
 
 use super::format::PteFormat;
 use super::table::MapError;
@@ -55,7 +60,6 @@ use super::tree_key::TreeKey;
 use crate::arch::addr::{Gfn, Gpa, Gva, Hfn};
 use crate::mem::guest_memory::GuestMemory;
 use crate::mem::table_memory::TableMemory;
-use abi::telemetry::key;
 use alloc::vec::Vec;
 use guard::Guards;
 use leaf_lookup::LeafCache;
@@ -147,60 +151,6 @@ impl Root {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reload;
 
-/// What happened so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct Statistics {
-    pub faults: u64,
-    pub filled: u64,
-    pub prefetched: u64,
-    pub guest_faults: u64,
-    pub emulated_writes: u64,
-    pub roots_found: u64,
-    pub roots_made: u64,
-    pub pages_made: u64,
-    pub evictions: u64,
-    /// Tables that the guest was allowed to write until its next flush.
-    pub unsynced: u64,
-    /// Entries dropped because they had changed by a flush.
-    pub resynced_entries: u64,
-    /// Shadow pages dropped because their table was only written.
-    pub floods: u64,
-    /// Shadow pages dropped because nothing pointed to them any more.
-    pub dead: u64,
-    /// Times at which other VCPUs had to forget what they had cached.
-    pub shootdowns: u64,
-    /// Pages in use now.
-    pub pages: u64,
-    /// Bytes of host memory that the tables and all that belongs to them take now, and at the most so far.
-    pub bytes: u64,
-    pub most_bytes: u64,
-}
-
-impl Statistics {
-    /// All counters with their names in statistics and telemetry.
-    pub fn named(&self) -> [(&'static str, u64); 16] {
-        [
-            (key::PAGES, self.pages),
-            (key::BYTES, self.bytes),
-            (key::MOST_BYTES, self.most_bytes),
-            (key::FAULTS, self.faults),
-            (key::FILLED, self.filled),
-            (key::PREFETCHED, self.prefetched),
-            (key::GUEST_FAULTS, self.guest_faults),
-            (key::EMULATED_WRITES, self.emulated_writes),
-            (key::ROOTS_FOUND, self.roots_found),
-            (key::ROOTS_MADE, self.roots_made),
-            (key::PAGES_MADE, self.pages_made),
-            (key::EVICTIONS, self.evictions),
-            (key::UNSYNCED, self.unsynced),
-            (key::RESYNCED_ENTRIES, self.resynced_entries),
-            (key::FLOODS, self.floods),
-            (key::SHOOTDOWNS, self.shootdowns),
-        ]
-    }
-}
-
 /// Which of the optimisations are used, and how eagerly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
@@ -228,8 +178,11 @@ pub struct Shadow<M: TableMemory, F: PteFormat> {
     pool: Pool<M, F>,
     /// Pages whose tables the guest writes itself.
     unsync: Vec<Unsync>,
-    /// There may be pages above level 1 among them.
+    /// There may be pages above level 1 among them, or [nested](agile) ones.
     upper_unsync: bool,
+    /// Agile paging, while it is in force.
+    agile: Option<agile::Agile>,
+    agile_counts: AgileCounts,
     /// Pages that the guest has just unlinked.
     unlinked: Vec<PageId>,
     /// A root from which the guest has taken all entries of its user.
@@ -276,6 +229,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             pool,
             unsync,
             upper_unsync: false,
+            agile: None,
+            agile_counts: AgileCounts::default(),
             unlinked,
             dying: None,
             leaf_cache: LeafCache::default(),
@@ -328,7 +283,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Takes over a flush of everything, global translations included.
     pub fn flush_all(&mut self, memory: &impl GuestMemory) -> TlbFlush {
         self.begin();
-        self.resync_all(memory);
+        self.resync_all(memory, |shadow| shadow.pool.root());
         self.pool.take_owed_and(TlbFlush::All)
     }
 
@@ -379,6 +334,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             // The flushes that others hear of empty the pages above level 1.
             if self.pool.page(id).unsync && key.level() == 1 {
                 self.resync_page(memory, id);
+            }
+            if self.upper_unsync {
+                self.sync_from(memory, id, true);
             }
             self.pool.touch(id);
             return id;

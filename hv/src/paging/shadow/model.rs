@@ -185,7 +185,8 @@ impl ShadowProcessor {
                 if entry & 1 << 51 != 0 {
                     return Err(0b1001);
                 }
-                assert_eq!(entry & 0x7ff0_0000_0000_0000, 0, "reserved bits for PAE");
+                let ignored = if root.long && now.level > 1 { abi::agile::SWITCHING } else { 0 };
+                assert_eq!(entry & 0x7ff0_0000_0000_0000 & !ignored, 0, "reserved bits for PAE");
                 now.write &= entry & 2 != 0;
                 now.user &= entry & 4 != 0;
                 now.execute &= entry >> 63 == 0;

@@ -24,6 +24,7 @@ mod limit;
 mod release;
 mod shared;
 mod stock;
+mod switching;
 mod tables;
 mod unfilled;
 
@@ -62,6 +63,12 @@ pub(super) struct Page {
     pub frame: Hfn,
     /// The guest may write its table: entries may be out of date until the next flush.
     pub unsync: bool,
+    /// And goes on to until it is moved back: see [`agile`](super::agile).
+    pub nested: bool,
+    /// There may be nested pages below it.
+    pub nested_below: bool,
+    /// The comparison of nested pages that was here last.
+    pub synced: u64,
     /// Writes to the guest's table since a fault last led through this page.
     pub writes: u8,
     /// Flush points in a row at which nothing had changed (if `unsync`).
@@ -98,6 +105,9 @@ impl Page {
             gfn: Gfn(0),
             frame: NO_TABLE,
             unsync: false,
+            nested: false,
+            nested_below: false,
+            synced: 0,
             writes: 0,
             quiet: 0,
             in_use: false,
@@ -363,6 +373,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let page = self.page_mut(id);
         (page.key, page.gfn, page.next) = (key, gfn, next);
         (page.unsync, page.in_use, page.writes, page.quiet) = (false, true, 0, 0);
+        (page.nested, page.nested_below, page.synced) = (false, false, 0);
         if key.is_table() {
             let region = self.region_2m(Hfn(key.number()));
             self.pt_count_2m[region] += 1;

@@ -47,7 +47,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.pool.forget_roots();
         self.dying = None;
         // Tables that the guest writes itself, and could have written before.
-        self.resync_all(memory);
+        self.resync_all(memory, |_| None);
         for id in 0..self.pool.end() {
             let page = self.pool.page(id);
             let key = page.key;

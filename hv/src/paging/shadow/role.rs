@@ -281,6 +281,11 @@ impl Key {
         self.0 & (3 << 16 | GUARDED) == 0
     }
 
+    /// Whether it may become [nested](super::agile): a table of four levels. Entries of other kinds of paging have no bit to spare.
+    pub(super) fn is_nestable(self) -> bool {
+        self.is_plain_table() && self.kind() == PagingKind::FourLevel
+    }
+
     /// Whether a [guarded](super::guard) address leads through it.
     pub(super) fn is_guarded(self) -> bool {
         match self.0 >> 16 & 3 {

@@ -79,7 +79,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             if self.dying.is_some() {
                 self.leave_dying_root(space);
             }
-            self.resync_all(space.ram);
+            self.resync_all(space.ram, |shadow| shadow.existing_root(space));
         }
         let (root, key) = self.find_root(space);
         let same = self.recent.means == Some(key.controls_and_kind());

@@ -162,6 +162,13 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                     _ if walk.is_override() || key.is_guarded() => 0,
                     Ok(leaf) if leaf.key.is_table() => self.prefetch_near(p2m, ram, &leaf, own),
                     Ok(leaf) => self.prefetch_direct(p2m, &leaf, own, gva),
+                    // Below a nested table: the walk has just gone there.
+                    Err(_) if self.agile.is_some() && key.is_nestable() => {
+                        self.prefetch_near(p2m, ram, &self.leaf_of(table), own)
+                    }
+                    Err(_) if self.agile.is_some() && key.is_direct() => {
+                        self.prefetch_direct(p2m, &self.leaf_of(table), own, gva)
+                    }
                     Err(_) => 0,
                 }
             }
@@ -207,6 +214,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                     linked
                 }
                 _ => {
+                    self.note_parent(table);
                     let child = self.page(key, gfn, ram);
                     self.connect(table, walk.index(level), child);
                     child
@@ -233,6 +241,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         } else {
             LongMode::table(frame) | ACCESSED
         };
+        let raw = if self.upper_unsync { raw | self.pool.note_link(table, child) } else { raw };
         self.pool.link(table, index, raw, child);
     }
 

@@ -21,6 +21,16 @@ pub(super) struct Unsync {
     pub id: PageId,
     /// Of its key: the table.
     pub number: u64,
+    /// Of a nested one: what its table held at the last look, and whether that was the same as before.
+    pub digest: u64,
+    pub is_same: bool,
+}
+
+impl Unsync {
+    /// A page on the list.
+    pub(super) fn new(id: PageId, number: u64) -> Unsync {
+        Unsync { id, number, digest: 0, is_same: false }
+    }
 }
 
 /// Whether an entry that can be a leaf still leads to the same memory, and no bit is reserved that was not.
@@ -134,7 +144,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     }
 
     /// Frees a page, and notes those that nothing points to then.
-    fn drop_page(&mut self, id: PageId) {
+    pub(super) fn drop_page(&mut self, id: PageId) {
         self.statistics.dead += 1;
         let mut from = 0;
         while self.pool.page(id).key.level() > 1
@@ -189,59 +199,6 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         true
     }
 
-    /// Lets the guest write to a table of any level until its next flush: it does so by an instruction that cannot be executed in
-    /// software. `None`: the table is not what withholds the write, or too many pages shadow it.
-    ///
-    /// While there are such tables above level 1, faults walk the guest's from the root. At the flush all that was made from
-    /// them is dropped. No instruction keeps faulting: what one fault fills stays until then.
-    pub fn make_unsync(
-        &mut self,
-        p2m: &P2m<impl TableMemory>,
-        memory: &impl GuestMemory,
-        gpa: Gpa,
-    ) -> Option<TlbFlush> {
-        self.begin();
-        let frame = p2m.translate(gpa).writable()?.frame();
-        let count = self.pool.shadows(frame).count();
-        if !self.pool.is_write_protected(frame) || count > MAX_UNSYNC {
-            return None;
-        }
-        if self.pool.shadows(frame).any(|id| self.pool.page(id).key.level() > 1) {
-            self.upper_unsync = true;
-            self.pool.forget_paths();
-        }
-        self.unsync_table(memory, frame, count);
-        Some(self.pool.take_owed_and(TlbFlush::None))
-    }
-
-    /// Watches all tables above level 1 again.
-    fn resync_upper(&mut self, memory: &impl GuestMemory) {
-        while let Some(page) = self.unsync.iter().find(|page| self.pool.page(page.id).key.level() > 1) {
-            self.write_protect(memory, Hfn(page.number));
-        }
-        self.upper_unsync = false;
-    }
-
-    /// The guest writes to a table, which `count` pages shadow, until its next flush.
-    pub(super) fn unsync_table(&mut self, memory: &impl GuestMemory, frame: Hfn, count: usize) {
-        while self.unsync.len() + count > MAX_UNSYNC {
-            let oldest = self.unsync[0].number;
-            self.write_protect(memory, Hfn(oldest));
-        }
-        let mut seen = 0;
-        while let Some(id) = self.pool.nth_shadow(frame, seen) {
-            seen += 1;
-            let page = self.pool.page_mut(id);
-            if page.unsync {
-                continue;
-            }
-            (page.unsync, page.quiet) = (true, 0);
-            self.pool.forget_all_absent(id);
-            self.unsync.push(Unsync { id, number: frame.0 });
-        }
-        self.statistics.unsynced += 1;
-    }
-
     /// Makes sure that the guest does not write to `frame` unseen, and that what shadows it is in step.
     pub(super) fn write_protect(&mut self, memory: &impl GuestMemory, frame: Hfn) {
         if self.pool.is_write_protected(frame) {
@@ -251,6 +208,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         while let Some(id) = self.pool.nth_shadow(frame, seen) {
             seen += 1;
             let page = self.pool.page_mut(id);
+            debug_assert!(!page.nested, "a nested table is not for this");
             (page.unsync, page.writes) = (false, 0);
             self.unsync.retain(|other| other.id != id);
         }
@@ -263,10 +221,16 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
     }
 
-    /// Drops what has changed in all tables that the guest writes itself.
-    pub(super) fn resync_all(&mut self, memory: &impl GuestMemory) {
-        if self.upper_unsync {
-            self.resync_upper(memory);
+    /// Drops what has changed in all tables that the guest writes itself; of the nested ones, in those below the root that is used
+    /// `next`.
+    pub(super) fn resync_all(
+        &mut self,
+        memory: &impl GuestMemory,
+        next: impl FnOnce(&Self) -> Option<PageId>,
+    ) {
+        if self.upper_unsync && self.resync_upper(memory) {
+            let root = next(self);
+            return self.sync_all(memory, root);
         }
         // Seldom is one, and only then they are gone through again.
         let mut done = false;
@@ -278,7 +242,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             done |= page.quiet >= self.tuning.quiet || !page.is_linked();
         }
         while done && let Some(at) = self.unsync.iter().position(|page| self.is_done(page.id)) {
-            let Unsync { id, number } = self.unsync[at];
+            let Unsync { id, number, .. } = self.unsync[at];
             if self.pool.is_orphan(id) {
                 self.free(id);
             } else {
@@ -371,26 +335,32 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if self.unsync.is_empty() {
             return;
         }
-        if self.upper_unsync {
-            self.resync_upper(memory);
+        if self.upper_unsync && self.resync_upper(memory) {
+            return self.sync_address(memory, gva);
         }
         let table = self.table_of_leaves(gva);
         let number = table.map(|id| self.pool.page(id).key.number());
         let at = index(gva, 1);
         for n in 0..self.unsync.len() {
-            let Unsync { id, number: own } = self.unsync[n];
+            let Unsync { id, number: own, .. } = self.unsync[n];
             if number.is_some_and(|number| number != own) {
                 continue;
             }
-            let page = self.pool.page(id);
-            if page.is_present(at) {
-                let key = page.key;
-                let entry = Gpa(page.gfn.base().0 + key.entry_offset(at));
-                match memory.read_entry(entry, key.entry_bytes()) {
-                    Ok(now) if !is_stale(self.pool.guest_pte(id, at), now) => {}
-                    Ok(now) => self.change(id, key, at, now),
-                    Err(_) => self.pool.zap(id, at),
-                }
+            self.resync_entry(memory, id, at);
+        }
+    }
+
+    /// Brings an entry of a page of level 1 in step.
+    #[inline(always)]
+    pub(super) fn resync_entry(&mut self, memory: &impl GuestMemory, id: PageId, at: usize) {
+        let page = self.pool.page(id);
+        if page.is_present(at) {
+            let key = page.key;
+            let entry = Gpa(page.gfn.base().0 + key.entry_offset(at));
+            match memory.read_entry(entry, key.entry_bytes()) {
+                Ok(now) if !is_stale(self.pool.guest_pte(id, at), now) => {}
+                Ok(now) => self.change(id, key, at, now),
+                Err(_) => self.pool.zap(id, at),
             }
         }
     }

@@ -68,5 +68,6 @@ pub(super) fn publish<V: Virt, M: HostMemory>(
 pub(super) fn wants_each_entry<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> bool {
     vm.translation.counts_exits()
         || vcpu.mmu.nested_step != NestedStep::None
+        || vcpu.mmu.engine == Engine::Agile
         || vcpu.mmu.engine != vm.translation.wanted()
 }

@@ -3,12 +3,12 @@
 use alloc::format;
 
 use super::choose::publish;
-use super::{NestedStep, shadowed_state, switch};
+use super::{NestedStep, agile, shadowed_state, switch};
 use crate::arch::addr::{Gpa, Gva};
 use crate::arch::{Access, Exception};
 use crate::paging::MapError;
 use crate::paging::engine::{Engine, Engines};
-use crate::paging::guest_walk::error_code;
+use crate::paging::guest_walk::{PagingState, error_code};
 use crate::paging::shadow::{AddressSpace, PageFault, ShadowOutcome};
 use crate::vcpu::Vcpu;
 use crate::vcpu::dispatch::died;
@@ -33,9 +33,8 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
     alone: bool,
     tsc: u64,
 ) -> Outcome {
-    // With nested tables #PF is intercepted only while an IRET is stepped over, and is the guest's.
-    if !vcpu.mmu.is_shadow() {
-        return Outcome::Inject(Exception::page_fault(gva, error));
+    if vcpu.mmu.engine != Engine::Shadow {
+        return other_page_fault(ExitContext { vcpu, vm, host, tsc }, gva, error, alone);
     }
     if let Some(refill_window) = &mut vcpu.mmu.refill_window
         && let Some(refilled) = refill_window.fault(tsc)
@@ -52,11 +51,7 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
             refilled.faults
         );
     }
-    let access = Access {
-        write: error & error_code::WRITE != 0,
-        execute: error & error_code::FETCH != 0,
-        user: error & error_code::USER != 0,
-    };
+    let access = access_of(error);
     let state = shadowed_state(vcpu, vm);
     // Both locks end with the block: what follows may emulate an instruction, which takes them again.
     let (outcome, flush) = {
@@ -67,6 +62,51 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
     };
     // Before the guest runs again, whatever the outcome: entries may have been replaced on the way to it.
     vcpu.perform_flush(flush);
+    answer(ExitContext { vcpu, vm, host, tsc }, outcome, &state, (gva, error), alone)
+}
+
+/// The access that an error code tells of.
+#[inline(always)]
+fn access_of(error: u32) -> Access {
+    Access {
+        write: error & error_code::WRITE != 0,
+        execute: error & error_code::FETCH != 0,
+        user: error & error_code::USER != 0,
+    }
+}
+
+/// The same on tables of another engine.
+#[cold]
+#[inline(never)]
+fn other_page_fault<V: Virt, M: HostMemory, H: Host>(
+    cx: ExitContext<'_, V, M, H>,
+    gva: Gva,
+    error: u32,
+    alone: bool,
+) -> Outcome {
+    // With nested tables #PF is intercepted only while an IRET is stepped over, and is the guest's.
+    if cx.vcpu.mmu.engine == Engine::Nested {
+        return Outcome::Inject(Exception::page_fault(gva, error));
+    }
+    let ExitContext { vcpu, vm, host, tsc } = cx;
+    let state = shadowed_state(vcpu, vm);
+    match agile::fault(vcpu, vm, &state, PageFault::new(gva, access_of(error)), tsc) {
+        Some(outcome) => answer(ExitContext { vcpu, vm, host, tsc }, outcome, &state, (gva, error), alone),
+        None => Outcome::Resume,
+    }
+}
+
+/// Carries out what the shadow tables say about a page fault with this address and error code.
+#[inline(always)]
+fn answer<V: Virt, M: HostMemory, H: Host>(
+    cx: ExitContext<'_, V, M, H>,
+    outcome: ShadowOutcome,
+    state: &PagingState,
+    (gva, error): (Gva, u32),
+    alone: bool,
+) -> Outcome {
+    let ExitContext { vcpu, vm, host, tsc } = cx;
+    let access = access_of(error);
     match outcome {
         ShadowOutcome::Filled { .. } | ShadowOutcome::Retry => Outcome::Resume,
         // The usual case skips `inject`: without an event in delivery there is nothing to merge with.

@@ -7,6 +7,7 @@
 //!
 //! Locks: the VM's memory, then its shadow tables.
 
+mod agile;
 mod audit;
 mod choose;
 mod fault;
@@ -14,6 +15,8 @@ mod guard;
 mod refill_window;
 mod switch;
 
+use agile::AgileEntry;
+pub use agile::AgileExits;
 use fault::no_memory;
 pub use fault::{execute_on_nested, page_fault};
 pub use switch::{SwitchCounts, set_tree, switch};
@@ -65,6 +68,8 @@ pub struct Mmu {
     /// The page that the shadow tables guard for this VCPU.
     guarded: Option<Gva>,
     refill_window: Option<RefillWindow>,
+    /// What agile paging keeps for a VCPU.
+    pub agile: AgileEntry,
     audit: Option<Audit>,
     /// Changes so far.
     pub switches: SwitchCounts,
@@ -81,6 +86,7 @@ impl Default for Mmu {
             out_of_reach: false,
             guarded: None,
             refill_window: None,
+            agile: AgileEntry::default(),
             audit: None,
             switches: SwitchCounts::default(),
         }
@@ -101,7 +107,7 @@ impl Mmu {
     /// Whether shadow tables translate.
     #[inline(always)]
     pub fn is_shadow(&self) -> bool {
-        self.engine == Engine::Shadow
+        self.engine.is_shadow()
     }
 }
 
@@ -147,7 +153,7 @@ pub fn set_mode<V: Virt, M: HostMemory>(
     tsc: impl Fn() -> u64,
 ) -> Result<(), MapError> {
     // Here, so that no change fails later.
-    if engines_of(mode).contains(Engine::Shadow) {
+    if engines_of(mode).uses_shadow() {
         switch::prepare(vcpu, vm)?;
     }
     if mode.needs_samples() {
@@ -172,7 +178,7 @@ pub fn follow_mode<V: Virt, M: HostMemory>(
         vcpu.request(work::MMU);
     }
     switch(vcpu, vm, vm.translation.wanted(), tsc)?;
-    if !engines_of(vm.translation.mode()).contains(Engine::Shadow) {
+    if !engines_of(vm.translation.mode()).uses_shadow() {
         switch::give_back(vcpu, vm);
     }
     Ok(())
@@ -300,6 +306,9 @@ pub fn serve<V: Virt, M: HostMemory>(
     }
     if core::mem::take(&mut vcpu.mmu.out_of_reach) {
         return Err(no_memory(vcpu, MapError::Address));
+    }
+    if vcpu.mmu.engine == Engine::Agile {
+        agile::prepare_entry(vcpu, vm, tsc());
     }
     audit::check(vcpu, vm)?;
     if choose::wants_each_entry(vcpu, vm) || vcpu.mmu.audit.is_some() || vcpu.mmu.guarded.is_some() {

@@ -23,6 +23,8 @@ pub struct SwitchCounts {
     pub to_nested: Cost,
     /// To shadow tables, without the faults that fill them afterwards.
     pub to_shadow: Cost,
+    /// To agile paging, likewise.
+    pub to_agile: Cost,
     /// Of the changes: those for a single instruction that only nested tables could let pass.
     pub nested_steps: u64,
     /// Changes to shadow tables that faults had filled again before the next change.
@@ -93,6 +95,7 @@ fn adopt<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>
         Engine::Nested => {
             let root = vm.read_memory(&mut vcpu.work).nested.root(vcpu.mmu.tree);
             vcpu.virt.set_paging(Roots::Nested(root));
+            vcpu.virt.set_agile(None);
             if let Some(shadow) = &mut *vm.lock_shadow(vcpu.id, &mut vcpu.work) {
                 shadow.leave();
             }
@@ -100,7 +103,10 @@ fn adopt<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>
             // A shadow root that was to be found before the next entry is not wanted any more.
             vcpu.mmu.reload = false;
         }
-        Engine::Shadow => {
+        Engine::Shadow | Engine::Agile => {
+            vcpu.virt.set_agile(None);
+            // From one kind of shadow tables to the other the processor keeps what it has otherwise.
+            vcpu.virt.flush(FlushScope::All);
             if vcpu.mmu.tree != TreeKey::FIRST {
                 select(vcpu, vm);
             }
@@ -108,7 +114,7 @@ fn adopt<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>
             load(vcpu, vm);
             // For what is guarded.
             vcpu.request(work::MMU);
-            vcpu.mmu.refill_window = Some(RefillWindow::new(vm.clock.tsc_khz()));
+            vcpu.mmu.refill_window = (to == Engine::Shadow).then(|| RefillWindow::new(vm.clock.tsc_khz()));
         }
     }
 }
@@ -134,7 +140,7 @@ pub fn set_tree<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFor
             let root = vm.read_memory(&mut vcpu.work).nested.root(tree);
             vcpu.virt.set_paging(Roots::Nested(root));
         }
-        Engine::Shadow => vcpu.request_root(),
+        Engine::Shadow | Engine::Agile => vcpu.request_root(),
     }
     vcpu.virt.flush(FlushScope::All);
 }
@@ -143,29 +149,39 @@ pub fn set_tree<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFor
 fn lead_to_nested<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
     // No VCPU comes to the nested tables while their dirty bits are being cleared.
     let mut memory = vcpu.virt.sets_dirty_bits().then(|| vm.lock_memory(&mut vcpu.work));
-    let shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
+    let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
     // Where another VCPU was first, the guest may have written its tables since, and the dirty bits must stay.
     let is_first = vm.translation.in_force() != Engine::Nested;
     lead(vcpu, vm, Engine::Nested);
+    if let Some(shadow) = &mut *shadow {
+        let _nobody_runs_on_these_tables = shadow.end_agile();
+    }
     if let (true, Some(memory), Some(shadow)) = (is_first, &mut memory, &*shadow) {
         memory.nested.watch(shadow.tables());
     }
 }
 
-/// All VCPUs change to shadow tables. What is kept of them is right again.
-fn lead_to_shadow<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
+/// All VCPUs change to shadow tables or to agile paging. What is kept of the tables is right again.
+fn lead_to_shadow<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, to: Engine) {
     let memory = vm.read_memory(&mut vcpu.work);
     let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
     // At its start a VCPU is on nested tables while the VM may be on shadow tables: nothing was watched then.
-    let is_watched = vcpu.virt.sets_dirty_bits() && vm.translation.in_force() == Engine::Nested;
-    lead(vcpu, vm, Engine::Shadow);
+    let before = vm.translation.in_force();
+    let is_watched = vcpu.virt.sets_dirty_bits() && before == Engine::Nested;
+    lead(vcpu, vm, to);
     let Some(shadow) = &mut *shadow else { return };
-    let _the_root_is_loaded_next = if is_watched {
-        let bits = vm.paging_features.physical_bits;
+    let bits = vm.paging_features.physical_bits;
+    let _the_root_is_loaded_next = if before != to && before.is_shadow() {
+        // The guest has written no table unseen but those that were nested.
+        shadow.end_agile()
+    } else if is_watched {
         shadow.resume(&memory.p2m, &memory.ram(), bits, |page| memory.nested.is_written(page))
     } else {
         shadow.drop_everything()
     };
+    if to == Engine::Agile {
+        let _every_vcpu_flushes = shadow.begin_agile(vm.translation.agile_times(), bits, &memory.ram());
+    }
 }
 
 /// Changes the tables that translate from the next entry on. Fails only for want of host memory, the first time that
@@ -180,12 +196,12 @@ pub fn switch<V: Virt, M: HostMemory>(
         return Ok(());
     }
     let begin = tsc();
-    if to == Engine::Shadow {
+    if to.is_shadow() {
         prepare(vcpu, vm)?;
     }
     match to {
         Engine::Nested => lead_to_nested(vcpu, vm),
-        Engine::Shadow => lead_to_shadow(vcpu, vm),
+        Engine::Shadow | Engine::Agile => lead_to_shadow(vcpu, vm, to),
     }
     adopt(vcpu, vm, to);
     let ticks = tsc().wrapping_sub(begin);
@@ -193,6 +209,7 @@ pub fn switch<V: Virt, M: HostMemory>(
     match to {
         Engine::Nested => counts.to_nested.add(ticks),
         Engine::Shadow => counts.to_shadow.add(ticks),
+        Engine::Agile => counts.to_agile.add(ticks),
     }
     log::debug!("{}: VCPU {} uses {} tables, after {ticks} ticks of work", vm.name, vcpu.id, to.name());
     Ok(())

@@ -340,6 +340,10 @@ impl Virt for Svm {
         self.task_page()
     }
 
+    fn set_agile(&mut self, state: Option<abi::agile::Words>) {
+        self.block.vmcb.agile = state.unwrap_or_default();
+    }
+
     fn flush(&mut self, scope: FlushScope) {
         match scope {
             // TLB_CONTROL could spare global ones, where there is the choice of an ASID; whether that pays has not been measured.

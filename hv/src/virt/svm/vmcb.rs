@@ -43,7 +43,9 @@ pub struct Vmcb {
     pub next_rip: u64,
     pub fetched_len: u8,
     pub fetched: [u8; 15],
-    _reserved_0e0: [u8; 0x320],
+    _reserved_0e0: [u8; 0x300],
+    /// For the hypervisor's own use; the processor ignores it.
+    pub agile: abi::agile::Words,
     // State save area (table B-2)
     pub es: Segment,
     pub cs: Segment,
@@ -111,6 +113,7 @@ const _: () = {
     assert!(offset_of!(Vmcb, clean) == 0xc0);
     assert!(offset_of!(Vmcb, next_rip) == 0xc8);
     assert!(offset_of!(Vmcb, fetched) == 0xd1);
+    assert!(offset_of!(Vmcb, agile) == abi::agile::VMCB_OFFSET);
     assert!(offset_of!(Vmcb, es) == 0x400);
     assert!(offset_of!(Vmcb, tr) == 0x490);
     assert!(offset_of!(Vmcb, cpl) == 0x4cb);

@@ -76,7 +76,10 @@ impl Vmx {
         let protected = self.features.unrestricted || cr0 & PROTECTED_PAGING == PROTECTED_PAGING;
         let in_code = || self.cache.segment(SegReg::Cs, Part::Rights) & CODE != 0;
         let paged = cr0 & cr0::PE != 0 && (in_code() || self.rflags() & rflags::VM != 0);
-        Engines::NONE.with(Engine::Nested, self.features.ept && protected).with(Engine::Shadow, paged)
+        Engines::NONE
+            .with(Engine::Nested, self.features.ept && protected)
+            .with(Engine::Shadow, paged)
+            .with(Engine::Agile, paged)
     }
 
     fn use_nested(&mut self, root: Hpa) {

@@ -10,6 +10,7 @@ use crate::paging::format::{PteFormat, address_mask};
 use crate::paging::guest_walk::{Meaning, PagingKind, PagingState, meaning};
 use crate::paging::shadow::pool::PageId;
 use crate::paging::shadow::role::{Allowed, Controls, HOST_WRITABLE, Role, Source};
+use abi::agile::SWITCHING;
 use alloc::boxed::Box;
 
 /// The bits of a leaf that can be fewer than the guest allows; U cannot, because SMEP and SMAP want it.
@@ -202,7 +203,10 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
         let (wanted, ignored) = match pool.page(id).key.is_top() {
             // Emulated processors set it there.
             true => (frame.base().0 | PRESENT, ACCESSED),
-            false => (LongMode::table(frame), ACCESSED | DIRTY),
+            false => {
+                let switches = pool.page(child).nested && !pool.page(id).nested;
+                (LongMode::table(frame) | if switches { SWITCHING } else { 0 }, ACCESSED | DIRTY)
+            }
         };
         if (pool.entry(id, index) ^ wanted) & !ignored != 0 {
             return Err(self.report("the entry does not say where the page is", id, index, Some(wanted)));

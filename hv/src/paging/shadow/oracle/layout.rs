@@ -9,7 +9,7 @@ use crate::mem::host_access::{HostAccess, VecHost};
 use crate::paging::guest_walk::PagingKind;
 use crate::paging::random::Random;
 use crate::paging::range::{Changed, GpaRange, OldFrames};
-use crate::paging::shadow::Tuning;
+use crate::paging::shadow::{AgileTimes, Tuning};
 
 /// Where guest memory lies in host memory.
 pub const HOST: Hpa = Hpa(0x8000_0000);
@@ -229,4 +229,13 @@ pub fn addresses(random: &mut Random) -> Vec<u64> {
         }
     }
     all
+}
+
+/// The parameters of agile paging, in accesses.
+pub fn agile_times(random: &mut Random) -> AgileTimes {
+    AgileTimes {
+        window: [0, 5, 50, u64::MAX][random.draw() as usize % 4],
+        timeout: [0, 30, 300, 1_000_000][random.draw() as usize % 4],
+        start: [0, 50, 500, u64::MAX][random.draw() as usize % 4],
+    }
 }

@@ -10,6 +10,7 @@ use crate::arch::state::cr4;
 use crate::mem::host_access::VecHost;
 use crate::mem::table_memory::TableMemory;
 use crate::paging::arena::Arena;
+use crate::paging::engine::Engine;
 use crate::paging::format::PteFormat;
 use crate::paging::guest_walk::{PagingKind, PagingState};
 use crate::paging::model::Modelled;
@@ -18,7 +19,8 @@ use crate::paging::p2m::P2mEntry;
 use crate::paging::range::{Changed, Flush};
 use crate::paging::shadow::model::{Registers, ShadowProcessor};
 use crate::paging::shadow::{
-    AddressSpace, HardwareControls, PageFault, Root, Shadow, ShadowOutcome, TlbFlush, exiting_faults,
+    AddressSpace, AgileTimes, HardwareControls, PageFault, Root, Shadow, ShadowOutcome, TlbFlush,
+    exiting_faults,
 };
 
 /// The root for these registers as a VCPU finds it that changes them and changes them back; half of the time, for the sake of
@@ -57,6 +59,10 @@ pub struct Machine<'a, F: Modelled> {
     root: Root,
     /// Shadow tables translate, not nested ones.
     pub is_shadow: bool,
+    /// What agile paging takes for the time: the accesses so far.
+    now: u64,
+    /// Its parameters, in accesses.
+    pub times: AgileTimes,
     /// The processor sets dirty bits in nested tables, so that shadow pages are kept meanwhile.
     pub sets_dirty_bits: bool,
     /// Tables in ROM are walked, by shadow paging.
@@ -97,6 +103,8 @@ impl<'a, F: Modelled> Machine<'a, F> {
             processor: ShadowProcessor::default(),
             root,
             is_shadow: true,
+            now: 0,
+            times: AgileTimes { window: 50, timeout: 200, start: 100 },
             sets_dirty_bits: true,
             walks_rom,
             physical_bits,
@@ -200,9 +208,14 @@ impl<'a, F: Modelled> Machine<'a, F> {
     }
 
     /// Uses the other tables, as a switch in any exit does.
-    pub fn switch(&mut self, p2m: &Guest, state: &PagingState, shadow: bool) {
-        self.is_shadow = shadow;
-        if shadow {
+    pub fn switch(&mut self, p2m: &Guest, state: &PagingState, to: Engine) {
+        let was_shadow = core::mem::replace(&mut self.is_shadow, to.is_shadow());
+        let (_loaded_next, flush) = self.shadow.end_agile();
+        self.processor.flush(flush);
+        if self.is_shadow && was_shadow {
+            self.begin_agile(p2m, state, to);
+            self.load(p2m, state, true);
+        } else if self.is_shadow {
             let (_loaded_next, flush) = if self.sets_dirty_bits {
                 let memory = Walked::new(p2m, &self.host, !self.walks_rom);
                 let (nested, omits) = (&self.nested, self.omits);
@@ -212,6 +225,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
                 self.shadow.drop_everything()
             };
             self.processor.flush(flush);
+            self.begin_agile(p2m, state, to);
             self.load(p2m, state, true);
         } else {
             if self.sets_dirty_bits {
@@ -221,6 +235,22 @@ impl<'a, F: Modelled> Machine<'a, F> {
             self.two_dimensional.flush(TlbFlush::All);
             self.two_dimensional.flush_nested(Flush::All);
         }
+    }
+
+    fn begin_agile(&mut self, p2m: &Guest, state: &PagingState, to: Engine) {
+        if to == Engine::Agile {
+            let memory = Walked::new(p2m, &self.host, !self.walks_rom);
+            let flush = self.shadow.begin_agile(self.times, state.features.physical_bits, &memory);
+            self.processor.flush(flush);
+        }
+    }
+
+    /// Time passes, for agile paging.
+    fn pass(&mut self, p2m: &Guest) {
+        self.now += 1;
+        let memory = Walked::new(p2m, &self.host, !self.walks_rom);
+        let flush = self.shadow.agile_time(&memory, self.shadow.root_table(), 1, self.now);
+        self.processor.flush(flush);
     }
 
     /// An access by the guest: the outcome, and whether the hypervisor is to make it.
@@ -233,6 +263,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
     ) -> Result<(Outcome, bool), String> {
         self.delivered = false;
         if self.is_shadow {
+            self.pass(p2m);
             let got = self.shadow_access(p2m, state, gva, access)?;
             let is_open = |gva: &Gva| self.processor.remembered_write(linear(state.kind(), *gva)).is_some();
             if state.kind() != PagingKind::FourLevel && self.guarded.iter().any(is_open) {
@@ -296,6 +327,12 @@ impl<'a, F: Modelled> Machine<'a, F> {
                 ShadowOutcome::Filled { .. } => continue,
                 ShadowOutcome::GuestFault(code) => Ok((Outcome::PageFault(code), false)),
                 ShadowOutcome::TableNotRam(table) => Ok((by_p2m(p2m, table, Access::WRITE), false)),
+                ShadowOutcome::EmulateWrite(gpa)
+                    if let Some(flush) = self.shadow.agile_write(p2m, gpa, self.now, unknown) =>
+                {
+                    self.processor.flush(flush);
+                    continue;
+                }
                 ShadowOutcome::EmulateWrite(gpa)
                     if unknown && let Some(flush) = self.shadow.make_unsync(p2m, &memory, gpa) =>
                 {

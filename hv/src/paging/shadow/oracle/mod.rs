@@ -238,8 +238,11 @@ impl<'a, F: Modelled> Oracle<'a, F> {
             trace,
         };
         // The machine begins on shadow tables, and most stay there for a while.
-        oracle.translation.adopt(Mode::Shadow, Policy::Fixed(Engine::Shadow));
-        oracle.translation.enforce(Engine::Shadow);
+        let first = if random.once_in(2) { Engine::Agile } else { Engine::Shadow };
+        oracle.translation.adopt(Mode::Shadow, Policy::Fixed(first));
+        oracle.translation.enforce(first);
+        oracle.machine.times = layout::agile_times(&mut random);
+        oracle.machine.switch(&oracle.p2m, &oracle.state, first);
         if random.once_in(4) {
             oracle.take_policy(&mut random);
         }

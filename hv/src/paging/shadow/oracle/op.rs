@@ -122,7 +122,7 @@ impl Op {
             123..125 => Op::P2m { random: digits.0 },
             125 | 126 => Op::Policy { random: digits.0 },
             _ => Op::Exclude {
-                engine: [None, None, None, Some(Engine::Nested), Some(Engine::Shadow)]
+                engine: [None, None, Some(Engine::Agile), Some(Engine::Nested), Some(Engine::Shadow)]
                     [digits.take(5) as usize],
             },
         }

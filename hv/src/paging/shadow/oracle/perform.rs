@@ -83,7 +83,7 @@ impl<F: Modelled> Oracle<'_, F> {
             Op::Policy { random } => self.take_policy(&mut Random(random)),
             Op::Exclude { engine } => {
                 let before = self.supported;
-                self.supported = engine.map_or(Engines::ALL, |engine| Engines::only(engine.next()));
+                self.supported = engine.map_or(Engines::ALL, |engine| Engines::ALL.without(engine));
                 self.translation.publish(0, before, self.supported);
             }
         }
@@ -93,9 +93,10 @@ impl<F: Modelled> Oracle<'_, F> {
 
     /// The VM gets a policy.
     pub(super) fn take_policy(&mut self, random: &mut Random) {
-        let policy = match random.draw() % 4 {
+        let policy = match random.draw() % 6 {
             0 => Policy::Fixed(Engine::Nested),
             1 => Policy::Fixed(Engine::Shadow),
+            4 | 5 => Policy::Fixed(Engine::Agile),
             2 => Policy::new(Mode::Switch(NonZeroU32::MIN.saturating_add(random.draw() as u32 % 50))),
             _ => Policy::Wild(random.draw()),
         };
@@ -109,7 +110,7 @@ impl<F: Modelled> Oracle<'_, F> {
         let Some(to) = self.translation.target(self.supported) else { return };
         if self.translation.enforce(to) {
             self.log(|| format!("    {} tables", to.name()));
-            self.machine.switch(&self.p2m, &self.state, to == Engine::Shadow);
+            self.machine.switch(&self.p2m, &self.state, to);
             self.pointers_changed = false;
             self.all_fresh();
         }

@@ -14,7 +14,7 @@ fn check(kind: Option<PagingKind>) {
     let config = ProptestConfig {
         cases,
         failure_persistence: None,
-        max_shrink_iters: 3000,
+        max_shrink_iters: 150,
         ..ProptestConfig::default()
     };
     let ops = prop::collection::vec(any::<u64>(), 1..1200);

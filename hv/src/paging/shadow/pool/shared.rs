@@ -119,6 +119,11 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         self.shared.must_shoot_down = true;
     }
 
+    /// The current VCPU's processor must flush everything.
+    pub(in super::super) fn owe_own_flush(&mut self) {
+        self.owed = TlbFlush::All;
+    }
+
     /// A page is released that processors may still walk: this one until it has flushed, the others until they are told.
     pub(super) fn retire(&mut self, id: PageId) {
         self.owed = TlbFlush::All;

@@ -21,6 +21,7 @@ impl<F: Modelled> Several<F> {
         let access = Access { user: access.user && self.world.cpus[v].borrow().state.cpl == 3, ..access };
         let gva = self.world.cpus[v].borrow().probes[probe].gva;
         let world = self.world.clone();
+        self.pass(v);
         for _ in 0..ATTEMPTS {
             if world.random.borrow_mut().once_in(4) {
                 world.race();
@@ -53,6 +54,9 @@ impl<F: Modelled> Several<F> {
                 ShadowOutcome::Filled { .. } | ShadowOutcome::Retry => continue,
                 ShadowOutcome::EmulateWrite(gpa) => {
                     drop(p2m);
+                    if self.agile_write(v, gpa) {
+                        continue;
+                    }
                     if self.is_unknown() && self.make_unsync(v, gpa) {
                         continue;
                     }

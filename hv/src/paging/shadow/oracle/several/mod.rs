@@ -7,6 +7,7 @@
 //! also run while the engine works ([`World::race`]): they use and change what they can reach without an exit.
 
 mod access;
+mod agile_time;
 mod cpu;
 mod large;
 mod moves;
@@ -30,7 +31,7 @@ use crate::paging::p2m::P2m;
 use crate::paging::random::Random;
 use crate::paging::range::GpaRange;
 use crate::paging::shadow::model::ShadowProcessor;
-use crate::paging::shadow::{AddressSpace, Root, Shadow, TlbFlush};
+use crate::paging::shadow::{AddressSpace, AgileTimes, Root, Shadow, TlbFlush};
 use crate::vm::work;
 use cpu::{Cpu, Place, Probe};
 use std::rc::Rc;
@@ -51,6 +52,9 @@ struct Several<F: Modelled> {
     changes_kind: bool,
     /// If this counts, the emulator does not know every third of the instructions that write to tables.
     unknown: Option<u64>,
+    /// What agile paging takes for the time, and its parameters while it is in force.
+    now: u64,
+    agile: Option<AgileTimes>,
 }
 
 /// Runs a trace on several VCPUs; fails with what is wrong. Without a kind of paging, VCPUs change theirs. The seed decides
@@ -142,6 +146,7 @@ impl<F: Modelled> Several<F> {
         shadow.share(count, Arc::new(Everyone));
         let unknown = random.once_in(2).then_some(0);
         let walks_rom = random.once_in(2);
+        let (starts_agile, mut random_for_agile) = (random.once_in(2), Random(random.draw()));
         let mut world = World::new(p2m, host, cpus, random);
         (world.physical_bits, world.walks_rom, world.filters_faults) =
             (physical_bits, walks_rom, F::FILTERS_FAULTS);
@@ -150,8 +155,12 @@ impl<F: Modelled> Several<F> {
             *world.trace.borrow_mut() = Some(format!("{tuning:?}, {pages} pages, {count} VCPUs\n"));
         }
         World::install(&world);
-        let mut oracle = Several { world, shadow, changes_kind: kind.is_none(), unknown };
+        let mut oracle =
+            Several { world, shadow, changes_kind: kind.is_none(), unknown, now: 0, agile: None };
         (0..count).for_each(|v| oracle.begin(v));
+        if starts_agile {
+            oracle.change_engine(0, &mut random_for_agile);
+        }
         oracle
     }
 

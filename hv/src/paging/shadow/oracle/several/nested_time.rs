@@ -21,6 +21,7 @@ impl<F: Modelled> Several<F> {
     /// VCPU `v` leads the VM to nested tables, and a VCPU leads it back.
     pub(super) fn spend_time_on_nested_tables(&mut self, v: usize, random: &mut Random) -> Result<(), Fault> {
         self.call_off_all_but(v);
+        self.end_agile(v);
         self.engine(v, |shadow, _, _, _| (shadow.leave(), TlbFlush::All));
         {
             // No guest uses the shadow tables until it has looked for its root again.
@@ -46,7 +47,7 @@ impl<F: Modelled> Several<F> {
     }
 
     /// Every other VCPU leaves the guest, and looks for its tables before it goes on.
-    fn call_off_all_but(&mut self, v: usize) {
+    pub(super) fn call_off_all_but(&mut self, v: usize) {
         self.world.served.set(v);
         let others = self.world.mailboxes.iter().filter(|mailbox| mailbox.id() as usize != v);
         others.for_each(|mailbox| mailbox.request(work::MMU));

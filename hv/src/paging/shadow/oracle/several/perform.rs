@@ -78,6 +78,7 @@ impl<F: Modelled> Several<F> {
             55 => self.adopt(v, probe, &mut random)?,
             56..58 => self.dma(v, &mut random),
             58 => self.change_p2m(v, &mut random),
+            59 if random.once_in(3) => self.change_engine(v, &mut random),
             59 if random.once_in(2) => self.spend_time_on_nested_tables(v, &mut random)?,
             59 => {
                 // As on the way back from nested tables without dirty bits.

@@ -1,0 +1,179 @@
+//! Flushes by the guest: what nested pages hold is dropped where the guest's entries do not say it any more.
+//!
+//! A load of CR3 and a flush of everything compare all nested pages that are reached from the root; INVLPG those above level 1,
+//! because processors drop all that they have cached of upper entries (Intel SDM 3, 4.10.4.1; AMD APM 2, 5.5.2), and the
+//! entries of its own address. A page that nothing from the root leads to is compared when a link to it is made. So what a
+//! VCPU reaches is never older than its last flush.
+
+use super::super::Shadow;
+use super::super::pool::{PageId, is_stale};
+use super::super::role::{Allowed, Controls, Key, Role, Source};
+use super::super::slow_path::index;
+use crate::arch::addr::{Gpa, Gva, Hfn};
+use crate::mem::guest_memory::GuestMemory;
+use crate::mem::table_memory::TableMemory;
+use crate::paging::format::x86::{
+    ACCESSED, ADDRESS, DIRTY, GLOBAL, LARGE, NO_EXECUTE, PRESENT, leaf_address, pat_index,
+};
+use crate::paging::format::{PteFormat, reserved_address_bits};
+use crate::paging::guest_walk::PagingKind;
+
+impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
+    /// The guest flushes everything, and then uses this root: brings the nested pages below it in step, and the other unsync pages.
+    pub(in super::super) fn sync_all(&mut self, memory: &impl GuestMemory, root: Option<PageId>) {
+        for at in 0..self.unsync.len() {
+            let id = self.unsync[at].id;
+            if !self.pool.page(id).nested {
+                self.resync_page(memory, id);
+            }
+        }
+        if let Some(root) = root {
+            self.sync_from(memory, root, true);
+        }
+        self.drop_unlinked();
+    }
+
+    /// The guest flushes an address.
+    pub(in super::super) fn sync_address(&mut self, memory: &impl GuestMemory, gva: Gva) {
+        let dropped = self.statistics.resynced_entries;
+        if let Some(root) = self.pool.root() {
+            self.sync_from(memory, root, false);
+        }
+        self.drop_unlinked();
+        if self.statistics.resynced_entries != dropped {
+            // The processor forgets the upper entries of this address alone.
+            self.pool.owe_own_flush();
+        }
+        let at = index(gva, 1);
+        match self.table_of_leaves(gva).map(|id| self.pool.page(id).key) {
+            // In all pages of the table: another may be linked in its place.
+            Some(key) if key.is_table() => {
+                let mut seen = 0;
+                while let Some(id) = self.pool.nth_shadow(Hfn(key.number()), seen) {
+                    seen += 1;
+                    let page = self.pool.page(id);
+                    if page.unsync && page.key.level() == 1 {
+                        self.resync_entry(memory, id, at);
+                    }
+                }
+            }
+            Some(_) => {}
+            // Nested pages are compared when they are linked.
+            None => {
+                for n in 0..self.unsync.len() {
+                    let id = self.unsync[n].id;
+                    let page = self.pool.page(id);
+                    if !page.nested && page.key.level() == 1 {
+                        self.resync_entry(memory, id, at);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Brings the nested pages that are reached from a page in step, those of level 1 too if `leaves`. Pages to which nothing leads
+    /// any more are left to the caller: the present operation may be about to link one.
+    pub(in super::super) fn sync_from(&mut self, memory: &impl GuestMemory, id: PageId, leaves: bool) {
+        let Some(agile) = &mut self.agile else { return };
+        agile.epoch += 1;
+        let epoch = agile.epoch;
+        self.sync_below(memory, id, epoch, leaves);
+    }
+
+    /// As deep as there are levels; each page once.
+    fn sync_below(&mut self, memory: &impl GuestMemory, id: PageId, epoch: u64, leaves: bool) {
+        let page = self.pool.page_mut(id);
+        let is_seen = core::mem::replace(&mut page.synced, epoch) == epoch;
+        if is_seen || !page.nested && !page.nested_below {
+            return;
+        }
+        let (nested, level) = (page.nested, page.key.level());
+        if level == 1 {
+            if nested && leaves {
+                self.resync_page(memory, id);
+            }
+            return;
+        }
+        if nested {
+            self.compare_nested(memory, id);
+        }
+        let mut from = 0;
+        while let Some(index) = self.pool.page(id).next_present(from) {
+            from = index + 1;
+            if let Some(child) = self.pool.child(id, index) {
+                self.sync_below(memory, child, epoch, leaves);
+            }
+        }
+    }
+
+    /// Drops the entries of a page above level 1 that say something else than the guest's entries say now.
+    pub(super) fn compare_nested(&mut self, memory: &impl GuestMemory, id: PageId) {
+        let Some(physical_bits) = self.agile.as_ref().map(|agile| agile.physical_bits) else { return };
+        let (key, base) = (self.pool.page(id).key, self.pool.page(id).gfn.base().0);
+        let mut from = 0;
+        while let Some(index) = self.pool.page(id).next_present(from) {
+            from = index + 1;
+            let now = memory.read_entry(Gpa(base + key.entry_offset(index)), key.entry_bytes());
+            let stays = match (now, self.pool.child(id, index)) {
+                (Err(_), _) => false,
+                (Ok(now), None) => !is_stale(self.pool.guest_pte(id, index), now),
+                (Ok(now), Some(child)) => {
+                    let page = self.pool.page(child);
+                    !is_unusual(key, now, physical_bits)
+                        && match now & LARGE {
+                            0 => {
+                                // Where the table is follows from the P2m, whose changes zap.
+                                let same = Hfn(page.key.number());
+                                page.gfn == Gpa(now & ADDRESS).frame()
+                                    && page.key == key.below(now, index, same)
+                            }
+                            _ => page.key == piece_key(key, now),
+                        }
+                }
+            };
+            if !stays {
+                self.statistics.resynced_entries += 1;
+                self.unlink(id, index);
+            }
+        }
+    }
+}
+
+/// Whether an entry above level 1 is not in use, or may have reserved bits set: a use of it fills the shadow entry again.
+fn is_unusual(key: Key, now: u64, physical_bits: u8) -> bool {
+    const USED: u64 = PRESENT | ACCESSED;
+    let level = key.level();
+    let mut unusual = reserved_address_bits(physical_bits);
+    if !key.controls().contains(Controls::NO_EXECUTE) {
+        unusual |= NO_EXECUTE;
+    }
+    match level {
+        2 | 3 if now & LARGE != 0 => {
+            // Below the address; the lowest of them is the PAT bit.
+            let span = 1u64 << (12 + 9 * (u32::from(level) - 1));
+            unusual |= (span - 1) & !0x1fff;
+        }
+        2 => {}
+        3 => unusual |= GLOBAL,
+        _ => unusual |= GLOBAL | LARGE,
+    }
+    now & (USED | unusual) != USED
+}
+
+/// The key of the page under a large page of the guest, for an entry of a page with this key.
+fn piece_key(key: Key, now: u64) -> Key {
+    let rights = key.rights(now);
+    let write = rights.writable && now & DIRTY != 0;
+    let global = now & GLOBAL != 0 && key.controls().contains(Controls::GLOBAL);
+    let role = Role {
+        level: key.level() - 1,
+        kind: PagingKind::Off,
+        quadrant: 0,
+        controls: Controls::empty(),
+        allowed: Allowed::of(write, rights.user, rights.executable),
+        source: Source::Direct(pat_index(now, key.level()) | u8::from(global) << 3),
+        tree: key.role().tree,
+        guarded: false,
+    };
+    Key::new(leaf_address(now, key.level()) >> 12, role)
+}

@@ -1,0 +1,54 @@
+//! Agile paging: it comes into force and ends, and time passes for it.
+
+use super::Several;
+use crate::arch::addr::Gpa;
+use crate::paging::model::Modelled;
+use crate::paging::random::Random;
+use crate::paging::shadow::TlbFlush;
+use crate::paging::shadow::oracle::layout;
+
+impl<F: Modelled> Several<F> {
+    /// VCPU `v` leads the VM to agile paging, or back to shadow tables.
+    pub(super) fn change_engine(&mut self, v: usize, random: &mut Random) {
+        self.call_off_all_but(v);
+        if self.agile.is_some() {
+            self.end_agile(v);
+        } else {
+            let times = layout::agile_times(random);
+            self.agile = Some(times);
+            self.engine(v, |shadow, _, memory, state| {
+                ((), shadow.begin_agile(times, state.features.physical_bits, memory))
+            });
+        }
+    }
+
+    /// No VCPU uses the shadow tables until it has looked for its root again.
+    pub(super) fn end_agile(&mut self, v: usize) {
+        if self.agile.take().is_some() {
+            let reload = self.engine(v, |shadow, _, _, _| shadow.end_agile());
+            self.reload(v, Some(reload));
+        }
+    }
+
+    /// Time passes.
+    pub(super) fn pass(&mut self, v: usize) {
+        self.now += 1;
+        let now = self.now;
+        if self.agile.is_some() {
+            self.engine(v, |shadow, _, memory, _| {
+                let root = shadow.root_table();
+                ((), shadow.agile_time(memory, root, 1, now))
+            });
+        }
+    }
+
+    /// A write has exited: whether the guest may make it by itself now.
+    pub(super) fn agile_write(&mut self, v: usize, gpa: Gpa) -> bool {
+        let now = self.now;
+        self.agile.is_some()
+            && self.engine(v, |shadow, p2m, _, _| {
+                let flush = shadow.agile_write(p2m, gpa, now, false);
+                (flush.is_some(), flush.unwrap_or(TlbFlush::None))
+            })
+    }
+}

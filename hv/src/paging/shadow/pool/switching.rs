@@ -1,0 +1,72 @@
+//! The switching bit of links from shadowed to nested pages, and what a page knows of nested ones below it.
+
+use super::chunks::Record;
+use super::*;
+use crate::mem::table_memory::TableMemory;
+use crate::paging::format::PteFormat;
+use abi::agile::SWITCHING;
+
+impl<M: TableMemory, F: PteFormat> Pool<M, F> {
+    /// Gives every link to a page the switching bit that it should have. No processor reads the bit, so nothing is flushed.
+    pub(in super::super) fn mark_parents(&mut self, id: PageId) {
+        let nested = self.page(id).nested;
+        let mut slot = self.page(id).parents;
+        while slot != NONE {
+            let (parent, index) = Self::place(slot);
+            let page = self.page(parent);
+            let raw = self.memory.load(page.frame, index);
+            let bit = if nested && !page.nested { SWITCHING } else { 0 };
+            if raw & SWITCHING != bit {
+                self.memory.store(page.frame, index, raw & !SWITCHING | bit);
+            }
+            (slot, _) = Record::of(self.page(parent), index).neighbours(&self.memory);
+        }
+    }
+
+    /// The same of the links below a page.
+    pub(in super::super) fn mark_children(&mut self, id: PageId) {
+        let mut from = 0;
+        while let Some(index) = self.page(id).next_present(from) {
+            from = index + 1;
+            if let Some(child) = self.child(id, index) {
+                self.mark_parents(child);
+            }
+        }
+    }
+
+    /// Notes in all pages from which a page is reached that a nested one is.
+    pub(in super::super) fn mark_above(&mut self, id: PageId) {
+        let mut slot = self.page(id).parents;
+        while slot != NONE {
+            let (parent, index) = Self::place(slot);
+            (slot, _) = Record::of(self.page(parent), index).neighbours(&self.memory);
+            // As deep as there are levels: a parent's is one more.
+            if !core::mem::replace(&mut self.page_mut(parent).nested_below, true) {
+                self.mark_above(parent);
+            }
+        }
+    }
+
+    /// A link to `child` is about to be made in `table`: the switching bit, if it is to have it.
+    #[cold]
+    pub(in super::super) fn note_link(&mut self, table: PageId, child: PageId) -> u64 {
+        let (nested, below) = (self.page(child).nested, self.page(child).nested_below);
+        if (nested || below) && !core::mem::replace(&mut self.page_mut(table).nested_below, true) {
+            self.mark_above(table);
+        }
+        if nested && !self.page(table).nested { SWITCHING } else { 0 }
+    }
+
+    /// Whether a page that is not nested points to this one.
+    pub(in super::super) fn has_shadowed_parent(&self, id: PageId) -> bool {
+        let mut slot = self.page(id).parents;
+        while slot != NONE {
+            let (parent, index) = Self::place(slot);
+            if !self.page(parent).nested {
+                return true;
+            }
+            (slot, _) = self.record(parent, index).neighbours(&self.memory);
+        }
+        false
+    }
+}

@@ -1,0 +1,57 @@
+//! What the engine counts.
+
+use abi::telemetry::key;
+
+/// What happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Statistics {
+    pub faults: u64,
+    pub filled: u64,
+    pub prefetched: u64,
+    pub guest_faults: u64,
+    pub emulated_writes: u64,
+    pub roots_found: u64,
+    pub roots_made: u64,
+    pub pages_made: u64,
+    pub evictions: u64,
+    /// Tables that the guest was allowed to write until its next flush.
+    pub unsynced: u64,
+    /// Entries dropped because they had changed by a flush.
+    pub resynced_entries: u64,
+    /// Shadow pages dropped because their table was only written.
+    pub floods: u64,
+    /// Shadow pages dropped because nothing pointed to them any more.
+    pub dead: u64,
+    /// Times at which other VCPUs had to forget what they had cached.
+    pub shootdowns: u64,
+    /// Pages in use now.
+    pub pages: u64,
+    /// Bytes of host memory that the tables and all that belongs to them take now, and at the most so far.
+    pub bytes: u64,
+    pub most_bytes: u64,
+}
+
+impl Statistics {
+    /// All counters with their names in statistics and telemetry.
+    pub fn named(&self) -> [(&'static str, u64); 16] {
+        [
+            (key::PAGES, self.pages),
+            (key::BYTES, self.bytes),
+            (key::MOST_BYTES, self.most_bytes),
+            (key::FAULTS, self.faults),
+            (key::FILLED, self.filled),
+            (key::PREFETCHED, self.prefetched),
+            (key::GUEST_FAULTS, self.guest_faults),
+            (key::EMULATED_WRITES, self.emulated_writes),
+            (key::ROOTS_FOUND, self.roots_found),
+            (key::ROOTS_MADE, self.roots_made),
+            (key::PAGES_MADE, self.pages_made),
+            (key::EVICTIONS, self.evictions),
+            (key::UNSYNCED, self.unsynced),
+            (key::RESYNCED_ENTRIES, self.resynced_entries),
+            (key::FLOODS, self.floods),
+            (key::SHOOTDOWNS, self.shootdowns),
+        ]
+    }
+}

@@ -1,0 +1,73 @@
+//! Tables that the guest writes itself until its next flush.
+
+use super::pool::PageId;
+use super::sync::{MAX_UNSYNC, Unsync};
+use super::{Shadow, TlbFlush};
+use crate::arch::addr::{Gpa, Hfn};
+use crate::mem::guest_memory::GuestMemory;
+use crate::mem::table_memory::TableMemory;
+use crate::paging::format::PteFormat;
+use crate::paging::p2m::P2m;
+
+impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
+    /// Lets the guest write to a table of any level until its next flush: it does so by an instruction that cannot be executed in
+    /// software. `None`: the table is not what withholds the write, or too many pages shadow it.
+    ///
+    /// While there are such tables above level 1, faults walk the guest's from the root. At the flush all that was made from
+    /// them is dropped. No instruction keeps faulting: what one fault fills stays until then.
+    pub fn make_unsync(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        gpa: Gpa,
+    ) -> Option<TlbFlush> {
+        self.begin();
+        let frame = p2m.translate(gpa).writable()?.frame();
+        let count = self.pool.shadows(frame).count();
+        if !self.pool.is_write_protected(frame) || count > MAX_UNSYNC {
+            return None;
+        }
+        if self.pool.shadows(frame).any(|id| self.pool.page(id).key.level() > 1) {
+            self.upper_unsync = true;
+            self.pool.forget_paths();
+        }
+        self.unsync_table(memory, frame, count);
+        Some(self.pool.take_owed_and(TlbFlush::None))
+    }
+
+    /// Watches all tables above level 1 again, but for nested ones. True: there are such, which the caller brings in step.
+    #[cold]
+    pub(super) fn resync_upper(&mut self, memory: &impl GuestMemory) -> bool {
+        while let Some(at) = self.unsync.iter().position(|page| self.is_upper_unsync(page.id)) {
+            self.write_protect(memory, Hfn(self.unsync[at].number));
+        }
+        self.upper_unsync = self.unsync.iter().any(|page| self.pool.page(page.id).nested);
+        self.upper_unsync
+    }
+
+    fn is_upper_unsync(&self, id: PageId) -> bool {
+        let page = self.pool.page(id);
+        !page.nested && page.key.level() > 1
+    }
+
+    /// The guest writes to a table, which `count` pages shadow, until its next flush.
+    pub(super) fn unsync_table(&mut self, memory: &impl GuestMemory, frame: Hfn, count: usize) {
+        while self.unsync.len() + count > MAX_UNSYNC
+            && let Some(oldest) = self.unsync.iter().find(|page| !self.pool.page(page.id).nested)
+        {
+            self.write_protect(memory, Hfn(oldest.number));
+        }
+        let mut seen = 0;
+        while let Some(id) = self.pool.nth_shadow(frame, seen) {
+            seen += 1;
+            let page = self.pool.page_mut(id);
+            if page.unsync {
+                continue;
+            }
+            (page.unsync, page.quiet) = (true, 0);
+            self.pool.forget_all_absent(id);
+            self.unsync.push(Unsync::new(id, frame.0));
+        }
+        self.statistics.unsynced += 1;
+    }
+}

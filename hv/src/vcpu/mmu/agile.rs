@@ -1,0 +1,198 @@
+//! Agile paging as a VCPU performs it: page faults, time, and what is told to a machine that models the proposed processor.
+//!
+//! No processor goes on from a shadow table in the guest's, so exits stand in for what the proposed one does by itself. Each exit is
+//! judged before the next entry: a stand-in is not to be charged to agile paging. Stand-ins are page faults whose walk comes to a
+//! nested table by links that were there, INVLPG and INVPCID, and loads of CR3 that hit the [`RootCache`]. All
+//! others are charged: those that any guest makes, and those by which the policy moves tables.
+
+use super::Vcpu;
+use crate::arch::addr::Hfn;
+use crate::device::Tsc;
+use crate::paging::guest_walk::PagingState;
+use crate::paging::shadow::{AddressSpace, PageFault, ShadowOutcome};
+use crate::virt::Virt;
+use crate::virt::exit::Exit;
+use crate::vm::{HostMemory, Vm};
+use abi::agile::Words;
+use abi::telemetry::key;
+
+/// Nanoseconds after which an address space is charged for its time, if it goes on running.
+const CHARGE_EVERY: u64 = 1_000_000;
+
+/// The cache of the proposed processor from the guest's CR3 to the shadow root and back: the least recently used of
+/// eight goes first.
+#[derive(Clone, Copy, Debug, Default)]
+struct RootCache {
+    /// The most recently used first.
+    roots: [u64; RootCache::ENTRIES],
+    len: usize,
+}
+
+impl RootCache {
+    const ENTRIES: usize = 8;
+
+    /// The guest loads this CR3; whether it is in the cache. It is afterwards.
+    fn load(&mut self, cr3: u64) -> bool {
+        let found = self.roots[..self.len].iter().position(|&root| root == cr3);
+        if found.is_none() {
+            self.len = (self.len + 1).min(RootCache::ENTRIES);
+        }
+        let end = found.unwrap_or(self.len - 1);
+        self.roots[..=end].rotate_right(1);
+        self.roots[0] = cr3;
+        found.is_some()
+    }
+}
+
+/// Exits on agile paging.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AgileExits {
+    /// Those that stood in for what the proposed processor does by itself.
+    pub stand_ins: u64,
+    /// All others.
+    pub charged: u64,
+    /// Loads of CR3 that hit the cache of roots.
+    pub root_hits: u64,
+    /// And that missed it.
+    pub root_misses: u64,
+}
+
+impl AgileExits {
+    /// All counters with their names in statistics and telemetry.
+    pub fn named(&self) -> [(&'static str, u64); 4] {
+        [
+            (key::ROOT_HITS, self.root_hits),
+            (key::ROOT_MISSES, self.root_misses),
+            (key::STAND_INS, self.stand_ins),
+            (key::CHARGED_EXITS, self.charged),
+        ]
+    }
+}
+
+/// What agile paging keeps for a VCPU.
+#[derive(Debug, Default)]
+pub struct AgileEntry {
+    /// What has been counted.
+    pub exits: AgileExits,
+    cache: RootCache,
+    /// The page fault that is being handled was a stand-in.
+    fault_stands_in: bool,
+    /// The last exit that was judged, by its number, and the judgement.
+    judged: (u64, bool),
+    /// Since when, in nanoseconds, this root table has been in use without being charged.
+    since: u64,
+    root: Option<Hfn>,
+    /// Roots that the VM had made at the last load of CR3.
+    roots_made: u64,
+}
+
+/// Handles a page fault on the tables. `None`: the guest tries again.
+pub(super) fn fault<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    state: &PagingState,
+    fault: PageFault,
+    tsc: u64,
+) -> Option<ShadowOutcome> {
+    let now = vm.clock.nanos(Tsc(tsc)).0;
+    let was_delivering = vcpu.virt.was_delivering();
+    let memory = vm.read_memory(&mut vcpu.work);
+    let (outcome, is_nested, flush) = {
+        let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
+        let shadow = shadow.as_mut()?;
+        let is_nested = shadow.is_in_nested_part(fault.gva);
+        let (outcome, flush) = shadow.fault(AddressSpace::new(&memory.p2m, &memory.ram(), state), fault);
+        match outcome {
+            // The delivery of an event is no instruction that could be emulated.
+            ShadowOutcome::EmulateWrite(gpa) => {
+                match shadow.agile_write(&memory.p2m, gpa, now, was_delivering) {
+                    Some(more) => (None, false, flush.and(more)),
+                    None => (Some(outcome), false, flush),
+                }
+            }
+            ShadowOutcome::Filled { .. } | ShadowOutcome::Retry | ShadowOutcome::GuestFault(_) => {
+                (Some(outcome), is_nested, flush)
+            }
+            _ => (Some(outcome), false, flush),
+        }
+    };
+    vcpu.perform_flush(flush);
+    vcpu.mmu.agile.fault_stands_in = is_nested;
+    outcome
+}
+
+/// Before an entry: judges the exit, charges time to the address space, has tables moved for which it is time, and tells what
+/// the machine may want to know.
+pub(super) fn prepare_entry<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    tsc: u64,
+) {
+    let now = vm.clock.nanos(Tsc(tsc)).0;
+    let number = vcpu.exits.total().count;
+    let is_new = core::mem::replace(&mut vcpu.mmu.agile.judged.0, number) != number;
+    let memory = vm.read_memory(&mut vcpu.work);
+    let nested_root = memory.nested.root(vcpu.mmu.tree);
+    let (root_nested, flush) = {
+        let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
+        let Some(shadow) = &mut *shadow else { return };
+        if is_new {
+            judge(vcpu, shadow.statistics().roots_made);
+        }
+        let entry = &mut vcpu.mmu.agile;
+        let root = shadow.root_table();
+        let ran = now.saturating_sub(entry.since);
+        let flush = if entry.root != root || ran >= CHARGE_EVERY {
+            let charged = core::mem::replace(&mut entry.root, root);
+            entry.since = now;
+            Some(shadow.agile_time(&memory.ram(), charged, ran, now))
+        } else {
+            None
+        };
+        (shadow.is_root_nested(), flush)
+    };
+    drop(memory);
+    if let Some(flush) = flush {
+        vcpu.perform_flush(flush);
+    }
+    let words = Words::new(vcpu.mmu.agile.judged.1, root_nested, vcpu.virt.cr3(), nested_root.0);
+    vcpu.virt.set_agile(Some(words));
+}
+
+/// Whether the last exit was a stand-in, and counts it.
+fn judge<V: Virt>(vcpu: &mut Vcpu<V>, roots_made: u64) {
+    let exit = vcpu.virt.exit();
+    let cr3 = vcpu.virt.cr3();
+    let entry = &mut vcpu.mmu.agile;
+    let fault = core::mem::take(&mut entry.fault_stands_in);
+    let stands_in = match exit {
+        Exit::Invlpg(_) | Exit::Invpcid => true,
+        Exit::ControlReg(access) if access.index == 3 && access.write => {
+            // A root that had to be made is in no cache.
+            let made = core::mem::replace(&mut entry.roots_made, roots_made) != roots_made;
+            let hit = entry.cache.load(cr3) && !made;
+            *(if hit { &mut entry.exits.root_hits } else { &mut entry.exits.root_misses }) += 1;
+            hit
+        }
+        _ => fault,
+    };
+    *(if stands_in { &mut entry.exits.stand_ins } else { &mut entry.exits.charged }) += 1;
+    entry.judged.1 = stands_in;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_recently_used_root_goes() {
+        let mut cache = RootCache::default();
+        let misses = (1..=8).filter(|&cr3| !cache.load(cr3)).count();
+        assert_eq!(misses, 8);
+        assert!((1..=8).all(|cr3| cache.load(cr3)));
+        assert!(!cache.load(9), "in place of 1");
+        assert!(cache.load(2) && !cache.load(1));
+        assert!(!cache.load(3), "in whose place 1 came");
+        assert!(cache.load(9) && cache.load(2));
+    }
+}
