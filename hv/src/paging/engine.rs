@@ -24,6 +24,14 @@ impl Engine {
     /// All of them, by number; an earlier one is preferred where the wanted one cannot be used.
     pub const ALL: [Engine; Engine::COUNT] = [Engine::Nested, Engine::Shadow, Engine::Agile];
 
+    /// Those that policies choose between; agile paging chooses for each table by itself.
+    pub const CHOICES: [Engine; 2] = [Engine::Nested, Engine::Shadow];
+
+    /// The other one of [`CHOICES`](Self::CHOICES); after agile paging nested tables.
+    pub const fn other(self) -> Engine {
+        if self.is_shadow() { Engine::Nested } else { Engine::Shadow }
+    }
+
     /// The name in logs and statistics.
     pub const fn name(self) -> &'static str {
         match self {
@@ -98,6 +106,7 @@ mod tests {
             assert_eq!(engine as usize, number);
             assert!(Engines::ALL.contains(engine) && !Engines::NONE.contains(engine));
         }
+        assert_eq!(Engine::CHOICES.map(Engine::other), [Engine::Shadow, Engine::Nested]);
         assert_eq!(Engines::ALL.without(Engine::Nested).choose(Engine::Nested), Some(Engine::Shadow));
         let round: Vec<_> = (0..Engine::COUNT)
             .scan(Engine::Shadow, |at, _| Some(core::mem::replace(at, at.next())))

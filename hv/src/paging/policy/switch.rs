@@ -4,7 +4,7 @@
 
 use core::num::NonZeroU32;
 
-use super::{Decision, Engine, Event, Next, Sample};
+use super::{Decision, Event, Next, Sample};
 
 /// The policy's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,8 +24,7 @@ impl Switch {
         let engine = match event {
             Event::Start => sample.engine,
             Event::Exits | Event::Period if self.all => sample.engine.next(),
-            Event::Exits | Event::Period if sample.engine == Engine::Nested => Engine::Shadow,
-            Event::Exits | Event::Period => Engine::Nested,
+            Event::Exits | Event::Period => sample.engine.other(),
         };
         Decision { engine, next: Next::Exits(self.exits) }
     }

@@ -53,8 +53,7 @@ pub fn run(args: &CompareArgs, project: &Project, ui: &Ui) -> Result<u8> {
     }
     let needs = Needs { project, ui, yes: args.yes };
     let scratch = Scratch::new()?;
-    let bench =
-        Bench::new(&needs, scratch.path(), &description, !args.no_kit, args.jobs)?.keeping(cells);
+    let bench = Bench::new(&needs, scratch.path(), &description, !args.no_kit, args.jobs)?.keeping(cells);
     let about = comparison.about();
     let save = |cells: &[Cell], failed: &[Failed]| save(args, &comparison, &about, cells, failed);
     let end = comparison.perform(&bench, &needs, &kept, save)?;

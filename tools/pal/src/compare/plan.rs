@@ -225,7 +225,16 @@ impl Comparison {
         options.extend(yes.then(|| "--yes".to_owned()));
         let name = self.name(workload, policy, seed);
         let (policy, mode) = (policy.to_owned(), mode.to_owned());
-        Plan { name, workload, policy, mode, seed, scale_milli: self.request.scale(workload), options, logs: None }
+        Plan {
+            name,
+            workload,
+            policy,
+            mode,
+            seed,
+            scale_milli: self.request.scale(workload),
+            options,
+            logs: None,
+        }
     }
 
     /// The name of a cell. It follows from what was asked for alone, so that it is known before anything is built or learnt; a hash
@@ -236,7 +245,8 @@ impl Comparison {
             self.classes().into_iter().find(|it| it.policy == policy && it.workloads.contains(&workload));
         let learnt_from = class.map(|class| class.workloads.join(",")).unwrap_or_default();
         let (page, scale_milli) = (nested_page.name(), self.request.scale(workload));
-        let all = format!("{policy} {lab} {page} {lab_time} {no_kit} {scale_milli} {SAMPLE_MS} {learnt_from}");
+        let all =
+            format!("{policy} {lab} {page} {lab_time} {no_kit} {scale_milli} {SAMPLE_MS} {learnt_from}");
         let short = policy.split(',').next().unwrap_or(policy);
         format!("{workload}-{short}-{seed}-{}", &bootimg::sha256(all.as_bytes())[..8])
     }

@@ -153,7 +153,7 @@ impl Bandit {
         let known = self.gains.of(context);
         let margin = i64::from(self.parameters.margin_milli) * LOG2_E / i64::from(MILLI);
         // What the other engine would gain.
-        let gain = signed(engine.next(), known.gain);
+        let gain = signed(engine.other(), known.gain);
         let lost = if gain.abs() <= margin || gain > 0 && gain <= known.radius { 0 } else { gain };
         self.regret = (self.regret + lost).clamp(0, LARGEST);
         if self.regret > self.cost {
@@ -181,7 +181,7 @@ impl Bandit {
     fn change(&mut self, from: Place, engine: Engine, explores: bool) -> Engine {
         (self.regret, self.place) = (0, None);
         self.trial = Some(Trial { from, explores, intervals: 0, sum: 0, last: i64::MIN / 2 });
-        engine.next()
+        engine.other()
     }
 
     /// After an interval of a trial.
@@ -202,7 +202,7 @@ impl Bandit {
         if context != trial.from.context {
             self.gains.learn(context, gain, self.noise);
         }
-        let back = signed(engine.next(), self.gains.of(context).gain);
+        let back = signed(engine.other(), self.gains.of(context).gain);
         if trial.explores {
             let lost = took + if back > 0 { length * back + self.cost } else { 0 };
             self.budget = (self.budget - lost).max(-LARGEST);

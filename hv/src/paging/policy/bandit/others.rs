@@ -45,7 +45,7 @@ impl Contexts {
 
 /// The engine whose value is greater.
 fn best(sample: &Sample, value: impl Fn(usize) -> f64) -> Decision {
-    let other = sample.engine.next();
+    let other = sample.engine.other();
     let engine = if value(other as usize) > value(sample.engine as usize) { other } else { sample.engine };
     Decision { engine, next: Next::Period }
 }
@@ -93,7 +93,7 @@ impl Decide for LinUcb {
             return Decision { engine: sample.engine, next: Next::Period };
         };
         let x = [1.0, rates[0] / 16.0, rates[1] / 16.0];
-        for engine in Engine::ALL.map(|engine| engine as usize) {
+        for engine in Engine::CHOICES.map(|engine| engine as usize) {
             let seen = f64::from(u8::from(engine == sample.engine as usize));
             for i in 0..3 {
                 for j in 0..3 {
