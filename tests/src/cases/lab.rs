@@ -16,6 +16,10 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "lab machine: equal, PAE tables, nested", |c| {
         equal(c, &stress::PAE, "miss", "1", &[], 10_000)
     }),
+    only("qemu-svm", "lab machine: equal, agile paging", |c| {
+        let mode = ["--mode", "agile,window_ms=20,timeout_ms=20,start_ms=20", "--nested-page", "4K"];
+        equal(c, &stress::AMD64, "miss", "1", &mode, 100_000)
+    }),
     only("qemu-svm", "lab machine: counters, switch=50", counters),
     only("native", "lab machine: equal, without hypervisor", native),
     only("qemu-svm", "lab machine: two deterministic runs are equal", deterministic),

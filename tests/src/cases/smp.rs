@@ -1,7 +1,8 @@
 //! Guests with several processors, on as many of the machine's or on fewer.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
+use super::boot::read_stats;
 use super::long_mode::group;
 use super::stress::{AMD64, I686, PAE, stress};
 use super::{Case, both, only};
@@ -21,6 +22,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "a processor that cannot run guests is left out", unfit),
     only("native", "stress on four processors", |c| storm(c, &[])).at_length(),
     only("qemu-svm", "stress on four processors", on_four).also(&["shadow", "switch=200"]),
+    only("qemu-svm", "stress on two processors, agile paging", agile),
     only("qemu-svm", "stress on four processors, at length", at_length)
         .also(&["shadow", "switch=200"])
         .at_length(),
@@ -106,6 +108,19 @@ fn storm(context: &Context, options: &[&str]) -> Result<()> {
 
 fn on_four(context: &Context) -> Result<()> {
     storm(context, &TWO_DOMAINS)
+}
+
+/// Tables become nested and shadowed again while two processors use them.
+fn agile(context: &Context) -> Result<()> {
+    let stats = context.path("stats.json");
+    let mode = ["--mode", "agile,window_ms=50,timeout_ms=50,start_ms=20", "--stats", &stats];
+    stress(context, &AMD64, &["3", "1", "2"], &[&["--vcpus", "2", "--pcpus", "2"], &mode[..]].concat())?;
+    let counts = &read_stats(&stats)?["guests"][0]["paging"]["agile"];
+    let moved =
+        ["stand_ins", "root_hits", "roots_nested", "roots_to_shadow", "tables_to_nested", "tables_to_shadow"];
+    let still = moved.iter().find(|name| counts[**name].as_u64().is_none_or(|count| count < 10));
+    ensure!(still.is_none(), "{still:?} is too small: {counts}");
+    Ok(())
 }
 
 /// Other seeds, for longer; and with more processors than there are, so that VCPUs are moved.
