@@ -95,7 +95,7 @@ class Schedules(unittest.TestCase):
     def test_the_hypervisor_follows_it(self):
         self.assertTrue(REPLAY, "POLICY_REPLAY names no program: `cargo pal test train` sets it")
         trained = oracle.train(logs([PAGING] * 41 + [MISSES] * 40 + [PAGING] * 40))
-        words = replay.ask(REPLAY, ["replay", trained.model.words()], ["10000000 1000000 1000000 0 5 5"] * 120)
+        words = replay.ask(REPLAY, ["replay", trained.model.words()], ["10000000 1000000 1000000 0 5 5 0"] * 120)
         changes = [at for at, (one, other) in enumerate(itertools.pairwise(words), 1) if one != other]
         self.assertEqual(words[0], "nested")
         self.assertLessEqual(max(np.abs(np.array(changes) - [40, 80])), 2)
