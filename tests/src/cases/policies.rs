@@ -91,8 +91,8 @@ fn trained(context: &Context) -> Result<()> {
 
 /// `oracle` changes where its schedule says: at places in the guest's instructions, each within a period of samples.
 fn scheduled(context: &Context) -> Result<()> {
-    let (samples, changes) = (context.path("samples.jsonl"), [200_000_000, 400_000_000, 600_000_000]);
-    let text = "version = 1\npolicy = \"oracle\"\nfirst = \"nested\"\nchanges = [200000, 400000, 600000]\n";
+    let (samples, changes) = (context.path("samples.jsonl"), [100_000_000, 200_000_000, 300_000_000]);
+    let text = "version = 1\npolicy = \"oracle\"\nfirst = \"nested\"\nchanges = [100000, 200000, 300000]\n";
     let policy = format!("oracle,schedule={}", context.file("schedule.toml", text)?);
     let lab = ["--lab", "zen3", "--lab-model", "tlb", "--deterministic", "--policy", &policy];
     let run = ["--sample-ms", "2", "--samples", &samples, "--exec", "seq 999 | md5sum"];

@@ -294,6 +294,11 @@ fn command_line(args: &RunArgs, vm: &Vm, image: &Image, nonce: Option<&str>) -> 
             // A dead kernel ends the run at once.
             words.push("panic=-1".to_owned());
         }
+        if vm.vcpus > 1 {
+            // A clock that Linux came to distrust, because a busy machine let a processor wait, would make it change its own code while
+            // all processors run it, which QEMU may mix up (docs/qemu.md): they would meet a breakpoint for ever that is gone.
+            words.push("tsc=reliable".to_owned());
+        }
         if args.machine == Machine::Native && !args.has_icount() {
             // Linux wants to see ticks within some milliseconds of the TSC, in which a busy machine may not run QEMU at all.
             // On the hypervisor it knows that it is a guest, and trusts the timer.
