@@ -96,6 +96,31 @@ const fn dsp(name: &'static str, shows: &'static str, subject: Subject) -> Figur
     }
 }
 
+/// A figure of the paper on agile paging, by default of that alone.
+const fn agile(name: &'static str, shows: &'static str, subject: Subject) -> Figure {
+    // Stand-ins of graph500, memcached, canneal and dedup; then what a policy may go wrong with.
+    Figure {
+        name,
+        shows,
+        paper: AGILE_PAPER,
+        subject,
+        labs: &["sandybridge-ep"],
+        policies: &[AGILE],
+        workloads: &[
+            "bfs",
+            "store",
+            "anneal",
+            "dedup",
+            "gups",
+            "chase",
+            "fork-server",
+            "mmap-churn",
+            "phases",
+        ],
+        quick: &["bfs", "store", "anneal", "dedup"],
+    }
+}
+
 /// All of them, in the order of the list.
 pub const FIGURES: &[Figure] = &[
     Figure {
@@ -128,46 +153,18 @@ pub const FIGURES: &[Figure] = &[
         policies: &[NESTED, SHADOW, RANDOM],
         ..dsp("dsp-cost", "how long what is run to train takes", Subject::DspCost)
     },
-    // graph500, memcached, canneal and dedup first; then what a policy may go wrong with.
+    agile(
+        "agile-refs",
+        "references of a walk of agile paging, by where it leaves the shadow tables",
+        Subject::AgileRefs,
+    ),
     Figure {
-        name: "agile-refs",
-        shows: "references of a walk of agile paging, by where it leaves the shadow tables",
-        paper: AGILE_PAPER,
-        subject: Subject::AgileRefs,
-        labs: &["sandybridge-ep"],
-        policies: &[AGILE],
-        workloads: &[
-            "bfs",
-            "store",
-            "anneal",
-            "dedup",
-            "gups",
-            "chase",
-            "fork-server",
-            "mmap-churn",
-            "phases",
-        ],
-        quick: &["bfs", "store", "anneal", "dedup"],
-    },
-    Figure {
-        name: "agile-fig",
-        shows: "what walks and the hypervisor take beside native, with pages of 4 KiB",
-        paper: AGILE_PAPER,
-        subject: Subject::AgileTime,
-        labs: &["sandybridge-ep"],
         policies: &[NATIVE, NESTED, SHADOW, AGILE],
-        workloads: &[
-            "bfs",
-            "store",
-            "anneal",
-            "dedup",
-            "gups",
-            "chase",
-            "fork-server",
-            "mmap-churn",
-            "phases",
-        ],
-        quick: &["bfs", "store", "anneal", "dedup"],
+        ..agile(
+            "agile-fig",
+            "what walks and the hypervisor take beside native, with pages of 4 KiB",
+            Subject::AgileTime,
+        )
     },
 ];
 
