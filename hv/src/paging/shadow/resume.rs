@@ -74,10 +74,25 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         physical_bits: u8,
         id: PageId,
     ) {
-        let (key, base) = (self.pool.page(id).key, self.pool.page(id).gfn.base().0);
+        let key = self.pool.page(id).key;
         // Bits that may be reserved: a use of one of them fills the entry again. With 32-bit entries there is only PS.
         let global = if key.level() > 2 { GLOBAL } else { 0 };
         let unusual = LARGE | NO_EXECUTE | HIGH | reserved_address_bits(physical_bits) | global;
+        self.drop_changed(memory, id, |shadow, key, now, index, child| {
+            const USED: u64 = PRESENT | ACCESSED;
+            now & (USED | unusual) == USED && shadow.leads_to(p2m, key, now, index, child)
+        });
+    }
+
+    /// Drops the entries of a page above level 1 that the guest's entries do not say any more: leaves by what they were made from,
+    /// and a link to a page unless it `holds` for the guest's entry with this index.
+    pub(super) fn drop_changed(
+        &mut self,
+        memory: &impl GuestMemory,
+        id: PageId,
+        holds: impl Fn(&Self, Key, u64, usize, PageId) -> bool,
+    ) {
+        let (key, base) = (self.pool.page(id).key, self.pool.page(id).gfn.base().0);
         let mut from = 0;
         while let Some(index) = self.pool.page(id).next_present(from) {
             from = index + 1;
@@ -85,10 +100,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             let stays = match (now, self.pool.child(id, index)) {
                 (Err(_), _) => false,
                 (Ok(now), None) => !is_stale(self.pool.guest_pte(id, index), now),
-                (Ok(now), Some(child)) => {
-                    const USED: u64 = PRESENT | ACCESSED;
-                    now & (USED | unusual) == USED && self.leads_to(p2m, key, now, index, child)
-                }
+                (Ok(now), Some(child)) => holds(self, key, now, index, child),
             };
             if !stays {
                 self.statistics.resynced_entries += 1;

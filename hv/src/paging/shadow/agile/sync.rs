@@ -6,7 +6,7 @@
 //! VCPU reaches is never older than its last flush.
 
 use super::super::Shadow;
-use super::super::pool::{PageId, is_stale};
+use super::super::pool::PageId;
 use super::super::role::{Allowed, Controls, Key, Role, Source};
 use super::super::slow_path::index;
 use crate::arch::addr::{Gpa, Gva, Hfn};
@@ -109,33 +109,18 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Drops the entries of a page above level 1 that say something else than the guest's entries say now.
     pub(super) fn compare_nested(&mut self, memory: &impl GuestMemory, id: PageId) {
         let Some(physical_bits) = self.agile.as_ref().map(|agile| agile.physical_bits) else { return };
-        let (key, base) = (self.pool.page(id).key, self.pool.page(id).gfn.base().0);
-        let mut from = 0;
-        while let Some(index) = self.pool.page(id).next_present(from) {
-            from = index + 1;
-            let now = memory.read_entry(Gpa(base + key.entry_offset(index)), key.entry_bytes());
-            let stays = match (now, self.pool.child(id, index)) {
-                (Err(_), _) => false,
-                (Ok(now), None) => !is_stale(self.pool.guest_pte(id, index), now),
-                (Ok(now), Some(child)) => {
-                    let page = self.pool.page(child);
-                    !is_unusual(key, now, physical_bits)
-                        && match now & LARGE {
-                            0 => {
-                                // Where the table is follows from the P2m, whose changes zap.
-                                let same = Hfn(page.key.number());
-                                page.gfn == Gpa(now & ADDRESS).frame()
-                                    && page.key == key.below(now, index, same)
-                            }
-                            _ => page.key == piece_key(key, now),
-                        }
+        self.drop_changed(memory, id, |shadow, key, now, index, child| {
+            let page = shadow.pool.page(child);
+            !is_unusual(key, now, physical_bits)
+                && match now & LARGE {
+                    0 => {
+                        // Where the table is follows from the P2m, whose changes zap.
+                        let same = Hfn(page.key.number());
+                        page.gfn == Gpa(now & ADDRESS).frame() && page.key == key.below(now, index, same)
+                    }
+                    _ => page.key == piece_key(key, now),
                 }
-            };
-            if !stays {
-                self.statistics.resynced_entries += 1;
-                self.unlink(id, index);
-            }
-        }
+        });
     }
 }
 

@@ -1,6 +1,5 @@
 //! The switching bit of links from shadowed to nested pages, and what a page knows of nested ones below it.
 
-use super::chunks::Record;
 use super::*;
 use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
@@ -10,16 +9,13 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Gives every link to a page the switching bit that it should have. No processor reads the bit, so nothing is flushed.
     pub(in super::super) fn mark_parents(&mut self, id: PageId) {
         let nested = self.page(id).nested;
-        let mut slot = self.page(id).parents;
-        while slot != NONE {
-            let (parent, index) = Self::place(slot);
+        for (parent, index) in self.parents(id) {
             let page = self.page(parent);
             let raw = self.memory.load(page.frame, index);
             let bit = if nested && !page.nested { SWITCHING } else { 0 };
             if raw & SWITCHING != bit {
                 self.memory.store(page.frame, index, raw & !SWITCHING | bit);
             }
-            (slot, _) = Record::of(self.page(parent), index).neighbours(&self.memory);
         }
     }
 
@@ -39,7 +35,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let mut slot = self.page(id).parents;
         while slot != NONE {
             let (parent, index) = Self::place(slot);
-            (slot, _) = Record::of(self.page(parent), index).neighbours(&self.memory);
+            (slot, _) = self.record(parent, index).neighbours(&self.memory);
             // As deep as there are levels: a parent's is one more.
             if !core::mem::replace(&mut self.page_mut(parent).nested_below, true) {
                 self.mark_above(parent);
@@ -59,14 +55,13 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// Whether a page that is not nested points to this one.
     pub(in super::super) fn has_shadowed_parent(&self, id: PageId) -> bool {
-        let mut slot = self.page(id).parents;
-        while slot != NONE {
-            let (parent, index) = Self::place(slot);
-            if !self.page(parent).nested {
-                return true;
-            }
-            (slot, _) = self.record(parent, index).neighbours(&self.memory);
-        }
-        false
+        self.parents(id).any(|(parent, _)| !self.page(parent).nested)
+    }
+
+    /// The entries that point to a page.
+    fn parents(&self, id: PageId) -> impl Iterator<Item = (PageId, usize)> {
+        let known = |slot: u32| (slot != NONE).then_some(slot);
+        let after = move |slot: &u32| known(self.record_of(*slot).neighbours(&self.memory).0);
+        core::iter::successors(known(self.page(id).parents), after).map(Self::place)
     }
 }
