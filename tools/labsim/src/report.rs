@@ -28,18 +28,24 @@ pub struct Pcpu {
     pub differences: Vec<String>,
     /// What programs have marked, by number.
     pub regions: Vec<Region>,
+    /// It is the spare one, on which no guest runs. It has no number, and comes last.
+    pub is_spare: bool,
 }
 
-/// The report on these processors, in their order.
+/// The report on these processors, in the order of their numbers.
 pub fn report(about: &About, pcpus: &[Pcpu]) -> Value {
     let pcpus: Vec<Value> = pcpus.iter().enumerate().map(|(number, of)| pcpu(number, of)).collect();
     let About { machine, mhz, model, check } = about;
     json!({ "version": VERSION, "machine": machine, "mhz": mhz, "model": model, "check": check, "pcpus": pcpus })
 }
 
-fn pcpu(number: usize, Pcpu { record, differences, regions }: &Pcpu) -> Value {
+fn pcpu(number: usize, Pcpu { record, differences, regions, is_spare }: &Pcpu) -> Value {
     let mut pcpu = counted(record);
-    pcpu.insert("pcpu".into(), number.into());
+    if *is_spare {
+        pcpu.insert("spare".into(), true.into());
+    } else {
+        pcpu.insert("pcpu".into(), number.into());
+    }
     if !differences.is_empty() {
         pcpu.insert("differences".into(), differences.as_slice().into());
     }
@@ -101,8 +107,14 @@ mod tests {
         let about = About { machine: "m", mhz: 2000, model: "full", check: "miss" };
         let region = Region { times: 3, counted: record };
         let pcpus = [
-            Pcpu { record, differences: vec![], regions: vec![] },
-            Pcpu { record, differences: vec!["one".into()], regions: vec![Region::default(), region] },
+            Pcpu { record, differences: vec![], regions: vec![], is_spare: false },
+            Pcpu {
+                record,
+                differences: vec!["one".into()],
+                regions: vec![Region::default(), region],
+                is_spare: false,
+            },
+            Pcpu { record, differences: vec![], regions: vec![], is_spare: true },
         ];
         let report = report(&about, &pcpus);
         assert_eq!(report["pcpus"][0]["regions"], Value::Null);
@@ -120,6 +132,8 @@ mod tests {
             (&Value::Null, &Value::Null)
         );
         assert_eq!((&report["machine"], &report["pcpus"][1]["pcpu"]), (&json!("m"), &json!(1)));
+        let spare = &report["pcpus"][2];
+        assert_eq!((&spare["spare"], &spare["pcpu"]), (&json!(true), &Value::Null));
     }
 
     #[test]
@@ -128,7 +142,8 @@ mod tests {
         (record.sides[0].cycles, record.stand_ins.cycles) = (100, 30);
         record.agile = AgileCounters { walks: [5, 4, 3, 2, 1, 0], stand_ins: 2, ..AgileCounters::default() };
         let about = About { machine: "m", mhz: 2000, model: "full", check: "miss" };
-        let report = report(&about, &[Pcpu { record, differences: vec![], regions: vec![] }]);
+        let report =
+            report(&about, &[Pcpu { record, differences: vec![], regions: vec![], is_spare: false }]);
         let pcpu = &report["pcpus"][0];
         assert_eq!((&pcpu["host"]["cycles"], &pcpu["stand_ins"]["cycles"]), (&json!(70), &json!(30)));
         assert_eq!(pcpu["agile"]["walks"], json!([5, 4, 3, 2, 1, 0]));

@@ -46,6 +46,8 @@ pub struct Options {
     pub share: Option<String>,
     /// Where the machine sees it, if it does.
     pub share_at: Option<u64>,
+    /// How many of QEMU's numbers the spare first processor takes: its package may have room for more. 0: there is no spare one.
+    pub spare: u32,
 }
 
 impl Options {
@@ -57,6 +59,7 @@ impl Options {
         let (mut machine, mut ram, mut report, mut share) = (None, None, None, None);
         let mut broken = None;
         let (mut model, mut check, mut share_at) = (Model::Full, Checking::Misses, None);
+        let mut spare = 0;
         for index in 0..usize::try_from(count).unwrap_or(0) {
             // SAFETY: by the caller.
             let argument = unsafe { CStr::from_ptr(*arguments.add(index)) }.to_string_lossy().into_owned();
@@ -74,6 +77,9 @@ impl Options {
                         Some(at.ok_or_else(|| {
                             format!("share_at={value}: not the hexadecimal address of a page")
                         })?);
+                }
+                "spare" => {
+                    spare = value.parse().map_err(|_| format!("spare={value}: not a number"))?;
                 }
                 "model" => match value {
                     "count" => model = Model::Count,
@@ -94,7 +100,7 @@ impl Options {
                 },
                 _ => {
                     return Err(format!(
-                        "{key}: unknown; known are machine, ram, model, check, broken, report, share, share_at"
+                        "{key}: unknown; known are machine, ram, model, check, broken, report, share, share_at, spare"
                     ));
                 }
             }
@@ -103,7 +109,7 @@ impl Options {
         let text = std::fs::read_to_string(&file).map_err(|error| format!("{file}: {error}"))?;
         let machine = machine::read(&text, &file).map_err(|error| error.to_string())?;
         let ram = ram.ok_or("ram=FILE is missing: the file behind -machine memory-backend=")?;
-        Ok(Options { machine, ram, model, check, broken, report, share, share_at })
+        Ok(Options { machine, ram, model, check, broken, report, share, share_at, spare })
     }
 }
 

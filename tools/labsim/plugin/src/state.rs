@@ -17,7 +17,7 @@ use labsim::{
         Processor,
         cache::REACH,
         decode::Operation,
-        processor::{Checking, Shared},
+        processor::{Checking, Pcpus, Shared},
         regions::Regions,
     },
     report::{About, Pcpu, report},
@@ -58,6 +58,7 @@ pub struct Plugin {
     machine: String,
     mhz: u32,
     pcpus: usize,
+    spare: u32,
 }
 
 // SAFETY: the raw pointers are to memory that lives as long as the process: QEMU's scoreboard, of which each processor
@@ -92,10 +93,16 @@ impl Plugin {
         if target != c"x86_64" || !info.system_emulation {
             return Err(format!("{target:?} is not a PC: use qemu-system-x86_64"));
         }
-        let pcpus = usize::try_from(info.max_vcpus).unwrap_or(0);
-        if !(1..=PCPUS).contains(&pcpus) {
-            return Err(format!("{pcpus} processors: the model has 1 to {PCPUS}"));
+        let numbers = usize::try_from(info.max_vcpus).unwrap_or(0);
+        if !(1..=PCPUS).contains(&numbers) {
+            return Err(format!("{numbers} processors: the model has 1 to {PCPUS}"));
         }
+        let spare = options.spare;
+        let unused = spare.saturating_sub(1) as usize;
+        let pcpus = numbers
+            .checked_sub(unused)
+            .filter(|pcpus| *pcpus > usize::from(spare > 0))
+            .ok_or_else(|| format!("spare={spare}: of {numbers} processors none is left for guests"))?;
         let ram = Ram::new(&options.ram)?;
         if ram.split.end() > REACH {
             return Err(format!(
@@ -128,8 +135,8 @@ impl Plugin {
         let doorbell = options.share_at.map_or(0..0, |at| at..at + bytes as u64);
         let machine = options.machine.name.get_ref().clone();
         let with_caches = options.model == Model::Full;
-        let shared =
-            Shared::new(options.machine, ram.split, pcpus as u32, with_caches, options.check, doorbell);
+        let of = Pcpus { count: pcpus as u32, has_spare: spare > 0 };
+        let shared = Shared::new(options.machine, ram.split, of, with_caches, options.check, doorbell);
         Ok(Plugin {
             model: options.model,
             check: options.check,
@@ -146,12 +153,20 @@ impl Plugin {
             machine,
             mhz,
             pcpus,
+            spare,
         })
     }
 
     /// Whether every access has to come to the model: it compares each, or needs each store to the tables.
     pub fn sees_all(&self) -> bool {
         self.check == Checking::All || self.check == Checking::Misses && self.pcpus > 1
+    }
+
+    /// The number that the machine's firmware, and so the hypervisor, gives the processor that QEMU calls `vcpu`, counted
+    /// from 0: without the places in the spare one's package that are empty. `None`: there is no such processor.
+    fn number(&self, vcpu: c_uint) -> Option<c_uint> {
+        let number = if vcpu == 0 { 0 } else { vcpu.checked_sub(self.spare.saturating_sub(1))? };
+        ((vcpu == 0 || number > 0) && (number as usize) < self.pcpus).then_some(number)
     }
 
     /// Whether this is what a broken model does not see.
@@ -229,16 +244,16 @@ impl Vcpu {
     /// A processor starts; on its thread.
     pub extern "C" fn start(_id: ffi::Id, vcpu: c_uint) {
         let plugin = plugin();
-        let Some(place) = VCPUS.get(vcpu as usize).filter(|_| (vcpu as usize) < plugin.pcpus) else { return };
+        let (Some(number), Some(place)) = (plugin.number(vcpu), VCPUS.get(vcpu as usize)) else { return };
         // SAFETY: this is the callback of the processor's start.
         let registers = unsafe { Registers::new() }.unwrap_or_else(|name| {
             eprintln!("labsim: this QEMU does not show the register {name}: use version 10.0");
             std::process::exit(1)
         });
         // SAFETY: each processor takes its own record, once, in memory that is never freed; records are a page apart.
-        let record = unsafe { &mut *plugin.records.byte_add(vcpu as usize * PAGE) };
+        let record = unsafe { &mut *plugin.records.byte_add(number as usize * PAGE) };
         let mut shared = plugin.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let processor = shared.processor(vcpu, plugin.ram, record);
+        let processor = shared.processor(number, plugin.ram, record);
         // SAFETY: the processor exists.
         let score = unsafe { ffi::qemu_plugin_scoreboard_find(plugin.score, vcpu) }.cast::<Score>();
         let pending = Pending { control: true, any: true, ..Pending::default() };
@@ -284,7 +299,8 @@ impl Vcpu {
         self.processor.settle(true);
         self.processor.sync(instructions);
         let differences = self.processor.differences().to_vec();
-        Pcpu { record: *self.processor.record(), differences, regions: self.regions.all().to_vec() }
+        let regions = self.regions.all().to_vec();
+        Pcpu { record: *self.processor.record(), differences, regions, is_spare: false }
     }
 
     /// The next block calls back, whichever it is.
@@ -297,8 +313,8 @@ impl Vcpu {
 /// QEMU ends: writes the report.
 pub extern "C" fn finish(_id: ffi::Id, _data: *mut c_void) {
     let plugin = plugin();
-    let vcpus = VCPUS.iter().map(|place| place.load(Acquire)).take_while(|vcpu| !vcpu.is_null());
-    let pcpus: Vec<Pcpu> = vcpus
+    let vcpus = VCPUS.iter().map(|place| place.load(Acquire)).filter(|vcpu| !vcpu.is_null());
+    let mut pcpus: Vec<Pcpu> = vcpus
         .map(|vcpu| {
             // SAFETY: stored by `start`, never freed. A processor that still runs may be in the middle of an update: then
             // a count of its may be off by what it is just adding.
@@ -306,6 +322,10 @@ pub extern "C" fn finish(_id: ffi::Id, _data: *mut c_void) {
             vcpu.ended.take().unwrap_or_else(|| vcpu.counted())
         })
         .collect();
+    if plugin.spare > 0 && !pcpus.is_empty() {
+        pcpus[0].is_spare = true;
+        pcpus.rotate_left(1);
+    }
     let (model, check) = (model_name(plugin.model), check_name(plugin.check));
     let about = About { machine: &plugin.machine, mhz: plugin.mhz, model, check };
     let text = format!("{:#}\n", report(&about, &pcpus));

@@ -8,7 +8,7 @@ use super::{Machine, PRESETS, read, show};
 use crate::model::{
     context::Control,
     memory::{Memory, Split},
-    processor::{Checking, Request, Shared, Truth},
+    processor::{Checking, Pcpus, Request, Shared, Truth},
 };
 
 thread_local! {
@@ -60,7 +60,14 @@ fn run(machine: Machine) {
     if machine.cache.iter().any(|cache| cache.get_ref().size_kib > MOST_KIB) {
         return;
     }
-    let mut shared = Shared::new(machine, Split::q35(BYTES), 2, true, Checking::Misses, 0..0);
+    let mut shared = Shared::new(
+        machine,
+        Split::q35(BYTES),
+        Pcpus { count: 2, has_spare: false },
+        true,
+        Checking::Misses,
+        0..0,
+    );
     let record = RECORD.take().unwrap_or_else(|| Box::leak(Box::new(Record::default())));
     record.sides = Default::default();
     let mut processor = shared.processor(1, Tables, record);

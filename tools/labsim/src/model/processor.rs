@@ -25,7 +25,7 @@ use super::{
     witness::{Stores, Witness},
 };
 pub use access::{Place, Request};
-pub use build::Shared;
+pub use build::{Pcpus, Shared};
 pub use check::{Check, Truth};
 
 /// Cycles that something costs.

@@ -129,7 +129,7 @@ proptest! {
         words.set(GIB + 0x1008, GIB | 0xe7);
         let mut processors = [true, false].map(|is_quick| {
             let machine = machine::read(&text, "zen3").unwrap();
-            let mut shared = Shared::new(machine, Split::q35(2 * GIB), 1, true, Checking::Off, 0..0);
+            let mut shared = Shared::new(machine, Split::q35(2 * GIB), Pcpus { count: 1, has_spare: false }, true, Checking::Off, 0..0);
             let record = Box::leak(Box::new(Record::default()));
             let mut processor = shared.processor(0, words.clone(), record);
             processor.set_control(LONG);

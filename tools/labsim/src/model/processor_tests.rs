@@ -59,7 +59,14 @@ fn one_of(pcpus: u32, preset: &str, caches: bool, checking: Checking) -> (Proces
     let words = Words::default();
     words.map(GIB, 0, true);
     let doorbell = DOORBELL..DOORBELL + 0x1000;
-    let mut shared = Shared::new(machine, Split::q35(2 * GIB), pcpus, caches, checking, doorbell);
+    let mut shared = Shared::new(
+        machine,
+        Split::q35(2 * GIB),
+        Pcpus { count: pcpus, has_spare: false },
+        caches,
+        checking,
+        doorbell,
+    );
     let record = Box::leak(Box::new(Record::default()));
     let mut processor = shared.processor(0, words.clone(), record);
     processor.set_control(LONG);
@@ -223,7 +230,14 @@ fn what_another_processor_changed_is_a_race_until_the_flush() {
     let machine = machine::read(machine::preset("zen3").unwrap(), "zen3").unwrap();
     let words = Words::default();
     words.map(GIB, 0, true);
-    let mut shared = Shared::new(machine, Split::q35(2 * GIB), 2, false, Checking::All, 0..0);
+    let mut shared = Shared::new(
+        machine,
+        Split::q35(2 * GIB),
+        Pcpus { count: 2, has_spare: false },
+        false,
+        Checking::All,
+        0..0,
+    );
     let mut next = |number| {
         let record = Box::leak(Box::new(Record::default()));
         let mut processor = shared.processor(number, words.clone(), record);

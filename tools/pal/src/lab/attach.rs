@@ -16,7 +16,7 @@ use super::{args::LabRunArgs, find, summary};
 use crate::{
     cli::value_name,
     host::{needs::Needs, qemu::Emulator},
-    run::escape_commas,
+    run::{escape_commas, pcpus::Numbers},
     status::Usage,
     ui::Ui,
 };
@@ -56,7 +56,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Finds or fetches what it takes; `None` if none was asked for. `pcpus`: processors of the machine; `read`: it sees
+    /// Finds or fetches what it takes; `None` if none was asked for. `pcpus`: those of the machine; `read`: it sees
     /// the counters, too, at [`COUNTERS`].
     ///
     /// # Errors
@@ -64,15 +64,16 @@ impl Lab {
     pub fn new(
         args: &LabRunArgs,
         qemu: Option<&Path>,
-        pcpus: u32,
+        pcpus: Numbers,
         read: bool,
         needs: &Needs,
     ) -> Result<Option<Lab>> {
         let Some(name) = &args.lab else { return Ok(None) };
         let (text, _) = find(name)?;
-        if pcpus > PCPUS {
+        if pcpus.count > PCPUS {
+            let count = pcpus.count;
             return Err(
-                Usage::new(format!("--lab: {pcpus} processors; the model has {PCPUS} at most")).into()
+                Usage::new(format!("--lab: {count} processors; the model has {PCPUS} at most")).into()
             );
         }
         let qemu = Emulator::with_plugins(qemu, needs)?;
@@ -84,6 +85,9 @@ impl Lab {
         fs::write(dir.path().join("machine.toml"), text).context("cannot write the machine's description")?;
         let mut options =
             format!("model={},check={}", value_name(args.lab_model), value_name(args.lab_check));
+        if pcpus.spare > 0 {
+            options += &format!(",spare={}", pcpus.spare);
+        }
         if let Some(broken) = args.lab_broken {
             options += &format!(",broken={}", value_name(broken));
         }

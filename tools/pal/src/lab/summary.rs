@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-/// The counters of one side of all processors.
+/// The counters of one side of several processors.
 struct Side<'a> {
     name: &'static str,
-    pcpus: &'a [Value],
+    pcpus: Vec<&'a Value>,
 }
 
 impl Side<'_> {
@@ -21,15 +21,18 @@ impl Side<'_> {
 const SIDES: [(&str, &str); 3] =
     [("host", "host"), ("guest_nested", "guest, nested"), ("guest_shadow", "guest, shadow")];
 
-fn sides(report: &Value) -> impl Iterator<Item = (&'static str, Side<'_>)> {
-    let pcpus = report["pcpus"].as_array().map_or(&[][..], Vec::as_slice);
-    SIDES.into_iter().map(move |(name, words)| (words, Side { name, pcpus }))
+/// The sides, with the processors that `counts` chooses.
+fn sides(report: &Value, counts: impl Fn(&&Value) -> bool) -> impl Iterator<Item = (&'static str, Side<'_>)> {
+    let pcpus: Vec<&Value> = report["pcpus"].as_array().into_iter().flatten().filter(counts).collect();
+    SIDES.into_iter().map(move |(name, words)| (words, Side { name, pcpus: pcpus.clone() }))
 }
 
-/// A line for each side that executed anything.
+/// A line for each side that executed anything, on the processors that the machine's description speaks of.
 pub fn lines(report: &Value) -> String {
     let mut text = format!("lab machine {}:", report["machine"].as_str().unwrap_or("?"));
-    for (words, side) in sides(report).filter(|(_, side)| side.get("instructions") > 0) {
+    for (words, side) in
+        sides(report, |pcpu| pcpu["spare"] != true).filter(|(_, side)| side.get("instructions") > 0)
+    {
         let walks = side.sum(&["dtlb_misses", "itlb_misses"]);
         let cycles = side.get("cycles");
         text += &format!(
@@ -85,7 +88,7 @@ fn agile(report: &Value) -> Option<Agile> {
 /// Translations that were compared: those that are equal, those that differ, and those that need not be equal, because
 /// another processor was changing the tables.
 pub fn checks(report: &Value) -> (u64, u64, u64) {
-    sides(report).fold((0, 0, 0), |(equal, differ, raced), (_, side)| {
+    sides(report, |_| true).fold((0, 0, 0), |(equal, differ, raced), (_, side)| {
         let get = |name| side.get(name);
         (equal + get("checks_equal"), differ + get("checks_differ"), raced + get("checks_raced"))
     })
@@ -93,10 +96,14 @@ pub fn checks(report: &Value) -> (u64, u64, u64) {
 
 /// What is known of the first differences, a line for each.
 pub fn differences(report: &Value) -> String {
-    let pcpus = report["pcpus"].as_array().into_iter().flatten().enumerate();
-    let lines = pcpus.flat_map(|(number, pcpu)| {
+    let pcpus = report["pcpus"].as_array().into_iter().flatten();
+    let lines = pcpus.flat_map(|pcpu| {
+        let whose = match pcpu["pcpu"].as_u64() {
+            Some(number) => format!("PCPU {number}"),
+            None => "the hypervisor's own processor".to_owned(),
+        };
         let lines = pcpu["differences"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        lines.map(move |line| format!("\n  PCPU {number}: {line}"))
+        lines.map(move |line| format!("\n  {whose}: {line}"))
     });
     lines.take(8).collect()
 }
@@ -114,16 +121,21 @@ mod tests {
 
     #[test]
     fn sides_of_all_processors_are_added() {
-        let pcpu = json!({ "host": { "instructions": 0 }, "guest_nested": {
+        let pcpu = json!({ "pcpu": 1, "host": { "instructions": 0 }, "guest_nested": {
             "instructions": 1000, "cycles": 2000, "dtlb_misses": 3, "itlb_misses": 1, "walk_refs": 10,
             "walk_cycles": 50, "llc_misses": 7, "checks_equal": 4, "checks_differ": 1, "checks_raced": 3 },
             "differences": ["frame 1"] });
-        let report = json!({ "machine": "m", "pcpus": [pcpu, pcpu] });
+        let mut spare = pcpu.clone();
+        (spare["pcpu"], spare["spare"]) = (Value::Null, true.into());
+        let report = json!({ "machine": "m", "pcpus": [pcpu, pcpu, spare] });
         let expected = "lab machine m:\n  guest, nested: 2000 instructions, 4000 cycles; 8 walks of 2.50 references, \
                         2.50 % of the cycles; 14 misses of the last cache";
         assert_eq!(lines(&report), expected);
-        assert_eq!(checks(&report), (8, 2, 6));
-        assert_eq!(differences(&report), "\n  PCPU 0: frame 1\n  PCPU 1: frame 1");
+        assert_eq!(checks(&report), (12, 3, 9));
+        assert_eq!(
+            differences(&report),
+            "\n  PCPU 1: frame 1\n  PCPU 1: frame 1\n  the hypervisor's own processor: frame 1"
+        );
         assert_eq!(lines(&json!({})), "lab machine ?:");
     }
 

@@ -8,7 +8,7 @@ use super::{
     bochs, devices,
     machine::{self, Machine},
     medium,
-    pcpus::{self, Pcpus},
+    pcpus::{self, Numbers, Pcpus},
     prepare::{Guest, Prepared},
     qemu,
     records::Memory,
@@ -40,7 +40,9 @@ pub fn start(
 ) -> Result<Machine> {
     match args.machine {
         cli::Machine::QemuSvm => {
-            let (qemu, lab) = emulator(args, args.pcpus.count, true, needs)?;
+            let spare = pcpus::has_spare(args, prepared.map_or("", |prepared| &prepared.words));
+            let numbers = Numbers::new(args.pcpus, spare);
+            let (qemu, lab) = emulator(args, numbers, true, needs)?;
             let boot = Hypervisor::new(args, needs, prepared)?;
             let bundle = boot.bundle.as_ref();
             let bundle =
@@ -52,7 +54,7 @@ pub fn start(
                     memory_mib: boot.memory_mib,
                     disks: &boot.disks,
                     cpus: args.pcpus,
-                    spare_cpu: pcpus::has_spare(args, prepared.map_or("", |prepared| &prepared.words)),
+                    spare_cpu: spare,
                     kernel: &boot.image,
                     initrd: bundle.map(|bundle| qemu::escape_commas(&bundle.to_string_lossy())),
                     append: &boot.words("isa-debug:0xf4", args, prepared, records.as_ref()),
@@ -83,7 +85,7 @@ pub fn start(
             start_bochs(args, needs, &bochs, args.mem, medium)
         }
         cli::Machine::Native => {
-            let (qemu, lab) = emulator(args, args.vcpus, false, needs)?;
+            let (qemu, lab) = emulator(args, Numbers::new(Pcpus::new(args.vcpus), false), false, needs)?;
             let guest = only(prepared)?;
             let boot = native_files(guest, scratch)?;
             start_qemu(
@@ -123,7 +125,12 @@ fn only(prepared: Option<&Prepared>) -> Result<&Guest> {
 }
 
 /// The QEMU to start, and what models the machine if that was asked for.
-fn emulator(args: &RunArgs, pcpus: u32, hypervisor: bool, needs: &Needs) -> Result<(PathBuf, Option<Lab>)> {
+fn emulator(
+    args: &RunArgs,
+    pcpus: Numbers,
+    hypervisor: bool,
+    needs: &Needs,
+) -> Result<(PathBuf, Option<Lab>)> {
     match Lab::new(&args.lab, args.qemu.as_deref(), pcpus, hypervisor, needs)? {
         Some(lab) => Ok((lab.qemu.program.clone(), Some(lab))),
         None => Ok((needs.qemu(args.qemu.as_deref())?, None)),
@@ -205,8 +212,7 @@ impl Hypervisor {
             words += " consoles=on";
         }
         if args.lab.lab.is_some() {
-            // It has the processors that were asked for, and no other.
-            words += &format!(" lab={:#x} first-pcpu=guests", lab::attach::COUNTERS);
+            words += &format!(" lab={:#x}", lab::attach::COUNTERS);
         }
         if args.lab.lab_time {
             words += " lab-time=on";

@@ -82,13 +82,12 @@ const MOST_WITH_SPARE: u32 = 63;
 
 /// Whether QEMU's machine has one processor more than `--pcpus` says: its first, which QEMU's emulation may spoil while others
 /// compute (docs/design/0006-emulated-svm.md). The hypervisor runs no guests there and numbers the others from 0, if there are others.
-/// Not where the hypervisor's command line, with these words, says that it shall; nor on a lab machine, which has what was asked for.
+/// Not where the hypervisor's command line, with these words, says that it shall.
 pub fn has_spare(args: &RunArgs, words: &str) -> bool {
     let words = words.split_whitespace().chain(args.hv_arg.iter().flat_map(|arg| arg.split_whitespace()));
     args.machine == Machine::QemuSvm
         && (2..=MOST_WITH_SPARE).contains(&args.pcpus.count)
         && !args.probe
-        && args.lab.lab.is_none()
         && words.filter_map(|word| word.strip_prefix("first-pcpu=")).next_back() != Some("guests")
 }
 
@@ -115,6 +114,25 @@ impl Pcpus {
             arguments.extend(["-device".into(), format!("{model}-x86_64-cpu,{place}")]);
         }
         arguments
+    }
+}
+
+/// QEMU's numbers of a machine's processors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    /// Of the spare one, and of the empty places in its package; 0 without one.
+    pub spare: u32,
+    /// In all.
+    pub count: u32,
+}
+
+impl Numbers {
+    /// Those of these processors, and with `spare` of one more before them.
+    pub fn new(pcpus: Pcpus, spare: bool) -> Numbers {
+        let [_, cores, threads] = pcpus.parts();
+        let package = if pcpus.shape == [0; 3] { 1 } else { cores * threads };
+        let spare = if spare { package } else { 0 };
+        Numbers { spare, count: spare + pcpus.count }
     }
 }
 
@@ -148,9 +166,12 @@ mod tests {
             };
             has_spare(&args, words)
         };
-        assert!(with("--pcpus 2", "") && with("--pcpus 63,sockets=3 --hv-arg first-pcpu=host", "stats=on"));
-        for without in
-            ["", "--pcpus 64", "--pcpus 2 --probe", "--pcpus 2 --lab zen3", "--pcpus 2 --machine bochs-vtx"]
+        assert!(
+            with("--pcpus 2", "")
+                && with("--pcpus 2 --lab zen3", "")
+                && with("--pcpus 63,sockets=3 --hv-arg first-pcpu=host", "stats=on")
+        );
+        for without in ["", "--pcpus 64", "--lab zen3", "--pcpus 2 --probe", "--pcpus 2 --machine bochs-vtx"]
         {
             assert!(!with(without, ""), "{without}");
         }

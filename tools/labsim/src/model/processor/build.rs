@@ -22,9 +22,35 @@ use crate::{
     },
 };
 
+/// The processors of a machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Pcpus {
+    /// How many there are, with the spare one.
+    pub count: u32,
+    /// The first is a spare one, on which no guest runs (docs/design/0006-emulated-svm.md). The machine's description does not
+    /// speak of it: it has a domain of its own, behind those of the others.
+    pub has_spare: bool,
+}
+
+impl Pcpus {
+    /// The domain of the processor of this number, where `each` processors share one.
+    fn domain(self, number: u32, each: u32) -> u32 {
+        match number.checked_sub(self.has_spare.into()) {
+            Some(number) => number / each,
+            None => self.domains(each),
+        }
+    }
+
+    /// How many domains are described: at least one.
+    fn domains(self, each: u32) -> u32 {
+        self.count.saturating_sub(self.has_spare.into()).div_ceil(each).max(1)
+    }
+}
+
 /// What the processors of one machine have in common.
 pub struct Shared {
     machine: Machine,
+    pcpus: Pcpus,
     tables: Arc<Tables>,
     memory: Arc<MemoryMap>,
     caches: HashMap<(u32, u8), Arc<Cache>>,
@@ -36,11 +62,11 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// For a checked machine, its memory and number of processors. `doorbell`: where it sees the records.
+    /// For a checked machine, its memory and processors. `doorbell`: where it sees the records.
     pub fn new(
         machine: Machine,
         ram: Split,
-        pcpus: u32,
+        pcpus: Pcpus,
         with_caches: bool,
         checking: Checking,
         doorbell: Range<u64>,
@@ -48,8 +74,8 @@ impl Shared {
         let memory = Arc::new(memory_map(&machine, ram, pcpus));
         let tables = Arc::new(Tables::new(ram.end()));
         let stores = (checking != Checking::Off).then(Arc::default);
-        let (caches, is_alone) = (HashMap::new(), pcpus <= 1);
-        Shared { machine, tables, memory, caches, with_caches, checking, stores, is_alone, doorbell }
+        let (caches, is_alone) = (HashMap::new(), pcpus.count <= 1);
+        Shared { machine, pcpus, tables, memory, caches, with_caches, checking, stores, is_alone, doorbell }
     }
 
     /// The processor of this number, with nothing in its caches and registers as after a reset.
@@ -122,7 +148,7 @@ impl Shared {
 
     fn hierarchy(&mut self, number: u32) -> Hierarchy {
         let machine = &self.machine;
-        let domain = number / machine.pcpus_per_domain;
+        let domain = self.pcpus.domain(number, machine.pcpus_per_domain);
         let of = |level, port| {
             machine.cache.iter().map(|c| c.get_ref()).find(|c| c.level == level && c.port == port)
         };
@@ -194,14 +220,14 @@ fn costs(machine: &Machine) -> Costs {
 }
 
 /// The ranges of the description; without any, each domain has its part of memory, in order.
-fn memory_map(machine: &Machine, ram: Split, pcpus: u32) -> MemoryMap {
+fn memory_map(machine: &Machine, ram: Split, pcpus: Pcpus) -> MemoryMap {
     let spec = machine.memory.get_ref();
     let latency = [spec.local, spec.remote, spec.slow];
     let mib = |mib: u64| mib << 20;
     let given = spec.range.iter().map(|range| range.get_ref());
     let tier = |node: Option<u32>| node.map_or(Tier::Slow, Tier::Node);
     let mut ranges: Vec<_> = given.map(|r| (mib(r.from_mib), mib(r.to_mib), tier(r.node))).collect();
-    let domains = u64::from(pcpus.div_ceil(machine.pcpus_per_domain).max(1));
+    let domains = u64::from(pcpus.domains(machine.pcpus_per_domain));
     if ranges.is_empty() && domains > 1 {
         let part = (ram.end() / domains) & !0x1f_ffff;
         ranges = (0..domains)
@@ -215,4 +241,21 @@ fn memory_map(machine: &Machine, ram: Split, pcpus: u32) -> MemoryMap {
             .collect();
     }
     MemoryMap { ranges, latency }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spare_processor_is_in_no_described_domain() {
+        let with = |count, has_spare| {
+            let pcpus = Pcpus { count, has_spare };
+            (pcpus.domains(2), (0..count).map(|number| pcpus.domain(number, 2)).collect::<Vec<_>>())
+        };
+        assert_eq!(with(1, false), (1, vec![0]));
+        assert_eq!(with(4, false), (2, vec![0, 0, 1, 1]));
+        assert_eq!(with(5, true), (2, vec![2, 0, 0, 1, 1]));
+        assert_eq!(with(2, true), (1, vec![1, 0]));
+    }
 }
