@@ -82,8 +82,13 @@ pub fn check_lab(context: &Context, samples: &str) -> Result<()> {
         let cells = row(&html, "totals", title)?;
         ensure!(sum > 0 && number(cells[0]) == Some(sum), "{title}: {cells:?}, not {sum}");
     }
-    let shown =
-        ["The machine zen3</summary>", "[[walk_cache]]", "version of pal and hypervisor", "--lab zen3"];
+    let shown = [
+        "The machine zen3</summary>",
+        "QEMU emulator version",
+        "[[walk_cache]]",
+        "version of pal and hypervisor",
+        "--lab zen3",
+    ];
     let missing = shown.iter().find(|text| !html.contains(**text));
     ensure!(missing.is_none() && !html.contains("Not counted in these runs"), "{missing:?}");
     Ok(())

@@ -84,10 +84,15 @@ impl Emulator {
     }
 }
 
+/// What a QEMU says of itself: its version, and that of its package.
+pub fn about(program: &Path) -> Option<String> {
+    let output = Command::new(program).arg("--version").output().ok()?;
+    String::from_utf8_lossy(&output.stdout).lines().next().map(str::to_owned)
+}
+
 /// The major and minor version of a QEMU.
 fn version(program: &Path) -> Option<(u32, u32)> {
-    let output = Command::new(program).arg("--version").output().ok()?;
-    parse(&String::from_utf8_lossy(&output.stdout))
+    parse(&about(program)?)
 }
 
 fn parse(text: &str) -> Option<(u32, u32)> {
@@ -101,7 +106,7 @@ mod tests {
 
     #[test]
     fn versions() {
-        assert_eq!(parse("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)\n"), Some((7, 2)));
+        assert_eq!(parse("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)"), Some((7, 2)));
         assert_eq!(parse("QEMU emulator version 10.0.2 (Debian)"), Some((10, 0)));
         assert!(parse("QEMU emulator version 9.2.0").unwrap() >= OLDEST);
         assert!(parse("QEMU emulator version 9.1.3").unwrap() < OLDEST);

@@ -199,6 +199,7 @@ fn about(run: &Run) -> String {
     let about = &run.about;
     for (what, key) in [
         ("machine", "machine"),
+        ("emulator", "emulator"),
         ("lab machine", "lab"),
         ("mode", "mode"),
         ("PCPUs", "pcpus"),

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     cli::{self, RunArgs},
     guest::{disk::Disk, files::Files, vm::Vm},
-    host::needs::Needs,
+    host::{needs::Needs, qemu::Emulator},
     lab::{self, attach::Lab},
 };
 
@@ -122,6 +122,18 @@ pub fn start(
 /// The one guest of a machine without the hypervisor.
 fn only(prepared: Option<&Prepared>) -> Result<&Guest> {
     prepared.and_then(|prepared| prepared.guests.first()).context("no guest to run")
+}
+
+/// What the emulator that [`start`] takes says of itself. `None`: Bochs, which says nothing; or there is none.
+pub fn about_emulator(args: &RunArgs, needs: &Needs) -> Option<String> {
+    if args.machine.is_bochs() {
+        return None;
+    }
+    let program = match args.lab.lab {
+        Some(_) => Emulator::with_plugins(args.qemu.as_deref(), needs).ok()?.program,
+        None => needs.qemu(args.qemu.as_deref()).ok()?,
+    };
+    crate::host::qemu::about(&program)
 }
 
 /// The QEMU to start, and what models the machine if that was asked for.

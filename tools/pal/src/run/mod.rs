@@ -100,7 +100,7 @@ pub fn measured(args: &RunArgs, project: &Project, ui: &Ui) -> Result<(u8, u64)>
     let spare = pcpus::has_spare(args, prepared.as_ref().map_or("", |prepared| &prepared.words));
     advice::advice(args, spare, guests.map(|guest| &guest.vm)).iter().for_each(|text| ui.say(text));
     let consoles = Consoles::new(&plan, args.log_dir.as_deref())?;
-    let mut recorder = Recorder::new(args, &plan)?;
+    let mut recorder = Recorder::new(args, &plan, || boot::about_emulator(args, &needs))?;
     let traced = if args.records.trace.is_some() { args.pcpus.count } else { 0 };
     let in_memory = recorder.is_some() && !bochs;
     let memory = in_memory.then(|| records::Memory::new(traced)).transpose()?;

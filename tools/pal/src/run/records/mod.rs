@@ -68,11 +68,15 @@ struct State {
 }
 
 impl Recorder {
-    /// For the run that `args` describe; `None` if it takes neither samples nor traces.
+    /// For the run that `args` describe, on the emulator that says `emulator` of itself; `None` if it takes neither samples nor traces.
     ///
     /// # Errors
     /// [`Usage`]: there is no hypervisor to take any, or a file cannot be written.
-    pub fn new(args: &RunArgs, plan: &Plan) -> Result<Option<Recorder>> {
+    pub fn new(
+        args: &RunArgs,
+        plan: &Plan,
+        emulator: impl FnOnce() -> Option<String>,
+    ) -> Result<Option<Recorder>> {
         if !args.takes_samples() {
             return Ok(None);
         }
@@ -92,6 +96,7 @@ impl Recorder {
             "v": VERSION,
             "t": "run",
             "machine": value_name(args.machine),
+            "emulator": emulator(),
             "lab": args.lab.lab,
             "lab_machine": lab_machine,
             "mode": args.config.is_none().then(|| args.mode.to_string()),
