@@ -18,6 +18,8 @@ pub enum Mode {
     Shadow,
     /// Agile paging: shadow page tables with nested parts.
     Agile(policy::Agile),
+    /// Nested or shadow page tables for each address space.
+    Commodity(policy::Commodity),
     /// Nested and shadow tables in turn, changing every N exits of the VM.
     Switch(NonZeroU32),
     /// Nested tables, shadow tables and agile paging in turn, changing every N exits of the VM.
@@ -43,7 +45,15 @@ pub enum Mode {
 impl Mode {
     /// Whether its policy decides by what is counted in periods of samples.
     pub const fn needs_samples(self) -> bool {
-        !matches!(self, Mode::Nested | Mode::Shadow | Mode::Agile(_) | Mode::Switch(_) | Mode::SwitchAll(_))
+        !matches!(
+            self,
+            Mode::Nested
+                | Mode::Shadow
+                | Mode::Agile(_)
+                | Mode::Commodity(_)
+                | Mode::Switch(_)
+                | Mode::SwitchAll(_)
+        )
     }
 
     /// Whether its policy compares performance counters.
@@ -84,7 +94,7 @@ impl fmt::Display for UnknownMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             UnknownMode::Name => f.write_str(
-                "use nested, shadow, agile, switch=N with N from 1 on (such as switch=50), or a policy: random, threshold, \
+                "use nested, shadow, agile, agile,machine=commodity, switch=N with N from 1 on (such as switch=50), or a policy: random, threshold, \
                  dsp-sample, dav2m, dsp-offset, asp-svm, bandit, oracle, each with its parameters (such as dav2m,window_inst=50000000)",
             ),
             UnknownMode::Key { policy, keys } => {
@@ -114,6 +124,19 @@ fn switch(name: &str, parameters: &str) -> Option<Mode> {
     }
 }
 
+/// After `agile`: each address space as a whole.
+const COMMODITY: &str = ",machine=commodity";
+
+/// `agile`, with what stands behind it.
+fn agile(parameters: &str) -> Result<Mode, UnknownMode> {
+    match parameters.strip_prefix(COMMODITY) {
+        Some(rest) if rest.is_empty() || rest.starts_with(',') => {
+            policy::Commodity::parse(rest).map(Mode::Commodity)
+        }
+        _ => policy::Agile::parse(parameters).map(Mode::Agile),
+    }
+}
+
 impl FromStr for Mode {
     type Err = UnknownMode;
 
@@ -122,7 +145,7 @@ impl FromStr for Mode {
         match name {
             "nested" if parameters.is_empty() => Ok(Mode::Nested),
             "shadow" if parameters.is_empty() => Ok(Mode::Shadow),
-            policy::Agile::NAME => policy::Agile::parse(parameters).map(Mode::Agile),
+            policy::Agile::NAME => agile(parameters),
             policy::Random::NAME => policy::Random::parse(parameters).map(Mode::Random),
             policy::Threshold::NAME => policy::Threshold::parse(parameters).map(Mode::Threshold),
             policy::DspSample::NAME => policy::DspSample::parse(parameters).map(Mode::DspSample),
@@ -142,6 +165,7 @@ impl fmt::Display for Mode {
             Mode::Nested => f.write_str("nested"),
             Mode::Shadow => f.write_str("shadow"),
             Mode::Agile(agile) => agile.fmt(f),
+            Mode::Commodity(commodity) => commodity.fmt(f),
             Mode::Switch(exits) => write!(f, "switch={exits}"),
             Mode::SwitchAll(exits) => write!(f, "switch={exits}{ALL_ENGINES}"),
             Mode::Random(random) => random.fmt(f),
@@ -196,6 +220,15 @@ mod tests {
                 "random takes its parameters as key=value; the keys are seed and interval_ms",
             ),
             ("random,", "random takes its parameters as key=value; the keys are seed and interval_ms"),
+            (
+                "agile,machine=modelled",
+                "agile takes its parameters as key=value; the keys are window_ms, timeout_ms and start_ms",
+            ),
+            (
+                "agile,machine=commodity,timeout_ms=1",
+                "agile,machine=commodity takes its parameters as key=value; the keys are start_ms, window_ms, cost_milli and \
+                 retry_ms",
+            ),
             ("random,seed", "seed is a number from 0 to 9223372036854775807"),
             ("random,seed=-1", "seed is a number from 0 to 9223372036854775807"),
             ("dsp-sample,interval_ms=0", "interval_ms is a number from 1 to 60000"),
@@ -219,6 +252,8 @@ mod tests {
         for word in [
             "agile",
             "agile,window_ms=1,timeout_ms=60000,start_ms=0",
+            "agile,machine=commodity",
+            "agile,machine=commodity,start_ms=0,cost_milli=1000",
             "random",
             "random,seed=7",
             "threshold,faults=5,interval_ms=10",

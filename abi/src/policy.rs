@@ -100,6 +100,20 @@ parameters! {
 }
 
 parameters! {
+    /// `agile,machine=commodity`: each address space is nested or shadow as a whole, on processors as they are.
+    Commodity "agile,machine=commodity" {
+        /// Milliseconds of its own time for which an address space is nested at first. 0: it begins shadow.
+        start_ms: u32 = 1000, 0, LONGEST_MS;
+        /// Milliseconds of its own time after which the cost of shadow tables is judged.
+        window_ms: u32 = 50, 1, LONGEST_MS;
+        /// What shadow tables may cost of an address space's time, in thousandths. Two windows above this make it nested.
+        cost_milli: u32 = 50, 1, MILLI;
+        /// Milliseconds of its own time after which shadow tables are tried again; doubled each time that they cost too much.
+        retry_ms: u32 = 1000, 1, LONGEST_MS;
+    }
+}
+
+parameters! {
     /// `random`: either engine with the same chance for each interval. Its logs train the other policies.
     Random "random" {
         /// What the sequence starts from.

@@ -182,6 +182,9 @@ keys! {
     TABLES_TO_NESTED = "tables_to_nested", TABLES_TO_SHADOW = "tables_to_shadow", ROOTS_NESTED = "roots_nested",
     ROOTS_TO_SHADOW = "roots_to_shadow", ROOT_HITS = "root_hits", ROOT_MISSES = "root_misses", STAND_INS = "stand_ins",
     CHARGED_EXITS = "charged_exits",
+    // stats.paging.spaces
+    SPACES = "spaces", SHADOW_SPACES = "shadow_spaces", KNOWN_SPACES = "known_spaces", SPACES_TO_SHADOW = "spaces_to_shadow",
+    SPACES_TO_NESTED = "spaces_to_nested", NESTED_CR3_LOADS = "nested_cr3_loads",
 }
 
 #[cfg(test)]

@@ -165,7 +165,9 @@ pub(super) fn load_cr3<V: Virt, M: HostMemory>(
         return false;
     }
     vcpu.virt.set_cr3(value);
-    if vcpu.mmu.is_shadow() {
+    if vm.translation.is_by_space() {
+        mmu::spaces::loaded(vcpu);
+    } else if vcpu.mmu.is_shadow() {
         mmu::load(vcpu, vm);
     } else {
         vcpu.virt.flush(FlushScope::All);

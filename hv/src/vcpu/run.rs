@@ -364,6 +364,7 @@ fn serve_pending<V: Virt, M: HostMemory, H: Host>(
         vcpu.work &= !work::HALTED;
     }
     if vcpu.work & (work::HALTED | work::WAITS) != 0 {
+        mmu::spaces::halt(vcpu, vm);
         return Some(startup::sleeps_forever(vcpu, vm).map_or(Return::Idle, Return::Stop));
     }
     None

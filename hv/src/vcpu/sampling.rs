@@ -37,6 +37,10 @@ pub fn publish<V: Virt, M: HostMemory, H: Host>(
         vcpu.counter_page.update(&memory.ram(), ran);
     }
     vm.sampling.publish(vcpu.id, &Published { sums: sums(vcpu), ran });
+    if vm.translation.is_by_space() {
+        // The address space is charged, and may be due for another engine.
+        vcpu.request(work::MMU);
+    }
     if tsc >= vm.sampling.due() {
         let number = host.vm_number();
         let changed = close(vm, number, tsc, false, |record| host.record_sample(record));

@@ -60,6 +60,8 @@ pub struct Fake {
     pub entered_in_shadow: bool,
     /// Reported as [`Virt::sets_dirty_bits`].
     pub sets_dirty_bits: bool,
+    /// Loads of CR3 exit on nested tables.
+    pub cr3_exits: bool,
     /// Whether the debug registers are open.
     pub debug_open: bool,
     /// The event whose delivery the last exit interrupted.
@@ -259,7 +261,12 @@ impl Virt for Fake {
     }
 
     fn set_paging(&mut self, roots: Roots) {
+        self.cr3_exits = false;
         self.roots = Some(roots);
+    }
+
+    fn set_cr3_exits(&mut self, exits: bool) {
+        self.cr3_exits = exits;
     }
 
     fn flush(&mut self, scope: FlushScope) {

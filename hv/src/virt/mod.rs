@@ -231,6 +231,9 @@ pub trait Virt: VcpuState + Sized {
     /// What a machine that models the processor for agile paging is told at the next entries; `None`: it is not in force.
     fn set_agile(&mut self, _state: Option<abi::agile::Words>) {}
 
+    /// Whether loads of CR3 exit on nested tables, until other tables are used. On shadow tables they always do.
+    fn set_cr3_exits(&mut self, exits: bool);
+
     /// Drops translations before the next entry.
     fn flush(&mut self, scope: FlushScope);
 

@@ -12,10 +12,11 @@
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 
-use spin::Mutex;
+use spin::{Mutex, MutexGuard};
 
 use crate::arch::counters::CounterEvent;
 use crate::paging::engine::{Engine, Engines};
+use crate::paging::policy::spaces::Spaces;
 use crate::paging::policy::{Event, Mode, Next, Period, Policy, Sample, can_compare};
 use crate::paging::shadow::AgileTimes;
 
@@ -77,6 +78,9 @@ pub struct Translation {
     excluded: [AtomicU64; Engine::COUNT],
     /// The policy is asked after a number of exits.
     counts: AtomicBool,
+    /// The engine is chosen for each address space, and what is known of them. A leaf lock.
+    by_space: AtomicBool,
+    spaces: Mutex<Option<Spaces>>,
     /// Exits until then. May fall below zero while a VCPU is deciding: these count for the next period.
     left: AtomicI32,
 }
@@ -96,6 +100,8 @@ impl Default for Translation {
             in_force: AtomicEngine::default(),
             excluded: Default::default(),
             counts: AtomicBool::new(false),
+            by_space: AtomicBool::new(false),
+            spaces: Mutex::new(None),
             left: AtomicI32::new(0),
         }
     }
@@ -120,6 +126,12 @@ impl Translation {
     pub(crate) fn adopt(&self, mode: Mode, policy: Policy) {
         let mut asked = self.asked.lock();
         *asked = Asked::new(mode, policy, asked.samples);
+        let spaces = match mode {
+            Mode::Commodity(parameters) => Some(Spaces::new(parameters)),
+            _ => None,
+        };
+        self.by_space.store(spaces.is_some(), Ordering::SeqCst);
+        *self.spaces.lock() = spaces;
         self.left.store(0, Ordering::SeqCst);
         self.decide(&mut asked, Event::Start);
     }
@@ -135,6 +147,17 @@ impl Translation {
             Mode::Agile(parameters) => parameters.into(),
             _ => abi::policy::Agile::default().into(),
         }
+    }
+
+    /// Whether the engine is chosen for each address space.
+    #[inline(always)]
+    pub fn is_by_space(&self) -> bool {
+        self.by_space.load(Ordering::Relaxed)
+    }
+
+    /// The address spaces, if so.
+    pub fn spaces(&self) -> MutexGuard<'_, Option<Spaces>> {
+        self.spaces.lock()
     }
 
     /// The engine that the policy wants.

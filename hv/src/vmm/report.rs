@@ -197,6 +197,18 @@ fn paging<V: Virt, M: HostMemory>(
     json.number(key::REFILL_TICKS, counts.refill_ticks)?;
     json.number(key::REFILL_FAULTS, counts.refill_faults)?;
     json.end()?;
+    if let Some(spaces) = &*vm.translation.spaces() {
+        json.begin_object(key::SPACES)?;
+        json.number(key::KNOWN_SPACES, spaces.iter().count() as u64)?;
+        json.number(
+            key::SHADOW_SPACES,
+            spaces.iter().filter(|space| space.engine.is_shadow()).count() as u64,
+        )?;
+        for (name, count) in spaces.counts.named() {
+            json.number(name, count)?;
+        }
+        json.end()?;
+    }
     if let Some((statistics, agile)) =
         vm.shadow.lock().as_ref().map(|shadow| (shadow.statistics(), shadow.agile_counts()))
     {

@@ -23,6 +23,7 @@ pub const CASES: &[Case] = &[
     only("native", "stress on four processors", |c| storm(c, &[])).at_length(),
     only("qemu-svm", "stress on four processors", on_four).also(&["shadow", "switch=200"]),
     only("qemu-svm", "stress on two processors, agile paging", agile),
+    only("qemu-svm", "stress on one processor and on two, agile paging, machine=commodity", spaces),
     only("qemu-svm", "stress on four processors, at length", at_length)
         .also(&["shadow", "switch=200"])
         .at_length(),
@@ -120,6 +121,26 @@ fn agile(context: &Context) -> Result<()> {
         ["stand_ins", "root_hits", "roots_nested", "roots_to_shadow", "tables_to_nested", "tables_to_shadow"];
     let still = moved.iter().find(|name| counts[**name].as_u64().is_none_or(|count| count < 10));
     ensure!(still.is_none(), "{still:?} is too small: {counts}");
+    Ok(())
+}
+
+/// Address spaces become shadow and nested again, by themselves and while another processor uses its own.
+fn spaces(context: &Context) -> Result<()> {
+    let stats = context.path("stats.json");
+    let mode = [
+        "--mode",
+        "agile,machine=commodity,start_ms=20,window_ms=5,cost_milli=20,retry_ms=10",
+        "--stats",
+        &stats,
+    ];
+    for (count, work) in [("1", ["3", "1", "1"]), ("2", ["3", "1", "2"])] {
+        stress(context, &AMD64, &work, &[&["--vcpus", count, "--pcpus", count], &mode[..]].concat())?;
+        let paging = &read_stats(&stats)?["guests"][0]["paging"];
+        let moved =
+            [("spaces", "spaces_to_shadow"), ("spaces", "nested_cr3_loads"), ("switches", "to_shadow")];
+        let still = moved.iter().find(|(of, name)| paging[*of][*name].as_u64().is_none_or(|count| count < 3));
+        ensure!(still.is_none(), "{still:?} is too small: {paging}");
+    }
     Ok(())
 }
 

@@ -28,6 +28,7 @@ cases! {
     "switch=7", "exits thin=2";
     "switch=100", "exits thin=2";
     "agile,window_ms=20,timeout_ms=20,start_ms=5", "";
+    "agile,machine=commodity,start_ms=2,window_ms=1,cost_milli=1,retry_ms=3", "exits thin=2";
     "switch=7,engines=all", "exits thin=2";
 }
 

@@ -1,9 +1,12 @@
 //! How the guest's addresses are translated: the mode, its changes, the shadow tables.
 
+use alloc::vec::Vec;
+use core::cmp::Reverse;
 use core::fmt::{self, Write};
 
 use crate::monitor::view::View;
 use crate::paging::engine::Engine;
+use crate::paging::policy::spaces::Spaces;
 use crate::paging::shadow::Shadow;
 use crate::trace::cost::Cost;
 use crate::virt::Virt;
@@ -43,6 +46,9 @@ fn cost(direction: &str, cost: Cost, answer: &mut dyn Write) -> fmt::Result {
 
 /// Address spaces by levels: tables shadowed and nested. Then what agile paging has counted.
 pub fn agile<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Write) -> fmt::Result {
+    if let Some(spaces) = &*view.vm.translation.spaces() {
+        return self::spaces(spaces, answer);
+    }
     if view.vm.translation.in_force() != Engine::Agile {
         return writeln!(answer, "agile paging is not in use; `mode agile` begins it");
     }
@@ -68,6 +74,22 @@ pub fn agile<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Wri
     let names = crate::vcpu::mmu::AgileExits::default().named();
     let exits = names.iter().zip(exits).map(|((name, _), sum)| (*name, sum));
     for (name, count) in counts.named().into_iter().chain(exits) {
+        writeln!(answer, "{name:<17} {count:>12}")?;
+    }
+    Ok(())
+}
+
+/// Address spaces that are nested or shadow as a whole, those that have run for longest first.
+fn spaces(spaces: &Spaces, answer: &mut dyn Write) -> fmt::Result {
+    writeln!(answer, "address space          tables      own time  cost of shadow tables  changes")?;
+    let mut all: Vec<_> = spaces.iter().collect();
+    all.sort_by_key(|space| Reverse(space.own));
+    for space in all {
+        let (name, own, cost) = (space.engine.name(), space.own / 1_000_000, space.cost / 1_000_000);
+        let (root, changes) = (space.root, space.changes);
+        writeln!(answer, "CR3 {root:#018x} {name:>6} {own:>10} ms {cost:>19} ms {changes:>8}")?;
+    }
+    for (name, count) in spaces.counts.named() {
         writeln!(answer, "{name:<17} {count:>12}")?;
     }
     Ok(())

@@ -52,17 +52,17 @@ fn lines() {
         ("mode switch=50", "Some(Mode(Some(Switch(50))))"),
         (
             "mode switch=0",
-            "`switch=0` is no mode: use nested, shadow, agile, switch=N with N from 1 on (such as switch=50), or a policy: random, \
+            "`switch=0` is no mode: use nested, shadow, agile, agile,machine=commodity, switch=N with N from 1 on (such as switch=50), or a policy: random, \
              threshold, dsp-sample, dav2m, dsp-offset, asp-svm, bandit, oracle, each with its parameters (such as dav2m,window_inst=50000000)",
         ),
         (
             "mode switch=4294967296",
-            "`switch=4294967296` is no mode: use nested, shadow, agile, switch=N with N from 1 on (such as switch=50), or a policy: random, \
+            "`switch=4294967296` is no mode: use nested, shadow, agile, agile,machine=commodity, switch=N with N from 1 on (such as switch=50), or a policy: random, \
              threshold, dsp-sample, dav2m, dsp-offset, asp-svm, bandit, oracle, each with its parameters (such as dav2m,window_inst=50000000)",
         ),
         (
             "mode Shadow",
-            "`Shadow` is no mode: use nested, shadow, agile, switch=N with N from 1 on (such as switch=50), or a policy: random, \
+            "`Shadow` is no mode: use nested, shadow, agile, agile,machine=commodity, switch=N with N from 1 on (such as switch=50), or a policy: random, \
              threshold, dsp-sample, dav2m, dsp-offset, asp-svm, bandit, oracle, each with its parameters (such as dav2m,window_inst=50000000)",
         ),
         ("s", "ambiguous command `s`: select stats shadow start stop"),

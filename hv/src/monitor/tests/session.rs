@@ -251,7 +251,7 @@ fn modes() {
     assert!(text.contains("\nVCPU 0: nested tables\nto nested tables: 1 times"), "{text}");
     assert_eq!(
         answer(&mut scene, "mode both"),
-        "`both` is no mode: use nested, shadow, agile, switch=N with N from 1 on (such as switch=50), or a policy: random, \
+        "`both` is no mode: use nested, shadow, agile, agile,machine=commodity, switch=N with N from 1 on (such as switch=50), or a policy: random, \
              threshold, dsp-sample, dav2m, dsp-offset, asp-svm, bandit, oracle, each with its parameters (such as dav2m,window_inst=50000000)\n"
     );
 }

@@ -19,6 +19,7 @@ mod linear;
 mod modelled;
 mod oracle;
 mod random;
+pub mod spaces;
 mod switch;
 #[cfg(test)]
 mod tests;
@@ -169,7 +170,8 @@ impl Policy {
     pub fn new(mode: Mode) -> Policy {
         match mode {
             Mode::Nested => Policy::Fixed(Engine::Nested),
-            Mode::Shadow => Policy::Fixed(Engine::Shadow),
+            // Address spaces that are to be nested keep their VCPU from it: `vcpu::mmu::spaces`.
+            Mode::Shadow | Mode::Commodity(_) => Policy::Fixed(Engine::Shadow),
             Mode::Agile(_) => Policy::Fixed(Engine::Agile),
             Mode::Switch(exits) => Policy::Switch(Switch::new(exits, false)),
             Mode::SwitchAll(exits) => Policy::Switch(Switch::new(exits, true)),

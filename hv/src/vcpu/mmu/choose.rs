@@ -5,7 +5,7 @@
 
 use alloc::string::ToString;
 
-use super::NestedStep;
+use super::{NestedStep, spaces};
 use crate::paging::engine::{Engine, Engines};
 use crate::vcpu::Vcpu;
 use crate::vcpu::dispatch::died;
@@ -29,6 +29,7 @@ pub(super) fn choose<V: Virt, M: HostMemory>(
         NestedStep::None
             if V::UNRESTRICTED
                 && !vm.translation.counts_exits()
+                && !vm.translation.is_by_space()
                 && vcpu.mmu.engine == vm.translation.wanted() =>
         {
             // Whatever kept it from an engine is over.
@@ -42,7 +43,10 @@ pub(super) fn choose<V: Virt, M: HostMemory>(
         let others = vm.mailboxes.iter().filter(|mailbox| mailbox.id() != vcpu.id);
         others.for_each(|mailbox| mailbox.request(crate::vm::work::MMU));
     }
-    let supported = vcpu.virt.engines();
+    let mut supported = vcpu.virt.engines();
+    if vm.translation.is_by_space() {
+        supported = spaces::allowed(vcpu, supported);
+    }
     publish(vcpu, vm, supported);
     let target = vm.translation.target(supported).ok_or_else(|| {
         let what = "this processor cannot run guests in real mode (it has no unrestricted guests); start the guest in \
@@ -70,4 +74,5 @@ pub(super) fn wants_each_entry<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V
         || vcpu.mmu.nested_step != NestedStep::None
         || vcpu.mmu.engine == Engine::Agile
         || vcpu.mmu.engine != vm.translation.wanted()
+            && (!vm.translation.is_by_space() || spaces::is_kept_back(vcpu))
 }

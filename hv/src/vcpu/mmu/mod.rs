@@ -13,6 +13,7 @@ mod choose;
 mod fault;
 mod guard;
 mod refill_window;
+pub(super) mod spaces;
 mod switch;
 
 use agile::AgileEntry;
@@ -38,6 +39,7 @@ use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
 use audit::Audit;
 use refill_window::RefillWindow;
+use spaces::SpaceEntry;
 
 /// The execution of a single instruction on nested tables, where shadow paging cannot let it pass and the emulator does not
 /// know it. For its time the VCPU excludes all other engines.
@@ -70,6 +72,8 @@ pub struct Mmu {
     refill_window: Option<RefillWindow>,
     /// What agile paging keeps for a VCPU.
     pub agile: AgileEntry,
+    /// What is kept where the engine is chosen for each address space.
+    space: SpaceEntry,
     audit: Option<Audit>,
     /// Changes so far.
     pub switches: SwitchCounts,
@@ -87,6 +91,7 @@ impl Default for Mmu {
             guarded: None,
             refill_window: None,
             agile: AgileEntry::default(),
+            space: SpaceEntry::default(),
             audit: None,
             switches: SwitchCounts::default(),
         }
@@ -156,7 +161,7 @@ pub fn set_mode<V: Virt, M: HostMemory>(
     if engines_of(mode).uses_shadow() {
         switch::prepare(vcpu, vm)?;
     }
-    if mode.needs_samples() {
+    if mode.needs_samples() || matches!(mode, Mode::Commodity(_)) {
         vm.sampling.start(SAMPLES_MS * vm.clock.tsc_khz(), tsc());
     }
     vm.translation.request(mode);
@@ -176,6 +181,12 @@ pub fn follow_mode<V: Virt, M: HostMemory>(
     }
     if !V::UNRESTRICTED || vm.translation.counts_exits() {
         vcpu.request(work::MMU);
+    }
+    spaces::end(vcpu, vm);
+    if vm.translation.is_by_space() {
+        // Each address space has its own, from the next entry on.
+        vcpu.request(work::MMU);
+        return Ok(());
     }
     switch(vcpu, vm, vm.translation.wanted(), tsc)?;
     if !engines_of(vm.translation.mode()).uses_shadow() {
@@ -297,8 +308,15 @@ pub fn serve<V: Virt, M: HostMemory>(
 ) -> Result<(), Stop> {
     vcpu.work &= !work::MMU;
     switch::follow(vcpu, vm);
+    let is_by_space = vm.translation.is_by_space();
+    if is_by_space {
+        spaces::follow(vcpu, vm, tsc());
+    }
     if let Some(to) = choose::choose(vcpu, vm)? {
         switch(vcpu, vm, to, &tsc).map_err(|error| no_memory(vcpu, error))?;
+    }
+    if is_by_space {
+        spaces::watch_loads(vcpu, vm);
     }
     guard::follow(vcpu, vm);
     if vcpu.mmu.reload {

@@ -15,6 +15,7 @@ mod map_changes;
 mod memory;
 mod modes;
 mod random;
+mod spaces;
 mod speculation;
 mod time;
 mod time_stamp;

@@ -235,8 +235,7 @@ impl Virt for Svm {
         let vmcb = self.hidden_mut();
         (vmcb.star, vmcb.lstar, vmcb.cstar, vmcb.sfmask) = (0, 0, 0, 0);
         (vmcb.sysenter_cs, vmcb.sysenter_esp, vmcb.sysenter_eip, vmcb.kernel_gs_base) = (0, 0, 0, 0);
-        // APM 2, 7.8.2: PAT after RESET.
-        vmcb.g_pat = 0x0007_0406_0007_0406;
+        vmcb.g_pat = 0x0007_0406_0007_0406; // APM 2, 7.8.2: after RESET.
     }
 
     fn init(&mut self) {
@@ -342,6 +341,10 @@ impl Virt for Svm {
 
     fn set_agile(&mut self, state: Option<abi::agile::Words>) {
         self.block.vmcb.agile = state.unwrap_or_default();
+    }
+
+    fn set_cr3_exits(&mut self, exits: bool) {
+        self.take_cr3_loads(exits);
     }
 
     fn flush(&mut self, scope: FlushScope) {

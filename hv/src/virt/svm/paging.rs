@@ -76,6 +76,15 @@ impl Svm {
         self.paging_changed();
     }
 
+    /// See [`Virt::set_cr3_exits`](crate::virt::Virt::set_cr3_exits).
+    pub(super) fn take_cr3_loads(&mut self, exits: bool) {
+        let vmcb = &mut self.block.vmcb;
+        if self.guest_cr.is_none() && exits != (vmcb.intercept_cr & cr::CR3_WRITE != 0) {
+            vmcb.intercept_cr ^= cr::CR3_WRITE;
+            self.dirty(clean::INTERCEPTS);
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn begin_shadow(&mut self) {

@@ -53,6 +53,11 @@ fn cr0_is_watched_no_more_than_needed() {
             svm.use_roots(Roots::Nested(Hpa(0x1000)));
             // No access to CR0 exits.
             assert_eq!(intercepted(&svm), (cr::CR4_WRITE, 0));
+            for exits in [true, true, false, true] {
+                svm.set_cr3_exits(exits);
+                let loads = if exits { cr::CR3_WRITE } else { 0 };
+                assert_eq!(intercepted(&svm), (cr::CR4_WRITE | loads, 0));
+            }
             svm.use_roots(Roots::Shadow(Hpa(0x2000)));
             // Writes of CR0 only if they change more than TS and MP.
             assert_eq!(intercepted(&svm), (shadow | cr::CR3_WRITE | cr::CR4_WRITE, 1 << 5));

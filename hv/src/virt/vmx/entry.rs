@@ -257,6 +257,8 @@ impl Vmx {
         }
         if self.guest_cr.is_some() {
             word |= processor::CR3_LOAD | processor::CR3_STORE | processor::INVLPG;
+        } else if self.cr3_exits {
+            word |= processor::CR3_LOAD;
         }
         (word | self.injection.windows).into()
     }

@@ -68,6 +68,8 @@ pub struct Vmx {
     /// The level-1 data cache is flushed when the host has used the processor.
     flushes_l1d: bool,
     debug_open: bool,
+    /// Loads of CR3 exit on nested tables.
+    cr3_exits: bool,
     /// Reason of the last exit.
     reason: u32,
     /// IDT-vectoring information of the last exit, if its reason can interrupt a delivery.
@@ -107,6 +109,7 @@ impl Vmx {
             live: Cell::new(false),
             flushes_l1d: false,
             debug_open: false,
+            cr3_exits: false,
             reason: reason::INIT,
             vectoring: 0,
             interruption: 0,
@@ -365,6 +368,12 @@ impl Virt for Vmx {
 
     fn set_switched_msr(&mut self, index: u32, value: u64) -> bool {
         self.write_switched(index, value)
+    }
+
+    fn set_cr3_exits(&mut self, exits: bool) {
+        if core::mem::replace(&mut self.cr3_exits, exits) != exits {
+            self.request(work::CHANGED);
+        }
     }
 
     fn open_debug_registers(&mut self) {

@@ -86,6 +86,7 @@ impl Vmx {
         let (cr0, cr4, efer) = (self.cr0(), self.cr4(), self.efer());
         let flags = if self.features.ept_accessed_dirty { EPT_ACCESSED_DIRTY } else { 0 };
         self.set(Field::EptPointer, root.0 | EPT_WALK | flags);
+        self.cr3_exits = false;
         if let Some(guest) = self.guest_cr.take() {
             self.set(Field::Cr3, guest.cr3);
             self.write_pointers(guest.pointers);

@@ -181,6 +181,23 @@ fn an_exit_reads_and_writes_few_fields() {
 }
 
 #[test]
+fn loads_of_cr3_exit_on_nested_tables_until_the_next_tables() {
+    let exits = || field(control::PROCESSOR_BASED) & u64::from(processor::CR3_LOAD) != 0;
+    let mut scene = Scene::nested();
+    scene.run(reason::INTERRUPT, &[]);
+    assert!(!exits());
+    scene.vmx.set_cr3_exits(true);
+    scene.run(reason::INTERRUPT, &[]);
+    assert!(exits());
+    scene.vmx.set_paging(Roots::Shadow(Hpa(0x5000)));
+    scene.run(reason::INTERRUPT, &[]);
+    assert!(exits(), "always");
+    scene.vmx.set_paging(Roots::Nested(Hpa(0x5000)));
+    scene.run(reason::INTERRUPT, &[]);
+    assert!(!exits());
+}
+
+#[test]
 fn page_faults_exit_by_tables_and_mode() {
     let choice =
         || (field(control::EXCEPTION_BITMAP) >> vector::PF & 1, field(control::PAGE_FAULT_MASK) as u32);

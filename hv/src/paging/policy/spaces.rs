@@ -1,0 +1,290 @@
+//! The policy of agile paging's machine `commodity`: each address space of a VM is nested or shadow as a whole.
+//!
+//! Pure, like all policies, but asked for an address space instead of the VM: it is told how long one has run and what shadow
+//! tables have cost it, and says on which engine it is to run. `vcpu::mmu::spaces` calls it when CR3 is loaded and at the end of
+//! periods of samples.
+//!
+//! - An address space begins nested, and becomes shadow when it has run for a while: most processes are short, and build
+//!   their tables.
+//! - A shadow one whose shadow tables cost too much in two windows of its own time in a row becomes nested. One window may hold the
+//!   faults that fill the tables.
+//! - It tries again after some time of its own, which doubles each time that the trial fails, and is the first one again
+//!   after a trial that went well for as long.
+
+use abi::policy::Commodity;
+use abi::telemetry::key;
+use alloc::vec::Vec;
+
+use crate::paging::engine::Engine;
+
+/// Address spaces that are known at a time. The one that has not run for longest is forgotten first.
+const MOST: usize = 256;
+/// The time until the next trial doubles this often at most.
+const DOUBLINGS: u32 = 6;
+/// Windows in a row that cost too much and end a trial.
+const DEAR: u8 = 2;
+
+/// The policy's parameters, in nanoseconds of an address space's own time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Times {
+    start: u64,
+    window: u64,
+    retry: u64,
+    cost_milli: u64,
+}
+
+impl From<Commodity> for Times {
+    fn from(parameters: Commodity) -> Times {
+        let nanos = |ms: u32| u64::from(ms) * 1_000_000;
+        Times {
+            start: nanos(parameters.start_ms),
+            window: nanos(parameters.window_ms),
+            retry: nanos(parameters.retry_ms),
+            cost_milli: parameters.cost_milli.into(),
+        }
+    }
+}
+
+/// What is known of an address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// What its CR3 has of the root table's address.
+    pub root: u64,
+    /// Nested or shadow.
+    pub engine: Engine,
+    /// For how long it has run, in nanoseconds.
+    pub own: u64,
+    /// What the shadow tables have cost of that, in nanoseconds.
+    pub cost: u64,
+    /// How often the engine has changed.
+    pub changes: u32,
+    /// When it ran last, in nanoseconds of the VM's time.
+    last: u64,
+    /// Own time and cost at the begin of the window.
+    window: (u64, u64),
+    /// Windows in a row that cost too much.
+    dear: u8,
+    /// Own time at the begin of the trial, or at which the next begins.
+    at: u64,
+    /// Trials in a row that have failed.
+    failed: u32,
+}
+
+/// The decisions so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceCounts {
+    /// Address spaces that have become shadow.
+    pub to_shadow: u64,
+    /// And nested again.
+    pub to_nested: u64,
+    /// Loads of CR3 that have exited on nested tables.
+    pub nested_loads: u64,
+}
+
+impl SpaceCounts {
+    /// All counters with their names in statistics and telemetry.
+    pub fn named(&self) -> [(&'static str, u64); 3] {
+        [
+            (key::SPACES_TO_SHADOW, self.to_shadow),
+            (key::SPACES_TO_NESTED, self.to_nested),
+            (key::NESTED_CR3_LOADS, self.nested_loads),
+        ]
+    }
+}
+
+/// The address spaces of a VM.
+#[derive(Debug)]
+pub struct Spaces {
+    times: Times,
+    known: Vec<Space>,
+    /// How many of them are shadow.
+    shadow: usize,
+    /// What has been decided.
+    pub counts: SpaceCounts,
+}
+
+impl Spaces {
+    /// None is known.
+    pub fn new(parameters: Commodity) -> Spaces {
+        Spaces {
+            times: parameters.into(),
+            known: Vec::with_capacity(MOST),
+            shadow: 0,
+            counts: SpaceCounts::default(),
+        }
+    }
+
+    /// All that are known.
+    pub fn iter(&self) -> impl Iterator<Item = &Space> {
+        self.known.iter()
+    }
+
+    /// Whether one is shadow. Otherwise nobody need see loads of CR3.
+    pub fn any_shadow(&self) -> bool {
+        self.shadow > 0
+    }
+
+    /// The engine for an address space.
+    pub fn engine(&self, root: u64) -> Engine {
+        match self.known.iter().find(|space| space.root == root) {
+            Some(space) => space.engine,
+            None if self.times.start == 0 => Engine::Shadow,
+            None => Engine::Nested,
+        }
+    }
+
+    /// Another process has this root table from now on.
+    pub fn forget(&mut self, root: u64) {
+        self.known.retain(|space| space.root != root);
+        self.count();
+    }
+
+    fn count(&mut self) {
+        self.shadow = self.known.iter().filter(|space| space.engine == Engine::Shadow).count();
+    }
+
+    /// The address space has run for `ran` nanoseconds until `now`, of which `cost` went to its shadow tables; whether it is to change
+    /// its engine.
+    pub fn charge(&mut self, root: u64, ran: u64, cost: u64, now: u64) -> bool {
+        let times = self.times;
+        let space = self.known(root, now);
+        space.last = now;
+        space.own = space.own.saturating_add(ran);
+        if space.engine == Engine::Nested {
+            if space.own < space.at {
+                return false;
+            }
+            space.begin(Engine::Shadow);
+            self.counts.to_shadow += 1;
+            self.count();
+            return true;
+        }
+        space.cost = space.cost.saturating_add(cost);
+        let (ran, cost) = (space.own - space.window.0, space.cost - space.window.1);
+        if ran < times.window {
+            return false;
+        }
+        space.window = (space.own, space.cost);
+        let is_dear = u128::from(cost) * 1000 > u128::from(ran) * u128::from(times.cost_milli);
+        space.dear = if is_dear { space.dear + 1 } else { 0 };
+        if space.dear < DEAR {
+            return false;
+        }
+        let went_well = space.own - space.at >= times.retry;
+        let failed = if went_well { 0 } else { space.failed };
+        space.begin(Engine::Nested);
+        space.at = space.own.saturating_add(times.retry << failed);
+        space.failed = (failed + 1).min(DOUBLINGS);
+        self.counts.to_nested += 1;
+        self.count();
+        true
+    }
+
+    /// What is known of an address space, from now on.
+    fn known(&mut self, root: u64, now: u64) -> &mut Space {
+        let at = self.known.iter().position(|space| space.root == root).unwrap_or_else(|| {
+            if self.known.len() == MOST
+                && let Some(oldest) = (0..MOST).min_by_key(|&at| self.known[at].last)
+            {
+                self.known.swap_remove(oldest);
+            }
+            let (engine, at) = (self.engine(root), self.times.start);
+            let window = (0, 0);
+            self.known.push(Space {
+                root,
+                engine,
+                own: 0,
+                cost: 0,
+                changes: 0,
+                last: now,
+                window,
+                dear: 0,
+                at,
+                failed: 0,
+            });
+            self.count();
+            self.known.len() - 1
+        });
+        &mut self.known[at]
+    }
+}
+
+impl Space {
+    /// Runs on another engine from now on.
+    fn begin(&mut self, engine: Engine) {
+        self.engine = engine;
+        self.changes = self.changes.saturating_add(1);
+        (self.window, self.dear, self.at) = ((self.own, self.cost), 0, self.own);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn spaces() -> Spaces {
+        Spaces::new(Commodity { start_ms: 100, window_ms: 10, cost_milli: 50, retry_ms: 200 })
+    }
+
+    #[test]
+    fn one_that_computes_becomes_shadow_and_stays_and_its_neighbour_that_builds_does_not() {
+        let mut spaces = spaces();
+        let mut changes = [Vec::new(), Vec::new()];
+        for ms in 0..10_000u64 {
+            // 10 ms of faults that fill the tables.
+            let costs = [if (100..110).contains(&ms) { MS } else { MS / 100 }, MS / 5];
+            for (root, cost) in [0x1000, 0x2000].into_iter().zip(costs) {
+                let at = root as usize / 0x1000 - 1;
+                if spaces.charge(root, MS, cost, ms * MS) {
+                    changes[at].push((ms, spaces.engine(root)));
+                }
+            }
+        }
+        assert_eq!(changes[0], [(99, Engine::Shadow)], "one window was dear");
+        let tries: Vec<u64> =
+            changes[1].iter().filter(|(_, to)| *to == Engine::Shadow).map(|c| c.0).collect();
+        assert_eq!(tries[0], 99);
+        let waits: Vec<u64> = tries.windows(2).map(|pair| (pair[1] - pair[0]) / 100).collect();
+        assert_eq!(waits, [2, 4, 8, 16, 32], "each time twice as long");
+        let shadow = spaces.iter().find(|space| space.root == 0x2000).unwrap().cost / (MS / 5);
+        assert!(shadow <= 20 * tries.len() as u64, "{shadow} ms of 10 s");
+        assert_eq!(spaces.counts.to_shadow, 1 + tries.len() as u64);
+    }
+
+    #[test]
+    fn a_trial_that_went_well_begins_anew() {
+        let mut spaces = spaces();
+        let mut run = |ms: u64, cost: u64| (0..ms).filter(|_| spaces.charge(0x1000, MS, cost, 0)).count();
+        assert_eq!((run(100, 0), run(20, MS), run(400, 0), run(20, MS), run(800, 0)), (1, 1, 1, 1, 1));
+        assert_eq!((run(200, 0), run(20, MS)), (0, 1), "for as long as the first wait");
+        assert_eq!((run(199, 0), run(1, 0)), (0, 1));
+    }
+
+    #[test]
+    fn what_is_known_is_bounded_and_can_be_forgotten() {
+        let mut spaces = spaces();
+        for root in 0..2 * MOST as u64 {
+            let _young = spaces.charge(root << 12, MS, 0, root);
+        }
+        assert_eq!(spaces.known.len(), MOST);
+        assert!(spaces.iter().all(|space| space.root >> 12 >= MOST as u64), "the oldest went");
+        assert!(!spaces.any_shadow());
+        let root = MOST as u64 * 0x1000;
+        assert!(spaces.charge(root, 99 * MS, 0, 0) && spaces.any_shadow());
+        spaces.forget(root);
+        assert_eq!((spaces.engine(root), spaces.any_shadow()), (Engine::Nested, false));
+        let eager = Spaces::new(Commodity { start_ms: 0, ..Commodity::default() });
+        assert_eq!(eager.engine(root), Engine::Shadow, "from the start");
+    }
+
+    #[test]
+    fn no_numbers_overflow() {
+        let mut spaces = spaces();
+        for n in 0..10_000u64 {
+            let huge = u64::MAX >> (n % 64);
+            let _any = spaces.charge(n % 3, huge, huge, huge);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Address spaces that are nested or shadow as a whole.
+
+use crate::arch::RegMove;
+use crate::arch::state::{Gpr, VcpuState, cr0};
+use crate::paging::engine::{Engine, Engines};
+use crate::paging::policy::Mode;
+use crate::vcpu::mmu::{serve, set_mode};
+use crate::vcpu::outcome::Return;
+use crate::vcpu::run::run;
+use crate::vcpu::testing::{CODE, Machine, START, TSC_KHZ};
+use crate::virt::fake::{Fake, Step};
+use crate::virt::{Exit, FlushScope, Roots};
+
+fn mode(parameters: &str) -> Mode {
+    alloc::format!("agile,machine=commodity{parameters}").parse().unwrap()
+}
+
+/// MOV CR3 to this root, `ms` later.
+fn load(f: &mut Fake, ms: u64, cr3: u64) -> Exit {
+    f.cpu.tsc.set(f.cpu.tsc.get() + ms * TSC_KHZ);
+    f.set_gpr(Gpr::Rax, cr3);
+    f.next_rip = Some(CODE);
+    Exit::ControlReg(RegMove { index: 3, write: true, gpr: Some(Gpr::Rax) })
+}
+
+/// On tables of 32 bits at 5000 from the start.
+fn machine(script: &[Step], parameters: &str) -> Machine {
+    let mut machine = Machine::with("shadow_pages = 16\n", script);
+    machine.host.cpu.tsc.set(START);
+    machine.vcpu.virt.regs.cr3 = 0x5000;
+    machine.vcpu.virt.regs.cr0 |= cr0::PG;
+    set_mode(&mut machine.vcpu, &machine.vm, mode(parameters), || START).unwrap();
+    machine
+}
+
+fn is_nested(f: &Fake) -> bool {
+    matches!(f.roots, Some(Roots::Nested(_)) | None)
+}
+
+#[test]
+fn each_address_space_runs_on_the_engine_that_it_has_come_to() {
+    let mut machine = machine(
+        &[
+            // Young; without a shadow address space nobody looks at CR3.
+            |f| (assert!(is_nested(f) && !f.cr3_exits), load(f, 1, 0x5000)).1,
+            |f| {
+                assert!(is_nested(f) && f.flushes.contains(&FlushScope::NonGlobal));
+                load(f, 100, 0x6000)
+            },
+            // 5000 has had its time. Its neighbour has not.
+            |f| (assert!(is_nested(f) && f.cr3_exits), load(f, 50, 0x5000)).1,
+            |f| (assert!(!is_nested(f)), load(f, 10, 0x6000)).1,
+            |f| (assert!(is_nested(f) && f.cr3_exits), load(f, 10, 0x5000)).1,
+            |f| {
+                assert!(!is_nested(f));
+                Exit::Shutdown
+            },
+        ],
+        ",start_ms=100",
+    );
+    machine.play();
+    let spaces = machine.vm.translation.spaces();
+    let spaces = spaces.as_ref().unwrap();
+    let known: Vec<_> =
+        spaces.iter().map(|space| (space.root, space.engine, space.own / 1_000_000)).collect();
+    assert_eq!(known, [(0x5000, Engine::Shadow, 111), (0x6000, Engine::Nested, 60)]);
+    assert_eq!(spaces.counts.nested_loads, 4);
+    assert_eq!(machine.vcpu.mmu.switches.to_shadow.count, 2);
+}
+
+#[test]
+fn another_mode_begins_with_its_own_engine_and_ends_the_exits() {
+    let mut machine = machine(&[], ",start_ms=0");
+    let Machine { vm, vcpu, .. } = &mut machine;
+    serve(vcpu, vm, || START).unwrap();
+    assert!(!is_nested(&vcpu.virt), "shadow from the start");
+    vcpu.virt.regs.cr0 &= !cr0::PG;
+    serve(vcpu, vm, || START).unwrap();
+    assert!(is_nested(&vcpu.virt), "no address space");
+    set_mode(vcpu, vm, Mode::Shadow, || START).unwrap();
+    assert!(!is_nested(&vcpu.virt) && vm.translation.spaces().is_none());
+    serve(vcpu, vm, || START).unwrap();
+    assert!(!is_nested(&vcpu.virt), "nothing keeps it from shadow tables any more");
+    set_mode(vcpu, vm, mode(",start_ms=0"), || START).unwrap();
+    serve(vcpu, vm, || START).unwrap();
+    set_mode(vcpu, vm, Mode::Nested, || START).unwrap();
+    serve(vcpu, vm, || START).unwrap();
+    assert!(is_nested(&vcpu.virt) && !vcpu.virt.cr3_exits);
+}
+
+#[test]
+fn a_halted_vcpu_keeps_no_other_from_shadow_tables() {
+    let mut machine = machine(&[|_| Exit::Hlt], ",start_ms=100");
+    let Machine { vm, vcpu, host } = &mut machine;
+    serve(vcpu, vm, || START).unwrap();
+    assert_eq!(vm.translation.target(Engines::ALL), Some(Engine::Nested), "its address space is young");
+    assert!(matches!(run(vcpu, vm, &mut (), host), Return::Idle));
+    assert_eq!(vm.translation.target(Engines::ALL), Some(Engine::Shadow));
+}
