@@ -19,8 +19,9 @@ use crate::paging::engine::Engine;
 
 /// Address spaces that are known at a time. The one that has not run for longest is forgotten first.
 const MOST: usize = 256;
-/// The time until the next trial doubles this often at most.
-const DOUBLINGS: u32 = 6;
+/// The time until the next trial doubles this often at most: with the defaults, trials take 1.25 % of the time of one that
+/// always builds, and it comes to shadow tables within 8 s of its time when it begins to compute.
+const DOUBLINGS: u32 = 3;
 /// Windows in a row that cost too much and end a trial.
 const DEAR: u8 = 2;
 
@@ -247,7 +248,7 @@ mod tests {
             changes[1].iter().filter(|(_, to)| *to == Engine::Shadow).map(|c| c.0).collect();
         assert_eq!(tries[0], 99);
         let waits: Vec<u64> = tries.windows(2).map(|pair| (pair[1] - pair[0]) / 100).collect();
-        assert_eq!(waits, [2, 4, 8, 16, 32], "each time twice as long");
+        assert_eq!(waits[..5], [2, 4, 8, 16, 16], "twice as long, up to a limit");
         let shadow = spaces.iter().find(|space| space.root == 0x2000).unwrap().cost / (MS / 5);
         assert!(shadow <= 20 * tries.len() as u64, "{shadow} ms of 10 s");
         assert_eq!(spaces.counts.to_shadow, 1 + tries.len() as u64);
