@@ -17,7 +17,11 @@ pub fn mode<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Writ
     let translation = &view.vm.translation;
     let (mode, wanted, in_force) =
         (translation.mode(), translation.wanted().name(), translation.in_force().name());
-    writeln!(answer, "mode {mode}: policy requests {wanted} tables; {in_force} tables in use")?;
+    if translation.is_by_space() {
+        writeln!(answer, "mode {mode}: the policy chooses for each address space; {in_force} tables in use")?;
+    } else {
+        writeln!(answer, "mode {mode}: policy requests {wanted} tables; {in_force} tables in use")?;
+    }
     for vcpu in view.vcpus.iter() {
         let (mmu, counts) = (&vcpu.mmu, vcpu.mmu.switches);
         writeln!(answer, "VCPU {}: {} tables", vcpu.id, mmu.engine().name())?;

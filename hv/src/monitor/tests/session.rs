@@ -257,6 +257,25 @@ fn modes() {
 }
 
 #[test]
+fn address_spaces_are_shown_with_their_tables() {
+    let mut scene = long_mode();
+    scene.vm.shadow_limit = Limit::pages(16);
+    assert!(answer(&mut scene, "agile").starts_with("agile paging is not in use"));
+    let text = answer(&mut scene, "mode agile,machine=commodity,start_ms=7");
+    let expected = "mode agile,machine=commodity,start_ms=7: the policy chooses for each address space; nested tables in use\n";
+    assert!(text.starts_with(expected), "{text}");
+    for (root, ms) in [(0x5000, 6), (0x1000, 8)] {
+        let mut spaces = scene.vm.translation.spaces();
+        let _moved = spaces.as_mut().unwrap().charge(root, ms * 1_000_000, 0, 0);
+    }
+    let text = answer(&mut scene, "agile");
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[1], ["CR3", "0x0000000000001000", "shadow", "8", "ms", "0", "ms", "1"], "{text}");
+    assert_eq!(lines[2], ["CR3", "0x0000000000005000", "nested", "6", "ms", "0", "ms", "0"], "{text}");
+    assert_eq!(lines[3], ["spaces_to_shadow", "1"], "{text}");
+}
+
+#[test]
 fn a_mode_without_memory_for_it_is_not_taken() {
     let mut scene = long_mode();
     scene.vm.shadow_limit = Limit::pages(4096);
