@@ -4,15 +4,15 @@
 //! they are intercepted (`virt::Virt::guarded_page`). Such a processor writes to the TSS before it does anything else, and so
 //! faults first.
 //!
-//! To watch the frame behind the address would not do, because the guest can map another one there. Nor would it do to fill
+//! To write-protect the frame behind the address would not do, because the guest can map another one there. Nor would it do to fill
 //! leaves for the address without the right to write: shadow pages are found by the guest's tables that they follow, and the
-//! same page may serve other addresses, through which the leaf could be filled. So the way to a guarded address has shadow
+//! same page may serve other addresses, through which the leaf could be filled. So the path to a guarded address has shadow
 //! pages of its own ([`Role::guarded`](super::role::Role::guarded)), and in these the entry is never writable. Pages of
 //! level 2 serve all guarded stretches of 1 GiB, if the guest's tables are the same; so addresses are compared piece by
 //! piece, each level's index with that of any guarded page. That guards too much at worst.
 //!
 //! Only below page-directory pointers ([`Source::Top`](super::role::Source::Top)), that is, outside of long mode. What is
-//! not plain goes the long way of a fault, so that the short one has nothing more to look at.
+//! not plain takes the slow path of a fault, so that the fast one has nothing more to look at.
 
 use super::role::Key;
 use super::{Reload, Shadow, TlbFlush};

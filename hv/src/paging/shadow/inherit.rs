@@ -48,6 +48,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             let Some(child) = self.pool.child(used, index) else { continue };
             let at = base.0 + key.entry_offset(index);
             let Ok(raw) = ram.read_entry(Gpa(at), key.entry_bytes()) else { continue };
+            // Without the accessed bit the guest must not be able to use the entry before a fault has set it.
             if raw & (PRESENT | ACCESSED | forbidden) != PRESENT | ACCESSED {
                 continue;
             }
@@ -133,6 +134,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// `rest` more pages: yes.
     fn maps_any(&self, memory: &impl GuestMemory, id: PageId, end: usize, rest: &mut u32) -> bool {
         let page = self.pool.page(id);
+        // Bounded, because the guest decides how much there is to look at, and the VM's lock is held.
         *rest = rest.saturating_sub(1);
         if *rest == 0 || !page.key.is_plain_table() {
             return true;

@@ -108,7 +108,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         let root = self.pool.root().ok_or(None)?;
         let is_pae = self.pool.page(root).key.kind() == PagingKind::Pae;
-        // Page-directory pointers are not write-protected.
+        // Page-directory pointers are not write-protected: the processor reads them when CR3 is loaded, and not again (Intel SDM 3,
+        // 4.4.1). The guest may change them in memory meanwhile; a link is good only as long as they lead where it does.
         if is_pae {
             let directory = self.pool.child(root, index(gva, 3)).ok_or(None)?;
             if pdpte(space.state, space.ram, gva) != Some(self.pool.page(directory).gfn) {
@@ -189,6 +190,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if raw & ACCESSED == 0 && ram.compare_exchange(at, bytes as usize, raw, raw | ACCESSED) != Ok(true) {
             return Err(None);
         }
+        // Each table that is write-protected is a shootdown, in which all other VCPUs leave the guest: one for the whole path.
         if self.is_shared {
             self.write_protect_path(space, fault.gva);
         }

@@ -345,6 +345,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let starts_unsync = key.is_table() && self.starts_unsync_or_write_protect(memory, key);
         let evictions = self.pool.evictions;
         let id = self.pool.create(key, gfn);
+        // The list of unsync pages names pages by number, and this one stands for another table now.
         if self.pool.evictions != evictions {
             // Others may have been evicted with the one that is used again.
             self.unsync.retain(|other| other.id != id);

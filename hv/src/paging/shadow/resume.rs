@@ -54,6 +54,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             if !page.is_in_use() || !key.is_table() || page.unsync || !is_written(page.gfn) {
                 continue;
             }
+            // The processor would deliver faults there without an exit, and the guest may have made the entries present.
             self.pool.forget_all_absent(id);
             match key.level() {
                 1 => _ = self.resync_page(memory, id),

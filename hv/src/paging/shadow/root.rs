@@ -93,9 +93,11 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         let long = !key.is_top();
         if !long && key.kind() == PagingKind::Pae {
-            // The pointers are those of this moment; faults read them again.
+            // The pointers are those of this moment; faults read them again. What is left of the load before would be used where
+            // the guest has changed a pointer and loaded the same CR3, which is how it makes that known.
             self.pool.clear(root);
         }
+        // A load of CR3 keeps global translations. Under registers with another meaning the same address may be another page.
         let flush = if same { TlbFlush::NonGlobal } else { TlbFlush::All };
         let root = Root { frame: self.pool.page(root).frame, long };
         (root, self.pool.take_owed_and(flush))

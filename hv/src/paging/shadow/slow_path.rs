@@ -119,6 +119,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         fault: PageFault,
     ) -> ShadowOutcome {
         let (AddressSpace { p2m, ram, state }, PageFault { gva, access }) = (space, fault);
+        // Until a table on the path is write-protected for all VCPUs, another one can change what the walk has read. A shootdown
+        // during the descent says that this was the case for some table; the walk is then done again.
         let shootdowns = self.pool.shootdowns();
         let mut path = Path::default();
         let found = match walk(state, ram, gva, access, true, |step| path.see(step)) {
@@ -201,6 +203,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             if let Some(step) = walk.path.at(level)
                 && !(walk.state.kind() == PagingKind::Pae && level == 3)
             {
+                // Rights of upper entries are part of the key below, and shadow links allow everything: so one shadow page serves
+                // all paths that allow the same, and a change of an upper entry's rights leads to another page.
                 allowed.set(Allowed::WRITE, allowed.contains(Allowed::WRITE) && step.raw & WRITE != 0);
                 allowed.set(Allowed::USER, allowed.contains(Allowed::USER) && step.raw & USER != 0);
                 let execute = walk.state.kind() == PagingKind::TwoLevel || step.raw & NO_EXECUTE == 0;
@@ -220,6 +224,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                     child
                 }
             };
+            // The guest uses the table: it is no data page that is only written, which a flood would take it for.
             self.pool.page_mut(child).writes = 0;
             (table, level) = (child, level - 1);
         }
@@ -252,6 +257,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let (entry, len) = p2m.run(walk.found.gpa.align_down(size), size);
         let Some(to) = entry.readable().filter(|to| len == size && to.is_aligned(size)) else { return false };
         let attr = walk.attr(entry.writable().is_some());
+        // One leaf has one right to write: over a guest table it would let the guest write to that unseen.
         if attr.write && self.pool.has_tables_near(to.frame()) {
             return false;
         }
@@ -280,6 +286,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         // The processor never needs to set these.
         let raw = self.typed(raw, level) | ACCESSED | DIRTY;
         let old = self.pool.entry(table, index);
+        // The guest sees no reason to flush: its own entry may be as it was (the dirty bit or CR0.WP made the difference). Without
+        // a flush of ours the processor could go on with the old leaf, which is what has just faulted.
         if old & PRESENT != 0 && old != raw {
             let large = self.pool.child(table, index).is_some();
             if large {

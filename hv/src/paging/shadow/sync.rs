@@ -83,12 +83,14 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             }
             let page = self.pool.page_mut(id);
             page.writes = page.writes.saturating_add(1);
+            // A page that the guest has freed and uses for data would cost an emulated write for every store.
             if page.unsync || page.writes < self.tuning.flood {
                 continue;
             }
             // Only written: perhaps no table any more.
             self.statistics.floods += 1;
             page.writes = 0;
+            // A processor runs on a root, and has its address in CR3: it is emptied and stays.
             if self.pool.is_root(id) {
                 for index in 0..ENTRIES {
                     self.unlink(id, index);
@@ -109,6 +111,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 
     /// Frees the pages that were unlinked if nothing points to them any more, and so on below them.
     pub(super) fn drop_unlinked(&mut self) {
+        // By a list and not by recursion: the stack of the hypervisor is small, and the guest chooses how its tables are linked.
         while let Some(id) = self.unlinked.pop() {
             if self.pool.page(id).is_in_use() && self.pool.is_orphan(id) {
                 self.drop_page(id);
@@ -212,7 +215,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             (page.unsync, page.writes) = (false, 0);
             self.unsync.retain(|other| other.id != id);
         }
-        // From here on no entry that is made writes to it, not even its own.
+        // From here on no entry that is made writes to it, not even its own. First this, then the comparison: what the guest writes
+        // in between would be seen by neither.
         self.pool.protect(frame);
         let mut seen = 0;
         while let Some(id) = self.pool.nth_shadow(frame, seen) {
@@ -323,9 +327,11 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if !only_rights_changed(key, guest_pte, now) {
             return self.pool.zap(id, index);
         }
-        let takes_writes =
+        // The entry may become writable here without a fault, so what a fault would look at has to be looked at: the P2m (which is
+        // noted in the entry), and whether the frame is a table.
+        let host_writable =
             raw & HOST_WRITABLE != 0 && !self.pool.is_write_protected(Hpa(raw & ADDRESS).frame());
-        let entry = self.typed(key.leaf(now, Hpa(raw & ADDRESS), takes_writes), 1);
+        let entry = self.typed(key.leaf(now, Hpa(raw & ADDRESS), host_writable), 1);
         self.pool.change(id, index, entry | raw & HOST_WRITABLE, now);
     }
 
@@ -338,6 +344,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if self.upper_unsync && self.resync_upper(memory) {
             return self.sync_address(memory, gva);
         }
+        // The comparison is by table and not by shadow page: a table may have several, for other rights or registers, and the
+        // guest's INVLPG is a promise about its entry in all of them.
         let table = self.table_of_leaves(gva);
         let number = table.map(|id| self.pool.page(id).key.number());
         let at = index(gva, 1);

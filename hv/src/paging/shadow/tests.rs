@@ -77,7 +77,7 @@ pub(super) fn with_guest_on<F: PteFormat>(
 }
 
 #[test]
-fn a_frame_that_lingers_writable_in_the_tlb_is_flushed_when_it_becomes_a_table() {
+fn a_stale_writable_translation_is_flushed_when_its_frame_becomes_a_table() {
     with_guest(|p2m, write, host, shadow| {
         let memory = VmMemory::new(p2m, host);
         let (outcome, _) = shadow.fault(space(p2m, &memory), page_fault(0, Access::WRITE));
@@ -234,7 +234,7 @@ fn a_table_that_the_guest_writes_is_in_step_when_it_gets_another_place() {
 }
 
 #[test]
-fn a_right_to_write_that_comes_unseen_does_not_reach_watched_tables() {
+fn a_right_to_write_that_comes_unseen_does_not_reach_write_protected_tables() {
     with_guest(|p2m, write, host, shadow| {
         let memory = VmMemory::new(p2m, host);
         // Page 1 of the address space is its own table of level 1, page 2 is that of level 2, and page 3 is data.
@@ -286,7 +286,7 @@ fn a_large_page_that_is_mapped_in_pieces_is_flushed_when_an_entry_on_its_way_cha
 }
 
 #[test]
-fn a_table_that_maps_itself_is_watched_in_its_own_entry_too() {
+fn a_table_that_maps_itself_is_write_protected_in_its_own_entry_too() {
     with_guest(|p2m, write, host, shadow| {
         let memory = VmMemory::new(p2m, host);
         write(4 * PAGE_SIZE + 8, (4 * PAGE_SIZE) | 7);

@@ -14,7 +14,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// software. `None`: the table is not what withholds the write, or too many pages shadow it.
     ///
     /// While there are such tables above level 1, faults walk the guest's from the root. At the flush all that was made from
-    /// them is dropped. No instruction keeps faulting: what one fault fills stays until then.
+    /// them is dropped. Forward progress: what one
+    /// fault fills stays until that flush, so an instruction that needs two tables does not fault for ever.
     pub fn make_unsync(
         &mut self,
         p2m: &P2m<impl TableMemory>,
@@ -27,6 +28,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if !self.pool.is_write_protected(frame) || count > MAX_UNSYNC {
             return None;
         }
+        // Entries above level 1 lead to pages by links that cached paths count on: those are found by a walk from now on.
         if self.pool.shadows(frame).any(|id| self.pool.page(id).key.level() > 1) {
             self.upper_unsync = true;
             self.pool.forget_paths();
@@ -35,7 +37,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         Some(self.pool.take_owed_and(TlbFlush::None))
     }
 
-    /// Watches all tables above level 1 again, but for nested ones. True: there are such, which the caller brings in step.
+    /// Write-protects all tables above level 1 again, but for nested ones. True: there are such, which the caller brings in step.
     #[cold]
     pub(super) fn resync_upper(&mut self, memory: &impl GuestMemory) -> bool {
         while let Some(at) = self.unsync.iter().position(|page| self.is_upper_unsync(page.id)) {

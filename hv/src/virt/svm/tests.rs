@@ -41,7 +41,7 @@ fn init_leaves_msrs_and_caches_alone_and_reset_does_not() {
 }
 
 #[test]
-fn cr0_is_watched_no_more_than_needed() {
+fn cr0_is_intercepted_no_more_than_needed() {
     let reads = cr::CR3_READ | cr::CR0_READ;
     for (takes_reads_for_cr0, shadow) in [(false, cr::CR3_READ), (true, reads)] {
         let features = Features { takes_reads_for_cr0, ..Features::default() };

@@ -100,7 +100,7 @@ pub enum Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
 pub enum Ways {
-    /// So many.
+    /// A number of ways.
     Count(usize),
     /// All.
     Word(FullyAssociative),

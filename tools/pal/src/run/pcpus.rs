@@ -48,7 +48,7 @@ impl Pcpus {
     /// One.
     pub const ONE: Pcpus = Pcpus { count: 1, shape: [0; 3] };
 
-    /// So many, of which nothing else is said.
+    /// This number of PCPUs, without a topology.
     pub fn new(count: u32) -> Pcpus {
         Pcpus { count, shape: [0; 3] }
     }

@@ -59,7 +59,7 @@ impl Context {
 
 /// What is known of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct Estimate {
     /// log2 of instructions per cycle with shadow paging less that with nested paging.
     pub gain: i64,
     /// By how much it may be wrong.
@@ -102,18 +102,19 @@ impl Gains {
     }
 
     /// What is known of a context.
-    pub(super) fn of(&self, context: Context) -> Known {
+    pub(super) fn of(&self, context: Context) -> Estimate {
         let Cell { gain, radius, since, calm } = self.cells[context.cell()];
         let grown = self.now().wrapping_sub(since) >> calm;
         let radius = (i64::from(radius) + i64::from(grown)).min(WIDEST);
-        Known { gain: gain.into(), radius }
+        Estimate { gain: gain.into(), radius }
     }
 
     /// The speed has changed with one engine: the gain has changed by as much, or not at all if the other engine's has, too.
     pub(super) fn doubt(&mut self, context: Context, by: i64) {
         let by = by.clamp(-MOST, MOST) / 2;
-        let Known { gain, radius } = self.of(context);
-        let known = Known { gain: (gain + by).clamp(-MOST, MOST), radius: (radius + by.abs()).min(WIDEST) };
+        let Estimate { gain, radius } = self.of(context);
+        let known =
+            Estimate { gain: (gain + by).clamp(-MOST, MOST), radius: (radius + by.abs()).min(WIDEST) };
         self.set(context, known, 0);
     }
 
@@ -130,10 +131,10 @@ impl Gains {
         let gain = known.gain + (i128::from(off) * before / (before + seen)) as i64;
         let radius = (before * seen / (before + seen)).isqrt() as i64;
         let calm = if agrees { self.cells[context.cell()].calm + 1 } else { 0 };
-        self.set(context, Known { gain, radius: radius.max(NARROWEST) }, calm.min(CALMEST));
+        self.set(context, Estimate { gain, radius: radius.max(NARROWEST) }, calm.min(CALMEST));
     }
 
-    fn set(&mut self, context: Context, known: Known, calm: u8) {
+    fn set(&mut self, context: Context, known: Estimate, calm: u8) {
         let cell = Cell { gain: known.gain as i32, radius: known.radius as u32, since: self.now(), calm };
         self.cells[context.cell()] = cell;
     }

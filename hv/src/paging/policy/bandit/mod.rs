@@ -146,7 +146,7 @@ impl Bandit {
     /// After an interval on an engine that has settled.
     fn stay(&mut self, context: Context, speed: i64, engine: Engine) -> Engine {
         let place = match self.place.filter(|place| place.context == context) {
-            Some(place) => self.still(place, speed, engine),
+            Some(place) => self.update_place(place, speed, engine),
             None => Place { context, speed, intervals: 1 },
         };
         self.place = Some(place);
@@ -167,7 +167,7 @@ impl Bandit {
     }
 
     /// One more interval in a place. A speed that has changed without the context says that gains may have changed as well.
-    fn still(&mut self, place: Place, speed: i64, engine: Engine) -> Place {
+    fn update_place(&mut self, place: Place, speed: i64, engine: Engine) -> Place {
         let off = speed - place.speed;
         if off.abs() > JUMP.max(4 * self.noise) {
             self.gains.doubt(place.context, signed(engine, off));

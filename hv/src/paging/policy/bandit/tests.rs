@@ -14,7 +14,7 @@ use crate::arch::counters::{CounterEvent, Counts};
 
 /// Periods of 10 ms in a minute.
 const MINUTE: u32 = 6000;
-/// DSP-OFFSET for the modelled guest, whose page faults are 25 times as dear as what nested paging adds to a miss.
+/// DSP-OFFSET for the modelled guest, whose page faults are 25 times as expensive as what nested paging adds to a miss.
 const TOLD: &str = "dsp-offset,bias=-524288";
 
 /// Work that lasts for a minute: what the guest does, and for how many periods, again and again.
@@ -106,7 +106,7 @@ fn best_cycles(minute: &Minute) -> f64 {
     cycles as f64
 }
 
-/// The loss in per cent of a guest whose misses become ten times as dear with shadow paging after two minutes; of the two after.
+/// The loss in per cent in the last two of four minutes; after the first two, misses become ten times as expensive with shadow paging.
 fn swapped<P: Decide>(policy: P) -> f64 {
     let mut machine = Machine::with(policy);
     (machine.counts, machine.noise_milli) = (true, 50);
@@ -129,7 +129,7 @@ fn without_counted_page_faults_it_follows_phases() {
 
 #[test]
 fn what_changes_unseen_is_found_by_trials() {
-    // Shadow paging is dear first: nothing that nested paging shows tells that it no longer is.
+    // Shadow paging is expensive first: nothing that nested paging shows tells that it no longer is.
     let mut machine = Machine::new("bandit");
     machine.miss[1] = 300;
     machine.work([(MISSES, MINUTE)]);

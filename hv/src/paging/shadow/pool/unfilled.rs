@@ -36,7 +36,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         }
     }
 
-    /// A page begins to stand for something: those for page-directory pointers have other gaps.
+    /// A page begins to stand for something: those for page-directory pointers have other entries where nothing is filled.
     #[inline(always)]
     pub(super) fn begin_unfilled(&mut self, id: PageId) {
         if F::FILTERS_FAULTS {

@@ -237,7 +237,7 @@ fn try_writer(
     follow(c, region, name);
 }
 
-/// All writers, on the table above the last one: around the entry in use, and elsewhere. Such a table stays watched, and
+/// All writers, on the table above the last one: around the entry in use, and elsewhere. Such a table stays write-protected, and
 /// what no emulator knows must reach it nevertheless.
 pub fn upper(c: &mut Check) {
     let mut space = Space::new(Kind::Four);
@@ -274,8 +274,8 @@ pub fn upper(c: &mut Check) {
 
 /// What a writer left in registers and flags.
 ///
-/// The emulation loses CF in some if the store faults, which it does on a watched table; the hypervisor's emulator does not.
-/// Any table can be watched: a change of the mode comes at any exit, the one before the writer's own too.
+/// The emulation loses CF in some if the store faults, which it does on a write-protected table; the hypervisor's emulator does not.
+/// Any table can be write-protected: a change of the mode comes at any exit, the one before the writer's own too.
 fn registers(c: &mut Check, name: &str, offset: u64, got: u64, want: u64) {
     let what = format_args!("{name} at {offset:x}: registers");
     if ["CMPXCHG8B", "CMPXCHG16B", "RCL"].iter().any(|lossy| name.contains(lossy)) {
