@@ -17,8 +17,8 @@ use crate::kit::Kits;
 
 /// The machines of `pal run --machine`.
 pub const MACHINES: [&str; 4] = ["native", "qemu-svm", "bochs-native", "bochs-vtx"];
-/// No run of a case takes longer, whatever pal does about its own time limit.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// No run of a case takes longer, whatever pal does about its own time limit, nor does another program: a busy machine stays far from it.
+pub const PATIENCE: Duration = Duration::from_secs(600);
 /// The same on Bochs, which is slow.
 const BOCHS_PATIENCE: Duration = Duration::from_secs(1800);
 /// The time limit of its runs in seconds: nothing should come near it, however slow this machine is.
@@ -26,6 +26,9 @@ pub const BOCHS_TIMEOUT: &str = "1700";
 /// A run that is to end by itself, and not by a limit, has ended by then. What takes
 /// seconds takes minutes where other programs want the processors.
 const SOON: Duration = Duration::from_secs(300);
+/// The memory of the kits' guests in MiB, more than they use. Clearing the 256 MiB of a default guest, which the
+/// hypervisor and the development machine's kernel do for each run, takes as long as most kits do.
+const KIT_MEMORY: &str = "64";
 /// The longest time limit of [`Context::until_limit`], in seconds.
 const LONGEST_LIMIT: u64 = 400;
 
@@ -76,13 +79,14 @@ impl Context {
         self.machine.starts_with("bochs")
     }
 
-    /// The time limit of the kits' runs in seconds, unless a case has its own.
-    fn limit(&self, options: &[&str]) -> &'static [&'static str] {
-        match options.contains(&"--timeout") {
-            true => &[],
-            false if self.on_bochs() => &["--timeout", BOCHS_TIMEOUT],
-            false => &["--timeout", "500"],
-        }
+    /// The time limit of the kits' runs in seconds, and this memory, unless a case has its own.
+    fn limits(&self, memory: &'static str, options: &[&str]) -> Vec<&'static str> {
+        let timeout = if self.on_bochs() { BOCHS_TIMEOUT } else { "500" };
+        [("--timeout", timeout), ("--mem", memory)]
+            .into_iter()
+            .filter(|(option, _)| !options.contains(option))
+            .flat_map(|(option, value)| [option, value])
+            .collect()
     }
 
     /// The options of `pal run` that say where the case runs.
@@ -137,7 +141,10 @@ impl Context {
     /// `pal run` of the kit with these words on its command line.
     pub fn kit(&self, words: &str, options: &[&str]) -> Result<Finished> {
         let kit = self.kit.to_string_lossy();
-        self.run(&[&["--kernel", &kit, "--append", words], self.limit(options), options].concat())
+        self.run(
+            &[&["--kernel", &kit, "--append", words], &self.limits(KIT_MEMORY, options)[..], options]
+                .concat(),
+        )
     }
 
     /// `pal run` of the long-mode kit with these cases on its command line.
@@ -149,8 +156,11 @@ impl Context {
         let line = format!("{emulation}{shadow} {cases}");
         // Bochs' bare machine has no test device: the output tells all.
         let device: &[&str] = if self.machine == "bochs-native" { &[] } else { &["--test-device"] };
+        // The limit of shadow pages follows the memory. Cases that shadow many tables keep the default's.
+        let many = ["torture", "shared", "all"].iter().any(|word| cases.contains(word));
+        let memory = if many { "256" } else { KIT_MEMORY };
         let fixed = ["--kernel", &kit, "--append", &line];
-        self.run(&[&fixed[..], device, self.limit(options), options].concat())
+        self.run(&[&fixed[..], device, &self.limits(memory, options)[..], options].concat())
     }
 
     /// `pal` with any arguments.
@@ -171,11 +181,8 @@ impl Context {
     }
 }
 
-/// Runs a program to its end, with its output in files so that nothing blocks. It dies with this one.
-fn finish(mut command: Command, input: Option<&[u8]>, dir: &Path, patience: Duration) -> Result<Finished> {
-    let (stdout, stderr) = (tempfile::tempfile_in(dir)?, tempfile::tempfile_in(dir)?);
-    command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
-    command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
+/// Has the kernel kill the program when the thread that starts it ends: a case that is killed, or dies, leaves nothing behind.
+pub fn dies_with_this(command: &mut Command) {
     // SAFETY: between fork and exec the closure makes one system call and touches no memory.
     unsafe {
         command.pre_exec(|| {
@@ -183,6 +190,14 @@ fn finish(mut command: Command, input: Option<&[u8]>, dir: &Path, patience: Dura
             Ok(rustix::process::set_parent_process_death_signal(death)?)
         });
     }
+}
+
+/// Runs a program to its end, with its output in files so that nothing blocks. It dies with this one.
+fn finish(mut command: Command, input: Option<&[u8]>, dir: &Path, patience: Duration) -> Result<Finished> {
+    let (stdout, stderr) = (tempfile::tempfile_in(dir)?, tempfile::tempfile_in(dir)?);
+    command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
+    command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
+    dies_with_this(&mut command);
     let start = Instant::now();
     let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
     if let (Some(bytes), Some(mut stdin)) = (input, child.stdin.take()) {

@@ -1,11 +1,11 @@
 //! Wrong options and unusable files: a message that helps, status 2, nothing started, nothing hangs.
 
-use std::{path::Path, process::Command, time::Duration};
+use std::{path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 
 use super::{Case, both, only};
-use crate::context::Context;
+use crate::context::{Context, PATIENCE};
 
 pub const CASES: &[Case] = &[
     only("native", "unknown options and values", options),
@@ -174,7 +174,7 @@ fn copied(context: &Context) -> Result<()> {
     std::fs::copy(&context.pal, &program)?;
     let mut doctor = Command::new(&program);
     doctor.arg("doctor").env_remove("CARGO_TARGET_DIR");
-    let finished = context.wait_for(doctor, Duration::from_secs(60))?;
+    let finished = context.wait_for(doctor, PATIENCE)?;
     let printed = finished.stdout();
     let line = printed.lines().find(|line| line.starts_with("hypervisor")).context("no line about it")?;
     ensure!(line.contains("not here yet"), "{line}");
@@ -183,7 +183,7 @@ fn copied(context: &Context) -> Result<()> {
     std::fs::rename(&program, context.path("pal"))?;
     let mut lost = Command::new(context.path("pal"));
     lost.arg("doctor").env_remove("CARGO_MANIFEST_DIR").current_dir("/");
-    context.wait_for(lost, Duration::from_secs(60))?.status(2)?.says("no checkout of Palimpsest")?;
+    context.wait_for(lost, PATIENCE)?.status(2)?.says("no checkout of Palimpsest")?;
     Ok(())
 }
 
@@ -193,7 +193,7 @@ fn twice(context: &Context) -> Result<()> {
     let rest = ["--exec", "false", "--exec", "sleep 3; echo over", "--append", "a.b=1", "--append", "a.c=2"];
     let mut run = Command::new(&context.pal);
     run.args(options).args(rest).env("PAL_PROGRESS", "1");
-    let finished = context.wait_for(run, Duration::from_secs(300))?.status(0)?.prints("over\n")?;
+    let finished = context.wait_for(run, PATIENCE)?.status(0)?.prints("over\n")?;
     finished.says("pal: the command runs (")?;
     Ok(())
 }

@@ -23,7 +23,7 @@ pub const CASES: &[Case] = &[
 /// the tables by a sweep, which goes on where the first ended. The last comparison finds both cells, and runs nothing.
 fn compares(context: &Context) -> Result<()> {
     // No policy here looks at page faults.
-    let what = ["compare", "--no-kit", "--workloads", "mmap-churn", "--scale", "0.05", "--policies"];
+    let what = ["compare", "--no-kit", "--workloads", "mmap-churn", "--scale", "0.02", "--policies"];
     let cells = ["--cells", &context.path("sweep/opteron-2350")];
     context
         .pal([&what[..], &["nested"], &cells].concat(), None)?
@@ -106,7 +106,7 @@ fn sweeps(context: &Context) -> Result<bool> {
         context.pal(["sweep", &file, "-n"], None)?.status(1)?.has(why)?;
         Ok(())
     };
-    let text = "machines: [opteron-2350]\nworkloads: [mmap-churn]\npolicies: [nested, shadow]\nscale: 0.05\n\
+    let text = "machines: [opteron-2350]\nworkloads: [mmap-churn]\npolicies: [nested, shadow]\nscale: 0.02\n\
                 no_kit: true\n";
     let file = context.file("sweep.yaml", text)?;
     let dry = || context.pal(["sweep", &file, "--dry-run"], None);
@@ -173,7 +173,7 @@ fn refused(context: &Context) -> Result<()> {
 /// guest loads the guest kit.
 fn reproduces(context: &Context) -> Result<()> {
     let (json, page) = (context.path("cells.json"), context.path("figure.md"));
-    let small = ["--workloads", "mmap-churn", "--scale", "0.05", "--json", &json, "--output", &page];
+    let small = ["--workloads", "mmap-churn", "--scale", "0.02", "--json", &json, "--output", &page];
     let words = |name: &'static str| [&["reproduce", name][..], &small].concat();
     let first = context.pal(words("dav2m-fig11"), None)?.status(0)?;
     let document: Value = serde_json::from_str(&std::fs::read_to_string(&json)?)?;

@@ -18,7 +18,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use super::{Case, only};
-use crate::context::Context;
+use crate::context::{Context, dies_with_this};
 
 pub const CASES: &[Case] = &[
     only("qemu-svm", "a hostile guest beside one that works", short).also(&["shadow"]),
@@ -194,6 +194,7 @@ impl Machine {
     /// Runs it until Linux has ended and the hostile guest has restarted a few times; what the hypervisor has told until then, and the
     /// processor time that it took while Linux computed.
     fn run(mut self, patience: Duration) -> Result<(Vec<Value>, u64)> {
+        dies_with_this(&mut self.command);
         let mut qemu = Running(self.command.spawn().context("cannot start qemu-system-x86_64")?);
         let start = Instant::now();
         let (mut first, mut last) = (None, 0);

@@ -1,11 +1,11 @@
 //! Media for real machines, on emulated ones: a PC's BIOS and UEFI load them, the guest runs and powers off.
 
-use std::{path::Path, process::Command, time::Duration};
+use std::{path::Path, process::Command};
 
 use anyhow::{Result, ensure};
 
 use super::{Case, only};
-use crate::context::{BOCHS_TIMEOUT, Context, Finished};
+use crate::context::{BOCHS_TIMEOUT, Context, Finished, PATIENCE};
 
 pub const CASES: &[Case] = &[
     only("qemu-svm", "an ISO image boots on BIOS", iso_bios),
@@ -66,8 +66,8 @@ fn start(context: &Context, firmware: Firmware, medium: &[&str]) -> Result<Finis
         machine.args(["-bios", "/usr/share/ovmf/OVMF.fd"]);
     }
     machine.args(medium);
-    // Longer than a busy machine takes by far; it is there so that nothing stays behind.
-    let finished = context.wait_for(machine, Duration::from_secs(280))?.status(0)?;
+    // It is there so that nothing stays behind.
+    let finished = context.wait_for(machine, PATIENCE)?.status(0)?;
     // OVMF and the iPXE in it write on the serial port what they start; a BIOS does not.
     let uefi = ["BdsDxe: starting Boot", "x64.efi... ok"].iter().any(|line| finished.stdout().contains(line));
     ensure!(uefi == (firmware == Firmware::Uefi), "the other firmware booted\n{}", finished.stdout());
@@ -280,7 +280,7 @@ fn same(context: &Context) -> Result<()> {
     let (first, second) = (first?, second?);
     let mut compare = Command::new("diff");
     compare.args(["-r", &first, &second]);
-    context.wait_for(compare, Duration::from_secs(60))?.status(0)?;
+    context.wait_for(compare, PATIENCE)?.status(0)?;
     Ok(())
 }
 

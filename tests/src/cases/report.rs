@@ -1,14 +1,11 @@
 //! The page of `pal report`: its values are those of the samples, and a browser shows it without complaint.
 
-use std::{env, fs, path::PathBuf, process::Command, time::Duration};
+use std::{env, fs, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::context::Context;
-
-/// How long a browser may take, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(180);
+use crate::context::{Context, PATIENCE};
 
 /// At the end of a copy of the page: points at the middle step of the first chart, and tells whether its value is shown.
 const PROBE: &str = r#"<script>
