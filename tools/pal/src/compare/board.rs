@@ -7,7 +7,7 @@ use std::{
     process::Command,
     sync::{Mutex, MutexGuard},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
@@ -20,7 +20,7 @@ use super::{
 use crate::{
     host::{needs::Needs, qemu::Emulator},
     ui::Ui,
-    workload::{find, runner::Setup},
+    workload::{find, record::EndedBySignal, runner::Setup},
 };
 
 /// What cells are run with, and the hash of it.
@@ -160,6 +160,11 @@ impl Board {
                 .map_err(Into::into)
                 .and_then(|workload| plan.perform(&bench.setup, workload, inputs));
             let seconds = start.elapsed().as_secs();
+            if done.as_ref().is_err_and(|error| error.is::<EndedBySignal>()) {
+                // Ctrl-C in a terminal goes to the run and to this process, which ends in a moment (`Scratch`): the run's end is no
+                // failure then. If this process is still there after that, somebody has ended the run alone.
+                thread::sleep(Duration::from_secs(1));
+            }
             let mut state = self.lock();
             let Plan { workload, policy, seed, .. } = &plan;
             let done_by_now = state.cells.len() + state.failed.len() + 1;

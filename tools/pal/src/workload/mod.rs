@@ -3,7 +3,7 @@
 
 pub mod args;
 mod programs;
-mod record;
+pub mod record;
 pub mod runner;
 
 use anyhow::Result;

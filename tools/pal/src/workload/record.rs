@@ -1,6 +1,10 @@
 //! What the guest's program says: one record between whatever else a console shows. `bench/workloads/src/report.rs` writes it.
 
+use std::{error::Error, fmt, os::unix::process::ExitStatusExt, process::ExitStatus};
+
 use serde::Deserialize;
+
+use crate::status::exit;
 
 /// What was done.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
@@ -16,6 +20,29 @@ pub struct Record {
     /// And when it had ended.
     pub tsc_end: u64,
 }
+
+/// A signal ended the run: its number. Ctrl-C in a terminal goes to `pal` and to its runs, which may be gone first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndedBySignal(pub i32);
+
+impl EndedBySignal {
+    /// What the status of a run says, which may have been killed or have tidied up first.
+    pub fn of(status: ExitStatus) -> Option<EndedBySignal> {
+        // With 255 ssh and others say that something else was wrong; a signal's number is below 65.
+        let told =
+            || status.code().map(|code| code - i32::from(exit::SIGNAL)).filter(|it| (1..65).contains(it));
+        status.signal().or_else(told).map(EndedBySignal)
+    }
+}
+
+impl fmt::Display for EndedBySignal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let EndedBySignal(signal) = self;
+        write!(f, "signal {signal} ended the run; the same command again runs it anew")
+    }
+}
+
+impl Error for EndedBySignal {}
 
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -53,6 +80,14 @@ mod tests {
         assert!(read("Linux\n").unwrap_err().contains("did not come to its end"));
         assert!(read("@workload {\"error\":\"no memory\"}").unwrap_err().contains("no memory"));
         assert!(read(&format!("@workload {}", line.replace(":9", ":1"))).unwrap_err().contains("backwards"));
+    }
+
+    #[test]
+    fn a_status_tells_of_a_signal() {
+        // Those of wait: the code in the second byte, or the signal in the first.
+        let of = |raw| EndedBySignal::of(ExitStatus::from_raw(raw));
+        assert_eq!([of(130 << 8), of(9)], [Some(EndedBySignal(2)), Some(EndedBySignal(9))]);
+        assert_eq!([of(0), of(1 << 8), of(128 << 8), of(255 << 8)], [None; 4]);
     }
 
     proptest! {

@@ -14,7 +14,7 @@ use workloads::Workload;
 
 use super::{
     programs,
-    record::{self, Record},
+    record::{self, EndedBySignal, Record},
 };
 use crate::{
     bench::program,
@@ -314,7 +314,11 @@ fn execute(setup: &Setup, command: &[String]) -> Result<Record> {
     // The end of a comparison is the end of its runs, which remove their files.
     end_with_pal(&mut pal, Signal::TERM);
     let output = pal.output().context("cannot start pal")?;
-    let trouble = match record::read(&String::from_utf8_lossy(&output.stdout)) {
+    let record = record::read(&String::from_utf8_lossy(&output.stdout));
+    if let (Err(_), Some(ended)) = (&record, EndedBySignal::of(output.status)) {
+        return Err(ended.into());
+    }
+    let trouble = match record {
         Ok(record) if output.status.success() => return Ok(record),
         Ok(_) => format!("pal run: {}", output.status),
         Err(_) if output.status.code() == Some(crate::status::exit::USAGE.into()) => {
