@@ -2,8 +2,8 @@
 //!
 //! No processor goes on from a shadow table in the guest's, so exits stand in for what the proposed one does by itself. Each exit is
 //! judged before the next entry: a stand-in is not to be charged to agile paging. Stand-ins are page faults whose walk comes to a
-//! nested table by links that were there, INVLPG and INVPCID, and loads of CR3 that hit the [`RootCache`]. All
-//! others are charged: those that any guest makes, and those by which the policy moves tables.
+//! nested table by links that were there, INVLPG and INVPCID, reads of control registers, and loads of CR3 that hit the
+//! [`RootCache`]. All others are charged: those that any guest makes, and those by which the policy moves tables.
 
 use super::Vcpu;
 use crate::arch::addr::Hfn;
@@ -167,6 +167,8 @@ fn judge<V: Virt>(vcpu: &mut Vcpu<V>, roots_made: u64) {
     let fault = core::mem::take(&mut entry.fault_stands_in);
     let stands_in = match exit {
         Exit::Invlpg(_) | Exit::Invpcid => true,
+        // The guest's CR3 is a register of its own; and where those reads exit, others may, too.
+        Exit::ControlReg(access) if !access.write => true,
         Exit::ControlReg(access) if access.index == 3 && access.write => {
             // A root that had to be made is in no cache.
             let made = core::mem::replace(&mut entry.roots_made, roots_made) != roots_made;
