@@ -2,8 +2,8 @@
 //!
 //! No processor goes on from a shadow table in the guest's, so exits stand in for what the proposed one does by itself. Each exit is
 //! judged before the next entry: a stand-in is not to be charged to agile paging. Stand-ins are page faults whose walk comes to a
-//! nested table by links that were there, INVLPG and INVPCID, and loads of CR3 that hit the [`RootCache`]. All
-//! others are charged: those that any guest makes, and those by which the policy moves tables.
+//! nested table by links that were there, INVLPG and INVPCID, reads of control registers, and loads of CR3 that hit the
+//! [`RootCache`]. All others are charged: those that any guest makes, and those by which the policy moves tables.
 
 use super::Vcpu;
 use crate::arch::addr::Hfn;
@@ -142,10 +142,11 @@ pub(super) fn prepare_entry<V: Virt, M: HostMemory>(
         let entry = &mut vcpu.mmu.agile;
         let root = shadow.root_table();
         let ran = now.saturating_sub(entry.since);
-        let flush = if entry.root != root || ran >= CHARGE_EVERY {
+        let stands_in = entry.judged.1;
+        let flush = if entry.root != root || ran >= CHARGE_EVERY || shadow.is_agile_due(now, stands_in) {
             let charged = core::mem::replace(&mut entry.root, root);
             entry.since = now;
-            Some(shadow.agile_time(&memory.ram(), charged, ran, now))
+            Some(shadow.agile_time(&memory.ram(), charged, ran, now, stands_in))
         } else {
             None
         };
@@ -165,24 +166,44 @@ fn judge<V: Virt>(vcpu: &mut Vcpu<V>, roots_made: u64) {
     let cr3 = vcpu.virt.cr3();
     let entry = &mut vcpu.mmu.agile;
     let fault = core::mem::take(&mut entry.fault_stands_in);
-    let stands_in = match exit {
-        Exit::Invlpg(_) | Exit::Invpcid => true,
-        Exit::ControlReg(access) if access.index == 3 && access.write => {
-            // A root that had to be made is in no cache.
-            let made = core::mem::replace(&mut entry.roots_made, roots_made) != roots_made;
-            let hit = entry.cache.load(cr3) && !made;
-            *(if hit { &mut entry.exits.root_hits } else { &mut entry.exits.root_misses }) += 1;
-            hit
-        }
-        _ => fault,
-    };
+    let stands_in = stands_in(&exit, fault, || {
+        // A root that had to be made is in no cache.
+        let made = core::mem::replace(&mut entry.roots_made, roots_made) != roots_made;
+        let hit = entry.cache.load(cr3) && !made;
+        *(if hit { &mut entry.exits.root_hits } else { &mut entry.exits.root_misses }) += 1;
+        hit
+    });
     *(if stands_in { &mut entry.exits.stand_ins } else { &mut entry.exits.charged }) += 1;
     entry.judged.1 = stands_in;
+}
+
+/// Whether the proposed processor does by itself what led to this exit. `fault`: whether it does if that was a page fault;
+/// `is_cached`: notes a load of CR3, and says whether its root is in the cache.
+fn stands_in(exit: &Exit, fault: bool, is_cached: impl FnOnce() -> bool) -> bool {
+    match exit {
+        Exit::Invlpg(_) | Exit::Invpcid => true,
+        // The guest's CR3 is a register of its own; and where reads of CR3 exit, those of others may (`takes_reads_for_cr0`).
+        Exit::ControlReg(access) if !access.write => true,
+        Exit::ControlReg(access) if access.index == 3 => is_cached(),
+        _ => fault,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::RegMove;
+
+    #[test]
+    fn what_the_guest_does_with_its_registers_is_charged_where_the_proposed_processor_exits() {
+        let access = |index, write| Exit::ControlReg(RegMove { index, write, gpr: None });
+        let judge = |exit: Exit, is_cached| stands_in(&exit, false, || is_cached);
+        for index in [0, 2, 3, 4] {
+            assert!(judge(access(index, false), false), "a read of CR{index}");
+        }
+        assert!(!judge(access(0, true), true) && !judge(access(4, true), true));
+        assert!(judge(access(3, true), true) && !judge(access(3, true), false));
+    }
 
     #[test]
     fn the_least_recently_used_root_goes() {

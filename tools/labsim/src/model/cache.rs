@@ -39,6 +39,14 @@ pub struct Cache {
     random: AtomicU64,
 }
 
+/// What was in a cache.
+#[derive(Default)]
+pub struct Saved {
+    /// The lines, and then the newest of each set.
+    words: Vec<u32>,
+    state: Vec<u64>,
+}
+
 impl Cache {
     /// An empty cache of `lines` lines, which `ways` divides. PLRU has a power of two of ways, [`PLRU_WAYS`] at most.
     pub fn new(lines: usize, ways: usize, policy: Policy) -> Cache {
@@ -131,6 +139,22 @@ impl Cache {
         let way = self.policy.victim(self.ways, |_| 0, &mut random);
         self.random.store(random, Relaxed);
         way
+    }
+
+    /// Writes down what is in it, but for the numbers of [`Policy::Random`].
+    pub fn save(&self, saved: &mut Saved) {
+        let all = [&self.lines, &self.newest];
+        saved.words.clear();
+        saved.words.extend(all.into_iter().flatten().map(|word| word.load(Relaxed)));
+        saved.state.clear();
+        saved.state.extend(self.state.iter().map(|word| word.load(Relaxed)));
+    }
+
+    /// Brings back what was written down.
+    pub fn restore(&self, saved: &Saved) {
+        let all = [&self.lines, &self.newest];
+        all.into_iter().flatten().zip(&saved.words).for_each(|(word, known)| word.store(*known, Relaxed));
+        self.state.iter().zip(&saved.state).for_each(|(word, known)| word.store(*known, Relaxed));
     }
 
     /// Whether the line is there; changes nothing.

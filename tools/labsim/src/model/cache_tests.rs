@@ -41,6 +41,23 @@ const POLICIES: [Policy; 4] = [Policy::Lru, Policy::Plru, Policy::Fifo, Policy::
 
 proptest! {
     #[test]
+    fn what_was_saved_comes_back(
+        policy in prop::sample::select(&POLICIES[..3]),
+        before in prop::collection::vec(0u64..100, 1..100),
+        meanwhile in prop::collection::vec(0u64..100, 1..100),
+        after in prop::collection::vec(0u64..100, 1..100),
+    ) {
+        let [cache, plain] = [(); 2].map(|()| Cache::new(32, 4, policy));
+        let touch = |cache: &Cache, trace: &[u64]| trace.iter().map(|line| cache.touch(*line)).collect::<Vec<_>>();
+        prop_assert_eq!(touch(&cache, &before), touch(&plain, &before));
+        let mut saved = Saved::default();
+        cache.save(&mut saved);
+        touch(&cache, &meanwhile);
+        cache.restore(&saved);
+        prop_assert_eq!(touch(&cache, &after), touch(&plain, &after));
+    }
+
+    #[test]
     fn behaves_as_stamps(
         sets in 1usize..7,
         log in 0u32..7,

@@ -7,7 +7,11 @@ use std::sync::Arc;
 
 use abi::lab::Counters;
 
-use super::{cache::Cache, prefetch::Prefetcher, tlb::Port};
+use super::{
+    cache::{Cache, Saved},
+    prefetch::Prefetcher,
+    tlb::Port,
+};
 
 /// The logarithm of a line's bytes, in all caches.
 pub const LINE: u32 = 6;
@@ -63,7 +67,33 @@ pub struct Hierarchy {
     pub node: u32,
 }
 
+/// What was in the caches of one processor.
+#[derive(Default)]
+pub struct SavedCaches {
+    caches: Vec<Saved>,
+    prefetcher: Option<Prefetcher>,
+}
+
 impl Hierarchy {
+    /// All caches but the last, which others may use, too.
+    fn own(&self) -> impl Iterator<Item = &Cache> {
+        let last = self.levels.len().saturating_sub(1);
+        self.first.iter().chain(self.levels[..last].iter().map(|level| &*level.cache))
+    }
+
+    /// Writes down what is in the processor's own caches.
+    pub fn save(&self, saved: &mut SavedCaches) {
+        saved.caches.resize_with(self.own().count(), Saved::default);
+        self.own().zip(&mut saved.caches).for_each(|(cache, saved)| cache.save(saved));
+        saved.prefetcher.clone_from(&self.prefetcher);
+    }
+
+    /// Brings back what was written down.
+    pub fn restore(&mut self, saved: &SavedCaches) {
+        self.own().zip(&saved.caches).for_each(|(cache, saved)| cache.restore(saved));
+        self.prefetcher.clone_from(&saved.prefetcher);
+    }
+
     /// The usual hit, which needs nothing more.
     #[inline(always)]
     pub fn is_newest(&self, port: Port, pa: u64) -> bool {

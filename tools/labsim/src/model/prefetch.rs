@@ -18,6 +18,7 @@ struct Stream {
 }
 
 /// See the module.
+#[derive(Clone)]
 pub struct Prefetcher {
     /// The page of each stream, apart from the rest, because each miss looks at all of them.
     pages: Box<[u64]>,

@@ -17,7 +17,15 @@ const REQUEST: Request = Request { va: 0x5000, len: 8, write: false, user: false
 
 /// A machine whose first table of level 1 is nested.
 fn machine(pcpus: u32, checking: Checking) -> (Processor<Words>, Words) {
-    let (processor, words) = one_of(pcpus, "westmere-x5660", false, checking);
+    prepared(one_of(pcpus, "westmere-x5660", false, checking))
+}
+
+/// The same with caches.
+fn caching() -> (Processor<Words>, Words) {
+    prepared(one_of(1, "westmere-x5660", true, Checking::Off))
+}
+
+fn prepared((processor, words): (Processor<Words>, Words)) -> (Processor<Words>, Words) {
     [NESTED, GUEST, SHADOW].iter().for_each(|root| words.map(*root, 0, true));
     // The second GiB, where the other tables are, is mapped to itself everywhere.
     [GIB, NESTED, GUEST, SHADOW].iter().for_each(|root| words.set(root + 0x1008, GIB | 0xe7));
@@ -121,6 +129,30 @@ fn stand_ins_are_the_hosts_and_counted_a_second_time() {
             at - before.sides[2].instructions - 100 - 30 * ((at - 200) / 100)
         );
     }
+}
+
+#[test]
+fn what_a_stand_in_uses_stays_out_of_the_caches() {
+    let misses = |stand_in| {
+        let (mut processor, words) = caching();
+        enter(&mut processor, &words, context(false, false), 0, 0);
+        // Half of a set: the walks need room, too.
+        let lines = (0..4).map(|page| 0x20_0000 + 0x1000 * page);
+        let touch = |processor: &mut Processor<Words>| {
+            lines.clone().for_each(|va| _ = processor.access(Request { va, ..REQUEST }, &same));
+        };
+        touch(&mut processor);
+        processor.vmexit(0);
+        (0..512).for_each(|line| load(&mut processor, 0x10_0000 + 0x1000 * line));
+        enter(&mut processor, &words, context(stand_in, false), 0x4e, 0);
+        let before = processor.record().sides[2];
+        touch(&mut processor);
+        let missed = processor.record().sides[2].since(&before);
+        (missed.l1d_misses, missed.l2_misses)
+    };
+    assert_eq!(misses(true), (0, 0));
+    let (first, second) = misses(false);
+    assert!(first >= 4 && second >= 4, "{first} {second}");
 }
 
 #[test]

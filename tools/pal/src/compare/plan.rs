@@ -22,6 +22,9 @@ use crate::{
 
 /// Milliseconds of a period of samples: a million instructions. A policy decides at its end.
 pub const SAMPLE_MS: u32 = 1;
+/// Agile paging with windows of a hundredth of a second in the place of the paper's second, as runs are that much shorter, and
+/// a timeout that is shorter still: to nest a table again costs two exits, while each walk through it costs four references.
+pub const AGILE: &str = "agile,window_ms=10,timeout_ms=3,start_ms=10";
 /// DAV²M with the windows of the paper divided by a thousand, as runs are some thousand times shorter, but for what does not shrink
 /// with them. To fill shadow tables again after a change takes thousands of exits in any run: exits are counted for longer, with a
 /// higher threshold. A sample is a step already, so that the moving averages have three steps: of ten, most would be of what was
@@ -31,9 +34,10 @@ pub const DAV2M: &str = "dav2m,window_inst=1000000,steps=3,window_vexit=9000000,
 /// In the place of a policy: the workload without a hypervisor.
 pub const NATIVE: &str = "native";
 /// All policies, with intervals that fit the length of the runs.
-pub const POLICIES: [&str; 9] = [
+pub const POLICIES: [&str; 10] = [
     "nested",
     "shadow",
+    AGILE,
     RANDOM,
     "threshold,interval_ms=5",
     "dsp-sample,interval_ms=5,exploit=20",
@@ -66,6 +70,8 @@ pub struct Request {
     pub scale_milli: Option<u32>,
     /// Short runs.
     pub is_quick: bool,
+    /// Milliseconds of a period of samples.
+    pub sample_ms: u32,
     /// The lab machine.
     pub lab: String,
     /// The largest pages of nested tables.
@@ -96,6 +102,7 @@ impl Request {
             seeds: args.seeds,
             scale_milli: args.scale,
             is_quick: args.quick,
+            sample_ms: SAMPLE_MS,
             lab: args.lab.clone(),
             nested_page: args.nested_page,
             lab_time: args.lab_time,
@@ -206,17 +213,17 @@ impl Comparison {
 
     /// What is the same for all cells, and how much work there is.
     pub fn about(&self) -> Value {
-        let Request { lab, nested_page, lab_time, seeds, .. } = &self.request;
+        let Request { lab, nested_page, lab_time, seeds, sample_ms, .. } = &self.request;
         let scales = self.workloads().iter().map(|name| (name.clone(), self.request.scale(name).into()));
         let scales: serde_json::Map<String, Value> = scales.collect();
         json!({ "lab": lab, "nested_page": nested_page.name(), "lab_time": lab_time, "seeds": seeds, "scale_milli": scales,
-            "sample_ms": SAMPLE_MS, "version": env!("CARGO_PKG_VERSION") })
+            "sample_ms": sample_ms, "version": env!("CARGO_PKG_VERSION") })
     }
 
     /// The cell of a workload and a policy, of which `mode` is what runs.
     fn plan(&self, workload: &'static str, policy: &str, mode: &str, seed: u32) -> Plan {
         let Request { lab, nested_page, lab_time, yes, .. } = &self.request;
-        let sample_ms = SAMPLE_MS.to_string();
+        let sample_ms = self.request.sample_ms.to_string();
         let mut options = words(&["--lab", lab]);
         if policy != NATIVE {
             options.extend(words(&["--nested-page", nested_page.name(), "--sample-ms", &sample_ms]));
@@ -240,13 +247,13 @@ impl Comparison {
     /// The name of a cell. It follows from what was asked for alone, so that it is known before anything is built or learnt; a hash
     /// tells apart what the words before it do not.
     fn name(&self, workload: &str, policy: &str, seed: u32) -> String {
-        let Request { lab, nested_page, lab_time, no_kit, .. } = &self.request;
+        let Request { lab, nested_page, lab_time, no_kit, sample_ms, .. } = &self.request;
         let class =
             self.classes().into_iter().find(|it| it.policy == policy && it.workloads.contains(&workload));
         let learnt_from = class.map(|class| class.workloads.join(",")).unwrap_or_default();
         let (page, scale_milli) = (nested_page.name(), self.request.scale(workload));
         let all =
-            format!("{policy} {lab} {page} {lab_time} {no_kit} {scale_milli} {SAMPLE_MS} {learnt_from}");
+            format!("{policy} {lab} {page} {lab_time} {no_kit} {scale_milli} {sample_ms} {learnt_from}");
         let short = policy.split(',').next().unwrap_or(policy);
         format!("{workload}-{short}-{seed}-{}", &bootimg::sha256(all.as_bytes())[..8])
     }

@@ -139,6 +139,7 @@ fn plan(args: &ReproduceArgs, figure: &Figure) -> Result<Vec<(String, String, Co
             seeds: args.seeds,
             scale_milli: args.scale,
             is_quick: args.quick,
+            sample_ms: figure.sample_ms,
             lab: lab.clone(),
             nested_page: crate::cli::NestedPage::Small,
             lab_time: false,

@@ -7,7 +7,7 @@
 //! in the guest's table, with nested translation.
 //!
 //! All shadow pages of a guest table are nested, or none is. A table below a nested one is nested, too, unless it is reached
-//! from a shadowed one as well. Tables become nested at their second write within a window ([`moves`]), or with an address space
+//! from a shadowed one as well. Tables become nested at their second write within a window, those above level 1 later ([`moves`]), or with an address space
 //! that has just begun, and shadowed again when they have not been written for a while ([`time`]).
 //!
 //! A nested page is on the list of unsync pages, and is never the reason for a write-protection; so all that holds of unsync pages
@@ -42,7 +42,7 @@ const MAX_WRITES: usize = 256;
 /// The policy's parameters, in nanoseconds of the VM's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AgileTimes {
-    /// A second write to a table within this makes it nested.
+    /// A second write to a table within this makes it nested; one above level 1 takes one more for each table below it.
     pub window: u64,
     /// A nested table that has not changed for this long becomes shadowed.
     pub timeout: u64,
@@ -65,7 +65,7 @@ impl From<abi::policy::Agile> for AgileTimes {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct AgileCounts {
-    /// Tables that became nested by their second write, those below them included.
+    /// Tables that became nested by their writes, those below them included.
     pub to_nested: u64,
     /// Tables that became shadowed again.
     pub to_shadow: u64,
@@ -73,7 +73,7 @@ pub struct AgileCounts {
     pub roots_nested: u64,
     /// Of these: those that became shadowed after their first time.
     pub roots_to_shadow: u64,
-    /// First writes: exits that are not to be repeated.
+    /// Writes that have exited and made nothing nested.
     pub first_writes: u64,
     /// Shadow pages of guest tables now, by kind.
     pub nested: u64,
@@ -103,11 +103,13 @@ pub(super) struct Agile {
     physical_bits: u8,
     /// Counts comparisons of nested pages.
     epoch: u64,
-    /// Tables and when they were written first; the oldest goes first.
-    writes: Vec<(u64, u64)>,
+    /// The oldest goes first.
+    writes: Vec<moves::Writes>,
     spaces: Vec<Space>,
-    /// When tables are looked at next.
+    /// When tables are compared next; 0: that is not known yet.
     next_look: u64,
+    /// They have been, and are to be moved.
+    is_compared: bool,
     /// The page about to be made is reached from a nested one.
     below_nested: bool,
     /// What was in force before.
@@ -126,7 +128,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.begin();
         if let Some(agile) = &mut self.agile {
             agile.times = times;
-            agile.next_look = 0;
+            (agile.next_look, agile.is_compared) = (0, false);
+            agile.spaces.iter_mut().for_each(|space| space.may_be_nested = true);
             return TlbFlush::None;
         }
         self.agile = Some(Agile {
@@ -136,6 +139,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             writes: Vec::with_capacity(MAX_WRITES),
             spaces: Vec::with_capacity(time::MAX_SPACES),
             next_look: 0,
+            is_compared: false,
             below_nested: false,
             tuning: self.tuning,
         });
@@ -183,7 +187,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.agile.as_ref()?;
         self.begin();
         let frame = p2m.translate(gpa).writable()?.frame();
-        if !self.pool.is_write_protected(frame) || !self.is_second_write(frame, now) && !must {
+        if !self.pool.is_write_protected(frame) || !self.is_enough_writes(frame, now) && !must {
             return None;
         }
         self.nest(frame).then(|| self.pool.take_owed_and(TlbFlush::None))

@@ -10,23 +10,54 @@ use crate::mem::guest_memory::GuestMemory;
 use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
 
+/// Writes to a shadowed table that have exited.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Writes {
+    /// Its host frame.
+    table: u64,
+    /// When the first one came, in nanoseconds.
+    since: u64,
+    count: usize,
+}
+
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
-    /// Notes a write to a shadowed table. Whether another one came within the window before.
-    pub(super) fn is_second_write(&mut self, frame: Hfn, now: u64) -> bool {
+    /// Notes a write to a shadowed table. Whether there have been enough within the window: two, and one more for each table below
+    /// that would move with it. To bring such a table back costs several exits, so that a guest that only adds a table now and
+    /// then keeps its upper ones shadowed.
+    pub(super) fn is_enough_writes(&mut self, frame: Hfn, now: u64) -> bool {
+        let enough = 2 + self.pool.shadows(frame).map(|id| self.shadowed_below(id)).max().unwrap_or(0);
         let Some(agile) = &mut self.agile else { return false };
         let window = agile.times.window;
-        let first = agile.writes.iter().position(|&(table, _)| table == frame.0);
-        if let Some(at) = first {
-            let (_, then) = agile.writes.remove(at);
-            if now.saturating_sub(then) <= window {
-                return true;
+        let known = agile.writes.iter().position(|writes| writes.table == frame.0);
+        let mut writes = Writes { table: frame.0, since: now, count: 0 };
+        if let Some(at) = known {
+            let before = agile.writes.remove(at);
+            if now.saturating_sub(before.since) <= window {
+                writes = before;
             }
         } else if agile.writes.len() == MAX_WRITES {
             agile.writes.remove(0);
         }
-        agile.writes.push((frame.0, now));
+        writes.count += 1;
+        if writes.count >= enough {
+            return true;
+        }
+        agile.writes.push(writes);
         self.agile_counts.first_writes += 1;
         false
+    }
+
+    /// Links of a page to shadowed ones.
+    fn shadowed_below(&self, id: PageId) -> usize {
+        let page = self.pool.page(id);
+        if page.key.level() == 1 {
+            return 0;
+        }
+        let entries = core::iter::successors(page.next_present(0), |&index| page.next_present(index + 1));
+        let children = entries.filter_map(|index| self.pool.child(id, index));
+        children
+            .filter(|&child| self.pool.page(child).key.is_nestable() && !self.pool.page(child).nested)
+            .count()
     }
 
     /// Makes a table nested, and those below it that are reached from nested tables alone. False: it cannot be, and nothing has
@@ -104,14 +135,14 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.pool.mark_above(id);
     }
 
-    /// A table becomes shadowed again: the guest does not write it any more, and its shadow pages are in step.
+    /// A table becomes shadowed again: the guest does not write it any more, and its shadow pages are in step. They are still on
+    /// the list until [`forget_shadowed`](Self::forget_shadowed), so that many take one pass over it; nothing is freed before that.
     pub(super) fn unnest(&mut self, memory: &impl GuestMemory, frame: Hfn) {
         let mut seen = 0;
         while let Some(id) = self.pool.nth_shadow(frame, seen) {
             seen += 1;
             let page = self.pool.page_mut(id);
             (page.unsync, page.nested, page.writes) = (false, false, 0);
-            self.unsync.retain(|other| other.id != id);
         }
         // From here on no entry that is made writes to it, not even its own.
         self.pool.protect(frame);
@@ -128,6 +159,11 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.agile_counts.to_shadow += 1;
     }
 
+    /// Takes the pages off the list that have become shadowed.
+    pub(super) fn forget_shadowed(&mut self) {
+        self.unsync.retain(|page| self.pool.page(page.id).unsync);
+    }
+
     /// Whether the table of a page that is about to be made is nested from the start. Otherwise it is write-protected next.
     #[cold]
     pub(in super::super) fn starts_nested(&mut self, memory: &impl GuestMemory, key: Key) -> bool {
@@ -137,6 +173,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let was_nested = others.is_some_and(is_nested);
         if was_nested && !key.is_nestable() {
             self.unnest(memory, frame);
+            self.forget_shadowed();
             return false;
         }
         let is_full = self.unsync.len() >= MAX_NESTED;
@@ -144,6 +181,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             // All pages of a table are the same.
             Some(_) if was_nested && is_full => {
                 self.unnest(memory, frame);
+                self.forget_shadowed();
                 false
             }
             Some(_) => was_nested,
@@ -151,5 +189,39 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             None if key.level() == 4 => self.begins_nested(frame),
             None => self.agile.as_ref().is_some_and(|agile| agile.below_nested),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::AgileTimes;
+    use crate::arch::Access;
+    use crate::arch::addr::{Gpa, Gva, PAGE_SIZE};
+    use crate::paging::shadow::tests::{STATE, with_guest};
+    use crate::paging::shadow::{AddressSpace, PageFault};
+    use crate::paging::vm_memory::VmMemory;
+
+    /// Writes to a table until it is nested, one in each nanosecond; the guest's tables of levels 4 to 1 are in pages 1 to 4.
+    fn writes_until_nested(window: u64, page: u64, most: u64) -> Option<u64> {
+        let mut found = None;
+        with_guest(|p2m, _, host, shadow| {
+            let memory = VmMemory::new(p2m, host);
+            let _none = shadow.begin_agile(AgileTimes { window, timeout: 100, start: 0 }, 40, &memory);
+            let space = AddressSpace::new(p2m, &memory, &STATE);
+            let _root = shadow.load(space);
+            let _filled = shadow.fault(space, PageFault::new(Gva(0), Access::READ));
+            let gpa = Gpa(page * PAGE_SIZE);
+            found = (1..=most).find(|now| shadow.agile_write(p2m, gpa, *now, false).is_some());
+        });
+        found
+    }
+
+    #[test]
+    fn a_table_is_nested_by_two_writes_and_one_for_each_table_below() {
+        assert_eq!(writes_until_nested(10, 4, 9), Some(2));
+        assert_eq!(writes_until_nested(10, 3, 9), Some(3));
+        assert_eq!(writes_until_nested(0, 4, 9), None, "none comes within the window");
+        // The window begins with the first one.
+        assert_eq!(writes_until_nested(1, 3, 9), None);
     }
 }

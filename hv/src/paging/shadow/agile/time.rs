@@ -29,6 +29,8 @@ pub(super) struct Space {
     pub(super) own: u64,
     /// When it ran last.
     last: u64,
+    /// It has not been moved to shadow since it is known.
+    pub(super) may_be_nested: bool,
 }
 
 /// A number that differs where the entries of a table do, but for accessed and dirty bits: never 0.
@@ -60,48 +62,76 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     }
 
     /// The address space with this root table has run for `ran` nanoseconds until `now`: moves what is due. To be called from time
-    /// to time between two operations.
+    /// to time between two operations. `stands_in`: what is done now is not charged. Then tables are only compared, which is what
+    /// nested dirty bits would say, and moved at a later call.
     pub fn agile_time(
         &mut self,
         memory: &impl GuestMemory,
         root: Option<Hfn>,
         ran: u64,
         now: u64,
+        stands_in: bool,
     ) -> TlbFlush {
         self.begin();
         if let Some(root) = root {
-            self.account(memory, root.0, ran, now);
+            self.account(root.0, ran, now);
         }
         let Some(agile) = &mut self.agile else { return TlbFlush::None };
-        if now >= agile.next_look {
-            let is_first = agile.next_look == 0;
-            agile.next_look = now.saturating_add(agile.times.timeout.max(1));
-            if !is_first {
-                self.look(memory, now);
-            }
+        let timeout = agile.times.timeout.max(1);
+        if agile.next_look == 0 {
+            agile.next_look = now.saturating_add(timeout);
+        }
+        let late = now.saturating_sub(agile.next_look);
+        let (is_due, is_compared) = (now >= agile.next_look, agile.is_compared);
+        // Not for ever where nothing stands in.
+        if is_due && !is_compared && (stands_in || late >= timeout / 2) {
+            agile.is_compared = true;
+            self.compare_tables(memory);
+        }
+        if !stands_in {
+            self.move_grown(memory);
+            self.move_unwritten(memory, now);
+            self.forget_shadowed();
         }
         self.drop_unlinked();
         self.pool.take_owed_and(TlbFlush::None)
     }
 
-    /// Charges time to an address space, which may not be young any more.
-    fn account(&mut self, memory: &impl GuestMemory, root: u64, ran: u64, now: u64) {
+    /// Whether [`agile_time`](Self::agile_time) has something to do at an exit of this kind, beside charging time.
+    pub fn is_agile_due(&self, now: u64, stands_in: bool) -> bool {
+        self.agile.as_ref().is_some_and(|agile| {
+            if stands_in { !agile.is_compared && now >= agile.next_look } else { agile.is_compared }
+        })
+    }
+
+    /// Charges time to an address space.
+    fn account(&mut self, root: u64, ran: u64, now: u64) {
         let Some(agile) = &mut self.agile else { return };
         let at = agile.spaces.iter().position(|space| space.root == root).unwrap_or_else(|| {
             if agile.spaces.len() == MAX_SPACES {
                 let oldest = (0..MAX_SPACES).max_by_key(|&at| Reverse(agile.spaces[at].last)).unwrap_or(0);
                 agile.spaces.swap_remove(oldest);
             }
-            agile.spaces.push(Space { root, own: 0, last: now });
+            agile.spaces.push(Space { root, own: 0, last: now, may_be_nested: true });
             agile.spaces.len() - 1
         });
-        let start = agile.times.start;
         let space = &mut agile.spaces[at];
-        let was_young = space.own < start;
         (space.own, space.last) = (space.own.saturating_add(ran), now);
-        if was_young && space.own >= start {
+    }
+
+    /// Address spaces that are not young any more become shadowed.
+    fn move_grown(&mut self, memory: &impl GuestMemory) {
+        let mut at = 0;
+        while let Some(agile) = &mut self.agile
+            && let Some(space) = agile.spaces.get_mut(at)
+        {
+            at += 1;
+            if space.own < agile.times.start || !core::mem::replace(&mut space.may_be_nested, false) {
+                continue;
+            }
+            let root = Hfn(space.root);
             let is_root = |&id: &PageId| self.pool.page(id).nested && self.pool.page(id).key.level() == 4;
-            let found = self.pool.shadows(Hfn(root)).find(is_root);
+            let found = self.pool.shadows(root).find(is_root);
             if let Some(id) = found {
                 self.agile_counts.roots_to_shadow += 1;
                 self.unnest_from(memory, id);
@@ -127,16 +157,24 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
     }
 
-    /// Looks at all nested tables. Those that have not changed since the last look become shadowed, from the root downwards: a table
-    /// below a nested one is not looked at.
-    fn look(&mut self, memory: &impl GuestMemory, now: u64) {
-        let Some(agile) = &mut self.agile else { return };
-        let (start, gone) = (agile.times.start, agile.times.timeout.saturating_mul(FORGOTTEN));
-        agile.spaces.retain(|space| space.own >= start || now.saturating_sub(space.last) <= gone);
+    /// Notes which nested tables have not changed since they were compared last.
+    fn compare_tables(&mut self, memory: &impl GuestMemory) {
         for page in &mut self.unsync {
             let now = digest(memory, self.pool.page(page.id).gfn);
             page.is_same = core::mem::replace(&mut page.digest, now) == now;
         }
+    }
+
+    /// Nested tables that had not changed when they were compared become shadowed, from the root downwards: a table
+    /// below a nested one is not looked at.
+    fn move_unwritten(&mut self, memory: &impl GuestMemory, now: u64) {
+        let Some(agile) = &mut self.agile else { return };
+        if !core::mem::take(&mut agile.is_compared) {
+            return;
+        }
+        agile.next_look = now.saturating_add(agile.times.timeout.max(1));
+        let (start, gone) = (agile.times.start, agile.times.timeout.saturating_mul(FORGOTTEN));
+        agile.spaces.retain(|space| space.own >= start || now.saturating_sub(space.last) <= gone);
         for level in (1..=4).rev() {
             let mut at = 0;
             while let Some(&Unsync { id, number, is_same, .. }) = self.unsync.get(at) {
@@ -145,17 +183,14 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 if !page.nested || page.key.level() != level || !is_same {
                     continue;
                 }
-                // Those of the same table leave the list with it.
                 let frame = Hfn(number);
-                let count = self.pool.shadows(frame).count();
                 if level == 4 && self.pool.is_orphan(id) && !self.is_known(number) {
+                    // It leaves the list.
                     self.drop_page(id);
+                    at -= 1;
                 } else if level == 4 && !self.is_young(number) || self.is_below_shadowed(frame) {
                     self.unnest(memory, frame);
-                } else {
-                    continue;
                 }
-                at = at.saturating_sub(count);
             }
         }
     }

@@ -249,7 +249,13 @@ impl<'a, F: Modelled> Machine<'a, F> {
     fn pass(&mut self, p2m: &Guest) {
         self.now += 1;
         let memory = Walked::new(p2m, &self.host, !self.walks_rom);
-        let flush = self.shadow.agile_time(&memory, self.shadow.root_table(), 1, self.now);
+        let flush = self.shadow.agile_time(
+            &memory,
+            self.shadow.root_table(),
+            1,
+            self.now,
+            self.now.is_multiple_of(3),
+        );
         self.processor.flush(flush);
     }
 

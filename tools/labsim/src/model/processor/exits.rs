@@ -1,13 +1,15 @@
 //! Exits with agile paging: those that stand in for what the proposed processor does by itself are not charged.
 //!
 //! At #VMEXIT it is not known yet which kind an exit is; the next VMRUN says it. So all is counted as the host's, as it was
-//! executed, and what was counted since the exit is noted a second time if the exit was a stand-in.
+//! executed, and what was counted since the exit is noted a second time if the exit was a stand-in. The processor's own caches are
+//! then as they were at the exit.
 
 use abi::lab::{Counters, Side};
 
 use super::Processor;
 use crate::model::{
     context::{AgileEntry, EXIT_INVLPG, EXIT_WRITE_CR3},
+    hierarchy::SavedCaches,
     memory::Memory,
     walk::Agile,
     witness::Witness,
@@ -21,6 +23,8 @@ const MOST_DUE: usize = 64;
 pub(super) struct LastExit {
     /// The host's counters before it, if agile paging was in force.
     before: Option<Counters>,
+    /// What was in the caches then. What the hypervisor uses to stand in for the processor, the proposed one does not bring in.
+    caches: SavedCaches,
     /// The bits that the host's stores since then have set in the place of a walker, by address.
     due: Vec<(u64, u8)>,
     /// Nested tables and their place in the nested TLB. A hypervisor may flush a guest by giving it another ASID; where that stands in
@@ -41,6 +45,9 @@ impl<M: Memory> Processor<M> {
     pub(super) fn note_exit(&mut self) {
         self.exit.due.clear();
         self.exit.before = self.agile.is_some().then_some(self.record.sides[Side::Host as usize]);
+        if let (Some(hierarchy), Some(_)) = (&self.hierarchy, self.agile) {
+            hierarchy.save(&mut self.exit.caches);
+        }
     }
 
     /// The host stores to what may be a table.
@@ -70,6 +77,9 @@ impl<M: Memory> Processor<M> {
         self.record.agile.stand_ins += 1;
         let since = self.record.sides[Side::Host as usize].since(&before);
         self.record.stand_ins.add(&since);
+        if let Some(hierarchy) = &mut self.hierarchy {
+            hierarchy.restore(&self.exit.caches);
+        }
         for (pa, bits) in self.exit.due.drain(..) {
             self.tables.restore(pa, bits, &self.memory);
         }

@@ -37,7 +37,7 @@ impl<F: Modelled> Several<F> {
         if self.agile.is_some() {
             self.engine(v, |shadow, _, memory, _| {
                 let root = shadow.root_table();
-                ((), shadow.agile_time(memory, root, 1, now))
+                ((), shadow.agile_time(memory, root, 1, now, now.is_multiple_of(3)))
             });
         }
     }
