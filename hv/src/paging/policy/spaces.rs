@@ -23,7 +23,7 @@ const MOST: usize = 256;
 /// always builds, and it comes to shadow tables within 8 s of its time when it begins to compute.
 const DOUBLINGS: u32 = 3;
 /// Windows in a row that cost too much and end a trial.
-const DEAR: u8 = 2;
+const WINDOWS_TO_FAIL: u8 = 2;
 
 /// The policy's parameters, in nanoseconds of an address space's own time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub struct Space {
     /// Own time and cost at the begin of the window.
     window: (u64, u64),
     /// Windows in a row that cost too much.
-    dear: u8,
+    over: u8,
     /// Own time at the begin of the trial, or at which the next begins.
     at: u64,
     /// Trials in a row that have failed.
@@ -166,9 +166,9 @@ impl Spaces {
             return false;
         }
         space.window = (space.own, space.cost);
-        let is_dear = u128::from(cost) * 1000 > u128::from(ran) * u128::from(times.cost_milli);
-        space.dear = if is_dear { space.dear + 1 } else { 0 };
-        if space.dear < DEAR {
+        let is_over = u128::from(cost) * 1000 > u128::from(ran) * u128::from(times.cost_milli);
+        space.over = if is_over { space.over + 1 } else { 0 };
+        if space.over < WINDOWS_TO_FAIL {
             return false;
         }
         let went_well = space.own - space.at >= times.retry;
@@ -199,7 +199,7 @@ impl Spaces {
                 changes: 0,
                 last: now,
                 window,
-                dear: 0,
+                over: 0,
                 at,
                 failed: 0,
             });
@@ -215,7 +215,7 @@ impl Space {
     fn begin(&mut self, engine: Engine) {
         self.engine = engine;
         self.changes = self.changes.saturating_add(1);
-        (self.window, self.dear, self.at) = ((self.own, self.cost), 0, self.own);
+        (self.window, self.over, self.at) = ((self.own, self.cost), 0, self.own);
     }
 }
 
@@ -243,7 +243,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(changes[0], [(99, Engine::Shadow)], "one window was dear");
+        assert_eq!(changes[0], [(99, Engine::Shadow)], "one window cost too much");
         let tries: Vec<u64> =
             changes[1].iter().filter(|(_, to)| *to == Engine::Shadow).map(|c| c.0).collect();
         assert_eq!(tries[0], 99);
