@@ -82,7 +82,7 @@ const MOST_WITH_SPARE: u32 = 63;
 
 /// Whether QEMU's machine has one processor more than `--pcpus` says: its first, which QEMU's emulation may spoil while others
 /// compute (docs/design/0006-emulated-svm.md). The hypervisor runs no guests there and numbers the others from 0, if there are others.
-/// Not where the hypervisor's command line, with these words, says that it shall.
+/// Not where the hypervisor's command line, with these words, wants guests there.
 pub fn has_spare(args: &RunArgs, words: &str) -> bool {
     let words = words.split_whitespace().chain(args.hv_arg.iter().flat_map(|arg| arg.split_whitespace()));
     args.machine == Machine::QemuSvm
