@@ -302,6 +302,8 @@ impl<B: Backend> Machine<B> {
         let policy = |id| cpuid_policy(&guest.config, id, self.khz, xcr0, caps);
         let table = |id| CpuidTable::new(&policy(id), answers);
         let action = guest.begin(self.backend, &self.files, self.now(), self.lab_time.is_some(), table)?;
+        let now = self.now();
+        guest.vm.sampling.begin(now, guest.vm.nanos(now).0);
         self.perform(guest, action);
         Ok(())
     }
