@@ -102,6 +102,12 @@ impl Sampling {
         self.due.load(Ordering::Relaxed)
     }
 
+    /// The period that is not over takes `ticks` of the host's TSC more.
+    pub fn delay(&self, ticks: u64) {
+        let later = |due: u64| Some(due.saturating_add(ticks));
+        let _always = self.due.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
+    }
+
     /// VCPU `id` has counted this so far.
     pub fn publish(&self, id: u32, published: &Published) {
         if let Some(vcpu) = self.vcpus.get(id as usize) {

@@ -229,6 +229,7 @@ impl<B: Backend> Machine<B> {
             wall_seconds: cmos::unix_seconds(),
             paging,
             largest_leaf,
+            is_modelled: self.host.options.lab.is_some(),
         };
         let owner = Owner::Vm(u16::try_from(number).unwrap_or(u16::MAX - 1));
         // SAFETY: guests get RAM from `Ram` only, which takes it from the frame allocator.
