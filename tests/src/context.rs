@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use crate::kit::Kits;
 
 /// The machines of `pal run --machine`.
-pub const MACHINES: [&str; 4] = ["native", "qemu-svm", "bochs-native", "bochs-vtx"];
+pub const MACHINES: [&str; 4] = ["bochs-native", "bochs-vtx", "native", "qemu-svm"];
 /// No run of a case takes longer, whatever pal does about its own time limit, nor does another program: a busy machine stays far from it.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 /// The same on Bochs, which is slow.

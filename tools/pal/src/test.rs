@@ -25,39 +25,54 @@ use crate::{
 struct Step {
     name: &'static str,
     what: &'static str,
-    run: fn(&Surroundings, log: &Path) -> Result<Counts>,
+    work: Work,
+}
+
+/// What a step does.
+enum Work {
+    /// It runs programs, and counts what they say.
+    Run(fn(&Surroundings, log: &Path) -> Result<Counts>),
+    /// The end-to-end cases of these machines. Steps of this kind that follow each other are one queue of cases, so that no
+    /// processor is idle while the last case of one of them ends.
+    Guests(&'static [&'static str]),
+}
+
+impl Step {
+    fn machines(&self) -> Option<&'static [&'static str]> {
+        match self.work {
+            Work::Guests(machines) => Some(machines),
+            Work::Run(_) => None,
+        }
+    }
 }
 
 const STEPS: [Step; 9] = [
     Step {
         name: "format",
         what: "the source is formatted",
-        run: |at, log| at.check(log, at.project.cargo().args(["fmt", "--all", "--check"])),
+        work: Work::Run(|at, log| at.check(log, at.project.cargo().args(["fmt", "--all", "--check"]))),
     },
-    Step { name: "lint", what: "clippy and rustdoc have nothing to say", run: lint },
+    Step { name: "lint", what: "clippy and rustdoc have nothing to say", work: Work::Run(lint) },
     Step {
         name: "image",
         what: "the hypervisor builds",
-        run: |at, log| at.check(log, &mut at.project.build_hypervisor()),
+        work: Work::Run(|at, log| at.check(log, &mut at.project.build_hypervisor())),
     },
-    Step { name: "unit", what: "unit and property tests; the image is free of SSE", run: unit },
-    Step { name: "fuzz", what: "a short run of every fuzz target", run: short_fuzz },
-    Step { name: "train", what: "the trainer of policies, on logs with a known answer", run: trainer },
+    Step { name: "unit", what: "unit and property tests; the image is free of SSE", work: Work::Run(unit) },
+    Step { name: "fuzz", what: "a short run of every fuzz target", work: Work::Run(short_fuzz) },
     Step {
-        name: "native",
-        what: "end to end, without the hypervisor",
-        run: |at, log| at.end_to_end(log, &["native"]),
+        name: "train",
+        what: "the trainer of policies, on logs with a known answer",
+        work: Work::Run(trainer),
     },
-    Step {
-        name: "qemu-svm",
-        what: "end to end, on the hypervisor",
-        run: |at, log| at.end_to_end(log, &["qemu-svm"]),
-    },
+    // Cases that take long come first, so that none of them is alone at the end.
     Step {
         name: "bochs-vtx",
         what: "end to end, on an Intel processor",
-        run: |at, log| at.end_to_end(log, &["bochs-native", "bochs-vtx"]),
+        work: Work::Guests(&["bochs-native", "bochs-vtx"]),
     },
+    Step { name: "native", what: "end to end, without the hypervisor", work: Work::Guests(&["native"]) },
+    Step { name: "qemu-svm", what: "end to end, on the hypervisor", work: Work::Guests(&["qemu-svm"]) },
 ];
 
 /// The steps that start emulated machines.
@@ -118,27 +133,32 @@ pub fn run(args: &TestArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let mut total = Counts::default();
     let builds = STEPS.iter().filter(wanted).filter_map(|step| builds_alone(step.name, project)).collect();
     let ahead = thread::spawn(|| build_ahead(builds));
-    for step in STEPS.iter().filter(wanted) {
-        let log = logs.join(format!("{}.log", step.name));
+    let at = Surroundings { project, ui, full: args.full };
+    let steps: Vec<_> = STEPS.iter().filter(wanted).collect();
+    for together in steps.chunk_by(|one, next| one.machines().is_some() && next.machines().is_some()) {
+        let log = logs.join(format!("{}.log", log_name(together[0])));
         let (begin, spent) = (Instant::now(), processor_seconds());
         let result = {
-            let _step = ui.step(&format!("{}: {}", step.name, step.what));
-            (step.run)(&Surroundings { project, ui, full: args.full }, &log)
+            let names: Vec<_> = together.iter().map(|step| step.name).collect();
+            let _step = ui.step(&format!("{}: {}", names.join(", "), together[0].what));
+            at.perform(together, &log)
         };
-        let (counts, note) = match result {
-            Ok(counts) => (counts, String::new()),
-            Err(error) => (Counts { passed: 0, failed: 1 }, format!("{error:#}\n")),
+        let time = Time { seconds: begin.elapsed().as_secs_f32(), processors: processor_seconds() - spent };
+        let (outcomes, note) = match result {
+            Ok(outcomes) => (outcomes, String::new()),
+            Err(error) => (vec![Counts { passed: 0, failed: 1 }], format!("{error:#}\n")),
         };
-        total.passed += counts.passed;
-        total.failed += counts.failed;
-        let verdict = if counts.failed == 0 { "ok" } else { "FAILED" };
-        let seconds = begin.elapsed().as_secs_f32();
-        let cost = processor_seconds() - spent;
-        println!(
-            "{verdict:<7} {:<9} {:>5} passed {seconds:>7.1} s {cost:>7.1} s of processors  {}",
-            step.name, counts.passed, step.what
-        );
-        if counts.failed > 0 {
+        for (step, counts) in together.iter().zip(&outcomes) {
+            total.passed += counts.passed;
+            total.failed += counts.failed;
+            let verdict = if counts.failed == 0 { "ok" } else { "FAILED" };
+            let time = (together.len() == 1).then_some(&time);
+            println!("{}", line(verdict, step.name, Some(counts.passed), time, step.what));
+        }
+        if together.len() > 1 {
+            println!("{}", line("", "", None, Some(&time), "these steps, as one"));
+        }
+        if outcomes.iter().any(|counts| counts.failed > 0) {
             println!("{note}{}\nThe whole log: {}\n", end_of(&log), log.display());
         }
     }
@@ -148,15 +168,41 @@ pub fn run(args: &TestArgs, project: &Project, ui: &Ui) -> Result<u8> {
     }
     // Each build has been waited for by its step.
     let _nothing_failed_here = ahead.join();
-    let read = |step: &Step| std::fs::read_to_string(logs.join(format!("{}.log", step.name))).ok();
-    for (cost, case) in most_expensive(STEPS.iter().filter(wanted).filter_map(read)) {
-        println!("{:<7} {:<9} {:>12} {:>7} s {cost:>7.1} s of processors  {case}", "", "expensive", "", "");
+    if steps.iter().any(|step| step.machines().is_some()) {
+        let cases = std::fs::read_to_string(logs.join(format!("{GUESTS}.log"))).unwrap_or_default();
+        for (cost, case) in most_expensive(&cases) {
+            println!("{:<7} expensive {:>12} {:>9} {cost:>7.1} s of processors  {case}", "", "", "");
+        }
     }
     // The tally is a line of its own, the last one: CI reads it.
-    let (seconds, cost) = (start.elapsed().as_secs_f32(), processor_seconds());
-    println!("{:<7} {:<9} {:>12} {seconds:>7.1} s {cost:>7.1} s of processors", "", "all", "");
+    let time = Time { seconds: start.elapsed().as_secs_f32(), processors: processor_seconds() };
+    println!("{}", line("", "all", None, Some(&time), ""));
     println!("{} passed, {} failed", total.passed, total.failed);
     Ok(u8::from(total.failed > 0))
+}
+
+/// What something took.
+struct Time {
+    /// By the clock.
+    seconds: f32,
+    /// Of all processors, in seconds.
+    processors: f32,
+}
+
+/// The log of the end-to-end cases, of all machines.
+const GUESTS: &str = "guests";
+
+fn log_name(step: &Step) -> &'static str {
+    step.machines().map_or(step.name, |_| GUESTS)
+}
+
+/// A line of the table that a run prints.
+fn line(verdict: &str, name: &str, passed: Option<u64>, time: Option<&Time>, what: &str) -> String {
+    let passed = passed.map_or_else(String::new, |passed| format!("{passed} passed"));
+    let time = time.map_or_else(String::new, |time| {
+        format!("{:>7.1} s {:>7.1} s of processors", time.seconds, time.processors)
+    });
+    format!("{verdict:<7} {name:<9} {passed:>12} {time:<33}  {what}").trim_end().to_owned()
 }
 
 /// What a step builds in a folder of its own, beside what cargo builds elsewhere.
@@ -217,24 +263,35 @@ impl Surroundings<'_> {
         Ok(Counts { passed: u64::from(succeeded), failed: u64::from(!succeeded) })
     }
 
-    fn end_to_end(&self, log: &Path, machines: &[&str]) -> Result<Counts> {
+    /// What came of these steps: one, or some with end-to-end cases.
+    fn perform(&self, steps: &[&Step], log: &Path) -> Result<Vec<Counts>> {
+        if let [Step { work: Work::Run(run), .. }] = steps {
+            return Ok(vec![run(self, log)?]);
+        }
+        let machines: Vec<_> = steps.iter().filter_map(|step| step.machines()).collect();
         // Everything that the cases need is here before they start, so that downloads do not count for the time of any case.
         let needs = Needs { project: self.project, ui: self.ui, yes: false };
         for guest in Guest::TESTED {
             needs.kernel(guest)?;
             needs.busybox(guest)?;
         }
-        if machines != ["native"] {
+        if machines.concat() != ["native"] {
             needs.hypervisor()?;
         }
         let mut cases = self.project.cargo();
         // Named so, and not by its package: with the features of all packages, whose libraries the unit tests have built.
         cases.args(["run", "--quiet", "--bin", "e2e", "--"]);
-        cases.args(machines.iter().flat_map(|machine| ["--machine", machine]));
+        cases.args(machines.concat().iter().flat_map(|machine| ["--machine", machine]));
         cases.args(self.full.then_some("--full"));
         cases.env("PAL", std::env::current_exe()?).env("PALIMPSEST_HV", self.project.hypervisor());
         let succeeded = self.run(log, &mut cases)?;
-        Ok(counted(&std::fs::read_to_string(log)?, succeeded))
+        let said = std::fs::read_to_string(log)?;
+        let mut outcomes: Vec<_> = machines.iter().map(|machines| of_machines(&said, machines)).collect();
+        // A runner that dies does not count.
+        if !succeeded && outcomes.iter().all(|counts| counts.failed == 0) {
+            outcomes[0].failed = 1;
+        }
+        Ok(outcomes)
     }
 
     /// Runs a program with its output in the log; true if it succeeded.
@@ -277,21 +334,33 @@ fn counted(log: &str, succeeded: bool) -> Counts {
     counts
 }
 
+/// How the end-to-end cases of these machines ended: a line each, whose name begins with the machine. What is listed once more at the
+/// end has no times.
+fn of_machines(log: &str, machines: &[&str]) -> Counts {
+    let ended = |verdict: &str| {
+        let of = |line: &&str| {
+            let name = line.strip_prefix(verdict).map(str::trim_start).and_then(|rest| rest.split_once('/'));
+            name.is_some_and(|(machine, _)| machines.contains(&machine)) && line.ends_with(" s)")
+        };
+        log.lines().filter(of).count() as u64
+    };
+    Counts { passed: ended("ok "), failed: ended("FAILED ") }
+}
+
 /// What this process and the children that it has waited for have used of processors, in seconds: what a step costs, also on a machine
 /// that is busy with something else. What is built ahead counts for the step during which that ends.
 fn processor_seconds() -> f32 {
     children::all_milliseconds() as f32 / 1000.0
 }
 
-/// The end-to-end cases of these logs that took the most of processors, and how many seconds.
-fn most_expensive(logs: impl Iterator<Item = String>) -> Vec<(f32, String)> {
+/// The end-to-end cases of a log that took the most of processors, and how many seconds.
+fn most_expensive(log: &str) -> Vec<(f32, String)> {
     let case = |line: &str| {
         let (name, times) = line.strip_prefix("ok ")?.trim_start().rsplit_once(" (")?;
         let cost = times.split_once("of processors ")?.1.strip_suffix(" s)")?;
         Some((cost.parse().ok()?, name.to_owned()))
     };
-    let mut cases: Vec<(f32, String)> =
-        logs.flat_map(|log| log.lines().filter_map(case).collect::<Vec<_>>()).collect();
+    let mut cases: Vec<(f32, String)> = log.lines().filter_map(case).collect();
     cases.sort_by(|a, b| b.0.total_cmp(&a.0));
     cases.truncate(MOST_EXPENSIVE);
     cases
@@ -344,14 +413,34 @@ mod tests {
 
     #[test]
     fn the_most_expensive_cases_are_found() {
-        let logs = [
-            "ok     a (b) (2.0 s, of processors 1.5 s)\n    note (1 s)\nFAILED c (1.0 s, of processors 9.0 s)\n",
-            "ok     d (1.0 s, of processors 10.0 s)\nmost expensive, of 9 s\n",
-        ];
-        let found = most_expensive(logs.map(str::to_owned).into_iter());
+        let log = "ok     a (b) (2.0 s, of processors 1.5 s)\n    note (1 s)\n\
+                   FAILED c (1.0 s, of processors 9.0 s)\n\
+                   ok     d (1.0 s, of processors 10.0 s)\nmost expensive, of 9 s\n";
+        let found = most_expensive(log);
         assert_eq!(found, [(10.0, "d".to_owned()), (1.5, "a (b)".to_owned())]);
         // The kernel counts in hundredths.
         assert!((0..1_000_000).any(|_| processor_seconds() > 0.0), "looking takes none");
+    }
+
+    #[test]
+    fn cases_are_counted_by_machine() {
+        let log = "ok     native/a (2.0 s, of processors 1.5 s)\n    a note of native/a (1 s)\n\
+                   FAILED bochs-vtx/b, shadow (1.0 s, of processors 9.0 s)\n\
+                   ok     bochs-native/c (1.0 s, of processors 10.0 s)\nFAILED bochs-vtx/b, shadow\n\
+                   e2e: 2 passed, 1 failed in 3 s\n";
+        let of = |machines: &[&str]| of_machines(log, machines);
+        assert_eq!(of(&["native"]), Counts { passed: 1, failed: 0 });
+        assert_eq!(of(&["bochs-native", "bochs-vtx"]), Counts { passed: 1, failed: 1 });
+        assert_eq!(of(&["qemu-svm"]), Counts::default());
+    }
+
+    #[test]
+    fn a_line_has_what_is_known() {
+        let time = Time { seconds: 1.0, processors: 2.0 };
+        let whole = line("ok", "unit", Some(5), Some(&time), "tests");
+        assert_eq!(whole, "ok      unit          5 passed     1.0 s     2.0 s of processors  tests");
+        let at = |line: &str| line.find("tests").unwrap();
+        assert_eq!(at(&line("", "", None, None, "tests")), at(&whole));
     }
 
     #[test]
