@@ -137,6 +137,8 @@ pub struct Sample {
     pub resets: u8,
     /// Nanoseconds since the VM's start.
     pub time_ns: u64,
+    /// The same when its guest was last started or reset: the sums are since then.
+    pub began_ns: u64,
     /// The host's TSC.
     pub tsc: u64,
     /// Faults on shadow tables, and those of them that were the guest's own.
@@ -148,7 +150,7 @@ pub struct Sample {
 }
 
 /// Words of a sample before its VCPUs' times.
-pub const WORDS: usize = 7 + SUMS;
+pub const WORDS: usize = 8 + SUMS;
 /// VCPUs that a VM has at most.
 pub const VCPUS: usize = 64;
 /// Words of a record at most.
@@ -185,7 +187,7 @@ impl Sample {
             | u32::from(self.engine) << 16
             | u32::from(self.resets) << 24;
         let mut out = Writer(record, 1);
-        out.put(&[self.time_ns, self.tsc]);
+        out.put(&[self.time_ns, self.began_ns, self.tsc]);
         out.put(&self.shadow_faults);
         out.put(&self.shadow_memory);
         let sums = &self.sums;
@@ -211,13 +213,14 @@ impl Sample {
             return None;
         }
         let mut from = Reader(record.get(1..words)?);
-        let [time_ns, tsc] = from.take()?;
+        let [time_ns, began_ns, tsc] = from.take()?;
         let mut sample = Sample {
             vm: more as u8,
             vcpus: (more >> 8) as u8,
             engine: (more >> 16) as u8,
             resets: (more >> 24) as u8,
             time_ns,
+            began_ns,
             tsc,
             shadow_faults: from.take()?,
             shadow_memory: from.take()?,
@@ -260,6 +263,7 @@ mod tests {
             engine: 1,
             resets: 9,
             time_ns: next(),
+            began_ns: next(),
             tsc: next(),
             shadow_faults: [next(), next()],
             shadow_memory: [next(), next()],

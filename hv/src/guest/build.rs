@@ -26,7 +26,7 @@ use crate::paging::{GpaRange, MapError, P2m};
 use crate::probe;
 use crate::sched::topology::PcpuSet;
 use crate::smp::lock::Writers;
-use crate::vm::clock::Clock;
+use crate::vm::clock::{Clock, Start};
 use crate::vm::covered::Covered;
 use crate::vm::hlt_tracker::HltTracker;
 use crate::vm::layout::{HIGH_RAM_BASE, MemoryLayout, PIECE};
@@ -132,6 +132,8 @@ pub struct HostFacts {
     pub paging: PagingFeatures,
     /// The largest leaf that the processor's nested tables can have.
     pub largest_leaf: PageSize,
+    /// It is a lab machine.
+    pub is_modelled: bool,
 }
 
 /// Makes a VM with RAM from `ram(bytes)`, which returns a block of host memory of at most that size, the largest it has.
@@ -188,7 +190,8 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
         shootdown: Once::new(),
         layout,
         clock: Clock::new(facts.tsc_khz),
-        start: facts.tsc,
+        start: Start::new(facts.tsc),
+        stops_at_stand_ins: facts.is_modelled && config.vcpus == 1,
         pv_clock: config.pv_clock,
         wall_at_zero: (facts.wall_seconds, 0),
         paging_features: facts.paging,

@@ -100,6 +100,10 @@ pub struct Vcpu<V: Virt> {
     pub armed: u64,
     /// Host TSC at which the VCPU's or its VM's timers want to be looked at.
     pub due: u64,
+    /// Host TSC at which they were last.
+    pub timers_ran: u64,
+    /// Host TSC at which it publishes what it has counted.
+    pub publish_at: u64,
 }
 
 /// Counters of nested faults.
@@ -140,6 +144,8 @@ impl<V: Virt> Vcpu<V> {
             yields: 0,
             armed: u64::MAX,
             due: u64::MAX,
+            timers_ran: 0,
+            publish_at: 0,
         };
         let limits = vcpu.cpuid.limits();
         vcpu.lapic.set_abilities(Abilities {

@@ -38,7 +38,7 @@ pub fn write<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>) -> O
 /// Guest TSC minus machine ticks, modulo 2^64: negative after a reset, which the machine's time does not notice, and
 /// anything once the guest wrote its TSC.
 fn adjustment<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> u64 {
-    vcpu.virt.tsc_offset().wrapping_add(vm.start)
+    vcpu.virt.tsc_offset().wrapping_add(vm.start.tsc())
 }
 
 #[inline]

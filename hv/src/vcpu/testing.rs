@@ -115,6 +115,7 @@ impl Scene {
                 pointer_bits_reserved: true,
             },
             largest_leaf: PageSize::Size2M,
+            is_modelled: false,
         };
         let memory = Memory {
             tables: Rc::new(Arena::new(160)),
@@ -231,8 +232,7 @@ impl Host for ScriptHost {
     fn arm_timer(&mut self, deadline: u64) -> u64 {
         self.assert_released();
         self.arms += 1;
-        self.armed = Some(deadline);
-        deadline
+        *self.armed.insert(deadline)
     }
     fn interrupt_self(&mut self) {
         self.assert_released();

@@ -31,12 +31,16 @@ pub(super) fn run<V: Virt, M: HostMemory, H: Host>(
 ) {
     let tsc = host.tsc();
     let now = vm.ticks(tsc);
-    if vcpu.lapic.deadline().is_some_and(|at| at <= now) {
+    vcpu.timers_ran = tsc;
+    let mut is_due = vcpu.lapic.deadline().is_some_and(|at| at <= now);
+    if is_due {
         vcpu.lapic.tick(now);
         vcpu.request(work::INTERRUPTS);
     }
     let (chipset_next, longest) = if vcpu.id == 0 {
-        run_chipset(vcpu, vm, host, now)
+        let (was_due, next, longest) = run_chipset(vcpu, vm, host, now);
+        is_due |= was_due;
+        (next, longest)
     } else {
         let chipset = vm.chipset.lock();
         let first_is_wanted = chipset.wants_service() || !chipset.console_is_ready();
@@ -47,13 +51,23 @@ pub(super) fn run<V: Virt, M: HostMemory, H: Host>(
         (None, LONGEST_MS)
     };
     let next = [vcpu.lapic.deadline(), chipset_next].into_iter().flatten().min();
-    let next = next.map_or(u64::MAX, |at| at.0.saturating_add(vm.start));
-    let next = if vm.sampling.is_on() { next.min(sampling::publish(vcpu, vm, host, tsc)) } else { next };
+    let next = next.map_or(u64::MAX, |at| at.0.saturating_add(vm.start.tsc()));
+    let next = if vm.sampling.is_on() {
+        if tsc >= vcpu.publish_at {
+            is_due = true;
+            vcpu.publish_at = sampling::publish(vcpu, vm, host, tsc);
+        }
+        next.min(vcpu.publish_at)
+    } else {
+        next
+    };
     let longest = if vm.virtio.wants_service() { RETRY_MS } else { longest };
     let next = next.min(tsc.saturating_add(vm.clock.tsc_khz() * longest));
-    if host.timer_fired() || tsc >= vcpu.armed {
+    let has_interrupted = host.timer_fired() || tsc >= vcpu.armed;
+    if has_interrupted {
         vcpu.armed = u64::MAX;
     }
+    vcpu.mmu.agile.timer_was_early = has_interrupted && !is_due;
     // An earlier interrupt than needed only leads back here.
     if next < vcpu.armed {
         vcpu.virt.load_host_state(cpu);
@@ -62,16 +76,18 @@ pub(super) fn run<V: Virt, M: HostMemory, H: Host>(
     vcpu.due = next;
 }
 
-/// Runs the chipset's timers that are due. When it wants to be served next, and after how many milliseconds at the latest.
+/// Runs the chipset's timers that are due. Whether some were, when it wants to be served next, and after how many milliseconds at
+/// the latest.
 fn run_chipset<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
     host: &mut H,
     now: Tsc,
-) -> (Option<Tsc>, u64) {
+) -> (bool, Option<Tsc>, u64) {
     let mut chipset = vm.chipset.lock();
     let nanos = vm.clock.nanos(now);
-    if chipset.deadline().is_some_and(|at| at <= nanos) {
+    let is_due = chipset.deadline().is_some_and(|at| at <= nanos);
+    if is_due {
         let mut messages = Messages::new();
         chipset.tick(nanos, &mut messages);
         vcpu.receive(&vm.mailboxes, &mut messages);
@@ -84,5 +100,5 @@ fn run_chipset<V: Virt, M: HostMemory, H: Host>(
         }
     }
     let next = chipset.deadline().map(|at| vm.clock.tsc_at(at));
-    (next, if chipset.console_is_ready() { LONGEST_MS } else { RETRY_MS })
+    (is_due, next, if chipset.console_is_ready() { LONGEST_MS } else { RETRY_MS })
 }

@@ -1,6 +1,30 @@
 //! Guest time: the guest's TSC is the host's plus an offset; nanoseconds follow from it.
 
+use core::sync::atomic::{AtomicU64, Ordering};
+
 use crate::device::{Nanos, Tsc};
+
+/// Host TSC at a VM's machine time 0, which a reset of the guest does not change. It moves on by what the VM's time stands still.
+#[derive(Debug)]
+pub struct Start(AtomicU64);
+
+impl Start {
+    /// Time begins at host TSC `tsc`.
+    pub const fn new(tsc: u64) -> Start {
+        Start(AtomicU64::new(tsc))
+    }
+
+    /// The host's TSC then.
+    #[inline(always)]
+    pub fn tsc(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// The last `ticks` of the host's TSC were none of the VM's time.
+    pub fn delay(&self, ticks: u64) {
+        self.0.fetch_add(ticks, Ordering::Relaxed);
+    }
+}
 
 /// Converts between TSC ticks and nanoseconds by multiplication: `ns = ticks * mult >> 32`, good to 1 part in 2^30 or
 /// better for TSCs of 4 MHz and more, over 2^64 ns.

@@ -24,7 +24,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use spin::{Mutex, MutexGuard, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use self::clock::Clock;
+use self::clock::{Clock, Start};
 use crate::arch::addr::{Gva, Hpa};
 use crate::device::chipset::Chipset;
 use crate::device::pci::PlugError;
@@ -103,8 +103,11 @@ pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     pub layout: MemoryLayout,
     /// From ticks to nanoseconds.
     pub clock: Clock,
-    /// Host TSC at the VM's start: machine time 0, which a reset of the guest does not change.
-    pub start: u64,
+    /// Where machine time begins.
+    pub start: Start,
+    /// The machine models the processor that agile paging is for, and does not charge what exits do in its place: machine time
+    /// stands still meanwhile ([`Vm::stand_still`]). For VMs of one VCPU.
+    pub stops_at_stand_ins: bool,
     /// The guest has the paravirtual clock.
     pub pv_clock: bool,
     /// Seconds and nanoseconds since 1970 at machine time 0.
@@ -261,7 +264,14 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     /// Machine time in ticks at host TSC `tsc`. Unlike the guest's TSC it cannot be set by the guest.
     #[inline(always)]
     pub fn ticks(&self, tsc: u64) -> Tsc {
-        Tsc(tsc.wrapping_sub(self.start))
+        Tsc(tsc.wrapping_sub(self.start.tsc()))
+    }
+
+    /// The last `ticks` of the host's TSC were no machine time, nor the guest's: its only VCPU takes them off its TSC, too, and nobody
+    /// has been told a machine time in them.
+    pub fn stand_still(&self, ticks: u64) {
+        self.start.delay(ticks);
+        self.sampling.delay(ticks);
     }
 
     /// Machine time in nanoseconds at host TSC `tsc`.

@@ -36,6 +36,8 @@ pub struct Sampling {
     period: AtomicU64,
     /// The host's TSC at which the next one is due.
     due: AtomicU64,
+    /// The VM's time when its guest was last started or reset.
+    began_ns: AtomicU64,
     vcpus: Vec<Mutex<Published>>,
     resets: AtomicU8,
     closing: Mutex<Closing>,
@@ -57,6 +59,7 @@ impl Sampling {
         Sampling {
             period: AtomicU64::new(0),
             due: AtomicU64::new(u64::MAX),
+            began_ns: AtomicU64::new(0),
             vcpus: (0..vcpus).map(|_| Mutex::new(Published::NOTHING)).collect(),
             resets: AtomicU8::new(0),
             closing: Mutex::new(Closing { ran: alloc::vec![0; vcpus as usize], ..Closing::default() }),
@@ -78,6 +81,15 @@ impl Sampling {
         self.vcpus.iter().for_each(|vcpu| *vcpu.lock() = Published::NOTHING);
     }
 
+    /// The guest starts at host TSC `now`, `now_ns` of the VM's time: the first period begins here, and not while the guest was
+    /// loaded. No VCPU runs.
+    pub fn begin(&self, now: u64, now_ns: u64) {
+        self.began_ns.store(now_ns, Ordering::Relaxed);
+        if self.is_on() {
+            self.due.store(now.saturating_add(self.period.load(Ordering::Relaxed)), Ordering::Relaxed);
+        }
+    }
+
     /// Whether there are samples.
     #[inline(always)]
     pub fn is_on(&self) -> bool {
@@ -88,6 +100,12 @@ impl Sampling {
     #[inline(always)]
     pub fn due(&self) -> u64 {
         self.due.load(Ordering::Relaxed)
+    }
+
+    /// The period that is not over takes `ticks` of the host's TSC more.
+    pub fn delay(&self, ticks: u64) {
+        let later = |due: u64| Some(due.saturating_add(ticks));
+        let _always = self.due.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
     }
 
     /// VCPU `id` has counted this so far.
@@ -139,6 +157,7 @@ impl Sampling {
         let sample = Sample {
             vcpus: self.vcpus.len() as u8,
             resets: self.resets.load(Ordering::Relaxed),
+            began_ns: self.began_ns.load(Ordering::Relaxed),
             tsc: now,
             shadow_faults: closing.shadow_faults,
             shadow_memory: closing.shadow_memory,
@@ -188,6 +207,19 @@ mod tests {
         assert_eq!(close(&sampling, 9001, false), Some((9, kept, vec![40, 70])), "late, and shadow is taken");
         assert_eq!(close(&sampling, 9002, true), Some((9, [9002, 0], vec![40, 70])), "the end");
         sampling.publish(2, &published(1, 1));
+    }
+
+    #[test]
+    fn the_first_period_begins_with_the_guest() {
+        let sampling = Sampling::new(1);
+        sampling.begin(300, 100);
+        assert!(!sampling.is_on() && sampling.due() == u64::MAX);
+        sampling.start(1000, 0);
+        // It took long to load the guest.
+        sampling.begin(7000, 3500);
+        assert_eq!((sampling.due(), close(&sampling, 7999, false)), (8000, None));
+        let (sample, _) = sampling.close(8001, false, || None).unwrap();
+        assert_eq!((sample.began_ns, sampling.due()), (3500, 9001));
     }
 
     #[test]

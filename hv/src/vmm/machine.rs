@@ -229,6 +229,7 @@ impl<B: Backend> Machine<B> {
             wall_seconds: cmos::unix_seconds(),
             paging,
             largest_leaf,
+            is_modelled: self.host.options.lab.is_some(),
         };
         let owner = Owner::Vm(u16::try_from(number).unwrap_or(u16::MAX - 1));
         // SAFETY: guests get RAM from `Ram` only, which takes it from the frame allocator.
@@ -302,6 +303,8 @@ impl<B: Backend> Machine<B> {
         let policy = |id| cpuid_policy(&guest.config, id, self.khz, xcr0, caps);
         let table = |id| CpuidTable::new(&policy(id), answers);
         let action = guest.begin(self.backend, &self.files, self.now(), self.lab_time.is_some(), table)?;
+        let now = self.now();
+        guest.vm.sampling.begin(now, guest.vm.nanos(now).0);
         self.perform(guest, action);
         Ok(())
     }

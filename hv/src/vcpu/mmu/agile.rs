@@ -7,9 +7,9 @@
 
 use super::Vcpu;
 use crate::arch::addr::Hfn;
-use crate::device::Tsc;
 use crate::paging::guest_walk::PagingState;
 use crate::paging::shadow::{AddressSpace, PageFault, ShadowOutcome};
+use crate::trace::exits::ExitCount;
 use crate::virt::Virt;
 use crate::virt::exit::Exit;
 use crate::vm::{HostMemory, Vm};
@@ -77,8 +77,10 @@ pub struct AgileEntry {
     cache: RootCache,
     /// The page fault that is being handled was a stand-in.
     fault_stands_in: bool,
-    /// The last exit that was judged, by its number, and the judgement.
-    judged: (u64, bool),
+    /// The timer's last interrupt was too early, because machine time had stood still.
+    pub timer_was_early: bool,
+    /// The exits up to the last one that was judged, and the judgement.
+    judged: (ExitCount, bool),
     /// Since when, in nanoseconds, this root table has been in use without being charged.
     since: u64,
     root: Option<Hfn>,
@@ -94,7 +96,7 @@ pub(super) fn fault<V: Virt, M: HostMemory>(
     fault: PageFault,
     tsc: u64,
 ) -> Option<ShadowOutcome> {
-    let now = vm.clock.nanos(Tsc(tsc)).0;
+    let now = vm.nanos(tsc).0;
     let was_delivering = vcpu.virt.was_delivering();
     let memory = vm.read_memory(&mut vcpu.work);
     let (outcome, is_nested, flush) = {
@@ -122,18 +124,22 @@ pub(super) fn fault<V: Virt, M: HostMemory>(
 }
 
 /// Before an entry: judges the exit, charges time to the address space, has tables moved for which it is time, and tells what
-/// the machine may want to know.
+/// the machine may want to know. `begun`: host TSC when the preparations for this entry began.
 pub(super) fn prepare_entry<V: Virt, M: HostMemory>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
-    tsc: u64,
+    begun: u64,
+    tsc: impl Fn() -> u64,
 ) {
-    let now = vm.clock.nanos(Tsc(tsc)).0;
-    let number = vcpu.exits.total().count;
-    let is_new = core::mem::replace(&mut vcpu.mmu.agile.judged.0, number) != number;
+    let exits = vcpu.exits.total();
+    let before = core::mem::replace(&mut vcpu.mmu.agile.judged.0, exits);
+    let is_new = before.count != exits.count;
+    // When the exit came; where machine time was read since, machine time has passed.
+    let took = if exits.count == before.count + 1 { exits.ticks.wrapping_sub(before.ticks) } else { 0 };
+    let came = begun.saturating_sub(took).max(vcpu.timers_ran);
     let memory = vm.read_memory(&mut vcpu.work);
     let nested_root = memory.nested.root(vcpu.mmu.tree);
-    let (root_nested, flush) = {
+    let (root_nested, is_stopped, flush) = {
         let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
         let Some(shadow) = &mut *shadow else { return };
         if is_new {
@@ -141,8 +147,10 @@ pub(super) fn prepare_entry<V: Virt, M: HostMemory>(
         }
         let entry = &mut vcpu.mmu.agile;
         let root = shadow.root_table();
-        let ran = now.saturating_sub(entry.since);
         let stands_in = entry.judged.1;
+        let is_stopped = vm.stops_at_stand_ins && is_new && stands_in;
+        let now = vm.nanos(if is_stopped { came } else { begun }).0;
+        let ran = now.saturating_sub(entry.since);
         let flush = if entry.root != root || ran >= CHARGE_EVERY || shadow.is_agile_due(now, stands_in) {
             let charged = core::mem::replace(&mut entry.root, root);
             entry.since = now;
@@ -150,7 +158,7 @@ pub(super) fn prepare_entry<V: Virt, M: HostMemory>(
         } else {
             None
         };
-        (shadow.is_root_nested(), flush)
+        (shadow.is_root_nested(), is_stopped, flush)
     };
     drop(memory);
     if let Some(flush) = flush {
@@ -158,6 +166,18 @@ pub(super) fn prepare_entry<V: Virt, M: HostMemory>(
     }
     let words = Words::new(vcpu.mmu.agile.judged.1, root_nested, vcpu.virt.cr3(), nested_root.0);
     vcpu.virt.set_agile(Some(words));
+    if is_stopped {
+        stand_still(vcpu, vm, tsc().saturating_sub(came));
+    }
+}
+
+/// The last `ticks` of the host's TSC were a stand-in, of which the guest is to see nothing: its timers come as much later.
+fn stand_still<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, ticks: u64) {
+    vm.stand_still(ticks);
+    let offset = vcpu.virt.tsc_offset();
+    vcpu.virt.set_tsc_offset(offset.wrapping_sub(ticks));
+    vcpu.due = vcpu.due.saturating_add(ticks);
+    vcpu.publish_at = vcpu.publish_at.saturating_add(ticks);
 }
 
 /// Whether the last exit was a stand-in, and counts it.
@@ -166,7 +186,8 @@ fn judge<V: Virt>(vcpu: &mut Vcpu<V>, roots_made: u64) {
     let cr3 = vcpu.virt.cr3();
     let entry = &mut vcpu.mmu.agile;
     let fault = core::mem::take(&mut entry.fault_stands_in);
-    let stands_in = stands_in(&exit, fault, || {
+    let was_early = core::mem::take(&mut entry.timer_was_early);
+    let stands_in = stands_in(&exit, fault, was_early, || {
         // A root that had to be made is in no cache.
         let made = core::mem::replace(&mut entry.roots_made, roots_made) != roots_made;
         let hit = entry.cache.load(cr3) && !made;
@@ -178,9 +199,11 @@ fn judge<V: Virt>(vcpu: &mut Vcpu<V>, roots_made: u64) {
 }
 
 /// Whether the proposed processor does by itself what led to this exit. `fault`: whether it does if that was a page fault;
-/// `is_cached`: notes a load of CR3, and says whether its root is in the cache.
-fn stands_in(exit: &Exit, fault: bool, is_cached: impl FnOnce() -> bool) -> bool {
+/// `was_early`: an interrupt was the timer's, which would come later there; `is_cached`: notes a load of CR3, and says
+/// whether its root is in the cache.
+fn stands_in(exit: &Exit, fault: bool, was_early: bool, is_cached: impl FnOnce() -> bool) -> bool {
     match exit {
+        Exit::Interrupt => was_early,
         Exit::Invlpg(_) | Exit::Invpcid => true,
         // The guest's CR3 is a register of its own; and where reads of CR3 exit, those of others may (`takes_reads_for_cr0`).
         Exit::ControlReg(access) if !access.write => true,
@@ -197,7 +220,7 @@ mod tests {
     #[test]
     fn what_the_guest_does_with_its_registers_is_charged_where_the_proposed_processor_exits() {
         let access = |index, write| Exit::ControlReg(RegMove { index, write, gpr: None });
-        let judge = |exit: Exit, is_cached| stands_in(&exit, false, || is_cached);
+        let judge = |exit: Exit, is_cached| stands_in(&exit, false, false, || is_cached);
         for index in [0, 2, 3, 4] {
             assert!(judge(access(index, false), false), "a read of CR{index}");
         }

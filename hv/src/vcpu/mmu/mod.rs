@@ -307,6 +307,7 @@ pub fn serve<V: Virt, M: HostMemory>(
     tsc: impl Fn() -> u64,
 ) -> Result<(), Stop> {
     vcpu.work &= !work::MMU;
+    let begun = if vcpu.mmu.engine == Engine::Agile { tsc() } else { 0 };
     switch::follow(vcpu, vm);
     let is_by_space = vm.translation.is_by_space();
     if is_by_space {
@@ -326,7 +327,7 @@ pub fn serve<V: Virt, M: HostMemory>(
         return Err(no_memory(vcpu, MapError::Address));
     }
     if vcpu.mmu.engine == Engine::Agile {
-        agile::prepare_entry(vcpu, vm, tsc());
+        agile::prepare_entry(vcpu, vm, begun, &tsc);
     }
     audit::check(vcpu, vm)?;
     if choose::wants_each_entry(vcpu, vm) || vcpu.mmu.audit.is_some() || vcpu.mmu.guarded.is_some() {

@@ -3,6 +3,7 @@
 //! A step of a script is what the guest does between an entry and the next exit. It may look at everything that the
 //! hypervisor did since the last one; what happened in the end is looked at after the run.
 
+mod agile_time;
 mod apic_base;
 mod console;
 mod control;

@@ -118,6 +118,13 @@ fn is_testable(insn: &Insn) -> bool {
     !local && !mmx && !segment && !ports && !never && present && !elided
 }
 
+/// Whether it is MOVNTSS or MOVNTSD, which only AMD's processors have; to the emulator they are one more store of a vector register.
+fn is_scalar_non_temporal(bytes: &[u8], insn: &Insn) -> bool {
+    matches!(insn.op, Op::VectorStore { .. })
+        && insn.size < 16
+        && bytes.windows(2).any(|part| part == [0x0f, 0x2b])
+}
+
 impl Case {
     /// A random instruction with random registers; `None` if it is none, or cannot run here.
     pub(super) fn random(random: &mut Random) -> Option<Case> {
@@ -127,6 +134,9 @@ impl Case {
             return None;
         }
         let insn = decode(&bytes, Mode::Bits64).ok().filter(is_testable)?;
+        if is_scalar_non_temporal(&bytes, &insn) && !is_x86_feature_detected!("sse4a") {
+            return None;
+        }
         let gprs = core::array::from_fn(|_| value(random));
         let xmm = core::array::from_fn(|_| u128::from(random.next()) << 64 | u128::from(random.next()));
         let rflags = rflags::FIXED | rflags::IF | random.next() & (STATUS | DF);

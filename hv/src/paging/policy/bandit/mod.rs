@@ -1,9 +1,10 @@
 //! `bandit`: a contextual bandit that learns which engine is better while the guest runs, without training and without a log.
 //!
 //! Its arms are the two engines. Its context is the guest's page faults and misses of the TLB, as logarithms of rates ([`Context`]).
-//! For each context it keeps what shadow paging gains there, and within what radius that is known ([`Gains`]). The reward of a change
-//! is the logarithm of instructions per cycle after it, relative to the running mean before it: neighbours in time are compared, so
-//! that a phase of the guest with few instructions per cycle says nothing against the engine in use.
+//! For each context it keeps what shadow paging gains there, and within what radius that is known ([`Gains`]). Where it has not tried
+//! that, the gain follows from what a miss and a page fault cost, which it learns in all contexts together ([`Costs`]). The reward of
+//! a change is the logarithm of instructions per cycle after it, relative to the running mean before it: neighbours in time are
+//! compared, so that a phase of the guest with few instructions per cycle says nothing against the engine in use.
 //!
 //! ```text
 //!             gain lost since the last change > cost of a change, or
@@ -21,6 +22,7 @@
 //! All is in integers: logarithms have 16 bits behind the point, and times are in intervals. The state has a
 //! fixed size.
 
+mod costs;
 mod gains;
 #[cfg(test)]
 #[expect(clippy::float_arithmetic, reason = "what the policy is compared with")]
@@ -35,7 +37,8 @@ use super::interval::{Faults, Interval};
 use super::window::{Window, log2};
 use super::{Decision, Event, Next, Sample};
 use crate::paging::engine::Engine;
-use gains::{Context, Gains};
+use costs::{Costs, Rates};
+use gains::{Context, Estimate, Gains};
 
 /// log2(e): what a small share of time is in logarithms.
 const LOG2_E: i64 = 94_548;
@@ -58,6 +61,7 @@ pub struct Bandit {
     parameters: Parameters,
     interval: Interval,
     gains: Gains,
+    costs: Costs,
     /// Where the guest is, since it last went to another context or the engine changed.
     place: Option<Place>,
     /// The mean deviation of an interval's speed from the running mean.
@@ -78,6 +82,7 @@ const _: () = assert!(size_of::<Bandit>() <= 1800);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     context: Context,
+    rates: Rates,
     /// Running mean of log2 of instructions per cycle.
     speed: i64,
     /// How many intervals, up to 255.
@@ -104,6 +109,7 @@ impl Bandit {
             parameters,
             interval: Interval::default(),
             gains: Gains::new(),
+            costs: Costs::new(),
             place: None,
             noise: 0,
             cost: FIRST_COST,
@@ -126,6 +132,7 @@ impl Bandit {
 
     fn end_interval(&mut self, window: &Window, sample: &Sample) -> Engine {
         self.gains.widen(self.parameters);
+        self.costs.widen(self.parameters);
         let earned = i64::from(self.parameters.explore_milli) * LOG2_E / i64::from(MILLI);
         self.budget = (self.budget + earned).min(SAVINGS);
         if window.instructions == 0 || window.cycles < LEAST_CYCLES {
@@ -134,27 +141,31 @@ impl Bandit {
             return sample.engine;
         }
         let speed = log2(window.instructions) - log2(window.cycles);
-        let context = Context::of(window, Faults::are_known(window, sample));
+        let is_known = Faults::are_known(window, sample);
+        let rates = Rates::of(window, is_known);
+        let now = Place { context: Context::of(window, is_known), rates, speed, intervals: 1 };
         match self.trial.take() {
-            Some(trial) if trial.from.context.is_near(context) => {
-                self.go_on(trial, context, speed, sample.engine)
-            }
-            _ => self.stay(context, speed, sample.engine),
+            Some(trial) if trial.from.context.is_near(now.context) => self.go_on(trial, now, sample.engine),
+            _ => self.stay(now, sample.engine),
         }
     }
 
+    /// What shadow paging gains in a place, of which `engine` has shown the rates.
+    fn known(&self, place: Place, engine: Engine) -> Estimate {
+        self.gains.of(place.context, self.costs.estimate(place.rates, engine))
+    }
+
     /// After an interval on an engine that has settled.
-    fn stay(&mut self, context: Context, speed: i64, engine: Engine) -> Engine {
-        let place = match self.place.filter(|place| place.context == context) {
-            Some(place) => self.update_place(place, speed, engine),
-            None => Place { context, speed, intervals: 1 },
+    fn stay(&mut self, now: Place, engine: Engine) -> Engine {
+        let place = match self.place.filter(|place| place.context == now.context) {
+            Some(place) => self.update_place(place, now, engine),
+            None => now,
         };
         self.place = Some(place);
-        let known = self.gains.of(context);
         let margin = i64::from(self.parameters.margin_milli) * LOG2_E / i64::from(MILLI);
         // What the other engine would gain.
-        let gain = signed(engine.other(), known.gain);
-        let lost = if gain.abs() <= margin || gain > 0 && gain <= known.radius { 0 } else { gain };
+        let Estimate { gain, low, high } = self.known(place, engine).of(engine.other());
+        let lost = if gain.abs() <= margin || gain > 0 && low <= 0 { 0 } else { gain };
         self.regret = (self.regret + lost).clamp(0, LARGEST);
         if self.regret > self.cost {
             return self.change(place, engine, false);
@@ -162,19 +173,21 @@ impl Bandit {
         // There and back, and the loss meanwhile. A place that was just reached may be left at once, and has no mean.
         let price = 2 * self.cost + 2 * (-gain).max(0);
         let explores = self.parameters.explore_milli > 0 && self.budget >= price;
-        let is_worth_it = explores && gain + known.radius > margin;
+        let is_worth_it = explores && high > margin;
         if is_worth_it && place.intervals > 1 { self.change(place, engine, true) } else { engine }
     }
 
     /// One more interval in a place. A speed that has changed without the context says that gains may have changed as well.
-    fn update_place(&mut self, place: Place, speed: i64, engine: Engine) -> Place {
-        let off = speed - place.speed;
+    fn update_place(&mut self, place: Place, now: Place, engine: Engine) -> Place {
+        let off = now.speed - place.speed;
         if off.abs() > JUMP.max(4 * self.noise) {
-            self.gains.doubt(place.context, signed(engine, off));
-            return Place { speed, intervals: 1, ..place };
+            let guess = self.costs.estimate(place.rates, engine);
+            self.gains.doubt(place.context, guess, signed(engine, off));
+            return now;
         }
         self.noise += (off.abs() - self.noise) / 16;
-        Place { speed: place.speed + off / 4, intervals: place.intervals.saturating_add(1), ..place }
+        let (rates, intervals) = (place.rates.followed_by(now.rates), place.intervals.saturating_add(1));
+        Place { rates, speed: place.speed + off / 4, intervals, ..place }
     }
 
     /// Begins a trial of the other engine.
@@ -185,7 +198,8 @@ impl Bandit {
     }
 
     /// After an interval of a trial.
-    fn go_on(&mut self, mut trial: Trial, context: Context, speed: i64, engine: Engine) -> Engine {
+    fn go_on(&mut self, mut trial: Trial, now: Place, engine: Engine) -> Engine {
+        let (from, speed) = (trial.from, now.speed);
         let rises = speed > trial.last + RISE + self.noise;
         (trial.intervals, trial.sum, trial.last) = (trial.intervals + 1, trial.sum + speed, speed);
         // The first interval pays for the change, so that the second one is faster if anything is.
@@ -197,19 +211,19 @@ impl Bandit {
         let took = (length * speed - trial.sum).clamp(0, LARGEST);
         self.cost += (took - self.cost) / 4;
         // What was seen holds for what the guest looked like before, and for what it looks like now.
-        let gain = signed(engine, speed - trial.from.speed);
-        self.gains.learn(trial.from.context, gain, self.noise);
-        if context != trial.from.context {
-            self.gains.learn(context, gain, self.noise);
+        let gain = signed(engine, speed - from.speed);
+        self.gains.learn(from.context, self.costs.estimate(from.rates, engine.other()), gain, self.noise);
+        if now.context != from.context {
+            self.gains.learn(now.context, self.costs.estimate(now.rates, engine), gain, self.noise);
         }
-        let back = signed(engine.other(), self.gains.of(context).gain);
+        self.costs.learn(from.rates, now.rates, engine, self.noise);
+        let back = self.known(now, engine).of(engine.other()).gain;
         if trial.explores {
             let lost = took + if back > 0 { length * back + self.cost } else { 0 };
             self.budget = (self.budget - lost).max(-LARGEST);
         }
-        let place = Place { context, speed, intervals: 1 };
-        self.place = Some(place);
-        if back > 0 { self.change(place, engine, false) } else { engine }
+        self.place = Some(now);
+        if back > 0 { self.change(now, engine, false) } else { engine }
     }
 }
 

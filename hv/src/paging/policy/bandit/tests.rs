@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::super::modelled::{Decide, MISSES, Machine, NEITHER, PAGING, Work};
 use super::super::{Mode, Period, Policy};
+use super::costs::{Costs, Rates};
 use super::gains::{Context, Gains};
 use super::others::{LinUcb, Ucb};
 use super::*;
@@ -175,6 +176,46 @@ fn phases_that_look_alike_do_not_mislead_it() {
 }
 
 #[test]
+fn in_a_new_context_it_knows_what_misses_and_page_faults_cost_about() {
+    let counting = |work, periods| {
+        let mut machine = Machine::new("bandit");
+        machine.counts = true;
+        machine.work([(work, periods)]);
+        (machine.changes, machine.engine)
+    };
+    // An interval has five periods, and the first thing that it sees is enough.
+    assert_eq!(counting(MISSES, 5), (1, Engine::Shadow));
+    assert_eq!(counting(PAGING, 500), (0, Engine::Nested), "what is bad anyway is not tried");
+}
+
+/// What a guest does that has this many misses and page faults in a million instructions.
+fn rates(misses: u64, faults: u64, cycles: u64) -> Rates {
+    let window = Window { instructions: 1_000_000, cycles, misses, faults, ..Window::default() };
+    Rates::of(&window, true)
+}
+
+#[test]
+fn costs_that_were_seen_hold_in_other_contexts() {
+    // A walk that costs next to nothing more, and page faults that cost ten times what is assumed at first.
+    let mut costs = Costs::new();
+    let other = rates(9_000, 20, 2_000_000);
+    assert!(
+        costs.estimate(other, Engine::Nested).unwrap().low > 0,
+        "misses cost more than so few page faults"
+    );
+    for (misses, faults) in [(20_000, 0), (1_000, 40), (30_000, 10), (500, 200)].repeat(4) {
+        let [nested, shadow] = [2_000_000 + misses, 2_000_000 + 50_000 * faults];
+        let [nested, shadow] = [nested, shadow].map(|cycles| rates(misses, faults, cycles));
+        costs.learn(nested, shadow, Engine::Shadow, 0);
+        costs.learn(shadow, nested, Engine::Nested, 0);
+    }
+    let Estimate { low, high, .. } = costs.estimate(other, Engine::Nested).unwrap();
+    assert!(high < 0 && low > -ONE, "{low} to {high}");
+    let hidden = Rates::of(&Window { instructions: 9, misses: 5, ..Window::default() }, false);
+    assert_eq!(costs.estimate(hidden, Engine::Nested), None);
+}
+
+#[test]
 fn its_budget_bounds_what_trials_cost() {
     let noisy = |explore_milli: u32| {
         let mut machine = Machine::new(&alloc::format!("bandit,explore_milli={explore_milli}"));
@@ -222,21 +263,41 @@ fn a_gain_is_learnt_doubted_and_forgotten() {
     let context = Context::of(&Window { instructions: 1_000_000, misses: 5, ..Window::default() }, true);
     let mut gains = Gains::new();
     for _ in 0..6 {
-        gains.learn(context, ONE, 0);
+        gains.learn(context, None, ONE, 0);
     }
-    let known = gains.of(context);
-    assert!((known.gain - ONE).abs() < ONE / 50 && known.radius < ONE / 20, "{known:?}");
+    let known = gains.of(context, None);
+    assert!((known.gain - ONE).abs() < ONE / 50 && known.radius() < ONE / 20, "{known:?}");
     gains.widen(parameters);
-    let later = gains.of(context);
-    assert!(later.gain == known.gain && later.radius > known.radius + ONE / 20, "{later:?}");
-    gains.doubt(context, -ONE);
-    let doubted = gains.of(context);
-    assert_eq!((doubted.gain, doubted.radius), (later.gain - ONE / 2, later.radius + ONE / 2));
+    let later = gains.of(context, None);
+    assert!(later.gain == known.gain && later.radius() > known.radius() + ONE / 20, "{later:?}");
+    gains.doubt(context, None, -ONE);
+    let doubted = gains.of(context, None);
+    assert_eq!((doubted.gain, doubted.radius()), (later.gain - ONE / 2, later.radius() + ONE / 2));
     let other = Context::of(&Window { instructions: 1_000_000, misses: 5, ..Window::default() }, false);
-    assert_eq!(gains.of(other).gain, 0, "page faults that are not known are another context");
+    assert_eq!(gains.of(other, None).gain, 0, "page faults that are not known are another context");
 }
 
 proptest! {
+    #[test]
+    fn costs_of_anything_are_bounded(
+        seen in prop::collection::vec((any::<[[u64; 4]; 2]>(), any::<i64>(), any::<bool>(), 0..64u32), 1..50),
+    ) {
+        let mut costs = Costs::new();
+        for (windows, noise, to_shadow, bits) in seen {
+            let [before, after] = windows.map(|counts| {
+                let [instructions, cycles, misses, faults] = counts.map(|count| count >> bits);
+                Rates::of(&Window { instructions, cycles, misses, faults, ..Window::default() }, true)
+            });
+            let engine = if to_shadow { Engine::Shadow } else { Engine::Nested };
+            costs.learn(before, after, engine, noise);
+            costs.widen(Parameters::default());
+            for (rates, engine) in [(before, engine.other()), (after, engine)] {
+                let Estimate { gain, low, high } = costs.estimate(rates, engine).unwrap();
+                prop_assert!(low <= gain && gain <= high && low >= -16 * ONE && high <= 16 * ONE);
+            }
+        }
+    }
+
     #[test]
     fn gains_stay_within_bounds(
         seen in prop::collection::vec((any::<[u64; 3]>(), any::<i64>(), 0..i64::MAX, any::<bool>()), 1..100),
@@ -248,9 +309,9 @@ proptest! {
             let window = Window { instructions, misses, faults, ..Window::default() };
             let context = Context::of(&window, doubts);
             gains.widen(parameters);
-            if doubts { gains.doubt(context, gain) } else { gains.learn(context, gain, noise) }
-            let known = gains.of(context);
-            prop_assert!(known.gain.abs() <= 16 * ONE && (1..=4 * ONE).contains(&known.radius), "{:?}", known);
+            if doubts { gains.doubt(context, None, gain) } else { gains.learn(context, None, gain, noise) }
+            let known = gains.of(context, None);
+            prop_assert!(known.gain.abs() <= 16 * ONE && (1..=4 * ONE).contains(&known.radius()), "{:?}", known);
         }
     }
 }

@@ -63,7 +63,9 @@ impl Samples {
         let before = self.vms[number].replace((now, ran.to_vec()));
         // A VM that was started or reset counts from 0.
         let same = before.filter(|(last, _)| last.resets == now.resets && last.time_ns <= now.time_ns);
-        let last_time = same.as_ref().map_or(0, |(last, _)| last.time_ns);
+        let is_first = same.is_none();
+        // The VM's time counts from before its guest was loaded.
+        let last_time = same.as_ref().map_or(now.began_ns, |(last, _)| last.time_ns);
         let (last, last_ran) = same.unwrap_or_default();
         let grown = |now: &[u64], last: &[u64], names: &[&str]| -> Value {
             let values = now.iter().zip(last).map(|(now, last)| now.wrapping_sub(*last));
@@ -74,7 +76,7 @@ impl Samples {
             let (now, last) = (&now.sums.counters[side], &last.sums.counters[side]);
             // Before the first sample all events count from 0. A guest that stops counting page faults, and begins again, goes on
             // from the same sum.
-            let begin = |event: usize| if last_time == 0 { 0 } else { last.values[event] };
+            let begin = |event: usize| if is_first { 0 } else { last.values[event] };
             let counted = (0..COUNTERS.len()).filter_map(|event| Some((event, present(now, event)?)));
             let values = counted
                 .map(|(event, value)| (COUNTERS[event].to_owned(), json!(value.wrapping_sub(begin(event)))));
@@ -154,7 +156,8 @@ mod tests {
         sums.exits[6] = exits;
         sums.counters[0] = Counters { present: 1, values: [instructions; COUNTERS.len()] };
         let (vcpus, tsc) = (1, 2 * time);
-        let sample = Sample { vm: 1, vcpus, resets, time_ns: time, tsc, sums, ..Sample::default() };
+        let began_ns = if resets == 0 { 600 } else { 4900 };
+        let sample = Sample { vm: 1, vcpus, resets, time_ns: time, began_ns, tsc, sums, ..Sample::default() };
         let mut record = [0; MOST];
         let words = sample.write([2 * exits].into_iter(), &mut record);
         record[..words].to_vec()
@@ -165,7 +168,7 @@ mod tests {
         let mut samples =
             Samples { names: vec!["a".into(), "b".into()], khz: 2_000_000, ..Samples::default() };
         let first = samples.read(&record(1000, 5, 70, 0)).unwrap();
-        assert_eq!((&first["vm"], &first["span_ns"]), (&json!("b"), &json!(1000)));
+        assert_eq!((&first["vm"], &first["span_ns"]), (&json!("b"), &json!(400)), "since the guest began");
         assert_eq!(first["exits"], json!({ "page_fault": 5 }));
         let second = samples.read(&record(4000, 12, 100, 0)).unwrap();
         assert_eq!(second["exits"], json!({ "page_fault": 7 }));
@@ -173,6 +176,7 @@ mod tests {
         assert_eq!((&second["span_ns"], &second["machine_ns"]), (&json!(3000), &json!(3000)));
         assert_eq!(second["vcpus"], json!([{ "ran_ns": 7 }]));
         let reset = samples.read(&record(5000, 3, 10, 1)).unwrap();
+        assert_eq!(&reset["span_ns"], &json!(100));
         assert_eq!(
             (&reset["exits"], &reset["guest"]),
             (&json!({ "page_fault": 3 }), &json!({ "instructions": 10 }))
