@@ -12,8 +12,8 @@ pub use fuzz::fuzz_one;
 use core::ops::Range;
 
 use abi::hypercall::{
-    KVM_EFAULT, KVM_EINVAL, REGION_EBUSY, REGION_EEXIST, REGION_ENOENT, REGION_ENOSPC, REGION_MAX_ORDER,
-    REGIONS_MAX,
+    KVM_EFAULT, KVM_EINVAL, REGION_EBUSY, REGION_EEXIST, REGION_ENOENT, REGION_ENOMEM, REGION_ENOSPC,
+    REGION_MAX_ORDER, REGIONS_MAX,
 };
 
 use super::partition::Partition;
@@ -238,3 +238,6 @@ impl GuestRegions {
         done
     }
 }
+
+#[cfg(test)]
+mod tests;

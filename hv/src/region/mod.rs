@@ -111,6 +111,11 @@ impl Domains {
         Domains(self.0 | other.0)
     }
 
+    /// Those of both.
+    pub const fn common(self, other: Domains) -> Domains {
+        Domains(self.0 & other.0)
+    }
+
     /// Whether there is none.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
@@ -206,7 +211,13 @@ impl Effects {
 
     /// The target was open in some domains, and is now open in others.
     fn reopen(&mut self, target: Target, before: Domains, now: Domains) {
-        let (close, open) = (before.without(now), now.without(before));
+        self.reopen_parts(target, [before; 2], now);
+    }
+
+    /// The same of a target with two parts, each of which was open in other domains.
+    fn reopen_parts(&mut self, target: Target, before: [Domains; 2], now: Domains) {
+        let [one, other] = before;
+        let (close, open) = (one.and(other).without(now), now.without(one.common(other)));
         if !close.is_empty() {
             self.push(Effect::Close(target, close));
         }

@@ -18,10 +18,10 @@
 //! [`mappers`]: Partition::mappers
 
 mod change;
-mod life;
-mod records;
 #[cfg(any(test, feature = "testing"))]
 mod check;
+mod life;
+mod records;
 #[cfg(test)]
 mod tests;
 

@@ -47,15 +47,14 @@ impl Partition {
             return Err(Refused::Kind(other));
         }
         let (large, small) = if a.frames >= b.frames { (one, other) } else { (other, one) };
-        let before = a.kind.open_in().and(b.kind.open_in());
+        let before = [a.kind.open_in(), b.kind.open_in()];
         let kinds = [large, small].map(|rid| self.regions[rid.index()].kind.unwrap_or(Kind::Regular));
         let kind = if kinds[0] == Kind::Regular { kinds[1] } else { kinds[0] };
         self.append(large, small);
         self.regions[large.index()].kind = Some(kind);
         let mut effects = Effects::default();
         self.bury(small, &mut effects);
-        // Parts of it may be closed where it is open now, and the other way round.
-        effects.reopen(Target::Region(large), before, kind.open_in());
+        effects.reopen_parts(Target::Region(large), before, kind.open_in());
         Ok((large, effects))
     }
 
