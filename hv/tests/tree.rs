@@ -41,10 +41,10 @@ const LAYERS: [(&str, &[&str]); 20] = [
     ("virt", &["arch", "hw", "paging"]),
     ("trace", &["arch", "virt"]),
     ("probe", &["arch", "firmware", "hw", "mem", "sched", "screen", "trace", "virt"]),
-    ("vm", &["arch", "device", "mem", "paging", "smp"]),
+    ("vm", &["arch", "device", "mem", "paging", "region", "smp"]),
     ("guest", &["arch", "device", "mem", "paging", "probe", "sched", "smp", "virt", "vm"]),
-    ("vcpu", &["arch", "device", "emulate", "guest", "mem", "paging", "trace", "virt", "vm"]),
-    ("monitor", &["arch", "device", "guest", "mem", "paging", "trace", "vcpu", "virt", "vm"]),
+    ("vcpu", &["arch", "device", "emulate", "guest", "mem", "paging", "region", "trace", "virt", "vm"]),
+    ("monitor", &["arch", "device", "guest", "mem", "paging", "region", "trace", "vcpu", "virt", "vm"]),
     (
         "boot",
         &["arch", "firmware", "hw", "mem", "paging", "probe", "sched", "screen", "smp", "trace", "virt"],

@@ -39,6 +39,8 @@ pub enum GuestError {
     Quota,
     /// The region had more frames than one request takes out: repeat it.
     Again,
+    /// The host has no memory for the records.
+    NoMemory,
 }
 
 impl GuestError {
@@ -51,7 +53,14 @@ impl GuestError {
             GuestError::Taken => REGION_EEXIST,
             GuestError::Quota => REGION_ENOSPC,
             GuestError::Again => REGION_EBUSY,
+            GuestError::NoMemory => REGION_ENOMEM,
         }
+    }
+}
+
+impl From<OutOfMemory> for GuestError {
+    fn from(_: OutOfMemory) -> GuestError {
+        GuestError::NoMemory
     }
 }
 

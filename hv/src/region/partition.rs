@@ -181,6 +181,11 @@ impl Partition {
         self.frames.len()
     }
 
+    /// Bytes of host memory that its records take.
+    pub fn bytes(&self) -> usize {
+        Partition::bytes_for(self.frames.len())
+    }
+
     /// The region that a frame is in.
     ///
     /// # Errors
