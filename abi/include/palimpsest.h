@@ -27,12 +27,37 @@
 #define PALIMPSEST_HYPERCALL_COUNTER_PAGE_VERSION 1
 /* Bytes of a counter page. */
 #define PALIMPSEST_HYPERCALL_COUNTER_PAGE_BYTES 0x1000
+/* A new region without frames (docs/guest-kit.md); its number, from 1 on, is the answer. A reset of the guest ends all of
+ * its regions. */
+#define PALIMPSEST_HYPERCALL_ADD_GUEST_REGION 0x50414c02
+/* Ends a region. RBX: its number. Its frames are in none of the guest's then. REGION_EBUSY: some of them are left,
+ * because one call takes out 2^REGION_MAX_ORDER at most; call again. */
+#define PALIMPSEST_HYPERCALL_DEL_GUEST_REGION 0x50414c03
+/* Puts frames into a region. RBX: the number of the first (its guest-physical address divided by 4096), a multiple of how
+ * many there are; RCX: how many, as an order (2^RCX), up to REGION_MAX_ORDER; RDX: the region. All or none. */
+#define PALIMPSEST_HYPERCALL_ADD_PAGE 0x50414c04
+/* Takes frames out of a region; arguments as for ADD_PAGE. All or none. */
+#define PALIMPSEST_HYPERCALL_DEL_PAGE 0x50414c05
+/* The largest order of ADD_PAGE and DEL_PAGE: the largest block of Linux' page allocator, 4 MiB. */
+#define PALIMPSEST_HYPERCALL_REGION_MAX_ORDER 10
+/* Regions that a guest may have at a time. */
+#define PALIMPSEST_HYPERCALL_REGIONS_MAX 256
 /* The error for a caller that is not the kernel (CPL is not 0), negated in RAX. */
 #define PALIMPSEST_HYPERCALL_KVM_EPERM 1
+/* The error for a region that does not exist, or that does not hold all of the frames, negated in RAX. */
+#define PALIMPSEST_HYPERCALL_REGION_ENOENT 2
+/* The error for a hypervisor without memory for the records of regions, negated in RAX. */
+#define PALIMPSEST_HYPERCALL_REGION_ENOMEM 12
 /* The error for an address that is not RAM of the guest, negated in RAX. */
 #define PALIMPSEST_HYPERCALL_KVM_EFAULT 14
-/* The error for an address that is not aligned or has reserved bits set, negated in RAX. */
+/* The error for a region that has more frames than one call takes out, negated in RAX. */
+#define PALIMPSEST_HYPERCALL_REGION_EBUSY 16
+/* The error for a frame that is in a region of the guest's already, negated in RAX. */
+#define PALIMPSEST_HYPERCALL_REGION_EEXIST 17
+/* The error for an address that is not aligned or has reserved bits set, or an order that is out of range, negated in RAX. */
 #define PALIMPSEST_HYPERCALL_KVM_EINVAL 22
+/* The error for a guest that has as many regions as it may have, negated in RAX. */
+#define PALIMPSEST_HYPERCALL_REGION_ENOSPC 28
 /* The error for a version of the layout that this hypervisor does not know, negated in RAX. */
 #define PALIMPSEST_HYPERCALL_KVM_EOPNOTSUPP 95
 /* The error for a hypercall that does not exist, negated in RAX: KVM's own number (Linux, `kvm_para.h`), not the ENOSYS of

@@ -24,12 +24,37 @@ constants! {
     COUNTER_PAGE_VERSION: u64 = 1;
     /// Bytes of a counter page.
     COUNTER_PAGE_BYTES: usize = 4096;
+    /// A new region without frames (docs/guest-kit.md); its number, from 1 on, is the answer. A reset of the guest ends all of
+    /// its regions.
+    ADD_GUEST_REGION: u64 = FIRST + 2;
+    /// Ends a region. RBX: its number. Its frames are in none of the guest's then. REGION_EBUSY: some of them are left,
+    /// because one call takes out 2^REGION_MAX_ORDER at most; call again.
+    DEL_GUEST_REGION: u64 = FIRST + 3;
+    /// Puts frames into a region. RBX: the number of the first (its guest-physical address divided by 4096), a multiple of how
+    /// many there are; RCX: how many, as an order (2^RCX), up to REGION_MAX_ORDER; RDX: the region. All or none.
+    ADD_PAGE: u64 = FIRST + 4;
+    /// Takes frames out of a region; arguments as for ADD_PAGE. All or none.
+    DEL_PAGE: u64 = FIRST + 5;
+    /// The largest order of ADD_PAGE and DEL_PAGE: the largest block of Linux' page allocator, 4 MiB.
+    REGION_MAX_ORDER: u64 = 10;
+    /// Regions that a guest may have at a time.
+    REGIONS_MAX: u64 = 256;
     /// The error for a caller that is not the kernel (CPL is not 0), negated in RAX.
     KVM_EPERM: u64 = 1;
+    /// The error for a region that does not exist, or that does not hold all of the frames, negated in RAX.
+    REGION_ENOENT: u64 = 2;
+    /// The error for a hypervisor without memory for the records of regions, negated in RAX.
+    REGION_ENOMEM: u64 = 12;
     /// The error for an address that is not RAM of the guest, negated in RAX.
     KVM_EFAULT: u64 = 14;
-    /// The error for an address that is not aligned or has reserved bits set, negated in RAX.
+    /// The error for a region that has more frames than one call takes out, negated in RAX.
+    REGION_EBUSY: u64 = 16;
+    /// The error for a frame that is in a region of the guest's already, negated in RAX.
+    REGION_EEXIST: u64 = 17;
+    /// The error for an address that is not aligned or has reserved bits set, or an order that is out of range, negated in RAX.
     KVM_EINVAL: u64 = 22;
+    /// The error for a guest that has as many regions as it may have, negated in RAX.
+    REGION_ENOSPC: u64 = 28;
     /// The error for a version of the layout that this hypervisor does not know, negated in RAX.
     KVM_EOPNOTSUPP: u64 = 95;
     /// The error for a hypercall that does not exist, negated in RAX: KVM's own number (Linux, `kvm_para.h`), not the ENOSYS of
@@ -69,6 +94,12 @@ mod tests {
     fn errors_are_those_of_kvm() {
         assert_eq!(NOT_IMPLEMENTED as i64, -1000);
         assert_eq!([KVM_EPERM, KVM_EFAULT, KVM_EINVAL, KVM_EOPNOTSUPP], [1, 14, 22, 95]);
+    }
+
+    #[test]
+    fn errors_of_regions_are_those_of_linux() {
+        let numbers = [REGION_ENOENT, REGION_ENOMEM, REGION_EBUSY, REGION_EEXIST, REGION_ENOSPC];
+        assert_eq!(numbers, [2, 12, 16, 17, 28]);
     }
 
     #[test]

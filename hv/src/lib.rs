@@ -26,6 +26,7 @@ pub mod mem;
 pub mod monitor;
 pub mod paging;
 pub mod probe;
+pub mod region;
 pub mod sched;
 pub mod screen;
 pub mod smp;

@@ -26,7 +26,7 @@ const TABLES: [&str; 1] = ["arch/state.rs"];
 
 /// The top-level modules from the lowest layer to the highest, each with those that it may import. A module imports only
 /// such as stand before it, so that there is no circle. docs/architecture.md has the picture.
-const LAYERS: [(&str, &[&str]); 19] = [
+const LAYERS: [(&str, &[&str]); 20] = [
     ("arch", &[]),
     ("screen", &[]),
     ("sched", &[]),
@@ -35,15 +35,16 @@ const LAYERS: [(&str, &[&str]); 19] = [
     ("smp", &["sched"]),
     ("firmware", &["hw", "screen"]),
     ("paging", &["arch", "mem"]),
+    ("region", &["arch", "mem"]),
     ("emulate", &["arch"]),
     ("device", &["arch", "mem"]),
     ("virt", &["arch", "hw", "paging"]),
     ("trace", &["arch", "virt"]),
     ("probe", &["arch", "firmware", "hw", "mem", "sched", "screen", "trace", "virt"]),
-    ("vm", &["arch", "device", "mem", "paging", "smp"]),
+    ("vm", &["arch", "device", "mem", "paging", "region", "smp"]),
     ("guest", &["arch", "device", "mem", "paging", "probe", "sched", "smp", "virt", "vm"]),
-    ("vcpu", &["arch", "device", "emulate", "guest", "mem", "paging", "trace", "virt", "vm"]),
-    ("monitor", &["arch", "device", "guest", "mem", "paging", "trace", "vcpu", "virt", "vm"]),
+    ("vcpu", &["arch", "device", "emulate", "guest", "mem", "paging", "region", "trace", "virt", "vm"]),
+    ("monitor", &["arch", "device", "guest", "mem", "paging", "region", "trace", "vcpu", "virt", "vm"]),
     (
         "boot",
         &["arch", "firmware", "hw", "mem", "paging", "probe", "sched", "screen", "smp", "trace", "virt"],

@@ -31,6 +31,7 @@ use crate::vm::covered::Covered;
 use crate::vm::hlt_tracker::HltTracker;
 use crate::vm::layout::{HIGH_RAM_BASE, MemoryLayout, PIECE};
 use crate::vm::mailbox::Mailbox;
+use crate::vm::regions::Regions;
 use crate::vm::sampling::Sampling;
 use crate::vm::translation::Translation;
 use crate::vm::{HostMemory, Memory, Vm};
@@ -185,6 +186,7 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
             .for_vcpus(config.vcpus as usize),
         mailboxes: (0..config.vcpus).map(Mailbox::new).collect(),
         hlt: HltTracker::default(),
+        regions: Regions::default(),
         translation: Translation::default(),
         sampling: Sampling::new(config.vcpus),
         shootdown: Once::new(),
@@ -237,6 +239,9 @@ pub fn scrub<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
 ) -> Result<bool, NotRam> {
     let Some(at) = vm.layout.piece(piece) else { return Ok(false) };
     vm.uncover();
+    if piece == 0 {
+        vm.regions.forget();
+    }
     vm.memory.read().ram().fill(at, PIECE, 0)?;
     Ok(true)
 }

@@ -58,6 +58,8 @@ pub enum Command<'a> {
     Shadow,
     /// Show which parts of the address spaces are nested.
     Agile,
+    /// Show the regions that the guest has defined.
+    Regions,
     /// Show the host.
     Host,
     /// Act on the VM with this name, or on the selected one.
@@ -136,6 +138,8 @@ commands! {
     "shadow" "" "show the shadow pages in use and the counters of shadow paging" "shadow" |_| Ok(Command::Shadow);
     "agile" "" "show which page tables of each address space are shadowed, and which nested" "agile"
         |_| Ok(Command::Agile);
+    "regions" "" "show the regions that the guest has divided its memory into" "regions"
+        |_| Ok(Command::Regions);
     "host" "" "show the host's memory and TSC frequency" "host" |_| Ok(Command::Host);
     "pause" "[NAME]" "pause a VM; it stays paused after you quit the monitor" "pause web"
         |words| Ok(Command::Act(Action::Pause, words.next()));

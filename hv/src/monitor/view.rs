@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use core::fmt::{self, Write};
 
 use super::command::Command;
-use super::show::{guest, memory, paging, stats};
+use super::show::{guest, memory, paging, regions, stats};
 use crate::device::message::Messages;
 use crate::mem::frame;
 use crate::mem::frame_record::Kind;
@@ -66,6 +66,7 @@ impl<V: Virt, M: HostMemory> View<'_, V, M> {
             }
             Command::Shadow => paging::shadow(self, answer),
             Command::Agile => paging::agile(self, answer),
+            Command::Regions => regions::regions(self, answer),
             Command::Nmi(id) => self.nmi(id, answer),
             Command::PowerButton => self.press_power_button(answer),
             // These are the monitor's own.

@@ -2,19 +2,24 @@
 //!
 //! Called by `dispatch`. The answer is in RAX, and an error is a number in it; no hypercall faults or ends a guest.
 
-use abi::hypercall::{COUNTER_PAGE, KVM_EPERM, NOT_IMPLEMENTED};
+use abi::hypercall::{
+    ADD_GUEST_REGION, ADD_PAGE, COUNTER_PAGE, DEL_GUEST_REGION, DEL_PAGE, KVM_EPERM, NOT_IMPLEMENTED,
+};
 
 use crate::arch::addr::Gpa;
 use crate::arch::state::Gpr;
 use crate::emulate::System;
 use crate::mem::table_memory::TableMemory;
 use crate::paging::p2m::{P2m, P2mEntry};
+use crate::region::Effect;
+use crate::region::guest::GuestError;
 use crate::vcpu::Vcpu;
 use crate::vcpu::dispatch::with_next;
 use crate::vcpu::exit_context::ExitContext;
 use crate::vcpu::outcome::Outcome;
 use crate::virt::Virt;
 use crate::vm::counter_page::{Refusal, Request};
+use crate::vm::regions::Regions;
 use crate::vm::{HostMemory, Vm};
 
 /// VMMCALL or VMCALL.
@@ -31,7 +36,8 @@ pub(super) fn hypercall<V: Virt, M: HostMemory, H>(cx: ExitContext<'_, V, M, H>)
 fn perform<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, tsc: u64) -> u64 {
     // As KVM has it, 32-bit code has halves of registers.
     let mask = if vcpu.virt.is_64bit() { u64::MAX } else { u32::MAX.into() };
-    let [number, first, second] = [Gpr::Rax, Gpr::Rbx, Gpr::Rcx].map(|gpr| vcpu.virt.gpr(gpr) & mask);
+    let registers = [Gpr::Rax, Gpr::Rbx, Gpr::Rcx, Gpr::Rdx];
+    let [number, first, second, third] = registers.map(|gpr| vcpu.virt.gpr(gpr) & mask);
     if vcpu.virt.cpl() != 0 {
         // Programs of the guest share pages through its kernel only.
         return KVM_EPERM.wrapping_neg();
@@ -39,6 +45,10 @@ fn perform<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, 
     match number {
         COUNTER_PAGE => counter_page(vcpu, vm, first, second, tsc)
             .map_or_else(|refusal| refusal.number().wrapping_neg(), |()| 0),
+        ADD_GUEST_REGION | DEL_GUEST_REGION | ADD_PAGE | DEL_PAGE => {
+            region::<V, M>(vm, &mut vcpu.work, number, [first, second, third])
+                .unwrap_or_else(|error| error.number().wrapping_neg())
+        }
         _ => NOT_IMPLEMENTED,
     }
 }
@@ -65,6 +75,27 @@ fn counter_page<V: Virt, M: HostMemory>(
             Ok(())
         }
     }
+}
+
+/// The calls that divide the guest's memory into regions.
+fn region<V: Virt, M: HostMemory>(
+    vm: &Vm<V::NestedFormat, M>,
+    work: &mut u32,
+    number: u64,
+    arguments: [u64; 3],
+) -> Result<u64, GuestError> {
+    let mut slot = vm.regions.lock(|| vm.answer(work));
+    let regions = Regions::records(&mut slot, vm.layout)?;
+    // Every cache may hold these regions, so no table has to follow.
+    let follow = &mut |effect| debug_assert!(!matches!(effect, Effect::Close(..)), "{effect:?}");
+    let [first, second, third] = arguments;
+    match number {
+        ADD_GUEST_REGION => return regions.add(follow).map(u64::from),
+        DEL_GUEST_REGION => regions.remove(first, follow),
+        ADD_PAGE => regions.add_pages(first, second, third, follow),
+        _ => regions.remove_pages(first, second, third, follow),
+    }?;
+    Ok(0)
 }
 
 /// Whether the page is RAM, and not ROM or a device's.

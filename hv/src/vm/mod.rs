@@ -13,6 +13,7 @@ pub mod hlt_tracker;
 pub mod layout;
 pub mod mailbox;
 pub mod pvclock;
+pub mod regions;
 pub mod sampling;
 pub mod translation;
 pub mod work;
@@ -46,6 +47,7 @@ use crate::vm::covered::Covered;
 use crate::vm::hlt_tracker::HltTracker;
 use crate::vm::layout::MemoryLayout;
 use crate::vm::mailbox::Mailbox;
+use crate::vm::regions::Regions;
 use crate::vm::sampling::Sampling;
 use crate::vm::translation::Translation;
 
@@ -93,6 +95,8 @@ pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     pub mailboxes: Vec<Mailbox>,
     /// Its VCPUs that no device's interrupt will wake.
     pub hlt: HltTracker,
+    /// What its guest has divided its memory into. Its lock is taken with no other one held.
+    pub regions: Regions,
     /// Which engine translates the addresses of all its VCPUs.
     pub translation: Translation,
     /// Its samples.
@@ -170,7 +174,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     /// What this processor does between two attempts to take a lock.
     #[cold]
     #[inline(never)]
-    fn answer(&self, work: &mut u32) {
+    pub fn answer(&self, work: &mut u32) {
         if let Some(others) = self.shootdown.get() {
             *work |= work::MAIL;
             others.service();

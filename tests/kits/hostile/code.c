@@ -38,9 +38,16 @@ void code(struct processor *me) {
 void rare_instructions(struct processor *me) {
     u64 at = draw_place(me), value = draw_word(me);
     u32 low = (u32)value, other = (u32)draw_word(me), a = below(me, 2) ? low : 0x80000000u + below(me, 0x30), b = 0, c = other, d = 0;
-    switch (below(me, 22)) {
+    switch (below(me, 25)) {
     case 0: case 1: case 2: __asm__ volatile("cpuid" : "+a"(a), "+b"(b), "+c"(c), "+d"(d)); break;
-    case 3: __asm__ volatile("vmmcall" : "+a"(a) : "b"(b), "c"(c) : "memory"); break;
+    case 3: case 22: case 23: case 24: {
+        /* Mostly Palimpsest's own calls, with arguments that are often right. */
+        u64 number = below(me, 4) ? 0x50414c00u + below(me, 7) : a, first = below(me, 4) ? below(me, 300) : value;
+        if (below(me, 2))
+            first = draw(me) % (memory_bytes >> 12) & ~1023ull;
+        __asm__ volatile("vmmcall" : "+a"(number) : "b"(first), "c"((u64)below(me, 12)), "d"((u64)below(me, 9)) : "memory");
+        break;
+    }
     case 4: __asm__ volatile("vmcall" : "+a"(a) : "b"(b), "c"(c) : "memory"); break;
     case 5: __asm__ volatile("vmrun" : : "a"(at) : "memory"); break;
     case 6: __asm__ volatile("vmload" : : "a"(at) : "memory"); break;

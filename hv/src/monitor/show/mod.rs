@@ -4,6 +4,7 @@ pub mod guest;
 pub mod help;
 pub mod memory;
 pub mod paging;
+pub mod regions;
 pub mod stats;
 pub mod vms;
 

@@ -9,6 +9,7 @@ use crate::monitor::Monitor;
 use crate::monitor::vms::{Action, State, Vms as _};
 use crate::paging::shadow::Limit;
 use crate::vcpu::testing::{Scene, TSC_KHZ};
+use crate::vm::regions::Regions;
 use crate::vm::work;
 use abi::telemetry::ExitKind;
 
@@ -273,6 +274,25 @@ fn address_spaces_are_shown_with_their_tables() {
     assert_eq!(lines[1], ["CR3", "0x0000000000001000", "shadow", "8", "ms", "0", "ms", "1"], "{text}");
     assert_eq!(lines[2], ["CR3", "0x0000000000005000", "nested", "6", "ms", "0", "ms", "0"], "{text}");
     assert_eq!(lines[3], ["spaces_to_shadow", "1"], "{text}");
+}
+
+#[test]
+fn regions_of_the_guest_are_listed() {
+    let mut scene = long_mode();
+    assert!(answer(&mut scene, "regions").starts_with("the guest has defined no regions"));
+    {
+        let mut slot = scene.vm.regions.lock(|| unreachable!("nobody has the lock"));
+        let regions = Regions::records(&mut slot, scene.vm.layout).unwrap();
+        let nothing = &mut |_| {};
+        assert_eq!([regions.add(nothing), regions.add(nothing)], [Ok(1), Ok(2)]);
+        regions.add_pages(0x100, 3, 2, nothing).unwrap();
+        regions.add_pages(0x100, 0, 1, nothing).unwrap_err();
+    }
+    let text = answer(&mut scene, "regions");
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[1], ["1", "regular", "all", "0", "0", "bytes"], "{text}");
+    assert_eq!(lines[2], ["2", "regular", "all", "8", "32", "KiB"], "{text}");
+    assert!(text.contains("\n8 of ") && text.contains("calls performed 3, refused 1;"), "{text}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod control;
 mod counter_page;
 mod devices;
 mod events;
+mod guest_regions;
 mod instructions;
 mod interrupts;
 mod map_changes;

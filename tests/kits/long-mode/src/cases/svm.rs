@@ -48,7 +48,7 @@ fn vmmcall(c: &mut Check) {
         return c.skip("without a hypervisor VMMCALL and VMCALL are #UD or ignored");
     }
     use abi::hypercall::{COUNTER_PAGE, KVM_EFAULT, KVM_EINVAL, KVM_EOPNOTSUPP, NOT_IMPLEMENTED};
-    c.equal("a hypercall that does not exist", hypercall(0x1234_5678, 0, 0), NOT_IMPLEMENTED);
+    c.equal("a hypercall that does not exist", hypercall(0x1234_5678, [0; 3]), NOT_IMPLEMENTED);
     // The page is looked at by the hypervisor only, and only if there are samples.
     let page = crate::machine::paging::scratch(0);
     for (what, value, version, error) in [
@@ -60,19 +60,59 @@ fn vmmcall(c: &mut Check) {
         ("no memory as a counter page", (1 << 45) | 1, 1, KVM_EFAULT),
         ("no counter page", 0, 0, 0),
     ] {
-        c.equal(what, hypercall(COUNTER_PAGE, value, version), error.wrapping_neg());
+        c.equal(what, hypercall(COUNTER_PAGE, [value, version, 0]), error.wrapping_neg());
     }
+    regions(c);
 }
 
-/// A hypercall with two arguments. It may have the hypervisor read the page that it names.
-fn hypercall(number: u64, first: u64, second: u64) -> u64 {
+/// The guest divides its memory into regions.
+fn regions(c: &mut Check) {
+    use abi::hypercall::{
+        ADD_GUEST_REGION, ADD_PAGE, DEL_GUEST_REGION, DEL_PAGE, KVM_EFAULT, KVM_EINVAL, REGION_EEXIST,
+        REGION_ENOENT, REGION_ENOSPC, REGIONS_MAX,
+    };
+    let frame = crate::machine::paging::scratch(0) >> 12;
+    let one = hypercall(ADD_GUEST_REGION, [0; 3]);
+    let other = hypercall(ADD_GUEST_REGION, [0; 3]);
+    c.holds("regions have numbers of their own", one != other && (1..=REGIONS_MAX).contains(&one));
+    for (what, number, arguments, error) in [
+        ("a frame joins a region", ADD_PAGE, [frame, 0, one], 0),
+        ("a frame that is in it", ADD_PAGE, [frame, 0, one], REGION_EEXIST),
+        ("a frame that is in another one", ADD_PAGE, [frame, 0, other], REGION_EEXIST),
+        ("a block that is not aligned", ADD_PAGE, [frame | 1, 1, other], KVM_EINVAL),
+        ("a block that is too large", ADD_PAGE, [0, 11, other], KVM_EINVAL),
+        ("the I/O APIC in a region", ADD_PAGE, [0xf_ec00, 0, other], KVM_EFAULT),
+        ("no memory in a region", ADD_PAGE, [1 << 33, 10, other], KVM_EFAULT),
+        ("a region that nobody has made", ADD_PAGE, [frame, 0, REGIONS_MAX], REGION_ENOENT),
+        ("a frame leaves a region that it is not in", DEL_PAGE, [frame, 0, other], REGION_ENOENT),
+        ("a frame leaves", DEL_PAGE, [frame, 0, one], 0),
+        ("a region ends", DEL_GUEST_REGION, [one, 0, 0], 0),
+        ("a region that has ended", DEL_GUEST_REGION, [one, 0, 0], REGION_ENOENT),
+    ] {
+        c.equal(what, hypercall(number, arguments), error.wrapping_neg());
+    }
+    let mut made = 1;
+    let refused = loop {
+        match hypercall(ADD_GUEST_REGION, [0; 3]) {
+            number if number <= REGIONS_MAX && made < REGIONS_MAX => made += 1,
+            answer => break answer,
+        }
+    };
+    c.equal("regions beyond the quota", (made, refused), (REGIONS_MAX, REGION_ENOSPC.wrapping_neg()));
+    let all_end = (1..=REGIONS_MAX).all(|number| hypercall(DEL_GUEST_REGION, [number, 0, 0]) == 0);
+    c.holds("all regions end", all_end);
+}
+
+/// A hypercall with three arguments. It may have the hypervisor read the page that it names.
+fn hypercall(number: u64, arguments: [u64; 3]) -> u64 {
+    let [first, second, third] = arguments;
     let mut answer = number;
     // SAFETY: no hypercall changes memory or registers but RAX. RBX is the compiler's own and cannot be named.
     unsafe {
         if is_intel() {
-            asm!("xchg rbx, {0}", "vmcall", "xchg rbx, {0}", inout(reg) first => _, inout("rax") answer, in("rcx") second);
+            asm!("xchg rbx, {0}", "vmcall", "xchg rbx, {0}", inout(reg) first => _, inout("rax") answer, in("rcx") second, in("rdx") third);
         } else {
-            asm!("xchg rbx, {0}", "vmmcall", "xchg rbx, {0}", inout(reg) first => _, inout("rax") answer, in("rcx") second);
+            asm!("xchg rbx, {0}", "vmmcall", "xchg rbx, {0}", inout(reg) first => _, inout("rax") answer, in("rcx") second, in("rdx") third);
         }
     }
     answer

@@ -1,0 +1,66 @@
+//! The hypercalls by which a guest divides its memory into regions.
+
+use abi::hypercall::*;
+
+use super::*;
+use crate::arch::addr::Gfn;
+use crate::guest::build::scrub;
+use crate::vcpu::testing::Machine;
+use crate::virt::fake::Step;
+
+fn call(f: &mut Fake, number: u64, arguments: [u64; 3]) -> Exit {
+    f.set_gpr(Gpr::Rax, number);
+    for (gpr, value) in [Gpr::Rbx, Gpr::Rcx, Gpr::Rdx].into_iter().zip(arguments) {
+        f.set_gpr(gpr, value);
+    }
+    Exit::Hypercall
+}
+
+const ADD: Step = |f| call(f, ADD_GUEST_REGION, [0; 3]);
+
+/// The machine after these steps, and what RAX holds.
+#[track_caller]
+fn answer_to(steps: &[Step]) -> (Machine, i64) {
+    let mut machine = Machine::new(steps);
+    machine.play();
+    assert!(machine.vcpu.virt.delivered.is_empty(), "no hypercall faults");
+    let answer = machine.vcpu.virt.gpr(Gpr::Rax) as i64;
+    (machine, answer)
+}
+
+#[test]
+fn each_answer_has_its_number() {
+    let answer = |steps: &[Step]| answer_to(steps).1;
+    assert_eq!(answer(&[ADD]), 1);
+    assert_eq!(answer(&[ADD, ADD]), 2);
+    assert_eq!(answer(&[|f| call(f, ADD_PAGE, [8, 3, 1])]), -2, "no such region");
+    assert_eq!(answer(&[ADD, |f| call(f, ADD_PAGE, [8, 3, 1])]), 0);
+    assert_eq!(answer(&[ADD, |f| call(f, ADD_PAGE, [9, 3, 1])]), -22, "not aligned");
+    assert_eq!(answer(&[ADD, |f| call(f, ADD_PAGE, [0, 11, 1])]), -22, "order");
+    assert_eq!(answer(&[ADD, |f| call(f, ADD_PAGE, [0xfee00, 0, 1])]), -14, "the local APIC");
+    assert_eq!(answer(&[ADD, |f| call(f, ADD_PAGE, [0xffff_fc00, 10, 1])]), -14, "beyond all memory");
+    let twice = |f: &mut Fake| call(f, ADD_PAGE, [8, 0, 1]);
+    assert_eq!(answer(&[ADD, twice, twice]), -17);
+    let out = |f: &mut Fake| call(f, DEL_PAGE, [8, 0, 1]);
+    assert_eq!(answer(&[ADD, twice, out]), 0);
+    assert_eq!(answer(&[ADD, twice, out, out]), -2);
+    assert_eq!(answer(&[ADD, |f| call(f, DEL_GUEST_REGION, [1, 0, 0])]), 0);
+    assert_eq!(answer(&[ADD, |f| call(f, DEL_GUEST_REGION, [2, 0, 0])]), -2);
+    let user = |f: &mut Fake| {
+        f.regs.cpl = 3;
+        ADD(f)
+    };
+    assert_eq!(answer(&[user]), -1);
+}
+
+#[test]
+fn a_reset_ends_all_regions() {
+    let (machine, _) = answer_to(&[ADD, |f| call(f, ADD_PAGE, [8, 3, 1])]);
+    let regions = |machine: &Machine| {
+        let regions = machine.vm.regions.lock(|| unreachable!("nobody has the lock"));
+        regions.as_ref().map(|regions| regions.partition().region_of(Gfn(8)))
+    };
+    assert!(regions(&machine).is_some());
+    scrub(&machine.vm, 0).unwrap();
+    assert_eq!(regions(&machine), None);
+}
