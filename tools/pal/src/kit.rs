@@ -25,8 +25,13 @@ use crate::{
 /// The module's name, which its file has with `.ko`.
 pub const NAME: &str = "palimpsest";
 /// What it is made of, in the checkout, in the same places in the directory where it is built.
-const SOURCES: [&str; 3] =
-    ["guest-kits/linux/Kbuild", "guest-kits/linux/palimpsest.c", "abi/include/palimpsest.h"];
+const SOURCES: [&str; 5] = [
+    "guest-kits/linux/Kbuild",
+    "guest-kits/linux/kit.h",
+    "guest-kits/linux/main.c",
+    "guest-kits/linux/regions.c",
+    "abi/include/palimpsest.h",
+];
 
 /// Options of `pal kit`.
 #[derive(Args)]

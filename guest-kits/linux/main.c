@@ -2,7 +2,7 @@
 /*
  * Counts the page faults of each processor on a page that the hypervisor Palimpsest reads: with nested paging it sees none of
  * them, and its policies need them. The page and the hypercall are those of abi/include/palimpsest.h; `cargo pal run --kit`
- * builds and loads this module.
+ * builds and loads this module. What it does beside that is in regions.c.
  *
  * What is counted. The tracepoints exceptions:page_fault_user and exceptions:page_fault_kernel are the first thing that
  * Linux's handler does, so that every page fault counts once, also one that ends in a signal, and the address is of no
@@ -15,7 +15,8 @@
  * registration: hotplug callbacks run on the processor that comes or goes, the pages are freed last. The hypervisor never
  * writes a page, so that a kernel which dies without taking them back (kexec of a crash kernel) has lost nothing.
  */
-#define pr_fmt(text) KBUILD_MODNAME ": " text
+/* First: it says how messages begin. */
+#include "kit.h"
 
 #include <linux/cpuhotplug.h>
 #include <linux/cpumask.h>
@@ -27,10 +28,7 @@
 #include <linux/slab.h>
 #include <linux/sysfs.h>
 #include <linux/tracepoint.h>
-#include <asm/cpufeature.h>
 #include <asm/processor.h>
-
-#include "palimpsest.h"
 
 static_assert(sizeof(struct palimpsest_counter_page) == PAGE_SIZE);
 
@@ -39,19 +37,8 @@ static DEFINE_PER_CPU(struct palimpsest_counter_page *, counters);
 static struct cpumask registered;
 static enum cpuhp_state hotplug;
 static struct kobject *directory;
-
-/* A hypercall with two arguments, in KVM's convention; the answer, negative for an error. */
-static long hypercall(unsigned long number, unsigned long first, unsigned long second)
-{
-	long answer;
-
-	/* The two vendors have an instruction each, and the other one's is undefined. */
-	if (boot_cpu_has(X86_FEATURE_VMMCALL))
-		asm volatile("vmmcall" : "=a"(answer) : "a"(number), "b"(first), "c"(second) : "memory");
-	else
-		asm volatile("vmcall" : "=a"(answer) : "a"(number), "b"(first), "c"(second) : "memory");
-	return answer;
-}
+/* Slab caches can be put into regions. */
+static bool has_regions;
 
 static bool palimpsest_is_here(void)
 {
@@ -63,29 +50,12 @@ static bool palimpsest_is_here(void)
 	return !memcmp(signature, "PalimpsestHV", sizeof(signature));
 }
 
-/* The hypervisor's errors as Linux's. */
-static int error_of(long answer)
-{
-	switch (-answer) {
-	case 0:
-		return 0;
-	case PALIMPSEST_HYPERCALL_KVM_ENOSYS:
-		return -ENOSYS;
-	case PALIMPSEST_HYPERCALL_KVM_EFAULT:
-		return -EFAULT;
-	case PALIMPSEST_HYPERCALL_KVM_EOPNOTSUPP:
-		return -EOPNOTSUPP;
-	default:
-		return -EINVAL;
-	}
-}
-
 /* On the processor that has come. */
 static int processor_online(unsigned int cpu)
 {
 	unsigned long page = __pa(per_cpu(counters, cpu)) | PALIMPSEST_HYPERCALL_COUNTER_PAGE_ENABLED;
 	int error = error_of(hypercall(PALIMPSEST_HYPERCALL_COUNTER_PAGE, page,
-				       PALIMPSEST_HYPERCALL_COUNTER_PAGE_VERSION));
+				       PALIMPSEST_HYPERCALL_COUNTER_PAGE_VERSION, 0));
 
 	if (error) {
 		pr_err("the hypervisor refuses the counter page of CPU %u: error %d\n", cpu, error);
@@ -98,7 +68,7 @@ static int processor_online(unsigned int cpu)
 /* On the processor that goes, or when the module does. */
 static int processor_offline(unsigned int cpu)
 {
-	hypercall(PALIMPSEST_HYPERCALL_COUNTER_PAGE, 0, 0);
+	hypercall(PALIMPSEST_HYPERCALL_COUNTER_PAGE, 0, 0, 0);
 	cpumask_clear_cpu(cpu, &registered);
 	return 0;
 }
@@ -259,6 +229,10 @@ static int __init palimpsest_init(void)
 	error = directory ? sysfs_create_files(directory, attributes) : -ENOMEM;
 	if (error)
 		goto offline;
+	error = regions_begin(directory);
+	has_regions = !error;
+	if (error)
+		pr_notice("slab caches of this kernel cannot be put into regions: error %d\n", error);
 	return 0;
 offline:
 	kobject_put(directory);
@@ -272,6 +246,8 @@ free:
 
 static void __exit palimpsest_exit(void)
 {
+	if (has_regions)
+		regions_end(directory);
 	/* Readers first: this waits for those that are in a file. */
 	sysfs_remove_files(directory, attributes);
 	kobject_put(directory);

@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/*
+ * Puts the frames of slab caches into regions of the hypervisor's: what a part of the kernel uses together is then known to be so.
+ * Which caches is written to /sys/kernel/palimpsest/regions at run time, by name or as one of the sets below; nothing of the
+ * kernel is built anew.
+ *
+ * How frames are found. SLUB takes all its memory in allocate_slab(), whose return a kretprobe sees. It gives memory back like
+ * everybody else, and the tracepoint kmem:mm_page_free sees that of all pages; a byte for each frame says which are of
+ * interest. What a cache has already when it is named is found by a walk over all pages. Where a page of a slab holds its cache,
+ * and a cache its name, is learned from a cache of our own: both are private to the kernel and differ between its versions.
+ *
+ * What must hold. A frame is in the region of `home` and in no other: both change under the lock. A page that the walk sees as a
+ * slab's has not passed mm_page_free, because it stops being a slab's before; so no frame stays in a region that has left its
+ * cache. If a return of allocate_slab() is missed (the kernel keeps as many open calls as we say), `missed` counts it, and
+ * writing the name again finds the frames.
+ */
+/* First: it says how messages begin. */
+#include "kit.h"
+
+#include <linux/ctype.h>
+#include <linux/highmem.h>
+#include <linux/kprobes.h>
+#include <linux/memory_hotplug.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
+#include <linux/spinlock.h>
+#include <linux/sysfs.h>
+#include <linux/tracepoint.h>
+#include <linux/uaccess.h>
+#include <linux/vmalloc.h>
+
+#if defined(CONFIG_SLUB) && defined(CONFIG_KRETPROBES)
+
+/* Names as in /proc/slabinfo; caches that the kernel has merged into others are not there. */
+#define NAME_MAX_LENGTH 31
+/* Regions at a time; the hypervisor allows more. */
+#define MOST 32
+/* Calls of allocate_slab() that may be open at a time: they sleep while memory is short. */
+#define OPEN_CALLS 256
+
+static const char *const kernel_core[] = {
+	"task_struct", "mm_struct", "vm_area_struct", "anon_vma", "anon_vma_chain", "signal_cache", "sighand_cache", "files_cache",
+	"cred_jar", NULL,
+};
+static const char *const fs_core[] = {
+	"ext4_inode_cache", "ext4_extent_status", "mbcache", "jbd2_journal_head", "dentry", "inode_cache", "buffer_head",
+	"radix_tree_node", NULL,
+};
+static const char *const net_core[] = {
+	"skbuff_head_cache", "skbuff_fclone_cache", "sock_inode_cache", "TCP", "TCPv6", "UDP", "UDPv6", "tw_sock_TCP",
+	"request_sock_TCP", NULL,
+};
+static const struct {
+	const char *name;
+	const char *const *caches[2];
+} sets[] = {
+	{ "kernel-core", { kernel_core } },
+	{ "fs-core", { fs_core } },
+	{ "net-core", { net_core } },
+	{ "fs-net-core", { fs_core, net_core } },
+};
+
+/* A region, of a cache or a set. */
+struct region {
+	char name[NAME_MAX_LENGTH + 1];
+	/* The hypervisor's; 0: this place is free. */
+	unsigned long number;
+	unsigned long frames;
+	/* Blocks of frames that the hypervisor did not take. */
+	unsigned long refused;
+};
+
+static struct region regions[MOST];
+static DEFINE_RAW_SPINLOCK(lock);
+/* Who adds and ends regions, one at a time. */
+static DEFINE_MUTEX(changing);
+/* For each frame the place of its region in `regions`, plus one; for a block, at its first frame. */
+static u8 *home;
+static unsigned long frames_end;
+/* Where the structure of a slab's page has its cache, and that of a cache its name. */
+static size_t cache_at, name_at;
+/* The structure of a cache may be this long. */
+#define CACHE_BYTES 256
+static struct tracepoint *page_free;
+
+/* The string that the pointer at an address leads to; false: there is none, or it is longer than names are. */
+static bool read_name(const void *at, char *name)
+{
+	const char *from;
+	size_t i;
+
+	if (copy_from_kernel_nofault(&from, at, sizeof(from)))
+		return false;
+	for (i = 0; i <= NAME_MAX_LENGTH; i++) {
+		if (copy_from_kernel_nofault(&name[i], from + i, 1))
+			return false;
+		if (!name[i])
+			return true;
+	}
+	return false;
+}
+
+/* The name of the cache of a slab's page, which may be about to end; false: it has gone. */
+static bool name_of(struct page *page, char *name)
+{
+	const char *cache = READ_ONCE(*(const char **)((char *)page + cache_at));
+
+	return read_name(cache + name_at, name);
+}
+
+static bool is_listed(const char *const *caches, const char *cache)
+{
+	for (; caches && *caches; caches++)
+		if (!strcmp(*caches, cache))
+			return true;
+	return false;
+}
+
+static bool holds(const struct region *region, const char *cache)
+{
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(sets); i++)
+		if (!strcmp(region->name, sets[i].name))
+			return is_listed(sets[i].caches[0], cache) || is_listed(sets[i].caches[1], cache);
+	return !strcmp(region->name, cache);
+}
+
+/* The first region that holds a cache. */
+static struct region *region_of(const char *cache)
+{
+	struct region *region;
+
+	for (region = regions; region < regions + MOST; region++)
+		if (region->number && holds(region, cache))
+			return region;
+	return NULL;
+}
+
+/* With the lock. */
+static void put(struct page *page, struct region *region)
+{
+	unsigned long frame = page_to_pfn(page);
+	unsigned int order = compound_order(page);
+
+	if (frame >= frames_end || home[frame])
+		return;
+	if (hypercall(PALIMPSEST_HYPERCALL_ADD_PAGE, frame, order, region->number)) {
+		region->refused++;
+		return;
+	}
+	WRITE_ONCE(home[frame], region - regions + 1);
+	region->frames += 1ul << order;
+}
+
+/* Any page goes back to the page allocator. */
+static void see_free(void *data, struct page *page, unsigned int order)
+{
+	unsigned long frame = page_to_pfn(page), flags;
+
+	if (frame >= frames_end || likely(!READ_ONCE(home[frame])))
+		return;
+	raw_spin_lock_irqsave(&lock, flags);
+	if (home[frame]) {
+		struct region *region = &regions[home[frame] - 1];
+
+		hypercall(PALIMPSEST_HYPERCALL_DEL_PAGE, frame, order, region->number);
+		region->frames -= 1ul << order;
+		WRITE_ONCE(home[frame], 0);
+	}
+	raw_spin_unlock_irqrestore(&lock, flags);
+}
+
+/* allocate_slab() is called for a cache: nonzero if its return is of no interest. */
+static int see_call(struct kretprobe_instance *instance, struct pt_regs *regs)
+{
+	char *name = instance->data;
+
+	return !read_name((char *)regs_get_kernel_argument(regs, 0) + name_at, name) || !region_of(name);
+}
+
+/* It returns with the first page of a slab, or none. */
+static int see_return(struct kretprobe_instance *instance, struct pt_regs *regs)
+{
+	struct page *page = (void *)regs_return_value(regs);
+	struct region *region;
+	unsigned long flags;
+
+	if (!page)
+		return 0;
+	raw_spin_lock_irqsave(&lock, flags);
+	region = region_of((char *)instance->data);
+	if (region)
+		put(page, region);
+	raw_spin_unlock_irqrestore(&lock, flags);
+	return 0;
+}
+
+static struct kretprobe allocations = {
+	.kp.symbol_name = "allocate_slab",
+	.entry_handler = see_call,
+	.handler = see_return,
+	.data_size = NAME_MAX_LENGTH + 1,
+	.maxactive = OPEN_CALLS,
+};
+
+/* Finds what the caches of all regions have already. */
+static void walk(void)
+{
+	char name[NAME_MAX_LENGTH + 1];
+	unsigned long frame, flags;
+
+	for (frame = 0; frame < frames_end; frame++) {
+		struct page *page = pfn_to_online_page(frame);
+
+		if (frame % 4096 == 0)
+			cond_resched();
+		if (!page || PageTail(page) || !PageSlab(page))
+			continue;
+		raw_spin_lock_irqsave(&lock, flags);
+		if (!PageTail(page) && PageSlab(page) && name_of(page, name)) {
+			struct region *region = region_of(name);
+
+			if (region)
+				put(page, region);
+		}
+		raw_spin_unlock_irqrestore(&lock, flags);
+	}
+}
+
+static struct region *find(const char *name)
+{
+	struct region *region;
+
+	for (region = regions; region < regions + MOST; region++)
+		if (region->number && !strcmp(region->name, name))
+			return region;
+	return NULL;
+}
+
+/* Begins a region, or finds what it has missed. */
+static int begin(const char *name)
+{
+	struct region *region = find(name);
+	unsigned long flags;
+	long answer;
+
+	if (!region) {
+		for (region = regions; region < regions + MOST && region->number; region++)
+			;
+		if (region == regions + MOST)
+			return -ENOSPC;
+		answer = hypercall(PALIMPSEST_HYPERCALL_ADD_GUEST_REGION, 0, 0, 0);
+		if (answer < 0)
+			return error_of(answer);
+		raw_spin_lock_irqsave(&lock, flags);
+		strscpy(region->name, name, sizeof(region->name));
+		region->frames = region->refused = 0;
+		region->number = answer;
+		raw_spin_unlock_irqrestore(&lock, flags);
+	}
+	walk();
+	return 0;
+}
+
+static void end(struct region *region)
+{
+	unsigned long frame, flags, number = region->number;
+
+	/* Frames that are freed meanwhile find their region, and the hypervisor refuses what it does not have any more. */
+	raw_spin_lock_irqsave(&lock, flags);
+	region->number = 0;
+	raw_spin_unlock_irqrestore(&lock, flags);
+	for (frame = 0; frame < frames_end; frame++) {
+		if (frame % 4096 == 0)
+			cond_resched();
+		if (READ_ONCE(home[frame]) != region - regions + 1)
+			continue;
+		raw_spin_lock_irqsave(&lock, flags);
+		if (home[frame] == region - regions + 1)
+			WRITE_ONCE(home[frame], 0);
+		raw_spin_unlock_irqrestore(&lock, flags);
+	}
+	while (hypercall(PALIMPSEST_HYPERCALL_DEL_GUEST_REGION, number, 0, 0) == -PALIMPSEST_HYPERCALL_REGION_EBUSY)
+		cond_resched();
+}
+
+/* /sys/kernel/palimpsest/regions: a line for each, with name, number, frames, and blocks that were refused. */
+static ssize_t regions_show(struct kobject *object, struct kobj_attribute *attribute, char *text)
+{
+	struct region *region;
+	int length = 0;
+
+	mutex_lock(&changing);
+	for (region = regions; region < regions + MOST; region++)
+		if (region->number)
+			length += sysfs_emit_at(text, length, "%s %lu %lu %lu\n", region->name, region->number,
+						READ_ONCE(region->frames), READ_ONCE(region->refused));
+	mutex_unlock(&changing);
+	return length;
+}
+
+/* A word with + begins a region, one with - ends it. */
+static ssize_t regions_store(struct kobject *object, struct kobj_attribute *attribute, const char *text, size_t count)
+{
+	char name[NAME_MAX_LENGTH + 1];
+	size_t length = count;
+	struct region *region;
+	int error = 0;
+
+	while (length && isspace(text[length - 1]))
+		length--;
+	if (length < 2 || length > sizeof(name) || (text[0] != '+' && text[0] != '-'))
+		return -EINVAL;
+	memcpy(name, text + 1, length - 1);
+	name[length - 1] = 0;
+	mutex_lock(&changing);
+	region = find(name);
+	if (text[0] == '+')
+		error = begin(name);
+	else if (region)
+		end(region);
+	else
+		error = -ENOENT;
+	mutex_unlock(&changing);
+	return error ? error : count;
+}
+
+static ssize_t missed_show(struct kobject *object, struct kobj_attribute *attribute, char *text)
+{
+	return sysfs_emit(text, "%d\n", allocations.nmissed);
+}
+
+static struct kobj_attribute regions_file = __ATTR_RW(regions);
+static struct kobj_attribute missed_file = __ATTR_RO(missed);
+static const struct attribute *files[] = { &regions_file.attr, &missed_file.attr, NULL };
+
+/* Of our own cache. */
+#define SAMPLE KBUILD_MODNAME "_sample"
+
+/* A cache with a constructor is merged with no other one. */
+static void construct(void *object)
+{
+}
+
+static bool learn_from(const char *cache, const void *object)
+{
+	const char *page = (char *)virt_to_head_page(object);
+	char name[NAME_MAX_LENGTH + 1];
+
+	for (cache_at = 0; cache_at < sizeof(struct page); cache_at += sizeof(void *))
+		if (*(const char **)(page + cache_at) == cache)
+			break;
+	for (name_at = 0; name_at < CACHE_BYTES; name_at += sizeof(void *))
+		if (read_name(cache + name_at, name) && !strcmp(name, SAMPLE))
+			break;
+	return cache_at < sizeof(struct page) && name_at < CACHE_BYTES;
+}
+
+static int learn_places(void)
+{
+	struct kmem_cache *cache = kmem_cache_create(SAMPLE, 64, 0, 0, construct);
+	void *object = cache ? kmem_cache_alloc(cache, GFP_KERNEL) : NULL;
+	int error = -ENOMEM;
+
+	if (object) {
+		error = learn_from((char *)cache, object) ? 0 : -EOPNOTSUPP;
+		kmem_cache_free(cache, object);
+	}
+	kmem_cache_destroy(cache);
+	return error;
+}
+
+static void find_page_free(struct tracepoint *tracepoint, void *unused)
+{
+	if (!strcmp(tracepoint->name, "mm_page_free"))
+		page_free = tracepoint;
+}
+
+int regions_begin(struct kobject *directory)
+{
+	int error = learn_places();
+
+	if (error)
+		return error;
+	for_each_kernel_tracepoint(find_page_free, NULL);
+	if (!page_free)
+		return -EOPNOTSUPP;
+	/* Slabs are in memory that the kernel maps. */
+	frames_end = PHYS_PFN(__pa(high_memory - 1)) + 1;
+	home = vzalloc(frames_end);
+	if (!home)
+		return -ENOMEM;
+	error = tracepoint_probe_register(page_free, see_free, NULL);
+	if (error)
+		goto free;
+	error = register_kretprobe(&allocations);
+	if (error)
+		goto unprobe;
+	error = sysfs_create_files(directory, files);
+	if (!error)
+		return 0;
+	unregister_kretprobe(&allocations);
+unprobe:
+	tracepoint_probe_unregister(page_free, see_free, NULL);
+	tracepoint_synchronize_unregister();
+free:
+	vfree(home);
+	return error;
+}
+
+void regions_end(struct kobject *directory)
+{
+	struct region *region;
+
+	sysfs_remove_files(directory, files);
+	for (region = regions; region < regions + MOST; region++)
+		if (region->number)
+			end(region);
+	/* These wait for processors that are in one of them. */
+	unregister_kretprobe(&allocations);
+	tracepoint_probe_unregister(page_free, see_free, NULL);
+	tracepoint_synchronize_unregister();
+	vfree(home);
+}
+
+#else
+
+int regions_begin(struct kobject *directory)
+{
+	return -EOPNOTSUPP;
+}
+
+void regions_end(struct kobject *directory)
+{
+}
+
+#endif
