@@ -80,10 +80,13 @@ fn slabs(context: &Context) -> Result<()> {
     let disk = ["--kit", "--vcpus", "2", "--disk", &image, "--append", "root=/dev/vda"];
     let script = r#"k=/sys/kernel/palimpsest
 show() {
-    sleep 0.2
     for cache in ext4_inode_cache dentry; do
-        awk -v c=$cache '$1 == c {print "slabs " c, $15 * $6}' /proc/slabinfo
-        awk -v c=$cache '$1 == c {print "region " c, $3, $4}' $k/regions
+        for again in 1 2 3 4 5 6 7 8 9; do
+            sleep 0.1
+            set -- $(awk -v c=$cache '$1 == c {print /slabdata/ ? $15 * $6 : $3 " " $4}' /proc/slabinfo $k/regions)
+            [ $1 = $2 ] && break
+        done
+        echo slabs $cache $1; echo region $cache $2 $3
     done
 }
 files() { n=0; while [ $n -lt $1 ]; do n=$((n + 1)); : > /$2$n; done; }
