@@ -91,9 +91,12 @@ fn compared(path: &str, least: u64) -> Result<Value> {
     ensure!(raced <= if alone { 0 } else { equal / 100 }, "{raced} translations differ by a race");
     // What is accessed is mapped, unless another processor has just taken it away.
     ensure!(faults <= if alone { 1000 } else { equal / 100 }, "{faults} walks found nothing");
-    // Code was compared, too: QEMU has the answer for nearly all.
+    // Code was compared, too. QEMU tells a plugin only where the first byte of an instruction is: of the second page of one
+    // that crosses pages it says nothing. Where the linker puts such an instruction into the path of an exit, that is one in
+    // a hundred of a comparison at misses. Without any answer for code it would be a third.
     let unanswered = sum(&report, "checks_unanswered");
-    ensure!(unanswered < equal / 100, "of {unanswered} translations QEMU does not say where they lead");
+    let few = unanswered < equal / 20;
+    ensure!(few, "of {unanswered} translations QEMU does not say where they lead, {equal} are equal");
     Ok(report)
 }
 
