@@ -63,9 +63,9 @@ const NUDGE: &[u8] = b"\x01pvcpus\rrestart hostile\rquit\r";
 /// A busy machine may take this many times as long as the guest is meant to run, plus this time.
 const PATIENCE: (u32, Duration) = (10, Duration::from_secs(900));
 
-/// A quarter of a minute of the guests' time: each VCPU runs for some hundred time slices.
+/// Ten seconds of the guests' time: each VCPU runs for some hundred time slices.
 fn short(context: &Context) -> Result<()> {
-    isolation(context, 15, 1)
+    isolation(context, 10, 1)
 }
 
 /// For `ISOLATION_MINUTES` minutes, or 30, with the seed `ISOLATION_SEED`, or one of the clock's.

@@ -41,11 +41,12 @@ pub const CASES: &[Case] = &[
     .at_length(),
 ];
 
-/// Without the caches, which have no part in what a translation is: whether a case compares all that it would with them, its least
-/// number tells. The longest comparison, and the one without the hypervisor, have them.
+/// Without the caches, which have no part in what a translation is: whether a case compares all that it would with
+/// them, its least number tells. The longest comparison, and the one without the hypervisor, have them.
 const TRANSLATIONS: &[&str] = &["--lab-model", "tlb"];
 
-/// That many rounds of the stress program in this guest, with at least `least` translations compared, and all of them equal.
+/// That many rounds of the stress program in this guest, with at least `least` translations compared, and all of
+/// them equal.
 fn equal(
     context: &Context,
     guest: &stress::Guest,
@@ -116,8 +117,8 @@ fn native(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// What the hypervisor reads while it runs is what the model says at the end. Nested pages are as small as was asked for. Without a lab machine QEMU's processor pretends to
-/// have counters: they do not advance, and are absent.
+/// What the hypervisor reads while it runs is what the model says at the end. Nested pages are as small as was asked
+/// for. Without a lab machine QEMU's processor pretends to have counters: they do not advance, and are absent.
 fn counters(context: &Context) -> Result<()> {
     let (report, stats) = (context.path("report.json"), context.path("stats.json"));
     let lab = ["--lab", "zen3", "--lab-report", &report, "--mode", "switch=50", "--nested-page", "4K"];
