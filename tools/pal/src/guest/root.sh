@@ -3,7 +3,9 @@
 # mounted over it, in memory.
 
 fail() {
-    echo "init: $1"
+    # As a message of the kernel, which is out before the next one: what is still on its way through the terminal when the kernel
+    # panics is lost. <3> is an error, which also a quiet console shows.
+    echo "<3>init: $1" > /dev/kmsg || echo "init: $1"
     # The kernel panics, and pal tells the last lines.
     exit 1
 }

@@ -144,6 +144,9 @@ impl Newlines {
     }
 }
 
+/// How Linux begins the line that tells why it gives up.
+const PANIC: &str = "Kernel panic - not syncing: ";
+
 /// The last few lines of a stream, for messages.
 #[derive(Default)]
 pub struct Tail(Vec<u8>);
@@ -151,6 +154,8 @@ pub struct Tail(Vec<u8>);
 impl Tail {
     const KEPT: usize = 32 << 10;
     const LINES: usize = 60;
+    /// Lines shown up to a kernel's panic where the dump that follows it is longer than [`Tail::LINES`].
+    const BEFORE_PANIC: usize = 20;
 
     /// Takes note of output.
     pub fn push(&mut self, bytes: &[u8]) {
@@ -163,13 +168,14 @@ impl Tail {
     /// What a Linux kernel said last about its own death.
     pub fn kernel_panic(&self) -> Option<String> {
         let text = String::from_utf8_lossy(&self.0);
-        let (_, rest) = text.rsplit_once("Kernel panic - not syncing: ")?;
+        let (_, rest) = text.rsplit_once(PANIC)?;
         let reason = rest.lines().next()?.trim();
         // The line that ends the dump of registers repeats the reason.
         Some(reason.strip_suffix(" ]---").unwrap_or(reason).to_owned())
     }
 
-    /// The last lines as text without control characters.
+    /// The last lines as text without control characters. A panic has its cause in the lines before it, and a long dump after it:
+    /// where both do not fit, the middle of the dump is left out, and a line says so.
     pub fn text(&self) -> String {
         let text = String::from_utf8_lossy(&self.0);
         let clean: String = text
@@ -177,7 +183,20 @@ impl Tail {
             .filter(|&c| c == '\n' || c == '\t' || !(c.is_control() || c == '\u{fffd}'))
             .collect();
         let lines: Vec<_> = clean.trim().lines().collect();
-        lines[lines.len().saturating_sub(Self::LINES)..].join("\n")
+        let panics = |line: &&str| line.contains(PANIC) && !line.contains(&format!("end {PANIC}"));
+        let last = lines.len().saturating_sub(Self::LINES);
+        let Some(panic) = lines.iter().rposition(panics).filter(|panic| *panic < last + Self::BEFORE_PANIC)
+        else {
+            return lines[last..].join("\n");
+        };
+        let upto_panic = &lines[(panic + 1).saturating_sub(Self::BEFORE_PANIC)..=panic];
+        let dump = &lines[panic + 1..];
+        let fits = Self::LINES - upto_panic.len();
+        if dump.len() <= fits {
+            return [upto_panic, dump].concat().join("\n");
+        }
+        let left_out = format!("[pal: {} lines are left out]", dump.len() - fits);
+        [upto_panic, &[left_out.as_str()], &dump[dump.len() - fits..]].concat().join("\n")
     }
 }
 
@@ -305,5 +324,35 @@ mod tests {
         assert_eq!(tail.kernel_panic(), None);
         tail.push(b"[    2.0] Kernel panic - not syncing: no init\r\ncall trace\r\n");
         assert_eq!(tail.kernel_panic().as_deref(), Some("no init"));
+    }
+
+    #[test]
+    fn a_long_dump_does_not_hide_the_cause_of_a_panic() {
+        let stream = |before: usize, after: usize| {
+            let mut tail = Tail::default();
+            (0..before).for_each(|number| tail.push(format!("before {number}\n").as_bytes()));
+            tail.push(b"[    2.0] Kernel panic - not syncing: Attempted to kill init!\n");
+            (0..after).for_each(|number| tail.push(format!("after {number}\n").as_bytes()));
+            tail.push(b"---[ end Kernel panic - not syncing: Attempted to kill init! ]---\n");
+            tail.text()
+        };
+        for (before, after) in [(0, 0), (5, 100), (19, 300), (20, 39), (100, 10), (100, 58), (1000, 300)] {
+            let text = stream(before, after);
+            let has = |line: String| text.lines().any(|shown| shown == line);
+            let shown = before.min(Tail::BEFORE_PANIC - 1);
+            assert!(
+                (before - shown..before).all(|number| has(format!("before {number}"))),
+                "{before} {after}\n{text}"
+            );
+            assert!(text.contains("] Kernel panic") && text.ends_with("]---"), "{before} {after}\n{text}");
+            let all = before + after + 2;
+            let fits = all.min(Tail::LINES);
+            assert!((fits..=fits + 1).contains(&text.lines().count()), "{before} {after}\n{text}");
+            let left_out = text
+                .lines()
+                .find_map(|line| line.strip_prefix("[pal: ")?.split(' ').next()?.parse::<usize>().ok());
+            let dump = text.lines().filter(|line| line.starts_with("after ")).count();
+            assert_eq!(dump + left_out.unwrap_or(0), after, "{text}");
+        }
     }
 }
