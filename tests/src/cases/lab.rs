@@ -10,7 +10,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "lab machine: descriptions", descriptions),
     only("qemu-svm", "lab machine: equal, switch=50, two processors", |c| {
         let two = ["--mode", "switch=50", "--pcpus", "2", "--vcpus", "2"];
-        equal(c, &stress::AMD64, "all", "1", &two, 250_000_000)
+        equal(c, &stress::AMD64, "all", "1", &[&two, TRANSLATIONS].concat(), 250_000_000)
     }),
     only("qemu-svm", "lab machine: a broken model is found", broken),
     only("qemu-svm", "lab machine: equal, PAE tables, nested", |c| {
@@ -42,7 +42,7 @@ pub const CASES: &[Case] = &[
 ];
 
 /// Without the caches, which have no part in what a translation is: whether a case compares all that it would with
-/// them, its least number tells. The longest comparison, and the one without the hypervisor, have them.
+/// them, its least number tells. The comparisons of `--full`, and the one without the hypervisor, have them.
 const TRANSLATIONS: &[&str] = &["--lab-model", "tlb"];
 
 /// That many rounds of the stress program in this guest, with at least `least` translations compared, and all of

@@ -10,7 +10,9 @@ use crate::context::{Context, Finished};
 
 pub const CASES: &[Case] = &[
     both("manuals: several processors", |c| kit(c, "smp")).also(&["shadow"]),
-    both("manuals: page tables that processors share", |c| kit(c, "shared")).also(&["shadow", "switch=50"]),
+    both("manuals: page tables that processors share", |c| kit(c, "shared"))
+        .also(&["shadow", "switch=200"])
+        .more(&["switch=50"]),
     only("qemu-svm", "task switches while the mode changes", |c| tasks(c, &["switch=7"])),
     only("qemu-svm", "task switches while the mode changes, at length", |c| {
         tasks(c, &["switch=1", "switch=100"])

@@ -16,10 +16,10 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "virtio: disks without messages, with a line", lines),
     only("qemu-svm", "virtio: disks of 32-bit guests", disks_32),
     only("qemu-svm", "virtio: a source of random numbers", entropy),
-    only("qemu-svm", "virtio: a console", console).also(&["shadow"]).more(&["switch=50"]),
+    only("qemu-svm", "virtio: a console", console).more(MODES),
     only("qemu-svm", "virtio: a console that two processors serve", console_of_two),
     only("qemu-svm", "virtio: input reaches the console", console_input),
-    only("qemu-svm", "virtio: network cards and a switch", network).also(&["shadow"]).more(&["switch=50"]),
+    only("qemu-svm", "virtio: network cards and a switch", network).more(MODES),
     only("native", "virtio: QEMU's devices stand in for the hypervisor's", native),
 ];
 
