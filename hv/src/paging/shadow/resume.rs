@@ -1,7 +1,7 @@
 //! Shadow pages that are kept while the guest runs on nested tables, where it writes its own tables unseen.
 //!
 //! The nested tables' dirty bits say which guest tables have been written since they were cleared
-//! ([`NestedTrees::watch`](crate::paging::nested_trees::NestedTrees::watch)). On the way back only these are compared, and by their
+//! ([`NestedTrees::start_dirty_log`](crate::paging::nested_trees::NestedTrees::start_dirty_log)). On the way back only these are compared, and by their
 //! contents: an AMD processor sets the dirty bit of each table that it walks. What the hypervisor writes for the guest it tells
 //! in either mode ([`Shadow::written`]), and so with changes of the P2m ([`Shadow::apply`]).
 //!
