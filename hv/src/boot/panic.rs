@@ -86,8 +86,8 @@ fn backtrace(mut rbp: u64, mut each: impl FnMut(u64) -> fmt::Result) -> fmt::Res
 
 /// Stops the PCPU that executes this, if another one has panicked.
 pub fn stop_if_over() {
-    let who = REPORTER.load(Ordering::Acquire);
-    if who != NONE && percpu::current_index() != Some(who) {
+    let reporter = REPORTER.load(Ordering::Acquire);
+    if reporter != NONE && percpu::current_index() != Some(reporter) {
         // SAFETY: there is a PCPU that has panicked, and this is another one: all are installed before they are listed.
         unsafe { PerCpu::current() }.stopped.store(true, Ordering::Release);
         cpu::halt_forever()

@@ -18,7 +18,7 @@ use crate::boot::percpu::{PerCpu, work};
 use crate::boot::smp;
 use crate::device::virtio::switch::Woken;
 use crate::hw::context::Context;
-use crate::hw::pmu::{Counters, Pmu as _, StandStill};
+use crate::hw::pmu::{Counters, Pmu as _, StallDetector};
 use crate::hw::{cpu, fpu, msr, speculation};
 use crate::sched::VcpuId;
 use crate::sched::topology::PcpuId;
@@ -45,7 +45,7 @@ pub struct Pcpu<B: Backend, const LAB: bool> {
     turn: Turn,
     /// Its performance counters; `None` unless they are used.
     counters: Option<Counters>,
-    stand_still: StandStill,
+    stall_detector: StallDetector,
     /// Its events are wanted.
     traced: bool,
     /// VCPUs that went to sleep here, and when they want to be woken.
@@ -71,7 +71,7 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
             armed: u64::MAX,
             turn: Turn::default(),
             counters: counters::start(machine.host, machine.backend, cpu.index),
-            stand_still: StandStill::default(),
+            stall_detector: StallDetector::default(),
             traced: machine.records.as_ref().is_some_and(|records| records.traces(id)),
             sleepers: Vec::new(),
         }
@@ -113,7 +113,7 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
     pub fn check_counters(&mut self, now: &BothSides) {
         let ran = self.entered.is_some();
         if let Some(counters) = self.counters.as_mut().filter(|counters| counters.are_some())
-            && self.stand_still.look(now, ran)
+            && self.stall_detector.look(now, ran)
         {
             log::warn!(
                 "PCPU {}: its performance counters ({}) do not advance while guests run: this machine only pretends to have \

@@ -66,7 +66,7 @@ impl Woken {
     }
 }
 
-/// Whom to wake when a frame arrives.
+/// What to wake when a frame arrives.
 #[derive(Clone, Debug)]
 pub struct Waker {
     /// The VM's number.

@@ -281,7 +281,7 @@ fn regions_of_the_guest_are_listed() {
     let mut scene = long_mode();
     assert!(answer(&mut scene, "regions").starts_with("the guest has defined no regions"));
     {
-        let mut slot = scene.vm.regions.lock(|| unreachable!("nobody has the lock"));
+        let mut slot = scene.vm.regions.lock(|| unreachable!("the lock is free"));
         let regions = Regions::records(&mut slot, scene.vm.layout).unwrap();
         let nothing = &mut |_| {};
         assert_eq!([regions.add(nothing), regions.add(nothing)], [Ok(1), Ok(2)]);
