@@ -117,9 +117,9 @@ impl Vmx {
         }
     }
 
-    /// The processor was the host's for a while.
+    /// The host has used the processor: its data may be in the L1 data cache at the next entry.
     #[inline(always)]
-    pub(super) fn visited(&self) {
+    pub(super) fn request_l1d_flush(&self) {
         if self.flushes_l1d {
             self.request(work::FLUSH_L1D);
         }
@@ -227,7 +227,7 @@ impl Vmx {
             unsafe { instr::write_msr(index, value) };
         }
         self.live.set(true);
-        self.visited();
+        self.request_l1d_flush();
     }
 
     /// What the preemption timer counts down from.
