@@ -387,11 +387,11 @@ impl Virt for Svm {
     }
 
     fn set_ple(&mut self, wait: bool) {
-        self.expect_spinning(wait);
+        self.set_ple_window(wait);
     }
 
     fn ple_expired(&mut self) -> bool {
-        self.has_spun_enough()
+        self.ple_window_expired()
     }
 
     fn exit_report(&self) -> alloc::string::String {
