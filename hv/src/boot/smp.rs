@@ -21,7 +21,7 @@ use crate::hw::{cpu, fpu, lapic, msr};
 use crate::probe;
 use crate::sched::topology::{Location, MAX_PCPUS, PcpuId, Topology};
 use crate::smp::first::Numbering;
-use crate::smp::mailbox::{self, Carrier, Mailbox};
+use crate::smp::mailbox::{self, KickSender, Mailbox};
 use crate::smp::skew::Skew;
 
 global_asm!(include_str!("ap.s"), options(att_syntax));
@@ -292,7 +292,7 @@ pub fn run_everywhere(me: &'static PerCpu, job: Job) {
 #[derive(Clone, Copy)]
 pub struct Pcpus;
 
-impl Carrier for Pcpus {
+impl KickSender for Pcpus {
     type Counter = AtomicU64;
 
     fn mailbox(&self, pcpu: u32) -> &Mailbox {
