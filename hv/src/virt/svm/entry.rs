@@ -2,9 +2,22 @@
 
 use super::asid::Asid;
 use super::vmcb::{Vmcb, clean, event, tlb_control};
-use super::{Svm, SvmCpu, VmloadState, instr, pa};
+use super::{Svm, SvmCpu, instr, pa};
 use crate::arch::state::rflags;
 use crate::virt::Finished;
+
+/// Where the state that VMLOAD and VMSAVE move is right now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum VmloadState {
+    /// In the VMCB; the processor holds the host's, and GIF is 1.
+    InVmcb,
+    /// In the processor; the VMCB is stale, and GIF is 0.
+    Live,
+    /// In both, and GIF is 0.
+    Both,
+    /// In the VMCB, which is newer than the processor; GIF is 0.
+    VmcbNewer,
+}
 
 /// Bits of [`Svm::work`]. While it is 0, an entry is VMRUN alone.
 pub(super) mod work {
@@ -12,7 +25,7 @@ pub(super) mod work {
     pub const FLUSH: u8 = 1 << 0;
     /// This entry drops translations by TLB_CONTROL.
     pub const FLUSHING: u8 = 1 << 1;
-    /// [`super::super::VmloadState`] is not `Live`.
+    /// [`super::VmloadState`] is not `Live`.
     pub const HIDDEN: u8 = 1 << 2;
     /// An exception or NMI waits.
     pub const EVENT: u8 = 1 << 3;

@@ -32,7 +32,7 @@ use alloc::sync::Arc;
 use core::cell::Cell;
 
 use self::asid::Asid;
-use self::entry::{end, work};
+use self::entry::{VmloadState, end, work};
 use self::inject::Injection;
 use self::instr::GuestBlock;
 use self::paging::GuestCr;
@@ -43,19 +43,6 @@ use crate::arch::state::{ArchState, VcpuState, rflags};
 use crate::hw;
 use crate::paging::format::npt::Npt;
 use crate::virt::{Ended, Event, Exit, Finished, FlushScope, PendingIrq, Roots, Virt, exit};
-
-/// Where the state that VMLOAD and VMSAVE move is right now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum VmloadState {
-    /// In the VMCB; the processor holds the host's, and GIF is 1.
-    InVmcb,
-    /// In the processor; the VMCB is stale, and GIF is 0.
-    Live,
-    /// In both, and GIF is 0.
-    Both,
-    /// In the VMCB, which is newer than the processor; GIF is 0.
-    VmcbNewer,
-}
 
 /// What the processor reaches by physical address (and not, say, a box around it).
 trait Block {}
