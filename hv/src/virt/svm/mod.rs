@@ -83,6 +83,8 @@ impl Svm {
         vmcb.iopm_base = pa(&*io_map).0;
         vmcb.msrpm_base = pa(&*msr_map).0;
         vmcb.intercept_misc1 = misc1::ALWAYS;
+        // SVM's own instructions must not exist for the guest, whose CPUID has no SVM: they raise #UD. The others would
+        // act on caches or registers of the host (docs/design/0005-svm.md has the reason for each).
         vmcb.intercept_misc2 = misc2::VMRUN
             | misc2::VMMCALL
             | misc2::VMLOAD
@@ -111,6 +113,8 @@ impl Svm {
             features,
             asid: Asid::default(),
             home: 0,
+            // The default ASID is of no generation, so the first entry allocates one; and VMRUN alone would not load FS,
+            // GS, TR and LDTR.
             work: Cell::new(work::FLUSH | work::HIDDEN),
             injection: Injection::default(),
             guest_cr: None,
@@ -131,6 +135,7 @@ impl Svm {
     fn start_over(&mut self, state: &ArchState) {
         state.store(self);
         let vmcb = self.hidden_mut();
+        // What waited does not survive an INIT: V_IRQ, a virtual NMI, and CR8 (in V_TPR) become 0.
         vmcb.int_ctl &= int_ctl::V_INTR_MASKING | int_ctl::V_NMI_ENABLE;
         vmcb.int_state = 0;
         vmcb.event_inj = 0;
@@ -141,6 +146,7 @@ impl Svm {
         self.injection = Injection::default();
         self.work.set(work::FLUSH | work::HIDDEN);
         self.request(work::FLUSH);
+        // Every register has changed.
         self.block.vmcb.clean = 0;
     }
 
@@ -182,6 +188,7 @@ impl Virt for Svm {
                 Finished::Other => return Ended::Other,
                 Finished::Nothing => continue,
             }
+            // Only now: `finish` may have turned the exit into another one.
             let ended = decode::ended(&self.block.vmcb, self.features.decode_assists);
             if let Ended::PageFault(..) = ended {
                 // The guest goes on at the same instruction.
@@ -364,6 +371,8 @@ impl Virt for Svm {
     fn set_switched_msr(&mut self, index: u32, value: u64) -> bool {
         let Some(field) = switched_mut(index, self.hidden_mut()) else { return false };
         *field = value;
+        // Of these fields VMRUN reads G_PAT alone, which belongs to the clean bit of nested paging (APM 2, 15.15.3).
+        // VMLOAD reads the others, and has no clean bits.
         self.dirty(clean::NESTED_PAGING);
         true
     }

@@ -16,6 +16,7 @@ impl Svm {
     pub(super) fn set_ple_window(&mut self, wanted: bool) {
         self.pauses = 0;
         let word = &mut self.block.vmcb.intercept_misc1;
+        // With the filter PAUSE is intercepted all the time: the processor counts, and restarts the count at each VMRUN.
         if self.features.pause_filter || (*word & misc1::PAUSE != 0) == wanted {
             return;
         }
