@@ -156,6 +156,7 @@ impl Vmx {
         self.write_masks();
         state.store(self);
         self.set(Field::Interruptibility, 0);
+        // Entries check it against the shadow and TF (SDM 3, 26.3.1.5): what waited must go with them.
         self.set(Field::PendingDebug, 0);
         self.pointers = None;
         self.debug_open = false;
@@ -182,6 +183,7 @@ impl Virt for Vmx {
             // set_paging. Nothing else refers to the block meanwhile.
             let reason = unsafe { instr::enter(&mut *self.block) };
             self.reason = reason;
+            // Before anything reads a register: an exit has written guest fields.
             self.cache.forget();
             self.ended.set(false);
             if self.work.get() == 0 {
