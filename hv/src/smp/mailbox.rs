@@ -100,6 +100,7 @@ impl<C: Counter> Mailbox<C> {
 
     /// For the owner: no translation that was cached before [`Mailbox::take`] will be used again.
     pub fn answer(&self, taken: Taken) {
+        // The flush, or the note that it is due, happened before.
         self.done.store(taken.0, Ordering::Release);
     }
 }
@@ -137,6 +138,7 @@ pub fn shoot(
         sender.kick(pcpu);
         (pcpu, ticket)
     };
+    // All are asked before any is waited for: the waits overlap.
     let asked: heapless::Vec<(u32, Ticket), AT_ONCE> = targets.clone().take(AT_ONCE).map(ask).collect();
     for (pcpu, ticket) in &asked {
         wait(sender, *pcpu, *ticket, patience, &mut answer);
@@ -156,6 +158,7 @@ pub fn leave_word<V: Copy>(
     let mut running = PcpuSet::EMPTY;
     for vcpu in vcpus {
         leave(vcpu);
+        // After the word is left: a VCPU that comes to a PCPU later finds it there, and needs no kick.
         if let Some(pcpu) = runs_on(vcpu) {
             running.insert(pcpu);
         }
@@ -173,6 +176,7 @@ fn wait(sender: &impl KickSender, pcpu: u32, ticket: Ticket, patience: u64, answ
         answer();
         let now = sender.tsc();
         if now.wrapping_sub(asked) >= patience {
+            // QEMU's emulation can lose an interrupt at VMRUN (docs/design/0011-smp.md).
             sender.kick(pcpu);
             asked = now;
         }
