@@ -156,7 +156,8 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
     pub(super) fn arm(&mut self, deadline: u64, is_halted: bool) -> u64 {
         let sleepers = self.sleepers.iter().map(|(at, _)| *at);
         let next = sleepers.chain([deadline, self.until]).min().unwrap_or(u64::MAX);
-        // When modelled time comes to the same deadline depends on what is executed.
+        // Arming costs a write to the APIC, and mostly the same deadline is asked for again. When modelled time comes to the
+        // same deadline depends on what is executed.
         if (LAB || next != self.armed) && next != u64::MAX {
             self.armed = next;
             let timer = &self.machine.host.timer;
@@ -272,6 +273,7 @@ impl<B: Backend, const LAB: bool> Host for Pcpu<B, LAB> {
     }
 
     fn timer_fired(&mut self) -> bool {
+        // The handler has only set the bit: the loop reads the clock and decides.
         let fired = self.has(work::TIMER);
         if fired {
             self.look();
@@ -300,6 +302,7 @@ impl<B: Backend, const LAB: bool> Host for Pcpu<B, LAB> {
         let guests = (0..u64::BITS).filter(|number| vms.0 >> number & 1 != 0);
         for guest in guests.filter_map(|number| self.machine.guest(number as usize)) {
             let first = &guest.vm.mailboxes[0];
+            // By the mailbox, so that no VM's lock is taken on behalf of another one.
             first.request(vcpu_work::DEVICES);
             self.wake_vcpu(first);
         }
