@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
  * Puts the frames of slab caches into regions of the hypervisor's: what a part of the kernel uses together is then known to be so.
- * Which caches is written to /sys/kernel/palimpsest/regions at run time, by name or as one of the sets below; nothing of the
- * kernel is built anew.
+ * Which caches is written to /sys/kernel/palimpsest/regions at run time, by name or as one of the sets below; the kernel
+ * needs no rebuild.
  *
- * How frames are found. SLUB takes all its memory in allocate_slab(), whose return a kretprobe sees. It gives memory back like
- * everybody else, and the tracepoint kmem:mm_page_free sees that of all pages; a byte for each frame says which are of
+ * How frames are found. SLUB takes all its memory in allocate_slab(), whose return a kretprobe sees. It frees pages by the
+ * common function, whose tracepoint kmem:mm_page_free sees all pages; a byte for each frame says which are of
  * interest. What a cache has already when it is named is found by a walk over all pages. Where a page of a slab holds its cache,
  * and a cache its name, is learned from a cache of our own: both are private to the kernel and differ between its versions.
  *
@@ -74,7 +74,7 @@ struct region {
 
 static struct region regions[MOST];
 static DEFINE_RAW_SPINLOCK(lock);
-/* Who adds and ends regions, one at a time. */
+/* Held to add and to end regions. */
 static DEFINE_MUTEX(changing);
 /* For each frame the place of its region in `regions`, plus one; for a block, at its first frame. */
 static u8 *home;

@@ -209,3 +209,133 @@ fn an_upward_import_is_found_and_explained() {
     assert!(why.contains("`vcpu` stands above `paging`") && why.contains("`monitor` or higher"), "{why}");
     assert!(misplaced("device/uart.rs", "hw").unwrap().contains("add `hw`"));
 }
+
+/// Words that no text of the project may have, wherever they stand: names of things for persons, and old-fashioned ones. With
+/// what to write instead.
+const PLAIN: [(&str, &str); 12] = [
+    ("anew", "again"),
+    ("so many", "the number itself, or this many"),
+    ("stands still", "is stopped, does not advance"),
+    ("stand still", "is stopped, does not advance"),
+    ("standing still", "is stopped, does not advance"),
+    ("somebody", "the thing's name: a VCPU, a PCPU, the caller"),
+    ("nobody", "no VCPU, no PCPU, none"),
+    ("anybody", "any VCPU, any PCPU"),
+    ("everybody", "all VCPUs, all PCPUs"),
+    ("whoever", "whatever, or the thing's name"),
+    ("whomever", "whatever, or the thing's name"),
+    ("whom", "which, or the thing's name"),
+];
+
+/// Names that only this project used for things that have one, with the usual one.
+const NAMES: [(&str, &str); 34] = [
+    ("is_watched", "is_write_protected, or has_dirty_log"),
+    ("let_through", "make_unsync"),
+    ("leave_to_guest", "make_unsync"),
+    ("tighten", "resync_upper"),
+    ("limbo", "pending_free"),
+    ("lingering", "stale_writable"),
+    ("crowded", "pt_count_2m"),
+    ("TAKES_WRITES", "HOST_WRITABLE"),
+    ("be_paranoid", "audit_shadow"),
+    ("displaced", "forced"),
+    ("Excursion", "NestedStep"),
+    ("Deaf", "HltTracker"),
+    ("Believed", "GuestCr"),
+    ("Parked", "DescheduledVcpu"),
+    ("expect_others", "set_ple"),
+    ("has_spun", "ple_expired"),
+    ("KEEPS_POINTERS", "HAS_PDPTRS"),
+    ("RUNS_ANYTHING", "UNRESTRICTED"),
+    ("gives_way", "should_yield"),
+    ("AtWork", "Session"),
+    ("IsSeenTo", "Transition"),
+    ("Renewal", "Restart"),
+    ("steer", "lifecycle_lock"),
+    ("look_after", "reap"),
+    ("see_to", "finish"),
+    ("one_less", "put"),
+    ("Holder", "MemoryRef"),
+    ("Lent", "VmRam"),
+    ("Sight", "PublishedLoad"),
+    ("set_aside", "put_prev"),
+    ("weighted_lead", "weighted_vruntime"),
+    ("Sitting", "Run"),
+    ("Crew", "Scenario"),
+    ("Carrier", "KickSender"),
+];
+
+/// Every text of the project, with its path: sources, documents, scripts. Without this file, which has the words.
+fn texts() -> Vec<(String, String)> {
+    const KINDS: [&str; 8] = ["rs", "md", "c", "h", "s", "py", "sh", "toml"];
+    fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if !name.starts_with('.') && name != "target" {
+                    collect(&path, files);
+                }
+            } else if KINDS.iter().any(|kind| path.extension().is_some_and(|found| found == *kind)) {
+                files.push(path);
+            }
+        }
+    }
+    let package = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let root = package.parent().unwrap();
+    let mut files = vec![];
+    collect(root, &mut files);
+    let name = |path: &Path| path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+    let texts = files.iter().filter_map(|path| Some((name(path), std::fs::read_to_string(path).ok()?)));
+    texts.filter(|(name, _)| name != "hv/tests/tree.rs").collect()
+}
+
+/// Whether `line` has `word` with nothing before and behind it that `joins` words.
+fn has_word(line: &str, word: &str, joins: impl Fn(char) -> bool) -> bool {
+    line.match_indices(word).any(|(at, _)| {
+        let (before, behind) = (line[..at].chars().next_back(), line[at + word.len()..].chars().next());
+        !before.is_some_and(&joins) && !behind.is_some_and(&joins)
+    })
+}
+
+/// What is wrong with the words of a text: the numbers of lines, and what to write there.
+fn wrong_words(text: &str) -> Vec<(usize, String)> {
+    // A name of several words has each of them.
+    let plain_text = text.to_lowercase().replace('_', " ");
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let mut found = vec![];
+    let mut look = |text: &str, word: &str, instead: &str| {
+        // Most texts have none.
+        if text.contains(word) {
+            let lines = (1..).zip(text.lines()).filter(|(_, line)| has_word(line, word, is_part));
+            found.extend(lines.map(|(number, _)| (number, format!("`{word}`; write: {instead}"))));
+        }
+    };
+    PLAIN.iter().for_each(|(word, instead)| look(&plain_text, word, instead));
+    NAMES.iter().for_each(|(word, instead)| look(text, word, instead));
+    found
+}
+
+#[test]
+fn words_are_the_usual_ones() {
+    let texts = texts();
+    assert!(texts.len() > 800, "only {} texts found", texts.len());
+    let mut found = vec![];
+    for (name, text) in &texts {
+        let wrong = wrong_words(text).into_iter();
+        found.extend(wrong.map(|(number, what)| format!("{name}:{number}: {what}")));
+    }
+    assert!(
+        found.is_empty(),
+        "readers who know KVM, Xen or the manuals must not need a dictionary:\n{}",
+        found.join("\n")
+    );
+}
+
+#[test]
+fn a_private_word_is_found_and_replaced() {
+    let found = wrong_words("/// One waits.\n/// Nobody waits.\n");
+    assert!(matches!(&found[..], [(2, what)] if what.contains("`nobody`; write: no VCPU")), "{found:?}");
+    assert_eq!(wrong_words("fn map_anew(limbo: Crew) {").len(), 3);
+    assert_eq!(wrong_words("so that many crews, renewals and is_watched_here"), []);
+}

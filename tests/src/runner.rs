@@ -122,7 +122,7 @@ fn run_one(name: String, places: &Places) -> Result<Report> {
     let passed = output.status.success() && cost.is_some();
     let rest: String =
         said.lines().filter(|line| !line.starts_with(COST)).fold(String::new(), |all, line| {
-            // A note of a case that has passed is for everybody.
+            // Not indented where the case has passed: then it is a part of the report, and no detail of a failure.
             all + if passed { "" } else { "    " } + line + "\n"
         });
     let (verdict, cost) = (if passed { "ok    " } else { "FAILED" }, cost.unwrap_or_default());

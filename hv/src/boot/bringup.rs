@@ -43,12 +43,14 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
     let boot_cpu = &raw mut BOOT_CPU;
     // SAFETY: this runs once, before anything else could use BOOT_CPU; nothing in the host uses the PICs.
     let cpu = unsafe {
+        // SeaBIOS and GRUB leave PIT and PICs running, at vectors of exceptions: before the first STI.
         pic::silence(idt::FIRST_INTERRUPT);
         (*boot_cpu).install(percpu::idt(trap_stubs as *const () as u64))
     };
     let parsed =
         if protocol == 1 { pvh::parse(&BootMemory, info) } else { multiboot::parse(&BootMemory, info) };
     let mut boot = parsed.unwrap_or_else(|e| panic!("the boot loader's information is unusable: {e:?}"));
+    // A multiboot2 loader need not hand the RSDP over; a BIOS leaves it below 1 MiB.
     boot.rsdp = boot.rsdp.or_else(|| info::find_rsdp(&BootMemory));
     let (options, layout) = configure(&boot);
     leave_page_zero(&mut boot);
@@ -69,6 +71,7 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
     let (tsc_khz, tsc_source) =
         tsc::frequency_khz(acpi.pm_timer).expect("no timer to measure the TSC's frequency");
     let timer = Timer::new(lapic, tsc_khz);
+    // The vector has a gate since `install`; interrupts stay closed but in the windows of the loop.
     timer.install(idt::TIMER);
     // SAFETY: no guest's registers are there yet, and the hypervisor uses none.
     let sound_xsavec = unsafe { fpu::is_xsavec_sound() };
@@ -146,6 +149,7 @@ fn start_memory(boot: &BootInfo) {
     // SAFETY: free memory, mapped by the boot tables; the frames are handed over once, when they are mapped.
     unsafe {
         frame::init(all, core::slice::from_raw_parts_mut(home.start as *mut u64, bytes as usize / 8));
+        // Only what the boot tables map: the allocator's users zero frames by their addresses.
         add_frames(&free, 0..BOOT_MAP);
         paging::start(&ram).unwrap_or_else(|e| panic!("no memory for the host's page tables: {e:?}"));
         add_frames(&free, BOOT_MAP..u64::MAX);
@@ -176,6 +180,7 @@ fn start_interrupts(acpi: &Acpi, console: Option<SerialPort>) -> LocalApic {
     paging::map_device(page..page + PAGE_SIZE).expect("the local APIC lies at an impossible address");
     // SAFETY: the page is mapped uncached, and the vector has a gate.
     let lapic = unsafe { lapic::enable(idt::SPURIOUS) };
+    // The classic ISA lines of the four ports.
     let irq = console.map(|port| match port {
         SerialPort::Com1 | SerialPort::Com3 => 4,
         SerialPort::Com2 | SerialPort::Com4 => 3,

@@ -56,6 +56,7 @@ const PATIENCE: u32 = 1_000_000;
 
 /// Writes when no other PCPU does, or when one takes too long.
 fn in_turn<R>(write: impl FnOnce() -> R) -> R {
+    // A PCPU may have been stopped while it held the turn: mixed output is better than none.
     let turn = TURN.try_lock().or_else(|| wait_for_turn());
     let result = write();
     drop(turn);

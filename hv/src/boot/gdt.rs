@@ -69,6 +69,7 @@ pub const fn table(tss: u64) -> Gdt {
     let limit = size_of::<Tss>() as u64 - 1;
     let available_tss = 0x89 << 40;
     let low = limit | (tss & 0xff_ffff) << 16 | available_tss | (tss >> 24 & 0xff) << 56;
+    // Accessed bits are set already, so that loading a segment register writes nothing.
     [0, 0x00af_9b00_0000_ffff, 0x00cf_9300_0000_ffff, low, tss >> 32]
 }
 

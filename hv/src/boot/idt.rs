@@ -46,6 +46,7 @@ impl Gate {
 pub const fn stack_of(vector: u8) -> u8 {
     match vector {
         vector::NMI => ist::NMI,
+        // An overflow of the stack is a page fault whose delivery fails on the same stack.
         vector::DF => ist::DOUBLE_FAULT,
         vector::MC => ist::MACHINE_CHECK,
         0..FIRST_INTERRUPT => 0,

@@ -81,6 +81,7 @@ impl Log for Serial {
         let Ports { console: text, telemetry } = ports();
         if telemetry.is_some_and(|port| Some(port) != text && console::uart(port).is_some()) {
             let _ = writeln!(Screen, "[hv] {short}{}", line.args());
+            // Another record says the same: with telemetry it would come twice.
             if line.target() != RECORDED {
                 record(format_args!(
                     r#"{{"v":{VERSION},"t":"{}","level":"{level}","msg":{}}}"#,

@@ -49,9 +49,11 @@ fn unused(info: &BootInfo) -> Result<Ranges, TooManyPieces> {
     for region in info.regions.iter().filter(|r| r.kind == RegionKind::Usable) {
         let inner =
             region.range.start.div_ceil(PAGE_SIZE) * PAGE_SIZE..region.range.end / PAGE_SIZE * PAGE_SIZE;
+        // Only whole pages: a part may be firmware's.
         unused.add(inner)?;
     }
     for region in info.regions.iter().filter(|r| r.kind != RegionKind::Usable) {
+        // After all usable regions were added: where a map contradicts itself, the cautious entry counts.
         unused.remove(pages_over(&region.range))?;
     }
     unused.remove(HIGHEST..u64::MAX)?;

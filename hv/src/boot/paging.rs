@@ -61,6 +61,7 @@ pub unsafe fn start(ram: &Ranges) -> Result<(), MapError> {
         end = range.end;
     }
     map(end.min(FOUR_GIB)..FOUR_GIB, DEVICE)?;
+    // Over the RAM that holds it: the mapper splits the large leaf.
     map(image::text(), CODE)?;
     map(image::rodata(), CONSTANT)?;
     map(image::data(), RAM)?;
@@ -100,6 +101,7 @@ fn map_missing(range: Range<u64>, attr: PageAttr) -> Result<(), MapError> {
     let mut at = range.start;
     while at < range.end {
         at = match tables.walk(at) {
+            // Mapped already, perhaps as RAM: what an access by two memory types does is undefined.
             Found::Leaf(leaf) => leaf.range().end,
             Found::Hole(hole) => {
                 let hole = hole.intersect(range);

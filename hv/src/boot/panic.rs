@@ -67,6 +67,7 @@ impl Display for Report<'_> {
 /// within the hypervisor's own memory and lead into its code.
 fn backtrace(mut rbp: u64, mut each: impl FnMut(u64) -> fmt::Result) -> fmt::Result {
     for _ in 0..MAX_FRAMES {
+        // The chain may be what broke: nothing is read that was not checked.
         if !rbp.is_multiple_of(8) || !percpu::holds_stack(rbp) {
             break;
         }
@@ -86,8 +87,8 @@ fn backtrace(mut rbp: u64, mut each: impl FnMut(u64) -> fmt::Result) -> fmt::Res
 
 /// Stops the PCPU that executes this, if another one has panicked.
 pub fn stop_if_over() {
-    let who = REPORTER.load(Ordering::Acquire);
-    if who != NONE && percpu::current_index() != Some(who) {
+    let reporter = REPORTER.load(Ordering::Acquire);
+    if reporter != NONE && percpu::current_index() != Some(reporter) {
         // SAFETY: there is a PCPU that has panicked, and this is another one: all are installed before they are listed.
         unsafe { PerCpu::current() }.stopped.store(true, Ordering::Release);
         cpu::halt_forever()
@@ -110,10 +111,12 @@ fn stop_others(me: u32) {
 }
 
 fn end(message: fmt::Arguments<'_>, frame: Option<&TrapFrame>, rbp: u64) -> ! {
+    // No handler may run in a hypervisor whose invariants are broken.
     cpu::cli();
     let me = percpu::current_index().unwrap_or(0);
     match REPORTER.compare_exchange(NONE, me, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => stop_others(me),
+        // Lost the race, or this is the reporter's own second panic, which returns from here.
         Err(_) => stop_if_over(),
     }
     let depth = DEPTH.fetch_add(1, Ordering::Relaxed);

@@ -118,6 +118,7 @@ impl PerCpu {
     /// Notes the ID of its local APIC and lists it: others may send it interrupts from now on. In the order of the indices.
     pub fn list(&'static self, apic_id: u32) {
         self.apic_id.store(apic_id, Ordering::Relaxed);
+        // Before the count, by which others look here.
         PCPUS[self.index as usize].store(core::ptr::from_ref(self).cast_mut(), Ordering::Release);
         COUNT.store(self.index + 1, Ordering::Release);
     }
@@ -134,6 +135,7 @@ impl PerCpu {
 
     /// Hands it a job, to be kicked awake for. The last one must have been taken.
     pub(super) fn set_job(&self, job: Job) {
+        // Before the job is there: a waiter must not see it idle in between.
         self.busy.store(true, Ordering::Release);
         *self.job.lock() = Some(job);
     }

@@ -27,6 +27,7 @@ pub unsafe fn start() {
     let leaf_of_zeroes = cpu::CpuidResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
     let leaf7 = if cpu::cpuid(0, 0).eax >= 7 { cpu::cpuid(7, 0) } else { leaf_of_zeroes };
     let wanted = [
+        // Without MCE a machine check shuts the processor down, and nothing is reported.
         (leaf1.edx, 7, cr4::MCE),
         (leaf1.edx, 24, cr4::OSFXSR),
         (leaf1.edx, 25, cr4::OSXMMEXCPT),
@@ -45,6 +46,7 @@ pub unsafe fn start() {
     // SAFETY: the processor has these features, and none of them concerns running code.
     unsafe {
         cpu::set_cr4(cpu::cr4() | on);
+        // WP, so that the hypervisor's own constants and code are write-protected against it.
         cpu::set_cr0((cpu::cr0() | cr0::TS | cr0::WP | cr0::NE | cr0::MP) & !cr0::EM);
     }
 }

@@ -21,7 +21,7 @@ use crate::hw::{cpu, fpu, lapic, msr};
 use crate::probe;
 use crate::sched::topology::{Location, MAX_PCPUS, PcpuId, Topology};
 use crate::smp::first::Numbering;
-use crate::smp::mailbox::{self, Carrier, Mailbox};
+use crate::smp::mailbox::{self, KickSender, Mailbox};
 use crate::smp::skew::Skew;
 
 global_asm!(include_str!("ap.s"), options(att_syntax));
@@ -153,6 +153,7 @@ pub fn start(host: &'static Host, most: usize) {
         ap_root.store(root, Ordering::Relaxed);
         ap_efer.store((msr::read(msr::EFER) & (efer::LME | efer::NXE)) as u32, Ordering::Relaxed);
     }
+    // All at once: the ten milliseconds after INIT are waited for once, not per PCPU.
     wanted.clone().for_each(|id| lapic::send_init(*id));
     delay(ticks(host, INIT_US));
     let end = cpu::rdtsc() + ticks(host, PATIENCE_MS * 1000);
@@ -178,6 +179,7 @@ fn start_one(host: &Host, apic_id: u32, page: u64, end: u64) -> Result<(), &'sta
     let begin = cpu::rdtsc();
     let is_here = || percpu::count() > index;
     let has_come = || stack.load(Ordering::SeqCst) == 0;
+    // The second start-up interrupt is for processors that miss the first (SDM 3, 9.4.4.1).
     for _ in 0..2 {
         if !has_come() {
             lapic::send_startup(apic_id, page);
@@ -212,6 +214,8 @@ extern "C" fn boot_ap(pcpu: *mut PerCpu) -> ! {
     // SAFETY: once, on this PCPU; nothing else runs on it. The first one's registers are those of a processor of the same kind.
     let apic_id = unsafe {
         if let Some(mtrrs) = common.mtrrs.as_ref().filter(|mtrrs| Mtrrs::read().as_ref() != Some(mtrrs)) {
+            // Firmware is to set all processors alike, and some forgets to: memory of one type here and of another there
+            // is not coherent.
             mtrrs.write();
         }
         processor::start();
@@ -228,6 +232,7 @@ extern "C" fn boot_ap(pcpu: *mut PerCpu) -> ! {
 /// Does jobs for ever; halts when there is none.
 fn park(pcpu: &'static PerCpu) -> ! {
     loop {
+        // Before the look for a job: a kick that comes after it ends the halt below.
         pcpu.take_pending();
         if let Some(job) = pcpu.take_job() {
             job(pcpu);
@@ -292,7 +297,7 @@ pub fn run_everywhere(me: &'static PerCpu, job: Job) {
 #[derive(Clone, Copy)]
 pub struct Pcpus;
 
-impl Carrier for Pcpus {
+impl KickSender for Pcpus {
     type Counter = AtomicU64;
 
     fn mailbox(&self, pcpu: u32) -> &Mailbox {

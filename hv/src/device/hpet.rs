@@ -97,6 +97,7 @@ impl Hpet {
         };
         match offset & !7 {
             0x010 => self.configure(self.config & !mask | value & mask),
+            // Write 1 to clear (specification, 2.3.6). Edge-triggered timers leave their bits 0.
             0x020 => self.status &= !value,
             0x0f0 => {
                 let counter = self.counter() & !mask | value;
@@ -112,6 +113,7 @@ impl Hpet {
                     0x08 => timer.set_comparator(value, mask, counter),
                     _ => {}
                 }
+                // Its status bit would hold the line up for ever: with edges nothing clears it.
                 if !timer.is_level() {
                     self.status &= !(1 << index);
                 }
@@ -185,6 +187,7 @@ impl Hpet {
         let enabled = self.config & ENABLE != 0;
         let origin = if enabled { HPET_CLOCK.ticks(self.seen) } else { 0 };
         self.counter = counter.wrapping_sub(origin);
+        // What lies between the old and the new value has not been passed, and must match nothing.
         for timer in &mut self.timers {
             timer.compare_from(counter);
         }
@@ -192,6 +195,7 @@ impl Hpet {
 
     fn configure(&mut self, config: u64) {
         let counter = self.counter();
+        // A halted counter keeps its value: its origin is computed again.
         self.config = config & (ENABLE | LEGACY);
         self.set_counter(counter);
     }
@@ -219,8 +223,10 @@ impl Hpet {
     /// The line that a timer drives, as a mask.
     fn line(&self, index: usize) -> u32 {
         match index {
+            // Legacy replacement overrides the timer's own route (specification, 2.3.8).
             0 if self.is_legacy() => 1 << PIT_IRQ,
             1 if self.is_legacy() => 1 << RTC_IRQ,
+            // A route that the capabilities do not offer drives nothing.
             _ => 1 << self.timers[index].route() & HPET_GSIS,
         }
     }

@@ -103,6 +103,7 @@ impl I8042 {
             Expected::Aux => self.output = Some((RESEND, FROM_AUX | TIMEOUT)),
             Expected::KeyboardLoop => self.output = Some((value, 0)),
             Expected::Memory(index) => self.memory[usize::from(index & 0x1f)] = value,
+            // Bit 0 is the processor's reset line, active low.
             Expected::OutputPort => {
                 self.output_port = value | RESET_INACTIVE;
                 if value & RESET_INACTIVE == 0 {

@@ -55,6 +55,7 @@ impl Redirection {
 
     const fn mode(self) -> Option<DeliveryMode> {
         match DeliveryMode::from_bits((self.0 >> 8) as u32) {
+            // Reserved in a redirection entry (82093AA data sheet, 3.2.4).
             Some(DeliveryMode::Startup) => None,
             mode => mode,
         }
@@ -119,6 +120,8 @@ impl IoApic {
                     self.write_entry(pin, high, value, messages);
                 }
             }
+            // For guests that suppress the local APIC's EOI broadcast (SVR bit 12) and end a pin's interrupt by
+            // themselves.
             EOIR => self.eoi(value as u8, messages),
             _ => {}
         }
@@ -132,6 +135,7 @@ impl IoApic {
         let bit = 1 << pin;
         let rising = asserted && self.lines & bit == 0;
         self.lines = if asserted { self.lines | bit } else { self.lines & !bit };
+        // While a level stays high, its EOI sends it again; and a falling edge sends nothing.
         if rising {
             self.send(pin.into(), messages);
         }
@@ -141,6 +145,7 @@ impl IoApic {
     pub fn eoi(&mut self, vector: u8, messages: &mut Messages) {
         for pin in 0..PINS {
             let entry = &mut self.table[pin];
+            // By vector, as the broadcast carries nothing else: several pins may share one.
             if entry.vector() == vector && entry.has(Redirection::REMOTE_IRR) {
                 entry.0 &= !Redirection::REMOTE_IRR;
                 self.send_level(pin, messages);
@@ -176,10 +181,12 @@ impl IoApic {
 
     fn send(&mut self, pin: usize, messages: &mut Messages) {
         let entry = &mut self.table[pin];
+        // An edge is lost on a masked pin; a level is still there when the pin is unmasked (`write_entry`).
         if entry.has(Redirection::MASKED | Redirection::REMOTE_IRR) {
             return;
         }
         let Some(message) = entry.message() else { return };
+        // Without room no remote IRR is set: it would wait for an EOI that never comes.
         if messages.push(message) && message.level {
             entry.0 |= Redirection::REMOTE_IRR;
         }

@@ -51,7 +51,7 @@ impl DeliveryMode {
     }
 }
 
-/// Whom an IPI addresses instead of its destination field.
+/// The targets of an IPI that its destination field does not name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shorthand {
     /// The destination field counts.

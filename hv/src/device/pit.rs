@@ -117,6 +117,7 @@ impl Pit {
     /// When [`Pit::line`] next rises.
     pub fn deadline(&self) -> Option<Nanos> {
         let counter = &self.channels[0].counter;
+        // Channel 0 alone drives an interrupt: the others are computed when they are read.
         let mut tick = counter.next_rise()?;
         if counter.period().is_some_and(|period| period < MIN_WAKE_TICKS) {
             tick = tick.max(counter.seen() + MIN_WAKE_TICKS);
@@ -130,6 +131,7 @@ impl Pit {
             Some(channel) => channel.control(word, tick),
             None => {
                 for (i, channel) in self.channels.iter_mut().enumerate() {
+                    // The read-back command (data sheet, "Read-back command") names channels by bits 3:1.
                     if word & 2 << i != 0 {
                         channel.read_back(word & 0x20 == 0, word & 0x10 == 0, tick);
                     }
@@ -147,6 +149,7 @@ impl Channel {
             2 => ByteAccess::High,
             _ => ByteAccess::LowThenHigh,
         };
+        // A control word starts the byte sequence over; what is latched belongs to the old count.
         self.low_written = None;
         self.read_high = false;
         self.latched_count = None;
@@ -187,6 +190,7 @@ impl Channel {
                 !self.read_high
             }
         };
+        // A latched count holds until all of it is read, so that the two bytes belong together.
         if high || self.access == ByteAccess::Low {
             self.latched_count = None;
         }
@@ -200,6 +204,7 @@ impl Channel {
             (ByteAccess::LowThenHigh, Some(low)) => u16::from_le_bytes([low, value]),
             (ByteAccess::LowThenHigh, None) => {
                 self.low_written = Some(value);
+                // Half a count starts nothing; in mode 0 it stops the counting.
                 return self.counter.begin_write(tick);
             }
         };

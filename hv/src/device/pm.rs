@@ -66,6 +66,7 @@ impl Pm {
                 self.advance(now);
                 u32::from(self.enable) << 16 | u32::from(self.status)
             }
+            // Guests read it to see whether they must leave legacy mode.
             PM1A_CONTROL => (self.control | SCI_ENABLE).into(),
             GPE0 => u32::from(self.gpe_enable) << 16 | u32::from(self.gpe_status),
             _ => 0,
@@ -80,6 +81,7 @@ impl Pm {
         let merge = |register: u16, shift: u32| register & !((mask >> shift) as u16) | (bits >> shift) as u16;
         match port & !3 {
             PM_BASE => {
+                // The lanes that were not written are 0 in `bits`, and clear nothing.
                 self.status &= !(bits as u16);
                 self.enable = merge(self.enable, 16) & ENABLES;
             }

@@ -94,6 +94,7 @@ impl Rtc {
     /// The machine's reset line: interrupts off. Time and memory live on their battery.
     pub fn reset(&mut self) {
         self.index = 0;
+        // RESET clears the enables and nothing of time and memory (data sheet, "Reset").
         self.b &= !(INTERRUPTS | SQUARE_WAVE);
         self.flags = 0;
     }
@@ -123,9 +124,11 @@ impl Rtc {
         self.advance(now);
         match self.index {
             REG_A => self.change(value & !UPDATE_IN_PROGRESS, self.b),
+            // SET clears the update-ended enable (data sheet, "Register B").
             REG_B if value & SET != 0 => self.change(self.a, value & !UPDATE),
             REG_B => self.change(self.a, value),
             REG_C | REG_D => {}
+            // Written without SET: the one field changes, and the time goes on from there.
             register if is_time(register) && !self.is_stopped() => {
                 self.stop();
                 self.bytes[usize::from(register)] = value;
@@ -143,6 +146,7 @@ impl Rtc {
 
     /// When [`Rtc::line`] next rises.
     pub fn deadline(&self) -> Option<Nanos> {
+        // The line is high until register C is read.
         if self.irq_flag() != 0 {
             return None;
         }

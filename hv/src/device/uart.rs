@@ -102,6 +102,7 @@ impl Uart {
             0 => self.take_received(now),
             1 if self.lcr & DIVISOR_LATCH != 0 => (self.divisor >> 8) as u8,
             1 => self.ier,
+            // Reading IIR acknowledges the transmitter's interrupt: it has a side effect that LSR does not have.
             2 => self.identify(now),
             3 => self.lcr,
             4 => self.mcr,
@@ -114,6 +115,7 @@ impl Uart {
             }
             6 => {
                 let msr = self.msr;
+                // Reading clears the four change bits, and with them the modem-status interrupt.
                 self.msr &= 0xf0;
                 msr
             }
@@ -179,6 +181,7 @@ impl Uart {
     /// The interrupt output, IRQ 4.
     pub fn line(&mut self, now: Nanos) -> Line {
         self.strike_timeout(now);
+        // On PCs OUT2 drives the gate between the chip and IRQ 4.
         let level = self.mcr & OUT2 != 0 && self.pending() != 0;
         Line { level, pulsed: core::mem::take(&mut self.pulsed) && level }
     }
@@ -207,6 +210,8 @@ impl Uart {
         } else if pending & RECEIVED != 0 {
             if self.receive.len() >= self.trigger { 0x04 } else { CHARACTER_TIMEOUT }
         } else if pending & TRANSMIT_EMPTY != 0 {
+            // Reading IIR acknowledges it only where IIR names it: a more urgent cause leaves it pending (data sheet,
+            // "Interrupt identification register").
             self.transmit_event = false;
             0x02
         } else if pending & MODEM_STATUS != 0 {
@@ -241,6 +246,7 @@ impl Uart {
     }
 
     fn transmitter_emptied(&mut self) {
+        // The second event while the first is unread must make an edge again, or an edge-triggered PIC misses it.
         self.pulsed = self.transmit_event;
         self.transmit_event = true;
         self.lsr |= HOLDING_EMPTY | TRANSMITTER_EMPTY;
@@ -277,6 +283,8 @@ impl Uart {
         self.lsr &= !(DATA_READY | ERROR_IN_FIFO);
         self.lsr |= if waiting > 0 { DATA_READY } else { 0 };
         self.lsr |= if self.fifos && self.receive.has_errors() { ERROR_IN_FIFO } else { 0 };
+        // At the trigger level the interrupt comes at once; below it only when the line has been silent for four
+        // characters (data sheet, "FIFO interrupt mode").
         let below = (1..self.trigger).contains(&waiting);
         self.timeout = below.then(|| now.after(4 * self.character_ns()));
     }

@@ -67,8 +67,11 @@ impl<S: VcpuState, M: Memory> Exec<'_, S, M> {
     /// The linear address of `len` bytes (1 to 64) at `offset`, checked as the processor would for a read or write.
     #[inline]
     pub(super) fn linear(&self, reg: SegReg, offset: u64, len: u64, write: bool) -> Res<Gva, M> {
+        // Limits and the canonical form of the stack segment raise #SS, those of all others #GP (SDM 3, 6.15; AMD APM 2,
+        // 8.2.13).
         let fault = if reg == SegReg::Ss { Exception::SS0 } else { Exception::GP0 };
         if self.insn.mode == Mode::Bits64 {
+            // 64-bit code takes the other bases for 0, and checks no limits.
             let base = if matches!(reg, SegReg::Fs | SegReg::Gs) { self.state.segment(reg).base } else { 0 };
             let first = base.wrapping_add(offset);
             let last = first.wrapping_add(len - 1);
@@ -96,6 +99,7 @@ impl<S: VcpuState, M: Memory> Exec<'_, S, M> {
     pub(super) fn data_address(&self, reg: SegReg, offset: u64, size: u8, write: bool) -> Res<Gva, M> {
         let at = self.linear(reg, offset, u64::from(size), write)?;
         let checked = self.user
+            // Wider operands are those of vector instructions, which have rules of their own.
             && size <= 8
             && !at.is_aligned(u64::from(size))
             && self.state.cr0() & cr0::AM != 0

@@ -74,6 +74,7 @@ impl DecodeCache {
         is_current: impl FnOnce(&Bytes) -> bool,
     ) -> Result<&Fetched, Vacant<'_>> {
         let entry = &mut self.insns[key.slot(INSNS)];
+        // By the bytes: the guest may have written over its code, or mapped other code there, without an exit.
         if entry.key == key && entry.fetched.bytes.len != 0 && is_current(&entry.fetched.bytes) {
             Ok(&entry.fetched)
         } else {

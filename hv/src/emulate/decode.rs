@@ -42,6 +42,7 @@ pub fn prepare_decoder() {
 }
 
 fn raw_decode(bytes: &[u8], mode: Mode) -> Result<Instruction, DecodeError> {
+    // Nothing behind 15 bytes belongs to an instruction; a fetch may have read more.
     let bytes = &bytes[..bytes.len().min(MAX_LEN)];
     let (insn, error) = iced(bytes, mode);
     match error {
@@ -51,6 +52,7 @@ fn raw_decode(bytes: &[u8], mode: Mode) -> Result<Instruction, DecodeError> {
         _ if bytes.len() == MAX_LEN && iced(&bytes[1..], mode).1 == DecoderError::NoMoreBytes => {
             Err(DecodeError::TooLong)
         }
+        // Without LOCK the same bytes may be an instruction: so #UD, and not a report of one that is unknown.
         _ if has_lock_prefix(bytes, mode) => Err(DecodeError::BadLock),
         _ => Err(DecodeError::Unknown),
     }
@@ -198,6 +200,7 @@ fn adjust(i: &Instruction, insn: &mut Insn) -> Option<()> {
         Op::Jmp => (insn.src, insn.src_size, insn.size) = (insn.dst, insn.size, branch_size(i, insn)?),
         Op::Imul if i.op_count() == 2 => insn.count = insn.dst,
         Op::Imul => insn.count = Operand::Immediate,
+        // XCHG with memory is locked without the prefix (SDM 3, 9.1.2.1).
         Op::Xchg => insn.lock |= insn.dst == Operand::Memory || insn.src == Operand::Memory,
         Op::VectorLoad { .. } => insn.size = insn.src_size,
         // The accumulator is the data operand; the port is the other one.

@@ -140,6 +140,8 @@ impl<S: VcpuState, M: Memory> Exec<'_, S, M> {
     fn mark(&mut self, found: &mut Found, bits: u16) -> Res<(), M> {
         if found.segment.attributes & bits != bits {
             found.segment.attributes |= bits;
+            // By the kernel's rights whatever the CPL: descriptor tables are system structures, and their accesses
+            // implicit ones (SDM 3, 4.6.1).
             let access = Access { write: true, ..Access::READ };
             self.mem.write(Gva(found.at.0.wrapping_add(5)), &[found.segment.attributes as u8], access)?;
         }
@@ -163,6 +165,7 @@ impl<S: VcpuState, M: Memory> Exec<'_, S, M> {
                 _ => Segment { selector, base, limit: 0xffff, attributes: 0xf3 },
             });
         }
+        // In the order of the manuals' pseudocode (MOV, LSS): where several faults are due, the guest gets the first.
         let (cpl, rpl) = (self.state.cpl(), (selector & RPL) as u8);
         if selector & !RPL == 0 {
             let usable = reg != SegReg::Ss || self.insn.mode == Mode::Bits64 && cpl != 3 && rpl == cpl;
@@ -186,6 +189,7 @@ impl<S: VcpuState, M: Memory> Exec<'_, S, M> {
             let vector = if reg == SegReg::Ss { vector::SS } else { vector::NP };
             return Err(fault(vector, selector).into());
         }
+        // Last: a load that faults leaves the descriptor as it was.
         self.mark_accessed(&mut found)?;
         Ok(found.segment)
     }

@@ -137,6 +137,8 @@ impl<S: VcpuState, M: Memory> Exec<'_, S, M> {
             Ok(Flow::Jump(rip)) => rip,
             Ok(Flow::Iterated) => {
                 let rflags = self.state.rflags();
+                // An interrupt between two iterations pushes RF, so that the breakpoint of the instruction does not hit
+                // again.
                 self.state.set_rflags(rflags | RF);
                 let stepping = rflags & TF != 0;
                 return Some(if stepping { Outcome::Done { single_step: true } } else { Outcome::Continue });
@@ -296,6 +298,7 @@ impl<S: VcpuState, M: Memory> Exec<'_, S, M> {
         let mut old = [0; 16];
         old[..usize::from(size)].copy_from_slice(old_bytes);
         let old = u128::from_le_bytes(old);
+        // Memory is written in either case, as CMPXCHG8B does (SDM 2, "CMPXCHG8B").
         let result = if old == expected { new } else { old }.to_le_bytes();
         let result = &result[..usize::from(size)];
         if self.insn.lock {
@@ -334,6 +337,7 @@ impl<S: VcpuState, M: Memory> Exec<'_, S, M> {
         let offset = self.effective(&self.insn.mem).wrapping_add(reach) & mask(self.insn.mem.addr_size);
         let at = self.data_address(self.insn.mem.segment, offset, size, true)?;
         let bytes = usize::from(size);
+        // Bounded: other VCPUs decide how often it fails.
         for _ in 0..LOCK_ATTEMPTS {
             let old = self.load(at, size, true)?;
             let new = f(old);

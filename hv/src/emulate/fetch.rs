@@ -52,6 +52,8 @@ fn read_and_decode<M: Memory>(
     user: bool,
 ) -> Result<Fetched, Outcome<M::Stop>> {
     let mut bytes = [0; MAX_LEN];
+    // The next page is touched only if the instruction reaches into it: it may not be mapped, and a fault there would not
+    // be the guest's.
     let in_page = (PAGE_SIZE - Gva(key.linear).offset()) as usize;
     let mut have = in_page.min(allowed);
     read_code(mem, key, &mut bytes, 0..have, user).map_err(outcome)?;

@@ -30,6 +30,7 @@ fn quotient(signed: bool, size: u8, dividend: u128, divisor: u64) -> Option<(u64
         let q = dividend.checked_div(divisor)?;
         return (q >> width == 0).then_some((q as u64, (dividend % divisor) as u64));
     }
+    // Sign-extends the dividend of twice the operand's width.
     let spare = 128 - 2 * width;
     let dividend = (dividend << spare) as i128 >> spare;
     let divisor = i128::from(sign_extend(divisor, size) as i64);

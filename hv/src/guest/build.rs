@@ -156,6 +156,7 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
                 block.ok_or(BuildError::Memory { wanted: config.memory_mib, found: found >> 20 })?;
             let part = GpaRange::new(at, bytes).ok_or(MapError::Address)?;
             let _the_engine_is_built_below = p2m.map_ram(part, hpa, true)?;
+            // What was there is another VM's or the host's.
             host.fill(hpa, bytes, 0);
             at = at.wrapping_add(bytes);
             found += bytes;
@@ -238,8 +239,10 @@ pub fn scrub<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     piece: u64,
 ) -> Result<bool, NotRam> {
     let Some(at) = vm.layout.piece(piece) else { return Ok(false) };
+    // A page that an APIC's registers cover is RAM again before it is cleared.
     vm.uncover();
     if piece == 0 {
+        // Before the first piece: the regions describe contents that are about to go.
         vm.regions.forget();
     }
     vm.memory.read().ram().fill(at, PIECE, 0)?;

@@ -101,6 +101,7 @@ impl<'a> Bundle<'a> {
         if !is_magic(bytes) {
             return Err(BundleError::NotAnArchive);
         }
+        // All of it now, so that what is found later cannot be damaged.
         let mut at = 0;
         while let Some((_, next)) = member(bytes, at)? {
             at = next;

@@ -19,6 +19,7 @@ pub fn unix_seconds() -> u64 {
     let fields = || [0, 2, 4, 7, 8, 9].map(read);
     // Two equal readings in a row are not torn by an update. Bounded: without a clock all registers read as ones.
     for _ in 0..10_000 {
+        // During an update the time registers are undefined (MC146818A data sheet, "Update cycle").
         if read(0xa) & UPDATING != 0 {
             continue;
         }

@@ -41,6 +41,7 @@ impl Context {
                 *value = msr::read(msr::TSC_AUX);
             }
         }
+        // Neither VMRUN nor VM entries switch DR0 to DR3; DR6 and DR7 they do, or the backend does.
         self.breakpoints = cpu::breakpoints();
     }
 

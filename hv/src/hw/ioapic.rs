@@ -27,6 +27,7 @@ impl IoApic {
         let mut io_apic = IoApic { registers: address as *mut u32, gsi_base, lines: 0 };
         io_apic.lines = (io_apic.read(VERSION) >> 16 & 0xff) + 1;
         for line in 0..io_apic.lines {
+            // Firmware may have left lines open, whose vectors mean nothing here.
             io_apic.write(REDIRECTION + 2 * line, MASKED);
         }
         io_apic
@@ -61,6 +62,7 @@ impl IoApic {
             | if flags & 3 == 3 { ACTIVE_LOW } else { 0 }
             | if flags >> 2 & 3 == 3 { LEVEL } else { 0 };
         let line = REDIRECTION + 2 * (gsi - self.gsi_base);
+        // The lower half unmasks: the destination must stand before.
         self.write(line + 1, u32::from(apic_id) << 24);
         self.write(line, low);
     }

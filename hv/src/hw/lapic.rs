@@ -106,6 +106,7 @@ pub unsafe fn join(spurious: u8) -> u32 {
     }
     write(reg::SPURIOUS, SOFTWARE_ENABLE | u32::from(spurious));
     write(reg::LVT_TIMER, LVT_MASKED);
+    // The 8259As are masked and not used; in virtual-wire mode firmware has left the pin open for them.
     write(reg::LVT_LINT0, LVT_MASKED);
     write(reg::LVT_LINT1, LVT_NMI);
     write(reg::TPR, 0);
@@ -155,7 +156,9 @@ fn command(apic_id: u32, command: u32) {
         }
         return;
     }
+    // The xAPIC has one command register: the last command must have left it (delivery status, SDM 3, 11.6.1).
     let _sent = (0..COMMAND_POLLS).any(|_| read(reg::COMMAND) & COMMAND_PENDING == 0);
+    // Writing the lower half sends: the destination comes first (SDM 3, 11.6.1).
     write(reg::DESTINATION, apic_id << 24);
     write(reg::COMMAND, command);
 }

@@ -54,6 +54,7 @@ impl Mtrrs {
             cpu::set_cr0(old_cr0 & !cr0::NW | cr0::CD);
             cpu::wbinvd();
             cpu::set_cr4(old_cr4 & !cr4::PGE);
+            // Flushes the TLB, which caches memory types; the global entries fell with CR4.PGE.
             cpu::set_cr3(cpu::cr3());
             msr::write(DEF_TYPE, self.default & !DEF_TYPE_ENABLE);
             for (register, value) in &self.registers {

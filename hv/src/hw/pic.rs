@@ -12,6 +12,7 @@ pub unsafe fn silence(first_vector: u8) {
         for (command, data, vector, wiring) in
             [(0x20, 0x21, first_vector, 4), (0xa0, 0xa1, first_vector.wrapping_add(8), 2)]
         {
+            // Masked before and after: the initialization clears the mask.
             out8(data, 0xff);
             out8(command, 0x11);
             out8(data, vector);

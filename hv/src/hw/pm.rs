@@ -115,11 +115,13 @@ pub fn reset() -> ! {
             port::out8(reset.port, reset.value);
             pause();
         }
+        // The kind of reset first; the rising bit 2 then performs it.
         port::out8(0xcf9, 0x02);
         port::out8(0xcf9, 0x06);
         pause();
         port::out8(0x64, 0xfe);
         pause();
+        // Without gates any exception is a triple fault, which shuts the processor down; PCs reset then.
         cpu::load_idt(&cpu::TablePointer::default());
         core::arch::asm!("ud2", options(noreturn));
     }

@@ -40,6 +40,7 @@ fn hardware() -> Option<u64> {
     let largest = cpuid(0, 0).eax;
     let seeds = largest >= 7 && cpuid(7, 0).ebx & RDSEED != 0;
     let randoms = cpuid(1, 0).ecx & RDRAND != 0;
+    // RDSEED first: it gives true random bits, RDRAND the output of a generator that they seed.
     let seed = seeds.then(|| (0..TRIES).find_map(|_| rdseed())).flatten();
     seed.or_else(|| randoms.then(|| (0..TRIES).find_map(|_| rdrand())).flatten())
 }

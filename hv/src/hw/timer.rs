@@ -30,6 +30,7 @@ impl Timer {
             while cpu::rdtsc().wrapping_sub(start) < tsc_khz * MEASURE_MS {
                 core::hint::spin_loop();
             }
+            // Counts and ticks are read again together: the loop may have been interrupted by an emulator's host.
             let counts = first.wrapping_sub(lapic::remaining());
             let ticks = cpu::rdtsc().wrapping_sub(start);
             lapic::arm_one_shot(0);

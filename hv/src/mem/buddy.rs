@@ -83,6 +83,7 @@ impl<'m> Buddy<'m> {
     pub fn alloc_below(&mut self, order: u8, limit: Hfn) -> Option<Hfn> {
         let size = 1u64.checked_shl(order.into())?;
         let (from, index) = (order..=MAX_ORDER).find_map(|from| {
+            // The lowest block, so that runs repeat and large blocks stay whole at the top.
             let index = self.free[from as usize].first_from(0)?;
             let end = self.base + ((index as u64) << from) + size;
             (end <= limit.0).then_some((from, index))
@@ -103,6 +104,7 @@ impl<'m> Buddy<'m> {
         let index = self.check(frame, order)?;
         let mut index = index;
         let mut order_now = order;
+        // The buddy differs in the lowest bit of the index; a pair that is free is one block of the next order.
         while order_now < MAX_ORDER && self.free[order_now as usize].contains(index ^ 1) {
             self.free[order_now as usize].remove(index ^ 1);
             index /= 2;
@@ -120,6 +122,7 @@ impl<'m> Buddy<'m> {
         if order > MAX_ORDER || at % size != 0 || at >= self.frames || size > self.frames - at {
             return Err(FreeError::NotABlock);
         }
+        // A frame may be free as part of a block of any order.
         let overlaps = self.free.iter().enumerate().any(|(o, set)| {
             let first = (at >> o) as usize;
             let last = ((at + size - 1) >> o) as usize;

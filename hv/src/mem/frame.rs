@@ -83,6 +83,7 @@ impl Frames {
         if self.buddy.has_block(HEAP_GROWTH) {
             return Some(frame);
         }
+        // The heap's users cannot do without: a guest that takes all memory must not end the hypervisor.
         self.buddy.free(frame, order).expect("it was just allocated");
         None
     }
@@ -148,6 +149,7 @@ pub fn alloc_all(bytes: u64, node: Node) -> Option<Vec<Block>> {
                 blocks.push(Block { start, order });
                 left -= 1 << order;
             }
+            // Smaller blocks cost larger page tables only.
             None if order > 0 => order -= 1,
             None => {
                 // SAFETY: these blocks were allocated above, and no copy of their addresses has left this function.
@@ -174,6 +176,7 @@ pub fn alloc_below(order: u8, limit: Hpa) -> Option<Hpa> {
 /// If it is not allocated.
 pub unsafe fn free(block: Hpa, order: u8) {
     if let Some(records) = frame_record::all() {
+        // Before the frames are free: their next owner writes the records after that.
         records.assign(block.frame(), 1 << order, Owner::Host, Kind::Other);
     }
     let mut frames = FRAMES.lock();

@@ -99,6 +99,7 @@ impl FrameRecord {
     fn assign(&self, owner: Owner, kind: Kind) {
         self.owner.store(owner.number(), Ordering::Relaxed);
         self.kind.store(kind as u8, Ordering::Relaxed);
+        // What the last owner did with the frame says nothing of the next.
         self.history.store(0, Ordering::Relaxed);
         self.region.store(0, Ordering::Relaxed);
         self.tier.store(0, Ordering::Relaxed);
@@ -165,6 +166,7 @@ impl Records {
 
     /// The record of a frame, if there is one.
     pub fn get(&self, frame: Hfn) -> Option<&FrameRecord> {
+        // Holes between ranges of RAM take no records, so that a frame is found by its run.
         let after = self.runs.partition_point(|run| run.start <= frame);
         let run = self.runs.get(after.checked_sub(1)?)?;
         let index = (frame.0 - run.start.0) as usize;

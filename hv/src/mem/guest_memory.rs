@@ -68,6 +68,7 @@ pub trait GuestMemory {
 
     /// Fills `len` bytes with `byte`.
     fn fill(&self, gpa: Gpa, len: u64, byte: u8) -> Result<(), NotRam> {
+        // On the stack: nothing is allocated for a guest's request.
         let chunk = [byte; 256];
         let mut done = 0;
         while done < len {

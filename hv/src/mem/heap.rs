@@ -58,6 +58,8 @@ unsafe impl Source for Growing {
             let block = if is_small { frame::alloc_last(order) } else { frame::alloc(order, Node(0)) };
             Some((block?, order))
         };
+        // The heap never gives memory back: where there is a block of 2 MiB it takes that, so that small ones do not
+        // fragment what guests can have; else what is needed.
         let (block, order) = [needed.max(HEAP_GROWTH), needed].into_iter().find_map(take).ok_or(())?;
         BYTES.fetch_add(4096 << order, Ordering::Relaxed);
         // SAFETY: the frames are mapped and now belong to the heap for ever.

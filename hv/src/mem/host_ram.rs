@@ -34,6 +34,7 @@ impl HostAccess for HostRam {
         // SAFETY: guest RAM by the promise given to `new`; the widths match the buffer's length.
         unsafe {
             match buf.len() {
+                // In one access: other VCPUs write page tables and rings meanwhile, and a torn value was never there.
                 8 if at_once!(u64, at) => {
                     buf.copy_from_slice(&(at.0 as *const u64).read_volatile().to_le_bytes());
                 }

@@ -59,6 +59,7 @@ impl<const N: usize> RangeSet<N> {
         let left = self.ranges[first].start..range.start;
         let right = range.end..self.ranges[after - 1].end;
         let kept = usize::from(!left.is_empty()) + usize::from(!right.is_empty());
+        // Checked first, so that a set that is too full stays as it was.
         if self.ranges.len() - (after - first) + kept > N {
             return Err(TooManyPieces);
         }

@@ -54,6 +54,7 @@ impl TableMemory for HostTables {
     }
 
     fn store(&self, table: Hfn, index: usize, value: u64) {
+        // What a table that is linked here holds must be visible to other walkers before the link.
         self.entry(table, index).store(value, Ordering::Release);
     }
 

@@ -37,6 +37,7 @@ impl<L: RamSource> VmRam<L> {
     /// The largest free block of at most `bytes`; its start and size.
     pub fn block(&mut self, bytes: u64) -> Option<(Hpa, u64)> {
         let largest = bytes.checked_ilog2()?.checked_sub(PAGE_SHIFT)?.min(MAX_ORDER.into()) as u8;
+        // Before the block is taken: without room in the list it would be lost.
         self.blocks.try_reserve(1).ok()?;
         let block =
             (0..=largest).rev().find_map(|order| Some(Block { start: self.source.take(order)?, order }))?;
@@ -48,6 +49,7 @@ impl<L: RamSource> VmRam<L> {
 impl<L: RamSource> Drop for VmRam<L> {
     fn drop(&mut self) {
         for block in &self.blocks {
+            // Here and not when the memory is taken again: nothing of a VM outlasts it.
             self.source.wipe(*block);
             self.source.give_back(*block);
         }

@@ -142,7 +142,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
     /// From now on [`is_written`](Self::is_written) tells which of these pages of guest memory are written, where processors set
     /// dirty bits; from when they have flushed everything. A large leaf tells of all its pages; one is split each time, so that no
     /// call takes long and the next ones tell more.
-    pub fn watch(&mut self, pages: impl Iterator<Item = Gfn>) {
+    pub fn start_dirty_log(&mut self, pages: impl Iterator<Item = Gfn>) {
         let mut may_split = true;
         self.lost_bits = false;
         for page in pages {
@@ -155,7 +155,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         }
     }
 
-    /// Whether a page may have been written since [`watch`](Self::watch) was called for it.
+    /// Whether a page may have been written since [`start_dirty_log`](Self::start_dirty_log) was called for it.
     pub fn is_written(&self, page: Gfn) -> bool {
         match self.table.walk(page.base()) {
             Found::Leaf(leaf) => leaf.dirty || self.lost_bits,

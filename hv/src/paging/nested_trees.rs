@@ -107,9 +107,9 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> NestedTrees<F, M> {
         result.map(|()| flush)
     }
 
-    /// All sets tell from now on which of these pages are written: see [`Nested::watch`].
-    pub fn watch(&mut self, pages: impl Iterator<Item = Gfn> + Clone) {
-        self.iter_mut().for_each(|tree| tree.watch(pages.clone()));
+    /// All sets tell from now on which of these pages are written: see [`Nested::start_dirty_log`].
+    pub fn start_dirty_log(&mut self, pages: impl Iterator<Item = Gfn> + Clone) {
+        self.iter_mut().for_each(|tree| tree.start_dirty_log(pages.clone()));
     }
 
     /// Whether a page may have been written through one of the sets: see [`Nested::is_written`].

@@ -106,7 +106,7 @@ impl Partition {
         Ok(partition)
     }
 
-    /// Records of regions and of further address spaces, for so many frames.
+    /// Records of regions and of further address spaces, for `frames` frames.
     const fn records_for(frames: usize) -> (usize, usize) {
         let regions = frames / FRAMES_FOR_REGION;
         let regions = if regions < LEAST { LEAST } else { regions };
@@ -115,7 +115,7 @@ impl Partition {
         (Rid::FIRST as usize + regions, nodes)
     }
 
-    /// Bytes of host memory that the records of so many frames take, without the tables of pieces (a 512th of it).
+    /// Bytes of host memory that the records of `frames` frames take, without the tables of pieces (a 512th of it).
     pub const fn bytes_for(frames: usize) -> usize {
         let (regions, nodes) = Partition::records_for(frames);
         let pieces = Pieces::<Frame>::frames(frames)

@@ -54,7 +54,7 @@ impl Default for Account {
 pub struct Sum {
     /// Sums over the queue's VCPUs: the shares, and each share times the vruntime beyond `base`.
     pub(super) shares: i64,
-    pub(super) weighted_lead: i64,
+    pub(super) weighted_vruntime: i64,
     /// Virtual time of an always-runnable VCPU with its fair share.
     pub(super) time: u64,
     /// A value close to the mean, advanced with time; relative to `offset`, as are all vruntimes of this queue.
@@ -99,7 +99,7 @@ impl Default for Sum {
         let left = [Left::default(); MAX_VMS];
         Sum {
             shares: 0,
-            weighted_lead: 0,
+            weighted_vruntime: 0,
             time: 0,
             base: 0,
             count: 0,
@@ -127,9 +127,9 @@ impl Sum {
     /// The weighted mean vruntime; of an empty queue, the last one.
     pub(super) fn mean(&mut self) -> u64 {
         if self.shares != 0 {
-            let ahead = self.weighted_lead.div_euclid(self.shares);
+            let ahead = self.weighted_vruntime.div_euclid(self.shares);
             self.base = self.base.wrapping_add_signed(ahead);
-            self.weighted_lead -= ahead * self.shares;
+            self.weighted_vruntime -= ahead * self.shares;
         }
         self.base
     }
@@ -137,8 +137,8 @@ impl Sum {
     /// Vruntime that a VCPU of this queue has used beyond its share since it woke.
     #[inline]
     pub(super) fn beyond(&self, account: &Account) -> i64 {
-        let (time, spent) = account.arrived;
-        account.beyond.saturating_add(ahead_by(account.vruntime, spent) - ahead_by(self.time, time))
+        let (time, vruntime) = account.arrived;
+        account.beyond.saturating_add(ahead_by(account.vruntime, vruntime) - ahead_by(self.time, time))
     }
 
     pub(super) fn hand_over(&mut self, vm: usize, beyond: i64) {
@@ -196,7 +196,7 @@ impl Sum {
         self.share_out(slice);
         self.change(account.share, 0, account.vruntime);
         if self.count == 0 {
-            (self.shares, self.weighted_lead, self.base) = (0, 0, account.vruntime);
+            (self.shares, self.weighted_vruntime, self.base) = (0, 0, account.vruntime);
         }
     }
 
@@ -214,12 +214,13 @@ impl Sum {
 
     /// A VCPU with this vruntime changes its share; a share of 0 means that it is not in the queue.
     #[inline]
-    pub(super) fn change(&mut self, before: i64, now: i64, spent: u64) {
+    pub(super) fn change(&mut self, before: i64, now: i64, vruntime: u64) {
         let shares = now - before;
         self.shares += shares;
         self.squares += now * now - before * before;
         self.usual_share = self.squares / self.shares.max(1);
-        self.weighted_lead = self.weighted_lead.wrapping_add(shares.wrapping_mul(ahead_by(spent, self.base)));
+        self.weighted_vruntime =
+            self.weighted_vruntime.wrapping_add(shares.wrapping_mul(ahead_by(vruntime, self.base)));
         self.rate = (PER_CYCLE << 32) / self.shares.max(1) as u64;
     }
 }

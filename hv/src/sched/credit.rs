@@ -185,16 +185,16 @@ impl Policy for Credit {
         let (basis, demand) = vm.basis_and_demand(now);
         // At the price in force during the run: a change of the price rescales vruntime.
         let wanted = Vm::demand_between(account.mark, demand).max(ran).min(most);
-        let spent = mul_shift(wanted, account.price);
+        let charged = mul_shift(wanted, account.price);
         let step = mul_shift(ran.min(most), sum.rate);
         account.mark = demand;
         sum.seen_share = 0;
-        account.vruntime = account.vruntime.wrapping_add(spent);
+        account.vruntime = account.vruntime.wrapping_add(charged);
         sum.time = sum.time.wrapping_add(step);
         sum.base = sum.base.wrapping_add(step);
         let ahead =
-            account.share.wrapping_mul(spent as i64).wrapping_sub(sum.shares.wrapping_mul(step as i64));
-        sum.weighted_lead = sum.weighted_lead.wrapping_add(ahead);
+            account.share.wrapping_mul(charged as i64).wrapping_sub(sum.shares.wrapping_mul(step as i64));
+        sum.weighted_vruntime = sum.weighted_vruntime.wrapping_add(ahead);
         self.reweigh(sum, account, basis);
     }
 

@@ -31,6 +31,7 @@ impl Writers {
     /// Takes a lock to write: present readers finish, and no new one begins.
     pub fn write<'a, T>(&self, lock: &'a RwLock<T>, mut answer: impl FnMut()) -> RwLockWriteGuard<'a, T> {
         self.0.fetch_add(1, Ordering::Relaxed);
+        // An upgradeable reader keeps new readers out, while those that are in finish.
         let mut next = Some(take(|| lock.try_upgradeable_read(), &mut answer));
         let upgrade = || next.take()?.try_upgrade().map_err(|refused| next = Some(refused)).ok();
         let taken = take(upgrade, answer);

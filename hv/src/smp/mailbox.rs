@@ -100,12 +100,13 @@ impl<C: Counter> Mailbox<C> {
 
     /// For the owner: no translation that was cached before [`Mailbox::take`] will be used again.
     pub fn answer(&self, taken: Taken) {
+        // The flush, or the note that it is due, happened before.
         self.done.store(taken.0, Ordering::Release);
     }
 }
 
-/// What carries requests: the PCPUs and their interrupts.
-pub trait Carrier {
+/// Sends kicks: the PCPUs with their mailboxes and interrupts.
+pub trait KickSender {
     /// What mailboxes count with: [`AtomicU64`] outside of tests.
     type Counter: Counter;
     /// The mailbox of a PCPU.
@@ -126,23 +127,24 @@ pub trait Carrier {
 ///
 /// Any target is asked once; the caller itself is not one of them.
 pub fn shoot(
-    carrier: &impl Carrier,
+    sender: &impl KickSender,
     targets: impl Iterator<Item = u32> + Clone,
     patience: u64,
     mut answer: impl FnMut(),
 ) {
     // A PCPU has one mailbox, and answers all at once: the ticket of the last request to it is the latest.
     let ask = |pcpu| {
-        let ticket = carrier.mailbox(pcpu).ask();
-        carrier.kick(pcpu);
+        let ticket = sender.mailbox(pcpu).ask();
+        sender.kick(pcpu);
         (pcpu, ticket)
     };
+    // All are asked before any is waited for: the waits overlap.
     let asked: heapless::Vec<(u32, Ticket), AT_ONCE> = targets.clone().take(AT_ONCE).map(ask).collect();
     for (pcpu, ticket) in &asked {
-        wait(carrier, *pcpu, *ticket, patience, &mut answer);
+        wait(sender, *pcpu, *ticket, patience, &mut answer);
     }
     for (pcpu, ticket) in targets.skip(AT_ONCE).map(ask) {
-        wait(carrier, pcpu, ticket, patience, &mut answer);
+        wait(sender, pcpu, ticket, patience, &mut answer);
     }
 }
 
@@ -156,6 +158,7 @@ pub fn leave_word<V: Copy>(
     let mut running = PcpuSet::EMPTY;
     for vcpu in vcpus {
         leave(vcpu);
+        // After the word is left: a VCPU that comes to a PCPU later finds it there, and needs no kick.
         if let Some(pcpu) = runs_on(vcpu) {
             running.insert(pcpu);
         }
@@ -167,16 +170,17 @@ pub fn leave_word<V: Copy>(
 /// (`sched::topology::MAX_PCPUS`), in a fixed array because a shootdown must not allocate.
 const AT_ONCE: usize = 64;
 
-fn wait(carrier: &impl Carrier, pcpu: u32, ticket: Ticket, patience: u64, answer: &mut impl FnMut()) {
-    let mut asked = carrier.tsc();
-    while !carrier.mailbox(pcpu).is_done(ticket) {
+fn wait(sender: &impl KickSender, pcpu: u32, ticket: Ticket, patience: u64, answer: &mut impl FnMut()) {
+    let mut asked = sender.tsc();
+    while !sender.mailbox(pcpu).is_done(ticket) {
         answer();
-        let now = carrier.tsc();
+        let now = sender.tsc();
         if now.wrapping_sub(asked) >= patience {
-            carrier.kick(pcpu);
+            // QEMU's emulation can lose an interrupt at VMRUN (docs/design/0011-smp.md).
+            sender.kick(pcpu);
             asked = now;
         }
-        carrier.pause();
+        sender.pause();
     }
 }
 

@@ -126,6 +126,7 @@ impl ModelledClock {
         let Some(part) = self.parts.get(pcpu).filter(|_| !self.is_plain.load(Ordering::Acquire)) else {
             return self.plain(at.tsc);
         };
+        // The PCPU has executed instructions since, each of which takes a cycle: a counter that works has moved.
         if part.last.load(Ordering::Relaxed) == at.cycles {
             return self.silent(part, at);
         }
@@ -141,6 +142,7 @@ impl ModelledClock {
         // Acquire and release: a PCPU that has seen a time in memory and reads the clock then reads no earlier one.
         let latest = self.latest.fetch_max(own, Ordering::AcqRel);
         if latest > own {
+            // Another PCPU is ahead: this one goes on from there, as time must not run backwards between PCPUs.
             part.base.store(latest.wrapping_sub(cycles), Ordering::Relaxed);
         }
         latest.max(own)

@@ -21,6 +21,7 @@ impl Skew {
     /// Adds a round: the first PCPU's counter, then the other's, then the first one's again.
     pub fn add(&mut self, before: u64, other: u64, after: u64) {
         let difference = |mine: u64| other.wrapping_sub(mine) as i64;
+        // The other counter was read between the two readings of ours, which bound the difference from both sides.
         self.lowest = self.lowest.max(difference(after));
         self.highest = self.highest.min(difference(before));
     }

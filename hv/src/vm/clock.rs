@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::device::{Nanos, Tsc};
 
-/// Host TSC at a VM's machine time 0, which a reset of the guest does not change. It moves on by what the VM's time stands still.
+/// Host TSC at a VM's machine time 0, which a reset of the guest does not change. It moves on by the time for which the VM's clock is stopped.
 #[derive(Debug)]
 pub struct Start(AtomicU64);
 

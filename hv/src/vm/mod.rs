@@ -110,7 +110,7 @@ pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     /// Where machine time begins.
     pub start: Start,
     /// The machine models the processor that agile paging is for, and does not charge what exits do in its place: machine time
-    /// stands still meanwhile ([`Vm::stand_still`]). For VMs of one VCPU.
+    /// is stopped meanwhile ([`Vm::exclude_time`]). For VMs of one VCPU.
     pub stops_at_stand_ins: bool,
     /// The guest has the paravirtual clock.
     pub pv_clock: bool,
@@ -271,9 +271,9 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         Tsc(tsc.wrapping_sub(self.start.tsc()))
     }
 
-    /// The last `ticks` of the host's TSC were no machine time, nor the guest's: its only VCPU takes them off its TSC, too, and nobody
-    /// has been told a machine time in them.
-    pub fn stand_still(&self, ticks: u64) {
+    /// The last `ticks` of the host's TSC were no machine time, nor the guest's: its only VCPU takes them off its TSC, too, and no
+    /// machine time in them has been read.
+    pub fn exclude_time(&self, ticks: u64) {
         self.start.delay(ticks);
         self.sampling.delay(ticks);
     }

@@ -59,7 +59,7 @@ pub struct PeriodEnd {
     pub changed: bool,
     /// The policy compares counters that this machine does not have, as was not known before.
     pub blind: bool,
-    /// The policy compares page faults that nobody has counted for a while, as was not known before.
+    /// The policy compares page faults that have not been counted for a while, as was not known before.
     pub lacks_page_faults: bool,
 }
 

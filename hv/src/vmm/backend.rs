@@ -113,6 +113,7 @@ impl Backend for Amd {
 
     unsafe fn enable(&self) -> Result<SvmCpu, Box<dyn Display>> {
         if Amd::features_here()? != self.features {
+            // A VCPU moves between PCPUs, with controls and CPUID answers that were made for the first one's features.
             return Err(Box::new(DIFFERS));
         }
         // SAFETY: the caller's promise, and the features are this PCPU's, too.
@@ -191,9 +192,11 @@ impl Backend for Intel {
         let (features, _) = Intel::features_here()?;
         log::info!("VT-x: {features}");
         if !features.ept {
+            // No error: shadow paging needs nothing but VT-x.
             log::warn!("without EPT all guests run on shadow tables");
         }
         let io_bitmaps = Arc::new(vmx::IoBitmaps::exit_on_all());
+        // Without the switch at entries and exits the counters would mix guests and the host.
         let counting =
             if counters && features.switches_counters { pmu::intel::Features::detect(cpuid) } else { None };
         Ok(Intel { features, io_bitmaps, tsc_khz, counting })

@@ -96,6 +96,7 @@ impl<P: Port> Console<P> {
     pub fn set_focus(&self, guest: u32) {
         let mut state = self.state.lock();
         state.focus = guest;
+        // It was typed for the guest that had the console.
         state.input.clear();
         self.input_for.store(NONE, Ordering::Relaxed);
     }
@@ -106,10 +107,12 @@ impl<P: Port> Console<P> {
     }
 
     fn drain_into(&self, state: &mut State<P>) -> bool {
+        // What finds no room stays in the port's FIFO, and nothing is lost before that is full.
         while !state.input.is_full() && !state.keys.is_full() {
             let Some(byte) = state.port.read() else { break };
             match (state.escapes.feed(byte), state.at_monitor) {
                 (Input::None, _) => {}
+                // By way of the log, which keeps lines whole.
                 (Input::Help, _) => log::info!("{HELP}"),
                 (Input::Byte(byte), true) => _ = state.keys.push_back(Key::Byte(byte)),
                 (Input::Byte(byte), false) => _ = state.input.push_back(byte),

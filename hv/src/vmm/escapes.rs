@@ -34,6 +34,7 @@ impl Escapes {
         }
         self.pending = false;
         match byte {
+            // As in screen and QEMU: the escape key itself must be typable.
             ESCAPE | b'a' => Input::Byte(ESCAPE),
             b'p' => Input::Monitor,
             b'h' | b'?' => Input::Help,

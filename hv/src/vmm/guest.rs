@@ -124,6 +124,8 @@ impl<B: Backend> Guest<B> {
             let _new_vcpus_load_roots = shadow.drop_everything();
         }
         vm.sampling.reset();
+        // An allocation that fails ends the hypervisor (docs/design/0001-host-memory.md); a VM that does not fit must
+        // only be refused.
         if !heap::has_room(size_of::<B::MsrMap>() + PAGE_SIZE as usize) {
             return Err(BuildError::Room("the MSR permission map"));
         }
@@ -142,6 +144,8 @@ impl<B: Backend> Guest<B> {
                 vm.clock.tsc_khz(),
             ));
             if id == 0 {
+                // The loader stands for the firmware: only the boot processor starts in the kernel, the others wait for
+                // INIT and start-up.
                 boot.arch.store(&mut vcpu.virt);
             } else {
                 vcpu.virt.reset();
@@ -154,6 +158,7 @@ impl<B: Backend> Guest<B> {
             if let Some(entries) = self.config.audit_shadow {
                 mmu::audit_shadow(&mut vcpu, entries);
             }
+            // The guest's TSC is 0 at its start, as after RESET.
             vcpu.virt.set_tsc_offset(tsc.wrapping_neg());
             if modelled_time {
                 B::intercept_tsc(&mut vcpu.virt);

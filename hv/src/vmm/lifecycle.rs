@@ -96,6 +96,7 @@ impl<B: Backend> Machine<B> {
         // Only the monitor can hold the lock here, for a moment: an end or restart is returned to one caller.
         match action {
             Action::End(end) => {
+                // The end takes the VCPUs' places and the memory away, which the monitor may be looking at.
                 let _lifecycle_lock = guest.lifecycle_lock.lock();
                 self.end(guest, end);
             }
@@ -144,6 +145,7 @@ impl<B: Backend> Machine<B> {
                 Step::Clear(piece) => self.clear(guest, piece),
             }
             pcpu.serve_interrupts();
+            // Clearing gigabytes takes long, and other VMs' VCPUs wait for this PCPU.
             if pcpu.is_wanted() {
                 return None;
             }
@@ -230,6 +232,7 @@ impl<B: Backend> Machine<B> {
             }
         };
         let mut chipset = guest.vm.chipset.lock();
+        // The guest's last words matter most where it died: they leave even if the console had stopped taking them.
         chipset.set_console_ready(true);
         // The guest will not take the interrupt.
         while let Some(byte) = chipset.console_backlog(guest.vm.nanos(self.now()), &mut Messages::new()) {
@@ -288,6 +291,7 @@ impl<B: Backend> Machine<B> {
             json.number(key::VALUE, value)?;
             json.text(key::DETAIL, detail)
         });
+        // One exit status for all VMs: the worst.
         self.status.fetch_max(status, Ordering::SeqCst);
         self.put();
     }
@@ -300,6 +304,7 @@ impl<B: Backend> Machine<B> {
     /// Drops a reference that kept the machine running. The last one ends the machine.
     pub fn put(&self) {
         if self.running_refs.fetch_sub(1, Ordering::SeqCst) == 1 {
+            // Power-off is at once: what is still in the port's FIFO would be lost.
             log::drain();
             pm::end_machine(self.status.load(Ordering::SeqCst))
         }

@@ -135,6 +135,8 @@ impl<B: Backend> Machine<B> {
             entries: config.vm.iter().map(entry).collect(),
             vcpus: RwLock::new((0..vcpus).map(|_| None).collect()),
             switches: Mutex::new(Switches::default()),
+            // Held by the start of the machine: a first VM that ends at once must not end it before the others have
+            // started.
             running_refs: AtomicU32::new(1),
             status: AtomicU32::new(pm::STATUS_OK),
         }
@@ -218,6 +220,7 @@ impl<B: Backend> Machine<B> {
         let (paging, largest_leaf) = self.backend.paging();
         let measures = self.plan.measures.for_guest(config.mitigations);
         let largest_leaf = match config.nested_page {
+            // Against machine checks by large executable leaves (ITLB_MULTIHIT): see `virt::speculation`.
             _ if measures.small_leaves => PageSize::Size4K,
             NestedPage::Small => PageSize::Size4K,
             NestedPage::Large => largest_leaf.min(PageSize::Size2M),
@@ -257,6 +260,7 @@ impl<B: Backend> Machine<B> {
         }
         let guest = Arc::new(guest);
         if config.vcpus > 1 {
+            // A VM of one VCPU has no others, and its shootdowns cost nothing.
             guest.vm.shootdown.call_once(|| Arc::new(VcpusOf::new(self, &guest)));
         }
         let mut vcpus = self.vcpus.write();
@@ -296,6 +300,7 @@ impl<B: Backend> Machine<B> {
     pub(super) fn begin(&self, guest: &Guest<B>) -> Result<(), BuildError> {
         let xcr0 = if cpu::cr4() & cr4::OSXSAVE != 0 { GUEST_XCR0 } else { 0 };
         let answers = |leaf, subleaf| match (leaf, subleaf, cpuid(leaf, subleaf)) {
+            // Bochs' XSAVEC stores AVX state at the wrong place (docs/design/0010-emulated-vtx.md).
             (0xd, 1, [eax, ..]) if !self.host.sound_xsavec => [eax & !XSAVEC, 0, 0, 0],
             (_, _, values) => self.backend.executable(leaf, subleaf, values),
         };

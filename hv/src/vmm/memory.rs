@@ -142,6 +142,7 @@ impl Pages for DiskPages {
     }
 
     fn give_back(&self, page: &'static mut Page) {
+        // A guest's data must not reach the next owner of the frame.
         page.fill(0);
         let frame = Hpa(&raw mut *page as u64);
         // SAFETY: `take` got it there, the last reference to it ends here, and no table ever led to it.

@@ -18,7 +18,7 @@ use crate::boot::percpu::{PerCpu, work};
 use crate::boot::smp;
 use crate::device::virtio::switch::Woken;
 use crate::hw::context::Context;
-use crate::hw::pmu::{Counters, Pmu as _, StandStill};
+use crate::hw::pmu::{Counters, Pmu as _, StallDetector};
 use crate::hw::{cpu, fpu, msr, speculation};
 use crate::sched::VcpuId;
 use crate::sched::topology::PcpuId;
@@ -45,7 +45,7 @@ pub struct Pcpu<B: Backend, const LAB: bool> {
     turn: Turn,
     /// Its performance counters; `None` unless they are used.
     counters: Option<Counters>,
-    stand_still: StandStill,
+    stall_detector: StallDetector,
     /// Its events are wanted.
     traced: bool,
     /// VCPUs that went to sleep here, and when they want to be woken.
@@ -71,7 +71,7 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
             armed: u64::MAX,
             turn: Turn::default(),
             counters: counters::start(machine.host, machine.backend, cpu.index),
-            stand_still: StandStill::default(),
+            stall_detector: StallDetector::default(),
             traced: machine.records.as_ref().is_some_and(|records| records.traces(id)),
             sleepers: Vec::new(),
         }
@@ -113,7 +113,7 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
     pub fn check_counters(&mut self, now: &BothSides) {
         let ran = self.entered.is_some();
         if let Some(counters) = self.counters.as_mut().filter(|counters| counters.are_some())
-            && self.stand_still.look(now, ran)
+            && self.stall_detector.look(now, ran)
         {
             log::warn!(
                 "PCPU {}: its performance counters ({}) do not advance while guests run: this machine only pretends to have \
@@ -156,7 +156,8 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
     pub(super) fn arm(&mut self, deadline: u64, is_halted: bool) -> u64 {
         let sleepers = self.sleepers.iter().map(|(at, _)| *at);
         let next = sleepers.chain([deadline, self.until]).min().unwrap_or(u64::MAX);
-        // When modelled time comes to the same deadline depends on what is executed.
+        // Arming costs a write to the APIC, and mostly the same deadline is asked for again. When modelled time comes to the
+        // same deadline depends on what is executed.
         if (LAB || next != self.armed) && next != u64::MAX {
             self.armed = next;
             let timer = &self.machine.host.timer;
@@ -272,6 +273,7 @@ impl<B: Backend, const LAB: bool> Host for Pcpu<B, LAB> {
     }
 
     fn timer_fired(&mut self) -> bool {
+        // The handler has only set the bit: the loop reads the clock and decides.
         let fired = self.has(work::TIMER);
         if fired {
             self.look();
@@ -300,6 +302,7 @@ impl<B: Backend, const LAB: bool> Host for Pcpu<B, LAB> {
         let guests = (0..u64::BITS).filter(|number| vms.0 >> number & 1 != 0);
         for guest in guests.filter_map(|number| self.machine.guest(number as usize)) {
             let first = &guest.vm.mailboxes[0];
+            // By the mailbox, so that no VM's lock is taken on behalf of another one.
             first.request(vcpu_work::DEVICES);
             self.wake_vcpu(first);
         }

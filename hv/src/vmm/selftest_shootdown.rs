@@ -21,7 +21,7 @@ use crate::mem::tables::HostTables;
 use crate::paging::format::NestedAttr;
 use crate::paging::range::{Flush, GpaRange};
 use crate::paging::table::Table;
-use crate::smp::mailbox::{self, Carrier, Mailbox};
+use crate::smp::mailbox::{self, KickSender, Mailbox};
 use crate::virt::speculation::Measures;
 use crate::virt::{Ended, Exit, FlushScope, PendingIrq, Roots, Virt};
 
@@ -103,7 +103,7 @@ struct Counted<'a> {
     kicks: &'a Cell<u32>,
 }
 
-impl Carrier for Counted<'_> {
+impl KickSender for Counted<'_> {
     type Counter = AtomicU64;
 
     fn mailbox(&self, pcpu: u32) -> &Mailbox {

@@ -35,6 +35,8 @@ impl<B: Backend, const LAB: bool> Session<'_, B, LAB> {
             // A PCPU that restarts or starts it holds the lock and resumes its VCPUs: pause them again after that.
             let is_paused = guest.lifecycle_lock.try_lock().is_some_and(|_lifecycle_lock| {
                 machine.pause(&guest);
+                // One that is stopping is about to be ended or restarted by the PCPU that its last VCPU leaves: not a
+                // moment to look at it.
                 machine.is_descheduled(&guest) && !guest.is_stopping()
             });
             if is_paused {
@@ -187,6 +189,8 @@ impl<B: Backend, const LAB: bool> Vms for Session<'_, B, LAB> {
             if action != Action::Start {
                 return Err(Refused::Absent);
             }
+            // Its name is free at once, its memory only with the last reference; a start in between could fail for want
+            // of it.
             self.wait_for_memory(vm);
             machine.start(vm).map_err(Refused::Failed)?;
             // If all VMs had ended, no VM has the console.
@@ -229,6 +233,7 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
         machine.console.enter_monitor();
         // The machine must not end with its last guest now: the operator may start another.
         machine.get();
+        // Its history outlasts the session.
         let mut monitor = core::mem::take(&mut self.monitor);
         let mut on = Session { worker: self, selected: None };
         let pcpus = machine.sched.topology().all().len();

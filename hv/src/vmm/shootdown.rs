@@ -33,6 +33,7 @@ impl<B: Backend> Shootdown for VcpusOf<B> {
         let (sched, here) = (&self.machine.sched, smp::here());
         let vcpus = guest.vm.mailboxes.iter().zip(&guest.handles);
         let targets = mailbox::leave_word(
+            // The VCPU that runs here flushes by itself: its engine returns the flush.
             vcpus.filter(|(_, handle)| sched.runs_on(**handle) != Some(here)),
             |(mailbox, _)| mailbox.request(bits),
             |(_, handle)| sched.runs_on(*handle),

@@ -56,6 +56,7 @@ fn run_guests<B: Backend>(host: &'static Host) -> ! {
     let unfit = unfit.map(|index| numbering.id(index)).collect();
     for pcpu in percpu::all() {
         if let Some(Err(obstacle)) = &*cpus[pcpu.index as usize].lock() {
+            // The machine goes on without it: the scheduler's set of PCPUs may have holes.
             ::log::error!("PCPU {} runs no guests: {obstacle}", numbering.id(pcpu.index));
         }
     }
@@ -70,6 +71,7 @@ fn run_guests<B: Backend>(host: &'static Host) -> ! {
     let lab_time = LabTime::start::<B>(host);
     let khz = lab_time.as_ref().map_or(host.tsc_khz, LabTime::khz);
     telemetry::record(Kind::Host, |json| report_host(json, khz, backend, &topology));
+    // Now: its tables are made at the first use, which would otherwise be in a guest's exit.
     emulate::prepare_decoder();
     let modules = host.boot.modules.iter().enumerate();
     let modules: Vec<BootModule<'static>> = modules

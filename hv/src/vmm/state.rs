@@ -148,12 +148,15 @@ impl Lifecycle {
                 Action::Resume
             }
             Event::Stop(stop) => {
+                // The first reason to stop counts: another VCPU may stop, too, before all are descheduled.
                 if matches!(self.state, State::Running | State::Restarting(_)) {
                     self.state = State::Stopping(End::Stop(stop));
                 }
                 Action::Pause
             }
             Event::Descheduled => match core::mem::replace(&mut self.state, State::Transition) {
+                // To one caller alone: the state changes with the event, so that of two PCPUs that see the VM descheduled
+                // one gets the end.
                 State::Stopping(End::Stop(stop)) if self.restarts(&stop) => Action::Restart(stop),
                 State::Stopping(end) => Action::End(end),
                 other => {

@@ -58,7 +58,7 @@ static u64 draw_destination(struct processor *me) {
     return where << 32 | (u64)KINDS[below(me, sizeof KINDS)] << 18 | (u64)(below(me, 4) == 0) << 11;
 }
 
-// INIT, start-up, NMI, fixed, lowest priority, SMI, ExtINT and what is reserved, to whomever.
+// INIT, start-up, NMI, fixed, lowest priority, SMI, ExtINT and what is reserved, to any target.
 void interrupts_to_others(struct processor *me) {
     u64 where = draw_destination(me);
     switch (below(me, 8)) {

@@ -192,7 +192,7 @@ static void take_away(u32 number) {
         pages[number + i].mapped = 0;
 }
 
-static void map_anew(u32 number, u32 count, u32 rights, u32 from_file) {
+static void map_again(u32 number, u32 count, u32 rights, u32 from_file) {
     u32 first = from_file ? below(FILE_PAGES) : 0;
     if (from_file && count > FILE_PAGES - first)
         count = FILE_PAGES - first;
@@ -227,7 +227,7 @@ static void move_pages(u32 from) {
     if (below(2)) {
         u32 most = REGION_PAGES - (to % REGION_PAGES > from % REGION_PAGES ? to : from) % REGION_PAGES;
         count = 1 + below(most < 9 ? most : 9);
-        map_anew(from, count, READ | WRITE, 0);
+        map_again(from, count, READ | WRITE, 0);
         for (u32 i = 0; i < count; i += 2)
             fill(from + i);
     }
@@ -270,8 +270,8 @@ static void operate(u32 number) {
     case 18 ... 20: call(number); break;
     case 21 ... 24: change_rights(number); break;
     case 25 ... 26: take_away(number); break;
-    case 27 ... 28: map_anew(number, range(number), some_rights(), 0); break;
-    case 29 ... 30: map_anew(number, range(number), some_rights(), 1); break;
+    case 27 ... 28: map_again(number, range(number), some_rights(), 0); break;
+    case 29 ... 30: map_again(number, range(number), some_rights(), 1); break;
     case 31 ... 32: forget(number); break;
     case 33 ... 35: move_pages(number); break;
     case 36 ... 38: repair(number); break;
@@ -323,7 +323,7 @@ u32 pages_test(u32 budget) {
     base = map(0, (word)STRIDE * (REGIONS + 1), NONE, PRIVATE | ANONYMOUS, -1, 0);
     unmap(base, (word)STRIDE * (REGIONS + 1));
     for (u32 number = 0; number < PAGES; number += REGION_PAGES)
-        map_anew(number, REGION_PAGES, READ | WRITE, 0);
+        map_again(number, REGION_PAGES, READ | WRITE, 0);
     shared->used = shared->total = 0;
     u32 sum = run(budget), total = 0;
     for (u32 place = 0; place < shared->used; place++)

@@ -48,7 +48,7 @@ fn one_that_has_mail_is_not_asleep() {
 
 /// One takes its mail, has some for another, and sleeps again.
 #[test]
-fn one_whom_another_has_mailed_is_not_asleep() {
+fn a_vcpu_with_mail_is_not_asleep() {
     loom::model(|| {
         let vm = Vm::new([false, true, false]);
         let other = {

@@ -83,7 +83,7 @@ const TRAIN: &str = "train";
 const DISK_BYTES: u64 = 6 << 30;
 /// How many of the most expensive end-to-end cases are listed.
 const MOST_EXPENSIVE: usize = 10;
-/// Seconds for each fuzz target: enough to see that it starts and that what is found at once is not there. Whoever looks for more has
+/// Seconds for each fuzz target: enough to see that it starts and that what is found at once is not there. For more there is
 /// `cargo pal fuzz`, whose corpora stay.
 const FUZZ_SECONDS: u32 = 1;
 

@@ -63,7 +63,7 @@ def draws(seed, count):
 
 
 def known_faults(rate, instructions):
-    """Page faults of an interval in which nobody counts them: as many as the last known rate, in a million instructions, gives."""
+    """Page faults of an interval in which they are not counted: as many as the last known rate, in a million instructions, gives."""
     return rate * instructions // 1_000_000
 
 

@@ -43,6 +43,8 @@ impl Timer {
         let mask = mask & WRITABLE;
         self.config = self.config & !mask | value & mask;
         if self.config & MODE_32 != 0 {
+            // In 32-bit mode the upper halves do not exist; the comparison is with the counter's lower half
+            // (specification, 2.3.8).
             self.comparator &= self.limit();
             self.period &= self.limit();
         }
@@ -86,6 +88,7 @@ impl Timer {
             self.comparator = self.comparator & !mask & self.limit() | value & mask;
             self.unseen = counter;
         }
+        // The bit clears itself with the write that it was for.
         self.config &= !SET_ACCUMULATOR;
     }
 
@@ -103,6 +106,7 @@ impl Timer {
             return false;
         }
         if self.is_periodic() && self.period != 0 {
+            // All periods at once: a guest that was descheduled for long gets one interrupt, and the phase stays.
             let matches = (passed - 1 - to_match) / self.period + 1;
             let sum = self.comparator.wrapping_add(self.period.wrapping_mul(matches));
             self.comparator = sum & self.limit();

@@ -36,7 +36,9 @@ impl Lapic {
             return Err(Gp);
         }
         match (self.base & MODE, value & MODE) {
+            // The only way out of x2APIC mode is by disabling (SDM 3, 11.12.5).
             (_, X2APIC) | (0, MODE) | (MODE, ENABLED) => return Err(Gp),
+            // SDM 3, 11.4.3: disabling by the MSR has the effect of a reset. It does not when it was disabled already.
             (old, 0) if old != 0 => self.reset_registers(),
             // The destination is not in bits 63:56 any more.
             (ENABLED, MODE) => self.icr &= 0xffff_ffff,

@@ -30,9 +30,12 @@ impl Lapic {
         };
         let vector = command as u8;
         match (mode, shorthand) {
+            // Reserved in the ICR (SDM 3, 11.6.1): the 8259A alone has a vector for it.
             (DeliveryMode::ExtInt, _) => return LapicEffect::None,
+            // The most frequent one: no routing is needed for the own APIC.
             (DeliveryMode::Fixed, Shorthand::Myself) => return self.send_to_self(vector),
             (DeliveryMode::Fixed, _) | (_, Shorthand::None | Shorthand::Others) => {}
+            // SDM 3, table 11-3: with a shorthand that includes the sender only fixed is valid.
             (_, Shorthand::Myself | Shorthand::All) => return LapicEffect::None,
         }
         if mode.has_vector() && vector < 16 {

@@ -51,9 +51,12 @@ impl Lapic {
 
     /// A write of an entry, already stripped of the bits that do not exist or cannot be written.
     pub(super) fn set_lvt(&mut self, entry: Entry, value: u32) {
+        // While software has disabled the APIC, mask bits cannot be cleared (SDM 3, 11.4.7.2).
         let forced = if self.software_enabled() { 0 } else { MASKED };
+        // Remote IRR has no meaning for an edge, and an EOI would never clear it.
         let kept = if value & LEVEL != 0 { self.lvt(entry) & REMOTE_IRR } else { 0 };
         self.lvt[entry as usize] = value | forced | kept;
+        // It may have been unmasked while its line is high: a level is not lost by having been masked.
         if entry == Entry::Lint0 {
             self.resend_lint0();
         }
@@ -65,6 +68,7 @@ impl Lapic {
         let line = &mut self.lint_lines[pin as usize];
         let rising = asserted && !*line;
         *line = asserted;
+        // A level that stays is sent again by its EOI (`lint0_eoi`), an edge not at all.
         if !rising {
             return Signal::None;
         }
@@ -131,6 +135,7 @@ impl Lapic {
         self.errors |= bit;
         let entry = self.lvt(Entry::Error);
         if armed && entry & MASKED == 0 {
+            // An illegal vector here is an error as well; it is only recorded, or it would raise itself without end.
             if entry as u8 >= 16 {
                 self.accept(entry as u8, false);
             } else {

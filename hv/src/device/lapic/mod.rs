@@ -130,6 +130,7 @@ impl Lapic {
     /// The local APIC of VCPU `id` as firmware leaves it: that of the boot processor (0) in virtual-wire mode.
     pub fn after_firmware(id: u32) -> Lapic {
         let mut lapic = Lapic::new(id, id == 0);
+        // The 8259A is wired to the boot processor alone; the others start by INIT, which leaves their pins masked.
         if id == 0 {
             lapic.set_virtual_wire();
         }
@@ -211,6 +212,7 @@ impl Lapic {
     }
 
     fn physical_id(&self) -> u32 {
+        // xAPIC IDs have 8 bits (SDM 3, 11.4.6).
         if self.is_x2apic() { self.id } else { self.id & 0xff }
     }
 
@@ -224,6 +226,7 @@ impl Lapic {
 
     /// A message that addresses this APIC ([`ApicAddress::matches`]) arrives.
     pub fn deliver(&mut self, message: &InterruptMessage) -> Signal {
+        // Pins still reach the processor then (`set_lint`), messages do not (SDM 3, 11.4.3).
         if !self.hardware_enabled() {
             return Signal::None;
         }
@@ -242,6 +245,7 @@ impl Lapic {
 
     /// Requests this vector. Vectors below 16 are an error that the ESR shows; a disabled APIC accepts nothing.
     pub fn accept(&mut self, vector: u8, level: bool) {
+        // INIT, NMI, SMI and start-up are not vectors and arrive nevertheless (SDM 3, 11.4.7.2).
         if !self.software_enabled() {
             return;
         }

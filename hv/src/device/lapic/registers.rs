@@ -113,9 +113,11 @@ impl Lapic {
         }
         let register = offset / 16;
         match register {
+            // Any value ends the interrupt here; in x2APIC mode only 0 does (SDM 3, 11.12.1.2).
             EOI => return self.eoi(),
             ICR => {
                 self.icr = self.icr & !0xffff_ffff | u64::from(value & icr::WRITABLE);
+                // Writing the lower half sends: software writes the upper half first (SDM 3, 11.6.1).
                 return self.send_ipi(value, widen_dest((self.icr >> 56) as u8));
             }
             ICR_HIGH => self.icr = u64::from(value & 0xff00_0000) << 32 | self.icr & 0xffff_ffff,
@@ -167,6 +169,8 @@ impl Lapic {
                 Ok(self.send_ipi(value as u32, (value >> 32) as u32))
             }
             SELF_IPI if value <= 0xff => Ok(self.send_to_self(value as u8)),
+            // The fourth mode is reserved, and reserved bits fault in x2APIC mode; in xAPIC mode the timer does not run
+            // in it.
             LVT_TIMER if value as u32 & lvt::TIMER_MODE == lvt::TIMER_MODE => Err(Gp),
             _ => {
                 let mask = writable(register).ok_or(Gp)? & !self.missing(register);
@@ -212,9 +216,11 @@ impl Lapic {
         match register {
             TPR => self.set_tpr(value as u8),
             SVR => {
+                // What expired a moment ago is raised before the APIC may be disabled.
                 self.tick(now);
                 return self.set_svr(value);
             }
+            // A write latches the errors since the last write, whatever is written (SDM 3, 11.5.3).
             ESR => self.esr = core::mem::take(&mut self.errors),
             LVT_TIMER => {
                 self.tick(now);
@@ -242,6 +248,7 @@ impl Lapic {
         let changed = self.svr ^ value;
         self.svr = value;
         if value & SVR_ENABLED == 0 {
+            // Disabling sets all mask bits, and they stay set when the APIC is enabled again (SDM 3, 11.4.7.2).
             self.timer.mask();
             for entry in &mut self.lvt {
                 *entry |= lvt::MASKED;

@@ -49,6 +49,7 @@ impl Timer {
     /// When to call [`Timer::expire`]: a masked timer need not be called.
     pub(super) fn deadline(&self) -> Option<Tsc> {
         match self.expires {
+            // A masked timer goes on counting, but nothing is to be done when it expires.
             Some(tsc) if self.lvt & lvt::MASKED == 0 => Some(Tsc(tsc.get())),
             _ => None,
         }
@@ -68,6 +69,7 @@ impl Timer {
             Mode::Periodic => {
                 // The count is not 0, or the timer would not run.
                 let period = self.ticks(self.initial_count.max(1));
+                // From the time that was due and not from now, so that a late call shifts no later period.
                 let periods = now.0.saturating_sub(expires) / period + 1;
                 at(expires.saturating_add(periods.saturating_mul(period)))
             }
@@ -82,6 +84,8 @@ impl Timer {
         self.lvt = value;
         let after = self.mode();
         let counts = |mode| matches!(mode, Mode::OneShot | Mode::Periodic);
+        // A change to or from TSC-deadline mode disarms the timer; between one-shot and periodic the count goes on (SDM
+        // 3, 11.5.4.1).
         if before != after && !(counts(before) && counts(after)) {
             self.expires = None;
             self.initial_count = 0;

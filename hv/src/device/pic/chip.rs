@@ -67,6 +67,7 @@ impl Chip {
             self.edges |= bit & !self.lines;
             self.lines |= bit;
         } else {
+            // A level that falls before the acknowledge is no request any more; an edge stays (see the module above).
             self.edges &= !(bit & self.elcr);
             self.lines &= !bit;
         }
@@ -107,6 +108,7 @@ impl Chip {
 
     pub(super) fn read(&mut self, data_port: bool) -> u8 {
         if self.poll {
+            // A poll is answered by one read (data sheet, "Poll command").
             self.poll = false;
             return self.acknowledge().map_or(0, |input| 0x80 | input);
         }
@@ -122,6 +124,7 @@ impl Chip {
             (false, _) if value & 0x10 != 0 => self.icw1(value),
             (false, _) if value & 0x08 != 0 => self.ocw3(value),
             (false, _) => self.ocw2(value),
+            // Outside of an initialization the data port is the mask register (OCW1).
             (true, Init::Done) => self.imr = value,
             (true, Init::Icw2) => {
                 self.base = value & 0xf8;
@@ -147,6 +150,8 @@ impl Chip {
         if self.special_mask {
             in_service &= !self.imr;
         }
+        // The slave may have a request of higher priority while one of its own is in service: the cascade must not block
+        // it.
         if self.special_fully_nested {
             in_service &= !self.slaves;
         }
@@ -173,6 +178,8 @@ impl Chip {
 
     fn icw1(&mut self, value: u8) {
         // LTIM (bit 3) gave way to the edge/level registers.
+        // ICW1 restarts the chip (data sheet, "Initialization command words"). What stays: lines are levels from outside,
+        // the ELCR is the chipset's, and the vectors are set by ICW2.
         *self = Chip {
             lines: self.lines,
             elcr: self.elcr,
@@ -198,6 +205,7 @@ impl Chip {
             }
             (true, None) => {}
             (false, _) if specific && rotate => self.lowest = value & 7,
+            // Specific without EOI and rotation is the no-operation command.
             (false, _) if specific => {}
             (false, _) => self.rotate_on_auto_eoi = rotate,
         }

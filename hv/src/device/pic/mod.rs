@@ -81,6 +81,8 @@ impl Pic {
     /// interrupt, input 7.
     pub fn acknowledge(&mut self) -> u8 {
         let input = self.master.acknowledge();
+        // The master leaves the bus to the slave, which answers with a vector of its own; its input 7 if its request is
+        // gone.
         let vector = if input == Some(CASCADE) {
             let input = self.slave.acknowledge();
             self.slave.vector(input)

@@ -101,8 +101,11 @@ impl Counter {
                 self.load(count, self.seen + 1);
                 self.run = Run::Held { elapsed: 0 };
             }
+            // Hardware-triggered: the count waits for a rising gate.
             (1 | 5, _) => {}
             (_, Run::Counting { start }) if self.seen >= start => {
+                // A period (in mode 3: half of one) that has begun is finished with the old count (data sheet, modes 2
+                // and 3).
                 self.reload_at.get_or_insert(start + self.boundary_after(self.seen - start));
             }
             _ if self.gate => self.load(count, self.seen + 1),
@@ -121,6 +124,7 @@ impl Counter {
             (0 | 4, Run::Held { elapsed }, _) if gate => {
                 self.run = Run::Counting { start: self.seen - elapsed }
             }
+            // A rising gate is the trigger: it reloads the count. In modes 0 and 4 the gate merely stops counting.
             (1 | 2 | 3 | 5, _, Some(count)) if gate => self.load(count, self.seen + 1),
             (0 | 2 | 3 | 4, Run::Counting { start }, _) if !gate => {
                 self.run = Run::Held { elapsed: (self.seen - start).max(0) };

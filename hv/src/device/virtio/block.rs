@@ -67,23 +67,27 @@ impl Block {
     pub(super) fn serve(&mut self, chain: &Chain, memory: &impl GuestMemory) -> Result<Served, Malformed> {
         let mut input = chain.readable();
         let mut header = [0; 16];
+        // Without a header there is not even a place for the status: the driver is at fault, not the request.
         if input.read(memory, &mut header)? != header.len() {
             return Err(Malformed::Request);
         }
         let status_at = chain.last_writable().ok_or(Malformed::Request)?;
         let output = chain.writable();
+        // The last byte that the device writes is the status (virtio 1.2, 5.2.6).
         let room = output.len() - 1;
         let [a, b, c, d, _, _, _, _, sector @ ..] = header;
         let at = u64::from_le_bytes(sector).checked_mul(SECTOR);
         let (done, bytes) = match u32::from_le_bytes([a, b, c, d]) {
             IN => (self.read(at, room, output, memory), room),
             OUT => (self.write(at, input, memory), 0),
+            // Writes are in memory as soon as they are done; there is no cache behind them.
             FLUSH => (Ok(OK), 0),
             GET_ID => (self.read_id(room, output, memory), room),
             _ => (Ok(UNSUPPORTED), 0),
         };
         let status = done?;
         memory.write(status_at, &[status])?;
+        // The driver may take what `written` covers as valid: after an error that is the status alone.
         let written = if status == OK { bytes as u32 + 1 } else { 1 };
         let moved = (bytes + input.len()).min(u32::MAX.into()) as u32;
         Ok(Served::Done { written, moved })

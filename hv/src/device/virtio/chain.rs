@@ -93,6 +93,8 @@ impl Chain {
             left = left.checked_sub(1).ok_or(Malformed::Loop)?;
             let descriptor = table.get(index, memory)?;
             if descriptor.flags & INDIRECT != 0 {
+                // Virtio 1.2, 2.7.5.3.1: an indirect table holds none itself, and ends the chain. So the walk has two
+                // levels at most.
                 if !may_be_indirect || descriptor.flags & NEXT != 0 {
                     return Err(Malformed::Indirect);
                 }
@@ -114,9 +116,11 @@ impl Chain {
 
     fn add(&mut self, descriptor: Descriptor) -> Result<(), Malformed> {
         let writable = descriptor.flags & WRITE != 0;
+        // Readable buffers come first (virtio 1.2, 2.7.4.2); devices rely on it to find header and status.
         if !writable && self.readable != self.segments.len() {
             return Err(Malformed::Order);
         }
+        // Devices may then take each buffer to hold at least a byte.
         if descriptor.len == 0 {
             return Ok(());
         }

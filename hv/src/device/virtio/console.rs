@@ -81,6 +81,7 @@ impl Console {
 
     fn transmit(&mut self, chain: &Chain, memory: &impl GuestMemory) -> Result<Served, Malformed> {
         let mut from = chain.readable();
+        // A chain that did not fit was put back and comes again from its beginning.
         from.skip(self.taken);
         while !from.is_empty() {
             let mut bytes = [0; CHUNK];

@@ -123,6 +123,8 @@ impl Device {
         }
         let mut new = self.status | value & status::DRIVERS;
         let agreed = self.accepted & !self.offered() == 0 && self.has(VERSION_1);
+        // The driver reads the status back: FEATURES_OK that does not stick tells it that the device disagrees (virtio
+        // 1.2, 3.1.1).
         if self.status & status::FEATURES_OK == 0 && !agreed {
             new &= !status::FEATURES_OK;
         }
@@ -136,6 +138,7 @@ impl Device {
     /// Stops until the driver resets the device.
     pub(super) fn need_reset(&mut self, messages: &mut Messages) {
         self.status |= status::NEEDS_RESET;
+        // The interrupt is for a driver that drives the device already (virtio 1.2, 2.1.2).
         if self.status & status::DRIVER_OK != 0 {
             self.interrupt(ISR_CONFIG, self.config_vector, messages);
         }
@@ -198,6 +201,7 @@ impl Device {
     ) -> Result<bool, Malformed> {
         let (queue, _) = &mut self.queues[index];
         let mut bytes = 0;
+        // Bounded, because the caller holds guest memory, and its VCPU's interrupts wait meanwhile.
         for _ in 0..CHAINS {
             if !self.model.is_ready(index) {
                 break;
@@ -210,9 +214,11 @@ impl Device {
                     queue.push(&self.chain, written, memory)?;
                     bytes += u64::from(moved);
                 }
+                // Nothing of it has been given back, so the same chain comes again.
                 Served::Later => queue.put_back(),
             }
         }
+        // After the last chain, so that one that came meanwhile is either seen here or notified.
         let more = queue.ask_for_notification(memory)?;
         Ok(more && self.model.is_ready(index))
     }

@@ -153,6 +153,7 @@ impl Virtio {
     /// The PCI functions, with their places.
     pub fn functions(&self) -> impl Iterator<Item = (u8, Function)> {
         self.0.slots.iter().zip(0..).map(|(device, slot)| {
+            // Guests that do not assign addresses themselves find the BARs where firmware would have put them.
             let address = PCI_WINDOW_32.start + u64::from(slot) * BAR_BYTES;
             let devfn = Self::devfn(slot);
             (devfn, function::build(&device.lock().model, address, pci_interrupt_gsi(devfn >> 3, 0)))
@@ -200,6 +201,8 @@ impl Virtio {
 
     /// Writes `size` bytes. The lines may have changed.
     pub fn write(&self, slot: u8, offset: u64, size: u8, value: u64, messages: &mut Messages) -> Effect {
+        // Served by the caller after it has released the chipset's lock: a queue of requests takes long, and other VCPUs
+        // need the chipset.
         if NOTIFY.contains(&offset) {
             return Effect::Notify { slot, queue: ((offset - NOTIFY.start) / 4) as u8 };
         }
@@ -237,6 +240,7 @@ impl Virtio {
     pub fn serve_next(&self, memory: &impl GuestMemory, messages: &mut Messages) -> Woken {
         let mut woken = Woken::default();
         let turn = self.0.turn.load(Ordering::Relaxed);
+        // From the one whose turn it is, so that a device that always has more cannot starve the others.
         let waiting = self.0.waiting.load(Ordering::Relaxed).rotate_right(turn);
         let slot = (turn + waiting.trailing_zeros()) % u32::BITS;
         // Nothing waits, or another VCPU was faster.

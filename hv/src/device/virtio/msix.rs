@@ -53,6 +53,7 @@ impl Msix {
     /// Sends the message of `vector`, or keeps it until it is unmasked.
     pub(super) fn send(&mut self, vector: u16, messages: &mut Messages) {
         if usize::from(vector) < VECTORS {
+            // By way of the pending bits in any case: a masked vector waits there, and several that wait are one.
             self.pending |= 1 << vector;
             self.send_pending(messages);
         }
@@ -76,6 +77,8 @@ impl Msix {
             if self.is_due(vector) {
                 let [low, high, data, _] = self.table[vector];
                 let message = InterruptMessage::from_msi(u64::from(high) << 32 | u64::from(low), data);
+                // An address outside of the interrupt range would be a write to memory; the message is dropped, as there
+                // is no interrupt in it.
                 if message.is_none_or(|message| messages.push(message)) {
                     self.pending &= !(1 << vector);
                 }

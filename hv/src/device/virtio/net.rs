@@ -63,6 +63,7 @@ impl Net {
     fn receive(&mut self, chain: &Chain, memory: &impl GuestMemory) -> Result<Served, Malformed> {
         let (header, frame) = self.packet.split_at_mut(HEADER);
         header.fill(0);
+        // Without merged buffers a packet fills one chain, and the field says so (virtio 1.2, 5.1.6.4).
         header[BUFFERS] = 1;
         let Some(len) = self.port.receive(frame) else { return Ok(Served::Later) };
         let packet = &self.packet[..HEADER + len];

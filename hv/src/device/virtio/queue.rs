@@ -124,6 +124,7 @@ impl Queue {
         let head = read_u16(memory, self.available(self.next_available))?;
         let table = DescriptorTable { base: Gpa(self.areas.descriptors), entries: self.size.into() };
         chain.load(head, table, self.indirect, memory)?;
+        // Only when the whole chain has been read: one that is malformed stays, for the device stops there.
         self.next_available = self.next_available.wrapping_add(1);
         Ok(true)
     }
@@ -137,6 +138,7 @@ impl Queue {
     pub fn push(&mut self, chain: &Chain, written: u32, memory: &impl GuestMemory) -> Result<(), Malformed> {
         let at = u64::from(self.next_used & (self.size - 1));
         let element = u64::from(written) << 32 | u64::from(chain.head);
+        // The element before the index: the driver reads what the index covers as soon as it sees it.
         memory.write(self.device_area(RING + 8 * at), &element.to_le_bytes())?;
         self.next_used = self.next_used.wrapping_add(1);
         memory.write(self.device_area(2), &self.next_used.to_le_bytes())?;
@@ -150,6 +152,8 @@ impl Queue {
             return Ok(false);
         }
         self.told = new;
+        // The index must be visible before the driver's wish is read: otherwise the driver could ask for an interrupt,
+        // find no new index and sleep, while the device has read the old wish (virtio 1.2, 2.7.7.2).
         fence(Ordering::SeqCst);
         if !self.event_index {
             return Ok(read_u16(memory, Gpa(self.areas.driver))? & NO_INTERRUPT == 0);
@@ -167,6 +171,8 @@ impl Queue {
         if self.event_index {
             let event = self.device_area(RING + 8 * u64::from(self.size));
             memory.write(event, &self.next_available.to_le_bytes())?;
+            // The same the other way round: the driver that has not seen the new event index has made a chain available
+            // that is seen below.
             fence(Ordering::SeqCst);
         }
         self.has_available(memory)
@@ -174,6 +180,8 @@ impl Queue {
 
     fn has_available(&self, memory: &impl GuestMemory) -> Result<bool, Malformed> {
         let available = read_u16(memory, self.driver_area(2))?.wrapping_sub(self.next_available);
+        // The index is the driver's and free-running: more than `size` ahead cannot be, and would have the ring read
+        // twice.
         if available > self.size {
             return Err(Malformed::Index);
         }

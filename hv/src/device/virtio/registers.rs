@@ -48,6 +48,7 @@ impl Device {
     fn dword(&mut self, offset: u64) -> u32 {
         match offset {
             offset if COMMON.contains(&offset) => self.common(offset & !3),
+            // Reading acknowledges INTA# (virtio 1.2, 4.1.4.5).
             offset if offset == ISR.start => core::mem::take(&mut self.isr).into(),
             offset if CONFIG.contains(&offset) => self.model.config((offset - CONFIG.start) & !3),
             offset if TABLE.contains(&offset) => self.msix.read(offset - TABLE.start),
@@ -107,6 +108,7 @@ impl Device {
         match register {
             DEVICE_FEATURE_SELECT => self.device_feature_select = merge(self.device_feature_select),
             DRIVER_FEATURE_SELECT => self.driver_feature_select = merge(self.driver_feature_select),
+            // Features are fixed once the device has agreed (virtio 1.2, 2.2).
             DRIVER_FEATURE if self.status & status::FEATURES_OK == 0 && self.driver_feature_select < 2 => {
                 self.accepted = merge_half(self.accepted, self.driver_feature_select == 1);
             }
@@ -127,6 +129,7 @@ impl Device {
                 let Some((queue, vector)) = self.queues.get_mut(usize::from(self.queue_select)) else {
                     return;
                 };
+                // A live queue must not move: its areas were checked when it was enabled.
                 let fixed = queue.enabled;
                 match register {
                     QUEUE_SIZE => {
@@ -134,6 +137,8 @@ impl Device {
                             queue.size = (merge(queue.size.into()) as u16).min(MAX_SIZE);
                         }
                         if mask & HIGH != 0 {
+                            // A vector that does not exist reads back as NO_VECTOR, by which the driver learns that it
+                            // has none (virtio 1.2, 4.1.5.1.2).
                             *vector = Msix::vector((merge(u32::from(*vector) << 16) >> 16) as u16);
                         }
                     }

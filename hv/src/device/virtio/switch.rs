@@ -35,6 +35,7 @@ impl Mac {
         let hash =
             vm.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
         let [a, b, c, d] = hash.to_be_bytes();
+        // 0x52: locally administered (bit 1), not a group (bit 0).
         Mac([0x52, a ^ d, b, c, d, card])
     }
 
@@ -66,7 +67,7 @@ impl Woken {
     }
 }
 
-/// Whom to wake when a frame arrives.
+/// What to wake when a frame arrives.
 #[derive(Clone, Debug)]
 pub struct Waker {
     /// The VM's number.
@@ -114,6 +115,7 @@ impl Switch {
     /// A new port; `None`: there is no memory for its queue, about 390 KB.
     pub fn plug(&self, waker: Waker) -> Option<Port> {
         let mut frames = Vec::new();
+        // All of it now, so that guests' frames allocate nothing later.
         frames.try_reserve_exact(QUEUE_FRAMES).ok()?;
         frames.resize_with(QUEUE_FRAMES, || Frame { len: 0, bytes: [0; FRAME_MAX] });
         let frames = frames.into_boxed_slice();
@@ -191,6 +193,7 @@ impl Drop for Port {
             .iter_mut()
             .filter(|entry| entry.is_some_and(|(_, port)| port == number))
             .for_each(|e| *e = None);
+        // The frames are freed without the switch's lock.
         drop(state);
         drop(gone);
     }
@@ -198,6 +201,7 @@ impl Drop for Port {
 
 impl State {
     fn pass(&mut self, port: usize, from: Mac, to: Mac, frame: &[u8], woken: &mut Woken) {
+        // A group address is no sender's; learned, it would divert what goes to the group.
         if !from.is_group() {
             self.table[from.slot()] = Some((from, port));
         }
@@ -223,6 +227,7 @@ impl Socket {
         place.len = frame.len() as u16;
         place.bytes[..frame.len()].copy_from_slice(frame);
         self.count += 1;
+        // Behind the frame: a VM that sees the bit finds the frame.
         self.waker.word.fetch_or(self.waker.bit, Ordering::Release);
         woken.0 |= 1 << (self.waker.vm & 63);
     }

@@ -72,6 +72,7 @@ fn pci_bridge(config: &AcpiConfig) -> Vec<u8> {
 
 /// What the board keeps for itself, so that nothing is placed there.
 fn board() -> Vec<u8> {
+    // Linux uses ECAM only where its area is reserved, here or in the memory map.
     let ecam_len = (layout::ECAM.end - layout::ECAM.start) as u32;
     device(
         "MBRD",

@@ -95,6 +95,7 @@ struct Area<'a, M> {
 impl<M: GuestMemory> Area<'_, M> {
     /// Writes a table to the next multiple of 64, as the FACS demands; returns its address.
     fn put(&mut self, table: &[u8]) -> Result<u64, AcpiError> {
+        // The FACS must be aligned so (ACPI 5.2.10); the others may be.
         let at = self.next.next_multiple_of(64);
         let end = at + table.len() as u64;
         if end > ACPI_AREA.end {

@@ -164,6 +164,7 @@ impl<H: Fn(u32, u32) -> Regs> Builder<'_, H> {
         if self.xcr0 == 0 {
             allowed &= !leaf1_ecx::XSAVE;
         }
+        // The local APIC is the hypervisor's own: it has both whatever the processor has.
         let always = leaf1_ecx::X2APIC | leaf1_ecx::TSC_DEADLINE | leaf1_ecx::HYPERVISOR;
         let htt = if vcpus > 1 { leaf1_edx::HTT } else { 0 };
         let edx = edx & leaf1_edx::ALLOWED | leaf1_edx::ALWAYS | htt;
@@ -328,6 +329,7 @@ impl<H: Fn(u32, u32) -> Regs> Builder<'_, H> {
             arch_capabilities: (edx7 & leaf7::EDX_ARCH_CAPABILITIES != 0)
                 .then_some(self.policy.arch_capabilities),
         };
+        // The values that mirror CR4 and XCR0 are those after RESET.
         table.refresh(0, 1);
         table
     }

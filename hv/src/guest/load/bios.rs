@@ -100,6 +100,7 @@ pub fn write_vectors(memory: &impl GuestMemory) -> Result<(), NotRam> {
             0x13 | 0x15 => UNSUPPORTED,
             _ => RETURN,
         };
+        // Offset, then segment: a real-mode vector.
         let ([o0, o1], [s0, s1]) = (handler.offset.to_le_bytes(), SEGMENT.to_le_bytes());
         *entry = [o0, o1, s0, s1];
     }

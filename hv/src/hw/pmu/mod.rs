@@ -143,13 +143,13 @@ impl fmt::Display for Listed<'_> {
 /// Detects counters that do not advance: of a processor that has them by CPUID and does not count, as emulators do, or of a model
 /// that has stopped.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct StandStill {
+pub struct StallDetector {
     last: u64,
     /// Looks in a row at which guests had run and nothing was counted.
     silent: u8,
 }
 
-impl StandStill {
+impl StallDetector {
     /// After this many silent looks the counters are given up. A guest may be entered and exit before its first instruction.
     const LIMIT: u8 = 32;
 

@@ -74,7 +74,7 @@ fn a_paused_guest_stays_so() {
 }
 
 #[test]
-fn reset_and_poweroff_end_the_visit_and_the_pause() {
+fn reset_and_poweroff_end_the_session_and_the_pause() {
     let (mut monitor, mut world) = (Monitor::default(), World::new([Scene::new()]));
     let shown = converse(&mut monitor, &mut world, "pause\rreset\r");
     assert!(shown.ends_with("monitor: guest resumed\n"), "{shown}");
@@ -85,7 +85,7 @@ fn reset_and_poweroff_end_the_visit_and_the_pause() {
 }
 
 #[test]
-fn history_outlives_a_visit() {
+fn history_outlives_a_session() {
     let (mut monitor, mut world) = (Monitor::default(), World::new([Scene::new()]));
     converse(&mut monitor, &mut world, "vcpus\r^");
     let shown = converse(&mut monitor, &mut world, "\x1b[A\r^");
@@ -281,7 +281,7 @@ fn regions_of_the_guest_are_listed() {
     let mut scene = long_mode();
     assert!(answer(&mut scene, "regions").starts_with("the guest has defined no regions"));
     {
-        let mut slot = scene.vm.regions.lock(|| unreachable!("nobody has the lock"));
+        let mut slot = scene.vm.regions.lock(|| unreachable!("the lock is free"));
         let regions = Regions::records(&mut slot, scene.vm.layout).unwrap();
         let nothing = &mut |_| {};
         assert_eq!([regions.add(nothing), regions.add(nothing)], [Ok(1), Ok(2)]);

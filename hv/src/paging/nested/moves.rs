@@ -123,7 +123,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
             3 => {
                 // What tells which pages are written changes no translation.
                 let pages = (0..USED).map(|page| Gpa(page * PAGE).frame());
-                self.nested.watch(pages);
+                self.nested.start_dirty_log(pages);
                 self.processors.iter_mut().for_each(|processor| processor.flush(Flush::All));
                 let before = self.expected;
                 self.accesses()?;

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 const K4: u64 = 0x1000;
 const M2: u64 = 0x20_0000;
 const G1: u64 = 0x4000_0000;
-/// Where host memory lies, if a piece is not displaced.
+/// Where host memory lies, without an offset.
 const HOST: u64 = 16 * G1;
 
 fn range(start: u64, len: u64) -> GpaRange {
@@ -36,8 +36,8 @@ fn expected(ops: &[Op], gpa: Gpa) -> P2mEntry {
     let mut now = P2mEntry::Hole;
     for op in ops {
         match *op {
-            Op::Ram(range, displaced, writable) if range.contains(gpa) => {
-                now = P2mEntry::Ram { hpa: Hpa(HOST + displaced + gpa.0), writable };
+            Op::Ram(range, offset, writable) if range.contains(gpa) => {
+                now = P2mEntry::Ram { hpa: Hpa(HOST + offset + gpa.0), writable };
             }
             Op::Rom(range) if range.contains(gpa) => now = P2mEntry::Rom { hpa: Hpa(HOST + gpa.0) },
             Op::Mmio(range) if range.contains(gpa) => now = P2mEntry::Mmio,
@@ -55,8 +55,8 @@ fn expected(ops: &[Op], gpa: Gpa) -> P2mEntry {
 
 fn perform(p2m: &mut P2m<&Arena>, op: &Op) -> Option<Changed> {
     match *op {
-        Op::Ram(range, displaced, writable) => {
-            Some(p2m.map_ram(range, Hpa(HOST + displaced + range.start.0), writable).unwrap())
+        Op::Ram(range, offset, writable) => {
+            Some(p2m.map_ram(range, Hpa(HOST + offset + range.start.0), writable).unwrap())
         }
         Op::Rom(range) => Some(p2m.map_rom(range, Hpa(HOST + range.start.0)).unwrap()),
         Op::Mmio(range) => Some(p2m.map_mmio(range).unwrap()),
@@ -79,11 +79,11 @@ fn any_range() -> impl Strategy<Value = GpaRange> {
 }
 
 fn any_op() -> impl Strategy<Value = Op> {
-    let displaced = prop_oneof![4 => Just(0), 1 => Just(M2), 1 => Just(K4)];
+    let offset = prop_oneof![4 => Just(0), 1 => Just(M2), 1 => Just(K4)];
     prop_oneof![
-        4 => (any_range(), displaced, prop::bool::weighted(0.8)).prop_map(|(r, displaced, writable)| {
-            let len = if displaced == K4 { r.len().min(2 * M2) } else { r.len() };
-            Op::Ram(range(r.start.0, len), displaced, writable)
+        4 => (any_range(), offset, prop::bool::weighted(0.8)).prop_map(|(r, offset, writable)| {
+            let len = if offset == K4 { r.len().min(2 * M2) } else { r.len() };
+            Op::Ram(range(r.start.0, len), offset, writable)
         }),
         1 => any_range().prop_map(Op::Rom),
         1 => any_range().prop_map(Op::Mmio),

@@ -120,7 +120,7 @@ impl Spaces {
         self.known.iter()
     }
 
-    /// Whether one is shadow. Otherwise nobody need see loads of CR3.
+    /// Whether one is shadow. Otherwise loads of CR3 need no exit.
     pub fn any_shadow(&self) -> bool {
         self.shadow > 0
     }
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_that_went_well_begins_anew() {
+    fn a_trial_that_went_well_resets_the_wait() {
         let mut spaces = spaces();
         let mut run = |ms: u64, cost: u64| (0..ms).filter(|_| spaces.charge(0x1000, MS, cost, 0)).count();
         assert_eq!((run(100, 0), run(20, MS), run(400, 0), run(20, MS), run(800, 0)), (1, 1, 1, 1, 1));

@@ -62,7 +62,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         if reload || zapped || !runs.is_empty() && self.pool.has_stale() {
             self.pool.owe_all();
-            self.pool.tell(reload);
+            self.pool.shoot_down(reload);
         }
         (reload.then_some(Reload), self.pool.take_owed_and(TlbFlush::None))
     }

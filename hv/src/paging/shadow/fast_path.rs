@@ -144,9 +144,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.put_entry(leaf.table, index, gva, entry, raw);
     }
 
-    /// Makes the shadow entry of a piece of a large page.
+    /// Makes the shadow entry of a page of 4 KiB in a split large page.
     fn put_direct(&mut self, leaf: &Leaf, index: usize, gva: Gva, to: Hpa, writable: bool) {
-        let entry = leaf.key.piece(to, writable) | HOST_WRITABLE;
+        let entry = leaf.key.direct_leaf(to, writable) | HOST_WRITABLE;
         self.put_entry(leaf.table, index, gva, entry, 0);
     }
 

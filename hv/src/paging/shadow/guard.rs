@@ -8,8 +8,8 @@
 //! leaves for the address without the right to write: shadow pages are found by the guest's tables that they follow, and the
 //! same page may serve other addresses, through which the leaf could be filled. So the path to a guarded address has shadow
 //! pages of its own ([`Role::guarded`](super::role::Role::guarded)), and in these the entry is never writable. Pages of
-//! level 2 serve all guarded stretches of 1 GiB, if the guest's tables are the same; so addresses are compared piece by
-//! piece, each level's index with that of any guarded page. That guards too much at worst.
+//! level 2 serve all guarded stretches of 1 GiB, if the guest's tables are the same; so addresses are compared level by
+//! level, each level's index with that of any guarded page. That guards too much at worst.
 //!
 //! Only below page-directory pointers ([`Source::Top`](super::role::Source::Top)), that is, outside of long mode. What is
 //! not plain takes the slow path of a fault, so that the fast one has nothing more to look at.

@@ -1,9 +1,9 @@
 //! Shadow pages that are kept while the guest runs on nested tables, where it writes its own tables unseen.
 //!
 //! The nested tables' dirty bits say which guest tables have been written since they were cleared
-//! ([`NestedTrees::watch`](crate::paging::nested_trees::NestedTrees::watch)). On the way back only these are compared, and by their
-//! contents: an AMD processor sets the dirty bit of each table that it walks. What the hypervisor writes for the guest it tells
-//! in either mode ([`Shadow::written`]), and so with changes of the P2m ([`Shadow::apply`]).
+//! ([`start_dirty_log`](crate::paging::nested_trees::NestedTrees::start_dirty_log)). On the way back only these are compared, and
+//! by their contents: an AMD processor sets the dirty bit of each table that it walks. Writes by the hypervisor for the guest are
+//! reported in either mode ([`Shadow::written`]), and so are changes of the P2m ([`Shadow::apply`]).
 //!
 //! A table is compared as at a flush of everything by the guest: entries of level 1 by what they were made from; links further up
 //! stay where the guest's entry leads to the same table with the same rights. Parts of large pages are linked again by faults.

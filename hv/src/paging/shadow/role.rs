@@ -237,7 +237,7 @@ impl Key {
     }
 
     /// A leaf of a direct page, which leads to the memory at `to`; `writable`: that may be written.
-    pub(super) fn piece(self, to: Hpa, writable: bool) -> u64 {
+    pub(super) fn direct_leaf(self, to: Hpa, writable: bool) -> u64 {
         let rights = self.direct_rights();
         let leaf = (self.0 >> 18 & 15) as u8;
         let attr = PageAttr {

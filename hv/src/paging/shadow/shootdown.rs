@@ -9,7 +9,7 @@
 //! - memory that was the guest's, before it is used otherwise ([`Shadow::apply`]);
 //! - everything, when all pages are dropped.
 //!
-//! Pieces of a large page, which the guest flushes as one, are no reason to tell: each VCPU's next INVLPG flushes all of them
+//! A split large page, which the guest flushes as one, needs no shootdown: each VCPU's next INVLPG flushes all of them
 //! ([`super::pool::Pool::flush_split`]).
 
 use super::Shadow;

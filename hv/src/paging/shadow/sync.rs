@@ -120,7 +120,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     }
 
     /// Drops an entry that the guest has changed. The guest owes a flush; but it flushes a large page as one,
-    /// with any address in it, and the processor may have it in pieces. A table that nothing points to any more is most
+    /// with any address in it, and the processor may have it as several pages. A table that nothing points to any more is most
     /// likely dead, and about to be reused.
     pub(super) fn unlink(&mut self, id: PageId, index: usize) {
         self.pool.forget_absent(id, index);

@@ -120,7 +120,7 @@ fn what_was_torn_down_or_made_global_is_so() {
 }
 
 #[test]
-fn the_guests_frames_stay_in_its_region_whoever_maps_them() {
+fn the_guests_frames_stay_in_its_region_whatever_maps_them() {
     let mut partition = new();
     let (a, b) = (partition.add_space().unwrap(), partition.add_space().unwrap());
     let (rid, _open) = partition.add_guest(1).unwrap();

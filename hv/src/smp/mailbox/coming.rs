@@ -72,7 +72,7 @@ impl Machine {
     }
 
     /// The VCPU's time on the PCPU. What the processor remembers outlives it.
-    fn visit(&self, tlb: &mut Option<u64>) {
+    fn take_requests(&self, tlb: &mut Option<u64>) {
         let early = self.wrong == Wrong::LooksFirst && self.mail.swap(false, Ordering::SeqCst);
         self.put(true);
         let is_asked = self.wrong != Wrong::LooksFirst && self.mail.swap(false, Ordering::SeqCst);
@@ -98,8 +98,8 @@ fn run(wrong: Wrong) {
             let machine = machine.clone();
             thread::spawn(move || {
                 let mut tlb = None;
-                machine.visit(&mut tlb);
-                machine.visit(&mut tlb);
+                machine.take_requests(&mut tlb);
+                machine.take_requests(&mut tlb);
                 while !machine.is_over.load(Ordering::Acquire) {
                     machine.requests.look(PCPU.0 as usize);
                     thread::yield_now();

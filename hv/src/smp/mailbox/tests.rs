@@ -39,7 +39,7 @@ impl Attentive {
     }
 }
 
-impl Carrier for Attentive {
+impl KickSender for Attentive {
     type Counter = Loom;
     fn mailbox(&self, pcpu: u32) -> &Mailbox<Loom> {
         &self.0[pcpu as usize]
@@ -163,7 +163,7 @@ struct Lossy {
     ticks: AtomicU64,
 }
 
-impl Carrier for Lossy {
+impl KickSender for Lossy {
     type Counter = AtomicU64;
     fn mailbox(&self, pcpu: u32) -> &Mailbox {
         &self.boxes[pcpu as usize]
@@ -228,7 +228,7 @@ fn lost_kicks_are_sent_again() {
 #[test]
 fn all_targets_are_asked_once() {
     struct Prompt(Vec<Mailbox>);
-    impl Carrier for Prompt {
+    impl KickSender for Prompt {
         type Counter = AtomicU64;
         fn mailbox(&self, pcpu: u32) -> &Mailbox {
             &self.0[pcpu as usize]

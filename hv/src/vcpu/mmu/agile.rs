@@ -167,13 +167,13 @@ pub(super) fn prepare_entry<V: Virt, M: HostMemory>(
     let words = Words::new(vcpu.mmu.agile.judged.1, root_nested, vcpu.virt.cr3(), nested_root.0);
     vcpu.virt.set_agile(Some(words));
     if is_stopped {
-        stand_still(vcpu, vm, tsc().saturating_sub(came));
+        exclude_time(vcpu, vm, tsc().saturating_sub(came));
     }
 }
 
 /// The last `ticks` of the host's TSC were a stand-in, of which the guest is to see nothing: its timers come as much later.
-fn stand_still<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, ticks: u64) {
-    vm.stand_still(ticks);
+fn exclude_time<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, ticks: u64) {
+    vm.exclude_time(ticks);
     let offset = vcpu.virt.tsc_offset();
     vcpu.virt.set_tsc_offset(offset.wrapping_sub(ticks));
     vcpu.due = vcpu.due.saturating_add(ticks);

@@ -2,8 +2,8 @@
 //!
 //! The policy ([`crate::paging::policy::spaces`]) is the VM's; here is what it is told, and what follows from its answer. All VCPUs of a
 //! VM use one engine at a time, so one whose address space is to be nested keeps the others from shadow tables by the set of
-//! engines that it supports (`vm::translation`), as if its processor had no shadow tables for this state. A halted one keeps
-//! nobody from anything.
+//! engines that it supports (`vm::translation`), as if its processor had no shadow tables for this state. A halted one
+//! restricts no other.
 //!
 //! Loads of CR3 exit while some address space of the VM is shadow. Where one is missed nothing is wrong but the engine for a while:
 //! the change of engines is right at any exit.

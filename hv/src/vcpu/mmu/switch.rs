@@ -55,7 +55,7 @@ pub(super) fn prepare<V: Virt, M: HostMemory>(
 
 /// Makes the VM's other VCPUs change, too, before their next entry: none of them may write the guest's tables unseen while another
 /// runs on shadow tables. When it returns none runs on the tables that were in use before. The caller holds the shadow tables.
-fn lead<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedFormat, M>, to: Engine) {
+fn switch_others<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedFormat, M>, to: Engine) {
     let changed = vm.translation.enforce(to);
     if let Some(others) = vm.shootdown.get().filter(|_| changed) {
         let all = vm.mailboxes.iter().filter(|mailbox| mailbox.id() != vcpu.id);
@@ -146,35 +146,35 @@ pub fn set_tree<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFor
 }
 
 /// All VCPUs change to nested tables, which tell from then on which of the guest's tables are written.
-fn lead_to_nested<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
+fn switch_all_to_nested<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
     // No VCPU comes to the nested tables while their dirty bits are being cleared.
     let mut memory = vcpu.virt.sets_dirty_bits().then(|| vm.lock_memory(&mut vcpu.work));
     let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
     // Where another VCPU was first, the guest may have written its tables since, and the dirty bits must stay.
     let is_first = vm.translation.in_force() != Engine::Nested;
-    lead(vcpu, vm, Engine::Nested);
+    switch_others(vcpu, vm, Engine::Nested);
     if let Some(shadow) = &mut *shadow {
-        let _nobody_runs_on_these_tables = shadow.end_agile();
+        let _no_vcpu_runs_on_these_tables = shadow.end_agile();
     }
     if let (true, Some(memory), Some(shadow)) = (is_first, &mut memory, &*shadow) {
-        memory.nested.watch(shadow.tables());
+        memory.nested.start_dirty_log(shadow.tables());
     }
 }
 
 /// All VCPUs change to shadow tables or to agile paging. What is kept of the tables is right again.
-fn lead_to_shadow<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, to: Engine) {
+fn switch_all_to_shadow<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, to: Engine) {
     let memory = vm.read_memory(&mut vcpu.work);
     let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
-    // At its start a VCPU is on nested tables while the VM may be on shadow tables: nothing was watched then.
+    // At its start a VCPU is on nested tables while the VM may be on shadow tables: no writes were logged then.
     let before = vm.translation.in_force();
-    let is_watched = vcpu.virt.sets_dirty_bits() && before == Engine::Nested;
-    lead(vcpu, vm, to);
+    let has_dirty_log = vcpu.virt.sets_dirty_bits() && before == Engine::Nested;
+    switch_others(vcpu, vm, to);
     let Some(shadow) = &mut *shadow else { return };
     let bits = vm.paging_features.physical_bits;
     let _the_root_is_loaded_next = if before != to && before.is_shadow() {
         // The guest has written no table unseen but those that were nested.
         shadow.end_agile()
-    } else if is_watched {
+    } else if has_dirty_log {
         shadow.resume(&memory.p2m, &memory.ram(), bits, |page| memory.nested.is_written(page))
     } else {
         shadow.drop_everything()
@@ -200,8 +200,8 @@ pub fn switch<V: Virt, M: HostMemory>(
         prepare(vcpu, vm)?;
     }
     match to {
-        Engine::Nested => lead_to_nested(vcpu, vm),
-        Engine::Shadow | Engine::Agile => lead_to_shadow(vcpu, vm, to),
+        Engine::Nested => switch_all_to_nested(vcpu, vm),
+        Engine::Shadow | Engine::Agile => switch_all_to_shadow(vcpu, vm, to),
     }
     adopt(vcpu, vm, to);
     let ticks = tsc().wrapping_sub(begin);

@@ -30,7 +30,7 @@ fn read_cr3(f: &mut Fake) -> Exit {
 }
 
 #[test]
-fn machine_time_stands_still_during_stand_ins_alone() {
+fn machine_time_is_stopped_during_stand_ins_alone() {
     let none = stood_still(true, &[|_| Exit::Cpuid, |_| Exit::Cpuid, |_| Exit::Shutdown]);
     assert_eq!(none, 0, "CPUID exits on the proposed processor, too");
     let one = stood_still(true, &[|_| Exit::Cpuid, read_cr3, |_| Exit::Shutdown]);

@@ -135,7 +135,7 @@ fn samples_have_what_the_page_says() {
 }
 
 #[test]
-fn the_page_is_looked_up_anew_each_time() {
+fn the_page_is_looked_up_each_time() {
     let mut machine = registered();
     count(&machine, 10, 0);
     assert_eq!(sampled(&mut machine), Some(10));
@@ -171,7 +171,7 @@ fn a_module_that_goes_takes_the_count_along() {
 }
 
 #[test]
-fn page_faults_that_nobody_counts_are_missed_once() {
+fn page_faults_that_are_not_counted_are_missed_once() {
     let sums = |seconds: u64, counted: bool| {
         let mut guest = Counts::ABSENT;
         for event in [CounterEvent::Instructions, CounterEvent::Cycles, CounterEvent::Walks] {

@@ -41,7 +41,7 @@ fn is_nested(f: &Fake) -> bool {
 fn each_address_space_runs_on_the_engine_that_it_has_come_to() {
     let mut machine = machine(
         &[
-            // Young; without a shadow address space nobody looks at CR3.
+            // Young; without a shadow address space loads of CR3 do not exit.
             |f| (assert!(is_nested(f) && !f.cr3_exits), load(f, 1, 0x5000)).1,
             |f| {
                 assert!(is_nested(f) && f.flushes.contains(&FlushScope::NonGlobal));

@@ -46,6 +46,8 @@ impl AsidPool {
         let wrapped = self.next >= self.count;
         if wrapped {
             self.next = 1;
+            // Any value given out from now on may tag translations of another VCPU, made in the last generation: hence
+            // the flush. VCPUs of the last generation notice by `is_current`, and ask for a new ASID.
             self.generation += 1;
         }
         let asid = Asid { value: self.next, generation: self.generation };

@@ -37,7 +37,10 @@ impl SvmCpu {
         // are owned by the result and identity-mapped.
         unsafe {
             hw::msr::write(hw::msr::EFER, hw::msr::read(hw::msr::EFER) | EFER_SVME);
+            // VMRUN faults without SVME, and writes the host's state to this page, wherever the MSR points (APM 2,
+            // 15.30.4).
             hw::msr::write(VM_HSAVE_PA, pa(&*host_save_area).0);
+            // Once is enough: nothing that VMLOAD loads changes in the host afterwards.
             instr::vmsave(pa(&*host));
         }
         SvmCpu { asids: AsidPool::new(features.asids), host, _host_save_area: host_save_area }

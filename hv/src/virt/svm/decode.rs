@@ -61,6 +61,7 @@ pub fn exit(vmcb: &Vmcb, assists: bool) -> Exit {
 #[inline(never)]
 fn rare(vmcb: &Vmcb, assists: bool) -> Exit {
     let raw = vmcb.exit_code;
+    // QEMU's emulation writes only the lower half of VMEXIT_INVALID.
     if raw as u32 == code::INVALID_LOW {
         return Exit::InvalidState;
     }
@@ -87,6 +88,7 @@ fn rare(vmcb: &Vmcb, assists: bool) -> Exit {
         code::SHUTDOWN => Exit::Shutdown,
         code::VMMCALL => Exit::Hypercall,
         code::INVLPGA | code::VMRUN | code::VMLOAD..=code::SKINIT | code::RDPRU => Exit::VirtInstruction,
+        // The armed MWAIT has a code of its own (APM 2, appendix C), and the guest must not get at either.
         code::MONITOR | code::MWAIT | code::MWAIT_ARMED => Exit::Mwait,
         code::XSETBV => Exit::Xsetbv,
         code::INVPCID => Exit::Invpcid,
@@ -104,6 +106,7 @@ pub fn io(vmcb: &Vmcb) -> IoExit {
         size: (info >> 4 & 7) as u8,
         input: info & 1 != 0,
         string: info & 1 << 2 != 0,
+        // Every processor stores it for I/O, also one without NRIP save (APM 2, 15.10.2).
         next_rip: Some(vmcb.exit_info2),
     }
 }

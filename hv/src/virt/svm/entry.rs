@@ -2,9 +2,22 @@
 
 use super::asid::Asid;
 use super::vmcb::{Vmcb, clean, event, tlb_control};
-use super::{Svm, SvmCpu, VmloadState, instr, pa};
+use super::{Svm, SvmCpu, instr, pa};
 use crate::arch::state::rflags;
 use crate::virt::Finished;
+
+/// Where the state that VMLOAD and VMSAVE move is right now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum VmloadState {
+    /// In the VMCB; the processor holds the host's, and GIF is 1.
+    InVmcb,
+    /// In the processor; the VMCB is stale, and GIF is 0.
+    Live,
+    /// In both, and GIF is 0.
+    Both,
+    /// In the VMCB, which is newer than the processor; GIF is 0.
+    VmcbNewer,
+}
 
 /// Bits of [`Svm::work`]. While it is 0, an entry is VMRUN alone.
 pub(super) mod work {
@@ -12,7 +25,7 @@ pub(super) mod work {
     pub const FLUSH: u8 = 1 << 0;
     /// This entry drops translations by TLB_CONTROL.
     pub const FLUSHING: u8 = 1 << 1;
-    /// [`super::super::VmloadState`] is not `Live`.
+    /// [`super::VmloadState`] is not `Live`.
     pub const HIDDEN: u8 = 1 << 2;
     /// An exception or NMI waits.
     pub const EVENT: u8 = 1 << 3;
@@ -46,6 +59,7 @@ impl Svm {
     #[inline(never)]
     pub(super) fn finish(&mut self) -> Finished {
         if self.work.get() & work::FLUSHING != 0 {
+            // #VMEXIT leaves the field as it is: the next entry would flush again.
             self.block.vmcb.tlb_control = tlb_control::NOTHING;
             self.done(work::FLUSHING);
             if self.work.get() == 0 && self.block.vmcb.exit_int_info & event::VALID == 0 {
@@ -71,6 +85,8 @@ impl Svm {
 
     /// Gives the VMCB an ASID of this PCPU and asks for the flushes that are due.
     fn prepare_tlb(&mut self, cpu: &mut SvmCpu) {
+        // Another PCPU has nothing of this VMCB in its cache, and its ASIDs are numbers of its own: that of the last PCPU
+        // may be another VCPU's here (APM 2, 15.15 and 15.16).
         if self.home != cpu.id() {
             self.home = cpu.id();
             self.asid = Asid::default();
@@ -81,6 +97,8 @@ impl Svm {
             return;
         }
         self.done(work::FLUSH);
+        // The ASID is kept where it can be flushed alone: ASIDs are few, and when they run out all VCPUs lose their
+        // translations.
         if self.features.flush_by_asid && current {
             self.block.vmcb.tlb_control = tlb_control::FLUSH_ASID;
             self.request(work::FLUSHING);
@@ -124,10 +142,12 @@ impl Svm {
 
     /// Hands the processor to the guest, as far as VMRUN does not.
     fn load_hidden(&mut self) {
+        // In the state `Both` the processor still has what the VMCB has: VMLOAD is spared.
         if matches!(self.vmload.get(), VmloadState::InVmcb | VmloadState::VmcbNewer) {
             // SAFETY: SVM is on (the caller holds an SvmCpu); with GIF = 0 no interrupt can meet the guest's TR. Physical
             // interrupts are masked in the guest by the host's IF as it is at VMRUN, so IF must be 1 then.
             unsafe {
+                // GIF first: an interrupt that STI lets in would run on the guest's TR after VMLOAD.
                 if self.vmload.get() == VmloadState::InVmcb {
                     instr::clgi();
                     core::arch::asm!("sti", options(nomem, nostack));

@@ -91,6 +91,8 @@ impl Features {
             pause_filter: edx & 1 << 10 != 0,
             virtual_nmi: edx & 1 << 25 != 0,
             spec_ctrl: edx & 1 << 20 != 0,
+            // No CPUID bit says these: they are mistakes of the emulation (docs/design/0006-emulated-svm.md), and its
+            // signature stands for them.
             ignores_interrupt_shadow: is_tcg,
             misjudges_task_priority: is_tcg,
             takes_reads_for_cr0: is_tcg,

@@ -57,6 +57,8 @@ impl Svm {
 
     /// Writes what waits for the guest into the VMCB.
     pub(super) fn prepare_injection(&mut self) {
+        // An event of this exit comes before the interrupted one, which an exception has taken into account when it was
+        // injected (`take_interrupted_event`, the double-fault rules).
         match self.injection.event.take().or_else(|| self.injection.interrupted.take()) {
             Some(Event::Nmi) => self.inject_nmi(),
             Some(Event::Exception(exception)) => {
@@ -109,6 +111,8 @@ impl Svm {
         let vmcb = &mut self.block.vmcb;
         let (misc, registers) = (vmcb.intercept_misc1, vmcb.intercept_cr);
         let is_window = offer == PendingIrq::Window;
+        // VINTR exits before the guest takes the interrupt: then the 8259A is asked for the vector, which may have
+        // changed meanwhile.
         vmcb.intercept_misc1 = misc & !misc1::VINTR | if is_window { misc1::VINTR } else { 0 };
         let holds = self.features.misjudges_task_priority && offer != PendingIrq::None;
         vmcb.intercept_cr = registers & !cr::CR8_WRITE | if holds { cr::CR8_WRITE } else { 0 };
@@ -195,6 +199,7 @@ fn armed(offer: PendingIrq) -> u64 {
         PendingIrq::Vector(vector) => {
             interrupt(vector) | u64::from(vector >> 4) << int_ctl::V_INTR_PRIO_SHIFT
         }
+        // The 8259A's interrupts do not pass the local APIC, so its task priority does not hold them back.
         PendingIrq::ExtInt(vector) => interrupt(vector) | int_ctl::V_IGN_TPR,
         PendingIrq::Window => int_ctl::V_IRQ | int_ctl::V_IGN_TPR,
     }
@@ -216,6 +221,7 @@ fn is_external(info: u64) -> bool {
 /// The event of EXITINTINFO that must be delivered again, where INT3 and INTO look like hardware exceptions.
 fn decode(info: u64, cr2: u64) -> Option<Event> {
     let found = crate::virt::event::decode(info as u32, || (info >> event::ERROR_SHIFT) as u32, cr2);
+    // RIP is still at the INT3 or INTO, which the guest executes again; delivered as an event, too, it would come twice.
     let again = |e: &Exception| e.vector != vector::BP && e.vector != vector::OF && e.vector < 32;
     found.filter(|found| !matches!(found, Event::Exception(e) if !again(e)))
 }

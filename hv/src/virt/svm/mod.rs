@@ -32,7 +32,7 @@ use alloc::sync::Arc;
 use core::cell::Cell;
 
 use self::asid::Asid;
-use self::entry::{end, work};
+use self::entry::{VmloadState, end, work};
 use self::inject::Injection;
 use self::instr::GuestBlock;
 use self::paging::GuestCr;
@@ -43,19 +43,6 @@ use crate::arch::state::{ArchState, VcpuState, rflags};
 use crate::hw;
 use crate::paging::format::npt::Npt;
 use crate::virt::{Ended, Event, Exit, Finished, FlushScope, PendingIrq, Roots, Virt, exit};
-
-/// Where the state that VMLOAD and VMSAVE move is right now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum VmloadState {
-    /// In the VMCB; the processor holds the host's, and GIF is 1.
-    InVmcb,
-    /// In the processor; the VMCB is stale, and GIF is 0.
-    Live,
-    /// In both, and GIF is 0.
-    Both,
-    /// In the VMCB, which is newer than the processor; GIF is 0.
-    VmcbNewer,
-}
 
 /// What the processor reaches by physical address (and not, say, a box around it).
 trait Block {}
@@ -96,6 +83,8 @@ impl Svm {
         vmcb.iopm_base = pa(&*io_map).0;
         vmcb.msrpm_base = pa(&*msr_map).0;
         vmcb.intercept_misc1 = misc1::ALWAYS;
+        // SVM's own instructions must not exist for the guest, whose CPUID has no SVM: they raise #UD. The others would
+        // act on caches or registers of the host (docs/design/0005-svm.md has the reason for each).
         vmcb.intercept_misc2 = misc2::VMRUN
             | misc2::VMMCALL
             | misc2::VMLOAD
@@ -124,6 +113,8 @@ impl Svm {
             features,
             asid: Asid::default(),
             home: 0,
+            // The default ASID is of no generation, so the first entry allocates one; and VMRUN alone would not load FS,
+            // GS, TR and LDTR.
             work: Cell::new(work::FLUSH | work::HIDDEN),
             injection: Injection::default(),
             guest_cr: None,
@@ -144,6 +135,7 @@ impl Svm {
     fn start_over(&mut self, state: &ArchState) {
         state.store(self);
         let vmcb = self.hidden_mut();
+        // What waited does not survive an INIT: V_IRQ, a virtual NMI, and CR8 (in V_TPR) become 0.
         vmcb.int_ctl &= int_ctl::V_INTR_MASKING | int_ctl::V_NMI_ENABLE;
         vmcb.int_state = 0;
         vmcb.event_inj = 0;
@@ -154,6 +146,7 @@ impl Svm {
         self.injection = Injection::default();
         self.work.set(work::FLUSH | work::HIDDEN);
         self.request(work::FLUSH);
+        // Every register has changed.
         self.block.vmcb.clean = 0;
     }
 
@@ -195,6 +188,7 @@ impl Virt for Svm {
                 Finished::Other => return Ended::Other,
                 Finished::Nothing => continue,
             }
+            // Only now: `finish` may have turned the exit into another one.
             let ended = decode::ended(&self.block.vmcb, self.features.decode_assists);
             if let Ended::PageFault(..) = ended {
                 // The guest goes on at the same instruction.
@@ -377,6 +371,8 @@ impl Virt for Svm {
     fn set_switched_msr(&mut self, index: u32, value: u64) -> bool {
         let Some(field) = switched_mut(index, self.hidden_mut()) else { return false };
         *field = value;
+        // Of these fields VMRUN reads G_PAT alone, which belongs to the clean bit of nested paging (APM 2, 15.15.3).
+        // VMLOAD reads the others, and has no clean bits.
         self.dirty(clean::NESTED_PAGING);
         true
     }
@@ -387,11 +383,11 @@ impl Virt for Svm {
     }
 
     fn set_ple(&mut self, wait: bool) {
-        self.expect_spinning(wait);
+        self.set_ple_window(wait);
     }
 
     fn ple_expired(&mut self) -> bool {
-        self.has_spun_enough()
+        self.ple_window_expired()
     }
 
     fn exit_report(&self) -> alloc::string::String {

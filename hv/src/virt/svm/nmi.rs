@@ -93,6 +93,7 @@ impl Svm {
 
     /// Sees to an exit once an NMI can be injected. False: the end of another event's delivery cannot be seen.
     pub(super) fn watch_for_nmi(&mut self) -> bool {
+        // The IRET of the handler exits anyway.
         if self.work.get() & work::NMI_BLOCKED != 0 {
             return true;
         }

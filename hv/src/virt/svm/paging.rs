@@ -91,9 +91,11 @@ impl Svm {
         let (cr0, cr3, cr4) = (self.cr0(), self.cr3(), self.cr4());
         self.guest_cr = Some(GuestCr { cr0, cr3, cr4, efer: self.efer() });
         let vmcb = &mut self.block.vmcb;
+        // Without nested paging CR3 is the root of the shadow tables: guest-virtual to host-physical in one walk.
         vmcb.np_control = 0;
         vmcb.intercept_exceptions |= 1 << vector::PF;
         vmcb.intercept_misc1 |= misc1::INVLPG | misc1::CR0_SEL_WRITE;
+        // A guest flushes what it has changed: here the shadow entries follow the guest's tables.
         vmcb.intercept_misc3 |= misc3::INVPCID;
         self.follow_guest_cr();
         self.paging_changed();
@@ -106,6 +108,7 @@ impl Svm {
         let can_switch = guest.cr0 & cr0::PE != 0 && guest.efer & efer::LMA == 0;
         if can_switch != (self.block.vmcb.intercept_misc1 & misc1::TR_WRITE != 0) {
             self.save_hidden();
+            // TR is the VMLOAD state's: the VMCB has an old one until it is saved. From then on LTR exits.
             self.block.vmcb.intercept_misc1 ^= misc1::TR_WRITE;
             self.dirty(clean::INTERCEPTS);
         }

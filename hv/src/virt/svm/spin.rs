@@ -13,9 +13,10 @@ const EXITS: u8 = 16;
 
 impl Svm {
     /// See [`Virt::set_ple`](crate::virt::Virt::set_ple).
-    pub(super) fn expect_spinning(&mut self, wanted: bool) {
+    pub(super) fn set_ple_window(&mut self, wanted: bool) {
         self.pauses = 0;
         let word = &mut self.block.vmcb.intercept_misc1;
+        // With the filter PAUSE is intercepted all the time: the processor counts, and restarts the count at each VMRUN.
         if self.features.pause_filter || (*word & misc1::PAUSE != 0) == wanted {
             return;
         }
@@ -24,7 +25,7 @@ impl Svm {
     }
 
     /// See [`Virt::ple_expired`](crate::virt::Virt::ple_expired).
-    pub(super) fn has_spun_enough(&mut self) -> bool {
+    pub(super) fn ple_window_expired(&mut self) -> bool {
         self.pauses = self.pauses.saturating_add(1);
         self.features.pause_filter || self.pauses >= EXITS
     }

@@ -62,6 +62,7 @@ impl VmxCpu {
             if let Some(value) = unlock {
                 msr::write(msr::IA32_FEATURE_CONTROL, value);
             }
+            // VMXON faults if a bit of CR0 or CR4 is not as the fixed-bit MSRs demand (SDM 3, 23.8).
             cpu::set_cr0(cpu::cr0() | features.cr0_ones);
             cpu::set_cr4(cpu::cr4() | features.cr4_ones | CR4_VMXE);
             instr::vmxon(pa(&*vmxon)).map_err(|_| Unsuitable::VmxonFailed)?;

@@ -86,6 +86,7 @@ fn rare(reason: u32, read: impl Fn(u32) -> u64) -> Exit {
         reason::INIT => Exit::Init,
         reason::NMI_WINDOW => Exit::NmiWindow,
         reason::TASK_SWITCH => Exit::TaskSwitch(task_switch(read)),
+        // INVD exits always; both do nothing, for no guest has a device that goes past the caches.
         reason::INVD | reason::WBINVD => Exit::Wbinvd,
         reason::RDPMC => Exit::Rdpmc,
         reason::VMCALL => Exit::Hypercall,

@@ -80,6 +80,8 @@ impl Vmx {
             self.done(work::FLUSH);
             self.drop_translations();
         }
+        // The processor ends a shadow with the instruction after it; what the host executes for the guest, the host must
+        // end itself.
         if self.ended.get() && self.cache.get(Field::Interruptibility) & SHADOW != 0 {
             self.set(Field::Interruptibility, self.cache.get(Field::Interruptibility) & !SHADOW);
         }
@@ -117,9 +119,9 @@ impl Vmx {
         }
     }
 
-    /// The processor was the host's for a while.
+    /// The host has used the processor: its data may be in the L1 data cache at the next entry.
     #[inline(always)]
-    pub(super) fn visited(&self) {
+    pub(super) fn request_l1d_flush(&self) {
         if self.flushes_l1d {
             self.request(work::FLUSH_L1D);
         }
@@ -147,6 +149,7 @@ impl Vmx {
         if self.guest_cr.is_none() {
             self.pointers = VcpuState::pointers(self);
         }
+        // The VMCS has no fields for these (SDM 3, 24.4).
         self.saved.cr2 = instr::cr2();
         self.saved.dr6 = instr::dr6();
         for (index, value) in system::MSRS.into_iter().zip(&mut self.saved.msrs) {
@@ -155,10 +158,13 @@ impl Vmx {
         }
         // SAFETY: this VCPU's VMCS is current, and the region is its own; what is skipped does not exist.
         unsafe {
+            // The format of a VMCS is the processor's own, and a cleared one cannot be read: the next PCPU writes the
+            // fields from the cache.
             self.cache.read_all(|field| self.lacks(field));
             instr::vmclear(pa(&*self.region)).expect("a VMCS region of our own");
         }
         self.live.set(false);
+        // VMCLEAR has made the launch state clear.
         self.block.launched = 0;
         // The processor keeps SCE for all guests where entries do not load EFER.
         self.cache.touch(Field::Efer);
@@ -182,7 +188,10 @@ impl Vmx {
         // SAFETY: in VMX operation (the caller has a VmxCpu); the region, the bitmaps and the virtual APIC page live as long
         // as this VCPU, which clears the VMCS when it goes. The values are the accepted controls.
         unsafe {
+            // VMPTRLD demands a region that VMCLEAR has initialized, and VMLAUNCH one whose launch state is clear (SDM 3,
+            // 24.11.3).
             instr::vmclear(region).and_then(|()| instr::vmptrld(region)).expect("a VMCS region of our own");
+            // All ones: entries would check what it points to (SDM 3, 26.3.1.5).
             write(guest::LINK_POINTER, u64::MAX);
             write(guest::DEBUGCTL, 0);
             write(guest::ACTIVITY, 0);
@@ -215,6 +224,8 @@ impl Vmx {
                 write(control::PAUSE_WINDOW, PAUSE_WINDOW);
             }
             if features.preemption_timer.is_some() {
+                // An interrupt of the host is late by this at most, where a processor overlooks it (Bochs, if the guest
+                // is entered with IF = 0).
                 write(guest::PREEMPTION_TIMER, self.timer());
             }
             instr::write_host_state(&features, write);
@@ -227,7 +238,7 @@ impl Vmx {
             unsafe { instr::write_msr(index, value) };
         }
         self.live.set(true);
-        self.visited();
+        self.request_l1d_flush();
     }
 
     /// What the preemption timer counts down from.
@@ -270,6 +281,7 @@ impl Vmx {
             return Finished::Other;
         }
         if self.work.get() & work::LOAD != 0 {
+            // From now on VMRESUME: VMLAUNCH fails with a VMCS that has been launched (SDM 3, 26.1).
             self.block.launched = 1;
             self.done(work::LOAD);
         }
@@ -286,6 +298,8 @@ impl Vmx {
                 // SAFETY: as above.
                 self.interruption = unsafe { self.cache.read(exit::INTERRUPTION) } as u32;
                 if self.interruption & event::TYPE == event::NMI {
+                    // The exit has acknowledged the host's NMI and blocked others; INT 2 runs the handler, whose IRET
+                    // unblocks them.
                     instr::take_nmi();
                 } else if self.interruption & event::VECTOR == u32::from(vector::DB) {
                     self.note_debug_exception();

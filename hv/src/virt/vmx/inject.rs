@@ -91,6 +91,8 @@ impl Vmx {
         let mut threshold = 0;
         match self.injection.offered {
             PendingIrq::None => {}
+            // The guest lowers CR8 without an exit (TPR shadow); the threshold makes it exit when the vector's class gets
+            // free.
             PendingIrq::Vector(vector) if vector >> 4 <= self.task_priority() => {
                 threshold = u64::from(vector >> 4);
                 self.request(work::WINDOW);
@@ -102,6 +104,8 @@ impl Vmx {
                 self.inject_word(event::VALID | event::EXTERNAL | u32::from(vector));
             }
             _ => {
+                // An entry that injects an interrupt while IF is 0 or in a shadow fails (SDM 3, 26.3.1.4 and 26.3.1.5);
+                // and one entry delivers one event.
                 self.injection.windows |= processor::INTERRUPT_WINDOW;
                 self.request(work::WINDOW);
             }
@@ -220,6 +224,8 @@ impl Vmx {
             self.request(work::EVENT);
         }
         if self.injection.interrupted == Some(Event::Nmi) {
+            // The delivery was interrupted: the NMI has not been taken, and the entry that repeats it must find NMIs
+            // unblocked.
             self.done(work::NMI_BLOCKED);
             self.set(Field::Interruptibility, self.cache.get(Field::Interruptibility) & !NMI_BLOCKING);
         }

@@ -1,7 +1,7 @@
 //! Intel VT-x: one [`Vmx`] per VCPU over its VMCS, one [`VmxCpu`] per PCPU.
 //!
 //! Fields of the guest state are read at their first use after an exit, and written when they changed ([`cache`]). What exits leave in the
-//! processor (CR2, DR6, system-call MSRs) stays there: the host uses none of it. When the VCPU departs from its PCPU, all of
+//! processor (CR2, DR6, system-call MSRs) stays there: the host uses none of it. When the VCPU leaves its PCPU, all of
 //! that is taken out. Intel SDM volume 3, chapters 23 to 31.
 
 mod bitmaps;
@@ -156,6 +156,7 @@ impl Vmx {
         self.write_masks();
         state.store(self);
         self.set(Field::Interruptibility, 0);
+        // Entries check it against the shadow and TF (SDM 3, 26.3.1.5): what waited must go with them.
         self.set(Field::PendingDebug, 0);
         self.pointers = None;
         self.debug_open = false;
@@ -182,6 +183,7 @@ impl Virt for Vmx {
             // set_paging. Nothing else refers to the block meanwhile.
             let reason = unsafe { instr::enter(&mut *self.block) };
             self.reason = reason;
+            // Before anything reads a register: an exit has written guest fields.
             self.cache.forget();
             self.ended.set(false);
             if self.work.get() == 0 {
@@ -211,7 +213,7 @@ impl Virt for Vmx {
     /// Exits give the processor back: they load all of the host's state, and interrupts are closed.
     #[inline(always)]
     fn load_host_state(&mut self, _cpu: &mut VmxCpu) {
-        self.visited();
+        self.request_l1d_flush();
     }
 
     fn put(&mut self, _cpu: &mut VmxCpu) {

@@ -86,6 +86,7 @@ impl Vmx {
         let (cr0, cr4, efer) = (self.cr0(), self.cr4(), self.efer());
         let flags = if self.features.ept_accessed_dirty { EPT_ACCESSED_DIRTY } else { 0 };
         self.set(Field::EptPointer, root.0 | EPT_WALK | flags);
+        // After a change of the engine `vcpu::mmu` asks for them again, if the policy wants them.
         self.cr3_exits = false;
         if let Some(guest) = self.guest_cr.take() {
             self.set(Field::Cr3, guest.cr3);
@@ -143,6 +144,7 @@ impl Vmx {
         }
         self.choose_page_faults(cr4, efer);
         let free = if self.guest_cr.is_none() && self.features.unrestricted { cr0::PE | cr0::PG } else { 0 };
+        // VMX operation demands some bits; an unrestricted guest is exempt from PE and PG (SDM 3, 23.8).
         let ones = self.features.cr0_ones & !free;
         self.set(Field::Cr0, (hardware.cr0 | ones) & !(cr0::CD | cr0::NW));
         // Machine checks are the host's; with MCE clear they would end it.
@@ -202,6 +204,8 @@ impl Vmx {
         // SAFETY: the processor has what its features say, and is in VMX operation.
         unsafe {
             if self.guest_cr.is_none() && features.ept {
+                // By the EPT pointer: that drops combined translations of all VPIDs, and the guest-physical ones that
+                // INVVPID leaves (SDM 3, 28.3.3.1).
                 let kind = if features.invept_context { 1 } else { 2 };
                 instr::invept(kind, self.cache.get(Field::EptPointer));
             } else if features.vpid {
@@ -228,6 +232,8 @@ impl Vmx {
         if self.work.get() & work::FLUSH != 0 || !self.features.vpid {
             return;
         }
+        // INVVPID fails for an address that is not canonical (SDM 3, 30.3); INVLPG of one does nothing, so that a flush
+        // is too much at worst.
         if self.live.get() && self.features.invvpid_address && is_canonical(gva) {
             // SAFETY: as above; the address is canonical.
             unsafe { instr::invvpid(0, self.vpid, gva.0) };

@@ -9,6 +9,7 @@ pub const UNUSABLE: u64 = 1 << 16;
 /// the limit, as the entry rules demand, where a loader left them in disagreement.
 pub fn rights(segment: &Segment) -> u64 {
     if segment.attributes & Segment::PRESENT == 0 {
+        // Entries demand that a usable segment is present (SDM 3, 26.3.1.2).
         return UNUSABLE;
     }
     let mut attributes = u64::from(segment.attributes);

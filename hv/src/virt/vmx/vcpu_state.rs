@@ -51,6 +51,7 @@ impl VcpuState for Vmx {
     }
 
     fn cr2(&self) -> u64 {
+        // Exits do not save CR2: while the VCPU is on a PCPU the processor has the guest's.
         if self.live.get() { instr::cr2() } else { self.saved.cr2 }
     }
 

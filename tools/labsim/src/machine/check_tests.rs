@@ -20,7 +20,7 @@ fn line(piece: &str) -> usize {
 }
 
 #[test]
-fn keys_that_nobody_knows() {
+fn unknown_keys() {
     let text = error("policy = ", "polcy = ");
     assert!(text.starts_with(&format!("m.toml:{}: ", line("policy = "))), "{text}");
     assert!(text.contains("unknown field `polcy`") && text.contains("docs/lab.md"), "{text}");

@@ -248,7 +248,7 @@ fn a_stand_in_may_be_older_than_the_guests_entry_until_the_flush() {
 }
 
 #[test]
-fn a_stand_in_that_nobody_stored_for_is_a_mistake() {
+fn a_stand_in_without_a_store_is_a_mistake() {
     for pcpus in [1, 2] {
         let (mut processor, words) = machine(pcpus, Checking::All);
         enter(&mut processor, &words, context(false, false), 0, 0);

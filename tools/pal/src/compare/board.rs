@@ -162,7 +162,7 @@ impl Board {
             let seconds = start.elapsed().as_secs();
             if done.as_ref().is_err_and(|error| error.is::<EndedBySignal>()) {
                 // Ctrl-C in a terminal goes to the run and to this process, which ends in a moment (`Scratch`): the run's end is no
-                // failure then. If this process is still there after that, somebody has ended the run alone.
+                // failure then. If this process is still there after that, the run alone was ended.
                 thread::sleep(Duration::from_secs(1));
             }
             let mut state = self.lock();

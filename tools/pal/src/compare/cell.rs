@@ -74,7 +74,7 @@ impl Plan {
             bail!("no modelled cycles: a comparison takes a lab machine");
         };
         let timeline = match &measured.samples {
-            // Without a hypervisor nobody takes any.
+            // Without a hypervisor there are no samples.
             None if self.mode == NATIVE => Timeline::default(),
             None => bail!("no samples: a comparison takes a lab machine"),
             Some(samples) if samples.end.is_none() || samples.broken > 0 => {

@@ -60,8 +60,8 @@ pub fn add<'a>(spec: &Spec, vm: &'a Vm, needs: &Needs, image: &mut Image) -> Res
     let folder = format!("guests/{}", plain(&vm.name));
     let mut put = |name: &str, contents| -> Result<Placed> {
         let placed = Placed { path: format!("{folder}/{name}"), name: name.to_owned() };
-        let who = || format!("{}: vm {:?}", spec.source, vm.name);
-        image.add(&placed.path, contents).map_err(|error| Usage::new(format!("{}: {error}", who())))?;
+        let name = || format!("{}: vm {:?}", spec.source, vm.name);
+        image.add(&placed.path, contents).map_err(|error| Usage::new(format!("{}: {error}", name())))?;
         Ok(placed)
     };
     let kernel = put(&plain(&kernel.name), kernel.contents)?;
@@ -110,7 +110,7 @@ fn command_line(vm: &Vm, console: &str, linux: bool, ours: bool) -> String {
         words.push("pal.term=vt100".to_owned());
     }
     if vm.cmdline.is_none() && vm.exec.is_some() {
-        // A dead kernel resets the machine instead of standing still.
+        // A dead kernel resets the machine instead of halting it.
         words.push("panic=10".to_owned());
     }
     words.extend(vm.append.iter().cloned());

@@ -147,7 +147,7 @@ mod tests {
             None
         );
         assert_eq!(consoles.feed("a", "\u{1e}pal a1 end 7\u{1e}down\r\n", &mut fetches, &ui), Some((0, 7)));
-        assert_eq!(consoles.feed("c", "nobody\n", &mut fetches, &ui), None);
+        assert_eq!(consoles.feed("c", "absent\n", &mut fetches, &ui), None);
         consoles.log("info", "a starts", &ui);
         let read = |name: &str| fs::read(logs.join(name)).unwrap();
         assert_eq!(read("a.log"), b"one\ndown\n");

@@ -367,7 +367,7 @@ impl<'a> Session<'a> {
         self.seen.guests.iter_mut().find(|guest| guest.name == name)
     }
 
-    /// A guest has ended. Whom a person took away they may start again.
+    /// A guest has ended. One that was destroyed by a monitor command may be started again.
     fn end(&mut self, end: telemetry::End) -> Next {
         let stays = end.reason == Some(telemetry::EndReason::Destroyed);
         match self.guest(&end.vm) {

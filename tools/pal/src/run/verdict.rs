@@ -136,7 +136,7 @@ pub fn judge(seen: &Observed) -> Verdict {
         Some(Stop::Quit) => return Verdict::silent(0),
         Some(Stop::Asked) => return asked(seen),
         Some(Stop::Timeout(seconds)) => {
-            let message = format!("no end{} after {seconds} s (see --timeout)", of_whom(seen));
+            let message = format!("no end{} after {seconds} s (see --timeout)", of_guests(seen));
             return Verdict::died(exit::TIMEOUT, message);
         }
         Some(Stop::Signal(signal)) => {
@@ -213,7 +213,7 @@ fn failures(seen: &Observed) -> impl Iterator<Item = Verdict> {
 }
 
 /// Which guests have not ended, where there are several.
-fn of_whom(seen: &Observed) -> String {
+fn of_guests(seen: &Observed) -> String {
     if seen.guests.len() < 2 {
         return String::new();
     }

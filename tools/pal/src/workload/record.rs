@@ -38,7 +38,7 @@ impl EndedBySignal {
 impl fmt::Display for EndedBySignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let EndedBySignal(signal) = self;
-        write!(f, "signal {signal} ended the run; the same command again runs it anew")
+        write!(f, "signal {signal} ended the run; the same command runs it again")
     }
 }
 

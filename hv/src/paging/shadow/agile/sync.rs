@@ -118,7 +118,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                         let same = Hfn(page.key.number());
                         page.gfn == Gpa(now & ADDRESS).frame() && page.key == key.below(now, index, same)
                     }
-                    _ => page.key == piece_key(key, now),
+                    _ => page.key == direct_key(key, now),
                 }
         });
     }
@@ -145,8 +145,8 @@ fn is_unusual(key: Key, now: u64, physical_bits: u8) -> bool {
     now & (USED | unusual) != USED
 }
 
-/// The key of the page under a large page of the guest, for an entry of a page with this key.
-fn piece_key(key: Key, now: u64) -> Key {
+/// The key of the direct page under a large page of the guest, for an entry of a page with this key.
+fn direct_key(key: Key, now: u64) -> Key {
     let rights = key.rights(now);
     let write = rights.writable && now & DIRTY != 0;
     let global = now & GLOBAL != 0 && key.controls().contains(Controls::GLOBAL);

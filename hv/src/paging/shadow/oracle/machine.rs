@@ -229,7 +229,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
             self.load(p2m, state, true);
         } else {
             if self.sets_dirty_bits {
-                self.nested.watch(self.shadow.tables());
+                self.nested.start_dirty_log(self.shadow.tables());
             }
             // The processor comes from other tables.
             self.two_dimensional.flush(TlbFlush::All);

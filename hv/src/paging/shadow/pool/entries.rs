@@ -285,7 +285,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
                 && raw & HOST_WRITABLE != 0
                 && key.allows_writes()
             {
-                // Pieces of a large page have its dirty bit's meaning in their page's key.
+                // Of a split large page the guest's dirty bit is part of the direct page's key.
                 const BOTH: u64 = WRITE | DIRTY;
                 if key.is_direct() || record.payload(&self.memory) & BOTH == BOTH {
                     self.memory.store(page.frame, index, raw | WRITE);

@@ -97,7 +97,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         self.direct = 0;
         self.filter = Filter::EMPTY;
         self.owe_all();
-        self.tell(true);
+        self.shoot_down(true);
     }
 
     /// Clears a free page of what was left there when all were freed.

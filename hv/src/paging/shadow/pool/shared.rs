@@ -14,14 +14,14 @@ pub(super) struct Shared {
     /// The roots in use by VCPU; that of the current VCPU is kept apart.
     roots: Vec<Option<PageId>>,
     current_vcpu: u32,
-    /// Pages that are free as soon as the others, which may still walk them, have been told.
+    /// Pages that are free after the next shootdown: other VCPUs may still walk them.
     pending_free: Stack,
     /// VCPUs, a bit for each, that may remember a part of a page of the guest's to which nothing leads any more: their next INVLPG
     /// flushes everything, because the guest flushes the page by any address in it.
     split: u64,
     /// Rights have been taken away that the others may remember.
     must_shoot_down: bool,
-    /// How often the others were told.
+    /// Shootdowns so far.
     shootdowns: u64,
 }
 
@@ -124,7 +124,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         self.owed = TlbFlush::All;
     }
 
-    /// A page is released that processors may still walk: this one until it has flushed, the others until they are told.
+    /// A page is released that processors may still walk: this one until it has flushed, the others until the next shootdown.
     pub(super) fn retire(&mut self, id: PageId) {
         self.owed = TlbFlush::All;
         if self.shared.shootdown.is_some() {
@@ -138,11 +138,11 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     pub(super) fn flush_pending_free(&mut self) {
         if self.shared.pending_free.len > 0 {
             self.owed = TlbFlush::All;
-            self.tell(false);
+            self.shoot_down(false);
         }
     }
 
-    /// Pages to evict when one is needed: with others, several for one time that they are told.
+    /// Pages to evict when one is needed: with other VCPUs, several for one shootdown.
     pub(super) fn at_once(&self) -> usize {
         if self.shared.shootdown.is_some() { (self.frames.tables / 32).clamp(1, 16) } else { 1 }
     }
@@ -169,13 +169,13 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         if self.shared.must_shoot_down && self.shared.shootdown.is_some() {
             // They may have been taken away on behalf of another VCPU.
             self.owed = TlbFlush::All;
-            self.tell(false);
+            self.shoot_down(false);
         }
     }
 
-    /// Has the others forget everything.
+    /// Has the other VCPUs flush everything.
     #[cold]
-    pub(in super::super) fn tell(&mut self, reload: bool) {
+    pub(in super::super) fn shoot_down(&mut self, reload: bool) {
         if let Some(others) = &self.shared.shootdown {
             others.request(reload);
             self.stale = 0;
@@ -199,7 +199,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         self.shared.split &= !(1 << (self.shared.current_vcpu & 63));
     }
 
-    /// How often other VCPUs had to forget.
+    /// Shootdowns so far.
     pub(in super::super) fn shootdowns(&self) -> u64 {
         self.shared.shootdowns
     }

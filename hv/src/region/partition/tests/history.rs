@@ -297,7 +297,7 @@ impl Model {
                 let known: BTreeMap<Space, u32> = self.real.mappers(*frame).collect();
                 assert_eq!(known, *mappers);
             } else {
-                // Who else maps a frame may be unknown, but never that there is someone.
+                // The other mappers of a frame may be unknown, but never that there are some.
                 let owner = kinds(own).unwrap().1;
                 let is_private = matches!(owner, Owner::Space(space) if !mappers.keys().eq([&space]));
                 assert!(!is_private, "{frame:?} of {mappers:?} in {own:?} of {owner:?}");
@@ -365,7 +365,7 @@ proptest! {
         }
         for op in &ops {
             model.compare();
-            // What depends on who maps a frame differs.
+            // What depends on a frame's mappers differs.
             if matches!(op, Op::Map(..) | Op::Unmap(..) | Op::Localise(..) | Op::Globalise(_)) {
                 model.step(op);
             }

@@ -146,7 +146,7 @@ fn the_model_finds_a_vcpu_that_does_not_load_its_vmcs() {
 
 #[test]
 #[should_panic = "an entry without a VMCS"]
-fn the_model_finds_a_vcpu_that_does_not_depart() {
+fn the_model_finds_a_vcpu_that_does_not_leave() {
     let mut scene = Scene::nested();
     let _last = scene.go_to(1);
     scene.run(reason::INTERRUPT, &[]);

@@ -83,7 +83,7 @@ fn regions(c: &mut Check) {
         ("a block that is too large", ADD_PAGE, [0, 11, other], KVM_EINVAL),
         ("the I/O APIC in a region", ADD_PAGE, [0xf_ec00, 0, other], KVM_EFAULT),
         ("no memory in a region", ADD_PAGE, [1 << 33, 10, other], KVM_EFAULT),
-        ("a region that nobody has made", ADD_PAGE, [frame, 0, REGIONS_MAX], REGION_ENOENT),
+        ("a region that does not exist", ADD_PAGE, [frame, 0, REGIONS_MAX], REGION_ENOENT),
         ("a frame leaves a region that it is not in", DEL_PAGE, [frame, 0, other], REGION_ENOENT),
         ("a frame leaves", DEL_PAGE, [frame, 0, one], 0),
         ("a region ends", DEL_GUEST_REGION, [one, 0, 0], 0),

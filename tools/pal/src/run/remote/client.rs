@@ -175,7 +175,7 @@ pub fn watch(name: Option<&str>, project: &Project) -> Result<(String, Receiver<
                 }
                 Ok(_) | Err(_) => Watched::Lost,
             };
-            let _nobody_listens = sender.send(news);
+            let _the_receiver_may_be_gone = sender.send(news);
             return;
         }
     })?;

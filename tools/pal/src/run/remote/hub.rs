@@ -25,11 +25,11 @@ const QUEUE: usize = 64;
 /// Bytes of the monitor's output that wait for a client at most; what is more is lost.
 const ANSWER: usize = 1 << 20;
 /// How long clients may take for the exit status when the run has ended.
-const FAREWELL: Duration = Duration::from_secs(1);
+const EXIT_STATUS_WAIT: Duration = Duration::from_secs(1);
 /// How long the monitor may take for a line before another one is sent to it.
-const AGAIN: Duration = Duration::from_secs(10);
+const RESEND: Duration = Duration::from_secs(10);
 /// How often waiting threads check whether to stop waiting.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(100);
 
 /// See the [module](self).
 pub struct Hub {
@@ -46,7 +46,7 @@ pub struct Hub {
 #[derive(Default)]
 pub struct State {
     tracker: Tracker,
-    visit: Option<Visit>,
+    session: Option<MonitorSession>,
     viewers: Vec<SyncSender<Vec<u8>>>,
     /// The hypervisor reads its console.
     ready: bool,
@@ -56,13 +56,13 @@ pub struct State {
 
 /// A client is at the monitor.
 #[derive(Default)]
-struct Visit {
+struct MonitorSession {
     output: Vec<u8>,
     /// The monitor was left.
     left: bool,
 }
 
-/// What a visitor learns.
+/// What a client at the monitor learns.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct News {
     /// The monitor's output.
@@ -106,7 +106,7 @@ impl Hub {
     }
 
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0
+        self.changed.wait_timeout(state, POLL).unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Wakes the threads that wait for news.
@@ -127,17 +127,17 @@ impl Hub {
         if !state.tracker.is_inside() && !state.tracker.is_resting() {
             return Cow::Borrowed(bytes);
         }
-        let State { tracker, visit, viewers, .. } = &mut *state;
+        let State { tracker, session, viewers, .. } = &mut *state;
         let (mut guests, mut hints) = (Vec::new(), Vec::new());
-        tracker.feed(bytes, |whose, bytes| match (whose, visit.as_mut().filter(|visit| !visit.left)) {
-            (Whose::Monitor, Some(visit)) => {
-                visit.output.extend(&bytes[..bytes.len().min(ANSWER.saturating_sub(visit.output.len()))]);
+        tracker.feed(bytes, |whose, bytes| match (whose, session.as_mut().filter(|session| !session.left)) {
+            (Whose::Monitor, Some(session)) => {
+                session.output.extend(&bytes[..bytes.len().min(ANSWER.saturating_sub(session.output.len()))]);
             }
             (Whose::Resting, _) if !terminal => hints.extend_from_slice(bytes),
             _ => guests.extend_from_slice(bytes),
         });
-        if let Some(visit) = visit {
-            visit.left |= !tracker.is_inside();
+        if let Some(session) = session {
+            session.left |= !tracker.is_inside();
         }
         if !hints.is_empty() {
             show(viewers, &hints);
@@ -172,7 +172,7 @@ impl Hub {
     /// The console was closed.
     pub fn try_send(&self, mut console: &File, bytes: &[u8]) -> io::Result<bool> {
         let _input = self.input();
-        if self.state().visit.is_some() {
+        if self.state().session.is_some() {
             return Ok(false);
         }
         console.write_all(bytes).map(|()| true)
@@ -185,7 +185,7 @@ impl Hub {
     pub fn send(&self, mut console: &File, bytes: &[u8]) -> io::Result<()> {
         loop {
             let mut state = self.state();
-            while state.visit.is_some() || state.tracker.is_resting() {
+            while state.session.is_some() || state.tracker.is_resting() {
                 if state.end.is_some() {
                     return Err(io::ErrorKind::BrokenPipe.into());
                 }
@@ -193,7 +193,7 @@ impl Hub {
             }
             drop(state);
             let _input = self.input();
-            if self.state().visit.is_none() {
+            if self.state().session.is_none() {
                 return console.write_all(bytes);
             }
         }
@@ -206,7 +206,7 @@ impl Hub {
     pub fn call(&self, mut console: &File) -> io::Result<bool> {
         let _input = self.input();
         let mut state = self.state();
-        if state.visit.is_some() {
+        if state.session.is_some() {
             return Ok(false);
         }
         state.tracker.call();
@@ -218,7 +218,7 @@ impl Hub {
     ///
     /// # Errors
     /// Why it cannot be there.
-    pub fn visit(&self, mut console: &File, patience: Duration) -> Result<(), String> {
+    pub fn begin_session(&self, mut console: &File, patience: Duration) -> Result<(), String> {
         if !self.hypervisor {
             return Err(format!("{} has no monitor: it runs without the hypervisor", self.about.name));
         }
@@ -237,27 +237,27 @@ impl Hub {
                 Err(_) if Instant::now() > deadline => {
                     return Err("the guest does not read its input, which is full; try again later".into());
                 }
-                Err(_) => std::thread::sleep(LOOK / 10),
+                Err(_) => std::thread::sleep(POLL / 10),
             }
         };
         let mut state = self.state();
-        if state.visit.is_some() || state.tracker.is_inside() {
+        if state.session.is_some() || state.tracker.is_inside() {
             return Err(format!("the monitor of {} is busy: another shell is there", self.about.name));
         }
-        state.visit = Some(Visit::default());
+        state.session = Some(MonitorSession::default());
         state.tracker.call();
         drop(state);
         console.write_all(MONITOR).map_err(|error| format!("the console is closed: {error}"))
     }
 
-    /// The visitor types: at most one line, and its end as the last byte.
+    /// The client types: at most one line, and its end as the last byte.
     ///
     /// # Errors
     /// The console was closed.
     pub fn tell(&self, mut console: &File, bytes: &[u8]) -> io::Result<()> {
         let _input = self.input();
         let mut state = self.state();
-        if state.visit.as_ref().is_none_or(|visit| visit.left) {
+        if state.session.as_ref().is_none_or(|session| session.left) {
             return Ok(());
         }
         if bytes == MONITOR || bytes.ends_with(b"\r") {
@@ -267,19 +267,19 @@ impl Hub {
         console.write_all(bytes)
     }
 
-    /// What the visitor has not heard yet, at once.
+    /// What the client has not received yet, at once.
     pub fn news(&self) -> News {
         let mut state = self.state();
         let (prompt, ended) = (state.tracker.at_prompt(), state.end.is_some());
-        let Some(visit) = &mut state.visit else { return News { left: true, ended, ..News::default() } };
-        News { output: std::mem::take(&mut visit.output), prompt, left: visit.left, ended }
+        let Some(session) = &mut state.session else { return News { left: true, ended, ..News::default() } };
+        News { output: std::mem::take(&mut session.output), prompt, left: session.left, ended }
     }
 
     /// The same, after a while if there is nothing.
     pub fn wait_for_news(&self) -> News {
         let state = self.state();
-        let is_news = |visit: &Visit| visit.left || !visit.output.is_empty();
-        if state.end.is_none() && !state.visit.as_ref().is_some_and(is_news) {
+        let is_news = |session: &MonitorSession| session.left || !session.output.is_empty();
+        if state.end.is_none() && !state.session.as_ref().is_some_and(is_news) {
             drop(self.wait(state));
         } else {
             drop(state);
@@ -287,9 +287,9 @@ impl Hub {
         self.news()
     }
 
-    /// The visitor goes: the monitor is left, as soon as it takes a line.
-    pub fn depart(&self, console: &File) {
-        let mut again = Instant::now() + AGAIN;
+    /// The client leaves: the monitor is left, as soon as it takes a line.
+    pub fn end_session(&self, console: &File) {
+        let mut again = Instant::now() + RESEND;
         loop {
             let news = self.news();
             if news.left || news.ended {
@@ -300,7 +300,7 @@ impl Hub {
                 self.tell(console, MONITOR)
             } else if Instant::now() > again {
                 // What was typed last may have been no line to it.
-                again = Instant::now() + AGAIN;
+                again = Instant::now() + RESEND;
                 self.tell(console, b"\r")
             } else {
                 Ok(())
@@ -310,7 +310,7 @@ impl Hub {
             }
             self.wait_for_news();
         }
-        self.state().visit = None;
+        self.state().session = None;
         self.wake();
     }
 
@@ -346,7 +346,7 @@ impl Hub {
         state.end = Some(Some(status));
         state.viewers.clear();
         self.wake();
-        let deadline = Instant::now() + FAREWELL;
+        let deadline = Instant::now() + EXIT_STATUS_WAIT;
         while state.connections > 0 && Instant::now() < deadline {
             state = self.wait(state);
         }

@@ -93,14 +93,14 @@ fn serve(
         Some(Request::About) => wire::write(stream, Kind::About, &serde_json::to_vec(&hub.about)?),
         Some(Request::Console) => view(stream, hub, console),
         Some(Request::Monitor { command }) => {
-            match command.as_deref().map_or(Ok(()), check).and_then(|()| hub.visit(console, ENTRY)) {
+            match command.as_deref().map_or(Ok(()), check).and_then(|()| hub.begin_session(console, ENTRY)) {
                 Err(why) => wire::write(stream, Kind::Refused, why.as_bytes()),
                 Ok(()) => {
                     let result = match command {
                         Some(command) => answer(stream, hub, console, &command),
                         None => converse(stream, hub, console),
                     };
-                    hub.depart(console);
+                    hub.end_session(console);
                     result?;
                     farewell(stream, hub)
                 }

@@ -154,8 +154,8 @@ mod tests {
     }
 
     #[test]
-    fn a_visit_leaves_no_trace_in_the_guests_output() {
-        let visit = "\r\nmonitor: guest is paused; `help` lists the commands\r\nmonitor> vms\r\n* guest\r\n\
+    fn a_session_leaves_no_trace_in_the_guests_output() {
+        let session = "\r\nmonitor: guest is paused; `help` lists the commands\r\nmonitor> vms\r\n* guest\r\n\
                      monitor> quit\r\nmonitor: guest resumed\r\n";
         for size in 1..90 {
             let mut tracker = Tracker::default();
@@ -166,10 +166,10 @@ mod tests {
             );
             tracker.call();
             assert!(tracker.is_inside());
-            let text = format!("before\r\r\nmon\r\nmonitor> no{visit}\r\nmonitor: after\r\n");
+            let text = format!("before\r\r\nmon\r\nmonitor> no{session}\r\nmonitor: after\r\n");
             let [guests, monitor, resting] = split(&mut tracker, &text, size);
             assert_eq!(guests, "before\r\r\nmon\r\nmonitor> no\r\nmonitor: after\r\n", "{size}");
-            assert_eq!((monitor.as_str(), resting.as_str()), (visit, ""));
+            assert_eq!((monitor.as_str(), resting.as_str()), (session, ""));
             assert!(!tracker.is_inside() && !tracker.is_resting());
         }
         let mut tracker = Tracker::default();

@@ -18,7 +18,7 @@ use crate::paging::shadow::oracle::layout::{self, TABLE_BYTES, TABLES};
 use crate::paging::shadow::oracle::stale::Change;
 use crate::paging::shadow::oracle::twins::Omits;
 use crate::paging::shadow::oracle::{Outcome, Walked};
-use crate::smp::mailbox::{self, Carrier};
+use crate::smp::mailbox::{self, KickSender};
 use crate::vm::mailbox::Mailbox;
 use crate::vm::work;
 use core::cell::{Cell, RefCell};
@@ -255,7 +255,7 @@ impl World {
     }
 }
 
-impl Carrier for World {
+impl KickSender for World {
     type Counter = AtomicU64;
 
     fn mailbox(&self, pcpu: u32) -> &mailbox::Mailbox {
