@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
     time::Instant,
@@ -32,8 +32,8 @@ struct Step {
 enum Work {
     /// It runs programs, and counts what they say.
     Run(fn(&Surroundings, log: &Path) -> Result<Counts>),
-    /// The end-to-end cases of these machines. Steps of this kind that follow each other are one queue of cases, so that no
-    /// processor is idle while the last case of one of them ends.
+    /// The end-to-end cases of these machines. All steps of this kind are one queue of cases, so that no processor is idle while the
+    /// last case of one of them ends; and the queue runs beside other steps, which leave processors idle ([`BESIDE_GUESTS`]).
     Guests(&'static [&'static str]),
 }
 
@@ -77,6 +77,8 @@ const STEPS: [Step; 9] = [
 
 /// The steps that start emulated machines.
 const NEED_QEMU: [&str; 3] = ["unit", "native", "qemu-svm"];
+/// Steps beside which the end-to-end cases run. Those before them build what the cases need.
+const BESIDE_GUESTS: [&str; 3] = ["unit", "fuzz", "train"];
 /// The step that needs the trainer's environment. A person without a network goes without it.
 const TRAIN: &str = "train";
 /// What a whole run on a clean checkout leaves in `target/`, in bytes, with some room for the machines' disks.
@@ -100,6 +102,13 @@ struct Surroundings<'a> {
 struct Counts {
     passed: u64,
     failed: u64,
+}
+
+impl Counts {
+    fn add(&mut self, other: Counts) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+    }
 }
 
 /// Runs the steps; the status is 1 if anything failed.
@@ -134,41 +143,32 @@ pub fn run(args: &TestArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let builds = STEPS.iter().filter(wanted).filter_map(|step| builds_alone(step.name, project)).collect();
     let ahead = thread::spawn(|| build_ahead(builds));
     let at = Surroundings { project, ui, full: args.full };
-    let steps: Vec<_> = STEPS.iter().filter(wanted).collect();
-    for together in steps.chunk_by(|one, next| one.machines().is_some() && next.machines().is_some()) {
-        let log = logs.join(format!("{}.log", log_name(together[0])));
-        let (begin, spent) = (Instant::now(), processor_seconds());
-        let result = {
-            let names: Vec<_> = together.iter().map(|step| step.name).collect();
-            let _step = ui.step(&format!("{}: {}", names.join(", "), together[0].what));
-            at.perform(together, &log)
+    let (guests, alone): (Vec<_>, Vec<_>) =
+        STEPS.iter().filter(wanted).partition(|step| step.machines().is_some());
+    thread::scope(|scope| {
+        let mut beside = None;
+        let cases = || (!guests.is_empty()).then(|| at.timed(&guests, &logs));
+        for step in &alone {
+            // From here on, what the machines run is built, and the processors would be idle for a third of the time: steps wait
+            // for one compiler, for one test, for packages from the network.
+            if BESIDE_GUESTS.contains(&step.name) && beside.is_none() {
+                beside = Some(scope.spawn(cases));
+            }
+            total.add(report(&at.timed(&[step], &logs)));
+        }
+        let ended = match beside {
+            Some(cases) => cases.join().expect("a step returns its errors"),
+            None => cases(),
         };
-        let time = Time { seconds: begin.elapsed().as_secs_f32(), processors: processor_seconds() - spent };
-        let (outcomes, note) = match result {
-            Ok(outcomes) => (outcomes, String::new()),
-            Err(error) => (vec![Counts { passed: 0, failed: 1 }], format!("{error:#}\n")),
-        };
-        for (step, counts) in together.iter().zip(&outcomes) {
-            total.passed += counts.passed;
-            total.failed += counts.failed;
-            let verdict = if counts.failed == 0 { "ok" } else { "FAILED" };
-            let time = (together.len() == 1).then_some(&time);
-            println!("{}", line(verdict, step.name, Some(counts.passed), time, step.what));
-        }
-        if together.len() > 1 {
-            println!("{}", line("", "", None, Some(&time), "these steps, as one"));
-        }
-        if outcomes.iter().any(|counts| counts.failed > 0) {
-            println!("{note}{}\nThe whole log: {}\n", end_of(&log), log.display());
-        }
-    }
+        ended.iter().for_each(|ended| total.add(report(ended)));
+    });
     if let Some(why) = &skipped {
         // In CI it is a failure of the step, not something to be missed.
         println!("skipped train: {why:#}");
     }
     // Each build has been waited for by its step.
     let _nothing_failed_here = ahead.join();
-    if steps.iter().any(|step| step.machines().is_some()) {
+    if !guests.is_empty() {
         let cases = std::fs::read_to_string(logs.join(format!("{GUESTS}.log"))).unwrap_or_default();
         for (cost, case) in most_expensive(&cases) {
             println!("{:<7} expensive {:>12} {:>9} {cost:>7.1} s of processors  {case}", "", "", "");
@@ -179,6 +179,36 @@ pub fn run(args: &TestArgs, project: &Project, ui: &Ui) -> Result<u8> {
     println!("{}", line("", "all", None, Some(&time), ""));
     println!("{} passed, {} failed", total.passed, total.failed);
     Ok(u8::from(total.failed > 0))
+}
+
+/// Steps that have come to an end together, and how.
+struct Ended<'a> {
+    steps: &'a [&'a Step],
+    /// One for each step.
+    outcomes: Vec<Counts>,
+    time: Time,
+    /// Why they could not be performed at all, or empty.
+    note: String,
+    log: PathBuf,
+}
+
+/// Prints what came of steps, with the end of their log if something failed.
+fn report(ended: &Ended) -> Counts {
+    let Ended { steps, outcomes, time, note, log } = ended;
+    let mut total = Counts::default();
+    for (step, counts) in steps.iter().zip(outcomes) {
+        total.add(*counts);
+        let verdict = if counts.failed == 0 { "ok" } else { "FAILED" };
+        let time = (steps.len() == 1).then_some(time);
+        println!("{}", line(verdict, step.name, Some(counts.passed), time, step.what));
+    }
+    if steps.len() > 1 {
+        println!("{}", line("", "", None, Some(time), "these steps, as one"));
+    }
+    if total.failed > 0 {
+        println!("{note}{}\nThe whole log: {}\n", end_of(log), log.display());
+    }
+    total
 }
 
 /// What something took.
@@ -261,6 +291,23 @@ impl Surroundings<'_> {
     fn check(&self, log: &Path, command: &mut Command) -> Result<Counts> {
         let succeeded = self.run(log, command)?;
         Ok(Counts { passed: u64::from(succeeded), failed: u64::from(!succeeded) })
+    }
+
+    /// Performs these steps as one, and says what that took. What other steps start meanwhile and wait for counts, too.
+    fn timed<'b>(&self, steps: &'b [&'b Step], logs: &Path) -> Ended<'b> {
+        let log = logs.join(format!("{}.log", log_name(steps[0])));
+        let (begin, spent) = (Instant::now(), processor_seconds());
+        let result = {
+            let names: Vec<_> = steps.iter().map(|step| step.name).collect();
+            let _step = self.ui.step(&format!("{}: {}", names.join(", "), steps[0].what));
+            self.perform(steps, &log)
+        };
+        let time = Time { seconds: begin.elapsed().as_secs_f32(), processors: processor_seconds() - spent };
+        let (outcomes, note) = match result {
+            Ok(outcomes) => (outcomes, String::new()),
+            Err(error) => (vec![Counts { passed: 0, failed: 1 }], format!("{error:#}\n")),
+        };
+        Ended { steps, outcomes, time, note, log }
     }
 
     /// What came of these steps: one, or some with end-to-end cases.
