@@ -1,6 +1,6 @@
 //! A vector and a list of boxes, each in a region of its own: what is used together is in the same frames.
 //!
-//! `lists [NODES [wait]]`; with `wait` the regions stay until the end of standard input.
+//! `region-example [NODES [wait]]`; with `wait` the regions stay until the end of standard input.
 
 use std::{env, io};
 
