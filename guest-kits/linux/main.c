@@ -266,5 +266,5 @@ static void __exit palimpsest_exit(void)
 
 module_init(palimpsest_init);
 module_exit(palimpsest_exit);
-MODULE_DESCRIPTION("Counts page faults for the hypervisor Palimpsest");
+MODULE_DESCRIPTION("Counts page faults for the hypervisor Palimpsest, and names regions of memory");
 MODULE_LICENSE("Dual MIT/GPL");

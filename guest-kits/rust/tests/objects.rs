@@ -108,7 +108,7 @@ proptest! {
         steps in prop::collection::vec((0..8usize, 0..4u8, 0..3000usize), 1..120)
     ) {
         let region = Region::new();
-        let mut ours: [RegionVec<u32>; 8] = [const { () }; 8].map(|()| region.vec());
+        let mut ours: [RegionVec<u32>; 8] = [(); 8].map(|()| region.vec());
         let mut theirs: [Vec<u32>; 8] = Default::default();
         for (at, what, length) in steps {
             let values = (0..length as u32).map(|n| n.wrapping_mul(2_654_435_761) ^ at as u32);
