@@ -73,6 +73,64 @@ struct palimpsest_counter_page {
 };
 #endif
 
+/* The guest kit's device, /dev/palimpsest */
+/* Version of this interface. Structures grow by new ioctls, never by fields. */
+#define PALIMPSEST_KIT_VERSION 1
+/* The type of the ioctls, which none in Linux has. */
+#define PALIMPSEST_KIT_IOCTL_TYPE 186
+/* Version, limits, and what this file uses of them. Argument: struct palimpsest_kit_info. */
+#define PALIMPSEST_KIT_INFO 0x8020ba00
+/* Makes a region without frames. Argument: struct palimpsest_kit_region; reads `flags`, which is 0, and writes the rest. */
+#define PALIMPSEST_KIT_CREATE 0xc018ba01
+/* Ends a region of this file by its `number`. Argument: struct palimpsest_kit_region. */
+#define PALIMPSEST_KIT_DELETE 0x4018ba02
+/* Writes `frames` and `mappings` of a region of this file by its `number`. Argument: struct palimpsest_kit_region. */
+#define PALIMPSEST_KIT_QUERY 0xc018ba03
+/* The offset of a region for mmap is its number times this. */
+#define PALIMPSEST_KIT_OFFSET_UNIT 0x1000
+/* Regions of a file at most. */
+#define PALIMPSEST_KIT_REGIONS_PER_FILE 16
+/* Regions of all programs at most: half of what a guest may have. */
+#define PALIMPSEST_KIT_REGIONS_MAX 128
+/* The error for a region that does not exist, or that another file has made. */
+#define PALIMPSEST_KIT_ENOENT 2
+/* The error for a machine without memory for the mapping, or a hypervisor without memory for its records. */
+#define PALIMPSEST_KIT_ENOMEM 12
+/* The error for a mapping that would be executable, or a descriptor that may not read or write as the mapping would. */
+#define PALIMPSEST_KIT_EACCES 13
+/* The error for an argument that cannot be read or written. */
+#define PALIMPSEST_KIT_EFAULT 14
+/* The error for the end of a region that has mappings. */
+#define PALIMPSEST_KIT_EBUSY 16
+/* The error for flags that mean nothing, a private mapping, and a change of a part of a mapping. */
+#define PALIMPSEST_KIT_EINVAL 22
+/* The error for an unknown ioctl. */
+#define PALIMPSEST_KIT_ENOTTY 25
+/* The error for a guest that has as many regions as it may have. */
+#define PALIMPSEST_KIT_ENOSPC 28
+/* The error for what is over a limit: regions of the file or of all programs, RLIMIT_MEMLOCK of the user, or frames of all
+ * programs, which may have a quarter of the guest's memory. */
+#define PALIMPSEST_KIT_EDQUOT 122
+#define PALIMPSEST_KIT_PATH "/dev/palimpsest"
+
+#ifndef __ASSEMBLER__
+/* A region of a program's. */
+struct palimpsest_kit_region {
+    uint32_t number;
+    uint32_t flags;
+    uint64_t frames;
+    uint64_t mappings;
+};
+/* What a file may use, and what it uses. */
+struct palimpsest_kit_info {
+    uint32_t version;
+    uint32_t regions;
+    uint64_t frames;
+    uint64_t frames_all;
+    uint64_t frames_max;
+};
+#endif
+
 /* The test device */
 /* A latch of four bytes; what is written is read back. */
 #define PALIMPSEST_TEST_LATCH 224

@@ -5,6 +5,7 @@
 //! | [`config`], [`mode`], [`policy`], [`schedule`], [`feature`] | who writes `palimpsest.toml` (people, `pal`) and the hypervisor, which reads it |
 //! | [`telemetry`] | the hypervisor, which sends records, and `pal`, which reads them |
 //! | [`hypercall`], [`testdev`] | the hypervisor and the kernels that run in its VMs |
+//! | [`kit`] | the guest kit's module and the programs of a guest |
 //! | [`lab`] | the lab machine's plugin, which counts, and the readers of its counters |
 //! | [`agile`] | a hypervisor with agile paging and a machine that models the processor for it |
 //!
@@ -23,6 +24,7 @@ pub mod agile;
 pub mod config;
 pub mod feature;
 pub mod hypercall;
+pub mod kit;
 pub mod lab;
 pub mod mode;
 pub mod policy;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use abi::{Constant, config, hypercall, lab, telemetry, testdev};
+use abi::{Constant, config, hypercall, kit, lab, telemetry, testdev};
 
 /// What precedes everything.
 const HEAD: &str = "\
@@ -49,6 +49,20 @@ fn counter_page(out: &mut String) {
     writeln!(out, "    uint64_t reserved[{reserved}];\n}};\n#endif").unwrap();
 }
 
+/// The arguments of the guest kit's ioctls.
+fn kit_structures(out: &mut String) {
+    writeln!(out, "#define PALIMPSEST_KIT_PATH \"{}\"", kit::PATH).unwrap();
+    out.push_str("\n#ifndef __ASSEMBLER__\n");
+    let region = ("region", "A region of a program's.", kit::Region::FIELDS);
+    let info = ("info", "What a file may use, and what it uses.", kit::Info::FIELDS);
+    for (name, docs, fields) in [region, info] {
+        writeln!(out, "/* {docs} */\nstruct palimpsest_kit_{name} {{").unwrap();
+        fields.iter().for_each(|(kind, field)| writeln!(out, "    {kind} {field};").unwrap());
+        out.push_str("};\n");
+    }
+    out.push_str("#endif\n");
+}
+
 /// The structures in the shared memory of a lab machine.
 fn lab_structures(out: &mut String) {
     out.push_str("\n#ifndef __ASSEMBLER__\n/* The lab machine's counters in shared memory: this, then one record for each PCPU. */\n");
@@ -75,6 +89,8 @@ fn render() -> String {
     let mut out = HEAD.to_owned();
     constants(&mut out, "Hypercalls", "HYPERCALL", hypercall::CONSTANTS);
     counter_page(&mut out);
+    constants(&mut out, "The guest kit's device, /dev/palimpsest", "KIT", kit::CONSTANTS);
+    kit_structures(&mut out);
     constants(&mut out, "The test device", "TEST", testdev::CONSTANTS);
     constants(&mut out, "Limits of palimpsest.toml", "CONFIG", config::CONSTANTS);
     let docs: &'static [&'static str] = &["Version of the records' schema."];
@@ -114,12 +130,18 @@ fn the_header_compiles_and_has_the_same_layout() {
         ("lab_agile", size_of::<lab::AgileCounters>()),
         ("lab_record", size_of::<lab::Record>()),
         ("counter_page", size_of::<hypercall::CounterPage>()),
+        ("kit_region", size_of::<kit::Region>()),
+        ("kit_info", size_of::<kit::Info>()),
     ];
     let mut source = format!("#include \"{}\"\n#include <stddef.h>\n", path().display());
     for (name, bytes) in sizes {
         writeln!(source, "_Static_assert(sizeof(struct palimpsest_{name}) == {bytes}, \"{name}\");").unwrap();
     }
     let places = [
+        ("kit_region", "frames", std::mem::offset_of!(kit::Region, frames)),
+        ("kit_region", "mappings", std::mem::offset_of!(kit::Region, mappings)),
+        ("kit_info", "regions", std::mem::offset_of!(kit::Info, regions)),
+        ("kit_info", "frames_max", std::mem::offset_of!(kit::Info, frames_max)),
         ("lab_record", "doorbell", std::mem::offset_of!(lab::Record, doorbell)),
         ("lab_record", "agile", std::mem::offset_of!(lab::Record, agile)),
         ("lab_agile", "checks_stale", std::mem::offset_of!(lab::AgileCounters, checks_stale)),

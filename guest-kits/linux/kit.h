@@ -34,6 +34,8 @@ static inline int error_of(long answer)
 		return -EFAULT;
 	case PALIMPSEST_HYPERCALL_KVM_EOPNOTSUPP:
 		return -EOPNOTSUPP;
+	case PALIMPSEST_HYPERCALL_REGION_ENOENT:
+		return -ENOENT;
 	case PALIMPSEST_HYPERCALL_REGION_ENOMEM:
 		return -ENOMEM;
 	case PALIMPSEST_HYPERCALL_REGION_EBUSY:
@@ -53,5 +55,9 @@ static inline int error_of(long answer)
  */
 int regions_begin(struct kobject *directory);
 void regions_end(struct kobject *directory);
+
+/* Regions of programs (programs.c), in the same way. They end with the files of the device, which keep the module. */
+int programs_begin(struct kobject *directory);
+void programs_end(struct kobject *directory);
 
 #endif

@@ -2,7 +2,7 @@
 /*
  * Counts the page faults of each processor on a page that the hypervisor Palimpsest reads: with nested paging it sees none of
  * them, and its policies need them. The page and the hypercall are those of abi/include/palimpsest.h; `cargo pal run --kit`
- * builds and loads this module. What it does beside that is in regions.c.
+ * builds and loads this module. What it does beside that is in regions.c, for the kernel's memory, and programs.c.
  *
  * What is counted. The tracepoints exceptions:page_fault_user and exceptions:page_fault_kernel are the first thing that
  * Linux's handler does, so that every page fault counts once, also one that ends in a signal, and the address is of no
@@ -39,6 +39,8 @@ static enum cpuhp_state hotplug;
 static struct kobject *directory;
 /* Slab caches can be put into regions. */
 static bool has_regions;
+/* There is /dev/palimpsest. */
+static bool has_programs;
 
 static bool palimpsest_is_here(void)
 {
@@ -233,6 +235,10 @@ static int __init palimpsest_init(void)
 	has_regions = !error;
 	if (error)
 		pr_notice("slab caches of this kernel cannot be put into regions: error %d\n", error);
+	error = programs_begin(directory);
+	has_programs = !error;
+	if (error)
+		pr_notice("there is no /dev/palimpsest for programs: error %d\n", error);
 	return 0;
 offline:
 	kobject_put(directory);
@@ -246,6 +252,8 @@ free:
 
 static void __exit palimpsest_exit(void)
 {
+	if (has_programs)
+		programs_end(directory);
 	if (has_regions)
 		regions_end(directory);
 	/* Readers first: this waits for those that are in a file. */
@@ -258,5 +266,5 @@ static void __exit palimpsest_exit(void)
 
 module_init(palimpsest_init);
 module_exit(palimpsest_exit);
-MODULE_DESCRIPTION("Counts page faults for the hypervisor Palimpsest");
+MODULE_DESCRIPTION("Counts page faults for the hypervisor Palimpsest, and names regions of memory");
 MODULE_LICENSE("Dual MIT/GPL");

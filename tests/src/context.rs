@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use tempfile::TempDir;
 
-use crate::kit::Kits;
+use crate::kit::{Kits, Sdk};
 
 /// The machines of `pal run --machine`.
 pub const MACHINES: [&str; 4] = ["bochs-native", "bochs-vtx", "native", "qemu-svm"];
@@ -46,6 +46,10 @@ pub struct Context {
     pub clock: PathBuf,
     /// The hostile kit.
     pub hostile: PathBuf,
+    /// The program that misuses the guest kit's device.
+    pub regions: PathBuf,
+    /// The programs with the guest kit's libraries.
+    pub sdk: Sdk,
     /// The machine to run on.
     pub machine: &'static str,
     /// The mode of the hypervisor, unless it is the default.
@@ -63,6 +67,8 @@ impl Context {
             stress: kits.stress.clone(),
             clock: kits.clock.clone(),
             hostile: kits.hostile.clone(),
+            regions: kits.regions.clone(),
+            sdk: kits.sdk.clone(),
             machine,
             mode,
             scratch: tempfile::tempdir()?,

@@ -1,5 +1,5 @@
-//! Builds what is under `tests/kits`: the multiboot1 kit, the stress and the clock program with the system's C compiler, the
-//! long-mode kit with cargo.
+//! Builds what is under `tests/kits`: the multiboot1 kit and the stress, clock and regions programs with the system's C compiler,
+//! the long-mode kit with cargo; and the examples of the guest kit's libraries, as their documentation says.
 
 use std::{
     env,
@@ -29,6 +29,11 @@ const OPTIONS: [&str; 16] = [
     "-Wl,-z,noexecstack",
 ];
 
+/// The guests' target of cargo's.
+const TRIPLE: &str = "x86_64-unknown-linux-gnu";
+/// Cargo's option for a program that needs no libraries of the guest's.
+const STATIC: &str = "target.x86_64-unknown-linux-gnu.rustflags=['-Ctarget-feature=+crt-static']";
+
 /// Where `palimpsest.h` is, from a kit.
 const HEADERS: &str = "../../../abi/include";
 
@@ -44,6 +49,21 @@ pub struct Kits {
     pub clock: PathBuf,
     /// Does random things to its machine.
     pub hostile: PathBuf,
+    /// A Linux program that misuses the guest kit's device.
+    pub regions: PathBuf,
+    /// The examples of the guest kit's libraries in C and in Rust, and the tests of the first.
+    pub sdk: Sdk,
+}
+
+/// Programs with the guest kit's libraries.
+#[derive(Clone)]
+pub struct Sdk {
+    /// The example in C.
+    pub c: PathBuf,
+    /// The tests of the library in C.
+    pub c_tests: PathBuf,
+    /// The example in Rust.
+    pub rust: PathBuf,
 }
 
 impl Kits {
@@ -54,7 +74,10 @@ impl Kits {
         long_mode(&kits.long_mode).context("the long-mode kit does not build")?;
         stress(&kits.stress).context("the stress program does not build")?;
         clock(&kits.clock).context("the clock program does not build")?;
-        hostile(&kits.hostile, &dir.join("hostile64.elf")).context("the hostile kit does not build")
+        hostile(&kits.hostile, &dir.join("hostile64.elf")).context("the hostile kit does not build")?;
+        regions(&kits.regions).context("the regions program does not build")?;
+        sdk_c(&dir.join("sdk")).context("guest-kits/c does not build")?;
+        sdk_rust(&kits.sdk.rust).context("guest-kits/rust/example does not build")
     }
 
     /// Those that were built into `dir`.
@@ -65,6 +88,12 @@ impl Kits {
             stress: ["stress64", "stress32"].map(|name| dir.join(name)),
             clock: dir.join("clock"),
             hostile: dir.join("hostile.elf"),
+            regions: dir.join("regions"),
+            sdk: Sdk {
+                c: dir.join("sdk/example"),
+                c_tests: dir.join("sdk/test"),
+                rust: dir.join("sdk/region-example"),
+            },
         }
     }
 }
@@ -108,6 +137,31 @@ fn clock(program: &Path) -> Result<()> {
     run(&mut compile, "cc; install gcc and libc6-dev")
 }
 
+fn regions(program: &Path) -> Result<()> {
+    let mut compile = Command::new("cc");
+    compile.current_dir(package()?.join("kits/regions"));
+    let options = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-static", "-I", HEADERS];
+    compile.args(options).args(["regions.c", "-o"]).arg(program);
+    run(&mut compile, "cc; install gcc and libc6-dev")
+}
+
+fn sdk_c(dir: &Path) -> Result<()> {
+    let out = format!("OUT={}", dir.display());
+    let mut make = Command::new("make");
+    make.arg("-C").arg(package()?.join("../guest-kits/c")).arg(out).arg("all").arg(dir.join("test"));
+    run(make.env_remove("MAKEFLAGS"), "make; install make and gcc")
+}
+
+fn sdk_rust(program: &Path) -> Result<()> {
+    let (root, target) = workspace()?;
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root).args(["build", "--quiet", "--package", "region-example"]);
+    cargo.args(["--profile", "guest", "--target", TRIPLE, "--config", STATIC]).env_remove("RUSTFLAGS");
+    run(&mut cargo, "cargo")?;
+    std::fs::copy(target.join(TRIPLE).join("guest/region-example"), program)?;
+    Ok(())
+}
+
 /// `wide` is the ELF file on the way to `program`.
 fn hostile(program: &Path, wide: &Path) -> Result<()> {
     let source = package()?.join("kits/hostile");
@@ -119,14 +173,19 @@ fn hostile(program: &Path, wide: &Path) -> Result<()> {
     multiboot(wide, program)
 }
 
-fn long_mode(program: &Path) -> Result<()> {
-    let package = package()?;
-    let root = package.parent().context("tests is a directory of the workspace")?;
+/// The directory of the workspace, and where cargo builds.
+fn workspace() -> Result<(PathBuf, PathBuf)> {
+    let root = package()?.parent().context("tests is a directory of the workspace")?.to_owned();
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
+    Ok((root, target))
+}
+
+fn long_mode(program: &Path) -> Result<()> {
+    let (root, target) = workspace()?;
     // Warnings of the compiler about the flags are no concern of the tests.
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     run(cargo.current_dir(root).args(["kit", "--quiet"]).env_remove("RUSTFLAGS"), "cargo")?;
-    multiboot(&target.join("x86_64-unknown-linux-gnu/hv/long-mode-kit"), program)
+    multiboot(&target.join(TRIPLE).join("hv/long-mode-kit"), program)
 }
 
 /// Multiboot 1 knows 32-bit ELF files only: the same segments go into one.

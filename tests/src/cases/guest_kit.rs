@@ -1,4 +1,4 @@
-//! The guest kit: its module counts page faults, and the hypervisor reads them.
+//! The guest kit: its module counts page faults, and the hypervisor reads them; slab caches and programs have regions.
 
 use anyhow::{Result, ensure};
 
@@ -9,6 +9,8 @@ use crate::{context::Context, pty::Person};
 pub const CASES: &[Case] = &[
     only("qemu-svm", "guest kit: page faults are counted and sampled", counts).also(SHADOW),
     only("qemu-svm", "guest kit: slab caches are put into regions", slabs).also(SHADOW),
+    only("qemu-svm", "guest kit: programs have objects in regions", programs).also(SHADOW),
+    only("qemu-svm", "guest kit: programs misuse its device", misuse).also(SHADOW),
     only("qemu-svm", "guest kit: refused", refused),
 ];
 
@@ -133,6 +135,94 @@ echo -nothing > $k/regions; echo nothing > $k/regions; rmmod palimpsest && ls $k
     leave(&mut person, "resumed")?;
     person.types("exit\r")?;
     ensure!(person.ends()? == Some(0), "{}", person.shown);
+    Ok(())
+}
+
+/// What an example of the guest kit's libraries prints for a region: its number, frames, and the sum of what is in it.
+fn regions_of(said: &str) -> Vec<[u64; 3]> {
+    let numbers = |line: &str| -> Option<[u64; 3]> {
+        let words: Vec<&str> = line.strip_prefix("region ")?.split_whitespace().collect();
+        let [number, "frames", frames, "sum", sum] = words[..] else { return None };
+        Some([number.parse().ok()?, frames.parse().ok()?, sum.parse().ok()?])
+    };
+    said.lines().filter_map(numbers).collect()
+}
+
+/// The examples in C and in Rust have their objects in regions: the module counts the frames that the libraries do, until the
+/// program ends or is killed. The module stays while it is in use. Without it memory is plain.
+fn programs(context: &Context) -> Result<()> {
+    let put = [(&context.sdk.c, "/c"), (&context.sdk.rust, "/rust")]
+        .map(|(from, to)| format!("{}:{to}", from.display()));
+    let machine = ["--kit", "--put", &put[0], "--put", &put[1]];
+    let script = r#"k=/sys/kernel/palimpsest
+hold() {
+    rm -f f out; mkfifo f; $1 2000 wait < f > out & exec 3> f
+    until [ "$(grep -c sum out 2>/dev/null)" = 2 ]; do sleep 0.05; done
+    cat out; sed 's/^/held /' $k/programs
+}
+hold /c; rmmod palimpsest 2>&1; exec 3>&-; wait; echo left $(wc -l < $k/programs)
+hold /rust; kill -9 $!; wait; exec 3>&-; echo left $(wc -l < $k/programs)
+rmmod palimpsest && for program in /c /rust; do $program 100; done; dmesg | grep -c 'Bad page\|Bad rss\|refcount_t\|Oops'
+"#;
+    let run = context.run(&[&machine[..], &["--exec", script]].concat())?.status(1)?;
+    let said = run.stdout();
+    let held: Vec<Vec<u64>> = said
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("held ")?.split(' ').flat_map(str::parse).collect()))
+        .collect();
+    // Nodes of 96 bytes in C and of 112 in Rust are in whole arenas of 64 frames; so is an array of 16 000 bytes.
+    let expected = [[64, 1_999_000], [128, 7_998_000], [64, 1_999_000], [64, 2_664_667_000]];
+    let plain = [[64, 4950], [64, 19900], [64, 4950], [64, 328_350]];
+    let found = regions_of(&said);
+    ensure!(found.len() == 8 && held.len() == 4, "{said}");
+    for ((region, held), [frames, sum]) in found.iter().zip(&held).zip(expected) {
+        let [number, _, counted, mappings] = held[..] else { anyhow::bail!("{said}") };
+        ensure!(*region == [number, frames, sum] && number > 0, "{region:?}: {said}");
+        ensure!(counted == frames && mappings == frames / 64, "{held:?} beside {region:?}: {said}");
+    }
+    ensure!(found[4..] == plain.map(|[frames, sum]| [0, frames, sum]), "{said}");
+    ensure!(said.matches("plain memory: No such file or directory").count() == 4, "{said}");
+    ensure!(said.matches("left 0\n").count() == 2 && said.contains("can't unload module"), "{said}");
+    // The kernel has nothing to say about it.
+    ensure!(said.ends_with("\n0\n"), "{said}");
+    if context.mode.is_some() {
+        return Ok(());
+    }
+
+    // The hypervisor has as many.
+    let mut person = Person::start(context, &machine)?;
+    person.sees("guest:/root#")?;
+    person.types("/c 2000 wait\r")?;
+    person.sees(" sum 7998000")?;
+    enter(&mut person)?;
+    let lines = ["     1  regular  all           64  256 KiB", "     2  regular  all          128  512 KiB"];
+    ask(&mut person, "regions", &[lines[0], lines[1], "192 of ", "refused 0; records "])?;
+    leave(&mut person, "resumed")?;
+    person.types("\x04")?;
+    person.sees("guest:/root#")?;
+    enter(&mut person)?;
+    ask(&mut person, "regions", &["0 of ", "refused 0; records "])?;
+    leave(&mut person, "resumed")?;
+    person.types("exit\r")?;
+    ensure!(person.ends()? == Some(0), "{}", person.shown);
+    Ok(())
+}
+
+/// Wrong and hostile calls, and those that are right but hard: the program checks each answer, and the frames in regions. Then the
+/// library's own tests run on the device.
+fn misuse(context: &Context) -> Result<()> {
+    let put = [(&context.regions, "/regions"), (&context.sdk.c_tests, "/test")];
+    let put = put.map(|(from, to)| format!("{}:{to}", from.display()));
+    let script = r"/regions || exit; /test 7 1500 || exit; cat /sys/kernel/palimpsest/programs
+        rmmod palimpsest && dmesg | grep -c 'Bad page\|Bad rss\|refcount_t\|Oops\|refuses'; true";
+    // QEMU has one lock for all page faults on shadow tables, which makes two VCPUs there slow.
+    let vcpus = if context.mode.is_some() { "1" } else { "2" };
+    let machine = ["--kit", "--vcpus", vcpus, "--put", &put[0], "--put", &put[1], "--exec", script];
+    let run = context.run(&machine)?.status(0)?;
+    let said = run.stdout();
+    let lines: Vec<&str> = said.lines().collect();
+    let [checks, "ok", "0"] = lines[..] else { anyhow::bail!("{said}") };
+    ensure!(checks.starts_with("regions: ") && checks.ends_with(" checks, ok"), "{said}");
     Ok(())
 }
 

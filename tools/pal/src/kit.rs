@@ -1,5 +1,5 @@
-//! The guest kit: a kernel module that counts page faults on a page shared with the hypervisor (`guest-kits/linux`), built for
-//! a guest's kernel and kept under `target/pal`.
+//! The guest kit: a kernel module that counts page faults on a page shared with the hypervisor, and gives programs memory in
+//! regions (`guest-kits/linux`), built for a guest's kernel and kept under `target/pal`.
 //!
 //! `run --kit` has the default initramfs load it; `pal kit` prints where it is. It is built against the headers of the kernel's
 //! release: those that belong to its modules (`build` in `lib/modules/RELEASE`), or Debian's, fetched and unpacked as kernels
@@ -25,10 +25,13 @@ use crate::{
 /// The module's name, which its file has with `.ko`.
 pub const NAME: &str = "palimpsest";
 /// What it is made of, in the checkout, in the same places in the directory where it is built.
-const SOURCES: [&str; 5] = [
+const SOURCES: [&str; 8] = [
     "guest-kits/linux/Kbuild",
     "guest-kits/linux/kit.h",
     "guest-kits/linux/main.c",
+    "guest-kits/linux/mapping.c",
+    "guest-kits/linux/programs.c",
+    "guest-kits/linux/programs.h",
     "guest-kits/linux/regions.c",
     "abi/include/palimpsest.h",
 ];
