@@ -64,7 +64,7 @@ static size_t random_size(struct run *run)
 	return next_random(&run->random) % 4 ? next_random(&run->random) % (2 * top) : top + next_random(&run->random) % 3 - 1;
 }
 
-/* Another object's bytes in this one, or nobody's, show here. */
+/* Another object's bytes in this one, or free memory's, show here. */
 static void check_marks(const struct object *object, size_t size)
 {
 	for (size_t n = 0; n < size; n++)

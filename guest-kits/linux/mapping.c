@@ -3,7 +3,7 @@
  * Memory of programs that is in a region: mmap of /dev/palimpsest.
  *
  * How frames stay true. The memory of a region is not the caller's own, pinned, but pages that are allocated here and mapped. So
- * no address of a program is checked or followed; a page is in the region from before anyone can touch it until nobody can; the
+ * no address of a program is checked or followed; a page is in the region from before anyone can touch it until none can; the
  * kernel never moves, merges, swaps or copies it, because it is on no list of its reclaim; and fork does not copy the mapping, so
  * that no copy on write takes a process away from its frames. docs/sdk.md argues it.
  *

@@ -31,7 +31,7 @@ enum Backing {
 /// # Safety
 /// The structure is the one that `request` has.
 unsafe fn ioctl<T>(file: &File, request: u64, argument: &mut T) -> io::Result<()> {
-    // SAFETY: the descriptor is open, and the caller's structure is a valid one that is written to by nobody else.
+    // SAFETY: the descriptor is open, and the caller's structure is a valid one that nothing else writes to.
     let answer = unsafe { libc::ioctl(file.as_raw_fd(), request as libc::Ioctl, ptr::from_mut(argument)) };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -79,7 +79,7 @@ impl Memory {
     /// Maps over reserved addresses.
     ///
     /// # Safety
-    /// The caller has reserved `at` to `at + bytes`, and nobody uses it.
+    /// The caller has reserved `at` to `at + bytes`, and nothing uses it.
     unsafe fn map_at(&self, at: *mut libc::c_void, bytes: usize) -> io::Result<()> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let (flags, file, offset) = match &self.backing {
@@ -100,14 +100,14 @@ impl Source for Memory {
         // A mapping of the device cannot be cut to size: the place for it is found with another.
         let room = bytes.checked_add(ARENA).ok_or(io::ErrorKind::OutOfMemory)?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: addresses that the kernel chooses, which nobody has.
+        // SAFETY: addresses that the kernel chooses, which are free.
         let reserved = unsafe { libc::mmap(ptr::null_mut(), room, libc::PROT_NONE, flags, -1, 0) };
         if reserved == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
         let before = reserved.addr().next_multiple_of(ARENA) - reserved.addr();
         let at = reserved.wrapping_byte_add(before);
-        // SAFETY: this part of the reservation, and what is left of it, are used by nobody.
+        // SAFETY: this part of the reservation, and what is left of it, are not in use.
         unsafe {
             if let Err(error) = self.map_at(at, bytes) {
                 libc::munmap(reserved, room);

@@ -37,7 +37,7 @@ pub trait Source {
     /// There is none, or the region is at a limit.
     fn map(&mut self, bytes: usize) -> io::Result<usize>;
 
-    /// Takes back what one call of `map` has given, which nobody uses any more.
+    /// Takes back what one call of `map` has given, which is not in use any more.
     fn unmap(&mut self, address: usize, bytes: usize);
 }
 

@@ -22,7 +22,7 @@
 #include "palimpsest.h"
 
 #define PAGE 4096ul
-#define NOBODY 65534
+#define OTHER_USER 65534
 
 static int checks, failures;
 
@@ -325,12 +325,12 @@ static void killed(void)
     check("frames of a killed process", frames_of_all(), 0);
 }
 
-static int as_nobody(int file, uint32_t number)
+static int as_other_user(int file, uint32_t number)
 {
     struct rlimit limit = { 16 * PAGE, 16 * PAGE };
 
     setrlimit(RLIMIT_MEMLOCK, &limit);
-    if (setuid(NOBODY))
+    if (setuid(OTHER_USER))
         return 1;
     check("closed to others", answer(open_device()), EACCES);
     check("the limit", map_answer(file, number, 16 * PAGE), 0);
@@ -343,7 +343,7 @@ static void others(int file, uint32_t number)
     pid_t child = fork();
 
     if (!child) {
-        int status = as_nobody(file, number);
+        int status = as_other_user(file, number);
 
         fflush(stdout);
         _exit(status);
