@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`partition`] | which frame is in which region, and how regions come, change and go |
 //! | [`guest`] | regions that the guest's kernel defines by hypercalls, with its quota |
+//! | [`history`] | which frames were accessed in the last samples, and the working sets of regions |
 //!
 //! Pure: nothing here knows a page table, a processor or a clock. A VM owns a [`Partition`](partition::Partition) behind a lock;
 //! hypercalls and, later, faults on closed regions call it, and perform the [`Effects`] that it returns on the VM's sets of
@@ -11,6 +12,7 @@
 //! another host frame. docs/design/0025-regions.md has the model and what is still missing.
 
 pub mod guest;
+pub mod history;
 pub mod partition;
 
 use arrayvec::ArrayVec;
