@@ -3,6 +3,7 @@
 //! | module | is |
 //! |---|---|
 //! | [`partition`] | which frame is in which region, and how regions come, change and go |
+//! | [`balance`] | which cache each region is mapped to |
 //! | [`guest`] | regions that the guest's kernel defines by hypercalls, with its quota |
 //! | [`history`] | which frames were accessed in the last samples, and the working sets of regions |
 //!
@@ -11,6 +12,7 @@
 //! tables. Frames are named by their guest frame numbers: what a guest does with a page does not change when the page moves to
 //! another host frame. docs/design/0025-regions.md has the model and what is still missing.
 
+pub mod balance;
 pub mod guest;
 pub mod history;
 pub mod partition;
