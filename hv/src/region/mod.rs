@@ -6,6 +6,7 @@
 //! | [`balance`] | which cache each region is mapped to |
 //! | [`guest`] | regions that the guest's kernel defines by hypercalls, with its quota |
 //! | [`history`] | which frames were accessed in the last samples, and the working sets of regions |
+//! | [`regioning`] | which frames are used together, found out in phases in which each change of region faults |
 //!
 //! Pure: nothing here knows a page table, a processor or a clock. A VM owns a [`Partition`](partition::Partition) behind a lock;
 //! hypercalls and, later, faults on closed regions call it, and perform the [`Effects`] that it returns on the VM's sets of
@@ -16,6 +17,9 @@ pub mod balance;
 pub mod guest;
 pub mod history;
 pub mod partition;
+pub mod regioning;
+#[cfg(test)]
+mod tests;
 
 use arrayvec::ArrayVec;
 

@@ -191,6 +191,11 @@ impl Partition {
         Partition::bytes_for(self.frames.len())
     }
 
+    /// Records of regions: all their numbers are below.
+    pub fn region_records(&self) -> usize {
+        self.regions.len()
+    }
+
     /// The region that a frame is in.
     ///
     /// # Errors
