@@ -11,7 +11,8 @@
 //! Pure: nothing here knows a page table, a processor or a clock. A VM owns a [`Partition`](partition::Partition) behind a lock;
 //! hypercalls and, later, faults on closed regions call it, and perform the [`Effects`] that it returns on the VM's sets of
 //! tables. Frames are named by their guest frame numbers: what a guest does with a page does not change when the page moves to
-//! another host frame. docs/design/0025-regions.md has the model and what is still missing.
+//! another host frame. docs/design/0025-regions.md has the model and what is still missing,
+//! docs/design/0026-regioning.md what finds regions and maps them to caches.
 
 pub mod balance;
 pub mod guest;

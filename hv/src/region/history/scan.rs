@@ -101,15 +101,17 @@ impl Histories {
         if changed == 0 {
             return 0;
         }
-        let mut count = 0;
+        let (mut count, mut flipped) = (0, 0);
+        let ones = &mut self.ones[place];
         for bit in bits(changed) {
             // A group at the end of a range may have places for frames that are no RAM.
             let Some(rid) = region_of(Gfn(first.0 + u64::from(bit))) else { continue };
-            let ones = &mut self.ones[place][bit as usize];
-            let before = *ones;
-            *ones = if accessed >> bit & 1 == 1 { before + 1 } else { before - 1 };
-            let (before, now) = (class(before), class(*ones));
-            self.planes[place][plane] ^= 1 << bit;
+            let before = ones[bit as usize];
+            let now = if accessed >> bit & 1 == 1 { before + 1 } else { before - 1 };
+            ones[bit as usize] = now;
+            flipped |= 1 << bit;
+            count += 1;
+            let (before, now) = (class(before), class(now));
             let histogram = &mut self.histograms[rid.index()];
             // Frames without ones are not counted, and 31 and 32 ones are one class.
             if before != 0 {
@@ -118,8 +120,8 @@ impl Histories {
             if now != 0 {
                 histogram[now] += 1;
             }
-            count += 1;
         }
+        self.planes[place][plane] ^= flipped;
         count
     }
 }

@@ -3,11 +3,22 @@
 use core::ops::Range;
 
 use super::*;
+use crate::region::history::AccessSource;
 use crate::region::{Domain, Effect, Kind, Owner};
 
 const RAM: [Range<Gfn>; 2] = [Gfn(0)..Gfn(0x60), Gfn(0x80)..Gfn(0x100)];
 /// Bytes of a step.
 const STEP: usize = 4;
+
+/// Access bits that are the same in each group.
+struct Pattern(u64);
+
+impl AccessSource for Pattern {
+    fn take_accessed(&mut self, first: Gfn, _wanted: u64) -> u64 {
+        assert_eq!(first.0 % 64, 0);
+        self.0
+    }
+}
 
 /// A VM with some address spaces, and what has been seen of it.
 struct Vm {
@@ -53,7 +64,7 @@ impl Vm {
     fn step(&mut self, [op, n, m, time]: [u8; STEP]) {
         self.now_ns += u64::from(time) * 40;
         let (gfn, space) = (Gfn(n.into()), self.spaces[usize::from(m % 3)]);
-        let effects = match op % 12 {
+        let effects = match op % 13 {
             0 | 1 => self.partition.map(gfn, space).ok(),
             2 => self.partition.unmap(gfn, space).ok(),
             3 => {
@@ -64,11 +75,19 @@ impl Vm {
             5 => return self.event(m, Event::Interrupt),
             6 => return self.event(m, Event::Due),
             7 => return self.event(m, Event::End),
+            8 => return self.sample(space, n, time),
             _ => return self.event(m, Event::Touch(self.touch(gfn, op, m))),
         };
         if let Some(effects) = effects {
             self.follow(&effects);
         }
+    }
+
+    /// Two groups of frames at most are looked at, so that samples take several calls.
+    fn sample(&mut self, space: Space, seed: u8, time: u8) {
+        let mut accessed = Pattern(u64::from(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let scan = self.partition.scan(space, self.now_ns, &mut accessed, u64::from(time % 3));
+        assert!(scan.groups <= 2 && scan.changed <= 128);
     }
 
     fn any_region(&self, n: u8) -> Option<Rid> {

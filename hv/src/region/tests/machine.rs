@@ -17,16 +17,16 @@ const MISS_NS: u64 = 100;
 /// A move to another cache, and an exit for a touch in a phase: a sixteenth of Clovertown's, whose caches have 256 times as many lines.
 const MOVE_NS: u64 = 1000;
 const TOUCH_NS: u64 = 100;
-const SAMPLE_NS: u64 = 250_000;
+const SAMPLE_NS: u64 = 125_000;
 /// Virtual time of each program until its time is measured, and while it is.
-const WARM_NS: u64 = 17_000_000;
-const MEASURED_NS: u64 = 16_000_000;
+const WARM_NS: u64 = 8_500_000;
+const MEASURED_NS: u64 = 8_000_000;
 
 const PARAMS: Params = Params {
     merge_ns: 8000,
-    period_ns: 8_000_000,
-    phase_ns: 400_000,
-    most_touches: 4096,
+    period_ns: 4_000_000,
+    phase_ns: 200_000,
+    most_touches: 2048,
     move_ns: MOVE_NS as u32,
     most_moves: 1000,
 };
