@@ -11,7 +11,7 @@
 //! spaces, each with samples of its own; a byte for each frame says which. A bitmap for each address space has the groups in which
 //! it has frames, so that a scan visits those alone.
 //!
-//! What must hold between two calls ([`check`](Histories::check)): a frame without ones has no bit in any plane; the histograms
+//! What must hold between two calls (`check`, in tests): a frame without ones has no bit in any plane; the histograms
 //! are those of the frames that are in the regions.
 
 mod planes;

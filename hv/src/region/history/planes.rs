@@ -5,7 +5,7 @@ pub fn equal_bytes(bytes: &[u8; 64], wanted: u8) -> u64 {
     let mut mask = 0;
     for (n, eight) in bytes.chunks_exact(8).enumerate() {
         let word = eight.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-        mask |= u64::from(zero_bytes(word ^ u64::from(wanted) * (u64::MAX / 255))) << (8 * n);
+        mask |= u64::from(zero_bytes(word ^ (u64::from(wanted) * (u64::MAX / 255)))) << (8 * n);
     }
     mask
 }

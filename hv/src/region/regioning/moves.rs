@@ -34,7 +34,7 @@ impl Moves {
             self.until_ns = now_ns.saturating_add(WINDOW_NS);
             self.pages.clear();
         }
-        let Some(at) = self.count(gfn) else { return None };
+        let at = self.count(gfn)?;
         if self.pages[at].1 <= most {
             return None;
         }
