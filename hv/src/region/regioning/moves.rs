@@ -14,7 +14,7 @@ const WINDOW_NS: u64 = 100_000_000;
 /// Pages that are counted.
 const COUNTERS: usize = 16;
 
-/// Moves of a VM's VCPUs between caches.
+/// Moves of VCPUs between caches while an address space was theirs; each has its own.
 #[derive(Clone, Debug, Default)]
 pub struct Moves {
     until_ns: u64,
