@@ -69,23 +69,33 @@ impl Model {
         regions[n as usize % regions.len()]
     }
 
-    /// One transition or sample; refused ones change nothing.
+    /// A region that may be merged with another one, if there is any.
+    fn grouped(&self, n: u64) -> Rid {
+        let is_grouped = |kind| matches!(kind, Kind::Regular | Kind::Local(_));
+        let regions: Vec<Rid> =
+            self.real.regions().filter(|(_, info)| is_grouped(info.kind)).map(|(rid, _)| rid).collect();
+        if regions.is_empty() { Rid::POOL } else { regions[n as usize % regions.len()] }
+    }
+
+    /// One transition or sample; refused ones change nothing. Frames are mapped and split in runs, so that there is something to merge.
     fn step(&mut self, op: u8, n: u64, m: u64) {
-        let gfn = frames().nth(n as usize % frames().count()).unwrap();
+        let all = frames().count();
+        let run = || frames().skip(n as usize % all).take(12);
+        let gfn = frames().nth(n as usize % all).unwrap();
         let space = self.spaces[m as usize % self.spaces.len()];
         let domain = Domain::new((m % 4) as u8).unwrap();
         match op {
-            0 => drop(self.real.map(gfn, space)),
-            1 => drop(self.real.unmap(gfn, space)),
-            2 => drop(self.real.split(gfn)),
-            3 => drop(self.real.merge(self.region(n), self.region(m))),
-            4 => drop(self.real.exclude(gfn)),
-            5 => drop(self.real.localise(self.region(n), domain)),
-            6 => drop(self.real.tear_down(self.region(n))),
-            7 => drop(self.real.add_guest(1)),
-            8 => drop(self.real.claim(gfn, self.region(m))),
-            9 => drop(self.real.release(gfn, self.region(m))),
-            _ => self.sample(if op == 10 { Space::VM } else { space }, n, m),
+            0 | 1 => run().for_each(|gfn| drop(self.real.map(gfn, space))),
+            2 => run().take(4).for_each(|gfn| drop(self.real.unmap(gfn, space))),
+            3 | 4 => run().for_each(|gfn| drop(self.real.split(gfn))),
+            5..8 => drop(self.real.merge(self.grouped(n), self.grouped(m))),
+            8 => drop(self.real.exclude(gfn)),
+            9 => drop(self.real.localise(self.region(n), domain)),
+            10 => drop(self.real.tear_down(self.grouped(n))),
+            11 => drop(self.real.add_guest(1)),
+            12 => drop(self.real.claim(gfn, self.region(m))),
+            13 => drop(self.real.release(gfn, self.region(m))),
+            _ => self.sample(if op == 14 { Space::VM } else { space }, n, m),
         }
         self.follow();
     }
@@ -149,7 +159,7 @@ proptest! {
     fn histograms_are_those_that_a_count_finds(ops in proptest::collection::vec((0u8..30, any::<u64>(), any::<u64>()), 0..150)) {
         let mut model = Model::new();
         for (op, n, m) in ops {
-            model.step(op.min(12), n, m);
+            model.step(op, n, m);
             model.compare();
         }
     }
