@@ -5,6 +5,7 @@
 //! thesis measured depends on ratios: of working sets to caches, and of what a cache saves to what moves cost.
 #![expect(clippy::float_arithmetic, reason = "times of a model, for people")]
 
+mod lru;
 mod machine;
 
 use self::machine::{CACHE, Machine, Mapping, Program};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::lru::Lru;
 use crate::arch::addr::{Gfn, Gva};
 use crate::region::balance::{self, Cache, Item, Policy};
 use crate::region::history::AccessSource;
@@ -40,49 +41,6 @@ pub enum Mapping {
     Policy(Policy<'static>),
     /// By hand, without regioning: the program's two halves are two regions on two caches.
     Apart,
-}
-
-/// A cache with the least recently used lines at the head of a list.
-struct Lru {
-    links: Vec<(u32, u32)>,
-    is_in: Vec<bool>,
-    len: u32,
-}
-
-impl Lru {
-    fn new() -> Lru {
-        // The last element is the list's head and tail.
-        let end = FRAMES as u32;
-        let mut links = vec![(0, 0); FRAMES as usize + 1];
-        links[FRAMES as usize] = (end, end);
-        Lru { links, is_in: vec![false; FRAMES as usize], len: 0 }
-    }
-
-    fn unlink(&mut self, frame: u32) {
-        let (prev, next) = self.links[frame as usize];
-        self.links[prev as usize].1 = next;
-        self.links[next as usize].0 = prev;
-    }
-
-    /// Whether it was there; it is now.
-    fn access(&mut self, frame: u32) -> bool {
-        let was_in = core::mem::replace(&mut self.is_in[frame as usize], true);
-        if was_in {
-            self.unlink(frame);
-        } else if self.len == CACHE {
-            let oldest = self.links[FRAMES as usize].1;
-            self.unlink(oldest);
-            self.is_in[oldest as usize] = false;
-        } else {
-            self.len += 1;
-        }
-        let end = FRAMES as u32;
-        let last = self.links[end as usize].0;
-        self.links[frame as usize] = (last, end);
-        self.links[last as usize].1 = frame;
-        self.links[end as usize].0 = frame;
-        was_in
-    }
 }
 
 /// The order of a program's accesses to its frames.
@@ -215,7 +173,14 @@ impl Machine {
         }
         let regioning = Regioning::new(PARAMS, &partition).unwrap();
         let accessed = Accessed(vec![0; FRAMES as usize / 64]);
-        Machine { mapping, caches: [Lru::new(), Lru::new()], partition, regioning, accessed, vcpus }
+        Machine {
+            mapping,
+            caches: [(); 2].map(|()| Lru::new(CACHE, FRAMES as u32)),
+            partition,
+            regioning,
+            accessed,
+            vcpus,
+        }
     }
 
     /// Runs all programs. Returns how many nanoseconds each needed for an access, with everything that comes with it.
