@@ -3,15 +3,24 @@
 //! | module | is |
 //! |---|---|
 //! | [`partition`] | which frame is in which region, and how regions come, change and go |
+//! | [`balance`] | which cache each region is mapped to |
 //! | [`guest`] | regions that the guest's kernel defines by hypercalls, with its quota |
+//! | [`history`] | which frames were accessed in the last samples, and the working sets of regions |
+//! | [`regioning`] | which frames are used together, found out in phases in which each change of region faults |
 //!
 //! Pure: nothing here knows a page table, a processor or a clock. A VM owns a [`Partition`](partition::Partition) behind a lock;
 //! hypercalls and, later, faults on closed regions call it, and perform the [`Effects`] that it returns on the VM's sets of
 //! tables. Frames are named by their guest frame numbers: what a guest does with a page does not change when the page moves to
-//! another host frame. docs/design/0025-regions.md has the model and what is still missing.
+//! another host frame. docs/design/0025-regions.md has the model and what is still missing,
+//! docs/design/0026-regioning.md what finds regions and maps them to caches.
 
+pub mod balance;
 pub mod guest;
+pub mod history;
 pub mod partition;
+pub mod regioning;
+#[cfg(test)]
+mod tests;
 
 use arrayvec::ArrayVec;
 

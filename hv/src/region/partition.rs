@@ -22,6 +22,7 @@ mod change;
 mod check;
 mod life;
 mod records;
+mod samples;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +30,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use self::records::{Frame, Link, NIL, Node, Region};
+use super::history::Histories;
 use super::{Domains, Effect, Effects, Kind, Owner, Refused, Rid, SPACES, Space, Target};
 use crate::arch::addr::Gfn;
 use crate::mem::pieces::{OutOfMemory, Pieces};
@@ -57,6 +59,8 @@ pub struct Partition {
     dynamic: u32,
     /// Entries of each address space's tables; `None`: there is no such space.
     spaces: Vec<Option<u64>>,
+    /// Access histories, from [`Partition::start_histories`] on.
+    histories: Option<Histories>,
 }
 
 /// What can be read of a region.
@@ -101,6 +105,7 @@ impl Partition {
             free_node: NIL,
             dynamic: 0,
             spaces,
+            histories: None,
         };
         partition.put_all_into_the_pool();
         Ok(partition)
@@ -184,6 +189,11 @@ impl Partition {
     /// Bytes of host memory that its records take.
     pub fn bytes(&self) -> usize {
         Partition::bytes_for(self.frames.len())
+    }
+
+    /// Records of regions: all their numbers are below.
+    pub fn region_records(&self) -> usize {
+        self.regions.len()
     }
 
     /// The region that a frame is in.
@@ -288,6 +298,7 @@ impl Partition {
         self.frames[slot as usize].set_region(to);
         self.regions[from.index()].entries -= entries;
         self.regions[to.index()].entries += entries;
+        self.take_history_along(slot, from, to);
         let open = |rid: Rid| self.regions[rid.index()].kind.map_or(Domains::ALL, Kind::open_in);
         let (before, now) = (open(from), open(to));
         effects.reopen(Target::Frame(self.gfn(slot)), before, now);

@@ -77,6 +77,9 @@ impl Partition {
         }
         self.regions[large.index()].frames += from.frames;
         self.regions[large.index()].entries += from.entries;
+        if let Some(histories) = &mut self.histories {
+            histories.merged(small, large);
+        }
     }
 
     /// Maps a regular, local or global region to a cache.

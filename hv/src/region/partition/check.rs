@@ -17,6 +17,7 @@ impl Partition {
         self.check_lists()?;
         self.check_regions()?;
         self.check_counts()?;
+        self.check_histories()?;
         for slot in 0..self.frames.len() as u32 {
             let rid = self.frames[slot as usize].region();
             let is_guest = matches!(self.regions[rid.index()].owner, Owner::Guest(_));

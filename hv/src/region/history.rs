@@ -1,0 +1,241 @@
+//! Access histories: which of the last 32 samples of its address space found a frame accessed, and what that says of regions.
+//!
+//! Follows thesis 2.4 and 4.2.1. Every 100 ms of an address space's virtual time its access bits are read and cleared. The last
+//! 32 samples of a frame are its history. `H(i)` of a region counts its frames with `i` ones (32 count as 31), and
+//! [`working_set`](Histories::working_set) weighs them. A [`Partition`](super::partition::Partition) owns the histories, moves
+//! them along with frames and regions, and calls [`Histories::scan`].
+//!
+//! Histories are bit planes, not words: plane `s` of a group of 64 frames has their bits of sample `s` modulo 32. A new sample
+//! replaces the oldest plane, so 64 frames are compared at once and nothing is shifted. Only frames whose bit differs from that of
+//! 32 samples ago are touched one by one, and their regions' histograms follow. A group's frames may belong to several address
+//! spaces, each with samples of its own; a byte for each frame says which. A bitmap for each address space has the groups in which
+//! it has frames, so that a scan visits those alone.
+//!
+//! What must hold between two calls (`check`, in tests): a frame without ones has no bit in any plane; the histograms
+//! are those of the frames that are in the regions.
+
+mod planes;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+pub use self::scan::{AccessSource, Scan};
+use super::{Rid, SPACES, Space};
+use crate::arch::addr::Gfn;
+use crate::mem::pieces::{OutOfMemory, Pieces};
+
+/// Samples that a history holds.
+pub const SAMPLES: usize = 32;
+/// Virtual time of an address space between two samples, in nanoseconds.
+pub const SAMPLE_NS: u64 = 100_000_000;
+/// Frames of a group: what one word of a plane holds.
+pub const GROUP: u64 = 64;
+
+/// Frames of a region by the number of ones in their histories, from 1 on; 32 count as 31. Element 0 is not used: the frames
+/// without ones are all others of the region.
+type Histogram = [u32; SAMPLES];
+
+/// Groups of a range of RAM, which have neighbouring places in the records.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    /// Number of the first group's first frame, divided by [`GROUP`].
+    first: u64,
+    groups: u64,
+    /// Place of the first group.
+    place: usize,
+}
+
+/// How far the samples of an address space are.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ticks {
+    /// The plane of the latest sample, which may not be complete.
+    plane: u8,
+    /// The first place that the latest sample has not reached; `None`: it is complete.
+    next: Option<usize>,
+    /// Virtual time from which on the next sample is due.
+    due_ns: u64,
+}
+
+/// The histories of a VM's frames, and the histograms of its regions.
+#[derive(Debug)]
+pub struct Histories {
+    runs: Vec<Run>,
+    planes: Pieces<[u64; SAMPLES]>,
+    /// Ones in the history of each frame.
+    ones: Pieces<[u8; GROUP as usize]>,
+    /// The address space whose samples each frame takes part in.
+    spaces: Pieces<[u8; GROUP as usize]>,
+    /// Of each address space: the places of groups in which it may have frames.
+    present: Pieces<u64>,
+    /// Words of `present` for each address space.
+    stride: usize,
+    histograms: Pieces<Histogram>,
+    ticks: Vec<Ticks>,
+}
+
+impl Histories {
+    /// Empty histories of the frames of `ram` (disjoint, sorted by address), all of which are [`Space::VM`]'s, and of `regions`
+    /// regions.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(ram: &[Range<Gfn>], regions: usize) -> Result<Histories, OutOfMemory> {
+        let mut runs: Vec<Run> = Vec::new();
+        runs.try_reserve_exact(ram.len()).map_err(|_| OutOfMemory)?;
+        let mut places = 0;
+        for range in ram {
+            let (mut first, end) = (range.start.0 / GROUP, range.end.0.div_ceil(GROUP));
+            // Two ranges may share a group.
+            first = runs.last().map_or(first, |run| first.max(run.first + run.groups));
+            if first < end {
+                runs.push(Run { first, groups: end - first, place: places });
+                places += (end - first) as usize;
+            }
+        }
+        let stride = places.div_ceil(64);
+        let mut ticks = Vec::new();
+        ticks.try_reserve_exact(SPACES.into()).map_err(|_| OutOfMemory)?;
+        ticks.resize(SPACES.into(), Ticks { due_ns: SAMPLE_NS, ..Ticks::default() });
+        let mut histories = Histories {
+            runs,
+            planes: Pieces::new(places, || [0; SAMPLES])?,
+            ones: Pieces::new(places, || [0; GROUP as usize])?,
+            spaces: Pieces::new(places, || [0; GROUP as usize])?,
+            present: Pieces::new(stride * usize::from(SPACES), || 0)?,
+            stride,
+            histograms: Pieces::new(regions, || [0; SAMPLES])?,
+            ticks,
+        };
+        (0..places).for_each(|place| histories.set_present(Space::VM, place, true));
+        Ok(histories)
+    }
+
+    /// Bytes of host memory for so many frames and regions, without the tables of pieces (a 512th of it).
+    pub const fn bytes_for(frames: usize, regions: usize) -> usize {
+        let groups = frames.div_ceil(GROUP as usize);
+        let pieces = Pieces::<[u64; SAMPLES]>::frames(groups)
+            + 2 * Pieces::<[u8; GROUP as usize]>::frames(groups)
+            + Pieces::<u64>::frames(groups.div_ceil(64) * SPACES as usize)
+            + Pieces::<Histogram>::frames(regions);
+        pieces * crate::arch::addr::PAGE_SIZE as usize
+    }
+
+    /// The place of a frame's group, and the frame's bit in it.
+    fn place(&self, gfn: Gfn) -> Option<(usize, u32)> {
+        let group = gfn.0 / GROUP;
+        let run = self.runs.iter().find(|run| (run.first..run.first + run.groups).contains(&group))?;
+        Some((run.place + (group - run.first) as usize, (gfn.0 % GROUP) as u32))
+    }
+
+    /// The first frame of the group in this place.
+    fn first_of(&self, place: usize) -> Option<Gfn> {
+        let run = self.runs.iter().rev().find(|run| run.place <= place)?;
+        Some(Gfn((run.first + (place - run.place) as u64) * GROUP))
+    }
+
+    fn set_present(&mut self, space: Space, place: usize, is_present: bool) {
+        let word = &mut self.present[usize::from(space.0) * self.stride + place / 64];
+        let bit = 1 << (place % 64);
+        *word = if is_present { *word | bit } else { *word & !bit };
+    }
+
+    /// A frame is in another region now, whose samples are those of `space`. Its history goes with it, unless it has another
+    /// address space, or is in the pool: what it holds is new then.
+    pub(super) fn moved(&mut self, gfn: Gfn, from: Rid, to: Rid, space: Space) {
+        let Some((place, bit)) = self.place(gfn) else { return };
+        let ones = self.ones[place][bit as usize];
+        let is_kept = self.spaces[place][bit as usize] == space.0 as u8 && to != Rid::POOL;
+        if ones != 0 {
+            let at = class(ones);
+            self.histograms[from.index()][at] -= 1;
+            if is_kept {
+                self.histograms[to.index()][at] += 1;
+            } else {
+                self.forget(place, bit);
+            }
+        }
+        self.spaces[place][bit as usize] = space.0 as u8;
+        self.set_present(space, place, true);
+    }
+
+    /// The frames of `gone` are in `into` now.
+    pub(super) fn merged(&mut self, gone: Rid, into: Rid) {
+        let from = core::mem::take(&mut self.histograms[gone.index()]);
+        for (sum, frames) in self.histograms[into.index()].iter_mut().zip(from) {
+            *sum += frames;
+        }
+    }
+
+    fn forget(&mut self, place: usize, bit: u32) {
+        self.planes[place].iter_mut().for_each(|plane| *plane &= !(1 << bit));
+        self.ones[place][bit as usize] = 0;
+    }
+
+    /// The last 32 samples of a frame; bit 31 is the latest. `None`: it is no RAM.
+    pub fn history(&self, gfn: Gfn) -> Option<u32> {
+        let (place, bit) = self.place(gfn)?;
+        let ticks = self.ticks[usize::from(self.spaces[place][bit as usize])];
+        // The sample that is being taken has not come here yet: that of 32 samples ago stands in its plane.
+        let is_ahead = ticks.next.is_some_and(|next| place >= next);
+        let newest = usize::from(ticks.plane) + SAMPLES - usize::from(is_ahead);
+        let planes = &self.planes[place];
+        let bit_of = |age: usize| (planes[(newest - age) % SAMPLES] >> bit & 1) as u32;
+        Some((0..SAMPLES).fold(0, |history, age| history | bit_of(age) << (31 - age)))
+    }
+
+    /// In how many of the last 32 samples a frame was accessed.
+    pub fn ones(&self, gfn: Gfn) -> Option<u8> {
+        self.place(gfn).map(|(place, bit)| self.ones[place][bit as usize])
+    }
+
+    /// `H(i)` of a region, for `i` from 1 to 31.
+    pub fn histogram(&self, rid: Rid) -> &[u32; SAMPLES] {
+        &self.histograms[rid.index()]
+    }
+
+    /// The working set of a region, in quarters of a frame (equation 1 of thesis 2.4).
+    pub fn working_set(&self, rid: Rid) -> u64 {
+        let frames = |range: Range<usize>| -> u64 {
+            self.histogram(rid)[range].iter().map(|frames| u64::from(*frames)).sum()
+        };
+        4 * frames(26..32) + 3 * frames(20..26) + 2 * frames(14..20) + frames(8..14)
+    }
+}
+
+/// The element of a histogram for frames with so many ones.
+fn class(ones: u8) -> usize {
+    usize::from(ones).min(SAMPLES - 1)
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl Histories {
+    /// Compares counts and histograms with the planes, given the frames and their regions and address spaces.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub fn check(
+        &self,
+        frames: impl IntoIterator<Item = (Gfn, Rid, Space)>,
+    ) -> Result<(), alloc::string::String> {
+        let mut histograms = alloc::vec![[0u32; SAMPLES]; self.histograms.len()];
+        for (gfn, rid, space) in frames {
+            let (place, bit) = self.place(gfn).ok_or_else(|| alloc::format!("{gfn:?} has no place"))?;
+            let bits: u64 = self.planes[place].iter().map(|plane| plane >> bit & 1).sum();
+            let own = Space(self.spaces[place][bit as usize].into());
+            let is_present =
+                self.present[usize::from(space.0) * self.stride + place / 64] & 1 << (place % 64) != 0;
+            if own != space || !is_present || bits != u64::from(self.ones[place][bit as usize]) {
+                let ones = self.ones[place][bit as usize];
+                return Err(alloc::format!("{gfn:?}: {own:?} not {space:?}, {ones} ones of {bits}"));
+            }
+            if bits != 0 {
+                histograms[rid.index()][class(bits as u8)] += 1;
+            }
+        }
+        let wrong = (0..histograms.len()).find(|&n| histograms[n] != self.histograms[n]);
+        wrong.map_or(Ok(()), |n| Err(alloc::format!("region {n}: {:?}", self.histograms[n])))
+    }
+}

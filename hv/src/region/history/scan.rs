@@ -1,0 +1,127 @@
+//! Taking a sample: a pass over the groups of an address space, in parts of a bounded size.
+
+use super::planes::{bits, equal_bytes};
+use super::{Histories, SAMPLE_NS, SAMPLES, class};
+use crate::arch::addr::Gfn;
+use crate::region::{Rid, Space};
+
+/// The access bits of an address space's tables, for all domains: nested tables, shadow tables by their reverse maps, or a bitmap
+/// that was filled otherwise, as by a log of the processor.
+pub trait AccessSource {
+    /// Reads and clears the access bits of frames among the 64 from `first` on, a multiple of 64: bit `n` of `wanted` asks for frame
+    /// `first + n`. Returns those that were accessed since the last time; what was not asked for is ignored.
+    ///
+    /// Frames are asked for in ascending order. A large leaf counts for all its frames, so its bit is to be cleared when the last of
+    /// its frames is asked for.
+    fn take_accessed(&mut self, first: Gfn, wanted: u64) -> u64;
+}
+
+/// What part of a sample has been taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use = "a sample that is not complete must be continued"]
+pub struct Scan {
+    /// Groups of 64 frames that were visited.
+    pub groups: u64,
+    /// Frames whose histories have one more or one less than before.
+    pub changed: u64,
+    /// The sample is complete; otherwise the next call goes on.
+    pub is_complete: bool,
+}
+
+impl Histories {
+    /// Whether a sample of an address space with this virtual time is due, or has been begun.
+    pub fn is_due(&self, space: Space, virtual_ns: u64) -> bool {
+        let ticks = self.ticks[usize::from(space.0)];
+        ticks.next.is_some() || virtual_ns >= ticks.due_ns
+    }
+
+    /// Takes a sample of an address space, or goes on with it, for at most `groups` groups of frames (at least one). Intervals that
+    /// have been missed are left out: nothing is known of them.
+    pub fn scan(
+        &mut self,
+        space: Space,
+        virtual_ns: u64,
+        source: &mut impl AccessSource,
+        groups: u64,
+        region_of: impl Fn(Gfn) -> Option<Rid>,
+    ) -> Scan {
+        let ticks = &mut self.ticks[usize::from(space.0)];
+        if ticks.next.is_none() {
+            ticks.plane = (ticks.plane + 1) % SAMPLES as u8;
+            ticks.next = Some(0);
+            ticks.due_ns = virtual_ns.saturating_add(SAMPLE_NS);
+        }
+        let mut from = ticks.next.unwrap_or(0);
+        let plane = usize::from(ticks.plane);
+        let mut done = Scan::default();
+        while done.groups < groups.max(1)
+            && let Some(place) = self.next_present(space, from)
+        {
+            done.groups += 1;
+            done.changed += self.sample(space, place, plane, source, &region_of);
+            from = place + 1;
+        }
+        done.is_complete = self.next_present(space, from).is_none();
+        self.ticks[usize::from(space.0)].next = (!done.is_complete).then_some(from);
+        done
+    }
+
+    /// The first group from `from` on in which the address space may have frames.
+    fn next_present(&self, space: Space, from: usize) -> Option<usize> {
+        let words = usize::from(space.0) * self.stride;
+        let mut ahead = u64::MAX << (from % 64);
+        for word in from / 64..self.stride {
+            let found = self.present[words + word] & ahead;
+            if found != 0 {
+                return Some(word * 64 + found.trailing_zeros() as usize);
+            }
+            ahead = u64::MAX;
+        }
+        None
+    }
+
+    /// Replaces the bits of the address space's frames in one plane of a group. Returns how many differ from before.
+    fn sample(
+        &mut self,
+        space: Space,
+        place: usize,
+        plane: usize,
+        source: &mut impl AccessSource,
+        region_of: impl Fn(Gfn) -> Option<Rid>,
+    ) -> u64 {
+        let own = equal_bytes(&self.spaces[place], space.0 as u8);
+        let Some(first) = self.first_of(place) else { return 0 };
+        if own == 0 {
+            self.set_present(space, place, false);
+            return 0;
+        }
+        let accessed = source.take_accessed(first, own);
+        let old = self.planes[place][plane];
+        let changed = (old ^ accessed) & own;
+        if changed == 0 {
+            return 0;
+        }
+        let (mut count, mut flipped) = (0, 0);
+        let ones = &mut self.ones[place];
+        for bit in bits(changed) {
+            // A group at the end of a range may have places for frames that are no RAM.
+            let Some(rid) = region_of(Gfn(first.0 + u64::from(bit))) else { continue };
+            let before = ones[bit as usize];
+            let now = if accessed >> bit & 1 == 1 { before + 1 } else { before - 1 };
+            ones[bit as usize] = now;
+            flipped |= 1 << bit;
+            count += 1;
+            let (before, now) = (class(before), class(now));
+            let histogram = &mut self.histograms[rid.index()];
+            // Frames without ones are not counted, and 31 and 32 ones are one class.
+            if before != 0 {
+                histogram[before] -= 1;
+            }
+            if now != 0 {
+                histogram[now] += 1;
+            }
+        }
+        self.planes[place][plane] ^= flipped;
+        count
+    }
+}

@@ -1,0 +1,83 @@
+//! The access histories of a partition's frames: they follow each move, and samples reach them here.
+
+use super::{Owner, Partition, Rid, Space};
+use crate::mem::pieces::OutOfMemory;
+use crate::region::history::{AccessSource, Histories, Scan};
+
+impl Partition {
+    /// Histories of all frames, from now on. Without them nothing is known of working sets, and scans do nothing.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn start_histories(&mut self) -> Result<(), OutOfMemory> {
+        if self.histories.is_some() {
+            return Ok(());
+        }
+        self.histories = Some(Histories::new(&self.ram, self.regions.len())?);
+        for slot in 0..self.frames.len() as u32 {
+            let rid = self.frames[slot as usize].region();
+            self.take_history_along(slot, rid, rid);
+        }
+        Ok(())
+    }
+
+    /// The histories, if there are any.
+    pub fn histories(&self) -> Option<&Histories> {
+        self.histories.as_ref()
+    }
+
+    /// Bytes of host memory that histories of so many frames take, beside [`Partition::bytes_for`].
+    pub const fn history_bytes_for(frames: usize) -> usize {
+        Histories::bytes_for(frames, Partition::records_for(frames).0)
+    }
+
+    /// Takes a sample of an address space, or a part of at most `groups` groups of 64 frames ([`Histories::scan`]); at once complete
+    /// where there are no histories.
+    pub fn scan(
+        &mut self,
+        space: Space,
+        virtual_ns: u64,
+        source: &mut impl AccessSource,
+        groups: u64,
+    ) -> Scan {
+        let Some(mut histories) = self.histories.take() else {
+            return Scan { is_complete: true, ..Scan::default() };
+        };
+        let done = histories.scan(space, virtual_ns, source, groups, |gfn| self.region_of(gfn).ok());
+        self.histories = Some(histories);
+        done
+    }
+
+    /// The working set of a region in quarters of a frame; 0 without histories.
+    pub fn working_set(&self, rid: Rid) -> u64 {
+        if rid.index() >= self.regions.len() {
+            return 0;
+        }
+        self.histories.as_ref().map_or(0, |histories| histories.working_set(rid))
+    }
+
+    /// The address space whose samples a region's frames take part in: its own, or the VM as a whole.
+    fn sampled_with(&self, rid: Rid) -> Space {
+        match self.regions[rid.index()].owner {
+            Owner::Space(space) => space,
+            Owner::Vm | Owner::Guest(_) => Space::VM,
+        }
+    }
+
+    /// A frame has come from one region to another.
+    pub(super) fn take_history_along(&mut self, slot: u32, from: Rid, to: Rid) {
+        let (gfn, space) = (self.gfn(slot), self.sampled_with(to));
+        if let Some(histories) = &mut self.histories {
+            histories.moved(gfn, from, to, space);
+        }
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn check_histories(&self) -> Result<(), alloc::string::String> {
+        let frames = (0..self.frames.len()).map(|slot| {
+            let rid = self.frames[slot].region();
+            (self.gfn(slot as u32), rid, self.sampled_with(rid))
+        });
+        self.histories.as_ref().map_or(Ok(()), |histories| histories.check(frames))
+    }
+}
