@@ -1,6 +1,10 @@
 //! The stand-in programs' accesses as a trace.
 
-use std::{cell::RefCell, io, io::Write};
+use std::{
+    cell::RefCell,
+    fs::File,
+    io::{self, BufWriter, Write},
+};
 
 use workloads::science::{self, Watch};
 
@@ -87,4 +91,12 @@ pub fn record<W: Write>(
     }
     let (output, references) = inner.compactor.finish()?.finish()?;
     Ok((output, Recorded { references, checksum }))
+}
+
+/// The same into a file.
+///
+/// # Errors
+/// The trace cannot be written.
+pub fn record_to(program: &science::Program, scale_milli: u32, file: File) -> io::Result<Recorded> {
+    record(program, scale_milli, BufWriter::new(file)).map(|(_, recorded)| recorded)
 }

@@ -62,13 +62,13 @@ impl Sequence {
     }
 
     /// Pages.
-    pub fn len(&self) -> u64 {
+    pub fn pages(&self) -> u64 {
         self.high - self.low + 1
     }
 
     /// It is long enough to be evicted from.
     pub fn is_long(&self) -> bool {
-        self.len() >= LONG
+        self.pages() >= LONG
     }
 
     /// When its Nth last fault was: the later, the faster it grows.
@@ -78,7 +78,7 @@ impl Sequence {
 
     /// The page so many pages behind its head, if it has that many.
     pub fn behind_head(&self, distance: u64) -> Option<Page> {
-        let inside = distance < self.len() && self.direction != Direction::None;
+        let inside = distance < self.pages() && self.direction != Direction::None;
         inside.then(|| {
             Page(if self.direction == Direction::Up { self.high - distance } else { self.low + distance })
         })

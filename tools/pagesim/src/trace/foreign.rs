@@ -109,7 +109,12 @@ impl<R: BufRead> Source for OracleGeneral<R> {
     fn fill(&mut self, batch: &mut Batch, universe: &mut Universe) -> Result<(), TraceError> {
         let mut record = [0; RECORD];
         while !batch.is_full() {
+            // A whole record in the buffer is the common case.
             let mut got = 0;
+            if let Some(whole) = self.input.fill_buf()?.first_chunk::<RECORD>() {
+                (record, got) = (*whole, RECORD);
+                self.input.consume(RECORD);
+            }
             while got < RECORD {
                 match self.input.read(&mut record[got..])? {
                     0 => break,

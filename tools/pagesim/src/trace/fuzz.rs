@@ -8,8 +8,11 @@ use super::{
     format::{MAGIC, Reader, VERSION, Writer},
 };
 
+/// The page of each reference, and the object of each page.
+type Expanded = (Vec<u64>, Vec<u32>);
+
 /// All references of a trace, as far as they are this many at most, and the objects of the pages.
-fn all(mut source: impl Source, most: u64) -> Result<Option<(Vec<u64>, Vec<u32>)>, TraceError> {
+fn all(mut source: impl Source, most: u64) -> Result<Option<Expanded>, TraceError> {
     let (mut universe, mut batch, mut pages) = (Universe::default(), Batch::default(), Vec::new());
     let mut total = 0u64;
     loop {
@@ -102,7 +105,7 @@ mod tests {
 
     #[test]
     fn reads_libcachesims_formats() {
-        let of = |source: Result<Option<(Vec<u64>, Vec<u32>)>, TraceError>| source.unwrap().unwrap().0;
+        let of = |source: Result<Option<Expanded>, TraceError>| source.unwrap().unwrap().0;
         assert_eq!(of(all(Text::lines(&b"5\n\n# six\n0x10\n5"[..]), 9)), [5, 16, 5]);
         assert_eq!(of(all(Text::columns(&b"time,id,size\n1,7,1\n2, 8 ,1\n"[..], 2, b','), 9)), [7, 8]);
         let why = all(Text::columns(&b"1,7\n2\n"[..], 2, b','), 9).unwrap_err().to_string();

@@ -2,6 +2,7 @@
 //! inner loops do. [`format`](mod@format) is our own file format, [`foreign`] reads libCacheSim's, [`compact`] finds patterns.
 
 pub mod compact;
+pub mod files;
 pub mod foreign;
 pub mod format;
 #[cfg(any(test, feature = "testing"))]
