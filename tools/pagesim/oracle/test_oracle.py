@@ -156,7 +156,7 @@ class Oracle(unittest.TestCase):
         for program, scale, frames in [
             ("radiosity", "0.05", [20, 25]),
             ("raytrace", "0.0625", [20, 60]),
-            ("volrend", "0.25", [20, 30]),
+            ("volrend", "0.25", [20, 24]),
         ]:
             with tempfile.TemporaryDirectory() as folder:
                 file = os.path.join(folder, "trace")

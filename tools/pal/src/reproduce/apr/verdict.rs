@@ -259,9 +259,9 @@ mod tests {
             holds(claims(Subject::Faults, &all, &choices))
         };
         let ahead = [("fft", "seq", 700), ("radix", "seq", 700)];
-        assert_eq!(judge(780, 1002, 940, &ahead), [true, true, true, true, true, true]);
+        assert_eq!(judge(779, 1002, 1000, &ahead), [true, true, true, true, true, true]);
         assert_eq!(judge(781, 1002, 940, &[]), [false, false, true, true, false, true]);
-        assert_eq!(judge(780, 1000, 930, &ahead), [true, false, false, true, true, true]);
+        assert_eq!(judge(779, 999, 930, &ahead), [true, false, false, true, true, true]);
         let worse = [ahead[0], ahead[1], ("lu-cb", "apr", 1011)];
         assert_eq!(judge(700, 1002, 950, &worse)[3..], [false, false, true]);
         assert_eq!(judge(700, 1002, 950, &[("barnes", "apr", 400)])[5..], [false], "OPT is the least");
