@@ -15,9 +15,9 @@ fn simulates(context: &Context) -> Result<()> {
     let pal = |words: &[&str]| context.pal([&["replace"], words].concat(), None);
     pal(&[])?.status(0)?.has("water-nsquared")?.has("s3-fifo")?;
     let (trace, json, svg) = (context.path("lu.trace"), context.path("lu.json"), context.path("lu.svg"));
-    let make = ["--generate", "lu-ncb", "--scale", "0.25", "-o", &trace];
+    let make = ["--generate", "lu-cb", "--scale", "0.25", "-o", &trace];
     pal(&make)?.status(0)?.says("checksum")?;
-    let words = ["--trace", &trace, "--memory", "16,50%", "--json", &json, "--plot", &svg];
+    let words = ["--trace", &trace, "--memory", "16,75%", "--json", &json, "--plot", &svg];
     pal(&words)?.status(0)?.has("simulated")?.has("apr")?;
     let document: Value = serde_json::from_str(&fs::read_to_string(&json)?)?;
     let results = document["results"].as_array().context("no results")?;
