@@ -3,7 +3,7 @@
 use std::io::BufReader;
 
 use super::{
-    Batch, Run, Sink, Source, TraceError, Universe,
+    Batch, Run, Source, TraceError, Universe,
     foreign::{OracleGeneral, Text},
     format::{MAGIC, Reader, VERSION, Writer},
 };
@@ -62,6 +62,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::trace::Sink;
 
     /// A trace of two objects.
     fn sample() -> Vec<u8> {
