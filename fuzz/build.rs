@@ -3,10 +3,11 @@
 use std::{env, fs, io, path::Path};
 
 /// The crates, with what the names of their targets begin with.
-const CRATES: [(&str, &str, &str); 3] = [
+const CRATES: [(&str, &str, &str); 4] = [
     ("hv", "../hv/src", ""),
     ("bootimg", "../tools/bootimg/src", "bootimg-"),
     ("labsim", "../tools/labsim/src", "labsim-"),
+    ("pagesim", "../tools/pagesim/src", "pagesim-"),
 ];
 
 fn main() -> io::Result<()> {

@@ -4,6 +4,8 @@
 //! trait of those programs each, in a pure form; the others are real programs from Debian's packages, with input that is made
 //! in the guest. The list says what each stands in for, and why it may.
 
+pub mod science;
+
 /// What a workload suffers from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

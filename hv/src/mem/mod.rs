@@ -16,6 +16,7 @@ pub mod host_ram;
 pub mod index_set;
 pub mod pieces;
 pub mod ranges;
+pub mod replace;
 pub mod table_memory;
 pub mod tables;
 pub mod vm_ram;

@@ -21,6 +21,7 @@ mod policies;
 mod probe;
 mod records;
 mod remote;
+mod replace;
 mod report;
 mod resets;
 mod root;
@@ -117,6 +118,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         person::CASES,
         probe::CASES,
         remote::CASES,
+        replace::CASES,
         resets::CASES,
         speculation::CASES,
         monitor::CASES,

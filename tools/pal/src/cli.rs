@@ -23,6 +23,7 @@ use crate::{
     image::args::ImageArgs,
     kit::KitArgs,
     lab::args::{LabArgs, LabRunArgs},
+    replace::ReplaceArgs,
     report::ReportArgs,
     reproduce::ReproduceArgs,
     run::{pcpus::Pcpus, records::args::RecordArgs, remote::place},
@@ -64,6 +65,8 @@ pub enum Command {
     Sweep(SweepArgs),
     /// Run what figures of the papers show, and say whether their claims hold here
     Reproduce(ReproduceArgs),
+    /// Simulate page replacement on a trace, or make the trace of a program
+    Replace(Box<ReplaceArgs>),
     /// Print the path of a guest's kernel, downloading it if needed
     Kernel(KernelArgs),
     /// Build the guest kit, a module that counts a guest's page faults, and print its path; `run --kit` does so and loads it

@@ -15,6 +15,7 @@ use crate::{
     fuzz,
     host::needs::Needs,
     project::Project,
+    replace,
     run::children,
     status::Usage,
     train,
@@ -46,7 +47,7 @@ impl Step {
     }
 }
 
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     Step {
         name: "format",
         what: "the source is formatted",
@@ -65,6 +66,7 @@ const STEPS: [Step; 9] = [
         what: "the trainer of policies, on logs with a known answer",
         work: Work::Run(trainer),
     },
+    Step { name: REPLACE, what: "page replacement, against another library", work: Work::Run(replacement) },
     // Cases that take long come first, so that none of them is alone at the end.
     Step {
         name: "bochs-vtx",
@@ -78,9 +80,11 @@ const STEPS: [Step; 9] = [
 /// The steps that start emulated machines.
 const NEED_QEMU: [&str; 3] = ["unit", "native", "qemu-svm"];
 /// Steps beside which the end-to-end cases run. Those before them build what the cases need.
-const BESIDE_GUESTS: [&str; 3] = ["unit", "fuzz", "train"];
+const BESIDE_GUESTS: [&str; 4] = ["unit", "fuzz", TRAIN, REPLACE];
 /// The step that needs the trainer's environment. A person without a network goes without it.
 const TRAIN: &str = "train";
+/// The step that needs the environment of the simulator's oracle, likewise.
+const REPLACE: &str = "replace";
 /// What a whole run on a clean checkout leaves in `target/`, in bytes, with some room for the machines' disks.
 const DISK_BYTES: u64 = 6 << 30;
 /// How many of the most expensive end-to-end cases are listed.
@@ -130,12 +134,16 @@ pub fn run(args: &TestArgs, project: &Project, ui: &Ui) -> Result<u8> {
     if STEPS.iter().filter(wanted).any(|step| step.name == "bochs-vtx") {
         needs.bochs(None)?;
     }
-    let skipped = if STEPS.iter().filter(wanted).any(|step| step.name == TRAIN) {
-        needs.trainer().err().filter(|_| std::env::var_os("CI").is_none())
-    } else {
-        None
+    let environment = |step: &Step| match step.name {
+        TRAIN => needs.trainer().err(),
+        REPLACE => needs.python_of(&replace::ORACLE).err(),
+        _ => None,
     };
-    let wanted = |step: &&Step| wanted(step) && (skipped.is_none() || step.name != TRAIN);
+    let missing = |step: &Step| Some((step.name, environment(step)?));
+    // In CI it is a failure of the step, not something to be missed.
+    let may_skip = std::env::var_os("CI").is_none();
+    let skipped: Vec<_> = STEPS.iter().filter(wanted).filter(|_| may_skip).filter_map(missing).collect();
+    let wanted = |step: &&Step| wanted(step) && skipped.iter().all(|(name, _)| *name != step.name);
     let logs = project.cache("test")?;
     warn_of_a_full_disk(&logs, ui);
     let start = Instant::now();
@@ -162,9 +170,8 @@ pub fn run(args: &TestArgs, project: &Project, ui: &Ui) -> Result<u8> {
         };
         ended.iter().for_each(|ended| total.add(report(ended)));
     });
-    if let Some(why) = &skipped {
-        // In CI it is a failure of the step, not something to be missed.
-        println!("skipped train: {why:#}");
+    for (step, why) in &skipped {
+        println!("skipped {step}: {why:#}");
     }
     // Each build has been waited for by its step.
     let _nothing_failed_here = ahead.join();
@@ -278,6 +285,16 @@ fn trainer(at: &Surroundings, log: &Path) -> Result<Counts> {
     command.args(["unittest", "discover", "--start-directory", "tests", "--top-level-directory", "."]);
     command.current_dir(at.project.root.join(train::python::TRAINER));
     let succeeded = at.run(log, command.env("POLICY_REPLAY", needs.policy_replay()?))?;
+    Ok(counted(&std::fs::read_to_string(log)?, succeeded))
+}
+
+/// Miss counts of the simulator beside those of an independent library.
+fn replacement(at: &Surroundings, log: &Path) -> Result<Counts> {
+    let needs = Needs { project: at.project, ui: at.ui, yes: false };
+    let mut command = Command::new(needs.python_of(&replace::ORACLE)?);
+    command.args(["-B", "-m", "unittest", "discover", "--start-directory", "tools/pagesim/oracle"]);
+    command.current_dir(&at.project.root).env("PAL", std::env::current_exe()?);
+    let succeeded = at.run(log, &mut command)?;
     Ok(counted(&std::fs::read_to_string(log)?, succeeded))
 }
 

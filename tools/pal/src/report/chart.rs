@@ -194,6 +194,54 @@ pub fn modes(rows: &[(&str, Vec<Stretch>)], end: f64) -> Result<String> {
     Ok(draw((WIDTH, height), body)?.0)
 }
 
+/// Colours of a drawing that stands alone.
+const ALONE: &str = "<style>svg{--ink:#222;--grid:#bbb;--s0:#111;--s1:#1f77b4;--s2:#2ca02c;--s3:#ff7f0e;--s4:#d62728;\
+--s5:#9467bd;--s6:#8c564b;--s7:#17becf;background:#fff}</style>";
+
+/// Draws curves with their names, as a file of its own: values over what the axis below says.
+///
+/// # Errors
+/// The library cannot draw it.
+pub fn curves(curves: &[(String, Vec<(f64, f64)>)], below: &str, beside: &str) -> Result<String> {
+    let points = || curves.iter().flat_map(|(_, points)| points);
+    let end = points().map(|point| point.0).fold(1.0, f64::max);
+    let begin = points().map(|point| point.0).fold(end, f64::min).min(end - 1.0);
+    let top = points().map(|point| point.1).fold(0.0, f64::max).max(1e-6) * 1.05;
+    let body = |area: &Area<'_>| -> Drawn<Box4> {
+        let mut chart = ChartBuilder::on(area)
+            .margin_top(8)
+            .margin_right(150)
+            .x_label_area_size(44)
+            .y_label_area_size(74)
+            .build_cartesian_2d(begin..end, 0.0..top)?;
+        chart
+            .configure_mesh()
+            .x_desc(below)
+            .y_desc(beside)
+            .disable_x_mesh()
+            .x_label_formatter(&label)
+            .y_label_formatter(&label)
+            .axis_style(GRID)
+            .bold_line_style(GRID)
+            .light_line_style(TRANSPARENT)
+            .label_style(font(13))
+            .draw()?;
+        let (x, y) = chart.plotting_area().get_pixel_range();
+        for (number, (name, points)) in curves.iter().enumerate() {
+            let style = ShapeStyle::from(colour(number)).stroke_width(2);
+            chart.draw_series(LineSeries::new(points.iter().copied(), style))?;
+            // The names are beside the figure, one below the other.
+            let colour = colour(number);
+            let text = TextStyle::from(("sans-serif", 13).into_font()).color(&colour);
+            area.draw_text(name, &text, (x.end + 10, y.start + 18 * number as i32))?;
+        }
+        Ok([x.start, x.end, y.start, y.end])
+    };
+    let (svg, _) = draw((WIDTH, 2 * HEIGHT), body)?;
+    let (head, rest) = svg.split_once('>').ok_or_else(|| anyhow!("the chart has no beginning"))?;
+    Ok(format!("{head}>{ALONE}{rest}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

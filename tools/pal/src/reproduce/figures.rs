@@ -181,7 +181,8 @@ pub const FIGURES: &[Figure] = &[
 /// [`Usage`]: there is none.
 pub fn find(name: &str) -> Result<&'static Figure, Usage> {
     FIGURES.iter().find(|figure| figure.name == name).ok_or_else(|| {
-        let names: Vec<_> = FIGURES.iter().map(|figure| figure.name).collect();
+        let simulated = super::apr::FIGURES.iter().map(|figure| figure.name);
+        let names: Vec<_> = FIGURES.iter().map(|figure| figure.name).chain(simulated).collect();
         Usage::new(format!("{name}: no such figure; there are {}", names.join(", ")))
     })
 }

@@ -1,6 +1,7 @@
 //! `pal reproduce`: figures of the papers, from cells as `pal compare` runs them. [`figures`] says what is run, [`verdict`] whether the
-//! claim's shape holds, [`page`] writes it down.
+//! claim's shape holds, [`page`] writes it down. [`apr`] has the figures that are simulated.
 
+mod apr;
 mod figures;
 mod page;
 mod verdict;
@@ -35,8 +36,9 @@ Examples:
   cargo pal reproduce dsp-fig5 --seeds 3 -o docs/results/dsp-fig5.md
   cargo pal reproduce dav2m-fig11 --workloads phases --scale 4
   cargo pal reproduce dsp-fig7 --quick --lab opteron-2350
+  cargo pal reproduce apr-fig41 --quick -o docs/results/apr-fig41.md
 
-The workloads stand in for those of the papers (cargo pal workload list). All figures are modelled: the machine is a lab machine. \
+The workloads stand in for those of the papers (cargo pal workload list). All figures are modelled: the machine is a lab machine; those of APR are simulated. \
 Cells are kept; what another figure or a comparison with the same --json has run is not run again.
 
 Exit status: 0, also if a claim's shape does not hold; 1 if something could not be run, and then nothing is claimed; 2 usage.";
@@ -98,9 +100,12 @@ impl Part {
 /// [`Usage`] for names and files; a cell failed.
 pub fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let Some(name) = &args.name else {
-        print!("{}", figures::list());
+        print!("{}{}", figures::list(), apr::list());
         return Ok(0);
     };
+    if let Some(figure) = apr::find(name) {
+        return apr::run(figure, args, ui);
+    }
     let figure = figures::find(name)?;
     let parts = plan(args, figure)?;
     let parts = perform(args, parts, project, ui)?;

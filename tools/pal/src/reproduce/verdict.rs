@@ -18,7 +18,8 @@ pub struct Claim {
     pub holds: bool,
 }
 
-fn claim(paper: &str, ours: String, holds: bool) -> Claim {
+/// A claim.
+pub fn claim(paper: &str, ours: String, holds: bool) -> Claim {
     Claim { paper: paper.to_owned(), ours, holds }
 }
 

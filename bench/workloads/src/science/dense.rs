@@ -1,0 +1,180 @@
+//! Factorisations: LU of a dense matrix in blocks, without pivoting, and Cholesky of a banded one.
+
+use super::{Array, Heap, Watch, fold, noise};
+
+/// Rows of a block.
+const BLOCK: usize = 16;
+
+/// A square matrix, by rows or by contiguous blocks.
+pub(super) struct Matrix<'a, W> {
+    pub data: Array<'a, f64, W>,
+    pub rows: usize,
+    contiguous: bool,
+}
+
+impl<'a, W: Watch> Matrix<'a, W> {
+    pub fn new(heap: &Heap<'a, W>, rows: usize, contiguous: bool) -> Self {
+        Self { data: heap.array(rows * rows), rows, contiguous }
+    }
+
+    #[inline]
+    pub fn at(&self, row: usize, column: usize) -> usize {
+        if !self.contiguous {
+            return row * self.rows + column;
+        }
+        let block = row / BLOCK * (self.rows / BLOCK) + column / BLOCK;
+        block * BLOCK * BLOCK + row % BLOCK * BLOCK + column % BLOCK
+    }
+
+    fn get(&self, row: usize, column: usize) -> f64 {
+        self.data.get(self.at(row, column))
+    }
+
+    /// Row i minus a multiple of row j, in these columns: the inner loop.
+    fn daxpy(&mut self, i: usize, j: usize, columns: std::ops::Range<usize>, factor: f64) {
+        let (to, from) = (self.at(i, columns.start), self.at(j, columns.start));
+        for n in 0..columns.len() {
+            let value = self.data.get(from + n);
+            self.data.change(to + n, |old| old - factor * value);
+        }
+    }
+}
+
+/// An entry of the matrix that is factored: the diagonal dominates.
+pub(super) fn entry(rows: usize, row: usize, column: usize) -> f64 {
+    noise(1, row * rows + column) + if row == column { rows as f64 } else { 0.0 }
+}
+
+/// Factors the matrix in place.
+pub(super) fn factor<W: Watch>(a: &mut Matrix<'_, W>) {
+    let blocks = a.rows / BLOCK;
+    let of = |block: usize| block * BLOCK..(block + 1) * BLOCK;
+    for k in 0..blocks {
+        // The diagonal block.
+        for pivot in of(k) {
+            for row in pivot + 1..(k + 1) * BLOCK {
+                eliminate(a, row, pivot, pivot + 1..(k + 1) * BLOCK);
+            }
+        }
+        // Those below it, then those to its right.
+        for i in k + 1..blocks {
+            for pivot in of(k) {
+                of(i).for_each(|row| eliminate(a, row, pivot, pivot + 1..(k + 1) * BLOCK));
+            }
+        }
+        for j in k + 1..blocks {
+            for pivot in of(k) {
+                for row in pivot + 1..(k + 1) * BLOCK {
+                    let factor = a.get(row, pivot);
+                    a.daxpy(row, pivot, of(j), factor);
+                }
+            }
+        }
+        for i in k + 1..blocks {
+            for j in k + 1..blocks {
+                for row in of(i) {
+                    for pivot in of(k) {
+                        let factor = a.get(row, pivot);
+                        a.daxpy(row, pivot, of(j), factor);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Divides an entry by the pivot, and takes that multiple of the pivot's row away.
+fn eliminate<W: Watch>(a: &mut Matrix<'_, W>, row: usize, pivot: usize, columns: std::ops::Range<usize>) {
+    let factor = a.get(row, pivot) / a.get(pivot, pivot);
+    let at = a.at(row, pivot);
+    a.data.set(at, factor);
+    if !columns.is_empty() {
+        a.daxpy(row, pivot, columns, factor);
+    }
+}
+
+pub fn lu<W: Watch>(heap: &Heap<'_, W>, rows: usize, contiguous: bool) -> u64 {
+    let rows = rows / BLOCK * BLOCK;
+    let mut a = Matrix::new(heap, rows, contiguous);
+    for row in 0..rows {
+        for column in 0..rows {
+            let at = a.at(row, column);
+            a.data.set(at, entry(rows, row, column));
+        }
+    }
+    factor(&mut a);
+    // In the order of rows, so that both layouts have one checksum.
+    let entries = (0..rows * rows).map(|n| a.data.data()[a.at(n / rows, n % rows)]);
+    entries.fold(0, fold)
+}
+
+/// Columns of a panel.
+const PANEL: usize = 128;
+
+/// The lower half of a banded matrix: columns of `band + 1` entries, in panels.
+pub(super) struct Band<'a, W> {
+    panels: Vec<Array<'a, f64, W>>,
+    pub rows: usize,
+    pub band: usize,
+}
+
+impl<'a, W: Watch> Band<'a, W> {
+    /// Of the five-point stencil on a square grid of this side.
+    pub fn stencil(heap: &Heap<'a, W>, side: usize) -> Self {
+        let (rows, band) = (side * side, side);
+        let panels = (0..rows.div_ceil(PANEL)).map(|_| heap.array(PANEL * (band + 1))).collect();
+        let mut all = Self { panels, rows, band };
+        for column in 0..rows {
+            all.set(column, column, 4.0 + noise(2, column));
+            if column + 1 < rows && !(column + 1).is_multiple_of(side) {
+                all.set(column + 1, column, -1.0);
+            }
+            if column + side < rows {
+                all.set(column + side, column, -1.0);
+            }
+        }
+        all
+    }
+
+    fn place(&self, row: usize, column: usize) -> (usize, usize) {
+        (column / PANEL, column % PANEL * (self.band + 1) + row - column)
+    }
+
+    pub fn get(&self, row: usize, column: usize) -> f64 {
+        let (panel, at) = self.place(row, column);
+        self.panels[panel].get(at)
+    }
+
+    fn set(&mut self, row: usize, column: usize, value: f64) {
+        let (panel, at) = self.place(row, column);
+        self.panels[panel].set(at, value);
+    }
+
+    /// Factors it in place, column by column, each updating those on its right.
+    pub fn factor(&mut self) {
+        for k in 0..self.rows {
+            let end = (k + self.band + 1).min(self.rows);
+            let root = self.get(k, k).sqrt();
+            self.set(k, k, root);
+            for row in k + 1..end {
+                let value = self.get(row, k) / root;
+                self.set(row, k, value);
+            }
+            for column in k + 1..end {
+                let factor = self.get(column, k);
+                if factor != 0.0 {
+                    for row in column..end {
+                        let value = self.get(row, column) - factor * self.get(row, k);
+                        self.set(row, column, value);
+                    }
+                }
+            }
+        }
+    }
+}
+
+pub fn cholesky<W: Watch>(heap: &Heap<'_, W>, side: usize) -> u64 {
+    let mut a = Band::stencil(heap, side);
+    a.factor();
+    a.panels.iter().flat_map(|panel| panel.data()).fold(0, |sum, value| fold(sum, *value))
+}

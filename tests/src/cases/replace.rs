@@ -1,0 +1,46 @@
+//! Page replacement on traces: one is made, simulated, cut and refused.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::{Case, only};
+use crate::context::Context;
+
+pub const CASES: &[Case] =
+    &[only("native", "replace: a trace is made, simulated, and refused when cut", simulates)];
+
+fn simulates(context: &Context) -> Result<()> {
+    let pal = |words: &[&str]| context.pal([&["replace"], words].concat(), None);
+    pal(&[])?.status(0)?.has("water-nsquared")?.has("s3-fifo")?;
+    let (trace, json, svg) = (context.path("lu.trace"), context.path("lu.json"), context.path("lu.svg"));
+    let make = ["--generate", "lu-cb", "--scale", "0.25", "-o", &trace];
+    pal(&make)?.status(0)?.says("checksum")?;
+    let words = ["--trace", &trace, "--memory", "16,75%", "--json", &json, "--plot", &svg];
+    pal(&words)?.status(0)?.has("simulated")?.has("apr")?;
+    let document: Value = serde_json::from_str(&fs::read_to_string(&json)?)?;
+    let results = document["results"].as_array().context("no results")?;
+    ensure!(results.len() == 16, "{} results of 8 policies with 2 memories", results.len());
+    let faults = |policy: &str| {
+        let found = results.iter().find(|result| result["policy"] == policy && result["frames"] == 16);
+        found.and_then(|result| result["faults"].as_u64()).with_context(|| format!("no {policy}"))
+    };
+    // A loop: OPT is the least, and APR is ahead of CLOCK.
+    ensure!(faults("opt")? < faults("apr")? && faults("apr")? < faults("clock")?, "{document}");
+    ensure!(fs::read_to_string(&svg)?.contains("</svg>"), "no drawing");
+    let whole = fs::read(&trace)?;
+    let cut = context.file("cut.trace", &whole[..whole.len() / 2])?;
+    pal(&["--trace", &cut])?.status(2)?.says("cut off")?;
+    let mut newer = whole;
+    newer[8] = 9;
+    let newer = context.file("newer.trace", &newer)?;
+    pal(&["--trace", &newer])?.status(2)?.says("version 9")?;
+    let text = context.file("pages.txt", "1\n2\nthree\n")?;
+    pal(&["--trace", &text])?.status(2)?.says("line 3")?;
+    pal(&["--trace", &trace, "--policy", "fifo"])?.status(2)?.says("s3-fifo")?;
+    pal(&["--generate", "lu", "-o", &cut])?.status(2)?.says("lu-cb")?;
+    context.pal(["reproduce", "apr-fig41", "--seeds", "2"], None)?.status(2)?.says("simulated")?;
+    context.pal(["reproduce"], None)?.status(0)?.has("apr-fig43")?;
+    Ok(())
+}
