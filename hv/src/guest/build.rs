@@ -240,7 +240,7 @@ pub fn scrub<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     let Some(at) = vm.layout.piece(piece) else { return Ok(false) };
     vm.uncover();
     if piece == 0 {
-        vm.regions.forget();
+        vm.forget_regions();
     }
     vm.memory.read().ram().fill(at, PIECE, 0)?;
     Ok(true)
