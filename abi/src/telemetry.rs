@@ -185,6 +185,9 @@ keys! {
     // stats.paging.spaces
     SPACES = "spaces", SHADOW_SPACES = "shadow_spaces", KNOWN_SPACES = "known_spaces", SPACES_TO_SHADOW = "spaces_to_shadow",
     SPACES_TO_NESTED = "spaces_to_nested", NESTED_CR3_LOADS = "nested_cr3_loads",
+    // stats.paging.regions
+    REGIONS = "regions", CLOSED_FAULTS = "closed_faults", REGION_MOVES = "region_moves", REGIONS_OPENED = "regions_opened",
+    REGIONS_GLOBALISED = "regions_globalised", MOVES = "moves", MOVE_TICKS = "move_ticks", MOVE_LONGEST = "move_longest",
 }
 
 #[cfg(test)]

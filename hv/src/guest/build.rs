@@ -243,7 +243,7 @@ pub fn scrub<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     vm.uncover();
     if piece == 0 {
         // Before the first piece: the regions describe contents that are about to go.
-        vm.regions.forget();
+        vm.forget_regions();
     }
     vm.memory.read().ram().fill(at, PIECE, 0)?;
     Ok(true)

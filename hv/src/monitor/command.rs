@@ -31,6 +31,15 @@ pub enum Place {
     Cr3,
 }
 
+/// Where a region's memory is to be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// In the cache of this domain alone.
+    Domain(u8),
+    /// In all caches.
+    Global,
+}
+
 /// A parsed command.
 #[derive(Clone, Copy, Debug)]
 pub enum Command<'a> {
@@ -58,8 +67,8 @@ pub enum Command<'a> {
     Shadow,
     /// Show which parts of the address spaces are nested.
     Agile,
-    /// Show the regions that the guest has defined.
-    Regions,
+    /// Show the regions that the guest has defined, or place one of them.
+    Regions(Option<(u64, Placement)>),
     /// Show the host.
     Host,
     /// Act on the VM with this name, or on the selected one.
@@ -138,8 +147,8 @@ commands! {
     "shadow" "" "show the shadow pages in use and the counters of shadow paging" "shadow" |_| Ok(Command::Shadow);
     "agile" "" "show which page tables of each address space are shadowed, and which nested" "agile"
         |_| Ok(Command::Agile);
-    "regions" "" "show the regions that the guest has divided its memory into" "regions"
-        |_| Ok(Command::Regions);
+    "regions" "[REGION DOMAIN]" "show the guest's regions, or map one to the cache of a domain (or: global)" "regions 1 0"
+        |words| Ok(Command::Regions(words.placement()?));
     "host" "" "show the host's memory and TSC frequency" "host" |_| Ok(Command::Host);
     "pause" "[NAME]" "pause a VM; it stays paused after you quit the monitor" "pause web"
         |words| Ok(Command::Act(Action::Pause, words.next()));
@@ -273,6 +282,18 @@ impl<'a> Words<'a> {
             _ => register(word).map(Place::Gpr).or_else(|| hexadecimal(word).map(Place::At)),
         };
         place.map(Some).ok_or(ParseError::Not(word, "a hexadecimal address or a register"))
+    }
+
+    /// A region of the guest's, and where it is to be.
+    fn placement(&mut self) -> Result<Option<(u64, Placement)>, ParseError<'a>> {
+        let Some(word) = self.next() else { return Ok(None) };
+        let region =
+            number(word).ok_or(ParseError::Not(word, "the number of a region; `regions` lists them"))?;
+        let word = self.next().ok_or(ParseError::Missing("cache domain or `global`", self.command))?;
+        let domain = || number(word).and_then(|n| u8::try_from(n).ok()).map(Placement::Domain);
+        let to = if word == "global" { Some(Placement::Global) } else { domain() };
+        let to = to.ok_or(ParseError::Not(word, "the number of a cache domain, nor `global`"))?;
+        Ok(Some((region, to)))
     }
 
     fn mode(&mut self) -> Result<Option<Mode>, ParseError<'a>> {

@@ -30,6 +30,8 @@ pub enum NestedOutcome {
     WriteProtected,
     /// There is nothing at this address.
     NotMapped,
+    /// RAM that is mapped to the cache of this domain, which is not that of the tables.
+    Closed(u8),
     /// The tables allow the access already: the processor used an older translation, or another VCPU was
     /// first.
     Spurious,
@@ -41,12 +43,24 @@ pub struct Nested<F: PteFormat<Attr = NestedAttr>, M: TableMemory> {
     table: Table<F, M>,
     /// Leaves have gone although the P2m has not changed there, and their dirty bits with them.
     lost_bits: bool,
+    /// The cache domain whose processors walk them.
+    domain: u8,
 }
 
 impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
-    /// Tables of everything in `p2m`, with leaves up to `largest`.
+    /// Tables of everything in `p2m`, with leaves up to `largest`, for domain 0.
     pub fn new(memory: M, largest: PageSize, p2m: &P2m<impl TableMemory>) -> Result<Self, MapError> {
-        let mut nested = Nested { table: Table::new(memory, largest)?, lost_bits: false };
+        Nested::for_domain(memory, largest, p2m, 0)
+    }
+
+    /// The same for the processors of a cache domain: memory that is mapped to the caches of others is closed.
+    pub fn for_domain(
+        memory: M,
+        largest: PageSize,
+        p2m: &P2m<impl TableMemory>,
+        domain: u8,
+    ) -> Result<Self, MapError> {
+        let mut nested = Nested { table: Table::new(memory, largest)?, lost_bits: false, domain };
         let _no_processor_uses_them_yet = nested.follow(p2m, GpaRange::ALL)?;
         nested.table.reclaim();
         Ok(nested)
@@ -71,7 +85,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         while !rest.is_empty() {
             let (entry, len) = p2m.run(rest.start, rest.len());
             let (run, after) = rest.split_at(len);
-            let done = match attr(entry) {
+            let done = match attr(entry, self.domain) {
                 Some((to, attr)) => self.table.map(run, to, attr)?,
                 None => self.table.unmap(run)?,
             };
@@ -84,7 +98,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
     /// What the fault of `access` at `gpa` means, if that changes nothing here; `None`: [`Nested::fault`] fills something in.
     pub fn look(&self, gpa: Gpa, access: Access, p2m: &P2m<impl TableMemory>) -> Option<NestedOutcome> {
         let entry = p2m.translate(gpa);
-        let Some((to, attr)) = attr(entry) else {
+        let Some((to, attr)) = attr(entry, self.domain) else {
             return Some(if entry == P2mEntry::Mmio {
                 NestedOutcome::Mmio
             } else {
@@ -94,7 +108,8 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         let needed = needed(access);
         if !attr.rights.contains(needed) {
             return Some(match entry {
-                P2mEntry::Ram { .. } => NestedOutcome::WriteProtected,
+                P2mEntry::Local { home, .. } if home != self.domain => NestedOutcome::Closed(home),
+                P2mEntry::Ram { .. } | P2mEntry::Local { .. } => NestedOutcome::WriteProtected,
                 _ => NestedOutcome::RomWrite,
             });
         }
@@ -126,6 +141,16 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
     pub fn forget(&mut self, range: GpaRange) -> Result<Flush, MapError> {
         self.lost_bits = true;
         self.table.unmap(range)
+    }
+
+    /// Drops all leaves that touch `range`, as wholes: this needs no memory.
+    pub fn drop_around(&mut self, range: GpaRange) -> Flush {
+        self.lost_bits = true;
+        let size = self.table.largest().bytes();
+        let start = range.start.align_down(size);
+        let end = range.end.align_up(size).unwrap_or(GpaRange::ALL.end);
+        let _dropped = self.table.unmap(GpaRange { start, end }.intersect(GpaRange::ALL));
+        Flush::All
     }
 
     /// Calls `f` for every leaf that touches `range` and in which a bit of `which` is set, and clears those
@@ -194,11 +219,16 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
     }
 }
 
-/// Where and how memory is mapped; `None` for what is not memory.
-fn attr(entry: P2mEntry) -> Option<(Hpa, NestedAttr)> {
+/// Where and how memory is mapped in the tables of a cache domain; `None` for what is not memory.
+fn attr(entry: P2mEntry, domain: u8) -> Option<(Hpa, NestedAttr)> {
     match entry {
-        P2mEntry::Ram { hpa, writable: true } => Some((hpa, NestedAttr::RAM)),
-        P2mEntry::Ram { hpa, writable: false } | P2mEntry::Rom { hpa } => Some((hpa, NestedAttr::ROM)),
+        P2mEntry::Local { hpa, home, .. } if home != domain => Some((hpa, NestedAttr::CLOSED)),
+        P2mEntry::Ram { hpa, writable: true } | P2mEntry::Local { hpa, writable: true, .. } => {
+            Some((hpa, NestedAttr::RAM))
+        }
+        P2mEntry::Ram { hpa, writable: false }
+        | P2mEntry::Local { hpa, writable: false, .. }
+        | P2mEntry::Rom { hpa } => Some((hpa, NestedAttr::ROM)),
         P2mEntry::Mmio | P2mEntry::Hole => None,
     }
 }

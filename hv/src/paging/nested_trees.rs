@@ -29,7 +29,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> NestedTrees<F, M> {
         Ok(NestedTrees { first: Nested::new(memory, largest, p2m)?, others: Vec::new(), largest })
     }
 
-    /// Makes the set of this key, if there is none; all of `p2m` is open in it.
+    /// Makes the set of this key, if there is none; all of `p2m` is open in it but what is mapped to other domains' caches.
     ///
     /// # Errors
     /// No memory: nothing has changed.
@@ -38,7 +38,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> NestedTrees<F, M> {
             return Ok(());
         }
         self.others.try_reserve(1).map_err(|_| MapError::OutOfFrames)?;
-        self.others.push((key, Nested::new(memory, self.largest, p2m)?));
+        self.others.push((key, Nested::for_domain(memory, self.largest, p2m, key.domain())?));
         Ok(())
     }
 
@@ -94,6 +94,15 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> NestedTrees<F, M> {
         result.map(|()| flush)
     }
 
+    /// All sets take over that memory has been mapped to a cache, or opened. What is to be closed is, also where there is no memory
+    /// for tables: then more goes than must, and faults bring it back.
+    pub fn close(&mut self, p2m: &P2m<impl TableMemory>, changed: Changed) -> Flush {
+        let close = |tree: &mut Nested<F, M>| {
+            tree.apply(p2m, changed).unwrap_or_else(|_| tree.drop_around(changed.range))
+        };
+        self.iter_mut().map(close).fold(Flush::None, Flush::and)
+    }
+
     /// All sets drop their translations of `range`: see [`Nested::forget`].
     pub fn forget(&mut self, range: GpaRange) -> Result<Flush, MapError> {
         let mut flush = Flush::None;
@@ -129,6 +138,8 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> NestedTrees<F, M> {
     }
 }
 
+#[cfg(test)]
+mod closing;
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -54,6 +54,7 @@ trait Machine {
 /// What an access that reaches `gpa` comes to, by the P2m alone.
 fn by_p2m(p2m: &Guest, gpa: Gpa, access: Access) -> Outcome {
     let stopped = match p2m.translate(gpa) {
+        P2mEntry::Local { .. } => unreachable!("nothing here is mapped to a cache"),
         P2mEntry::Ram { writable: false, .. } if access.write => NestedOutcome::WriteProtected,
         P2mEntry::Rom { .. } if access.write => NestedOutcome::RomWrite,
         P2mEntry::Ram { hpa, .. } | P2mEntry::Rom { hpa } => return Outcome::Done(hpa),

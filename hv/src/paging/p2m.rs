@@ -35,6 +35,15 @@ pub enum P2mEntry {
     },
     /// Registers of a device on the bus.
     Mmio,
+    /// RAM that is mapped to a cache ([`P2mKind::Local`]). For the hypervisor's own accesses it is like any other.
+    Local {
+        /// Where the byte is.
+        hpa: Hpa,
+        /// As in [`P2mEntry::Ram`].
+        writable: bool,
+        /// The cache domain in whose tables it is open.
+        home: u8,
+    },
     /// Nothing.
     Hole,
 }
@@ -45,6 +54,7 @@ impl P2mEntry {
             P2mKind::Ram { writable } => P2mEntry::Ram { hpa, writable },
             P2mKind::Rom => P2mEntry::Rom { hpa },
             P2mKind::Mmio => P2mEntry::Mmio,
+            P2mKind::Local { writable, home } => P2mEntry::Local { hpa, writable, home },
         }
     }
 
@@ -53,6 +63,9 @@ impl P2mEntry {
         match self {
             P2mEntry::Ram { hpa, writable } => P2mEntry::Ram { hpa: Hpa(hpa.0 + bytes), writable },
             P2mEntry::Rom { hpa } => P2mEntry::Rom { hpa: Hpa(hpa.0 + bytes) },
+            P2mEntry::Local { hpa, writable, home } => {
+                P2mEntry::Local { hpa: Hpa(hpa.0 + bytes), writable, home }
+            }
             other => other,
         }
     }
@@ -60,7 +73,7 @@ impl P2mEntry {
     /// Where the byte is, if it can be read as memory.
     pub fn readable(self) -> Option<Hpa> {
         match self {
-            P2mEntry::Ram { hpa, .. } | P2mEntry::Rom { hpa } => Some(hpa),
+            P2mEntry::Ram { hpa, .. } | P2mEntry::Rom { hpa } | P2mEntry::Local { hpa, .. } => Some(hpa),
             P2mEntry::Mmio | P2mEntry::Hole => None,
         }
     }
@@ -68,8 +81,34 @@ impl P2mEntry {
     /// Where the byte is, if it can be written as memory.
     pub fn writable(self) -> Option<Hpa> {
         match self {
-            P2mEntry::Ram { hpa, writable: true } => Some(hpa),
+            P2mEntry::Ram { hpa, writable: true } | P2mEntry::Local { hpa, writable: true, .. } => Some(hpa),
             _ => None,
+        }
+    }
+
+    /// The domain to whose cache it is mapped, if it is closed in the tables of this one.
+    #[inline]
+    pub fn closed_in(self, domain: u8) -> Option<u8> {
+        match self {
+            P2mEntry::Local { home, .. } if home != domain => Some(home),
+            _ => None,
+        }
+    }
+
+    /// The same, as if it were open in all domains.
+    #[inline]
+    pub fn opened(self) -> P2mEntry {
+        match self {
+            P2mEntry::Local { hpa, writable, .. } => P2mEntry::Ram { hpa, writable },
+            other => other,
+        }
+    }
+
+    /// The same, mapped to the cache of this domain or open in all.
+    pub fn at_home(self, home: Option<u8>) -> P2mEntry {
+        match (self.opened(), home) {
+            (P2mEntry::Ram { hpa, writable }, Some(home)) => P2mEntry::Local { hpa, writable, home },
+            (other, _) => other,
         }
     }
 }
@@ -113,10 +152,41 @@ impl<M: TableMemory> P2m<M> {
     pub fn set_writable(&mut self, range: GpaRange, writable: bool) -> Result<Changed, MapError> {
         let was = self.old_frames(range, |_, old| match old {
             P2mEntry::Ram { hpa, .. } => P2mEntry::Ram { hpa, writable },
+            P2mEntry::Local { hpa, home, .. } => P2mEntry::Local { hpa, writable, home },
             other => other,
         });
         let result = self.table.protect(range, |kind| match kind {
             P2mKind::Ram { .. } => P2mKind::Ram { writable },
+            P2mKind::Local { home, .. } => P2mKind::Local { writable, home },
+            other => other,
+        });
+        self.changed(range, was, result)
+    }
+
+    /// Puts RAM at `range`, mapped to the cache of domain `home`, or open in all.
+    pub fn map_local(
+        &mut self,
+        range: GpaRange,
+        hpa: Hpa,
+        writable: bool,
+        home: Option<u8>,
+    ) -> Result<Changed, MapError> {
+        self.map(range, hpa, P2mKind::ram(writable, home))
+    }
+
+    /// Maps the RAM of `range` to the cache of domain `home`: it is closed in the tables of all other domains. `None`: it is open
+    /// in all. Leaves are split as far as that asks for. Where memory is opened only, no engine has anything to forget, and old
+    /// frames are not told.
+    ///
+    /// # Errors
+    /// No frames for its tables: a part may have changed, and the engines must be told of all of `range`.
+    pub fn set_home(&mut self, range: GpaRange, home: Option<u8>) -> Result<Changed, MapError> {
+        let was = match home {
+            None => OldFrames::NONE,
+            Some(_) => self.old_frames(range, |_, old| old.at_home(home)),
+        };
+        let result = self.table.protect(range, |kind| match kind {
+            P2mKind::Ram { writable } | P2mKind::Local { writable, .. } => P2mKind::ram(writable, home),
             other => other,
         });
         self.changed(range, was, result)
@@ -251,7 +321,10 @@ impl<M: TableMemory> P2m<M> {
         let mut directory = core::mem::take(&mut self.directory);
         directory.update(range.intersect(GpaRange::ALL), |chunk| {
             let (entry, len) = self.run(chunk.start, chunk.len());
-            entry.writable().filter(|_| len == chunk.len())
+            match entry {
+                P2mEntry::Ram { hpa, writable: true } if len == chunk.len() => Some(hpa),
+                _ => None,
+            }
         });
         self.directory = directory;
         let _software_tables_need_none = result?;

@@ -117,6 +117,16 @@ impl GuestRegions {
         &self.partition
     }
 
+    /// The same, to be changed.
+    pub fn partition_mut(&mut self) -> &mut Partition {
+        &mut self.partition
+    }
+
+    /// The region with this number of the guest's.
+    pub fn rid(&self, number: u64) -> Option<Rid> {
+        self.known(number).ok().map(|(_, rid)| rid)
+    }
+
     /// What the guest has asked for.
     pub fn counts(&self) -> Counts {
         self.counts

@@ -4,19 +4,21 @@
 //! |---|---|
 //! | [`partition`] | which frame is in which region, and how regions come, change and go |
 //! | [`balance`] | which cache each region is mapped to |
+//! | [`micro`] | what becomes of a VCPU that touches a closed region |
 //! | [`guest`] | regions that the guest's kernel defines by hypercalls, with its quota |
 //! | [`history`] | which frames were accessed in the last samples, and the working sets of regions |
 //! | [`regioning`] | which frames are used together, found out in phases in which each change of region faults |
 //!
 //! Pure: nothing here knows a page table, a processor or a clock. A VM owns a [`Partition`](partition::Partition) behind a lock;
-//! hypercalls and, later, faults on closed regions call it, and perform the [`Effects`] that it returns on the VM's sets of
-//! tables. Frames are named by their guest frame numbers: what a guest does with a page does not change when the page moves to
-//! another host frame. docs/design/0025-regions.md has the model and what is still missing,
+//! hypercalls and the monitor call it, and `vm::regions` performs the [`Effects`] that it returns on the VM's sets of tables.
+//! Faults on closed regions ask [`micro`]. Frames are named by their guest frame numbers: what a guest does with a page does not
+//! change when the page moves to another host frame. docs/design/0025-regions.md has the model and what is still missing,
 //! docs/design/0026-regioning.md what finds regions and maps them to caches.
 
 pub mod balance;
 pub mod guest;
 pub mod history;
+pub mod micro;
 pub mod partition;
 pub mod regioning;
 #[cfg(test)]
@@ -152,6 +154,11 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Whether the region is mapped to a cache.
+    pub const fn is_local(self) -> bool {
+        matches!(self, Kind::Local(_))
+    }
+
     /// The domains whose tables may lead to its frames, outside of a regioning phase.
     pub const fn open_in(self) -> Domains {
         match self {

@@ -6,7 +6,7 @@ use super::heap::before;
 use super::policy::{Arrival, Policy};
 use super::queue::Queue;
 use super::sync::{Guard, Ordering};
-use super::topology::{LlcId, PcpuId, PcpuSet};
+use super::topology::{PcpuId, PcpuSet};
 use super::types::{Kick, Kicks, PcpuStats, Refused, State, VcpuId, VcpuStats, VcpuStatus, VmId};
 use super::vcpu::{Place, Vcpu};
 use super::vm::{MAX_WEIGHT, MIN_WEIGHT};
@@ -91,41 +91,6 @@ impl<P: Policy> Scheduler<P> {
             return self.want(queue.pcpu);
         }
         self.claim_one(allowed.without(queue.llc), queue.pcpu).unwrap_or(Kick::NONE)
-    }
-
-    /// Moves a VCPU to a PCPU. One that runs leaves its PCPU first.
-    pub fn move_to(&self, id: VcpuId, to: PcpuId, now: u64) -> Result<Kick, Refused> {
-        if to.index() >= self.pcpus.len() {
-            return Err(Refused::Unknown);
-        }
-        self.transfer(id, to, now)
-    }
-
-    /// Moves a VCPU to a PCPU of an LLC domain: one that halts, else the one where fewest wait. Nothing happens if it
-    /// is there already.
-    pub fn move_to_llc(&self, id: VcpuId, llc: LlcId, now: u64) -> Result<Kick, Refused> {
-        let domain = self.topology.llc(llc);
-        if domain.is_empty() {
-            return Err(Refused::Unknown);
-        }
-        let queue = self.lock_home(id).ok_or(Refused::Unknown)?;
-        let allowed = queue.get(id).affinity.and(domain);
-        if domain.contains(queue.pcpu) {
-            return Ok(Kick::NONE);
-        }
-        drop(queue);
-        let to = self.emptiest(allowed).ok_or(Refused::Affinity)?;
-        self.transfer(id, to, now)
-    }
-
-    /// A PCPU of these that halts, else the one where fewest wait.
-    fn emptiest(&self, of: PcpuSet) -> Option<PcpuId> {
-        let idle = PcpuSet::from_bits(self.idle.load(Ordering::Acquire)).and(of);
-        let waiting = |pcpu: &PcpuId| {
-            let queue = self.pcpus[pcpu.index()].queue.lock();
-            queue.waiting.len() + usize::from(queue.current.is_some())
-        };
-        idle.into_iter().next().or_else(|| of.into_iter().min_by_key(waiting))
     }
 
     /// Says where a VCPU may run. If it is where it may not, it moves.
@@ -218,9 +183,13 @@ impl<P: Policy> Scheduler<P> {
         common.policy.carry(&from.sum, &to.sum, &mut vcpu.account);
         if from.llc == to.llc {
             vcpu.stats.near_moves += 1;
+            vcpu.binds = false;
         } else {
             vcpu.stats.far_moves += 1;
-            vcpu.settled_at = now.saturating_add(common.settle);
+            vcpu.cross(common.settle, how == Arrival::Stolen, now);
+            if vcpu.is_bound() {
+                self.bound.fetch_or(PcpuSet::only(to.pcpu).bits(), Ordering::Relaxed);
+            }
         }
         to.vcpus[index] = Some(vcpu);
         self.homes[index].store(to.pcpu.0, Ordering::Release);

@@ -5,7 +5,8 @@
 //!
 //! The rule between LLCs: a PCPU steals a VCPU from another LLC only if it would otherwise halt or run one that is
 //! ahead by more than half a slice, and if its own LLC offers nothing, or only VCPUs that lag less; and never one that
-//! has crossed LLCs less than 10 ms ago ([`Vcpu::allowed`](super::vcpu::Vcpu::allowed)).
+//! has crossed LLCs less than 10 ms ago ([`Vcpu::allowed`](super::vcpu::Vcpu::allowed)). One that has followed its memory to an LLC
+//! (`Why::MoveTo`) is bound to it until it has run there for 10 ms; only an idle PCPU may take it, after it has waited for 10 ms.
 
 use super::policy::{Arrival, Forced, Policy, PublishedLoad};
 use super::queue::Queue;
@@ -238,6 +239,7 @@ impl<P: Policy> Scheduler<P> {
     fn find_work(&self, turn: Turn) -> Decision {
         let me = PcpuSet::only(turn.pcpu);
         let near = self.near(turn.pcpu);
+        self.free_bound(turn.pcpu, turn.now);
         for _ in 0..SEARCHES {
             let loaded = PcpuSet::from_bits(self.loaded.load(Ordering::Acquire)).without(me);
             for of in [loaded.and(near), loaded.without(near)] {
@@ -262,10 +264,14 @@ impl<P: Policy> Scheduler<P> {
         let common = &self.common;
         let mut queue = self.pcpus[turn.pcpu.index()].queue.lock();
         let best = queue.best(common, turn.yields, turn.now);
-        let decision = queue.run(common, best, turn.now);
+        let mut decision = queue.run(common, best, turn.now);
         self.publish(&mut queue);
         if best.is_some() {
             return Some(decision);
+        }
+        if self.bound.load(Ordering::Relaxed) != 0 {
+            // To look whether they still wait.
+            decision.until = decision.until.min(turn.now.saturating_add(common.settle));
         }
         let bit = PcpuSet::only(turn.pcpu).bits();
         (queue.idle, queue.idle_since) = (true, turn.now);

@@ -12,8 +12,10 @@
 //! | [`policy`] | what a policy decides; [`credit`] (with `account`), [`round_robin`], [`replay`] are such |
 //! | `vcpu`, [`vm`], `cap` | the state of a VCPU, of a VM, and of its cap |
 //! | `heap`, `queue` | one PCPU's queue, without locks |
+//! | `binding` | VCPUs that stay in an LLC |
 //! | `decide` | decisions, stealing, idling |
-//! | `control` | waking, pausing, moving; VMs and VCPUs that come and go |
+//! | `control` | waking, pausing; VMs and VCPUs that come and go |
+//! | `moves` | moves that someone asks for |
 //!
 //! # Locks
 //!
@@ -29,11 +31,13 @@
 //! word: one of the two sees the other. The PCPU that clears a bit sends the interrupt.
 
 mod account;
+mod binding;
 mod cap;
 mod control;
 pub mod credit;
 mod decide;
 mod heap;
+mod moves;
 pub mod policy;
 mod queue;
 pub mod replay;
@@ -140,6 +144,8 @@ pub struct Scheduler<P: Policy> {
     idle: AtomicU64,
     /// The queues with waiting VCPUs.
     loaded: AtomicU64,
+    /// The queues to which VCPUs are bound, and some to which none is any more.
+    bound: AtomicU64,
     places: Lock<Places>,
 }
 
@@ -171,6 +177,7 @@ impl<P: Policy> Scheduler<P> {
             homes: (0..config.vcpus).map(|_| AtomicU8::new(NOWHERE)).collect(),
             idle: AtomicU64::new(0),
             loaded: AtomicU64::new(0),
+            bound: AtomicU64::new(0),
             places: Lock::new(Places {
                 vms: (0..config.vms.min(MAX_VMS)).map(|_| None).collect(),
                 vcpus: (0..config.vcpus).map(|_| false).collect(),

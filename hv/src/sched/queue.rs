@@ -108,7 +108,9 @@ impl<P: Policy> Queue<P> {
         match why {
             Why::Preempt | Why::Yield => {}
             Why::Block => vcpu.blocked = !core::mem::take(&mut vcpu.woken),
-            Why::MoveTo(target) if vcpu.affinity.contains(target) => vcpu.target = Some(target),
+            Why::MoveTo(target) if vcpu.affinity.contains(target) => {
+                (vcpu.target, vcpu.binds) = (Some(target), true);
+            }
             Why::MoveTo(_) => {}
         }
         let stays = vcpu.stays(policy, vm, id, pcpu, now);
@@ -220,17 +222,6 @@ impl<P: Policy> Queue<P> {
             self.settled_at = self.settled_at.min(settled_at);
         }
         self.waiting.push(Item::new(key, id, allowed));
-    }
-
-    /// Lets other LLCs steal the VCPUs that have stayed here long enough.
-    #[cold]
-    pub(super) fn reconsider(&mut self, now: u64) {
-        let (vcpus, llc) = (&self.vcpus, self.llc);
-        let vcpu = |id: VcpuId| vcpus[usize::from(id.0)].as_deref();
-        self.waiting.reconsider(|id| vcpu(id).map_or(PcpuSet::EMPTY, |vcpu| vcpu.allowed(llc, now)));
-        let waiting = vcpus.iter().flatten().filter(|vcpu| vcpu.place == Place::Waiting);
-        let unsettled = waiting.map(|vcpu| vcpu.settled_at).filter(|at| before(now, *at));
-        self.settled_at = unsettled.min().unwrap_or(u64::MAX);
     }
 
     /// Sorts a VM's waiting VCPUs again after its weight has changed.

@@ -20,7 +20,8 @@ pub enum Why {
     Block,
     /// The VCPU spins and would rather let another one run (PAUSE loop, hypercall).
     Yield,
-    /// The VCPU is to go on at this PCPU, which its affinity must hold; else it goes on where it may.
+    /// The VCPU's memory is in the cache of this PCPU: it is to go on there, if its affinity holds the PCPU, and else where it may.
+    /// If that is another LLC it is *bound*: it is not stolen across LLCs until it has run there for a while.
     MoveTo(PcpuId),
 }
 
@@ -89,6 +90,8 @@ pub struct VcpuStats {
     pub boosts: u64,
     /// How often it was stolen.
     pub steals: u64,
+    /// How often it was stolen although it was bound to an LLC.
+    pub unbound: u64,
     /// Moves of any kind to a PCPU of the same LLC.
     pub near_moves: u64,
     /// Moves of any kind to a PCPU of another LLC.

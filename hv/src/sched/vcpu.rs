@@ -41,6 +41,12 @@ pub(super) struct Vcpu<A> {
     pub charged: u64,
     /// It has crossed LLCs: it is not stolen across LLCs again before this time.
     pub settled_at: u64,
+    /// Its next move across LLCs is to where its memory is: it is bound then.
+    pub binds: bool,
+    /// While it is bound, the time in [`VcpuStats::ran`] at which it no longer is; `settled_at` is [`BOUND`] away.
+    pub bound_until: Option<u64>,
+    /// It was stolen although it was bound, and its VM has not heard of it.
+    pub was_taken: bool,
     pub account: A,
     pub stats: VcpuStats,
 }
@@ -69,6 +75,9 @@ impl<A: Default> Vcpu<A> {
             since: now,
             charged: now,
             settled_at: now,
+            binds: false,
+            bound_until: None,
+            was_taken: false,
             account: A::default(),
             stats: VcpuStats::default(),
         }
@@ -102,7 +111,11 @@ impl<A: Default> Vcpu<A> {
 
     /// The PCPUs that may steal it from a queue of this LLC.
     pub(super) fn allowed(&self, llc: PcpuSet, now: u64) -> PcpuSet {
-        if before(now, self.settled_at) { self.affinity.and(llc) } else { self.affinity }
+        if before(now, self.settled_at) && !self.has_run_enough() {
+            self.affinity.and(llc)
+        } else {
+            self.affinity
+        }
     }
 
     /// Changes its place.

@@ -8,7 +8,8 @@
 
 use crate::arch::addr::Gpa;
 use crate::vcpu::Vcpu;
-use crate::virt::{FlushScope, Virt};
+use crate::vcpu::mmu::follow_changes;
+use crate::virt::Virt;
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
 
@@ -48,11 +49,6 @@ fn move_page<V: Virt, M: HostMemory>(
         Ok(covers.into_iter().chain(from.and_then(|page| covered.uncover(p2m, page, id))).collect())
     });
     let Ok(changes) = moved else { return false };
-    if changes.flush {
-        vcpu.virt.flush(FlushScope::All);
-    }
-    if changes.root {
-        vcpu.request_root();
-    }
+    follow_changes(vcpu, changes);
     true
 }

@@ -73,6 +73,24 @@ pub trait Host {
         false
     }
 
+    /// The cache domain of this PCPU, below 16. May be called while the VCPU has the processor, as the next one.
+    fn cache_domain(&self) -> u8 {
+        0
+    }
+
+    /// The PCPU of a cache domain on which the VCPU of this mailbox should go on; `None`: it may run on none of them.
+    fn place_in(&mut self, mailbox: &Mailbox, domain: u8) -> Option<u8> {
+        let _one_domain = (mailbox, domain);
+        None
+    }
+
+    /// Whether this PCPU has taken the VCPU of this mailbox away from the cache domain that its memory had moved it to, because it
+    /// had nothing else to run; true once.
+    fn was_taken(&mut self, mailbox: &Mailbox) -> bool {
+        let _one_domain = mailbox;
+        false
+    }
+
     /// Whether [`Host::console_read`] may have something. Cheap.
     fn console_ready(&self) -> bool;
 

@@ -2,6 +2,8 @@
 //!
 //! Called by `dispatch`. The answer is in RAX, and an error is a number in it; no hypercall faults or ends a guest.
 
+use alloc::vec::Vec;
+
 use abi::hypercall::{
     ADD_GUEST_REGION, ADD_PAGE, COUNTER_PAGE, DEL_GUEST_REGION, DEL_PAGE, KVM_EPERM, NOT_IMPLEMENTED,
 };
@@ -11,15 +13,16 @@ use crate::arch::state::Gpr;
 use crate::emulate::System;
 use crate::mem::table_memory::TableMemory;
 use crate::paging::p2m::{P2m, P2mEntry};
-use crate::region::Effect;
-use crate::region::guest::GuestError;
+use crate::region::guest::{GuestError, MAX_FRAMES};
+use crate::region::{Effect, Target};
 use crate::vcpu::Vcpu;
 use crate::vcpu::dispatch::with_next;
 use crate::vcpu::exit_context::ExitContext;
+use crate::vcpu::mmu::follow_changes;
 use crate::vcpu::outcome::Outcome;
 use crate::virt::Virt;
 use crate::vm::counter_page::{Refusal, Request};
-use crate::vm::regions::Regions;
+use crate::vm::regions::{Records, Regions};
 use crate::vm::{HostMemory, Vm};
 
 /// VMMCALL or VMCALL.
@@ -46,7 +49,7 @@ fn perform<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, 
         COUNTER_PAGE => counter_page(vcpu, vm, first, second, tsc)
             .map_or_else(|refusal| refusal.number().wrapping_neg(), |()| 0),
         ADD_GUEST_REGION | DEL_GUEST_REGION | ADD_PAGE | DEL_PAGE => {
-            region::<V, M>(vm, &mut vcpu.work, number, [first, second, third])
+            region(vcpu, vm, number, [first, second, third])
                 .unwrap_or_else(|error| error.number().wrapping_neg())
         }
         _ => NOT_IMPLEMENTED,
@@ -79,26 +82,44 @@ fn counter_page<V: Virt, M: HostMemory>(
 
 /// The calls that divide the guest's memory into regions.
 fn region<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
-    work: &mut u32,
     number: u64,
     arguments: [u64; 3],
 ) -> Result<u64, GuestError> {
-    let mut slot = vm.regions.lock(|| vm.answer(work));
-    let regions = Regions::records(&mut slot, vm.layout)?;
-    // Every cache may hold these regions, so no table has to follow.
-    let follow = &mut |effect| debug_assert!(!matches!(effect, Effect::Close(..)), "{effect:?}");
+    let mut slot = vm.regions.lock(|| vm.answer(&mut vcpu.work));
+    let records = Regions::records(&mut slot, vm.layout)?;
+    // Frames that are open elsewhere now: only regions that are mapped to a cache close any.
+    let mut frames = Vec::new();
+    let is_divided = vm.regions.is_divided();
+    if is_divided {
+        frames.try_reserve_exact(MAX_FRAMES as usize).map_err(|_| GuestError::NoMemory)?;
+    }
+    let Records { guest, micro } = &mut *records;
+    let follow = &mut |effect| match effect {
+        Effect::Close(Target::Frame(frame), _) | Effect::Open(Target::Frame(frame), _) if is_divided => {
+            frames.push(frame);
+        }
+        Effect::Died(rid) => micro.end(rid),
+        effect => debug_assert!(matches!(effect, Effect::Born(_)), "{effect:?}"),
+    };
     let [first, second, third] = arguments;
-    match number {
-        ADD_GUEST_REGION => return regions.add(follow).map(u64::from),
-        DEL_GUEST_REGION => regions.remove(first, follow),
-        ADD_PAGE => regions.add_pages(first, second, third, follow),
-        _ => regions.remove_pages(first, second, third, follow),
-    }?;
-    Ok(0)
+    let done = match number {
+        ADD_GUEST_REGION => guest.add(follow).map(u64::from),
+        DEL_GUEST_REGION => guest.remove(first, follow).map(|()| 0),
+        ADD_PAGE => guest.add_pages(first, second, third, follow).map(|()| 0),
+        _ => guest.remove_pages(first, second, third, follow).map(|()| 0),
+    };
+    // Also after an error: a part of a large region may be gone.
+    if !frames.is_empty() {
+        let rid = records.guest.rid(if number == DEL_GUEST_REGION { first } else { third });
+        let changes = vm.follow_request(vcpu.id, &mut vcpu.work, records, &frames, rid);
+        follow_changes(vcpu, changes);
+    }
+    done
 }
 
 /// Whether the page is RAM, and not ROM or a device's.
 fn is_ram<M: TableMemory>(p2m: &P2m<M>, gpa: Gpa) -> bool {
-    matches!(p2m.translate(gpa), P2mEntry::Ram { .. })
+    matches!(p2m.translate(gpa), P2mEntry::Ram { .. } | P2mEntry::Local { .. })
 }

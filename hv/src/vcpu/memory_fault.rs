@@ -13,6 +13,7 @@ use crate::vcpu::bus::Bus;
 use crate::vcpu::dispatch::died;
 use crate::vcpu::exit_context::ExitContext;
 use crate::vcpu::host::Host;
+use crate::vcpu::micro;
 use crate::vcpu::outcome::{Cause, Outcome};
 use crate::vcpu::port::{Port, PortStop, Written};
 use crate::vcpu::run::single_step;
@@ -44,6 +45,7 @@ pub fn nested<V: Virt, M: HostMemory, H: Host>(
             vcpu.virt.flush(FlushScope::All);
             Outcome::Resume
         }
+        Ok(NestedOutcome::Closed(home)) => micro::closed(ExitContext { vcpu, vm, host, tsc }, gpa, home),
         // From here on the access goes to a device or to nothing. An event's delivery cannot be emulated.
         Ok(_) if vcpu.virt.was_delivering() => {
             let what = format!("the delivery of an interrupt or exception accesses {gpa}, which is not RAM");

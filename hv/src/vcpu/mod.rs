@@ -8,6 +8,7 @@ pub mod bus;
 pub mod dispatch;
 pub mod host;
 pub mod interrupts;
+pub mod micro;
 pub mod mmu;
 pub mod next_rip;
 pub mod outcome;
@@ -45,6 +46,7 @@ use crate::guest::msr::MsrState;
 use crate::trace::cost::Turns;
 use crate::trace::exits::ExitCounts;
 use crate::vcpu::interrupts::Interrupts;
+use crate::vcpu::micro::Moves;
 use crate::vcpu::mmu::Mmu;
 use crate::vcpu::next_rip::NextRips;
 use crate::virt::Virt;
@@ -86,6 +88,8 @@ pub struct Vcpu<V: Virt> {
     pub exits: ExitCounts,
     /// Nested fault statistics.
     pub faults: FaultCounts,
+    /// What closed memory has to do with it.
+    pub moves: Moves,
     /// The cost of scheduling it, kept by its worker.
     pub turns: Turns,
     /// Its part of the PCPUs' performance counters.
@@ -137,6 +141,7 @@ impl<V: Virt> Vcpu<V> {
             interrupts: Interrupts::default(),
             exits: ExitCounts::default(),
             faults: FaultCounts::default(),
+            moves: Moves::default(),
             turns: Turns::default(),
             counts: VcpuCounts::default(),
             ran: 0,

@@ -34,6 +34,8 @@ pub enum Return {
     Yield,
     /// It could go on, but spins while others wait for the PCPU.
     Spin,
+    /// It has touched memory that is mapped to the cache of this PCPU: it is to go on there.
+    Move(u8),
     /// Its VM stops.
     Stop(Stop),
 }

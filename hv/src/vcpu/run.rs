@@ -3,6 +3,9 @@
 //! The only place that reads the clock, performs outcomes, and lets the host take interrupts. A hot exit goes through
 //! [`run`] alone; [`serve`] is entered only when the pending-work word is not zero.
 
+mod rare;
+
+use self::rare::{interrupt_entry, kick, serve_rare};
 use abi::telemetry::ExitKind;
 use records::trace::What;
 
@@ -12,7 +15,9 @@ use crate::trace::exits::kind;
 use crate::vcpu::exit_context::ExitContext;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Outcome, Return, Stop};
-use crate::vcpu::{Vcpu, console, control, devices, dispatch, io, mmu, quick_control, startup, timers};
+use crate::vcpu::{
+    Vcpu, console, control, devices, dispatch, io, micro, mmu, quick_control, startup, timers,
+};
 use crate::virt::{Ended, Event, Virt, exit};
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
@@ -33,6 +38,9 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
     host: &mut H,
 ) -> Return {
     startup::awake(vcpu, vm);
+    if vm.regions.is_divided() {
+        micro::follow(vcpu, vm, host);
+    }
     vcpu.virt.set_ple(host.others_wait());
     // Another VCPU may have used this PCPU's timer meanwhile: `timers::run` arms it again.
     vcpu.armed = u64::MAX;
@@ -357,8 +365,10 @@ fn serve_pending<V: Virt, M: HostMemory, H: Host>(
     if host.is_wanted() {
         return Some(Return::Yield);
     }
-    if vcpu.work & work::SPIN != 0 && vcpu.should_yield(host.others_wait()) {
-        return Some(Return::Spin);
+    if vcpu.work & (work::SPIN | work::MOVE | work::TREE) != 0
+        && let Some(end) = serve_rare(vcpu, vm, host)
+    {
+        return Some(end);
     }
     if vcpu.work & work::HALTED != 0 && wakes(vcpu) {
         vcpu.work &= !work::HALTED;
@@ -373,28 +383,4 @@ fn serve_pending<V: Virt, M: HostMemory, H: Host>(
 /// Whether a halted VCPU goes on.
 fn wakes<V: Virt>(vcpu: &Vcpu<V>) -> bool {
     vcpu.virt.event_pending() || vcpu.has_offer() && vcpu.virt.can_take_interrupt()
-}
-
-/// Tells other VCPUs that they have mail.
-#[cold]
-fn kick<V: Virt, M: HostMemory, H: Host>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    cpu: &mut V::Cpu,
-    host: &mut H,
-) {
-    vcpu.work &= !work::KICK;
-    vcpu.virt.load_host_state(cpu);
-    let kicks = core::mem::take(&mut vcpu.kicks);
-    vm.mailboxes
-        .iter()
-        .filter(|mailbox| kicks >> mailbox.id() & 1 != 0)
-        .for_each(|mailbox| host.kick(mailbox));
-}
-
-/// Has the next entry end before the guest's first instruction, but after the delivery of an event: for an NMI behind it.
-#[cold]
-fn interrupt_entry<V: Virt, H: Host>(vcpu: &mut Vcpu<V>, cpu: &mut V::Cpu, host: &mut H) {
-    vcpu.virt.load_host_state(cpu);
-    host.interrupt_self();
 }

@@ -1,5 +1,6 @@
 //! A VM without hardware, and a scripted PCPU to run it on, for tests of what works on VMs and VCPUs.
 
+mod bytes;
 mod processor;
 
 use alloc::boxed::Box;
@@ -14,7 +15,7 @@ use crate::guest::build::{self, HostFacts};
 use crate::guest::config::Config;
 use crate::guest::cpuid::{CpuidPolicy, CpuidTable};
 use crate::mem::guest_memory::GuestMemory;
-use crate::mem::host_access::{HostAccess, VecHost};
+use crate::mem::host_access::VecHost;
 use crate::mem::table_memory::TableMemory;
 use crate::paging::arena::Arena;
 use crate::paging::format::npt::Npt;
@@ -59,24 +60,6 @@ impl TableMemory for Memory {
     }
     fn compare_exchange(&self, frame: Hfn, index: usize, old: u64, new: u64) -> Result<(), u64> {
         self.tables.compare_exchange(frame, index, old, new)
-    }
-}
-
-impl HostAccess for Memory {
-    fn read(&self, at: Hpa, buf: &mut [u8]) {
-        self.bytes.read(at, buf);
-    }
-    fn load(&self, at: Hpa) -> u64 {
-        self.bytes.load(at)
-    }
-    fn write(&self, at: Hpa, buf: &[u8]) {
-        self.bytes.write(at, buf);
-    }
-    fn fill(&self, at: Hpa, len: u64, byte: u8) {
-        self.bytes.fill(at, len, byte);
-    }
-    fn compare_exchange(&self, at: Hpa, size: usize, old: u64, new: u64) -> bool {
-        self.bytes.compare_exchange(at, size, old, new)
     }
 }
 
@@ -189,6 +172,12 @@ pub struct ScriptHost {
     pub breakpoints_cleared: u32,
     /// VCPUs that were kicked.
     pub kicks: Vec<u32>,
+    /// Its cache domain, which follows moves; each domain has one PCPU of the same number.
+    pub domain: u8,
+    /// Domains where the VCPU may run, a bit for each.
+    pub allowed: u16,
+    /// It has taken the VCPU from its domain.
+    pub took: bool,
 }
 
 impl ScriptHost {
@@ -256,6 +245,15 @@ impl Host for ScriptHost {
     }
     fn others_wait(&self) -> bool {
         self.others_wait
+    }
+    fn cache_domain(&self) -> u8 {
+        self.domain
+    }
+    fn place_in(&mut self, _: &Mailbox, domain: u8) -> Option<u8> {
+        (self.allowed >> domain & 1 != 0).then_some(domain)
+    }
+    fn was_taken(&mut self, _: &Mailbox) -> bool {
+        core::mem::take(&mut self.took)
     }
     fn console_ready(&self) -> bool {
         self.input.front().is_some_and(|&(at, _)| at <= self.tsc())
@@ -372,6 +370,7 @@ impl Machine {
             match end {
                 Return::Idle => self.host.idle(),
                 Return::Yield | Return::Spin => return None,
+                Return::Move(pcpu) => self.host.domain = pcpu,
                 Return::Stop(stop) => return Some(stop),
             }
         }

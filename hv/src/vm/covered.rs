@@ -70,6 +70,13 @@ impl Covered {
         self.give_back(p2m, page)
     }
 
+    /// The RAM under the covered pages of `range` is mapped to the cache of domain `home`, or (`None`) open in all, once it is back.
+    pub fn set_home(&mut self, range: GpaRange, home: Option<u8>) {
+        for page in self.0.iter_mut().filter(|page| range.contains(page.at)) {
+            page.was = page.was.at_home(home);
+        }
+    }
+
     /// All registers are where they are after RESET. Returns what changed in the P2m.
     pub fn uncover_all<M: TableMemory>(&mut self, p2m: &mut P2m<M>) -> Vec<Changed> {
         let pages: Vec<_> = self.0.iter().map(|page| page.at).collect();
@@ -82,6 +89,7 @@ impl Covered {
         let range = GpaRange::new(page, PAGE_SIZE)?;
         let changed = match self.0[number].was {
             P2mEntry::Ram { hpa, writable } => p2m.map_ram(range, hpa, writable),
+            P2mEntry::Local { hpa, writable, home } => p2m.map_local(range, hpa, writable, Some(home)),
             P2mEntry::Rom { hpa } => p2m.map_rom(range, hpa),
             P2mEntry::Mmio | P2mEntry::Hole => p2m.unmap(range),
         };

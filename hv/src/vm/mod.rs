@@ -95,7 +95,7 @@ pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     pub mailboxes: Vec<Mailbox>,
     /// Its VCPUs that no device's interrupt will wake.
     pub hlt: HltTracker,
-    /// What its guest has divided its memory into. Its lock is taken with no other one held.
+    /// What its guest has divided its memory into. Its lock is taken with no other one held, and before that of the memory.
     pub regions: Regions,
     /// Which engine translates the addresses of all its VCPUs.
     pub translation: Translation,

@@ -247,6 +247,7 @@ impl<B: Backend> Machine<B> {
         let ram = VmRam::from(unsafe { Frames::new(owner) });
         let mut guest = Guest::new(config, number, memory, &facts, ram, memory_ref, measures)?;
         self.attach_devices(&mut guest)?;
+        guest.vm.regions.set_domains(topology.llcs().len());
         if let (Some(ms), Some(_)) = (self.host.options.samples, &self.records) {
             guest.vm.sampling.start(u64::from(ms) * self.khz, facts.tsc);
         }

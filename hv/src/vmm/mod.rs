@@ -12,6 +12,8 @@ mod console_port;
 #[cfg(feature = "baremetal")]
 mod counters;
 #[cfg_attr(not(feature = "baremetal"), allow(dead_code))]
+mod domains;
+#[cfg_attr(not(feature = "baremetal"), allow(dead_code))]
 mod escapes;
 #[cfg(feature = "baremetal")]
 mod guest;

@@ -1,5 +1,7 @@
 //! A PCPU as the run loop sees it: its timer, its interrupts, the console of the guest that it runs.
 
+mod sleepers;
+
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
@@ -7,10 +9,9 @@ use ::records::trace::{Event, What};
 
 use super::backend::Backend;
 use super::console::Written;
-use super::counters;
 use super::lab_time::LabTime;
 use super::machine::Machine;
-use super::telemetry;
+use super::{counters, domains, telemetry};
 use crate::arch;
 use crate::arch::counters::BothSides;
 use crate::arch::state::cr4;
@@ -32,6 +33,8 @@ pub struct Pcpu<B: Backend, const LAB: bool> {
     pub(super) machine: &'static Machine<B>,
     pub(super) cpu: &'static PerCpu,
     id: PcpuId,
+    /// Its cache domain, as VMs count them.
+    domain: u8,
     runs_guests: bool,
     /// The guest whose VCPU it runs.
     guest: u32,
@@ -64,6 +67,7 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
             machine,
             cpu,
             id,
+            domain: domains::domain_of(machine.sched.topology(), id),
             runs_guests: machine.sched.topology().location(id).is_some(),
             guest: 0,
             until: 0,
@@ -123,26 +127,6 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
             );
             *counters = Counters::None;
         }
-    }
-
-    /// A VCPU waits for an interrupt, but not longer than this.
-    pub fn sleep(&mut self, vcpu: VcpuId, deadline: u64) {
-        match self.sleepers.iter_mut().find(|(_, sleeper)| *sleeper == vcpu) {
-            Some(sleeper) => sleeper.0 = deadline,
-            None => self.sleepers.push((deadline, vcpu)),
-        }
-    }
-
-    /// Wakes the VCPUs whose time has come.
-    fn wake_sleepers(&mut self, now: u64) {
-        let machine = self.machine;
-        self.sleepers.retain(|&(deadline, vcpu)| {
-            let due = deadline <= now;
-            if due {
-                machine.send(machine.sched.wake(vcpu, now));
-            }
-            !due
-        });
     }
 
     /// Modelled time, if this PCPU follows it.
@@ -320,6 +304,20 @@ impl<B: Backend, const LAB: bool> Host for Pcpu<B, LAB> {
 
     fn others_wait(&self) -> bool {
         self.machine.sched.is_waited_for(self.id())
+    }
+
+    fn cache_domain(&self) -> u8 {
+        self.domain
+    }
+
+    fn place_in(&mut self, mailbox: &Mailbox, domain: u8) -> Option<u8> {
+        let sched = &self.machine.sched;
+        let pcpus = domains::pcpus_of(sched.topology(), domain);
+        sched.place_in(VcpuId(mailbox.handle() as u16), pcpus).map(|pcpu| pcpu.0)
+    }
+
+    fn was_taken(&mut self, mailbox: &Mailbox) -> bool {
+        self.machine.sched.was_taken(VcpuId(mailbox.handle() as u16))
     }
 
     #[inline(always)]

@@ -170,6 +170,25 @@ pub fn host(json: &mut Json<'_>, frames: &frame::Stats, heap_bytes: u64, tsc: u6
     json.end()
 }
 
+/// The `regions` object of `paging`: what closed memory has done to VCPUs, those of the VM and this one.
+fn regions<V: Virt, M: HostMemory>(
+    json: &mut Json<'_>,
+    vcpu: &Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+) -> fmt::Result {
+    // No VCPU runs.
+    let records = vm.regions.lock(core::hint::spin_loop);
+    let Some(records) = &*records else { return Ok(()) };
+    let counts = records.micro.counts();
+    json.begin_object(key::REGIONS)?;
+    json.number(key::CLOSED_FAULTS, counts.closed_faults)?;
+    json.number(key::REGION_MOVES, counts.moves)?;
+    json.number(key::REGIONS_OPENED, counts.opened)?;
+    json.number(key::REGIONS_GLOBALISED, counts.globalised)?;
+    cost(json, [key::MOVES, key::MOVE_TICKS, key::MOVE_LONGEST], vcpu.moves.cost)?;
+    json.end()
+}
+
 /// The `paging` object of a `stats` record.
 fn paging<V: Virt, M: HostMemory>(
     json: &mut Json<'_>,
@@ -209,6 +228,7 @@ fn paging<V: Virt, M: HostMemory>(
         }
         json.end()?;
     }
+    regions(json, vcpu, vm)?;
     if let Some((statistics, agile)) =
         vm.shadow.lock().as_ref().map(|shadow| (shadow.statistics(), shadow.agile_counts()))
     {

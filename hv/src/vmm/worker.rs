@@ -10,7 +10,7 @@ use super::machine::Machine;
 use super::pcpu::Pcpu;
 use crate::boot::percpu::PerCpu;
 use crate::monitor::Monitor;
-use crate::sched::{VcpuId, Why};
+use crate::sched::{PcpuId, VcpuId, Why};
 use crate::vcpu::host::Host as _;
 use crate::vcpu::outcome::Return;
 use crate::vcpu::run::run;
@@ -137,6 +137,11 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
             let tsc = self.pcpu.tsc();
             sampling::publish(&mut taken.vcpu, &guest.vm, &mut self.pcpu, tsc);
         }
+        if guest.vm.regions.is_divided()
+            && let Some(entered) = self.pcpu.entered()
+        {
+            taken.vcpu.moves.entered(entered);
+        }
         let turns = &mut taken.vcpu.turns;
         turns.decisions.add(decided.wrapping_sub(now));
         if let Some(entered) = self.pcpu.entered().filter(|_| switches) {
@@ -149,6 +154,7 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
             }
             Return::Yield => {}
             Return::Spin => self.why = Why::Yield,
+            Return::Move(pcpu) => self.why = Why::MoveTo(PcpuId(pcpu)),
             Return::Stop(stop) => self.machine.stop(guest, stop),
         }
         true

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 
 use super::monitor::{ask, enter, leave};
-use super::{Case, SHADOW, only, records, virtio::ext4};
+use super::{Case, SHADOW, boot::read_stats, only, records, virtio::ext4};
 use crate::{context::Context, pty::Person};
 
 pub const CASES: &[Case] = &[
@@ -11,6 +11,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "guest kit: slab caches are put into regions", slabs).also(SHADOW),
     only("qemu-svm", "guest kit: programs have objects in regions", programs).also(SHADOW),
     only("qemu-svm", "guest kit: programs misuse its device", misuse).also(SHADOW),
+    only("qemu-svm", "guest kit: a VCPU goes where a region is mapped to", moves).also(SHADOW),
     only("qemu-svm", "guest kit: refused", refused),
 ];
 
@@ -223,6 +224,40 @@ fn misuse(context: &Context) -> Result<()> {
     let lines: Vec<&str> = said.lines().collect();
     let [checks, "ok", "0"] = lines[..] else { anyhow::bail!("{said}") };
     ensure!(checks.starts_with("regions: ") && checks.ends_with(" checks, ok"), "{said}");
+    Ok(())
+}
+
+/// A region of a slab cache is mapped to the cache of one package and then of the other: the VCPU goes there when it touches the
+/// cache, the monitor and the statistics say so, and files are what they were.
+fn moves(context: &Context) -> Result<()> {
+    let path = context.path("stats.json");
+    let machine = ["--kit", "--pcpus", "4,sockets=2", "--stats", &path];
+    let mut person = Person::start(context, &machine)?;
+    person.sees("guest:/root#")?;
+    person.types(
+        "echo +dentry > /sys/kernel/palimpsest/regions; find / -xdev -type d | sort | md5sum > /sum; echo rea\"\"dy\r",
+    )?;
+    person.sees("ready")?;
+    for domain in ["0", "1", "0", "1"] {
+        enter(&mut person)?;
+        let local = format!("     1  local    {domain} ");
+        ask(&mut person, &format!("regions 1 {domain}"), &[&local, "cache domains 2"])?;
+        leave(&mut person, "resumed")?;
+        // The list of files is the same but for the sum itself.
+        person.types("find / -xdev -type d | sort | md5sum | cmp - /sum && echo sa\"\"me\r")?;
+        person.sees("same")?;
+    }
+    enter(&mut person)?;
+    ask(&mut person, "regions 1 global", &["     1  global   all "])?;
+    leave(&mut person, "resumed")?;
+    person.types("exit\r")?;
+    ensure!(person.ends()? == Some(0), "{}", person.shown);
+    let stats = read_stats(&path)?;
+    let regions = &stats["guests"][0]["paging"]["regions"];
+    let count = |key: &str| regions[key].as_u64().unwrap_or(0);
+    ensure!(count("region_moves") >= 3 && count("moves") == count("region_moves"), "{stats}");
+    ensure!(count("closed_faults") == count("region_moves") + count("regions_opened"), "{stats}");
+    ensure!(count("move_ticks") > 0, "{stats}");
     Ok(())
 }
 

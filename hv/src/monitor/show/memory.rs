@@ -94,6 +94,9 @@ fn what(entry: P2mEntry, answer: &mut dyn Write) -> fmt::Result {
     match entry {
         P2mEntry::Ram { hpa, writable: true } => write!(answer, "RAM at host {hpa}"),
         P2mEntry::Ram { hpa, writable: false } => write!(answer, "write-protected RAM at host {hpa}"),
+        P2mEntry::Local { hpa, home, .. } => {
+            write!(answer, "RAM at host {hpa}, mapped to the cache of domain {home}")
+        }
         P2mEntry::Rom { hpa } => write!(answer, "ROM at host {hpa}"),
         P2mEntry::Mmio => answer.write_str("MMIO"),
         P2mEntry::Hole => answer.write_str("unmapped"),

@@ -4,22 +4,27 @@ use core::fmt::{self, Write};
 
 use super::Bytes;
 use crate::arch::addr::PAGE_SHIFT;
+use crate::monitor::command::Placement;
 use crate::monitor::view::View;
-use crate::region::Kind;
+use crate::region::{Domain, Kind, Refused};
+use crate::vcpu::mmu;
 use crate::virt::Virt;
 use crate::vm::HostMemory;
+use crate::vm::regions::NotPlaced;
 
-/// The guest's regions by its numbers, and what it has asked for.
+/// The guest's regions by its numbers, what they have done to VCPUs, and what the guest has asked for.
 pub fn regions<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Write) -> fmt::Result {
     // No VCPU of a VM that is shown runs.
     let records = view.vm.regions.lock(core::hint::spin_loop);
-    let Some(regions) = &*records else {
+    let Some(records) = &*records else {
         return writeln!(answer, "the guest has defined no regions; docs/guest-kit.md has the calls");
     };
-    writeln!(answer, "region  kind     caches    frames  memory")?;
+    writeln!(answer, "region  kind     caches    frames  memory         moves   opened  globalised")?;
+    let regions = &records.guest;
     let partition = regions.partition();
     let mut sum = 0;
-    for (number, info) in regions.list().filter_map(|(number, rid)| Some((number, partition.info(rid)?))) {
+    for (number, rid) in regions.list() {
+        let Some(info) = partition.info(rid) else { continue };
         let frames = u64::from(info.frames);
         sum += frames;
         let (kind, cache) = name(info.kind);
@@ -28,7 +33,10 @@ pub fn regions<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn W
             None => write!(answer, "all   ")?,
             Some(domain) => write!(answer, "{domain:<6}")?,
         }
-        writeln!(answer, "{frames:>10}  {}", Bytes(frames << PAGE_SHIFT))?;
+        let record = records.micro.record(rid);
+        let memory = alloc::format!("{}", Bytes(frames << PAGE_SHIFT));
+        write!(answer, "{frames:>10}  {memory:<10}")?;
+        writeln!(answer, "{:>10} {:>8} {:>11}", record.moves, record.opened, record.globalised)?;
     }
     let counts = regions.counts();
     writeln!(
@@ -38,7 +46,57 @@ pub fn regions<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn W
         counts.performed,
         counts.refused,
         Bytes(partition.bytes() as u64)
+    )?;
+    let counts = records.micro.counts();
+    writeln!(
+        answer,
+        "closed memory was touched {} times: VCPUs moved {}, regions opened {}, globalised {}; cache domains {}",
+        counts.closed_faults,
+        counts.moves,
+        counts.opened,
+        counts.globalised,
+        view.vm.regions.domains()
     )
+}
+
+/// Maps a region of the guest's to a cache, or makes it global.
+pub fn place<V: Virt, M: HostMemory>(
+    view: &mut View<'_, V, M>,
+    region: u64,
+    to: Placement,
+    answer: &mut dyn Write,
+) -> fmt::Result {
+    let vm = view.vm;
+    let Some(vcpu) = view.vcpus.first_mut() else { return Ok(()) };
+    let mut records = vm.regions.lock(core::hint::spin_loop);
+    let Some((records, rid)) =
+        records.as_deref_mut().and_then(|records| records.guest.rid(region).map(|rid| (records, rid)))
+    else {
+        return writeln!(answer, "the guest has no region {region}");
+    };
+    let placed = match to {
+        Placement::Global => vm.globalise(vcpu.id, &mut vcpu.work, records, rid),
+        Placement::Domain(domain) => match Domain::new(domain) {
+            Some(domain) => vm.localise(vcpu.id, &mut vcpu.work, records, rid, domain),
+            None => Err(NotPlaced::Domain),
+        },
+    };
+    match placed {
+        // The others find the same in their mailboxes.
+        Ok(changes) => mmu::follow_changes(vcpu, changes),
+        Err(NotPlaced::Domain) => {
+            let last = vm.regions.domains() - 1;
+            writeln!(answer, "no such cache domain; this machine has those from 0 to {last}")?;
+        }
+        Err(NotPlaced::Refused(Refused::Kind(kind))) => {
+            writeln!(answer, "region {region} is {}, which cannot be placed", name(kind).0)?;
+        }
+        Err(NotPlaced::Refused(why)) => writeln!(answer, "region {region} cannot be placed: {why:?}")?,
+        Err(NotPlaced::NoMemory) => {
+            writeln!(answer, "no host memory for tables of cache domains; region {region} is open in all")?;
+        }
+    }
+    Ok(())
 }
 
 /// A kind by its name, and the cache that it is mapped to.

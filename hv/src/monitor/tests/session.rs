@@ -282,7 +282,7 @@ fn regions_of_the_guest_are_listed() {
     assert!(answer(&mut scene, "regions").starts_with("the guest has defined no regions"));
     {
         let mut slot = scene.vm.regions.lock(|| unreachable!("the lock is free"));
-        let regions = Regions::records(&mut slot, scene.vm.layout).unwrap();
+        let regions = &mut Regions::records(&mut slot, scene.vm.layout).unwrap().guest;
         let nothing = &mut |_| {};
         assert_eq!([regions.add(nothing), regions.add(nothing)], [Ok(1), Ok(2)]);
         regions.add_pages(0x100, 3, 2, nothing).unwrap();
@@ -290,9 +290,38 @@ fn regions_of_the_guest_are_listed() {
     }
     let text = answer(&mut scene, "regions");
     let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(lines[1], ["1", "regular", "all", "0", "0", "bytes"], "{text}");
-    assert_eq!(lines[2], ["2", "regular", "all", "8", "32", "KiB"], "{text}");
+    assert_eq!(lines[1], ["1", "regular", "all", "0", "0", "bytes", "0", "0", "0"], "{text}");
+    assert_eq!(lines[2], ["2", "regular", "all", "8", "32", "KiB", "0", "0", "0"], "{text}");
     assert!(text.contains("\n8 of ") && text.contains("calls performed 3, refused 1;"), "{text}");
+}
+
+#[test]
+fn regions_are_placed_by_hand() {
+    let mut scene = long_mode();
+    assert_eq!(answer(&mut scene, "regions 1 0").lines().next(), Some("the guest has no region 1"));
+    {
+        let mut slot = scene.vm.regions.lock(|| unreachable!("the lock is free"));
+        let regions = &mut Regions::records(&mut slot, scene.vm.layout).unwrap().guest;
+        let nothing = &mut |_| {};
+        assert_eq!(regions.add(nothing), Ok(1));
+        regions.add_pages(0x200, 3, 1, nothing).unwrap();
+    }
+    scene.vm.regions.set_domains(2);
+    let at = |scene: &Scene, frame: u64| scene.vm.memory.read().p2m.translate(Gpa(frame << 12)).closed_in(0);
+    let text = answer(&mut scene, "regions 1 2");
+    assert!(text.starts_with("no such cache domain; this machine has those from 0 to 1"), "{text}");
+    assert!(!scene.vm.regions.is_divided());
+    let text = answer(&mut scene, "regions 1 1");
+    assert!(text.contains("     1  local    1 ") && text.contains("cache domains 2"), "{text}");
+    assert_eq!([0x1ff, 0x200, 0x207, 0x208].map(|frame| at(&scene, frame)), [None, Some(1), Some(1), None]);
+    assert!(answer(&mut scene, "p2m 200000").contains("mapped to the cache of domain 1"));
+    assert!(scene.vm.regions.is_divided());
+    let text = answer(&mut scene, "regions 1 global");
+    assert!(text.contains("     1  global   all "), "{text}");
+    assert_eq!(at(&scene, 0x203), None);
+    for line in ["regions x 1", "regions 1", "regions 1 everywhere", "regions 1 1 1"] {
+        assert!(!answer(&mut scene, line).contains("caches"), "{line}");
+    }
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! The software format of the P2m: no processor walks it.
 //!
 //! Bits 2:0 say what an entry is (0: nothing), bits 51:12 hold an address. MMIO leaves carry their own
-//! guest-physical address, so that they split and merge like memory.
+//! guest-physical address, so that they split and merge like memory. RAM that is mapped to a cache has the number of its cache
+//! domain in bits 6:3.
 
 use super::x86::{ADDRESS, leaf_address};
 use super::{Entry, LeafAttr, PteFormat};
 use crate::arch::addr::{Hfn, Hpa};
+use crate::paging::tree_key::TreeKey;
 
 const KIND: u64 = 7;
 const TABLE: u64 = 1;
@@ -13,6 +15,11 @@ const RAM: u64 = 2;
 const RAM_READ_ONLY: u64 = 3;
 const ROM: u64 = 4;
 const MMIO: u64 = 5;
+const LOCAL: u64 = 6;
+const LOCAL_READ_ONLY: u64 = 7;
+/// The cache domain of the last two.
+const HOME: u32 = 3;
+const _: () = assert!(TreeKey::DOMAINS == 16);
 
 /// What a guest-physical page is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,12 +33,33 @@ pub enum P2mKind {
     Rom,
     /// Registers of a device on the bus.
     Mmio,
+    /// RAM that is mapped to a cache: open in the tables of this cache domain, closed in those of all others.
+    Local {
+        /// As in [`P2mKind::Ram`].
+        writable: bool,
+        /// The domain, below [`TreeKey::DOMAINS`].
+        home: u8,
+    },
 }
 
 impl P2mKind {
     /// Every kind.
-    pub const ALL: [P2mKind; 4] =
-        [P2mKind::Ram { writable: true }, P2mKind::Ram { writable: false }, P2mKind::Rom, P2mKind::Mmio];
+    pub const ALL: [P2mKind; 6] = [
+        P2mKind::Ram { writable: true },
+        P2mKind::Ram { writable: false },
+        P2mKind::Rom,
+        P2mKind::Mmio,
+        P2mKind::Local { writable: true, home: 0 },
+        P2mKind::Local { writable: false, home: TreeKey::DOMAINS - 1 },
+    ];
+
+    /// RAM, mapped to the cache of this domain or open in all.
+    pub(in crate::paging) const fn ram(writable: bool, home: Option<u8>) -> P2mKind {
+        match home {
+            None => P2mKind::Ram { writable },
+            Some(home) => P2mKind::Local { writable, home: home % TreeKey::DOMAINS },
+        }
+    }
 }
 
 /// The format of the P2m.
@@ -54,6 +82,8 @@ impl PteFormat for P2mFormat {
             P2mKind::Ram { writable: false } => RAM_READ_ONLY,
             P2mKind::Rom => ROM,
             P2mKind::Mmio => MMIO,
+            P2mKind::Local { writable: true, home } => LOCAL | u64::from(home) << HOME,
+            P2mKind::Local { writable: false, home } => LOCAL_READ_ONLY | u64::from(home) << HOME,
         }
     }
 
@@ -64,6 +94,9 @@ impl PteFormat for P2mFormat {
             RAM_READ_ONLY => P2mKind::Ram { writable: false },
             ROM => P2mKind::Rom,
             MMIO => P2mKind::Mmio,
+            kind @ (LOCAL | LOCAL_READ_ONLY) => {
+                P2mKind::Local { writable: kind == LOCAL, home: (raw >> HOME) as u8 & (TreeKey::DOMAINS - 1) }
+            }
             _ => return Entry::Empty,
         };
         Entry::Leaf { to: Hpa(leaf_address(raw, level)), attr }

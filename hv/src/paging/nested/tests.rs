@@ -119,6 +119,7 @@ fn outcome(entry: P2mEntry, access: Access) -> Result<Hpa, NestedOutcome> {
         P2mEntry::Ram { hpa, .. } | P2mEntry::Rom { hpa } => Ok(hpa),
         P2mEntry::Mmio => Err(NestedOutcome::Mmio),
         P2mEntry::Hole => Err(NestedOutcome::NotMapped),
+        P2mEntry::Local { .. } => unreachable!("nothing here is mapped to a cache"),
     }
 }
 

@@ -120,6 +120,8 @@ pub enum ShadowOutcome {
     WriteProtected(Gpa),
     /// There is nothing at this address.
     NotMapped(Gpa),
+    /// RAM that is mapped to the cache of this domain, which is not that of the tables in use.
+    Closed(Gpa, u8),
     /// The guest's entry at this address is not in memory.
     TableNotRam(Gpa),
     /// The guest may write there, but not by itself: emulate the instruction, then tell

@@ -3,6 +3,7 @@
 use super::fault::AddressSpace;
 use super::pool::PageId;
 use super::role::{Allowed, Controls, Key, Role, Source};
+use super::shootdown::View;
 use super::{Root, Shadow, TlbFlush};
 use crate::arch::addr::{Gfn, Gpa};
 use crate::mem::guest_memory::GuestMemory;
@@ -145,6 +146,12 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             self.tree = tree;
             self.recent.forget_roots();
         }
+    }
+
+    /// All VCPUs use the first set of tables from their next [`load`](Self::load) on: the VM is reset.
+    pub fn select_first(&mut self) {
+        self.select(TreeKey::FIRST);
+        self.views.iter_mut().for_each(View::select_first);
     }
 
     /// The processor uses other tables from now on.

@@ -45,6 +45,12 @@ impl View {
     pub(super) fn forget_roots(&mut self) {
         self.recent = Recent::default();
     }
+
+    /// It uses the first set of tables from now on.
+    pub(super) fn select_first(&mut self) {
+        self.tree = TreeKey::FIRST;
+        self.forget_roots();
+    }
 }
 
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {

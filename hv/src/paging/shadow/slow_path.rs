@@ -131,7 +131,11 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         };
         let gpa = found.gpa;
         let walk = GuestWalk { state, controls: Controls::of(state), fault, path, found };
-        match p2m.translate(gpa) {
+        let entry = p2m.translate(gpa);
+        if let Some(home) = entry.closed_in(self.tree.domain()) {
+            return ShadowOutcome::Closed(gpa, home);
+        }
+        match entry.opened() {
             P2mEntry::Hole => return ShadowOutcome::NotMapped(gpa),
             P2mEntry::Mmio => return ShadowOutcome::Mmio(gpa),
             P2mEntry::Rom { .. } if access.write => return ShadowOutcome::RomWrite(gpa),

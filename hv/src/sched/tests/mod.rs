@@ -4,6 +4,7 @@
 
 #![allow(clippy::float_arithmetic)]
 
+mod binding;
 mod caps;
 mod fairness;
 mod moving;

@@ -15,6 +15,7 @@ use crate::vcpu::dispatch::died;
 use crate::vcpu::exit_context::ExitContext;
 use crate::vcpu::host::Host;
 use crate::vcpu::memory_fault::{self, emulate, fetch_outside_ram};
+use crate::vcpu::micro;
 use crate::vcpu::outcome::{Cause, Outcome, Stop};
 use crate::vcpu::port::Written;
 use crate::virt::Virt;
@@ -115,6 +116,7 @@ fn answer<V: Virt, M: HostMemory, H: Host>(
             vcpu.virt.inject_page_fault(gva, error);
             Outcome::Resume
         }
+        ShadowOutcome::Closed(gpa, home) => micro::closed(ExitContext { vcpu, vm, host, tsc }, gpa, home),
         ShadowOutcome::GuestFault(error) => Outcome::Inject(Exception::page_fault(gva, error)),
         ShadowOutcome::EmulateWrite(gpa) => {
             emulate_write(ExitContext { vcpu, vm, host, tsc }, Written { gva, gpa, user: access.user })

@@ -20,7 +20,7 @@ use agile::AgileEntry;
 pub use agile::AgileExits;
 use fault::no_memory;
 pub use fault::{execute_on_nested, page_fault};
-pub use switch::{SwitchCounts, set_tree, switch};
+pub use switch::{SwitchCounts, follow_changes, set_tree, switch};
 
 use core::num::NonZeroU32;
 

@@ -14,7 +14,7 @@ use crate::trace::cost::Cost;
 use crate::vcpu::Vcpu;
 use crate::virt::{FlushScope, Roots, Virt};
 use crate::vm::work;
-use crate::vm::{HostMemory, Vm};
+use crate::vm::{HostMemory, MapChanges, Vm};
 
 /// How often the tables were changed, and what the hypervisor's work for that cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -143,6 +143,16 @@ pub fn set_tree<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFor
         Engine::Shadow | Engine::Agile => vcpu.request_root(),
     }
     vcpu.virt.flush(FlushScope::All);
+}
+
+/// Has the VCPU's processor forget what a change of the guest-physical address space has made wrong.
+pub fn follow_changes<V: Virt>(vcpu: &mut Vcpu<V>, changes: MapChanges) {
+    if changes.flush {
+        vcpu.virt.flush(FlushScope::All);
+    }
+    if changes.root {
+        vcpu.request_root();
+    }
 }
 
 /// All VCPUs change to nested tables, which tell from then on which of the guest's tables are written.

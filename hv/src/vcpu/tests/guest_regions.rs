@@ -58,7 +58,7 @@ fn a_reset_ends_all_regions() {
     let (machine, _) = answer_to(&[ADD, |f| call(f, ADD_PAGE, [8, 3, 1])]);
     let regions = |machine: &Machine| {
         let regions = machine.vm.regions.lock(|| unreachable!("the lock is free"));
-        regions.as_ref().map(|regions| regions.partition().region_of(Gfn(8)))
+        regions.as_ref().map(|records| records.guest.partition().region_of(Gfn(8)))
     };
     assert!(regions(&machine).is_some());
     scrub(&machine.vm, 0).unwrap();

@@ -15,6 +15,7 @@ mod instructions;
 mod interrupts;
 mod map_changes;
 mod memory;
+mod micro;
 mod modes;
 mod random;
 mod spaces;

@@ -229,6 +229,10 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
         let Some(to) = entry.readable().filter(|to| len == span && to.is_aligned(span)) else {
             return Err(self.report("there is no such memory", id, index, None));
         };
+        let page = self.shadow.pool.page(id);
+        if entry.closed_in(page.key.role().tree.domain()).is_some() {
+            return Err(self.report("the memory is closed in this cache domain", id, index, None));
+        }
         if raw & WRITE != 0 && self.shadow.guards(self.shadow.pool.page(id).key, index) {
             return Err(self.report("the guest can write to a guarded page", id, index, None));
         }

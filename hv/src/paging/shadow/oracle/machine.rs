@@ -289,6 +289,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
                     P2mEntry::Hole => NestedOutcome::NotMapped,
                     P2mEntry::Rom { .. } => NestedOutcome::RomWrite,
                     P2mEntry::Ram { .. } => NestedOutcome::WriteProtected,
+                    P2mEntry::Local { .. } => unreachable!("nothing here is mapped to a cache"),
                 };
                 if said != wanted {
                     return Err(format!("the nested engine says {said:?}, should be {wanted:?}"));
@@ -353,6 +354,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
                 | ShadowOutcome::RomWrite(gpa)
                 | ShadowOutcome::WriteProtected(gpa)
                 | ShadowOutcome::NotMapped(gpa) => stopped(gpa),
+                ShadowOutcome::Closed(gpa, home) => Err(format!("{gpa} is closed to all but {home}")),
                 ShadowOutcome::Retry => Err("there is no other processor".into()),
             };
         }

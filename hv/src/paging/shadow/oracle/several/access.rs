@@ -66,12 +66,17 @@ impl<F: Modelled> Several<F> {
                         None => Err(format!("a write to {gpa} is to be emulated")),
                     };
                 }
+                ShadowOutcome::Closed(gpa, home) => {
+                    drop(p2m);
+                    self.serve_closed(v, gpa, home)?;
+                    continue;
+                }
                 ShadowOutcome::GuestFault(code) => Outcome::PageFault(code),
                 ShadowOutcome::TableNotRam(table) => by_p2m(&p2m, table, Access::WRITE),
                 ShadowOutcome::Mmio(gpa)
                 | ShadowOutcome::RomWrite(gpa)
                 | ShadowOutcome::WriteProtected(gpa)
-                | ShadowOutcome::NotMapped(gpa) => Outcome::Stopped(gpa, p2m.translate(gpa)),
+                | ShadowOutcome::NotMapped(gpa) => Outcome::Stopped(gpa, p2m.translate(gpa).opened()),
             };
             drop(p2m);
             let cpu = world.cpus[v].borrow();

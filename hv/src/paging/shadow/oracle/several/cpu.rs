@@ -11,6 +11,7 @@ use crate::paging::shadow::oracle::Outcome;
 use crate::paging::shadow::oracle::machine::linear;
 use crate::paging::shadow::oracle::stale::{any_mixture, is_possible};
 use crate::paging::shadow::{HardwareControls, Root, TlbFlush, exiting_faults};
+use crate::paging::tree_key::TreeKey;
 use crate::vm::mailbox::Mailbox;
 use crate::vm::work;
 
@@ -41,6 +42,8 @@ pub struct Cpu {
     pub state: PagingState,
     pub processor: ShadowProcessor,
     pub root: Root,
+    /// The set of tables that it uses.
+    pub tree: TreeKey,
     pub place: Place,
     /// What is to be done before the guest goes on.
     pub work: u32,
@@ -93,9 +96,12 @@ impl Cpu {
         let gva = self.probes[probe].gva;
         let p2m = world.p2m.borrow();
         if let Outcome::Done(hpa) = outcome
-            && !belongs(&p2m, hpa, access)
+            && !belongs(&p2m, hpa, access, self.tree.domain())
         {
-            return Err(format!("{gva} {access:?} leads to {hpa}, which is not the guest's"));
+            return Err(format!(
+                "{gva} {access:?} leads to {hpa}, which is not the guest's or closed in {:?}",
+                self.tree
+            ));
         }
         let Some(since) = since.or(self.probes[probe].since) else { return Ok(()) };
         let changes = world.changes.borrow();

@@ -8,6 +8,7 @@
 
 mod access;
 mod agile_time;
+mod closing;
 mod cpu;
 mod large;
 mod moves;
@@ -32,6 +33,7 @@ use crate::paging::random::Random;
 use crate::paging::range::GpaRange;
 use crate::paging::shadow::model::ShadowProcessor;
 use crate::paging::shadow::{AddressSpace, AgileTimes, Root, Shadow, TlbFlush};
+use crate::paging::tree_key::TreeKey;
 use crate::vm::work;
 use cpu::{Cpu, Place, Probe};
 use std::rc::Rc;
@@ -134,6 +136,7 @@ impl<F: Modelled> Several<F> {
                 state,
                 processor: ShadowProcessor::default(),
                 root: Root { frame: Hfn(0), long: true },
+                tree: TreeKey::FIRST,
                 place: Place::Descheduled,
                 work: work::RELOAD,
                 probes: addresses.iter().map(probe).collect(),

@@ -36,7 +36,7 @@ impl<F: Modelled> Several<F> {
     }
 
     /// The P2m changes, and the engine follows.
-    fn edit(&mut self, v: usize, edit: impl FnOnce(&mut Guest) -> Result<Vec<Changed>, MapError>) {
+    pub(super) fn edit(&mut self, v: usize, edit: impl FnOnce(&mut Guest) -> Result<Vec<Changed>, MapError>) {
         // Until the engine has been told the others may be where they were.
         self.world.is_changing.set(true);
         let changes = edit(&mut self.world.p2m.borrow_mut()).expect("the arena is large");

@@ -77,6 +77,7 @@ impl<F: Modelled> Several<F> {
             }
             55 => self.adopt(v, probe, &mut random)?,
             56..58 => self.dma(v, &mut random),
+            58 if random.once_in(2) => self.close_memory(v, &mut random),
             58 => self.change_p2m(v, &mut random),
             59 if random.once_in(3) => self.change_engine(v, &mut random),
             59 if random.once_in(2) => self.spend_time_on_nested_tables(v, &mut random)?,
@@ -158,8 +159,7 @@ impl<F: Modelled> Several<F> {
     fn select(&mut self, v: usize, random: &mut Random) {
         let tree =
             TreeKey::new((random.draw() % 2) as u8, (random.draw() % 2) as u8).expect("there are four each");
-        self.world.log(|| format!("    VCPU {v} uses {tree:?}"));
-        self.engine(v, |shadow, _, _, _| (shadow.select(tree), TlbFlush::None));
+        self.use_tree(v, tree);
     }
 
     /// The VCPU does as another one does: same registers.

@@ -83,6 +83,13 @@ fn a_hypervisor_that_does_not_shoot_down_what_moves_is_found_out() {
 }
 
 #[test]
+fn a_hypervisor_that_does_not_zap_what_closes_is_found_out() {
+    for kind in [PagingKind::Off, PagingKind::TwoLevel, PagingKind::Pae, PagingKind::FourLevel] {
+        assert!(is_found_out(Omits::Close, kind), "{kind:?}");
+    }
+}
+
+#[test]
 fn a_hypervisor_that_does_not_compare_what_was_kept_is_found_out() {
     assert!(is_found_out(Omits::Compare, PagingKind::FourLevel));
 }

@@ -341,11 +341,11 @@ impl GuestMemory for Raced<'_> {
     }
 }
 
-/// Where an access that nothing stops leads is the guest's memory, and can be written if it writes.
-pub fn belongs(p2m: &Guest, hpa: Hpa, access: Access) -> bool {
+/// Where an access that nothing stops leads is the guest's memory, can be written if it writes, and is open in the cache domain.
+pub fn belongs(p2m: &Guest, hpa: Hpa, access: Access, domain: u8) -> bool {
     let page = Hpa(hpa.0 & !(PAGE_SIZE - 1));
     (0..layout::RAM / PAGE_SIZE).map(|page| p2m.translate(Gpa(page * PAGE_SIZE))).any(|entry| {
         let there = if access.write { entry.writable() } else { entry.readable() };
-        there == Some(page)
+        there == Some(page) && entry.closed_in(domain).is_none()
     })
 }

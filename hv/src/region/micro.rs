@@ -1,0 +1,201 @@
+//! Micro-scheduling (thesis 2.2.3): what becomes of a VCPU that has touched memory which is closed in its cache domain.
+//!
+//! Either the VCPU moves to the region's domain, or the region is opened for all. Owned by the VM beside its
+//! [`Partition`](super::partition::Partition), under the same lock; `vcpu::micro` asks at each such fault, and performs the answer.
+//! Pure: times are arguments, and whether a processor of the domain may run the VCPU is one, too.
+//!
+//! What must hold: an instruction that touches regions of two domains completes. Each move brings it to a domain where another one
+//! of its regions is closed, so it would move for ever. While it does not complete, its VCPU's registers stay the same. A VCPU that
+//! comes back with the same registers has its region opened: at the third fault if it has hardly run since the one before, at
+//! fault 64 in any case. An opened region is not closed again by anything here, so at most 64 moves for each region that an
+//! instruction touches come before its end, whatever the clock says.
+//!
+//! Besides, a region that moves VCPUs too often is opened: the moves cost more than the cache gains.
+
+use alloc::vec::Vec;
+
+use super::Rid;
+use crate::mem::pieces::OutOfMemory;
+
+/// Moves of a region's VCPUs in a [`WINDOW_NS`] at most: 2000 in a second, up to which the thesis found them profitable.
+pub const MOST_MOVES: u32 = 20;
+/// Nanoseconds of machine time in which moves are counted together.
+pub const WINDOW_NS: u64 = 10_000_000;
+/// Faults with the same registers after which a region is opened, if the VCPU has hardly run between them.
+pub const STUCK_FAULTS: u8 = 3;
+/// Run time, in nanoseconds, below which a VCPU has hardly run.
+pub const HARDLY_NS: u64 = 1_000_000;
+/// Faults with the same registers after which a region is opened in any case.
+pub const SAME_FAULTS: u8 = 64;
+/// States of registers that a VCPU remembers: interrupt handlers may fault between two faults of an instruction.
+const STATES: usize = 4;
+
+/// A touch of closed memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Touch {
+    /// The region.
+    pub rid: Rid,
+    /// A number that the VCPU's instruction pointer and general registers make: equal as long as the instruction has not completed.
+    pub registers: u64,
+    /// What the VCPU has run so far, in nanoseconds.
+    pub ran: u64,
+    /// Machine time in nanoseconds.
+    pub now: u64,
+    /// A processor of the region's domain may run the VCPU.
+    pub can_move: bool,
+}
+
+/// What becomes of the VCPU.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It moves to the region's domain.
+    Move,
+    /// It stays, and the region becomes global.
+    Open(Reason),
+}
+
+/// Why a region is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// No processor of its domain may run the VCPU.
+    NoProcessor,
+    /// The VCPU has come back without progress.
+    Stuck,
+    /// It has moved VCPUs too often.
+    TooOften,
+}
+
+/// What is remembered of a VCPU's last touches.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LastTouches {
+    states: [(u64, u8); STATES],
+    next: usize,
+    /// What it had run at the last touch.
+    ran: u64,
+}
+
+impl LastTouches {
+    /// Whether the VCPU has made no progress, as far as this touch tells; which is remembered.
+    fn is_stuck(&mut self, touch: &Touch) -> bool {
+        let hardly_ran = touch.ran.saturating_sub(self.ran) < HARDLY_NS;
+        self.ran = touch.ran;
+        let known = self.states.iter_mut().find(|(state, faults)| *faults != 0 && *state == touch.registers);
+        let Some((_, faults)) = known else {
+            self.states[self.next] = (touch.registers, 1);
+            self.next = (self.next + 1) % STATES;
+            return false;
+        };
+        *faults = faults.saturating_add(1);
+        let is_stuck = *faults >= SAME_FAULTS || hardly_ran && *faults >= STUCK_FAULTS;
+        if is_stuck {
+            *faults = 0;
+        }
+        is_stuck
+    }
+}
+
+/// What has happened to a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// VCPUs that it has moved.
+    pub moves: u64,
+    /// How often it was opened by a [`Verdict`].
+    pub opened: u64,
+    /// How often it was made global so that a processor which had nothing to do could take a VCPU.
+    pub globalised: u64,
+    window: u64,
+    in_window: u32,
+}
+
+/// The same of all regions of a VM, those that have died too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Touches of closed memory.
+    pub closed_faults: u64,
+    /// As in [`Record`].
+    pub moves: u64,
+    /// As in [`Record`].
+    pub opened: u64,
+    /// As in [`Record`].
+    pub globalised: u64,
+}
+
+/// The records of a VM's regions that have been mapped to a cache, by number.
+#[derive(Debug, Default)]
+pub struct Micro {
+    records: Vec<(Rid, Record)>,
+    counts: Counts,
+}
+
+impl Micro {
+    /// Begins a record of a region that is about to be mapped to a cache, if there is none.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn begin(&mut self, rid: Rid) -> Result<(), OutOfMemory> {
+        if let Err(place) = self.place(rid) {
+            self.records.try_reserve(1).map_err(|_| OutOfMemory)?;
+            self.records.insert(place, (rid, Record::default()));
+        }
+        Ok(())
+    }
+
+    /// The region has died: its number may come again.
+    pub fn end(&mut self, rid: Rid) {
+        if let Ok(place) = self.place(rid) {
+            self.records.remove(place);
+        }
+    }
+
+    /// The record of a region; empty if it was never mapped to a cache.
+    pub fn record(&self, rid: Rid) -> Record {
+        self.place(rid).map_or(Record::default(), |place| self.records[place].1)
+    }
+
+    /// Of all regions.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// What becomes of a VCPU that has touched a region. The region is made global by the caller if that is the answer.
+    pub fn touch(&mut self, last: &mut LastTouches, touch: &Touch) -> Verdict {
+        let place = self.place(touch.rid);
+        let mut nothing = Record::default();
+        let record = place.map_or(&mut nothing, |place| &mut self.records[place].1);
+        self.counts.closed_faults += 1;
+        let is_stuck = last.is_stuck(touch);
+        if touch.now.saturating_sub(record.window) >= WINDOW_NS {
+            (record.window, record.in_window) = (touch.now, 0);
+        }
+        let reason = match () {
+            () if !touch.can_move => Reason::NoProcessor,
+            () if is_stuck => Reason::Stuck,
+            () if record.in_window >= MOST_MOVES => Reason::TooOften,
+            () => {
+                record.moves += 1;
+                record.in_window += 1;
+                self.counts.moves += 1;
+                return Verdict::Move;
+            }
+        };
+        record.opened += 1;
+        self.counts.opened += 1;
+        Verdict::Open(reason)
+    }
+
+    /// A region is made global for the sake of a processor that had nothing to do.
+    pub fn globalised(&mut self, rid: Rid) {
+        self.counts.globalised += 1;
+        if let Ok(place) = self.place(rid) {
+            self.records[place].1.globalised += 1;
+        }
+    }
+
+    fn place(&self, rid: Rid) -> Result<usize, usize> {
+        self.records.binary_search_by_key(&rid, |(rid, _)| *rid)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+//! VCPUs that have followed their memory to another LLC.
+
+use super::super::topology::{PcpuId, PcpuSet, Topology};
+use super::super::{Credit, Scheduler, VcpuId, Why};
+use super::sim::{MS, S, add, config};
+
+const P: [PcpuId; 4] = [PcpuId(0), PcpuId(1), PcpuId(2), PcpuId(3)];
+
+fn turn(sched: &Scheduler<Credit>, pcpu: PcpuId, why: Why, now: u64) -> Option<VcpuId> {
+    let decision = sched.schedule(pcpu, why, now);
+    let _kick = sched.context_saved(pcpu, now);
+    decision.run
+}
+
+/// Two LLCs of two PCPUs. One VCPU is pinned to PCPU 0 and runs; the other has just followed its memory there from PCPU 2.
+fn followed() -> (Scheduler<Credit>, [VcpuId; 2], u64) {
+    let sched = Scheduler::new(Topology::uniform(4, 2), config(), config().credit());
+    let vm = sched.add_vm(256, 0).unwrap();
+    let [pinned, moves] = [P[0], P[2]].map(|pcpu| {
+        let id = add(&sched, vm, PcpuSet::only(pcpu), S).unwrap();
+        let _kick = sched.wake(id, S);
+        assert_eq!(turn(&sched, pcpu, Why::Preempt, S), Some(id));
+        id
+    });
+    let _kick = sched.set_affinity(moves, PcpuSet::ALL, S).unwrap();
+    let now = S + MS;
+    assert_eq!(turn(&sched, P[2], Why::MoveTo(P[0]), now), None);
+    let status = sched.status(moves, now).unwrap();
+    assert_eq!((status.pcpu, status.stats.far_moves), (P[0], 1));
+    (sched, [pinned, moves], now)
+}
+
+#[test]
+fn a_vcpu_that_followed_its_memory_is_stolen_within_the_llc_only() {
+    let (sched, [_, moves], now) = followed();
+    for (pcpu, later) in [(P[2], 1), (P[3], 2), (P[2], 9)] {
+        assert_eq!(turn(&sched, pcpu, Why::Preempt, now + later * MS), None, "{pcpu} after {later} ms");
+    }
+    assert_eq!(turn(&sched, P[1], Why::Preempt, now + 9 * MS), Some(moves));
+    let stats = sched.status(moves, now + 9 * MS).unwrap().stats;
+    assert_eq!((stats.near_moves, stats.steals, stats.unbound), (1, 1, 0));
+    assert!(!sched.was_taken(moves));
+}
+
+/// Ten milliseconds of its own time, however long it takes.
+#[test]
+fn it_is_bound_until_it_has_run_there_for_ten_milliseconds() {
+    for (runs, is_stolen) in [(9, false), (11, true)] {
+        let (sched, [pinned, moves], mut now) = followed();
+        let _kick = sched.pause(pinned, now).unwrap();
+        assert_eq!(turn(&sched, P[0], Why::Preempt, now), Some(moves));
+        now += runs * MS;
+        // The pinned one comes back, and the other waits behind it; PCPU 2 looks at once.
+        let _kick = sched.pause(moves, now).unwrap();
+        assert_eq!(turn(&sched, P[0], Why::Preempt, now), None);
+        let _kick = sched.resume(pinned, now).unwrap();
+        assert_eq!(turn(&sched, P[0], Why::Preempt, now), Some(pinned));
+        let _kick = sched.resume(moves, now).unwrap();
+        assert_eq!(turn(&sched, P[2], Why::Preempt, now).is_some(), is_stolen, "after {runs} ms");
+        assert!(!sched.was_taken(moves), "it was not bound any more");
+    }
+}
+
+#[test]
+fn a_pcpu_that_idles_takes_a_bound_vcpu_that_has_waited_long_and_its_vm_is_told() {
+    let (sched, [pinned, moves], now) = followed();
+    let decision = sched.schedule(P[2], Why::Preempt, now + MS);
+    let _kick = sched.context_saved(P[2], now + MS);
+    assert_eq!((decision.run, decision.until), (None, now + 11 * MS), "it looks again");
+    assert_eq!(turn(&sched, P[2], Why::Preempt, now + 8 * MS), None);
+    assert_eq!(turn(&sched, P[2], Why::Preempt, now + 11 * MS), Some(moves));
+    assert_eq!(sched.status(moves, now + 11 * MS).unwrap().stats.unbound, 1);
+    assert!(sched.was_taken(moves) && !sched.was_taken(moves), "told once");
+    assert!(!sched.was_taken(pinned));
+    // No VCPU is bound any more, and no PCPU looks again.
+    assert_eq!(sched.schedule(P[3], Why::Preempt, now + 12 * MS).until, u64::MAX);
+    let _kick = sched.context_saved(P[3], now + 12 * MS);
+}
+
+#[test]
+fn a_move_by_hand_is_no_theft() {
+    let (sched, [_, moves], now) = followed();
+    let _kick = sched.move_to(moves, P[3], now).unwrap();
+    assert_eq!(sched.status(moves, now).unwrap().pcpu, P[3]);
+    assert!(!sched.was_taken(moves));
+}
+
+#[test]
+fn a_place_is_found_by_affinity_and_load() {
+    let (sched, [pinned, moves], now) = followed();
+    assert_eq!(turn(&sched, P[1], Why::Preempt, now), Some(moves));
+    let far = PcpuSet::only(P[2]).or(PcpuSet::only(P[3]));
+    // PCPU 2 halts, PCPU 3 has never run.
+    assert_eq!(turn(&sched, P[2], Why::Preempt, now), None);
+    assert_eq!(sched.place_in(moves, far), Some(P[2]));
+    assert_eq!(sched.place_in(pinned, far), None);
+    assert_eq!(sched.place_in(pinned, PcpuSet::ALL), Some(P[0]));
+}

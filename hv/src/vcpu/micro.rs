@@ -1,0 +1,160 @@
+//! Micro-scheduling as a VCPU performs it (thesis 2.2.3): what a touch of memory does that is mapped to the cache of another domain.
+//!
+//! `memory_fault` and `mmu` call [`closed`] for such a fault. The policy ([`crate::region::micro`]) answers: the VCPU leaves its PCPU
+//! with [`Return::Move`](super::outcome::Return::Move) and goes on at one of the region's domain, in constant time and without a
+//! touch of the region's entries; or the region is made global. At the begin of each turn on a PCPU [`follow`] brings the VCPU
+//! to the tables of that PCPU's domain, which differ in what they leave closed. A VM without a region that is mapped to a cache
+//! gets here never.
+
+use alloc::format;
+
+use super::Vcpu;
+use super::dispatch::died;
+use super::exit_context::ExitContext;
+use super::host::Host;
+use super::mmu::{follow_changes, set_tree};
+use super::outcome::{Cause, Outcome};
+use crate::arch::addr::Gpa;
+use crate::arch::state::Gpr;
+use crate::device::Tsc;
+use crate::paging::tree_key::TreeKey;
+use crate::region::micro::{LastTouches, Touch, Verdict};
+use crate::region::{Domain, Rid};
+use crate::trace::cost::Cost;
+use crate::virt::Virt;
+use crate::vm::regions::Regions;
+use crate::vm::{HostMemory, Vm, work};
+
+/// What a VCPU keeps of its moves.
+#[derive(Debug, Default)]
+pub struct Moves {
+    last: LastTouches,
+    /// Where it is to go on.
+    target: Option<u8>,
+    /// The region that moved it last.
+    region: Option<Rid>,
+    /// Host TSC at the fault, while it is on its way.
+    began: Option<u64>,
+    /// Moves, from the fault to the next entry.
+    pub cost: Cost,
+}
+
+impl Moves {
+    /// The VCPU was entered at this host TSC, for the first time in its turn. In the turn that ends with the fault that was before.
+    pub fn entered(&mut self, tsc: u64) {
+        if let Some(began) = self.began.take_if(|began| *began <= tsc) {
+            self.cost.add(tsc - began);
+        }
+    }
+}
+
+/// Handles a touch of `gpa`, which is mapped to the cache of domain `home` and closed in the tables in use.
+#[cold]
+#[inline(never)]
+pub(super) fn closed<V: Virt, M: HostMemory, H: Host>(
+    cx: ExitContext<'_, V, M, H>,
+    gpa: Gpa,
+    home: u8,
+) -> Outcome {
+    let ExitContext { vcpu, vm, host, tsc } = cx;
+    if host.cache_domain() == home {
+        // The region was mapped to this cache a moment ago.
+        vcpu.request(work::TREE);
+        return Outcome::Resume;
+    }
+    let target = vm.mailboxes.get(vcpu.id as usize).and_then(|mailbox| host.place_in(mailbox, home));
+    let nanos = |ticks: u64| vm.clock.nanos(Tsc(ticks)).0;
+    let (ran, now, registers) = (nanos(vcpu.ran_until(tsc)), vm.nanos(tsc).0, registers(vcpu));
+    let mut slot = vm.regions.lock(|| vm.answer(&mut vcpu.work));
+    let records = match Regions::records(&mut slot, vm.layout) {
+        Ok(records) => records,
+        Err(_) => return no_memory(vcpu, gpa),
+    };
+    let frame = gpa.frame();
+    let partition = records.guest.partition();
+    let is_open = |domain: u8| {
+        let open = partition.open_in(frame).ok();
+        open.is_none_or(|open| Domain::new(domain).is_none_or(|domain| open.contains(domain)))
+    };
+    let rid = partition.region_of(frame).unwrap_or(Rid::POOL);
+    let opened = if is_open(host.cache_domain()) {
+        // Opened since the fault; or there was no memory to open it with.
+        vm.set_homes(vcpu.id, &mut vcpu.work, partition, core::iter::once(frame)).ok()
+    } else {
+        let touch = Touch { rid, registers, ran, now, can_move: target.is_some() };
+        match records.micro.touch(&mut vcpu.moves.last, &touch) {
+            Verdict::Move => {
+                vcpu.moves.target = target;
+                vcpu.moves.region = Some(rid);
+                vcpu.moves.began = Some(tsc);
+                vcpu.request(work::MOVE);
+                return Outcome::Resume;
+            }
+            Verdict::Open(reason) => {
+                log::debug!("{}: region {} becomes global: {reason:?}", vm.name, rid.number());
+                vm.globalise(vcpu.id, &mut vcpu.work, records, rid).ok()
+            }
+        }
+    };
+    match opened {
+        Some(changes) => {
+            follow_changes(vcpu, changes);
+            Outcome::Resume
+        }
+        None => no_memory(vcpu, gpa),
+    }
+}
+
+/// Where the VCPU is to go on, once.
+pub(super) fn wanted_move<V: Virt>(vcpu: &mut Vcpu<V>) -> Option<u8> {
+    vcpu.work &= !work::MOVE;
+    vcpu.moves.target.take()
+}
+
+/// Has the VCPU use the tables of its PCPU's cache domain. At the begin of each turn of a divided VM's VCPU, and when its VM has just
+/// been divided.
+#[cold]
+#[inline(never)]
+pub(super) fn follow<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+) {
+    let Some(tree) = TreeKey::new(host.cache_domain(), vcpu.mmu.tree().phase()) else { return };
+    if tree == vcpu.mmu.tree() {
+        return;
+    }
+    set_tree(vcpu, vm, tree);
+    let was_taken = vm.mailboxes.get(vcpu.id as usize).is_some_and(|mailbox| host.was_taken(mailbox));
+    if was_taken && let Some(rid) = vcpu.moves.region.take() {
+        open_for_idle(vcpu, vm, rid);
+    }
+}
+
+/// A PCPU that had nothing to run has taken the VCPU from the domain to which this region had moved it: it would move back at once.
+fn open_for_idle<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, rid: Rid) {
+    let mut slot = vm.regions.lock(|| vm.answer(&mut vcpu.work));
+    let Some(records) = &mut *slot else { return };
+    let is_local = records.guest.partition().info(rid).is_some_and(|info| info.kind.is_local());
+    if !is_local {
+        return;
+    }
+    records.micro.globalised(rid);
+    log::debug!("{}: region {} becomes global for an idle PCPU", vm.name, rid.number());
+    // Without memory the rest is opened by faults.
+    if let Ok(changes) = vm.globalise(vcpu.id, &mut vcpu.work, records, rid) {
+        follow_changes(vcpu, changes);
+    }
+}
+
+/// A number that changes when an instruction completes, but for one that changes no general register and leads to itself.
+fn registers<V: Virt>(vcpu: &Vcpu<V>) -> u64 {
+    // The golden ratio, as an odd number: each step is a bijection of the sum.
+    let mix = |sum: u64, value: u64| (sum.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    Gpr::ALL.iter().fold(mix(0, vcpu.virt.rip()), |sum, gpr| mix(sum, vcpu.virt.gpr(*gpr)))
+}
+
+fn no_memory<V: Virt>(vcpu: &Vcpu<V>, gpa: Gpa) -> Outcome {
+    let what = format!("no memory to open the region at {gpa}; give the host more memory");
+    Outcome::Stop(died(vcpu, Cause::OutOfMemory, what))
+}
