@@ -66,6 +66,7 @@ fn rare<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>, exit: &Ex
         Exit::Exception(Exception { vector: vector::PF, error: Some(error), cr2: Some(gva) }) => {
             mmu::page_fault(cx.vcpu, cx.vm, cx.host, Gva(gva), error, false, cx.tsc)
         }
+        Exit::Exception(exception) if exception.vector == vector::GP => invalidate::refused(cx, exception),
         Exit::Exception(exception) => {
             // Its delivery may raise the next one at once, which the processor puts before interrupts: the host looks for them.
             cx.vcpu.request(work::HOST);

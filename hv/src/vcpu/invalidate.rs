@@ -42,6 +42,21 @@ fn simple_address<V: Virt>(vcpu: &Vcpu<V>) -> Option<Gva> {
     })
 }
 
+/// Handles a general-protection fault that exits: an INVPCID that the processor has refused because it does not know the
+/// guest's PCIDs, or the guest's own.
+pub fn refused<V: Virt, M: HostMemory, H: Host>(
+    cx: ExitContext<'_, V, M, H>,
+    exception: Exception,
+) -> Outcome {
+    let ExitContext { vcpu, vm, host, tsc } = cx;
+    let may_be = vcpu.virt.cpl() == 0 && vcpu.virt.cr4() & cr4::PCIDE != 0 && !vcpu.virt.was_delivering();
+    let is_invpcid = may_be && current(vcpu, vm).is_some_and(|insn| insn.op == Op::System(System::Invpcid));
+    if is_invpcid && vcpu.mmu.is_shadow() {
+        return invpcid(ExitContext { vcpu, vm, host, tsc });
+    }
+    Outcome::Inject(exception)
+}
+
 /// Handles INVPCID on shadow tables, which do not tell address spaces apart: all types flush everything.
 pub fn invpcid<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>) -> Outcome {
     let ExitContext { vcpu, vm, host, tsc } = cx;

@@ -234,6 +234,12 @@ pub trait Virt: VcpuState + Sized {
     /// Whether loads of CR3 exit on nested tables, until other tables are used. On shadow tables they always do.
     fn set_cr3_exits(&mut self, exits: bool);
 
+    /// Whether INVLPG and INVPCID exit on shadow tables, until nested ones are used: at first they do. Where they do not, an
+    /// INVPCID that names an address space may come as a general-protection fault (the processor does not know the
+    /// guest's PCIDs). Of use only where the format of nested tables says that faults are
+    /// [filtered](PteFormat::FILTERS_FAULTS).
+    fn set_invlpg_exits(&mut self, _exits: bool) {}
+
     /// Drops translations before the next entry.
     fn flush(&mut self, scope: FlushScope);
 

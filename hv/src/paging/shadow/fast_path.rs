@@ -11,7 +11,7 @@ use super::role::HOST_WRITABLE;
 use super::slow_path::index;
 use super::{Shadow, ShadowOutcome, TlbFlush};
 use crate::arch::Access;
-use crate::arch::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SHIFT};
+use crate::arch::addr::{Gpa, Gva, Hpa, PAGE_SHIFT};
 use crate::mem::guest_memory::GuestMemory;
 use crate::mem::table_memory::{ENTRIES, TableMemory};
 use crate::paging::format::PteFormat;
@@ -51,7 +51,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if raw & PRESENT == 0 {
             // Where the processor filters faults by their error code (VT-x), the next one here needs no exit.
             if F::FILTERS_FAULTS {
-                self.pool.mark_absent(leaf.table, index);
+                self.see_absent(ram, leaf.table, index);
             }
             return Some(ShadowOutcome::GuestFault(fault.code(state, 0)));
         }
@@ -78,7 +78,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         let to = self.place(p2m, Gpa(now & ADDRESS))?;
         // A frame that holds a guest table with a shadow is mapped read-only, so that writes to it are seen.
-        let writable = self.may_write(ram, to.frame(), access);
+        let writable = self.may_write(ram, Hpa(to.0 | gva.offset()), access);
         if access.write && !writable {
             return Some(ShadowOutcome::EmulateWrite(Gpa(now & ADDRESS | gva.offset())));
         }
@@ -106,7 +106,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let index = index(gva, 1);
         let gpa = Gpa(leaf.first.0 + ((index as u64) << 12));
         let to = self.place(p2m, gpa)?;
-        let writable = self.may_write(ram, to.frame(), access);
+        let writable = self.may_write(ram, Hpa(to.0 | gva.offset()), access);
         if access.write && !writable {
             return Some(ShadowOutcome::EmulateWrite(Gpa(gpa.0 | gva.offset())));
         }
@@ -115,22 +115,22 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         Some(ShadowOutcome::Filled { prefetched })
     }
 
-    /// Whether the guest may write to `frame` by itself. If it wants to: what shadows it goes if it is a table that nothing
-    /// leads to, which was one of an address space that is gone, or will be found again.
+    /// Whether the guest may write to the page at `at` by itself. If it wants to, there: what shadows it goes if it is a table that
+    /// nothing leads to, which was one of an address space that is gone, or will be found again.
     #[inline(always)]
-    pub(super) fn may_write(&mut self, memory: &impl GuestMemory, frame: Hfn, access: Access) -> bool {
-        !self.pool.is_write_protected(frame) || access.write && self.unprotect(memory, frame)
+    pub(super) fn may_write(&mut self, memory: &impl GuestMemory, at: Hpa, access: Access) -> bool {
+        !self.pool.is_write_protected(at.frame()) || access.write && self.unprotect(memory, at)
     }
 
     #[inline(never)]
-    fn unprotect(&mut self, memory: &impl GuestMemory, frame: Hfn) -> bool {
-        self.drop_dead(frame);
-        !self.pool.is_write_protected(frame) || self.allow_write(memory, frame)
+    fn unprotect(&mut self, memory: &impl GuestMemory, at: Hpa) -> bool {
+        self.drop_dead(at.frame());
+        !self.pool.is_write_protected(at.frame()) || self.allow_write(memory, at)
     }
 
     /// The memory at `gpa`, if it is plain RAM.
     #[inline(always)]
-    fn place(&self, p2m: &P2m<impl TableMemory>, gpa: Gpa) -> Option<Hpa> {
+    pub(super) fn place(&self, p2m: &P2m<impl TableMemory>, gpa: Gpa) -> Option<Hpa> {
         match p2m.translate(gpa) {
             P2mEntry::Ram { hpa, writable: true } => Some(hpa),
             _ => None,

@@ -205,7 +205,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     }
 
     /// Faults at entries around this one, which is not present, are the guest's own as long as they stay so.
-    fn mark_absent_near(&mut self, memory: &impl GuestMemory, table: PageId, index: usize) {
+    pub(super) fn mark_absent_near(&mut self, memory: &impl GuestMemory, table: PageId, index: usize) {
         if !F::FILTERS_FAULTS {
             return;
         }

@@ -20,12 +20,14 @@
 mod agile;
 mod apply;
 mod check;
+mod demand;
 mod fast_path;
 mod fault;
 mod guard;
 mod hardware;
 mod inherit;
 mod leaf_lookup;
+mod left_out;
 #[cfg(any(test, feature = "testing"))]
 mod model;
 #[cfg(any(test, feature = "testing"))]
@@ -63,6 +65,7 @@ use crate::mem::table_memory::TableMemory;
 use alloc::vec::Vec;
 use guard::Guards;
 use leaf_lookup::LeafCache;
+use left_out::LeftOut;
 use pool::{PageId, Pool};
 use role::Key;
 use root::Recent;
@@ -166,11 +169,23 @@ pub struct Tuning {
     pub flood: u8,
     /// Flushes in a row without a change after which an unsync table is write-protected again.
     pub quiet: u8,
+    /// Tables stay write-protected while the guest pages on demand there, where processors filter page faults.
+    pub demand: bool,
+    /// Flushes of single pages that exit, where they need not always, for half of `quiet`.
+    pub invlpgs: u8,
 }
 
 impl Default for Tuning {
     fn default() -> Tuning {
-        Tuning { window: 16, direct_window: 64, unsync_after: 0, flood: 16, quiet: 8 }
+        Tuning {
+            window: 16,
+            direct_window: 64,
+            unsync_after: 0,
+            flood: 16,
+            quiet: 8,
+            demand: true,
+            invlpgs: 128,
+        }
     }
 }
 
@@ -182,6 +197,8 @@ pub struct Shadow<M: TableMemory, F: PteFormat> {
     unsync: Vec<Unsync>,
     /// There may be pages above level 1 among them, or [nested](agile) ones.
     upper_unsync: bool,
+    /// Flushes of single pages since [`Tuning::invlpgs`] was reached last.
+    invlpgs: u8,
     /// Agile paging, while it is in force.
     agile: Option<agile::Agile>,
     agile_counts: AgileCounts,
@@ -208,6 +225,8 @@ pub struct Shadow<M: TableMemory, F: PteFormat> {
     current_vcpu: u32,
     is_shared: bool,
     views: Vec<View>,
+    /// For tests that must notice.
+    left_out: LeftOut,
 }
 
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
@@ -231,6 +250,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             pool,
             unsync,
             upper_unsync: false,
+            invlpgs: 0,
             agile: None,
             agile_counts: AgileCounts::default(),
             unlinked,
@@ -248,6 +268,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             tree: TreeKey::FIRST,
             is_shared: false,
             views: Vec::new(),
+            left_out: LeftOut::default(),
         })
     }
 
@@ -279,6 +300,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.begin();
         let gva = Gva(gva.0 & self.linear);
         self.resync_address(memory, gva);
+        self.count_invlpg(memory);
         self.pool.take_owed_and(self.pool.flush_of_page(gva))
     }
 

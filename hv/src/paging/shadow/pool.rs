@@ -36,6 +36,7 @@ use stock::{Frames, Stack};
 use tables::{Filter, Tables};
 
 use super::TlbFlush;
+use super::demand::Writing;
 use super::role::Key;
 use crate::arch::addr::{Gfn, Hfn};
 use crate::mem::pieces::Pieces;
@@ -73,6 +74,8 @@ pub(super) struct Page {
     pub writes: u8,
     /// Flush points in a row at which nothing had changed (if `unsync`).
     pub quiet: u8,
+    /// What the [writes to its table](super::demand) were like.
+    pub writing: Writing,
     in_use: bool,
     /// Free, but its entries are still there and on their lists.
     stale: bool,
@@ -110,6 +113,7 @@ impl Page {
             synced: 0,
             writes: 0,
             quiet: 0,
+            writing: Writing::NEW,
             in_use: false,
             stale: false,
             referenced: false,
@@ -122,9 +126,7 @@ impl Page {
             next,
         }
     }
-}
 
-impl Page {
     /// Whether it stands for anything.
     pub(super) fn is_in_use(&self) -> bool {
         self.in_use
@@ -373,7 +375,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let page = self.page_mut(id);
         (page.key, page.gfn, page.next) = (key, gfn, next);
         (page.unsync, page.in_use, page.writes, page.quiet) = (false, true, 0, 0);
-        (page.nested, page.nested_below, page.synced) = (false, false, 0);
+        (page.nested, page.nested_below, page.synced, page.writing) = (false, false, 0, Writing::NEW);
         if key.is_table() {
             let region = self.region_2m(Hfn(key.number()));
             self.pt_count_2m[region] += 1;

@@ -21,7 +21,7 @@ pub(super) struct Recent {
     roots: [Option<(Registers, PageId, Key)>; 4],
     next: usize,
     /// [`Key::controls_and_kind`] of the root in use.
-    means: Option<u64>,
+    pub means: Option<u64>,
 }
 
 /// What decides about the root.

@@ -145,7 +145,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             P2mEntry::Ram { hpa, .. } if access.write => {
                 let smap = walk.controls.contains(Controls::SMAP) && walk.found.user && !walk.found.writable;
                 // Out of the user's reach would also be out of SMAP's.
-                if smap || !self.may_write(ram, hpa.frame(), access) {
+                if smap || !self.may_write(ram, hpa, access) {
                     return ShadowOutcome::EmulateWrite(gpa);
                 }
             }

@@ -1,5 +1,6 @@
 //! Writes to guest tables: dropped at once where tables are write-protected, found at the next flush where not.
 
+use super::left_out::Step;
 use super::pool::{PageId, is_stale};
 use super::role::{Controls, HOST_WRITABLE, Key};
 use super::slow_path::index;
@@ -57,14 +58,15 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             let Some(at) = gpa.checked_add(done) else { break };
             let part = (PAGE_SIZE - at.offset()).min(len - done);
             if let Some(hpa) = p2m.translate(at).readable() {
-                self.written_frame(memory, hpa.frame(), at.offset(), part);
+                self.written_frame(p2m, memory, Hpa(hpa.frame().base().0 | at.offset()), part);
             }
             done += part;
         }
         self.pool.take_owed_and(TlbFlush::None)
     }
 
-    fn written_frame(&mut self, memory: &impl GuestMemory, frame: Hfn, offset: u64, len: u64) {
+    fn written_frame(&mut self, p2m: &P2m<impl TableMemory>, memory: &impl GuestMemory, at: Hpa, len: u64) {
+        let (frame, offset) = (at.frame(), at.offset());
         let mut seen = 0;
         let (mut emptied, mut lost) = (None, None);
         while let Some(id) = self.pool.nth_shadow(frame, seen) {
@@ -85,6 +87,10 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             page.writes = page.writes.saturating_add(1);
             // A page that the guest has freed and uses for data would cost an emulated write for every store.
             if page.unsync || page.writes < self.tuning.flood {
+                if F::FILTERS_FAULTS && self.tuning.demand && len <= key.entry_bytes() {
+                    key.entries_at(offset, 1)
+                        .for_each(|index| self.follow_write(p2m, memory, (id, seen), index));
+                }
                 continue;
             }
             // Only written: perhaps no table any more.
@@ -123,7 +129,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// with any address in it, and the processor may have it as several pages. A table that nothing points to any more is most
     /// likely dead, and about to be reused.
     pub(super) fn unlink(&mut self, id: PageId, index: usize) {
-        self.pool.forget_absent(id, index);
+        if !self.left_out.is(Step::ForgetWritten) {
+            self.pool.forget_absent(id, index);
+        }
         if !self.pool.page(id).is_present(index) {
             return;
         }
@@ -182,9 +190,10 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
     }
 
-    /// Lets the guest write to a table, if it is one of level 1 only and has been written repeatedly. Returns
+    /// Lets the guest write to a table, at `at`, if it is one of level 1 only and has been written repeatedly. Returns
     /// whether it may.
-    pub(super) fn allow_write(&mut self, memory: &impl GuestMemory, frame: Hfn) -> bool {
+    pub(super) fn allow_write(&mut self, memory: &impl GuestMemory, at: Hpa) -> bool {
+        let frame = at.frame();
         let limit = self.tuning.unsync_after;
         let (mut count, mut writes) = (0, 0);
         for id in self.pool.shadows(frame) {
@@ -196,6 +205,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             writes = writes.max(page.writes);
         }
         if limit == u8::MAX || writes < limit || count > MAX_UNSYNC {
+            return false;
+        }
+        if F::FILTERS_FAULTS && self.stays_protected(memory, at) {
             return false;
         }
         self.unsync_table(memory, frame, count);
@@ -213,11 +225,15 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             let page = self.pool.page_mut(id);
             debug_assert!(!page.nested, "a nested table is not for this");
             (page.unsync, page.writes) = (false, 0);
+            page.writing.protected();
             self.unsync.retain(|other| other.id != id);
         }
         // From here on no entry that is made writes to it, not even its own. First this, then the comparison: what the guest writes
         // in between would be seen by neither.
         self.pool.protect(frame);
+        if self.left_out.is(Step::CompareProtected) {
+            return;
+        }
         let mut seen = 0;
         while let Some(id) = self.pool.nth_shadow(frame, seen) {
             seen += 1;
@@ -236,13 +252,19 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             let root = next(self);
             return self.sync_all(memory, root);
         }
+        self.resync_leaves(memory, 1);
+    }
+
+    /// The same where all of them are of level 1. Each that has not changed is quiet for `step` flushes more.
+    #[inline(always)]
+    pub(super) fn resync_leaves(&mut self, memory: &impl GuestMemory, step: u8) {
         // Seldom is one, and only then they are gone through again.
         let mut done = false;
         for at in 0..self.unsync.len() {
             let id = self.unsync[at].id;
             let changed = self.resync_page(memory, id);
             let page = self.pool.page_mut(id);
-            page.quiet = if changed { 0 } else { page.quiet.saturating_add(1) };
+            page.quiet = if changed { 0 } else { page.quiet.saturating_add(step) };
             done |= page.quiet >= self.tuning.quiet || !page.is_linked();
         }
         while done && let Some(at) = self.unsync.iter().position(|page| self.is_done(page.id)) {

@@ -3,7 +3,7 @@
 use super::model::{Registers, ShadowProcessor};
 use super::*;
 use crate::arch::Access;
-use crate::arch::addr::{Hfn, Hpa, PAGE_SIZE};
+use crate::arch::addr::{Hpa, PAGE_SIZE};
 use crate::arch::state::{cr0, cr4, efer};
 use crate::mem::host_access::VecHost;
 use crate::paging::arena::Arena;
@@ -372,10 +372,12 @@ fn faults_of_the_guests_own_do_not_exit_while_it_cannot_change_that_unseen() {
         for _ in 0..2 {
             let _nothing = shadow.written(p2m, &memory, Gpa(4 * PAGE_SIZE + 0x800), 8);
         }
-        assert!(shadow.allow_write(&memory, Hfn(HOST.frame().0 + 4)));
+        assert!(shadow.allow_write(&memory, Hpa(HOST.0 + 4 * PAGE_SIZE)));
         assert_eq!((fault_code(shadow, 0x1000), fault_code(shadow, 0x3000)), (EXITS, EXITS));
+        // Until the guest faults there, which write-protects it again.
         assert_eq!(touch(shadow, 0x3000), ShadowOutcome::GuestFault(0));
-        assert_eq!(fault_code(shadow, 0x3000), EXITS);
+        assert!(shadow.pool.is_write_protected(Hpa(HOST.0 + 4 * PAGE_SIZE).frame()));
+        assert_eq!((fault_code(shadow, 0x3000), fault_code(shadow, 0x1000)), (ITS_OWN, ITS_OWN));
         let _all = shadow.drop_everything();
         let _root = shadow.load(space(p2m, &memory));
         assert_eq!((fault_code(shadow, 0x1000), fault_code(shadow, 0x40_0000)), (EXITS, EXITS));

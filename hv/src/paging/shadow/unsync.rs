@@ -1,5 +1,6 @@
 //! Tables that the guest writes itself until its next flush.
 
+use super::left_out::Step;
 use super::pool::PageId;
 use super::sync::{MAX_UNSYNC, Unsync};
 use super::{Shadow, TlbFlush};
@@ -67,7 +68,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 continue;
             }
             (page.unsync, page.quiet) = (true, 0);
-            self.pool.forget_all_absent(id);
+            if !self.left_out.is(Step::ForgetAbsent) {
+                self.pool.forget_all_absent(id);
+            }
             self.unsync.push(Unsync::new(id, frame.0));
         }
         self.statistics.unsynced += 1;

@@ -3,7 +3,7 @@
 use alloc::format;
 
 use super::choose::publish;
-use super::{NestedStep, agile, shadowed_state, switch};
+use super::{NestedStep, agile, follow_unsync, shadowed_state, switch};
 use crate::arch::addr::{Gpa, Gva};
 use crate::arch::{Access, Exception};
 use crate::paging::MapError;
@@ -59,7 +59,11 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
         let memory = vm.read_memory(&mut vcpu.work);
         let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
         let Some(shadow) = &mut *shadow else { return Outcome::Resume };
-        shadow.fault(AddressSpace::new(&memory.p2m, &memory.ram(), &state), PageFault::new(gva, access))
+        let ram = memory.ram();
+        let space = AddressSpace::new(&memory.p2m, &ram, &state);
+        let answered = shadow.fault(space, PageFault::new(gva, access));
+        follow_unsync(vcpu, shadow);
+        answered
     };
     // Before the guest runs again, whatever the outcome: entries may have been replaced on the way to it.
     vcpu.perform_flush(flush);
@@ -183,7 +187,9 @@ fn make_unsync<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedForm
     let memory = vm.read_memory(&mut vcpu.work);
     let flush = {
         let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
-        shadow.as_mut().and_then(|shadow| shadow.make_unsync(&memory.p2m, &memory.ram(), gpa))
+        let flush = shadow.as_mut().and_then(|shadow| shadow.make_unsync(&memory.p2m, &memory.ram(), gpa));
+        shadow.iter().for_each(|shadow| follow_unsync(vcpu, shadow));
+        flush
     };
     flush.is_some_and(|flush| {
         vcpu.perform_flush(flush);

@@ -26,11 +26,13 @@ use core::num::NonZeroU32;
 
 use crate::arch::addr::Gva;
 use crate::arch::state::cr4;
+use crate::mem::table_memory::TableMemory;
 use crate::paging::MapError;
 use crate::paging::engine::{Engine, Engines};
+use crate::paging::format::PteFormat;
 use crate::paging::guest_walk::PagingState;
 use crate::paging::policy::{Mode, engines_of};
-use crate::paging::shadow::{AddressSpace, PatEntries, Registers, TlbFlush};
+use crate::paging::shadow::{AddressSpace, PatEntries, Registers, Shadow, TlbFlush};
 use crate::paging::tree_key::TreeKey;
 use crate::vcpu::Vcpu;
 use crate::vcpu::outcome::Stop;
@@ -216,6 +218,7 @@ pub fn load<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat,
     let (root, flush) = shadow.load(AddressSpace::new(&memory.p2m, &memory.ram(), &state));
     vcpu.virt.set_paging(Roots::Shadow(root.frame.base()));
     vcpu.perform_flush(flush);
+    follow_unsync(vcpu, shadow);
     if !root.is_reachable() {
         vcpu.mmu.out_of_reach = true;
         vcpu.request(work::MMU);
@@ -278,6 +281,16 @@ pub fn invlpg<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedForma
     let Some(shadow) = &mut *shadow else { return };
     let flush = shadow.invlpg(&memory.ram(), gva);
     vcpu.perform_flush(flush);
+    follow_unsync(vcpu, shadow);
+}
+
+/// Has the guest's INVLPG exit or not, as the tables are now: after whatever may have made one of them unsync, before the guest
+/// goes on. What brings them in step need not be followed at once.
+#[inline(always)]
+fn follow_unsync<V: Virt, M: TableMemory>(vcpu: &mut Vcpu<V>, shadow: &Shadow<M, V::NestedFormat>) {
+    if V::NestedFormat::FILTERS_FAULTS {
+        vcpu.virt.set_invlpg_exits(!shadow.passes_invlpg());
+    }
 }
 
 /// Another VCPU has changed the tables, or dropped all of them.
@@ -297,6 +310,7 @@ pub fn flush_all<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFo
     let Some(shadow) = &mut *shadow else { return };
     let flush = shadow.flush_all(&memory.ram());
     vcpu.perform_flush(flush);
+    follow_unsync(vcpu, shadow);
 }
 
 /// What [`work::MMU`] stands for, once for each entry. The end of a guest for which there is no memory, or whose shadow

@@ -15,7 +15,7 @@ use crate::vcpu::mmu::{audit_shadow, page_fault, set_mode, switch};
 use crate::vcpu::outcome::{Cause, Outcome, Stop};
 use crate::vcpu::testing::{CODE, Machine, Scene};
 use crate::virt::fake::Step;
-use crate::virt::{Exit, FlushScope, Roots, Virt};
+use crate::virt::{Event, Exit, FlushScope, Roots, Virt};
 use alloc::sync::Arc;
 
 const EFER: u32 = 0xc000_0080;
@@ -121,6 +121,42 @@ fn audits_find_tables_that_were_changed_behind_the_engines_back() {
         "{}",
         death.what
     );
+}
+
+/// Where INVLPG passes on shadow tables, the processor refuses an INVPCID that names an address space, because it runs without the
+/// guest's PCIDs. Such an exit is executed; any other fault of this kind is the guest's.
+#[test]
+fn an_invpcid_that_the_processor_refuses_is_executed() {
+    const INVPCID: &[u8] = b"\x66\x0f\x38\x82\x06";
+    const WRMSR: &[u8] = b"\x0f\x30\x90\x90\x90";
+    let gp = Event::Exception(Exception::GP0);
+    let cases: [(&[u8], u64, u64, Option<Event>); 5] = [
+        (INVPCID, cr4::PCIDE, 7, None),
+        (INVPCID, cr4::PCIDE, 1 << 12, Some(gp)),
+        (INVPCID, 0, 7, Some(gp)),
+        (INVPCID, cr4::PCIDE, 0, None),
+        (WRMSR, cr4::PCIDE, 0, Some(gp)),
+    ];
+    for (code, pcids, pcid, delivered) in cases {
+        let script: &[Step] = &[|_| Exit::Exception(Exception::GP0), |_| Exit::Shutdown];
+        let mut machine = Machine::with("shadow_pages = 16\n", script);
+        machine.code(code);
+        machine.write(0x2000, &pcid.to_le_bytes());
+        machine.write(0x2008, &0x4000u64.to_le_bytes());
+        let regs = &mut machine.vcpu.virt.regs;
+        (regs.cr4, regs.rip) = (regs.cr4 | pcids, CODE);
+        // INVPCID EAX, [ESI]: the type 1 flushes an address space.
+        regs.gprs[0] = 1;
+        regs.gprs[6] = 0x2000;
+        set_mode(&mut machine.vcpu, &machine.vm, Mode::Shadow, || 0).unwrap();
+        machine.vcpu.virt.flushes.clear();
+        machine.play();
+        let virt = &machine.vcpu.virt;
+        assert_eq!(virt.delivered.first().copied(), delivered, "{code:x?} {pcids:x} {pcid:x}");
+        let after = if delivered.is_some() { CODE } else { CODE + code.len() as u64 };
+        assert_eq!(virt.regs.rip, after);
+        assert_eq!(virt.flushes.contains(&FlushScope::All), delivered.is_none());
+    }
 }
 
 /// The paravirtual clock's structures may lie on page tables: the shadow tables follow what is written there.

@@ -267,7 +267,8 @@ impl Vmx {
             word &= !processor::MOV_DR;
         }
         if self.guest_cr.is_some() {
-            word |= processor::CR3_LOAD | processor::CR3_STORE | processor::INVLPG;
+            word |= processor::CR3_LOAD | processor::CR3_STORE;
+            word |= if self.invlpg_exits { processor::INVLPG } else { 0 };
         } else if self.cr3_exits {
             word |= processor::CR3_LOAD;
         }

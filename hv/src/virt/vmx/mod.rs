@@ -70,6 +70,8 @@ pub struct Vmx {
     debug_open: bool,
     /// Loads of CR3 exit on nested tables.
     cr3_exits: bool,
+    /// INVLPG and INVPCID exit on shadow tables.
+    invlpg_exits: bool,
     /// Reason of the last exit.
     reason: u32,
     /// IDT-vectoring information of the last exit, if its reason can interrupt a delivery.
@@ -110,6 +112,7 @@ impl Vmx {
             flushes_l1d: false,
             debug_open: false,
             cr3_exits: false,
+            invlpg_exits: true,
             reason: reason::INIT,
             vectoring: 0,
             interruption: 0,
@@ -376,6 +379,10 @@ impl Virt for Vmx {
         if core::mem::replace(&mut self.cr3_exits, exits) != exits {
             self.request(work::CHANGED);
         }
+    }
+
+    fn set_invlpg_exits(&mut self, exits: bool) {
+        self.change_invlpg_exits(exits);
     }
 
     fn open_debug_registers(&mut self) {

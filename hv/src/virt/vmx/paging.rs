@@ -96,6 +96,7 @@ impl Vmx {
     }
 
     fn begin_shadow(&mut self) {
+        self.invlpg_exits = true;
         let (cr0, cr4, efer) = (self.cr0(), self.cr4(), self.efer());
         let pointers = self.pointers().unwrap_or_default();
         self.guest_cr = Some(GuestCr { cr3: self.cr3(), efer, pointers });
@@ -163,8 +164,20 @@ impl Vmx {
                 Some(bits) => (0, bits),
             },
         };
-        self.set(Field::Exceptions, exit::EXCEPTIONS | fault);
+        // The processor runs without CR4.PCIDE: it refuses an INVPCID that names an address space, where that does not exit.
+        let refused = !self.invlpg_exits && self.guest_cr.is_some() && cr4 & cr4::PCIDE != 0;
+        let refusal = if refused { 1 << vector::GP } else { 0 };
+        self.set(Field::Exceptions, exit::EXCEPTIONS | fault | refusal);
         self.set(Field::PageFaultMask, mask.into());
+    }
+
+    /// See [`Virt::set_invlpg_exits`](crate::virt::Virt::set_invlpg_exits).
+    pub(super) fn change_invlpg_exits(&mut self, exits: bool) {
+        if core::mem::replace(&mut self.invlpg_exits, exits) == exits {
+            return;
+        }
+        self.choose_page_faults(self.cr4(), self.efer());
+        self.request(work::CHANGED);
     }
 
     /// What the guest believes of CR0 or CR4.

@@ -56,6 +56,8 @@ pub fn tuning(random: &mut Random) -> (Tuning, usize) {
         unsync_after: [0, 0, 1, 2, u8::MAX][choose(5) as usize],
         flood: [3, 16][choose(2) as usize],
         quiet: [1, 3][choose(2) as usize],
+        demand: choose(4) != 0,
+        invlpgs: [1, 3, u8::MAX][choose(3) as usize],
     };
     (tuning, [16, 24, 64, 64][choose(4) as usize])
 }

@@ -54,7 +54,7 @@ pub struct Machine<'a, F: Modelled> {
     pub host: VecHost,
     nested: Nested<F, &'a Arena>,
     two_dimensional: TwoDimensional,
-    shadow: Shadow<&'a Arena, F>,
+    pub shadow: Shadow<&'a Arena, F>,
     processor: ShadowProcessor,
     root: Root,
     /// Shadow tables translate, not nested ones.
@@ -153,7 +153,11 @@ impl<'a, F: Modelled> Machine<'a, F> {
 
     /// The guest flushes an address.
     pub fn invlpg(&mut self, p2m: &Guest, state: &PagingState, gva: Gva) {
-        if self.is_shadow {
+        if self.is_shadow && (self.shadow.passes_invlpg() || self.omits == Omits::Invlpg && F::FILTERS_FAULTS)
+        {
+            // Without an exit.
+            self.processor.flush(TlbFlush::Page(linear(state.kind(), gva)));
+        } else if self.is_shadow {
             let memory = Walked::new(p2m, &self.host, !self.walks_rom);
             let flush = self.shadow.invlpg(&memory, gva);
             self.processor.flush(flush);
@@ -376,7 +380,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
 
     /// The engine's own check, and that the processor cannot write to a write-protected table.
     pub fn check(&self, p2m: &Guest, state: &PagingState) -> Result<(), String> {
-        if !self.is_shadow {
+        if !self.is_shadow || self.omits.is_unchecked() {
             return Ok(());
         }
         let memory = Walked::new(p2m, &self.host, !self.walks_rom);

@@ -27,6 +27,7 @@ mod two_dimensional;
 
 pub use fuzz::fuzz_one;
 
+use super::left_out::LeftOut;
 use super::{PatEntries, Shadow};
 use crate::arch::Access;
 use crate::arch::addr::{Gpa, Gva, Hpa};
@@ -166,6 +167,7 @@ fn run_on<F: Modelled>(
     let arena = Arena::new(1000);
     let mut oracle = Oracle::<F>::new(&arena, kind, seed, trace);
     oracle.machine.omits = omits;
+    oracle.machine.shadow.left_out = LeftOut(omits.step());
     for (n, &number) in ops.iter().enumerate() {
         let op = Op::decode(number, oracle.probes.len());
         oracle.log(|| format!("{n}: {op:x?}"));

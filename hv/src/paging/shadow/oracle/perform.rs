@@ -243,7 +243,8 @@ impl<F: Modelled> Oracle<'_, F> {
                 (Outcome::PageFault(_), _) if !self.machine.delivered => false,
                 (Outcome::Done(_) | Outcome::PageFault(_), None) => true,
                 (Outcome::Done(_) | Outcome::PageFault(_), Some(since)) => {
-                    stale::is_possible(self.walked(), &self.changes[since..], &self.state, gva, access, got)
+                    let changes = &self.changes[since..];
+                    stale::is_possible(self.walked(), (changes, usize::MAX), &self.state, gva, access, got)
                 }
                 _ => false,
             };

@@ -18,6 +18,9 @@ pub type Change = (u64, u64);
 struct Versions<'a> {
     now: Walked<'a>,
     changes: &'a [Change],
+    /// Processors keep no entry that is not present: an old value of that kind counts only if it was replaced by this change or
+    /// one after it.
+    absent_from: usize,
     /// For each read of a walk: the choice, and how many there are.
     choices: RefCell<Vec<(usize, usize)>>,
     reads: Cell<usize>,
@@ -27,14 +30,17 @@ impl GuestMemory for Versions<'_> {
     fn read(&self, gpa: Gpa, buf: &mut [u8]) -> Result<(), NotRam> {
         self.now.read(gpa, buf)?;
         let word = gpa.0 & !7;
-        let olds = || self.changes.iter().filter(|change| change.0 == word).map(|change| change.1);
+        let from = (gpa.0 - word) as usize;
+        let may_be = |&(n, change): &(usize, &Change)| {
+            change.0 == word && (n >= self.absent_from || change.1 >> (8 * from) & 1 != 0)
+        };
+        let olds = || self.changes.iter().enumerate().filter(may_be).map(|(_, change)| change.1);
         let read = self.reads.replace(self.reads.get() + 1);
         let mut choices = self.choices.borrow_mut();
         if read == choices.len() {
             choices.push((0, 1 + olds().count()));
         }
         if let Some(old) = choices[read].0.checked_sub(1).and_then(|n| olds().nth(n)) {
-            let from = (gpa.0 - word) as usize;
             buf.copy_from_slice(&old.to_le_bytes()[from..from + buf.len()]);
         }
         Ok(())
@@ -47,17 +53,18 @@ impl GuestMemory for Versions<'_> {
     }
 }
 
-/// Whether this can become of an access, with these changes since the last flush.
+/// Whether this can become of an access, with these changes since the last flush. Those from number `absent_from` on may have
+/// come after it: up to then an entry that was not present may be what it has met.
 pub fn is_possible(
     now: Walked,
-    changes: &[Change],
+    (changes, absent_from): (&[Change], usize),
     state: &PagingState,
     gva: Gva,
     access: Access,
     outcome: Outcome,
 ) -> bool {
     let p2m = now.p2m;
-    any_mixture(now, changes, state, gva, access, |found, _| match found {
+    any_mixture(now, (changes, absent_from), state, gva, access, |found, _| match found {
         Ok(found) => by_p2m(p2m, found.gpa, access) == outcome,
         Err(WalkError::PageFault(code)) => Outcome::PageFault(code) == outcome,
         Err(WalkError::NotRam { table }) => by_p2m(p2m, table, Access::WRITE) == outcome,
@@ -69,13 +76,13 @@ pub fn is_possible(
 /// whether that is the walk of the tables as they are. True as well if there are too many to tell.
 pub fn any_mixture(
     now: Walked,
-    changes: &[Change],
+    (changes, absent_from): (&[Change], usize),
     state: &PagingState,
     gva: Gva,
     access: Access,
     mut is_it: impl FnMut(Result<Translation, WalkError>, bool) -> bool,
 ) -> bool {
-    let versions = Versions { now, changes, choices: RefCell::default(), reads: Cell::new(0) };
+    let versions = Versions { now, changes, absent_from, choices: RefCell::default(), reads: Cell::new(0) };
     for _ in 0..MOST {
         versions.reads.set(0);
         let found = walk(state, &versions, gva, access, false, |_| ());

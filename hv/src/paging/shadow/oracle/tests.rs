@@ -1,6 +1,7 @@
 //! The oracle on random traces: the same in each run, unless `ORACLE_CASES` says how many new ones to try.
 
 use super::*;
+use crate::paging::shadow::left_out::Step;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -89,6 +90,30 @@ fn a_machine_that_does_not_flush_what_moves_is_found_out() {
 fn a_machine_that_does_not_compare_pages_after_nested_tables_is_found_out() {
     for kind in [PagingKind::TwoLevel, PagingKind::Pae, PagingKind::FourLevel] {
         assert!(is_found_out(Omits::Compare, kind), "{kind:?}");
+    }
+}
+
+#[test]
+fn an_engine_that_trusts_marks_of_an_unsync_table_is_found_out_by_accesses() {
+    assert!(is_found_out(Omits::Engine(Step::ForgetAbsent), PagingKind::FourLevel));
+}
+
+#[test]
+fn an_engine_that_protects_a_table_again_without_comparing_it_is_found_out_by_accesses() {
+    for kind in [PagingKind::TwoLevel, PagingKind::Pae, PagingKind::FourLevel] {
+        assert!(is_found_out(Omits::Engine(Step::CompareProtected), kind), "{kind:?}");
+    }
+}
+
+#[test]
+fn an_engine_that_trusts_marks_of_entries_that_were_written_is_found_out_by_accesses() {
+    assert!(is_found_out(Omits::Engine(Step::ForgetWritten), PagingKind::FourLevel));
+}
+
+#[test]
+fn a_machine_where_invlpg_passes_unsync_tables_is_found_out_by_accesses() {
+    for kind in [PagingKind::TwoLevel, PagingKind::FourLevel] {
+        assert!(is_found_out(Omits::Invlpg, kind), "{kind:?}");
     }
 }
 

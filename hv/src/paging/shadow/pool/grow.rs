@@ -13,6 +13,8 @@ use crate::paging::table::MapError;
 /// Chunks that an operation uses at most, generously: one for each link on the path of a fault, for its leaf, and for what is
 /// filled ahead.
 const NEEDED: usize = 16;
+const _: () = assert!(size_of::<Page>() == 256, "sixteen make a piece");
+
 /// Heads of reverse maps for each page.
 const LISTS: usize = 64;
 

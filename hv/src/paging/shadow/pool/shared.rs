@@ -39,6 +39,12 @@ impl Shared {
         }
     }
 
+    /// Whether there are others.
+    #[inline(always)]
+    pub(super) fn has_others(&self) -> bool {
+        self.shootdown.is_some()
+    }
+
     /// Pages that are not free yet.
     pub(super) fn pending_free_pages(&self) -> usize {
         self.pending_free.len

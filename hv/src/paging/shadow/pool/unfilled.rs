@@ -46,16 +46,25 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         }
     }
 
+    /// Whether faults can be told apart by the entry at which they happen.
+    #[inline(always)]
+    pub(in super::super) fn filters_faults(&self) -> bool {
+        F::FILTERS_FAULTS && self.marker != 0
+    }
+
     /// Whether faults at this entry are the guest's own, and do not exit.
     pub(in super::super) fn is_absent(&self, id: PageId, index: usize) -> bool {
         self.page(id).absent[word(index)] >> (index % 64) & 1 != 0
     }
 
     /// The guest's entry is not present: faults there are its own. Not done while another processor may still be able to write to
-    /// the guest's table.
+    /// the guest's table. (The current one flushes what is owed before the guest goes on.)
     pub(in super::super) fn mark_absent(&mut self, id: PageId, index: usize) {
         let page = &mut self.pages[id as usize];
-        if self.marker == 0 || page.unsync || page.is_present(index) || self.owed != TlbFlush::None {
+        if self.marker == 0 || page.unsync || page.is_present(index) {
+            return;
+        }
+        if self.owed != TlbFlush::None && self.shared.has_others() {
             return;
         }
         page.absent[word(index)] |= 1 << (index % 64);

@@ -14,7 +14,7 @@ use super::instr::modelled::{self, Processor};
 use super::instr::{FAIL_INVALID, FAIL_VALID};
 use super::*;
 use crate::arch::addr::Hpa;
-use crate::arch::state::{SegReg, Segment, cr0, efer};
+use crate::arch::state::{SegReg, Segment, cr0, cr4, efer};
 use crate::arch::{Access, Exception, vector};
 use crate::paging::engine::{Engine, Engines};
 use crate::paging::guest_walk::error_code;
@@ -195,6 +195,28 @@ fn loads_of_cr3_exit_on_nested_tables_until_the_next_tables() {
     scene.vmx.set_paging(Roots::Nested(Hpa(0x5000)));
     scene.run(reason::INTERRUPT, &[]);
     assert!(!exits());
+}
+
+#[test]
+fn invlpg_exits_on_shadow_tables_until_it_may_pass() {
+    let exits = || {
+        let refusals = field(control::EXCEPTION_BITMAP) >> vector::GP & 1 != 0;
+        (field(control::PROCESSOR_BASED) & u64::from(processor::INVLPG) != 0, refusals)
+    };
+    let mut scene = Scene::shadow();
+    let mut run = |change: fn(&mut Vmx)| {
+        change(&mut scene.vmx);
+        scene.run(reason::INTERRUPT, &[]);
+        exits()
+    };
+    assert_eq!(run(|_| {}), (true, false));
+    assert_eq!(run(|vmx| vmx.set_invlpg_exits(false)), (false, false));
+    let pcids = |vmx: &mut Vmx| vmx.set_cr4(vmx.cr4() | cr4::PCIDE);
+    assert_eq!(run(pcids), (false, true), "an INVPCID that names an address space is refused");
+    assert_eq!(run(|vmx| vmx.set_invlpg_exits(true)), (true, false));
+    run(|vmx| vmx.set_invlpg_exits(false));
+    assert_eq!(run(|vmx| vmx.set_paging(Roots::Nested(Hpa(0x5000)))), (false, false));
+    assert_eq!(run(|vmx| vmx.set_paging(Roots::Shadow(Hpa(0x5000)))), (true, false), "from the beginning");
 }
 
 #[test]

@@ -103,9 +103,13 @@ impl Cpu {
                 self.tree
             ));
         }
+        // What the engine has read it may have read before any change that came meanwhile.
+        let absent_from = since.unwrap_or_else(|| world.unfinished_from());
         let Some(since) = since.or(self.probes[probe].since) else { return Ok(()) };
         let changes = world.changes.borrow();
-        if is_possible(world.walked(&p2m), &changes[since..], &self.state, gva, access, outcome) {
+        let absent_from = absent_from.saturating_sub(since);
+        let may_be = (&changes[since..], absent_from);
+        if is_possible(world.walked(&p2m), may_be, &self.state, gva, access, outcome) {
             return Ok(());
         }
         let now = peek(&self.state, &world.walked(&p2m), gva, access);
@@ -219,7 +223,7 @@ impl Cpu {
                 || near
                     && !any_mixture(
                         world.walked(&p2m),
-                        &changes[since..],
+                        (&changes[since..], 0),
                         &open,
                         self.probes[n].gva,
                         Access::READ,

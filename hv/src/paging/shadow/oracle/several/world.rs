@@ -63,6 +63,8 @@ pub struct World {
     pub broken: RefCell<Option<Fault>>,
     pub trace: RefCell<Option<String>>,
     racing: Cell<bool>,
+    /// How many changes there were when the hypervisor wrote last: until the engine has been told, the write is not complete.
+    written_point: Cell<usize>,
     /// The P2m has changed, and the shootdown has not been sent yet.
     pub is_changing: Cell<bool>,
     /// What the hypervisor leaves out of each change of the P2m.
@@ -87,6 +89,7 @@ impl World {
             broken: RefCell::default(),
             trace: RefCell::new(None),
             racing: Cell::new(false),
+            written_point: Cell::new(0),
             is_changing: Cell::new(false),
             omits: Cell::default(),
         }
@@ -143,6 +146,11 @@ impl World {
             }
         }
         self.racing.set(false);
+    }
+
+    /// The number of the first change that may not be complete yet: those of the hypervisor's write, while the engine is told.
+    pub fn unfinished_from(&self) -> usize {
+        if self.racing.get() { self.written_point.get() } else { self.changes.borrow().len() }
     }
 
     /// A VCPU that is not served runs a little.
@@ -226,6 +234,7 @@ impl World {
         }
         let load = |word: u64| p2m.translate(Gpa(word)).readable().map_or(0, |hpa| self.host.load(hpa));
         let old: Vec<u64> = words.iter().map(|&word| load(word)).collect();
+        self.written_point.set(self.changes.borrow().len());
         let done = self.walked(&p2m).write(gpa, bytes);
         debug_assert!(done.is_ok(), "all of it is RAM");
         words.iter().zip(old).for_each(|(&word, old)| self.note(word, old, load(word)));

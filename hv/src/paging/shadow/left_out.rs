@@ -1,0 +1,31 @@
+//! Steps that an engine under test leaves out, so that the [oracle](super::oracle) can show that it would notice.
+
+/// A step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A table that becomes unsync loses its marks of entries that are absent.
+    ForgetAbsent,
+    /// A table that is write-protected again is compared with what was filled.
+    CompareProtected,
+    /// A write to a table that stays write-protected takes the mark of an absent entry away.
+    ForgetWritten,
+}
+
+/// The step that is left out. Outside of tests none is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LeftOut(#[cfg(any(test, feature = "testing"))] pub Option<Step>);
+
+impl LeftOut {
+    /// Whether it is this one.
+    #[inline(always)]
+    pub(super) fn is(self, step: Step) -> bool {
+        #[cfg(any(test, feature = "testing"))]
+        let is_it = self.0 == Some(step);
+        #[cfg(not(any(test, feature = "testing")))]
+        let is_it = {
+            let _none = step;
+            false
+        };
+        is_it
+    }
+}
