@@ -113,7 +113,7 @@ impl Histories {
         Ok(histories)
     }
 
-    /// Bytes of host memory for so many frames and regions, without the tables of pieces (a 512th of it).
+    /// Bytes of host memory for this many frames and regions, without the tables of pieces (a 512th of it).
     pub const fn bytes_for(frames: usize, regions: usize) -> usize {
         let groups = frames.div_ceil(GROUP as usize);
         let pieces = Pieces::<[u64; SAMPLES]>::frames(groups)
@@ -205,7 +205,7 @@ impl Histories {
     }
 }
 
-/// The element of a histogram for frames with so many ones.
+/// The element of a histogram for frames with this many ones.
 fn class(ones: u8) -> usize {
     usize::from(ones).min(SAMPLES - 1)
 }

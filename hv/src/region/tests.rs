@@ -20,7 +20,7 @@ fn alone(program: &Program, mapping: Mapping) -> (f64, Machine) {
     (machine.run()[0], machine)
 }
 
-/// A two-region memlat: its time with both regions on one cache is so many times that with them on two; by the policy, and by hand.
+/// A two-region memlat: its time with both regions on one cache, as a multiple of that with them on two; by the policy, and by hand.
 fn memlat(frames: u64, visit: u64) -> (f64, f64) {
     let program = Program::memlat(frames, visit);
     let (confined, _) = alone(&program, Mapping::Policy(Policy::Balance));

@@ -10,7 +10,7 @@ pub trait Watch {
     fn allocated(&self, address: u64, bytes: u64);
 }
 
-/// Nobody.
+/// No watcher: nothing is recorded.
 impl Watch for () {
     fn touch(&self, _address: u64) {}
     fn allocated(&self, _address: u64, _bytes: u64) {}

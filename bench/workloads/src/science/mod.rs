@@ -1,6 +1,6 @@
 //! Programs that compute, with the access patterns of the SPLASH-2x programs, after which they are named: small, with one thread,
 //! written for this. Their arrays tell who watches of each access, so that `cargo pal replace` can make page traces of them; with
-//! `()` nobody watches, and they are plain programs.
+//! `()` nothing is recorded, and they are plain programs.
 //!
 //! Each returns a checksum of its results, the same on every machine: arithmetic is that of IEEE 754, without libm.
 

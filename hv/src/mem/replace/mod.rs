@@ -76,7 +76,7 @@ pub trait Policy {
     /// A page that is not resident was accessed: makes it resident. The access itself sets no bit.
     fn fault(&mut self, page: Page, object: Object, bits: &mut impl AccessBits) -> Placement;
 
-    /// The page in this slot was accessed so many times in a row, or its access bit was found set.
+    /// The page in this slot was accessed this many times in a row, or its access bit was found set.
     fn touch(&mut self, _slot: Slot, _times: u32) {}
 
     /// Pages that are remembered after their eviction.

@@ -76,7 +76,7 @@ impl Sequence {
         self.times[TIMES - 1]
     }
 
-    /// The page so many pages behind its head, if it has that many.
+    /// The page at this distance behind its head, if it has that many.
     pub fn behind_head(&self, distance: u64) -> Option<Page> {
         let inside = distance < self.pages() && self.direction != Direction::None;
         inside.then(|| {

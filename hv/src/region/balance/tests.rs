@@ -12,13 +12,13 @@ fn domain(number: u8) -> Domain {
     Domain::new(number).unwrap()
 }
 
-/// Caches of so many MiB.
+/// Caches of this many MiB.
 fn caches(sizes: &[u32]) -> Vec<Cache> {
     let of = |(n, size): (usize, &u32)| Cache { domain: domain(n as u8), frames: size * MIB };
     sizes.iter().enumerate().map(of).collect()
 }
 
-/// A region of so many frames: VM, group, and where it is.
+/// A region of this many frames: VM, group, and where it is.
 fn item(vm: u16, group: u32, n: u16, frames: u32, was: Option<u8>) -> Item {
     Item::new(vm, group, Rid(n), 4 * frames, 500_000, was.map(domain))
 }

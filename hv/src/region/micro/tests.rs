@@ -51,7 +51,7 @@ fn an_instruction_that_needs_several_domains_completes_whatever_the_clock_says()
         // Each move waits for a processor that is busy.
         let slow = moves_of_one_instruction(domains, 30_000_000, |_, _, _| ());
         assert!(slow <= u32::from(SAME_FAULTS) * regions, "{domains:?}: {slow} moves");
-        // Time stands still, or goes by leaps.
+        // Time does not advance, or goes by leaps.
         assert!(moves_of_one_instruction(domains, 0, |_, _, _| ()) <= 3 * regions);
         let most = u32::from(SAME_FAULTS) * regions;
         assert!(moves_of_one_instruction(domains, u64::MAX / 200, |_, _, _| ()) <= most);

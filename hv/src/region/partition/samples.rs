@@ -26,7 +26,7 @@ impl Partition {
         self.histories.as_ref()
     }
 
-    /// Bytes of host memory that histories of so many frames take, beside [`Partition::bytes_for`].
+    /// Bytes of host memory that histories of this many frames take, beside [`Partition::bytes_for`].
     pub const fn history_bytes_for(frames: usize) -> usize {
         Histories::bytes_for(frames, Partition::records_for(frames).0)
     }

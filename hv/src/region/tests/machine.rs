@@ -56,7 +56,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Two regions of so many frames each, which are used by turns for so many accesses, in a loop over each.
+    /// Two regions of this many frames each, which are used by turns for this many accesses, in a loop over each.
     pub fn memlat(frames: u64, visit: u64) -> Program {
         Program { regions: 2, frames, visit, is_random: false, done: 0, at: [0; 2], state: 1 }
     }

@@ -186,8 +186,7 @@ impl Virt for Vmx {
             // set_paging. Nothing else refers to the block meanwhile.
             let reason = unsafe { instr::enter(&mut *self.block) };
             self.reason = reason;
-            // Before anything reads a register: an exit has written guest fields.
-            self.cache.forget();
+            self.cache.forget(); // An exit has written guest fields.
             self.ended.set(false);
             if self.work.get() == 0 {
                 if reason == reason::CPUID {

@@ -87,7 +87,7 @@ impl FromStr for Size {
 }
 
 impl Size {
-    /// In frames, for a trace of so many pages.
+    /// In frames, for a trace of this many pages.
     pub fn frames(self, pages: u64) -> u32 {
         match self {
             Size::Frames(frames) => frames,

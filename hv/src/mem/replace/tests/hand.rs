@@ -14,7 +14,7 @@ fn evictions(policy: impl Policy, frames: u32, trace: &str) -> String {
     evicted.map(|page| char::from(page as u8)).collect()
 }
 
-/// A loop over so many pages, each accessed twice in a row.
+/// A loop over this many pages, each accessed twice in a row.
 fn looping(pages: u64, rounds: u64) -> Vec<Reference> {
     (0..pages * rounds).map(|n| (n % pages, 1, 2)).collect()
 }

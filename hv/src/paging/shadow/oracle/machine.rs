@@ -23,8 +23,7 @@ use crate::paging::shadow::{
     exiting_faults,
 };
 
-/// The root for these registers as a VCPU finds it that changes them and changes them back; half of the time, for the sake of
-/// the common way.
+/// The root for these registers as a VCPU finds it that changes them and changes them back: half of the time.
 pub fn recent<M: TableMemory, F: PteFormat>(
     shadow: &mut Shadow<M, F>,
     state: &PagingState,
@@ -153,9 +152,9 @@ impl<'a, F: Modelled> Machine<'a, F> {
 
     /// The guest flushes an address.
     pub fn invlpg(&mut self, p2m: &Guest, state: &PagingState, gva: Gva) {
-        if self.is_shadow && (self.shadow.passes_invlpg() || self.omits == Omits::Invlpg && F::FILTERS_FAULTS)
-        {
-            // Without an exit.
+        let broken = self.omits == Omits::Invlpg && F::FILTERS_FAULTS;
+        // Without an exit.
+        if self.is_shadow && (self.shadow.passes_invlpg() || broken) {
             self.processor.flush(TlbFlush::Page(linear(state.kind(), gva)));
         } else if self.is_shadow {
             let memory = Walked::new(p2m, &self.host, !self.walks_rom);
@@ -392,9 +391,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
             }
             let frame = Hfn(HOST.frame().0 + page);
             if self.shadow.pool.is_write_protected(frame) && self.processor.can_write(frame.base()) {
-                return Err(format!(
-                    "the processor remembers {frame:?}, a write-protected table, as writable"
-                ));
+                return Err(format!("{frame:?}, a write-protected table, is remembered as writable"));
             }
         }
         Ok(())
