@@ -214,9 +214,14 @@ fn pit(c: &mut Check) {
     let took = nearest(c, micros(20_000), |c| {
         outb(0x43, 0xb0);
         outb(0x42, 0x38);
+        let before = rdtsc();
         outb(0x42, 0x5d);
         let start = rdtsc();
-        c.equal("output low while it counts", inb(0x61) & 0x20, 0);
+        let output = inb(0x61) & 0x20;
+        // A busy host may take the processor away until the end: then this says nothing.
+        if rdtsc() - before < micros(10_000) {
+            c.equal("output low while it counts", output, 0);
+        }
         c.holds("output high at the end", wait(1000, || inb(0x61) & 0x20 != 0));
         rdtsc() - start
     });
