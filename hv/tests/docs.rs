@@ -1,34 +1,17 @@
 //! What the documentation points at exists: files, headings, and paths of the source tree.
 
+mod checkout;
+
 use std::path::{Path, PathBuf};
+
+use checkout::root;
 
 /// Where paths in the text start.
 const TREES: [&str; 8] = ["abi/", "hv/", "tools/", "tests/", "docs/", "bench/", "fuzz/", "guest-kits/"];
 
-fn root() -> PathBuf {
-    // Asked for when it runs: a checkout that was copied keeps its compiled tests.
-    let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it");
-    Path::new(&package).parent().unwrap().to_owned()
-}
-
 /// Every page of the project, with its text.
 fn pages() -> Vec<(PathBuf, String)> {
-    fn collect(dir: &Path, found: &mut Vec<PathBuf>) {
-        for entry in std::fs::read_dir(dir).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            if path.is_dir() {
-                if !name.starts_with('.') && name != "target" {
-                    collect(&path, found);
-                }
-            } else if name.ends_with(".md") {
-                found.push(path);
-            }
-        }
-    }
-    let mut found = vec![];
-    collect(&root(), &mut found);
-    found.into_iter().map(|path| (path.clone(), std::fs::read_to_string(path).unwrap())).collect()
+    checkout::texts(&root(), |path| path.extension().is_some_and(|kind| kind == "md"))
 }
 
 /// The text without its code blocks.

@@ -1,6 +1,8 @@
 //! The rules that explain the source tree, checked.
 
-use std::path::{Path, PathBuf};
+mod checkout;
+
+use std::path::Path;
 
 /// Where assembly and unsafe code may be, and the hardware-free files whose module doc says why they need it.
 const HARDWARE: [&str; 3] = ["hw/", "boot/", "virt/"];
@@ -60,20 +62,15 @@ const LAYERS: [(&str, &[&str]); 20] = [
 /// Models of tests, which play the layers above (other VCPUs, their mailboxes) for the code that they try.
 const PLAYS_ABOVE: [&str; 2] = ["paging/shadow/oracle/", "paging/shadow/shootdown/interleavings.rs"];
 
+/// The files below `root` that are wanted, with their paths from there, and their text.
+fn texts_below(root: &Path, is_wanted: impl Fn(&Path) -> bool) -> Vec<(String, String)> {
+    let name = |path: &Path| path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+    checkout::texts(root, is_wanted).into_iter().map(|(path, text)| (name(&path), text)).collect()
+}
+
 /// Every source file of the hypervisor, tests left out, with its path below `src`.
 fn sources() -> Vec<(String, String)> {
-    fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
-        for entry in std::fs::read_dir(dir).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() { collect(&path, files) } else { files.push(path) }
-        }
-    }
-    // Asked for when it runs: a checkout that was copied keeps its compiled tests.
-    let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("src");
-    let mut files = vec![];
-    collect(&root, &mut files);
-    let name = |path: &Path| path.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
-    let texts = files.iter().map(|path| (name(path), std::fs::read_to_string(path).unwrap()));
+    let texts = texts_below(&checkout::root().join("hv/src"), |_| true).into_iter();
     texts.filter(|(name, _)| !name.contains("tests/") && !name.ends_with("tests.rs")).collect()
 }
 
@@ -268,25 +265,8 @@ const NAMES: [(&str, &str); 34] = [
 /// Every text of the project, with its path: sources, documents, scripts. Without this file, which has the words.
 fn texts() -> Vec<(String, String)> {
     const KINDS: [&str; 8] = ["rs", "md", "c", "h", "s", "py", "sh", "toml"];
-    fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
-        for entry in std::fs::read_dir(dir).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            if path.is_dir() {
-                if !name.starts_with('.') && name != "target" {
-                    collect(&path, files);
-                }
-            } else if KINDS.iter().any(|kind| path.extension().is_some_and(|found| found == *kind)) {
-                files.push(path);
-            }
-        }
-    }
-    let package = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
-    let root = package.parent().unwrap();
-    let mut files = vec![];
-    collect(root, &mut files);
-    let name = |path: &Path| path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
-    let texts = files.iter().filter_map(|path| Some((name(path), std::fs::read_to_string(path).ok()?)));
+    let is_text = |path: &Path| KINDS.iter().any(|kind| path.extension().is_some_and(|found| found == *kind));
+    let texts = texts_below(&checkout::root(), is_text).into_iter();
     texts.filter(|(name, _)| name != "hv/tests/tree.rs").collect()
 }
 
