@@ -65,7 +65,7 @@ pub struct Item {
     pub access_ns: u32,
     /// The cache that it is mapped to.
     pub was: Option<Domain>,
-    /// The cache that it shall be mapped to; [`rebalance`] writes it.
+    /// The cache that it is to be mapped to; [`rebalance`] writes it.
     pub place: Option<Domain>,
     /// It may be on another cache than others of its group.
     is_single: bool,

@@ -15,7 +15,7 @@
 //! | `binding` | VCPUs that stay in an LLC |
 //! | `decide` | decisions, stealing, idling |
 //! | `control` | waking, pausing; VMs and VCPUs that come and go |
-//! | `moves` | moves that someone asks for |
+//! | `moves` | moves on request |
 //!
 //! # Locks
 //!

@@ -1,4 +1,4 @@
-//! Where a VCPU should go, and moves that someone asks for.
+//! Where a VCPU should go, and moves on request.
 
 use super::Scheduler;
 use super::policy::Policy;
@@ -32,7 +32,7 @@ impl<P: Policy> Scheduler<P> {
         self.transfer(id, to, now)
     }
 
-    /// The PCPU of these on which a VCPU had best go on: one that halts, else the one where fewest wait. `None`: it may run on none
+    /// The best PCPU of these for a VCPU: one that halts, else the one where fewest wait. `None`: it may run on none
     /// of them.
     pub fn place_in(&self, id: VcpuId, of: PcpuSet) -> Option<PcpuId> {
         let affinity = self.lock_home(id)?.get(id).affinity;

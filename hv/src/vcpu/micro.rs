@@ -4,7 +4,7 @@
 //! with [`Return::Move`](super::outcome::Return::Move) and goes on at one of the region's domain, in constant time and without a
 //! touch of the region's entries; or the region is made global. At the begin of each turn on a PCPU [`follow`] brings the VCPU
 //! to the tables of that PCPU's domain, which differ in what they leave closed. A VM without a region that is mapped to a cache
-//! gets here never.
+//! never gets here.
 
 use alloc::format;
 

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::*;
 
-/// The largest relative load of a cache, with items where they were or shall be.
+/// The largest relative load of a cache, with items where they were or are to be.
 fn largest(caches: &[Cache], items: &[Item], place: impl Fn(&Item) -> Option<Domain>) -> u64 {
     let of = |cache: &Cache| {
         let own = items.iter().filter(|item| place(item) == Some(cache.domain));
