@@ -18,12 +18,13 @@ use crate::paging::shadow::TlbFlush;
 use crate::paging::{P2m, P2mEntry};
 use crate::vcpu::Vcpu;
 use crate::vcpu::host::Host;
+use crate::vcpu::mmu::follow_changes;
 use crate::vcpu::outcome::{Outcome, Stop};
-use crate::virt::{FlushScope, Virt};
+use crate::virt::Virt;
 use crate::vm::covered::Covered;
 use crate::vm::mailbox::Mailbox;
 use crate::vm::work;
-use crate::vm::{HostMemory, Memory, Vm};
+use crate::vm::{HostMemory, MapChanges, Memory, Vm};
 
 /// Accesses to devices on behalf of one VCPU, at one moment.
 pub struct Bus<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> {
@@ -47,8 +48,7 @@ pub struct Left {
     pub(super) messages: Messages,
     pub(super) work: u32,
     stop: Option<Stop>,
-    pub(super) flush: bool,
-    pub(super) root: bool,
+    pub(super) changes: MapChanges,
     readdressed: bool,
 }
 
@@ -63,12 +63,7 @@ impl<V: Virt> Vcpu<V> {
             all[self.id as usize].readdress(&self.lapic);
         }
         self.request(left.work);
-        if left.flush {
-            self.virt.flush(FlushScope::All);
-        }
-        if left.root {
-            self.request_root();
-        }
+        follow_changes(self, left.changes);
         match left.stop {
             Some(stop) => Outcome::Stop(stop),
             None => outcome,
@@ -107,7 +102,10 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
     /// Whether the accesses so far left interrupt messages to route, a flush, or the end of the run, or have taken long.
     #[inline]
     pub fn has_urgent_work(&self) -> bool {
-        !self.left.messages.is_empty() || self.left.stop.is_some() || self.left.flush || self.is_late()
+        !self.left.messages.is_empty()
+            || self.left.stop.is_some()
+            || self.left.changes.flush
+            || self.is_late()
     }
 
     /// Whether the exit has taken a sixteenth of a millisecond: the run loop should check soon whether the PCPU is needed otherwise.
@@ -274,8 +272,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
         }
         let unmap = |p2m: &mut P2m<M>, _: &mut Covered| p2m.unmap(range).map(|changed| [changed].into());
         let Ok(changes) = self.vm.change_map(self.vcpu, &mut self.left.work, unmap) else { return };
-        self.left.flush |= changes.flush;
-        self.left.root |= changes.root;
+        self.left.changes.add(changes);
     }
 
     /// The test device has the translations of a page dropped, so that the next access faults in the hypervisor and is answered from
@@ -297,8 +294,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
             (memory.p2m.changed_at(range), flush, memory.nested.take_retired(), memory.host.clone())
         };
         let changes = self.vm.translations_changed(self.vcpu, &mut self.left.work, &[changed], flush);
-        self.left.flush |= changes.flush;
-        self.left.root |= changes.root;
+        self.left.changes.add(changes);
         retired.free(&host);
     }
 
@@ -310,7 +306,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
         let result = write();
         if let Some(shadow) = &mut *shadow {
             let flush = shadow.written(&memory.p2m, &memory.ram(), gpa, len as u64);
-            self.left.flush |= flush != TlbFlush::None;
+            self.left.changes.flush |= flush != TlbFlush::None;
         }
         result
     }

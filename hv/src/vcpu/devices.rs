@@ -21,7 +21,7 @@ use crate::vcpu::host::Host;
 use crate::vcpu::outcome::Outcome;
 use crate::virt::Virt;
 use crate::vm::work;
-use crate::vm::{HostMemory, Memory, Vm};
+use crate::vm::{HostMemory, MapChanges, Memory, Vm};
 
 /// Writes of one pass that are recorded one by one. After more, all shadow pages are dropped: right, and slower only for a guest
 /// that uses shadow tables.
@@ -125,12 +125,12 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'_, F, M, H> {
         if let Some(shadow) = &mut *self.vm.lock_shadow(self.vcpu, &mut self.left.work) {
             if dma.too_many.get() {
                 let (_reload, _everything) = shadow.drop_everything();
-                (self.left.root, self.left.flush) = (true, true);
+                self.left.changes = MapChanges { flush: true, root: true };
                 return;
             }
             for (gpa, len) in &*dma.written.borrow() {
                 let flush = shadow.written(&dma.memory.p2m, &dma.memory.ram(), *gpa, *len);
-                self.left.flush |= flush != TlbFlush::None;
+                self.left.changes.flush |= flush != TlbFlush::None;
             }
         }
     }

@@ -134,6 +134,14 @@ pub struct MapChanges {
     pub root: bool,
 }
 
+impl MapChanges {
+    /// Takes in what another change leaves.
+    pub fn add(&mut self, other: MapChanges) {
+        self.flush |= other.flush;
+        self.root |= other.root;
+    }
+}
+
 impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     /// Puts virtio devices on the machine's PCI bus; once, before it runs.
     pub fn attach(&mut self, devices: Virtio) -> Result<(), PlugError> {

@@ -146,6 +146,7 @@ pub fn set_tree<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFor
 }
 
 /// Has the VCPU's processor forget what a change of the guest-physical address space has made wrong.
+#[inline(always)]
 pub fn follow_changes<V: Virt>(vcpu: &mut Vcpu<V>, changes: MapChanges) {
     if changes.flush {
         vcpu.virt.flush(FlushScope::All);
