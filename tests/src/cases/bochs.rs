@@ -25,13 +25,13 @@ pub const CASES: &[Case] = &[
     // The whole torture runs on QEMU. Here is what VT-x does otherwise: a part of the random scripts finds it, and all of them with
     // `--full`. Nested paging leaves the guest's tables to the processor, so that there is less to find.
     only("bochs-vtx", "the long-mode kit with the torture, shadow", |c| {
-        kit(c, "shadow all thin=2", &["--mode", "shadow"])
+        kit(c, "shadow all thin=4", &["--mode", "shadow"])
     }),
     only("bochs-vtx", "torture: page tables, switch=7", |c| {
-        kit(c, "torture exits thin=2", &["--mode", "switch=7"])
+        kit(c, "torture exits thin=4", &["--mode", "switch=7"])
     }),
     only("bochs-vtx", "the long-mode kit with the torture, nested", |c| {
-        kit(c, "all thin=4", &["--mode", "nested"])
+        kit(c, "all thin=8", &["--mode", "nested"])
     }),
     only("bochs-vtx", "the whole torture, shadow", |c| kit(c, "shadow torture", &["--mode", "shadow"]))
         .at_length(),
@@ -39,10 +39,14 @@ pub const CASES: &[Case] = &[
         .at_length(),
     only("bochs-vtx", "the whole torture, nested", |c| kit(c, "torture", &["--mode", "nested"])).at_length(),
     only("bochs-vtx", "two processors of a guest on two, shadow", |c| {
-        kit(c, "shadow smp shared", &["--mode", "shadow", "--vcpus", "2", "--pcpus", "2"])
+        kit(c, "shadow shared", &["--mode", "shadow", "--vcpus", "2", "--pcpus", "2"])
     }),
     only("bochs-vtx", "two processors of a guest on two, nested", |c| {
         kit(c, "smp shared", &["--vcpus", "2", "--pcpus", "2"])
+    })
+    .at_length(),
+    only("bochs-vtx", "two processors of a guest on two, shadow, at length", |c| {
+        kit(c, "shadow smp", &["--mode", "shadow", "--vcpus", "2", "--pcpus", "2"])
     })
     .at_length(),
     only("bochs-vtx", "without accessed bits of EPT", |c| {

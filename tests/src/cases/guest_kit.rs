@@ -8,9 +8,9 @@ use crate::{context::Context, pty::Person};
 
 pub const CASES: &[Case] = &[
     only("qemu-svm", "guest kit: page faults are counted and sampled", counts).also(SHADOW),
-    only("qemu-svm", "guest kit: slab caches are put into regions", slabs).also(SHADOW),
-    only("qemu-svm", "guest kit: programs have objects in regions", programs).also(SHADOW),
-    only("qemu-svm", "guest kit: programs misuse its device", misuse).also(SHADOW),
+    only("qemu-svm", "guest kit: slab caches are put into regions", slabs).more(SHADOW),
+    only("qemu-svm", "guest kit: programs have objects in regions", programs).more(SHADOW),
+    only("qemu-svm", "guest kit: programs misuse its device", misuse).more(SHADOW),
     only("qemu-svm", "guest kit: a VCPU goes where a region is mapped to", moves).also(SHADOW),
     only("qemu-svm", "guest kit: refused", refused),
 ];

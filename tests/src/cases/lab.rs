@@ -170,22 +170,23 @@ fn counters(context: &Context) -> Result<()> {
 /// Two runs with one seed leave the same report and statistics, byte for byte, and say the same; the guest's own random
 /// numbers are of that seed, too, and another seed has others. Also on a busy machine, where the emulator ends later.
 fn deterministic(context: &Context) -> Result<()> {
+    let command = "date -u; od -An -N8 -tx8 /dev/urandom; cat /proc/uptime";
     let run = |name: &str, seed: &str| -> Result<[Vec<u8>; 3]> {
         let [report, stats] = ["report", "stats"].map(|file| context.path(&format!("{name}.{file}")));
-        let command = "date -u; od -An -N8 -tx8 /dev/urandom; cat /proc/uptime";
         let files = ["--lab-report", &report, "--stats", &stats, "--exec", command];
         let options = ["--lab", "zen3", "--mode", "switch=50", seed];
         let said = context.run(&[&options[..], &files].concat())?.status(0)?.stdout();
         Ok([std::fs::read(&report)?, std::fs::read(&stats)?, said.into()])
     };
-    let [one, again, other] =
-        [("one", "--deterministic"), ("again", "--deterministic=1"), ("other", "--deterministic=2")]
-            .map(|(name, seed)| run(name, seed));
-    let ([one, again], other) = ([one?, again?], other?);
+    let (one, again) = (run("one", "--deterministic")?, run("again", "--deterministic=1")?);
     for (which, (one, again)) in ["reports", "statistics", "outputs"].iter().zip(one.iter().zip(&again)) {
         ensure!(one == again, "two {which} of one seed differ");
     }
-    ensure!(one[0] != other[0] && one[2] != other[2], "another seed changes nothing");
+    // What depends on the seed needs no model of a processor.
+    let plain = |seed: &str| context.run(&[seed, "--exec", command])?.status(0).map(|run| run.stdout());
+    let (two, three) = (plain("--deterministic=2")?, plain("--deterministic=3")?);
+    let numbers = |said: &str| said.lines().nth(1).map(str::to_owned);
+    ensure!(numbers(&two).is_some() && numbers(&two) != numbers(&three), "another seed changes nothing");
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use super::boot::read_stats;
 use super::long_mode::group;
 use super::stress::{AMD64, I686, PAE, stress};
-use super::{Case, both, only};
+use super::{Case, SHADOW, both, only};
 use crate::context::{Context, Finished};
 
 pub const CASES: &[Case] = &[
@@ -23,7 +23,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "sixteen processors of a guest on four", sixteen).also(&["shadow"]).at_length(),
     only("qemu-svm", "a processor that cannot run guests is left out", unfit),
     only("native", "stress on four processors", |c| storm(c, &[])).at_length(),
-    only("qemu-svm", "stress on four processors", on_four).also(&["shadow", "switch=200"]),
+    only("qemu-svm", "stress on four processors", on_four).also(&["switch=200"]).more(SHADOW),
     only("qemu-svm", "stress on two processors, agile paging", agile),
     only("qemu-svm", "stress on one processor, agile paging, machine=commodity", |c| spaces(c, "1"))
         .at_length(),

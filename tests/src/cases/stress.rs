@@ -25,25 +25,25 @@ pub const I686: Guest = Guest { name: "debian-686", bits: 32 };
 /// PAE tables.
 pub const PAE: Guest = Guest { name: "debian-686-pae", bits: 32 };
 
-/// Lists the cases: all guests on each machine with each of these options.
+/// Lists the cases: the guests of each machine and mode, with `at_length` those for `--full`.
 macro_rules! cases {
-    ($($machine:literal, $mode:literal: $options:expr $(, $length:ident)?;)*) => {
-        pub const CASES: &[Case] = &[$(
-            only($machine, concat!("stress, 4-level tables, ", $mode), |c| stress(c, &AMD64, &ARGUMENTS, &$options))$(.$length())?,
-            only($machine, concat!("stress, 2-level tables, ", $mode), |c| stress(c, &I686, &ARGUMENTS, &$options))$(.$length())?,
-            only($machine, concat!("stress, PAE tables, ", $mode), |c| stress(c, &PAE, &ARGUMENTS, &$options))$(.$length())?,
-        )*];
+    ($($machine:literal, $mode:literal, $options:tt: $($tables:literal $guest:ident $($length:ident)?),*;)*) => {
+        pub const CASES: &[Case] = &[$($(
+            only($machine, concat!("stress, ", $tables, " tables, ", $mode), |c| stress(c, &$guest, &ARGUMENTS, &$options))
+                $(.$length())?,
+        )*)*];
     };
 }
 
 cases! {
-    "native", "alone": [];
-    "qemu-svm", "nested": ["--mode", "nested"];
-    "qemu-svm", "shadow": ["--mode", "shadow"];
-    "qemu-svm", "switch=1": ["--mode", "switch=1"];
-    "qemu-svm", "switch=7": ["--mode", "switch=7"], at_length;
-    "qemu-svm", "switch=100": ["--mode", "switch=100"];
-    "qemu-svm", "agile": ["--mode", "agile,window_ms=50,timeout_ms=50,start_ms=20"], at_length;
+    "native", "alone", []: "4-level" AMD64 at_length, "2-level" I686 at_length, "PAE" PAE at_length;
+    "qemu-svm", "nested", ["--mode", "nested"]: "4-level" AMD64, "2-level" I686, "PAE" PAE;
+    "qemu-svm", "shadow", ["--mode", "shadow"]: "4-level" AMD64, "2-level" I686, "PAE" PAE;
+    "qemu-svm", "switch=1", ["--mode", "switch=1"]: "4-level" AMD64, "2-level" I686 at_length, "PAE" PAE;
+    "qemu-svm", "switch=7", ["--mode", "switch=7"]: "4-level" AMD64 at_length, "2-level" I686 at_length, "PAE" PAE at_length;
+    "qemu-svm", "switch=100", ["--mode", "switch=100"]: "4-level" AMD64 at_length, "2-level" I686, "PAE" PAE at_length;
+    "qemu-svm", "agile", ["--mode", "agile,window_ms=50,timeout_ms=50,start_ms=20"]:
+        "4-level" AMD64 at_length, "2-level" I686 at_length, "PAE" PAE at_length;
 }
 
 /// Runs the program with these arguments in the guest, and on this machine: both say the same.

@@ -111,7 +111,7 @@ fn an_event_from_outside_marks_its_faults_and_pushes_its_error_code() {
 #[test]
 fn arbitrary_tasks_never_panic_and_faults_of_the_old_one_have_no_effect() {
     let mut random = 7u64;
-    for _ in 0..20_000 {
+    for _ in 0..8_000 {
         let data: [u8; 200] = core::array::from_fn(|_| {
             random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
             (random >> 56) as u8

@@ -283,6 +283,10 @@ fn command_line(args: &RunArgs, vm: &Vm, image: &Image, nonce: Option<&str>) -> 
         }
         // Linux tests its ciphers at each start, which takes more than half of the time of a boot.
         words.push("cryptomgr.notests".to_owned());
+        if vm.vcpus == 1 {
+            // Linux would take the lock prefixes out of its code, each by two loads of CR3: on shadow tables a third of the boot's time.
+            words.push("noreplace-smp".to_owned());
+        }
         if vm.root.is_some() {
             // Cards have the names of this documentation.
             words.push("net.ifnames=0".to_owned());

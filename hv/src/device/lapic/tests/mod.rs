@@ -38,5 +38,5 @@ fn errors(lapic: &mut Lapic) -> u32 {
 
 #[test]
 fn survives_random_operations() {
-    crate::device::fuzz::run(3000, 500, fuzz_one);
+    crate::device::fuzz::run(1000, 500, fuzz_one);
 }

@@ -350,6 +350,8 @@ fn play(spaces: usize, is_exact: bool, ops: &[Op]) {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
     /// With two further address spaces there is a record for each.
     #[test]
     fn histories_are_those_of_the_model(ops in proptest::collection::vec(op(), 0..200)) {
