@@ -148,6 +148,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         };
         let mut effects = Vec::new();
         let moves = rounds.end(records.guest.partition_mut(), vm_ns, at, |effect| keep(&mut effects, effect));
+        log::debug!("{}: {moves:x?}, {} regions given up", self.name, effects.len());
         let mut changes = self.follow_effects(vcpu, work, records, &effects);
         for step in moves.unwrap_or_default() {
             match self.localise(vcpu, work, records, step.rid, step.to) {

@@ -11,9 +11,12 @@ use arrayvec::ArrayVec;
 use super::Records;
 use crate::arch::addr::Gfn;
 use crate::mem::table_memory::TableMemory;
+use crate::paging::engine::Engine;
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::nested_trees::NestedTrees;
+use crate::paging::p2m::P2m;
 use crate::paging::range::GpaRange;
+use crate::paging::shadow::{Shadow, TlbFlush};
 use crate::paging::table::AccessedGroup;
 use crate::paging::tree_key::TreeKey;
 use crate::region::Space;
@@ -96,26 +99,61 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> AccessSource for NestedAcc
     }
 }
 
+/// Accessed bits of the tables that the VM's VCPUs use. Agile paging uses both kinds.
+struct BothAccess<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
+    p2m: &'a P2m<M>,
+    nested: Option<NestedAccess<'a, F, M>>,
+    shadow: Option<&'a mut Shadow<M, F>>,
+    /// Some bits of shadow tables were cleared.
+    has_cleared: bool,
+}
+
+impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> AccessSource for BothAccess<'_, F, M> {
+    fn take_accessed(&mut self, first: Gfn, wanted: u64) -> u64 {
+        let nested = self.nested.as_mut().map_or(0, |nested| nested.take_accessed(first, wanted));
+        let Some(shadow) = &mut self.shadow else { return nested };
+        let mut taken = |n: u64| {
+            let hpa = self.p2m.translate(Gfn(first.0 + n).base()).readable();
+            hpa.is_some_and(|hpa| shadow.take_accessed(hpa.frame()))
+        };
+        let found = (0..64).filter(|n| wanted >> n & 1 == 1 && taken(*n)).fold(0, |all, n| all | 1 << n);
+        self.has_cleared |= found != 0;
+        nested | found
+    }
+}
+
 impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     /// Takes a sample of the VM at this virtual time of its, or goes on with it, on behalf of a VCPU. The other VCPUs have flushed what
     /// that owes; the caller must.
-    pub fn sample(&self, work: &mut u32, records: &mut Records, vm_ns: u64) -> (Scan, MapChanges) {
+    pub fn sample(&self, vcpu: u32, work: &mut u32, records: &mut Records, vm_ns: u64) -> (Scan, MapChanges) {
         let Records { guest, scans, .. } = records;
-        let (scan, has_cleared) = {
+        let engine = self.translation.in_force();
+        let (scan, nested_owes, shadow_owes) = {
             let memory = self.read_memory(work);
-            let mut source = NestedAccess::new(&memory.nested, scans);
+            let mut shadow = engine.is_shadow().then(|| self.lock_shadow(vcpu, work));
+            let mut source = BothAccess {
+                p2m: &memory.p2m,
+                nested: (engine != Engine::Shadow).then(|| NestedAccess::new(&memory.nested, scans)),
+                shadow: shadow.as_mut().and_then(|shadow| shadow.as_mut()),
+                has_cleared: false,
+            };
             let scan = guest.partition_mut().scan(Space::VM, vm_ns, &mut source, PART);
-            (scan, source.has_cleared())
+            let nested_owes = source.nested.as_ref().is_some_and(NestedAccess::has_cleared);
+            let shadow_owes = match source.shadow {
+                Some(shadow) if source.has_cleared => shadow.flush_accessed() != TlbFlush::None,
+                _ => false,
+            };
+            (scan, nested_owes, shadow_owes)
         };
         scans.groups += scan.groups;
         scans.changed += scan.changed;
         if scan.is_complete {
             scans.end_sample();
         }
-        if has_cleared {
+        if nested_owes {
             self.tell_others(work);
         }
-        (scan, MapChanges { flush: has_cleared, root: false })
+        (scan, MapChanges { flush: nested_owes || shadow_owes, root: false })
     }
 }
 
