@@ -6,7 +6,7 @@
 //! time is over. [`region::rounds`](crate::region::rounds) decides; what it decides is performed here and in `vm::regions`. Phases need nested tables: on
 //! others there are none, and a VCPU that changes to others ends its phase.
 //!
-//! Where nobody wants regions, [`tick`] is not called, and no exit has an instruction more.
+//! Where no regions are wanted, [`tick`] is not called, and no exit has an instruction more.
 
 use alloc::vec::Vec;
 

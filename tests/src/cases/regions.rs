@@ -13,7 +13,7 @@ pub const CASES: &[Case] =
 const UNIFY: &str =
     "unify,q_us=20000,period_ms=1500,phase_ms=900,least_us=1000,most_us=1000000,cache_kib=640";
 
-/// Two regions of a program, on a machine of two packages with a processor each: nobody says what they are. The program finds its
+/// Two regions of a program, on a machine of two packages with a processor each, without a word about them. The program finds its
 /// memory as it left it.
 fn found(context: &Context) -> Result<()> {
     let path = context.path("stats.json");

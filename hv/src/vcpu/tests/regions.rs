@@ -105,7 +105,7 @@ impl Scene {
         tsc.set(tsc.get() + ACCESS);
     }
 
-    /// Visits of so many accesses each, in a loop over each region by turns, with one to the stack at each begin.
+    /// Visits of `visit` accesses each, in a loop over each region by turns, with one to the stack at each begin.
     fn memlat(&mut self, visits: u64, visit: u64) {
         for n in 0..visits {
             self.access(STACK);
@@ -119,7 +119,7 @@ impl Scene {
     /// Goes on until a phase that may be running is over: it has torn a region down.
     fn end_phase(&mut self) {
         while self.machine.vcpu.phase.is_on() {
-            self.memlat(1, 400);
+            self.memlat(2, 400);
         }
     }
 
@@ -149,23 +149,27 @@ impl Scene {
 #[test]
 fn two_regions_of_a_program_are_found_and_mapped_to_two_caches() {
     let mut scene = Scene::new("unify,q_us=100,least_us=100,most_us=2000,move_us=4");
+    // Each region is one, and they are mapped to different caches. A round in which one of them was not seen for long may take
+    // that back until the next.
+    let found = |scene: &Scene| REGIONS.map(|first| scene.kinds(first..first + FRAMES));
+    let are_apart = |scene: &Scene| {
+        let [first, second] = found(scene);
+        first.len() == 1
+            && second.len() == 1
+            && first[0].is_local()
+            && second[0].is_local()
+            && first != second
+    };
     scene.memlat(400, 400);
     scene.end_phase();
-    let region = |n: usize| scene.kinds(REGIONS[n]..REGIONS[n] + FRAMES);
-    let found = [region(0), region(1)];
-    let domains: BTreeSet<u8> = found
-        .iter()
-        .flatten()
-        .filter_map(|kind| match kind {
-            Kind::Local(domain) => Some(domain.number()),
-            _ => None,
-        })
-        .collect();
-    assert!(
-        found.iter().all(|kinds| kinds.len() == 1) && domains.len() == 2,
-        "{found:?} {:?}",
-        scene.counts()
-    );
+    for _ in 0..10 {
+        if are_apart(&scene) {
+            break;
+        }
+        scene.memlat(50, 400);
+        scene.end_phase();
+    }
+    assert!(are_apart(&scene), "{:?} {:?}", found(&scene), scene.counts());
     assert_eq!(scene.kinds(STACK..STACK + 1), [Kind::Global]);
     let counts = scene.counts();
     assert!(counts.rounds >= 4 && counts.spread >= 1 && counts.given_up == 0, "{counts:?}");

@@ -165,7 +165,7 @@ impl Scans {
         self.large.clear();
     }
 
-    /// A part has taken so many ticks.
+    /// A part has taken this many ticks.
     pub fn took(&mut self, ticks: u64) {
         self.ticks = self.ticks.wrapping_add(ticks);
         self.longest = self.longest.max(ticks);
