@@ -103,7 +103,7 @@ fn accessed_bits_of_a_frame_are_those_of_its_leaves() {
         let tables = *shadow.pool.memory();
         let mut processor = ShadowProcessor::default();
         let registers = Registers { smep: false, smap: false, ac: false };
-        let mut access = |processor: &mut ShadowProcessor| {
+        let access = |processor: &mut ShadowProcessor| {
             let root = Root { frame: root.frame, ..root };
             processor.access(&tables, root, registers, Gva(0), Access::READ).unwrap()
         };
