@@ -150,7 +150,7 @@ commands! {
     "shadow" "" "show the shadow pages in use and the counters of shadow paging" "shadow" |_| Ok(Command::Shadow);
     "agile" "" "show which page tables of each address space are shadowed, and which nested" "agile"
         |_| Ok(Command::Agile);
-    "regions" "[REGION DOMAIN|POLICY]" "show regions, map one of the guest's to a cache (or: global), or have some found: balance, unify, partition, off" "regions unify"
+    "regions" "[REGION DOMAIN|POLICY]" "show regions, map one to a cache, or set how they are found" "regions unify"
         |words| words.regions();
     "host" "" "show the host's memory and TSC frequency" "host" |_| Ok(Command::Host);
     "pause" "[NAME]" "pause a VM; it stays paused after you quit the monitor" "pause web"
