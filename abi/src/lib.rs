@@ -28,6 +28,7 @@ pub mod kit;
 pub mod lab;
 pub mod mode;
 pub mod policy;
+pub mod regions;
 pub mod schedule;
 pub mod telemetry;
 pub mod testdev;

@@ -187,6 +187,10 @@ keys! {
     SPACES_TO_NESTED = "spaces_to_nested", NESTED_CR3_LOADS = "nested_cr3_loads",
     // stats.paging.regions
     REGIONS = "regions", CLOSED_FAULTS = "closed_faults", REGION_MOVES = "region_moves", REGIONS_OPENED = "regions_opened",
+    REGIONS_FOUND = "regions_found", ROUNDS = "rounds", TOUCHES = "touches", REGIONS_BORN = "regions_born",
+    REGION_MERGES = "region_merges", FRAMES_EXCLUDED = "frames_excluded", FRAMES_AGED = "frames_aged",
+    REGIONS_GIVEN_UP = "regions_given_up", REGIONS_PLACED = "regions_placed", ROUNDS_SPREAD = "rounds_spread",
+    ACCESS_SAMPLES = "access_samples", SAMPLE_TICKS = "sample_ticks", SAMPLE_LONGEST = "sample_longest",
     REGIONS_GLOBALISED = "regions_globalised", MOVES = "moves", MOVE_TICKS = "move_ticks", MOVE_LONGEST = "move_longest",
 }
 

@@ -55,7 +55,7 @@ const LAYERS: [(&str, &[&str]); 20] = [
         "vmm",
         &[
             "arch", "boot", "device", "emulate", "firmware", "guest", "hw", "mem", "monitor", "paging",
-            "probe", "sched", "smp", "trace", "vcpu", "virt", "vm",
+            "probe", "region", "sched", "smp", "trace", "vcpu", "virt", "vm",
         ],
     ),
 ];

@@ -48,6 +48,8 @@ pub struct Context {
     pub hostile: PathBuf,
     /// The program that misuses the guest kit's device.
     pub regions: PathBuf,
+    /// The program whose memory is two regions.
+    pub memlat: PathBuf,
     /// The programs with the guest kit's libraries.
     pub sdk: Sdk,
     /// The machine to run on.
@@ -68,6 +70,7 @@ impl Context {
             clock: kits.clock.clone(),
             hostile: kits.hostile.clone(),
             regions: kits.regions.clone(),
+            memlat: kits.memlat.clone(),
             sdk: kits.sdk.clone(),
             machine,
             mode,

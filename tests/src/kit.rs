@@ -1,4 +1,4 @@
-//! Builds what is under `tests/kits`: the multiboot1 kit and the stress, clock and regions programs with the system's C compiler,
+//! Builds what is under `tests/kits`: the multiboot1 kit and the stress, clock, regions and memlat programs with the system's C compiler,
 //! the long-mode kit with cargo; and the examples of the guest kit's libraries, as their documentation says.
 
 use std::{
@@ -51,6 +51,8 @@ pub struct Kits {
     pub hostile: PathBuf,
     /// A Linux program that misuses the guest kit's device.
     pub regions: PathBuf,
+    /// A Linux program whose memory is two regions.
+    pub memlat: PathBuf,
     /// The examples of the guest kit's libraries in C and in Rust, and the tests of the first.
     pub sdk: Sdk,
 }
@@ -76,6 +78,7 @@ impl Kits {
         clock(&kits.clock).context("the clock program does not build")?;
         hostile(&kits.hostile, &dir.join("hostile64.elf")).context("the hostile kit does not build")?;
         regions(&kits.regions).context("the regions program does not build")?;
+        memlat(&kits.memlat).context("the memlat program does not build")?;
         sdk_c(&dir.join("sdk")).context("guest-kits/c does not build")?;
         sdk_rust(&kits.sdk.rust).context("guest-kits/rust/example does not build")
     }
@@ -89,6 +92,7 @@ impl Kits {
             clock: dir.join("clock"),
             hostile: dir.join("hostile.elf"),
             regions: dir.join("regions"),
+            memlat: dir.join("memlat"),
             sdk: Sdk {
                 c: dir.join("sdk/example"),
                 c_tests: dir.join("sdk/test"),
@@ -142,6 +146,14 @@ fn regions(program: &Path) -> Result<()> {
     compile.current_dir(package()?.join("kits/regions"));
     let options = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-static", "-I", HEADERS];
     compile.args(options).args(["regions.c", "-o"]).arg(program);
+    run(&mut compile, "cc; install gcc and libc6-dev")
+}
+
+fn memlat(program: &Path) -> Result<()> {
+    let mut compile = Command::new("cc");
+    compile.current_dir(package()?.join("kits/memlat"));
+    let options = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-static"];
+    compile.args(options).args(["memlat.c", "-o"]).arg(program);
     run(&mut compile, "cc; install gcc and libc6-dev")
 }
 

@@ -187,7 +187,7 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
             .for_vcpus(config.vcpus as usize),
         mailboxes: (0..config.vcpus).map(Mailbox::new).collect(),
         hlt: HltTracker::default(),
-        regions: Regions::default(),
+        regions: Regions::wanted_from_start(config.regions),
         translation: Translation::default(),
         sampling: Sampling::new(config.vcpus),
         shootdown: Once::new(),

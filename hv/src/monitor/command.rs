@@ -5,6 +5,7 @@
 
 use core::fmt;
 
+use abi::regions::Regions;
 use log::LevelFilter;
 
 use super::vms::Action;
@@ -69,6 +70,8 @@ pub enum Command<'a> {
     Agile,
     /// Show the regions that the guest has defined, or place one of them.
     Regions(Option<(u64, Placement)>),
+    /// Have the hypervisor find regions, or no longer.
+    FindRegions(Regions),
     /// Show the host.
     Host,
     /// Act on the VM with this name, or on the selected one.
@@ -147,8 +150,8 @@ commands! {
     "shadow" "" "show the shadow pages in use and the counters of shadow paging" "shadow" |_| Ok(Command::Shadow);
     "agile" "" "show which page tables of each address space are shadowed, and which nested" "agile"
         |_| Ok(Command::Agile);
-    "regions" "[REGION DOMAIN]" "show the guest's regions, or map one to the cache of a domain (or: global)" "regions 1 0"
-        |words| Ok(Command::Regions(words.placement()?));
+    "regions" "[REGION DOMAIN|POLICY]" "show regions, map one to a cache, or set how they are found" "regions unify"
+        |words| words.regions();
     "host" "" "show the host's memory and TSC frequency" "host" |_| Ok(Command::Host);
     "pause" "[NAME]" "pause a VM; it stays paused after you quit the monitor" "pause web"
         |words| Ok(Command::Act(Action::Pause, words.next()));
@@ -284,16 +287,18 @@ impl<'a> Words<'a> {
         place.map(Some).ok_or(ParseError::Not(word, "a hexadecimal address or a register"))
     }
 
-    /// A region of the guest's, and where it is to be.
-    fn placement(&mut self) -> Result<Option<(u64, Placement)>, ParseError<'a>> {
-        let Some(word) = self.next() else { return Ok(None) };
-        let region =
-            number(word).ok_or(ParseError::Not(word, "the number of a region; `regions` lists them"))?;
+    /// A policy for regions, or a region of the guest's and where it is to be.
+    fn regions(&mut self) -> Result<Command<'a>, ParseError<'a>> {
+        let Some(word) = self.next() else { return Ok(Command::Regions(None)) };
+        if let Ok(wanted) = word.parse() {
+            return Ok(Command::FindRegions(wanted));
+        }
+        let region = number(word).ok_or(ParseError::Not(word, "the number of a region, nor a policy"))?;
         let word = self.next().ok_or(ParseError::Missing("cache domain or `global`", self.command))?;
         let domain = || number(word).and_then(|n| u8::try_from(n).ok()).map(Placement::Domain);
         let to = if word == "global" { Some(Placement::Global) } else { domain() };
         let to = to.ok_or(ParseError::Not(word, "the number of a cache domain, nor `global`"))?;
-        Ok(Some((region, to)))
+        Ok(Command::Regions(Some((region, to))))
     }
 
     fn mode(&mut self) -> Result<Option<Mode>, ParseError<'a>> {

@@ -66,6 +66,10 @@ impl<V: Virt, M: HostMemory> View<'_, V, M> {
             }
             Command::Shadow => paging::shadow(self, answer),
             Command::Agile => paging::agile(self, answer),
+            Command::FindRegions(wanted) => {
+                regions::want(self, wanted);
+                regions::regions(self, answer)
+            }
             Command::Regions(placement) => {
                 placement.map_or(Ok(()), |(region, to)| regions::place(self, region, to, answer))?;
                 regions::regions(self, answer)

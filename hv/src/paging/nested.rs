@@ -11,7 +11,7 @@
 use super::format::{NestedAttr, PteFormat, Rights};
 use super::p2m::{P2m, P2mEntry};
 use super::range::{Changed, Flush, GpaRange};
-use super::table::{AccessBits, Found, Leaf, MapError, Retired, Table};
+use super::table::{AccessBits, AccessedGroup, Found, Leaf, MapError, Retired, Table};
 use crate::arch::Access;
 use crate::arch::addr::{Gfn, Gpa, Hpa, PageSize};
 use crate::mem::table_memory::TableMemory;
@@ -32,6 +32,8 @@ pub enum NestedOutcome {
     NotMapped,
     /// RAM that is mapped to the cache of this domain, which is not that of the tables.
     Closed(u8),
+    /// RAM that is not open in the tables of a phase: what becomes of it is decided by [`region::regioning`](crate::region::regioning).
+    Touched,
     /// The tables allow the access already: the processor used an older translation, or another VCPU was
     /// first.
     Spurious,
@@ -43,8 +45,23 @@ pub struct Nested<F: PteFormat<Attr = NestedAttr>, M: TableMemory> {
     table: Table<F, M>,
     /// Leaves have gone although the P2m has not changed there, and their dirty bits with them.
     lost_bits: bool,
-    /// The cache domain whose processors walk them.
-    domain: u8,
+    shows: Shows,
+}
+
+/// Which memory tables lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shows {
+    /// What is open in this cache domain, whose processors walk them: all of it, from the start.
+    Domain(u8),
+    /// The RAM pages that were opened one by one ([`Nested::open`]), whatever cache they are mapped to.
+    Opened,
+}
+
+impl Shows {
+    /// Whether RAM that is mapped to the cache of domain `home` is closed.
+    fn closes(self, home: u8) -> bool {
+        matches!(self, Shows::Domain(domain) if domain != home)
+    }
 }
 
 impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
@@ -60,10 +77,33 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         p2m: &P2m<impl TableMemory>,
         domain: u8,
     ) -> Result<Self, MapError> {
-        let mut nested = Nested { table: Table::new(memory, largest)?, lost_bits: false, domain };
+        let shows = Shows::Domain(domain);
+        let mut nested = Nested { table: Table::new(memory, largest)?, lost_bits: false, shows };
         let _no_processor_uses_them_yet = nested.follow(p2m, GpaRange::ALL)?;
         nested.table.reclaim();
         Ok(nested)
+    }
+
+    /// Tables of a phase, in which nothing is open: each first access to a page of RAM is a [`NestedOutcome::Touched`].
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn for_phase(memory: M) -> Result<Self, MapError> {
+        let table = Table::new(memory, PageSize::Size4K)?;
+        Ok(Nested { table, lost_bits: true, shows: Shows::Opened })
+    }
+
+    /// Opens a page in the tables of a phase. Nothing is owed: no processor remembers what was not there.
+    ///
+    /// # Errors
+    /// No memory for tables.
+    pub fn open(&mut self, page: Gfn, p2m: &P2m<impl TableMemory>) -> Result<Flush, MapError> {
+        self.follow(p2m, GpaRange::page(page.base()))
+    }
+
+    /// Whether these are tables of a phase.
+    pub fn is_for_phase(&self) -> bool {
+        self.shows == Shows::Opened
     }
 
     /// The root table, as the processor wants it in nCR3 or (with attributes) in the EPT pointer.
@@ -73,7 +113,11 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
 
     /// Takes over a change of the P2m. On an error the tables hold part of the change: flush everything.
     pub fn apply(&mut self, p2m: &P2m<impl TableMemory>, changed: Changed) -> Result<Flush, MapError> {
-        let flush = self.follow(p2m, changed.range);
+        // In the tables of a phase what has changed is opened again by the next touch.
+        let flush = match self.shows {
+            Shows::Domain(_) => self.follow(p2m, changed.range),
+            Shows::Opened => self.table.unmap(changed.range),
+        };
         self.lost_bits |= flush.is_err();
         flush
     }
@@ -85,7 +129,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         while !rest.is_empty() {
             let (entry, len) = p2m.run(rest.start, rest.len());
             let (run, after) = rest.split_at(len);
-            let done = match attr(entry, self.domain) {
+            let done = match attr(entry, self.shows) {
                 Some((to, attr)) => self.table.map(run, to, attr)?,
                 None => self.table.unmap(run)?,
             };
@@ -98,7 +142,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
     /// What the fault of `access` at `gpa` means, if that changes nothing here; `None`: [`Nested::fault`] fills something in.
     pub fn look(&self, gpa: Gpa, access: Access, p2m: &P2m<impl TableMemory>) -> Option<NestedOutcome> {
         let entry = p2m.translate(gpa);
-        let Some((to, attr)) = attr(entry, self.domain) else {
+        let Some((to, attr)) = attr(entry, self.shows) else {
             return Some(if entry == P2mEntry::Mmio {
                 NestedOutcome::Mmio
             } else {
@@ -108,7 +152,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         let needed = needed(access);
         if !attr.rights.contains(needed) {
             return Some(match entry {
-                P2mEntry::Local { home, .. } if home != self.domain => NestedOutcome::Closed(home),
+                P2mEntry::Local { home, .. } if self.shows.closes(home) => NestedOutcome::Closed(home),
                 P2mEntry::Ram { .. } | P2mEntry::Local { .. } => NestedOutcome::WriteProtected,
                 _ => NestedOutcome::RomWrite,
             });
@@ -119,7 +163,8 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         {
             return Some(NestedOutcome::Spurious);
         }
-        None
+        let is_ram = matches!(entry, P2mEntry::Ram { .. } | P2mEntry::Local { .. });
+        (is_ram && self.is_for_phase()).then_some(NestedOutcome::Touched)
     }
 
     /// Handles the fault of `access` at `gpa`.
@@ -141,6 +186,11 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
     pub fn forget(&mut self, range: GpaRange) -> Result<Flush, MapError> {
         self.lost_bits = true;
         self.table.unmap(range)
+    }
+
+    /// Reads and clears accessed bits of 64 pages: see [`Table::take_accessed`].
+    pub fn take_accessed(&self, first: Gpa, wanted: u64) -> AccessedGroup {
+        self.table.take_accessed(first, wanted)
     }
 
     /// Drops all leaves that touch `range`, as wholes: this needs no memory.
@@ -219,10 +269,10 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
     }
 }
 
-/// Where and how memory is mapped in the tables of a cache domain; `None` for what is not memory.
-fn attr(entry: P2mEntry, domain: u8) -> Option<(Hpa, NestedAttr)> {
+/// Where and how memory is mapped in tables; `None` for what is not memory.
+fn attr(entry: P2mEntry, shows: Shows) -> Option<(Hpa, NestedAttr)> {
     match entry {
-        P2mEntry::Local { hpa, home, .. } if home != domain => Some((hpa, NestedAttr::CLOSED)),
+        P2mEntry::Local { hpa, home, .. } if shows.closes(home) => Some((hpa, NestedAttr::CLOSED)),
         P2mEntry::Ram { hpa, writable: true } | P2mEntry::Local { hpa, writable: true, .. } => {
             Some((hpa, NestedAttr::RAM))
         }

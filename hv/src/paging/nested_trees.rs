@@ -42,6 +42,25 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> NestedTrees<F, M> {
         Ok(())
     }
 
+    /// Makes the set of this key, in which nothing is open ([`Nested::for_phase`]).
+    ///
+    /// # Errors
+    /// No memory: nothing has changed.
+    pub fn add_for_phase(&mut self, key: TreeKey, memory: M) -> Result<(), MapError> {
+        self.remove(key);
+        self.others.try_reserve(1).map_err(|_| MapError::OutOfFrames)?;
+        self.others.push((key, Nested::for_phase(memory)?));
+        Ok(())
+    }
+
+    /// Has the leaves of all sets that lead to `page` tell of it alone, so that their accessed bits do, where there is memory for
+    /// that. Translations stay the same, and processors may keep theirs.
+    pub fn keep_small(&mut self, page: Gfn) {
+        for tree in self.iter_mut().filter(|tree| !tree.is_for_phase()) {
+            let _same_translations = tree.split(GpaRange::page(page.base()), PageSize::Size4K);
+        }
+    }
+
     /// Frees the set of this key, which no VCPU uses and of which no processor remembers anything. Not the first.
     pub fn remove(&mut self, key: TreeKey) {
         self.others.retain(|(other, _)| *other != key);
@@ -97,10 +116,12 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> NestedTrees<F, M> {
     /// All sets take over that memory has been mapped to a cache, or opened. What is to be closed is, also where there is no memory
     /// for tables: then more goes than must, and faults bring it back.
     pub fn close(&mut self, p2m: &P2m<impl TableMemory>, changed: Changed) -> Flush {
+        // Tables of a phase show RAM whatever cache it is mapped to.
+        let trees = self.iter_mut().filter(|tree| !tree.is_for_phase());
         let close = |tree: &mut Nested<F, M>| {
             tree.apply(p2m, changed).unwrap_or_else(|_| tree.drop_around(changed.range))
         };
-        self.iter_mut().map(close).fold(Flush::None, Flush::and)
+        trees.map(close).fold(Flush::None, Flush::and)
     }
 
     /// All sets drop their translations of `range`: see [`Nested::forget`].

@@ -48,6 +48,8 @@ pub struct Cache {
     pub domain: Domain,
     /// Its size in frames.
     pub frames: u32,
+    /// What others have there that the caller does not describe, in quarters of a frame: it counts as load, and stays.
+    pub others: u64,
 }
 
 /// A region that may be mapped to a cache.
@@ -61,8 +63,8 @@ pub struct Item {
     pub rid: Rid,
     /// Its working set in quarters of a frame. As long as there are few samples, four times its frames.
     pub load: u32,
-    /// How long it is used at a time, on average, in nanoseconds.
-    pub access_ns: u32,
+    /// How long it is used at a time, on average, in nanoseconds; `None`: that is not known.
+    pub access_ns: Option<u32>,
     /// The cache that it is mapped to.
     pub was: Option<Domain>,
     /// The cache that it is to be mapped to; [`rebalance`] writes it.
@@ -73,7 +75,14 @@ pub struct Item {
 
 impl Item {
     /// A region with this number, of this VM and group, that is mapped to a cache or not.
-    pub const fn new(vm: u16, group: u32, rid: Rid, load: u32, access_ns: u32, was: Option<Domain>) -> Item {
+    pub const fn new(
+        vm: u16,
+        group: u32,
+        rid: Rid,
+        load: u32,
+        access_ns: Option<u32>,
+        was: Option<Domain>,
+    ) -> Item {
         Item { vm, group, rid, load, access_ns, was, place: was, is_single: false }
     }
 }
@@ -118,6 +127,8 @@ struct Share {
     domain: Domain,
     /// In quarters of a frame, more than 0.
     size: u64,
+    /// Load that stays, in quarters of a frame.
+    others: u64,
 }
 
 type Shares = ArrayVec<Share, { DOMAINS as usize }>;
@@ -129,8 +140,9 @@ pub fn rebalance(policy: Policy<'_>, caches: &[Cache], items: &mut [Item]) -> Ou
     items.sort_unstable_by_key(|item| (item.vm, item.group, item.rid));
     items.iter_mut().for_each(|item| (item.place, item.is_single) = (item.was, false));
     let sized = caches.iter().filter(|cache| cache.frames != 0).take(DOMAINS.into());
-    let shares: Shares =
-        sized.map(|cache| Share { domain: cache.domain, size: 4 * u64::from(cache.frames) }).collect();
+    let shares: Shares = sized
+        .map(|cache| Share { domain: cache.domain, size: 4 * u64::from(cache.frames), others: cache.others })
+        .collect();
     let mut outcome = Outcome::default();
     if shares.is_empty() {
         return outcome;

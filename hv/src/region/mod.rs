@@ -6,6 +6,8 @@
 //! | [`balance`] | which cache each region is mapped to |
 //! | [`micro`] | what becomes of a VCPU that touches a closed region |
 //! | [`guest`] | regions that the guest's kernel defines by hypercalls, with its quota |
+//! | [`caches`] | the machine's caches, and what VMs load them with |
+//! | [`rounds`] | phases of regioning one after the other, and what follows each |
 //! | [`history`] | which frames were accessed in the last samples, and the working sets of regions |
 //! | [`regioning`] | which frames are used together, found out in phases in which each change of region faults |
 //!
@@ -16,11 +18,13 @@
 //! docs/design/0026-regioning.md what finds regions and maps them to caches.
 
 pub mod balance;
+pub mod caches;
 pub mod guest;
 pub mod history;
 pub mod micro;
 pub mod partition;
 pub mod regioning;
+pub mod rounds;
 #[cfg(test)]
 mod tests;
 

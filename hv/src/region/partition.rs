@@ -219,6 +219,15 @@ impl Partition {
         all.filter_map(|rid| Some((rid, self.info(rid)?)))
     }
 
+    /// A frame and those behind it in the list of its region; none if it is no RAM.
+    pub fn frames_from(&self, gfn: Gfn) -> impl Iterator<Item = Gfn> + '_ {
+        let slots = core::iter::successors(self.slot(gfn).ok(), |slot| {
+            let next = self.links[*slot as usize].next;
+            (next != NIL).then_some(next)
+        });
+        slots.map(|slot| self.gfn(slot))
+    }
+
     /// The frames of a region, in the order of its list.
     pub fn frames_of(&self, rid: Rid) -> impl Iterator<Item = Gfn> + '_ {
         let first = if self.info(rid).is_some() { self.regions[rid.index()].first } else { NIL };

@@ -95,12 +95,15 @@ fn region<V: Virt, M: HostMemory>(
     if is_divided {
         frames.try_reserve_exact(MAX_FRAMES as usize).map_err(|_| GuestError::NoMemory)?;
     }
-    let Records { guest, micro } = &mut *records;
+    let Records { guest, micro, rounds, .. } = &mut *records;
     let follow = &mut |effect| match effect {
         Effect::Close(Target::Frame(frame), _) | Effect::Open(Target::Frame(frame), _) if is_divided => {
             frames.push(frame);
         }
-        Effect::Died(rid) => micro.end(rid),
+        Effect::Died(rid) => {
+            micro.end(rid);
+            rounds.iter_mut().for_each(|rounds| rounds.forget(rid));
+        }
         effect => debug_assert!(matches!(effect, Effect::Born(_)), "{effect:?}"),
     };
     let [first, second, third] = arguments;

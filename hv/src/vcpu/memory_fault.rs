@@ -16,6 +16,7 @@ use crate::vcpu::host::Host;
 use crate::vcpu::micro;
 use crate::vcpu::outcome::{Cause, Outcome};
 use crate::vcpu::port::{Port, PortStop, Written};
+use crate::vcpu::regions;
 use crate::vcpu::run::single_step;
 use crate::virt::{FlushScope, Virt};
 use crate::vm::work;
@@ -46,6 +47,9 @@ pub fn nested<V: Virt, M: HostMemory, H: Host>(
             Outcome::Resume
         }
         Ok(NestedOutcome::Closed(home)) => micro::closed(ExitContext { vcpu, vm, host, tsc }, gpa, home),
+        Ok(NestedOutcome::Touched) => {
+            regions::touched(ExitContext { vcpu, vm, host, tsc }, gpa, access, walk)
+        }
         // From here on the access goes to a device or to nothing. An event's delivery cannot be emulated.
         Ok(_) if vcpu.virt.was_delivering() => {
             let what = format!("the delivery of an interrupt or exception accesses {gpa}, which is not RAM");

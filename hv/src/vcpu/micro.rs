@@ -22,7 +22,7 @@ use crate::region::micro::{LastTouches, Touch, Verdict};
 use crate::region::{Domain, Rid};
 use crate::trace::cost::Cost;
 use crate::virt::Virt;
-use crate::vm::regions::Regions;
+use crate::vm::regions::{Records, Regions};
 use crate::vm::{HostMemory, Vm, work};
 
 /// What a VCPU keeps of its moves.
@@ -84,6 +84,14 @@ pub(super) fn closed<V: Virt, M: HostMemory, H: Host>(
         let touch = Touch { rid, registers, ran, now, can_move: target.is_some() };
         match records.micro.touch(&mut vcpu.moves.last, &touch) {
             Verdict::Move => {
+                let Records { guest, rounds, .. } = &mut *records;
+                let excluded = rounds.as_mut().and_then(|all| all.moved(guest.partition_mut(), frame, now));
+                if let Some(effects) = excluded {
+                    log::debug!("{}: frame {:#x} becomes global: it moves VCPUs too often", vm.name, frame.0);
+                    let changes = vm.follow_effects(vcpu.id, &mut vcpu.work, records, &[effects]);
+                    follow_changes(vcpu, changes);
+                    return Outcome::Resume;
+                }
                 vcpu.moves.target = target;
                 vcpu.moves.region = Some(rid);
                 vcpu.moves.began = Some(tsc);
@@ -120,8 +128,9 @@ pub(super) fn follow<V: Virt, M: HostMemory, H: Host>(
     vm: &Vm<V::NestedFormat, M>,
     host: &mut H,
 ) {
-    let Some(tree) = TreeKey::new(host.cache_domain(), vcpu.mmu.tree().phase()) else { return };
-    if tree == vcpu.mmu.tree() {
+    let Some(tree) = TreeKey::new(host.cache_domain(), 0) else { return };
+    // In a phase a VCPU has tables of its own, whatever the domain.
+    if tree == vcpu.mmu.tree() || vcpu.phase.is_on() {
         return;
     }
     set_tree(vcpu, vm, tree);
@@ -148,7 +157,7 @@ fn open_for_idle<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFo
 }
 
 /// A number that changes when an instruction completes, but for one that changes no general register and leads to itself.
-fn registers<V: Virt>(vcpu: &Vcpu<V>) -> u64 {
+pub(super) fn registers<V: Virt>(vcpu: &Vcpu<V>) -> u64 {
     // The golden ratio, as an odd number: each step is a bijection of the sum.
     let mix = |sum: u64, value: u64| (sum.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     Gpr::ALL.iter().fold(mix(0, vcpu.virt.rip()), |sum, gpr| mix(sum, vcpu.virt.gpr(*gpr)))

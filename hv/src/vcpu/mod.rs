@@ -13,6 +13,7 @@ pub mod mmu;
 pub mod next_rip;
 pub mod outcome;
 pub mod port;
+pub mod regions;
 pub mod run;
 pub mod sampling;
 
@@ -49,6 +50,7 @@ use crate::vcpu::interrupts::Interrupts;
 use crate::vcpu::micro::Moves;
 use crate::vcpu::mmu::Mmu;
 use crate::vcpu::next_rip::NextRips;
+use crate::vcpu::regions::OwnPhase;
 use crate::virt::Virt;
 use crate::vm::counter_page::CounterPage;
 use crate::vm::pvclock::PvClock;
@@ -90,6 +92,8 @@ pub struct Vcpu<V: Virt> {
     pub faults: FaultCounts,
     /// What closed memory has to do with it.
     pub moves: Moves,
+    /// Its phases of regioning.
+    pub phase: OwnPhase,
     /// The cost of scheduling it, kept by its worker.
     pub turns: Turns,
     /// Its part of the PCPUs' performance counters.
@@ -142,6 +146,7 @@ impl<V: Virt> Vcpu<V> {
             exits: ExitCounts::default(),
             faults: FaultCounts::default(),
             moves: Moves::default(),
+            phase: OwnPhase::default(),
             turns: Turns::default(),
             counts: VcpuCounts::default(),
             ran: 0,

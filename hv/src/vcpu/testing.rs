@@ -101,7 +101,7 @@ impl Scene {
             is_modelled: false,
         };
         let memory = Memory {
-            tables: Rc::new(Arena::new(160)),
+            tables: Rc::new(Arena::new(240)),
             bytes: Rc::new(VecHost::new(RAM, RAM_BYTES as usize)),
         };
         let vm = build::build(&config.vm[0], memory, &facts, |bytes| Some((RAM, bytes))).unwrap();

@@ -6,7 +6,7 @@ use crate::device::Tsc;
 use crate::device::message::Messages;
 use crate::vcpu::host::Host;
 use crate::vcpu::run::FIRST;
-use crate::vcpu::{Vcpu, console, sampling};
+use crate::vcpu::{Vcpu, console, regions, sampling};
 use crate::virt::Virt;
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
@@ -58,6 +58,13 @@ pub(super) fn run<V: Virt, M: HostMemory, H: Host>(
             vcpu.publish_at = sampling::publish(vcpu, vm, host, tsc);
         }
         next.min(vcpu.publish_at)
+    } else {
+        next
+    };
+    let next = if vm.regions.is_wanted() {
+        let regions_next = regions::tick(vcpu, vm, host, tsc);
+        is_due |= regions_next <= tsc;
+        next.min(regions_next)
     } else {
         next
     };

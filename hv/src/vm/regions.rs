@@ -10,9 +10,9 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-use spin::{Mutex, MutexGuard};
+use spin::{Mutex, MutexGuard, Once};
 
 use super::{HostMemory, MapChanges, Memory, Vm};
 use crate::arch::addr::{Gfn, Gpa, PAGE_SHIFT, PAGE_SIZE};
@@ -24,10 +24,18 @@ use crate::paging::tree_key::TreeKey;
 use crate::region::guest::GuestRegions;
 use crate::region::micro::Micro;
 use crate::region::partition::Partition;
+use crate::region::rounds::{At, Rounds};
 use crate::region::{Domain, Kind, Refused, Rid};
 use crate::smp::lock;
 use crate::vm::layout::MemoryLayout;
 use crate::vm::work;
+
+mod automatic;
+mod scans;
+#[cfg(test)]
+mod tests;
+
+pub use scans::Scans;
 
 /// What is known of a VM's regions.
 #[derive(Debug)]
@@ -36,7 +44,27 @@ pub struct Records {
     pub guest: GuestRegions,
     /// What regions that are mapped to caches have done to VCPUs.
     pub micro: Micro,
+    /// What finds regions and maps them to caches, if that is wanted.
+    pub rounds: Option<Box<Rounds>>,
+    /// Samples of the guest's accesses.
+    pub scans: Scans,
 }
+
+impl Records {
+    /// A region has died: its number may come again.
+    pub fn forget(&mut self, rid: Rid) {
+        self.micro.end(rid);
+        if let Some(rounds) = &mut self.rounds {
+            rounds.forget(rid);
+        }
+    }
+}
+
+/// The tables of the VCPU that is in a phase of regioning. Which memory they lead to does not depend on the cache domain.
+pub const PHASE: TreeKey = match TreeKey::new(0, 1) {
+    Some(key) => key,
+    None => unreachable!(),
+};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -45,6 +73,13 @@ pub struct Regions {
     divided: AtomicBool,
     /// Cache domains of the machine's PCPUs, less one.
     more_domains: AtomicU8,
+    /// Whether regions are looked for, and how.
+    is_wanted: AtomicBool,
+    wanted: Mutex<abi::regions::Regions>,
+    /// Where they go; missing in a machine without guests.
+    at: Once<At>,
+    /// Virtual time of the VM in nanoseconds: what its VCPU that has run most has run.
+    ran_ns: AtomicU64,
 }
 
 /// Why a region is not mapped to a cache.
@@ -85,7 +120,12 @@ impl Regions {
                 .ram()
                 .into_iter()
                 .map(|ram| Gfn(ram.start.0 >> PAGE_SHIFT)..Gfn(ram.end.0 >> PAGE_SHIFT));
-            *slot = Some(Box::new(Records { guest: GuestRegions::new(frames)?, micro: Micro::default() }));
+            *slot = Some(Box::new(Records {
+                guest: GuestRegions::new(frames)?,
+                micro: Micro::default(),
+                rounds: None,
+                scans: Scans::default(),
+            }));
         }
         slot.as_deref_mut().ok_or(OutOfMemory)
     }
@@ -254,6 +294,10 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     /// Ends all regions, for a reset. No VCPU runs, and new ones begin on the first set of tables.
     pub fn forget_regions(&self) {
         let Some(mut records) = self.regions.records.lock().take() else { return };
+        self.regions.ran_ns.store(0, Ordering::Relaxed);
+        self.regions.withdraw();
+        // No VCPU is in a phase any more.
+        self.memory.write().nested.remove(PHASE);
         if !self.regions.divided.swap(false, Ordering::SeqCst) {
             return;
         }

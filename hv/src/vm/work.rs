@@ -38,3 +38,5 @@ pub const SPIN: u32 = 1 << 15;
 pub const MOVE: u32 = 1 << 16;
 /// Use the tables of the PCPU's cache domain.
 pub const TREE: u32 = 1 << 17;
+/// The VCPU is in a phase of regioning: look before each entry. See `vcpu::regions`.
+pub const PHASE: u32 = 1 << 18;

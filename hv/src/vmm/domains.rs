@@ -1,6 +1,9 @@
 //! Cache domains as VMs count them: those of the scheduler's last-level caches, from the sixteenth on in one.
 
+use crate::arch::addr::PAGE_SHIFT;
 use crate::paging::tree_key::TreeKey;
+use crate::probe::{self, Cpuid, Holds};
+use crate::region::caches::Caches;
 use crate::sched::LlcId;
 use crate::sched::topology::{PcpuId, PcpuSet, Topology};
 
@@ -13,6 +16,15 @@ pub fn domain_of(topology: &Topology, pcpu: PcpuId) -> u8 {
 pub fn pcpus_of(topology: &Topology, domain: u8) -> PcpuSet {
     let llcs = (0..).map(LlcId).zip(topology.llcs()).filter(|(llc, _)| number(*llc) == domain);
     llcs.fold(PcpuSet::EMPTY, |all, (_, pcpus)| all.or(*pcpus))
+}
+
+/// The last-level caches by domain. All have the size that this processor's has: machines with others are not told apart. Domains from the sixteenth on
+/// have one.
+pub fn caches(topology: &Topology, cpuid: Cpuid<'_>) -> Caches {
+    let last = probe::caches(cpuid).into_iter().filter(|cache| cache.holds != Holds::Instructions);
+    let bytes = last.max_by_key(|cache| cache.level).map_or(0, |cache| cache.bytes);
+    let frames = u32::try_from(bytes >> PAGE_SHIFT).unwrap_or(u32::MAX);
+    Caches::new(topology.llcs().iter().map(|_| frames))
 }
 
 fn number(llc: LlcId) -> u8 {

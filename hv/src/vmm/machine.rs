@@ -24,7 +24,7 @@ use super::memory::{DiskPages, Frames, HostMemory, UnmappedMemory};
 use super::records::Records;
 use super::shootdown::VcpusOf;
 use super::state::MemoryRef;
-use super::telemetry;
+use super::{domains, telemetry};
 use crate::arch::addr::{PAGE_SIZE, PageSize};
 use crate::arch::state::cr4;
 use crate::boot::host::Host;
@@ -38,6 +38,8 @@ use crate::hw::{cmos, cpu, pm, random};
 use crate::mem::frame_record::Owner;
 use crate::mem::vm_ram::VmRam;
 use crate::mem::{frame, heap};
+use crate::region::caches::Caches;
+use crate::region::rounds::At;
 use crate::sched::topology::{PcpuSet, Topology};
 use crate::sched::{Config as SchedConfig, Credit, Kick, Scheduler, VcpuId};
 use crate::virt::speculation::Plan;
@@ -85,6 +87,8 @@ pub struct Machine<B: Backend> {
     pub(super) vcpus: RwLock<Vec<Option<VcpuOf<B>>>>,
     /// The networks between guests.
     switches: Mutex<Switches>,
+    /// The last-level caches, and what the guests' regions load them with.
+    caches: Arc<Caches>,
     /// References that keep the machine running: one per guest that has not ended, one during the start of the machine, one during
     /// a monitor session.
     pub(super) running_refs: AtomicU32,
@@ -121,6 +125,7 @@ impl<B: Backend> Machine<B> {
         let (plan, arch_capabilities) = report::speculation(host.options.mitigations);
         let console_records = vms > 1 || host.options.consoles;
         let records = Records::start(host, topology.len(), khz);
+        let caches = domains::caches(&topology, &cpuid);
         Machine {
             host,
             plan,
@@ -135,6 +140,7 @@ impl<B: Backend> Machine<B> {
             entries: config.vm.iter().map(entry).collect(),
             vcpus: RwLock::new((0..vcpus).map(|_| None).collect()),
             switches: Mutex::new(Switches::default()),
+            caches: Arc::new(caches),
             // Held by the start of the machine: a first VM that ends at once must not end it before the others have
             // started.
             running_refs: AtomicU32::new(1),
@@ -248,6 +254,11 @@ impl<B: Backend> Machine<B> {
         let mut guest = Guest::new(config, number, memory, &facts, ram, memory_ref, measures)?;
         self.attach_devices(&mut guest)?;
         guest.vm.regions.set_domains(topology.llcs().len());
+        guest.vm.regions.set_place(At {
+            caches: self.caches.clone(),
+            vm: u16::try_from(number).unwrap_or(u16::MAX),
+            weight: u16::try_from(config.share.weight).unwrap_or(u16::MAX),
+        });
         if let (Some(ms), Some(_)) = (self.host.options.samples, &self.records) {
             guest.vm.sampling.start(u64::from(ms) * self.khz, facts.tsc);
         }

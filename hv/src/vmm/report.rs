@@ -186,6 +186,25 @@ fn regions<V: Virt, M: HostMemory>(
     json.number(key::REGIONS_OPENED, counts.opened)?;
     json.number(key::REGIONS_GLOBALISED, counts.globalised)?;
     cost(json, [key::MOVES, key::MOVE_TICKS, key::MOVE_LONGEST], vcpu.moves.cost)?;
+    let Some(rounds) = &records.rounds else { return json.end() };
+    let (counts, scans) = (rounds.counts(), &records.scans);
+    for (name, count) in [
+        (key::REGIONS_FOUND, records.found().count() as u64),
+        (key::ROUNDS, counts.rounds),
+        (key::TOUCHES, counts.touches),
+        (key::REGIONS_BORN, counts.born),
+        (key::REGION_MERGES, counts.merges),
+        (key::FRAMES_EXCLUDED, counts.excluded),
+        (key::FRAMES_AGED, counts.aged),
+        (key::REGIONS_GIVEN_UP, counts.given_up),
+        (key::REGIONS_PLACED, counts.placed),
+        (key::ROUNDS_SPREAD, counts.spread),
+        (key::ACCESS_SAMPLES, scans.samples),
+        (key::SAMPLE_TICKS, scans.ticks),
+        (key::SAMPLE_LONGEST, scans.longest),
+    ] {
+        json.number(name, count)?;
+    }
     json.end()
 }
 

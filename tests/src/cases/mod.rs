@@ -20,6 +20,7 @@ pub mod person;
 mod policies;
 mod probe;
 mod records;
+mod regions;
 mod remote;
 mod replace;
 mod report;
@@ -123,6 +124,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         speculation::CASES,
         monitor::CASES,
         records::CASES,
+        regions::CASES,
         watch::CASES,
         long_mode::CASES,
         kit::CASES,

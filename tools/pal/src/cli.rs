@@ -10,6 +10,7 @@ use std::{
 pub use abi::{
     config::{NestedPage, Protocol},
     mode::Mode,
+    regions::Regions,
 };
 use clap::{
     Args, Parser, Subcommand, ValueEnum,
@@ -97,7 +98,7 @@ pub enum Command {
 }
 
 /// What makes no sense without a guest.
-const GUEST_OPTIONS: [&str; 23] = [
+const GUEST_OPTIONS: [&str; 24] = [
     "append",
     "audit_shadow",
     "disk",
@@ -116,6 +117,7 @@ const GUEST_OPTIONS: [&str; 23] = [
     "permissive_msr",
     "protocol",
     "put",
+    "regions",
     "root",
     "stats",
     "test_device",
@@ -124,7 +126,7 @@ const GUEST_OPTIONS: [&str; 23] = [
 ];
 
 /// What a description says in their place.
-const DESCRIBED: [&str; 26] = [
+const DESCRIBED: [&str; 27] = [
     "append",
     "audit_shadow",
     "disk",
@@ -145,6 +147,7 @@ const DESCRIBED: [&str; 26] = [
     "probe",
     "protocol",
     "put",
+    "regions",
     "root",
     "shadow_pages",
     "test_device",
@@ -172,6 +175,10 @@ pub struct RunArgs {
     /// walks cost more, as where host memory is fragmented
     #[arg(long, value_name = "SIZE", value_parser = nested_page(), help_heading = "Machine")]
     pub nested_page: Option<NestedPage>,
+    /// Find out which memory of the guest is used together, and map it to last-level caches: `balance`, `unify` or `partition`, with
+    /// parameters such as `unify,q_us=50` (docs/configuration.md). On nested tables
+    #[arg(long, value_name = "off|POLICY[,key=value]", default_value_t = Regions::Off, help_heading = "Machine")]
+    pub regions: Regions,
     /// Pages of shadow tables at most. Default: what fits a fiftieth of guest memory
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=1 << 20), help_heading = "Machine")]
     pub shadow_pages: Option<u32>,

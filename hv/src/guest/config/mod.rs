@@ -37,6 +37,8 @@ use abi::config::{
     MAX_MEMORY_MIB, MAX_SHADOW_PAGES, MAX_VCPUS, MAX_VMS, MIN_MEMORY_MIB, MIN_SHADOW_PAGES, VERSION, is_name,
 };
 
+use abi::regions::Regions;
+
 use super::cpuid::FeatureSet;
 use crate::paging::policy::Mode;
 
@@ -72,6 +74,8 @@ pub struct VmConfig {
     pub mode: Mode,
     /// The largest pages of its nested tables.
     pub nested_page: NestedPage,
+    /// Whether regions of its memory are found and mapped to caches, and how.
+    pub regions: Regions,
     /// Pages of shadow tables at most, [`MIN_SHADOW_PAGES`] to [`MAX_SHADOW_PAGES`]; by default what fits a fiftieth of the guest's memory.
     pub shadow_pages: Option<usize>,
     /// N: shadow tables are checked before every N-th entry.
@@ -180,6 +184,7 @@ impl VmConfig {
             share: Share::read(&mut table)?,
             mode: mode(&mut table)?,
             nested_page: table.choice("nested_page", NestedPage::WORDS)?,
+            regions: regions(&mut table)?,
             shadow_pages: table
                 .integer("shadow_pages")?
                 .map(|pages| usize::try_from(pages).unwrap_or(usize::MAX)),
@@ -235,6 +240,15 @@ impl VmConfig {
         }
         Ok(())
     }
+}
+
+fn regions(table: &mut Table<'_>) -> Result<Regions, ConfigError> {
+    let line = table.line();
+    let Some(word) = table.string("regions")? else { return Ok(Regions::Off) };
+    word.parse().map_err(|unknown| ConfigError {
+        line: Some(line),
+        message: format!("`regions` is \"{}\"; {unknown}", word.escape_default()),
+    })
 }
 
 fn mode(table: &mut Table<'_>) -> Result<Mode, ConfigError> {

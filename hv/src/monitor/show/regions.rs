@@ -2,15 +2,22 @@
 
 use core::fmt::{self, Write};
 
+use abi::regions::Regions;
+use arrayvec::ArrayVec;
+
 use super::Bytes;
 use crate::arch::addr::PAGE_SHIFT;
 use crate::monitor::command::Placement;
 use crate::monitor::view::View;
-use crate::region::{Domain, Kind, Refused};
+use crate::region::{Domain, Kind, Refused, Rid};
 use crate::vcpu::mmu;
 use crate::virt::Virt;
 use crate::vm::HostMemory;
-use crate::vm::regions::NotPlaced;
+use crate::vm::regions::{NotPlaced, Records};
+use crate::vm::work;
+
+/// Regions that are shown at most.
+const MOST_FOUND: usize = 16;
 
 /// The guest's regions by its numbers, what they have done to VCPUs, and what the guest has asked for.
 pub fn regions<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Write) -> fmt::Result {
@@ -19,6 +26,7 @@ pub fn regions<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn W
     let Some(records) = &*records else {
         return writeln!(answer, "the guest has defined no regions; docs/guest-kit.md has the calls");
     };
+    found(records, answer)?;
     writeln!(answer, "region  kind     caches    frames  memory         moves   opened  globalised")?;
     let regions = &records.guest;
     let partition = regions.partition();
@@ -57,6 +65,76 @@ pub fn regions<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn W
         counts.globalised,
         view.vm.regions.domains()
     )
+}
+
+/// The largest regions that the hypervisor has found, and what it has done for that.
+fn found(records: &Records, answer: &mut dyn Write) -> fmt::Result {
+    let Some(rounds) = &records.rounds else { return Ok(()) };
+    writeln!(answer, "found   kind     caches    frames  working set   used for us     moves   opened")?;
+    let partition = records.guest.partition();
+    // The smallest of the largest is the one that a larger one takes the place of.
+    let mut largest: ArrayVec<(u32, Rid), MOST_FOUND> = ArrayVec::new();
+    for (rid, info) in records.found() {
+        let at = largest.partition_point(|(frames, _)| *frames >= info.frames);
+        if at < MOST_FOUND {
+            if largest.is_full() {
+                largest.pop();
+            }
+            largest.insert(at, (info.frames, rid));
+        }
+    }
+    for (_, rid) in &largest {
+        let Some(info) = partition.info(*rid) else { continue };
+        let (kind, cache) = name(info.kind);
+        write!(answer, "{:>6}  {kind:<8} ", rid.number())?;
+        match cache {
+            None => write!(answer, "all   ")?,
+            Some(domain) => write!(answer, "{domain:<6}")?,
+        }
+        let working_set = rounds.load(partition, *rid, info.frames).div_ceil(4);
+        write!(answer, "{:>10}  {working_set:>11}", info.frames)?;
+        match rounds.access_ns(*rid) {
+            Some(ns) => write!(answer, "  {:>12}", ns / 1000)?,
+            None => write!(answer, "  {:>12}", "-")?,
+        }
+        let record = records.micro.record(*rid);
+        writeln!(answer, "{:>10} {:>8}", record.moves, record.opened)?;
+    }
+    let counts = rounds.counts();
+    writeln!(
+        answer,
+        "{} regions found in {} rounds: frames touched {}, regions begun {}, merged {}, placed {}; given up {} times; frames excluded \
+         {}, aged {}",
+        records.found().count(),
+        counts.rounds,
+        counts.touches,
+        counts.born,
+        counts.merges,
+        counts.placed,
+        counts.given_up,
+        counts.excluded,
+        counts.aged
+    )?;
+    let scans = &records.scans;
+    writeln!(
+        answer,
+        "samples of accesses {}, {} ticks, the longest part {}",
+        scans.samples, scans.ticks, scans.longest
+    )
+}
+
+/// Has regions looked for or not, from now on.
+pub fn want<V: Virt, M: HostMemory>(view: &mut View<'_, V, M>, wanted: Regions) {
+    let vm = view.vm;
+    vm.regions.want(wanted);
+    // The timers ask from now on.
+    vm.mailboxes.iter().for_each(|mailbox| mailbox.request(work::TIMERS));
+    let Some(vcpu) = view.vcpus.first_mut() else { return };
+    let mut records = vm.regions.lock(core::hint::spin_loop);
+    if let (Regions::Off, Some(records)) = (wanted, records.as_deref_mut()) {
+        let changes = vm.give_up_regions(vcpu.id, &mut vcpu.work, records);
+        mmu::follow_changes(vcpu, changes);
+    }
 }
 
 /// Maps a region of the guest's to a cache, or makes it global.

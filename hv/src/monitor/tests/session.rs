@@ -1,7 +1,7 @@
 //! Conversations about one VM.
 
 use super::model::{World, answer, converse};
-use crate::arch::addr::Gpa;
+use crate::arch::addr::{Gfn, Gpa};
 use crate::arch::state::{Gpr, SegReg, Segment, VcpuState, cr0, cr4, efer};
 use crate::device::{Nanos, layout, message::Messages};
 use crate::mem::guest_memory::GuestMemory;
@@ -322,6 +322,32 @@ fn regions_are_placed_by_hand() {
     for line in ["regions x 1", "regions 1", "regions 1 everywhere", "regions 1 1 1"] {
         assert!(!answer(&mut scene, line).contains("caches"), "{line}");
     }
+}
+
+#[test]
+fn regions_are_looked_for_when_that_is_asked_for() {
+    let mut scene = long_mode();
+    answer(&mut scene, "regions unify,q_us=7");
+    assert!(scene.vm.regions.is_wanted());
+    let abi::regions::Regions::On(wanted) = scene.vm.regions.wanted() else { panic!("it is off") };
+    assert_eq!(wanted.q_us, 7);
+    {
+        let mut slot = scene.vm.regions.lock(|| unreachable!("the lock is free"));
+        let records = Regions::records(&mut slot, scene.vm.layout).unwrap();
+        let _made = records.rounds(wanted).unwrap();
+        let partition = records.guest.partition_mut();
+        let space = crate::region::Space::VM;
+        let _mapped = [0x200, 0x201].map(|frame| partition.map(Gfn(frame), space).unwrap());
+        let [first, second] = [0x200, 0x201].map(|frame| partition.split(Gfn(frame)).unwrap().0);
+        let _one = partition.merge(first, second).unwrap();
+    }
+    let text = answer(&mut scene, "regions");
+    let shown = text.contains("  regular  all            2            2             -         0        0\n");
+    assert!(shown && text.contains("\n1 regions found in 0 rounds: "), "{text}");
+    assert!(text.contains("\nsamples of accesses 0, 0 ticks"), "{text}");
+    let text = answer(&mut scene, "regions off");
+    assert!(!scene.vm.regions.is_wanted() && !text.contains("found"), "{text}");
+    assert!(answer(&mut scene, "regions unify,q_us=0").contains("nor a policy"));
 }
 
 #[test]

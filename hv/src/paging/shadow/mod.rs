@@ -17,6 +17,7 @@
 //! guest's registers in a [`PagingState`](super::guest_walk::PagingState), while the processor itself runs with [`HardwareControls`].
 //! Frames of the pool are the only thing that is allocated after [`Shadow::new`], and operations get by without any.
 
+mod accessed;
 mod agile;
 mod apply;
 mod check;

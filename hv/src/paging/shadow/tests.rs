@@ -94,6 +94,33 @@ fn a_stale_writable_translation_is_flushed_when_its_frame_becomes_a_table() {
 }
 
 #[test]
+fn accessed_bits_of_a_frame_are_those_of_its_leaves() {
+    with_guest(|p2m, _, host, shadow| {
+        let memory = VmMemory::new(p2m, host);
+        let (root, _) = shadow.load(space(p2m, &memory));
+        let _filled = shadow.fault(space(p2m, &memory), page_fault(0, Access::READ));
+        let frame = |page: u64| Hpa(HOST.0 + page * PAGE_SIZE).frame();
+        let tables = *shadow.pool.memory();
+        let mut processor = ShadowProcessor::default();
+        let registers = Registers { smep: false, smap: false, ac: false };
+        let access = |processor: &mut ShadowProcessor| {
+            let root = Root { frame: root.frame, ..root };
+            processor.access(&tables, root, registers, Gva(0), Access::READ).unwrap()
+        };
+        access(&mut processor);
+        assert_eq!([5, 6, 5].map(|page| shadow.take_accessed(frame(page))), [true, false, false]);
+        // It remembers the translation, and sets no bit.
+        access(&mut processor);
+        assert!(!shadow.take_accessed(frame(5)));
+        let flush = shadow.flush_accessed();
+        assert_eq!(flush, TlbFlush::All);
+        processor.flush(flush);
+        access(&mut processor);
+        assert!(shadow.take_accessed(frame(5)));
+    });
+}
+
+#[test]
 fn an_address_space_that_comes_back_needs_no_fault() {
     with_guest(|p2m, write, host, shadow| {
         let memory = VmMemory::new(p2m, host);

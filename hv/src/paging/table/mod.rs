@@ -17,7 +17,7 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
-pub use scan::AccessBits;
+pub use scan::{AccessBits, AccessedGroup};
 
 use super::format::{Entry, PteFormat};
 use super::range::GpaRange;

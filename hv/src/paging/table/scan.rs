@@ -16,7 +16,66 @@ bitflags::bitflags! {
     }
 }
 
+/// Pages of a group: an eighth of a table of leaves.
+pub const GROUP: usize = 64;
+
+/// What [`Table::take_accessed`] has found of a group of pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessedGroup {
+    /// Bit n: page n was accessed.
+    Small(u64),
+    /// All are in this large leaf, which was accessed or not.
+    Large(GpaRange, bool),
+}
+
 impl<F: PteFormat, M: TableMemory> Table<F, M> {
+    /// Reads and clears the accessed bits of the pages among the 64 from `first` on (a multiple of 64 pages) whose bits are set in
+    /// `wanted`. A large leaf is cleared as a whole. One walk for all of them; of the last table only the entries that are asked for
+    /// are read.
+    ///
+    /// Entries change as processors change them, one by one, so that no table moves meanwhile. Until a flush of everything that
+    /// the caller owes if anything was found, processors may go on without setting the bits again.
+    pub fn take_accessed(&self, first: Gpa, wanted: u64) -> AccessedGroup {
+        if !GpaRange::ALL.contains(first) {
+            return AccessedGroup::Small(0);
+        }
+        let (mut table, mut level) = (self.root, ROOT_LEVEL);
+        loop {
+            let at = index(first, level);
+            if level == 1 {
+                let mut accessed = 0;
+                let mut left = wanted;
+                while left != 0 {
+                    let n = left.trailing_zeros() as usize;
+                    left &= left - 1;
+                    // A group is an eighth of a table.
+                    accessed |= u64::from(self.take_accessed_of(table, (at & !(GROUP - 1)) + n)) << n;
+                }
+                return AccessedGroup::Small(accessed);
+            }
+            match F::decode(self.memory.load(table, at), level) {
+                Entry::Table(child) => (table, level) = (child, level - 1),
+                Entry::Empty => return AccessedGroup::Small(0),
+                Entry::Leaf { .. } => {
+                    let range = super::entry_range(first, level);
+                    return AccessedGroup::Large(range, self.take_accessed_of(table, at));
+                }
+            }
+        }
+    }
+
+    /// Clears the accessed bit of an entry; whether it was set.
+    fn take_accessed_of(&self, table: Hfn, index: usize) -> bool {
+        let mut raw = self.memory.load(table, index);
+        while raw & F::ACCESSED != 0 {
+            match self.memory.compare_exchange(table, index, raw, raw & !F::ACCESSED) {
+                Ok(()) => return true,
+                Err(now) => raw = now,
+            }
+        }
+        false
+    }
+
     /// Calls `f` for every leaf that touches `range` and in which a bit of `which` is set, after clearing
     /// those bits. The leaf tells the bits as they were; a large leaf is reported and cleared as a whole.
     ///

@@ -9,7 +9,7 @@ fn largest(caches: &[Cache], items: &[Item], place: impl Fn(&Item) -> Option<Dom
     let of = |cache: &Cache| {
         let own = items.iter().filter(|item| place(item) == Some(cache.domain));
         let load: u64 = own.map(|item| u64::from(item.load)).sum();
-        load * UNIT / (4 * u64::from(cache.frames))
+        (load + cache.others) * UNIT / (4 * u64::from(cache.frames))
     };
     caches.iter().filter(|cache| cache.frames != 0).map(of).max().unwrap_or(0)
 }

@@ -14,7 +14,11 @@ pub fn fuzz_one(data: &[u8]) {
     let split = usize::from(count % 18).min(rest.len());
     let (sizes, rest) = rest.split_at(split);
     let caches = sizes.iter().enumerate().filter_map(|(n, size)| {
-        Some(Cache { domain: Domain::new(n as u8)?, frames: u32::from(*size) << (size % 12) })
+        Some(Cache {
+            domain: Domain::new(n as u8)?,
+            frames: u32::from(*size) << (size % 12),
+            others: u64::from(size % 7) << (size % 14),
+        })
     });
     let caches: Vec<Cache> = caches.collect();
     let items = rest.chunks_exact(5).take(MOST_ITEMS).enumerate().map(|(n, bytes)| {
@@ -25,7 +29,7 @@ pub fn fuzz_one(data: &[u8]) {
             (bytes[0] % 16).into(),
             Rid(n as u16),
             load,
-            u32::from(bytes[3]) << 8,
+            Some(u32::from(bytes[3]) << 8).filter(|_| bytes[3] % 8 != 7),
             was,
         )
     });

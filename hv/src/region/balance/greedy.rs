@@ -71,7 +71,7 @@ fn gather(shares: &[Share], items: &mut [Item], outcome: &mut Outcome) {
 fn loads(shares: &[Share], items: &[Item]) -> Loads {
     let mut loads = Loads::default();
     for (share, load) in shares.iter().zip(&mut loads) {
-        *load = super::load(items, share.domain);
+        *load = share.others + super::load(items, share.domain);
     }
     loads
 }

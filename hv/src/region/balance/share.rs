@@ -89,7 +89,8 @@ impl<'a> Total<'a> {
         let counts =
             |(cache, size): &&(&Share, u64)| *size != 0 && (*size == largest || *size >= cache.size / 8);
         let kept = pieces.iter().filter(counts);
-        let mut shares: Shares = kept.map(|&(cache, size)| Share { domain: cache.domain, size }).collect();
+        let mut shares: Shares =
+            kept.map(|&(cache, size)| Share { domain: cache.domain, size, others: 0 }).collect();
         if shares.is_empty() {
             // Too light for a quarter of a frame: where its piece would be.
             let mut end = 0;
@@ -97,7 +98,11 @@ impl<'a> Total<'a> {
                 end += cache.size;
                 own.start < end
             });
-            shares.extend(at.or(caches.last()).map(|cache| Share { domain: cache.domain, size: 1 }));
+            shares.extend(at.or(caches.last()).map(|cache| Share {
+                domain: cache.domain,
+                size: 1,
+                others: 0,
+            }));
         }
         shares
     }

@@ -14,13 +14,13 @@ fn domain(number: u8) -> Domain {
 
 /// Caches of this many MiB.
 fn caches(sizes: &[u32]) -> Vec<Cache> {
-    let of = |(n, size): (usize, &u32)| Cache { domain: domain(n as u8), frames: size * MIB };
+    let of = |(n, size): (usize, &u32)| Cache { domain: domain(n as u8), frames: size * MIB, others: 0 };
     sizes.iter().enumerate().map(of).collect()
 }
 
 /// A region of this many frames: VM, group, and where it is.
 fn item(vm: u16, group: u32, n: u16, frames: u32, was: Option<u8>) -> Item {
-    Item::new(vm, group, Rid(n), 4 * frames, 500_000, was.map(domain))
+    Item::new(vm, group, Rid(n), 4 * frames, Some(500_000), was.map(domain))
 }
 
 /// Rebalances, and tells the places by region.
@@ -71,6 +71,16 @@ fn a_larger_cache_takes_more() {
 }
 
 #[test]
+fn load_of_others_counts_and_stays() {
+    let mut all = caches(&[4, 4]);
+    all[0].others = u64::from(4 * 3 * MIB);
+    let mut items = [item(0, 0, 0, MIB, Some(0)), item(0, 1, 1, MIB, None)];
+    let outcome = rebalance(Policy::Balance, &all, &mut items);
+    assert_eq!((outcome.placed, outcome.moved), (1, 1));
+    assert!(items.iter().all(|item| item.place == Some(domain(1))), "{items:?}");
+}
+
+#[test]
 fn what_gains_too_little_stays() {
     // A sixteenth of 4 MiB is 64 frames: a move of 63 frames from 126 gains 63.
     let small = |frames| [item(0, 0, 0, frames, Some(0)), item(0, 1, 1, frames, Some(0))];
@@ -81,7 +91,7 @@ fn what_gains_too_little_stays() {
 #[test]
 fn unification_needs_all_three_conditions() {
     let group = |mib: u32, access_ns: u32| {
-        let region = |n| Item { access_ns, ..item(0, 7, n, mib * MIB, Some(0)) };
+        let region = |n| Item { access_ns: Some(access_ns), ..item(0, 7, n, mib * MIB, Some(0)) };
         [region(0), region(1)]
     };
     let policy = Policy::Unify(PROFITABLE);
@@ -93,6 +103,11 @@ fn unification_needs_all_three_conditions() {
     assert!(spread(3, 500_000) && spread(4, 500_000));
     assert!(!spread(3, 99_999) && !spread(3, 3_000_001), "Condition 1");
     assert!(spread(3, 100_000) && spread(3, 3_000_000));
+    let mut half_known =
+        [Item { access_ns: None, ..item(0, 7, 0, 3 * MIB, Some(0)) }, item(0, 7, 1, 3 * MIB, Some(0))];
+    assert_eq!(places(policy, &[4, 4], &mut half_known).0.spread, 1);
+    half_known[1].load -= 1;
+    assert_eq!(places(policy, &[4, 4], &mut half_known).0.spread, 0, "most of it is not known");
     assert!(!spread(2, 500_000), "Condition 2: 2 * 2 MiB fit one cache");
     assert!(!spread(5, 500_000), "Condition 3: 2 * 5 MiB do not fit both");
     // A single region cannot be spread.
@@ -103,7 +118,7 @@ fn unification_needs_all_three_conditions() {
 #[test]
 fn what_is_spread_stays_so_within_margins_and_comes_together_beyond() {
     let spread = |frames: u32, access_ns: u32| {
-        let region = |n: u8| Item { access_ns, ..item(0, 7, n.into(), frames, Some(n)) };
+        let region = |n: u8| Item { access_ns: Some(access_ns), ..item(0, 7, n.into(), frames, Some(n)) };
         let (_, placed) = places(Policy::Unify(PROFITABLE), &[4, 4], &mut [region(0), region(1)]);
         placed[0] != placed[1]
     };
@@ -152,7 +167,7 @@ fn any_items(most: usize) -> impl Strategy<Value = Vec<Item>> {
     let one = (0u16..3, 0u32..5, 0u32..4000, 0u32..4_000_000, proptest::option::of(0u8..4));
     proptest::collection::vec(one, 0..most).prop_map(|items| {
         let of = |(n, (vm, group, load, time, was)): (usize, (u16, u32, u32, u32, Option<u8>))| {
-            Item::new(vm, group, Rid(n as u16), load, time, was.map(domain))
+            Item::new(vm, group, Rid(n as u16), load, Some(time), was.map(domain))
         };
         items.into_iter().enumerate().map(of).collect()
     })
@@ -176,7 +191,7 @@ fn optimum(loads: &[u32], sizes: &[u32]) -> u64 {
 fn reached(loads: &[u32], was: &[Option<Domain>], sizes: &[u32]) -> u64 {
     let items = loads.iter().zip(was).enumerate();
     let mut items: Vec<Item> =
-        items.map(|(n, (load, was))| Item::new(0, n as u32, Rid(n as u16), *load, 0, *was)).collect();
+        items.map(|(n, (load, was))| Item::new(0, n as u32, Rid(n as u16), *load, Some(0), *was)).collect();
     let _outcome = rebalance(Policy::Balance, &caches(sizes), &mut items);
     let of = |(n, size): (usize, &u32)| load(&items, domain(n as u8)) * UNIT / (4 * u64::from(size * MIB));
     sizes.iter().enumerate().map(of).max().unwrap()
@@ -199,7 +214,7 @@ proptest! {
     fn shares_are_those_of_the_weights(weights in proptest::collection::vec(1u16..100, 1..6), sizes in proptest::collection::vec(1u32..8, 1..6)) {
         let named: Vec<Weight> = weights.iter().enumerate().map(|(n, &weight)| Weight { vm: n as u16, weight }).collect();
         let total = share::Total::new(&named, &[]);
-        let caches: Vec<Share> = caches(&sizes).iter().map(|cache| Share { domain: cache.domain, size: 4 * u64::from(cache.frames) }).collect();
+        let caches: Vec<Share> = caches(&sizes).iter().map(|cache| Share { domain: cache.domain, size: 4 * u64::from(cache.frames), others: 0 }).collect();
         let all: u64 = caches.iter().map(|cache| cache.size).sum();
         let sum: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
         let mut used = vec![0; caches.len()];

@@ -29,14 +29,18 @@ impl Conditions {
     fn test(profitable: Profitable, sizes: impl Iterator<Item = u64> + Clone, group: &[Item]) -> Conditions {
         let (one, all) = (sizes.clone().max().unwrap_or(0), sizes.sum::<u64>());
         let working_set: u64 = group.iter().map(|item| u64::from(item.load)).sum();
-        // Weighted by what each region brings into a cache.
-        let time: u128 = group.iter().map(|item| u128::from(item.load) * u128::from(item.access_ns)).sum();
-        let time = (time / u128::from(working_set.max(1))) as u64;
+        // Weighted by what each region brings into a cache; half of that must be known.
+        let known = group.iter().filter_map(|item| Some((u64::from(item.load), item.access_ns?)));
+        let known_load: u64 = known.clone().map(|(load, _)| load).sum();
+        let time: u128 = known.map(|(load, time)| u128::from(load) * u128::from(time)).sum();
+        let time = (time / u128::from(known_load.max(1))) as u64;
         let is_spread = group.iter().any(|item| item.was != group[0].was);
         let margin = |value: u64, part: u64| if is_spread { value / part } else { 0 };
         let (least, most) = (u64::from(profitable.least_ns), u64::from(profitable.most_ns));
         Conditions {
-            pays: (least - margin(least, 4)..=most + margin(most, 4)).contains(&time),
+            pays: known_load > 0
+                && 2 * known_load >= working_set
+                && (least - margin(least, 4)..=most + margin(most, 4)).contains(&time),
             exceeds_one: working_set > one - margin(one, 8),
             fits_all: working_set <= all + margin(all, 8),
         }

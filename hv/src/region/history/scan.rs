@@ -35,6 +35,12 @@ impl Histories {
         ticks.next.is_some() || virtual_ns >= ticks.due_ns
     }
 
+    /// The virtual time of an address space at which its next sample is due; 0: one has been begun.
+    pub fn due_ns(&self, space: Space) -> u64 {
+        let ticks = self.ticks[usize::from(space.0)];
+        if ticks.next.is_some() { 0 } else { ticks.due_ns }
+    }
+
     /// Takes a sample of an address space, or goes on with it, for at most `groups` groups of frames (at least one). Intervals that
     /// have been missed are left out: nothing is known of them.
     pub fn scan(

@@ -332,7 +332,7 @@ impl Machine {
         }
         let Mapping::Policy(policy) = self.mapping else { return };
         let mut items = self.items();
-        let caches = [0, 1].map(|n| Cache { domain: domain(n), frames: CACHE });
+        let caches = [0, 1].map(|n| Cache { domain: domain(n), frames: CACHE, others: 0 });
         let _counts = balance::rebalance(policy, &caches, &mut items);
         for moved in balance::moves(&items) {
             let effects = self.partition.localise(moved.rid, moved.to).unwrap();
@@ -353,7 +353,7 @@ impl Machine {
             };
             let is_known = samples[&space] >= 32;
             let load = if is_known { self.partition.working_set(rid) as u32 } else { 4 * info.frames };
-            let access_ns = self.regioning.times(rid).map_or(u32::MAX, |(access, _)| access);
+            let access_ns = self.regioning.times(rid).map(|(access, _)| access);
             Some(Item::new(space.number(), 0, rid, load, access_ns, was))
         });
         regions.collect()

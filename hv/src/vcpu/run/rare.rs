@@ -2,7 +2,7 @@
 
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::Return;
-use crate::vcpu::{Vcpu, micro};
+use crate::vcpu::{Vcpu, micro, regions};
 use crate::virt::Virt;
 use crate::vm::{HostMemory, Vm, work};
 
@@ -17,6 +17,9 @@ pub(super) fn serve_rare<V: Virt, M: HostMemory, H: Host>(
     if vcpu.work & work::TREE != 0 {
         vcpu.work &= !work::TREE;
         micro::follow(vcpu, vm, host);
+    }
+    if vcpu.work & work::PHASE != 0 {
+        regions::before_entry(vcpu, vm, host);
     }
     if let Some(pcpu) = micro::wanted_move(vcpu) {
         return Some(Return::Move(pcpu));

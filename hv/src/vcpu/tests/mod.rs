@@ -18,6 +18,7 @@ mod memory;
 mod micro;
 mod modes;
 mod random;
+mod regions;
 mod spaces;
 mod speculation;
 mod time;

@@ -59,6 +59,7 @@ pub struct Vm<'a> {
     pub affinity: Option<&'a [u32]>,
     pub mode: String,
     pub nested_page: Option<&'static str>,
+    pub regions: Option<String>,
     pub shadow_pages: Option<u32>,
     pub audit_shadow: Option<u32>,
     pub protocol: &'static str,
@@ -257,6 +258,7 @@ mod tests {
         let vm = Described {
             cap: Some(50),
             nested_page: Some(crate::guest::vm::NestedPage::Small),
+            regions: "unify,q_us=7".parse().unwrap(),
             shadow_pages: Some(16),
             audit_shadow: Some(1),
             restart: true,

@@ -12,6 +12,7 @@ use abi::{
     },
     feature::FeatureSet,
     mode::Mode,
+    regions::Regions,
 };
 use serde::{Deserialize, Deserializer, de::Error as _};
 use toml::de::{DeTable, DeValue};
@@ -79,6 +80,9 @@ pub struct Vm {
     /// The largest pages of its nested tables.
     #[serde(default, deserialize_with = "nested_page")]
     pub nested_page: Option<NestedPage>,
+    /// Whether regions of its memory are found and mapped to caches, and how.
+    #[serde(default, deserialize_with = "from_word")]
+    pub regions: Regions,
     /// Pages of shadow tables at most.
     pub shadow_pages: Option<u32>,
     /// N: shadow tables are checked before every N-th entry.
@@ -239,6 +243,7 @@ impl Vm {
             affinity: None,
             mode: None,
             nested_page: None,
+            regions: Regions::Off,
             shadow_pages: None,
             audit_shadow: None,
             protocol: auto(),
@@ -487,6 +492,7 @@ impl Vm {
             affinity: self.affinity.as_deref(),
             mode: self.mode.unwrap_or(Mode::Nested).to_string(),
             nested_page: self.nested_page.map(NestedPage::name),
+            regions: (self.regions != Regions::Off).then(|| self.regions.to_string()),
             shadow_pages: self.shadow_pages,
             audit_shadow: self.audit_shadow,
             protocol: self.protocol.name(),

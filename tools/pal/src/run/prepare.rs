@@ -229,6 +229,7 @@ fn from_options(args: &RunArgs) -> Result<Vm> {
         vcpus: args.vcpus,
         mode: Some(args.mode),
         nested_page: args.nested_page,
+        regions: args.regions,
         shadow_pages: args.shadow_pages,
         audit_shadow: args.audit_shadow,
         protocol: args.protocol,

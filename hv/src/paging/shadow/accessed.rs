@@ -1,0 +1,37 @@
+//! Accessed bits of frames, as the leaves of shadow tables tell them.
+//!
+//! The reverse maps name the leaves of a frame; no table is looked through. A leaf that goes (an eviction, a flush by which the guest
+//! takes its entry away) takes its bit along: such an access is not seen unless another follows. Caller: `vm::regions`, with the
+//! lock of the shadow tables.
+
+use super::pool::Pool;
+use super::{Shadow, TlbFlush};
+use crate::arch::addr::Hfn;
+use crate::mem::table_memory::TableMemory;
+use crate::paging::format::PteFormat;
+
+impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
+    /// Reads and clears the accessed bits of all leaves through which the memory at `frame` is reached. That of a large leaf is
+    /// cleared when the last of its frames is asked for. Processors may go on without setting the bits again until
+    /// [`Shadow::flush_accessed`].
+    pub fn take_accessed(&mut self, frame: Hfn) -> bool {
+        self.pool.take_accessed(frame)
+    }
+
+    /// Has the other VCPUs flush, so that they set accessed bits again; the caller's processor owes the flush that is returned.
+    pub fn flush_accessed(&mut self) -> TlbFlush {
+        self.begin();
+        self.pool.owe_all();
+        self.pool.shoot_down(false);
+        self.pool.take_owed_and(TlbFlush::None)
+    }
+}
+
+impl<M: TableMemory, F: PteFormat> Pool<M, F> {
+    fn take_accessed(&mut self, frame: Hfn) -> bool {
+        let (small, large) = (frame.base(), frame.base().align_down(0x20_0000));
+        let is_last = frame.0 % 512 == 511;
+        let small = self.take_accessed_leaves(small, 1, true);
+        self.take_accessed_leaves(large, 2, is_last) || small
+    }
+}

@@ -1,0 +1,181 @@
+//! What a VCPU does for regions that the hypervisor finds by itself: samples of accesses, and phases of regioning.
+//!
+//! The run loop's timers call [`tick`], which takes the VM's samples and begins this VCPU's phases when they are due. In a phase the VCPU
+//! runs on nested tables of its own ([`PHASE`]), in which nothing is open at first: `memory_fault` calls [`touched`] for each page that
+//! it touches there, and [`work::PHASE`] has [`before_entry`] look before each entry whether an interrupt has come in between or the
+//! time is over. [`region::rounds`](crate::region::rounds) decides; what it decides is performed here and in `vm::regions`. Phases need nested tables: on
+//! others there are none, and a VCPU that changes to others ends its phase.
+//!
+//! Where no regions are wanted, [`tick`] is not called, and no exit has an instruction more.
+
+use alloc::vec::Vec;
+
+use super::Vcpu;
+use super::host::Host;
+use super::mmu::{follow_changes, set_tree};
+use crate::arch::addr::Gfn;
+use crate::device::Tsc;
+use crate::paging::engine::Engine;
+use crate::region::Space;
+use crate::region::history::Histories;
+use crate::region::regioning::{Change, Turn};
+use crate::virt::Virt;
+use crate::vm::regions::{PHASE, Records, Regions};
+use crate::vm::{HostMemory, Vm, work};
+
+mod phase;
+
+pub(super) use phase::{before_entry, touched};
+
+/// Virtual time until the rest of a sample that was taken in part, and after which a VCPU looks again that could not begin its phase, in nanoseconds.
+const SOON_NS: u64 = 1_000_000;
+/// The same where a VCPU has no use of regions now.
+const LATER_NS: u64 = 100_000_000;
+
+/// What a VCPU keeps of regioning.
+#[derive(Debug, Default)]
+pub struct OwnPhase {
+    /// When it begins.
+    turn: Option<Turn>,
+    /// Run time at which [`tick`] has something to do, in nanoseconds.
+    look_ns: u64,
+    /// It is in one, which ends at this time of its own.
+    end_ns: Option<u64>,
+    /// Ticks since the phase began that were the hypervisor's.
+    overhead: u64,
+    /// Pages that are open until the current region is closed.
+    open: Vec<Gfn>,
+    /// Registers at the last touch that has changed the region.
+    last: u64,
+    /// Interrupts that the guest has taken, and whether one stood ready, when that was last looked at.
+    interrupts: (u64, bool),
+}
+
+impl OwnPhase {
+    /// Whether the VCPU is in a phase.
+    pub fn is_on(&self) -> bool {
+        self.end_ns.is_some()
+    }
+}
+
+/// Does what is due at host TSC `tsc`, and returns when it wants to be called again.
+#[cold]
+#[inline(never)]
+pub(super) fn tick<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    tsc: u64,
+) -> u64 {
+    let ran_ns = vm.clock.nanos(Tsc(vcpu.ran_until(tsc))).0;
+    if ran_ns >= vcpu.phase.look_ns {
+        vcpu.phase.look_ns = look(vcpu, vm, host, tsc, ran_ns).unwrap_or(ran_ns + LATER_NS);
+    }
+    let left_us = vcpu.phase.look_ns.saturating_sub(ran_ns).div_ceil(1000);
+    tsc.saturating_add(left_us.saturating_mul(vm.clock.tsc_khz()) / 1000)
+}
+
+/// The same; the next time is run time in nanoseconds. `None`: there is nothing to do on these tables, or no memory for it.
+fn look<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    tsc: u64,
+    ran_ns: u64,
+) -> Option<u64> {
+    let abi::regions::Regions::On(wanted) = vm.regions.wanted() else { return None };
+    let vm_ns = vm.regions.virtual_ns(ran_ns);
+    let mut slot = vm.regions.lock(|| vm.answer(&mut vcpu.work));
+    let records = Regions::records(&mut slot, vm.layout).ok()?;
+    if let Err(_no_memory) = records.rounds(wanted) {
+        log::warn!("{}: no host memory to look for regions", vm.name);
+        return None;
+    }
+    let mut next_ns = u64::MAX;
+    // Processors without such bits tell of no accesses: sizes stand for working sets, and nothing ages.
+    let is_nested = vcpu.mmu.engine() == Engine::Nested;
+    if !is_nested || vcpu.virt.sets_dirty_bits() {
+        next_ns = ran_ns + (sample(vcpu, vm, host, records, vm_ns, tsc) - vm_ns);
+    }
+    let params = *records.rounds.as_ref()?.params();
+    let count = u16::try_from(vm.mailboxes.len()).unwrap_or(u16::MAX);
+    let turn =
+        vcpu.phase.turn.get_or_insert_with(|| Turn::new(vcpu.id as u16, count, ran_ns, params.period_ns));
+    // On other tables the turn is left out.
+    if turn.take(ran_ns) && is_nested && !vcpu.phase.is_on() {
+        begin(vcpu, vm, records, ran_ns);
+    }
+    if let Some(turn) = &vcpu.phase.turn {
+        next_ns = next_ns.min(turn.next_ns());
+    }
+    if vcpu.phase.is_on() {
+        // The end is looked for before each entry; the timer only has to bring one about.
+        next_ns = next_ns.min(ran_ns + u64::from(params.phase_ns) / 4);
+    }
+    Some(next_ns)
+}
+
+/// Takes a sample of the VM if it is due, or a part of it. The VM's virtual time at which there is more to do.
+fn sample<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    records: &mut Records,
+    vm_ns: u64,
+    tsc: u64,
+) -> u64 {
+    let due_ns = |histories: &Histories| histories.due_ns(Space::VM);
+    let due = records.guest.partition().histories().map_or(u64::MAX, due_ns);
+    if vm_ns < due {
+        return due;
+    }
+    let (scan, changes) = vm.sample(vcpu.id, &mut vcpu.work, records, vm_ns);
+    follow_changes(vcpu, changes);
+    if scan.is_complete
+        && let Some(rounds) = &mut records.rounds
+    {
+        rounds.sampled();
+    }
+    records.scans.took(host.tsc().wrapping_sub(tsc));
+    let due = records.guest.partition().histories().map_or(u64::MAX, due_ns);
+    due.max(vm_ns + SOON_NS)
+}
+
+/// The VCPU's turn has come.
+fn begin<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    records: &mut Records,
+    ran_ns: u64,
+) {
+    let Records { guest, rounds, .. } = records;
+    let Some(rounds) = rounds else { return };
+    let phase_ns = u64::from(rounds.params().phase_ns);
+    if rounds.in_phase().is_some() {
+        if let Some(turn) = &mut vcpu.phase.turn {
+            turn.postpone(ran_ns, 2 * phase_ns);
+        }
+        return;
+    }
+    let aged = rounds.age(guest.partition_mut());
+    let answer = rounds.due(guest.partition_mut(), vcpu.id, ran_ns);
+    let changes = vm.follow_effects(vcpu.id, &mut vcpu.work, records, &aged);
+    follow_changes(vcpu, changes);
+    let changes = vm.follow_effects(vcpu.id, &mut vcpu.work, records, &answer.effects);
+    follow_changes(vcpu, changes);
+    if answer.change != Change::CloseAll {
+        return;
+    }
+    if vm.begin_phase(&mut vcpu.work).is_err() {
+        let Records { guest, rounds, .. } = records;
+        rounds.iter_mut().for_each(|rounds| rounds.abandon(guest.partition_mut()));
+        return;
+    }
+    vcpu.phase.overhead = 0;
+    vcpu.phase.end_ns = Some(ran_ns + phase_ns);
+    vcpu.phase.last = 0;
+    vcpu.phase.interrupts = (vcpu.interrupts.counts.interrupts, false);
+    vcpu.phase.open.clear();
+    set_tree(vcpu, vm, PHASE);
+    vcpu.request(work::PHASE);
+}

@@ -1,0 +1,280 @@
+//! A VCPU in a phase of regioning: what it touches, and the tables that follow.
+
+use alloc::vec::Vec;
+
+use crate::arch::Access;
+use crate::arch::addr::{Gfn, Gpa, Gva, PAGE_SIZE, is_canonical};
+use crate::arch::state::Gpr;
+use crate::device::Tsc;
+use crate::paging::MapError;
+use crate::paging::engine::Engine;
+use crate::paging::guest_walk::{PagingState, peek};
+use crate::paging::tree_key::TreeKey;
+use crate::region::regioning::{Answer, Change, Event, Touch};
+use crate::region::{Kind, Owner, Rid};
+use crate::vcpu::Vcpu;
+use crate::vcpu::exit_context::ExitContext;
+use crate::vcpu::host::Host;
+use crate::vcpu::micro::registers;
+use crate::vcpu::mmu::{follow_changes, set_tree};
+use crate::vcpu::outcome::Outcome;
+use crate::virt::{FlushScope, Virt};
+use crate::vm::regions::Records;
+use crate::vm::{HostMemory, Vm, work};
+
+/// Pages of a region that are opened at a touch, in the order in which the region got them: the next ones are likely to follow.
+const AHEAD: usize = 256;
+/// Pages of the current region that are open at most before pages are opened one by one.
+const MOST_AHEAD: usize = 16_384;
+/// Bytes around the stack pointer in which an access is one of the stack's.
+const STACK: core::ops::Range<i64> = -0x1000..0x1_1000;
+
+impl<V: Virt> Vcpu<V> {
+    /// Nanoseconds of its phase's clock: run time without the hypervisor's own.
+    fn phase_ns<M: HostMemory>(&self, vm: &Vm<V::NestedFormat, M>, tsc: u64) -> u64 {
+        vm.clock.nanos(Tsc(self.ran_until(tsc).saturating_sub(self.phase.overhead))).0
+    }
+}
+
+/// Ends the VCPU's phase: it is back on its ordinary tables.
+fn end<V: Virt, M: HostMemory, H: Host>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, host: &mut H) {
+    vcpu.work &= !work::PHASE;
+    vcpu.phase.end_ns = None;
+    vcpu.phase.open = Vec::new();
+    let domain = if vm.regions.is_divided() { host.cache_domain() } else { 0 };
+    set_tree(vcpu, vm, TreeKey::new(domain, 0).unwrap_or(TreeKey::FIRST));
+    vm.end_phase(&mut vcpu.work);
+}
+
+/// In a phase, before an entry: whether an interrupt has come, or the time is over.
+#[cold]
+#[inline(never)]
+pub(in crate::vcpu) fn before_entry<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+) {
+    let Some(end_ns) = vcpu.phase.end_ns else {
+        vcpu.work &= !work::PHASE;
+        return;
+    };
+    let tsc = host.tsc();
+    let now_ns = vcpu.phase_ns(vm, tsc);
+    let is_offered = vcpu.has_offer() && vcpu.virt.can_take_interrupt();
+    let before = vcpu.phase.interrupts;
+    vcpu.phase.interrupts = (vcpu.interrupts.counts.interrupts, is_offered);
+    // One that stood ready at the last look has been told of.
+    let was_taken = vcpu.phase.interrupts.0 != before.0;
+    let event = match () {
+        () if now_ns >= end_ns || vcpu.mmu.engine() != Engine::Nested || !vm.regions.is_wanted() => {
+            Event::End
+        }
+        () if was_taken && !before.1 || is_offered && (was_taken || !before.1) => Event::Interrupt,
+        () => return,
+    };
+    let mut slot = vm.regions.lock(|| vm.answer(&mut vcpu.work));
+    match &mut *slot {
+        Some(records) => perform(vcpu, vm, host, records, now_ns, event),
+        None => end(vcpu, vm, host),
+    }
+    vcpu.phase.overhead += host.tsc().wrapping_sub(tsc);
+}
+
+/// The VCPU, in its phase, has touched a page that is not open there.
+#[cold]
+#[inline(never)]
+pub(in crate::vcpu) fn touched<V: Virt, M: HostMemory, H: Host>(
+    cx: ExitContext<'_, V, M, H>,
+    gpa: Gpa,
+    access: Access,
+    walk: bool,
+) -> Outcome {
+    let ExitContext { vcpu, vm, host, tsc } = cx;
+    let now_ns = vcpu.phase_ns(vm, tsc);
+    let mut slot = vm.regions.lock(|| vm.answer(&mut vcpu.work));
+    match &mut *slot {
+        // The guest's kernel serves its program, or it has got a frame that was a program's: nested tables do not say which. It is no change
+        // of the program's region in either case.
+        Some(records) if vcpu.phase.is_on() && is_by_kernel(vcpu, walk) && is_found(records, gpa) => {
+            let done = open_page(vcpu, vm, records, gpa.frame());
+            give_up_without_memory(vcpu, vm, host, records, done);
+        }
+        Some(records) if vcpu.phase.is_on() => {
+            let touch = touch(vcpu, vm, records, gpa, access, walk);
+            perform(vcpu, vm, host, records, now_ns, Event::Touch(touch));
+        }
+        // Its tables are those of a phase, and it has none.
+        _ => end(vcpu, vm, host),
+    }
+    drop(slot);
+    vcpu.phase.overhead += host.tsc().wrapping_sub(tsc);
+    Outcome::Resume
+}
+
+/// Whether a touch is the guest's kernel's. Page tables are, and what the delivery of an event reads and writes while the program's
+/// registers are still there.
+fn is_by_kernel<V: Virt>(vcpu: &Vcpu<V>, walk: bool) -> bool {
+    walk || vcpu.virt.cpl() != 3 || vcpu.virt.was_delivering()
+}
+
+/// Whether a page is in a region that was found.
+fn is_found(records: &Records, gpa: Gpa) -> bool {
+    let partition = records.guest.partition();
+    let info = partition.region_of(gpa.frame()).ok().and_then(|rid| partition.info(rid));
+    info.is_some_and(|info| matches!(info.owner, Owner::Space(_)) && info.kind != Kind::Seed)
+}
+
+/// What regioning is told of a touch.
+fn touch<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    records: &Records,
+    gpa: Gpa,
+    access: Access,
+    walk: bool,
+) -> Touch {
+    let gfn = gpa.frame();
+    let (rip, rsp) = (Gva(vcpu.virt.rip()), Gva(vcpu.virt.gpr(Gpr::Rsp)));
+    let by_kernel = is_by_kernel(vcpu, walk);
+    let partition = records.guest.partition();
+    let is_new = partition
+        .region_of(gfn)
+        .ok()
+        .and_then(|rid| partition.info(rid))
+        .is_some_and(|info| info.owner == Owner::Vm || info.kind == Kind::Seed);
+    // Only of what is new it matters what it is. A page table is the kernel's, wherever its program's stack lies.
+    let address = if is_new && !walk { address_near(vcpu, vm, gfn, rip, rsp) } else { None };
+    Touch { gfn, address, is_user_address: false, rip, rsp, is_fetch: access.execute && !walk, by_kernel }
+}
+
+/// An address near the stack pointer, or in the page of the instruction, that leads to a frame: nested faults do not tell addresses.
+fn address_near<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    gfn: Gfn,
+    rip: Gva,
+    rsp: Gva,
+) -> Option<Gva> {
+    let state = PagingState::of(&vcpu.virt, vm.paging_features);
+    let access = Access { user: vcpu.virt.cpl() == 3, ..Access::READ };
+    let memory = vm.read_memory(&mut vcpu.work);
+    let ram = memory.ram();
+    let pages = STACK.step_by(PAGE_SIZE as usize).map(|offset| Gva(rsp.0.wrapping_add_signed(offset)));
+    let leads_there = |gva: &Gva| {
+        is_canonical(*gva) && peek(&state, &ram, *gva, access).is_ok_and(|found| found.gpa.frame() == gfn)
+    };
+    core::iter::once(rip).chain(pages).find(leads_there)
+}
+
+/// Tells regioning of an event, and performs the answer.
+fn perform<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    records: &mut Records,
+    now_ns: u64,
+    event: Event,
+) {
+    let Records { guest, rounds, .. } = records;
+    let Some(rounds) = rounds.as_mut().filter(|rounds| rounds.in_phase() == Some(vcpu.id)) else {
+        return end(vcpu, vm, host);
+    };
+    let Answer { change, effects } = rounds.on(guest.partition_mut(), now_ns, event);
+    let changes = vm.follow_effects(vcpu.id, &mut vcpu.work, records, &effects);
+    follow_changes(vcpu, changes);
+    let done = match (change, event) {
+        (Change::Open(gfn), _) => open_page(vcpu, vm, records, gfn),
+        (Change::Switch { close, .. }, Event::Touch(touch)) => {
+            enter_region(vcpu, vm, records, touch.gfn, close.is_some())
+        }
+        (Change::CloseAll, _) => close_all(vcpu, vm),
+        (Change::Finish(round), _) => {
+            log::debug!("{}: VCPU {} was in a phase: {round:?}", vm.name, vcpu.id);
+            end(vcpu, vm, host);
+            let vm_ns = vm.regions.virtual_ns(0);
+            let changes = vm.end_round(vcpu.id, &mut vcpu.work, records, vm_ns);
+            follow_changes(vcpu, changes);
+            Ok(())
+        }
+        (Change::None | Change::Switch { .. }, _) => {
+            end(vcpu, vm, host);
+            Ok(())
+        }
+    };
+    give_up_without_memory(vcpu, vm, host, records, done);
+}
+
+/// Ends the phase if there was no memory for its tables.
+fn give_up_without_memory<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+    records: &mut Records,
+    done: Result<(), MapError>,
+) {
+    if done.is_ok() || !vcpu.phase.is_on() {
+        return;
+    }
+    log::debug!("{}: no memory for the tables of a phase", vm.name);
+    let Records { guest, rounds, .. } = records;
+    rounds.iter_mut().for_each(|rounds| rounds.abandon(guest.partition_mut()));
+    end(vcpu, vm, host);
+}
+
+/// A page is open, until everything is closed if that makes a difference.
+fn open_page<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    records: &Records,
+    gfn: Gfn,
+) -> Result<(), MapError> {
+    let is_for_all =
+        |rid: Rid| records.guest.partition().info(rid).is_some_and(|info| info.owner == Owner::Vm);
+    if !records.guest.partition().region_of(gfn).is_ok_and(is_for_all)
+        && vcpu.phase.open.try_reserve(1).is_ok()
+    {
+        vcpu.phase.open.push(gfn);
+    }
+    vm.change_phase(&mut vcpu.work, &[], core::iter::once(gfn))
+}
+
+/// The region of this page is the current one. The page is opened, and what is likely to follow.
+fn enter_region<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    records: &Records,
+    gfn: Gfn,
+    closes: bool,
+) -> Result<(), MapError> {
+    // An instruction that needs both regions completes: it comes again with the same registers.
+    let now = registers(vcpu);
+    let was_same = core::mem::replace(&mut vcpu.phase.last, now) == now;
+    if closes && !was_same {
+        close_all(vcpu, vm)?;
+    }
+    vm.keep_frame_small(&mut vcpu.work, gfn);
+    let open = &mut vcpu.phase.open;
+    let ahead = if open.len() < MOST_AHEAD { AHEAD } else { 1 };
+    let partition = records.guest.partition();
+    let from = open.len();
+    if open.try_reserve(ahead).is_ok() {
+        open.extend(partition.frames_from(gfn).take(ahead));
+    }
+    let frames: &[Gfn] = &open[from..];
+    // Without memory for the list the page is open until the phase ends.
+    let only = [gfn];
+    vm.change_phase(&mut vcpu.work, &[], if frames.is_empty() { &only } else { frames }.iter().copied())
+}
+
+/// Closes what is open but for what is open everywhere.
+fn close_all<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+) -> Result<(), MapError> {
+    let open = core::mem::take(&mut vcpu.phase.open);
+    let done = vm.change_phase(&mut vcpu.work, &open, core::iter::empty());
+    vcpu.virt.flush(FlushScope::All);
+    vcpu.phase.open = open;
+    vcpu.phase.open.clear();
+    done
+}

@@ -1,0 +1,309 @@
+//! Regions that are found and mapped to caches by themselves: a program on a modelled processor, whose faults the run loop gets.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::*;
+use crate::arch::Access;
+use crate::arch::addr::{Gfn, Gpa};
+use crate::guest::build::scrub;
+use crate::paging::engine::Engine;
+use crate::paging::model::{Processor, Vendor};
+use crate::paging::tree_key::TreeKey;
+use crate::region::caches::Caches;
+use crate::region::rounds::{At, Counts};
+use crate::region::{Kind, Owner, Rid};
+use crate::vcpu::mmu::switch;
+use crate::vcpu::outcome::Return;
+use crate::vcpu::run::run;
+use crate::vcpu::testing::Machine;
+use crate::virt::Roots;
+use crate::virt::fake::Step;
+use crate::vm::regions::PHASE;
+
+/// Frames of the program's stack and of its two regions.
+const STACK: u64 = 0x80;
+const REGIONS: [u64; 2] = [0x200, 0x300];
+const FRAMES: u64 = 48;
+/// Nanoseconds of an access, which are as many ticks.
+const ACCESS: u64 = 1000;
+
+/// The guest touches the address in `choices`.
+const TOUCH: Step = |f| {
+    let gpa = Gpa(f.choices.pop_front().expect("an address"));
+    Exit::NestedFault { gpa, access: Access::WRITE, present: false, walk: false }
+};
+
+struct Scene {
+    machine: Machine,
+    processor: Processor,
+    at: u64,
+}
+
+impl Scene {
+    /// Two cache domains of 64 frames each; a guest at CPL 3.
+    fn new(policy: &str) -> Scene {
+        let regions = format!("regions = \"{policy},cache_kib=256,period_ms=20,phase_ms=4\"\n");
+        let mut machine = Machine::with(if policy.is_empty() { "" } else { &regions }, &[]);
+        machine.vm.regions.set_domains(2);
+        machine.vm.regions.set_place(At { caches: Arc::new(Caches::new([1000, 1000])), vm: 0, weight: 256 });
+        machine.host.allowed = 3;
+        machine.vcpu.virt.sets_dirty_bits = true;
+        machine.vcpu.virt.regs.cpl = 3;
+        machine.vcpu.virt.set_gpr(Gpr::Rsp, (STACK << 12) + 0x800);
+        let mut scene = Scene { machine, processor: Processor::new(Vendor::Amd), at: 0 };
+        // The timer is armed.
+        scene.exit(None);
+        scene
+    }
+
+    /// The guest exits: at a fault, or because the timer has come.
+    fn exit(&mut self, fault: Option<Gpa>) {
+        let Machine { vm, vcpu, host } = &mut self.machine;
+        let interrupt: Step = |f| {
+            f.cpu.tsc.set(f.cpu.tsc.get() + 10);
+            Exit::Interrupt
+        };
+        vcpu.virt.script = fault.map(|_| TOUCH).into_iter().chain([interrupt]).collect();
+        vcpu.virt.choices = fault.map(|gpa| gpa.0).into_iter().collect();
+        host.wanted_at = Some(host.cpu.tsc.get() + 5);
+        match run(vcpu, vm, &mut (), host) {
+            Return::Move(domain) => host.domain = domain,
+            Return::Yield => {}
+            end => panic!("{end:?}"),
+        }
+        vcpu.virt.script.clear();
+        if !core::mem::take(&mut vcpu.virt.flushes).is_empty() {
+            self.processor.flush(crate::paging::range::Flush::All);
+        }
+    }
+
+    /// The program accesses a frame.
+    fn access(&mut self, frame: u64) {
+        let gpa = Gpa(frame << 12);
+        for attempt in 0.. {
+            assert!(attempt < 100, "frame {frame:#x} faults for ever");
+            if self.machine.host.cpu.tsc.get() >= self.machine.vcpu.due {
+                self.exit(None);
+            }
+            let Machine { vm, vcpu, .. } = &self.machine;
+            let root = match vcpu.virt.roots {
+                Some(Roots::Nested(root)) => root,
+                None => vm.memory.read().nested.root(TreeKey::FIRST),
+                other => panic!("{other:?}"),
+            };
+            let tables = vm.memory.read().host.clone();
+            if self.processor.access(&tables, root.frame(), gpa, Access::WRITE).is_ok() {
+                break;
+            }
+            self.exit(Some(gpa));
+        }
+        // The instruction has completed.
+        let rax = self.machine.vcpu.virt.gpr(Gpr::Rax);
+        self.machine.vcpu.virt.set_gpr(Gpr::Rax, rax + 1);
+        let tsc = &self.machine.host.cpu.tsc;
+        tsc.set(tsc.get() + ACCESS);
+    }
+
+    /// Visits of `visit` accesses each, in a loop over each region by turns, with one to the stack at each begin.
+    fn memlat(&mut self, visits: u64, visit: u64) {
+        for n in 0..visits {
+            self.access(STACK);
+            for _ in 0..visit {
+                self.at += 1;
+                self.access(REGIONS[n as usize % 2] + self.at % FRAMES);
+            }
+        }
+    }
+
+    /// Goes on until a phase that may be running is over: it has torn a region down.
+    fn end_phase(&mut self) {
+        while self.machine.vcpu.phase.is_on() {
+            self.memlat(2, 400);
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        let slot = self.machine.vm.regions.lock(|| unreachable!("the lock is free"));
+        slot.as_ref().unwrap().rounds.as_ref().unwrap().counts()
+    }
+
+    /// Kinds of the regions in which these frames are.
+    fn kinds(&self, frames: impl Iterator<Item = u64>) -> Vec<Kind> {
+        let slot = self.machine.vm.regions.lock(|| unreachable!("the lock is free"));
+        let partition = slot.as_ref().unwrap().guest.partition();
+        partition.check().unwrap();
+        let rids: BTreeSet<Rid> = frames.map(|frame| partition.region_of(Gfn(frame)).unwrap()).collect();
+        rids.into_iter().map(|rid| partition.info(rid).unwrap().kind).collect()
+    }
+
+    fn has_phase_tables(&self) -> bool {
+        self.machine.vm.memory.read().nested.get(PHASE).is_some()
+    }
+
+    fn trees(&self) -> usize {
+        self.machine.vm.memory.read().nested.iter().count()
+    }
+}
+
+#[test]
+fn two_regions_of_a_program_are_found_and_mapped_to_two_caches() {
+    let mut scene = Scene::new("unify,q_us=100,least_us=100,most_us=2000,move_us=4");
+    // Each region is one, and they are mapped to different caches. A round in which one of them was not seen for long may take
+    // that back until the next.
+    let found = |scene: &Scene| REGIONS.map(|first| scene.kinds(first..first + FRAMES));
+    let are_apart = |scene: &Scene| {
+        let [first, second] = found(scene);
+        first.len() == 1
+            && second.len() == 1
+            && first[0].is_local()
+            && second[0].is_local()
+            && first != second
+    };
+    scene.memlat(400, 400);
+    scene.end_phase();
+    for _ in 0..10 {
+        if are_apart(&scene) {
+            break;
+        }
+        scene.memlat(50, 400);
+        scene.end_phase();
+    }
+    assert!(are_apart(&scene), "{:?} {:?}", found(&scene), scene.counts());
+    assert_eq!(scene.kinds(STACK..STACK + 1), [Kind::Global]);
+    let counts = scene.counts();
+    assert!(counts.rounds >= 4 && counts.spread >= 1 && counts.given_up == 0, "{counts:?}");
+    // From now on the VCPU goes where its memory is.
+    let slot = scene.machine.vm.regions.lock(|| unreachable!("the lock is free"));
+    let records = slot.as_ref().unwrap();
+    assert!(records.micro.counts().moves > 100, "{:?}", records.micro.counts());
+    assert!(records.scans.samples >= 1, "{:?}", records.scans);
+    let memory = scene.machine.vm.memory.read();
+    let closed = |frame: u64| memory.p2m.translate(Gpa(frame << 12)).closed_in(0).is_some();
+    assert_ne!(closed(REGIONS[0]), closed(REGIONS[1]));
+}
+
+#[test]
+fn balance_keeps_a_vm_together() {
+    let mut scene = Scene::new("balance,q_us=100");
+    scene.memlat(200, 400);
+    scene.end_phase();
+    let all = scene.kinds(REGIONS.into_iter().flat_map(|first| first..first + FRAMES));
+    assert!(all.len() == 2 && all[0] == all[1] && all[0].is_local(), "{all:?} {:?}", scene.counts());
+}
+
+#[test]
+fn nothing_happens_while_it_is_off() {
+    let mut scene = Scene::new("");
+    scene.memlat(50, 400);
+    assert!(scene.machine.vm.regions.lock(|| unreachable!("the lock is free")).is_none());
+    assert_eq!((scene.trees(), scene.machine.vcpu.virt.roots), (1, None));
+    assert!(!scene.machine.vcpu.phase.is_on());
+}
+
+/// Brings the VCPU into a phase.
+fn in_phase(policy: &str) -> Scene {
+    let mut scene = Scene::new(policy);
+    for n in 0.. {
+        assert!(n < 10_000, "no phase begins");
+        scene.memlat(1, 10);
+        if scene.machine.vcpu.phase.is_on() {
+            break;
+        }
+    }
+    assert_eq!((scene.machine.vcpu.mmu.tree(), scene.trees()), (PHASE, 2));
+    scene
+}
+
+#[test]
+fn an_instruction_that_needs_regions_which_do_not_merge_completes_in_a_phase() {
+    let mut scene = in_phase("unify");
+    {
+        let mut slot = scene.machine.vm.regions.lock(|| unreachable!("the lock is free"));
+        let guest = &mut slot.as_mut().unwrap().guest;
+        for first in REGIONS {
+            let number = guest.add(&mut |_| ()).unwrap();
+            guest.add_pages(first, 3, number.into(), &mut |_| ()).unwrap();
+        }
+    }
+    // Its registers stay the same until both are open.
+    let both_open = |scene: &Scene| {
+        let memory = scene.machine.vm.memory.read();
+        REGIONS.iter().all(|first| {
+            let found = memory.nested.tree(PHASE).find(Gpa(first << 12));
+            matches!(found, crate::paging::table::Found::Leaf(_))
+        })
+    };
+    for attempt in 0.. {
+        assert!(attempt < 5 && scene.machine.vcpu.phase.is_on());
+        scene.exit(Some(Gpa(REGIONS[attempt % 2] << 12)));
+        if both_open(&scene) {
+            break;
+        }
+    }
+    // Another instruction closes the one that it leaves.
+    scene.machine.vcpu.virt.set_gpr(Gpr::Rax, 7);
+    let owner = |scene: &Scene| {
+        let slot = scene.machine.vm.regions.lock(|| unreachable!("the lock is free"));
+        let partition = slot.as_ref().unwrap().guest.partition();
+        partition.info(partition.region_of(Gfn(0x400)).unwrap()).unwrap().owner
+    };
+    scene.exit(Some(Gpa(0x40_0000)));
+    assert!(!both_open(&scene) && owner(&scene) == Owner::Space(crate::region::Space::VM));
+}
+
+#[test]
+fn an_interrupt_closes_the_current_region() {
+    let mut scene = in_phase("unify");
+    scene.exit(Some(Gpa(REGIONS[0] << 12)));
+    let is_open = |scene: &Scene| {
+        let memory = scene.machine.vm.memory.read();
+        matches!(memory.nested.tree(PHASE).find(Gpa(REGIONS[0] << 12)), crate::paging::table::Found::Leaf(_))
+    };
+    assert!(is_open(&scene));
+    scene.machine.vcpu.interrupts.counts.interrupts += 1;
+    scene.exit(None);
+    assert!(!is_open(&scene) && scene.machine.vcpu.phase.is_on());
+}
+
+#[test]
+fn a_phase_ends_with_other_tables_a_reset_or_no_memory() {
+    // Shadow tables.
+    let mut scene = in_phase("unify");
+    switch(&mut scene.machine.vcpu, &scene.machine.vm, Engine::Shadow, || 0).unwrap();
+    scene.exit(None);
+    assert!(!scene.machine.vcpu.phase.is_on() && scene.machine.vcpu.mmu.tree() == TreeKey::FIRST);
+    assert_eq!((scene.has_phase_tables(), scene.counts().rounds), (false, 1));
+    // A reset: the VCPU is another one afterwards.
+    let scene = in_phase("unify");
+    scrub(&scene.machine.vm, 0).unwrap();
+    assert_eq!(scene.trees(), 1);
+    assert!(scene.machine.vm.regions.lock(|| unreachable!("the lock is free")).is_none());
+    // No frame for the phase's tables.
+    let mut scene = in_phase("unify");
+    let tables = scene.machine.vm.memory.read().host.tables.clone();
+    tables.set_limit(tables.in_use());
+    scene.exit(Some(Gpa(0x100_0000)));
+    assert!(!scene.machine.vcpu.phase.is_on() && !scene.has_phase_tables());
+    scene.access(REGIONS[0]);
+}
+
+#[test]
+fn what_was_found_is_open_again_when_it_is_turned_off() {
+    let mut scene = Scene::new("unify,q_us=100,least_us=100,most_us=2000,move_us=4");
+    scene.memlat(400, 400);
+    {
+        let Machine { vm, vcpu, .. } = &mut scene.machine;
+        vm.regions.want(abi::regions::Regions::Off);
+        let mut slot = vm.regions.lock(|| unreachable!("the lock is free"));
+        let records = slot.as_mut().unwrap();
+        let changes = vm.give_up_regions(0, &mut vcpu.work, records);
+        crate::vcpu::mmu::follow_changes(vcpu, changes);
+        assert_eq!(records.found().filter(|(_, info)| info.kind.is_local()).count(), 0);
+    }
+    let before = scene.machine.host.domain;
+    scene.memlat(20, 400);
+    assert_eq!(scene.machine.host.domain, before);
+    let memory = scene.machine.vm.memory.read();
+    assert!(REGIONS.iter().all(|frame| memory.p2m.translate(Gpa(frame << 12)).closed_in(9).is_none()));
+}

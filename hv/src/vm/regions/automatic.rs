@@ -1,0 +1,244 @@
+//! Regions that the hypervisor finds by itself: whether it is to, and what follows for the VM's tables.
+//!
+//! [`region::rounds`](crate::region::rounds) decides; `vcpu::regions` calls both, on behalf of a VCPU and under the lock of the VM's regions.
+
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use super::{NotPlaced, PHASE, Records, Regions};
+use crate::arch::addr::Gfn;
+use crate::mem::pieces::OutOfMemory;
+use crate::paging::MapError;
+use crate::paging::format::{NestedAttr, PteFormat};
+use crate::region::partition::Info;
+use crate::region::rounds::{At, Rounds};
+use crate::region::{Effect, Effects, Kind, Owner, Rid, Target};
+use crate::vm::{HostMemory, MapChanges, Vm};
+
+impl Regions {
+    /// For a VM in which the hypervisor looks for regions in this way, or not at all.
+    pub fn wanted_from_start(wanted: abi::regions::Regions) -> Regions {
+        let regions = Regions::default();
+        regions.want(wanted);
+        regions
+    }
+
+    /// Whether the hypervisor looks for regions.
+    #[inline(always)]
+    pub fn is_wanted(&self) -> bool {
+        self.is_wanted.load(Ordering::Relaxed)
+    }
+
+    /// How it does.
+    pub fn wanted(&self) -> abi::regions::Regions {
+        *self.wanted.lock()
+    }
+
+    /// Whether it is to, and how, from now on. Regions that were found before stay ([`Vm::give_up_regions`]).
+    pub fn want(&self, wanted: abi::regions::Regions) {
+        *self.wanted.lock() = wanted;
+        self.is_wanted.store(wanted != abi::regions::Regions::Off, Ordering::SeqCst);
+    }
+
+    /// The VM's place in the machine; once, before it runs.
+    pub fn set_place(&self, at: At) {
+        self.at.call_once(|| at);
+    }
+
+    /// Where regions go.
+    pub fn place(&self) -> Option<&At> {
+        self.at.get()
+    }
+
+    /// The VM loads no cache any more.
+    pub(super) fn withdraw(&self) {
+        if let Some(at) = self.at.get() {
+            at.caches.withdraw(at.vm);
+        }
+    }
+
+    /// The VM's virtual time in nanoseconds, of which a VCPU has run `ran_ns`.
+    pub fn virtual_ns(&self, ran_ns: u64) -> u64 {
+        self.ran_ns.fetch_max(ran_ns, Ordering::Relaxed).max(ran_ns)
+    }
+}
+
+impl Drop for Regions {
+    fn drop(&mut self) {
+        self.withdraw();
+    }
+}
+
+impl Records {
+    /// The regions that were found, those that no cache has, too.
+    pub fn found(&self) -> impl Iterator<Item = (Rid, Info)> + '_ {
+        let is_found = |info: &Info| {
+            matches!(info.owner, Owner::Space(_)) && !matches!(info.kind, Kind::Seed | Kind::Shared)
+        };
+        self.guest.partition().regions().filter(move |(_, info)| is_found(info))
+    }
+
+    /// What finds regions in this way; made if there is nothing yet, or if another way is wanted now.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn rounds(&mut self, wanted: abi::regions::Regioning) -> Result<&mut Rounds, OutOfMemory> {
+        let is_known = self.rounds.as_ref().is_some_and(|rounds| *rounds.settings() == wanted);
+        if !is_known {
+            self.rounds = Some(alloc::boxed::Box::new(Rounds::new(wanted, self.guest.partition_mut())?));
+        }
+        self.rounds.as_deref_mut().ok_or(OutOfMemory)
+    }
+}
+
+/// Puts what has become of a region on a list. Regions that are torn down only open: a frame that there is no memory to open is
+/// opened by the next fault on it.
+fn keep(all: &mut Vec<Effects>, effects: Effects) {
+    if effects.iter().next().is_some() && all.try_reserve(1).is_ok() {
+        all.push(effects);
+    }
+}
+
+impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
+    /// Has records and tables follow what has become of regions.
+    pub fn follow_effects(
+        &self,
+        vcpu: u32,
+        work: &mut u32,
+        records: &mut Records,
+        effects: &[Effects],
+    ) -> MapChanges {
+        let mut changes = MapChanges::default();
+        let frame = |effect| match effect {
+            Effect::Close(Target::Frame(gfn), _) | Effect::Open(Target::Frame(gfn), _) => Some(gfn),
+            _ => None,
+        };
+        let all = || effects.iter().flat_map(Effects::iter);
+        // All at once: each call has the other VCPUs flush. A frame without memory for tables is opened by the next fault there.
+        if all().any(|effect| frame(effect).is_some()) {
+            let partition = records.guest.partition();
+            let done = self.set_homes(vcpu, work, partition, all().filter_map(frame));
+            changes.add(done.unwrap_or(MapChanges { flush: true, root: true }));
+        }
+        for effect in all() {
+            match effect {
+                Effect::Died(rid) => records.forget(rid),
+                Effect::Close(Target::Region(rid), _) | Effect::Open(Target::Region(rid), _) => {
+                    let partition = records.guest.partition();
+                    let done = self.set_homes(vcpu, work, partition, partition.frames_of(rid));
+                    changes.add(done.unwrap_or_else(|_| self.open_instead(vcpu, work, records, rid)));
+                }
+                Effect::Born(_) | Effect::Close(..) | Effect::Open(..) => {}
+            }
+        }
+        changes
+    }
+
+    /// There is no memory to have tables follow a region: it becomes global, which closes nothing.
+    #[cold]
+    fn open_instead(&self, vcpu: u32, work: &mut u32, records: &mut Records, rid: Rid) -> MapChanges {
+        // Some entries have changed in any case.
+        self.globalise(vcpu, work, records, rid).unwrap_or(MapChanges { flush: true, root: true })
+    }
+
+    /// What follows a phase: regions that bring nothing are given up, or the balancer's moves are made.
+    pub fn end_round(&self, vcpu: u32, work: &mut u32, records: &mut Records, vm_ns: u64) -> MapChanges {
+        let (Some(rounds), Some(at)) = (&mut records.rounds, self.regions.place()) else {
+            return MapChanges::default();
+        };
+        let mut effects = Vec::new();
+        let moves = rounds.end(records.guest.partition_mut(), vm_ns, at, |effect| keep(&mut effects, effect));
+        log::debug!("{}: {moves:x?}, {} regions given up", self.name, effects.len());
+        let mut changes = self.follow_effects(vcpu, work, records, &effects);
+        for step in moves.unwrap_or_default() {
+            match self.localise(vcpu, work, records, step.rid, step.to) {
+                Ok(more) => {
+                    changes.add(more);
+                    self.keep_small(work, records, step.rid);
+                }
+                Err(NotPlaced::NoMemory) => {
+                    log::warn!(
+                        "{}: no host memory to map region {} to a cache",
+                        self.name,
+                        step.rid.number()
+                    );
+                    changes.add(MapChanges { flush: true, root: true });
+                }
+                Err(why) => log::debug!("{}: region {}: {why:?}", self.name, step.rid.number()),
+            }
+        }
+        changes
+    }
+
+    /// Has nested leaves tell of each frame of a region by itself, so that samples do.
+    fn keep_small(&self, work: &mut u32, records: &Records, rid: Rid) {
+        let mut memory = self.lock_memory(work);
+        records.guest.partition().frames_of(rid).for_each(|gfn| memory.nested.keep_small(gfn));
+    }
+
+    /// Makes the tables of a phase, in which nothing is open.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn begin_phase(&self, work: &mut u32) -> Result<(), MapError> {
+        let mut memory = self.lock_memory(work);
+        let host = memory.host.clone();
+        memory.nested.add_for_phase(PHASE, host)
+    }
+
+    /// Frees the tables of a phase. Its VCPU uses others, and flushes before it enters the guest.
+    pub fn end_phase(&self, work: &mut u32) {
+        self.lock_memory(work).nested.remove(PHASE);
+    }
+
+    /// Opens pages in the tables of the phase, and closes others there. Translations of those are gone when the VCPU has flushed;
+    /// no other one uses the tables.
+    ///
+    /// # Errors
+    /// No memory for tables: some pages are not open.
+    pub fn change_phase(
+        &self,
+        work: &mut u32,
+        close: &[Gfn],
+        open: impl Iterator<Item = Gfn>,
+    ) -> Result<(), MapError> {
+        let (retired, host, result) = {
+            let mut memory = self.lock_memory(work);
+            let memory = &mut *memory;
+            let tree = memory.nested.tree_mut(PHASE);
+            if !tree.is_for_phase() {
+                return Ok(());
+            }
+            let mut result = Ok(());
+            for gfn in close {
+                let _flushed_by_the_caller = tree.forget(crate::paging::range::GpaRange::page(gfn.base()))?;
+            }
+            for gfn in open {
+                match tree.open(gfn, &memory.p2m) {
+                    // Empty entries are in no TLB.
+                    Ok(_) => {}
+                    Err(error) => result = Err(error),
+                }
+            }
+            (memory.nested.take_retired(), memory.host.clone(), result)
+        };
+        retired.free(&host);
+        result
+    }
+
+    /// A frame is in a region that was found now: samples are to tell of it alone.
+    pub fn keep_frame_small(&self, work: &mut u32, gfn: Gfn) {
+        self.lock_memory(work).nested.keep_small(gfn);
+    }
+
+    /// Ends the search for regions, and opens those that it has found. No VCPU runs.
+    pub fn give_up_regions(&self, vcpu: u32, work: &mut u32, records: &mut Records) -> MapChanges {
+        let Some(rounds) = &mut records.rounds else { return MapChanges::default() };
+        let mut effects = Vec::new();
+        rounds.give_up(records.guest.partition_mut(), |effect| keep(&mut effects, effect));
+        let changes = self.follow_effects(vcpu, work, records, &effects);
+        records.rounds = None;
+        self.regions.withdraw();
+        changes
+    }
+}
