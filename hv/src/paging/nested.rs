@@ -213,6 +213,11 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         self.table.take_retired_with(others)
     }
 
+    /// Whether a page was accessed since the last time, where processors set accessed bits: see [`Table::take_accessed`].
+    pub fn take_accessed(&self, page: Gpa) -> bool {
+        self.table.take_accessed(page)
+    }
+
     /// How many frames its tables take.
     pub fn table_frames(&self) -> u64 {
         self.table.frames()
@@ -229,7 +234,7 @@ fn attr(entry: P2mEntry, domain: u8) -> Option<(Hpa, NestedAttr)> {
         P2mEntry::Ram { hpa, writable: false }
         | P2mEntry::Local { hpa, writable: false, .. }
         | P2mEntry::Rom { hpa } => Some((hpa, NestedAttr::ROM)),
-        P2mEntry::Mmio | P2mEntry::Hole => None,
+        P2mEntry::Mmio | P2mEntry::Absent { .. } | P2mEntry::Hole => None,
     }
 }
 

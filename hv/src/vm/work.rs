@@ -38,3 +38,5 @@ pub const SPIN: u32 = 1 << 15;
 pub const MOVE: u32 = 1 << 16;
 /// Use the tables of the PCPU's cache domain.
 pub const TREE: u32 = 1 << 17;
+/// Pages of an overcommitted VM are to be evicted, or it has to end.
+pub const PAGER: u32 = 1 << 18;

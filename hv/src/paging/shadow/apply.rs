@@ -67,6 +67,12 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         (reload.then_some(Reload), self.pool.take_owed_and(TlbFlush::None))
     }
 
+    /// Whether the memory in a frame was accessed through these tables since the last time. A guest's table counts as accessed
+    /// while it is shadowed: its loss costs the faults that fill all its shadow pages again.
+    pub fn take_accessed(&mut self, frame: Hfn) -> bool {
+        self.pool.take_accessed(frame) | self.pool.shadows(frame).next().is_some()
+    }
+
     /// Nothing leads to a frame any more, and nothing is made from a table there. Whether anything was.
     fn forget_frame(&mut self, frame: Hfn) -> bool {
         let mut any = false;

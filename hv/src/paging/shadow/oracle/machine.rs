@@ -289,7 +289,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
                     self.nested.fault(stopped.gpa, stopped.access, p2m).map_err(|e| format!("{e:?}"))?;
                 let wanted = match p2m.translate(stopped.gpa) {
                     P2mEntry::Mmio => NestedOutcome::Mmio,
-                    P2mEntry::Hole => NestedOutcome::NotMapped,
+                    P2mEntry::Hole | P2mEntry::Absent { .. } => NestedOutcome::NotMapped,
                     P2mEntry::Rom { .. } => NestedOutcome::RomWrite,
                     P2mEntry::Ram { .. } => NestedOutcome::WriteProtected,
                     P2mEntry::Local { .. } => unreachable!("nothing here is mapped to a cache"),

@@ -8,7 +8,7 @@ use super::*;
 use crate::arch::addr::{Hfn, Hpa};
 use crate::mem::table_memory::{ENTRIES, TableMemory};
 use crate::paging::format::PteFormat;
-use crate::paging::format::x86::{DIRTY, LARGE, PRESENT, WRITE};
+use crate::paging::format::x86::{ACCESSED, DIRTY, LARGE, PRESENT, WRITE};
 
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Whether nothing points to a page.
@@ -247,6 +247,25 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
                 any = true;
             }
             slot = next;
+        }
+        any
+    }
+
+    /// Whether the memory at `frame` was accessed through a leaf of level 1 since the last time; clears the bits. Leaves are made
+    /// with theirs set. Other bits that processors set meanwhile are not lost: leaves have had them from the start.
+    pub(in super::super) fn take_accessed(&mut self, frame: Hfn) -> bool {
+        let to = frame.base().0;
+        let mut slot = self.lists[self.reverse_map(to, 1)];
+        let mut any = false;
+        while slot != NONE {
+            let (id, index) = Self::place(slot);
+            let page = self.page(id);
+            let raw = self.memory.load(page.frame, index);
+            if raw & leaf_address(1) == to && page.key.level() == 1 && raw & ACCESSED != 0 {
+                self.memory.store(page.frame, index, raw & !ACCESSED);
+                any = true;
+            }
+            (slot, _) = Record::of(page, index).neighbours(&self.memory);
         }
         any
     }
