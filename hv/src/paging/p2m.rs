@@ -16,6 +16,8 @@ use crate::arch::addr::{Gpa, Hfn, Hpa, PAGE_SIZE, PageSize};
 use crate::mem::pager::Pager;
 use crate::mem::table_memory::TableMemory;
 
+mod absent;
+
 pub use super::format::p2m::{P2mFormat, P2mKind};
 
 /// Bits of the host-physical addresses that a P2m leads to: 256 TiB. The keys of shadow pages have room for the frames of no more.
@@ -205,75 +207,6 @@ impl<M: TableMemory> P2m<M> {
         self.changed(range, was, result)
     }
 
-    /// Makes `range` RAM that a pager holds, in leaves of 4 KiB, which stay: a page comes and goes without a table. For a P2m
-    /// that no engine has seen.
-    ///
-    /// # Errors
-    /// No frames for its tables.
-    pub fn map_absent(&mut self, range: GpaRange, pager: &Arc<Pager>) -> Result<(), MapError> {
-        self.pager = Some(pager.clone());
-        let _no_engine = self.map(range, Hpa(range.start.0), P2mKind::Absent { home: None })?;
-        self.split(range, PageSize::Size4K)
-    }
-
-    /// Takes a page away that the pager is about to hold: [`Pager::store`] says when its frame is free. `None`: it is not plain RAM
-    /// now, and stays.
-    pub fn evict(&mut self, page: Gpa) -> Option<Changed> {
-        let home = self.evictable(page)?;
-        let range = GpaRange::page(page);
-        // No table is needed: the leaf is one of 4 KiB since `map_absent`.
-        self.map(range, Hpa(range.start.0), P2mKind::Absent { home }).ok()
-    }
-
-    /// Takes all RAM of `range` away, open in all cache domains: the pager forgets it, and the engines must be told.
-    pub fn evict_all(&mut self, range: GpaRange) {
-        let result = self.table.protect(range, |kind| match kind {
-            P2mKind::Ram { .. } | P2mKind::Local { .. } | P2mKind::Absent { .. } => {
-                P2mKind::Absent { home: None }
-            }
-            other => other,
-        });
-        // Leaves are of 4 KiB and change in place, which needs no memory.
-        let _the_caller_tells_all = self.changed(range, OldFrames::UNKNOWN, result);
-    }
-
-    /// The first stretch of `range` where there is nothing.
-    pub fn first_hole(&self, range: GpaRange) -> Option<GpaRange> {
-        let mut rest = range;
-        while !rest.is_empty() {
-            let (entry, len) = self.run(rest.start, rest.len());
-            let (found, after) = rest.split_at(len);
-            if entry == P2mEntry::Hole {
-                return Some(found);
-            }
-            rest = after;
-        }
-        None
-    }
-
-    /// Whether a page is RAM that could be absent: that the guest may write, and not larger than 4 KiB. The cache domain that it
-    /// is mapped to, if any.
-    pub fn evictable(&self, page: Gpa) -> Option<Option<u8>> {
-        match self.table.walk(page) {
-            Found::Leaf(leaf) if leaf.size == PageSize::Size4K => match leaf.attr {
-                P2mKind::Ram { writable: true } => Some(None),
-                P2mKind::Local { writable: true, home } => Some(Some(home)),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
-    /// Puts the frame of an absent page back. Only the pager's callers: under its lock, so that each page is brought in once. Needs
-    /// no exclusive access and no flush: no table and no processor knows an absent page.
-    pub fn attach(&self, page: Gpa, frame: Hfn) {
-        let present = |kind| match kind {
-            P2mKind::Absent { home } => Some(P2mKind::ram(true, home)),
-            _ => None,
-        };
-        self.table.fill_leaf(page, frame.base(), present);
-    }
-
     /// Makes leaves that touch `range` no larger than `size`. Translations stay the same; the engines may
     /// keep theirs.
     pub fn split(&mut self, range: GpaRange, size: PageSize) -> Result<(), MapError> {
@@ -316,29 +249,6 @@ impl<M: TableMemory> P2m<M> {
         match self.directory.get(gpa) {
             Some(hpa) => P2mEntry::Ram { hpa, writable: true },
             None => self.entry(gpa).0,
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn bring_in(&self, gpa: Gpa) -> P2mEntry {
-        if let Some(pager) = &self.pager {
-            pager.bring_in(gpa.frame(), &mut |frame| self.attach(gpa, frame));
-        }
-        self.entry(gpa).0
-    }
-
-    /// As [`run`](Self::run), for an access: the page of `gpa` is brought in if it is absent.
-    #[inline]
-    pub fn run_present(&self, gpa: Gpa, max: u64) -> (P2mEntry, u64) {
-        match self.run(gpa, max) {
-            (P2mEntry::Absent { .. }, _) => {
-                let _present = self.bring_in(gpa);
-                let (entry, len) = self.run(gpa, max);
-                // One that is still absent: the caller stops here.
-                (entry, len)
-            }
-            found => found,
         }
     }
 

@@ -28,7 +28,7 @@ struct Tables<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
 
 impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Pages for Tables<'_, F, M> {
     fn is_evictable(&mut self, page: Resident) -> bool {
-        self.memory.p2m.evictable(page.page.base()).is_some()
+        self.memory.p2m.evictable(page.page.base(), page.frame).is_some()
     }
 
     /// The one place where the pager reads access bits.
@@ -80,8 +80,8 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         let mut changed = Vec::new();
         let has_room = changed.try_reserve(leaving.len()).is_ok();
         let mut flush = Flush::None;
-        for Resident { page, .. } in leaving {
-            match if has_room { p2m.evict(page.base()) } else { None } {
+        for Resident { page, frame } in leaving {
+            match if has_room { p2m.evict(page.base(), frame) } else { None } {
                 // The nested tables lose a leaf, which needs no memory but where they have a large one; what they still hold on an
                 // error goes as a whole.
                 Some(change) => {

@@ -4,7 +4,7 @@
 //! The P2m says of both that they are absent, and asks for a frame when the page is accessed ([`Pager::bring_in`]); who evicts is
 //! `vm::overcommit`. docs/design/0028-overcommit.md has the whole.
 //!
-//! A page's life, in [`Place`]: absent → arrived (in a frame, unknown to the policy) → resident (in a slot of the policy) → leaving
+//! A page's life: absent → arrived (in a frame, unknown to the policy) → resident (in a slot of the policy) → leaving
 //! (absent in the P2m, the frame still has the contents) → absent. A leaving page that is accessed has arrived again.
 //!
 //! What must hold: each page is in one place. A frame is a resident, arrived or leaving page's, or free, or the store's. A page
@@ -14,10 +14,13 @@
 //! Locks: this one is a leaf; it may be taken under any other of the VM's.
 
 mod budget;
+#[cfg(any(test, feature = "testing"))]
+mod check;
 pub mod counts;
 pub mod frames;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
+mod place;
 pub mod replacement;
 mod state;
 pub mod store;
@@ -266,6 +269,12 @@ impl Pager {
         state.reset(self.policy);
         self.failure.store(0, Ordering::Release);
         self.wants_service.store(false, Ordering::Release);
+    }
+
+    /// Forgets the contents of all pages in the store, as no pager must.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn lose_all(&self) {
+        self.state.lock().lose_all();
     }
 
     /// Checks what must hold.

@@ -8,6 +8,7 @@ use abi::config::Replacement as PolicyName;
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};
 
 use super::counts::Counts;
+use super::place::{Packed, Place};
 use super::replacement::Replacement;
 use super::store::{Handle, Store};
 use super::{BATCH, Budget, Failure, FrameMemory, Pages, Resident, Span};
@@ -19,74 +20,29 @@ const PAGE: usize = PAGE_SIZE as usize;
 /// What compression may write: lz4 makes a page that does not compress a little longer.
 const PACKED: usize = PAGE + PAGE / 8;
 
-/// Where a page is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// In no frame, and all zeroes; never touched, or evicted.
-    Zero { evicted: bool },
-    /// In the store.
-    Stored(Handle),
-    /// In a frame, and in no slot yet.
-    Arrived,
-    /// In a frame, in this slot.
-    Resident(Slot),
-    /// In a frame, and absent in the P2m.
-    Leaving,
-}
-
-/// A [`Place`] in 32 bits.
-#[derive(Clone, Copy, Debug, Default)]
-struct Packed(u32);
-
-impl Packed {
-    const BITS: u32 = 30;
-    const VALUE: u32 = (1 << Self::BITS) - 1;
-
-    fn new(place: Place) -> Packed {
-        let (tag, value) = match place {
-            Place::Zero { evicted } => (0, u32::from(evicted)),
-            Place::Arrived => (0, 2),
-            Place::Leaving => (0, 3),
-            Place::Stored(handle) => (1, handle),
-            Place::Resident(slot) => (2, slot),
-        };
-        Packed(tag << Self::BITS | value & Self::VALUE)
-    }
-
-    fn get(self) -> Place {
-        match (self.0 >> Self::BITS, self.0 & Self::VALUE) {
-            (0, 2) => Place::Arrived,
-            (0, 3) => Place::Leaving,
-            (0, value) => Place::Zero { evicted: value != 0 },
-            (1, value) => Place::Stored(value),
-            (_, value) => Place::Resident(value),
-        }
-    }
-}
-
 /// A page in a frame. Frame numbers of 32 bits are 16 TiB.
 #[derive(Clone, Copy, Debug, Default)]
-struct InFrame {
-    number: u32,
-    frame: u32,
+pub(super) struct InFrame {
+    pub(super) number: u32,
+    pub(super) frame: u32,
 }
 
 /// See the module.
 pub(super) struct State {
     span: Span,
     budget: Budget,
-    memory: Box<dyn FrameMemory>,
-    places: Pieces<Packed>,
+    pub(super) memory: Box<dyn FrameMemory>,
+    pub(super) places: Pieces<Packed>,
     /// By the policy's slots, of which the first `resident` are in use.
-    slots: Pieces<InFrame>,
-    resident: u32,
+    pub(super) slots: Pieces<InFrame>,
+    pub(super) resident: u32,
     policy: Replacement,
-    arrived: VecDeque<InFrame>,
-    leaving: Vec<InFrame>,
+    pub(super) arrived: VecDeque<InFrame>,
+    pub(super) leaving: Vec<InFrame>,
     /// Frames for pages, of nothing.
-    free: Vec<u32>,
-    store: Store,
-    stored: u64,
+    pub(super) free: Vec<u32>,
+    pub(super) store: Store,
+    pub(super) stored: u64,
     /// Where the scan for policies that count accesses goes on.
     scanned: u32,
     counts: Counts,
@@ -389,36 +345,6 @@ impl State {
         }
         self.store.clear(&mut *self.memory);
         self.stored = 0;
-    }
-
-    #[cfg(any(test, feature = "testing"))]
-    pub(super) fn check(&self) {
-        self.store.check();
-        let (mut seen, mut stored) = ([0u32; 2], 0);
-        for number in 0..self.places.len() {
-            match self.places[number].get() {
-                Place::Resident(slot) => {
-                    assert!(slot < self.resident && self.slots[slot as usize].number as usize == number);
-                    seen[0] += 1;
-                }
-                Place::Arrived | Place::Leaving => seen[1] += 1,
-                Place::Stored(_) => stored += 1,
-                Place::Zero { .. } => {}
-            }
-        }
-        assert_eq!(seen, [self.resident, (self.arrived.len() + self.leaving.len()) as u32]);
-        assert_eq!(self.stored, stored);
-        let arrived = self.arrived.iter().map(|page| (page, Place::Arrived));
-        for (page, place) in arrived.chain(self.leaving.iter().map(|page| (page, Place::Leaving))) {
-            assert_eq!(self.places[page.number as usize].get(), place);
-        }
-        let all = (0..self.resident).map(|slot| self.slots[slot as usize].frame);
-        let queued = self.arrived.iter().chain(&self.leaving).map(|page| page.frame);
-        let mut frames: Vec<u32> = all.chain(queued).chain(self.free.iter().copied()).collect();
-        let count = frames.len();
-        frames.sort_unstable();
-        frames.dedup();
-        assert_eq!(frames.len(), count, "a frame is in two places");
     }
 }
 

@@ -78,6 +78,12 @@ impl<F: Modelled> Oracle<'_, F> {
                 self.state.cpl = cpl;
                 self.state.rflags = if ac { rflags::AC } else { 0 };
             }
+            Op::P2m { random } if self.pager.is_some() && random % 4 != 0 => {
+                self.evict(&mut Random(random))?
+            }
+            Op::Move { random } if self.pager.is_some() && random % 2 != 0 => {
+                self.evict(&mut Random(random))?
+            }
             Op::P2m { random } => self.change_p2m(&mut Random(random)),
             Op::Move { random } => self.move_memory(&mut Random(random))?,
             Op::Policy { random } => self.take_policy(&mut Random(random)),
@@ -210,7 +216,7 @@ impl<F: Modelled> Oracle<'_, F> {
 
     /// The guest accesses the page of a probe. If that goes through: where it led, and whether the hypervisor makes the
     /// access.
-    fn access(&mut self, n: usize, gva: Gva, access: Access) -> Result<Option<(Hpa, bool)>, String> {
+    pub(super) fn access(&mut self, n: usize, gva: Gva, access: Access) -> Result<Option<(Hpa, bool)>, String> {
         let fresh = self.probes[n].fresh;
         let pointers = self.pointers();
         let page = self.page_at(gva);
@@ -280,6 +286,13 @@ impl<F: Modelled> Oracle<'_, F> {
 
     /// Compares all tables.
     pub(super) fn compare(&self) -> Result<(), String> {
+        for page in (0..TABLE_BYTES).step_by(PAGE_SIZE as usize).filter(|_| self.pager.is_some()) {
+            if let Some(hpa) = self.p2m.peek(Gpa(page)).readable()
+                && layout::page_at(&self.software, hpa) != layout::page_at(&self.machine.host, hpa)
+            {
+                return Err(format!("the table at {page:#x} is not the same in both memories"));
+            }
+        }
         let (ours, theirs) = (tables(&self.software), tables(&self.machine.host));
         if ours == theirs {
             return Ok(());
@@ -347,7 +360,7 @@ impl<F: Modelled> Oracle<'_, F> {
         self.p2m_changed(&[changed]);
     }
 
-    fn p2m_changed(&mut self, changes: &[Changed]) {
+    pub(super) fn p2m_changed(&mut self, changes: &[Changed]) {
         if self.machine.changed(&self.p2m, &self.state, changes) {
             self.pointers_changed = false;
             self.all_fresh();
