@@ -4,9 +4,9 @@
 //! step, so that accesses come in between. A page that came back must hold what it held, and no store may reach a frame after the
 //! flush that took its page away.
 
-use super::layout::{HOST, HOST_BYTES, RAM, page_at};
+use super::layout::{HOST, HOST_BYTES, RAM, TABLES, page_at};
 use super::twins::Omits;
-use super::{Guest, Oracle};
+use super::{Guest, Oracle, copy_tables};
 use crate::arch::addr::{Gfn, Gpa, Hfn, Hpa, PAGE_SIZE};
 use crate::mem::host_access::{HostAccess, VecHost};
 use crate::mem::pager::{Budget, FrameMemory, Pager, Pages, Resident, Span};
@@ -156,6 +156,33 @@ pub fn store(
 }
 
 impl<F: Modelled> Oracle<'_, F> {
+    /// Where tables are that a pager has brought in.
+    fn paged_tables(&self) -> impl Iterator<Item = Hpa> + '_ {
+        let all = (0..TABLES).filter(|_| self.pager.is_some());
+        all.filter_map(|page| self.p2m.peek(Gpa(page * PAGE_SIZE)).readable())
+    }
+
+    /// The memory of the plain walker gets what the machine's has.
+    pub(super) fn follow_tables(&self) {
+        copy_tables(&self.machine.host, &self.software);
+        self.paged_tables().for_each(|hpa| self.software.write(hpa, &page_at(&self.machine.host, hpa)));
+    }
+
+    /// Both hold the same.
+    pub(super) fn compare_paged(&self) -> Result<(), String> {
+        let differs = |hpa: &Hpa| page_at(&self.software, *hpa) != page_at(&self.machine.host, *hpa);
+        match self.paged_tables().find(differs) {
+            None => Ok(()),
+            Some(hpa) => Err(format!("the table at {hpa} is not the same in both memories")),
+        }
+    }
+
+    /// Whether a page of the guest is in this frame of the pager's.
+    pub(super) fn is_paged_in(&self, hpa: Hpa) -> bool {
+        let mut all = (0..RAM / PAGE_SIZE).filter(|_| self.pager.is_some());
+        all.any(|page| self.p2m.peek(Gpa(page * PAGE_SIZE)).readable() == Some(hpa.align_down(PAGE_SIZE)))
+    }
+
     /// As `vm::overcommit` does it: pages leave the P2m and the tables, and are stored.
     pub(super) fn evict(&mut self, random: &mut Random) -> Result<(), String> {
         let Some(pager) = self.pager.clone() else { return Ok(()) };

@@ -1,7 +1,7 @@
 //! The operations of a trace.
 
 use super::layout::{self, TABLE_BYTES};
-use super::{HOST, HOST_BYTES, Oracle, Outcome, copy_tables, stale, tables};
+use super::{HOST, HOST_BYTES, Oracle, Outcome, stale, tables};
 use crate::arch::Access;
 use crate::arch::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
 use crate::arch::state::{cr4, rflags};
@@ -216,7 +216,12 @@ impl<F: Modelled> Oracle<'_, F> {
 
     /// The guest accesses the page of a probe. If that goes through: where it led, and whether the hypervisor makes the
     /// access.
-    pub(super) fn access(&mut self, n: usize, gva: Gva, access: Access) -> Result<Option<(Hpa, bool)>, String> {
+    pub(super) fn access(
+        &mut self,
+        n: usize,
+        gva: Gva,
+        access: Access,
+    ) -> Result<Option<(Hpa, bool)>, String> {
         let fresh = self.probes[n].fresh;
         let pointers = self.pointers();
         let page = self.page_at(gva);
@@ -234,7 +239,7 @@ impl<F: Modelled> Oracle<'_, F> {
         if pointers != self.pointers() {
             // The walk set bits in page-directory pointers, which are entries of a table too. A second walk
             // sees the new entries.
-            copy_tables(&self.machine.host, &self.software);
+            self.follow_tables();
             self.pointers_changed = true;
             self.none_fresh();
             return Ok(None);
@@ -263,12 +268,12 @@ impl<F: Modelled> Oracle<'_, F> {
             }
         }
         if !fresh {
-            copy_tables(&self.machine.host, &self.software);
+            self.follow_tables();
         } else if let Some(what) = self.difference(&self.probes[n].path) {
             return Err(format!("{gva} {access:?}: {what}"));
         }
         let Outcome::Done(hpa) = got else { return Ok(None) };
-        if !(HOST.0..HOST.0 + HOST_BYTES).contains(&hpa.0) {
+        if !(HOST.0..HOST.0 + HOST_BYTES).contains(&hpa.0) && !self.is_paged_in(hpa) {
             return Err(format!("{gva} {access:?} leads to {hpa}, which is not the guest's"));
         }
         self.accessed(gva, page.filter(|_| fresh));
@@ -286,13 +291,7 @@ impl<F: Modelled> Oracle<'_, F> {
 
     /// Compares all tables.
     pub(super) fn compare(&self) -> Result<(), String> {
-        for page in (0..TABLE_BYTES).step_by(PAGE_SIZE as usize).filter(|_| self.pager.is_some()) {
-            if let Some(hpa) = self.p2m.peek(Gpa(page)).readable()
-                && layout::page_at(&self.software, hpa) != layout::page_at(&self.machine.host, hpa)
-            {
-                return Err(format!("the table at {page:#x} is not the same in both memories"));
-            }
-        }
+        self.compare_paged()?;
         let (ours, theirs) = (tables(&self.software), tables(&self.machine.host));
         if ours == theirs {
             return Ok(());
