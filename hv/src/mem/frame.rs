@@ -118,8 +118,8 @@ pub(super) fn has_last() -> bool {
     FRAMES.lock().as_ref().is_some_and(|frames| frames.buddy.has_block(HEAP_GROWTH))
 }
 
-/// Sets `frames` frames aside: nobody else gets them but the heap, which takes what it cannot do without. False: there are not so
-/// many, and nothing has changed.
+/// Sets `frames` frames aside: no other user gets them but the heap, which takes what it cannot do without. False: there are
+/// fewer, and nothing has changed.
 pub fn reserve(frames: u64) -> bool {
     let mut all = FRAMES.lock();
     let Some(all) = all.as_mut() else { return false };
@@ -221,7 +221,7 @@ pub unsafe fn free_reserved(block: Hpa) {
     release(block, 0, 1);
 }
 
-/// Takes back a block, of which so many frames are set aside.
+/// Takes back a block, of which this many frames are set aside.
 fn release(block: Hpa, order: u8, reserved: u64) {
     if let Some(records) = frame_record::all() {
         // Before the frames are free: their next owner writes the records after that.

@@ -32,7 +32,7 @@ pub(super) fn run<V: Virt, M: HostMemory, H: Host>(
     let tsc = host.tsc();
     let now = vm.ticks(tsc);
     vcpu.timers_ran = tsc;
-    // For accesses of which nobody else has noted that they brought pages in.
+    // For accesses of which nothing else has noted that they brought pages in.
     overcommit::note(vcpu, vm);
     let mut is_due = vcpu.lapic.deadline().is_some_and(|at| at <= now);
     if is_due {

@@ -8,7 +8,7 @@
 //! 2. Shadow tables follow, and all processors flush. Until then stores still reach the frames.
 //! 3. A page that nothing has accessed meanwhile is compressed, and its frame is free.
 //!
-//! Whoever accesses the page in between finds it absent, and gets it back in the same frame.
+//! An access in between finds the page absent, and brings it back in the same frame.
 
 use alloc::vec::Vec;
 

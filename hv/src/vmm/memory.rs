@@ -144,7 +144,7 @@ pub struct PagerFrames {
 }
 
 impl PagerFrames {
-    /// Sets frames aside for this owner. `None`: there are not so many.
+    /// Sets frames aside for this owner. `None`: there are fewer.
     ///
     /// # Safety
     /// The pager gives frames back only after all tables that map them are gone.

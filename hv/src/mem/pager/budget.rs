@@ -26,7 +26,7 @@ const fn overhead(memory: u64, shadow: u64, vcpus: u64) -> u64 {
 pub struct Wish {
     /// Its memory as the guest sees it.
     pub memory: u64,
-    /// Pages that are to be in frames at a time, if somebody has chosen that.
+    /// Pages that are to be in frames at a time, if the configuration says so.
     pub resident: Option<u64>,
     /// Shadow tables at most.
     pub shadow: u64,

@@ -51,15 +51,15 @@ impl SharedFrames {
         SharedFrames(Arc::new(Mutex::new(frames)))
     }
 
-    /// Frames that nobody has.
+    /// Frames that are free.
     pub fn free(&self) -> usize {
         self.0.lock().free.len()
     }
 
-    /// Lets `change` see `len` bytes of a frame that somebody has.
+    /// Lets `change` see `len` bytes of a frame that was taken.
     fn with<R>(&self, at: Hpa, len: usize, change: impl FnOnce(&mut [u8]) -> R) -> R {
         let mut frames = self.0.lock();
-        assert!(!frames.free.contains(&at.frame().0), "a frame that nobody has");
+        assert!(!frames.free.contains(&at.frame().0), "a frame that is free");
         let start = (at.0 - frames.first * PAGE_SIZE) as usize;
         change(&mut frames.bytes[start..start + len])
     }

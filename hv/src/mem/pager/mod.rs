@@ -9,7 +9,8 @@
 //!
 //! What must hold: each page is in one place. A frame is a resident, arrived or leaving page's, or free, or the store's. A page
 //! becomes present in the P2m under the lock of this module and the VM's memory locked at least for reading; it becomes absent
-//! while that is locked for writing. So whoever holds the memory for reading and has translated an address keeps its frame.
+//! while that is locked for writing. So an address that was translated with the memory locked for reading keeps its frame until
+//! that lock ends.
 //!
 //! Locks: this one is a leaf; it may be taken under any other of the VM's.
 

@@ -65,7 +65,7 @@ impl<P: Pages> AccessBits for Bits<'_, P> {
     }
 }
 
-/// While slots are free nobody is evicted.
+/// While slots are free no page is evicted.
 struct NoBits;
 
 impl AccessBits for NoBits {

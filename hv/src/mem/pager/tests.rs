@@ -107,7 +107,7 @@ fn without_a_frame_the_page_stays_absent() {
     assert_eq!(frames.free(), 2);
 }
 
-/// Compression and its opposite are somebody else's code: what is kept is what was there, of every kind of page.
+/// Compression and its opposite are another crate's: what is kept is what was there, of every kind of page.
 #[test]
 fn pages_come_back_as_they_went() {
     let frames = SharedFrames::new(1, 80);

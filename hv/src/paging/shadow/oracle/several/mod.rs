@@ -20,8 +20,8 @@ mod world;
 
 use super::fuzz::trace;
 use super::layout::{self, HOST, HOST_BYTES, RAM, TABLE_BYTES, TABLES};
-use super::machine::recent;
 use super::paged;
+use super::recent;
 use super::twins::Omits;
 use crate::arch::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE};
 use crate::mem::host_access::{HostAccess, VecHost};
