@@ -142,7 +142,8 @@ pub fn fuzz_one(data: &[u8]) {
                 let number = u32::from(input.byte().unwrap_or(0)) % PAGES;
                 let page = span.page(number);
                 assert_eq!(span.number(page), Some(number));
-                if !present.contains_key(&page.0) {
+                let is_absent = !present.contains_key(&page.0);
+                if is_absent {
                     pager.bring_in(page, &mut |frame| {
                         present.insert(page.0, frame);
                     });

@@ -1,5 +1,7 @@
 //! A policy of [`replace`](crate::mem::replace), chosen by name.
 
+use alloc::boxed::Box;
+
 use abi::config::Replacement as Name;
 
 use crate::mem::replace::apr::Apr;
@@ -17,7 +19,7 @@ use crate::mem::replace::{AccessBits, Object, Page, Placement, Policy, Slot};
 pub enum Replacement {
     Clock(Clock),
     ClockPro(ClockPro),
-    Seq(Seq),
+    Seq(Box<Seq>),
     Apr(Apr),
     Lru(Lru),
     S3Fifo(S3Fifo),
@@ -44,7 +46,7 @@ impl Replacement {
         match name {
             Name::Clock => Replacement::Clock(Clock::new(frames)),
             Name::ClockPro => Replacement::ClockPro(ClockPro::new(frames)),
-            Name::Seq => Replacement::Seq(Seq::new(frames)),
+            Name::Seq => Replacement::Seq(Box::new(Seq::new(frames))),
             Name::Apr => Replacement::Apr(Apr::new(frames, Default::default())),
             Name::Lru => Replacement::Lru(Lru::new(frames)),
             Name::S3Fifo => Replacement::S3Fifo(S3Fifo::new(frames)),
@@ -76,9 +78,6 @@ impl Replacement {
 
     /// Whether [`touch`](Self::touch) is wanted.
     pub fn counts_touches(&self) -> bool {
-        fn touches<P: Policy>(_: &P) -> bool {
-            P::TOUCHES
-        }
-        each!(self, policy => touches(policy))
+        matches!(self, Replacement::Lru(_) | Replacement::S3Fifo(_))
     }
 }

@@ -125,7 +125,7 @@ impl<F: Modelled> Several<F> {
         }
         let pager = is_paged.then(|| {
             let words = (0..TABLE_BYTES).step_by(8).map(|at| (at, host.load(Hpa(HOST.0 + at))));
-            paged::start(&mut random_for_pager, &mut p2m, &[host.clone()], words)
+            paged::start(&mut random_for_pager, &mut p2m, std::slice::from_ref(&host), words)
         });
         let (tuning, pages) = layout::tuning(&mut random);
         let first = kind.unwrap_or(PagingKind::FourLevel);
