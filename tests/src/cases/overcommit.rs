@@ -11,7 +11,6 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "overcommit: stress in a third of its memory", third)
         .also(&["shadow"])
         .more(&["switch=50", "agile"]),
-    only("qemu-svm", "overcommit: a store that is full ends the guest", full),
     only("qemu-svm", "overcommit: two guests of 512 MiB in 768 MiB", two)
         .more(&["shadow", "switch=50", "agile"])
         .at_length(),
@@ -54,20 +53,6 @@ fn policies(context: &Context) -> Result<()> {
     ["clock-pro", "seq", "apr", "lru", "s3-fifo", "sieve"]
         .iter()
         .try_for_each(|policy| stress(context, &["2", "1"], &["--replacement", policy]))
-}
-
-/// Random bytes do not compress. The guest dies with the reason, and not by a wrong byte.
-fn full(context: &Context) -> Result<()> {
-    let command =
-        "dd if=/dev/urandom of=/tmp/noise bs=1M count=60 2> /dev/null; md5sum /tmp/noise; echo done";
-    let options =
-        ["--mem", "128", "--host-mem", "160", "--overcommit", "--resident", "24", "--exec", command];
-    context
-        .run(&[&options[..], &["--timeout", "300"]].concat())?
-        .says("out-of-memory")?
-        .says("the store of its evicted pages is full")?
-        .lacks("done")?;
-    Ok(())
 }
 
 /// Both fill much of their memory, stress the rest, and find the first part as it was.
