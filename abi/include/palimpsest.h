@@ -174,6 +174,10 @@ struct palimpsest_kit_info {
 #define PALIMPSEST_CONFIG_MIN_SHADOW_PAGES 16
 /* The greatest `shadow_pages`. */
 #define PALIMPSEST_CONFIG_MAX_SHADOW_PAGES 0x100000
+/* Resident memory of an overcommitted VM at least, in MiB. */
+#define PALIMPSEST_CONFIG_MIN_RESIDENT_MIB 4
+/* RAM of an overcommitted VM at most, in MiB. */
+#define PALIMPSEST_CONFIG_MAX_OVERCOMMIT_MIB 0x100000
 /* Disks of a VM at most. */
 #define PALIMPSEST_CONFIG_MAX_DISKS 8
 /* Network cards of a VM at most. */

@@ -29,6 +29,10 @@ constants! {
     MIN_SHADOW_PAGES: u32 = 16;
     /// The greatest `shadow_pages`.
     MAX_SHADOW_PAGES: u32 = 1 << 20;
+    /// Resident memory of an overcommitted VM at least, in MiB.
+    MIN_RESIDENT_MIB: u64 = 4;
+    /// RAM of an overcommitted VM at most, in MiB.
+    MAX_OVERCOMMIT_MIB: u64 = 1 << 20;
     /// Disks of a VM at most.
     MAX_DISKS: usize = 8;
     /// Network cards of a VM at most.
@@ -103,6 +107,28 @@ words! {
     }
 }
 
+words! {
+    /// The policy by which pages of an overcommitted guest are evicted.
+    #[derive(Default)]
+    Replacement {
+        /// A second chance for what was accessed.
+        #[default]
+        Clock = "clock",
+        /// CLOCK with a test period for cold pages.
+        ClockPro = "clock-pro",
+        /// CLOCK, but for sequences of faults.
+        Seq = "seq",
+        /// The better of CLOCK and LIFO, by what each would have evicted.
+        Apr = "apr",
+        /// The least recently seen as accessed.
+        Lru = "lru",
+        /// Three queues.
+        S3Fifo = "s3-fifo",
+        /// A hand that keeps new pages apart.
+        Sieve = "sieve",
+    }
+}
+
 /// The keys of each table.
 pub mod keys {
     /// The whole file.
@@ -112,7 +138,7 @@ pub mod keys {
     pub const VM: &[&str] = &[
         "name", "kernel", "initrd", "modules", "cmdline", "memory_mib", "vcpus", "weight", "cap", "affinity", "mode",
         "nested_page", "shadow_pages", "audit_shadow", "protocol", "permissive_msr", "test_device", "pv_clock", "restart", "mitigations", "cpu",
-        "disks", "networks", "console", "entropy", "regions",
+        "disks", "networks", "console", "entropy", "regions", "overcommit", "resident_mib", "replacement",
     ];
     /// An element of `modules`.
     pub const MODULE: &[&str] = &["file", "cmdline"];

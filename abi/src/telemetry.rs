@@ -177,6 +177,11 @@ keys! {
     EMULATED_WRITES = "emulated_writes", ROOTS_FOUND = "roots_found", ROOTS_MADE = "roots_made", PAGES_MADE = "pages_made",
     EVICTIONS = "evictions", UNSYNCED = "unsynced", RESYNCED_ENTRIES = "resynced_entries", FLOODS = "floods",
     SHOOTDOWNS = "shootdowns",
+    // stats.paging.pager
+    PAGER = "pager", REPLACEMENT = "replacement", RESIDENT_FRAMES = "resident_frames", REFAULTS = "refaults", CAME_IN = "came_in",
+    RESCUED = "rescued", WENT_OUT = "went_out", ZERO_PAGES = "zero_pages", INCOMPRESSIBLE = "incompressible",
+    COMPRESSED_FROM = "compressed_from", COMPRESSED_TO = "compressed_to", IN_TICKS = "in_ticks", OUT_TICKS = "out_ticks",
+    RESIDENT = "resident", STORED = "stored", STORE_FRAMES = "store_frames", STORE_LIMIT = "store_limit",
     // stats.paging.agile
     AGILE = "agile", NESTED_TABLES = "nested_tables", SHADOWED_TABLES = "shadowed_tables", FIRST_WRITES = "first_writes",
     TABLES_TO_NESTED = "tables_to_nested", TABLES_TO_SHADOW = "tables_to_shadow", ROOTS_NESTED = "roots_nested",

@@ -2,6 +2,7 @@
 //! reset of the guest.
 
 use alloc::string::ToString;
+use alloc::sync::Arc;
 use core::fmt;
 use core::ops::Range;
 use core::sync::atomic::AtomicBool;
@@ -18,6 +19,7 @@ use crate::guest::bundle::Files;
 use crate::guest::config::{Protocol, VmConfig};
 use crate::guest::load::{self, BootState, LoadError, Request};
 use crate::mem::guest_memory::{GuestMemory, NotRam};
+use crate::mem::pager::Pager;
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::guest_walk::PagingFeatures;
 use crate::paging::nested_trees::NestedTrees;
@@ -45,6 +47,15 @@ pub enum BuildError {
         wanted: u64,
         /// MiB that could be had.
         found: u64,
+    },
+    /// The share of an overcommitted guest is too small.
+    Overcommit {
+        /// MiB of memory that the configuration asks for.
+        wanted: u64,
+        /// MiB of the host's that it may have.
+        share: u64,
+        /// MiB that it asks to have resident.
+        resident: Option<u64>,
     },
     /// Not enough host memory for this, of which the guest wants several.
     Room(&'static str),
@@ -79,6 +90,16 @@ impl fmt::Display for BuildError {
                 f,
                 "the guest's {wanted} MiB of memory are more than the {found} MiB that the host has free; \
                  lower `memory_mib` (pal: --mem) or give the host more"
+            ),
+            BuildError::Overcommit { wanted, share, resident: None } => write!(
+                f,
+                "the guest's share of the host's memory is {share} MiB, less than an eighth of its {wanted} MiB with what its tables \
+                 take; lower `memory_mib` (pal: --mem) or give the host more"
+            ),
+            BuildError::Overcommit { share, resident: Some(resident), .. } => write!(
+                f,
+                "`resident_mib` is {resident}, and the guest's share of the host's memory is {share} MiB, for its tables and \
+                 evicted pages, too; lower it or give the host more"
             ),
             BuildError::Room(what) => write!(
                 f,
@@ -138,17 +159,22 @@ pub struct HostFacts {
 }
 
 /// Makes a VM with RAM from `ram(bytes)`, which returns a block of host memory of at most that size, the largest it has.
-/// Its contents are not loaded yet: see [`fill`].
+/// With a `pager` it has all its memory from that. Its contents are not loaded yet: see [`fill`].
 pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     config: &VmConfig,
     host: M,
     facts: &HostFacts,
     mut ram: impl FnMut(u64) -> Option<(Hpa, u64)>,
+    pager: Option<Arc<Pager>>,
 ) -> Result<Vm<F, M>, BuildError> {
     let layout = MemoryLayout::new(config.memory_mib);
     let mut p2m = P2m::new(host.clone())?;
     let mut found = 0;
     for range in layout.ram() {
+        if let Some(pager) = &pager {
+            p2m.map_absent(GpaRange { start: range.start, end: range.end }, pager)?;
+            continue;
+        }
         let mut at = range.start;
         while at < range.end {
             let block = ram(range.end.0 - at.0);
@@ -180,6 +206,7 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
         virtio: Virtio::default(),
         memory: RwLock::new(Memory { p2m, nested, host, covered: Covered::default() }),
         writers: Writers::default(),
+        pager,
         shadow: Mutex::new(None),
         shadow_limit: config
             .shadow_pages
@@ -233,7 +260,8 @@ pub fn fill<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     Ok(boot)
 }
 
-/// Fills a piece of the guest's RAM ([`MemoryLayout::piece`]) with zeroes, for a reset. False: there are no more.
+/// Fills a piece of the guest's RAM ([`MemoryLayout::piece`]) with zeroes, for a reset. False: there are no more, as at once where
+/// memory comes from a pager.
 pub fn scrub<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     vm: &Vm<F, M>,
     piece: u64,
@@ -244,6 +272,9 @@ pub fn scrub<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     if piece == 0 {
         // Before the first piece: the regions describe contents that are about to go.
         vm.forget_regions();
+        if vm.forget_memory().map_err(|hole| NotRam { gpa: hole.start })? {
+            return Ok(false);
+        }
     }
     vm.memory.read().ram().fill(at, PIECE, 0)?;
     Ok(true)

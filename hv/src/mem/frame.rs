@@ -21,7 +21,7 @@ pub struct Node(pub u8);
 pub struct Stats {
     /// Frames handed over since boot.
     pub total: u64,
-    /// Frames that are free now.
+    /// Frames that are free now, but for those that are set aside.
     pub free: u64,
     /// Free blocks of each order.
     pub free_blocks: [u64; ORDERS],
@@ -48,6 +48,8 @@ impl Block {
 struct Frames {
     buddy: Buddy<'static>,
     total: u64,
+    /// Free frames that were set aside with [`reserve`].
+    reserved: u64,
     failures: u64,
 }
 
@@ -62,7 +64,7 @@ static FRAMES: Mutex<Option<Frames>> = Mutex::new(None);
 /// # Safety
 /// Once.
 pub unsafe fn init(range: Range<Hfn>, memory: &'static mut [u64]) {
-    *FRAMES.lock() = Some(Frames { buddy: Buddy::new(range, memory), total: 0, failures: 0 });
+    *FRAMES.lock() = Some(Frames { buddy: Buddy::new(range, memory), total: 0, reserved: 0, failures: 0 });
 }
 
 /// Hands over the frames of `range`.
@@ -77,10 +79,10 @@ pub unsafe fn add(range: Range<Hfn>) {
 }
 
 impl Frames {
-    /// Takes a block, and leaves the heap its own.
+    /// Takes a block, and leaves the heap its own, and what is set aside.
     fn take(&mut self, order: u8, limit: Hfn) -> Option<Hfn> {
         let frame = self.buddy.alloc_below(order, limit)?;
-        if self.buddy.has_block(HEAP_GROWTH) {
+        if self.buddy.has_block(HEAP_GROWTH) && self.buddy.free_frames() >= self.reserved {
             return Some(frame);
         }
         // The heap's users cannot do without: a guest that takes all memory must not end the hypervisor.
@@ -114,6 +116,39 @@ pub(super) fn alloc_last(order: u8) -> Option<Hpa> {
 #[cfg(any(test, feature = "baremetal"))]
 pub(super) fn has_last() -> bool {
     FRAMES.lock().as_ref().is_some_and(|frames| frames.buddy.has_block(HEAP_GROWTH))
+}
+
+/// Sets `frames` frames aside: no other user gets them but the heap, which takes what it cannot do without. False: there are
+/// fewer, and nothing has changed.
+pub fn reserve(frames: u64) -> bool {
+    let mut all = FRAMES.lock();
+    let Some(all) = all.as_mut() else { return false };
+    let free = all.buddy.free_frames().saturating_sub(1 << HEAP_GROWTH);
+    let fits = all.reserved.checked_add(frames).is_some_and(|wanted| wanted <= free);
+    if fits {
+        all.reserved += frames;
+    }
+    fits
+}
+
+/// Gives up frames that were set aside and not taken.
+pub fn unreserve(frames: u64) {
+    if let Some(all) = FRAMES.lock().as_mut() {
+        all.reserved = all.reserved.saturating_sub(frames);
+    }
+}
+
+/// Takes a frame that was set aside. `None`: the heap was in need of it, and it is set aside still.
+pub fn alloc_reserved() -> Option<Hpa> {
+    obtain(|frames| {
+        let was = frames.reserved;
+        frames.reserved = was.checked_sub(1)?;
+        let frame = frames.take(0, Hfn(u64::MAX));
+        if frame.is_none() {
+            frames.reserved = was;
+        }
+        frame
+    })
 }
 
 /// As [`alloc()`], filled with zeroes.
@@ -175,13 +210,27 @@ pub fn alloc_below(order: u8, limit: Hpa) -> Option<Hpa> {
 /// # Panics
 /// If it is not allocated.
 pub unsafe fn free(block: Hpa, order: u8) {
+    release(block, order, 0);
+}
+
+/// As [`free`], for a frame that is set aside again at once.
+///
+/// # Safety
+/// Those of [`free`].
+pub unsafe fn free_reserved(block: Hpa) {
+    release(block, 0, 1);
+}
+
+/// Takes back a block, of which this many frames are set aside.
+fn release(block: Hpa, order: u8, reserved: u64) {
     if let Some(records) = frame_record::all() {
         // Before the frames are free: their next owner writes the records after that.
         records.assign(block.frame(), 1 << order, Owner::Host, Kind::Other);
     }
     let mut frames = FRAMES.lock();
-    let buddy = &mut frames.as_mut().expect("frame allocator not started").buddy;
-    match buddy.free(block.frame(), order) {
+    let frames = frames.as_mut().expect("frame allocator not started");
+    frames.reserved += reserved;
+    match frames.buddy.free(block.frame(), order) {
         Ok(()) => {}
         Err(error @ (FreeError::NotABlock | FreeError::AlreadyFree)) => {
             panic!("released {block} of order {order}: {error:?}")
@@ -201,7 +250,7 @@ pub fn stats() -> Stats {
         None => Stats::default(),
         Some(f) => Stats {
             total: f.total,
-            free: f.buddy.free_frames(),
+            free: f.buddy.free_frames().saturating_sub(f.reserved),
             free_blocks: f.buddy.free_blocks(),
             failures: f.failures,
         },

@@ -26,19 +26,19 @@ pub trait HostAccess {
     fn compare_exchange(&self, at: Hpa, size: usize, old: u64, new: u64) -> bool;
 }
 
-/// Host memory for tests: `len` bytes from `base`. Accesses outside panic.
+/// Host memory for tests: `len` bytes from `base`. Accesses outside panic. Clones are the same memory.
 #[cfg(any(test, feature = "testing"))]
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct VecHost {
     base: Hpa,
-    bytes: core::cell::RefCell<alloc::vec::Vec<u8>>,
+    bytes: alloc::sync::Arc<spin::Mutex<alloc::vec::Vec<u8>>>,
 }
 
 #[cfg(any(test, feature = "testing"))]
 impl VecHost {
     /// `len` zeroed bytes from `base`.
     pub fn new(base: Hpa, len: usize) -> VecHost {
-        VecHost { base, bytes: core::cell::RefCell::new(alloc::vec![0; len]) }
+        VecHost { base, bytes: alloc::sync::Arc::new(spin::Mutex::new(alloc::vec![0; len])) }
     }
 
     fn range(&self, at: Hpa, len: usize) -> core::ops::Range<usize> {
@@ -50,7 +50,7 @@ impl VecHost {
 #[cfg(any(test, feature = "testing"))]
 impl HostAccess for VecHost {
     fn read(&self, at: Hpa, buf: &mut [u8]) {
-        buf.copy_from_slice(&self.bytes.borrow()[self.range(at, buf.len())]);
+        buf.copy_from_slice(&self.bytes.lock()[self.range(at, buf.len())]);
     }
 
     fn load(&self, at: Hpa) -> u64 {
@@ -60,15 +60,15 @@ impl HostAccess for VecHost {
     }
 
     fn write(&self, at: Hpa, buf: &[u8]) {
-        self.bytes.borrow_mut()[self.range(at, buf.len())].copy_from_slice(buf);
+        self.bytes.lock()[self.range(at, buf.len())].copy_from_slice(buf);
     }
 
     fn fill(&self, at: Hpa, len: u64, byte: u8) {
-        self.bytes.borrow_mut()[self.range(at, len as usize)].fill(byte);
+        self.bytes.lock()[self.range(at, len as usize)].fill(byte);
     }
 
     fn compare_exchange(&self, at: Hpa, size: usize, old: u64, new: u64) -> bool {
-        let same = self.bytes.borrow()[self.range(at, size)] == old.to_le_bytes()[..size];
+        let same = self.bytes.lock()[self.range(at, size)] == old.to_le_bytes()[..size];
         if same {
             self.write(at, &new.to_le_bytes()[..size]);
         }

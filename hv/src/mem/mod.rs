@@ -14,6 +14,7 @@ pub mod heap;
 pub mod host_access;
 pub mod host_ram;
 pub mod index_set;
+pub mod pager;
 pub mod pieces;
 pub mod ranges;
 pub mod replace;

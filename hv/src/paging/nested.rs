@@ -188,9 +188,9 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         self.table.unmap(range)
     }
 
-    /// Reads and clears accessed bits of 64 pages: see [`Table::take_accessed`].
-    pub fn take_accessed(&self, first: Gpa, wanted: u64) -> AccessedGroup {
-        self.table.take_accessed(first, wanted)
+    /// Reads and clears accessed bits of 64 pages: see [`Table::take_accessed_group`].
+    pub fn take_accessed_group(&self, first: Gpa, wanted: u64) -> AccessedGroup {
+        self.table.take_accessed_group(first, wanted)
     }
 
     /// Drops all leaves that touch `range`, as wholes: this needs no memory.
@@ -263,6 +263,11 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         self.table.take_retired_with(others)
     }
 
+    /// Whether a page was accessed since the last time, where processors set accessed bits: see [`Table::take_accessed`].
+    pub fn take_accessed(&self, page: Gpa) -> bool {
+        self.table.take_accessed(page)
+    }
+
     /// How many frames its tables take.
     pub fn table_frames(&self) -> u64 {
         self.table.frames()
@@ -279,7 +284,7 @@ fn attr(entry: P2mEntry, shows: Shows) -> Option<(Hpa, NestedAttr)> {
         P2mEntry::Ram { hpa, writable: false }
         | P2mEntry::Local { hpa, writable: false, .. }
         | P2mEntry::Rom { hpa } => Some((hpa, NestedAttr::ROM)),
-        P2mEntry::Mmio | P2mEntry::Hole => None,
+        P2mEntry::Mmio | P2mEntry::Absent { .. } | P2mEntry::Hole => None,
     }
 }
 

@@ -12,7 +12,7 @@ use super::p2m::P2m;
 use super::range::{Changed, Flush, GpaRange};
 use super::table::{MapError, Retired};
 use super::tree_key::TreeKey;
-use crate::arch::addr::{Gfn, Hpa, PageSize};
+use crate::arch::addr::{Gfn, Gpa, Hpa, PageSize};
 use crate::mem::table_memory::TableMemory;
 
 /// All of them. There is always [`TreeKey::FIRST`].
@@ -145,6 +145,12 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> NestedTrees<F, M> {
     /// Whether a page may have been written through one of the sets: see [`Nested::is_written`].
     pub fn is_written(&self, page: Gfn) -> bool {
         self.iter().any(|(_, tree)| tree.is_written(page))
+    }
+
+    /// Whether a page was accessed through one of the sets since the last time.
+    pub fn take_accessed(&self, page: Gpa) -> bool {
+        // All of them: each has a bit to be cleared.
+        self.iter().fold(false, |any, (_, tree)| tree.take_accessed(page) | any)
     }
 
     /// The tables that earlier changes replaced in all sets, to be freed when their flushes are done.

@@ -59,7 +59,7 @@ fn by_p2m(p2m: &Guest, gpa: Gpa, access: Access) -> Outcome {
         P2mEntry::Rom { .. } if access.write => NestedOutcome::RomWrite,
         P2mEntry::Ram { hpa, .. } | P2mEntry::Rom { hpa } => return Outcome::Done(hpa),
         P2mEntry::Mmio => NestedOutcome::Mmio,
-        P2mEntry::Hole => NestedOutcome::NotMapped,
+        P2mEntry::Hole | P2mEntry::Absent { .. } => NestedOutcome::NotMapped,
     };
     Outcome::Stopped(gpa, stopped)
 }

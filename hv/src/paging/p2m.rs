@@ -7,11 +7,16 @@
 //! every [`Changed`] value reaches every engine of the VM before the guest runs again or the frames change
 //! hands.
 
+use alloc::sync::Arc;
+
 use super::directory::Directory;
 use super::range::{Changed, Flush, GpaRange, OldFrames};
 use super::table::{Found, MapError, Table};
 use crate::arch::addr::{Gpa, Hfn, Hpa, PAGE_SIZE, PageSize};
+use crate::mem::pager::Pager;
 use crate::mem::table_memory::TableMemory;
+
+mod absent;
 
 pub use super::format::p2m::{P2mFormat, P2mKind};
 
@@ -44,6 +49,11 @@ pub enum P2mEntry {
         /// The cache domain in whose tables it is open.
         home: u8,
     },
+    /// RAM whose contents the pager holds. [`P2m::translate`] brings it in; what only looks sees it.
+    Absent {
+        /// The cache domain in whose tables it will be open, if not in all.
+        home: Option<u8>,
+    },
     /// Nothing.
     Hole,
 }
@@ -55,6 +65,7 @@ impl P2mEntry {
             P2mKind::Rom => P2mEntry::Rom { hpa },
             P2mKind::Mmio => P2mEntry::Mmio,
             P2mKind::Local { writable, home } => P2mEntry::Local { hpa, writable, home },
+            P2mKind::Absent { home } => P2mEntry::Absent { home },
         }
     }
 
@@ -74,7 +85,7 @@ impl P2mEntry {
     pub fn readable(self) -> Option<Hpa> {
         match self {
             P2mEntry::Ram { hpa, .. } | P2mEntry::Rom { hpa } | P2mEntry::Local { hpa, .. } => Some(hpa),
-            P2mEntry::Mmio | P2mEntry::Hole => None,
+            P2mEntry::Mmio | P2mEntry::Absent { .. } | P2mEntry::Hole => None,
         }
     }
 
@@ -108,6 +119,7 @@ impl P2mEntry {
     pub fn at_home(self, home: Option<u8>) -> P2mEntry {
         match (self.opened(), home) {
             (P2mEntry::Ram { hpa, writable }, Some(home)) => P2mEntry::Local { hpa, writable, home },
+            (P2mEntry::Absent { .. }, home) => P2mEntry::Absent { home },
             (other, _) => other,
         }
     }
@@ -118,12 +130,14 @@ impl P2mEntry {
 pub struct P2m<M: TableMemory> {
     table: Table<P2mFormat, M>,
     directory: Directory,
+    /// Holds the contents of absent pages.
+    pager: Option<Arc<Pager>>,
 }
 
 impl<M: TableMemory> P2m<M> {
     /// An address space of holes.
     pub fn new(memory: M) -> Result<Self, MapError> {
-        Ok(P2m { table: Table::new(memory, PageSize::Size1G)?, directory: Directory::default() })
+        Ok(P2m { table: Table::new(memory, PageSize::Size1G)?, directory: Directory::default(), pager: None })
     }
 
     /// Puts the RAM from `hpa` on at `range`.
@@ -187,6 +201,7 @@ impl<M: TableMemory> P2m<M> {
         };
         let result = self.table.protect(range, |kind| match kind {
             P2mKind::Ram { writable } | P2mKind::Local { writable, .. } => P2mKind::ram(writable, home),
+            P2mKind::Absent { .. } => P2mKind::Absent { home },
             other => other,
         });
         self.changed(range, was, result)
@@ -207,13 +222,30 @@ impl<M: TableMemory> P2m<M> {
             end: range.end.align_up(PageSize::Size2M.bytes()).unwrap_or(GpaRange::ALL.end),
         };
         let grown = grown.intersect(GpaRange::ALL);
+        if self.pager.is_some() {
+            // A page that comes or goes must find its leaf: see `map_absent`.
+            return Changed { range: grown, was: OldFrames::NONE };
+        }
         let _software_tables_need_none = self.table.merge(grown);
         Changed { range: grown, was: OldFrames::NONE }
     }
 
-    /// What is at `gpa`.
+    /// What is at `gpa`, for an access to it: an absent page is brought in, and stays while the caller holds the VM's memory for
+    /// reading. One that cannot be is still absent, and the pager has failed ([`Pager::failure`]).
     #[inline]
     pub fn translate(&self, gpa: Gpa) -> P2mEntry {
+        match self.directory.get(gpa) {
+            Some(hpa) => P2mEntry::Ram { hpa, writable: true },
+            None => match self.entry(gpa).0 {
+                P2mEntry::Absent { .. } => self.bring_in(gpa),
+                entry => entry,
+            },
+        }
+    }
+
+    /// What is at `gpa`, for what may never be accessed: absent pages stay so.
+    #[inline]
+    pub fn peek(&self, gpa: Gpa) -> P2mEntry {
         match self.directory.get(gpa) {
             Some(hpa) => P2mEntry::Ram { hpa, writable: true },
             None => self.entry(gpa).0,

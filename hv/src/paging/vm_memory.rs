@@ -35,7 +35,7 @@ impl<'a, M: TableMemory, H: HostAccess> VmMemory<'a, M, H> {
         let mut done = 0;
         while done < len {
             let at = gpa.checked_add(done).ok_or(NotRam { gpa: Gpa(u64::MAX) })?;
-            let (entry, run) = self.p2m.run(at, len - done);
+            let (entry, run) = self.p2m.run_present(at, len - done);
             let hpa = if write { entry.writable() } else { entry.readable() };
             f(hpa.ok_or(NotRam { gpa: at })?, done as usize, run as usize);
             done += run;

@@ -95,8 +95,17 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
 
     /// Ends the accesses.
     #[inline(always)]
-    pub fn finish(self) -> Left {
+    pub fn finish(mut self) -> Left {
+        self.note_pager();
         self.left
+    }
+
+    /// After accesses to guest memory.
+    #[inline(always)]
+    pub(super) fn note_pager(&mut self) {
+        if self.vm.wants_pager() {
+            self.left.work |= work::PAGER;
+        }
     }
 
     /// Whether the accesses so far left interrupt messages to route, a flush, or the end of the run, or have taken long.
@@ -267,7 +276,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
     #[cold]
     fn unmap(&mut self, gpa: Gpa) {
         let Some(range) = GpaRange::new(gpa.align_down(4096), 4096) else { return };
-        if self.memory().p2m.translate(range.start) == P2mEntry::Hole {
+        if self.memory().p2m.peek(range.start) == P2mEntry::Hole {
             return;
         }
         let unmap = |p2m: &mut P2m<M>, _: &mut Covered| p2m.unmap(range).map(|changed| [changed].into());
@@ -281,7 +290,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'a, F, M, 
     #[cold]
     fn flush_page(&mut self, gpa: Gpa) {
         let Some(range) = GpaRange::new(gpa.align_down(4096), 4096) else { return };
-        if self.memory().p2m.translate(range.start).readable().is_none() {
+        if self.memory().p2m.peek(range.start).readable().is_none() {
             return;
         }
         let (changed, flush, retired, host) = {

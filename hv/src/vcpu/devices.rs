@@ -117,6 +117,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'_, F, M, H> {
         let dma = Dma { memory: &memory, written: RefCell::default(), too_many: Cell::new(false) };
         let result = access(&dma, &mut self.left.messages);
         self.tell_written(&dma);
+        self.note_pager();
         result
     }
 

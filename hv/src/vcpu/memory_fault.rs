@@ -15,6 +15,7 @@ use crate::vcpu::exit_context::ExitContext;
 use crate::vcpu::host::Host;
 use crate::vcpu::micro;
 use crate::vcpu::outcome::{Cause, Outcome};
+use crate::vcpu::overcommit;
 use crate::vcpu::port::{Port, PortStop, Written};
 use crate::vcpu::regions;
 use crate::vcpu::run::single_step;
@@ -35,7 +36,14 @@ pub fn nested<V: Virt, M: HostMemory, H: Host>(
         let memory = vm.read_memory(&mut vcpu.work);
         memory.nested.tree(vcpu.mmu.tree()).look(gpa, access, &memory.p2m)
     };
-    match known.map_or_else(|| fill(vcpu, vm, gpa, access), Ok) {
+    let outcome = known.map_or_else(|| fill(vcpu, vm, gpa, access), Ok);
+    if vm.pager.is_some() {
+        if let Some(stop) = overcommit::failure(vcpu, vm) {
+            return Outcome::Stop(stop);
+        }
+        overcommit::note(vcpu, vm);
+    }
+    match outcome {
         Ok(NestedOutcome::Filled(_)) => {
             vcpu.faults.filled += 1;
             Outcome::Resume
@@ -141,6 +149,8 @@ pub fn emulate_write<V: Virt, M: HostMemory, H: Host>(
             Outcome::Stop(died(vcpu, Cause::EmulationFailure, what))
         }
     };
+    // Where a page could not be had, the instruction has read or fetched what is not the guest's.
+    let outcome = overcommit::failure(vcpu, vm).map_or(outcome, Outcome::Stop);
     vcpu.after_access(&vm.mailboxes, left, outcome)
 }
 

@@ -26,6 +26,7 @@ mod invalidate;
 mod io;
 mod memory_fault;
 mod msr;
+mod overcommit;
 mod pdptrs;
 mod quick_control;
 mod startup;

@@ -365,7 +365,7 @@ fn serve_pending<V: Virt, M: HostMemory, H: Host>(
     if host.is_wanted() {
         return Some(Return::Yield);
     }
-    if vcpu.work & (work::SPIN | work::MOVE | work::TREE | work::PHASE) != 0
+    if vcpu.work & (work::SPIN | work::MOVE | work::TREE | work::PHASE | work::PAGER) != 0
         && let Some(end) = serve_rare(vcpu, vm, host)
     {
         return Some(end);

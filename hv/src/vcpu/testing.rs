@@ -104,7 +104,7 @@ impl Scene {
             tables: Rc::new(Arena::new(240)),
             bytes: Rc::new(VecHost::new(RAM, RAM_BYTES as usize)),
         };
-        let vm = build::build(&config.vm[0], memory, &facts, |bytes| Some((RAM, bytes))).unwrap();
+        let vm = build::build(&config.vm[0], memory, &facts, |bytes| Some((RAM, bytes)), None).unwrap();
         let policy = CpuidPolicy {
             apic_id: 0,
             vcpus: 1,

@@ -6,7 +6,7 @@ use crate::device::Tsc;
 use crate::device::message::Messages;
 use crate::vcpu::host::Host;
 use crate::vcpu::run::FIRST;
-use crate::vcpu::{Vcpu, console, regions, sampling};
+use crate::vcpu::{Vcpu, console, overcommit, regions, sampling};
 use crate::virt::Virt;
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
@@ -32,6 +32,8 @@ pub(super) fn run<V: Virt, M: HostMemory, H: Host>(
     let tsc = host.tsc();
     let now = vm.ticks(tsc);
     vcpu.timers_ran = tsc;
+    // For accesses of which nothing else has noted that they brought pages in.
+    overcommit::note(vcpu, vm);
     let mut is_due = vcpu.lapic.deadline().is_some_and(|at| at <= now);
     if is_due {
         vcpu.lapic.tick(now);

@@ -91,7 +91,7 @@ impl Covered {
             P2mEntry::Ram { hpa, writable } => p2m.map_ram(range, hpa, writable),
             P2mEntry::Local { hpa, writable, home } => p2m.map_local(range, hpa, writable, Some(home)),
             P2mEntry::Rom { hpa } => p2m.map_rom(range, hpa),
-            P2mEntry::Mmio | P2mEntry::Hole => p2m.unmap(range),
+            P2mEntry::Mmio | P2mEntry::Absent { .. } | P2mEntry::Hole => p2m.unmap(range),
         };
         let changed = changed.ok()?;
         self.0.swap_remove(number);

@@ -1,7 +1,7 @@
 //! A virtual machine: its memory, its chipset and its time. Shared by its VCPUs.
 //!
 //! Made by `guest::build`, used by `vcpu::run` and the monitor. Lock order: `chipset`, then `memory`, then that of a virtio
-//! device, then `shadow`; none is held while a guest runs. The holder of `shadow` may wait for other PCPUs
+//! device, then `shadow`, then the pager's; none is held while a guest runs. The holder of `shadow` may wait for other PCPUs
 //! in a [`Shootdown`]. So a PCPU that waits for it, or for a lock whose holder may wait for it, answers shootdowns meanwhile:
 //! [`Vm::lock_shadow`], [`Vm::lock_memory`], [`Vm::read_memory`]. A PCPU that waits for `memory` must not hold a lock for which
 //! others wait without answering, such as the chipset.
@@ -12,6 +12,7 @@ pub mod covered;
 pub mod hlt_tracker;
 pub mod layout;
 pub mod mailbox;
+pub mod overcommit;
 pub mod pvclock;
 pub mod regions;
 pub mod sampling;
@@ -32,6 +33,7 @@ use crate::device::pci::PlugError;
 use crate::device::virtio::Virtio;
 use crate::device::{Nanos, Tsc};
 use crate::mem::host_access::HostAccess;
+use crate::mem::pager::Pager;
 use crate::mem::table_memory::TableMemory;
 use crate::paging::MapError;
 use crate::paging::engine::Engine;
@@ -122,6 +124,8 @@ pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     pub permissive_msr: bool,
     /// Whether [`Memory::covered`] has any page; readable without the memory's lock.
     pub covers: AtomicBool,
+    /// Has all memory of an overcommitted VM. Last: it gives frames back, to which the tables lead.
+    pub pager: Option<Arc<Pager>>,
 }
 
 /// What a change of the guest-physical address space leaves to do for the VCPU that asked for it.

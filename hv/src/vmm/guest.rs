@@ -4,6 +4,7 @@
 //! So a caller that has seen all VCPUs of the VM descheduled can take all of them.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,6 +20,7 @@ use crate::guest::config::VmConfig;
 use crate::guest::cpuid::{CpuidPolicy, CpuidTable};
 use crate::hw::context::Context;
 use crate::mem::heap;
+use crate::mem::pager::Pager;
 use crate::mem::vm_ram::VmRam;
 use crate::paging::tree_key::TreeKey;
 use crate::sched::{VcpuId, VmId};
@@ -77,8 +79,9 @@ impl<B: Backend> Guest<B> {
         mut ram: VmRam<Frames>,
         memory_ref: MemoryRef,
         measures: Measures,
+        pager: Option<Arc<Pager>>,
     ) -> Result<Guest<B>, BuildError> {
-        let vm = build::build(config, memory, facts, |bytes| ram.block(bytes))?;
+        let vm = build::build(config, memory, facts, |bytes| ram.block(bytes), pager)?;
         Ok(Guest {
             config: config.clone(),
             number,

@@ -21,6 +21,7 @@ use super::console_port::ConsolePort;
 use super::guest::{Guest, cpuid_policy};
 use super::lab_time::LabTime;
 use super::memory::{DiskPages, Frames, HostMemory, UnmappedMemory};
+use super::overcommit;
 use super::records::Records;
 use super::shootdown::VcpusOf;
 use super::state::MemoryRef;
@@ -251,7 +252,8 @@ impl<B: Backend> Machine<B> {
         let memory_ref = MemoryRef::new(&self.entries[number as usize].memory_refs);
         // SAFETY: a guest drops its RAM after its tables.
         let ram = VmRam::from(unsafe { Frames::new(owner) });
-        let mut guest = Guest::new(config, number, memory, &facts, ram, memory_ref, measures)?;
+        let pager = overcommit::pager(self, number as usize, owner)?;
+        let mut guest = Guest::new(config, number, memory, &facts, ram, memory_ref, measures, pager)?;
         self.attach_devices(&mut guest)?;
         guest.vm.regions.set_domains(topology.llcs().len());
         guest.vm.regions.set_place(At {

@@ -1,6 +1,6 @@
 //! The running host's memory as VMs use it: table frames, guest RAM, pages of disks, and disks that are machine memory.
 
-use crate::arch::addr::{Hfn, Hpa};
+use crate::arch::addr::{Hfn, Hpa, PAGE_SIZE};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -12,10 +12,12 @@ use crate::boot::paging;
 use crate::device::virtio::disk::{Medium, Page, Pages};
 use crate::firmware::info::BootInfo;
 use crate::guest::devices::Media;
+use crate::hw::cpu;
 use crate::mem::frame::{self, Block, Node};
 use crate::mem::frame_record::{self, Kind, Owner};
 use crate::mem::host_access::HostAccess;
 use crate::mem::host_ram::HostRam;
+use crate::mem::pager::FrameMemory;
 use crate::mem::table_memory::TableMemory;
 use crate::mem::tables::HostTables;
 use crate::mem::vm_ram::RamSource;
@@ -127,6 +129,90 @@ impl RamSource for Frames {
     fn give_back(&self, block: Block) {
         // SAFETY: the guest is gone, and no table leads here any more: the promise of `new`.
         unsafe { frame::free(block.start, block.order) }
+    }
+}
+
+/// Frames for the pager of one VM: those that were set aside for it, and after them any that are free.
+#[derive(Debug)]
+pub struct PagerFrames {
+    ram: HostRam,
+    owner: Owner,
+    /// Frames that are set aside, and not taken.
+    reserved: u64,
+    /// Frames that were taken beyond them.
+    beyond: u64,
+}
+
+impl PagerFrames {
+    /// Sets frames aside for this owner. `None`: there are fewer.
+    ///
+    /// # Safety
+    /// The pager gives frames back only after all tables that map them are gone.
+    pub unsafe fn reserve(owner: Owner, frames: u64) -> Option<PagerFrames> {
+        // SAFETY: only frames that were taken are read and written.
+        frame::reserve(frames).then(|| PagerFrames {
+            ram: unsafe { HostRam::new() },
+            owner,
+            reserved: frames,
+            beyond: 0,
+        })
+    }
+}
+
+impl FrameMemory for PagerFrames {
+    fn take(&mut self) -> Option<Hfn> {
+        let start = match self.reserved.checked_sub(1) {
+            Some(left) => {
+                let start = frame::alloc_reserved()?;
+                self.reserved = left;
+                start
+            }
+            None => {
+                let start = frame::alloc(0, Node(0))?;
+                self.beyond += 1;
+                start
+            }
+        };
+        if let Some(records) = frame_record::all() {
+            records.assign(start.frame(), 1, self.owner, Kind::Ram);
+        }
+        Some(start.frame())
+    }
+
+    fn give_back(&mut self, frame: Hfn) {
+        // The next owner must not see what the guest had there.
+        self.clear(frame);
+        if let Some(left) = self.beyond.checked_sub(1) {
+            self.beyond = left;
+            // SAFETY: no table leads there any more: the promise of `reserve`.
+            unsafe { frame::free(frame.base(), 0) };
+        } else {
+            self.reserved += 1;
+            // SAFETY: as above.
+            unsafe { frame::free_reserved(frame.base()) };
+        }
+    }
+
+    fn read(&self, at: Hpa, buf: &mut [u8]) {
+        self.ram.read(at, buf);
+    }
+
+    fn write(&self, at: Hpa, buf: &[u8]) {
+        self.ram.write(at, buf);
+    }
+
+    fn clear(&self, frame: Hfn) {
+        self.ram.fill(frame.base(), PAGE_SIZE, 0);
+    }
+
+    fn ticks(&self) -> u64 {
+        cpu::rdtsc()
+    }
+}
+
+impl Drop for PagerFrames {
+    fn drop(&mut self) {
+        frame::unreserve(self.reserved);
     }
 }
 

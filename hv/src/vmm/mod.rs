@@ -28,6 +28,8 @@ mod machine;
 #[cfg(feature = "baremetal")]
 mod memory;
 #[cfg(feature = "baremetal")]
+mod overcommit;
+#[cfg(feature = "baremetal")]
 mod pcpu;
 #[cfg(feature = "baremetal")]
 mod pcpus;

@@ -8,6 +8,7 @@ use crate::arch::counters::{BothSides, Counts};
 use crate::arch::dump::Registers;
 use crate::mem::frame;
 use crate::paging::engine::Engine;
+use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::policy::engines_of;
 use crate::sched::topology::PcpuId;
 use crate::sched::{PcpuStats, VcpuStats};
@@ -208,6 +209,18 @@ fn regions<V: Virt, M: HostMemory>(
     json.end()
 }
 
+/// The `pager` object of `paging`: what was evicted of an overcommitted VM, and came back.
+fn pager<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(json: &mut Json<'_>, vm: &Vm<F, M>) -> fmt::Result {
+    let Some(pager) = &vm.pager else { return Ok(()) };
+    let budget = pager.budget();
+    json.begin_object(key::PAGER)?;
+    json.text(key::REPLACEMENT, pager.policy())?;
+    json.number(key::RESIDENT_FRAMES, budget.resident)?;
+    json.number(key::STORE_LIMIT, budget.store)?;
+    pager.counts().named().into_iter().try_for_each(|(name, count)| json.number(name, count))?;
+    json.end()
+}
+
 /// The `paging` object of a `stats` record.
 fn paging<V: Virt, M: HostMemory>(
     json: &mut Json<'_>,
@@ -248,6 +261,7 @@ fn paging<V: Virt, M: HostMemory>(
         json.end()?;
     }
     regions(json, vcpu, vm)?;
+    pager(json, vm)?;
     if let Some((statistics, agile)) =
         vm.shadow.lock().as_ref().map(|shadow| (shadow.statistics(), shadow.agile_counts()))
     {

@@ -16,6 +16,7 @@ mod lab_time;
 mod long_mode;
 mod media;
 mod monitor;
+mod overcommit;
 pub mod person;
 mod policies;
 mod probe;
@@ -123,6 +124,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         resets::CASES,
         speculation::CASES,
         monitor::CASES,
+        overcommit::CASES,
         records::CASES,
         regions::CASES,
         watch::CASES,

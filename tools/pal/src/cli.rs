@@ -8,7 +8,7 @@ use std::{
 };
 
 pub use abi::{
-    config::{NestedPage, Protocol},
+    config::{NestedPage, Protocol, Replacement},
     mode::Mode,
     regions::Regions,
 };
@@ -98,7 +98,7 @@ pub enum Command {
 }
 
 /// What makes no sense without a guest.
-const GUEST_OPTIONS: [&str; 24] = [
+const GUEST_OPTIONS: [&str; 27] = [
     "append",
     "audit_shadow",
     "disk",
@@ -114,10 +114,13 @@ const GUEST_OPTIONS: [&str; 24] = [
     "modules",
     "nested_page",
     "net",
+    "overcommit",
     "permissive_msr",
     "protocol",
     "put",
     "regions",
+    "replacement",
+    "resident",
     "root",
     "stats",
     "test_device",
@@ -126,7 +129,7 @@ const GUEST_OPTIONS: [&str; 24] = [
 ];
 
 /// What a description says in their place.
-const DESCRIBED: [&str; 27] = [
+const DESCRIBED: [&str; 30] = [
     "append",
     "audit_shadow",
     "disk",
@@ -143,11 +146,14 @@ const DESCRIBED: [&str; 27] = [
     "modules",
     "nested_page",
     "net",
+    "overcommit",
     "permissive_msr",
     "probe",
     "protocol",
     "put",
     "regions",
+    "replacement",
+    "resident",
     "root",
     "shadow_pages",
     "test_device",
@@ -189,6 +195,20 @@ pub struct RunArgs {
     /// Guest memory in MiB
     #[arg(long, value_name = "MiB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1 << 30), help_heading = "Machine")]
     pub mem: u64,
+    /// Let the guest's memory be more than the machine has for it: pages that it does not use are kept compressed
+    #[arg(long, help_heading = "Machine")]
+    pub overcommit: bool,
+    /// MiB of an overcommitted guest's memory that are in frames of the machine at a time. Default: what its share of the
+    /// machine's memory allows
+    #[arg(long, value_name = "MiB", requires = "overcommit", help_heading = "Machine")]
+    pub resident: Option<u64>,
+    /// The policy by which its pages are evicted: clock, clock-pro, seq, apr, lru, s3-fifo or sieve. Default: clock
+    #[arg(long, value_name = "POLICY", requires = "overcommit", value_parser = replacement(), help_heading = "Machine")]
+    pub replacement: Option<Replacement>,
+    /// Memory of the machine in MiB. Default: what the hypervisor and all memory of the guests need; with --overcommit it can be
+    /// less
+    #[arg(long, value_name = "MiB", value_parser = clap::value_parser!(u64).range(64..=1 << 30), help_heading = "Machine")]
+    pub host_mem: Option<u64>,
     /// Virtual processors of the guest, 1 to 64
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), help_heading = "Machine")]
     pub vcpus: u32,
@@ -501,6 +521,11 @@ pub fn protocol() -> impl TypedValueParser<Value = Protocol> {
         PossibleValue::new(protocol.name()).help(help)
     });
     PossibleValuesParser::new(values).try_map(|word| word.parse())
+}
+
+/// The policies of `--replacement`.
+pub fn replacement() -> impl TypedValueParser<Value = Replacement> {
+    PossibleValuesParser::new(Replacement::WORDS).try_map(|word| word.parse())
 }
 
 /// The sizes of `--nested-page`.

@@ -22,6 +22,7 @@ use core::num::NonZeroU32;
 
 mod cpu;
 mod devices;
+mod overcommit;
 mod share;
 mod table;
 #[cfg(test)]
@@ -29,6 +30,7 @@ mod tests;
 
 pub use devices::{DeviceConfig, DiskConfig, DiskSource};
 
+pub use overcommit::Overcommit;
 pub use share::Share;
 use table::{Table, line_of};
 
@@ -96,6 +98,8 @@ pub struct VmConfig {
     pub hidden: FeatureSet,
     /// Its virtio devices.
     pub devices: DeviceConfig,
+    /// Its memory may be more than the host has for it.
+    pub overcommit: Option<Overcommit>,
 }
 
 /// A module for the guest's kernel.
@@ -199,6 +203,7 @@ impl VmConfig {
             mitigations: table.choice("mitigations", Mitigations::WORDS)?,
             hidden: cpu::hidden(&mut table)?,
             devices: DeviceConfig::read(&mut table)?,
+            overcommit: Overcommit::read(&mut table)?,
         };
         table.finish()?;
         vm.validate().map_err(|message| {
@@ -225,6 +230,9 @@ impl VmConfig {
         }
         cpu::validate(self.hidden, self.vcpus)?;
         self.devices.validate()?;
+        if let Some(overcommit) = &self.overcommit {
+            overcommit.validate(self.memory_mib)?;
+        }
         let files = [("kernel", Some(&self.kernel)), ("initrd", self.initrd.as_ref())];
         let modules = self.modules.iter().map(|m| ("modules.file", Some(&m.file)));
         for (key, file) in files.into_iter().chain(modules) {

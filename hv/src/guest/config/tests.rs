@@ -38,6 +38,7 @@ fn reads_every_key() {
     assert_eq!(off.vm[0].mitigations, Mitigations::Off);
     assert!(message(&format!("{MINIMAL}mitigations = \"on\"\n")).contains("use one of auto, off"));
     assert!(vm.permissive_msr && vm.test_device && vm.restart && !vm.pv_clock && vm.vcpus == 4);
+    assert_eq!(vm.overcommit, None);
 }
 
 #[test]
@@ -146,5 +147,25 @@ proptest! {
         let end = (at + cut).min(text.len());
         text.splice(at..end, with.bytes());
         fuzz_one(&text);
+    }
+}
+
+#[test]
+fn overcommitted_guests_say_so() {
+    let read =
+        |more: &str| Config::parse(format!("{MINIMAL}{more}").as_bytes()).unwrap().vm[0].overcommit.clone();
+    use abi::config::Replacement;
+    let plain = Overcommit { resident_mib: None, replacement: Replacement::Clock };
+    assert_eq!((read("overcommit = false\n"), read("overcommit = true\n")), (None, Some(plain)));
+    let chosen = read("overcommit = true\nresident_mib = 32\nreplacement = \"s3-fifo\"\n");
+    assert_eq!(chosen, Some(Overcommit { resident_mib: Some(32), replacement: Replacement::S3Fifo }));
+    for (more, complaint) in [
+        ("resident_mib = 32\n", "`resident_mib` is for guests with `overcommit = true`"),
+        ("replacement = \"clock\"\n", "`replacement` is for guests with `overcommit = true`"),
+        ("overcommit = true\nreplacement = \"fifo\"\n", "use one of clock, clock-pro, seq"),
+        ("overcommit = true\nresident_mib = 3\n", "the least is 4"),
+        ("overcommit = true\nresident_mib = 65\n", "more than `memory_mib`"),
+    ] {
+        assert!(message(&format!("{MINIMAL}{more}")).contains(complaint), "{more}");
     }
 }

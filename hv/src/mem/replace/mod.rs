@@ -1,8 +1,8 @@
 //! Page replacement: which resident page makes room at a page fault.
 //!
 //! Owns the policies and their tables, and no memory of guests. A page fault, the page's object and access bits go in; the slot
-//! for the page comes out. The simulator (`tools/pagesim`) compiles this same source; the hypervisor has no pager yet that
-//! calls it.
+//! for the page comes out. The simulator (`tools/pagesim`) compiles this same source; the hypervisor's pager
+//! ([`pager`](super::pager)) calls it.
 //!
 //! What must hold: at most `frames` pages are resident, each in a slot of its own below `frames`; only a fault evicts; no more
 //! ghosts (pages that are remembered after their eviction) than frames; no allocation after `new`; every loop ends, also while

@@ -75,7 +75,7 @@ pub fn translation<V: Virt, M: HostMemory>(
     let gpa = Gpa(resolve(view, place, false));
     let memory = view.vm.memory.read();
     write!(answer, "{gpa}: ")?;
-    what(memory.p2m.translate(gpa), answer)?;
+    what(memory.p2m.peek(gpa), answer)?;
     match memory.nested.tree(TreeKey::FIRST).find(gpa) {
         Found::Leaf(leaf) => writeln!(
             answer,
@@ -99,6 +99,7 @@ fn what(entry: P2mEntry, answer: &mut dyn Write) -> fmt::Result {
         }
         P2mEntry::Rom { hpa } => write!(answer, "ROM at host {hpa}"),
         P2mEntry::Mmio => answer.write_str("MMIO"),
+        P2mEntry::Absent { .. } => answer.write_str("RAM that is not in memory"),
         P2mEntry::Hole => answer.write_str("unmapped"),
     }
 }
@@ -154,7 +155,7 @@ pub fn walk<V: Virt, M: HostMemory>(
         Ok(page) => {
             writeln!(answer, "  guest-physical {}: {}", page.gpa, Page(&page))?;
             write!(answer, "  ")?;
-            what(memory.p2m.translate(page.gpa), answer)?;
+            what(memory.p2m.peek(page.gpa), answer)?;
             writeln!(answer)
         }
         Err(error) => writeln!(answer, "  {}", Unmapped(error)),

@@ -43,11 +43,43 @@ pub fn stats<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Wri
         )?;
         unknown_msrs(vcpu, answer)?;
     }
+    pager(view, answer)?;
     let unclaimed = view.vm.chipset.lock().unclaimed();
     writeln!(
         answer,
         "unclaimed bytes at ports 0-ff: {}, 100-3ff: {}, 400-ffff: {}; unclaimed memory accesses: {}",
         unclaimed.board, unclaimed.card, unclaimed.extended, unclaimed.mmio
+    )
+}
+
+/// What was evicted, and came back.
+fn pager<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Write) -> fmt::Result {
+    let Some(pager) = &view.vm.pager else { return Ok(()) };
+    let (budget, counts, khz) = (pager.budget(), pager.counts(), view.vm.clock.tsc_khz());
+    let bytes = |pages: u64| Bytes(pages.saturating_mul(PAGE_SIZE));
+    writeln!(
+        answer,
+        "overcommitted ({}): {} of {} resident, {} stored in {} of {}",
+        pager.policy(),
+        bytes(counts.resident),
+        bytes(budget.resident.into()),
+        bytes(counts.stored),
+        bytes(counts.store_frames),
+        bytes(budget.store.into())
+    )?;
+    let ratio = counts.compressed_from.saturating_mul(10) / counts.compressed_to.max(1);
+    writeln!(
+        answer,
+        "page faults of the host: {}, {} of them of evicted pages; {} in, {} rescued, {} out, {} of these zero pages",
+        counts.faults, counts.refaults, counts.came_in, counts.rescued, counts.went_out, counts.zero_pages
+    )?;
+    writeln!(
+        answer,
+        "compressed {} to 1, {} pages not at all; in for {}, out for {}",
+        Tenths(ratio),
+        counts.incompressible,
+        Seconds { ticks: counts.in_ticks, khz },
+        Seconds { ticks: counts.out_ticks, khz }
     )
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Bits 2:0 say what an entry is (0: nothing), bits 51:12 hold an address. MMIO leaves carry their own
 //! guest-physical address, so that they split and merge like memory. RAM that is mapped to a cache has the number of its cache
-//! domain in bits 6:3.
+//! domain in bits 6:3. A page that the pager holds is an MMIO leaf with bit 7 set; bit 8 says that bits 6:3 count.
 
 use super::x86::{ADDRESS, leaf_address};
 use super::{Entry, LeafAttr, PteFormat};
@@ -17,8 +17,12 @@ const ROM: u64 = 4;
 const MMIO: u64 = 5;
 const LOCAL: u64 = 6;
 const LOCAL_READ_ONLY: u64 = 7;
-/// The cache domain of the last two.
+/// The cache domain of the last two, and of an absent page.
 const HOME: u32 = 3;
+/// With [`MMIO`]: RAM that is not there.
+const ABSENT: u64 = 1 << 7;
+/// With [`ABSENT`]: it is mapped to a cache.
+const HAS_HOME: u64 = 1 << 8;
 const _: () = assert!(TreeKey::DOMAINS == 16);
 
 /// What a guest-physical page is.
@@ -40,17 +44,24 @@ pub enum P2mKind {
         /// The domain, below [`TreeKey::DOMAINS`].
         home: u8,
     },
+    /// RAM whose contents the pager holds ([`crate::mem::pager`]).
+    Absent {
+        /// The domain to whose cache it is mapped when it comes back.
+        home: Option<u8>,
+    },
 }
 
 impl P2mKind {
     /// Every kind.
-    pub const ALL: [P2mKind; 6] = [
+    pub const ALL: [P2mKind; 8] = [
         P2mKind::Ram { writable: true },
         P2mKind::Ram { writable: false },
         P2mKind::Rom,
         P2mKind::Mmio,
         P2mKind::Local { writable: true, home: 0 },
         P2mKind::Local { writable: false, home: TreeKey::DOMAINS - 1 },
+        P2mKind::Absent { home: None },
+        P2mKind::Absent { home: Some(TreeKey::DOMAINS - 1) },
     ];
 
     /// RAM, mapped to the cache of this domain or open in all.
@@ -84,6 +95,8 @@ impl PteFormat for P2mFormat {
             P2mKind::Mmio => MMIO,
             P2mKind::Local { writable: true, home } => LOCAL | u64::from(home) << HOME,
             P2mKind::Local { writable: false, home } => LOCAL_READ_ONLY | u64::from(home) << HOME,
+            P2mKind::Absent { home: None } => MMIO | ABSENT,
+            P2mKind::Absent { home: Some(home) } => MMIO | ABSENT | HAS_HOME | u64::from(home) << HOME,
         }
     }
 
@@ -93,6 +106,10 @@ impl PteFormat for P2mFormat {
             RAM => P2mKind::Ram { writable: true },
             RAM_READ_ONLY => P2mKind::Ram { writable: false },
             ROM => P2mKind::Rom,
+            MMIO if raw & ABSENT != 0 => {
+                let home = (raw >> HOME) as u8 & (TreeKey::DOMAINS - 1);
+                P2mKind::Absent { home: (raw & HAS_HOME != 0).then_some(home) }
+            }
             MMIO => P2mKind::Mmio,
             kind @ (LOCAL | LOCAL_READ_ONLY) => {
                 P2mKind::Local { writable: kind == LOCAL, home: (raw >> HOME) as u8 & (TreeKey::DOMAINS - 1) }

@@ -118,7 +118,7 @@ fn outcome(entry: P2mEntry, access: Access) -> Result<Hpa, NestedOutcome> {
         P2mEntry::Rom { .. } if access.write => Err(NestedOutcome::RomWrite),
         P2mEntry::Ram { hpa, .. } | P2mEntry::Rom { hpa } => Ok(hpa),
         P2mEntry::Mmio => Err(NestedOutcome::Mmio),
-        P2mEntry::Hole => Err(NestedOutcome::NotMapped),
+        P2mEntry::Hole | P2mEntry::Absent { .. } => Err(NestedOutcome::NotMapped),
         P2mEntry::Local { .. } => unreachable!("nothing here is mapped to a cache"),
     }
 }

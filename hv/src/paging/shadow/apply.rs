@@ -67,6 +67,12 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         (reload.then_some(Reload), self.pool.take_owed_and(TlbFlush::None))
     }
 
+    /// Whether the memory in a frame is in use: it was accessed through these tables since the last time ([`Shadow::take_accessed`]),
+    /// or holds a guest's table that is shadowed. Its loss would cost the faults that fill all its shadow pages again.
+    pub fn take_in_use(&mut self, frame: Hfn) -> bool {
+        self.take_accessed(frame) | self.pool.shadows(frame).next().is_some()
+    }
+
     /// Nothing leads to a frame any more, and nothing is made from a table there. Whether anything was.
     fn forget_frame(&mut self, frame: Hfn) -> bool {
         let mut any = false;

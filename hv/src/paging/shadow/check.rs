@@ -140,7 +140,7 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
 
     /// The frame of guest memory that can be read.
     fn frame(&self, gpa: Gpa) -> Option<Hfn> {
-        self.p2m.translate(gpa).readable().map(|hpa| hpa.frame())
+        self.p2m.peek(gpa).readable().map(|hpa| hpa.frame())
     }
 
     /// The guest's entry that an entry of a page follows: its place, and what it is now.

@@ -137,6 +137,15 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
     }
 
+    /// The same, for an access that may never come: a page that the pager holds stays there.
+    #[inline(always)]
+    pub(super) fn place_ahead(&self, p2m: &P2m<impl TableMemory>, gpa: Gpa) -> Option<Hpa> {
+        match p2m.peek(gpa) {
+            P2mEntry::Ram { hpa, writable: true } => Some(hpa),
+            _ => None,
+        }
+    }
+
     /// Makes the shadow entry of a guest entry with its accessed bit set.
     #[inline]
     fn put(&mut self, leaf: &Leaf, index: usize, gva: Gva, raw: u64, to: Hpa, writable: bool) {
@@ -242,7 +251,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if raw & WANTED != WANTED || raw & self.reserved != 0 {
             return false;
         }
-        let Some(to) = self.place(p2m, Gpa(raw & ADDRESS)) else { return false };
+        let Some(to) = self.place_ahead(p2m, Gpa(raw & ADDRESS)) else { return false };
         let writable = !self.pool.is_write_protected(to.frame());
         self.put_ahead(leaf, index, raw, to, writable, last);
         true
@@ -266,7 +275,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         {
             from = index + 1;
             let offset = (index as u64) << 12;
-            if let Some(to) = self.place(p2m, Gpa(leaf.first.0 + offset)) {
+            if let Some(to) = self.place_ahead(p2m, Gpa(leaf.first.0 + offset)) {
                 let writable = !self.pool.is_write_protected(to.frame());
                 self.put_direct(leaf, index, Gva(region | offset), to, writable);
                 filled += 1;

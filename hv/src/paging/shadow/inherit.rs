@@ -52,7 +52,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             if raw & (PRESENT | ACCESSED | forbidden) != PRESENT | ACCESSED {
                 continue;
             }
-            let Some(to) = p2m.translate(Gpa(raw & ADDRESS)).readable() else { continue };
+            let Some(to) = p2m.peek(Gpa(raw & ADDRESS)).readable() else { continue };
             if self.pool.page(child).key == key.below(raw, index, to.frame())
                 && !self.pool.page(root).is_present(index)
             {

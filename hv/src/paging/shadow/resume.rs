@@ -112,7 +112,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 
     /// Whether the guest's entry `now` leads to the table that a shadow page follows, with the same rights.
     fn leads_to(&self, p2m: &P2m<impl TableMemory>, key: Key, now: u64, index: usize, child: PageId) -> bool {
-        let to = p2m.translate(Gpa(now & ADDRESS)).readable();
+        let to = p2m.peek(Gpa(now & ADDRESS)).readable();
         key.is_plain_table()
             && to.is_some_and(|to| self.pool.page(child).key == key.below(now, index, to.frame()))
     }

@@ -136,7 +136,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             return ShadowOutcome::Closed(gpa, home);
         }
         match entry.opened() {
-            P2mEntry::Hole => return ShadowOutcome::NotMapped(gpa),
+            P2mEntry::Hole | P2mEntry::Absent { .. } => return ShadowOutcome::NotMapped(gpa),
             P2mEntry::Mmio => return ShadowOutcome::Mmio(gpa),
             P2mEntry::Rom { .. } if access.write => return ShadowOutcome::RomWrite(gpa),
             P2mEntry::Ram { writable: false, .. } if access.write => {

@@ -1,7 +1,7 @@
 //! Reading a [`Table`]: its leaves in order, and their accessed and dirty bits.
 
 use super::{Found, Leaf, MapError, ROOT_LEVEL, Table, TableMemory, index, is_page_aligned, leaf, parts};
-use crate::arch::addr::{Gpa, Hfn, PageSize};
+use crate::arch::addr::{Gpa, Hfn, Hpa, PageSize};
 use crate::paging::format::{Entry, PteFormat};
 use crate::paging::range::{Flush, GpaRange};
 
@@ -19,7 +19,7 @@ bitflags::bitflags! {
 /// Pages of a group: an eighth of a table of leaves.
 pub const GROUP: usize = 64;
 
-/// What [`Table::take_accessed`] has found of a group of pages.
+/// What [`Table::take_accessed_group`] has found of a group of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessedGroup {
     /// Bit n: page n was accessed.
@@ -35,7 +35,7 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
     ///
     /// Entries change as processors change them, one by one, so that no table moves meanwhile. Until a flush of everything that
     /// the caller owes if anything was found, processors may go on without setting the bits again.
-    pub fn take_accessed(&self, first: Gpa, wanted: u64) -> AccessedGroup {
+    pub fn take_accessed_group(&self, first: Gpa, wanted: u64) -> AccessedGroup {
         if !GpaRange::ALL.contains(first) {
             return AccessedGroup::Small(0);
         }
@@ -152,6 +152,44 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
                     }
                     return Some(leaf::<F>(gpa, level, raw, to, attr).size);
                 }
+            }
+        }
+    }
+
+    /// Whether the leaf for `gpa` was accessed since the last time; clears the bit, with those of all its pages if it is large.
+    /// Without a flush, a processor that remembers the translation may go on without setting it again: enough for a guess at
+    /// which pages are in use.
+    pub fn take_accessed(&self, gpa: Gpa) -> bool {
+        self.leaf_entry(gpa).is_some_and(|(table, index, ..)| self.take_accessed_of(table, index))
+    }
+
+    /// Makes the 4 KiB leaf for `gpa` lead to `to`, with the attributes that `change` makes of its own; `None` keeps it. Without
+    /// exclusive access: for software tables, of which two callers may change the same leaf at once.
+    pub fn fill_leaf(&self, gpa: Gpa, to: Hpa, change: impl Fn(F::Attr) -> Option<F::Attr>) -> bool {
+        let Some((table, index, mut raw, 1)) = self.leaf_entry(gpa) else { return false };
+        loop {
+            let Entry::Leaf { attr, .. } = F::decode(raw, 1) else { return false };
+            let Some(new) = change(attr) else { return false };
+            match self.memory.compare_exchange(table, index, raw, F::leaf(to, 1, new)) {
+                Ok(()) => return true,
+                Err(now) => raw = now,
+            }
+        }
+    }
+
+    /// Where the leaf for `gpa` is: its table, index, value and level.
+    fn leaf_entry(&self, gpa: Gpa) -> Option<(Hfn, usize, u64, u8)> {
+        if !GpaRange::ALL.contains(gpa) {
+            return None;
+        }
+        let (mut table, mut level) = (self.root, ROOT_LEVEL);
+        loop {
+            let index = index(gpa, level);
+            let raw = self.memory.load(table, index);
+            match F::decode(raw, level) {
+                Entry::Empty => return None,
+                Entry::Table(child) => (table, level) = (child, level - 1),
+                Entry::Leaf { .. } => return Some((table, index, raw, level)),
             }
         }
     }

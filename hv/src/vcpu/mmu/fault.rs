@@ -17,6 +17,7 @@ use crate::vcpu::host::Host;
 use crate::vcpu::memory_fault::{self, emulate, fetch_outside_ram};
 use crate::vcpu::micro;
 use crate::vcpu::outcome::{Cause, Outcome, Stop};
+use crate::vcpu::overcommit;
 use crate::vcpu::port::Written;
 use crate::virt::Virt;
 use crate::vm::work;
@@ -67,6 +68,7 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
     };
     // Before the guest runs again, whatever the outcome: entries may have been replaced on the way to it.
     vcpu.perform_flush(flush);
+    overcommit::note(vcpu, vm);
     answer(ExitContext { vcpu, vm, host, tsc }, outcome, &state, (gva, error), alone)
 }
 
@@ -95,7 +97,9 @@ fn other_page_fault<V: Virt, M: HostMemory, H: Host>(
     }
     let ExitContext { vcpu, vm, host, tsc } = cx;
     let state = shadowed_state(vcpu, vm);
-    match agile::fault(vcpu, vm, &state, PageFault::new(gva, access_of(error)), tsc) {
+    let outcome = agile::fault(vcpu, vm, &state, PageFault::new(gva, access_of(error)), tsc);
+    overcommit::note(vcpu, vm);
+    match outcome {
         Some(outcome) => answer(ExitContext { vcpu, vm, host, tsc }, outcome, &state, (gva, error), alone),
         None => Outcome::Resume,
     }
@@ -114,6 +118,12 @@ fn answer<V: Virt, M: HostMemory, H: Host>(
     let access = access_of(error);
     match outcome {
         ShadowOutcome::Filled { .. } | ShadowOutcome::Retry => Outcome::Resume,
+        // No page that is missing is the guest's mistake.
+        _ if vcpu.work & work::PAGER != 0
+            && let Some(stop) = overcommit::failure(vcpu, vm) =>
+        {
+            Outcome::Stop(stop)
+        }
         // The usual case skips `inject`: without an event in delivery there is nothing to merge with.
         ShadowOutcome::GuestFault(error) if alone => {
             vcpu.interrupts.counts.exceptions += 1;

@@ -36,6 +36,7 @@ use crate::paging::shadow::{AddressSpace, PatEntries, Registers, Shadow, TlbFlus
 use crate::paging::tree_key::TreeKey;
 use crate::vcpu::Vcpu;
 use crate::vcpu::outcome::Stop;
+use crate::vcpu::overcommit;
 use crate::virt::{FlushScope, Roots, Virt};
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
@@ -219,6 +220,7 @@ pub fn load<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat,
     vcpu.virt.set_paging(Roots::Shadow(root.frame.base()));
     vcpu.perform_flush(flush);
     follow_unsync(vcpu, shadow);
+    overcommit::note(vcpu, vm);
     if !root.is_reachable() {
         vcpu.mmu.out_of_reach = true;
         vcpu.request(work::MMU);

@@ -1,12 +1,12 @@
-//! Pending work that is rare: mail for other VCPUs, moves to other PCPUs, an entry that must end at once.
+//! Pending work that is rare: pages to evict, mail for other VCPUs, moves to other PCPUs, an entry that must end at once.
 
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::Return;
-use crate::vcpu::{Vcpu, micro, regions};
+use crate::vcpu::{Vcpu, micro, overcommit, regions};
 use crate::virt::Virt;
 use crate::vm::{HostMemory, Vm, work};
 
-/// What a guest that spins, and one whose memory is mapped to caches, ask for.
+/// What a guest that spins, one whose memory is mapped to caches, and one that has a pager, ask for.
 #[cold]
 #[inline(never)]
 pub(super) fn serve_rare<V: Virt, M: HostMemory, H: Host>(
@@ -14,6 +14,11 @@ pub(super) fn serve_rare<V: Virt, M: HostMemory, H: Host>(
     vm: &Vm<V::NestedFormat, M>,
     host: &mut H,
 ) -> Option<Return> {
+    if vcpu.work & work::PAGER != 0
+        && let Some(stop) = overcommit::serve(vcpu, vm, host)
+    {
+        return Some(Return::Stop(stop));
+    }
     if vcpu.work & work::TREE != 0 {
         vcpu.work &= !work::TREE;
         micro::follow(vcpu, vm, host);

@@ -79,7 +79,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> AccessSource for NestedAcc
                 accessed |= if found { wanted } else { 0 };
                 continue;
             }
-            match tree.take_accessed(at, wanted) {
+            match tree.take_accessed_group(at, wanted) {
                 AccessedGroup::Small(found) => {
                     self.has_cleared |= found != 0;
                     accessed |= found;

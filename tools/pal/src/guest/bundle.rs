@@ -71,6 +71,9 @@ pub struct Vm<'a> {
     pub networks: &'a [String],
     pub console: Option<&'a str>,
     pub entropy: Option<bool>,
+    pub overcommit: Option<bool>,
+    pub resident_mib: Option<u64>,
+    pub replacement: Option<&'static str>,
     pub modules: Vec<ModuleEntry<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<DiskEntry>,
@@ -262,6 +265,9 @@ mod tests {
             shadow_pages: Some(16),
             audit_shadow: Some(1),
             restart: true,
+            overcommit: true,
+            resident_mib: Some(32),
+            replacement: Some(crate::guest::vm::Replacement::Clock),
             mitigations: Some(crate::guest::vm::Mitigations::Off),
             cpu: crate::guest::vm::Cpu { without: vec!["avx".into()] },
             ..vm

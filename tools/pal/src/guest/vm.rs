@@ -4,11 +4,12 @@
 
 use std::{fmt::Display, ops::RangeInclusive, path::Path, path::PathBuf, rc::Rc, str::FromStr};
 
-pub use abi::config::{Console, MAX_VMS, Mitigations, NestedPage};
+pub use abi::config::{Console, MAX_VMS, Mitigations, NestedPage, Replacement};
 use abi::{
     config::{
-        MAX_DISKS, MAX_MEMORY_MIB, MAX_NETWORKS, MAX_PCPUS, MAX_SHADOW_PAGES, MAX_VCPUS, MAX_WEIGHT,
-        MIN_MEMORY_MIB, MIN_SHADOW_PAGES, MIN_WEIGHT, Protocol, is_name, max_cap,
+        MAX_DISKS, MAX_MEMORY_MIB, MAX_NETWORKS, MAX_OVERCOMMIT_MIB, MAX_PCPUS, MAX_SHADOW_PAGES, MAX_VCPUS,
+        MAX_WEIGHT, MIN_MEMORY_MIB, MIN_RESIDENT_MIB, MIN_SHADOW_PAGES, MIN_WEIGHT, Protocol, is_name,
+        max_cap,
     },
     feature::FeatureSet,
     mode::Mode,
@@ -122,6 +123,14 @@ pub struct Vm {
     /// The guest has a source of random numbers.
     #[serde(default)]
     pub entropy: bool,
+    /// Its memory may be more than the machine has for it.
+    #[serde(default)]
+    pub overcommit: bool,
+    /// With that: MiB that are in frames of the machine at a time.
+    pub resident_mib: Option<u64>,
+    /// With that: the policy by which pages are evicted.
+    #[serde(default, deserialize_with = "replacement")]
+    pub replacement: Option<Replacement>,
     /// Where the description is, for messages.
     #[serde(skip)]
     pub place: Place,
@@ -214,6 +223,10 @@ fn mitigations<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Mitigations>
     from_word(from).map(Some)
 }
 
+fn replacement<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Replacement>, D::Error> {
+    from_word(from).map(Some)
+}
+
 fn nested_page<'de, D: Deserializer<'de>>(from: D) -> Result<Option<NestedPage>, D::Error> {
     from_word(from).map(Some)
 }
@@ -258,6 +271,9 @@ impl Vm {
             networks: Vec::new(),
             console: Console::Serial,
             entropy: false,
+            overcommit: false,
+            resident_mib: None,
+            replacement: None,
             place: Place::Options,
         }
     }
@@ -325,6 +341,7 @@ impl Vm {
             "nested_page" => "nested-page",
             "shadow_pages" => "shadow-pages",
             "audit_shadow" => "audit-shadow",
+            "resident_mib" => "resident",
             "cpu" => "without",
             other => other,
         };
@@ -337,6 +354,30 @@ impl Vm {
     /// [`Usage`], with the place and the key.
     pub fn check(&self) -> anyhow::Result<()> {
         self.find_mistake().map_or(Ok(()), |(key, text)| Err(self.wrong(key, text)))
+    }
+
+    fn overcommit_mistake(&self) -> Option<Mistake> {
+        let lonely =
+            [("resident_mib", self.resident_mib.is_some()), ("replacement", self.replacement.is_some())];
+        if let Some((key, _)) = lonely.into_iter().find(|(_, given)| *given && !self.overcommit) {
+            return Some((
+                key,
+                format!(" is for guests with {}; add that, or leave it out", self.called("overcommit")),
+            ));
+        }
+        let memory = self.memory_mib;
+        if self.overcommit && memory > MAX_OVERCOMMIT_MIB {
+            let overcommit = self.called("overcommit");
+            return Some((
+                "memory_mib",
+                format!(" is {memory}; with {overcommit} the most is {MAX_OVERCOMMIT_MIB}"),
+            ));
+        }
+        let resident = self.resident_mib.filter(|mib| !(MIN_RESIDENT_MIB..=memory).contains(mib))?;
+        Some((
+            "resident_mib",
+            format!(" is {resident}; it can be {MIN_RESIDENT_MIB} to {memory}, the guest's memory"),
+        ))
     }
 
     fn find_mistake(&self) -> Option<Mistake> {
@@ -390,6 +431,7 @@ impl Vm {
                 let text = " is 0; it can be 1 (each entry is checked) and more".to_owned();
                 (self.audit_shadow == Some(0)).then_some(("audit_shadow", text))
             })
+            .or_else(|| self.overcommit_mistake())
             .or_else(|| self.cpu_mistake())
             .or_else(|| {
                 let text =
@@ -503,6 +545,9 @@ impl Vm {
             networks: &self.networks,
             console: self.has_virtio_console().then_some(self.console.name()),
             entropy: self.entropy.then_some(true),
+            overcommit: self.overcommit.then_some(true),
+            resident_mib: self.resident_mib,
+            replacement: self.replacement.map(Replacement::name),
             modules: Vec::new(),
             disks: Vec::new(),
             mitigations: self.mitigations.map(Mitigations::name),

@@ -190,7 +190,9 @@ impl Hypervisor {
         let guests_mib: u64 = guests.iter().map(|guest| guest.vm.memory_mib + shadow_mib(&guest.vm)).sum();
         let guests_mib = if guests.is_empty() { args.mem } else { guests_mib };
         let unpacked_mib = bundle_mib.max(written_mib(guests.iter().map(|guest| &guest.files)));
-        Ok(Self { image, bundle, disks, memory_mib: guests_mib + HYPERVISOR_MIB + bundle_mib + unpacked_mib })
+        // A machine that the person makes smaller is for overcommitted guests; the hypervisor says what does not fit.
+        let memory_mib = args.host_mem.unwrap_or(guests_mib + HYPERVISOR_MIB + bundle_mib + unpacked_mib);
+        Ok(Self { image, bundle, disks, memory_mib })
     }
 
     /// Its command line, with what it does at the end.

@@ -241,6 +241,9 @@ fn from_options(args: &RunArgs) -> Result<Vm> {
         networks: args.net.clone(),
         console: if args.virtio_console { Console::Virtio } else { Console::Serial },
         entropy: args.entropy,
+        overcommit: args.overcommit,
+        resident_mib: args.resident,
+        replacement: args.replacement,
         ..Vm::named(GUEST)
     })
 }

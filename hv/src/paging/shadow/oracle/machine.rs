@@ -3,15 +3,13 @@
 use super::layout::{HOST, HOST_BYTES, TABLES};
 use super::twins::Omits;
 use super::two_dimensional::TwoDimensional;
-use super::{Guest, Outcome, Walked, by_p2m};
+use super::{Guest, Outcome, Walked, by_p2m, recent};
 use crate::arch::Access;
 use crate::arch::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE, PageSize};
 use crate::arch::state::cr4;
 use crate::mem::host_access::VecHost;
-use crate::mem::table_memory::TableMemory;
 use crate::paging::arena::Arena;
 use crate::paging::engine::Engine;
-use crate::paging::format::PteFormat;
 use crate::paging::guest_walk::{PagingKind, PagingState};
 use crate::paging::model::Modelled;
 use crate::paging::nested::{Nested, NestedOutcome};
@@ -22,18 +20,6 @@ use crate::paging::shadow::{
     AddressSpace, AgileTimes, HardwareControls, PageFault, Root, Shadow, ShadowOutcome, TlbFlush,
     exiting_faults,
 };
-
-/// The root for these registers as a VCPU finds it that changes them and changes them back: half of the time.
-pub fn recent<M: TableMemory, F: PteFormat>(
-    shadow: &mut Shadow<M, F>,
-    state: &PagingState,
-) -> Option<(Root, TlbFlush)> {
-    if shadow.statistics().faults.is_multiple_of(2) {
-        return None;
-    }
-    let PagingState { cr0, cr3, cr4, efer, .. } = *state;
-    shadow.load_recent(&super::super::Registers { cr0, cr3, cr4, efer })
-}
 
 /// The address as the kind of paging sees it.
 pub fn linear(kind: PagingKind, gva: Gva) -> Gva {
@@ -287,9 +273,17 @@ impl<'a, F: Modelled> Machine<'a, F> {
             Err(stopped) => {
                 let said =
                     self.nested.fault(stopped.gpa, stopped.access, p2m).map_err(|e| format!("{e:?}"))?;
+                if let NestedOutcome::Filled(flush) = said
+                    && p2m.is_paged()
+                {
+                    // A page that has come back. The tables of all others are complete.
+                    self.two_dimensional.flush_nested(flush);
+                    self.nested.take_retired().free(&self.arena);
+                    return self.access(p2m, state, gva, access);
+                }
                 let wanted = match p2m.translate(stopped.gpa) {
                     P2mEntry::Mmio => NestedOutcome::Mmio,
-                    P2mEntry::Hole => NestedOutcome::NotMapped,
+                    P2mEntry::Hole | P2mEntry::Absent { .. } => NestedOutcome::NotMapped,
                     P2mEntry::Rom { .. } => NestedOutcome::RomWrite,
                     P2mEntry::Ram { .. } => NestedOutcome::WriteProtected,
                     P2mEntry::Local { .. } => unreachable!("nothing here is mapped to a cache"),

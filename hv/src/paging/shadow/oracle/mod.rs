@@ -16,6 +16,7 @@ mod fuzz;
 mod layout;
 mod machine;
 mod op;
+mod paged;
 mod perform;
 mod probe;
 pub mod several;
@@ -28,14 +29,16 @@ mod two_dimensional;
 pub use fuzz::fuzz_one;
 
 use super::left_out::LeftOut;
-use super::{PatEntries, Shadow};
+use super::{PatEntries, Root, Shadow, TlbFlush};
 use crate::arch::Access;
 use crate::arch::addr::{Gpa, Gva, Hpa};
 use crate::mem::guest_memory::{GuestMemory, NotRam};
 use crate::mem::host_access::{HostAccess, VecHost};
+use crate::mem::pager::Pager;
+use crate::mem::table_memory::TableMemory;
 use crate::paging::arena::Arena;
 use crate::paging::engine::{Engine, Engines};
-use crate::paging::format::{ept::Ept, npt::Npt};
+use crate::paging::format::{PteFormat, ept::Ept, npt::Npt};
 use crate::paging::guest_walk::{PagingKind, PagingState, WalkError, translate};
 use crate::paging::model::Modelled;
 use crate::paging::p2m::{P2m, P2mEntry};
@@ -52,6 +55,7 @@ use machine::{Machine, Stopped};
 use op::Op;
 use probe::Probe;
 use stale::Change;
+use std::sync::Arc;
 use twins::Omits;
 
 type Guest<'a> = P2m<&'a Arena>;
@@ -123,6 +127,8 @@ struct Oracle<'a, F: Modelled> {
     translation: Translation,
     /// The engines that the VCPU can run on in its state.
     supported: Engines,
+    /// Holds guest memory, in half of the machines.
+    pager: Option<Arc<Pager>>,
     trace: Option<&'a RefCell<String>>,
 }
 
@@ -165,7 +171,8 @@ fn run_on<F: Modelled>(
     trace: Option<&RefCell<String>>,
 ) -> Result<(), String> {
     let arena = Arena::new(1000);
-    let mut oracle = Oracle::<F>::new(&arena, kind, seed, trace);
+    // What the engine leaves out by itself takes long to find; a pager only makes such traces rarer.
+    let mut oracle = Oracle::<F>::new(&arena, kind, seed, !omits.is_unchecked(), trace);
     oracle.machine.omits = omits;
     oracle.machine.shadow.left_out = LeftOut(omits.step());
     for (n, &number) in ops.iter().enumerate() {
@@ -189,20 +196,27 @@ impl<'a, F: Modelled> Oracle<'a, F> {
         arena: &'a Arena,
         kind: Option<PagingKind>,
         seed: u64,
+        may_page: bool,
         trace: Option<&'a RefCell<String>>,
     ) -> Oracle<'a, F> {
         let mut random = Random(seed);
         let mut p2m = P2m::new(arena).expect("the arena is large");
         let ram = GpaRange::new(Gpa(0), RAM).expect("a small range");
         let _no_engine_yet = p2m.map_ram(ram, HOST, true).expect("the arena is large");
-        let software = VecHost::new(HOST, HOST_BYTES as usize);
-        let host = VecHost::new(HOST, HOST_BYTES as usize);
+        let mut random_for_pager = Random(random.0);
+        let is_paged = random_for_pager.once_in(2) && may_page;
+        let bytes = if is_paged { paged::BYTES } else { HOST_BYTES } as usize;
+        let [software, host] = [VecHost::new(HOST, bytes), VecHost::new(HOST, bytes)];
         for at in (0..TABLE_BYTES).step_by(8) {
             let word = layout::word(&mut random, at).to_le_bytes();
             software.write(Hpa(HOST.0 + at), &word);
             software.write(Hpa(HOST.0 + RAM + at), &layout::word(&mut random, at).to_le_bytes());
         }
         copy_tables(&software, &host);
+        let pager = is_paged.then(|| {
+            let words = (0..TABLE_BYTES).step_by(8).map(|at| (at, software.load(Hpa(HOST.0 + at))));
+            paged::start(&mut random_for_pager, &mut p2m, &[software.clone(), host.clone()], words)
+        });
         let (tuning, pages) = layout::tuning(&mut random);
         let first = kind.unwrap_or(PagingKind::FourLevel);
         let mut state = PagingState { pdptes: None, ..random.state(first) };
@@ -237,6 +251,7 @@ impl<'a, F: Modelled> Oracle<'a, F> {
             changes_kind: kind.is_none(),
             translation: Translation::default(),
             supported: Engines::ALL,
+            pager,
             trace,
         };
         // The machine begins on shadow tables, and most stay there for a while.
@@ -275,6 +290,18 @@ impl<'a, F: Modelled> Oracle<'a, F> {
             Err(WalkError::Contended) => Outcome::PageFault(u32::MAX),
         }
     }
+}
+
+/// The root for these registers as a VCPU finds it that changes them and changes them back: half of the time.
+fn recent<M: TableMemory, F: PteFormat>(
+    shadow: &mut Shadow<M, F>,
+    state: &PagingState,
+) -> Option<(Root, TlbFlush)> {
+    if shadow.statistics().faults.is_multiple_of(2) {
+        return None;
+    }
+    let PagingState { cr0, cr3, cr4, efer, .. } = *state;
+    shadow.load_recent(&super::Registers { cr0, cr3, cr4, efer })
 }
 
 /// Both places of all tables.

@@ -1,7 +1,7 @@
 //! The operations of a trace.
 
 use super::layout::{self, TABLE_BYTES};
-use super::{HOST, HOST_BYTES, Oracle, Outcome, copy_tables, stale, tables};
+use super::{HOST, HOST_BYTES, Oracle, Outcome, stale, tables};
 use crate::arch::Access;
 use crate::arch::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
 use crate::arch::state::{cr4, rflags};
@@ -77,6 +77,12 @@ impl<F: Modelled> Oracle<'_, F> {
             Op::Privilege { cpl, ac } => {
                 self.state.cpl = cpl;
                 self.state.rflags = if ac { rflags::AC } else { 0 };
+            }
+            Op::P2m { random } if self.pager.is_some() && random % 4 != 0 => {
+                self.evict(&mut Random(random))?
+            }
+            Op::Move { random } if self.pager.is_some() && random % 2 != 0 => {
+                self.evict(&mut Random(random))?
             }
             Op::P2m { random } => self.change_p2m(&mut Random(random)),
             Op::Move { random } => self.move_memory(&mut Random(random))?,
@@ -210,7 +216,12 @@ impl<F: Modelled> Oracle<'_, F> {
 
     /// The guest accesses the page of a probe. If that goes through: where it led, and whether the hypervisor makes the
     /// access.
-    fn access(&mut self, n: usize, gva: Gva, access: Access) -> Result<Option<(Hpa, bool)>, String> {
+    pub(super) fn access(
+        &mut self,
+        n: usize,
+        gva: Gva,
+        access: Access,
+    ) -> Result<Option<(Hpa, bool)>, String> {
         let fresh = self.probes[n].fresh;
         let pointers = self.pointers();
         let page = self.page_at(gva);
@@ -228,7 +239,7 @@ impl<F: Modelled> Oracle<'_, F> {
         if pointers != self.pointers() {
             // The walk set bits in page-directory pointers, which are entries of a table too. A second walk
             // sees the new entries.
-            copy_tables(&self.machine.host, &self.software);
+            self.follow_tables();
             self.pointers_changed = true;
             self.none_fresh();
             return Ok(None);
@@ -257,12 +268,12 @@ impl<F: Modelled> Oracle<'_, F> {
             }
         }
         if !fresh {
-            copy_tables(&self.machine.host, &self.software);
+            self.follow_tables();
         } else if let Some(what) = self.difference(&self.probes[n].path) {
             return Err(format!("{gva} {access:?}: {what}"));
         }
         let Outcome::Done(hpa) = got else { return Ok(None) };
-        if !(HOST.0..HOST.0 + HOST_BYTES).contains(&hpa.0) {
+        if !(HOST.0..HOST.0 + HOST_BYTES).contains(&hpa.0) && !self.is_paged_in(hpa) {
             return Err(format!("{gva} {access:?} leads to {hpa}, which is not the guest's"));
         }
         self.accessed(gva, page.filter(|_| fresh));
@@ -280,6 +291,7 @@ impl<F: Modelled> Oracle<'_, F> {
 
     /// Compares all tables.
     pub(super) fn compare(&self) -> Result<(), String> {
+        self.compare_paged()?;
         let (ours, theirs) = (tables(&self.software), tables(&self.machine.host));
         if ours == theirs {
             return Ok(());
@@ -347,7 +359,7 @@ impl<F: Modelled> Oracle<'_, F> {
         self.p2m_changed(&[changed]);
     }
 
-    fn p2m_changed(&mut self, changes: &[Changed]) {
+    pub(super) fn p2m_changed(&mut self, changes: &[Changed]) {
         if self.machine.changed(&self.p2m, &self.state, changes) {
             self.pointers_changed = false;
             self.all_fresh();

@@ -201,6 +201,6 @@ impl<F: Modelled> Oracle<'_, F> {
     /// Where a frame of host memory is in the guest's tables.
     pub(super) fn table_at(&self, hpa: crate::arch::addr::Hpa) -> Option<Gpa> {
         let all = (0..TABLES).map(|page| Gpa(page * PAGE_SIZE + hpa.offset()));
-        all.into_iter().find(|&gpa| self.p2m.translate(gpa).writable() == Some(hpa))
+        all.into_iter().find(|&gpa| self.p2m.peek(gpa).writable() == Some(hpa))
     }
 }

@@ -117,6 +117,20 @@ fn a_machine_where_invlpg_passes_unsync_tables_is_found_out_by_accesses() {
     }
 }
 
+#[test]
+fn a_machine_that_does_not_flush_what_is_evicted_is_found_out() {
+    for kind in [PagingKind::Off, PagingKind::TwoLevel, PagingKind::Pae, PagingKind::FourLevel] {
+        assert!(is_found_out(Omits::EvictFlush, kind), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_machine_that_loses_pages_is_found_out() {
+    for kind in [PagingKind::Off, PagingKind::TwoLevel, PagingKind::Pae, PagingKind::FourLevel] {
+        assert!(is_found_out(Omits::LosePages, kind), "{kind:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 30, ..ProptestConfig::default() })]
 

@@ -14,6 +14,12 @@ pub enum Omits {
     Zap,
     /// Processors do not flush.
     Flush,
+    /// Processors do not flush what a pager takes away.
+    #[cfg_attr(not(test), expect(dead_code, reason = "fuzz targets have the hypervisor as it is"))]
+    EvictFlush,
+    /// The pager forgets what it holds.
+    #[cfg_attr(not(test), expect(dead_code, reason = "fuzz targets have the hypervisor as it is"))]
+    LosePages,
     /// Leaves stay where memory is closed in a cache domain.
     #[cfg_attr(not(test), expect(dead_code, reason = "fuzz targets have the hypervisor as it is"))]
     Close,

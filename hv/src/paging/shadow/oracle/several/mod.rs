@@ -20,7 +20,8 @@ mod world;
 
 use super::fuzz::trace;
 use super::layout::{self, HOST, HOST_BYTES, RAM, TABLE_BYTES, TABLES};
-use super::machine::recent;
+use super::paged;
+use super::recent;
 use super::twins::Omits;
 use crate::arch::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE};
 use crate::mem::host_access::{HostAccess, VecHost};
@@ -114,11 +115,18 @@ impl<F: Modelled> Several<F> {
         let mut p2m = P2m::new(arena()).expect("the arena is large");
         let ram = GpaRange::new(Gpa(0), RAM).expect("a small range");
         let _no_engine_yet = p2m.map_ram(ram, HOST, true).expect("the arena is large");
-        let host = VecHost::new(HOST, HOST_BYTES as usize);
+        let mut random_for_pager = Random(random.0);
+        let is_paged = random_for_pager.once_in(2);
+        let bytes = if is_paged { paged::BYTES } else { HOST_BYTES };
+        let host = VecHost::new(HOST, bytes as usize);
         for at in (0..TABLE_BYTES).step_by(8) {
             host.write(Hpa(HOST.0 + at), &layout::word(&mut random, at).to_le_bytes());
             host.write(Hpa(HOST.0 + RAM + at), &layout::word(&mut random, at).to_le_bytes());
         }
+        let pager = is_paged.then(|| {
+            let words = (0..TABLE_BYTES).step_by(8).map(|at| (at, host.load(Hpa(HOST.0 + at))));
+            paged::start(&mut random_for_pager, &mut p2m, std::slice::from_ref(&host), words)
+        });
         let (tuning, pages) = layout::tuning(&mut random);
         let first = kind.unwrap_or(PagingKind::FourLevel);
         let addresses = layout::addresses(&mut random);
@@ -153,6 +161,7 @@ impl<F: Modelled> Several<F> {
         let mut world = World::new(p2m, host, cpus, random);
         (world.physical_bits, world.walks_rom, world.filters_faults) =
             (physical_bits, walks_rom, F::FILTERS_FAULTS);
+        world.pager = pager;
         let world = Rc::new(world);
         if trace {
             *world.trace.borrow_mut() = Some(format!("{tuning:?}, {pages} pages, {count} VCPUs\n"));

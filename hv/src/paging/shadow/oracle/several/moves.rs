@@ -7,6 +7,7 @@ use crate::paging::random::Random;
 use crate::paging::range::Changed;
 use crate::paging::shadow::TlbFlush;
 use crate::paging::shadow::oracle::layout;
+use crate::paging::shadow::oracle::paged;
 use crate::paging::shadow::oracle::twins::Omits;
 
 impl<F: Modelled> Several<F> {
@@ -32,6 +33,27 @@ impl<F: Modelled> Several<F> {
                 return Err(format!("a store to {range:?} went to the old frame after that was copied"));
             }
         }
+        self.check()
+    }
+
+    /// As `vm::overcommit` does it: pages leave the P2m and the tables, and are stored. The others access them meanwhile.
+    pub(super) fn evict(&mut self, v: usize, random: &mut Random) -> Result<(), Fault> {
+        let Some(pager) = self.world.pager.clone() else { return Ok(()) };
+        let leaving = paged::choose(&pager, &self.world.p2m.borrow(), &mut self.shadow, random);
+        self.world.log(|| format!("    leaving: {leaving:x?}"));
+        let omits = self.world.omits.get();
+        if omits == Omits::EvictFlush {
+            self.world.omits.set(Omits::Flush);
+        }
+        self.edit(v, |p2m| {
+            Ok(leaving.iter().filter_map(|page| p2m.evict(page.page.base(), page.frame)).collect())
+        });
+        self.world.omits.set(omits);
+        let held = paged::contents(&self.world.host, &leaving);
+        (0..2).for_each(|_| self.world.race());
+        let loses = omits == Omits::LosePages;
+        paged::store(&pager, &self.world.p2m.borrow(), &self.world.host, &leaving, &held, loses, random)?;
+        (0..2).for_each(|_| self.world.race());
         self.check()
     }
 

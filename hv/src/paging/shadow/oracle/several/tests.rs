@@ -94,6 +94,20 @@ fn a_hypervisor_that_does_not_compare_what_was_kept_is_found_out() {
     assert!(is_found_out(Omits::Compare, PagingKind::FourLevel));
 }
 
+#[test]
+fn a_hypervisor_that_does_not_flush_what_is_evicted_is_found_out() {
+    for kind in [PagingKind::Off, PagingKind::TwoLevel, PagingKind::Pae, PagingKind::FourLevel] {
+        assert!(is_found_out(Omits::EvictFlush, kind), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_hypervisor_that_loses_pages_is_found_out() {
+    for kind in [PagingKind::Off, PagingKind::TwoLevel, PagingKind::Pae, PagingKind::FourLevel] {
+        assert!(is_found_out(Omits::LosePages, kind), "{kind:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 10, ..ProptestConfig::default() })]
 

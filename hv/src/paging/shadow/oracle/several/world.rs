@@ -10,6 +10,7 @@ use crate::arch::Access;
 use crate::arch::addr::{Gpa, Hfn, Hpa, PAGE_SIZE};
 use crate::mem::guest_memory::{GuestMemory, NotRam};
 use crate::mem::host_access::{HostAccess, VecHost};
+use crate::mem::pager::Pager;
 use crate::mem::table_memory::TableMemory;
 use crate::paging::arena::Arena;
 use crate::paging::random::Random;
@@ -24,6 +25,7 @@ use crate::vm::work;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::AtomicU64;
 use std::rc::Rc;
+use std::sync::Arc;
 
 thread_local! {
     /// The memory of all tables of this thread's oracles.
@@ -67,6 +69,8 @@ pub struct World {
     written_point: Cell<usize>,
     /// The P2m has changed, and the shootdown has not been sent yet.
     pub is_changing: Cell<bool>,
+    /// Holds guest memory, in half of the machines.
+    pub pager: Option<Arc<Pager>>,
     /// What the hypervisor leaves out of each change of the P2m.
     pub omits: Cell<Omits>,
 }
@@ -91,6 +95,7 @@ impl World {
             racing: Cell::new(false),
             written_point: Cell::new(0),
             is_changing: Cell::new(false),
+            pager: None,
             omits: Cell::default(),
         }
     }
@@ -222,7 +227,7 @@ impl World {
     pub fn table_at(&self, hpa: Hpa) -> Option<Gpa> {
         let p2m = self.p2m.borrow();
         let all = (0..TABLES).map(|page| Gpa(page * PAGE_SIZE + hpa.offset()));
-        all.into_iter().find(|&gpa| p2m.translate(gpa).writable() == Some(hpa))
+        all.into_iter().find(|&gpa| p2m.peek(gpa).writable() == Some(hpa))
     }
 
     /// A device, or the emulator, writes; false: that is no memory.
@@ -353,7 +358,7 @@ impl GuestMemory for Raced<'_> {
 /// Where an access that nothing stops leads is the guest's memory, can be written if it writes, and is open in the cache domain.
 pub fn belongs(p2m: &Guest, hpa: Hpa, access: Access, domain: u8) -> bool {
     let page = Hpa(hpa.0 & !(PAGE_SIZE - 1));
-    (0..layout::RAM / PAGE_SIZE).map(|page| p2m.translate(Gpa(page * PAGE_SIZE))).any(|entry| {
+    (0..layout::RAM / PAGE_SIZE).map(|page| p2m.peek(Gpa(page * PAGE_SIZE))).any(|entry| {
         let there = if access.write { entry.writable() } else { entry.readable() };
         there == Some(page) && entry.closed_in(domain).is_none()
     })

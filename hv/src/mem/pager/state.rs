@@ -1,0 +1,356 @@
+//! What a pager knows of each page, under its lock.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use abi::config::Replacement as PolicyName;
+use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};
+
+use super::counts::Counts;
+use super::place::{Packed, Place};
+use super::replacement::Replacement;
+use super::store::{Handle, Store};
+use super::{BATCH, Budget, Failure, FrameMemory, Pages, Resident, Span};
+use crate::arch::addr::{Gfn, Hfn, PAGE_SIZE};
+use crate::mem::pieces::{OutOfMemory, Pieces};
+use crate::mem::replace::{AccessBits, Page, Slot};
+
+const PAGE: usize = PAGE_SIZE as usize;
+/// What compression may write: lz4 makes a page that does not compress a little longer.
+const PACKED: usize = PAGE + PAGE / 8;
+
+/// A page in a frame. Frame numbers of 32 bits are 16 TiB.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct InFrame {
+    pub(super) number: u32,
+    pub(super) frame: u32,
+}
+
+/// See the module.
+pub(super) struct State {
+    span: Span,
+    budget: Budget,
+    pub(super) memory: Box<dyn FrameMemory>,
+    pub(super) places: Pieces<Packed>,
+    /// By the policy's slots, of which the first `resident` are in use.
+    pub(super) slots: Pieces<InFrame>,
+    pub(super) resident: u32,
+    policy: Replacement,
+    pub(super) arrived: VecDeque<InFrame>,
+    pub(super) leaving: Vec<InFrame>,
+    /// Frames for pages, of nothing.
+    pub(super) free: Vec<u32>,
+    pub(super) store: Store,
+    pub(super) stored: u64,
+    /// Where the scan for policies that count accesses goes on.
+    scanned: u32,
+    counts: Counts,
+    table: CompressTable,
+    plain: [u8; PAGE],
+    packed: [u8; PACKED],
+}
+
+/// Access bits by slot.
+struct Bits<'a, P> {
+    pages: &'a mut P,
+    slots: &'a Pieces<InFrame>,
+    span: Span,
+}
+
+impl<P: Pages> AccessBits for Bits<'_, P> {
+    fn take(&mut self, slot: Slot) -> bool {
+        let page = resident(self.span, self.slots[slot as usize]);
+        !self.pages.is_evictable(page) || self.pages.take_accessed(page)
+    }
+}
+
+/// While slots are free no page is evicted.
+struct NoBits;
+
+impl AccessBits for NoBits {
+    fn take(&mut self, _: Slot) -> bool {
+        true
+    }
+}
+
+fn resident(span: Span, page: InFrame) -> Resident {
+    Resident { page: span.page(page.number), frame: Hfn(page.frame.into()) }
+}
+
+impl State {
+    pub(super) fn new(
+        span: Span,
+        budget: Budget,
+        policy: PolicyName,
+        memory: Box<dyn FrameMemory>,
+    ) -> Result<State, OutOfMemory> {
+        let slots = budget.resident.max(1);
+        let mut arrived = VecDeque::new();
+        arrived.try_reserve(budget.reserve as usize).map_err(|_| OutOfMemory)?;
+        let mut free = Vec::new();
+        free.try_reserve(budget.reserve as usize).map_err(|_| OutOfMemory)?;
+        let mut leaving = Vec::new();
+        leaving.try_reserve(BATCH).map_err(|_| OutOfMemory)?;
+        Ok(State {
+            span,
+            budget: Budget { resident: slots, ..budget },
+            memory,
+            places: Pieces::new(span.pages() as usize, Packed::default)?,
+            slots: Pieces::new(slots as usize, InFrame::default)?,
+            resident: 0,
+            policy: Replacement::new(policy, slots),
+            arrived,
+            leaving,
+            free,
+            store: Store::new(budget.store)?,
+            stored: 0,
+            scanned: 0,
+            counts: Counts::default(),
+            table: CompressTable::small(),
+            plain: [0; PAGE],
+            packed: [0; PACKED],
+        })
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let in_frames = u64::from(self.resident) + (self.arrived.len() + self.leaving.len()) as u64;
+        Counts {
+            resident: in_frames,
+            stored: self.stored,
+            store_frames: self.store.frames().into(),
+            ..self.counts
+        }
+    }
+
+    pub(super) fn arrived(&self) -> usize {
+        self.arrived.len()
+    }
+
+    /// See [`Pager::bring_in`](super::Pager::bring_in).
+    pub(super) fn bring_in(&mut self, page: Gfn, attach: &mut dyn FnMut(Hfn)) -> Result<(), Failure> {
+        let Some(number) = self.span.number(page) else { return Ok(()) };
+        let place = self.places[number as usize].get();
+        match place {
+            // Another processor was first.
+            Place::Resident(_) | Place::Arrived => return Ok(()),
+            Place::Leaving => {
+                self.rescue(number, attach);
+                return Ok(());
+            }
+            Place::Zero { .. } | Place::Stored(_) => {}
+        }
+        let begin = self.memory.ticks();
+        self.counts.faults += 1;
+        self.counts.refaults += u64::from(place != Place::Zero { evicted: false });
+        // Before a frame is taken: without room in the list it would be lost.
+        self.arrived.try_reserve(1 + self.leaving.len()).map_err(|_| Failure::NoFrame)?;
+        let frame = self.take_frame().ok_or(Failure::NoFrame)?;
+        if let Err(failure) = self.fill(place, Hfn(frame.into())) {
+            self.release_frame(frame);
+            return Err(failure);
+        }
+        if let Place::Stored(handle) = place {
+            self.store.remove(handle, &mut *self.memory);
+            self.stored -= 1;
+        }
+        attach(Hfn(frame.into()));
+        self.settle_or_queue(InFrame { number, frame });
+        self.counts.came_in += 1;
+        self.counts.in_ticks += self.memory.ticks().wrapping_sub(begin);
+        Ok(())
+    }
+
+    /// A frame for a page.
+    fn take_frame(&mut self) -> Option<u32> {
+        if let Some(frame) = self.free.pop() {
+            return Some(frame);
+        }
+        let frame = self.memory.take()?;
+        match u32::try_from(frame.0) {
+            Ok(number) => Some(number),
+            Err(_) => {
+                self.memory.give_back(frame);
+                None
+            }
+        }
+    }
+
+    /// A frame is no page's any more. Beyond the reserve, which a burst of arrivals may have exceeded, it goes back.
+    fn release_frame(&mut self, frame: u32) {
+        if self.free.len() < self.budget.reserve as usize {
+            self.free.push(frame);
+        } else {
+            self.memory.give_back(Hfn(frame.into()));
+        }
+    }
+
+    /// Writes what an absent page holds into a frame.
+    fn fill(&mut self, place: Place, frame: Hfn) -> Result<(), Failure> {
+        let Place::Stored(handle) = place else {
+            self.memory.clear(frame);
+            return Ok(());
+        };
+        let length = self.store.get(handle, &mut self.plain, &*self.memory).map_err(|_| Failure::Corrupt)?;
+        if length == PAGE {
+            self.memory.write(frame.base(), &self.plain);
+            return Ok(());
+        }
+        let packed = self.plain.get(..length).ok_or(Failure::Corrupt)?;
+        match decompress_into(packed, &mut self.packed[..PAGE]) {
+            Ok(PAGE) => self.memory.write(frame.base(), &self.packed[..PAGE]),
+            _ => return Err(Failure::Corrupt),
+        }
+        Ok(())
+    }
+
+    /// While slots are free, a page gets one at once; otherwise when another has been chosen for eviction.
+    fn settle_or_queue(&mut self, page: InFrame) {
+        if self.resident < self.budget.resident {
+            let placement = self.policy.fault(Page(page.number.into()), &mut NoBits);
+            let old = self.put(placement.slot, page, placement.evicts);
+            // No policy evicts while slots are free; one that did would lose a page here.
+            old.into_iter().for_each(|old| self.queue(old));
+        } else {
+            self.queue(page);
+        }
+    }
+
+    fn queue(&mut self, page: InFrame) {
+        self.places[page.number as usize] = Packed::new(Place::Arrived);
+        self.arrived.push_back(page);
+    }
+
+    /// Puts a page into a slot; the page that was there, if it is evicted.
+    fn put(&mut self, slot: Slot, page: InFrame, evicts: bool) -> Option<InFrame> {
+        let old = core::mem::replace(&mut self.slots[slot as usize], page);
+        self.places[page.number as usize] = Packed::new(Place::Resident(slot));
+        self.resident += u32::from(!evicts);
+        evicts.then_some(old)
+    }
+
+    /// A leaving page is accessed: it stays.
+    fn rescue(&mut self, number: u32, attach: &mut dyn FnMut(Hfn)) {
+        let Some(at) = self.leaving.iter().position(|page| page.number == number) else { return };
+        let page = self.leaving.swap_remove(at);
+        self.counts.faults += 1;
+        self.counts.rescued += 1;
+        attach(Hfn(page.frame.into()));
+        self.queue(page);
+    }
+
+    /// See [`Pager::choose`](super::Pager::choose).
+    pub(super) fn choose(&mut self, pages: &mut impl Pages) -> Vec<Resident> {
+        let mut chosen = Vec::new();
+        // All of them may come back.
+        if self.arrived.try_reserve(BATCH).is_err() {
+            return chosen;
+        }
+        // As many as have arrived: one that cannot be evicted queues up behind them.
+        for _ in 0..self.arrived.len().min(BATCH - self.leaving.len().min(BATCH)) {
+            // Before anything changes: a page without room in a list would be lost.
+            if chosen.try_reserve(1).is_err() || self.leaving.try_reserve(1).is_err() {
+                break;
+            }
+            let Some(page) = self.arrived.pop_front() else { break };
+            let mut bits = Bits { pages: &mut *pages, slots: &self.slots, span: self.span };
+            let placement = self.policy.fault(Page(page.number.into()), &mut bits);
+            // The access that brought it in counts no more.
+            let _its_own = pages.take_accessed(resident(self.span, page));
+            let Some(old) = self.put(placement.slot, page, placement.evicts) else { continue };
+            let victim = resident(self.span, old);
+            if pages.is_evictable(victim) {
+                self.places[old.number as usize] = Packed::new(Place::Leaving);
+                self.leaving.push(old);
+                chosen.push(victim);
+            } else {
+                self.queue(old);
+            }
+        }
+        if self.policy.counts_touches() {
+            self.scan(pages);
+        }
+        chosen
+    }
+
+    /// Tells a policy that counts accesses of some more of them.
+    fn scan(&mut self, pages: &mut impl Pages) {
+        for _ in 0..(4 * BATCH as u32).min(self.resident) {
+            self.scanned = if self.scanned + 1 < self.resident { self.scanned + 1 } else { 0 };
+            let page = resident(self.span, self.slots[self.scanned as usize]);
+            if pages.is_evictable(page) && pages.take_accessed(page) {
+                self.policy.touch(self.scanned);
+            }
+        }
+    }
+
+    /// Stores a page that is leaving; whether there was one. If there is no room it stays, see [`Pager::store`](super::Pager::store).
+    pub(super) fn store_one(&mut self, attach: &mut dyn FnMut(Resident)) -> Result<bool, Failure> {
+        let Some(page) = self.leaving.pop() else { return Ok(false) };
+        let begin = self.memory.ticks();
+        let frame = Hfn(page.frame.into());
+        self.memory.read(frame.base(), &mut self.plain);
+        let place = if self.plain.iter().all(|byte| *byte == 0) {
+            self.counts.zero_pages += 1;
+            Some(Place::Zero { evicted: true })
+        } else {
+            self.compress().map(Place::Stored)
+        };
+        let Some(place) = place else {
+            // Nothing is lost: the page is there as before.
+            attach(resident(self.span, page));
+            self.queue(page);
+            return Err(Failure::StoreFull);
+        };
+        self.stored += u64::from(matches!(place, Place::Stored(_)));
+        self.places[page.number as usize] = Packed::new(place);
+        self.release_frame(page.frame);
+        self.counts.went_out += 1;
+        self.counts.out_ticks += self.memory.ticks().wrapping_sub(begin);
+        Ok(true)
+    }
+
+    /// Puts the page in `plain` into the store, compressed if that makes it shorter.
+    fn compress(&mut self) -> Option<Handle> {
+        let length = compress_into_with_table(&self.plain, &mut self.packed, &mut self.table);
+        let packed = length.ok().and_then(|length| self.packed.get(..length)).filter(|it| it.len() < PAGE);
+        let bytes = packed.unwrap_or(&self.plain);
+        let (is_plain, length) = (bytes.len() == PAGE, bytes.len());
+        let handle = self.store.put(bytes, &mut *self.memory)?;
+        if is_plain {
+            self.counts.incompressible += 1;
+        }
+        self.counts.compressed_from += PAGE as u64;
+        self.counts.compressed_to += length as u64;
+        Some(handle)
+    }
+
+    /// See [`Pager::reset`](super::Pager::reset).
+    pub(super) fn reset(&mut self, policy: PolicyName) {
+        self.give_all_back();
+        self.places.for_each_mut(|place| *place = Packed::default());
+        self.policy = Replacement::new(policy, self.budget.resident);
+        self.scanned = 0;
+    }
+
+    fn give_all_back(&mut self) {
+        for slot in 0..core::mem::take(&mut self.resident) {
+            self.memory.give_back(Hfn(self.slots[slot as usize].frame.into()));
+        }
+        for page in self.arrived.drain(..).chain(self.leaving.drain(..)) {
+            self.memory.give_back(Hfn(page.frame.into()));
+        }
+        for frame in self.free.drain(..) {
+            self.memory.give_back(Hfn(frame.into()));
+        }
+        self.store.clear(&mut *self.memory);
+        self.stored = 0;
+    }
+}
+
+/// All frames go back, wiped.
+impl Drop for State {
+    fn drop(&mut self) {
+        self.give_all_back();
+    }
+}

@@ -1,0 +1,115 @@
+//! RAM that a pager holds: how pages become absent and present.
+//!
+//! An absent page has a leaf of 4 KiB of its own kind, so that it comes and goes without tables. What must hold: a page becomes absent
+//! with the P2m borrowed exclusively, and the engines are told; it becomes present under the pager's lock, with the P2m shared.
+
+use alloc::sync::Arc;
+
+use super::{P2m, P2mEntry, P2mKind};
+use crate::arch::addr::{Gpa, Hfn, Hpa, PageSize};
+use crate::mem::pager::Pager;
+use crate::mem::table_memory::TableMemory;
+use crate::paging::range::{Changed, GpaRange, OldFrames};
+use crate::paging::table::{Found, MapError};
+
+impl<M: TableMemory> P2m<M> {
+    /// Makes `range` RAM that a pager holds, in leaves of 4 KiB, which stay: a page comes and goes without a table. For a P2m
+    /// that no engine has seen.
+    ///
+    /// # Errors
+    /// No frames for its tables.
+    pub fn map_absent(&mut self, range: GpaRange, pager: &Arc<Pager>) -> Result<(), MapError> {
+        self.pager = Some(pager.clone());
+        let _no_engine = self.map(range, Hpa(range.start.0), P2mKind::Absent { home: None })?;
+        self.split(range, PageSize::Size4K)
+    }
+
+    /// Takes a page away that the pager is about to hold: [`Pager::store`] says when its frame is free. `None`: it is not plain RAM
+    /// now, and stays.
+    pub fn evict(&mut self, page: Gpa, frame: Hfn) -> Option<Changed> {
+        let home = self.evictable(page, frame)?;
+        let range = GpaRange::page(page);
+        // No table is needed: the leaf is one of 4 KiB since `map_absent`.
+        self.map(range, Hpa(range.start.0), P2mKind::Absent { home }).ok()
+    }
+
+    /// Takes all RAM of `range` away, open in all cache domains: the pager forgets it, and the engines must be told.
+    pub fn evict_all(&mut self, range: GpaRange) {
+        let result = self.table.protect(range, |kind| match kind {
+            P2mKind::Ram { .. } | P2mKind::Local { .. } | P2mKind::Absent { .. } => {
+                P2mKind::Absent { home: None }
+            }
+            other => other,
+        });
+        // Leaves are of 4 KiB and change in place, which needs no memory.
+        let _the_caller_tells_all = self.changed(range, OldFrames::UNKNOWN, result);
+    }
+
+    /// Whether a pager may hold a part of it.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn is_paged(&self) -> bool {
+        self.pager.is_some()
+    }
+
+    /// The first stretch of `range` where there is nothing.
+    pub fn first_hole(&self, range: GpaRange) -> Option<GpaRange> {
+        let mut rest = range;
+        while !rest.is_empty() {
+            let (entry, len) = self.run(rest.start, rest.len());
+            let (found, after) = rest.split_at(len);
+            if entry == P2mEntry::Hole {
+                return Some(found);
+            }
+            rest = after;
+        }
+        None
+    }
+
+    /// Whether a page is RAM that could be absent: in this frame, with a leaf of 4 KiB, and the guest may write it. The cache domain
+    /// that it is mapped to, if any.
+    pub fn evictable(&self, page: Gpa, frame: Hfn) -> Option<Option<u8>> {
+        match self.table.walk(page) {
+            Found::Leaf(leaf) if leaf.size == PageSize::Size4K && leaf.to == frame.base() => {
+                match leaf.attr {
+                    P2mKind::Ram { writable: true } => Some(None),
+                    P2mKind::Local { writable: true, home } => Some(Some(home)),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// Puts the frame of an absent page back. Only the pager's callers: under its lock, so that each page is brought in once. Needs
+    /// no exclusive access and no flush: no table and no processor knows an absent page.
+    pub fn attach(&self, page: Gpa, frame: Hfn) {
+        let present = |kind| match kind {
+            P2mKind::Absent { home } => Some(P2mKind::ram(true, home)),
+            _ => None,
+        };
+        self.table.fill_leaf(page, frame.base(), present);
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn bring_in(&self, gpa: Gpa) -> P2mEntry {
+        if let Some(pager) = &self.pager {
+            pager.bring_in(gpa.frame(), &mut |frame| self.attach(gpa, frame));
+        }
+        self.entry(gpa).0
+    }
+
+    /// As [`run`](Self::run), for an access: the page of `gpa` is brought in if it is absent.
+    #[inline]
+    pub fn run_present(&self, gpa: Gpa, max: u64) -> (P2mEntry, u64) {
+        match self.run(gpa, max) {
+            (P2mEntry::Absent { .. }, _) => {
+                let _present = self.bring_in(gpa);
+                let (entry, len) = self.run(gpa, max);
+                // One that is still absent: the caller stops here.
+                (entry, len)
+            }
+            found => found,
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Guests whose memory is more than the machine has for them: right results while pages leave and come back.
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{Case, boot::read_stats, only};
+use crate::context::Context;
+
+pub const CASES: &[Case] = &[
+    only("qemu-svm", "overcommit: stress in a third of its memory", third)
+        .also(&["shadow"])
+        .more(&["switch=50", "agile"]),
+    only("qemu-svm", "overcommit: two guests of 512 MiB in 768 MiB", two)
+        .more(&["shadow", "switch=50", "agile"])
+        .at_length(),
+    only("qemu-svm", "overcommit: stress on two processors", processors).more(&["shadow"]).at_length(),
+    only("qemu-svm", "overcommit: all policies", policies).at_length(),
+];
+
+/// What the stress program prints on this machine.
+fn stressed(context: &Context, arguments: &[&str]) -> Result<String> {
+    let output = Command::new(&context.stress[0]).args(arguments).output()?;
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Runs the stress program in a guest of 128 MiB of which 40 MiB are in frames.
+fn stress(context: &Context, arguments: &[&str], options: &[&str]) -> Result<()> {
+    let (put, stats) = (format!("{}:/stress", context.stress[0].display()), context.path("stats.json"));
+    let command = format!("/stress {}", arguments.join(" "));
+    let base = ["--mem", "128", "--overcommit", "--resident", "40", "--put", &put, "--exec", &command];
+    let base = [&base, &["--stats", &stats, "--timeout", "500"][..], options].concat();
+    context.run(&base)?.status(0)?.prints(&stressed(context, arguments)?)?;
+    let stats = read_stats(&stats)?;
+    let counted = |name: &str| stats["guests"][0]["paging"]["pager"][name].as_u64().unwrap_or(0);
+    // More than the guest's memory has gone, and much of it was wanted again.
+    ensure!(counted("went_out") > 10_000 && counted("refaults") > 5_000, "{stats}");
+    // By a third at most the policy's choice may be exceeded at an instant.
+    ensure!(counted("resident") <= counted("resident_frames") * 4 / 3, "{stats}");
+    ensure!(counted("compressed_to") < counted("compressed_from"), "{stats}");
+    Ok(())
+}
+
+fn third(context: &Context) -> Result<()> {
+    stress(context, &["1", "1"], &[])
+}
+
+fn processors(context: &Context) -> Result<()> {
+    stress(context, &["1", "1", "2"], &["--vcpus", "2", "--pcpus", "2"])
+}
+
+fn policies(context: &Context) -> Result<()> {
+    ["clock-pro", "seq", "apr", "lru", "s3-fifo", "sieve"]
+        .iter()
+        .try_for_each(|policy| stress(context, &["2", "1"], &["--replacement", policy]))
+}
+
+/// Both fill much of their memory, stress the rest, and find the first part as it was.
+fn two(context: &Context) -> Result<()> {
+    // 210 MiB that compress, and no two parts are the same.
+    let fill = |to: &str| format!("for i in $(seq 1 210); do echo $i; cat {to}; done");
+    let (part, numbers) = (context.path("part"), "seq 1 150000");
+    let here = |words: String| -> Result<String> {
+        Ok(String::from_utf8(Command::new("sh").args(["-c", &words]).output()?.stdout)?)
+    };
+    let sum = here(format!("{numbers} > {part}; {} | md5sum", fill(&part)))?;
+    let fill = format!("{numbers} > /tmp/m; {} > /tmp/fill; md5sum < /tmp/fill", fill("/tmp/m"));
+    let stress = stressed(context, &["1", "1"])?;
+    let vm = |name: &str| {
+        format!(
+            "[[vm]]\nname = \"{name}\"\nmemory_mib = 512\novercommit = true\nmode = \"{}\"\nput = [\"{}:/stress\"]\n\
+             exec = \"{fill}; /stress 1 1; md5sum < /tmp/fill\"\n",
+            context.mode.unwrap_or("nested"),
+            context.stress[0].display()
+        )
+    };
+    let text = format!("version = 1\n{}{}", vm("left"), vm("right"));
+    let config = context.file("two.toml", text)?;
+    let (stats, logs) = (context.path("stats.json"), context.path("logs"));
+    let options = ["--config", &config, "--host-mem", "768", "--pcpus", "2", "--timeout", "1500"];
+    context
+        .pal([&["run"], &options[..], &["--stats", &stats, "--log-dir", &logs]].concat(), None)?
+        .status(0)?;
+    let stats = read_stats(&stats)?;
+    for (number, name) in ["left", "right"].iter().enumerate() {
+        let log = std::fs::read_to_string(format!("{logs}/{name}.log"))?;
+        let sums = log.matches(sum.trim()).count();
+        ensure!(sums == 2 && log.contains(stress.trim()), "{name}: {sums} right sums in {log}");
+        let out = stats["guests"][number]["paging"]["pager"]["went_out"].as_u64().context("no pager")?;
+        ensure!(out > 10_000, "{name}: {stats}");
+    }
+    Ok(())
+}
