@@ -105,7 +105,7 @@ impl<F: Modelled> Oracle<'_, F> {
     }
 
     /// An exit: what the policy wants comes into force, if the VCPU can run on it.
-    fn exit(&mut self) {
+    pub(super) fn exit(&mut self) {
         let _looked_at_in_any_case = self.translation.count_exit();
         let Some(to) = self.translation.target(self.supported) else { return };
         if self.translation.enforce(to) {
@@ -210,7 +210,12 @@ impl<F: Modelled> Oracle<'_, F> {
 
     /// The guest accesses the page of a probe. If that goes through: where it led, and whether the hypervisor makes the
     /// access.
-    fn access(&mut self, n: usize, gva: Gva, access: Access) -> Result<Option<(Hpa, bool)>, String> {
+    pub(super) fn access(
+        &mut self,
+        n: usize,
+        gva: Gva,
+        access: Access,
+    ) -> Result<Option<(Hpa, bool)>, String> {
         let fresh = self.probes[n].fresh;
         let pointers = self.pointers();
         let page = self.page_at(gva);
