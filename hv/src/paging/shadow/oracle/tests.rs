@@ -119,6 +119,13 @@ fn a_machine_where_invlpg_passes_unsync_tables_is_found_out_by_accesses() {
     }
 }
 
+#[test]
+fn an_engine_that_passes_over_nested_tables_is_found_out_by_accesses() {
+    for step in [Step::CompareNestedLinks, Step::CompareNestedLeaves] {
+        assert!(is_found_out(Omits::Engine(step), PagingKind::FourLevel), "{step:?}");
+    }
+}
+
 /// A global translation stays over a load of CR3, but not over a change of engines.
 #[test]
 fn a_change_between_kinds_of_shadow_tables_leaves_no_global_translation() {
