@@ -9,6 +9,10 @@ pub enum Step {
     CompareProtected,
     /// A write to a table that stays write-protected takes the mark of an absent entry away.
     ForgetWritten,
+    /// Agile paging: a flush of the guest's compares the links of nested tables.
+    CompareNestedLinks,
+    /// Agile paging: a flush of everything compares what was filled from nested tables of level 1.
+    CompareNestedLeaves,
 }
 
 /// The step that is left out. Outside of tests none is.

@@ -8,6 +8,7 @@ use labsim::model::{
     memory::Memory,
     processor::{Place, Request, Truth},
     walk::Format,
+    witness::GuestFlush,
 };
 
 use crate::{
@@ -169,6 +170,16 @@ fn leave(state: &mut Vcpu) {
     let executed = state.pending.any && Vmcb::intercepted(memory, state.vmcb) == Some(false);
     if let Some(guest) = Vmcb::read(memory, state.vmcb).filter(|_| executed) {
         apply(state, |_| guest.control);
+    }
+    // The hypervisor flushes for the guest. What INVLPG flushes is not always known.
+    if state.pending.cr3 {
+        state.processor.guest_flushes(GuestFlush::NonGlobal);
+    }
+    if let Some(Some(va)) = state.pending.invlpg {
+        state.processor.guest_flushes(GuestFlush::Page(va));
+    }
+    if state.pending.invpcid {
+        state.processor.guest_flushes(GuestFlush::All);
     }
     state.pending = Pending::default();
 }

@@ -123,13 +123,15 @@ impl Tables {
         }
     }
 
-    /// A walker is about to read an entry of this page.
+    /// A walker is about to read an entry of this page. Whether it is the first: stores were not told so far.
     #[inline]
-    pub fn watch(&self, pa: u64) {
-        if self.flags(pa) == 0 {
+    pub fn watch(&self, pa: u64) -> bool {
+        let is_new = self.flags(pa) == 0;
+        if is_new {
             self.set(pa, TABLE);
             self.found.fetch_add(1, Relaxed);
         }
+        is_new
     }
 
     /// A walker uses the entry at `pa`, and dirties it if `dirty`.

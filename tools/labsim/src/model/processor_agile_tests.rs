@@ -2,7 +2,10 @@
 
 use abi::{agile, lab::SWITCHES};
 
-use super::{super::super::context::EXIT_WRITE_CR3, *};
+use super::{
+    super::super::{context::EXIT_WRITE_CR3, witness::GuestFlush},
+    *,
+};
 
 const MIB: u64 = 1 << 20;
 /// Guest-physical memory and the machine's are the same here. The guest's tables are in the first GiB, whose pages have 4 KiB.
@@ -248,18 +251,52 @@ fn a_stand_in_may_be_older_than_the_guests_entry_until_the_flush() {
 }
 
 #[test]
+fn a_flush_of_the_hypervisors_own_leaves_stand_ins() {
+    let (mut processor, words) = machine(1, Checking::Misses);
+    enter(&mut processor, &words, context(false, false), 0, 0);
+    processor.access(REQUEST, &same);
+    words.set(ENTRY, 0x9067);
+    processor.access(Request { va: ENTRY, write: true, ..REQUEST }, &same);
+    // An interrupt, after which the hypervisor flushes: all, its guest, and by another ASID. The guest has flushed nothing yet.
+    let mut again = |asid: u64, cr4| {
+        processor.vmexit(0);
+        words.set(BLOCK + 0x58, asid);
+        words.set(BLOCK + 0x70, 0x60);
+        words.set(BLOCK + 0x548, cr4);
+        processor.vmrun(&Vmcb::read(&words, BLOCK).unwrap(), LONG, 0);
+        assert_eq!(processor.access(REQUEST, &same), Place::Memory(0x5000));
+        let (_, stale, differ) = checks(&mut processor);
+        (stale, differ)
+    };
+    assert_eq!([1 << 32 | 7, 3 << 32 | 7, 8].map(|asid| again(asid, LONG.cr4)), [(1, 0), (2, 0), (3, 0)]);
+    // An intercepted write of CR4 that turns global pages on or off.
+    assert_eq!(again(9, LONG.cr4 ^ 0x80), (3, 1));
+    // An intercepted flush of its page.
+    processor.access(Request { va: ENTRY, write: true, ..REQUEST }, &same);
+    processor.guest_flushes(GuestFlush::Page(0x5123));
+    processor.vmexit(0);
+    enter(&mut processor, &words, context(true, false), 0x79, 0);
+    processor.flush_all();
+    processor.access(REQUEST, &same);
+    assert!(checks(&mut processor).2 > 1);
+}
+
+#[test]
 fn a_stand_in_without_a_store_is_a_mistake() {
     for pcpus in [1, 2] {
         let (mut processor, words) = machine(pcpus, Checking::All);
         enter(&mut processor, &words, context(false, false), 0, 0);
+        processor.access(REQUEST, &same);
+        // The table is known to be one from here on.
+        processor.invlpg(0x5000);
         words.set(STAND_IN, 0x9067);
         processor.access(REQUEST, &|_| Truth::At(0x9000));
-        assert_eq!(checks(&mut processor), (1, 0, 1), "{pcpus}");
+        assert_eq!(checks(&mut processor), (2, 0, 1), "{pcpus}");
         // More rights than the guest's entry has.
         words.set(STAND_IN, 0x5067);
         words.set(ENTRY, 0x5065);
         processor.invlpg(0x5000);
         processor.access(REQUEST, &same);
-        assert_eq!(checks(&mut processor), (2, 0, 2), "{pcpus}");
+        assert_eq!(checks(&mut processor), (3, 0, 2), "{pcpus}");
     }
 }

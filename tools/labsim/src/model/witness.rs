@@ -13,7 +13,10 @@
 //!
 //! With agile paging there is one more: a hypervisor's stand-in may keep, as a TLB may, what any processor has changed in
 //! the guest's tables, until the guest flushes. It is [stale](Witness::met_stale) if an entry on the way was stored to since the
-//! last flush that covers it.
+//! guest's last flush that covers it. What the hypervisor flushes for reasons of its own, as at an interrupt, empties the TLB but
+//! no stand-in, so the guest's own flushes are [written down](Witness::guest_flushed) apart.
+//! Stores to a table are known from the first walk on that reads it. So one that was read first since the flush may have been
+//! stored to.
 
 use std::{
     collections::HashMap,
@@ -39,6 +42,8 @@ pub struct Stores {
     clock: AtomicU64,
     /// The last one of each processor to each four bytes.
     last: Mutex<HashMap<(u64, u32), u64>>,
+    /// When a walk first read an entry of a frame.
+    found: Mutex<HashMap<u64, u64>>,
     /// Accesses of each processor that are done, with what follows from them.
     progress: Mutex<Vec<Arc<AtomicU64>>>,
 }
@@ -50,6 +55,18 @@ impl Stores {
         for word in pa >> 2..=(pa + len.max(1) - 1) >> 2 {
             last.insert((word, pcpu), now);
         }
+    }
+
+    fn found(&self, frames: &[u64]) {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.tick();
+        found.extend(frames.iter().map(|frame| (*frame, now)));
+    }
+
+    /// Whether one of these entries may have been stored to unseen since then.
+    fn were_unseen(&self, entries: &[u64], since: u64) -> bool {
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.iter().any(|at| found.get(&(at >> 12)).is_some_and(|first| *first > since))
     }
 
     /// The time of something that happens now.
@@ -79,6 +96,25 @@ struct Fill {
     global: bool,
     guest_class: u32,
     time: u64,
+}
+
+/// What a guest flushes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuestFlush {
+    /// A page, whatever its size.
+    Page(u64),
+    /// All but global pages.
+    NonGlobal,
+    /// Everything.
+    All,
+}
+
+/// When a guest flushed what.
+#[derive(Default)]
+struct GuestFlushes {
+    /// All, with global pages or without.
+    all: [u64; 2],
+    pages: HashMap<(u32, u64), u64>,
 }
 
 /// A translation that is not the emulator's.
@@ -131,6 +167,8 @@ pub struct Witness {
     all: u64,
     spaces: HashMap<(u16, bool), u64>,
     pages: HashMap<(u16, u32, u64), u64>,
+    /// Of each guest with agile paging, by its nested root: its ASID changes where the hypervisor flushes.
+    guests: HashMap<u64, GuestFlushes>,
     open: HashMap<Difference, Open>,
 }
 
@@ -147,6 +185,7 @@ impl Witness {
             all: 0,
             spaces: HashMap::new(),
             pages: HashMap::new(),
+            guests: HashMap::new(),
             open: HashMap::new(),
         }
     }
@@ -168,6 +207,13 @@ impl Witness {
     /// A store to a page that has tables.
     pub fn stored(&self, pa: u64, len: u64) {
         self.stores.stored(self.pcpu, pa, len);
+    }
+
+    /// A walk has read entries of these frames, and stores to them are told from now on.
+    pub fn found(&self, frames: &[u64]) {
+        if !frames.is_empty() {
+            self.stores.found(frames);
+        }
     }
 
     /// An access is done.
@@ -214,20 +260,34 @@ impl Witness {
         self.open(difference, filled, entries, false)
     }
 
-    /// A stand-in for this page, which is of this size in the guest's tables, was met where these, with these entries, say
-    /// something else. Returns how many wait to be settled.
+    /// The guest with this nested root has flushed.
+    pub fn guest_flushed(&mut self, guest: u64, flush: GuestFlush) {
+        let now = self.stores.tick();
+        let flushes = self.guests.entry(guest).or_default();
+        match flush {
+            GuestFlush::Page(va) => {
+                flushes.pages.extend((0..3).map(|class| ((class, va >> (12 + 9 * class)), now)));
+            }
+            GuestFlush::NonGlobal => flushes.all[0] = now,
+            GuestFlush::All => flushes.all = [now; 2],
+        }
+    }
+
+    /// A stand-in for this page of the guest with this nested root, a page of this size in the guest's tables, was met where
+    /// these, with these entries, say something else. Returns how many wait to be settled.
     pub fn met_stale(
         &mut self,
         difference: Difference,
+        guest: u64,
         (guest_shift, global): (u32, bool),
         entries: Vec<u64>,
     ) -> usize {
-        let Difference { asid, page, .. } = difference;
         let class = class_of(guest_shift);
-        let page_flushed = self.pages.get(&(asid, class, page >> (9 * class)));
-        let flushed = self.spaces.get(&(asid, global)).into_iter().chain(page_flushed).copied();
-        let since = flushed.chain([self.all]).max();
-        self.open(difference, since, entries, true)
+        let since = self.guests.get(&guest).map_or(0, |flushes| {
+            let page = flushes.pages.get(&(class, difference.page >> (9 * class))).copied();
+            flushes.all[usize::from(global)].max(page.unwrap_or(0))
+        });
+        self.open(difference, Some(since), entries, true)
     }
 
     fn open(
@@ -286,8 +346,9 @@ impl Witness {
             let verdict = match filled {
                 None => Err("it was flushed, or never found by a walk"),
                 Some(since) if self.stores.has_any(except, &entries, since) => Ok(()),
+                Some(since) if is_stale && self.stores.were_unseen(&entries, since) => Ok(()),
                 Some(_) if is_stale => {
-                    Err("the stand-in has another, and nothing was stored since the last flush")
+                    Err("the stand-in has another, and nothing was stored since the guest's last flush")
                 }
                 Some(_) => Err("no other processor has changed it"),
             };

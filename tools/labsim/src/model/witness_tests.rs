@@ -55,32 +55,52 @@ fn what_was_flushed_is_no_race() {
 }
 
 #[test]
-fn a_stand_in_is_stale_after_a_store_until_the_flush() {
+fn a_stand_in_is_stale_after_a_store_until_the_guests_flush() {
+    const GUEST: u64 = 0x10_0000;
     let (mut one, other) = two();
-    let verdict = |one: &mut Witness| {
-        one.met_stale(DIFFERENCE, (12, false), vec![0x100, 0x208]);
+    let met = |one: &mut Witness, global| {
+        one.met_stale(DIFFERENCE, GUEST, (12, global), vec![0x100, 0x208]);
         let settled = one.settle(true).pop().unwrap();
         assert!(settled.is_stale);
         settled.verdict.is_ok()
     };
-    assert!(!verdict(&mut one), "nothing was stored");
+    assert!(!met(&mut one, false), "nothing was stored");
     one.stored(0x208, 8);
-    assert!(verdict(&mut one), "by itself");
-    one.flush_page(1, 0x5000);
-    assert!(!verdict(&mut one), "flushed");
+    assert!(met(&mut one, false), "by itself");
+    one.guest_flushed(GUEST, GuestFlush::Page(0x5000));
+    assert!(!met(&mut one, false), "flushed");
     other.stored(0x100, 8);
-    one.flush_page(1, 0x6000);
-    one.flush(2, true);
-    assert!(verdict(&mut one), "another page, another address space");
+    one.guest_flushed(GUEST, GuestFlush::Page(0x6000));
+    one.guest_flushed(2 * GUEST, GuestFlush::All);
+    assert!(met(&mut one, false), "another page, another guest");
+    // The hypervisor's own flushes, by an ASID that is new, too.
+    one.flush(1, true);
+    one.flush_page(1, 0x5000);
+    one.flush_all();
     one.enter(1);
-    assert!(!verdict(&mut one), "a new address space");
-    one.stored(0x100, 8);
-    one.enter(1);
-    assert!(verdict(&mut one), "no new one");
-    one.flush(1, false);
-    assert!(!verdict(&mut one), "flushed with all others");
+    assert!(met(&mut one, false));
+    one.guest_flushed(GUEST, GuestFlush::NonGlobal);
+    assert!((met(&mut one, false), met(&mut one, true)) == (false, true), "flushed, but for global pages");
+    one.guest_flushed(GUEST, GuestFlush::All);
+    assert!(!met(&mut one, true));
     one.stored(0x210, 8);
-    assert!(!verdict(&mut one), "another entry");
+    assert!(!met(&mut one, false), "another entry");
+}
+
+#[test]
+fn stores_to_a_table_that_no_walk_had_read_are_not_known() {
+    const GUEST: u64 = 0x10_0000;
+    let (mut one, _) = two();
+    let met = |one: &mut Witness| {
+        one.met_stale(DIFFERENCE, GUEST, (12, false), vec![0x1100, 0x2208]);
+        one.settle(true).pop().unwrap().verdict.is_ok()
+    };
+    one.found(&[3]);
+    assert!(!met(&mut one));
+    one.found(&[3, 2]);
+    assert!(met(&mut one));
+    one.guest_flushed(GUEST, GuestFlush::NonGlobal);
+    assert!(!met(&mut one), "it was read before the flush");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! VCPU reaches is never older than its last flush.
 
 use super::super::Shadow;
+use super::super::left_out::Step;
 use super::super::pool::PageId;
 use super::super::role::{Allowed, Controls, Key, Role, Source};
 use super::super::slow_path::index;
@@ -89,12 +90,12 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         let (nested, level) = (page.nested, page.key.level());
         if level == 1 {
-            if nested && leaves {
+            if nested && leaves && !self.left_out.is(Step::CompareNestedLeaves) {
                 self.resync_page(memory, id);
             }
             return;
         }
-        if nested {
+        if nested && !self.left_out.is(Step::CompareNestedLinks) {
             self.compare_nested(memory, id);
         }
         let mut from = 0;

@@ -199,8 +199,9 @@ impl<'a, F: Modelled> Machine<'a, F> {
     /// Uses the other tables, as a switch in any exit does.
     pub fn switch(&mut self, p2m: &Guest, state: &PagingState, to: Engine) {
         let was_shadow = core::mem::replace(&mut self.is_shadow, to.is_shadow());
-        let (_loaded_next, flush) = self.shadow.end_agile();
-        self.processor.flush(flush);
+        let (_loaded_next, _of_all) = self.shadow.end_agile();
+        // As `vcpu::mmu::switch` does: a load of the root alone may leave global translations.
+        self.processor.flush(TlbFlush::All);
         if self.is_shadow && was_shadow {
             self.begin_agile(p2m, state, to);
             self.load(p2m, state, true);

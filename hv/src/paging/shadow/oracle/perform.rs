@@ -111,7 +111,7 @@ impl<F: Modelled> Oracle<'_, F> {
     }
 
     /// An exit: what the policy wants comes into force, if the VCPU can run on it.
-    fn exit(&mut self) {
+    pub(super) fn exit(&mut self) {
         let _looked_at_in_any_case = self.translation.count_exit();
         let Some(to) = self.translation.target(self.supported) else { return };
         if self.translation.enforce(to) {

@@ -1,6 +1,8 @@
 //! The oracle on random traces: the same in each run, unless `ORACLE_CASES` says how many new ones to try.
 
 use super::*;
+use crate::arch::addr::PAGE_SIZE;
+use crate::arch::state::{cr0, cr4, efer};
 use crate::paging::shadow::left_out::Step;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
@@ -128,6 +130,60 @@ fn a_machine_that_does_not_flush_what_is_evicted_is_found_out() {
 fn a_machine_that_loses_pages_is_found_out() {
     for kind in [PagingKind::Off, PagingKind::TwoLevel, PagingKind::Pae, PagingKind::FourLevel] {
         assert!(is_found_out(Omits::LosePages, kind), "{kind:?}");
+    }
+}
+
+#[test]
+fn an_engine_that_passes_over_nested_tables_is_found_out_by_accesses() {
+    for step in [Step::CompareNestedLinks, Step::CompareNestedLeaves] {
+        assert!(is_found_out(Omits::Engine(step), PagingKind::FourLevel), "{step:?}");
+    }
+}
+
+/// A global translation stays over a load of CR3, but not over a change of engines.
+#[test]
+fn a_change_between_kinds_of_shadow_tables_leaves_no_global_translation() {
+    for (kind, pointers) in [(PagingKind::FourLevel, 0x67), (PagingKind::Pae, 1)] {
+        for (from, to) in [(Engine::Shadow, Engine::Agile), (Engine::Agile, Engine::Shadow)] {
+            let arena = Arena::new(1000);
+            let mut oracle = Oracle::<Npt>::new(&arena, Some(kind), 1, false, None);
+            let change = |oracle: &mut Oracle<Npt>, to| {
+                oracle.translation.adopt(Mode::Shadow, Policy::Fixed(to));
+                oracle.exit();
+                assert!(oracle.machine.is_shadow);
+            };
+            change(&mut oracle, from);
+            oracle.state = PagingState {
+                cr0: cr0::PG | cr0::PE | cr0::WP,
+                cr3: 0,
+                cr4: cr4::PAE | cr4::PGE,
+                efer: if kind == PagingKind::FourLevel { efer::LME | efer::LMA | efer::NXE } else { 0 },
+                cpl: 0,
+                rflags: 0,
+                ..oracle.state
+            };
+            assert_eq!(oracle.state.kind(), kind);
+            // Tables in the first pages, and the page behind them, which is global.
+            let levels = if kind == PagingKind::FourLevel { 4 } else { 3 };
+            for level in (1..=levels).rev() {
+                let table = (levels - level) * PAGE_SIZE;
+                let flags = match level {
+                    1 => 0x167,
+                    _ if level == levels => pointers,
+                    _ => 0x67,
+                };
+                oracle.store(Gpa(table), &((table + PAGE_SIZE) | flags).to_le_bytes(), true);
+            }
+            oracle.probes[0] = Probe::new(Gva(0));
+            oracle.load(true);
+            let read = |oracle: &mut Oracle<Npt>| oracle.access(0, Gva(0), Access::READ).unwrap();
+            assert_eq!(read(&mut oracle), Some((Hpa(HOST.0 + levels * PAGE_SIZE), false)));
+            change(&mut oracle, to);
+            // There is no memory at the next root, and so nothing at the address.
+            oracle.state.cr3 = RAM + 0x1000;
+            oracle.load(false);
+            assert_eq!(read(&mut oracle), None, "{kind:?}: from {from:?} to {to:?}");
+        }
     }
 }
 

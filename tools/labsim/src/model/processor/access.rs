@@ -1,5 +1,7 @@
 //! Accesses and fetches: translation, comparison with the emulator's, caches.
 
+use std::cell::RefCell;
+
 use abi::lab::Counters;
 
 use super::{Check, Checking, Costs, Processor};
@@ -183,7 +185,8 @@ impl<M: Memory> Processor<M> {
         let (memory, tables, costs) = (&self.memory, &*self.tables, &self.costs);
         let hierarchy = self.hierarchy.as_mut();
         let before = counters.walk_refs;
-        let mut env = Surroundings { memory, tables, costs, hierarchy, counters, cycles: 0 };
+        let mut env =
+            Surroundings { memory, tables, costs, hierarchy, counters, cycles: 0, found: RefCell::default() };
         let (found, uncached) = match &self.agile {
             None => self.walker.walk(regime, access, self.walk_tags, &self.spaces, &mut env),
             Some(agile) => {
@@ -199,10 +202,18 @@ impl<M: Memory> Processor<M> {
                 (walk.found, walk.uncached)
             }
         };
-        let cycles = env.cycles;
+        let (cycles, newly_found) = (env.cycles, env.found.into_inner());
         counters.walk_refs_uncached += uncached;
         counters.walk_cycles += cycles;
         counters.stall_cycles += cycles;
+        if let Some(witness) = &self.witness {
+            witness.found(&newly_found);
+        }
+        // Also where the walk comes to nothing: stores to these frames must not take the quick way.
+        let epoch = self.tables.epoch();
+        if std::mem::replace(&mut self.tables_epoch, epoch) != epoch {
+            self.tlbs.forget_all_quick();
+        }
         let Ok(found) = found else {
             counters.walk_faults += 1;
             return None;
@@ -217,10 +228,6 @@ impl<M: Memory> Processor<M> {
             self.stand_in_differs(port, access.va, &found);
         }
         self.tlbs.fill(port, access.va, &found, self.tags, &self.spaces);
-        let epoch = self.tables.epoch();
-        if std::mem::replace(&mut self.tables_epoch, epoch) != epoch {
-            self.tlbs.forget_all_quick();
-        }
         if self.checking == Checking::Misses {
             self.compare(port, check.truth(access.va), access.va, found.pa | access.va & 0xfff);
         }
@@ -259,6 +266,8 @@ struct Surroundings<'a, M> {
     hierarchy: Option<&'a mut Hierarchy>,
     counters: &'a mut Counters,
     cycles: u64,
+    /// Frames of which no walk had read an entry before.
+    found: RefCell<Vec<u64>>,
 }
 
 impl<M: Memory> Surroundings<'_, M> {
@@ -273,7 +282,9 @@ impl<M: Memory> Surroundings<'_, M> {
 impl<M: Memory> Memory for Surroundings<'_, M> {
     fn read_u64(&self, pa: u64) -> Option<u64> {
         // Before it is read: a store that comes after is seen then.
-        self.tables.watch(pa);
+        if self.tables.watch(pa) {
+            self.found.borrow_mut().push(pa >> 12);
+        }
         self.memory.read_u64(pa)
     }
 }

@@ -74,11 +74,12 @@ impl<M: Memory> Processor<M> {
     #[cold]
     pub(super) fn stand_in_differs(&mut self, port: Port, va: u64, stand_in: &Translation) {
         let (Some(regime), Some(agile)) = (&self.regime, &self.agile) else { return };
+        let guest = agile.nested_root;
         let (found, entries) = self.follow(&agile.nested(regime), va);
         let (shift, frame) = found.map_or((12, u64::MAX), |found| (found.guest_shift, found.pa >> 12));
         let Some(witness) = &mut self.witness else { return };
         let difference = Difference { side: self.side, port, asid: self.asid, page: va >> 12, frame };
-        if witness.met_stale(difference, (shift, stand_in.global), entries) >= SETTLED_AT_ONCE {
+        if witness.met_stale(difference, guest, (shift, stand_in.global), entries) >= SETTLED_AT_ONCE {
             self.settle(false);
         }
     }

@@ -8,12 +8,14 @@ use crate::model::{
     memory::Memory,
     space::{ASIDS, Kind},
     walk::Regime,
+    witness::GuestFlush,
 };
 
 impl<M: Memory> Processor<M> {
     /// The registers are these; a change that the hardware flushes at is a flush. A write of CR3 is told apart.
     pub fn set_control(&mut self, control: Control) {
         if self.control.flushes(&control) {
+            self.guest_flushes(GuestFlush::All);
             self.flush(self.asid, true, false);
         }
         self.load(control);
@@ -35,6 +37,7 @@ impl<M: Memory> Processor<M> {
     pub fn write_cr3(&mut self) {
         self.counters().cr3_writes += 1;
         self.stall(self.costs.cr3_write);
+        self.guest_flushes(GuestFlush::NonGlobal);
         self.flush(self.asid, false, false);
     }
 
@@ -42,6 +45,7 @@ impl<M: Memory> Processor<M> {
     pub fn invlpg(&mut self, va: u64) {
         self.counters().invlpgs += 1;
         self.stall(self.costs.invlpg);
+        self.guest_flushes(GuestFlush::Page(va));
         if let Some(witness) = &mut self.witness {
             witness.flush_page(self.asid, va);
         }
@@ -63,7 +67,16 @@ impl<M: Memory> Processor<M> {
 
     /// INVPCID, of which only that it was executed is known: the running address space is flushed.
     pub fn invpcid(&mut self) {
+        self.guest_flushes(GuestFlush::All);
         self.flush(self.asid, true, false);
+    }
+
+    /// The guest flushes by an instruction of its own, which is executed or intercepted. Nothing else binds those who stand in
+    /// for the processor.
+    pub fn guest_flushes(&mut self, flush: GuestFlush) {
+        if let (Some(witness), Some(agile)) = (&mut self.witness, &self.agile) {
+            witness.guest_flushed(agile.nested_root, flush);
+        }
     }
 
     /// An interrupt command.
@@ -92,6 +105,10 @@ impl<M: Memory> Processor<M> {
             TlbControl::AsidNonGlobal => self.flush(asid, false, false),
         }
         self.asid = asid;
+        // A control register whose write was intercepted.
+        if self.exit.control.take().is_some_and(|control| control.flushes(&vmcb.control)) {
+            self.guest_flushes(GuestFlush::All);
+        }
         self.control = vmcb.control;
         self.nested = vmcb.nested;
         self.set_regime();

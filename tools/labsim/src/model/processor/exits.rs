@@ -8,7 +8,7 @@ use abi::lab::{Counters, Side};
 
 use super::Processor;
 use crate::model::{
-    context::{AgileEntry, EXIT_INVLPG, EXIT_WRITE_CR3},
+    context::{AgileEntry, Control, EXIT_INVLPG, EXIT_WRITE_CR3},
     hierarchy::SavedCaches,
     memory::Memory,
     walk::Agile,
@@ -30,6 +30,8 @@ pub(super) struct LastExit {
     /// Nested tables and their place in the nested TLB. A hypervisor may flush a guest by giving it another ASID; where that stands in
     /// for the guest's own flush, its nested translations stay.
     nested: Option<(u64, u16)>,
+    /// The guest's registers, if agile paging was in force.
+    pub(super) control: Option<Control>,
 }
 
 impl LastExit {
@@ -44,6 +46,7 @@ impl<M: Memory> Processor<M> {
     /// #VMEXIT; the host's counters are up to date, and do not have it yet.
     pub(super) fn note_exit(&mut self) {
         self.exit.due.clear();
+        self.exit.control = self.agile.is_some().then_some(self.control);
         self.exit.before = self.agile.is_some().then_some(self.record.sides[Side::Host as usize]);
         if let (Some(hierarchy), Some(_)) = (&self.hierarchy, self.agile) {
             hierarchy.save(&mut self.exit.caches);
