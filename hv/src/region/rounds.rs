@@ -6,7 +6,7 @@
 //!
 //! Owned by the VM beside its [`Partition`], under the same lock; `vcpu::regions` calls it, and performs what it answers. The VM as a whole
 //! is the address space ([`Space::VM`]): nested tables do not show the guest's own. Its mappings are not seen either. So a frame
-//! counts as mapped from its program's first touch in a phase on, and as unmapped when none of the last [`SAMPLES`](super::history::SAMPLES)
+//! counts as mapped from its program's first touch in a phase on, and as unmapped when none of the last [`SAMPLES`]
 //! samples has found it accessed: what it holds then may be something else ([`Rounds::due`]).
 //!
 //! Pure, as all of [`region`](super): times are arguments.
