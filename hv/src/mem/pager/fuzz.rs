@@ -120,12 +120,21 @@ impl Pages for FuzzPages<'_, '_> {
     }
 }
 
-/// Pages of the machine of [`fuzz_one`].
+/// Pages of the machine of [`fuzz_pager`].
 const PAGES: u32 = 40;
+
+/// A trace for the pager or, by its first byte, for the store alone.
+pub fn fuzz_one(data: &[u8]) {
+    match data.split_first() {
+        Some((0..192, trace)) => fuzz_pager(trace),
+        Some((_, trace)) => fuzz_store(trace),
+        None => {}
+    }
+}
 
 /// Accesses, evictions, and resets, in any order: each page holds what was written last, until the pager says that it has failed; then
 /// too.
-pub fn fuzz_one(data: &[u8]) {
+pub(super) fn fuzz_pager(data: &[u8]) {
     let mut input = Input(data.iter());
     let policy = PolicyName::ALL[usize::from(input.byte().unwrap_or(0)) % PolicyName::ALL.len()];
     let resident = 4 + u32::from(input.byte().unwrap_or(0) % 16);
@@ -186,7 +195,7 @@ pub fn fuzz_one(data: &[u8]) {
 }
 
 /// Puts, gets and removals in a store of a few frames, and handles that are none.
-pub fn fuzz_store(data: &[u8]) {
+pub(super) fn fuzz_store(data: &[u8]) {
     let mut input = Input(data.iter());
     let mut frames = SharedFrames::new(7, u64::from(input.byte().unwrap_or(0) % 8));
     let (all, most) = (frames.free(), 1 + u32::from(input.byte().unwrap_or(0) % 8));

@@ -20,7 +20,7 @@ mod check;
 pub mod counts;
 pub mod frames;
 #[cfg(any(test, feature = "testing"))]
-pub mod fuzz;
+mod fuzz;
 mod place;
 pub mod replacement;
 mod state;
@@ -39,6 +39,8 @@ use spin::Mutex;
 pub use self::budget::Wish;
 use self::counts::Counts;
 pub use self::frames::FrameMemory;
+#[cfg(any(test, feature = "testing"))]
+pub use self::fuzz::fuzz_one;
 use self::state::State;
 use crate::arch::addr::{Gfn, Hfn};
 use crate::mem::pieces::OutOfMemory;

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::fuzz::{SharedFrames, fuzz_one, fuzz_store};
+use super::fuzz::{SharedFrames, fuzz_pager, fuzz_store};
 use super::*;
 use crate::arch::addr::PAGE_SIZE;
 
@@ -9,7 +9,7 @@ proptest! {
 
     #[test]
     fn no_page_is_lost(data in prop::collection::vec(any::<u8>(), 0..600)) {
-        fuzz_one(&data);
+        fuzz_pager(&data);
     }
 
     #[test]

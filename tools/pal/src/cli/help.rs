@@ -24,6 +24,12 @@ Examples:
                                       a file out of the guest
   cargo pal run --verbose             boot messages, and the hypervisor's log
   cargo pal run --vcpus 4 --pcpus 4,sockets=2 --mem 1024
+  cargo pal run --pcpus 2,sockets=2 --regions unify
+                                      maps what is used together to a cache
+  cargo pal run --mem 512 --overcommit --resident 160 --replacement clock-pro
+                                      160 MiB in frames, the rest compressed
+  cargo pal run --mem 512 --overcommit --host-mem 384
+                                      more memory than the machine has
 
 The same guest elsewhere:
   cargo pal run --machine native --exec dmesg

@@ -15,13 +15,10 @@ pub enum Omits {
     /// Processors do not flush.
     Flush,
     /// Processors do not flush what a pager takes away.
-    #[cfg_attr(not(test), expect(dead_code, reason = "fuzz targets have the hypervisor as it is"))]
     EvictFlush,
     /// The pager forgets what it holds.
-    #[cfg_attr(not(test), expect(dead_code, reason = "fuzz targets have the hypervisor as it is"))]
     LosePages,
     /// Leaves stay where memory is closed in a cache domain.
-    #[cfg_attr(not(test), expect(dead_code, reason = "fuzz targets have the hypervisor as it is"))]
     Close,
     /// Shadow pages that are kept over a time on nested tables are not compared: not a change of the P2m, but of the engine.
     Compare,
