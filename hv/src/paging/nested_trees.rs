@@ -14,6 +14,8 @@ use super::table::{MapError, Retired};
 use super::tree_key::TreeKey;
 use crate::arch::addr::{Gfn, Gpa, Hpa, PageSize};
 use crate::mem::table_memory::TableMemory;
+#[cfg(test)]
+use crate::paging::arena::Arena;
 
 /// All of them. There is always [`TreeKey::FIRST`].
 #[derive(Debug)]
@@ -162,6 +164,20 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> NestedTrees<F, M> {
     /// How many frames the tables of all sets take.
     pub fn table_frames(&self) -> u64 {
         self.iter().map(|(_, tree)| tree.table_frames()).sum()
+    }
+}
+
+#[cfg(test)]
+impl<'a, F: PteFormat<Attr = NestedAttr>> NestedTrees<F, &'a Arena> {
+    /// RAM from 0 on, at `host`, with a set for each of `domains`: what models of several processors start with.
+    pub fn of_domains(arena: &'a Arena, ram: u64, host: Hpa, domains: u8) -> (P2m<&'a Arena>, Self) {
+        let mut p2m = P2m::new(arena).unwrap();
+        let _nothing_yet = p2m.map_ram(GpaRange::new(Gpa(0), ram).unwrap(), host, true).unwrap();
+        let mut trees = NestedTrees::new(arena, PageSize::Size2M, &p2m).unwrap();
+        for domain in 0..domains {
+            trees.add(TreeKey::new(domain, 0).unwrap(), arena, &p2m).unwrap();
+        }
+        (p2m, trees)
     }
 }
 

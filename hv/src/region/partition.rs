@@ -213,6 +213,11 @@ impl Partition {
         Some(Info { kind: kind?, owner, frames, entries })
     }
 
+    /// What is known of the region that a frame is in; `None`: the frame is no RAM.
+    pub fn info_of(&self, gfn: Gfn) -> Option<Info> {
+        self.info(self.region_of(gfn).ok()?)
+    }
+
     /// The regions in use, by number.
     pub fn regions(&self) -> impl Iterator<Item = (Rid, Info)> + '_ {
         let all = (0..self.regions.len()).map(|index| Rid(index as u16));

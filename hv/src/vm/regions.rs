@@ -153,12 +153,9 @@ fn runs(
     partition: &Partition,
     frames: impl Iterator<Item = Gfn>,
 ) -> impl Iterator<Item = (GpaRange, Option<u8>)> {
-    let home = |gfn: Gfn| {
-        let kind = partition.region_of(gfn).ok().and_then(|rid| partition.info(rid)).map(|info| info.kind);
-        match kind {
-            Some(Kind::Local(domain)) => Some(domain.number()),
-            _ => None,
-        }
+    let home = |gfn: Gfn| match partition.info_of(gfn).map(|info| info.kind) {
+        Some(Kind::Local(domain)) => Some(domain.number()),
+        _ => None,
     };
     let mut frames = frames.peekable();
     core::iter::from_fn(move || {

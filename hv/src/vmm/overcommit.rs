@@ -1,7 +1,7 @@
 //! Gives an overcommitted VM its part of the machine's memory, and a pager for it.
 //!
 //! A VM's part is fixed when it starts: what is free then, without the memory of VMs that could still start, divided among the
-//! overcommitted ones in proportion to their memory. It is set aside at once. So no VM's appetite takes from another.
+//! overcommitted ones in proportion to their memory. It is set aside at once. So what one VM uses takes nothing from another.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;

@@ -1,11 +1,12 @@
 /*
- * A program whose memory is two regions: memlat of the memory-region thesis, section 2.3.1, with the time of a visit for its length.
+ * A program whose memory is two regions: memlat of the memory-region thesis, section 2.3.1, with the
+ * time of a visit for its length.
  *
- *   memlat PAGES VISIT_US VISITS    two regions of PAGES pages each, which are used by turns for about VISIT_US microseconds, VISITS times in
- *                                   all
+ *   memlat PAGES VISIT_US VISITS    two regions of PAGES pages each, which are used by turns for about
+ *                                   VISIT_US microseconds, VISITS times in all
  *
- * The loop looks at no clock and at no other memory: the length of a visit is measured once, before it begins. At the end it checks that each page holds
- * how often it was visited.
+ * The loop looks at no clock and at no other memory: the length of a visit is measured once, before it
+ * begins. At the end it checks that each page holds how often it was visited.
  */
 #include <stdint.h>
 #include <stdio.h>

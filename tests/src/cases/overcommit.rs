@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{Case, boot::read_stats, only};
+use super::{Case, boot::read_stats, only, stress::here};
 use crate::context::Context;
 
 pub const CASES: &[Case] = &[
@@ -18,19 +18,13 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "overcommit: all policies", policies).at_length(),
 ];
 
-/// What the stress program prints on this machine.
-fn stressed(context: &Context, arguments: &[&str]) -> Result<String> {
-    let output = Command::new(&context.stress[0]).args(arguments).output()?;
-    Ok(String::from_utf8(output.stdout)?)
-}
-
 /// Runs the stress program in a guest of 128 MiB of which 40 MiB are in frames.
 fn stress(context: &Context, arguments: &[&str], options: &[&str]) -> Result<()> {
     let (put, stats) = (format!("{}:/stress", context.stress[0].display()), context.path("stats.json"));
     let command = format!("/stress {}", arguments.join(" "));
     let base = ["--mem", "128", "--overcommit", "--resident", "40", "--put", &put, "--exec", &command];
     let base = [&base, &["--stats", &stats, "--timeout", "500"][..], options].concat();
-    context.run(&base)?.status(0)?.prints(&stressed(context, arguments)?)?;
+    context.run(&base)?.status(0)?.prints(&here(&context.stress[0], arguments)?)?;
     let stats = read_stats(&stats)?;
     let counted = |name: &str| stats["guests"][0]["paging"]["pager"][name].as_u64().unwrap_or(0);
     // More than the guest's memory has gone, and much of it was wanted again.
@@ -60,12 +54,12 @@ fn two(context: &Context) -> Result<()> {
     // 210 MiB that compress, and no two parts are the same.
     let fill = |to: &str| format!("for i in $(seq 1 210); do echo $i; cat {to}; done");
     let (part, numbers) = (context.path("part"), "seq 1 150000");
-    let here = |words: String| -> Result<String> {
+    let shell = |words: String| -> Result<String> {
         Ok(String::from_utf8(Command::new("sh").args(["-c", &words]).output()?.stdout)?)
     };
-    let sum = here(format!("{numbers} > {part}; {} | md5sum", fill(&part)))?;
+    let sum = shell(format!("{numbers} > {part}; {} | md5sum", fill(&part)))?;
     let fill = format!("{numbers} > /tmp/m; {} > /tmp/fill; md5sum < /tmp/fill", fill("/tmp/m"));
-    let stress = stressed(context, &["1", "1"])?;
+    let stress = here(&context.stress[0], &["1", "1"])?;
     let vm = |name: &str| {
         format!(
             "[[vm]]\nname = \"{name}\"\nmemory_mib = 512\novercommit = true\nmode = \"{}\"\nput = [\"{}:/stress\"]\n\

@@ -73,7 +73,7 @@ pub fn stress(context: &Context, guest: &Guest, arguments: &[&str], options: &[&
 }
 
 /// What the program prints on this machine.
-fn here(program: &Path, arguments: &[&str]) -> Result<String> {
+pub fn here(program: &Path, arguments: &[&str]) -> Result<String> {
     let output =
         Command::new(program).args(arguments).output().context("cannot run the stress program here")?;
     Ok(String::from_utf8(output.stdout)?)

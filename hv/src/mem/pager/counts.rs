@@ -7,7 +7,7 @@ pub struct Counts {
     pub faults: u64,
     /// Of these, to pages that had been evicted.
     pub refaults: u64,
-    /// Pages brought in: all faults that were not in vain.
+    /// Pages brought in.
     pub came_in: u64,
     /// Pages that were accessed on their way out, and stayed.
     pub rescued: u64,

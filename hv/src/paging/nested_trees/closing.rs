@@ -53,12 +53,7 @@ struct Machine<'a, F: Modelled> {
 
 impl<'a, F: Modelled> Machine<'a, F> {
     fn new(arena: &'a Arena, seed: u64, omits: Omits) -> Self {
-        let mut p2m = P2m::new(arena).unwrap();
-        let _nothing_yet = p2m.map_ram(GpaRange::new(Gpa(0), RAM).unwrap(), HOST, true).unwrap();
-        let mut trees = NestedTrees::new(arena, PageSize::Size2M, &p2m).unwrap();
-        for domain in 0..DOMAINS {
-            trees.add(TreeKey::new(domain, 0).unwrap(), arena, &p2m).unwrap();
-        }
+        let (p2m, trees) = NestedTrees::of_domains(arena, RAM, HOST, DOMAINS);
         let mut random = Random(seed);
         let vcpu = |_| Vcpu { processor: Processor::new(F::VENDOR), domain: 0, tree: TreeKey::FIRST };
         let vcpus = (0..2 + random.draw() % 3).map(vcpu).collect();

@@ -104,10 +104,9 @@ impl<M: TableMemory> P2m<M> {
     pub fn run_present(&self, gpa: Gpa, max: u64) -> (P2mEntry, u64) {
         match self.run(gpa, max) {
             (P2mEntry::Absent { .. }, _) => {
-                let _present = self.bring_in(gpa);
-                let (entry, len) = self.run(gpa, max);
-                // One that is still absent: the caller stops here.
-                (entry, len)
+                // One that is absent all the same: the caller stops here.
+                self.bring_in(gpa);
+                self.run(gpa, max)
             }
             found => found,
         }

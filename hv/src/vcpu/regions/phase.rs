@@ -11,7 +11,7 @@ use crate::paging::engine::Engine;
 use crate::paging::guest_walk::{PagingState, peek};
 use crate::paging::tree_key::TreeKey;
 use crate::region::regioning::{Answer, Change, Event, Touch};
-use crate::region::{Kind, Owner, Rid};
+use crate::region::{Kind, Owner};
 use crate::vcpu::Vcpu;
 use crate::vcpu::exit_context::ExitContext;
 use crate::vcpu::host::Host;
@@ -119,8 +119,7 @@ fn is_by_kernel<V: Virt>(vcpu: &Vcpu<V>, walk: bool) -> bool {
 
 /// Whether a page is in a region that was found.
 fn is_found(records: &Records, gpa: Gpa) -> bool {
-    let partition = records.guest.partition();
-    let info = partition.region_of(gpa.frame()).ok().and_then(|rid| partition.info(rid));
+    let info = records.guest.partition().info_of(gpa.frame());
     info.is_some_and(|info| matches!(info.owner, Owner::Space(_)) && info.kind != Kind::Seed)
 }
 
@@ -136,12 +135,8 @@ fn touch<V: Virt, M: HostMemory>(
     let gfn = gpa.frame();
     let (rip, rsp) = (Gva(vcpu.virt.rip()), Gva(vcpu.virt.gpr(Gpr::Rsp)));
     let by_kernel = is_by_kernel(vcpu, walk);
-    let partition = records.guest.partition();
-    let is_new = partition
-        .region_of(gfn)
-        .ok()
-        .and_then(|rid| partition.info(rid))
-        .is_some_and(|info| info.owner == Owner::Vm || info.kind == Kind::Seed);
+    let info = records.guest.partition().info_of(gfn);
+    let is_new = info.is_some_and(|info| info.owner == Owner::Vm || info.kind == Kind::Seed);
     // Only of what is new it matters what it is. A page table is the kernel's, wherever its program's stack lies.
     let address = if is_new && !walk { address_near(vcpu, vm, gfn, rip, rsp) } else { None };
     Touch { gfn, address, is_user_address: false, rip, rsp, is_fetch: access.execute && !walk, by_kernel }
@@ -228,11 +223,8 @@ fn open_page<V: Virt, M: HostMemory>(
     records: &Records,
     gfn: Gfn,
 ) -> Result<(), MapError> {
-    let is_for_all =
-        |rid: Rid| records.guest.partition().info(rid).is_some_and(|info| info.owner == Owner::Vm);
-    if !records.guest.partition().region_of(gfn).is_ok_and(is_for_all)
-        && vcpu.phase.open.try_reserve(1).is_ok()
-    {
+    let is_for_all = records.guest.partition().info_of(gfn).is_some_and(|info| info.owner == Owner::Vm);
+    if !is_for_all && vcpu.phase.open.try_reserve(1).is_ok() {
         vcpu.phase.open.push(gfn);
     }
     vm.change_phase(&mut vcpu.work, &[], core::iter::once(gfn))
@@ -252,7 +244,7 @@ fn enter_region<V: Virt, M: HostMemory>(
     if closes && !was_same {
         close_all(vcpu, vm)?;
     }
-    vm.keep_frame_small(&mut vcpu.work, gfn);
+    vm.keep_small(&mut vcpu.work, core::iter::once(gfn));
     let open = &mut vcpu.phase.open;
     let ahead = if open.len() < MOST_AHEAD { AHEAD } else { 1 };
     let partition = records.guest.partition();

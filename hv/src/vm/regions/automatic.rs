@@ -2,6 +2,7 @@
 //!
 //! [`region::rounds`](crate::region::rounds) decides; `vcpu::regions` calls both, on behalf of a VCPU and under the lock of the VM's regions.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
@@ -10,6 +11,7 @@ use crate::arch::addr::Gfn;
 use crate::mem::pieces::OutOfMemory;
 use crate::paging::MapError;
 use crate::paging::format::{NestedAttr, PteFormat};
+use crate::paging::range::GpaRange;
 use crate::region::partition::Info;
 use crate::region::rounds::{At, Rounds};
 use crate::region::{Effect, Effects, Kind, Owner, Rid, Target};
@@ -85,7 +87,7 @@ impl Records {
     pub fn rounds(&mut self, wanted: abi::regions::Regioning) -> Result<&mut Rounds, OutOfMemory> {
         let is_known = self.rounds.as_ref().is_some_and(|rounds| *rounds.settings() == wanted);
         if !is_known {
-            self.rounds = Some(alloc::boxed::Box::new(Rounds::new(wanted, self.guest.partition_mut())?));
+            self.rounds = Some(Box::new(Rounds::new(wanted, self.guest.partition_mut())?));
         }
         self.rounds.as_deref_mut().ok_or(OutOfMemory)
     }
@@ -154,7 +156,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
             match self.localise(vcpu, work, records, step.rid, step.to) {
                 Ok(more) => {
                     changes.add(more);
-                    self.keep_small(work, records, step.rid);
+                    self.keep_small(work, records.guest.partition().frames_of(step.rid));
                 }
                 Err(NotPlaced::NoMemory) => {
                     log::warn!(
@@ -170,10 +172,10 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         changes
     }
 
-    /// Has nested leaves tell of each frame of a region by itself, so that samples do.
-    fn keep_small(&self, work: &mut u32, records: &Records, rid: Rid) {
+    /// Has nested leaves tell of each of these frames by itself, so that samples do.
+    pub fn keep_small(&self, work: &mut u32, frames: impl Iterator<Item = Gfn>) {
         let mut memory = self.lock_memory(work);
-        records.guest.partition().frames_of(rid).for_each(|gfn| memory.nested.keep_small(gfn));
+        frames.for_each(|gfn| memory.nested.keep_small(gfn));
     }
 
     /// Makes the tables of a phase, in which nothing is open.
@@ -211,7 +213,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
             }
             let mut result = Ok(());
             for gfn in close {
-                let _flushed_by_the_caller = tree.forget(crate::paging::range::GpaRange::page(gfn.base()))?;
+                let _flushed_by_the_caller = tree.forget(GpaRange::page(gfn.base()))?;
             }
             for gfn in open {
                 match tree.open(gfn, &memory.p2m) {
@@ -224,11 +226,6 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         };
         retired.free(&host);
         result
-    }
-
-    /// A frame is in a region that was found now: samples are to tell of it alone.
-    pub fn keep_frame_small(&self, work: &mut u32, gfn: Gfn) {
-        self.lock_memory(work).nested.keep_small(gfn);
     }
 
     /// Ends the search for regions, and opens those that it has found. No VCPU runs.

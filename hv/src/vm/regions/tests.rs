@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::scans::{NestedAccess, Scans};
 use crate::arch::Access;
-use crate::arch::addr::{Gfn, Gpa, Hpa, PAGE_SIZE, PageSize};
+use crate::arch::addr::{Gfn, Gpa, Hpa, PAGE_SIZE};
 use crate::mem::host_access::{HostAccess, VecHost};
 use crate::paging::arena::Arena;
 use crate::paging::format::{ept::Ept, npt::Npt};
@@ -73,12 +73,7 @@ struct Machine<'a, F: Modelled> {
 
 impl<'a, F: Modelled> Machine<'a, F> {
     fn new(arena: &'a Arena, seed: u64, omits: Omits) -> Self {
-        let mut p2m = P2m::new(arena).unwrap();
-        let _nothing_yet = p2m.map_ram(GpaRange::new(Gpa(0), RAM).unwrap(), HOST, true).unwrap();
-        let mut trees = NestedTrees::new(arena, PageSize::Size2M, &p2m).unwrap();
-        for domain in 0..DOMAINS {
-            trees.add(TreeKey::new(domain, 0).unwrap(), arena, &p2m).unwrap();
-        }
+        let (p2m, trees) = NestedTrees::of_domains(arena, RAM, HOST, DOMAINS);
         let mut partition = Partition::new([Gfn(0)..Gfn(FRAMES)]).unwrap();
         partition.start_histories().unwrap();
         let vcpu = |_| Vcpu { processor: Processor::new(F::VENDOR), tree: TreeKey::FIRST };
