@@ -28,8 +28,9 @@ use crate::virt::{Ended, Exit, FlushScope, PendingIrq, Roots, Virt};
 /// The page that holds the first instruction after RESET, and where in it that is.
 const PAGE: Gpa = Gpa(0xffff_f000);
 const ENTRY: u64 = 0xff0;
-/// Kicks of each kind.
-const ROUNDS: usize = 20;
+/// Kicks of each kind. More would tell nothing new, and each takes Bochs a sixth of a second of its time where the guest has interrupts
+/// disabled and exits often: it looks for the kick no sooner.
+const ROUNDS: usize = 8;
 /// A kick is repeated after this time.
 const PATIENCE_MS: u64 = 20;
 

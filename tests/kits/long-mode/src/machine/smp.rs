@@ -4,7 +4,7 @@
 //! halted for a job and runs it on a stack of its own; a trap there is counted in its [`Processor`], not in
 //! [`super::trap`], and a page fault is fatal but in a probe. What jobs share is in atomics.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 use super::insn::{cpuid, cr2, sti_hlt};
 use super::trap::{Frame, vector};
@@ -122,10 +122,18 @@ pub fn processors() -> &'static [Processor] {
     &PROCESSORS[..started.min(MOST)]
 }
 
+/// None came when [`start`] was called first. Later calls do not wait again: on a slow emulation that is seconds for each case.
+static ALONE: AtomicBool = AtomicBool::new(false);
+
 /// Starts all others and waits until each waits for a job; how many there are.
 pub fn start() -> usize {
+    if ALONE.load(SeqCst) {
+        return 0;
+    }
     // They come within milliseconds of each other, but for those that wait for a turn on the machine's processors.
-    start_within(500)
+    let came = start_within(500);
+    ALONE.store(came == 0, SeqCst);
+    came
 }
 
 /// The same with this patience, in milliseconds after the last that came.
