@@ -8,13 +8,11 @@ use super::{Case, only};
 use crate::context::Context;
 
 pub const CASES: &[Case] = &[
-    only("qemu-svm", "benchmark of several processors: one sample of some rows", |c| {
-        smp(c, &["wake", "faults-1"])
-    }),
+    only("qemu-svm", "benchmark of several processors: one sample of some rows", |c| smp(c, &["wake"])),
     only("qemu-svm", "benchmark of several processors: one sample of each row", |c| smp(c, &[])).at_length(),
     only("qemu-svm", "benchmark of several processors: what it refuses", refused),
     only("qemu-svm", "benchmark of the scheduler: decisions and switches keep their goals", scheduler),
-    only("qemu-svm", "benchmark on a lab machine: walks of nested and of shadow tables", lab),
+    only("qemu-svm", "benchmark on a lab machine: walks of nested and of shadow tables", lab).at_length(),
     only("qemu-svm", "benchmark: all goals are met", goals).at_length(),
 ];
 

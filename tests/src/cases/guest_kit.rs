@@ -94,7 +94,7 @@ show() {
 }
 files() { n=0; while [ $n -lt $1 ]; do n=$((n + 1)); : > /$2$n; done; }
 files 100 a; echo +ext4_inode_cache > $k/regions; echo +dentry > $k/regions
-show; files 400 b & files 400 c; wait; show
+show; files 150 b & files 150 c; wait; show
 rm /b* /c*; sync; echo 3 > /proc/sys/vm/drop_caches; show; cat $k/missed
 echo +ext4_inode_cache > $k/regions; show
 echo -ext4_inode_cache > $k/regions; echo +net-core > $k/regions; cut -d' ' -f1,2,4 $k/regions

@@ -175,7 +175,7 @@ fn deterministic(context: &Context) -> Result<()> {
         let [report, stats] = ["report", "stats"].map(|file| context.path(&format!("{name}.{file}")));
         let files = ["--lab-report", &report, "--stats", &stats, "--exec", command];
         let options = ["--lab", "zen3", "--mode", "switch=50", seed];
-        let said = context.run(&[&options[..], &files].concat())?.status(0)?.stdout();
+        let said = context.run(&[&options[..], TRANSLATIONS, &files].concat())?.status(0)?.stdout();
         Ok([std::fs::read(&report)?, std::fs::read(&stats)?, said.into()])
     };
     let (one, again) = (run("one", "--deterministic")?, run("again", "--deterministic=1")?);

@@ -18,8 +18,16 @@ pub const CASES: &[Case] = &[
 /// `dsp-sample` tries both engines all the time, on two VCPUs.
 fn explores(context: &Context) -> Result<()> {
     let samples = context.path("samples.jsonl");
-    let lab =
-        ["--lab", "zen3", "--policy", "dsp-sample,interval_ms=20,explore=2,exploit=3", "--samples", &samples];
+    let lab = [
+        "--lab",
+        "zen3",
+        "--policy",
+        "dsp-sample,interval_ms=20,explore=2,exploit=3",
+        "--samples",
+        &samples,
+        "--lab-model",
+        "tlb",
+    ];
     let several = ["--pcpus", "2", "--vcpus", "2", "--exec", "seq 9999 | md5sum"];
     let sum = "05fda6bec6aabc94d0fc54380ace8412";
     context.run(&[&lab[..], &several].concat())?.status(0)?.prints(&format!("{sum}  -\n"))?;

@@ -23,7 +23,10 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "sixteen processors of a guest on four", sixteen).also(&["shadow"]).at_length(),
     only("qemu-svm", "a processor that cannot run guests is left out", unfit),
     only("native", "stress on four processors", |c| storm(c, &[])).at_length(),
-    only("qemu-svm", "stress on four processors", on_four).also(&["switch=200"]).more(SHADOW),
+    only("qemu-svm", "stress on four processors, changes", |c| {
+        storm(c, &[&TWO_DOMAINS[..], &["--mode", "switch=200"]].concat())
+    }),
+    only("qemu-svm", "stress on four processors", on_four).more(SHADOW).at_length(),
     only("qemu-svm", "stress on two processors, agile paging", agile),
     only("qemu-svm", "stress on one processor, agile paging, machine=commodity", |c| spaces(c, "1"))
         .at_length(),
