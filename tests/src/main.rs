@@ -103,6 +103,7 @@ fn select(options: &Options) -> Vec<Run> {
         for case in cases::all() {
             let applies = match case.on {
                 On::Both => !machine.starts_with("bochs"),
+                On::Hypervisor => *machine == "qemu-svm" || full && *machine == "native",
                 On::Only(name) => name == *machine,
             };
             if !applies || case.full && !full {

@@ -8,7 +8,8 @@ use super::{Case, only};
 use crate::context::Context;
 
 pub const CASES: &[Case] = &[
-    only("qemu-svm", "benchmark of several processors: one sample of some rows", |c| smp(c, &["wake"])),
+    only("qemu-svm", "benchmark of several processors: one sample of some rows", |c| smp(c, &["wake"]))
+        .at_length(),
     only("qemu-svm", "benchmark of several processors: one sample of each row", |c| smp(c, &[])).at_length(),
     only("qemu-svm", "benchmark of several processors: what it refuses", refused),
     only("qemu-svm", "benchmark of the scheduler: decisions and switches keep their goals", scheduler),

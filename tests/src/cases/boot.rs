@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::{
-    Case, SHADOW, both, only,
+    Case, SHADOW, both, hypervisor, only,
     person::{children, is_gone},
 };
 use crate::context::Context;
@@ -25,19 +25,19 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "a boot with few shadow pages", small_pool),
     only("qemu-svm", "a large guest on shadow tables", large_guest),
     both("text, files and input reach a command; its output and status come back", all_ways),
-    both("output comes out before the session ends", last_words),
-    both("a slow reader gets all of much output", slow_reader).more(SHADOW),
+    hypervisor("output comes out before the session ends", last_words),
+    hypervisor("a slow reader gets all of much output", slow_reader).more(SHADOW),
     only("native", "a reader that comes late gets all of it", late_reader),
-    both("put adds a large file, and there is the memory that was asked for", large_file).more(SHADOW),
+    hypervisor("put adds a large file, and there is the memory that was asked for", large_file).more(SHADOW),
     both("piped input reaches the shell", shell).also(SHADOW),
-    both("the end of the input does not end the guest", input_ends),
+    hypervisor("the end of the input does not end the guest", input_ends),
     only("qemu-svm", "a time limit ends a sleeping guest", timeout),
     only("qemu-svm", "a flood of output ends with the time limit", flood),
-    both("the reader of the output goes away", closed_output),
+    hypervisor("the reader of the output goes away", closed_output),
     both("a panic of the guest's kernel is a death", kernel_panic).also(SHADOW),
-    both("a reset during exec is a death", reset).more(SHADOW),
-    both("a power-off during exec is not a success", early_power_off).more(SHADOW),
-    both("more than 4 GiB of memory", much_memory).more(SHADOW),
+    hypervisor("a reset during exec is a death", reset).more(SHADOW),
+    hypervisor("a power-off during exec is not a success", early_power_off).more(SHADOW),
+    hypervisor("more than 4 GiB of memory", much_memory).more(SHADOW),
     both("deterministic time, with the guest's boot shown", icount).more(&["switch=50"]),
     both("fifty boots in a row", |c| boots(c, 50)).at_length(),
     only("qemu-svm", "every boot protocol of a bzImage", protocols).more(SHADOW),

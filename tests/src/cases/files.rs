@@ -4,10 +4,10 @@ use std::fs;
 
 use anyhow::{Result, ensure};
 
-use super::{Case, both};
+use super::{Case, hypervisor};
 use crate::context::Context;
 
-pub const CASES: &[Case] = &[both("files come out of a guest", get)];
+pub const CASES: &[Case] = &[hypervisor("files come out of a guest", get)];
 
 /// Any bytes, a folder, what is missing, and a file that was there before.
 fn get(context: &Context) -> Result<()> {

@@ -10,13 +10,13 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{Case, both, only, remote::wait_until, virtio};
+use super::{Case, hypervisor, only, remote::wait_until, virtio};
 use crate::context::Context;
 
 pub const CASES: &[Case] = &[
-    both("a 32-bit guest with two levels of page tables, by another kernel", two_levels),
-    both("a 32-bit guest with PAE page tables", pae),
-    both("a kernel of the backports, and modules of a kernel of one's own", backports),
+    hypervisor("a 32-bit guest with two levels of page tables, by another kernel", two_levels),
+    hypervisor("a 32-bit guest with PAE page tables", pae),
+    hypervisor("a kernel of the backports, and modules of a kernel of one's own", backports),
     only("native", "names of guests", names),
     only("native", "two pals fetch kernels at once", at_once),
 ];

@@ -44,6 +44,8 @@ use crate::context::Context;
 pub enum On {
     /// QEMU's two.
     Both,
+    /// Both, but the one without the hypervisor only if everything is asked for: what is checked is `pal`'s, and the same on both.
+    Hypervisor,
     /// Only this one.
     Only(&'static str),
 }
@@ -87,6 +89,11 @@ const SHADOW: &[&str] = &["shadow"];
 /// A case for QEMU's machines.
 const fn both(name: &'static str, check: fn(&Context) -> Result<()>) -> Case {
     Case { name, on: On::Both, modes: &[], more_modes: &[], full: false, check }
+}
+
+/// A case for QEMU's machine with the hypervisor, and at length for the one without.
+const fn hypervisor(name: &'static str, check: fn(&Context) -> Result<()>) -> Case {
+    Case { on: On::Hypervisor, ..both(name, check) }
 }
 
 /// A case for one machine.

@@ -4,15 +4,15 @@ use std::{thread::sleep, time::Duration};
 
 use anyhow::{Result, ensure};
 
-use super::{Case, SHADOW, both, only};
+use super::{Case, SHADOW, both, hypervisor, only};
 use crate::{context::Context, pty::Person};
 
 pub const CASES: &[Case] = &[
     both("a shell with job control on a terminal, which exits", shell),
-    both("Ctrl-a x quits and restores the terminal", quit),
-    both("a signal ends the run and restores the terminal", signal),
-    both("QEMU never outlives pal", killed),
-    both("a reset restarts the guest", reset).more(SHADOW),
+    hypervisor("Ctrl-a x quits and restores the terminal", quit),
+    hypervisor("a signal ends the run and restores the terminal", signal),
+    hypervisor("QEMU never outlives pal", killed),
+    hypervisor("a reset restarts the guest", reset).more(SHADOW),
     only("native", "there is no monitor without a hypervisor", no_monitor),
 ];
 

@@ -5,12 +5,12 @@ use anyhow::{Result, ensure};
 use super::boot::read_stats;
 use super::long_mode::group;
 use super::stress::{AMD64, I686, PAE, stress};
-use super::{Case, SHADOW, both, only};
+use super::{Case, SHADOW, both, hypervisor, only};
 use crate::context::{Context, Finished};
 
 pub const CASES: &[Case] = &[
     both("manuals: several processors", |c| kit(c, "smp")).also(&["shadow"]),
-    both("manuals: page tables that processors share", |c| kit(c, "shared"))
+    hypervisor("manuals: page tables that processors share", |c| kit(c, "shared"))
         .also(&["shadow", "switch=200"])
         .more(&["switch=50"]),
     only("qemu-svm", "task switches while the mode changes", |c| tasks(c, &["switch=7"])),
@@ -27,7 +27,7 @@ pub const CASES: &[Case] = &[
         storm(c, &[&TWO_DOMAINS[..], &["--mode", "switch=200"]].concat())
     }),
     only("qemu-svm", "stress on four processors", on_four).more(SHADOW).at_length(),
-    only("qemu-svm", "stress on two processors, agile paging", agile),
+    only("qemu-svm", "stress on two processors, agile paging", agile).at_length(),
     only("qemu-svm", "stress on one processor, agile paging, machine=commodity", |c| spaces(c, "1"))
         .at_length(),
     only("qemu-svm", "stress on two processors, agile paging, machine=commodity", |c| spaces(c, "2")),

@@ -60,7 +60,11 @@ pub fn run_all(project: &Project, ui: &Ui, seconds: u32, log: &mut (impl Write +
     let outcome = Mutex::new((log, Tally { total, failed: 0 }));
     let work = || -> Result<()> {
         while let Some(name) = { queue.lock().expect("no thread panics with the lock").next() } {
-            let output = fuzzer.command(&name, seconds)?.arg(format!("-runs={SHORT}")).output().context("cannot start the fuzzer")?;
+            let output = fuzzer
+                .command(&name, seconds)?
+                .arg(format!("-runs={SHORT}"))
+                .output()
+                .context("cannot start the fuzzer")?;
             let mut outcome = outcome.lock().expect("no thread panics with the lock");
             let verdict = if output.status.success() { "ok" } else { "FAILED" };
             writeln!(outcome.0, "{verdict} {name}")?;
