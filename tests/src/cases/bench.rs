@@ -1,5 +1,5 @@
-//! `pal bench --smp` in its short form: every figure is there and is one; what the scheduler may cost; modelled cycles of a
-//! lab machine; and all goals at length.
+//! `pal bench`: what it refuses. At length: every figure of `--smp` is there and is one; what the scheduler may cost; modelled cycles
+//! of a lab machine; all goals.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -8,11 +8,10 @@ use super::{Case, only};
 use crate::context::Context;
 
 pub const CASES: &[Case] = &[
-    only("qemu-svm", "benchmark of several processors: one sample of some rows", |c| smp(c, &["wake"]))
-        .at_length(),
-    only("qemu-svm", "benchmark of several processors: one sample of each row", |c| smp(c, &[])).at_length(),
+    only("qemu-svm", "benchmark of several processors: one sample of each row", smp).at_length(),
     only("qemu-svm", "benchmark of several processors: what it refuses", refused),
-    only("qemu-svm", "benchmark of the scheduler: decisions and switches keep their goals", scheduler),
+    only("qemu-svm", "benchmark of the scheduler: decisions and switches keep their goals", scheduler)
+        .at_length(),
     only("qemu-svm", "benchmark on a lab machine: walks of nested and of shadow tables", lab).at_length(),
     only("qemu-svm", "benchmark: all goals are met", goals).at_length(),
 ];
@@ -34,20 +33,17 @@ const ROWS: [&str; 13] = [
     "faults-4",
 ];
 
-/// All rows, or only some.
-fn smp(context: &Context, rows: &[&str]) -> Result<()> {
+fn smp(context: &Context) -> Result<()> {
     let file = context.path("smp.json");
-    let only = rows.iter().flat_map(|row| ["--only", row]);
     context
-        .pal(["bench", "--smp", "--quick", "--json", &file].into_iter().chain(only), None)?
+        .pal(["bench", "--smp", "--quick", "--json", &file], None)?
         .status(0)?
         .has("samples\n")?
         .has("a page fault, 1 thread")?;
-    let expected = if rows.is_empty() { &ROWS[..] } else { rows };
     let document: Value = serde_json::from_slice(&std::fs::read(&file)?)?;
     let rows = document["rows"].as_array().context("no rows")?;
     let names: Vec<_> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
-    ensure!(names == expected, "rows {names:?}");
+    ensure!(names == ROWS, "rows {names:?}");
     for row in rows {
         let name = &row["name"];
         let figure = |column: &str, path: &str| {
