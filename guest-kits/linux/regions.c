@@ -6,8 +6,7 @@
  *
  * How frames are found. SLUB takes all its memory in allocate_slab(), whose return a kretprobe sees. It frees pages by the
  * common function, whose tracepoint kmem:mm_page_free sees all pages; a byte for each frame says which are of
- * interest. What a cache has already when it is named is found by a walk over all pages. Where a page of a slab holds its cache,
- * and a cache its name, is learned from a cache of our own: both are private to the kernel and differ between its versions.
+ * interest. What a cache has already when it is named is found by a walk over all pages (slab_names.c knows their caches).
  *
  * What must hold. A frame is in the region of `home` and in no other: both change under the lock. A page that the walk sees as a
  * slab's has not passed mm_page_free, because it stops being a slab's before; so no frame stays in a region that has left its
@@ -16,6 +15,7 @@
  */
 /* First: it says how messages begin. */
 #include "kit.h"
+#include "slab_names.h"
 
 #include <linux/ctype.h>
 #include <linux/highmem.h>
@@ -33,8 +33,6 @@
 
 #if defined(CONFIG_SLUB) && defined(CONFIG_KRETPROBES)
 
-/* Names as in /proc/slabinfo; caches that the kernel has merged into others are not there. */
-#define NAME_MAX_LENGTH 31
 /* Regions at a time; the hypervisor allows more. */
 #define MOST 32
 /* Calls of allocate_slab() that may be open at a time: they sleep while memory is short. */
@@ -64,7 +62,7 @@ static const struct {
 
 /* A region, of a cache or a set. */
 struct region {
-	char name[NAME_MAX_LENGTH + 1];
+	char name[SLAB_NAME_LENGTH + 1];
 	/* The hypervisor's; 0: this place is free. */
 	unsigned long number;
 	unsigned long frames;
@@ -79,36 +77,7 @@ static DEFINE_MUTEX(changing);
 /* For each frame the place of its region in `regions`, plus one; for a block, at its first frame. */
 static u8 *home;
 static unsigned long frames_end;
-/* Where the structure of a slab's page has its cache, and that of a cache its name. */
-static size_t cache_at, name_at;
-/* The structure of a cache may be this long. */
-#define CACHE_BYTES 256
 static struct tracepoint *page_free;
-
-/* The string that the pointer at an address leads to; false: there is none, or it is longer than names are. */
-static bool read_name(const void *at, char *name)
-{
-	const char *from;
-	size_t i;
-
-	if (copy_from_kernel_nofault(&from, at, sizeof(from)))
-		return false;
-	for (i = 0; i <= NAME_MAX_LENGTH; i++) {
-		if (copy_from_kernel_nofault(&name[i], from + i, 1))
-			return false;
-		if (!name[i])
-			return true;
-	}
-	return false;
-}
-
-/* The name of the cache of a slab's page, which may be about to end; false: it has gone. */
-static bool name_of(struct page *page, char *name)
-{
-	const char *cache = READ_ONCE(*(const char **)((char *)page + cache_at));
-
-	return read_name(cache + name_at, name);
-}
 
 static bool is_listed(const char *const *caches, const char *cache)
 {
@@ -178,7 +147,7 @@ static int see_call(struct kretprobe_instance *instance, struct pt_regs *regs)
 {
 	char *name = instance->data;
 
-	return !read_name((char *)regs_get_kernel_argument(regs, 0) + name_at, name) || !region_of(name);
+	return !slab_name((const void *)regs_get_kernel_argument(regs, 0), name) || !region_of(name);
 }
 
 /* It returns with the first page of a slab, or none. */
@@ -202,14 +171,14 @@ static struct kretprobe allocations = {
 	.kp.symbol_name = "allocate_slab",
 	.entry_handler = see_call,
 	.handler = see_return,
-	.data_size = NAME_MAX_LENGTH + 1,
+	.data_size = SLAB_NAME_LENGTH + 1,
 	.maxactive = OPEN_CALLS,
 };
 
 /* Finds what the caches of all regions have already. */
 static void walk(void)
 {
-	char name[NAME_MAX_LENGTH + 1];
+	char name[SLAB_NAME_LENGTH + 1];
 	unsigned long frame, flags;
 
 	for (frame = 0; frame < frames_end; frame++) {
@@ -220,7 +189,7 @@ static void walk(void)
 		if (!page || PageTail(page) || !PageSlab(page))
 			continue;
 		raw_spin_lock_irqsave(&lock, flags);
-		if (!PageTail(page) && PageSlab(page) && name_of(page, name)) {
+		if (!PageTail(page) && PageSlab(page) && slab_name_of_page(page, name)) {
 			struct region *region = region_of(name);
 
 			if (region)
@@ -305,7 +274,7 @@ static ssize_t regions_show(struct kobject *object, struct kobj_attribute *attri
 /* A word with + begins a region, one with - ends it. */
 static ssize_t regions_store(struct kobject *object, struct kobj_attribute *attribute, const char *text, size_t count)
 {
-	char name[NAME_MAX_LENGTH + 1];
+	char name[SLAB_NAME_LENGTH + 1];
 	size_t length = count;
 	struct region *region;
 	int error = 0;
@@ -337,42 +306,6 @@ static struct kobj_attribute regions_file = __ATTR_RW(regions);
 static struct kobj_attribute missed_file = __ATTR_RO(missed);
 static const struct attribute *files[] = { &regions_file.attr, &missed_file.attr, NULL };
 
-/* Of our own cache. */
-#define SAMPLE KBUILD_MODNAME "_sample"
-
-/* A cache with a constructor is merged with no other one. */
-static void construct(void *object)
-{
-}
-
-static bool learn_from(const char *cache, const void *object)
-{
-	const char *page = (char *)virt_to_head_page(object);
-	char name[NAME_MAX_LENGTH + 1];
-
-	for (cache_at = 0; cache_at < sizeof(struct page); cache_at += sizeof(void *))
-		if (*(const char **)(page + cache_at) == cache)
-			break;
-	for (name_at = 0; name_at < CACHE_BYTES; name_at += sizeof(void *))
-		if (read_name(cache + name_at, name) && !strcmp(name, SAMPLE))
-			break;
-	return cache_at < sizeof(struct page) && name_at < CACHE_BYTES;
-}
-
-static int learn_places(void)
-{
-	struct kmem_cache *cache = kmem_cache_create(SAMPLE, 64, 0, 0, construct);
-	void *object = cache ? kmem_cache_alloc(cache, GFP_KERNEL) : NULL;
-	int error = -ENOMEM;
-
-	if (object) {
-		error = learn_from((char *)cache, object) ? 0 : -EOPNOTSUPP;
-		kmem_cache_free(cache, object);
-	}
-	kmem_cache_destroy(cache);
-	return error;
-}
-
 static void find_page_free(struct tracepoint *tracepoint, void *unused)
 {
 	if (!strcmp(tracepoint->name, "mm_page_free"))
@@ -381,7 +314,7 @@ static void find_page_free(struct tracepoint *tracepoint, void *unused)
 
 int regions_begin(struct kobject *directory)
 {
-	int error = learn_places();
+	int error = slab_names_learn();
 
 	if (error)
 		return error;

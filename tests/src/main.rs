@@ -9,7 +9,7 @@ mod pty;
 mod runner;
 mod screen;
 
-use std::{iter, path::PathBuf, process::ExitCode};
+use std::{io::Write as _, iter, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
@@ -70,7 +70,9 @@ fn main() -> ExitCode {
 fn perform(options: &Options) -> Result<usize> {
     let runs = select(options);
     if options.list {
-        runs.iter().for_each(|run| println!("{}", run.name));
+        let mut out = std::io::stdout().lock();
+        // The reader may have seen enough.
+        let _the_pipe_is_closed = runs.iter().try_for_each(|run| writeln!(out, "{}", run.name));
         return Ok(0);
     }
     if let (Some(dir), None) = (&options.kits, &options.only) {

@@ -25,7 +25,7 @@ use crate::{
 /// The module's name, which its file has with `.ko`.
 pub const NAME: &str = "palimpsest";
 /// What it is made of, in the checkout, in the same places in the directory where it is built.
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 10] = [
     "guest-kits/linux/Kbuild",
     "guest-kits/linux/kit.h",
     "guest-kits/linux/main.c",
@@ -33,6 +33,8 @@ const SOURCES: [&str; 8] = [
     "guest-kits/linux/programs.c",
     "guest-kits/linux/programs.h",
     "guest-kits/linux/regions.c",
+    "guest-kits/linux/slab_names.c",
+    "guest-kits/linux/slab_names.h",
     "abi/include/palimpsest.h",
 ];
 
