@@ -7,6 +7,7 @@
 #[cfg(feature = "baremetal")]
 pub mod bringup;
 pub mod cmdline;
+pub mod fast_memory;
 #[cfg(feature = "baremetal")]
 pub mod console;
 pub mod gdt;

@@ -1,6 +1,6 @@
 //! The running host's memory as VMs use it: table frames, guest RAM, pages of disks, and disks that are machine memory.
 
-use crate::arch::addr::{Hfn, Hpa, PAGE_SIZE};
+use crate::arch::addr::{Gpa, Hfn, Hpa, PAGE_SHIFT, PAGE_SIZE};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -17,10 +17,22 @@ use crate::mem::frame::{self, Block, Node};
 use crate::mem::frame_record::{self, Kind, Owner};
 use crate::mem::host_access::HostAccess;
 use crate::mem::host_ram::HostRam;
-use crate::mem::pager::FrameMemory;
+use crate::mem::pager::{FrameMemory, Span};
 use crate::mem::table_memory::TableMemory;
 use crate::mem::tables::HostTables;
 use crate::mem::vm_ram::RamSource;
+use crate::vm::layout::{HIGH_RAM_BASE, MemoryLayout};
+
+/// Where the RAM of a VM with so much memory is.
+pub(super) fn span(memory_mib: u64) -> Span {
+    let layout = MemoryLayout::new(memory_mib);
+    let pages = |bytes: u64| (bytes >> PAGE_SHIFT) as u32;
+    Span {
+        low: pages(layout.low_end().0),
+        high_start: Gpa(HIGH_RAM_BASE).frame(),
+        high: pages(layout.high_end().0 - HIGH_RAM_BASE),
+    }
+}
 
 /// Tables from the frame allocator and bytes of guest RAM.
 #[derive(Clone, Debug)]
