@@ -102,7 +102,9 @@ mod tests {
         let range: FastRange = "64@768".parse().unwrap();
         assert_eq!((range.start_mib, range.end_mib(), range.to_string()), (768, 832, "64@768".to_string()));
         assert!(range.overlaps(&"1@831".parse().unwrap()) && !range.overlaps(&"9@832".parse().unwrap()));
-        for bad in ["", "64", "0@1", "@", "-1@4", "1@134217728", "134217727@2", "1 @2", "99999999999999999999@1"] {
+        for bad in
+            ["", "64", "0@1", "@", "-1@4", "1@134217728", "134217727@2", "1 @2", "99999999999999999999@1"]
+        {
             assert!(bad.parse::<FastRange>().is_err(), "{bad}");
         }
     }

@@ -76,8 +76,18 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
     timer.install(idt::TIMER);
     // SAFETY: no guest's registers are there yet, and the hypervisor uses none.
     let sound_xsavec = unsafe { fpu::is_xsavec_sound() };
-    let host =
-        HOST.call_once(|| Host { boot, options, acpi, cpu, lapic, tsc_khz, timer, tsc_source, fast, sound_xsavec });
+    let host = HOST.call_once(|| Host {
+        boot,
+        options,
+        acpi,
+        cpu,
+        lapic,
+        tsc_khz,
+        timer,
+        tsc_source,
+        fast,
+        sound_xsavec,
+    });
     // Tests of the host and its report use all PCPUs alike.
     let runs_guests = host.options.selftest.is_none() && !host.options.probe;
     smp::start(host, if runs_guests { smp::to_start(&host.options) } else { host.options.pcpus });

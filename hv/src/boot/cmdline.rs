@@ -275,7 +275,9 @@ mod tests {
             samples: Some(20),
             trace: true,
             records: Some(RecordMemory { address: 62 << 30, bytes: 8192 }),
-            fast_mem: [FastRange { start_mib: 768, mib: 64 }, FastRange { start_mib: 2, mib: 1 }].into_iter().collect(),
+            fast_mem: [FastRange { start_mib: 768, mib: 64 }, FastRange { start_mib: 2, mib: 1 }]
+                .into_iter()
+                .collect(),
             fast_sharing: Sharing::Wss,
             fast_policy: HotPolicy::Histogram,
             probe: false,

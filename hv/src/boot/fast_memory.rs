@@ -55,7 +55,8 @@ pub fn take(free: &mut Ranges, ram: &Ranges, wanted: &[FastRange]) -> Result<Ran
         }
         let bytes = range.start_mib << 20..range.end_mib() << 20;
         let within = |of: &Ranges| -> u64 {
-            let parts = of.iter().map(|part| part.end.min(bytes.end).saturating_sub(part.start.max(bytes.start)));
+            let parts =
+                of.iter().map(|part| part.end.min(bytes.end).saturating_sub(part.start.max(bytes.start)));
             parts.sum()
         };
         if within(ram) != bytes.end - bytes.start {
@@ -106,7 +107,10 @@ mod tests {
         assert_eq!(take("9@60 8@68"), Err(FastError::Overlap(range("9@60"), range("8@68"))));
         assert_eq!(take("20@90"), Err(FastError::NotRam(range("20@90"))));
         assert_eq!(take("20@200"), Err(FastError::InUse(range("20@200"))));
-        assert_eq!(take("20@80 10@290"), Ok(vec![80 * MIB..90 * MIB, 95 * MIB..100 * MIB, 290 * MIB..300 * MIB]));
+        assert_eq!(
+            take("20@80 10@290"),
+            Ok(vec![80 * MIB..90 * MIB, 95 * MIB..100 * MIB, 290 * MIB..300 * MIB])
+        );
         let after: Vec<_> = free.iter().collect();
         assert_eq!(after, [10 * MIB..80 * MIB, 250 * MIB..290 * MIB]);
         assert_ne!(before, after);

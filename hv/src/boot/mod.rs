@@ -7,9 +7,9 @@
 #[cfg(feature = "baremetal")]
 pub mod bringup;
 pub mod cmdline;
-pub mod fast_memory;
 #[cfg(feature = "baremetal")]
 pub mod console;
+pub mod fast_memory;
 pub mod gdt;
 #[cfg(feature = "baremetal")]
 pub mod host;

@@ -317,8 +317,11 @@ impl<'a> Words<'a> {
             let number = word.strip_prefix(['E', 'e']).and_then(number)?;
             EState::new(u8::try_from(number).ok()?)
         };
-        let state = if word == "auto" { Some(TierState(None)) } else { state().map(|state| TierState(Some(state))) };
-        state.map(|state| Command::Tiers(Some(state))).ok_or(ParseError::Not(word, "an E-state from E0 to E7, nor `auto`"))
+        let state =
+            if word == "auto" { Some(TierState(None)) } else { state().map(|state| TierState(Some(state))) };
+        state
+            .map(|state| Command::Tiers(Some(state)))
+            .ok_or(ParseError::Not(word, "an E-state from E0 to E7, nor `auto`"))
     }
 
     fn mode(&mut self) -> Result<Option<Mode>, ParseError<'a>> {

@@ -17,13 +17,14 @@ use arrayvec::ArrayVec;
 
 use super::regions::Records;
 use super::{HostMemory, MapChanges, Memory, Vm};
-use crate::arch::addr::{Gfn, PageSize};
+use crate::arch::addr::{Gfn, Hpa, PageSize};
 use crate::mem::tier::migration::Move;
 use crate::mem::tier::policy::Histogram;
-use crate::mem::tier::{BATCH, Heat, Outcome, Tiers, Wish};
+use crate::mem::tier::{BATCH, Grain, Heat, Outcome, Tiers, Wish};
 use crate::paging::engine::Engine;
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::range::{Changed, Flush};
+use crate::paging::shadow::Shadow;
 use crate::paging::table::Found;
 use crate::region::history::Histories;
 
@@ -34,7 +35,9 @@ const LARGE: u64 = 512;
 struct Seen<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     histories: &'a Histories,
     memory: &'a Memory<F, M>,
-    engine: Engine,
+    /// Those in force.
+    nested: bool,
+    shadow: Option<&'a Shadow<M, F>>,
 }
 
 impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Heat for Seen<'_, F, M> {
@@ -46,23 +49,29 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Heat for Seen<'_, F, M> {
         self.histories.frequent(first, least)
     }
 
-    /// In shadow tables a guest's large page counts as a whole until one of its pages moves, which splits the leaf.
-    fn is_precise(&self, page: Gfn) -> bool {
-        if self.engine != Engine::Nested {
-            return true;
+    fn grain(&self, page: Gfn) -> Grain {
+        let frame = || self.memory.p2m.peek(page.base()).readable().map(Hpa::frame);
+        // Shadow tables have large leaves only for what is in one piece.
+        if let Some(shadow) = self.shadow
+            && frame().is_some_and(|frame| shadow.has_large_leaf(frame))
+        {
+            return Grain::LargeUntilMoved;
+        }
+        if !self.nested {
+            return Grain::Page;
         }
         let is_small = |found| match found {
             Found::Leaf(leaf) => leaf.size == PageSize::Size4K,
             Found::Hole(_) => true,
         };
         let mut trees = self.memory.nested.iter().filter(|(_, tree)| !tree.is_for_phase());
-        trees.all(|(_, tree)| is_small(tree.find(page.base())))
+        if trees.all(|(_, tree)| is_small(tree.find(page.base()))) { Grain::Page } else { Grain::Large }
     }
 }
 
 impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     /// Decides what moves, after a complete sample, and has large leaves split whose pages look hot.
-    pub fn tier_pass(&self, work: &mut u32, records: &mut Records) {
+    pub fn tier_pass(&self, vcpu: u32, work: &mut u32, records: &mut Records) {
         let Some(tiers) = &self.tiers else { return };
         let partition = records.guest.partition();
         let Some(histories) = partition.histories() else { return };
@@ -76,7 +85,10 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         let working_set = u32::try_from(quarters / 4).unwrap_or(u32::MAX);
         let splits = {
             let memory = self.read_memory(work);
-            let seen = Seen { histories, memory: &memory, engine: self.translation.in_force() };
+            let engine = self.translation.in_force();
+            let shadow = engine.is_shadow().then(|| self.lock_shadow(vcpu, work));
+            let shadow = shadow.as_ref().and_then(|shadow| shadow.as_ref());
+            let seen = Seen { histories, memory: &memory, nested: engine != Engine::Shadow, shadow };
             tiers.pass(&seen, &histogram, working_set)
         };
         if !splits.is_empty() {

@@ -30,7 +30,9 @@ pub(super) fn pool(host: &Host) -> Option<Arc<FastPool>> {
     let wanted: u64 = host.options.fast_mem.iter().map(|range| range.mib << 20).sum();
     if fast.bytes() < wanted {
         let kib = (wanted - fast.bytes()) >> 10;
-        ::log::warn!("{kib} KiB of the fast memory are in use by the hypervisor and its files, and so by no guest");
+        ::log::warn!(
+            "{kib} KiB of the fast memory are in use by the hypervisor and its files, and so by no guest"
+        );
     }
     let frames = fast.iter().map(|range| Hpa(range.start).frame()..Hpa(range.end).frame());
     match FastPool::new(frames, host.options.fast_sharing) {
@@ -95,7 +97,9 @@ pub(super) fn attach<B: Backend>(
     let wiped = ram();
     let wiper = Box::new(move |frame: Hfn| {
         wiped.fill(frame.base(), PAGE_SIZE, 0);
-        frame_record::all().into_iter().for_each(|records| records.assign(frame, 1, Owner::Host, Kind::Other));
+        frame_record::all()
+            .into_iter()
+            .for_each(|records| records.assign(frame, 1, Owner::Host, Kind::Other));
     });
     let (vm, policy) = (guest.number as usize, host.options.fast_policy);
     let tiers = Tiers::new(pool.clone(), vm, demand, span(config.memory_mib), policy, copier, wiper);

@@ -9,9 +9,9 @@ use std::{
 
 pub use abi::{
     config::{NestedPage, Protocol, Replacement},
-    tiers::{HotPolicy, Sharing},
     mode::Mode,
     regions::Regions,
+    tiers::{HotPolicy, Sharing},
 };
 use clap::{
     Args, Parser, Subcommand, ValueEnum,

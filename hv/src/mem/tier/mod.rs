@@ -64,8 +64,19 @@ pub trait Heat {
     /// A bit for each of the 64 pages from `first` on, a multiple of 64, whose history has `least` ones or more.
     fn hot(&self, first: Gfn, least: u8) -> u64;
 
-    /// Whether the tables tell of this page alone when it is accessed, and not of a large leaf.
-    fn is_precise(&self, page: Gfn) -> bool;
+    /// What the tables tell of when this page is accessed.
+    fn grain(&self, page: Gfn) -> Grain;
+}
+
+/// What an accessed bit tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grain {
+    /// This page.
+    Page,
+    /// A large leaf, which can be split.
+    Large,
+    /// A large leaf, which is split when one of its pages moves.
+    LargeUntilMoved,
 }
 
 /// A page that is to move.
@@ -272,8 +283,8 @@ impl Tiers {
         Ok(())
     }
 
-    /// Decides what moves, after a sample. The leaves of the pages that it returns are to be split, and their histories forgotten:
-    /// they seem hot, but their bit is that of a large leaf.
+    /// Decides what moves, after a sample. The large leaves that it returns, by their first pages, are to be split if they can be, and
+    /// the histories of their pages forgotten: they seem hot, but their bit is that of the leaf.
     pub fn pass(
         &self,
         heat: &impl Heat,
@@ -401,10 +412,14 @@ impl State {
             if hot == 0 {
                 continue;
             }
-            if !heat.is_precise(first) {
+            let grain = heat.grain(first);
+            if grain != Grain::Page {
                 let large = Gfn(first.0 & !511);
                 if splits.last() != Some(&large) && splits.try_push(large).is_ok() {
                     self.counts.splits += 1;
+                    if grain == Grain::LargeUntilMoved {
+                        self.counts.listed += u64::from(self.list.add(start + hot.trailing_zeros()));
+                    }
                 }
                 continue;
             }

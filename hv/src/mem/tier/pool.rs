@@ -39,12 +39,16 @@ impl FastPool {
     ///
     /// # Errors
     /// No memory for its tables: a bit for each frame.
-    pub fn new(ranges: impl IntoIterator<Item = Range<Hfn>>, sharing: Sharing) -> Result<FastPool, OutOfMemory> {
+    pub fn new(
+        ranges: impl IntoIterator<Item = Range<Hfn>>,
+        sharing: Sharing,
+    ) -> Result<FastPool, OutOfMemory> {
         let mut own: Vec<Range<Hfn>> = Vec::new();
         let mut total = 0u32;
         for range in ranges {
             let frames = range.end.0.saturating_sub(range.start.0);
-            total = u32::try_from(frames).ok().and_then(|frames| total.checked_add(frames)).ok_or(OutOfMemory)?;
+            total =
+                u32::try_from(frames).ok().and_then(|frames| total.checked_add(frames)).ok_or(OutOfMemory)?;
             own.try_reserve(1).map_err(|_| OutOfMemory)?;
             own.push(range);
         }
@@ -117,7 +121,8 @@ impl FastPool {
     pub fn give_back(&self, number: u32) {
         let mut state = self.state.lock();
         let (word, bit) = (number as usize / 64, 1 << (number % 64));
-        let Some(free) = state.free.get_mut(word).filter(|free| **free & bit == 0 && number < self.total) else {
+        let Some(free) = state.free.get_mut(word).filter(|free| **free & bit == 0 && number < self.total)
+        else {
             debug_assert!(false, "frame {number} is not taken");
             return;
         };

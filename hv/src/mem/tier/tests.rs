@@ -21,10 +21,16 @@ impl CopyFrame for NoBytes {
 }
 
 /// Histories by page; all leaves of the pages in `large` are large.
-#[derive(Default)]
 struct Table {
     histories: BTreeMap<u64, u32>,
     large: BTreeSet<u64>,
+    large_grain: Grain,
+}
+
+impl Default for Table {
+    fn default() -> Table {
+        Table { histories: BTreeMap::new(), large: BTreeSet::new(), large_grain: Grain::Large }
+    }
 }
 
 impl Heat for Table {
@@ -37,8 +43,9 @@ impl Heat for Table {
         (0..64).filter(is_hot).fold(0, |mask, n| mask | 1 << n)
     }
 
-    fn is_precise(&self, page: Gfn) -> bool {
-        !self.large.contains(&(page.0 / 512))
+    fn grain(&self, page: Gfn) -> Grain {
+        let is_large = self.large.contains(&(page.0 / 512));
+        if is_large { self.large_grain } else { Grain::Page }
     }
 }
 
@@ -136,6 +143,11 @@ fn pages_of_large_leaves_are_not_listed_but_split() {
     assert_eq!(tiers.pass(&table, &table.histogram(), 0)[..], [Gfn(0)]);
     let view = tiers.view();
     assert_eq!((view.counts.splits, view.counts.listed), (1, 256));
+    assert!(tiers.has_moves());
+    // A leaf of shadow tables is split by the move of one of its pages.
+    table.large_grain = Grain::LargeUntilMoved;
+    assert_eq!(tiers.pass(&table, &table.histogram(), 0)[..], [Gfn(0)]);
+    assert_eq!(tiers.view().counts.listed, 257);
 }
 
 #[test]
@@ -181,12 +193,13 @@ fn lists_take_few_bytes_for_a_page() {
         let (pages, fast) = (mib * 256, fast_mib * 256);
         let bytes = Tiers::bytes_for(pages, fast) as f64 / f64::from(pages);
         println!("{mib} MiB with {fast_mib} MiB of fast memory: {bytes:.1} bytes for a page");
-        assert!(bytes <= if fast < pages { 9.0 } else { 24.5 });
+        assert!(bytes <= if fast < pages { 9.2 } else { 40.5 });
     }
 }
 
 fn demand() -> impl Strategy<Value = Option<Demand>> {
-    let numbers = (1u32..500, 0u32..5000, prop::option::of(0u32..2000), 0u8..STEPS, prop::bool::weighted(0.2));
+    let numbers =
+        (1u32..500, 0u32..5000, prop::option::of(0u32..2000), 0u8..STEPS, prop::bool::weighted(0.2));
     let demand = numbers.prop_map(|(weight, working_set, fixed, state, is_set)| Demand {
         working_set,
         state: EState::new(state).unwrap(),

@@ -62,7 +62,8 @@ pub fn place(wanted: FastMem, memory_mib: u64) -> Result<Layout> {
         FastMem::More(mib) => (memory_mib + mib, Some(mib)),
         FastMem::Part(_) => (memory_mib, None),
     };
-    let (start_mib, end_mib) = if memory_mib < SPLIT { (FIRST, memory_mib) } else { (4096, 4096 + memory_mib - LOW) };
+    let (start_mib, end_mib) =
+        if memory_mib < SPLIT { (FIRST, memory_mib) } else { (4096, 4096 + memory_mib - LOW) };
     let range = match (wanted, mib) {
         (FastMem::Part(range), _) => range,
         (FastMem::More(mib), _) => FastRange { start_mib, mib },
@@ -95,7 +96,11 @@ pub fn describe(text: &str, Layout { range, end_mib, .. }: Layout) -> String {
         return text.to_owned();
     }
     let slow = |from: u64, to: u64| {
-        if from < to { format!("\n[[memory.range]]\nfrom_mib = {from}\nto_mib = {to}\n") } else { String::new() }
+        if from < to {
+            format!("\n[[memory.range]]\nfrom_mib = {from}\nto_mib = {to}\n")
+        } else {
+            String::new()
+        }
     };
     let (start, end) = (range.start_mib, range.end_mib());
     let fast = format!("\n[[memory.range]]\nfrom_mib = {start}\nto_mib = {end}\nnode = 0\n");
@@ -126,7 +131,9 @@ mod tests {
     #[test]
     fn fast_memory_is_in_one_piece() {
         let range = |text: &str| text.parse::<FastRange>().unwrap();
-        let placed = |wanted: &str, mib| place(wanted.parse().unwrap(), mib).ok().map(|at| (at.memory_mib, at.range, at.end_mib));
+        let placed = |wanted: &str, mib| {
+            place(wanted.parse().unwrap(), mib).ok().map(|at| (at.memory_mib, at.range, at.end_mib))
+        };
         assert_eq!(placed("64", 500), Some((564, range("64@32"), 564)));
         assert_eq!(placed("64", 3000), Some((3064, range("64@4096"), 5112)));
         assert_eq!(placed("2000", 1000), None, "it would lie on both sides of the hole");
@@ -141,7 +148,10 @@ mod tests {
         let described = describe(&text, place("64".parse().unwrap(), 500).unwrap());
         let machine = labsim::machine::read(&described, "it").unwrap();
         let ranges: Vec<_> = machine.memory.range.iter().map(|range| range.get_ref()).collect();
-        assert_eq!(ranges.iter().map(|range| (range.from_mib, range.node)).collect::<Vec<_>>(), [(0, None), (32, Some(0)), (96, None)]);
+        assert_eq!(
+            ranges.iter().map(|range| (range.from_mib, range.node)).collect::<Vec<_>>(),
+            [(0, None), (32, Some(0)), (96, None)]
+        );
         assert_eq!(describe(&described, place("1@1".parse().unwrap(), 10).unwrap()), described);
     }
 }

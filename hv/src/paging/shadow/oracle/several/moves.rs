@@ -57,6 +57,34 @@ impl<F: Modelled> Several<F> {
         self.check()
     }
 
+    /// As `vm::tiers` does it: pages leave the P2m and the tables, are copied, and come back elsewhere. The others access them
+    /// meanwhile.
+    pub(super) fn migrate(&mut self, v: usize, random: &mut Random) -> Result<(), Fault> {
+        let world = self.world.clone();
+        let Some(mover) = &world.mover else { return Ok(()) };
+        let omits = world.omits.get();
+        if omits == Omits::MoveFlush {
+            world.omits.set(Omits::Flush);
+        }
+        self.edit(v, |p2m| Ok(mover.take_out(p2m, random)));
+        world.omits.set(omits);
+        if random.once_in(3) {
+            world.race();
+        }
+        let held = mover.forgotten(&world.host, omits);
+        (0..3).for_each(|_| world.race());
+        loop {
+            let any = mover.copy_one(&world.p2m.borrow(), &world.host, &held)?;
+            if !any {
+                break;
+            }
+            world.race();
+        }
+        mover.end(&world.host, &held)?;
+        (0..2).for_each(|_| world.race());
+        self.check()
+    }
+
     /// The P2m changes, and the engine follows.
     pub(super) fn edit(&mut self, v: usize, edit: impl FnOnce(&mut Guest) -> Result<Vec<Changed>, MapError>) {
         // Until the engine has been told the others may be where they were.
