@@ -436,8 +436,10 @@ impl State {
     fn scan(&mut self, span: &Span, heat: &impl Heat) {
         self.pending.clear();
         let (slow, fast) = (self.list.count(Side::Slow), self.list.count(Side::Fast));
-        // Half for each side, and what one does not use for the other.
-        let of_fast = fast.min(MAX_SCAN.saturating_sub(slow).max(MAX_SCAN / 2));
+        let room = self.share.saturating_sub(fast);
+        // Half for each side, and what one does not need for the other: pages in fast memory stay while there is room.
+        let is_crowded = fast > self.share || slow.min(MAX_SCAN) > room;
+        let of_fast = if is_crowded { fast.min(MAX_SCAN.saturating_sub(slow).max(MAX_SCAN / 2)) } else { 0 };
         let of_slow = slow.min(MAX_SCAN - of_fast);
         let mut wanted: ArrayVec<u32, MAX_MOVES> = ArrayVec::new();
         for _ in 0..of_slow {
@@ -449,7 +451,6 @@ impl State {
                 self.counts.dropped += 1;
             }
         }
-        let room = self.share.saturating_sub(fast);
         let mut excess = fast.saturating_sub(self.share);
         // Lazily: inactive pages stay as long as nothing wants their frames.
         let mut lacking = (wanted.len() as u32).saturating_sub(room);

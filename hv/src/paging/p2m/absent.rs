@@ -68,6 +68,12 @@ impl<M: TableMemory> P2m<M> {
         self.pager.is_some()
     }
 
+    /// Whether pages may be absent at times.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn may_be_absent(&self) -> bool {
+        self.is_paged() || self.migration.is_some()
+    }
+
     /// The first stretch of `range` where there is nothing.
     pub fn first_hole(&self, range: GpaRange) -> Option<GpaRange> {
         let mut rest = range;

@@ -7,8 +7,8 @@
 use super::layout::{self, page_at};
 use super::twins::Omits;
 use super::{Guest, Oracle};
-use crate::arch::addr::Hfn;
-use crate::mem::host_access::VecHost;
+use crate::arch::addr::{Hfn, PAGE_SIZE};
+use crate::mem::host_access::{HostAccess, VecHost};
 use crate::mem::tier::migration::{CopyFrame, Migration, Move};
 use crate::paging::model::Modelled;
 use crate::paging::random::Random;
@@ -16,6 +16,9 @@ use crate::paging::range::Changed;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Pages of a batch at most.
+const MOST: usize = 8;
 
 /// Copies in each of these memories.
 #[derive(Debug)]
@@ -36,6 +39,7 @@ impl CopyFrame for Copier {
 #[derive(Debug)]
 pub struct Mover {
     pub migration: Arc<Migration>,
+    hosts: Vec<VecHost>,
     /// A twin: contents are not copied.
     forgets: Arc<AtomicBool>,
     /// The pages of the batch.
@@ -47,20 +51,21 @@ impl Mover {
     pub fn new(p2m: &mut Guest, hosts: &[VecHost]) -> Mover {
         let forgets = Arc::new(AtomicBool::new(false));
         let copier = Copier { hosts: hosts.to_vec(), forgets: forgets.clone() };
-        let migration = Arc::new(Migration::new(8, Box::new(copier)).expect("the test's own heap"));
+        let migration = Arc::new(Migration::new(MOST, Box::new(copier)).expect("the test's own heap"));
         p2m.set_migration(&migration);
-        Mover { migration, forgets, moves: RefCell::default() }
+        Mover { migration, hosts: hosts.to_vec(), forgets, moves: RefCell::default() }
     }
 
     /// The first step: some tables become absent.
     pub fn take_out(&self, p2m: &mut Guest, random: &mut Random) -> Vec<Changed> {
-        let moves = layout::moves(random, p2m).into_iter();
-        let moves = moves.map(|(range, from, to)| Move {
-            page: range.start.frame(),
-            from: from.frame(),
-            to: to.frame(),
-        });
-        *self.moves.borrow_mut() = moves.collect();
+        let mut all: Vec<Move> = Vec::new();
+        for (range, from, to) in (0..3).flat_map(|_| layout::moves(random, p2m)).collect::<Vec<_>>() {
+            let page = Move { page: range.start.frame(), from: from.frame(), to: to.frame() };
+            if all.len() < MOST && !all.contains(&page) {
+                all.push(page);
+            }
+        }
+        *self.moves.borrow_mut() = all;
         let moves = self.moves.borrow();
         let changes = moves.iter().map(|page| {
             let change = p2m.take_out(page.page.base(), page.from).expect("it can be written");
@@ -93,8 +98,10 @@ impl Mover {
         result.map(|_| any)
     }
 
+    /// From now on the old frames are another's.
+    ///
     /// # Errors
-    /// A store has reached an old frame since [`Mover::forgotten`].
+    /// A store has reached one since [`Mover::forgotten`].
     pub fn end(&self, host: &VecHost, held: &[Vec<u8>]) -> Result<(), String> {
         let mut result = Ok(());
         let moves = self.moves.borrow();
@@ -102,6 +109,9 @@ impl Mover {
             let at = moves.iter().position(|other| *other == page).expect("it was added");
             if moved && page_at(host, page.from.base()) != held[at] {
                 result = Err(format!("a store to {:?} went to its old frame after the flush", page.page));
+            }
+            if moved {
+                self.hosts.iter().for_each(|host| host.fill(page.from.base(), PAGE_SIZE, 0xa5));
             }
         });
         result

@@ -81,7 +81,14 @@ impl<F: Modelled> Several<F> {
             world.race();
         }
         mover.end(&world.host, &held)?;
-        (0..2).for_each(|_| world.race());
+        for _ in 0..2 {
+            world.race();
+            // This VCPU goes on, too: it has flushed by itself.
+            let probe = random.draw() as usize % world.cpus[v].borrow().probes.len();
+            let access = random.access(world.cpus[v].borrow().state.cpl);
+            self.enter(v);
+            self.access(v, probe, access)?;
+        }
         self.check()
     }
 
