@@ -28,7 +28,7 @@ fn moves(context: &Context, mode: &str) -> Result<()> {
         "--put",
         &put,
         "--exec",
-        "/memlat latency 8 4000",
+        "/memlat latency 8 3200",
     ];
     context.run(&machine)?.status(0)?.has(", right")?;
     let tiers = read_stats(&path)?["guests"][0]["paging"]["tiers"].clone();

@@ -7,7 +7,7 @@
 use super::layout::{self, page_at};
 use super::twins::Omits;
 use super::{Guest, Oracle};
-use crate::arch::addr::{Hfn, PAGE_SIZE};
+use crate::arch::addr::{Gfn, Hfn, PAGE_SIZE};
 use crate::mem::host_access::{HostAccess, VecHost};
 use crate::mem::tier::migration::{CopyFrame, Migration, Move};
 use crate::paging::model::Modelled;
@@ -56,10 +56,11 @@ impl Mover {
         Mover { migration, hosts: hosts.to_vec(), forgets, moves: RefCell::default() }
     }
 
-    /// The first step: some tables become absent.
-    pub fn take_out(&self, p2m: &mut Guest, random: &mut Random) -> Vec<Changed> {
+    /// The first step: some tables become absent, and `wanted` if it is one.
+    pub fn take_out(&self, p2m: &mut Guest, wanted: Option<Gfn>, random: &mut Random) -> Vec<Changed> {
         let mut all: Vec<Move> = Vec::new();
-        for (range, from, to) in (0..3).flat_map(|_| layout::moves(random, p2m)).collect::<Vec<_>>() {
+        let wanted = wanted.and_then(|page| layout::place(page.0, p2m)).into_iter();
+        for (range, from, to) in wanted.chain((0..3).flat_map(|_| layout::moves(random, p2m))) {
             let page = Move { page: range.start.frame(), from: from.frame(), to: to.frame() };
             if all.len() < MOST && !all.contains(&page) {
                 all.push(page);
@@ -129,7 +130,7 @@ impl<F: Modelled> Oracle<'_, F> {
 
     fn migrate_with(&mut self, mover: &Mover, random: &mut Random) -> Result<(), String> {
         self.compare()?;
-        let changes = mover.take_out(&mut self.p2m, random);
+        let changes = mover.take_out(&mut self.p2m, None, random);
         self.log(|| format!("    moving: {:x?}", mover.moves.borrow()));
         let omits = self.machine.omits;
         if omits == Omits::MoveFlush {

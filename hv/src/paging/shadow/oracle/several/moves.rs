@@ -1,7 +1,9 @@
 //! Changes of the P2m while the VCPUs run.
 
 use super::{Fault, Guest, Several};
+use crate::arch::Access;
 use crate::paging::MapError;
+use crate::paging::guest_walk::peek;
 use crate::paging::model::Modelled;
 use crate::paging::random::Random;
 use crate::paging::range::Changed;
@@ -63,10 +65,19 @@ impl<F: Modelled> Several<F> {
         let world = self.world.clone();
         let Some(mover) = &world.mover else { return Ok(()) };
         let omits = world.omits.get();
+        // What this VCPU's processor remembers is among what moves.
+        let probe = random.draw() as usize % world.cpus[v].borrow().probes.len();
+        self.enter(v);
+        self.access(v, probe, Access::READ)?;
+        let wanted = {
+            let (cpu, p2m) = (world.cpus[v].borrow(), world.p2m.borrow());
+            let found = peek(&cpu.state, &world.walked(&p2m), cpu.probes[probe].gva, Access::READ);
+            found.ok().map(|found| found.gpa.frame())
+        };
         if omits == Omits::MoveFlush {
             world.omits.set(Omits::Flush);
         }
-        self.edit(v, |p2m| Ok(mover.take_out(p2m, random)));
+        self.edit(v, |p2m| Ok(mover.take_out(p2m, wanted, random)));
         world.omits.set(omits);
         if random.once_in(3) {
             world.race();
@@ -84,10 +95,8 @@ impl<F: Modelled> Several<F> {
         for _ in 0..2 {
             world.race();
             // This VCPU goes on, too: it has flushed by itself.
-            let probe = random.draw() as usize % world.cpus[v].borrow().probes.len();
-            let access = random.access(world.cpus[v].borrow().state.cpl);
             self.enter(v);
-            self.access(v, probe, access)?;
+            self.access(v, probe, Access::READ)?;
         }
         self.check()
     }
