@@ -120,8 +120,8 @@ mod tests {
         /// Nothing is lost, and nothing is in both.
         #[test]
         fn free_memory_is_divided(parts in prop::collection::vec((0u64..200, 1u64..30), 1..6), wanted in prop::collection::vec((0u64..200, 1u64..40), 1..4)) {
-            let ram = ranges(&[0..300 * MIB]);
-            let mut free = ranges(&[]);
+            let (mut ram, mut free) = (Ranges::new(), Ranges::new());
+            ram.add(0..300 * MIB).unwrap();
             parts.iter().for_each(|(at, mib)| free.add(at * MIB..(at + mib) * MIB).unwrap());
             let wanted: Vec<_> = wanted.into_iter().map(|(start_mib, mib)| FastRange { start_mib, mib }).collect();
             let before = free.clone();

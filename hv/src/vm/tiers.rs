@@ -7,7 +7,8 @@
 //! 1. With the memory locked for writing: pages become absent in the P2m and in the nested tables.
 //! 2. Shadow tables follow, and all processors flush. Until then stores still reach the old frames; an access that finds the page absent
 //!    leaves it there.
-//! 3. Pages are copied and become present in their new frames, each by whoever comes first: this code, or an access.
+//! 3. Pages are copied and become present in their new frames, by this code, or by an access that
+//!    comes first.
 //!
 //! A VM moves its own pages only, so that what its one VCPU has found without the memory's lock ([`Vm::code`]) stays.
 

@@ -2,26 +2,20 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering;
 
 use super::backend::Backend;
 use super::guest::Guest;
-use super::memory::span;
-use crate::arch::addr::{Hfn, Hpa, PAGE_SIZE};
+use super::memory::{TierFrames, span};
+use crate::arch::addr::{Hpa, PAGE_SIZE};
 use crate::boot::host::Host;
 use crate::guest::build::BuildError;
-use crate::mem::frame_record::{self, Kind, Owner};
-use crate::mem::host_access::HostAccess;
-use crate::mem::host_ram::HostRam;
+use crate::mem::frame_record::Owner;
 use crate::mem::tier::Tiers;
-use crate::mem::tier::migration::CopyFrame;
 use crate::mem::tier::pool::FastPool;
 use crate::mem::tier::sharing::Demand;
 
 /// Frames of a MiB.
 const MIB: u64 = (1 << 20) / PAGE_SIZE;
-/// What a frame's record says of fast memory.
-const FAST: u8 = 1;
 
 /// The fast memory that the command line names; `None`: none.
 pub(super) fn pool(host: &Host) -> Option<Arc<FastPool>> {
@@ -52,26 +46,6 @@ pub(super) fn pool(host: &Host) -> Option<Arc<FastPool>> {
     }
 }
 
-/// Guest memory, for one VM's pages that move.
-#[derive(Debug)]
-struct Copier {
-    ram: HostRam,
-    owner: Owner,
-    pool: Arc<FastPool>,
-}
-
-impl CopyFrame for Copier {
-    fn copy(&self, from: Hfn, to: Hfn) {
-        if let Some(records) = frame_record::all()
-            && self.pool.number(to).is_some()
-        {
-            records.assign(to, 1, self.owner, Kind::Ram);
-            records.get(to).into_iter().for_each(|record| record.tier().store(FAST, Ordering::Relaxed));
-        }
-        self.ram.copy(from.base(), to.base(), PAGE_SIZE);
-    }
-}
-
 /// Gives a VM its part of the fast memory, if the machine has any.
 ///
 /// # Errors
@@ -91,18 +65,10 @@ pub(super) fn attach<B: Backend>(
     // Pages of an overcommitted VM are the pager's.
     let Some(pool) = pool.filter(|_| guest.vm.pager.is_none() && fixed != Some(0)) else { return Ok(()) };
     let demand = Demand::new(config.share.weight, fixed);
-    // SAFETY: only frames of the VM's RAM, and those of the pool that are its own, are copied, and wiped.
-    let ram = || unsafe { HostRam::new() };
-    let copier = Box::new(Copier { ram: ram(), owner, pool: pool.clone() });
-    let wiped = ram();
-    let wiper = Box::new(move |frame: Hfn| {
-        wiped.fill(frame.base(), PAGE_SIZE, 0);
-        frame_record::all()
-            .into_iter()
-            .for_each(|records| records.assign(frame, 1, Owner::Host, Kind::Other));
-    });
+    // SAFETY: the frames of the VM's RAM are its own, and those of the pool that are not free are their VMs'.
+    let copier = Box::new(unsafe { TierFrames::new(owner, pool.clone()) });
     let (vm, policy) = (guest.number as usize, host.options.fast_policy);
-    let tiers = Tiers::new(pool.clone(), vm, demand, span(config.memory_mib), policy, copier, wiper);
+    let tiers = Tiers::new(pool.clone(), vm, demand, span(config.memory_mib), policy, copier);
     let tiers = Arc::new(tiers.map_err(|_| BuildError::Room("lists of hot pages"))?);
     guest.vm.memory.get_mut().p2m.set_migration(&tiers.migration);
     guest.vm.regions.sample_always();

@@ -206,7 +206,7 @@ pub struct RunArgs {
     /// The policy by which its pages are evicted: clock, clock-pro, seq, apr, lru, s3-fifo or sieve. Default: clock
     #[arg(long, value_name = "POLICY", requires = "overcommit", value_parser = replacement(), help_heading = "Machine")]
     pub replacement: Option<Replacement>,
-    /// Fast memory beside the machine's other memory, which hot pages of guests are moved to: so many MiB more, or MIB@MIB for a
+    /// Fast memory beside the machine's other memory, which hot pages of guests are moved to: MIB more, or MIB@MIB for a
     /// part of the machine's memory (how much, and where it begins). On a lab machine all other memory is its slow tier
     #[arg(long, value_name = "MIB[@MIB]", help_heading = "Machine")]
     pub fast_mem: Option<FastMem>,

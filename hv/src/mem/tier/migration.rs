@@ -2,7 +2,7 @@
 //!
 //! `vm::tiers` takes pages out of the P2m, with the VM's memory locked for writing, and has all processors forget them. Then no processor
 //! can write the old frames, and each page is copied and put back. An access meanwhile finds the page absent, and the P2m asks here
-//! ([`Migration::bring_in`]): before the processors have forgotten it, it stays where it was; after that, whoever comes first copies it.
+//! ([`Migration::bring_in`]): before the processors have forgotten it, it stays where it was; after that, the access copies it.
 //! So an access waits for the copy of one page at most, and a page that is always in use moves all the same.
 //!
 //! What must hold: a page is put back under the lock of this module, once, with the VM's memory locked at least for reading. The lock
@@ -17,10 +17,13 @@ use spin::Mutex;
 use crate::arch::addr::{Gfn, Hfn};
 use crate::mem::pieces::OutOfMemory;
 
-/// Copies a frame of guest memory.
+/// Copies frames of guest memory.
 pub trait CopyFrame: fmt::Debug + Send + Sync {
     /// Makes the contents of `to` those of `from`. Nothing else reads or writes `to`, and nothing writes `from`.
     fn copy(&self, from: Hfn, to: Hfn);
+
+    /// Clears a frame of fast memory that the VM gives back at its end.
+    fn wipe(&self, frame: Hfn);
 }
 
 /// A page and where it goes.
@@ -71,6 +74,11 @@ impl Migration {
         let mut moves = Vec::new();
         moves.try_reserve_exact(most).map_err(|_| OutOfMemory)?;
         Ok(Migration { batch: Mutex::new(Batch { moves, is_copying: false, next: 0 }), copier })
+    }
+
+    /// Clears a frame that the VM gives back at its end.
+    pub(super) fn wipe(&self, frame: Hfn) {
+        self.copier.wipe(frame);
     }
 
     /// A page is about to become absent, which it must until the caller unlocks the VM's memory. False: there is no room, and it must not.

@@ -21,6 +21,7 @@ pub mod migration;
 pub mod policy;
 pub mod pool;
 pub mod sharing;
+mod state;
 #[cfg(test)]
 mod tests;
 
@@ -39,6 +40,7 @@ use self::migration::{CopyFrame, Migration};
 use self::policy::{Bounds, Histogram};
 use self::pool::FastPool;
 use self::sharing::{Demand, Driver, EState};
+use self::state::State;
 use super::pager::Span;
 use super::pieces::OutOfMemory;
 use crate::arch::addr::{Gfn, Hfn};
@@ -155,27 +157,12 @@ pub struct TooMuch {
     pub left: u32,
 }
 
-#[derive(Debug)]
-struct State {
-    list: HotList,
-    /// The page at which the next look for hot pages begins.
-    cursor: u32,
-    bounds: Bounds,
-    demand: Demand,
-    driver: Driver,
-    share: u32,
-    /// Pages that the last pass wants elsewhere; the next one is the last.
-    pending: Vec<u32>,
-    counts: Counts,
-}
-
 /// The tiers of one VM.
 pub struct Tiers {
     pool: Arc<FastPool>,
     vm: usize,
     span: Span,
     policy: HotPolicy,
-    wiper: Box<dyn Fn(Hfn) + Send + Sync>,
     /// Pages that are moving.
     pub migration: Arc<Migration>,
     state: Mutex<Box<State>>,
@@ -189,7 +176,7 @@ impl fmt::Debug for Tiers {
 }
 
 impl Tiers {
-    /// Of a VM with its RAM at `span`, all of it at home. `wiper` clears a frame that the VM gives back at its end.
+    /// Of a VM with its RAM at `span`, all of it at home.
     ///
     /// # Errors
     /// No memory for its tables: see [`Tiers::bytes_for`].
@@ -200,7 +187,6 @@ impl Tiers {
         span: Span,
         policy: HotPolicy,
         copier: Box<dyn CopyFrame>,
-        wiper: Box<dyn Fn(Hfn) + Send + Sync>,
     ) -> Result<Tiers, OutOfMemory> {
         let mut pending = Vec::new();
         pending.try_reserve_exact(MAX_MOVES).map_err(|_| OutOfMemory)?;
@@ -222,7 +208,6 @@ impl Tiers {
             vm,
             span,
             policy,
-            wiper,
             migration,
             state: Mutex::new(Box::new(state)),
             has_pending: AtomicBool::new(false),
@@ -234,7 +219,7 @@ impl Tiers {
         pages.min(fast.saturating_mul(2).saturating_add(MAX_SCAN))
     }
 
-    /// Bytes of host memory for a VM of so many pages beside so much fast memory: 4 for each page, and 36 for each fast frame.
+    /// Bytes of host memory for a VM of `pages` pages beside `fast` frames of fast memory: 4 for each page, and 36 for each fast frame.
     pub fn bytes_for(pages: u32, fast: u32) -> usize {
         HotList::bytes_for(pages, Self::entries(pages, fast), fast) + MAX_MOVES * 4
     }
@@ -385,96 +370,10 @@ impl Drop for Tiers {
         let state = self.state.get_mut();
         for (_, placed) in state.list.fast() {
             if let Some(frame) = self.pool.frame(placed.fast) {
-                (self.wiper)(frame);
+                self.migration.wipe(frame);
                 self.pool.give_back(placed.fast);
             }
         }
         let _the_record_is_there = self.pool.publish(self.vm, None);
-    }
-}
-
-impl State {
-    /// Lists hot pages that are not, in a part of the VM's memory.
-    fn find(&mut self, span: &Span, heat: &impl Heat) -> ArrayVec<Gfn, MAX_SPLITS> {
-        let mut splits = ArrayVec::new();
-        let pages = span.pages();
-        for _ in 0..pages.min(MAX_LOOK).div_ceil(GROUP) {
-            if self.list.is_full() {
-                self.counts.overflows += 1;
-                break;
-            }
-            if self.cursor >= pages {
-                self.cursor = 0;
-            }
-            let (start, first) = (self.cursor, span.page(self.cursor));
-            self.cursor += GROUP;
-            let mut hot = heat.hot(first, self.bounds.hot);
-            if hot == 0 {
-                continue;
-            }
-            let grain = heat.grain(first);
-            if grain != Grain::Page {
-                let large = Gfn(first.0 & !511);
-                if splits.last() != Some(&large) && splits.try_push(large).is_ok() {
-                    self.counts.splits += 1;
-                    if grain == Grain::LargeUntilMoved {
-                        self.counts.listed += u64::from(self.list.add(start + hot.trailing_zeros()));
-                    }
-                }
-                continue;
-            }
-            while hot != 0 {
-                let bit = hot.trailing_zeros();
-                hot &= hot - 1;
-                self.counts.listed += u64::from(self.list.add(start + bit));
-            }
-        }
-        splits
-    }
-
-    /// Looks at the oldest pages of both sides, and decides what moves.
-    fn scan(&mut self, span: &Span, heat: &impl Heat) {
-        self.pending.clear();
-        let (slow, fast) = (self.list.count(Side::Slow), self.list.count(Side::Fast));
-        let room = self.share.saturating_sub(fast);
-        // Half for each side, and what one does not need for the other: pages in fast memory stay while there is room.
-        let is_crowded = fast > self.share || slow.min(MAX_SCAN) > room;
-        let of_fast = if is_crowded { fast.min(MAX_SCAN.saturating_sub(slow).max(MAX_SCAN / 2)) } else { 0 };
-        let of_slow = slow.min(MAX_SCAN - of_fast);
-        let mut wanted: ArrayVec<u32, MAX_MOVES> = ArrayVec::new();
-        for _ in 0..of_slow {
-            let Some(number) = self.list.next_oldest(Side::Slow) else { break };
-            if self.bounds.is_active(heat.history(span.page(number)), Side::Slow) {
-                let _rest_waits = wanted.try_push(number);
-            } else {
-                self.list.remove(number);
-                self.counts.dropped += 1;
-            }
-        }
-        let mut excess = fast.saturating_sub(self.share);
-        // Lazily: inactive pages stay as long as nothing wants their frames.
-        let mut lacking = (wanted.len() as u32).saturating_sub(room);
-        for _ in 0..of_fast {
-            if excess == 0 && lacking == 0 || self.pending.len() == MAX_MOVES {
-                break;
-            }
-            let Some(number) = self.list.next_oldest(Side::Fast) else { break };
-            let is_active = self.bounds.is_active(heat.history(span.page(number)), Side::Fast);
-            if excess > 0 {
-                // The share has become smaller: all that is older goes, active or not.
-                excess -= 1;
-            } else if !is_active {
-                lacking -= 1;
-            } else {
-                continue;
-            }
-            self.pending.push(number);
-        }
-        // Those that go are the last, and so the first to move: they make room.
-        let outs = self.pending.len();
-        let most = MAX_MOVES - outs;
-        let ins = wanted.len().min(room as usize + outs).min(most);
-        let ins = if fast > self.share { 0 } else { ins };
-        self.pending.splice(0..0, wanted[..ins].iter().rev().copied());
     }
 }

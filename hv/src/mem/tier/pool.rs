@@ -146,7 +146,7 @@ impl FastPool {
         Ok(divide(self.sharing, self.total, &state.demands, vm))
     }
 
-    /// Frames that other VMs than this one have by E-states that somebody has set.
+    /// Frames that other VMs than this one have by E-states that a person has set.
     pub fn set_by_others(&self, vm: usize) -> u32 {
         let state = self.state.lock();
         let others = state.demands.iter().enumerate().filter(|(at, _)| *at != vm);

@@ -55,7 +55,7 @@ pub struct Demand {
     pub fixed: Option<u32>,
     /// Its E-state, which a person or the [`Driver`] has set.
     pub state: EState,
-    /// Somebody has set it, and no policy changes it.
+    /// A person has set it, and no policy changes it.
     pub is_set: bool,
     /// Frames of fast memory that it has.
     pub fast: u32,

@@ -18,6 +18,7 @@ struct NoBytes;
 
 impl CopyFrame for NoBytes {
     fn copy(&self, _: Hfn, _: Hfn) {}
+    fn wipe(&self, _: Hfn) {}
 }
 
 /// Histories by page; all leaves of the pages in `large` are large.
@@ -72,7 +73,7 @@ fn pool(frames: u64, sharing: Sharing) -> Arc<FastPool> {
 fn tiers(pool: &Arc<FastPool>, vm: usize, policy: HotPolicy) -> Tiers {
     let span = Span { low: PAGES - 256, high_start: Gfn(1 << 20), high: 256 };
     let demand = Demand::new(1, None);
-    Tiers::new(pool.clone(), vm, demand, span, policy, Box::new(NoBytes), Box::new(|_| ())).unwrap()
+    Tiers::new(pool.clone(), vm, demand, span, policy, Box::new(NoBytes)).unwrap()
 }
 
 fn home(page: Gfn) -> Hfn {
@@ -118,7 +119,7 @@ fn hot_pages_come_in_and_go_out_only_when_others_want_the_room() {
     assert!(pass(&table).is_empty());
     perform(&tiers, &mut places, || None);
     assert_eq!((tiers.view().fast, places.len(), pool.free()), (80, 80, 20));
-    // Inactive: nothing in the latest 30 samples. Nobody wants the room, and they stay.
+    // Inactive: nothing in the latest 30 samples. No page wants the room, and they stay.
     (0..80).for_each(|page| table.set(page, 3));
     pass(&table);
     assert!(!tiers.has_moves());
@@ -253,7 +254,7 @@ proptest! {
         }
     }
 
-    /// Nobody gets more than there is, whatever is asked for; and what is not claimed is divided by the parts.
+    /// No VM gets more than there is, whatever is asked for; and what is not claimed is divided by the parts.
     #[test]
     fn shares_fit_the_machine(total in 0u32..4000, vms in prop::collection::vec(demand(), 1..8), policy in 0usize..5) {
         let policy = Sharing::ALL[policy];
@@ -343,6 +344,10 @@ impl CopyFrame for Bytes {
         let mut bytes = self.0.lock();
         let value = bytes.get(&from.0).copied().unwrap_or(0);
         bytes.insert(to.0, value);
+    }
+
+    fn wipe(&self, frame: Hfn) {
+        self.0.lock().remove(&frame.0);
     }
 }
 

@@ -60,6 +60,8 @@ impl CopyFrame for Copier {
     fn copy(&self, from: Hfn, to: Hfn) {
         self.0.iter().for_each(|host| host.write(to.base(), &host.load(from.base()).to_le_bytes()));
     }
+
+    fn wipe(&self, _: Hfn) {}
 }
 
 impl<'a, F: Modelled> Machine<'a, F> {
@@ -165,7 +167,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
         migration.forgotten();
         self.accesses()?;
         while migration.copy_one(&mut |page, frame| self.p2m.attach(page.base(), frame)) {
-            let _other_vcpus_go_on = self.accesses()?;
+            self.accesses()?;
         }
         let mut old = Vec::new();
         migration.end(|page, moved| {

@@ -71,7 +71,7 @@ pub fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let _lock = lock(&cache, ui)?;
     let program = compile(project, &cache)?;
     // The region is several times as large as the last cache.
-    let (mib, ms) = if args.quick { (32, 5000) } else { (64, 12_000) };
+    let (mib, ms) = if args.quick { (48, 7000) } else { (64, 12_000) };
     let settings = &SETTINGS[..if args.quick { 2 } else { 4 }];
     let mut curves = Vec::new();
     for setting in settings {
@@ -110,7 +110,7 @@ fn measure(setting: Setting, lab: &str, program: &Path, mib: u64, ms: u64, yes: 
     let mut pal = Command::new(std::env::current_exe().context("cannot find pal's own program")?);
     pal.args(["run", "--lab", lab, "--lab-time", "--nested-page", "4K", "--mode", setting.mode]);
     pal.args(["--fast-mem", &(mib + 8).to_string()]);
-    // What no description gives a guest is nobody's.
+    // No description gives the guest any of it.
     pal.args(["--fast-sharing", if setting.moves { "shares" } else { "static" }]);
     pal.args(["--put", &format!("{}:/memlat", program.display())]);
     pal.args(["--exec", &format!("/memlat latency {mib} {ms}"), "--timeout", "1800"]);

@@ -33,6 +33,8 @@ impl CopyFrame for Copier {
             self.hosts.iter().for_each(|host| layout::copy_page(host, from.base(), to.base()));
         }
     }
+
+    fn wipe(&self, _: Hfn) {}
 }
 
 /// What moves pages of a guest.
