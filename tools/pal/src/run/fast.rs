@@ -147,7 +147,7 @@ mod tests {
         let (text, _) = crate::lab::find("westmere-x5660").unwrap();
         let described = describe(&text, place("64".parse().unwrap(), 500).unwrap());
         let machine = labsim::machine::read(&described, "it").unwrap();
-        let ranges: Vec<_> = machine.memory.range.iter().map(|range| range.get_ref()).collect();
+        let ranges: Vec<_> = machine.memory.get_ref().range.iter().map(|range| range.get_ref()).collect();
         assert_eq!(
             ranges.iter().map(|range| (range.from_mib, range.node)).collect::<Vec<_>>(),
             [(0, None), (32, Some(0)), (96, None)]
