@@ -1,4 +1,4 @@
-//! Moves pages of a VM between slow and fast memory: what [`Tiers`](crate::mem::tier::Tiers) decides leaves the P2m, the tables and all
+//! Moves pages of a VM between slow and fast memory: what [`Tiers`] decides leaves the P2m, the tables and all
 //! processors, is copied, and comes back elsewhere.
 //!
 //! Called by `vcpu::tiers` for a VCPU of the VM, with the VM's regions locked, so that one VCPU does it at a time. The order of a batch,
