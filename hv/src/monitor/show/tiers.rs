@@ -2,6 +2,8 @@
 
 use core::fmt::{self, Write};
 
+use abi::tiers::Sharing;
+
 use super::Bytes;
 use crate::arch::addr::PAGE_SIZE;
 use crate::mem::tier::Tiers;
@@ -35,8 +37,14 @@ pub fn tiers<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Wri
         frames(pool.free()),
         pool.sharing()
     )?;
-    let by = if is_set { "set by hand" } else { "left to the machine" };
-    writeln!(answer, "E-state: E{} ({}), {by}", state.number(), frames(state.frames(pool.total())))?;
+    let is_driven = matches!(pool.sharing(), Sharing::EstateQos | Sharing::EstateResource);
+    match (is_set, is_driven) {
+        (false, false) => writeln!(answer, "E-state: none is set, and {} has none", pool.sharing())?,
+        (by_hand, _) => {
+            let by = if by_hand { "set by hand" } else { "chosen by the policy" };
+            writeln!(answer, "E-state: E{} ({}), {by}", state.number(), frames(state.frames(pool.total())))?;
+        }
+    }
     writeln!(
         answer,
         "hot pages ({}, from {} of 32 samples on): {} in slow memory, {} moves due; working set {}",
