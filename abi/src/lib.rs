@@ -32,5 +32,6 @@ pub mod regions;
 pub mod schedule;
 pub mod telemetry;
 pub mod testdev;
+pub mod tiers;
 
 pub use macros::{Constant, UnknownWord};

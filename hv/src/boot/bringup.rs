@@ -7,9 +7,10 @@ use super::host::Host;
 use super::idt;
 use super::memory::{self, Ranges};
 use super::percpu::{self, PerCpu};
-use super::{image, log, paging, processor, report, screen, selftest, smp, start};
+use super::{fast_memory, image, log, paging, processor, report, screen, selftest, smp, start};
 use crate::arch::addr::{Hfn, Hpa, PAGE_SIZE};
 use crate::boot::cmdline::{HvOptions, SelfTest};
+use crate::boot::fast_memory::FastError;
 use crate::firmware::acpi::{self, Acpi};
 use crate::firmware::info::{self, BootInfo, LoaderMemory};
 use crate::firmware::{multiboot, pvh};
@@ -54,7 +55,7 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
     boot.rsdp = boot.rsdp.or_else(|| info::find_rsdp(&BootMemory));
     let (options, layout) = configure(&boot);
     leave_page_zero(&mut boot);
-    start_memory(&boot);
+    let fast = start_memory(&boot, &options);
     // SAFETY: once, on tables without user pages.
     unsafe {
         processor::start();
@@ -75,8 +76,18 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
     timer.install(idt::TIMER);
     // SAFETY: no guest's registers are there yet, and the hypervisor uses none.
     let sound_xsavec = unsafe { fpu::is_xsavec_sound() };
-    let host =
-        HOST.call_once(|| Host { boot, options, acpi, cpu, lapic, tsc_khz, timer, tsc_source, sound_xsavec });
+    let host = HOST.call_once(|| Host {
+        boot,
+        options,
+        acpi,
+        cpu,
+        lapic,
+        tsc_khz,
+        timer,
+        tsc_source,
+        fast,
+        sound_xsavec,
+    });
     // Tests of the host and its report use all PCPUs alike.
     let runs_guests = host.options.selftest.is_none() && !host.options.probe;
     smp::start(host, if runs_guests { smp::to_start(&host.options) } else { host.options.pcpus });
@@ -131,11 +142,12 @@ fn moved(boot: &BootInfo, range: &Range<u64>) -> Range<u64> {
     home..home + len
 }
 
-/// Starts the frame allocator and the hypervisor's own page tables.
-fn start_memory(boot: &BootInfo) {
+/// Starts the frame allocator and the hypervisor's own page tables; the fast memory, which neither uses.
+fn start_memory(boot: &BootInfo, options: &HvOptions) -> Result<Ranges, FastError> {
     let pieces = "the memory map has too many ranges";
     let ram = memory::ram(boot).expect(pieces);
     let mut free = memory::free(boot, image::all()).expect(pieces);
+    let fast = fast_memory::take(&mut free, &ram, &options.fast_mem);
     // Modules may lie above the last free range; their memory is released one day.
     let top = ram.iter().next_back().map_or(0, |range| range.end);
     let all = Hfn(0)..Hpa(top).frame();
@@ -158,6 +170,7 @@ fn start_memory(boot: &BootInfo) {
     if frame_record::start(ram.iter().map(frames)).is_err() {
         ::log::warn!("no memory for the records of frames: the machine does without them");
     }
+    fast
 }
 
 /// Hands the free memory within `part` to the frame allocator.

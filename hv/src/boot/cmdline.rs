@@ -2,10 +2,11 @@
 //!
 //! `docs/configuration.md` lists them with their values and defaults.
 //!
-//! Later words win. A word that is not understood is reported and otherwise ignored: a boot loader may add
+//! Later words win; `fast-mem` adds up. A word that is not understood is reported and otherwise ignored: a boot loader may add
 //! its own.
 
 use abi::config::Mitigations;
+use abi::tiers::{FastRange, HotPolicy, MAX_FAST_RANGES, Sharing};
 use arrayvec::ArrayVec;
 use log::LevelFilter;
 
@@ -46,6 +47,12 @@ pub struct HvOptions {
     pub trace: bool,
     /// Where samples and traces go; without it through the telemetry port.
     pub records: Option<RecordMemory>,
+    /// Memory that is faster than all other.
+    pub fast_mem: ArrayVec<FastRange, MAX_FAST_RANGES>,
+    /// How it is divided among the VMs.
+    pub fast_sharing: Sharing,
+    /// Which pages it is for.
+    pub fast_policy: HotPolicy,
     /// Print the hardware report and end.
     pub probe: bool,
     /// A test of the host.
@@ -141,6 +148,9 @@ impl Default for HvOptions {
             samples: None,
             trace: false,
             records: None,
+            fast_mem: ArrayVec::new(),
+            fast_sharing: Sharing::default(),
+            fast_policy: HotPolicy::default(),
             probe: false,
             selftest: None,
         }
@@ -196,6 +206,9 @@ impl HvOptions {
             }
             "trace" => self.trace = parse_switch(value)?,
             "records" => self.records = Some(RecordMemory::parse(value)?),
+            "fast-mem" => self.fast_mem.try_push(value.parse().ok()?).ok()?,
+            "fast-sharing" => self.fast_sharing = value.parse().ok()?,
+            "fast-policy" => self.fast_policy = value.parse().ok()?,
             "selftest" => self.selftest = Some(SelfTest::parse(value)?),
             "exit" => self.exit = Some(ExitAction::parse(value)?),
             _ => return None,
@@ -243,7 +256,7 @@ mod tests {
 
     #[test]
     fn reads_words_and_lets_later_ones_win() {
-        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 mitigations=off stats=on consoles=on exit=isa-debug:0xf4  console=com2 pcpus=3 first-pcpu=host lab=0xfc0000000 lab-time=on counters=on samples=20 trace=on records=0xf80000000,8192";
+        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 mitigations=off stats=on consoles=on exit=isa-debug:0xf4  console=com2 pcpus=3 first-pcpu=host lab=0xfc0000000 lab-time=on counters=on samples=20 trace=on records=0xf80000000,8192 fast-mem=64@768 fast-mem=1@2 fast-sharing=wss fast-policy=histogram";
         let (options, unknown) = HvOptions::parse(line);
         assert_eq!(unknown.as_slice(), ["palimpsest"]);
         let expected = HvOptions {
@@ -262,6 +275,11 @@ mod tests {
             samples: Some(20),
             trace: true,
             records: Some(RecordMemory { address: 62 << 30, bytes: 8192 }),
+            fast_mem: [FastRange { start_mib: 768, mib: 64 }, FastRange { start_mib: 2, mib: 1 }]
+                .into_iter()
+                .collect(),
+            fast_sharing: Sharing::Wss,
+            fast_policy: HotPolicy::Histogram,
             probe: false,
             selftest: Some(SelfTest::WriteCode),
         };

@@ -2,6 +2,8 @@
 
 use super::percpu::PerCpu;
 use crate::boot::cmdline::HvOptions;
+use crate::boot::fast_memory::FastError;
+use crate::boot::memory::Ranges;
 use crate::firmware::acpi::Acpi;
 use crate::firmware::info::BootInfo;
 use crate::hw::lapic::LocalApic;
@@ -26,6 +28,8 @@ pub struct Host {
     pub timer: Timer,
     /// Where the TSC's frequency comes from.
     pub tsc_source: tsc::Source,
+    /// Fast memory that the frame allocator does not have, or why there cannot be what the command line names.
+    pub fast: Result<Ranges, FastError>,
     /// XSAVEC loses nothing.
     pub sound_xsavec: bool,
 }

@@ -9,6 +9,7 @@ pub mod bringup;
 pub mod cmdline;
 #[cfg(feature = "baremetal")]
 pub mod console;
+pub mod fast_memory;
 pub mod gdt;
 #[cfg(feature = "baremetal")]
 pub mod host;

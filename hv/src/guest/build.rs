@@ -57,6 +57,13 @@ pub enum BuildError {
         /// MiB that it asks to have resident.
         resident: Option<u64>,
     },
+    /// The guest is to have more fast memory than the machine has.
+    Fast {
+        /// MiB that the configuration asks for.
+        wanted: u64,
+        /// MiB of the machine.
+        there: u64,
+    },
     /// Not enough host memory for this, of which the guest wants several.
     Room(&'static str),
     /// No host memory for the tables that map the guest's memory.
@@ -95,6 +102,15 @@ impl fmt::Display for BuildError {
                 f,
                 "the guest's share of the host's memory is {share} MiB, less than an eighth of its {wanted} MiB with what its tables \
                  take; lower `memory_mib` (pal: --mem) or give the host more"
+            ),
+            BuildError::Fast { wanted, there: 0 } => write!(
+                f,
+                "`fast_mib` is {wanted}, and the machine has no fast memory; name some with `fast-mem` (pal: --fast-mem) or leave \
+                 `fast_mib` out"
+            ),
+            BuildError::Fast { wanted, there } => write!(
+                f,
+                "`fast_mib` is {wanted}, and the machine has {there} MiB of fast memory; lower it or leave it out"
             ),
             BuildError::Overcommit { share, resident: Some(resident), .. } => write!(
                 f,
@@ -207,6 +223,7 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
         memory: RwLock::new(Memory { p2m, nested, host, covered: Covered::default() }),
         writers: Writers::default(),
         pager,
+        tiers: None,
         shadow: Mutex::new(None),
         shadow_limit: config
             .shadow_pages

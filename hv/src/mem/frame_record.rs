@@ -7,7 +7,8 @@
 //! |---|---|
 //! | owner, kind | the code that takes frames: `vmm::memory` (RAM of VMs), [`tables`](super::tables) (page tables); cleared by [`frame::free`](super::frame::free) |
 //! | history | not used yet: for samples of accessed bits ([`FrameRecord::sample`]) |
-//! | tier, region | not used yet: room for the kind of memory, and for a group of pages that are handled alike |
+//! | tier | `vmm::memory`: 1 for a frame of fast memory that a VM has |
+//! | region | not used yet: room for a group of pages that are handled alike |
 //!
 //! A frame without an owner is free, or the hypervisor's own. Memory that the boot loader's map does not mention has no records.
 

@@ -20,4 +20,5 @@ pub mod ranges;
 pub mod replace;
 pub mod table_memory;
 pub mod tables;
+pub mod tier;
 pub mod vm_ram;

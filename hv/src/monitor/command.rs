@@ -10,6 +10,7 @@ use log::LevelFilter;
 
 use super::vms::Action;
 use crate::arch::state::Gpr;
+use crate::mem::tier::sharing::EState;
 use crate::paging::policy::{Mode, UnknownMode};
 
 /// Maximum bytes of one dump.
@@ -72,6 +73,8 @@ pub enum Command<'a> {
     Regions(Option<(u64, Placement)>),
     /// Have the hypervisor find regions, or no longer.
     FindRegions(Regions),
+    /// Show the VM's fast memory, or set its E-state first.
+    Tiers(Option<TierState>),
     /// Show the host.
     Host,
     /// Act on the VM with this name, or on the selected one.
@@ -89,6 +92,10 @@ pub enum Command<'a> {
     /// Quit the monitor.
     Quit,
 }
+
+/// The E-state that a VM is to have; `None`: the machine decides again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TierState(pub Option<EState>);
 
 /// One command of the table.
 #[derive(Clone, Copy)]
@@ -152,6 +159,8 @@ commands! {
         |_| Ok(Command::Agile);
     "regions" "[REGION DOMAIN|POLICY]" "show regions, map one to a cache, or set how they are found" "regions unify"
         |words| words.regions();
+    "tiers" "[E0…E7|auto]" "show the VM's fast memory, or set its E-state (E0 all, E7 an eighth)" "tiers E3"
+        |words| words.tiers();
     "host" "" "show the host's memory and TSC frequency" "host" |_| Ok(Command::Host);
     "pause" "[NAME]" "pause a VM; it stays paused after you quit the monitor" "pause web"
         |words| Ok(Command::Act(Action::Pause, words.next()));
@@ -299,6 +308,20 @@ impl<'a> Words<'a> {
         let to = if word == "global" { Some(Placement::Global) } else { domain() };
         let to = to.ok_or(ParseError::Not(word, "the number of a cache domain, nor `global`"))?;
         Ok(Command::Regions(Some((region, to))))
+    }
+
+    /// An E-state, or `auto`.
+    fn tiers(&mut self) -> Result<Command<'a>, ParseError<'a>> {
+        let Some(word) = self.next() else { return Ok(Command::Tiers(None)) };
+        let state = || {
+            let number = word.strip_prefix(['E', 'e']).and_then(number)?;
+            EState::new(u8::try_from(number).ok()?)
+        };
+        let state =
+            if word == "auto" { Some(TierState(None)) } else { state().map(|state| TierState(Some(state))) };
+        state
+            .map(|state| Command::Tiers(Some(state)))
+            .ok_or(ParseError::Not(word, "an E-state from E0 to E7, nor `auto`"))
     }
 
     fn mode(&mut self) -> Result<Option<Mode>, ParseError<'a>> {

@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use core::fmt::{self, Write};
 
 use super::command::Command;
-use super::show::{guest, memory, paging, regions, stats};
+use super::show::{guest, memory, paging, regions, stats, tiers};
 use crate::device::message::Messages;
 use crate::mem::frame;
 use crate::mem::frame_record::Kind;
@@ -73,6 +73,10 @@ impl<V: Virt, M: HostMemory> View<'_, V, M> {
             Command::Regions(placement) => {
                 placement.map_or(Ok(()), |(region, to)| regions::place(self, region, to, answer))?;
                 regions::regions(self, answer)
+            }
+            Command::Tiers(state) => {
+                state.map_or(Ok(()), |state| tiers::set(self, state, answer))?;
+                tiers::tiers(self, answer)
             }
             Command::Nmi(id) => self.nmi(id, answer),
             Command::PowerButton => self.press_power_button(answer),

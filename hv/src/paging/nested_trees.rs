@@ -126,6 +126,15 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> NestedTrees<F, M> {
         trees.map(close).fold(Flush::None, Flush::and)
     }
 
+    /// All sets take over that memory is gone. It goes also where there is no memory for tables: then more goes than must, and faults
+    /// bring it back.
+    pub fn remove_memory(&mut self, p2m: &P2m<impl TableMemory>, changed: Changed) -> Flush {
+        let remove = |tree: &mut Nested<F, M>| {
+            tree.apply(p2m, changed).unwrap_or_else(|_| tree.drop_around(changed.range))
+        };
+        self.iter_mut().map(remove).fold(Flush::None, Flush::and)
+    }
+
     /// All sets drop their translations of `range`: see [`Nested::forget`].
     pub fn forget(&mut self, range: GpaRange) -> Result<Flush, MapError> {
         let mut flush = Flush::None;

@@ -15,6 +15,7 @@ use super::table::{Found, MapError, Table};
 use crate::arch::addr::{Gpa, Hfn, Hpa, PAGE_SIZE, PageSize};
 use crate::mem::pager::Pager;
 use crate::mem::table_memory::TableMemory;
+use crate::mem::tier::migration::Migration;
 
 mod absent;
 
@@ -49,7 +50,8 @@ pub enum P2mEntry {
         /// The cache domain in whose tables it is open.
         home: u8,
     },
-    /// RAM whose contents the pager holds. [`P2m::translate`] brings it in; what only looks sees it.
+    /// RAM whose contents the pager holds, or that is moving to another frame. [`P2m::translate`] brings it in; what only looks
+    /// sees it.
     Absent {
         /// The cache domain in whose tables it will be open, if not in all.
         home: Option<u8>,
@@ -132,12 +134,15 @@ pub struct P2m<M: TableMemory> {
     directory: Directory,
     /// Holds the contents of absent pages.
     pager: Option<Arc<Pager>>,
+    /// Holds those that are moving, if there is no pager.
+    migration: Option<Arc<Migration>>,
 }
 
 impl<M: TableMemory> P2m<M> {
     /// An address space of holes.
     pub fn new(memory: M) -> Result<Self, MapError> {
-        Ok(P2m { table: Table::new(memory, PageSize::Size1G)?, directory: Directory::default(), pager: None })
+        let table = Table::new(memory, PageSize::Size1G)?;
+        Ok(P2m { table, directory: Directory::default(), pager: None, migration: None })
     }
 
     /// Puts the RAM from `hpa` on at `range`.
@@ -222,8 +227,8 @@ impl<M: TableMemory> P2m<M> {
             end: range.end.align_up(PageSize::Size2M.bytes()).unwrap_or(GpaRange::ALL.end),
         };
         let grown = grown.intersect(GpaRange::ALL);
-        if self.pager.is_some() {
-            // A page that comes or goes must find its leaf: see `map_absent`.
+        if self.pager.is_some() || self.migration.is_some() {
+            // A page that comes or goes must find its leaf: see `map_absent`, `take_out`.
             return Changed { range: grown, was: OldFrames::NONE };
         }
         let _software_tables_need_none = self.table.merge(grown);

@@ -169,6 +169,16 @@ impl Histories {
         }
     }
 
+    /// Forgets the history of a frame, which is in region `rid`: its samples were those of others, too.
+    pub(super) fn clear(&mut self, gfn: Gfn, rid: Rid) {
+        let Some((place, bit)) = self.place(gfn) else { return };
+        let ones = self.ones[place][bit as usize];
+        if ones != 0 {
+            self.histograms[rid.index()][class(ones)] -= 1;
+            self.forget(place, bit);
+        }
+    }
+
     fn forget(&mut self, place: usize, bit: u32) {
         self.planes[place].iter_mut().for_each(|plane| *plane &= !(1 << bit));
         self.ones[place][bit as usize] = 0;
@@ -189,6 +199,12 @@ impl Histories {
     /// In how many of the last 32 samples a frame was accessed.
     pub fn ones(&self, gfn: Gfn) -> Option<u8> {
         self.place(gfn).map(|(place, bit)| self.ones[place][bit as usize])
+    }
+
+    /// A bit for each of the 64 frames from `first` on, a multiple of 64, that was accessed in `least` (1 to 32) or more of the last
+    /// 32 samples.
+    pub fn frequent(&self, first: Gfn, least: u8) -> u64 {
+        self.place(first).map_or(0, |(place, _)| planes::bytes_from(&self.ones[place], least))
     }
 
     /// `H(i)` of a region, for `i` from 1 to 31.

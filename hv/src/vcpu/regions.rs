@@ -1,4 +1,5 @@
-//! What a VCPU does for regions that the hypervisor finds by itself: samples of accesses, and phases of regioning.
+//! What a VCPU does for regions that the hypervisor finds by itself: samples of accesses, and phases of regioning. The samples also
+//! say which pages are worth fast memory, and those are moved here, too.
 //!
 //! The run loop's timers call [`tick`], which takes the VM's samples and begins this VCPU's phases when they are due. In a phase the VCPU
 //! runs on nested tables of its own ([`PHASE`]), in which nothing is open at first: `memory_fault` calls [`touched`] for each page that
@@ -83,12 +84,20 @@ fn look<V: Virt, M: HostMemory, H: Host>(
     tsc: u64,
     ran_ns: u64,
 ) -> Option<u64> {
-    let abi::regions::Regions::On(wanted) = vm.regions.wanted() else { return None };
+    let wanted = match vm.regions.wanted() {
+        abi::regions::Regions::On(wanted) => Some(wanted),
+        abi::regions::Regions::Off if vm.tiers.is_some() => None,
+        abi::regions::Regions::Off => return None,
+    };
     let vm_ns = vm.regions.virtual_ns(ran_ns);
     let mut slot = vm.regions.lock(|| vm.answer(&mut vcpu.work));
     let records = Regions::records(&mut slot, vm.layout).ok()?;
-    if let Err(_no_memory) = records.rounds(wanted) {
-        log::warn!("{}: no host memory to look for regions", vm.name);
+    let begun = match wanted {
+        Some(wanted) => records.rounds(wanted).map(drop),
+        None => records.guest.partition_mut().start_histories(),
+    };
+    if let Err(_no_memory) = begun {
+        log::warn!("{}: no host memory to take samples of accesses", vm.name);
         return None;
     }
     let mut next_ns = u64::MAX;
@@ -96,6 +105,14 @@ fn look<V: Virt, M: HostMemory, H: Host>(
     let is_nested = vcpu.mmu.engine() == Engine::Nested;
     if !is_nested || vcpu.virt.sets_dirty_bits() {
         next_ns = ran_ns + (sample(vcpu, vm, host, records, vm_ns, tsc) - vm_ns);
+    }
+    if vm.tiers.as_ref().is_some_and(|tiers| tiers.has_moves()) {
+        let changes = vm.tier_batch(vcpu.id, &mut vcpu.work);
+        follow_changes(vcpu, changes);
+        next_ns = next_ns.min(ran_ns + SOON_NS);
+    }
+    if wanted.is_none() {
+        return Some(next_ns).filter(|next_ns| *next_ns != u64::MAX);
     }
     let params = *records.rounds.as_ref()?.params();
     let count = u16::try_from(vm.mailboxes.len()).unwrap_or(u16::MAX);
@@ -131,10 +148,9 @@ fn sample<V: Virt, M: HostMemory, H: Host>(
     }
     let (scan, changes) = vm.sample(vcpu.id, &mut vcpu.work, records, vm_ns);
     follow_changes(vcpu, changes);
-    if scan.is_complete
-        && let Some(rounds) = &mut records.rounds
-    {
-        rounds.sampled();
+    if scan.is_complete {
+        records.rounds.iter_mut().for_each(|rounds| rounds.sampled());
+        vm.tier_pass(vcpu.id, &mut vcpu.work, records);
     }
     records.scans.took(host.tsc().wrapping_sub(tsc));
     let due = records.guest.partition().histories().map_or(u64::MAX, due_ns);

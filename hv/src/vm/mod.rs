@@ -16,6 +16,7 @@ pub mod overcommit;
 pub mod pvclock;
 pub mod regions;
 pub mod sampling;
+pub mod tiers;
 pub mod translation;
 pub mod work;
 
@@ -35,6 +36,7 @@ use crate::device::{Nanos, Tsc};
 use crate::mem::host_access::HostAccess;
 use crate::mem::pager::Pager;
 use crate::mem::table_memory::TableMemory;
+use crate::mem::tier::Tiers;
 use crate::paging::MapError;
 use crate::paging::engine::Engine;
 use crate::paging::format::{NestedAttr, PteFormat};
@@ -124,8 +126,10 @@ pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     pub permissive_msr: bool,
     /// Whether [`Memory::covered`] has any page; readable without the memory's lock.
     pub covers: AtomicBool,
-    /// Has all memory of an overcommitted VM. Last: it gives frames back, to which the tables lead.
+    /// Has all memory of an overcommitted VM. Behind the tables: it gives frames back, to which they lead.
     pub pager: Option<Arc<Pager>>,
+    /// Its part of the machine's fast memory; the same holds.
+    pub tiers: Option<Arc<Tiers>>,
 }
 
 /// What a change of the guest-physical address space leaves to do for the VCPU that asked for it.

@@ -85,7 +85,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
                 // The nested tables lose a leaf, which needs no memory but where they have a large one; what they still hold on an
                 // error goes as a whole.
                 Some(change) => {
-                    flush = flush.and(nested.close(p2m, change));
+                    flush = flush.and(nested.remove_memory(p2m, change));
                     changed.push(change);
                 }
                 // It is present still: the pager must not take its frame.

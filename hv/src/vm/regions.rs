@@ -75,6 +75,8 @@ pub struct Regions {
     more_domains: AtomicU8,
     /// Whether regions are looked for, and how.
     is_wanted: AtomicBool,
+    /// Samples are wanted for other reasons.
+    is_sampled: AtomicBool,
     wanted: Mutex<abi::regions::Regions>,
     /// Where they go; missing in a machine without guests.
     at: Once<At>,

@@ -25,7 +25,7 @@ use super::overcommit;
 use super::records::Records;
 use super::shootdown::VcpusOf;
 use super::state::MemoryRef;
-use super::{domains, telemetry};
+use super::{domains, telemetry, tiers};
 use crate::arch::addr::{PAGE_SIZE, PageSize};
 use crate::arch::state::cr4;
 use crate::boot::host::Host;
@@ -37,6 +37,7 @@ use crate::guest::cpuid::CpuidTable;
 use crate::guest::devices::{self, Switches};
 use crate::hw::{cmos, cpu, pm, random};
 use crate::mem::frame_record::Owner;
+use crate::mem::tier::pool::FastPool;
 use crate::mem::vm_ram::VmRam;
 use crate::mem::{frame, heap};
 use crate::region::caches::Caches;
@@ -88,6 +89,8 @@ pub struct Machine<B: Backend> {
     pub(super) vcpus: RwLock<Vec<Option<VcpuOf<B>>>>,
     /// The networks between guests.
     switches: Mutex<Switches>,
+    /// Its fast memory, if it has two kinds.
+    pub(super) fast: Option<Arc<FastPool>>,
     /// The last-level caches, and what the guests' regions load them with.
     caches: Arc<Caches>,
     /// References that keep the machine running: one per guest that has not ended, one during the start of the machine, one during
@@ -128,6 +131,7 @@ impl<B: Backend> Machine<B> {
         let records = Records::start(host, topology.len(), khz);
         let caches = domains::caches(&topology, &cpuid);
         Machine {
+            fast: tiers::pool(host),
             host,
             plan,
             arch_capabilities,
@@ -254,6 +258,7 @@ impl<B: Backend> Machine<B> {
         let ram = VmRam::from(unsafe { Frames::new(owner) });
         let pager = overcommit::pager(self, number as usize, owner)?;
         let mut guest = Guest::new(config, number, memory, &facts, ram, memory_ref, measures, pager)?;
+        tiers::attach(self.fast.as_ref(), self.host, &mut guest, owner)?;
         self.attach_devices(&mut guest)?;
         guest.vm.regions.set_domains(topology.llcs().len());
         guest.vm.regions.set_place(At {

@@ -1,10 +1,12 @@
 //! The running host's memory as VMs use it: table frames, guest RAM, pages of disks, and disks that are machine memory.
 
-use crate::arch::addr::{Hfn, Hpa, PAGE_SIZE};
+use crate::arch::addr::{Gpa, Hfn, Hpa, PAGE_SHIFT, PAGE_SIZE};
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::slice;
+use core::sync::atomic::Ordering;
 
 use spin::Mutex;
 
@@ -17,10 +19,24 @@ use crate::mem::frame::{self, Block, Node};
 use crate::mem::frame_record::{self, Kind, Owner};
 use crate::mem::host_access::HostAccess;
 use crate::mem::host_ram::HostRam;
-use crate::mem::pager::FrameMemory;
+use crate::mem::pager::{FrameMemory, Span};
 use crate::mem::table_memory::TableMemory;
 use crate::mem::tables::HostTables;
+use crate::mem::tier::migration::CopyFrame;
+use crate::mem::tier::pool::FastPool;
 use crate::mem::vm_ram::RamSource;
+use crate::vm::layout::{HIGH_RAM_BASE, MemoryLayout};
+
+/// Where the RAM of a VM with so much memory is.
+pub(super) fn span(memory_mib: u64) -> Span {
+    let layout = MemoryLayout::new(memory_mib);
+    let pages = |bytes: u64| (bytes >> PAGE_SHIFT) as u32;
+    Span {
+        low: pages(layout.low_end().0),
+        high_start: Gpa(HIGH_RAM_BASE).frame(),
+        high: pages(layout.high_end().0 - HIGH_RAM_BASE),
+    }
+}
 
 /// Tables from the frame allocator and bytes of guest RAM.
 #[derive(Clone, Debug)]
@@ -213,6 +229,47 @@ impl FrameMemory for PagerFrames {
 impl Drop for PagerFrames {
     fn drop(&mut self) {
         frame::unreserve(self.reserved);
+    }
+}
+
+/// Frames of a VM's RAM in both tiers, whose pages move between them.
+#[derive(Debug)]
+pub struct TierFrames {
+    ram: HostRam,
+    owner: Owner,
+    pool: Arc<FastPool>,
+}
+
+/// What the record of a frame of fast memory says of its tier.
+const FAST: u8 = 1;
+
+impl TierFrames {
+    /// Those of this owner.
+    ///
+    /// # Safety
+    /// Only frames of the owner's RAM, and of the pool while they are the owner's, are copied and wiped.
+    pub unsafe fn new(owner: Owner, pool: Arc<FastPool>) -> TierFrames {
+        // SAFETY: the caller's promise.
+        TierFrames { ram: unsafe { HostRam::new() }, owner, pool }
+    }
+}
+
+impl CopyFrame for TierFrames {
+    fn copy(&self, from: Hfn, to: Hfn) {
+        if let Some(records) = frame_record::all()
+            && self.pool.number(to).is_some()
+        {
+            records.assign(to, 1, self.owner, Kind::Ram);
+            records.get(to).into_iter().for_each(|record| record.tier().store(FAST, Ordering::Relaxed));
+        }
+        self.ram.copy(from.base(), to.base(), PAGE_SIZE);
+    }
+
+    fn wipe(&self, frame: Hfn) {
+        self.ram.fill(frame.base(), PAGE_SIZE, 0);
+        frame_record::all()
+            .into_iter()
+            .for_each(|records| records.assign(frame, 1, Owner::Host, Kind::Other));
     }
 }
 

@@ -52,4 +52,6 @@ mod state;
 #[cfg(feature = "baremetal")]
 mod telemetry;
 #[cfg(feature = "baremetal")]
+mod tiers;
+#[cfg(feature = "baremetal")]
 mod worker;

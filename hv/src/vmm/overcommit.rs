@@ -8,15 +8,14 @@ use alloc::sync::Arc;
 
 use super::backend::Backend;
 use super::machine::Machine;
-use super::memory::PagerFrames;
-use crate::arch::addr::{Gpa, PAGE_SHIFT, PAGE_SIZE};
+use super::memory::{PagerFrames, span};
+use crate::arch::addr::PAGE_SIZE;
 use crate::guest::build::BuildError;
 use crate::guest::config::VmConfig;
 use crate::mem::frame_record::Owner;
-use crate::mem::pager::{Budget, Pager, Span, Wish};
+use crate::mem::pager::{Budget, Pager, Wish};
 use crate::mem::{frame, heap};
 use crate::paging::shadow::Limit;
-use crate::vm::layout::{HIGH_RAM_BASE, MemoryLayout};
 
 /// Frames of a MiB.
 const MIB: u64 = (1 << 20) / PAGE_SIZE;
@@ -73,14 +72,7 @@ pub(super) fn pager<B: Backend>(
     }
     // SAFETY: the VM drops its pager after its tables.
     let frames = unsafe { PagerFrames::reserve(owner, budget.frames()) }.ok_or_else(too_small)?;
-    let layout = MemoryLayout::new(config.memory_mib);
-    let pages = |bytes: u64| (bytes >> PAGE_SHIFT) as u32;
-    let span = Span {
-        low: pages(layout.low_end().0),
-        high_start: Gpa(HIGH_RAM_BASE).frame(),
-        high: pages(layout.high_end().0 - HIGH_RAM_BASE),
-    };
-    let pager = Pager::new(span, budget, wanted.replacement, Box::new(frames));
+    let pager = Pager::new(span(config.memory_mib), budget, wanted.replacement, Box::new(frames));
     let pager = pager.map_err(|_| BuildError::Room("pager"))?;
     ::log::info!(
         "{}: overcommitted: of {} MiB, {} MiB in frames at a time, {} MiB for compressed pages; {}",

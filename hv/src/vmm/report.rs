@@ -221,6 +221,32 @@ fn pager<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(json: &mut Json<'_>, vm
     json.end()
 }
 
+/// The `tiers` object of `paging`: what a VM has of the fast memory, and what has moved.
+fn tiers<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(json: &mut Json<'_>, vm: &Vm<F, M>) -> fmt::Result {
+    let Some(tiers) = &vm.tiers else { return Ok(()) };
+    let now = tiers.view();
+    json.begin_object(key::TIERS)?;
+    for (name, number) in [
+        (key::FAST_FRAMES, now.fast.into()),
+        (key::FAST_SHARE, now.share.into()),
+        (key::HOT_WAITING, now.waiting.into()),
+        (key::WORKING_SET, now.working_set.into()),
+        (key::E_STATE, now.state.0.number().into()),
+        (key::MOVED_IN, now.counts.moved_in),
+        (key::MOVED_OUT, now.counts.moved_out),
+        (key::MOVES_BUSY, now.counts.busy),
+        (key::MOVES_PINNED, now.counts.pinned),
+        (key::HOT_LISTED, now.counts.listed),
+        (key::HOT_DROPPED, now.counts.dropped),
+        (key::LIST_FULL, now.counts.overflows),
+        (key::LEAVES_SPLIT, now.counts.splits),
+        (key::PASSES, now.counts.passes),
+    ] {
+        json.number(name, number)?;
+    }
+    json.end()
+}
+
 /// The `paging` object of a `stats` record.
 fn paging<V: Virt, M: HostMemory>(
     json: &mut Json<'_>,
@@ -262,6 +288,7 @@ fn paging<V: Virt, M: HostMemory>(
     }
     regions(json, vcpu, vm)?;
     pager(json, vm)?;
+    tiers(json, vm)?;
     if let Some((statistics, agile)) =
         vm.shadow.lock().as_ref().map(|shadow| (shadow.statistics(), shadow.agile_counts()))
     {

@@ -78,6 +78,9 @@ fn run_guests<B: Backend>(host: &'static Host) -> ! {
         .map(|(i, module)| BootModule { cmdline: &module.command_line, bytes: host.module(i) })
         .collect();
     let modules: &'static [BootModule<'static>] = Box::leak(modules.into_boxed_slice());
+    if let Err(why) = &host.fast {
+        refuse(why);
+    }
     let files = BootFiles::open(modules).unwrap_or_else(|e| refuse(&e));
     let text = files.get(FILE_NAME).unwrap_or_default();
     let config = Config::parse(text).unwrap_or_else(|e| refuse(&e));

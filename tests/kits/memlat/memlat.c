@@ -1,16 +1,19 @@
 /*
- * A program whose memory is two regions: memlat of the memory-region thesis, section 2.3.1, with the
- * time of a visit for its length.
+ * Memlat of the memory-region thesis.
  *
- *   memlat PAGES VISIT_US VISITS    two regions of PAGES pages each, which are used by turns for about
- *                                   VISIT_US microseconds, VISITS times in all
+ *   memlat PAGES VISIT_US VISITS    a program whose memory is two regions (section 2.3.1): PAGES pages each,
+ *                                   which are used by turns for about VISIT_US microseconds, VISITS times
+ *                                   in all
+ *   memlat latency MIB MS           the latency of memory (section 4.3.3): MIB MiB are accessed at random
+ *                                   for MS milliseconds; cycles of an access, ten times in all
  *
- * The loop looks at no clock and at no other memory: the length of a visit is measured once, before it
- * begins. At the end it checks that each page holds how often it was visited.
+ * The loops look at no clock and at no other memory: in the first form the length of a visit is measured
+ * once, before it begins. At the end the program checks that memory holds what it has written.
  */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -32,10 +35,67 @@ static void __attribute__((noinline)) visit(volatile uint64_t *region, uint64_t 
             region[n * WORDS + n % 64 * 8]++;
 }
 
+static uint64_t ticks(void)
+{
+    uint32_t low, high;
+    __asm__ volatile("lfence; rdtsc" : "=a"(low), "=d"(high));
+    return (uint64_t)high << 32 | low;
+}
+
+/* Reads `count` lines of memory at random, and adds one to every eighth. Each address depends on what was read before. */
+static uint64_t __attribute__((noinline)) wander(volatile uint64_t *memory, uint64_t lines, uint64_t count, uint64_t seed)
+{
+    for (; count; count--) {
+        seed = seed * 6364136223846793005 + 1442695040888963407;
+        volatile uint64_t *line = memory + (seed >> 33) % lines * 8;
+        if (count % 8)
+            seed ^= line[1];
+        else
+            ++*line;
+    }
+    return seed;
+}
+
+static int latency(uint64_t mib, uint64_t ms)
+{
+    uint64_t bytes = mib << 20, lines = bytes / 64, seed = 1, written = 0, each = ms * 1000000 / 10, sum = 0;
+    volatile uint64_t *memory =
+        mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (memory == MAP_FAILED)
+        return 3;
+    uint64_t begin = nanos();
+    for (uint64_t n = 0; n < 10; n++) {
+        uint64_t accesses = 0, cycles = 0;
+        while (nanos() < begin + (n + 1) * each) {
+            uint64_t before = ticks();
+            seed = wander(memory, lines, 8000, seed);
+            cycles += ticks() - before;
+            accesses += 8000;
+            written += 1000;
+        }
+        printf("memlat: %lu ms: %lu cycles\n", (unsigned long)((n + 1) * each / 1000000),
+               (unsigned long)(cycles / (accesses ? accesses : 1)));
+        fflush(stdout);
+    }
+    for (uint64_t n = 0; n < lines; n++) {
+        sum += memory[n * 8];
+        if (memory[n * 8 + 1])
+            return 1;
+    }
+    if (sum != written) {
+        printf("memlat: %lu of %lu stores are there\n", (unsigned long)sum, (unsigned long)written);
+        return 1;
+    }
+    printf("memlat: %lu stores, right\n", (unsigned long)written);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 4)
         return 2;
+    if (!strcmp(argv[1], "latency"))
+        return latency(strtoull(argv[2], 0, 10), strtoull(argv[3], 0, 10));
     uint64_t pages = strtoull(argv[1], 0, 10), us = strtoull(argv[2], 0, 10), visits = strtoull(argv[3], 0, 10);
     volatile uint64_t *region[2];
     for (int n = 0; n < 2; n++) {

@@ -30,6 +30,7 @@ mod root;
 mod smp;
 mod speculation;
 mod stress;
+mod tiers;
 mod torture;
 mod virtio;
 mod vms;
@@ -134,6 +135,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         overcommit::CASES,
         records::CASES,
         regions::CASES,
+        tiers::CASES,
         watch::CASES,
         long_mode::CASES,
         kit::CASES,

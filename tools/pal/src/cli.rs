@@ -11,6 +11,7 @@ pub use abi::{
     config::{NestedPage, Protocol, Replacement},
     mode::Mode,
     regions::Regions,
+    tiers::{HotPolicy, Sharing},
 };
 use clap::{
     Args, Parser, Subcommand, ValueEnum,
@@ -27,7 +28,7 @@ use crate::{
     replace::ReplaceArgs,
     report::ReportArgs,
     reproduce::ReproduceArgs,
-    run::{pcpus::Pcpus, records::args::RecordArgs, remote::place},
+    run::{fast::FastMem, pcpus::Pcpus, records::args::RecordArgs, remote::place},
     sweep::SweepArgs,
     top::args::TopArgs,
     train::{EvaluateArgs, TrainArgs},
@@ -205,6 +206,17 @@ pub struct RunArgs {
     /// The policy by which its pages are evicted: clock, clock-pro, seq, apr, lru, s3-fifo or sieve. Default: clock
     #[arg(long, value_name = "POLICY", requires = "overcommit", value_parser = replacement(), help_heading = "Machine")]
     pub replacement: Option<Replacement>,
+    /// Fast memory beside the machine's other memory, which hot pages of guests are moved to: MIB more, or MIB@MIB for a
+    /// part of the machine's memory (how much, and where it begins). On a lab machine all other memory is its slow tier
+    #[arg(long, value_name = "MIB[@MIB]", help_heading = "Machine")]
+    pub fast_mem: Option<FastMem>,
+    /// How guests share the fast memory: static (`fast_mib` of a description), shares (weights), wss (working sets), estate-qos or
+    /// estate-resource (steps of an eighth). Default: shares
+    #[arg(long, value_name = "HOW", requires = "fast_mem", value_parser = sharing(), help_heading = "Machine")]
+    pub fast_sharing: Option<Sharing>,
+    /// Which pages are hot: `threshold`, accessed in 22 of 32 samples; `histogram`, as many as there is room for. Default: threshold
+    #[arg(long, value_name = "POLICY", requires = "fast_mem", value_parser = hot_policy(), help_heading = "Machine")]
+    pub fast_policy: Option<HotPolicy>,
     /// Memory of the machine in MiB. Default: what the hypervisor and all memory of the guests need; with --overcommit it can be
     /// less
     #[arg(long, value_name = "MiB", value_parser = clap::value_parser!(u64).range(64..=1 << 30), help_heading = "Machine")]
@@ -526,6 +538,16 @@ pub fn protocol() -> impl TypedValueParser<Value = Protocol> {
 /// The policies of `--replacement`.
 pub fn replacement() -> impl TypedValueParser<Value = Replacement> {
     PossibleValuesParser::new(Replacement::WORDS).try_map(|word| word.parse())
+}
+
+/// The words of `--fast-sharing`.
+fn sharing() -> impl TypedValueParser<Value = Sharing> {
+    PossibleValuesParser::new(Sharing::WORDS).try_map(|word| word.parse())
+}
+
+/// The words of `--fast-policy`.
+fn hot_policy() -> impl TypedValueParser<Value = HotPolicy> {
+    PossibleValuesParser::new(HotPolicy::WORDS).try_map(|word| word.parse())
 }
 
 /// The sizes of `--nested-page`.

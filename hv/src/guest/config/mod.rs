@@ -100,6 +100,8 @@ pub struct VmConfig {
     pub devices: DeviceConfig,
     /// Its memory may be more than the host has for it.
     pub overcommit: Option<Overcommit>,
+    /// MiB of fast memory that it may have; by default the machine divides it.
+    pub fast_mib: Option<u64>,
 }
 
 /// A module for the guest's kernel.
@@ -204,6 +206,7 @@ impl VmConfig {
             hidden: cpu::hidden(&mut table)?,
             devices: DeviceConfig::read(&mut table)?,
             overcommit: Overcommit::read(&mut table)?,
+            fast_mib: table.integer("fast_mib")?,
         };
         table.finish()?;
         vm.validate().map_err(|message| {
@@ -232,6 +235,9 @@ impl VmConfig {
         self.devices.validate()?;
         if let Some(overcommit) = &self.overcommit {
             overcommit.validate(self.memory_mib)?;
+            if self.fast_mib.is_some_and(|mib| mib > 0) {
+                return Err("pages of a guest with `overcommit` get no fast memory; leave `fast_mib` or `overcommit` out".to_string());
+            }
         }
         let files = [("kernel", Some(&self.kernel)), ("initrd", self.initrd.as_ref())];
         let modules = self.modules.iter().map(|m| ("modules.file", Some(&m.file)));

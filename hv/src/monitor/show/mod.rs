@@ -6,6 +6,7 @@ pub mod memory;
 pub mod paging;
 pub mod regions;
 pub mod stats;
+pub mod tiers;
 pub mod vms;
 
 use core::fmt;

@@ -44,6 +44,7 @@ pub fn stats<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Wri
         unknown_msrs(vcpu, answer)?;
     }
     pager(view, answer)?;
+    view.vm.tiers.iter().try_for_each(|tiers| super::tiers::brief(tiers, answer))?;
     let unclaimed = view.vm.chipset.lock().unclaimed();
     writeln!(
         answer,

@@ -68,6 +68,10 @@ fn lines() {
         ("s", "ambiguous command `s`: select stats shadow start stop"),
         ("st", "ambiguous command `st`: stats start stop"),
         ("loglevel all", "`all` is not off, error, warn, info, debug or trace"),
+        ("tiers", "Some(Tiers(None))"),
+        ("tiers e3", "Some(Tiers(Some(TierState(Some(EState(3))))))"),
+        ("tiers auto", "Some(Tiers(Some(TierState(None))))"),
+        ("tiers E8", "`E8` is not an E-state from E0 to E7, nor `auto`"),
         ("q", "Some(Quit)"),
         ("exit", "Some(Quit)"),
     ] {

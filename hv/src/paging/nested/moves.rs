@@ -1,4 +1,5 @@
-//! Memory that moves under a guest on nested tables, with several VCPUs: as a migrator does it, write-protect, copy, map elsewhere.
+//! Memory that moves under a guest on nested tables, with several VCPUs: write-protect, copy, map elsewhere; and as `vm::tiers` does it,
+//! absent while it is copied.
 //!
 //! Each VCPU has a modelled processor that keeps what it has walked until *it* is told to flush. Between the steps of a move the
 //! VCPUs go on reading and writing. A read must return what was written last, by whichever VCPU; no store may reach a frame that
@@ -6,11 +7,14 @@
 
 use super::*;
 use crate::arch::Access;
+use crate::arch::addr::Hfn;
 use crate::mem::host_access::{HostAccess, VecHost};
+use crate::mem::tier::migration::{CopyFrame, Migration, Move};
 use crate::paging::arena::Arena;
 use crate::paging::format::{ept::Ept, npt::Npt};
 use crate::paging::model::{Modelled, Processor};
 use crate::paging::random::Random;
+use std::sync::Arc;
 
 const PAGE: u64 = 0x1000;
 /// Guest memory: two large leaves at first, of which the first pages are used and move.
@@ -28,6 +32,8 @@ enum Omits {
     Shootdown,
     /// Memory is not write-protected before it is copied.
     Protect,
+    /// What moves between tiers is not copied.
+    Copy,
 }
 
 struct Machine<'a, F: Modelled> {
@@ -40,6 +46,22 @@ struct Machine<'a, F: Modelled> {
     expected: [u64; USED as usize],
     random: Random,
     omits: Omits,
+    /// Pages move between tiers, too.
+    migration: Option<Arc<Migration>>,
+    /// How often they have, and how often an access came too early for that.
+    moved: [u64; 2],
+}
+
+/// Copies what each page holds, if it is to.
+#[derive(Debug)]
+struct Copier(Option<VecHost>);
+
+impl CopyFrame for Copier {
+    fn copy(&self, from: Hfn, to: Hfn) {
+        self.0.iter().for_each(|host| host.write(to.base(), &host.load(from.base()).to_le_bytes()));
+    }
+
+    fn wipe(&self, _: Hfn) {}
 }
 
 impl<'a, F: Modelled> Machine<'a, F> {
@@ -50,7 +72,13 @@ impl<'a, F: Modelled> Machine<'a, F> {
         let mut random = Random(seed);
         let processors = (0..2 + random.draw() % 3).map(|_| Processor::new(F::VENDOR)).collect();
         let host = VecHost::new(HOST, 2 * RAM as usize);
-        Machine { arena, p2m, nested, processors, host, expected: [0; USED as usize], random, omits }
+        let migration = (omits == Omits::Copy || random.once_in(2)).then(|| {
+            let copier = Copier((omits != Omits::Copy).then(|| host.clone()));
+            Arc::new(Migration::new(4, Box::new(copier)).unwrap())
+        });
+        migration.iter().for_each(|migration| p2m.set_migration(migration));
+        let expected = [0; USED as usize];
+        Machine { arena, p2m, nested, processors, host, expected, random, omits, migration, moved: [0; 2] }
     }
 
     /// A VCPU reads or writes a page.
@@ -62,6 +90,10 @@ impl<'a, F: Modelled> Machine<'a, F> {
         let Ok(hpa) = self.processors[v].access(&self.arena, root, gpa, access) else {
             return match self.nested.fault(gpa, access, &self.p2m).unwrap() {
                 NestedOutcome::WriteProtected if access.write => Ok(()),
+                NestedOutcome::Filled(flush) if self.migration.is_some() => {
+                    self.processors.iter_mut().for_each(|processor| processor.flush(flush));
+                    self.access()
+                }
                 said => Err(format!("VCPU {v}, page {page}, {access:?}: {said:?}")),
             };
         };
@@ -113,8 +145,46 @@ impl<'a, F: Modelled> Machine<'a, F> {
         if left == POISON { Ok(()) } else { Err(format!("a store to page {page} went to its old frame")) }
     }
 
+    /// Some pages move between tiers, as one batch.
+    fn migrate(&mut self) -> Result<(), String> {
+        let Some(migration) = self.migration.clone() else { return Ok(()) };
+        let mut moves = Vec::new();
+        let mut changes = Vec::new();
+        for page in (0..USED).filter(|_| self.random.once_in(2)).take(4).collect::<Vec<_>>() {
+            let gpa = Gpa(page * PAGE);
+            let from = self.p2m.translate(gpa).writable().unwrap();
+            let home = Hpa(HOST.0 + page * PAGE);
+            let to = if from == home { Hpa(home.0 + RAM) } else { home };
+            let page = Move { page: gpa.frame(), from: from.frame(), to: to.frame() };
+            changes.push(self.p2m.take_out(gpa, from.frame()).unwrap());
+            assert!(migration.add(page) && self.p2m.take_out(gpa, from.frame()).is_none());
+            moves.push(page);
+        }
+        changes.into_iter().for_each(|changed| self.follow(changed));
+        if self.random.once_in(2) {
+            self.accesses()?;
+        }
+        migration.forgotten();
+        self.accesses()?;
+        while migration.copy_one(&mut |page, frame| self.p2m.attach(page.base(), frame)) {
+            self.accesses()?;
+        }
+        let mut old = Vec::new();
+        migration.end(|page, moved| {
+            self.moved[usize::from(!moved)] += 1;
+            old.extend(moved.then_some(page.from));
+        });
+        old.iter().for_each(|frame| self.host.write(frame.base(), &POISON.to_le_bytes()));
+        self.accesses()?;
+        match old.iter().find(|frame| self.host.load(frame.base()) != POISON) {
+            None => Ok(()),
+            Some(frame) => Err(format!("a store went to {frame:?}, which a page has left")),
+        }
+    }
+
     fn step(&mut self) -> Result<(), String> {
         match self.random.draw() % 8 {
+            0 if self.migration.is_some() => self.migrate()?,
             0 | 1 => self.move_page()?,
             2 => {
                 let changed = self.p2m.merge(GpaRange::ALL);
@@ -140,23 +210,27 @@ impl<'a, F: Modelled> Machine<'a, F> {
     }
 }
 
-fn run<F: Modelled>(omits: Omits, seed: u64) -> Result<(), String> {
+fn run<F: Modelled>(omits: Omits, seed: u64) -> Result<[u64; 2], String> {
     let arena = Arena::new(400);
     let mut machine = Machine::<F>::new(&arena, seed, omits);
-    (0..200).try_for_each(|n| machine.step().map_err(|what| format!("seed {seed}, step {n}: {what}")))
+    (0..200).try_for_each(|n| machine.step().map_err(|what| format!("seed {seed}, step {n}: {what}")))?;
+    Ok(machine.moved)
 }
 
 #[test]
 fn memory_moves_under_several_vcpus() {
+    let mut moved = [0; 2];
     for seed in 0..60 {
-        run::<Npt>(Omits::Nothing, seed).unwrap();
-        run::<Ept>(Omits::Nothing, seed).unwrap();
+        for more in [run::<Npt>(Omits::Nothing, seed).unwrap(), run::<Ept>(Omits::Nothing, seed).unwrap()] {
+            moved.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+        }
     }
+    assert!(moved.iter().all(|count| *count > 100), "{moved:?}");
 }
 
 #[test]
-fn moves_without_a_shootdown_or_protection_are_found_out() {
-    for omits in [Omits::Shootdown, Omits::Protect] {
+fn moves_without_a_shootdown_or_protection_or_a_copy_are_found_out() {
+    for omits in [Omits::Shootdown, Omits::Protect, Omits::Copy] {
         assert!((0..20).any(|seed| run::<Npt>(omits, seed).is_err()));
         assert!((0..20).any(|seed| run::<Ept>(omits, seed).is_err()));
     }

@@ -1,7 +1,8 @@
-//! RAM that a pager holds: how pages become absent and present.
+//! RAM that a pager holds, or that moves to another frame: how pages become absent and present.
 //!
 //! An absent page has a leaf of 4 KiB of its own kind, so that it comes and goes without tables. What must hold: a page becomes absent
-//! with the P2m borrowed exclusively, and the engines are told; it becomes present under the pager's lock, with the P2m shared.
+//! with the P2m borrowed exclusively, and the engines are told; it becomes present under the lock of the pager, or of the migration, with
+//! the P2m shared.
 
 use alloc::sync::Arc;
 
@@ -9,6 +10,7 @@ use super::{P2m, P2mEntry, P2mKind};
 use crate::arch::addr::{Gpa, Hfn, Hpa, PageSize};
 use crate::mem::pager::Pager;
 use crate::mem::table_memory::TableMemory;
+use crate::mem::tier::migration::Migration;
 use crate::paging::range::{Changed, GpaRange, OldFrames};
 use crate::paging::table::{Found, MapError};
 
@@ -33,6 +35,21 @@ impl<M: TableMemory> P2m<M> {
         self.map(range, Hpa(range.start.0), P2mKind::Absent { home }).ok()
     }
 
+    /// Pages of it may move from now on: accesses to one that is absent ask `migration`. A VM has this or a pager.
+    pub fn set_migration(&mut self, migration: &Arc<Migration>) {
+        self.migration = Some(migration.clone());
+    }
+
+    /// Takes a page away that moves to another frame. A large leaf is split. `None`: it is not plain RAM in this frame now, or there is
+    /// no memory for a table; it stays.
+    pub fn take_out(&mut self, page: Gpa, frame: Hfn) -> Option<Changed> {
+        if self.entry(page).0.writable().map(Hpa::frame) != Some(frame) {
+            return None;
+        }
+        self.split(GpaRange::page(page), PageSize::Size4K).ok()?;
+        self.evict(page, frame)
+    }
+
     /// Takes all RAM of `range` away, open in all cache domains: the pager forgets it, and the engines must be told.
     pub fn evict_all(&mut self, range: GpaRange) {
         let result = self.table.protect(range, |kind| match kind {
@@ -49,6 +66,12 @@ impl<M: TableMemory> P2m<M> {
     #[cfg(any(test, feature = "testing"))]
     pub fn is_paged(&self) -> bool {
         self.pager.is_some()
+    }
+
+    /// Whether pages may be absent at times.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn may_be_absent(&self) -> bool {
+        self.is_paged() || self.migration.is_some()
     }
 
     /// The first stretch of `range` where there is nothing.
@@ -95,6 +118,8 @@ impl<M: TableMemory> P2m<M> {
     pub(super) fn bring_in(&self, gpa: Gpa) -> P2mEntry {
         if let Some(pager) = &self.pager {
             pager.bring_in(gpa.frame(), &mut |frame| self.attach(gpa, frame));
+        } else if let Some(migration) = &self.migration {
+            migration.bring_in(gpa.frame(), &mut |frame| self.attach(gpa, frame));
         }
         self.entry(gpa).0
     }

@@ -18,6 +18,11 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.pool.take_accessed(frame)
     }
 
+    /// Whether a large leaf leads to the memory at `frame`, which tells of 512 frames together.
+    pub fn has_large_leaf(&self, frame: Hfn) -> bool {
+        self.pool.has_leaf(frame.base().align_down(0x20_0000), 2)
+    }
+
     /// Has the other VCPUs flush, so that they set accessed bits again; the caller's processor owes the flush that is returned.
     pub fn flush_accessed(&mut self) -> TlbFlush {
         self.begin();

@@ -20,7 +20,7 @@ use crate::arch::addr::{Gpa, Hfn};
 use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
 use crate::paging::guest_walk::PagingKind;
-use crate::paging::range::{Changed, GpaRange};
+use crate::paging::range::{Changed, GpaRange, OldFrames};
 
 /// Frames that are looked up one by one. For more, one look at all pages in use is cheaper.
 const FEW: u64 = 4096;
@@ -32,45 +32,59 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     ///
     /// Changes of which the old places are not known drop all shadow pages.
     pub fn apply(&mut self, changes: &[Changed]) -> (Option<Reload>, TlbFlush) {
-        let mut changes = changes.iter().filter(|change| !change.range.is_empty());
-        let Some(first) = changes.next() else { return (None, TlbFlush::None) };
-        let all = changes.fold(*first, |all, &change| all.and(change));
-        let Some(runs) = all.was.runs() else {
+        let changes = || changes.iter().filter(|change| !change.range.is_empty());
+        if changes().next().is_none() {
+            return (None, TlbFlush::None);
+        }
+        // Not their sum: that tells a few runs apart, and a batch of pages is many.
+        let runs = || changes().filter_map(|change| change.was.runs()).flatten().copied();
+        let are_few = runs().map(|run| run.1).sum::<u64>() <= FEW;
+        let are_known = changes().all(|change| change.was.runs().is_some());
+        let together = changes().copied().reduce(Changed::and).filter(|_| !are_few);
+        let many = together.map(|all| all.was);
+        if !are_known || many.is_some_and(|was| was.runs().is_none()) {
             let (reload, flush) = self.drop_everything();
             return (Some(reload), flush);
-        };
+        }
         self.begin();
         // CR3 may lead to another root now.
         self.recent.forget_roots();
         self.views.iter_mut().for_each(View::forget_roots);
         let mut zapped = false;
-        if runs.iter().map(|run| run.1).sum::<u64>() <= FEW {
-            for frame in runs.iter().flat_map(|&(start, frames)| (start.0..start.0 + frames).map(Hfn)) {
+        if are_few {
+            for frame in runs().flat_map(|(start, frames)| (start.0..start.0 + frames).map(Hfn)) {
                 zapped |= self.forget_frame(frame);
             }
-        } else {
+        } else if let Some(runs) = many.as_ref().and_then(OldFrames::runs) {
             for id in self.pool.tables_in(runs) {
                 self.free(id);
                 zapped = true;
             }
             zapped |= self.pool.unmap_runs(runs);
         }
-        zapped |= self.clear_pointers(all.range);
+        for change in changes() {
+            zapped |= self.clear_pointers(change.range);
+        }
         let reload = self.pool.lost_roots();
         if reload {
             self.pool.forget_roots();
         }
-        if reload || zapped || !runs.is_empty() && self.pool.has_stale() {
+        if reload || zapped || runs().next().is_some() && self.pool.has_stale() {
             self.pool.owe_all();
             self.pool.shoot_down(reload);
         }
         (reload.then_some(Reload), self.pool.take_owed_and(TlbFlush::None))
     }
 
+    /// Whether a frame holds a guest's table that is shadowed.
+    pub fn is_table(&self, frame: Hfn) -> bool {
+        self.pool.shadows(frame).next().is_some()
+    }
+
     /// Whether the memory in a frame is in use: it was accessed through these tables since the last time ([`Shadow::take_accessed`]),
     /// or holds a guest's table that is shadowed. Its loss would cost the faults that fill all its shadow pages again.
     pub fn take_in_use(&mut self, frame: Hfn) -> bool {
-        self.take_accessed(frame) | self.pool.shadows(frame).next().is_some()
+        self.take_accessed(frame) | self.is_table(frame)
     }
 
     /// Nothing leads to a frame any more, and nothing is made from a table there. Whether anything was.

@@ -1,4 +1,4 @@
-//! Words of 64 frames: which of 64 bytes are equal to one, without vector instructions.
+//! Words of 64 frames: which of 64 bytes are equal to one, or not less, without vector instructions.
 
 /// A bit for each byte of `bytes` that is `wanted`.
 pub fn equal_bytes(bytes: &[u8; 64], wanted: u8) -> u64 {
@@ -8,6 +8,24 @@ pub fn equal_bytes(bytes: &[u8; 64], wanted: u8) -> u64 {
         mask |= u64::from(zero_bytes(word ^ (u64::from(wanted) * (u64::MAX / 255)))) << (8 * n);
     }
     mask
+}
+
+/// A bit for each byte of `bytes`, none of which is above 32, that is `least` or more (1 to 32).
+pub fn bytes_from(bytes: &[u8; 64], least: u8) -> u64 {
+    let add = u64::from(128 - least.clamp(1, 32)) * (u64::MAX / 255);
+    let mut mask = 0;
+    for (n, eight) in bytes.chunks_exact(8).enumerate() {
+        let word = eight.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        // The upper bit of each byte is set if it is large enough; no carry leaves a byte.
+        mask |= u64::from(upper_bits(word + add)) << (8 * n);
+    }
+    mask
+}
+
+/// The upper bit of each byte, in order.
+fn upper_bits(word: u64) -> u8 {
+    const UPPER: u64 = 0x8080_8080_8080_8080;
+    ((word & UPPER) >> 7).wrapping_mul(0x0102_0408_1020_4080).wrapping_shr(56) as u8
 }
 
 /// A bit for each byte of `word` that is zero.
@@ -42,6 +60,11 @@ mod tests {
             }
             let expected = (0..64).fold(0u64, |mask, n| mask | u64::from(bytes[n] == wanted) << n);
             prop_assert_eq!(equal_bytes(&bytes, wanted), expected);
+            let few = bytes.map(|byte| byte % 33);
+            for least in 1..=32 {
+                let expected = (0..64).fold(0u64, |mask, n| mask | u64::from(few[n] >= least) << n);
+                prop_assert_eq!(bytes_from(&few, least), expected);
+            }
             prop_assert_eq!(bits(expected).fold(0u64, |mask, bit| mask | 1 << bit), expected);
         }
     }

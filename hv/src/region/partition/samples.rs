@@ -1,6 +1,7 @@
 //! The access histories of a partition's frames: they follow each move, and samples reach them here.
 
 use super::{Owner, Partition, Rid, Space};
+use crate::arch::addr::Gfn;
 use crate::mem::pieces::OutOfMemory;
 use crate::region::history::{AccessSource, Histories, Scan};
 
@@ -24,6 +25,17 @@ impl Partition {
     /// The histories, if there are any.
     pub fn histories(&self) -> Option<&Histories> {
         self.histories.as_ref()
+    }
+
+    /// Forgets the histories of these frames: a large leaf has told of them all together until now.
+    pub fn clear_histories(&mut self, frames: impl Iterator<Item = Gfn>) {
+        let Some(mut histories) = self.histories.take() else { return };
+        for gfn in frames {
+            if let Ok(rid) = self.region_of(gfn) {
+                histories.clear(gfn, rid);
+            }
+        }
+        self.histories = Some(histories);
     }
 
     /// Bytes of host memory that histories of this many frames take, beside [`Partition::bytes_for`].

@@ -25,7 +25,7 @@ impl Regions {
         regions
     }
 
-    /// Whether the hypervisor looks for regions.
+    /// Whether the hypervisor looks for regions, or takes samples of accesses for the VM's tiers.
     #[inline(always)]
     pub fn is_wanted(&self) -> bool {
         self.is_wanted.load(Ordering::Relaxed)
@@ -39,7 +39,14 @@ impl Regions {
     /// Whether it is to, and how, from now on. Regions that were found before stay ([`Vm::give_up_regions`]).
     pub fn want(&self, wanted: abi::regions::Regions) {
         *self.wanted.lock() = wanted;
-        self.is_wanted.store(wanted != abi::regions::Regions::Off, Ordering::SeqCst);
+        let is_sampled = self.is_sampled.load(Ordering::SeqCst);
+        self.is_wanted.store(is_sampled || wanted != abi::regions::Regions::Off, Ordering::SeqCst);
+    }
+
+    /// Samples of accesses are taken from now on, also if no regions are looked for.
+    pub fn sample_always(&self) {
+        self.is_sampled.store(true, Ordering::SeqCst);
+        self.is_wanted.store(true, Ordering::SeqCst);
     }
 
     /// The VM's place in the machine; once, before it runs.

@@ -30,6 +30,10 @@ Examples:
                                       160 MiB in frames, the rest compressed
   cargo pal run --mem 512 --overcommit --host-mem 384
                                       more memory than the machine has
+  cargo pal run --fast-mem 64 --fast-sharing wss --fast-policy histogram
+                                      moves hot pages to 64 MiB of fast memory
+  cargo pal run --lab westmere-x5660 --lab-time --fast-mem 64
+                                      the model's other memory is slow
 
 The same guest elsewhere:
   cargo pal run --machine native --exec dmesg

@@ -74,6 +74,7 @@ pub struct Vm<'a> {
     pub overcommit: Option<bool>,
     pub resident_mib: Option<u64>,
     pub replacement: Option<&'static str>,
+    pub fast_mib: Option<u64>,
     pub modules: Vec<ModuleEntry<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<DiskEntry>,
@@ -268,6 +269,7 @@ mod tests {
             overcommit: true,
             resident_mib: Some(32),
             replacement: Some(crate::guest::vm::Replacement::Clock),
+            fast_mib: Some(0),
             mitigations: Some(crate::guest::vm::Mitigations::Off),
             cpu: crate::guest::vm::Cpu { without: vec!["avx".into()] },
             ..vm

@@ -131,6 +131,8 @@ pub struct Vm {
     /// With that: the policy by which pages are evicted.
     #[serde(default, deserialize_with = "replacement")]
     pub replacement: Option<Replacement>,
+    /// MiB of the machine's fast memory that it may have. Default: the machine divides it.
+    pub fast_mib: Option<u64>,
     /// Where the description is, for messages.
     #[serde(skip)]
     pub place: Place,
@@ -272,6 +274,7 @@ impl Vm {
             console: Console::Serial,
             entropy: false,
             overcommit: false,
+            fast_mib: None,
             resident_mib: None,
             replacement: None,
             place: Place::Options,
@@ -548,6 +551,7 @@ impl Vm {
             overcommit: self.overcommit.then_some(true),
             resident_mib: self.resident_mib,
             replacement: self.replacement.map(Replacement::name),
+            fast_mib: self.fast_mib,
             modules: Vec::new(),
             disks: Vec::new(),
             mitigations: self.mitigations.map(Mitigations::name),

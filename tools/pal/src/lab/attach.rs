@@ -94,6 +94,16 @@ impl Lab {
         Ok(Some(Lab { qemu, plugin, dir, options, read }))
     }
 
+    /// Changes the machine's description.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn change(&self, change: impl FnOnce(&str) -> String) -> Result<()> {
+        let path = self.dir.path().join("machine.toml");
+        let text = fs::read_to_string(&path).context("cannot read the machine's description")?;
+        fs::write(&path, change(&text)).context("cannot write the machine's description")
+    }
+
     /// Memory modules that the machine has because of this.
     pub fn modules(&self) -> usize {
         usize::from(self.read)

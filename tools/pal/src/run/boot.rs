@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::{
-    bochs, devices,
+    bochs, devices, fast,
     machine::{self, Machine},
     medium,
     pcpus::{self, Numbers, Pcpus},
@@ -44,6 +44,9 @@ pub fn start(
             let numbers = Numbers::new(args.pcpus, spare);
             let (qemu, lab) = emulator(args, numbers, true, needs)?;
             let boot = Hypervisor::new(args, needs, prepared)?;
+            if let (Some(lab), Some(fast)) = (&lab, boot.fast) {
+                lab.change(|text| fast::describe(text, fast))?;
+            }
             let bundle = boot.bundle.as_ref();
             let bundle =
                 bundle.map(|bundle| machine::scratch_file(scratch, "bundle.cpio", bundle)).transpose()?;
@@ -174,6 +177,8 @@ struct Hypervisor {
     image: PathBuf,
     bundle: Option<Vec<u8>>,
     memory_mib: u64,
+    /// Where its fast memory is.
+    fast: Option<fast::Layout>,
     /// The disks that are not in the bundle.
     disks: Vec<qemu::MappedDisk>,
 }
@@ -192,7 +197,9 @@ impl Hypervisor {
         let unpacked_mib = bundle_mib.max(written_mib(guests.iter().map(|guest| &guest.files)));
         // A machine that the person makes smaller is for overcommitted guests; the hypervisor says what does not fit.
         let memory_mib = args.host_mem.unwrap_or(guests_mib + HYPERVISOR_MIB + bundle_mib + unpacked_mib);
-        Ok(Self { image, bundle, disks, memory_mib })
+        let fast = args.fast_mem.map(|wanted| fast::place(wanted, memory_mib)).transpose()?;
+        let memory_mib = fast.map_or(memory_mib, |fast| fast.memory_mib);
+        Ok(Self { image, bundle, disks, memory_mib, fast })
     }
 
     /// Its command line, with what it does at the end.
@@ -228,6 +235,7 @@ impl Hypervisor {
         if args.lab.lab.is_some() {
             words += &format!(" lab={:#x}", lab::attach::COUNTERS);
         }
+        words += &fast::words(args, self.fast);
         if args.lab.lab_time {
             words += " lab-time=on";
         }

@@ -7,6 +7,7 @@ pub mod children;
 mod console;
 mod consoles;
 mod devices;
+pub mod fast;
 mod fetch;
 mod input;
 mod keys;

@@ -96,6 +96,7 @@ pub fn check(args: &RunArgs) -> Result<()> {
         // Mistakes in a description are found before anything is built.
         crate::lab::find(name)?;
     }
+    super::fast::check(args)?;
     match args.machine {
         Machine::Native | Machine::BochsNative if args.pcpus != Pcpus::ONE => {
             wrong("--pcpus: without the hypervisor the machine's processors are the guest's: --vcpus")

@@ -89,13 +89,15 @@ pub fn change_p2m(random: &mut Random, p2m: &mut Guest) -> (GpaRange, Changed) {
 pub fn moves(random: &mut Random, p2m: &Guest) -> Vec<(GpaRange, Hpa, Hpa)> {
     let first = random.draw() % TABLES;
     let pages = first..TABLES.min(first + 1 + random.draw() % 3);
-    let place = |page: u64| {
-        let range = GpaRange::page(Gpa(page * PAGE_SIZE));
-        let from = p2m.translate(range.start).writable()?;
-        let places = [HOST.0, HOST.0 + RAM].map(|base| Hpa(base + range.start.0));
-        Some((range, from, if from == places[0] { places[1] } else { places[0] }))
-    };
-    pages.filter_map(place).collect()
+    pages.filter_map(|page| place(page, p2m)).collect()
+}
+
+/// A page of tables, where it is and its other place, if the guest can write it now.
+pub fn place(page: u64, p2m: &Guest) -> Option<(GpaRange, Hpa, Hpa)> {
+    let range = GpaRange::page(Gpa(page.checked_mul(PAGE_SIZE)?));
+    let from = p2m.translate(range.start).writable().filter(|_| page < TABLES)?;
+    let places = [HOST.0, HOST.0 + RAM].map(|base| Hpa(base + range.start.0));
+    Some((range, from, if from == places[0] { places[1] } else { places[0] }))
 }
 
 /// What is at `from` is at `to` as well.

@@ -275,9 +275,9 @@ impl<'a, F: Modelled> Machine<'a, F> {
                 let said =
                     self.nested.fault(stopped.gpa, stopped.access, p2m).map_err(|e| format!("{e:?}"))?;
                 if let NestedOutcome::Filled(flush) = said
-                    && p2m.is_paged()
+                    && p2m.may_be_absent()
                 {
-                    // A page that has come back. The tables of all others are complete.
+                    // A page that has come back, or has moved. The tables of all others are complete.
                     self.two_dimensional.flush_nested(flush);
                     self.nested.take_retired().free(&self.arena);
                     return self.access(p2m, state, gva, access);

@@ -15,6 +15,7 @@
 mod fuzz;
 mod layout;
 mod machine;
+mod migrated;
 mod op;
 mod paged;
 mod perform;
@@ -52,6 +53,7 @@ use core::cell::RefCell;
 pub(super) use layout::copy_page;
 use layout::{HOST, HOST_BYTES, RAM, TABLE_BYTES};
 use machine::{Machine, Stopped};
+use migrated::Mover;
 use op::Op;
 use probe::Probe;
 use stale::Change;
@@ -129,6 +131,8 @@ struct Oracle<'a, F: Modelled> {
     supported: Engines,
     /// Holds guest memory, in half of the machines.
     pager: Option<Arc<Pager>>,
+    /// Moves its pages, in some of the others.
+    mover: Option<Mover>,
     trace: Option<&'a RefCell<String>>,
 }
 
@@ -217,6 +221,8 @@ impl<'a, F: Modelled> Oracle<'a, F> {
             let words = (0..TABLE_BYTES).step_by(8).map(|at| (at, software.load(Hpa(HOST.0 + at))));
             paged::start(&mut random_for_pager, &mut p2m, &[software.clone(), host.clone()], words)
         });
+        let moves = !is_paged && random_for_pager.once_in(2);
+        let mover = moves.then(|| Mover::new(&mut p2m, &[software.clone(), host.clone()]));
         let (tuning, pages) = layout::tuning(&mut random);
         let first = kind.unwrap_or(PagingKind::FourLevel);
         let mut state = PagingState { pdptes: None, ..random.state(first) };
@@ -252,6 +258,7 @@ impl<'a, F: Modelled> Oracle<'a, F> {
             translation: Translation::default(),
             supported: Engines::ALL,
             pager,
+            mover,
             trace,
         };
         // The machine begins on shadow tables, and most stay there for a while.

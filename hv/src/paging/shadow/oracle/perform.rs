@@ -84,6 +84,12 @@ impl<F: Modelled> Oracle<'_, F> {
             Op::Move { random } if self.pager.is_some() && random % 2 != 0 => {
                 self.evict(&mut Random(random))?
             }
+            Op::P2m { random } if self.mover.is_some() && random % 2 != 0 => {
+                self.migrate(&mut Random(random))?
+            }
+            Op::Move { random } if self.mover.is_some() && random % 4 != 0 => {
+                self.migrate(&mut Random(random))?
+            }
             Op::P2m { random } => self.change_p2m(&mut Random(random)),
             Op::Move { random } => self.move_memory(&mut Random(random))?,
             Op::Policy { random } => self.take_policy(&mut Random(random)),

@@ -134,6 +134,20 @@ fn a_machine_that_loses_pages_is_found_out() {
 }
 
 #[test]
+fn a_machine_that_does_not_flush_what_migrates_is_found_out() {
+    for kind in [PagingKind::Off, PagingKind::TwoLevel, PagingKind::Pae, PagingKind::FourLevel] {
+        assert!(is_found_out(Omits::MoveFlush, kind), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_machine_that_does_not_copy_what_migrates_is_found_out() {
+    for kind in [PagingKind::Off, PagingKind::TwoLevel, PagingKind::Pae, PagingKind::FourLevel] {
+        assert!(is_found_out(Omits::LoseCopy, kind), "{kind:?}");
+    }
+}
+
+#[test]
 fn an_engine_that_passes_over_nested_tables_is_found_out_by_accesses() {
     for step in [Step::CompareNestedLinks, Step::CompareNestedLeaves] {
         assert!(is_found_out(Omits::Engine(step), PagingKind::FourLevel), "{step:?}");

@@ -16,6 +16,10 @@ pub enum Omits {
     Flush,
     /// Processors do not flush what a pager takes away.
     EvictFlush,
+    /// Processors do not flush pages that move to another tier.
+    MoveFlush,
+    /// What moves to another tier is not copied.
+    LoseCopy,
     /// The pager forgets what it holds.
     LosePages,
     /// Leaves stay where memory is closed in a cache domain.

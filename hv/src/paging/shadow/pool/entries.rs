@@ -274,6 +274,21 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         any
     }
 
+    /// Whether a leaf of `level` leads to `to`.
+    pub(in super::super) fn has_leaf(&self, to: Hpa, level: u8) -> bool {
+        let mut slot = self.lists[self.reverse_map(to.0, level)];
+        while slot != NONE {
+            let (id, index) = Self::place(slot);
+            let page = self.page(id);
+            let raw = self.memory.load(page.frame, index);
+            if raw & leaf_address(level) == to.0 && page.key.level() == level {
+                return true;
+            }
+            (slot, _) = Record::of(page, index).neighbours(&self.memory);
+        }
+        false
+    }
+
     /// Whether a leaf of level 1 allows writes to `frame`.
     pub(in super::super) fn is_writable(&self, frame: Hfn) -> bool {
         let to = frame.base().0;

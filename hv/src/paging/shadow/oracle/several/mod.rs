@@ -20,6 +20,7 @@ mod world;
 
 use super::fuzz::trace;
 use super::layout::{self, HOST, HOST_BYTES, RAM, TABLE_BYTES, TABLES};
+use super::migrated::Mover;
 use super::paged;
 use super::recent;
 use super::twins::Omits;
@@ -127,6 +128,8 @@ impl<F: Modelled> Several<F> {
             let words = (0..TABLE_BYTES).step_by(8).map(|at| (at, host.load(Hpa(HOST.0 + at))));
             paged::start(&mut random_for_pager, &mut p2m, std::slice::from_ref(&host), words)
         });
+        let moves = !is_paged && random_for_pager.once_in(2);
+        let mover = moves.then(|| Mover::new(&mut p2m, std::slice::from_ref(&host)));
         let (tuning, pages) = layout::tuning(&mut random);
         let first = kind.unwrap_or(PagingKind::FourLevel);
         let addresses = layout::addresses(&mut random);
@@ -161,7 +164,7 @@ impl<F: Modelled> Several<F> {
         let mut world = World::new(p2m, host, cpus, random);
         (world.physical_bits, world.walks_rom, world.filters_faults) =
             (physical_bits, walks_rom, F::FILTERS_FAULTS);
-        world.pager = pager;
+        (world.pager, world.mover) = (pager, mover);
         let world = Rc::new(world);
         if trace {
             *world.trace.borrow_mut() = Some(format!("{tuning:?}, {pages} pages, {count} VCPUs\n"));

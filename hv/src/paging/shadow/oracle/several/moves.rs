@@ -1,7 +1,9 @@
 //! Changes of the P2m while the VCPUs run.
 
 use super::{Fault, Guest, Several};
+use crate::arch::Access;
 use crate::paging::MapError;
+use crate::paging::guest_walk::peek;
 use crate::paging::model::Modelled;
 use crate::paging::random::Random;
 use crate::paging::range::Changed;
@@ -54,6 +56,48 @@ impl<F: Modelled> Several<F> {
         let loses = omits == Omits::LosePages;
         paged::store(&pager, &self.world.p2m.borrow(), &self.world.host, &leaving, &held, loses, random)?;
         (0..2).for_each(|_| self.world.race());
+        self.check()
+    }
+
+    /// As `vm::tiers` does it: pages leave the P2m and the tables, are copied, and come back elsewhere. The others access them
+    /// meanwhile.
+    pub(super) fn migrate(&mut self, v: usize, random: &mut Random) -> Result<(), Fault> {
+        let world = self.world.clone();
+        let Some(mover) = &world.mover else { return Ok(()) };
+        let omits = world.omits.get();
+        // What this VCPU's processor remembers is among what moves.
+        let probe = random.draw() as usize % world.cpus[v].borrow().probes.len();
+        self.enter(v);
+        self.access(v, probe, Access::READ)?;
+        let wanted = {
+            let (cpu, p2m) = (world.cpus[v].borrow(), world.p2m.borrow());
+            let found = peek(&cpu.state, &world.walked(&p2m), cpu.probes[probe].gva, Access::READ);
+            found.ok().map(|found| found.gpa.frame())
+        };
+        if omits == Omits::MoveFlush {
+            world.omits.set(Omits::Flush);
+        }
+        self.edit(v, |p2m| Ok(mover.take_out(p2m, wanted, random)));
+        world.omits.set(omits);
+        if random.once_in(3) {
+            world.race();
+        }
+        let held = mover.forgotten(&world.host, omits);
+        (0..3).for_each(|_| world.race());
+        loop {
+            let any = mover.copy_one(&world.p2m.borrow(), &world.host, &held)?;
+            if !any {
+                break;
+            }
+            world.race();
+        }
+        mover.end(&world.host, &held)?;
+        for _ in 0..2 {
+            world.race();
+            // This VCPU goes on, too: it has flushed by itself.
+            self.enter(v);
+            self.access(v, probe, Access::READ)?;
+        }
         self.check()
     }
 

@@ -108,6 +108,20 @@ fn a_hypervisor_that_loses_pages_is_found_out() {
     }
 }
 
+#[test]
+fn a_hypervisor_that_does_not_flush_what_migrates_is_found_out() {
+    for kind in [PagingKind::Off, PagingKind::TwoLevel, PagingKind::Pae, PagingKind::FourLevel] {
+        assert!(is_found_out(Omits::MoveFlush, kind), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_hypervisor_that_does_not_copy_what_migrates_is_found_out() {
+    for kind in [PagingKind::Off, PagingKind::TwoLevel, PagingKind::Pae, PagingKind::FourLevel] {
+        assert!(is_found_out(Omits::LoseCopy, kind), "{kind:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 10, ..ProptestConfig::default() })]
 

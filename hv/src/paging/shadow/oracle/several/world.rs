@@ -16,6 +16,7 @@ use crate::paging::arena::Arena;
 use crate::paging::random::Random;
 use crate::paging::shadow::Shootdown;
 use crate::paging::shadow::oracle::layout::{self, TABLE_BYTES, TABLES};
+use crate::paging::shadow::oracle::migrated::Mover;
 use crate::paging::shadow::oracle::stale::Change;
 use crate::paging::shadow::oracle::twins::Omits;
 use crate::paging::shadow::oracle::{Outcome, Walked};
@@ -71,6 +72,8 @@ pub struct World {
     pub is_changing: Cell<bool>,
     /// Holds guest memory, in half of the machines.
     pub pager: Option<Arc<Pager>>,
+    /// Moves its pages, in some of the others.
+    pub mover: Option<Mover>,
     /// What the hypervisor leaves out of each change of the P2m.
     pub omits: Cell<Omits>,
 }
@@ -96,6 +99,7 @@ impl World {
             written_point: Cell::new(0),
             is_changing: Cell::new(false),
             pager: None,
+            mover: None,
             omits: Cell::default(),
         }
     }

@@ -1,0 +1,111 @@
+//! Fast memory beside the machine's other memory: where it is, and how it is used.
+
+use core::fmt;
+use core::str::FromStr;
+
+words! {
+    /// How the fast memory is divided among the VMs.
+    #[derive(Default)]
+    Sharing {
+        /// What each VM's `fast_mib` says.
+        Static = "static",
+        /// By the VMs' weights.
+        #[default]
+        Shares = "shares",
+        /// By their working sets.
+        Wss = "wss",
+        /// In eight steps, up as soon as a VM misses fast memory.
+        EstateQos = "estate-qos",
+        /// In eight steps, down as soon as a VM can do with less.
+        EstateResource = "estate-resource",
+    }
+}
+
+words! {
+    /// Which pages are worth fast memory.
+    #[derive(Default)]
+    HotPolicy {
+        /// Those that were accessed in 22 of the last 32 samples.
+        #[default]
+        Threshold = "threshold",
+        /// As many of the most accessed as there is room for.
+        Histogram = "histogram",
+    }
+}
+
+/// Ranges of fast memory that a machine may have.
+pub const MAX_FAST_RANGES: usize = 8;
+
+/// A range of fast memory, written `MIB@MIB`: how much, and where it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FastRange {
+    /// The first MiB of the machine's physical addresses.
+    pub start_mib: u64,
+    /// MiB, 1 or more.
+    pub mib: u64,
+}
+
+impl FastRange {
+    /// MiB up to which addresses go: 128 TiB.
+    const END: u64 = 1 << 27;
+
+    /// The first MiB behind it.
+    pub const fn end_mib(&self) -> u64 {
+        self.start_mib + self.mib
+    }
+
+    /// Whether both have memory in common.
+    pub const fn overlaps(&self, other: &FastRange) -> bool {
+        self.start_mib < other.end_mib() && other.start_mib < self.end_mib()
+    }
+}
+
+impl fmt::Display for FastRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.mib, self.start_mib)
+    }
+}
+
+/// The text is no range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotARange;
+
+impl fmt::Display for NotARange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("fast memory is MIB@MIB: how much, and where it begins, as in 64@768")
+    }
+}
+
+impl core::error::Error for NotARange {}
+
+impl FromStr for FastRange {
+    type Err = NotARange;
+
+    fn from_str(text: &str) -> Result<FastRange, NotARange> {
+        let (mib, start) = text.split_once('@').ok_or(NotARange)?;
+        let number = |text: &str| text.parse().ok().filter(|mib: &u64| *mib < FastRange::END);
+        let (mib, start_mib) = number(mib).zip(number(start)).ok_or(NotARange)?;
+        let range = FastRange { start_mib, mib };
+        if mib == 0 || range.end_mib() > FastRange::END { Err(NotARange) } else { Ok(range) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn ranges() {
+        let range: FastRange = "64@768".parse().unwrap();
+        assert_eq!((range.start_mib, range.end_mib(), range.to_string()), (768, 832, "64@768".to_string()));
+        assert!(range.overlaps(&"1@831".parse().unwrap()) && !range.overlaps(&"9@832".parse().unwrap()));
+        for bad in
+            ["", "64", "0@1", "@", "-1@4", "1@134217728", "134217727@2", "1 @2", "99999999999999999999@1"]
+        {
+            assert!(bad.parse::<FastRange>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! Memory in two tiers: hot pages of a VM are copied to fast memory, and its mappings lead there (thesis chapter 4).
+//!
+//! All RAM of a VM has frames in slow memory, its *homes*, as it would without tiers. A hot page gets a frame of the [`FastPool`] beside
+//! its home. So the way back always has room, and nothing is fragmented; fast memory adds speed, not room.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`list`] | the hot pages, newest first |
+//! | [`policy`] | which pages are hot, and active |
+//! | [`sharing`] | how much of the fast memory is each VM's; E-states |
+//! | [`pool`] | the fast memory's frames |
+//! | [`migration`] | pages between two tiers |
+//!
+//! [`Tiers`] puts them together for one VM, still without tables and processors: after each sample of accesses [`Tiers::pass`] decides
+//! what moves, and [`Tiers::batch`] hands it out in pieces. `vm::tiers` moves the pages. docs/design/0030-memory-tiers.md has the whole.
+//!
+//! Locks: the one here is a leaf, and held for one pass at most; no page is copied under it.
+
+pub mod list;
+pub mod migration;
+pub mod policy;
+pub mod pool;
+pub mod sharing;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use abi::tiers::HotPolicy;
+use arrayvec::ArrayVec;
+use spin::Mutex;
+
+use self::list::{HotList, Placed, Side};
+use self::migration::{CopyFrame, Migration};
+use self::policy::{Bounds, Histogram};
+use self::pool::FastPool;
+use self::sharing::{Demand, Driver, EState};
+use self::state::State;
+use super::pager::Span;
+use super::pieces::OutOfMemory;
+use crate::arch::addr::{Gfn, Hfn};
+
+/// Listed pages that one pass looks at (`MAX_SCAN` of the thesis, which is for 100 ms).
+pub const MAX_SCAN: u32 = 512;
+/// Pages that one pass moves (`MAX_MFNS`, for which the thesis has no figure).
+pub const MAX_MOVES: usize = 512;
+/// Pages that move together: one shootdown for all.
+pub const BATCH: usize = 32;
+/// Large leaves that one pass has split.
+pub const MAX_SPLITS: usize = 16;
+/// Pages among which one pass looks for hot ones that are not listed: 512 MiB.
+const MAX_LOOK: u32 = 1 << 17;
+/// Pages of a group that [`Heat::hot`] tells of.
+const GROUP: u32 = 64;
+
+/// What a pass must know of pages.
+pub trait Heat {
+    /// The last 32 samples of a page; bit 31 is the latest.
+    fn history(&self, page: Gfn) -> u32;
+
+    /// A bit for each of the 64 pages from `first` on, a multiple of 64, whose history has `least` ones or more.
+    fn hot(&self, first: Gfn, least: u8) -> u64;
+
+    /// What the tables tell of when this page is accessed.
+    fn grain(&self, page: Gfn) -> Grain;
+}
+
+/// What an accessed bit tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grain {
+    /// This page.
+    Page,
+    /// A large leaf, which can be split.
+    Large,
+    /// A large leaf, which is split when one of its pages moves.
+    LargeUntilMoved,
+}
+
+/// A page that is to move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// The page.
+    pub page: Gfn,
+    /// Its frame in fast memory, now or after the move.
+    pub fast: Hfn,
+    /// Its home, if it is to go there; otherwise it is there, and goes to `fast`.
+    pub home: Option<Hfn>,
+    number: u32,
+}
+
+/// What became of a [`Wish`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The page has moved. It came from this frame, or is there now: its home.
+    Moved(Hfn),
+    /// It was accessed when it was about to move.
+    Busy,
+    /// It cannot move now: no plain RAM, or a guest's table that shadow pages are made from.
+    Pinned,
+}
+
+/// What has happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Pages that went to fast memory.
+    pub moved_in: u64,
+    /// Pages that went back home.
+    pub moved_out: u64,
+    /// Moves that came to nothing because the page was accessed.
+    pub busy: u64,
+    /// Moves that the tables did not allow.
+    pub pinned: u64,
+    /// Pages that got on the list.
+    pub listed: u64,
+    /// Pages in slow memory that were taken off the list, inactive.
+    pub dropped: u64,
+    /// Hot pages that found the list full.
+    pub overflows: u64,
+    /// Large leaves that were split.
+    pub splits: u64,
+    /// Passes.
+    pub passes: u64,
+}
+
+/// What can be seen of a VM's tiers now.
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    /// Frames of fast memory that it has.
+    pub fast: u32,
+    /// Frames that it may have.
+    pub share: u32,
+    /// Its hot pages in slow memory.
+    pub waiting: u32,
+    /// Its working set in frames.
+    pub working_set: u32,
+    /// The ones from which on a page is hot.
+    pub hot: u8,
+    /// Its E-state, and whether a person has set it.
+    pub state: (EState, bool),
+    /// Moves that are due.
+    pub pending: usize,
+    /// What has happened.
+    pub counts: Counts,
+}
+
+/// An E-state that the machine does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooMuch {
+    /// Frames of the state.
+    pub wanted: u32,
+    /// Frames that states of other VMs leave.
+    pub left: u32,
+}
+
+/// The tiers of one VM.
+pub struct Tiers {
+    pool: Arc<FastPool>,
+    vm: usize,
+    span: Span,
+    policy: HotPolicy,
+    /// Pages that are moving.
+    pub migration: Arc<Migration>,
+    state: Mutex<Box<State>>,
+    has_pending: AtomicBool,
+}
+
+impl fmt::Debug for Tiers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tiers").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+impl Tiers {
+    /// Of a VM with its RAM at `span`, all of it at home.
+    ///
+    /// # Errors
+    /// No memory for its tables: see [`Tiers::bytes_for`].
+    pub fn new(
+        pool: Arc<FastPool>,
+        vm: usize,
+        demand: Demand,
+        span: Span,
+        policy: HotPolicy,
+        copier: Box<dyn CopyFrame>,
+    ) -> Result<Tiers, OutOfMemory> {
+        let mut pending = Vec::new();
+        pending.try_reserve_exact(MAX_MOVES).map_err(|_| OutOfMemory)?;
+        let list = HotList::new(span.pages(), Self::entries(span.pages(), pool.total()), pool.total())?;
+        let migration = Arc::new(Migration::new(BATCH, copier)?);
+        let share = pool.publish(vm, Some(demand))?;
+        let state = State {
+            list,
+            cursor: 0,
+            bounds: Bounds::new(policy, &[0; 32], share),
+            demand,
+            driver: Driver::default(),
+            share,
+            pending,
+            counts: Counts::default(),
+        };
+        Ok(Tiers {
+            pool,
+            vm,
+            span,
+            policy,
+            migration,
+            state: Mutex::new(Box::new(state)),
+            has_pending: AtomicBool::new(false),
+        })
+    }
+
+    /// Entries of the list: all that fits fast memory, as many that wait for room, and what one pass looks at.
+    fn entries(pages: u32, fast: u32) -> u32 {
+        pages.min(fast.saturating_mul(2).saturating_add(MAX_SCAN))
+    }
+
+    /// Bytes of host memory for a VM of `pages` pages beside `fast` frames of fast memory: 4 for each page, and 36 for each fast frame.
+    pub fn bytes_for(pages: u32, fast: u32) -> usize {
+        HotList::bytes_for(pages, Self::entries(pages, fast), fast) + MAX_MOVES * 4
+    }
+
+    /// The machine's fast memory.
+    pub fn pool(&self) -> &FastPool {
+        &self.pool
+    }
+
+    /// Which pages are hot.
+    pub fn policy(&self) -> HotPolicy {
+        self.policy
+    }
+
+    /// What can be seen now.
+    pub fn view(&self) -> View {
+        let state = self.state.lock();
+        View {
+            fast: state.list.count(Side::Fast),
+            share: state.share,
+            waiting: state.list.count(Side::Slow),
+            working_set: state.demand.working_set,
+            hot: state.bounds.hot,
+            state: (state.demand.state, state.demand.is_set),
+            pending: state.pending.len(),
+            counts: state.counts,
+        }
+    }
+
+    /// Gives the VM an E-state, or (`None`) lets the policy decide again. Pages move with the next passes.
+    ///
+    /// # Errors
+    /// Others have so much by theirs that it does not fit the machine.
+    pub fn set_state(&self, wanted: Option<EState>) -> Result<(), TooMuch> {
+        let mut state = self.state.lock();
+        if let Some(wanted) = wanted {
+            let frames = wanted.frames(self.pool.total());
+            let left = self.pool.total().saturating_sub(self.pool.set_by_others(self.vm));
+            if frames > left {
+                return Err(TooMuch { wanted: frames, left });
+            }
+            state.demand.state = wanted;
+        }
+        state.demand.is_set = wanted.is_some();
+        state.share = self.pool.publish(self.vm, Some(state.demand)).unwrap_or(state.share);
+        Ok(())
+    }
+
+    /// Decides what moves, after a sample. The large leaves that it returns, by their first pages, are to be split if they can be, and
+    /// the histories of their pages forgotten: they seem hot, but their bit is that of the leaf.
+    pub fn pass(
+        &self,
+        heat: &impl Heat,
+        histogram: &Histogram,
+        working_set: u32,
+    ) -> ArrayVec<Gfn, MAX_SPLITS> {
+        let mut state = self.state.lock();
+        let state = &mut **state;
+        state.counts.passes += 1;
+        state.demand.working_set = working_set;
+        state.demand.fast = state.list.count(Side::Fast);
+        state.demand.waiting = state.list.count(Side::Slow);
+        if !state.demand.is_set {
+            state.demand.state = state.driver.step(self.pool.sharing(), self.pool.total(), &state.demand);
+        }
+        // The record was made when the VM began.
+        state.share = self.pool.publish(self.vm, Some(state.demand)).unwrap_or(state.share);
+        state.bounds = Bounds::new(self.policy, histogram, state.share);
+        let splits = state.find(&self.span, heat);
+        state.scan(&self.span, heat);
+        self.has_pending.store(!state.pending.is_empty(), Ordering::Relaxed);
+        splits
+    }
+
+    /// Whether [`Tiers::batch`] has something.
+    #[inline]
+    pub fn has_moves(&self) -> bool {
+        self.has_pending.load(Ordering::Relaxed)
+    }
+
+    /// The next pages to move. Each is to be [settled](Tiers::settle).
+    pub fn batch(&self) -> ArrayVec<Wish, BATCH> {
+        let mut state = self.state.lock();
+        let mut wishes = ArrayVec::new();
+        while !wishes.is_full()
+            && let Some(number) = state.pending.pop()
+        {
+            let page = self.span.page(number);
+            match (state.list.side(number), state.list.placed(number)) {
+                (Some(Side::Fast), Some(Placed { fast, home })) => {
+                    let Some(fast) = self.pool.frame(fast) else { continue };
+                    wishes.push(Wish { page, fast, home: Some(Hfn(home.into())), number });
+                }
+                (Some(Side::Slow), _) => {
+                    let taken = state.list.count(Side::Fast) + ins(&wishes);
+                    if taken >= state.share {
+                        continue;
+                    }
+                    let Some(fast) = self.pool.take().and_then(|fast| self.pool.frame(fast)) else { break };
+                    wishes.push(Wish { page, fast, home: None, number });
+                }
+                _ => {}
+            }
+        }
+        self.has_pending.store(!state.pending.is_empty(), Ordering::Relaxed);
+        wishes
+    }
+
+    /// What became of a page of a batch.
+    pub fn settle(&self, wish: &Wish, outcome: Outcome) {
+        let mut state = self.state.lock();
+        let Some(fast) = self.pool.number(wish.fast) else { return };
+        match (outcome, wish.home) {
+            (Outcome::Moved(home), None) => {
+                state.counts.moved_in += 1;
+                // `is_home` has refused others.
+                let home = home.0 as u32;
+                state.list.place(wish.number, Some(Placed { fast, home }));
+                return;
+            }
+            (Outcome::Moved(_), Some(_)) => {
+                state.counts.moved_out += 1;
+                state.list.place(wish.number, None);
+                state.list.remove(wish.number);
+            }
+            (Outcome::Busy, _) => state.counts.busy += 1,
+            (Outcome::Pinned, _) => state.counts.pinned += 1,
+        }
+        let is_still_there = !matches!(outcome, Outcome::Moved(_)) && wish.home.is_some();
+        if !is_still_there {
+            self.pool.give_back(fast);
+        }
+    }
+
+    /// Whether a frame can be a home: its number must fit the list. 16 TiB do.
+    pub fn is_home(&self, frame: Hfn) -> bool {
+        u32::try_from(frame.0).is_ok_and(|number| number != u32::MAX) && self.pool.number(frame).is_none()
+    }
+}
+
+/// Frames of fast memory that these will take.
+fn ins(wishes: &[Wish]) -> u32 {
+    wishes.iter().filter(|wish| wish.home.is_none()).count() as u32
+}
+
+impl Drop for Tiers {
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        for (_, placed) in state.list.fast() {
+            if let Some(frame) = self.pool.frame(placed.fast) {
+                self.migration.wipe(frame);
+                self.pool.give_back(placed.fast);
+            }
+        }
+        let _the_record_is_there = self.pool.publish(self.vm, None);
+    }
+}

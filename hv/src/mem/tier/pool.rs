@@ -1,0 +1,156 @@
+//! The machine's fast memory: frames that the frame allocator does not have, and what each VM may take of them.
+//!
+//! A VM takes frames one by one, and gives all back at its end. What must hold: a frame is one VM's, or free, and the contents of a free
+//! one are arbitrary but for what a guest has left: the last owner wipes it.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use abi::tiers::Sharing;
+use spin::Mutex;
+
+use super::sharing::{Demand, divide};
+use crate::arch::addr::Hfn;
+use crate::mem::pieces::OutOfMemory;
+
+#[derive(Debug)]
+struct State {
+    /// A bit for each frame that is free.
+    free: Vec<u64>,
+    /// Words below this one have none.
+    first: usize,
+    count: u32,
+    /// By the VM's number.
+    demands: Vec<Option<Demand>>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct FastPool {
+    /// Disjoint.
+    ranges: Vec<Range<Hfn>>,
+    total: u32,
+    sharing: Sharing,
+    state: Mutex<State>,
+}
+
+impl FastPool {
+    /// Of these frames, which are disjoint.
+    ///
+    /// # Errors
+    /// No memory for its tables: a bit for each frame.
+    pub fn new(
+        ranges: impl IntoIterator<Item = Range<Hfn>>,
+        sharing: Sharing,
+    ) -> Result<FastPool, OutOfMemory> {
+        let mut own: Vec<Range<Hfn>> = Vec::new();
+        let mut total = 0u32;
+        for range in ranges {
+            let frames = range.end.0.saturating_sub(range.start.0);
+            total =
+                u32::try_from(frames).ok().and_then(|frames| total.checked_add(frames)).ok_or(OutOfMemory)?;
+            own.try_reserve(1).map_err(|_| OutOfMemory)?;
+            own.push(range);
+        }
+        let words = (total as usize).div_ceil(64);
+        let mut free = Vec::new();
+        free.try_reserve_exact(words).map_err(|_| OutOfMemory)?;
+        free.resize(words, u64::MAX);
+        if let (Some(last), 1..) = (free.last_mut(), total % 64) {
+            *last = (1 << (total % 64)) - 1;
+        }
+        let state = State { free, first: 0, count: total, demands: Vec::new() };
+        Ok(FastPool { ranges: own, total, sharing, state: Mutex::new(state) })
+    }
+
+    /// All its frames.
+    pub fn total(&self) -> u32 {
+        self.total
+    }
+
+    /// Those that are free.
+    pub fn free(&self) -> u32 {
+        self.state.lock().count
+    }
+
+    /// How it is divided.
+    pub fn sharing(&self) -> Sharing {
+        self.sharing
+    }
+
+    /// Where a frame is.
+    pub fn frame(&self, number: u32) -> Option<Hfn> {
+        let mut left = u64::from(number);
+        for range in &self.ranges {
+            let frames = range.end.0 - range.start.0;
+            if left < frames {
+                return Some(Hfn(range.start.0 + left));
+            }
+            left -= frames;
+        }
+        None
+    }
+
+    /// A frame's number.
+    pub fn number(&self, frame: Hfn) -> Option<u32> {
+        let mut before = 0;
+        for range in &self.ranges {
+            if range.contains(&frame) {
+                return Some((before + frame.0 - range.start.0) as u32);
+            }
+            before += range.end.0 - range.start.0;
+        }
+        None
+    }
+
+    /// Takes a frame.
+    pub fn take(&self) -> Option<u32> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let found = state.free[state.first..].iter().position(|word| *word != 0)?;
+        state.first += found;
+        let word = &mut state.free[state.first];
+        let bit = word.trailing_zeros();
+        *word &= *word - 1;
+        state.count -= 1;
+        Some(state.first as u32 * 64 + bit)
+    }
+
+    /// Gives a frame back, to which nothing leads any more, and in which is nothing that another VM must not see, or nothing that the
+    /// next owner does not overwrite as a whole before its guest can read it.
+    pub fn give_back(&self, number: u32) {
+        let mut state = self.state.lock();
+        let (word, bit) = (number as usize / 64, 1 << (number % 64));
+        let Some(free) = state.free.get_mut(word).filter(|free| **free & bit == 0 && number < self.total)
+        else {
+            debug_assert!(false, "frame {number} is not taken");
+            return;
+        };
+        *free |= bit;
+        state.first = state.first.min(word);
+        state.count += 1;
+    }
+
+    /// Says what VM `vm` asks for, or that it is gone; the frames that it may have now.
+    ///
+    /// # Errors
+    /// No memory for the record of one more VM.
+    pub fn publish(&self, vm: usize, demand: Option<Demand>) -> Result<u32, OutOfMemory> {
+        let mut state = self.state.lock();
+        if vm >= state.demands.len() {
+            let more = vm + 1 - state.demands.len();
+            state.demands.try_reserve(more).map_err(|_| OutOfMemory)?;
+            state.demands.resize(vm + 1, None);
+        }
+        state.demands[vm] = demand;
+        Ok(divide(self.sharing, self.total, &state.demands, vm))
+    }
+
+    /// Frames that other VMs than this one have by E-states that a person has set.
+    pub fn set_by_others(&self, vm: usize) -> u32 {
+        let state = self.state.lock();
+        let others = state.demands.iter().enumerate().filter(|(at, _)| *at != vm);
+        let set = others.filter_map(|(_, demand)| demand.filter(|demand| demand.is_set));
+        set.map(|demand| demand.state.frames(self.total)).fold(0, u32::saturating_add)
+    }
+}

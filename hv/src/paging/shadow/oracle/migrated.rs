@@ -1,0 +1,157 @@
+//! Pages that move between two tiers while the trace goes on.
+//!
+//! The migration, the P2m and the engines are the hypervisor's own; what `vm::tiers` does between them is done here step by step, so that
+//! accesses come in between. A page must hold in its new place what it held, and no store may reach its old frame once all
+//! processors have forgotten it.
+
+use super::layout::{self, page_at};
+use super::twins::Omits;
+use super::{Guest, Oracle};
+use crate::arch::addr::{Gfn, Hfn, PAGE_SIZE};
+use crate::mem::host_access::{HostAccess, VecHost};
+use crate::mem::tier::migration::{CopyFrame, Migration, Move};
+use crate::paging::model::Modelled;
+use crate::paging::random::Random;
+use crate::paging::range::Changed;
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Pages of a batch at most.
+const MOST: usize = 8;
+
+/// Copies in each of these memories.
+#[derive(Debug)]
+struct Copier {
+    hosts: Vec<VecHost>,
+    forgets: Arc<AtomicBool>,
+}
+
+impl CopyFrame for Copier {
+    fn copy(&self, from: Hfn, to: Hfn) {
+        if !self.forgets.load(Ordering::Relaxed) {
+            self.hosts.iter().for_each(|host| layout::copy_page(host, from.base(), to.base()));
+        }
+    }
+
+    fn wipe(&self, _: Hfn) {}
+}
+
+/// What moves pages of a guest.
+#[derive(Debug)]
+pub struct Mover {
+    pub migration: Arc<Migration>,
+    hosts: Vec<VecHost>,
+    /// A twin: contents are not copied.
+    forgets: Arc<AtomicBool>,
+    /// The pages of the batch.
+    moves: RefCell<Vec<Move>>,
+}
+
+impl Mover {
+    /// For a guest in all of these memories.
+    pub fn new(p2m: &mut Guest, hosts: &[VecHost]) -> Mover {
+        let forgets = Arc::new(AtomicBool::new(false));
+        let copier = Copier { hosts: hosts.to_vec(), forgets: forgets.clone() };
+        let migration = Arc::new(Migration::new(MOST, Box::new(copier)).expect("the test's own heap"));
+        p2m.set_migration(&migration);
+        Mover { migration, hosts: hosts.to_vec(), forgets, moves: RefCell::default() }
+    }
+
+    /// The first step: some tables become absent, and `wanted` if it is one.
+    pub fn take_out(&self, p2m: &mut Guest, wanted: Option<Gfn>, random: &mut Random) -> Vec<Changed> {
+        let mut all: Vec<Move> = Vec::new();
+        let wanted = wanted.and_then(|page| layout::place(page.0, p2m)).into_iter();
+        for (range, from, to) in wanted.chain((0..3).flat_map(|_| layout::moves(random, p2m))) {
+            let page = Move { page: range.start.frame(), from: from.frame(), to: to.frame() };
+            if all.len() < MOST && !all.contains(&page) {
+                all.push(page);
+            }
+        }
+        *self.moves.borrow_mut() = all;
+        let moves = self.moves.borrow();
+        let changes = moves.iter().map(|page| {
+            let change = p2m.take_out(page.page.base(), page.from).expect("it can be written");
+            assert!(self.migration.add(*page));
+            change
+        });
+        changes.collect()
+    }
+
+    /// All processors have forgotten them; what the old frames hold.
+    pub fn forgotten(&self, host: &VecHost, omits: Omits) -> Vec<Vec<u8>> {
+        self.forgets.store(omits == Omits::LoseCopy, Ordering::Relaxed);
+        self.migration.forgotten();
+        self.moves.borrow().iter().map(|page| page_at(host, page.from.base())).collect()
+    }
+
+    /// Copies one page that is absent still; false: there is none.
+    ///
+    /// # Errors
+    /// It is not as it was at [`Mover::forgotten`].
+    pub fn copy_one(&self, p2m: &Guest, host: &VecHost, held: &[Vec<u8>]) -> Result<bool, String> {
+        let mut result = Ok(true);
+        let any = self.migration.copy_one(&mut |page, frame| {
+            let at = self.moves.borrow().iter().position(|other| other.page == page);
+            if page_at(host, frame.base()) != held[at.expect("it was added")] {
+                result = Err(format!("{page:?} has come to {frame:?} with other contents"));
+            }
+            p2m.attach(page.base(), frame);
+        });
+        result.map(|_| any)
+    }
+
+    /// From now on the old frames are another's.
+    ///
+    /// # Errors
+    /// A store has reached one since [`Mover::forgotten`].
+    pub fn end(&self, host: &VecHost, held: &[Vec<u8>]) -> Result<(), String> {
+        let mut result = Ok(());
+        let moves = self.moves.borrow();
+        self.migration.end(|page, moved| {
+            let at = moves.iter().position(|other| *other == page).expect("it was added");
+            if moved && page_at(host, page.from.base()) != held[at] {
+                result = Err(format!("a store to {:?} went to its old frame after the flush", page.page));
+            }
+            if moved {
+                self.hosts.iter().for_each(|host| host.fill(page.from.base(), PAGE_SIZE, 0xa5));
+            }
+        });
+        result
+    }
+}
+
+impl<F: Modelled> Oracle<'_, F> {
+    /// As `vm::tiers` does it: pages leave the P2m and the tables, are copied, and come back elsewhere.
+    pub(super) fn migrate(&mut self, random: &mut Random) -> Result<(), String> {
+        let Some(mover) = self.mover.take() else { return Ok(()) };
+        let result = self.migrate_with(&mover, random);
+        self.mover = Some(mover);
+        result
+    }
+
+    fn migrate_with(&mut self, mover: &Mover, random: &mut Random) -> Result<(), String> {
+        self.compare()?;
+        let changes = mover.take_out(&mut self.p2m, None, random);
+        self.log(|| format!("    moving: {:x?}", mover.moves.borrow()));
+        let omits = self.machine.omits;
+        if omits == Omits::MoveFlush {
+            self.machine.omits = Omits::Flush;
+        }
+        self.p2m_changed(&changes);
+        self.machine.omits = omits;
+        let probe = random.draw() as usize % self.probes.len();
+        let access = random.access(self.state.cpl);
+        if random.once_in(4) {
+            self.access(probe, self.probes[probe].gva, access)?;
+            self.compare()?;
+        }
+        let held = mover.forgotten(&self.machine.host, omits);
+        self.access(probe, self.probes[probe].gva, access)?;
+        self.compare()?;
+        while mover.copy_one(&self.p2m, &self.machine.host, &held)? {}
+        mover.end(&self.machine.host, &held)?;
+        self.access(probe, self.probes[probe].gva, access)?;
+        Ok(())
+    }
+}

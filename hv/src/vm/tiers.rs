@@ -1,0 +1,177 @@
+//! Moves pages of a VM between slow and fast memory: what [`Tiers`] decides leaves the P2m, the tables and all
+//! processors, is copied, and comes back elsewhere.
+//!
+//! Called by `vcpu::tiers` for a VCPU of the VM, with the VM's regions locked, so that one VCPU does it at a time. The order of a batch,
+//! which must hold (docs/design/0030-memory-tiers.md):
+//!
+//! 1. With the memory locked for writing: pages become absent in the P2m and in the nested tables.
+//! 2. Shadow tables follow, and all processors flush. Until then stores still reach the old frames; an access that finds the page absent
+//!    leaves it there.
+//! 3. Pages are copied and become present in their new frames, by this code, or by an access that
+//!    comes first.
+//!
+//! A VM moves its own pages only, so that what its one VCPU has found without the memory's lock ([`Vm::code`]) stays.
+
+use alloc::vec::Vec;
+
+use arrayvec::ArrayVec;
+
+use super::regions::Records;
+use super::{HostMemory, MapChanges, Memory, Vm};
+use crate::arch::addr::{Gfn, Hpa, PageSize};
+use crate::mem::tier::migration::Move;
+use crate::mem::tier::policy::Histogram;
+use crate::mem::tier::{BATCH, Grain, Heat, Outcome, Tiers, Wish};
+use crate::paging::engine::Engine;
+use crate::paging::format::{NestedAttr, PteFormat};
+use crate::paging::range::{Changed, Flush};
+use crate::paging::shadow::Shadow;
+use crate::paging::table::Found;
+use crate::region::history::Histories;
+
+/// Pages of a large leaf.
+const LARGE: u64 = 512;
+
+/// What samples and tables say of pages.
+struct Seen<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
+    histories: &'a Histories,
+    memory: &'a Memory<F, M>,
+    /// Those in force.
+    nested: bool,
+    shadow: Option<&'a Shadow<M, F>>,
+}
+
+impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Heat for Seen<'_, F, M> {
+    fn history(&self, page: Gfn) -> u32 {
+        self.histories.history(page).unwrap_or(0)
+    }
+
+    fn hot(&self, first: Gfn, least: u8) -> u64 {
+        self.histories.frequent(first, least)
+    }
+
+    fn grain(&self, page: Gfn) -> Grain {
+        let frame = || self.memory.p2m.peek(page.base()).readable().map(Hpa::frame);
+        // Shadow tables have large leaves only for what is in one piece.
+        if let Some(shadow) = self.shadow
+            && frame().is_some_and(|frame| shadow.has_large_leaf(frame))
+        {
+            return Grain::LargeUntilMoved;
+        }
+        if !self.nested {
+            return Grain::Page;
+        }
+        let is_small = |found| match found {
+            Found::Leaf(leaf) => leaf.size == PageSize::Size4K,
+            Found::Hole(_) => true,
+        };
+        let mut trees = self.memory.nested.iter().filter(|(_, tree)| !tree.is_for_phase());
+        if trees.all(|(_, tree)| is_small(tree.find(page.base()))) { Grain::Page } else { Grain::Large }
+    }
+}
+
+impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
+    /// Decides what moves, after a complete sample, and has large leaves split whose pages look hot.
+    pub fn tier_pass(&self, vcpu: u32, work: &mut u32, records: &mut Records) {
+        let Some(tiers) = &self.tiers else { return };
+        let partition = records.guest.partition();
+        let Some(histories) = partition.histories() else { return };
+        let mut histogram: Histogram = [0; 32];
+        let mut quarters = 0;
+        for (rid, _) in partition.regions() {
+            let own = histories.histogram(rid);
+            histogram.iter_mut().zip(own).for_each(|(sum, frames)| *sum = sum.saturating_add(*frames));
+            quarters += histories.working_set(rid);
+        }
+        let working_set = u32::try_from(quarters / 4).unwrap_or(u32::MAX);
+        let splits = {
+            let memory = self.read_memory(work);
+            let engine = self.translation.in_force();
+            let shadow = engine.is_shadow().then(|| self.lock_shadow(vcpu, work));
+            let shadow = shadow.as_ref().and_then(|shadow| shadow.as_ref());
+            let seen = Seen { histories, memory: &memory, nested: engine != Engine::Shadow, shadow };
+            tiers.pass(&seen, &histogram, working_set)
+        };
+        if !splits.is_empty() {
+            self.keep_small(work, splits.iter().copied());
+            let frames = splits.iter().flat_map(|first| (first.0..first.0 + LARGE).map(Gfn));
+            records.guest.partition_mut().clear_histories(frames);
+        }
+    }
+
+    /// Moves the next batch of pages on behalf of this VCPU; what that leaves for it to do. Waits like [`Vm::lock_shadow`].
+    #[cold]
+    pub fn tier_batch(&self, vcpu: u32, work: &mut u32) -> MapChanges {
+        let Some(tiers) = &self.tiers else { return MapChanges::default() };
+        let wishes = tiers.batch();
+        let mut outcomes = [Outcome::Pinned; BATCH];
+        let changes = match self.take_out(tiers, &wishes, &mut outcomes, vcpu, work) {
+            None => MapChanges::default(),
+            Some(changes) => {
+                tiers.migration.forgotten();
+                loop {
+                    // For each page: others want the memory, too.
+                    let memory = self.read_memory(work);
+                    if !tiers.migration.copy_one(&mut |page, frame| memory.p2m.attach(page.base(), frame)) {
+                        break changes;
+                    }
+                }
+            }
+        };
+        tiers.migration.end(|page, moved| {
+            if let Some(n) = wishes.iter().position(|wish| wish.page == page.page) {
+                let home = if wishes[n].home.is_some() { page.to } else { page.from };
+                outcomes[n] = if moved { Outcome::Moved(home) } else { Outcome::Busy };
+            }
+        });
+        wishes.iter().zip(outcomes).for_each(|(wish, outcome)| tiers.settle(wish, outcome));
+        changes
+    }
+
+    /// The first two steps. `None`: no page can move.
+    fn take_out(
+        &self,
+        tiers: &Tiers,
+        wishes: &ArrayVec<Wish, BATCH>,
+        outcomes: &mut [Outcome; BATCH],
+        vcpu: u32,
+        work: &mut u32,
+    ) -> Option<MapChanges> {
+        let mut changed: Vec<Changed> = Vec::new();
+        changed.try_reserve_exact(wishes.len()).ok()?;
+        let (flush, retired, host) = {
+            let mut memory = self.lock_memory(work);
+            let moves: ArrayVec<Option<Move>, BATCH> = {
+                let shadow = self.lock_shadow(vcpu, work);
+                let is_table = |frame| shadow.as_ref().is_some_and(|shadow| shadow.is_table(frame));
+                let to_move = |wish: &Wish| {
+                    let from = memory.p2m.peek(wish.page.base()).writable()?.frame();
+                    let is_there = if wish.home.is_some() { from == wish.fast } else { tiers.is_home(from) };
+                    let to = wish.home.unwrap_or(wish.fast);
+                    // A table's loss costs the faults that fill all its shadow pages again.
+                    (is_there && !is_table(from)).then_some(Move { page: wish.page, from, to })
+                };
+                wishes.iter().map(to_move).collect()
+            };
+            let Memory { p2m, nested, host, .. } = &mut *memory;
+            let mut flush = Flush::None;
+            for (page, outcome) in moves.iter().zip(outcomes) {
+                let Some(page) = page else { continue };
+                let Some(change) = p2m.take_out(page.page.base(), page.from) else { continue };
+                flush = flush.and(nested.remove_memory(p2m, change));
+                changed.push(change);
+                *outcome = Outcome::Busy;
+                if !tiers.migration.add(*page) {
+                    p2m.attach(page.page.base(), page.from);
+                }
+            }
+            (flush, nested.take_retired(), host.clone())
+        };
+        if changed.is_empty() {
+            return None;
+        }
+        let changes = self.translations_changed(vcpu, work, &changed, flush);
+        retired.free(&host);
+        Some(changes)
+    }
+}

@@ -1,0 +1,77 @@
+//! The machine's fast memory, and what a VM needs to use it.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+
+use super::backend::Backend;
+use super::guest::Guest;
+use super::memory::{TierFrames, span};
+use crate::arch::addr::{Hpa, PAGE_SIZE};
+use crate::boot::host::Host;
+use crate::guest::build::BuildError;
+use crate::mem::frame_record::Owner;
+use crate::mem::tier::Tiers;
+use crate::mem::tier::pool::FastPool;
+use crate::mem::tier::sharing::Demand;
+
+/// Frames of a MiB.
+const MIB: u64 = (1 << 20) / PAGE_SIZE;
+
+/// The fast memory that the command line names; `None`: none.
+pub(super) fn pool(host: &Host) -> Option<Arc<FastPool>> {
+    // `start` has refused the machine on an error.
+    let fast = host.fast.as_ref().ok().filter(|fast| fast.bytes() > 0)?;
+    let wanted: u64 = host.options.fast_mem.iter().map(|range| range.mib << 20).sum();
+    if fast.bytes() < wanted {
+        let kib = (wanted - fast.bytes()) >> 10;
+        ::log::warn!(
+            "{kib} KiB of the fast memory are in use by the hypervisor and its files, and so by no guest"
+        );
+    }
+    let frames = fast.iter().map(|range| Hpa(range.start).frame()..Hpa(range.end).frame());
+    match FastPool::new(frames, host.options.fast_sharing) {
+        Ok(pool) => {
+            ::log::info!(
+                "{} MiB of fast memory, divided by {}; hot pages by {}",
+                u64::from(pool.total()) / MIB,
+                pool.sharing(),
+                host.options.fast_policy
+            );
+            Some(Arc::new(pool))
+        }
+        Err(_) => {
+            ::log::warn!("no memory for the records of the fast memory: it is not used");
+            None
+        }
+    }
+}
+
+/// Gives a VM its part of the fast memory, if the machine has any.
+///
+/// # Errors
+/// Its configuration asks for more than there is, or there is no memory for the tables.
+pub(super) fn attach<B: Backend>(
+    pool: Option<&Arc<FastPool>>,
+    host: &Host,
+    guest: &mut Guest<B>,
+    owner: Owner,
+) -> Result<(), BuildError> {
+    let config = &guest.config;
+    let there = pool.map_or(0, |pool| u64::from(pool.total()) / MIB);
+    let fixed = match config.fast_mib {
+        Some(mib) if mib > there => return Err(BuildError::Fast { wanted: mib, there }),
+        fixed => fixed.map(|mib| u32::try_from(mib * MIB).unwrap_or(u32::MAX)),
+    };
+    // Pages of an overcommitted VM are the pager's.
+    let Some(pool) = pool.filter(|_| guest.vm.pager.is_none() && fixed != Some(0)) else { return Ok(()) };
+    let demand = Demand::new(config.share.weight, fixed);
+    // SAFETY: the frames of the VM's RAM are its own, and those of the pool that are not free are their VMs'.
+    let copier = Box::new(unsafe { TierFrames::new(owner, pool.clone()) });
+    let (vm, policy) = (guest.number as usize, host.options.fast_policy);
+    let tiers = Tiers::new(pool.clone(), vm, demand, span(config.memory_mib), policy, copier);
+    let tiers = Arc::new(tiers.map_err(|_| BuildError::Room("lists of hot pages"))?);
+    guest.vm.memory.get_mut().p2m.set_migration(&tiers.migration);
+    guest.vm.regions.sample_always();
+    guest.vm.tiers = Some(tiers);
+    Ok(())
+}

@@ -1,0 +1,186 @@
+//! Table 9 of the memory-region thesis: the latency of memory while hot pages move to the fast tier. The program is memlat (tests/kits),
+//! the machine a lab machine whose memory is slow but for the fast tier; time follows its cycles.
+
+use std::{
+    fmt::Write,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::{
+    ReproduceArgs,
+    verdict::{Claim, claim},
+};
+use crate::{compare::store, host::lock::lock, project::Project, status::Usage, ui::Ui};
+
+pub const NAME: &str = "memory-table9";
+const SHOWS: &str = "latency of memory while hot pages move to the fast tier";
+const PAPER: &str = "Lee, Ph.D. thesis, Georgia Tech 2013";
+const LAB: &str = "westmere-x5660";
+/// What the thesis measured: cycles at the beginning and from 20 s on.
+const THESIS: [f64; 2] = [900.0, 367.0];
+/// Milliseconds in which the latency is to have fallen as far.
+const WITHIN_MS: u64 = 10_000;
+
+/// How a machine is run.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    mode: &'static str,
+    moves: bool,
+}
+
+const SETTINGS: [Setting; 4] = [
+    Setting { mode: "nested", moves: true },
+    Setting { mode: "shadow", moves: true },
+    Setting { mode: "nested", moves: false },
+    Setting { mode: "shadow", moves: false },
+];
+
+/// Latencies in cycles by the time in milliseconds at which they were known.
+type Curve = Vec<(u64, u64)>;
+
+/// The list of figures.
+pub fn list() -> String {
+    format!("{NAME:<12} {SHOWS} ({PAPER})\n")
+}
+
+/// Runs it, and says whether the claim holds.
+///
+/// # Errors
+/// [`Usage`] for options that change nothing here; a run failed.
+pub fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
+    if args.seeds != 1
+        || args.no_kit
+        || args.json.is_some()
+        || args.jobs.is_some()
+        || args.scale.is_some()
+        || !args.workloads.is_empty()
+    {
+        let text = format!("{NAME}: its program is memlat; only --quick, --lab and --output change it");
+        return Err(Usage::new(text).into());
+    }
+    let lab = args.lab.as_deref().unwrap_or(LAB);
+    crate::lab::find(lab)?;
+    if let Some(path) = &args.output {
+        let created = std::fs::File::options().create(true).append(true).open(path);
+        created.map_err(|error| Usage::new(format!("{}: {error}; choose another place", path.display())))?;
+    }
+    let cache = project.cache("reproduce")?;
+    let _lock = lock(&cache, ui)?;
+    let program = compile(project, &cache)?;
+    // The region is several times as large as the last cache.
+    let (mib, ms) = if args.quick { (48, 7000) } else { (64, 12_000) };
+    let settings = &SETTINGS[..if args.quick { 2 } else { 4 }];
+    let mut curves = Vec::new();
+    for setting in settings {
+        let _step = ui.step(&format!("{NAME}: {}", setting.name()));
+        curves.push((*setting, measure(*setting, lab, &program, mib, ms, args.yes)?));
+    }
+    let claims = curves.iter().map(|(setting, curve)| judge(*setting, curve)).collect::<Result<Vec<_>>>()?;
+    let text = text(lab, mib, &curves, &claims);
+    print!("{text}");
+    if let Some(path) = &args.output {
+        let command = format!("cargo pal reproduce {NAME}{}", if args.quick { " --quick" } else { "" });
+        let page = format!("# {NAME}\n\nBy `{command}` on a modelled machine.\n\n```text\n{text}```\n");
+        store::write(path, page.as_bytes())?;
+    }
+    Ok(0)
+}
+
+impl Setting {
+    fn name(self) -> String {
+        format!("{}{}", self.mode, if self.moves { "" } else { ", nothing moves" })
+    }
+}
+
+/// The program, linked statically.
+fn compile(project: &Project, cache: &Path) -> Result<PathBuf> {
+    let program = cache.join("memlat");
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu11", "-O2", "-static", "-o"]).arg(&program);
+    let status = cc.arg(project.root.join("tests/kits/memlat/memlat.c")).status();
+    let status = status.context("cannot run cc; install gcc and libc6-dev")?;
+    ensure!(status.success(), "memlat does not compile; install gcc and libc6-dev");
+    Ok(program)
+}
+
+fn measure(setting: Setting, lab: &str, program: &Path, mib: u64, ms: u64, yes: bool) -> Result<Curve> {
+    let mut pal = Command::new(std::env::current_exe().context("cannot find pal's own program")?);
+    pal.args(["run", "--lab", lab, "--lab-time", "--nested-page", "4K", "--mode", setting.mode]);
+    pal.args(["--fast-mem", &(mib + 8).to_string()]);
+    // No description gives the guest any of it.
+    pal.args(["--fast-sharing", if setting.moves { "shares" } else { "static" }]);
+    pal.args(["--put", &format!("{}:/memlat", program.display())]);
+    pal.args(["--exec", &format!("/memlat latency {mib} {ms}"), "--timeout", "1800"]);
+    pal.args(yes.then_some("--yes"));
+    let output = pal.stderr(std::process::Stdio::inherit()).output().context("cannot run pal")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() || !text.contains(", right") {
+        bail!("{} failed, and nothing is claimed: {}{}", setting.name(), output.status, text);
+    }
+    Ok(text.lines().filter_map(line).collect())
+}
+
+/// `memlat: 700 ms: 900 cycles`.
+fn line(text: &str) -> Option<(u64, u64)> {
+    let (ms, cycles) = text.trim().strip_prefix("memlat: ")?.split_once(" ms: ")?;
+    Some((ms.parse().ok()?, cycles.strip_suffix(" cycles")?.parse().ok()?))
+}
+
+fn judge(setting: Setting, curve: &Curve) -> Result<Claim> {
+    let (Some((_, first)), Some((_, last))) = (curve.first(), curve.last()) else {
+        bail!("{}: memlat has said nothing, and nothing is claimed", setting.name());
+    };
+    let part = |cycles: u64| cycles as f64 / *first as f64;
+    let wanted = THESIS[1] / THESIS[0];
+    let name = setting.name();
+    if !setting.moves {
+        let ours = format!("{name}: {first} cycles, then {last}");
+        return Ok(claim("Without migration the latency stays", ours, part(*last) > 0.9));
+    }
+    let there = curve.iter().find(|(ms, cycles)| *ms <= WITHIN_MS && part(*cycles) <= wanted);
+    let after = there.map_or(String::new(), |(ms, _)| format!("; as low as in the thesis after {ms} ms"));
+    let ours = format!("{name}: {first} cycles, then {last}, {:.0} %{after}", 100.0 * part(*last));
+    Ok(claim(
+        "Memory latency falls from 900 cycles to 367 (41 %) within 20 s; here that is to take 10 s at most",
+        ours,
+        there.is_some() && part(*last) <= wanted,
+    ))
+}
+
+fn text(lab: &str, mib: u64, curves: &[(Setting, Curve)], claims: &[Claim]) -> String {
+    let mut text =
+        format!("{NAME}: {SHOWS} ({PAPER})\n{lab}, {mib} MiB accessed at random, cycles of an access\n\n");
+    for (setting, curve) in curves {
+        let _ = write!(text, "{:<24}", setting.name());
+        for (ms, cycles) in curve {
+            let _ = write!(text, " {:>4.1}s {cycles:>4}", *ms as f64 / 1000.0);
+        }
+        text.push('\n');
+    }
+    for Claim { paper, ours, holds } in claims {
+        let shape = if *holds { "holds" } else { "does not hold" };
+        let _ = write!(text, "\npaper  {paper}\nours   {ours} (modelled)\nshape  {shape}\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_is_judged_by_how_far_and_how_soon_it_falls() {
+        let text = "memlat: 1000 ms: 900 cycles\r\nmemlat: 2000 ms: 500 cycles\nmemlat: 3000 ms: 360 cycles\nmemlat: 5 stores, right\n";
+        let curve: Curve = text.lines().filter_map(line).collect();
+        assert_eq!(curve, [(1000, 900), (2000, 500), (3000, 360)]);
+        let holds = |setting, curve: &[(u64, u64)]| judge(setting, &curve.to_vec()).unwrap().holds;
+        assert!(holds(SETTINGS[0], &curve) && !holds(SETTINGS[2], &curve));
+        assert!(!holds(SETTINGS[1], &[(1000, 900), (11_000, 300)]), "too late");
+        assert!(!holds(SETTINGS[1], &[(1000, 900), (2000, 300), (3000, 500)]), "not for long");
+        assert!(holds(SETTINGS[3], &[(1000, 900), (2000, 890)]));
+        assert!(judge(SETTINGS[0], &Vec::new()).is_err());
+    }
+}

@@ -1,0 +1,157 @@
+//! Fast memory of the machine: where it is, for the hypervisor's command line and for the model of a lab machine.
+
+use std::{fmt, str::FromStr};
+
+use abi::tiers::{FastRange, NotARange};
+use anyhow::Result;
+
+use crate::{
+    cli::{Machine, RunArgs},
+    status::Usage,
+};
+
+/// What a person asks for: some MiB, or a range of the machine's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FastMem {
+    /// That much, besides the memory that the machine has otherwise.
+    More(u64),
+    /// A part of the machine's memory.
+    Part(FastRange),
+}
+
+impl FromStr for FastMem {
+    type Err = NotARange;
+
+    fn from_str(text: &str) -> Result<FastMem, NotARange> {
+        if text.contains('@') {
+            return text.parse().map(FastMem::Part);
+        }
+        text.parse().ok().filter(|mib| (1..=1 << 20).contains(mib)).map(FastMem::More).ok_or(NotARange)
+    }
+}
+
+impl fmt::Display for FastMem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FastMem::More(mib) => mib.fmt(f),
+            FastMem::Part(range) => range.fmt(f),
+        }
+    }
+}
+
+/// QEMU's q35 has all memory below 4 GiB if it is less than this, and otherwise [`LOW`] there and the rest from 4 GiB on.
+const SPLIT: u64 = 2816;
+const LOW: u64 = 2048;
+/// The hypervisor's image is below; QEMU loads the guests' files, and SeaBIOS has its tables, at the end of low memory.
+const FIRST: u64 = 32;
+
+/// The machine's memory in MiB with the fast memory, where that is, and where all memory ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    pub memory_mib: u64,
+    pub range: FastRange,
+    pub end_mib: u64,
+}
+
+/// Finds a place for the fast memory of a machine with `memory_mib` MiB otherwise.
+///
+/// # Errors
+/// There is none.
+pub fn place(wanted: FastMem, memory_mib: u64) -> Result<Layout> {
+    let (memory_mib, mib) = match wanted {
+        FastMem::More(mib) => (memory_mib + mib, Some(mib)),
+        FastMem::Part(_) => (memory_mib, None),
+    };
+    let (start_mib, end_mib) =
+        if memory_mib < SPLIT { (FIRST, memory_mib) } else { (4096, 4096 + memory_mib - LOW) };
+    let range = match (wanted, mib) {
+        (FastMem::Part(range), _) => range,
+        (FastMem::More(mib), _) => FastRange { start_mib, mib },
+    };
+    if range.end_mib() > end_mib {
+        let text = format!(
+            "--fast-mem: {range} is not in one piece in the machine's memory, which ends at {end_mib} MiB; choose another size or place, or another --host-mem"
+        );
+        return Err(Usage::new(text).into());
+    }
+    Ok(Layout { memory_mib, range, end_mib })
+}
+
+/// The words for the hypervisor's command line.
+pub fn words(args: &RunArgs, layout: Option<Layout>) -> String {
+    let Some(Layout { range, .. }) = layout else { return String::new() };
+    let mut words = format!(" fast-mem={range}");
+    if let Some(sharing) = args.fast_sharing {
+        words += &format!(" fast-sharing={sharing}");
+    }
+    if let Some(policy) = args.fast_policy {
+        words += &format!(" fast-policy={policy}");
+    }
+    words
+}
+
+/// The description of a lab machine whose memory is slow but for the fast memory. One that says which memory is where stays as it is.
+pub fn describe(text: &str, Layout { range, end_mib, .. }: Layout) -> String {
+    if text.lines().any(|line| line.trim() == "[[memory.range]]") {
+        return text.to_owned();
+    }
+    let slow = |from: u64, to: u64| {
+        if from < to {
+            format!("\n[[memory.range]]\nfrom_mib = {from}\nto_mib = {to}\n")
+        } else {
+            String::new()
+        }
+    };
+    let (start, end) = (range.start_mib, range.end_mib());
+    let fast = format!("\n[[memory.range]]\nfrom_mib = {start}\nto_mib = {end}\nnode = 0\n");
+    [text, &slow(0, start), &fast, &slow(end, end_mib)].concat()
+}
+
+/// Refuses options that the machine cannot follow.
+///
+/// # Errors
+/// [`Usage`].
+pub fn check(args: &RunArgs) -> Result<()> {
+    let wrong = |text: &str| Err(Usage::new(text).into());
+    match args.fast_mem {
+        Some(_) if args.machine != Machine::QemuSvm => {
+            wrong("--fast-mem: the hypervisor on QEMU's machine divides it; take --machine qemu-svm")
+        }
+        Some(_) if args.overcommit => {
+            wrong("--fast-mem: pages of a guest with --overcommit get none; leave one of the two out")
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fast_memory_is_in_one_piece() {
+        let range = |text: &str| text.parse::<FastRange>().unwrap();
+        let placed = |wanted: &str, mib| {
+            place(wanted.parse().unwrap(), mib).ok().map(|at| (at.memory_mib, at.range, at.end_mib))
+        };
+        assert_eq!(placed("64", 500), Some((564, range("64@32"), 564)));
+        assert_eq!(placed("64", 3000), Some((3064, range("64@4096"), 5112)));
+        assert_eq!(placed("2000", 1000), None, "it would lie on both sides of the hole");
+        assert_eq!(placed("32@100", 500), Some((500, range("32@100"), 500)));
+        assert_eq!(placed("32@480", 500), None);
+        assert!("0".parse::<FastMem>().is_err() && "x@1".parse::<FastMem>().is_err());
+    }
+
+    #[test]
+    fn a_lab_machine_is_slow_elsewhere() {
+        let (text, _) = crate::lab::find("westmere-x5660").unwrap();
+        let described = describe(&text, place("64".parse().unwrap(), 500).unwrap());
+        let machine = labsim::machine::read(&described, "it").unwrap();
+        let ranges: Vec<_> = machine.memory.get_ref().range.iter().map(|range| range.get_ref()).collect();
+        assert_eq!(
+            ranges.iter().map(|range| (range.from_mib, range.node)).collect::<Vec<_>>(),
+            [(0, None), (32, Some(0)), (96, None)]
+        );
+        assert_eq!(describe(&described, place("1@1".parse().unwrap(), 10).unwrap()), described);
+    }
+}
