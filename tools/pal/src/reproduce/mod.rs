@@ -1,9 +1,10 @@
 //! `pal reproduce`: figures of the papers, from cells as `pal compare` runs them. [`figures`] says what is run, [`verdict`] whether the
-//! claim's shape holds, [`page`] writes it down. [`apr`] has the figures that are simulated.
+//! claim's shape holds, [`page`] writes it down. [`apr`] has the figures that are simulated, [`region`] those of memory regions.
 
 mod apr;
 mod figures;
 mod page;
+pub mod region;
 mod verdict;
 
 use std::path::PathBuf;
@@ -37,6 +38,7 @@ Examples:
   cargo pal reproduce dav2m-fig11 --workloads phases --scale 4
   cargo pal reproduce dsp-fig7 --quick --lab opteron-2350
   cargo pal reproduce apr-fig41 --quick -o docs/results/apr-fig41.md
+  cargo pal reproduce region-fig18 --quick
 
 The workloads stand in for those of the papers (cargo pal workload list). All figures are modelled: the machine is a lab machine; those of APR are simulated. \
 Cells are kept; what another figure or a comparison with the same --json has run is not run again.
@@ -100,11 +102,14 @@ impl Part {
 /// [`Usage`] for names and files; a cell failed.
 pub fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let Some(name) = &args.name else {
-        print!("{}{}", figures::list(), apr::list());
+        print!("{}{}{}", figures::list(), apr::list(), region::list());
         return Ok(0);
     };
     if let Some(figure) = apr::find(name) {
         return apr::run(figure, args, ui);
+    }
+    if let Some(figure) = region::find(name) {
+        return region::run(figure, args, project, ui);
     }
     let figure = figures::find(name)?;
     let parts = plan(args, figure)?;
