@@ -98,7 +98,27 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
     /// # Errors
     /// No memory for tables.
     pub fn open(&mut self, page: Gfn, p2m: &P2m<impl TableMemory>) -> Result<Flush, MapError> {
-        self.follow(p2m, GpaRange::page(page.base()))
+        let (page, shows) = (page.base(), self.shows);
+        match self.table.set_page(page, attr(p2m.peek(page), shows)) {
+            Some(flush) => Ok(flush),
+            None => self.follow(p2m, GpaRange::page(page)),
+        }
+    }
+
+    /// Whether a page is open in the tables of a phase.
+    pub fn is_open(&self, page: Gfn) -> bool {
+        matches!(self.table.walk(page.base()), Found::Leaf(_))
+    }
+
+    /// Closes a page in the tables of a phase, until the next touch.
+    ///
+    /// # Errors
+    /// As [`Nested::forget`].
+    pub fn close_page(&mut self, page: Gfn) -> Result<Flush, MapError> {
+        match self.table.set_page(page.base(), None) {
+            Some(flush) => Ok(flush),
+            None => self.forget(GpaRange::page(page.base())),
+        }
     }
 
     /// Whether these are tables of a phase.

@@ -6,9 +6,12 @@
 //!
 //! What must hold: an instruction that touches regions of two domains completes. Each move brings it to a domain where another one
 //! of its regions is closed, so it would move for ever. While it does not complete, its VCPU's registers stay the same. A VCPU that
-//! comes back with the same registers has its region opened: at the third fault if it has hardly run since the one before, at
-//! fault 64 in any case. An opened region is not closed again by anything here, so at most 64 moves for each region that an
-//! instruction touches come before its end, whatever the clock says.
+//! comes back with the same registers and touches another region than before has its region opened: at the third fault if it has
+//! hardly run since the one before, at fault 64 in any case. An opened region is not closed again by anything here, so at most 64
+//! moves for each region that an instruction touches come before its end, whatever the clock says.
+//!
+//! A loop that begins each visit to a region with the same registers touches the same region with them, and is not taken for
+//! that; only if it comes back within [`NO_VISIT_NS`], as where interrupts come as fast as moves.
 //!
 //! Besides, a region that moves VCPUs too often is opened: the moves cost more than the cache gains.
 
@@ -17,7 +20,8 @@ use alloc::vec::Vec;
 use super::Rid;
 use crate::mem::pieces::OutOfMemory;
 
-/// Moves of a region's VCPUs in a [`WINDOW_NS`] at most: 2000 in a second, up to which the thesis found them profitable.
+/// Moves of a region's VCPUs in a [`WINDOW_NS`] at most: 2000 in a second, up to which the thesis found them profitable where one takes
+/// 16 µs.
 pub const MOST_MOVES: u32 = 20;
 /// Nanoseconds of machine time in which moves are counted together.
 pub const WINDOW_NS: u64 = 10_000_000;
@@ -27,6 +31,14 @@ pub const STUCK_FAULTS: u8 = 3;
 pub const HARDLY_NS: u64 = 1_000_000;
 /// Faults with the same registers after which a region is opened in any case.
 pub const SAME_FAULTS: u8 = 64;
+/// Run time, in nanoseconds, below which a visit to a region is none: moves would take most of the time.
+pub const NO_VISIT_NS: u64 = 20_000;
+
+/// The most moves of a region's VCPUs in a [`WINDOW_NS`], where a move takes `move_ns` nanoseconds: what takes about as much time as
+/// [`MOST_MOVES`] on the thesis' machine, a thirtieth.
+pub fn most_moves(move_ns: u32) -> u32 {
+    u32::try_from(WINDOW_NS / 30 / u64::from(move_ns.max(1))).unwrap_or(u32::MAX).max(1)
+}
 /// States of registers that a VCPU remembers: interrupt handlers may fault between two faults of an instruction.
 const STATES: usize = 4;
 
@@ -43,6 +55,8 @@ pub struct Touch {
     pub now: u64,
     /// A processor of the region's domain may run the VCPU.
     pub can_move: bool,
+    /// Moves in a [`WINDOW_NS`] after which the region is opened.
+    pub most: u32,
 }
 
 /// What becomes of the VCPU.
@@ -67,27 +81,38 @@ pub enum Reason {
 }
 
 /// What is remembered of a VCPU's last touches.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct LastTouches {
-    states: [(u64, u8); STATES],
+    /// Registers, the region that was touched with them last, and faults.
+    states: [(u64, Rid, u8); STATES],
     next: usize,
     /// What it had run at the last touch.
     ran: u64,
 }
 
+impl Default for LastTouches {
+    fn default() -> LastTouches {
+        LastTouches { states: [(0, Rid::POOL, 0); STATES], next: 0, ran: 0 }
+    }
+}
+
 impl LastTouches {
     /// Whether the VCPU has made no progress, as far as this touch tells; which is remembered.
     fn is_stuck(&mut self, touch: &Touch) -> bool {
-        let hardly_ran = touch.ran.saturating_sub(self.ran) < HARDLY_NS;
+        let ran = touch.ran.saturating_sub(self.ran);
         self.ran = touch.ran;
-        let known = self.states.iter_mut().find(|(state, faults)| *faults != 0 && *state == touch.registers);
-        let Some((_, faults)) = known else {
-            self.states[self.next] = (touch.registers, 1);
+        let known =
+            self.states.iter_mut().find(|(state, _, faults)| *faults != 0 && *state == touch.registers);
+        let Some((_, rid, faults)) = known else {
+            self.states[self.next] = (touch.registers, touch.rid, 1);
             self.next = (self.next + 1) % STATES;
             return false;
         };
-        *faults = faults.saturating_add(1);
-        let is_stuck = *faults >= SAME_FAULTS || hardly_ran && *faults >= STUCK_FAULTS;
+        let is_other = core::mem::replace(rid, touch.rid) != touch.rid;
+        if is_other || ran < NO_VISIT_NS {
+            *faults = faults.saturating_add(1);
+        }
+        let is_stuck = *faults >= SAME_FAULTS || is_other && ran < HARDLY_NS && *faults >= STUCK_FAULTS;
         if is_stuck {
             *faults = 0;
         }
@@ -171,7 +196,7 @@ impl Micro {
         let reason = match () {
             () if !touch.can_move => Reason::NoProcessor,
             () if is_stuck => Reason::Stuck,
-            () if record.in_window >= MOST_MOVES => Reason::TooOften,
+            () if record.in_window >= touch.most => Reason::TooOften,
             () => {
                 record.moves += 1;
                 record.in_window += 1;

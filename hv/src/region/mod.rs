@@ -190,6 +190,8 @@ pub enum Target {
     Frame(Gfn),
     /// Those that are in this region now.
     Region(Rid),
+    /// This one and those that follow it in the list of its region ([`Partition::frames_from`](partition::Partition::frames_from)).
+    From(Gfn),
 }
 
 /// One thing that follows from a transition.

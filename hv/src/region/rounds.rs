@@ -32,6 +32,13 @@ const MOST_AGED: usize = 1024;
 /// A region below this part of the smallest cache is open everywhere: what its misses cost is less than what moves would.
 const LEAST_PART: u32 = 64;
 
+/// [`Params::most_moves`] where a move takes so long: as much time as by the default on the thesis' machine.
+fn most_moves_of_a_page(move_ns: u32) -> u32 {
+    let default = Params::default();
+    let most = u64::from(default.most_moves) * u64::from(default.move_ns) / u64::from(move_ns.max(1));
+    u32::try_from(most).unwrap_or(u32::MAX).max(1)
+}
+
 /// What rounds have done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -105,6 +112,7 @@ impl Rounds {
             period_ns: u64::from(settings.period_ms) * 1_000_000,
             phase_ns: ns(settings.phase_ms.saturating_mul(1000)),
             move_ns: ns(settings.move_us),
+            most_moves: most_moves_of_a_page(ns(settings.move_us)),
             ..Params::default()
         };
         Ok(Rounds {

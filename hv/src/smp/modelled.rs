@@ -3,7 +3,7 @@
 //! A PCPU's own time is its cycle counter plus a base. The machine's time is the latest that any PCPU has read. A PCPU that is behind when
 //! it reads moves its base up to that, as if it had waited. So no reading is before an earlier one, on whichever PCPU, and a VCPU
 //! that migrates needs nothing. On one PCPU the clock is the counter. A halted PCPU is charged nothing and adds nothing; while all
-//! of them are halted, time passes as on the host's clock. If the counter of a PCPU stops, the whole machine goes on by the host's
+//! of them are halted, time passes as on the host's clock. One that another PCPU wakes is not halted any more. If the counter of a PCPU stops, the whole machine goes on by the host's
 //! clock, from the time reached, for good.
 //!
 //! Hardware-free: counters and the host's TSC are arguments. `vmm::lab_time` reads them; docs/design/0020-modelled-time.md.
@@ -75,6 +75,18 @@ struct Activity {
     busy: u32,
     /// The host's TSC when the last one was halted.
     since: u64,
+    states: Box<[State]>,
+}
+
+/// What a PCPU does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Busy,
+    /// An interrupt is on its way to it, since it has last looked whether there is something to do.
+    Kicked,
+    Halted,
+    /// It is halted, and an interrupt is on its way to it. It counts as busy.
+    Woken,
 }
 
 /// The clock. Its frequency is the modelled processor's.
@@ -110,7 +122,11 @@ impl ModelledClock {
             is_plain: AtomicBool::new(false),
             plain_base: AtomicU64::new(0),
             is_reported: AtomicBool::new(false),
-            activity: Mutex::new(Activity { busy: 0, since: now }),
+            activity: Mutex::new(Activity {
+                busy: 0,
+                since: now,
+                states: core::iter::repeat_n(State::Halted, pcpus).collect(),
+            }),
             parts: (0..pcpus).map(part).collect(),
         }
     }
@@ -183,13 +199,43 @@ impl ModelledClock {
         self.is_plain.load(Ordering::Relaxed) && !self.is_reported.swap(true, Ordering::Relaxed)
     }
 
-    /// PCPU `pcpu`, which executes this, is about to be halted.
+    /// PCPU `pcpu`, which executes this, is about to look a last time whether there is something to do before it is halted.
+    pub fn look(&self, pcpu: usize) {
+        let mut activity = self.activity.lock();
+        if let Some(state @ State::Kicked) = activity.states.get_mut(pcpu) {
+            *state = State::Busy;
+        }
+    }
+
+    /// PCPU `pcpu`, which executes this, is about to be halted. One that was kicked since its last look will be interrupted at once.
     pub fn halt(&self, pcpu: usize, at: Reading) {
         self.now(pcpu, at);
         let mut activity = self.activity.lock();
+        if let Some(state) = activity.states.get_mut(pcpu) {
+            if *state == State::Kicked {
+                *state = State::Woken;
+                return;
+            }
+            *state = State::Halted;
+        }
         activity.busy = activity.busy.saturating_sub(1);
         if activity.busy == 0 {
             activity.since = at.tsc;
+        }
+    }
+
+    /// Another PCPU is about to send PCPU `pcpu` an interrupt. If that one is halted, it counts as busy from now on: how long the
+    /// host takes to wake the thread behind it is no time of the machine's.
+    pub fn wake(&self, pcpu: usize) {
+        let mut activity = self.activity.lock();
+        let Some(state) = activity.states.get_mut(pcpu) else { return };
+        match state {
+            State::Busy => *state = State::Kicked,
+            State::Halted => {
+                *state = State::Woken;
+                activity.busy += 1;
+            }
+            State::Kicked | State::Woken => {}
         }
     }
 
@@ -201,7 +247,10 @@ impl ModelledClock {
             let passed = self.from_host.of(at.tsc.saturating_sub(activity.since));
             self.latest.fetch_add(passed, Ordering::AcqRel);
         }
-        activity.busy += 1;
+        let was = activity.states.get_mut(pcpu).map(|state| core::mem::replace(state, State::Busy));
+        if was != Some(State::Woken) {
+            activity.busy += 1;
+        }
         drop(activity);
         if let Some(part) = self.parts.get(pcpu) {
             // What it was charged before is no time of this clock.

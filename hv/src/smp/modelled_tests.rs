@@ -92,6 +92,42 @@ fn time_of_a_halt_is_the_hosts_unless_another_pcpu_executes() {
     assert!(world.now(0) <= after + 10, "PCPU 1 was busy meanwhile");
 }
 
+/// A VCPU goes from one PCPU to the other: the time that the host's thread takes to wake up is not the machine's.
+#[test]
+fn a_pcpu_that_is_woken_is_not_halted_any_more() {
+    let mut world = World::new(2);
+    world.halt(1);
+    let begin = world.now(0);
+    world.clock.wake(1);
+    world.clock.wake(1);
+    world.halt(0);
+    world.tsc += 10 * HOST_KHZ;
+    world.resume(1);
+    assert!(world.now(1) <= begin + 10, "ten milliseconds on the host");
+    // It counts once: when it is halted, too, time passes.
+    world.halt(1);
+    world.tsc += HOST_KHZ;
+    world.resume(0);
+    assert!((begin + KHZ..begin + KHZ + 20).contains(&world.now(0)));
+    world.resume(1);
+    // An interrupt between the last look and the halt ends that at once.
+    let begin = world.now(1);
+    world.clock.look(1);
+    world.clock.wake(1);
+    world.halt(1);
+    world.halt(0);
+    world.tsc += 10 * HOST_KHZ;
+    world.resume(1);
+    assert!(world.now(1) <= begin + 10);
+    // One before the look was seen by that.
+    world.clock.wake(1);
+    world.clock.look(1);
+    world.halt(1);
+    world.tsc += HOST_KHZ;
+    world.resume(0);
+    assert!((begin + KHZ..begin + KHZ + 20).contains(&world.now(0)));
+}
+
 #[test]
 fn who_is_behind_moves_up() {
     let mut world = World::new(2);
@@ -211,6 +247,7 @@ enum Step {
     HostTime(u64),
     Read(usize),
     Toggle(usize),
+    Wake(usize),
     Arm(usize, u64),
     Stop(usize),
 }
@@ -222,6 +259,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => amount().prop_map(Step::HostTime),
         8 => (0usize..4).prop_map(Step::Read),
         3 => (0usize..4).prop_map(Step::Toggle),
+        2 => (0usize..4).prop_map(Step::Wake),
         3 => (0usize..4, amount()).prop_map(|(pcpu, n)| Step::Arm(pcpu, n)),
         1 => (0usize..40).prop_map(Step::Stop),
     ]
@@ -248,6 +286,7 @@ proptest! {
                 Step::HostTime(ticks) => world.tsc += ticks,
                 Step::Toggle(pcpu) if world.halted[pcpu] => world.resume(pcpu),
                 Step::Toggle(pcpu) => world.halt(pcpu),
+                Step::Wake(pcpu) => world.clock.wake(pcpu),
                 Step::Arm(pcpu, ahead) if !world.halted[pcpu] => {
                     let at = world.at(pcpu);
                     let now = world.clock.now(pcpu, at);

@@ -26,6 +26,11 @@ pub trait Host {
         None
     }
 
+    /// Instructions of the hypervisor that the PCPU has counted; `None` if it does not.
+    fn host_instructions(&mut self) -> Option<u64> {
+        None
+    }
+
     /// The number of the VCPU's VM in the configuration.
     fn vm_number(&self) -> u8 {
         0

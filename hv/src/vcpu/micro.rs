@@ -18,7 +18,7 @@ use crate::arch::addr::Gpa;
 use crate::arch::state::Gpr;
 use crate::device::Tsc;
 use crate::paging::tree_key::TreeKey;
-use crate::region::micro::{LastTouches, Touch, Verdict};
+use crate::region::micro::{LastTouches, MOST_MOVES, Touch, Verdict, most_moves};
 use crate::region::{Domain, Rid};
 use crate::trace::cost::Cost;
 use crate::virt::Virt;
@@ -35,15 +35,41 @@ pub struct Moves {
     region: Option<Rid>,
     /// Host TSC at the fault, while it is on its way.
     began: Option<u64>,
+    /// The same of the move that has brought it to where it runs, until that is added up.
+    arrived: Option<u64>,
     /// Moves, from the fault to the next entry.
     pub cost: Cost,
+    /// Instructions of the hypervisor for these on the PCPU that the VCPU leaves, and for those on the one where it goes on; where its
+    /// PCPUs count.
+    pub instructions: [Cost; 2],
+    /// What the PCPU of the fault had counted then.
+    began_at: Option<u64>,
 }
 
 impl Moves {
-    /// The VCPU was entered at this host TSC, for the first time in its turn. In the turn that ends with the fault that was before.
+    /// A move begins, at this host TSC. `counted`: instructions of the hypervisor on this PCPU so far.
+    fn begin(&mut self, tsc: u64, counted: Option<u64>) {
+        self.arrived = self.began.replace(tsc);
+        self.began_at = counted;
+    }
+
+    /// Whether the VCPU is on its way to another PCPU.
+    pub fn is_on_the_way(&self) -> bool {
+        self.began.is_some()
+    }
+
+    /// The VCPU was entered at this host TSC, for the first time in the turn that ends now. It may have ended with another move.
     pub fn entered(&mut self, tsc: u64) {
-        if let Some(began) = self.began.take_if(|began| *began <= tsc) {
-            self.cost.add(tsc - began);
+        let before = |began: &mut u64| *began <= tsc;
+        if let Some(began) = self.arrived.take().or_else(|| self.began.take_if(before)) {
+            self.cost.add(tsc.saturating_sub(began));
+        }
+    }
+
+    /// The VCPU leaves its PCPU, which has counted this many instructions of the hypervisor.
+    pub fn left(&mut self, counted: Option<u64>) {
+        if let (Some(from), Some(to)) = (self.began_at.take(), counted) {
+            self.instructions[0].add(to.saturating_sub(from));
         }
     }
 }
@@ -81,7 +107,9 @@ pub(super) fn closed<V: Virt, M: HostMemory, H: Host>(
         // Opened since the fault; or there was no memory to open it with.
         vm.set_homes(vcpu.id, &mut vcpu.work, partition, core::iter::once(frame)).ok()
     } else {
-        let touch = Touch { rid, registers, ran, now, can_move: target.is_some() };
+        let move_ns = records.rounds.as_ref().map(|rounds| rounds.params().move_ns);
+        let most = move_ns.map_or(MOST_MOVES, most_moves);
+        let touch = Touch { rid, registers, ran, now, can_move: target.is_some(), most };
         match records.micro.touch(&mut vcpu.moves.last, &touch) {
             Verdict::Move => {
                 let Records { guest, rounds, .. } = &mut *records;
@@ -94,7 +122,7 @@ pub(super) fn closed<V: Virt, M: HostMemory, H: Host>(
                 }
                 vcpu.moves.target = target;
                 vcpu.moves.region = Some(rid);
-                vcpu.moves.began = Some(tsc);
+                vcpu.moves.begin(tsc, host.host_instructions());
                 vcpu.request(work::MOVE);
                 return Outcome::Resume;
             }

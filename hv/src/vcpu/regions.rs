@@ -46,6 +46,10 @@ pub struct OwnPhase {
     overhead: u64,
     /// Pages that are open until the current region is closed.
     open: Vec<Gfn>,
+    /// Where its stack and its code are.
+    near: phase::Near,
+    /// Pages that the last touch has opened.
+    ahead: usize,
     /// Registers at the last touch that has changed the region.
     last: u64,
     /// Interrupts that the guest has taken, and whether one stood ready, when that was last looked at.
@@ -190,6 +194,8 @@ fn begin<V: Virt, M: HostMemory>(
     vcpu.phase.overhead = 0;
     vcpu.phase.end_ns = Some(ran_ns + phase_ns);
     vcpu.phase.last = 0;
+    vcpu.phase.ahead = 0;
+    vcpu.phase.near = phase::Near::default();
     vcpu.phase.interrupts = (vcpu.interrupts.counts.interrupts, false);
     vcpu.phase.open.clear();
     set_tree(vcpu, vm, PHASE);

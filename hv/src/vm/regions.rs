@@ -82,6 +82,9 @@ pub struct Regions {
     at: Once<At>,
     /// Virtual time of the VM in nanoseconds: what its VCPU that has run most has run.
     ran_ns: AtomicU64,
+    /// Instructions of the hypervisor from where a VCPU's registers are saved that moves to another cache to the interrupt for
+    /// the PCPU where it goes on, of all moves.
+    leaving: AtomicU64,
 }
 
 /// Why a region is not mapped to a cache.
@@ -102,6 +105,16 @@ impl From<Refused> for NotPlaced {
 }
 
 impl Regions {
+    /// Counts instructions of a move, from where the VCPU's registers are saved to the interrupt for the other PCPU.
+    pub fn count_leaving(&self, instructions: u64) {
+        self.leaving.fetch_add(instructions, Ordering::Relaxed);
+    }
+
+    /// What [`Regions::count_leaving`] was told so far.
+    pub fn leaving(&self) -> u64 {
+        self.leaving.load(Ordering::Relaxed)
+    }
+
     /// Locks them on behalf of a VCPU; between two attempts its PCPU does what `wait` says. No other lock of the VM is held. A request of the guest's takes no
     /// longer than [`MAX_FRAMES`](crate::region::guest::MAX_FRAMES) frames, the first one as long as the VM's memory is large; to
     /// map a region to a cache or to open it as long as the region is large.

@@ -31,11 +31,15 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
     fn idle_until(&mut self, deadline: u64) {
         // Before the last look: an interrupt that comes after the look ends the HLT, whose STI lets it in.
         self.arm(deadline, true);
+        if let Some(time) = self.lab_time() {
+            time.look(self.cpu.index);
+        }
         if self.is_wanted() || self.has(work::CONSOLE | work::TIMER) {
             return self.look();
         }
         // QEMU's emulation may have overlooked an interrupt at the last VMRUN; halted, nothing would make it look.
         lapic::look_again();
+        self.moves.halted_at = self.host_instructions();
         let lab_time = self.lab_time();
         if let Some(time) = lab_time {
             time.halt(self.cpu.index);

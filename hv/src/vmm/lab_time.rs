@@ -78,9 +78,19 @@ impl LabTime {
         self.clock.now(pcpu as usize, self.read(pcpu))
     }
 
+    /// PCPU `pcpu`, which executes this, is about to look whether there is something to do before it is halted.
+    pub fn look(&self, pcpu: u32) {
+        self.clock.look(pcpu as usize);
+    }
+
     /// PCPU `pcpu`, which executes this, is about to be halted.
     pub fn halt(&self, pcpu: u32) {
         self.clock.halt(pcpu as usize, self.read(pcpu));
+    }
+
+    /// PCPU `pcpu` is about to be sent an interrupt by the one that executes this.
+    pub fn wake(&self, pcpu: u32) {
+        self.clock.wake(pcpu as usize);
     }
 
     /// PCPU `pcpu`, which executes this, was halted, or begins to run guests.

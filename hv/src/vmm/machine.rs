@@ -196,6 +196,9 @@ impl<B: Backend> Machine<B> {
     /// Tells a PCPU to ask the scheduler.
     pub fn send(&self, kick: Kick) {
         if let Some(pcpu) = kick.0.and_then(smp::pcpu) {
+            if let Some(time) = &self.lab_time {
+                time.wake(pcpu.index);
+            }
             smp::kick(pcpu);
         }
     }

@@ -1,5 +1,6 @@
 //! A PCPU as the run loop sees it: its timer, its interrupts, the console of the guest that it runs.
 
+mod counting;
 mod sleepers;
 
 use alloc::vec::Vec;
@@ -7,6 +8,7 @@ use core::sync::atomic::Ordering;
 
 use ::records::trace::{Event, What};
 
+use self::counting::MoveCounts;
 use super::backend::Backend;
 use super::console::Written;
 use super::lab_time::LabTime;
@@ -53,6 +55,8 @@ pub struct Pcpu<B: Backend, const LAB: bool> {
     traced: bool,
     /// VCPUs that went to sleep here, and when they want to be woken.
     sleepers: Vec<(u64, VcpuId)>,
+    /// What moves to other caches take.
+    pub(super) moves: MoveCounts,
 }
 
 impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
@@ -78,6 +82,7 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
             stall_detector: StallDetector::default(),
             traced: machine.records.as_ref().is_some_and(|records| records.traces(id)),
             sleepers: Vec::new(),
+            moves: MoveCounts::default(),
         }
     }
 
@@ -105,28 +110,12 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
         self.guest = guest.unwrap_or(u32::MAX);
         self.until = until;
         self.entered = None;
+        self.moves.begin();
     }
 
     /// When the VCPU was entered first in this turn, in ticks of the TSC.
     pub fn entered(&self) -> Option<u64> {
         self.entered
-    }
-
-    /// Gives counters up that do not count, after a VCPU's turn in which they ended with these values: what is absent is
-    /// better than a zero.
-    pub fn check_counters(&mut self, now: &BothSides) {
-        let ran = self.entered.is_some();
-        if let Some(counters) = self.counters.as_mut().filter(|counters| counters.are_some())
-            && self.stall_detector.look(now, ran)
-        {
-            log::warn!(
-                "PCPU {}: its performance counters ({}) do not advance while guests run: this machine only pretends to have \
-                 them. They are left out from now on",
-                self.id,
-                counters.name()
-            );
-            *counters = Counters::None;
-        }
     }
 
     /// Modelled time, if this PCPU follows it.
@@ -221,6 +210,7 @@ impl<B: Backend, const LAB: bool> Host for Pcpu<B, LAB> {
     fn entering(&mut self) {
         if self.entered.is_none() {
             self.entered = Some(self.tsc());
+            self.count_entry();
         }
     }
 
@@ -250,6 +240,10 @@ impl<B: Backend, const LAB: bool> Host for Pcpu<B, LAB> {
     #[inline]
     fn counters(&mut self) -> Option<BothSides> {
         Some(self.counters.as_mut()?.read())
+    }
+
+    fn host_instructions(&mut self) -> Option<u64> {
+        self.counters.as_mut()?.host_instructions()
     }
 
     fn arm_timer(&mut self, deadline: u64) -> u64 {

@@ -187,6 +187,14 @@ fn regions<V: Virt, M: HostMemory>(
     json.number(key::REGIONS_OPENED, counts.opened)?;
     json.number(key::REGIONS_GLOBALISED, counts.globalised)?;
     cost(json, [key::MOVES, key::MOVE_TICKS, key::MOVE_LONGEST], vcpu.moves.cost)?;
+    // Where both PCPUs count. Those between the two parts are known of all moves of the VM alone, and are about the same for each.
+    let [left, entered] = vcpu.moves.instructions;
+    let mean = |cost: Cost| cost.ticks.checked_div(cost.count);
+    if let (Some(leaving), Some(entering)) = (mean(left), mean(entered)) {
+        let between = vm.regions.leaving() / counts.moves.max(1);
+        json.number(key::MOVES_COUNTED, entered.count)?;
+        json.number(key::MOVE_INSTRUCTIONS, leaving + between + entering)?;
+    }
     let Some(rounds) = &records.rounds else { return json.end() };
     let (counts, scans) = (rounds.counts(), &records.scans);
     for (name, count) in [

@@ -104,6 +104,11 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
         }
         // Until here no other PCPU may take the VCPU that left: its registers were in this one.
         self.machine.send(self.machine.sched.context_saved(self.pcpu.id(), now));
+        if let (Some(from), Some(guest)) = (self.pcpu.moves.left_at.take(), &left)
+            && let Some(to) = self.pcpu.host_instructions()
+        {
+            guest.vm.regions.count_leaving(to.saturating_sub(from));
+        }
         let switches = left.is_some();
         // It may have been the last VCPU to leave a VM that has stopped.
         if let Some(guest) = left {
@@ -128,6 +133,9 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
         if let Some(now) = self.pcpu.counters() {
             taken.vcpu.counts.begin(&now);
         }
+        if taken.vcpu.moves.is_on_the_way() {
+            self.pcpu.moves.expect_entry();
+        }
         let end = run(&mut taken.vcpu, &guest.vm, &mut self.cpu, &mut self.pcpu);
         if let Some(now) = self.pcpu.counters() {
             taken.vcpu.counts.update(&now);
@@ -141,6 +149,9 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
             && let Some(entered) = self.pcpu.entered()
         {
             taken.vcpu.moves.entered(entered);
+            if let Some(instructions) = self.pcpu.moves.entry_took.take() {
+                taken.vcpu.moves.instructions[1].add(instructions);
+            }
         }
         let turns = &mut taken.vcpu.turns;
         turns.decisions.add(decided.wrapping_sub(now));
@@ -180,6 +191,10 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
         let Loaded { guest, id, mut taken, .. } = self.loaded.take()?;
         taken.vcpu.virt.put(&mut self.cpu);
         self.pcpu.save(&mut taken.context);
+        if taken.vcpu.moves.is_on_the_way() {
+            self.pcpu.moves.left_at = self.pcpu.host_instructions();
+            taken.vcpu.moves.left(self.pcpu.moves.left_at);
+        }
         guest.put_vcpu(id, taken);
         Some(guest)
     }

@@ -7,6 +7,13 @@
  *   memlat latency MIB MS           the latency of memory (section 4.3.3): MIB MiB are accessed at random
  *                                   for MS milliseconds; cycles of an access, ten times in all
  *
+ *   memlat chase KIB ACCESSES WARM_MS MS
+ *                                   two regions of KIB KiB each, whose lines are read in a random order:
+ *                                   ACCESSES loads of one, each at the address that the one before has
+ *                                   read, then ACCESSES of the other. After WARM_MS milliseconds it
+ *                                   counts accesses for MS milliseconds.
+ *   memlat pollute KIB              reads and writes KIB KiB line by line until it is killed
+ *
  * The loops look at no clock and at no other memory: in the first form the length of a visit is measured
  * once, before it begins. At the end the program checks that memory holds what it has written.
  */
@@ -90,8 +97,103 @@ static int latency(uint64_t mib, uint64_t ms)
     return 0;
 }
 
+/* Private memory in small pages; 0 if there is none. */
+static void *memory(uint64_t bytes)
+{
+    void *at = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        return 0;
+    madvise(at, bytes, MADV_NOHUGEPAGE);
+    memset(at, 0, bytes);
+    return at;
+}
+
+#define LINE 64
+
+/* The lines of a region as one cycle in a random order (Sattolo's algorithm): each holds the address of the next. */
+static void **cycle(uint64_t lines)
+{
+    char *at = memory(lines * LINE);
+    uint32_t *order = malloc(lines * sizeof *order);
+    if (!at || !order)
+        return 0;
+    for (uint64_t n = 0; n < lines; n++)
+        order[n] = n;
+    uint64_t random = 88172645463325252;
+    for (uint64_t n = lines - 1; n; n--) {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        uint64_t other = random % n;
+        uint32_t own = order[n];
+        order[n] = order[other];
+        order[other] = own;
+    }
+    for (uint64_t n = 0; n < lines; n++)
+        *(void **)(at + order[n] * LINE) = at + order[(n + 1) % lines] * LINE;
+    free(order);
+    return (void **)at;
+}
+
+static void **__attribute__((noinline)) follow(void **at, uint64_t accesses)
+{
+    for (; accesses; accesses--)
+        at = *(void ***)at;
+    return at;
+}
+
+static int chase(uint64_t kib, uint64_t accesses, uint64_t warm_ms, uint64_t ms)
+{
+    uint64_t lines = kib * 1024 / LINE;
+    if (lines < 2 || !accesses)
+        return 2;
+    void **at[2], **first[2];
+    for (int n = 0; n < 2; n++)
+        if (!(first[n] = at[n] = cycle(lines)))
+            return 3;
+    /* The clock is looked at now and then: that is an exit on some machines. */
+    uint64_t visits = 0, some = 200000 / accesses + 1, before = 0, took[2] = {0, 0}, wanted[2] = {warm_ms, ms};
+    for (int part = 0; part < 2; part++) {
+        uint64_t begin = nanos();
+        before = visits;
+        do {
+            for (uint64_t n = 0; n < some; n++, visits++)
+                at[visits % 2] = follow(at[visits % 2], accesses);
+            took[part] = nanos() - begin;
+        } while (took[part] < wanted[part] * 1000000);
+    }
+    /* Where it has come to is where that many accesses lead. */
+    for (int n = 0; n < 2; n++) {
+        uint64_t own = (visits + 1 - n) / 2 % lines * (accesses % lines) % lines;
+        if (follow(first[n], own) != at[n]) {
+            printf("memlat: region %d is wrong\n", n);
+            return 1;
+        }
+    }
+    printf("memlat: kib=%lu accesses=%lu warm_ns=%lu visits=%lu measured=%lu ns=%lu right\n", (unsigned long)kib,
+           (unsigned long)accesses, (unsigned long)took[0], (unsigned long)(visits - before),
+           (unsigned long)((visits - before) * accesses), (unsigned long)took[1]);
+    return 0;
+}
+
+static int pollute(uint64_t kib)
+{
+    uint64_t lines = kib * 1024 / LINE;
+    char *at = lines ? memory(lines * LINE) : 0;
+    if (!at)
+        return 3;
+    for (;;)
+        for (uint64_t n = 0; n < lines; n++)
+            ++*(volatile uint64_t *)(at + n * LINE);
+}
+
 int main(int argc, char **argv)
 {
+    if (argc == 6 && !strcmp(argv[1], "chase"))
+        return chase(strtoull(argv[2], 0, 10), strtoull(argv[3], 0, 10), strtoull(argv[4], 0, 10),
+                     strtoull(argv[5], 0, 10));
+    if (argc == 3 && !strcmp(argv[1], "pollute"))
+        return pollute(strtoull(argv[2], 0, 10));
     if (argc != 4)
         return 2;
     if (!strcmp(argv[1], "latency"))

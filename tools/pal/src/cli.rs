@@ -27,7 +27,7 @@ use crate::{
     lab::args::{LabArgs, LabRunArgs},
     replace::ReplaceArgs,
     report::ReportArgs,
-    reproduce::ReproduceArgs,
+    reproduce::{ReproduceArgs, region::calibrate::CalibrateArgs},
     run::{fast::FastMem, pcpus::Pcpus, records::args::RecordArgs, remote::place},
     sweep::SweepArgs,
     top::args::TopArgs,
@@ -67,6 +67,8 @@ pub enum Command {
     Sweep(SweepArgs),
     /// Run what figures of the papers show, and say whether their claims hold here
     Reproduce(ReproduceArgs),
+    /// Measure what `run --regions` needs to know of a machine
+    Calibrate(CalibrateArgs),
     /// Simulate page replacement on a trace, or make the trace of a program
     Replace(Box<ReplaceArgs>),
     /// Print the path of a guest's kernel, downloading it if needed

@@ -63,6 +63,7 @@ fn perform(command: &Command, project: &Project, ui: &Ui) -> Result<u8> {
         Command::Compare(args) => compare::run(args, project, ui),
         Command::Sweep(args) => sweep::run(args, project, ui),
         Command::Reproduce(args) => reproduce::run(args, project, ui),
+        Command::Calibrate(args) => reproduce::region::calibrate::run(args, project, ui),
         Command::Replace(args) => replace::run(args, ui),
         Command::Kernel(args) => {
             println!("{}", host::needs::Needs { project, ui, yes: false }.kernel(args.guest)?.display());

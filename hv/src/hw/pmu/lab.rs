@@ -143,6 +143,14 @@ impl Pmu for Lab {
         BothSides { guest, host: Lab::counts(&host) }
     }
 
+    fn host_instructions(&mut self) -> Option<u64> {
+        // SAFETY: as in `read`.
+        unsafe {
+            let _up_to_date = ptr::read_volatile(&raw const (*self.record).doorbell);
+            Some(ptr::read_volatile(&raw const (*self.record).sides[Side::Host as usize].instructions))
+        }
+    }
+
     /// The model has no overflow interrupt.
     fn arm_overflow(&mut self, _: u32) -> bool {
         false

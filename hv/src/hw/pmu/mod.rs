@@ -59,6 +59,11 @@ pub trait Pmu {
     /// The values now.
     fn read(&mut self) -> BothSides;
 
+    /// Instructions of the hypervisor alone, where that takes less than all of them.
+    fn host_instructions(&mut self) -> Option<u64> {
+        self.read().host.get(CounterEvent::Instructions)
+    }
+
     /// Asks for an interrupt after this many instructions of guests, instead of an earlier wish. False: this processor cannot.
     fn arm_overflow(&mut self, instructions: u32) -> bool;
 
@@ -86,6 +91,15 @@ impl<M: Msrs> Pmu for Counters<M> {
             Counters::Lab(it) => it.read(),
             Counters::Amd(it) => it.read(),
             Counters::Intel(it) => it.read(),
+        }
+    }
+
+    fn host_instructions(&mut self) -> Option<u64> {
+        match self {
+            Counters::None => None,
+            Counters::Lab(it) => it.host_instructions(),
+            Counters::Amd(it) => it.host_instructions(),
+            Counters::Intel(it) => it.host_instructions(),
         }
     }
 

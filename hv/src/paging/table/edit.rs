@@ -3,7 +3,9 @@
 //! All but merging are one recursion over the entries that a range touches ([`Table::edit`]); an [`Edit`]
 //! decides entry by entry.
 
-use super::{ENTRIES, MapError, ROOT_LEVEL, Table, TableMemory, entry_range, is_page_aligned, parts, span};
+use super::{
+    ENTRIES, MapError, ROOT_LEVEL, Table, TableMemory, entry_range, index, is_page_aligned, parts, span,
+};
 use crate::arch::addr::{Gpa, Hfn, Hpa, PAGE_SIZE, PageSize};
 use crate::paging::format::{Entry, LeafAttr, PteFormat};
 use crate::paging::range::{Flush, GpaRange};
@@ -98,6 +100,22 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
             return Err(MapError::Address);
         }
         self.run(range, &Map { from: range.start, to, attr, largest: self.largest.level() })
+    }
+
+    /// Makes the entry of one page a leaf, or empty, if the table that has it is there. That stays, even if it holds nothing then: it takes no
+    /// search, and the next page is likely to need it. `None`: there is no such table.
+    pub fn set_page(&mut self, page: Gpa, new: Option<(Hpa, F::Attr)>) -> Option<Flush> {
+        if !GpaRange::ALL.contains(page) {
+            return None;
+        }
+        let mut table = self.root;
+        for level in (2..=ROOT_LEVEL).rev() {
+            let Entry::Table(child) = F::decode(self.memory.load(table, index(page, level)), level) else {
+                return None;
+            };
+            table = child;
+        }
+        Some(self.set(table, index(page, 1), 1, entry_range(page, 1), new))
     }
 
     /// Empties `range`.

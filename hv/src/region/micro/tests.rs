@@ -15,7 +15,7 @@ fn micro() -> Micro {
 }
 
 fn touch(rid: Rid, registers: u64, now: u64) -> Touch {
-    Touch { rid, registers, ran: now, now, can_move: true }
+    Touch { rid, registers, ran: now, now, can_move: true, most: MOST_MOVES }
 }
 
 /// Moves before an instruction completes that needs a region of each of these domains open where it runs; `between`: nanoseconds
@@ -82,6 +82,31 @@ fn a_walk_through_two_regions_moves_and_opens_nothing() {
         assert_eq!(micro.touch(&mut last, &touch(rid, n, n * 1_000_000)), Verdict::Move);
     }
     assert_eq!((micro.record(A).moves, micro.counts().moves, micro.counts().opened), (1000, 2000, 0));
+}
+
+/// Each visit begins with the same instruction and the same registers.
+#[test]
+fn a_loop_over_two_regions_moves_and_opens_nothing() {
+    let (mut micro, mut last) = (micro(), LastTouches::default());
+    for n in 0..2000 {
+        let rid = if n % 2 == 0 { A } else { B };
+        assert_eq!(micro.touch(&mut last, &touch(rid, n % 2, n * 300_000)), Verdict::Move);
+    }
+    assert_eq!(micro.counts().opened, 0);
+    // Visits of 10 µs are none.
+    let opened = (0..200).filter(|n| {
+        let now = 1_000_000_000 + n * 10_000;
+        let touch = Touch { most: u32::MAX, ..touch(A, 9, now) };
+        micro.touch(&mut last, &touch) == Verdict::Open(Reason::Stuck)
+    });
+    assert!(opened.count() > 0);
+}
+
+#[test]
+fn what_a_move_costs_says_how_many_there_may_be() {
+    assert_eq!([16_000, 1_600, 3_000].map(most_moves), [MOST_MOVES, 208, 111]);
+    assert_eq!(most_moves(0), 333_333);
+    assert_eq!(most_moves(u32::MAX), 1);
 }
 
 #[test]

@@ -50,11 +50,18 @@ impl Partition {
         let before = [a.kind.open_in(), b.kind.open_in()];
         let kinds = [large, small].map(|rid| self.regions[rid.index()].kind.unwrap_or(Kind::Regular));
         let kind = if kinds[0] == Kind::Regular { kinds[1] } else { kinds[0] };
+        let first = self.frames_of(small).next();
         self.append(large, small);
         self.regions[large.index()].kind = Some(kind);
         let mut effects = Effects::default();
         self.bury(small, &mut effects);
-        effects.reopen_parts(Target::Region(large), before, kind.open_in());
+        // Regions grow by single frames: those of the large one stay as they are, mostly, and need not be looked at.
+        match first {
+            Some(first) if kinds[0].open_in() == kind.open_in() => {
+                effects.reopen(Target::From(first), kinds[1].open_in(), kind.open_in());
+            }
+            _ => effects.reopen_parts(Target::Region(large), before, kind.open_in()),
+        }
         Ok((large, effects))
     }
 

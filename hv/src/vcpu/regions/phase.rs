@@ -2,6 +2,8 @@
 
 use alloc::vec::Vec;
 
+use arrayvec::ArrayVec;
+
 use crate::arch::Access;
 use crate::arch::addr::{Gfn, Gpa, Gva, PAGE_SIZE, is_canonical};
 use crate::arch::state::Gpr;
@@ -10,6 +12,7 @@ use crate::paging::MapError;
 use crate::paging::engine::Engine;
 use crate::paging::guest_walk::{PagingState, peek};
 use crate::paging::tree_key::TreeKey;
+use crate::region::partition::Info;
 use crate::region::regioning::{Answer, Change, Event, Touch};
 use crate::region::{Kind, Owner};
 use crate::vcpu::Vcpu;
@@ -22,7 +25,8 @@ use crate::virt::{FlushScope, Virt};
 use crate::vm::regions::Records;
 use crate::vm::{HostMemory, Vm, work};
 
-/// Pages of a region that are opened at a touch, in the order in which the region got them: the next ones are likely to follow.
+/// Pages of a region that are opened at a touch at most, in the order in which the region got them: the next ones are likely to follow.
+/// A visit begins with one page, and each further touch opens twice as many: to open and close a page takes longer than many a visit.
 const AHEAD: usize = 256;
 /// Pages of the current region that are open at most before pages are opened one by one.
 const MOST_AHEAD: usize = 16_384;
@@ -150,16 +154,36 @@ fn address_near<V: Virt, M: HostMemory>(
     rip: Gva,
     rsp: Gva,
 ) -> Option<Gva> {
-    let state = PagingState::of(&vcpu.virt, vm.paging_features);
-    let access = Access { user: vcpu.virt.cpl() == 3, ..Access::READ };
-    let memory = vm.read_memory(&mut vcpu.work);
-    let ram = memory.ram();
     let pages = STACK.step_by(PAGE_SIZE as usize).map(|offset| Gva(rsp.0.wrapping_add_signed(offset)));
-    let leads_there = |gva: &Gva| {
-        is_canonical(*gva) && peek(&state, &ram, *gva, access).is_ok_and(|found| found.gpa.frame() == gfn)
-    };
-    core::iter::once(rip).chain(pages).find(leads_there)
+    let pages = core::iter::once(rip).chain(pages);
+    let state = PagingState::of(&vcpu.virt, vm.paging_features);
+    let now = [state.cr3, rip.0 / PAGE_SIZE, rsp.0 / PAGE_SIZE];
+    if vcpu.phase.near.of != Some(now) {
+        let access = Access { user: vcpu.virt.cpl() == 3, ..Access::READ };
+        let memory = vm.read_memory(&mut vcpu.work);
+        let ram = memory.ram();
+        let frame = |gva: Gva| {
+            let found = if is_canonical(gva) { peek(&state, &ram, gva, access).ok() } else { None };
+            found.map(|found| found.gpa.frame())
+        };
+        let frames = pages.clone().map(frame).collect();
+        drop(memory);
+        vcpu.phase.near = Near { of: Some(now), frames };
+    }
+    let frames = vcpu.phase.near.frames.iter();
+    pages.zip(frames).find(|(_, found)| **found == Some(gfn)).map(|(gva, _)| gva)
 }
+
+/// The frames of the pages around the stack pointer and of that of the instruction, until one of these changes or an interrupt comes.
+#[derive(Debug, Default)]
+pub struct Near {
+    /// CR3, and the pages of RIP and RSP.
+    of: Option<[u64; 3]>,
+    frames: ArrayVec<Option<Gfn>, NEAR>,
+}
+
+/// Pages of [`STACK`], which may begin within one, and that of the instruction.
+const NEAR: usize = 1 + ((STACK.end - STACK.start) as usize).div_ceil(PAGE_SIZE as usize);
 
 /// Tells regioning of an event, and performs the answer.
 fn perform<V: Virt, M: HostMemory, H: Host>(
@@ -180,9 +204,12 @@ fn perform<V: Virt, M: HostMemory, H: Host>(
     let done = match (change, event) {
         (Change::Open(gfn), _) => open_page(vcpu, vm, records, gfn),
         (Change::Switch { close, .. }, Event::Touch(touch)) => {
-            enter_region(vcpu, vm, records, touch.gfn, close.is_some())
+            enter_region(vcpu, vm, records, touch.gfn, close.is_some(), !effects.is_empty())
         }
-        (Change::CloseAll, _) => close_all(vcpu, vm),
+        (Change::CloseAll, _) => {
+            vcpu.phase.near = Near::default();
+            close_all(vcpu, vm)
+        }
         (Change::Finish(round), _) => {
             log::debug!("{}: VCPU {} was in a phase: {round:?}", vm.name, vcpu.id);
             end(vcpu, vm, host);
@@ -223,11 +250,16 @@ fn open_page<V: Virt, M: HostMemory>(
     records: &Records,
     gfn: Gfn,
 ) -> Result<(), MapError> {
-    let is_for_all = records.guest.partition().info_of(gfn).is_some_and(|info| info.owner == Owner::Vm);
-    if !is_for_all && vcpu.phase.open.try_reserve(1).is_ok() {
-        vcpu.phase.open.push(gfn);
+    let is_open_everywhere =
+        |info: Info| info.owner == Owner::Vm || matches!(info.kind, Kind::Global | Kind::Shared);
+    let is_for_all = records.guest.partition().info_of(gfn).is_some_and(is_open_everywhere);
+    let once = core::iter::once(gfn);
+    if is_for_all {
+        return vm.change_phase(&mut vcpu.work, &[], once, &mut Vec::new());
     }
-    vm.change_phase(&mut vcpu.work, &[], core::iter::once(gfn))
+    // Without memory for the list the page is open until the phase ends.
+    let _room = vcpu.phase.open.try_reserve(1);
+    vm.change_phase(&mut vcpu.work, &[], once, &mut vcpu.phase.open)
 }
 
 /// The region of this page is the current one. The page is opened, and what is likely to follow.
@@ -237,25 +269,24 @@ fn enter_region<V: Virt, M: HostMemory>(
     records: &Records,
     gfn: Gfn,
     closes: bool,
+    has_grown: bool,
 ) -> Result<(), MapError> {
     // An instruction that needs both regions completes: it comes again with the same registers.
     let now = registers(vcpu);
     let was_same = core::mem::replace(&mut vcpu.phase.last, now) == now;
     if closes && !was_same {
         close_all(vcpu, vm)?;
+        vcpu.phase.ahead = 0;
     }
+    // While a region grows by merges, nearly all of it is open: to look at what follows would find nothing.
+    vcpu.phase.ahead = if has_grown { 0 } else { (2 * vcpu.phase.ahead).clamp(1, AHEAD) };
     vm.keep_small(&mut vcpu.work, core::iter::once(gfn));
     let open = &mut vcpu.phase.open;
-    let ahead = if open.len() < MOST_AHEAD { AHEAD } else { 1 };
-    let partition = records.guest.partition();
-    let from = open.len();
-    if open.try_reserve(ahead).is_ok() {
-        open.extend(partition.frames_from(gfn).take(ahead));
-    }
-    let frames: &[Gfn] = &open[from..];
-    // Without memory for the list the page is open until the phase ends.
-    let only = [gfn];
-    vm.change_phase(&mut vcpu.work, &[], if frames.is_empty() { &only } else { frames }.iter().copied())
+    let ahead = if open.len() >= MOST_AHEAD { 1 } else { vcpu.phase.ahead.max(1) };
+    // Without memory for the list pages are open until the phase ends.
+    let _room = open.try_reserve(ahead);
+    let frames = core::iter::once(gfn).chain(records.guest.partition().frames_from(gfn).take(ahead));
+    vm.change_phase(&mut vcpu.work, &[], frames, open)
 }
 
 /// Closes what is open but for what is open everywhere.
@@ -264,7 +295,7 @@ fn close_all<V: Virt, M: HostMemory>(
     vm: &Vm<V::NestedFormat, M>,
 ) -> Result<(), MapError> {
     let open = core::mem::take(&mut vcpu.phase.open);
-    let done = vm.change_phase(&mut vcpu.work, &open, core::iter::empty());
+    let done = vm.change_phase(&mut vcpu.work, &open, core::iter::empty(), &mut Vec::new());
     vcpu.virt.flush(FlushScope::All);
     vcpu.phase.open = open;
     vcpu.phase.open.clear();

@@ -11,7 +11,6 @@ use crate::arch::addr::Gfn;
 use crate::mem::pieces::OutOfMemory;
 use crate::paging::MapError;
 use crate::paging::format::{NestedAttr, PteFormat};
-use crate::paging::range::GpaRange;
 use crate::region::partition::Info;
 use crate::region::rounds::{At, Rounds};
 use crate::region::{Effect, Effects, Kind, Owner, Rid, Target};
@@ -137,6 +136,12 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
                     let done = self.set_homes(vcpu, work, partition, partition.frames_of(rid));
                     changes.add(done.unwrap_or_else(|_| self.open_instead(vcpu, work, records, rid)));
                 }
+                Effect::Close(Target::From(gfn), _) | Effect::Open(Target::From(gfn), _) => {
+                    let partition = records.guest.partition();
+                    let done = self.set_homes(vcpu, work, partition, partition.frames_from(gfn));
+                    let rid = partition.region_of(gfn).unwrap_or(Rid::POOL);
+                    changes.add(done.unwrap_or_else(|_| self.open_instead(vcpu, work, records, rid)));
+                }
                 Effect::Born(_) | Effect::Close(..) | Effect::Open(..) => {}
             }
         }
@@ -201,7 +206,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     }
 
     /// Opens pages in the tables of the phase, and closes others there. Translations of those are gone when the VCPU has flushed;
-    /// no other one uses the tables.
+    /// no other one uses the tables. `opened` gets the pages that were not open, as far as it has room.
     ///
     /// # Errors
     /// No memory for tables: some pages are not open.
@@ -210,6 +215,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         work: &mut u32,
         close: &[Gfn],
         open: impl Iterator<Item = Gfn>,
+        opened: &mut Vec<Gfn>,
     ) -> Result<(), MapError> {
         let (retired, host, result) = {
             let mut memory = self.lock_memory(work);
@@ -220,11 +226,15 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
             }
             let mut result = Ok(());
             for gfn in close {
-                let _flushed_by_the_caller = tree.forget(GpaRange::page(gfn.base()))?;
+                let _flushed_by_the_caller = tree.close_page(*gfn)?;
             }
             for gfn in open {
+                if tree.is_open(gfn) {
+                    continue;
+                }
                 match tree.open(gfn, &memory.p2m) {
                     // Empty entries are in no TLB.
+                    Ok(_) if opened.len() < opened.capacity() => opened.push(gfn),
                     Ok(_) => {}
                     Err(error) => result = Err(error),
                 }

@@ -167,7 +167,8 @@ impl<'a, F: Modelled> Machine<'a, F> {
         self.accessed.retain(|page| !closed.contains(page));
         self.lost.extend(&closed);
         for page in closed.into_iter().filter(|_| self.omits != Omits::Close) {
-            let _flushed_below = self.trees.tree_mut(PHASE).forget(GpaRange::page(Gfn(page).base())).unwrap();
+            let _flushed_below = self.trees.tree_mut(PHASE).close_page(Gfn(page)).unwrap();
+            debug_assert!(!self.trees.tree_mut(PHASE).is_open(Gfn(page)));
         }
         let retired = self.trees.take_retired();
         if self.omits != Omits::CloseFlush {

@@ -59,7 +59,7 @@ impl Options {
         let (mut machine, mut ram, mut report, mut share) = (None, None, None, None);
         let mut broken = None;
         let (mut model, mut check, mut share_at) = (Model::Full, Checking::Misses, None);
-        let mut spare = 0;
+        let (mut spare, mut package) = (0, None);
         for index in 0..usize::try_from(count).unwrap_or(0) {
             // SAFETY: by the caller.
             let argument = unsafe { CStr::from_ptr(*arguments.add(index)) }.to_string_lossy().into_owned();
@@ -81,6 +81,11 @@ impl Options {
                 "spare" => {
                     spare = value.parse().map_err(|_| format!("spare={value}: not a number"))?;
                 }
+                "package" => {
+                    let number = value.parse().ok().filter(|number| *number > 0);
+                    package =
+                        Some(number.ok_or_else(|| format!("package={value}: not a number of processors"))?);
+                }
                 "model" => match value {
                     "count" => model = Model::Count,
                     "tlb" => model = Model::Tlb,
@@ -100,14 +105,17 @@ impl Options {
                 },
                 _ => {
                     return Err(format!(
-                        "{key}: unknown; known are machine, ram, model, check, broken, report, share, share_at, spare"
+                        "{key}: unknown; known are machine, ram, model, check, broken, report, share, share_at, spare, package"
                     ));
                 }
             }
         }
         let file = machine.ok_or("machine=FILE is missing: the description of a machine")?;
         let text = std::fs::read_to_string(&file).map_err(|error| format!("{file}: {error}"))?;
-        let machine = machine::read(&text, &file).map_err(|error| error.to_string())?;
+        let mut machine = machine::read(&text, &file).map_err(|error| error.to_string())?;
+        // Processors of several packages share no cache, however many the description has in one.
+        machine.pcpus_per_domain =
+            package.map_or(machine.pcpus_per_domain, |package: u32| package.min(machine.pcpus_per_domain));
         let ram = ram.ok_or("ram=FILE is missing: the file behind -machine memory-backend=")?;
         Ok(Options { machine, ram, model, check, broken, report, share, share_at, spare })
     }

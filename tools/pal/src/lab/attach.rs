@@ -88,6 +88,9 @@ impl Lab {
         if pcpus.spare > 0 {
             options += &format!(",spare={}", pcpus.spare);
         }
+        if let Some(package) = pcpus.package {
+            options += &format!(",package={package}");
+        }
         if let Some(broken) = args.lab_broken {
             options += &format!(",broken={}", value_name(broken));
         }

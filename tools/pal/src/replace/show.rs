@@ -23,8 +23,9 @@ fn percent(ratio: f64) -> String {
 pub fn table(about: &About, choices: &[Choice], frames: &[u32], outcomes: &[Outcome]) -> String {
     let About { references, pages, objects, .. } = about;
     let plural = if *objects == 1 { "" } else { "s" };
-    let mut text =
-        format!("simulated: {references} references, {pages} pages, {objects} object{plural}; miss ratios\n\n");
+    let mut text = format!(
+        "simulated: {references} references, {pages} pages, {objects} object{plural}; miss ratios\n\n"
+    );
     let names: Vec<String> = choices.iter().map(Choice::name).collect();
     let width = |name: &String| name.len().max(10);
     let _ = write!(text, "{:>10}", "frames");

@@ -182,7 +182,9 @@ pub const FIGURES: &[Figure] = &[
 pub fn find(name: &str) -> Result<&'static Figure, Usage> {
     FIGURES.iter().find(|figure| figure.name == name).ok_or_else(|| {
         let simulated = super::apr::FIGURES.iter().map(|figure| figure.name);
-        let names: Vec<_> = FIGURES.iter().map(|figure| figure.name).chain(simulated).collect();
+        let regions = super::region::FIGURES.iter().map(|figure| figure.name);
+        let names: Vec<_> =
+            FIGURES.iter().map(|figure| figure.name).chain(simulated).chain(regions).collect();
         Usage::new(format!("{name}: no such figure; there are {}", names.join(", ")))
     })
 }

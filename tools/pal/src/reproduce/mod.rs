@@ -1,11 +1,12 @@
 //! `pal reproduce`: figures of the papers, from cells as `pal compare` runs them. [`figures`] says what is run, [`verdict`] whether the
-//! claim's shape holds, [`page`] writes it down. [`apr`] has the figures that are simulated, and [`memory`] the table of
-//! memory in tiers.
+//! claim's shape holds, [`page`] writes it down. [`apr`] has the figures that are simulated, [`memory`] the table of memory in
+//! tiers, [`region`] the figures of memory regions.
 
 mod apr;
 mod figures;
 mod memory;
 mod page;
+pub mod region;
 mod verdict;
 
 use std::path::PathBuf;
@@ -40,6 +41,7 @@ Examples:
   cargo pal reproduce dsp-fig7 --quick --lab opteron-2350
   cargo pal reproduce apr-fig41 --quick -o docs/results/apr-fig41.md
   cargo pal reproduce memory-table9 --quick
+  cargo pal reproduce region-fig18 --quick
 
 The workloads stand in for those of the papers (cargo pal workload list). All figures are modelled: the machine is a lab machine; those of APR are simulated. \
 Cells are kept; what another figure or a comparison with the same --json has run is not run again.
@@ -103,7 +105,7 @@ impl Part {
 /// [`Usage`] for names and files; a cell failed.
 pub fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let Some(name) = &args.name else {
-        print!("{}{}{}", figures::list(), apr::list(), memory::list());
+        print!("{}{}{}{}", figures::list(), apr::list(), memory::list(), region::list());
         return Ok(0);
     };
     if let Some(figure) = apr::find(name) {
@@ -111,6 +113,9 @@ pub fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
     }
     if name == memory::NAME {
         return memory::run(args, project, ui);
+    }
+    if let Some(figure) = region::find(name) {
+        return region::run(figure, args, project, ui);
     }
     let figure = figures::find(name)?;
     let parts = plan(args, figure)?;

@@ -124,6 +124,8 @@ pub struct Numbers {
     pub spare: u32,
     /// In all.
     pub count: u32,
+    /// Of each package; `None` if its number was not said.
+    pub package: Option<u32>,
 }
 
 impl Numbers {
@@ -132,7 +134,8 @@ impl Numbers {
         let [_, cores, threads] = pcpus.parts();
         let package = if pcpus.shape == [0; 3] { 1 } else { cores * threads };
         let spare = if spare { package } else { 0 };
-        Numbers { spare, count: spare + pcpus.count }
+        let package = (pcpus.shape[0] != 0).then_some(package);
+        Numbers { spare, count: spare + pcpus.count, package }
     }
 }
 

@@ -136,6 +136,7 @@ impl Model {
                 let is_meant = match target {
                     Target::Frame(gfn) => gfn == *frame,
                     Target::Region(rid) => self.real.region_of(*frame) == Ok(rid),
+                    Target::From(gfn) => self.real.frames_from(gfn).any(|other| other == *frame),
                 };
                 if is_meant {
                     *open = change(*open, domains);

@@ -1,0 +1,228 @@
+//! The figures of the thesis on memory regions: memlat runs on a lab machine of two packages, with `--regions` and without.
+//! [`point`] runs one point of a figure, [`verdict`] has the claims; [`calibrate`] is made of points, too.
+
+pub mod calibrate;
+mod point;
+mod verdict;
+
+use std::{fmt::Write, fs, path::Path, thread};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use self::point::{Measured, Point, Setup};
+use super::{ReproduceArgs, verdict::Claim};
+use crate::{
+    compare::{scratch::Scratch, store, table::percent},
+    host::{lock::lock, needs::Needs},
+    project::Project,
+    status::Usage,
+    ui::Ui,
+};
+
+const PAPER: &str = "Lee, Ph.D. thesis, Georgia Tech 2013";
+
+/// A figure.
+#[derive(Clone, Copy, Debug)]
+pub struct Figure {
+    /// Its name on command lines.
+    pub name: &'static str,
+    /// What it shows.
+    pub shows: &'static str,
+    labs: &'static [&'static str],
+}
+
+/// All of them.
+pub const FIGURES: [Figure; 1] = [Figure {
+    name: "region-fig18",
+    shows: "memlat with two regions that are mapped to two caches, beside one cache",
+    labs: &["clovertown-x5365", "westmere-x5660"],
+}];
+
+/// The figure of this name, if it is one of these.
+pub fn find(name: &str) -> Option<&'static Figure> {
+    FIGURES.iter().find(|figure| figure.name == name)
+}
+
+/// The list of figures.
+pub fn list() -> String {
+    FIGURES.iter().map(|figure| format!("{:<12} {} ({PAPER})\n", figure.name, figure.shows)).collect()
+}
+
+/// Sizes of each of the two regions, in eighths of a cache, and accesses of a visit as powers of two. Not all pairs: a size that
+/// forbids a gain is tried with visits that allow it, and the other way round.
+fn grid(quick: bool) -> Vec<(u32, u32)> {
+    let (sizes, visits): (&[u32], &[u32]) = if quick {
+        (&[3, 6, 12], &[9, 14, 19])
+    } else {
+        (&[2, 3, 5, 6, 7, 10, 12], &[9, 11, 13, 14, 15, 19])
+    };
+    let middle = |visit: &u32| (13..=15).contains(visit);
+    let pairs = sizes.iter().flat_map(|size| visits.iter().map(move |visit| (*size, *visit)));
+    pairs.filter(|(size, visit)| verdict::fits(*size) || *visit == 14 || !quick && middle(visit)).collect()
+}
+
+/// Runs the points, and says whether the claims hold.
+///
+/// # Errors
+/// [`Usage`] for options that these figures do not have; a point could not be run.
+pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
+    if !args.workloads.is_empty() || args.scale.is_some() || args.seeds != 1 || args.no_kit {
+        return Err(Usage::new(format!(
+            "{}: it runs memlat alone; only --quick, --lab, --jobs, --json and --output change it",
+            figure.name
+        ))
+        .into());
+    }
+    let labs: Vec<String> = match &args.lab {
+        Some(lab) => vec![lab.clone()],
+        // The larger caches take more than twice as long.
+        None if args.quick => vec![figure.labs[0].to_owned()],
+        None => figure.labs.iter().map(|lab| (*lab).to_owned()).collect(),
+    };
+    let cache = project.cache("reproduce")?;
+    let path = args.json.clone().unwrap_or_else(|| cache.join("regions.json"));
+    let _lock = lock(&cache, ui)?;
+    for file in [Some(&path), args.output.as_ref()].into_iter().flatten() {
+        let open = fs::OpenOptions::new().create(true).append(true).open(file);
+        open.map_err(|error| Usage::new(format!("{}: {error}; choose another place", file.display())))?;
+    }
+    let needs = Needs { project, ui, yes: args.yes };
+    let scratch = Scratch::new()?;
+    let mut all = Vec::new();
+    for lab in labs {
+        let setup = Setup::new(&needs, scratch.path(), &lab)?;
+        let points: Vec<Point> =
+            grid(args.quick).into_iter().map(|(size, visit)| setup.point(size, visit)).collect();
+        let measured = perform(&setup, &points, &path, args, ui)?;
+        let claims = verdict::claims(&lab, &measured);
+        print!("{}", text(figure, &lab, &measured, &claims));
+        all.push((lab, measured, claims));
+    }
+    if let Some(path) = &args.output {
+        store::write(path, page(figure, args, &all).as_bytes())?;
+    }
+    Ok(0)
+}
+
+/// Runs the points that are not kept yet, some side by side.
+fn perform(
+    setup: &Setup,
+    points: &[Point],
+    path: &Path,
+    args: &ReproduceArgs,
+    ui: &Ui,
+) -> Result<Vec<Measured>> {
+    let kept = read(path)?;
+    let known = |point: &Point| kept.iter().find(|old| old["inputs"] == point.inputs.as_str());
+    let mut results: Vec<Option<Measured>> =
+        points.iter().map(|point| known(point).and_then(|old| Measured::of(point, old))).collect();
+    // A machine of two processors runs one of them at a time, mostly.
+    let jobs = args
+        .jobs
+        .map_or_else(|| thread::available_parallelism().map_or(1, usize::from), |jobs| jobs as usize);
+    let missing: Vec<usize> = (0..points.len()).filter(|n| results[*n].is_none()).collect();
+    let _step = ui.step(&format!("{}: memlat", setup.lab));
+    let mut documents = kept.clone();
+    for some in missing.chunks(jobs.max(1)) {
+        let done: Vec<Result<Measured>> = thread::scope(|scope| {
+            let runs: Vec<_> = some.iter().map(|n| scope.spawn(|| setup.perform(&points[*n]))).collect();
+            runs.into_iter().map(|run| run.join().expect("no thread panics")).collect()
+        });
+        for (n, measured) in some.iter().zip(done) {
+            let point = &points[*n];
+            let measured = measured.with_context(|| format!("{}: nothing is claimed", point.name()))?;
+            ui.say(&format!("{}: {}", point.name(), measured.gain_text()));
+            documents.retain(|old| old["inputs"] != point.inputs.as_str());
+            documents.push(measured.document());
+            results[*n] = Some(measured);
+        }
+        let document = json!({ "t": "regions", "schema": 1, "points": documents });
+        store::write(path, (document.to_string() + "\n").as_bytes())?;
+    }
+    results.into_iter().map(|measured| measured.context("a point was not run")).collect()
+}
+
+/// The points of a file.
+fn read(path: &Path) -> Result<Vec<Value>> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    if text.trim().is_empty() {
+        return Ok(Vec::new());
+    }
+    let document: Value = serde_json::from_str(&text).unwrap_or_default();
+    match document["points"].as_array() {
+        Some(points) if document["t"] == "regions" && document["schema"] == 1 => Ok(points.clone()),
+        _ => bail!(Usage::new(format!(
+            "{}: these are no points of a figure on regions; choose another place, or remove it",
+            path.display()
+        ))),
+    }
+}
+
+const HEAD: [&str; 8] =
+    ["each region", "accesses", "conditions", "off", "unify", "gain", "moves/s", "cycles/move"];
+
+/// The cells of a row.
+fn cells(measured: &Measured) -> [String; 8] {
+    let Measured { point, off, unify, .. } = measured;
+    let number = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.0}"));
+    [
+        format!("{} KiB", point.kib),
+        format!("2^{}", point.visit),
+        verdict::conditions(point),
+        format!("{:.1} ns", off.ns_per_access),
+        format!("{:.1} ns", unify.ns_per_access),
+        percent(Some(measured.gain())),
+        number(unify.moves_per_second()),
+        number(unify.cycles_per_move()),
+    ]
+}
+
+/// What a person reads.
+fn text(figure: &Figure, lab: &str, all: &[Measured], claims: &[Claim]) -> String {
+    let rows: Vec<_> = all.iter().map(cells).collect();
+    let heads = HEAD.map(str::to_owned);
+    let width = |n: usize| rows.iter().chain([&heads]).map(|row| row[n].chars().count()).max().unwrap_or(0);
+    let mut text = format!("{}: {} ({PAPER})\n{lab}, modelled\n\n", figure.name, figure.shows);
+    for row in [&heads].into_iter().chain(&rows) {
+        let row: Vec<_> = row.iter().enumerate().map(|(n, cell)| format!("{cell:>0$}", width(n))).collect();
+        let _ = writeln!(text, "{}", row.join("  "));
+    }
+    for Claim { paper, ours, holds } in claims {
+        let shape = if *holds { "holds" } else { "does not hold" };
+        let _ = write!(text, "\npaper  {paper}\nours   {ours} (modelled)\nshape  {shape}\n");
+    }
+    text
+}
+
+/// The figure as a page of Markdown.
+fn page(figure: &Figure, args: &ReproduceArgs, all: &[(String, Vec<Measured>, Vec<Claim>)]) -> String {
+    let quick = if args.quick { " --quick" } else { "" };
+    let lab = args.lab.as_ref().map_or(String::new(), |lab| format!(" --lab {lab}"));
+    let mut text = format!(
+        "# {}: {}\n\nAfter {PAPER}.\nAll figures are *modelled*: the machine is a [lab machine](../lab.md) with a processor in \
+         each of\ntwo packages, and time follows its cycles. No access overlaps another one there, so gains are\nlarger than on \
+         a processor.\n\n```console\n$ cargo pal reproduce {}{quick}{lab}\n```\n\nMade with Palimpsest {}.\n",
+        figure.name,
+        figure.shows,
+        figure.name,
+        env!("CARGO_PKG_VERSION"),
+    );
+    for (lab, measured, claims) in all {
+        let _ = write!(text, "\n## {lab}\n\n| claim | here | shape |\n|---|---|---|\n");
+        for Claim { paper, ours, holds } in claims {
+            let holds = if *holds { "holds" } else { "**does not hold**" };
+            let _ = writeln!(text, "| {paper} | {ours} | {holds} |");
+        }
+        let _ = write!(text, "\n| {} |\n|{}\n", HEAD.join(" | "), "---|".repeat(HEAD.len()));
+        for measured in measured {
+            let _ = writeln!(text, "| {} |", cells(measured).join(" | "));
+        }
+        if let Some(measured) = measured.first() {
+            let parameters: Vec<_> =
+                measured.point.regions.split(',').map(|word| format!("`{word}`")).collect();
+            let _ = writeln!(text, "\nParameters:\n{}", parameters.join(",\n"));
+        }
+    }
+    text
+}

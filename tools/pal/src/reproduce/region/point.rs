@@ -1,0 +1,344 @@
+//! A point of a figure: memlat in two runs of `pal run`, in processes of their own, and what these say.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+use labsim::machine::{Machine, Sharing};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::{
+    compare::{cell, table::percent},
+    host::needs::Needs,
+    run::end_with_pal,
+    ui::shell_word,
+};
+
+/// What is the same for all points on a machine.
+pub struct Setup {
+    /// The lab machine's name.
+    pub lab: String,
+    machine: Machine,
+    hypervisor: PathBuf,
+    memlat: PathBuf,
+    scratch: PathBuf,
+    inputs: String,
+}
+
+/// A size of the regions, and a length of visits.
+#[derive(Clone, Debug)]
+pub struct Point {
+    lab: String,
+    /// Size of each region, in eighths of a cache.
+    pub size: u32,
+    /// The same in KiB.
+    pub kib: u64,
+    /// Accesses of a visit, as a power of two.
+    pub visit: u32,
+    /// What `--regions` is told.
+    pub regions: String,
+    mhz: u32,
+    /// Hash of all that it depends on.
+    pub inputs: String,
+}
+
+/// A run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Run {
+    /// Modelled time of an access in the part that is measured.
+    pub ns_per_access: f64,
+    /// Modelled seconds of the whole guest's program.
+    seconds: f64,
+    /// The VCPU's moves between caches.
+    moves: u64,
+    /// Modelled cycles from a fault to the next instruction elsewhere, of all moves.
+    move_cycles: u64,
+    /// Moves that these were measured of.
+    moves_measured: u64,
+    /// Instructions of the hypervisor for a move, if that was counted.
+    pub move_instructions: Option<u64>,
+    /// Rounds after which the regions were spread.
+    spread: u64,
+    /// Phases of regioning, and faults in them.
+    rounds: u64,
+    touches: u64,
+}
+
+/// Both runs of a point.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// The point.
+    pub point: Point,
+    /// Without regions.
+    pub off: Run,
+    /// With them.
+    pub unify: Run,
+}
+
+/// Modelled milliseconds from a phase of regioning to the next, of a phase, before the measurement, and of it: it has one phase.
+const PERIOD_MS: u32 = 300;
+const PHASE_MS: u32 = 20;
+const WARM_MS: u32 = 700;
+const MEASURE_MS: u32 = PERIOD_MS;
+/// The same without regions, where nothing has to be found.
+const WARM_OFF_MS: u32 = 100;
+const TIMEOUT_SECONDS: u32 = 1800;
+/// Words for the guest's kernel that make its boot shorter.
+const APPEND: &str = "mitigations=off initcall_blacklist=load_system_certificate_list";
+
+impl Setup {
+    /// Builds or finds everything; `scratch` is for files of the runs.
+    ///
+    /// # Errors
+    /// Something is missing here, or does not compile; the machine has no last level of caches for each package.
+    pub fn new(needs: &Needs, scratch: &Path, lab: &str) -> Result<Setup> {
+        let (description, machine) = crate::lab::find(lab)?;
+        let memlat = scratch.join("memlat");
+        let mut compile = Command::new("cc");
+        compile.args(["-std=gnu11", "-O2", "-static", "-o"]).arg(&memlat);
+        compile.arg(needs.project.root.join("tests/kits/memlat/memlat.c"));
+        needs.ui.run("compiling memlat", &mut compile).context("it takes gcc and libc6-dev")?;
+        let (hypervisor, plugin) = (needs.hypervisor()?, needs.lab_plugin()?);
+        let kernel = needs.kernel(crate::cli::Guest::DebianAmd64)?;
+        let inputs = cell::inputs(&[&hypervisor, &plugin, &memlat, &kernel], &[&description])?;
+        Ok(Setup { lab: lab.to_owned(), machine, hypervisor, memlat, scratch: scratch.to_owned(), inputs })
+    }
+
+    /// KiB of a last-level cache.
+    pub fn cache_kib(&self) -> u64 {
+        let shared = self.machine.cache.iter().map(|cache| cache.get_ref());
+        let last = shared.filter(|cache| cache.shared == Sharing::Domain).max_by_key(|cache| cache.level);
+        last.map_or(0, |cache| cache.size_kib as u64)
+    }
+
+    /// A point: regions of this many eighths of a cache, visits of 2^`visit` accesses.
+    pub fn point(&self, size: u32, visit: u32) -> Point {
+        let cache_kib = self.cache_kib();
+        // A move takes some 10 000 cycles; `q` is the time of a visit that is not worth one.
+        let regions = format!(
+            "unify,q_us=200,period_ms={PERIOD_MS},phase_ms={PHASE_MS},move_us=4,least_us=60,cache_kib={cache_kib}"
+        );
+        let kib = cache_kib * u64::from(size) / 8;
+        let text = format!("{} {kib} {visit} {regions} {WARM_MS} {MEASURE_MS}", self.inputs);
+        let (lab, mhz) = (self.lab.clone(), *self.machine.mhz.get_ref());
+        Point { lab, size, kib, visit, regions, mhz, inputs: bootimg::sha256(text.as_bytes()) }
+    }
+
+    /// Runs a point.
+    ///
+    /// # Errors
+    /// A run failed, with what it said.
+    pub fn perform(&self, point: &Point) -> Result<Measured> {
+        let off = self.execute(point, "off", WARM_OFF_MS)?;
+        let unify = self.execute(point, &point.regions, WARM_MS)?;
+        Ok(Measured { point: point.clone(), off, unify })
+    }
+
+    fn execute(&self, point: &Point, regions: &str, warm_ms: u32) -> Result<Run> {
+        let dir = tempfile::Builder::new().prefix("memlat-").tempdir_in(&self.scratch)?;
+        let stats = dir.path().join("stats.json");
+        let accesses = 1u64 << point.visit;
+        let exec = format!("/memlat chase {} {accesses} {warm_ms} {MEASURE_MS}", point.kib);
+        let words: Vec<String> = [
+            "run",
+            "--lab",
+            &self.lab,
+            "--lab-time",
+            "--lab-check",
+            "off",
+            "--pcpus",
+            "2,sockets=2",
+            "--regions",
+            regions,
+            "--timeout",
+            &TIMEOUT_SECONDS.to_string(),
+            "--stats",
+            &stats.display().to_string(),
+            "--put",
+            &format!("{}:/memlat", self.memlat.display()),
+            "--append",
+            APPEND,
+            "--exec",
+            &exec,
+        ]
+        .map(str::to_owned)
+        .into();
+        let mut pal = Command::new(env::current_exe().context("cannot find my own program")?);
+        pal.args(&words).env("PALIMPSEST_HV", &self.hypervisor).stdin(Stdio::null());
+        end_with_pal(&mut pal, Signal::TERM);
+        let output = pal.output().context("cannot start pal")?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let line = said.lines().find(|line| line.starts_with("memlat: ") && line.ends_with(" right"));
+        let (Some(line), true) = (line, output.status.success()) else {
+            let words: Vec<_> = words.iter().map(|word| shell_word(word)).collect();
+            let errors = String::from_utf8_lossy(&output.stderr);
+            bail!("{}\n{said}{errors}pal {}", output.status, words.join(" "));
+        };
+        let stats =
+            serde_json::from_str(&fs::read_to_string(&stats)?).context("the statistics are not whole")?;
+        run_of(line, &stats).with_context(|| format!("{line}: not what memlat says"))
+    }
+}
+
+/// What memlat and the statistics say of a run.
+fn run_of(line: &str, stats: &Value) -> Option<Run> {
+    let number = |key: &str| {
+        let word = line.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
+        word?.parse::<u64>().ok()
+    };
+    let (ns, measured, warm) = (number("ns")?, number("measured")?, number("warm_ns")?);
+    // Absent without regions.
+    let regions = &stats["guests"][0]["paging"]["regions"];
+    let count = |key: &str| regions[key].as_u64().unwrap_or(0);
+    (measured > 0).then(|| Run {
+        ns_per_access: ns as f64 / measured as f64,
+        seconds: (ns + warm) as f64 / 1e9,
+        moves: count("region_moves"),
+        move_cycles: count("move_ticks"),
+        moves_measured: count("moves"),
+        move_instructions: regions["move_instructions"].as_u64(),
+        spread: count("rounds_spread"),
+        rounds: count("rounds"),
+        touches: count("touches"),
+    })
+}
+
+impl Run {
+    /// Moves in a modelled second; `None` if there were none.
+    pub fn moves_per_second(&self) -> Option<f64> {
+        (self.moves > 0).then(|| self.moves as f64 / self.seconds)
+    }
+
+    /// Modelled cycles of a move.
+    pub fn cycles_per_move(&self) -> Option<f64> {
+        (self.moves_measured > 0).then(|| self.move_cycles as f64 / self.moves_measured as f64)
+    }
+
+    /// Microseconds of a phase for each fault there, with what the fault has the program wait for: a bound from above.
+    pub fn us_per_touch(&self) -> Option<f64> {
+        (self.touches > 0).then(|| 1000.0 * f64::from(PHASE_MS) * self.rounds as f64 / self.touches as f64)
+    }
+
+    fn document(&self) -> Value {
+        json!({ "ns_per_access": self.ns_per_access, "seconds": self.seconds, "moves": self.moves,
+            "move_cycles": self.move_cycles, "moves_measured": self.moves_measured,
+            "move_instructions": self.move_instructions, "rounds_spread": self.spread, "rounds": self.rounds,
+            "touches": self.touches })
+    }
+
+    fn of(value: &Value) -> Option<Run> {
+        Some(Run {
+            ns_per_access: value["ns_per_access"].as_f64()?,
+            seconds: value["seconds"].as_f64()?,
+            moves: value["moves"].as_u64()?,
+            move_cycles: value["move_cycles"].as_u64()?,
+            moves_measured: value["moves_measured"].as_u64()?,
+            move_instructions: value["move_instructions"].as_u64(),
+            spread: value["rounds_spread"].as_u64()?,
+            rounds: value["rounds"].as_u64()?,
+            touches: value["touches"].as_u64()?,
+        })
+    }
+}
+
+impl Point {
+    /// Modelled cycles of a microsecond.
+    pub fn mhz(&self) -> u32 {
+        self.mhz
+    }
+
+    /// What it is called in messages.
+    pub fn name(&self) -> String {
+        format!("{}, 2 × {} KiB, visits of 2^{}", self.lab, self.kib, self.visit)
+    }
+}
+
+impl Measured {
+    /// Performance relative to one cache.
+    pub fn gain(&self) -> f64 {
+        self.off.ns_per_access / self.unify.ns_per_access
+    }
+
+    /// The same for people.
+    pub fn gain_text(&self) -> String {
+        let moves = self.unify.moves_per_second().unwrap_or(0.0);
+        format!("{}, {moves:.0} moves in a second", percent(Some(self.gain())))
+    }
+
+    /// For the file.
+    pub fn document(&self) -> Value {
+        let Point { lab, kib, visit, regions, inputs, mhz, .. } = &self.point;
+        json!({ "lab": lab, "region_kib": kib, "accesses": 1u64 << visit, "regions": regions, "mhz": mhz, "inputs": inputs,
+            "gain": self.gain(), "off": self.off.document(), "unify": self.unify.document() })
+    }
+
+    /// From the file.
+    pub fn of(point: &Point, document: &Value) -> Option<Measured> {
+        let (off, unify) = (Run::of(&document["off"])?, Run::of(&document["unify"])?);
+        Some(Measured { point: point.clone(), off, unify })
+    }
+}
+
+#[cfg(test)]
+impl Measured {
+    /// A made-up one.
+    pub fn made_up(size: u32, visit: u32, gain: f64) -> Measured {
+        let run = |ns_per_access| Run {
+            ns_per_access,
+            seconds: 1.0,
+            moves: 0,
+            move_cycles: 0,
+            moves_measured: 0,
+            move_instructions: None,
+            spread: 0,
+            rounds: 0,
+            touches: 0,
+        };
+        let point = Point {
+            lab: "zen3".into(),
+            size,
+            kib: 512 * u64::from(size),
+            visit,
+            regions: "unify".into(),
+            mhz: 3000,
+            inputs: "x".into(),
+        };
+        Measured { point, off: run(100.0), unify: run(100.0 / gain) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str =
+        "memlat: kib=3072 accesses=16384 warm_ns=500000000 visits=245 measured=4000000 ns=400000000 right";
+
+    #[test]
+    fn a_run_is_what_both_say() {
+        let stats = json!({ "guests": [{ "paging": { "regions": { "region_moves": 1800, "moves": 2, "move_ticks": 9000 } } }] });
+        let run = run_of(LINE, &stats).unwrap();
+        assert_eq!(
+            (run.ns_per_access, run.moves_per_second(), run.cycles_per_move()),
+            (100.0, Some(2000.0), Some(4500.0))
+        );
+        let none = run_of(LINE, &json!({})).unwrap();
+        assert_eq!((none.moves_per_second(), none.cycles_per_move()), (None, None));
+        assert!(
+            run_of("memlat: right", &stats).is_none()
+                && run_of(&LINE.replace("4000000", "0"), &stats).is_none()
+        );
+    }
+
+    #[test]
+    fn what_is_kept_comes_back() {
+        let measured = Measured::made_up(6, 14, 1.5);
+        let again = Measured::of(&measured.point, &measured.document()).unwrap();
+        assert_eq!((again.off, again.unify, again.gain()), (measured.off, measured.unify, 1.5));
+        assert!(Measured::of(&measured.point, &json!({ "off": {} })).is_none());
+    }
+}
