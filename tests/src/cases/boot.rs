@@ -78,7 +78,7 @@ fn audited(context: &Context) -> Result<()> {
 /// So few that tables are evicted all the time.
 fn small_pool(context: &Context) -> Result<()> {
     let path = context.path("stats.json");
-    let options = ["--mode", "shadow", "--shadow-pages", "16", "--stats", &path];
+    let options = ["--mode", "shadow", "--shadow-pages", "24", "--stats", &path];
     context.run(&[&options[..], &["--exec", "echo small"]].concat())?.status(0)?.prints("small\n")?;
     let stats = read_stats(&path)?;
     let evictions = stats["guests"][0]["paging"]["shadow"]["evictions"].as_u64();

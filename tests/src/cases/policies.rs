@@ -9,7 +9,7 @@ use super::{Case, only};
 use crate::context::Context;
 
 pub const CASES: &[Case] = &[
-    only("qemu-svm", "policies: engines by turns on a lab machine", explores),
+    only("qemu-svm", "policies: engines by turns on a lab machine", explores).at_length(),
     only("qemu-svm", "policies: wrong parameters, and no counters", refused),
     only("qemu-svm", "policies: a guest under a model that was trained from its log", trained),
     only("qemu-svm", "policies: a schedule from a file", scheduled),

@@ -11,8 +11,8 @@ use crate::context::{Context, Finished};
 pub const CASES: &[Case] = &[
     both("manuals: several processors", |c| kit(c, "smp")).also(&["shadow"]),
     hypervisor("manuals: page tables that processors share", |c| kit(c, "shared"))
-        .also(&["shadow", "switch=200"])
-        .more(&["switch=50"]),
+        .also(&["switch=200"])
+        .more(&["shadow", "switch=50"]),
     only("qemu-svm", "task switches while the mode changes", |c| tasks(c, &["switch=7"])),
     only("qemu-svm", "task switches while the mode changes, at length", |c| {
         tasks(c, &["switch=1", "switch=100"])

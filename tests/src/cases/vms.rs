@@ -249,7 +249,7 @@ fn too_many_processors(context: &Context) -> Result<()> {
          [[vm]]\nname = \"many\"\nkernel = \"kit\"\nmemory_mib = 230\ncmdline = \"spin\"\nvcpus = 64\n\
          networks = [\"a\", \"b\", \"c\", \"d\"]\n",
     )?;
-    let options = ["--config", &config, "--pcpus", "2", "--qemu-arg=-m", "--qemu-arg=272"];
+    let options = ["--config", &config, "--pcpus", "2", "--qemu-arg=-m", "--qemu-arg=276"];
     let mut person = Person::start(context, &options)?;
     person.sees("kit: spin")?;
     enter(&mut person)?;
