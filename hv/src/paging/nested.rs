@@ -213,8 +213,13 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         self.table.take_accessed_group(first, wanted)
     }
 
+    /// Takes over what is no longer open or there. Where there is no memory for tables more goes than must, and faults bring it back.
+    pub fn apply_or_drop(&mut self, p2m: &P2m<impl TableMemory>, changed: Changed) -> Flush {
+        self.apply(p2m, changed).unwrap_or_else(|_| self.drop_around(changed.range))
+    }
+
     /// Drops all leaves that touch `range`, as wholes: this needs no memory.
-    pub fn drop_around(&mut self, range: GpaRange) -> Flush {
+    fn drop_around(&mut self, range: GpaRange) -> Flush {
         self.lost_bits = true;
         let size = self.table.largest().bytes();
         let start = range.start.align_down(size);

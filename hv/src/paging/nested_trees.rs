@@ -120,19 +120,13 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> NestedTrees<F, M> {
     pub fn close(&mut self, p2m: &P2m<impl TableMemory>, changed: Changed) -> Flush {
         // Tables of a phase show RAM whatever cache it is mapped to.
         let trees = self.iter_mut().filter(|tree| !tree.is_for_phase());
-        let close = |tree: &mut Nested<F, M>| {
-            tree.apply(p2m, changed).unwrap_or_else(|_| tree.drop_around(changed.range))
-        };
-        trees.map(close).fold(Flush::None, Flush::and)
+        trees.map(|tree| tree.apply_or_drop(p2m, changed)).fold(Flush::None, Flush::and)
     }
 
     /// All sets take over that memory is gone. It goes also where there is no memory for tables: then more goes than must, and faults
     /// bring it back.
     pub fn remove_memory(&mut self, p2m: &P2m<impl TableMemory>, changed: Changed) -> Flush {
-        let remove = |tree: &mut Nested<F, M>| {
-            tree.apply(p2m, changed).unwrap_or_else(|_| tree.drop_around(changed.range))
-        };
-        self.iter_mut().map(remove).fold(Flush::None, Flush::and)
+        self.iter_mut().map(|tree| tree.apply_or_drop(p2m, changed)).fold(Flush::None, Flush::and)
     }
 
     /// All sets drop their translations of `range`: see [`Nested::forget`].

@@ -1,7 +1,7 @@
 //! Moves pages of a VM between slow and fast memory: what [`Tiers`] decides leaves the P2m, the tables and all
 //! processors, is copied, and comes back elsewhere.
 //!
-//! Called by `vcpu::tiers` for a VCPU of the VM, with the VM's regions locked, so that one VCPU does it at a time. The order of a batch,
+//! Called by `vcpu::regions` for a VCPU of the VM, with the VM's regions locked, so that one VCPU does it at a time. The order of a batch,
 //! which must hold (docs/design/0030-memory-tiers.md):
 //!
 //! 1. With the memory locked for writing: pages become absent in the P2m and in the nested tables.

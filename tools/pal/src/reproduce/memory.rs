@@ -1,16 +1,12 @@
 //! Table 9 of the memory-region thesis: the latency of memory while hot pages move to the fast tier. The program is memlat (tests/kits),
 //! the machine a lab machine whose memory is slow but for the fast tier; time follows its cycles.
 
-use std::{
-    fmt::Write,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fmt::Write, path::Path, process::Command};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 
 use super::{
-    ReproduceArgs,
+    ReproduceArgs, memlat,
     verdict::{Claim, claim},
 };
 use crate::{compare::store, host::lock::lock, project::Project, status::Usage, ui::Ui};
@@ -69,7 +65,7 @@ pub fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
     }
     let cache = project.cache("reproduce")?;
     let _lock = lock(&cache, ui)?;
-    let program = compile(project, &cache)?;
+    let program = memlat(project, ui, &cache)?;
     // The region is several times as large as the last cache.
     let (mib, ms) = if args.quick { (48, 7000) } else { (64, 12_000) };
     let settings = &SETTINGS[..if args.quick { 2 } else { 4 }];
@@ -93,17 +89,6 @@ impl Setting {
     fn name(self) -> String {
         format!("{}{}", self.mode, if self.moves { "" } else { ", nothing moves" })
     }
-}
-
-/// The program, linked statically.
-fn compile(project: &Project, cache: &Path) -> Result<PathBuf> {
-    let program = cache.join("memlat");
-    let mut cc = Command::new("cc");
-    cc.args(["-std=gnu11", "-O2", "-static", "-o"]).arg(&program);
-    let status = cc.arg(project.root.join("tests/kits/memlat/memlat.c")).status();
-    let status = status.context("cannot run cc; install gcc and libc6-dev")?;
-    ensure!(status.success(), "memlat does not compile; install gcc and libc6-dev");
-    Ok(program)
 }
 
 fn measure(setting: Setting, lab: &str, program: &Path, mib: u64, ms: u64, yes: bool) -> Result<Curve> {

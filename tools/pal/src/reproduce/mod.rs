@@ -9,7 +9,10 @@ mod page;
 pub mod region;
 mod verdict;
 
-use std::path::PathBuf;
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -225,4 +228,16 @@ fn text(figure: &Figure, part: &Part, claims: &[Claim]) -> String {
         )
     });
     head + &table + &lines.collect::<String>()
+}
+/// Compiles the program of the thesis' figures into `folder`, linked statically: it runs in any guest.
+///
+/// # Errors
+/// There is no compiler, or no static C library.
+fn memlat(project: &Project, ui: &Ui, folder: &Path) -> Result<PathBuf> {
+    let program = folder.join("memlat");
+    let mut compile = Command::new("cc");
+    compile.args(["-std=gnu11", "-O2", "-static", "-o"]).arg(&program);
+    compile.arg(project.root.join("tests/kits/memlat/memlat.c"));
+    ui.run("compiling memlat", &mut compile).context("it takes gcc and libc6-dev")?;
+    Ok(program)
 }

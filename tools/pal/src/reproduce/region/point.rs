@@ -97,11 +97,7 @@ impl Setup {
     /// Something is missing here, or does not compile; the machine has no last level of caches for each package.
     pub fn new(needs: &Needs, scratch: &Path, lab: &str) -> Result<Setup> {
         let (description, machine) = crate::lab::find(lab)?;
-        let memlat = scratch.join("memlat");
-        let mut compile = Command::new("cc");
-        compile.args(["-std=gnu11", "-O2", "-static", "-o"]).arg(&memlat);
-        compile.arg(needs.project.root.join("tests/kits/memlat/memlat.c"));
-        needs.ui.run("compiling memlat", &mut compile).context("it takes gcc and libc6-dev")?;
+        let memlat = super::super::memlat(needs.project, needs.ui, scratch)?;
         let (hypervisor, plugin) = (needs.hypervisor()?, needs.lab_plugin()?);
         let kernel = needs.kernel(crate::cli::Guest::DebianAmd64)?;
         let inputs = cell::inputs(&[&hypervisor, &plugin, &memlat, &kernel], &[&description])?;
