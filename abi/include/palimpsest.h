@@ -202,6 +202,8 @@ struct palimpsest_kit_info {
 #define PALIMPSEST_LAB_MARK_BEGIN 0x1ab00b61
 /* Displacement of the no-op that ends it. */
 #define PALIMPSEST_LAB_MARK_END 0x1ab00e4d
+/* Displacement of the no-op after which everything is modelled, where only instructions were counted before. */
+#define PALIMPSEST_LAB_MARK_MODEL 0x1ab00a11
 /* Regions have the numbers below this. */
 #define PALIMPSEST_LAB_REGIONS 64
 

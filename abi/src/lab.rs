@@ -23,6 +23,8 @@ constants! {
     MARK_BEGIN: u32 = 0x1ab0_0b61;
     /// Displacement of the no-op that ends it.
     MARK_END: u32 = 0x1ab0_0e4d;
+    /// Displacement of the no-op after which everything is modelled, where only instructions were counted before.
+    MARK_MODEL: u32 = 0x1ab0_0a11;
     /// Regions have the numbers below this.
     REGIONS: usize = 64;
 }

@@ -53,6 +53,9 @@ const AGILE: &[&str] = &["--mode", "agile,window_ms=20,timeout_ms=20,start_ms=20
 /// them, its least number tells. The comparisons of `--full`, and the one without the hypervisor, have them.
 const TRANSLATIONS: &[&str] = &["--lab-model", "tlb"];
 
+/// Without a model of the guest's boot, which is most of a short run: where a case is not about that.
+pub const FROM_SESSION: &[&str] = &["--lab-from", "session"];
+
 /// That many rounds of the stress program in this guest, with at least `least` translations compared, and all of
 /// them equal.
 fn equal(
@@ -130,6 +133,7 @@ fn native(context: &Context) -> Result<()> {
 fn counters(context: &Context) -> Result<()> {
     let (report, stats) = (context.path("report.json"), context.path("stats.json"));
     let lab = ["--lab", "zen3", "--lab-report", &report, "--mode", "switch=50", "--nested-page", "4K"];
+    let lab = [&lab[..], FROM_SESSION].concat();
     let samples = context.path("samples.jsonl");
     let files = ["--stats", &stats, "--samples", &samples, "--exec", "true"];
     context.run(&[&lab[..], &files].concat())?.status(0)?;
@@ -175,7 +179,8 @@ fn deterministic(context: &Context) -> Result<()> {
         let [report, stats] = ["report", "stats"].map(|file| context.path(&format!("{name}.{file}")));
         let files = ["--lab-report", &report, "--stats", &stats, "--exec", command];
         let options = ["--lab", "zen3", "--mode", "switch=50", seed];
-        let said = context.run(&[&options[..], TRANSLATIONS, &files].concat())?.status(0)?.stdout();
+        let said =
+            context.run(&[&options[..], TRANSLATIONS, FROM_SESSION, &files].concat())?.status(0)?.stdout();
         Ok([std::fs::read(&report)?, std::fs::read(&stats)?, said.into()])
     };
     let (one, again) = (run("one", "--deterministic")?, run("again", "--deterministic=1")?);
@@ -205,6 +210,9 @@ fn descriptions(context: &Context) -> Result<()> {
     for words in [&["--lab", "zen33"][..], &["--lab", &bad], &["--lab-check", "all"]] {
         context.run(&[words, &["--exec", "true"]].concat())?.status(2)?;
     }
+    // Nothing would say that a session begins.
+    let none = ["--lab", "zen3", "--lab-from", "session", "--kernel", &context.kit.display().to_string()];
+    context.run(&none)?.status(2)?.says("--lab-from session: no guest here")?;
     let bochs = ["run", "--machine", "bochs-vtx", "--lab", "zen3", "--exec", "true"];
     context.pal(bochs, None)?.status(2)?.says("--lab")?;
     Ok(())

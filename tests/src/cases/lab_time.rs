@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 
-use super::{Case, only};
+use super::{Case, lab::FROM_SESSION, only};
 use crate::context::Context;
 
 pub const CASES: &[Case] = &[
@@ -18,6 +18,7 @@ const MACHINE: &str = "westmere-x5660";
 fn backwards(context: &Context, vcpus: &str) -> Result<()> {
     let put = format!("{}:/clock", context.clock.display());
     let lab = ["--lab", MACHINE, "--lab-model", "tlb", "--lab-time", "--pcpus", "2", "--vcpus", vcpus];
+    let lab = [&lab[..], FROM_SESSION].concat();
     let command = format!("/clock warp {vcpus} 1500; dmesg | grep -i -E 'unstable|skew|warp'");
     let run = context.run(&[&lab[..], &["--put", &put, "--exec", &command]].concat())?;
     let said = run.stdout();

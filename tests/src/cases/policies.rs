@@ -5,7 +5,7 @@ use std::env;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use super::{Case, only};
+use super::{Case, lab::FROM_SESSION, only};
 use crate::context::Context;
 
 pub const CASES: &[Case] = &[
@@ -65,7 +65,7 @@ fn trained(context: &Context) -> Result<()> {
     judged.status(0)?.has("over shadow")?.has(&policy)?;
     let counted = ["--lab", "zen3", "--lab-model", "tlb", "--exec", "seq 999 | md5sum"];
     context
-        .run(&[&counted[..], &["--policy", &policy, "--stats", &stats]].concat())?
+        .run(&[&counted[..], FROM_SESSION, &["--policy", &policy, "--stats", &stats]].concat())?
         .status(0)?
         .prints(sum)?;
     let stats: Value = serde_json::from_str(&std::fs::read_to_string(&stats)?)?;

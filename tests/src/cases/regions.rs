@@ -64,7 +64,7 @@ fn gains(context: &Context) -> Result<()> {
     std::fs::write(&lab, small)?;
     let put = format!("{}:/memlat", context.memlat.display());
     let regions = "unify,q_us=100,period_ms=50,phase_ms=8,move_us=4,least_us=20,cache_kib=256";
-    let machine = ["--lab", &lab, "--lab-time", "--lab-check", "off", "--pcpus", "2,sockets=2"];
+    let machine = ["--lab", &lab, "--lab-from", "session", "--lab-time", "--pcpus", "2,sockets=2"];
     // Most of a short run is the boot, and a good part of that these.
     let quick = ["--append", "mitigations=off initcall_blacklist=load_system_certificate_list"];
     let guest =

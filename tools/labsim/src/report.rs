@@ -16,6 +16,10 @@ pub struct About<'a> {
     pub mhz: u32,
     /// `count`, `tlb` or `full`.
     pub model: &'a str,
+    /// `boot`, or `session`, before which only instructions and world switches were counted.
+    pub from: &'a str,
+    /// That was reached.
+    pub modelled: bool,
     /// `off`, `miss` or `all`.
     pub check: &'a str,
 }
@@ -35,8 +39,11 @@ pub struct Pcpu {
 /// The report on these processors, in the order of their numbers.
 pub fn report(about: &About, pcpus: &[Pcpu]) -> Value {
     let pcpus: Vec<Value> = pcpus.iter().enumerate().map(|(number, of)| pcpu(number, of)).collect();
-    let About { machine, mhz, model, check } = about;
-    json!({ "version": VERSION, "machine": machine, "mhz": mhz, "model": model, "check": check, "pcpus": pcpus })
+    let About { machine, mhz, model, from, modelled, check } = about;
+    json!({
+        "version": VERSION, "machine": machine, "mhz": mhz, "model": model, "from": from, "modelled": modelled,
+        "check": check, "pcpus": pcpus
+    })
 }
 
 fn pcpu(number: usize, Pcpu { record, differences, regions, is_spare }: &Pcpu) -> Value {

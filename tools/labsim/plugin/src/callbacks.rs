@@ -133,21 +133,35 @@ pub extern "C" fn block(vcpu: c_uint, data: *mut c_void) {
     {
         return;
     }
-    if block.after_vmrun && state.processor.in_guest() {
-        leave(state);
-        let instructions = state.instructions();
-        state.processor.vmexit(instructions);
-    }
-    if state.pending.any {
-        // SAFETY: in a callback that may read registers.
-        apply(state, |state| unsafe { state.registers.control() });
-    }
+    follow(state, block);
     let moved = moved(state, block);
     state.processor.fetch(block.va.wrapping_add(moved), block.end.wrapping_add(moved), &|va: u64| {
         let at_first = va.wrapping_sub(moved);
         let known = block.pa.iter().flatten().find(|(at, _)| at >> 12 == at_first >> 12);
         known.map_or(Truth::Unknown, |(_, pa)| Truth::At((pa & !0xfff) | (va & 0xfff)))
     });
+}
+
+/// A block begins that is counted and not modelled: what happened before it is looked at.
+pub extern "C" fn counted_block(vcpu: c_uint, data: *mut c_void) {
+    // SAFETY: a callback of this processor, with the data of its registration.
+    let (state, block) = unsafe { (Vcpu::of(vcpu), &*data.cast::<Block>()) };
+    // SAFETY: this processor's words. No block asks for this one.
+    unsafe { (*state.score).code = 0 };
+    follow(state, block);
+}
+
+/// Brings the context up to what the last instructions did, in a callback that may read registers.
+fn follow(state: &mut Vcpu, block: &Block) {
+    if block.after_vmrun && state.processor.in_guest() {
+        leave(state);
+        let instructions = state.instructions();
+        state.processor.vmexit(instructions);
+    }
+    if state.pending.any {
+        // SAFETY: by the caller.
+        apply(state, |state| unsafe { state.registers.control() });
+    }
 }
 
 /// QEMU has one translation of code for all linear addresses that it is mapped to, and tells the one at which it was
@@ -219,6 +233,10 @@ pub extern "C" fn instruction(vcpu: c_uint, data: *mut c_void) {
     let (state, instruction) = unsafe { (Vcpu::of(vcpu), &*data.cast::<Instruction>()) };
     // SAFETY: as above.
     let get = |state: &Vcpu, register| unsafe { state.registers.get(register) };
+    if instruction.operation == Operation::Model {
+        plugin().begin_to_model();
+        return;
+    }
     if let Operation::Begin | Operation::End = instruction.operation {
         // The instructions of the whole block count already.
         let number = get(state, RAX);
@@ -256,7 +274,7 @@ pub extern "C" fn instruction(vcpu: c_uint, data: *mut c_void) {
             return;
         }
         // They change nothing.
-        Operation::Begin | Operation::End => {}
+        Operation::Begin | Operation::End | Operation::Model => {}
     }
     state.pending = pending;
     state.ask();

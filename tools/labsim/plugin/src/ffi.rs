@@ -108,12 +108,15 @@ pub const NO_REGISTERS: c_int = 0;
 pub const READS_REGISTERS: c_int = 1;
 /// Loads and stores.
 pub const LOADS_AND_STORES: c_int = 3;
+/// Call if the word is equal to the immediate value.
+pub const EQUAL: c_int = 2;
 /// Call if the word is not equal to the immediate value.
 pub const NOT_EQUAL: c_int = 3;
 /// Add the immediate value to the word.
 pub const ADD: c_int = 0;
 
 unsafe extern "C" {
+    pub fn qemu_plugin_reset(id: Id, callback: extern "C" fn(Id));
     pub fn qemu_plugin_register_vcpu_init_cb(id: Id, callback: extern "C" fn(Id, c_uint));
     pub fn qemu_plugin_register_vcpu_tb_trans_cb(id: Id, callback: extern "C" fn(Id, *mut Block));
     pub fn qemu_plugin_register_flush_cb(id: Id, callback: extern "C" fn(Id));

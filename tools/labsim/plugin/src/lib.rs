@@ -42,13 +42,10 @@ pub unsafe extern "C" fn qemu_plugin_install(
         unsafe { options::Options::read(argc, argv).and_then(|options| Plugin::new(options, &*info)) };
     match installed {
         Ok(plugin) => {
-            // SAFETY: registers callbacks of the types that the interface asks for.
+            // SAFETY: the plugin is installed just before.
             unsafe {
-                plugin.install();
-                ffi::qemu_plugin_register_vcpu_init_cb(id, Vcpu::start);
-                ffi::qemu_plugin_register_vcpu_tb_trans_cb(id, translate::block);
-                ffi::qemu_plugin_register_flush_cb(id, translate::flushed);
-                ffi::qemu_plugin_register_atexit_cb(id, state::finish, std::ptr::null_mut());
+                plugin.install(id);
+                register(id);
             }
             0
         }
@@ -56,5 +53,19 @@ pub unsafe extern "C" fn qemu_plugin_install(
             eprintln!("labsim: {text}");
             -1
         }
+    }
+}
+
+/// Registers what QEMU calls back, of the types that the interface asks for.
+///
+/// # Safety
+/// The plugin is installed, QEMU has given it this number, and none of these is registered.
+unsafe fn register(id: ffi::Id) {
+    // SAFETY: by the caller.
+    unsafe {
+        ffi::qemu_plugin_register_vcpu_init_cb(id, Vcpu::start);
+        ffi::qemu_plugin_register_vcpu_tb_trans_cb(id, translate::block);
+        ffi::qemu_plugin_register_flush_cb(id, translate::flushed);
+        ffi::qemu_plugin_register_atexit_cb(id, state::finish, std::ptr::null_mut());
     }
 }

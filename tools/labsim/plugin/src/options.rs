@@ -19,6 +19,15 @@ pub enum Model {
     Full,
 }
 
+/// From when on it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// From the machine's start.
+    Boot,
+    /// From a mark of a program's ([`abi::lab::MARK_MODEL`]).
+    Session,
+}
+
 /// A mistake on purpose, which the comparison with QEMU has to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
@@ -36,6 +45,8 @@ pub struct Options {
     pub ram: String,
     /// How much is modelled.
     pub model: Model,
+    /// From when on.
+    pub from: From,
     /// What is compared with QEMU's translation.
     pub check: Checking,
     /// What the model is to do wrong.
@@ -59,6 +70,7 @@ impl Options {
         let (mut machine, mut ram, mut report, mut share) = (None, None, None, None);
         let mut broken = None;
         let (mut model, mut check, mut share_at) = (Model::Full, Checking::Misses, None);
+        let mut from = From::Boot;
         let (mut spare, mut package) = (0, None);
         for index in 0..usize::try_from(count).unwrap_or(0) {
             // SAFETY: by the caller.
@@ -92,6 +104,11 @@ impl Options {
                     "full" => model = Model::Full,
                     _ => return unknown("count, tlb, full"),
                 },
+                "from" => match value {
+                    "boot" => from = From::Boot,
+                    "session" => from = From::Session,
+                    _ => return unknown("boot, session"),
+                },
                 "check" => match value {
                     "off" => check = Checking::Off,
                     "miss" => check = Checking::Misses,
@@ -105,7 +122,7 @@ impl Options {
                 },
                 _ => {
                     return Err(format!(
-                        "{key}: unknown; known are machine, ram, model, check, broken, report, share, share_at, spare, package"
+                        "{key}: unknown; known are machine, ram, model, from, check, broken, report, share, share_at, spare, package"
                     ));
                 }
             }
@@ -117,7 +134,15 @@ impl Options {
         machine.pcpus_per_domain =
             package.map_or(machine.pcpus_per_domain, |package: u32| package.min(machine.pcpus_per_domain));
         let ram = ram.ok_or("ram=FILE is missing: the file behind -machine memory-backend=")?;
-        Ok(Options { machine, ram, model, check, broken, report, share, share_at, spare })
+        Ok(Options { machine, ram, model, from, check, broken, report, share, share_at, spare })
+    }
+}
+
+/// The word for it in reports.
+pub fn from_name(from: From) -> &'static str {
+    match from {
+        From::Boot => "boot",
+        From::Session => "session",
     }
 }
 

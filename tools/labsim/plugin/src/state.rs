@@ -5,7 +5,7 @@ use std::{
     sync::{
         Mutex, OnceLock, PoisonError,
         atomic::{
-            AtomicPtr,
+            AtomicBool, AtomicPtr, AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
         },
     },
@@ -26,7 +26,7 @@ use labsim::{
 use crate::{
     ffi,
     memory::{Mapping, Ram, other_mapping},
-    options::{Broken, Model, Options, check_name, model_name},
+    options::{Broken, From, Model, Options, check_name, from_name, model_name},
     registers::Registers,
 };
 
@@ -39,10 +39,16 @@ pub struct Score {
     pub code: u64,
 }
 
+/// [`Score::code`] of no block.
+pub const ASK: u64 = u64::MAX;
+
 /// The plugin as a whole.
 pub struct Plugin {
     /// How much is modelled.
     pub model: Model,
+    from: From,
+    /// What follows is modelled, and not only counted.
+    models: AtomicBool,
     /// What is compared.
     pub check: Checking,
     broken: Option<Broken>,
@@ -68,6 +74,7 @@ unsafe impl Send for Plugin {}
 unsafe impl Sync for Plugin {}
 
 static PLUGIN: OnceLock<Plugin> = OnceLock::new();
+static ID: AtomicU64 = AtomicU64::new(0);
 static VCPUS: [AtomicPtr<Vcpu>; PCPUS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; PCPUS];
 
 /// The plugin. Callbacks are registered only after it is there.
@@ -139,6 +146,8 @@ impl Plugin {
         let shared = Shared::new(options.machine, ram.split, of, with_caches, options.check, doorbell);
         Ok(Plugin {
             model: options.model,
+            from: options.from,
+            models: AtomicBool::new(options.from == From::Boot),
             check: options.check,
             broken: options.broken,
             ram,
@@ -155,6 +164,34 @@ impl Plugin {
             pcpus,
             spare,
         })
+    }
+
+    /// Whether code that is translated now is modelled, and not only counted.
+    pub fn models(&self) -> bool {
+        self.models.load(Relaxed)
+    }
+
+    /// A program's mark, on a processor's thread: from now on everything is modelled, if it is not yet.
+    ///
+    /// Code that is translated already does not call back as it then has to. So QEMU is asked to drop it, together with the
+    /// plugin's callbacks, while no processor runs. The block with the mark, and what follows it until QEMU heeds the request, are
+    /// counted as before.
+    pub fn begin_to_model(&self) {
+        if !self.models() {
+            // SAFETY: QEMU's number for this plugin; the callback registers all others again.
+            unsafe { ffi::qemu_plugin_reset(ID.load(Relaxed), Plugin::begun) };
+        }
+    }
+
+    /// QEMU has dropped all code and all callbacks; no processor runs.
+    extern "C" fn begun(id: ffi::Id) {
+        plugin().models.store(true, Relaxed);
+        // SAFETY: as in the installation.
+        unsafe { crate::register(id) };
+        for vcpu in VCPUS.iter().map(|place| place.load(Acquire)).filter(|vcpu| !vcpu.is_null()) {
+            // SAFETY: stored by `start`, never freed, and its thread waits.
+            unsafe { (*vcpu).ask() };
+        }
     }
 
     /// Whether every access has to come to the model: it compares each, or needs each store to the tables.
@@ -178,8 +215,9 @@ impl Plugin {
         }
     }
 
-    /// Makes it the plugin.
-    pub fn install(self) {
+    /// Makes it the plugin, which QEMU has given this number.
+    pub fn install(self, id: ffi::Id) {
+        ID.store(id, Relaxed);
         let _ = PLUGIN.set(self);
     }
 
@@ -306,7 +344,7 @@ impl Vcpu {
     /// The next block calls back, whichever it is.
     pub fn ask(&mut self) {
         // SAFETY: as above.
-        unsafe { (*self.score).code = u64::MAX }
+        unsafe { (*self.score).code = ASK }
     }
 }
 
@@ -327,7 +365,8 @@ pub extern "C" fn finish(_id: ffi::Id, _data: *mut c_void) {
         pcpus.rotate_left(1);
     }
     let (model, check) = (model_name(plugin.model), check_name(plugin.check));
-    let about = About { machine: &plugin.machine, mhz: plugin.mhz, model, check };
+    let (from, modelled) = (from_name(plugin.from), plugin.models());
+    let about = About { machine: &plugin.machine, mhz: plugin.mhz, model, from, modelled, check };
     let text = format!("{:#}\n", report(&about, &pcpus));
     match &plugin.report {
         Some(path) => {

@@ -15,7 +15,7 @@ use crate::{
     callbacks::{self, Instruction},
     ffi,
     options::Model,
-    state::{Score, plugin},
+    state::{ASK, Score, plugin},
 };
 
 /// A block, for its callback. What every callback looks at is in the first line of the host's cache.
@@ -69,22 +69,19 @@ pub extern "C" fn block(_id: ffi::Id, block: *mut ffi::Block) {
         let info = Box::into_raw(Box::new(describe(block, count, kept)));
         kept.blocks.push(info);
         let after_vmrun = (*info).after_vmrun;
-        if after_vmrun {
-            ffi::qemu_plugin_register_vcpu_tb_exec_cb(
-                block,
-                callbacks::block,
-                ffi::READS_REGISTERS,
-                info.cast(),
-            );
+        // While code is only counted, the context is followed all the same, because what is modelled later begins with it.
+        let (callback, condition, code): (ffi::Callback, _, _) = if plugin.models() {
+            (callbacks::block, ffi::NOT_EQUAL, (*info).code)
         } else {
+            (callbacks::counted_block, ffi::EQUAL, ASK)
+        };
+        let (flags, info) = (ffi::READS_REGISTERS, info.cast());
+        if after_vmrun {
+            ffi::qemu_plugin_register_vcpu_tb_exec_cb(block, callback, flags, info);
+        } else {
+            let word = plugin.word(offset_of!(Score, code));
             ffi::qemu_plugin_register_vcpu_tb_exec_cond_cb(
-                block,
-                callbacks::block,
-                ffi::READS_REGISTERS,
-                ffi::NOT_EQUAL,
-                plugin.word(offset_of!(Score, code)),
-                (*info).code,
-                info.cast(),
+                block, callback, flags, condition, word, code, info,
             );
         }
         for index in 0..count {
@@ -160,6 +157,7 @@ unsafe fn instruction(instruction: *mut ffi::Instruction, kept: &mut Kept) {
             }
             callbacks::vmrun_access
         }
+        _ if !plugin.models() => return,
         _ if plugin.sees_all() => callbacks::checked_access,
         (_, Model::Full) => callbacks::access::<true>,
         _ => callbacks::access::<false>,

@@ -1,6 +1,6 @@
 //! Which instructions matter to translation and time, from their bytes (AMD APM 3, appendix A).
 
-use abi::lab::{MARK_BEGIN, MARK_END};
+use abi::lab::{MARK_BEGIN, MARK_END, MARK_MODEL};
 
 /// What an instruction does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub enum Operation {
     Begin,
     /// It ends.
     End,
+    /// What follows is modelled.
+    Model,
 }
 
 /// A memory operand.
@@ -67,6 +69,7 @@ pub fn decode(bytes: &[u8], wide: bool) -> Option<Operation> {
         (0x1f, [0x84, 0x00, tail @ ..]) => match u32::from_le_bytes(*tail.first_chunk()?) {
             MARK_BEGIN => Some(Operation::Begin),
             MARK_END => Some(Operation::End),
+            MARK_MODEL => Some(Operation::Model),
             _ => None,
         },
         (0x01, [modrm, tail @ ..]) if modrm >> 6 != 3 && modrm >> 3 & 7 == 7 => {
@@ -134,6 +137,7 @@ mod tests {
         let mark = |displacement: u32| [&abi::lab::MARKS[..], &displacement.to_le_bytes()].concat();
         assert_eq!(decode(&mark(MARK_BEGIN), true), Some(Operation::Begin));
         assert_eq!(decode(&mark(MARK_END), true), Some(Operation::End));
+        assert_eq!(decode(&mark(MARK_MODEL), false), Some(Operation::Model));
         // Padding, and a mark that is cut off.
         assert_eq!(decode(&mark(0), true), None);
         assert_eq!(decode(&mark(MARK_END)[..7], true), None);

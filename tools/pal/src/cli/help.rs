@@ -53,6 +53,8 @@ The same guest elsewhere:
                                       the guest counts its page faults for it
   cargo pal run --lab opteron-2350 --nested-page 4K --exec true
                                       more expensive walks of nested tables
+  cargo pal run --lab zen3 --lab-from session --exec true
+                                      without a model of the boot: half the time
   cargo pal run --lab zen3 --lab-model tlb --lab-check miss --exec true
   cargo pal run --lab zen3 --deterministic --exec true
                                       repeats to the last count

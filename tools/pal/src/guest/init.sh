@@ -45,7 +45,7 @@ if [ -n "$root" ] && [ "$1" != on-disk ]; then
     if mount -t ext4 "$root" /disk && mkdir -p /disk/dev /disk/proc /disk/sys /disk/pal /disk/root; then
         mount -t tmpfs tmpfs /disk/pal
         cp -p /bin/busybox /init /pal/session /disk/pal
-        for file in command get; do [ -e /pal/$file ] && cp /pal/$file /disk/pal; done
+        for file in command get model; do [ -e /pal/$file ] && cp -p /pal/$file /disk/pal; done
         for tree in dev proc sys; do mount -o move /$tree /disk/$tree; done
         exec switch_root /disk /pal/busybox sh /pal/init on-disk
     fi

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use super::{cpio::Archive, get::Get};
+use super::{cpio::Archive, get::Get, mark};
 use crate::status::Usage;
 
 /// One `--put FILE[:GUESTPATH]`.
@@ -83,6 +83,7 @@ pub fn build(contents: &Contents) -> Result<Vec<u8>> {
     }
     let busybox =
         fs::read(contents.busybox).with_context(|| format!("cannot read {}", contents.busybox.display()))?;
+    tree.file("pal/model", 0o755, mark::program(is_wide(&busybox)));
     tree.file("bin/busybox", 0o755, busybox);
     tree.file("init", 0o755, include_bytes!("init.sh").to_vec());
     tree.file("pal/session", 0o644, include_bytes!("session.sh").to_vec());
@@ -110,6 +111,11 @@ pub fn build(contents: &Contents) -> Result<Vec<u8>> {
         tree.put(&put.file, &format!("{place}{}", put.guest_path.trim_matches('/')))?;
     }
     tree.archive()
+}
+
+/// Whether a program is for 64-bit machines (ELF-64 object file format, `EI_CLASS`).
+fn is_wide(elf: &[u8]) -> bool {
+    elf.get(4) == Some(&2)
 }
 
 /// The contents of an archive, by paths without a leading slash.

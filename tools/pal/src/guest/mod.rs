@@ -10,4 +10,5 @@ pub mod files;
 pub mod get;
 pub mod image;
 pub mod initramfs;
+pub mod mark;
 pub mod vm;

@@ -28,7 +28,7 @@ mount -t tmpfs -o mode=755,nosuid,nodev tmpfs /disk/run
 mkdir /disk/run/pal
 mount -t tmpfs -o mode=755 tmpfs /disk/run/pal
 cp -p /bin/busybox /pal/session /pal/start /disk/run/pal
-for file in command get; do [ -e /pal/$file ] && cp /pal/$file /disk/run/pal; done
+for file in command get model; do [ -e /pal/$file ] && cp -p /pal/$file /disk/run/pal; done
 printf 'nonce=%s\nTERM=%s\n' "$nonce" "$TERM" > /disk/run/pal/environment
 
 [ -n "$init" ] || for init in /sbin/init /etc/init /bin/init /bin/sh; do [ -e "/disk$init" ] || [ -L "/disk$init" ] && break; done

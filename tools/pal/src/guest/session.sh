@@ -48,6 +48,8 @@ else
     export PS1='guest:\w\$ '
     set -- $shell
 fi
+# A lab machine may wait for it (--lab-from session).
+$pal/model
 mark begin
 # The end of a session hangs its terminal up, which drops output that is still on its way. So the session's leader
 # waits for that: setting a mode does. It may not be in the foreground then.

@@ -94,6 +94,10 @@ pub struct LabRunArgs {
     /// How much is modelled: `full`; `tlb`, without caches; `count`, instructions only
     #[arg(long, value_enum, default_value_t = Model::Full, requires = "lab", help_heading = "Lab machine")]
     pub lab_model: Model,
+    /// From when on: the machine's `boot`; or the guest's `session`, when the command of --exec or its shell begins. Before it
+    /// instructions and world switches are counted, at a fraction of the time
+    #[arg(long, value_enum, default_value_t = From::Boot, requires = "lab", help_heading = "Lab machine")]
+    pub lab_from: From,
     /// Compare the model's translations with QEMU's own: at each TLB `miss`, or at `all` accesses; a difference is an error
     #[arg(long, value_enum, default_value_t = Check::Off, requires = "lab", help_heading = "Lab machine")]
     pub lab_check: Check,
@@ -126,6 +130,15 @@ pub enum Model {
     Tlb,
     /// Caches and memory, too.
     Full,
+}
+
+/// From when on it is modelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum From {
+    /// The machine's start.
+    Boot,
+    /// The guest's session.
+    Session,
 }
 
 /// What is compared.

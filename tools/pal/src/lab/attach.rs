@@ -85,6 +85,7 @@ impl Lab {
         fs::write(dir.path().join("machine.toml"), text).context("cannot write the machine's description")?;
         let mut options =
             format!("model={},check={}", value_name(args.lab_model), value_name(args.lab_check));
+        options += &format!(",from={}", value_name(args.lab_from));
         if pcpus.spare > 0 {
             options += &format!(",spare={}", pcpus.spare);
         }
@@ -175,6 +176,9 @@ impl Lab {
                 .with_context(|| format!("--lab-report: cannot write {}", path.display()))?;
         }
         ui.say(&summary::lines(&report));
+        if report["modelled"] == false {
+            ui.say("the guest's session did not begin, so instructions were counted and nothing was modelled; --lab-from boot models everything");
+        }
         let (equal, differ, raced) = summary::checks(&report);
         if differ > 0 {
             let (compared, first) = (equal + differ + raced, summary::differences(&report));

@@ -21,6 +21,7 @@ use crate::{
     },
     host::needs::Needs,
     image::spec::Spec,
+    lab::args::From,
     status::Usage,
 };
 
@@ -140,6 +141,7 @@ impl Prepared {
             check_all(std::slice::from_ref(&vm))?;
             let guests = vec![Guest::new(args, vm, needs)?];
             check_gets(&guests)?;
+            check_sessions(args, &guests)?;
             return Ok(Prepared { guests, console: 0, hypervisor: None, words: String::new() });
         };
         let spec = Spec::read(path)?;
@@ -169,6 +171,7 @@ impl Prepared {
         let guests: Vec<_> =
             spec.vm.into_iter().map(|vm| Guest::new(args, vm, needs)).collect::<Result<_>>()?;
         check_gets(&guests)?;
+        check_sessions(args, &guests)?;
         Ok(Prepared { guests, console, hypervisor: spec.hypervisor, words: spec.hypervisor_cmdline })
     }
 
@@ -209,6 +212,16 @@ fn check_gets(guests: &[Guest]) -> Result<()> {
             let text = format!(" {}: another file goes to {}, too", get.guest_path, get.file.display());
             return Err(vm.wrong("get", text));
         }
+    }
+    Ok(())
+}
+
+/// A lab machine that waits for a session needs a guest that has one.
+fn check_sessions(args: &RunArgs, guests: &[Guest]) -> Result<()> {
+    if args.lab.lab_from == From::Session && guests.iter().all(|guest| guest.nonce.is_none()) {
+        let text = "--lab-from session: no guest here has the default initramfs, whose session it waits for; leave it out, and \
+                    everything from the boot on is modelled";
+        return Err(Usage::new(text).into());
     }
     Ok(())
 }
