@@ -25,7 +25,7 @@ fn main() -> io::Result<()> {
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     fs::write(
         Path::new(&out).join("targets.rs"),
-        format!("const TARGETS: &[(&str, Target)] = &[\n{entries}];\n"),
+        format!("/// Their names and functions.\npub const TARGETS: &[(&str, Target)] = &[\n{entries}];\n"),
     )
 }
 

@@ -1,18 +1,10 @@
-//! The fuzz targets: one program, whose target PALIMPSEST_FUZZ names. `cargo pal fuzz` builds it with libFuzzer's
-//! instrumentation and runs it.
-//!
-//! Every `fuzz_one` drives one module with arbitrary bytes, must not panic, and asserts what must hold.
-//! The build script finds them all.
+//! The fuzz targets as one program for libFuzzer, whose target PALIMPSEST_FUZZ names.
 #![no_main]
 
 use std::sync::OnceLock;
 
+use fuzz_targets::{TARGETS, Target};
 use libfuzzer_sys::fuzz_target;
-
-type Target = fn(&[u8]);
-
-// TARGETS: the name and function of every module with a `fuzz_one`.
-include!(concat!(env!("OUT_DIR"), "/targets.rs"));
 
 static CHOSEN: OnceLock<Target> = OnceLock::new();
 

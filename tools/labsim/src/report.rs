@@ -111,7 +111,8 @@ mod tests {
     fn counters_stand_by_side() {
         let mut record = Record::default();
         record.sides[Side::Nested as usize].walk_refs = 24;
-        let about = About { machine: "m", mhz: 2000, model: "full", from: "boot", modelled: true, check: "miss" };
+        let about =
+            About { machine: "m", mhz: 2000, model: "full", from: "boot", modelled: true, check: "miss" };
         let region = Region { times: 3, counted: record };
         let pcpus = [
             Pcpu { record, differences: vec![], regions: vec![], is_spare: false },
@@ -148,7 +149,8 @@ mod tests {
         let mut record = Record::default();
         (record.sides[0].cycles, record.stand_ins.cycles) = (100, 30);
         record.agile = AgileCounters { walks: [5, 4, 3, 2, 1, 0], stand_ins: 2, ..AgileCounters::default() };
-        let about = About { machine: "m", mhz: 2000, model: "full", from: "boot", modelled: true, check: "miss" };
+        let about =
+            About { machine: "m", mhz: 2000, model: "full", from: "boot", modelled: true, check: "miss" };
         let report =
             report(&about, &[Pcpu { record, differences: vec![], regions: vec![], is_spare: false }]);
         let pcpu = &report["pcpus"][0];

@@ -86,8 +86,8 @@ pub fn run_all(project: &Project, ui: &Ui, seconds: u32, log: &mut (impl Write +
 /// The cargo that builds all targets.
 pub fn build(project: &Project) -> Command {
     let mut build = project.cargo();
-    let what = ["build", "--quiet", "--package", "fuzz", "--profile", "fuzz", "--target", TARGET];
-    build.args(what).args(["--config", FLAGS]);
+    let what = ["build", "--quiet", "--package", "fuzz", "--features", "libfuzzer", "--profile", "fuzz"];
+    build.args(what).args(["--target", TARGET]).args(["--config", FLAGS]);
     build
 }
 

@@ -60,7 +60,7 @@ const STEPS: [Step; 10] = [
         work: Work::Run(|at, log| at.check(log, &mut at.project.build_hypervisor())),
     },
     Step { name: "unit", what: "unit and property tests; the image is free of SSE", work: Work::Run(unit) },
-    Step { name: "fuzz", what: "a short run of every fuzz target", work: Work::Run(short_fuzz) },
+    Step { name: FUZZ, what: "a short run of every fuzz target", work: Work::Run(short_fuzz) },
     Step {
         name: "train",
         what: "the trainer of policies, on logs with a known answer",
@@ -80,7 +80,10 @@ const STEPS: [Step; 10] = [
 /// The steps that start emulated machines.
 const NEED_QEMU: [&str; 3] = ["unit", "native", "qemu-svm"];
 /// Steps beside which the end-to-end cases run. Those before them build what the cases need.
-const BESIDE_GUESTS: [&str; 4] = ["unit", "fuzz", TRAIN, REPLACE];
+const BESIDE_GUESTS: [&str; 4] = ["unit", FUZZ, TRAIN, REPLACE];
+/// The step that builds everything once more, with libFuzzer's instrumentation, which takes longer than its runs. So it is only
+/// there when it is named, and with `--full`; `unit` has random inputs for each target.
+const FUZZ: &str = "fuzz";
 /// The step that needs the trainer's environment. A person without a network goes without it.
 const TRAIN: &str = "train";
 /// The step that needs the environment of the simulator's oracle, likewise.
@@ -124,7 +127,10 @@ pub fn run(args: &TestArgs, project: &Project, ui: &Ui) -> Result<u8> {
         let names: Vec<_> = STEPS.iter().map(|step| step.name).collect();
         return Err(Usage::new(format!("no step {name}; the steps are {}", names.join(", "))).into());
     }
-    let wanted = |step: &&Step| args.step.is_empty() || args.step.iter().any(|name| name == step.name);
+    let wanted = |step: &&Step| match args.step.is_empty() {
+        true => args.full || step.name != FUZZ,
+        false => args.step.iter().any(|name| name == step.name),
+    };
     // Asked for before a spinner turns.
     let needs = Needs { project, ui, yes: args.yes };
     if STEPS.iter().filter(wanted).any(|step| NEED_QEMU.contains(&step.name)) {
@@ -246,7 +252,7 @@ fn line(verdict: &str, name: &str, passed: Option<u64>, time: Option<&Time>, wha
 fn builds_alone(step: &str, project: &Project) -> Option<Command> {
     match step {
         "image" => Some(project.build_hypervisor()),
-        "fuzz" => Some(fuzz::build(project)),
+        FUZZ => Some(fuzz::build(project)),
         _ => None,
     }
 }

@@ -65,15 +65,21 @@ impl<F: Modelled> Several<F> {
         let world = self.world.clone();
         let Some(mover) = &world.mover else { return Ok(()) };
         let omits = world.omits.get();
-        // What this VCPU's processor remembers is among what moves.
-        let probe = random.draw() as usize % world.cpus[v].borrow().probes.len();
-        self.enter(v);
-        self.access(v, probe, Access::READ)?;
+        // What a VCPU's processor remembers is among what moves: this one's, or another's, which has to be told.
+        let others = world.cpus.len() - 1;
+        let w = match others > 0 && random.once_in(2) {
+            true => (v + 1 + random.draw() as usize % others) % world.cpus.len(),
+            false => v,
+        };
+        let probe = random.draw() as usize % world.cpus[w].borrow().probes.len();
+        self.enter(w);
+        self.access(w, probe, Access::READ)?;
         let wanted = {
-            let (cpu, p2m) = (world.cpus[v].borrow(), world.p2m.borrow());
+            let (cpu, p2m) = (world.cpus[w].borrow(), world.p2m.borrow());
             let found = peek(&cpu.state, &world.walked(&p2m), cpu.probes[probe].gva, Access::READ);
             found.ok().map(|found| found.gpa.frame())
         };
+        self.enter(v);
         if omits == Omits::MoveFlush {
             world.omits.set(Omits::Flush);
         }
@@ -92,10 +98,14 @@ impl<F: Modelled> Several<F> {
             world.race();
         }
         mover.end(&world.host, &held)?;
+        if w != v {
+            world.read_again(w, probe)?;
+        }
         for _ in 0..2 {
             world.race();
             // This VCPU goes on, too: it has flushed by itself.
             self.enter(v);
+            let probe = probe % world.cpus[v].borrow().probes.len();
             self.access(v, probe, Access::READ)?;
         }
         self.check()

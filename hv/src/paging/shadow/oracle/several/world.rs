@@ -162,17 +162,32 @@ impl World {
         if self.racing.get() { self.written_point.get() } else { self.changes.borrow().len() }
     }
 
-    /// A VCPU that is not served runs a little.
-    fn step(&self, v: usize, cpu: &mut Cpu) -> Result<(), Fault> {
+    /// A VCPU that is not served reads what it has read before, if it is in the guest or can go there.
+    pub fn read_again(&self, v: usize, probe: usize) -> Result<(), Fault> {
+        self.racing.set(true);
+        let mut cpu = self.cpus[v].borrow_mut();
+        let done = match self.is_in_guest(v, &mut cpu) {
+            true => self.touch(v, &mut cpu, probe, Access::READ),
+            false => Ok(()),
+        };
+        self.racing.set(false);
+        done
+    }
+
+    /// Whether a VCPU is in the guest, perhaps since now: not if it has to take the lock first.
+    fn is_in_guest(&self, v: usize, cpu: &mut Cpu) -> bool {
         if cpu.place == Place::Host {
             cpu.collect(&self.mailboxes[v]);
-            if cpu.work & (work::RELOAD | work::MMU) != 0 {
-                // That takes the lock.
-                return Ok(());
+            if cpu.work & (work::RELOAD | work::MMU) == 0 {
+                cpu.place = Place::Guest;
             }
-            cpu.place = Place::Guest;
         }
-        if cpu.place != Place::Guest {
+        cpu.place == Place::Guest
+    }
+
+    /// A VCPU that is not served runs a little.
+    fn step(&self, v: usize, cpu: &mut Cpu) -> Result<(), Fault> {
+        if !self.is_in_guest(v, cpu) {
             return Ok(());
         }
         if self.once_in(4) {
@@ -187,6 +202,11 @@ impl World {
             probe = writer;
             access = Access { write: true, execute: false, ..access };
         }
+        self.touch(v, cpu, probe, access)
+    }
+
+    /// A VCPU that is in the guest accesses a probe.
+    fn touch(&self, v: usize, cpu: &mut Cpu, probe: usize, access: Access) -> Result<(), Fault> {
         match cpu.touch(probe, access) {
             _ if self.is_changing.get() => {}
             Ok(hpa) => {
