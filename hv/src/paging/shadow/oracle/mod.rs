@@ -58,7 +58,7 @@ use op::Op;
 use probe::Probe;
 use stale::Change;
 use std::sync::Arc;
-use twins::Omits;
+use twins::{Omits, happens_to_memory};
 
 type Guest<'a> = P2m<&'a Arena>;
 
@@ -208,7 +208,8 @@ impl<'a, F: Modelled> Oracle<'a, F> {
         let ram = GpaRange::new(Gpa(0), RAM).expect("a small range");
         let _no_engine_yet = p2m.map_ram(ram, HOST, true).expect("the arena is large");
         let mut random_for_pager = Random(random.0);
-        let is_paged = random_for_pager.once_in(2) && may_page;
+        let (is_paged, migrates) = happens_to_memory(&mut random_for_pager);
+        let is_paged = is_paged && may_page;
         let bytes = if is_paged { paged::BYTES } else { HOST_BYTES } as usize;
         let [software, host] = [VecHost::new(HOST, bytes), VecHost::new(HOST, bytes)];
         for at in (0..TABLE_BYTES).step_by(8) {
@@ -221,8 +222,7 @@ impl<'a, F: Modelled> Oracle<'a, F> {
             let words = (0..TABLE_BYTES).step_by(8).map(|at| (at, software.load(Hpa(HOST.0 + at))));
             paged::start(&mut random_for_pager, &mut p2m, &[software.clone(), host.clone()], words)
         });
-        let moves = !is_paged && random_for_pager.once_in(2);
-        let mover = moves.then(|| Mover::new(&mut p2m, &[software.clone(), host.clone()]));
+        let mover = migrates.then(|| Mover::new(&mut p2m, &[software.clone(), host.clone()]));
         let (tuning, pages) = layout::tuning(&mut random);
         let first = kind.unwrap_or(PagingKind::FourLevel);
         let mut state = PagingState { pdptes: None, ..random.state(first) };

@@ -67,7 +67,7 @@ fn engines_agree_while_the_kind_of_paging_changes() {
 fn is_found_out(omits: Omits, kind: PagingKind) -> bool {
     let mut random = Random(1);
     (0..100).any(|_| {
-        let seed = random.draw();
+        let seed = std::iter::repeat_with(|| random.draw()).find(|seed| omits.concerns(*seed)).unwrap_or(0);
         let ops: Vec<u64> = (0..1000).map(|_| random.draw()).collect();
         let run = || run_without(omits, Some(kind), seed, &ops, None);
         catch_unwind(AssertUnwindSafe(run)).map_or(true, |result| result.is_err())

@@ -1,7 +1,14 @@
 //! Hypervisors that leave out a step of a change of the P2m, or of the engine: the oracle must find each of them out.
 
 use super::super::left_out::Step;
+use crate::paging::random::Random;
 use crate::paging::range::{Changed, OldFrames};
+
+/// What happens to a guest's memory beside its own doing: a pager takes pages, or pages migrate, or neither.
+pub fn happens_to_memory(random: &mut Random) -> (bool, bool) {
+    let is_paged = random.once_in(2);
+    (is_paged, !is_paged && random.once_in(2))
+}
 
 /// The step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +44,17 @@ impl Omits {
     /// Whether the accesses alone must tell.
     pub fn is_unchecked(self) -> bool {
         matches!(self, Omits::Engine(_) | Omits::Invlpg)
+    }
+
+    /// Whether the step is one of a trace with this seed: not where there is no pager, or no page migrates.
+    #[cfg(test)]
+    pub fn concerns(self, seed: u64) -> bool {
+        let (is_paged, migrates) = happens_to_memory(&mut Random(seed));
+        match self {
+            Omits::EvictFlush | Omits::LosePages => is_paged,
+            Omits::MoveFlush | Omits::LoseCopy => migrates,
+            _ => true,
+        }
     }
 
     /// What the engine leaves out.

@@ -23,7 +23,7 @@ use super::layout::{self, HOST, HOST_BYTES, RAM, TABLE_BYTES, TABLES};
 use super::migrated::Mover;
 use super::paged;
 use super::recent;
-use super::twins::Omits;
+use super::twins::{Omits, happens_to_memory};
 use crate::arch::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE};
 use crate::mem::host_access::{HostAccess, VecHost};
 use crate::paging::arena::Arena;
@@ -117,7 +117,7 @@ impl<F: Modelled> Several<F> {
         let ram = GpaRange::new(Gpa(0), RAM).expect("a small range");
         let _no_engine_yet = p2m.map_ram(ram, HOST, true).expect("the arena is large");
         let mut random_for_pager = Random(random.0);
-        let is_paged = random_for_pager.once_in(2);
+        let (is_paged, migrates) = happens_to_memory(&mut random_for_pager);
         let bytes = if is_paged { paged::BYTES } else { HOST_BYTES };
         let host = VecHost::new(HOST, bytes as usize);
         for at in (0..TABLE_BYTES).step_by(8) {
@@ -128,8 +128,7 @@ impl<F: Modelled> Several<F> {
             let words = (0..TABLE_BYTES).step_by(8).map(|at| (at, host.load(Hpa(HOST.0 + at))));
             paged::start(&mut random_for_pager, &mut p2m, std::slice::from_ref(&host), words)
         });
-        let moves = !is_paged && random_for_pager.once_in(2);
-        let mover = moves.then(|| Mover::new(&mut p2m, std::slice::from_ref(&host)));
+        let mover = migrates.then(|| Mover::new(&mut p2m, std::slice::from_ref(&host)));
         let (tuning, pages) = layout::tuning(&mut random);
         let first = kind.unwrap_or(PagingKind::FourLevel);
         let addresses = layout::addresses(&mut random);
