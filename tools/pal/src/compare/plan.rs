@@ -8,14 +8,11 @@ use serde_json::{Value, json};
 
 use super::{
     args::{self, CompareArgs},
-    board::Bench,
-    cell::{Cell, Plan},
+    cell::Plan,
     learn::{RANDOM, Training},
-    store::Failed,
 };
 use crate::{
     cli::NestedPage,
-    host::{lock::lock, needs::Needs},
     status::Usage,
     workload::{find, runner},
 };
@@ -129,14 +126,14 @@ pub fn words(words: &[&str]) -> Vec<String> {
 }
 
 /// A policy that is trained here, with the workloads that one model learns from and is for.
-struct Class<'a> {
-    policy: &'a str,
-    training: Training,
-    workloads: Vec<&'static str>,
+pub(super) struct Class<'a> {
+    pub(super) policy: &'a str,
+    pub(super) training: Training,
+    pub(super) workloads: Vec<&'static str>,
 }
 
 impl Class<'_> {
-    fn learns_from(&self, plan: &Plan) -> bool {
+    pub(super) fn learns_from(&self, plan: &Plan) -> bool {
         plan.logs.is_some()
             && self.workloads.contains(&plan.workload)
             && self.training.learns_from().contains(&plan.policy.as_str())
@@ -221,7 +218,7 @@ impl Comparison {
     }
 
     /// The cell of a workload and a policy, of which `mode` is what runs.
-    fn plan(&self, workload: &'static str, policy: &str, mode: &str, seed: u32) -> Plan {
+    pub(super) fn plan(&self, workload: &'static str, policy: &str, mode: &str, seed: u32) -> Plan {
         let Request { lab, nested_page, lab_time, yes, .. } = &self.request;
         let sample_ms = self.request.sample_ms.to_string();
         let mut options = words(&["--lab", lab]);
@@ -304,7 +301,7 @@ impl Comparison {
     }
 
     /// The cells of a model that is in `mode`, but for those that are not wanted.
-    fn trained(&self, class: &Class, mode: &str) -> Vec<Plan> {
+    pub(super) fn trained(&self, class: &Class, mode: &str) -> Vec<Plan> {
         let seeds = 1..=self.request.seeds;
         let all = class
             .workloads
@@ -315,7 +312,7 @@ impl Comparison {
 
     /// What is run: the cells that need no training, and the models whose cells follow. Where one cell alone is wanted, these are
     /// that cell, or what it learns from and its model.
-    fn wanted(&self, logs: &Path) -> (Vec<Plan>, Vec<Class<'_>>) {
+    pub(super) fn wanted(&self, logs: &Path) -> (Vec<Plan>, Vec<Class<'_>>) {
         let (mut first, mut classes) = (self.first(logs), self.classes());
         if let Some(name) = &self.request.cell {
             classes.retain(|class| !self.trained(class, "").is_empty());
@@ -344,60 +341,6 @@ impl Comparison {
 
     fn known_workloads(&self) -> impl Iterator<Item = &'static str> {
         self.request.workloads.iter().filter_map(|name| find(name).ok()).map(|workload| workload.name)
-    }
-
-    /// Runs what `kept` lacks: all cells, and those that failed. After each cell everything is kept by `save`.
-    ///
-    /// # Errors
-    /// `save`'s; a folder for logs cannot be made.
-    pub fn perform(
-        &self,
-        bench: &Bench,
-        needs: &Needs,
-        kept: &[Cell],
-        save: impl Fn(&[Cell], &[Failed]) -> Result<()> + Sync,
-    ) -> Result<(Vec<Cell>, Vec<Failed>)> {
-        let folder = match bench.kept_in() {
-            Some(cells) => cells.logs()?,
-            None => needs.project.cache("compare")?,
-        };
-        let (first, classes) = self.wanted(&folder);
-        let (mut cells, mut failed) = match bench.kept_in() {
-            // Others may be at what this cell learns from, too: the next one finds it done.
-            Some(files) if self.request.cell.is_some() && !classes.is_empty() => {
-                let _lock = lock(&folder, needs.ui)?;
-                bench.perform(&first, &files.read(self)?, needs.ui, &save)?
-            }
-            _ => bench.perform(&first, kept, needs.ui, &save)?,
-        };
-        let mut plans = Vec::new();
-        for class in &classes {
-            let Class { policy, training, workloads } = class;
-            let sources = first.iter().filter(|plan| class.learns_from(plan));
-            let logs = sources.filter_map(|plan| bench.log(plan)).collect();
-            match training.learn(needs, logs, &folder) {
-                Ok(mode) => {
-                    needs.ui.say(&format!("{policy} for {}: {mode}", workloads.join(", ")));
-                    plans.extend(self.trained(class, &mode));
-                }
-                Err(error) => {
-                    let why = format!("it could not be trained: {error:#}");
-                    needs.ui.error(&format!("{policy}: {why}"));
-                    failed.extend(workloads.iter().map(|workload| Failed {
-                        workload: (*workload).to_owned(),
-                        policy: (*policy).to_owned(),
-                        seed: 1,
-                        why: why.clone(),
-                    }));
-                }
-            }
-        }
-        let both = |cells: &[Cell], more: &[Cell]| [cells, more].concat();
-        let save = |more: &[Cell], wrong: &[Failed]| save(&both(&cells, more), &[&failed, wrong].concat());
-        let (more, wrong) = bench.perform(&plans, kept, needs.ui, save)?;
-        cells.extend(more);
-        failed.extend(wrong);
-        Ok((cells, failed))
     }
 }
 

@@ -125,7 +125,7 @@ pub fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let parts = perform(args, parts, project, ui)?;
     let mut judged = Vec::new();
     for part in &parts {
-        let claims = verdict::claims(figure.subject, &part.rows())
+        let claims = verdict::claims(figure.subject, &part.rows(), &part.cells)
             .map_err(|missing| anyhow::anyhow!("{missing} on {}: nothing is claimed of {name}", part.lab))?;
         judged.push((part, claims));
     }
