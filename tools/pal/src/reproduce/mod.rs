@@ -63,7 +63,8 @@ pub struct ReproduceArgs {
     /// Other workloads than the figure's
     #[arg(long, value_name = "X,Y,…", num_args = 1.., value_delimiter = ',')]
     pub workloads: Vec<String>,
-    /// How much work, as a multiple of what the list of workloads says. Default: 2, with --quick 2 for chase and 0.5 for others
+    /// How much work, as a multiple of what the list of workloads says. Default: 2, and 8 for chase; with
+    /// --quick 0.5, and 2 for chase
     #[arg(long, value_name = "FACTOR", value_parser = scale)]
     pub scale: Option<u32>,
     /// Runs of each cell; medians are compared
