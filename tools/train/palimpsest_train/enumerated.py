@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import ENGINES, NESTED, SHADOW, Refusal
-from .oracle import UNIT, Schedule
+from .oracle import LARGEST, UNIT, Schedule
 from .runs import Phase, Run, boundaries, engine_of, same_work
 
 MOST = 20.0
@@ -55,6 +55,8 @@ def plan(logs, interval_ms, begin_ms=None, end_ms=None):
     for number, (begin, end) in enumerate(found):
         # At its first instruction a guest is on the engine that it begins with.
         changes = [int(max(np.rint(share * total / UNIT), 1)) for share in (begin, end)]
+        if changes[1] > LARGEST:
+            raise Refusal(f"the work has {total:.3g} instructions, and a schedule ends at {LARGEST * UNIT:.3g}: record less of it")
         if changes[0] >= changes[1]:
             continue
         for base in (NESTED, SHADOW):
