@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from . import Refusal, actual, asp, estimate, intervals, log, offset, oracle, replay
+from . import Refusal, actual, asp, enumerated, estimate, intervals, log, offset, oracle, replay
 
 USAGE = 2
 """The exit status for what a person gave that is of no use."""
@@ -24,7 +24,9 @@ def main(words):
     train.add_argument("--specific", action="store_true")
     train.add_argument("--interval-ms", type=int, default=asp.INTERVAL_MS)
     train.add_argument("--change-cycles", type=int, default=oracle.CHANGE_CYCLES)
-    train.add_argument("--version-of-pal", default="")
+    train.add_argument("--enumerate", type=Path)
+    train.add_argument("--begin-ms", type=int)
+    train.add_argument("--end-ms", type=int)
     judge = commands.add_parser("evaluate")
     judge.add_argument("--log", required=True, type=Path)
     judge.add_argument("--replay", required=True)
@@ -45,6 +47,8 @@ def perform_train(arguments):
     for each in logs:
         if each.damaged:
             print(f"{each.path}: {each.damaged} lines were left out: damaged, or without counters")
+    if arguments.enumerate:
+        return perform_plan(logs, arguments)
     for group, output in groups(logs, arguments):
         if arguments.policy == "dsp-offset":
             trained = offset.train(group)
@@ -60,6 +64,24 @@ def perform_train(arguments):
         key = "schedule" if arguments.policy == "oracle" else "model"
         print(f"wrote {output}: cargo pal run --policy {arguments.policy},{key}={output}")
         print(f"for a description or the monitor: mode {trained.model.words()}")
+
+
+def perform_plan(logs, arguments):
+    """Writes the schedules of the runs that enumerate the choices of one workload, and prints what is to be run."""
+    schedules = enumerated.plan(logs, arguments.interval_ms, arguments.begin_ms, arguments.end_ms)
+    place = arguments.enumerate
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        # Those of other phases would be run as well.
+        for old in place.glob("phase-[0-9][0-9]-*.toml"):
+            old.unlink()
+    except OSError as error:
+        raise Refusal(f"--enumerate {place}: {error.strerror}; choose another place") from error
+    print(f"{len(schedules)} runs, one for each engine in each phase alone, of {logs[0].workload}")
+    for name, schedule in schedules.items():
+        path = place / f"{name}.toml"
+        write(path, schedule.toml(["One of the runs that `cargo pal train asp-svm` learns from."]))
+        print(f"wrote {path}: cargo pal run --policy oracle,schedule={path} --samples {place / name}.jsonl")
 
 
 def groups(logs, arguments):

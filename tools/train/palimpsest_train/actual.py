@@ -7,7 +7,7 @@ intervals, so that it is the mean of the same parts of the work that the estimat
 import numpy as np
 
 from . import Refusal
-from .asp import SAME_WORK
+from .runs import SAME_WORK
 
 
 def speeds(run, source, data):

@@ -1,37 +1,20 @@
 """ASP-SVM: phases of a workload, labelled by what either engine gains in them, from runs that enumerate the choices.
 
 Kuang, Brown, Wang run a program with one engine for one phase and the other for the rest, for each phase, and compare with that
-other engine alone. Here all runs of one workload are laid over each other by the share of its instructions that is done, so
-that any runs will do in which each phase was run on both engines: one with nested and one with shadow paging, at least. What is
-not seen so is the cost of changes between phases.
+other engine alone (`enumerated`). Where there are no such runs, all of a workload are laid over each other by the share of its
+instructions that is done, so that any runs will do in which each phase was run on both engines: one with nested and one with shadow
+paging, at least. What is not seen so is the cost of changes between phases.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from . import ENGINES, NESTED, SHADOW, Refusal, phases, svm
+from . import ENGINES, NESTED, SHADOW, Refusal, enumerated, svm
 from .model import Model
+from .runs import LEAST_INTERVALS, Phase, Run, boundaries, same_work
 
 INTERVAL_MS = 1000
-SAME_WORK = 0.1
-"""By how much runs of the same work may differ in instructions: a slow one takes more timer interrupts."""
-LEAST_INTERVALS = 2
-"""Intervals of a phase; shorter ones are mostly their edges."""
-
-
-@dataclass
-class Phase:
-    """A part of a workload, on both engines."""
-
-    workload: str
-    begin: float
-    end: float
-    """Shares of the workload's instructions."""
-    gain: float
-    """log(cycles with nested paging / cycles with shadow paging) for each instruction: above 0 shadow paging is better."""
-    contexts: np.ndarray
-    """log2(1 + page faults) and log2(1 + misses of the TLB) of an interval, on nested and on shadow tables: 2 × 2."""
 
 
 @dataclass
@@ -46,29 +29,6 @@ class Trained:
     """The mean gain that models of the other phases have in each, as a logarithm; `None` with too few phases."""
 
 
-@dataclass
-class Run:
-    """A log as arrays over its samples."""
-
-    position: np.ndarray
-    """Share of the instructions that is done at the middle of each sample."""
-    engine: np.ndarray
-    instructions: np.ndarray
-    cycles: np.ndarray
-    misses: np.ndarray
-    faults: np.ndarray
-    span_ns: np.ndarray
-
-    @classmethod
-    def of(cls, log):
-        table = log.samples.slice(1)
-        instructions = table["instructions"].to_numpy().astype(float)
-        done = np.cumsum(instructions)
-        cycles = (table["guest_cycles"] + table["host_cycles"]).to_numpy().astype(float)
-        arrays = (table[name].to_numpy().astype(float) for name in ("misses", "faults", "span_ns"))
-        return cls((done - instructions / 2) / max(done[-1], 1.0) if len(done) else done, table["engine"].to_numpy(), instructions, cycles, *arrays)
-
-
 def train(logs, interval_ms=INTERVAL_MS):
     """One model from all these logs.
 
@@ -79,18 +39,27 @@ def train(logs, interval_ms=INTERVAL_MS):
         workloads.setdefault(log.workload, []).append(log)
     found = [phase for workload, group in workloads.items() for phase in of_workload(workload, group, interval_ms)]
     contexts = np.concatenate([phase.contexts for phase in found])
-    gains = np.repeat([phase.gain for phase in found], 2)
-    labels, weights = np.where(gains >= 0, 1.0, -1.0), np.abs(gains)
+    labels, weights = labelled(found)
     if weights.sum() < 1e-9:
         raise Refusal("neither engine is faster in any phase of the logs: there is nothing to learn from")
-    fold = np.repeat(np.arange(len(found)), 2)
-    fit = svm.fit(contexts, labels, weights, fold if len(found) > 2 else np.zeros(len(fold)))
+    # Both samples of a phase are too much alike to be in different folds.
+    places = sorted({(phase.workload, phase.begin) for phase in found})
+    fold = np.repeat([places.index((phase.workload, phase.begin)) for phase in found], [len(phase.contexts) for phase in found])
+    fit = svm.fit(contexts, labels, weights, fold if len(places) > 2 else np.zeros(len(fold)))
     model = Model("asp-svm", *fit.weights, fit.bias, 0.0, interval_ms)
     return Trained(model, fit, logs, found, cross_validated(found, fit.c))
 
 
+def labelled(found):
+    """Labels -1 (nested) and 1 (shadow), and weights, of all contexts of these phases."""
+    gains = np.repeat([phase.gain for phase in found], [len(phase.contexts) for phase in found])
+    return np.where(gains >= 0, 1.0, -1.0), np.abs(gains)
+
+
 def of_workload(workload, logs, interval_ms):
     """The phases of the runs of one workload."""
+    if found := enumerated.phases_of(workload, logs, interval_ms):
+        return found
     runs = [Run.of(log) for log in logs]
     same_work(workload, logs, runs)
     seen = {engine for run in runs for engine in np.unique(run.engine)}
@@ -107,30 +76,6 @@ def of_workload(workload, logs, interval_ms):
         raise Refusal(f"`{workload}` has no phase that its logs run on both engines for {LEAST_INTERVALS} intervals of {interval_ms} ms: "
                       "add logs with --policy nested and --policy shadow, or take a smaller --interval-ms")
     return found
-
-
-def same_work(workload, logs, runs):
-    """The instructions of each run; `Refusal` where they are not of the same work."""
-    totals = [run.instructions.sum() for run in runs]
-    if not all(totals):
-        raise Refusal(f"{logs[int(np.argmin(totals))].path}: the guest executed nothing in it")
-    if min(totals) < (1 - SAME_WORK) * max(totals):
-        low, high = logs[int(np.argmin(totals))].path, logs[int(np.argmax(totals))].path
-        raise Refusal(f"{low} and {high} are of `{workload}`, but the guest executed {min(totals):.3g} instructions in one and "
-                      f"{max(totals):.3g} in the other: runs of the same work are compared; use a command that does a fixed amount")
-    return totals
-
-
-def boundaries(runs, interval_ms):
-    """Begins and ends of the phases, by the run that was longest on one engine."""
-    base = max(runs, key=lambda run: (max(np.mean(run.engine == engine) for engine in (NESTED, SHADOW)), run.span_ns.sum()))
-    number = (np.cumsum(base.span_ns) - base.span_ns) // (interval_ms * 1e6)
-    _, first = np.unique(number, return_index=True)
-    instructions, cycles = (np.add.reduceat(values, first) for values in (base.instructions, base.cycles))
-    ends = phases.of_speed(instructions / np.maximum(cycles, 1.0), least=LEAST_INTERVALS)
-    done = np.cumsum(instructions) / instructions.sum()
-    marks = np.concatenate([[0.0], done[ends - 1]])
-    return list(zip(marks, marks[1:]))
 
 
 def compare(workload, runs, begin, end, interval_ms):
@@ -153,15 +98,14 @@ def compare(workload, runs, begin, end, interval_ms):
 
 def cross_validated(found, c):
     """What models of the other phases gain in each, over either engine by chance."""
-    if len(found) < 3:
+    if len({(phase.workload, phase.begin) for phase in found}) < 3:
         return None
     gains = []
-    for out in range(len(found)):
-        others = [phase for number, phase in enumerate(found) if number != out]
-        values = np.repeat([phase.gain for phase in others], 2)
-        slopes, bias = svm.fit_once(np.concatenate([phase.contexts for phase in others]), np.where(values >= 0, 1.0, -1.0), np.abs(values), c)
-        wanted = np.sign(found[out].contexts @ slopes + bias)
-        gains.append(found[out].gain / 2 * wanted.mean())
+    for out in found:
+        others = [phase for phase in found if (phase.workload, phase.begin) != (out.workload, out.begin)]
+        slopes, bias = svm.fit_once(np.concatenate([phase.contexts for phase in others]), *labelled(others), c)
+        wanted = np.sign(out.contexts @ slopes + bias)
+        gains.append(out.gain / 2 * wanted.mean())
     return float(np.mean(gains))
 
 
@@ -170,8 +114,9 @@ def remarks(trained):
     lines = [f"{log.path}: {len(log.samples)} samples of {log.mode}; {log.workload}" for log in trained.logs]
     for number, phase in enumerate(trained.phases):
         faults, misses = phase.contexts.mean(axis=0)
-        lines.append(f"  phase {number + 1}, {phase.begin:.0%} to {phase.end:.0%} of `{phase.workload}`: log2 of page faults {faults:.1f}, "
-                     f"of TLB misses {misses:.1f}; shadow {np.expm1(phase.gain):+.1%} instructions per cycle")
+        what = "phase" if phase.base is None else f"{ENGINES[1 - phase.base]} paging alone"
+        lines.append(f"  {number + 1}: {what} from {phase.begin:.0%} to {phase.end:.0%} of `{phase.workload}`: log2 of page faults "
+                     f"{faults:.1f}, of TLB misses {misses:.1f}; shadow {np.expm1(phase.gain):+.1%} instructions per cycle")
     model, fit = trained.model, trained.fit
     lines.append(f"{model.faults:+z.4f} · log2(1 + page faults) {model.misses:+z.4f} · log2(1 + TLB misses) {model.bias:+z.4f}; "
                  "above 0 shadow, below nested")

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import ENGINES, NESTED, SHADOW, Refusal, asp
+from . import ENGINES, NESTED, SHADOW, Refusal
 from .model import VERSION
+from .runs import Run, engine_of, same_work
 
 MOST_CHANGES = 32
 UNIT = 1000
@@ -19,8 +20,6 @@ LARGEST = 2**32 - 1
 MOST_SLICES = 4000
 CHANGE_CYCLES = 1_000_000
 """What a change is taken to cost, the faults after it included, unless a person knows better."""
-MOSTLY = 0.9
-"""Share of its instructions that a run has to spend on one engine."""
 
 
 @dataclass
@@ -65,12 +64,16 @@ def train(logs, change_cycles=CHANGE_CYCLES):
     if len(names) > 1:
         raise Refusal(f"the logs are of different work (`{'`, `'.join(names)}`): a schedule is for one; give the logs of one command, "
                       "or --specific")
-    runs = [asp.Run.of(log) for log in logs]
-    total = float(np.mean(asp.same_work(names[0], logs, runs)))
+    runs = [Run.of(log) for log in logs]
+    total = float(np.mean(same_work(names[0], logs, runs)))
     count = int(min(MOST_SLICES, min(len(run.position) for run in runs)))
     edges = np.linspace(0.0, 1.0, count + 1)
     cycles = np.empty((count, 2))
-    engines = [engine_of(log, run) for log, run in zip(logs, runs)]
+    engines = [engine_of(run) for run in runs]
+    for log, engine in zip(logs, engines):
+        if engine is None:
+            raise Refusal(f"{log.path}: its instructions were executed on either engine: a schedule is made from runs of one "
+                          "engine (--policy nested, --policy shadow)")
     for engine in (NESTED, SHADOW):
         each = [np.diff(done(run, edges, total)) for run, its in zip(runs, engines) if its == engine]
         if not each:
@@ -86,15 +89,6 @@ def train(logs, change_cycles=CHANGE_CYCLES):
     unique, times = np.unique(changes, return_counts=True)
     model = Schedule(int(chosen[0]), [int(change) for change, count in zip(unique, times) if count % 2])
     return Trained(model, logs, cycles, chosen, change_cycles)
-
-
-def engine_of(log, run):
-    """The engine of a run. A guest that has no paging yet is on nested tables, whatever was asked for."""
-    share = run.instructions[run.engine == SHADOW].sum() / run.instructions.sum()
-    if MOSTLY > share > 1 - MOSTLY:
-        raise Refusal(f"{log.path}: {share:.0%} of its instructions were executed with shadow paging: a schedule is made from runs of "
-                      "one engine (--policy nested, --policy shadow)")
-    return SHADOW if share >= MOSTLY else NESTED
 
 
 def done(run, edges, total):

@@ -238,6 +238,8 @@ Examples:
   cargo pal train dsp-offset gcc.jsonl redis.jsonl --specific
                                       model-gcc.toml and model-redis.toml
   cargo pal train asp-svm nested.jsonl shadow.jsonl --interval-ms 20
+  cargo pal train asp-svm nested.jsonl shadow.jsonl --enumerate runs
+                                      what else is to be run for it: each phase
   cargo pal train oracle nested.jsonl shadow.jsonl -o schedule.toml
   cargo pal run --lab zen3 --policy oracle,first=shadow,changes=400000:900000
 

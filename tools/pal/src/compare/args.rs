@@ -32,7 +32,8 @@ Exit status: 0; 1 if a cell failed, or checksums differ; 2 usage.";
 #[command(after_help = EXAMPLES)]
 pub struct CompareArgs {
     /// The policies, as `pal run --policy` takes them; with train=pooled or train=specific dsp-offset and asp-svm learn from this
-    /// comparison's own runs, and with train=specific oracle has its schedule from them. Default: all
+    /// comparison's own runs, with train=enumerated asp-svm learns from further ones, as it was published, and with train=specific
+    /// oracle has its schedule from them. Default: all
     #[arg(long, value_name = "A,B,…", num_args = 1..)]
     pub policies: Vec<String>,
     /// The workloads, by their names in `cargo pal workload list`. Default: some of each kind
@@ -44,7 +45,8 @@ pub struct CompareArgs {
     /// Short runs of fewer workloads
     #[arg(long)]
     pub quick: bool,
-    /// How much work, as a multiple of what the list of workloads says. Default: 2, with --quick 2 for chase and 0.5 for others
+    /// How much work, as a multiple of what the list of workloads says. Default: 2, and 8 for chase; with
+    /// --quick 0.5, and 2 for chase
     #[arg(long, value_name = "FACTOR", value_parser = scale)]
     pub scale: Option<u32>,
     /// The lab machine: a name of `cargo pal lab list`, or the file that describes one

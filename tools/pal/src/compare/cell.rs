@@ -84,6 +84,7 @@ impl Plan {
         };
         let guest_walks = walk_cycles.nested.saturating_add(walk_cycles.shadow);
         let changes = measured.changes().unwrap_or(0);
+        let work_ns = measured.begin_ns.zip(measured.end_ns);
         let Measured { record, command, switches, .. } = measured;
         let Switches { walks, refs } = switches.unwrap_or_default();
         Ok(Cell {
@@ -100,6 +101,7 @@ impl Plan {
             agile_walks: if switches.is_some() { walks.into() } else { vec![] },
             agile_refs: if switches.is_some() { refs.into() } else { vec![] },
             checksum: record.checksum,
+            work_ns,
             command,
             timeline,
         })
@@ -138,6 +140,9 @@ pub struct Cell {
     pub agile_refs: Vec<u64>,
     /// What the work came to.
     pub checksum: String,
+    /// The VM's time in nanoseconds when the work began and ended, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work_ns: Option<(u64, u64)>,
     /// The arguments of `pal`.
     pub command: Vec<String>,
     /// What happened when.

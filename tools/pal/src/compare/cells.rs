@@ -52,8 +52,16 @@ impl Cells {
     /// # Errors
     /// [`Usage`]: a file is damaged, or something else.
     pub fn read(&self, comparison: &Comparison) -> Result<Vec<Cell>, Usage> {
+        self.of(&comparison.cells())
+    }
+
+    /// Those of these cells that are there.
+    ///
+    /// # Errors
+    /// [`Usage`]: a file is damaged, or something else.
+    pub fn of(&self, plans: &[Plan]) -> Result<Vec<Cell>, Usage> {
         let mut cells = Vec::new();
-        for plan in comparison.cells() {
+        for plan in plans {
             cells.extend(store::read(&self.file(&plan.name))?);
         }
         Ok(cells)

@@ -1,12 +1,16 @@
 //! Policies that are trained on the comparison's own runs: `dsp-offset,train=pooled`, `asp-svm,train=specific`.
 //!
 //! The trainer is `pal train`'s. `dsp-offset` learns from the runs of `random` with the seed 1, `asp-svm` from those of `nested` and
-//! `shadow`; pooled: one model from all workloads, specific: one for each workload, from its own runs. `oracle` has its schedule from
-//! the latter.
+//! `shadow`; pooled: one model from all workloads, specific: one for each workload, from its own runs. Enumerated, `asp-svm` has a pooled
+//! model as it was published: from further runs with the other engine in one phase alone, for each phase. `oracle` has its schedule from
+//! the runs of `nested` and `shadow`.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 
 use crate::{
     host::needs::Needs,
@@ -29,6 +33,8 @@ pub struct Training {
     pub policy: Trainable,
     /// A model for each workload, instead of one for all.
     pub is_specific: bool,
+    /// Further runs are made to learn from, with one phase on the other engine.
+    pub is_enumerated: bool,
 }
 
 impl Training {
@@ -48,13 +54,17 @@ impl Training {
             "oracle" => return Err(Usage::new("a schedule is for one workload: oracle,train=specific")),
             _ => return Err(Usage::new("train= is for dsp-offset, asp-svm and oracle")),
         };
+        let is_enumerated = how == "enumerated";
+        if is_enumerated && trainable != Trainable::AspSvm {
+            return Err(Usage::new("train=enumerated is for asp-svm"));
+        }
         match (how, parameters.contains(',')) {
-            ("pooled" | "specific", false) => {
-                Ok(Some(Training { policy: trainable, is_specific: how == "specific" }))
+            ("pooled" | "specific" | "enumerated", false) => {
+                Ok(Some(Training { policy: trainable, is_specific: how == "specific", is_enumerated }))
             }
-            _ => {
-                Err(Usage::new("train= is pooled or specific, and stands alone: a model has all parameters"))
-            }
+            _ => Err(Usage::new(
+                "train= is pooled, specific or enumerated, and stands alone: a model has all parameters",
+            )),
         }
     }
 
@@ -73,13 +83,10 @@ impl Training {
     pub fn learn(self, needs: &Needs, logs: Vec<PathBuf>, models: &Path) -> Result<String> {
         let output = tempfile::Builder::new().prefix("model-").suffix(".toml").tempfile_in(models)?;
         let args = TrainArgs {
-            policy: self.policy,
-            logs,
-            output: output.path().to_owned(),
-            specific: false,
             interval_ms: (self.policy == Trainable::AspSvm).then_some(INTERVAL_MS),
             change_cycles: (self.policy == Trainable::Oracle).then_some(CHANGE_CYCLES),
             yes: needs.yes,
+            ..TrainArgs::of(self.policy, logs, output.path().to_owned())
         };
         let said = train::learn(&args, needs.project, needs.ui)?;
         needs.ui.detail(said.trim_end());
@@ -88,6 +95,31 @@ impl Training {
         let mode = model::mode(&format!("{name},{what}={}", output.path().display()));
         mode.map(|mode| mode.to_string()).map_err(|why| anyhow!(why))
     }
+}
+
+/// The further runs that enumerated training takes of a workload: their policies, from the logs of the runs of `nested` and `shadow`.
+/// `work_ns`: when the work began and ended in the first one.
+///
+/// # Errors
+/// The trainer's.
+pub fn enumerate(needs: &Needs, logs: Vec<PathBuf>, work_ns: Option<(u64, u64)>) -> Result<Vec<String>> {
+    const NANOS_PER_MS: u64 = 1_000_000;
+    let folder = tempfile::tempdir().context("no place for schedules")?;
+    let args = TrainArgs {
+        interval_ms: Some(INTERVAL_MS),
+        enumerate: Some(folder.path().to_owned()),
+        begin_ms: work_ns.map(|(begin, _)| begin / NANOS_PER_MS),
+        end_ms: work_ns.map(|(_, end)| end.div_ceil(NANOS_PER_MS)),
+        yes: needs.yes,
+        ..TrainArgs::of(Trainable::AspSvm, logs, PathBuf::new())
+    };
+    let said = train::learn(&args, needs.project, needs.ui)?;
+    needs.ui.detail(said.trim_end());
+    let files = fs::read_dir(folder.path())?.map(|entry| Ok(entry?.path()));
+    let mut files = files.collect::<Result<Vec<PathBuf>>>()?;
+    files.sort();
+    let mode = |file: &PathBuf| model::mode(&format!("oracle,schedule={}", file.display()));
+    files.iter().map(|file| Ok(mode(file).map_err(|why| anyhow!(why))?.to_string())).collect()
 }
 
 #[cfg(test)]
@@ -104,8 +136,12 @@ mod tests {
         assert!(!training.is_specific && training.learns_from() == ["nested", "shadow"]);
         let training = of("oracle,train=specific").unwrap().unwrap();
         assert!(training.is_specific && training.learns_from() == ["nested", "shadow"]);
+        let training = of("asp-svm,train=enumerated").unwrap().unwrap();
+        assert!(training.is_enumerated && !training.is_specific);
         for wrong in [
             "oracle,train=pooled",
+            "dsp-offset,train=enumerated",
+            "oracle,train=enumerated",
             "dav2m,train=pooled",
             "dsp-offset,train=x",
             "dsp-offset,train=pooled,bias=1",

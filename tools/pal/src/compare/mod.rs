@@ -1,5 +1,6 @@
 //! `pal compare`: policies on workloads, side by side on one lab machine. Each [`cell`] is one deterministic `pal run`, and
-//! [`board`] runs them; [`plan`] says which there are, and trains what learns from others ([`learn`]); [`results`] has medians and
+//! [`board`] runs them; [`plan`] says which there are, [`perform`] runs them in order and trains what
+//! learns from others ([`learn`]); [`results`] has medians and
 //! what they are relative to; [`table`], [`page`], [`store`] and [`cells`] show and keep them. `pal reproduce` has its figures from here.
 
 pub mod args;
@@ -8,6 +9,7 @@ pub mod cell;
 mod cells;
 pub mod learn;
 mod page;
+mod perform;
 pub mod plan;
 pub mod results;
 pub mod scratch;

@@ -8,14 +8,11 @@ use serde_json::{Value, json};
 
 use super::{
     args::{self, CompareArgs},
-    board::Bench,
-    cell::{Cell, Plan},
+    cell::Plan,
     learn::{RANDOM, Training},
-    store::Failed,
 };
 use crate::{
     cli::NestedPage,
-    host::{lock::lock, needs::Needs},
     status::Usage,
     workload::{find, runner},
 };
@@ -54,8 +51,8 @@ pub const QUICK_WORKLOADS: [&str; 3] = ["chase", "mmap-churn", "phases"];
 /// Scales in thousandths.
 const SCALE: u32 = 2000;
 const QUICK_SCALE: u32 = 500;
-/// What takes more with `--quick`: with less, `chase` is over before its intervals are more than what changes cost.
-const QUICK_LONGER: (&str, u32) = ("chase", 2000);
+/// What has some times the work of the others: with less, `chase` is over before its intervals are more than what changes cost.
+const LONGER: (&str, u32) = ("chase", 4);
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -114,12 +111,9 @@ impl Request {
 
     /// How much work of a workload, in thousandths of its scale.
     fn scale(&self, workload: &str) -> u32 {
-        let (longer, scale) = QUICK_LONGER;
-        self.scale_milli.unwrap_or(match self.is_quick {
-            false => SCALE,
-            true if workload == longer => scale,
-            true => QUICK_SCALE,
-        })
+        let (longer, times) = LONGER;
+        let scale = if self.is_quick { QUICK_SCALE } else { SCALE };
+        self.scale_milli.unwrap_or(if workload == longer { scale * times } else { scale })
     }
 }
 
@@ -129,14 +123,14 @@ pub fn words(words: &[&str]) -> Vec<String> {
 }
 
 /// A policy that is trained here, with the workloads that one model learns from and is for.
-struct Class<'a> {
-    policy: &'a str,
-    training: Training,
-    workloads: Vec<&'static str>,
+pub(super) struct Class<'a> {
+    pub(super) policy: &'a str,
+    pub(super) training: Training,
+    pub(super) workloads: Vec<&'static str>,
 }
 
 impl Class<'_> {
-    fn learns_from(&self, plan: &Plan) -> bool {
+    pub(super) fn learns_from(&self, plan: &Plan) -> bool {
         plan.logs.is_some()
             && self.workloads.contains(&plan.workload)
             && self.training.learns_from().contains(&plan.policy.as_str())
@@ -221,7 +215,7 @@ impl Comparison {
     }
 
     /// The cell of a workload and a policy, of which `mode` is what runs.
-    fn plan(&self, workload: &'static str, policy: &str, mode: &str, seed: u32) -> Plan {
+    pub(super) fn plan(&self, workload: &'static str, policy: &str, mode: &str, seed: u32) -> Plan {
         let Request { lab, nested_page, lab_time, yes, .. } = &self.request;
         let sample_ms = self.request.sample_ms.to_string();
         let mut options = words(&["--lab", lab]);
@@ -304,7 +298,7 @@ impl Comparison {
     }
 
     /// The cells of a model that is in `mode`, but for those that are not wanted.
-    fn trained(&self, class: &Class, mode: &str) -> Vec<Plan> {
+    pub(super) fn trained(&self, class: &Class, mode: &str) -> Vec<Plan> {
         let seeds = 1..=self.request.seeds;
         let all = class
             .workloads
@@ -315,7 +309,7 @@ impl Comparison {
 
     /// What is run: the cells that need no training, and the models whose cells follow. Where one cell alone is wanted, these are
     /// that cell, or what it learns from and its model.
-    fn wanted(&self, logs: &Path) -> (Vec<Plan>, Vec<Class<'_>>) {
+    pub(super) fn wanted(&self, logs: &Path) -> (Vec<Plan>, Vec<Class<'_>>) {
         let (mut first, mut classes) = (self.first(logs), self.classes());
         if let Some(name) = &self.request.cell {
             classes.retain(|class| !self.trained(class, "").is_empty());
@@ -345,60 +339,6 @@ impl Comparison {
     fn known_workloads(&self) -> impl Iterator<Item = &'static str> {
         self.request.workloads.iter().filter_map(|name| find(name).ok()).map(|workload| workload.name)
     }
-
-    /// Runs what `kept` lacks: all cells, and those that failed. After each cell everything is kept by `save`.
-    ///
-    /// # Errors
-    /// `save`'s; a folder for logs cannot be made.
-    pub fn perform(
-        &self,
-        bench: &Bench,
-        needs: &Needs,
-        kept: &[Cell],
-        save: impl Fn(&[Cell], &[Failed]) -> Result<()> + Sync,
-    ) -> Result<(Vec<Cell>, Vec<Failed>)> {
-        let folder = match bench.kept_in() {
-            Some(cells) => cells.logs()?,
-            None => needs.project.cache("compare")?,
-        };
-        let (first, classes) = self.wanted(&folder);
-        let (mut cells, mut failed) = match bench.kept_in() {
-            // Others may be at what this cell learns from, too: the next one finds it done.
-            Some(files) if self.request.cell.is_some() && !classes.is_empty() => {
-                let _lock = lock(&folder, needs.ui)?;
-                bench.perform(&first, &files.read(self)?, needs.ui, &save)?
-            }
-            _ => bench.perform(&first, kept, needs.ui, &save)?,
-        };
-        let mut plans = Vec::new();
-        for class in &classes {
-            let Class { policy, training, workloads } = class;
-            let sources = first.iter().filter(|plan| class.learns_from(plan));
-            let logs = sources.filter_map(|plan| bench.log(plan)).collect();
-            match training.learn(needs, logs, &folder) {
-                Ok(mode) => {
-                    needs.ui.say(&format!("{policy} for {}: {mode}", workloads.join(", ")));
-                    plans.extend(self.trained(class, &mode));
-                }
-                Err(error) => {
-                    let why = format!("it could not be trained: {error:#}");
-                    needs.ui.error(&format!("{policy}: {why}"));
-                    failed.extend(workloads.iter().map(|workload| Failed {
-                        workload: (*workload).to_owned(),
-                        policy: (*policy).to_owned(),
-                        seed: 1,
-                        why: why.clone(),
-                    }));
-                }
-            }
-        }
-        let both = |cells: &[Cell], more: &[Cell]| [cells, more].concat();
-        let save = |more: &[Cell], wrong: &[Failed]| save(&both(&cells, more), &[&failed, wrong].concat());
-        let (more, wrong) = bench.perform(&plans, kept, needs.ui, save)?;
-        cells.extend(more);
-        failed.extend(wrong);
-        Ok((cells, failed))
-    }
 }
 
 #[cfg(test)]
@@ -425,12 +365,12 @@ mod tests {
         let quick = comparison(&["--quick"]).unwrap().first(Path::new("logs"));
         assert_eq!(quick.len(), (POLICIES.len() - 2) * QUICK_WORKLOADS.len());
         let scale = |workload: &str| quick.iter().find(|plan| plan.workload == workload).unwrap().scale_milli;
-        assert_eq!((scale("chase"), scale("phases")), (QUICK_LONGER.1, QUICK_SCALE));
+        assert_eq!((scale("chase"), scale("phases")), (LONGER.1 * QUICK_SCALE, QUICK_SCALE));
         assert_eq!(
             comparison(&["--quick"]).unwrap().scales(),
             "2 of chase, 0.5 of mmap-churn, 0.5 of phases"
         );
-        assert_eq!(full.scales(), "2");
+        assert!(full.scales().starts_with("8 of chase, 2 of gups, "), "{}", full.scales());
         assert!(quick[0].options().join(" ").contains("--nested-page 4K --sample-ms 1"));
     }
 

@@ -63,7 +63,8 @@ pub struct ReproduceArgs {
     /// Other workloads than the figure's
     #[arg(long, value_name = "X,Y,…", num_args = 1.., value_delimiter = ',')]
     pub workloads: Vec<String>,
-    /// How much work, as a multiple of what the list of workloads says. Default: 2, with --quick 2 for chase and 0.5 for others
+    /// How much work, as a multiple of what the list of workloads says. Default: 2, and 8 for chase; with
+    /// --quick 0.5, and 2 for chase
     #[arg(long, value_name = "FACTOR", value_parser = scale)]
     pub scale: Option<u32>,
     /// Runs of each cell; medians are compared
@@ -125,7 +126,7 @@ pub fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let parts = perform(args, parts, project, ui)?;
     let mut judged = Vec::new();
     for part in &parts {
-        let claims = verdict::claims(figure.subject, &part.rows())
+        let claims = verdict::claims(figure.subject, &part.rows(), &part.cells)
             .map_err(|missing| anyhow::anyhow!("{missing} on {}: nothing is claimed of {name}", part.lab))?;
         judged.push((part, claims));
     }

@@ -5,7 +5,10 @@ mod agile;
 use workloads::Kind;
 
 use super::figures::{ASP, NESTED, POOLED, SHADOW, Subject};
-use crate::compare::{learn::RANDOM, plan::DAV2M, results::Row, table::percent};
+use crate::{
+    cli::Mode,
+    compare::{cell::Cell, learn::RANDOM, plan::DAV2M, results::Row, table::percent},
+};
 
 /// A claim and what became of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,11 +26,12 @@ pub fn claim(paper: &str, ours: String, holds: bool) -> Claim {
     Claim { paper: paper.to_owned(), ours, holds }
 }
 
-/// The claims of a figure on one machine. `rows` has a row for each workload and policy of the figure.
+/// The claims of a figure on one machine. `rows` has a row for each workload and policy of the figure, `cells` what was run for them
+/// besides, too.
 ///
 /// # Errors
 /// What is missing: nothing is said of what was not run.
-pub fn claims(subject: Subject, rows: &[Row]) -> Result<Vec<Claim>, String> {
+pub fn claims(subject: Subject, rows: &[Row], cells: &[Cell]) -> Result<Vec<Claim>, String> {
     let rows = Rows(rows);
     match subject {
         Subject::Dav2mTime => dav2m_time(&rows),
@@ -51,7 +55,7 @@ pub fn claims(subject: Subject, rows: &[Row]) -> Result<Vec<Claim>, String> {
                 "paging-bound ones in nested paging",
             ],
         ),
-        Subject::DspCost => dsp_cost(&rows),
+        Subject::DspCost => dsp_cost(&rows, cells),
         Subject::AgileRefs => agile::refs(&rows),
         Subject::AgileTime => agile::time(&rows),
     }
@@ -210,18 +214,27 @@ fn dsp_time(rows: &Rows) -> Result<Vec<Claim>, String> {
     ])
 }
 
-fn dsp_cost(rows: &Rows) -> Result<Vec<Claim>, String> {
-    let (mut random, mut both, mut worse) = (0.0, 0.0, 0.0);
+fn dsp_cost(rows: &Rows, cells: &[Cell]) -> Result<Vec<Claim>, String> {
+    let (mut random, mut enumerated, mut worse, mut runs) = (0.0, 0.0, 0.0, Vec::new());
     for workload in rows.workloads() {
         let [nested, shadow] = [rows.cycles(workload, NESTED)?, rows.cycles(workload, SHADOW)?];
         random += rows.cycles(workload, RANDOM)?;
-        both += nested + shadow;
         worse += nested.max(shadow);
+        // With the ones that the phases are compared with.
+        let phases: Vec<&Cell> =
+            cells.iter().filter(|cell| cell.workload == workload && is_of_a_phase(cell)).collect();
+        if phases.is_empty() {
+            return Err(format!("{workload} was not run phase by phase"));
+        }
+        enumerated += nested + shadow + phases.iter().map(|cell| cell.cycles() as f64).sum::<f64>();
+        runs.push((workload, phases.len() + 2));
     }
-    if both == 0.0 {
+    if runs.is_empty() {
         return Err("nothing was run".into());
     }
-    let (share, to_worse) = (random / both, random / worse);
+    let (share, to_worse) = (random / enumerated, random / worse);
+    let words: Vec<_> = runs.iter().map(|(workload, runs)| format!("{workload} {runs}")).collect();
+    let mean = runs.iter().map(|(_, runs)| runs).sum::<usize>() as f64 / runs.len() as f64;
     Ok(vec![
         claim(
             "A random run is no more expensive than one in the worse static mode",
@@ -229,21 +242,26 @@ fn dsp_cost(rows: &Rows) -> Result<Vec<Claim>, String> {
             to_worse <= 1.0,
         ),
         claim(
-            "One random run of each program is a tenth of the profiling of ASP-SVM, which took 6 runs of each",
+            "One random run of each program is a tenth of the profiling of ASP-SVM, which took 6 runs of each in the mean",
             format!(
-                "{:.0} % of what asp-svm learns from here, which are 2 runs of each workload and not 6",
-                100.0 * share
+                "{:.1} % of what asp-svm learns from here, {mean:.1} runs of each in the mean: {}",
+                100.0 * share,
+                words.join(", ")
             ),
             share <= 0.1,
         ),
     ])
 }
 
+/// It was run for enumerated training: with one phase on the other engine.
+fn is_of_a_phase(cell: &Cell) -> bool {
+    matches!(cell.policy.parse::<Mode>(), Ok(Mode::Oracle(schedule)) if schedule.changes().len() == 2)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::compare::{
-        cell::Cell,
         plan::words,
         results::{rows, tests::cell},
     };
@@ -256,7 +274,7 @@ mod tests {
         policies: &[&str],
     ) -> Result<Vec<bool>, String> {
         let (workloads, policies) = (words(workloads), words(policies));
-        let claims = claims(subject, &rows(cells, &workloads, &policies))?;
+        let claims = claims(subject, &rows(cells, &workloads, &policies), cells)?;
         assert!(claims.iter().all(|claim| !claim.ours.is_empty() && !claim.paper.is_empty()));
         Ok(claims.into_iter().map(|claim| claim.holds).collect())
     }
@@ -343,13 +361,29 @@ mod tests {
 
     #[test]
     fn profiling_is_counted_in_runs() {
-        let judge = |random| {
-            let cells = [(NESTED, 100), (SHADOW, 200), (RANDOM, random)]
-                .map(|(policy, cycles)| cell("chase", policy, 1, cycles));
-            judge(Subject::DspCost, &cells, &["chase"], &[NESTED, SHADOW, RANDOM]).unwrap()
+        let judge = |random, phases: &[&str]| {
+            let static_runs = [(NESTED, 100), (SHADOW, 200), (RANDOM, random)];
+            let phases = phases.iter().map(|policy| (*policy, 150));
+            let cells: Vec<_> = static_runs
+                .into_iter()
+                .chain(phases)
+                .map(|(policy, cycles)| cell("chase", policy, 1, cycles))
+                .collect();
+            judge(Subject::DspCost, &cells, &["chase"], &[NESTED, SHADOW, RANDOM])
         };
-        assert_eq!(judge(150), [true, false]);
-        assert_eq!(judge(201), [false, false]);
-        assert_eq!(judge(30), [true, true]);
+        // 300 and four times 150.
+        let four = [
+            "oracle,changes=5:9",
+            "oracle,first=shadow,changes=5:9",
+            "oracle,changes=9:12",
+            "oracle,first=shadow,changes=9:12",
+        ];
+        assert_eq!(judge(90, &four).unwrap(), [true, true]);
+        assert_eq!(judge(91, &four).unwrap(), [true, false]);
+        assert_eq!(judge(201, &four).unwrap(), [false, false]);
+        assert_eq!(judge(90, &four[..2]).unwrap(), [true, false]);
+        // A schedule of something else is no profiling.
+        let error = judge(30, &["oracle,changes=5", "oracle,changes=1:2:3"]).unwrap_err();
+        assert_eq!(error, "chase was not run phase by phase");
     }
 }

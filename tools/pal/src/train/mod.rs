@@ -27,7 +27,7 @@ use crate::{
 pub enum Trainable {
     /// From logs of `random`: one run of each workload is enough
     DspOffset,
-    /// From runs of the same workloads with `nested` and with `shadow`
+    /// From runs of the same workloads with `nested` and with `shadow`, and of --enumerate
     AspSvm,
     /// From runs of one workload with `nested` and with `shadow`: a schedule, for upper bounds
     Oracle,
@@ -55,9 +55,37 @@ pub struct TrainArgs {
     /// What a change of the engine costs, for oracle: a schedule has none that gains less. Default: 1000000
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32))]
     pub change_cycles: Option<u32>,
+    /// For asp-svm, in the place of a model: write to DIR the schedules of runs with the other engine in one phase alone, for each
+    /// phase and engine; their logs, with those of `nested` and `shadow`, are what it was published to learn from
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["output", "specific"])]
+    pub enumerate: Option<PathBuf>,
+    /// With --enumerate: where the work begins, in milliseconds of the first log's VM; phases before that are not enumerated
+    #[arg(long, value_name = "N", requires = "enumerate")]
+    pub begin_ms: Option<u64>,
+    /// With --enumerate: where it ends
+    #[arg(long, value_name = "N", requires = "enumerate")]
+    pub end_ms: Option<u64>,
     /// Install missing packages without asking
     #[arg(short, long)]
     pub yes: bool,
+}
+
+impl TrainArgs {
+    /// A model of these logs, with the defaults.
+    pub fn of(policy: Trainable, logs: Vec<PathBuf>, output: PathBuf) -> TrainArgs {
+        TrainArgs {
+            policy,
+            logs,
+            output,
+            specific: false,
+            interval_ms: None,
+            change_cycles: None,
+            enumerate: None,
+            begin_ms: None,
+            end_ms: None,
+            yes: false,
+        }
+    }
 }
 
 /// Options of `pal evaluate`.
@@ -104,9 +132,17 @@ pub fn learn(args: &TrainArgs, project: &Project, ui: &Ui) -> Result<String> {
         )
         .into());
     }
+    if args.enumerate.is_some() && args.policy != Trainable::AspSvm {
+        return Err(Usage::new("--enumerate is for asp-svm: the others learn from one run or two").into());
+    }
     let python = Needs { project, ui, yes: args.yes }.trainer()?;
     let mut command = python::command(project, &python);
     command.args(["palimpsest_train", "train", &value_name(args.policy)]);
+    if let Some(folder) = &args.enumerate {
+        command.arg("--enumerate").arg(folder);
+    }
+    command.args(args.begin_ms.map(|ms| format!("--begin-ms={ms}")));
+    command.args(args.end_ms.map(|ms| format!("--end-ms={ms}")));
     command.arg("--output").arg(&args.output).args(args.specific.then_some("--specific"));
     command.args(args.interval_ms.map(|ms| format!("--interval-ms={ms}")));
     command.args(args.change_cycles.map(|cycles| format!("--change-cycles={cycles}")));

@@ -138,6 +138,7 @@ mod tests {
             instructions: None,
             samples: None,
             begin_ns: None,
+            end_ns: None,
             command: vec![],
         };
         let text = lines(&measured, "instructions");

@@ -193,6 +193,8 @@ pub struct Measured {
     pub samples: Option<Run>,
     /// The VM's time in nanoseconds when the work began, if it is known.
     pub begin_ns: Option<u64>,
+    /// And when it ended.
+    pub end_ns: Option<u64>,
     /// What `pal run` was told.
     pub command: Vec<String>,
 }
@@ -284,7 +286,7 @@ pub fn perform(setup: &Setup, workload: &Workload, scale: u32, words: &[String])
     let instructions =
         counted(&report, "instructions").map(|[_, nested, shadow]| nested.saturating_add(shadow));
     let switches = Switches::of(&report);
-    Ok(Measured { record, cycles, walk_cycles, instructions, switches, samples, begin_ns, command })
+    Ok(Measured { record, cycles, walk_cycles, instructions, switches, samples, begin_ns, end_ns, command })
 }
 
 /// The VM's time in nanoseconds at a value of the guest's time-stamp counter, which starts later: when the guest has been loaded.

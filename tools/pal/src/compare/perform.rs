@@ -1,0 +1,156 @@
+//! How a comparison is run: first the cells that need no training, then what enumerated training takes besides, then the models, and the
+//! cells of what was trained.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use super::{
+    board::Bench,
+    cell::{Cell, Plan},
+    learn,
+    plan::{Class, Comparison},
+    store::Failed,
+};
+use crate::host::{lock::lock, needs::Needs};
+
+impl Comparison {
+    /// Runs what `kept` lacks: all cells, and those that failed. After each cell everything is kept by `save`.
+    ///
+    /// # Errors
+    /// `save`'s; a folder for logs cannot be made.
+    pub fn perform(
+        &self,
+        bench: &Bench,
+        needs: &Needs,
+        kept: &[Cell],
+        save: impl Fn(&[Cell], &[Failed]) -> Result<()> + Sync,
+    ) -> Result<(Vec<Cell>, Vec<Failed>)> {
+        let folder = match bench.kept_in() {
+            Some(cells) => cells.logs()?,
+            None => needs.project.cache("compare")?,
+        };
+        let (first, classes) = self.wanted(&folder);
+        let mut done =
+            Done { bench, needs, kept: kept.to_vec(), save, cells: Vec::new(), failed: Vec::new() };
+        // Others may be at what this cell learns from, too: the next one finds it done.
+        let lock = match bench.kept_in() {
+            Some(files) if self.request().cell.is_some() && !classes.is_empty() => {
+                let lock = lock(&folder, needs.ui)?;
+                done.kept = files.read(self)?;
+                Some(lock)
+            }
+            _ => None,
+        };
+        done.perform(&first)?;
+        let further = self.enumerate(&first, &classes, &mut done, &folder)?;
+        drop(lock);
+        let mut plans = Vec::new();
+        for class in &classes {
+            let Class { policy, training, workloads } = class;
+            let further =
+                further.iter().filter(|plan| training.is_enumerated && workloads.contains(&plan.workload));
+            let sources = first.iter().filter(|plan| class.learns_from(plan)).chain(further);
+            let logs = sources.filter_map(|plan| bench.log(plan)).collect();
+            if done.failed.iter().any(|it| it.policy == *policy && workloads.contains(&it.workload.as_str()))
+            {
+                continue;
+            }
+            match training.learn(needs, logs, &folder) {
+                Ok(mode) => {
+                    needs.ui.say(&format!("{policy} for {}: {mode}", workloads.join(", ")));
+                    plans.extend(self.trained(class, &mode));
+                }
+                Err(error) => done.untrained(policy, workloads, &error),
+            }
+        }
+        done.perform(&plans)?;
+        Ok((done.cells, done.failed))
+    }
+
+    /// Runs what enumerated training takes besides the `first` cells: each phase of each workload on the other engine alone.
+    ///
+    /// # Errors
+    /// `save`'s; a file of a cell is damaged.
+    fn enumerate<S: Fn(&[Cell], &[Failed]) -> Result<()> + Sync>(
+        &self,
+        first: &[Plan],
+        classes: &[Class],
+        done: &mut Done<S>,
+        folder: &Path,
+    ) -> Result<Vec<Plan>> {
+        let mut all = Vec::new();
+        for class in classes.iter().filter(|class| class.training.is_enumerated) {
+            for workload in &class.workloads {
+                let sources = first.iter().filter(|it| it.workload == *workload && class.learns_from(it));
+                let (logs, times): (Vec<_>, Vec<_>) = sources.map(|plan| done.log(plan)).unzip();
+                // Times are the first log's.
+                let work_ns = times.first().copied().flatten();
+                let modes = learn::enumerate(done.needs, logs.into_iter().flatten().collect(), work_ns);
+                let modes = match modes {
+                    Ok(modes) => modes,
+                    Err(error) => {
+                        done.untrained(class.policy, &class.workloads, &error);
+                        break;
+                    }
+                };
+                all.extend(modes.iter().map(|mode| {
+                    let plan = self.plan(workload, mode, mode, 1);
+                    Plan { name: format!("{}-log", plan.name), logs: Some(folder.to_owned()), ..plan }
+                }));
+            }
+        }
+        if let Some(files) = done.bench.kept_in() {
+            done.kept.extend(files.of(&all)?);
+        }
+        done.perform(&all)?;
+        Ok(all)
+    }
+}
+
+/// What came of a comparison so far, and what the rest is run with.
+struct Done<'a, S> {
+    bench: &'a Bench<'a>,
+    needs: &'a Needs<'a>,
+    /// Cells of earlier comparisons.
+    kept: Vec<Cell>,
+    save: S,
+    cells: Vec<Cell>,
+    failed: Vec<Failed>,
+}
+
+impl<S: Fn(&[Cell], &[Failed]) -> Result<()> + Sync> Done<'_, S> {
+    /// Runs more cells.
+    fn perform(&mut self, plans: &[Plan]) -> Result<()> {
+        if plans.is_empty() {
+            return Ok(());
+        }
+        let save = |more: &[Cell], wrong: &[Failed]| {
+            (self.save)(&[&self.cells, more].concat(), &[&self.failed, wrong].concat())
+        };
+        let (more, wrong) = self.bench.perform(plans, &self.kept, self.needs.ui, save)?;
+        self.cells.extend(more);
+        self.failed.extend(wrong);
+        Ok(())
+    }
+
+    /// The log of the samples of a cell that is learnt from, and when its work began and ended.
+    fn log(&self, plan: &Plan) -> (Option<PathBuf>, Option<(u64, u64)>) {
+        let of = |cell: &&Cell| {
+            (cell.workload.as_str(), &cell.policy, cell.seed) == (plan.workload, &plan.policy, plan.seed)
+        };
+        (self.bench.log(plan), self.cells.iter().find(of).and_then(|cell| cell.work_ns))
+    }
+
+    /// A policy could not be trained.
+    fn untrained(&mut self, policy: &str, workloads: &[&str], error: &anyhow::Error) {
+        let why = format!("it could not be trained: {error:#}");
+        self.needs.ui.error(&format!("{policy}: {why}"));
+        self.failed.extend(workloads.iter().map(|workload| Failed {
+            workload: (*workload).to_owned(),
+            policy: policy.to_owned(),
+            seed: 1,
+            why: why.clone(),
+        }));
+    }
+}
