@@ -245,6 +245,12 @@ impl Virt for Svm {
         self.queue(event);
     }
 
+    #[inline(always)]
+    fn invlpg_address(&self) -> Option<Gva> {
+        self.keep_shadow();
+        decode::invlpg_address(&self.block.vmcb, self.features.decode_assists)
+    }
+
     #[inline]
     fn inject_page_fault(&mut self, gva: Gva, error: u32) {
         self.deliver_page_fault(gva, error);
