@@ -22,7 +22,7 @@ pub(super) struct Directory {
 
 impl Directory {
     /// Where `gpa` is, if the index knows: RAM that may be written.
-    #[inline]
+    #[inline(always)]
     pub(super) fn get(&self, gpa: Gpa) -> Option<Hpa> {
         let word = *self.words.get((gpa.0 >> CHUNK.shift()) as usize)?;
         (word != 0).then(|| Hpa(word - 1 + (gpa.0 & (CHUNK.bytes() - 1))))

@@ -237,14 +237,20 @@ impl<M: TableMemory> P2m<M> {
 
     /// What is at `gpa`, for an access to it: an absent page is brought in, and stays while the caller holds the VM's memory for
     /// reading. One that cannot be is still absent, and the pager has failed ([`Pager::failure`]).
-    #[inline]
+    // Page faults on shadow tables do this several times, and each of them with a few instructions where the directory knows.
+    #[inline(always)]
     pub fn translate(&self, gpa: Gpa) -> P2mEntry {
         match self.directory.get(gpa) {
             Some(hpa) => P2mEntry::Ram { hpa, writable: true },
-            None => match self.entry(gpa).0 {
-                P2mEntry::Absent { .. } => self.bring_in(gpa),
-                entry => entry,
-            },
+            None => self.translate_by_tables(gpa),
+        }
+    }
+
+    #[inline(never)]
+    fn translate_by_tables(&self, gpa: Gpa) -> P2mEntry {
+        match self.entry(gpa).0 {
+            P2mEntry::Absent { .. } => self.bring_in(gpa),
+            entry => entry,
         }
     }
 

@@ -4,6 +4,8 @@
 //! All other cases (reserved bits, CR0.WP clear, memory that is not RAM, a race with another VCPU) take the
 //! [slow path](super::slow_path).
 
+use core::ops::Range;
+
 use super::fault::{AddressSpace, PageFault};
 use super::leaf_lookup::Leaf;
 use super::pool::PageId;
@@ -19,6 +21,9 @@ use crate::paging::format::x86::{ACCESSED, ADDRESS, DIRTY, PRESENT};
 use crate::paging::guest_walk::error_code;
 use crate::paging::p2m::{P2m, P2mEntry};
 
+/// What an entry that is filled ahead has.
+const WANTED_NEAR: u64 = PRESENT | ACCESSED;
+
 /// The last leaf that was filled ahead, without its address: most neighbours have the same rights.
 #[derive(Default)]
 struct LastLeaf {
@@ -30,18 +35,15 @@ struct LastLeaf {
 }
 
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
-    /// Handles a fault on the fast path. `None`: it needs the slow path, and nothing has changed but accessed and dirty bits
+    /// Handles a fault on the fast path, at an entry of this page. `None`: it needs the slow path, and nothing has changed but accessed and dirty bits
     /// that may be set.
     #[inline(always)]
     pub(super) fn fast_path(
         &mut self,
         space: AddressSpace<'_, impl TableMemory, impl GuestMemory>,
         fault: PageFault,
+        leaf: Leaf,
     ) -> Option<ShadowOutcome> {
-        let leaf = match self.leaf(space, fault) {
-            Ok(leaf) => leaf,
-            Err(outcome) => return outcome,
-        };
         if !leaf.key.is_plain_table() {
             return self.fast_path_direct(space, fault, &leaf);
         }
@@ -199,7 +201,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 
     /// Fills empty entries around the one that was needed: upwards and downwards as long as the guest has accessed them
     /// before, and they are not filled yet.
-    #[inline]
+    #[inline(always)]
     pub(super) fn prefetch_near(
         &mut self,
         p2m: &P2m<impl TableMemory>,
@@ -214,21 +216,54 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         // Windows are within 64 entries, and each entry is looked at once.
         let present = self.pool.page(leaf.table).present_around(own);
         let is_empty = |index: usize| present >> (index % 64) & 1 == 0;
+        // Where the guest touches new pages in order there is nothing to fill on either side: most faults end here.
+        let up = own + 1 < first + window && is_empty(own + 1) && self.wants_near(memory, leaf, own + 1);
+        let down = own > first && is_empty(own - 1) && self.wants_near(memory, leaf, own - 1);
+        if !up && !down {
+            return 0;
+        }
+        let up = if up { own + 1..first + window } else { 0..0 };
+        let down = if down { first..own } else { 0..0 };
+        self.fill_neighbours(p2m, memory, leaf, present, (up, down))
+    }
+
+    /// Fills entries upwards, and others downwards, each until the first that cannot be.
+    #[inline(never)]
+    fn fill_neighbours(
+        &mut self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        leaf: &Leaf,
+        present: u64,
+        (up, down): (Range<usize>, Range<usize>),
+    ) -> u8 {
+        let is_empty = |index: &usize| present >> (index % 64) & 1 == 0;
         let mut filled = 0;
         let mut last = LastLeaf::default();
-        let mut index = own + 1;
-        while index < first + window && is_empty(index) && self.fill_near(p2m, memory, leaf, index, &mut last)
-        {
+        for index in up.take_while(is_empty) {
+            if !self.fill_near(p2m, memory, leaf, index, &mut last) {
+                break;
+            }
             filled += 1;
-            index += 1;
         }
-        index = own;
-        while index > first && is_empty(index - 1) && self.fill_near(p2m, memory, leaf, index - 1, &mut last)
-        {
+        for index in down.rev().take_while(is_empty) {
+            if !self.fill_near(p2m, memory, leaf, index, &mut last) {
+                break;
+            }
             filled += 1;
-            index -= 1;
         }
         filled
+    }
+
+    /// Whether the guest has used the page of an entry, so that it may be filled ahead.
+    #[inline(always)]
+    fn wants_near(&mut self, memory: &impl GuestMemory, leaf: &Leaf, index: usize) -> bool {
+        let Some(raw) = leaf.read(memory, index) else { return false };
+        if F::FILTERS_FAULTS && raw & PRESENT == 0 {
+            // Most likely the next that the guest touches.
+            self.pool.mark_absent(leaf.table, index);
+        }
+        raw & WANTED_NEAR == WANTED_NEAR
     }
 
     /// Fills one entry, which is empty, ahead of its use; returns whether it did.
@@ -241,14 +276,13 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         index: usize,
         last: &mut LastLeaf,
     ) -> bool {
-        const WANTED: u64 = PRESENT | ACCESSED;
         let Some(raw) = leaf.read(memory, index) else { return false };
         if F::FILTERS_FAULTS && raw & PRESENT == 0 {
             // Most likely the next that the guest touches.
             self.pool.mark_absent(leaf.table, index);
         }
         // Without the accessed bit it must not be filled: the processor would use the entry and the guest never see the bit.
-        if raw & WANTED != WANTED || raw & self.reserved != 0 {
+        if raw & WANTED_NEAR != WANTED_NEAR || raw & self.reserved != 0 {
             return false;
         }
         let Some(to) = self.place_ahead(p2m, Gpa(raw & ADDRESS)) else { return false };

@@ -74,28 +74,16 @@ impl Leaf {
 }
 
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
-    /// The page of level 1 for `gva`.
+    /// The page of level 1 for `gva` that was found lately, if links still lead to it from the root in use.
     #[inline(always)]
-    pub(super) fn leaf(
-        &mut self,
-        space: AddressSpace<'_, impl TableMemory, impl GuestMemory>,
-        fault: PageFault,
-    ) -> Result<Leaf, NotFound> {
-        match self.known_leaf(fault.gva) {
-            Some(leaf) => Ok(*leaf),
-            None => self.find_leaf(space, fault),
-        }
-    }
-
-    /// The one that was found lately, if links still lead to it from the root in use.
-    #[inline(always)]
-    fn known_leaf(&self, gva: Gva) -> Option<&Leaf> {
+    pub(super) fn known_leaf(&self, gva: Gva) -> Option<&Leaf> {
         let known = self.leaf_cache.0[LeafCache::slot(gva)].as_ref()?;
         let is_good = known.place == LeafCache::place(self.pool.root(), gva)
             && known.links == self.pool.links(known.leaf.table);
         is_good.then_some(&known.leaf)
     }
 
+    /// The page of level 1 for the address of a fault.
     #[inline(never)]
     pub(super) fn find_leaf(
         &mut self,

@@ -95,9 +95,14 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.begin();
         self.statistics.faults += 1;
         let fault = PageFault { gva: Gva(fault.gva.0 & self.linear), ..fault };
-        let outcome = match self.fast_path(space, fault) {
+        let known = self.known_leaf(fault.gva).copied();
+        let outcome = match known {
+            Some(leaf) => self.fast_path(space, fault, leaf),
+            None => None,
+        };
+        let outcome = match outcome {
             Some(outcome) => outcome,
-            None => self.walk_and_fill(space, fault),
+            None => self.find_or_walk(space, fault, known.is_some()),
         };
         match outcome {
             ShadowOutcome::Filled { prefetched } => {
@@ -109,6 +114,26 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             _ => {}
         }
         (outcome, self.pool.take_owed_and(TlbFlush::None))
+    }
+
+    /// The rest of it: the fast path where its page must be found first, and the slow path. `is_known`: the fast path has failed.
+    #[inline(never)]
+    fn find_or_walk(
+        &mut self,
+        space: AddressSpace<'_, impl TableMemory, impl GuestMemory>,
+        fault: PageFault,
+        is_known: bool,
+    ) -> ShadowOutcome {
+        if !is_known {
+            let outcome = match self.find_leaf(space, fault) {
+                Ok(leaf) => self.fast_path(space, fault, leaf),
+                Err(outcome) => outcome,
+            };
+            if let Some(outcome) = outcome {
+                return outcome;
+            }
+        }
+        self.walk_and_fill(space, fault)
     }
 
     /// The slow path: a walk of the guest's tables from the root.

@@ -69,7 +69,22 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
     // Before the guest runs again, whatever the outcome: entries may have been replaced on the way to it.
     vcpu.perform_flush(flush);
     overcommit::note(vcpu, vm);
-    answer(ExitContext { vcpu, vm, host, tsc }, outcome, &state, (gva, error), alone)
+    match outcome {
+        ShadowOutcome::Filled { .. } | ShadowOutcome::Retry => Outcome::Resume,
+        ShadowOutcome::GuestFault(error) if alone && vcpu.work & work::PAGER == 0 => {
+            reflect(vcpu, gva, error)
+        }
+        _ => answer(ExitContext { vcpu, vm, host, tsc }, outcome, &state, (gva, error), alone),
+    }
+}
+
+/// Hands a page fault to the guest that is all of its exit. Without an event in delivery there is nothing to merge it with, so
+/// that it need not go by way of `inject`.
+#[inline(always)]
+fn reflect<V: Virt>(vcpu: &mut Vcpu<V>, gva: Gva, error: u32) -> Outcome {
+    vcpu.interrupts.counts.exceptions += 1;
+    vcpu.virt.inject_page_fault(gva, error);
+    Outcome::Resume
 }
 
 /// The access that an error code tells of.
@@ -105,8 +120,9 @@ fn other_page_fault<V: Virt, M: HostMemory, H: Host>(
     }
 }
 
-/// Carries out what the shadow tables say about a page fault with this address and error code.
-#[inline(always)]
+/// Carries out what the shadow tables say about a page fault with this address and error code. Apart, so that what most faults
+/// come to does not pass through memory.
+#[inline(never)]
 fn answer<V: Virt, M: HostMemory, H: Host>(
     cx: ExitContext<'_, V, M, H>,
     outcome: ShadowOutcome,
@@ -124,12 +140,7 @@ fn answer<V: Virt, M: HostMemory, H: Host>(
         {
             Outcome::Stop(stop)
         }
-        // The usual case skips `inject`: without an event in delivery there is nothing to merge with.
-        ShadowOutcome::GuestFault(error) if alone => {
-            vcpu.interrupts.counts.exceptions += 1;
-            vcpu.virt.inject_page_fault(gva, error);
-            Outcome::Resume
-        }
+        ShadowOutcome::GuestFault(error) if alone => reflect(vcpu, gva, error),
         ShadowOutcome::Closed(gpa, home) => micro::closed(ExitContext { vcpu, vm, host, tsc }, gpa, home),
         ShadowOutcome::GuestFault(error) => Outcome::Inject(Exception::page_fault(gva, error)),
         ShadowOutcome::EmulateWrite(gpa) => {
