@@ -30,7 +30,7 @@ pub fn dispatch<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>, e
         Exit::Hlt => with_next(cx.vcpu, cx.vm, System::Hlt, |_, rip| Outcome::Halt(rip)),
         Exit::NestedFault { gpa, access, walk, .. } => memory_fault::nested(cx, gpa, access, walk),
         Exit::ControlReg(access) => control::control(cx, access),
-        Exit::Invlpg(gva) => invalidate::invlpg(cx.vcpu, cx.vm, gva).map_or(Outcome::Resume, Outcome::Next),
+        Exit::Invlpg(gva) => invalidate::invlpg(cx.vcpu, cx.vm, gva),
         Exit::Interrupt => Outcome::HostInterrupt,
         _ => rare(cx, exit),
     }

@@ -13,22 +13,24 @@ use crate::vcpu::{Vcpu, mmu};
 use crate::virt::Virt;
 use crate::vm::{HostMemory, Vm};
 
-/// Handles INVLPG on shadow tables; `address` is the operand if the processor reported it. RIP after it; `None`: something else
-/// is there by now, and is executed as what it is.
+/// Handles INVLPG on shadow tables; `address` is the operand if the processor reported it.
 pub fn invlpg<V: Virt, M: HostMemory>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
     address: Option<Gva>,
-) -> Option<u64> {
-    let next = next_rip(vcpu, vm, System::Invlpg)?;
+) -> Outcome {
+    let Some(next) = next_rip(vcpu, vm, System::Invlpg) else { return Outcome::Resume };
     let gva = match address.or_else(|| simple_address(vcpu)) {
         Some(gva) => gva,
-        None => current(vcpu, vm).and_then(|insn| invlpg_address(&insn, &vcpu.virt))?,
+        None => match current(vcpu, vm).and_then(|insn| invlpg_address(&insn, &vcpu.virt)) {
+            Some(gva) => gva,
+            None => return Outcome::Resume,
+        },
     };
     if is_canonical(gva) {
         mmu::invlpg(vcpu, vm, gva);
     }
-    Some(next)
+    Outcome::Next(next)
 }
 
 /// The operand of an INVLPG that is nothing but a register, as it was found when the instruction was decoded.

@@ -25,6 +25,8 @@ pub fn execute<V: Virt, M: HostMemory>(
     gpr: Option<Gpr>,
 ) -> Option<u64> {
     match (number, gpr) {
+        // CR3 has no fast path, and is not to be looked up twice.
+        (control::CR3_READ | control::CR3_WRITE, _) => None,
         (_, None) => {
             let found = *vcpu.next_rips.known_control(&vcpu.virt, number)?;
             execute_found(vcpu, vm, found)
@@ -56,7 +58,6 @@ fn execute_found<V: Virt, M: HostMemory>(
 ) -> Option<u64> {
     let FoundControl { access, next, mask } = found;
     match access {
-        ControlAccess::Write { index: 3, gpr } => write_cr3(vcpu, vm, vcpu.virt.gpr(gpr) & mask)?,
         ControlAccess::Write { index: 4, gpr } => write_cr4(vcpu, vm, vcpu.virt.gpr(gpr) & mask)?,
         ControlAccess::Write { index: 0, gpr } => write_cr0(vcpu, vm, vcpu.virt.gpr(gpr) & mask)?,
         ControlAccess::Read { index, gpr } => {
@@ -68,27 +69,6 @@ fn execute_found<V: Virt, M: HostMemory>(
         _ => return None,
     }
     Some(next)
-}
-
-/// Another address space, where that is another root of the shadow tables and nothing else. Only without PCIDs, of which a bit
-/// is no part of the register.
-#[inline(always)]
-fn write_cr3<V: Virt, M: HostMemory>(
-    vcpu: &mut Vcpu<V>,
-    vm: &Vm<V::NestedFormat, M>,
-    value: u64,
-) -> Option<()> {
-    let is_valid = value >> vm.paging_features.physical_bits.min(52) == 0;
-    let is_shadow = vcpu.mmu.is_shadow() && !vm.translation.is_by_space();
-    if !V::UNRESTRICTED || V::HAS_PDPTRS || !is_valid || !is_shadow || vcpu.virt.cr4() & cr4::PCIDE != 0 {
-        return None;
-    }
-    let is_recent = mmu::load_recent(vcpu, vm, vcpu.virt.cr0(), value);
-    vcpu.virt.set_cr3(value);
-    if !is_recent {
-        mmu::load(vcpu, vm);
-    }
-    Some(())
 }
 
 /// A change of bits that no rule of CR0 connects with others, nor with other registers.
@@ -111,7 +91,7 @@ fn write_cr0<V: Virt, M: HostMemory>(
         vcpu.virt.flush(FlushScope::All);
         if !V::UNRESTRICTED {
             vcpu.request_root();
-        } else if vcpu.mmu.is_shadow() && !mmu::load_recent(vcpu, vm, old ^ changed, vcpu.virt.cr3()) {
+        } else if vcpu.mmu.is_shadow() && !mmu::load_recent(vcpu, vm, old ^ changed) {
             mmu::load(vcpu, vm);
         }
     }

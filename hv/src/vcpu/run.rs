@@ -16,7 +16,7 @@ use crate::vcpu::exit_context::ExitContext;
 use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Outcome, Return, Stop};
 use crate::vcpu::{
-    Vcpu, console, control, devices, dispatch, invalidate, io, micro, mmu, quick_control, startup, timers,
+    Vcpu, console, control, devices, dispatch, io, micro, mmu, quick_control, startup, timers,
 };
 use crate::virt::{Ended, Event, Virt, exit};
 use crate::vm::work;
@@ -93,9 +93,7 @@ fn turn<V: Virt, M: HostMemory, H: Host, const TRACED: bool>(
                 }
             }
             Ended::ControlReg { access, gpr } => {
-                // Kernels load CR3 while interrupts wait: see `begin_exit`.
-                let is_load = access == exit::control::CR3_WRITE;
-                let begin = if is_load { begin_exit(vcpu, host) as u32 } else { host.tsc_low() };
+                let begin = host.tsc_low();
                 let rip = if TRACED { vcpu.virt.rip() } else { 0 };
                 if let Some(next) = quick_control::execute(vcpu, vm, access, gpr) {
                     complete(vcpu, next);
@@ -116,15 +114,6 @@ fn turn<V: Virt, M: HostMemory, H: Host, const TRACED: bool>(
                     }
                     Some(outcome) => (begin, rip, (ExitKind::Io, outcome)),
                 }
-            }
-            Ended::Invlpg => {
-                let begin = begin_exit(vcpu, host);
-                let rip = if TRACED { vcpu.virt.rip() } else { 0 };
-                if let Some(next) = invalidate::invlpg(vcpu, vm, vcpu.virt.invlpg_address()) {
-                    complete(vcpu, next);
-                }
-                count_short::<_, _, TRACED>(vcpu, host, ExitKind::Invlpg, begin as u32, rip);
-                continue;
             }
             Ended::Other => {
                 let begin = begin_exit(vcpu, host);
@@ -149,7 +138,7 @@ fn turn<V: Virt, M: HostMemory, H: Host, const TRACED: bool>(
 fn begin_exit<V: Virt, H: Host>(vcpu: &mut Vcpu<V>, host: &H) -> u64 {
     let begin = host.tsc();
     // The timer's interrupt has come or is about to, or it was lost: see `timers::run`. (It is never lost at an entry that ends
-    // as CPUID or an access to CR0 or CR4 on the fast path: then no interrupt was offered to the guest.)
+    // as CPUID or an access to a control register on the fast path: then no interrupt was offered to the guest.)
     if begin >= vcpu.armed {
         vcpu.request(work::TIMERS);
     }

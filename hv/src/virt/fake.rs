@@ -139,7 +139,6 @@ impl Virt for Fake {
             Exit::Exception(Exception { vector: vector::PF, error: Some(error), cr2: Some(gva) }) => {
                 Ended::PageFault(Gva(gva), error)
             }
-            Exit::Invlpg(_) => Ended::Invlpg,
             _ => Ended::Other,
         }
     }

@@ -72,8 +72,6 @@ pub enum Ended {
         /// The general-purpose operand: see [`RegMove::gpr`](crate::arch::RegMove::gpr).
         gpr: Option<Gpr>,
     },
-    /// [`Exit::Invlpg`], where it always exits with shadow tables: see [`Virt::invlpg_address`].
-    Invlpg,
     /// Any exit: see [`Virt::exit`].
     Other,
 }
@@ -147,14 +145,6 @@ pub trait Virt: VcpuState + Sized {
 
     /// RIP of the instruction after the one that exited, if the processor reports it.
     fn next_rip(&self) -> Option<u64>;
-
-    /// The address of the INVLPG that exited, if the processor reports it. In place of [`Virt::exit`].
-    fn invlpg_address(&self) -> Option<Gva> {
-        match self.exit() {
-            Exit::Invlpg(address) => address,
-            _ => None,
-        }
-    }
 
     /// Queues an event for the next entry.
     fn inject(&mut self, event: Event);

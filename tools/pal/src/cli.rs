@@ -447,7 +447,8 @@ pub struct RootArgs {
 #[derive(Args)]
 #[command(after_help = help::TEST)]
 pub struct TestArgs {
-    /// Run only these steps: format, lint, image, unit, fuzz, native, qemu-svm, bochs-vtx, train
+    /// Run only these steps: format, lint, image, unit, fuzz, train, replace, bochs-vtx, native, qemu-svm. Without any: all but
+    /// fuzz, which --full has
     pub step: Vec<String>,
     /// Run also the tests that take long
     #[arg(long)]

@@ -16,7 +16,7 @@ use generate::Case;
 use harness::{EXIT, Harness, INSN, Registers};
 
 /// How many instructions are made up, and how often each kind is run at most and at least.
-const ATTEMPTS: usize = 400_000;
+const ATTEMPTS: usize = 700_000;
 const AT_MOST: usize = 250;
 const AT_LEAST: usize = 10;
 

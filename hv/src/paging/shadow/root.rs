@@ -104,9 +104,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         (root, self.pool.take_owed_and(flush))
     }
 
-    /// The root for these registers, if it was in use lately and nothing else is due: what guests do that change CR0.WP and
-    /// change it back, or whose processes take turns. Only four levels; the pointers of other roots may be due. As after
-    /// [`Shadow::load`], all is flushed that a load of CR3 flushes, or that must be for registers with another meaning.
+    /// The root for these registers, if it was in use lately and nothing else is due: what guests do that change CR0.WP or
+    /// CR4.PGE and change it back. Only four levels; the pointers of other roots may be due. As after [`Shadow::load`], all is
+    /// flushed that the guest's change of registers flushes.
     #[inline(always)]
     pub fn load_recent(&mut self, registers: &Registers) -> Option<(Root, TlbFlush)> {
         // No page is made, so that it does not matter whether the pool is short.
@@ -120,10 +120,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         let frame = self.pool.use_root(id, key)?;
         self.statistics.roots_found += 1;
-        let means = Some(key.controls_and_kind());
-        let same = core::mem::replace(&mut self.recent.means, means) == means;
-        let flush = if same { TlbFlush::NonGlobal } else { TlbFlush::All };
-        Some((Root { frame, long: true }, self.pool.take_owed_and(flush)))
+        self.recent.means = Some(key.controls_and_kind());
+        Some((Root { frame, long: true }, self.pool.take_owed_and(TlbFlush::All)))
     }
 
     /// Whether a flush of everything by the guest that leaves its root alone is all that is to be done for it: no entries may have

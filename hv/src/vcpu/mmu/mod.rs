@@ -227,16 +227,15 @@ pub fn load<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat,
     }
 }
 
-/// The same for a guest with this CR0 and CR3, if it is a root that was in use lately and nothing must be done for it but to load
-/// it. False: nothing has changed.
+/// The same for a guest with this CR0, if it is a root that was in use lately and nothing must be done for it but to load it. False: nothing has changed.
 #[inline(always)]
 pub fn load_recent<V: Virt, M: HostMemory>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
     cr0: u64,
-    cr3: u64,
 ) -> bool {
-    let registers = Registers { cr0, cr3, cr4: vcpu.virt.cr4() | cr4::PGE, efer: vcpu.virt.efer() };
+    let registers =
+        Registers { cr0, cr3: vcpu.virt.cr3(), cr4: vcpu.virt.cr4() | cr4::PGE, efer: vcpu.virt.efer() };
     // Without the VM's memory: the root is looked up, not made, and a change of the P2m takes the shadow tables after it.
     let Some(mut shadow) = vm.shadow.try_lock() else { return false };
     let Some(shadow) = &mut *shadow else { return false };

@@ -30,8 +30,6 @@ pub fn ended(vmcb: &Vmcb, assists: bool) -> Ended {
     match raw {
         code::CR0_SEL_WRITE => Ended::ControlReg { access: control::WRITE, gpr: operand(vmcb, assists) },
         code::IOIO => Ended::Io(io(vmcb)),
-        // After these, so that they are not looked for in another order.
-        _ if raw as u32 == code::INVLPG as u32 => Ended::Invlpg,
         _ => Ended::Other,
     }
 }
@@ -52,7 +50,7 @@ pub fn exit(vmcb: &Vmcb, assists: bool) -> Exit {
             Exit::ControlReg(reg_move(vmcb, vmcb.exit_code & 0x10 != 0, assists))
         }
         code::CR0_SEL_WRITE => Exit::ControlReg(RegMove { index: 0, ..reg_move(vmcb, true, assists) }),
-        code::INVLPG => Exit::Invlpg(invlpg_address(vmcb, assists)),
+        code::INVLPG => Exit::Invlpg(assists.then_some(Gva(vmcb.exit_info1))),
         code::INTR => Exit::Interrupt,
         code::VINTR => Exit::InterruptWindow,
         _ => rare(vmcb, assists),
@@ -124,12 +122,6 @@ fn nested_fault(vmcb: &Vmcb) -> Exit {
         present: info & 1 != 0,
         walk: info & 1 << 33 != 0,
     }
-}
-
-/// APM 2, 15.8.2.
-#[inline(always)]
-pub fn invlpg_address(vmcb: &Vmcb, assists: bool) -> Option<Gva> {
-    assists.then_some(Gva(vmcb.exit_info1))
 }
 
 #[inline(always)]

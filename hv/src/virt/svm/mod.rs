@@ -174,7 +174,8 @@ impl Virt for Svm {
                 self.prepare(cpu);
             }
             let block: *mut GuestBlock = &mut *self.block;
-            // SAFETY: the VMCB is complete, its permission maps live as long, its tables are set_paging's; nothing else uses the block.
+            // SAFETY: the VMCB is complete, its permission maps live as long as it, its tables come from set_paging.
+            // Nothing else refers to the block while the pointer is used.
             let vmcb = unsafe {
                 instr::vmrun(block);
                 &mut (*block).vmcb
@@ -187,9 +188,10 @@ impl Virt for Svm {
                 Finished::Other => return Ended::Other,
                 Finished::Nothing => continue,
             }
-            // Only now: `finish` may have turned the exit into another one. After a page fault the guest goes on where it was.
+            // Only now: `finish` may have turned the exit into another one.
             let ended = decode::ended(&self.block.vmcb, self.features.decode_assists);
             if let Ended::PageFault(..) = ended {
+                // The guest goes on at the same instruction.
                 self.keep_shadow();
             }
             return ended;
@@ -241,12 +243,6 @@ impl Virt for Svm {
 
     fn inject(&mut self, event: Event) {
         self.queue(event);
-    }
-
-    #[inline(always)]
-    fn invlpg_address(&self) -> Option<Gva> {
-        self.keep_shadow();
-        decode::invlpg_address(&self.block.vmcb, self.features.decode_assists)
     }
 
     #[inline]

@@ -145,7 +145,7 @@ seconds says there where it is (PAL_PROGRESS=N: for N seconds; 0: never).";
 /// Of `pal test`.
 pub const TEST: &str = "\
 Examples:
-  cargo pal test                      takes 25 minutes on two idle processors
+  cargo pal test                      takes half an hour on two idle processors
   cargo pal test format lint unit     some of it
   cargo pal test --full --yes         takes hours
 
