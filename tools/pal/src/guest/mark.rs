@@ -11,7 +11,15 @@ const BASE: u32 = 0x40_0000;
 const EM_386: u16 = 3;
 const EM_X86_64: u16 = 62;
 
-/// An ELF program for Linux, of 64 bits or of 32: a header, one segment with everything, and code.
+/// ELF: `p_type` of what is loaded, and of the stack.
+const PT_LOAD: u32 = 1;
+const PT_GNU_STACK: u32 = 0x6474_e551;
+/// ELF: `p_flags`.
+const READ_EXECUTE: u32 = 5;
+const READ_WRITE: u32 = 6;
+
+/// An ELF program for Linux, of 64 bits or of 32: a header, one segment with everything, a stack that is not executable (Linux
+/// says so otherwise), and code.
 pub fn program(wide: bool) -> Vec<u8> {
     // exit(0)
     let exit: &[u8] = if wide {
@@ -23,7 +31,7 @@ pub fn program(wide: bool) -> Vec<u8> {
     };
     let code = [&MARKS[..], &MARK_MODEL.to_le_bytes(), exit].concat();
     let (header, segment): (u16, u16) = if wide { (64, 56) } else { (52, 32) };
-    let begin = u32::from(header + segment);
+    let begin = u32::from(header + 2 * segment);
     let size = begin + code.len() as u32;
 
     let mut elf = Elf { wide, bytes: Vec::new() };
@@ -35,24 +43,12 @@ pub fn program(wide: bool) -> Vec<u8> {
     elf.address(header.into()); // program headers
     elf.address(0); // no sections
     elf.word(0);
-    for field in [header, segment, 1, 0, 0, 0] {
+    for field in [header, segment, 2, 0, 0, 0] {
         elf.half(field);
     }
 
-    // PT_LOAD, readable and executable. Its flags are elsewhere in the two formats.
-    elf.word(1);
-    if wide {
-        elf.word(5);
-    }
-    elf.address(0);
-    elf.address(BASE);
-    elf.address(BASE);
-    elf.address(size);
-    elf.address(size);
-    if !wide {
-        elf.word(5);
-    }
-    elf.address(4096);
+    elf.segment(PT_LOAD, READ_EXECUTE, BASE, size);
+    elf.segment(PT_GNU_STACK, READ_WRITE, 0, 0);
     elf.bytes.extend(code);
     elf.bytes
 }
@@ -70,6 +66,21 @@ impl Elf {
 
     fn word(&mut self, value: u32) {
         self.bytes.extend(value.to_le_bytes());
+    }
+
+    /// The header of a segment from the file's begin. Its flags are elsewhere in the two formats.
+    fn segment(&mut self, kind: u32, flags: u32, address: u32, size: u32) {
+        self.word(kind);
+        if self.wide {
+            self.word(flags);
+        }
+        for field in [0, address, address, size, size] {
+            self.address(field);
+        }
+        if !self.wide {
+            self.word(flags);
+        }
+        self.address(4096);
     }
 
     /// An address, offset or size: as wide as the program.
@@ -99,11 +110,12 @@ mod tests {
     fn headers_are_what_the_format_asks_for() {
         for (wide, header, segment) in [(true, 64, 56), (false, 52, 32)] {
             let elf = program(wide);
-            let code = &elf[header + segment..];
+            let begin = header + 2 * segment;
+            let code = &elf[begin..];
             assert_eq!(code[..4], MARKS, "{wide}");
             assert_eq!(code[4..8], MARK_MODEL.to_le_bytes(), "{wide}");
             // The entry is the code.
-            assert_eq!(elf[24..28], (BASE + (header + segment) as u32).to_le_bytes(), "{wide}");
+            assert_eq!(elf[24..28], (BASE + begin as u32).to_le_bytes(), "{wide}");
         }
     }
 }
