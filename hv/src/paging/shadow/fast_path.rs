@@ -35,8 +35,8 @@ struct LastLeaf {
 }
 
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
-    /// Handles a fault on the fast path, at an entry of this page. `None`: it needs the slow path, and nothing has changed but accessed and dirty bits
-    /// that may be set.
+    /// Handles a fault on the fast path, at an entry of this page. `None`: it needs the slow path, and nothing has changed but
+    /// accessed and dirty bits that may be set.
     #[inline(always)]
     pub(super) fn fast_path(
         &mut self,

@@ -21,7 +21,7 @@ pub enum Model {
 
 /// From when on it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
+pub enum ModelFrom {
     /// From the machine's start.
     Boot,
     /// From a mark of a program's ([`abi::lab::MARK_MODEL`]).
@@ -46,7 +46,7 @@ pub struct Options {
     /// How much is modelled.
     pub model: Model,
     /// From when on.
-    pub from: From,
+    pub from: ModelFrom,
     /// What is compared with QEMU's translation.
     pub check: Checking,
     /// What the model is to do wrong.
@@ -70,7 +70,7 @@ impl Options {
         let (mut machine, mut ram, mut report, mut share) = (None, None, None, None);
         let mut broken = None;
         let (mut model, mut check, mut share_at) = (Model::Full, Checking::Misses, None);
-        let mut from = From::Boot;
+        let mut from = ModelFrom::Boot;
         let (mut spare, mut package) = (0, None);
         for index in 0..usize::try_from(count).unwrap_or(0) {
             // SAFETY: by the caller.
@@ -105,8 +105,8 @@ impl Options {
                     _ => return unknown("count, tlb, full"),
                 },
                 "from" => match value {
-                    "boot" => from = From::Boot,
-                    "session" => from = From::Session,
+                    "boot" => from = ModelFrom::Boot,
+                    "session" => from = ModelFrom::Session,
                     _ => return unknown("boot, session"),
                 },
                 "check" => match value {
@@ -139,10 +139,10 @@ impl Options {
 }
 
 /// The word for it in reports.
-pub fn from_name(from: From) -> &'static str {
+pub fn from_name(from: ModelFrom) -> &'static str {
     match from {
-        From::Boot => "boot",
-        From::Session => "session",
+        ModelFrom::Boot => "boot",
+        ModelFrom::Session => "session",
     }
 }
 

@@ -26,7 +26,7 @@ use labsim::{
 use crate::{
     ffi,
     memory::{Mapping, Ram, other_mapping},
-    options::{Broken, From, Model, Options, check_name, from_name, model_name},
+    options::{Broken, Model, ModelFrom, Options, check_name, from_name, model_name},
     registers::Registers,
 };
 
@@ -46,7 +46,7 @@ pub const ASK: u64 = u64::MAX;
 pub struct Plugin {
     /// How much is modelled.
     pub model: Model,
-    from: From,
+    from: ModelFrom,
     /// What follows is modelled, and not only counted.
     models: AtomicBool,
     /// What is compared.
@@ -147,7 +147,7 @@ impl Plugin {
         Ok(Plugin {
             model: options.model,
             from: options.from,
-            models: AtomicBool::new(options.from == From::Boot),
+            models: AtomicBool::new(options.from == ModelFrom::Boot),
             check: options.check,
             broken: options.broken,
             ram,

@@ -96,8 +96,8 @@ pub struct LabRunArgs {
     pub lab_model: Model,
     /// From when on: the machine's `boot`; or the guest's `session`, when the command of --exec or its shell begins. Before it
     /// instructions and world switches are counted, at a fraction of the time
-    #[arg(long, value_enum, default_value_t = From::Boot, requires = "lab", help_heading = "Lab machine")]
-    pub lab_from: From,
+    #[arg(long, value_enum, default_value_t = ModelFrom::Boot, requires = "lab", help_heading = "Lab machine")]
+    pub lab_from: ModelFrom,
     /// Compare the model's translations with QEMU's own: at each TLB `miss`, or at `all` accesses; a difference is an error
     #[arg(long, value_enum, default_value_t = Check::Off, requires = "lab", help_heading = "Lab machine")]
     pub lab_check: Check,
@@ -134,7 +134,7 @@ pub enum Model {
 
 /// From when on it is modelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum From {
+pub enum ModelFrom {
     /// The machine's start.
     Boot,
     /// The guest's session.

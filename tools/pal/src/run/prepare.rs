@@ -21,7 +21,7 @@ use crate::{
     },
     host::needs::Needs,
     image::spec::Spec,
-    lab::args::From,
+    lab::args::ModelFrom,
     status::Usage,
 };
 
@@ -218,7 +218,7 @@ fn check_gets(guests: &[Guest]) -> Result<()> {
 
 /// A lab machine that waits for a session needs a guest that has one.
 fn check_sessions(args: &RunArgs, guests: &[Guest]) -> Result<()> {
-    if args.lab.lab_from == From::Session && guests.iter().all(|guest| guest.nonce.is_none()) {
+    if args.lab.lab_from == ModelFrom::Session && guests.iter().all(|guest| guest.nonce.is_none()) {
         let text = "--lab-from session: no guest here has the default initramfs, whose session it waits for; leave it out, and \
                     everything from the boot on is modelled";
         return Err(Usage::new(text).into());
