@@ -3,15 +3,17 @@
 
 use std::{fs, panic, process, ptr};
 
-use crate::report;
+use crate::{clock, report};
 
 /// True if the kernel started this program as its first process.
 pub fn is_first_process() -> bool {
     process::id() == 1
 }
 
-/// Mounts what the rows need, quietens the kernel, and makes sure that a panic ends the guest.
+/// Mounts what the rows need, quietens the kernel, and makes sure that a panic ends the guest. A lab machine that waits for a session
+/// (`--lab-from session`) models from here on: what the rows prepare finds its way into caches and TLBs, the boot does not.
 pub fn prepare() {
+    clock::mark::<{ abi::lab::MARK_MODEL }>(0);
     panic::set_hook(Box::new(|panic| {
         report::error(&panic.to_string());
         // A child that panics ends with SIGABRT, which its parent reports.

@@ -218,7 +218,8 @@ impl Comparison {
     pub(super) fn plan(&self, workload: &'static str, policy: &str, mode: &str, seed: u32) -> Plan {
         let Request { lab, nested_page, lab_time, yes, .. } = &self.request;
         let sample_ms = self.request.sample_ms.to_string();
-        let mut options = words(&["--lab", lab]);
+        // The boot is none of the work, and would take longer than it.
+        let mut options = words(&["--lab", lab, "--lab-from", "session"]);
         if policy != NATIVE {
             options.extend(words(&["--nested-page", nested_page.name(), "--sample-ms", &sample_ms]));
             options.extend(lab_time.then(|| "--lab-time".to_owned()));
@@ -378,7 +379,10 @@ mod tests {
     fn without_a_hypervisor_there_is_nothing_to_choose() {
         let plans =
             comparison(&["--policies", "native", "--workloads", "gups"]).unwrap().first(Path::new(""));
-        assert_eq!(plans[0].options().join(" "), "--deterministic=1 --machine native --lab opteron-2350");
+        assert_eq!(
+            plans[0].options().join(" "),
+            "--deterministic=1 --machine native --lab opteron-2350 --lab-from session"
+        );
     }
 
     #[test]

@@ -93,7 +93,18 @@ impl Setting {
 
 fn measure(setting: Setting, lab: &str, program: &Path, mib: u64, ms: u64, yes: bool) -> Result<Curve> {
     let mut pal = Command::new(std::env::current_exe().context("cannot find pal's own program")?);
-    pal.args(["run", "--lab", lab, "--lab-time", "--nested-page", "4K", "--mode", setting.mode]);
+    pal.args([
+        "run",
+        "--lab",
+        lab,
+        "--lab-from",
+        "session",
+        "--lab-time",
+        "--nested-page",
+        "4K",
+        "--mode",
+        setting.mode,
+    ]);
     pal.args(["--fast-mem", &(mib + 8).to_string()]);
     // No description gives the guest any of it.
     pal.args(["--fast-sharing", if setting.moves { "shares" } else { "static" }]);

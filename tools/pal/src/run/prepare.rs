@@ -216,10 +216,12 @@ fn check_gets(guests: &[Guest]) -> Result<()> {
     Ok(())
 }
 
-/// A lab machine that waits for a session needs a guest that has one.
+/// A lab machine that waits for a session needs a guest that has one. A program of somebody's own initial RAM disk may mark its
+/// beginning, too.
 fn check_sessions(args: &RunArgs, guests: &[Guest]) -> Result<()> {
-    if args.lab.lab_from == ModelFrom::Session && guests.iter().all(|guest| guest.nonce.is_none()) {
-        let text = "--lab-from session: no guest here has the default initramfs, whose session it waits for; leave it out, and \
+    let may_begin = |guest: &Guest| guest.nonce.is_some() || guest.vm.initrd.is_some();
+    if args.lab.lab_from == ModelFrom::Session && !guests.iter().any(may_begin) {
+        let text = "--lab-from session: no guest here has an initramfs, whose session it waits for; leave it out, and \
                     everything from the boot on is modelled";
         return Err(Usage::new(text).into());
     }

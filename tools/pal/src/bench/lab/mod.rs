@@ -141,6 +141,8 @@ impl Bench<'_> {
         let mut command = vec!["run".to_owned(), "--deterministic".to_owned()];
         let mut add = |option: &str, value: String| command.extend([option.to_owned(), value]);
         add("--lab", self.machine.to_owned());
+        // The rows alone are marked, and the boot takes longer than they.
+        add("--lab-from", "session".to_owned());
         add("--lab-report", report.display().to_string());
         add("--machine", value_name(column.machine));
         if let Some(mode) = column.mode {
