@@ -105,7 +105,7 @@ fn scheduled(context: &Context) -> Result<()> {
     let lab = ["--lab", "zen3", "--lab-model", "tlb", "--deterministic", "--policy", &policy];
     let run = ["--sample-ms", "2", "--samples", &samples, "--exec", "seq 999 | md5sum"];
     let sum = "1b115938ca4b46b4411a2d8ef8b95e0e  -\n";
-    context.run(&[&lab[..], &run].concat())?.status(0)?.prints(sum)?;
+    context.run(&[&lab[..], FROM_SESSION, &run].concat())?.status(0)?.prints(sum)?;
     let (mut done, mut found, mut before) = (0, Vec::new(), "nested".to_owned());
     // The first sample has no period before it: a policy sees what comes after.
     for line in
