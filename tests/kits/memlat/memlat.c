@@ -12,7 +12,11 @@
  *                                   ACCESSES loads of one, each at the address that the one before has
  *                                   read, then ACCESSES of the other. After WARM_MS milliseconds it
  *                                   counts accesses for MS milliseconds.
- *   memlat pollute KIB              reads and writes KIB KiB line by line until it is killed
+ *   memlat beats KIB ACCESSES MS    one such region for MS milliseconds; executes CPUID after each
+ *                                   ACCESSES loads. CPUID exits, and samples of the hypervisor count
+ *                                   exits beside the cycles of the VCPU: so they have the program's
+ *                                   progress and what it took, whatever clocks say.
+ *   memlat pollute KIB MS           adds one to random lines of KIB KiB for MS milliseconds
  *
  * The loops look at no clock and at no other memory: in the first form the length of a visit is measured
  * once, before it begins. At the end the program checks that memory holds what it has written.
@@ -176,15 +180,47 @@ static int chase(uint64_t kib, uint64_t accesses, uint64_t warm_ms, uint64_t ms)
     return 0;
 }
 
-static int pollute(uint64_t kib)
+/* An instruction that programs may execute and that always exits; the kernel hardly ever does. */
+static void beat(void)
 {
-    uint64_t lines = kib * 1024 / LINE;
+    uint32_t a = 0, b, c = 0, d;
+    __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+}
+
+static int beats(uint64_t kib, uint64_t accesses, uint64_t ms)
+{
+    uint64_t lines = kib * 1024 / LINE, count = 0;
+    void **first = lines > 1 && accesses ? cycle(lines) : 0, **at = first;
+    if (!first)
+        return 3;
+    uint64_t begin = nanos();
+    for (; nanos() - begin < ms * 1000000; count++) {
+        at = follow(at, accesses);
+        beat();
+    }
+    if (follow(first, count % lines * (accesses % lines) % lines) != at) {
+        printf("memlat: the region is wrong\n");
+        return 1;
+    }
+    printf("memlat: kib=%lu accesses=%lu beats=%lu right\n", (unsigned long)kib, (unsigned long)accesses,
+           (unsigned long)count);
+    return 0;
+}
+
+static int pollute(uint64_t kib, uint64_t ms)
+{
+    uint64_t lines = kib * 1024 / LINE, seed = 1;
     char *at = lines ? memory(lines * LINE) : 0;
     if (!at)
         return 3;
-    for (;;)
-        for (uint64_t n = 0; n < lines; n++)
-            ++*(volatile uint64_t *)(at + n * LINE);
+    uint64_t begin = nanos();
+    while (nanos() - begin < ms * 1000000)
+        for (int n = 0; n < 20000; n++) {
+            seed = seed * 6364136223846793005 + 1442695040888963407;
+            ++*(volatile uint64_t *)(at + (seed >> 33) % lines * LINE);
+        }
+    printf("memlat: polluted\n");
+    return 0;
 }
 
 int main(int argc, char **argv)
@@ -192,8 +228,10 @@ int main(int argc, char **argv)
     if (argc == 6 && !strcmp(argv[1], "chase"))
         return chase(strtoull(argv[2], 0, 10), strtoull(argv[3], 0, 10), strtoull(argv[4], 0, 10),
                      strtoull(argv[5], 0, 10));
-    if (argc == 3 && !strcmp(argv[1], "pollute"))
-        return pollute(strtoull(argv[2], 0, 10));
+    if (argc == 5 && !strcmp(argv[1], "beats"))
+        return beats(strtoull(argv[2], 0, 10), strtoull(argv[3], 0, 10), strtoull(argv[4], 0, 10));
+    if (argc == 4 && !strcmp(argv[1], "pollute"))
+        return pollute(strtoull(argv[2], 0, 10), strtoull(argv[3], 0, 10));
     if (argc != 4)
         return 2;
     if (!strcmp(argv[1], "latency"))
