@@ -87,7 +87,7 @@ fn kib(bytes: u64) -> String {
 
 /// The regions at the end, as a table.
 fn table(all: &[&Regions]) -> String {
-    let Some(last) = all.last() else { return String::new() };
+    let Some(last) = all.last().filter(|last| !last.regions.is_empty()) else { return String::new() };
     let mut html = String::from(
         "<div class=\"wide\"><table class=\"regions\"><tr><th>region</th><th>kind</th><th>cache</th><th>size</th>\
          <th>working set</th><th>used for</th><th>VCPUs moved</th></tr>",
@@ -123,25 +123,33 @@ pub fn section(all: &[Series<'_>], end: f64) -> Result<String> {
         if html.is_empty() {
             html += "<h2 id=\"regions\">Regions <small>of memory, and the caches that they are mapped to</small></h2>";
         }
-        let moments = moments(&seen, end);
+        // A VM may end before the run does.
+        let last_ns = series.samples.last().map_or(last.machine_ns, |sample| sample.machine_ns);
+        let moments = moments(&seen, last_ns as f64 / 1e9);
+        let cells = cells(&moments);
         let bins = seen.iter().map(|it| it.map.len()).max().unwrap_or(0);
         let mib = last.bytes as f64 / f64::from(1 << 20);
         let [found, defined] = last.known;
         let sum = |part: fn(&Regions) -> u64| seen.iter().map(|it| part(it)).fold(0, u64::saturating_add);
         let _ = write!(
             html,
-            "<h3>{}</h3><p>At the end {found} regions that the hypervisor has found, {defined} of the guest's; VCPUs moved to the \
+            "<h3>{}</h3><p>Regions at the end: found by the hypervisor {found}, defined by the guest {defined}. VCPUs moved to the \
              cache of a region {} times; regions opened in all caches {} times.</p>",
             escape(&series.name),
             sum(|it| it.moves),
             sum(|it| it.opened)
         );
+        if cells.is_empty() {
+            html += "<p>No memory of it was mapped to a cache, as far as samples tell.</p>";
+            html += &table(&seen);
+            continue;
+        }
         html += &legend(last.caches.len());
         let _ = write!(
             html,
             "<figure>{}</figure><p>Memory by its address, from 0 below to {mib} MiB above: the cache that it is mapped to. What is \
              not marked is open in all.</p>",
-            chart::map(&cells(&moments), bins, mib, end)?
+            chart::map(&cells, bins, mib, end)?
         );
         let sizes = sizes(&moments);
         if sizes.iter().flat_map(|(_, steps)| steps).any(|step| step.2 > 0.0)
@@ -219,6 +227,16 @@ mod tests {
         );
         assert!(html.contains("moved to the cache of a region 900 times"), "{html}");
         assert_eq!(data(&all[0])["moves"], 900);
+        let open = Regions { map: vec![None; 8], ..all[0].run.regions[0].clone() };
+        let open = [Run {
+            regions: vec![open],
+            ..Run::read(format!("{ABOUT}{}", line("a", 2, 5)).as_bytes()).unwrap()
+        }];
+        let html = section(&figures::series(&open), 4.0).unwrap();
+        assert!(
+            html.contains("No memory of it was mapped") && html.contains("259") && !html.contains("<svg"),
+            "{html}"
+        );
         assert!(crate::report::page::page(&runs).unwrap().contains("id=\"regions\""));
     }
 
