@@ -1,9 +1,10 @@
 //! Figure 38 of the thesis: a VM that uses up the last-level cache runs beside two others, with and without `partition`.
 //!
 //! Three VMs run on a lab machine with two processors in each of two packages. Two are memlat with a region of a third of a cache each;
-//! the third one reads more memory than a cache holds, line by line. Without regions the scheduler knows nothing of caches, and one
-//! memlat shares its cache with the third VM. With `partition`, and the weights that the VMs have, both memlats belong on one
-//! cache. [`window`] takes what is measured from the samples; the samples also become a page that shows why.
+//! the third one reads more memory than a cache holds, line by line. The scheduler knows nothing of caches, and leaves VCPUs that need
+//! not wait where they began: so one memlat may share its cache with the third VM for as long as they run, or not. Without regions
+//! VCPUs are pinned to where it does. With `partition`, and the weights that the VMs have, both memlats belong on one cache,
+//! wherever they begin. [`window`] takes what is measured from the samples; the samples also become a page that shows why.
 
 mod verdict;
 mod window;
@@ -58,9 +59,9 @@ struct Scene {
     twelfths: &'static [u64],
 }
 
-const QUICK: Scene = Scene { ms: [500, 500, 100], period_ms: 300, twelfths: &[4] };
+const QUICK: Scene = Scene { ms: [700, 500, 300], period_ms: 300, twelfths: &[4] };
 /// With the hypervisor's own period.
-const WHOLE: Scene = Scene { ms: [1500, 2000, 100], period_ms: 1000, twelfths: &[2, 4, 5] };
+const WHOLE: Scene = Scene { ms: [1500, 2000, 300], period_ms: 1000, twelfths: &[2, 4, 5] };
 
 /// A point: sizes, and what `regions` is set to.
 #[derive(Clone, Debug)]
@@ -94,8 +95,9 @@ pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) ->
             Some(measured) => measured,
             None => {
                 let _step = ui.step(&format!("{NAME} on {lab}: memlats of {} KiB", point.kib));
-                let page = cache.join(format!("{NAME}-{}k.html", point.kib));
-                let measured = perform(&setup, scene, &point, scratch.path(), &page)?;
+                let folder = cache.join(format!("{NAME}-{}k", point.kib));
+                let page = folder.join("report.html");
+                let measured = perform(&setup, scene, &point, &folder, &page)?;
                 ui.say(&format!("{}: what each cache held, and what that did", page.display()));
                 measured
             }
@@ -118,23 +120,23 @@ pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) ->
 
 fn point(setup: &Setup, scene: Scene, twelfths: u64) -> Point {
     let cache = setup.cache_kib();
-    let (kib, noisy_kib) = (cache * twelfths / 12, cache * 4 / 3);
-    // Whatever a program uses within some milliseconds is one region: here a VM has one.
+    let (kib, noisy_kib) = (cache * twelfths / 12, cache * 13 / 12);
+    // Whatever a program uses within some milliseconds is one region: here a VM has one. A phase is as long as it is by the clock, of
+    // which a VCPU may be charged a third only.
     let regions = format!(
-        "partition,q_us=5000,period_ms={},phase_ms=20,move_us=4,least_us=60,cache_kib={cache}",
+        "partition,q_us=10000,period_ms={},phase_ms=40,move_us=4,least_us=60,cache_kib={cache}",
         scene.period_ms
     );
     let text = format!("{} isolation {kib} {noisy_kib} {regions} {:?} {ACCESSES}", setup.inputs(), scene.ms);
     Point { kib, noisy_kib, regions, inputs: bootimg::sha256(text.as_bytes()) }
 }
 
-/// Both runs of a point, and the page that compares them.
-fn perform(setup: &Setup, scene: Scene, point: &Point, scratch: &Path, page: &Path) -> Result<Measured> {
+/// Both runs of a point, with their samples in `folder`, and the page that compares them.
+fn perform(setup: &Setup, scene: Scene, point: &Point, folder: &Path, page: &Path) -> Result<Measured> {
     let mut runs = Vec::new();
     let mut vms = Vec::new();
     for (name, regions) in [("off", "off"), ("partition", &point.regions)] {
-        let run =
-            execute(setup, scene, point, regions, &scratch.join(format!("{NAME}-{name}-{}", point.kib)))?;
+        let run = execute(setup, scene, point, regions, &folder.join(name))?;
         vms.push(of(&run, scene).map_err(|why| anyhow::anyhow!("{name}: {why}; nothing is claimed"))?);
         runs.push(Run { name: name.into(), ..run });
     }
@@ -150,8 +152,7 @@ fn of(run: &Run, scene: Scene) -> Result<[Vm; VMS.len()], String> {
     vms.try_into().map_err(|_| "a VM is missing".into())
 }
 
-/// The VMs, as `pal run --config` has them. The noisy one is the first: where the scheduler begins with it is then beside another one.
-/// Its weight is that of the others together, which makes a cache.
+/// The VMs, as `pal run --config` has them. The weight of the noisy one is that of the others together, which makes a cache.
 fn config(setup: &Setup, scene: Scene, point: &Point, regions: &str) -> String {
     let [warm, measured, rest] = scene.ms;
     let lasts = warm + measured + rest + SPREAD_MS;
@@ -163,9 +164,15 @@ fn config(setup: &Setup, scene: Scene, point: &Point, regions: &str) -> String {
         };
         let mut vm = toml::Table::new();
         vm.insert("name".into(), name.into());
-        vm.insert("memory_mib".into(), 128.into());
+        // There is a record of a region for each sixteenth frame, and each page of the noisy VM is a region at first.
+        vm.insert("memory_mib".into(), 256.into());
         vm.insert("weight".into(), if is_noisy { 512 } else { 256 }.into());
         vm.insert("regions".into(), regions.into());
+        if regions == "off" {
+            // Two processors of a package each.
+            let pcpus = if name == VMS[2] { [2, 3] } else { [0, 1] };
+            vm.insert("affinity".into(), pcpus.map(toml::Value::Integer).to_vec().into());
+        }
         vm.insert("put".into(), vec![format!("{}:/memlat", setup.memlat().display())].into());
         vm.insert("append".into(), APPEND.into());
         vm.insert("exec".into(), exec.into());
@@ -251,7 +258,8 @@ fn page(
     format!(
         "# {NAME}: {}\n\nAfter {PAPER}.\nAll figures are *modelled*: the machine is a [lab machine](../lab.md) with two processors in each \
          of\ntwo packages. Cycles are each VCPU's own, with the hypervisor's work for it. No access overlaps\nanother one there, so \
-         gains are larger than on a processor.\n\n```console\n$ cargo pal reproduce {NAME}{quick}{other}\n```\n\nMade with Palimpsest \
+         gains are larger than on a processor. Without\nregions the VCPUs are pinned, so that one memlat shares its cache with the noisy VM. \
+         With `partition`\nthey are free.\n\n```console\n$ cargo pal reproduce {NAME}{quick}{other}\n```\n\nMade with Palimpsest \
          {}.\n\n## {lab}\n\n{}{}\n{}\nParameters:\n{}\n",
         figure.shows,
         env!("CARGO_PKG_VERSION"),
