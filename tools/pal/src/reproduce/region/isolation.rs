@@ -258,8 +258,8 @@ fn page(
     format!(
         "# {NAME}: {}\n\nAfter {PAPER}.\nAll figures are *modelled*: the machine is a [lab machine](../lab.md) with two processors in each \
          of\ntwo packages. Cycles are each VCPU's own, with the hypervisor's work for it. No access overlaps\nanother one there, so \
-         gains are larger than on a processor. Without\nregions the VCPUs are pinned, so that one memlat shares its cache with the noisy VM. \
-         With `partition`\nthey are free.\n\n```console\n$ cargo pal reproduce {NAME}{quick}{other}\n```\n\nMade with Palimpsest \
+         gains are larger than on a processor. Without regions the VCPUs are pinned, so\nthat one memlat shares its cache with the \
+         noisy VM. With `partition` they are free.\n\n```console\n$ cargo pal reproduce {NAME}{quick}{other}\n```\n\nMade with Palimpsest \
          {}.\n\n## {lab}\n\n{}{}\n{}\nParameters:\n{}\n",
         figure.shows,
         env!("CARGO_PKG_VERSION"),
