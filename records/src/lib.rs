@@ -3,7 +3,7 @@
 //!
 //! The memory begins with a [`Header`]. Behind it are a [`ring`] for samples of all VMs and, if traces are wanted, one for each
 //! PCPU. Where there is no common memory the words of the same rings leave through the second serial port (docs/telemetry.md).
-//! [`sample`], [`pcpus`] and [`trace`] are the records.
+//! [`sample`], [`pcpus`], [`regions`] and [`trace`] are the records.
 //!
 //! A record begins with a word that says what it is and how long ([`head`]); a reader skips kinds that it does not know.
 //! [`VERSION`] changes when a word changes its meaning or place; words may be appended to a record without that.
@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod pcpus;
+pub mod regions;
 pub mod ring;
 pub mod sample;
 pub mod trace;

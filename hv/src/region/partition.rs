@@ -218,6 +218,12 @@ impl Partition {
         self.info(self.region_of(gfn).ok()?)
     }
 
+    /// What the region is that a frame is in, by the frame's number among all of RAM; `None`: there are fewer frames.
+    pub fn kind_at(&self, number: usize) -> Option<Kind> {
+        let rid = (number < self.frames.len()).then(|| self.frames[number].region())?;
+        self.regions[rid.index()].kind
+    }
+
     /// The regions in use, by number.
     pub fn regions(&self) -> impl Iterator<Item = (Rid, Info)> + '_ {
         let all = (0..self.regions.len()).map(|index| Rid(index as u16));

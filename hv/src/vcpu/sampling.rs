@@ -59,7 +59,7 @@ pub fn close<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     number: u8,
     tsc: u64,
     demanded: bool,
-    record_sample: impl FnOnce(&[u64]),
+    mut record_sample: impl FnMut(&[u64]),
 ) -> bool {
     let shadow = || {
         let shadow = vm.shadow.try_lock()?;
@@ -73,9 +73,26 @@ pub fn close<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     let mut record = [0; MOST];
     let words = sample.write(ran, &mut record);
     record_sample(&record[..words]);
+    regions(vm, &sample, demanded, record_sample);
     let end = vm.translation.end_period(period(&sample));
     warn(number, &end, vm.translation.mode());
     end.changed
+}
+
+/// Writes what has become of the VM's regions with this sample, if it has any.
+#[inline(never)]
+fn regions<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
+    vm: &Vm<F, M>,
+    sample: &records::sample::Sample,
+    demanded: bool,
+    mut record_sample: impl FnMut(&[u64]),
+) {
+    let Some(snapshot) = vm.regions.snapshot(sample.time_ns, demanded) else { return };
+    let snapshot =
+        records::regions::Regions { vm: sample.vm, resets: sample.resets, tsc: sample.tsc, ..snapshot };
+    let mut record = [0; records::regions::MOST];
+    let words = snapshot.write(&mut record);
+    record_sample(&record[..words]);
 }
 
 /// Says once what a policy lacks.

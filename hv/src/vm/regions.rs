@@ -32,6 +32,7 @@ use crate::vm::work;
 
 mod automatic;
 mod scans;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 
@@ -48,6 +49,8 @@ pub struct Records {
     pub rounds: Option<Box<Rounds>>,
     /// Samples of the guest's accesses.
     pub scans: Scans,
+    /// Time of the VM from which on there is to be a [`Regions::snapshot`] again, in nanoseconds.
+    snapshot_due_ns: u64,
 }
 
 impl Records {
@@ -140,6 +143,7 @@ impl Regions {
                 micro: Micro::default(),
                 rounds: None,
                 scans: Scans::default(),
+                snapshot_due_ns: 0,
             }));
         }
         slot.as_deref_mut().ok_or(OutOfMemory)

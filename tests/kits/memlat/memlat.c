@@ -12,7 +12,14 @@
  *                                   ACCESSES loads of one, each at the address that the one before has
  *                                   read, then ACCESSES of the other. After WARM_MS milliseconds it
  *                                   counts accesses for MS milliseconds.
- *   memlat pollute KIB              reads and writes KIB KiB line by line until it is killed
+ *   memlat beats KIB ACCESSES WARM_MS MS REST_MS
+ *                                   one such region for these milliseconds in all; in the second part
+ *                                   it executes CPUID after each ACCESSES loads. CPUID exits, and the
+ *                                   hypervisor's samples count exits beside the cycles of the VCPU: so
+ *                                   they have the program's progress and what it took, whatever clocks
+ *                                   say. What others do at that time is the same before and after.
+ *   memlat pollute KIB MS           reads KIB KiB line by line for MS milliseconds, as fast as prefetching
+ *                                   allows: a cache that is no larger holds nothing else
  *
  * The loops look at no clock and at no other memory: in the first form the length of a visit is measured
  * once, before it begins. At the end the program checks that memory holds what it has written.
@@ -176,15 +183,55 @@ static int chase(uint64_t kib, uint64_t accesses, uint64_t warm_ms, uint64_t ms)
     return 0;
 }
 
-static int pollute(uint64_t kib)
+/* An instruction that programs may execute and that always exits; the kernel hardly ever does. */
+static void beat(void)
 {
-    uint64_t lines = kib * 1024 / LINE;
-    char *at = lines ? memory(lines * LINE) : 0;
+    uint32_t a = 0, b, c = 0, d;
+    __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+}
+
+static int beats(uint64_t kib, uint64_t accesses, const uint64_t ms[3])
+{
+    uint64_t lines = kib * 1024 / LINE, visits = 0, count = 0;
+    void **first = lines > 1 && accesses ? cycle(lines) : 0, **at = first;
+    if (!first)
+        return 3;
+    for (int part = 0; part < 3; part++)
+        for (uint64_t begin = nanos(); nanos() - begin < ms[part] * 1000000; visits++) {
+            at = follow(at, accesses);
+            if (part == 1) {
+                beat();
+                count++;
+            }
+        }
+    if (follow(first, visits % lines * (accesses % lines) % lines) != at) {
+        printf("memlat: the region is wrong\n");
+        return 1;
+    }
+    printf("memlat: kib=%lu accesses=%lu beats=%lu right\n", (unsigned long)kib, (unsigned long)accesses,
+           (unsigned long)count);
+    return 0;
+}
+
+static void __attribute__((noinline)) sweep(const volatile char *at, uint64_t bytes)
+{
+    for (const volatile char *end = at + bytes; at < end; at += 8 * LINE) {
+        at[0 * LINE], at[1 * LINE], at[2 * LINE], at[3 * LINE];
+        at[4 * LINE], at[5 * LINE], at[6 * LINE], at[7 * LINE];
+    }
+}
+
+static int pollute(uint64_t kib, uint64_t ms)
+{
+    uint64_t bytes = kib / 4 * PAGE;
+    const char *at = bytes ? memory(bytes) : 0;
     if (!at)
         return 3;
-    for (;;)
-        for (uint64_t n = 0; n < lines; n++)
-            ++*(volatile uint64_t *)(at + n * LINE);
+    uint64_t begin = nanos();
+    while (nanos() - begin < ms * 1000000)
+        sweep(at, bytes);
+    printf("memlat: polluted\n");
+    return 0;
 }
 
 int main(int argc, char **argv)
@@ -192,8 +239,12 @@ int main(int argc, char **argv)
     if (argc == 6 && !strcmp(argv[1], "chase"))
         return chase(strtoull(argv[2], 0, 10), strtoull(argv[3], 0, 10), strtoull(argv[4], 0, 10),
                      strtoull(argv[5], 0, 10));
-    if (argc == 3 && !strcmp(argv[1], "pollute"))
-        return pollute(strtoull(argv[2], 0, 10));
+    if (argc == 7 && !strcmp(argv[1], "beats")) {
+        const uint64_t ms[3] = {strtoull(argv[4], 0, 10), strtoull(argv[5], 0, 10), strtoull(argv[6], 0, 10)};
+        return beats(strtoull(argv[2], 0, 10), strtoull(argv[3], 0, 10), ms);
+    }
+    if (argc == 4 && !strcmp(argv[1], "pollute"))
+        return pollute(strtoull(argv[2], 0, 10), strtoull(argv[3], 0, 10));
     if (argc != 4)
         return 2;
     if (!strcmp(argv[1], "latency"))

@@ -41,6 +41,8 @@ const WEIGHTS: [u64; 2] = [512, 256];
 const COMMAND_LINE: &str = "console=ttyS0 panic=10 quiet tsc=reliable";
 /// How often the hostile guest restarts, at least.
 const ROUNDS: usize = 2;
+/// How regions are looked for in the hostile guest: often, and small ones too.
+const REGIONS: &str = "balance,q_us=1000,period_ms=40,phase_ms=5,cache_kib=64";
 /// VCPUs of Linux.
 const VCPUS: u64 = 4;
 /// VCPUs of the hostile guest.
@@ -162,7 +164,7 @@ impl Machine {
             description += &format!(
                 "[[vm]]\nname = \"hostile\"\nkernel = \"hostile\"\ncmdline = \"seed={seed} memory=32\"\nrestart = true\n\
              memory_mib = 32\nvcpus = {HOSTILE_VCPUS}\nweight = {hostile}\naffinity = {PCPUS:?}\nmode = \"{mode}\"\n\
-             disks = [{{ file = \"disk\" }}]\nnetworks = [\"lan\"]\nconsole = \"virtio\"\nentropy = true\n"
+             disks = [{{ file = \"disk\" }}]\nnetworks = [\"lan\"]\nconsole = \"virtio\"\nentropy = true\nregions = \"{REGIONS}\"\n"
             );
         }
         let files = [
@@ -297,6 +299,16 @@ fn judge(records: &[Value]) -> Result<()> {
     ensure!(heap.1 <= heap.0 + GROWTH, "the heap has grown from {} to {} bytes", heap.0, heap.1);
     let lost = frames.0.saturating_sub(frames.1) * 4096;
     ensure!(lost <= GROWTH, "free memory has gone from {} to {} frames", frames.0, frames.1);
+
+    // Phases of regioning were among what it met; they need nested tables.
+    let paging = |record: &Value, key: &str| record["paging"]["regions"][key].as_u64().unwrap_or(0);
+    let most = |key: &str| of("stats", "hostile").map(|record| paging(record, key)).max().unwrap_or(0);
+    let is_nested = first["paging"]["mode"] == "nested";
+    ensure!(
+        !is_nested || most("rounds") > 0 && most("touches") > 0,
+        "no regions were looked for in the hostile guest: {}",
+        last["paging"]["regions"]
+    );
 
     // Time: while all want to run, each VCPU of Linux gets this part of a processor; while not all do, it gets more.
     let stats: Vec<_> = of("stats", "linux").collect();

@@ -15,8 +15,8 @@ use std::{
 use serde_json::Value;
 
 use crate::{run::records::VERSION, status::Usage};
-pub use line::Sample;
 use line::{Line, Names};
+pub use line::{Regions, Sample};
 
 /// Bytes of a line at most; those of samples have a few thousand.
 const LONGEST: u64 = 1 << 20;
@@ -34,6 +34,8 @@ pub struct Run {
     pub names: Names,
     /// The samples, in their order.
     pub samples: Vec<Sample>,
+    /// What became of regions, in their order.
+    pub regions: Vec<Regions>,
     /// Lines that are not whole, or are something else.
     pub broken: usize,
     /// Lines of a later version of the schema.
@@ -83,6 +85,7 @@ impl Run {
         match self.names.read(line) {
             Line::Run(about) => self.about = about,
             Line::Sample(sample) => self.samples.push(*sample),
+            Line::Regions(regions) => self.regions.push(*regions),
             Line::End(end) => self.end = Some(end),
             Line::Pcpus(_) | Line::Other => {}
             Line::Later => self.later += 1,

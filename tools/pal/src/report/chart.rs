@@ -194,6 +194,52 @@ pub fn modes(rows: &[(&str, Vec<Stretch>)], end: f64) -> Result<String> {
     Ok(draw((WIDTH, height), body)?.0)
 }
 
+/// A part of a map: seconds from, seconds to, its row from below, and the number of its colour.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    pub begin: f64,
+    pub end: f64,
+    pub row: usize,
+    pub colour: usize,
+}
+
+/// Draws a map of this number of rows, whose axis ends at `top`.
+///
+/// # Errors
+/// The library cannot draw it.
+pub fn map(cells: &[Cell], rows: usize, top: f64, end: f64) -> Result<String> {
+    let high = top.max(1e-3);
+    let row = high / rows.max(1) as f64;
+    let body = |area: &Area<'_>| -> Drawn<Box4> {
+        let mut chart = ChartBuilder::on(area)
+            .margin_top(8)
+            .margin_right(16)
+            .x_label_area_size(34)
+            .y_label_area_size(64)
+            .build_cartesian_2d(0.0..end, 0.0..high)?;
+        chart
+            .configure_mesh()
+            .x_desc("seconds")
+            .y_desc("MiB")
+            .disable_mesh()
+            .y_labels(6)
+            .x_labels(12)
+            .x_label_formatter(&label)
+            .y_label_formatter(&label)
+            .axis_style(GRID)
+            .label_style(font(13))
+            .draw()?;
+        let cells = cells.iter().map(|it| {
+            let corners = [(it.begin, it.row as f64 * row), (it.end, (it.row + 1) as f64 * row)];
+            Rectangle::new(corners, colour(it.colour).filled())
+        });
+        chart.draw_series(cells)?;
+        let (x, y) = chart.plotting_area().get_pixel_range();
+        Ok([x.start, x.end, y.start, y.end])
+    };
+    Ok(draw((WIDTH, HEIGHT), body)?.0)
+}
+
 /// Colours of a drawing that stands alone.
 const ALONE: &str = "<style>svg{--ink:#222;--grid:#bbb;--s0:#111;--s1:#1f77b4;--s2:#2ca02c;--s3:#ff7f0e;--s4:#d62728;\
 --s5:#9467bd;--s6:#8c564b;--s7:#17becf;background:#fff}</style>";

@@ -6,6 +6,7 @@
 pub mod chart;
 pub mod figures;
 pub mod page;
+mod regions;
 
 use std::{fs, path::PathBuf};
 

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::{
     chart::{self, COLOURS, Stretch},
     figures::{self, FIGURES, Figure, Series, TOTALS},
+    regions,
 };
 use crate::{
     samples::{Run, Sample},
@@ -46,6 +47,7 @@ pub fn page(runs: &[Run]) -> Result<String> {
              <span><i style=\"background:var(--shadow)\"></i>shadow</span></p>";
     let rows: Vec<_> = all.iter().map(|it| (it.name.as_str(), stretches(&it.samples))).collect();
     let _ = write!(html, "<figure>{}</figure>", chart::modes(&rows, end)?);
+    html += &regions::section(&all, end)?;
     let mut data = Vec::new();
     for figure in &FIGURES {
         html += &chart_of(figure, &all, end, &mut data)?;
@@ -235,6 +237,7 @@ fn data_of(all: &[Series<'_>]) -> Value {
             "samples": series.samples.len(),
             "totals": totals.into_iter().collect::<Map<_, _>>(),
             "exits": exits.collect::<Map<_, _>>(),
+            "regions": regions::data(series),
         })
     };
     Value::Array(all.iter().map(one).collect())

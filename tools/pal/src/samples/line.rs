@@ -15,6 +15,8 @@ pub enum Line {
     Run(Value),
     /// A VM, of some time.
     Sample(Box<Sample>),
+    /// A VM's regions, at a moment.
+    Regions(Box<Regions>),
     /// The machine, of some time.
     Pcpus(Pcpus),
     /// The last line.
@@ -73,6 +75,59 @@ impl Sample {
     }
 }
 
+/// The regions of a VM, and what they did in a time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Regions {
+    /// The VM, by its place in [`Names::vms`].
+    pub vm: usize,
+    /// The moment, in nanoseconds since the first sample of the machine.
+    pub machine_ns: u64,
+    /// Nanoseconds since the last such line.
+    pub span_ns: u64,
+    /// Bytes of the VM's memory.
+    pub bytes: u64,
+    /// Regions that the hypervisor has found, and those that the guest has defined, now.
+    pub known: [u64; 2],
+    /// VCPUs that went to the cache of a region that they touched, in that time.
+    pub moves: u64,
+    /// Regions that were opened in all caches instead, or for an idle processor, in that time.
+    pub opened: u64,
+    /// Bytes of the regions of each cache, and of their working sets.
+    pub caches: Vec<(u64, u64)>,
+    /// For each part of memory the cache that it is mapped to.
+    pub map: Vec<Option<u8>>,
+    /// The largest ones.
+    pub regions: Vec<Region>,
+}
+
+/// A region.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Region {
+    /// Its number.
+    pub number: u64,
+    /// The guest has defined it, and has numbered it.
+    pub is_guests: bool,
+    /// What it is.
+    pub kind: String,
+    /// The cache that it is mapped to, if it is.
+    pub cache: Option<u64>,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// That of its working set, if it is known.
+    pub working_set: Option<u64>,
+    /// How long it is used at a time, in nanoseconds, if that is known.
+    pub access_ns: Option<u64>,
+    /// VCPUs that it has moved in the time of the line.
+    pub moves: u64,
+}
+
+impl Region {
+    /// What it is called: `g1` is the guest's first.
+    pub fn name(&self) -> String {
+        format!("{}{}", if self.is_guests { "g" } else { "" }, self.number)
+    }
+}
+
 /// What the machine did in a time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pcpus {
@@ -125,6 +180,9 @@ impl Names {
             (Some("sample"), _) => {
                 self.sample(&line).map_or(Line::Broken, |sample| Line::Sample(Box::new(sample)))
             }
+            (Some("regions"), _) => {
+                self.regions(&line).map_or(Line::Broken, |regions| Line::Regions(Box::new(regions)))
+            }
             (Some("pcpus"), _) => Line::Pcpus(pcpus(&line)),
             (Some("end"), _) => Line::End(line),
             _ => Line::Other,
@@ -155,6 +213,49 @@ impl Names {
             host_cycles: line["host"]["cycles"].as_u64(),
         })
     }
+
+    /// `None`: what every such line has is missing.
+    fn regions(&mut self, line: &Value) -> Option<Regions> {
+        let all = |key: &str| Some(line[key].as_array()?.iter().take(MOST));
+        let caches = all("caches")?.map(|it| (frames(&it["frames"]), frames(&it["working_set"])));
+        let map = line["map"].as_str()?.chars().take(MOST);
+        Some(Regions {
+            vm: place(&mut self.vms, line["vm"].as_str()?)?,
+            machine_ns: line["machine_ns"].as_u64()?,
+            span_ns: line["span_ns"].as_u64()?,
+            bytes: frames(&line["frames"]),
+            known: [number(&line["found"]), number(&line["defined"])],
+            moves: number(&line["moves"]),
+            opened: number(&line["opened"]).saturating_add(number(&line["globalised"])),
+            caches: caches.collect(),
+            map: map.map(|bin| bin.to_digit(16).map(|cache| cache as u8)).collect(),
+            regions: all("regions")?.map(region).collect(),
+        })
+    }
+}
+
+/// Bytes of a number of frames.
+fn frames(value: &Value) -> u64 {
+    number(value).saturating_mul(4096)
+}
+
+fn region(line: &Value) -> Region {
+    Region {
+        number: number(&line["region"]),
+        is_guests: line["by"] == "guest",
+        kind: line["kind"]
+            .as_str()
+            .unwrap_or("?")
+            .chars()
+            .filter(|c| c.is_ascii_lowercase())
+            .take(8)
+            .collect(),
+        cache: line["cache"].as_u64(),
+        bytes: frames(&line["frames"]),
+        working_set: line["working_set"].as_u64().map(|_| frames(&line["working_set"])),
+        access_ns: line["access_ns"].as_u64(),
+        moves: number(&line["moves"]),
+    }
 }
 
 fn pcpus(line: &Value) -> Pcpus {
@@ -164,5 +265,39 @@ fn pcpus(line: &Value) -> Pcpus {
         free_bytes: line["free_bytes"].as_u64(),
         heap_bytes: line["heap_bytes"].as_u64(),
         pcpus: all.map(|it| (number(&it["pcpu"]), number(&it["busy_ns"]), number(&it["idle_ns"]))).collect(),
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A VM with a region on each of two caches and one of the guest's, of which two are listed.
+    pub const REGIONS: &str = r#"{"v":1,"t":"regions","vm":"a","time_ns":9,"machine_ns":2000000000,"span_ns":100000000,"frames":65536,
+        "found":2,"defined":1,"closed_faults":460,"moves":450,"opened":1,"globalised":0,"rounds":3,
+        "caches":[{"frames":768,"working_set":512},{"frames":768,"working_set":768}],"map":"..0011..","regions":[
+        {"region":259,"by":"hypervisor","kind":"local","cache":0,"frames":768,"working_set":512,"access_ns":123456,"moves":225},
+        {"region":1,"by":"guest","kind":"regular","cache":null,"frames":2,"working_set":null,"access_ns":null,"moves":0}]}"#;
+
+    #[test]
+    fn regions_are_read() {
+        let mut names = Names::default();
+        let Line::Regions(regions) = names.read(REGIONS.as_bytes()) else { panic!("{REGIONS}") };
+        assert_eq!((regions.vm, &names.vms[..]), (0, &["a".to_owned()][..]));
+        assert_eq!(
+            (regions.bytes, regions.known, regions.moves, regions.opened),
+            (256 << 20, [2, 1], 450, 1)
+        );
+        assert_eq!(regions.caches, [(3 << 20, 2 << 20), (3 << 20, 3 << 20)]);
+        assert_eq!(regions.map, [None, None, Some(0), Some(0), Some(1), Some(1), None, None]);
+        let [found, guests] = &regions.regions[..] else { panic!("{regions:?}") };
+        assert_eq!((found.name(), found.cache, found.working_set), ("259".into(), Some(0), Some(2 << 20)));
+        assert_eq!(
+            (guests.name(), guests.cache, guests.working_set, guests.access_ns),
+            ("g1".into(), None, None, None)
+        );
+        for key in ["\"vm\":\"a\",", "\"map\":\"..0011..\",", "\"span_ns\":100000000,"] {
+            assert_eq!(names.read(REGIONS.replace(key, "").as_bytes()), Line::Broken, "{key}");
+        }
     }
 }

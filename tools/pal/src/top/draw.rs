@@ -1,5 +1,6 @@
 //! The screen of `pal top`: lines of text. A terminal shows them with its titles set off, a script takes them as they are.
 
+use super::regions;
 use super::state::{Order, State, Vm};
 
 /// What is shown, as keys have set it.
@@ -17,6 +18,8 @@ pub struct View {
     pub vcpus: bool,
     /// Each VM has a line with its exits by reason.
     pub reasons: bool,
+    /// Each VM has its regions.
+    pub regions: bool,
     /// The keys are shown.
     pub help: bool,
     /// The screen stays as it is.
@@ -39,6 +42,7 @@ impl View {
             reversed: false,
             vcpus: true,
             reasons: true,
+            regions: true,
             help: false,
             paused: false,
             scroll: 0,
@@ -59,6 +63,7 @@ const HELP: &[&str] = &[
     "R             reverse the order",
     "1             show or hide the VCPUs",
     "x             show or hide the exits by reason",
+    "r             show or hide the regions of memory",
     "Up, Down      scroll",
     "",
     "%CPU     of one processor, all VCPUs together     SW/S     changes of the mode",
@@ -76,7 +81,7 @@ fn digits(value: Option<f64>, digits: usize) -> String {
 }
 
 /// A count in at most six columns.
-fn count(value: Option<u64>) -> String {
+pub(super) fn count(value: Option<u64>) -> String {
     match value {
         None => ABSENT.into(),
         Some(value @ 0..1_000_000) => value.to_string(),
@@ -86,7 +91,7 @@ fn count(value: Option<u64>) -> String {
 }
 
 /// Bytes in the unit that leaves few digits.
-fn bytes(value: Option<u64>) -> String {
+pub(super) fn bytes(value: Option<u64>) -> String {
     match value {
         None => ABSENT.into(),
         Some(0) => "0".into(),
@@ -187,6 +192,9 @@ pub fn rows(state: &State, view: &View) -> Vec<String> {
             for (at, chunk) in exits.chunks(4).enumerate() {
                 lines.push(format!("  {} {}", if at == 0 { "exits/s" } else { "       " }, chunk.join("  ")));
             }
+        }
+        if let Some(seen) = vm.regions.as_ref().filter(|_| view.regions) {
+            lines.extend(regions::rows(seen));
         }
     }
     if view.help {

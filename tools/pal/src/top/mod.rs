@@ -6,6 +6,7 @@
 
 pub mod args;
 mod draw;
+mod regions;
 mod screen;
 mod state;
 

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use records::sample::COUNTERS;
 use serde_json::Value;
 
-use crate::samples::line::{Line, MOST, Names, Sample};
+use super::regions;
+use crate::samples::line::{Line, MOST, Names, Regions, Sample};
 
 /// By what VMs are sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,6 +72,8 @@ pub struct Vm {
     pub guest: [Option<u64>; COUNTERS.len()],
     /// Bytes of shadow paging now.
     pub shadow_bytes: Option<u64>,
+    /// Its regions now, if there are any, with what they have done.
+    pub regions: Option<Regions>,
 }
 
 impl Vm {
@@ -140,7 +143,10 @@ impl Vm {
     fn begin_again(&mut self) {
         let name = std::mem::take(&mut self.name);
         let ran_ns = vec![0; self.ran_ns.len()];
-        *self = Vm { name, engine: self.engine, ran_ns, shadow_bytes: self.shadow_bytes, ..Vm::default() };
+        let mut regions = self.regions.take();
+        regions::begin_again(&mut regions);
+        let (engine, shadow_bytes) = (self.engine, self.shadow_bytes);
+        *self = Vm { name, engine, ran_ns, shadow_bytes, regions, ..Vm::default() };
     }
 }
 
@@ -153,7 +159,8 @@ fn share(part: u64, whole: u64) -> Option<f64> {
     Some(quotient(part, whole)? * 100.0)
 }
 
-fn per_second(count: u64, nanos: u64) -> Option<u64> {
+/// A count in a second; `None`: no time has passed.
+pub(super) fn per_second(count: u64, nanos: u64) -> Option<u64> {
     let rate = (u128::from(count) * 1_000_000_000).checked_div(nanos.into())?;
     Some(u64::try_from(rate).unwrap_or(u64::MAX))
 }
@@ -205,6 +212,10 @@ impl State {
                 self.machine_ns = sample.machine_ns;
                 self.know_vms();
                 self.vms[sample.vm].add(&sample, &self.names.reasons);
+            }
+            Line::Regions(regions) => {
+                self.know_vms();
+                regions::add(&mut self.vms[regions.vm].regions, &regions);
             }
             Line::End(_) | Line::Later | Line::Other | Line::Broken => {}
         }

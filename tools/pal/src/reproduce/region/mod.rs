@@ -1,11 +1,18 @@
 //! The figures of the thesis on memory regions: memlat runs on a lab machine of two packages, with `--regions` and without.
-//! [`point`] runs one point of a figure, [`verdict`] has the claims; [`calibrate`] is made of points, too.
+//! [`point`] runs one point of a figure, [`verdict`] has the claims; [`calibrate`] is made of points, too. [`isolation`] is the figure with
+//! several VMs.
 
 pub mod calibrate;
+mod isolation;
 mod point;
 mod verdict;
 
-use std::{fmt::Write, fs, path::Path, thread};
+use std::{
+    fmt::Write,
+    fs,
+    path::{Path, PathBuf},
+    thread,
+};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -33,11 +40,18 @@ pub struct Figure {
 }
 
 /// All of them.
-pub const FIGURES: [Figure; 1] = [Figure {
-    name: "region-fig18",
-    shows: "memlat with two regions that are mapped to two caches, beside one cache",
-    labs: &["clovertown-x5365", "westmere-x5660"],
-}];
+pub const FIGURES: [Figure; 2] = [
+    Figure {
+        name: "region-fig18",
+        shows: "memlat with two regions that are mapped to two caches, beside one cache",
+        labs: &["clovertown-x5365", "westmere-x5660"],
+    },
+    Figure {
+        name: isolation::NAME,
+        shows: "two memlats beside a VM that pollutes caches, which `partition` isolates",
+        labs: &["westmere-x5660"],
+    },
+];
 
 /// The figure of this name, if it is one of these.
 pub fn find(name: &str) -> Option<&'static Figure> {
@@ -74,6 +88,9 @@ pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) ->
         ))
         .into());
     }
+    if figure.name == isolation::NAME {
+        return isolation::run(figure, args, project, ui);
+    }
     let labs: Vec<String> = match &args.lab {
         Some(lab) => vec![lab.clone()],
         // The larger caches take more than twice as long.
@@ -83,10 +100,7 @@ pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) ->
     let cache = project.cache("reproduce")?;
     let path = args.json.clone().unwrap_or_else(|| cache.join("regions.json"));
     let _lock = lock(&cache, ui)?;
-    for file in [Some(&path), args.output.as_ref()].into_iter().flatten() {
-        let open = fs::OpenOptions::new().create(true).append(true).open(file);
-        open.map_err(|error| Usage::new(format!("{}: {error}; choose another place", file.display())))?;
-    }
+    check_files([Some(&path), args.output.as_ref()])?;
     let needs = Needs { project, ui, yes: args.yes };
     let scratch = Scratch::new()?;
     let mut all = Vec::new();
@@ -103,6 +117,18 @@ pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) ->
         store::write(path, page(figure, args, &all).as_bytes())?;
     }
     Ok(0)
+}
+
+/// Has each of these files, before anything runs for long.
+///
+/// # Errors
+/// [`Usage`]: one cannot be written.
+fn check_files(files: [Option<&PathBuf>; 2]) -> Result<(), Usage> {
+    for file in files.into_iter().flatten() {
+        let open = fs::OpenOptions::new().create(true).append(true).open(file);
+        open.map_err(|error| Usage::new(format!("{}: {error}; choose another place", file.display())))?;
+    }
+    Ok(())
 }
 
 /// Runs the points that are not kept yet, some side by side.
@@ -180,11 +206,21 @@ fn cells(measured: &Measured) -> [String; 8] {
 
 /// What a person reads.
 fn text(figure: &Figure, lab: &str, all: &[Measured], claims: &[Claim]) -> String {
-    let rows: Vec<_> = all.iter().map(cells).collect();
-    let heads = HEAD.map(str::to_owned);
+    text_of(figure, lab, &HEAD, &all.iter().map(cells).collect::<Vec<_>>(), claims)
+}
+
+/// The same of rows of cells.
+fn text_of<const N: usize>(
+    figure: &Figure,
+    lab: &str,
+    head: &[&str; N],
+    rows: &[[String; N]],
+    claims: &[Claim],
+) -> String {
+    let heads = head.map(str::to_owned);
     let width = |n: usize| rows.iter().chain([&heads]).map(|row| row[n].chars().count()).max().unwrap_or(0);
     let mut text = format!("{}: {} ({PAPER})\n{lab}, modelled\n\n", figure.name, figure.shows);
-    for row in [&heads].into_iter().chain(&rows) {
+    for row in [&heads].into_iter().chain(rows) {
         let row: Vec<_> = row.iter().enumerate().map(|(n, cell)| format!("{cell:>0$}", width(n))).collect();
         let _ = writeln!(text, "{}", row.join("  "));
     }
@@ -193,6 +229,21 @@ fn text(figure: &Figure, lab: &str, all: &[Measured], claims: &[Claim]) -> Strin
         let _ = write!(text, "\npaper  {paper}\nours   {ours} (modelled)\nshape  {shape}\n");
     }
     text
+}
+
+/// Claims as a table of Markdown.
+fn claims_table(claims: &[Claim]) -> String {
+    let rows = claims.iter().map(|Claim { paper, ours, holds }| {
+        let holds = if *holds { "holds" } else { "**does not hold**" };
+        format!("| {paper} | {ours} | {holds} |\n")
+    });
+    "| claim | here | shape |\n|---|---|---|\n".to_owned() + &rows.collect::<String>()
+}
+
+/// Rows of cells as a table of Markdown, after an empty line.
+fn rows_table<const N: usize>(head: &[&str; N], rows: &[[String; N]]) -> String {
+    let rows = rows.iter().map(|row| format!("| {} |\n", row.join(" | ")));
+    format!("\n| {} |\n|{}\n{}", head.join(" | "), "---|".repeat(N), rows.collect::<String>())
 }
 
 /// The figure as a page of Markdown.
@@ -209,15 +260,8 @@ fn page(figure: &Figure, args: &ReproduceArgs, all: &[(String, Vec<Measured>, Ve
         env!("CARGO_PKG_VERSION"),
     );
     for (lab, measured, claims) in all {
-        let _ = write!(text, "\n## {lab}\n\n| claim | here | shape |\n|---|---|---|\n");
-        for Claim { paper, ours, holds } in claims {
-            let holds = if *holds { "holds" } else { "**does not hold**" };
-            let _ = writeln!(text, "| {paper} | {ours} | {holds} |");
-        }
-        let _ = write!(text, "\n| {} |\n|{}\n", HEAD.join(" | "), "---|".repeat(HEAD.len()));
-        for measured in measured {
-            let _ = writeln!(text, "| {} |", cells(measured).join(" | "));
-        }
+        let _ = write!(text, "\n## {lab}\n\n{}", claims_table(claims));
+        text += &rows_table(&HEAD, &measured.iter().map(cells).collect::<Vec<_>>());
         if let Some(measured) = measured.first() {
             let parameters: Vec<_> =
                 measured.point.regions.split(',').map(|word| format!("`{word}`")).collect();

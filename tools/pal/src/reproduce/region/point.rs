@@ -86,9 +86,10 @@ const WARM_MS: u32 = 700;
 const MEASURE_MS: u32 = PERIOD_MS;
 /// The same without regions, where nothing has to be found.
 const WARM_OFF_MS: u32 = 100;
-const TIMEOUT_SECONDS: u32 = 1800;
+/// How long a run may take.
+pub(super) const TIMEOUT_SECONDS: u32 = 1800;
 /// Words for the guest's kernel that make its boot shorter.
-const APPEND: &str = "mitigations=off initcall_blacklist=load_system_certificate_list";
+pub(super) const APPEND: &str = "mitigations=off initcall_blacklist=load_system_certificate_list";
 
 impl Setup {
     /// Builds or finds everything; `scratch` is for files of the runs.
@@ -111,6 +112,26 @@ impl Setup {
         last.map_or(0, |cache| cache.size_kib as u64)
     }
 
+    /// Modelled cycles of a microsecond.
+    pub fn mhz(&self) -> u32 {
+        *self.machine.mhz.get_ref()
+    }
+
+    /// Hash of all that runs depend on, but for their own parameters.
+    pub fn inputs(&self) -> &str {
+        &self.inputs
+    }
+
+    /// The hypervisor's file.
+    pub fn hypervisor(&self) -> &Path {
+        &self.hypervisor
+    }
+
+    /// The program's file.
+    pub fn memlat(&self) -> &Path {
+        &self.memlat
+    }
+
     /// A point: regions of this many eighths of a cache, visits of 2^`visit` accesses.
     pub fn point(&self, size: u32, visit: u32) -> Point {
         let cache_kib = self.cache_kib();
@@ -120,7 +141,7 @@ impl Setup {
         );
         let kib = cache_kib * u64::from(size) / 8;
         let text = format!("{} {kib} {visit} {regions} {WARM_MS} {MEASURE_MS}", self.inputs);
-        let (lab, mhz) = (self.lab.clone(), *self.machine.mhz.get_ref());
+        let (lab, mhz) = (self.lab.clone(), self.mhz());
         Point { lab, size, kib, visit, regions, mhz, inputs: bootimg::sha256(text.as_bytes()) }
     }
 

@@ -2,6 +2,7 @@
 
 use records::{
     pcpus,
+    regions::{self, Regions},
     sample::{COUNTERS, Counters, ENGINES, EXITS, Sample},
 };
 use serde_json::{Map, Value, json};
@@ -20,6 +21,7 @@ pub struct Samples {
     first: Option<u64>,
     vms: Vec<Option<(Sample, Vec<u64>)>>,
     pcpus: Vec<pcpus::Pcpu>,
+    regions: Vec<Option<Regions>>,
 }
 
 impl Samples {
@@ -42,6 +44,9 @@ impl Samples {
     pub fn read(&mut self, record: &[u64]) -> Option<Value> {
         if let Some((sample, ran)) = Sample::read(record) {
             return Some(self.sample(sample, ran));
+        }
+        if let Some(regions) = Regions::read(record) {
+            return Some(self.regions(regions));
         }
         let ([tsc, free, heap], pcpus) = pcpus::read(record)?;
         let pcpus: Vec<_> = pcpus.collect();
@@ -117,6 +122,64 @@ impl Samples {
             "host": side(1),
             "vcpus": vcpus,
         })
+    }
+
+    fn regions(&mut self, now: Regions) -> Value {
+        let number = usize::from(now.vm);
+        if self.regions.len() <= number {
+            self.regions.resize_with(number + 1, || None);
+        }
+        let before = self.regions[number].replace(now);
+        let last = before.filter(|last| last.resets == now.resets && last.time_ns <= now.time_ns);
+        let last = last.unwrap_or_default();
+        let counts = now.counts.iter().zip(last.counts).map(|(now, last)| now.saturating_sub(last));
+        let mut line: Map<String, Value> = regions::COUNTS
+            .iter()
+            .zip(counts)
+            .map(|(key, count)| ((*key).to_owned(), json!(count)))
+            .collect();
+        let known = |number: u32| (number != regions::UNKNOWN).then_some(number);
+        let listed = now.regions().iter().map(|it| {
+            // A number may come again, with a count that begins again.
+            let old =
+                last.regions().iter().find(|old| (old.number, old.is_guests) == (it.number, it.is_guests));
+            let moves = it.moves.checked_sub(old.map_or(0, |old| old.moves)).unwrap_or(it.moves);
+            json!({
+                "region": it.number,
+                "by": if it.is_guests { "guest" } else { "hypervisor" },
+                "kind": regions::KINDS.get(usize::from(it.kind)).copied().unwrap_or("?"),
+                "cache": it.cache,
+                "frames": it.frames,
+                "working_set": known(it.working_set),
+                "access_ns": known(it.access_ns),
+                "moves": moves,
+            })
+        });
+        let listed: Vec<_> = listed.collect();
+        let caches = now.caches().iter();
+        let caches: Vec<_> =
+            caches.map(|it| json!({ "frames": it.frames, "working_set": it.working_set })).collect();
+        let digit = |bin: &u8| {
+            bin.checked_sub(1).map_or('.', |cache| char::from_digit(cache.into(), 16).unwrap_or('?'))
+        };
+        let map: String = now.map.iter().map(digit).collect();
+        for (key, value) in [
+            ("v", json!(VERSION)),
+            ("t", json!("regions")),
+            ("vm", json!(self.name(now.vm))),
+            ("time_ns", json!(now.time_ns)),
+            ("machine_ns", json!(self.machine_ns(now.tsc))),
+            ("span_ns", json!(now.time_ns.saturating_sub(last.time_ns))),
+            ("frames", json!(now.frames)),
+            ("found", json!(now.known[0])),
+            ("defined", json!(now.known[1])),
+            ("caches", json!(caches)),
+            ("map", json!(map)),
+            ("regions", json!(listed)),
+        ] {
+            line.insert(key.to_owned(), value);
+        }
+        Value::Object(line)
     }
 
     fn pcpus(&mut self, tsc: u64, free: u64, heap: u64, now: &[pcpus::Pcpu]) -> Value {
@@ -202,6 +265,73 @@ mod tests {
         assert_eq!(read(2000, 40, true), json!({ "page_faults": 40 }));
         assert_eq!(read(3000, 45, false), none);
         assert_eq!(read(4000, 52, true), json!({ "page_faults": 7 }), "and not all 52");
+    }
+
+    #[test]
+    fn regions_say_where_they_are_and_what_was_added() {
+        let mut samples = Samples { names: vec!["a".into()], khz: 1_000_000, ..Samples::default() };
+        let mut read = |time_ns, moves, resets| {
+            let mut now = Regions {
+                domains: 2,
+                listed: 2,
+                resets,
+                time_ns,
+                tsc: time_ns,
+                frames: 256,
+                ..Regions::default()
+            };
+            now.counts[1] = 2 * moves;
+            now.known = [1, 1];
+            now.caches[1] = regions::Cache { frames: 40, working_set: 30 };
+            (now.map[0], now.map[5]) = (2, 16);
+            let region = regions::Region {
+                number: 7,
+                kind: 2,
+                cache: Some(1),
+                frames: 40,
+                working_set: 30,
+                moves,
+                ..Default::default()
+            };
+            let unknown = regions::Region {
+                is_guests: true,
+                kind: 9,
+                working_set: regions::UNKNOWN,
+                cache: None,
+                ..region
+            };
+            (now.regions[0], now.regions[1]) = (region, unknown);
+            let mut record = [0; regions::MOST];
+            let words = now.write(&mut record);
+            samples.read(&record[..words]).unwrap()
+        };
+        let first = read(1000, 5, 0);
+        assert_eq!(
+            (&first["t"], &first["vm"], &first["moves"]),
+            (&json!("regions"), &json!("a"), &json!(10))
+        );
+        assert!(first["map"].as_str().unwrap().starts_with("1....f.."), "{first}");
+        assert_eq!(
+            first["caches"],
+            json!([{ "frames": 0, "working_set": 0 }, { "frames": 40, "working_set": 30 }])
+        );
+        let second = read(4000, 12, 0);
+        assert_eq!(
+            (&second["moves"], &second["span_ns"], &second["machine_ns"]),
+            (&json!(14), &json!(3000), &json!(3000))
+        );
+        assert_eq!(
+            second["regions"][0],
+            json!({ "region": 7, "by": "hypervisor", "kind": "local", "cache": 1, "frames": 40,
+            "working_set": 30, "access_ns": 0, "moves": 7 })
+        );
+        assert_eq!(
+            second["regions"][1],
+            json!({ "region": 7, "by": "guest", "kind": "?", "cache": null, "frames": 40,
+            "working_set": null, "access_ns": 0, "moves": 7 })
+        );
+        assert_eq!(read(5000, 3, 0)["regions"][0]["moves"], 3, "the number has come again");
+        assert_eq!(read(6000, 9, 1)["moves"], 18, "the VM was reset");
     }
 
     #[test]
