@@ -71,6 +71,12 @@ class Offset(unittest.TestCase):
                 self.assertEqual((found.pop("version"), found.pop("policy")), (1, "dsp-offset"))
                 self.assertTrue(all(isinstance(value, int) for value in found.values()), found)
                 self.assertEqual((found["margin"], found["interval_ms"]), (ONE // 4, 10))
+            # What was learnt from half of each log is another model.
+            whole = output.read_text()
+            times = ["--begin-ms", "0", "--begin-ms", "1600", "--end-ms", "1600", "--end-ms", "9999"]
+            self.assertEqual(__main__.main(["train", "dsp-offset", *times, "--output", str(output), *names]), 0)
+            self.assertNotEqual(output.read_text(), whole)
+            self.assertEqual(__main__.main(["train", "dsp-offset", *times[2:], "--output", str(output), *names]), __main__.USAGE)
             self.assertEqual(__main__.main(["train", "dsp-offset", "--output", f"{place}/no/model.toml", *names]), __main__.USAGE)
             self.assertEqual(__main__.main(["train", "dsp-offset", "--output", str(output), f"{place}/none"]), __main__.USAGE)
 

@@ -1,14 +1,14 @@
 //! How a comparison is run: first the cells that need no training, then what enumerated training takes besides, then the models, and the
 //! cells of what was trained.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
 
 use super::{
     board::Bench,
     cell::{Cell, Plan},
-    learn,
+    learn::{self, Source},
     plan::{Class, Comparison},
     store::Failed,
 };
@@ -50,13 +50,13 @@ impl Comparison {
             let Class { policy, training, workloads } = class;
             let further =
                 further.iter().filter(|plan| training.is_enumerated && workloads.contains(&plan.workload));
-            let sources = first.iter().filter(|plan| class.learns_from(plan)).chain(further);
-            let logs = sources.filter_map(|plan| bench.log(plan)).collect();
+            let plans_of = first.iter().filter(|plan| class.learns_from(plan)).chain(further);
+            let sources = plans_of.filter_map(|plan| done.source(plan)).collect();
             if done.failed.iter().any(|it| it.policy == *policy && workloads.contains(&it.workload.as_str()))
             {
                 continue;
             }
-            match training.learn(needs, logs, &folder) {
+            match training.learn(needs, sources, &folder) {
                 Ok(mode) => {
                     needs.ui.say(&format!("{policy} for {}: {mode}", workloads.join(", ")));
                     plans.extend(self.trained(class, &mode));
@@ -82,11 +82,9 @@ impl Comparison {
         let mut all = Vec::new();
         for class in classes.iter().filter(|class| class.training.is_enumerated) {
             for workload in &class.workloads {
-                let sources = first.iter().filter(|it| it.workload == *workload && class.learns_from(it));
-                let (logs, times): (Vec<_>, Vec<_>) = sources.map(|plan| done.log(plan)).unzip();
-                // Times are the first log's.
-                let work_ns = times.first().copied().flatten();
-                let modes = learn::enumerate(done.needs, logs.into_iter().flatten().collect(), work_ns);
+                let plans = first.iter().filter(|it| it.workload == *workload && class.learns_from(it));
+                let sources = plans.filter_map(|plan| done.source(plan)).collect();
+                let modes = learn::enumerate(done.needs, sources);
                 let modes = match modes {
                     Ok(modes) => modes,
                     Err(error) => {
@@ -134,12 +132,14 @@ impl<S: Fn(&[Cell], &[Failed]) -> Result<()> + Sync> Done<'_, S> {
         Ok(())
     }
 
-    /// The log of the samples of a cell that is learnt from, and when its work began and ended.
-    fn log(&self, plan: &Plan) -> (Option<PathBuf>, Option<(u64, u64)>) {
+    /// A cell that is learnt from; `None`: no log of it is kept.
+    fn source(&self, plan: &Plan) -> Option<Source> {
         let of = |cell: &&Cell| {
-            (cell.workload.as_str(), &cell.policy, cell.seed) == (plan.workload, &plan.policy, plan.seed)
+            (cell.workload.as_str(), &cell.policy, cell.seed, cell.scale_milli)
+                == (plan.workload, &plan.policy, plan.seed, plan.scale_milli)
         };
-        (self.bench.log(plan), self.cells.iter().find(of).and_then(|cell| cell.work_ns))
+        let work_ns = self.cells.iter().find(of).and_then(|cell| cell.work_ns);
+        Some(Source { log: self.bench.log(plan)?, work_ns })
     }
 
     /// A policy could not be trained.

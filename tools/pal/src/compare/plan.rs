@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{
     args::{self, CompareArgs},
     cell::Plan,
-    learn::{RANDOM, Training},
+    learn::{PROFILE, PROFILE_SCALE, RANDOM, Training},
 };
 use crate::{
     cli::NestedPage,
@@ -110,7 +110,13 @@ impl Request {
     }
 
     /// How much work of a workload, in thousandths of its scale.
-    fn scale(&self, workload: &str) -> u32 {
+    fn scale(&self, workload: &str, policy: &str) -> u32 {
+        let compared = self.compared_scale(workload);
+        if policy == PROFILE { compared.max(PROFILE_SCALE) } else { compared }
+    }
+
+    /// That of what is compared.
+    fn compared_scale(&self, workload: &str) -> u32 {
         let (longer, times) = LONGER;
         let scale = if self.is_quick { QUICK_SCALE } else { SCALE };
         self.scale_milli.unwrap_or(if workload == longer { scale * times } else { scale })
@@ -195,7 +201,7 @@ impl Comparison {
 
     /// How much work there is, as multiples of the workloads' scale: one for all, or with their names.
     pub fn scales(&self) -> String {
-        let scale = |name: &String| f64::from(self.request.scale(name)) / 1000.0;
+        let scale = |name: &String| f64::from(self.request.compared_scale(name)) / 1000.0;
         let named = |name: &String| format!("{} of {name}", scale(name));
         match self.workloads() {
             [first, others @ ..] if others.iter().all(|other| scale(other) == scale(first)) => {
@@ -208,7 +214,8 @@ impl Comparison {
     /// What is the same for all cells, and how much work there is.
     pub fn about(&self) -> Value {
         let Request { lab, nested_page, lab_time, seeds, sample_ms, .. } = &self.request;
-        let scales = self.workloads().iter().map(|name| (name.clone(), self.request.scale(name).into()));
+        let scales =
+            self.workloads().iter().map(|name| (name.clone(), self.request.compared_scale(name).into()));
         let scales: serde_json::Map<String, Value> = scales.collect();
         json!({ "lab": lab, "nested_page": nested_page.name(), "lab_time": lab_time, "seeds": seeds, "scale_milli": scales,
             "sample_ms": sample_ms, "version": env!("CARGO_PKG_VERSION") })
@@ -225,17 +232,9 @@ impl Comparison {
         }
         options.extend(yes.then(|| "--yes".to_owned()));
         let name = self.name(workload, policy, seed);
+        let scale_milli = self.request.scale(workload, policy);
         let (policy, mode) = (policy.to_owned(), mode.to_owned());
-        Plan {
-            name,
-            workload,
-            policy,
-            mode,
-            seed,
-            scale_milli: self.request.scale(workload),
-            options,
-            logs: None,
-        }
+        Plan { name, workload, policy, mode, seed, scale_milli, options, logs: None }
     }
 
     /// The name of a cell. It follows from what was asked for alone, so that it is known before anything is built or learnt; a hash
@@ -245,7 +244,7 @@ impl Comparison {
         let class =
             self.classes().into_iter().find(|it| it.policy == policy && it.workloads.contains(&workload));
         let learnt_from = class.map(|class| class.workloads.join(",")).unwrap_or_default();
-        let (page, scale_milli) = (nested_page.name(), self.request.scale(workload));
+        let (page, scale_milli) = (nested_page.name(), self.request.scale(workload, policy));
         let all =
             format!("{policy} {lab} {page} {lab_time} {no_kit} {scale_milli} {sample_ms} {learnt_from}");
         let short = policy.split(',').next().unwrap_or(policy);
@@ -410,7 +409,20 @@ mod tests {
         let plan = |policy: &str, seed, keeps| (policy.to_owned(), seed, keeps);
         let nested = [plan("nested", 1, true), plan("nested", 2, false), plan("shadow", 1, true)];
         assert_eq!(plans("nested,asp-svm,train=specific"), nested);
-        assert_eq!(plans("dsp-offset,train=pooled"), [plan(RANDOM, 1, true)]);
+        assert_eq!(plans("dsp-offset,train=pooled"), [plan(PROFILE, 1, true)]);
+    }
+
+    #[test]
+    fn a_profile_has_some_tens_of_intervals() {
+        let scales = |words: &[&str]| {
+            let policies = ["--policies", "dsp-offset,train=pooled", RANDOM, "--workloads", "chase", "spmv"];
+            let plans = comparison(&[&policies, words].concat()).unwrap().first(Path::new("logs"));
+            plans.iter().map(|plan| (plan.logs.is_some(), plan.scale_milli)).collect::<Vec<_>>()
+        };
+        let quick = scales(&["--quick"]);
+        assert_eq!(quick, [(false, 2000), (true, 8000), (false, 500), (true, 8000)]);
+        // A run that is longer already does not become shorter.
+        assert_eq!(scales(&["--scale", "9"]), [(false, 9000), (true, 9000), (false, 9000), (true, 9000)]);
     }
 
     #[test]
