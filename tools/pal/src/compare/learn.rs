@@ -18,16 +18,18 @@ use crate::{
     train::{self, TrainArgs, Trainable, model},
 };
 
-/// Milliseconds of the intervals of what learns and what is learnt from: more than the first filling of shadow tables takes, during
+/// Milliseconds of the intervals of `asp-svm`: more than the first filling of shadow tables takes, during
 /// which the guest hardly runs and shows neither misses nor page faults.
 pub const INTERVAL_MS: u32 = 10;
 /// `random` as it is compared.
 pub const RANDOM: &str = "random,interval_ms=10";
-/// What `dsp-offset` learns from: the same with its seed, so that tables and files have another name for it.
-pub const PROFILE: &str = "random,seed=1,interval_ms=10";
-/// The scale of that run in thousandths, at least. The work of a quick run is over after as few as two intervals, and the trainer takes
-/// some tens.
-pub const PROFILE_SCALE: u32 = 8000;
+/// Milliseconds of the intervals of `dsp-offset`, and of what it learns from. The filling of shadow tables takes up to two of them, but
+/// only once: what else is learnt from knows the tables as they are later.
+const OFFSET_MS: u32 = 5;
+/// What `dsp-offset` learns from: with its seed, so that tables and files have another name for it than for [`RANDOM`].
+pub const PROFILE: &str = "random,seed=1,interval_ms=5";
+/// Intervals of that run's work: the trainer takes 40 at least, and a quick run's work is over after as few as two.
+const PROFILE_INTERVALS: u64 = 48;
 /// What a change costs in the schedules of `oracle`: about what the first one does. More of them gain little.
 const CHANGE_CYCLES: u32 = 10_000_000;
 
@@ -73,12 +75,23 @@ impl Training {
         }
     }
 
-    /// The policies that it learns from.
-    pub const fn learns_from(self) -> &'static [&'static str] {
+    /// The policies of the comparison whose runs come before it.
+    pub const fn comes_after(self) -> &'static [&'static str] {
         match self.policy {
-            Trainable::DspOffset => &[PROFILE],
+            // That tells how long the work is.
+            Trainable::DspOffset => &["nested"],
             Trainable::AspSvm | Trainable::Oracle => &["nested", "shadow"],
         }
+    }
+
+    /// Whether it learns from these runs themselves, and not only from further ones that are planned by them.
+    pub fn learns_from_them(self) -> bool {
+        self.policy != Trainable::DspOffset
+    }
+
+    /// Whether it learns from a further run of this policy.
+    pub fn learns_from(self, further: &str) -> bool {
+        if further == PROFILE { self.policy == Trainable::DspOffset } else { self.is_enumerated }
     }
 
     /// Learns from these runs: the policy with its parameters.
@@ -116,6 +129,14 @@ fn train_args(policy: Trainable, sources: Vec<Source>, output: PathBuf) -> Train
     let (logs, work_ns): (Vec<_>, Vec<_>) = sources.into_iter().map(|it| (it.log, it.work_ns)).unzip();
     let args = TrainArgs::of(policy, logs, output);
     if policy == Trainable::Oracle { args } else { args.of_work(&work_ns) }
+}
+
+/// The scale of the run of [`PROFILE`], in thousandths: that of a run whose work took so long, or some times that.
+pub fn profile_scale(scale_milli: u32, work_ns: Option<(u64, u64)>) -> u32 {
+    let wanted = PROFILE_INTERVALS * u64::from(OFFSET_MS) * 1_000_000;
+    let work = work_ns.map_or(wanted, |(begin, end)| end.saturating_sub(begin).max(1));
+    let times = u32::try_from(wanted.div_ceil(work)).unwrap_or(u32::MAX);
+    scale_milli.saturating_mul(times).min(*workloads::SCALES.end()).max(scale_milli)
 }
 
 /// The further runs that enumerated training takes of a workload: their policies, from the runs of `nested` and `shadow`.
@@ -158,17 +179,33 @@ mod tests {
     }
 
     #[test]
+    fn a_profile_has_some_tens_of_intervals() {
+        let wanted = PROFILE_INTERVALS * u64::from(OFFSET_MS) * 1_000_000;
+        let scale = |work| profile_scale(500, Some((7, 7 + work)));
+        assert_eq!(
+            [scale(wanted / 3), scale(wanted / 3 - 1), scale(wanted), scale(u64::MAX - 7)],
+            [1500, 2000, 500, 500]
+        );
+        assert_eq!((profile_scale(500, None), scale(0)), (500, *workloads::SCALES.end()));
+    }
+
+    #[test]
     fn policies_say_how_they_learn() {
         let of = |policy: &str| Training::of(policy);
         assert!(of("nested").unwrap().is_none() && of("dsp-offset,bias=3").unwrap().is_none());
         let training = of("dsp-offset,train=specific").unwrap().unwrap();
-        assert!(training.is_specific && training.learns_from() == [PROFILE]);
+        assert!(training.is_specific && training.comes_after() == ["nested"]);
+        assert!(
+            training.learns_from(PROFILE) && !training.learns_from("oracle") && !training.learns_from_them()
+        );
         let training = of("asp-svm,train=pooled").unwrap().unwrap();
-        assert!(!training.is_specific && training.learns_from() == ["nested", "shadow"]);
+        assert!(!training.is_specific && training.comes_after() == ["nested", "shadow"]);
+        assert!(training.learns_from_them() && !training.learns_from("oracle"));
         let training = of("oracle,train=specific").unwrap().unwrap();
-        assert!(training.is_specific && training.learns_from() == ["nested", "shadow"]);
+        assert!(training.is_specific && training.comes_after() == ["nested", "shadow"]);
         let training = of("asp-svm,train=enumerated").unwrap().unwrap();
         assert!(training.is_enumerated && !training.is_specific);
+        assert!(training.learns_from("oracle,changes=5:9") && !training.learns_from(PROFILE));
         for wrong in [
             "oracle,train=pooled",
             "dsp-offset,train=enumerated",
@@ -180,6 +217,6 @@ mod tests {
         ] {
             assert!(of(wrong).is_err(), "{wrong}");
         }
-        assert!([RANDOM, PROFILE].iter().all(|policy| policy.ends_with(&format!("={INTERVAL_MS}"))));
+        assert!(PROFILE.ends_with(&format!("={OFFSET_MS}")));
     }
 }

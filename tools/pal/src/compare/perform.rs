@@ -8,7 +8,7 @@ use anyhow::Result;
 use super::{
     board::Bench,
     cell::{Cell, Plan},
-    learn::{self, Source},
+    learn::{self, PROFILE, Source, profile_scale},
     plan::{Class, Comparison},
     store::Failed,
 };
@@ -43,15 +43,14 @@ impl Comparison {
             _ => None,
         };
         done.perform(&first)?;
-        let further = self.enumerate(&first, &classes, &mut done, &folder)?;
+        let further = self.further(&first, &classes, &mut done, &folder)?;
         drop(lock);
         let mut plans = Vec::new();
         for class in &classes {
             let Class { policy, training, workloads } = class;
-            let further =
-                further.iter().filter(|plan| training.is_enumerated && workloads.contains(&plan.workload));
-            let plans_of = first.iter().filter(|plan| class.learns_from(plan)).chain(further);
-            let sources = plans_of.filter_map(|plan| done.source(plan)).collect();
+            let of_these = first.iter().filter(|plan| class.learns_from(plan, false));
+            let of_further = further.iter().filter(|plan| class.learns_from(plan, true));
+            let sources = of_these.chain(of_further).filter_map(|plan| done.source(plan)).collect();
             if done.failed.iter().any(|it| it.policy == *policy && workloads.contains(&it.workload.as_str()))
             {
                 continue;
@@ -68,21 +67,38 @@ impl Comparison {
         Ok((done.cells, done.failed))
     }
 
-    /// Runs what enumerated training takes besides the `first` cells: each phase of each workload on the other engine alone.
+    /// Runs what training takes besides the `first` cells: of each workload a profile by chance, which has work enough to learn from,
+    /// and where the choices are enumerated, each phase on the other engine alone.
     ///
     /// # Errors
     /// `save`'s; a file of a cell is damaged.
-    fn enumerate<S: Fn(&[Cell], &[Failed]) -> Result<()> + Sync>(
+    fn further<S: Fn(&[Cell], &[Failed]) -> Result<()> + Sync>(
         &self,
         first: &[Plan],
         classes: &[Class],
         done: &mut Done<S>,
         folder: &Path,
     ) -> Result<Vec<Plan>> {
-        let mut all = Vec::new();
+        let mut all: Vec<Plan> = Vec::new();
+        let logged =
+            |plan: Plan| Plan { name: format!("{}-log", plan.name), logs: Some(folder.to_owned()), ..plan };
+        for class in classes {
+            let wanted = class.training.learns_from(PROFILE);
+            let before = first.iter().filter(|plan| wanted && class.comes_after(plan));
+            for plan in before {
+                let work_ns = done.source(plan).and_then(|source| source.work_ns);
+                let profile = self.plan(plan.workload, PROFILE, PROFILE, 1);
+                let scale_milli = profile_scale(plan.scale_milli, work_ns);
+                let profile = logged(Plan { scale_milli, ..profile });
+                // One serves all classes.
+                if !all.contains(&profile) {
+                    all.push(profile);
+                }
+            }
+        }
         for class in classes.iter().filter(|class| class.training.is_enumerated) {
             for workload in &class.workloads {
-                let plans = first.iter().filter(|it| it.workload == *workload && class.learns_from(it));
+                let plans = first.iter().filter(|it| it.workload == *workload && class.comes_after(it));
                 let sources = plans.filter_map(|plan| done.source(plan)).collect();
                 let modes = learn::enumerate(done.needs, sources);
                 let modes = match modes {
@@ -92,10 +108,7 @@ impl Comparison {
                         break;
                     }
                 };
-                all.extend(modes.iter().map(|mode| {
-                    let plan = self.plan(workload, mode, mode, 1);
-                    Plan { name: format!("{}-log", plan.name), logs: Some(folder.to_owned()), ..plan }
-                }));
+                all.extend(modes.iter().map(|mode| logged(self.plan(workload, mode, mode, 1))));
             }
         }
         if let Some(files) = done.bench.kept_in() {

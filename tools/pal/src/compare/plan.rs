@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{
     args::{self, CompareArgs},
     cell::Plan,
-    learn::{PROFILE, PROFILE_SCALE, RANDOM, Training},
+    learn::{RANDOM, Training},
 };
 use crate::{
     cli::NestedPage,
@@ -110,13 +110,7 @@ impl Request {
     }
 
     /// How much work of a workload, in thousandths of its scale.
-    fn scale(&self, workload: &str, policy: &str) -> u32 {
-        let compared = self.compared_scale(workload);
-        if policy == PROFILE { compared.max(PROFILE_SCALE) } else { compared }
-    }
-
-    /// That of what is compared.
-    fn compared_scale(&self, workload: &str) -> u32 {
+    fn scale(&self, workload: &str) -> u32 {
         let (longer, times) = LONGER;
         let scale = if self.is_quick { QUICK_SCALE } else { SCALE };
         self.scale_milli.unwrap_or(if workload == longer { scale * times } else { scale })
@@ -136,10 +130,20 @@ pub(super) struct Class<'a> {
 }
 
 impl Class<'_> {
-    pub(super) fn learns_from(&self, plan: &Plan) -> bool {
+    /// Whether it comes after this run of the comparison.
+    pub(super) fn comes_after(&self, plan: &Plan) -> bool {
         plan.logs.is_some()
             && self.workloads.contains(&plan.workload)
-            && self.training.learns_from().contains(&plan.policy.as_str())
+            && self.training.comes_after().contains(&plan.policy.as_str())
+    }
+
+    /// Whether it learns from this run of the comparison, or from this `further` one.
+    pub(super) fn learns_from(&self, plan: &Plan, further: bool) -> bool {
+        if further {
+            self.workloads.contains(&plan.workload) && self.training.learns_from(&plan.policy)
+        } else {
+            self.comes_after(plan) && self.training.learns_from_them()
+        }
     }
 }
 
@@ -201,7 +205,7 @@ impl Comparison {
 
     /// How much work there is, as multiples of the workloads' scale: one for all, or with their names.
     pub fn scales(&self) -> String {
-        let scale = |name: &String| f64::from(self.request.compared_scale(name)) / 1000.0;
+        let scale = |name: &String| f64::from(self.request.scale(name)) / 1000.0;
         let named = |name: &String| format!("{} of {name}", scale(name));
         match self.workloads() {
             [first, others @ ..] if others.iter().all(|other| scale(other) == scale(first)) => {
@@ -214,8 +218,7 @@ impl Comparison {
     /// What is the same for all cells, and how much work there is.
     pub fn about(&self) -> Value {
         let Request { lab, nested_page, lab_time, seeds, sample_ms, .. } = &self.request;
-        let scales =
-            self.workloads().iter().map(|name| (name.clone(), self.request.compared_scale(name).into()));
+        let scales = self.workloads().iter().map(|name| (name.clone(), self.request.scale(name).into()));
         let scales: serde_json::Map<String, Value> = scales.collect();
         json!({ "lab": lab, "nested_page": nested_page.name(), "lab_time": lab_time, "seeds": seeds, "scale_milli": scales,
             "sample_ms": sample_ms, "version": env!("CARGO_PKG_VERSION") })
@@ -232,9 +235,17 @@ impl Comparison {
         }
         options.extend(yes.then(|| "--yes".to_owned()));
         let name = self.name(workload, policy, seed);
-        let scale_milli = self.request.scale(workload, policy);
         let (policy, mode) = (policy.to_owned(), mode.to_owned());
-        Plan { name, workload, policy, mode, seed, scale_milli, options, logs: None }
+        Plan {
+            name,
+            workload,
+            policy,
+            mode,
+            seed,
+            scale_milli: self.request.scale(workload),
+            options,
+            logs: None,
+        }
     }
 
     /// The name of a cell. It follows from what was asked for alone, so that it is known before anything is built or learnt; a hash
@@ -244,7 +255,7 @@ impl Comparison {
         let class =
             self.classes().into_iter().find(|it| it.policy == policy && it.workloads.contains(&workload));
         let learnt_from = class.map(|class| class.workloads.join(",")).unwrap_or_default();
-        let (page, scale_milli) = (nested_page.name(), self.request.scale(workload, policy));
+        let (page, scale_milli) = (nested_page.name(), self.request.scale(workload));
         let all =
             format!("{policy} {lab} {page} {lab_time} {no_kit} {scale_milli} {sample_ms} {learnt_from}");
         let short = policy.split(',').next().unwrap_or(policy);
@@ -266,7 +277,7 @@ impl Comparison {
     /// The cells that need no training, with those that others learn from; logs of the latter are kept in `logs`.
     pub fn first(&self, logs: &Path) -> Vec<Plan> {
         let learnt_from: Vec<&str> =
-            self.trainings.iter().flat_map(|(_, training)| training.learns_from()).copied().collect();
+            self.trainings.iter().flat_map(|(_, training)| training.comes_after()).copied().collect();
         let mut policies: Vec<(&str, u32)> = self
             .request
             .policies
@@ -312,7 +323,7 @@ impl Comparison {
         let (mut first, mut classes) = (self.first(logs), self.classes());
         if let Some(name) = &self.request.cell {
             classes.retain(|class| !self.trained(class, "").is_empty());
-            first.retain(|plan| plan.name == *name || classes.iter().any(|class| class.learns_from(plan)));
+            first.retain(|plan| plan.name == *name || classes.iter().any(|class| class.comes_after(plan)));
         }
         (first, classes)
     }
@@ -326,12 +337,12 @@ impl Comparison {
         cells
     }
 
-    /// The names of the cells that a cell learns from.
-    pub fn learns_from(&self, cell: &Plan) -> Vec<String> {
+    /// The names of the cells that come before a cell, because it learns from them or from further runs that are planned by them.
+    pub fn comes_after(&self, cell: &Plan) -> Vec<String> {
         let (first, classes) = self.wanted(Path::new(""));
         let class =
             classes.iter().find(|it| it.policy == cell.policy && it.workloads.contains(&cell.workload));
-        let sources = first.iter().filter(|plan| class.is_some_and(|class| class.learns_from(plan)));
+        let sources = first.iter().filter(|plan| class.is_some_and(|class| class.comes_after(plan)));
         sources.map(|plan| plan.name.clone()).collect()
     }
 
@@ -409,20 +420,8 @@ mod tests {
         let plan = |policy: &str, seed, keeps| (policy.to_owned(), seed, keeps);
         let nested = [plan("nested", 1, true), plan("nested", 2, false), plan("shadow", 1, true)];
         assert_eq!(plans("nested,asp-svm,train=specific"), nested);
-        assert_eq!(plans("dsp-offset,train=pooled"), [plan(PROFILE, 1, true)]);
-    }
-
-    #[test]
-    fn a_profile_has_some_tens_of_intervals() {
-        let scales = |words: &[&str]| {
-            let policies = ["--policies", "dsp-offset,train=pooled", RANDOM, "--workloads", "chase", "spmv"];
-            let plans = comparison(&[&policies, words].concat()).unwrap().first(Path::new("logs"));
-            plans.iter().map(|plan| (plan.logs.is_some(), plan.scale_milli)).collect::<Vec<_>>()
-        };
-        let quick = scales(&["--quick"]);
-        assert_eq!(quick, [(false, 2000), (true, 8000), (false, 500), (true, 8000)]);
-        // A run that is longer already does not become shorter.
-        assert_eq!(scales(&["--scale", "9"]), [(false, 9000), (true, 9000), (false, 9000), (true, 9000)]);
+        // It tells how long the work is, of which the profile is a multiple.
+        assert_eq!(plans("dsp-offset,train=pooled"), [plan("nested", 1, true)]);
     }
 
     #[test]

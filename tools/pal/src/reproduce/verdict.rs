@@ -7,7 +7,13 @@ use workloads::Kind;
 use super::figures::{ASP, NESTED, POOLED, SHADOW, Subject};
 use crate::{
     cli::Mode,
-    compare::{cell::Cell, learn::{PROFILE, RANDOM}, plan::DAV2M, results::Row, table::percent},
+    compare::{
+        cell::Cell,
+        learn::{PROFILE, RANDOM},
+        plan::DAV2M,
+        results::Row,
+        table::percent,
+    },
 };
 
 /// A claim and what became of it.
@@ -231,7 +237,8 @@ fn dsp_cost(rows: &Rows, cells: &[Cell]) -> Result<Vec<Claim>, String> {
         }
         enumerated += nested + shadow + phases.iter().map(|cell| cell.cycles() as f64).sum::<f64>();
         // A profile has more work than what is compared.
-        let times = f64::from(profile.scale_milli) / f64::from(rows.of(workload, NESTED)?.median.scale_milli.max(1));
+        let times =
+            f64::from(profile.scale_milli) / f64::from(rows.of(workload, NESTED)?.median.scale_milli.max(1));
         runs.push((workload, phases.len() + 2, times));
     }
     if runs.is_empty() {
@@ -240,7 +247,9 @@ fn dsp_cost(rows: &Rows, cells: &[Cell]) -> Result<Vec<Claim>, String> {
     let (share, to_worse) = (profiled / enumerated, random / worse);
     let words: Vec<_> = runs
         .iter()
-        .map(|(workload, runs, times)| format!("{workload} {runs}, and one by chance with {times} times the work"))
+        .map(|(workload, runs, times)| {
+            format!("{workload} {runs}, and one by chance with {times} times the work")
+        })
         .collect();
     let mean = runs.iter().map(|(_, runs, _)| runs).sum::<usize>() as f64 / runs.len() as f64;
     Ok(vec![
