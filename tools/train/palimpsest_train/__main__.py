@@ -25,8 +25,8 @@ def main(words):
     train.add_argument("--interval-ms", type=int, default=asp.INTERVAL_MS)
     train.add_argument("--change-cycles", type=int, default=oracle.CHANGE_CYCLES)
     train.add_argument("--enumerate", type=Path)
-    train.add_argument("--begin-ms", type=int)
-    train.add_argument("--end-ms", type=int)
+    train.add_argument("--begin-ms", type=int, action="append", default=[])
+    train.add_argument("--end-ms", type=int, action="append", default=[])
     judge = commands.add_parser("evaluate")
     judge.add_argument("--log", required=True, type=Path)
     judge.add_argument("--replay", required=True)
@@ -47,6 +47,9 @@ def perform_train(arguments):
     for each in logs:
         if each.damaged:
             print(f"{each.path}: {each.damaged} lines were left out: damaged, or without counters")
+    # Runs of one workload are enumerated, and its phases are those of one log: the times of the first are enough.
+    told = max(len(arguments.begin_ms), len(arguments.end_ms)) if arguments.enumerate else len(logs)
+    log.tell_work(logs[:told], arguments.begin_ms, arguments.end_ms)
     if arguments.enumerate:
         return perform_plan(logs, arguments)
     for group, output in groups(logs, arguments):
@@ -68,7 +71,7 @@ def perform_train(arguments):
 
 def perform_plan(logs, arguments):
     """Writes the schedules of the runs that enumerate the choices of one workload, and prints what is to be run."""
-    schedules = enumerated.plan(logs, arguments.interval_ms, arguments.begin_ms, arguments.end_ms)
+    schedules = enumerated.plan(logs, arguments.interval_ms)
     place = arguments.enumerate
     try:
         place.mkdir(parents=True, exist_ok=True)

@@ -30,9 +30,8 @@ class Enumerated:
     run: Run
 
 
-def plan(logs, interval_ms, begin_ms=None, end_ms=None):
-    """The schedules that are to be run, by names. `begin_ms`, `end_ms`: times of the first log's VM, between which the phases are that
-    matter: all workloads have the same boot.
+def plan(logs, interval_ms):
+    """The schedules that are to be run, by names: of the phases of the work, where a log knows when that began and ended.
 
     Raises `Refusal` where the logs are of different work, or one engine is not among them.
     """
@@ -47,10 +46,9 @@ def plan(logs, interval_ms, begin_ms=None, end_ms=None):
         if engine not in engines:
             raise Refusal(f"no log is of {ENGINES[engine]} paging, and each phase is compared with either engine: add a log of the same "
                           f"command with --policy {ENGINES[engine]}")
-    nanos = [None if ms is None else ms * 1e6 for ms in (begin_ms, end_ms)]
-    found = boundaries(runs, interval_ms, *nanos)
+    found = boundaries(runs, interval_ms)
     if not found:
-        raise Refusal("the logs have no samples in that time: --begin-ms and --end-ms are of the first log's VM")
+        raise Refusal("the logs have no samples in that time: --begin-ms and --end-ms are of the log's VM")
     schedules = {}
     for number, (begin, end) in enumerate(found):
         # At its first instruction a guest is on the engine that it begins with.

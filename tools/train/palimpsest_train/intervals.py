@@ -38,7 +38,7 @@ class Intervals:
     periods: list
     """For each interval of the log: its rows in the table of samples, as (first, last + 1)."""
     left_out: int
-    """Intervals without a use: the first one, those whose engine is not the one that was drawn, and idle ones."""
+    """Intervals without a use: the first one, those outside of the work, those whose engine is not the one that was drawn, and idle ones."""
     interval_ms: int
 
     @property
@@ -89,8 +89,9 @@ def of(log, least=LEAST):
     # The samples begin one period after the policy: the hypervisor's first sum has nothing to be compared with. Where they
     # were lost the draws no longer fit, and the rest is refused below.
     as_drawn = (engine == drawn[:-1]) & table["pure"].to_numpy()
-    # A guest that sleeps shows nothing.
-    usable = as_drawn & (table["instructions"].to_numpy() > 0)
+    # A guest that sleeps shows nothing, and the boot nothing of the work.
+    of_work = (table["begin_ns"].to_numpy() >= log.begin_ns) & (table["end_ns"].to_numpy() <= log.end_ns)
+    usable = as_drawn & of_work & (table["instructions"].to_numpy() > 0)
     if log.dropped:
         raise Refusal(f"{log.path}: {log.dropped} samples were dropped, so that the draws cannot be told: make it again with "
                       "longer periods (`--sample-ms`)")
@@ -124,6 +125,8 @@ def cut(samples, interval_ms):
         counted=pl.col("counted").all(),
         # In force for all of it: a VCPU in another state may have kept it from being so.
         pure=pl.col("engine").n_unique() == 1,
+        begin_ns=pl.col("time_ns").first() - pl.col("span_ns").first(),
+        end_ns=pl.col("time_ns").last(),
         first=pl.col("row").min(),
         last=pl.col("row").max() + 1,
     )
@@ -147,7 +150,8 @@ def contexts(log, table, periods, usable, interval_ms, least):
     after = np.arange(1, len(table))
     after = after[usable[after] & usable[after - 1] & (counts[after - 1, 0] >= 0)] if len(after) else after
     if len(after) < least:
-        raise Refusal(f"{log.path}: {len(after)} intervals of {interval_ms} ms can be used, and {least} are needed at least: run it for "
+        which = " of its work" if log.knows_work else ""
+        raise Refusal(f"{log.path}: {len(after)} intervals of {interval_ms} ms{which} can be used, and {least} are needed at least: run it for "
                       "longer, or with shorter intervals (`--policy random,interval_ms=N --sample-ms N`)")
     cycles = (table["guest_cycles"] + table["host_cycles"]).to_numpy()
     speed = table["instructions"].to_numpy()[after] / np.maximum(cycles[after], 1)

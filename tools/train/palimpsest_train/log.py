@@ -15,6 +15,9 @@ from . import ENGINES, SHADOW, Refusal
 VERSION = 1
 """The version of the schema of samples that is understood."""
 LONGEST_LINE = 1 << 20
+NANOS_PER_MS = 1_000_000
+LAST_NS = 1 << 62
+"""Beyond all times of a file."""
 MOST = 1 << 48
 """A counter that grew by more than this between two samples ran backwards: the hypervisor leaves such a period out, too."""
 COLUMNS = {
@@ -44,6 +47,14 @@ class Log:
     """Lines that could not be used."""
     dropped: int
     """Samples that the run lost, if its last line is there to say so."""
+    begin_ns: int = 0
+    end_ns: int = LAST_NS
+    """Between which times of the VM the work lies. Nothing is learnt from what is before and behind it: all guests boot alike."""
+
+    @property
+    def knows_work(self):
+        """Whether the times of the work are known."""
+        return (self.begin_ns, self.end_ns) != (0, LAST_NS)
 
     @property
     def mode(self):
@@ -79,6 +90,24 @@ def read(path):
             return parse(path, file)
     except OSError as error:
         raise Refusal(f"{path}: {error.strerror or error}") from error
+
+
+def tell_work(logs, begin_ms, end_ms):
+    """Tells logs when their work began and ended: times for each log in their order, or none.
+
+    Raises `Refusal` where the times are not as many as the logs, or an end is not after its begin.
+    """
+    for option, times in (("--begin-ms", begin_ms), ("--end-ms", end_ms)):
+        if times and len(times) != len(logs):
+            raise Refusal(f"{option} has {len(times)} times for {len(logs)} logs: give one for each log, in their order")
+    for number, log in enumerate(logs):
+        if begin_ms:
+            log.begin_ns = begin_ms[number] * NANOS_PER_MS
+        if end_ms:
+            log.end_ns = min(end_ms[number] * NANOS_PER_MS, LAST_NS)
+        if log.begin_ns >= log.end_ns:
+            raise Refusal(f"{log.path}: its work begins at {log.begin_ns // NANOS_PER_MS} ms and ends at {log.end_ns // NANOS_PER_MS} "
+                          "ms: --end-ms is a time of the VM after --begin-ms")
 
 
 def parse(path, file):
@@ -139,4 +168,4 @@ def sample(record):
         return None
     if not all(isinstance(value, int) and 0 <= value <= MOST for value in row[1:]) or not isinstance(row[0], int):
         return None
-    return row if 0 <= row[0] < 1 << 62 else None
+    return row if 0 <= row[0] < LAST_NS else None

@@ -7,6 +7,9 @@ import numpy as np
 from . import NESTED, SHADOW, Refusal, estimate, intervals, svm
 from .model import STAY, Model
 
+TYPICAL = 0.95
+"""Share of a log's rewards that weigh what they are; the larger ones weigh as much as the largest of these. In the interval in which
+shadow tables are filled for the first time the guest hardly runs, and that reward would outweigh what all later ones say."""
 MARGIN = 0.25
 """Of the margin of the support vector machine, within which the engine stays (section 3.2)."""
 
@@ -24,10 +27,11 @@ class Trained:
 
 
 def labelled(data):
-    """Binary-Offset: labels -1 (nested) and 1 (shadow), and weights."""
+    """Binary-Offset: labels -1 (nested) and 1 (shadow), and weights, of which outliers are capped."""
     action = np.where(data.engine == SHADOW, 1.0, -1.0)
     value = action * data.reward
-    return np.where(value >= 0, 1.0, -1.0), np.abs(value)
+    weights = np.abs(value)
+    return np.where(value >= 0, 1.0, -1.0), np.minimum(weights, np.quantile(weights, TYPICAL))
 
 
 def train(logs):

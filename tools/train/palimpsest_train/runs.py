@@ -44,6 +44,9 @@ class Run:
     span_ns: np.ndarray
     time_ns: np.ndarray
     """The VM's time at the end of each sample."""
+    work: np.ndarray
+    """Which samples are of the work, at least in part."""
+    knows_work: bool
 
     @classmethod
     def of(cls, log):
@@ -51,8 +54,10 @@ class Run:
         instructions = table["instructions"].to_numpy().astype(float)
         done = np.cumsum(instructions)
         cycles = (table["guest_cycles"] + table["host_cycles"]).to_numpy().astype(float)
-        arrays = (table[name].to_numpy().astype(float) for name in ("misses", "faults", "span_ns", "time_ns"))
-        return cls((done - instructions / 2) / max(done[-1], 1.0) if len(done) else done, table["engine"].to_numpy(), instructions, cycles, *arrays)
+        misses, faults, span_ns, time_ns = (table[name].to_numpy().astype(float) for name in ("misses", "faults", "span_ns", "time_ns"))
+        position = (done - instructions / 2) / max(done[-1], 1.0) if len(done) else done
+        work = (time_ns > log.begin_ns) & (time_ns - span_ns < log.end_ns)
+        return cls(position, table["engine"].to_numpy(), instructions, cycles, misses, faults, span_ns, time_ns, work, log.knows_work)
 
 
 def engine_of(run):
@@ -73,16 +78,12 @@ def same_work(workload, logs, runs):
     return totals
 
 
-def boundaries(runs, interval_ms, begin_ns=None, end_ns=None):
-    """Begins and ends of the phases, as shares of the instructions: by the run that was longest on one engine. Where times are given
-    these are the first run's, and it is that one's phases between them."""
+def boundaries(runs, interval_ms):
+    """Begins and ends of the phases, as shares of the instructions: by the first run that knows when its work began and ended, and of
+    the work alone, or else by the run that was longest on one engine. None if the work has no samples."""
     longest = max(runs, key=lambda run: (max(np.mean(run.engine == engine) for engine in (NESTED, SHADOW)), run.span_ns.sum()))
-    base = longest if begin_ns is None and end_ns is None else runs[0]
-    inside = np.ones(len(base.time_ns), dtype=bool)
-    if begin_ns is not None:
-        inside &= base.time_ns > begin_ns
-    if end_ns is not None:
-        inside &= base.time_ns - base.span_ns < end_ns
+    base = next((run for run in runs if run.knows_work), longest)
+    inside = base.work
     if not inside.any():
         return []
     spans = base.span_ns[inside]

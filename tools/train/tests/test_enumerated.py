@@ -9,23 +9,29 @@ from pathlib import Path
 
 import numpy as np
 
-from palimpsest_train import ENGINES, NESTED, SHADOW, Refusal, __main__, asp, enumerated
+from palimpsest_train import ENGINES, NESTED, SHADOW, Refusal, __main__, asp, enumerated, log
 from tests import synthetic
 
 PAGING, MISSES = (300, 100), (1, 20_000)
 WORK = [PAGING] * 50 + [MISSES] * 50 + [PAGING] * 50
 """A boot, and two phases of a work that begins at 500 ms."""
-TIMES = {"begin_ms": 500, "end_ms": 1500}
+TIMES = (500, 1500)
 
 
 def static(work=WORK, command="sh /work"):
     return [synthetic.parsed(synthetic.text(work, [engine] * len(work), ENGINES[engine], command=command)) for engine in (NESTED, SHADOW)]
 
 
+def known(logs, times=TIMES):
+    """The logs, which know when the work began and ended."""
+    log.tell_work(logs, *([each] * len(logs) for each in times))
+    return logs
+
+
 def runs(work=WORK, times=TIMES, change=0, command="sh /work"):
     """The runs of both engines, and those that are planned from them. `change`: cycles of each change of the engine."""
     logs = static(work, command)
-    for schedule in enumerated.plan(logs, 10, **times).values():
+    for schedule in enumerated.plan(known(logs, times) if times else logs, 10).values():
         begin, end = (round(place * enumerated.UNIT / synthetic.INSTRUCTIONS) for place in schedule.changes)
         engines = [1 - schedule.first if begin <= number < end else schedule.first for number in range(len(work))]
         logs.append(synthetic.parsed(synthetic.text(work, engines, schedule.words(), change=change, command=command)))
@@ -36,7 +42,7 @@ class Plan(unittest.TestCase):
     """What is to be run."""
 
     def test_each_phase_of_the_work_alone(self):
-        found = enumerated.plan(static(), 10, **TIMES)
+        found = enumerated.plan(known(static()), 10)
         self.assertEqual(list(found), ["phase-01-shadow", "phase-01-nested", "phase-02-shadow", "phase-02-nested"])
         self.assertEqual([(each.first, each.changes) for each in found.values()],
                          [(base, places) for places in ([50_000, 100_000], [100_000, 150_000]) for base in (NESTED, SHADOW)])
@@ -50,16 +56,16 @@ class Plan(unittest.TestCase):
         with self.assertRaisesRegex(Refusal, "different work"):
             enumerated.plan([nested, shadow, *static(command="other")], 10)
         with self.assertRaisesRegex(Refusal, "no samples in that time"):
-            enumerated.plan([nested, shadow], 10, begin_ms=99_000)
+            enumerated.plan(known([nested, shadow], (99_000, 99_999)), 10)
         with self.assertRaisesRegex(Refusal, "none of nested paging alone"):
-            asp.train([log for log in runs() if log.mode != "nested"], 10)
+            asp.train([each for each in runs() if each.mode != "nested"], 10)
 
     def test_files(self):
         with tempfile.TemporaryDirectory() as place:
             logs = []
-            for log, engine in zip(("nested", "shadow"), (NESTED, SHADOW)):
-                logs.append(Path(place, f"{log}.jsonl"))
-                logs[-1].write_text(synthetic.text(WORK, [engine] * len(WORK), log))
+            for name, engine in zip(("nested", "shadow"), (NESTED, SHADOW)):
+                logs.append(Path(place, f"{name}.jsonl"))
+                logs[-1].write_text(synthetic.text(WORK, [engine] * len(WORK), name))
             folder = Path(place, "runs")
             words = ["train", "asp-svm", "--output", f"{place}/model.toml", "--enumerate", str(folder), "--interval-ms", "10",
                      "--begin-ms", "500", "--end-ms", "1500", *map(str, logs)]  # fmt: skip
@@ -93,7 +99,7 @@ class Labels(unittest.TestCase):
     def test_recovers_what_is_better(self):
         rng = np.random.default_rng(1)
         work = synthetic.phases(rng, 12)
-        model = asp.train(runs(work, {}, change=20_000), 10).model
+        model = asp.train(runs(work, None, change=20_000), 10).model
         wanted = model.wanted(np.log2(1.0 + np.array(work)))
         right = [want == synthetic.better(*counts) for want, counts in zip(wanted, work)]
         self.assertGreater(np.mean(right), 0.97)

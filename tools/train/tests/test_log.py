@@ -5,7 +5,7 @@ import unittest
 
 import numpy as np
 
-from palimpsest_train import SHADOW, Refusal, asp, intervals, offset, replay
+from palimpsest_train import SHADOW, Refusal, asp, intervals, log, offset, replay
 from tests import synthetic
 
 WORK = [(10, 500)] * 200
@@ -53,6 +53,32 @@ class Logs(unittest.TestCase):
         self.assertEqual(data.left_out + len(data), 200)
         self.assertTrue(60 <= len(data) < 80, len(data))
         self.assertTrue(np.all(data.counts == [10, 500]))
+
+    def test_nothing_is_learnt_from_outside_of_the_work(self):
+        work = [(number, 500) for number in range(200)]
+        written = synthetic.parsed(synthetic.random_text(work, counts=True))
+        everything = intervals.of(written)
+        log.tell_work([written], [503], [1500])
+        data = intervals.of(written)
+        # The interval from 500 ms on has begun before the work, and the next one has its counts for a context.
+        self.assertEqual(list(data.position), list(range(52, 150)))
+        self.assertTrue(np.array_equal(data.counts[:, 0], data.position - 1))
+        self.assertEqual(data.left_out, 200 - len(data))
+        # The draws are still those of the whole log.
+        self.assertTrue(np.array_equal(data.engine, everything.engine[51:149]))
+        log.tell_work([written], [1900], [9999])
+        with self.assertRaisesRegex(Refusal, "of its work can be used, and 40 are needed"):
+            intervals.of(written)
+
+    def test_times_of_the_work(self):
+        logs = [synthetic.parsed(synthetic.random_text(WORK)) for _ in range(2)]
+        with self.assertRaisesRegex(Refusal, "--begin-ms has 1 times for 2 logs"):
+            log.tell_work(logs, [5], [])
+        with self.assertRaisesRegex(Refusal, "begins at 500 ms and ends at 500 ms"):
+            log.tell_work(logs, [5, 500], [1500, 500])
+        logs = [synthetic.parsed(synthetic.random_text(WORK)) for _ in range(2)]
+        log.tell_work(logs, [0, 500], [])
+        self.assertEqual([each.knows_work for each in logs], [False, True])
 
     def test_draws_are_the_hypervisors(self):
         # The first outputs of SplitMix64 with the seed 0, from its authors' program.

@@ -237,6 +237,8 @@ Examples:
   cargo pal run --lab zen3 --policy dsp-offset,faults=-9,misses=70000
   cargo pal train dsp-offset gcc.jsonl redis.jsonl --specific
                                       model-gcc.toml and model-redis.toml
+  cargo pal train dsp-offset random.jsonl --begin-ms 880 --end-ms 1160
+                                      from the work alone, without the boot
   cargo pal train asp-svm nested.jsonl shadow.jsonl --interval-ms 20
   cargo pal train asp-svm nested.jsonl shadow.jsonl --enumerate runs
                                       what else is to be run for it: each phase

@@ -94,7 +94,7 @@ impl Cells {
             let mut command = self.command(comparison.request());
             command.extend(["--cell".to_owned(), plan.name.clone()]);
             json!({ "cell": plan.name, "file": file_name(&plan.name), "workload": plan.workload, "policy": plan.policy,
-                "seed": plan.seed, "after": comparison.learns_from(&plan), "command": command })
+                "seed": plan.seed, "after": comparison.comes_after(&plan), "command": command })
         };
         comparison.cells().into_iter().map(line).collect()
     }
@@ -161,7 +161,7 @@ mod tests {
         for (line, plan) in lines.iter().zip(all.cells()) {
             let words: Vec<String> = serde_json::from_value(line["command"].clone()).unwrap();
             let alone = comparison(words);
-            let sources = alone.learns_from(&plan);
+            let sources = alone.comes_after(&plan);
             let planned = alone.cells();
             assert_eq!(planned.last(), Some(&plan), "{line}");
             let before: Vec<_> = planned[..planned.len() - 1].iter().map(|plan| plan.name.clone()).collect();

@@ -1,14 +1,14 @@
 //! How a comparison is run: first the cells that need no training, then what enumerated training takes besides, then the models, and the
 //! cells of what was trained.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
 
 use super::{
     board::Bench,
     cell::{Cell, Plan},
-    learn,
+    learn::{self, PROFILE, Source, profile_scale},
     plan::{Class, Comparison},
     store::Failed,
 };
@@ -43,20 +43,19 @@ impl Comparison {
             _ => None,
         };
         done.perform(&first)?;
-        let further = self.enumerate(&first, &classes, &mut done, &folder)?;
+        let further = self.further(&first, &classes, &mut done, &folder)?;
         drop(lock);
         let mut plans = Vec::new();
         for class in &classes {
             let Class { policy, training, workloads } = class;
-            let further =
-                further.iter().filter(|plan| training.is_enumerated && workloads.contains(&plan.workload));
-            let sources = first.iter().filter(|plan| class.learns_from(plan)).chain(further);
-            let logs = sources.filter_map(|plan| bench.log(plan)).collect();
+            let of_these = first.iter().filter(|plan| class.learns_from(plan, false));
+            let of_further = further.iter().filter(|plan| class.learns_from(plan, true));
+            let sources = of_these.chain(of_further).filter_map(|plan| done.source(plan)).collect();
             if done.failed.iter().any(|it| it.policy == *policy && workloads.contains(&it.workload.as_str()))
             {
                 continue;
             }
-            match training.learn(needs, logs, &folder) {
+            match training.learn(needs, sources, &folder) {
                 Ok(mode) => {
                     needs.ui.say(&format!("{policy} for {}: {mode}", workloads.join(", ")));
                     plans.extend(self.trained(class, &mode));
@@ -68,25 +67,40 @@ impl Comparison {
         Ok((done.cells, done.failed))
     }
 
-    /// Runs what enumerated training takes besides the `first` cells: each phase of each workload on the other engine alone.
+    /// Runs what training takes besides the `first` cells: of each workload a profile by chance, which has work enough to learn from,
+    /// and where the choices are enumerated, each phase on the other engine alone.
     ///
     /// # Errors
     /// `save`'s; a file of a cell is damaged.
-    fn enumerate<S: Fn(&[Cell], &[Failed]) -> Result<()> + Sync>(
+    fn further<S: Fn(&[Cell], &[Failed]) -> Result<()> + Sync>(
         &self,
         first: &[Plan],
         classes: &[Class],
         done: &mut Done<S>,
         folder: &Path,
     ) -> Result<Vec<Plan>> {
-        let mut all = Vec::new();
+        let mut all: Vec<Plan> = Vec::new();
+        let logged =
+            |plan: Plan| Plan { name: format!("{}-log", plan.name), logs: Some(folder.to_owned()), ..plan };
+        for class in classes {
+            let wanted = class.training.learns_from(PROFILE);
+            let before = first.iter().filter(|plan| wanted && class.comes_after(plan));
+            for plan in before {
+                let work_ns = done.source(plan).and_then(|source| source.work_ns);
+                let profile = self.plan(plan.workload, PROFILE, PROFILE, 1);
+                let scale_milli = profile_scale(plan.scale_milli, work_ns);
+                let profile = logged(Plan { scale_milli, ..profile });
+                // One serves all classes.
+                if !all.contains(&profile) {
+                    all.push(profile);
+                }
+            }
+        }
         for class in classes.iter().filter(|class| class.training.is_enumerated) {
             for workload in &class.workloads {
-                let sources = first.iter().filter(|it| it.workload == *workload && class.learns_from(it));
-                let (logs, times): (Vec<_>, Vec<_>) = sources.map(|plan| done.log(plan)).unzip();
-                // Times are the first log's.
-                let work_ns = times.first().copied().flatten();
-                let modes = learn::enumerate(done.needs, logs.into_iter().flatten().collect(), work_ns);
+                let plans = first.iter().filter(|it| it.workload == *workload && class.comes_after(it));
+                let sources = plans.filter_map(|plan| done.source(plan)).collect();
+                let modes = learn::enumerate(done.needs, sources);
                 let modes = match modes {
                     Ok(modes) => modes,
                     Err(error) => {
@@ -94,10 +108,7 @@ impl Comparison {
                         break;
                     }
                 };
-                all.extend(modes.iter().map(|mode| {
-                    let plan = self.plan(workload, mode, mode, 1);
-                    Plan { name: format!("{}-log", plan.name), logs: Some(folder.to_owned()), ..plan }
-                }));
+                all.extend(modes.iter().map(|mode| logged(self.plan(workload, mode, mode, 1))));
             }
         }
         if let Some(files) = done.bench.kept_in() {
@@ -134,12 +145,14 @@ impl<S: Fn(&[Cell], &[Failed]) -> Result<()> + Sync> Done<'_, S> {
         Ok(())
     }
 
-    /// The log of the samples of a cell that is learnt from, and when its work began and ended.
-    fn log(&self, plan: &Plan) -> (Option<PathBuf>, Option<(u64, u64)>) {
+    /// A cell that is learnt from; `None`: no log of it is kept.
+    fn source(&self, plan: &Plan) -> Option<Source> {
         let of = |cell: &&Cell| {
-            (cell.workload.as_str(), &cell.policy, cell.seed) == (plan.workload, &plan.policy, plan.seed)
+            (cell.workload.as_str(), &cell.policy, cell.seed, cell.scale_milli)
+                == (plan.workload, &plan.policy, plan.seed, plan.scale_milli)
         };
-        (self.bench.log(plan), self.cells.iter().find(of).and_then(|cell| cell.work_ns))
+        let work_ns = self.cells.iter().find(of).and_then(|cell| cell.work_ns);
+        Some(Source { log: self.bench.log(plan)?, work_ns })
     }
 
     /// A policy could not be trained.

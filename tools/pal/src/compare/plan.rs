@@ -130,10 +130,20 @@ pub(super) struct Class<'a> {
 }
 
 impl Class<'_> {
-    pub(super) fn learns_from(&self, plan: &Plan) -> bool {
+    /// Whether it comes after this run of the comparison.
+    pub(super) fn comes_after(&self, plan: &Plan) -> bool {
         plan.logs.is_some()
             && self.workloads.contains(&plan.workload)
-            && self.training.learns_from().contains(&plan.policy.as_str())
+            && self.training.comes_after().contains(&plan.policy.as_str())
+    }
+
+    /// Whether it learns from this run of the comparison, or from this `further` one.
+    pub(super) fn learns_from(&self, plan: &Plan, further: bool) -> bool {
+        if further {
+            self.workloads.contains(&plan.workload) && self.training.learns_from(&plan.policy)
+        } else {
+            self.comes_after(plan) && self.training.learns_from_them()
+        }
     }
 }
 
@@ -268,7 +278,7 @@ impl Comparison {
     /// The cells that need no training, with those that others learn from; logs of the latter are kept in `logs`.
     pub fn first(&self, logs: &Path) -> Vec<Plan> {
         let learnt_from: Vec<&str> =
-            self.trainings.iter().flat_map(|(_, training)| training.learns_from()).copied().collect();
+            self.trainings.iter().flat_map(|(_, training)| training.comes_after()).copied().collect();
         let mut policies: Vec<(&str, u32)> = self
             .request
             .policies
@@ -314,7 +324,7 @@ impl Comparison {
         let (mut first, mut classes) = (self.first(logs), self.classes());
         if let Some(name) = &self.request.cell {
             classes.retain(|class| !self.trained(class, "").is_empty());
-            first.retain(|plan| plan.name == *name || classes.iter().any(|class| class.learns_from(plan)));
+            first.retain(|plan| plan.name == *name || classes.iter().any(|class| class.comes_after(plan)));
         }
         (first, classes)
     }
@@ -328,12 +338,12 @@ impl Comparison {
         cells
     }
 
-    /// The names of the cells that a cell learns from.
-    pub fn learns_from(&self, cell: &Plan) -> Vec<String> {
+    /// The names of the cells that come before a cell, because it learns from them or from further runs that are planned by them.
+    pub fn comes_after(&self, cell: &Plan) -> Vec<String> {
         let (first, classes) = self.wanted(Path::new(""));
         let class =
             classes.iter().find(|it| it.policy == cell.policy && it.workloads.contains(&cell.workload));
-        let sources = first.iter().filter(|plan| class.is_some_and(|class| class.learns_from(plan)));
+        let sources = first.iter().filter(|plan| class.is_some_and(|class| class.comes_after(plan)));
         sources.map(|plan| plan.name.clone()).collect()
     }
 
@@ -414,7 +424,8 @@ mod tests {
         let plan = |policy: &str, seed, keeps| (policy.to_owned(), seed, keeps);
         let nested = [plan("nested", 1, true), plan("nested", 2, false), plan("shadow", 1, true)];
         assert_eq!(plans("nested,asp-svm,train=specific"), nested);
-        assert_eq!(plans("dsp-offset,train=pooled"), [plan(RANDOM, 1, true)]);
+        // It tells how long the work is, of which the profile is a multiple.
+        assert_eq!(plans("dsp-offset,train=pooled"), [plan("nested", 1, true)]);
     }
 
     #[test]

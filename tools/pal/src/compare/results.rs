@@ -18,7 +18,7 @@ pub struct Row<'a> {
     pub seeds: usize,
     /// How far the runs are apart: the slowest to the fastest.
     pub spread: f64,
-    /// Its cycles to those of the better of nested and shadow; `None`: neither was run.
+    /// Its cycles to those of the better of nested and shadow, or of one of them if that alone was asked for; `None`: neither was.
     pub relative: Option<f64>,
 }
 
@@ -33,7 +33,11 @@ pub fn rows<'a>(cells: &'a [Cell], workloads: &'a [String], policies: &'a [Strin
             let (least, most) = (runs.first()?.cycles(), runs.last()?.cycles());
             Some((runs[runs.len() / 2], runs.len(), most as f64 / least.max(1) as f64))
         };
-        let better = STATIC.iter().filter_map(|policy| median(policy)).map(|(cell, ..)| cell.cycles()).min();
+        let statics: Vec<_> =
+            STATIC.iter().filter_map(|policy| Some((policy, median(policy)?.0.cycles()))).collect();
+        // One that was run to learn from it need not be the better one.
+        let is_told = |policy: &str| statics.len() > 1 || policies.iter().any(|asked| asked == policy);
+        let better = statics.iter().filter(|(policy, _)| is_told(policy)).map(|(_, cycles)| *cycles).min();
         all.extend(policies.iter().filter_map(|policy| {
             let (cell, seeds, spread) = median(policy)?;
             let relative =
@@ -124,6 +128,19 @@ pub mod tests {
         cells.extend([cell("a", "shadow", 1, 100), cell("a", "dav2m,window_inst=1000", 1, 101)]);
         cells.extend([cell("b", "nested", 1, 50), cell("b", "shadow", 1, 200)]);
         (cells, words(&["a", "b"]), words(&["nested", "shadow", "dav2m,window_inst=1000"]))
+    }
+
+    #[test]
+    fn one_static_mode_that_was_not_asked_for_is_no_measure() {
+        let (cells, workloads) =
+            ([cell("a", "nested", 1, 100), cell("a", "dsp-offset", 1, 60)], words(&["a"]));
+        let relative = |cells: &[Cell], policies: &[&str]| {
+            rows(cells, &workloads, &words(policies)).last().and_then(|row| row.relative)
+        };
+        assert_eq!(relative(&cells, &["dsp-offset"]), None);
+        assert_eq!(relative(&cells, &["nested", "dsp-offset"]), Some(0.6));
+        let both = [&cells[..], &[cell("a", "shadow", 1, 120)]].concat();
+        assert_eq!(relative(&both, &["dsp-offset"]), Some(0.6));
     }
 
     #[test]

@@ -162,7 +162,8 @@ pub const FIGURES: &[Figure] = &[
         ..dsp("dsp-fig7", "the share of time that the pooled model spends in each mode", Subject::DspShares)
     },
     Figure {
-        policies: &[NESTED, SHADOW, RANDOM, ASP],
+        // The pooled model for what it learns from.
+        policies: &[NESTED, SHADOW, RANDOM, POOLED, ASP],
         ..dsp("dsp-cost", "how long what is run to train takes", Subject::DspCost)
     },
     agile(

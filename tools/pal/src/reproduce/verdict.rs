@@ -7,7 +7,13 @@ use workloads::Kind;
 use super::figures::{ASP, NESTED, POOLED, SHADOW, Subject};
 use crate::{
     cli::Mode,
-    compare::{cell::Cell, learn::RANDOM, plan::DAV2M, results::Row, table::percent},
+    compare::{
+        cell::Cell,
+        learn::{PROFILE, RANDOM},
+        plan::DAV2M,
+        results::Row,
+        table::percent,
+    },
 };
 
 /// A claim and what became of it.
@@ -215,11 +221,14 @@ fn dsp_time(rows: &Rows) -> Result<Vec<Claim>, String> {
 }
 
 fn dsp_cost(rows: &Rows, cells: &[Cell]) -> Result<Vec<Claim>, String> {
-    let (mut random, mut enumerated, mut worse, mut runs) = (0.0, 0.0, 0.0, Vec::new());
+    let (mut random, mut profiled, mut enumerated, mut worse, mut runs) = (0.0, 0.0, 0.0, 0.0, Vec::new());
     for workload in rows.workloads() {
         let [nested, shadow] = [rows.cycles(workload, NESTED)?, rows.cycles(workload, SHADOW)?];
         random += rows.cycles(workload, RANDOM)?;
         worse += nested.max(shadow);
+        let profile = cells.iter().find(|cell| cell.workload == workload && cell.policy == PROFILE);
+        let profile = profile.ok_or_else(|| format!("{workload} was not profiled by chance"))?;
+        profiled += profile.cycles() as f64;
         // With the ones that the phases are compared with.
         let phases: Vec<&Cell> =
             cells.iter().filter(|cell| cell.workload == workload && is_of_a_phase(cell)).collect();
@@ -227,14 +236,22 @@ fn dsp_cost(rows: &Rows, cells: &[Cell]) -> Result<Vec<Claim>, String> {
             return Err(format!("{workload} was not run phase by phase"));
         }
         enumerated += nested + shadow + phases.iter().map(|cell| cell.cycles() as f64).sum::<f64>();
-        runs.push((workload, phases.len() + 2));
+        // A profile has more work than what is compared.
+        let times =
+            f64::from(profile.scale_milli) / f64::from(rows.of(workload, NESTED)?.median.scale_milli.max(1));
+        runs.push((workload, phases.len() + 2, times));
     }
     if runs.is_empty() {
         return Err("nothing was run".into());
     }
-    let (share, to_worse) = (random / enumerated, random / worse);
-    let words: Vec<_> = runs.iter().map(|(workload, runs)| format!("{workload} {runs}")).collect();
-    let mean = runs.iter().map(|(_, runs)| runs).sum::<usize>() as f64 / runs.len() as f64;
+    let (share, to_worse) = (profiled / enumerated, random / worse);
+    let words: Vec<_> = runs
+        .iter()
+        .map(|(workload, runs, times)| {
+            format!("{workload} {runs}, and one by chance with {times} times the work")
+        })
+        .collect();
+    let mean = runs.iter().map(|(_, runs, _)| runs).sum::<usize>() as f64 / runs.len() as f64;
     Ok(vec![
         claim(
             "A random run is no more expensive than one in the worse static mode",
@@ -246,7 +263,7 @@ fn dsp_cost(rows: &Rows, cells: &[Cell]) -> Result<Vec<Claim>, String> {
             format!(
                 "{:.1} % of what asp-svm learns from here, {mean:.1} runs of each in the mean: {}",
                 100.0 * share,
-                words.join(", ")
+                words.join("; ")
             ),
             share <= 0.1,
         ),
@@ -361,8 +378,8 @@ mod tests {
 
     #[test]
     fn profiling_is_counted_in_runs() {
-        let judge = |random, phases: &[&str]| {
-            let static_runs = [(NESTED, 100), (SHADOW, 200), (RANDOM, random)];
+        let judge = |random, profile, phases: &[&str]| {
+            let static_runs = [(NESTED, 100), (SHADOW, 200), (RANDOM, random), (PROFILE, profile)];
             let phases = phases.iter().map(|policy| (*policy, 150));
             let cells: Vec<_> = static_runs
                 .into_iter()
@@ -378,12 +395,12 @@ mod tests {
             "oracle,changes=9:12",
             "oracle,first=shadow,changes=9:12",
         ];
-        assert_eq!(judge(90, &four).unwrap(), [true, true]);
-        assert_eq!(judge(91, &four).unwrap(), [true, false]);
-        assert_eq!(judge(201, &four).unwrap(), [false, false]);
-        assert_eq!(judge(90, &four[..2]).unwrap(), [true, false]);
+        assert_eq!(judge(200, 90, &four).unwrap(), [true, true]);
+        assert_eq!(judge(200, 91, &four).unwrap(), [true, false]);
+        assert_eq!(judge(201, 90, &four).unwrap(), [false, true]);
+        assert_eq!(judge(90, 90, &four[..2]).unwrap(), [true, false]);
         // A schedule of something else is no profiling.
-        let error = judge(30, &["oracle,changes=5", "oracle,changes=1:2:3"]).unwrap_err();
+        let error = judge(30, 30, &["oracle,changes=5", "oracle,changes=1:2:3"]).unwrap_err();
         assert_eq!(error, "chase was not run phase by phase");
     }
 }

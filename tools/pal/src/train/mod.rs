@@ -59,12 +59,13 @@ pub struct TrainArgs {
     /// phase and engine; their logs, with those of `nested` and `shadow`, are what it was published to learn from
     #[arg(long, value_name = "DIR", conflicts_with_all = ["output", "specific"])]
     pub enumerate: Option<PathBuf>,
-    /// With --enumerate: where the work begins, in milliseconds of the first log's VM; phases before that are not enumerated
-    #[arg(long, value_name = "N", requires = "enumerate")]
-    pub begin_ms: Option<u64>,
-    /// With --enumerate: where it ends
-    #[arg(long, value_name = "N", requires = "enumerate")]
-    pub end_ms: Option<u64>,
+    /// When the work of each log began, in milliseconds of its VM, in the order of the logs: nothing is learnt from what was before,
+    /// the guest's boot. With --enumerate that of the first log is enough
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(..=LAST_MS))]
+    pub begin_ms: Vec<u64>,
+    /// When it ended
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(..=LAST_MS))]
+    pub end_ms: Vec<u64>,
     /// Install missing packages without asking
     #[arg(short, long)]
     pub yes: bool,
@@ -81,12 +82,24 @@ impl TrainArgs {
             interval_ms: None,
             change_cycles: None,
             enumerate: None,
-            begin_ms: None,
-            end_ms: None,
+            begin_ms: vec![],
+            end_ms: vec![],
             yes: false,
         }
     }
+
+    /// Has it learn from the work of each log alone, as far as it is known when that began and ended.
+    pub fn of_work(self, work_ns: &[Option<(u64, u64)>]) -> TrainArgs {
+        const NANOS_PER_MS: u64 = 1_000_000;
+        // Where it is not known, all of the log is work.
+        let begin = work_ns.iter().map(|work| work.map_or(0, |(begin, _)| begin / NANOS_PER_MS));
+        let end = work_ns.iter().map(|work| work.map_or(LAST_MS, |(_, end)| end.div_ceil(NANOS_PER_MS)));
+        TrainArgs { begin_ms: begin.collect(), end_ms: end.collect(), ..self }
+    }
 }
+
+/// Beyond the end of any log.
+const LAST_MS: u64 = u32::MAX as u64;
 
 /// Options of `pal evaluate`.
 #[derive(Args)]
@@ -132,6 +145,11 @@ pub fn learn(args: &TrainArgs, project: &Project, ui: &Ui) -> Result<String> {
         )
         .into());
     }
+    if args.policy == Trainable::Oracle && !(args.begin_ms.is_empty() && args.end_ms.is_empty()) {
+        let why =
+            "--begin-ms and --end-ms are for dsp-offset and asp-svm: a schedule is of a run from its start";
+        return Err(Usage::new(why).into());
+    }
     if args.enumerate.is_some() && args.policy != Trainable::AspSvm {
         return Err(Usage::new("--enumerate is for asp-svm: the others learn from one run or two").into());
     }
@@ -141,8 +159,8 @@ pub fn learn(args: &TrainArgs, project: &Project, ui: &Ui) -> Result<String> {
     if let Some(folder) = &args.enumerate {
         command.arg("--enumerate").arg(folder);
     }
-    command.args(args.begin_ms.map(|ms| format!("--begin-ms={ms}")));
-    command.args(args.end_ms.map(|ms| format!("--end-ms={ms}")));
+    command.args(args.begin_ms.iter().map(|ms| format!("--begin-ms={ms}")));
+    command.args(args.end_ms.iter().map(|ms| format!("--end-ms={ms}")));
     command.arg("--output").arg(&args.output).args(args.specific.then_some("--specific"));
     command.args(args.interval_ms.map(|ms| format!("--interval-ms={ms}")));
     command.args(args.change_cycles.map(|cycles| format!("--change-cycles={cycles}")));
