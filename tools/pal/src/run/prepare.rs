@@ -216,7 +216,7 @@ fn check_gets(guests: &[Guest]) -> Result<()> {
     Ok(())
 }
 
-/// A lab machine that waits for a session needs a guest that has one. A program of somebody's own initial RAM disk may mark its
+/// A lab machine that waits for a session needs a guest that has one. A program of an initial RAM disk that was named may mark its
 /// beginning, too.
 fn check_sessions(args: &RunArgs, guests: &[Guest]) -> Result<()> {
     let may_begin = |guest: &Guest| guest.nonce.is_some() || guest.vm.initrd.is_some();
