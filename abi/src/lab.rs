@@ -95,6 +95,10 @@ pub struct Record {
     pub agile: AgileCounters,
 }
 
+/// By how much processors that execute may be apart, in modelled cycles: a tenth of a millisecond or less. With a smaller window the
+/// emulator's threads would wait longer than they work, because waking one takes some 50 µs.
+pub const PACE_WINDOW: u64 = 200_000;
+
 /// Where a walk of agile paging leaves the shadow tables for the guest's: the number of the guest's first table that is walked
 /// nested, by level; 0: none, and [`NESTED_FROM_CR3`]: all, and CR3 has to be translated, too.
 pub const SWITCHES: usize = 6;

@@ -1,10 +1,12 @@
 //! The clock of a lab machine: one time for all PCPUs, made of the cycles that each of them has been charged by the model.
 //!
-//! A PCPU's own time is its cycle counter plus a base. The machine's time is the latest that any PCPU has read. A PCPU that is behind when
-//! it reads moves its base up to that, as if it had waited. So no reading is before an earlier one, on whichever PCPU, and a VCPU
-//! that migrates needs nothing. On one PCPU the clock is the counter. A halted PCPU is charged nothing and adds nothing; while all
-//! of them are halted, time passes as on the host's clock. One that another PCPU wakes is not halted any more. If the counter of a PCPU stops, the whole machine goes on by the host's
-//! clock, from the time reached, for good.
+//! A PCPU's own time is its cycle counter plus a base. The machine's time is the latest that any PCPU has read, and that is what all of them
+//! read. So no reading is before an earlier one, on whichever PCPU, and a VCPU that migrates needs nothing. A PCPU that is behind
+//! reads the same time again and again until it has caught up: PCPUs of a lab machine execute by turns, as the host lets their threads
+//! run, and if each turn counted, time would pass as often as there are PCPUs. Only one that is farther behind than the lab machine
+//! lets processors be moves its base up, as if it had waited. On one PCPU the clock is the counter. A halted PCPU is charged nothing
+//! and adds nothing; while all of them are halted, time passes as on the host's clock. One that another PCPU wakes is not halted any
+//! more. If the counter of a PCPU stops, the whole machine goes on by the host's clock, from the time reached, for good.
 //!
 //! Hardware-free: counters and the host's TSC are arguments. `vmm::lab_time` reads them; docs/design/0020-modelled-time.md.
 
@@ -16,6 +18,10 @@ use spin::Mutex;
 /// This many readings in a row at which a PCPU's counter has not moved mean that it has stopped. Between two readings the PCPU
 /// executes instructions, each of which is a cycle.
 const STOPPED_AFTER: u32 = 256;
+
+/// A PCPU may be behind by this many cycles: by as much as the lab machine lets it, and again as much, because that looks at times only,
+/// and has little patience.
+const LAG: u64 = 2 * abi::lab::PACE_WINDOW;
 
 /// Timers that are farther away than this are armed for 7/8 of what is left, because the rate of the model is a guess: in µs.
 const NEAR_US: u64 = 10;
@@ -157,9 +163,9 @@ impl ModelledClock {
         let own = part.base.load(Ordering::Relaxed).wrapping_add(cycles);
         // Acquire and release: a PCPU that has seen a time in memory and reads the clock then reads no earlier one.
         let latest = self.latest.fetch_max(own, Ordering::AcqRel);
-        if latest > own {
-            // Another PCPU is ahead: this one goes on from there, as time must not run backwards between PCPUs.
-            part.base.store(latest.wrapping_sub(cycles), Ordering::Relaxed);
+        if latest.saturating_sub(own) > LAG {
+            // It was halted or kept from running. It does not have to make up for all of that.
+            part.base.store((latest - LAG).wrapping_sub(cycles), Ordering::Relaxed);
         }
         latest.max(own)
     }

@@ -152,7 +152,7 @@ fn start_unread(context: &Context, command: &str) -> Result<(Child, PipeReader)>
 }
 
 fn slow_reader(context: &Context) -> Result<()> {
-    let (mut child, reader) = start_unread(context, "seq 1 20000")?;
+    let (mut child, reader) = start_unread(context, "seq 1 14000")?;
     let mut reader = BufReader::new(reader);
     let mut output = String::new();
     reader.read_line(&mut output)?;
@@ -160,7 +160,7 @@ fn slow_reader(context: &Context) -> Result<()> {
     sleep(Duration::from_secs(6));
     reader.read_to_string(&mut output)?;
     let status = child.wait()?;
-    let expected: String = (1..=20_000).map(|number| format!("{number}\n")).collect();
+    let expected: String = (1..=14_000).map(|number| format!("{number}\n")).collect();
     ensure!(output == expected && status.success(), "{status}, {} bytes of {}", output.len(), expected.len());
     Ok(())
 }

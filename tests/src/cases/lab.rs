@@ -189,10 +189,10 @@ fn deterministic(context: &Context) -> Result<()> {
         ensure!(one == again, "two {which} of one seed differ");
     }
     // What depends on the seed needs no model of a processor.
-    let plain = |seed: &str| context.run(&[seed, "--exec", command])?.status(0).map(|run| run.stdout());
-    let (two, three) = (plain("--deterministic=2")?, plain("--deterministic=3")?);
+    let other = context.run(&["--deterministic=2", "--exec", command])?.status(0)?.stdout();
     let numbers = |said: &str| said.lines().nth(1).map(str::to_owned);
-    ensure!(numbers(&two).is_some() && numbers(&two) != numbers(&three), "another seed changes nothing");
+    let one = String::from_utf8_lossy(&one[2]);
+    ensure!(numbers(&other).is_some() && numbers(&other) != numbers(&one), "another seed changes nothing");
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use crate::context::{BOCHS_TIMEOUT, Context, Finished, PATIENCE};
 pub const CASES: &[Case] = &[
     only("qemu-svm", "an ISO image boots on BIOS", iso_bios),
     only("qemu-svm", "an ISO image boots on UEFI", iso_uefi),
-    only("qemu-svm", "an ISO image boots from a USB stick on BIOS", iso_stick_bios),
+    only("qemu-svm", "an ISO image boots from a USB stick on BIOS", iso_stick_bios).at_length(),
     only("qemu-svm", "an ISO image boots from a USB stick on UEFI", iso_stick),
     only("qemu-svm", "an ISO image boots a guest without the hypervisor", iso_native),
     only("qemu-svm", "a USB image boots on BIOS", usb_bios),

@@ -22,6 +22,9 @@ pub struct About<'a> {
     pub modelled: bool,
     /// `off`, `miss` or `all`.
     pub check: &'a str,
+    /// How often a processor went on although another one was farther behind than the window of [`crate::model::pace`]. `None`: there
+    /// is one processor only.
+    pub out_of_step: Option<u64>,
 }
 
 /// One processor.
@@ -39,11 +42,15 @@ pub struct Pcpu {
 /// The report on these processors, in the order of their numbers.
 pub fn report(about: &About, pcpus: &[Pcpu]) -> Value {
     let pcpus: Vec<Value> = pcpus.iter().enumerate().map(|(number, of)| pcpu(number, of)).collect();
-    let About { machine, mhz, model, from, modelled, check } = about;
-    json!({
+    let About { machine, mhz, model, from, modelled, check, out_of_step } = about;
+    let mut report = json!({
         "version": VERSION, "machine": machine, "mhz": mhz, "model": model, "from": from, "modelled": modelled,
         "check": check, "pcpus": pcpus
-    })
+    });
+    if let Some(times) = out_of_step {
+        report["out_of_step"] = (*times).into();
+    }
+    report
 }
 
 fn pcpu(number: usize, Pcpu { record, differences, regions, is_spare }: &Pcpu) -> Value {
@@ -111,8 +118,15 @@ mod tests {
     fn counters_stand_by_side() {
         let mut record = Record::default();
         record.sides[Side::Nested as usize].walk_refs = 24;
-        let about =
-            About { machine: "m", mhz: 2000, model: "full", from: "boot", modelled: true, check: "miss" };
+        let about = About {
+            machine: "m",
+            mhz: 2000,
+            model: "full",
+            from: "boot",
+            modelled: true,
+            check: "miss",
+            out_of_step: None,
+        };
         let region = Region { times: 3, counted: record };
         let pcpus = [
             Pcpu { record, differences: vec![], regions: vec![], is_spare: false },
@@ -149,8 +163,15 @@ mod tests {
         let mut record = Record::default();
         (record.sides[0].cycles, record.stand_ins.cycles) = (100, 30);
         record.agile = AgileCounters { walks: [5, 4, 3, 2, 1, 0], stand_ins: 2, ..AgileCounters::default() };
-        let about =
-            About { machine: "m", mhz: 2000, model: "full", from: "boot", modelled: true, check: "miss" };
+        let about = About {
+            machine: "m",
+            mhz: 2000,
+            model: "full",
+            from: "boot",
+            modelled: true,
+            check: "miss",
+            out_of_step: None,
+        };
         let report =
             report(&about, &[Pcpu { record, differences: vec![], regions: vec![], is_spare: false }]);
         let pcpu = &report["pcpus"][0];

@@ -142,7 +142,7 @@ fn the_short_way_has_the_effect_of_the_common_one() {
         (virt.regs.clone(), virt.delivered.clone(), virt.flushes.clone())
     };
     let mut random = Random(12);
-    for (n, (access, code)) in (0..120).zip(ACCESSES.into_iter().cycle()) {
+    for (n, (access, code)) in (0..60).zip(ACCESSES.into_iter().cycle()) {
         let long = n % 4 < 2;
         let paging = if long { cr0::PG } else { 0 };
         let cr0 = cr0::PE | cr0::ET | paging | random.draw() & (cr0::WP | cr0::TS | cr0::NE | cr0::AM);

@@ -112,6 +112,8 @@ pub const LOADS_AND_STORES: c_int = 3;
 pub const EQUAL: c_int = 2;
 /// Call if the word is not equal to the immediate value.
 pub const NOT_EQUAL: c_int = 3;
+/// Call if the word is at least the immediate value.
+pub const AT_LEAST: c_int = 7;
 /// Add the immediate value to the word.
 pub const ADD: c_int = 0;
 
@@ -119,6 +121,7 @@ unsafe extern "C" {
     pub fn qemu_plugin_reset(id: Id, callback: extern "C" fn(Id));
     pub fn qemu_plugin_register_vcpu_init_cb(id: Id, callback: extern "C" fn(Id, c_uint));
     pub fn qemu_plugin_register_vcpu_tb_trans_cb(id: Id, callback: extern "C" fn(Id, *mut Block));
+    pub fn qemu_plugin_register_vcpu_idle_cb(id: Id, callback: extern "C" fn(Id, c_uint));
     pub fn qemu_plugin_register_flush_cb(id: Id, callback: extern "C" fn(Id));
     pub fn qemu_plugin_register_atexit_cb(
         id: Id,

@@ -11,6 +11,7 @@
 
 mod callbacks;
 mod ffi;
+mod keeper;
 mod memory;
 mod options;
 mod registers;
@@ -66,6 +67,7 @@ unsafe fn register(id: ffi::Id) {
         ffi::qemu_plugin_register_vcpu_init_cb(id, Vcpu::start);
         ffi::qemu_plugin_register_vcpu_tb_trans_cb(id, translate::block);
         ffi::qemu_plugin_register_flush_cb(id, translate::flushed);
+        ffi::qemu_plugin_register_vcpu_idle_cb(id, keeper::halts);
         ffi::qemu_plugin_register_atexit_cb(id, state::finish, std::ptr::null_mut());
     }
 }

@@ -25,6 +25,7 @@ use labsim::{
 
 use crate::{
     ffi,
+    keeper::Keeper,
     memory::{Mapping, Ram, other_mapping},
     options::{Broken, Model, ModelFrom, Options, check_name, from_name, model_name},
     registers::Registers,
@@ -37,6 +38,8 @@ pub struct Score {
     pub instructions: u64,
     /// The code that runs: see [`crate::translate`]. Another value has the next block call back.
     pub code: u64,
+    /// Instructions since the processor has last looked whether it is ahead of others.
+    pub since: u64,
 }
 
 /// [`Score::code`] of no block.
@@ -51,6 +54,8 @@ pub struct Plugin {
     models: AtomicBool,
     /// What is compared.
     pub check: Checking,
+    /// Keeps several processors in step.
+    pub keeper: Option<Keeper>,
     broken: Option<Broken>,
     /// The machine's memory.
     pub ram: Ram,
@@ -149,6 +154,7 @@ impl Plugin {
             from: options.from,
             models: AtomicBool::new(options.from == ModelFrom::Boot),
             check: options.check,
+            keeper: (pcpus > 1).then(|| Keeper::new(numbers)),
             broken: options.broken,
             ram,
             ram_file: options.ram,
@@ -366,7 +372,9 @@ pub extern "C" fn finish(_id: ffi::Id, _data: *mut c_void) {
     }
     let (model, check) = (model_name(plugin.model), check_name(plugin.check));
     let (from, modelled) = (from_name(plugin.from), plugin.models());
-    let about = About { machine: &plugin.machine, mhz: plugin.mhz, model, from, modelled, check };
+    let out_of_step = plugin.keeper.as_ref().map(Keeper::out_of_step);
+    let about =
+        About { machine: &plugin.machine, mhz: plugin.mhz, model, from, modelled, check, out_of_step };
     let text = format!("{:#}\n", report(&about, &pcpus));
     match &plugin.report {
         Some(path) => {

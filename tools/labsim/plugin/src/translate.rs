@@ -13,7 +13,7 @@ use labsim::model::{
 
 use crate::{
     callbacks::{self, Instruction},
-    ffi,
+    ffi, keeper,
     options::Model,
     state::{ASK, Score, plugin},
 };
@@ -65,6 +65,21 @@ pub extern "C" fn block(_id: ffi::Id, block: *mut ffi::Block) {
         ffi::qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(block, ffi::ADD, word, count as u64);
         if plugin.model == Model::Count || count == 0 {
             return;
+        }
+        if plugin.keeper.is_some() || !plugin.models() {
+            // By instructions, and not in the callbacks that are there anyway: a loop within one line has none of these.
+            let (word, none) = (plugin.word(offset_of!(Score, since)), std::ptr::null_mut());
+            ffi::qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(block, ffi::ADD, word, count as u64);
+            let (callback, condition) = (keeper::stride, ffi::AT_LEAST);
+            ffi::qemu_plugin_register_vcpu_tb_exec_cond_cb(
+                block,
+                callback,
+                ffi::NO_REGISTERS,
+                condition,
+                word,
+                keeper::STRIDE,
+                none,
+            );
         }
         let info = Box::into_raw(Box::new(describe(block, count, kept)));
         kept.blocks.push(info);

@@ -18,6 +18,7 @@ pub mod filter;
 pub mod hierarchy;
 pub mod index;
 pub mod memory;
+pub mod pace;
 pub mod policy;
 pub mod prefetch;
 pub mod processor;

@@ -177,6 +177,11 @@ impl<M: Memory> Processor<M> {
         counters.cycles = counters.instructions + counters.stall_cycles;
     }
 
+    /// All cycles that it was charged so far; `instructions` were executed in all.
+    pub fn cycles(&self, instructions: u64) -> u64 {
+        self.record.sides.iter().fold(instructions, |sum, side| sum.wrapping_add(side.stall_cycles))
+    }
+
     fn stall(&mut self, cycles: u64) {
         self.counters().stall_cycles += cycles;
     }

@@ -219,6 +219,8 @@ fn what_is_not_present_faults() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
     /// With any caches and any order of walks, a walk leads where one without caches does, and never costs more.
     #[test]
     fn caches_change_costs_only(

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// With five tests, more than 100 000 operations.
-const CASES: u32 = 40;
+/// With five tests, more than 70 000 operations.
+const CASES: u32 = 28;
 
 fn check(kind: Option<PagingKind>) {
     let asked = std::env::var("ORACLE_CASES").ok().and_then(|n| n.parse().ok());
