@@ -2,7 +2,7 @@
 //!
 //! An emulator runs each processor in a thread of its own, at a rate that depends on what it executes and on what else the
 //! development machine does. Without this, which of two processors fills a cache that they share, and how much one of them gets done
-//! while the other waits for it, would be matters of these rates. The emulator's threads call [`Pace::reached`] every so many
+//! while the other waits for it, would be matters of these rates. The emulator's threads call [`Pace::reached`] after a number of
 //! instructions, and [`Pace::halts`] when a processor halts.
 //!
 //! A processor's time is its cycles plus a base. One that was halted goes on from the latest time that any other one has reached: it
@@ -46,7 +46,7 @@ impl Pace {
             let time = self.others(processor).max().unwrap_or(own).max(own);
             place.base.store(time.wrapping_sub(cycles), Relaxed);
             place.time.store(time, Relaxed);
-            // Whoever sees that it executes sees from when on.
+            // A processor that sees that it executes sees from when on.
             place.executes.store(true, Release);
         }
         let own = place.base.load(Relaxed).wrapping_add(cycles);
@@ -84,7 +84,7 @@ mod tests {
         assert!(!pace.reached(0, 5101));
         assert!(pace.reached(1, 8));
         assert!(pace.reached(0, 5101));
-        // A halted one holds nobody back, and has waited.
+        // A halted one holds none back, and has waited.
         pace.halts(1);
         assert!(pace.reached(0, 9000));
         assert!(pace.reached(1, 9));
@@ -116,7 +116,7 @@ mod tests {
                 let running = || (0..4).filter(|other| executes[*other]);
                 let least = running().map(|other| reached[other]).min().unwrap();
                 prop_assert_eq!(goes_on, time <= least + 100);
-                // Whoever is last is never told to wait.
+                // The last one is never told to wait.
                 let last = running().min_by_key(|other| reached[*other]).unwrap();
                 prop_assert!(pace.reached(last, cycles[last]));
             }
