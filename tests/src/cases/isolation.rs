@@ -50,7 +50,7 @@ const HOSTILE_VCPUS: u64 = 4;
 /// Linux gets at least this percentage of the time that is due to it.
 const LEAST_PERCENT: u64 = 80;
 /// Linux computes for this many seconds without the hostile guest,
-const ALONE: u64 = 2;
+const ALONE: u64 = 3;
 /// and beside it does at least this percentage of the work that it then did in the same time of real processors. 67 % are due
 /// to it; the bound is lower because there may be fewer real processors than PCPUs, with a load that changes meanwhile.
 const LEAST_WORK_PERCENT: u64 = 33;
@@ -65,9 +65,9 @@ const NUDGE: &[u8] = b"\x01pvcpus\rrestart hostile\rquit\r";
 /// A busy machine may take this many times as long as the guest is meant to run, plus this time.
 const PATIENCE: (u32, Duration) = (10, Duration::from_secs(900));
 
-/// Four seconds of the guests' time: each VCPU runs for some hundred time slices.
+/// Five seconds of the guests' time: each VCPU runs for some hundred time slices.
 fn short(context: &Context) -> Result<()> {
-    isolation(context, 4, 1)
+    isolation(context, 5, 1)
 }
 
 /// For `ISOLATION_MINUTES` minutes, or 30, with the seed `ISOLATION_SEED`, or one of the clock's.
