@@ -124,7 +124,7 @@ fn point(setup: &Setup, scene: Scene, twelfths: u64) -> Point {
     // Whatever a program uses within some milliseconds is one region: here a VM has one. A phase is as long as it is by the clock, of
     // which a VCPU may be charged a third only.
     let regions = format!(
-        "partition,q_us=10000,period_ms={},phase_ms=40,move_us=4,least_us=60,cache_kib={cache}",
+        "partition,q_us=200,period_ms={},phase_ms=20,move_us=4,least_us=60,cache_kib={cache}",
         scene.period_ms
     );
     let text = format!("{} isolation {kib} {noisy_kib} {regions} {:?} {ACCESSES}", setup.inputs(), scene.ms);
