@@ -121,8 +121,7 @@ pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) ->
 fn point(setup: &Setup, scene: Scene, twelfths: u64) -> Point {
     let cache = setup.cache_kib();
     let (kib, noisy_kib) = (cache * twelfths / 12, cache * 13 / 12);
-    // Whatever a program uses within some milliseconds is one region: here a VM has one. A phase is as long as it is by the clock, of
-    // which a VCPU may be charged a third only.
+    // As for the figure of two regions: a visit of `q` is not worth a move. A longer phase finds no more, and costs more.
     let regions = format!(
         "partition,q_us=200,period_ms={},phase_ms=20,move_us=4,least_us=60,cache_kib={cache}",
         scene.period_ms

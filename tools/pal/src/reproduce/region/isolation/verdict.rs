@@ -82,8 +82,7 @@ pub const EXPLAINED: &str = "\
 of the last-level cache in 1000 of these. *mapped*: memory of the VM that was mapped to a cache
 while it was measured, at the most, and to which one. *moves*: of its VCPU between caches, in all of
 the run. *pace*: the part of its time for which a VCPU was charged cycles, without regions and with
-them; processors of the emulator do not keep step, and the rest is waiting for the one that is
-ahead.
+them; the rest is waiting for another processor.
 ";
 
 impl Measured {
