@@ -114,19 +114,20 @@ fn agile(counted: &AgileCounters) -> Value {
 mod tests {
     use super::*;
 
+    const ABOUT: About<'_> = About {
+        machine: "m",
+        mhz: 2000,
+        model: "full",
+        from: "boot",
+        modelled: true,
+        check: "miss",
+        out_of_step: None,
+    };
+
     #[test]
     fn counters_stand_by_side() {
         let mut record = Record::default();
         record.sides[Side::Nested as usize].walk_refs = 24;
-        let about = About {
-            machine: "m",
-            mhz: 2000,
-            model: "full",
-            from: "boot",
-            modelled: true,
-            check: "miss",
-            out_of_step: None,
-        };
         let region = Region { times: 3, counted: record };
         let pcpus = [
             Pcpu { record, differences: vec![], regions: vec![], is_spare: false },
@@ -138,7 +139,7 @@ mod tests {
             },
             Pcpu { record, differences: vec![], regions: vec![], is_spare: true },
         ];
-        let report = report(&about, &pcpus);
+        let report = report(&ABOUT, &pcpus);
         assert_eq!(report["pcpus"][0]["regions"], Value::Null);
         let regions = report["pcpus"][1]["regions"].as_array().unwrap();
         assert_eq!((regions.len(), &regions[0]["region"], &regions[0]["times"]), (1, &json!(1), &json!(3)));
@@ -163,17 +164,8 @@ mod tests {
         let mut record = Record::default();
         (record.sides[0].cycles, record.stand_ins.cycles) = (100, 30);
         record.agile = AgileCounters { walks: [5, 4, 3, 2, 1, 0], stand_ins: 2, ..AgileCounters::default() };
-        let about = About {
-            machine: "m",
-            mhz: 2000,
-            model: "full",
-            from: "boot",
-            modelled: true,
-            check: "miss",
-            out_of_step: None,
-        };
         let report =
-            report(&about, &[Pcpu { record, differences: vec![], regions: vec![], is_spare: false }]);
+            report(&ABOUT, &[Pcpu { record, differences: vec![], regions: vec![], is_spare: false }]);
         let pcpu = &report["pcpus"][0];
         assert_eq!((&pcpu["host"]["cycles"], &pcpu["stand_ins"]["cycles"]), (&json!(70), &json!(30)));
         assert_eq!(pcpu["agile"]["walks"], json!([5, 4, 3, 2, 1, 0]));

@@ -4,7 +4,10 @@
 //! each variable has one that stands for it.
 
 use anyhow::{Result, anyhow};
-use plotters::{coord::Shift, prelude::*};
+use plotters::{
+    coord::{Shift, types::RangedCoordf64},
+    prelude::*,
+};
 
 use super::figures::Step;
 
@@ -47,6 +50,7 @@ fn hex(RGBColor(red, green, blue): RGBColor) -> String {
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type OverTime<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 type Drawn<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// Where the figures are in a drawing, in its pixels: from left to right, from top to bottom.
@@ -112,6 +116,13 @@ pub fn cut(lines: &[Line], top: f64) -> Option<String> {
     Some(format!("{above} of {} steps are higher than the axis, up to {highest}.", values.len()))
 }
 
+/// A chart over the seconds from 0 to `end`, below this margin, whose axis ends at `top`.
+fn over_time<'a, 'b>(area: &'a Area<'b>, margin: u32, end: f64, top: f64) -> Drawn<OverTime<'a, 'b>> {
+    let mut chart = ChartBuilder::on(area);
+    chart.margin_top(margin).margin_right(16).x_label_area_size(34).y_label_area_size(64);
+    Ok(chart.build_cartesian_2d(0.0..end, 0.0..top)?)
+}
+
 /// Draws a figure from 0 to this second, and tells where and how high it is. `None`: no series has a step.
 ///
 /// # Errors
@@ -119,12 +130,7 @@ pub fn cut(lines: &[Line], top: f64) -> Option<String> {
 pub fn figure(lines: &[Line], end: f64) -> Result<Option<(String, Box4, f64)>> {
     let Some(top) = limit(lines) else { return Ok(None) };
     let body = |area: &Area<'_>| -> Drawn<Box4> {
-        let mut chart = ChartBuilder::on(area)
-            .margin_top(8)
-            .margin_right(16)
-            .x_label_area_size(34)
-            .y_label_area_size(64)
-            .build_cartesian_2d(0.0..end, 0.0..top)?;
+        let mut chart = over_time(area, 8, end, top)?;
         chart
             .configure_mesh()
             .x_desc("seconds")
@@ -162,12 +168,7 @@ pub fn figure(lines: &[Line], end: f64) -> Result<Option<(String, Box4, f64)>> {
 pub fn modes(rows: &[(&str, Vec<Stretch>)], end: f64) -> Result<String> {
     let height = ROW * rows.len() as u32 + 44;
     let body = |area: &Area<'_>| -> Drawn<Box4> {
-        let mut chart = ChartBuilder::on(area)
-            .margin_top(4)
-            .margin_right(16)
-            .x_label_area_size(34)
-            .y_label_area_size(64)
-            .build_cartesian_2d(0.0..end, 0.0..rows.len() as f64)?;
+        let mut chart = over_time(area, 4, end, rows.len() as f64)?;
         chart
             .configure_mesh()
             .x_desc("seconds")
@@ -211,12 +212,7 @@ pub fn map(cells: &[Cell], rows: usize, top: f64, end: f64) -> Result<String> {
     let high = top.max(1e-3);
     let row = high / rows.max(1) as f64;
     let body = |area: &Area<'_>| -> Drawn<Box4> {
-        let mut chart = ChartBuilder::on(area)
-            .margin_top(8)
-            .margin_right(16)
-            .x_label_area_size(34)
-            .y_label_area_size(64)
-            .build_cartesian_2d(0.0..end, 0.0..high)?;
+        let mut chart = over_time(area, 8, end, high)?;
         chart
             .configure_mesh()
             .x_desc("seconds")

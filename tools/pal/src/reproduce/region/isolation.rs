@@ -17,7 +17,6 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
-use serde_json::{Value, json};
 
 use self::{
     verdict::{Measured, VMS},
@@ -36,12 +35,14 @@ use crate::{
     report,
     run::end_with_pal,
     samples::Run,
-    status::Usage,
     ui::{Ui, shell_word},
 };
 
 /// The figure's name.
 pub const NAME: &str = "region-fig38";
+
+/// What the file of points says that it is.
+const KIND: &str = "isolation";
 
 /// Loads from one exit that samples count to the next.
 const ACCESSES: u64 = 5000;
@@ -83,7 +84,7 @@ pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) ->
     let path = args.json.clone().unwrap_or_else(|| cache.join("isolation.json"));
     let _lock = lock(&cache, ui)?;
     super::check_files([Some(&path), args.output.as_ref()])?;
-    let mut kept = read(&path)?;
+    let mut kept = super::read(&path, KIND, NAME)?;
     let needs = Needs { project, ui, yes: args.yes };
     let scratch = crate::compare::scratch::Scratch::new()?;
     let setup = Setup::new(&needs, scratch.path(), &lab)?;
@@ -104,8 +105,7 @@ pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) ->
         };
         kept.retain(|old| old["inputs"] != point.inputs.as_str());
         kept.push(measured.document(&lab, &point.regions, &point.inputs));
-        let document = json!({ "t": "isolation", "schema": 1, "points": kept });
-        store::write(&path, (document.to_string() + "\n").as_bytes())?;
+        super::write(&path, KIND, &kept)?;
         all.push((point, measured));
     }
     let measured: Vec<_> = all.iter().map(|(_, measured)| measured).collect();
@@ -218,22 +218,6 @@ fn execute(setup: &Setup, scene: Scene, point: &Point, regions: &str, dir: &Path
         bail!("{}\n{said}{errors}pal {}", output.status, words.join(" "));
     }
     Ok(Run::open(&samples)?)
-}
-
-/// The points of a file.
-fn read(path: &Path) -> Result<Vec<Value>> {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    if text.trim().is_empty() {
-        return Ok(Vec::new());
-    }
-    let document: Value = serde_json::from_str(&text).unwrap_or_default();
-    match document["points"].as_array() {
-        Some(points) if document["t"] == "isolation" && document["schema"] == 1 => Ok(points.clone()),
-        _ => bail!(Usage::new(format!(
-            "{}: these are no points of {NAME}; choose another place, or remove it",
-            path.display()
-        ))),
-    }
 }
 
 /// What a person reads.

@@ -27,6 +27,9 @@ use crate::{
     ui::Ui,
 };
 
+/// What the file of points says that it is.
+const KIND: &str = "regions";
+
 const PAPER: &str = "Lee, Ph.D. thesis, Georgia Tech 2013";
 
 /// A figure.
@@ -139,7 +142,7 @@ fn perform(
     args: &ReproduceArgs,
     ui: &Ui,
 ) -> Result<Vec<Measured>> {
-    let kept = read(path)?;
+    let kept = read(path, KIND, "a figure on regions")?;
     let known = |point: &Point| kept.iter().find(|old| old["inputs"] == point.inputs.as_str());
     let mut results: Vec<Option<Measured>> =
         points.iter().map(|point| known(point).and_then(|old| Measured::of(point, old))).collect();
@@ -163,26 +166,31 @@ fn perform(
             documents.push(measured.document());
             results[*n] = Some(measured);
         }
-        let document = json!({ "t": "regions", "schema": 1, "points": documents });
-        store::write(path, (document.to_string() + "\n").as_bytes())?;
+        write(path, KIND, &documents)?;
     }
     results.into_iter().map(|measured| measured.context("a point was not run")).collect()
 }
 
-/// The points of a file.
-fn read(path: &Path) -> Result<Vec<Value>> {
+/// The points of a file of this kind, which are `whose`. None: it is empty, or not there.
+fn read(path: &Path, kind: &str, whose: &str) -> Result<Vec<Value>> {
     let text = fs::read_to_string(path).unwrap_or_default();
     if text.trim().is_empty() {
         return Ok(Vec::new());
     }
     let document: Value = serde_json::from_str(&text).unwrap_or_default();
     match document["points"].as_array() {
-        Some(points) if document["t"] == "regions" && document["schema"] == 1 => Ok(points.clone()),
+        Some(points) if document["t"] == kind && document["schema"] == 1 => Ok(points.clone()),
         _ => bail!(Usage::new(format!(
-            "{}: these are no points of a figure on regions; choose another place, or remove it",
+            "{}: these are no points of {whose}; choose another place, or remove it",
             path.display()
         ))),
     }
+}
+
+/// Writes the points of a file of this kind.
+fn write(path: &Path, kind: &str, points: &[Value]) -> Result<()> {
+    let document = json!({ "t": kind, "schema": 1, "points": points });
+    store::write(path, (document.to_string() + "\n").as_bytes())
 }
 
 const HEAD: [&str; 8] =
