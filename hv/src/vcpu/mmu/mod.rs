@@ -227,7 +227,8 @@ pub fn load<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat,
     }
 }
 
-/// The same for a guest with this CR0, if it is a root that was in use lately and nothing must be done for it but to load it. False: nothing has changed.
+/// The same for a guest with this CR0, if it is a root that was in use lately and nothing must be done for it but to load it. False:
+/// nothing has changed.
 #[inline(always)]
 pub fn load_recent<V: Virt, M: HostMemory>(
     vcpu: &mut Vcpu<V>,

@@ -1,7 +1,7 @@
 //! What the samples of a run say of its programs: pure.
 //!
-//! Clocks of a machine with several processors at work are those of the one that is ahead, so a guest cannot measure itself there. Each
-//! VCPU's cycles are its own, in the samples. `memlat beats` executes CPUID after each number of loads in the part of it that is to be
+//! On a machine with several processors at work a guest's clock has the time of waiting for others in it, too. Each VCPU's cycles are
+//! its own, in the samples. `memlat beats` executes CPUID after each number of loads in the part of it that is to be
 //! measured: exits that the same samples count.
 
 use crate::samples::{Run, Sample};
