@@ -1,5 +1,7 @@
 //! Regions that the hypervisor finds by itself, in unmodified guests.
 
+use std::ops::Range;
+
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
@@ -12,7 +14,9 @@ pub const CASES: &[Case] = &[
     // never do.
     only("qemu-svm", "regions: those of a program are mapped to two caches", spread).at_length(),
     only("qemu-svm", "regions: two caches are better than one, by modelled cycles", gains),
-    only("qemu-svm", "regions: figure 18 of the thesis, its quick form", figure).at_length(),
+    only("qemu-svm", "regions: figures 18 and 28 of the thesis, their quick forms", figures).at_length(),
+    only("qemu-svm", "regions: large programs on a cache each, figure 29, its quick form", balanced)
+        .at_length(),
     only("qemu-svm", "regions: a noisy VM is isolated, figure 38, its quick form", isolated).at_length(),
 ];
 
@@ -113,25 +117,40 @@ fn seen(context: &Context, samples: &str, moves: u64) -> Result<()> {
     Ok(())
 }
 
-/// As a person runs it; which claims hold is the figure's to say.
-fn figure(context: &Context) -> Result<()> {
+/// As a person runs them; which claims hold is the figures' to say.
+fn figures(context: &Context) -> Result<()> {
     let json = context.path("points.json");
-    let run = context.pal(["reproduce", "region-fig18", "--quick", "--json", &json], None)?.status(0)?;
-    let said = run.stdout();
-    ensure!(said.matches("shape  ").count() == 5 && said.contains("(modelled)"), "{said}");
+    for (name, claims) in [("region-fig18", 4), ("region-fig28", 1)] {
+        let run = context.pal(["reproduce", name, "--quick", "--json", &json], None)?.status(0)?;
+        let said = run.stdout();
+        ensure!(said.matches("shape  ").count() == claims && said.contains("(modelled)"), "{name}: {said}");
+    }
     Ok(())
 }
 
 /// As a person runs it. Where the VMs begin, and so which one is disturbed, is the scheduler's to say; what the figure says of both runs
-/// are VMs that were measured, and their memory on a cache.
+/// are VMs that were measured, and their memory on a cache: the same one for both memlats.
 fn isolated(context: &Context) -> Result<()> {
-    let json = context.path("isolation.json");
-    let run = context.pal(["reproduce", "region-fig38", "--quick", "--json", &json], None)?.status(0)?;
-    let said = run.stdout();
-    ensure!(said.matches("shape  ").count() == 3 && said.contains("(modelled)"), "{said}");
-    let points: Value = serde_json::from_str(&std::fs::read_to_string(&json)?)?;
-    let memlats = points["points"][0]["partition"].as_array().context("no VMs")?.iter().skip(1);
-    let caches: Vec<_> = memlats.map(|vm| &vm["cache"]).collect();
-    ensure!(caches.len() == 2 && caches[0].is_u64() && caches[0] == caches[1], "{points}");
+    let caches = several(context, "region-fig38", 3, 1..3)?;
+    ensure!(caches[0].is_u64() && caches[0] == caches[1], "{caches:?}");
     Ok(())
+}
+
+/// The same of the figure with two large programs: one on each cache.
+fn balanced(context: &Context) -> Result<()> {
+    let caches = several(context, "region-fig29", 2, 0..2)?;
+    ensure!(caches.iter().all(Value::is_u64) && caches[0] != caches[1], "{caches:?}");
+    Ok(())
+}
+
+/// Runs a figure with several VMs that makes so many claims, and returns the caches that these VMs were mapped to.
+fn several(context: &Context, figure: &str, claims: usize, vms: Range<usize>) -> Result<Vec<Value>> {
+    let json = context.path("points.json");
+    let run = context.pal(["reproduce", figure, "--quick", "--json", &json], None)?.status(0)?;
+    let said = run.stdout();
+    ensure!(said.matches("shape  ").count() == claims && said.contains("(modelled)"), "{said}");
+    let points: Value = serde_json::from_str(&std::fs::read_to_string(&json)?)?;
+    let all = points["points"][0]["on"].as_array().context("no VMs")?;
+    let caches: Vec<_> = all.get(vms).context("too few VMs")?.iter().map(|vm| vm["cache"].clone()).collect();
+    Ok(caches)
 }

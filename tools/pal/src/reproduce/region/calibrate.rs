@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::json;
 
-use super::point::{Measured, Setup};
+use super::point::{Measured, Pace, Setup};
 use crate::{
     compare::{scratch::Scratch, store},
     host::needs::Needs,
@@ -93,7 +93,7 @@ pub fn run(args: &CalibrateArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let needs = Needs { project, ui, yes: args.yes };
     let scratch = Scratch::new()?;
     let setup = Setup::new(&needs, scratch.path(), &args.lab)?;
-    let (one, two) = (setup.point(3, 14), setup.point(6, 14));
+    let (one, two) = (setup.point(Pace::DENSE, 3, 14), setup.point(Pace::DENSE, 6, 14));
     let _step = ui.step("memlat");
     let (one, two): (Measured, Measured) = (setup.perform(&one)?, setup.perform(&two)?);
     let Some(cycles) = two.unify.cycles_per_move() else {
@@ -106,7 +106,7 @@ pub fn run(args: &CalibrateArgs, project: &Project, ui: &Ui) -> Result<u8> {
         hit_ns: one.off.ns_per_access,
         miss_ns: two.off.ns_per_access,
         move_us: cycles / f64::from(two.point.mhz()),
-        touch_us: two.unify.us_per_touch().context("no phase has seen a fault")?,
+        touch_us: two.unify.us_per_touch(two.point.pace).context("no phase has seen a fault")?,
     };
     if times.miss_ns <= times.hit_ns {
         bail!("an access takes as long with one cache as with two: nothing is to be gained on {}", args.lab);

@@ -1,10 +1,10 @@
 //! The figures of the thesis on memory regions: memlat runs on a lab machine of two packages, with `--regions` and without.
-//! [`point`] runs one point of a figure, [`verdict`] has the claims; [`calibrate`] is made of points, too. [`isolation`] is the figure with
-//! several VMs.
+//! [`point`] runs one point of a figure, [`verdict`] has the claims; [`calibrate`] is made of points, too. [`several`] has the figures
+//! with several VMs.
 
 pub mod calibrate;
-mod isolation;
 mod point;
+mod several;
 mod verdict;
 
 use std::{
@@ -17,7 +17,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use self::point::{Measured, Point, Setup};
+use self::point::{Measured, Pace, Point, Setup};
 use super::{ReproduceArgs, verdict::Claim};
 use crate::{
     compare::{scratch::Scratch, store, table::percent},
@@ -29,6 +29,9 @@ use crate::{
 
 /// What the file of points says that it is.
 const KIND: &str = "regions";
+
+/// The figure of what regions cost.
+const COST: &str = "region-fig28";
 
 const PAPER: &str = "Lee, Ph.D. thesis, Georgia Tech 2013";
 
@@ -43,14 +46,24 @@ pub struct Figure {
 }
 
 /// All of them.
-pub const FIGURES: [Figure; 2] = [
+pub const FIGURES: [Figure; 4] = [
     Figure {
         name: "region-fig18",
         shows: "memlat with two regions that are mapped to two caches, beside one cache",
         labs: &["clovertown-x5365", "westmere-x5660"],
     },
     Figure {
-        name: isolation::NAME,
+        name: COST,
+        shows: "what it costs to look for regions where one cache is enough, at the hypervisor's own period",
+        labs: &["clovertown-x5365", "westmere-x5660"],
+    },
+    Figure {
+        name: several::BALANCED,
+        shows: "two programs that each want a cache, which `balance` pairs with small ones",
+        labs: &["clovertown-x5365"],
+    },
+    Figure {
+        name: several::ISOLATED,
         shows: "two memlats beside a VM that pollutes caches, which `partition` isolates",
         labs: &["westmere-x5660"],
     },
@@ -61,6 +74,15 @@ pub fn find(name: &str) -> Option<&'static Figure> {
     FIGURES.iter().find(|figure| figure.name == name)
 }
 
+/// How often regions are looked for in a figure.
+fn pace(figure: &Figure, quick: bool) -> Pace {
+    match (figure.name, quick) {
+        (COST, true) => Pace { measured: 2000, ..Pace::USUAL },
+        (COST, false) => Pace::USUAL,
+        _ => Pace::DENSE,
+    }
+}
+
 /// The list of figures.
 pub fn list() -> String {
     FIGURES.iter().map(|figure| format!("{:<12} {} ({PAPER})\n", figure.name, figure.shows)).collect()
@@ -68,7 +90,12 @@ pub fn list() -> String {
 
 /// Sizes of each of the two regions, in eighths of a cache, and accesses of a visit as powers of two. Not all pairs: a size that
 /// forbids a gain is tried with visits that allow it, and the other way round.
-fn grid(quick: bool) -> Vec<(u32, u32)> {
+fn grid(figure: &Figure, quick: bool) -> Vec<(u32, u32)> {
+    if figure.name == COST {
+        // Both regions fit into one cache. Visits below, in, and above the range in which a move pays.
+        let sizes: &[u32] = if quick { &[3] } else { &[1, 2, 3] };
+        return sizes.iter().flat_map(|size| [9, 14, 19].map(|visit| (*size, visit))).collect();
+    }
     let (sizes, visits): (&[u32], &[u32]) = if quick {
         (&[3, 6, 12], &[9, 14, 19])
     } else {
@@ -91,8 +118,8 @@ pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) ->
         ))
         .into());
     }
-    if figure.name == isolation::NAME {
-        return isolation::run(figure, args, project, ui);
+    if [several::BALANCED, several::ISOLATED].contains(&figure.name) {
+        return several::run(figure, args, project, ui);
     }
     let labs: Vec<String> = match &args.lab {
         Some(lab) => vec![lab.clone()],
@@ -106,13 +133,16 @@ pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) ->
     check_files([Some(&path), args.output.as_ref()])?;
     let needs = Needs { project, ui, yes: args.yes };
     let scratch = Scratch::new()?;
-    let mut all = Vec::new();
+    let (mut all, pace) = (Vec::new(), pace(figure, args.quick));
     for lab in labs {
         let setup = Setup::new(&needs, scratch.path(), &lab)?;
-        let points: Vec<Point> =
-            grid(args.quick).into_iter().map(|(size, visit)| setup.point(size, visit)).collect();
+        let points: Vec<Point> = grid(figure, args.quick)
+            .into_iter()
+            .map(|(size, visit)| setup.point(pace, size, visit))
+            .collect();
         let measured = perform(&setup, &points, &path, args, ui)?;
-        let claims = verdict::claims(&lab, &measured);
+        let claims =
+            if figure.name == COST { verdict::cost(&measured) } else { verdict::claims(&lab, &measured) };
         print!("{}", text(figure, &lab, &measured, &claims));
         all.push((lab, measured, claims));
     }

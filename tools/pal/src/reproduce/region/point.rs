@@ -41,6 +41,8 @@ pub struct Point {
     pub visit: u32,
     /// What `--regions` is told.
     pub regions: String,
+    /// How often regions are looked for, and for how long it runs.
+    pub pace: Pace,
     mhz: u32,
     /// Hash of all that it depends on.
     pub inputs: String,
@@ -79,12 +81,27 @@ pub struct Measured {
     pub unify: Run,
 }
 
-/// Modelled milliseconds from a phase of regioning to the next, of a phase, before the measurement, and of it: it has one phase.
-const PERIOD_MS: u32 = 300;
-const PHASE_MS: u32 = 20;
-const WARM_MS: u32 = 700;
-const MEASURE_MS: u32 = PERIOD_MS;
-/// The same without regions, where nothing has to be found.
+/// How often regions are looked for, and for how long a run lasts; all in modelled milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// From a phase of regioning to the next.
+    pub period: u32,
+    /// Length of a phase.
+    pub phase: u32,
+    /// Before the part that is measured.
+    pub warm: u32,
+    /// Length of that part: some whole periods, so that it has as many phases wherever it begins.
+    pub measured: u32,
+}
+
+impl Pace {
+    /// Regions are found in a short run.
+    pub const DENSE: Pace = Pace { period: 300, phase: 20, warm: 700, measured: 300 };
+    /// The hypervisor's own period and phase, and the thesis'.
+    pub const USUAL: Pace = Pace { period: 1000, phase: 10, warm: 1500, measured: 5000 };
+}
+
+/// Modelled milliseconds before the measurement without regions, where nothing has to be found.
 const WARM_OFF_MS: u32 = 100;
 /// How long a run may take.
 pub(super) const TIMEOUT_SECONDS: u32 = 1800;
@@ -133,16 +150,17 @@ impl Setup {
     }
 
     /// A point: regions of this many eighths of a cache, visits of 2^`visit` accesses.
-    pub fn point(&self, size: u32, visit: u32) -> Point {
+    pub fn point(&self, pace: Pace, size: u32, visit: u32) -> Point {
         let cache_kib = self.cache_kib();
         // A move takes some 10 000 cycles; `q` is the time of a visit that is not worth one.
         let regions = format!(
-            "unify,q_us=200,period_ms={PERIOD_MS},phase_ms={PHASE_MS},move_us=4,least_us=60,cache_kib={cache_kib}"
+            "unify,q_us=200,period_ms={},phase_ms={},move_us=4,least_us=60,cache_kib={cache_kib}",
+            pace.period, pace.phase
         );
         let kib = cache_kib * u64::from(size) / 8;
-        let text = format!("{} {kib} {visit} {regions} {WARM_MS} {MEASURE_MS}", self.inputs);
+        let text = format!("{} {kib} {visit} {regions} {} {}", self.inputs, pace.warm, pace.measured);
         let (lab, mhz) = (self.lab.clone(), self.mhz());
-        Point { lab, size, kib, visit, regions, mhz, inputs: bootimg::sha256(text.as_bytes()) }
+        Point { lab, size, kib, visit, regions, pace, mhz, inputs: bootimg::sha256(text.as_bytes()) }
     }
 
     /// Runs a point.
@@ -151,7 +169,7 @@ impl Setup {
     /// A run failed, with what it said.
     pub fn perform(&self, point: &Point) -> Result<Measured> {
         let off = self.execute(point, "off", WARM_OFF_MS)?;
-        let unify = self.execute(point, &point.regions, WARM_MS)?;
+        let unify = self.execute(point, &point.regions, point.pace.warm)?;
         Ok(Measured { point: point.clone(), off, unify })
     }
 
@@ -159,12 +177,14 @@ impl Setup {
         let dir = tempfile::Builder::new().prefix("memlat-").tempdir_in(&self.scratch)?;
         let stats = dir.path().join("stats.json");
         let accesses = 1u64 << point.visit;
-        let exec = format!("/memlat chase {} {accesses} {warm_ms} {MEASURE_MS}", point.kib);
+        let exec = format!("/memlat chase {} {accesses} {warm_ms} {}", point.kib, point.pace.measured);
         let words: Vec<String> = [
             "run",
             "--lab",
             &self.lab,
             "--lab-time",
+            "--lab-from",
+            "session",
             "--lab-check",
             "off",
             "--pcpus",
@@ -236,8 +256,8 @@ impl Run {
     }
 
     /// Microseconds of a phase for each fault there, with what the fault has the program wait for: a bound from above.
-    pub fn us_per_touch(&self) -> Option<f64> {
-        (self.touches > 0).then(|| 1000.0 * f64::from(PHASE_MS) * self.rounds as f64 / self.touches as f64)
+    pub fn us_per_touch(&self, pace: Pace) -> Option<f64> {
+        (self.touches > 0).then(|| 1000.0 * f64::from(pace.phase) * self.rounds as f64 / self.touches as f64)
     }
 
     fn document(&self) -> Value {
@@ -321,6 +341,7 @@ impl Measured {
             kib: 512 * u64::from(size),
             visit,
             regions: "unify".into(),
+            pace: Pace::DENSE,
             mhz: 3000,
             inputs: "x".into(),
         };
