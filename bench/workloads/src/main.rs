@@ -175,7 +175,9 @@ mod tests {
             };
             let (one, again) = (sum(10), sum(10));
             assert_eq!(one, again, "{name}");
-            assert_ne!(one, sum(1000), "{name}: more work is another sum");
+            // One round is the least; most have more at a tenth of the scale.
+            let differs = [100, 1000].into_iter().any(|scale| sum(scale) != one);
+            assert!(differs, "{name}: more work is another sum");
         }
     }
 

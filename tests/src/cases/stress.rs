@@ -10,7 +10,7 @@ use super::{Case, boot::read_stats, only};
 use crate::context::{BOCHS_TIMEOUT, Context};
 
 /// The program's arguments: seed and rounds. It takes seconds.
-const ARGUMENTS: [&str; 2] = ["1", "2"];
+const ARGUMENTS: [&str; 2] = ["1", "1"];
 
 /// A guest, with the bits of its programs.
 pub struct Guest {
@@ -38,7 +38,7 @@ macro_rules! cases {
 cases! {
     "native", "alone", []: "4-level" AMD64 at_length, "2-level" I686 at_length, "PAE" PAE at_length;
     "qemu-svm", "nested", ["--mode", "nested"]: "4-level" AMD64, "2-level" I686 at_length, "PAE" PAE at_length;
-    "qemu-svm", "shadow", ["--mode", "shadow"]: "4-level" AMD64, "2-level" I686 at_length, "PAE" PAE;
+    "qemu-svm", "shadow", ["--mode", "shadow"]: "4-level" AMD64, "2-level" I686 at_length, "PAE" PAE at_length;
     "qemu-svm", "switch=1", ["--mode", "switch=1"]: "4-level" AMD64, "2-level" I686 at_length, "PAE" PAE;
     "qemu-svm", "switch=7", ["--mode", "switch=7"]: "4-level" AMD64 at_length, "2-level" I686 at_length, "PAE" PAE at_length;
     "qemu-svm", "switch=100", ["--mode", "switch=100"]: "4-level" AMD64 at_length, "2-level" I686, "PAE" PAE at_length;
