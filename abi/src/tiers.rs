@@ -33,6 +33,9 @@ words! {
     }
 }
 
+/// What the monitor's answer to `tiers all` and `tiers NAME STATE` begins with, unless it says why it cannot be.
+pub const ANSWER: &str = "fast memory:";
+
 /// Ranges of fast memory that a machine may have.
 pub const MAX_FAST_RANGES: usize = 8;
 

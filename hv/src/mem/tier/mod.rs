@@ -23,7 +23,7 @@ pub mod pool;
 pub mod sharing;
 mod state;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;

@@ -64,13 +64,13 @@ impl Table {
     }
 }
 
-fn pool(frames: u64, sharing: Sharing) -> Arc<FastPool> {
+pub(crate) fn pool(frames: u64, sharing: Sharing) -> Arc<FastPool> {
     let half = frames / 2;
     let ranges = [Hfn(1 << 20)..Hfn((1 << 20) + half), Hfn(1 << 21)..Hfn((1 << 21) + frames - half)];
     Arc::new(FastPool::new(ranges, sharing).unwrap())
 }
 
-fn tiers(pool: &Arc<FastPool>, vm: usize, policy: HotPolicy) -> Tiers {
+pub(crate) fn tiers(pool: &Arc<FastPool>, vm: usize, policy: HotPolicy) -> Tiers {
     let span = Span { low: PAGES - 256, high_start: Gfn(1 << 20), high: 256 };
     let demand = Demand::new(1, None);
     Tiers::new(pool.clone(), vm, demand, span, policy, Box::new(NoBytes)).unwrap()
