@@ -289,6 +289,9 @@ pub fn scrub<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     if piece == 0 {
         // Before the first piece: the regions describe contents that are about to go.
         vm.forget_regions();
+        if let Some(tiers) = &vm.tiers {
+            tiers.reset();
+        }
         if vm.forget_memory().map_err(|hole| NotRam { gpa: hole.start })? {
             return Ok(false);
         }

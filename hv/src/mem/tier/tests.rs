@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::arch::addr::PAGE_SIZE;
 use crate::mem::tier::migration::Move;
-use crate::mem::tier::sharing::{STEPS, divide};
+use crate::mem::tier::sharing::STEPS;
 
 const PAGES: u32 = 1024;
 
@@ -198,18 +198,6 @@ fn lists_take_few_bytes_for_a_page() {
     }
 }
 
-fn demand() -> impl Strategy<Value = Option<Demand>> {
-    let numbers =
-        (1u32..500, 0u32..5000, prop::option::of(0u32..2000), 0u8..STEPS, prop::bool::weighted(0.2));
-    let demand = numbers.prop_map(|(weight, working_set, fixed, state, is_set)| Demand {
-        working_set,
-        state: EState::new(state).unwrap(),
-        is_set,
-        ..Demand::new(weight, fixed)
-    });
-    prop::option::weighted(0.8, demand)
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
@@ -251,30 +239,6 @@ proptest! {
             }
             prop_assert_eq!([list.order(Side::Slow), list.order(Side::Fast)], model.clone());
             prop_assert_eq!(list.is_full(), model[0].len() + model[1].len() == most as usize);
-        }
-    }
-
-    /// No VM gets more than there is, whatever is asked for; and what is not claimed is divided by the parts.
-    #[test]
-    fn shares_fit_the_machine(total in 0u32..4000, vms in prop::collection::vec(demand(), 1..8), policy in 0usize..5) {
-        let policy = Sharing::ALL[policy];
-        let shares: Vec<u32> = (0..vms.len()).map(|of| divide(policy, total, &vms, of)).collect();
-        prop_assert!(shares.iter().map(|share| u64::from(*share)).sum::<u64>() <= total.into(), "{:?}", shares);
-        for (vm, share) in vms.iter().zip(&shares) {
-            match vm {
-                None => prop_assert_eq!(*share, 0),
-                Some(vm) if vm.is_set => prop_assert!(*share <= vm.state.frames(total)),
-                Some(Demand { fixed: Some(fixed), .. }) => prop_assert!(share <= fixed),
-                Some(_) => {}
-            }
-        }
-        if policy == Sharing::Shares {
-            let free = |vm: &Option<Demand>| vm.filter(|vm| vm.fixed.is_none() && !vm.is_set);
-            let of: Vec<_> = vms.iter().zip(&shares).filter_map(|(vm, share)| Some((free(vm)?.weight, *share))).collect();
-            for pair in of.windows(2) {
-                let [(a, of_a), (b, of_b)] = [pair[0], pair[1]].map(|(w, s)| (u64::from(w), u64::from(s)));
-                prop_assert!((of_a * b).abs_diff(of_b * a) <= a.max(b), "{:?}", of);
-            }
         }
     }
 

@@ -54,6 +54,10 @@ pub fn tiers<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Wri
         now.pending,
         frames(now.working_set)
     )?;
+    if let (Some(target), calls) = now.target {
+        let (percent, tenth) = (target.per_mille() / 10, target.per_mille() % 10);
+        writeln!(answer, "the guest wants {percent}.{tenth} % of its hot pages in fast memory; calls {calls}")?;
+    }
     let counts = now.counts;
     writeln!(
         answer,
