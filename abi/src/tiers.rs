@@ -21,6 +21,13 @@ words! {
     }
 }
 
+impl Sharing {
+    /// Whether VMs have E-states by it.
+    pub const fn has_states(self) -> bool {
+        matches!(self, Sharing::EstateQos | Sharing::EstateResource)
+    }
+}
+
 words! {
     /// Which pages are worth fast memory.
     #[derive(Default)]

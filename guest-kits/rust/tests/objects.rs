@@ -58,8 +58,8 @@ fn a_wish_is_kept_or_refused_with_a_reason() {
             assert_eq!(too_much.raw_os_error(), Some(abi::kit::EINVAL as i32));
         }
         Err(why) => {
-            let reasons =
-                [abi::kit::ENOENT, abi::kit::EACCES, abi::kit::ENODEV, abi::kit::EOPNOTSUPP].map(|n| n as i32);
+            let reasons = [abi::kit::ENOENT, abi::kit::EACCES, abi::kit::ENODEV, abi::kit::EOPNOTSUPP]
+                .map(|n| n as i32);
             assert!(why.raw_os_error().is_some_and(|number| reasons.contains(&number)), "{why}");
         }
     }

@@ -209,14 +209,22 @@ struct Steps {
 impl Steps {
     /// One period is over; the state after `state`. `goal`: what is to be in fast memory; `keep`, per mille: what has to fit a state that
     /// it goes down to.
-    fn step(&mut self, state: EState, goal: Target, keep: u64, patience: u8, total: u32, vm: &Demand) -> EState {
+    fn step(
+        &mut self,
+        state: EState,
+        goal: Target,
+        keep: u64,
+        patience: u8,
+        total: u32,
+        vm: &Demand,
+    ) -> EState {
         let hot = u64::from(vm.fast) + u64::from(vm.waiting);
         // As if it had this state alone.
         let has = vm.fast.min(state.frames(total));
         let missing = hot - u64::from(has);
         let has_less_room = state.down().frames(total);
-        let fits_below =
-            state != EState::LEAST && hot * keep / TIER_TARGET_MAX <= u64::from(has_less_room - has_less_room / 16);
+        let fits_below = state != EState::LEAST
+            && hot * keep / TIER_TARGET_MAX <= u64::from(has_less_room - has_less_room / 16);
         self.roomy = if fits_below { self.roomy.saturating_add(1) } else { 0 };
         let is_full = u64::from(has) + u64::from(has / 16) >= u64::from(state.frames(total));
         if is_full && missing * TIER_TARGET_MAX > hot * (TIER_TARGET_MAX - u64::from(goal.0)) {

@@ -1,7 +1,7 @@
 //! What a guest wants of the fast memory, by a hypercall ([`abi::hypercall::TIER_TARGET`]).
 //!
 //! Called by `vcpu::hypercall`, and at a reset. What must hold: a call takes no lock and leaves one number, which the next pass reads. So a
-//! guest that calls all the time slows nobody else down, and its E-state changes as seldom as without.
+//! guest that calls all the time slows no other VM down, and its E-state changes as seldom as without.
 
 use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 

@@ -2,7 +2,7 @@
 
 use core::fmt::{self, Write};
 
-use abi::tiers::{ANSWER, Sharing};
+use abi::tiers::ANSWER;
 
 use super::Bytes;
 use crate::arch::addr::PAGE_SIZE;
@@ -38,7 +38,7 @@ pub fn tiers<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Wri
         frames(pool.free()),
         pool.sharing()
     )?;
-    match (is_set, is_driven(tiers)) {
+    match (is_set, pool.sharing().has_states()) {
         (false, false) => writeln!(answer, "E-state: none is set, and {} has none", pool.sharing())?,
         (by_hand, _) => {
             let by = if by_hand { "set by hand" } else { "chosen by the policy" };
@@ -56,7 +56,10 @@ pub fn tiers<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Wri
     )?;
     if let (Some(target), calls) = now.target {
         let (percent, tenth) = (target.per_mille() / 10, target.per_mille() % 10);
-        writeln!(answer, "the guest wants {percent}.{tenth} % of its hot pages in fast memory; calls {calls}")?;
+        writeln!(
+            answer,
+            "the guest wants {percent}.{tenth} % of its hot pages in fast memory; calls {calls}"
+        )?;
     }
     let counts = now.counts;
     writeln!(
@@ -124,7 +127,10 @@ pub fn all(vms: &mut impl Vms, wanted: Option<(&str, TierState)>, answer: &mut d
         }
     }
     if !has_head {
-        return writeln!(answer, "no VM uses fast memory: the machine has none (pal: --fast-mem), or they are to have none");
+        return writeln!(
+            answer,
+            "no VM uses fast memory: the machine has none (pal: --fast-mem), or they are to have none"
+        );
     }
     result
 }
@@ -148,7 +154,7 @@ fn head(tiers: &Tiers, answer: &mut dyn Write) -> fmt::Result {
 
 fn row(name: &str, tiers: &Tiers, answer: &mut dyn Write) -> fmt::Result {
     let now = tiers.view();
-    let state = match (now.state, is_driven(tiers)) {
+    let state = match (now.state, tiers.pool().sharing().has_states()) {
         ((state, true), _) => alloc::format!("E{} set", state.number()),
         ((state, false), true) => alloc::format!("E{} by policy", state.number()),
         ((_, false), false) => "-".into(),
@@ -163,11 +169,6 @@ fn row(name: &str, tiers: &Tiers, answer: &mut dyn Write) -> fmt::Result {
         now.counts.moved_in,
         now.counts.moved_out
     )
-}
-
-/// Whether the machine's policy has E-states.
-fn is_driven(tiers: &Tiers) -> bool {
-    matches!(tiers.pool().sharing(), Sharing::EstateQos | Sharing::EstateResource)
 }
 
 /// The lines of `stats`.

@@ -127,7 +127,10 @@ fn e_states_are_set_by_name_and_within_the_machine() {
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         answer.lines().skip(2).map(words).collect()
     };
-    assert!(set.starts_with(ANSWER) && set.contains("640 KiB, 640 KiB of it free; divided by estate-qos"), "{set}");
+    assert!(
+        set.starts_with(ANSWER) && set.contains("640 KiB, 640 KiB of it free; divided by estate-qos"),
+        "{set}"
+    );
     let row = "0 bytes 0 bytes 0 bytes 0 0";
     let of_web = format!("web E7 by policy 80 KiB {row}");
     assert_eq!(rows(&set), [of_web.clone(), format!("db E2 set 480 KiB {row}"), "mail -".into()]);

@@ -50,7 +50,11 @@ fn each_answer_has_its_number() {
     assert_eq!(answers(Some(Sharing::Shares), [ALL, NONE, TOO_MUCH]).0, [-95, -95, -22]);
     assert_eq!(answers(Some(Sharing::EstateResource), [ALL]).0, [-95]);
     let (found, machine) = answers(Some(Sharing::EstateQos), [ALL, TOO_MUCH, |f| call(f, 1 << 31), user]);
-    assert_eq!((found, wanted(&machine)), ([0, -22, -22, -1], (Some(1000), 3)), "what is refused changes nothing");
+    assert_eq!(
+        (found, wanted(&machine)),
+        ([0, -22, -22, -1], (Some(1000), 3)),
+        "what is refused changes nothing"
+    );
     let (found, machine) = answers(Some(Sharing::EstateQos), [|f| call(f, 1), NONE]);
     assert_eq!((found, wanted(&machine)), ([0, 0], (None, 2)));
 }

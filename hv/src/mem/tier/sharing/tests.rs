@@ -9,8 +9,13 @@ fn e(number: u8) -> EState {
 }
 
 fn demand() -> impl Strategy<Value = Option<Demand>> {
-    let numbers =
-        (1u32..500, 0u32..5000, prop::option::of(0u32..2000), [0u8..STEPS, 0u8..STEPS], prop::bool::weighted(0.2));
+    let numbers = (
+        1u32..500,
+        0u32..5000,
+        prop::option::of(0u32..2000),
+        [0u8..STEPS, 0u8..STEPS],
+        prop::bool::weighted(0.2),
+    );
     let demand = numbers.prop_map(|(weight, working_set, fixed, [state, wished], is_set)| Demand {
         working_set,
         state: e(state),
@@ -60,7 +65,7 @@ fn a_target_that_is_taken_back_gives_up_what_it_had() {
 }
 
 #[test]
-fn a_wish_takes_only_what_nobody_claims() {
+fn a_wish_takes_only_what_is_not_claimed() {
     let wants = Demand { target: Target::new(1000), state: e(4), wished: e(0), ..Demand::new(1, None) };
     let other = |state| Some(Demand { state: e(state), ..Demand::new(1, None) });
     let shares = |state| [0, 1].map(|of| divide(Sharing::EstateQos, 800, &[Some(wants), other(state)], of));

@@ -144,7 +144,8 @@ pub fn tier(args: &TierArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let place = Place::new(project)?;
     let mut command = "tiers all".to_owned();
     if let (Some(vm), Some(state)) = (&args.vm, &args.state) {
-        let about = ask_about(&mut place.find(args.name.as_deref())?).context("the machine does not answer")?;
+        let about =
+            ask_about(&mut place.find(args.name.as_deref())?).context("the machine does not answer")?;
         if !about.guests.contains(vm) {
             return Err(no_guest(vm, &about).into());
         }
