@@ -57,7 +57,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
             waiting: now.waiting,
             working_set: now.working_set,
             target: now.target.0.map_or(0, Target::per_mille).into(),
-            counts: [counts.moved_in, counts.moved_out, 0, counts.busy + counts.pinned],
+            counts: [counts.moved_in, counts.moved_out, counts.discarded, counts.busy + counts.pinned],
             ..records::tiers::Tiers::default()
         })
     }

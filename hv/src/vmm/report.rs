@@ -243,6 +243,7 @@ fn tiers<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(json: &mut Json<'_>, vm
         (key::E_STATE, now.state.0.number().into()),
         (key::MOVED_IN, now.counts.moved_in),
         (key::MOVED_OUT, now.counts.moved_out),
+        (key::DISCARDED, now.counts.discarded),
         (key::MOVES_BUSY, now.counts.busy),
         (key::MOVES_PINNED, now.counts.pinned),
         (key::HOT_LISTED, now.counts.listed),

@@ -101,6 +101,8 @@ pub struct Wish {
 pub enum Outcome {
     /// The page has moved. It came from this frame, or is there now: its home.
     Moved(Hfn),
+    /// The page has gone home, where its contents were still.
+    Discarded,
     /// It was accessed when it was about to move.
     Busy,
     /// It cannot move now: no plain RAM, or a guest's table that shadow pages are made from.
@@ -114,6 +116,8 @@ pub struct Counts {
     pub moved_in: u64,
     /// Pages that went back home.
     pub moved_out: u64,
+    /// Of these, pages that were not copied, because they had not been written.
+    pub discarded: u64,
     /// Moves that came to nothing because the page was accessed.
     pub busy: u64,
     /// Moves that the tables did not allow.
@@ -350,15 +354,16 @@ impl Tiers {
                 state.list.place(wish.number, Some(Placed { fast, home }));
                 return;
             }
-            (Outcome::Moved(_), Some(_)) => {
+            (Outcome::Moved(_) | Outcome::Discarded, _) => {
                 state.counts.moved_out += 1;
+                state.counts.discarded += u64::from(outcome == Outcome::Discarded);
                 state.list.place(wish.number, None);
                 state.list.remove(wish.number);
             }
             (Outcome::Busy, _) => state.counts.busy += 1,
             (Outcome::Pinned, _) => state.counts.pinned += 1,
         }
-        let is_still_there = !matches!(outcome, Outcome::Moved(_)) && wish.home.is_some();
+        let is_still_there = matches!(outcome, Outcome::Busy | Outcome::Pinned) && wish.home.is_some();
         if !is_still_there {
             self.pool.give_back(fast);
         }

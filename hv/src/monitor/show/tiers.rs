@@ -64,9 +64,10 @@ pub fn tiers<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Wri
     let counts = now.counts;
     writeln!(
         answer,
-        "moved in {}, out {}; busy {}, pinned {}; listed {}, dropped {}, list full {}; large leaves split {}; passes {}",
+        "moved in {}, out {} (discarded {}); busy {}, pinned {}; listed {}, dropped {}, list full {}; large leaves split {}; passes {}",
         counts.moved_in,
         counts.moved_out,
+        counts.discarded,
         counts.busy,
         counts.pinned,
         counts.listed,
