@@ -48,7 +48,7 @@ fn moves(context: &Context, mode: &str) -> Result<()> {
 fn reads(context: &Context, mode: &str) -> Result<()> {
     let path = context.path("stats.json");
     let script = "up() { read up rest < /proc/uptime; up=${up%%.*}; }
-        reads() { up; end=$((up + $2)); while up; [ $up -lt $end ]; do cat $1 $1 $1 $1 > /dev/null; done; }
+        reads() { up; end=$((up + $2)); while up; [ $up -lt $end ]; do md5sum $1 $1 > /dev/null; done; }
         for f in a b; do dd if=/dev/urandom of=/$f bs=64k count=40 2>/dev/null; done; md5sum /a /b > /sums
         reads /a 6; reads /b 9; md5sum -c /sums";
     let machine =
