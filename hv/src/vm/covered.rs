@@ -51,7 +51,7 @@ impl Covered {
             known.by |= 1 << id;
             return Ok(None);
         }
-        // Whoever writes what is beneath does not look here again.
+        // A write to what is beneath does not come here again.
         let was = p2m.translate_to_write(page);
         if was == P2mEntry::Mmio {
             return Ok(None);

@@ -1,6 +1,6 @@
 //! Pages in fast memory whose homes have the same contents, until the first write.
 //!
-//! Such a page ([`P2mKind::Clean`]) is not writable to the engines, so that the guest's first write faults. Whoever is about to write
+//! Such a page ([`P2mKind::Clean`]) is not writable to the engines, so that the guest's first write faults. What is about to write
 //! it, the guest or the hypervisor for it, asks by [`P2m::translate_to_write`], which makes it plain RAM. So a page that is clean
 //! when it leaves, with the P2m borrowed exclusively, need not be copied. What must hold: nothing writes guest memory but where that
 //! function, or an entry that is writable, has led.
