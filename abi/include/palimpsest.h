@@ -38,6 +38,12 @@
 #define PALIMPSEST_HYPERCALL_ADD_PAGE 0x50414c04
 /* Takes frames out of a region; arguments as for ADD_PAGE. All or none. */
 #define PALIMPSEST_HYPERCALL_DEL_PAGE 0x50414c05
+/* Says what part of its hot pages the guest wants in fast memory. RBX: per mille of them, up to TIER_TARGET_MAX; 0: it wants
+ * none in particular. A later call replaces it, whichever VCPU makes it; a reset takes it back. The machine goes by it as far
+ * as no other VM gets less. */
+#define PALIMPSEST_HYPERCALL_TIER_TARGET 0x50414c06
+/* The largest target: all of its hot pages. */
+#define PALIMPSEST_HYPERCALL_TIER_TARGET_MAX 1000
 /* The largest order of ADD_PAGE and DEL_PAGE: the largest block of Linux' page allocator, 4 MiB. */
 #define PALIMPSEST_HYPERCALL_REGION_MAX_ORDER 10
 /* Regions that a guest may have at a time. */
@@ -54,11 +60,15 @@
 #define PALIMPSEST_HYPERCALL_REGION_EBUSY 16
 /* The error for a frame that is in a region of the guest's already, negated in RAX. */
 #define PALIMPSEST_HYPERCALL_REGION_EEXIST 17
-/* The error for an address that is not aligned or has reserved bits set, or an order that is out of range, negated in RAX. */
+/* The error for a VM that uses no fast memory: the machine has none, or the VM is to have none. Negated in RAX. */
+#define PALIMPSEST_HYPERCALL_TIER_ENODEV 19
+/* The error for an address that is not aligned or has reserved bits set, an order that is out of range, or a target above
+ * TIER_TARGET_MAX, negated in RAX. */
 #define PALIMPSEST_HYPERCALL_KVM_EINVAL 22
 /* The error for a guest that has as many regions as it may have, negated in RAX. */
 #define PALIMPSEST_HYPERCALL_REGION_ENOSPC 28
-/* The error for a version of the layout that this hypervisor does not know, negated in RAX. */
+/* The error for a version of the layout that this hypervisor does not know, and for a target on a machine that divides its
+ * fast memory by another policy than estate-qos, negated in RAX. */
 #define PALIMPSEST_HYPERCALL_KVM_EOPNOTSUPP 95
 /* The error for a hypercall that does not exist, negated in RAX: KVM's own number (Linux, `kvm_para.h`), not the ENOSYS of
  * system calls. */
@@ -86,6 +96,9 @@ struct palimpsest_counter_page {
 #define PALIMPSEST_KIT_DELETE 0x4018ba02
 /* Writes `frames` and `mappings` of a region of this file by its `number`. Argument: struct palimpsest_kit_region. */
 #define PALIMPSEST_KIT_QUERY 0xc018ba03
+/* Says what part of the guest's hot pages this file wants in fast memory, until it is closed. Argument: struct
+ * palimpsest_kit_target. */
+#define PALIMPSEST_KIT_TARGET 0x4008ba04
 /* The offset of a region for mmap is its number times this. */
 #define PALIMPSEST_KIT_OFFSET_UNIT 0x1000
 /* Regions of a file at most. */
@@ -102,12 +115,16 @@ struct palimpsest_counter_page {
 #define PALIMPSEST_KIT_EFAULT 14
 /* The error for the end of a region that has mappings. */
 #define PALIMPSEST_KIT_EBUSY 16
-/* The error for flags that mean nothing, a private mapping, and a change of a part of a mapping. */
+/* The error for a guest that uses no fast memory. */
+#define PALIMPSEST_KIT_ENODEV 19
+/* The error for flags that mean nothing, a target that is too large, a private mapping, and a change of a part of a mapping. */
 #define PALIMPSEST_KIT_EINVAL 22
 /* The error for an unknown ioctl. */
 #define PALIMPSEST_KIT_ENOTTY 25
 /* The error for a guest that has as many regions as it may have. */
 #define PALIMPSEST_KIT_ENOSPC 28
+/* The error for a target on a machine that divides its fast memory by another policy than estate-qos. */
+#define PALIMPSEST_KIT_EOPNOTSUPP 95
 /* The error for what is over a limit: regions of the file or of all programs, RLIMIT_MEMLOCK of the user, or frames of all
  * programs, which may have a quarter of the guest's memory. */
 #define PALIMPSEST_KIT_EDQUOT 122
@@ -128,6 +145,11 @@ struct palimpsest_kit_info {
     uint64_t frames;
     uint64_t frames_all;
     uint64_t frames_max;
+};
+/* What a program wants of the fast memory. */
+struct palimpsest_kit_target {
+    uint32_t per_mille;
+    uint32_t flags;
 };
 #endif
 

@@ -35,6 +35,12 @@ constants! {
     ADD_PAGE: u64 = FIRST + 4;
     /// Takes frames out of a region; arguments as for ADD_PAGE. All or none.
     DEL_PAGE: u64 = FIRST + 5;
+    /// Says what part of its hot pages the guest wants in fast memory. RBX: per mille of them, up to TIER_TARGET_MAX; 0: it wants
+    /// none in particular. A later call replaces it, whichever VCPU makes it; a reset takes it back. The machine goes by it as far
+    /// as no other VM gets less.
+    TIER_TARGET: u64 = FIRST + 6;
+    /// The largest target: all of its hot pages.
+    TIER_TARGET_MAX: u64 = 1000;
     /// The largest order of ADD_PAGE and DEL_PAGE: the largest block of Linux' page allocator, 4 MiB.
     REGION_MAX_ORDER: u64 = 10;
     /// Regions that a guest may have at a time.
@@ -51,11 +57,15 @@ constants! {
     REGION_EBUSY: u64 = 16;
     /// The error for a frame that is in a region of the guest's already, negated in RAX.
     REGION_EEXIST: u64 = 17;
-    /// The error for an address that is not aligned or has reserved bits set, or an order that is out of range, negated in RAX.
+    /// The error for a VM that uses no fast memory: the machine has none, or the VM is to have none. Negated in RAX.
+    TIER_ENODEV: u64 = 19;
+    /// The error for an address that is not aligned or has reserved bits set, an order that is out of range, or a target above
+    /// TIER_TARGET_MAX, negated in RAX.
     KVM_EINVAL: u64 = 22;
     /// The error for a guest that has as many regions as it may have, negated in RAX.
     REGION_ENOSPC: u64 = 28;
-    /// The error for a version of the layout that this hypervisor does not know, negated in RAX.
+    /// The error for a version of the layout that this hypervisor does not know, and for a target on a machine that divides its
+    /// fast memory by another policy than estate-qos, negated in RAX.
     KVM_EOPNOTSUPP: u64 = 95;
     /// The error for a hypercall that does not exist, negated in RAX: KVM's own number (Linux, `kvm_para.h`), not the ENOSYS of
     /// system calls.
@@ -98,8 +108,8 @@ mod tests {
 
     #[test]
     fn errors_of_regions_are_those_of_linux() {
-        let numbers = [REGION_ENOENT, REGION_ENOMEM, REGION_EBUSY, REGION_EEXIST, REGION_ENOSPC];
-        assert_eq!(numbers, [2, 12, 16, 17, 28]);
+        let numbers = [REGION_ENOENT, REGION_ENOMEM, REGION_EBUSY, REGION_EEXIST, REGION_ENOSPC, TIER_ENODEV];
+        assert_eq!(numbers, [2, 12, 16, 17, 28, 19]);
     }
 
     #[test]

@@ -6,6 +6,9 @@
 //! however else. A region ends by [`DELETE`], or when the last descriptor of the file that made it is closed. No address of a
 //! program is ever passed.
 //!
+//! A program says by [`TARGET`] what part of the guest's hot pages it wants in fast memory. The guest asks the hypervisor for the
+//! most that any open file wants.
+//!
 //! The errors are those of Linux, each with a name here that says what it means for this device.
 
 use core::mem::size_of;
@@ -36,6 +39,9 @@ constants! {
     DELETE: u64 = ioctl(WRITE, 2, size_of::<Region>());
     /// Writes `frames` and `mappings` of a region of this file by its `number`. Argument: struct palimpsest_kit_region.
     QUERY: u64 = ioctl(READ | WRITE, 3, size_of::<Region>());
+    /// Says what part of the guest's hot pages this file wants in fast memory, until it is closed. Argument: struct
+    /// palimpsest_kit_target.
+    TARGET: u64 = ioctl(WRITE, 4, size_of::<Target>());
     /// The offset of a region for mmap is its number times this.
     OFFSET_UNIT: u64 = 4096;
     /// Regions of a file at most.
@@ -52,12 +58,16 @@ constants! {
     EFAULT: u64 = 14;
     /// The error for the end of a region that has mappings.
     EBUSY: u64 = 16;
-    /// The error for flags that mean nothing, a private mapping, and a change of a part of a mapping.
+    /// The error for a guest that uses no fast memory.
+    ENODEV: u64 = 19;
+    /// The error for flags that mean nothing, a target that is too large, a private mapping, and a change of a part of a mapping.
     EINVAL: u64 = 22;
     /// The error for an unknown ioctl.
     ENOTTY: u64 = 25;
     /// The error for a guest that has as many regions as it may have.
     ENOSPC: u64 = 28;
+    /// The error for a target on a machine that divides its fast memory by another policy than estate-qos.
+    EOPNOTSUPP: u64 = 95;
     /// The error for what is over a limit: regions of the file or of all programs, RLIMIT_MEMLOCK of the user, or frames of all
     /// programs, which may have a quarter of the guest's memory.
     EDQUOT: u64 = 122;
@@ -110,7 +120,23 @@ impl Info {
     ];
 }
 
-const _: () = assert!(size_of::<Region>() == 24 && size_of::<Info>() == 32);
+/// What a program wants of the fast memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    /// Hot pages that are to be in fast memory, of 1000; 0: none in particular.
+    pub per_mille: u32,
+    /// 0.
+    pub flags: u32,
+}
+
+impl Target {
+    /// The fields in their order, as the C header declares them.
+    pub const FIELDS: &'static [(&'static str, &'static str)] =
+        &[("uint32_t", "per_mille"), ("uint32_t", "flags")];
+}
+
+const _: () = assert!(size_of::<Region>() == 24 && size_of::<Info>() == 32 && size_of::<Target>() == 8);
 
 #[cfg(test)]
 mod tests {
@@ -120,6 +146,7 @@ mod tests {
     fn ioctls_are_numbered_as_linux_does_it() {
         // `_IOR(0xba, 0, 32 bytes)` and so on, by asm-generic/ioctl.h.
         assert_eq!([INFO, CREATE, DELETE, QUERY], [0x8020_ba00, 0xc018_ba01, 0x4018_ba02, 0xc018_ba03]);
+        assert_eq!(TARGET, 0x4008_ba04);
     }
 
     #[test]

@@ -184,8 +184,9 @@ keys! {
     RESIDENT = "resident", STORED = "stored", STORE_FRAMES = "store_frames", STORE_LIMIT = "store_limit",
     // stats.paging.tiers
     TIERS = "tiers", FAST_FRAMES = "fast_frames", FAST_SHARE = "fast_share", HOT_WAITING = "hot_waiting", WORKING_SET = "working_set",
-    E_STATE = "e_state", MOVED_IN = "moved_in", MOVED_OUT = "moved_out", MOVES_BUSY = "moves_busy", MOVES_PINNED = "moves_pinned",
+    E_STATE = "e_state", MOVED_IN = "moved_in", MOVED_OUT = "moved_out", DISCARDED = "discarded", MOVES_BUSY = "moves_busy", MOVES_PINNED = "moves_pinned",
     HOT_LISTED = "hot_listed", HOT_DROPPED = "hot_dropped", LIST_FULL = "list_full", LEAVES_SPLIT = "leaves_split", PASSES = "passes",
+    TARGET_PER_MILLE = "target_per_mille", TARGET_CALLS = "target_calls",
     // stats.paging.agile
     AGILE = "agile", NESTED_TABLES = "nested_tables", SHADOWED_TABLES = "shadowed_tables", FIRST_WRITES = "first_writes",
     TABLES_TO_NESTED = "tables_to_nested", TABLES_TO_SHADOW = "tables_to_shadow", ROOTS_NESTED = "roots_nested",

@@ -21,6 +21,13 @@ words! {
     }
 }
 
+impl Sharing {
+    /// Whether VMs have E-states by it.
+    pub const fn has_states(self) -> bool {
+        matches!(self, Sharing::EstateQos | Sharing::EstateResource)
+    }
+}
+
 words! {
     /// Which pages are worth fast memory.
     #[derive(Default)]
@@ -32,6 +39,9 @@ words! {
         Histogram = "histogram",
     }
 }
+
+/// What the monitor's answer to `tiers all` and `tiers NAME STATE` begins with, unless it says why it cannot be.
+pub const ANSWER: &str = "fast memory:";
 
 /// Ranges of fast memory that a machine may have.
 pub const MAX_FAST_RANGES: usize = 8;

@@ -55,7 +55,8 @@ fn kit_structures(out: &mut String) {
     out.push_str("\n#ifndef __ASSEMBLER__\n");
     let region = ("region", "A region of a program's.", kit::Region::FIELDS);
     let info = ("info", "What a file may use, and what it uses.", kit::Info::FIELDS);
-    for (name, docs, fields) in [region, info] {
+    let target = ("target", "What a program wants of the fast memory.", kit::Target::FIELDS);
+    for (name, docs, fields) in [region, info, target] {
         writeln!(out, "/* {docs} */\nstruct palimpsest_kit_{name} {{").unwrap();
         fields.iter().for_each(|(kind, field)| writeln!(out, "    {kind} {field};").unwrap());
         out.push_str("};\n");
@@ -132,6 +133,7 @@ fn the_header_compiles_and_has_the_same_layout() {
         ("counter_page", size_of::<hypercall::CounterPage>()),
         ("kit_region", size_of::<kit::Region>()),
         ("kit_info", size_of::<kit::Info>()),
+        ("kit_target", size_of::<kit::Target>()),
     ];
     let mut source = format!("#include \"{}\"\n#include <stddef.h>\n", path().display());
     for (name, bytes) in sizes {
@@ -142,6 +144,7 @@ fn the_header_compiles_and_has_the_same_layout() {
         ("kit_region", "mappings", std::mem::offset_of!(kit::Region, mappings)),
         ("kit_info", "regions", std::mem::offset_of!(kit::Info, regions)),
         ("kit_info", "frames_max", std::mem::offset_of!(kit::Info, frames_max)),
+        ("kit_target", "flags", std::mem::offset_of!(kit::Target, flags)),
         ("lab_record", "doorbell", std::mem::offset_of!(lab::Record, doorbell)),
         ("lab_record", "agile", std::mem::offset_of!(lab::Record, agile)),
         ("lab_agile", "checks_stale", std::mem::offset_of!(lab::AgileCounters, checks_stale)),

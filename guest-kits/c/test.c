@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "palimpsest_region.h"
+#include "palimpsest_tier.h"
 
 #define OBJECTS 400
 #define THREADS 4
@@ -232,6 +233,22 @@ static void limits(void)
 	palimpsest_region_destroy(NULL);
 }
 
+/* With or without a kit and fast memory: a target is kept, or refused with a reason that the header has. */
+static void targets(void)
+{
+	int tier = palimpsest_tier_open(PALIMPSEST_TIER_ALL);
+
+	if (tier < 0) {
+		CHECK(tier == -ENOENT || tier == -EACCES || tier == -ENODEV || tier == -EOPNOTSUPP);
+	} else {
+		CHECK(palimpsest_tier_set(tier, 1) == 0 && palimpsest_tier_set(tier, 0) == 0);
+		CHECK(palimpsest_tier_set(tier, PALIMPSEST_TIER_ALL + 1) == -EINVAL);
+		CHECK(palimpsest_tier_open(PALIMPSEST_TIER_ALL + 1) == -EINVAL);
+	}
+	palimpsest_tier_close(tier);
+	CHECK(palimpsest_tier_set(-1, 1) == -EBADF);
+}
+
 static void free_twice(void)
 {
 	struct palimpsest_region *region = create();
@@ -283,6 +300,7 @@ int main(int count, char **words)
 	several_threads(seed);
 	density();
 	limits();
+	targets();
 	aborts(free_twice);
 	aborts(free_the_middle);
 	aborts(free_in_another_region);

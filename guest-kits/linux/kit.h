@@ -42,6 +42,8 @@ static inline int error_of(long answer)
 		return -EBUSY;
 	case PALIMPSEST_HYPERCALL_REGION_EEXIST:
 		return -EEXIST;
+	case PALIMPSEST_HYPERCALL_TIER_ENODEV:
+		return -ENODEV;
 	case PALIMPSEST_HYPERCALL_REGION_ENOSPC:
 		return -ENOSPC;
 	default:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
  * Regions of programs: the device /dev/palimpsest. A program makes a region by an ioctl, and maps memory that is in it (mapping.c).
- * The ABI is in abi/include/palimpsest.h.
+ * By another one it says what it wants of the machine's fast memory. The ABI is in abi/include/palimpsest.h.
  *
  * What must hold. A VMA has a reference to its file, so a file is released after all of its mappings, and nothing of this module is
  * left in a process once no file of the device is open: the module cannot be removed before.
@@ -27,6 +27,8 @@ DEFINE_MUTEX(programs_lock);
 unsigned long frames_of_all;
 static LIST_HEAD(owners);
 static unsigned int regions_of_all;
+/* What scripts want of the fast memory, beside the files. */
+static u32 script_target;
 
 unsigned long frames_max(void)
 {
@@ -136,6 +138,43 @@ static int query(struct owner *owner, struct palimpsest_kit_region *argument)
 	return region ? 0 : -ENOENT;
 }
 
+/* Asks the hypervisor for the most that any file wants. With the lock. */
+static int tell_target(void)
+{
+	u32 most = script_target;
+	struct owner *owner;
+
+	list_for_each_entry(owner, &owners, list)
+		most = max(most, owner->target);
+	return error_of(hypercall(PALIMPSEST_HYPERCALL_TIER_TARGET, most, 0, 0));
+}
+
+static int set_target(u32 *place, u32 per_mille)
+{
+	u32 before;
+	int error;
+
+	if (per_mille > PALIMPSEST_HYPERCALL_TIER_TARGET_MAX)
+		return -EINVAL;
+	mutex_lock(&programs_lock);
+	before = *place;
+	*place = per_mille;
+	error = tell_target();
+	if (error)
+		*place = before;
+	mutex_unlock(&programs_lock);
+	return error;
+}
+
+static int target(struct owner *owner, void __user *where)
+{
+	struct palimpsest_kit_target argument;
+
+	if (copy_from_user(&argument, where, sizeof(argument)))
+		return -EFAULT;
+	return argument.flags ? -EINVAL : set_target(&owner->target, argument.per_mille);
+}
+
 static long info(struct owner *owner, void __user *where)
 {
 	struct palimpsest_kit_info info = { .version = PALIMPSEST_KIT_VERSION };
@@ -158,6 +197,8 @@ static long device_ioctl(struct file *file, unsigned int command, unsigned long 
 
 	if (command == PALIMPSEST_KIT_INFO)
 		return info(owner, where);
+	if (command == PALIMPSEST_KIT_TARGET)
+		return target(owner, where);
 	if (command != PALIMPSEST_KIT_CREATE && command != PALIMPSEST_KIT_DELETE && command != PALIMPSEST_KIT_QUERY)
 		return -ENOTTY;
 	if (copy_from_user(&argument, where, sizeof(argument)))
@@ -194,6 +235,8 @@ static int device_release(struct inode *inode, struct file *file)
 
 	mutex_lock(&programs_lock);
 	list_del(&owner->list);
+	if (owner->target)
+		tell_target();
 	mutex_unlock(&programs_lock);
 	list_for_each_entry_safe(region, next, &owner->regions, list) {
 		end_region(region->number);
@@ -239,13 +282,33 @@ static ssize_t programs_show(struct kobject *object, struct kobj_attribute *attr
 
 static struct kobj_attribute programs_file = __ATTR_RO(programs);
 
+/* /sys/kernel/palimpsest/fast_target: what scripts want of the fast memory. */
+static ssize_t fast_target_show(struct kobject *object, struct kobj_attribute *attribute, char *text)
+{
+	return sysfs_emit(text, "%u\n", READ_ONCE(script_target));
+}
+
+static ssize_t fast_target_store(struct kobject *object, struct kobj_attribute *attribute, const char *text, size_t size)
+{
+	u32 per_mille;
+	int error = kstrtou32(text, 0, &per_mille);
+
+	if (!error)
+		error = set_target(&script_target, per_mille);
+	return error ? error : size;
+}
+
+static struct kobj_attribute fast_target = __ATTR_RW(fast_target);
+
+static const struct attribute *files[] = { &programs_file.attr, &fast_target.attr, NULL };
+
 int programs_begin(struct kobject *directory)
 {
 	int error = misc_register(&device);
 
 	if (error)
 		return error;
-	error = sysfs_create_file(directory, &programs_file.attr);
+	error = sysfs_create_files(directory, files);
 	if (error)
 		misc_deregister(&device);
 	return error;
@@ -253,6 +316,9 @@ int programs_begin(struct kobject *directory)
 
 void programs_end(struct kobject *directory)
 {
-	sysfs_remove_file(directory, &programs_file.attr);
+	/* Readers and writers first. No file of the device is open. */
+	sysfs_remove_files(directory, files);
 	misc_deregister(&device);
+	if (script_target)
+		hypercall(PALIMPSEST_HYPERCALL_TIER_TARGET, 0, 0, 0);
 }

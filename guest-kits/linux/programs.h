@@ -16,6 +16,8 @@ struct owner {
 	struct list_head regions;
 	unsigned int count;
 	unsigned long frames;
+	/* What it wants of the fast memory, per mille of the guest's hot pages; 0: nothing in particular. */
+	u32 target;
 	/* Who has opened it. */
 	pid_t process;
 };

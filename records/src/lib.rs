@@ -3,17 +3,19 @@
 //!
 //! The memory begins with a [`Header`]. Behind it are a [`ring`] for samples of all VMs and, if traces are wanted, one for each
 //! PCPU. Where there is no common memory the words of the same rings leave through the second serial port (docs/telemetry.md).
-//! [`sample`], [`pcpus`], [`regions`] and [`trace`] are the records.
+//! [`sample`], [`pcpus`], [`regions`], [`tiers`], [`pager`] and [`trace`] are the records.
 //!
 //! A record begins with a word that says what it is and how long ([`head`]); a reader skips kinds that it does not know.
 //! [`VERSION`] changes when a word changes its meaning or place; words may be appended to a record without that.
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod pager;
 pub mod pcpus;
 pub mod regions;
 pub mod ring;
 pub mod sample;
+pub mod tiers;
 pub mod trace;
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -35,6 +37,14 @@ pub const fn head(kind: u8, words: usize, more: u32) -> u64 {
 /// Kind, length and the record's own bits.
 pub const fn parse_head(word: u64) -> (u8, usize, u32) {
     (word as u8, (word >> 8 & 0xffff) as usize, (word >> 32) as u32)
+}
+
+fn halves(word: u64) -> (u32, u32) {
+    (word as u32, (word >> 32) as u32)
+}
+
+fn joined(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
 }
 
 /// How the memory is divided.

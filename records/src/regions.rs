@@ -3,7 +3,7 @@
 //!
 //! A record has a bounded size whatever the guest does: [`LISTED`] regions, [`BINS`] parts of its memory, [`DOMAINS`] caches.
 
-use crate::{head, parse_head};
+use crate::{halves, head, joined, parse_head};
 
 /// The kind of a record.
 pub const KIND: u8 = 7;
@@ -105,14 +105,6 @@ const EACH: usize = 4;
 /// Words of a record at most.
 pub const MOST: usize = FIXED + 2 * DOMAINS + MAP_WORDS + EACH * LISTED;
 const _: () = assert!(MOST <= crate::ring::LONGEST);
-
-fn halves(word: u64) -> (u32, u32) {
-    (word as u32, (word >> 32) as u32)
-}
-
-fn joined(low: u32, high: u32) -> u64 {
-    u64::from(low) | u64::from(high) << 32
-}
 
 impl Region {
     fn write(&self) -> [u64; EACH] {

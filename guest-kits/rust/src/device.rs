@@ -30,7 +30,7 @@ enum Backing {
 ///
 /// # Safety
 /// The structure is the one that `request` has.
-unsafe fn ioctl<T>(file: &File, request: u64, argument: &mut T) -> io::Result<()> {
+pub(crate) unsafe fn ioctl<T>(file: &File, request: u64, argument: &mut T) -> io::Result<()> {
     // SAFETY: the descriptor is open, and the caller's structure is a valid one that nothing else writes to.
     let answer = unsafe { libc::ioctl(file.as_raw_fd(), request as libc::Ioctl, ptr::from_mut(argument)) };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

@@ -21,6 +21,7 @@
 //! |---|---|
 //! | `heap` | which part of the memory is free: no unsafe code |
 //! | `device` | mappings of `/dev/palimpsest`, or anonymous ones |
+//! | `tier` | what a program wants of the machine's fast memory |
 //!
 //! A child that fork makes has none of the memory, and is killed by SIGSEGV if it touches it: `exec` is all that it should do.
 #![deny(unsafe_code)]
@@ -28,7 +29,9 @@
 mod device;
 mod heap;
 mod region;
+mod tier;
 
 pub use allocator_api2::alloc::{AllocError, Allocator};
 pub use heap::ALIGNMENT_MAX;
 pub use region::{Region, RegionBox, RegionVec};
+pub use tier::FastMemory;

@@ -6,7 +6,7 @@ use std::{
     thread,
 };
 
-use palimpsest_region::{ALIGNMENT_MAX, Region, RegionVec};
+use palimpsest_region::{ALIGNMENT_MAX, FastMemory, Region, RegionVec};
 use proptest::prelude::*;
 
 /// Counts how many of it there are.
@@ -47,6 +47,22 @@ fn an_object_keeps_its_region() {
         region.alloc([7u8; 1000]).unwrap()
     };
     assert!(object.iter().all(|byte| *byte == 7));
+}
+
+#[test]
+fn a_wish_is_kept_or_refused_with_a_reason() {
+    match FastMemory::want(FastMemory::ALL) {
+        Ok(wish) => {
+            wish.change(0).unwrap();
+            let too_much = wish.change(FastMemory::ALL + 1).unwrap_err();
+            assert_eq!(too_much.raw_os_error(), Some(abi::kit::EINVAL as i32));
+        }
+        Err(why) => {
+            let reasons = [abi::kit::ENOENT, abi::kit::EACCES, abi::kit::ENODEV, abi::kit::EOPNOTSUPP]
+                .map(|n| n as i32);
+            assert!(why.raw_os_error().is_some_and(|number| reasons.contains(&number)), "{why}");
+        }
+    }
 }
 
 #[test]

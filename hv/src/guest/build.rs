@@ -33,6 +33,7 @@ use crate::vm::covered::Covered;
 use crate::vm::hlt_tracker::HltTracker;
 use crate::vm::layout::{HIGH_RAM_BASE, MemoryLayout, PIECE};
 use crate::vm::mailbox::Mailbox;
+use crate::vm::memory_records::Pace;
 use crate::vm::regions::Regions;
 use crate::vm::sampling::Sampling;
 use crate::vm::translation::Translation;
@@ -224,6 +225,7 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
         writers: Writers::default(),
         pager,
         tiers: None,
+        memory_records: Pace::default(),
         shadow: Mutex::new(None),
         shadow_limit: config
             .shadow_pages
@@ -289,6 +291,9 @@ pub fn scrub<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     if piece == 0 {
         // Before the first piece: the regions describe contents that are about to go.
         vm.forget_regions();
+        if let Some(tiers) = &vm.tiers {
+            tiers.reset();
+        }
         if vm.forget_memory().map_err(|hole| NotRam { gpa: hole.start })? {
             return Ok(false);
         }

@@ -75,6 +75,8 @@ pub enum Command<'a> {
     FindRegions(Regions),
     /// Show the VM's fast memory, or set its E-state first.
     Tiers(Option<TierState>),
+    /// Show the fast memory of all VMs, or set the E-state of the one with this name first.
+    AllTiers(Option<(&'a str, TierState)>),
     /// Show the host.
     Host,
     /// Act on the VM with this name, or on the selected one.
@@ -159,7 +161,7 @@ commands! {
         |_| Ok(Command::Agile);
     "regions" "[REGION DOMAIN|POLICY]" "show regions, map one to a cache, or set how they are found" "regions unify"
         |words| words.regions();
-    "tiers" "[E0…E7|auto]" "show the VM's fast memory, or set its E-state (E0 all, E7 an eighth)" "tiers E3"
+    "tiers" "[all|[NAME] E0…E7|auto]" "show fast memory, or set an E-state (E0 all, E7 an eighth)" "tiers E3"
         |words| words.tiers();
     "host" "" "show the host's memory and TSC frequency" "host" |_| Ok(Command::Host);
     "pause" "[NAME]" "pause a VM; it stays paused after you quit the monitor" "pause web"
@@ -310,18 +312,14 @@ impl<'a> Words<'a> {
         Ok(Command::Regions(Some((region, to))))
     }
 
-    /// An E-state, or `auto`.
+    /// An E-state or `auto`, with or without the VM's name before it, or `all`.
     fn tiers(&mut self) -> Result<Command<'a>, ParseError<'a>> {
         let Some(word) = self.next() else { return Ok(Command::Tiers(None)) };
-        let state = || {
-            let number = word.strip_prefix(['E', 'e']).and_then(number)?;
-            EState::new(u8::try_from(number).ok()?)
-        };
-        let state =
-            if word == "auto" { Some(TierState(None)) } else { state().map(|state| TierState(Some(state))) };
-        state
-            .map(|state| Command::Tiers(Some(state)))
-            .ok_or(ParseError::Not(word, "an E-state from E0 to E7, nor `auto`"))
+        match self.next() {
+            None if word == "all" => Ok(Command::AllTiers(None)),
+            None => Ok(Command::Tiers(Some(state(word)?))),
+            Some(wanted) => Ok(Command::AllTiers(Some((word, state(wanted)?)))),
+        }
     }
 
     fn mode(&mut self) -> Result<Option<Mode>, ParseError<'a>> {
@@ -334,6 +332,13 @@ impl<'a> Words<'a> {
         let level = LevelFilter::iter().find(|level| level.as_str().eq_ignore_ascii_case(word));
         level.map(Some).ok_or(ParseError::Not(word, "off, error, warn, info, debug or trace"))
     }
+}
+
+/// An E-state, or `auto`.
+fn state(word: &str) -> Result<TierState, ParseError<'_>> {
+    let wanted = || EState::new(word.strip_prefix(['E', 'e']).and_then(number)?.try_into().ok()?);
+    let state = if word == "auto" { Some(None) } else { wanted().map(Some) };
+    state.map(TierState).ok_or(ParseError::Not(word, "an E-state from E0 to E7, nor `auto`"))
 }
 
 fn register(word: &str) -> Option<Gpr> {

@@ -84,6 +84,7 @@ impl<V: Virt, M: HostMemory> View<'_, V, M> {
             Command::Help(_)
             | Command::Host
             | Command::Vms
+            | Command::AllTiers(_)
             | Command::LogLevel(_)
             | Command::Act(..)
             | Command::Select(_)

@@ -8,6 +8,7 @@ use alloc::string::{String, ToString};
 use core::fmt;
 
 use super::view::View;
+use crate::mem::tier::Tiers;
 use crate::paging::policy::Mode;
 use crate::virt::Virt;
 use crate::vm::HostMemory;
@@ -153,6 +154,9 @@ pub trait Vms {
 
     /// Calls `f` on the selected one. False: it is absent.
     fn look(&mut self, vm: usize, f: &mut Look<'_, Self::Virt, Self::Memory>) -> bool;
+
+    /// Calls `f` on the fast memory of one, which goes on. False: it is absent, or has no part of any.
+    fn tiers(&self, vm: usize, f: &mut dyn FnMut(&Tiers)) -> bool;
 
     /// Performs an action on one.
     fn act(&mut self, action: Action, vm: usize) -> Result<(), Refused>;

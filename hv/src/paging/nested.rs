@@ -161,7 +161,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
 
     /// What the fault of `access` at `gpa` means, if that changes nothing here; `None`: [`Nested::fault`] fills something in.
     pub fn look(&self, gpa: Gpa, access: Access, p2m: &P2m<impl TableMemory>) -> Option<NestedOutcome> {
-        let entry = p2m.translate(gpa);
+        let entry = if access.write { p2m.translate_to_write(gpa) } else { p2m.translate(gpa) };
         let Some((to, attr)) = attr(entry, self.shows) else {
             return Some(if entry == P2mEntry::Mmio {
                 NestedOutcome::Mmio

@@ -18,6 +18,7 @@ use crate::mem::table_memory::TableMemory;
 use crate::mem::tier::migration::Migration;
 
 mod absent;
+mod clean;
 
 pub use super::format::p2m::{P2mFormat, P2mKind};
 
@@ -67,6 +68,7 @@ impl P2mEntry {
             P2mKind::Rom => P2mEntry::Rom { hpa },
             P2mKind::Mmio => P2mEntry::Mmio,
             P2mKind::Local { writable, home } => P2mEntry::Local { hpa, writable, home },
+            P2mKind::Clean { home } => P2mEntry::Ram { hpa, writable: false }.at_home(home),
             P2mKind::Absent { home } => P2mEntry::Absent { home },
         }
     }
@@ -177,6 +179,7 @@ impl<M: TableMemory> P2m<M> {
         let result = self.table.protect(range, |kind| match kind {
             P2mKind::Ram { .. } => P2mKind::Ram { writable },
             P2mKind::Local { home, .. } => P2mKind::Local { writable, home },
+            P2mKind::Clean { home } => P2mKind::ram(writable, home),
             other => other,
         });
         self.changed(range, was, result)
@@ -206,6 +209,7 @@ impl<M: TableMemory> P2m<M> {
         };
         let result = self.table.protect(range, |kind| match kind {
             P2mKind::Ram { writable } | P2mKind::Local { writable, .. } => P2mKind::ram(writable, home),
+            P2mKind::Clean { .. } => P2mKind::Clean { home },
             P2mKind::Absent { .. } => P2mKind::Absent { home },
             other => other,
         });

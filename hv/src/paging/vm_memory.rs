@@ -35,7 +35,10 @@ impl<'a, M: TableMemory, H: HostAccess> VmMemory<'a, M, H> {
         let mut done = 0;
         while done < len {
             let at = gpa.checked_add(done).ok_or(NotRam { gpa: Gpa(u64::MAX) })?;
-            let (entry, run) = self.p2m.run_present(at, len - done);
+            let (mut entry, mut run) = self.p2m.run_present(at, len - done);
+            if write && entry.writable().is_none() && self.p2m.let_write(at) {
+                (entry, run) = self.p2m.run_present(at, len - done);
+            }
             let hpa = if write { entry.writable() } else { entry.readable() };
             f(hpa.ok_or(NotRam { gpa: at })?, done as usize, run as usize);
             done += run;
@@ -101,7 +104,7 @@ impl<M: TableMemory, H: HostAccess> GuestMemory for VmMemory<'_, M, H> {
         if !(size == 4 || size == 8) || !gpa.is_aligned(size as u64) {
             return Err(NotRam { gpa });
         }
-        let hpa = self.p2m.translate(gpa).writable().ok_or(NotRam { gpa })?;
+        let hpa = self.p2m.translate_to_write(gpa).writable().ok_or(NotRam { gpa })?;
         Ok(self.host.compare_exchange(hpa, size, old, new))
     }
 

@@ -6,12 +6,14 @@ use alloc::vec::Vec;
 
 use abi::hypercall::{
     ADD_GUEST_REGION, ADD_PAGE, COUNTER_PAGE, DEL_GUEST_REGION, DEL_PAGE, KVM_EPERM, NOT_IMPLEMENTED,
+    TIER_TARGET,
 };
 
 use crate::arch::addr::Gpa;
 use crate::arch::state::Gpr;
 use crate::emulate::System;
 use crate::mem::table_memory::TableMemory;
+use crate::mem::tier::target;
 use crate::paging::p2m::{P2m, P2mEntry};
 use crate::region::guest::{GuestError, MAX_FRAMES};
 use crate::region::{Effect, Target};
@@ -52,6 +54,8 @@ fn perform<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, 
             region(vcpu, vm, number, [first, second, third])
                 .unwrap_or_else(|error| error.number().wrapping_neg())
         }
+        TIER_TARGET => target::want(vm.tiers.as_deref(), first)
+            .map_or_else(|error| error.number().wrapping_neg(), |()| 0),
         _ => NOT_IMPLEMENTED,
     }
 }

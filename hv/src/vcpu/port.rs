@@ -104,7 +104,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Port<'a, F, M,
 
     fn write_physical(&mut self, gpa: Gpa, data: &[u8]) {
         let memory = self.bus.memory();
-        match memory.p2m.translate(gpa) {
+        match memory.p2m.translate_to_write(gpa) {
             P2mEntry::Mmio => {
                 drop(memory);
                 self.bus.mmio_write(gpa, data);
@@ -178,7 +178,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> emulate::Memory fo
             && matches!(len, 4 | 8)
             && gpa.is_aligned(len as u64)
             && let memory = self.bus.memory()
-            && memory.p2m.translate(gpa).writable().is_some()
+            && memory.p2m.translate_to_write(gpa).writable().is_some()
         {
             let word = |bytes: &[u8]| {
                 let mut wide = [0; 8];

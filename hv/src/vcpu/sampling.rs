@@ -73,7 +73,10 @@ pub fn close<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     let mut record = [0; MOST];
     let words = sample.write(ran, &mut record);
     record_sample(&record[..words]);
-    regions(vm, &sample, demanded, record_sample);
+    regions(vm, &sample, demanded, &mut record_sample);
+    if vm.has_memory_records() && vm.memory_records.is_due(sample.time_ns, demanded) {
+        memory(vm, &sample, record_sample);
+    }
     let end = vm.translation.end_period(period(&sample));
     warn(number, &end, vm.translation.mode());
     end.changed
@@ -93,6 +96,22 @@ fn regions<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     let mut record = [0; records::regions::MOST];
     let words = snapshot.write(&mut record);
     record_sample(&record[..words]);
+}
+
+/// Writes what the VM has of fast memory, and what of it is evicted.
+#[inline(never)]
+fn memory<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
+    vm: &Vm<F, M>,
+    sample: &records::sample::Sample,
+    mut record_sample: impl FnMut(&[u64]),
+) {
+    let (vm_number, time_ns, tsc) = (sample.vm, sample.time_ns, sample.tsc);
+    if let Some(tiers) = vm.tier_record() {
+        record_sample(&records::tiers::Tiers { vm: vm_number, time_ns, tsc, ..tiers }.write());
+    }
+    if let Some(pager) = vm.pager_record() {
+        record_sample(&records::pager::Pager { vm: vm_number, time_ns, tsc, ..pager }.write());
+    }
 }
 
 /// Says once what a policy lacks.

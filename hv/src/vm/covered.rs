@@ -51,7 +51,8 @@ impl Covered {
             known.by |= 1 << id;
             return Ok(None);
         }
-        let was = p2m.translate(page);
+        // A write to what is beneath does not come here again.
+        let was = p2m.translate_to_write(page);
         if was == P2mEntry::Mmio {
             return Ok(None);
         }

@@ -12,6 +12,7 @@ pub mod covered;
 pub mod hlt_tracker;
 pub mod layout;
 pub mod mailbox;
+pub mod memory_records;
 pub mod overcommit;
 pub mod pvclock;
 pub mod regions;
@@ -130,6 +131,8 @@ pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     pub pager: Option<Arc<Pager>>,
     /// Its part of the machine's fast memory; the same holds.
     pub tiers: Option<Arc<Tiers>>,
+    /// When samples had records of these two.
+    pub memory_records: memory_records::Pace,
 }
 
 /// What a change of the guest-physical address space leaves to do for the VCPU that asked for it.

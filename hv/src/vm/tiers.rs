@@ -19,7 +19,7 @@ use arrayvec::ArrayVec;
 use super::regions::Records;
 use super::{HostMemory, MapChanges, Memory, Vm};
 use crate::arch::addr::{Gfn, Hpa, PageSize};
-use crate::mem::tier::migration::Move;
+use crate::mem::tier::migration::{Move, Way};
 use crate::mem::tier::policy::Histogram;
 use crate::mem::tier::{BATCH, Grain, Heat, Outcome, Tiers, Wish};
 use crate::paging::engine::Engine;
@@ -112,7 +112,10 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
                 loop {
                     // For each page: others want the memory, too.
                     let memory = self.read_memory(work);
-                    if !tiers.migration.copy_one(&mut |page, frame| memory.p2m.attach(page.base(), frame)) {
+                    let attach = &mut |page: Gfn, frame, is_clean| {
+                        memory.p2m.attach_moved(page.base(), frame, is_clean);
+                    };
+                    if !tiers.migration.copy_one(attach) {
                         break changes;
                     }
                 }
@@ -120,8 +123,12 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         };
         tiers.migration.end(|page, moved| {
             if let Some(n) = wishes.iter().position(|wish| wish.page == page.page) {
-                let home = if wishes[n].home.is_some() { page.to } else { page.from };
-                outcomes[n] = if moved { Outcome::Moved(home) } else { Outcome::Busy };
+                outcomes[n] = match page.way {
+                    _ if !moved => Outcome::Busy,
+                    Way::In => Outcome::Moved(page.from),
+                    Way::Back => Outcome::Moved(page.to),
+                    Way::Discard => Outcome::Discarded,
+                };
             }
         });
         wishes.iter().zip(outcomes).for_each(|(wish, outcome)| tiers.settle(wish, outcome));
@@ -145,11 +152,16 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
                 let shadow = self.lock_shadow(vcpu, work);
                 let is_table = |frame| shadow.as_ref().is_some_and(|shadow| shadow.is_table(frame));
                 let to_move = |wish: &Wish| {
-                    let from = memory.p2m.peek(wish.page.base()).writable()?.frame();
+                    let (from, is_clean) = memory.p2m.movable(wish.page.base())?;
+                    let way = match wish.home {
+                        None => Way::In,
+                        Some(_) if is_clean => Way::Discard,
+                        Some(_) => Way::Back,
+                    };
                     let is_there = if wish.home.is_some() { from == wish.fast } else { tiers.is_home(from) };
                     let to = wish.home.unwrap_or(wish.fast);
                     // A table's loss costs the faults that fill all its shadow pages again.
-                    (is_there && !is_table(from)).then_some(Move { page: wish.page, from, to })
+                    (is_there && !is_table(from)).then_some(Move { page: wish.page, from, to, way })
                 };
                 wishes.iter().map(to_move).collect()
             };
@@ -162,7 +174,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
                 changed.push(change);
                 *outcome = Outcome::Busy;
                 if !tiers.migration.add(*page) {
-                    p2m.attach(page.page.base(), page.from);
+                    p2m.attach_moved(page.page.base(), page.from, page.way == Way::Discard);
                 }
             }
             (flush, nested.take_retired(), host.clone())

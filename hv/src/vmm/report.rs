@@ -7,6 +7,7 @@ use abi::telemetry::{EndReason, ExitKind, ResetBy, key};
 use crate::arch::counters::{BothSides, Counts};
 use crate::arch::dump::Registers;
 use crate::mem::frame;
+use crate::mem::tier::sharing::Target;
 use crate::paging::engine::Engine;
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::policy::engines_of;
@@ -242,6 +243,7 @@ fn tiers<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(json: &mut Json<'_>, vm
         (key::E_STATE, now.state.0.number().into()),
         (key::MOVED_IN, now.counts.moved_in),
         (key::MOVED_OUT, now.counts.moved_out),
+        (key::DISCARDED, now.counts.discarded),
         (key::MOVES_BUSY, now.counts.busy),
         (key::MOVES_PINNED, now.counts.pinned),
         (key::HOT_LISTED, now.counts.listed),
@@ -249,6 +251,8 @@ fn tiers<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(json: &mut Json<'_>, vm
         (key::LIST_FULL, now.counts.overflows),
         (key::LEAVES_SPLIT, now.counts.splits),
         (key::PASSES, now.counts.passes),
+        (key::TARGET_PER_MILLE, now.target.0.map_or(0, Target::per_mille).into()),
+        (key::TARGET_CALLS, now.target.1),
     ] {
         json.number(name, number)?;
     }

@@ -13,6 +13,7 @@ use super::memory::HostMemory;
 use super::state::{AdminState, Order};
 use super::worker::Worker;
 use crate::mem::frame_record::{self, Records};
+use crate::mem::tier::Tiers;
 use crate::mem::{frame, heap};
 use crate::monitor::view::{HostReport, View};
 use crate::monitor::vms::{Action, Look, Refused, State, Summary, Vms};
@@ -181,6 +182,13 @@ impl<B: Backend, const LAB: bool> Vms for Session<'_, B, LAB> {
         self.with_view(&guest, f);
         self.resume(vm, &guest);
         true
+    }
+
+    fn tiers(&self, vm: usize, f: &mut dyn FnMut(&Tiers)) -> bool {
+        // The reference to the VM keeps another one from taking its place meanwhile.
+        let guest = self.worker.machine.guest(vm);
+        let tiers = guest.as_ref().and_then(|guest| guest.vm.tiers.as_deref());
+        tiers.map(f).is_some()
     }
 
     fn act(&mut self, action: Action, vm: usize) -> Result<(), Refused> {

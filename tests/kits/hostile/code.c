@@ -42,7 +42,7 @@ void rare_instructions(struct processor *me) {
     case 0: case 1: case 2: __asm__ volatile("cpuid" : "+a"(a), "+b"(b), "+c"(c), "+d"(d)); break;
     case 3: case 22: case 23: case 24: {
         /* Mostly Palimpsest's own calls, with arguments that are often right. */
-        u64 number = below(me, 4) ? 0x50414c00u + below(me, 7) : a, first = below(me, 4) ? below(me, 300) : value;
+        u64 number = below(me, 4) ? 0x50414c00u + below(me, 8) : a, first = below(me, 4) ? below(me, 300) : value;
         if (below(me, 2))
             first = draw(me) % (memory_bytes >> 12) & ~1023ull;
         __asm__ volatile("vmmcall" : "+a"(number) : "b"(first), "c"((u64)below(me, 12)), "d"((u64)below(me, 9)) : "memory");

@@ -78,6 +78,13 @@ static int delete(int file, uint32_t number)
     return answer(ioctl(file, PALIMPSEST_KIT_DELETE, &region));
 }
 
+static int target(int file, uint32_t per_mille, uint32_t flags)
+{
+    struct palimpsest_kit_target target = { .per_mille = per_mille, .flags = flags };
+
+    return answer(ioctl(file, PALIMPSEST_KIT_TARGET, &target));
+}
+
 /* Frames of a region; -1: the file has no such one. */
 static long frames(int file, uint32_t number)
 {
@@ -119,6 +126,11 @@ static void bad_arguments(int file)
     check("no place", answer(ioctl(file, PALIMPSEST_KIT_INFO, (void *)1)), PALIMPSEST_KIT_EFAULT);
     check("the kernel's memory", answer(ioctl(file, PALIMPSEST_KIT_CREATE, (void *)-PAGE)), PALIMPSEST_KIT_EFAULT);
     check("unknown ioctl", answer(ioctl(file, PALIMPSEST_KIT_QUERY + 1, &region)), PALIMPSEST_KIT_ENOTTY);
+    check("a target without fast memory", target(file, 500, 0), PALIMPSEST_KIT_ENODEV);
+    check("no target without fast memory", target(file, 0, 0), PALIMPSEST_KIT_ENODEV);
+    check("a target that is too large", target(file, 1001, 0), PALIMPSEST_KIT_EINVAL);
+    check("a target with flags", target(file, 500, 1), PALIMPSEST_KIT_EINVAL);
+    check("no target", answer(ioctl(file, PALIMPSEST_KIT_TARGET, NULL)), PALIMPSEST_KIT_EFAULT);
     check("unknown region", delete(file, 77), PALIMPSEST_KIT_ENOENT);
     check("region 0", delete(file, 0), PALIMPSEST_KIT_ENOENT);
     check("nothing was made", info(file).regions, 0);

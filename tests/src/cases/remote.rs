@@ -66,7 +66,8 @@ fn reach(context: &Context) -> Result<()> {
     let name = format!("e2e-{}", std::process::id());
     let on = |words: &[&str], input: Option<&[u8]>| context.pal(words, input);
     let command = "stty -echo; echo one; read word; echo got $word; read word; echo then $word; while :; do echo -; sleep 0.05; done";
-    let words = [&["run", "--name", &name, "--exec", command][..], &context.place()].concat();
+    let words =
+        [&["run", "--name", &name, "--fast-mem", "4", "--exec", command][..], &context.place()].concat();
     let mut run = Background::start(context, &words, Stdio::null(), "run.out")?;
     run.shows("one\n")?;
     let pid = run.child.id().to_string();
@@ -81,6 +82,13 @@ fn reach(context: &Context) -> Result<()> {
     let monitor = |words: &[&str]| on(&[&["monitor", "--name", &name][..], words].concat(), None)?.status(0);
     let vms = monitor(&["vms"])?.has("* guest")?.has("running")?.lacks("monitor")?;
     ensure!(!vms.stdout().contains('\r') && vms.stdout().ends_with('\n'), "{:?}", vms.stdout());
+
+    let tier = |words: &[&str]| on(&[&["tier", &name][..], words].concat(), None);
+    tier(&[])?.status(0)?.has("fast memory: 4 MiB")?.has("guest            -")?;
+    tier(&["guest", "E2"])?.status(0)?.has("guest            E2 set           3 MiB")?;
+    tier(&["guest", "auto"])?.status(0)?.has("guest            -                4 MiB")?;
+    tier(&["other", "E2"])?.status(2)?.says("no guest named other; its guests: guest")?;
+    tier(&["guest", "E8"])?.status(2)?.says("E8")?;
 
     // Its input waits for the guest.
     let input = context.file("input", "hello\n")?;

@@ -8,6 +8,9 @@ use crate::context::Context;
 pub const CASES: &[Case] = &[
     only("qemu-svm", "tiers: hot pages move, nested", |c| moves(c, "nested")),
     only("qemu-svm", "tiers: hot pages move, shadow", |c| moves(c, "shadow")),
+    only("qemu-svm", "tiers: what is only read is discarded, nested", |c| reads(c, "nested")).at_length(),
+    only("qemu-svm", "tiers: what is only read is discarded, shadow", |c| reads(c, "shadow")).at_length(),
+    only("qemu-svm", "tiers: a guest says what it wants", targets),
     only("qemu-svm", "tiers: what cannot be is named", mistakes),
 ];
 
@@ -36,6 +39,58 @@ fn moves(context: &Context, mode: &str) -> Result<()> {
     ensure!(count("moved_in") >= 500 && count("fast_frames") >= 500, "{tiers}");
     ensure!(count("fast_frames") <= count("fast_share") && count("fast_share") == 1024, "{tiers}");
     ensure!(count("moved_in") == count("moved_out") + count("fast_frames"), "{tiers}");
+    ensure!(count("discarded") <= count("moved_out"), "{tiers}");
+    Ok(())
+}
+
+/// A file is read again and again, and then another one that takes its room: pages of the first leave without a copy, and both are as
+/// they were.
+fn reads(context: &Context, mode: &str) -> Result<()> {
+    let path = context.path("stats.json");
+    let script = "up() { read up rest < /proc/uptime; up=${up%%.*}; }
+        reads() { up; end=$((up + $2)); while up; [ $up -lt $end ]; do md5sum $1 $1 > /dev/null; done; }
+        for f in a b; do dd if=/dev/urandom of=/$f bs=64k count=40 2>/dev/null; done; md5sum /a /b > /sums
+        reads /a 6; reads /b 9; md5sum -c /sums";
+    let machine =
+        ["--mode", mode, "--nested-page", "4K", "--fast-mem", "3", "--stats", &path, "--exec", script];
+    context.run(&machine)?.status(0)?.has("/a: OK\n/b: OK\n")?;
+    let tiers = read_stats(&path)?["guests"][0]["paging"]["tiers"].clone();
+    let count = |key: &str| tiers[key].as_u64().unwrap_or(0);
+    ensure!(count("discarded") >= 100 && count("discarded") <= count("moved_out"), "{tiers}");
+    Ok(())
+}
+
+/// A guest says what part of its hot pages it wants in fast memory, by a script and by the library's own tests, and takes it back when the
+/// module goes; samples and statistics have it.
+fn targets(context: &Context) -> Result<()> {
+    let (path, samples) = (context.path("stats.json"), context.path("samples.jsonl"));
+    let put = format!("{}:/test", context.sdk.c_tests.display());
+    let script = "k=/sys/kernel/palimpsest; cat $k/fast_target; echo 990 > $k/fast_target; cat $k/fast_target; sleep 0.3
+        echo 1001 2>/dev/null > $k/fast_target || echo refused; /test 3 50; rmmod palimpsest; insmod /pal/modules/*palimpsest.ko; cat $k/fast_target";
+    let machine = [
+        "--kit",
+        "--fast-mem",
+        "4",
+        "--fast-sharing",
+        "estate-qos",
+        "--stats",
+        &path,
+        "--samples",
+        &samples,
+        "--put",
+        &put,
+        "--exec",
+        script,
+    ];
+    let run = context.run(&machine)?.status(0)?;
+    let said = run.stdout();
+    let lines: Vec<&str> = said.lines().collect();
+    ensure!(lines == ["0", "990", "refused", "ok", "0"], "{said}");
+    let tiers = read_stats(&path)?["guests"][0]["paging"]["tiers"].clone();
+    ensure!(tiers["target_per_mille"] == 0 && tiers["target_calls"].as_u64() >= Some(4), "{tiers}");
+    let samples = std::fs::read_to_string(&samples)?;
+    let mut lines = samples.lines().filter(|line| line.contains("\"t\":\"tiers\""));
+    ensure!(lines.any(|line| line.contains("\"target\":990")), "no line of samples has the target");
     Ok(())
 }
 

@@ -93,6 +93,8 @@ pub enum Command {
     Console(ConsoleArgs),
     /// Talk to the monitor of a running machine, or have it perform one command
     Monitor(MonitorArgs),
+    /// Show what the guests of a running machine have of its fast memory, or set the share of one
+    Tier(TierArgs),
     /// End the run of a machine, and return its exit status
     Stop(StopArgs),
     /// Show what is installed on this machine, what is missing, and what to type
@@ -393,6 +395,20 @@ pub struct MonitorArgs {
     pub command: Vec<String>,
 }
 
+/// Options of `pal tier`.
+#[derive(Args)]
+#[command(after_help = help::TIER)]
+pub struct TierArgs {
+    /// The machine, by its name in `cargo pal ps`. Default: the only one
+    pub name: Option<String>,
+    /// The guest whose E-state is to be set, by its name in `cargo pal ps`
+    #[arg(requires = "state")]
+    pub vm: Option<String>,
+    /// Its share of the fast memory, an E-state in eighths: E0 is all of it, E7 an eighth. `auto` lets the machine's policy decide again
+    #[arg(value_name = "E0…E7|auto", value_parser = e_state())]
+    pub state: Option<String>,
+}
+
 /// Options of `pal stop`.
 #[derive(Args)]
 #[command(after_help = help::STOP)]
@@ -551,6 +567,11 @@ fn sharing() -> impl TypedValueParser<Value = Sharing> {
 /// The words of `--fast-policy`.
 fn hot_policy() -> impl TypedValueParser<Value = HotPolicy> {
     PossibleValuesParser::new(HotPolicy::WORDS).try_map(|word| word.parse())
+}
+
+/// The states of `pal tier`.
+fn e_state() -> impl TypedValueParser<Value = String> {
+    PossibleValuesParser::new(["E0", "E1", "E2", "E3", "E4", "E5", "E6", "E7", "auto"])
 }
 
 /// The sizes of `--nested-page`.

@@ -78,6 +78,7 @@ fn perform(command: &Command, project: &Project, ui: &Ui) -> Result<u8> {
         Command::Ps => remote::client::list(project, ui),
         Command::Console(args) => remote::client::console(args.name.as_deref(), project, ui),
         Command::Monitor(args) => remote::client::monitor(args.name.as_deref(), &args.command, project, ui),
+        Command::Tier(args) => remote::client::tier(args, project, ui),
         Command::Stop(args) => remote::client::stop(args.name.as_deref(), project, ui),
         Command::Doctor => doctor::run(project, ui),
     }

@@ -5,6 +5,7 @@
 //! read is used, what cannot is counted, and a file in which nothing can be read is refused with what to do.
 
 pub mod line;
+pub mod memory;
 
 use std::{
     fs::File,
@@ -17,6 +18,7 @@ use serde_json::Value;
 use crate::{run::records::VERSION, status::Usage};
 use line::{Line, Names};
 pub use line::{Regions, Sample};
+use memory::{Pager, Tiers};
 
 /// Bytes of a line at most; those of samples have a few thousand.
 const LONGEST: u64 = 1 << 20;
@@ -36,6 +38,10 @@ pub struct Run {
     pub samples: Vec<Sample>,
     /// What became of regions, in their order.
     pub regions: Vec<Regions>,
+    /// What became of fast memory, in its order.
+    pub tiers: Vec<Tiers>,
+    /// What was evicted, in its order.
+    pub pagers: Vec<Pager>,
     /// Lines that are not whole, or are something else.
     pub broken: usize,
     /// Lines of a later version of the schema.
@@ -86,6 +92,8 @@ impl Run {
             Line::Run(about) => self.about = about,
             Line::Sample(sample) => self.samples.push(*sample),
             Line::Regions(regions) => self.regions.push(*regions),
+            Line::Tiers(tiers) => self.tiers.push(*tiers),
+            Line::Pager(pager) => self.pagers.push(*pager),
             Line::End(end) => self.end = Some(end),
             Line::Pcpus(_) | Line::Other => {}
             Line::Later => self.later += 1,

@@ -35,6 +35,19 @@ pub struct Move {
     pub from: Hfn,
     /// Where it shall be.
     pub to: Hfn,
+    /// What its contents need.
+    pub way: Way,
+}
+
+/// From one tier to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// To fast memory. The home keeps the contents, and the page is *clean* until it is written.
+    In,
+    /// Home, after it was written.
+    Back,
+    /// Home, where the same contents are: nothing is copied.
+    Discard,
 }
 
 /// What has become of a page.
@@ -97,8 +110,9 @@ impl Migration {
         self.batch.lock().is_copying = true;
     }
 
-    /// Puts an absent page back, and has `attach` make it present in the P2m. If another processor was first, there is nothing to do.
-    pub fn bring_in(&self, page: Gfn, attach: &mut dyn FnMut(Hfn)) {
+    /// Puts an absent page back, and has `attach` make it present in the P2m: in this frame, clean or not. If another processor was
+    /// first, there is nothing to do.
+    pub fn bring_in(&self, page: Gfn, attach: &mut dyn FnMut(Hfn, bool)) {
         let mut batch = self.batch.lock();
         if let Ok(at) = batch.moves.binary_search_by_key(&page.0, |(other, _)| other.page.0) {
             self.put_back(&mut batch, at, attach);
@@ -107,32 +121,34 @@ impl Migration {
 
     /// Copies one page that is still on its way, after [`Migration::forgotten`]; false: there is none. One at a time, so that others
     /// wait for no more than that.
-    pub fn copy_one(&self, attach: &mut dyn FnMut(Gfn, Hfn)) -> bool {
+    pub fn copy_one(&self, attach: &mut dyn FnMut(Gfn, Hfn, bool)) -> bool {
         let mut batch = self.batch.lock();
         while let Some((page, state)) = batch.moves.get(batch.next).copied() {
             let at = batch.next;
             batch.next += 1;
             if state == State::OnItsWay {
-                self.put_back(&mut batch, at, &mut |frame| attach(page.page, frame));
+                self.put_back(&mut batch, at, &mut |frame, is_clean| attach(page.page, frame, is_clean));
                 return true;
             }
         }
         false
     }
 
-    fn put_back(&self, batch: &mut Batch, at: usize, attach: &mut dyn FnMut(Hfn)) {
+    fn put_back(&self, batch: &mut Batch, at: usize, attach: &mut dyn FnMut(Hfn, bool)) {
         let is_copying = batch.is_copying;
         let (page, state) = &mut batch.moves[at];
         if *state != State::OnItsWay {
             return;
         }
         if is_copying {
-            self.copier.copy(page.from, page.to);
+            if page.way != Way::Discard {
+                self.copier.copy(page.from, page.to);
+            }
             *state = State::Moved;
-            attach(page.to);
+            attach(page.to, page.way == Way::In);
         } else {
             *state = State::Stayed;
-            attach(page.from);
+            attach(page.from, page.way == Way::Discard);
         }
     }
 

@@ -8,6 +8,7 @@
 //! | [`list`] | the hot pages, newest first |
 //! | [`policy`] | which pages are hot, and active |
 //! | [`sharing`] | how much of the fast memory is each VM's; E-states |
+//! | [`target`] | what a guest wants of it |
 //! | [`pool`] | the fast memory's frames |
 //! | [`migration`] | pages between two tiers |
 //!
@@ -22,8 +23,9 @@ pub mod policy;
 pub mod pool;
 pub mod sharing;
 mod state;
+pub mod target;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -39,8 +41,9 @@ use self::list::{HotList, Placed, Side};
 use self::migration::{CopyFrame, Migration};
 use self::policy::{Bounds, Histogram};
 use self::pool::FastPool;
-use self::sharing::{Demand, Driver, EState};
+use self::sharing::{Demand, Driver, EState, Target};
 use self::state::State;
+use self::target::Wanted;
 use super::pager::Span;
 use super::pieces::OutOfMemory;
 use crate::arch::addr::{Gfn, Hfn};
@@ -98,6 +101,8 @@ pub struct Wish {
 pub enum Outcome {
     /// The page has moved. It came from this frame, or is there now: its home.
     Moved(Hfn),
+    /// The page has gone home, where its contents were still.
+    Discarded,
     /// It was accessed when it was about to move.
     Busy,
     /// It cannot move now: no plain RAM, or a guest's table that shadow pages are made from.
@@ -111,6 +116,8 @@ pub struct Counts {
     pub moved_in: u64,
     /// Pages that went back home.
     pub moved_out: u64,
+    /// Of these, pages that were not copied, because they had not been written.
+    pub discarded: u64,
     /// Moves that came to nothing because the page was accessed.
     pub busy: u64,
     /// Moves that the tables did not allow.
@@ -142,6 +149,8 @@ pub struct View {
     pub hot: u8,
     /// Its E-state, and whether a person has set it.
     pub state: (EState, bool),
+    /// What its guest wants, and the calls by which it has said so.
+    pub target: (Option<Target>, u64),
     /// Moves that are due.
     pub pending: usize,
     /// What has happened.
@@ -167,6 +176,7 @@ pub struct Tiers {
     pub migration: Arc<Migration>,
     state: Mutex<Box<State>>,
     has_pending: AtomicBool,
+    wanted: Wanted,
 }
 
 impl fmt::Debug for Tiers {
@@ -211,6 +221,7 @@ impl Tiers {
             migration,
             state: Mutex::new(Box::new(state)),
             has_pending: AtomicBool::new(false),
+            wanted: Wanted::default(),
         })
     }
 
@@ -243,7 +254,8 @@ impl Tiers {
             waiting: state.list.count(Side::Slow),
             working_set: state.demand.working_set,
             hot: state.bounds.hot,
-            state: (state.demand.state, state.demand.is_set),
+            state: (state.demand.e_state(), state.demand.is_set),
+            target: (self.wanted.target(), self.wanted.calls()),
             pending: state.pending.len(),
             counts: state.counts,
         }
@@ -282,8 +294,10 @@ impl Tiers {
         state.demand.working_set = working_set;
         state.demand.fast = state.list.count(Side::Fast);
         state.demand.waiting = state.list.count(Side::Slow);
+        state.demand.target = self.wanted.target();
         if !state.demand.is_set {
-            state.demand.state = state.driver.step(self.pool.sharing(), self.pool.total(), &state.demand);
+            (state.demand.state, state.demand.wished) =
+                state.driver.step(self.pool.sharing(), self.pool.total(), &state.demand);
         }
         // The record was made when the VM began.
         state.share = self.pool.publish(self.vm, Some(state.demand)).unwrap_or(state.share);
@@ -340,15 +354,16 @@ impl Tiers {
                 state.list.place(wish.number, Some(Placed { fast, home }));
                 return;
             }
-            (Outcome::Moved(_), Some(_)) => {
+            (Outcome::Moved(_) | Outcome::Discarded, _) => {
                 state.counts.moved_out += 1;
+                state.counts.discarded += u64::from(outcome == Outcome::Discarded);
                 state.list.place(wish.number, None);
                 state.list.remove(wish.number);
             }
             (Outcome::Busy, _) => state.counts.busy += 1,
             (Outcome::Pinned, _) => state.counts.pinned += 1,
         }
-        let is_still_there = !matches!(outcome, Outcome::Moved(_)) && wish.home.is_some();
+        let is_still_there = matches!(outcome, Outcome::Busy | Outcome::Pinned) && wish.home.is_some();
         if !is_still_there {
             self.pool.give_back(fast);
         }

@@ -2,7 +2,12 @@
 //!
 //! An *E-state* is a share in eighths of the whole fast memory: E0 is all of it, E7 an eighth (thesis 4.4.1 has 64 MiB of 512).
 //! Pure: [`divide`] says what is each VM's, of what all of them ask for; [`Driver`] changes one VM's E-state by how it fares.
+//!
+//! A guest may say what part of its hot pages it wants in fast memory, its [`Target`]. With less than the policy would give, its
+//! E-state is lower. With more, the *wished* E-state is above its own, and the difference is served from what no VM's own state
+//! claims: what a guest wishes costs no other VM anything.
 
+use abi::hypercall::TIER_TARGET_MAX;
 use abi::tiers::Sharing;
 
 /// Steps of the fast memory.
@@ -44,6 +49,25 @@ impl EState {
     }
 }
 
+/// The part of a guest's hot pages that it wants in fast memory, from 1 to 1000 per mille.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Target(u16);
+
+impl Target {
+    /// What [`Sharing::EstateQos`] gives a guest that says nothing: 1 in 20 may be missing.
+    pub const DEFAULT: Target = Target(950);
+
+    /// `per_mille` from 1 to 1000.
+    pub const fn new(per_mille: u64) -> Option<Target> {
+        if per_mille >= 1 && per_mille <= TIER_TARGET_MAX { Some(Target(per_mille as u16)) } else { None }
+    }
+
+    /// From 1 to 1000.
+    pub const fn per_mille(self) -> u16 {
+        self.0
+    }
+}
+
 /// What a VM asks for, and has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
@@ -57,6 +81,10 @@ pub struct Demand {
     pub state: EState,
     /// A person has set it, and no policy changes it.
     pub is_set: bool,
+    /// The E-state that its guest's target takes, with as much memory as `state` or more.
+    pub wished: EState,
+    /// What its guest wants, if it has said so.
+    pub target: Option<Target>,
     /// Frames of fast memory that it has.
     pub fast: u32,
     /// Its hot pages that are in slow memory.
@@ -66,12 +94,34 @@ pub struct Demand {
 impl Demand {
     /// Of a VM of which nothing is known yet.
     pub const fn new(weight: u32, fixed: Option<u32>) -> Demand {
-        Demand { weight, working_set: 0, fixed, state: EState::LEAST, is_set: false, fast: 0, waiting: 0 }
+        let (state, wished) = (EState::LEAST, EState::LEAST);
+        Demand {
+            weight,
+            working_set: 0,
+            fixed,
+            state,
+            is_set: false,
+            wished,
+            target: None,
+            fast: 0,
+            waiting: 0,
+        }
+    }
+
+    /// The E-state that it has, as far as there is room.
+    pub fn e_state(&self) -> EState {
+        if self.is_set { self.state } else { self.state.min(self.wished) }
+    }
+
+    /// Frames of `total` that its guest wants beyond its own state.
+    fn extra(&self, policy: Sharing, total: u32) -> u32 {
+        let may_wish = policy == Sharing::EstateQos && !self.is_set && self.fixed.is_none();
+        if may_wish { self.e_state().frames(total) - self.state.frames(total) } else { 0 }
     }
 }
 
 /// The frames of `total` that each VM may have; the sum is not more than `total`. A set E-state and `fixed` come first, in the order
-/// of the VMs; what is left is divided by `policy` among the others.
+/// of the VMs; what is left is divided by `policy` among the others. What guests wish beyond that comes last.
 pub fn divide(policy: Sharing, total: u32, vms: &[Option<Demand>], of: usize) -> u32 {
     let claim = |vm: &Demand| match (policy, vm.fixed) {
         _ if vm.is_set => Some(vm.state.frames(total)),
@@ -87,7 +137,11 @@ pub fn divide(policy: Sharing, total: u32, vms: &[Option<Demand>], of: usize) ->
     if let Some(wanted) = claim(own) {
         let is_before = |at, vm| (rank(vm), at) < (rank(own), of);
         let before = all().filter(|&(at, vm)| is_before(at, vm)).filter_map(|(_, vm)| claim(vm));
-        return wanted.min(before.fold(total, u32::saturating_sub));
+        let own_part = wanted.min(before.fold(total, u32::saturating_sub));
+        let unclaimed = all().filter_map(|(_, vm)| claim(vm)).fold(total, u32::saturating_sub);
+        let wished_before = all().filter(|(at, _)| *at < of).map(|(_, vm)| vm.extra(policy, total));
+        let left = wished_before.fold(unclaimed, u32::saturating_sub);
+        return own_part + own.extra(policy, total).min(left);
     }
     let left = all().filter_map(|(_, vm)| claim(vm)).fold(total, u32::saturating_sub);
     let part = |vm: &Demand| match policy {
@@ -104,40 +158,85 @@ const PERIOD: u8 = 10;
 
 /// Changes a VM's E-state, for [`Sharing::EstateQos`] and [`Sharing::EstateResource`].
 ///
-/// The measure is the part of its hot pages that is in slow memory: *missing*. Quality first: one step up while more than 1 in 20 is
-/// missing, one down if the pages would fit in the next state for five seconds. Resources first: up at 1 in 4, down as soon as they fit.
+/// The measure is the part of its hot pages that is in slow memory: *missing*. Quality first: one step up while more is missing than
+/// the guest's [`Target`] allows, one down if less would do for five seconds. Resources first: up at 1 in 4, down as soon as the pages
+/// fit the next state.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Driver {
     passes: u8,
+    own: Steps,
+    wished: Steps,
+}
+
+impl Driver {
+    /// One pass is over; the E-states that the VM should have, its own and the wished one.
+    pub fn step(&mut self, policy: Sharing, total: u32, vm: &Demand) -> (EState, EState) {
+        let (goal, patience) = match policy {
+            Sharing::EstateQos => (Target::DEFAULT, 5),
+            Sharing::EstateResource => (Target(750), 1),
+            _ => return (vm.state, vm.state),
+        };
+        self.passes += 1;
+        if self.passes < PERIOD {
+            return (vm.state, vm.e_state());
+        }
+        self.passes = 0;
+        let target = vm.target.filter(|_| policy == Sharing::EstateQos);
+        let less = target.filter(|target| *target < goal);
+        // Without a target of its own it goes down when all its hot pages fit, and so not up again at once.
+        let keep = less.map_or(TIER_TARGET_MAX, |target| target.0.into());
+        let own = self.own.step(vm.state, less.unwrap_or(goal), keep, patience, total, vm);
+        let wished = match target.filter(|target| *target > goal) {
+            Some(target) => {
+                self.wished.step(vm.e_state(), target, TIER_TARGET_MAX, patience, total, vm).min(own)
+            }
+            None => {
+                self.wished = Steps::default();
+                own
+            }
+        };
+        (own, wished)
+    }
+}
+
+/// Steps from state to state towards one goal.
+#[derive(Clone, Copy, Debug, Default)]
+struct Steps {
     /// Periods in which the next state would do.
     roomy: u8,
 }
 
-impl Driver {
-    /// One pass is over; the E-state that the VM should have.
-    pub fn step(&mut self, policy: Sharing, total: u32, vm: &Demand) -> EState {
-        let (missing_of, patience) = match policy {
-            Sharing::EstateQos => (20, 5),
-            Sharing::EstateResource => (4, 1),
-            _ => return vm.state,
-        };
-        self.passes += 1;
-        if self.passes < PERIOD {
-            return vm.state;
-        }
-        self.passes = 0;
+impl Steps {
+    /// One period is over; the state after `state`. `goal`: what is to be in fast memory; `keep`, per mille: what has to fit a state that
+    /// it goes down to.
+    fn step(
+        &mut self,
+        state: EState,
+        goal: Target,
+        keep: u64,
+        patience: u8,
+        total: u32,
+        vm: &Demand,
+    ) -> EState {
         let hot = u64::from(vm.fast) + u64::from(vm.waiting);
-        let has_less_room = vm.state.down().frames(total);
-        let fits_below = vm.state != EState::LEAST && hot <= u64::from(has_less_room - has_less_room / 16);
-        self.roomy = if fits_below { self.roomy + 1 } else { 0 };
-        let is_full = vm.fast + vm.fast / 16 >= vm.state.frames(total);
-        if is_full && u64::from(vm.waiting) * missing_of > hot {
-            vm.state.up()
+        // As if it had this state alone.
+        let has = vm.fast.min(state.frames(total));
+        let missing = hot - u64::from(has);
+        let has_less_room = state.down().frames(total);
+        let fits_below = state != EState::LEAST
+            && hot * keep / TIER_TARGET_MAX <= u64::from(has_less_room - has_less_room / 16);
+        self.roomy = if fits_below { self.roomy.saturating_add(1) } else { 0 };
+        let is_full = u64::from(has) + u64::from(has / 16) >= u64::from(state.frames(total));
+        if is_full && missing * TIER_TARGET_MAX > hot * (TIER_TARGET_MAX - u64::from(goal.0)) {
+            state.up()
         } else if self.roomy >= patience {
             self.roomy = 0;
-            vm.state.down()
+            state.down()
         } else {
-            vm.state
+            state
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,15 +1,16 @@
-//! A VM's part of the fast memory.
+//! A VM's part of the fast memory, and all of their parts.
 
 use core::fmt::{self, Write};
 
-use abi::tiers::Sharing;
+use abi::tiers::ANSWER;
 
 use super::Bytes;
 use crate::arch::addr::PAGE_SIZE;
-use crate::mem::tier::Tiers;
 use crate::mem::tier::sharing::EState;
+use crate::mem::tier::{Tiers, TooMuch};
 use crate::monitor::command::TierState;
 use crate::monitor::view::View;
+use crate::monitor::vms::{self, Vms};
 use crate::virt::Virt;
 use crate::vm::HostMemory;
 
@@ -37,8 +38,7 @@ pub fn tiers<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Wri
         frames(pool.free()),
         pool.sharing()
     )?;
-    let is_driven = matches!(pool.sharing(), Sharing::EstateQos | Sharing::EstateResource);
-    match (is_set, is_driven) {
+    match (is_set, pool.sharing().has_states()) {
         (false, false) => writeln!(answer, "E-state: none is set, and {} has none", pool.sharing())?,
         (by_hand, _) => {
             let by = if by_hand { "set by hand" } else { "chosen by the policy" };
@@ -54,12 +54,20 @@ pub fn tiers<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Wri
         now.pending,
         frames(now.working_set)
     )?;
+    if let (Some(target), calls) = now.target {
+        let (percent, tenth) = (target.per_mille() / 10, target.per_mille() % 10);
+        writeln!(
+            answer,
+            "the guest wants {percent}.{tenth} % of its hot pages in fast memory; calls {calls}"
+        )?;
+    }
     let counts = now.counts;
     writeln!(
         answer,
-        "moved in {}, out {}; busy {}, pinned {}; listed {}, dropped {}, list full {}; large leaves split {}; passes {}",
+        "moved in {}, out {} (discarded {}); busy {}, pinned {}; listed {}, dropped {}, list full {}; large leaves split {}; passes {}",
         counts.moved_in,
         counts.moved_out,
+        counts.discarded,
         counts.busy,
         counts.pinned,
         counts.listed,
@@ -78,15 +86,90 @@ pub fn set<V: Virt, M: HostMemory>(
 ) -> fmt::Result {
     let Some(tiers) = &view.vm.tiers else { return Ok(()) };
     let TierState(state) = state;
-    tiers.set_state(state).or_else(|too_much| {
-        writeln!(
+    tiers.set_state(state).or_else(|too_much| refuse(state, too_much, answer))
+}
+
+fn refuse(state: Option<EState>, too_much: TooMuch, answer: &mut dyn Write) -> fmt::Result {
+    writeln!(
+        answer,
+        "E{} is {}, and the E-states that are set for other VMs leave {}; lower theirs first",
+        state.map_or(0, EState::number),
+        frames(too_much.wanted),
+        frames(too_much.left)
+    )
+}
+
+/// Sets the E-state of the one with this name, and shows what all VMs have. An answer that does not begin with [`ANSWER`] says why not.
+pub fn all(vms: &mut impl Vms, wanted: Option<(&str, TierState)>, answer: &mut dyn Write) -> fmt::Result {
+    if let Some((name, TierState(state))) = wanted {
+        let vm = match vms::find(vms, name) {
+            Ok(vm) => vm,
+            Err(why) => return writeln!(answer, "{why}"),
+        };
+        let mut done = Ok(());
+        if !vms.tiers(vm, &mut |tiers| done = tiers.set_state(state)) {
+            return writeln!(answer, "{name} uses no fast memory now: it has ended, or is to have none");
+        }
+        if let Err(too_much) = done {
+            return refuse(state, too_much, answer);
+        }
+    }
+    let mut result = Ok(());
+    let mut has_head = false;
+    for vm in 0..vms.count() {
+        let name = vms.name(vm);
+        let has_some = vms.tiers(vm, &mut |tiers| {
+            let head = if has_head { Ok(()) } else { head(tiers, answer) };
+            has_head = true;
+            result = result.and(head).and_then(|()| row(name, tiers, answer));
+        });
+        if has_head && !has_some {
+            result = result.and_then(|()| writeln!(answer, "{name:<16} -"));
+        }
+    }
+    if !has_head {
+        return writeln!(
             answer,
-            "E{} is {}, and the E-states that are set for other VMs leave {}; lower theirs first",
-            state.map_or(0, EState::number),
-            frames(too_much.wanted),
-            frames(too_much.left)
-        )
-    })
+            "no VM uses fast memory: the machine has none (pal: --fast-mem), or they are to have none"
+        );
+    }
+    result
+}
+
+/// The machine's fast memory, and the head of the table.
+fn head(tiers: &Tiers, answer: &mut dyn Write) -> fmt::Result {
+    let pool = tiers.pool();
+    let (total, free) = (frames(pool.total()), frames(pool.free()));
+    writeln!(
+        answer,
+        "{ANSWER} {total}, {free} of it free; divided by {}; hot pages by {}",
+        pool.sharing(),
+        tiers.policy()
+    )?;
+    writeln!(
+        answer,
+        "{:<16} {:<12} {:>9} {:>10} {:>10} {:>11} {:>9} {:>9}",
+        "name", "E-state", "share", "fast", "hot, slow", "working set", "moved in", "moved out"
+    )
+}
+
+fn row(name: &str, tiers: &Tiers, answer: &mut dyn Write) -> fmt::Result {
+    let now = tiers.view();
+    let state = match (now.state, tiers.pool().sharing().has_states()) {
+        ((state, true), _) => alloc::format!("E{} set", state.number()),
+        ((state, false), true) => alloc::format!("E{} by policy", state.number()),
+        ((_, false), false) => "-".into(),
+    };
+    writeln!(
+        answer,
+        "{name:<16} {state:<12} {:>9} {:>10} {:>10} {:>11} {:>9} {:>9}",
+        frames(now.share),
+        frames(now.fast),
+        frames(now.waiting),
+        frames(now.working_set),
+        now.counts.moved_in,
+        now.counts.moved_out
+    )
 }
 
 /// The lines of `stats`.

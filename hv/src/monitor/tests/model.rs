@@ -2,6 +2,7 @@
 
 use alloc::collections::VecDeque;
 
+use crate::mem::tier::Tiers;
 use crate::monitor::view::{HostReport, View};
 use crate::monitor::vms::{Action, Look, Refused, State, Summary, Vms};
 use crate::monitor::{Key, Monitor, Terminal};
@@ -100,6 +101,12 @@ impl Vms for World {
         }
         f(&mut View { vm, vcpus, started: START, tsc: NOW, clock: &|| NOW });
         true
+    }
+
+    fn tiers(&self, vm: usize, f: &mut dyn FnMut(&Tiers)) -> bool {
+        let (Scene { vm, .. }, state) = &self.vms[vm];
+        let tiers = vm.tiers.as_deref().filter(|_| *state != State::Absent);
+        tiers.map(f).is_some()
     }
 
     fn act(&mut self, action: Action, vm: usize) -> Result<(), Refused> {

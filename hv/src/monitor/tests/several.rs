@@ -1,6 +1,9 @@
 //! Conversations about several VMs.
 
-use super::model::{World, converse};
+use abi::tiers::{ANSWER, HotPolicy, Sharing};
+
+use super::model::{World, answer, converse};
+use crate::mem::tier::tests::{pool, tiers};
 use crate::monitor::Monitor;
 use crate::monitor::vms::{Action, State};
 use crate::vcpu::testing::Scene;
@@ -99,4 +102,49 @@ fn the_console_moves_and_waits_for_a_vm_that_is_off() {
         "{shown}"
     );
     assert!(shown.ends_with("monitor: db resumed\n"), "{shown}");
+}
+
+/// The answers to these commands, typed one after the other.
+fn answers<const N: usize>(world: &mut World, commands: [&str; N]) -> [String; N] {
+    commands.map(|command| {
+        let shown = converse(&mut Monitor::default(), world, &format!("{command}\r^"));
+        let start = shown.find(command).expect("echo") + command.len() + 1;
+        shown[start..shown.rfind("monitor> ").expect("prompt")].to_string()
+    })
+}
+
+#[test]
+fn e_states_are_set_by_name_and_within_the_machine() {
+    let mut world = world();
+    let pool = pool(160, Sharing::EstateQos);
+    // The third is to have none.
+    for vm in [0, 1] {
+        world.vms[vm].0.vm.tiers = Some(tiers(&pool, vm, HotPolicy::Threshold).into());
+    }
+    let [set, too_much, none, missing, auto] =
+        answers(&mut world, ["tiers db E2", "tiers web e4", "tiers mail E7", "tiers x E7", "tiers db auto"]);
+    let rows = |answer: &str| -> Vec<String> {
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        answer.lines().skip(2).map(words).collect()
+    };
+    assert!(
+        set.starts_with(ANSWER) && set.contains("640 KiB, 640 KiB of it free; divided by estate-qos"),
+        "{set}"
+    );
+    let row = "0 bytes 0 bytes 0 bytes 0 0";
+    let of_web = format!("web E7 by policy 80 KiB {row}");
+    assert_eq!(rows(&set), [of_web.clone(), format!("db E2 set 480 KiB {row}"), "mail -".into()]);
+    assert_eq!(
+        too_much,
+        "E4 is 320 KiB, and the E-states that are set for other VMs leave 160 KiB; lower theirs first\n"
+    );
+    assert_eq!(none, "mail uses no fast memory now: it has ended, or is to have none\n");
+    assert_eq!(missing, "no VM named x; the VMs are web, db, mail\n");
+    assert_eq!(rows(&auto)[1], format!("db E2 by policy 480 KiB {row}"));
+    world.vms[1].1 = State::Absent;
+    let [all, ended] = answers(&mut world, ["tiers all", "tiers db E2"]);
+    assert_eq!(rows(&all)[..], [of_web, "db -".into(), "mail -".into()]);
+    assert!(ended.starts_with("db uses no fast memory now"), "{ended}");
+    let alone = answer(&mut Scene::new(), "tiers all");
+    assert!(alone.starts_with("no VM uses fast memory: the machine has none"), "{alone}");
 }

@@ -2,7 +2,8 @@
 //!
 //! Bits 2:0 say what an entry is (0: nothing), bits 51:12 hold an address. MMIO leaves carry their own
 //! guest-physical address, so that they split and merge like memory. RAM that is mapped to a cache has the number of its cache
-//! domain in bits 6:3. A page that the pager holds is an MMIO leaf with bit 7 set; bit 8 says that bits 6:3 count.
+//! domain in bits 6:3. A page that the pager holds is an MMIO leaf with bit 7 set; bit 8 says that bits 6:3 count. Bit 7 of RAM that
+//! is not writable says that an equal copy of it is elsewhere.
 
 use super::x86::{ADDRESS, leaf_address};
 use super::{Entry, LeafAttr, PteFormat};
@@ -21,6 +22,8 @@ const LOCAL_READ_ONLY: u64 = 7;
 const HOME: u32 = 3;
 /// With [`MMIO`]: RAM that is not there.
 const ABSENT: u64 = 1 << 7;
+/// With RAM that is not writable.
+const CLEAN: u64 = 1 << 7;
 /// With [`ABSENT`]: it is mapped to a cache.
 const HAS_HOME: u64 = 1 << 8;
 const _: () = assert!(TreeKey::DOMAINS == 16);
@@ -44,6 +47,12 @@ pub enum P2mKind {
         /// The domain, below [`TreeKey::DOMAINS`].
         home: u8,
     },
+    /// RAM in fast memory whose home has the same contents: to the engines it is not writable, but the first write is let in, and
+    /// makes it plain RAM ([`P2m::translate_to_write`](crate::paging::p2m::P2m::translate_to_write)).
+    Clean {
+        /// The domain to whose cache it is mapped.
+        home: Option<u8>,
+    },
     /// RAM whose contents the pager holds ([`crate::mem::pager`]).
     Absent {
         /// The domain to whose cache it is mapped when it comes back.
@@ -53,13 +62,15 @@ pub enum P2mKind {
 
 impl P2mKind {
     /// Every kind.
-    pub const ALL: [P2mKind; 8] = [
+    pub const ALL: [P2mKind; 10] = [
         P2mKind::Ram { writable: true },
         P2mKind::Ram { writable: false },
         P2mKind::Rom,
         P2mKind::Mmio,
         P2mKind::Local { writable: true, home: 0 },
         P2mKind::Local { writable: false, home: TreeKey::DOMAINS - 1 },
+        P2mKind::Clean { home: None },
+        P2mKind::Clean { home: Some(TreeKey::DOMAINS - 1) },
         P2mKind::Absent { home: None },
         P2mKind::Absent { home: Some(TreeKey::DOMAINS - 1) },
     ];
@@ -95,25 +106,25 @@ impl PteFormat for P2mFormat {
             P2mKind::Mmio => MMIO,
             P2mKind::Local { writable: true, home } => LOCAL | u64::from(home) << HOME,
             P2mKind::Local { writable: false, home } => LOCAL_READ_ONLY | u64::from(home) << HOME,
+            P2mKind::Clean { home: None } => RAM_READ_ONLY | CLEAN,
+            P2mKind::Clean { home: Some(home) } => LOCAL_READ_ONLY | CLEAN | u64::from(home) << HOME,
             P2mKind::Absent { home: None } => MMIO | ABSENT,
             P2mKind::Absent { home: Some(home) } => MMIO | ABSENT | HAS_HOME | u64::from(home) << HOME,
         }
     }
 
     fn decode(raw: u64, level: u8) -> Entry<P2mKind> {
+        let home = (raw >> HOME) as u8 & (TreeKey::DOMAINS - 1);
         let attr = match raw & KIND {
             TABLE => return Entry::Table(Hpa(raw & ADDRESS).frame()),
             RAM => P2mKind::Ram { writable: true },
+            RAM_READ_ONLY if raw & CLEAN != 0 => P2mKind::Clean { home: None },
+            LOCAL_READ_ONLY if raw & CLEAN != 0 => P2mKind::Clean { home: Some(home) },
             RAM_READ_ONLY => P2mKind::Ram { writable: false },
             ROM => P2mKind::Rom,
-            MMIO if raw & ABSENT != 0 => {
-                let home = (raw >> HOME) as u8 & (TreeKey::DOMAINS - 1);
-                P2mKind::Absent { home: (raw & HAS_HOME != 0).then_some(home) }
-            }
+            MMIO if raw & ABSENT != 0 => P2mKind::Absent { home: (raw & HAS_HOME != 0).then_some(home) },
             MMIO => P2mKind::Mmio,
-            kind @ (LOCAL | LOCAL_READ_ONLY) => {
-                P2mKind::Local { writable: kind == LOCAL, home: (raw >> HOME) as u8 & (TreeKey::DOMAINS - 1) }
-            }
+            kind @ (LOCAL | LOCAL_READ_ONLY) => P2mKind::Local { writable: kind == LOCAL, home },
             _ => return Entry::Empty,
         };
         Entry::Leaf { to: Hpa(leaf_address(raw, level)), attr }

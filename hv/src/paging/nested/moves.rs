@@ -9,7 +9,7 @@ use super::*;
 use crate::arch::Access;
 use crate::arch::addr::Hfn;
 use crate::mem::host_access::{HostAccess, VecHost};
-use crate::mem::tier::migration::{CopyFrame, Migration, Move};
+use crate::mem::tier::migration::{CopyFrame, Migration, Move, Way};
 use crate::paging::arena::Arena;
 use crate::paging::format::{ept::Ept, npt::Npt};
 use crate::paging::model::{Modelled, Processor};
@@ -34,6 +34,8 @@ enum Omits {
     Protect,
     /// What moves between tiers is not copied.
     Copy,
+    /// What goes home is discarded, written or not.
+    Dirty,
 }
 
 struct Machine<'a, F: Modelled> {
@@ -49,7 +51,8 @@ struct Machine<'a, F: Modelled> {
     /// Pages move between tiers, too.
     migration: Option<Arc<Migration>>,
     /// How often they have, and how often an access came too early for that.
-    moved: [u64; 2],
+    /// And how many were discarded.
+    moved: [u64; 3],
 }
 
 /// Copies what each page holds, if it is to.
@@ -72,13 +75,13 @@ impl<'a, F: Modelled> Machine<'a, F> {
         let mut random = Random(seed);
         let processors = (0..2 + random.draw() % 3).map(|_| Processor::new(F::VENDOR)).collect();
         let host = VecHost::new(HOST, 2 * RAM as usize);
-        let migration = (omits == Omits::Copy || random.once_in(2)).then(|| {
+        let migration = (matches!(omits, Omits::Copy | Omits::Dirty) || random.once_in(2)).then(|| {
             let copier = Copier((omits != Omits::Copy).then(|| host.clone()));
             Arc::new(Migration::new(4, Box::new(copier)).unwrap())
         });
         migration.iter().for_each(|migration| p2m.set_migration(migration));
         let expected = [0; USED as usize];
-        Machine { arena, p2m, nested, processors, host, expected, random, omits, migration, moved: [0; 2] }
+        Machine { arena, p2m, nested, processors, host, expected, random, omits, migration, moved: [0; 3] }
     }
 
     /// A VCPU reads or writes a page.
@@ -126,7 +129,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
     fn move_page(&mut self) -> Result<(), String> {
         let page = self.random.draw() % USED;
         let range = GpaRange::page(Gpa(page * PAGE));
-        let from = self.p2m.translate(range.start).writable().unwrap();
+        let from = self.p2m.translate_to_write(range.start).writable().unwrap();
         let home = Hpa(HOST.0 + page * PAGE);
         let to = if from == home { Hpa(home.0 + RAM) } else { home };
         if self.omits != Omits::Protect {
@@ -152,12 +155,16 @@ impl<'a, F: Modelled> Machine<'a, F> {
         let mut changes = Vec::new();
         for page in (0..USED).filter(|_| self.random.once_in(2)).take(4).collect::<Vec<_>>() {
             let gpa = Gpa(page * PAGE);
-            let from = self.p2m.translate(gpa).writable().unwrap();
-            let home = Hpa(HOST.0 + page * PAGE);
-            let to = if from == home { Hpa(home.0 + RAM) } else { home };
-            let page = Move { page: gpa.frame(), from: from.frame(), to: to.frame() };
-            changes.push(self.p2m.take_out(gpa, from.frame()).unwrap());
-            assert!(migration.add(page) && self.p2m.take_out(gpa, from.frame()).is_none());
+            let (from, is_clean) = self.p2m.movable(gpa).unwrap();
+            let home = Hpa(HOST.0 + page * PAGE).frame();
+            let (to, way) = match from == home {
+                true => (Hpa(home.base().0 + RAM).frame(), Way::In),
+                false if is_clean || self.omits == Omits::Dirty => (home, Way::Discard),
+                false => (home, Way::Back),
+            };
+            let page = Move { page: gpa.frame(), from, to, way };
+            changes.push(self.p2m.take_out(gpa, from).unwrap());
+            assert!(migration.add(page) && self.p2m.take_out(gpa, from).is_none());
             moves.push(page);
         }
         changes.into_iter().for_each(|changed| self.follow(changed));
@@ -166,19 +173,29 @@ impl<'a, F: Modelled> Machine<'a, F> {
         }
         migration.forgotten();
         self.accesses()?;
-        while migration.copy_one(&mut |page, frame| self.p2m.attach(page.base(), frame)) {
+        while migration
+            .copy_one(&mut |page, frame, is_clean| self.p2m.attach_moved(page.base(), frame, is_clean))
+        {
             self.accesses()?;
         }
         let mut old = Vec::new();
+        let mut homes = Vec::new();
         migration.end(|page, moved| {
             self.moved[usize::from(!moved)] += 1;
-            old.extend(moved.then_some(page.from));
+            self.moved[2] += u64::from(moved && page.way == Way::Discard);
+            // A home keeps what the page held.
+            match page.way {
+                Way::In if moved => homes.push((page.from, self.host.load(page.from.base()))),
+                Way::In => {}
+                Way::Back | Way::Discard => old.extend(moved.then_some(page.from)),
+            }
         });
         old.iter().for_each(|frame| self.host.write(frame.base(), &POISON.to_le_bytes()));
         self.accesses()?;
-        match old.iter().find(|frame| self.host.load(frame.base()) != POISON) {
+        let left = old.iter().map(|frame| (*frame, POISON)).chain(homes);
+        match left.into_iter().find(|(frame, held)| self.host.load(frame.base()) != *held) {
             None => Ok(()),
-            Some(frame) => Err(format!("a store went to {frame:?}, which a page has left")),
+            Some((frame, _)) => Err(format!("a store went to {frame:?}, which a page has left")),
         }
     }
 
@@ -210,7 +227,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
     }
 }
 
-fn run<F: Modelled>(omits: Omits, seed: u64) -> Result<[u64; 2], String> {
+fn run<F: Modelled>(omits: Omits, seed: u64) -> Result<[u64; 3], String> {
     let arena = Arena::new(400);
     let mut machine = Machine::<F>::new(&arena, seed, omits);
     (0..200).try_for_each(|n| machine.step().map_err(|what| format!("seed {seed}, step {n}: {what}")))?;
@@ -219,18 +236,18 @@ fn run<F: Modelled>(omits: Omits, seed: u64) -> Result<[u64; 2], String> {
 
 #[test]
 fn memory_moves_under_several_vcpus() {
-    let mut moved = [0; 2];
+    let mut moved = [0; 3];
     for seed in 0..60 {
         for more in [run::<Npt>(Omits::Nothing, seed).unwrap(), run::<Ept>(Omits::Nothing, seed).unwrap()] {
             moved.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
         }
     }
-    assert!(moved.iter().all(|count| *count > 100), "{moved:?}");
+    assert!(moved[0] > 1000 && moved[1] > 100 && moved[2] > 50, "{moved:?}");
 }
 
 #[test]
 fn moves_without_a_shootdown_or_protection_or_a_copy_are_found_out() {
-    for omits in [Omits::Shootdown, Omits::Protect, Omits::Copy] {
+    for omits in [Omits::Shootdown, Omits::Protect, Omits::Copy, Omits::Dirty] {
         assert!((0..20).any(|seed| run::<Npt>(omits, seed).is_err()));
         assert!((0..20).any(|seed| run::<Ept>(omits, seed).is_err()));
     }

@@ -43,7 +43,7 @@ impl<M: TableMemory> P2m<M> {
     /// Takes a page away that moves to another frame. A large leaf is split. `None`: it is not plain RAM in this frame now, or there is
     /// no memory for a table; it stays.
     pub fn take_out(&mut self, page: Gpa, frame: Hfn) -> Option<Changed> {
-        if self.entry(page).0.writable().map(Hpa::frame) != Some(frame) {
+        if self.movable(page)?.0 != frame {
             return None;
         }
         self.split(GpaRange::page(page), PageSize::Size4K).ok()?;
@@ -53,7 +53,7 @@ impl<M: TableMemory> P2m<M> {
     /// Takes all RAM of `range` away, open in all cache domains: the pager forgets it, and the engines must be told.
     pub fn evict_all(&mut self, range: GpaRange) {
         let result = self.table.protect(range, |kind| match kind {
-            P2mKind::Ram { .. } | P2mKind::Local { .. } | P2mKind::Absent { .. } => {
+            P2mKind::Ram { .. } | P2mKind::Local { .. } | P2mKind::Clean { .. } | P2mKind::Absent { .. } => {
                 P2mKind::Absent { home: None }
             }
             other => other,
@@ -96,6 +96,7 @@ impl<M: TableMemory> P2m<M> {
                 match leaf.attr {
                     P2mKind::Ram { writable: true } => Some(None),
                     P2mKind::Local { writable: true, home } => Some(Some(home)),
+                    P2mKind::Clean { home } => Some(home),
                     _ => None,
                 }
             }
@@ -119,7 +120,7 @@ impl<M: TableMemory> P2m<M> {
         if let Some(pager) = &self.pager {
             pager.bring_in(gpa.frame(), &mut |frame| self.attach(gpa, frame));
         } else if let Some(migration) = &self.migration {
-            migration.bring_in(gpa.frame(), &mut |frame| self.attach(gpa, frame));
+            migration.bring_in(gpa.frame(), &mut |frame, is_clean| self.attach_moved(gpa, frame, is_clean));
         }
         self.entry(gpa).0
     }

@@ -156,7 +156,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         };
         let gpa = found.gpa;
         let walk = GuestWalk { state, controls: Controls::of(state), fault, path, found };
-        let entry = p2m.translate(gpa);
+        let entry = if access.write { p2m.translate_to_write(gpa) } else { p2m.translate(gpa) };
         if let Some(home) = entry.closed_in(self.tree.domain()) {
             return ShadowOutcome::Closed(gpa, home);
         }

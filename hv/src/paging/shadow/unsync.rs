@@ -24,7 +24,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         gpa: Gpa,
     ) -> Option<TlbFlush> {
         self.begin();
-        let frame = p2m.translate(gpa).writable()?.frame();
+        let frame = p2m.translate_to_write(gpa).writable()?.frame();
         let count = self.pool.shadows(frame).count();
         if !self.pool.is_write_protected(frame) || count > MAX_UNSYNC {
             return None;

@@ -41,7 +41,7 @@ fn answer_to(step: Step) -> i64 {
 fn each_refusal_has_its_number() {
     assert_eq!(answer_to(REGISTER), 0);
     assert_eq!(answer_to(UNREGISTER), 0, "also without a registration");
-    assert_eq!(answer_to(|f| call(f, DEL_PAGE + 1, PAGE | 1, 1)), -1000);
+    assert_eq!(answer_to(|f| call(f, TIER_TARGET + 1, PAGE | 1, 1)), -1000);
     assert_eq!(answer_to(|f| call(f, COUNTER_PAGE, PAGE, 1)), -22, "not enabled");
     assert_eq!(answer_to(|f| call(f, COUNTER_PAGE, PAGE | 0x801, 1)), -22, "not aligned");
     assert_eq!(answer_to(|f| call(f, COUNTER_PAGE, PAGE | 3, 1)), -22, "reserved");

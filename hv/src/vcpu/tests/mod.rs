@@ -21,6 +21,7 @@ mod random;
 mod regions;
 mod spaces;
 mod speculation;
+mod tiers;
 mod time;
 mod time_stamp;
 mod trees;

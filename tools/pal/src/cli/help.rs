@@ -286,6 +286,20 @@ The guest that has the console is paused meanwhile.
 Exit status: 0 when the monitor has answered, whatever it said; that of `cargo pal run` if the run ended meanwhile; 1 if the \
 machine has no monitor or another shell is there; 2 without such a machine.";
 
+/// Of `pal tier`.
+pub const TIER: &str = "\
+Examples:
+  cargo pal run --name lab --fast-mem 64 < /dev/null > lab.log &
+  cargo pal tier                      of the only machine: shares, what is there
+  cargo pal tier lab guest E2         six eighths of the fast memory for it
+  cargo pal tier lab guest auto       the policy decides again
+
+A share that is set stays until `auto`, whatever the policy is, and those that are set fit the machine together. Pages move within \
+seconds. The guest that has the console is paused for a moment.
+
+Exit status: 0; that of `cargo pal run` if the run ended meanwhile; 1 if the machine has no fast memory left or none at all, no \
+monitor, or if another shell is there; 2 without such a machine or guest.";
+
 /// Of `pal stop`.
 pub const STOP: &str = "\
 Examples:

@@ -7,6 +7,7 @@ pub mod chart;
 pub mod figures;
 pub mod page;
 mod regions;
+mod tiers;
 
 use std::{fs, path::PathBuf};
 

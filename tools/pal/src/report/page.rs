@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::{
     chart::{self, COLOURS, Stretch},
     figures::{self, FIGURES, Figure, Series, TOTALS},
-    regions,
+    regions, tiers,
 };
 use crate::{
     samples::{Run, Sample},
@@ -48,6 +48,7 @@ pub fn page(runs: &[Run]) -> Result<String> {
     let rows: Vec<_> = all.iter().map(|it| (it.name.as_str(), stretches(&it.samples))).collect();
     let _ = write!(html, "<figure>{}</figure>", chart::modes(&rows, end)?);
     html += &regions::section(&all, end)?;
+    html += &tiers::section(&all, end)?;
     let mut data = Vec::new();
     for figure in &FIGURES {
         html += &chart_of(figure, &all, end, &mut data)?;
@@ -238,6 +239,8 @@ fn data_of(all: &[Series<'_>]) -> Value {
             "totals": totals.into_iter().collect::<Map<_, _>>(),
             "exits": exits.collect::<Map<_, _>>(),
             "regions": regions::data(series),
+            "tiers": tiers::data(series),
+            "pager": tiers::pager(series),
         })
     };
     Value::Array(all.iter().map(one).collect())

@@ -1,7 +1,14 @@
 //! Table 9 of the memory-region thesis: the latency of memory while hot pages move to the fast tier. The program is memlat (tests/kits),
-//! the machine a lab machine whose memory is slow but for the fast tier; time follows its cycles.
+//! the machine a lab machine whose memory is slow but for the fast tier; time follows its cycles. [`states`] has figure 72.
 
-use std::{fmt::Write, path::Path, process::Command};
+pub mod states;
+
+use std::{
+    fmt::Write,
+    fs::File,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result, bail};
 
@@ -39,7 +46,8 @@ type Curve = Vec<(u64, u64)>;
 
 /// The list of figures.
 pub fn list() -> String {
-    format!("{NAME:<12} {SHOWS} ({PAPER})\n")
+    let all = [(NAME, SHOWS), (states::NAME, states::SHOWS)];
+    all.map(|(name, shows)| format!("{name:<12} {shows} ({PAPER})\n")).concat()
 }
 
 /// Runs it, and says whether the claim holds.
@@ -47,6 +55,22 @@ pub fn list() -> String {
 /// # Errors
 /// [`Usage`] for options that change nothing here; a run failed.
 pub fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
+    let (lab, program, _lock) = prepare(NAME, args, project, ui)?;
+    // The region is several times as large as the last cache.
+    let (mib, ms) = if args.quick { (48, 7000) } else { (64, 12_000) };
+    let settings = &SETTINGS[..if args.quick { 2 } else { 4 }];
+    let mut curves = Vec::new();
+    for setting in settings {
+        let _step = ui.step(&format!("{NAME}: {}", setting.name()));
+        curves.push((*setting, measure(*setting, &lab, &program, mib, ms, args.yes)?));
+    }
+    let claims = curves.iter().map(|(setting, curve)| judge(*setting, curve)).collect::<Result<Vec<_>>>()?;
+    publish(NAME, args, &text(&lab, mib, &curves, &claims))?;
+    Ok(0)
+}
+
+/// Checks the options, and makes the program; the lab machine, the program, and the lock that keeps others from it.
+fn prepare(name: &str, args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<(String, PathBuf, File)> {
     if args.seeds != 1
         || args.no_kit
         || args.json.is_some()
@@ -54,63 +78,61 @@ pub fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
         || args.scale.is_some()
         || !args.workloads.is_empty()
     {
-        let text = format!("{NAME}: its program is memlat; only --quick, --lab and --output change it");
+        let text = format!("{name}: its program is memlat; only --quick, --lab and --output change it");
         return Err(Usage::new(text).into());
     }
     let lab = args.lab.as_deref().unwrap_or(LAB);
     crate::lab::find(lab)?;
     if let Some(path) = &args.output {
-        let created = std::fs::File::options().create(true).append(true).open(path);
+        let created = File::options().create(true).append(true).open(path);
         created.map_err(|error| Usage::new(format!("{}: {error}; choose another place", path.display())))?;
     }
     let cache = project.cache("reproduce")?;
-    let _lock = lock(&cache, ui)?;
+    let lock = lock(&cache, ui)?;
     let program = memlat(project, ui, &cache)?;
-    // The region is several times as large as the last cache.
-    let (mib, ms) = if args.quick { (48, 7000) } else { (64, 12_000) };
-    let settings = &SETTINGS[..if args.quick { 2 } else { 4 }];
-    let mut curves = Vec::new();
-    for setting in settings {
-        let _step = ui.step(&format!("{NAME}: {}", setting.name()));
-        curves.push((*setting, measure(*setting, lab, &program, mib, ms, args.yes)?));
-    }
-    let claims = curves.iter().map(|(setting, curve)| judge(*setting, curve)).collect::<Result<Vec<_>>>()?;
-    let text = text(lab, mib, &curves, &claims);
+    Ok((lab.to_owned(), program, lock))
+}
+
+/// Prints what came out, and writes it down where that is wanted.
+fn publish(name: &str, args: &ReproduceArgs, text: &str) -> Result<()> {
+    let shows = if name == NAME { SHOWS } else { states::SHOWS };
+    let text = format!("{name}: {shows} ({PAPER})\n{text}");
     print!("{text}");
     if let Some(path) = &args.output {
-        let command = format!("cargo pal reproduce {NAME}{}", if args.quick { " --quick" } else { "" });
-        let page = format!("# {NAME}\n\nBy `{command}` on a modelled machine.\n\n```text\n{text}```\n");
+        let command = format!("cargo pal reproduce {name}{}", if args.quick { " --quick" } else { "" });
+        let page = format!("# {name}\n\nBy `{command}` on a modelled machine.\n\n```text\n{text}```\n");
         store::write(path, page.as_bytes())?;
     }
-    Ok(0)
+    Ok(())
 }
 
 impl Setting {
     fn name(self) -> String {
         format!("{}{}", self.mode, if self.moves { "" } else { ", nothing moves" })
     }
+
+    /// memlat with `mib` MiB on a machine with `fast` MiB of fast memory, of which no description gives the guest any.
+    fn command(
+        self,
+        lab: &str,
+        program: &Path,
+        [mib, fast]: [u64; 2],
+        ms: u64,
+        yes: bool,
+    ) -> Result<Command> {
+        let mut pal = Command::new(std::env::current_exe().context("cannot find pal's own program")?);
+        pal.args(["run", "--lab", lab, "--lab-from", "session", "--lab-time", "--nested-page", "4K"]);
+        pal.args(["--mode", self.mode, "--fast-mem", &fast.to_string()]);
+        pal.args(["--fast-sharing", if self.moves { "shares" } else { "static" }]);
+        pal.args(["--put", &format!("{}:/memlat", program.display())]);
+        pal.args(["--exec", &format!("/memlat latency {mib} {ms}"), "--timeout", "1800"]);
+        pal.args(yes.then_some("--yes"));
+        Ok(pal)
+    }
 }
 
 fn measure(setting: Setting, lab: &str, program: &Path, mib: u64, ms: u64, yes: bool) -> Result<Curve> {
-    let mut pal = Command::new(std::env::current_exe().context("cannot find pal's own program")?);
-    pal.args([
-        "run",
-        "--lab",
-        lab,
-        "--lab-from",
-        "session",
-        "--lab-time",
-        "--nested-page",
-        "4K",
-        "--mode",
-        setting.mode,
-    ]);
-    pal.args(["--fast-mem", &(mib + 8).to_string()]);
-    // No description gives the guest any of it.
-    pal.args(["--fast-sharing", if setting.moves { "shares" } else { "static" }]);
-    pal.args(["--put", &format!("{}:/memlat", program.display())]);
-    pal.args(["--exec", &format!("/memlat latency {mib} {ms}"), "--timeout", "1800"]);
-    pal.args(yes.then_some("--yes"));
+    let mut pal = setting.command(lab, program, [mib, mib + 8], ms, yes)?;
     let output = pal.stderr(std::process::Stdio::inherit()).output().context("cannot run pal")?;
     let text = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() || !text.contains(", right") {
@@ -147,8 +169,7 @@ fn judge(setting: Setting, curve: &Curve) -> Result<Claim> {
 }
 
 fn text(lab: &str, mib: u64, curves: &[(Setting, Curve)], claims: &[Claim]) -> String {
-    let mut text =
-        format!("{NAME}: {SHOWS} ({PAPER})\n{lab}, {mib} MiB accessed at random, cycles of an access\n\n");
+    let mut text = format!("{lab}, {mib} MiB accessed at random, cycles of an access\n\n");
     for (setting, curve) in curves {
         let _ = write!(text, "{:<24}", setting.name());
         for (ms, cycles) in curve {
@@ -156,6 +177,11 @@ fn text(lab: &str, mib: u64, curves: &[(Setting, Curve)], claims: &[Claim]) -> S
         }
         text.push('\n');
     }
+    text + &claims_text(claims)
+}
+
+fn claims_text(claims: &[Claim]) -> String {
+    let mut text = String::new();
     for Claim { paper, ours, holds } in claims {
         let shape = if *holds { "holds" } else { "does not hold" };
         let _ = write!(text, "\npaper  {paper}\nours   {ours} (modelled)\nshape  {shape}\n");

@@ -44,6 +44,7 @@ Examples:
   cargo pal reproduce dsp-fig7 --quick --lab opteron-2350
   cargo pal reproduce apr-fig41 --quick -o docs/results/apr-fig41.md
   cargo pal reproduce memory-table9 --quick
+  cargo pal reproduce memory-fig72 --quick
   cargo pal reproduce region-fig18 --quick
   cargo pal reproduce region-fig28 --quick
   cargo pal reproduce region-fig38 --quick
@@ -119,6 +120,9 @@ pub fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
     }
     if name == memory::NAME {
         return memory::run(args, project, ui);
+    }
+    if name == memory::states::NAME {
+        return memory::states::run(args, project, ui);
     }
     if let Some(figure) = region::find(name) {
         return region::run(figure, args, project, ui);

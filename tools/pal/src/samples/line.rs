@@ -3,6 +3,7 @@
 use records::sample::COUNTERS;
 use serde_json::Value;
 
+use super::memory::{Pager, Tiers};
 use crate::run::records::VERSION;
 
 /// Names of VMs, reasons of exits, and processors, at most; a machine has less.
@@ -17,6 +18,10 @@ pub enum Line {
     Sample(Box<Sample>),
     /// A VM's regions, at a moment.
     Regions(Box<Regions>),
+    /// A VM's fast memory, at a moment.
+    Tiers(Box<Tiers>),
+    /// What is evicted of a VM, at a moment.
+    Pager(Box<Pager>),
     /// The machine, of some time.
     Pcpus(Pcpus),
     /// The last line.
@@ -160,7 +165,7 @@ fn place(names: &mut Vec<String>, name: &str) -> Option<usize> {
     at
 }
 
-fn number(value: &Value) -> u64 {
+pub(super) fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
 }
 
@@ -183,15 +188,28 @@ impl Names {
             (Some("regions"), _) => {
                 self.regions(&line).map_or(Line::Broken, |regions| Line::Regions(Box::new(regions)))
             }
+            (Some("tiers"), _) => {
+                let tiers = self.vm(&line).and_then(|vm| Tiers::read(vm, &line));
+                tiers.map_or(Line::Broken, |tiers| Line::Tiers(Box::new(tiers)))
+            }
+            (Some("pager"), _) => {
+                let pager = self.vm(&line).and_then(|vm| Pager::read(vm, &line));
+                pager.map_or(Line::Broken, |pager| Line::Pager(Box::new(pager)))
+            }
             (Some("pcpus"), _) => Line::Pcpus(pcpus(&line)),
             (Some("end"), _) => Line::End(line),
             _ => Line::Other,
         }
     }
 
+    /// The VM that a line is of.
+    fn vm(&mut self, line: &Value) -> Option<usize> {
+        place(&mut self.vms, line["vm"].as_str()?)
+    }
+
     /// `None`: what every sample has is missing.
     fn sample(&mut self, line: &Value) -> Option<Sample> {
-        let vm = place(&mut self.vms, line["vm"].as_str()?)?;
+        let vm = self.vm(line)?;
         let exits = line["exits"].as_object()?.iter().take(MOST);
         let exits = exits
             .filter_map(|(why, count)| Some((place(&mut self.reasons, why)?, count.as_u64()?)))
@@ -220,7 +238,7 @@ impl Names {
         let caches = all("caches")?.map(|it| (frames(&it["frames"]), frames(&it["working_set"])));
         let map = line["map"].as_str()?.chars().take(MOST);
         Some(Regions {
-            vm: place(&mut self.vms, line["vm"].as_str()?)?,
+            vm: self.vm(line)?,
             machine_ns: line["machine_ns"].as_u64()?,
             span_ns: line["span_ns"].as_u64()?,
             bytes: frames(&line["frames"]),
@@ -235,7 +253,7 @@ impl Names {
 }
 
 /// Bytes of a number of frames.
-fn frames(value: &Value) -> u64 {
+pub(super) fn frames(value: &Value) -> u64 {
     number(value).saturating_mul(4096)
 }
 

@@ -20,6 +20,8 @@ pub struct View {
     pub reasons: bool,
     /// Each VM has its regions.
     pub regions: bool,
+    /// Each VM has its fast memory, and what is evicted of it.
+    pub memory: bool,
     /// The keys are shown.
     pub help: bool,
     /// The screen stays as it is.
@@ -43,6 +45,7 @@ impl View {
             vcpus: true,
             reasons: true,
             regions: true,
+            memory: true,
             help: false,
             paused: false,
             scroll: 0,
@@ -64,6 +67,7 @@ const HELP: &[&str] = &[
     "1             show or hide the VCPUs",
     "x             show or hide the exits by reason",
     "r             show or hide the regions of memory",
+    "f             show or hide fast memory, and memory that is evicted",
     "Up, Down      scroll",
     "",
     "%CPU     of one processor, all VCPUs together     SW/S     changes of the mode",
@@ -195,6 +199,9 @@ pub fn rows(state: &State, view: &View) -> Vec<String> {
         }
         if let Some(seen) = vm.regions.as_ref().filter(|_| view.regions) {
             lines.extend(regions::rows(seen));
+        }
+        if view.memory {
+            lines.extend(vm.memory.rows());
         }
     }
     if view.help {

@@ -9,6 +9,7 @@ mod draw;
 mod regions;
 mod screen;
 mod state;
+mod tiers;
 
 use std::{
     io::{IsTerminal, Write, stdin, stdout},

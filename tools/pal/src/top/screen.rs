@@ -129,6 +129,7 @@ fn press(key: KeyEvent, view: &mut View) -> bool {
         KeyCode::Char('R') => view.reversed = !view.reversed,
         KeyCode::Char('1') => view.vcpus = !view.vcpus,
         KeyCode::Char('r') => view.regions = !view.regions,
+        KeyCode::Char('f') => view.memory = !view.memory,
         KeyCode::Char('x') => view.reasons = !view.reasons,
         KeyCode::Up => view.scroll = view.scroll.saturating_sub(1),
         KeyCode::Down => view.scroll += 1,

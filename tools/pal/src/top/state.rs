@@ -9,6 +9,7 @@ use records::sample::COUNTERS;
 use serde_json::Value;
 
 use super::regions;
+use super::tiers::Memory;
 use crate::samples::line::{Line, MOST, Names, Regions, Sample};
 
 /// By what VMs are sorted.
@@ -74,6 +75,8 @@ pub struct Vm {
     pub shadow_bytes: Option<u64>,
     /// Its regions now, if there are any, with what they have done.
     pub regions: Option<Regions>,
+    /// What it has of fast memory, and what is evicted of it.
+    pub memory: Memory,
 }
 
 impl Vm {
@@ -145,8 +148,10 @@ impl Vm {
         let ran_ns = vec![0; self.ran_ns.len()];
         let mut regions = self.regions.take();
         regions::begin_again(&mut regions);
+        let mut memory = std::mem::take(&mut self.memory);
+        memory.begin_again();
         let (engine, shadow_bytes) = (self.engine, self.shadow_bytes);
-        *self = Vm { name, engine, ran_ns, shadow_bytes, regions, ..Vm::default() };
+        *self = Vm { name, engine, ran_ns, shadow_bytes, regions, memory, ..Vm::default() };
     }
 }
 
@@ -216,6 +221,14 @@ impl State {
             Line::Regions(regions) => {
                 self.know_vms();
                 regions::add(&mut self.vms[regions.vm].regions, &regions);
+            }
+            Line::Tiers(tiers) => {
+                self.know_vms();
+                self.vms[tiers.vm].memory.add_tiers(&tiers);
+            }
+            Line::Pager(pager) => {
+                self.know_vms();
+                self.vms[pager.vm].memory.add_pager(&pager);
             }
             Line::End(_) | Line::Later | Line::Other | Line::Broken => {}
         }
@@ -336,15 +349,16 @@ pub(super) mod tests {
             let number = if big { u64::MAX } else { number };
             let mut state = example();
             let span = json!(number);
-            for t in ["run", "pcpus", "sample", &text] {
+            for t in ["run", "pcpus", "sample", "tiers", "pager", &text] {
                 let one = json!({ "v": 1, "t": t, "vm": text, "vms": [text, 1], "span_ns": span, "machine_ns": span, "exits": { "io": number },
                     "vcpus": [{ "ran_ns": number }, text], "pcpus": [{ "pcpu": number, "busy_ns": number, "idle_ns": number }, 3],
-                    "guest": { "cycles": number, "instructions": number }, "switches": number }).to_string();
+                    "guest": { "cycles": number, "instructions": number }, "switches": number, "fast": number, "waiting": number,
+                    "moved_in": number, "faults": number, "target": number, "e_state": number, "stored": number }).to_string();
                 state.add(&one);
                 state.add(&one);
             }
             for vm in &state.refresh().vms {
-                let _rates = (vm.cpu(), vm.exits_per_second(), vm.ipc(), vm.reasons());
+                let _rates = (vm.cpu(), vm.exits_per_second(), vm.ipc(), vm.reasons(), vm.memory.rows());
             }
             state.add(&json!([text]).to_string());
             state.add(&text);

@@ -186,7 +186,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     ) -> Option<TlbFlush> {
         self.agile.as_ref()?;
         self.begin();
-        let frame = p2m.translate(gpa).writable()?.frame();
+        let frame = p2m.translate_to_write(gpa).writable()?.frame();
         if !self.pool.is_write_protected(frame) || !self.is_enough_writes(frame, now) && !must {
             return None;
         }

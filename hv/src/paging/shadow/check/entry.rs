@@ -35,8 +35,7 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
         };
         let guest = if pool.page(id).unsync { pool.guest_pte(id, index) } else { now };
         // Tables that cannot be written keep the bits that they have.
-        let guest =
-            if self.p2m.translate(at).writable().is_none() { guest | ACCESSED | DIRTY } else { guest };
+        let guest = if self.p2m.promised(at).writable().is_none() { guest | ACCESSED | DIRTY } else { guest };
         if guest & ACCESSED == 0 {
             return Err(self.report("the guest's accessed bit is clear", id, index, None));
         }

@@ -6,6 +6,7 @@
 use super::Guest;
 use crate::arch::addr::{Gpa, Hpa, PAGE_SIZE, PageSize};
 use crate::mem::host_access::{HostAccess, VecHost};
+use crate::mem::tier::migration::{Move, Way};
 use crate::paging::guest_walk::PagingKind;
 use crate::paging::random::Random;
 use crate::paging::range::{Changed, GpaRange, OldFrames};
@@ -93,11 +94,31 @@ pub fn moves(random: &mut Random, p2m: &Guest) -> Vec<(GpaRange, Hpa, Hpa)> {
 }
 
 /// A page of tables, where it is and its other place, if the guest can write it now.
-pub fn place(page: u64, p2m: &Guest) -> Option<(GpaRange, Hpa, Hpa)> {
+fn place(page: u64, p2m: &Guest) -> Option<(GpaRange, Hpa, Hpa)> {
     let range = GpaRange::page(Gpa(page.checked_mul(PAGE_SIZE)?));
     let from = p2m.translate(range.start).writable().filter(|_| page < TABLES)?;
     let places = [HOST.0, HOST.0 + RAM].map(|base| Hpa(base + range.start.0));
     Some((range, from, if from == places[0] { places[1] } else { places[0] }))
+}
+
+/// Neighbours that may go to their other places, as tiers have it.
+pub fn migrations(random: &mut Random, p2m: &Guest) -> Vec<Move> {
+    let first = random.draw() % TABLES;
+    let pages = first..TABLES.min(first + 1 + random.draw() % 3);
+    pages.filter_map(|page| migrates(page, p2m)).collect()
+}
+
+/// A page of tables that may go to its other place, as tiers have it: the first place is its home.
+pub fn migrates(page: u64, p2m: &Guest) -> Option<Move> {
+    let at = Gpa(page.checked_mul(PAGE_SIZE)?);
+    let (from, is_clean) = p2m.movable(at).filter(|_| page < TABLES)?;
+    let [home, fast] = [HOST.0, HOST.0 + RAM].map(|base| Hpa(base + at.0).frame());
+    let (to, way) = match from == home {
+        true => (fast, Way::In),
+        false if is_clean => (home, Way::Discard),
+        false => (home, Way::Back),
+    };
+    Some(Move { page: at.frame(), from, to, way })
 }
 
 /// What is at `from` is at `to` as well.

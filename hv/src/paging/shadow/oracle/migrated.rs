@@ -9,7 +9,7 @@ use super::twins::Omits;
 use super::{Guest, Oracle};
 use crate::arch::addr::{Gfn, Hfn, PAGE_SIZE};
 use crate::mem::host_access::{HostAccess, VecHost};
-use crate::mem::tier::migration::{CopyFrame, Migration, Move};
+use crate::mem::tier::migration::{CopyFrame, Migration, Move, Way};
 use crate::paging::model::Modelled;
 use crate::paging::random::Random;
 use crate::paging::range::Changed;
@@ -59,11 +59,19 @@ impl Mover {
     }
 
     /// The first step: some tables become absent, and `wanted` if it is one.
-    pub fn take_out(&self, p2m: &mut Guest, wanted: Option<Gfn>, random: &mut Random) -> Vec<Changed> {
+    pub fn take_out(
+        &self,
+        p2m: &mut Guest,
+        wanted: Option<Gfn>,
+        omits: Omits,
+        random: &mut Random,
+    ) -> Vec<Changed> {
         let mut all: Vec<Move> = Vec::new();
-        let wanted = wanted.and_then(|page| layout::place(page.0, p2m)).into_iter();
-        for (range, from, to) in wanted.chain((0..3).flat_map(|_| layout::moves(random, p2m))) {
-            let page = Move { page: range.start.frame(), from: from.frame(), to: to.frame() };
+        let wanted = wanted.and_then(|page| layout::migrates(page.0, p2m)).into_iter();
+        for mut page in wanted.chain((0..3).flat_map(|_| layout::migrations(random, p2m))) {
+            if omits == Omits::DiscardDirty && page.way == Way::Back {
+                page.way = Way::Discard;
+            }
             if all.len() < MOST && !all.contains(&page) {
                 all.push(page);
             }
@@ -91,12 +99,12 @@ impl Mover {
     /// It is not as it was at [`Mover::forgotten`].
     pub fn copy_one(&self, p2m: &Guest, host: &VecHost, held: &[Vec<u8>]) -> Result<bool, String> {
         let mut result = Ok(true);
-        let any = self.migration.copy_one(&mut |page, frame| {
+        let any = self.migration.copy_one(&mut |page, frame, is_clean| {
             let at = self.moves.borrow().iter().position(|other| other.page == page);
             if page_at(host, frame.base()) != held[at.expect("it was added")] {
                 result = Err(format!("{page:?} has come to {frame:?} with other contents"));
             }
-            p2m.attach(page.base(), frame);
+            p2m.attach_moved(page.base(), frame, is_clean);
         });
         result.map(|_| any)
     }
@@ -113,7 +121,8 @@ impl Mover {
             if moved && page_at(host, page.from.base()) != held[at] {
                 result = Err(format!("a store to {:?} went to its old frame after the flush", page.page));
             }
-            if moved {
+            // A home keeps what the page held.
+            if moved && page.way != Way::In {
                 self.hosts.iter().for_each(|host| host.fill(page.from.base(), PAGE_SIZE, 0xa5));
             }
         });
@@ -132,7 +141,7 @@ impl<F: Modelled> Oracle<'_, F> {
 
     fn migrate_with(&mut self, mover: &Mover, random: &mut Random) -> Result<(), String> {
         self.compare()?;
-        let changes = mover.take_out(&mut self.p2m, None, random);
+        let changes = mover.take_out(&mut self.p2m, None, self.machine.omits, random);
         self.log(|| format!("    moving: {:x?}", mover.moves.borrow()));
         let omits = self.machine.omits;
         if omits == Omits::MoveFlush {

@@ -73,7 +73,7 @@ enum Outcome {
 
 /// What an access that reaches `gpa` comes to, by the P2m alone.
 fn by_p2m(p2m: &Guest, gpa: Gpa, access: Access) -> Outcome {
-    match p2m.translate(gpa).opened() {
+    match p2m.promised(gpa).opened() {
         entry @ (P2mEntry::Ram { writable: false, .. } | P2mEntry::Rom { .. }) if access.write => {
             Outcome::Stopped(gpa, entry)
         }

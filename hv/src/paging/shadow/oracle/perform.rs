@@ -318,7 +318,7 @@ impl<F: Modelled> Oracle<'_, F> {
     /// The guest changes an entry through a mapping of its table; if there is none, a device does.
     fn store_through(&mut self, at: Gpa, random: u64) -> Result<(), String> {
         let mut random = Random(random);
-        let Some(hpa) = self.p2m.translate(at).writable() else { return Ok(()) };
+        let Some(hpa) = self.p2m.promised(at).writable() else { return Ok(()) };
         let first = random.draw() as usize % self.probes.len();
         let user = self.state.cpl == 3 && random.once_in(2);
         let access = Access { user, ..Access::WRITE };

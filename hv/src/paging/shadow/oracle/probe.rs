@@ -145,7 +145,7 @@ impl<F: Modelled> Oracle<'_, F> {
     /// The guest writes to memory unseen, or a device or the emulator with a report to the engines (`told`). No effect outside RAM.
     pub(super) fn store(&mut self, gpa: Gpa, bytes: &[u8], told: bool) {
         let words: Vec<u64> = (gpa.0 & !7..gpa.0 + bytes.len() as u64).step_by(8).collect();
-        let place = |at: u64| self.p2m.translate(Gpa(at)).writable();
+        let place = |at: u64| self.p2m.promised(Gpa(at)).writable();
         // Behind the tables everything stays zero, so that nothing but they must be compared.
         if !words.iter().all(|&word| word < TABLE_BYTES && place(word).is_some()) {
             return;

@@ -144,6 +144,7 @@ fn a_machine_that_does_not_flush_what_migrates_is_found_out() {
 fn a_machine_that_does_not_copy_what_migrates_is_found_out() {
     for kind in [PagingKind::Off, PagingKind::TwoLevel, PagingKind::Pae, PagingKind::FourLevel] {
         assert!(is_found_out(Omits::LoseCopy, kind), "{kind:?}");
+        assert!(is_found_out(Omits::DiscardDirty, kind), "{kind:?}");
     }
 }
 

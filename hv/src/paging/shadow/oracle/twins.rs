@@ -27,6 +27,8 @@ pub enum Omits {
     MoveFlush,
     /// What moves to another tier is not copied.
     LoseCopy,
+    /// What goes home from fast memory is discarded, written or not.
+    DiscardDirty,
     /// The pager forgets what it holds.
     LosePages,
     /// Leaves stay where memory is closed in a cache domain.
@@ -52,7 +54,7 @@ impl Omits {
         let (is_paged, migrates) = happens_to_memory(&mut Random(seed));
         match self {
             Omits::EvictFlush | Omits::LosePages => is_paged,
-            Omits::MoveFlush | Omits::LoseCopy => migrates,
+            Omits::MoveFlush | Omits::LoseCopy | Omits::DiscardDirty => migrates,
             _ => true,
         }
     }

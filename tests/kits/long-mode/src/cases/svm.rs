@@ -62,6 +62,12 @@ fn vmmcall(c: &mut Check) {
     ] {
         c.equal(what, hypercall(COUNTER_PAGE, [value, version, 0]), error.wrapping_neg());
     }
+    use abi::hypercall::{TIER_ENODEV, TIER_TARGET};
+    for (target, error) in [(1001, KVM_EINVAL), (1 << 32, KVM_EINVAL), (0, TIER_ENODEV), (1000, TIER_ENODEV)]
+    {
+        let answer = hypercall(TIER_TARGET, [target, 0, 0]);
+        c.equal("a target on a machine without fast memory", answer, error.wrapping_neg());
+    }
     regions(c);
 }
 

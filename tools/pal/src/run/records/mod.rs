@@ -5,6 +5,7 @@ pub mod args;
 mod file;
 mod memory;
 mod sample;
+mod tiers;
 mod trace;
 
 use std::{

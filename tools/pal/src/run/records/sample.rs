@@ -7,6 +7,8 @@ use records::{
 };
 use serde_json::{Map, Value, json};
 
+use super::tiers;
+
 /// Version of the schema of samples.
 pub const VERSION: u64 = 1;
 
@@ -22,6 +24,7 @@ pub struct Samples {
     vms: Vec<Option<(Sample, Vec<u64>)>>,
     pcpus: Vec<pcpus::Pcpu>,
     regions: Vec<Option<Regions>>,
+    pub(super) memory: tiers::Last,
 }
 
 impl Samples {
@@ -48,6 +51,9 @@ impl Samples {
         if let Some(regions) = Regions::read(record) {
             return Some(self.regions(regions));
         }
+        if let Some(line) = tiers::read(self, record) {
+            return Some(line);
+        }
         let ([tsc, free, heap], pcpus) = pcpus::read(record)?;
         let pcpus: Vec<_> = pcpus.collect();
         let line = self.pcpus(tsc, free, heap, &pcpus);
@@ -55,7 +61,7 @@ impl Samples {
         Some(line)
     }
 
-    fn machine_ns(&mut self, tsc: u64) -> u64 {
+    pub(super) fn machine_ns(&mut self, tsc: u64) -> u64 {
         let first = *self.first.get_or_insert(tsc);
         self.nanos(tsc.saturating_sub(first))
     }

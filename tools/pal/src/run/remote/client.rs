@@ -1,4 +1,4 @@
-//! The other shell's side: `pal ps`, `pal console`, `pal monitor`, `pal top`, `pal stop`.
+//! The other shell's side: `pal ps`, `pal console`, `pal monitor`, `pal tier`, `pal top`, `pal stop`.
 
 use std::{
     io::{IsTerminal, Read, Write, stdin, stdout},
@@ -9,6 +9,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use abi::tiers::ANSWER;
 use anyhow::{Context, Result, bail};
 
 use super::{
@@ -17,9 +18,10 @@ use super::{
     wire::{self, Kind},
 };
 use crate::{
+    cli::TierArgs,
     project::Project,
     run::{console::Newlines, telemetry::LONGEST_LINE, terminal::Raw},
-    status::exit,
+    status::{Usage, exit},
     top::Watched,
     ui::Ui,
 };
@@ -134,6 +136,41 @@ pub fn monitor(name: Option<&str>, command: &[String], project: &Project, ui: &U
     }
 }
 
+/// Shows what guests have of a machine's fast memory, or sets the E-state of one first.
+///
+/// # Errors
+/// [`Usage`]: no such machine or guest. The monitor refuses, or cannot be asked.
+pub fn tier(args: &TierArgs, project: &Project, ui: &Ui) -> Result<u8> {
+    let place = Place::new(project)?;
+    let mut command = "tiers all".to_owned();
+    if let (Some(vm), Some(state)) = (&args.vm, &args.state) {
+        let about =
+            ask_about(&mut place.find(args.name.as_deref())?).context("the machine does not answer")?;
+        if !about.guests.contains(vm) {
+            return Err(no_guest(vm, &about).into());
+        }
+        command = format!("tiers {vm} {state}");
+    }
+    let mut stream = place.find(args.name.as_deref())?;
+    request(&mut stream, &Request::Monitor { command: Some(command) })?;
+    let mut answer = Vec::new();
+    match receive(&mut stream, &mut answer, false, ui)? {
+        End::Status(status) => Ok(status),
+        End::Done if answer.starts_with(ANSWER.as_bytes()) => {
+            stdout().write_all(&answer).context("cannot write to standard output")?;
+            Ok(0)
+        }
+        End::Done => bail!("{}", String::from_utf8_lossy(&answer).trim_end()),
+        End::Closed => bail!("the machine closed the connection"),
+        End::Refused(why) => bail!("{why}"),
+    }
+}
+
+fn no_guest(vm: &str, about: &About) -> Usage {
+    let guests = about.guests.join(", ");
+    Usage::new(format!("{} has no guest named {vm}; its guests: {guests}", about.name))
+}
+
 /// The name of a machine, and its samples as they come.
 ///
 /// # Errors
@@ -210,6 +247,11 @@ enum End {
 
 /// Shows what comes.
 fn follow(stream: &mut UnixStream, raw: bool, ui: &Ui) -> Result<End> {
+    receive(stream, &mut stdout(), raw, ui)
+}
+
+/// Writes what comes.
+fn receive(stream: &mut UnixStream, out: &mut impl Write, raw: bool, ui: &Ui) -> Result<End> {
     let mut newlines = Newlines::default();
     loop {
         let frame = match wire::read(stream) {
@@ -221,7 +263,6 @@ fn follow(stream: &mut UnixStream, raw: bool, ui: &Ui) -> Result<End> {
         match frame {
             Some((Kind::Output, bytes)) => {
                 let bytes = if raw { bytes } else { newlines.convert(&bytes) };
-                let mut out = stdout().lock();
                 if out.write_all(&bytes).and_then(|()| out.flush()).is_err() {
                     return Ok(End::Status(exit::STDOUT_CLOSED));
                 }
@@ -295,6 +336,27 @@ mod tests {
         assert_eq!(escape.take(b"ab\x01"), (b"ab".to_vec(), false));
         assert_eq!(escape.take(b"ac\x01zd"), (b"\x01cd".to_vec(), false));
         assert_eq!(escape.take(b"e\x01xf"), (b"e".to_vec(), true));
+    }
+
+    #[test]
+    fn a_guest_that_is_not_there_is_told_from_those_that_are() {
+        let guests = vec!["web".to_owned(), "db".to_owned()];
+        let about = About { name: "lab".into(), guests, ..About::default() };
+        assert_eq!(no_guest("x", &about).to_string(), "lab has no guest named x; its guests: web, db");
+    }
+
+    #[test]
+    fn an_answer_is_kept_as_it_comes() {
+        let (mut machine, mut client) = UnixStream::pair().unwrap();
+        for (kind, bytes) in [(Kind::Output, &b"a\r"[..]), (Kind::Output, b"\nb"), (Kind::Done, b"")] {
+            wire::write(&mut machine, kind, bytes).unwrap();
+        }
+        let mut answer = Vec::new();
+        let end = receive(&mut client, &mut answer, false, &Ui::new(0)).unwrap();
+        assert!(matches!(end, End::Done) && answer == b"a\nb", "{answer:?}");
+        wire::write(&mut machine, Kind::Refused, b"busy").unwrap();
+        let end = receive(&mut client, &mut answer, false, &Ui::new(0)).unwrap();
+        assert!(matches!(end, End::Refused(why) if why == "busy"));
     }
 
     #[test]

@@ -166,7 +166,7 @@ impl Cpu {
             return Ok(());
         }
         for (at, raw, leaf, level) in self.path(world, self.probes[probe].gva) {
-            if world.p2m.borrow().translate(at).writable().is_none() {
+            if world.p2m.borrow().promised(at).writable().is_none() {
                 // There they cannot be set.
                 continue;
             }

@@ -83,7 +83,7 @@ impl<F: Modelled> Several<F> {
         if omits == Omits::MoveFlush {
             world.omits.set(Omits::Flush);
         }
-        self.edit(v, |p2m| Ok(mover.take_out(p2m, wanted, random)));
+        self.edit(v, |p2m| Ok(mover.take_out(p2m, wanted, omits, random)));
         world.omits.set(omits);
         if random.once_in(3) {
             world.race();

@@ -242,7 +242,7 @@ impl<F: Modelled> Several<F> {
 
     /// The guest changes an entry through a mapping of its table; if there is none, a device does.
     fn store(&mut self, v: usize, at: Gpa, random: &mut Random) -> Result<(), Fault> {
-        let Some(hpa) = self.world.p2m.borrow().translate(at).writable() else { return Ok(()) };
+        let Some(hpa) = self.world.p2m.borrow().promised(at).writable() else { return Ok(()) };
         let through = {
             let cpu = self.world.cpus[v].borrow();
             let p2m = self.world.p2m.borrow();

@@ -122,6 +122,7 @@ fn a_hypervisor_that_does_not_flush_what_migrates_is_found_out() {
 fn a_hypervisor_that_does_not_copy_what_migrates_is_found_out() {
     for kind in TWINS {
         assert!(is_found_out(Omits::LoseCopy, kind), "{kind:?}");
+        assert!(is_found_out(Omits::DiscardDirty, kind), "{kind:?}");
     }
 }
 

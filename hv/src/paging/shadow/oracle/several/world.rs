@@ -258,7 +258,7 @@ impl World {
     pub fn write(&self, gpa: Gpa, bytes: &[u8]) -> bool {
         let p2m = self.p2m.borrow();
         let words: Vec<u64> = (gpa.0 & !7..gpa.0 + bytes.len() as u64).step_by(8).collect();
-        if !words.iter().all(|&word| word < TABLE_BYTES && p2m.translate(Gpa(word)).writable().is_some()) {
+        if !words.iter().all(|&word| word < TABLE_BYTES && p2m.promised(Gpa(word)).writable().is_some()) {
             return false;
         }
         let load = |word: u64| p2m.translate(Gpa(word)).readable().map_or(0, |hpa| self.host.load(hpa));

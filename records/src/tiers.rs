@@ -1,0 +1,130 @@
+//! A VM's part of the machine's fast memory at a moment, and what has moved. Counts are sums since the VM was made; a reader subtracts
+//! two of them.
+//!
+//! A record has one size, whatever the guest does. VMs without fast memory have none.
+
+use crate::{halves, head, joined, parse_head};
+
+/// The kind of a record.
+pub const KIND: u8 = 8;
+/// What is counted; keys of JSON objects.
+pub const COUNTS: [&str; 4] = ["moved_in", "moved_out", "discarded", "stayed"];
+
+/// The record. Memory is in frames of 4 KiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tiers {
+    /// The VM's number in the configuration.
+    pub vm: u8,
+    /// Its E-state, if it has one.
+    pub e_state: Option<u8>,
+    /// A person has set that.
+    pub is_set: bool,
+    /// The ones of 32 from which on a page is hot.
+    pub hot: u8,
+    /// Nanoseconds since the VM's start.
+    pub time_ns: u64,
+    /// The host's TSC.
+    pub tsc: u64,
+    /// The machine's fast memory.
+    pub total: u32,
+    /// What is free of it.
+    pub free: u32,
+    /// What the VM may have.
+    pub share: u32,
+    /// What it has: its listed pages in fast memory.
+    pub fast: u32,
+    /// Its listed pages in slow memory.
+    pub waiting: u32,
+    /// Its working set.
+    pub working_set: u32,
+    /// What its guest wants in fast memory, per mille of its hot pages; 0: it has not said so.
+    pub target: u32,
+    /// The sums, in the order of [`COUNTS`].
+    pub counts: [u64; COUNTS.len()],
+}
+
+/// Words of a record.
+pub const WORDS: usize = 7 + COUNTS.len();
+const _: () = assert!(WORDS <= crate::ring::LONGEST);
+
+impl Tiers {
+    /// The record's words.
+    pub fn write(&self) -> [u64; WORDS] {
+        let e_state = self.e_state.map_or(0, |state| state.wrapping_add(1));
+        let more = u32::from_le_bytes([self.vm, e_state, self.is_set.into(), self.hot]);
+        let fixed = [
+            head(KIND, WORDS, more),
+            self.time_ns,
+            self.tsc,
+            joined(self.total, self.free),
+            joined(self.share, self.fast),
+            joined(self.waiting, self.working_set),
+            self.target.into(),
+        ];
+        let mut record = [0; WORDS];
+        record.iter_mut().zip(fixed.into_iter().chain(self.counts)).for_each(|(to, word)| *to = word);
+        record
+    }
+
+    /// Reads a record. `None`: it is none, or not whole.
+    pub fn read(record: &[u64]) -> Option<Tiers> {
+        let (kind, words, more) = parse_head(*record.first()?);
+        let all = record.get(..words).filter(|_| kind == KIND)?;
+        let [_, time_ns, tsc, machine, own, pages, target, counts @ ..] = *all.first_chunk::<WORDS>()?;
+        let [vm, e_state, is_set, hot] = more.to_le_bytes();
+        let ((total, free), (share, fast), (waiting, working_set)) =
+            (halves(machine), halves(own), halves(pages));
+        Some(Tiers {
+            vm,
+            e_state: e_state.checked_sub(1),
+            is_set: is_set != 0,
+            hot,
+            time_ns,
+            tsc,
+            total,
+            free,
+            share,
+            fast,
+            waiting,
+            working_set,
+            target: target as u32,
+            counts,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(bytes: (u8, bool, u8), state in prop::option::of(0u8..8), frames: [u32; 7], numbers: [u64; 6]) {
+            let [total, free, share, fast, waiting, working_set, target] = frames;
+            let [time_ns, tsc, counts @ ..] = numbers;
+            let (vm, is_set, hot) = bytes;
+            let tiers = Tiers {
+                vm, e_state: state, is_set, hot, time_ns, tsc, total, free, share, fast, waiting, working_set, target, counts,
+            };
+            let record = tiers.write();
+            prop_assert_eq!(Tiers::read(&record), Some(tiers));
+            prop_assert_eq!(Tiers::read(&record[..WORDS - 1]), None);
+            let mut longer: Vec<u64> = record.into();
+            longer.push(7);
+            longer[0] = head(KIND, WORDS + 1, (longer[0] >> 32) as u32);
+            prop_assert_eq!(Tiers::read(&longer), Some(tiers), "a later version has more words");
+        }
+
+        #[test]
+        fn no_words_panic(mut words in prop::collection::vec(any::<u64>(), 0..20)) {
+            let length = words.len();
+            if let Some(first) = words.first_mut() {
+                *first = head(KIND, length, (*first >> 32) as u32);
+            }
+            prop_assert_eq!(Tiers::read(&words).is_some(), length >= WORDS);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The fast memory of a VM, and what is evicted of an overcommitted one, in `pal top`.
+
+use super::draw::{bytes, count};
+use super::state::per_second;
+use crate::samples::memory::{Pager, Tiers};
+
+/// What is known of a VM.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Memory {
+    /// Its fast memory now, with what has moved since the last refresh.
+    tiers: Option<Tiers>,
+    /// What it has in frames and compressed, in the same way.
+    pager: Option<Pager>,
+}
+
+impl Memory {
+    /// Takes in what has become of fast memory.
+    pub fn add_tiers(&mut self, now: &Tiers) {
+        let before = self.tiers.take().unwrap_or_default();
+        let mut now = now.clone();
+        now.moved_in = now.moved_in.saturating_add(before.moved_in);
+        now.moved_out = now.moved_out.saturating_add(before.moved_out);
+        now.span_ns = now.span_ns.saturating_add(before.span_ns);
+        self.tiers = Some(now);
+    }
+
+    /// Takes in what has been evicted.
+    pub fn add_pager(&mut self, now: &Pager) {
+        let before = self.pager.take().unwrap_or_default();
+        let mut now = now.clone();
+        for (sum, before) in [
+            (&mut now.faults, before.faults),
+            (&mut now.refaults, before.refaults),
+            (&mut now.came_in, before.came_in),
+            (&mut now.went_out, before.went_out),
+            (&mut now.span_ns, before.span_ns),
+        ] {
+            *sum = sum.saturating_add(before);
+        }
+        self.pager = Some(now);
+    }
+
+    /// Forgets what was counted; what is there stays.
+    pub fn begin_again(&mut self) {
+        if let Some(tiers) = &mut self.tiers {
+            (tiers.moved_in, tiers.moved_out, tiers.span_ns) = (0, 0, 0);
+        }
+        if let Some(pager) = &mut self.pager {
+            (pager.faults, pager.refaults, pager.came_in, pager.went_out, pager.span_ns) = (0, 0, 0, 0, 0);
+        }
+    }
+
+    /// The lines of a VM.
+    pub fn rows(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if let Some(it) = &self.tiers {
+            let state = it.state().map_or_else(String::new, |state| format!(", {state}"));
+            let wants = it.target.map_or_else(String::new, |target| {
+                format!("; the guest wants {}.{} %", target / 10, target % 10)
+            });
+            let (fast, share) = (bytes(Some(it.fast)), bytes(Some(it.share)));
+            lines.push(format!("  fast memory  {fast} of {share}{state}{wants}"));
+            let rate = |pages| count(per_second(pages, it.span_ns));
+            lines.push(format!(
+                "    hot list {} pages, {} in slow memory; pages/s in {}, out {}",
+                count(Some(it.listed())),
+                count(Some(it.waiting / 4096)),
+                rate(it.moved_in),
+                rate(it.moved_out)
+            ));
+        }
+        if let Some(it) = &self.pager {
+            let rate = |pages| count(per_second(pages, it.span_ns));
+            lines.push(format!(
+                "  in frames  {} of {}; compressed {} in {}",
+                bytes(Some(it.resident)),
+                bytes(Some(it.resident_limit)),
+                bytes(Some(it.stored)),
+                bytes(Some(it.store))
+            ));
+            lines.push(format!(
+                "    faults/s {}, refaults/s {}; pages/s in {}, out {}",
+                rate(it.faults),
+                rate(it.refaults),
+                rate(it.came_in),
+                rate(it.went_out)
+            ));
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{
+        line::{Line, Names},
+        memory::tests::{PAGER, TIERS},
+    };
+
+    fn seen() -> (Tiers, Pager) {
+        let mut names = Names::default();
+        match [TIERS, PAGER].map(|line| names.read(line.as_bytes())) {
+            [Line::Tiers(tiers), Line::Pager(pager)] => (*tiers, *pager),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn shows_what_is_there() {
+        let (mut memory, (tiers, pager)) = (Memory::default(), seen());
+        assert!(memory.rows().is_empty(), "nothing where there is none");
+        memory.add_tiers(&tiers);
+        memory.add_pager(&pager);
+        let expected = [
+            "  fast memory  3.0M of 4.0M, E2 set; the guest wants 95.0 %",
+            "    hot list 1024 pages, 256 in slow memory; pages/s in 300, out 100",
+            "  in frames  64.0M of 64.0M; compressed 16.0M in 4.0M",
+            "    faults/s 500, refaults/s 400; pages/s in 450, out 350",
+        ];
+        assert_eq!(memory.rows(), expected);
+        let mut plain = Memory::default();
+        plain.add_tiers(&Tiers { e_state: None, target: None, ..tiers });
+        assert_eq!(plain.rows()[0], "  fast memory  3.0M of 4.0M");
+    }
+
+    #[test]
+    fn moves_are_summed_until_the_next_refresh() {
+        let (mut memory, (tiers, pager)) = (Memory::default(), seen());
+        (0..2).for_each(|_| memory.add_tiers(&tiers));
+        (0..2).for_each(|_| memory.add_pager(&pager));
+        let shown = memory.rows();
+        assert!(
+            shown[1].ends_with("pages/s in 300, out 100") && shown[3].contains("refaults/s 400"),
+            "{shown:?}"
+        );
+        assert_eq!(
+            (memory.tiers.as_ref().unwrap().moved_in, memory.pager.as_ref().unwrap().faults),
+            (60, 100)
+        );
+        memory.begin_again();
+        let shown = memory.rows();
+        assert!(shown[0].contains("3.0M of 4.0M") && shown[1].ends_with("pages/s in –, out –"), "{shown:?}");
+        assert!(shown[3].contains("refaults/s –"), "{shown:?}");
+    }
+
+    #[test]
+    fn the_largest_figures_fit_the_screen() {
+        let (mut memory, (tiers, pager)) = (Memory::default(), seen());
+        let most = u64::from(u32::MAX) << 12;
+        let (total, share, fast, waiting, moved_in, moved_out, target) =
+            (most, most, most, most, 999_999_999, 999_999_999, Some(1000));
+        memory.add_tiers(&Tiers { total, share, fast, waiting, moved_in, moved_out, target, ..tiers });
+        let (resident, resident_limit, stored, store) = (most, most, most, most);
+        let (faults, refaults, came_in, went_out) = (999_999_999, 999_999_999, 999_999_999, 999_999_999);
+        memory.add_pager(&Pager {
+            resident,
+            resident_limit,
+            stored,
+            store,
+            faults,
+            refaults,
+            came_in,
+            went_out,
+            ..pager
+        });
+        let shown = memory.rows();
+        assert!(shown.iter().all(|line| line.chars().count() <= 80), "{shown:#?}");
+    }
+}
