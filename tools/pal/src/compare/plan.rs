@@ -51,9 +51,8 @@ pub const QUICK_WORKLOADS: [&str; 3] = ["chase", "mmap-churn", "phases"];
 /// Scales in thousandths.
 const SCALE: u32 = 2000;
 const QUICK_SCALE: u32 = 500;
-/// What has some times the work of the others, because at the same scale it has less than the others have. What a policy loses until it
-/// knows what the guest does, and what the first change of the engine costs, does not grow with the work, and is some per cent of a
-/// hundred million instructions. With `--quick` each of these has 180 to 480 million.
+/// What has some times the work of the others, because at the same scale it has 24 to 121 million instructions, and they have more. What
+/// a policy loses until it knows what the guest does, and what the first change of the engine costs, does not grow with the work.
 const LONGER: [(&str, u32); 4] = [("chase", 4), ("gups", 4), ("mmap-churn", 4), ("spmv", 8)];
 
 /// What is asked for.
