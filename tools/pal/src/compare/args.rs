@@ -45,8 +45,8 @@ pub struct CompareArgs {
     /// Short runs of fewer workloads
     #[arg(long)]
     pub quick: bool,
-    /// How much work, as a multiple of what the list of workloads says. Default: 2, and 8 for chase; with
-    /// --quick 0.5, and 2 for chase
+    /// How much work, as a multiple of what the list of workloads says. Default: 2, and with --quick
+    /// 0.5; some times that for chase, gups, mmap-churn and spmv, whose work is short
     #[arg(long, value_name = "FACTOR", value_parser = scale)]
     pub scale: Option<u32>,
     /// The lab machine: a name of `cargo pal lab list`, or the file that describes one

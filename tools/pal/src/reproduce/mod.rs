@@ -66,8 +66,8 @@ pub struct ReproduceArgs {
     /// Other workloads than the figure's
     #[arg(long, value_name = "X,Y,…", num_args = 1.., value_delimiter = ',')]
     pub workloads: Vec<String>,
-    /// How much work, as a multiple of what the list of workloads says. Default: 2, and 8 for chase; with
-    /// --quick 0.5, and 2 for chase
+    /// How much work, as a multiple of what the list of workloads says. Default: 2, and with --quick
+    /// 0.5; some times that for chase, gups, mmap-churn and spmv, whose work is short
     #[arg(long, value_name = "FACTOR", value_parser = scale)]
     pub scale: Option<u32>,
     /// Runs of each cell; medians are compared
