@@ -143,7 +143,7 @@ fn balanced(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Runs a figure with several VMs that makes so many claims, and returns the caches that these VMs were mapped to.
+/// Runs a figure with several VMs, which has to make `claims` claims, and returns the caches that these VMs were mapped to.
 fn several(context: &Context, figure: &str, claims: usize, vms: Range<usize>) -> Result<Vec<Value>> {
     let json = context.path("points.json");
     let run = context.pal(["reproduce", figure, "--quick", "--json", &json], None)?.status(0)?;

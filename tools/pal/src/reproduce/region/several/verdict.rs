@@ -212,9 +212,9 @@ fn balanced(all: &[&Measured]) -> Vec<Claim> {
 }
 
 /// What regions cost those that gain nothing.
-fn cost(whom: &str, gains: &[f64]) -> Claim {
+fn cost(others: &str, gains: &[f64]) -> Claim {
     let (ours, worst, _) = range(gains);
-    let paper = format!("What it costs the {whom} is less than 3 % (figure 28; a phase once in a second)");
+    let paper = format!("What it costs the {others} is less than 3 % (figure 28; a phase once in a second)");
     claim(&paper, ours, worst >= 1.0 - COST)
 }
 
