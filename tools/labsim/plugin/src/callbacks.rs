@@ -5,6 +5,7 @@ use std::ffi::{c_uint, c_void};
 use labsim::model::{
     context::{Control, Vmcb},
     decode::Operation,
+    hierarchy::LINE,
     memory::Memory,
     processor::{Place, Request, Truth},
     walk::Format,
@@ -42,12 +43,14 @@ pub extern "C" fn access<const CACHES: bool>(vcpu: c_uint, info: ffi::MemInfo, v
 /// A load or store near the end of a line. Apart from the others, which then need no stack.
 #[inline(never)]
 fn late_access<const CACHES: bool>(vcpu: c_uint, info: ffi::MemInfo, va: u64) {
-    // SAFETY: by the caller, in the callback of this access.
-    let len = 1 << unsafe { ffi::qemu_plugin_mem_size_shift(info) };
-    if (va & 63) + len > 64 {
+    let last = va + (1 << ffi::size_shift(info)) - 1;
+    if last >> LINE == va >> LINE {
+        return short_access::<CACHES>(vcpu, info, va);
+    }
+    // SAFETY: a callback of this processor, and of this access.
+    let (state, is_store) = unsafe { (Vcpu::of(vcpu), ffi::qemu_plugin_mem_is_store(info)) };
+    if !state.is_physical(info) && !state.processor.quick_crossing::<CACHES>(va, last, is_store) {
         slow_access(vcpu, info, va);
-    } else {
-        short_access::<CACHES>(vcpu, info, va);
     }
 }
 
@@ -73,9 +76,15 @@ pub extern "C" fn checked_access(vcpu: c_uint, info: ffi::MemInfo, va: u64, _dat
 #[inline(never)]
 fn slow_access(vcpu: c_uint, info: ffi::MemInfo, va: u64) {
     // SAFETY: a callback of this processor, and of this access.
-    let (state, len, write) = unsafe {
-        (Vcpu::of(vcpu), 1 << ffi::qemu_plugin_mem_size_shift(info), ffi::qemu_plugin_mem_is_store(info))
+    let (state, shift, write) = unsafe {
+        (Vcpu::of(vcpu), ffi::qemu_plugin_mem_size_shift(info), ffi::qemu_plugin_mem_is_store(info))
     };
+    // Each page's first access comes here, so that what `late_access` relies on is known to hold from the beginning.
+    if shift != ffi::size_shift(info) {
+        eprintln!("labsim: this QEMU describes accesses in another way: use version 10.0");
+        std::process::exit(1);
+    }
+    let len = 1 << shift;
     if state.is_physical(info) {
         return;
     }

@@ -117,6 +117,13 @@ pub const AT_LEAST: c_int = 7;
 /// Add the immediate value to the word.
 pub const ADD: c_int = 0;
 
+/// The logarithm of an access's bytes, as `qemu_plugin_mem_size_shift` tells it, without a call: QEMU 10.0 has it above four bits of
+/// an index. Its interface does not promise that, so the function has to be asked sometimes, too.
+#[inline(always)]
+pub fn size_shift(info: MemInfo) -> c_uint {
+    info >> 4 & 7
+}
+
 unsafe extern "C" {
     pub fn qemu_plugin_reset(id: Id, callback: extern "C" fn(Id));
     pub fn qemu_plugin_register_vcpu_init_cb(id: Id, callback: extern "C" fn(Id, c_uint));

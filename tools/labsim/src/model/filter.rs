@@ -5,7 +5,10 @@
 
 use super::{bank::Bank, space::ASIDS};
 
-const ENTRIES: usize = 512;
+/// Entries, a power of two: some times what a first level holds, because of its large pages each 4 KiB that is used has an entry.
+const ENTRIES: usize = 4096;
+/// 4 KiB pages in the second smallest page, which have their entries in so many neighbouring places.
+const PIECES: usize = 512;
 /// Identifiers of address spaces here: 12 bits above a page number of 52.
 const SPACES: u64 = 1 << 12;
 const NOTHING: u64 = u64::MAX;
@@ -46,7 +49,7 @@ impl Filter {
     #[inline(always)]
     pub fn get(&self, va: u64, bank: &mut Bank, is_store: impl FnOnce() -> bool) -> Option<u64> {
         let page = va >> 12;
-        let entry = &self.entries[page as usize % ENTRIES];
+        let entry = &self.entries[place(page)];
         if entry.key != page | self.space {
             return None;
         }
@@ -59,19 +62,29 @@ impl Filter {
 
     /// The slot in `bank` has this frame for the page of `va`.
     pub fn put(&mut self, va: u64, frame: u64, slot: usize, bank: &Bank) {
+        self.keep(va, frame, if bank.sees_hits(slot) { slot as u64 } else { NO_SLOT });
+    }
+
+    /// No TLB has anything to do with this page.
+    pub fn put_without_slot(&mut self, va: u64, frame: u64) {
+        self.keep(va, frame, NO_SLOT);
+    }
+
+    fn keep(&mut self, va: u64, frame: u64, slot: u64) {
         let page = va >> 12;
-        let slot = if bank.sees_hits(slot) { slot as u64 } else { NO_SLOT };
-        self.entries[page as usize % ENTRIES] = Entry { key: page | self.space, word: frame << 16 | slot };
+        self.entries[place(page)] = Entry { key: page | self.space, word: frame << 16 | slot };
     }
 
     /// The entry of this class for this page (in units of its class) is gone from the first level.
     pub fn evict(&mut self, class: u32, page: u64) {
-        if class == 0 {
-            self.entries[page as usize % ENTRIES].key = NOTHING;
-            return;
-        }
         const PAGES: u64 = (1 << 36) - 1;
-        for entry in self.entries.iter_mut() {
+        let first = place(page << (9 * class));
+        let places = match class {
+            0 => first..first + 1,
+            1 => first / PIECES * PIECES..(first / PIECES + 1) * PIECES,
+            _ => 0..ENTRIES,
+        };
+        for entry in &mut self.entries[places] {
             if (entry.key & PAGES) >> (9 * class) == page & PAGES >> (9 * class) {
                 entry.key = NOTHING;
             }
@@ -80,7 +93,7 @@ impl Filter {
 
     /// Stores to this page are looked up from now on.
     pub fn only_loads(&mut self, va: u64) {
-        let entry = &mut self.entries[(va >> 12) as usize % ENTRIES];
+        let entry = &mut self.entries[place(va >> 12)];
         if entry.key == va >> 12 | self.space {
             entry.word |= LOADS_ONLY;
         }
@@ -88,7 +101,7 @@ impl Filter {
 
     /// Forgets one page.
     pub fn forget_page(&mut self, va: u64) {
-        self.entries[(va >> 12) as usize % ENTRIES].key = NOTHING;
+        self.entries[place(va >> 12)].key = NOTHING;
     }
 
     /// Forgets all pages.
@@ -120,6 +133,13 @@ impl Filter {
         self.spaces.fill(0);
         self.next = 0;
     }
+}
+
+/// Where a page's entry is. Kernels use pages at the same place of several regions of their address space, again and again: bits of the
+/// region change the place, but only within those of a 2 MiB page.
+#[inline(always)]
+fn place(page: u64) -> usize {
+    (page ^ (page >> 12 ^ page >> 21) % PIECES as u64) as usize % ENTRIES
 }
 
 #[cfg(test)]

@@ -118,15 +118,33 @@ impl<M: Memory> Processor<M> {
         true
     }
 
-    /// The usual block of code: it lies at `pa`, as far as the filter knows, and each of its lines is the newest of its
-    /// set. False: [`fetch`](Self::fetch) has to see to it.
+    /// The same for an access that ends in the line behind its own, at `last`.
+    #[inline(always)]
+    pub fn quick_crossing<const CACHES: bool>(&mut self, va: u64, last: u64, is_store: bool) -> bool {
+        let is_quick =
+            last >> 12 == va >> 12 && self.witness.is_none() && self.quick::<CACHES>(va, || is_store);
+        if is_quick {
+            self.counters().line_crossings += 1;
+            let is_known = self.quick::<CACHES>(last & !((1 << LINE) - 1), || is_store);
+            debug_assert!(is_known, "it is the same page");
+        }
+        is_quick
+    }
+
+    /// The usual block of code: it lies at `pa`, as far as the filter knows, and has these lines of one page. False:
+    /// [`fetch`](Self::fetch) has to see to it.
     #[inline]
     pub fn quick_fetch(&mut self, va: u64, pa: u64, lines: u64) -> bool {
-        self.tlbs.quick(Port::Code, va, || false) == Some(pa >> 12)
-            && self
-                .hierarchy
-                .as_ref()
-                .is_none_or(|caches| (0..lines).all(|line| caches.is_newest(Port::Code, pa + (line << LINE))))
+        if self.tlbs.quick(Port::Code, va, || false) != Some(pa >> 12) {
+            return false;
+        }
+        for line in 0..lines {
+            let pa = pa + (line << LINE);
+            if self.hierarchy.as_ref().is_some_and(|caches| !caches.is_newest(Port::Code, pa)) {
+                self.touch_cache(Port::Code, pa);
+            }
+        }
+        true
     }
 
     /// An access of memory that is not the newest of its set.

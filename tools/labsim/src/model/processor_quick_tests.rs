@@ -33,6 +33,8 @@ enum Step {
         page: u64,
     },
     GlobalPages(bool),
+    /// Paging on, or off as it is before a kernel turns it on.
+    Paging(bool),
     Vmrun {
         asid: u32,
         flush: bool,
@@ -55,6 +57,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Cr3),
         2 => page().prop_map(|page| Step::Invlpg { page }),
         1 => any::<bool>().prop_map(Step::GlobalPages),
+        2 => prop::bool::weighted(0.7).prop_map(Step::Paging),
         1 => (1..3u32, any::<bool>()).prop_map(|(asid, flush)| Step::Vmrun { asid, flush }),
         1 => Just(Step::Vmexit),
     ]
@@ -69,6 +72,8 @@ fn access(processor: &mut Processor<Words>, is_quick: bool, va: u64, len: u64, w
     let crosses = va & 63 > 48 && (va & 63) + len > 64;
     if !is_quick {
         processor.tlbs.forget_all_quick();
+    } else if crosses && processor.quick_crossing::<true>(va, va + len - 1, write) {
+        return;
     } else if !crosses && processor.quick::<true>(va, || write) {
         return;
     }
@@ -101,6 +106,11 @@ fn perform(processor: &mut Processor<Words>, is_quick: bool, step: &Step) {
         Step::GlobalPages(on) => {
             let control = processor.control();
             processor.set_control(Control { cr4: if on { 0xa0 } else { 0x20 }, ..control });
+        }
+        Step::Paging(on) => {
+            let control = processor.control();
+            let cr0 = if on { LONG.cr0 } else { LONG.cr0 & !(1 << 31) };
+            processor.set_control(Control { cr0, ..control });
         }
         Step::Vmrun { asid, flush } if !processor.in_guest() => {
             let tlb_control = if flush { TlbControl::Asid } else { TlbControl::Nothing };

@@ -155,6 +155,11 @@ impl Tlbs {
         }
     }
 
+    /// Keeps what needs no TLB, because there is no paging: only until the address space is flushed, as it is when paging begins.
+    pub fn put_quick(&mut self, port: Port, va: u64, frame: u64) {
+        self.first[port as usize].filter.put_without_slot(va, frame);
+    }
+
     /// Another address space runs.
     pub fn switch(&mut self, asid: u16) {
         self.first.iter_mut().for_each(|first| first.filter.switch(asid));

@@ -135,7 +135,9 @@ impl<M: Memory> Processor<M> {
             return None;
         };
         if regime.format == Format::Off && regime.nested.is_none() {
-            return Some((access.va & 0xffff_ffff) >> 12);
+            let frame = (access.va & 0xffff_ffff) >> 12;
+            self.tlbs.put_quick(port, access.va, frame);
+            return Some(frame);
         }
         let found = self.tlbs.look(port, access.va, self.tags, &self.spaces);
         let known = match found {
