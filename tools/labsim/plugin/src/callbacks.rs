@@ -7,7 +7,7 @@ use labsim::model::{
     decode::Operation,
     hierarchy::LINE,
     memory::Memory,
-    processor::{Place, Request, Truth},
+    processor::{Place, Quick, Request, Truth},
     walk::Format,
     witness::GuestFlush,
 };
@@ -49,7 +49,7 @@ fn late_access<const CACHES: bool>(vcpu: c_uint, info: ffi::MemInfo, va: u64) {
     }
     // SAFETY: a callback of this processor, and of this access.
     let (state, is_store) = unsafe { (Vcpu::of(vcpu), ffi::qemu_plugin_mem_is_store(info)) };
-    if !state.is_physical(info) && !state.processor.quick_crossing::<CACHES>(va, last, is_store) {
+    if !state.is_physical(info) && !state.processor.quick_crossing(va, last, is_store) {
         slow_access(vcpu, info, va);
     }
 }
@@ -62,9 +62,10 @@ fn short_access<const CACHES: bool>(vcpu: c_uint, info: ffi::MemInfo, va: u64) {
     if state.is_physical(info) {
         return;
     }
-    // SAFETY: in the callback of this access.
-    if !state.processor.quick::<CACHES>(va, || unsafe { ffi::qemu_plugin_mem_is_store(info) }) {
-        slow_access(vcpu, info, va);
+    match state.processor.quick::<CACHES>(va) {
+        Quick::Done => {}
+        Quick::Line(pa) => state.processor.touch(pa),
+        Quick::Unknown => slow_access(vcpu, info, va),
     }
 }
 
@@ -136,17 +137,14 @@ pub extern "C" fn block(vcpu: c_uint, data: *mut c_void) {
     let (state, block) = unsafe { (Vcpu::of(vcpu), &*data.cast::<Block>()) };
     // SAFETY: this processor's words.
     unsafe { (*state.score).code = block.code };
-    if block.is_quick
-        && !state.pending.any
-        && state.processor.quick_fetch(block.va, block.quick_pa, block.lines)
-    {
+    if !state.pending.any && state.processor.quick_fetch(block.va, block.quick_pa, block.lines()) {
         return;
     }
     follow(state, block);
     let moved = moved(state, block);
-    state.processor.fetch(block.va.wrapping_add(moved), block.end.wrapping_add(moved), &|va: u64| {
+    state.processor.fetch(block.va.wrapping_add(moved), block.rest.end.wrapping_add(moved), &|va: u64| {
         let at_first = va.wrapping_sub(moved);
-        let known = block.pa.iter().flatten().find(|(at, _)| at >> 12 == at_first >> 12);
+        let known = block.rest.pa.iter().flatten().find(|(at, _)| at >> 12 == at_first >> 12);
         known.map_or(Truth::Unknown, |(_, pa)| Truth::At((pa & !0xfff) | (va & 0xfff)))
     });
 }
@@ -162,7 +160,7 @@ pub extern "C" fn counted_block(vcpu: c_uint, data: *mut c_void) {
 
 /// Brings the context up to what the last instructions did, in a callback that may read registers.
 fn follow(state: &mut Vcpu, block: &Block) {
-    if block.after_vmrun && state.processor.in_guest() {
+    if block.rest.after_vmrun && state.processor.in_guest() {
         leave(state);
         let instructions = state.instructions();
         state.processor.vmexit(instructions);
@@ -176,7 +174,7 @@ fn follow(state: &mut Vcpu, block: &Block) {
 /// QEMU has one translation of code for all linear addresses that it is mapped to, and tells the one at which it was
 /// translated. This is how far the block is from there: 0, unless the page at that address is not the block's.
 fn moved(state: &mut Vcpu, block: &Block) -> u64 {
-    let expected = block.pa[0].map(|(_, pa)| pa >> 12);
+    let expected = block.rest.pa[0].map(|(_, pa)| pa >> 12);
     if expected.is_none() || state.processor.quick_code(block.va) == expected {
         return 0;
     }

@@ -18,19 +18,23 @@ use crate::{
     state::{ASK, Score, plugin},
 };
 
-/// A block, for its callback. What every callback looks at is in the first line of the host's cache.
-#[repr(C, align(64))]
+/// A block, for its callback: what most of its executions look at. Two are in a line of the host's cache, and blocks that were
+/// translated one after the other are neighbours.
+#[repr(C, align(32))]
 pub struct Block {
     /// What [`Score::code`] says while it, or another block of the same pages or lines, runs.
     pub code: u64,
     /// Where it begins.
     pub va: u64,
-    /// The physical address of its begin if it is on one page of memory; otherwise one that no page has.
+    /// The physical address of its begin if it is on one page of memory, and neither what follows a VMRUN nor compared with QEMU in
+    /// any case; otherwise one that no page has.
     pub quick_pa: u64,
-    /// Its lines.
-    pub lines: u64,
-    /// It is neither what follows a VMRUN nor compared with QEMU in any case.
-    pub is_quick: bool,
+    /// The rest.
+    pub rest: Box<Rest>,
+}
+
+/// What the other executions of a block look at.
+pub struct Rest {
     /// It is what follows a VMRUN.
     pub after_vmrun: bool,
     /// Where it ends.
@@ -39,13 +43,39 @@ pub struct Block {
     pub pa: [Option<(u64, u64)>; 2],
 }
 
+impl Block {
+    /// Its lines, where caches are modelled.
+    #[inline(always)]
+    pub fn lines(&self) -> u64 {
+        (self.code & SPANS) + 1
+    }
+}
+
+/// In [`Block::code`]: how many pages or lines it has beyond its first.
+const SPANS: u64 = 0xff;
+/// Blocks of a chunk.
+const CHUNK: usize = 1024;
+
 /// What callbacks have pointers to: freed when QEMU has dropped all translated code.
 #[derive(Default)]
 struct Kept {
-    blocks: Vec<*mut Block>,
+    /// None is ever moved: chunks are made with the room that they need.
+    blocks: Vec<Vec<Block>>,
     instructions: Vec<*mut Instruction>,
     /// Linear and host address of what follows each VMRUN.
     after_vmrun: Vec<(u64, u64)>,
+}
+
+impl Kept {
+    /// Keeps a block where it stays.
+    fn block(&mut self, block: Block) -> &Block {
+        if self.blocks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
+            self.blocks.push(Vec::with_capacity(CHUNK));
+        }
+        let chunk = self.blocks.last_mut().expect("there is one");
+        chunk.push(block);
+        chunk.last().expect("it was pushed")
+    }
 }
 
 // SAFETY: the pointers are boxes that only this list owns.
@@ -81,16 +111,16 @@ pub extern "C" fn block(_id: ffi::Id, block: *mut ffi::Block) {
                 none,
             );
         }
-        let info = Box::into_raw(Box::new(describe(block, count, kept)));
-        kept.blocks.push(info);
-        let after_vmrun = (*info).after_vmrun;
+        let info = describe(block, count, kept);
+        let info = kept.block(info);
         // While code is only counted, the context is followed all the same, because what is modelled later begins with it.
         let (callback, condition, code): (ffi::Callback, _, _) = if plugin.models() {
-            (callbacks::block, ffi::NOT_EQUAL, (*info).code)
+            (callbacks::block, ffi::NOT_EQUAL, info.code)
         } else {
             (callbacks::counted_block, ffi::EQUAL, ASK)
         };
-        let (flags, info) = (ffi::READS_REGISTERS, info.cast());
+        let (flags, after_vmrun) = (ffi::READS_REGISTERS, info.rest.after_vmrun);
+        let info = (&raw const *info).cast_mut().cast();
         if after_vmrun {
             ffi::qemu_plugin_register_vcpu_tb_exec_cb(block, callback, flags, info);
         } else {
@@ -123,21 +153,18 @@ unsafe fn describe(block: *mut ffi::Block, count: usize, kept: &Kept) -> Block {
     let end = places[count - 1].0.wrapping_add(bytes[count - 1]);
     let shift = if plugin.model == Model::Full { 6 } else { 12 };
     // Blocks of the same lines (or pages) need no callback between them.
-    let spans = (end.wrapping_sub(1) >> shift).wrapping_sub(va >> shift) & 0xff;
+    let spans = (end.wrapping_sub(1) >> shift).wrapping_sub(va >> shift) & SPANS;
     let physical = |place: &(u64, u64)| Some((place.0, plugin.physical(place.1)?));
     let second = places.iter().find(|place| place.0 >> 12 != va >> 12);
     let first = physical(&places[0]);
     let one_page = end.wrapping_sub(1) >> 12 == va >> 12;
     let after_vmrun = host != 0 && kept.after_vmrun.contains(&(va, host));
+    let is_quick = one_page && !after_vmrun && plugin.check != Checking::All;
     Block {
-        va,
-        quick_pa: first.filter(|_| one_page).map_or(u64::MAX, |(_, pa)| pa),
-        lines: (end.wrapping_sub(1) >> 6).wrapping_sub(va >> 6) + 1,
-        end,
         code: (va >> shift) << 8 | spans,
-        pa: [first, second.and_then(physical)],
-        is_quick: !after_vmrun && plugin.check != Checking::All,
-        after_vmrun,
+        va,
+        quick_pa: first.filter(|_| is_quick).map_or(u64::MAX, |(_, pa)| pa),
+        rest: Box::new(Rest { after_vmrun, end, pa: [first, second.and_then(physical)] }),
     }
 }
 
@@ -186,9 +213,7 @@ unsafe fn instruction(instruction: *mut ffi::Instruction, kept: &mut Kept) {
 pub extern "C" fn flushed(_id: ffi::Id) {
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(kept) = kept.as_mut() else { return };
-    // SAFETY: they came from boxes, and leave the lists here.
-    unsafe {
-        kept.blocks.drain(..).for_each(|block| drop(Box::from_raw(block)));
-        kept.instructions.drain(..).for_each(|instruction| drop(Box::from_raw(instruction)));
-    }
+    kept.blocks.clear();
+    // SAFETY: they came from boxes, and leave the list here.
+    unsafe { kept.instructions.drain(..).for_each(|instruction| drop(Box::from_raw(instruction))) }
 }

@@ -83,8 +83,8 @@ impl Cache {
         let line = line as u32;
         let set = self.set(line);
         let newest =
-            if self.policy == Policy::Lru { &self.lines[set * self.ways] } else { &self.newest[set] };
-        newest.load(Relaxed) == line
+            if self.policy == Policy::Lru { self.lines.get(set * self.ways) } else { self.newest.get(set) };
+        newest.is_some_and(|newest| newest.load(Relaxed) == line)
     }
 
     /// Looks a line up and brings it in. True if it was there.

@@ -59,6 +59,17 @@ pub enum Checking {
     All,
 }
 
+/// What became of a [quick](Processor::quick) access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quick {
+    /// It is done.
+    Done,
+    /// It goes to this address, whose line is not the newest of its set.
+    Line(u64),
+    /// Nothing has happened.
+    Unknown,
+}
+
 /// One processor, over the machine's memory.
 pub struct Processor<M> {
     memory: M,
@@ -103,32 +114,40 @@ pub struct Processor<M> {
 }
 
 impl<M: Memory> Processor<M> {
-    /// The usual access, of one line: the page is in the first-level TLB and no device's, and it is no store to a page
-    /// table. False: [`access`](Self::access) has to see to it.
+    /// The usual access, of one line: the page is in the first-level TLB and no device's, and is none of page tables.
+    ///
+    /// It is made of two parts, because most of its calls end before the second: callers go on with [`touch`](Self::touch), or,
+    /// where this knows nothing, with [`access`](Self::access).
     #[inline(always)]
-    pub fn quick<const CACHES: bool>(&mut self, va: u64, is_store: impl FnOnce() -> bool) -> bool {
-        let Some(frame) = self.tlbs.quick(Port::Data, va, is_store) else { return false };
+    pub fn quick<const CACHES: bool>(&mut self, va: u64) -> Quick {
+        let Some(frame) = self.tlbs.quick(Port::Data, va, || true) else { return Quick::Unknown };
         self.accesses += 1;
-        if CACHES {
-            let pa = frame << 12 | va & 0xfff;
-            if self.hierarchy.as_ref().is_some_and(|caches| !caches.is_newest(Port::Data, pa)) {
-                self.touch_cache(Port::Data, pa);
-            }
+        let pa = frame << 12 | va & 0xfff;
+        if CACHES && self.hierarchy.as_ref().is_some_and(|caches| !caches.is_newest(Port::Data, pa)) {
+            return Quick::Line(pa);
         }
-        true
+        Quick::Done
     }
 
-    /// The same for an access that ends in the line behind its own, at `last`.
+    /// The rest of a [quick](Self::quick) access.
+    #[inline(never)]
+    pub fn touch(&mut self, pa: u64) {
+        self.touch_cache(Port::Data, pa);
+    }
+
+    /// A quick access that ends in the line behind its own, at `last`. False: [`access`](Self::access) has to see to it.
     #[inline(always)]
-    pub fn quick_crossing<const CACHES: bool>(&mut self, va: u64, last: u64, is_store: bool) -> bool {
-        let is_quick =
-            last >> 12 == va >> 12 && self.witness.is_none() && self.quick::<CACHES>(va, || is_store);
-        if is_quick {
-            self.counters().line_crossings += 1;
-            let is_known = self.quick::<CACHES>(last & !((1 << LINE) - 1), || is_store);
-            debug_assert!(is_known, "it is the same page");
+    pub fn quick_crossing(&mut self, va: u64, last: u64, is_store: bool) -> bool {
+        if last >> 12 != va >> 12 || self.witness.is_some() {
+            return false;
         }
-        is_quick
+        let Some(frame) = self.tlbs.quick(Port::Data, va, || is_store) else { return false };
+        self.accesses += 2;
+        self.counters().line_crossings += 1;
+        for at in [va, last & !((1 << LINE) - 1)] {
+            self.touch_cache(Port::Data, frame << 12 | at & 0xfff);
+        }
+        true
     }
 
     /// The usual block of code: it lies at `pa`, as far as the filter knows, and has these lines of one page. False:

@@ -72,10 +72,16 @@ fn access(processor: &mut Processor<Words>, is_quick: bool, va: u64, len: u64, w
     let crosses = va & 63 > 48 && (va & 63) + len > 64;
     if !is_quick {
         processor.tlbs.forget_all_quick();
-    } else if crosses && processor.quick_crossing::<true>(va, va + len - 1, write) {
-        return;
-    } else if !crosses && processor.quick::<true>(va, || write) {
-        return;
+    } else if crosses {
+        if processor.quick_crossing(va, va + len - 1, write) {
+            return;
+        }
+    } else {
+        match processor.quick::<true>(va) {
+            Quick::Done => return,
+            Quick::Line(pa) => return processor.touch(pa),
+            Quick::Unknown => {}
+        }
     }
     let request = Request { va, len, write, user: processor.in_guest() && is_user(va) };
     processor.access(request, &|_| Truth::Unknown);

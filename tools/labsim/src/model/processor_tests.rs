@@ -79,7 +79,7 @@ fn same(va: u64) -> Truth {
 }
 
 fn load(processor: &mut Processor<Words>, va: u64) {
-    if !processor.quick::<true>(va, || false) {
+    if processor.quick::<true>(va) == Quick::Unknown {
         processor.access(Request { va, len: 8, write: false, user: false }, &same);
     }
 }

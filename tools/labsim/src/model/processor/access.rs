@@ -136,7 +136,10 @@ impl<M: Memory> Processor<M> {
         };
         if regime.format == Format::Off && regime.nested.is_none() {
             let frame = (access.va & 0xffff_ffff) >> 12;
-            self.tlbs.put_quick(port, access.va, frame);
+            // A guest may turn paging on by a VMRUN that flushes nothing.
+            if !self.in_guest() {
+                self.tlbs.put_quick(port, access.va, frame);
+            }
             return Some(frame);
         }
         let found = self.tlbs.look(port, access.va, self.tags, &self.spaces);
