@@ -5,9 +5,9 @@
 
 use super::{bank::Bank, space::ASIDS};
 
-/// Entries, a power of two: some times what a first level holds, because of its large pages each 4 KiB that is used has an entry.
+/// Entries, a power of two: more than a first level has, because of a large page each 4 KiB that is used has an entry of its own.
 const ENTRIES: usize = 4096;
-/// 4 KiB pages in the second smallest page, which have their entries in so many neighbouring places.
+/// 4 KiB pages in a 2 MiB page: their entries are in this number of neighbouring places.
 const PIECES: usize = 512;
 /// Identifiers of address spaces here: 12 bits above a page number of 52.
 const SPACES: u64 = 1 << 12;
@@ -139,7 +139,8 @@ impl Filter {
 /// region change the place, but only within those of a 2 MiB page.
 #[inline(always)]
 fn place(page: u64) -> usize {
-    (page ^ (page >> 12 ^ page >> 21) % PIECES as u64) as usize % ENTRIES
+    let region = (page >> 12 ^ page >> 21) % PIECES as u64;
+    (page ^ region) as usize % ENTRIES
 }
 
 #[cfg(test)]
