@@ -129,12 +129,11 @@ fn native(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// What the hypervisor reads while it runs is what the model says at the end. Nested pages are as small as was asked
+/// What the hypervisor reads while it runs is what the model says at the end, from the machine's start on. Nested pages are as small as was asked
 /// for. Without a lab machine QEMU's processor pretends to have counters: they do not advance, and are absent.
 fn counters(context: &Context) -> Result<()> {
     let (report, stats) = (context.path("report.json"), context.path("stats.json"));
     let lab = ["--lab", "zen3", "--lab-report", &report, "--mode", "switch=50", "--nested-page", "4K"];
-    let lab = [&lab[..], FROM_SESSION].concat();
     let samples = context.path("samples.jsonl");
     let files = ["--stats", &stats, "--samples", &samples, "--exec", "true"];
     context.run(&[&lab[..], &files].concat())?.status(0)?;
