@@ -234,7 +234,7 @@ struct palimpsest_kit_target {
 struct palimpsest_lab_header {
     uint64_t magic;
     uint32_t version, pcpus;
-    uint64_t record_offset, record_bytes, khz;
+    uint64_t record_offset, record_bytes, khz, counts_only;
 };
 
 struct palimpsest_lab_counters {

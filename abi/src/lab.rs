@@ -50,6 +50,10 @@ pub struct Header {
     pub record_bytes: u64,
     /// Modelled cycles in a second, in kHz.
     pub khz: u64,
+    /// Not 0: until now only instructions are counted, and world switches. Cycles are as many as instructions then, and
+    /// all else is 0 because it is not modelled, which is not the same as that it did not happen. It becomes 0 when everything is modelled,
+    /// and stays so.
+    pub counts_only: u64,
 }
 
 /// Whose counters they are.
@@ -295,7 +299,9 @@ impl Counters {
 
 const _: () = {
     use core::mem::{offset_of, size_of};
-    assert!(size_of::<Header>() == 40 && size_of::<Header>() <= PAGE);
+    assert!(
+        size_of::<Header>() == 48 && size_of::<Header>() <= PAGE && offset_of!(Header, counts_only) == 40
+    );
     assert!(size_of::<Record>() <= PAGE && offset_of!(Record, doorbell) == size_of::<Counters>() * 3);
     assert!(size_of::<Counters>() == Counters::NAMES.len() * 8 && offset_of!(Counters, unmodelled) == 43 * 8);
     assert!(offset_of!(Record, stand_ins) == offset_of!(Record, doorbell) + 8);

@@ -68,7 +68,7 @@ fn kit_structures(out: &mut String) {
 fn lab_structures(out: &mut String) {
     out.push_str("\n#ifndef __ASSEMBLER__\n/* The lab machine's counters in shared memory: this, then one record for each PCPU. */\n");
     out.push_str("struct palimpsest_lab_header {\n    uint64_t magic;\n    uint32_t version, pcpus;\n");
-    out.push_str("    uint64_t record_offset, record_bytes, khz;\n};\n\n");
+    out.push_str("    uint64_t record_offset, record_bytes, khz, counts_only;\n};\n\n");
     out.push_str("struct palimpsest_lab_counters {\n");
     lab::Counters::NAMES.iter().for_each(|name| writeln!(out, "    uint64_t {name};").unwrap());
     out.push_str("};\n\n");

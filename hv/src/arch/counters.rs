@@ -112,6 +112,17 @@ impl Counts {
         self.combine(other, u64::wrapping_add)
     }
 
+    /// The values of the events that `other` has, too.
+    #[must_use]
+    fn among(&self, other: &Counts) -> Counts {
+        self.combine(other, |value, _| value)
+    }
+
+    /// Adds what `more` has, and leaves the other events as they are.
+    fn accumulate(&mut self, more: &Counts) {
+        more.iter().for_each(|(event, value)| self.add_to(event, value));
+    }
+
     fn combine(&self, other: &Counts, op: impl Fn(u64, u64) -> u64) -> Counts {
         let values = core::array::from_fn(|i| op(self.values[i], other.values[i]));
         let mut result = Counts { present: self.present & other.present, values };
@@ -165,16 +176,22 @@ impl BothSides {
 
 /// What a VCPU has of the counters of the PCPUs that it ran on: the part of each that was counted during its stays there. So it
 /// is saved and restored with the VCPU, without a register being written.
+///
+/// An event has a value as long as it is counted. One that begins to be counted later (a lab machine's, with its model) has one from
+/// then on: the sum of what was counted, whose difference from an earlier one is absent as long as that was.
 #[derive(Clone, Copy, Debug)]
 pub struct VcpuCounts {
     /// The PCPU's values when the stay, or the part of it that is not summed up yet, began. `None` before the first one.
     begun: Option<BothSides>,
-    total: BothSides,
+    /// Of all events, also of those that are not counted now.
+    sum: BothSides,
+    /// What the last part added to it.
+    last: BothSides,
 }
 
 impl Default for VcpuCounts {
     fn default() -> VcpuCounts {
-        VcpuCounts { begun: None, total: BothSides::ZERO }
+        VcpuCounts { begun: None, sum: BothSides::ZERO, last: BothSides::ZERO }
     }
 }
 
@@ -187,13 +204,17 @@ impl VcpuCounts {
     /// Adds what was counted since the stay began, or since the last call.
     pub fn update(&mut self, now: &BothSides) {
         if let Some(begun) = self.begun.replace(*now) {
-            self.total = self.total.plus(&now.since(&begun));
+            self.last = now.since(&begun);
+            self.sum.guest.accumulate(&self.last.guest);
+            self.sum.host.accumulate(&self.last.host);
         }
     }
 
-    /// The sum of all stays; nothing before the first one.
-    pub fn total(&self) -> &BothSides {
-        if self.begun.is_some() { &self.total } else { &BothSides::ABSENT }
+    /// The sum of all stays, of what is counted; nothing before the first one.
+    pub fn total(&self) -> BothSides {
+        let BothSides { guest, host } = self.last;
+        let total = BothSides { guest: self.sum.guest.among(&guest), host: self.sum.host.among(&host) };
+        if self.begun.is_some() { total } else { BothSides::ABSENT }
     }
 }
 
@@ -232,17 +253,36 @@ mod tests {
         let a = CounterEvent::Instructions;
         let at = |guest, host| BothSides { guest: counts(&[(a, guest)]), host: counts(&[(a, host)]) };
         let mut vcpu = VcpuCounts::default();
-        assert_eq!(vcpu.total(), &BothSides::ABSENT);
+        assert_eq!(vcpu.total(), BothSides::ABSENT);
         vcpu.begin(&at(100, 10));
         vcpu.update(&at(150, 11));
         vcpu.update(&at(160, 12));
         // Another PCPU, on which others ran before.
         vcpu.begin(&at(7000, 500));
         vcpu.update(&at(7001, 502));
-        assert_eq!(vcpu.total(), &at(61, 4));
+        assert_eq!(vcpu.total(), at(61, 4));
         // One whose counters did not advance, and were given up.
         vcpu.begin(&BothSides::ABSENT);
         vcpu.update(&BothSides::ABSENT);
-        assert_eq!(vcpu.total(), &BothSides::ABSENT, "part of a sum is none");
+        assert_eq!(vcpu.total(), BothSides::ABSENT, "part of a sum is none");
+    }
+
+    #[test]
+    fn what_begins_to_be_counted_has_a_value_from_then_on() {
+        let (a, b) = (CounterEvent::Instructions, CounterEvent::DtlbMisses);
+        let at = |of: &[(CounterEvent, u64)]| BothSides { guest: counts(of), host: Counts::ABSENT };
+        let mut vcpu = VcpuCounts::default();
+        vcpu.begin(&at(&[(a, 100)]));
+        vcpu.update(&at(&[(a, 110)]));
+        let before = vcpu.total();
+        assert_eq!(before, at(&[(a, 10)]));
+        // Of the part in which it begins the misses are not known.
+        vcpu.update(&at(&[(a, 120), (b, 3)]));
+        assert_eq!(vcpu.total(), at(&[(a, 20)]));
+        vcpu.update(&at(&[(a, 130), (b, 7)]));
+        let first = vcpu.total();
+        assert_eq!((first, first.since(&before)), (at(&[(a, 30), (b, 4)]), at(&[(a, 20)])));
+        vcpu.update(&at(&[(a, 140), (b, 9)]));
+        assert_eq!(vcpu.total().since(&first), at(&[(a, 10), (b, 2)]));
     }
 }

@@ -87,7 +87,7 @@ pub fn stats<V: Virt, M: HostMemory>(
     }
     scheduling(json, &vcpu.turns)?;
     json.number(key::YIELDS, vcpu.yields)?;
-    counters(json, vcpu.counts.total())?;
+    counters(json, &vcpu.counts.total())?;
     paging(json, vcpu, vm)?;
     json.begin_array(key::IGNORED_MSRS)?;
     for (index, count) in vcpu.msrs.unknown().iter() {

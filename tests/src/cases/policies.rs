@@ -97,7 +97,8 @@ fn trained(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// `oracle` changes where its schedule says: at places in the guest's instructions, each within a period of samples.
+/// `oracle` changes where its schedule says: at places in the guest's instructions, each within a period of samples. They are counted from
+/// the guest's start; what is modelled from its session on is absent before.
 fn scheduled(context: &Context) -> Result<()> {
     let (samples, changes) = (context.path("samples.jsonl"), [100_000_000, 200_000_000, 300_000_000]);
     let text = "version = 1\npolicy = \"oracle\"\nfirst = \"nested\"\nchanges = [100000, 200000, 300000]\n";
@@ -107,6 +108,7 @@ fn scheduled(context: &Context) -> Result<()> {
     let sum = "1b115938ca4b46b4411a2d8ef8b95e0e  -\n";
     context.run(&[&lab[..], FROM_SESSION, &run].concat())?.status(0)?.prints(sum)?;
     let (mut done, mut found, mut before) = (0, Vec::new(), "nested".to_owned());
+    let (mut counted, mut modelled) = (0, 0);
     // The first sample has no period before it: a policy sees what comes after.
     for line in
         std::fs::read_to_string(&samples)?.lines().skip_while(|line| !line.contains("\"sample\"")).skip(1)
@@ -119,7 +121,11 @@ fn scheduled(context: &Context) -> Result<()> {
             engine.clone_into(&mut before);
         }
         done += instructions;
+        let has = ["cycles", "dtlb_misses", "walks"].map(|key| line["guest"][key].is_u64());
+        ensure!(has == [has[0]; 3] && (has[0] || modelled == 0), "{line}");
+        if has[0] { modelled += 1 } else { counted += 1 }
     }
+    ensure!(counted > 100 && modelled > 0, "{counted} samples before the session, {modelled} of it");
     ensure!(found.len() == changes.len(), "{found:?} of {done}");
     for ((place, period), due) in found.into_iter().zip(changes) {
         // Half a period early or late, and the engine of a sample is the one at its end.

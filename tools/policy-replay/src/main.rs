@@ -5,7 +5,8 @@
 //!
 //! - `policy-replay replay POLICY`: a line for each period of samples, `nanoseconds instructions guest-cycles host-cycles
 //!   TLB-misses page-faults counted`; `nested` or `shadow`, which is wanted at the start and after each period. `counted` is 1 if
-//!   the guest counts its page faults itself; if not, a policy in nested mode gets none, as on a machine.
+//!   the guest counts its page faults itself; if not, a policy in nested mode gets none, as on a machine. With 2 nothing but
+//!   instructions is counted.
 //! - `policy-replay decide POLICY`: a line for each interval of a linear model, `page-faults TLB-misses`; `nested`, `shadow`, or
 //!   `stay` within its margin.
 
@@ -75,10 +76,12 @@ fn replay(mode: Mode, output: &mut impl Write) -> Result<(), String> {
     lines(|[nanos, instructions, cycles, host_cycles, misses, faults, counted]| {
         let (mut guest, mut host) = (Counts::ABSENT, Counts::ABSENT);
         guest.set(CounterEvent::Instructions, instructions);
-        guest.set(CounterEvent::Cycles, cycles);
-        guest.set(CounterEvent::DtlbMisses, misses);
-        host.set(CounterEvent::Cycles, host_cycles);
-        if counted != 0 {
+        if counted < 2 {
+            guest.set(CounterEvent::Cycles, cycles);
+            guest.set(CounterEvent::DtlbMisses, misses);
+            host.set(CounterEvent::Cycles, host_cycles);
+        }
+        if counted == 1 {
             guest.set(CounterEvent::PageFaults, faults);
         }
         let guest_faults = if sample.engine == Engine::Shadow { faults } else { 0 };

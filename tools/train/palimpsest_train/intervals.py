@@ -38,7 +38,8 @@ class Intervals:
     periods: list
     """For each interval of the log: its rows in the table of samples, as (first, last + 1)."""
     left_out: int
-    """Intervals without a use: the first one, those outside of the work, those whose engine is not the one that was drawn, and idle ones."""
+    """Intervals without a use: the first one, those outside of the work, those whose engine is not the one that was drawn, idle ones, and
+    those in which too little was counted."""
     interval_ms: int
 
     @property
@@ -91,7 +92,7 @@ def of(log, least=LEAST):
     as_drawn = (engine == drawn[:-1]) & table["pure"].to_numpy()
     # A guest that sleeps shows nothing, and the boot nothing of the work.
     of_work = (table["begin_ns"].to_numpy() >= log.begin_ns) & (table["end_ns"].to_numpy() <= log.end_ns)
-    usable = as_drawn & of_work & (table["instructions"].to_numpy() > 0)
+    usable = as_drawn & of_work & (table["instructions"].to_numpy() > 0) & ~table["blind"].to_numpy()
     if log.dropped:
         raise Refusal(f"{log.path}: {log.dropped} samples were dropped, so that the draws cannot be told: make it again with "
                       "longer periods (`--sample-ms`)")
@@ -123,6 +124,8 @@ def cut(samples, interval_ms):
         pl.col("engine").last(),
         # By the guest itself, in all of it.
         counted=pl.col("counted").all(),
+        # In part of it nothing was counted: policies leave such an interval out.
+        blind=pl.col("blind").any(),
         # In force for all of it: a VCPU in another state may have kept it from being so.
         pure=pl.col("engine").n_unique() == 1,
         begin_ns=pl.col("time_ns").first() - pl.col("span_ns").first(),
@@ -138,7 +141,7 @@ def contexts(log, table, periods, usable, interval_ms, least):
     engine = table["engine"].to_numpy()
     instructions = [int(value) for value in table["instructions"]]
     counts, rate = [], None
-    known = (engine == SHADOW) | table["counted"].to_numpy()
+    known = ((engine == SHADOW) | table["counted"].to_numpy()) & ~table["blind"].to_numpy()
     for number, (faults, misses) in enumerate(zip(table["faults"], table["misses"])):
         if known[number] and instructions[number] > 0:
             rate = faults * 1_000_000 // instructions[number]

@@ -30,8 +30,10 @@ COLUMNS = {
     "misses": pl.Int64,
     "faults": pl.Int64,
     "counted": pl.Boolean,
+    "blind": pl.Boolean,
 }
-"""`counted`: the guest counted its page faults itself, so that they are known with either engine."""
+"""`counted`: the guest counted its page faults itself, so that they are known with either engine. `blind`: only instructions were
+counted, as before a lab machine's model begins: policies saw nothing then, and an instruction stands for a cycle here."""
 
 
 @dataclass
@@ -139,7 +141,7 @@ def parse(path, file):
             dropped = record.get("dropped", 0)
     if run is None:
         raise Refusal(f"{path}: not a file of samples: `cargo pal run --samples FILE` writes one")
-    if not rows:
+    if all(row[-1] for row in rows):
         raise Refusal(f"{path}: no sample in it has counters of instructions, cycles and misses of the TLB: run it on a lab "
                       "machine (`cargo pal run --lab NAME`), and for longer than some periods of samples")
     if len(vms) > 1:
@@ -158,12 +160,15 @@ def sample(record):
     """
     try:
         guest, host = record["guest"], record["host"]
+        blind = guest.keys().isdisjoint(("cycles", "dtlb_misses", "walks"))
+        if blind:
+            guest, host = {**guest, "cycles": guest["instructions"], "dtlb_misses": 0}, {}
         misses = guest["dtlb_misses"] if "dtlb_misses" in guest else guest["walks"]
         engine = ENGINES.index(record["engine"])
         counted = "page_faults" in guest
         faults = guest["page_faults"] if counted else record["faults"]["guest"] if engine == SHADOW else 0
         row = [record["time_ns"], record["span_ns"], engine, guest["instructions"], guest["cycles"], host.get("cycles", 0),
-               misses, faults, counted]
+               misses, faults, counted, blind]
     except (KeyError, TypeError, AttributeError, ValueError):
         return None
     if not all(isinstance(value, int) and 0 <= value <= MOST for value in row[1:]) or not isinstance(row[0], int):

@@ -46,12 +46,13 @@ def periods(program, policy, log):
     rows, rate = [], 0
     for row in log.samples[1:].iter_rows(named=True):
         faults, instructions, counted = row["faults"], row["instructions"], row["counted"]
-        known = counted or row["engine"] == SHADOW
+        known = (counted or row["engine"] == SHADOW) and not row["blind"]
         if known and instructions > 0:
             rate = faults * 1_000_000 // instructions
         elif not known:
             faults = known_faults(rate, instructions)
-        rows.append(f"{row['span_ns']} {instructions} {row['guest_cycles']} {row['host_cycles']} {row['misses']} {faults} {counted:d}")
+        rows.append(f"{row['span_ns']} {instructions} {row['guest_cycles']} {row['host_cycles']} {row['misses']} {faults} "
+                    f"{2 if row['blind'] else counted:d}")
     words = ask(program, ["replay", policy], rows)
     if len(words) != len(rows) + 1:
         raise RuntimeError(f"{program}: {len(words)} decisions for {len(rows)} periods")

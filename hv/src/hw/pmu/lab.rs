@@ -2,7 +2,7 @@
 //!
 //! Reading them takes loads only, and no exit. The model's own counters are this memory, so that they are exact, but for
 //! instructions and cycles: these are brought up to date by a load from the page itself ("doorbell"). A store says that the
-//! run ends ([`Lab::run_ends`]).
+//! run ends ([`Lab::run_ends`]). Until the model begins (`pal run --lab-from session`) only instructions have values.
 
 use core::ptr;
 
@@ -41,6 +41,7 @@ impl core::fmt::Display for Unusable {
 /// The counters of one PCPU.
 #[derive(Debug)]
 pub struct Lab {
+    header: *const Header,
     record: *const Record,
 }
 
@@ -58,9 +59,9 @@ impl Lab {
     /// # Safety
     /// [`Lab::BYTES`] at `address` are mapped for as long as the result lives; `address` is a multiple of 4 KiB.
     pub unsafe fn new(address: u64, pcpu: u32) -> Result<(Lab, u64), Unusable> {
-        let header = address as *const Header;
-        // SAFETY: by the caller; the model writes the header once, before the machine starts.
-        let header = unsafe { ptr::read_volatile(header) };
+        let place = address as *const Header;
+        // SAFETY: by the caller; but for `counts_only` the model writes the header once, before the machine starts.
+        let header = unsafe { ptr::read_volatile(place) };
         if header.magic != MAGIC {
             return Err(Unusable::Magic(header.magic));
         }
@@ -73,7 +74,7 @@ impl Lab {
             |at: &u64| at.is_multiple_of(8) && at.saturating_add(size_of::<Record>() as u64) <= Self::BYTES;
         match at.filter(fits) {
             Some(at) if pcpu < header.pcpus => {
-                Ok((Lab { record: (address + at) as *const Record }, header.khz))
+                Ok((Lab { header: place, record: (address + at) as *const Record }, header.khz))
             }
             _ => Err(Unusable::Pcpu(header.pcpus)),
         }
@@ -98,8 +99,14 @@ impl Lab {
         unsafe { ptr::write_volatile(&raw mut (*self.record.cast_mut()).doorbell, 1) };
     }
 
-    /// What a page says, in the words of all processors.
-    fn counts(page: &Page) -> Counts {
+    /// Whether everything is modelled by now.
+    fn models(&self) -> bool {
+        // SAFETY: the header is mapped, by `new`; the model writes this word as a whole.
+        unsafe { ptr::read_volatile(&raw const (*self.header).counts_only) == 0 }
+    }
+
+    /// What a page says, in the words of all processors. While nothing is modelled that is instructions: the rest is absent.
+    fn counts(page: &Page, models: bool) -> Counts {
         let walks = [
             page.walks_4k_4k,
             page.walks_4k_2m,
@@ -112,8 +119,11 @@ impl Lab {
             page.walks_1g_1g,
         ];
         let mut counts = Counts::ABSENT;
+        counts.set(CounterEvent::Instructions, page.instructions);
+        if !models {
+            return counts;
+        }
         for (event, value) in [
-            (CounterEvent::Instructions, page.instructions),
             (CounterEvent::Cycles, page.cycles),
             (CounterEvent::DtlbMisses, page.dtlb_misses),
             (CounterEvent::ItlbMisses, page.itlb_misses),
@@ -139,8 +149,10 @@ impl Pmu for Lab {
             let _up_to_date = ptr::read_volatile(&raw const (*self.record).doorbell);
             Side::ALL.map(|side| ptr::read_volatile(&raw const (*self.record).sides[side as usize]))
         };
-        let guest = Lab::counts(&nested).plus(&Lab::counts(&shadow));
-        BothSides { guest, host: Lab::counts(&host) }
+        // Asked last: what is modelled has begun with nothing, so that a page that was read before is of that begin.
+        let models = self.models();
+        let guest = Lab::counts(&nested, models).plus(&Lab::counts(&shadow, models));
+        BothSides { guest, host: Lab::counts(&host, models) }
     }
 
     fn host_instructions(&mut self) -> Option<u64> {

@@ -265,6 +265,7 @@ fn a_lab_machine_s_page_is_checked_and_read() {
         record_offset: PAGE as u64,
         record_bytes: PAGE as u64,
         khz: 7,
+        counts_only: 0,
     };
     let page =
         |n| Page { instructions: n, dtlb_misses: 2 * n, walks_4k_2m: n, walks_2m_2m: n, ..Page::default() };
@@ -277,6 +278,15 @@ fn a_lab_machine_s_page_is_checked_and_read() {
     assert_eq!(both.guest.get(CounterEvent::DtlbMisses), Some(220));
     assert_eq!(both.guest.get(CounterEvent::Walks), Some(220));
     assert_eq!(lab(2).unwrap_err(), lab::Unusable::Pcpu(2));
+    // Before the model begins, of which a reader learns while it reads.
+    let record = Record { sides: [page(1), page(10), page(100)], ..Record::default() };
+    write(Header { counts_only: 1, ..header }, record);
+    let mut early = lab(1).unwrap();
+    let both = early.read();
+    assert_eq!(both.guest.get(CounterEvent::Instructions), Some(110));
+    assert_eq!((both.guest.iter().count(), both.host.iter().count()), (1, 1), "all else is absent");
+    write(header, record);
+    assert_eq!(early.read().guest.get(CounterEvent::DtlbMisses), Some(220));
     let record = Record::default();
     write(Header { version: 9, ..header }, record);
     assert_eq!(lab(0).unwrap_err(), lab::Unusable::Version(9));

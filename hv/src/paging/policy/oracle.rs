@@ -7,6 +7,7 @@ use abi::schedule::{INSTRUCTIONS, Oracle as Schedule};
 
 use super::window::Window;
 use super::{Decision, Event, Next, Sample};
+use crate::arch::counters::CounterEvent;
 use crate::paging::engine::Engine;
 
 /// The policy's state.
@@ -29,11 +30,14 @@ impl Oracle {
             self.done = 0;
             return Decision { engine: self.engine(0), next: Next::Period };
         }
-        let engine = match sample.period.as_ref().and_then(Window::of) {
-            Some(period) => {
-                self.done = self.done.saturating_add(period.instructions);
+        // Before a lab machine's model begins they are all that is counted.
+        let instructions =
+            sample.period.as_ref().and_then(|period| period.guest.get(CounterEvent::Instructions));
+        let engine = match instructions.filter(|instructions| *instructions <= Window::MOST) {
+            Some(instructions) => {
+                self.done = self.done.saturating_add(instructions);
                 // A change lies somewhere in a period: at its end or its beginning, whichever is nearer, if it is like the last one.
-                self.engine(self.done.saturating_add(period.instructions / 2))
+                self.engine(self.done.saturating_add(instructions / 2))
             }
             None => sample.engine,
         };

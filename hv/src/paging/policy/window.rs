@@ -54,7 +54,7 @@ impl Window {
     }
 
     /// More of anything than a machine does between two samples.
-    const MOST: u64 = 1 << 48;
+    pub(super) const MOST: u64 = 1 << 48;
 
     /// Adds a later window.
     pub(super) fn add(&mut self, later: &Window) {

@@ -1,7 +1,7 @@
 //! Keeps the emulator's threads of several processors in step ([`labsim::model::pace`]).
 //!
-//! It works while the machine is modelled. Before (`from=session`) the record is brought up to date here: accesses are not seen
-//! then, and so those to the record's doorbell are not. A reader would take its counters for stopped.
+//! It works while the machine is modelled. Before (`from=session`) the record is brought up to date here, if clocks follow it: accesses
+//! are not seen then, and so those to the record's doorbell are not. Without that the counters stop between world switches.
 //!
 //! A thread that waits here waits in a callback of a block, where it holds no lock of QEMU's. What QEMU does while no processor runs
 //! has to wait for it, and the processor that has asked for that does not move meanwhile: so a wait is short, and ends in any case.

@@ -47,6 +47,9 @@ pub struct Options {
     pub model: Model,
     /// From when on.
     pub from: ModelFrom,
+    /// The machine's clocks follow the counters: these advance also where only instructions are counted, and the hypervisor neither
+    /// enters a guest nor leaves one.
+    pub clock: bool,
     /// What is compared with QEMU's translation.
     pub check: Checking,
     /// What the model is to do wrong.
@@ -71,7 +74,7 @@ impl Options {
         let mut broken = None;
         let (mut model, mut check, mut share_at) = (Model::Full, Checking::Misses, None);
         let mut from = ModelFrom::Boot;
-        let (mut spare, mut package) = (0, None);
+        let (mut spare, mut package, mut clock) = (0, None, false);
         for index in 0..usize::try_from(count).unwrap_or(0) {
             // SAFETY: by the caller.
             let argument = unsafe { CStr::from_ptr(*arguments.add(index)) }.to_string_lossy().into_owned();
@@ -109,6 +112,11 @@ impl Options {
                     "session" => from = ModelFrom::Session,
                     _ => return unknown("boot, session"),
                 },
+                "clock" => match value {
+                    "on" => clock = true,
+                    "off" => clock = false,
+                    _ => return unknown("on, off"),
+                },
                 "check" => match value {
                     "off" => check = Checking::Off,
                     "miss" => check = Checking::Misses,
@@ -122,7 +130,7 @@ impl Options {
                 },
                 _ => {
                     return Err(format!(
-                        "{key}: unknown; known are machine, ram, model, from, check, broken, report, share, share_at, spare, package"
+                        "{key}: unknown; known are machine, ram, model, from, clock, check, broken, report, share, share_at, spare, package"
                     ));
                 }
             }
@@ -134,7 +142,7 @@ impl Options {
         machine.pcpus_per_domain =
             package.map_or(machine.pcpus_per_domain, |package: u32| package.min(machine.pcpus_per_domain));
         let ram = ram.ok_or("ram=FILE is missing: the file behind -machine memory-backend=")?;
-        Ok(Options { machine, ram, model, from, check, broken, report, share, share_at, spare })
+        Ok(Options { machine, ram, model, from, clock, check, broken, report, share, share_at, spare })
     }
 }
 

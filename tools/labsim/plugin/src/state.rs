@@ -50,6 +50,8 @@ pub struct Plugin {
     /// How much is modelled.
     pub model: Model,
     from: ModelFrom,
+    /// See [`Options::clock`].
+    pub clock: bool,
     /// What follows is modelled, and not only counted.
     models: AtomicBool,
     /// What is compared.
@@ -63,6 +65,7 @@ pub struct Plugin {
     /// Where QEMU has the memory, found when the first code is translated.
     mapped: OnceLock<Option<std::ops::Range<u64>>>,
     score: *mut ffi::Scoreboard,
+    header: *mut Header,
     records: *mut Record,
     shared: Mutex<Shared>,
     report: Option<String>,
@@ -138,6 +141,7 @@ impl Plugin {
             record_offset: PAGE as u64,
             record_bytes: PAGE as u64,
             khz: u64::from(mhz) * 1000,
+            counts_only: u64::from(options.from == ModelFrom::Session || options.model == Model::Count),
         };
         // SAFETY: the memory is large enough, aligned to pages, and is not read yet.
         unsafe {
@@ -152,6 +156,7 @@ impl Plugin {
         Ok(Plugin {
             model: options.model,
             from: options.from,
+            clock: options.clock,
             models: AtomicBool::new(options.from == ModelFrom::Boot),
             check: options.check,
             keeper: (pcpus > 1).then(|| Keeper::new(numbers)),
@@ -161,6 +166,7 @@ impl Plugin {
             mapped: OnceLock::new(),
             // SAFETY: QEMU allocates it.
             score: unsafe { ffi::qemu_plugin_scoreboard_new(size_of::<Score>()) },
+            header: memory.base.cast(),
             // SAFETY: within the memory.
             records: unsafe { memory.base.add(PAGE) }.cast(),
             shared: Mutex::new(shared),
@@ -191,7 +197,11 @@ impl Plugin {
 
     /// QEMU has dropped all code and all callbacks; no processor runs.
     extern "C" fn begun(id: ffi::Id) {
-        plugin().models.store(true, Relaxed);
+        let plugin = plugin();
+        plugin.models.store(true, Relaxed);
+        // SAFETY: the header lives as long as the process, at a multiple of 8, and nothing else writes this word.
+        let counts_only = unsafe { AtomicU64::from_ptr(&raw mut (*plugin.header).counts_only) };
+        counts_only.store(u64::from(plugin.model == Model::Count), Relaxed);
         // SAFETY: as in the installation.
         unsafe { crate::register(id) };
         for vcpu in VCPUS.iter().map(|place| place.load(Acquire)).filter(|vcpu| !vcpu.is_null()) {

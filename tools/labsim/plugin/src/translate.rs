@@ -96,7 +96,7 @@ pub extern "C" fn block(_id: ffi::Id, block: *mut ffi::Block) {
         if plugin.model == Model::Count || count == 0 {
             return;
         }
-        if plugin.keeper.is_some() || !plugin.models() {
+        if plugin.keeper.is_some() || plugin.clock && !plugin.models() {
             // By instructions, and not in the callbacks that are there anyway: a loop within one line has none of these.
             let (word, none) = (plugin.word(offset_of!(Score, since)), std::ptr::null_mut());
             ffi::qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(block, ffi::ADD, word, count as u64);

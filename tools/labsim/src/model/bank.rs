@@ -64,6 +64,9 @@ struct Array {
     sets: usize,
     /// Where the keys are, in an array with too many ways to search.
     index: Option<Index>,
+    /// How often tags had died when all of its entries were seen to be live, of an array that is one set: there is no place to be
+    /// searched for until another one dies.
+    full: Option<u64>,
 }
 
 /// Arrays that are looked up together.
@@ -86,7 +89,7 @@ impl Bank {
         for geometry in geometries {
             let (base, sets) = (bank.keys.len(), geometry.entries / geometry.ways);
             let index = (geometry.ways > SEARCHED).then(|| Index::new(base, geometry.entries));
-            bank.arrays.push(Array { geometry, base, sets, index });
+            bank.arrays.push(Array { geometry, base, sets, index, full: None });
             bank.classes |= geometry.classes;
             bank.keys.resize(base + geometry.entries, EMPTY);
         }
@@ -161,15 +164,15 @@ impl Bank {
             .is_some_and(|array| array.geometry.policy.sees_hits())
     }
 
-    /// Puts an entry in, in the place of one whose tag is not live, or of the one that the policy names. Returns its slot,
-    /// and the key that was there. A class without an array is not kept.
+    /// Puts an entry in, in the place of one whose tag is not live, or of the one that the policy names. `deaths` is how often tags
+    /// have died so far. Returns its slot, and the key that was there. A class without an array is not kept.
     pub fn insert(
         &mut self,
         class: u32,
         page: u64,
         tag: Tag,
         value: u64,
-        is_live: impl Fn(Tag) -> bool,
+        (deaths, is_live): (u64, impl Fn(Tag) -> bool),
     ) -> Option<(usize, Option<Key>)> {
         let key = Key::new(class, page, tag);
         let array = self.arrays.iter_mut().find(|array| array.geometry.classes >> class & 1 != 0)?;
@@ -179,7 +182,14 @@ impl Bank {
             Some(index) => index.find(key.0, &self.keys).map(|slot| slot - first),
             None => set.iter().position(|k| *k == key.0),
         };
-        let place = place.or_else(|| set.iter().position(|k| *k == EMPTY || !is_live(Key(*k).tag())));
+        let place = place.or_else(|| {
+            if array.full == Some(deaths) {
+                return None;
+            }
+            let free = set.iter().position(|k| *k == EMPTY || !is_live(Key(*k).tag()));
+            array.full = (free.is_none() && array.sets == 1).then_some(deaths);
+            free
+        });
         let way = place.unwrap_or_else(|| {
             array.geometry.policy.victim(ways, |way| self.stamps[first + way], &mut self.random)
         });
@@ -209,9 +219,11 @@ impl Bank {
     }
 
     fn vacate(&mut self, slot: usize) {
-        let array = self.arrays.iter_mut().rfind(|array| array.base <= slot);
-        if let Some(index) = array.and_then(|array| array.index.as_mut()) {
-            index.remove(slot, &self.keys);
+        if let Some(array) = self.arrays.iter_mut().rfind(|array| array.base <= slot) {
+            array.full = None;
+            if let Some(index) = &mut array.index {
+                index.remove(slot, &self.keys);
+            }
         }
         self.keys[slot] = EMPTY;
     }
@@ -226,6 +238,7 @@ impl Bank {
     /// Empties all.
     pub fn clear(&mut self) {
         self.keys.fill(EMPTY);
+        self.arrays.iter_mut().for_each(|array| array.full = None);
         self.arrays.iter_mut().filter_map(|array| array.index.as_mut()).for_each(Index::clear);
     }
 }

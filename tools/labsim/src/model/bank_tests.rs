@@ -67,7 +67,7 @@ proptest! {
                     let found = bank.get(0, page, TAG).map(|found| found.1);
                     prop_assert_eq!(found, naive.get(page), "page {}", page);
                     if found.is_none() {
-                        bank.insert(0, page, TAG, time as u64, |_| true);
+                        bank.insert(0, page, TAG, time as u64, (0, |_| true));
                         naive.insert(page, time as u64);
                     }
                 }
@@ -92,8 +92,8 @@ proptest! {
             let found = bank.get(0, page, Tag(generation)).is_some();
             prop_assert_eq!(found, emptied.get(0, page, TAG).is_some());
             if !found {
-                bank.insert(0, page, Tag(generation), 0, |tag| tag == Tag(generation));
-                emptied.insert(0, page, TAG, 0, |_| true);
+                bank.insert(0, page, Tag(generation), 0, (u64::from(generation), |tag| tag == Tag(generation)));
+                emptied.insert(0, page, TAG, 0, (0, |_| true));
             }
         }
     }
@@ -104,11 +104,11 @@ fn classes_have_arrays_of_their_own() {
     let array = |entries, classes| Geometry { entries, ways: entries, policy: Policy::Lru, classes };
     let mut bank = Bank::new([array(2, 0b001), array(4, 0b110)]);
     assert!(bank.holds(0) && bank.holds(1) && bank.holds(2));
-    assert!((0..3).all(|page| bank.insert(0, page, TAG, page, |_| true).is_some()));
-    assert!((0..4).all(|page| bank.insert(1 + page as u32 % 2, page, TAG, page, |_| true).is_some()));
+    assert!((0..3).all(|page| bank.insert(0, page, TAG, page, (0, |_| true)).is_some()));
+    assert!((0..4).all(|page| bank.insert(1 + page as u32 % 2, page, TAG, page, (0, |_| true)).is_some()));
     let present = |class| (0..4).filter(|page| bank.find(class, *page, TAG).is_some()).collect::<Vec<_>>();
     assert_eq!([present(0), present(1), present(2)], [vec![1, 2], vec![0, 2], vec![1, 3]]);
-    assert_eq!(Bank::new([array(2, 0b001)]).insert(1, 0, TAG, 0, |_| true), None);
+    assert_eq!(Bank::new([array(2, 0b001)]).insert(1, 0, TAG, 0, (0, |_| true)), None);
 }
 
 #[test]
@@ -122,5 +122,5 @@ fn keys_do_not_alias() {
 fn a_bank_without_arrays_holds_nothing() {
     let mut bank = Bank::default();
     assert!(bank.is_empty() && bank.get(0, 0, TAG).is_none());
-    assert_eq!(bank.insert(0, 0, TAG, 0, |_| true), None);
+    assert_eq!(bank.insert(0, 0, TAG, 0, (0, |_| true)), None);
 }

@@ -36,11 +36,12 @@ impl Tag {
 /// The generations of one processor.
 pub struct Spaces {
     generations: Box<[[u16; 3]; ASIDS as usize]>,
+    deaths: u64,
 }
 
 impl Default for Spaces {
     fn default() -> Self {
-        Spaces { generations: Box::new([[0; 3]; ASIDS as usize]) }
+        Spaces { generations: Box::new([[0; 3]; ASIDS as usize]), deaths: 0 }
     }
 }
 
@@ -58,12 +59,19 @@ impl Spaces {
         generations.get(kind).is_some_and(|generation| u32::from(*generation) == tag.0 % GENERATIONS)
     }
 
+    /// How often tags have died, and which are live: for [`Bank::insert`](super::bank::Bank::insert).
+    #[inline]
+    pub fn lives(&self) -> (u64, impl Fn(Tag) -> bool) {
+        (self.deaths, |tag| self.is_live(tag))
+    }
+
     /// Makes all entries of this kind invalid. True if the generations begin again: then the caller empties whatever
     /// holds tags.
     #[must_use]
     pub fn flush(&mut self, asid: u16, kind: Kind) -> bool {
         let generation = &mut self.generations[usize::from(asid)][kind as usize];
         *generation = (*generation + 1) % GENERATIONS as u16;
+        self.deaths += 1;
         *generation == 0
     }
 }

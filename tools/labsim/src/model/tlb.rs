@@ -112,7 +112,7 @@ impl Tlbs {
             && let Some(held) = largest(bank, class)
         {
             self.splintered |= held < class;
-            bank.insert(held, va >> (12 + 9 * held), tag, value(held), |tag| spaces.is_live(tag));
+            bank.insert(held, va >> (12 + 9 * held), tag, value(held), spaces.lives());
         }
         self.fill_first(port, va, class, value(class), tag, spaces);
     }
@@ -124,7 +124,7 @@ impl Tlbs {
         let known = entry(class, value, va);
         let frame = known.frame & !((1 << (9 * held)) - 1);
         let value = value & !FRAME | frame;
-        let placed = bank.insert(held, va >> (12 + 9 * held), tag, value, |tag| spaces.is_live(tag));
+        let placed = bank.insert(held, va >> (12 + 9 * held), tag, value, spaces.lives());
         let Some((slot, old)) = placed else { return };
         if let Some(old) = old {
             filter.evict(old.class(), old.page());

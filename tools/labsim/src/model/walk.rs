@@ -308,7 +308,7 @@ impl<E: Environment> Walk<'_, E> {
             Dimension::Nested => (&mut self.walker.nested, self.tags.nested),
             Dimension::NestedPages => (&mut self.walker.nested_tlb, self.tags.nested),
         };
-        bank.insert(class, page, tag, 0, |tag| self.spaces.is_live(tag));
+        bank.insert(class, page, tag, 0, self.spaces.lives());
     }
 }
 

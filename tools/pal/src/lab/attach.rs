@@ -86,6 +86,9 @@ impl Lab {
         let mut options =
             format!("model={},check={}", value_name(args.lab_model), value_name(args.lab_check));
         options += &format!(",from={}", value_name(args.lab_from));
+        if args.lab_time {
+            options += ",clock=on";
+        }
         if pcpus.spare > 0 {
             options += &format!(",spare={}", pcpus.spare);
         }
