@@ -25,6 +25,8 @@ pub struct About<'a> {
     /// How often a processor went on although another one was farther behind than the window of [`crate::model::pace`]. `None`: there
     /// is one processor only.
     pub out_of_step: Option<u64>,
+    /// References of the trace of pages, or why that is cut off. `None`: there is none.
+    pub page_trace: Option<Result<u64, String>>,
 }
 
 /// One processor.
@@ -42,13 +44,18 @@ pub struct Pcpu {
 /// The report on these processors, in the order of their numbers.
 pub fn report(about: &About, pcpus: &[Pcpu]) -> Value {
     let pcpus: Vec<Value> = pcpus.iter().enumerate().map(|(number, of)| pcpu(number, of)).collect();
-    let About { machine, mhz, model, from, modelled, check, out_of_step } = about;
+    let About { machine, mhz, model, from, modelled, check, out_of_step, page_trace } = about;
     let mut report = json!({
         "version": VERSION, "machine": machine, "mhz": mhz, "model": model, "from": from, "modelled": modelled,
         "check": check, "pcpus": pcpus
     });
     if let Some(times) = out_of_step {
         report["out_of_step"] = (*times).into();
+    }
+    match page_trace {
+        Some(Ok(references)) => report["page_trace"] = json!({ "references": references }),
+        Some(Err(error)) => report["page_trace"] = json!({ "error": error }),
+        None => {}
     }
     report
 }
@@ -122,6 +129,7 @@ mod tests {
         modelled: true,
         check: "miss",
         out_of_step: None,
+        page_trace: None,
     };
 
     #[test]

@@ -1,4 +1,4 @@
-//! The stand-in programs' accesses as a trace.
+//! Accesses as a trace: the stand-in programs', and those of a lab machine's guests, whose plugin calls [`Recorder`].
 
 use std::{
     cell::RefCell,
@@ -15,13 +15,42 @@ const PAGE_SHIFT: u32 = 12;
 /// Larger allocations are objects: 10 pages, as in the thesis.
 const OBJECT_BYTES: u64 = 40 << 10;
 
-struct Inner<W: Write> {
+/// Turns accesses, one after the other, into a trace. An error is kept until the end, and ends the recording.
+pub struct Recorder<W: Write> {
     compactor: Compactor<Writer<W>>,
     last: Run<u64>,
     error: Option<io::Error>,
 }
 
-impl<W: Write> Inner<W> {
+impl<W: Write> Recorder<W> {
+    /// Begins a trace.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn new(output: W) -> io::Result<Self> {
+        let compactor = Compactor::new(Writer::new(output)?);
+        Ok(Self { compactor, last: Run { page: 0, count: 0 }, error: None })
+    }
+
+    /// An access to this page.
+    #[inline]
+    pub fn touch(&mut self, page: u64) {
+        if page == self.last.page && self.last.count > 0 && self.last.count < u32::MAX {
+            self.last.count += 1;
+            return;
+        }
+        self.end_run();
+        self.last = Run { page, count: 1 };
+    }
+
+    /// Pages that are an object from here on.
+    pub fn object(&mut self, first: u64, pages: u64) {
+        self.end_run();
+        if self.error.is_none() {
+            self.error = self.compactor.object(first, pages).err();
+        }
+    }
+
     /// The last run ends.
     fn end_run(&mut self) {
         if self.last.count > 0 && self.error.is_none() {
@@ -29,32 +58,34 @@ impl<W: Write> Inner<W> {
         }
         self.last.count = 0;
     }
+
+    /// Ends the trace: what it was written to, and the number of its references.
+    ///
+    /// # Errors
+    /// Some of it could not be written.
+    pub fn finish(mut self) -> io::Result<(W, u64)> {
+        self.end_run();
+        match self.error {
+            Some(error) => Err(error),
+            None => self.compactor.finish()?.finish(),
+        }
+    }
 }
 
-/// Turns accesses into runs.
-struct Recorder<W: Write>(RefCell<Inner<W>>);
+/// A program's accesses, by address.
+struct Accesses<W: Write>(RefCell<Recorder<W>>);
 
-impl<W: Write> Watch for Recorder<W> {
+impl<W: Write> Watch for Accesses<W> {
     #[inline]
     fn touch(&self, address: u64) {
-        let page = address >> PAGE_SHIFT;
-        let mut inner = self.0.borrow_mut();
-        if page == inner.last.page && inner.last.count > 0 && inner.last.count < u32::MAX {
-            inner.last.count += 1;
-            return;
-        }
-        inner.end_run();
-        inner.last = Run { page, count: 1 };
+        self.0.borrow_mut().touch(address >> PAGE_SHIFT);
     }
 
     fn allocated(&self, address: u64, bytes: u64) {
-        let mut inner = self.0.borrow_mut();
-        inner.end_run();
-        if bytes > OBJECT_BYTES && inner.error.is_none() {
+        if bytes > OBJECT_BYTES {
             // Pages that it shares with others belong to the others.
             let first = address.div_ceil(1 << PAGE_SHIFT);
-            let pages = ((address + bytes) >> PAGE_SHIFT) - first;
-            inner.error = inner.compactor.object(first, pages).err();
+            self.0.borrow_mut().object(first, ((address + bytes) >> PAGE_SHIFT) - first);
         }
     }
 }
@@ -77,19 +108,9 @@ pub fn record<W: Write>(
     scale_milli: u32,
     output: W,
 ) -> io::Result<(W, Recorded)> {
-    let inner = Inner {
-        compactor: Compactor::new(Writer::new(output)?),
-        last: Run { page: 0, count: 0 },
-        error: None,
-    };
-    let recorder = Recorder(RefCell::new(inner));
-    let checksum = science::run(program, scale_milli, &recorder);
-    let mut inner = recorder.0.into_inner();
-    inner.end_run();
-    if let Some(error) = inner.error {
-        return Err(error);
-    }
-    let (output, references) = inner.compactor.finish()?.finish()?;
+    let accesses = Accesses(RefCell::new(Recorder::new(output)?));
+    let checksum = science::run(program, scale_milli, &accesses);
+    let (output, references) = accesses.0.into_inner().finish()?;
     Ok((output, Recorded { references, checksum }))
 }
 

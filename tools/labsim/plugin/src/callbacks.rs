@@ -65,7 +65,9 @@ fn short_access<const CACHES: bool>(vcpu: c_uint, info: ffi::MemInfo, va: u64) {
     match state.processor.quick::<CACHES>(va) {
         Quick::Done => {}
         Quick::Line(pa) => state.processor.touch(pa),
-        Quick::Unknown => slow_access(vcpu, info, va),
+        Quick::Unknown => {
+            slow_access(vcpu, info, va);
+        }
     }
 }
 
@@ -74,8 +76,18 @@ pub extern "C" fn checked_access(vcpu: c_uint, info: ffi::MemInfo, va: u64, _dat
     slow_access(vcpu, info, va);
 }
 
+/// A load or store that belongs to the trace of pages. Where it crosses pages, only the first one is in the trace.
+pub extern "C" fn traced_access(vcpu: c_uint, info: ffi::MemInfo, va: u64, _data: *mut c_void) {
+    let place = slow_access(vcpu, info, va);
+    if let (Some(Place::Memory(pa)), Some(trace)) = (place, &plugin().page_trace) {
+        // SAFETY: a callback of this processor.
+        trace.access(unsafe { Vcpu::of(vcpu) }.processor.in_guest(), pa);
+    }
+}
+
+/// Where it went; `None` if it is none of the guest's or the hypervisor's own.
 #[inline(never)]
-fn slow_access(vcpu: c_uint, info: ffi::MemInfo, va: u64) {
+fn slow_access(vcpu: c_uint, info: ffi::MemInfo, va: u64) -> Option<Place> {
     // SAFETY: a callback of this processor, and of this access.
     let (state, shift, write) = unsafe {
         (Vcpu::of(vcpu), ffi::qemu_plugin_mem_size_shift(info), ffi::qemu_plugin_mem_is_store(info))
@@ -87,16 +99,18 @@ fn slow_access(vcpu: c_uint, info: ffi::MemInfo, va: u64) {
     }
     let len = 1 << shift;
     if state.is_physical(info) {
-        return;
+        return None;
     }
     let user = state.processor.in_guest() && is_low(state, va);
     let request = Request { va, len, write, user };
-    if state.processor.access(request, &|va| truth(info, va)) == Place::Doorbell {
+    let place = state.processor.access(request, &|va| truth(info, va));
+    if place == Place::Doorbell {
         state.processor.sync(state.instructions());
         if write {
             state.run_ends();
         }
     }
+    Some(place)
 }
 
 /// Whether a guest's address is in the half that kernels leave to programs.
@@ -147,6 +161,18 @@ pub extern "C" fn block(vcpu: c_uint, data: *mut c_void) {
         let known = block.rest.pa.iter().flatten().find(|(at, _)| at >> 12 == at_first >> 12);
         known.map_or(Truth::Unknown, |(_, pa)| Truth::At((pa & !0xfff) | (va & 0xfff)))
     });
+}
+
+/// The same where pages are traced. Code is in the trace when it goes to another line, or page if caches are not modelled.
+pub extern "C" fn traced_block(vcpu: c_uint, data: *mut c_void) {
+    block(vcpu, data);
+    // SAFETY: a callback of this processor, with the data of its registration.
+    let (state, block) = unsafe { (Vcpu::of(vcpu), &*data.cast::<Block>()) };
+    if let Some(trace) = &plugin().page_trace {
+        for (_, pa) in block.rest.pa.iter().flatten() {
+            trace.access(state.processor.in_guest(), *pa);
+        }
+    }
 }
 
 /// A block begins that is counted and not modelled: what happened before it is looked at.

@@ -14,6 +14,7 @@ mod ffi;
 mod keeper;
 mod memory;
 mod options;
+mod page_trace;
 mod registers;
 mod state;
 mod translate;

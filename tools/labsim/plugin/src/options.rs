@@ -54,6 +54,10 @@ pub struct Options {
     pub check: Checking,
     /// What the model is to do wrong.
     pub broken: Option<Broken>,
+    /// The file for the trace of pages, and whether the hypervisor's are in it because there is none.
+    pub pages: Option<String>,
+    /// See there.
+    pub pages_of_all: bool,
     /// The file for the report.
     pub report: Option<String>,
     /// The file that is the counters' memory.
@@ -72,6 +76,7 @@ impl Options {
     pub unsafe fn read(count: i32, arguments: *const *const c_char) -> Result<Options, String> {
         let (mut machine, mut ram, mut report, mut share) = (None, None, None, None);
         let mut broken = None;
+        let (mut pages, mut pages_of_all) = (None, false);
         let (mut model, mut check, mut share_at) = (Model::Full, Checking::Misses, None);
         let mut from = ModelFrom::Boot;
         let (mut spare, mut package, mut clock) = (0, None, false);
@@ -85,6 +90,12 @@ impl Options {
                 "ram" => ram = Some(value.to_owned()),
                 "report" => report = Some(value.to_owned()),
                 "share" => share = Some(value.to_owned()),
+                "pages" => pages = Some(value.to_owned()),
+                "pages_of" => match value {
+                    "guests" => pages_of_all = false,
+                    "all" => pages_of_all = true,
+                    _ => return unknown("guests, all"),
+                },
                 "share_at" => {
                     let digits = value.trim_start_matches("0x");
                     let at = u64::from_str_radix(digits, 16).ok().filter(|at| at % PAGE as u64 == 0);
@@ -130,7 +141,7 @@ impl Options {
                 },
                 _ => {
                     return Err(format!(
-                        "{key}: unknown; known are machine, ram, model, from, clock, check, broken, report, share, share_at, spare, package"
+                        "{key}: unknown; known are machine, ram, model, from, clock, check, broken, report, pages, pages_of, share, share_at, spare, package"
                     ));
                 }
             }
@@ -142,7 +153,21 @@ impl Options {
         machine.pcpus_per_domain =
             package.map_or(machine.pcpus_per_domain, |package: u32| package.min(machine.pcpus_per_domain));
         let ram = ram.ok_or("ram=FILE is missing: the file behind -machine memory-backend=")?;
-        Ok(Options { machine, ram, model, from, clock, check, broken, report, share, share_at, spare })
+        Ok(Options {
+            machine,
+            ram,
+            model,
+            from,
+            clock,
+            check,
+            broken,
+            pages,
+            pages_of_all,
+            report,
+            share,
+            share_at,
+            spare,
+        })
     }
 }
 

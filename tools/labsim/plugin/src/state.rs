@@ -28,6 +28,7 @@ use crate::{
     keeper::Keeper,
     memory::{Mapping, Ram, other_mapping},
     options::{Broken, Model, ModelFrom, Options, check_name, from_name, model_name},
+    page_trace::PageTrace,
     registers::Registers,
 };
 
@@ -59,6 +60,8 @@ pub struct Plugin {
     /// Keeps several processors in step.
     pub keeper: Option<Keeper>,
     broken: Option<Broken>,
+    /// The pages that guests access, if they are recorded.
+    pub page_trace: Option<PageTrace>,
     /// The machine's memory.
     pub ram: Ram,
     ram_file: String,
@@ -119,6 +122,7 @@ impl Plugin {
             .filter(|pcpus| *pcpus > usize::from(spare > 0))
             .ok_or_else(|| format!("spare={spare}: of {numbers} processors none is left for guests"))?;
         let ram = Ram::new(&options.ram)?;
+        let page_trace = options.pages.map(|path| PageTrace::new(&path, options.pages_of_all)).transpose()?;
         if ram.split.end() > REACH {
             return Err(format!(
                 "{} GiB of memory: the model's caches hold lines of 255 GiB at most",
@@ -161,6 +165,7 @@ impl Plugin {
             check: options.check,
             keeper: (pcpus > 1).then(|| Keeper::new(numbers)),
             broken: options.broken,
+            page_trace,
             ram,
             ram_file: options.ram,
             mapped: OnceLock::new(),
@@ -383,8 +388,17 @@ pub extern "C" fn finish(_id: ffi::Id, _data: *mut c_void) {
     let (model, check) = (model_name(plugin.model), check_name(plugin.check));
     let (from, modelled) = (from_name(plugin.from), plugin.models());
     let out_of_step = plugin.keeper.as_ref().map(Keeper::out_of_step);
-    let about =
-        About { machine: &plugin.machine, mhz: plugin.mhz, model, from, modelled, check, out_of_step };
+    let page_trace = plugin.page_trace.as_ref().map(PageTrace::finish);
+    let about = About {
+        machine: &plugin.machine,
+        mhz: plugin.mhz,
+        model,
+        from,
+        modelled,
+        check,
+        out_of_step,
+        page_trace,
+    };
     let text = format!("{:#}\n", report(&about, &pcpus));
     match &plugin.report {
         Some(path) => {

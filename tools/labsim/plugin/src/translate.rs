@@ -114,8 +114,10 @@ pub extern "C" fn block(_id: ffi::Id, block: *mut ffi::Block) {
         let info = describe(block, count, kept);
         let info = kept.block(info);
         // While code is only counted, the context is followed all the same, because what is modelled later begins with it.
+        let block_callback =
+            if plugin.page_trace.is_some() { callbacks::traced_block } else { callbacks::block };
         let (callback, condition, code): (ffi::Callback, _, _) = if plugin.models() {
-            (callbacks::block, ffi::NOT_EQUAL, info.code)
+            (block_callback, ffi::NOT_EQUAL, info.code)
         } else {
             (callbacks::counted_block, ffi::EQUAL, ASK)
         };
@@ -200,6 +202,7 @@ unsafe fn instruction(instruction: *mut ffi::Instruction, kept: &mut Kept) {
             callbacks::vmrun_access
         }
         _ if !plugin.models() => return,
+        _ if plugin.page_trace.is_some() => callbacks::traced_access,
         _ if plugin.sees_all() => callbacks::checked_access,
         (_, Model::Full) => callbacks::access::<true>,
         _ => callbacks::access::<false>,

@@ -107,6 +107,9 @@ pub struct LabRunArgs {
     /// Let the model overlook something: a comparison then has to find differences
     #[arg(long, value_enum, requires = "lab", hide = true)]
     pub lab_broken: Option<Broken>,
+    /// Write the pages that guests access to FILE, in their order, for `cargo pal replace` (docs/replacement.md)
+    #[arg(long, value_name = "FILE", requires = "lab", help_heading = "Lab machine")]
+    pub page_trace: Option<PathBuf>,
     /// Write all counters to FILE as JSON at the end
     #[arg(long, value_name = "FILE", requires = "lab", help_heading = "Lab machine")]
     pub lab_report: Option<PathBuf>,

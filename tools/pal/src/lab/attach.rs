@@ -2,7 +2,7 @@
 //! as well, the plugin, its report.
 
 use std::{
-    fs,
+    fs::{self, File},
     os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
 };
@@ -12,7 +12,10 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{args::LabRunArgs, find, summary};
+use super::{
+    args::{LabRunArgs, Model},
+    find, summary,
+};
 use crate::{
     cli::value_name,
     host::{needs::Needs, qemu::Emulator},
@@ -35,12 +38,13 @@ pub struct Memory {
     ram: OwnedFd,
     mib: u64,
     counters: Option<OwnedFd>,
+    page_trace: Option<OwnedFd>,
 }
 
 impl Memory {
     /// The files, to be handed over.
     pub fn files(self) -> impl Iterator<Item = OwnedFd> {
-        [Some(self.ram), self.counters].into_iter().flatten()
+        [Some(self.ram), self.counters, self.page_trace].into_iter().flatten()
     }
 }
 
@@ -51,6 +55,7 @@ pub struct Lab {
     plugin: PathBuf,
     dir: TempDir,
     options: String,
+    page_trace: Option<File>,
     /// The machine has a hypervisor that reads the counters.
     read: bool,
 }
@@ -76,6 +81,13 @@ impl Lab {
                 Usage::new(format!("--lab: {count} processors; the model has {PCPUS} at most")).into()
             );
         }
+        if args.page_trace.is_some() && args.lab_model == Model::Count {
+            return Err(Usage::new("--page-trace: accesses are not seen with --lab-model count").into());
+        }
+        let page_trace = args.page_trace.as_ref().map(|path| {
+            File::create(path).with_context(|| format!("--page-trace: cannot create {}", path.display()))
+        });
+        let page_trace = page_trace.transpose()?;
         let qemu = Emulator::with_plugins(qemu, needs)?;
         let plugin = needs.lab_plugin()?;
         let dir = tempfile::Builder::new()
@@ -98,7 +110,7 @@ impl Lab {
         if let Some(broken) = args.lab_broken {
             options += &format!(",broken={}", value_name(broken));
         }
-        Ok(Some(Lab { qemu, plugin, dir, options, read }))
+        Ok(Some(Lab { qemu, plugin, dir, options, page_trace, read }))
     }
 
     /// Changes the machine's description.
@@ -127,8 +139,10 @@ impl Lab {
             Ok(file)
         };
         let counters = self.read.then(|| file("pal-lab-counters", COUNTERS_BYTES)).transpose();
-        let files = file("pal-lab", mib << 20).and_then(|ram| Ok(Memory { ram, mib, counters: counters? }));
-        files.context("cannot create the machine's memory")
+        let files = file("pal-lab", mib << 20).and_then(|ram| Ok((ram, counters?)));
+        let (ram, counters) = files.context("cannot create the machine's memory")?;
+        let page_trace = self.page_trace.as_ref().map(File::try_clone).transpose()?.map(OwnedFd::from);
+        Ok(Memory { ram, mib, counters, page_trace })
     }
 
     /// QEMU's arguments, besides `-machine`'s `memory-backend=lab` and slots for [`modules`](Self::modules).
@@ -143,6 +157,10 @@ impl Lab {
             path(&self.report_file()),
             self.options
         );
+        if let Some(trace) = &memory.page_trace {
+            let of = if self.read { "guests" } else { "all" };
+            plugin += &format!(",pages={},pages_of={of}", file(trace));
+        }
         let backend = |id: &str, size: String, path: &str| {
             ["-object".into(), format!("memory-backend-file,id={id},size={size},mem-path={path},share=on")]
         };
@@ -181,6 +199,16 @@ impl Lab {
         ui.say(&summary::lines(&report));
         if report["modelled"] == false {
             ui.say("the guest's session did not begin, so instructions were counted and nothing was modelled; --lab-from boot models everything");
+        }
+        if let Some(path) = &args.page_trace {
+            let path = path.display();
+            match (report["page_trace"]["references"].as_u64(), &report["page_trace"]["error"]) {
+                (Some(0), _) => ui.say(&format!("--page-trace: no guest has accessed memory; {path} is empty")),
+                (Some(count), _) => ui.say(&format!(
+                    "{count} accesses in {path}; to see which policy would have missed how many: cargo pal replace --trace {path}"
+                )),
+                (None, error) => bail!("--page-trace: {path} is cut off: {}", error.as_str().unwrap_or("it was not ended")),
+            }
         }
         let (equal, differ, raced) = summary::checks(&report);
         if differ > 0 {
