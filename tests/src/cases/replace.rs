@@ -2,14 +2,57 @@
 
 use std::fs;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use super::{Case, only};
 use crate::context::Context;
 
-pub const CASES: &[Case] =
-    &[only("native", "replace: a trace is made, simulated, and refused when cut", simulates)];
+pub const CASES: &[Case] = &[
+    only("native", "replace: a trace is made, simulated, and refused when cut", simulates),
+    only("qemu-svm", "replace: the pages of a guest, from a lab machine", recorded),
+];
+
+/// Pages of the buffer that a guest fills, and how often.
+const LOOP: (u64, u64) = (1024, 8);
+
+/// A guest that fills one buffer several times: with less memory than that takes, LRU misses each of its pages each time.
+fn recorded(context: &Context) -> Result<()> {
+    let (trace, report, json) =
+        (context.path("pages"), context.path("report.json"), context.path("pages.json"));
+    let lab = ["--lab", "zen3", "--lab-model", "tlb", "--lab-from", "session"];
+    let refused = ["--page-trace", &trace, "--lab", "zen3", "--lab-model", "count", "--exec", "true"];
+    context.run(&refused)?.status(2)?.says("--lab-model count")?;
+    let (pages, times) = LOOP;
+    let command = format!("dd if=/dev/zero of=/dev/null bs={} count={times}", pages << 12);
+    let files = ["--page-trace", &trace, "--lab-report", &report, "--exec", &command];
+    context.run(&[&lab[..], &files].concat())?.status(0)?.says(" accesses in ")?;
+    let report: Value = serde_json::from_str(&fs::read_to_string(&report)?)?;
+    let references = report["page_trace"]["references"].as_u64().context("no references")?;
+    let accesses = report["pcpus"][0]["guest_nested"]["accesses"].as_u64().context("no accesses")?;
+    // Code is in the trace as well; accesses of devices are not.
+    ensure!(references > accesses / 10 * 9, "{references} references, {accesses} accesses");
+    let few = (pages * 3 / 4).to_string();
+    let words = [
+        "replace",
+        "--trace",
+        &trace,
+        "--memory",
+        &format!("{few},100%"),
+        "--policy",
+        "lru,opt",
+        "--json",
+        &json,
+    ];
+    context.pal(words, None)?.status(0)?.has("simulated")?;
+    let document: Value = serde_json::from_str(&fs::read_to_string(&json)?)?;
+    let results = document["results"].as_array().context("no results")?;
+    let faults: Vec<u64> = results.iter().filter_map(|result| result["faults"].as_u64()).collect();
+    let &[lru, lru_all, opt, opt_all] = &faults[..] else { bail!("{document}") };
+    ensure!(lru > pages * times && opt < lru / 3 * 2, "{document}");
+    ensure!(lru_all == opt_all && lru_all < pages * 8, "{document}");
+    Ok(())
+}
 
 fn simulates(context: &Context) -> Result<()> {
     let pal = |words: &[&str]| context.pal([&["replace"], words].concat(), None);

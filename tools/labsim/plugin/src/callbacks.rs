@@ -14,8 +14,9 @@ use labsim::model::{
 
 use crate::{
     ffi,
-    state::{Pending, Vcpu, plugin},
+    state::plugin,
     translate::Block,
+    vcpu::{Pending, Vcpu},
 };
 
 /// An instruction that changes the context.

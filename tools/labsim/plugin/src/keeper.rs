@@ -16,10 +16,7 @@ use std::{
 use abi::lab::PACE_WINDOW;
 use labsim::model::pace::Pace;
 
-use crate::{
-    ffi,
-    state::{Vcpu, plugin},
-};
+use crate::{ffi, state::plugin, vcpu::Vcpu};
 
 /// A processor looks where the others are after this many instructions.
 pub const STRIDE: u64 = 512;

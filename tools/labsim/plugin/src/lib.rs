@@ -18,10 +18,12 @@ mod page_trace;
 mod registers;
 mod state;
 mod translate;
+mod vcpu;
 
 use std::ffi::{c_char, c_int};
 
-use state::{Plugin, Vcpu};
+use state::Plugin;
+use vcpu::Vcpu;
 
 /// The interface that this plugin was written for; QEMU looks at it.
 #[unsafe(no_mangle)]

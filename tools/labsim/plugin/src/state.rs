@@ -1,4 +1,4 @@
-//! What the plugin has: one [`Plugin`], and one [`Vcpu`] for each processor of the machine.
+//! What the plugin has beside its processors ([`crate::vcpu`]): one [`Plugin`].
 
 use std::{
     ffi::{CStr, c_uint, c_void},
@@ -6,7 +6,7 @@ use std::{
         Mutex, OnceLock, PoisonError,
         atomic::{
             AtomicBool, AtomicPtr, AtomicU64,
-            Ordering::{Acquire, Relaxed, Release},
+            Ordering::{Acquire, Relaxed},
         },
     },
 };
@@ -18,7 +18,6 @@ use labsim::{
         cache::REACH,
         decode::Operation,
         processor::{Checking, Pcpus, Shared},
-        regions::Regions,
     },
     report::{About, Pcpu, report},
 };
@@ -29,7 +28,7 @@ use crate::{
     memory::{Mapping, Ram, other_mapping},
     options::{Broken, Model, ModelFrom, Options, check_name, from_name, model_name},
     page_trace::PageTrace,
-    registers::Registers,
+    vcpu::Vcpu,
 };
 
 /// Words of a processor that translated code changes.
@@ -86,7 +85,8 @@ unsafe impl Sync for Plugin {}
 
 static PLUGIN: OnceLock<Plugin> = OnceLock::new();
 static ID: AtomicU64 = AtomicU64::new(0);
-static VCPUS: [AtomicPtr<Vcpu>; PCPUS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; PCPUS];
+/// The processors, by the numbers that QEMU has for them.
+pub static VCPUS: [AtomicPtr<Vcpu>; PCPUS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; PCPUS];
 
 /// The plugin. Callbacks are registered only after it is there.
 pub fn plugin() -> &'static Plugin {
@@ -227,6 +227,21 @@ impl Plugin {
         ((vcpu == 0 || number > 0) && (number as usize) < self.pcpus).then_some(number)
     }
 
+    /// The model of the processor that QEMU calls `vcpu`, and its words. `None`: there is no such processor.
+    ///
+    /// # Safety
+    /// Called once for each processor, when it starts.
+    pub unsafe fn processor(&self, vcpu: c_uint) -> Option<(Processor<Ram>, *mut Score)> {
+        let number = self.number(vcpu)?;
+        // SAFETY: each processor takes its own record, once, in memory that is never freed; records are a page apart.
+        let record = unsafe { &mut *self.records.byte_add(number as usize * PAGE) };
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let processor = shared.processor(number, self.ram, record);
+        // SAFETY: the processor exists.
+        let score = unsafe { ffi::qemu_plugin_scoreboard_find(self.score, vcpu) };
+        Some((processor, score.cast()))
+    }
+
     /// Whether this is what a broken model does not see.
     pub fn overlooks(&self, operation: &Operation) -> bool {
         match self.broken {
@@ -259,116 +274,6 @@ fn anonymous(bytes: usize) -> Mapping {
     Mapping { base: Box::leak(pages).as_mut_ptr().cast(), len: bytes as u64 }
 }
 
-/// What the last instructions did to the context, to be applied when the next block begins.
-#[derive(Default)]
-pub struct Pending {
-    /// A control register was written.
-    pub control: bool,
-    /// It was CR3.
-    pub cr3: bool,
-    /// INVLPG; `None` inside if the address is not known, so that all goes.
-    pub invlpg: Option<Option<u64>>,
-    /// INVLPGA.
-    pub invlpga: Option<(u64, u32)>,
-    /// INVPCID.
-    pub invpcid: bool,
-    /// An interrupt command by WRMSR.
-    pub ipi: bool,
-    /// Any of these.
-    pub any: bool,
-}
-
-/// A processor.
-pub struct Vcpu {
-    /// The model of it.
-    pub processor: Processor<Ram>,
-    /// Its registers.
-    pub registers: Registers,
-    /// Its words.
-    pub score: *mut Score,
-    /// See there.
-    pub pending: Pending,
-    /// What programs on it have marked.
-    pub regions: Regions,
-    /// Where the control block of the last VMRUN is.
-    pub vmcb: u64,
-    /// QEMU's mark of accesses by physical address, in the low bits of what it tells of an access. It is learnt from the
-    /// first access of VMRUN to the control block. 16 matches none.
-    pub physical_mark: u32,
-    /// What it had counted when it said that the run ends.
-    ended: Option<Pcpu>,
-}
-
-impl Vcpu {
-    /// A processor starts; on its thread.
-    pub extern "C" fn start(_id: ffi::Id, vcpu: c_uint) {
-        let plugin = plugin();
-        let (Some(number), Some(place)) = (plugin.number(vcpu), VCPUS.get(vcpu as usize)) else { return };
-        // SAFETY: this is the callback of the processor's start.
-        let registers = unsafe { Registers::new() }.unwrap_or_else(|name| {
-            eprintln!("labsim: this QEMU does not show the register {name}: use version 10.0");
-            std::process::exit(1)
-        });
-        // SAFETY: each processor takes its own record, once, in memory that is never freed; records are a page apart.
-        let record = unsafe { &mut *plugin.records.byte_add(number as usize * PAGE) };
-        let mut shared = plugin.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let processor = shared.processor(number, plugin.ram, record);
-        // SAFETY: the processor exists.
-        let score = unsafe { ffi::qemu_plugin_scoreboard_find(plugin.score, vcpu) }.cast::<Score>();
-        let pending = Pending { control: true, any: true, ..Pending::default() };
-        let regions = Regions::default();
-        let state =
-            Vcpu { processor, registers, score, pending, regions, vmcb: 0, physical_mark: 16, ended: None };
-        place.store(Box::into_raw(Box::new(state)), Release);
-        // SAFETY: just stored.
-        unsafe { Vcpu::of(vcpu) }.ask();
-    }
-
-    /// The processor of this number.
-    ///
-    /// # Safety
-    /// In one of its callbacks, which run on its own thread; no other reference to it exists.
-    #[inline(always)]
-    pub unsafe fn of(vcpu: c_uint) -> &'static mut Vcpu {
-        // SAFETY: it was stored before any callback, is never freed, and the caller ensures that there is no other reference.
-        unsafe { &mut *VCPUS.get_unchecked(vcpu as usize % PCPUS).load(Relaxed) }
-    }
-
-    /// Whether an access is by physical address. VMRUN and #VMEXIT access control block and save area so, in the middle of
-    /// any instruction, and VMLOAD and VMSAVE do. Asked before anything is looked up: a page of the same number may be known.
-    #[inline(always)]
-    pub fn is_physical(&self, info: ffi::MemInfo) -> bool {
-        info & 15 == self.physical_mark
-    }
-
-    /// Instructions so far.
-    pub fn instructions(&self) -> u64 {
-        // SAFETY: this processor's words.
-        unsafe { (*self.score).instructions }
-    }
-
-    /// The run ends here, says the machine: what follows is not reported.
-    pub fn run_ends(&mut self) {
-        self.ended = Some(self.counted());
-    }
-
-    /// What it has counted.
-    fn counted(&mut self) -> Pcpu {
-        let instructions = self.instructions();
-        self.processor.settle(true);
-        self.processor.sync(instructions);
-        let differences = self.processor.differences().to_vec();
-        let regions = self.regions.all().to_vec();
-        Pcpu { record: *self.processor.record(), differences, regions, is_spare: false }
-    }
-
-    /// The next block calls back, whichever it is.
-    pub fn ask(&mut self) {
-        // SAFETY: as above.
-        unsafe { (*self.score).code = ASK }
-    }
-}
-
 /// QEMU ends: writes the report.
 pub extern "C" fn finish(_id: ffi::Id, _data: *mut c_void) {
     let plugin = plugin();
@@ -378,7 +283,7 @@ pub extern "C" fn finish(_id: ffi::Id, _data: *mut c_void) {
             // SAFETY: stored by `start`, never freed. A processor that still runs may be in the middle of an update: then
             // a count of its may be off by what it is just adding.
             let vcpu = unsafe { &mut *vcpu };
-            vcpu.ended.take().unwrap_or_else(|| vcpu.counted())
+            vcpu.counted()
         })
         .collect();
     if plugin.spare > 0 && !pcpus.is_empty() {
