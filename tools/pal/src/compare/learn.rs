@@ -131,12 +131,12 @@ fn train_args(policy: Trainable, sources: Vec<Source>, output: PathBuf) -> Train
     if policy == Trainable::Oracle { args } else { args.of_work(&work_ns) }
 }
 
-/// The scale of the run of [`PROFILE`], in thousandths: that of a run whose work took so long, or some times that.
+/// The scale of the run of [`PROFILE`], in thousandths: that of a run whose work took so long, or as much more as its intervals take.
 pub fn profile_scale(scale_milli: u32, work_ns: Option<(u64, u64)>) -> u32 {
     let wanted = PROFILE_INTERVALS * u64::from(OFFSET_MS) * 1_000_000;
     let work = work_ns.map_or(wanted, |(begin, end)| end.saturating_sub(begin).max(1));
-    let times = u32::try_from(wanted.div_ceil(work)).unwrap_or(u32::MAX);
-    scale_milli.saturating_mul(times).min(*workloads::SCALES.end()).max(scale_milli)
+    let scale = u64::from(scale_milli).saturating_mul(wanted).div_ceil(work);
+    u32::try_from(scale).unwrap_or(u32::MAX).min(*workloads::SCALES.end()).max(scale_milli)
 }
 
 /// The further runs that enumerated training takes of a workload: their policies, from the runs of `nested` and `shadow`.
@@ -183,8 +183,14 @@ mod tests {
         let wanted = PROFILE_INTERVALS * u64::from(OFFSET_MS) * 1_000_000;
         let scale = |work| profile_scale(500, Some((7, 7 + work)));
         assert_eq!(
-            [scale(wanted / 3), scale(wanted / 3 - 1), scale(wanted), scale(u64::MAX - 7)],
-            [1500, 2000, 500, 500]
+            [
+                scale(wanted / 3),
+                scale(wanted / 3 - 1),
+                scale(wanted * 4 / 5),
+                scale(wanted),
+                scale(u64::MAX - 7)
+            ],
+            [1500, 1501, 625, 500, 500]
         );
         assert_eq!((profile_scale(500, None), scale(0)), (500, *workloads::SCALES.end()));
     }

@@ -248,7 +248,7 @@ fn dsp_cost(rows: &Rows, cells: &[Cell]) -> Result<Vec<Claim>, String> {
     let words: Vec<_> = runs
         .iter()
         .map(|(workload, runs, times)| {
-            format!("{workload} {runs}, and one by chance with {times} times the work")
+            format!("{workload} {runs}, and one by chance with {times:.1} times the work")
         })
         .collect();
     let mean = runs.iter().map(|(_, runs, _)| runs).sum::<usize>() as f64 / runs.len() as f64;
