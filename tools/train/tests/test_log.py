@@ -70,6 +70,22 @@ class Logs(unittest.TestCase):
         with self.assertRaisesRegex(Refusal, "of its work can be used, and 40 are needed"):
             intervals.of(written)
 
+    def test_nothing_is_learnt_from_what_was_not_counted(self):
+        written = synthetic.random_text([(number, 500) for number in range(200)], counts=True)
+        everything = intervals.of(synthetic.parsed(written))
+        lines = [json.loads(line) for line in written.splitlines()]
+        for line in lines[1:62]:
+            line["guest"] = {key: value for key, value in line["guest"].items() if key in ("instructions", "page_faults")}
+        parsed = synthetic.parsed("\n".join(json.dumps(line) for line in lines))
+        self.assertEqual((int(parsed.samples["blind"].sum()), parsed.damaged), (61, 0))
+        data = intervals.of(parsed)
+        # The first counted interval has no context, and the draws are still those of the whole log.
+        self.assertEqual(list(data.position), list(range(61, 200)))
+        self.assertTrue(np.array_equal(data.engine, everything.engine[60:]))
+        for line in lines[1:-1]:
+            line["guest"] = {"instructions": 1_000_000}
+        self.refused("no sample in it has counters", "\n".join(json.dumps(line) for line in lines))
+
     def test_times_of_the_work(self):
         logs = [synthetic.parsed(synthetic.random_text(WORK)) for _ in range(2)]
         with self.assertRaisesRegex(Refusal, "--begin-ms has 1 times for 2 logs"):
