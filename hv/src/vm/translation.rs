@@ -45,6 +45,9 @@ struct Asked {
     at_periods: bool,
     /// The policy needs counters, and the machine has none; it has been said.
     is_blind: bool,
+    /// How long, in nanoseconds, only instructions have been counted, as a lab machine does before its model begins. At
+    /// [`PATIENCE_NS`] that is said.
+    without_counters: u64,
     /// How long, in nanoseconds, the policy has done without page faults that it compares. At [`PATIENCE_NS`] that is said.
     without_page_faults: u64,
     /// The sums at the end of the last period of samples, and what was counted in it.
@@ -63,7 +66,8 @@ pub struct PeriodEnd {
     pub lacks_page_faults: bool,
 }
 
-/// How long a policy does without page faults before that is said: a guest loads the module that counts them after its boot.
+/// How long a policy does without counters that may come before that is said: a guest loads the module that counts page faults
+/// after its boot.
 const PATIENCE_NS: u64 = 10_000_000_000;
 
 /// Which engine translates a VM's addresses.
@@ -87,7 +91,16 @@ pub struct Translation {
 
 impl Asked {
     fn new(mode: Mode, policy: Policy, samples: Option<(Period, Option<Period>)>) -> Asked {
-        Asked { mode, policy, period: 0, at_periods: false, is_blind: false, without_page_faults: 0, samples }
+        Asked {
+            mode,
+            policy,
+            period: 0,
+            at_periods: false,
+            is_blind: false,
+            without_counters: 0,
+            without_page_faults: 0,
+            samples,
+        }
     }
 }
 
@@ -202,7 +215,11 @@ impl Translation {
         let mut end = PeriodEnd { changed: false, blind: false, lacks_page_faults: false };
         let Some(period) = last.filter(|_| asked.at_periods) else { return end };
         if asked.mode.needs_counters() && !asked.is_blind && !can_compare(&period) {
-            (asked.is_blind, end.blind) = (true, true);
+            let may_come =
+                period.guest.has(CounterEvent::Instructions) && !period.guest.has(CounterEvent::Cycles);
+            asked.without_counters = asked.without_counters.saturating_add(period.nanos);
+            end.blind = !may_come || asked.without_counters >= PATIENCE_NS;
+            asked.is_blind = end.blind;
         }
         let hidden = self.in_force() == Engine::Nested && !period.guest.has(CounterEvent::PageFaults);
         if asked.mode.needs_page_faults() && hidden && !asked.is_blind {
@@ -340,6 +357,15 @@ mod tests {
         translation.request("dav2m".parse().unwrap());
         let blind = [1000, 1010, 1020].map(|ms| translation.end_period(sums(ms)).blind);
         assert_eq!(blind, [true, false, false], "said once");
+        // A lab machine that has not begun to model: it may soon.
+        let sums = |ms: u64| {
+            let mut guest = Counts::ABSENT;
+            guest.set(CounterEvent::Instructions, ms);
+            Period { guest, ..sums(ms) }
+        };
+        translation.request("bandit".parse().unwrap());
+        let ends = (103..1210).filter(|n| translation.end_period(sums(10 * n)).blind);
+        assert_eq!(ends.collect::<Vec<_>>(), [1102], "after ten seconds");
     }
 
     #[test]
