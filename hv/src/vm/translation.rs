@@ -363,6 +363,7 @@ mod tests {
             guest.set(CounterEvent::Instructions, ms);
             Period { guest, ..sums(ms) }
         };
+        assert!(!translation.end_period(sums(1020)).blind, "said before");
         translation.request("bandit".parse().unwrap());
         let ends = (103..1210).filter(|n| translation.end_period(sums(10 * n)).blind);
         assert_eq!(ends.collect::<Vec<_>>(), [1102], "after ten seconds");
