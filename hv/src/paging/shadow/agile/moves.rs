@@ -23,10 +23,11 @@ pub(super) struct Writes {
 
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Notes a write to a shadowed table. Whether there have been enough within the window: two, and one more for each table below
-    /// that would move with it. To bring such a table back costs several exits, so that a guest that only adds a table now and
-    /// then keeps its upper ones shadowed.
+    /// that would move with it; four times as many at level 3, and again at level 4. To bring such a table back costs several
+    /// exits, and until then all walks below it take four references more for each of its levels: a guest that only adds a
+    /// table now and then keeps its upper ones shadowed.
     pub(super) fn is_enough_writes(&mut self, frame: Hfn, now: u64) -> bool {
-        let enough = 2 + self.pool.shadows(frame).map(|id| self.shadowed_below(id)).max().unwrap_or(0);
+        let enough = self.pool.shadows(frame).map(|id| self.enough_writes(id)).max().unwrap_or(2);
         let Some(agile) = &mut self.agile else { return false };
         let window = agile.times.window;
         let known = agile.writes.iter().position(|writes| writes.table == frame.0);
@@ -46,6 +47,11 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         agile.writes.push(writes);
         self.agile_counts.first_writes += 1;
         false
+    }
+
+    fn enough_writes(&self, id: PageId) -> usize {
+        let level = self.pool.page(id).key.level();
+        (2 + self.shadowed_below(id)) << (2 * level.saturating_sub(2))
     }
 
     /// Links of a page to shadowed ones.
@@ -226,6 +232,9 @@ mod tests {
     fn a_table_is_nested_by_two_writes_and_one_for_each_table_below() {
         assert_eq!(writes_until_nested(10, 4, 9), Some(2));
         assert_eq!(writes_until_nested(10, 3, 9), Some(3));
+        assert_eq!(writes_until_nested(100, 2, 99), Some(12), "all walks below level 3 become longer");
+        assert_eq!(writes_until_nested(100, 1, 99), Some(48), "all of the address space's");
+        assert_eq!(writes_until_nested(10, 2, 99), None);
         assert_eq!(writes_until_nested(0, 4, 9), None, "none comes within the window");
         // The window begins with the first one.
         assert_eq!(writes_until_nested(1, 3, 9), None);
