@@ -56,7 +56,7 @@ impl Area {
         let at: *mut u8 = at.cast();
         let skipped = if is_huge { at.align_offset(HUGE) } else { 0 };
         let area = Area { mapped: (at, len), base: at.wrapping_add(skipped), bytes };
-        // Huge pages that nobody asked for would take the misses away that the workload is about.
+        // Huge pages that were not asked for would take the misses away that the workload is about.
         let advice = if is_huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
         // SAFETY: the range is ours.
         check(unsafe { libc::madvise(area.base.cast(), bytes, advice) })?;

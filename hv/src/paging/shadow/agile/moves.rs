@@ -285,8 +285,7 @@ mod tests {
             let _flush = shadow.flush_all(&memory);
             let tables = *shadow.pool.memory();
             let registers = Registers { smep: false, smap: false, ac: false };
-            let mut access =
-                || ShadowProcessor::default().access(&tables, root, registers, Gva(0), Access::READ);
+            let access = || ShadowProcessor::default().access(&tables, root, registers, Gva(0), Access::READ);
             if access().is_err() {
                 let _filled = shadow.fault(space, PageFault::new(Gva(0), Access::READ));
             }
