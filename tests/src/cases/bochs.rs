@@ -34,11 +34,12 @@ pub const CASES: &[Case] = &[
         kit(c, "torture exits thin=16", &["--mode", "switch=7"])
     }),
     only("bochs-vtx", "torture: page tables, agile paging", |c| {
-        kit(c, "torture exits thin=32", &["--mode", AGILE])
+        kit(c, "torture exits thin=64", &["--mode", AGILE])
     }),
     only("bochs-vtx", "torture: page tables, agile paging, machine=commodity", |c| {
         kit(c, "torture exits thin=32", &["--mode", COMMODITY])
-    }),
+    })
+    .at_length(),
     only("bochs-vtx", "the long-mode kit with the torture, nested", |c| {
         kit(c, "all thin=32 -timers.rtc", &["--mode", "nested"])
     }),
