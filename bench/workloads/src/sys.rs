@@ -165,7 +165,7 @@ mod tests {
             area.settle();
             area.touch(7);
             assert!(area.words().iter().step_by(PAGE / size_of::<u64>()).all(|word| *word == 7));
-            assert_eq!(area.words().len() * size_of::<u64>(), bytes);
+            assert_eq!(size_of_val(area.words()), bytes);
         }
     }
 }
