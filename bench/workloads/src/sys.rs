@@ -6,27 +6,60 @@ use libc::{c_int, pid_t};
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
+/// Bytes of a huge page.
+const HUGE: usize = 2 << 20;
 
-/// Private anonymous memory in pages of 4 KiB.
+/// Private anonymous memory, in pages of 4 KiB or [huge ones](Pages).
 pub struct Area {
+    /// What is mapped.
+    mapped: (*mut u8, usize),
+    /// The first byte of the area, in it.
     base: *mut u8,
     bytes: usize,
+}
+
+/// Which pages areas are to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pages {
+    /// 4 KiB, whatever the kernel does by itself.
+    Small,
+    /// 2 MiB, as far as areas are as large.
+    Huge,
+}
+
+impl Pages {
+    /// What the word `pages` of the kernel's command line says, which the kernel hands to its first process in the environment:
+    /// `2M`. Everything else is small pages.
+    fn asked_for() -> Pages {
+        if std::env::var_os("pages").is_some_and(|pages| pages == "2M") { Pages::Huge } else { Pages::Small }
+    }
 }
 
 impl Area {
     /// Maps memory; nothing of it is there yet.
     pub fn new(bytes: usize) -> io::Result<Area> {
+        Area::with(bytes, Pages::asked_for())
+    }
+
+    fn with(bytes: usize, pages: Pages) -> io::Result<Area> {
+        // Kernels before 6.7 put mappings anywhere, and a huge page begins at a multiple of its size. What is left over at either
+        // end is never touched.
+        let is_huge = pages == Pages::Huge && bytes >= HUGE;
+        let len = if is_huge { bytes + HUGE - PAGE } else { bytes };
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping where the kernel likes it.
-        let at = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        let at = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
         if at == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let area = Area { base: at.cast(), bytes };
-        // Huge pages would take the misses away that the workload is about.
+        let at: *mut u8 = at.cast();
+        let skipped = if is_huge { at.align_offset(HUGE) } else { 0 };
+        let area = Area { mapped: (at, len), base: at.wrapping_add(skipped), bytes };
+        // Huge pages that were not asked for would take the misses away that the workload is about.
+        let advice = if is_huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
         // SAFETY: the range is ours.
-        check(unsafe { libc::madvise(at, bytes, libc::MADV_NOHUGEPAGE) })?;
+        check(unsafe { libc::madvise(area.base.cast(), bytes, advice) })?;
         Ok(area)
     }
 
@@ -67,8 +100,9 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and gone after this.
-        unsafe { libc::munmap(self.base.cast(), self.bytes) };
+        let (at, len) = self.mapped;
+        // SAFETY: mapped by `with`, and gone after this.
+        unsafe { libc::munmap(at.cast(), len) };
     }
 }
 
@@ -108,4 +142,30 @@ pub fn wait(child: pid_t) -> io::Result<u8> {
         return Ok(libc::WEXITSTATUS(status) as u8);
     }
     Err(io::Error::other(format!("a child ended with wait status {status:#x}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn huge_pages_are_for_areas_that_have_room_for_one() {
+        for (bytes, pages, is_huge) in [
+            (3 * HUGE, Pages::Huge, true),
+            (HUGE, Pages::Huge, true),
+            (HUGE - PAGE, Pages::Huge, false),
+            (3 * HUGE, Pages::Small, false),
+        ] {
+            let mut area = Area::with(bytes, pages).unwrap();
+            let room = area.mapped.1 - bytes;
+            assert_eq!(room, if is_huge { HUGE - PAGE } else { 0 }, "{bytes} {pages:?}");
+            assert!(!is_huge || area.base.addr().is_multiple_of(HUGE));
+            let skipped = area.base.addr() - area.mapped.0.addr();
+            assert!(skipped <= room);
+            area.settle();
+            area.touch(7);
+            assert!(area.words().iter().step_by(PAGE / size_of::<u64>()).all(|word| *word == 7));
+            assert_eq!(size_of_val(area.words()), bytes);
+        }
+    }
 }

@@ -12,6 +12,8 @@ use crate::pty::Person;
 pub const CASES: &[Case] = &[
     only("bochs-vtx", "Linux, shadow", |c| linux(c, "shadow")).at_length(),
     only("bochs-vtx", "Linux, switch=200", |c| linux(c, "switch=200")).at_length(),
+    only("bochs-vtx", "Linux, agile paging", |c| linux(c, AGILE)).at_length(),
+    only("bochs-vtx", "Linux, agile paging, machine=commodity", |c| linux(c, COMMODITY)).at_length(),
     only("bochs-vtx", "Linux with PAE tables, nested", pae).at_length(),
     only("bochs-vtx", "Linux with a disk and network cards", devices).at_length(),
     only("bochs-vtx", "stress on two processors", |c| {
@@ -31,6 +33,13 @@ pub const CASES: &[Case] = &[
     only("bochs-vtx", "torture: page tables, switch=7", |c| {
         kit(c, "torture exits thin=16", &["--mode", "switch=7"])
     }),
+    only("bochs-vtx", "torture: page tables, agile paging", |c| {
+        kit(c, "torture exits thin=64", &["--mode", AGILE])
+    }),
+    only("bochs-vtx", "torture: page tables, agile paging, machine=commodity", |c| {
+        kit(c, "torture exits thin=32", &["--mode", COMMODITY])
+    })
+    .at_length(),
     only("bochs-vtx", "the long-mode kit with the torture, nested", |c| {
         kit(c, "all thin=32 -timers.rtc", &["--mode", "nested"])
     }),
@@ -65,6 +74,11 @@ pub const CASES: &[Case] = &[
     only("bochs-vtx", "torture: CR3 outside of memory", dies),
     only("bochs-vtx", "options that cannot work", options),
 ];
+
+/// Agile paging in which tables move often.
+const AGILE: &str = "agile,window_ms=20,timeout_ms=20,start_ms=5";
+/// The same of whole address spaces.
+const COMMODITY: &str = "agile,machine=commodity,start_ms=2,window_ms=1,cost_milli=1,retry_ms=3";
 
 /// Linux boots, sees the machine that it should, and gets what is typed.
 fn linux(context: &Context, mode: &str) -> Result<()> {

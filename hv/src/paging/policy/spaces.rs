@@ -7,9 +7,9 @@
 //! - An address space begins nested, and becomes shadow when it has run for a while: most processes are short, and build
 //!   their tables.
 //! - A shadow one whose shadow tables cost too much in two windows of its own time in a row becomes nested. One window may hold the
-//!   faults that fill the tables.
+//!   faults that fill the tables, and where the second costs less by a quarter, so do the next ones.
 //! - It tries again after some time of its own, which doubles each time that the trial fails, and is the first one again
-//!   after a trial that went well for as long.
+//!   after a trial that went well for as long. A trial that fails is paid for first: it is a hundredth of the time until the next.
 
 use abi::policy::Commodity;
 use abi::telemetry::key;
@@ -19,9 +19,10 @@ use crate::paging::engine::Engine;
 
 /// Address spaces that are known at a time. The one that has not run for longest is forgotten first.
 const MOST: usize = 256;
-/// The time until the next trial doubles this often at most: with the defaults, trials take 1.25 % of the time of one that
-/// always builds, and it comes to shadow tables within 8 s of its time when it begins to compute.
+/// The time until the next trial doubles this often at most.
 const DOUBLINGS: u32 = 3;
+/// A trial that fails may cost this part of the time until the next one: what an address space that always builds loses.
+const TRIAL_SHARE: u64 = 100;
 /// Windows in a row that cost too much and end a trial.
 const WINDOWS_TO_FAIL: u8 = 2;
 
@@ -65,6 +66,10 @@ pub struct Space {
     window: (u64, u64),
     /// Windows in a row that cost too much.
     over: u8,
+    /// Own time and cost of the last window.
+    before: (u64, u64),
+    /// What shadow tables had cost at the begin of the trial.
+    cost_before_trial: u64,
     /// Own time at the begin of the trial, or at which the next begins.
     at: u64,
     /// Trials in a row that have failed.
@@ -167,14 +172,22 @@ impl Spaces {
         }
         space.window = (space.own, space.cost);
         let is_over = u128::from(cost) * 1000 > u128::from(ran) * u128::from(times.cost_milli);
-        space.over = if is_over { space.over + 1 } else { 0 };
+        let before = core::mem::replace(&mut space.before, (ran, cost));
+        space.over = match space.over {
+            _ if !is_over => 0,
+            // The tables still fill: less is missing each time.
+            over if over > 0 && is_falling(before, (ran, cost)) => over,
+            over => over + 1,
+        };
         if space.over < WINDOWS_TO_FAIL {
             return false;
         }
         let went_well = space.own - space.at >= times.retry;
         let failed = if went_well { 0 } else { space.failed };
+        let trial = if went_well { 0 } else { space.cost - space.cost_before_trial };
+        let wait = (times.retry << failed).max(trial.saturating_mul(TRIAL_SHARE));
         space.begin(Engine::Nested);
-        space.at = space.own.saturating_add(times.retry << failed);
+        space.at = space.own.saturating_add(wait);
         space.failed = (failed + 1).min(DOUBLINGS);
         self.counts.to_nested += 1;
         self.count();
@@ -200,6 +213,8 @@ impl Spaces {
                 last: now,
                 window,
                 over: 0,
+                before: (0, 0),
+                cost_before_trial: 0,
                 at,
                 failed: 0,
             });
@@ -216,7 +231,14 @@ impl Space {
         self.engine = engine;
         self.changes = self.changes.saturating_add(1);
         (self.window, self.over, self.at) = ((self.own, self.cost), 0, self.own);
+        self.cost_before_trial = self.cost;
     }
+}
+
+/// Whether a window, of this time and cost, costs at least a quarter less of its time than the one before.
+fn is_falling(before: (u64, u64), now: (u64, u64)) -> bool {
+    let product = |cost: u64, ran: u64, parts: u128| u128::from(cost).saturating_mul(u128::from(ran) * parts);
+    product(now.1, before.0, 4) <= product(before.1, now.0, 3)
 }
 
 #[cfg(test)]
@@ -248,7 +270,8 @@ mod tests {
             changes[1].iter().filter(|(_, to)| *to == Engine::Shadow).map(|c| c.0).collect();
         assert_eq!(tries[0], 99);
         let waits: Vec<u64> = tries.windows(2).map(|pair| (pair[1] - pair[0]) / 100).collect();
-        assert_eq!(waits[..5], [2, 4, 8, 16, 16], "twice as long, up to a limit");
+        // 20 ms of a trial cost 4 ms.
+        assert_eq!(waits[..5], [4, 4, 8, 16, 16], "twice as long, up to a limit, and 100 times the cost");
         let shadow = spaces.iter().find(|space| space.root == 0x2000).unwrap().cost / (MS / 5);
         assert!(shadow <= 20 * tries.len() as u64, "{shadow} ms of 10 s");
         assert_eq!(spaces.counts.to_shadow, 1 + tries.len() as u64);
@@ -258,9 +281,30 @@ mod tests {
     fn a_trial_that_went_well_resets_the_wait() {
         let mut spaces = spaces();
         let mut run = |ms: u64, cost: u64| (0..ms).filter(|_| spaces.charge(0x1000, MS, cost, 0)).count();
-        assert_eq!((run(100, 0), run(20, MS), run(400, 0), run(20, MS), run(800, 0)), (1, 1, 1, 1, 1));
+        let much = MS / 10;
+        assert_eq!((run(100, 0), run(20, much), run(400, 0), run(20, much), run(800, 0)), (1, 1, 1, 1, 1));
         assert_eq!((run(200, 0), run(20, MS)), (0, 1), "for as long as the first wait");
         assert_eq!((run(199, 0), run(1, 0)), (0, 1));
+    }
+
+    #[test]
+    fn tables_that_fill_slower_and_slower_are_let_fill() {
+        let mut spaces = spaces();
+        assert!(spaces.charge(0x1000, 100 * MS, 0, 0));
+        for window in 0..12 {
+            // As random accesses fill them: what is missing falls by a third in each window.
+            let cost = MS * 2u64.pow(window) / 3u64.pow(window);
+            assert!((0..10).all(|_| !spaces.charge(0x1000, MS, cost, 0)), "window {window}");
+        }
+        assert_eq!(spaces.engine(0x1000), Engine::Shadow);
+    }
+
+    #[test]
+    fn a_trial_that_fails_is_paid_for_before_the_next() {
+        let mut spaces = spaces();
+        let mut run = |ms: u64, cost: u64| (0..ms).filter(|_| spaces.charge(0x1000, MS, cost, 0)).count();
+        assert_eq!((run(100, 0), run(20, MS)), (1, 1));
+        assert_eq!((run(1999, 0), run(1, 0)), (0, 1), "100 times the 20 ms that it cost");
     }
 
     #[test]

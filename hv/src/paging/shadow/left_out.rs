@@ -13,6 +13,8 @@ pub enum Step {
     CompareNestedLinks,
     /// Agile paging: a flush of everything compares what was filled from nested tables of level 1.
     CompareNestedLeaves,
+    /// Agile paging: a nested table that becomes shadowed is compared with what was filled.
+    CompareShadowed,
 }
 
 /// The step that is left out. Outside of tests none is.

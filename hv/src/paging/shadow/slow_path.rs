@@ -218,7 +218,14 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         shootdowns: u64,
     ) -> Option<PageId> {
         let (key, gfn) = root_key(p2m, walk.state, self.current_vcpu, self.tree);
-        let mut table = self.page(key, gfn, ram);
+        let mut table = match self.pool.root() {
+            // In use since a flush by the guest: what nested tables below it hold need not be newer, so they are not compared.
+            Some(root) if self.pool.page(root).key == key => {
+                self.pool.touch(root);
+                root
+            }
+            _ => self.page(key, gfn, ram),
+        };
         let mut allowed = Allowed::all();
         let mut level = key.level();
         while level > 1 {

@@ -74,6 +74,8 @@ pub struct Request {
     pub lab: String,
     /// The largest pages of nested tables.
     pub nested_page: NestedPage,
+    /// The guest's own workloads use huge pages of their kernel's.
+    pub huge_pages: bool,
     /// Time follows the modelled cycles.
     pub lab_time: bool,
     /// Guests do without the guest kit.
@@ -103,6 +105,7 @@ impl Request {
             sample_ms: SAMPLE_MS,
             lab: args.lab.clone(),
             nested_page: args.nested_page,
+            huge_pages: false,
             lab_time: args.lab_time,
             no_kit: args.no_kit,
             yes: args.yes,
@@ -116,6 +119,9 @@ impl Request {
         self.scale_milli.unwrap_or(if self.is_quick { QUICK_SCALE } else { SCALE } * times)
     }
 }
+
+/// The word of the guest's kernel's command line by which the workloads' program uses huge pages.
+const HUGE_PAGES: &str = "pages=2M";
 
 /// Words of their own.
 pub fn words(words: &[&str]) -> Vec<String> {
@@ -234,6 +240,9 @@ impl Comparison {
             options.extend(words(&["--nested-page", nested_page.name(), "--sample-ms", &sample_ms]));
             options.extend(lab_time.then(|| "--lab-time".to_owned()));
         }
+        if self.request.huge_pages {
+            options.extend(words(&["--append", HUGE_PAGES]));
+        }
         options.extend(yes.then(|| "--yes".to_owned()));
         let name = self.name(workload, policy, seed);
         let (policy, mode) = (policy.to_owned(), mode.to_owned());
@@ -257,8 +266,11 @@ impl Comparison {
             self.classes().into_iter().find(|it| it.policy == policy && it.workloads.contains(&workload));
         let learnt_from = class.map(|class| class.workloads.join(",")).unwrap_or_default();
         let (page, scale_milli) = (nested_page.name(), self.request.scale(workload));
-        let all =
+        let mut all =
             format!("{policy} {lab} {page} {lab_time} {no_kit} {scale_milli} {sample_ms} {learnt_from}");
+        if self.request.huge_pages {
+            all += HUGE_PAGES;
+        }
         let short = policy.split(',').next().unwrap_or(policy);
         format!("{workload}-{short}-{seed}-{}", &bootimg::sha256(all.as_bytes())[..8])
     }
@@ -391,6 +403,19 @@ mod tests {
             plans[0].options().join(" "),
             "--deterministic=1 --machine native --lab opteron-2350 --lab-from session"
         );
+    }
+
+    #[test]
+    fn huge_pages_are_asked_for_by_the_kernels_command_line_and_are_other_cells() {
+        let small = comparison(&["--policies", "native,agile", "--workloads", "bfs"]).unwrap();
+        let huge = Request { huge_pages: true, ..small.request().clone() };
+        let plans = |comparison: &Comparison| comparison.first(Path::new(""));
+        let (small, huge) = (plans(&small), plans(&Comparison::new(huge).unwrap()));
+        for (small, huge) in small.iter().zip(&huge) {
+            assert!(huge.options().join(" ").ends_with(" --append pages=2M"), "{:?}", huge.options());
+            assert!(!small.options().contains(&"--append".to_owned()));
+            assert_ne!(small.name, huge.name);
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The figures: what is run for each, and of which paper it is. [`verdict`](super::verdict) has the claims.
 
 use crate::{
+    cli::NestedPage,
     compare::{
         learn::RANDOM,
         plan::{DAV2M, NATIVE, SAMPLE_MS},
@@ -36,6 +37,8 @@ pub enum Subject {
     AgileRefs,
     /// What walks and the hypervisor take beside a machine without one.
     AgileTime,
+    /// The same with pages of 2 MiB.
+    AgileTimeHuge,
 }
 
 /// A figure.
@@ -59,6 +62,8 @@ pub struct Figure {
     pub quick: &'static [&'static str],
     /// Milliseconds of a period of samples.
     pub sample_ms: u32,
+    /// The largest pages of the nested tables. With other ones than small ones the workloads use huge pages, too.
+    pub pages: NestedPage,
 }
 
 const DAV2M_PAPER: &str = "Bae, Lange, Dinda, ICAC 2011";
@@ -87,6 +92,7 @@ const fn dav2m(name: &'static str, shows: &'static str, subject: Subject) -> Fig
         workloads: ALL_AND_GCC,
         quick: THREE_AND_GCC,
         sample_ms: SAMPLE_MS,
+        pages: NestedPage::Small,
     }
 }
 
@@ -102,6 +108,7 @@ const fn dsp(name: &'static str, shows: &'static str, subject: Subject) -> Figur
         workloads: ALL,
         quick: THREE,
         sample_ms: SAMPLE_MS,
+        pages: NestedPage::Small,
     }
 }
 
@@ -130,6 +137,7 @@ const fn agile(name: &'static str, shows: &'static str, subject: Subject) -> Fig
         // Nothing decides at their end, and with agile paging they are more: the guest's time goes on while exits stand in for
         // the processor.
         sample_ms: 20,
+        pages: NestedPage::Small,
     }
 }
 
@@ -178,6 +186,11 @@ pub const FIGURES: &[Figure] = &[
             "what walks and the hypervisor take beside native, with pages of 4 KiB",
             Subject::AgileTime,
         )
+    },
+    Figure {
+        policies: &[NATIVE, NESTED, SHADOW, AGILE],
+        pages: NestedPage::Large,
+        ..agile("agile-fig-2m", "the same with pages of 2 MiB", Subject::AgileTimeHuge)
     },
 ];
 

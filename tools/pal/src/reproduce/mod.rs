@@ -18,6 +18,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::{
+    cli::NestedPage,
     compare::{
         board::Bench,
         cell::Cell,
@@ -43,6 +44,7 @@ Examples:
   cargo pal reproduce dav2m-fig11 --workloads phases --scale 4
   cargo pal reproduce dsp-fig7 --quick --lab opteron-2350
   cargo pal reproduce apr-fig41 --quick -o docs/results/apr-fig41.md
+  cargo pal reproduce agile-fig-2m --quick  walks with pages of 2 MiB
   cargo pal reproduce memory-table9 --quick
   cargo pal reproduce memory-fig72 --quick
   cargo pal reproduce region-fig18 --quick
@@ -167,7 +169,8 @@ fn plan(args: &ReproduceArgs, figure: &Figure) -> Result<Vec<(String, String, Co
             is_quick: args.quick,
             sample_ms: figure.sample_ms,
             lab: lab.clone(),
-            nested_page: crate::cli::NestedPage::Small,
+            nested_page: figure.pages,
+            huge_pages: figure.pages != NestedPage::Small,
             lab_time: false,
             no_kit: false,
             yes: args.yes,

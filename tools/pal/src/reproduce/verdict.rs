@@ -63,7 +63,8 @@ pub fn claims(subject: Subject, rows: &[Row], cells: &[Cell]) -> Result<Vec<Clai
         ),
         Subject::DspCost => dsp_cost(&rows, cells),
         Subject::AgileRefs => agile::refs(&rows),
-        Subject::AgileTime => agile::time(&rows),
+        Subject::AgileTime => agile::time(&rows, &agile::SMALL_PAGES),
+        Subject::AgileTimeHuge => agile::time(&rows, &agile::HUGE_PAGES),
     }
 }
 

@@ -42,7 +42,7 @@ const MAX_WRITES: usize = 256;
 /// The policy's parameters, in nanoseconds of the VM's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AgileTimes {
-    /// A second write to a table within this makes it nested; one above level 1 takes one more for each table below it.
+    /// A second write to a table within this makes it nested; one above level 1 takes more of them.
     pub window: u64,
     /// A nested table that has not changed for this long becomes shadowed.
     pub timeout: u64,

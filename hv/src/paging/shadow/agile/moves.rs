@@ -1,6 +1,7 @@
 //! How guest tables become nested, and shadowed again.
 
 use super::super::Shadow;
+use super::super::left_out::Step;
 use super::super::pool::PageId;
 use super::super::role::Key;
 use super::super::sync::Unsync;
@@ -22,10 +23,11 @@ pub(super) struct Writes {
 
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Notes a write to a shadowed table. Whether there have been enough within the window: two, and one more for each table below
-    /// that would move with it. To bring such a table back costs several exits, so that a guest that only adds a table now and
-    /// then keeps its upper ones shadowed.
+    /// that would move with it; four times as many at level 3, and again at level 4. To bring such a table back costs several
+    /// exits, and until then all walks below it take four references more for each of its levels: a guest that only adds a
+    /// table now and then keeps its upper ones shadowed.
     pub(super) fn is_enough_writes(&mut self, frame: Hfn, now: u64) -> bool {
-        let enough = 2 + self.pool.shadows(frame).map(|id| self.shadowed_below(id)).max().unwrap_or(0);
+        let enough = self.pool.shadows(frame).map(|id| self.enough_writes(id)).max().unwrap_or(2);
         let Some(agile) = &mut self.agile else { return false };
         let window = agile.times.window;
         let known = agile.writes.iter().position(|writes| writes.table == frame.0);
@@ -45,6 +47,11 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         agile.writes.push(writes);
         self.agile_counts.first_writes += 1;
         false
+    }
+
+    fn enough_writes(&self, id: PageId) -> usize {
+        let level = self.pool.page(id).key.level();
+        (2 + self.shadowed_below(id)) << (2 * level.saturating_sub(2))
     }
 
     /// Links of a page to shadowed ones.
@@ -146,10 +153,12 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         // From here on no entry that is made writes to it, not even its own.
         self.pool.protect(frame);
+        let is_compared = !self.left_out.is(Step::CompareShadowed);
         let mut seen = 0;
         while let Some(id) = self.pool.nth_shadow(frame, seen) {
             seen += 1;
             match self.pool.page(id).key.level() {
+                _ if !is_compared => {}
                 1 => _ = self.resync_page(memory, id),
                 _ => self.compare_nested(memory, id),
             }
@@ -195,10 +204,13 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 #[cfg(test)]
 mod tests {
     use super::super::AgileTimes;
+    use super::Step;
     use crate::arch::Access;
     use crate::arch::addr::{Gpa, Gva, PAGE_SIZE};
-    use crate::paging::shadow::tests::{STATE, with_guest};
-    use crate::paging::shadow::{AddressSpace, PageFault};
+    use crate::paging::shadow::left_out::LeftOut;
+    use crate::paging::shadow::model::{Registers, ShadowProcessor};
+    use crate::paging::shadow::tests::{HOST, STATE, with_guest};
+    use crate::paging::shadow::{AddressSpace, PageFault, Shadow, ShadowOutcome};
     use crate::paging::vm_memory::VmMemory;
 
     /// Writes to a table until it is nested, one in each nanosecond; the guest's tables of levels 4 to 1 are in pages 1 to 4.
@@ -220,8 +232,71 @@ mod tests {
     fn a_table_is_nested_by_two_writes_and_one_for_each_table_below() {
         assert_eq!(writes_until_nested(10, 4, 9), Some(2));
         assert_eq!(writes_until_nested(10, 3, 9), Some(3));
+        assert_eq!(writes_until_nested(100, 2, 99), Some(12), "all walks below level 3 become longer");
+        assert_eq!(writes_until_nested(100, 1, 99), Some(48), "all of the address space's");
+        assert_eq!(writes_until_nested(10, 2, 99), None);
         assert_eq!(writes_until_nested(0, 4, 9), None, "none comes within the window");
         // The window begins with the first one.
         assert_eq!(writes_until_nested(1, 3, 9), None);
+    }
+
+    #[test]
+    fn a_fault_compares_nothing_below_the_root_in_use() {
+        with_guest(|p2m, write, host, shadow| {
+            let memory = VmMemory::new(p2m, host);
+            let _none = shadow.begin_agile(AgileTimes { window: 10, timeout: 100, start: 0 }, 40, &memory);
+            let space = AddressSpace::new(p2m, &memory, &STATE);
+            let _root = shadow.load(space);
+            write(4 * PAGE_SIZE + 8, (6 * PAGE_SIZE) | 7);
+            let fault = |shadow: &mut Shadow<_, _>, page: u64| {
+                shadow.fault(space, PageFault::new(Gva(page * PAGE_SIZE), Access::READ)).0
+            };
+            assert_eq!(fault(shadow, 0), ShadowOutcome::Filled { prefetched: 0 });
+            let table = Gpa(4 * PAGE_SIZE);
+            assert!((1..=2).any(|now| shadow.agile_write(p2m, table, now, false).is_some()));
+            // The guest owes the flush of page 0.
+            write(4 * PAGE_SIZE, (7 * PAGE_SIZE) | 7);
+            assert_eq!(fault(shadow, 1), ShadowOutcome::Filled { prefetched: 0 });
+            assert_eq!(shadow.statistics().resynced_entries, 0);
+            let _flush = shadow.invlpg(&memory, Gva(0));
+            assert_eq!(shadow.statistics().resynced_entries, 1);
+        });
+    }
+
+    /// Where an access to address 0 leads after the guest's flush of everything, which follows on a table's move back: the page
+    /// of its entry was another one when it was used last, before that.
+    fn page_after_move_back(left_out: Option<Step>) -> u64 {
+        let mut found = 0;
+        with_guest(|p2m, write, host, shadow| {
+            shadow.left_out = LeftOut(left_out);
+            let memory = VmMemory::new(p2m, host);
+            let _none = shadow.begin_agile(AgileTimes { window: 10, timeout: 100, start: 0 }, 40, &memory);
+            let space = AddressSpace::new(p2m, &memory, &STATE);
+            let (root, _) = shadow.load(space);
+            let _filled = shadow.fault(space, PageFault::new(Gva(0), Access::READ));
+            let table = Gpa(4 * PAGE_SIZE);
+            assert!((1..=2).any(|now| shadow.agile_write(p2m, table, now, false).is_some()));
+            write(table.0, (6 * PAGE_SIZE) | 7);
+            // The flush is due and not done, while the table is found unchanged.
+            for (now, stands_in) in [(200, true), (400, true), (400, false), (600, true), (600, false)] {
+                let _flush = shadow.agile_time(&memory, shadow.root_table(), 10, now, stands_in);
+            }
+            assert_eq!(shadow.agile_counts().to_shadow, 1);
+            let _flush = shadow.flush_all(&memory);
+            let tables = *shadow.pool.memory();
+            let registers = Registers { smep: false, smap: false, ac: false };
+            let access = || ShadowProcessor::default().access(&tables, root, registers, Gva(0), Access::READ);
+            if access().is_err() {
+                let _filled = shadow.fault(space, PageFault::new(Gva(0), Access::READ));
+            }
+            found = (access().unwrap().0 - HOST.0) / PAGE_SIZE;
+        });
+        found
+    }
+
+    #[test]
+    fn a_table_that_is_shadowed_again_holds_nothing_from_before_the_guests_flush() {
+        assert_eq!(page_after_move_back(None), 6);
+        assert_eq!(page_after_move_back(Some(Step::CompareShadowed)), 5, "the mistake is seen");
     }
 }

@@ -21,6 +21,9 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// The same of the links below a page.
     pub(in super::super) fn mark_children(&mut self, id: PageId) {
+        if self.page(id).key.level() == 1 {
+            return;
+        }
         let mut from = 0;
         while let Some(index) = self.page(id).next_present(from) {
             from = index + 1;
