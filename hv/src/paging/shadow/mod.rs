@@ -174,9 +174,6 @@ pub struct Tuning {
     pub demand: bool,
     /// Flushes of single pages that exit, where they need not always, for half of `quiet`.
     pub invlpgs: u8,
-    /// Entries that the way back from nested tables compares at most, those of pages above level 1 counted as some. With more of them
-    /// all shadow pages are dropped: all VCPUs wait meanwhile, and faults fill what is used for less.
-    pub compared: u32,
 }
 
 impl Default for Tuning {
@@ -189,7 +186,6 @@ impl Default for Tuning {
             quiet: 8,
             demand: true,
             invlpgs: 128,
-            compared: 16 << 10,
         }
     }
 }

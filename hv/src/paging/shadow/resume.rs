@@ -7,9 +7,6 @@
 //!
 //! A table is compared as at a flush of everything by the guest: entries of level 1 by what they were made from; links further up
 //! stay where the guest's entry leads to the same table with the same rights. Parts of large pages are linked again by faults.
-//!
-//! All VCPUs wait for it. Where it would take longer than faults do that fill again what is in use, all pages are dropped
-//! ([`Tuning::compared`](super::Tuning::compared)).
 
 use super::pool::{PageId, is_stale};
 use super::role::Key;
@@ -25,9 +22,6 @@ use crate::paging::p2m::P2m;
 
 /// Bits 62:52, which PAE paging reserves in entries of levels 1 and 2, and the others ignore.
 const HIGH: u64 = 0x7ff0_0000_0000_0000;
-/// What the comparison of a page takes beside its entries, and that of a link: in entries of level 1.
-const PAGE_COMPARISON: u32 = 64;
-const LINK_COMPARISON: u32 = 16;
 
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Where the guest's tables are that shadow pages follow; a table may come more than once.
@@ -54,18 +48,12 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.dying = None;
         // Tables that the guest writes itself, and could have written before.
         self.resync_all(memory, |_| None);
-        let mut left = self.tuning.compared;
         for id in 0..self.pool.end() {
             let page = self.pool.page(id);
             let key = page.key;
             if !page.is_in_use() || !key.is_table() || page.unsync || !is_written(page.gfn) {
                 continue;
             }
-            let Some(rest) = left.checked_sub(comparison(key, &page.all_present())) else {
-                let (reload, _less_than_all) = self.drop_everything();
-                return (reload, TlbFlush::All);
-            };
-            left = rest;
             // The processor would deliver faults there without an exit, and the guest may have made the entries present.
             self.pool.forget_all_absent(id);
             match key.level() {
@@ -128,12 +116,6 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         key.is_plain_table()
             && to.is_some_and(|to| self.pool.page(child).key == key.below(now, index, to.frame()))
     }
-}
-
-/// What it takes to compare a page with the guest's table, in entries of level 1: some eight instructions each.
-fn comparison(key: Key, present: &[u64]) -> u32 {
-    let present: u32 = present.iter().map(|word| word.count_ones()).sum();
-    PAGE_COMPARISON + present * if key.level() == 1 { 1 } else { LINK_COMPARISON }
 }
 
 #[cfg(test)]

@@ -10,9 +10,8 @@ use crate::paging::format::ept::Ept;
 use crate::paging::format::npt::Npt;
 use crate::paging::p2m::P2m;
 use crate::paging::range::GpaRange;
-use crate::paging::shadow::resume::{LINK_COMPARISON, PAGE_COMPARISON};
 use crate::paging::shadow::tests::{HOST, STATE, with_guest_on};
-use crate::paging::shadow::{AddressSpace, PageFault, Shadow, ShadowOutcome, TlbFlush, Tuning};
+use crate::paging::shadow::{AddressSpace, PageFault, Shadow, ShadowOutcome, Tuning};
 use crate::paging::vm_memory::VmMemory;
 
 /// The guest writes an entry on nested tables. What its address translates to when it is back, if no fault is needed, and how many
@@ -95,34 +94,6 @@ fn an_accessed_bit_of_a_large_page_that_is_cleared_meanwhile_is_seen() {
             let _all = shadow.load(space);
             shadow.check(&p2m, &memory, &STATE).unwrap();
             touch(&mut shadow);
-        }
-    });
-}
-
-/// Pages that are more work to compare than a change may take are dropped, with all others.
-#[test]
-fn more_than_may_be_compared_is_dropped() {
-    with_guest_on::<Npt>(|p2m: &P2m<&Arena>, _, host: &VecHost, _| {
-        let arena = Arena::new(100);
-        let memory = VmMemory::new(p2m, host);
-        // Four pages with one entry each, three of them above level 1.
-        let takes = 4 * PAGE_COMPARISON + 3 * LINK_COMPARISON + 1;
-        for (compared, pages) in [(takes, 4), (takes - 1, 0), (0, 0)] {
-            let tuning = Tuning { compared, window: 1, ..Tuning::default() };
-            let mut shadow: Shadow<&Arena, Npt> = Shadow::new(&arena, 16, 40, tuning).unwrap();
-            let space = AddressSpace::new(p2m, &memory, &STATE);
-            let _first = shadow.load(space);
-            let (outcome, _) = shadow.fault(space, PageFault::new(Gva(0), Access::READ));
-            assert!(matches!(outcome, ShadowOutcome::Filled { .. }), "{outcome:?}");
-            shadow.leave();
-            let (_, flush) = shadow.resume(p2m, &memory, 40, |_| true);
-            assert_eq!(flush, TlbFlush::All);
-            assert_eq!(shadow.statistics().pages, pages, "{compared} of {takes}");
-            let _all = shadow.load(space);
-            let (outcome, _) = shadow.fault(space, PageFault::new(Gva(0), Access::READ));
-            assert!(matches!(outcome, ShadowOutcome::Filled { .. } | ShadowOutcome::Retry), "{outcome:?}");
-            shadow.check(p2m, &memory, &STATE).unwrap();
-            let _memory_is_the_arenas = shadow.give_back();
         }
     });
 }
