@@ -1,5 +1,5 @@
-//! How a comparison is run: first the cells that need no training, then what enumerated training takes besides, then the models, and the
-//! cells of what was trained.
+//! How a comparison is run: first the cells that training begins with, then the others that need none and what training takes besides,
+//! then the models, and the cells of what was trained. Where cells run side by side, a processor waits at the end of each of these.
 
 use std::path::Path;
 
@@ -42,8 +42,11 @@ impl Comparison {
             }
             _ => None,
         };
-        done.perform(&first)?;
+        let is_needed = |plan: &&Plan| classes.iter().any(|class| class.comes_after(plan));
+        let (needed, others): (Vec<&Plan>, Vec<&Plan>) = first.iter().partition(is_needed);
+        done.perform(&needed.into_iter().cloned().collect::<Vec<_>>())?;
         let further = self.further(&first, &classes, &mut done, &folder)?;
+        done.perform(&others.into_iter().chain(&further).cloned().collect::<Vec<_>>())?;
         drop(lock);
         let mut plans = Vec::new();
         for class in &classes {
@@ -67,11 +70,11 @@ impl Comparison {
         Ok((done.cells, done.failed))
     }
 
-    /// Runs what training takes besides the `first` cells: of each workload a profile by chance, which has work enough to learn from,
+    /// What training takes besides the `first` cells: of each workload a profile by chance, which has work enough to learn from,
     /// and where the choices are enumerated, each phase on the other engine alone.
     ///
     /// # Errors
-    /// `save`'s; a file of a cell is damaged.
+    /// A file of a cell is damaged.
     fn further<S: Fn(&[Cell], &[Failed]) -> Result<()> + Sync>(
         &self,
         first: &[Plan],
@@ -114,7 +117,6 @@ impl Comparison {
         if let Some(files) = done.bench.kept_in() {
             done.kept.extend(files.of(&all)?);
         }
-        done.perform(&all)?;
         Ok(all)
     }
 }
