@@ -27,37 +27,15 @@ pub struct Instruction {
     pub next: u64,
 }
 
-/// The last place in a line from which an access of 16 bytes, the longest, does not cross it.
-const LAST_SAFE: u64 = 48;
 /// The x2APIC's interrupt command register (APM 2, 16.11).
 const X2APIC_ICR: u64 = 0x830;
 
 /// A load or store.
 pub extern "C" fn access<const CACHES: bool>(vcpu: c_uint, info: ffi::MemInfo, va: u64, _data: *mut c_void) {
-    if va & 63 > LAST_SAFE {
-        late_access::<CACHES>(vcpu, info, va);
-    } else {
-        short_access::<CACHES>(vcpu, info, va);
+    let last = va.wrapping_add((1 << ffi::size_shift(info)) - 1);
+    if (last ^ va) >> LINE != 0 {
+        return crossing_access(vcpu, info, va);
     }
-}
-
-/// A load or store near the end of a line. Apart from the others, which then need no stack.
-#[inline(never)]
-fn late_access<const CACHES: bool>(vcpu: c_uint, info: ffi::MemInfo, va: u64) {
-    let last = va + (1 << ffi::size_shift(info)) - 1;
-    if last >> LINE == va >> LINE {
-        return short_access::<CACHES>(vcpu, info, va);
-    }
-    // SAFETY: a callback of this processor, and of this access.
-    let (state, is_store) = unsafe { (Vcpu::of(vcpu), ffi::qemu_plugin_mem_is_store(info)) };
-    if !state.is_physical(info) && !state.processor.quick_crossing(va, last, is_store) {
-        slow_access(vcpu, info, va);
-    }
-}
-
-/// A load or store in one line.
-#[inline(always)]
-fn short_access<const CACHES: bool>(vcpu: c_uint, info: ffi::MemInfo, va: u64) {
     // SAFETY: a callback of this processor.
     let state = unsafe { Vcpu::of(vcpu) };
     if state.is_physical(info) {
@@ -69,6 +47,17 @@ fn short_access<const CACHES: bool>(vcpu: c_uint, info: ffi::MemInfo, va: u64) {
         Quick::Unknown => {
             slow_access(vcpu, info, va);
         }
+    }
+}
+
+/// A load or store that ends in another line than it begins. Apart from the others, which then need no stack.
+#[inline(never)]
+fn crossing_access(vcpu: c_uint, info: ffi::MemInfo, va: u64) {
+    let last = va.wrapping_add((1 << ffi::size_shift(info)) - 1);
+    // SAFETY: a callback of this processor, and of this access.
+    let (state, is_store) = unsafe { (Vcpu::of(vcpu), ffi::qemu_plugin_mem_is_store(info)) };
+    if !state.is_physical(info) && !state.processor.quick_crossing(va, last, is_store) {
+        slow_access(vcpu, info, va);
     }
 }
 
@@ -93,7 +82,7 @@ fn slow_access(vcpu: c_uint, info: ffi::MemInfo, va: u64) -> Option<Place> {
     let (state, shift, write) = unsafe {
         (Vcpu::of(vcpu), ffi::qemu_plugin_mem_size_shift(info), ffi::qemu_plugin_mem_is_store(info))
     };
-    // Each page's first access comes here, so that what `late_access` relies on is known to hold from the beginning.
+    // Each page's first access comes here, so that what `access` relies on is known to hold from the beginning.
     if shift != ffi::size_shift(info) {
         eprintln!("labsim: this QEMU describes accesses in another way: use version 10.0");
         std::process::exit(1);

@@ -26,8 +26,8 @@ pub struct Cache {
     lines: Box<[AtomicU32]>,
     /// The line of each set that was used last: a hit there changes nothing that any policy looks at. Empty for LRU.
     newest: Box<[AtomicU32]>,
-    /// PLRU: a bit for each node of the set's tree, the root's is bit 1; set if the right half is to go. FIFO: the way that
-    /// goes next. Empty for the others.
+    /// PLRU: a bit for each node of the set's tree, the root's is bit 1; set if the right half is to go. Bit 0: no way is empty. FIFO:
+    /// the way that goes next. Empty for the others.
     state: Box<[AtomicU64]>,
     /// PLRU: for each way, the nodes above it, and those of them that a use of it sets.
     paths: Box<[(u64, u64)]>,
@@ -96,24 +96,58 @@ impl Cache {
         if self.policy == Policy::Lru { touch_ordered(ways, line) } else { self.touch_in(set, ways, line) }
     }
 
+    /// The usual hit in a cache that no other processor uses, short and without its policy's other half. False: nothing has
+    /// happened, and [`touch`](Self::touch) sees to it.
+    #[inline(always)]
+    pub fn hit(&mut self, line: u64) -> bool {
+        if self.policy != Policy::Plru {
+            return false;
+        }
+        let line = line as u32;
+        let set = self.set(line);
+        let ways = self.lines.get_mut(set * self.ways..(set + 1) * self.ways);
+        let Some(way) = ways.and_then(|ways| own_way_of(ways, line)) else { return false };
+        let (Some(newest), Some(tree), Some((nodes, right))) =
+            (self.newest.get_mut(set), self.state.get_mut(set), self.paths.get(way))
+        else {
+            return false;
+        };
+        *newest.get_mut() = line;
+        *tree.get_mut() = *tree.get_mut() & !nodes | right;
+        true
+    }
+
     #[inline]
     fn touch_in(&self, set: usize, ways: &[AtomicU32], line: u32) -> bool {
         if self.newest[set].load(Relaxed) == line {
             return true;
         }
+        match way_of(ways, line) {
+            Some(way) => self.used(set, way, line),
+            None => {
+                self.place(set, ways, line);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A line that is not there takes the place of another one.
+    fn place(&self, set: usize, ways: &[AtomicU32], line: u32) {
+        let way = self.victim(set, ways);
+        ways[way].store(line, Relaxed);
+        self.used(set, way, line);
+    }
+
+    /// The line, which is in this way, was used.
+    #[inline(always)]
+    fn used(&self, set: usize, way: usize, line: u32) {
         self.newest[set].store(line, Relaxed);
-        let found = way_of(ways, line);
-        let way = found.unwrap_or_else(|| {
-            let way = self.victim(set, ways);
-            ways[way].store(line, Relaxed);
-            way
-        });
         if self.policy == Policy::Plru {
             let (nodes, right) = self.paths[way];
             let tree = &self.state[set];
             tree.store(tree.load(Relaxed) & !nodes | right, Relaxed);
         }
-        found.is_some()
     }
 
     /// The way of a full set that goes, or the first empty one.
@@ -124,11 +158,13 @@ impl Cache {
             self.state[set].store((way + 1) as u64, Relaxed);
             return way;
         }
-        if let Some(empty) = way_of(ways, EMPTY) {
+        // A set that was full stays so.
+        let is_full = self.policy == Policy::Plru && self.state[set].load(Relaxed) & 1 != 0;
+        if !is_full && let Some(empty) = way_of(ways, EMPTY) {
             return empty;
         }
         if self.policy == Policy::Plru {
-            let tree = self.state[set].load(Relaxed);
+            let tree = self.state[set].fetch_or(1, Relaxed);
             let mut node = 1;
             while node < self.ways {
                 node = 2 * node + (tree >> node & 1) as usize;
@@ -139,6 +175,22 @@ impl Cache {
         let way = self.policy.victim(self.ways, |_| 0, &mut random);
         self.random.store(random, Relaxed);
         way
+    }
+
+    /// Brings a line in that is not there. True if it was not; otherwise nothing changes.
+    #[inline]
+    pub fn bring(&self, line: u64) -> bool {
+        let is_absent = !self.contains(line);
+        if is_absent {
+            let set = self.set(line as u32);
+            let ways = &self.lines[set * self.ways..(set + 1) * self.ways];
+            if self.policy == Policy::Lru {
+                touch_ordered(ways, line as u32);
+            } else {
+                self.place(set, ways, line as u32);
+            }
+        }
+        is_absent
     }
 
     /// Writes down what is in it, but for the numbers of [`Policy::Random`].
@@ -184,6 +236,24 @@ fn touch_ordered(ways: &[AtomicU32], line: u32) -> bool {
 #[inline(always)]
 fn way_of(ways: &[AtomicU32], line: u32) -> Option<usize> {
     position(ways.len(), |way| ways[way].load(Relaxed) == line)
+}
+
+/// The same of a cache that no other processor uses.
+#[inline(always)]
+fn own_way_of(ways: &mut [AtomicU32], line: u32) -> Option<usize> {
+    let mut from = 0;
+    let mut eights = ways.chunks_exact_mut(8);
+    for eight in &mut eights {
+        let mut found = 0;
+        for (at, way) in eight.iter_mut().enumerate() {
+            found |= u32::from(*way.get_mut() == line) << at;
+        }
+        if found != 0 {
+            return Some(from + found.trailing_zeros() as usize);
+        }
+        from += 8;
+    }
+    eights.into_remainder().iter_mut().position(|way| *way.get_mut() == line).map(|at| from + at)
 }
 
 /// The nodes above a way in a tree of `ways` leaves, and those of them that point to the right after a use of it.

@@ -100,6 +100,12 @@ impl Hierarchy {
         self.first[port as usize].is_newest(pa >> LINE)
     }
 
+    /// A hit in the first level, if it is one of those that need little. False: [`access`](Self::access) sees to it.
+    #[inline(always)]
+    pub fn hit(&mut self, port: Port, pa: u64) -> bool {
+        self.first[port as usize].hit(pa >> LINE)
+    }
+
     /// A load, store or fetch; returns its cycles beyond the first level.
     pub fn access(&mut self, port: Port, pa: u64, counters: &mut Counters) -> u64 {
         let line = pa >> LINE;
@@ -151,9 +157,9 @@ impl Hierarchy {
         let Some(prefetcher) = &mut self.prefetcher else { return };
         let Some(second) = self.levels.first() else { return };
         prefetcher.miss(line, |next| {
-            if !second.cache.contains(next) {
+            if second.cache.bring(next) {
                 counters.prefetches += 1;
-                for level in &self.levels {
+                for level in &self.levels[1..] {
                     level.cache.touch(next);
                 }
             }

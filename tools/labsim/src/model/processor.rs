@@ -132,7 +132,14 @@ impl<M: Memory> Processor<M> {
     /// The rest of a [quick](Self::quick) access.
     #[inline(never)]
     pub fn touch(&mut self, pa: u64) {
-        self.touch_cache(Port::Data, pa);
+        self.touch_line(Port::Data, pa);
+    }
+
+    #[inline(always)]
+    fn touch_line(&mut self, port: Port, pa: u64) {
+        if !self.hierarchy.as_mut().is_some_and(|caches| caches.hit(port, pa)) {
+            self.touch_cache(port, pa);
+        }
     }
 
     /// A quick access that ends in the line behind its own, at `last`. False: [`access`](Self::access) has to see to it.
@@ -160,7 +167,7 @@ impl<M: Memory> Processor<M> {
         for line in 0..lines {
             let pa = pa + (line << LINE);
             if self.hierarchy.as_ref().is_some_and(|caches| !caches.is_newest(Port::Code, pa)) {
-                self.touch_cache(Port::Code, pa);
+                self.touch_line(Port::Code, pa);
             }
         }
         true
