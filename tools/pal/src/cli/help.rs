@@ -55,7 +55,7 @@ The same guest elsewhere:
                                       more expensive walks of nested tables
   cargo pal run --lab zen3 --lab-from session --exec true
                                       without a model of the boot: half the time
-  cargo pal run --lab zen3 --lab-from session --page-trace pages --exec 'sh /w.sh'
+  cargo pal run --lab zen3 --lab-from session --page-trace pages --exec true
                                       for `cargo pal replace --trace pages`
   cargo pal run --lab zen3 --lab-model tlb --lab-check miss --exec true
   cargo pal run --lab zen3 --deterministic --exec true
