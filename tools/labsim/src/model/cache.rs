@@ -19,11 +19,15 @@ const EMPTY: u32 = u32::MAX;
 pub const REACH: u64 = (EMPTY as u64) << super::hierarchy::LINE;
 /// Ways of a set at most with [`Policy::Plru`]: nodes of a tree in one word.
 pub const PLRU_WAYS: usize = 64;
+/// Bytes of a line of the host's caches, as they usually are.
+const HOST_LINE: usize = 64;
 
 /// One cache.
 pub struct Cache {
-    /// The ways of each set: for LRU in the order of use, the last one first.
+    /// The ways of each set: for LRU in the order of use, the last one first. They begin at `begin`, with one of the host's lines, so
+    /// that a set of 16 ways is one line.
     lines: Box<[AtomicU32]>,
+    begin: usize,
     /// The line of each set that was used last: a hit there changes nothing that any policy looks at. Empty for LRU.
     newest: Box<[AtomicU32]>,
     /// PLRU: a bit for each node of the set's tree, the root's is bit 1; set if the right half is to go. Bit 0: no way is empty. FIFO:
@@ -53,9 +57,12 @@ impl Cache {
         let empty = |count: usize| (0..count).map(|_| AtomicU32::new(EMPTY)).collect();
         let sets = lines / ways;
         let ordered = policy == Policy::Lru;
+        let words: Box<[AtomicU32]> = empty(lines + HOST_LINE / size_of::<AtomicU32>());
+        let begin = words.as_ptr().align_offset(HOST_LINE).min(HOST_LINE / size_of::<AtomicU32>());
         let has_state = matches!(policy, Policy::Plru | Policy::Fifo);
         Cache {
-            lines: empty(lines),
+            lines: words,
+            begin,
             newest: empty(if ordered { 0 } else { sets }),
             state: (0..if has_state { sets } else { 0 }).map(|_| AtomicU64::new(0)).collect(),
             paths: if policy == Policy::Plru {
@@ -77,13 +84,22 @@ impl Cache {
         set as usize
     }
 
+    #[inline(always)]
+    fn ways_of(&self, set: usize) -> &[AtomicU32] {
+        let first = self.begin + set * self.ways;
+        &self.lines[first..first + self.ways]
+    }
+
     /// The usual hit: the line is the newest of its set. Here and elsewhere, lines are below [`REACH`].
     #[inline(always)]
     pub fn is_newest(&self, line: u64) -> bool {
         let line = line as u32;
         let set = self.set(line);
-        let newest =
-            if self.policy == Policy::Lru { self.lines.get(set * self.ways) } else { self.newest.get(set) };
+        let newest = if self.policy == Policy::Lru {
+            self.lines.get(self.begin + set * self.ways)
+        } else {
+            self.newest.get(set)
+        };
         newest.is_some_and(|newest| newest.load(Relaxed) == line)
     }
 
@@ -92,7 +108,7 @@ impl Cache {
     pub fn touch(&self, line: u64) -> bool {
         let line = line as u32;
         let set = self.set(line);
-        let ways = &self.lines[set * self.ways..(set + 1) * self.ways];
+        let ways = self.ways_of(set);
         if self.policy == Policy::Lru { touch_ordered(ways, line) } else { self.touch_in(set, ways, line) }
     }
 
@@ -105,7 +121,8 @@ impl Cache {
         }
         let line = line as u32;
         let set = self.set(line);
-        let ways = self.lines.get_mut(set * self.ways..(set + 1) * self.ways);
+        let first = self.begin + set * self.ways;
+        let ways = self.lines.get_mut(first..first + self.ways);
         let Some(way) = ways.and_then(|ways| own_way_of(ways, line)) else { return false };
         let (Some(newest), Some(tree), Some((nodes, right))) =
             (self.newest.get_mut(set), self.state.get_mut(set), self.paths.get(way))
@@ -183,7 +200,7 @@ impl Cache {
         let is_absent = !self.contains(line);
         if is_absent {
             let set = self.set(line as u32);
-            let ways = &self.lines[set * self.ways..(set + 1) * self.ways];
+            let ways = self.ways_of(set);
             if self.policy == Policy::Lru {
                 touch_ordered(ways, line as u32);
             } else {
@@ -212,8 +229,7 @@ impl Cache {
     /// Whether the line is there; changes nothing.
     #[inline]
     pub fn contains(&self, line: u64) -> bool {
-        let first = self.set(line as u32) * self.ways;
-        way_of(&self.lines[first..first + self.ways], line as u32).is_some()
+        way_of(self.ways_of(self.set(line as u32)), line as u32).is_some()
     }
 }
 

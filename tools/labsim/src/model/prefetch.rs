@@ -23,6 +23,8 @@ pub struct Prefetcher {
     /// The page of each stream, apart from the rest, because each miss looks at all of them.
     pages: Box<[u64]>,
     streams: Box<[Stream]>,
+    /// The streams that were hit last: a copy has two, in turn.
+    recent: [usize; 2],
     degree: u64,
     clock: u64,
 }
@@ -34,6 +36,7 @@ impl Prefetcher {
         Prefetcher {
             pages: vec![u64::MAX; streams].into(),
             streams: vec![empty; streams].into(),
+            recent: [0; 2],
             degree,
             clock: 0,
         }
@@ -44,10 +47,16 @@ impl Prefetcher {
     pub fn miss(&mut self, line: u64, mut bring: impl FnMut(u64)) {
         self.clock += 1;
         let page = line / LINES;
-        let Some(known) = position(self.pages.len(), |stream| self.pages[stream] == page) else {
+        let is_it = |stream: &usize| self.pages.get(*stream) == Some(&page);
+        let recent = self.recent.iter().copied().find(is_it);
+        let Some(known) = recent.or_else(|| position(self.pages.len(), |stream| self.pages[stream] == page))
+        else {
             self.begin(page, line);
             return;
         };
+        if self.recent[0] != known {
+            self.recent = [known, self.recent[0]];
+        }
         let stream = &mut self.streams[known];
         let step = line as i64 - stream.last as i64;
         let follows = step != 0 && step == stream.stride && step.abs() <= LONGEST;
