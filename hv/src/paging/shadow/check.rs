@@ -105,6 +105,9 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
         let page = pool.page(id);
         let role = page.key.role();
         let is_table = role.source == Source::Table;
+        if page.deferred && (page.is_linked() || role.level != 1) {
+            return Err(self.report("a page is linked and was not compared", id, 0, None));
+        }
         if is_table {
             let frame = Hfn(page.key.number());
             if self.frame(page.gfn.base()) != Some(frame) {

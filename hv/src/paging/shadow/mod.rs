@@ -66,7 +66,7 @@ use crate::mem::table_memory::TableMemory;
 use alloc::vec::Vec;
 use guard::Guards;
 use leaf_lookup::LeafCache;
-use left_out::LeftOut;
+use left_out::{LeftOut, Step};
 use pool::{PageId, Pool};
 use role::Key;
 use root::Recent;
@@ -174,6 +174,9 @@ pub struct Tuning {
     pub demand: bool,
     /// Flushes of single pages that exit, where they need not always, for half of `quiet`.
     pub invlpgs: u8,
+    /// Entries of level 1 that are compared at once when the guest comes back from nested tables, at most: pages with more wait
+    /// until they are used.
+    pub compared: u32,
 }
 
 impl Default for Tuning {
@@ -186,6 +189,7 @@ impl Default for Tuning {
             quiet: 8,
             demand: true,
             invlpgs: 128,
+            compared: 8 << 10,
         }
     }
 }
@@ -356,8 +360,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// The page with this key, found in step with the guest's table, or made.
     fn page(&mut self, key: Key, gfn: Gfn, memory: &impl GuestMemory) -> PageId {
         if let Some(id) = self.pool.find(key) {
+            let page = self.pool.page(id);
             // The flushes that others hear of empty the pages above level 1.
-            if self.pool.page(id).unsync && key.level() == 1 {
+            if page.unsync && key.level() == 1 || page.deferred && !self.left_out.is(Step::CompareDeferred) {
                 self.resync_page(memory, id);
             }
             if self.upper_unsync {

@@ -21,6 +21,7 @@ mod entries;
 mod grow;
 mod leaves;
 mod limit;
+mod page;
 mod release;
 mod shared;
 mod stock;
@@ -31,6 +32,8 @@ mod unfilled;
 use chunks::Chunks;
 pub(super) use leaves::is_stale;
 pub use limit::Limit;
+pub(super) use page::Page;
+use page::{NO_TABLE, State};
 use shared::Shared;
 use stock::{Frames, Stack};
 use tables::{Filter, Tables};
@@ -52,134 +55,6 @@ const HEAD: u32 = 1 << 31;
 
 /// An index of a page.
 pub(super) type PageId = u32;
-
-/// A shadow page. Sixteen make a piece.
-#[derive(Debug)]
-#[repr(align(256))]
-pub(super) struct Page {
-    pub key: Key,
-    /// Where the guest's table is, for [`Source::Table`](super::role::Source::Table).
-    pub gfn: Gfn,
-    /// Where the shadow page is; [`NO_TABLE`] if it has no memory at the moment.
-    pub frame: Hfn,
-    /// The guest may write its table: entries may be out of date until the next flush.
-    pub unsync: bool,
-    /// And goes on to until it is moved back: see [`agile`](super::agile).
-    pub nested: bool,
-    /// There may be nested pages below it.
-    pub nested_below: bool,
-    /// The comparison of nested pages that was here last.
-    pub synced: u64,
-    /// Writes to the guest's table since a fault last led through this page.
-    pub writes: u8,
-    /// Flush points in a row at which nothing had changed (if `unsync`).
-    pub quiet: u8,
-    /// What the [writes to its table](super::demand) were like.
-    pub writing: Writing,
-    in_use: bool,
-    /// Free, but its entries are still there and on their lists.
-    stale: bool,
-    /// Used since the hand of the clock came by.
-    referenced: bool,
-    /// The operation that last used it: not evicted during the same.
-    stamp: u64,
-    /// Counts links to it that went.
-    unlinked: u32,
-    /// One bit for each present entry.
-    present: [u64; ENTRIES / 64],
-    /// Where what is known about its entries is, for 64 of them each; 0 where nothing is known.
-    chunks: [u64; ENTRIES / 64],
-    /// One bit for each entry that is absent: see [`unfilled`].
-    absent: [u64; ENTRIES / 64],
-    /// The first entry that points to it.
-    parents: u32,
-    /// The next page on the list of its number, or of free pages.
-    next: u32,
-}
-
-/// The frame of a page without memory.
-const NO_TABLE: Hfn = Hfn(0);
-
-impl Page {
-    /// One that stands for nothing and has no memory.
-    const fn bare(next: PageId) -> Page {
-        Page {
-            key: Key::VOID,
-            gfn: Gfn(0),
-            frame: NO_TABLE,
-            unsync: false,
-            nested: false,
-            nested_below: false,
-            synced: 0,
-            writes: 0,
-            quiet: 0,
-            writing: Writing::NEW,
-            in_use: false,
-            stale: false,
-            referenced: false,
-            stamp: 0,
-            unlinked: 0,
-            present: [0; ENTRIES / 64],
-            chunks: [0; ENTRIES / 64],
-            absent: [0; ENTRIES / 64],
-            parents: NONE,
-            next,
-        }
-    }
-
-    /// Whether it stands for anything.
-    pub(super) fn is_in_use(&self) -> bool {
-        self.in_use
-    }
-
-    /// All entries, a bit for each: which are present.
-    #[inline(always)]
-    pub(super) fn all_present(&self) -> [u64; ENTRIES / 64] {
-        self.present
-    }
-
-    /// 64 entries, among them this one.
-    #[inline(always)]
-    pub(super) fn present_around(&self, index: usize) -> u64 {
-        self.present[word(index)]
-    }
-
-    /// Whether an entry is present.
-    #[inline(always)]
-    pub(super) fn is_present(&self, index: usize) -> bool {
-        self.present[word(index)] >> (index % 64) & 1 != 0
-    }
-
-    /// Whether an entry points to it.
-    #[inline(always)]
-    pub(super) fn is_linked(&self) -> bool {
-        self.parents != NONE
-    }
-
-    /// The first empty entry from `index` on.
-    #[inline]
-    pub(super) fn next_empty(&self, index: usize) -> Option<usize> {
-        let mut word = index / 64;
-        let mut bits = !self.present.get(word)? & u64::MAX << (index % 64);
-        while bits == 0 {
-            word += 1;
-            bits = !*self.present.get(word)?;
-        }
-        Some(word * 64 + bits.trailing_zeros() as usize)
-    }
-
-    /// The first present entry from `index` on.
-    #[inline]
-    pub(super) fn next_present(&self, index: usize) -> Option<usize> {
-        let mut word = index / 64;
-        let mut bits = self.present.get(word)? & u64::MAX << (index % 64);
-        while bits == 0 {
-            word += 1;
-            bits = *self.present.get(word)?;
-        }
-        Some(word * 64 + bits.trailing_zeros() as usize)
-    }
-}
 
 /// All shadow pages of one engine.
 #[derive(Debug)]
@@ -278,7 +153,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     pub(super) fn use_root(&mut self, id: PageId, key: Key) -> Option<Hfn> {
         let operation = self.operation + 1;
         let page = self.page_mut(id);
-        if !page.in_use || page.key != key {
+        if !page.is_in_use() || page.key != key {
             return None;
         }
         (page.referenced, page.stamp) = (true, operation);
@@ -374,8 +249,9 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let next = core::mem::replace(&mut self.buckets[bucket], id);
         let page = self.page_mut(id);
         (page.key, page.gfn, page.next) = (key, gfn, next);
-        (page.unsync, page.in_use, page.writes, page.quiet) = (false, true, 0, 0);
-        (page.nested, page.nested_below, page.synced, page.writing) = (false, false, 0, Writing::NEW);
+        (page.state, page.unsync, page.writes, page.quiet) = (State::InUse, false, 0, 0);
+        (page.nested, page.nested_below, page.deferred) = (false, false, false);
+        (page.synced, page.writing) = (0, Writing::NEW);
         if key.is_table() {
             let region = self.region_2m(Hfn(key.number()));
             self.pt_count_2m[region] += 1;

@@ -7,8 +7,13 @@
 //!
 //! A table is compared as at a flush of everything by the guest: entries of level 1 by what they were made from; links further up
 //! stay where the guest's entry leads to the same table with the same rights. Parts of large pages are linked again by faults.
+//!
+//! Upper tables come first, so that tables of level 1 to which nothing leads any more are not compared. These have most of the
+//! entries, and an AMD processor has marked all that it has walked: beyond [`Tuning::compared`](super::Tuning::compared) entries the links
+//! to them are cut, and each is compared when a fault [links it again](Shadow::page). So the time of a change is bounded by the
+//! number of pages, and not by that of their entries; pages that are not used any more cost nothing further.
 
-use super::pool::{PageId, is_stale};
+use super::pool::{Page, PageId, is_stale};
 use super::role::Key;
 use super::root::Recent;
 use super::shootdown::View;
@@ -48,23 +53,41 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.dying = None;
         // Tables that the guest writes itself, and could have written before.
         self.resync_all(memory, |_| None);
+        let may_differ = |page: &Page, is_upper: bool| {
+            let is_one = page.is_in_use() && page.key.is_table() && (page.key.level() > 1) == is_upper;
+            is_one && !page.unsync && is_written(page.gfn)
+        };
         for id in 0..self.pool.end() {
-            let page = self.pool.page(id);
-            let key = page.key;
-            if !page.is_in_use() || !key.is_table() || page.unsync || !is_written(page.gfn) {
-                continue;
-            }
-            // The processor would deliver faults there without an exit, and the guest may have made the entries present.
-            self.pool.forget_all_absent(id);
-            match key.level() {
-                1 => _ = self.resync_page(memory, id),
-                _ => self.compare_links(p2m, memory, physical_bits, id),
+            if may_differ(self.pool.page(id), true) {
+                // The processor would deliver faults there without an exit, and the guest may have made the entries present.
+                self.pool.forget_all_absent(id);
+                self.compare_links(p2m, memory, physical_bits, id);
             }
         }
         self.drop_unlinked();
+        let mut rest = self.tuning.compared;
+        for id in 0..self.pool.end() {
+            if may_differ(self.pool.page(id), false) {
+                self.pool.forget_all_absent(id);
+                let entries = self.pool.page(id).count_present();
+                if self.pool.page(id).is_linked() && entries <= rest {
+                    rest -= entries;
+                    self.resync_page(memory, id);
+                } else {
+                    self.defer(id);
+                }
+            }
+        }
         // Faults find their pages again.
         self.pool.forget_paths();
         (Reload, self.pool.take_owed_and(TlbFlush::All))
+    }
+
+    /// Leaves a page of level 1 to be compared when it is linked next. Nothing leads to it until then.
+    fn defer(&mut self, id: PageId) {
+        self.pool.unlink(id);
+        self.pool.page_mut(id).deferred = true;
+        self.statistics.deferred += 1;
     }
 
     /// Drops the entries of a page above level 1 that say something else than the guest's entries say now.

@@ -19,6 +19,8 @@ pub struct Statistics {
     pub unsynced: u64,
     /// Entries dropped because they had changed by a flush.
     pub resynced_entries: u64,
+    /// Pages left to be compared when they are linked next, after the guest came back from nested tables.
+    pub deferred: u64,
     /// Shadow pages dropped because their table was only written.
     pub floods: u64,
     /// Shadow pages dropped because nothing pointed to them any more.
@@ -34,7 +36,7 @@ pub struct Statistics {
 
 impl Statistics {
     /// All counters with their names in statistics and telemetry.
-    pub fn named(&self) -> [(&'static str, u64); 16] {
+    pub fn named(&self) -> [(&'static str, u64); 17] {
         [
             (key::PAGES, self.pages),
             (key::BYTES, self.bytes),
@@ -50,6 +52,7 @@ impl Statistics {
             (key::EVICTIONS, self.evictions),
             (key::UNSYNCED, self.unsynced),
             (key::RESYNCED_ENTRIES, self.resynced_entries),
+            (key::DEFERRED, self.deferred),
             (key::FLOODS, self.floods),
             (key::SHOOTDOWNS, self.shootdowns),
         ]

@@ -291,6 +291,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             self.pool.clear(id);
             return true;
         }
+        self.pool.page_mut(id).deferred = false;
         match key.entry_bytes() {
             4 => self.resync_entries::<4>(memory, id, key),
             _ => self.resync_entries::<8>(memory, id, key),

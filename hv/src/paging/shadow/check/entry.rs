@@ -33,7 +33,8 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
         let Some((at, now)) = self.guest_entry(id, index) else {
             return Err(self.report("the guest's entry cannot be read", id, index, None));
         };
-        let guest = if pool.page(id).unsync { pool.guest_pte(id, index) } else { now };
+        let page = pool.page(id);
+        let guest = if page.unsync || page.deferred { pool.guest_pte(id, index) } else { now };
         // Tables that cannot be written keep the bits that they have.
         let guest = if self.p2m.promised(at).writable().is_none() { guest | ACCESSED | DIRTY } else { guest };
         if guest & ACCESSED == 0 {

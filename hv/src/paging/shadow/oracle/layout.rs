@@ -59,6 +59,7 @@ pub fn tuning(random: &mut Random) -> (Tuning, usize) {
         quiet: [1, 3][choose(2) as usize],
         demand: choose(4) != 0,
         invlpgs: [1, 3, u8::MAX][choose(3) as usize],
+        compared: [0, 2, 1 << 20][choose(3) as usize],
     };
     (tuning, [16, 24, 64, 64][choose(4) as usize])
 }

@@ -12,7 +12,7 @@ pub(in super::super) type Broken = (&'static str, PageId, usize);
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// The pages in use.
     pub(in super::super) fn ids(&self) -> impl Iterator<Item = PageId> + '_ {
-        (0..self.pages.len() as PageId).filter(|&id| self.page(id).in_use)
+        (0..self.pages.len() as PageId).filter(|&id| self.page(id).is_in_use())
     }
 
     /// One of the entries that point to a page.
@@ -28,7 +28,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             let first = self.lists[self.reverse_map(to.0, level)];
             self.list(first).map(Self::place).find(|&(id, index)| {
                 let raw = self.entry(id, index);
-                self.page(id).in_use
+                self.page(id).is_in_use()
                     && raw & leaf_address(level) == to.0
                     && self.page(id).key.level() == level
                     && raw & WRITE != 0
@@ -129,12 +129,12 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             {
                 return Err(("an entry that is not filled is wrong", id, index));
             }
-            if !page.in_use && !page.stale && (there > 0 || page.parents != NONE) {
+            if page.state == State::Free && (there > 0 || page.parents != NONE) {
                 return Err(("a free page is used", id, 0));
             }
             total += there;
         }
-        if self.root.is_some_and(|root| !self.page(root).in_use) {
+        if self.root.is_some_and(|root| !self.page(root).is_in_use()) {
             return Err(("the root is a free page", 0, 0));
         }
         if self.owed != TlbFlush::None {

@@ -344,7 +344,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// All leaves: page, index, entry.
     #[cfg(test)]
     pub(in super::super) fn leaves(&self) -> impl Iterator<Item = (PageId, usize, u64)> + '_ {
-        let ids = (0..self.pages.len() as PageId).filter(|&id| self.page(id).in_use);
+        let ids = (0..self.pages.len() as PageId).filter(|&id| self.page(id).is_in_use());
         let entries =
             ids.flat_map(move |id| (0..ENTRIES).map(move |index| (id, index, self.entry(id, index))));
         entries.filter(|&(id, index, raw)| raw & PRESENT != 0 && self.child(id, index).is_none())

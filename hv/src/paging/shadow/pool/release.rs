@@ -38,7 +38,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             self.page_mut(previous.expect("a page is on the list of its number")).next = next;
         }
         self.direct -= usize::from(key.is_direct());
-        self.page_mut(id).in_use = false;
+        self.page_mut(id).state = State::Free;
         self.retire(id);
         self.released += 1;
         if self.released.is_multiple_of(TRIM_EVERY) {
@@ -49,7 +49,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// The pages whose guest table is in one of these runs of frames.
     pub(in super::super) fn tables_in(&self, runs: &[(Hfn, u64)]) -> Vec<PageId> {
         let is_hit =
-            |page: &Page| page.in_use && page.key.is_table() && meets(runs, Hfn(page.key.number()), 1);
+            |page: &Page| page.is_in_use() && page.key.is_table() && meets(runs, Hfn(page.key.number()), 1);
         (0..self.used).filter(|&id| is_hit(self.page(id))).collect()
     }
 
@@ -58,7 +58,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let mut any = false;
         for id in 0..self.used {
             let page = self.page(id);
-            if !page.in_use || page.key.is_top() {
+            if !page.is_in_use() || page.key.is_top() {
                 continue;
             }
             let level = page.key.level();
@@ -85,8 +85,8 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         // Backwards, so that the first ones are used again first.
         for id in (0..core::mem::take(&mut self.used)).rev() {
             let page = self.page_mut(id);
-            if core::mem::take(&mut page.in_use) {
-                page.stale = true;
+            if page.is_in_use() {
+                page.state = State::Stale;
                 let number = page.key.number();
                 let (bucket, region) = (self.bucket(number), self.region_2m(Hfn(number)));
                 self.buckets[bucket] = NONE;
@@ -102,9 +102,10 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// Clears a free page of what was left there when all were freed.
     pub(super) fn sweep(&mut self, id: PageId) {
-        if !core::mem::take(&mut self.page_mut(id).stale) {
+        if self.page(id).state != State::Stale {
             return;
         }
+        self.page_mut(id).state = State::Free;
         // No processor remembers these entries: everything was flushed.
         let stale = self.stale;
         self.unlink(id);
@@ -145,7 +146,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             self.hand = (self.hand + 1) % used;
             let keep = self.page(id).stamp == self.operation || self.is_root(id);
             let page = self.page_mut(id);
-            if page.in_use && !keep && !core::mem::take(&mut page.referenced) {
+            if page.is_in_use() && !keep && !core::mem::take(&mut page.referenced) {
                 return id;
             }
         }
@@ -153,7 +154,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     }
 
     /// Makes what points to a page not present.
-    fn unlink(&mut self, id: PageId) {
+    pub(in super::super) fn unlink(&mut self, id: PageId) {
         while self.page(id).parents != NONE {
             let (parent, index) = Self::place(self.page(id).parents);
             self.zap(parent, index);

@@ -109,7 +109,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     pub(in super::super) fn lost_roots(&self) -> bool {
         self.roots().any(|root| {
             let page = self.page(root);
-            !page.in_use || page.key.is_direct()
+            !page.is_in_use() || page.key.is_direct()
         })
     }
 

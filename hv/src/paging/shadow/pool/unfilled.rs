@@ -109,8 +109,8 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     pub(super) fn is_rightly_unfilled(&self, id: PageId, index: usize) -> bool {
         let page = self.page(id);
         // A page for pointers uses four of its entries.
-        let is_pointer = page.key.is_top() && index < 4 && (page.in_use || page.stale);
+        let is_pointer = page.key.is_top() && index < 4 && page.state != State::Free;
         let wanted = if self.is_absent(id, index) || is_pointer { 0 } else { self.marker };
-        self.memory.load(page.frame, index) == wanted || !page.in_use && !page.stale && index < 4
+        self.memory.load(page.frame, index) == wanted || page.state == State::Free && index < 4
     }
 }

@@ -10,6 +10,7 @@ use crate::paging::format::ept::Ept;
 use crate::paging::format::npt::Npt;
 use crate::paging::p2m::P2m;
 use crate::paging::range::GpaRange;
+use crate::paging::shadow::left_out::{LeftOut, Step};
 use crate::paging::shadow::tests::{HOST, STATE, with_guest_on};
 use crate::paging::shadow::{AddressSpace, PageFault, Shadow, ShadowOutcome, Tuning};
 use crate::paging::vm_memory::VmMemory;
@@ -62,6 +63,48 @@ fn resumes<F: PteFormat>() {
 fn pages_of_tables_that_say_the_same_stay() {
     resumes::<Npt>();
     resumes::<Ept>();
+}
+
+/// More entries than are compared at once: the page stays, nothing leads to it until it is used. Its second entry is changed
+/// meanwhile, a fault at the first links it. Where the second leads then, if it leads anywhere.
+fn second_page_after_deferral(left_out: Option<Step>) -> Option<u64> {
+    let mut result = None;
+    with_guest_on::<Npt>(|p2m, write, host, shadow| {
+        shadow.tuning = Tuning { compared: 1, window: 1, ..shadow.tuning };
+        shadow.left_out = LeftOut(left_out);
+        let memory = VmMemory::new(p2m, host);
+        let space = AddressSpace::new(p2m, &memory, &STATE);
+        let touch = |shadow: &mut Shadow<&Arena, Npt>, gva| {
+            let (outcome, _) = shadow.fault(space, PageFault::new(Gva(gva), Access::READ));
+            assert!(matches!(outcome, ShadowOutcome::Filled { .. }));
+        };
+        write(4 * PAGE_SIZE + 8, (6 * PAGE_SIZE) | 0x27);
+        touch(shadow, 0);
+        touch(shadow, PAGE_SIZE);
+        let first = shadow.code(Gva(0), true).expect("just filled");
+        shadow.leave();
+        write(4 * PAGE_SIZE + 8, (7 * PAGE_SIZE) | 0x27);
+        let (_, _all) = shadow.resume(p2m, &memory, 40, |_| true);
+        let _all = shadow.load(space);
+        shadow.check(p2m, &memory, &STATE).unwrap();
+        let found = [0, PAGE_SIZE].map(|gva| shadow.code(Gva(gva), true));
+        assert_eq!(found, [None, None], "a processor finds nothing in it");
+        assert_eq!((shadow.statistics().pages, shadow.statistics().deferred), (4, 1));
+        touch(shadow, 0);
+        assert_eq!(shadow.statistics().pages_made, 4, "the same page");
+        if left_out.is_none() {
+            shadow.check(p2m, &memory, &STATE).unwrap();
+        }
+        assert_eq!(shadow.code(Gva(0), true), Some(first));
+        result = shadow.code(Gva(PAGE_SIZE), true).map(|now| (now.0 - first.0) / PAGE_SIZE);
+    });
+    result
+}
+
+#[test]
+fn a_page_that_is_deferred_is_compared_when_it_is_used() {
+    assert_eq!(second_page_after_deferral(None), None, "what has changed is gone");
+    assert_eq!(second_page_after_deferral(Some(Step::CompareDeferred)), Some(1), "the mistake is seen");
 }
 
 /// A large page: its accessed bit, which the walk has set, is set again after the guest has cleared it.
