@@ -46,8 +46,8 @@ pub struct Cache {
 /// What was in a cache.
 #[derive(Default)]
 pub struct Saved {
-    /// The lines, and then the newest of each set.
-    words: Vec<u32>,
+    lines: Vec<u32>,
+    newest: Vec<u32>,
     state: Vec<u64>,
 }
 
@@ -212,17 +212,19 @@ impl Cache {
 
     /// Writes down what is in it, but for the numbers of [`Policy::Random`].
     pub fn save(&self, saved: &mut Saved) {
-        let all = [&self.lines, &self.newest];
-        saved.words.clear();
-        saved.words.extend(all.into_iter().flatten().map(|word| word.load(Relaxed)));
+        // Of slices, whose lengths are known before: at each exit of agile paging this copies some ten thousand words.
+        saved.lines.clear();
+        saved.lines.extend(self.lines.iter().map(|word| word.load(Relaxed)));
+        saved.newest.clear();
+        saved.newest.extend(self.newest.iter().map(|word| word.load(Relaxed)));
         saved.state.clear();
         saved.state.extend(self.state.iter().map(|word| word.load(Relaxed)));
     }
 
     /// Brings back what was written down.
     pub fn restore(&self, saved: &Saved) {
-        let all = [&self.lines, &self.newest];
-        all.into_iter().flatten().zip(&saved.words).for_each(|(word, known)| word.store(*known, Relaxed));
+        self.lines.iter().zip(&saved.lines).for_each(|(word, known)| word.store(*known, Relaxed));
+        self.newest.iter().zip(&saved.newest).for_each(|(word, known)| word.store(*known, Relaxed));
         self.state.iter().zip(&saved.state).for_each(|(word, known)| word.store(*known, Relaxed));
     }
 
