@@ -72,6 +72,11 @@ impl<'a> Bench<'a> {
         plan.log(&self.inputs_of(plan))
     }
 
+    /// Whether two cells are the same run.
+    pub fn is_alike(&self, one: &Plan, other: &Plan) -> bool {
+        self.inputs_of(one) == self.inputs_of(other)
+    }
+
     /// The hash of all that a cell depends on, also of the versions of the programs that are fetched for its workload. Where these
     /// are not to be had the cell will say so itself.
     fn inputs_of(&self, plan: &Plan) -> String {

@@ -1,14 +1,14 @@
 //! How a comparison is run: first the cells that training begins with, then the others that need none and what training takes besides,
 //! then the models, and the cells of what was trained. Where cells run side by side, a processor waits at the end of each of these.
 
-use std::path::Path;
+use std::{cmp::Reverse, path::Path};
 
 use anyhow::Result;
 
 use super::{
     board::Bench,
     cell::{Cell, Plan},
-    learn::{self, PROFILE, Source, profile_scale},
+    learn::{self, PROFILE, RANDOM, Source, profile_scale},
     plan::{Class, Comparison},
     store::Failed,
 };
@@ -46,7 +46,12 @@ impl Comparison {
         let (needed, others): (Vec<&Plan>, Vec<&Plan>) = first.iter().partition(is_needed);
         done.perform(&needed.into_iter().cloned().collect::<Vec<_>>())?;
         let further = self.further(&first, &classes, &mut done, &folder)?;
+        // Of the same inputs as one that is learnt from: that one's figures are its own.
+        let (alike, others): (Vec<&Plan>, Vec<&Plan>) =
+            others.into_iter().partition(|plan| further.iter().any(|it| done.bench.is_alike(it, plan)));
         done.perform(&others.into_iter().chain(&further).cloned().collect::<Vec<_>>())?;
+        done.kept.extend_from_slice(&done.cells);
+        done.perform(&alike.into_iter().cloned().collect::<Vec<_>>())?;
         drop(lock);
         let mut plans = Vec::new();
         for class in &classes {
@@ -90,7 +95,7 @@ impl Comparison {
             let before = first.iter().filter(|plan| wanted && class.comes_after(plan));
             for plan in before {
                 let work_ns = done.source(plan).and_then(|source| source.work_ns);
-                let profile = self.plan(plan.workload, PROFILE, PROFILE, 1);
+                let profile = self.plan(plan.workload, PROFILE, RANDOM, 1);
                 let scale_milli = profile_scale(plan.scale_milli, work_ns);
                 let profile = logged(Plan { scale_milli, ..profile });
                 // One serves all classes.
@@ -133,18 +138,33 @@ struct Done<'a, S> {
 }
 
 impl<S: Fn(&[Cell], &[Failed]) -> Result<()> + Sync> Done<'_, S> {
-    /// Runs more cells.
+    /// Runs more cells: those that take long first, so that no processor is left with one of them at the end.
     fn perform(&mut self, plans: &[Plan]) -> Result<()> {
         if plans.is_empty() {
             return Ok(());
         }
+        let mut plans = plans.to_vec();
+        plans.sort_by_cached_key(|plan| Reverse(self.expected(plan)));
         let save = |more: &[Cell], wrong: &[Failed]| {
             (self.save)(&[&self.cells, more].concat(), &[&self.failed, wrong].concat())
         };
-        let (more, wrong) = self.bench.perform(plans, &self.kept, self.needs.ui, save)?;
+        let (more, wrong) = self.bench.perform(&plans, &self.kept, self.needs.ui, save)?;
         self.cells.extend(more);
         self.failed.extend(wrong);
         Ok(())
+    }
+
+    /// How long a cell will take, compared with others: by what other policies have taken for the same work. The processor of agile
+    /// paging is modelled with twice the effort.
+    fn expected(&self, plan: &Plan) -> u64 {
+        let per_scale = |cell: &Cell| {
+            let (begin, end) = cell.work_ns?;
+            Some(end.saturating_sub(begin) / u64::from(cell.scale_milli.max(1)))
+        };
+        let nanos =
+            self.cells.iter().filter(|cell| cell.workload == plan.workload).filter_map(per_scale).max();
+        let times = if plan.mode.starts_with("agile") { 2 } else { 1 };
+        nanos.unwrap_or(0).saturating_mul(u64::from(plan.scale_milli)).saturating_mul(times)
     }
 
     /// A cell that is learnt from; `None`: no log of it is kept.
