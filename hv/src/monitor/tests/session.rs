@@ -7,6 +7,7 @@ use crate::device::{Nanos, layout, message::Messages};
 use crate::mem::guest_memory::GuestMemory;
 use crate::monitor::Monitor;
 use crate::monitor::vms::{Action, State, Vms as _};
+use crate::paging::policy::spaces::Spent;
 use crate::paging::shadow::Limit;
 use crate::vcpu::testing::{Scene, TSC_KHZ};
 use crate::vm::regions::Regions;
@@ -267,7 +268,8 @@ fn address_spaces_are_shown_with_their_tables() {
     assert!(text.starts_with(expected), "{text}");
     for (root, ms) in [(0x5000, 6), (0x1000, 8)] {
         let mut spaces = scene.vm.translation.spaces();
-        let _moved = spaces.as_mut().unwrap().charge(root, ms * 1_000_000, 0, 0);
+        let spent = Spent { ran: ms * 1_000_000, cost: 0, faults: None };
+        let _moved = spaces.as_mut().unwrap().charge(root, spent, 0);
     }
     let text = answer(&mut scene, "agile");
     let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();

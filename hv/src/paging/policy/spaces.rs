@@ -10,6 +10,8 @@
 //!   faults that fill the tables, and where the second costs less by a quarter, so do the next ones.
 //! - It tries again after some time of its own, which doubles each time that the trial fails, and is the first one again
 //!   after a trial that went well for as long. A trial that fails is paid for first: it is a hundredth of the time until the next.
+//! - Where the guest's page faults are known (the guest kit counts them), a trial that could only fail is put off: as long as the
+//!   faults of the last window would cost too much on shadow tables. What one costs is learnt from trials that have failed.
 
 use abi::policy::Commodity;
 use abi::telemetry::key;
@@ -25,6 +27,11 @@ const DOUBLINGS: u32 = 3;
 const TRIAL_SHARE: u64 = 100;
 /// Windows in a row that cost too much and end a trial.
 const WINDOWS_TO_FAIL: u8 = 2;
+/// What a page fault of the guest costs on shadow tables until a trial has told, in nanoseconds: two exits and the work for them, on
+/// a processor of some GHz.
+const FAULT_COST: u64 = 2000;
+/// Page faults in a trial from which their cost is learnt: with fewer, most of what it cost was something else.
+const FAULTS_TO_LEARN: u64 = 256;
 
 /// The policy's parameters, in nanoseconds of an address space's own time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +54,24 @@ impl From<Commodity> for Times {
     }
 }
 
+impl Times {
+    /// Whether shadow tables that cost `cost` of `ran` nanoseconds cost too much.
+    fn is_too_much(&self, ran: u64, cost: u64) -> bool {
+        u128::from(cost) * 1000 > u128::from(ran) * u128::from(self.cost_milli)
+    }
+}
+
+/// What an address space has spent since it was charged last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spent {
+    /// For how long it has run, in nanoseconds.
+    pub ran: u64,
+    /// What of that went to its shadow tables.
+    pub cost: u64,
+    /// The guest's page faults; `None`: they are not known.
+    pub faults: Option<u64>,
+}
+
 /// What is known of an address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
@@ -58,6 +83,8 @@ pub struct Space {
     pub own: u64,
     /// What the shadow tables have cost of that, in nanoseconds.
     pub cost: u64,
+    /// Page faults of its own, as far as they are known.
+    pub faults: u64,
     /// How often the engine has changed.
     pub changes: u32,
     /// When it ran last, in nanoseconds of the VM's time.
@@ -66,10 +93,12 @@ pub struct Space {
     window: (u64, u64),
     /// Windows in a row that cost too much.
     over: u8,
-    /// Own time and cost of the last window.
+    /// Own time and cost of the last window; on nested tables, what its page faults would have cost.
     before: (u64, u64),
-    /// What shadow tables had cost at the begin of the trial.
+    /// What shadow tables had cost at the begin of the trial, and the page faults until then; on nested tables, the page faults
+    /// until the begin of the window.
     cost_before_trial: u64,
+    faults_before: u64,
     /// Own time at the begin of the trial, or at which the next begins.
     at: u64,
     /// Trials in a row that have failed.
@@ -83,16 +112,19 @@ pub struct SpaceCounts {
     pub to_shadow: u64,
     /// And nested again.
     pub to_nested: u64,
+    /// Windows for which a trial was put off.
+    pub put_off: u64,
     /// Loads of CR3 that have exited on nested tables.
     pub nested_loads: u64,
 }
 
 impl SpaceCounts {
     /// All counters with their names in statistics and telemetry.
-    pub fn named(&self) -> [(&'static str, u64); 3] {
+    pub fn named(&self) -> [(&'static str, u64); 4] {
         [
             (key::SPACES_TO_SHADOW, self.to_shadow),
             (key::SPACES_TO_NESTED, self.to_nested),
+            (key::SPACES_PUT_OFF, self.put_off),
             (key::NESTED_CR3_LOADS, self.nested_loads),
         ]
     }
@@ -105,6 +137,8 @@ pub struct Spaces {
     known: Vec<Space>,
     /// How many of them are shadow.
     shadow: usize,
+    /// What a page fault costs on shadow tables, in nanoseconds.
+    fault_cost: u64,
     /// What has been decided.
     pub counts: SpaceCounts,
 }
@@ -116,6 +150,7 @@ impl Spaces {
             times: parameters.into(),
             known: Vec::with_capacity(MOST),
             shadow: 0,
+            fault_cost: FAULT_COST,
             counts: SpaceCounts::default(),
         }
     }
@@ -149,15 +184,27 @@ impl Spaces {
         self.shadow = self.known.iter().filter(|space| space.engine == Engine::Shadow).count();
     }
 
-    /// The address space has run for `ran` nanoseconds until `now`, of which `cost` went to its shadow tables; whether it is to change
-    /// its engine.
-    pub fn charge(&mut self, root: u64, ran: u64, cost: u64, now: u64) -> bool {
-        let times = self.times;
+    /// The address space has run until `now`, in nanoseconds of the VM's time; whether it is to change its engine.
+    pub fn charge(&mut self, root: u64, spent: Spent, now: u64) -> bool {
+        let Spent { ran, cost, faults } = spent;
+        let (times, fault_cost) = (self.times, self.fault_cost);
         let space = self.known(root, now);
         space.last = now;
         space.own = space.own.saturating_add(ran);
+        space.faults = space.faults.saturating_add(faults.unwrap_or(0));
         if space.engine == Engine::Nested {
+            let ran = space.own - space.window.0;
+            if ran >= times.window {
+                let would_cost = (space.faults - space.faults_before).saturating_mul(fault_cost);
+                space.before = (ran, would_cost);
+                (space.window.0, space.faults_before) = (space.own, space.faults);
+            }
             if space.own < space.at {
+                return false;
+            }
+            if faults.is_some() && times.is_too_much(space.before.0, space.before.1) {
+                space.at = space.own.saturating_add(times.window);
+                self.counts.put_off += 1;
                 return false;
             }
             space.begin(Engine::Shadow);
@@ -171,7 +218,7 @@ impl Spaces {
             return false;
         }
         space.window = (space.own, space.cost);
-        let is_over = u128::from(cost) * 1000 > u128::from(ran) * u128::from(times.cost_milli);
+        let is_over = times.is_too_much(ran, cost);
         let before = core::mem::replace(&mut space.before, (ran, cost));
         space.over = match space.over {
             _ if !is_over => 0,
@@ -186,9 +233,12 @@ impl Spaces {
         let failed = if went_well { 0 } else { space.failed };
         let trial = if went_well { 0 } else { space.cost - space.cost_before_trial };
         let wait = (times.retry << failed).max(trial.saturating_mul(TRIAL_SHARE));
+        let faults = space.faults - space.faults_before;
+        let learnt = (!went_well && faults >= FAULTS_TO_LEARN).then(|| trial / faults);
         space.begin(Engine::Nested);
         space.at = space.own.saturating_add(wait);
         space.failed = (failed + 1).min(DOUBLINGS);
+        self.fault_cost = learnt.unwrap_or(self.fault_cost);
         self.counts.to_nested += 1;
         self.count();
         true
@@ -209,12 +259,14 @@ impl Spaces {
                 engine,
                 own: 0,
                 cost: 0,
+                faults: 0,
                 changes: 0,
                 last: now,
                 window,
                 over: 0,
                 before: (0, 0),
                 cost_before_trial: 0,
+                faults_before: 0,
                 at,
                 failed: 0,
             });
@@ -231,7 +283,7 @@ impl Space {
         self.engine = engine;
         self.changes = self.changes.saturating_add(1);
         (self.window, self.over, self.at) = ((self.own, self.cost), 0, self.own);
-        self.cost_before_trial = self.cost;
+        (self.cost_before_trial, self.faults_before) = (self.cost, self.faults);
     }
 }
 
@@ -247,6 +299,10 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
+    const fn spent(ran: u64, cost: u64) -> Spent {
+        Spent { ran, cost, faults: None }
+    }
+
     fn spaces() -> Spaces {
         Spaces::new(Commodity { start_ms: 100, window_ms: 10, cost_milli: 50, retry_ms: 200 })
     }
@@ -260,7 +316,7 @@ mod tests {
             let costs = [if (100..110).contains(&ms) { MS } else { MS / 100 }, MS / 5];
             for (root, cost) in [0x1000, 0x2000].into_iter().zip(costs) {
                 let at = root as usize / 0x1000 - 1;
-                if spaces.charge(root, MS, cost, ms * MS) {
+                if spaces.charge(root, spent(MS, cost), ms * MS) {
                     changes[at].push((ms, spaces.engine(root)));
                 }
             }
@@ -280,7 +336,8 @@ mod tests {
     #[test]
     fn a_trial_that_went_well_resets_the_wait() {
         let mut spaces = spaces();
-        let mut run = |ms: u64, cost: u64| (0..ms).filter(|_| spaces.charge(0x1000, MS, cost, 0)).count();
+        let mut run =
+            |ms: u64, cost: u64| (0..ms).filter(|_| spaces.charge(0x1000, spent(MS, cost), 0)).count();
         let much = MS / 10;
         assert_eq!((run(100, 0), run(20, much), run(400, 0), run(20, much), run(800, 0)), (1, 1, 1, 1, 1));
         assert_eq!((run(200, 0), run(20, MS)), (0, 1), "for as long as the first wait");
@@ -290,11 +347,11 @@ mod tests {
     #[test]
     fn tables_that_fill_slower_and_slower_are_let_fill() {
         let mut spaces = spaces();
-        assert!(spaces.charge(0x1000, 100 * MS, 0, 0));
+        assert!(spaces.charge(0x1000, spent(100 * MS, 0), 0));
         for window in 0..12 {
             // As random accesses fill them: what is missing falls by a third in each window.
             let cost = MS * 2u64.pow(window) / 3u64.pow(window);
-            assert!((0..10).all(|_| !spaces.charge(0x1000, MS, cost, 0)), "window {window}");
+            assert!((0..10).all(|_| !spaces.charge(0x1000, spent(MS, cost), 0)), "window {window}");
         }
         assert_eq!(spaces.engine(0x1000), Engine::Shadow);
     }
@@ -302,22 +359,41 @@ mod tests {
     #[test]
     fn a_trial_that_fails_is_paid_for_before_the_next() {
         let mut spaces = spaces();
-        let mut run = |ms: u64, cost: u64| (0..ms).filter(|_| spaces.charge(0x1000, MS, cost, 0)).count();
+        let mut run =
+            |ms: u64, cost: u64| (0..ms).filter(|_| spaces.charge(0x1000, spent(MS, cost), 0)).count();
         assert_eq!((run(100, 0), run(20, MS)), (1, 1));
         assert_eq!((run(1999, 0), run(1, 0)), (0, 1), "100 times the 20 ms that it cost");
+    }
+
+    #[test]
+    fn a_trial_that_could_only_fail_is_put_off() {
+        let run = |spaces: &mut Spaces, ms: u64, faults: Option<u64>, cost: u64| {
+            (0..ms).filter(|_| spaces.charge(0x1000, Spent { ran: MS, cost, faults }, 0)).count()
+        };
+        // A fault costs 2 microseconds, as long as nothing else is known: 25 in a millisecond are too many.
+        let mut first = spaces();
+        assert_eq!(run(&mut first, 1000, Some(26), 0), 0);
+        assert_eq!((first.counts.put_off, first.engine(0x1000)), (91, Engine::Nested));
+        assert_eq!(run(&mut first, 20, Some(20), 0), 1, "when there are fewer");
+        assert_eq!(run(&mut spaces(), 100, None, 0), 1, "of nothing that is known");
+        // A trial that fails at 20 faults in a millisecond says that one costs 5 microseconds.
+        let mut second = spaces();
+        assert_eq!((run(&mut second, 100, Some(20), 0), run(&mut second, 20, Some(20), MS / 10)), (1, 1));
+        assert_eq!((second.fault_cost, run(&mut second, 10_000, Some(11), 0)), (5000, 0));
+        assert_eq!(run(&mut second, 20, Some(9), 0), 1);
     }
 
     #[test]
     fn what_is_known_is_bounded_and_can_be_forgotten() {
         let mut spaces = spaces();
         for root in 0..2 * MOST as u64 {
-            let _young = spaces.charge(root << 12, MS, 0, root);
+            let _young = spaces.charge(root << 12, spent(MS, 0), root);
         }
         assert_eq!(spaces.known.len(), MOST);
         assert!(spaces.iter().all(|space| space.root >> 12 >= MOST as u64), "the oldest went");
         assert!(!spaces.any_shadow());
         let root = MOST as u64 * 0x1000;
-        assert!(spaces.charge(root, 99 * MS, 0, 0) && spaces.any_shadow());
+        assert!(spaces.charge(root, spent(99 * MS, 0), 0) && spaces.any_shadow());
         spaces.forget(root);
         assert_eq!((spaces.engine(root), spaces.any_shadow()), (Engine::Nested, false));
         let eager = Spaces::new(Commodity { start_ms: 0, ..Commodity::default() });
@@ -329,7 +405,8 @@ mod tests {
         let mut spaces = spaces();
         for n in 0..10_000u64 {
             let huge = u64::MAX >> (n % 64);
-            let _any = spaces.charge(n % 3, huge, huge, huge);
+            let spent = Spent { ran: huge, cost: huge, faults: (n % 2 == 0).then_some(huge) };
+            let _any = spaces.charge(n % 3, spent, huge);
         }
     }
 }

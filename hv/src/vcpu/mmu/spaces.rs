@@ -13,6 +13,7 @@ use super::choose::publish;
 use crate::arch::state::{cr0, efer};
 use crate::device::Tsc;
 use crate::paging::engine::{Engine, Engines};
+use crate::paging::policy::spaces::Spent;
 use crate::virt::{FlushScope, Virt};
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
@@ -28,6 +29,8 @@ pub struct SpaceEntry {
     /// What the VCPU had run when this began, in ticks, and what shadow tables had cost it.
     ran: u64,
     cost: u64,
+    /// Page faults that the guest had counted then.
+    faults: u64,
     /// Loads of CR3 that have exited on nested tables.
     nested_loads: u64,
 }
@@ -68,21 +71,31 @@ pub(in crate::vcpu) fn loaded<V: Virt>(vcpu: &mut Vcpu<V>) {
 /// for each entry for which [`work::MMU`] was set.
 pub(super) fn follow<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, tsc: u64) {
     let (ran, cost, root) = (vcpu.ran_until(tsc), cost(vcpu), root(vcpu));
+    let is_counted = vcpu.counter_page.is_registered();
+    if is_counted {
+        let memory = vm.read_memory(&mut vcpu.work);
+        vcpu.counter_page.update(&memory.ram(), ran);
+    }
+    let faults = vcpu.counter_page.page_faults();
     let nanos = |ticks: u64| vm.clock.nanos(Tsc(ticks)).0;
     let entry = &mut vcpu.mmu.space;
     let mut spaces = vm.translation.spaces();
     let Some(spaces) = &mut *spaces else { return };
     let any = spaces.any_shadow();
     if let Some(root) = entry.root {
-        let spent = (nanos(ran.wrapping_sub(entry.ran)), nanos(cost.wrapping_sub(entry.cost)));
-        if spaces.charge(root, spent.0, spent.1, vm.nanos(tsc).0) {
+        let spent = Spent {
+            ran: nanos(ran.wrapping_sub(entry.ran)),
+            cost: nanos(cost.wrapping_sub(entry.cost)),
+            faults: is_counted.then(|| faults.wrapping_sub(entry.faults)),
+        };
+        if spaces.charge(root, spent, vm.nanos(tsc).0) {
             let to = spaces.engine(root).name();
             log::debug!("{}: the address space at CR3 {root:#x} uses {to} tables from now on", vm.name);
         }
     }
     spaces.counts.nested_loads += core::mem::take(&mut entry.nested_loads);
     entry.engine = root.map_or(Engine::Nested, |root| spaces.engine(root));
-    (entry.root, entry.ran, entry.cost) = (root, ran, cost);
+    (entry.root, entry.ran, entry.cost, entry.faults) = (root, ran, cost, faults);
     if any != spaces.any_shadow() {
         // From now on their loads of CR3 exit, or do not any more.
         let others = vm.mailboxes.iter().filter(|mailbox| mailbox.id() != vcpu.id);
