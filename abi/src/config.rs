@@ -139,7 +139,7 @@ pub mod keys {
         "name", "kernel", "initrd", "modules", "cmdline", "memory_mib", "vcpus", "weight", "cap", "affinity", "mode",
         "nested_page", "shadow_pages", "audit_shadow", "protocol", "permissive_msr", "test_device", "pv_clock", "restart", "mitigations", "cpu",
         "disks", "networks", "console", "entropy", "regions", "overcommit", "resident_mib", "replacement",
-        "fast_mib",
+        "balloon", "fast_mib",
     ];
     /// An element of `modules`.
     pub const MODULE: &[&str] = &["file", "cmdline"];

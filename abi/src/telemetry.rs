@@ -182,6 +182,8 @@ keys! {
     RESCUED = "rescued", WENT_OUT = "went_out", ZERO_PAGES = "zero_pages", INCOMPRESSIBLE = "incompressible",
     COMPRESSED_FROM = "compressed_from", COMPRESSED_TO = "compressed_to", IN_TICKS = "in_ticks", OUT_TICKS = "out_ticks",
     RESIDENT = "resident", STORED = "stored", STORE_FRAMES = "store_frames", STORE_LIMIT = "store_limit",
+    // stats.paging.balloon
+    BALLOON = "balloon", TARGET = "target", ACTUAL = "actual", INFLATED = "inflated", DEFLATED = "deflated", REPORTED = "reported",
     // stats.paging.tiers
     TIERS = "tiers", FAST_FRAMES = "fast_frames", FAST_SHARE = "fast_share", HOT_WAITING = "hot_waiting", WORKING_SET = "working_set",
     E_STATE = "e_state", MOVED_IN = "moved_in", MOVED_OUT = "moved_out", DISCARDED = "discarded", MOVES_BUSY = "moves_busy", MOVES_PINNED = "moves_pinned",

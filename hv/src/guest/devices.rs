@@ -1,7 +1,7 @@
 //! The virtio devices that a VM's configuration asks for.
 //!
 //! Called once for each VM when it is made. Device numbers on the bus follow the order of the configuration: disks,
-//! networks, console, entropy.
+//! networks, console, entropy, balloon.
 
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -75,6 +75,9 @@ pub fn make(
     }
     if config.devices.entropy {
         devices.entropy(Entropy::new(seed));
+    }
+    if config.devices.balloon {
+        devices.balloon();
     }
     Ok(devices.build())
 }

@@ -77,6 +77,8 @@ pub enum Command<'a> {
     Tiers(Option<TierState>),
     /// Show the fast memory of all VMs, or set the E-state of the one with this name first.
     AllTiers(Option<(&'a str, TierState)>),
+    /// Show the balloon of the VM with this name or of the selected one, or set how many MiB it is to have first.
+    Balloon(Option<&'a str>, Option<u64>),
     /// Show the host.
     Host,
     /// Act on the VM with this name, or on the selected one.
@@ -163,6 +165,8 @@ commands! {
         |words| words.regions();
     "tiers" "[all|[NAME] E0…E7|auto]" "show fast memory, or set an E-state (E0 all, E7 an eighth)" "tiers E3"
         |words| words.tiers();
+    "balloon" "[NAME] [MIB]" "show how much memory a guest has given back, or ask it for MIB" "balloon web 64"
+        |words| words.balloon();
     "host" "" "show the host's memory and TSC frequency" "host" |_| Ok(Command::Host);
     "pause" "[NAME]" "pause a VM; it stays paused after you quit the monitor" "pause web"
         |words| Ok(Command::Act(Action::Pause, words.next()));
@@ -320,6 +324,17 @@ impl<'a> Words<'a> {
             None => Ok(Command::Tiers(Some(state(word)?))),
             Some(wanted) => Ok(Command::AllTiers(Some((word, state(wanted)?)))),
         }
+    }
+
+    /// A VM's name, or a number of MiB, or both.
+    fn balloon(&mut self) -> Result<Command<'a>, ParseError<'a>> {
+        let Some(word) = self.next() else { return Ok(Command::Balloon(None, None)) };
+        let Some(mib) = self.next() else {
+            let mib = number(word);
+            return Ok(Command::Balloon(mib.is_none().then_some(word), mib));
+        };
+        let wanted = number(mib).ok_or(ParseError::Not(mib, "a number of MiB"))?;
+        Ok(Command::Balloon(Some(word), Some(wanted)))
     }
 
     fn mode(&mut self) -> Result<Option<Mode>, ParseError<'a>> {

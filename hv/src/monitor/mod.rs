@@ -24,7 +24,7 @@ use core::fmt::{self, Write};
 
 use command::Command;
 use line::{Editor, Entered};
-use show::{help, stats, tiers, vms as list};
+use show::{balloon, help, stats, tiers, vms as list};
 use view::HostReport;
 use vms::{Action, Refused, State, Vms};
 
@@ -186,6 +186,10 @@ fn perform<T: Terminal + Vms>(
             }
             Err(why) => writeln!(answer, "{why}")?,
         },
+        Command::Balloon(name, wanted) => {
+            let vm = name.map_or(Ok(*selected), |name| vms::find(on, name));
+            balloon::balloon(on, vm, wanted, answer)?;
+        }
         Command::AllTiers(wanted) => tiers::all(on, wanted, answer)?,
         Command::Act(action, name) => return act(action, name, on, *selected, answer),
         about_one => {

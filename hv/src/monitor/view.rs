@@ -85,6 +85,7 @@ impl<V: Virt, M: HostMemory> View<'_, V, M> {
             | Command::Host
             | Command::Vms
             | Command::AllTiers(_)
+            | Command::Balloon(..)
             | Command::LogLevel(_)
             | Command::Act(..)
             | Command::Select(_)

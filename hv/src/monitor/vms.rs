@@ -152,7 +152,7 @@ pub trait Vms {
     /// The row of one; `None` if it is absent.
     fn summary(&mut self, vm: usize) -> Option<Summary>;
 
-    /// Calls `f` on the selected one. False: it is absent.
+    /// Calls `f` on one, which is paused meanwhile. False: it is absent.
     fn look(&mut self, vm: usize, f: &mut Look<'_, Self::Virt, Self::Memory>) -> bool;
 
     /// Calls `f` on the fast memory of one, which goes on. False: it is absent, or has no part of any.

@@ -109,6 +109,10 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory, H: Host> Bus<'_, F, M, H> {
         if vm.virtio.wants_service() {
             self.left.work |= work::DEVICES;
         }
+        // Pages of the balloon: with no lock held.
+        if vm.virtio.has_named() {
+            self.left.work |= work::PAGER;
+        }
     }
 
     /// Lets `access` read and write guest memory; afterwards the shadow tables know what it has written.

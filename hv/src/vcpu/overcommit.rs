@@ -17,7 +17,7 @@ use crate::vm::{HostMemory, Vm};
 /// Batches between two looks at what else there is to do.
 const MOST_BATCHES: u32 = 4;
 
-/// After accesses to guest memory: has the run loop evict if that is due.
+/// After accesses to guest memory: has the run loop evict or discard if that is due.
 #[inline(always)]
 pub(super) fn note<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
     if vm.wants_pager() {
@@ -44,6 +44,14 @@ pub(super) fn serve<V: Virt, M: HostMemory, H: Host>(
         if let Some(stop) = failure(vcpu, vm) {
             return Some(stop);
         }
+        if vm.virtio.has_named() {
+            let changes = vm.discard(vcpu.id, &mut vcpu.work);
+            follow_changes(vcpu, changes);
+            if !vm.virtio.has_named() {
+                // The balloon is served again before the guest goes on, or the VCPU is idle.
+                vcpu.request(work::MAIL);
+            }
+        }
         if !vm.wants_pager() || host.is_wanted() {
             break;
         }
@@ -52,5 +60,9 @@ pub(super) fn serve<V: Virt, M: HostMemory, H: Host>(
     }
     // The rest comes after the next exit.
     note(vcpu, vm);
+    // Another VCPU was at work. The last one to look finds its pages stored.
+    if vm.virtio.has_named() {
+        vcpu.request(work::PAGER);
+    }
     None
 }

@@ -374,6 +374,13 @@ fn serve_pending<V: Virt, M: HostMemory, H: Host>(
         vcpu.work &= !work::HALTED;
     }
     if vcpu.work & (work::HALTED | work::WAITS) != 0 {
+        // Its balloon's pages are gone, and the device may have an interrupt for it; or another VCPU keeps it from taking them.
+        if vcpu.work & work::MAIL != 0 {
+            return None;
+        }
+        if vm.virtio.has_named() {
+            return Some(Return::Yield);
+        }
         mmu::spaces::halt(vcpu, vm);
         return Some(startup::sleeps_forever(vcpu, vm).map_or(Return::Idle, Return::Stop));
     }

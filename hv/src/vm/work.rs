@@ -40,5 +40,5 @@ pub const MOVE: u32 = 1 << 16;
 pub const TREE: u32 = 1 << 17;
 /// The VCPU is in a phase of regioning: look before each entry. See `vcpu::regions`.
 pub const PHASE: u32 = 1 << 18;
-/// Pages of an overcommitted VM are to be evicted, or it has to end.
+/// Pages of an overcommitted VM are to be evicted, or its balloon has named some, or it has to end.
 pub const PAGER: u32 = 1 << 19;

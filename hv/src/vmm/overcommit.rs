@@ -59,6 +59,7 @@ pub(super) fn pager<B: Backend>(
         resident: wanted.resident_mib.map(|mib| mib * MIB),
         shadow: shadow(config),
         vcpus: config.vcpus.into(),
+        discards: config.devices.balloon,
     };
     let too_small = || BuildError::Overcommit {
         wanted: config.memory_mib,
@@ -74,6 +75,9 @@ pub(super) fn pager<B: Backend>(
     let frames = unsafe { PagerFrames::reserve(owner, budget.frames()) }.ok_or_else(too_small)?;
     let pager = Pager::new(span(config.memory_mib), budget, wanted.replacement, Box::new(frames));
     let pager = pager.map_err(|_| BuildError::Room("pager"))?;
+    if config.devices.balloon {
+        pager.expect_discards().map_err(|_| BuildError::Room("pager"))?;
+    }
     ::log::info!(
         "{}: overcommitted: of {} MiB, {} MiB in frames at a time, {} MiB for compressed pages; {}",
         config.name,

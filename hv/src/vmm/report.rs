@@ -230,6 +230,25 @@ fn pager<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(json: &mut Json<'_>, vm
     json.end()
 }
 
+/// The `balloon` object of `paging`: what the guest gives back, in pages.
+fn balloon<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
+    json: &mut Json<'_>,
+    vm: &Vm<F, M>,
+) -> fmt::Result {
+    let Some(now) = vm.virtio.balloon_counts() else { return Ok(()) };
+    json.begin_object(key::BALLOON)?;
+    for (name, pages) in [
+        (key::TARGET, now.target.into()),
+        (key::ACTUAL, now.actual.into()),
+        (key::INFLATED, now.inflated),
+        (key::DEFLATED, now.deflated),
+        (key::REPORTED, now.reported),
+    ] {
+        json.number(name, pages)?;
+    }
+    json.end()
+}
+
 /// The `tiers` object of `paging`: what a VM has of the fast memory, and what has moved.
 fn tiers<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(json: &mut Json<'_>, vm: &Vm<F, M>) -> fmt::Result {
     let Some(tiers) = &vm.tiers else { return Ok(()) };
@@ -300,6 +319,7 @@ fn paging<V: Virt, M: HostMemory>(
     }
     regions(json, vcpu, vm)?;
     pager(json, vm)?;
+    balloon(json, vm)?;
     tiers(json, vm)?;
     if let Some((statistics, agile)) =
         vm.shadow.lock().as_ref().map(|shadow| (shadow.statistics(), shadow.agile_counts()))

@@ -4,13 +4,18 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
+use super::monitor::{ask, enter, leave};
 use super::{Case, boot::read_stats, only, stress::here};
-use crate::context::Context;
+use crate::{context::Context, pty::Person};
 
 pub const CASES: &[Case] = &[
     only("qemu-svm", "overcommit: stress in a third of its memory", third)
         .also(&["shadow"])
         .more(&["switch=50", "agile"]),
+    only("qemu-svm", "overcommit: free pages that a guest reports", reports)
+        .also(&["shadow"])
+        .more(&["switch=50", "agile"]),
+    only("qemu-svm", "overcommit: a balloon by the monitor", balloon),
     only("qemu-svm", "overcommit: two guests of 512 MiB in 768 MiB", two)
         .more(&["shadow", "switch=50", "agile"])
         .at_length(),
@@ -84,4 +89,65 @@ fn two(context: &Context) -> Result<()> {
         ensure!(out > 10_000, "{name}: {stats}");
     }
     Ok(())
+}
+
+/// A file of 60 MiB in memory comes and goes.
+const FILL: &str =
+    "seq 1 150000 > /tmp/m; for i in $(seq 1 60); do cat /tmp/m; done > /tmp/fill; rm /tmp/fill /tmp/m";
+
+/// Linux reports free pages by itself, some seconds later, and uses them again: what was in them is neither kept nor missed.
+fn reports(context: &Context) -> Result<()> {
+    let (put, stats) = (format!("{}:/stress", context.stress[0].display()), context.path("stats.json"));
+    let command = format!("{FILL}; sleep 8; /stress 1 1");
+    let base = ["--mem", "256", "--overcommit", "--resident", "60", "--balloon", "--put", &put];
+    let more = ["--exec", &command, "--stats", &stats, "--timeout", "500"];
+    context.run(&[&base[..], &more].concat())?.status(0)?.prints(&here(&context.stress[0], &["1", "1"])?)?;
+    let stats = read_stats(&stats)?;
+    let paging = &stats["guests"][0]["paging"];
+    let counted = |of: &str, name: &str| paging[of][name].as_u64().unwrap_or(0);
+    // Most of the file, in blocks of 2 MiB: from frames and from the store.
+    ensure!(counted("balloon", "reported") > 10_000 && counted("pager", "discarded") > 10_000, "{stats}");
+    ensure!(counted("pager", "went_out") > 5_000, "{stats}");
+    Ok(())
+}
+
+/// A person asks the guest for memory, sees it come, and gives it back.
+fn balloon(context: &Context) -> Result<()> {
+    let mut person =
+        Person::start(context, &["--mem", "256", "--overcommit", "--resident", "100", "--balloon"])?;
+    person.sees("guest:")?;
+    let work = format!("{FILL}; echo filled $((40 + 2))\r");
+    person.types(&work)?;
+    person.sees("filled 42")?;
+    enter(&mut person)?;
+    ask(&mut person, "balloon", &["balloon of guest: 0 bytes wanted, 0 bytes there"])?;
+    ask(&mut person, "balloon 256", &["cannot give 256 of them"])?;
+    ask(&mut person, "balloon other 1", &["no VM named other"])?;
+    for (mib, bytes) in [("96", "96 MiB"), ("16", "16 MiB"), ("0", "0 bytes")] {
+        ask(&mut person, &format!("balloon guest {mib}"), &[&format!("{bytes} wanted, ")])?;
+        until_there(&mut person, bytes)?;
+    }
+    // All of it went in and came out, and what had been in use was dropped.
+    ask(&mut person, "balloon", &["since its start 96 MiB in, 96 MiB out"])?;
+    leave(&mut person, "resumed")?;
+    person.types(&work)?;
+    person.sees("filled 42")?;
+    person.types("exit\r")?;
+    ensure!(person.ends()? == Some(0), "{}", person.shown);
+    Ok(())
+}
+
+/// Lets the guest run until its balloon is as large as it is to be, and enters the monitor.
+fn until_there(person: &mut Person, bytes: &str) -> Result<()> {
+    for _ in 0..100 {
+        leave(person, "resumed")?;
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        enter(person)?;
+        let before = person.shown.len();
+        ask(person, "balloon", &["since its start"])?;
+        if person.shown[before..].contains(&format!("{bytes} wanted, {bytes} there")) {
+            return Ok(());
+        }
+    }
+    anyhow::bail!("the guest does not answer\n{}", person.shown)
 }

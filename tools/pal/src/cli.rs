@@ -103,9 +103,10 @@ pub enum Command {
 }
 
 /// What makes no sense without a guest.
-const GUEST_OPTIONS: [&str; 27] = [
+const GUEST_OPTIONS: [&str; 28] = [
     "append",
     "audit_shadow",
+    "balloon",
     "disk",
     "entropy",
     "exec",
@@ -134,9 +135,10 @@ const GUEST_OPTIONS: [&str; 27] = [
 ];
 
 /// What a description says in their place.
-const DESCRIBED: [&str; 30] = [
+const DESCRIBED: [&str; 31] = [
     "append",
     "audit_shadow",
+    "balloon",
     "disk",
     "entropy",
     "exec",
@@ -210,6 +212,9 @@ pub struct RunArgs {
     /// The policy by which its pages are evicted: clock, clock-pro, seq, apr, lru, s3-fifo or sieve. Default: clock
     #[arg(long, value_name = "POLICY", requires = "overcommit", value_parser = replacement(), help_heading = "Machine")]
     pub replacement: Option<Replacement>,
+    /// Give an overcommitted guest a balloon (virtio): it gives free memory back, and more when the monitor's `balloon` asks
+    #[arg(long, requires = "overcommit", help_heading = "Machine")]
+    pub balloon: bool,
     /// Fast memory beside the machine's other memory, which hot pages of guests are moved to: MIB more, or MIB@MIB for a
     /// part of the machine's memory (how much, and where it begins). On a lab machine all other memory is its slow tier
     #[arg(long, value_name = "MIB[@MIB]", help_heading = "Machine")]
@@ -501,7 +506,7 @@ pub enum Machine {
 impl RunArgs {
     /// Whether the guest gets virtio devices.
     pub fn has_devices(&self) -> bool {
-        !self.disk.is_empty() || !self.net.is_empty() || self.virtio_console || self.entropy
+        !self.disk.is_empty() || !self.net.is_empty() || self.virtio_console || self.entropy || self.balloon
     }
 
     /// Whether one instruction is one nanosecond.

@@ -144,6 +144,13 @@ impl Device {
         }
     }
 
+    /// Tells the driver that the configuration has changed.
+    pub(super) fn notify_config(&mut self, messages: &mut Messages) {
+        if self.status & status::DRIVER_OK != 0 {
+            self.interrupt(ISR_CONFIG, self.config_vector, messages);
+        }
+    }
+
     fn interrupt(&mut self, cause: u8, vector: u16, messages: &mut Messages) {
         if self.msix.is_enabled() {
             self.msix.send(vector, messages);

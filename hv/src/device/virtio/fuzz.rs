@@ -13,6 +13,8 @@ static DISK: [u8; 5000] = [0x5a; 5000];
 static PAGES: disk::FewPages = disk::FewPages::new(1);
 /// Guest memory: small, so that rings and buffers lie upon each other.
 const MEMORY: usize = 0x8000;
+/// The number of the balloon.
+const BALLOON: u8 = 4;
 
 /// Sets two VMs up with arbitrary rings and drives their devices with arbitrary bytes: nothing may panic or go on for ever, a
 /// device that needs a reset serves nothing, and disks hold no more than their size.
@@ -23,13 +25,13 @@ pub fn fuzz_one(data: &[u8]) {
         let mut devices = Builder::new(vm);
         devices.block(Block::new(disk::RamDisk::new(&DISK, vm == 1, &PAGES), "disk"));
         devices.net(Mac([2, 0, 0, 0, 0, vm as u8]), &switch).expect("memory").console();
-        devices.entropy(Entropy::new([0; 32]));
+        devices.entropy(Entropy::new([0; 32])).balloon();
         (devices.build(), VecMemory::new(MEMORY))
     });
     let features = input.u32();
     for (devices, memory) in &vms {
         fill(memory, input.u64());
-        (0..4).for_each(|slot| start(devices, slot, features, memory, &mut input));
+        (0..5).for_each(|slot| start(devices, slot, features, memory, &mut input));
     }
     while let Some(op) = input.byte() {
         let (devices, memory) = &vms[usize::from(op & 1)];
@@ -82,7 +84,7 @@ fn start(devices: &Virtio, slot: u8, features: u32, memory: &VecMemory, input: &
     write(8, 4, 0);
     write(12, 4, u64::from(features) & (INDIRECT | EVENT_INDEX));
     write(20, 1, 0xb);
-    for queue in 0..2 {
+    for queue in 0..if slot == BALLOON { 5 } else { 2 } {
         write(22, 2, queue);
         write(24, 2, 1 << (input.byte().unwrap_or(3) & 7));
         for area in [32, 40, 48] {
@@ -98,14 +100,31 @@ fn start(devices: &Virtio, slot: u8, features: u32, memory: &VecMemory, input: &
     write(20, 1, 0xf);
 }
 
+/// What the pager does with the pages that the balloon has named.
+fn discard(devices: &Virtio, memory: &VecMemory, input: &mut Input<'_>) {
+    let (mut count, mut messages) = (0, Messages::new());
+    let had_some = devices.has_named();
+    devices.take_named(|_| count += 1);
+    assert!(had_some == (count > 0) && count <= 256 && !devices.has_named());
+    if count > 0 {
+        // Nothing more is named, and no chain comes back, before these are gone.
+        let before = devices.balloon_counts().map(|counts| (counts.inflated, counts.reported));
+        let _woken = devices.serve(BALLOON, input.byte().unwrap_or(0) % 5, memory, &mut messages);
+        let after = devices.balloon_counts().map(|counts| (counts.inflated, counts.reported));
+        assert!(before == after && !devices.has_named());
+    }
+    devices.discarded();
+    devices.set_balloon(input.u32(), &mut messages);
+}
+
 fn operate(op: u8, devices: &Virtio, memory: &VecMemory, input: &mut Input<'_>) {
     let mut messages = Messages::new();
-    let slot = op & 3;
+    let slot = if op & 15 == 15 { BALLOON } else { op & 3 };
     let size = 1 << (op >> 2 & 3);
     let common = |devices: &Virtio| devices.read(slot, 20, 1) as u8;
     match op >> 4 {
         0 | 1 => {
-            let (queue, count) = (input.byte().unwrap_or(0) & 1, input.byte().unwrap_or(0) & 7);
+            let (queue, count) = (input.byte().unwrap_or(0) % 5, input.byte().unwrap_or(0) & 7);
             offer(devices, slot, queue, count.into(), memory);
             let stopped = common(devices) & status::NEEDS_RESET != 0;
             let mut before = [0; MEMORY];
@@ -130,9 +149,10 @@ fn operate(op: u8, devices: &Virtio, memory: &VecMemory, input: &mut Input<'_>) 
             fill(memory, input.u64());
             start(devices, slot, input.u32(), memory, input);
         }
-        _ => {
+        6 => {
             let _woken = devices.serve_next(memory, &mut messages);
         }
+        _ => discard(devices, memory, input),
     }
     assert!(devices.lines() & !0x000f_0000 == 0, "PCI's pins");
 }

@@ -1,8 +1,8 @@
-//! Virtio devices on PCI: block, network, console, entropy (Virtual I/O Device, version 1.2, without the legacy interface).
+//! Virtio devices on PCI: block, network, console, entropy, balloon (Virtual I/O Device, version 1.2, without the legacy interface).
 //!
 //! From the guest inwards: [`function`] is a device's configuration space, [`registers`] its BAR, [`device`] what these
-//! registers mean, [`queue`] and [`chain`] the rings in guest memory; [`block`], [`net`], [`console`] and [`entropy`] are
-//! what serves a chain, and [`switch`] joins the network devices of all VMs.
+//! registers mean, [`queue`] and [`chain`] the rings in guest memory; [`block`], [`net`], [`console`], [`entropy`] and
+//! [`balloon`] are what serves a chain, and [`switch`] joins the network devices of all VMs.
 //!
 //! [`Virtio`] is all devices of a VM, each behind a lock of its own. The chipset decodes addresses, keeps configuration
 //! space, and calls [`Virtio::read`] and [`Virtio::write`]: a write to a queue's doorbell comes back as
@@ -12,6 +12,8 @@
 //!
 //! Order of locks: chipset, memory, device, shadow tables, switch.
 
+mod access;
+pub mod balloon;
 pub mod block;
 pub mod chain;
 pub mod console;
@@ -33,7 +35,7 @@ mod tests;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use spin::Mutex;
 
@@ -75,6 +77,10 @@ struct Devices {
     turn: AtomicU32,
     /// The console's number.
     console: Option<u8>,
+    /// The balloon's.
+    balloon: Option<u8>,
+    /// It has named pages to discard.
+    has_named: AtomicBool,
 }
 
 /// Makes the devices of a VM, in the order in which they appear on the bus.
@@ -84,12 +90,13 @@ pub struct Builder {
     waiting: Arc<AtomicU32>,
     models: Vec<Model>,
     console: Option<u8>,
+    balloon: Option<u8>,
 }
 
 impl Builder {
     /// For the VM of number `vm`.
     pub fn new(vm: u32) -> Builder {
-        Builder { vm, waiting: Arc::default(), models: Vec::new(), console: None }
+        Builder { vm, waiting: Arc::default(), models: Vec::new(), console: None, balloon: None }
     }
 
     /// Adds a block device.
@@ -115,6 +122,15 @@ impl Builder {
         self.add(Model::Entropy(entropy))
     }
 
+    /// Adds a balloon, one at most. Where no pager holds the VM's memory its pages stay as they are.
+    pub fn balloon(&mut self) -> &mut Self {
+        if self.balloon.is_some() || self.models.len() >= MAX_DEVICES {
+            return self;
+        }
+        self.balloon = Some(self.models.len() as u8);
+        self.add(Model::Balloon(Box::default()))
+    }
+
     /// Devices beyond [`MAX_DEVICES`] are left out; the configuration allows no more.
     fn add(&mut self, model: Model) -> &mut Self {
         if self.models.len() < MAX_DEVICES {
@@ -126,9 +142,9 @@ impl Builder {
     /// The devices.
     pub fn build(self) -> Virtio {
         let slots = self.models.into_iter().map(|model| Mutex::new(Box::new(Device::new(model)))).collect();
-        let console = self.console;
-        let (lines, turn) = (AtomicU32::new(0), AtomicU32::new(0));
-        Virtio(Arc::new(Devices { slots, lines, waiting: self.waiting, turn, console }))
+        let (console, balloon) = (self.console, self.balloon);
+        let (lines, turn, has_named) = (AtomicU32::new(0), AtomicU32::new(0), AtomicBool::new(false));
+        Virtio(Arc::new(Devices { slots, lines, waiting: self.waiting, turn, console, balloon, has_named }))
     }
 }
 
@@ -180,6 +196,9 @@ impl Virtio {
             self.0.lines.fetch_or(bit, Ordering::Release);
         } else {
             self.0.lines.fetch_and(!bit, Ordering::Release);
+        }
+        if let Model::Balloon(balloon) = &device.model {
+            self.0.has_named.store(balloon.has_named(), Ordering::SeqCst);
         }
         result
     }
@@ -262,47 +281,5 @@ impl Virtio {
     #[inline]
     pub fn wants_service(&self) -> bool {
         self.0.waiting.load(Ordering::Acquire) != 0
-    }
-
-    /// Bytes of console input that there is room for; `None`: the guest does not use this console.
-    pub fn console_room(&self) -> Option<usize> {
-        self.console(|device, console| device.then(|| console.room())).flatten()
-    }
-
-    /// A byte of console input.
-    pub fn console_input(&self, byte: u8) {
-        self.console(|_, console| console.type_byte(byte));
-        self.0.console.into_iter().for_each(|slot| self.wait(slot, true));
-    }
-
-    /// Whether [`Virtio::console_output`] has something.
-    pub fn has_output(&self) -> bool {
-        self.console(|_, console| console.has_output()).unwrap_or(false)
-    }
-
-    /// The host's console takes output again.
-    pub fn resume_output(&self) {
-        if self.has_output()
-            && let Some(slot) = self.0.console
-        {
-            self.wait(slot, true);
-        }
-    }
-
-    /// Takes the next byte that the console shows.
-    pub fn console_output(&self) -> Option<u8> {
-        let byte = self.console(|_, console| console.take_output())??;
-        // Chains that found no room wait without a notification.
-        self.wait(self.0.console?, true);
-        Some(byte)
-    }
-
-    fn console<R>(&self, f: impl FnOnce(bool, &mut Console) -> R) -> Option<R> {
-        let mut device = self.0.slots.get(usize::from(self.0.console?))?.lock();
-        let running = device.is_running();
-        match &mut device.model {
-            Model::Console(console) => Some(f(running, console)),
-            _ => None,
-        }
     }
 }

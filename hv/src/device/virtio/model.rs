@@ -1,5 +1,8 @@
 //! What the kinds of device have in common: the transport asks, each kind answers.
 
+use alloc::boxed::Box;
+
+use super::balloon::{self, Balloon};
 use super::block::Block;
 use super::chain::Chain;
 use super::console::Console;
@@ -10,7 +13,7 @@ use super::switch::Woken;
 use crate::mem::guest_memory::GuestMemory;
 
 /// Queues of a device at most.
-pub const MAX_QUEUES: usize = 2;
+pub const MAX_QUEUES: usize = balloon::QUEUES;
 
 /// What became of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +31,7 @@ pub(super) enum Model {
     Net(Net),
     Console(Console),
     Entropy(Entropy),
+    Balloon(Box<Balloon>),
 }
 
 impl Model {
@@ -38,6 +42,7 @@ impl Model {
             Model::Block(_) => 2,
             Model::Console(_) => 3,
             Model::Entropy(_) => 4,
+            Model::Balloon(_) => 5,
         }
     }
 
@@ -47,7 +52,7 @@ impl Model {
             Model::Net(_) => 0x02_0000,
             Model::Block(_) => 0x01_8000,
             Model::Console(_) => 0x07_8000,
-            Model::Entropy(_) => 0xff_0000,
+            Model::Entropy(_) | Model::Balloon(_) => 0xff_0000,
         }
     }
 
@@ -55,6 +60,7 @@ impl Model {
         match self {
             Model::Net(_) | Model::Console(_) => 2,
             Model::Block(_) | Model::Entropy(_) => 1,
+            Model::Balloon(_) => balloon::QUEUES,
         }
     }
 
@@ -63,6 +69,7 @@ impl Model {
         match self {
             Model::Block(block) => block.features(),
             Model::Net(_) => Net::FEATURES,
+            Model::Balloon(_) => Balloon::FEATURES,
             Model::Console(_) | Model::Entropy(_) => 0,
         }
     }
@@ -72,7 +79,15 @@ impl Model {
         match self {
             Model::Block(block) => block.config(offset),
             Model::Net(net) => net.config(offset),
+            Model::Balloon(balloon) => balloon.config(offset),
             Model::Console(_) | Model::Entropy(_) => 0,
+        }
+    }
+
+    /// The driver writes the bits in `mask` of the dword at `offset` of the device's configuration.
+    pub(super) fn set_config(&mut self, offset: u64, mask: u32, bits: u32) {
+        if let Model::Balloon(balloon) = self {
+            balloon.set_config(offset, mask, bits);
         }
     }
 
@@ -82,6 +97,7 @@ impl Model {
             Model::Block(_) | Model::Entropy(_) => true,
             Model::Net(net) => net.is_ready(queue),
             Model::Console(console) => console.is_ready(queue),
+            Model::Balloon(balloon) => balloon.is_ready(queue),
         }
     }
 
@@ -98,6 +114,7 @@ impl Model {
             Model::Net(net) => net.serve(queue, chain, memory, woken),
             Model::Console(console) => console.serve(queue, chain, memory),
             Model::Entropy(entropy) => entropy.serve(chain, memory),
+            Model::Balloon(balloon) => balloon.serve(queue, chain, memory),
         }
     }
 
@@ -106,6 +123,7 @@ impl Model {
         match self {
             Model::Net(net) => net.reset(),
             Model::Console(console) => console.reset(),
+            Model::Balloon(balloon) => balloon.reset(),
             Model::Block(_) | Model::Entropy(_) => {}
         }
     }

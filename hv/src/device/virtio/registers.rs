@@ -61,6 +61,9 @@ impl Device {
         if COMMON.contains(&offset) {
             let (mask, bits) = lanes::write(value, offset as u32, size);
             self.write_common(offset & !3, mask, bits, messages);
+        } else if CONFIG.contains(&offset) {
+            let (mask, bits) = lanes::write(value, offset as u32, size);
+            self.model.set_config((offset - CONFIG.start) & !3, mask, bits);
         } else if TABLE.contains(&offset) {
             self.msix.write(offset - TABLE.start, size, value, messages);
         }

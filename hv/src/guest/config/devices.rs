@@ -49,6 +49,8 @@ pub struct DeviceConfig {
     pub console: Console,
     /// A source of random numbers.
     pub entropy: bool,
+    /// A balloon, for the memory of overcommitted guests.
+    pub balloon: bool,
 }
 
 impl DeviceConfig {
@@ -58,6 +60,7 @@ impl DeviceConfig {
             networks: table.strings("networks")?,
             console: table.choice("console", Console::WORDS)?,
             entropy: table.boolean("entropy")?.unwrap_or(false),
+            balloon: table.boolean("balloon")?.unwrap_or(false),
         })
     }
 

@@ -233,6 +233,11 @@ impl VmConfig {
         }
         cpu::validate(self.hidden, self.vcpus)?;
         self.devices.validate()?;
+        if self.devices.balloon && self.overcommit.is_none() {
+            return Err(
+                "`balloon` is for guests with `overcommit = true`; add that, or leave it out".to_string()
+            );
+        }
         if let Some(overcommit) = &self.overcommit {
             overcommit.validate(self.memory_mib)?;
             if self.fast_mib.is_some_and(|mib| mib > 0) {

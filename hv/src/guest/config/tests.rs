@@ -159,8 +159,12 @@ fn overcommitted_guests_say_so() {
     assert_eq!((read("overcommit = false\n"), read("overcommit = true\n")), (None, Some(plain)));
     let chosen = read("overcommit = true\nresident_mib = 32\nreplacement = \"s3-fifo\"\n");
     assert_eq!(chosen, Some(Overcommit { resident_mib: Some(32), replacement: Replacement::S3Fifo }));
+    let with_balloon = format!("{MINIMAL}overcommit = true\nballoon = true\n");
+    assert!(Config::parse(with_balloon.as_bytes()).unwrap().vm[0].devices.balloon);
     for (more, complaint) in [
         ("resident_mib = 32\n", "`resident_mib` is for guests with `overcommit = true`"),
+        ("balloon = true\n", "`balloon` is for guests with `overcommit = true`"),
+        ("overcommit = true\nballoon = 1\n", "`balloon` must be true or false"),
         ("replacement = \"clock\"\n", "`replacement` is for guests with `overcommit = true`"),
         ("overcommit = true\nreplacement = \"fifo\"\n", "use one of clock, clock-pro, seq"),
         ("overcommit = true\nresident_mib = 3\n", "the least is 4"),

@@ -32,6 +32,8 @@ pub struct Wish {
     pub shadow: u64,
     /// VCPUs.
     pub vcpus: u64,
+    /// It has a balloon.
+    pub discards: bool,
 }
 
 impl Budget {
@@ -52,7 +54,9 @@ impl Budget {
     /// the memory, or what was chosen does not fit.
     pub fn divide(share: u64, wish: Wish) -> Option<Budget> {
         let memory = wish.memory;
-        let usable = share.checked_sub(overhead(memory, wish.shadow, wish.vcpus))?;
+        // What arrives in place of pages that were discarded: eight bytes for each that is resident.
+        let arrivals = if wish.discards { memory / 512 } else { 0 };
+        let usable = share.checked_sub(overhead(memory, wish.shadow, wish.vcpus) + arrivals)?;
         let resident = match wish.resident {
             Some(resident) => resident.min(memory),
             None => {
@@ -86,7 +90,7 @@ mod tests {
 
     fn wish(memory_mib: u64, resident_mib: Option<u64>) -> Wish {
         let resident = resident_mib.map(|mib| mib * MIB);
-        Wish { memory: memory_mib * MIB, resident, shadow: memory_mib * MIB / 50, vcpus: 1 }
+        Wish { memory: memory_mib * MIB, resident, shadow: memory_mib * MIB / 50, vcpus: 1, discards: false }
     }
 
     #[test]

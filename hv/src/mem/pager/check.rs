@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use super::place::{Packed, Place};
 use super::state::State;
+use crate::mem::replace::NONE;
 
 impl State {
     pub(super) fn lose_all(&mut self) {
@@ -18,27 +19,33 @@ impl State {
 
     pub(super) fn check(&self) {
         self.store.check();
-        let (mut seen, mut stored) = ([0u32; 2], 0);
+        let (mut seen, mut stored) = ([0; 3], 0);
         for number in 0..self.places.len() {
             match self.places[number].get() {
                 Place::Resident(slot) => {
                     assert!(slot < self.resident && self.slots[slot as usize].number as usize == number);
                     seen[0] += 1;
                 }
-                Place::Arrived | Place::Leaving => seen[1] += 1,
+                Place::Arrived(entry) => {
+                    assert!(self.arrivals.get(entry).is_some_and(|page| page.number as usize == number));
+                    seen[1] += 1;
+                }
+                Place::Leaving => seen[2] += 1,
                 Place::Stored(_) => stored += 1,
                 Place::Zero { .. } => {}
             }
         }
-        assert_eq!(seen, [self.resident, (self.arrived.len() + self.leaving.len()) as u32]);
-        assert_eq!(self.stored, stored);
-        let arrived = self.arrived.iter().map(|page| (page, Place::Arrived));
-        for (page, place) in arrived.chain(self.leaving.iter().map(|page| (page, Place::Leaving))) {
-            assert_eq!(self.places[page.number as usize].get(), place);
+        let leaving = self.leaving.iter().filter(|page| page.number != NONE);
+        for page in leaving.clone() {
+            assert_eq!(self.places[page.number as usize].get(), Place::Leaving);
         }
-        let all = (0..self.resident).map(|slot| self.slots[slot as usize].frame);
-        let queued = self.arrived.iter().chain(&self.leaving).map(|page| page.frame);
-        let mut frames: Vec<u32> = all.chain(queued).chain(self.free.iter().copied()).collect();
+        assert_eq!(seen, [self.resident as usize, self.arrivals.len(), leaving.count()]);
+        assert_eq!(self.stored, stored);
+        let slots: Vec<_> = (0..self.resident).map(|slot| self.slots[slot as usize]).collect();
+        let places = slots.iter().chain(self.arrivals.iter());
+        assert_eq!(places.clone().filter(|page| page.is_vacant()).count(), self.vacant as usize);
+        let with_frames = places.chain(&self.leaving).filter(|page| !page.is_vacant()).map(|page| page.frame);
+        let mut frames: Vec<u32> = with_frames.chain(self.free.iter().copied()).collect();
         let count = frames.len();
         frames.sort_unstable();
         frames.dedup();

@@ -17,6 +17,8 @@ pub struct Counts {
     pub zero_pages: u64,
     /// Of these, pages that did not compress, and are kept as they are.
     pub incompressible: u64,
+    /// Pages whose contents were dropped at the guest's wish.
+    pub discarded: u64,
     /// Bytes of the pages that were compressed, and what they became.
     pub compressed_from: u64,
     /// See [`compressed_from`](Self::compressed_from).
@@ -35,7 +37,7 @@ pub struct Counts {
 
 impl Counts {
     /// Each with its name in records.
-    pub fn named(&self) -> [(&'static str, u64); 14] {
+    pub fn named(&self) -> [(&'static str, u64); 15] {
         use abi::telemetry::key;
         [
             (key::FAULTS, self.faults),
@@ -45,6 +47,7 @@ impl Counts {
             (key::WENT_OUT, self.went_out),
             (key::ZERO_PAGES, self.zero_pages),
             (key::INCOMPRESSIBLE, self.incompressible),
+            (key::DISCARDED, self.discarded),
             (key::COMPRESSED_FROM, self.compressed_from),
             (key::COMPRESSED_TO, self.compressed_to),
             (key::IN_TICKS, self.in_ticks),

@@ -181,6 +181,19 @@ pub(super) fn fuzz_pager(data: &[u8]) {
                     present.insert(page.page.0, page.frame);
                 }) {}
             }
+            // Also a page that is leaving.
+            7 if op < 0xc0 => {
+                let page = span.page(u32::from(input.byte().unwrap_or(0)) % PAGES);
+                let stays = op & 8 != 0;
+                let done = pager.discard(page, &mut |frame| {
+                    assert_eq!(present.get(&page.0), Some(&frame));
+                    !stays && present.remove(&page.0).is_some()
+                });
+                if done {
+                    assert!(!present.contains_key(&page.0));
+                    holds.remove(&page.0);
+                }
+            }
             _ if op == 0xff => {
                 pager.reset();
                 present.clear();

@@ -5,7 +5,8 @@
 //! `vm::overcommit`. docs/design/0029-overcommit.md has the whole.
 //!
 //! A page's life: absent → arrived (in a frame, unknown to the policy) → resident (in a slot of the policy) → leaving
-//! (absent in the P2m, the frame still has the contents) → absent. A leaving page that is accessed has arrived again.
+//! (absent in the P2m, the frame still has the contents) → absent. A leaving page that is accessed has arrived again. Pages that
+//! the guest does not want lose their frames and keep their places ([`mod@discard`]).
 //!
 //! What must hold: each page is in one place. A frame is a resident, arrived or leaving page's, or free, or the store's. A page
 //! becomes present in the P2m under the lock of this module and the VM's memory locked at least for reading; it becomes absent
@@ -14,10 +15,12 @@
 //!
 //! Locks: this one is a leaf; it may be taken under any other of the VM's.
 
+mod arrivals;
 mod budget;
 #[cfg(any(test, feature = "testing"))]
 mod check;
 pub mod counts;
+mod discard;
 pub mod frames;
 #[cfg(any(test, feature = "testing"))]
 mod fuzz;
@@ -129,6 +132,17 @@ impl fmt::Display for Failure {
     }
 }
 
+/// The right to take pages away: one processor has it at a time, until its own are stored. Another's could be on their way out
+/// while processors still reach their frames.
+#[derive(Debug)]
+pub struct Turn<'a>(&'a AtomicBool);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
 /// The pager of one VM.
 pub struct Pager {
     state: Mutex<Box<State>>,
@@ -136,6 +150,8 @@ pub struct Pager {
     wants_service: AtomicBool,
     /// A [`Failure`], or 0.
     failure: AtomicU8,
+    /// A processor takes pages away.
+    is_busy: AtomicBool,
     budget: Budget,
     policy: PolicyName,
 }
@@ -180,6 +196,7 @@ impl Pager {
             state: Mutex::new(Box::new(state)),
             wants_service: AtomicBool::new(false),
             failure: AtomicU8::new(0),
+            is_busy: AtomicBool::new(false),
             budget,
             policy,
         })
@@ -188,7 +205,8 @@ impl Pager {
     /// What [`Pager::new`] takes of the heap, at most.
     pub const fn heap_bytes(budget: Budget, policy: PolicyName) -> u64 {
         let slots = budget.resident as u64 * replacement::Replacement::heap_bytes(policy);
-        (64 << 10) + slots + budget.store as u64 * 8 + budget.reserve as u64 * 16
+        // The last for what arrives while others have lost their frames.
+        (64 << 10) + slots + budget.store as u64 * 8 + budget.reserve as u64 * 16 + budget.resident as u64 * 8
     }
 
     /// How much it may use.
@@ -235,9 +253,30 @@ impl Pager {
             drop(state);
             return self.fail(failure);
         }
-        if state.arrived() >= BATCH {
+        if state.is_over(BATCH) {
             self.wants_service.store(true, Ordering::Release);
         }
+    }
+
+    /// Begins to take pages away; `None`: another processor does. For [`choose`](Self::choose), [`discard`](Self::discard), and the
+    /// calls of [`store`](Self::store) that follow.
+    pub fn turn(&self) -> Option<Turn<'_>> {
+        (!self.is_busy.swap(true, Ordering::SeqCst)).then_some(Turn(&self.is_busy))
+    }
+
+    /// Forgets what a page holds: it is as if it had never been touched. `detach` makes one that is in a frame absent in the P2m, or says
+    /// that this cannot be; the caller has all processors forget it, and calls [`store`](Self::store), which gives the frame back.
+    /// False: it is no page of RAM, or stays.
+    pub fn discard(&self, page: Gfn, detach: &mut dyn FnMut(Hfn) -> bool) -> bool {
+        self.state.lock().discard(page, detach)
+    }
+
+    /// Sets memory aside for what pages of a VM that discards need later. Before the VM runs.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn expect_discards(&self) -> Result<(), OutOfMemory> {
+        self.state.lock().expect_discards()
     }
 
     /// Chooses pages for eviction, in return for those that have arrived, up to [`BATCH`]. They are leaving on return: the caller
@@ -254,7 +293,7 @@ impl Pager {
             Ok(true) => true,
             Ok(false) => {
                 // Under the lock: an arrival in between is not forgotten.
-                let more = state.arrived() >= BATCH || self.failure().is_some();
+                let more = state.is_over(BATCH) || self.failure().is_some();
                 self.wants_service.store(more, Ordering::Release);
                 false
             }

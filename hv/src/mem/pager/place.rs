@@ -10,9 +10,9 @@ pub(super) enum Place {
     Zero { evicted: bool },
     /// In the store.
     Stored(Handle),
-    /// In a frame, and in no slot yet.
-    Arrived,
-    /// In a frame, in this slot.
+    /// In no slot yet: an entry among the arrivals, with a frame or vacant.
+    Arrived(u32),
+    /// In this slot, with a frame or vacant.
     Resident(Slot),
     /// In a frame, and absent in the P2m.
     Leaving,
@@ -29,21 +29,21 @@ impl Packed {
     pub(super) fn new(place: Place) -> Packed {
         let (tag, value) = match place {
             Place::Zero { evicted } => (0, u32::from(evicted)),
-            Place::Arrived => (0, 2),
-            Place::Leaving => (0, 3),
+            Place::Leaving => (0, 2),
             Place::Stored(handle) => (1, handle),
             Place::Resident(slot) => (2, slot),
+            Place::Arrived(entry) => (3, entry),
         };
         Packed(tag << Self::BITS | value & Self::VALUE)
     }
 
     pub(super) fn get(self) -> Place {
         match (self.0 >> Self::BITS, self.0 & Self::VALUE) {
-            (0, 2) => Place::Arrived,
-            (0, 3) => Place::Leaving,
+            (0, 2) => Place::Leaving,
             (0, value) => Place::Zero { evicted: value != 0 },
             (1, value) => Place::Stored(value),
-            (_, value) => Place::Resident(value),
+            (2, value) => Place::Resident(value),
+            (_, value) => Place::Arrived(value),
         }
     }
 }

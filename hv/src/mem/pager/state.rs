@@ -1,12 +1,12 @@
 //! What a pager knows of each page, under its lock.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use abi::config::Replacement as PolicyName;
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};
 
+use super::arrivals::Arrivals;
 use super::counts::Counts;
 use super::place::{Packed, Place};
 use super::replacement::Replacement;
@@ -14,13 +14,13 @@ use super::store::{Handle, Store};
 use super::{BATCH, Budget, Failure, FrameMemory, Pages, Resident, Span};
 use crate::arch::addr::{Gfn, Hfn, PAGE_SIZE};
 use crate::mem::pieces::{OutOfMemory, Pieces};
-use crate::mem::replace::{AccessBits, Page, Slot};
+use crate::mem::replace::{AccessBits, NONE, Page, Slot};
 
 const PAGE: usize = PAGE_SIZE as usize;
 /// What compression may write: lz4 makes a page that does not compress a little longer.
 const PACKED: usize = PAGE + PAGE / 8;
 
-/// A page in a frame. Frame numbers of 32 bits are 16 TiB.
+/// A page in a frame. Frame numbers of 32 bits are 16 TiB; [`NONE`] is none, as a page's number too.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct InFrame {
     pub(super) number: u32,
@@ -29,15 +29,18 @@ pub(super) struct InFrame {
 
 /// See the module.
 pub(super) struct State {
-    span: Span,
-    budget: Budget,
+    pub(super) span: Span,
+    pub(super) budget: Budget,
     pub(super) memory: Box<dyn FrameMemory>,
     pub(super) places: Pieces<Packed>,
     /// By the policy's slots, of which the first `resident` are in use.
     pub(super) slots: Pieces<InFrame>,
     pub(super) resident: u32,
     policy: Replacement,
-    pub(super) arrived: VecDeque<InFrame>,
+    pub(super) arrivals: Arrivals,
+    /// Places in slots and among the arrivals without a frame.
+    pub(super) vacant: u32,
+    /// Pages on their way out, and frames that are no page's any more.
     pub(super) leaving: Vec<InFrame>,
     /// Frames for pages, of nothing.
     pub(super) free: Vec<u32>,
@@ -45,7 +48,7 @@ pub(super) struct State {
     pub(super) stored: u64,
     /// Where the scan for policies that count accesses goes on.
     scanned: u32,
-    counts: Counts,
+    pub(super) counts: Counts,
     table: CompressTable,
     plain: [u8; PAGE],
     packed: [u8; PACKED],
@@ -60,7 +63,11 @@ struct Bits<'a, P> {
 
 impl<P: Pages> AccessBits for Bits<'_, P> {
     fn take(&mut self, slot: Slot) -> bool {
-        let page = resident(self.span, self.slots[slot as usize]);
+        let page = self.slots[slot as usize];
+        if page.is_vacant() {
+            return false;
+        }
+        let page = resident(self.span, page);
         !self.pages.is_evictable(page) || self.pages.take_accessed(page)
     }
 }
@@ -86,8 +93,8 @@ impl State {
         memory: Box<dyn FrameMemory>,
     ) -> Result<State, OutOfMemory> {
         let slots = budget.resident.max(1);
-        let mut arrived = VecDeque::new();
-        arrived.try_reserve(budget.reserve as usize).map_err(|_| OutOfMemory)?;
+        let mut arrivals = Arrivals::default();
+        arrivals.reserve(budget.reserve as usize)?;
         let mut free = Vec::new();
         free.try_reserve(budget.reserve as usize).map_err(|_| OutOfMemory)?;
         let mut leaving = Vec::new();
@@ -100,7 +107,8 @@ impl State {
             slots: Pieces::new(slots as usize, InFrame::default)?,
             resident: 0,
             policy: Replacement::new(policy, slots),
-            arrived,
+            arrivals,
+            vacant: 0,
             leaving,
             free,
             store: Store::new(budget.store)?,
@@ -114,7 +122,7 @@ impl State {
     }
 
     pub(super) fn counts(&self) -> Counts {
-        let in_frames = u64::from(self.resident) + (self.arrived.len() + self.leaving.len()) as u64;
+        let in_frames = u64::from(self.in_use()) + self.leaving.len() as u64;
         Counts {
             resident: in_frames,
             stored: self.stored,
@@ -123,28 +131,28 @@ impl State {
         }
     }
 
-    pub(super) fn arrived(&self) -> usize {
-        self.arrived.len()
-    }
-
     /// See [`Pager::bring_in`](super::Pager::bring_in).
     pub(super) fn bring_in(&mut self, page: Gfn, attach: &mut dyn FnMut(Hfn)) -> Result<(), Failure> {
         let Some(number) = self.span.number(page) else { return Ok(()) };
         let place = self.places[number as usize].get();
         match place {
             // Another processor was first.
-            Place::Resident(_) | Place::Arrived => return Ok(()),
+            Place::Resident(_) | Place::Arrived(_)
+                if self.entry(place).is_none_or(|page| !page.is_vacant()) =>
+            {
+                return Ok(());
+            }
             Place::Leaving => {
                 self.rescue(number, attach);
                 return Ok(());
             }
-            Place::Zero { .. } | Place::Stored(_) => {}
+            Place::Zero { .. } | Place::Stored(_) | Place::Resident(_) | Place::Arrived(_) => {}
         }
         let begin = self.memory.ticks();
         self.counts.faults += 1;
-        self.counts.refaults += u64::from(place != Place::Zero { evicted: false });
+        self.counts.refaults += u64::from(matches!(place, Place::Zero { evicted: true } | Place::Stored(_)));
         // Before a frame is taken: without room in the list it would be lost.
-        self.arrived.try_reserve(1 + self.leaving.len()).map_err(|_| Failure::NoFrame)?;
+        self.arrivals.reserve(1 + self.leaving.len()).map_err(|_| Failure::NoFrame)?;
         let frame = self.take_frame().ok_or(Failure::NoFrame)?;
         if let Err(failure) = self.fill(place, Hfn(frame.into())) {
             self.release_frame(frame);
@@ -155,7 +163,13 @@ impl State {
             self.stored -= 1;
         }
         attach(Hfn(frame.into()));
-        self.settle_or_queue(InFrame { number, frame });
+        match self.entry(place) {
+            Some(page) => {
+                page.frame = frame;
+                self.vacant -= 1;
+            }
+            None => self.settle_or_queue(InFrame { number, frame }),
+        }
         self.counts.came_in += 1;
         self.counts.in_ticks += self.memory.ticks().wrapping_sub(begin);
         Ok(())
@@ -217,8 +231,8 @@ impl State {
     }
 
     fn queue(&mut self, page: InFrame) {
-        self.places[page.number as usize] = Packed::new(Place::Arrived);
-        self.arrived.push_back(page);
+        let entry = self.arrivals.push(page);
+        self.places[page.number as usize] = Packed::new(Place::Arrived(entry));
     }
 
     /// Puts a page into a slot; the page that was there, if it is evicted.
@@ -243,21 +257,32 @@ impl State {
     pub(super) fn choose(&mut self, pages: &mut impl Pages) -> Vec<Resident> {
         let mut chosen = Vec::new();
         // All of them may come back.
-        if self.arrived.try_reserve(BATCH).is_err() {
+        if self.arrivals.reserve(BATCH).is_err() {
             return chosen;
         }
         // As many as have arrived: one that cannot be evicted queues up behind them.
-        for _ in 0..self.arrived.len().min(BATCH - self.leaving.len().min(BATCH)) {
+        for _ in 0..self.arrivals.len().min(BATCH - self.leaving.len().min(BATCH)) {
+            if !self.is_over(1) {
+                break;
+            }
             // Before anything changes: a page without room in a list would be lost.
             if chosen.try_reserve(1).is_err() || self.leaving.try_reserve(1).is_err() {
                 break;
             }
-            let Some(page) = self.arrived.pop_front() else { break };
+            let Some(page) = self.arrivals.pop() else { break };
+            if page.is_vacant() {
+                self.forget_vacant(page);
+                continue;
+            }
             let mut bits = Bits { pages: &mut *pages, slots: &self.slots, span: self.span };
             let placement = self.policy.fault(Page(page.number.into()), &mut bits);
             // The access that brought it in counts no more.
             let _its_own = pages.take_accessed(resident(self.span, page));
             let Some(old) = self.put(placement.slot, page, placement.evicts) else { continue };
+            if old.is_vacant() {
+                self.forget_vacant(old);
+                continue;
+            }
             let victim = resident(self.span, old);
             if pages.is_evictable(victim) {
                 self.places[old.number as usize] = Packed::new(Place::Leaving);
@@ -277,7 +302,11 @@ impl State {
     fn scan(&mut self, pages: &mut impl Pages) {
         for _ in 0..(4 * BATCH as u32).min(self.resident) {
             self.scanned = if self.scanned + 1 < self.resident { self.scanned + 1 } else { 0 };
-            let page = resident(self.span, self.slots[self.scanned as usize]);
+            let page = self.slots[self.scanned as usize];
+            if page.is_vacant() {
+                continue;
+            }
+            let page = resident(self.span, page);
             if pages.is_evictable(page) && pages.take_accessed(page) {
                 self.policy.touch(self.scanned);
             }
@@ -287,6 +316,10 @@ impl State {
     /// Stores a page that is leaving; whether there was one. If there is no room it stays, see [`Pager::store`](super::Pager::store).
     pub(super) fn store_one(&mut self, attach: &mut dyn FnMut(Resident)) -> Result<bool, Failure> {
         let Some(page) = self.leaving.pop() else { return Ok(false) };
+        if page.number == NONE {
+            self.release_frame(page.frame);
+            return Ok(true);
+        }
         let begin = self.memory.ticks();
         let frame = Hfn(page.frame.into());
         self.memory.read(frame.base(), &mut self.plain);
@@ -334,12 +367,14 @@ impl State {
     }
 
     fn give_all_back(&mut self) {
-        for slot in 0..core::mem::take(&mut self.resident) {
-            self.memory.give_back(Hfn(self.slots[slot as usize].frame.into()));
+        let resident = core::mem::take(&mut self.resident);
+        let pages = (0..resident).map(|slot| self.slots[slot as usize]);
+        for page in pages.chain(self.arrivals.drain()).chain(self.leaving.drain(..)) {
+            if !page.is_vacant() {
+                self.memory.give_back(Hfn(page.frame.into()));
+            }
         }
-        for page in self.arrived.drain(..).chain(self.leaving.drain(..)) {
-            self.memory.give_back(Hfn(page.frame.into()));
-        }
+        self.vacant = 0;
         for frame in self.free.drain(..) {
             self.memory.give_back(Hfn(frame.into()));
         }

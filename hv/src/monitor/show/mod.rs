@@ -1,5 +1,6 @@
 //! The monitor's longer answers. Each function writes one, of bounded length.
 
+pub mod balloon;
 pub mod guest;
 pub mod help;
 pub mod memory;

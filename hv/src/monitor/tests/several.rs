@@ -3,6 +3,7 @@
 use abi::tiers::{ANSWER, HotPolicy, Sharing};
 
 use super::model::{World, answer, converse};
+use crate::device::virtio::Builder;
 use crate::mem::tier::tests::{pool, tiers};
 use crate::monitor::Monitor;
 use crate::monitor::vms::{Action, State};
@@ -147,4 +148,31 @@ fn e_states_are_set_by_name_and_within_the_machine() {
     assert!(ended.starts_with("db uses no fast memory now"), "{ended}");
     let alone = answer(&mut Scene::new(), "tiers all");
     assert!(alone.starts_with("no VM uses fast memory: the machine has none"), "{alone}");
+}
+
+#[test]
+fn a_balloon_is_asked_for_of_the_selected_one_or_by_name() {
+    let mut world = world();
+    let mut devices = Builder::new(0);
+    devices.balloon();
+    world.vms[1].0.vm.attach(devices.build()).unwrap();
+    world.vms[2].1 = State::Absent;
+    let script = "balloon\rballoon db 3\rballoon db 20\rballoon db 99999999999999\rballoon db x\rballoon nix 3\rballoon mail 1\r\
+                  select db\rballoon 5\rballoon db 5 6\r^";
+    let shown = converse(&mut Monitor::default(), &mut world, script);
+    for part in [
+        "web has no balloon: that is for guests with `overcommit` and `balloon`",
+        "balloon of db: 3 MiB wanted, 0 bytes there; since its start 0 bytes in, 0 bytes out, 0 bytes of free",
+        "db has 20 MiB, and cannot give 20 of them",
+        "cannot give 99999999999999 of them",
+        "`x` is not a number of MiB",
+        "no VM named nix",
+        "mail has ended or was destroyed",
+        "balloon of db: 5 MiB wanted",
+        "unexpected argument `6`",
+    ] {
+        assert!(shown.contains(part), "no {part:?} in\n{shown}");
+    }
+    let target = |vm: usize| world.vms[vm].0.vm.virtio.balloon_counts().map(|counts| counts.target);
+    assert_eq!([0, 1].map(target), [None, Some(5 << 8)]);
 }

@@ -15,6 +15,7 @@ use crate::mem::guest_memory::GuestMemory;
 use crate::vcpu::bus::Bus;
 use crate::vcpu::testing::{Machine, START};
 use crate::virt::fake::Step;
+use crate::vm::work;
 
 /// Areas of a queue, for queue 0; those of queue 1 follow a page later.
 const DESCRIPTORS: u64 = 0x1_0000;
@@ -181,4 +182,34 @@ fn devices_that_wait_are_served_as_far_as_there_is_time() {
         assert!(machine.run_or_yield().is_none());
         assert_eq!(machine.vm.virtio.waiting(), 0);
     }
+}
+
+/// Numbers of 600 pages: more than two batches.
+fn inflating(script: &[Step]) -> Machine {
+    let mut machine = machine(script, Builder::balloon, 0, &[(2400, false)]);
+    let numbers: Vec<u8> = (0..600u32).flat_map(u32::to_le_bytes).collect();
+    machine.write(BUFFER, &numbers);
+    ringing(&mut machine, 0);
+    machine
+}
+
+#[test]
+fn a_balloon_is_served_to_its_end_before_the_guest_goes_on() {
+    // The second entry is the one that takes the interrupt.
+    let mut machine = inflating(&[|_| ring(0), |_| Exit::Pause]);
+    machine.play();
+    assert_eq!((used(&machine), machine.vcpu.virt.interrupts.len()), (1, 1));
+    assert_eq!(machine.vm.virtio.balloon_counts().map(|counts| counts.inflated), Some(600));
+}
+
+#[test]
+fn a_processor_does_not_sleep_over_a_balloon() {
+    let mut machine = inflating(&[|_| Exit::Pause]);
+    // Another VCPU has notified the device, and left the rest.
+    let memory = machine.vm.memory.read();
+    let _woken = machine.vm.virtio.serve(0, 0, &memory.ram(), &mut Messages::new());
+    drop(memory);
+    machine.vcpu.request(work::PAGER | work::HALTED);
+    machine.play();
+    assert_eq!((used(&machine), machine.vcpu.virt.interrupts.len()), (1, 1));
 }

@@ -28,6 +28,8 @@ Examples:
                                       maps what is used together to a cache
   cargo pal run --mem 512 --overcommit --resident 160 --replacement clock-pro
                                       160 MiB in frames, the rest compressed
+  cargo pal run --mem 512 --overcommit --resident 160 --balloon
+                                      the guest gives free memory back
   cargo pal run --mem 512 --overcommit --host-mem 384
                                       more memory than the machine has
   cargo pal run --fast-mem 64 --fast-sharing wss --fast-policy histogram

@@ -74,6 +74,7 @@ pub struct Vm<'a> {
     pub overcommit: Option<bool>,
     pub resident_mib: Option<u64>,
     pub replacement: Option<&'static str>,
+    pub balloon: Option<bool>,
     pub fast_mib: Option<u64>,
     pub modules: Vec<ModuleEntry<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -269,6 +270,7 @@ mod tests {
             overcommit: true,
             resident_mib: Some(32),
             replacement: Some(crate::guest::vm::Replacement::Clock),
+            balloon: true,
             fast_mib: Some(0),
             mitigations: Some(crate::guest::vm::Mitigations::Off),
             cpu: crate::guest::vm::Cpu { without: vec!["avx".into()] },

@@ -14,7 +14,7 @@ use super::{image, vm::Vm};
 
 /// The modules that drive the devices and read ext4, in an order in which they can be loaded. Kernels have some of them built
 /// in, and some not at all. Of a tree with a list of dependencies, other modules come along as they are needed.
-const MODULES: [&str; 20] = [
+const MODULES: [&str; 21] = [
     "virtio_ring",
     "virtio",
     "virtio_pci_legacy_dev",
@@ -27,6 +27,7 @@ const MODULES: [&str; 20] = [
     "virtio_console",
     "rng_core",
     "virtio_rng",
+    "virtio_balloon",
     "crc16",
     "crc32c_generic",
     "libcrc32c",

@@ -131,6 +131,9 @@ pub struct Vm {
     /// With that: the policy by which pages are evicted.
     #[serde(default, deserialize_with = "replacement")]
     pub replacement: Option<Replacement>,
+    /// With that: it has a balloon.
+    #[serde(default)]
+    pub balloon: bool,
     /// MiB of the machine's fast memory that it may have. Default: the machine divides it.
     pub fast_mib: Option<u64>,
     /// Where the description is, for messages.
@@ -277,6 +280,7 @@ impl Vm {
             fast_mib: None,
             resident_mib: None,
             replacement: None,
+            balloon: false,
             place: Place::Options,
         }
     }
@@ -316,6 +320,7 @@ impl Vm {
             || !self.networks.is_empty()
             || self.has_virtio_console()
             || self.entropy
+            || self.balloon
     }
 
     /// Whether its console is a virtio console.
@@ -360,8 +365,11 @@ impl Vm {
     }
 
     fn overcommit_mistake(&self) -> Option<Mistake> {
-        let lonely =
-            [("resident_mib", self.resident_mib.is_some()), ("replacement", self.replacement.is_some())];
+        let lonely = [
+            ("resident_mib", self.resident_mib.is_some()),
+            ("replacement", self.replacement.is_some()),
+            ("balloon", self.balloon),
+        ];
         if let Some((key, _)) = lonely.into_iter().find(|(_, given)| *given && !self.overcommit) {
             return Some((
                 key,
@@ -551,6 +559,7 @@ impl Vm {
             overcommit: self.overcommit.then_some(true),
             resident_mib: self.resident_mib,
             replacement: self.replacement.map(Replacement::name),
+            balloon: self.balloon.then_some(true),
             fast_mib: self.fast_mib,
             modules: Vec::new(),
             disks: Vec::new(),

@@ -207,7 +207,7 @@ mod tests {
              [[vm]]\nname = \"a\"\nguest = \"debian-amd64-rt\"\nkernel = \"k\"\ncmdline = \"c\"\nappend = \"d\"\nnative_cmdline = \"n\"\n\
              exec = \"e\"\nput = [\"p:/q\"]\nweight = 512\ncap = 50\naffinity = [1]\nnetworks = [\"lan\"]\n\
              kit = true\ndisks = [{ file = \"d\" }]\nconsole = \"virtio\"\nentropy = true\nmemory_mib = 64\nvcpus = 1\nmode = \"nested\"\nnested_page = \"2M\"\nshadow_pages = 16\naudit_shadow = 13\n\
-             protocol = \"pvh\"\npermissive_msr = true\ntest_device = true\npv_clock = false\nrestart = true\novercommit = true\nresident_mib = 32\nreplacement = \"sieve\"\nfast_mib = 0\n\
+             protocol = \"pvh\"\npermissive_msr = true\ntest_device = true\npv_clock = false\nrestart = true\novercommit = true\nresident_mib = 32\nreplacement = \"sieve\"\nballoon = true\nfast_mib = 0\n\
              modules = [{ file = \"m\", cmdline = \"m x\" }]\n",
         )
         .unwrap();

@@ -35,6 +35,9 @@ pub fn arguments<'a>(disks: impl Iterator<Item = &'a Disk>, vm: &Vm) -> Result<V
     if vm.entropy {
         add("-device", "virtio-rng-pci".to_owned());
     }
+    if vm.balloon {
+        add("-device", "virtio-balloon-pci,deflate-on-oom=on,free-page-reporting=on".to_owned());
+    }
     Ok(arguments)
 }
 
@@ -59,6 +62,7 @@ mod tests {
             ],
             networks: ["lan", "wan", "lan"].map(String::from).into(),
             entropy: true,
+            balloon: true,
             ..Vm::named("guest")
         };
         let line = arguments(vm.disks.iter(), &vm).unwrap().join(" ");
@@ -72,6 +76,7 @@ mod tests {
             "-netdev hubport,id=net1,hubid=1 ",
             "-netdev hubport,id=net2,hubid=0 ",
             "-device virtio-rng-pci",
+            "-device virtio-balloon-pci,",
         ] {
             assert!(line.contains(part), "{part}: {line}");
         }

@@ -118,7 +118,7 @@ pub fn check(args: &RunArgs) -> Result<()> {
             wrong("--deterministic: the machine has one processor: leave --vcpus out")
         }
         Machine::BochsNative if args.has_devices() => wrong(
-            "--disk, --net, --virtio-console and --entropy: Bochs has no such devices; --machine native has",
+            "--disk, --net, --virtio-console, --entropy and --balloon: Bochs has no such devices; --machine native has",
         ),
         Machine::Native | Machine::BochsNative if !args.hv_arg.is_empty() => {
             wrong("--hv-arg: there is no hypervisor on this machine")
@@ -257,6 +257,7 @@ fn from_options(args: &RunArgs) -> Result<Vm> {
         networks: args.net.clone(),
         console: if args.virtio_console { Console::Virtio } else { Console::Serial },
         entropy: args.entropy,
+        balloon: args.balloon,
         overcommit: args.overcommit,
         resident_mib: args.resident,
         replacement: args.replacement,

@@ -51,7 +51,7 @@ pub struct Driver {
     pub memory: VecMemory,
     pub messages: Messages,
     pub woken: Woken,
-    rings: [Ring; 2],
+    rings: [Ring; 3],
 }
 
 impl Driver {

@@ -1,5 +1,6 @@
 //! The devices as a driver sees them: [`driver`] is the other end of the rings, written apart from the device's.
 
+mod balloon;
 mod block;
 mod bus;
 mod driver;

@@ -14,7 +14,7 @@ use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
 use crate::paging::model::Modelled;
 use crate::paging::random::Random;
-use crate::paging::range::GpaRange;
+use crate::paging::range::{Changed, GpaRange};
 use crate::paging::shadow::Shadow;
 use std::sync::Arc;
 
@@ -155,7 +155,84 @@ pub fn store(
     Ok(())
 }
 
+/// Drops the contents of any pages, as a guest's balloon names them. Those that were in frames, and the changes of the P2m.
+pub fn discard(pager: &Pager, p2m: &mut Guest, random: &mut Random) -> (Vec<Resident>, Vec<Changed>) {
+    let (mut gone, mut changes) = (vec![], vec![]);
+    for _ in 0..1 + random.draw() % 6 {
+        // Tables, too, and some that are no memory; mostly one that is in a frame.
+        let from = random.draw() % (RAM / PAGE_SIZE + 3);
+        let is_there = |page: &u64| p2m.peek(Gpa(page * PAGE_SIZE)).readable().is_some();
+        let next = (from..RAM / PAGE_SIZE).find(is_there).filter(|_| !random.once_in(3));
+        let page = Gfn(next.unwrap_or(from));
+        let is_known = pager.discard(page, &mut |frame| {
+            let change = p2m.evict(page.base(), frame);
+            gone.extend(change.map(|_| Resident { page, frame }));
+            changes.extend(change);
+            change.is_some()
+        });
+        assert!(page.0 < RAM / PAGE_SIZE || !is_known);
+    }
+    (gone, changes)
+}
+
+/// The frames go back.
+///
+/// # Errors
+/// One has changed since [`contents`], or a page is not all zeroes.
+pub fn end_discard(
+    pager: &Pager,
+    p2m: &Guest,
+    host: &VecHost,
+    gone: &[Resident],
+    held: &[Vec<u8>],
+    random: &mut Random,
+) -> Result<(), String> {
+    for (page, held) in gone.iter().zip(held) {
+        if page_at(host, page.frame.base()) != *held {
+            return Err(format!("a store to {:?} went to its frame after the flush", page.page));
+        }
+    }
+    let is_absent = |page: &&Resident| p2m.peek(page.page.base()).readable().is_none();
+    let away: Vec<_> = gone.iter().filter(is_absent).collect();
+    while pager.store(&mut |page| p2m.attach(page.page.base(), page.frame)) {}
+    pager.check();
+    for page in away.into_iter().filter(|_| random.once_in(2)) {
+        let hpa = p2m.translate(page.page.base()).readable();
+        if hpa.is_none_or(|hpa| page_at(host, hpa).iter().any(|byte| *byte != 0)) {
+            return Err(format!("{:?} was discarded, and is not all zeroes", page.page));
+        }
+    }
+    Ok(())
+}
+
 impl<F: Modelled> Oracle<'_, F> {
+    /// What the pager does: it evicts, or drops what the guest does not want.
+    pub(super) fn page_out(&mut self, random: &mut Random) -> Result<(), String> {
+        if random.once_in(3) { self.discard(random) } else { self.evict(random) }
+    }
+
+    /// As `vm::overcommit` does it: pages leave the P2m and the tables, and nothing is stored.
+    fn discard(&mut self, random: &mut Random) -> Result<(), String> {
+        let Some(pager) = self.pager.clone() else { return Ok(()) };
+        self.compare()?;
+        let (gone, changes) = discard(&pager, &mut self.p2m, random);
+        self.log(|| format!("    discarded: {gone:x?}"));
+        let omits = self.machine.omits;
+        if omits == Omits::DiscardFlush {
+            self.machine.omits = Omits::Flush;
+        }
+        self.p2m_changed(&changes);
+        self.machine.omits = omits;
+        let held = contents(&self.machine.host, &gone);
+        let probe = random.draw() as usize % self.probes.len();
+        let access = random.access(self.state.cpl);
+        self.access(probe, self.probes[probe].gva, access)?;
+        self.compare()?;
+        end_discard(&pager, &self.p2m, &self.machine.host, &gone, &held, random)?;
+        self.access(probe, self.probes[probe].gva, access)?;
+        Ok(())
+    }
+
     /// Where tables are that a pager has brought in.
     fn paged_tables(&self) -> impl Iterator<Item = Hpa> + '_ {
         let all = (0..TABLES).filter(|_| self.pager.is_some());
@@ -184,7 +261,7 @@ impl<F: Modelled> Oracle<'_, F> {
     }
 
     /// As `vm::overcommit` does it: pages leave the P2m and the tables, and are stored.
-    pub(super) fn evict(&mut self, random: &mut Random) -> Result<(), String> {
+    fn evict(&mut self, random: &mut Random) -> Result<(), String> {
         let Some(pager) = self.pager.clone() else { return Ok(()) };
         self.compare()?;
         let leaving = choose(&pager, &self.p2m, &mut self.machine.shadow, random);

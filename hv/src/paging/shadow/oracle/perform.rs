@@ -79,10 +79,10 @@ impl<F: Modelled> Oracle<'_, F> {
                 self.state.rflags = if ac { rflags::AC } else { 0 };
             }
             Op::P2m { random } if self.pager.is_some() && random % 4 != 0 => {
-                self.evict(&mut Random(random))?
+                self.page_out(&mut Random(random))?
             }
             Op::Move { random } if self.pager.is_some() && random % 2 != 0 => {
-                self.evict(&mut Random(random))?
+                self.page_out(&mut Random(random))?
             }
             Op::P2m { random } if self.mover.is_some() && random % 2 != 0 => {
                 self.migrate(&mut Random(random))?

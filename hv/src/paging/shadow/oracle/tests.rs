@@ -123,6 +123,7 @@ fn a_machine_where_invlpg_passes_unsync_tables_is_found_out_by_accesses() {
 fn a_machine_that_does_not_flush_what_is_evicted_is_found_out() {
     for kind in [PagingKind::Off, PagingKind::TwoLevel, PagingKind::Pae, PagingKind::FourLevel] {
         assert!(is_found_out(Omits::EvictFlush, kind), "{kind:?}");
+        assert!(is_found_out(Omits::DiscardFlush, kind), "{kind:?}, discarded");
     }
 }
 

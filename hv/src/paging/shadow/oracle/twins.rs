@@ -23,6 +23,8 @@ pub enum Omits {
     Flush,
     /// Processors do not flush what a pager takes away.
     EvictFlush,
+    /// Processors do not flush what a guest's balloon gives back.
+    DiscardFlush,
     /// Processors do not flush pages that move to another tier.
     MoveFlush,
     /// What moves to another tier is not copied.
@@ -53,7 +55,7 @@ impl Omits {
     pub fn concerns(self, seed: u64) -> bool {
         let (is_paged, migrates) = happens_to_memory(&mut Random(seed));
         match self {
-            Omits::EvictFlush | Omits::LosePages => is_paged,
+            Omits::EvictFlush | Omits::DiscardFlush | Omits::LosePages => is_paged,
             Omits::MoveFlush | Omits::LoseCopy | Omits::DiscardDirty => migrates,
             _ => true,
         }

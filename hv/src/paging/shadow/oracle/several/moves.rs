@@ -38,8 +38,35 @@ impl<F: Modelled> Several<F> {
         self.check()
     }
 
+    /// What the pager does: it evicts, or drops what the guest does not want.
+    pub(super) fn page_out(&mut self, v: usize, random: &mut Random) -> Result<(), Fault> {
+        if random.once_in(3) { self.discard(v, random) } else { self.evict(v, random) }
+    }
+
+    /// As `vm::overcommit` does it: pages leave the P2m and the tables, and nothing is stored.
+    fn discard(&mut self, v: usize, random: &mut Random) -> Result<(), Fault> {
+        let Some(pager) = self.world.pager.clone() else { return Ok(()) };
+        let omits = self.world.omits.get();
+        if omits == Omits::DiscardFlush {
+            self.world.omits.set(Omits::Flush);
+        }
+        let mut gone = vec![];
+        self.edit(v, |p2m| {
+            let (pages, changes) = paged::discard(&pager, p2m, random);
+            gone = pages;
+            Ok(changes)
+        });
+        self.world.log(|| format!("    discarded: {gone:x?}"));
+        self.world.omits.set(omits);
+        let held = paged::contents(&self.world.host, &gone);
+        (0..2).for_each(|_| self.world.race());
+        paged::end_discard(&pager, &self.world.p2m.borrow(), &self.world.host, &gone, &held, random)?;
+        (0..2).for_each(|_| self.world.race());
+        self.check()
+    }
+
     /// As `vm::overcommit` does it: pages leave the P2m and the tables, and are stored. The others access them meanwhile.
-    pub(super) fn evict(&mut self, v: usize, random: &mut Random) -> Result<(), Fault> {
+    fn evict(&mut self, v: usize, random: &mut Random) -> Result<(), Fault> {
         let Some(pager) = self.world.pager.clone() else { return Ok(()) };
         let leaving = paged::choose(&pager, &self.world.p2m.borrow(), &mut self.shadow, random);
         self.world.log(|| format!("    leaving: {leaving:x?}"));

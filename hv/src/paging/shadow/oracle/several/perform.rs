@@ -78,7 +78,7 @@ impl<F: Modelled> Several<F> {
             55 => self.adopt(v, probe, &mut random)?,
             56..58 => self.dma(v, &mut random),
             58 if random.once_in(2) => self.close_memory(v, &mut random),
-            58 if self.world.pager.is_some() && !random.once_in(3) => self.evict(v, &mut random)?,
+            58 if self.world.pager.is_some() && !random.once_in(3) => self.page_out(v, &mut random)?,
             58 if self.world.mover.is_some() && random.once_in(2) => self.migrate(v, &mut random)?,
             58 => self.change_p2m(v, &mut random),
             59 if random.once_in(3) => self.change_engine(v, &mut random),
@@ -89,11 +89,11 @@ impl<F: Modelled> Several<F> {
                 self.reload(v, Some(reload));
             }
             60 => self.follow(v, &mut random),
-            61 if self.world.pager.is_some() && !random.once_in(3) => self.evict(v, &mut random)?,
+            61 if self.world.pager.is_some() && !random.once_in(3) => self.page_out(v, &mut random)?,
             61 if self.world.mover.is_some() && !random.once_in(3) => self.migrate(v, &mut random)?,
             61 => self.move_memory(v, &mut random)?,
             62 => self.world.cpus[v].borrow_mut().place = Place::Descheduled,
-            63 if random.once_in(2) => self.evict(v, &mut random)?,
+            63 if random.once_in(2) => self.page_out(v, &mut random)?,
             _ => (0..4).for_each(|_| self.world.race()),
         }
         Ok(())

@@ -101,6 +101,7 @@ fn a_hypervisor_that_does_not_compare_what_was_kept_is_found_out() {
 fn a_hypervisor_that_does_not_flush_what_is_evicted_is_found_out() {
     for kind in TWINS {
         assert!(is_found_out(Omits::EvictFlush, kind), "{kind:?}");
+        assert!(is_found_out(Omits::DiscardFlush, kind), "{kind:?}, discarded");
     }
 }
 
