@@ -92,7 +92,11 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
             let shadow = engine.is_shadow().then(|| self.lock_shadow(vcpu, work));
             let shadow = shadow.as_ref().and_then(|shadow| shadow.as_ref());
             let seen = Seen { histories, memory: &memory, nested: engine != Engine::Shadow, shadow };
-            tiers.pass(&seen, &histogram, working_set)
+            let splits = tiers.pass(&seen, &histogram, working_set);
+            if self.sampling.is_on() {
+                tiers.draw_map(&seen, &histogram);
+            }
+            splits
         };
         if !splits.is_empty() {
             self.keep_small(work, splits.iter().copied());

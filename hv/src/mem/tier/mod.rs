@@ -12,6 +12,7 @@
 //! | [`target`] | what a guest wants of it |
 //! | [`pool`] | the fast memory's frames |
 //! | [`task`] | what is to be done with a piece |
+//! | [`map`] | where its hot pages are, for samples |
 //! | [`migration`] | pages between two tiers |
 //!
 //! [`Tiers`] puts them together for one VM, still without tables and processors: after each sample of accesses [`Tiers::pass`] decides
@@ -21,6 +22,7 @@
 
 pub mod large;
 pub mod list;
+pub mod map;
 pub mod migration;
 pub mod policy;
 pub mod pool;
@@ -44,6 +46,7 @@ use spin::Mutex;
 
 use self::large::PieceList;
 use self::list::{HotList, Placed, Side};
+use self::map::Map;
 use self::migration::{CopyFrame, Migration};
 use self::policy::{Bounds, Histogram};
 use self::pool::FastPool;
@@ -175,6 +178,7 @@ impl Tiers {
             pending,
             counts: Counts::default(),
             last_is_piece: false,
+            map: Map::default(),
         };
         Ok(Tiers {
             pool,
@@ -279,6 +283,17 @@ impl Tiers {
         state.find_cold(&self.span, heat);
         self.show_pending(state);
         splits
+    }
+
+    /// Takes a map of the VM's memory by the histories that the last pass has seen, for samples.
+    pub fn draw_map(&self, heat: &impl Heat, histogram: &Histogram) {
+        let mut state = self.state.lock();
+        state.map = Map::new(&self.span, heat, state.bounds.hot, histogram);
+    }
+
+    /// The last map.
+    pub fn map(&self) -> Map {
+        self.state.lock().map
     }
 
     fn show_pending(&self, state: &State) {

@@ -6,6 +6,7 @@ use arrayvec::ArrayVec;
 
 use super::large::PieceList;
 use super::list::{HotList, Side};
+use super::map::Map;
 use super::migration::PIECE;
 use super::policy::Bounds;
 use super::sharing::{Demand, Driver};
@@ -38,6 +39,8 @@ pub struct State {
     pub counts: Counts,
     /// The last that moved was a piece.
     pub last_is_piece: bool,
+    /// Where its hot pages were, when samples wanted to know.
+    pub map: Map,
 }
 
 impl State {
