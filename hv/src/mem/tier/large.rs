@@ -3,7 +3,7 @@
 //! A large leaf tells of 512 pages by one bit. While the VM's share has room for all that looks hot, finding out which of the pages are
 //! brings nothing, and the leaf moves as it is. When pages wait for room, leaves are split: in slow memory when they look hot, in
 //! fast memory the oldest one first. Small leaves move as a piece when nearly all pages are hot, each by its own bit
-//! ([`NEARLY_ALL`]); such a piece is not split for room.
+//! ([`NEARLY_ALL`]); such a piece is split for room only after some passes, and joined again if they still are.
 //!
 //! Small leaves are joined where their pages are alike and in one tier: at home if none was accessed in 32 samples, in fast memory if
 //! nearly all are hot and they are in one run.
@@ -142,7 +142,7 @@ impl PieceList {
 
     pub(super) fn add(&mut self, piece: Piece) {
         // There are no more than the pool has runs.
-        self.set(piece.number, IS_FAST, true);
+        self.set(piece.number, if piece.is_known { IS_FAST | JOINED } else { IS_FAST }, true);
         self.fast.push_back(piece);
     }
 
@@ -267,7 +267,7 @@ impl State {
 
     /// Has inactive pieces leave for pages that lack room, and splits one if that is not enough.
     pub fn make_room(&mut self, span: &Span, heat: &impl Heat, mut lacking: u32) {
-        let mut to_split = None;
+        let (mut to_split, mut again) = (None, None);
         for _ in 0..self.pieces.fast.len().min(LOOK_FOR_ROOM) {
             if lacking == 0 || self.pieces.plans.is_full() {
                 return;
@@ -278,9 +278,12 @@ impl State {
                 lacking = lacking.saturating_sub(PAGES);
             } else if !piece.is_known {
                 to_split.get_or_insert(piece.number);
+            } else if !self.pieces.is(piece.number, JOINED) {
+                // It was hot some passes ago; by one bit it cannot show that most of it is not any more.
+                again.get_or_insert(piece.number);
             }
         }
-        if let Some(number) = to_split.filter(|_| lacking > 0) {
+        if let Some(number) = to_split.or(again).filter(|_| lacking > 0) {
             let _rest_waits = self.pieces.plans.try_push((number, Plan::Split));
         }
     }
